@@ -128,7 +128,7 @@ NOT_SIMULATED = [
     ("torchtitan Llama-3 70B on 256 H100: 829 to 876 tokens/s a GPU", "weights sharded over ranks (FSDP) together with tensor parallelism"),
     ("torchtitan Llama-3 405B on 512 H100: 100 and 128 tokens/s a GPU", "float8, FSDP with tensor and pipeline parallelism, interleaved 1F1B"),
     ("torchtitan Llama-3 8B, 8 to 128 H100: 5 762 to 5 605 tokens/s a GPU", "recomputation by operation and compiled kernels, of which no micro-batch is published here"),
-    ("Llama 3 405B: 430, 400 and 380 TFLOP/s", "8 192 and 16 384 ranks, FSDP, interleaved 1F1B, context parallelism"),
+    ("Llama 3 405B: 430, 400 and 380 TFLOP/s", "8 192 and 16 384 ranks, FSDP, interleaved 1F1B"),
     ("Megatron Core 175B on 96 to 4 608 H100: MFU of 47 to 42 %", "interleaved 1F1B; TP, PP and micro-batches are not published"),
     ("llmq on 1 to 8 H100: 58.8k to 457k tokens/s (1.5B)", "kernels of its own, 8-bit states; its sharding is not in the table"),
     ("FSDP2 + transformers on 4 H200: efficiency of 0.96 to 0.98", "measured of another program; no run of ours on that machine"),

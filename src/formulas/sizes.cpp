@@ -160,6 +160,11 @@ Result<JobSizes> read_sizes(const spec::Job& asked, plan::Target target) {
   job.trainer.n_gpus_per_node = job.data_ranks();
   job.parallel.tensor_model_parallel_size = 1;
   job.parallel.sequence_parallel = false;
+  // As many tokens of whole sequences as ranks that divide them have together.
+  for (std::int64_t* tokens :
+       {&job.data.max_token_len_per_gpu, &job.reference_max_token_len_per_gpu})
+    *tokens *= asked.context_ranks();
+  job.parallel.context_parallel_size = 1;
   job.parallel.pipeline_model_parallel_size = 1;
   target.capacity = Bytes();
   target.host_memory = Bytes();

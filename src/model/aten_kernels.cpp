@@ -8,7 +8,7 @@
 #include "bridge/attention.h"
 #include "bridge/runtime.h"
 #include "model/aten_ops.h"
-#include "step/attention.h"
+#include "step/context_attention.h"
 
 namespace neap::model {
 
@@ -187,6 +187,8 @@ Tensor AtenOps::rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bo
 step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads,
                                                   const step::Spans<Tensor>& spans,
                                                   const step::ScoreOptions& options) const {
+  if (spans.divided())
+    return step::context_attention(*this, device_.is_cuda(), std::move(heads), spans, options);
   const step::AttentionKernel kernel = kernel_of(heads.q, options, spans);
   if (step::takes_in_turn(kernel, spans))
     return step::attention_in_turn(*this, kernel, std::move(heads), spans, options);
@@ -259,6 +261,8 @@ step::AttentionContext<Tensor> AtenOps::attention_by(step::AttentionKernel kerne
 
 step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> saved,
                                                 Tensor d_out) const {
+  if (saved.spans.divided())
+    return step::context_attention_backward(*this, std::move(saved), std::move(d_out));
   if (!saved.parts.empty())
     return step::attention_in_turn_backward(*this, std::move(saved), std::move(d_out));
   if (saved.kernel == step::AttentionKernel::kProducts)
@@ -274,6 +278,7 @@ step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> s
   Tensor y = by_head(saved.out.view({rows, h, d}), sequences);
   const auto& o = saved.options;
   const std::int64_t key_heads = saved.heads.k.size(1);
+  const std::int64_t keys = saved.heads.k.size(0) / sequences;
   step::ByHead<Tensor> operands = step::by_head(*this, saved.heads, sequences);
   const Tensor &q = operands.q, &k = operands.k, &v = operands.v;
   const auto release = [&] {
@@ -283,7 +288,7 @@ step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> s
     saved = {};
   };
   const auto by_row = [&](const Tensor& t) {  // (B, H, T, D) -> (N, H, D)
-    return t.transpose(1, 2).reshape({rows, t.size(1), d});
+    return t.transpose(1, 2).reshape({sequences * t.size(2), t.size(1), d});
   };
   const auto summed = [&](const Tensor& t) {  // over the repeats of each key head
     const Tensor r = by_row(t);
@@ -299,7 +304,7 @@ step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> s
   }
   if (saved.kernel == step::AttentionKernel::kFlash) {
     auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_backward(
-        dy, q, k, v, y, saved.log_sum, {}, {}, length, length, 0.0, true, saved.seed, saved.offset,
+        dy, q, k, v, y, saved.log_sum, {}, {}, length, keys, 0.0, true, saved.seed, saved.offset,
         o.scale);
     release();
     return {by_row(dq), by_row(dk), by_row(dv)};

@@ -110,6 +110,9 @@ Tensor AtenOps::iota(std::int64_t n, std::int64_t stride) const {
 Tensor AtenOps::from_host(const std::vector<float>& values) const {
   return at::tensor(values, at::kFloat).to(device_);
 }
+Tensor AtenOps::from_host(const std::vector<std::int64_t>& values) const {
+  return at::tensor(values, at::kLong).to(device_);
+}
 Tensor AtenOps::to_device(const Tensor& t) const {
   return t.to(device_);
 }

@@ -25,13 +25,17 @@ namespace neap::model {
 [[nodiscard]] step::Dtype to_step(at::ScalarType type);
 [[nodiscard]] at::ScalarType to_aten(step::Dtype dtype);
 
+/// Ranks that divide a model, and those that divide sequences. They outlive what takes them; null: none do.
+struct Peers {
+  parallel::Communicator* tensor = nullptr;
+  parallel::Communicator* context = nullptr;
+};
+
 class AtenOps {
  public:
   using Tensor = at::Tensor;
-  /// `tensor`: the ranks that divide the model, which outlive the operations; null: none do.
-  explicit AtenOps(at::Device device, bridge::AttentionChoice attention = {},
-                   parallel::Communicator* tensor = nullptr)
-      : device_(device), attention_(attention), tensor_(tensor) {}
+  explicit AtenOps(at::Device device, bridge::AttentionChoice attention = {}, Peers peers = {})
+      : device_(device), attention_(attention), peers_(peers) {}
   [[nodiscard]] at::Device device() const { return device_; }
 
   // ---- stages of a pipeline ----
@@ -82,6 +86,7 @@ class AtenOps {
   [[nodiscard]] Tensor clone(const Tensor& t) const;
   [[nodiscard]] Tensor iota(std::int64_t n, std::int64_t stride = 1) const;
   [[nodiscard]] Tensor from_host(const std::vector<float>& values) const;
+  [[nodiscard]] Tensor from_host(const std::vector<std::int64_t>& values) const;
   [[nodiscard]] Tensor to_device(const Tensor& t) const;
   [[nodiscard]] Tensor to_host(const Tensor& t) const;
   [[nodiscard]] Tensor to_pinned(const Tensor& t) const;
@@ -236,10 +241,14 @@ class AtenOps {
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x,
                                                  const Tensor& rstd, const Tensor& weight,
                                                  const Tensor& d_weight, bool offset) const;
+  /// Of an axis with several ranks.
+  [[nodiscard]] parallel::Communicator& along(spec::Axis axis) const {
+    return axis == spec::Axis::kContext ? *peers_.context : *peers_.tensor;
+  }
   at::Device device_;
   bridge::AttentionChoice attention_;
   step::StageLinks<Tensor>* stages_ = nullptr;
-  parallel::Communicator* tensor_;
+  Peers peers_;
   bool generating_ = false;
 };
 

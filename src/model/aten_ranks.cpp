@@ -15,14 +15,17 @@ using at::Tensor;
 using spec::Axis;
 
 std::int64_t AtenOps::ranks(Axis axis) const {
-  return axis == Axis::kTensor && tensor_ != nullptr ? tensor_->size() : 1;
+  if (axis != Axis::kTensor && axis != Axis::kContext) return 1;
+  const parallel::Communicator* const ranks =
+      axis == Axis::kContext ? peers_.context : peers_.tensor;
+  return ranks != nullptr ? ranks->size() : 1;
 }
 
 void AtenOps::sum_over_(const Tensor& a, Axis axis) const {
-  if (ranks(axis) > 1) tensor_->all_reduce(a, parallel::Reduce::kSum);
+  if (ranks(axis) > 1) along(axis).all_reduce(a, parallel::Reduce::kSum);
 }
 void AtenOps::max_over_(const Tensor& a, Axis axis) const {
-  if (ranks(axis) > 1) tensor_->all_reduce(a, parallel::Reduce::kMax);
+  if (ranks(axis) > 1) along(axis).all_reduce(a, parallel::Reduce::kMax);
 }
 
 double AtenOps::total_over(double x, Axis axis) const {
@@ -42,7 +45,7 @@ Tensor AtenOps::join_columns(Tensor a, Axis axis) const {
   const std::int64_t rows = a.size(0);
   const std::int64_t columns = a.size(1);
   const Tensor by_rank = at::empty({n, rows, columns}, a.options());
-  tensor_->all_gather(by_rank, a);
+  along(axis).all_gather(by_rank, a);
   const Tensor out = at::empty({rows, n, columns}, a.options());
   out.copy_(by_rank.transpose(0, 1));
   return out.view({rows, n * columns});
@@ -52,7 +55,7 @@ Tensor AtenOps::own_columns(const Tensor& a, Axis axis) const {
   const std::int64_t n = ranks(axis);
   if (n == 1) return a;
   const std::int64_t columns = a.size(1) / n;
-  return a.narrow(1, tensor_->rank() * columns, columns).clone(at::MemoryFormat::Contiguous);
+  return a.narrow(1, along(axis).rank() * columns, columns).clone(at::MemoryFormat::Contiguous);
 }
 
 namespace {
@@ -74,7 +77,7 @@ Tensor AtenOps::join_rows(const Tensor& a, Axis axis) const {
   const std::int64_t n = ranks(axis);
   if (n == 1) return a;
   Tensor out = at::empty(with_rows(a, n * a.size(0)), a.options());
-  tensor_->all_gather(out, a);
+  along(axis).all_gather(out, a);
   return out;
 }
 
@@ -82,9 +85,9 @@ Tensor AtenOps::own_rows(const Tensor& a, Axis axis) const {
   const std::int64_t n = ranks(axis);
   if (n == 1) return a;
   const std::int64_t each = spec::rows_of_each(a.size(0), n);
-  const std::int64_t count = rows_without_padding(a.size(0), n, tensor_->rank());
+  const std::int64_t count = rows_without_padding(a.size(0), n, along(axis).rank());
   Tensor out = at::empty(with_rows(a, each), a.options());
-  if (count > 0) out.narrow(0, 0, count).copy_(a.narrow(0, tensor_->rank() * each, count));
+  if (count > 0) out.narrow(0, 0, count).copy_(a.narrow(0, along(axis).rank() * each, count));
   if (count < each) out.narrow(0, count, each - count).zero_();
   return out;
 }
@@ -96,7 +99,7 @@ Tensor AtenOps::sum_to_rows(const Tensor& a, Axis axis) const {
   std::vector<std::int64_t> counts;
   for (std::int64_t rank = 0; rank < n; ++rank)
     counts.push_back(width * rows_without_padding(a.size(0), n, rank));
-  tensor_->reduce_scatter(a.view({-1}), counts);
+  along(axis).reduce_scatter(a.view({-1}), counts);
   return own_rows(a, axis);
 }
 
@@ -107,7 +110,7 @@ step::OwnIndices<Tensor> AtenOps::own_indices(const Tensor& indices, std::int64_
   Tensor foreign = at::empty(indices.sizes(), indices.options().dtype(at::kBool));
   Tensor behind = at::empty(indices.sizes(), indices.options().dtype(at::kBool));
   const bridge::HostScope scratch;
-  at::sub_out(own, indices, at::scalar_tensor(tensor_->rank() * count, at::kLong));
+  at::sub_out(own, indices, at::scalar_tensor(along(axis).rank() * count, at::kLong));
   at::lt_out(foreign, own, 0);
   at::ge_out(behind, own, count);
   foreign.logical_or_(behind);

@@ -204,11 +204,11 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
 
 Transformer::Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
                          std::optional<Lora> lora, std::optional<StreamedBase> streamed,
-                         bridge::AttentionChoice attention, parallel::Communicator* tensor)
+                         bridge::AttentionChoice attention, Peers peers)
     : ops_(streamed               ? streamed->memory.at(0).device()
            : base.weights.empty() ? at::Device(at::kCPU)
                                   : base.weights[0].device(),
-           attention, tensor) {
+           attention, peers) {
   weights_.architecture = architecture;
   weights_.head = head;
   weights_.blocks.resize(static_cast<std::size_t>(architecture.blocks()));

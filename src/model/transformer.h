@@ -106,12 +106,12 @@ struct NamedParameter {
 
 class Transformer {
  public:
-  /// `streamed`: what `base` has of blocks is not used. `tensor`: the ranks that divide the model; of a
-  /// part of one (spec/tensor_parallel.h).
+  /// `streamed`: what `base` has of blocks is not used. `peers`: the ranks that divide the model, of a part of
+  /// one (spec/tensor_parallel.h), and sequences.
   Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
               std::optional<Lora> lora = std::nullopt,
               std::optional<StreamedBase> streamed = std::nullopt,
-              bridge::AttentionChoice attention = {}, parallel::Communicator* tensor = nullptr);
+              bridge::AttentionChoice attention = {}, Peers peers = {});
   Transformer(Transformer&&) noexcept = default;
   Transformer& operator=(Transformer&&) noexcept = default;
 

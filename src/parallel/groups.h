@@ -1,7 +1,8 @@
-// The groups of ranks that a mesh has: of each axis the ranks that differ along it only.
+// The groups of ranks that a mesh has: of each axis the ranks that differ along it only, and the copies of a part
+// of the model.
 //
 // Made once, in the order of the axes, by every rank together. A group of one does nothing, and one of all
-// ranks is the communicator that it is made from: neither takes memory.
+// ranks is the communicator that it is made from: neither takes memory. Copies along one axis are that axis.
 //
 // Threads   as communicators.   Failure   Error, where the ranks cannot be connected.
 #pragma once
@@ -22,8 +23,12 @@ class Groups {
   Groups& operator=(const Groups&) = delete;
 
   [[nodiscard]] Communicator& world() const { return world_; }
-  /// Ranks that have the same part of the model, and divide the batch.
+  /// Ranks that divide the batch.
   [[nodiscard]] Communicator& data() const { return along(spec::Axis::kData); }
+  /// Ranks that divide the tokens of each sequence.
+  [[nodiscard]] Communicator& context() const { return along(spec::Axis::kContext); }
+  /// Ranks that have the same part of the model: along data and context. They add up its gradients.
+  [[nodiscard]] Communicator& copies() const { return along(spec::Axis::kCopies); }
   /// Ranks that divide the model.
   [[nodiscard]] Communicator& tensor() const { return along(spec::Axis::kTensor); }
   [[nodiscard]] Communicator& along(spec::Axis axis) const {
@@ -32,8 +37,9 @@ class Groups {
 
  private:
   Communicator& world_;
-  std::array<std::unique_ptr<Communicator>, spec::kAxes> made_;
-  std::array<Communicator*, spec::kAxes> groups_{};
+  static constexpr std::size_t kGroups = spec::kAxes + 1;
+  std::array<std::unique_ptr<Communicator>, kGroups> made_;
+  std::array<Communicator*, kGroups> groups_{};
 };
 
 }  // namespace neap::parallel

@@ -92,7 +92,7 @@ class CountedBackend {
     }
     if (phase.part != spec::TrainPart::kUpdate)
       experience_ = PhaseInputs<T, decltype(&outside)>(job, ops.profile(), &outside)
-                        .experience(role_.shape, phase);
+                        .experience(role_.shape, phase, role_.context_rank);
     if (phase.trains()) make_units(phase);
   }
 
@@ -261,10 +261,10 @@ class CountedBackend {
             }});
     weights_.sink = &*gradients_;
   }
-  // On the host at once, and where ranks divide the model; on a GPU on the lane of all collectives.
+  // On the host at once, and where ranks divide the model or sequences; on a GPU on the lane of all collectives.
   std::int64_t begin_sums(double gradients) {
     Sums& sums = sums_.emplace_back();
-    if (!ops_.profile().cuda || role_.shape.tensor.ranks > 1) {
+    if (!ops_.profile().cuda || ops_.profile().tensor_ranks * ops_.profile().context_ranks > 1) {
       gather_at_once(ops_, role_.ranks, gradients);
     } else {
       sums.sent = gathered_bytes(role_.ranks, gradients);
@@ -326,13 +326,13 @@ step::Spans<CountedTensor> micro_batch_spans(const spec::Job& job, const spec::P
   const spec::Batching batching = spec::batching_of(job, phase);
   const std::int64_t length = job.max_sequence_length();
   if (batching.tokens == 0) return {batching.rows * batching.sequences_of_row, length};
-  const step::PackedLayout layout =
-      step::extreme_layout(batching.most_rows, batching.tokens,
-                           {length, job.data.max_response_length, batching.sequences_of_row});
+  const step::PackedLayout layout = step::extreme_layout(
+      batching.most_rows, batching.tokens,
+      {length, job.data.max_response_length, batching.sequences_of_row}, 0, 1, job.context_ranks());
   const std::int64_t sequences = layout.micro_batches.front().count * batching.sequences_of_row;
   step::Spans<CountedTensor> spans{sequences, length};
-  for (std::size_t i = 0; std::ssize(spans.lengths) < sequences; ++i)
-    spans.lengths.push_back(layout.starts[i + 1] - layout.starts[i]);
+  spans.lengths.assign(layout.lengths.begin(), layout.lengths.begin() + sequences);
+  spans.context = {job.context_ranks(), 0};
   return spans;
 }
 

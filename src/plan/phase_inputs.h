@@ -29,10 +29,11 @@ class PhaseInputs {
         width_(job.max_sequence_length()),
         response_(job.data.max_response_length) {}
 
-  /// Of a phase that runs a model of this shape. Every tensor that any body may read; those that a job
-  /// may lack only where it has them.
+  /// Of a phase that runs a model of this shape, on one of the ranks that divide sequences. Every tensor that any
+  /// body may read; those that a job may lack only where it has them.
   [[nodiscard]] step::Experience<T> experience(const spec::Architecture& shape,
-                                               const spec::Phase& phase) const {
+                                               const spec::Phase& phase,
+                                               std::int64_t context_rank = 0) const {
     std::int64_t mini_batches = 1;
     if (phase.trains()) {
       const spec::UpdateShape update = spec::update_shape(job_, phase.body);
@@ -44,6 +45,7 @@ class PhaseInputs {
     const spec::PipelineStage& stage = shape.pipeline;
     if (phase.trains() && stage.stages > 1) batching.together = stage.stages - stage.stage;
     out.sequences = sequences(shape, batching, mini_batches);
+    if (out.sequences.packed) out.sequences.packed->context.rank = context_rank;
     const std::int64_t n = out.sequences.size();
     const T per_token = floats({n, response_});
     for (T* t :
@@ -75,21 +77,26 @@ class PhaseInputs {
       return padded(mini_batches * batching.most_rows * batching.sequences_of_row);
     const step::SequenceLimits limits{width_, response_, batching.sequences_of_row};
     const auto packing = step::PackingLimits::of(batching.tokens, batching.most_rows, limits);
+    const std::int64_t ranks = job_.context_ranks();
+    // Kernels take the sequences that ranks divide one by one.
+    const std::int64_t further =
+        ranks > 1 ? 0 : further_sequences(profile_, shape, packing, limits);
     const step::PackedLayout layout = step::extreme_layout(
-        batching.most_rows, batching.tokens, limits,
-        further_sequences(profile_, shape, packing, limits), batching.together);
+        batching.most_rows, batching.tokens, limits, further, batching.together, ranks);
     step::Sequences<T> all = padded(std::ssize(layout.starts) - 1);
     const std::int64_t tokens = layout.starts.back();
     const std::int64_t counted = layout.counts.back();
-    all.packed = {longs({tokens}),
-                  longs({tokens}),
-                  longs({counted}),
-                  longs({counted}),
-                  longs({counted}),
-                  longs({all.size()}),
-                  layout.starts,
-                  layout.counts,
-                  step::Cuts(static_cast<std::size_t>(mini_batches), layout.micro_batches)};
+    all.packed = {
+        longs({tokens}),  longs({tokens}),
+        longs({counted}), longs({counted}),
+        longs({counted}), longs({all.size()}),
+        layout.lengths,   layout.starts,
+        layout.counts,    step::Cuts(static_cast<std::size_t>(mini_batches), layout.micro_batches)};
+    if (ranks == 1) return all;
+    // As if every last token were this rank's.
+    all.packed->context = {ranks, 0};
+    all.packed->last_places = longs({all.size()});
+    for (std::int64_t i = 0; i <= all.size(); ++i) all.packed->last_counts.push_back(i);
     return all;
   }
 

@@ -23,6 +23,7 @@ struct ModelRole : spec::JobModel {
   spec::DataParallel ranks{};  ///< that have it
   /// The rank whose slices are counted; nullopt: the one that has most, and what others take besides.
   std::optional<std::int64_t> rank{};
+  std::int64_t context_rank = 0;  ///< of those that divide sequences: the first one has most rows
 };
 /// The shapes behind a job's paths, read once, as a rank has them.
 struct JobModels {

@@ -46,11 +46,16 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target) {
       target.rates.bytes > 0 ? target.rates : default_rates(target.cuda, target.threads);
   if (target.cuda && job.ranks() > 1) profile.rates = rates_among_ranks(profile.rates);
   profile.tensor_ranks = job.parallel.tensor_model_parallel_size;
+  profile.context_ranks = job.context_ranks();
   const Network network =
       network_of(job, target.network ? *target.network : default_network(target.cuda));
   const spec::Mesh mesh = job.mesh();
-  for (std::size_t a = 0; a < spec::kAxes; ++a)
-    profile.peers[a] = axis_rates(network, mesh, static_cast<spec::Axis>(a));
+  for (std::size_t a = 0; a < spec::kAxes; ++a) {
+    const auto axis = static_cast<spec::Axis>(a);
+    // What is sent in the name of the axis "data" goes to all copies.
+    profile.peers[a] =
+        axis_rates(network, mesh, axis == spec::Axis::kData ? spec::Axis::kCopies : axis);
+  }
   profile.link = {target.link.to_device, target.link.to_host, target.link.both};
   return profile;
 }

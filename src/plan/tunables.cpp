@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "spec/context_parallel.h"
 #include "spec/job_change.h"
 
 namespace neap::plan {
@@ -107,7 +108,9 @@ std::vector<Size> inference_sizes(const spec::Job& job) {
 }
 
 std::int64_t least_tokens(const spec::Job& job) {
-  return job.packs() ? job.max_sequence_length() * (job.has_pairs() ? 2 : 1) : 0;
+  if (!job.packs()) return 0;
+  return spec::rows_of_sequence(job.max_sequence_length() * (job.has_pairs() ? 2 : 1),
+                                job.context_ranks());
 }
 
 Tunable reference_once() {

@@ -40,7 +40,8 @@ Experience experience_of(const Context& context, const std::vector<train::Tokens
 struct Arranged {
   Arranged(const Context& context, const train::Sequences& sequences, const spec::Phase& phase) {
     const bridge::HostScope host;
-    batch = train::arrange(sequences, spec::batching_of(context.job, phase), train::Use::kScoring);
+    batch = train::arrange(sequences, spec::batching_of(context.job, phase), train::Use::kScoring,
+                           1, context.context_shard());
     experience.sequences = batch.sequences;
   }
   [[nodiscard]] at::Tensor restored(const at::Tensor& t) const { return batch.restored(t); }

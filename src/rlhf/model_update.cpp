@@ -23,7 +23,8 @@ ModelUpdate::ModelUpdate(Context& context, train::ModelWorker& worker, spec::Bod
 train::ArrangedBatch ModelUpdate::arrange(train::Sequences batch) const {
   const spec::Phase& phase = *context_.recipe.find(body_);
   return train::arrange(std::move(batch), spec::batching_of(context_.job, phase),
-                        train::Use::kTraining, shape_.rows / shape_.mini_batch);
+                        train::Use::kTraining, shape_.rows / shape_.mini_batch,
+                        context_.context_shard());
 }
 
 void ModelUpdate::run(const step::Experience<at::Tensor>& arranged, const Scale& scale) {

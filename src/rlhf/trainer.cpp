@@ -93,8 +93,8 @@ void run_in_step(parallel::Communicator& ranks, const std::function<void()>& wor
 void run_phase(Context& context, spec::PhaseId phase, const std::function<void()>& body) {
   const auto open = context.runtime.phase(phase);
   body();
-  context.data_ranks().join();
-  context.runtime.note_peers(context.data_ranks().take_lane_use());
+  context.groups.copies().join();
+  context.runtime.note_peers(context.groups.copies().take_lane_use());
   throw_if_error(open->close());
 }
 

@@ -49,8 +49,12 @@ struct Context : TextContext {
   [[nodiscard]] parallel::BatchSharder sharder() const {
     return parallel::BatchSharder(data_ranks());
   }
-  /// Those that share each batch. Ranks that divide the model have the same rows and the same numbers.
+  /// Those that share each batch. Ranks that divide the model or sequences have the same rows and the same numbers.
   [[nodiscard]] parallel::Communicator& data_ranks() const { return groups.data(); }
+  /// Which tokens of each sequence this rank computes.
+  [[nodiscard]] spec::ContextShard context_shard() const {
+    return {groups.context().size(), groups.context().rank()};
+  }
   /// Only the last stage of a pipeline has the results of a phase: its tensor in host memory, on every stage.
   /// Between phases; every stage calls it.
   [[nodiscard]] at::Tensor from_last_stage(const at::Tensor& t) const;
@@ -127,7 +131,7 @@ class Trainer {
   return config.rollout_freq > 0 && (step == 1 || step % config.rollout_freq == 0);
 }
 
-/// Runs `body` in a phase, waits for what it exchanges with other ranks, and closes the phase.
+/// Runs `body` in a phase, waits for what it exchanges with copies of the model, and closes the phase.
 void run_phase(Context& context, spec::PhaseId phase, const std::function<void()>& body);
 
 /// Adds the seconds of its life to `timing_s/<name>`.

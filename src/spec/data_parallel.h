@@ -1,4 +1,4 @@
-// The ranks that share each batch, and what of a model they divide (ZeRO).
+// The ranks that have the same part of a model, and what of it they divide (ZeRO).
 //
 // Threads   values.
 #pragma once

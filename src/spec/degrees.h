@@ -19,7 +19,7 @@ namespace neap::spec {
 struct DegreeKey {
   enum class Kind : std::uint8_t {
     kAxis,       ///< of the mesh: divides the ranks
-    kZeroStage,  ///< of ranks along the axis "data"
+    kZeroStage,  ///< of ranks that have the same part of the model
     kRows        ///< a switch of ranks along the axis "tensor"
   };
   std::string_view name;  ///< for tables

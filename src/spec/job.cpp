@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "spec/adapter_config.h"
+#include "spec/context_parallel.h"
 #include "spec/default_lengths.h"
 #include "spec/degrees.h"
 #include "spec/micro_batches.h"
@@ -210,12 +211,15 @@ Status validate_rewards(const Job& job) {
 Status validate_packing(const Job& job) {
   const std::int64_t longest = job.max_sequence_length();
   const auto holds = [&](const char* key, std::int64_t tokens, std::int64_t sequences) -> Status {
-    if (tokens == 0 || tokens >= sequences * longest) return {};
+    const std::int64_t ranks = job.context_ranks();
+    const std::int64_t least = rows_of_sequence(sequences * longest, ranks);
+    if (tokens == 0 || tokens >= least) return {};
     return wrong(
         format("{} is {}; it has to be at least {}: {}data.max_prompt_length {} + "
-               "data.max_response_length {}",
-               key, tokens, sequences * longest, sequences > 1 ? "2 x of a pair, " : "",
-               job.data.max_prompt_length, job.data.max_response_length));
+               "data.max_response_length {}{}",
+               key, tokens, least, sequences > 1 ? "2 x of a pair, " : "",
+               job.data.max_prompt_length, job.data.max_response_length,
+               ranks > 1 ? format(", divided by {} ranks", ranks) : std::string()));
   };
   NEAP_TRY(holds("actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
                  job.reference_max_token_len_per_gpu, 1));
@@ -402,12 +406,15 @@ std::int64_t Job::ranks() const {
 }
 Mesh Job::mesh() const {
   const std::int64_t tensor = parallel.tensor_model_parallel_size;
-  // Evaluation does not read the key.
-  const std::int64_t stages = task == Task::kEval ? 1 : parallel.pipeline_model_parallel_size;
+  // Evaluation does not read these keys.
+  const bool trains = task != Task::kEval;
+  const std::int64_t stages = trains ? parallel.pipeline_model_parallel_size : 1;
+  const std::int64_t context = trains ? parallel.context_parallel_size : 1;
   return Mesh()
       .set(Axis::kPipe, stages)
+      .set(Axis::kContext, context)
       .set(Axis::kTensor, tensor)
-      .set(Axis::kData, std::max<std::int64_t>(1, ranks() / (stages * tensor)));
+      .set(Axis::kData, std::max<std::int64_t>(1, ranks() / (stages * context * tensor)));
 }
 std::int64_t Job::rows_per_rank() const {
   return data.train_batch_size / data_ranks();

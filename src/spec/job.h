@@ -234,6 +234,7 @@ struct ParallelConfig {
   std::int64_t zero_stage = 0;                    ///< of trained models (spec/placement.h)
   std::int64_t tensor_model_parallel_size = 1;    ///< of every model (spec/tensor_parallel.h)
   bool sequence_parallel = false;                 ///< those ranks divide hidden states by rows, too
+  std::int64_t context_parallel_size = 1;         ///< of every sequence (spec/context_parallel.h)
   std::int64_t pipeline_model_parallel_size = 1;  ///< stages of every model (spec/pipeline.h)
   /// Blocks of each stage; empty: as spec/pipeline.h divides them.
   std::vector<double> pipeline_model_parallel_layout;
@@ -348,13 +349,17 @@ struct Job {
     return trainer.n_gpus_per_node > 0 ? trainer.n_gpus_per_node : launched_node_ranks;
   }
   [[nodiscard]] Mesh mesh() const;
+  /// Ranks that divide each sequence.
+  [[nodiscard]] std::int64_t context_ranks() const { return mesh().size(Axis::kContext); }
   /// Parts of each step's batch: ranks along the axis "data".
   [[nodiscard]] std::int64_t data_ranks() const { return mesh().size(Axis::kData); }
   /// Whether ranks that divide a model divide the rows of its hidden states (step/rows.h).
   [[nodiscard]] bool divides_rows() const {
     return parallel.sequence_parallel && parallel.tensor_model_parallel_size > 1;
   }
-  [[nodiscard]] DataParallel data_parallel() const { return {data_ranks(), parallel.zero_stage}; }
+  [[nodiscard]] DataParallel data_parallel() const {
+    return {mesh().size(Axis::kCopies), parallel.zero_stage};
+  }
   /// What one rank does of a step: its part's share of the rows, of the sequences, and of those the ones
   /// that it decodes together.
   [[nodiscard]] std::int64_t rows_per_rank() const;

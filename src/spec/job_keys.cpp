@@ -80,7 +80,8 @@ void bind_parallel(ConfigTable& t, Job& job) {
       .at_least(0)
       .at_most(3)
       .only(of_training())
-      .only({.holds = [&job] { return job.parallel.zero_stage == 0 || job.data_ranks() > 1; },
+      .only({.holds =
+                 [&job] { return job.parallel.zero_stage == 0 || job.data_parallel().ranks > 1; },
              .words = "several ranks have the same part of the model",
              .otherwise = "one rank has each part of the model, and keeps all its states"});
   t.bind("parallel.tensor_model_parallel_size", &job.parallel.tensor_model_parallel_size,
@@ -104,6 +105,15 @@ void bind_parallel(ConfigTable& t, Job& job) {
                  },
              .words = "parallel.tensor_model_parallel_size is at least 2",
              .otherwise = "one rank has each model, with all rows of its hidden states"});
+  t.bind("parallel.context_parallel_size", &job.parallel.context_parallel_size,
+         "Ranks that divide the tokens of each sequence between them (Megatron's context "
+         "parallelism), in training and scoring. They have the same part of the model and read the "
+         "same rows; keys and values are gathered in attention. Sequences have to be packed "
+         "(`use_dynamic_bsz`), and a micro-batch has so many times the tokens of "
+         "`*_max_token_len_per_gpu`. It divides the number of ranks; the others divide the batch.")
+      .in("ranks")
+      .at_least(1)
+      .only(of_training());
   t.bind("parallel.pipeline_model_parallel_size", &job.parallel.pipeline_model_parallel_size,
          &automatic.pipeline,
          "Stages that divide each model's blocks between them (Megatron's pipeline parallelism, "

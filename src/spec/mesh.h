@@ -2,7 +2,7 @@
 //
 //   pipe     layers
 //   data     rows of a batch, and by ZeRO what is kept for training
-//   context  tokens of a sequence
+//   context  tokens of a sequence (spec/context_parallel.h)
 //   tensor   heads, the MLP's columns and the vocabulary (spec/tensor_parallel.h)
 // Neighbours along the last axis have neighbouring numbers, so that they are on one machine: those of tensor
 // talk most.
@@ -17,8 +17,9 @@
 
 namespace neap::spec {
 
-/// kSelf: this rank alone, in place of an axis.
-enum class Axis : std::uint8_t { kPipe, kData, kContext, kTensor, kSelf };
+/// In place of an axis: kCopies, data and context together, along which ranks have the same part of a model and
+/// add up its gradients; kSelf, this rank alone.
+enum class Axis : std::uint8_t { kPipe, kData, kContext, kTensor, kCopies, kSelf };
 constexpr std::size_t kAxes = 4;
 
 class Mesh {
@@ -31,7 +32,9 @@ class Mesh {
   }
 
   [[nodiscard]] std::int64_t size(Axis axis) const {
-    return axis == Axis::kSelf ? 1 : sizes_[place_of(axis)];
+    if (axis == Axis::kSelf) return 1;
+    if (axis == Axis::kCopies) return size(Axis::kData) * size(Axis::kContext);
+    return sizes_[place_of(axis)];
   }
   [[nodiscard]] std::int64_t ranks() const {
     std::int64_t n = 1;
@@ -55,8 +58,10 @@ class Mesh {
   static constexpr std::size_t place_of(Axis axis) { return static_cast<std::size_t>(axis); }
   /// From a rank to its neighbour along the axis.
   [[nodiscard]] std::int64_t stride(Axis axis) const {
+    // The axes of copies are neighbours.
+    const std::size_t last = place_of(axis == Axis::kCopies ? Axis::kContext : axis);
     std::int64_t n = 1;
-    for (std::size_t i = place_of(axis) + 1; i < kAxes; ++i) n *= sizes_[i];
+    for (std::size_t i = last + 1; i < kAxes; ++i) n *= sizes_[i];
     return n;
   }
 

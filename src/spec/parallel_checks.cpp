@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
@@ -26,7 +27,7 @@ Status validate_ranks(const TrainerConfig& t, std::int64_t launched) {
 }
 
 // Of a key that says how many ranks divide a model.
-Status divides_ranks(const Job& job, const char* key, std::int64_t size) {
+Status divides_ranks(const Job& job, std::string_view key, std::int64_t size) {
   const std::int64_t ranks = job.ranks();
   if (ranks % size == 0) return {};
   std::vector<std::int64_t> possible;
@@ -43,7 +44,6 @@ Status validate_stages(const Job& job) {
   constexpr const char* kKey = "parallel.pipeline_model_parallel_size";
   const std::int64_t stages = job.mesh().size(Axis::kPipe);
   if (stages == 1) return {};
-  NEAP_TRY(divides_ranks(job, kKey, stages));
   for (const double blocks : job.parallel.pipeline_model_parallel_layout)
     if (blocks < 1 || blocks > 1e6 || blocks != std::floor(blocks))
       return wrong(format(
@@ -70,18 +70,38 @@ Status validate_stages(const Job& job) {
   return {};
 }
 
-Status validate_mesh(const Job& job) {
-  NEAP_TRY(validate_stages(job));
-  const std::int64_t size = job.parallel.tensor_model_parallel_size;
+// What ranks that divide sequences go with.
+Status validate_context(const Job& job) {
+  const std::int64_t size = job.context_ranks();
   if (size == 1) return {};
-  NEAP_TRY(divides_ranks(job, "parallel.tensor_model_parallel_size", size));
-  const std::int64_t stages = job.mesh().size(Axis::kPipe);
-  if (stages > 1)
-    NEAP_TRY(divides_ranks(job,
-                           "parallel.tensor_model_parallel_size times "
-                           "parallel.pipeline_model_parallel_size,",
-                           size * stages));
+  const auto refuse = [&](std::string_view why) {
+    return wrong(format("parallel.context_parallel_size {} does not go with {}", size, why));
+  };
+  if (job.has_rollout())
+    return refuse(
+        format("task \"{}\": it generates; take 1, or sft, reward or dpo", to_string(job.task)));
+  if (!job.packs())
+    return refuse("data.use_dynamic_bsz = false: the ranks divide packed sequences; set true");
   return {};
+}
+
+Status validate_mesh(const Job& job) {
+  const Mesh mesh = job.mesh();
+  std::string keys;
+  std::int64_t product = 1;
+  for (const auto& [axis, key] :
+       {std::pair(Axis::kTensor, "parallel.tensor_model_parallel_size"),
+        std::pair(Axis::kContext, "parallel.context_parallel_size"),
+        std::pair(Axis::kPipe, "parallel.pipeline_model_parallel_size")}) {
+    if (mesh.size(axis) == 1) continue;
+    const bool several = !keys.empty();
+    keys += format("{}{}", several ? " times " : "", key);
+    NEAP_TRY(divides_ranks(job, key, mesh.size(axis)));
+    product *= mesh.size(axis);
+    if (several) NEAP_TRY(divides_ranks(job, keys + ",", product));
+  }
+  NEAP_TRY(validate_stages(job));
+  return validate_context(job);
 }
 
 // Whole weights come together from the ranks that have the same part of a model.

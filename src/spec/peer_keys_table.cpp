@@ -10,8 +10,9 @@ constexpr std::string_view kMoved =
     "the plan decides what leaves the GPU between phases (memory.residency, memory.allow); leave "
     "it out";
 constexpr std::string_view kWhole =
-    "ranks divide batches, and models by parallel.tensor_model_parallel_size and "
-    "parallel.pipeline_model_parallel_size only (docs/parallel.md); leave it out";
+    "ranks divide batches, models by parallel.tensor_model_parallel_size and "
+    "parallel.pipeline_model_parallel_size, and sequences by parallel.context_parallel_size "
+    "(docs/parallel.md); leave it out";
 constexpr std::string_view kSliced =
     "parallel.zero_stage divides optimizer states, gradients and weights of all models "
     "(docs/parallel.md); leave it out";
@@ -98,8 +99,9 @@ constexpr PeerKey kPeerKeys[] = {
     {Peer::kVerl, "reward_model.model.fsdp_config.param_offload", "`false`", "", kMoved},
     {Peer::kVerl, "reward_model.model.fsdp_config.*", "", "", kSliced},
     {Peer::kVerl, "actor_rollout_ref.actor.megatron.sequence_parallel", "`true`", "parallel.sequence_parallel", "of every model; false by default"},
+    {Peer::kVerl, "actor_rollout_ref.actor.megatron.context_parallel_size", "1", "parallel.context_parallel_size", "of every model"},
     {Peer::kVerl, "actor_rollout_ref.actor.megatron.*", "", "", kWhole},
-    {Peer::kVerl, "actor_rollout_ref.actor.ulysses_sequence_parallel_size", "1", "", kWhole},
+    {Peer::kVerl, "actor_rollout_ref.actor.ulysses_sequence_parallel_size", "1", "parallel.context_parallel_size", "of every model; attention has all heads of its tokens"},
     {Peer::kVerl, "actor_rollout_ref.actor.strategy", "`fsdp`", "", kWhole},
     {Peer::kVerl, "actor_rollout_ref.ref.megatron.*", "", "", kWhole},
     {Peer::kVerl, "actor_rollout_ref.ref.ulysses_sequence_parallel_size", "1", "", kWhole},

@@ -165,8 +165,9 @@ struct UpdateShape {
 
 /// How a phase cuts its rows into micro-batches.
 struct Batching {
-  std::int64_t rows = 0;    ///< of a micro-batch; of a rollout those that are decoded together
-  std::int64_t tokens = 0;  ///< of one with packed sequences; 0: they are padded, and `rows` counts
+  std::int64_t rows = 0;  ///< of a micro-batch; of a rollout those that are decoded together
+  /// Of one with packed sequences, those that other ranks have of them, too; 0: they are padded, and `rows` counts.
+  std::int64_t tokens = 0;
   std::int64_t sequences_of_row = 1;  ///< 2 of pairs in training
   std::int64_t most_rows = 0;         ///< of a step or mini-batch; no packed micro-batch has more
   std::int64_t together = 1;          ///< micro-batches of a group

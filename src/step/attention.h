@@ -231,6 +231,7 @@ class ChunkedAttention {
   std::int64_t sequences_, heads_, key_heads_, queries_, length_, width_;
 };
 
+/// The queries of a sequence are those of its last keys.
 template <class Ops, class T = typename Ops::Tensor>
 AttentionContext<T> chunked_attention(Ops& ops, Heads<T> heads, std::int64_t sequences,
                                       const ScoreOptions& options,
@@ -256,8 +257,8 @@ template <class Ops, class T = typename Ops::Tensor>
 Heads<T> chunked_attention_backward(Ops& ops, AttentionContext<T> c, T d_out,
                                     std::int64_t chunk_elements = kScoreChunkElements) {
   const std::int64_t b = c.spans.sequences;
-  const std::int64_t length = c.spans.length;
   const std::int64_t n = c.heads.q.size(0);
+  const std::int64_t keys = c.heads.k.size(0);
   const std::int64_t h = c.heads.q.size(1);
   const std::int64_t d = c.heads.q.size(2);
   const std::int64_t k = c.heads.k.size(1);
@@ -265,14 +266,14 @@ Heads<T> chunked_attention_backward(Ops& ops, AttentionContext<T> c, T d_out,
   const auto heads_of = [&](const T& t) { return ops.by_head(ops.view(t, {n, h, d}), b); };
   Heads<T> out;
   out.q = ops.empty({n, h, d}, dtype);
-  T dk = ops.zeros({b * k, length, d}, wide(dtype));
-  T dv = ops.zeros({b * k, length, d}, wide(dtype));
+  T dk = ops.zeros({b * k, keys / b, d}, wide(dtype));
+  T dv = ops.zeros({b * k, keys / b, d}, wide(dtype));
   ChunkedAttention<Ops>(ops, by_head(ops, c.heads, b), c.options, chunk_elements)
       .backward(heads_of(c.out), c.log_sum, heads_of(d_out), heads_of(out.q), dk, dv);
   c = {};
   d_out = T();
-  const auto by_row = [&](T t) {  // (B * K, T, D) -> (N, K, D)
-    const T rows = ops.empty({n, k, d}, dtype);
+  const auto by_row = [&](T t) {  // (B * K, T, D) -> (B * T, K, D)
+    const T rows = ops.empty({keys, k, d}, dtype);
     ops.copy_(ops.by_head(rows, b), ops.view(t, {b, k, -1, d}));
     return rows;
   };

@@ -12,17 +12,24 @@
 
 namespace neap::step {
 
-/// The sequences of a batch without padding, one after another, in the order of their micro-batches.
+/// The sequences of a batch without padding, one after another, in the order of their micro-batches. Where ranks divide
+/// the tokens of each (spec/context_parallel.h), this rank's rows, of which some are padding, and what it has of
+/// responses and of last tokens.
 template <class T>
 struct Packed {
   T tokens, positions;  // (N,) int64
   // (M,) int64, of the response's tokens that count: the row whose output predicts the token, the
   // token, and its place among B x R. Rows and places are counted in their micro-batch.
   T rows, targets, places;
-  T last;                            // (B,) int64: row of the last token in its micro-batch
-  std::vector<std::int64_t> starts;  ///< (B + 1,): first row of each sequence, and N
-  std::vector<std::int64_t> counts;  ///< (B + 1,): the same of M
-  Cuts cuts;                         ///< the micro-batches
+  T last;  // (L,) int64: row of the last token in its micro-batch; L = B, or this rank's
+  std::vector<std::int64_t> lengths;  ///< (B,): tokens of each sequence
+  std::vector<std::int64_t> starts;   ///< (B + 1,): first row of each sequence, and N
+  std::vector<std::int64_t> counts;   ///< (B + 1,): the same of M
+  Cuts cuts;                          ///< the micro-batches
+  // Where ranks divide sequences:
+  spec::ContextShard context{};
+  T last_places{};                          // (L,) int64: which sequence of its micro-batch each is
+  std::vector<std::int64_t> last_counts{};  ///< (B + 1,): as counts, of L
 };
 
 /// Prompts with their responses as one padded batch, and without padding where `packed` is set.
@@ -87,7 +94,12 @@ class DeviceBatch {
       targets_ = part(all.targets);
     }
     mask_ = part(all.mask);
-    last_ = part(all.packed ? all.packed->last : all.last);
+    if (!divided()) {
+      last_ = part(all.packed ? all.packed->last : all.last);
+      return;
+    }
+    last_ = span(all.packed->last, all.packed->last_counts);
+    last_places_ = span(all.packed->last_places, all.packed->last_counts);
   }
 
   [[nodiscard]] std::int64_t first() const { return first_; }
@@ -98,11 +110,11 @@ class DeviceBatch {
 
   [[nodiscard]] BatchTokens<T> tokens() const {
     if (!all_.packed) return of_one_length(ops_.view(tokens_, {-1}), all_.width());
-    const std::vector<std::int64_t>& starts = all_.packed->starts;
     Spans<T> spans{count_, all_.width()};
-    for (auto i = static_cast<std::size_t>(first_); std::ssize(spans.lengths) < count_; ++i)
-      spans.lengths.push_back(starts[i + 1] - starts[i]);
-    spans.starts = ops_.starts_of(spans.lengths);
+    const auto from = all_.packed->lengths.begin() + first_;
+    spans.lengths.assign(from, from + count_);
+    spans.context = all_.packed->context;
+    if (!spans.divided()) spans.starts = ops_.starts_of(spans.lengths);
     return {tokens_, std::move(spans), positions_};
   }
   /// Rows of the outputs that predict response tokens: (M,); padded, M = B * R.
@@ -113,11 +125,12 @@ class DeviceBatch {
   }
   /// Those tokens: (M,).
   [[nodiscard]] T targets() const { return ops_.view(targets_, {-1}); }
-  /// x (M,) by sequence, (B, R): 0 where no token counts.
+  /// x (M,) by sequence, (B, R), those of all ranks: 0 where no token counts.
   [[nodiscard]] T by_sequence(const T& x) const {
     if (!all_.packed) return ops_.view(x, {count_, -1});
     const T out = ops_.zeros({count_ * response(), 1}, ops_.dtype(x));
     ops_.add_to_rows_(out, places_, ops_.view(x, {-1, 1}));
+    ops_.sum_over_(out, spec::Axis::kContext);
     return ops_.view(out, {count_, response()});
   }
   /// x (B, R) at the response rows: (M,).
@@ -126,13 +139,27 @@ class DeviceBatch {
     if (!all_.packed) return ops_.view(x, {-1});
     return ops_.view(ops_.take_rows(ops_.view(x, {-1, 1}), places_), {-1});
   }
-  /// Rows of the last tokens: (B,).
+  /// Rows of the last tokens: (L,), L = B or those of them that this rank has.
   [[nodiscard]] T last_token_rows() const {
     if (all_.packed) return last_;
     return ops_.add(last_, ops_.iota(count_, all_.width()));
   }
+  /// x (L,) of them by sequence, (B,), those of all ranks.
+  [[nodiscard]] T last_by_sequence(const T& x) const {
+    if (!divided()) return x;
+    const T out = ops_.zeros({count_, 1}, ops_.dtype(x));
+    ops_.add_to_rows_(out, last_places_, ops_.view(x, {-1, 1}));
+    ops_.sum_over_(out, spec::Axis::kContext);
+    return ops_.view(out, {count_});
+  }
+  /// x (B,) of them: (L,).
+  [[nodiscard]] T last_by_row(const T& x) const {
+    if (!divided()) return x;
+    return ops_.view(ops_.take_rows(ops_.view(x, {-1, 1}), last_places_), {-1});
+  }
 
  private:
+  [[nodiscard]] bool divided() const { return all_.packed && all_.packed->context.ranks > 1; }
   [[nodiscard]] std::int64_t response() const { return all_.mask.size(1); }
   [[nodiscard]] T span(const T& t, const std::vector<std::int64_t>& starts) const {
     const std::int64_t from = starts[static_cast<std::size_t>(first_)];
@@ -142,7 +169,7 @@ class DeviceBatch {
   Ops& ops_;
   const Sequences<T>& all_;
   std::int64_t first_, count_;
-  T tokens_, positions_, columns_, targets_, places_, mask_, last_;
+  T tokens_, positions_, columns_, targets_, places_, mask_, last_, last_places_;
 };
 
 }  // namespace neap::step

@@ -2,7 +2,7 @@
 #include <tuple>
 #include <utility>
 
-#include "step/attention.h"
+#include "step/context_attention.h"
 #include "step/counting_ops.h"
 
 namespace neap::step {
@@ -30,12 +30,14 @@ Share share_of(AttentionKernel kernel, bool deterministic) {
 // Of a few queries a sequence, which are bound by the cache's bytes.
 constexpr double kDecodeShare = 0.5;
 
-// Of rows of one sequence, both orders counted.
-double pairs_of(const Spans<CountedTensor>& spans) {
+// Of rows of one sequence, both orders counted. Of one length each has so many keys: its last ones have the queries.
+double pairs_of(const Spans<CountedTensor>& spans, std::int64_t keys) {
   const auto square = [](std::int64_t n) {
     return static_cast<double>(n) * static_cast<double>(n);
   };
-  if (!spans.packed()) return static_cast<double>(spans.sequences) * square(spans.length);
+  if (!spans.packed())
+    return static_cast<double>(spans.sequences) * static_cast<double>(spans.length) *
+           static_cast<double>(2 * keys - spans.length);
   double sum = 0;
   for (const std::int64_t length : spans.lengths) sum += square(length);
   return sum;
@@ -55,6 +57,8 @@ CountedTensor CountingOps::rotate(const CountedTensor& x, const CountedTensor&,
 AttentionContext<CountedTensor> CountingOps::attention(Heads<CountedTensor> heads,
                                                        const Spans<CountedTensor>& spans,
                                                        const ScoreOptions& options) {
+  if (spans.divided())
+    return context_attention(*this, profile_.cuda, std::move(heads), spans, options);
   const AttentionKernel kernel =
       attention_kernel(options, spans, profile_.cuda, cudnn_, heads.q.dtype(), heads.q.size(2));
   if (takes_in_turn(kernel, spans))
@@ -81,7 +85,8 @@ AttentionContext<CountedTensor> CountingOps::attention_by(AttentionKernel kernel
   out.options = options;
   out.spans = spans;
   // Two products, causal: half of all pairs.
-  add_work(2.0 * static_cast<double>(h * d) * pairs_of(spans),
+  const std::int64_t length = heads.k.size(0) / spans.sequences;  // of keys; of packed ones unused
+  add_work(2.0 * static_cast<double>(h * d) * pairs_of(spans, length),
            2 * bytes(heads.q) + 2 * bytes(heads.k), dtype,
            share_of(kernel, profile_.deterministic).forward);
   const bool grouped = heads.k.size(1) != h;
@@ -101,11 +106,9 @@ AttentionContext<CountedTensor> CountingOps::attention_by(AttentionKernel kernel
   const std::int64_t rounded = spans.sequences * ((spans.length + 31) / 32 * 32);
   out.log_sum = make({h, efficient ? rounded : n}, wide(dtype));
   if (out.kernel == AttentionKernel::kFlash) {
+    const AttentionSizes sizes{spans.sequences, spans.length, h, out.heads.k.size(1), d, 0, length};
     const FlashSplits splits =
-        spans.packed()
-            ? FlashSplits{}
-            : flash_forward_splits({spans.sequences, spans.length, h, out.heads.k.size(1), d},
-                                   profile_.device);
+        spans.packed() ? FlashSplits{} : flash_forward_splits(sizes, profile_.device);
     std::tie(out.seed, out.offset) = flash_forward_scratch(splits);
   }
   if (out.kernel == AttentionKernel::kCudnn) touch(kCudnnWorkspace, Dtype::kBool);
@@ -125,6 +128,8 @@ std::pair<CountedTensor, CountedTensor> CountingOps::flash_forward_scratch(
 
 Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTensor> saved,
                                                      CountedTensor d_out) {
+  if (saved.spans.divided())
+    return context_attention_backward(*this, std::move(saved), std::move(d_out));
   if (!saved.parts.empty())
     return attention_in_turn_backward(*this, std::move(saved), std::move(d_out));
   if (saved.kernel == AttentionKernel::kProducts)
@@ -133,20 +138,23 @@ Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTen
   const std::int64_t h = saved.heads.q.size(1);
   const std::int64_t d = saved.heads.q.size(2);
   const std::int64_t key_heads = saved.heads.k.size(1);
+  const std::int64_t key_rows = saved.heads.k.size(0);
+  const std::int64_t length = key_rows / saved.spans.sequences;  // of keys; of packed ones unused
   const Dtype dtype = saved.heads.q.dtype();
   // Five products: the scores again, and the gradients of values, weights, queries and keys.
-  add_work(5.0 * static_cast<double>(h * d) * pairs_of(saved.spans),
+  add_work(5.0 * static_cast<double>(h * d) * pairs_of(saved.spans, length),
            4 * bytes(saved.heads.q) + 4 * bytes(saved.heads.k), dtype,
            share_of(saved.kernel, profile_.deterministic).backward);
   const bool packed = saved.spans.packed();
-  const AttentionSizes sizes{
-      saved.spans.sequences, packed ? 0 : saved.spans.length, h, key_heads, d, packed ? n : 0};
+  AttentionSizes sizes{saved.spans.sequences, packed ? 0 : saved.spans.length, h, key_heads, d,
+                       packed ? n : 0};
+  if (!packed) sizes.keys = length;
   if (saved.kernel == AttentionKernel::kEfficient)
     return efficient_attention_backward(std::move(saved), std::move(d_out), sizes);
   Heads<CountedTensor> out;
   out.q = make({n, h, d}, dtype);
-  out.k = make({n, key_heads, d}, dtype);
-  out.v = make({n, key_heads, d}, dtype);
+  out.k = make({key_rows, key_heads, d}, dtype);
+  out.v = make({key_rows, key_heads, d}, dtype);
   attention_backward_scratch(saved.kernel, sizes, dtype);
   d_out = CountedTensor();
   saved = {};

@@ -156,6 +156,9 @@ CountedTensor CountingOps::from_host(const std::vector<float>& values) {
   const Shape shape{static_cast<std::int64_t>(values.size())};
   return make(shape, Dtype::kFloat32);
 }
+CountedTensor CountingOps::from_host(const std::vector<std::int64_t>& values) {
+  return make({std::ssize(values)}, Dtype::kInt64);
+}
 CountedTensor CountingOps::to_device(const CountedTensor& t) {
   return profile_.cuda ? make(t.shape(), t.dtype()) : t;
 }

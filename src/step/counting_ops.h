@@ -52,7 +52,8 @@ struct KernelProfile {
   CudaDevice device{};
   KernelRates rates{};
   LinkRates link{};
-  std::int64_t tensor_ranks = 1;  ///< that divide a model
+  std::int64_t tensor_ranks = 1;   ///< that divide a model
+  std::int64_t context_ranks = 1;  ///< that divide sequences
   OfAxes<PeerRates> peers{};
 };
 
@@ -205,7 +206,7 @@ class CountingOps {
   [[nodiscard]] double copied() const { return copies_.end(); }
 
   // ---- collectives, on the same clock ----
-  /// Seconds of one over the ranks that divide a batch, in which each sends so many bytes.
+  /// Seconds of one over the ranks that have the same part of a model, in which each sends so many bytes.
   [[nodiscard]] double peer_seconds(double sent, double rounds = 1) const {
     return step::peer_seconds(rates_of(spec::Axis::kData), sent, rounds);
   }
@@ -214,6 +215,7 @@ class CountingOps {
 
   // ---- ranks of an axis: nothing happens, and nothing is taken, where there is one ----
   [[nodiscard]] std::int64_t ranks(spec::Axis axis) const {
+    if (axis == spec::Axis::kContext) return profile_.context_ranks;
     return axis == spec::Axis::kTensor ? profile_.tensor_ranks : 1;
   }
   /// `a` becomes the sum, or the largest, of all ranks' element by element.
@@ -251,6 +253,7 @@ class CountingOps {
   /// 0, stride, 2 stride ... (n,) int64.
   [[nodiscard]] Tensor iota(std::int64_t n, std::int64_t stride = 1);
   [[nodiscard]] Tensor from_host(const std::vector<float>& values);
+  [[nodiscard]] Tensor from_host(const std::vector<std::int64_t>& values);
   /// A host tensor on the device; no copy is made if the device is the host.
   [[nodiscard]] Tensor to_device(const Tensor& t);
   /// A copy outside the phase's memory.

@@ -115,7 +115,7 @@ FlashScratch flash_backward_scratch(const AttentionSizes& s, bool deterministic,
   FlashScratch out;
   out.row_sums = s.heads * rows;
   out.accumulator = splits * rows * s.heads * width;
-  if (s.key_heads != s.heads) out.key_heads = s.rows() * s.heads * s.width;
+  if (s.key_heads != s.heads) out.key_heads = s.key_rows() * s.heads * s.width;
   return out;
 }
 

@@ -36,6 +36,7 @@ struct AttentionSizes {
   [[nodiscard]] std::int64_t rows() const {
     return packed_rows > 0 ? packed_rows : sequences * length;
   }
+  [[nodiscard]] std::int64_t key_rows() const { return keys > 0 ? sequences * keys : rows(); }
 };
 /// FlashAttention's forward: results of each share of the keys, where heads and rows alone do not
 /// fill the card. float32 elements; 0: none.

@@ -14,10 +14,10 @@
 
 #include <cmath>
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
 #include "spec/architecture.h"
+#include "spec/context_parallel.h"
 #include "spec/mesh.h"
 #include "step/shape.h"
 
@@ -67,17 +67,23 @@ struct Heads {
   T k, v;  // (N, K, D)
 };
 
-/// The sequences that N rows are, one after another: of one length each, or packed without padding.
+/// The sequences that N rows are, one after another: of one length each, or packed without padding. Where ranks
+/// divide the tokens of packed ones, the rows are this rank's (spec/context_parallel.h).
 template <class T>
 struct Spans {
   std::int64_t sequences = 0;
   std::int64_t length = 0;              ///< of each; packed: the most that a job's may have
-  std::vector<std::int64_t> lengths{};  ///< packed: of each; else empty
+  std::vector<std::int64_t> lengths{};  ///< packed: of each, whole; else empty
   T starts{};  // packed, on a GPU: (B + 1,) int32, the first row of each and N
+  spec::ContextShard context{};
+  T rows_of_tokens{}, tokens_of_rows{};  // of ranks that divide sequences: spec::ContextPlaces
   [[nodiscard]] bool packed() const { return !lengths.empty(); }
+  [[nodiscard]] bool divided() const { return context.ranks > 1; }
   [[nodiscard]] std::int64_t rows() const {
-    return packed() ? std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0})
-                    : sequences * length;
+    if (!packed()) return sequences * length;
+    std::int64_t n = 0;
+    for (const std::int64_t tokens : lengths) n += spec::rows_of_sequence(tokens, context.ranks);
+    return n;
   }
 };
 

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "spec/context_parallel.h"
 #include "step/shape.h"
 
 namespace neap::step {
@@ -21,10 +22,38 @@ void add_sequences(PackedLayout& layout, std::int64_t tokens, std::int64_t count
   for (std::int64_t left = count; left > 0; --left) {
     const std::int64_t length = std::min(limits.longest, tokens - (left - 1));
     tokens -= length;
+    layout.lengths.push_back(length);
     layout.starts.push_back(layout.starts.back() + length);
     layout.counts.push_back(read);  // which sequence reads which is of no account
   }
   layout.micro_batches.push_back({first / limits.of_row, count / limits.of_row, 0, aside});
+}
+
+// From whole sequences to the rows of one of the ranks that divide them: as many as any sequences of as many tokens leave
+// a rank, where each is rounded up. Every sequence has two rows, if there are as many, because kernels take a sequence's
+// two ranges one by one and keep something of each; what is left makes the first ones long.
+void divide(PackedLayout& layout, const SequenceLimits& limits, std::int64_t ranks) {
+  const std::int64_t longest = spec::rows_of_sequence(limits.longest, ranks);
+  const std::vector<std::int64_t> read = std::exchange(layout.counts, {0});
+  layout.starts = {0};
+  for (const MicroBatch& micro : layout.micro_batches) {
+    const std::int64_t first = micro.first * limits.of_row, count = micro.count * limits.of_row;
+    if (first < std::ssize(layout.starts) - 1) continue;  // as the one before
+    const auto from = layout.lengths.begin() + first, to = from + count;
+    const std::int64_t tokens = std::accumulate(from, to, std::int64_t{0});
+    const std::int64_t all = std::min((tokens + count * (ranks - 1)) / ranks, count * longest);
+    const std::int64_t least = all >= 2 * count ? std::min<std::int64_t>(2, longest) : 1;
+    const auto at = static_cast<std::size_t>(first), end = at + static_cast<std::size_t>(count);
+    const std::int64_t counted = layout.counts.back() + std::min(read[end] - read[at], all);
+    std::int64_t left = all - least * count;
+    for (auto it = from; it != to; ++it) {
+      const std::int64_t more = std::min(left, longest - least);
+      left -= more;
+      *it = std::min(limits.longest, (least + more) * ranks);
+      layout.starts.push_back(layout.starts.back() + least + more);
+      layout.counts.push_back(counted);
+    }
+  }
 }
 
 // So many more of the last micro-batch.
@@ -115,8 +144,10 @@ std::int64_t most_micro_batches(std::int64_t rows, std::int64_t budget,
   return div_up(rows, std::max<std::int64_t>(1, budget / (limits.longest * limits.of_row)));
 }
 
-PackedLayout extreme_layout(std::int64_t rows, std::int64_t budget, const SequenceLimits& limits,
-                            std::int64_t further, std::int64_t together) {
+namespace {
+
+PackedLayout whole_layout(std::int64_t rows, std::int64_t budget, const SequenceLimits& limits,
+                          std::int64_t further, std::int64_t together) {
   const PackingLimits packing = PackingLimits::of(budget, rows, limits);
   const std::int64_t tokens = packing.tokens;
   PackedLayout out;
@@ -138,6 +169,15 @@ PackedLayout extreme_layout(std::int64_t rows, std::int64_t budget, const Sequen
   const std::int64_t fewest = div_up(tokens, limits.longest * limits.of_row) * limits.of_row;
   add_sequences(out, tokens, fewest, limits, false);
   repeat_last(out, batches - of_most - 1);
+  return out;
+}
+
+}  // namespace
+
+PackedLayout extreme_layout(std::int64_t rows, std::int64_t budget, const SequenceLimits& limits,
+                            std::int64_t further, std::int64_t together, std::int64_t ranks) {
+  PackedLayout out = whole_layout(rows, budget, limits, further, together);
+  if (ranks > 1) divide(out, limits, ranks);
   return out;
 }
 

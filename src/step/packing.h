@@ -64,7 +64,8 @@ struct PackingLimits {
 
 /// Micro-batches that stand for all that can be packed: plans count them.
 struct PackedLayout {
-  std::vector<std::int64_t> starts;       ///< first row of each sequence, and all rows
+  std::vector<std::int64_t> lengths;      ///< tokens of each sequence
+  std::vector<std::int64_t> starts;       ///< first row of each sequence on a rank, and all rows
   std::vector<std::int64_t> counts;       ///< the same of the tokens that the head reads
   std::vector<MicroBatch> micro_batches;  ///< in rows of data
 };
@@ -73,9 +74,10 @@ struct PackedLayout {
 /// sequences, unless it is 0. Between them smaller and smaller ones: the last rows of a mini-batch do
 /// not fill theirs, and an allocator that keeps small tensors apart takes pages for them in addition
 /// to those of the larger micro-batches. `together`: the first group of so many has the most sequences in
-/// each.
+/// each. `ranks`: that divide each sequence (spec/context_parallel.h); no micro-batch leaves a rank more rows than
+/// one of the layout.
 [[nodiscard]] PackedLayout extreme_layout(std::int64_t rows, std::int64_t budget,
                                           const SequenceLimits& limits, std::int64_t further = 0,
-                                          std::int64_t together = 1);
+                                          std::int64_t together = 1, std::int64_t ranks = 1);
 
 }  // namespace neap::step

@@ -124,7 +124,7 @@ void score_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, const I
       const DeviceBatch<Ops>& batch = batches[i];
       const T rows = every_token ? batch.response_rows() : batch.last_token_rows();
       T out = scores(ops, w, hidden[i], rows);
-      if (every_token) out = batch.by_sequence(out);
+      out = every_token ? batch.by_sequence(out) : batch.last_by_sequence(out);
       sink(group[i], ops.to_host(ops.narrow(out, 0, group[i].seen, group[i].fresh())));
     }
   });

@@ -166,8 +166,11 @@ struct CrossEntropyObjective {
     options.accuracy = true;
     CrossEntropy<T> out =
         cross_entropy(ops, w, hidden, batch.response_rows(), batch.targets(), flat, options);
-    numbers = {{"train/loss", -weighted_sum(ops, out.values.log_probs, flat)},
-               {"train/mean_token_accuracy", weighted_sum(ops, out.values.right, flat)}};
+    const auto total = [&](const T& values) {
+      return ops.total_over(weighted_sum(ops, values, flat), spec::Axis::kContext);
+    };
+    numbers = {{"train/loss", -total(out.values.log_probs)},
+               {"train/mean_token_accuracy", total(out.values.right)}};
     return std::move(out.d_hidden);
   }
 };
@@ -185,7 +188,7 @@ struct PairObjective {
     const T last = batch.last_token_rows();
     T d_scores;
     {
-      const T both = ops.view(scores(ops, w, hidden, last), {2, -1});
+      const T both = ops.view(batch.last_by_sequence(scores(ops, w, hidden, last)), {2, -1});
       const T margins = part_on_device(ops, e.margins, batch.first() / 2, count);
       PairGradient<T> loss = pairwise_loss(ops, both, margins, center, pairs);
       const auto n = static_cast<double>(count);
@@ -194,7 +197,7 @@ struct PairObjective {
                  {"train/margin", loss.margin / n, n}};
       d_scores = std::move(loss.d_scores);
     }
-    return scores_backward(ops, w, hidden, last, ops.view(d_scores, {-1}));
+    return scores_backward(ops, w, hidden, last, batch.last_by_row(ops.view(d_scores, {-1})));
   }
 };
 

@@ -65,10 +65,20 @@ Rows<T> make_rows(Ops& ops, const Weights<T>& w, Spans<T> spans, T positions,
   return rows;
 }
 
+/// The places of `spans`, where ranks divide sequences.
+template <class Ops, class T = typename Ops::Tensor>
+Spans<T> with_places(Ops& ops, Spans<T> spans) {
+  if (!spans.divided()) return spans;
+  const spec::ContextPlaces places = spec::context_places(spans.lengths, spans.context.ranks);
+  spans.rows_of_tokens = ops.from_host(places.rows);
+  spans.tokens_of_rows = ops.from_host(places.tokens);
+  return spans;
+}
+
 template <class Ops, class T = typename Ops::Tensor>
 Rows<T> rows_of_batch(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch) {
   const std::int64_t length = batch.spans.length;
-  Rows<T> rows = make_rows(ops, w, batch.spans,
+  Rows<T> rows = make_rows(ops, w, with_places(ops, batch.spans),
                            batch.spans.packed() ? batch.positions : ops.iota(length), length);
   if (w.architecture.tensor.divides_rows) rows.divided = batch.tokens.size(0);
   return rows;

@@ -94,7 +94,7 @@ ModelWorker::UnitFill ModelWorker::of_base(UnitFill whole) const {
     const bridge::HostScope host;
     for (std::size_t i = 0; i < flat.size(); ++i) {
       const std::size_t u = first + i;
-      const spec::UnitSlices::Range mine = sliced_->slices().range(u, groups_.data().rank());
+      const spec::UnitSlices::Range mine = sliced_->slices().range(u, groups_.copies().rank());
       if (mine.count == 0) continue;
       const at::Tensor unit = at::zeros({layout_[u].elements}, at::dtype(flat[i].scalar_type()));
       whole(u, {unit});
@@ -208,7 +208,7 @@ void ModelWorker::expect_agreement(bool weights) const {
   if (weights && !sliced_) add(weights_, layout_);
   add(adapters_, adapter_layout_);
   const std::string what = format("The sum over the bits of the {} model's weights", spec_.name());
-  groups_.data().expect_same(all, what);
+  groups_.copies().expect_same(all, what);
   groups_.tensor().expect_same(copied, what + " that ranks do not divide");
   if (weights && has_stages()) expect_equal_tables();
 }
@@ -218,7 +218,7 @@ void ModelWorker::save(const fs::path& folder, const model::SaveOptions& options
   const bridge::HostScope host;
   expect_agreement(saves_weights());
   // Parts come together on the ranks that divide the first copy of the model, slices on all that have them.
-  if (groups_.data().first() || sliced_) write(folder, options);
+  if (groups_.copies().first() || sliced_) write(folder, options);
   if (optimizer_) write_states(folder);
   throw_if_error(held->close());
 }

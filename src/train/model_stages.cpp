@@ -51,7 +51,7 @@ void ModelWorker::gather_stage_states(const StatePieceSink& sink) {
     const std::int64_t stage = stage_of(units[state.unit]);
     at::Tensor mine;
     if (stages().rank() == stage) mine = gather_state(state_named(own, state.name));
-    if (!groups_.data().first() || !groups_.tensor().first()) continue;
+    if (!groups_.copies().first() || !groups_.tensor().first()) continue;
     for_each_file_piece(state, [&](std::int64_t at, std::int64_t count, std::uint64_t offset) {
       const at::Tensor piece = on_first_stage(
           stage, mine.defined()

@@ -58,7 +58,7 @@ void ModelWorker::make_pieces(const std::vector<OptimizerUnit>& units) {
   if (placement_->slices_gradients())
     gradients = runtime_.region(tag(spec::TagKind::kGradients), spec::kSlicePart,
                                 model::to_aten(placement_->optimizer().gradients));
-  for (const spec::Piece& piece : placement_->pieces(groups_.data().rank())) {
+  for (const spec::Piece& piece : placement_->pieces(groups_.copies().rank())) {
     spec::UnitState layout = placement_->state(piece);
     const at::Tensor states =
         states_[piece.part].narrow(0, static_cast<std::int64_t>(piece.offset.count()),
@@ -110,8 +110,8 @@ void ModelWorker::start_sliced_masters(const UnitFill& fill) {
     fill(u, {whole});
     if (trains_slices()) {
       const at::Tensor& own = weights_[u];
-      own.copy_(
-          whole.narrow(0, placement_->slices().range(u, groups_.data().rank()).first, own.numel()));
+      own.copy_(whole.narrow(0, placement_->slices().range(u, groups_.copies().rank()).first,
+                             own.numel()));
     } else {
       unit.weights.copy_(whole.to(unit.weights.scalar_type()));
     }
@@ -175,9 +175,9 @@ void ModelWorker::gather_states(const std::vector<spec::WholeState>& states,
         const std::int64_t end = std::min(at + count, owner.first + owner.count);
         if (first >= end) continue;
         const at::Tensor part = piece.narrow(0, first - at, end - first);
-        if (owner.rank == groups_.data().rank())
+        if (owner.rank == groups_.copies().rank())
           part.copy_(mine.narrow(0, first - owner.first, end - first));
-        if (owner.rank != 0) groups_.data().broadcast(part, static_cast<int>(owner.rank));
+        if (owner.rank != 0) groups_.copies().broadcast(part, static_cast<int>(owner.rank));
       }
       sink(i, offset, piece);
     });
@@ -206,7 +206,7 @@ void ModelWorker::restore_states(const fs::path& folder) {
       continue;
     }
     for (const spec::OwnedRange& owner : placement_->owners(state))
-      if (owner.rank == groups_.data().rank())
+      if (owner.rank == groups_.copies().rank())
         slices.push_back({state.name, state.elements, owner.first, mine});
   }
   model::load_tensors(file, whole);
@@ -261,7 +261,7 @@ void ModelWorker::restore_parts(const model::SafetensorsFile& file) {
     const at::Tensor part = at::zeros({parts[i].elements}, at::dtype(dtype));
     trained_cuts().take(parts[i], shard().rank, whole, part);
     for (const spec::OwnedRange& owner : placement_->owners(parts[i])) {
-      const bool own = !placement_->sliced() || owner.rank == groups_.data().rank();
+      const bool own = !placement_->sliced() || owner.rank == groups_.copies().rank();
       if (own) mine.copy_(part.narrow(0, owner.first, owner.count));
     }
   }

@@ -65,20 +65,20 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, const parallel::Groups& group
   }
   const std::optional<model::StreamedBase> streamed = streamed_base();
   const bridge::AttentionChoice attention = runtime_.context().attention();
-  parallel::Communicator* const tensor = &groups_.tensor();
+  const model::Peers peers{&groups_.tensor(), &groups_.context()};
   if (streamed && spec_.generates) {
     gathered_ = gathered_weights();
     generator_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head,
                                                       model::FlatTensors{gathered_, {}}, lora,
-                                                      std::nullopt, attention, tensor);
+                                                      std::nullopt, attention, peers);
   }
   if (lora) {
     base_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head,
                                                  model::FlatTensors{places, {}}, std::nullopt,
-                                                 streamed, attention, tensor);
+                                                 streamed, attention, peers);
   }
   model_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head, std::move(base),
-                                                std::move(lora), streamed, attention, tensor);
+                                                std::move(lora), streamed, attention, peers);
   if (gradients_) {
     model_->send_gradients(&*gradients_);
   } else if (optimizer_) {
@@ -127,8 +127,8 @@ void ModelWorker::slice_base() {
     memory.slots.push_back(part(TagKind::kBuffers, step::slot_part(i)));
   memory.tables = part(TagKind::kBuffers, step::kTablesPart);
   sliced_ = std::make_unique<SlicedWeights>(
-      groups_.data(), spec_,
-      trains_slices() ? placement_->slices() : spec::even_slices(layout_, groups_.data().size()),
+      groups_.copies(), spec_,
+      trains_slices() ? placement_->slices() : spec::even_slices(layout_, groups_.copies().size()),
       part(TagKind::kWeights, spec::kSlicePart), std::move(memory));
 }
 
@@ -173,7 +173,7 @@ void ModelWorker::place_states() {
   const spec::OptimizerSpec optimizer = value_or_throw(
       spec::OptimizerSpec::of(spec_.optimizer, model::to_step(runtime_.compute_dtype())));
   placement_.emplace(optimizer, trained_layout(),
-                     spec::DataParallel{groups_.data().size(), spec_.zero_stage});
+                     spec::DataParallel{groups_.copies().size(), spec_.zero_stage});
 }
 
 void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
@@ -196,10 +196,10 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
   if (placement_->slices_gradients()) take_gradients(gradients);
   const bool sliced = placement_->sliced();
   if (runtime_.streamed_states(tag(TagKind::kOptimizer)) != nullptr)
-    parts_.emplace(*placement_, groups_.data().rank(), std::move(rests));
+    parts_.emplace(*placement_, groups_.copies().rank(), std::move(rests));
   optimizer_ = std::make_unique<Optimizer>(
       spec_.optimizer, optimizer, random_key({spec_.seed, spec_.head == spec::Head::kScalar}),
-      sliced ? std::move(units) : pieces_, groups_.data(),
+      sliced ? std::move(units) : pieces_, groups_.copies(),
       sliced ? std::optional(OptimizerSlice{*placement_, pieces_, trains_slices()}) : std::nullopt);
 }
 
@@ -207,15 +207,16 @@ void ModelWorker::take_gradients(const std::vector<at::Tensor>& gradients) {
   std::vector<step::GradientSlots<model::AtenOps>::Unit> units;
   for (std::size_t i = 0; i < gradients.size(); ++i)
     units.push_back({trained_layout()[i], gradients[i]});
-  slice_ops_.emplace(runtime_.device(), bridge::AttentionChoice{}, &groups_.tensor());
-  parallel::Communicator& ranks = groups_.data();
+  slice_ops_.emplace(runtime_.device(), bridge::AttentionChoice{},
+                     model::Peers{&groups_.tensor(), &groups_.context()});
+  // Communicators of a GPU take turns.
+  const bool behind = groups_.tensor().alone() && groups_.context().alone();
+  parallel::Communicator& ranks = groups_.copies();
   gradients_.emplace(*slice_ops_, std::move(units), pieces_, spec_.ties_table(),
                      spec_.shape.num_hidden_layers, shard(),
                      step::GradientSlots<model::AtenOps>::Sums{
-                         [this, &ranks](std::size_t unit, const at::Tensor& whole) {
-                           // Communicators of a GPU take turns.
-                           if (shard().ranks == 1)
-                             return ranks.begin_sums({{whole, placement_->counts(unit)}});
+                         [this, behind, &ranks](std::size_t unit, const at::Tensor& whole) {
+                           if (behind) return ranks.begin_sums({{whole, placement_->counts(unit)}});
                            ranks.reduce_scatter(whole, placement_->counts(unit));
                            return std::int64_t{0};
                          },

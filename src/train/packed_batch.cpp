@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/format.h"
@@ -77,11 +78,12 @@ Arrangement arrangement_of(const Sequences& batch, const spec::Batching& batchin
   return out;
 }
 
-// Lays sequences out one after another.
+// Lays sequences out one after another, or a rank's tokens of them.
 class Packer {
  public:
-  explicit Packer(const Sequences& batch)
-      : tokens_(batch.tokens.contiguous()),
+  Packer(const Sequences& batch, const spec::ContextShard& shard)
+      : shard_(shard),
+        tokens_(batch.tokens.contiguous()),
         columns_(batch.columns.contiguous()),
         targets_(batch.targets.contiguous()),
         mask_(batch.mask.gt(0).contiguous()),
@@ -92,41 +94,77 @@ class Packer {
 
   void begin_micro_batch() {
     first_row_ = std::ssize(out_tokens_);
-    place_ = 0;
+    place_ = number_ = 0;
   }
   void add(std::int64_t sequence) {
     const std::int64_t start = std::ssize(out_tokens_) - first_row_;
     const auto* tokens = tokens_.const_data_ptr<std::int64_t>() + sequence * width_;
     const std::int64_t length = lengths_[static_cast<std::size_t>(sequence)];
-    for (std::int64_t i = 0; i < length; ++i) {
-      out_tokens_.push_back(tokens[i]);
-      positions_.push_back(i);
+    own_ = spec::own_tokens(length, shard_);
+    for (const spec::TokenRange& range : own_) {
+      for (std::int64_t i = range.first; i < range.end(); ++i) {
+        out_tokens_.push_back(tokens[i]);
+        positions_.push_back(i);
+      }
     }
+    // Padding, up to the rows of the rank that has most.
+    const std::int64_t end = first_row_ + start + spec::rows_of_sequence(length, shard_.ranks);
+    out_tokens_.resize(static_cast<std::size_t>(end));
+    positions_.resize(static_cast<std::size_t>(end));
     const std::int64_t at = sequence * response_;
     for (std::int64_t i = at; i < at + response_; ++i, ++place_) {
       if (!mask_.const_data_ptr<bool>()[i]) continue;
-      rows_.push_back(start + columns_.const_data_ptr<std::int64_t>()[i]);
+      const std::int64_t row = own_row(columns_.const_data_ptr<std::int64_t>()[i]);
+      if (row < 0) continue;
+      rows_.push_back(start + row);
       out_targets_.push_back(targets_.const_data_ptr<std::int64_t>()[i]);
       places_.push_back(place_);
     }
-    out_last_.push_back(start + last_.const_data_ptr<std::int64_t>()[sequence]);
+    if (const std::int64_t row = own_row(last_.const_data_ptr<std::int64_t>()[sequence]);
+        row >= 0) {
+      out_last_.push_back(start + row);
+      last_places_.push_back(number_);
+    }
+    ++number_;
+    lengths_of_.push_back(length);
     starts_.push_back(std::ssize(out_tokens_));
     counts_.push_back(std::ssize(rows_));
+    last_counts_.push_back(std::ssize(out_last_));
   }
 
   [[nodiscard]] step::Packed<at::Tensor> take(step::Cuts cuts) {
-    return {tensor_of(out_tokens_),  tensor_of(positions_), tensor_of(rows_),
-            tensor_of(out_targets_), tensor_of(places_),    tensor_of(out_last_),
-            std::move(starts_),      std::move(counts_),    std::move(cuts)};
+    step::Packed<at::Tensor> out{tensor_of(out_tokens_), tensor_of(positions_),
+                                 tensor_of(rows_),       tensor_of(out_targets_),
+                                 tensor_of(places_),     tensor_of(out_last_),
+                                 std::move(lengths_of_), std::move(starts_),
+                                 std::move(counts_),     std::move(cuts)};
+    if (shard_.ranks == 1) return out;
+    out.context = shard_;
+    out.last_places = tensor_of(last_places_);
+    out.last_counts = std::move(last_counts_);
+    return out;
   }
 
  private:
+  // The row of a token among this rank's of its sequence; -1: another rank has it.
+  [[nodiscard]] std::int64_t own_row(std::int64_t token) const {
+    std::int64_t before = 0;
+    for (const spec::TokenRange& range : own_) {
+      if (token >= range.first && token < range.end()) return before + token - range.first;
+      before += range.count;
+    }
+    return -1;
+  }
+
+  spec::ContextShard shard_;
+  std::array<spec::TokenRange, 2> own_;  // of the sequence that is added
   at::Tensor tokens_, columns_, targets_, mask_, last_;
   Rows lengths_;
   std::int64_t width_, response_;
-  std::int64_t first_row_ = 0, place_ = 0;
+  std::int64_t first_row_ = 0, place_ = 0, number_ = 0;  // the last two in the micro-batch
   Rows out_tokens_, positions_, rows_, out_targets_, places_, out_last_;
-  Rows starts_ = {0}, counts_ = {0};
+  Rows last_places_, lengths_of_;
+  Rows starts_ = {0}, counts_ = {0}, last_counts_ = {0};
 };
 
 }  // namespace
@@ -143,7 +181,7 @@ at::Tensor ArrangedBatch::restored(const at::Tensor& by_sequence) const {
 }
 
 ArrangedBatch arrange(Sequences batch, const spec::Batching& batching, Use use,
-                      std::int64_t mini_batches) {
+                      std::int64_t mini_batches, const spec::ContextShard& shard) {
   if (batching.tokens == 0 && batching.sequences_of_row == 1) return {std::move(batch), {}, {}};
   const bridge::HostScope host;
   Arrangement arrangement = arrangement_of(batch, batching, use, mini_batches);
@@ -154,7 +192,7 @@ ArrangedBatch arrange(Sequences batch, const spec::Batching& batching, Use use,
                                    &Sequences::mask, &Sequences::last, &Sequences::lengths})
     out.sequences.*t = out.arranged(batch.*t);
   if (batching.tokens == 0) return out;
-  Packer packer(out.sequences);
+  Packer packer(out.sequences, shard);
   std::int64_t next = 0;
   for (const std::vector<step::MicroBatch>& cuts : arrangement.cuts) {
     for (const step::MicroBatch& micro : cuts) {

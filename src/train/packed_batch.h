@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "spec/context_parallel.h"
 #include "spec/recipe.h"
 #include "train/sequences.h"
 
@@ -29,9 +30,10 @@ enum class Use {
 };
 
 /// `batch` has the sequences of its rows part by part: of pairs all chosen, then all rejected. So has
-/// each micro-batch of the result. The rows are `mini_batches` of equal size, which do not mix. Fails
-/// for a row over the budget.
+/// each micro-batch of the result. The rows are `mini_batches` of equal size, which do not mix. Of packed sequences
+/// whose tokens ranks divide, `shard` has its own. Fails for a row over the budget.
 [[nodiscard]] ArrangedBatch arrange(Sequences batch, const spec::Batching& batching, Use use,
-                                    std::int64_t mini_batches = 1);
+                                    std::int64_t mini_batches = 1,
+                                    const spec::ContextShard& shard = {});
 
 }  // namespace neap::train

@@ -264,15 +264,24 @@ void run_rounding(Communicator& ranks, at::Device device) {
   ranks.expect_same(first.view(at::kInt).sum(at::kLong).item<std::int64_t>(), "A rounded sum");
 }
 
-// Groups of every mesh with two axes: sums and gathers are those of the ranks along the axis.
+// Groups of every mesh with two axes, and of one with three: sums and gathers are those of the ranks along the axis.
 void run_groups(Communicator& ranks, at::Device device) {
   using neap::spec::Axis;
-  for (int tensor = 1; tensor <= ranks.size(); ++tensor) {
-    if (ranks.size() % tensor != 0) continue;
-    const auto mesh =
-        neap::spec::Mesh().set(Axis::kTensor, tensor).set(Axis::kData, ranks.size() / tensor);
+  std::vector<neap::spec::Mesh> meshes;
+  for (int size = 1; size <= ranks.size(); ++size) {
+    if (ranks.size() % size != 0) continue;
+    for (const Axis axis : {Axis::kTensor, Axis::kContext})
+      meshes.push_back(neap::spec::Mesh().set(axis, size).set(Axis::kData, ranks.size() / size));
+    if (ranks.size() % (2 * size) != 0) continue;
+    meshes.push_back(neap::spec::Mesh()
+                         .set(Axis::kTensor, 2)
+                         .set(Axis::kContext, size)
+                         .set(Axis::kData, ranks.size() / (2 * size)));
+  }
+  for (const neap::spec::Mesh& mesh : meshes) {
     const neap::parallel::Groups groups(ranks, mesh);
-    for (const Axis axis : {Axis::kData, Axis::kTensor, Axis::kPipe}) {
+    for (const Axis axis :
+         {Axis::kData, Axis::kContext, Axis::kCopies, Axis::kTensor, Axis::kPipe}) {
       Communicator& group = groups.along(axis);
       const std::vector<std::int64_t> line = mesh.line(ranks.rank(), axis);
       expect(group.size() == std::ssize(line), "size of a group");

@@ -1,12 +1,35 @@
 """Trainings on several CPU ranks, in folders of their own below out/, for the tests beside it."""
 import json
+import pathlib
+import struct
 
 import launch
 
 from train_process_test import TrainCase, read_lines  # noqa: E402
 
+SIZE = "parallel.tensor_model_parallel_size"
+ROWS = "parallel.sequence_parallel=true"
 OPTIMIZER = "actor_rollout_ref.actor.optim."
 FILES = ("actor/model.safetensors", "actor/optimizer.safetensors")
+# An optimizer whose steps are proportional to gradients: Adam's make large steps of gradients that are zero but for
+# rounding, as those of a key's bias.
+SGD = (f"{OPTIMIZER}optimizer=sgd", f"{OPTIMIZER}momentum=0.9", f"{OPTIMIZER}lr=0.05")
+ARCHITECTURES = pathlib.Path(__file__).resolve().parents[2] / "golden/architectures"
+
+
+def tensors(path):
+    """Name to float32 values of a safetensors file."""
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    out = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        assert entry["dtype"] == "F32", entry
+        first, end = entry["data_offsets"]
+        out[name] = struct.unpack(f"<{(end - first) // 4}f", data[8 + size + first:8 + size + end])
+    return out
 
 
 class RankCase(TrainCase):
@@ -37,3 +60,45 @@ class RankCase(TrainCase):
         """By each rank's own plan."""
         for rank in range(ranks):
             self.assert_planned_is_measured(folder if rank == 0 else f"{folder}/ranks/{rank}")
+
+    def part_bytes(self, folder, tag="actor.optimizer"):
+        plan = json.loads((self.home / "out" / folder / "plan.json").read_text())
+        tags = [t for t in plan["tags"] if t["tag"] == tag]
+        return sum(part["bytes"] for t in tags for region in t["regions"] for part in region["parts"])
+
+    def file(self, folder, name, step=2):
+        return self.home / "out" / folder / f"global_step_{step}" / name
+
+    def assert_near(self, one, two, relative, where):
+        """A norm of gradients adds up the errors of all of them; a perplexity has those of its logarithm, times that."""
+        self.assertEqual(one.keys(), two.keys())
+        for key, value in one.items():
+            if isinstance(value, float):
+                near = max(relative, 1e-5) if key.endswith(("grad_norm", "perplexity")) else relative
+                self.assertLessEqual(abs(value - two[key]), near * max(1e-2, abs(value)), (where, key, value, two[key]))
+
+    def assert_near_weights(self, one, two, relative, where):
+        a, b = tensors(one), tensors(two)
+        self.assertEqual(a.keys(), b.keys())
+        for name, values in a.items():
+            scale = max([1e-3, *map(abs, values)])  # a key's bias has no gradient but by rounding
+            off = max(abs(x - y) for x, y in zip(values, b[name], strict=True))
+            self.assertLessEqual(off, relative * scale, (where, name))
+
+    def architecture(self, name):
+        """A folder with a model of that architecture without weights, and the sizes that go with it."""
+        config = json.loads((ARCHITECTURES / f"{name}.json").read_text())["config"]
+        heads = config.get("num_attention_heads") or config.get("n_head")
+        keys = config.get("num_key_value_heads") or heads
+        config |= {"vocab_size": 1024, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
+        for key in ("max_position_embeddings", "n_positions", "seq_length", "n_ctx"):
+            if key in config:
+                config[key] = 128
+        folder = self.home / f"model-{name}"
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config))
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            if (self.home / "model" / file).exists():
+                (folder / file).write_bytes((self.home / "model" / file).read_bytes())
+        fused = name.startswith("phi3") or name == "olmo2"
+        return folder.name, [size for size in (2, 4) if not fused or keys % size == 0]

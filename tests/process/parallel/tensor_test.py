@@ -8,36 +8,13 @@ import json
 import os
 import pathlib
 import re
-import struct
 import sys
 import unittest
 
 import launch
 
-from rank_case import OPTIMIZER, RankCase
+from rank_case import ARCHITECTURES, OPTIMIZER, RankCase, ROWS, SGD, SIZE
 from train_process_test import MODEL, PPO, REWARD, SFT, read_lines  # noqa: E402
-
-SIZE = "parallel.tensor_model_parallel_size"
-ROWS = "parallel.sequence_parallel=true"
-# An optimizer whose steps are proportional to gradients: Adam's make large steps of gradients that are zero but for
-# rounding, as those of a key's bias.
-SGD = (f"{OPTIMIZER}optimizer=sgd", f"{OPTIMIZER}momentum=0.9", f"{OPTIMIZER}lr=0.05")
-ARCHITECTURES = pathlib.Path(__file__).resolve().parents[2] / "golden/architectures"
-
-
-def tensors(path):
-    """Name to float32 values of a safetensors file."""
-    data = path.read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + size])
-    out = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        assert entry["dtype"] == "F32", entry
-        first, end = entry["data_offsets"]
-        out[name] = struct.unpack(f"<{(end - first) // 4}f", data[8 + size + first:8 + size + end])
-    return out
 
 
 class Tensor(RankCase):
@@ -59,25 +36,6 @@ class Tensor(RankCase):
     def run_ranks(self, ranks, folder, *words, task="sft", tensor=1):
         return super().run_ranks(ranks, folder, *words, *([f"{SIZE}={tensor}"] if tensor > 1 else []), task=task)
 
-    def file(self, folder, name, step=2):
-        return self.home / "out" / folder / f"global_step_{step}" / name
-
-    def assert_near(self, one, two, relative, where):
-        """A norm of gradients adds up the errors of all of them."""
-        self.assertEqual(one.keys(), two.keys())
-        for key, value in one.items():
-            if isinstance(value, float):
-                relative = max(relative, 1e-5) if key.endswith("grad_norm") else relative
-                self.assertLessEqual(abs(value - two[key]), relative * max(1e-2, abs(value)), (where, key, value, two[key]))
-
-    def assert_near_weights(self, one, two, relative, where):
-        a, b = tensors(one), tensors(two)
-        self.assertEqual(a.keys(), b.keys())
-        for name, values in a.items():
-            scale = max([1e-3, *map(abs, values)])  # a key's bias has no gradient but by rounding
-            off = max(abs(x - y) for x, y in zip(values, b[name], strict=True))
-            self.assertLessEqual(off, relative * scale, (where, name))
-
     def test_sft_is_the_same_on_one_rank_and_several(self):
         self.run_ranks(1, "sft-1", *SGD)
         meshes = [(ranks, tensor, rows) for ranks, tensor in ((2, 2), (4, 4), (4, 2)) for rows in ((), (ROWS,))]
@@ -94,24 +52,6 @@ class Tensor(RankCase):
                 self.assertEqual(self.file("sft-1", "actor/config.json").read_bytes(),
                                  self.file(folder, "actor/config.json").read_bytes())
                 self.assert_ranks_are_as_planned(folder, ranks)
-
-    def architecture(self, name):
-        """A folder with a model of that architecture without weights, and the sizes that go with it."""
-        config = json.loads((ARCHITECTURES / f"{name}.json").read_text())["config"]
-        heads = config.get("num_attention_heads") or config.get("n_head")
-        keys = config.get("num_key_value_heads") or heads
-        config |= {"vocab_size": 1024, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
-        for key in ("max_position_embeddings", "n_positions", "seq_length", "n_ctx"):
-            if key in config:
-                config[key] = 128
-        folder = self.home / f"model-{name}"
-        folder.mkdir()
-        (folder / "config.json").write_text(json.dumps(config))
-        for file in ("tokenizer.json", "tokenizer_config.json"):
-            if (self.home / "model" / file).exists():
-                (folder / file).write_bytes((self.home / "model" / file).read_bytes())
-        fused = name.startswith("phi3") or name == "olmo2"
-        return folder.name, [size for size in (2, 4) if not fused or keys % size == 0]
 
     def test_every_architecture_is_the_same_on_one_rank_and_several(self):
         names = sorted(path.stem for path in ARCHITECTURES.glob("*.json"))

@@ -30,11 +30,6 @@ class Zero(RankCase):
         sft = sft.replace("total_training_steps = 8", "total_training_steps = 2").replace('["sft_val.jsonl"]', "[]")
         (cls.home / "sft.toml").write_text(sft)
 
-    def part_bytes(self, folder, tag="actor.optimizer"):
-        plan = json.loads((self.home / "out" / folder / "plan.json").read_text())
-        tags = [t for t in plan["tags"] if t["tag"] == tag]
-        return sum(part["bytes"] for t in tags for region in t["regions"] for part in region["parts"])
-
     def assert_sliced_is_whole(self, name, ranks, *words, stages=STAGES, **more):
         """Of one micro-batch; the folders of whole and sliced runs."""
         words = (f"data.micro_batch_size_per_gpu={12 // ranks}", *words)

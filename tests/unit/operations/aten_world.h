@@ -103,9 +103,16 @@ class CopiedBlocks final : public step::BlockSlots {
   CopiedKind weights_, gradients_, inputs_;
 };
 
-/// The part of each model that the job's rank has.
-inline spec::TensorShard shard_of(const testing::RandomJob& r) {
-  return (r.models.actor ? r.models.actor : r.models.reward)->shape.tensor;
+/// What has the part of each model and of each sequence that the job's rank has.
+inline const ModelRole& first_role(const testing::RandomJob& r) {
+  return *(r.models.actor ? r.models.actor : r.models.reward);
+}
+inline testing::MuteRanks tensor_ranks(const testing::RandomJob& r) {
+  const spec::TensorShard& shard = first_role(r).shape.tensor;
+  return {static_cast<int>(shard.rank), static_cast<int>(shard.ranks)};
+}
+inline testing::MuteRanks context_ranks(const testing::RandomJob& r) {
+  return {static_cast<int>(first_role(r).context_rank), static_cast<int>(r.job.context_ranks())};
 }
 
 // Models and batches of a job with memory of their own, kept from one phase to the next.
@@ -118,8 +125,8 @@ class AtenWorld {
         modes_(modes),
         options_(at::dtype(model::to_aten(random.dtype)).device(testing::test_device())),
         ranks_(ranks),
-        tensor_(static_cast<int>(shard_of(random).rank), static_cast<int>(shard_of(random).ranks)) {
-  }
+        tensor_(tensor_ranks(random)),
+        context_(context_ranks(random)) {}
   [[nodiscard]] parallel::Communicator& ranks() const { return ranks_; }
   [[nodiscard]] Dtype dtype() const { return model::to_step(options_.dtype().toScalarType()); }
 
@@ -234,13 +241,14 @@ class AtenWorld {
     if (streamed && role.generates)
       m.generator = std::make_unique<model::Transformer>(
           role.shape, role.head, model::FlatTensors{m.weights, {}}, lora, std::nullopt,
-          bridge::AttentionChoice{}, &tensor_);
+          bridge::AttentionChoice{}, peers());
     if (m.sliced) base.weights = m.sliced->places();
     if (streamed && streamed->table_on_host) base.weights.front() = base.weights.front().cpu();
     m.transformer = std::make_unique<model::Transformer>(
-        role.shape, role.head, base, lora, streamed, bridge::AttentionChoice{}, &tensor_);
+        role.shape, role.head, base, lora, streamed, bridge::AttentionChoice{}, peers());
     return m;
   }
+  [[nodiscard]] model::Peers peers() { return {&tensor_, &context_}; }
   std::optional<model::StreamedBase> streamed_base(Model& m, const ModelRole& role) {
     const HostedUnits rests = hosted(role);
     if (sliced(role)) return sliced_base(m, role);
@@ -319,7 +327,8 @@ class AtenWorld {
   spec::ModelModes modes_;
   at::TensorOptions options_;
   parallel::Communicator& ranks_;
-  testing::MuteRanks tensor_;  // that divide every model
+  testing::MuteRanks tensor_;   // that divide every model
+  testing::MuteRanks context_;  // every sequence
   std::map<std::pair<spec::ModelId, bool>, Model> models_;
 };
 

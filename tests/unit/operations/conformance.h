@@ -75,13 +75,13 @@ struct CountedInputs {
 };
 
 /// `prepare(ops, in)` makes its inputs with `in` and returns a callable that does the work. `ranks`: that
-/// divide a model, of which this is the last.
+/// divide a model, and as many that divide sequences, of which this is the last.
 template <class Aten = model::AtenOps, class Counting = step::CountingOps, class Prepare>
 void expect_same_requests(const char* name, const Prepare& prepare, int ranks = 1) {
   const bridge::NoAutograd no_autograd;
   if (!test_device().is_cuda()) (void)RecordingAllocator::instance();
   MuteRanks others(ranks - 1, ranks);
-  Aten aten(test_device(), {}, &others);
+  Aten aten(test_device(), {}, {&others, &others});
   auto work = prepare(aten, AtenInputs{});
   work();  // what libtorch makes once a process
   start_recording();
@@ -89,7 +89,7 @@ void expect_same_requests(const char* name, const Prepare& prepare, int ranks = 
   const Requests measured = stop_recording();
   RecordingSink sink;
   step::KernelProfile profile = test_profile();
-  profile.tensor_ranks = ranks;
+  profile.tensor_ranks = profile.context_ranks = ranks;
   Counting counting(sink, profile, 1 << 20);
   prepare(counting, CountedInputs{})();
   EXPECT_EQ(difference(measured, sink.requests), "") << name;

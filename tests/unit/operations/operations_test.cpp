@@ -51,24 +51,26 @@ TEST_P(Operations, Products) {
 
 TEST_P(Operations, OfSeveralRanks) {
   const Dtype d = GetParam();
-  const auto prepare = [d](auto& ops, auto in) {
-    return [&ops, a = in({64, 48}, d), column = in({64}, d), indices = in({64}, Dtype::kInt64)] {
-      constexpr spec::Axis kTensor = spec::Axis::kTensor;
-      ops.sum_over_(a, kTensor);
-      ops.max_over_(column, kTensor);
-      (void)ops.total_over(2.5, kTensor);
-      (void)ops.own_columns(ops.join_columns(a, kTensor), kTensor);
-      (void)ops.own_rows(ops.join_rows(a, kTensor), kTensor);
-      (void)ops.sum_to_rows(column, kTensor);  // 64 rows on 3 ranks
-      (void)ops.own_rows(indices, kTensor);
-      const auto own = ops.own_indices(indices, 5, kTensor);
-      ops.clear_(a, own.foreign);
-      ops.clear_(column, own.foreign);
-      (void)ops.cleared(column, own.foreign);
-      (void)ops.join_columns(a, spec::Axis::kSelf);
+  for (const spec::Axis axis : {spec::Axis::kTensor, spec::Axis::kContext}) {
+    const auto prepare = [d, axis](auto& ops, auto in) {
+      return [&ops, axis, a = in({64, 48}, d), column = in({64}, d),
+              indices = in({64}, Dtype::kInt64)] {
+        ops.sum_over_(a, axis);
+        ops.max_over_(column, axis);
+        (void)ops.total_over(2.5, axis);
+        (void)ops.own_columns(ops.join_columns(a, axis), axis);
+        (void)ops.own_rows(ops.join_rows(a, axis), axis);
+        (void)ops.sum_to_rows(column, axis);  // 64 rows on 3 ranks
+        (void)ops.own_rows(indices, axis);
+        const auto own = ops.own_indices(indices, 5, axis);
+        ops.clear_(a, own.foreign);
+        ops.clear_(column, own.foreign);
+        (void)ops.cleared(column, own.foreign);
+        (void)ops.join_columns(a, spec::Axis::kSelf);
+      };
     };
-  };
-  for (const int ranks : {1, 2, 3}) testing::expect_same_requests("ranks", prepare, ranks);
+    for (const int ranks : {1, 2, 3}) testing::expect_same_requests("ranks", prepare, ranks);
+  }
 }
 
 TEST_P(Operations, Elementwise) {
@@ -142,7 +144,8 @@ TEST_P(Operations, MakingAndViews) {
       (void)ops.zeros({7, 9}, d);
       (void)ops.iota(17);
       (void)ops.iota(5, 64);
-      (void)ops.from_host({1.0F, 2.0F, 3.0F});
+      (void)ops.from_host(std::vector{1.0F, 2.0F, 3.0F});
+      (void)ops.from_host(std::vector<std::int64_t>{1, 2, 3});
       (void)ops.filled_like(a, 3);
       (void)ops.to_device(host);
       (void)ops.to_host(a);

@@ -60,13 +60,34 @@ void for_each_part(const AtenWorld& world, const ModelRole& role, const spec::Ph
   }
 }
 
-// A random job, of which every third is that of a rank that has a part of each model.
-testing::RandomJob job_of(std::uint64_t seed) {
+// Of packed sequences that several ranks divide: the same for one of them.
+void divide_sequences(testing::RandomJob& r, testing::Dice& dice) {
+  if (r.job.has_rollout() || !r.job.packs() || !dice.chance(50)) return;
+  const std::int64_t ranks = dice.one_of({2, 3, 4});
+  r.job.trainer.n_gpus_per_node = ranks;
+  r.job.parallel.context_parallel_size = ranks;
+  for (std::int64_t* tokens :
+       {&r.job.data.max_token_len_per_gpu, &r.job.reference_max_token_len_per_gpu})
+    *tokens = (*tokens + ranks - 1) / ranks;
+  const std::int64_t rank = dice.between(0, ranks - 1);
+  for (std::optional<ModelRole>* role : {&r.models.actor, &r.models.reference, &r.models.reward})
+    if (*role) (*role)->context_rank = rank;
+}
+
+// A random job, of which every third is that of a rank that has a part of each model. `alone`: some have a part of each
+// sequence.
+testing::RandomJob job_of(std::uint64_t seed, bool alone) {
   testing::RandomJob r = testing::random_job(seed);
   testing::Dice dice(seed + 32452843);
-  if (!dice.chance(33)) return r;
+  const bool divided = dice.chance(33);
+  if (alone) {
+    testing::Dice others(seed + 86028121);
+    divide_sequences(r, others);
+  }
+  if (!divided) return r;
   const std::int64_t ranks = dice.one_of({2, 3, 4});
-  r.job.trainer.n_gpus_per_node = r.job.parallel.tensor_model_parallel_size = ranks;
+  r.job.parallel.tensor_model_parallel_size = ranks;
+  r.job.trainer.n_gpus_per_node = r.job.context_ranks() * ranks;
   const std::int64_t rank = dice.between(0, ranks - 1);
   r.job.parallel.sequence_parallel = dice.chance(50);
   const spec::TensorShard shard{ranks, rank, r.job.divides_rows()};
@@ -85,6 +106,7 @@ testing::RandomJob job_of(std::uint64_t seed) {
 step::KernelProfile profile_of(const testing::RandomJob& r) {
   step::KernelProfile profile = testing::test_profile();
   profile.tensor_ranks = r.job.parallel.tensor_model_parallel_size;
+  profile.context_ranks = r.job.context_ranks();
   return profile;
 }
 
@@ -132,8 +154,8 @@ void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& 
   const ModelRole role = role_of(r.models, phase);
   const auto host = [&](const step::Shape& shape, Dtype dtype) { return world.host(shape, dtype); };
   const step::KernelProfile profile = profile_of(r);
-  auto e =
-      PhaseInputs<at::Tensor, decltype(host)>(r.job, profile, host).experience(role.shape, phase);
+  auto e = PhaseInputs<at::Tensor, decltype(host)>(r.job, profile, host)
+               .experience(role.shape, phase, role.context_rank);
   if (filled) fill(e, role.shape.vocab_size);
   std::optional<train::Optimizer> optimizer;
   std::unique_ptr<step::GradientSlots<model::AtenOps>> sink;
@@ -173,6 +195,7 @@ using ActionCounts = std::array<std::int64_t, std::variant_size_v<step::Generati
 struct Seen {
   ActionCounts actions{};
   int stages = 0;
+  int shared = 0;  // sequences that ranks divide
 };
 
 std::int64_t peak(const testing::Requests& requests) {
@@ -241,7 +264,8 @@ void divide(testing::RandomJob& r, const parallel::Communicator& ranks, std::int
 }
 
 void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alone()) {
-  testing::RandomJob r = job_of(seed);
+  testing::RandomJob r = job_of(seed, ranks.alone());
+  if (r.job.context_ranks() > 1) ++seen.shared;
   if (!ranks.alone()) divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 4));
   if (take_stage(r, seed)) ++seen.stages;
   spec::ModelModes modes;
@@ -302,6 +326,7 @@ TEST(Requests, OfThreeHundredRandomJobsAreThoseOfThePlan) {
   if (count < 300) return;
   for (const std::int64_t n : seen.actions) EXPECT_GT(n, 30);
   EXPECT_GT(seen.stages, 10);
+  EXPECT_GT(seen.shared, 10);
 }
 
 // Training phases of a random job on one rank of several, whose gradients are all kept or all stepped by it. Odd seeds

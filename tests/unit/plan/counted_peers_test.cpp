@@ -130,6 +130,11 @@ TEST(NcclMemory, IsWhatWasMeasured) {
   EXPECT_EQ(nccl_bytes(spec::Mesh().set(spec::Axis::kPipe, 2), {}), 1292_MiB);
   // Two axes have a communicator each besides that of all.
   EXPECT_EQ(nccl_bytes(mesh(2, 2), {}), (846 + 2 * 486) * 1_MiB);
+  // Copies along context alone are that axis; along data and context they are all ranks, or have one more.
+  EXPECT_EQ(nccl_bytes(spec::Mesh().set(spec::Axis::kContext, 2), {}), 846_MiB);
+  EXPECT_EQ(nccl_bytes(mesh(1, 2).set(spec::Axis::kContext, 2), {}), (846 + 2 * 486) * 1_MiB);
+  EXPECT_EQ(nccl_bytes(mesh(2, 1).set(spec::Axis::kContext, 2), {}), (846 + 2 * 486) * 1_MiB);
+  EXPECT_EQ(nccl_bytes(mesh(2, 2).set(spec::Axis::kContext, 2), {}), (846 + 4 * 486) * 1_MiB);
 }
 
 TEST(NcclMemory, FollowsTheProcessesLimitOfCtas) {

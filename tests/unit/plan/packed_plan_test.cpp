@@ -21,9 +21,19 @@ CountedTensor host(const step::Shape& shape, Dtype dtype = Dtype::kInt64) {
   return CountedTensor::outside(shape, dtype);
 }
 
+// Of a sequence's tokens whose outputs predict its response, those of a rank.
+std::int64_t read_of(std::int64_t length, std::int64_t response, const spec::ContextShard& shard) {
+  std::int64_t n = 0;
+  for (const spec::TokenRange& range : spec::own_tokens(length, shard))
+    for (std::int64_t t = range.first; t < range.end(); ++t)
+      n += t >= length - response - 1 && t < length - 1;
+  return n;
+}
+
 // Sequences of these lengths, in the order and the micro-batches that they are packed to.
 step::Sequences<CountedTensor> packed(const Numbers& lengths, const Numbers& responses,
-                                      const spec::Job& job, const spec::Batching& batching) {
+                                      const spec::Job& job, const spec::Batching& batching,
+                                      const spec::ContextShard& shard) {
   const std::int64_t longest = job.max_sequence_length();
   const std::int64_t response = job.data.max_response_length;
   const step::SequenceLimits limits{longest, response, 1};
@@ -34,17 +44,24 @@ step::Sequences<CountedTensor> packed(const Numbers& lengths, const Numbers& res
                                      host({n}),           host({n})};
   step::Packed<CountedTensor> p;
   p.starts = p.counts = {0};
+  p.context = shard;
+  if (shard.ranks > 1) p.last_counts = {0};
   std::vector<step::MicroBatch>& cuts = p.cuts.emplace_back();
   for (const Numbers& together : step::pack_rows(lengths, packing, 1)) {
     cuts.push_back({std::ssize(p.starts) - 1, std::ssize(together), 0});
     for (const std::int64_t row : together) {
-      p.starts.push_back(p.starts.back() + lengths[static_cast<std::size_t>(row)]);
-      p.counts.push_back(p.counts.back() + responses[static_cast<std::size_t>(row)]);
+      const std::int64_t length = lengths[static_cast<std::size_t>(row)];
+      p.lengths.push_back(length);
+      p.starts.push_back(p.starts.back() + spec::rows_of_sequence(length, shard.ranks));
+      p.counts.push_back(p.counts.back() +
+                         read_of(length, responses[static_cast<std::size_t>(row)], shard));
+      if (shard.ranks > 1) p.last_counts.push_back(p.last_counts.back() + 1);
     }
   }
   p.tokens = p.positions = host({p.starts.back()});
   p.rows = p.targets = p.places = host({p.counts.back()});
   p.last = host({n});
+  if (shard.ranks > 1) p.last_places = host({n});
   all.packed = std::move(p);
   return all;
 }
@@ -93,60 +110,85 @@ struct Random {
       responses.push_back(response);
     }
   }
+  // The same for one of several ranks that divide the sequences of a job without a rollout.
+  void divide(std::uint64_t seed) {
+    testing::Dice others(seed + 2000);
+    shard.ranks = others.between(2, 5);
+    shard.rank = others.between(0, shard.ranks - 1);
+    spec::Job& job = r.job;
+    job.task = spec::Task::kSft;
+    job.parallel.context_parallel_size = job.trainer.n_gpus_per_node = shard.ranks;
+    job.data.max_token_len_per_gpu =
+        (job.data.max_token_len_per_gpu + shard.ranks - 1) / shard.ranks;
+    profile.context_ranks = shard.ranks;
+  }
   testing::RandomJob r;
   testing::Dice dice;
   ModelRole role;
   step::KernelProfile profile;
+  spec::ContextShard shard;
   Numbers lengths, responses;
 };
+
+void expect_bounds(std::uint64_t seed, Random& random) {
+  const spec::Job& job = random.r.job;
+  const Dtype dtype = random.r.dtype;
+  const bool sft = job.task == spec::Task::kSft;
+  const spec::Body body = sft ? spec::Body::kCrossEntropyUpdate : spec::Body::kPolicyUpdate;
+  spec::ModelModes modes;
+  modes.set(spec::ModelId::kActor, spec::UpdateMode::kSplit);
+  const spec::Recipe recipe = spec::describe(job, modes);
+  const spec::Phase& phase = *recipe.find(body, spec::TrainPart::kBackward);
+  SCOPED_TRACE("seed " + std::to_string(seed) + (random.profile.cuda ? ", cuda" : "") +
+               (random.profile.deterministic ? ", deterministic" : "") + ", vocabulary " +
+               std::to_string(random.role.shape.vocab_size) + ", heads " +
+               std::to_string(random.role.shape.num_attention_heads) + ", sequences " +
+               std::to_string(job.sequences_per_rank()) + ", budget " +
+               std::to_string(spec::batching_of(job, phase).tokens) + ", longest " +
+               std::to_string(job.max_sequence_length()) + ", response " +
+               std::to_string(job.data.max_response_length) + ", rank " +
+               std::to_string(random.shard.rank) + " of " + std::to_string(random.shard.ranks));
+  JobModels models;
+  models.actor = random.role;
+  const Peaks planned = peaks_of(
+      random.profile, [&](CountingOps& ops) { count_phase(ops, job, models, dtype, phase, 7); });
+  const Peaks measured = peaks_of(random.profile, [&](CountingOps& ops) {
+    const auto w = counted_weights(random.role, dtype);
+    const auto all =
+        packed(random.lengths, random.responses, job, spec::batching_of(job, phase), random.shard);
+    const CountedTensor values = host({all.size(), job.data.max_response_length}, Dtype::kFloat32);
+    const CountedTensor weighs =
+        job.algorithm.rollout_correction.weighs_batch() ? values : CountedTensor();
+    const CountedTensor noise = spec::draws_tokens(job.actor.loss_mode) ? values : CountedTensor();
+    const step::Experience<CountedTensor> e{all,    values, values, values, values,
+                                            values, weighs, noise,  {},     {}};
+    for (const step::MicroBatch& m : all.packed->cuts.at(0)) {
+      if (sft) {
+        (void)step::train_micro_batch(ops, w, e, m.first, m.count, step::CrossEntropyObjective{},
+                                      random.role.checkpointing);
+      } else {
+        (void)step::train_micro_batch(ops, w, e, m.first, m.count,
+                                      step::PolicyObjective::of(job, {}),
+                                      random.role.checkpointing);
+      }
+    }
+  });
+  EXPECT_LE(measured.allocated.count(), planned.allocated.count());
+  EXPECT_LE(measured.reserved.count(), planned.reserved.count());
+}
 
 TEST(PackedPlan, BoundsEveryMicroBatch) {
   for (std::uint64_t seed = 1; seed <= 150; ++seed) {
     Random random(seed);
-    const spec::Job& job = random.r.job;
-    const Dtype dtype = random.r.dtype;
-    const bool sft = job.task == spec::Task::kSft;
-    const spec::Body body = sft ? spec::Body::kCrossEntropyUpdate : spec::Body::kPolicyUpdate;
-    spec::ModelModes modes;
-    modes.set(spec::ModelId::kActor, spec::UpdateMode::kSplit);
-    const spec::Recipe recipe = spec::describe(job, modes);
-    const spec::Phase& phase = *recipe.find(body, spec::TrainPart::kBackward);
-    SCOPED_TRACE("seed " + std::to_string(seed) + (random.profile.cuda ? ", cuda" : "") +
-                 (random.profile.deterministic ? ", deterministic" : "") + ", vocabulary " +
-                 std::to_string(random.role.shape.vocab_size) + ", heads " +
-                 std::to_string(random.role.shape.num_attention_heads) + ", sequences " +
-                 std::to_string(job.sequences_per_rank()) + ", budget " +
-                 std::to_string(spec::batching_of(job, phase).tokens) + ", longest " +
-                 std::to_string(job.max_sequence_length()) + ", response " +
-                 std::to_string(job.data.max_response_length));
-    JobModels models;
-    models.actor = random.role;
-    const Peaks planned = peaks_of(
-        random.profile, [&](CountingOps& ops) { count_phase(ops, job, models, dtype, phase, 7); });
-    const Peaks measured = peaks_of(random.profile, [&](CountingOps& ops) {
-      const auto w = counted_weights(random.role, dtype);
-      const auto all = packed(random.lengths, random.responses, job, spec::batching_of(job, phase));
-      const CountedTensor values =
-          host({all.size(), job.data.max_response_length}, Dtype::kFloat32);
-      const CountedTensor weighs =
-          job.algorithm.rollout_correction.weighs_batch() ? values : CountedTensor();
-      const CountedTensor noise =
-          spec::draws_tokens(job.actor.loss_mode) ? values : CountedTensor();
-      const step::Experience<CountedTensor> e{all,    values, values, values, values,
-                                              values, weighs, noise,  {},     {}};
-      for (const step::MicroBatch& m : all.packed->cuts.at(0)) {
-        if (sft) {
-          (void)step::train_micro_batch(ops, w, e, m.first, m.count, step::CrossEntropyObjective{},
-                                        random.role.checkpointing);
-        } else {
-          (void)step::train_micro_batch(ops, w, e, m.first, m.count,
-                                        step::PolicyObjective::of(job, {}),
-                                        random.role.checkpointing);
-        }
-      }
-    });
-    EXPECT_LE(measured.allocated.count(), planned.allocated.count());
-    EXPECT_LE(measured.reserved.count(), planned.reserved.count());
+    expect_bounds(seed, random);
+  }
+}
+
+TEST(PackedPlan, BoundsThoseOfEveryRankThatDividesSequences) {
+  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+    Random random(seed);
+    random.divide(seed);
+    expect_bounds(seed, random);
   }
 }
 

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <random>
 
+#include "spec/context_parallel.h"
+
 namespace neap::step {
 namespace {
 
@@ -122,6 +124,49 @@ TEST(Packing, TheExtremesOfAPlanBoundEveryGroup) {
     }
     EXPECT_EQ(of_most, std::min(together, most));
     EXPECT_EQ(counted, most);
+  }
+}
+
+// Of ranks that divide sequences: whatever is packed, no rank has more rows than in a micro-batch of the plan, and the
+// budget's share and one row a sequence bound them.
+TEST(Packing, TheExtremesOfAPlanBoundTheRowsOfEveryRank) {
+  std::mt19937_64 random(2);
+  const auto number = [&](std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+  };
+  for (int round = 0; round < 300; ++round) {
+    const std::int64_t ranks = number(2, 8), of_row = number(1, 2), longest = number(2, 200);
+    const SequenceLimits lengths{longest, number(1, longest - 1), of_row};
+    const std::int64_t rows = number(1, 60);
+    const std::int64_t budget = longest * of_row * number(1, 8) + number(0, 50);
+    const PackingLimits limits = PackingLimits::of(budget, rows, lengths);
+    const PackedLayout layout = extreme_layout(rows, budget, lengths, 0, 1, ranks);
+    ASSERT_EQ(layout.lengths.size() + 1, layout.starts.size());
+    ASSERT_EQ(layout.starts.size(), layout.counts.size());
+    std::int64_t most = 0;
+    for (const MicroBatch& m : layout.micro_batches) {
+      std::int64_t all = 0;
+      for (std::int64_t i = m.first * of_row; i < (m.first + m.count) * of_row; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        ASSERT_GE(layout.lengths[at], 1);
+        ASSERT_LE(layout.lengths[at], longest);
+        const std::int64_t own = spec::rows_of_sequence(layout.lengths[at], ranks);
+        ASSERT_EQ(layout.starts[at + 1] - layout.starts[at], own);
+        all += own;
+      }
+      EXPECT_LE(all, (limits.tokens + limits.sequences * (ranks - 1)) / ranks);
+      most = std::max(most, all);
+    }
+    // One token each, and lengths of a token more than the ranks divide, are those that round up most.
+    for (const std::int64_t odd : {std::int64_t{1}, ranks + 1, number(1, longest)}) {
+      Numbers tokens;
+      for (std::int64_t i = 0; i < rows; ++i) tokens.push_back(std::min(odd, longest) * of_row);
+      for (const Numbers& together : pack_rows(tokens, limits, of_row))
+        EXPECT_LE(
+            std::ssize(together) * of_row * spec::rows_of_sequence(std::min(odd, longest), ranks),
+            most)
+            << odd << " tokens each, " << ranks << " ranks, budget " << budget;
+    }
   }
 }
 

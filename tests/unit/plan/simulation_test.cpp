@@ -1,6 +1,7 @@
 // A simulated step against what can be computed by hand of its stages.
 #include "plan/simulation.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -139,6 +140,29 @@ TEST_F(Simulations, SharesAddUpToTheStep) {
     EXPECT_EQ(s.shares.axes[kPipe] > 0, staged == 1);
     EXPECT_EQ(s.shares.bubble > 0, staged == 1);
   }
+}
+
+TEST_F(Simulations, RanksThatDivideSequencesDivideTheWork) {
+  const auto divided = [&](std::int64_t ranks) {
+    return run(8, {"data.use_dynamic_bsz=true", "data.max_response_length=4095",
+                   "data.max_token_len_per_gpu=" + std::to_string(4096 / ranks),
+                   "parallel.context_parallel_size=" + std::to_string(ranks),
+                   "trainer.n_gpus_per_node=" + std::to_string(ranks)});
+  };
+  constexpr auto kContext = static_cast<std::size_t>(Axis::kContext);
+  const Simulation two = divided(2), four = divided(4);
+  for (const Simulation* s : {&two, &four}) {
+    EXPECT_NEAR(s->shares.sum(), s->seconds, 1e-9 * s->seconds);
+    EXPECT_GT(s->shares.axes[kContext], 0);
+    EXPECT_GT(s->shares.axes[kData], 0) << "sums of gradients";
+    EXPECT_EQ(s->stages.front().ranks, s->mesh.ranks());
+    EXPECT_EQ(s->tokens, 8 * 4096);
+    EXPECT_THAT(s->to_text(), ::testing::HasSubstr("context"));
+    EXPECT_THAT(s->to_text(), ::testing::HasSubstr("data"));
+  }
+  // All ranks together compute about as much. Their seconds are those of issuing operations: the model is small.
+  EXPECT_NEAR(four.flops / two.flops, 1, 0.02);
+  EXPECT_LT(four.plans.stages[0].plan.peak, two.plans.stages[0].plan.peak);
 }
 
 TEST_F(Simulations, OneRankTakesWhatItsPlanSays) {

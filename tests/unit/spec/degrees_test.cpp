@@ -46,6 +46,21 @@ TEST(Degrees, AllMeshesWithTheStagesThatSeveralRanksTake) {
   EXPECT_EQ(all.front(), (Degrees{1, 1, 0, 0}));
 }
 
+TEST(Degrees, RanksThatDivideSequencesHaveTheSamePart) {
+  const Job job = job_with({"parallel.context_parallel_size=4", with(kTensor, "auto"),
+                            with(kPipe, "auto"), with(kZero, "auto")},
+                           OpenDegrees::kAuto);
+  std::set<std::vector<std::int64_t>> expected;
+  for (std::int64_t zero = 0; zero <= 3; ++zero) {
+    expected.insert({1, 1, 0, zero});
+    expected.insert({2, 1, 0, zero});
+    for (std::int64_t rows = 0; rows <= 1; ++rows) expected.insert({1, 2, rows, zero});
+  }
+  EXPECT_EQ(possible(job), expected);
+  EXPECT_EQ(data_ranks(job, {1, 1, 0, 0}), 2);
+  EXPECT_EQ(data_ranks(job, {2, 1, 0, 0}), 1);
+}
+
 TEST(Degrees, WhatIsSetStays) {
   EXPECT_EQ(possible(job_with({with(kTensor, "auto"), with(kRows, "false"), with(kZero, "2")},
                               OpenDegrees::kAuto)),

@@ -46,7 +46,7 @@ struct Stepped {
 Stepped stepped(const FactoredCase& setup, const std::vector<spec::FlatUnit>& units,
                 std::vector<Tensor> weights, const std::vector<std::vector<Tensor>>& gradients,
                 parallel::Communicator* ranks) {
-  AtenOps ops(at::kCPU, {}, ranks);
+  AtenOps ops(at::kCPU, {}, {.tensor = ranks});
   const auto optimizer =
       value_or_throw(spec::OptimizerSpec::of(setup.config, spec::Dtype::kFloat32));
   std::vector<step::TrainedUnit<Tensor>> all;

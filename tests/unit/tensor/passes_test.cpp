@@ -176,7 +176,7 @@ Results run(const Case& setup, const Architecture& part, const std::vector<Tenso
     out.adapter_gradients = tensors_of(more);
     lora = Lora{setup.lora, {adapters, out.adapter_gradients}};
   }
-  Transformer model(part, setup.head, {weights, out.gradients}, lora, std::nullopt, {}, ranks);
+  Transformer model(part, setup.head, {weights, out.gradients}, lora, std::nullopt, {}, {.tensor = ranks});
   train(model, setup, out);
   std::vector<step::TrainedUnit<Tensor>> all;
   for (std::size_t u = 0; u < units.size(); ++u) all.push_back(trained(units[u], out.gradients[u]));

@@ -1,0 +1,159 @@
+#include "spec/context_parallel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "spec/job.h"
+#include "spec/mesh.h"
+
+namespace neap::spec {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kMostRanks = 8, kLongest = 50;
+
+std::int64_t count_of(const std::array<TokenRange, 2>& own) {
+  return own[0].count + own[1].count;
+}
+// Pairs of a query and a key that it sees.
+std::int64_t pairs_of(const std::array<TokenRange, 2>& own) {
+  std::int64_t n = 0;
+  for (const TokenRange& range : own)
+    for (std::int64_t t = range.first; t < range.end(); ++t) n += t + 1;
+  return n;
+}
+
+TEST(ContextParallel, EveryTokenIsOnOneRank) {
+  for (std::int64_t ranks = 1; ranks <= kMostRanks; ++ranks) {
+    for (std::int64_t length = 0; length <= kLongest; ++length) {
+      std::vector<int> seen(static_cast<std::size_t>(length));
+      std::int64_t most = 0, least = length;
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        const auto own = own_tokens(length, {ranks, rank});
+        ASSERT_LE(own[0].end(), own[1].first);
+        ASSERT_LE(own[1].end(), length);
+        for (const TokenRange& range : own)
+          for (std::int64_t t = range.first; t < range.end(); ++t)
+            ++seen[static_cast<std::size_t>(t)];
+        most = std::max(most, count_of(own));
+        least = std::min(least, count_of(own));
+      }
+      ASSERT_TRUE(std::all_of(seen.begin(), seen.end(), [](int n) { return n == 1; }))
+          << length << " tokens of " << ranks;
+      EXPECT_LE(most - least, 1);
+      EXPECT_EQ(most, rows_of_sequence(length, ranks));
+      EXPECT_EQ(count_of(own_tokens(length, {ranks, 0})), most) << "the first rank has most";
+    }
+  }
+}
+
+TEST(ContextParallel, RanksHaveAboutAsManyPairs) {
+  for (std::int64_t ranks = 2; ranks <= kMostRanks; ++ranks) {
+    for (const std::int64_t length : {2 * ranks, 64 * ranks, 1000L, 1001L, 1013L}) {
+      const std::int64_t all = length * (length + 1) / 2;
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        const std::int64_t pairs = pairs_of(own_tokens(length, {ranks, rank}));
+        // One token of difference sees `length` keys at most.
+        EXPECT_NEAR(static_cast<double>(pairs), static_cast<double>(all / ranks),
+                    static_cast<double>(length % (2 * ranks) == 0 ? 1 : length))
+            << length << " tokens, rank " << rank << " of " << ranks;
+      }
+    }
+  }
+}
+
+TEST(ContextParallel, ChunksOfEightTokens) {
+  EXPECT_THAT(own_tokens(8, {2, 0}), ElementsAre(TokenRange{0, 2}, TokenRange{6, 2}));
+  EXPECT_THAT(own_tokens(8, {2, 1}), ElementsAre(TokenRange{2, 2}, TokenRange{4, 2}));
+  EXPECT_THAT(own_tokens(3, {4, 2}), ElementsAre(TokenRange{2, 1}, TokenRange{3, 0}));
+  EXPECT_THAT(own_tokens(3, {4, 3}), ElementsAre(TokenRange{3, 0}, TokenRange{3, 0}));
+}
+
+TEST(ContextParallel, PlacesAreThoseOfOwnTokens) {
+  const std::vector<std::int64_t> lengths = {5, 0, 1, 12, 7};
+  const std::int64_t all = 25;
+  for (std::int64_t ranks = 1; ranks <= kMostRanks; ++ranks) {
+    const ContextPlaces places = context_places(lengths, ranks);
+    ASSERT_EQ(std::ssize(places.rows), all);
+    for (std::int64_t t = 0; t < all; ++t) {
+      const std::int64_t row = places.rows[static_cast<std::size_t>(t)];
+      EXPECT_EQ(places.tokens[static_cast<std::size_t>(row)], t);
+    }
+    std::int64_t row = 0;
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+      std::int64_t first = 0;
+      for (const std::int64_t length : lengths) {
+        std::int64_t left = rows_of_sequence(length, ranks);
+        for (const TokenRange& range : own_tokens(length, {ranks, rank}))
+          for (std::int64_t t = range.first; t < range.end(); ++t, --left, ++row)
+            EXPECT_EQ(places.tokens[static_cast<std::size_t>(row)], first + t);
+        for (; left > 0; --left, ++row)
+          EXPECT_EQ(places.tokens[static_cast<std::size_t>(row)], all) << "padding";
+        first += length;
+      }
+    }
+    EXPECT_EQ(row, std::ssize(places.tokens));
+  }
+}
+
+TEST(Mesh, CopiesAreRanksAlongDataAndContext) {
+  const Mesh mesh =
+      Mesh().set(Axis::kPipe, 2).set(Axis::kData, 2).set(Axis::kContext, 3).set(Axis::kTensor, 2);
+  EXPECT_EQ(mesh.ranks(), 24);
+  EXPECT_EQ(mesh.size(Axis::kCopies), 6);
+  for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank) {
+    const std::vector<std::int64_t> copies = mesh.line(rank, Axis::kCopies);
+    ASSERT_EQ(std::ssize(copies), 6);
+    EXPECT_EQ(copies[static_cast<std::size_t>(mesh.coordinate(rank, Axis::kCopies))], rank);
+    EXPECT_EQ(mesh.coordinate(rank, Axis::kCopies),
+              3 * mesh.coordinate(rank, Axis::kData) + mesh.coordinate(rank, Axis::kContext));
+    for (const std::int64_t other : copies) {
+      EXPECT_EQ(mesh.coordinate(other, Axis::kTensor), mesh.coordinate(rank, Axis::kTensor));
+      EXPECT_EQ(mesh.coordinate(other, Axis::kPipe), mesh.coordinate(rank, Axis::kPipe));
+    }
+  }
+  EXPECT_THAT(mesh.line(13, Axis::kCopies), ElementsAre(13, 15, 17, 19, 21, 23));
+  EXPECT_THAT(mesh.line(13, Axis::kContext), ElementsAre(13, 15, 17));
+  EXPECT_EQ(Mesh().size(Axis::kCopies), 1);
+}
+
+std::string refusal(std::vector<std::string> keys) {
+  keys.insert(keys.begin(), {"actor_rollout_ref.model.path=model", "data.max_prompt_length=60",
+                             "data.max_response_length=40", "data.train_batch_size=8"});
+  Job job;
+  const Status status = Job::load({}, keys, job);
+  return status.ok() ? "" : status.message();
+}
+
+TEST(ContextParallel, WhatDoesNotGoTogetherIsRefused) {
+  const std::string two = "parallel.context_parallel_size=2", ranks = "trainer.n_gpus_per_node=4";
+  EXPECT_EQ(refusal({"task=sft", two, ranks}), "");
+  EXPECT_THAT(refusal({"task=sft", "parallel.context_parallel_size=3", ranks}),
+              HasSubstr("parallel.context_parallel_size 3 does not divide the 4 ranks"));
+  EXPECT_THAT(refusal({"task=sft", two, ranks, "parallel.tensor_model_parallel_size=4"}),
+              HasSubstr("parallel.tensor_model_parallel_size times parallel.context_parallel_size, "
+                        "8 does not divide the 4 ranks"));
+  EXPECT_THAT(refusal({"task=sft", two, ranks, "data.use_dynamic_bsz=false"}),
+              HasSubstr("parallel.context_parallel_size 2 does not go with data.use_dynamic_bsz = "
+                        "false: the ranks divide packed sequences; set true"));
+  EXPECT_THAT(refusal({"task=ppo", two, ranks}),
+              HasSubstr("parallel.context_parallel_size 2 does not go with task \"ppo\": it "
+                        "generates; take 1, or sft, reward or dpo"));
+}
+
+TEST(ContextParallel, ABudgetIsThatOfARank) {
+  const std::string two = "parallel.context_parallel_size=2", ranks = "trainer.n_gpus_per_node=2";
+  EXPECT_EQ(refusal({"task=sft", two, ranks, "data.max_token_len_per_gpu=50"}), "");
+  EXPECT_THAT(refusal({"task=sft", two, ranks, "data.max_token_len_per_gpu=49"}),
+              HasSubstr("data.max_token_len_per_gpu is 49; it has to be at least 50"));
+  EXPECT_THAT(refusal({"task=sft", two, ranks, "data.max_token_len_per_gpu=49"}),
+              HasSubstr("divided by 2 ranks"));
+}
+
+}  // namespace
+}  // namespace neap::spec
