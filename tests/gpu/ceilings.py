@@ -10,10 +10,11 @@ least: streams under the least capacity that the plan finds for the paper's work
 qwen7b: full training of Qwen2.5-7B, 4 x 2 048, recomputation: all resident, with bfloat16 states under 79 GiB, then under 79 and 56 GiB
 (about 115 GiB of host memory). optimizers: Qwen2.5-1.5B, 8 x 1 024, with every kind of optimizer, all resident and under a ceiling.
 lora: rank 16 on Qwen2.5-7B, 2 x 2 048, and on 38 blocks of Qwen2.5-32B, 1 x 2 048: all resident, then with streamed weights at the least
-capacity. lora4b, lora8b: rank 16 on Qwen3-4B, 1 x 2 048, and on Llama-3.1-8B, 2 x 2 048; full8b: full training of the latter, 8 x 1 024
+capacity. lora32b: all 64 blocks (64 GiB of host memory; a disk of 66 GB). lora4b, lora8b: rank 16 on Qwen3-4B, 1 x 2 048, and on Llama-3.1-8B, 2 x 2 048; full8b: full training of the latter, 8 x 1 024
 (135 GiB of host memory). full3b: full training of Llama-3.2-3B, 2 x 4 096, in micro-batches of one, full3b-one in one: all resident, then with
 streamed weights, gradients and states at the least capacity (54 GiB of host memory). grpo: full GRPO of Llama-3.2-3B with a reference and a
-reward model, 4 x 4 x 768, two responses at a time; grpo7b: the same of Qwen2.5-7B with LoRA; ppo: PPO of four models of Qwen2.5-1.5B, 16 x 768; full6b: full training of 24 of Llama-3.1-8B's 32 blocks, 8 x 1 024 (106 GiB of host memory),
+reward model, 4 x 4 x 768, two responses at a time; grpo7b: the same of Qwen2.5-7B with LoRA; grpo7b-full: full, 16 x 1 536 (128 GiB of host memory); grpo14b: LoRA-32 of
+Qwen2.5-14B, 8 samples of 32k, of which 256 are generated; ppo: PPO of four models of Qwen2.5-1.5B, 16 x 1 280; full6b: full training of 24 of Llama-3.1-8B's 32 blocks, 8 x 1 024 (106 GiB of host memory),
 under 8 and 6 GiB, too; full3b-groups and full1b-groups: of tied Llama-3.2-3B and Qwen2.5-1.5B, 8 of 1 x 2 048, all resident and streamed
 in groups; each at the least capacity and at 1.3 times it. These are run only when they are named.
 Writes OUT_DIR/ceilings.jsonl, a line a run, and a table on stdout. After M minutes (default 9) no further run starts. Exits 1
@@ -46,6 +47,7 @@ KINDS = [[f"actor_rollout_ref.actor.optim.{setting}" for setting in settings] fo
 LORA = ["actor_rollout_ref.model.lora_rank=16", "actor_rollout_ref.model.activation_checkpointing=auto"]
 AUTO = ["actor_rollout_ref.model.activation_checkpointing=auto"]
 ROLLOUT = [*AUTO, "critic.model.activation_checkpointing=auto", "actor_rollout_ref.rollout.batch_size=2"]
+LORA32 = [*ROLLOUT, "actor_rollout_ref.model.lora_rank=32"]
 TIMES = 1.3  # the least capacity
 # The job, its reward model, and ceilings in GiB (0: the least; TIMES: as many times the least) with overrides.
 WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
@@ -54,6 +56,7 @@ WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
         "qwen7b": (QWEN7B, None, [(138, []), (79, NARROW), (79, []), (56, [])]),
         "lora": (Case("qwen2.5-7b", "sft", 2, 64, 1984, micro=1), None, [(60, LORA), (8, LORA), (0, LORA)]),
         "lora20b": (Case("qwen2.5-20b", "sft", 1, 64, 1984), None, [(100, LORA), (0, LORA)]),
+        "lora32b": (Case("qwen2.5-32b", "sft", 1, 64, 1984), None, [(TIMES, LORA), (0, LORA)]),
         "lora4b": (Case("qwen3-4b", "sft", 1, 64, 1984), None, [(TIMES, LORA), (0, LORA)]),
         "lora8b": (Case("llama-3.1-8b", "sft", 2, 64, 1984, micro=1), None, [(TIMES, LORA), (0, LORA)]),
         "full8b": (Case("llama-3.1-8b", "sft", 8, 64, 960, micro=1), None, [(TIMES, AUTO), (0, AUTO)]),
@@ -61,7 +64,9 @@ WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
         "full3b-one": (Case("llama-3.2-3b", "sft", 2, 64, 4032), None, [(75, AUTO), (0, AUTO)]),
         "grpo": (Case("llama-3.2-3b", "grpo", 4, 256, 512, micro=1, n=4), None, [(120, ROLLOUT), (TIMES, ROLLOUT), (0, ROLLOUT)]),
         "grpo7b": (Case("qwen2.5-7b", "grpo", 4, 256, 512, micro=1, n=4), None, [(100, [*LORA, *ROLLOUT]), (0, [*LORA, *ROLLOUT])]),
-        "ppo": (Case("qwen2.5-1.5b", "ppo", 16, 256, 512, micro=1), "qwen2.5-1.5b", [(120, ROLLOUT), (TIMES, ROLLOUT), (0, ROLLOUT)]),
+        "grpo7b-full": (Case("qwen2.5-7b", "grpo", 4, 256, 1280, micro=1, n=4), None, [(0, ROLLOUT), (TIMES, ROLLOUT)]),
+        "grpo14b": (Case("qwen2.5-14b", "grpo", 2, 32512, 256, micro=1, n=4), None, [(TIMES, LORA32), (0, LORA32)]),
+        "ppo": (Case("qwen2.5-1.5b", "ppo", 16, 256, 1024, micro=1), "qwen2.5-1.5b", [(120, ROLLOUT), (TIMES, ROLLOUT), (0, ROLLOUT)]),
         "full6b": (Case("llama-3.1-6b", "sft", 8, 64, 960, micro=1), None, [(8, AUTO), (6, AUTO), (TIMES, AUTO), (0, AUTO)]),
         "full3b-groups": (Case("llama-3.2-3b", "sft", 8, 64, 1984, micro=1), None, [(75, AUTO), (8, AUTO), (5, AUTO), (0, AUTO)]),
         "full1b-groups": (Case("qwen2.5-1.5b", "sft", 8, 64, 1984, micro=1), None, [(60, AUTO), (6, AUTO), (4, AUTO), (0, AUTO)]),
@@ -145,10 +150,10 @@ def main():
     known, tables, runs = plan_check.environment(neap), {}, plan_check.Runs("ceilings")
     with tempfile.TemporaryDirectory() as temporary:
         work = pathlib.Path(temporary)
-        plan_check.make_data(work, reviews)
         cases = ARGS.case or USUAL
         for name in cases:
             case, reward, ceilings = WORK[name]
+            plan_check.make_data(work, reviews, case.prompt if case.prompt > 1024 else 0)
             tiny = SMALL if MODELS[case.model]["model_type"] == "opt" else SMALL_QWEN
             plan_check.make_only_model(work, case.model, reviews, tiny)
             if reward and reward != case.model:

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Two ranks on two GPUs over NCCL, started by hand under torchrun's variables: every collective, the three stages of
-# examples/reviews and DPO against one rank, packed batches, sliced optimizer states, gradients and weights, divided models and stages of a pipeline too, planned against measured on both ranks, and ranks that fail or die. Goes on after a
-# failure; writes JSON lines.
+# examples/reviews and DPO against one rank, packed batches, sliced optimizer states, gradients and weights, divided models, stages of a
+# pipeline and divided sequences too, planned against measured on both ranks, and ranks that fail or die. Goes on after a failure; writes
+# JSON lines.
 # Usage: tests/gpu/parallel.sh PACKAGE_DIR OUT_DIR   (PACKAGE_DIR: scripts/package's folder with parallel_collectives
 # added to bin/)
 set -uo pipefail
@@ -172,6 +173,24 @@ for run in 1 2; do
 done
 compare dpo_parity output/dpo_1 output/dpo_2 1e-3
 compare packed_parity output/packed_1 output/packed_2 1e-3 packed
+# Sequences that both divide: one rank's losses, planned at least as measured.
+sequences=(data.use_dynamic_bsz=true parallel.context_parallel_size=2)
+for stage in 0 2 3; do
+  expect sft_context$stage 0 pair sft_context$stage "$neap" train "${sft[@]}" "${exact[@]}" "${sequences[@]}" parallel.zero_stage=$stage \
+    trainer.default_local_dir=../../output/sft_context$stage
+  compare sft_context${stage}_parity output/packed_1 output/sft_context$stage 1e-3 packed
+done
+for run in bf16 context_bf16; do
+  start=alone keys=(data.use_dynamic_bsz=true)
+  [ $run = bf16 ] || start=pair keys=("${sequences[@]}")
+  expect packed_$run 0 $start packed_$run "$neap" train "${sft[@]}" "${common[@]}" "${keys[@]}" trainer.default_local_dir=../../output/packed_$run
+done
+compare packed_context_bf16_parity output/packed_bf16 output/packed_context_bf16 5e-2 packed
+expect sft_context_resumes 0 alone sft_context_resumes "$neap" train $reviews/sft.toml "${exact[@]}" data.use_dynamic_bsz=true \
+  trainer.total_training_steps=22 trainer.resume_mode=../../output/sft_context0/latest \
+  trainer.default_local_dir=../../output/sft_context_resumes
+# Degrees that the plan chooses.
+as_of sft_auto output/sft_bf16 5e-2 "${sft[@]}" "${common[@]}" parallel.zero_stage=auto parallel.tensor_model_parallel_size=auto
 for victim in 0 1; do
   kill_after=10 expect rank_${victim}_dies any pair rank_${victim}_dies "$neap" train $reviews/sft.toml "${common[@]}" \
     trainer.total_training_steps=100000 actor_rollout_ref.nccl_timeout=15 trainer.default_local_dir=../../output/dies$victim

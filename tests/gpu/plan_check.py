@@ -52,6 +52,10 @@ MODELS = {
                      "num_hidden_layers": 24, "num_attention_heads": 32, "num_key_value_heads": 8,
                      "max_position_embeddings": 131072, "rope_theta": 500000.0, "rms_norm_eps": 1e-5,
                      "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 0, "torch_dtype": "bfloat16"},
+    "qwen2.5-14b": {**QWEN, "vocab_size": 152064, "hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 48,
+                    "num_attention_heads": 40, "num_key_value_heads": 8, "tie_word_embeddings": False},
+    "qwen2.5-32b": {**QWEN, "vocab_size": 152064, "hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 64,
+                    "num_attention_heads": 40, "num_key_value_heads": 8, "tie_word_embeddings": False},
     # 38 of Qwen2.5-32B's 64 layers: 40.2 GB in bfloat16
     "qwen2.5-20b": {**QWEN, "vocab_size": 152064, "hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 38,
                     "num_attention_heads": 40, "num_key_value_heads": 8, "tie_word_embeddings": False},
@@ -221,13 +225,16 @@ def make_model(folder, config, tokenizer):
     write_weights(folder / "model.safetensors", config)
 
 
-def make_data(folder, reviews):
+def make_data(folder, reviews, prompt_words=0):
+    """`prompt_words`: so many words before each prompt of grpo."""
     rows = [json.loads(line) for line in open(reviews / "sft_train.jsonl")]
     words = " ".join(row["response"] for row in rows[:400]).split()
     for task in ("sft", "dpo", "ppo", "grpo"):
         with open(folder / f"{task}.jsonl", "w") as out:
             for i in range(64):
                 row = {"prompt": rows[i]["prompt"]}
+                if task == "grpo" and prompt_words:
+                    row["prompt"] = " ".join((words * (1 + prompt_words // len(words)))[i:i + prompt_words]) + row["prompt"]
                 long = 8 if ARGS.rehearse else 450
                 if task == "sft":
                     row["response"] = " ".join(words[i:i + long])

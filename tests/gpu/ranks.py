@@ -3,11 +3,12 @@
 
     ranks.py OUT_DIR PACKAGE_DIR [--ranks N] [--models NAME ...] [--ways NAME ...] [--steps N] [--minutes M] [--rehearse [MPIRUN]]
 
-SFT of models with random weights (default qwen2.5-1.5b) on 8 rows of 2 048 tokens a GPU: one GPU alone, then N (default 2) with plain
-data parallelism, ZeRO-1, -2 and -3, tensor parallelism over all, without and with sequence parallelism ("rows"), and as many pipeline stages (micro-batches of 2). A run is ended after N
-steps (default 6; medians leave out the first two). Appends to OUT_DIR/ranks.jsonl a line a run; a table on stdout. After M minutes
-(default 8) no further run starts. Exits 1 if a run fails, a rank takes more than 0.3 % more memory than planned, or its loss is not the
-one of plain data parallelism within 2 %.
+SFT of models with random weights (default qwen2.5-1.5b) on 8 rows of 2 048 tokens a GPU, of 7B in micro-batches of 2: one GPU alone, then N (default 2) with plain
+data parallelism, ZeRO-1, -2 and -3, -2 in micro-batches of 2, tensor parallelism over all, without and with sequence parallelism
+("rows"), as many pipeline stages (micro-batches of 2), sequences that all divide (context, packed, with ZeRO-1), and the way that the
+plan chooses. A run is ended after N steps (default 6; medians leave out the first two). Appends to OUT_DIR/ranks.jsonl a line a run; a
+table on stdout. After M minutes (default 8) no further run starts. Exits 1 if a run fails, a rank takes more than 0.3 % more memory than
+planned, or its loss is not that of the first way with several ranks within 2 %.
 --rehearse: tiny models on CPU ranks over MPI.
 """
 import argparse
@@ -21,19 +22,22 @@ import plan_check  # noqa: E402
 
 # Keys of each; {n}: ranks.
 WAYS = {"alone": (1, []), "data": (0, []), "zero1": (0, ["parallel.zero_stage=1"]), "zero2": (0, ["parallel.zero_stage=2"]),
-        "zero3": (0, ["parallel.zero_stage=3"]),
+        "zero2-micro": (0, ["parallel.zero_stage=2", "data.micro_batch_size_per_gpu=2"]), "zero3": (0, ["parallel.zero_stage=3"]),
         "tensor": (0, ["parallel.tensor_model_parallel_size={n}"]),
         "rows": (0, ["parallel.tensor_model_parallel_size={n}", "parallel.sequence_parallel=true"]),
-        "pipeline": (0, ["parallel.pipeline_model_parallel_size={n}", "data.micro_batch_size_per_gpu=2"])}
+        "pipeline": (0, ["parallel.pipeline_model_parallel_size={n}", "data.micro_batch_size_per_gpu=2"]),
+        "context": (0, ["parallel.context_parallel_size={n}", "parallel.zero_stage=1", "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu={tokens}"]),
+        "auto": (0, [f"parallel.{key}=auto" for key in ("zero_stage", "tensor_model_parallel_size", "pipeline_model_parallel_size")])}
+MICRO = {"qwen2.5-7b": 2}  # rows of a micro-batch, where 8 at once do not fit
 SAME_LOSS = 0.02  # of bfloat16 after some steps
 
 
-def wrong_in(result, data):
+def wrong_in(result, first):
     out = [f"rank {r} took {rank['percent']:+.2f} % of its plan" for r, rank in enumerate(result["ranks"])
            if rank["percent"] > (3 if ARGS.rehearse else 0.3)]
-    if data and result["case"] != "alone":
-        far = max(abs(a / b - 1) for a, b in zip(result["loss"], data["loss"]))
-        out += [f"losses differ by {far:.2%} from plain data parallelism's"] if far > SAME_LOSS else []
+    if first and result["case"] != "alone":
+        far = max(abs(a / b - 1) for a, b in zip(result["loss"], first["loss"]))
+        out += [f"losses differ by {far:.2%} from those of {first['case']}"] if far > SAME_LOSS else []
     return out
 
 
@@ -53,7 +57,7 @@ def main():
     reviews = efficiency.ROOT / "examples" / "reviews"
     port = 29700
     for model in ARGS.models:
-        case = plan_check.Case(model, "sft", 8, 32, 32) if ARGS.rehearse else plan_check.Case(model, "sft", 8, 64, 1984)
+        case = plan_check.Case(model, "sft", 8, 32, 32) if ARGS.rehearse else plan_check.Case(model, "sft", 8, 64, 1984, micro=MICRO.get(model, 0))
         efficiency.CASE = case
         config = plan_check.MODELS[model]
         if ARGS.rehearse:
@@ -67,7 +71,7 @@ def main():
             results = {}
             for way in ARGS.ways:
                 ranks = WAYS[way][0] or ARGS.ranks
-                keys = [key.format(n=ranks) for key in WAYS[way][1]] + (["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else [])
+                keys = [key.format(n=ranks, tokens=case.micro * (case.prompt + case.response)) for key in WAYS[way][1]] + (["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else [])
                 if not suite.may_start(f"{model}, {way}"):
                     continue
                 port += 1
@@ -79,7 +83,7 @@ def main():
                     return result | {"case": way, "tokens_a_second_a_rank": tokens}
 
                 result = suite.run(f"{model}, {way} on {ranks}", {"model": model, "ranks_used": ranks, "environment": known}, folder, measure,
-                                   lambda r: wrong_in(r, results.get("data")))
+                                   lambda r: wrong_in(r, next((r for name, r in results.items() if name != "alone"), None)))
                 if result:
                     results[way] = result
                     show(result, results.get("alone"))
