@@ -47,7 +47,7 @@ KINDS = [[f"actor_rollout_ref.actor.optim.{setting}" for setting in settings] fo
 LORA = ["actor_rollout_ref.model.lora_rank=16", "actor_rollout_ref.model.activation_checkpointing=auto"]
 AUTO = ["actor_rollout_ref.model.activation_checkpointing=auto"]
 ROLLOUT = [*AUTO, "critic.model.activation_checkpointing=auto", "actor_rollout_ref.rollout.batch_size=2"]
-LORA32 = [*ROLLOUT, "actor_rollout_ref.model.lora_rank=32"]
+LORA32 = [*ROLLOUT, "actor_rollout_ref.model.lora_rank=32", "data.truncation=left"]
 TIMES = 1.3  # the least capacity
 # The job, its reward model, and ceilings in GiB (0: the least; TIMES: as many times the least) with overrides.
 WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
@@ -65,7 +65,7 @@ WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
         "grpo": (Case("llama-3.2-3b", "grpo", 4, 256, 512, micro=1, n=4), None, [(120, ROLLOUT), (TIMES, ROLLOUT), (0, ROLLOUT)]),
         "grpo7b": (Case("qwen2.5-7b", "grpo", 4, 256, 512, micro=1, n=4), None, [(100, [*LORA, *ROLLOUT]), (0, [*LORA, *ROLLOUT])]),
         "grpo7b-full": (Case("qwen2.5-7b", "grpo", 4, 256, 1280, micro=1, n=4), None, [(0, ROLLOUT), (TIMES, ROLLOUT)]),
-        "grpo14b": (Case("qwen2.5-14b", "grpo", 2, 32512, 256, micro=1, n=4), None, [(TIMES, LORA32), (0, LORA32)]),
+        "grpo14b": (Case("qwen2.5-14b", "grpo", 2, 32512, 256, micro=1, n=4), None, [(0, LORA32), (TIMES, LORA32)]),
         "ppo": (Case("qwen2.5-1.5b", "ppo", 16, 256, 1024, micro=1), "qwen2.5-1.5b", [(120, ROLLOUT), (TIMES, ROLLOUT), (0, ROLLOUT)]),
         "full6b": (Case("llama-3.1-6b", "sft", 8, 64, 960, micro=1), None, [(8, AUTO), (6, AUTO), (TIMES, AUTO), (0, AUTO)]),
         "full3b-groups": (Case("llama-3.2-3b", "sft", 8, 64, 1984, micro=1), None, [(75, AUTO), (8, AUTO), (5, AUTO), (0, AUTO)]),

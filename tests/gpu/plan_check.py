@@ -225,8 +225,8 @@ def make_model(folder, config, tokenizer):
     write_weights(folder / "model.safetensors", config)
 
 
-def make_data(folder, reviews, prompt_words=0):
-    """`prompt_words`: so many words before each prompt of grpo."""
+def make_data(folder, reviews, prompt_words=0, response_words=450):
+    """`prompt_words`: so many words before each prompt of grpo. `response_words`: of sft and dpo."""
     rows = [json.loads(line) for line in open(reviews / "sft_train.jsonl")]
     words = " ".join(row["response"] for row in rows[:400]).split()
     for task in ("sft", "dpo", "ppo", "grpo"):
@@ -235,7 +235,7 @@ def make_data(folder, reviews, prompt_words=0):
                 row = {"prompt": rows[i]["prompt"]}
                 if task == "grpo" and prompt_words:
                     row["prompt"] = " ".join((words * (1 + prompt_words // len(words)))[i:i + prompt_words]) + row["prompt"]
-                long = 8 if ARGS.rehearse else 450
+                long = 8 if ARGS.rehearse else response_words
                 if task == "sft":
                     row["response"] = " ".join(words[i:i + long])
                 if task == "dpo":
@@ -380,7 +380,7 @@ def median(metrics, key):
 
 def planned_and_measured(neap, job, folder, overrides):
     """One run: its plan, its metrics, and what every suite keeps of them."""
-    command, metrics = run_job(neap, job, folder, overrides, ARGS.steps, 300)
+    command, metrics = run_job(neap, job, folder, overrides, ARGS.steps, ARGS.seconds)
     plan, phases = compare(folder, metrics)
     return plan, metrics, {"command": command, "capacity": plan["capacity"], "all_resident": plan["all_resident"],
                            "planned_peak": plan["peak"], "measured_peak": max(p["measured"] for p in phases), "phases": phases,
@@ -470,6 +470,7 @@ def common_arguments(description, cases, steps):
     parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--tolerance", type=float, default=0.2)
     parser.add_argument("--minutes", type=float, default=9)
+    parser.add_argument("--seconds", type=float, default=300, help="the longest that a run may take")
     parser.add_argument("--rehearse", action="store_true")
     return parser
 

@@ -3,7 +3,7 @@
 
     ranks.py OUT_DIR PACKAGE_DIR [--ranks N] [--models NAME ...] [--ways NAME ...] [--steps N] [--minutes M] [--rehearse [MPIRUN]]
 
-SFT of models with random weights (default qwen2.5-1.5b) on 8 rows of 2 048 tokens a GPU, of 7B in micro-batches of 2: one GPU alone, then N (default 2) with plain
+SFT of models with random weights (default qwen2.5-1.5b) on 8 rows of 2 048 tokens a GPU, of 7B in micro-batches of 2: one GPU alone, with padding and packed, then N (default 2) with plain
 data parallelism, ZeRO-1, -2 and -3, -2 in micro-batches of 2, tensor parallelism over all, without and with sequence parallelism
 ("rows"), as many pipeline stages (micro-batches of 2), sequences that all divide (context, packed, with ZeRO-1), and the way that the
 plan chooses. A run is ended after N steps (default 6; medians leave out the first two). Appends to OUT_DIR/ranks.jsonl a line a run; a
@@ -21,29 +21,34 @@ import efficiency  # noqa: E402
 import plan_check  # noqa: E402
 
 # Keys of each; {n}: ranks.
-WAYS = {"alone": (1, []), "data": (0, []), "zero1": (0, ["parallel.zero_stage=1"]), "zero2": (0, ["parallel.zero_stage=2"]),
+PACKED = ["data.use_dynamic_bsz=true", "data.max_token_len_per_gpu={tokens}"]
+WAYS = {"alone": (1, []), "alone-packed": (1, PACKED), "data": (0, []), "zero1": (0, ["parallel.zero_stage=1"]), "zero2": (0, ["parallel.zero_stage=2"]),
         "zero2-micro": (0, ["parallel.zero_stage=2", "data.micro_batch_size_per_gpu=2"]), "zero3": (0, ["parallel.zero_stage=3"]),
         "tensor": (0, ["parallel.tensor_model_parallel_size={n}"]),
         "rows": (0, ["parallel.tensor_model_parallel_size={n}", "parallel.sequence_parallel=true"]),
         "pipeline": (0, ["parallel.pipeline_model_parallel_size={n}", "data.micro_batch_size_per_gpu=2"]),
-        "context": (0, ["parallel.context_parallel_size={n}", "parallel.zero_stage=1", "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu={tokens}"]),
+        "context": (0, ["parallel.context_parallel_size={n}", "parallel.zero_stage=1", *PACKED]),
         "auto": (0, [f"parallel.{key}=auto" for key in ("zero_stage", "tensor_model_parallel_size", "pipeline_model_parallel_size")])}
 MICRO = {"qwen2.5-7b": 2}  # rows of a micro-batch, where 8 at once do not fit
 SAME_LOSS = 0.02  # of bfloat16 after some steps
 
 
+def alone(result):
+    return result["case"].startswith("alone")
+
+
 def wrong_in(result, first):
     out = [f"rank {r} took {rank['percent']:+.2f} % of its plan" for r, rank in enumerate(result["ranks"])
            if rank["percent"] > (3 if ARGS.rehearse else 0.3)]
-    if first and result["case"] != "alone":
+    if first and not alone(result):
         far = max(abs(a / b - 1) for a, b in zip(result["loss"], first["loss"]))
         out += [f"losses differ by {far:.2%} from those of {first['case']}"] if far > SAME_LOSS else []
     return out
 
 
-def show(result, alone):
+def show(result, one):
     ranks = result["ranks"]
-    share = f"{result['tokens_a_second_a_rank'] / alone['tokens_a_second_a_rank']:.3f}" if alone else "-"
+    share = f"{result['tokens_a_second_a_rank'] / one['tokens_a_second_a_rank']:.3f}" if one else "-"
     print(f"   {result['seconds_a_step']:.4f} s a step, planned {ranks[0]['planned_seconds']:.4f}; {result['tokens_a_second_a_rank']:.0f} tokens/s "
           f"a GPU, {share} of one alone; GiB planned "
           + ", ".join(f"{r['planned_peak'] / 2**30:.2f} ({r['percent']:+.3f} %)" for r in ranks), flush=True)
@@ -65,13 +70,13 @@ def main():
         with tempfile.TemporaryDirectory(prefix="neap-ranks-") as temporary:
             work = pathlib.Path(temporary)
             plan_check.make_model(work / model, config, reviews / "model")
-            plan_check.make_data(work, reviews)
+            plan_check.make_data(work, reviews, response_words=1500)  # longer than a row
             job = work / "job.toml"
             job.write_text(case.toml(work))
             results = {}
             for way in ARGS.ways:
                 ranks = WAYS[way][0] or ARGS.ranks
-                keys = [key.format(n=ranks, tokens=case.micro * (case.prompt + case.response)) for key in WAYS[way][1]] + (["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else [])
+                keys = [key.format(n=ranks, tokens=case.micro * (case.prompt + case.response)) for key in WAYS[way][1]] + ["data.truncation=right"] + (["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else [])
                 if not suite.may_start(f"{model}, {way}"):
                     continue
                 port += 1
@@ -83,7 +88,7 @@ def main():
                     return result | {"case": way, "tokens_a_second_a_rank": tokens}
 
                 result = suite.run(f"{model}, {way} on {ranks}", {"model": model, "ranks_used": ranks, "environment": known}, folder, measure,
-                                   lambda r: wrong_in(r, next((r for name, r in results.items() if name != "alone"), None)))
+                                   lambda r: wrong_in(r, next((first for first in results.values() if not alone(first)), None)))
                 if result:
                     results[way] = result
                     show(result, results.get("alone"))
