@@ -6,20 +6,17 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <exception>
-#include <functional>
-#include <mutex>
 #include <optional>
 #include <thread>
 
 #include "base/format.h"
 #include "base/status.h"
 #include "parallel/nccl_api.h"
+#include "parallel/nccl_watch.h"
 #include "parallel/rendezvous.h"
 
 namespace neap::parallel {
@@ -54,88 +51,6 @@ int op_of(Reduce op) {
 std::size_t count(const at::Tensor& t) {
   return static_cast<std::size_t>(t.numel());
 }
-
-// Watches calls that take long, from a thread of its own, because a call may wait inside NCCL
-// itself: it connects to a peer when it first needs it. A rank that has failed, or that does not
-// come in time, makes it abort the communicator, which ends the call.
-class Watch {
- public:
-  Watch(Rendezvous& rendezvous, int rank, double timeout_seconds, std::function<void()> abort)
-      : rendezvous_(rendezvous),
-        rank_(rank),
-        timeout_(timeout_seconds),
-        abort_(std::move(abort)),
-        thread_([this] { loop(); }) {}
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
-  ~Watch() {
-    {
-      const std::lock_guard lock(mutex_);
-      ending_ = true;
-    }
-    wake_.notify_all();
-    thread_.join();
-  }
-
-  void begin(const char* call) {
-    const std::lock_guard lock(mutex_);
-    call_ = call;
-    since_ = Clock::now();
-  }
-  void end() {
-    const std::lock_guard lock(mutex_);
-    since_.reset();
-  }
-  [[nodiscard]] bool gave_up() const { return gave_up_; }
-  /// Why it gave up.
-  [[nodiscard]] Status reason() const {
-    const std::lock_guard lock(mutex_);
-    return reason_;
-  }
-
- private:
-  void loop() {
-    std::unique_lock lock(mutex_);
-    while (!ending_ && !gave_up_) {
-      wake_.wait_for(lock, std::chrono::seconds(1));
-      if (!since_ || ending_) continue;
-      const std::chrono::duration<double> waited = Clock::now() - *since_;
-      if (waited.count() < 1) continue;
-      const auto start = *since_;
-      lock.unlock();
-      const auto failure = rendezvous_.failure();
-      lock.lock();
-      if (!since_ || *since_ != start) continue;  // the call has ended meanwhile
-      if (failure) {
-        reason_ = Status(ErrorCode::kIo, format("{}; rank {} ends too", *failure, rank_));
-      } else if (waited.count() > timeout_) {
-        reason_ =
-            Status(ErrorCode::kTimeout, format("Rank {} waited {:.0f} s in {} for the other ranks "
-                                               "(actor_rollout_ref.nccl_timeout)",
-                                               rank_, waited.count(), call_));
-      } else {
-        continue;
-      }
-      gave_up_ = true;
-      lock.unlock();
-      abort_();
-      lock.lock();
-    }
-  }
-
-  Rendezvous& rendezvous_;
-  int rank_;
-  double timeout_;
-  std::function<void()> abort_;
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  std::optional<Clock::time_point> since_;
-  const char* call_ = "";
-  Status reason_;
-  std::atomic<bool> gave_up_ = false;
-  bool ending_ = false;
-  std::thread thread_;  // last: it uses the others
-};
 
 class Nccl final : public Communicator {
   struct Begun {
@@ -537,7 +452,7 @@ class Nccl final : public Communicator {
   std::shared_ptr<Rendezvous> rendezvous_;
   int exceptions_;
   NcclComm comm_ = nullptr;
-  std::optional<Watch> watch_;
+  std::optional<NcclWatch> watch_;
   // Of the peers lane: its stream, and what was begun since the last join(), by ascending numbers.
   std::optional<c10::Stream> lane_;
   std::deque<Begun> begun_;

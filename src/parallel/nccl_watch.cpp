@@ -1,0 +1,71 @@
+#include "parallel/nccl_watch.h"
+
+#include <utility>
+
+#include "base/format.h"
+
+namespace neap::parallel {
+
+NcclWatch::NcclWatch(Rendezvous& rendezvous, int rank, double timeout_seconds,
+                     std::function<void()> abort)
+    : rendezvous_(rendezvous),
+      rank_(rank),
+      timeout_(timeout_seconds),
+      abort_(std::move(abort)),
+      thread_([this] { loop(); }) {}
+
+NcclWatch::~NcclWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void NcclWatch::begin(const char* call) {
+  const std::lock_guard lock(mutex_);
+  call_ = call;
+  since_ = Clock::now();
+}
+
+void NcclWatch::end() {
+  const std::lock_guard lock(mutex_);
+  since_.reset();
+}
+
+Status NcclWatch::reason() const {
+  const std::lock_guard lock(mutex_);
+  return reason_;
+}
+
+void NcclWatch::loop() {
+  std::unique_lock lock(mutex_);
+  while (!ending_ && !gave_up_) {
+    wake_.wait_for(lock, std::chrono::seconds(1));
+    if (!since_ || ending_) continue;
+    const std::chrono::duration<double> waited = Clock::now() - *since_;
+    if (waited.count() < 1) continue;
+    const auto start = *since_;
+    lock.unlock();
+    const auto failure = rendezvous_.failure();
+    lock.lock();
+    if (!since_ || *since_ != start) continue;  // the call has ended meanwhile
+    if (failure) {
+      reason_ = Status(ErrorCode::kIo, format("{}; rank {} ends too", *failure, rank_));
+    } else if (waited.count() > timeout_) {
+      reason_ =
+          Status(ErrorCode::kTimeout, format("Rank {} waited {:.0f} s in {} for the other ranks "
+                                             "(actor_rollout_ref.nccl_timeout)",
+                                             rank_, waited.count(), call_));
+    } else {
+      continue;
+    }
+    gave_up_ = true;
+    lock.unlock();
+    abort_();
+    lock.lock();
+  }
+}
+
+}  // namespace neap::parallel
