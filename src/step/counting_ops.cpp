@@ -4,6 +4,7 @@
 #include <memory>
 
 namespace neap::step {
+
 void CountedTensor::free_storage() {
   storage_->sink->release(storage_->address);
   delete storage_;
@@ -48,95 +49,6 @@ void CountingOps::wait_for_peers(double time, double sent) {
 
 void CountingOps::copy_at_once(Direction direction, double bytes) {
   if (profile_.cuda) wait_until(copies_.copy(direction, bytes, now()));
-}
-
-// ---- ranks ----
-
-void CountingOps::add_peer_work(double sent, spec::Axis axis, double rounds) {
-  work_.peer_bytes += weight_ * sent;
-  const double seconds = step::peer_seconds(rates_of(axis), sent, rounds);
-  work_.peer_seconds += weight_ * seconds;
-  work_.axis_seconds.at(static_cast<std::size_t>(axis)) += weight_ * seconds;
-  computed_seconds_ += seconds;
-  issued_seconds_ += seconds;
-}
-
-// As a ring: to every rank a part of the sums, then from every rank its part.
-void CountingOps::reduce_over(double bytes_of_one, spec::Axis axis) {
-  const auto n = static_cast<double>(ranks(axis));
-  if (n > 1) add_peer_work(2 * (n - 1) / n * bytes_of_one, axis, 2);
-}
-
-double CountingOps::total_over(double x, spec::Axis axis) {
-  if (ranks(axis) == 1) return x;
-  reduce_over(bytes(make({1}, Dtype::kFloat64)), axis);
-  return x;
-}
-
-CountedTensor CountingOps::join_columns(CountedTensor a, spec::Axis axis) {
-  const std::int64_t n = ranks(axis);
-  if (n == 1) return a;
-  const Shape joined{a.size(0), n * a.size(1)};
-  const CountedTensor by_rank = make(joined, a.dtype());
-  add_peer_work(static_cast<double>(n - 1) * bytes(a), axis);
-  CountedTensor out = make(joined, a.dtype());
-  add_work(0, 2 * bytes(out));
-  return out;
-}
-
-CountedTensor CountingOps::own_columns(const CountedTensor& a, spec::Axis axis) {
-  const std::int64_t n = ranks(axis);
-  if (n == 1) return a;
-  CountedTensor out = make({a.size(0), a.size(1) / n}, a.dtype());
-  add_work(0, 2 * bytes(out));
-  return out;
-}
-
-CountedTensor CountingOps::join_rows(const CountedTensor& a, spec::Axis axis) {
-  const std::int64_t n = ranks(axis);
-  if (n == 1) return a;
-  Shape joined = a.shape();
-  joined.set(0, n * a.size(0));
-  CountedTensor out = make(joined, a.dtype());
-  add_work(0, 2 * bytes(a));
-  add_peer_work(static_cast<double>(n - 1) * bytes(a), axis);
-  return out;
-}
-
-CountedTensor CountingOps::own_rows(const CountedTensor& a, spec::Axis axis) {
-  const std::int64_t n = ranks(axis);
-  if (n == 1) return a;
-  Shape own = a.shape();
-  own.set(0, spec::rows_of_each(a.size(0), n));
-  CountedTensor out = make(own, a.dtype());
-  add_work(0, 2 * bytes(out));
-  return out;
-}
-
-CountedTensor CountingOps::sum_to_rows(const CountedTensor& a, spec::Axis axis) {
-  const auto n = static_cast<double>(ranks(axis));
-  if (n > 1) add_peer_work((n - 1) / n * bytes(a), axis);
-  return own_rows(a, axis);
-}
-
-OwnIndices<CountedTensor> CountingOps::own_indices(const CountedTensor& indices, std::int64_t,
-                                                   spec::Axis axis) {
-  if (ranks(axis) == 1) return {indices, {}};
-  OwnIndices<CountedTensor> own{make(indices.shape(), Dtype::kInt64),
-                                make(indices.shape(), Dtype::kBool)};
-  touch(indices.shape().elements(), Dtype::kBool);
-  add_work(0, 4 * bytes(indices));
-  return own;
-}
-
-void CountingOps::clear_(const CountedTensor& a, const CountedTensor& foreign) {
-  if (foreign.defined()) in_place(a);
-}
-CountedTensor CountingOps::cleared(const CountedTensor& a, const CountedTensor& foreign) {
-  if (!foreign.defined()) return a;
-  CountedTensor out = clone(a);
-  clear_(out, foreign);
-  return out;
 }
 
 // ---- making ----
@@ -323,107 +235,6 @@ void CountingOps::copy_(const CountedTensor& a, const CountedTensor& b) {
   add_work(0, bytes(a) + bytes(b));
 }
 
-// ---- reductions ----
-
-void CountingOps::reduction_scratch(const ReductionScratch& scratch) {
-  const CountedTensor partial = make({scratch.partial_bytes}, Dtype::kBool);
-  const CountedTensor semaphores = make({scratch.semaphore_bytes}, Dtype::kBool);
-}
-CountedTensor CountingOps::sum(const CountedTensor& a) {
-  add_work(0, bytes(a));
-  CountedTensor out = make({}, a.dtype());
-  if (profile_.cuda) reduction_scratch(row_sum_scratch(1, a.shape().elements(), profile_.device));
-  return out;
-}
-CountedTensor CountingOps::sum_last(const CountedTensor& a) {
-  add_work(0, bytes(a));
-  Shape shape;
-  switch (a.shape().rank()) {
-    case 1:
-      break;
-    case 2:
-      shape = {a.size(0)};
-      break;
-    default:
-      shape = {a.size(0), a.size(1)};
-  }
-  return make(shape, a.dtype());
-}
-CountedTensor CountingOps::max_last(const CountedTensor& a) {
-  add_work(0, bytes(a));
-  return make({a.size(0), 1}, a.dtype());
-}
-CountedTensor CountingOps::max_rows(const CountedTensor& a) {
-  add_work(0, bytes(a));
-  CountedTensor out = make({a.size(1)}, a.dtype());
-  if (profile_.cuda)
-    reduction_scratch(column_sum_scratch(a.size(0), a.size(1), a.dtype(), profile_.device));
-  return out;
-}
-CountedTensor CountingOps::sum_rows(const CountedTensor& a, Dtype dtype) {
-  add_work(0, bytes(a));
-  Shape shape = a.shape().rank() == 3 ? Shape{a.size(1), a.size(2)} : Shape{a.size(1)};
-  CountedTensor out = make(shape, dtype);
-  if (profile_.cuda)
-    reduction_scratch(column_sum_scratch(a.size(0), shape.elements(), a.dtype(), profile_.device));
-  else if (dtype != a.dtype())
-    touch(a.shape().elements(), dtype);
-  return out;
-}
-CountedTensor CountingOps::argmax_last(const CountedTensor& a) {
-  add_work(0, bytes(a));
-  return make({a.size(0)}, Dtype::kInt64);
-}
-Sorted<CountedTensor> CountingOps::sort_descending(const CountedTensor& a) {
-  add_work(0, 4 * bytes(a));
-  Sorted<CountedTensor> out;
-  out.values = make(a.shape(), a.dtype());
-  out.order = make(a.shape(), Dtype::kInt64);
-  if (!profile_.cuda) return out;
-  const RowSortScratch scratch = row_sort_scratch(a.size(0), a.size(1));
-  const CountedTensor places = make({scratch.places}, Dtype::kBool);
-  const CountedTensor pairs = make({scratch.pairs}, Dtype::kBool);
-  {
-    const CountedTensor keys = make({scratch.keys}, Dtype::kBool);
-    touch(scratch.temporary, Dtype::kBool);
-  }
-  touch(scratch.second, Dtype::kBool);
-  return out;
-}
-void CountingOps::cumulate_last_(const CountedTensor& a) {
-  if (profile_.cuda && a.size(0) == 1) sum_of_one_scratch(a);
-  in_place(a);
-}
-// One row is added up as two, which are copied for it.
-void CountingOps::sum_of_one_scratch(const CountedTensor& row) {
-  const Shape two{2, row.size(1)};
-  const CountedTensor rows = make(two, row.dtype());
-  const CountedTensor sums = make(two, row.dtype());
-}
-void CountingOps::drop_beyond_mass_(const CountedTensor& a, double) {
-  add_work(0, 6 * bytes(a));
-  const CountedTensor before = make(a.shape(), a.dtype());
-  const CountedTensor drop = make(a.shape(), Dtype::kBool);
-  if (profile_.cuda && a.size(0) == 1) sum_of_one_scratch(a);
-}
-void CountingOps::drop_below_(const CountedTensor& a, double) {
-  add_work(0, 3 * bytes(a));
-  const CountedTensor limit = max_last(a);
-  const CountedTensor drop = make(a.shape(), Dtype::kBool);
-}
-void CountingOps::penalize_(const CountedTensor& a, const CountedTensor& seen, const CountedTensor&,
-                            double repetition) {
-  const CountedTensor x = make(seen.shape(), a.dtype());
-  add_work(0, 8 * bytes(x));
-  if (repetition == 1) return;
-  const CountedTensor positive = make(seen.shape(), Dtype::kBool);
-  const CountedTensor factors = make(seen.shape(), a.dtype());
-}
-CountedTensor CountingOps::search_last(const CountedTensor& a, const CountedTensor& target) {
-  add_work(0, bytes(target));
-  return make({a.size(0), 1}, Dtype::kInt64);
-}
-
 // ---- indices ----
 
 CountedTensor CountingOps::take_rows(const CountedTensor& table, const CountedTensor& indices) {
@@ -531,39 +342,6 @@ CountedTensor CountingOps::norm_backward(spec::NormKind kind, const CountedTenso
   // Partial sums of the CPU kernel, one pair of rows a thread.
   if (!profile_.cuda) touch(2 * profile_.threads * x.size(1), x.dtype());
   return dx;
-}
-
-CountedTensor CountingOps::norm_of(const CountedTensor& a) {
-  add_work(0, bytes(a));
-  CountedTensor out = make({}, Dtype::kFloat32);
-  if (profile_.cuda) reduction_scratch(row_sum_scratch(1, a.shape().elements(), profile_.device));
-  return out;
-}
-void CountingOps::fused_adamw_(const CountedTensor& x, const CountedTensor& g,
-                               const CountedTensor& average, const CountedTensor& square,
-                               const CountedTensor&, double, const spec::OptimizerConfig&) {
-  add_work(0, 2 * (bytes(x) + bytes(average) + bytes(square)) + bytes(g));
-}
-void CountingOps::fused_sgd_(const CountedTensor& x, const CountedTensor& g,
-                             const CountedTensor& momentum, double, const spec::OptimizerConfig&) {
-  add_work(0, 2 * (bytes(x) + bytes(momentum)) + bytes(g));
-}
-CountedTensor CountingOps::rounding_noise(std::uint64_t, std::int64_t n) {
-  CountedTensor out = make({n}, Dtype::kFloat32);  // as wide as int32
-  if (profile_.cuda) touch(n, Dtype::kFloat32);
-  add_work(0, bytes(out));
-  return out;
-}
-void CountingOps::round_stochastically_(const CountedTensor& to, const CountedTensor& value,
-                                        const CountedTensor&, std::uint64_t, std::int64_t first) {
-  add_work(0, bytes(to) + bytes(value));
-  if (!profile_.cuda) return;
-  const std::int64_t end = first + to.shape().elements();
-  for (std::int64_t at = first; at < end;) {
-    const std::int64_t next = std::min(end, (at / kNoise + 1) * kNoise);
-    touch(next - at, Dtype::kFloat32);
-    at = next;
-  }
 }
 
 }  // namespace neap::step

@@ -1,0 +1,41 @@
+// Operations of optimizers, counted: norms, fused steps, stochastic rounding.
+#include <algorithm>
+
+#include "step/counting_ops.h"
+
+namespace neap::step {
+
+CountedTensor CountingOps::norm_of(const CountedTensor& a) {
+  add_work(0, bytes(a));
+  CountedTensor out = make({}, Dtype::kFloat32);
+  if (profile_.cuda) reduction_scratch(row_sum_scratch(1, a.shape().elements(), profile_.device));
+  return out;
+}
+void CountingOps::fused_adamw_(const CountedTensor& x, const CountedTensor& g,
+                               const CountedTensor& average, const CountedTensor& square,
+                               const CountedTensor&, double, const spec::OptimizerConfig&) {
+  add_work(0, 2 * (bytes(x) + bytes(average) + bytes(square)) + bytes(g));
+}
+void CountingOps::fused_sgd_(const CountedTensor& x, const CountedTensor& g,
+                             const CountedTensor& momentum, double, const spec::OptimizerConfig&) {
+  add_work(0, 2 * (bytes(x) + bytes(momentum)) + bytes(g));
+}
+CountedTensor CountingOps::rounding_noise(std::uint64_t, std::int64_t n) {
+  CountedTensor out = make({n}, Dtype::kFloat32);  // as wide as int32
+  if (profile_.cuda) touch(n, Dtype::kFloat32);
+  add_work(0, bytes(out));
+  return out;
+}
+void CountingOps::round_stochastically_(const CountedTensor& to, const CountedTensor& value,
+                                        const CountedTensor&, std::uint64_t, std::int64_t first) {
+  add_work(0, bytes(to) + bytes(value));
+  if (!profile_.cuda) return;
+  const std::int64_t end = first + to.shape().elements();
+  for (std::int64_t at = first; at < end;) {
+    const std::int64_t next = std::min(end, (at / kNoise + 1) * kNoise);
+    touch(next - at, Dtype::kFloat32);
+    at = next;
+  }
+}
+
+}  // namespace neap::step

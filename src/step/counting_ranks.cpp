@@ -1,0 +1,93 @@
+// Operations of several ranks, counted.
+#include "step/counting_ops.h"
+
+namespace neap::step {
+
+void CountingOps::add_peer_work(double sent, spec::Axis axis, double rounds) {
+  work_.peer_bytes += weight_ * sent;
+  const double seconds = step::peer_seconds(rates_of(axis), sent, rounds);
+  work_.peer_seconds += weight_ * seconds;
+  work_.axis_seconds.at(static_cast<std::size_t>(axis)) += weight_ * seconds;
+  computed_seconds_ += seconds;
+  issued_seconds_ += seconds;
+}
+
+// As a ring: to every rank a part of the sums, then from every rank its part.
+void CountingOps::reduce_over(double bytes_of_one, spec::Axis axis) {
+  const auto n = static_cast<double>(ranks(axis));
+  if (n > 1) add_peer_work(2 * (n - 1) / n * bytes_of_one, axis, 2);
+}
+
+double CountingOps::total_over(double x, spec::Axis axis) {
+  if (ranks(axis) == 1) return x;
+  reduce_over(bytes(make({1}, Dtype::kFloat64)), axis);
+  return x;
+}
+
+CountedTensor CountingOps::join_columns(CountedTensor a, spec::Axis axis) {
+  const std::int64_t n = ranks(axis);
+  if (n == 1) return a;
+  const Shape joined{a.size(0), n * a.size(1)};
+  const CountedTensor by_rank = make(joined, a.dtype());
+  add_peer_work(static_cast<double>(n - 1) * bytes(a), axis);
+  CountedTensor out = make(joined, a.dtype());
+  add_work(0, 2 * bytes(out));
+  return out;
+}
+
+CountedTensor CountingOps::own_columns(const CountedTensor& a, spec::Axis axis) {
+  const std::int64_t n = ranks(axis);
+  if (n == 1) return a;
+  CountedTensor out = make({a.size(0), a.size(1) / n}, a.dtype());
+  add_work(0, 2 * bytes(out));
+  return out;
+}
+
+CountedTensor CountingOps::join_rows(const CountedTensor& a, spec::Axis axis) {
+  const std::int64_t n = ranks(axis);
+  if (n == 1) return a;
+  Shape joined = a.shape();
+  joined.set(0, n * a.size(0));
+  CountedTensor out = make(joined, a.dtype());
+  add_work(0, 2 * bytes(a));
+  add_peer_work(static_cast<double>(n - 1) * bytes(a), axis);
+  return out;
+}
+
+CountedTensor CountingOps::own_rows(const CountedTensor& a, spec::Axis axis) {
+  const std::int64_t n = ranks(axis);
+  if (n == 1) return a;
+  Shape own = a.shape();
+  own.set(0, spec::rows_of_each(a.size(0), n));
+  CountedTensor out = make(own, a.dtype());
+  add_work(0, 2 * bytes(out));
+  return out;
+}
+
+CountedTensor CountingOps::sum_to_rows(const CountedTensor& a, spec::Axis axis) {
+  const auto n = static_cast<double>(ranks(axis));
+  if (n > 1) add_peer_work((n - 1) / n * bytes(a), axis);
+  return own_rows(a, axis);
+}
+
+OwnIndices<CountedTensor> CountingOps::own_indices(const CountedTensor& indices, std::int64_t,
+                                                   spec::Axis axis) {
+  if (ranks(axis) == 1) return {indices, {}};
+  OwnIndices<CountedTensor> own{make(indices.shape(), Dtype::kInt64),
+                                make(indices.shape(), Dtype::kBool)};
+  touch(indices.shape().elements(), Dtype::kBool);
+  add_work(0, 4 * bytes(indices));
+  return own;
+}
+
+void CountingOps::clear_(const CountedTensor& a, const CountedTensor& foreign) {
+  if (foreign.defined()) in_place(a);
+}
+CountedTensor CountingOps::cleared(const CountedTensor& a, const CountedTensor& foreign) {
+  if (!foreign.defined()) return a;
+  CountedTensor out = clone(a);
+  clear_(out, foreign);
+  return out;
+}
+
+}  // namespace neap::step

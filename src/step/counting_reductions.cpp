@@ -1,0 +1,105 @@
+// Sums, maxima, sorted rows and what sampling makes of them, counted.
+#include "step/counting_ops.h"
+
+namespace neap::step {
+
+void CountingOps::reduction_scratch(const ReductionScratch& scratch) {
+  const CountedTensor partial = make({scratch.partial_bytes}, Dtype::kBool);
+  const CountedTensor semaphores = make({scratch.semaphore_bytes}, Dtype::kBool);
+}
+CountedTensor CountingOps::sum(const CountedTensor& a) {
+  add_work(0, bytes(a));
+  CountedTensor out = make({}, a.dtype());
+  if (profile_.cuda) reduction_scratch(row_sum_scratch(1, a.shape().elements(), profile_.device));
+  return out;
+}
+CountedTensor CountingOps::sum_last(const CountedTensor& a) {
+  add_work(0, bytes(a));
+  Shape shape;
+  switch (a.shape().rank()) {
+    case 1:
+      break;
+    case 2:
+      shape = {a.size(0)};
+      break;
+    default:
+      shape = {a.size(0), a.size(1)};
+  }
+  return make(shape, a.dtype());
+}
+CountedTensor CountingOps::max_last(const CountedTensor& a) {
+  add_work(0, bytes(a));
+  return make({a.size(0), 1}, a.dtype());
+}
+CountedTensor CountingOps::max_rows(const CountedTensor& a) {
+  add_work(0, bytes(a));
+  CountedTensor out = make({a.size(1)}, a.dtype());
+  if (profile_.cuda)
+    reduction_scratch(column_sum_scratch(a.size(0), a.size(1), a.dtype(), profile_.device));
+  return out;
+}
+CountedTensor CountingOps::sum_rows(const CountedTensor& a, Dtype dtype) {
+  add_work(0, bytes(a));
+  Shape shape = a.shape().rank() == 3 ? Shape{a.size(1), a.size(2)} : Shape{a.size(1)};
+  CountedTensor out = make(shape, dtype);
+  if (profile_.cuda)
+    reduction_scratch(column_sum_scratch(a.size(0), shape.elements(), a.dtype(), profile_.device));
+  else if (dtype != a.dtype())
+    touch(a.shape().elements(), dtype);
+  return out;
+}
+CountedTensor CountingOps::argmax_last(const CountedTensor& a) {
+  add_work(0, bytes(a));
+  return make({a.size(0)}, Dtype::kInt64);
+}
+Sorted<CountedTensor> CountingOps::sort_descending(const CountedTensor& a) {
+  add_work(0, 4 * bytes(a));
+  Sorted<CountedTensor> out;
+  out.values = make(a.shape(), a.dtype());
+  out.order = make(a.shape(), Dtype::kInt64);
+  if (!profile_.cuda) return out;
+  const RowSortScratch scratch = row_sort_scratch(a.size(0), a.size(1));
+  const CountedTensor places = make({scratch.places}, Dtype::kBool);
+  const CountedTensor pairs = make({scratch.pairs}, Dtype::kBool);
+  {
+    const CountedTensor keys = make({scratch.keys}, Dtype::kBool);
+    touch(scratch.temporary, Dtype::kBool);
+  }
+  touch(scratch.second, Dtype::kBool);
+  return out;
+}
+void CountingOps::cumulate_last_(const CountedTensor& a) {
+  if (profile_.cuda && a.size(0) == 1) sum_of_one_scratch(a);
+  in_place(a);
+}
+// One row is added up as two, which are copied for it.
+void CountingOps::sum_of_one_scratch(const CountedTensor& row) {
+  const Shape two{2, row.size(1)};
+  const CountedTensor rows = make(two, row.dtype());
+  const CountedTensor sums = make(two, row.dtype());
+}
+void CountingOps::drop_beyond_mass_(const CountedTensor& a, double) {
+  add_work(0, 6 * bytes(a));
+  const CountedTensor before = make(a.shape(), a.dtype());
+  const CountedTensor drop = make(a.shape(), Dtype::kBool);
+  if (profile_.cuda && a.size(0) == 1) sum_of_one_scratch(a);
+}
+void CountingOps::drop_below_(const CountedTensor& a, double) {
+  add_work(0, 3 * bytes(a));
+  const CountedTensor limit = max_last(a);
+  const CountedTensor drop = make(a.shape(), Dtype::kBool);
+}
+void CountingOps::penalize_(const CountedTensor& a, const CountedTensor& seen, const CountedTensor&,
+                            double repetition) {
+  const CountedTensor x = make(seen.shape(), a.dtype());
+  add_work(0, 8 * bytes(x));
+  if (repetition == 1) return;
+  const CountedTensor positive = make(seen.shape(), Dtype::kBool);
+  const CountedTensor factors = make(seen.shape(), a.dtype());
+}
+CountedTensor CountingOps::search_last(const CountedTensor& a, const CountedTensor& target) {
+  add_work(0, bytes(target));
+  return make({a.size(0), 1}, Dtype::kInt64);
+}
+
+}  // namespace neap::step
