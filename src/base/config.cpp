@@ -1,14 +1,11 @@
 #include "base/config.h"
 
-#include <toml++/toml.h>
 #include <algorithm>
 #include <charconv>
 #include <sstream>
 
-#include "base/file.h"
 #include "base/format.h"
 #include "base/text.h"
-#include "base/utf8.h"
 
 namespace neap {
 namespace {
@@ -21,25 +18,6 @@ std::string number_text(double value) {
   std::ostringstream out;
   out << value;
   return out.str();
-}
-
-// TOML value -> JSON, keeping integers and floats apart.
-Json to_json_value(const toml::node& node) {
-  if (const auto* v = node.as_boolean()) return v->get();
-  if (const auto* v = node.as_integer()) return v->get();
-  if (const auto* v = node.as_floating_point()) return v->get();
-  if (const auto* v = node.as_string()) return v->get();
-  if (const auto* array = node.as_array()) {
-    Json out = Json::array();
-    for (const auto& item : *array) out.push_back(to_json_value(item));
-    return out;
-  }
-  if (const auto* table = node.as_table()) {
-    Json out = Json::object();
-    for (const auto& [key, value] : *table) out[std::string(key.str())] = to_json_value(value);
-    return out;
-  }
-  return nullptr;
 }
 
 std::string type_name(const Json& value) {
@@ -86,33 +64,6 @@ ConfigTable::Key& bind_list_of(ConfigTable::Key& key, std::vector<T>* field,
   key.read = [field]() -> Json { return *field; };
   key.default_text = toml_text(key.read());
   return key;
-}
-
-struct Leaf {
-  std::string path;
-  Json value;
-  toml::source_position where;
-};
-
-void collect(const toml::table& table, const std::string& prefix, std::vector<Leaf>& out) {
-  for (const auto& [key, node] : table) {
-    const std::string path =
-        prefix.empty() ? std::string(key.str()) : prefix + "." + std::string(key.str());
-    const auto where = node.source().begin;
-    if (const auto* child = node.as_table()) {
-      collect(*child, path, out);
-    } else if (const auto* array = node.as_array();
-               array != nullptr && array->is_array_of_tables()) {
-      out.push_back({path, Json::array(), where});
-      for (std::size_t i = 0; i < array->size(); ++i) {
-        const std::string item = path + "." + std::to_string(i);
-        out.push_back({item, Json::object(), array->get(i)->source().begin});
-        collect(*array->get(i)->as_table(), item, out);
-      }
-    } else {
-      out.push_back({path, to_json_value(node), where});
-    }
-  }
 }
 
 }  // namespace
@@ -304,11 +255,12 @@ namespace {
 // Of a list every word has to be one of the choices.
 Status check_choices(const ConfigTable::Key& key, const Json& value, const std::string& head) {
   if (key.choices.empty()) return {};
-  const auto known = [&](const Json& word) {
+  const auto allowed = [&](const Json& word) {
     return !word.is_string() || std::find(key.choices.begin(), key.choices.end(),
                                           word.get<std::string>()) != key.choices.end();
   };
-  if (value.is_array() ? std::all_of(value.begin(), value.end(), known) : known(value)) return {};
+  if (value.is_array() ? std::all_of(value.begin(), value.end(), allowed) : allowed(value))
+    return {};
   std::string list;
   for (const std::string& choice : key.choices)
     list += (list.empty() ? "\"" : ", \"") + choice + "\"";
@@ -367,59 +319,6 @@ Status ConfigTable::set(std::string_view path, const Json& value, const std::str
   }
   key.is_set = true;
   return {};
-}
-
-Status ConfigTable::load_file(const std::filesystem::path& path) {
-  NEAP_TRY_ASSIGN(const std::string text, read_file(path, 16_MiB));
-  return load_text(text, path.string());
-}
-
-Status ConfigTable::load_text(std::string_view text, std::string_view name) {
-  if (const Status utf16 = check_not_utf16(text, name); !utf16.ok())
-    return {ErrorCode::kInvalidArgument, utf16.message()};
-  std::vector<Leaf> leaves;
-  try {  // toml++ throws; caught here
-    collect(toml::parse(text, std::string(name)), "", leaves);
-  } catch (const toml::parse_error& e) {
-    return {ErrorCode::kInvalidArgument,
-            std::string(name) + ":" + std::to_string(e.source().begin.line) + ":" +
-                std::to_string(e.source().begin.column) + ": " + std::string(e.description())};
-  }
-  // A list comes before its tables, which may be on its line.
-  std::stable_sort(leaves.begin(), leaves.end(),
-                   [](const Leaf& a, const Leaf& b) { return a.where.line < b.where.line; });
-  for (const Leaf& leaf : leaves) {
-    NEAP_TRY(set(leaf.path, leaf.value, std::string(name) + ":" + std::to_string(leaf.where.line)));
-  }
-  return {};
-}
-
-Status ConfigTable::apply_override(std::string_view assignment) {
-  const auto equals = assignment.find('=');
-  const std::string origin = "\"" + printable(assignment) + "\" on the command line";
-  if (!is_utf8(assignment)) return {ErrorCode::kInvalidArgument, origin + " is not UTF-8"};
-  if (equals == std::string_view::npos || equals == 0) {
-    return {ErrorCode::kInvalidArgument, origin + " is not of the form key.path=value"};
-  }
-  const std::string path(assignment.substr(0, equals));
-  const std::string text(assignment.substr(equals + 1));
-  const Key* key = find(path);
-  Json value;
-  bool parsed = false;
-  if (key == nullptr || (key->type != "text" && key->type != "size")) {
-    try {
-      const toml::table table = toml::parse("v = " + text);
-      value = to_json_value(*table.get("v"));
-      parsed = true;
-    } catch (const toml::parse_error&) {
-      parsed = false;  // a bare word
-    }
-  }
-  if (!parsed) {
-    const bool quoted = text.size() >= 2 && text.front() == '"' && text.back() == '"';
-    value = quoted ? text.substr(1, text.size() - 2) : text;
-  }
-  return set(path, value, origin);
 }
 
 std::vector<std::pair<std::string, Json>> ConfigTable::values() const {
