@@ -29,6 +29,10 @@ namespace neap::model {
 struct Peers {
   parallel::Communicator* tensor = nullptr;
   parallel::Communicator* context = nullptr;
+  [[nodiscard]] parallel::Communicator* along(spec::Axis axis) const {
+    if (axis == spec::Axis::kTensor) return tensor;
+    return axis == spec::Axis::kContext ? context : nullptr;
+  }
 };
 
 class AtenOps {
@@ -242,9 +246,7 @@ class AtenOps {
                                                  const Tensor& rstd, const Tensor& weight,
                                                  const Tensor& d_weight, bool offset) const;
   /// Of an axis with several ranks.
-  [[nodiscard]] parallel::Communicator& along(spec::Axis axis) const {
-    return axis == spec::Axis::kContext ? *peers_.context : *peers_.tensor;
-  }
+  [[nodiscard]] parallel::Communicator& along(spec::Axis axis) const { return *peers_.along(axis); }
   at::Device device_;
   bridge::AttentionChoice attention_;
   step::StageLinks<Tensor>* stages_ = nullptr;

@@ -15,9 +15,7 @@ using at::Tensor;
 using spec::Axis;
 
 std::int64_t AtenOps::ranks(Axis axis) const {
-  if (axis != Axis::kTensor && axis != Axis::kContext) return 1;
-  const parallel::Communicator* const ranks =
-      axis == Axis::kContext ? peers_.context : peers_.tensor;
+  const parallel::Communicator* const ranks = peers_.along(axis);
   return ranks != nullptr ? ranks->size() : 1;
 }
 

@@ -37,9 +37,8 @@ class Groups {
 
  private:
   Communicator& world_;
-  static constexpr std::size_t kGroups = spec::kAxes + 1;
-  std::array<std::unique_ptr<Communicator>, kGroups> made_;
-  std::array<Communicator*, kGroups> groups_{};
+  std::array<std::unique_ptr<Communicator>, spec::kGroups> made_;
+  std::array<Communicator*, spec::kGroups> groups_{};
 };
 
 }  // namespace neap::parallel

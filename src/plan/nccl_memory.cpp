@@ -28,13 +28,8 @@ Bytes nccl_bytes(const spec::Mesh& mesh, const NcclSettings& settings) {
   const std::int64_t peers = 6 * settings.peer_channels, ring = 12 * settings.channels;
   // The first initialization of the process, then the first collective.
   Bytes sum = mebibytes(180 + peers) + mebibytes(186 + ring);
-  const auto add = [&](spec::Axis axis) {
-    const std::int64_t size = mesh.size(axis);
-    if (size > 1 && size < mesh.ranks()) sum += mebibytes(6 + peers + ring);
-  };
-  for (std::size_t i = 0; i < spec::kAxes; ++i) add(static_cast<spec::Axis>(i));
-  if (mesh.size(spec::Axis::kData) > 1 && mesh.size(spec::Axis::kContext) > 1)
-    add(spec::Axis::kCopies);
+  for (std::size_t i = 0; i < spec::kGroups; ++i)
+    if (mesh.has_own_group(static_cast<spec::Axis>(i))) sum += mebibytes(6 + peers + ring);
   // The first send or receive.
   if (mesh.size(spec::Axis::kPipe) > 1) sum += mebibytes(62 + 12 * settings.peer_channels);
   return sum;

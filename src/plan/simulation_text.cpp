@@ -18,18 +18,16 @@ struct Named {
   std::string_view words;
 };
 
-// Axes of one rank have nothing. What is sent in the name of the axis "data" goes to all copies of the model.
+// Axes of one rank have nothing.
 std::vector<Named> named(const spec::Mesh& mesh, const StepShares& shares) {
   std::vector<Named> out = {{"compute", shares.compute, "operations of the device"}};
   constexpr std::array<std::string_view, spec::kAxes> kWords = {
       "transfers between stages of the pipeline",
       "collectives of ranks that have the same part of the model",
       "collectives of ranks that divide sequences", "collectives of ranks that divide models"};
-  for (std::size_t a = 0; a < spec::kAxes; ++a) {
-    const auto axis = static_cast<spec::Axis>(a);
-    if (mesh.size(axis == spec::Axis::kData ? spec::Axis::kCopies : axis) > 1)
+  for (std::size_t a = 0; a < spec::kAxes; ++a)
+    if (mesh.size(spec::group_of(static_cast<spec::Axis>(a))) > 1)
       out.push_back({kAxisNames[a], shares.axes[a], kWords[a]});
-  }
   if (mesh.size(spec::Axis::kPipe) > 1)
     out.push_back({"bubble", shares.bubble, "waiting for other stages of the pipeline"});
   out.push_back({"copies", shares.copies, "copies between the device and the host"});

@@ -50,12 +50,8 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target) {
   const Network network =
       network_of(job, target.network ? *target.network : default_network(target.cuda));
   const spec::Mesh mesh = job.mesh();
-  for (std::size_t a = 0; a < spec::kAxes; ++a) {
-    const auto axis = static_cast<spec::Axis>(a);
-    // What is sent in the name of the axis "data" goes to all copies.
-    profile.peers[a] =
-        axis_rates(network, mesh, axis == spec::Axis::kData ? spec::Axis::kCopies : axis);
-  }
+  for (std::size_t a = 0; a < spec::kAxes; ++a)
+    profile.peers[a] = axis_rates(network, mesh, spec::group_of(static_cast<spec::Axis>(a)));
   profile.link = {target.link.to_device, target.link.to_host, target.link.both};
   return profile;
 }

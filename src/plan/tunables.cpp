@@ -109,8 +109,8 @@ std::vector<Size> inference_sizes(const spec::Job& job) {
 
 std::int64_t least_tokens(const spec::Job& job) {
   if (!job.packs()) return 0;
-  return spec::rows_of_sequence(job.max_sequence_length() * (job.has_pairs() ? 2 : 1),
-                                job.context_ranks());
+  return spec::rows_of_each(job.max_sequence_length() * (job.has_pairs() ? 2 : 1),
+                            job.context_ranks());
 }
 
 Tunable reference_once() {

@@ -15,6 +15,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "spec/mesh.h"
 
 namespace neap::spec {
 
@@ -74,11 +75,6 @@ struct RotaryTable {
 /// Of a model whose heads several ranks divide: those of `heads` heads from `first` on, of `all`.
 [[nodiscard]] std::vector<float> alibi_slopes(std::int64_t all, std::int64_t first,
                                               std::int64_t heads);
-
-/// Rows that each of several ranks has of `all`; the last ones' may be padding.
-[[nodiscard]] inline std::int64_t rows_of_each(std::int64_t all, std::int64_t ranks) {
-  return (all + ranks - 1) / ranks;
-}
 
 /// Which part of a model this is, of as many as ranks divide it into (spec/tensor_parallel.h).
 struct TensorShard {

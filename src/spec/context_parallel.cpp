@@ -23,7 +23,7 @@ std::array<TokenRange, 2> own_tokens(std::int64_t length, const ContextShard& sh
 ContextPlaces context_places(const std::vector<std::int64_t>& lengths, std::int64_t ranks) {
   const std::int64_t all = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
   std::int64_t rows = 0;  // of one rank
-  for (const std::int64_t length : lengths) rows += rows_of_sequence(length, ranks);
+  for (const std::int64_t length : lengths) rows += rows_of_each(length, ranks);
   ContextPlaces out{std::vector<std::int64_t>(static_cast<std::size_t>(all)),
                     std::vector<std::int64_t>(static_cast<std::size_t>(ranks * rows), all)};
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
@@ -37,7 +37,7 @@ ContextPlaces context_places(const std::vector<std::int64_t>& lengths, std::int6
         }
       }
       first_token += length;
-      first_row += rows_of_sequence(length, ranks);
+      first_row += rows_of_each(length, ranks);
     }
   }
   return out;

@@ -2,8 +2,8 @@
 //
 // A sequence is cut into 2 c chunks for c ranks, and rank i has chunks i and 2 c - 1 - i: with causal attention the
 // first see few keys and the last see many, so every rank has as many pairs of tokens (Megatron, Llama 3). Sizes of
-// chunks differ by one at most, and so do the tokens of ranks. The first rank has the most: ceil(length / c), and
-// every rank has as many rows of hidden states for the sequence, of which the last may be padding.
+// chunks differ by one at most, and so do the tokens of ranks. The first rank has the most, and every rank
+// has as many rows of hidden states for the sequence: rows_of_each(length, c), of which the last may be padding.
 //
 // Threads   values and functions without state.   Failure   none.
 // Cost      proportional to the tokens where places of all of them are asked for.
@@ -12,6 +12,8 @@
 #include <array>
 #include <cstdint>
 #include <vector>
+
+#include "spec/mesh.h"
 
 namespace neap::spec {
 
@@ -30,10 +32,6 @@ struct TokenRange {
 
 /// Those of a rank, in ascending order; either may be empty. Of one rank the whole sequence, and nothing.
 [[nodiscard]] std::array<TokenRange, 2> own_tokens(std::int64_t length, const ContextShard& shard);
-/// Rows of hidden states that every rank has for a sequence.
-[[nodiscard]] constexpr std::int64_t rows_of_sequence(std::int64_t length, std::int64_t ranks) {
-  return (length + ranks - 1) / ranks;
-}
 
 /// Places between the tokens of N sequences, one after another, and the rows of all ranks: those of the first rank,
 /// sequence by sequence, then those of the next one.

@@ -212,7 +212,7 @@ Status validate_packing(const Job& job) {
   const std::int64_t longest = job.max_sequence_length();
   const auto holds = [&](const char* key, std::int64_t tokens, std::int64_t sequences) -> Status {
     const std::int64_t ranks = job.context_ranks();
-    const std::int64_t least = rows_of_sequence(sequences * longest, ranks);
+    const std::int64_t least = rows_of_each(sequences * longest, ranks);
     if (tokens == 0 || tokens >= least) return {};
     return wrong(
         format("{} is {}; it has to be at least {}: {}data.max_prompt_length {} + "

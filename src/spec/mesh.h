@@ -21,6 +21,19 @@ namespace neap::spec {
 /// add up its gradients; kSelf, this rank alone.
 enum class Axis : std::uint8_t { kPipe, kData, kContext, kTensor, kCopies, kSelf };
 constexpr std::size_t kAxes = 4;
+/// Ranks talk to those along an axis, or to copies.
+constexpr std::size_t kGroups = kAxes + 1;
+static_assert(static_cast<std::size_t>(Axis::kCopies) + 1 == kGroups);
+
+/// Whom collectives in the name of an axis are among: those of "data" add up gradients, and are among all copies.
+[[nodiscard]] constexpr Axis group_of(Axis axis) {
+  return axis == Axis::kData ? Axis::kCopies : axis;
+}
+
+/// Rows that each of several ranks has of `all`; the last ones' may be padding.
+[[nodiscard]] constexpr std::int64_t rows_of_each(std::int64_t all, std::int64_t ranks) {
+  return (all + ranks - 1) / ranks;
+}
 
 class Mesh {
  public:
@@ -40,6 +53,16 @@ class Mesh {
     std::int64_t n = 1;
     for (const std::int64_t size : sizes_) n *= size;
     return n;
+  }
+  /// The axis along which the same ranks differ, where copies do along one only; else as given.
+  [[nodiscard]] Axis distinct(Axis axis) const {
+    if (axis != Axis::kCopies) return axis;
+    if (size(Axis::kContext) == 1) return Axis::kData;
+    return size(Axis::kData) == 1 ? Axis::kContext : axis;
+  }
+  /// Whether the ranks along it are neither one, nor all, nor those of another axis.
+  [[nodiscard]] bool has_own_group(Axis axis) const {
+    return distinct(axis) == axis && size(axis) > 1 && size(axis) < ranks();
   }
   /// Where a rank is along an axis.
   [[nodiscard]] std::int64_t coordinate(std::int64_t rank, Axis axis) const {

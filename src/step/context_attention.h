@@ -28,7 +28,7 @@ void for_each_piece(const Spans<T>& spans, const Visit& visit) {
       if (range.count > 0) visit(ContextPiece{row, range.count, first_token, range.end()});
       row += range.count;
     }
-    first_row += spec::rows_of_sequence(length, spans.context.ranks);
+    first_row += spec::rows_of_each(length, spans.context.ranks);
     first_token += length;
   }
 }

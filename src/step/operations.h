@@ -82,7 +82,7 @@ struct Spans {
   [[nodiscard]] std::int64_t rows() const {
     if (!packed()) return sequences * length;
     std::int64_t n = 0;
-    for (const std::int64_t tokens : lengths) n += spec::rows_of_sequence(tokens, context.ranks);
+    for (const std::int64_t tokens : lengths) n += spec::rows_of_each(tokens, context.ranks);
     return n;
   }
 };

@@ -33,7 +33,7 @@ void add_sequences(PackedLayout& layout, std::int64_t tokens, std::int64_t count
 // a rank, where each is rounded up. Every sequence has two rows, if there are as many, because kernels take a sequence's
 // two ranges one by one and keep something of each; what is left makes the first ones long.
 void divide(PackedLayout& layout, const SequenceLimits& limits, std::int64_t ranks) {
-  const std::int64_t longest = spec::rows_of_sequence(limits.longest, ranks);
+  const std::int64_t longest = spec::rows_of_each(limits.longest, ranks);
   const std::vector<std::int64_t> read = std::exchange(layout.counts, {0});
   layout.starts = {0};
   for (const MicroBatch& micro : layout.micro_batches) {

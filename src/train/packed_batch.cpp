@@ -108,7 +108,7 @@ class Packer {
       }
     }
     // Padding, up to the rows of the rank that has most.
-    const std::int64_t end = first_row_ + start + spec::rows_of_sequence(length, shard_.ranks);
+    const std::int64_t end = first_row_ + start + spec::rows_of_each(length, shard_.ranks);
     out_tokens_.resize(static_cast<std::size_t>(end));
     positions_.resize(static_cast<std::size_t>(end));
     const std::int64_t at = sequence * response_;

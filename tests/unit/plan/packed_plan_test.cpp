@@ -52,7 +52,7 @@ step::Sequences<CountedTensor> packed(const Numbers& lengths, const Numbers& res
     for (const std::int64_t row : together) {
       const std::int64_t length = lengths[static_cast<std::size_t>(row)];
       p.lengths.push_back(length);
-      p.starts.push_back(p.starts.back() + spec::rows_of_sequence(length, shard.ranks));
+      p.starts.push_back(p.starts.back() + spec::rows_of_each(length, shard.ranks));
       p.counts.push_back(p.counts.back() +
                          read_of(length, responses[static_cast<std::size_t>(row)], shard));
       if (shard.ranks > 1) p.last_counts.push_back(p.last_counts.back() + 1);

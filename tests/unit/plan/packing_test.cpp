@@ -150,7 +150,7 @@ TEST(Packing, TheExtremesOfAPlanBoundTheRowsOfEveryRank) {
         const auto at = static_cast<std::size_t>(i);
         ASSERT_GE(layout.lengths[at], 1);
         ASSERT_LE(layout.lengths[at], longest);
-        const std::int64_t own = spec::rows_of_sequence(layout.lengths[at], ranks);
+        const std::int64_t own = spec::rows_of_each(layout.lengths[at], ranks);
         ASSERT_EQ(layout.starts[at + 1] - layout.starts[at], own);
         all += own;
       }
@@ -162,9 +162,8 @@ TEST(Packing, TheExtremesOfAPlanBoundTheRowsOfEveryRank) {
       Numbers tokens;
       for (std::int64_t i = 0; i < rows; ++i) tokens.push_back(std::min(odd, longest) * of_row);
       for (const Numbers& together : pack_rows(tokens, limits, of_row))
-        EXPECT_LE(
-            std::ssize(together) * of_row * spec::rows_of_sequence(std::min(odd, longest), ranks),
-            most)
+        EXPECT_LE(std::ssize(together) * of_row * spec::rows_of_each(std::min(odd, longest), ranks),
+                  most)
             << odd << " tokens each, " << ranks << " ranks, budget " << budget;
     }
   }

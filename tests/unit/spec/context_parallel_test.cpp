@@ -46,7 +46,7 @@ TEST(ContextParallel, EveryTokenIsOnOneRank) {
       ASSERT_TRUE(std::all_of(seen.begin(), seen.end(), [](int n) { return n == 1; }))
           << length << " tokens of " << ranks;
       EXPECT_LE(most - least, 1);
-      EXPECT_EQ(most, rows_of_sequence(length, ranks));
+      EXPECT_EQ(most, rows_of_each(length, ranks));
       EXPECT_EQ(count_of(own_tokens(length, {ranks, 0})), most) << "the first rank has most";
     }
   }
@@ -88,7 +88,7 @@ TEST(ContextParallel, PlacesAreThoseOfOwnTokens) {
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
       std::int64_t first = 0;
       for (const std::int64_t length : lengths) {
-        std::int64_t left = rows_of_sequence(length, ranks);
+        std::int64_t left = rows_of_each(length, ranks);
         for (const TokenRange& range : own_tokens(length, {ranks, rank}))
           for (std::int64_t t = range.first; t < range.end(); ++t, --left, ++row)
             EXPECT_EQ(places.tokens[static_cast<std::size_t>(row)], first + t);
