@@ -92,11 +92,11 @@ P
   record "$1" "$ok" 0 "$note"
 }
 
-as_of() {  # log name and folder of two ranks, folder that it is as, relative tolerance, their configuration and keys
+as_of() {  # log name and folder of two ranks, folder that it is as, relative tolerance, their configuration and keys. $packed: as of compare
   local name=$1 like=$2 near=$3
   shift 3
   expect "$name" 0 pair "$name" "$neap" train "$@" trainer.default_local_dir=../../output/"$name"
-  compare "${name}_parity" "$like" "output/$name" "$near"
+  compare "${name}_parity" "$like" "output/$name" "$near" "${packed:-}"
 }
 
 expect collectives 0 pair collectives "$package/bin/parallel_collectives" cuda
@@ -176,16 +176,11 @@ compare packed_parity output/packed_1 output/packed_2 1e-3 packed
 # Sequences that both divide: one rank's losses, planned at least as measured.
 sequences=(data.use_dynamic_bsz=true parallel.context_parallel_size=2)
 for stage in 0 2 3; do
-  expect sft_context$stage 0 pair sft_context$stage "$neap" train "${sft[@]}" "${exact[@]}" "${sequences[@]}" parallel.zero_stage=$stage \
-    trainer.default_local_dir=../../output/sft_context$stage
-  compare sft_context${stage}_parity output/packed_1 output/sft_context$stage 1e-3 packed
+  packed=packed as_of sft_context$stage output/packed_1 1e-3 "${sft[@]}" "${exact[@]}" "${sequences[@]}" parallel.zero_stage=$stage
 done
-for run in bf16 context_bf16; do
-  start=alone keys=(data.use_dynamic_bsz=true)
-  [ $run = bf16 ] || start=pair keys=("${sequences[@]}")
-  expect packed_$run 0 $start packed_$run "$neap" train "${sft[@]}" "${common[@]}" "${keys[@]}" trainer.default_local_dir=../../output/packed_$run
-done
-compare packed_context_bf16_parity output/packed_bf16 output/packed_context_bf16 5e-2 packed
+expect packed_bf16 0 alone packed_bf16 "$neap" train "${sft[@]}" "${common[@]}" data.use_dynamic_bsz=true \
+  trainer.default_local_dir=../../output/packed_bf16
+packed=packed as_of packed_context_bf16 output/packed_bf16 5e-2 "${sft[@]}" "${common[@]}" "${sequences[@]}"
 expect sft_context_resumes 0 alone sft_context_resumes "$neap" train $reviews/sft.toml "${exact[@]}" data.use_dynamic_bsz=true \
   trainer.total_training_steps=22 trainer.resume_mode=../../output/sft_context0/latest \
   trainer.default_local_dir=../../output/sft_context_resumes
