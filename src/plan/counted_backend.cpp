@@ -261,10 +261,10 @@ class CountedBackend {
             }});
     weights_.sink = &*gradients_;
   }
-  // On the host at once, and where ranks divide the model or sequences; on a GPU on the lane of all collectives.
+  // On the host at once; on a GPU on the lane of all collectives.
   std::int64_t begin_sums(double gradients) {
     Sums& sums = sums_.emplace_back();
-    if (!ops_.profile().cuda || ops_.profile().tensor_ranks * ops_.profile().context_ranks > 1) {
+    if (!ops_.profile().cuda || !step::sums_overlap_backward(ops_)) {
       gather_at_once(ops_, role_.ranks, gradients);
     } else {
       sums.sent = gathered_bytes(role_.ranks, gradients);

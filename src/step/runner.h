@@ -100,8 +100,8 @@ void add_gradients(B& b, const std::vector<MicroBatch>& cuts, std::int64_t toget
   // Gradients that a rank keeps a slice of leave the table with each group.
   const bool leaves = sink != nullptr && sink->takes_groups();
   if (groups > 1 && trains_tied_table(b.weights()) && !leaves) tied.emplace();
-  // What several of the ranks that divide the model have is added up behind backward, before anything leaves.
-  const bool early = b.weights().architecture.tensor.ranks == 1;
+  // Else what several of the ranks that divide the model have is added up behind backward, before anything leaves.
+  const bool early = sums_overlap_backward(b.ops());
   const auto run = [&](Group group) {
     if (sink != nullptr && early)
       sink->begin_group(!group.empty() && &group.back() == &cuts.back());

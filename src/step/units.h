@@ -110,6 +110,13 @@ class GradientSink {
   virtual void take(UnitKey unit) = 0;
 };
 
+/// Whether gradients are added up while backward goes on. Not where it has collectives of its own, among ranks that
+/// divide the model or sequences: communicators of a GPU take turns.
+template <class Ops>
+[[nodiscard]] bool sums_overlap_backward(const Ops& ops) {
+  return ops.ranks(spec::Axis::kTensor) == 1 && ops.ranks(spec::Axis::kContext) == 1;
+}
+
 template <class T>
 void expect_passes(const Weights<T>& w, Sweep sweep, std::int64_t passes) {
   if (w.source != nullptr) w.source->expect(sweep, passes);

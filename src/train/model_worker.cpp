@@ -209,8 +209,7 @@ void ModelWorker::take_gradients(const std::vector<at::Tensor>& gradients) {
     units.push_back({trained_layout()[i], gradients[i]});
   slice_ops_.emplace(runtime_.device(), bridge::AttentionChoice{},
                      model::Peers{&groups_.tensor(), &groups_.context()});
-  // Communicators of a GPU take turns.
-  const bool behind = groups_.tensor().alone() && groups_.context().alone();
+  const bool behind = step::sums_overlap_backward(*slice_ops_);
   parallel::Communicator& ranks = groups_.copies();
   gradients_.emplace(*slice_ops_, std::move(units), pieces_, spec_.ties_table(),
                      spec_.shape.num_hidden_layers, shard(),

@@ -165,6 +165,19 @@ TEST_F(Simulations, RanksThatDivideSequencesDivideTheWork) {
   EXPECT_LT(four.plans.stages[0].plan.peak, two.plans.stages[0].plan.peak);
 }
 
+TEST_F(Simulations, BackwardHidesSumsOfGradientsUnlessItHasCollectives) {
+  const auto visible = [&](const std::string& divided) {
+    const Simulation s =
+        run(8, {"data.use_dynamic_bsz=true", "data.max_response_length=4095",
+                "data.max_token_len_per_gpu=4096", "trainer.n_gpus_per_node=2", divided});
+    return s.shares.axes[kData];
+  };
+  // float32 gradients of 8 blocks of 4 + 12 matrices of 1024 x 1024 and two tables of 512 x 1024, once each way.
+  const double sums = 4.0 * (8 * 16 + 1) * 1024 * 1024 / default_network(true).within.bytes;
+  EXPECT_LT(visible("parallel.context_parallel_size=1"), 0.7 * sums);
+  EXPECT_GE(visible("parallel.context_parallel_size=2"), sums);
+}
+
 TEST_F(Simulations, OneRankTakesWhatItsPlanSays) {
   const Simulation s = run(8, {});
   EXPECT_DOUBLE_EQ(s.seconds, s.plans.stages.front().plan.seconds());
