@@ -88,6 +88,10 @@ class Communicator {
   /// What the lane did since it was asked last. Visible on a GPU: behind everything that it was given before join().
   [[nodiscard]] bridge::PeerUse take_lane_use() { return std::exchange(lane_use_, {}); }
 
+  /// From now on the lane's tensors go through the GPUs' copy engines, where each rank reaches the others' memory
+  /// (parallel/copy_lane.h). Every rank calls it. False: they do not, and on GPUs the first rank has logged why.
+  virtual bool open_copy_lane() { return false; }
+
   // Numbers of the host.
   /// How many more the rank with most of something has than this one, which has `own`.
   [[nodiscard]] std::int64_t more_elsewhere(std::int64_t own);

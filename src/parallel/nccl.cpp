@@ -8,15 +8,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <deque>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <thread>
 
 #include "base/format.h"
 #include "base/status.h"
+#include "parallel/copy_lane.h"
 #include "parallel/nccl_api.h"
 #include "parallel/nccl_watch.h"
+#include "parallel/peers_lane.h"
 #include "parallel/rendezvous.h"
 
 namespace neap::parallel {
@@ -53,13 +55,6 @@ std::size_t count(const at::Tensor& t) {
 }
 
 class Nccl final : public Communicator {
-  struct Begun {
-    c10::Event started;
-    std::optional<c10::Event> ended;
-    std::optional<c10::Event> computed;  // by what waits for it
-    Bytes bytes;
-  };
-
  public:
   Nccl(const Environment& environment, const ConnectOptions& options)
       : Communicator(environment.rank, environment.size),
@@ -67,6 +62,7 @@ class Nccl final : public Communicator {
         device_(options.device),
         timeout_seconds_(options.timeout_seconds),
         rendezvous_(meet(environment, options.timeout_seconds)),
+        lane_(options.device),
         exceptions_(std::uncaught_exceptions()) {
     const c10::DeviceGuard guard(device_);
     NcclId id{};
@@ -86,6 +82,7 @@ class Nccl final : public Communicator {
         device_(all.device_),
         timeout_seconds_(all.timeout_seconds_),
         rendezvous_(all.rendezvous_),
+        lane_(all.device_),
         exceptions_(std::uncaught_exceptions()),
         comm_(comm) {
     watch();
@@ -93,9 +90,10 @@ class Nccl final : public Communicator {
 
   ~Nccl() override {
     const c10::DeviceGuard guard(device_);
-    begun_.clear();
+    lane_.clear();
     const bool gave_up = watch_ && watch_->gave_up();
     watch_.reset();
+    copies_.reset();
     if (comm_ == nullptr || gave_up) return;
     // Destroying waits for what is under way, which after a failure may never end.
     if (std::uncaught_exceptions() == exceptions_) {
@@ -111,13 +109,23 @@ class Nccl final : public Communicator {
     rendezvous_->report_failure(exit_code);
     const bool gave_up = watch_ && watch_->gave_up();
     watch_.reset();
-    if (comm_ != nullptr && !gave_up) api_.comm_abort(comm_);
+    if (comm_ != nullptr && !gave_up) give_up();
     comm_ = nullptr;
+  }
+
+  bool open_copy_lane() override {
+    if (size() > 1) copies_ = CopyLane::open(*this, device_);
+    return copies_ != nullptr;
   }
 
  private:
   void watch() {
-    watch_.emplace(*rendezvous_, rank(), timeout_seconds_, [this] { api_.comm_abort(comm_); });
+    watch_.emplace(*rendezvous_, rank(), timeout_seconds_, [this] { give_up(); });
+  }
+  // Ends what waits for other ranks, from any thread.
+  void give_up() {
+    api_.comm_abort(comm_);
+    if (copies_) copies_->end_waits();
   }
 
   // NCCL makes the group without another rendezvous; ranks of one key have the order of their numbers.
@@ -161,62 +169,58 @@ class Nccl final : public Communicator {
     if (watch_->gave_up()) throw Error(watch_->reason());
   }
 
-  // libtorch's current one, which the tensors are made on.
-  [[nodiscard]] c10::Stream current() const {
-    return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
-  }
   [[nodiscard]] CudaStream handle_of(const c10::Stream& stream) const {
     const c10::impl::VirtualGuardImpl implementation(device_.type());
     return static_cast<CudaStream>(implementation.getStreamNativeHandle(stream));
   }
-  [[nodiscard]] CudaStream stream() const { return handle_of(current()); }
-  [[nodiscard]] c10::Event timed_event(const c10::Stream& stream) const {
-    c10::Event event(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
-    event.record(stream);
-    return event;
-  }
+  [[nodiscard]] CudaStream stream() const { return handle_of(lane_.current()); }
 
-  // On a stream of its own, as one call of NCCL. It has a high priority: its few blocks are started before
-  // those of products that wait for a multiprocessor. What was begun is watched until join(): a failure of
-  // another rank ends it, and so does waiting too long, counted from the last call.
-  template <class Each, class Enqueue>
-  std::int64_t begin_on_lane(const char* name, const std::vector<Each>& all,
-                             const Enqueue& enqueue) {
+  // What was begun is watched until join(): a failure of another rank ends it, and so does waiting too long, counted
+  // from the last call.
+  std::int64_t begin_on_lane(const char* name, Bytes bytes,
+                             const std::function<void(const c10::Stream&)>& enqueue) {
     expect_connected();
     const c10::DeviceGuard guard(device_);
-    forget_used();
-    if (!lane_)
-      lane_ = c10::impl::VirtualGuardImpl(device_.type())
-                  .getStreamFromGlobalPool(device_, /*isHighPriority=*/true);
-    c10::Event computed(device_.type());
-    computed.record(current());
-    computed.block(*lane_);
     lane_name_ = name;
     watch_->begin(name);
-    Begun begun{timed_event(*lane_), std::nullopt, std::nullopt, Bytes()};
+    const std::int64_t number = lane_.begin(bytes, enqueue);
+    if (watch_->gave_up()) end_lane();
+    return number;
+  }
+  // As one call of NCCL.
+  template <class Each, class Enqueue>
+  void as_one(const char* name, const std::vector<Each>& all, const Enqueue& enqueue) {
     int result = api_.group_start();
     if (result == kNcclSuccess) {
-      for (const Each& each : all) {
-        if (result == kNcclSuccess) result = enqueue(each, handle_of(*lane_), begun.bytes);
-      }
+      for (const Each& each : all)
+        if (result == kNcclSuccess) result = enqueue(each);
       const int ended = api_.group_end();
       if (result == kNcclSuccess) result = ended;
     }
-    begun.ended.emplace(timed_event(*lane_));
-    begun_.push_back(std::move(begun));
-    if (watch_->gave_up()) end_lane();
-    check(result, name);
-    return first_begun_ + std::ssize(begun_) - 1;
+    if (!watch_->gave_up()) check(result, name);
   }
 
   std::int64_t do_begin_sums(const std::vector<PartialSum>& sums) override {
-    if (std::any_of(sums.begin(), sums.end(), [](auto& sum) { return sum.tensor.is_cpu(); }))
-      return sum_at_once(sums);
-    return begin_on_lane("the sum of gradients", sums,
-                         [&](const PartialSum& sum, CudaStream stream, Bytes& bytes) {
-                           bytes += Bytes(sum.tensor.nbytes());
-                           return enqueue(sum, stream);
-                         });
+    Bytes bytes;
+    for (const PartialSum& sum : sums) {
+      if (sum.tensor.is_cpu()) return sum_at_once(sums);
+      bytes += Bytes(sum.tensor.nbytes());
+    }
+    constexpr const char* kName = "the sum of gradients";
+    return begin_on_lane(kName, bytes, [&](const c10::Stream& lane) {
+      if (copies_) {
+        for (const PartialSum& sum : sums) add_by_copies(sum, lane);
+      } else {
+        as_one(kName, sums, [&](const PartialSum& sum) { return enqueue(sum, handle_of(lane)); });
+      }
+    });
+  }
+  void add_by_copies(const PartialSum& sum, const c10::Stream& lane) {
+    if (sum.counts.empty()) {
+      copies_->sum(sum.tensor.view({-1}), lane);
+    } else {
+      copies_->sum_parts(sum.tensor, sum.counts, lane);
+    }
   }
 
   int enqueue(const PartialSum& sum, CudaStream stream) {
@@ -226,62 +230,42 @@ class Nccl final : public Communicator {
   }
 
   std::int64_t do_begin_gathers(const std::vector<PartialGather>& gathers) override {
-    if (std::any_of(gathers.begin(), gathers.end(), [](auto& one) { return one.whole.is_cpu(); }))
-      return gather_at_once(gathers);
-    return begin_on_lane("the gather of weights", gathers,
-                         [&](const PartialGather& one, CudaStream stream, Bytes& bytes) {
-                           bytes += Bytes(one.whole.nbytes());
-                           return gather(one.mine, one.whole, one.counts, stream);
-                         });
+    Bytes bytes;
+    for (const PartialGather& one : gathers) {
+      if (one.whole.is_cpu()) return gather_at_once(gathers);
+      bytes += Bytes(one.whole.nbytes());
+    }
+    constexpr const char* kName = "the gather of weights";
+    return begin_on_lane(kName, bytes, [&](const c10::Stream& lane) {
+      if (copies_) {
+        for (const PartialGather& one : gathers)
+          copies_->gather(one.mine, one.whole, one.counts, lane);
+      } else {
+        as_one(kName, gathers, [&](const PartialGather& one) {
+          return gather(one.mine, one.whole, one.counts, handle_of(lane));
+        });
+      }
+    });
   }
 
   void do_wait_for(std::int64_t number) override {
-    const std::int64_t place = number - first_begun_;
-    if (place < 0 || place >= std::ssize(begun_)) return;  // it was joined
     if (watch_->gave_up()) end_lane();
     const c10::DeviceGuard guard(device_);
-    Begun& begun = begun_[static_cast<std::size_t>(place)];
-    if (!begun.computed) begun.computed.emplace(timed_event(current()));
-    begun.ended->block(current());
+    lane_.wait_for(number);
   }
 
   void do_join() override {
-    if (begun_.empty()) return;
     const c10::DeviceGuard guard(device_);
+    if (!lane_.wait_for_all()) return;
     watch_->begin(lane_name_);
-    const c10::Event computed = timed_event(current());
-    begun_.back().ended->block(current());
     wait(lane_name_);
-    if (!watch_->gave_up()) {
-      const bool waited = begun_.back().computed.has_value();
-      for (const Begun& begun : begun_) count_use(begun);
-      if (!waited)
-        add_lane_use({Bytes(), 0, std::max(0.0, seconds(computed, *begun_.back().ended))});
-    }
+    if (!watch_->gave_up()) lane_.count_all();
+    add_lane_use(lane_.take_use());
     end_lane();
-  }
-  [[nodiscard]] static double seconds(const c10::Event& from, const c10::Event& to) {
-    return from.elapsedTime(to) / 1000;
-  }
-  void count_use(const Begun& begun) {
-    const double visible =
-        begun.computed ? std::max(0.0, seconds(*begun.computed, *begun.ended)) : 0;
-    const double all = seconds(begun.started, *begun.ended);
-    add_lane_use({begun.bytes, all, std::min(visible, all)});
-  }
-  // What was waited for and has ended: passes begin thousands.
-  void forget_used() {
-    while (!begun_.empty() && begun_.front().computed && begun_.front().computed->query() &&
-           begun_.front().ended->query()) {
-      count_use(begun_.front());
-      begun_.pop_front();
-      ++first_begun_;
-    }
   }
   // Aborted: the card's work has ended without a result, and the communicator is gone.
   void end_lane() {
-    first_begun_ += std::ssize(begun_);
-    begun_.clear();
+    lane_.clear();
     watch_->end();
     if (watch_->gave_up()) throw Error(watch_->reason());
   }
@@ -289,7 +273,7 @@ class Nccl final : public Communicator {
   // Until the stream has come here. Short waits spin: a collective in a step takes microseconds.
   void wait(const char* name) {
     c10::Event event(device_.type());
-    event.record(current());
+    event.record(lane_.current());
     const auto start = Clock::now();
     auto next_look = std::chrono::milliseconds(100);
     while (!watch_->gave_up() && !event.query()) {
@@ -450,13 +434,11 @@ class Nccl final : public Communicator {
   at::Device device_;
   double timeout_seconds_;
   std::shared_ptr<Rendezvous> rendezvous_;
+  PeersLane lane_;
+  std::unique_ptr<CopyLane> copies_;  // the lane's sums and gathers; none: NCCL's
   int exceptions_;
   NcclComm comm_ = nullptr;
   std::optional<NcclWatch> watch_;
-  // Of the peers lane: its stream, and what was begun since the last join(), by ascending numbers.
-  std::optional<c10::Stream> lane_;
-  std::deque<Begun> begun_;
-  std::int64_t first_begun_ = 1;
   const char* lane_name_ = "";
 };
 

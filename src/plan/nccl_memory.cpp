@@ -35,4 +35,8 @@ Bytes nccl_bytes(const spec::Mesh& mesh, const NcclSettings& settings) {
   return sum;
 }
 
+Bytes peers_bytes(const spec::Job& job, const NcclSettings& settings) {
+  return nccl_bytes(job.mesh(), settings) + (job.uses_copy_lane() ? kCopyLaneBytes : Bytes());
+}
+
 }  // namespace neap::plan

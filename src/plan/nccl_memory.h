@@ -1,6 +1,6 @@
-// What NCCL takes of each GPU, which the arena knows nothing of.
+// What talking to other ranks takes of each GPU, which the arena knows nothing of.
 //
-// Measured with NCCL 2.28 on two H100s of one host, multicast off; the formula fits four settings within a MiB.
+// NCCL's was measured with NCCL 2.28 on two H100s of one host, multicast off; the formula fits four settings within a MiB.
 //
 // Threads   functions without state.   Failure   none.
 #pragma once
@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/bytes.h"
+#include "spec/job.h"
 #include "spec/mesh.h"
 
 namespace neap::plan {
@@ -23,5 +24,11 @@ struct NcclSettings {
 /// Of a communicator of all ranks and those of axes that are neither one rank nor all (parallel/groups.h), whose
 /// collectives go through rings. Zero of one rank.
 [[nodiscard]] Bytes nccl_bytes(const spec::Mesh& mesh, const NcclSettings& settings);
+
+/// Slots of ranks that write into each other's memory, however many (parallel/copy_lane.h).
+constexpr Bytes kCopyLaneBytes = 64_MiB;
+
+/// All of a rank: of the job's mesh and transport. Zero of one rank.
+[[nodiscard]] Bytes peers_bytes(const spec::Job& job, const NcclSettings& settings);
 
 }  // namespace neap::plan

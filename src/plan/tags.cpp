@@ -271,7 +271,7 @@ TagPlan peers_tag(const spec::Job& job, const spec::Recipe& recipe) {
   TagPlan tag;
   tag.id = {spec::TagKind::kPeers};
   tag.contents = Contents::kScratch;
-  tag.bytes = nccl_bytes(job.mesh(), NcclSettings::of_process());
+  tag.bytes = peers_bytes(job, NcclSettings::of_process());
   tag.need.assign(recipe.phases.size(), Need::kNeed);
   tag.write.assign(recipe.phases.size(), false);
   return tag;

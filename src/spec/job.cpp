@@ -416,6 +416,17 @@ Mesh Job::mesh() const {
       .set(Axis::kTensor, tensor)
       .set(Axis::kData, std::max<std::int64_t>(1, ranks() / (stages * context * tensor)));
 }
+bool Job::uses_copy_lane() const {
+  const Mesh ranks = mesh();
+  if (task == Task::kEval || parallel.transport != "auto" || ranks.size(Axis::kCopies) == 1)
+    return false;
+  const std::int64_t node = node_ranks();
+  for (std::int64_t rank = 0; node > 0 && rank < ranks.ranks(); ++rank) {
+    const std::vector<std::int64_t> copies = ranks.line(rank, Axis::kCopies);
+    if (copies.front() / node != copies.back() / node) return false;
+  }
+  return true;
+}
 std::int64_t Job::rows_per_rank() const {
   return data.train_batch_size / data_ranks();
 }

@@ -102,6 +102,7 @@ as_of() {  # log name and folder of two ranks, folder that it is as, relative to
 expect collectives 0 pair collectives "$package/bin/parallel_collectives" cuda
 expect rank_fails any pair rank_fails "$package/bin/parallel_collectives" cuda fail 1 3
 expect rank_fails_in_lane any pair rank_fails_in_lane "$package/bin/parallel_collectives" cuda fail-in-lane 1 3
+expect rank_fails_in_copies any pair rank_fails_in_copies "$package/bin/parallel_collectives" cuda fail-in-copies 1 3
 common=(device.memory=4GiB)
 exact=(device.dtype=float32 "${common[@]}")
 reviews=examples/reviews

@@ -29,6 +29,8 @@ WAYS = {"alone": (1, []), "alone-packed": (1, PACKED), "data": (0, []), "zero1":
         "pipeline": (0, ["parallel.pipeline_model_parallel_size={n}", "data.micro_batch_size_per_gpu=2"]),
         "context": (0, ["parallel.context_parallel_size={n}", "parallel.zero_stage=1", *PACKED]),
         "auto": (0, [f"parallel.{key}=auto" for key in ("zero_stage", "tensor_model_parallel_size", "pipeline_model_parallel_size")])}
+# What goes through the copy engines, by NCCL instead.
+WAYS |= {f"{way}-nccl": (0, [*WAYS[way][1], "parallel.transport=nccl"]) for way in ("data", "zero1", "zero2", "zero3")}
 MICRO = {"qwen2.5-7b": 2}  # rows of a micro-batch, where 8 at once do not fit
 SAME_LOSS = 0.02  # of bfloat16 after some steps
 

@@ -1,5 +1,5 @@
 // Every collective on every type and awkward sizes, against what each rank can work out by itself.
-// usage: [cpu|cuda] [fail RANK CODE | fail-in-lane RANK CODE | die RANK | meet]
+// usage: [cpu|cuda] [fail RANK CODE | fail-in-lane RANK CODE | fail-in-copies RANK CODE | die RANK | meet]
 // Prints one line on rank 0. Started by mpirun or under torchrun's variables.
 #include <ATen/ATen.h>
 
@@ -242,6 +242,28 @@ void run_lane_gathers(Communicator& ranks, at::Device device) {
   expect(refused, "a gather whose parts are not the whole");
 }
 
+// Tensors that go through every slot many times, sums and gathers in turns.
+void run_long_lane(Communicator& ranks, at::Device device) {
+  constexpr std::int64_t kElements = 40'000'003;
+  const at::Tensor all = rounded(5, kElements, at::kFloat, device);
+  at::Tensor sum = rounded(0, kElements, at::kFloat, device);
+  for (int r = 1; r < ranks.size(); ++r) sum += rounded(r, kElements, at::kFloat, device);
+  const std::vector<std::int64_t> counts = cuts_of(kElements, ranks.size()).front();
+  const std::int64_t first =
+      std::accumulate(counts.begin(), counts.begin() + ranks.rank(), std::int64_t{0});
+  const std::int64_t count = counts[static_cast<std::size_t>(ranks.rank())];
+  for (int round = 0; round < 3; ++round) {
+    const at::Tensor whole = rounded(ranks.rank(), kElements, at::kFloat, device);
+    const at::Tensor parts = whole.clone(), gathered = at::zeros_like(whole);
+    ranks.begin_sums({{whole, {}}, {parts, counts}});
+    (void)ranks.begin_gathers({{all.narrow(0, first, count), gathered, counts}});
+    ranks.join();
+    expect(whole.equal(sum), "a long sum has the bits of ranks in their order");
+    expect(parts.narrow(0, first, count).equal(sum.narrow(0, first, count)), "long parts of a sum");
+    expect(gathered.equal(all), "a long gather");
+  }
+}
+
 // Begins sums until this rank is to fail: the others wait in their lane.
 void fail_in_lane(Communicator& ranks, bool chosen, at::Device device) {
   for (int i = 0; i < 4; ++i) {
@@ -366,7 +388,8 @@ int run(int argc, char** argv) {
   try {
     if (word(2) == "fail" && chosen) throw std::runtime_error("rank made to fail");
     if (word(2) == "die" && chosen) std::raise(SIGKILL);
-    if (word(2) == "fail-in-lane") fail_in_lane(*ranks, chosen, options.device);
+    if (word(2) == "fail-in-copies") expect(ranks->open_copy_lane(), "copies between GPUs");
+    if (word(2).starts_with("fail-in-")) fail_in_lane(*ranks, chosen, options.device);
     for (const std::int64_t n :
          {std::int64_t{1}, std::int64_t{7}, std::int64_t{1000}, std::int64_t{1'500'001}}) {
       for (const at::ScalarType type :
@@ -380,6 +403,11 @@ int run(int argc, char** argv) {
           run_transfers(*ranks, type, 300'001, at::kCPU);
     run_lane(*ranks, options.device);
     run_lane_gathers(*ranks, options.device);
+    if (ranks->open_copy_lane()) {
+      run_lane(*ranks, options.device);
+      run_lane_gathers(*ranks, options.device);
+      run_long_lane(*ranks, options.device);
+    }
     run_rounding(*ranks, options.device);
     run_groups(*ranks, options.device);
     run_host_numbers(*ranks);

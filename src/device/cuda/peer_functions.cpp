@@ -1,0 +1,36 @@
+#include "device/cuda/peer_functions.h"
+
+#include <dlfcn.h>
+
+#include "base/format.h"
+
+namespace neap::device::cuda {
+namespace {
+
+Result<PeerFunctions> look_up(const Driver& driver) {
+  // It is loaded: this finds it again, and it stays.
+  void* library = ::dlopen(driver.path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr)
+    return Status(ErrorCode::kUnsupported, format("no NVIDIA driver ({})", ::dlerror()));
+  PeerFunctions out;
+  const char* missing = nullptr;
+#define NEAP_LOOK_UP(name, symbol, parameters)                               \
+  out.name = reinterpret_cast<decltype(out.name)>(::dlsym(library, symbol)); \
+  if (out.name == nullptr && missing == nullptr) missing = symbol;
+  NEAP_CUDA_PEER_FUNCTIONS(NEAP_LOOK_UP)
+#undef NEAP_LOOK_UP
+  if (missing != nullptr)
+    return Status(ErrorCode::kUnsupported,
+                  format("{} has no {}: the driver is older than CUDA 11.7", driver.path, missing));
+  return out;
+}
+
+}  // namespace
+
+Result<const PeerFunctions*> load_peer_functions(const Driver& driver) {
+  static const Result<PeerFunctions> functions = look_up(driver);
+  if (!functions.ok()) return functions.status();
+  return &*functions;
+}
+
+}  // namespace neap::device::cuda

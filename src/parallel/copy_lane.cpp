@@ -1,0 +1,385 @@
+#include "parallel/copy_lane.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "base/format.h"
+#include "base/log.h"
+#include "device/cuda/context.h"
+#include "device/cuda/peer_functions.h"
+#include "parallel/communicator.h"
+#include "parallel/exchange.h"
+#include "parallel/shared_counters.h"
+#include "plan/nccl_memory.h"
+
+namespace neap::parallel {
+namespace {
+
+namespace cuda = device::cuda;
+using CopyClock = std::chrono::steady_clock;
+
+constexpr std::int64_t kSlots = 4;  // of a pair: a piece of a sum and one of a gather, twice
+constexpr std::int64_t kSlotMultiple = 4096;
+constexpr auto kLongestEnd = std::chrono::seconds(5);
+constexpr std::uint32_t kEndOfWaits = 1U << 30;  // above every number that is waited for
+
+// What a rank tells the others, in bytes: they run the same program.
+struct CopyPeer {
+  cuda::MemoryHandle handle;
+  char counters[64] = {};  // the first rank's: their name
+  char problem[192] = {};  // why this rank cannot
+};
+static_assert(std::is_trivially_copyable_v<CopyPeer>);
+
+void set_text(char* to, std::size_t size, const std::string& text) {
+  const std::size_t n = std::min(text.size(), size - 1);
+  std::memcpy(to, text.data(), n);
+  to[n] = '\0';
+}
+
+class CudaCopyLane final : public CopyLane {
+ public:
+  CudaCopyLane(int rank, int ranks, c10::Device device)
+      : rank_(rank),
+        ranks_(ranks),
+        device_(device),
+        order_(rank, ranks),
+        imported_(static_cast<std::size_t>(ranks)),
+        exceptions_(std::uncaught_exceptions()) {
+    const auto lanes = static_cast<std::int64_t>(ranks - 1) * kSlots;
+    slot_bytes_ = static_cast<std::int64_t>(plan::kCopyLaneBytes.count()) / lanes / kSlotMultiple *
+                  kSlotMultiple;
+  }
+
+  // This rank's memory, for `out`.
+  Status make_memory(CopyPeer& out) {
+    NEAP_TRY_ASSIGN(card_.driver, cuda::load_driver());
+    NEAP_TRY_ASSIGN(functions_, cuda::load_peer_functions(*card_.driver));
+    NEAP_TRY(status(card_.driver->device_get(&card_.device, device_.index()), "finding the GPU"));
+    // It stays retained: libtorch uses it.
+    NEAP_TRY(status(card_.driver->context_retain(&card_.context, card_.device),
+                    "opening the GPU's context"));
+    card_.process = current_process();
+    const cuda::ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    NEAP_TRY(status(functions_->allocate(&slots_, plan::kCopyLaneBytes.count()),
+                    "allocating memory for the other ranks' messages"));
+    NEAP_TRY(
+        status(functions_->get_handle(&out.handle, slots_), "sharing memory with other ranks"));
+    if (rank_ == 0) {
+      NEAP_TRY_ASSIGN(SharedCounters made, SharedCounters::make(counters_needed()));
+      counters_.emplace(std::move(made));
+      set_text(out.counters, sizeof out.counters, counters_->name());
+    }
+    return {};
+  }
+
+  // The other ranks'.
+  Status reach(const std::vector<CopyPeer>& peers) {
+    if (!counters_) {
+      NEAP_TRY_ASSIGN(SharedCounters opened,
+                      SharedCounters::open(peers.front().counters, counters_needed()));
+      counters_.emplace(std::move(opened));
+    }
+    const cuda::ContextScope scope(card_);
+    NEAP_TRY(scope.status());
+    NEAP_TRY(status(card_.driver->host_register(counters_->data(), counters_->size_bytes(),
+                                                cuda::kHostRegisterPortable),
+                    "registering shared host memory"));
+    registered_ = true;
+    NEAP_TRY(status(functions_->host_pointer(&counters_on_device_, counters_->data(), 0),
+                    "mapping shared host memory"));
+    for (std::size_t r = 0; r < peers.size(); ++r) {
+      if (static_cast<int>(r) == rank_) continue;
+      NEAP_TRY(status(
+          functions_->open_handle(&imported_[r], peers[r].handle, cuda::kPeerAccessWhenOpened),
+          format("mapping the memory of rank {}", r)));
+    }
+    return {};
+  }
+  // When all ranks have them.
+  void keep() {
+    counters_->remove_name();
+    connected_ = true;
+    const c10::impl::VirtualGuardImpl implementation(device_.type());
+    out_.emplace(implementation.getStreamFromGlobalPool(device_, /*isHighPriority=*/true));
+  }
+
+  ~CudaCopyLane() override {
+    if (card_.context == nullptr) return;
+    if (std::uncaught_exceptions() != exceptions_) end_waits();
+    const cuda::ContextScope scope(card_);
+    if (!scope.status().ok()) return;
+    if (connected_) {
+      (void)card_.driver->stream_synchronize(handle_of(*out_));
+      if (in_) (void)card_.driver->stream_synchronize(handle_of(*in_));
+    }
+    for (const cuda::DevicePtr at : imported_)
+      if (at != 0) (void)functions_->close_handle(at);
+    // Memory that another rank has mapped must not be freed.
+    if (connected_ && !ended_) wait_until_all_closed();
+    if (registered_) (void)card_.driver->host_unregister(counters_->data());
+    if (slots_ != 0) (void)functions_->free(slots_);
+  }
+
+  void sum(const at::Tensor& t, const c10::Stream& stream) override {
+    run(order_.sum(even_parts(t.numel(), ranks_), most(t)), t, 0, t, stream);
+  }
+  void sum_parts(const at::Tensor& t, const Counts& counts, const c10::Stream& stream) override {
+    run(order_.sum_parts(counts, most(t)), t, 0, t, stream);
+  }
+  void gather(const at::Tensor& mine, const at::Tensor& whole, const Counts& counts,
+              const c10::Stream& stream) override {
+    const auto me = static_cast<std::size_t>(rank_);
+    std::int64_t first = 0;
+    for (std::size_t r = 0; r < me; ++r) first += counts[r];
+    if (const cuda::DevicePtr to = address(whole, first);
+        counts[me] > 0 && to != address(mine, 0)) {
+      const cuda::ContextScope scope(card_);
+      throw_if_error(scope.status());
+      check(card_.driver->copy_on_device_async(to, address(mine, 0), mine.nbytes(),
+                                               handle_of(stream)),
+            "copying this rank's part");
+    }
+    run(order_.gather(counts, most(whole)), mine, first, whole, stream);
+  }
+
+  void end_waits() noexcept override {
+    if (!connected_ || ended_.exchange(true)) return;
+    const auto end = CopyClock::now() + kLongestEnd;
+    std::vector<std::uint32_t> past;
+    for (int r = 0; r < ranks_; ++r) {
+      past.push_back(sent(r, rank_).value + kEndOfWaits);
+      past.push_back(taken(rank_, r).value + kEndOfWaits);
+    }
+    // Again and again: another rank's GPU may still write its numbers.
+    do {
+      for (int r = 0; r < ranks_; ++r) {
+        sent(r, rank_).value = past[2 * static_cast<std::size_t>(r)];
+        taken(rank_, r).value = past[2 * static_cast<std::size_t>(r) + 1];
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    } while (!idle() && CopyClock::now() < end);
+  }
+
+ private:
+  // Of a sender and a receiver: messages that are there, and messages that the receiver is done with. Then of each rank
+  // whether it is gone.
+  [[nodiscard]] std::size_t pairs() const {
+    return static_cast<std::size_t>(ranks_) * static_cast<std::size_t>(ranks_);
+  }
+  [[nodiscard]] std::size_t counters_needed() const {
+    return 2 * pairs() + static_cast<std::size_t>(ranks_);
+  }
+  [[nodiscard]] std::size_t pair(int from, int to) const {
+    return static_cast<std::size_t>(from) * static_cast<std::size_t>(ranks_) +
+           static_cast<std::size_t>(to);
+  }
+  [[nodiscard]] SharedCounters::Counter& sent(int from, int to) const {
+    return counters_->at(pair(from, to));
+  }
+  [[nodiscard]] SharedCounters::Counter& taken(int from, int to) const {
+    return counters_->at(pairs() + pair(from, to));
+  }
+  [[nodiscard]] cuda::DevicePtr on_device(const SharedCounters::Counter& counter) const {
+    return counters_on_device_ +
+           static_cast<cuda::DevicePtr>(reinterpret_cast<const char*>(&counter) -
+                                        static_cast<const char*>(counters_->data()));
+  }
+
+  // A message's slot in the receiver's memory.
+  [[nodiscard]] cuda::DevicePtr slot(cuda::DevicePtr memory, int from, int to,
+                                     std::int64_t message) const {
+    const std::int64_t sender = from < to ? from : from - 1;
+    return memory +
+           static_cast<cuda::DevicePtr>((sender * kSlots + message % kSlots) * slot_bytes_);
+  }
+  [[nodiscard]] std::int64_t most(const at::Tensor& t) const {
+    return slot_bytes_ / static_cast<std::int64_t>(t.element_size());
+  }
+  [[nodiscard]] static cuda::DevicePtr address(const at::Tensor& t, std::int64_t element) {
+    return reinterpret_cast<cuda::DevicePtr>(t.const_data_ptr()) +
+           static_cast<cuda::DevicePtr>(element) * t.itemsize();
+  }
+  [[nodiscard]] cuda::Stream handle_of(const c10::Stream& stream) const {
+    return c10::impl::VirtualGuardImpl(device_.type()).getStreamNativeHandle(stream);
+  }
+  [[nodiscard]] Status status(cuda::Result32 code, const std::string& what) const {
+    return cuda::to_status(*card_.driver, code, what);
+  }
+  void check(cuda::Result32 code, const char* what) const {
+    if (code != 0) throw_if_error(status(code, what));
+  }
+
+  // Pushes read `from`, whose first element is the whole's `from_first`.
+  void run(const std::vector<ExchangeStep>& steps, const at::Tensor& from, std::int64_t from_first,
+           const at::Tensor& whole, const c10::Stream& in) {
+    const cuda::ContextScope scope(card_);
+    throw_if_error(scope.status());
+    in_ = in;
+    const c10::StreamGuard guard(in);
+    order(in, *out_);
+    for (const ExchangeStep& step : steps) {
+      switch (step.kind) {
+        case ExchangeStep::Kind::kPush:
+          if (step.summed) order(in, *out_);
+          push(step, address(from, step.first - from_first), from.itemsize());
+          break;
+        case ExchangeStep::Kind::kAdd:
+          add(step, whole);
+          break;
+        case ExchangeStep::Kind::kStore:
+          store(step, whole);
+          break;
+      }
+    }
+    order(*out_, in);
+  }
+  // `after` goes on when `before` has come here.
+  void order(const c10::Stream& before, const c10::Stream& after) {
+    c10::Event event(device_.type());
+    event.record(before);
+    event.block(after);
+  }
+
+  void push(const ExchangeStep& step, cuda::DevicePtr from, std::size_t width) {
+    const cuda::Stream out = handle_of(*out_);
+    if (step.message >= kSlots) wait(out, taken(rank_, step.peer), step.message - kSlots);
+    check(card_.driver->copy_on_device_async(
+              slot(imported_[static_cast<std::size_t>(step.peer)], rank_, step.peer, step.message),
+              from, static_cast<std::size_t>(step.count) * width, out),
+          "copying to another rank");
+    say(out, sent(rank_, step.peer), step.message);
+  }
+  void add(const ExchangeStep& step, const at::Tensor& whole) {
+    const at::Tensor message = arrived(step.peer, step.message, step.count, whole);
+    const at::Tensor into = step.into < 0
+                                ? whole.narrow(0, step.first, step.count)
+                                : arrived(step.into, step.into_message, step.count, whole);
+    into.add_(message);
+    say(handle_of(*in_), taken(step.peer, rank_), step.message);
+  }
+  void store(const ExchangeStep& step, const at::Tensor& whole) {
+    const cuda::Stream in = handle_of(*in_);
+    wait(in, sent(step.peer, rank_), step.message);
+    check(card_.driver->copy_on_device_async(
+              address(whole, step.first), slot(slots_, step.peer, rank_, step.message),
+              static_cast<std::size_t>(step.count) * whole.itemsize(), in),
+          "copying what another rank has sent");
+    say(in, taken(step.peer, rank_), step.message);
+  }
+  // A message (count,), when it is there.
+  at::Tensor arrived(int peer, std::int64_t message, std::int64_t count, const at::Tensor& like) {
+    wait(handle_of(*in_), sent(peer, rank_), message);
+    return at::from_blob(reinterpret_cast<void*>(slot(slots_, peer, rank_, message)), {count},
+                         like.options());
+  }
+
+  // Counters have how many messages there were.
+  void wait(cuda::Stream stream, const SharedCounters::Counter& counter, std::int64_t message) {
+    check(functions_->wait_value(stream, on_device(counter),
+                                 static_cast<std::uint32_t>(message + 1), cuda::kWaitUntilAtLeast),
+          "waiting for another rank");
+  }
+  void say(cuda::Stream stream, const SharedCounters::Counter& counter, std::int64_t message) {
+    check(functions_->write_value(stream, on_device(counter),
+                                  static_cast<std::uint32_t>(message + 1), cuda::kWriteAfterAll),
+          "telling another rank");
+  }
+
+  [[nodiscard]] bool idle() const noexcept {
+    try {
+      return out_->query() && (!in_ || in_->query());
+    } catch (const std::exception&) {
+      return true;  // a lost device: nothing runs
+    }
+  }
+  void wait_until_all_closed() const {
+    const std::size_t first = 2 * pairs();
+    counters_->at(first + static_cast<std::size_t>(rank_)).value = 1;
+    const auto end = CopyClock::now() + kLongestEnd;
+    const auto all = [&] {
+      for (std::size_t r = 0; r < static_cast<std::size_t>(ranks_); ++r)
+        if (counters_->at(first + r).value == 0) return false;
+      return true;
+    };
+    while (!all() && CopyClock::now() < end)
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+
+  int rank_, ranks_;
+  c10::Device device_;
+  ExchangeOrder order_;
+  std::int64_t slot_bytes_ = 0;
+  cuda::Card card_;
+  const cuda::PeerFunctions* functions_ = nullptr;
+  cuda::DevicePtr slots_ = 0;              // of this rank: kSlots for each other one
+  std::vector<cuda::DevicePtr> imported_;  // of each other rank; its own is 0
+  std::optional<SharedCounters> counters_;
+  cuda::DevicePtr counters_on_device_ = 0;
+  bool registered_ = false, connected_ = false;
+  std::atomic<bool> ended_ = false;
+  std::optional<c10::Stream> out_, in_;  // pushes; the lane's own
+  int exceptions_;
+};
+
+// What each rank tells the others.
+std::vector<CopyPeer> exchange_cards(Communicator& group, const CopyPeer& mine) {
+  const auto size = static_cast<std::int64_t>(sizeof(CopyPeer));
+  const at::Tensor own = at::empty({size}, at::kByte);
+  std::memcpy(own.mutable_data_ptr(), &mine, sizeof mine);
+  const at::Tensor all = at::empty({size * group.size()}, at::kByte);
+  group.all_gather(all, own);
+  std::vector<CopyPeer> out(static_cast<std::size_t>(group.size()));
+  std::memcpy(out.data(), all.const_data_ptr(), out.size() * sizeof(CopyPeer));
+  return out;
+}
+
+// The first rank's reason of those that have one.
+std::string problem_of(const std::vector<CopyPeer>& cards) {
+  for (std::size_t r = 0; r < cards.size(); ++r)
+    if (cards[r].problem[0] != '\0') return format("rank {}: {}", r, cards[r].problem);
+  return "";
+}
+
+}  // namespace
+
+std::unique_ptr<CopyLane> CopyLane::open(Communicator& group, c10::Device device) {
+  const c10::DeviceGuard guard(device);
+  auto lane = std::make_unique<CudaCopyLane>(group.rank(), group.size(), device);
+  CopyPeer mine;
+  const auto note = [&](const Status& status) {
+    if (!status.ok()) set_text(mine.problem, sizeof mine.problem, status.message());
+  };
+  note(lane->make_memory(mine));
+  const std::vector<CopyPeer> cards = exchange_cards(group, mine);
+  std::string problem = problem_of(cards);
+  if (problem.empty()) {
+    note(lane->reach(cards));
+    problem = problem_of(exchange_cards(group, mine));
+  }
+  if (!problem.empty()) {
+    if (group.first())
+      log::warn(format(
+          "GPUs do not write into each other's memory ({}): gradients and weights go through NCCL. "
+          "parallel.transport = \"nccl\" plans it so",
+          problem));
+    return nullptr;
+  }
+  lane->keep();
+  return lane;
+}
+
+}  // namespace neap::parallel
