@@ -124,8 +124,9 @@ class Nccl final : public Communicator {
   }
   // Ends what waits for other ranks, from any thread.
   void give_up() {
-    api_.comm_abort(comm_);
+    // First what streams wait for: NCCL frees memory, and so waits for the whole card.
     if (copies_) copies_->end_waits();
+    api_.comm_abort(comm_);
   }
 
   // NCCL makes the group without another rendezvous; ranks of one key have the order of their numbers.

@@ -238,8 +238,7 @@ struct ParallelConfig {
   std::int64_t pipeline_model_parallel_size = 1;  ///< stages of every model (spec/pipeline.h)
   /// Blocks of each stage; empty: as spec/pipeline.h divides them.
   std::vector<double> pipeline_model_parallel_layout;
-  std::string transport =
-      "auto";  ///< auto: copy engines between copies of a part on one machine; or nccl
+  std::string transport = "auto";  ///< or copy_engine, or nccl: of what goes on behind computation
   AutomaticDegrees automatic{};
   // For plans: bytes a second of a rank, within a machine and to others; zero: the device's (plan/network.h).
   Bytes intra_node_bandwidth{0}, inter_node_bandwidth{0};
@@ -351,8 +350,7 @@ struct Job {
     return trainer.n_gpus_per_node > 0 ? trainer.n_gpus_per_node : launched_node_ranks;
   }
   [[nodiscard]] Mesh mesh() const;
-  /// GPUs that have the same part of the model write into each other's memory (parallel/copy_lane.h): all of them are
-  /// on one machine.
+  /// GPUs that have the same part of the model are to write into each other's memory (parallel/copy_lane.h).
   [[nodiscard]] bool uses_copy_lane() const;
   /// Ranks that divide each sequence.
   [[nodiscard]] std::int64_t context_ranks() const { return mesh().size(Axis::kContext); }

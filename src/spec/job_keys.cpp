@@ -134,10 +134,11 @@ void bind_parallel(ConfigTable& t, Job& job) {
              .words = "parallel.pipeline_model_parallel_size is at least 2",
              .otherwise = "one rank has all blocks of a model"});
   t.bind("parallel.transport", &job.parallel.transport,
-         "How GPUs exchange gradients and sliced weights while they compute. `auto`: by copy "
-         "engines into each other's memory, where the ranks that have the same part of the model "
-         "are on one machine, else by NCCL; `nccl`: by NCCL, whose kernels take multiprocessors.")
-      .one_of({"auto", "nccl"});
+         "How GPUs exchange gradients and sliced weights while they compute. `copy_engine`: they "
+         "write into each other's memory, on one machine; `nccl`: by its kernels, which take "
+         "multiprocessors; `auto`: the first where two GPUs of one machine have the same part of "
+         "the model, else `nccl`.")
+      .one_of({"auto", "copy_engine", "nccl"});
   t.bind("parallel.intra_node_bandwidth", &job.parallel.intra_node_bandwidth,
          "For plans: bytes a second that a rank sends to another one of its machine in a "
          "collective, such as `25GB` over PCIe; `0 B`: as over NVLink on a GPU, 2 GB on the host.");
