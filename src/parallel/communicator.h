@@ -89,8 +89,8 @@ class Communicator {
   [[nodiscard]] bridge::PeerUse take_lane_use() { return std::exchange(lane_use_, {}); }
 
   /// From now on the lane's tensors go through the GPUs' copy engines, where each rank reaches the others' memory
-  /// (parallel/copy_lane.h). Every rank calls it. False: they do not, and on GPUs the first rank has logged why.
-  virtual bool open_copy_lane() { return false; }
+  /// (parallel/copy_lane.h). Every rank calls it. Otherwise why they do not; empty: they do.
+  [[nodiscard]] virtual std::string open_copy_lane() { return "the ranks are not on GPUs"; }
 
   // Numbers of the host.
   /// How many more the rank with most of something has than this one, which has `own`.

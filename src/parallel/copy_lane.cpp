@@ -16,7 +16,6 @@
 #include <thread>
 
 #include "base/format.h"
-#include "base/log.h"
 #include "device/cuda/context.h"
 #include "device/cuda/peer_functions.h"
 #include "parallel/communicator.h"
@@ -356,7 +355,8 @@ std::string problem_of(const std::vector<CopyPeer>& cards) {
 
 }  // namespace
 
-std::unique_ptr<CopyLane> CopyLane::open(Communicator& group, c10::Device device) {
+std::unique_ptr<CopyLane> CopyLane::open(Communicator& group, c10::Device device,
+                                         std::string& problem) {
   const c10::DeviceGuard guard(device);
   auto lane = std::make_unique<CudaCopyLane>(group.rank(), group.size(), device);
   CopyPeer mine;
@@ -365,19 +365,12 @@ std::unique_ptr<CopyLane> CopyLane::open(Communicator& group, c10::Device device
   };
   note(lane->make_memory(mine));
   const std::vector<CopyPeer> cards = exchange_cards(group, mine);
-  std::string problem = problem_of(cards);
+  problem = problem_of(cards);
   if (problem.empty()) {
     note(lane->reach(cards));
     problem = problem_of(exchange_cards(group, mine));
   }
-  if (!problem.empty()) {
-    if (group.first())
-      log::warn(format(
-          "GPUs do not write into each other's memory ({}): gradients and weights go through NCCL. "
-          "parallel.transport = \"nccl\" plans it so",
-          problem));
-    return nullptr;
-  }
+  if (!problem.empty()) return nullptr;
   lane->keep();
   return lane;
 }

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace neap::parallel {
@@ -25,8 +26,9 @@ class Communicator;
 
 class CopyLane {
  public:
-  /// Every rank of `group` calls it. None where a rank cannot reach another one's memory; the first rank says why.
-  [[nodiscard]] static std::unique_ptr<CopyLane> open(Communicator& group, c10::Device device);
+  /// Every rank of `group` calls it. None where a rank cannot reach another one's memory, and why in `problem`.
+  [[nodiscard]] static std::unique_ptr<CopyLane> open(Communicator& group, c10::Device device,
+                                                      std::string& problem);
   CopyLane(const CopyLane&) = delete;
   CopyLane& operator=(const CopyLane&) = delete;
   virtual ~CopyLane() = default;

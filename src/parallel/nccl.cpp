@@ -113,9 +113,10 @@ class Nccl final : public Communicator {
     comm_ = nullptr;
   }
 
-  bool open_copy_lane() override {
-    if (size() > 1) copies_ = CopyLane::open(*this, device_);
-    return copies_ != nullptr;
+  std::string open_copy_lane() override {
+    std::string problem;
+    copies_ = CopyLane::open(*this, device_, problem);
+    return problem;
   }
 
  private:

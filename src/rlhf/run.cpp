@@ -36,7 +36,7 @@ std::unique_ptr<parallel::Communicator> connect_gpus(const spec::Job& job,
 Outcome TrainingRun::execute() {
   compare_jobs();
   groups_.emplace(ranks_, job_.mesh());
-  if (job_.uses_copy_lane()) groups_->copies().open_copy_lane();
+  if (job_.uses_copy_lane()) open_copy_lane();
   if (already_done()) return Outcome::kAlreadyDone;
   // Errors in data, weights and checkpoint are found before the run's files are touched.
   parallel::run_collectively(ranks_, [&] { make_plan(); });
@@ -72,6 +72,20 @@ Outcome TrainingRun::execute() {
   }
   finish();
   return Outcome::kDone;
+}
+
+void TrainingRun::open_copy_lane() {
+  if (!device_.target.cuda) return;
+  const std::string problem = groups_->copies().open_copy_lane();
+  if (problem.empty() || !ranks_.first()) return;
+  const std::string line = format(
+      "Gradients and weights go through NCCL: GPUs do not write into each other's memory ({})",
+      problem);
+  if (job_.parallel.transport == "auto") {
+    log::info(line);
+  } else {
+    log::warn(line);
+  }
 }
 
 Launch join_ranks(spec::Job& job, const parallel::Environment& environment) {

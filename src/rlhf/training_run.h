@@ -54,6 +54,7 @@ class TrainingRun {
 
  private:
   void compare_jobs();
+  void open_copy_lane();
   void compare_plans();
   void add_stage_waits();
   [[nodiscard]] bool already_done();

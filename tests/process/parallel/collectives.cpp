@@ -388,7 +388,7 @@ int run(int argc, char** argv) {
   try {
     if (word(2) == "fail" && chosen) throw std::runtime_error("rank made to fail");
     if (word(2) == "die" && chosen) std::raise(SIGKILL);
-    if (word(2) == "fail-in-copies") expect(ranks->open_copy_lane(), "copies between GPUs");
+    if (word(2) == "fail-in-copies") expect(ranks->open_copy_lane().empty(), "copies between GPUs");
     if (word(2).starts_with("fail-in-")) fail_in_lane(*ranks, chosen, options.device);
     for (const std::int64_t n :
          {std::int64_t{1}, std::int64_t{7}, std::int64_t{1000}, std::int64_t{1'500'001}}) {
@@ -403,7 +403,9 @@ int run(int argc, char** argv) {
           run_transfers(*ranks, type, 300'001, at::kCPU);
     run_lane(*ranks, options.device);
     run_lane_gathers(*ranks, options.device);
-    if (ranks->open_copy_lane()) {
+    const std::string problem = ranks->open_copy_lane();
+    expect(problem.empty() == options.device.is_cuda(), problem);
+    if (problem.empty()) {
       run_lane(*ranks, options.device);
       run_lane_gathers(*ranks, options.device);
       run_long_lane(*ranks, options.device);
