@@ -1,8 +1,11 @@
 #include "plan/counted_backend.h"
 
+#include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
+#include "cache/settings.h"
 #include "plan/counted_blocks.h"
 #include "plan/counted_peers.h"
 #include "plan/counted_source.h"
@@ -57,6 +60,39 @@ class PassClock {
   double since_ = 0;
 };
 
+// The sizes of requests of a phase whose largest micro-batch is known.
+class RequestSizes final : public step::MemorySink {
+ public:
+  [[nodiscard]] std::uint64_t allocate(std::int64_t bytes) override {
+    if (bytes > kLargest) sizes_.insert(bytes);
+    return 1;
+  }
+  void release(std::uint64_t) override {}
+
+  // Each with the most that the head reads, and with as many as give the head's widest tensor that size.
+  [[nodiscard]] std::vector<step::PackedSize> smaller(const step::PackedSize& most,
+                                                      std::int64_t tokens_of_ranks) const {
+    std::set<std::int64_t> rows = {most.rows};
+    for (const std::int64_t bytes : sizes_)
+      for (const std::int64_t all : {most.rows, tokens_of_ranks})
+        if (bytes % all == 0) rows.insert(kLargest / (bytes / all) * most.rows / all);
+    std::int64_t read = most.read;
+    for (const std::int64_t bytes : sizes_)
+      if (bytes % most.read == 0) read = std::min(read, kLargest / (bytes / most.read));
+    std::vector<step::PackedSize> out;
+    for (const std::int64_t n : rows) {
+      if (n == 0) continue;
+      if (n < most.rows) out.push_back({n, n});
+      if (read > 0 && read < std::min(n, most.read)) out.push_back({n, read});
+    }
+    return out;
+  }
+
+ private:
+  static constexpr auto kLargest = static_cast<std::int64_t>(cache::kSmallSize.count());
+  std::set<std::int64_t> sizes_;  // larger ones
+};
+
 // One phase; what it computes is dropped.
 class CountedBackend {
   using T = CountedTensor;
@@ -64,7 +100,8 @@ class CountedBackend {
  public:
   using Ops = CountingOps;
   CountedBackend(CountingOps& ops, const spec::Job& job, ModelRole role, Dtype dtype,
-                 const spec::Phase& phase, std::int64_t most_decode_steps)
+                 const spec::Phase& phase, std::int64_t most_decode_steps,
+                 std::vector<step::PackedSize> smaller)
       : ops_(ops),
         job_(job),
         role_(std::move(role)),
@@ -91,8 +128,9 @@ class CountedBackend {
       weights_.table_on_host = tables.gives_rows();
     }
     if (phase.part != spec::TrainPart::kUpdate)
-      experience_ = PhaseInputs<T, decltype(&outside)>(job, ops.profile(), &outside)
-                        .experience(role_.shape, phase, role_.context_rank);
+      experience_ =
+          PhaseInputs<T, decltype(&outside)>(job, ops.profile(), &outside, std::move(smaller))
+              .experience(role_.shape, phase, role_.context_rank);
     if (phase.trains()) make_units(phase);
   }
 
@@ -309,26 +347,27 @@ ModelRole role_of(const JobModels& models, const spec::Phase& phase) {
   return role;
 }
 
-std::int64_t further_sequences(const step::KernelProfile& profile, const spec::Architecture& shape,
-                               const step::PackingLimits& packing,
-                               const step::SequenceLimits& limits) {
-  if (!profile.cuda || !profile.deterministic) return 0;
+std::vector<std::int64_t> further_sequences(const step::KernelProfile& profile,
+                                            const spec::Architecture& shape,
+                                            const step::PackingLimits& packing,
+                                            const step::SequenceLimits& limits) {
+  if (!profile.cuda || !profile.deterministic) return {};
   const step::AttentionSizes sizes{.sequences = packing.sequences,
                                    .heads = shape.num_attention_heads,
                                    .key_heads = shape.num_key_value_heads,
                                    .width = shape.head_dim,
                                    .packed_rows = packing.tokens};
-  const std::int64_t worst = step::sequences_of_most_scratch(sizes, limits.longest, profile.device);
-  return step::div_up(worst, limits.of_row) * limits.of_row;
+  return step::sequences_of_more_scratch(sizes, limits.longest, limits.of_row, profile.device);
 }
 
 step::Spans<CountedTensor> micro_batch_spans(const spec::Job& job, const spec::Phase& phase) {
   const spec::Batching batching = spec::batching_of(job, phase);
   const std::int64_t length = job.max_sequence_length();
   if (batching.tokens == 0) return {batching.rows * batching.sequences_of_row, length};
-  const step::PackedLayout layout = step::extreme_layout(
-      batching.most_rows, batching.tokens,
-      {length, job.data.max_response_length, batching.sequences_of_row}, 0, 1, job.context_ranks());
+  const step::PackedLayout layout =
+      step::extreme_layout(batching.most_rows, batching.tokens,
+                           {length, job.data.max_response_length, batching.sequences_of_row},
+                           {.ranks = job.context_ranks()});
   const std::int64_t sequences = layout.micro_batches.front().count * batching.sequences_of_row;
   step::Spans<CountedTensor> spans{sequences, length};
   spans.lengths.assign(layout.lengths.begin(), layout.lengths.begin() + sequences);
@@ -369,9 +408,30 @@ step::SlotCache<CountedTensor> counted_cache(const ModelRole& role, Dtype dtype,
   return out;
 }
 
+std::vector<step::PackedSize> smaller_sizes(const step::KernelProfile& profile,
+                                            const spec::Job& job, const JobModels& models,
+                                            Dtype dtype, const spec::Phase& phase) {
+  const spec::Batching batching = spec::batching_of(job, phase);
+  if (batching.tokens == 0 || phase.part == spec::TrainPart::kUpdate) return {};
+  RequestSizes sizes;
+  CountingOps ops(sizes, profile, 1);
+  CountedBackend backend(ops, job, role_of(models, phase), dtype, phase, 1, {});
+  const step::Packed<CountedTensor>& packed = *backend.experience().sequences.packed;
+  const std::int64_t sequences = packed.cuts.front().front().count * batching.sequences_of_row;
+  const auto last = static_cast<std::size_t>(sequences);
+  const step::PackedSize most{packed.starts[last], packed.counts[last]};
+  std::int64_t tokens = 0;  // of all ranks that divide sequences
+  for (std::size_t i = 0; i < last; ++i) tokens += packed.lengths[i];
+  step::run_phase(backend, phase);
+  return sizes.smaller(most, tokens);
+}
+
 PassSeconds count_phase(CountingOps& ops, const spec::Job& job, const JobModels& models,
                         Dtype dtype, const spec::Phase& phase, std::int64_t most_decode_steps) {
-  CountedBackend backend(ops, job, role_of(models, phase), dtype, phase, most_decode_steps);
+  std::vector<step::PackedSize> smaller;
+  if (ops.counts_aside()) smaller = smaller_sizes(ops.profile(), job, models, dtype, phase);
+  CountedBackend backend(ops, job, role_of(models, phase), dtype, phase, most_decode_steps,
+                         std::move(smaller));
   step::run_phase(backend, phase);
   return backend.passes();
 }

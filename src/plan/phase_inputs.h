@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "plan/tags.h"
 #include "step/counting_ops.h"
@@ -11,21 +12,23 @@
 
 namespace neap::plan {
 
-/// Packed sequences with which attention takes more scratch memory than with the most or the fewest;
-/// 0 where it does not.
-[[nodiscard]] std::int64_t further_sequences(const step::KernelProfile& profile,
-                                             const spec::Architecture& shape,
-                                             const step::PackingLimits& packing,
-                                             const step::SequenceLimits& limits);
+/// Numbers of packed sequences with which attention takes more scratch memory than with more of them.
+[[nodiscard]] std::vector<std::int64_t> further_sequences(const step::KernelProfile& profile,
+                                                          const spec::Architecture& shape,
+                                                          const step::PackingLimits& packing,
+                                                          const step::SequenceLimits& limits);
 
 /// host(shape, dtype) makes a tensor on the host.
 template <class T, class Host>
 class PhaseInputs {
  public:
-  PhaseInputs(const spec::Job& job, const step::KernelProfile& profile, const Host& host)
+  /// `smaller`: packed micro-batches that count in addition to the largest ones.
+  PhaseInputs(const spec::Job& job, const step::KernelProfile& profile, const Host& host,
+              std::vector<step::PackedSize> smaller = {})
       : job_(job),
         profile_(profile),
         host_(host),
+        smaller_(std::move(smaller)),
         width_(job.max_sequence_length()),
         response_(job.data.max_response_length) {}
 
@@ -79,10 +82,11 @@ class PhaseInputs {
     const auto packing = step::PackingLimits::of(batching.tokens, batching.most_rows, limits);
     const std::int64_t ranks = job_.context_ranks();
     // Kernels take the sequences that ranks divide one by one.
-    const std::int64_t further =
-        ranks > 1 ? 0 : further_sequences(profile_, shape, packing, limits);
+    const std::vector<std::int64_t> further =
+        ranks > 1 ? std::vector<std::int64_t>()
+                  : further_sequences(profile_, shape, packing, limits);
     const step::PackedLayout layout = step::extreme_layout(
-        batching.most_rows, batching.tokens, limits, further, batching.together, ranks);
+        batching.most_rows, batching.tokens, limits, {further, smaller_, batching.together, ranks});
     step::Sequences<T> all = padded(std::ssize(layout.starts) - 1);
     const std::int64_t tokens = layout.starts.back();
     const std::int64_t counted = layout.counts.back();
@@ -103,6 +107,7 @@ class PhaseInputs {
   const spec::Job& job_;
   const step::KernelProfile& profile_;
   const Host& host_;
+  std::vector<step::PackedSize> smaller_;
   std::int64_t width_, response_;
 };
 

@@ -170,10 +170,12 @@ class CountingOps {
     weight_ = outer;
   }
 
+  /// Whether aside() runs anything.
+  [[nodiscard]] bool counts_aside() const { return most_repeats_ > 1; }
   /// body(), whose work does not count; nothing where rounds are cut short to the first.
   template <class Body>
   void aside(const Body& body) {
-    if (most_repeats_ > 1) weighted(0, body);
+    if (counts_aside()) weighted(0, body);
   }
 
   /// body(), with the attention kernels of generation: its lengths change from call to call.

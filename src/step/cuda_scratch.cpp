@@ -119,17 +119,19 @@ FlashScratch flash_backward_scratch(const AttentionSizes& s, bool deterministic,
   return out;
 }
 
-std::int64_t sequences_of_most_scratch(const AttentionSizes& sizes, std::int64_t longest,
-                                       const CudaDevice& device) {
-  std::int64_t found = 1, most = 0;
-  for (std::int64_t n = 1; n <= sizes.sequences; ++n) {
+std::vector<std::int64_t> sequences_of_more_scratch(const AttentionSizes& sizes,
+                                                    std::int64_t longest, std::int64_t of_row,
+                                                    const CudaDevice& device) {
+  std::vector<std::int64_t> found;
+  std::int64_t most = 0;
+  for (std::int64_t n = sizes.sequences; n > 0; n -= of_row) {
     AttentionSizes s = sizes;
     s.sequences = n;
     s.packed_rows = std::min(sizes.packed_rows, n * longest);
     const FlashScratch scratch = flash_backward_scratch(s, /*deterministic=*/true, device);
     if (scratch.accumulator + scratch.row_sums <= most) continue;
     most = scratch.accumulator + scratch.row_sums;
-    found = n;
+    if (n != sizes.sequences) found.push_back(n);
   }
   return found;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "step/shape.h"
 
@@ -56,11 +57,13 @@ struct FlashScratch {
 /// `deterministic`: an accumulator for each share of the work.
 [[nodiscard]] FlashScratch flash_backward_scratch(const AttentionSizes& sizes, bool deterministic,
                                                   const CudaDevice& device);
-/// How many packed sequences take the most scratch memory in the deterministic backward pass: of at
-/// most `sizes.sequences` with `longest` rows each and `sizes.packed_rows` in all.
-[[nodiscard]] std::int64_t sequences_of_most_scratch(const AttentionSizes& sizes,
-                                                     std::int64_t longest,
-                                                     const CudaDevice& device);
+/// Of packed sequences at most `sizes.sequences`, a multiple of `of_row`, with `longest` rows each and
+/// `sizes.packed_rows` in all: those numbers with which the deterministic backward pass takes more scratch memory than
+/// with any larger one, the largest left out. Fewer sequences may have fewer rows, so none of these stands for another.
+[[nodiscard]] std::vector<std::int64_t> sequences_of_more_scratch(const AttentionSizes& sizes,
+                                                                  std::int64_t longest,
+                                                                  std::int64_t of_row,
+                                                                  const CudaDevice& device);
 /// cuDNN's forward pass, in bytes.
 constexpr std::int64_t kCudnnWorkspace = 256;
 /// cuDNN's backward: one workspace, in bytes.

@@ -13,6 +13,7 @@ namespace {
 constexpr std::int64_t kFewestSequences = 8;
 constexpr std::int64_t kShortSequence = 64;
 constexpr std::int64_t kShareOfResponse = 8;
+constexpr std::int64_t kRowsOfTwoRanges = 4;
 
 // Adds `count` sequences of `tokens` together: the longest first, the last ones of one token.
 void add_sequences(PackedLayout& layout, std::int64_t tokens, std::int64_t count,
@@ -30,8 +31,9 @@ void add_sequences(PackedLayout& layout, std::int64_t tokens, std::int64_t count
 }
 
 // From whole sequences to the rows of one of the ranks that divide them: as many as any sequences of as many tokens leave
-// a rank, where each is rounded up. Every sequence has two rows, if there are as many, because kernels take a sequence's
-// two ranges one by one and keep something of each; what is left makes the first ones long.
+// a rank, where each is rounded up. Every sequence has four rows, if there are as many: kernels take a sequence's two
+// ranges one by one and keep something of each, FlashAttention, which takes ranges of several rows, most. What is left
+// makes the first ones long. Of the fewest sequences one is as long as any.
 void divide(PackedLayout& layout, const SequenceLimits& limits, std::int64_t ranks) {
   const std::int64_t longest = spec::rows_of_each(limits.longest, ranks);
   const std::vector<std::int64_t> read = std::exchange(layout.counts, {0});
@@ -42,7 +44,10 @@ void divide(PackedLayout& layout, const SequenceLimits& limits, std::int64_t ran
     const auto from = layout.lengths.begin() + first, to = from + count;
     const std::int64_t tokens = std::accumulate(from, to, std::int64_t{0});
     const std::int64_t all = std::min((tokens + count * (ranks - 1)) / ranks, count * longest);
-    const std::int64_t least = all >= 2 * count ? std::min<std::int64_t>(2, longest) : 1;
+    const bool fewest = first > 0 && !micro.aside && count > 1;
+    const std::int64_t least =
+        std::clamp<std::int64_t>(fewest ? (all - longest) / (count - 1) : all / count, 1,
+                                 std::min(kRowsOfTwoRanges, longest));
     const auto at = static_cast<std::size_t>(first), end = at + static_cast<std::size_t>(count);
     const std::int64_t counted = layout.counts.back() + std::min(read[end] - read[at], all);
     std::int64_t left = all - least * count;
@@ -146,25 +151,38 @@ std::int64_t most_micro_batches(std::int64_t rows, std::int64_t budget,
 
 namespace {
 
+// With the most sequences: kernels that take them one by one keep something of each.
+void add_smaller(PackedLayout& layout, const PackingLimits& most, const SequenceLimits& limits,
+                 const PackedSize& size, std::int64_t ranks) {
+  const auto sequences_in = [&](std::int64_t tokens) {
+    return std::min(most.sequences, tokens / limits.of_row * limits.of_row);
+  };
+  // Of ranks that divide sequences, as many tokens as leave each so many rows.
+  const std::int64_t of_ranks = std::min(size.rows * ranks, most.tokens);
+  const std::int64_t rounded = of_ranks - (ranks - 1) * sequences_in(of_ranks);
+  const std::int64_t tokens = ranks > 1 ? std::max(rounded, sequences_in(of_ranks)) : of_ranks;
+  const std::int64_t sequences = sequences_in(tokens);
+  if (sequences < limits.of_row) return;
+  const std::int64_t before = layout.counts.back();
+  add_sequences(layout, std::min(tokens, sequences * limits.longest), sequences, limits, true);
+  for (auto it = layout.counts.end() - sequences; it != layout.counts.end(); ++it)
+    *it = std::min(*it, before + size.read);
+}
+
 PackedLayout whole_layout(std::int64_t rows, std::int64_t budget, const SequenceLimits& limits,
-                          std::int64_t further, std::int64_t together) {
+                          const LayoutOptions& options) {
   const PackingLimits packing = PackingLimits::of(budget, rows, limits);
   const std::int64_t tokens = packing.tokens;
   PackedLayout out;
   out.starts = out.counts = {0};
   const std::int64_t batches = most_micro_batches(rows, budget, limits);
-  const std::int64_t of_most = std::min(together, batches);
+  const std::int64_t of_most = std::min(options.together, batches);
   add_sequences(out, tokens, packing.sequences, limits, false);
   repeat_last(out, of_most - 1);
-  if (further > 0)
-    add_sequences(out, std::min(tokens, further * limits.longest), further, limits, true);
-  constexpr std::int64_t kLeastShare = 64;
-  for (std::int64_t less = tokens * 2 / 3; less > tokens / kLeastShare; less = less * 2 / 3) {
-    const std::int64_t sequences =
-        std::min(packing.sequences, div_up(less, limits.longest * limits.of_row) * limits.of_row);
-    if (sequences < limits.of_row || less < 2 * sequences) break;
-    add_sequences(out, less, sequences, limits, true);
-  }
+  for (const std::int64_t n : options.further)
+    add_sequences(out, std::min(tokens, n * limits.longest), n, limits, true);
+  for (const PackedSize& size : options.smaller)
+    add_smaller(out, packing, limits, size, options.ranks);
   if (batches == of_most) return out;
   const std::int64_t fewest = div_up(tokens, limits.longest * limits.of_row) * limits.of_row;
   add_sequences(out, tokens, fewest, limits, false);
@@ -175,9 +193,9 @@ PackedLayout whole_layout(std::int64_t rows, std::int64_t budget, const Sequence
 }  // namespace
 
 PackedLayout extreme_layout(std::int64_t rows, std::int64_t budget, const SequenceLimits& limits,
-                            std::int64_t further, std::int64_t together, std::int64_t ranks) {
-  PackedLayout out = whole_layout(rows, budget, limits, further, together);
-  if (ranks > 1) divide(out, limits, ranks);
+                            const LayoutOptions& options) {
+  PackedLayout out = whole_layout(rows, budget, limits, options);
+  if (options.ranks > 1) divide(out, limits, options.ranks);
   return out;
 }
 

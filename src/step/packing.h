@@ -69,15 +69,24 @@ struct PackedLayout {
   std::vector<std::int64_t> counts;       ///< the same of the tokens that the head reads
   std::vector<MicroBatch> micro_batches;  ///< in rows of data
 };
+/// Tokens of a micro-batch on a rank, and those of them that the head reads.
+struct PackedSize {
+  std::int64_t rows = 0, read = 0;
+};
+/// What a layout has in addition to its largest micro-batches.
+struct LayoutOptions {
+  std::vector<std::int64_t> further{};  ///< one with each of these numbers of sequences
+  std::vector<PackedSize> smaller{};    ///< and one of each of these sizes
+  std::int64_t together = 1;  ///< the first group of so many has the most sequences in each
+  std::int64_t ranks =
+      1;  ///< that divide each sequence (spec/context_parallel.h); no micro-batch leaves a rank more
+          ///< rows than one of the layout
+};
 /// Of `rows` rows: a micro-batch with the most sequences, then as many as there are at full lengths
-/// with the fewest, all with as many tokens as the limits allow. `further`: one more with so many
-/// sequences, unless it is 0. Between them smaller and smaller ones: the last rows of a mini-batch do
-/// not fill theirs, and an allocator that keeps small tensors apart takes pages for them in addition
-/// to those of the larger micro-batches. `together`: the first group of so many has the most sequences in
-/// each. `ranks`: that divide each sequence (spec/context_parallel.h); no micro-batch leaves a rank more rows than
-/// one of the layout.
+/// with the fewest, all with as many tokens as the limits allow. Between them those of the options, which count for
+/// memory alone.
 [[nodiscard]] PackedLayout extreme_layout(std::int64_t rows, std::int64_t budget,
-                                          const SequenceLimits& limits, std::int64_t further = 0,
-                                          std::int64_t together = 1, std::int64_t ranks = 1);
+                                          const SequenceLimits& limits,
+                                          const LayoutOptions& options = {});
 
 }  // namespace neap::step

@@ -154,7 +154,8 @@ void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& 
   const ModelRole role = role_of(r.models, phase);
   const auto host = [&](const step::Shape& shape, Dtype dtype) { return world.host(shape, dtype); };
   const step::KernelProfile profile = profile_of(r);
-  auto e = PhaseInputs<at::Tensor, decltype(host)>(r.job, profile, host)
+  auto e = PhaseInputs<at::Tensor, decltype(host)>(
+               r.job, profile, host, smaller_sizes(profile, r.job, r.models, r.dtype, phase))
                .experience(role.shape, phase, role.context_rank);
   if (filled) fill(e, role.shape.vocab_size);
   std::optional<train::Optimizer> optimizer;
