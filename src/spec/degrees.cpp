@@ -33,7 +33,9 @@ std::vector<std::int64_t> choices(const Job& job, const DegreeKey& key, const De
     case KeyKind::kZeroStage:
       // Of ranks that have the same part of the model.
       for (std::int64_t stage = 0;
-           stage < (left * job.parallel.context_parallel_size > 1 ? kZeroStages : 1); ++stage)
+           stage <
+           (left * size_along(chosen, "parallel.context_parallel_size") > 1 ? kZeroStages : 1);
+           ++stage)
         out.push_back(stage);
       return out;
   }
@@ -91,7 +93,7 @@ std::vector<std::string> assignments(const Job& job, const Degrees& degrees) {
 }
 
 std::int64_t data_ranks(const Job& job, const Degrees& degrees) {
-  std::int64_t divided = job.parallel.context_parallel_size;
+  std::int64_t divided = 1;
   for (std::size_t k = 0; k < kDegreeKeys.size(); ++k)
     if (kDegreeKeys[k].kind == KeyKind::kAxis) divided *= degrees[k];
   return std::max<std::int64_t>(1, job.ranks() / divided);

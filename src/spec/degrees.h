@@ -37,6 +37,9 @@ inline constexpr std::array kDegreeKeys = {
               [](const ParallelConfig& p) { return p.tensor_model_parallel_size; }},
     DegreeKey{"rows", "parallel.sequence_parallel", DegreeKey::Kind::kRows, &AutomaticDegrees::rows,
               [](const ParallelConfig& p) { return std::int64_t{p.sequence_parallel}; }},
+    DegreeKey{"context", "parallel.context_parallel_size", DegreeKey::Kind::kAxis,
+              &AutomaticDegrees::context,
+              [](const ParallelConfig& p) { return p.context_parallel_size; }},
     DegreeKey{"zero", "parallel.zero_stage", DegreeKey::Kind::kZeroStage,
               &AutomaticDegrees::zero_stage, [](const ParallelConfig& p) { return p.zero_stage; }}};
 

@@ -105,12 +105,13 @@ void bind_parallel(ConfigTable& t, Job& job) {
                  },
              .words = "parallel.tensor_model_parallel_size is at least 2",
              .otherwise = "one rank has each model, with all rows of its hidden states"});
-  t.bind("parallel.context_parallel_size", &job.parallel.context_parallel_size,
+  t.bind("parallel.context_parallel_size", &job.parallel.context_parallel_size, &automatic.context,
          "Ranks that divide the tokens of each sequence between them (Megatron's context "
          "parallelism), in training and scoring. They have the same part of the model and read the "
          "same rows; keys and values are gathered in attention. Sequences have to be packed "
          "(`use_dynamic_bsz`), and a micro-batch has so many times the tokens of "
-         "`*_max_token_len_per_gpu`. It divides the number of ranks; the others divide the batch.")
+         "`*_max_token_len_per_gpu`. It divides the number of ranks; the others divide the batch." +
+             std::string(kChosen))
       .in("ranks")
       .at_least(1)
       .only(of_training());

@@ -25,7 +25,7 @@ class DegreeSearch : public ::testing::Test {
     std::filesystem::create_directories(folder_);
     std::ofstream(folder_ / "config.json")
         << R"({"model_type": "llama", "vocab_size": 8192, "hidden_size": 1024, "intermediate_size": 4096,
- "num_hidden_layers": 6, "num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 4096,
+ "num_hidden_layers": 6, "num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 262144,
  "tie_word_embeddings": false})";
     target_ = gpu_by_name("h100", {})->target;
   }
@@ -45,19 +45,24 @@ class DegreeSearch : public ::testing::Test {
     return out;
   }
 
-  static inline const std::vector<std::string> kAll = {"parallel.pipeline_model_parallel_size=auto",
-                                                       "parallel.tensor_model_parallel_size=auto",
-                                                       "parallel.zero_stage=auto"};
+  static inline const std::vector<std::string> kAll = {
+      "parallel.pipeline_model_parallel_size=auto", "parallel.tensor_model_parallel_size=auto",
+      "parallel.context_parallel_size=auto", "parallel.zero_stage=auto"};
   std::filesystem::path folder_;
   Target target_;
 };
 
 // The simulations of all jobs, one after another, say the same.
 TEST_F(DegreeSearch, TakesTheFastestThatFits) {
-  for (const std::int64_t ranks : {1, 2, 8}) {
+  std::vector<std::string> packed = kAll;
+  packed.insert(packed.end(), {"data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=2048"});
+  for (const auto& [ranks, keys] : {std::pair<std::int64_t, std::vector<std::string>>{1, kAll},
+                                    {2, kAll},
+                                    {4, packed},
+                                    {8, kAll}}) {
     for (const Bytes capacity : {Bytes(), 2_GiB, 1_GiB}) {
       target_.capacity = capacity;
-      const OpenJob job = open(ranks, kAll);
+      const OpenJob job = open(ranks, keys);
       const DegreeChoice choice = choose_degrees(job, target_);
       double fastest = std::numeric_limits<double>::infinity();
       std::size_t fitting = 0, refused = 0;
@@ -116,6 +121,39 @@ TEST_F(DegreeSearch, KeysThatAreSetStay) {
   EXPECT_EQ(choice.overrides[0].find("parallel.zero_stage="), 0U);
 }
 
+// A sequence that is longer than the tokens of a rank's micro-batch is one for several ranks.
+TEST_F(DegreeSearch, DividesASequenceThatDoesNotFitOtherwise) {
+  std::vector<std::string> keys = kAll;
+  keys.insert(keys.end(), {"data.use_dynamic_bsz=true", "data.max_response_length=16383",
+                           "data.max_token_len_per_gpu=4096"});
+  const auto choose = [&](const char* context) {
+    std::vector<std::string> words = keys;
+    words.push_back(std::string("parallel.context_parallel_size=") + context);
+    return choose_degrees(open(4, words), target_);
+  };
+  const DegreeChoice without = choose("1");
+  EXPECT_NE(without.refusal().message().find("data.max_token_len_per_gpu is 4096; it has to be"),
+            std::string::npos)
+      << without.refusal().message();
+  const DegreeChoice choice = choose("auto");
+  ASSERT_TRUE(choice.fits()) << choice.to_text();
+  for (const DegreeCandidate& candidate : choice.candidates)
+    EXPECT_EQ(candidate.refused.empty(), candidate.degrees[3] == 4);
+}
+
+// The checks of a job refuse ranks that divide sequences where it generates or pads.
+TEST_F(DegreeSearch, SequencesAreDividedOnlyWhereTheyArePacked) {
+  const DegreeChoice choice =
+      choose_degrees(open(2, {"parallel.context_parallel_size=auto"}), target_);
+  ASSERT_EQ(choice.candidates.size(), 2U);
+  EXPECT_EQ(choice.candidates.back().degrees[3], 2);
+  EXPECT_NE(choice.candidates.back().refused.find(
+                "parallel.context_parallel_size 2 does not go with data.use_dynamic_bsz = false"),
+            std::string::npos)
+      << choice.candidates.back().refused;
+  EXPECT_EQ(choice.overrides, std::vector<std::string>{"parallel.context_parallel_size=1"});
+}
+
 TEST_F(DegreeSearch, WhereNothingFitsItSaysWhatCameNearest) {
   target_.capacity = 1500_MiB;
   std::vector<std::string> keys = kAll;
@@ -151,10 +189,11 @@ TEST_F(DegreeSearch, ATableHasWhatFitsWhatDoesNotAndWhatCannotBe) {
   const DegreeChoice choice = choose_degrees(open(8, kAll), target_);
   const std::string text = choice.to_text();
   EXPECT_NE(text.find("Ways to divide the job over 8 ranks: "), std::string::npos);
-  EXPECT_NE(text.find("pipe  tensor  rows  zero  data"), std::string::npos);
+  EXPECT_NE(text.find("pipe  tensor  rows  context  zero  data"), std::string::npos);
   EXPECT_NE(text.find("does not fit"), std::string::npos) << text;
   EXPECT_NE(
-      text.find("pipe 1, tensor 2, rows 0, zero 3 and 1 more: parallel.zero_stage 3 does not"),
+      text.find(
+          "pipe 1, tensor 2, rows 0, context 1, zero 3 and 1 more: parallel.zero_stage 3 does not"),
       std::string::npos)
       << text;
   EXPECT_NE(text.find("Chosen: parallel.pipeline_model_parallel_size="), std::string::npos);

@@ -11,6 +11,7 @@ namespace {
 constexpr const char* kTensor = "parallel.tensor_model_parallel_size=";
 constexpr const char* kPipe = "parallel.pipeline_model_parallel_size=";
 constexpr const char* kZero = "parallel.zero_stage=";
+constexpr const char* kContext = "parallel.context_parallel_size=";
 constexpr const char* kRows = "parallel.sequence_parallel=";
 
 Job job_with(std::vector<std::string> keys, OpenDegrees open) {
@@ -24,7 +25,7 @@ Job job_with(std::vector<std::string> keys, OpenDegrees open) {
 std::string with(const char* key, const char* value) {
   return std::string(key) + value;
 }
-// In the order of kDegreeKeys: pipe, tensor, rows, zero.
+// In the order of kDegreeKeys: pipe, tensor, rows, context, zero.
 std::set<std::vector<std::int64_t>> possible(const Job& job) {
   std::set<std::vector<std::int64_t>> out;
   for (const Degrees& degrees : possible_degrees(job)) out.emplace(degrees.begin(), degrees.end());
@@ -32,63 +33,69 @@ std::set<std::vector<std::int64_t>> possible(const Job& job) {
 }
 
 TEST(Degrees, AllMeshesWithTheStagesThatSeveralRanksTake) {
-  const Job job = job_with({with(kTensor, "auto"), with(kPipe, "auto"), with(kZero, "auto")},
-                           OpenDegrees::kAuto);
+  const Job job = job_with(
+      {with(kTensor, "auto"), with(kPipe, "auto"), with(kContext, "auto"), with(kZero, "auto")},
+      OpenDegrees::kAuto);
   std::set<std::vector<std::int64_t>> expected;
   for (std::int64_t pipe = 1; pipe <= 8; ++pipe)
     for (std::int64_t tensor = 1; tensor <= 8; ++tensor)
       for (std::int64_t rows = 0; rows <= (tensor > 1 ? 1 : 0); ++rows)
-        for (std::int64_t zero = 0; zero <= (pipe * tensor < 8 ? 3 : 0); ++zero)
-          if (8 % (pipe * tensor) == 0) expected.insert({pipe, tensor, rows, zero});
+        for (std::int64_t context = 1; context <= 8; ++context)
+          for (std::int64_t zero = 0; zero <= (pipe * tensor < 8 ? 3 : 0); ++zero)
+            if (8 % (pipe * tensor * context) == 0)
+              expected.insert({pipe, tensor, rows, context, zero});
   EXPECT_EQ(possible(job), expected);
   const std::vector<Degrees> all = possible_degrees(job);
   EXPECT_EQ(all.size(), expected.size());
-  EXPECT_EQ(all.front(), (Degrees{1, 1, 0, 0}));
+  EXPECT_EQ(all.front(), (Degrees{1, 1, 0, 1, 0}));
 }
 
 TEST(Degrees, RanksThatDivideSequencesHaveTheSamePart) {
-  const Job job = job_with({"parallel.context_parallel_size=4", with(kTensor, "auto"),
-                            with(kPipe, "auto"), with(kZero, "auto")},
-                           OpenDegrees::kAuto);
+  const Job job = job_with(
+      {with(kContext, "4"), with(kTensor, "auto"), with(kPipe, "auto"), with(kZero, "auto")},
+      OpenDegrees::kAuto);
   std::set<std::vector<std::int64_t>> expected;
   for (std::int64_t zero = 0; zero <= 3; ++zero) {
-    expected.insert({1, 1, 0, zero});
-    expected.insert({2, 1, 0, zero});
-    for (std::int64_t rows = 0; rows <= 1; ++rows) expected.insert({1, 2, rows, zero});
+    expected.insert({1, 1, 0, 4, zero});
+    expected.insert({2, 1, 0, 4, zero});
+    for (std::int64_t rows = 0; rows <= 1; ++rows) expected.insert({1, 2, rows, 4, zero});
   }
   EXPECT_EQ(possible(job), expected);
-  EXPECT_EQ(data_ranks(job, {1, 1, 0, 0}), 2);
-  EXPECT_EQ(data_ranks(job, {2, 1, 0, 0}), 1);
+  EXPECT_EQ(data_ranks(job, {1, 1, 0, 4, 0}), 2);
+  EXPECT_EQ(data_ranks(job, {2, 1, 0, 4, 0}), 1);
 }
 
 TEST(Degrees, WhatIsSetStays) {
   EXPECT_EQ(possible(job_with({with(kTensor, "auto"), with(kRows, "false"), with(kZero, "2")},
                               OpenDegrees::kAuto)),
             (std::set<std::vector<std::int64_t>>{
-                {1, 1, 0, 2}, {1, 2, 0, 2}, {1, 4, 0, 2}, {1, 8, 0, 2}}));
+                {1, 1, 0, 1, 2}, {1, 2, 0, 1, 2}, {1, 4, 0, 1, 2}, {1, 8, 0, 1, 2}}));
   EXPECT_EQ(possible(job_with({with(kTensor, "4"), with(kZero, "auto")}, OpenDegrees::kAuto)),
             (std::set<std::vector<std::int64_t>>{
-                {1, 4, 0, 0}, {1, 4, 0, 1}, {1, 4, 0, 2}, {1, 4, 0, 3}}));
+                {1, 4, 0, 1, 0}, {1, 4, 0, 1, 1}, {1, 4, 0, 1, 2}, {1, 4, 0, 1, 3}}));
   // Those that nobody set, too.
-  EXPECT_EQ(possible(job_with({with(kTensor, "4"), with(kZero, "1")}, OpenDegrees::kUnset)),
-            (std::set<std::vector<std::int64_t>>{{1, 4, 0, 1}, {2, 4, 0, 1}}));
+  EXPECT_EQ(
+      possible(job_with({with(kTensor, "4"), with(kZero, "1")}, OpenDegrees::kUnset)),
+      (std::set<std::vector<std::int64_t>>{{1, 4, 0, 1, 1}, {1, 4, 0, 2, 1}, {2, 4, 0, 1, 1}}));
 }
 
 TEST(Degrees, OpenOnesAreWrittenOut) {
   const Job job =
       job_with({with(kTensor, "auto"), with(kZero, "auto"), with(kPipe, "2")}, OpenDegrees::kAuto);
-  EXPECT_EQ(assignments(job, {2, 4, 1, 1}),
+  EXPECT_EQ(assignments(job, {2, 4, 1, 1, 1}),
             (std::vector<std::string>{with(kTensor, "4"), with(kRows, "true"), with(kZero, "1")}));
-  EXPECT_EQ(data_ranks(job, {2, 4, 1, 1}), 1);
-  EXPECT_EQ(data_ranks(job, {2, 2, 1, 1}), 2);
+  EXPECT_EQ(data_ranks(job, {2, 4, 1, 1, 1}), 1);
+  EXPECT_EQ(data_ranks(job, {2, 2, 1, 1, 1}), 2);
 }
 
 TEST(Degrees, OfAJobThatNobodyDividesAutoIsTheDefault) {
-  Job job = job_with({with(kTensor, "auto"), with(kPipe, "auto"), with(kZero, "auto")},
-                     OpenDegrees::kNone);
+  Job job = job_with(
+      {with(kTensor, "auto"), with(kPipe, "auto"), with(kContext, "auto"), with(kZero, "auto")},
+      OpenDegrees::kNone);
   EXPECT_FALSE(job.parallel.automatic.any());
   EXPECT_EQ(job.data_ranks(), 8);
   EXPECT_EQ(job.bind().to_json()["parallel"]["tensor_model_parallel_size"], 1);
+  EXPECT_EQ(job.bind().to_json()["parallel"]["context_parallel_size"], 1);
 }
 
 TEST(Degrees, AreIntegersOrAuto) {
@@ -101,6 +108,7 @@ TEST(Degrees, AreIntegersOrAuto) {
   EXPECT_NE(refusal(with(kTensor, "automatic")).find("takes an integer or \"auto\", not text"),
             std::string::npos);
   EXPECT_NE(refusal(with(kTensor, "0")).find("the least is 1"), std::string::npos);
+  EXPECT_NE(refusal(with(kContext, "0")).find("the least is 1"), std::string::npos);
   EXPECT_NE(refusal(with(kZero, "4")).find("the most is 3"), std::string::npos);
 }
 
