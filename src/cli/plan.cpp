@@ -131,18 +131,37 @@ class PlanCommand final : public Command {
   // The job with the degrees that it left open.
   Status choose_degrees(spec::Job& job, const plan::Target& target) {
     plan::DegreeChoice choice = plan::choose_degrees({config_, overrides_, job}, target);
-    // Where none fits as the job is, --fit changes the nearest one that ranks divide without stages.
-    const auto nearest = std::find_if(
-        choice.candidates.begin(), choice.candidates.end(),
-        [](const plan::DegreeCandidate& each) { return each.refused.empty() && each.stages == 1; });
-    if (!choice.fits() && (fit_.empty() || nearest == choice.candidates.end()))
-      return choice.refusal();
-    if (!choice.fits()) choice.overrides = spec::assignments(job, nearest->degrees);
+    if (!choice.fits()) {
+      if (fit_.empty()) return choice.refusal();
+      NEAP_TRY_ASSIGN(choice.overrides, degrees_to_fit(job, choice, target));
+    }
     overrides_.insert(overrides_.end(), choice.overrides.begin(), choice.overrides.end());
     degrees_ = choice.to_json();
     degrees_text_ = choice.to_text() + "\n";
     job = spec::Job();
     return spec::Job::load(config_, overrides_, job);
+  }
+
+  // Where none fits as the job is: of those that ranks divide without stages the nearest that fits with changes.
+  Result<std::vector<std::string>> degrees_to_fit(const spec::Job& job,
+                                                  const plan::DegreeChoice& choice,
+                                                  const plan::Target& target) {
+    Status nearest;
+    for (const plan::DegreeCandidate& each : choice.candidates) {
+      if (!each.refused.empty() || each.stages > 1) continue;
+      std::vector<std::string> words = spec::assignments(job, each.degrees);
+      std::vector<std::string> overrides = overrides_;
+      overrides.insert(overrides.end(), words.begin(), words.end());
+      spec::Job written;
+      NEAP_TRY(spec::Job::load(config_, overrides, written));
+      Result<std::vector<plan::MemoryPlan>> found = plan::find_fit(written, target);
+      if (found.ok()) {
+        fitted_ = *std::move(found);
+        return words;
+      }
+      if (nearest.ok()) nearest = found.status();
+    }
+    return nearest.ok() ? choice.refusal() : nearest;
   }
 
   // Each stage is a kind of rank; the plan is that of the one which needs most.
@@ -175,7 +194,10 @@ class PlanCommand final : public Command {
   }
 
   Status fit(const spec::Job& job, const plan::DeviceChoice& chosen) {
-    NEAP_TRY_ASSIGN(std::vector<plan::MemoryPlan> plans, plan::find_fit(job, chosen.target));
+    std::vector<plan::MemoryPlan> plans = std::move(fitted_);
+    if (plans.empty()) {
+      NEAP_TRY_ASSIGN(plans, plan::find_fit(job, chosen.target));
+    }
     // A smaller one was made for a smaller capacity.
     for (plan::MemoryPlan& plan : plans) plan.capacity = chosen.target.capacity;
     Json out = json_of(plans.front(), chosen);
@@ -218,8 +240,9 @@ class PlanCommand final : public Command {
   std::vector<std::string> overrides_;
   std::vector<std::string> adapted_, warnings_;  // as spec::Job's
   std::string adapted_text_, degrees_text_;
-  Json degrees_;            // how they were chosen; null: none was open
-  std::int64_t ranks_ = 0;  // 0: the configuration's
+  std::vector<plan::MemoryPlan> fitted_;  // with the chosen degrees, where they need changes
+  Json degrees_;                          // how they were chosen; null: none was open
+  std::int64_t ranks_ = 0;                // 0: the configuration's
   bool json_ = false, reference_ = false, peer_keys_ = false, simulate_ = false;
   PlanFormulas formulas_;
   int code_ = 0;

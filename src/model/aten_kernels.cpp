@@ -203,6 +203,13 @@ Tensor AtenOps::starts_of(const std::vector<std::int64_t>& lengths) const {
   return at::tensor(starts, at::kInt).to(device_);
 }
 
+std::pair<Tensor, Tensor> AtenOps::places_of(const std::vector<std::int64_t>& lengths,
+                                             std::int64_t ranks) const {
+  const spec::ContextPlaces places = spec::context_places(lengths, ranks);
+  Tensor of_tokens = from_host(places.rows);
+  return {std::move(of_tokens), from_host(places.tokens)};
+}
+
 step::AttentionContext<Tensor> AtenOps::attention_by(step::AttentionKernel kernel,
                                                      step::Heads<Tensor> heads,
                                                      const step::Spans<Tensor>& spans,

@@ -200,6 +200,8 @@ class AtenOps {
       step::AttentionKernel kernel, step::Heads<Tensor> heads, const step::Spans<Tensor>& spans,
       const step::ScoreOptions& options) const;
   [[nodiscard]] Tensor starts_of(const std::vector<std::int64_t>& lengths) const;
+  [[nodiscard]] std::pair<Tensor, Tensor> places_of(const std::vector<std::int64_t>& lengths,
+                                                    std::int64_t ranks) const;
   [[nodiscard]] step::Heads<Tensor> attention_backward(step::AttentionContext<Tensor> saved,
                                                        Tensor d_out) const;
   [[nodiscard]] Tensor causal_mask(std::int64_t queries, std::int64_t keys, std::int64_t offset,

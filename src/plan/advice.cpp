@@ -209,10 +209,31 @@ Result<PlanWithOutlook> make_plan_with_outlook(const spec::Job& job, const Targe
   return out;
 }
 
+namespace {
+
+// Of the phase that is a whole step. Only a run asks, so it is counted of the plan that is taken.
+Status find_kept_pool(const spec::Job& configured, const Target& target, MemoryPlan& plan) {
+  spec::Job job = configured;
+  spec::apply(plan.changes, job);
+  const spec::Recipe recipe = spec::describe(job, plan.modes);
+  for (std::size_t p = 0; p < recipe.phases.size(); ++p) {
+    if (!recipe.phases[p].follows_itself) continue;
+    NEAP_TRY_ASSIGN(JobModels models, Drafts::read(job, target));
+    for (const ActivationPlan& kept : plan.activations)
+      models.slot(kept.model)->checkpointing = kept.checkpointing;
+    NEAP_TRY_ASSIGN(plan.phases[p].keeps_pool, keeps_pool(job, models, target, recipe.phases[p]));
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target) {
   NEAP_TRY_ASSIGN(PlanSearch search, PlanSearch::make(job, target, PlanSearch::Scope::kConfigured));
   Result<MemoryPlan> plan = search.fastest(target.capacity);
-  return plan.ok() ? std::move(plan) : with_suggestions(job, target, plan.status());
+  if (!plan.ok()) return with_suggestions(job, target, plan.status());
+  NEAP_TRY(find_kept_pool(job, target, *plan));
+  return plan;
 }
 
 Result<PlanOrLeast> plan_or_least(const spec::Job& job, const Target& target) {

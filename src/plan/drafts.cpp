@@ -40,7 +40,7 @@ Result<JobModels> Drafts::read(const spec::Job& job, const Target& target) {
   return models;
 }
 
-Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes) {
+Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes, Accuracy accuracy) {
   MemoryPlan plan;
   plan.task = to_string(job_.task);
   plan.granularity = target_.granularity;
@@ -59,8 +59,10 @@ Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes) {
     plan.updated.push_back(
         {id, modes.of(id), optimizer_of(role, compute_dtype(job_, target_)).states});
   }
+  std::vector<Accuracy> counted(recipe.phases.size(), Accuracy::kExact);
+  for (const CheckpointChoice& choice : choices(modes)) counted[choice.phase] = accuracy;
   for (const spec::Phase& phase : recipe.phases) {
-    NEAP_TRY_ASSIGN(PhasePlan planned, predict(phase, kAsConfigured, Accuracy::kExact));
+    NEAP_TRY_ASSIGN(PhasePlan planned, predict(phase, kAsConfigured, counted[plan.phases.size()]));
     planned.times = phase.times;
     planned.share = phase.share;
     // Of a backward the body runs every mini-batch, of an update one.

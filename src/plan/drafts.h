@@ -54,8 +54,10 @@ class Drafts {
   [[nodiscard]] static Result<JobModels> read(const spec::Job& job, const Target& target);
 
   /// Tags, phases and transients, without a capacity and a schedule. Where the plan chooses
-  /// retentions they are the ones of least memory.
-  [[nodiscard]] Result<MemoryPlan> draft(const spec::ModelModes& modes);
+  /// retentions they are the ones of least memory. `accuracy`: of the phases whose retention solve() chooses; it counts
+  /// those again, exactly, that it takes.
+  [[nodiscard]] Result<MemoryPlan> draft(const spec::ModelModes& modes,
+                                         Accuracy accuracy = Accuracy::kExact);
   /// The least capacity for which solve() finds a plan of this draft. The largest number: none does.
   [[nodiscard]] Bytes least_capacity(MemoryPlan draft) const;
   /// Fills the schedule, and what blocks keep where the plan chooses it; false: nothing fits the

@@ -109,16 +109,25 @@ Result<Variant*> JobVariants::at(std::size_t states, const Levels& levels) {
   return &made;
 }
 
-Result<const std::vector<Draft>*> drafts_of(Variant& variant, WeightPlacement weights) {
+Result<std::vector<Draft>*> drafts_of(Variant& variant, WeightPlacement weights) {
   const auto known = variant.made.find(weights);
   if (known != variant.made.end()) return &known->second;
   std::vector<Draft> drafts;
   for (const spec::ModelModes& modes : variant.drafts->modes(weights)) {
-    NEAP_TRY_ASSIGN(MemoryPlan plan, variant.drafts->draft(modes));
+    const bool exact = weights != WeightPlacement::kResident;
+    NEAP_TRY_ASSIGN(MemoryPlan plan,
+                    variant.drafts->draft(modes, exact ? Accuracy::kExact : Accuracy::kQuick));
     NEAP_TRY_ASSIGN(const double least, variant.drafts->least_seconds(plan));
-    drafts.push_back({std::move(plan), least});
+    drafts.push_back({std::move(plan), least, exact});
   }
   return &(variant.made[weights] = std::move(drafts));
+}
+
+Status make_exact(Variant& variant, Draft& draft) {
+  if (draft.exact) return {};
+  NEAP_TRY_ASSIGN(draft.plan, variant.drafts->draft(draft.plan.modes));
+  draft.exact = true;
+  return {};
 }
 
 void JobVariants::add_opened(MemoryPlan& plan) const {

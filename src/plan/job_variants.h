@@ -27,6 +27,7 @@ namespace neap::plan {
 struct Draft {
   MemoryPlan plan;
   double least_seconds = 0;  ///< no plan of the draft takes less
+  bool exact = true;         ///< else the plan may need more
 };
 
 struct Variant {
@@ -36,9 +37,11 @@ struct Variant {
   std::map<WeightPlacement, std::vector<Draft>> made;
 };
 
-/// The drafts of a variant. They stay where they are.
-[[nodiscard]] Result<const std::vector<Draft>*> drafts_of(Variant& variant,
-                                                          WeightPlacement weights);
+/// The drafts of a variant. They stay where they are. Of resident weights, whose seconds one round tells, not exact
+/// ones: most are left when their least seconds or bytes are known.
+[[nodiscard]] Result<std::vector<Draft>*> drafts_of(Variant& variant, WeightPlacement weights);
+/// Counts again what is not exact.
+[[nodiscard]] Status make_exact(Variant& variant, Draft& draft);
 
 class JobVariants {
  public:

@@ -132,7 +132,7 @@ PlanSearch::Found PlanSearch::fastest_of_sizes(std::size_t states, WeightPlaceme
 PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, WeightPlacement weights,
                                                 Limits limits) {
   std::optional<MemoryPlan> best;
-  NEAP_TRY_ASSIGN(const std::vector<Draft>* const drafts, drafts_of(variant, weights));
+  NEAP_TRY_ASSIGN(std::vector<Draft>* const drafts, drafts_of(variant, weights));
   for (const Draft& draft : *drafts) {
     if (!is_faster(draft.least_seconds, limits.seconds)) continue;
     MemoryPlan plan = draft.plan;
@@ -205,10 +205,12 @@ Result<PlanSearch::Closest> PlanSearch::find_closest(std::size_t states, WeightP
   for (auto levels = all.rbegin(); levels != all.rend(); ++levels) {
     NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(states, *levels));
     if (variant == nullptr) continue;
-    NEAP_TRY_ASSIGN(const std::vector<Draft>* const drafts, drafts_of(*variant, weights));
+    NEAP_TRY_ASSIGN(std::vector<Draft>* const drafts, drafts_of(*variant, weights));
     Closest here{nullptr, closest.least};
     // The last ones take least, and most others need more before anything is chosen. Of equals the first counts.
     for (auto draft = drafts->rbegin(); draft != drafts->rend(); ++draft) {
+      if (least_needed(draft->plan) > here.least) continue;
+      NEAP_TRY(make_exact(*variant, *draft));
       if (least_needed(draft->plan) > here.least) continue;
       MemoryPlan plan = draft->plan;
       if (host == HostMemory::kUnlimited) plan.host_budget = Bytes();

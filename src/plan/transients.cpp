@@ -19,6 +19,16 @@ constexpr Bytes kKernelScratch = 2_MiB;
 constexpr std::int64_t kRepeats = 2;
 constexpr std::int64_t kDecodeSteps = 48;
 
+// In the pool before the phase.
+step::CountedTensor cublas_workspace(step::CountingOps& ops) {
+  return ops.empty({ops.profile().cuda ? kCublasWorkspace : 0}, step::Dtype::kBool);
+}
+
+Status in_phase(Status status, const spec::Phase& phase) {
+  if (status.ok()) return status;
+  return std::move(status).with_context(format("predicting phase \"{}\"", to_string(phase.id)));
+}
+
 }  // namespace
 
 Result<cache::Settings> pool_settings(const spec::Job& job, const Target& target) {
@@ -63,23 +73,12 @@ Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, c
   CountedMemory memory(settings);
   const bool exact = accuracy == Accuracy::kExact;
   step::CountingOps ops(memory, profile, exact ? kRepeats : 1);
-  bool keeps_pool = false;
   PassSeconds passes;
   {
-    const step::CountedTensor workspace =
-        ops.empty({target.cuda ? kCublasWorkspace : 0}, step::Dtype::kBool);
-    const step::Dtype dtype = compute_dtype(job, target);
-    passes = count_phase(ops, job, models, dtype, phase, kDecodeSteps);
-    if (exact && phase.follows_itself) {
-      const Bytes once = memory.peak_reserved();
-      step::CountingOps again(memory, profile, kRepeats);
-      count_phase(again, job, models, dtype, phase, kDecodeSteps);
-      keeps_pool = memory.peak_reserved() == once;
-    }
+    const step::CountedTensor workspace = cublas_workspace(ops);
+    passes = count_phase(ops, job, models, compute_dtype(job, target), phase, kDecodeSteps);
   }
-  if (!memory.status().ok())
-    return Status(memory.status())
-        .with_context(format("predicting phase \"{}\"", to_string(phase.id)));
+  NEAP_TRY(in_phase(memory.status(), phase));
   const Bytes scratch = target.cuda ? kKernelScratch : Bytes();
   const step::Work& work = ops.work();
   PhasePlan plan{phase.id,
@@ -91,11 +90,25 @@ Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, c
                  work.wait_seconds,
                  Bytes(static_cast<std::uint64_t>(work.peer_bytes)),
                  work.peer_seconds};
-  plan.keeps_pool = keeps_pool;
   plan.axis_seconds = work.axis_seconds;
   plan.passes = passes;
   plan.flops = work.flops;
   return plan;
+}
+
+Result<bool> keeps_pool(const spec::Job& job, const JobModels& models, const Target& target,
+                        const spec::Phase& phase) {
+  NEAP_TRY_ASSIGN(const cache::Settings settings, pool_settings(job, target));
+  const step::KernelProfile profile = kernel_profile(job, target);
+  CountedMemory memory(settings);
+  step::CountingOps first(memory, profile, kRepeats), second(memory, profile, kRepeats);
+  const step::CountedTensor workspace = cublas_workspace(first);
+  const step::Dtype dtype = compute_dtype(job, target);
+  count_phase(first, job, models, dtype, phase, kDecodeSteps);
+  const Bytes once = memory.peak_reserved();
+  count_phase(second, job, models, dtype, phase, kDecodeSteps);
+  NEAP_TRY(in_phase(memory.status(), phase));
+  return memory.peak_reserved() == once;
 }
 
 }  // namespace neap::plan

@@ -30,4 +30,9 @@ enum class Accuracy : std::uint8_t {
                                               const Target& target, const spec::Phase& phase,
                                               Accuracy accuracy = Accuracy::kExact);
 
+/// Whether a second run of a phase takes no more than the first where it begins with its pages: PhasePlan::keeps_pool,
+/// which make_plan() fills. Only a run asks, and it takes as long as two predictions.
+[[nodiscard]] Result<bool> keeps_pool(const spec::Job& job, const JobModels& models,
+                                      const Target& target, const spec::Phase& phase);
+
 }  // namespace neap::plan

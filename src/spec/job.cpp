@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "spec/adapter_config.h"
 #include "spec/context_parallel.h"
 #include "spec/default_lengths.h"
@@ -237,6 +239,16 @@ Status validate_packing(const Job& job) {
   return holds("critic.forward_max_token_len_per_gpu", job.critic.forward_max_token_len_per_gpu, 1);
 }
 
+// Of a job that nobody divides.
+std::optional<std::string> note_on_defaults(const AutomaticDegrees& automatic) {
+  std::vector<std::string> paths;
+  for (const DegreeKey& key : kDegreeKeys)
+    if (automatic.*key.automatic) paths.emplace_back(key.path);
+  if (paths.empty()) return std::nullopt;
+  return format("What is \"auto\" has its default here: {}. `neap train` and `neap plan` choose it",
+                joined(paths, ", "));
+}
+
 }  // namespace
 
 Status Job::load(const std::filesystem::path& file, const std::vector<std::string>& overrides,
@@ -247,7 +259,10 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
   const bool is_of_training = job.task != Task::kEval;
   job.folder = file.parent_path();
   for (const std::string& text : overrides) NEAP_TRY(table.apply_override(text));
-  open_degrees(job.task == Task::kEval ? OpenDegrees::kNone : open, table, job.parallel);
+  if (job.task == Task::kEval) open = OpenDegrees::kNone;
+  const std::optional<std::string> defaults =
+      open == OpenDegrees::kNone ? note_on_defaults(job.parallel.automatic) : std::nullopt;
+  open_degrees(open, table, job.parallel);
   if (job.parallel.automatic.any()) return {};
   const auto is_set = [&](std::string_view key) { return table.find(key)->is_set; };
   NEAP_TRY(table.apply_defaults());
@@ -267,6 +282,7 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
   NEAP_TRY_ASSIGN(job.warnings, table.unread([&](const std::string& origin) {
     return job.task == Task::kEval && is_of_training && !origin.starts_with('"');
   }));
+  if (defaults) job.warnings.push_back(*defaults);
   NEAP_TRY_ASSIGN(job.adapted, adapt_lengths(table, job));
   NEAP_TRY_ASSIGN(const auto micro_batches, adapt_micro_batches(table, job));
   job.adapted.insert(job.adapted.end(), micro_batches.begin(), micro_batches.end());

@@ -77,6 +77,7 @@ AttentionContext<T> context_attention(Ops& ops, bool cuda, Heads<T> heads, const
   const T& q = c.heads.q;
   const Dtype dtype = ops.dtype(q);
   c.out = ops.zeros({q.size(0), q.size(1) * q.size(2)}, dtype);
+  c.parts.reserve(2 * spans.lengths.size());
   for_each_piece(spans, [&](const ContextPiece& p) {
     const bool flash = chunk_by_flash(options, cuda, dtype, q.size(2), p.rows, p.keys);
     const auto rows = [&](const T& t) { return ops.narrow(t, 0, p.row, p.rows); };

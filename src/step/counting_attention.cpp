@@ -71,6 +71,17 @@ CountedTensor CountingOps::starts_of(const std::vector<std::int64_t>& lengths) {
   return make({std::ssize(lengths) + 1}, Dtype::kFloat32);  // int32 has the same size
 }
 
+std::pair<CountedTensor, CountedTensor> CountingOps::places_of(
+    const std::vector<std::int64_t>& lengths, std::int64_t ranks) {
+  std::int64_t tokens = 0, rows = 0;
+  for (const std::int64_t length : lengths) {
+    tokens += length;
+    rows += ranks * spec::rows_of_each(length, ranks);
+  }
+  CountedTensor of_tokens = make({tokens}, Dtype::kInt64);
+  return {std::move(of_tokens), make({rows}, Dtype::kInt64)};
+}
+
 AttentionContext<CountedTensor> CountingOps::attention_by(AttentionKernel kernel,
                                                           Heads<CountedTensor> heads,
                                                           const Spans<CountedTensor>& spans,

@@ -399,6 +399,9 @@ class CountingOps {
                                                       const ScoreOptions& options);
   /// Where packed sequences start, for kernels: (B + 1,) int32 on a GPU, undefined elsewhere.
   [[nodiscard]] Tensor starts_of(const std::vector<std::int64_t>& lengths);
+  /// spec::context_places() of sequences of these lengths that ranks divide: its rows and its tokens, int64.
+  [[nodiscard]] std::pair<Tensor, Tensor> places_of(const std::vector<std::int64_t>& lengths,
+                                                    std::int64_t ranks);
   /// From d_out (N, H * D).
   [[nodiscard]] Heads<Tensor> attention_backward(AttentionContext<Tensor> saved, Tensor d_out);
   /// (queries, keys) bool: query i, at position `offset` + i from the first key, attends to the key;

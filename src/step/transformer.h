@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -69,9 +70,8 @@ Rows<T> make_rows(Ops& ops, const Weights<T>& w, Spans<T> spans, T positions,
 template <class Ops, class T = typename Ops::Tensor>
 Spans<T> with_places(Ops& ops, Spans<T> spans) {
   if (!spans.divided()) return spans;
-  const spec::ContextPlaces places = spec::context_places(spans.lengths, spans.context.ranks);
-  spans.rows_of_tokens = ops.from_host(places.rows);
-  spans.tokens_of_rows = ops.from_host(places.tokens);
+  std::tie(spans.rows_of_tokens, spans.tokens_of_rows) =
+      ops.places_of(spans.lengths, spans.context.ranks);
   return spans;
 }
 

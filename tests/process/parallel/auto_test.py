@@ -10,10 +10,10 @@ import launch
 from rank_case import FILES, RankCase
 from train_process_test import SFT  # noqa: E402
 
-KEYS = ("pipeline_model_parallel_size", "tensor_model_parallel_size", "sequence_parallel", "zero_stage")
+KEYS = ("pipeline_model_parallel_size", "tensor_model_parallel_size", "sequence_parallel", "context_parallel_size", "zero_stage")
 AUTO = tuple(f"parallel.{key}=auto" for key in KEYS if key != "sequence_parallel")
 # Whole models do not fit; nothing but dividing them is open.
-DIVIDED = (*AUTO[:2], "parallel.zero_stage=0")
+DIVIDED = (*AUTO[:2], "parallel.context_parallel_size=1", "parallel.zero_stage=0")
 ALL_STAYS = ("memory.residency=all", "memory.update=joined")
 
 
@@ -79,6 +79,23 @@ class Auto(RankCase):
         run = self.run_ranks(1, "resumed", *DIVIDED, *ALL_STAYS, "trainer.total_training_steps=3")
         self.assertIn("the fastest of 1 ways", run.stderr)
         self.assertEqual(self.degrees("resumed", 3)[:2], [f"parallel.{key}=1" for key in KEYS[:2]])
+
+    def test_a_row_that_no_rank_holds_is_one_for_several(self):
+        packed = (*AUTO, "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=40")  # of rows of 64
+        self.run_ranks(2, "long-auto", *packed, "trainer.total_training_steps=1")
+        degrees = self.degrees("long-auto", 1)
+        self.assertIn("parallel.context_parallel_size=2", degrees)
+        run = self.run_ranks(2, "long-auto", *packed)
+        self.assertIn("as in the checkpoint that the run resumes from", run.stderr)
+        self.assertEqual(degrees, self.degrees("long-auto"))
+        self.run_ranks(2, "long-written", *degrees, *packed[len(AUTO):])
+        self.assert_same_files("long-auto", "long-written")
+        self.assertIn("max_token_len_per_gpu is 40; it has to be", self.plan(1, *packed, code=2).stderr)
+
+    def test_where_nothing_chooses_it_says_so(self):
+        done = launch.run(1, launch.NEAP, "plan", "--formulas", "sft.toml", AUTO[1], cwd=self.home)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f'What is "auto" has its default here: {AUTO[1].split("=")[0]}. ', done.stderr)
 
     def test_what_does_not_fit_is_told_once(self):
         words = (*AUTO, *ALL_STAYS, "device.memory=1MiB", "trainer.default_local_dir=out/none")

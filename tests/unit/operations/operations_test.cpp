@@ -146,6 +146,7 @@ TEST_P(Operations, MakingAndViews) {
       (void)ops.iota(5, 64);
       (void)ops.from_host(std::vector{1.0F, 2.0F, 3.0F});
       (void)ops.from_host(std::vector<std::int64_t>{1, 2, 3});
+      (void)ops.places_of({5, 200, 1, 0, 64}, 3);
       (void)ops.filled_like(a, 3);
       (void)ops.to_device(host);
       (void)ops.to_host(a);

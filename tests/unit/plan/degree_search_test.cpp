@@ -154,6 +154,15 @@ TEST_F(DegreeSearch, SequencesAreDividedOnlyWhereTheyArePacked) {
   EXPECT_EQ(choice.overrides, std::vector<std::string>{"parallel.context_parallel_size=1"});
 }
 
+// Candidates are ranked without what only a run asks for.
+TEST_F(DegreeSearch, APlanForARunSaysThatThePoolOfItsOnePhaseStays) {
+  const auto kept = [&](const Result<MemoryPlan>& plan) {
+    return plan.ok() && plan->phases.front().keeps_pool;
+  };
+  EXPECT_TRUE(kept(make_plan(open(1, {}).job, target_)));
+  EXPECT_FALSE(kept(make_plan(open(1, {"memory.update=split"}).job, target_)));
+}
+
 TEST_F(DegreeSearch, WhereNothingFitsItSaysWhatCameNearest) {
   target_.capacity = 1500_MiB;
   std::vector<std::string> keys = kAll;

@@ -96,6 +96,13 @@ TEST(Degrees, OfAJobThatNobodyDividesAutoIsTheDefault) {
   EXPECT_EQ(job.data_ranks(), 8);
   EXPECT_EQ(job.bind().to_json()["parallel"]["tensor_model_parallel_size"], 1);
   EXPECT_EQ(job.bind().to_json()["parallel"]["context_parallel_size"], 1);
+  ASSERT_EQ(job.warnings.size(), 1U);
+  EXPECT_NE(job.warnings[0].find("What is \"auto\" has its default here: "
+                                 "parallel.pipeline_model_parallel_size, "
+                                 "parallel.tensor_model_parallel_size, "
+                                 "parallel.context_parallel_size, parallel.zero_stage."),
+            std::string::npos)
+      << job.warnings[0];
 }
 
 TEST(Degrees, AreIntegersOrAuto) {
