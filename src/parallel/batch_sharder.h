@@ -34,12 +34,13 @@ class BatchSharder {
     for (std::size_t i = rank_; i < batch.size(); i += size_) out.push_back(batch[i]);
     return out;
   }
+  /// Of so many rows, those of the rank that has most.
+  [[nodiscard]] std::size_t most_of(std::size_t rows) const { return (rows + size_ - 1) / size_; }
   /// As `of`, but as many on every rank: where the batch ends early, its last row comes again.
   template <class T>
   [[nodiscard]] std::vector<T> of_padded(const std::vector<T>& batch) const {
     std::vector<T> out;
-    const std::size_t rounds = (batch.size() + size_ - 1) / size_;
-    for (std::size_t i = 0; i < rounds; ++i)
+    for (std::size_t i = 0; i < most_of(batch.size()); ++i)
       out.push_back(batch[std::min(global(i), batch.size() - 1)]);
     return out;
   }

@@ -117,8 +117,8 @@ class Bounds {
 void for_each_generation_pass(const spec::Job& job, const spec::Phase& phase,
                               std::int64_t most_decode_steps, const GenerationVisitor& visitor) {
   const Bounds bounds(job, most_decode_steps, visitor);
-  const std::int64_t responses = phase.baseline ? job.rows_per_rank() : job.sequences_per_rank();
-  const std::int64_t batch = spec::batching_of(job, phase).rows;
+  const spec::Batching batching = spec::batching_of(job, phase);
+  const std::int64_t responses = batching.most_rows, batch = batching.rows;
   const double batches = static_cast<double>(responses) / static_cast<double>(batch);
   const spec::ValidationSampling& validation = job.rollout.val_kwargs;
   Batches held_out{batches, batch, validation.n, step::sampling_options(validation), true};

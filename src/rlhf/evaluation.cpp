@@ -171,10 +171,10 @@ std::uint64_t validation_key(const spec::Job& job) {
 
 Evaluation evaluate(Context& context, const std::vector<PromptRow>& rows,
                     const EvaluationSetup& setup) {
-  const std::int64_t together =
-      kBatchesPerPart * context.job.rollout_batch() * context.data_ranks().size();
-  const auto part = static_cast<std::size_t>(
-      std::max<std::int64_t>(context.data_ranks().size(), together / setup.sampling.n));
+  const std::int64_t ranks = context.job.generating_ranks();
+  const std::int64_t together = kBatchesPerPart * context.job.rollout_batch() * ranks;
+  const auto part =
+      static_cast<std::size_t>(std::max<std::int64_t>(ranks, together / setup.sampling.n));
   Collector collector(context, rows, setup);
   for (std::size_t first = 0; first < rows.size(); first += part)
     collector.part(first, std::min(part, rows.size() - first));

@@ -49,6 +49,12 @@ struct Arranged {
   step::Experience<at::Tensor> experience;
 };
 
+// The first `rows` rows of every rank that `share` deals to, `n` of them together.
+void gather_rows(Experience& e, const parallel::BatchSharder& share, std::int64_t n,
+                 std::int64_t rows) {
+  transform_rows(e, [&](const at::Tensor& t) { return share.gather(t, n).narrow(0, 0, rows); });
+}
+
 // Where responses end whose lengths are drawn: never, where they are not.
 class DrawnLengths {
  public:
@@ -75,16 +81,16 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
                               const std::vector<train::Tokens>& prompts,
                               const Generation& generation) {
   const spec::Job& job = context.job;
-  const parallel::BatchSharder share = context.sharder();
+  const parallel::BatchSharder share = context.sharder(), answering = context.answering_sharder();
+  const std::vector<train::Tokens> mine = answering.of_padded(prompts);
   std::vector<rollout::Prompt> requests;
   std::vector<train::Tokens> repeated;
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    const std::size_t place = generation.first_prompt + share.global(answering.global(i));
     for (std::int64_t k = 0; k < generation.n; ++k) {
       const auto turn = static_cast<std::uint64_t>(k);
-      requests.push_back(
-          {prompts[i],
-           random_key({generation.key, generation.first_prompt + share.global(i), turn})});
-      repeated.push_back(prompts[i]);
+      requests.push_back({mine[i], random_key({generation.key, place, turn})});
+      repeated.push_back(mine[i]);
     }
   }
   rollout::GenerateOptions options;
@@ -118,7 +124,11 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
     backend.run(*context.recipe.find(generation.phase));
     generated = backend.take_responses();
   });
-  return experience_of(context, repeated, std::move(generated), generation.sampling.log_probs);
+  Experience out =
+      experience_of(context, repeated, std::move(generated), generation.sampling.log_probs);
+  gather_rows(out, answering, generation.n,
+              static_cast<std::int64_t>(prompts.size()) * generation.n);
+  return out;
 }
 
 namespace {
@@ -155,9 +165,8 @@ Experience join(std::vector<Experience> parts) {
 
 Experience gather_experience(Context& context, const Experience& mine, std::int64_t n,
                              std::int64_t rows) {
-  const parallel::BatchSharder share = context.sharder();
   Experience out = mine;
-  transform_rows(out, [&](const at::Tensor& t) { return share.gather(t, n).narrow(0, 0, rows); });
+  gather_rows(out, context.sharder(), n, rows);
   return out;
 }
 

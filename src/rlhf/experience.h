@@ -44,10 +44,12 @@ struct Generation {
   step::SamplingOptions sampling;
   std::uint64_t key = 0;  ///< of the random streams, with a prompt's place in the whole batch
   std::size_t first_prompt = 0;  ///< place of the batch's first prompt, where it is part of more
-  std::function<void(std::size_t ended)> on_progress{};  ///< of this rank's responses
+  /// Of the responses that this rank generates.
+  std::function<void(std::size_t ended)> on_progress{};
 };
 /// Responses to this rank's prompts: the sequences, `truncated`, and `rollout_log_probs` where the
-/// sampling options ask for them.
+/// sampling options ask for them. Ranks that divide sequences have the same prompts: each answers its share, and all
+/// have the responses of all.
 [[nodiscard]] Experience generate_responses(Context& context, train::ModelWorker& actor,
                                             const std::vector<train::Tokens>& prompts,
                                             const Generation& generation);

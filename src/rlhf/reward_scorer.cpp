@@ -12,24 +12,39 @@
 
 namespace neap::rlhf {
 
+namespace {
+
+std::vector<std::int64_t> numbers_below(std::int64_t end) {
+  std::vector<std::int64_t> out(static_cast<std::size_t>(end));
+  std::iota(out.begin(), out.end(), std::int64_t{0});
+  return out;
+}
+
+}  // namespace
+
 at::Tensor RewardScorer::score(const std::vector<PromptRow>& prompts, std::int64_t n,
                                const train::Sequences& sequences) {
-  const std::int64_t count = sequences.size();
+  const parallel::BatchSharder answering = context_.answering_sharder();
+  const std::vector<std::int64_t> mine = answering.of(numbers_below(std::ssize(prompts)));
   std::vector<ResponseText> texts;
-  for (std::int64_t i = 0; i < count; ++i) texts.push_back(response_text(context_, sequences, i));
   std::vector<reward::Response> responses;
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    const PromptRow& prompt = prompts.at(i / static_cast<std::size_t>(n));
-    responses.push_back(
-        {prompt.json.get(), texts[i].text, texts[i].tokens, !texts[i].ended, prompt.where});
+  texts.reserve(mine.size() * static_cast<std::size_t>(n));  // responses refer to them
+  for (const std::int64_t p : mine) {
+    const PromptRow& prompt = prompts[static_cast<std::size_t>(p)];
+    for (std::int64_t k = 0; k < n; ++k) {
+      const ResponseText& text = texts.emplace_back(response_text(context_, sequences, p * n + k));
+      responses.push_back({prompt.json.get(), text.text, text.tokens, !text.ended, prompt.where});
+    }
   }
   const auto numbers = score_collectively(responses);
   const bridge::HostScope host;
   const auto columns = static_cast<std::int64_t>(set_.columns().size());
-  at::Tensor out = at::empty({count, columns}, at::TensorOptions().dtype(at::kDouble));
+  // As many rows on every rank; those beyond its own are dropped.
+  const auto rows = static_cast<std::int64_t>(answering.most_of(prompts.size())) * n;
+  at::Tensor out = at::zeros({rows, columns}, at::TensorOptions().dtype(at::kDouble));
   auto* to = out.mutable_data_ptr<double>();
   for (const std::vector<double>& row : numbers) to = std::copy(row.begin(), row.end(), to);
-  return out;
+  return answering.gather(out, n).narrow(0, 0, sequences.size()).contiguous();
 }
 
 at::Tensor RewardScorer::totals(const at::Tensor& numbers) const {

@@ -48,7 +48,8 @@ class RewardScorer {
 
   [[nodiscard]] bool empty() const { return set_.empty(); }
   /// One row of numbers a response, (B, columns), float64 on the host; NaN where a function does not
-  /// score it. Responses answer `prompts` in turn, `n` each. A function that fails is a StepFailure.
+  /// score it. Responses answer `prompts` in turn, `n` each. Of ranks with the same responses each asks about those
+  /// that it generated. A function that fails is a StepFailure.
   [[nodiscard]] at::Tensor score(const std::vector<PromptRow>& prompts, std::int64_t n,
                                  const train::Sequences& sequences);
   /// (B,): the weighted sums.

@@ -46,8 +46,13 @@ struct Context : TextContext {
   /// As the plan divides its updates.
   spec::Recipe recipe = spec::describe(job, runtime.plan().modes);
 
+  /// Deals the rows of a batch to those that score and train them.
   [[nodiscard]] parallel::BatchSharder sharder() const {
     return parallel::BatchSharder(data_ranks());
+  }
+  /// Deals the rows that ranks which divide sequences have together to those that answer them (spec/mesh.h).
+  [[nodiscard]] parallel::BatchSharder answering_sharder() const {
+    return parallel::BatchSharder(groups.context());
   }
   /// Those that share each batch. Ranks that divide the model or sequences have the same rows and the same numbers.
   [[nodiscard]] parallel::Communicator& data_ranks() const { return groups.data(); }

@@ -352,8 +352,7 @@ Status Job::validate() const {
       NEAP_TRY(divides("critic.ppo_mini_batch_size", critic_mini_batch(), "data.train_batch_size",
                        data.train_batch_size));
   }
-  for (const BatchDivision& division : batch_divisions(*this))
-    NEAP_TRY(check_division(division, data_ranks()));
+  for (const BatchDivision& division : batch_divisions(*this)) NEAP_TRY(check_division(division));
   return {};
 }
 
@@ -452,8 +451,14 @@ std::int64_t Job::rows_per_rank() const {
 std::int64_t Job::sequences_per_rank() const {
   return sequences_per_step() / data_ranks();
 }
+std::int64_t Job::prompts_per_rank() const {
+  return data.train_batch_size / generating_ranks();
+}
+std::int64_t Job::responses_per_rank() const {
+  return sequences_per_step() / generating_ranks();
+}
 std::int64_t Job::rollout_batch() const {
-  const std::int64_t all = sequences_per_rank();
+  const std::int64_t all = responses_per_rank();
   return rollout.batch_size == 0 ? all : std::min(rollout.batch_size, all);
 }
 PrefillShape Job::prefill() const {

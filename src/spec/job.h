@@ -363,10 +363,14 @@ struct Job {
   [[nodiscard]] DataParallel data_parallel() const {
     return {mesh().size(Axis::kCopies), parallel.zero_stage};
   }
-  /// What one rank does of a step: its part's share of the rows, of the sequences, and of those the ones
-  /// that it decodes together.
+  /// What one rank scores and trains of a step: its part's share of the rows and of the sequences.
   [[nodiscard]] std::int64_t rows_per_rank() const;
   [[nodiscard]] std::int64_t sequences_per_rank() const;
+  /// What one rank generates of a step: ranks that divide sequences have prompts of their own (spec/mesh.h).
+  [[nodiscard]] std::int64_t generating_ranks() const { return mesh().size(Axis::kCopies); }
+  [[nodiscard]] std::int64_t prompts_per_rank() const;
+  [[nodiscard]] std::int64_t responses_per_rank() const;
+  /// Of these responses those that it decodes together.
   [[nodiscard]] std::int64_t rollout_batch() const;
   /// Together at most the prompts of the sequences that are decoded together.
   [[nodiscard]] PrefillShape prefill() const;

@@ -2,8 +2,11 @@
 //
 //   pipe     layers
 //   data     rows of a batch, and by ZeRO what is kept for training
-//   context  tokens of a sequence (spec/context_parallel.h)
+//   context  tokens of a sequence (spec/context_parallel.h); where responses are generated, each rank's rows
 //   tensor   heads, the MLP's columns and the vocabulary (spec/tensor_parallel.h)
+// Rows of a batch are dealt to the ranks along data. Those along context have the same rows and divide each sequence;
+// a generation computes one token of a sequence at a time, so there the rows are dealt on to the ranks along context.
+//
 // Neighbours along the last axis have neighbouring numbers, so that they are on one machine: those of tensor
 // talk most.
 //

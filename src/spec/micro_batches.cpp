@@ -9,12 +9,12 @@ namespace {
 
 constexpr std::size_t kNamedSizes = 8;
 
-std::int64_t share_of(const BatchDivision& d, std::int64_t ranks) {
-  return d.rows / ranks * d.sequences_of_row;
+std::int64_t share_of(const BatchDivision& d) {
+  return d.rows / d.ranks * d.sequences_of_row;
 }
 
-bool is_whole(const BatchDivision& d, std::int64_t ranks) {
-  return d.micro >= 1 && share_of(d, ranks) % d.micro == 0;
+bool is_whole(const BatchDivision& d) {
+  return d.micro >= 1 && share_of(d) % d.micro == 0;
 }
 
 std::int64_t largest_divisor(std::int64_t value, std::int64_t most) {
@@ -37,46 +37,51 @@ std::string possible_sizes(std::int64_t share, std::int64_t asked) {
 
 std::vector<BatchDivision> batch_divisions(const Job& job) {
   const auto micro = [&](std::int64_t size) { return job.packs() ? 1 : size; };
+  const std::int64_t ranks = job.data_ranks();
+  const std::string batch = "data.train_batch_size";
   if (!job.has_rollout())
-    return {{"data.train_batch_size", job.data.train_batch_size, 1, "data.micro_batch_size_per_gpu",
-             micro(job.data.micro_batch_size_per_gpu)}};
+    return {{batch, job.data.train_batch_size, 1, "data.micro_batch_size_per_gpu",
+             micro(job.data.micro_batch_size_per_gpu), ranks}};
   if (!job.trains_policy()) return {};
   // By the name of the key that has the number.
-  const std::string batch = "data.train_batch_size";
   const std::string of_actor =
       job.actor.ppo_mini_batch_size == 0 ? batch : "actor_rollout_ref.actor.ppo_mini_batch_size";
   std::vector<BatchDivision> all = {{of_actor, job.actor_mini_batch(), job.rollout.n,
                                      "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
-                                     micro(job.actor.ppo_micro_batch_size_per_gpu)}};
+                                     micro(job.actor.ppo_micro_batch_size_per_gpu), ranks}};
   if (job.has_critic())
     all.push_back({job.critic.ppo_mini_batch_size == 0 ? of_actor : "critic.ppo_mini_batch_size",
                    job.critic_mini_batch(), job.rollout.n, "critic.ppo_micro_batch_size_per_gpu",
-                   micro(job.critic.ppo_micro_batch_size_per_gpu)});
+                   micro(job.critic.ppo_micro_batch_size_per_gpu), ranks});
+  all.push_back({batch, job.data.train_batch_size, job.rollout.n, "", 1, job.generating_ranks()});
   return all;
 }
 
-Status check_division(const BatchDivision& d, std::int64_t ranks) {
-  if (d.rows % ranks != 0)
-    return wrong(format("{} {} cannot be shared by {} ranks: it has to be a multiple", d.rows_key,
-                        d.rows, ranks));
-  if (is_whole(d, ranks)) return {};
-  const std::int64_t share = share_of(d, ranks);
+Status check_division(const BatchDivision& d) {
+  if (d.rows % d.ranks != 0) {
+    const std::int64_t below = d.rows / d.ranks * d.ranks;
+    return wrong(format("{} {} cannot be shared by {} ranks: it has to be a multiple, as {}{}",
+                        d.rows_key, d.rows, d.ranks, below > 0 ? format("{} or ", below) : "",
+                        below + d.ranks));
+  }
+  if (is_whole(d)) return {};
+  const std::int64_t share = share_of(d);
   std::string what = d.rows_key;
   if (d.sequences_of_row > 1) what += " x rollout.n";
-  if (ranks > 1) what += format(" / {} ranks", ranks);
-  if (d.sequences_of_row > 1 || ranks > 1) what += " =";
+  if (d.ranks > 1) what += format(" / {} ranks", d.ranks);
+  if (d.sequences_of_row > 1 || d.ranks > 1) what += " =";
   return wrong(format("{} {} does not divide {} {}; possible near it: {}", d.micro_key, d.micro,
                       what, share, possible_sizes(share, d.micro)));
 }
 
 Result<std::vector<std::string>> adapt_micro_batches(const ConfigTable& table, const Job& job) {
   std::vector<std::string> adapted;
-  const std::int64_t ranks = job.data_ranks();
   for (const BatchDivision& d : batch_divisions(job)) {
+    const bool shared = d.rows >= d.ranks && d.rows % d.ranks == 0;
+    if (!shared || is_whole(d)) continue;
     const ConfigTable::Key* key = table.find(d.micro_key);
-    const bool shared = d.rows >= ranks && d.rows % ranks == 0;
-    if (key->is_set || !shared || is_whole(d, ranks)) continue;
-    const std::int64_t size = largest_divisor(share_of(d, ranks), d.micro);
+    if (key->is_set) continue;
+    const std::int64_t size = largest_divisor(share_of(d), d.micro);
     NEAP_TRY(key->assign(Json(size)));
     adapted.push_back(format("{}={}", d.micro_key, size));
   }

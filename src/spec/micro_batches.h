@@ -25,12 +25,14 @@ struct BatchDivision {
   std::int64_t sequences_of_row = 1;  ///< that micro-batches are counted in
   std::string micro_key;
   std::int64_t micro = 0;
+  std::int64_t ranks = 1;  ///< that share the rows
 };
-/// Of a job that trains on padded sequences; packed ones are cut by tokens, and `micro` is 1.
+/// Of a job that trains: by ranks along data, and for its rollouts by those that generate. Packed sequences are cut by
+/// tokens, and generations by the plan: `micro` is 1.
 [[nodiscard]] std::vector<BatchDivision> batch_divisions(const Job& job);
 
 /// Rows divide evenly among ranks, and a rank's rows into whole micro-batches.
-[[nodiscard]] Status check_division(const BatchDivision& division, std::int64_t ranks);
+[[nodiscard]] Status check_division(const BatchDivision& division);
 
 /// Sizes of micro-batches that nobody set and that do not divide what a rank has become the largest
 /// smaller ones that do. Returns these, "key.path=value" each.

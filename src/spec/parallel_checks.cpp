@@ -77,12 +77,9 @@ Status validate_context(const Job& job) {
   const auto refuse = [&](std::string_view why) {
     return wrong(format("parallel.context_parallel_size {} does not go with {}", size, why));
   };
-  if (job.has_rollout())
-    return refuse(
-        format("task \"{}\": it generates; take 1, or sft, reward or dpo", to_string(job.task)));
-  if (!job.packs())
-    return refuse("data.use_dynamic_bsz = false: the ranks divide packed sequences; set true");
-  return {};
+  if (job.packs()) return {};
+  return refuse(format("{}.use_dynamic_bsz = false: the ranks divide packed sequences; set true",
+                       job.has_rollout() ? "actor_rollout_ref.actor" : "data"));
 }
 
 Status validate_mesh(const Job& job) {

@@ -26,7 +26,7 @@ namespace {
 std::int64_t rows_at_once(const Job& job, const Phase& phase) {
   switch (phase.body) {
     case Body::kGenerate:
-      return phase.baseline ? std::min(job.rollout_batch(), job.rows_per_rank())
+      return phase.baseline ? std::min(job.rollout_batch(), job.prompts_per_rank())
                             : job.rollout_batch();
     case Body::kLogProbs:
       return phase.id == PhaseId::kReferenceLogProbs
@@ -87,6 +87,8 @@ Batching batching_of(const Job& job, const Phase& phase) {
                takes_pairs(phase.body) ? 2 : 1, 0, 1};
   if (phase.trains()) {
     out.most_rows = update_shape(job, phase.body).mini_batch;
+  } else if (phase.body == Body::kGenerate) {
+    out.most_rows = phase.baseline ? job.prompts_per_rank() : job.responses_per_rank();
   } else {
     out.most_rows = phase.baseline ? job.rows_per_rank() : job.sequences_per_rank();
   }

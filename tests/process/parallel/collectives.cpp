@@ -286,6 +286,17 @@ void run_rounding(Communicator& ranks, at::Device device) {
   ranks.expect_same(first.view(at::kInt).sum(at::kLong).item<std::int64_t>(), "A rounded sum");
 }
 
+// A batch that is dealt along data, and on along context, comes back in its order: two blocks of two rows a rank.
+void run_shares(const neap::parallel::Groups& groups) {
+  const neap::parallel::BatchSharder share(groups.data()), answering(groups.context());
+  const at::Tensor batch = at::arange(8 * groups.copies().size(), at::kLong).view({-1, 2});
+  const at::Tensor together = share.pick(batch, 2);
+  const at::Tensor mine = answering.pick(together, 2);
+  expect(mine.size(0) == 4, "rows of one rank");
+  expect(answering.gather(mine, 2).equal(together), "rows that are dealt on");
+  expect(share.gather(together, 2).equal(batch), "rows of all");
+}
+
 // Groups of every mesh with two axes, and of one with three: sums and gathers are those of the ranks along the axis.
 void run_groups(Communicator& ranks, at::Device device) {
   using neap::spec::Axis;
@@ -321,6 +332,7 @@ void run_groups(Communicator& ranks, at::Device device) {
       expect(t.eq(sum).all().item<bool>(), "sum over a group");
       group.barrier();
     }
+    run_shares(groups);
   }
 }
 

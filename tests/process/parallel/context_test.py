@@ -2,7 +2,7 @@
 """`neap train` with sequences that ranks divide (parallel.context_parallel_size). usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
 
 Losses and weights are those of one rank but for the order of sums; files do not depend on the mesh; no rank takes more
-memory than its plan says. NEAP_TEST_SLOW=1: every architecture.
+memory than its plan says. NEAP_TEST_SLOW=1: every architecture. Jobs that generate: context_rollout_test.py.
 """
 import json
 import os
@@ -12,16 +12,10 @@ import unittest
 
 import launch
 
-from rank_case import ARCHITECTURES, OPTIMIZER, RankCase, ROWS, SGD, SIZE
-from train_process_test import MODEL, PPO, REWARD, SFT, read_lines  # noqa: E402
+from rank_case import ARCHITECTURES, CONTEXT, name_of, OPTIMIZER, RankCase, ROWS, SGD
+from train_process_test import MODEL, REWARD, SFT  # noqa: E402
 
-CONTEXT = "parallel.context_parallel_size"
-STAGES = "parallel.pipeline_model_parallel_size"
 ZERO = "parallel.zero_stage={}"
-
-
-def name_of(mesh):
-    return "-".join(f"{axis}{size}" for axis, size in mesh.items())
 
 
 class Context(RankCase):
@@ -41,34 +35,6 @@ class Context(RankCase):
         result = launch.run(1, launch.NEAP, "train", "sft.toml", cwd=cls.home)
         assert result.returncode == 0, result.stderr
         (cls.home / "start").symlink_to("out/sft/latest/actor")
-
-    def run_mesh(self, folder, *words, context=1, tensor=1, stages=1, copies=1, task="sft"):
-        sizes = ((CONTEXT, context), (SIZE, tensor), (STAGES, stages))
-        ranks = context * tensor * stages * copies
-        self.run_ranks(ranks, folder, *words, *(f"{key}={size}" for key, size in sizes if size > 1), task=task)
-        self.assert_within_plans(folder, ranks)
-
-    def assert_within_plans(self, folder, ranks):
-        """Tags exactly; of a phase no more than planned, because a packed micro-batch may be smaller."""
-        for rank in range(ranks):
-            of_rank = self.home / "out" / (folder if rank == 0 else f"{folder}/ranks/{rank}")
-            planned = {p["name"]: p for p in json.loads((of_rank / "plan.json").read_text())["phases"]}
-            phases = read_lines(of_rank / "phases.jsonl")
-            self.assertTrue(phases)
-            for phase in phases:
-                self.assertEqual(phase["persistent"], planned[phase["phase"]]["persistent"], (folder, rank, phase["phase"]))
-                self.assertLessEqual(phase["peak"], phase["planned"], (folder, rank, phase["phase"]))
-
-    def assert_same_training(self, one, other, near=1e-6, numbers=None, files=("model", "optimizer"), step=2, role="actor"):
-        for kind in (self.metrics, self.validations):
-            a, b = kind(f"out/{one}"), kind(f"out/{other}")
-            self.assertEqual(len(a), len(b), other)
-            for x, y in zip(a, b, strict=True):
-                self.assert_near(x, y, numbers or near, other)
-        for file in files:
-            self.assert_near_weights(self.file(one, f"{role}/{file}.safetensors", step),
-                                     self.file(other, f"{role}/{file}.safetensors", step),
-                                     10 * near if file == "optimizer" else near, other)
 
     def test_sft_is_the_same_on_one_rank_and_several(self):
         self.run_mesh("sft-1", *SGD)
@@ -180,15 +146,13 @@ class Context(RankCase):
                                  self.file("c2-to-d2", "actor/optimizer.safetensors", 3), 1e-5, "states")
 
     def test_what_does_not_go_together_is_refused(self):
-        def refusal(ranks, *words, file="sft.toml"):
-            result = launch.run(ranks, launch.NEAP, "train", file, "trainer.default_local_dir=out/refused", *words, cwd=self.home)
+        def refusal(ranks, *words):
+            result = launch.run(ranks, launch.NEAP, "train", "sft.toml", "trainer.default_local_dir=out/refused", *words, cwd=self.home)
             self.assertEqual(result.returncode, 2, result.stderr)
             return result.stderr
 
         self.assertIn("does not divide the 2 ranks that were started; possible: 1, 2", refusal(2, f"{CONTEXT}=4"))
         self.assertIn("packed sequences; set true", refusal(2, f"{CONTEXT}=2", "data.use_dynamic_bsz=false"))
-        (self.home / "ppo.toml").write_text(PPO.replace("CEILING", "64MiB"))
-        self.assertIn("it generates; take 1, or sft, reward or dpo", refusal(2, f"{CONTEXT}=2", file="ppo.toml"))
 
     def test_a_plan_divides_activations(self):
         self.add_model("long", dict(MODEL, max_position_embeddings=32768))

@@ -8,6 +8,8 @@ import launch
 from train_process_test import TrainCase, read_lines  # noqa: E402
 
 SIZE = "parallel.tensor_model_parallel_size"
+CONTEXT = "parallel.context_parallel_size"
+STAGES = "parallel.pipeline_model_parallel_size"
 ROWS = "parallel.sequence_parallel=true"
 OPTIMIZER = "actor_rollout_ref.actor.optim."
 FILES = ("actor/model.safetensors", "actor/optimizer.safetensors")
@@ -32,6 +34,10 @@ def tensors(path):
     return out
 
 
+def name_of(mesh):
+    return "-".join(f"{axis}{size}" for axis, size in mesh.items())
+
+
 class RankCase(TrainCase):
     def run_ranks(self, ranks, folder, *words, task="sft"):
         """Trains TASK.toml into out/FOLDER."""
@@ -39,6 +45,34 @@ class RankCase(TrainCase):
                             cwd=self.home)
         self.assertEqual(result.returncode, 0, result.stderr)
         return result
+
+    def run_mesh(self, folder, *words, context=1, tensor=1, stages=1, copies=1, task="sft"):
+        sizes = ((CONTEXT, context), (SIZE, tensor), (STAGES, stages))
+        ranks = context * tensor * stages * copies
+        self.run_ranks(ranks, folder, *words, *(f"{key}={size}" for key, size in sizes if size > 1), task=task)
+        self.assert_within_plans(folder, ranks)
+
+    def assert_within_plans(self, folder, ranks):
+        """Tags exactly; of a phase no more than planned, because a packed micro-batch may be smaller."""
+        for rank in range(ranks):
+            of_rank = self.home / "out" / (folder if rank == 0 else f"{folder}/ranks/{rank}")
+            planned = {p["name"]: p for p in json.loads((of_rank / "plan.json").read_text())["phases"]}
+            phases = read_lines(of_rank / "phases.jsonl")
+            self.assertTrue(phases)
+            for phase in phases:
+                self.assertEqual(phase["persistent"], planned[phase["phase"]]["persistent"], (folder, rank, phase["phase"]))
+                self.assertLessEqual(phase["peak"], phase["planned"], (folder, rank, phase["phase"]))
+
+    def assert_same_training(self, one, other, near=1e-6, numbers=None, files=("model", "optimizer"), step=2, role="actor"):
+        for kind in (self.metrics, self.validations):
+            a, b = kind(f"out/{one}"), kind(f"out/{other}")
+            self.assertEqual(len(a), len(b), other)
+            for x, y in zip(a, b, strict=True):
+                self.assert_near(x, y, numbers or near, other)
+        for file in files:
+            self.assert_near_weights(self.file(one, f"{role}/{file}.safetensors", step),
+                                     self.file(other, f"{role}/{file}.safetensors", step),
+                                     10 * near if file == "optimizer" else near, other)
 
     def assert_same_files(self, one, two, step=2, files=FILES):
         for file in files:

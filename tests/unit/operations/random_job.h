@@ -231,7 +231,7 @@ inline RandomJob random_job(std::uint64_t seed) {
   if (Dice prefill(seed + 7919); prefill.chance(40))
     job.rollout.max_num_batched_tokens = prefill.between(1, 3 * job.data.max_prompt_length);
   if (Dice rows(seed + 15485863); rows.chance(50))
-    job.rollout.batch_size = rows.between(1, job.sequences_per_rank());
+    job.rollout.batch_size = rows.between(1, job.responses_per_rank());
   job.dpo.loss_type = any_of(dice, spec::preference_loss_names(), spec::parse_preference_loss);
   if (job.task == spec::Task::kReward) {
     out.models.reward =

@@ -22,7 +22,7 @@ class RandomRollout {
     Dice dice(seed);
     const bool held_out = job.task == spec::Task::kEval;
     const std::int64_t n = phase.baseline ? 1 : held_out ? job.rollout.val_kwargs.n : job.rollout.n;
-    for (std::int64_t i = 0; i < job.rows_per_rank(); ++i) {
+    for (std::int64_t i = 0; i < job.prompts_per_rank(); ++i) {
       std::vector<std::int64_t> tokens;
       for (std::int64_t k = dice.between(1, job.data.max_prompt_length); k > 0; --k)
         tokens.push_back(dice.between(0, vocabulary - 1));

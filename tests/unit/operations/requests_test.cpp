@@ -62,15 +62,24 @@ void for_each_part(const AtenWorld& world, const ModelRole& role, const spec::Ph
 
 // Of packed sequences that several ranks divide: the same for one of them.
 void divide_sequences(testing::RandomJob& r, testing::Dice& dice) {
-  if (r.job.has_rollout() || !r.job.packs() || !dice.chance(50)) return;
+  if (r.job.task == spec::Task::kEval || !r.job.packs() || !dice.chance(50)) return;
   const std::int64_t ranks = dice.one_of({2, 3, 4});
   r.job.trainer.n_gpus_per_node = ranks;
   r.job.parallel.context_parallel_size = ranks;
+  // Each answers as many prompts as one rank did, and some mini-batches have all of them.
+  if (r.job.trains_policy()) {
+    r.job.data.train_batch_size *= ranks;
+    for (std::int64_t* rows : {&r.job.actor.ppo_mini_batch_size, &r.job.critic.ppo_mini_batch_size})
+      if (dice.chance(50)) *rows *= ranks;
+  }
   for (std::int64_t* tokens :
-       {&r.job.data.max_token_len_per_gpu, &r.job.reference_max_token_len_per_gpu})
+       {&r.job.data.max_token_len_per_gpu, &r.job.reference_max_token_len_per_gpu,
+        &r.job.actor.ppo_max_token_len_per_gpu, &r.job.critic.ppo_max_token_len_per_gpu,
+        &r.job.rollout.log_prob_max_token_len_per_gpu})
     *tokens = (*tokens + ranks - 1) / ranks;
   const std::int64_t rank = dice.between(0, ranks - 1);
-  for (std::optional<ModelRole>* role : {&r.models.actor, &r.models.reference, &r.models.reward})
+  for (std::optional<ModelRole>* role :
+       {&r.models.actor, &r.models.reference, &r.models.reward, &r.models.critic})
     if (*role) (*role)->context_rank = rank;
 }
 
@@ -196,7 +205,8 @@ using ActionCounts = std::array<std::int64_t, std::variant_size_v<step::Generati
 struct Seen {
   ActionCounts actions{};
   int stages = 0;
-  int shared = 0;  // sequences that ranks divide
+  int shared = 0;     // sequences that ranks divide
+  int answering = 0;  // of these jobs, those that generate
 };
 
 std::int64_t peak(const testing::Requests& requests) {
@@ -267,6 +277,7 @@ void divide(testing::RandomJob& r, const parallel::Communicator& ranks, std::int
 void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alone()) {
   testing::RandomJob r = job_of(seed, ranks.alone());
   if (r.job.context_ranks() > 1) ++seen.shared;
+  if (r.job.context_ranks() > 1 && r.job.trains_policy()) ++seen.answering;
   if (!ranks.alone()) divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 4));
   if (take_stage(r, seed)) ++seen.stages;
   spec::ModelModes modes;
@@ -328,6 +339,7 @@ TEST(Requests, OfThreeHundredRandomJobsAreThoseOfThePlan) {
   for (const std::int64_t n : seen.actions) EXPECT_GT(n, 30);
   EXPECT_GT(seen.stages, 10);
   EXPECT_GT(seen.shared, 10);
+  EXPECT_GT(seen.answering, 10);
 }
 
 // Training phases of a random job on one rank of several, whose gradients are all kept or all stepped by it. Odd seeds

@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <memory>
+#include <numeric>
+#include <vector>
 
 #include "base/status.h"
 #include "parallel/batch_sharder.h"
@@ -100,6 +103,37 @@ TEST(BatchSharder, UnevenBatchesLeaveNothingOutAndPaddedOnesRepeatTheEnd) {
   EXPECT_THAT(BatchSharder(*a).of_padded(batch), ElementsAre(0, 3));
   EXPECT_THAT(BatchSharder(*c).of_padded(batch), ElementsAre(2, 3));
   EXPECT_THAT(BatchSharder(*c).of_padded(std::vector<int>{7}), ElementsAre(7));
+}
+
+// A copy of the model is a rank along data and one along context: its prompts are dealt twice.
+TEST(BatchSharder, RowsThatAreDealtOnHaveTheirPlaceInTheBatch) {
+  for (const int data : {1, 2, 3}) {
+    for (const int context : {1, 2, 4}) {
+      for (const std::size_t rows : {1U, 7U, 12U, 24U}) {
+        std::vector<std::size_t> batch(rows);
+        std::iota(batch.begin(), batch.end(), std::size_t{0});
+        std::vector<int> dealt(rows, 0);
+        for (int d = 0; d < data; ++d) {
+          const auto along_data = rank_of(d, data);
+          const BatchSharder share(*along_data);
+          const std::vector<std::size_t> together = share.of_padded(batch);
+          for (int c = 0; c < context; ++c) {
+            const auto along_context = rank_of(c, context);
+            const BatchSharder answering(*along_context);
+            const std::vector<std::size_t> mine = answering.of_padded(together);
+            ASSERT_EQ(mine.size(), answering.most_of(together.size()));
+            for (std::size_t i = 0; i < mine.size(); ++i) {
+              const std::size_t place = share.global(answering.global(i));
+              if (place >= rows || answering.global(i) >= together.size()) continue;  // padding
+              EXPECT_EQ(mine[i], place);
+              ++dealt[place];
+            }
+          }
+        }
+        EXPECT_THAT(dealt, ::testing::Each(1));
+      }
+    }
+  }
 }
 
 TEST(BatchSharder, NothingIsGatheredOfNothing) {

@@ -8,6 +8,7 @@
 
 #include "spec/job.h"
 #include "spec/mesh.h"
+#include "spec/recipe.h"
 
 namespace neap::spec {
 namespace {
@@ -141,9 +142,57 @@ TEST(ContextParallel, WhatDoesNotGoTogetherIsRefused) {
   EXPECT_THAT(refusal({"task=sft", two, ranks, "data.use_dynamic_bsz=false"}),
               HasSubstr("parallel.context_parallel_size 2 does not go with data.use_dynamic_bsz = "
                         "false: the ranks divide packed sequences; set true"));
-  EXPECT_THAT(refusal({"task=ppo", two, ranks}),
-              HasSubstr("parallel.context_parallel_size 2 does not go with task \"ppo\": it "
-                        "generates; take 1, or sft, reward or dpo"));
+  const std::string rewards = "reward_model.model.path=model";
+  EXPECT_EQ(refusal({"task=ppo", two, ranks, rewards}), "");
+  EXPECT_THAT(
+      refusal({"task=ppo", two, ranks, rewards, "actor_rollout_ref.actor.use_dynamic_bsz=false"}),
+      HasSubstr("parallel.context_parallel_size 2 does not go with "
+                "actor_rollout_ref.actor.use_dynamic_bsz = false: the ranks divide packed "
+                "sequences; set true"));
+}
+
+// Four ranks of which two divide sequences: four answer prompts, two parts of the batch are trained on.
+TEST(ContextParallel, RowsAreDealtOnWhereResponsesAreGenerated) {
+  const std::vector<std::string> keys = {"actor_rollout_ref.model.path=model",
+                                         "reward_model.model.path=model",
+                                         "data.max_prompt_length=60",
+                                         "data.max_response_length=40",
+                                         "data.train_batch_size=8",
+                                         "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+                                         "actor_rollout_ref.rollout.n=3",
+                                         "task=grpo",
+                                         "parallel.context_parallel_size=2",
+                                         "trainer.n_gpus_per_node=4"};
+  Job job;
+  ASSERT_TRUE(Job::load({}, keys, job).ok());
+  EXPECT_EQ(job.data_ranks(), 2);
+  EXPECT_EQ(job.generating_ranks(), 4);
+  EXPECT_EQ(job.rows_per_rank(), 4);
+  EXPECT_EQ(job.sequences_per_rank(), 12);
+  EXPECT_EQ(job.prompts_per_rank(), 2);
+  EXPECT_EQ(job.responses_per_rank(), 6);
+  EXPECT_EQ(job.rollout_batch(), 6);
+  const Recipe recipe = describe(job);
+  EXPECT_EQ(batching_of(job, *recipe.find(Body::kGenerate)).most_rows, 6);
+  EXPECT_EQ(batching_of(job, *recipe.find(Body::kLogProbs)).most_rows, 12);
+  EXPECT_EQ(batching_of(job, *recipe.find(Body::kPolicyUpdate)).most_rows, 3);
+  EXPECT_EQ(update_shape(job, Body::kPolicyUpdate).updates(), 4);
+}
+
+// Of each key the ranks that share its rows.
+TEST(ContextParallel, SizesOfBatchesAreMultiplesOfTheRanksThatShareThem) {
+  const auto refused = [](const std::string& batch, const std::string& mini) {
+    return refusal({"task=grpo", "parallel.context_parallel_size=2", "trainer.n_gpus_per_node=4",
+                    "reward_model.model.path=model", "actor_rollout_ref.rollout.n=3",
+                    "data.train_batch_size=" + batch,
+                    "actor_rollout_ref.actor.ppo_mini_batch_size=" + mini});
+  };
+  EXPECT_EQ(refused("8", "2"), "");
+  EXPECT_THAT(refused("6", "2"), HasSubstr("data.train_batch_size 6 cannot be shared by 4 ranks: "
+                                           "it has to be a multiple, as 4 or 8"));
+  EXPECT_THAT(refused("8", "1"),
+              HasSubstr("actor_rollout_ref.actor.ppo_mini_batch_size 1 cannot be shared by 2 "
+                        "ranks: it has to be a multiple, as 2"));
 }
 
 TEST(ContextParallel, ABudgetIsThatOfARank) {
@@ -153,6 +202,11 @@ TEST(ContextParallel, ABudgetIsThatOfARank) {
               HasSubstr("data.max_token_len_per_gpu is 49; it has to be at least 50"));
   EXPECT_THAT(refusal({"task=sft", two, ranks, "data.max_token_len_per_gpu=49"}),
               HasSubstr("divided by 2 ranks"));
+  const std::string rewards = "reward_model.model.path=model";
+  const std::string actor = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=";
+  EXPECT_EQ(refusal({"task=ppo", two, ranks, rewards, actor + "50"}), "");
+  EXPECT_THAT(refusal({"task=ppo", two, ranks, rewards, actor + "49"}),
+              HasSubstr("ppo_max_token_len_per_gpu is 49; it has to be at least 50"));
 }
 
 }  // namespace
