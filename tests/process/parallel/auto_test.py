@@ -112,6 +112,17 @@ class Auto(RankCase):
         found = json.loads(done.stdout)
         self.assertLessEqual(found["peak"], 1.2 * least * 2**20)
         self.assertEqual(len(found["degrees"]["overrides"]), len(KEYS))
+        # Where no way fits as the job is, the nearest for which changes are enough.
+        long = ("data.max_response_length=100", "data.micro_batch_size_per_gpu=6")
+        done = launch.run(1, launch.NEAP, "plan", "sft.toml", *long, "--ranks", "2", "--fit", "12MiB", "--json", cwd=self.home)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = json.loads(done.stdout)
+        self.assertFalse(any(each["fits"] for each in found["degrees"]["candidates"]))
+        self.assertLessEqual(found["peak"], 12 * 2**20)
+        self.assertIn("data.micro_batch_size_per_gpu=3", found["plans"][0]["overrides"])
+        done = launch.run(1, launch.NEAP, "plan", "sft.toml", *long, "--ranks", "2", "--fit", "4MiB", cwd=self.home)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("fits into 4 MiB; the least that was found is", done.stderr)
         text = self.plan(2, *AUTO).stdout
         self.assertIn("Ways to divide the job over 2 ranks: ", text)
         self.assertIn("Chosen: parallel.pipeline_model_parallel_size=", text)
