@@ -137,6 +137,29 @@ TEST(NcclMemory, IsWhatWasMeasured) {
   EXPECT_EQ(nccl_bytes(mesh(2, 2).set(spec::Axis::kContext, 2), {}), (846 + 4 * 486) * 1_MiB);
 }
 
+TEST(PeersMemory, HasSlotsWhereGpusWriteIntoEachOthersMemory) {
+  struct Case {
+    std::int64_t nodes, gpus, tensor;
+    const char* transport;
+    bool slots;
+  };
+  for (const Case& c :
+       {Case{1, 2, 1, "auto", true}, Case{1, 2, 1, "nccl", false}, Case{1, 1, 1, "auto", false},
+        Case{1, 4, 1, "auto", false}, Case{1, 4, 1, "copy_engine", true},
+        Case{1, 4, 2, "auto", true}, Case{2, 1, 1, "auto", false}, Case{2, 2, 2, "auto", false},
+        Case{1, 2, 2, "copy_engine", false}}) {
+    spec::Job job;
+    job.task = spec::Task::kSft;
+    job.trainer.nnodes = c.nodes;
+    job.trainer.n_gpus_per_node = c.gpus;
+    job.parallel.tensor_model_parallel_size = c.tensor;
+    job.parallel.transport = c.transport;
+    const Bytes slots = c.slots ? kCopyLaneBytes : Bytes();
+    EXPECT_EQ(peers_bytes(job, {}), nccl_bytes(job.mesh(), {}) + slots)
+        << c.nodes << " x " << c.gpus << ", tensor " << c.tensor << ", " << c.transport;
+  }
+}
+
 TEST(NcclMemory, FollowsTheProcessesLimitOfCtas) {
   ::setenv("NCCL_MAX_CTAS", "8", 1);
   EXPECT_EQ(NcclSettings::of_process().channels, 8);
