@@ -66,11 +66,12 @@ void divide_sequences(testing::RandomJob& r, testing::Dice& dice) {
   const std::int64_t ranks = dice.one_of({2, 3, 4});
   r.job.trainer.n_gpus_per_node = ranks;
   r.job.parallel.context_parallel_size = ranks;
-  // Each answers as many prompts as one rank did, and some mini-batches have all of them.
+  // Each answers as many prompts, and mini-batches have all of them or fewer.
   if (r.job.trains_policy()) {
-    r.job.data.train_batch_size *= ranks;
+    const std::int64_t prompts = step::div_up(r.job.data.train_batch_size, ranks);
+    r.job.data.train_batch_size = prompts * ranks;
     for (std::int64_t* rows : {&r.job.actor.ppo_mini_batch_size, &r.job.critic.ppo_mini_batch_size})
-      if (dice.chance(50)) *rows *= ranks;
+      *rows = dice.chance(50) ? prompts * ranks : prompts;
   }
   for (std::int64_t* tokens :
        {&r.job.data.max_token_len_per_gpu, &r.job.reference_max_token_len_per_gpu,
