@@ -28,9 +28,9 @@ Result<PeerFunctions> look_up(const Driver& driver) {
 }  // namespace
 
 Result<const PeerFunctions*> load_peer_functions(const Driver& driver) {
-  static const Result<PeerFunctions> functions = look_up(driver);
-  if (!functions.ok()) return functions.status();
-  return &*functions;
+  static const Result<PeerFunctions> kFunctions = look_up(driver);
+  if (!kFunctions.ok()) return kFunctions.status();
+  return &*kFunctions;
 }
 
 }  // namespace neap::device::cuda

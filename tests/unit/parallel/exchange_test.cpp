@@ -169,7 +169,8 @@ std::vector<float> summed(int ranks, std::int64_t n) {
 
 Counts random_counts(int ranks, std::mt19937& random) {
   Counts out;
-  for (int r = 0; r < ranks; ++r) out.push_back(static_cast<std::int64_t>(random() % 3 == 0 ? 0 : random() % 90));
+  for (int r = 0; r < ranks; ++r)
+    out.push_back(static_cast<std::int64_t>(random() % 3 == 0 ? 0 : random() % 90));
   if (std::accumulate(out.begin(), out.end(), std::int64_t{0}) == 0) out.front() = 1;
   return out;
 }
