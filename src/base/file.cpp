@@ -10,24 +10,11 @@
 #include <system_error>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "base/format.h"
 
 namespace neap {
 namespace {
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  [[nodiscard]] int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 Status io_error(std::string_view verb, const std::filesystem::path& path, int error_number) {
   return {error_number == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,

@@ -18,17 +18,6 @@ constexpr timeval kSendLimit{5, 0};  ///< a peer that reads nothing for this lon
 
 }  // namespace
 
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  if (this != &other) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = other.take();
-  }
-  return *this;
-}
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 std::string Message::text(const char* field) const {
   const auto it = body.find(field);
   return it != body.end() && it->is_string() ? it->get<std::string>() : std::string();

@@ -22,29 +22,11 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/json.h"
 #include "base/status.h"
 
 namespace neap::hook {
-
-/// Owns a file descriptor.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.take()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor();
-  [[nodiscard]] int get() const { return fd_; }
-  [[nodiscard]] int take() {
-    const int fd = fd_;
-    fd_ = -1;
-    return fd;
-  }
-
- private:
-  int fd_ = -1;
-};
 
 /// A received message. A missing field, or one of another type, reads as empty or zero.
 struct Message {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/file.h"
 #include "base/format.h"
 #include "base/hash.h"
@@ -28,7 +29,7 @@ void add_part(RunningHash& hash, int fd, const fs::path& file, std::uint64_t fir
 }
 
 void add_file(RunningHash& hash, const fs::path& file) {
-  const detail::Descriptor fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) detail::io_error("open", file, errno);
   const std::uint64_t size = fs::file_size(file);
   hash.add(format("{} {}\n", file.filename().string(), size));

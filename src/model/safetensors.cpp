@@ -13,6 +13,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "base/file.h"
 #include "base/format.h"
 #include "base/hash.h"
@@ -27,7 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 using detail::bytes_by_shape;
 using detail::corrupt;
-using detail::Descriptor;
 using detail::io_error;
 using detail::read_exactly;
 using detail::shape_text;
@@ -239,10 +239,6 @@ std::string checksums_text(std::uint64_t header, const std::vector<std::uint64_t
   std::string text = format("{}{:016x}", kChecksumsForm, header);
   for (const std::uint64_t hash : tensors) text += format("{:016x}", hash);
   return text;
-}
-
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) ::close(fd_);
 }
 
 }  // namespace detail

@@ -41,17 +41,4 @@ constexpr std::size_t kChecksumDigits = 16;
 [[nodiscard]] std::string checksums_text(std::uint64_t header,
                                          const std::vector<std::uint64_t>& tensors);
 
-/// An open file.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor();
-  [[nodiscard]] int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 }  // namespace neap::model::detail

@@ -6,10 +6,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <random>
 #include <utility>
 
+#include "base/descriptor.h"
+#include "base/file.h"
 #include "base/format.h"
 
 namespace neap::parallel {
@@ -19,27 +20,13 @@ constexpr std::size_t kPageBytes = 4096;
 constexpr int kNames = 16;  // that are tried
 
 Status failed(const char* what, const std::string& name) {
-  return {ErrorCode::kIo, format("{} shared memory {}: {}", what, name, std::strerror(errno))};
+  return {ErrorCode::kIo, format("{} shared memory {}: {}", what, name, system_reason(errno))};
 }
 
 std::size_t pages_for(std::size_t count) {
   const std::size_t bytes = count * sizeof(SharedCounters::Counter);
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
-
-class File {
- public:
-  explicit File(int number) : number_(number) {}
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() {
-    if (number_ >= 0) ::close(number_);
-  }
-  [[nodiscard]] int get() const { return number_; }
-
- private:
-  int number_;
-};
 
 }  // namespace
 
@@ -49,7 +36,8 @@ Result<SharedCounters> SharedCounters::make(std::size_t count) {
   out.bytes_ = pages_for(count);
   for (int tried = 0; tried < kNames; ++tried) {
     out.name_ = format("/neap-{}-{}{}", ::getpid(), random(), random());
-    const File file(::shm_open(out.name_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    const Descriptor file(
+        ::shm_open(out.name_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (file.get() < 0) {
       if (errno == EEXIST) continue;
       return failed("making", out.name_);
@@ -71,7 +59,7 @@ Result<SharedCounters> SharedCounters::open(const std::string& name, std::size_t
   SharedCounters out;
   out.name_ = name;
   out.bytes_ = pages_for(count);
-  const File file(::shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0));
+  const Descriptor file(::shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0));
   if (file.get() < 0) return failed("opening", name);
   struct stat found {};
   if (::fstat(file.get(), &found) != 0) return failed("opening", name);
@@ -94,14 +82,6 @@ SharedCounters::SharedCounters(SharedCounters&& other) noexcept
       named_(std::exchange(other.named_, false)),
       counters_(std::exchange(other.counters_, nullptr)),
       bytes_(other.bytes_) {}
-
-SharedCounters& SharedCounters::operator=(SharedCounters&& other) noexcept {
-  std::swap(name_, other.name_);
-  std::swap(named_, other.named_);
-  std::swap(counters_, other.counters_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
 
 SharedCounters::~SharedCounters() {
   remove_name();

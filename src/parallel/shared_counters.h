@@ -27,7 +27,6 @@ class SharedCounters {
   [[nodiscard]] static Result<SharedCounters> open(const std::string& name, std::size_t count);
 
   SharedCounters(SharedCounters&& other) noexcept;
-  SharedCounters& operator=(SharedCounters&& other) noexcept;
   ~SharedCounters();
 
   [[nodiscard]] const std::string& name() const { return name_; }
