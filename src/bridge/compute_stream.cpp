@@ -1,7 +1,5 @@
 #include "bridge/compute_stream.h"
 
-#include <c10/core/DeviceGuard.h>
-#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cstdint>
@@ -10,13 +8,10 @@
 #include <mutex>
 
 #include "base/log.h"
+#include "bridge/streams.h"
 
 namespace neap::bridge {
 namespace {
-
-c10::impl::VirtualGuardImpl guard_of(c10::DeviceType type) {
-  return c10::impl::VirtualGuardImpl(type);
-}
 
 c10::Stream stream_of(c10::Device device) {
   static std::mutex mutex;
@@ -24,17 +19,13 @@ c10::Stream stream_of(c10::Device device) {
   const std::lock_guard lock(mutex);
   const auto found = streams.find(device.index());
   if (found != streams.end()) return found->second;
-  const c10::Stream stream = guard_of(device.type()).getStreamFromGlobalPool(device);
+  const c10::Stream stream = pool_stream(device, StreamPriority::kUsual);
   return streams.emplace(device.index(), stream).first->second;
 }
 
-// What `later` is given from now on begins after what `earlier` was given so far.
-void order(const c10::Stream& earlier, const c10::Stream& later) {
-  // An event's calls go back to the device that was current: of another card that makes a context, half a GiB.
-  const c10::DeviceGuard guard(earlier.device());
-  c10::Event event(earlier.device_type());
-  event.record(earlier);
-  event.block(later);
+// Returns the one before.
+c10::Stream make_current(const c10::Stream& stream) {
+  return c10::impl::VirtualGuardImpl(stream.device_type()).exchangeStream(stream);
 }
 
 }  // namespace
@@ -42,22 +33,21 @@ void order(const c10::Stream& earlier, const c10::Stream& later) {
 ComputeStream::ComputeStream(c10::Device device) {
   if (device.is_cpu()) return;
   stream_ = stream_of(device);
-  const void* const handle = guard_of(device.type()).getStreamNativeHandle(*stream_);
+  const void* const handle = native_handle(*stream_);
   id_ = static_cast<device::StreamId>(reinterpret_cast<std::uintptr_t>(handle));
 }
 
 ComputeStream::Current::Current(const ComputeStream& stream) {
   if (!stream.stream_) return;
-  const c10::impl::VirtualGuardImpl guard = guard_of(stream.stream_->device_type());
-  const c10::Stream before = guard.getStream(stream.stream_->device());
+  const c10::Stream before = current_stream(stream.stream_->device());
   if (before == *stream.stream_) return;
   order(before, *stream.stream_);
-  before_ = guard.exchangeStream(*stream.stream_);
+  before_ = make_current(*stream.stream_);
 }
 
 ComputeStream::Current::~Current() {
   if (!before_) return;
-  const c10::Stream mine = guard_of(before_->device_type()).exchangeStream(*before_);
+  const c10::Stream mine = make_current(*before_);
   try {
     order(mine, *before_);
   } catch (const std::exception& e) {  // the card has failed; whoever uses it next is told so

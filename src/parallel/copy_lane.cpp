@@ -2,20 +2,20 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
 
 #include "base/format.h"
+#include "bridge/streams.h"
 #include "device/cuda/context.h"
 #include "device/cuda/peer_functions.h"
 #include "parallel/communicator.h"
@@ -64,13 +64,10 @@ class CudaCopyLane final : public CopyLane {
 
   // This rank's memory, for `out`.
   Status make_memory(CopyPeer& out) {
-    NEAP_TRY_ASSIGN(card_.driver, cuda::load_driver());
-    NEAP_TRY_ASSIGN(functions_, cuda::load_peer_functions(*card_.driver));
-    NEAP_TRY(status(card_.driver->device_get(&card_.device, device_.index()), "finding the GPU"));
-    // It stays retained: libtorch uses it.
-    NEAP_TRY(status(card_.driver->context_retain(&card_.context, card_.device),
-                    "opening the GPU's context"));
-    card_.process = current_process();
+    NEAP_TRY_ASSIGN(const cuda::Driver* driver, cuda::load_driver());
+    NEAP_TRY_ASSIGN(functions_, cuda::load_peer_functions(*driver));
+    NEAP_TRY_ASSIGN(card_, cuda::find_card(*driver, device_.index()));
+    NEAP_TRY(cuda::retain_context(card_));
     const cuda::ContextScope scope(card_);
     NEAP_TRY(scope.status());
     NEAP_TRY(status(functions_->allocate(&slots_, plan::kCopyLaneBytes.count()),
@@ -112,8 +109,7 @@ class CudaCopyLane final : public CopyLane {
   void keep() {
     counters_->remove_name();
     connected_ = true;
-    const c10::impl::VirtualGuardImpl implementation(device_.type());
-    out_.emplace(implementation.getStreamFromGlobalPool(device_, /*isHighPriority=*/true));
+    out_ = bridge::pool_stream(device_, bridge::StreamPriority::kHigh);
   }
 
   ~CudaCopyLane() override {
@@ -122,8 +118,8 @@ class CudaCopyLane final : public CopyLane {
     const cuda::ContextScope scope(card_);
     if (!scope.status().ok()) return;
     if (connected_) {
-      (void)card_.driver->stream_synchronize(handle_of(*out_));
-      if (in_) (void)card_.driver->stream_synchronize(handle_of(*in_));
+      (void)card_.driver->stream_synchronize(bridge::native_handle(*out_));
+      if (in_) (void)card_.driver->stream_synchronize(bridge::native_handle(*in_));
     }
     for (const cuda::DevicePtr at : imported_)
       if (at != 0) (void)functions_->close_handle(at);
@@ -142,14 +138,14 @@ class CudaCopyLane final : public CopyLane {
   void gather(const at::Tensor& mine, const at::Tensor& whole, const Counts& counts,
               const c10::Stream& stream) override {
     const auto me = static_cast<std::size_t>(rank_);
-    std::int64_t first = 0;
-    for (std::size_t r = 0; r < me; ++r) first += counts[r];
+    const std::int64_t first =
+        std::accumulate(counts.begin(), counts.begin() + rank_, std::int64_t{0});
     if (const cuda::DevicePtr to = address(whole, first);
         counts[me] > 0 && to != address(mine, 0)) {
       const cuda::ContextScope scope(card_);
       throw_if_error(scope.status());
       check(card_.driver->copy_on_device_async(to, address(mine, 0), mine.nbytes(),
-                                               handle_of(stream)),
+                                               bridge::native_handle(stream)),
             "copying this rank's part");
     }
     run(order_.gather(counts, most(whole)), mine, first, whole, stream);
@@ -212,9 +208,6 @@ class CudaCopyLane final : public CopyLane {
     return reinterpret_cast<cuda::DevicePtr>(t.const_data_ptr()) +
            static_cast<cuda::DevicePtr>(element) * t.itemsize();
   }
-  [[nodiscard]] cuda::Stream handle_of(const c10::Stream& stream) const {
-    return c10::impl::VirtualGuardImpl(device_.type()).getStreamNativeHandle(stream);
-  }
   [[nodiscard]] Status status(cuda::Result32 code, const std::string& what) const {
     return cuda::to_status(*card_.driver, code, what);
   }
@@ -229,11 +222,11 @@ class CudaCopyLane final : public CopyLane {
     throw_if_error(scope.status());
     in_ = in;
     const c10::StreamGuard guard(in);
-    order(in, *out_);
+    bridge::order(in, *out_);
     for (const ExchangeStep& step : steps) {
       switch (step.kind) {
         case ExchangeStep::Kind::kPush:
-          if (step.summed) order(in, *out_);
+          if (step.summed) bridge::order(in, *out_);
           push(step, address(from, step.first - from_first), from.itemsize());
           break;
         case ExchangeStep::Kind::kAdd:
@@ -244,17 +237,10 @@ class CudaCopyLane final : public CopyLane {
           break;
       }
     }
-    order(*out_, in);
+    bridge::order(*out_, in);
   }
-  // `after` goes on when `before` has come here.
-  void order(const c10::Stream& before, const c10::Stream& after) {
-    c10::Event event(device_.type());
-    event.record(before);
-    event.block(after);
-  }
-
   void push(const ExchangeStep& step, cuda::DevicePtr from, std::size_t width) {
-    const cuda::Stream out = handle_of(*out_);
+    const cuda::Stream out = bridge::native_handle(*out_);
     if (step.message >= kSlots) wait(out, taken(rank_, step.peer), step.message - kSlots);
     check(card_.driver->copy_on_device_async(
               slot(imported_[static_cast<std::size_t>(step.peer)], rank_, step.peer, step.message),
@@ -268,10 +254,10 @@ class CudaCopyLane final : public CopyLane {
                                 ? whole.narrow(0, step.first, step.count)
                                 : arrived(step.into, step.into_message, step.count, whole);
     into.add_(message);
-    say(handle_of(*in_), taken(step.peer, rank_), step.message);
+    say(bridge::native_handle(*in_), taken(step.peer, rank_), step.message);
   }
   void store(const ExchangeStep& step, const at::Tensor& whole) {
-    const cuda::Stream in = handle_of(*in_);
+    const cuda::Stream in = bridge::native_handle(*in_);
     wait(in, sent(step.peer, rank_), step.message);
     check(card_.driver->copy_on_device_async(
               address(whole, step.first), slot(slots_, step.peer, rank_, step.message),
@@ -281,7 +267,7 @@ class CudaCopyLane final : public CopyLane {
   }
   // A message (count,), when it is there.
   at::Tensor arrived(int peer, std::int64_t message, std::int64_t count, const at::Tensor& like) {
-    wait(handle_of(*in_), sent(peer, rank_), message);
+    wait(bridge::native_handle(*in_), sent(peer, rank_), message);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's address
     void* place = reinterpret_cast<void*>(slot(slots_, peer, rank_, message));
     return at::from_blob(place, {count}, like.options());

@@ -3,18 +3,17 @@
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <exception>
-#include <functional>
 #include <optional>
 #include <thread>
 
 #include "base/format.h"
 #include "base/status.h"
+#include "bridge/streams.h"
 #include "parallel/copy_lane.h"
 #include "parallel/nccl_api.h"
 #include "parallel/nccl_watch.h"
@@ -171,51 +170,59 @@ class Nccl final : public Communicator {
     if (watch_->gave_up()) throw Error(watch_->reason());
   }
 
-  [[nodiscard]] CudaStream handle_of(const c10::Stream& stream) const {
-    const c10::impl::VirtualGuardImpl implementation(device_.type());
-    return static_cast<CudaStream>(implementation.getStreamNativeHandle(stream));
+  [[nodiscard]] static CudaStream handle_of(const c10::Stream& stream) {
+    return static_cast<CudaStream>(bridge::native_handle(stream));
   }
-  [[nodiscard]] CudaStream stream() const { return handle_of(lane_.current()); }
+  [[nodiscard]] CudaStream stream() const { return handle_of(bridge::current_stream(device_)); }
 
-  // What was begun is watched until join(): a failure of another rank ends it, and so does waiting too long, counted
-  // from the last call.
-  std::int64_t begin_on_lane(const char* name, Bytes bytes,
-                             const std::function<void(const c10::Stream&)>& enqueue) {
+  template <class Each>
+  [[nodiscard]] static bool on_host(const std::vector<Each>& all, at::Tensor Each::*tensor) {
+    return std::any_of(all.begin(), all.end(),
+                       [&](const Each& one) { return (one.*tensor).is_cpu(); });
+  }
+  // By copies each, or as one call of NCCL. What was begun is watched until join(): a failure of another rank ends it,
+  // and so does waiting too long, counted from the last call.
+  template <class Each, class Copy, class Enqueue>
+  std::int64_t begin_on_lane(const char* name, const std::vector<Each>& all,
+                             at::Tensor Each::*tensor, const Copy& copy, const Enqueue& enqueue) {
     expect_connected();
     const c10::DeviceGuard guard(device_);
+    Bytes bytes;
+    for (const Each& one : all) bytes += Bytes((one.*tensor).nbytes());
     lane_name_ = name;
     watch_->begin(name);
-    const std::int64_t number = lane_.begin(bytes, enqueue);
+    const std::int64_t number = lane_.begin(bytes, [&](const c10::Stream& lane) {
+      if (copies_) {
+        for (const Each& one : all) copy(one, lane);
+        return;
+      }
+      const int result = as_one([&](const auto& next) {
+        for (const Each& one : all) next([&] { return enqueue(one, handle_of(lane)); });
+      });
+      if (!watch_->gave_up()) check(result, name);
+    });
     if (watch_->gave_up()) end_lane();
     return number;
   }
-  // As one call of NCCL.
-  template <class Each, class Enqueue>
-  void as_one(const char* name, const std::vector<Each>& all, const Enqueue& enqueue) {
+  // Calls that NCCL runs as one; the first error. calls(next) gives each of them to next. A group that was begun is ended
+  // whatever happens.
+  template <class Calls>
+  int as_one(const Calls& calls) {
     int result = api_.group_start();
-    if (result == kNcclSuccess) {
-      for (const Each& each : all)
-        if (result == kNcclSuccess) result = enqueue(each);
-      const int ended = api_.group_end();
-      if (result == kNcclSuccess) result = ended;
-    }
-    if (!watch_->gave_up()) check(result, name);
+    if (result != kNcclSuccess) return result;
+    calls([&](const auto& call) {
+      if (result == kNcclSuccess) result = call();
+    });
+    const int ended = api_.group_end();
+    return result != kNcclSuccess ? result : ended;
   }
 
   std::int64_t do_begin_sums(const std::vector<PartialSum>& sums) override {
-    Bytes bytes;
-    for (const PartialSum& sum : sums) {
-      if (sum.tensor.is_cpu()) return sum_at_once(sums);
-      bytes += Bytes(sum.tensor.nbytes());
-    }
-    constexpr const char* kName = "the sum of gradients";
-    return begin_on_lane(kName, bytes, [&](const c10::Stream& lane) {
-      if (copies_) {
-        for (const PartialSum& sum : sums) add_by_copies(sum, lane);
-      } else {
-        as_one(kName, sums, [&](const PartialSum& sum) { return enqueue(sum, handle_of(lane)); });
-      }
-    });
+    if (on_host(sums, &PartialSum::tensor)) return sum_at_once(sums);
+    return begin_on_lane(
+        "the sum of gradients", sums, &PartialSum::tensor,
+        [&](const PartialSum& sum, const c10::Stream& lane) { add_by_copies(sum, lane); },
+        [&](const PartialSum& sum, CudaStream stream) { return enqueue(sum, stream); });
   }
   void add_by_copies(const PartialSum& sum, const c10::Stream& lane) {
     if (sum.counts.empty()) {
@@ -232,22 +239,15 @@ class Nccl final : public Communicator {
   }
 
   std::int64_t do_begin_gathers(const std::vector<PartialGather>& gathers) override {
-    Bytes bytes;
-    for (const PartialGather& one : gathers) {
-      if (one.whole.is_cpu()) return gather_at_once(gathers);
-      bytes += Bytes(one.whole.nbytes());
-    }
-    constexpr const char* kName = "the gather of weights";
-    return begin_on_lane(kName, bytes, [&](const c10::Stream& lane) {
-      if (copies_) {
-        for (const PartialGather& one : gathers)
+    if (on_host(gathers, &PartialGather::whole)) return gather_at_once(gathers);
+    return begin_on_lane(
+        "the gather of weights", gathers, &PartialGather::whole,
+        [&](const PartialGather& one, const c10::Stream& lane) {
           copies_->gather(one.mine, one.whole, one.counts, lane);
-      } else {
-        as_one(kName, gathers, [&](const PartialGather& one) {
-          return gather(one.mine, one.whole, one.counts, handle_of(lane));
+        },
+        [&](const PartialGather& one, CudaStream stream) {
+          return gather(one.mine, one.whole, one.counts, stream);
         });
-      }
-    });
   }
 
   void do_wait_for(std::int64_t number) override {
@@ -275,7 +275,7 @@ class Nccl final : public Communicator {
   // Until the stream has come here. Short waits spin: a collective in a step takes microseconds.
   void wait(const char* name) {
     c10::Event event(device_.type());
-    event.record(lane_.current());
+    event.record(bridge::current_stream(device_));
     const auto start = Clock::now();
     auto next_look = std::chrono::milliseconds(100);
     while (!watch_->gave_up() && !event.query()) {
@@ -371,16 +371,12 @@ class Nccl final : public Communicator {
         visit(t.narrow(0, first_of(counts, r), n), r);
     }
   }
-  // Calls that NCCL runs as one; the first error. A group that was begun is ended whatever happens.
   template <class Call>
   int grouped(const at::Tensor& t, const Counts& counts, const Call& call) {
-    int result = api_.group_start();
-    if (result != kNcclSuccess) return result;
-    by_rank(t, counts, [&](const at::Tensor& part, int root) {
-      if (result == kNcclSuccess) result = call(part, root);
+    return as_one([&](const auto& next) {
+      by_rank(t, counts,
+              [&](const at::Tensor& part, int root) { next([&] { return call(part, root); }); });
     });
-    const int ended = api_.group_end();
-    return result != kNcclSuccess ? result : ended;
   }
 
   void gather_host(const at::Tensor& t, const Counts& counts) {

@@ -1,7 +1,5 @@
 #include "parallel/peers_lane.h"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -14,10 +12,6 @@ double seconds(const c10::Event& from, const c10::Event& to) {
 
 }  // namespace
 
-c10::Stream PeersLane::current() const {
-  return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
-}
-
 c10::Event PeersLane::timed_event(const c10::Stream& stream) const {
   c10::Event event(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
   event.record(stream);
@@ -27,12 +21,8 @@ c10::Event PeersLane::timed_event(const c10::Stream& stream) const {
 std::int64_t PeersLane::begin(Bytes bytes, const std::function<void(const c10::Stream&)>& enqueue) {
   forget_used();
   // Of a high priority: its few blocks are started before those of products that wait for a multiprocessor.
-  if (!stream_)
-    stream_ = c10::impl::VirtualGuardImpl(device_.type())
-                  .getStreamFromGlobalPool(device_, /*isHighPriority=*/true);
-  c10::Event computed(device_.type());
-  computed.record(current());
-  computed.block(*stream_);
+  if (!stream_) stream_ = bridge::pool_stream(device_, bridge::StreamPriority::kHigh);
+  bridge::order(current(), *stream_);
   Begun begun{timed_event(*stream_), std::nullopt, std::nullopt, bytes};
   enqueue(*stream_);
   begun.ended.emplace(timed_event(*stream_));

@@ -15,6 +15,7 @@
 
 #include "base/bytes.h"
 #include "bridge/peer_use.h"
+#include "bridge/streams.h"
 
 namespace neap::parallel {
 
@@ -34,9 +35,6 @@ class PeersLane {
   void clear();
   [[nodiscard]] bridge::PeerUse take_use() { return std::exchange(use_, {}); }
 
-  /// libtorch's current one, which tensors are made on.
-  [[nodiscard]] c10::Stream current() const;
-
  private:
   struct Begun {
     c10::Event started;
@@ -44,6 +42,7 @@ class PeersLane {
     std::optional<c10::Event> computed;  // by what waits for it
     Bytes bytes;
   };
+  [[nodiscard]] c10::Stream current() const { return bridge::current_stream(device_); }
   [[nodiscard]] c10::Event timed_event(const c10::Stream& stream) const;
   void count(const Begun& begun);
   void forget_used();

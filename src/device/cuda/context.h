@@ -23,6 +23,20 @@ inline Status check_process(const Card& card) {
           "first use"};
 }
 
+/// The GPU of this number, without a context.
+inline Result<Card> find_card(const Driver& driver, int ordinal) {
+  Card card;
+  card.driver = &driver;
+  card.process = current_process();
+  NEAP_TRY(to_status(driver, driver.device_get(&card.device, ordinal), "opening the GPU"));
+  return card;
+}
+/// Its primary context, which stays retained: libtorch and other code may use it.
+inline Status retain_context(Card& card) {
+  return to_status(*card.driver, card.driver->context_retain(&card.context, card.device),
+                   "opening the GPU's context");
+}
+
 /// Cost: two driver calls without a system call. A failed scope does not change the thread's context.
 class ContextScope {
  public:

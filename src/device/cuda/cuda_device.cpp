@@ -268,10 +268,7 @@ Result<std::unique_ptr<CudaDevice>> make_cuda_device(const CudaOptions& options)
         ErrorCode::kInvalidArgument,
         format("there is no GPU {}; the driver sees {} (numbered from 0)", options.ordinal, count));
   }
-  cuda::Card card;
-  card.driver = driver;
-  card.process = current_process();
-  NEAP_TRY(status(driver->device_get(&card.device, options.ordinal), "opening the GPU"));
+  NEAP_TRY_ASSIGN(cuda::Card card, cuda::find_card(*driver, options.ordinal));
   const auto attribute = [&](int which) {
     int value = 0;
     return driver->device_attribute(&value, which, card.device) == 0 ? value : 0;
@@ -282,7 +279,7 @@ Result<std::unique_ptr<CudaDevice>> make_cuda_device(const CudaOptions& options)
     return Status(ErrorCode::kUnsupported,
                   format("{} has no virtual-memory management", name.data()));
   }
-  NEAP_TRY(status(driver->context_retain(&card.context, card.device), "opening the GPU's context"));
+  NEAP_TRY(cuda::retain_context(card));
 
   DeviceInfo info;
   info.kind = Kind::kCuda;
