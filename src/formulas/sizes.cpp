@@ -5,6 +5,7 @@
 #include "plan/counted_backend.h"
 #include "plan/counted_memory.h"
 #include "plan/transients.h"
+#include "spec/job_change.h"
 #include "step/counting_ops.h"
 #include "step/transformer.h"
 
@@ -161,12 +162,10 @@ Result<JobSizes> read_sizes(const spec::Job& asked, plan::Target target) {
   job.parallel.tensor_model_parallel_size = 1;
   job.parallel.sequence_parallel = false;
   // As many tokens of whole sequences as ranks that divide them have together.
-  for (std::int64_t* tokens :
-       {&job.data.max_token_len_per_gpu, &job.actor.ppo_max_token_len_per_gpu,
-        &job.critic.ppo_max_token_len_per_gpu, &job.critic.forward_max_token_len_per_gpu,
-        &job.rollout.log_prob_max_token_len_per_gpu, &job.reference_max_token_len_per_gpu,
-        &job.reward_max_token_len_per_gpu})
-    *tokens *= asked.context_ranks();
+  for (const auto& tokens : spec::job_fields::kScoringTokens)
+    tokens.of(job) *= asked.context_ranks();
+  for (const auto& tokens : spec::job_fields::kTrainingTokens)
+    tokens.of(job) *= asked.context_ranks();
   job.rollout.batch_size = asked.rollout_batch();
   job.parallel.context_parallel_size = 1;
   job.parallel.pipeline_model_parallel_size = 1;

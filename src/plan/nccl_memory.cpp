@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "plan/network.h"
+
 namespace neap::plan {
 namespace {
 
@@ -35,8 +37,21 @@ Bytes nccl_bytes(const spec::Mesh& mesh, const NcclSettings& settings) {
   return sum;
 }
 
+bool uses_copy_lane(const spec::Job& job) {
+  const spec::Mesh mesh = job.mesh();
+  const std::int64_t copies = mesh.size(spec::Axis::kCopies);
+  if (job.task == spec::Task::kEval || copies == 1) return false;
+  if (job.parallel.transport != "auto") return job.parallel.transport == "copy_engine";
+  // More ranks have smaller slots, and were not measured.
+  if (copies > 2) return false;
+  const Network network = network_of(job, {});
+  for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank)
+    if (!on_one_machine(network, mesh.line(rank, spec::Axis::kCopies))) return false;
+  return true;
+}
+
 Bytes peers_bytes(const spec::Job& job, const NcclSettings& settings) {
-  return nccl_bytes(job.mesh(), settings) + (job.uses_copy_lane() ? kCopyLaneBytes : Bytes());
+  return nccl_bytes(job.mesh(), settings) + (uses_copy_lane(job) ? kCopyLaneBytes : Bytes());
 }
 
 }  // namespace neap::plan

@@ -25,6 +25,8 @@ struct NcclSettings {
 /// collectives go through rings. Zero of one rank.
 [[nodiscard]] Bytes nccl_bytes(const spec::Mesh& mesh, const NcclSettings& settings);
 
+/// GPUs that have the same part of the model are to write into each other's memory (parallel/copy_lane.h).
+[[nodiscard]] bool uses_copy_lane(const spec::Job& job);
 /// Slots of ranks that write into each other's memory, however many (parallel/copy_lane.h).
 constexpr Bytes kCopyLaneBytes = 64_MiB;
 

@@ -43,6 +43,10 @@ Network network_of(const spec::Job& job, const Network& device) {
   return out;
 }
 
+bool on_one_machine(const Network& network, const std::vector<std::int64_t>& group) {
+  return fewest_together(network, group) == 0;
+}
+
 step::PeerRates group_rates(const Network& network, const std::vector<std::int64_t>& group) {
   const auto passes = static_cast<double>(group.size()) - 1;
   const std::int64_t together = fewest_together(network, group);

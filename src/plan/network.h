@@ -36,6 +36,8 @@ struct Network {
 /// With the job's machines and what its keys say of their connections.
 [[nodiscard]] Network network_of(const spec::Job& job, const Network& device);
 
+/// Of ranks in ascending order.
+[[nodiscard]] bool on_one_machine(const Network& network, const std::vector<std::int64_t>& group);
 /// Of a collective over `group`, of ranks in ascending order.
 [[nodiscard]] step::PeerRates group_rates(const Network& network,
                                           const std::vector<std::int64_t>& group);

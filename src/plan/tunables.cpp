@@ -44,8 +44,6 @@ constexpr std::array kTrainingSizes = {fields::kDataRows,   fields::kDataTokens,
 // Where 0, they are those of another key.
 constexpr std::array kInferenceRows = {fields::kLogProbRows, fields::kReferenceRows,
                                        fields::kRewardRows, fields::kValueRows};
-constexpr std::array kInferenceTokens = {fields::kLogProbTokens, fields::kReferenceTokens,
-                                         fields::kRewardTokens, fields::kValueTokens};
 
 // Largest divisor of `value` that is at most value / 2^halvings; micro batches must divide.
 std::int64_t shrink(std::int64_t value, int halvings) {
@@ -103,7 +101,7 @@ std::vector<Size> training_sizes(const spec::Job& job) {
 
 std::vector<Size> inference_sizes(const spec::Job& job) {
   if (!job.has_rollout()) return {};
-  const auto& sizes = job.packs() ? kInferenceTokens : kInferenceRows;
+  const auto& sizes = job.packs() ? fields::kScoringTokens : kInferenceRows;
   return {sizes.begin(), sizes.end()};
 }
 
@@ -247,7 +245,7 @@ std::string_view effect_of(const spec::JobChange& change) {
     return std::any_of(list.begin(), list.end(), is_of);
   };
   if (is_of_any(kTrainingSizes)) return kSmallerTraining;
-  if (is_of_any(kInferenceRows) || is_of_any(kInferenceTokens)) return kSmallerInference;
+  if (is_of_any(kInferenceRows) || is_of_any(fields::kScoringTokens)) return kSmallerInference;
   if (is_of(fields::kRolloutBatch)) return kFewerDecoded;
   if (is_of(fields::kResidency)) return kLeaves;
   if (is_of(fields::kUpdate)) return kDivided;

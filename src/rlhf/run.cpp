@@ -36,8 +36,8 @@ std::unique_ptr<parallel::Communicator> connect_gpus(const spec::Job& job,
 Outcome TrainingRun::execute() {
   compare_jobs();
   groups_.emplace(ranks_, job_.mesh());
-  if (job_.uses_copy_lane()) open_copy_lane();
   if (already_done()) return Outcome::kAlreadyDone;
+  if (plan::uses_copy_lane(job_)) open_copy_lane();
   // Errors in data, weights and checkpoint are found before the run's files are touched.
   parallel::run_collectively(ranks_, [&] { make_plan(); });
   compare_plans();

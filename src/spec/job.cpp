@@ -431,20 +431,6 @@ Mesh Job::mesh() const {
       .set(Axis::kTensor, tensor)
       .set(Axis::kData, std::max<std::int64_t>(1, ranks() / (stages * context * tensor)));
 }
-bool Job::uses_copy_lane() const {
-  const Mesh ranks = mesh();
-  const std::int64_t copies = ranks.size(Axis::kCopies);
-  if (task == Task::kEval || copies == 1) return false;
-  if (parallel.transport != "auto") return parallel.transport == "copy_engine";
-  // More ranks have smaller slots, and were not measured.
-  if (copies > 2) return false;
-  const std::int64_t node = node_ranks();
-  for (std::int64_t rank = 0; node > 0 && rank < ranks.ranks(); ++rank) {
-    const std::vector<std::int64_t> line = ranks.line(rank, Axis::kCopies);
-    if (line.front() / node != line.back() / node) return false;
-  }
-  return true;
-}
 std::int64_t Job::rows_per_rank() const {
   return data.train_batch_size / data_ranks();
 }

@@ -350,8 +350,6 @@ struct Job {
     return trainer.n_gpus_per_node > 0 ? trainer.n_gpus_per_node : launched_node_ranks;
   }
   [[nodiscard]] Mesh mesh() const;
-  /// GPUs that have the same part of the model are to write into each other's memory (parallel/copy_lane.h).
-  [[nodiscard]] bool uses_copy_lane() const;
   /// Ranks that divide each sequence.
   [[nodiscard]] std::int64_t context_ranks() const { return mesh().size(Axis::kContext); }
   /// Parts of each step's batch: ranks along the axis "data".

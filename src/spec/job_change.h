@@ -8,6 +8,7 @@
 // Cost      assignments() and key_of() bind a job's keys: 0.2 ms.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <type_traits>
@@ -103,6 +104,11 @@ inline constexpr JobField<std::int64_t> kValueRows([](auto& job) -> auto& {
 inline constexpr JobField<std::int64_t> kValueTokens([](auto& job) -> auto& {
   return job.critic.forward_max_token_len_per_gpu;
 });
+
+/// Of tokens of a rank's micro-batch, those of scoring first: where these are 0, another one stands for them.
+inline constexpr std::array kScoringTokens = {kLogProbTokens, kReferenceTokens, kRewardTokens,
+                                              kValueTokens};
+inline constexpr std::array kTrainingTokens = {kDataTokens, kActorTokens, kCriticTokens};
 
 // Of a trained model: the critic has keys of its own, the others have the actor's.
 [[nodiscard]] JobField<CheckpointMode> activation_checkpointing(ModelId model);
