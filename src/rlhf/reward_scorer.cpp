@@ -12,27 +12,18 @@
 
 namespace neap::rlhf {
 
-namespace {
-
-std::vector<std::int64_t> numbers_below(std::int64_t end) {
-  std::vector<std::int64_t> out(static_cast<std::size_t>(end));
-  std::iota(out.begin(), out.end(), std::int64_t{0});
-  return out;
-}
-
-}  // namespace
-
 at::Tensor RewardScorer::score(const std::vector<PromptRow>& prompts, std::int64_t n,
                                const train::Sequences& sequences) {
   const parallel::BatchSharder answering = context_.answering_sharder();
-  const std::vector<std::int64_t> mine = answering.of(numbers_below(std::ssize(prompts)));
+  const auto rows = static_cast<std::int64_t>(answering.most_of(prompts.size())) * n;
   std::vector<ResponseText> texts;
   std::vector<reward::Response> responses;
-  texts.reserve(mine.size() * static_cast<std::size_t>(n));  // responses refer to them
-  for (const std::int64_t p : mine) {
-    const PromptRow& prompt = prompts[static_cast<std::size_t>(p)];
+  texts.reserve(static_cast<std::size_t>(rows));  // responses refer to them
+  for (std::size_t i = 0; answering.global(i) < prompts.size(); ++i) {
+    const PromptRow& prompt = prompts[answering.global(i)];
+    const std::int64_t first = static_cast<std::int64_t>(answering.global(i)) * n;
     for (std::int64_t k = 0; k < n; ++k) {
-      const ResponseText& text = texts.emplace_back(response_text(context_, sequences, p * n + k));
+      const ResponseText& text = texts.emplace_back(response_text(context_, sequences, first + k));
       responses.push_back({prompt.json.get(), text.text, text.tokens, !text.ended, prompt.where});
     }
   }
@@ -40,7 +31,6 @@ at::Tensor RewardScorer::score(const std::vector<PromptRow>& prompts, std::int64
   const bridge::HostScope host;
   const auto columns = static_cast<std::int64_t>(set_.columns().size());
   // As many rows on every rank; those beyond its own are dropped.
-  const auto rows = static_cast<std::int64_t>(answering.most_of(prompts.size())) * n;
   at::Tensor out = at::zeros({rows, columns}, at::TensorOptions().dtype(at::kDouble));
   auto* to = out.mutable_data_ptr<double>();
   for (const std::vector<double>& row : numbers) to = std::copy(row.begin(), row.end(), to);

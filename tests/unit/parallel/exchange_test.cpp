@@ -65,7 +65,7 @@ class Machine {
       for (std::size_t r = 0; r < all_.size(); ++r) {
         for (const std::size_t s : heads(all_[r])) {
           left = true;
-          if (is_ready(static_cast<int>(r), all_[r], s)) ready.emplace_back(r, s);
+          if (is_ready(all_[r], s)) ready.emplace_back(r, s);
         }
       }
       if (!left) return true;
@@ -108,7 +108,7 @@ class Machine {
     }
     return out;
   }
-  [[nodiscard]] bool is_ready(int me, const Rank& rank, std::size_t s) const {
+  [[nodiscard]] static bool is_ready(const Rank& rank, std::size_t s) {
     const Given& given = rank.steps[s];
     const ExchangeStep& step = given.step;
     for (std::size_t i = 0; i < given.before; ++i)
@@ -119,7 +119,6 @@ class Machine {
       return rank.taken[at(step.peer)] > step.message - kSlots;
     }
     if (step.into >= 0 && rank.sent[at(step.into)] <= step.into_message) return false;
-    (void)me;
     return rank.sent[at(step.peer)] > step.message;
   }
   [[nodiscard]] static std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
