@@ -91,6 +91,8 @@ class Communicator {
   /// From now on the lane's tensors go through the GPUs' copy engines, where each rank reaches the others' memory
   /// (parallel/copy_lane.h). Every rank calls it. Otherwise why they do not; empty: they do.
   [[nodiscard]] virtual std::string open_copy_lane() { return "the ranks are not on GPUs"; }
+  /// Whether they do.
+  [[nodiscard]] virtual bool has_copy_lane() const { return false; }
 
   // Numbers of the host.
   /// How many more the rank with most of something has than this one, which has `own`.

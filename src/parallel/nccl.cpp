@@ -117,6 +117,7 @@ class Nccl final : public Communicator {
     copies_ = CopyLane::open(*this, device_, problem);
     return problem;
   }
+  [[nodiscard]] bool has_copy_lane() const override { return copies_ != nullptr; }
 
  private:
   void watch() {

@@ -10,6 +10,7 @@
 #include "plan/counted_peers.h"
 #include "plan/counted_source.h"
 #include "plan/generation_bounds.h"
+#include "plan/nccl_memory.h"
 #include "step/bind.h"
 #include "step/gradient_slots.h"
 #include "step/runner.h"
@@ -114,7 +115,9 @@ class CountedBackend {
       return;
     }
     if (phase.slices_weights && phase.part != spec::TrainPart::kUpdate) {
-      blocks_.emplace(ops, weights_, sliced_rests(role_, dtype));
+      const bool overlaps = step::gathers_overlap_passes(
+          ops.ranks(spec::Axis::kTensor), ops.ranks(spec::Axis::kContext), uses_copy_lane(job));
+      blocks_.emplace(ops, weights_, sliced_rests(role_, dtype, overlaps));
       weights_.source = &*blocks_;
     }
     if (phase.streams_weights) {
@@ -299,18 +302,17 @@ class CountedBackend {
             }});
     weights_.sink = &*gradients_;
   }
-  // On the host at once; on a GPU on the lane of all collectives.
+  // On a GPU behind the gathers that were begun. Where nothing hides them they are waited for.
   std::int64_t begin_sums(double gradients) {
     Sums& sums = sums_.emplace_back();
-    if (!ops_.profile().cuda || !step::sums_overlap_backward(ops_)) {
-      gather_at_once(ops_, role_.ranks, gradients);
-    } else {
-      sums.sent = gathered_bytes(role_.ranks, gradients);
-      const double seconds = ops_.peer_seconds(sums.sent);
-      lane_ = blocks_ && role_.ranks.slices_weights() ? blocks_->begin_behind_gathers(seconds)
-                                                      : std::max(lane_, ops_.now()) + seconds;
-      sums.ended = lane_;
-    }
+    sums.sent = gathered_bytes(role_.ranks, gradients);
+    const double seconds = ops_.peer_seconds(sums.sent);
+    const bool behind_gathers = ops_.profile().cuda && role_.ranks.slices_weights();
+    lane_ = blocks_ && behind_gathers ? blocks_->begin_behind_gathers(seconds)
+                                      : std::max(lane_, ops_.now()) + seconds;
+    sums.ended = lane_;
+    if (!ops_.profile().cuda || !step::sums_overlap_backward(ops_))
+      ops_.wait_for_peers(lane_, std::exchange(sums.sent, 0));
     return std::ssize(sums_) - 1;
   }
 

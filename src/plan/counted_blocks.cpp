@@ -19,13 +19,14 @@ CountedBlocks::CountedBlocks(step::CountingOps& ops, const step::Weights<T>& wei
               rests_.tables.turns.breaks()),
       turns_(rests_.tables.turns, rests_.gradients.has_value()) {}
 
-CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype) {
+CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlaps) {
   const std::vector<spec::FlatUnit> layout = spec::flat_layout(role.shape, role.head);
   const step::SlicedTables tables = step::sliced_tables(role.shape, role.head, layout);
   CountedRests out;
   out.blocks = hosted_blocks(role, dtype);
   out.tables.turns = tables.turns;
   out.ranks = role.ranks;
+  out.overlaps = overlaps;
   for (std::size_t t = 0; t < out.turns.size(); ++t)
     for (const step::SlicedTables::Placed& placed : tables.units[t])
       out.turns[t] += spec::tensor_bytes(layout[placed.unit].elements, dtype);
@@ -36,7 +37,7 @@ double CountedBlocks::bring(double bytes, double from) {
   if (!rests_.ranks) return ops_.begin_copy(Direction::kToDevice, bytes, from);
   const double sent = gathered_bytes(*rests_.ranks, bytes);
   sent_ += sent;
-  const bool at_once = !ops_.profile().cuda;
+  const bool at_once = !ops_.profile().cuda || !rests_.overlaps;
   gathered_ = std::max({gathered_, from, at_once ? ops_.now() : 0}) + ops_.peer_seconds(sent);
   if (at_once) wait(gathered_);
   return gathered_;

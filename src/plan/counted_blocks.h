@@ -28,9 +28,10 @@ struct CountedRests {
   // Of sliced weights, whose `tables` say only which turns there are:
   std::optional<spec::DataParallel> ranks{};
   std::array<Bytes, 2> turns{};  ///< what comes for each table's
+  bool overlaps = false;         ///< it comes while passes compute
 };
-/// Of a model whose weights ranks have slices of.
-[[nodiscard]] CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype);
+/// Of a model whose weights ranks have slices of. `overlaps`: as of SlicedWeights, on GPUs.
+[[nodiscard]] CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlaps);
 
 class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   using T = step::CountedTensor;

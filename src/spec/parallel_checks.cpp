@@ -101,23 +101,11 @@ Status validate_mesh(const Job& job) {
   return validate_context(job);
 }
 
-// Whole weights come together from the ranks that have the same part of a model.
-Status validate_slices(const Job& job) {
-  const std::int64_t size = job.parallel.tensor_model_parallel_size;
-  if (job.parallel.zero_stage <= 2 || size == 1) return {};
-  return wrong(format(
-      "parallel.zero_stage {} does not go with parallel.tensor_model_parallel_size {}: set "
-      "zero_stage 2, which slices gradients and optimizer states of each part, or take 1 as the "
-      "size",
-      job.parallel.zero_stage, size));
-}
-
 }  // namespace
 
 Status check_ranks(const Job& job) {
   NEAP_TRY(validate_ranks(job.trainer, job.launched_ranks));
-  NEAP_TRY(validate_mesh(job));
-  return validate_slices(job);
+  return validate_mesh(job);
 }
 
 }  // namespace neap::spec

@@ -116,6 +116,12 @@ template <class Ops>
 [[nodiscard]] bool sums_overlap_backward(const Ops& ops) {
   return ops.ranks(spec::Axis::kTensor) == 1 && ops.ranks(spec::Axis::kContext) == 1;
 }
+/// The same of gathers of sliced weights while a pass computes. Those of copy engines take no turns with collectives of
+/// ranks that divide the model; ranks that divide sequences are themselves among those that gather.
+[[nodiscard]] constexpr bool gathers_overlap_passes(std::int64_t tensor_ranks,
+                                                    std::int64_t context_ranks, bool copy_engines) {
+  return context_ranks == 1 && (tensor_ranks == 1 || copy_engines);
+}
 
 template <class T>
 void expect_passes(const Weights<T>& w, Sweep sweep, std::int64_t passes) {

@@ -196,16 +196,27 @@ std::int64_t ModelWorker::sum_of_bits(const at::Tensor& flat) {
 void ModelWorker::expect_agreement(bool weights) const {
   if (groups_.world().alone()) return;
   std::int64_t all = 0, copied = 0;  // copied: what every rank has of a divided model
+  // `tensor` has a unit's elements from `first` on.
+  const auto add_copied = [&](const spec::FlatUnit& unit, const at::Tensor& tensor,
+                              std::int64_t first) {
+    for (const spec::SpreadRange& range : spec::spread_ranges(unit)) {
+      const std::int64_t from = std::max(first, range.first);
+      const std::int64_t end = std::min(first + tensor.size(0), range.first + range.count);
+      if (range.spread.parts == 1 && from < end)
+        copied += sum_of_bits(tensor.narrow(0, from - first, end - from));
+    }
+  };
   const auto add = [&](const std::vector<at::Tensor>& tensors,
                        const std::vector<spec::FlatUnit>& units) {
     for (std::size_t u = 0; u < tensors.size(); ++u) {
       all += sum_of_bits(tensors[u]);
-      for (const spec::SpreadRange& range : spec::spread_ranges(units[u]))
-        if (range.spread.parts == 1)
-          copied += sum_of_bits(tensors[u].narrow(0, range.first, range.count));
+      add_copied(units[u], tensors[u], 0);
     }
   };
   if (weights && !sliced_) add(weights_, layout_);
+  // No copy has the same slice; the ranks that divide this one have it of their parts.
+  for (std::size_t u = 0; weights && sliced_ && u < layout_.size(); ++u)
+    add_copied(layout_[u], weights_[u], sliced_->slices().range(u, groups_.copies().rank()).first);
   add(adapters_, adapter_layout_);
   const std::string what = format("The sum over the bits of the {} model's weights", spec_.name());
   groups_.copies().expect_same(all, what);
@@ -245,9 +256,9 @@ void ModelWorker::write_weights(const fs::path& folder, const model::SaveOptions
     return model::save_model(folder, spec_.shape, spec_.head, weights_, options);
   const std::vector<spec::FlatUnit> units = spec::flat_layout(spec_.whole, spec_.head);
   const auto whole = [&](std::size_t u) {
-    if (sliced_) return sliced_->gather_to_host(u);
-    return has_stages() ? unit_of_stages(units, numbers_, cuts_, weights_, u)
-                        : gather_unit(*cuts_, u, weights_[u]);
+    if (has_stages()) return unit_of_stages(units, numbers_, cuts_, weights_, u);
+    const at::Tensor part = sliced_ ? sliced_->gather_to_host(u) : weights_[u];
+    return cuts_ && groups_.copies().first() ? gather_unit(*cuts_, u, part) : part;
   };
   if (groups_.world().first()) {
     model::SaveOptions typed = options;

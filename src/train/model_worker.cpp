@@ -129,7 +129,9 @@ void ModelWorker::slice_base() {
   sliced_ = std::make_unique<SlicedWeights>(
       groups_.copies(), spec_,
       trains_slices() ? placement_->slices() : spec::even_slices(layout_, groups_.copies().size()),
-      part(TagKind::kWeights, spec::kSlicePart), std::move(memory));
+      part(TagKind::kWeights, spec::kSlicePart), std::move(memory),
+      step::gathers_overlap_passes(shard().ranks, groups_.context().size(),
+                                   groups_.copies().has_copy_lane()));
 }
 
 void ModelWorker::gather_generator() {

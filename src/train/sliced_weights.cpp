@@ -36,13 +36,15 @@ Status caught(const std::function<void()>& work) {
 }  // namespace
 
 SlicedWeights::SlicedWeights(parallel::Communicator& ranks, const spec::JobModel& model,
-                             spec::UnitSlices slices, const at::Tensor& slice, Memory memory)
+                             spec::UnitSlices slices, const at::Tensor& slice, Memory memory,
+                             bool overlaps)
     : WindowedBlocks(count_blocks(model), memory.slots.size(), {}, tables_of(model).turns),
       ranks_(ranks),
       units_(spec::flat_layout(model.shape, model.head)),
       slices_(std::move(slices)),
       memory_(std::move(memory)),
       tables_(tables_of(model)),
+      overlaps_(overlaps),
       filled_(memory_.slots.size()) {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     if (units_[u].block >= 0) blocks_.push_back(u);
@@ -95,6 +97,7 @@ Status SlicedWeights::bring(step::BlockWindow::Place place) {
   return caught([&] {
     filled_[place.slot] =
         ranks_.begin_gathers({gather_of(blocks_[place.block], memory_.slots[place.slot])});
+    if (!overlaps_) ranks_.wait_for(filled_[place.slot]);
   });
 }
 

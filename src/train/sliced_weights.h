@@ -2,8 +2,9 @@
 //
 // Model     Blocks have two slots; the embedding and the head come to the same memory in turns. A pass begins with a
 //           turn of the embedding, and a head has one behind the last block. Units are gathered from all ranks in the
-//           order in which the passes use them, the next block while one computes (over MPI at once), and leave without
-//           a copy. So every rank has to run as many passes, and use the units of each in the same order.
+//           order in which the passes use them, and leave without a copy. The next block comes while one computes, or
+//           before (over MPI always): see step::gathers_overlap_passes. So every rank has to run as many passes, and
+//           use the units of each in the same order.
 // Threads   one at a time.
 // Failure   Error, as of a communicator; of release() at the next use().
 // Cost      each pass gathers the whole model once, and going back the blocks and the head once more.
@@ -30,9 +31,10 @@ class SlicedWeights final : public step::WindowedBlocks {
     std::vector<at::Tensor> slots;
     at::Tensor tables;
   };
-  /// `slice`: of this rank. `ranks` have the same model, and outlive this.
+  /// `slice`: of this rank. `ranks` have the same part of the model, and outlive this. `overlaps`: gathers run while
+  /// passes compute; else what the device is given next begins behind each.
   SlicedWeights(parallel::Communicator& ranks, const spec::JobModel& model, spec::UnitSlices slices,
-                const at::Tensor& slice, Memory memory);
+                const at::Tensor& slice, Memory memory, bool overlaps);
 
   /// This rank's elements of each unit.
   [[nodiscard]] const std::vector<at::Tensor>& own() const { return own_; }
@@ -70,6 +72,7 @@ class SlicedWeights final : public step::WindowedBlocks {
   std::vector<at::Tensor> own_;
   Memory memory_;
   step::SlicedTables tables_;
+  bool overlaps_;
   std::vector<std::size_t> blocks_;   // their units
   std::vector<std::int64_t> filled_;  // by slot: what comes there
 };

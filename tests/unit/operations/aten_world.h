@@ -297,7 +297,8 @@ class AtenWorld {
         ranks_, role, slices, at::zeros({slices.slice_elements()}, options_),
         train::SlicedWeights::Memory{
             out.memory,
-            at::zeros({step::sliced_tables(role.shape, role.head, units).elements}, options_)});
+            at::zeros({step::sliced_tables(role.shape, role.head, units).elements}, options_)},
+        /*overlaps=*/true);
     out.slots = m.sliced.get();
     return out;
   }

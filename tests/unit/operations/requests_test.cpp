@@ -208,6 +208,7 @@ struct Seen {
   int stages = 0;
   int shared = 0;     // sequences that ranks divide
   int answering = 0;  // of these jobs, those that generate
+  int sliced = 0;     // weights of parts of models
 };
 
 std::int64_t peak(const testing::Requests& requests) {
@@ -281,6 +282,8 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
   if (r.job.context_ranks() > 1 && r.job.trains_policy()) ++seen.answering;
   if (!ranks.alone()) divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 4));
   if (take_stage(r, seed)) ++seen.stages;
+  if (r.job.data_parallel().slices_weights() && r.job.parallel.tensor_model_parallel_size > 1)
+    ++seen.sliced;
   spec::ModelModes modes;
   const spec::Recipe joined = spec::describe(r.job);
   // Odd seeds divide the updates: the same requests, in two phases. Some stream the states.
@@ -436,6 +439,7 @@ TEST(RequestsOfRanks, AreThoseOfThePlanForEach) {
     compare(seed, seen, *ranks);
     if (ranks->any(HasFailure())) return;
   }
+  EXPECT_GT(seen.sliced, 3);
 }
 
 }  // namespace

@@ -178,6 +178,29 @@ TEST_F(Simulations, BackwardHidesSumsOfGradientsUnlessItHasCollectives) {
   EXPECT_GE(visible("parallel.context_parallel_size=2"), sums);
 }
 
+// Of weights, of which two ranks have half each, and which passes have other collectives besides.
+TEST_F(Simulations, GathersBesideOtherCollectivesAreHiddenByCopyEnginesOnly) {
+  const auto visible = [&](const std::string& divided, const char* gpus, const char* transport) {
+    const Simulation s = run(8, {"data.use_dynamic_bsz=true", "data.max_response_length=4095",
+                                 "data.max_token_len_per_gpu=4096", "parallel.zero_stage=3",
+                                 divided, std::string("trainer.n_gpus_per_node=") + gpus,
+                                 std::string("parallel.transport=") + transport});
+    return s.shares.axes[kData];
+  };
+  // Each rank's part comes twice in bfloat16, and its float32 gradients leave once.
+  const double part = (8 * 16 + 1) * 1024.0 * 1024 / default_network(true).within.bytes / 2;
+  const double gathers = 2 * part, sums = 2 * part;
+  const double engines = visible("parallel.tensor_model_parallel_size=2", "4", "auto");
+  const double nccl = visible("parallel.tensor_model_parallel_size=2", "4", "nccl");
+  EXPECT_GE(nccl, gathers + sums);
+  EXPECT_GE(engines, sums);
+  EXPECT_LT(engines, nccl - 0.7 * gathers);
+  for (const char* transport : {"auto", "nccl"})
+    EXPECT_GE(visible("parallel.context_parallel_size=2", "2", transport), 2 * (gathers + sums));
+  // Without any the next unit comes while one computes, and sums are made while backward goes on.
+  EXPECT_LT(visible("parallel.tensor_model_parallel_size=1", "2", "nccl"), gathers + sums);
+}
+
 TEST_F(Simulations, OneRankTakesWhatItsPlanSays) {
   const Simulation s = run(8, {});
   EXPECT_DOUBLE_EQ(s.seconds, s.plans.stages.front().plan.seconds());
