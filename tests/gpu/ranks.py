@@ -5,8 +5,8 @@
 
 SFT of models with random weights (default qwen2.5-1.5b) on 8 rows of 2 048 tokens a GPU, of 7B in micro-batches of 2: one GPU alone, with padding and packed, then N (default 2) with plain
 data parallelism, ZeRO-1, -2 and -3, -2 in micro-batches of 2, tensor parallelism over all, without and with sequence parallelism
-("rows"), as many pipeline stages (micro-batches of 2), sequences that all divide (context, packed, with ZeRO-1), and the way that the
-plan chooses. A run is ended after N steps (default 6; medians leave out the first two). Appends to OUT_DIR/ranks.jsonl a line a run; a
+("rows"), as many pipeline stages (micro-batches of 2), sequences that all divide (context, packed, with ZeRO-1), from four GPUs on
+ZeRO-3 of parts that two GPUs divide a model into, and the way that the plan chooses. A run is ended after N steps (default 6; medians leave out the first two). Appends to OUT_DIR/ranks.jsonl a line a run; a
 table on stdout. After M minutes (default 8) no further run starts. Exits 1 if a run fails, a rank takes more than 0.3 % more memory than
 planned, or its loss is not that of the first way with several ranks within 2 %.
 --rehearse: tiny models on CPU ranks over MPI.
@@ -28,9 +28,12 @@ WAYS = {"alone": (1, []), "alone-packed": (1, PACKED), "data": (0, []), "zero1":
         "rows": (0, ["parallel.tensor_model_parallel_size={n}", "parallel.sequence_parallel=true"]),
         "pipeline": (0, ["parallel.pipeline_model_parallel_size={n}", "data.micro_batch_size_per_gpu=2"]),
         "context": (0, ["parallel.context_parallel_size={n}", "parallel.zero_stage=1", *PACKED]),
+        "parts": (0, ["parallel.tensor_model_parallel_size=2"]),
+        "parts-zero3": (0, ["parallel.tensor_model_parallel_size=2", "parallel.zero_stage=3"]),
+        "parts-rows-zero3": (0, ["parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true", "parallel.zero_stage=3"]),
         "auto": (0, [f"parallel.{key}=auto" for key in ("zero_stage", "tensor_model_parallel_size", "pipeline_model_parallel_size")])}
 # What goes through the copy engines, by NCCL instead.
-WAYS |= {f"{way}-nccl": (0, [*WAYS[way][1], "parallel.transport=nccl"]) for way in ("data", "zero1", "zero2", "zero3")}
+WAYS |= {f"{way}-nccl": (0, [*WAYS[way][1], "parallel.transport=nccl"]) for way in ("data", "zero1", "zero2", "zero3", "parts-zero3")}
 MICRO = {"qwen2.5-7b": 2}  # rows of a micro-batch, where 8 at once do not fit
 SAME_LOSS = 0.02  # of bfloat16 after some steps
 
@@ -78,6 +81,8 @@ def main():
             results = {}
             for way in ARGS.ways:
                 ranks = WAYS[way][0] or ARGS.ranks
+                if way.startswith("parts") and ranks < 4:
+                    continue
                 keys = [key.format(n=ranks, tokens=case.micro * (case.prompt + case.response)) for key in WAYS[way][1]] + ["data.truncation=right"] + (["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else [])
                 if not suite.may_start(f"{model}, {way}"):
                     continue
