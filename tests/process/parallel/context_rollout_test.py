@@ -116,8 +116,8 @@ class ContextRollout(RankCase):
         for name, more, stages in (("whole", (), (1, 2, 3)), ("lora", lora, (0, 3))):
             self.run_mesh(f"{name}-1", *words, *more, task="ppo")
             file = "model" if name == "whole" else "adapter_model"
-            for stage in stages:
-                mesh = {"context": 2} if stage < 2 else {"context": 2, "copies": 2}
+            meshes = [(stage, {"context": 2} if stage < 2 else {"context": 2, "copies": 2}) for stage in stages]
+            for stage, mesh in (*meshes, (3, {"context": 2, "tensor": 2})):
                 folder = f"{name}-{stage}-{name_of(mesh)}"
                 with self.subTest(folder):
                     self.run_mesh(folder, *words, *more, ZERO.format(stage), task="ppo", **mesh)
