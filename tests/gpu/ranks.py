@@ -5,8 +5,8 @@
 
 SFT of models with random weights (default qwen2.5-1.5b) on 8 rows of 2 048 tokens a GPU, of 7B in micro-batches of 2: one GPU alone, with padding and packed, then N (default 2) with plain
 data parallelism, ZeRO-1, -2 and -3, -2 in micro-batches of 2, tensor parallelism over all, without and with sequence parallelism
-("rows"), as many pipeline stages (micro-batches of 2), sequences that all divide (context, packed, with ZeRO-1), from four GPUs on
-ZeRO-3 of parts that two GPUs divide a model into, and the way that the plan chooses. A run is ended after N steps (default 6; medians leave out the first two). Appends to OUT_DIR/ranks.jsonl a line a run; a
+("rows"), as many pipeline stages (micro-batches of 2), sequences that all divide (context, packed, with ZeRO-1), and the way that the
+plan chooses; of four ranks or more two axes at once, too, and the copy engines beside NCCL. A run is ended after N steps (default 6; medians leave out the first two). Appends to OUT_DIR/ranks.jsonl a line a run; a
 table on stdout. After M minutes (default 8) no further run starts. Exits 1 if a run fails, a rank takes more than 0.3 % more memory than
 planned, or its loss is not that of the first way with several ranks within 2 %.
 --rehearse: tiny models on CPU ranks over MPI.
@@ -28,12 +28,19 @@ WAYS = {"alone": (1, []), "alone-packed": (1, PACKED), "data": (0, []), "zero1":
         "rows": (0, ["parallel.tensor_model_parallel_size={n}", "parallel.sequence_parallel=true"]),
         "pipeline": (0, ["parallel.pipeline_model_parallel_size={n}", "data.micro_batch_size_per_gpu=2"]),
         "context": (0, ["parallel.context_parallel_size={n}", "parallel.zero_stage=1", *PACKED]),
-        "parts": (0, ["parallel.tensor_model_parallel_size=2"]),
-        "parts-zero3": (0, ["parallel.tensor_model_parallel_size=2", "parallel.zero_stage=3"]),
-        "parts-rows-zero3": (0, ["parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true", "parallel.zero_stage=3"]),
         "auto": (0, [f"parallel.{key}=auto" for key in ("zero_stage", "tensor_model_parallel_size", "pipeline_model_parallel_size")])}
-# What goes through the copy engines, by NCCL instead.
-WAYS |= {f"{way}-nccl": (0, [*WAYS[way][1], "parallel.transport=nccl"]) for way in ("data", "zero1", "zero2", "zero3", "parts-zero3")}
+# Two axes.
+WAYS |= {f"tensor2-zero{stage}": (0, ["parallel.tensor_model_parallel_size=2", f"parallel.zero_stage={stage}"]) for stage in (0, 1, 3)}
+WAYS |= {"rows2-zero3": (0, ["parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true", "parallel.zero_stage=3"]),
+         "rows2-pipeline": (0, ["parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true", "parallel.pipeline_model_parallel_size=2",
+                                "data.micro_batch_size_per_gpu=2"]),
+         "pipeline2-zero1": (0, ["parallel.pipeline_model_parallel_size=2", "parallel.zero_stage=1", "data.micro_batch_size_per_gpu=2"]),
+         "context2-zero1": (0, ["parallel.context_parallel_size=2", "parallel.zero_stage=1", *PACKED])}
+# What goes behind computation, by NCCL or by the copy engines where the other one is usual.
+WAYS |= {f"{way}-{transport}": (0, [*WAYS[way][1], f"parallel.transport={transport}"])
+         for way in ("data", "zero1", "zero2", "zero3", "tensor2-zero3") for transport in ("nccl", "copy_engine")}
+USUAL = {2: [way for way in WAYS if not way.endswith("-copy_engine") and "2-" not in way],
+         4: [way for way in WAYS if not way.endswith("-nccl") and way not in ("zero2-copy_engine", "zero2-micro")]}
 MICRO = {"qwen2.5-7b": 2}  # rows of a micro-batch, where 8 at once do not fit
 SAME_LOSS = 0.02  # of bfloat16 after some steps
 
@@ -108,11 +115,13 @@ def arguments():
     parser.add_argument("package")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--models", nargs="+", default=["qwen2.5-1.5b"], choices=list(plan_check.MODELS))
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--ways", nargs="+", default=[], choices=list(WAYS))
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--minutes", type=float, default=8)
     parser.add_argument("--rehearse", nargs="?", const="mpirun", default="")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.ways = arguments.ways or USUAL[2 if arguments.ranks < 4 else 4]
+    return arguments
 
 
 if __name__ == "__main__":
