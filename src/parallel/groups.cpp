@@ -5,7 +5,8 @@
 
 namespace neap::parallel {
 
-Groups::Groups(Communicator& world, const spec::Mesh& mesh) : world_(world) {
+Groups::Groups(Communicator& world, const spec::Mesh& mesh, const spec::Mesh& generation)
+    : world_(world) {
   if (mesh.ranks() != world.size())
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -24,6 +25,16 @@ Groups::Groups(Communicator& world, const spec::Mesh& mesh) : world_(world) {
       made_[i] = make_single();
     }
     groups_[i] = made_[i].get();
+  }
+  constexpr spec::Axis kTensor = spec::Axis::kTensor;
+  if (generation.size(kTensor) == mesh.size(kTensor)) {
+    generating_ = &tensor();
+  } else if (generation.has_own_group(kTensor)) {
+    made_for_generation_ =
+        world.split(static_cast<int>(generation.line(world.rank(), kTensor).front()));
+    generating_ = made_for_generation_.get();
+  } else {
+    generating_ = &world;
   }
 }
 

@@ -1,6 +1,7 @@
 // The groups of ranks that a mesh has: of each axis the ranks that differ along it only, and the copies of a part
 // of the model.
 //
+// Where a generation divides the model otherwise, the ranks that do so there are a group, too.
 // Made once, in the order of the axes, by every rank together. A group of one does nothing, and one of all
 // ranks is the communicator that it is made from: neither takes memory. Copies along one axis are that axis.
 //
@@ -17,8 +18,10 @@ namespace neap::parallel {
 
 class Groups {
  public:
-  /// `world` has the mesh's ranks, and outlives the groups.
-  Groups(Communicator& world, const spec::Mesh& mesh);
+  /// `world` has the mesh's ranks, and outlives the groups. `generation`: how the same ranks are arranged where they
+  /// generate.
+  Groups(Communicator& world, const spec::Mesh& mesh, const spec::Mesh& generation);
+  Groups(Communicator& world, const spec::Mesh& mesh) : Groups(world, mesh, mesh) {}
   Groups(const Groups&) = delete;
   Groups& operator=(const Groups&) = delete;
 
@@ -31,6 +34,8 @@ class Groups {
   [[nodiscard]] Communicator& copies() const { return along(spec::Axis::kCopies); }
   /// Ranks that divide the model.
   [[nodiscard]] Communicator& tensor() const { return along(spec::Axis::kTensor); }
+  /// Those that divide it where it generates.
+  [[nodiscard]] Communicator& generating() const { return *generating_; }
   [[nodiscard]] Communicator& along(spec::Axis axis) const {
     return *groups_.at(static_cast<std::size_t>(axis));
   }
@@ -39,6 +44,8 @@ class Groups {
   Communicator& world_;
   std::array<std::unique_ptr<Communicator>, spec::kGroups> made_;
   std::array<Communicator*, spec::kGroups> groups_{};
+  std::unique_ptr<Communicator> made_for_generation_;
+  Communicator* generating_ = nullptr;
 };
 
 }  // namespace neap::parallel

@@ -231,9 +231,15 @@ class CountedBackend {
       blocks += static_cast<double>(block.bytes.count());
     if (!role_.ranks.slices_weights())
       return ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, blocks, ops_.now()));
-    const std::int64_t elements = spec::total_elements(spec::flat_layout(role_.shape, role_.head));
-    gather_at_once(ops_, role_.ranks,
-                   static_cast<double>(spec::tensor_bytes(elements, dtype_).count()));
+    const auto bytes_of = [this](const spec::Architecture& shape) {
+      const std::int64_t elements = spec::total_elements(spec::flat_layout(shape, role_.head));
+      return static_cast<double>(spec::tensor_bytes(elements, dtype_).count());
+    };
+    gather_at_once(ops_, role_.ranks, bytes_of(role_.generation_part ? role_.whole : role_.shape));
+    if (!role_.generation_part) return;
+    const T part =
+        outside({spec::total_elements(spec::flat_layout(role_.shape, role_.head))}, dtype_);
+    ops_.copy_(part, part);  // from the slots
   }
   template <class Visit>
   void visit_part(CountedParts& counted, const step::UpdatePart& part, const Visit& visit) {
@@ -346,6 +352,7 @@ ModelRole role_of(const JobModels& models, const spec::Phase& phase) {
     role.lora = {};
     role.trained = false;
   }
+  if (phase.body == spec::Body::kGenerate) role.shape = role.generating();
   return role;
 }
 

@@ -22,7 +22,7 @@ namespace neap::plan {
 /// Micro-batches of a phase, or of a mini-batch of it; of packed sequences as many as there can be.
 [[nodiscard]] std::int64_t micro_batches(const spec::Job& job, const spec::Phase& phase);
 
-/// The model that a phase runs: without the adapter where the phase switches it off.
+/// The model that a phase runs: without the adapter where the phase switches it off, and as ranks divide it there.
 [[nodiscard]] ModelRole role_of(const JobModels& models, const spec::Phase& phase);
 
 /// A model whose parameters take no memory: their regions are counted elsewhere.

@@ -25,13 +25,17 @@ NcclSettings NcclSettings::of_process() {
   return out;
 }
 
-Bytes nccl_bytes(const spec::Mesh& mesh, const NcclSettings& settings) {
+Bytes nccl_bytes(const spec::Mesh& mesh, const spec::Mesh& generation,
+                 const NcclSettings& settings) {
   if (mesh.ranks() <= 1) return {};
   const std::int64_t peers = 6 * settings.peer_channels, ring = 12 * settings.channels;
   // The first initialization of the process, then the first collective.
   Bytes sum = mebibytes(180 + peers) + mebibytes(186 + ring);
   for (std::size_t i = 0; i < spec::kGroups; ++i)
     if (mesh.has_own_group(static_cast<spec::Axis>(i))) sum += mebibytes(6 + peers + ring);
+  constexpr spec::Axis kTensor = spec::Axis::kTensor;
+  if (generation.size(kTensor) != mesh.size(kTensor) && generation.has_own_group(kTensor))
+    sum += mebibytes(6 + peers + ring);
   // The first send or receive.
   if (mesh.size(spec::Axis::kPipe) > 1) sum += mebibytes(62 + 12 * settings.peer_channels);
   return sum;
@@ -42,7 +46,7 @@ bool uses_copy_lane(const spec::Job& job) {
   const std::int64_t copies = mesh.size(spec::Axis::kCopies);
   if (job.task == spec::Task::kEval || copies == 1) return false;
   if (job.parallel.transport != "auto") return job.parallel.transport == "copy_engine";
-  // More ranks have smaller slots, and were not measured.
+  // More ranks have smaller slots, and were no faster than NCCL.
   if (copies > 2) return false;
   const Network network = network_of(job, {});
   for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank)
@@ -51,7 +55,8 @@ bool uses_copy_lane(const spec::Job& job) {
 }
 
 Bytes peers_bytes(const spec::Job& job, const NcclSettings& settings) {
-  return nccl_bytes(job.mesh(), settings) + (uses_copy_lane(job) ? kCopyLaneBytes : Bytes());
+  return nccl_bytes(job.mesh(), job.generation_mesh(), settings) +
+         (uses_copy_lane(job) ? kCopyLaneBytes : Bytes());
 }
 
 }  // namespace neap::plan

@@ -22,8 +22,10 @@ struct NcclSettings {
 };
 
 /// Of a communicator of all ranks and those of axes that are neither one rank nor all (parallel/groups.h), whose
-/// collectives go through rings. Zero of one rank.
-[[nodiscard]] Bytes nccl_bytes(const spec::Mesh& mesh, const NcclSettings& settings);
+/// collectives go through rings, and of those that divide the model where it generates (spec::Job::generation_mesh),
+/// if they are others. Zero of one rank.
+[[nodiscard]] Bytes nccl_bytes(const spec::Mesh& mesh, const spec::Mesh& generation,
+                               const NcclSettings& settings);
 
 /// GPUs that have the same part of the model are to write into each other's memory (parallel/copy_lane.h).
 [[nodiscard]] bool uses_copy_lane(const spec::Job& job);

@@ -45,10 +45,22 @@ Bytes update_slot_bytes(const ModelRole& role, spec::Dtype dtype, HostedUnits ho
 std::vector<PartPlan> key_value_parts(const spec::Job& job, const ModelRole& role,
                                       spec::Dtype dtype) {
   // Keys and values, a row of num_key_value_heads * head_dim each, for every layer and position.
-  const std::int64_t elements = 2 * role.shape.blocks() * role.shape.num_key_value_heads *
-                                role.shape.head_dim * job.rollout_batch() *
-                                job.max_sequence_length();
+  const spec::Architecture& shape = role.generating();
+  const std::int64_t elements = 2 * shape.blocks() * shape.num_key_value_heads * shape.head_dim *
+                                job.rollout_batch() * job.max_sequence_length();
   return {{"kv", Bytes(), spec::tensor_bytes(elements, dtype)}};
+}
+
+// Sliced weights where they generate, and parts of adapters, which are on every rank else.
+std::vector<PartPlan> generating_parts(const ModelRole& role, spec::Dtype dtype) {
+  std::vector<PartPlan> parts = unit_parts(spec::flat_layout(role.generating(), role.head), dtype);
+  if (!role.generation_part || role.lora.rank == 0) return parts;
+  for (PartPlan& part :
+       unit_parts(spec::lora_layout(role.generating(), role.head, role.lora), dtype)) {
+    part.name = spec::adapter_part(part.name);
+    parts.push_back(std::move(part));
+  }
+  return parts;
 }
 
 // Streamed weights: the rest stays on the device.
@@ -192,7 +204,7 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
     case spec::TagKind::kBuffers:
       break;
     case spec::TagKind::kBlocks:
-      return source.sliced ? unit_parts(base(), dtype) : hosted_blocks(role, dtype);
+      return source.sliced ? generating_parts(role, dtype) : hosted_blocks(role, dtype);
     case spec::TagKind::kAdapter:
       return unit_parts(adapters(), dtype);
     case spec::TagKind::kUnitGradients:

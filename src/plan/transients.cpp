@@ -46,7 +46,8 @@ Result<cache::Settings> pool_settings(const spec::Job& job, const Target& target
   return settings;
 }
 
-step::KernelProfile kernel_profile(const spec::Job& job, const Target& target) {
+step::KernelProfile kernel_profile(const spec::Job& job, const Target& target,
+                                   const spec::Phase* phase) {
   step::KernelProfile profile;
   profile.cuda = target.cuda;
   profile.threads = target.threads;
@@ -55,13 +56,18 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target) {
   profile.rates =
       target.rates.bytes > 0 ? target.rates : default_rates(target.cuda, target.threads);
   if (target.cuda && job.ranks() > 1) profile.rates = rates_among_ranks(profile.rates);
-  profile.tensor_ranks = job.parallel.tensor_model_parallel_size;
+  const bool generates = phase != nullptr && phase->body == spec::Body::kGenerate;
+  const spec::Mesh divided = generates ? job.generation_mesh() : job.mesh();
+  profile.tensor_ranks = divided.size(spec::Axis::kTensor);
   profile.context_ranks = job.context_ranks();
   const Network network =
       network_of(job, target.network ? *target.network : default_network(target.cuda));
   const spec::Mesh mesh = job.mesh();
-  for (std::size_t a = 0; a < spec::kAxes; ++a)
-    profile.peers[a] = axis_rates(network, mesh, spec::group_of(static_cast<spec::Axis>(a)));
+  for (std::size_t a = 0; a < spec::kAxes; ++a) {
+    const auto axis = static_cast<spec::Axis>(a);
+    profile.peers[a] =
+        axis_rates(network, axis == spec::Axis::kTensor ? divided : mesh, spec::group_of(axis));
+  }
   profile.link = {target.link.to_device, target.link.to_host, target.link.both};
   return profile;
 }
@@ -69,7 +75,7 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target) {
 Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, const Target& target,
                                 const spec::Phase& phase, Accuracy accuracy) {
   NEAP_TRY_ASSIGN(const cache::Settings settings, pool_settings(job, target));
-  const step::KernelProfile profile = kernel_profile(job, target);
+  const step::KernelProfile profile = kernel_profile(job, target, &phase);
   CountedMemory memory(settings);
   const bool exact = accuracy == Accuracy::kExact;
   step::CountingOps ops(memory, profile, exact ? kRepeats : 1);
@@ -99,7 +105,7 @@ Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, c
 Result<bool> keeps_pool(const spec::Job& job, const JobModels& models, const Target& target,
                         const spec::Phase& phase) {
   NEAP_TRY_ASSIGN(const cache::Settings settings, pool_settings(job, target));
-  const step::KernelProfile profile = kernel_profile(job, target);
+  const step::KernelProfile profile = kernel_profile(job, target, &phase);
   CountedMemory memory(settings);
   step::CountingOps first(memory, profile, kRepeats), second(memory, profile, kRepeats);
   const step::CountedTensor workspace = cublas_workspace(first);

@@ -19,7 +19,9 @@ namespace neap::plan {
 [[nodiscard]] Result<cache::Settings> pool_settings(const spec::Job& job, const Target& target);
 
 /// What the operations of a job's phases depend on.
-[[nodiscard]] step::KernelProfile kernel_profile(const spec::Job& job, const Target& target);
+/// `phase`: null of those that train and score; ranks may divide a model otherwise where it generates.
+[[nodiscard]] step::KernelProfile kernel_profile(const spec::Job& job, const Target& target,
+                                                 const spec::Phase* phase = nullptr);
 
 enum class Accuracy : std::uint8_t {
   kExact,  ///< two rounds of each loop: later ones find the pool as the second left it

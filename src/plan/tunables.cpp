@@ -6,6 +6,7 @@
 
 #include "spec/context_parallel.h"
 #include "spec/job_change.h"
+#include "spec/parallel_checks.h"
 
 namespace neap::plan {
 namespace {
@@ -20,6 +21,8 @@ constexpr std::string_view kSmallerInference =
     "smaller micro batches in inference: same result, more passes";
 constexpr std::string_view kFewerDecoded =
     "fewer sequences decoded together: same result, slower generation";
+constexpr std::string_view kDividedToGenerate =
+    "ranks divide the model where it generates: same result but for the order of sums";
 constexpr std::string_view kRecomputed =
     "recompute blocks in backward: same result, a third more compute in training";
 constexpr std::string_view kRecomputedByPlan =
@@ -227,10 +230,26 @@ Tunable rollout_batches() {
           }};
 }
 
+Tunable divided_generation() {
+  return {kDividedToGenerate, 1, true, [](const spec::Job& job, int level) -> Changes {
+            const std::int64_t ranks = job.ranks();
+            std::int64_t size = job.generation_mesh().size(spec::Axis::kTensor);
+            for (int found = 0; found < level;) {
+              if (++size > ranks) return {};
+              if (ranks % size == 0) ++found;
+            }
+            spec::Job changed = job;
+            changed.rollout.tensor_model_parallel_size = size;
+            if (!changed.has_generation_placement() || !spec::check_ranks(changed).ok()) return {};
+            return {{fields::kRolloutTensorRanks, size}};
+          }};
+}
+
 std::vector<Tunable> tunables(const spec::Job& job) {
   std::vector<Tunable> list = {
-      free_residency(),          free_updates(),    exact_measures(), training_micro_batches(),
-      inference_micro_batches(), rollout_batches(), reference_once(), full_recomputation(job)};
+      free_residency(),          free_updates(),    exact_measures(),     training_micro_batches(),
+      inference_micro_batches(), rollout_batches(), divided_generation(), reference_once(),
+      full_recomputation(job)};
   for (Tunable& tunable : other_trainings(job)) list.push_back(std::move(tunable));
   return list;
 }
@@ -247,6 +266,7 @@ std::string_view effect_of(const spec::JobChange& change) {
   if (is_of_any(kTrainingSizes)) return kSmallerTraining;
   if (is_of_any(kInferenceRows) || is_of_any(fields::kScoringTokens)) return kSmallerInference;
   if (is_of(fields::kRolloutBatch)) return kFewerDecoded;
+  if (is_of(fields::kRolloutTensorRanks)) return kDividedToGenerate;
   if (is_of(fields::kResidency)) return kLeaves;
   if (is_of(fields::kUpdate)) return kDivided;
   if (is_of(fields::kAllow)) return kLooser;

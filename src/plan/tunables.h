@@ -24,6 +24,8 @@ struct Tunable {
 [[nodiscard]] Tunable inference_micro_batches();
 /// Sequences that are decoded together.
 [[nodiscard]] Tunable rollout_batches();
+/// Ranks that divide a sliced model where it generates: at each level the next number that divides all ranks.
+[[nodiscard]] Tunable divided_generation();
 /// Of a job, those above and: settings that bind the plan left to it, a reference that runs once, full recomputation, LoRA, shorter responses.
 [[nodiscard]] std::vector<Tunable> tunables(const spec::Job& job);
 /// Those that change the training. Adapters not where sft starts from random weights.

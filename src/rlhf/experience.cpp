@@ -7,6 +7,7 @@
 
 #include "base/progress.h"
 #include "base/random.h"
+#include "rlhf/generation_share.h"
 #include "rlhf/live_backend.h"
 #include "rollout/stop_strings.h"
 #include "train/packed_batch.h"
@@ -49,12 +50,6 @@ struct Arranged {
   step::Experience<at::Tensor> experience;
 };
 
-// The first `rows` rows of every rank that `share` deals to, `n` of them together.
-void gather_rows(Experience& e, const parallel::BatchSharder& share, std::int64_t n,
-                 std::int64_t rows) {
-  transform_rows(e, [&](const at::Tensor& t) { return share.gather(t, n).narrow(0, 0, rows); });
-}
-
 // Where responses end whose lengths are drawn: never, where they are not.
 class DrawnLengths {
  public:
@@ -81,16 +76,15 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
                               const std::vector<train::Tokens>& prompts,
                               const Generation& generation) {
   const spec::Job& job = context.job;
-  const parallel::BatchSharder share = context.sharder(), answering = context.answering_sharder();
-  const std::vector<train::Tokens> mine = answering.of_padded(prompts);
+  const AnsweredPrompts answered = prompts_to_answer(context, prompts);
   std::vector<rollout::Prompt> requests;
   std::vector<train::Tokens> repeated;
-  for (std::size_t i = 0; i < mine.size(); ++i) {
-    const std::size_t place = generation.first_prompt + share.global(answering.global(i));
+  for (std::size_t i = 0; i < answered.prompts.size(); ++i) {
+    const std::size_t place = generation.first_prompt + answered.places[i];
     for (std::int64_t k = 0; k < generation.n; ++k) {
       const auto turn = static_cast<std::uint64_t>(k);
-      requests.push_back({mine[i], random_key({generation.key, place, turn})});
-      repeated.push_back(mine[i]);
+      requests.push_back({answered.prompts[i], random_key({generation.key, place, turn})});
+      repeated.push_back(answered.prompts[i]);
     }
   }
   rollout::GenerateOptions options;
@@ -118,7 +112,7 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
   run_phase(context, generation.phase, [&] {
     model::KvCache cache = model::KvCache::over(
         context.runtime.region({spec::TagKind::kKeyValues}, "kv", context.runtime.compute_dtype()),
-        actor.shape(), job.rollout_batch(), job.max_sequence_length());
+        actor.spec().generating(), job.rollout_batch(), job.max_sequence_length());
     actor.gather_generator();
     LiveBackend backend(job, actor.generator(), LiveGeneration{cache, requests, options});
     backend.run(*context.recipe.find(generation.phase));
@@ -126,8 +120,7 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
   });
   Experience out =
       experience_of(context, repeated, std::move(generated), generation.sampling.log_probs);
-  gather_rows(out, answering, generation.n,
-              static_cast<std::int64_t>(prompts.size()) * generation.n);
+  take_own_responses(context, out, generation.n, std::ssize(prompts));
   return out;
 }
 
@@ -148,6 +141,11 @@ void transform_rows(Experience& e, const std::function<at::Tensor(const at::Tens
   for (at::Tensor* t : row_tensors(e)) {
     if (t->defined()) *t = f(*t);
   }
+}
+
+void gather_rows(Experience& e, const parallel::BatchSharder& share, std::int64_t n,
+                 std::int64_t rows) {
+  transform_rows(e, [&](const at::Tensor& t) { return share.gather(t, n).narrow(0, 0, rows); });
 }
 
 Experience join(std::vector<Experience> parts) {

@@ -34,6 +34,9 @@ struct Experience : step::Experience<at::Tensor> {
 
 /// Makes every tensor with a row for each sequence another one; those that are undefined stay.
 void transform_rows(Experience& e, const std::function<at::Tensor(const at::Tensor&)>& f);
+/// Each becomes the first `rows` rows of every rank that `share` deals to, `n` of them together.
+void gather_rows(Experience& e, const parallel::BatchSharder& share, std::int64_t n,
+                 std::int64_t rows);
 /// The rows of all, in order. Each has the same tensors.
 [[nodiscard]] Experience join(std::vector<Experience> parts);
 
@@ -48,8 +51,7 @@ struct Generation {
   std::function<void(std::size_t ended)> on_progress{};
 };
 /// Responses to this rank's prompts: the sequences, `truncated`, and `rollout_log_probs` where the
-/// sampling options ask for them. Ranks that divide sequences have the same prompts: each answers its share, and all
-/// have the responses of all.
+/// sampling options ask for them. Which prompts a rank answers for that: rlhf/generation_share.h.
 [[nodiscard]] Experience generate_responses(Context& context, train::ModelWorker& actor,
                                             const std::vector<train::Tokens>& prompts,
                                             const Generation& generation);

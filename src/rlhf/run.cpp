@@ -27,7 +27,8 @@ std::unique_ptr<parallel::Communicator> connect_gpus(const spec::Job& job,
   if (ranks->first())
     log::info(format("{} takes {} of the GPU; the plan has {} for it", ranks->name(),
                      saturating_sub(before, free()),
-                     plan::nccl_bytes(job.mesh(), plan::NcclSettings::of_process())));
+                     plan::nccl_bytes(job.mesh(), job.generation_mesh(),
+                                      plan::NcclSettings::of_process())));
   return ranks;
 }
 
@@ -35,7 +36,7 @@ std::unique_ptr<parallel::Communicator> connect_gpus(const spec::Job& job,
 
 Outcome TrainingRun::execute() {
   compare_jobs();
-  groups_.emplace(ranks_, job_.mesh());
+  groups_.emplace(ranks_, job_.mesh(), job_.generation_mesh());
   if (already_done()) return Outcome::kAlreadyDone;
   if (plan::uses_copy_lane(job_)) open_copy_lane();
   // Errors in data, weights and checkpoint are found before the run's files are touched.

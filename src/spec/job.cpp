@@ -431,6 +431,14 @@ Mesh Job::mesh() const {
       .set(Axis::kTensor, tensor)
       .set(Axis::kData, std::max<std::int64_t>(1, ranks() / (stages * context * tensor)));
 }
+Mesh Job::generation_mesh() const {
+  const std::int64_t tensor = rollout.tensor_model_parallel_size;
+  Mesh arranged = mesh();
+  if (!trains_policy() || tensor == 0 || tensor == arranged.size(Axis::kTensor)) return arranged;
+  return Mesh()
+      .set(Axis::kTensor, tensor)
+      .set(Axis::kData, std::max<std::int64_t>(1, ranks() / tensor));
+}
 std::int64_t Job::rows_per_rank() const {
   return data.train_batch_size / data_ranks();
 }

@@ -112,6 +112,7 @@ struct PrefillShape {
 struct RolloutConfig : TokenSampling {
   std::int64_t n = 1;                          ///< responses for each prompt
   std::int64_t batch_size = 256;               ///< sequences decoded together; 0: the whole batch
+  std::int64_t tensor_model_parallel_size = 0;  ///< of the model that generates; 0: as in training
   std::int64_t max_num_batched_tokens = 8192;  ///< of prompts that are prefilled together
   bool enable_chunked_prefill = true;
   bool calculate_log_probs = false;  ///< of what is sampled, as it is sampled
@@ -350,6 +351,12 @@ struct Job {
     return trainer.n_gpus_per_node > 0 ? trainer.n_gpus_per_node : launched_node_ranks;
   }
   [[nodiscard]] Mesh mesh() const;
+  /// How ranks are arranged where they generate: mesh(), or as many ranks along the axis tensor as the rollout has.
+  [[nodiscard]] Mesh generation_mesh() const;
+  /// The model that generates is divided otherwise there.
+  [[nodiscard]] bool has_generation_placement() const {
+    return generation_mesh().size(Axis::kTensor) != mesh().size(Axis::kTensor);
+  }
   /// Ranks that divide each sequence.
   [[nodiscard]] std::int64_t context_ranks() const { return mesh().size(Axis::kContext); }
   /// Parts of each step's batch: ranks along the axis "data".
@@ -364,8 +371,11 @@ struct Job {
   /// What one rank scores and trains of a step: its part's share of the rows and of the sequences.
   [[nodiscard]] std::int64_t rows_per_rank() const;
   [[nodiscard]] std::int64_t sequences_per_rank() const;
-  /// What one rank generates of a step: ranks that divide sequences have prompts of their own (spec/mesh.h).
-  [[nodiscard]] std::int64_t generating_ranks() const { return mesh().size(Axis::kCopies); }
+  /// What one rank generates of a step: ranks that divide sequences have prompts of their own (spec/mesh.h), and
+  /// those that divide the model there have theirs together.
+  [[nodiscard]] std::int64_t generating_ranks() const {
+    return generation_mesh().size(Axis::kCopies);
+  }
   [[nodiscard]] std::int64_t prompts_per_rank() const;
   [[nodiscard]] std::int64_t responses_per_rank() const;
   /// Of these responses those that it decodes together.

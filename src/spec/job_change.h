@@ -61,6 +61,10 @@ inline constexpr JobField<std::int64_t> kRolloutBatch([](auto& job) -> auto& {
   return job.rollout.batch_size;
 });
 
+inline constexpr JobField<std::int64_t> kRolloutTensorRanks([](auto& job) -> auto& {
+  return job.rollout.tensor_model_parallel_size;
+});
+
 // Micro-batches: rows of padded ones, tokens of packed ones.
 inline constexpr JobField<std::int64_t> kDataRows([](auto& job) -> auto& {
   return job.data.micro_batch_size_per_gpu;

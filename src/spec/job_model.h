@@ -4,6 +4,7 @@
 // Cost      reads config.json.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "spec/architecture.h"
@@ -18,6 +19,8 @@ struct JobModel {
   ModelFiles files{};
   Architecture shape{};  ///< of this rank: a part of `whole` where ranks divide the model
   Architecture whole{};
+  /// Where ranks divide the model otherwise to generate: this rank's part there. See generating().
+  std::optional<Architecture> generation_part{};
   Head head = Head::kLanguageModel;
   bool generates = false;  ///< responses, in some phase
   bool trained = false;
@@ -25,6 +28,10 @@ struct JobModel {
   LoraShape lora{};  ///< rank 0: none
   OptimizerConfig optimizer{};
 
+  /// Of this rank where responses are generated.
+  [[nodiscard]] const Architecture& generating() const {
+    return generation_part ? *generation_part : shape;
+  }
   /// An update changes its blocks, not an adapter's.
   [[nodiscard]] bool trains_blocks() const { return trained && lora.rank == 0; }
   /// The embedding's table is the head's, too.

@@ -91,6 +91,10 @@ struct Linear {
 [[nodiscard]] Status check_lora(const Architecture& a, const LoraShape& lora);
 [[nodiscard]] std::vector<FlatUnit> lora_layout(const Architecture& a, Head head,
                                                 const LoraShape& lora);
+/// A unit of adapters beside units of the model.
+[[nodiscard]] inline std::string adapter_part(std::string_view unit) {
+  return "adapter." + std::string(unit);
+}
 /// PEFT puts it in front of a parameter's name.
 inline constexpr std::string_view kPeftPrefix = "base_model.model.";
 [[nodiscard]] std::int64_t total_elements(const std::vector<FlatUnit>& units);

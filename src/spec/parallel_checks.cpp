@@ -101,11 +101,37 @@ Status validate_mesh(const Job& job) {
   return validate_context(job);
 }
 
+// Where the model that generates is divided otherwise than in training, parts come from slices of whole weights.
+Status validate_generation(const Job& job) {
+  constexpr const char* kKey = "actor_rollout_ref.rollout.tensor_model_parallel_size";
+  if (!job.has_generation_placement()) return {};
+  const std::int64_t size = job.rollout.tensor_model_parallel_size;
+  NEAP_TRY(divides_ranks(job, kKey, size));
+  const auto refuse = [&](std::string_view key, std::int64_t is, std::string_view why) {
+    return wrong(format("{} {} does not go with {} {}: {}; leave it out to generate as in training",
+                        kKey, size, key, is, why));
+  };
+  const Mesh mesh = job.mesh();
+  if (mesh.size(Axis::kTensor) > 1)
+    return refuse("parallel.tensor_model_parallel_size", mesh.size(Axis::kTensor),
+                  "parts of one size are not made from parts of another one");
+  if (mesh.size(Axis::kContext) > 1)
+    return refuse("parallel.context_parallel_size", mesh.size(Axis::kContext),
+                  "ranks that divide sequences each generate with the whole model");
+  if (!job.data_parallel().slices_weights())
+    return refuse(
+        "parallel.zero_stage", job.parallel.zero_stage,
+        "every rank has the whole weights, and parts beside them would take more memory; set "
+        "zero_stage 3, which slices them");
+  return {};
+}
+
 }  // namespace
 
 Status check_ranks(const Job& job) {
   NEAP_TRY(validate_ranks(job.trainer, job.launched_ranks));
-  return validate_mesh(job);
+  NEAP_TRY(validate_mesh(job));
+  return validate_generation(job);
 }
 
 }  // namespace neap::spec

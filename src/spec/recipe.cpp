@@ -43,7 +43,10 @@ PhaseId phase_of(PhaseId joined, TrainPart part) {
 class Builder {
  public:
   Builder(const Job& job, const ModelModes& modes)
-      : modes_(modes), ranks_(job.data_parallel()), evaluates_(job.task == Task::kEval) {
+      : modes_(modes),
+        ranks_(job.data_parallel()),
+        evaluates_(job.task == Task::kEval),
+        generates_parts_(job.has_generation_placement()) {
     recipe_.task = job.task;
   }
 
@@ -154,12 +157,16 @@ class Builder {
         return;
       }
       case TagKind::kBuffers:
-      case TagKind::kBlocks:
+      case TagKind::kBlocks: {
+        // Where ranks divide the model to generate, whole units pass the slots, and leave their parts.
+        const bool used = p.gathers_weights ? kind == TagKind::kBlocks || generates_parts_
+                                            : kind == TagKind::kBuffers;
         // The parts of an update come to the optimizer's slots.
-        if (p.part == TrainPart::kUpdate || p.gathers_weights != (kind == TagKind::kBlocks)) return;
+        if (p.part == TrainPart::kUpdate || !used) return;
         p.needs.push_back(tag);
         p.writes.push_back(tag);
         return;
+      }
       case TagKind::kGradients:
       case TagKind::kUnitGradients:
         if (!p.trains()) return;
@@ -180,7 +187,7 @@ class Builder {
 
   ModelModes modes_;
   DataParallel ranks_;
-  bool evaluates_;
+  bool evaluates_, generates_parts_;
   Recipe recipe_;
 };
 

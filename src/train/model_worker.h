@@ -31,6 +31,7 @@
 #include "spec/pipeline.h"
 #include "step/gradient_slots.h"
 #include "step/update_parts.h"
+#include "train/generation_weights.h"
 #include "train/optimizer.h"
 #include "train/sliced_weights.h"
 
@@ -117,8 +118,10 @@ class ModelWorker {
                                   at::ScalarType dtype);
   /// Where the base's weights rest: regions, and of streamed blocks host memory.
   [[nodiscard]] std::vector<at::Tensor> base_weights();
-  /// What the generator reads: the same, and streamed blocks in their regions.
+  /// What the generator reads of streamed weights: the same, and blocks in their regions.
   [[nodiscard]] std::vector<at::Tensor> gathered_weights();
+  /// The generator of a model whose weights rest elsewhere.
+  void make_generator(const std::optional<model::Lora>& lora);
   /// What passes read: the same as base_weights(), and of streamed and sliced blocks slots.
   [[nodiscard]] std::optional<model::StreamedBase> streamed_base();
   /// How ranks divide the base, and memory for units of it.
@@ -229,7 +232,7 @@ class ModelWorker {
   // elements. Adapters are empty where there are none. States (bytes): one a part of the tag.
   std::vector<at::Tensor> weights_, adapters_, states_;
   std::unique_ptr<SlicedWeights> sliced_;
-  std::vector<at::Tensor> gathered_;  // of sliced weights that generate
+  std::unique_ptr<GenerationWeights> generating_;  // of sliced weights that generate
   std::unique_ptr<model::Transformer> model_, base_, generator_;
   std::unique_ptr<Optimizer> optimizer_;
   // Of a trained model:

@@ -79,6 +79,15 @@ void SlicedWeights::gather(const std::vector<at::Tensor>& whole) {
   ranks_.wait_for(last);
 }
 
+void SlicedWeights::gather_each(const TakeUnit& take) {
+  const bridge::NoAutograd no_autograd;
+  const std::vector<at::Tensor> to = places();
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    ranks_.wait_for(ranks_.begin_gathers({gather_of(u, to[u])}));
+    take(u, to[u]);
+  }
+}
+
 at::Tensor SlicedWeights::gather_to_host(std::size_t unit) {
   const bridge::HostScope host;
   const at::Tensor whole = at::empty({units_[unit].elements}, at::dtype(own_[unit].scalar_type()));

@@ -12,7 +12,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "parallel/communicator.h"
@@ -45,6 +47,10 @@ class SlicedWeights final : public step::WindowedBlocks {
 
   /// All units come to `whole`. What the device is given next begins after that. Every rank calls it.
   void gather(const std::vector<at::Tensor>& whole);
+  /// Each unit in turn comes to where it is used, and is there until `take` has read it on this thread's stream.
+  /// Every rank calls it.
+  using TakeUnit = std::function<void(std::size_t unit, const at::Tensor& whole)>;
+  void gather_each(const TakeUnit& take);
   /// One unit, in host memory. Every rank calls it.
   [[nodiscard]] at::Tensor gather_to_host(std::size_t unit);
 

@@ -134,9 +134,10 @@ class AtenWorld {
     const Outside outside;
     return *model_of(role).transformer;
   }
-  /// Of streamed weights all blocks together.
+  /// Of streamed weights all blocks together, and what ranks divide where it generates a part of its own.
   [[nodiscard]] model::Transformer& generator(const ModelRole& role) {
     const Outside outside;
+    if (role.generation_part) return divided_generator(role);
     Model& m = model_of(role);
     return m.generator ? *m.generator : *m.transformer;
   }
@@ -248,6 +249,25 @@ class AtenWorld {
         role.shape, role.head, base, lora, streamed, bridge::AttentionChoice{}, peers());
     return m;
   }
+  // `role` has the shape of the part.
+  model::Transformer& divided_generator(const ModelRole& role) {
+    if (divided_) return *divided_;
+    const spec::TensorShard& shard = role.shape.tensor;
+    std::vector<at::Tensor> weights, adapters;
+    for (const spec::FlatUnit& unit : spec::flat_layout(role.shape, role.head))
+      weights.push_back(at::rand({unit.elements}, at::kFloat).mul_(0.02).to(options_));
+    std::optional<model::Lora> lora;
+    if (role.lora.rank > 0) {
+      for (const spec::FlatUnit& unit : spec::lora_layout(role.shape, role.head, role.lora))
+        adapters.push_back(at::zeros({unit.elements}, options_));
+      lora = model::Lora{role.lora, {adapters, {}}};
+    }
+    dividing_.emplace(static_cast<int>(shard.rank), static_cast<int>(shard.ranks));
+    divided_ = std::make_unique<model::Transformer>(
+        role.shape, role.head, model::FlatTensors{weights, {}}, lora, std::nullopt,
+        bridge::AttentionChoice{}, model::Peers{&*dividing_, &context_});
+    return *divided_;
+  }
   [[nodiscard]] model::Peers peers() { return {&tensor_, &context_}; }
   std::optional<model::StreamedBase> streamed_base(Model& m, const ModelRole& role) {
     const HostedUnits rests = hosted(role);
@@ -331,6 +351,8 @@ class AtenWorld {
   testing::MuteRanks tensor_;   // that divide every model
   testing::MuteRanks context_;  // every sequence
   std::map<std::pair<spec::ModelId, bool>, Model> models_;
+  std::optional<testing::MuteRanks> dividing_;  // a model only where it generates
+  std::unique_ptr<model::Transformer> divided_;
 };
 
 }  // namespace neap::plan

@@ -84,8 +84,31 @@ void divide_sequences(testing::RandomJob& r, testing::Dice& dice) {
     if (*role) (*role)->context_rank = rank;
 }
 
+// `model` as one of several ranks has it.
+spec::Architecture part_of(spec::Architecture model, const spec::TensorShard& shard) {
+  model.tensor = shard;
+  // A single key head may be on several ranks.
+  const bool copies = model.num_key_value_heads == 1 && model.qkv == spec::QkvLayout::kSeparate &&
+                      !model.norm_across_heads;
+  model.key_parts = copies && shard.ranks != 3 ? shard.ranks / 2 : shard.ranks;
+  return model;
+}
+
+// Of whole models that train a policy: some ranks divide the actor where it generates, and have as many prompts each.
+void divide_generation(testing::RandomJob& r, testing::Dice& dice) {
+  if (!r.job.trains_policy() || r.job.context_ranks() > 1 || !dice.chance(50)) return;
+  const std::int64_t ranks = dice.one_of({2, 3, 4});
+  r.job.trainer.n_gpus_per_node = ranks;
+  r.job.rollout.tensor_model_parallel_size = ranks;
+  for (std::int64_t* rows : {&r.job.data.train_batch_size, &r.job.actor.ppo_mini_batch_size,
+                             &r.job.critic.ppo_mini_batch_size})
+    *rows *= ranks;
+  ModelRole& actor = *r.models.actor;
+  actor.generation_part = part_of(actor.shape, {ranks, dice.between(0, ranks - 1), false});
+}
+
 // A random job, of which every third is that of a rank that has a part of each model. `alone`: some have a part of each
-// sequence.
+// sequence, or of the model where it generates.
 testing::RandomJob job_of(std::uint64_t seed, bool alone) {
   testing::RandomJob r = testing::random_job(seed);
   testing::Dice dice(seed + 32452843);
@@ -94,7 +117,11 @@ testing::RandomJob job_of(std::uint64_t seed, bool alone) {
     testing::Dice others(seed + 86028121);
     divide_sequences(r, others);
   }
-  if (!divided) return r;
+  if (!divided) {
+    testing::Dice others(seed + 49979687);
+    if (alone) divide_generation(r, others);
+    return r;
+  }
   const std::int64_t ranks = dice.one_of({2, 3, 4});
   r.job.parallel.tensor_model_parallel_size = ranks;
   r.job.trainer.n_gpus_per_node = r.job.context_ranks() * ranks;
@@ -103,19 +130,13 @@ testing::RandomJob job_of(std::uint64_t seed, bool alone) {
   const spec::TensorShard shard{ranks, rank, r.job.divides_rows()};
   for (std::optional<ModelRole>* role :
        {&r.models.actor, &r.models.reference, &r.models.critic, &r.models.reward}) {
-    if (!*role) continue;
-    spec::Architecture& a = (*role)->shape;
-    a.tensor = shard;
-    // A single key head may be on several ranks.
-    const bool copies =
-        a.num_key_value_heads == 1 && a.qkv == spec::QkvLayout::kSeparate && !a.norm_across_heads;
-    a.key_parts = copies && ranks != 3 ? ranks / 2 : ranks;
+    if (*role) (*role)->shape = part_of((*role)->shape, shard);
   }
   return r;
 }
-step::KernelProfile profile_of(const testing::RandomJob& r) {
+step::KernelProfile profile_of(const testing::RandomJob& r, const spec::Phase& phase) {
   step::KernelProfile profile = testing::test_profile();
-  profile.tensor_ranks = r.job.parallel.tensor_model_parallel_size;
+  profile.tensor_ranks = role_of(r.models, phase).shape.tensor.ranks;
   profile.context_ranks = r.job.context_ranks();
   return profile;
 }
@@ -163,7 +184,7 @@ void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& 
               const std::function<void()>& begin, bool filled = false) {
   const ModelRole role = role_of(r.models, phase);
   const auto host = [&](const step::Shape& shape, Dtype dtype) { return world.host(shape, dtype); };
-  const step::KernelProfile profile = profile_of(r);
+  const step::KernelProfile profile = profile_of(r, phase);
   auto e = PhaseInputs<at::Tensor, decltype(host)>(
                r.job, profile, host, smaller_sizes(profile, r.job, r.models, r.dtype, phase))
                .experience(role.shape, phase, role.context_rank);
@@ -209,6 +230,7 @@ struct Seen {
   int shared = 0;     // sequences that ranks divide
   int answering = 0;  // of these jobs, those that generate
   int sliced = 0;     // weights of parts of models
+  int placed = 0;     // those that divide the model only where it generates
 };
 
 std::int64_t peak(const testing::Requests& requests) {
@@ -219,7 +241,7 @@ std::int64_t peak(const testing::Requests& requests) {
 
 testing::Requests requests_of_plan(const testing::RandomJob& r, const spec::Phase& phase) {
   testing::RecordingSink sink;
-  step::CountingOps ops(sink, profile_of(r), 1 << 20);
+  step::CountingOps ops(sink, profile_of(r, phase), 1 << 20);
   count_phase(ops, r.job, r.models, r.dtype, phase, 7);
   EXPECT_TRUE(sink.empty());
   return std::move(sink.requests);
@@ -229,7 +251,7 @@ testing::Requests requests_of_actions(const testing::RandomJob& r, const spec::P
                                       const testing::RandomRollout& rollout) {
   const ModelRole role = role_of(r.models, phase);
   testing::RecordingSink sink;
-  step::CountingOps ops(sink, profile_of(r), 1 << 20);
+  step::CountingOps ops(sink, profile_of(r, phase), 1 << 20);
   step::SlotCache<step::CountedTensor> cache =
       counted_cache(role, r.dtype, r.job.rollout_batch(), r.job.max_sequence_length());
   CountedSource source(rollout.actions, rollout.options.sampling);
@@ -280,6 +302,7 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
   testing::RandomJob r = job_of(seed, ranks.alone());
   if (r.job.context_ranks() > 1) ++seen.shared;
   if (r.job.context_ranks() > 1 && r.job.trains_policy()) ++seen.answering;
+  if (r.job.has_generation_placement()) ++seen.placed;
   if (!ranks.alone()) divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 4));
   if (take_stage(r, seed)) ++seen.stages;
   if (r.job.data_parallel().slices_weights() && r.job.parallel.tensor_model_parallel_size > 1)
@@ -344,6 +367,7 @@ TEST(Requests, OfThreeHundredRandomJobsAreThoseOfThePlan) {
   EXPECT_GT(seen.stages, 10);
   EXPECT_GT(seen.shared, 10);
   EXPECT_GT(seen.answering, 10);
+  EXPECT_GT(seen.placed, 10);
 }
 
 // Training phases of a random job on one rank of several, whose gradients are all kept or all stepped by it. Odd seeds

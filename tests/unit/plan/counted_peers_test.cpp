@@ -119,22 +119,35 @@ TEST(CountedPeers, WithoutRatesThereAreNoSeconds) {
   EXPECT_EQ(backward(profile(0), {2, 0}, 2).peer_seconds, 0);
 }
 
+Bytes bytes_of(const spec::Mesh& mesh, const NcclSettings& settings = {}) {
+  return nccl_bytes(mesh, mesh, settings);
+}
+spec::Mesh mesh_of(std::int64_t data, std::int64_t tensor, std::int64_t context = 1) {
+  return spec::Mesh()
+      .set(spec::Axis::kData, data)
+      .set(spec::Axis::kTensor, tensor)
+      .set(spec::Axis::kContext, context);
+}
+
 TEST(NcclMemory, IsWhatWasMeasured) {
-  const auto mesh = [](std::int64_t data, std::int64_t tensor) {
-    return spec::Mesh().set(spec::Axis::kData, data).set(spec::Axis::kTensor, tensor);
-  };
-  EXPECT_EQ(nccl_bytes(mesh(1, 1), {}), Bytes());
-  EXPECT_EQ(nccl_bytes(mesh(2, 1), {}), 846_MiB);
-  EXPECT_EQ(nccl_bytes(mesh(1, 2), {}), 846_MiB);
-  EXPECT_EQ(nccl_bytes(mesh(2, 1), {8, 8}), (180 + 48 + 186 + 96) * 1_MiB);
-  EXPECT_EQ(nccl_bytes(spec::Mesh().set(spec::Axis::kPipe, 2), {}), 1292_MiB);
+  EXPECT_EQ(bytes_of(mesh_of(1, 1)), Bytes());
+  EXPECT_EQ(bytes_of(mesh_of(2, 1)), 846_MiB);
+  EXPECT_EQ(bytes_of(mesh_of(1, 2)), 846_MiB);
+  EXPECT_EQ(bytes_of(mesh_of(2, 1), {8, 8}), (180 + 48 + 186 + 96) * 1_MiB);
+  EXPECT_EQ(bytes_of(spec::Mesh().set(spec::Axis::kPipe, 2)), 1292_MiB);
   // Two axes have a communicator each besides that of all.
-  EXPECT_EQ(nccl_bytes(mesh(2, 2), {}), (846 + 2 * 486) * 1_MiB);
+  EXPECT_EQ(bytes_of(mesh_of(2, 2)), (846 + 2 * 486) * 1_MiB);
   // Copies along context alone are that axis; along data and context they are all ranks, or have one more.
-  EXPECT_EQ(nccl_bytes(spec::Mesh().set(spec::Axis::kContext, 2), {}), 846_MiB);
-  EXPECT_EQ(nccl_bytes(mesh(1, 2).set(spec::Axis::kContext, 2), {}), (846 + 2 * 486) * 1_MiB);
-  EXPECT_EQ(nccl_bytes(mesh(2, 1).set(spec::Axis::kContext, 2), {}), (846 + 2 * 486) * 1_MiB);
-  EXPECT_EQ(nccl_bytes(mesh(2, 2).set(spec::Axis::kContext, 2), {}), (846 + 4 * 486) * 1_MiB);
+  EXPECT_EQ(bytes_of(mesh_of(1, 1, 2)), 846_MiB);
+  EXPECT_EQ(bytes_of(mesh_of(1, 2, 2)), (846 + 2 * 486) * 1_MiB);
+  EXPECT_EQ(bytes_of(mesh_of(2, 1, 2)), (846 + 2 * 486) * 1_MiB);
+  EXPECT_EQ(bytes_of(mesh_of(2, 2, 2)), (846 + 4 * 486) * 1_MiB);
+}
+
+TEST(NcclMemory, HasAGroupOfThoseThatDivideTheModelOnlyWhereItGenerates) {
+  EXPECT_EQ(nccl_bytes(mesh_of(4, 1), mesh_of(2, 2), {}), bytes_of(mesh_of(4, 1)) + 486_MiB);
+  // All ranks are there already.
+  EXPECT_EQ(nccl_bytes(mesh_of(4, 1), mesh_of(1, 4), {}), bytes_of(mesh_of(4, 1)));
 }
 
 TEST(PeersMemory, HasSlotsWhereGpusWriteIntoEachOthersMemory) {
@@ -155,7 +168,7 @@ TEST(PeersMemory, HasSlotsWhereGpusWriteIntoEachOthersMemory) {
     job.parallel.tensor_model_parallel_size = c.tensor;
     job.parallel.transport = c.transport;
     const Bytes slots = c.slots ? kCopyLaneBytes : Bytes();
-    EXPECT_EQ(peers_bytes(job, {}), nccl_bytes(job.mesh(), {}) + slots)
+    EXPECT_EQ(peers_bytes(job, {}), bytes_of(job.mesh()) + slots)
         << c.nodes << " x " << c.gpus << ", tensor " << c.tensor << ", " << c.transport;
   }
 }

@@ -51,5 +51,23 @@ TEST(Tunables, DecodedSequencesGoDownToOne) {
   EXPECT_EQ(sizes.back(), 1);
 }
 
+TEST(Tunables, SlicedModelsAreDividedByMoreRanksWhereTheyGenerate) {
+  spec::Job job;
+  job.task = spec::Task::kGrpo;
+  job.trainer.n_gpus_per_node = 12;
+  const auto sizes = [&] {
+    return levels(divided_generation(), job, [](const spec::Job& j) -> const std::int64_t& {
+      return j.rollout.tensor_model_parallel_size;
+    });
+  };
+  EXPECT_TRUE(sizes().empty());
+  job.parallel.zero_stage = 3;
+  EXPECT_EQ(sizes(), (std::vector<std::int64_t>{2, 3, 4, 6, 12}));
+  job.rollout.tensor_model_parallel_size = 4;
+  EXPECT_EQ(sizes(), (std::vector<std::int64_t>{6, 12}));
+  job.task = spec::Task::kSft;
+  EXPECT_TRUE(sizes().empty());
+}
+
 }  // namespace
 }  // namespace neap::plan
