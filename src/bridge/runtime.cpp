@@ -144,7 +144,8 @@ std::vector<SlotPart> RuntimeImpl::slots_of(const plan::TagPlan& tag) const {
 void RuntimeImpl::add_streamed(std::size_t index) {
   const plan::TagPlan& tag = plan_.tags[index];
   const plan::HostedPlan& hosted = tag.hosted;
-  if (tag.blocks_of() && streamed_blocks_.contains(executor_->tag_index(*tag.blocks_of())))
+  const plan::TagPlan* const behind = plan_.slots_behind(tag);
+  if (behind != nullptr && streamed_blocks_.contains(executor_->tag_index(behind->id)))
     gathered_.emplace(index, slots_of(tag));
   const auto bytes_of = [](const std::vector<plan::PartPlan>& parts) {
     std::vector<Bytes> out;
@@ -189,7 +190,7 @@ void RuntimeImpl::add_streamed(std::size_t index) {
 void RuntimeImpl::gather_blocks(std::size_t phase) {
   for (const auto& [tag, parts] : gathered_) {
     if (plan_.tags[tag].need[phase] == plan::Need::kNeed)
-      throw_if_error(streamed_blocks(*plan_.tags[tag].blocks_of()).gather(parts));
+      throw_if_error(streamed_blocks(plan_.slots_behind(plan_.tags[tag])->id).gather(parts));
   }
 }
 

@@ -224,22 +224,31 @@ class CountedBackend {
       i = alike;
     }
   }
-  // All blocks from the host, or all units from their slices.
+  // All blocks from the host, or all units from their slices or stages, of which ranks may have parts there.
   void gather_model() {
-    double blocks = 0;
-    for (const PartPlan& block : hosted_blocks(role_, dtype_))
-      blocks += static_cast<double>(block.bytes.count());
-    if (!role_.ranks.slices_weights())
+    const std::int64_t stages = job_.mesh().size(spec::Axis::kPipe);
+    if (stages == 1 && !role_.ranks.slices_weights()) {
+      double blocks = 0;
+      for (const PartPlan& block : hosted_blocks(role_, dtype_))
+        blocks += static_cast<double>(block.bytes.count());
       return ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, blocks, ops_.now()));
-    const auto bytes_of = [this](const spec::Architecture& shape) {
-      const std::int64_t elements = spec::total_elements(spec::flat_layout(shape, role_.head));
-      return static_cast<double>(spec::tensor_bytes(elements, dtype_).count());
+    }
+    const bool divides = job_.divides_otherwise_to_generate();
+    const auto elements_of = [this](const spec::Architecture& shape) {
+      return spec::total_elements(spec::flat_layout(shape, role_.head));
     };
-    gather_at_once(ops_, role_.ranks, bytes_of(role_.generation_part ? role_.whole : role_.shape));
-    if (!role_.generation_part) return;
-    const T part =
-        outside({spec::total_elements(spec::flat_layout(role_.shape, role_.head))}, dtype_);
-    ops_.copy_(part, part);  // from the slots
+    const std::int64_t gathered = elements_of(divides ? role_.whole : role_.shape);
+    const auto bytes = static_cast<double>(spec::tensor_bytes(gathered, dtype_).count());
+    if (stages == 1) {
+      gather_at_once(ops_, role_.ranks, bytes);
+    } else {
+      // From each stage its units: every rank sends as much as in a gather.
+      const double sent = gathered_bytes({stages}, bytes);
+      ops_.wait_for_peers(ops_.now() + ops_.peer_seconds(sent, 1, spec::Axis::kPipe), sent);
+    }
+    if (!divides) return;
+    const T part = outside({elements_of(role_.shape)}, dtype_);
+    ops_.copy_(part, part);
   }
   template <class Visit>
   void visit_part(CountedParts& counted, const step::UpdatePart& part, const Visit& visit) {

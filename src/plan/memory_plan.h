@@ -72,11 +72,6 @@ struct TagPlan {
   std::vector<bool> write;  ///< one a phase: the phase changes the contents
   Contents contents = Contents::kLive;
   HostedPlan hosted{};
-  /// The tag of slots all of whose hosted blocks come to this one when a phase begins that needs it.
-  [[nodiscard]] std::optional<spec::TagId> blocks_of() const {
-    if (id.kind != spec::TagKind::kBlocks) return std::nullopt;
-    return spec::TagId{spec::TagKind::kBuffers, id.model};
-  }
   /// Slots that weights come to of which each rank has a slice.
   [[nodiscard]] bool gathers() const {
     return id.kind == spec::TagKind::kBuffers && hosted.empty();
@@ -224,6 +219,12 @@ struct MemoryPlan {
   [[nodiscard]] std::size_t cycle() const;
   /// nullopt: the plan has none.
   [[nodiscard]] std::optional<std::size_t> index_of(spec::TagId tag) const;
+  /// Of a generation's blocks the tag of slots that they pass while the model trains; null: they come from stages.
+  [[nodiscard]] const TagPlan* slots_behind(const TagPlan& tag) const {
+    if (tag.id.kind != spec::TagKind::kBlocks) return nullptr;
+    const auto slots = index_of(spec::TagId{spec::TagKind::kBuffers, tag.id.model});
+    return slots ? &tags[*slots] : nullptr;
+  }
   [[nodiscard]] std::optional<std::size_t> index_of(spec::PhaseId phase) const;
   /// Some phase of a step needs the tag.
   [[nodiscard]] bool in_cycle(const TagPlan& tag) const;

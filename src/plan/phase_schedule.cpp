@@ -45,7 +45,7 @@ void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
   }
   for (std::size_t t = 0; t < plan.tags.size(); ++t) {
     const TagPlan& tag = plan.tags[t];
-    if (plan.in_cycle(tag) && !tag.blocks_of())
+    if (plan.in_cycle(tag) && tag.id.kind != spec::TagKind::kBlocks)
       plan.all_resident += tag.hosted.empty() ? tag.bytes : tag.hosted.bytes();
     plan.host_bytes += chosen[t].host;
   }

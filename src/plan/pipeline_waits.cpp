@@ -50,6 +50,10 @@ class StageClocks {
 
  private:
   Status run_body(const spec::Phase& phase, const std::vector<StageWork>& of) {
+    if (phase.body == spec::Body::kGenerate) {
+      wait_for_slowest(of);
+      return {};
+    }
     const std::int64_t micro_batches = plan::micro_batches(job_, phase);
     const auto updates =
         static_cast<double>(phase.trains() ? spec::update_shape(job_, phase.body).updates() : 1);
@@ -73,6 +77,13 @@ class StageClocks {
       out_.backward = std::move(times.backward);
     }
     return {};
+  }
+
+  // Each works with the whole model.
+  void wait_for_slowest(const std::vector<StageWork>& of) {
+    double most = 0;
+    for (const StageWork& stage : of) most = std::max(most, stage.seconds);
+    for (std::size_t s = 0; s < stages_; ++s) out_.waits[s].push_back({0, most - of[s].seconds});
   }
 
   // Gradients are summed up when a stage has done its list; norms are those of all stages.

@@ -80,7 +80,7 @@ Json tag_json(const MemoryPlan& plan, std::size_t t) {
   for (const RegionPlan& region : tag.regions) regions.push_back(json_of(region));
   out["regions"] = std::move(regions);
   if (!tag.hosted.empty()) out["hosted"] = json_of(tag.hosted);
-  if (const auto slots = tag.blocks_of()) out["blocks_of"] = to_string(*slots);
+  if (const TagPlan* slots = plan.slots_behind(tag)) out["blocks_of"] = slots->name();
   return out;
 }
 

@@ -172,7 +172,7 @@ std::string together_text(const MemoryPlan& plan, spec::ModelId model) {
 std::string streamed_text(const MemoryPlan& plan) {
   std::string out;
   for (const TagPlan& tag : plan.tags) {
-    const auto slots = tag.blocks_of();
+    const TagPlan* const slots = plan.slots_behind(tag);
     if (tag.gathers()) {
       out += format(
           "\n{}: each rank has a slice of the weights; a block, the embedding or the head is "
@@ -181,12 +181,13 @@ std::string streamed_text(const MemoryPlan& plan) {
           tag.name(), together_text(plan, tag.id.model));
       continue;
     }
-    if (slots && plan.tags[*plan.index_of(*slots)].gathers()) {
-      out += format("\n{}: all weights, while the model generates\n", tag.name());
+    if (tag.id.kind == spec::TagKind::kBlocks && (slots == nullptr || slots->gathers())) {
+      out +=
+          format("\n{}: all weights of this rank's part, while the model generates\n", tag.name());
       continue;
     }
-    if (slots) {
-      out += format("\n{}: the blocks of {} together; ", tag.name(), to_string(*slots));
+    if (slots != nullptr) {
+      out += format("\n{}: the blocks of {} together; ", tag.name(), slots->name());
     } else if (!tag.hosted.empty()) {
       const std::string together = together_text(plan, tag.id.model);
       out +=

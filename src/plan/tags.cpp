@@ -51,15 +51,29 @@ std::vector<PartPlan> key_value_parts(const spec::Job& job, const ModelRole& rol
   return {{"kv", Bytes(), spec::tensor_bytes(elements, dtype)}};
 }
 
-// Sliced weights where they generate, and parts of adapters, which are on every rank else.
+Bytes largest_of(const std::vector<PartPlan>& parts) {
+  Bytes largest;
+  for (const PartPlan& part : parts) largest = std::max(largest, part.bytes);
+  return largest;
+}
+
+// Weights of slices or stages where they generate. Adapters are there where a rank has not the same ones in training,
+// and a place for whole units that come from stages to be cut.
 std::vector<PartPlan> generating_parts(const ModelRole& role, spec::Dtype dtype) {
   std::vector<PartPlan> parts = unit_parts(spec::flat_layout(role.generating(), role.head), dtype);
-  if (!role.generation_part || role.lora.rank == 0) return parts;
-  for (PartPlan& part :
-       unit_parts(spec::lora_layout(role.generating(), role.head, role.lora), dtype)) {
+  if (!role.generation_part) return parts;
+  const auto adapters_of = [&](const spec::Architecture& shape) {
+    return spec::lora_layout(shape, role.head, role.lora);
+  };
+  for (PartPlan& part : unit_parts(adapters_of(role.generating()), dtype)) {
     part.name = spec::adapter_part(part.name);
     parts.push_back(std::move(part));
   }
+  if (role.shape.pipeline.stages == 1 || !role.divides_otherwise_to_generate()) return parts;
+  const Bytes largest =
+      std::max(largest_of(unit_parts(spec::flat_layout(role.whole, role.head), dtype)),
+               largest_of(unit_parts(adapters_of(role.whole), dtype)));
+  parts.push_back({std::string(spec::kWholeUnitPart), Bytes(), largest});
   return parts;
 }
 
@@ -71,12 +85,6 @@ std::vector<spec::FlatUnit> resident_units(const ModelRole& role, bool tables) {
     return unit.block >= 0 || contains_unit(hosted.units, unit.name);
   });
   return units;
-}
-
-Bytes largest_of(const std::vector<PartPlan>& parts) {
-  Bytes largest;
-  for (const PartPlan& part : parts) largest = std::max(largest, part.bytes);
-  return largest;
 }
 
 // The phase that runs the model's forward and backward; null: it is frozen.
@@ -204,7 +212,7 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
     case spec::TagKind::kBuffers:
       break;
     case spec::TagKind::kBlocks:
-      return source.sliced ? generating_parts(role, dtype) : hosted_blocks(role, dtype);
+      return source.streamed ? hosted_blocks(role, dtype) : generating_parts(role, dtype);
     case spec::TagKind::kAdapter:
       return unit_parts(adapters(), dtype);
     case spec::TagKind::kUnitGradients:

@@ -27,7 +27,7 @@ std::vector<train::Tokens> unpadded(const at::Tensor& rows) {
   return out;
 }
 
-// Prompts of all ranks that divide the model to generate, each rank's in turn.
+// Prompts of all ranks that divide the model only to generate, each rank's in turn.
 AnsweredPrompts joined_prompts(const Context& context, const std::vector<train::Tokens>& mine) {
   const bridge::HostScope host;
   parallel::Communicator& together = context.groups.generating();
@@ -43,21 +43,28 @@ AnsweredPrompts joined_prompts(const Context& context, const std::vector<train::
   return out;
 }
 
+AnsweredPrompts own_prompts(const Context& context, const std::vector<train::Tokens>& mine) {
+  AnsweredPrompts out{mine, {}};
+  for (std::size_t i = 0; i < mine.size(); ++i) out.places.push_back(context.sharder().global(i));
+  return out;
+}
+
 }  // namespace
 
 AnsweredPrompts prompts_to_answer(const Context& context, const std::vector<train::Tokens>& mine) {
-  if (context.job.has_generation_placement()) return joined_prompts(context, mine);
-  const parallel::BatchSharder share = context.sharder(), answering = context.answering_sharder();
-  AnsweredPrompts out{answering.of_padded(mine), {}};
-  for (std::size_t i = 0; i < out.prompts.size(); ++i)
-    out.places.push_back(share.global(answering.global(i)));
-  return out;
+  const AnsweredPrompts all = context.job.divides_otherwise_to_generate()
+                                  ? joined_prompts(context, mine)
+                                  : own_prompts(context, mine);
+  const parallel::BatchSharder answering = context.answering_sharder();
+  return {answering.of_padded(all.prompts), answering.of_padded(all.places)};
 }
 
 void take_own_responses(const Context& context, Experience& e, std::int64_t n,
                         std::int64_t prompts) {
-  if (!context.job.has_generation_placement())
-    return gather_rows(e, context.answering_sharder(), n, prompts * n);
+  const bool joined = context.job.divides_otherwise_to_generate();
+  const std::int64_t all = joined ? prompts * context.groups.generating().size() : prompts;
+  gather_rows(e, context.answering_sharder(), n, all * n);
+  if (!joined) return;
   const parallel::BatchSharder together(context.groups.generating());
   transform_rows(e, [&](const at::Tensor& t) { return together.pick(t, n); });
 }

@@ -1,8 +1,8 @@
 // Which prompts a rank answers where responses are generated, and what it has of the responses then.
 //
-// Rows of a batch are dealt to the ranks along the axis data. Those that divide sequences have the same rows and deal
-// them on: each answers its share, and all have all responses. Those that divide the model only where it generates
-// (spec::Job::generation_mesh) have other rows each: they answer all of these together, and keep their own.
+// Rows of a batch are dealt to the ranks along the axis data. Those that divide the model only where it generates
+// (spec::Job::generation_mesh) have other rows each: they answer all of these together, and keep their own. Those that
+// divide sequences, and stages, have the same rows and deal them on: each answers its share, and all have all responses.
 //
 // Threads   one at a time.   Failure   Error, as of a communicator.
 #pragma once

@@ -50,9 +50,10 @@ struct Context : TextContext {
   [[nodiscard]] parallel::BatchSharder sharder() const {
     return parallel::BatchSharder(data_ranks());
   }
-  /// Deals the rows that ranks which divide sequences have together to those that answer them (spec/mesh.h).
+  /// Deals the rows that ranks which divide sequences, or stages, have together to those that answer them (spec/mesh.h).
   [[nodiscard]] parallel::BatchSharder answering_sharder() const {
-    return parallel::BatchSharder(groups.context());
+    const bool stages = job.mesh().size(spec::Axis::kPipe) > 1;
+    return parallel::BatchSharder(groups.along(stages ? spec::Axis::kPipe : spec::Axis::kContext));
   }
   /// Those that share each batch. Ranks that divide the model or sequences have the same rows and the same numbers.
   [[nodiscard]] parallel::Communicator& data_ranks() const { return groups.data(); }

@@ -432,9 +432,12 @@ Mesh Job::mesh() const {
       .set(Axis::kData, std::max<std::int64_t>(1, ranks() / (stages * context * tensor)));
 }
 Mesh Job::generation_mesh() const {
-  const std::int64_t tensor = rollout.tensor_model_parallel_size;
-  Mesh arranged = mesh();
-  if (!trains_policy() || tensor == 0 || tensor == arranged.size(Axis::kTensor)) return arranged;
+  const Mesh arranged = mesh();
+  if (!trains_policy()) return arranged;
+  const std::int64_t trained = arranged.size(Axis::kTensor);
+  const std::int64_t tensor =
+      rollout.tensor_model_parallel_size != 0 ? rollout.tensor_model_parallel_size : trained;
+  if (tensor == trained && arranged.size(Axis::kPipe) == 1) return arranged;
   return Mesh()
       .set(Axis::kTensor, tensor)
       .set(Axis::kData, std::max<std::int64_t>(1, ranks() / tensor));

@@ -110,10 +110,10 @@ struct PrefillShape {
 }
 
 struct RolloutConfig : TokenSampling {
-  std::int64_t n = 1;                          ///< responses for each prompt
-  std::int64_t batch_size = 256;               ///< sequences decoded together; 0: the whole batch
+  std::int64_t n = 1;                           ///< responses for each prompt
+  std::int64_t batch_size = 256;                ///< sequences decoded together; 0: the whole batch
   std::int64_t tensor_model_parallel_size = 0;  ///< of the model that generates; 0: as in training
-  std::int64_t max_num_batched_tokens = 8192;  ///< of prompts that are prefilled together
+  std::int64_t max_num_batched_tokens = 8192;   ///< of prompts that are prefilled together
   bool enable_chunked_prefill = true;
   bool calculate_log_probs = false;  ///< of what is sampled, as it is sampled
   std::int64_t log_prob_micro_batch_size_per_gpu = 8;
@@ -351,10 +351,16 @@ struct Job {
     return trainer.n_gpus_per_node > 0 ? trainer.n_gpus_per_node : launched_node_ranks;
   }
   [[nodiscard]] Mesh mesh() const;
-  /// How ranks are arranged where they generate: mesh(), or as many ranks along the axis tensor as the rollout has.
+  /// How ranks are arranged where they generate: mesh(), or without stages, and as many along the axis tensor as the
+  /// rollout has.
   [[nodiscard]] Mesh generation_mesh() const;
   /// The model that generates is divided otherwise there.
   [[nodiscard]] bool has_generation_placement() const {
+    return divides_otherwise_to_generate() ||
+           generation_mesh().size(Axis::kPipe) != mesh().size(Axis::kPipe);
+  }
+  /// By heads: into parts of another size.
+  [[nodiscard]] bool divides_otherwise_to_generate() const {
     return generation_mesh().size(Axis::kTensor) != mesh().size(Axis::kTensor);
   }
   /// Ranks that divide each sequence.

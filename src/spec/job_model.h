@@ -32,6 +32,10 @@ struct JobModel {
   [[nodiscard]] const Architecture& generating() const {
     return generation_part ? *generation_part : shape;
   }
+  /// Ranks have parts of another size there.
+  [[nodiscard]] bool divides_otherwise_to_generate() const {
+    return generating().tensor.ranks != shape.tensor.ranks;
+  }
   /// An update changes its blocks, not an adapter's.
   [[nodiscard]] bool trains_blocks() const { return trained && lora.rank == 0; }
   /// The embedding's table is the head's, too.

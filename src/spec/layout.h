@@ -95,6 +95,8 @@ struct Linear {
 [[nodiscard]] inline std::string adapter_part(std::string_view unit) {
   return "adapter." + std::string(unit);
 }
+/// Where a whole unit is while a rank takes its part of it.
+inline constexpr std::string_view kWholeUnitPart = "whole";
 /// PEFT puts it in front of a parameter's name.
 inline constexpr std::string_view kPeftPrefix = "base_model.model.";
 [[nodiscard]] std::int64_t total_elements(const std::vector<FlatUnit>& units);

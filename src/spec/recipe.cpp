@@ -46,7 +46,7 @@ class Builder {
       : modes_(modes),
         ranks_(job.data_parallel()),
         evaluates_(job.task == Task::kEval),
-        generates_parts_(job.has_generation_placement()) {
+        places_generation_(job.has_generation_placement()) {
     recipe_.task = job.task;
   }
 
@@ -83,9 +83,10 @@ class Builder {
 
   [[nodiscard]] Recipe take() {
     for (const ModelSource& model : recipe_.models) {
-      if (!(model.streamed || model.sliced) || !recipe_.generates(model.id)) continue;
-      const TagId slots{TagKind::kBuffers, model.id};
-      recipe_.tags.insert(std::find(recipe_.tags.begin(), recipe_.tags.end(), slots) + 1,
+      if (!gathers_to_generate(model) || !recipe_.generates(model.id)) continue;
+      const bool has_slots = model.streamed || model.sliced;
+      const TagId before{has_slots ? TagKind::kBuffers : TagKind::kWeights, model.id};
+      recipe_.tags.insert(std::find(recipe_.tags.begin(), recipe_.tags.end(), before) + 1,
                           {TagKind::kBlocks, model.id});
     }
     for (Phase& p : recipe_.phases) fill_tags(p);
@@ -113,6 +114,10 @@ class Builder {
     if (source.adapted()) add_tag(TagKind::kAdapter, source.id);
   }
   void add_tag(TagKind kind, ModelId model) { recipe_.tags.push_back({kind, model}); }
+  /// Where it generates, it reads memory of its own.
+  [[nodiscard]] bool gathers_to_generate(const ModelSource& model) const {
+    return model.streamed || model.sliced || places_generation_;
+  }
 
   // The tags that the job has, in their order.
   void fill_tags(Phase& p) const {
@@ -121,7 +126,7 @@ class Builder {
     const bool generates = p.body == Body::kGenerate;
     p.streams_weights = model.streamed && !generates;
     p.slices_weights = model.sliced && !generates;
-    p.gathers_weights = (model.streamed || model.sliced) && generates;
+    p.gathers_weights = gathers_to_generate(model) && generates;
     if (p.streams_weights || p.slices_weights) p.together = modes_.together(p.model);
     p.streams_tables = p.streams_weights && model.streams_tables;
     p.streams_states = model.streams_states && p.updates();
@@ -158,8 +163,8 @@ class Builder {
       }
       case TagKind::kBuffers:
       case TagKind::kBlocks: {
-        // Where ranks divide the model to generate, whole units pass the slots, and leave their parts.
-        const bool used = p.gathers_weights ? kind == TagKind::kBlocks || generates_parts_
+        // Where ranks divide a sliced model to generate, whole units pass the slots, and leave their parts.
+        const bool used = p.gathers_weights ? kind == TagKind::kBlocks || places_generation_
                                             : kind == TagKind::kBuffers;
         // The parts of an update come to the optimizer's slots.
         if (p.part == TrainPart::kUpdate || !used) return;
@@ -187,7 +192,7 @@ class Builder {
 
   ModelModes modes_;
   DataParallel ranks_;
-  bool evaluates_, generates_parts_;
+  bool evaluates_, places_generation_;
   Recipe recipe_;
 };
 

@@ -114,10 +114,8 @@ void bind_rollout(ConfigTable& t, Job& job) {
   std::optional<ConfigTable::Section> policies(std::in_place, t, of_policies());
   t.bind(at + ".tensor_model_parallel_size", &r.tensor_model_parallel_size,
          "Ranks that divide the model where it generates (tensor parallelism), if other than in "
-         "training; 0: "
-         "as in training. With `parallel.zero_stage` 3: each rank's part is made from the slices "
-         "of all when "
-         "a generation begins.")
+         "training; 0: as in training. With `parallel.zero_stage` 3 or stages of a pipeline: each "
+         "rank's part is made from the slices or stages of all when a generation begins.")
       .in("ranks")
       .at_least(0);
   t.bind(at + ".log_prob_micro_batch_size_per_gpu", &r.log_prob_micro_batch_size_per_gpu,

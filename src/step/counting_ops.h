@@ -208,9 +208,11 @@ class CountingOps {
   [[nodiscard]] double copied() const { return copies_.end(); }
 
   // ---- collectives, on the same clock ----
-  /// Seconds of one over the ranks that have the same part of a model, in which each sends so many bytes.
-  [[nodiscard]] double peer_seconds(double sent, double rounds = 1) const {
-    return step::peer_seconds(rates_of(spec::Axis::kData), sent, rounds);
+  /// Seconds of one over the ranks of an axis, of those that have the same part of a model if none is given, in which
+  /// each sends so many bytes.
+  [[nodiscard]] double peer_seconds(double sent, double rounds = 1,
+                                    spec::Axis axis = spec::Axis::kData) const {
+    return step::peer_seconds(rates_of(axis), sent, rounds);
   }
   /// What is computed from now on begins at that time or later, behind such collectives of so many bytes.
   void wait_for_peers(double time, double sent);

@@ -6,29 +6,37 @@
 
 namespace neap::train {
 
-GenerationWeights::GenerationWeights(SlicedWeights& weights,
-                                     const std::vector<at::Tensor>& adapters,
-                                     const spec::JobModel& model, std::int64_t rank, Memory memory)
-    : weights_(weights), whole_adapters_(adapters), rank_(rank), memory_(std::move(memory)) {
-  if (!model.generation_part) return;
-  const spec::Architecture& part = *model.generation_part;
+GenerationWeights::GenerationWeights(const spec::JobModel& model, std::int64_t rank, Units base,
+                                     Units adapters)
+    : rank_(rank), base_(std::move(base)), adapters_(std::move(adapters)) {
+  if (!model.divides_otherwise_to_generate()) return;
+  const spec::Architecture& part = model.generating();
   const auto cut = [&](auto layout) {
     return model::UnitCuts(model.whole, part.tensor.ranks, layout(model.whole), layout(part));
   };
   cuts_ = cut([&](const spec::Architecture& a) { return spec::flat_layout(a, model.head); });
-  if (model.lora.rank > 0)
-    adapter_cuts_ = cut(
-        [&](const spec::Architecture& a) { return spec::lora_layout(a, model.head, model.lora); });
+  adapter_cuts_ = cut(
+      [&](const spec::Architecture& a) { return spec::lora_layout(a, model.head, model.lora); });
 }
 
 void GenerationWeights::gather() {
-  if (!cuts_) return weights_.gather(memory_.base);
-  weights_.gather_each([this](std::size_t unit, const at::Tensor& whole) {
-    cuts_->take(unit, rank_, whole, memory_.base[unit]);
+  gather(base_, cuts_);
+  if (adapters_.from != nullptr) gather(adapters_, adapter_cuts_);
+}
+
+void GenerationWeights::gather(const Units& units, const std::optional<model::UnitCuts>& cuts) {
+  if (!cuts) return units.from->gather(units.to);
+  units.from->gather_each([&](std::size_t unit, const at::Tensor& whole) {
+    cuts->take(unit, rank_, whole, units.to[unit]);
   });
-  if (!adapter_cuts_) return;
-  for (std::size_t u = 0; u < memory_.adapters.size(); ++u)
-    adapter_cuts_->take(u, rank_, whole_adapters_[u], memory_.adapters[u]);
+}
+
+void WholeUnits::gather(const std::vector<at::Tensor>& whole) {
+  for (std::size_t u = 0; u < units_.size(); ++u) at::Tensor(whole[u]).copy_(units_[u]);
+}
+
+void WholeUnits::gather_each(const TakeUnit& take) {
+  for (std::size_t u = 0; u < units_.size(); ++u) take(u, units_[u]);
 }
 
 }  // namespace neap::train

@@ -1,8 +1,7 @@
-// What a model of which each rank has a slice generates with: all of its weights, or where ranks divide the model to
-// generate (spec::Job::generation_mesh) this rank's part of them.
+// What a model generates with whose ranks have slices or stages of it in training: all of its weights, or where ranks
+// divide it to generate (spec::Job::generation_mesh) this rank's part of them.
 //
-// Parts     whole units pass the memory where they come to in training, one after another; each leaves what this rank
-//           has of it. Adapters are whole on every rank, and leave their parts, too.
+// Parts     whole units come one after another to a place of their source; each leaves what this rank has of it.
 // Threads   one at a time.   Failure   Error, as of a communicator.
 // Cost      gathers the whole model once a call.
 #pragma once
@@ -10,39 +9,46 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "model/unit_cuts.h"
 #include "spec/job_model.h"
-#include "train/sliced_weights.h"
+#include "train/unit_source.h"
 
 namespace neap::train {
 
 class GenerationWeights {
  public:
-  /// One tensor for each unit of the model that generates, and of its adapters where they are parts.
-  struct Memory {
-    std::vector<at::Tensor> base, adapters;
+  /// Units of one layout: where they come from, and where they go.
+  struct Units {
+    UnitSource* from = nullptr;  ///< outlives this
+    std::vector<at::Tensor> to;
   };
-  /// `rank`: of those that divide `model` to generate. `weights` and `adapters`, the whole ones, outlive this.
-  GenerationWeights(SlicedWeights& weights, const std::vector<at::Tensor>& adapters,
-                    const spec::JobModel& model, std::int64_t rank, Memory memory);
+  /// `rank`: of those that divide `model` to generate. `adapters`: from null where passes read the whole ones.
+  GenerationWeights(const spec::JobModel& model, std::int64_t rank, Units base, Units adapters);
 
-  /// What passes read.
-  [[nodiscard]] const std::vector<at::Tensor>& base() const { return memory_.base; }
-  [[nodiscard]] const std::vector<at::Tensor>& adapters() const {
-    return adapter_cuts_ ? memory_.adapters : whole_adapters_;
-  }
   /// They become those of now. Every rank calls it, in a phase that generates.
   void gather();
 
  private:
-  SlicedWeights& weights_;
-  const std::vector<at::Tensor>& whole_adapters_;
+  void gather(const Units& units, const std::optional<model::UnitCuts>& cuts);
+
   std::int64_t rank_;
-  Memory memory_;
+  Units base_, adapters_;
   std::optional<model::UnitCuts> cuts_, adapter_cuts_;  // of parts
+};
+
+/// Units that a rank has whole, which outlive it.
+class WholeUnits final : public UnitSource {
+ public:
+  explicit WholeUnits(const std::vector<at::Tensor>& units) : units_(units) {}
+  void gather(const std::vector<at::Tensor>& whole) override;
+  void gather_each(const TakeUnit& take) override;
+
+ private:
+  const std::vector<at::Tensor>& units_;
 };
 
 }  // namespace neap::train

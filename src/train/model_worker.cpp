@@ -66,7 +66,7 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, const parallel::Groups& group
   const std::optional<model::StreamedBase> streamed = streamed_base();
   const bridge::AttentionChoice attention = runtime_.context().attention();
   const model::Peers peers{&groups_.tensor(), &groups_.context()};
-  if (streamed && spec_.generates) make_generator(lora);
+  if (spec_.generates && (streamed || spec_.generation_part)) make_generator(lora);
   if (lora) {
     base_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head,
                                                  model::FlatTensors{places, {}}, std::nullopt,
@@ -105,39 +105,6 @@ const bridge::StreamedBlocks::Storage* ModelWorker::hosted(const spec::FlatUnit&
   return blocks.table(unit.name);
 }
 
-std::vector<at::Tensor> ModelWorker::gathered_weights() {
-  std::vector<at::Tensor> out = weights_;
-  for (std::size_t i = 0; i < layout_.size(); ++i)
-    if (layout_[i].block >= 0)
-      out[i] = region(TagKind::kBlocks, layout_[i], runtime_.compute_dtype());
-  return out;
-}
-
-void ModelWorker::make_generator(const std::optional<model::Lora>& lora) {
-  const spec::Architecture& part = spec_.generating();
-  std::vector<at::Tensor> base;
-  std::optional<model::Lora> adapted = lora;
-  if (sliced_) {
-    const at::ScalarType dtype = runtime_.compute_dtype();
-    GenerationWeights::Memory memory{
-        regions(TagKind::kBlocks, spec::flat_layout(part, spec_.head), dtype), {}};
-    if (lora && spec_.generation_part)
-      for (const spec::FlatUnit& unit : spec::lora_layout(part, spec_.head, lora->shape))
-        memory.adapters.push_back(
-            runtime_.region(tag(TagKind::kBlocks), spec::adapter_part(unit.name), dtype)
-                .narrow(0, 0, unit.elements));
-    generating_ = std::make_unique<GenerationWeights>(
-        *sliced_, adapters_, spec_, groups_.generating().rank(), std::move(memory));
-    base = generating_->base();
-    if (adapted) adapted->adapters = {generating_->adapters(), {}};
-  } else {
-    base = gathered_weights();
-  }
-  generator_ = std::make_unique<model::Transformer>(
-      part, spec_.head, model::FlatTensors{std::move(base), {}}, std::move(adapted), std::nullopt,
-      runtime_.context().attention(), model::Peers{&groups_.generating(), &groups_.context()});
-}
-
 void ModelWorker::slice_base() {
   const auto part = [&](spec::TagKind kind, std::string_view name) {
     return runtime_.region(tag(kind), name, runtime_.compute_dtype());
@@ -152,10 +119,6 @@ void ModelWorker::slice_base() {
       part(TagKind::kWeights, spec::kSlicePart), std::move(memory),
       step::gathers_overlap_passes(shard().ranks, groups_.context().size(),
                                    groups_.copies().has_copy_lane()));
-}
-
-void ModelWorker::gather_generator() {
-  if (generating_) generating_->gather();
 }
 
 std::optional<model::StreamedBase> ModelWorker::streamed_base() {

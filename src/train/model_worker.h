@@ -122,6 +122,12 @@ class ModelWorker {
   [[nodiscard]] std::vector<at::Tensor> gathered_weights();
   /// The generator of a model whose weights rest elsewhere.
   void make_generator(const std::optional<model::Lora>& lora);
+  /// Where whole units of the base, and of adapters, come from for it.
+  [[nodiscard]] UnitSource& source_of_base();
+  [[nodiscard]] UnitSource& source_of_adapters();
+  [[nodiscard]] UnitSource& units_from_stages(std::vector<spec::FlatUnit> layout,
+                                              const std::vector<std::size_t>& numbers,
+                                              const std::vector<at::Tensor>& mine);
   /// What passes read: the same as base_weights(), and of streamed and sliced blocks slots.
   [[nodiscard]] std::optional<model::StreamedBase> streamed_base();
   /// How ranks divide the base, and memory for units of it.
@@ -232,7 +238,8 @@ class ModelWorker {
   // elements. Adapters are empty where there are none. States (bytes): one a part of the tag.
   std::vector<at::Tensor> weights_, adapters_, states_;
   std::unique_ptr<SlicedWeights> sliced_;
-  std::unique_ptr<GenerationWeights> generating_;  // of sliced weights that generate
+  std::vector<std::unique_ptr<UnitSource>> sources_;
+  std::unique_ptr<GenerationWeights> generating_;  // of slices or stages that generate
   std::unique_ptr<model::Transformer> model_, base_, generator_;
   std::unique_ptr<Optimizer> optimizer_;
   // Of a trained model:

@@ -14,7 +14,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "parallel/communicator.h"
@@ -22,10 +21,11 @@
 #include "spec/unit_slices.h"
 #include "step/sliced_tables.h"
 #include "step/windowed_blocks.h"
+#include "train/unit_source.h"
 
 namespace neap::train {
 
-class SlicedWeights final : public step::WindowedBlocks {
+class SlicedWeights final : public step::WindowedBlocks, public UnitSource {
  public:
   /// Where units come to: each slot has the elements of the largest block, the tables' memory those of the
   /// largest turn.
@@ -45,12 +45,9 @@ class SlicedWeights final : public step::WindowedBlocks {
   /// Where each unit is while it is used, a block in the first slot.
   [[nodiscard]] std::vector<at::Tensor> places() const;
 
-  /// All units come to `whole`. What the device is given next begins after that. Every rank calls it.
-  void gather(const std::vector<at::Tensor>& whole);
-  /// Each unit in turn comes to where it is used, and is there until `take` has read it on this thread's stream.
-  /// Every rank calls it.
-  using TakeUnit = std::function<void(std::size_t unit, const at::Tensor& whole)>;
-  void gather_each(const TakeUnit& take);
+  void gather(const std::vector<at::Tensor>& whole) override;
+  /// To where they are used.
+  void gather_each(const TakeUnit& take) override;
   /// One unit, in host memory. Every rank calls it.
   [[nodiscard]] at::Tensor gather_to_host(std::size_t unit);
 

@@ -39,7 +39,7 @@ WAYS |= {"rows2-zero3": (0, ["parallel.tensor_model_parallel_size=2", "parallel.
 # What goes behind computation, by NCCL or by the copy engines where the other one is usual.
 WAYS |= {f"{way}-{transport}": (0, [*WAYS[way][1], f"parallel.transport={transport}"])
          for way in ("data", "zero1", "zero2", "zero3", "tensor2-zero3") for transport in ("nccl", "copy_engine")}
-USUAL = {2: [way for way in WAYS if not way.endswith("-copy_engine") and "2-" not in way],
+USUAL = {2: [way for way in WAYS if not way.endswith("-copy_engine") and not way.startswith(("tensor2", "rows2", "pipeline2", "context2"))],
          4: [way for way in WAYS if not way.endswith("-nccl") and way not in ("zero2-copy_engine", "zero2-micro")]}
 MICRO = {"qwen2.5-7b": 2}  # rows of a micro-batch, where 8 at once do not fit
 SAME_LOSS = 0.02  # of bfloat16 after some steps
@@ -88,8 +88,6 @@ def main():
             results = {}
             for way in ARGS.ways:
                 ranks = WAYS[way][0] or ARGS.ranks
-                if way.startswith("parts") and ranks < 4:
-                    continue
                 keys = [key.format(n=ranks, tokens=case.micro * (case.prompt + case.response)) for key in WAYS[way][1]] + ["data.truncation=right"] + (["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else [])
                 if not suite.may_start(f"{model}, {way}"):
                     continue

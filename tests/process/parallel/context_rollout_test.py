@@ -11,17 +11,10 @@ import unittest
 import launch
 
 from rank_case import CONTEXT, name_of, OPTIMIZER, ROWS, SGD
-from rollout_case import CRITIC_SGD, KL_LOSS, RolloutCase, ZERO
+from rollout_case import CRITIC_SGD, KL_LOSS, RolloutCase, SCORE, ZERO
 from train_process_test import MODEL  # noqa: E402
 
 MESHES = ({"context": 2}, {"context": 4}, {"context": 2, "copies": 2}, {"context": 2, "tensor": 2})
-# Its calls are counted, and its scores differ from text to text.
-SCORE = """
-def compute_score(solution_str, extra_info=None, **more):
-    with open("CALLS", "a") as calls:
-        calls.write(repr(solution_str) + "\\n")
-    return sum(map(ord, solution_str)) % 17 / 17
-"""
 
 
 class ContextRollout(RolloutCase):

@@ -178,8 +178,7 @@ class Pipeline(RankCase):
         self.assert_same_files("killed", "calm", step=6)
 
     def test_what_stages_do_not_go_with_is_refused(self):
-        cases = {("grpo", ()): "it generates, which needs the whole model on a rank",
-                 ("sft", ("parallel.zero_stage=2",)): "parallel.zero_stage 2: the copies of a stage",
+        cases = {("sft", ("parallel.zero_stage=2",)): "parallel.zero_stage 2: the copies of a stage",
                  ("sft", ('memory.allow=["micro_batch"]',)): 'memory.allow "micro_batch"'}
         for (task, words), expected in cases.items():
             with self.subTest(expected):

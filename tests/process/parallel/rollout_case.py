@@ -10,6 +10,13 @@ from train_process_test import PPO, REWARD, SFT, read_lines  # noqa: E402
 CRITIC_SGD = ("critic.optim.optimizer=sgd", "critic.optim.momentum=0.9", "critic.optim.lr=0.05")
 KL_LOSS = "actor_rollout_ref.actor.use_kl_loss=true"
 ZERO = "parallel.zero_stage={}"
+# Its calls are counted, and its scores differ from text to text.
+SCORE = """
+def compute_score(solution_str, extra_info=None, **more):
+    with open("CALLS", "a") as calls:
+        calls.write(repr(solution_str) + "\\n")
+    return sum(map(ord, solution_str)) % 17 / 17
+"""
 
 
 class RolloutCase(RankCase):
@@ -45,7 +52,7 @@ class RolloutCase(RankCase):
         self.assertEqual(one.keys(), two.keys())
         for key, value in one.items():
             if isinstance(value, float):
-                near = relative if key.endswith("loss") else 10 * relative
+                near = relative if key.endswith("loss") else 30 * relative
                 self.assertLessEqual(abs(value - two[key]), near * max(1, abs(value)), (where, key, value, two[key]))
 
     def assert_same_run(self, one, other, near=1e-6, model="model", step=2, roles=("actor",)):
