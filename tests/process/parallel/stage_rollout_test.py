@@ -50,11 +50,17 @@ class StageRollout(RolloutCase):
 
     def test_what_a_step_may_have_besides(self):
         variants = {"dapo-remax": ["algorithm.filter_groups.enable=true", "algorithm.adv_estimator=remax"],
-                    "bypassed": ["algorithm.rollout_correction.bypass_mode=true"],
                     "in-turns": ["actor_rollout_ref.rollout.batch_size=3", "actor_rollout_ref.rollout.max_num_batched_tokens=16",
                                  "actor_rollout_ref.rollout.val_kwargs.n=3"]}
         for name, words in variants.items():
             self.compare(name, *words, "trainer.total_training_steps=1", *SGD, step=1, meshes=(({"copies": 2}, 2),))
+
+    def test_log_probabilities_of_samples_are_near(self):
+        """They are computed beside other sequences."""
+        words = ("algorithm.rollout_correction.bypass_mode=true", "trainer.total_training_steps=1", *SGD)
+        self.run_mesh("bypassed-2", *words, task="grpo", copies=2)
+        self.run_mesh("bypassed-2-p2", *words, task="grpo", copies=2, stages=2)
+        self.assert_same_run("bypassed-2", "bypassed-2-p2", step=1)
 
     def test_each_response_is_scored_once_by_a_function(self):
         asked = {}
