@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -102,13 +103,17 @@ enum class Sync : std::uint8_t {
 /// Readers see the old file or the new one. Without a commit, after a failure too, the neighbour is
 /// removed and the old file is untouched. The space is reserved first where the file system can do
 /// so: a full disk fails before the first byte. Checksums cost nothing but their computation where
-/// pieces are those of TensorCheck; tensors that were written otherwise are read again by commit.
+/// pieces are those of TensorCheck; pieces that were written otherwise are read again by commit.
+///
+/// Several processes of one machine may write one file: one makes it, the others join it, and all tell it what
+/// they have written before it commits.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors,
                     const std::map<std::string, std::string>& metadata = {{"format", "pt"}},
                     Sync sync = Sync::kOnCommit);
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
+  SafetensorsWriter& operator=(SafetensorsWriter&&) noexcept;
   ~SafetensorsWriter();
 
   /// Bytes of the `tensor`-th of those given, from `offset` on; every byte is written once. Several
@@ -117,9 +122,35 @@ class SafetensorsWriter {
   /// Fails when a tensor lacks bytes.
   void commit();
 
+  // ---- together with other processes ----
+  /// For join(): names the file while it is written.
+  [[nodiscard]] std::string shared_name() const;
+  /// The same file, made with the same tensors and metadata. None: this process does not see it, or not
+  /// through the cache of the process that made it, as on another machine.
+  [[nodiscard]] static std::optional<SafetensorsWriter> join(
+      const std::string& shared_name, std::vector<TensorInfo> tensors,
+      const std::map<std::string, std::string>& metadata);
+  /// What a process has written.
+  struct Written {
+    struct Hash {
+      std::size_t tensor = 0, piece = 0;
+      std::uint64_t value = 0;
+    };
+    std::vector<std::uint64_t> bytes;  ///< one a tensor
+    std::vector<Hash> hashes;          ///< of whole pieces
+  };
+  /// Of this one since the last call.
+  [[nodiscard]] Written take_written();
+  void add(const Written& of_another);
+  /// Reads pieces that nobody has hashed, which all are there: those with the number `turn` of each `turns`.
+  void hash_rest(std::size_t turn, std::size_t turns);
+  /// Instead of commit, in a process that joined. What the file system says only now fails.
+  void leave();
+
  private:
-  void write_checksums();
   struct State;
+  explicit SafetensorsWriter(std::unique_ptr<State> state);
+  void write_checksums();
   std::unique_ptr<State> state_;
 };
 

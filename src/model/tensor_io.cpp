@@ -190,10 +190,15 @@ struct Piece {
 // One of each a thread, from piece to piece.
 thread_local Buffer first_buffer, second_buffer;
 
-// visit(piece, buffer, buffer), by libtorch's number of threads.
-void for_each_piece(const std::vector<Piece>& pieces,
+// As many as libtorch has.
+std::size_t all_threads() {
+  return static_cast<std::size_t>(at::get_num_threads());
+}
+
+// visit(piece, buffer, buffer), by so many threads.
+void for_each_piece(const std::vector<Piece>& pieces, std::size_t threads,
                     const std::function<void(const Piece&, Buffer&, Buffer&)>& visit) {
-  parallel_for(pieces.size(), static_cast<std::size_t>(at::get_num_threads()), [&](std::size_t i) {
+  parallel_for(pieces.size(), threads, [&](std::size_t i) {
     const at::NoGradGuard no_grad;
     const bridge::HostScope host;
     visit(pieces[i], first_buffer, second_buffer);
@@ -249,7 +254,7 @@ void read_tensors(const std::vector<TensorRead>& reads) {
     flat.push_back(read.target.detach().view(-1));
     cut(i, elements_of(flat.back()), width_of(types.back()), pieces);
   }
-  for_each_piece(pieces, [&](const Piece& piece, Buffer& raw, Buffer& converted) {
+  for_each_piece(pieces, all_threads(), [&](const Piece& piece, Buffer& raw, Buffer& converted) {
     const TensorRead& read = reads[piece.tensor];
     const ScalarType type = types[piece.tensor];
     const Values values(flat[piece.tensor], piece.first, piece.count);
@@ -276,14 +281,16 @@ const TensorEntry& entry_of(const SafetensorsFile& file, const std::string& name
   return *entry;
 }
 
-void write_tensors(const std::vector<TensorWrite>& writes, const PieceSink& sink) {
+namespace {
+
+void write_by(std::size_t threads, const std::vector<TensorWrite>& writes, const PieceSink& sink) {
   std::vector<Tensor> flat;
   std::vector<Piece> pieces;
   for (std::size_t i = 0; i < writes.size(); ++i) {
     flat.push_back(writes[i].tensor.detach().contiguous().view(-1));
     cut(i, elements_of(flat.back()), width_of(writes[i].dtype), pieces);
   }
-  for_each_piece(pieces, [&](const Piece& piece, Buffer& copied, Buffer& converted) {
+  for_each_piece(pieces, threads, [&](const Piece& piece, Buffer& copied, Buffer& converted) {
     const TensorWrite& write = writes[piece.tensor];
     const std::uint64_t width = width_of(write.dtype);
     const std::byte* from =
@@ -292,12 +299,22 @@ void write_tensors(const std::vector<TensorWrite>& writes, const PieceSink& sink
   });
 }
 
+}  // namespace
+
+void write_tensors(const std::vector<TensorWrite>& writes, const PieceSink& sink) {
+  write_by(all_threads(), writes, sink);
+}
+
+void write_tensors_in_order(const std::vector<TensorWrite>& writes, const PieceSink& sink) {
+  write_by(1, writes, sink);
+}
+
 void fill_tensor(const Tensor& target,
                  const std::function<void(std::uint64_t, std::span<float>)>& fill) {
   const Tensor flat = target.detach().view(-1);
   std::vector<Piece> pieces;
   cut(0, elements_of(flat), sizeof(float), pieces);
-  for_each_piece(pieces, [&](const Piece& piece, Buffer& made, Buffer& converted) {
+  for_each_piece(pieces, all_threads(), [&](const Piece& piece, Buffer& made, Buffer& converted) {
     const Values values(flat, piece.first, piece.count);
     std::byte* to = values.place(at::kFloat, made);
     fill(piece.first / kPieceValues, {reinterpret_cast<float*>(to), piece.count});
@@ -370,7 +387,7 @@ void load_slices(const SafetensorsFile& file, const std::vector<NamedSlice>& sli
     cut(i, static_cast<std::uint64_t>(slice.elements), width_of(slice.target.scalar_type()),
         pieces);
   }
-  for_each_piece(pieces, [&](const Piece& piece, Buffer& raw, Buffer&) {
+  for_each_piece(pieces, all_threads(), [&](const Piece& piece, Buffer& raw, Buffer&) {
     const NamedSlice& slice = slices[piece.tensor];
     const Tensor& target = slice.target;
     const std::uint64_t width = width_of(target.scalar_type());

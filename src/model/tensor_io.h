@@ -44,8 +44,10 @@ struct TensorWrite {
   at::Tensor tensor;
   at::ScalarType dtype = at::kFloat;  ///< in the file
 };
-/// Hands over every tensor's bytes.
+/// Hands over every tensor's bytes, in pieces that begin at multiples of TensorCheck::kPiece bytes of it.
 void write_tensors(const std::vector<TensorWrite>& writes, const PieceSink& sink);
+/// The same by the caller's thread alone, in order.
+void write_tensors_in_order(const std::vector<TensorWrite>& writes, const PieceSink& sink);
 
 /// Calls fill(piece number, float values) for every piece of `elements` values and stores them in
 /// `target`; several threads at once. Pieces have 4 Mi values but for the last.

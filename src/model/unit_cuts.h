@@ -15,6 +15,11 @@
 
 namespace neap::model {
 
+/// Elements of a part, one after another, that are so in the whole, too.
+struct PartRun {
+  std::int64_t part = 0, whole = 0, count = 0;
+};
+
 class UnitCuts {
  public:
   /// Units of layouts of `architecture`, which is whole, and of one of its parts, of `ranks`.
@@ -28,13 +33,14 @@ class UnitCuts {
   /// The inverse.
   void put(std::size_t unit, std::int64_t rank, const at::Tensor& part,
            const at::Tensor& whole) const;
-  /// The same of an optimizer's state of these units, (elements,).
+  /// The same as take() of an optimizer's state of these units, (elements,).
   void take(const spec::WholeState& state, std::int64_t rank, const at::Tensor& whole,
             const at::Tensor& part) const;
-  void put(const spec::WholeState& state, std::int64_t rank, const at::Tensor& part,
-           const at::Tensor& whole) const;
-  /// Of the whole model's state.
-  [[nodiscard]] std::int64_t elements(const spec::WholeState& state) const;
+  /// Where elements of such a state of a rank are in the whole one, ascending in the part. What several ranks have is
+  /// the first one's.
+  [[nodiscard]] std::vector<PartRun> runs(const spec::WholeState& state, std::int64_t rank) const;
+  /// Padding of the whole state, which no rank has: `part` counts its elements.
+  [[nodiscard]] std::vector<PartRun> padding(const spec::WholeState& state) const;
 
  private:
   /// visit(view of the whole unit, view of the part) for each range.

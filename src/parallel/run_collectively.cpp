@@ -7,16 +7,20 @@
 
 namespace neap::parallel {
 
-void run_collectively(Communicator& ranks, const std::function<void()>& work) {
-  if (ranks.alone()) return work();
-  Status status;
+Status status_of(const std::function<void()>& work) {
   try {
     work();
+    return {};
   } catch (const Error& e) {
-    status = e.status();
+    return e.status();
   } catch (const std::exception& e) {
-    status = Status(ErrorCode::kInternal, e.what());
+    return {ErrorCode::kInternal, e.what()};
   }
+}
+
+void run_collectively(Communicator& ranks, const std::function<void()>& work) {
+  if (ranks.alone()) return work();
+  const Status status = status_of(work);
   std::vector<double> codes(static_cast<std::size_t>(ranks.size()));
   codes[static_cast<std::size_t>(ranks.rank())] = static_cast<double>(status.code());
   ranks.sum(codes);

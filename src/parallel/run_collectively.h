@@ -21,6 +21,9 @@ class CollectiveError : public Error {
   bool mine_;
 };
 
+/// Runs `work`; what it failed with.
+[[nodiscard]] Status status_of(const std::function<void()>& work);
+
 /// Runs `work`, which makes no collective call, on every rank. One rank alone: exceptions pass as
 /// they are.
 void run_collectively(Communicator& ranks, const std::function<void()>& work);

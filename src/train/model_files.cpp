@@ -105,20 +105,13 @@ ModelWorker::UnitFill ModelWorker::of_base(UnitFill whole) const {
 
 at::Tensor ModelWorker::gather_unit(const model::UnitCuts& cuts, std::size_t unit,
                                     const at::Tensor& part) const {
-  return gather_whole(part, cuts.whole()[unit].elements,
-                      [&](std::int64_t rank, const at::Tensor& from, const at::Tensor& whole) {
-                        cuts.put(unit, rank, from, whole);
-                      });
-}
-
-at::Tensor ModelWorker::gather_whole(const at::Tensor& part, std::int64_t elements,
-                                     const PartPut& put) const {
   const bridge::HostScope host;
   const at::Tensor mine = part.cpu();
   const at::Tensor parts = at::empty({shard().ranks, mine.size(0)}, mine.options());
   groups_.tensor().all_gather(parts, mine);
-  at::Tensor whole = at::zeros({elements}, mine.options());
-  for (std::int64_t rank = 0; rank < shard().ranks; ++rank) put(rank, parts[rank], whole);
+  at::Tensor whole = at::zeros({cuts.whole()[unit].elements}, mine.options());
+  for (std::int64_t rank = 0; rank < shard().ranks; ++rank)
+    cuts.put(unit, rank, parts[rank], whole);
   return whole;
 }
 

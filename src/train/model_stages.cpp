@@ -6,7 +6,6 @@
 #include "base/format.h"
 #include "base/status.h"
 #include "train/model_worker.h"
-#include "train/state_pieces.h"
 
 namespace neap::train {
 
@@ -40,26 +39,6 @@ at::Tensor ModelWorker::unit_of_stages(const std::vector<spec::FlatUnit>& whole,
   }
   if (!groups_.tensor().first()) return {};
   return on_first_stage(stage, like);
-}
-
-void ModelWorker::gather_stage_states(const StatePieceSink& sink) {
-  const std::vector<spec::WholeState> own = placement_->states();
-  const std::vector<spec::WholeState> all = whole_states();
-  const std::vector<spec::FlatUnit> units = whole_trained_layout();
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const spec::WholeState& state = all[i];
-    const std::int64_t stage = stage_of(units[state.unit]);
-    at::Tensor mine;
-    if (stages().rank() == stage) mine = gather_state(state_named(own, state.name));
-    if (!groups_.copies().first() || !groups_.tensor().first()) continue;
-    for_each_file_piece(state, [&](std::int64_t at, std::int64_t count, std::uint64_t offset) {
-      const at::Tensor piece = on_first_stage(
-          stage, mine.defined()
-                     ? mine.narrow(0, at, count)
-                     : at::empty({1}, at::dtype(model::to_aten(state.dtype))).expand({count}));
-      if (piece.defined()) sink(i, offset, piece);
-    });
-  }
 }
 
 void ModelWorker::expect_equal_tables() const {

@@ -7,7 +7,6 @@
 #include "base/format.h"
 #include "base/status.h"
 #include "train/model_worker.h"
-#include "train/state_pieces.h"
 
 namespace neap::train {
 namespace fs = std::filesystem;
@@ -17,8 +16,24 @@ constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kKindKey = "optimizer";
 constexpr const char* kStepsKey = "steps";
 
-std::span<const std::byte> bytes_of(const at::Tensor& t) {
-  return {static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes()};
+// One of `states` has the name.
+std::size_t number_of(const std::vector<spec::WholeState>& states, std::string_view name) {
+  return static_cast<std::size_t>(
+      std::find_if(states.begin(), states.end(),
+                   [&](const spec::WholeState& each) { return each.name == name; }) -
+      states.begin());
+}
+
+// What is in elements [first, first + count), counted from the first.
+std::vector<model::PartRun> within(const std::vector<model::PartRun>& runs, std::int64_t first,
+                                   std::int64_t count) {
+  std::vector<model::PartRun> out;
+  for (const model::PartRun& run : runs) {
+    const std::int64_t begin = std::max(run.part, first);
+    const std::int64_t end = std::min(run.part + run.count, first + count);
+    if (begin < end) out.push_back({begin - first, run.whole + begin - run.part, end - begin});
+  }
+  return out;
 }
 
 // The optimizer steps that a file's states have seen.
@@ -37,19 +52,6 @@ std::int64_t steps_of(const model::SafetensorsFile& states) {
 }
 
 }  // namespace
-
-const spec::WholeState& state_named(const std::vector<spec::WholeState>& states,
-                                    std::string_view name) {
-  return *std::find_if(states.begin(), states.end(),
-                       [&](const spec::WholeState& each) { return each.name == name; });
-}
-
-void for_each_file_piece(const spec::WholeState& state, const FilePieceVisit& visit) {
-  const std::int64_t width = element_bytes(state.dtype);
-  const std::int64_t most = kFilePieceBytes / width;
-  for (std::int64_t first = 0; first < state.elements; first += most)
-    visit(first, std::min(most, state.elements - first), static_cast<std::uint64_t>(first * width));
-}
 
 void ModelWorker::make_pieces(const std::vector<OptimizerUnit>& units) {
   const std::vector<spec::StatePart> parts = placement_->parts();
@@ -124,63 +126,38 @@ void ModelWorker::start_sliced_masters(const UnitFill& fill) {
 
 void ModelWorker::write_states(const fs::path& folder) {
   const std::vector<spec::WholeState> states = whole_states();
-  std::optional<model::SafetensorsWriter> file;
-  if (groups_.world().first()) {
-    std::vector<model::TensorInfo> infos;
-    infos.reserve(states.size());
-    for (const spec::WholeState& state : states)
-      infos.push_back(
-          {state.name, model::dtype_name(model::to_aten(state.dtype)), {state.elements}});
-    file.emplace(folder / kOptimizerFile, std::move(infos),
-                 std::map<std::string, std::string>{
-                     {kKindKey, std::string(to_string(optimizer_->spec().kind))},
-                     {kStepsKey, std::to_string(optimizer_->steps())}},
-                 model::Sync::kByCaller);
-  }
-  const StatePieceSink sink = [&](std::size_t state, std::uint64_t offset,
-                                  const at::Tensor& piece) {
-    if (file) file->write(state, offset, bytes_of(piece));
-  };
-  if (has_stages()) {
-    gather_stage_states(sink);
-  } else if (cuts_) {
-    gather_parts(sink);
-  } else if (placement_->sliced()) {
-    gather_states(states, sink);
-  } else if (file) {
-    std::vector<model::TensorWrite> writes;
-    for (std::size_t i = 0; i < states.size(); ++i)
-      writes.push_back({i, own_part(states[i]), model::to_aten(states[i].dtype)});
-    model::write_tensors(
-        writes, [&](std::size_t state, std::uint64_t offset, std::span<const std::byte> bytes) {
-          file->write(state, offset, bytes);
-        });
-  }
-  if (file) file->commit();
+  std::vector<model::TensorInfo> infos;
+  infos.reserve(states.size());
+  for (const spec::WholeState& state : states)
+    infos.push_back({state.name, model::dtype_name(model::to_aten(state.dtype)), {state.elements}});
+  CollectiveFile file(groups_.world(), folder / kOptimizerFile, infos,
+                      {{kKindKey, std::string(to_string(optimizer_->spec().kind))},
+                       {kStepsKey, std::to_string(optimizer_->steps())}},
+                      model::Sync::kByCaller);
+  file.write([&](const PartVisit& visit) { visit_own_states(states, visit); });
+  file.commit();
 }
 
-// Through a buffer of the size of the pieces that have checksums; every rank gets what the writer gets.
-void ModelWorker::gather_states(const std::vector<spec::WholeState>& states,
-                                const StatePieceSink& sink) {
-  const at::Tensor buffer = at::empty({kFilePieceBytes}, at::dtype(at::kByte));
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    const spec::WholeState& state = states[i];
-    const at::Tensor mine = own_part(state);
-    const std::vector<spec::OwnedRange> owners = placement_->owners(state);
-    for_each_file_piece(state, [&](std::int64_t at, std::int64_t count, std::uint64_t offset) {
-      const at::Tensor piece =
-          buffer.narrow(0, 0, count * element_bytes(state.dtype)).view(model::to_aten(state.dtype));
-      for (const spec::OwnedRange& owner : owners) {
-        const std::int64_t first = std::max(at, owner.first);
-        const std::int64_t end = std::min(at + count, owner.first + owner.count);
-        if (first >= end) continue;
-        const at::Tensor part = piece.narrow(0, first - at, end - first);
-        if (owner.rank == groups_.copies().rank())
-          part.copy_(mine.narrow(0, first - owner.first, end - first));
-        if (owner.rank != 0) groups_.copies().broadcast(part, static_cast<int>(owner.rank));
-      }
-      sink(i, offset, piece);
-    });
+void ModelWorker::visit_own_states(const std::vector<spec::WholeState>& all,
+                                   const PartVisit& visit) const {
+  const std::vector<spec::FlatUnit> units = whole_trained_layout();
+  const std::int64_t rank = groups_.copies().rank();
+  for (const spec::WholeState& state : placement_->states()) {
+    const std::size_t number = number_of(all, state.name);
+    // The last stage may have a copy of the first one's.
+    if (has_stages() && stage_of(units[all[number].unit]) != stages().rank()) continue;
+    for (const spec::OwnedRange& owner : placement_->owners(state)) {
+      if (owner.rank != rank) continue;
+      const model::PartRun all_of_it{owner.first, owner.first, owner.count};
+      visit({number, own_part(state),
+             within(cuts_ ? trained_cuts().runs(state, shard().rank) : std::vector{all_of_it},
+                    owner.first, owner.count)});
+    }
+    if (!cuts_ || rank != 0 || !groups_.tensor().first()) continue;
+    const std::vector<model::PartRun> padding = trained_cuts().padding(state);
+    if (padding.empty()) continue;
+    const std::int64_t elements = padding.back().part + padding.back().count;
+    visit({number, at::zeros({elements}, at::dtype(model::to_aten(state.dtype))), padding});
   }
 }
 
@@ -220,34 +197,6 @@ std::vector<spec::WholeState> ModelWorker::whole_states() const {
   return spec::StatePlacement(optimizer_->spec(), trained_cuts().whole()).states();
 }
 
-// This rank's part of the model from those that have slices of it, then the whole.
-at::Tensor ModelWorker::gather_state(const spec::WholeState& state) {
-  at::Tensor part = own_part(state);
-  if (placement_->sliced()) {
-    part = at::empty({state.elements}, at::dtype(model::to_aten(state.dtype)));
-    const std::int64_t width = element_bytes(state.dtype);
-    gather_states({state}, [&](std::size_t, std::uint64_t offset, const at::Tensor& piece) {
-      part.narrow(0, static_cast<std::int64_t>(offset) / width, piece.numel()).copy_(piece);
-    });
-  }
-  if (!cuts_) return part;
-  return gather_whole(part, trained_cuts().elements(state),
-                      [&](std::int64_t rank, const at::Tensor& from, const at::Tensor& whole) {
-                        trained_cuts().put(state, rank, from, whole);
-                      });
-}
-
-void ModelWorker::gather_parts(const StatePieceSink& sink) {
-  const std::vector<spec::WholeState> parts = placement_->states();
-  const std::vector<spec::WholeState> all = whole_states();
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const at::Tensor whole = gather_state(parts[i]);
-    for_each_file_piece(all[i], [&](std::int64_t at, std::int64_t count, std::uint64_t offset) {
-      sink(i, offset, whole.narrow(0, at, count));
-    });
-  }
-}
-
 void ModelWorker::restore_parts(const model::SafetensorsFile& file) {
   const std::vector<spec::WholeState> parts = placement_->states();
   const std::vector<spec::WholeState> all = whole_states();
@@ -255,7 +204,7 @@ void ModelWorker::restore_parts(const model::SafetensorsFile& file) {
     const at::Tensor mine = own_part(parts[i]);
     if (!mine.defined()) continue;
     const at::ScalarType dtype = model::to_aten(parts[i].dtype);
-    const spec::WholeState& same = state_named(all, parts[i].name);
+    const spec::WholeState& same = all[number_of(all, parts[i].name)];
     const at::Tensor whole = at::empty({same.elements}, at::dtype(dtype));
     model::load_tensors(file, {{same.name, whole}});
     const at::Tensor part = at::zeros({parts[i].elements}, at::dtype(dtype));

@@ -4,8 +4,9 @@
 // Tags      ROLE.weights, ROLE.grads, ROLE.optimizer (and ROLE.unit_grads where gradients are sliced, and ROLE.adapter with LoRA, ROLE.buffers where its
 //           weights are streamed or sliced, ROLE.blocks where it then generates).
 // Residency the caller opens a phase, or holds the tags, before it touches contents.
-// Ranks     every rank loads, saves and restores together: all read the same folder, the first writes. Where
-//           ranks divide the model, each has its part, and the folder the whole model.
+// Ranks     every rank loads, saves and restores together: all read the same folder. The first writes weights, and
+//           every one the optimizer states that it has. Where ranks divide the model, each has its part, and the folder
+//           the whole model.
 // Threads   one at a time.   Failure   Error.
 #pragma once
 
@@ -31,6 +32,7 @@
 #include "spec/pipeline.h"
 #include "step/gradient_slots.h"
 #include "step/update_parts.h"
+#include "train/collective_file.h"
 #include "train/generation_weights.h"
 #include "train/optimizer.h"
 #include "train/sliced_weights.h"
@@ -161,11 +163,6 @@ class ModelWorker {
   /// A unit of all ranks' parts, in host memory. Ranks that divide the model call it together.
   [[nodiscard]] at::Tensor gather_unit(const model::UnitCuts& cuts, std::size_t unit,
                                        const at::Tensor& part) const;
-  /// Of tensors of as many elements in all: put(rank, its part, the whole).
-  using PartPut =
-      std::function<void(std::int64_t rank, const at::Tensor& part, const at::Tensor& whole)>;
-  [[nodiscard]] at::Tensor gather_whole(const at::Tensor& part, std::int64_t elements,
-                                        const PartPut& put) const;
   // Of a model that stages of a pipeline divide (model_stages.cpp):
   [[nodiscard]] std::vector<spec::FlatUnit> whole_trained_layout() const {
     return has_lora() ? spec::lora_layout(spec_.whole, spec_.head, spec_.lora)
@@ -198,22 +195,14 @@ class ModelWorker {
   void write(const std::filesystem::path& folder, model::SaveOptions options);
   void write_weights(const std::filesystem::path& folder, const model::SaveOptions& options);
   void write_adapters(const std::filesystem::path& folder, model::Sync sync);
-  /// The first rank writes, with what the others give it piece by piece.
+  /// Every rank its own.
   void write_states(const std::filesystem::path& folder);
-  using StatePieceSink =
-      std::function<void(std::size_t state, std::uint64_t offset, const at::Tensor& piece)>;
-  /// Every state of a sliced placement, piece by piece, as host tensors.
-  void gather_states(const std::vector<spec::WholeState>& states, const StatePieceSink& sink);
+  /// Of the file's states those that this rank writes.
+  void visit_own_states(const std::vector<spec::WholeState>& all, const PartVisit& visit) const;
   /// The states of a whole model whose parts ranks have.
   [[nodiscard]] std::vector<spec::WholeState> whole_states() const;
-  /// A state of this rank's units: from slices, and from parts of the model, whole in host memory.
-  [[nodiscard]] at::Tensor gather_state(const spec::WholeState& state);
-  /// The states of a model that ranks divide, in pieces.
-  void gather_parts(const StatePieceSink& sink);
   void restore_states(const std::filesystem::path& folder);
   void restore_parts(const model::SafetensorsFile& file);
-  /// The states of all stages, piece by piece, on the first one.
-  void gather_stage_states(const StatePieceSink& sink);
   /// Warns of tensors in the folder that the model has no place for.
   void report_unused(const model::ModelReader& reader) const;
   /// Those of the folder to continue, or random ones; then the scalar head that trains with them

@@ -1,5 +1,6 @@
 #include "base/file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -16,6 +17,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/descriptor.h"
+#include "base/file_identity.h"
+
 namespace neap {
 namespace {
 
@@ -29,6 +33,25 @@ TEST(File, WritesWholeOrNotAtAll) {
   EXPECT_EQ(read_file(path).value(), "two");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1)
       << "no temporary left behind";
+  std::filesystem::remove_all(folder);
+}
+
+TEST(File, IdentityIsOfTheFileAndNotOfItsName) {
+  std::string folder = ::testing::TempDir() + "neap-identity-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const auto identity = [&](const std::string& name) {
+    const Descriptor file(::open((folder + "/" + name).c_str(), O_RDWR | O_CREAT, 0644));
+    const Result<std::string> result = file_identity(file.get());
+    EXPECT_TRUE(result.ok()) << result.status().message();
+    EXPECT_EQ(result.value().find('\n'), std::string::npos);
+    return result.value();
+  };
+  const std::string one = identity("a");
+  EXPECT_EQ(one, identity("a"));
+  EXPECT_NE(one, identity("b"));
+  std::filesystem::rename(folder + "/a", folder + "/c");
+  EXPECT_EQ(one, identity("c"));
+  EXPECT_FALSE(file_identity(-1).ok());
   std::filesystem::remove_all(folder);
 }
 

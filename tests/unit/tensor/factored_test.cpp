@@ -129,11 +129,17 @@ void compare_parts(const FactoredCase& setup, int size) {
   const std::vector<spec::WholeState> states = spec::StatePlacement(optimizer, part_units).states();
   ASSERT_EQ(states.size(), one.states.size());
   for (std::size_t i = 0; i < states.size(); ++i) {
-    ASSERT_EQ(cuts.elements(states[i]), one.states[i].size(0)) << states[i].name;
-    const Tensor joined = at::full_like(one.states[i], -1);
-    if (states[i].flat()) joined.zero_();  // padding
-    for (int r = 0; r < size; ++r)
-      cuts.put(states[i], r, parts[static_cast<std::size_t>(r)].states[i], joined);
+    const Tensor joined = at::zeros_like(one.states[i]), writes = at::zeros_like(one.states[i]);
+    for (int r = 0; r < size; ++r) {
+      const Tensor& mine = parts[static_cast<std::size_t>(r)].states[i];
+      for (const PartRun& run : cuts.runs(states[i], r)) {
+        joined.narrow(0, run.whole, run.count).copy_(mine.narrow(0, run.part, run.count));
+        writes.narrow(0, run.whole, run.count).add_(1);
+      }
+    }
+    for (const PartRun& run : cuts.padding(states[i]))
+      writes.narrow(0, run.whole, run.count).add_(1);
+    EXPECT_TRUE(writes.eq(1).all().item<bool>()) << states[i].name;
     expect_near(joined, one.states[i], states[i].name);
     // What ranks have twice, and what they read from the whole, is the same.
     for (int r = 0; r < size; ++r) {

@@ -1,0 +1,152 @@
+// Files that ranks write together are those of one rank, and a failure of one rank is one of all.
+#include "train/collective_file.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/format.h"
+#include "base/status.h"
+#include "parallel/run_collectively.h"
+#include "unit/tensor/thread_ranks.h"
+
+namespace neap::train {
+namespace {
+
+namespace fs = std::filesystem;
+using model::PartRun;
+
+const std::map<std::string, std::string> kMetadata = {{"steps", "3"}};
+
+class CollectiveFiles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = fs::temp_directory_path() /
+            format("neap-collective-{}-{}", ::getpid(),
+                   ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::create_directories(root_);
+    // Pieces have 4 Mi float32 and 8 Mi bfloat16.
+    tensors_ = {at::arange(9 << 20, at::kFloat), at::arange(9 << 20, at::kFloat).to(at::kBFloat16),
+                at::arange(60 * 7, at::kFloat), at::arange(5, at::kFloat)};
+    for (std::size_t i = 0; i < tensors_.size(); ++i)
+      infos_.push_back({format("tensor.{}", i),
+                        model::dtype_name(tensors_[i].scalar_type()),
+                        {tensors_[i].numel()}});
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  fs::path path() const { return root_ / "states.safetensors"; }
+  std::string contents() const { return value_or_throw(read_file(path())); }
+  std::size_t files() const {
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator(root_), {}));
+  }
+  /// Elements [first, end) as a rank keeps them.
+  FilePart slice(std::size_t tensor, std::int64_t first, std::int64_t end) const {
+    return {tensor, tensors_[tensor].slice(0, first, end).clone(), {{0, first, end - first}}};
+  }
+  /// Columns [first, end) of the third tensor (60, 7), in front of them three elements that no file has.
+  FilePart columns(std::int64_t first, std::int64_t end) const {
+    const std::int64_t count = end - first;
+    const at::Tensor part = tensors_[2].view({60, 7}).slice(1, first, end).reshape({-1});
+    FilePart out{2, at::cat({at::full({3}, -1.0F), part}), {}};
+    for (std::int64_t row = 0; row < 60; ++row)
+      out.runs.push_back({3 + row * count, row * 7 + first, count});
+    return out;
+  }
+  /// Every rank writes its parts(rank); what it caught: a message, "-" that of another rank, "" none.
+  std::vector<std::string> write(int ranks,
+                                 const std::function<std::vector<FilePart>(int rank)>& parts) {
+    std::vector<std::string> told(static_cast<std::size_t>(ranks));
+    testing::on_ranks(ranks, [&](parallel::Communicator& communicator) {
+      try {
+        CollectiveFile file(communicator, path(), infos_, kMetadata, model::Sync::kByCaller);
+        file.write([&](const PartVisit& visit) {
+          for (const FilePart& part : parts(communicator.rank())) visit(part);
+        });
+        file.commit();
+      } catch (const parallel::CollectiveError& e) {
+        told[static_cast<std::size_t>(communicator.rank())] = e.mine() ? e.what() : "-";
+      }
+    });
+    return told;
+  }
+  void write_by_one() {
+    model::NamedTensors named;
+    for (std::size_t i = 0; i < tensors_.size(); ++i)
+      named.emplace_back(infos_[i].name, tensors_[i]);
+    model::save_tensors(path(), named, kMetadata);
+  }
+  /// Of three ranks: cuts within and between pieces, rows' parts, a tensor of one rank.
+  std::vector<FilePart> parts_of(int rank) const {
+    constexpr std::int64_t kMi = 1 << 20;
+    if (rank == 0)
+      return {slice(0, 0, 4 * kMi), slice(1, 0, 4 * kMi), columns(0, 2), slice(3, 0, 5)};
+    if (rank == 1)
+      return {slice(0, 4 * kMi, 9 * kMi - 1), slice(1, 4 * kMi, 8 * kMi + 3), columns(2, 3)};
+    return {slice(0, 9 * kMi - 1, 9 * kMi), slice(1, 8 * kMi + 3, 9 * kMi), columns(3, 7)};
+  }
+
+  fs::path root_;
+  std::vector<at::Tensor> tensors_;
+  std::vector<model::TensorInfo> infos_;
+};
+
+using Told = std::vector<std::string>;
+
+TEST_F(CollectiveFiles, AreThoseOfOneRank) {
+  write_by_one();
+  const std::string one = contents();
+  fs::remove(path());
+  EXPECT_EQ(write(3, [&](int rank) { return parts_of(rank); }), Told(3));
+  EXPECT_EQ(contents(), one);
+  // The ranks that have something need not be the first, nor all.
+  EXPECT_EQ(
+      write(4, [&](int rank) { return rank == 0 ? std::vector<FilePart>() : parts_of(rank - 1); }),
+      Told(4));
+  EXPECT_EQ(contents(), one);
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(CollectiveFiles, FailOnEveryRankIfOneFailsAndLeaveTheOldFile) {
+  write_by_one();
+  const std::string old = contents();
+  tensors_[0].neg_();
+  for (int failing = 0; failing < 3; ++failing) {
+    Told expected(3, "-");
+    expected[static_cast<std::size_t>(failing)] = "made to fail";
+    EXPECT_EQ(write(3,
+                    [&](int rank) {
+                      if (rank == failing) throw Error(ErrorCode::kIo, "made to fail");
+                      return parts_of(rank);
+                    }),
+              expected);
+    EXPECT_EQ(contents(), old);
+    EXPECT_EQ(files(), 1u);
+  }
+}
+
+TEST_F(CollectiveFiles, HaveEveryElementOnce) {
+  const auto without = [&](int rank) {
+    std::vector<FilePart> parts = parts_of(rank);
+    if (rank == 1) parts.pop_back();
+    return parts;
+  };
+  const Told lacking = write(3, without);
+  EXPECT_NE(lacking[0].find("\"tensor.2\" was given 240 bytes too few"), std::string::npos)
+      << lacking[0];
+  EXPECT_EQ(lacking[2], "-");
+  EXPECT_EQ(files(), 0u);
+}
+
+TEST_F(CollectiveFiles, CannotBeMadeWithoutAFolder) {
+  fs::remove_all(root_);
+  const Told told = write(2, [&](int rank) { return parts_of(rank); });
+  EXPECT_NE(told[0].find(path().string()), std::string::npos) << told[0];
+  EXPECT_EQ(told[1], "-");
+}
+
+}  // namespace
+}  // namespace neap::train
