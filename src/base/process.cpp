@@ -25,6 +25,16 @@ pid_t current_process() {
   return process;
 }
 
+SignalsBlocked::SignalsBlocked() {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+}
+
+SignalsBlocked::~SignalsBlocked() {
+  ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
 Bytes resident_memory() {
   const auto status = read_file("/proc/self/status", 1_MiB);
   if (!status.ok()) return {};

@@ -2,8 +2,6 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -16,6 +14,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "hook/runtime.h"
 #include "hook/session.h"
 #include "hook/stats_text.h"
@@ -127,16 +126,12 @@ void Live::ensure_started() {
     if (!started.ok()) log::warn("NEAP_TRACE: " + started.message());
   }
   if (folder == nullptr) return;
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);  // signals are for the program's threads
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked blocked;
   try {
     std::thread(run, live_path(folder)).detach();
   } catch (const std::exception& e) {
     log::warn(format("NEAP_LIVE: cannot create the publishing thread: {}", e.what()));
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 }  // namespace neap::hook

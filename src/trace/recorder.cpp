@@ -3,12 +3,9 @@
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cerrno>
 #include <condition_variable>
 #include <ctime>
@@ -18,7 +15,9 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/text.h"
+#include "trace/event_ring.h"
 #include "trace/recording.h"
 #include "trace/wire_format.h"
 
@@ -42,24 +41,25 @@ constexpr std::size_t kLongestMetadata = wire::kMaxBlockSize - (1U << 20);
 
 enum class State : int { kOpen, kClosing, kClosed };
 
-// One place of the ring. `sequence` says whose turn it is: the writer of ticket p when it equals p,
-// the reader of it when it equals p + 1 (a bounded queue of many writers and one reader).
-struct Slot {
-  std::atomic<std::uint64_t> sequence{0};
-  Event event;
-};
+Status check_metadata(std::string_view key, std::string_view value,
+                      const std::filesystem::path& trace) {
+  if (key.size() + value.size() <= kLongestMetadata) return {};
+  return {ErrorCode::kInvalidArgument,
+          format("Metadata \"{}\" of trace {} is over {}", excerpt(key, 80), trace.string(),
+                 Bytes(kLongestMetadata))};
+}
 
 }  // namespace
 
 struct Recorder::Impl {
+  explicit Impl(std::size_t ring_events) : ring(ring_events) { ::sem_init(&wake, 0, 0); }
+
   std::filesystem::path path;
   RecorderOptions options;
   std::uint32_t epoch = 0;
   Clock::time_point start;
-  std::vector<Slot> ring;
-  std::uint64_t mask = 0;
+  EventRing ring;
 
-  alignas(64) std::atomic<std::uint64_t> head{0};  // next ticket
   alignas(64) std::atomic<State> state{State::kOpen};
   std::atomic<bool> full{false};     // the file has its most bytes
   std::atomic<bool> stalled{false};  // a writer timed out: drop at once until there is space
@@ -80,7 +80,6 @@ struct Recorder::Impl {
   wire::Encoder encoder;
   std::vector<Event> batch;
   std::size_t batch_limit = 0;
-  std::uint64_t tail = 0;
   std::uint64_t last_time = 0;
   std::size_t names_written = 1;
   std::uint64_t dropped_written = 0;
@@ -114,8 +113,7 @@ bool Recorder::Impl::wait_for_room() {
     const auto deadline = Clock::now() + options.full_wait;
     ::sem_post(&wake);
     while (state.load(std::memory_order_relaxed) == State::kOpen) {
-      const std::uint64_t at = head.load(std::memory_order_relaxed);
-      if (ring[at & mask].sequence.load(std::memory_order_acquire) >= at) return true;
+      if (ring.has_room()) return true;
       if (Clock::now() >= deadline) {
         stalled.store(true, std::memory_order_relaxed);
         break;
@@ -136,33 +134,19 @@ void Recorder::record(const Event& event) {
       ::pthread_equal(::pthread_self(), self.thread) != 0)
     return;
   const std::uint64_t time = event.time_ns != 0 ? event.time_ns : self.now();
-  std::uint64_t ticket = self.head.load(std::memory_order_relaxed);
-  while (true) {
-    Slot& slot = self.ring[ticket & self.mask];
-    const std::uint64_t turn = slot.sequence.load(std::memory_order_acquire);
-    if (turn == ticket) {
-      if (!self.head.compare_exchange_weak(ticket, ticket + 1, std::memory_order_relaxed)) continue;
-      slot.event = event;
-      slot.event.time_ns = time;
-      slot.sequence.store(ticket + 1, std::memory_order_release);
-      // Wake the reader four times per lap, so that a burst does not have to wait for the clock.
-      if ((ticket & (self.mask >> 2)) == 0) ::sem_post(&self.wake);
-      return;
-    }
-    if (turn < ticket && !self.wait_for_room()) return;
-    ticket = self.head.load(std::memory_order_relaxed);
-  }
+  EventRing::Push push = EventRing::Push::kFull;
+  while ((push = self.ring.push(event, time)) == EventRing::Push::kFull)
+    if (!self.wait_for_room()) return;
+  // Four times a lap, so that a burst does not have to wait for the clock.
+  if (push == EventRing::Push::kDoneQuarter) ::sem_post(&self.wake);
 }
 
 void Recorder::Impl::drain() {
-  while (true) {
-    Slot& slot = ring[tail & mask];
-    if (slot.sequence.load(std::memory_order_acquire) != tail + 1) return;
-    batch.push_back(slot.event);
+  Event event;
+  while (ring.pop(event)) {
     // Two writers may take their stamps in one order and their tickets in the other.
-    last_time = batch.back().time_ns = std::max(last_time, batch.back().time_ns);
-    slot.sequence.store(tail + mask + 1, std::memory_order_release);
-    ++tail;
+    last_time = event.time_ns = std::max(last_time, event.time_ns);
+    batch.push_back(event);
     if (batch.size() == batch_limit) write_batch();
   }
 }
@@ -215,8 +199,8 @@ Status Recorder::Impl::end_at_limit() {
   if (options.most_bytes.is_zero() || file.size() < options.most_bytes.count()) return {};
   full.store(true, std::memory_order_relaxed);
   const std::string text = format(
-      "the trace ends after {} events, where it reached its largest size of {}; what came "
-      "later is not in it",
+      "the trace ends after {} events, where it reached its largest size of {}; what came later is "
+      "not in it",
       events_written, options.most_bytes);
   {
     const std::lock_guard lock(mutex);
@@ -255,7 +239,7 @@ void Recorder::Impl::write_batch() {
   stalled.store(false, std::memory_order_relaxed);
   {
     const std::lock_guard lock(mutex);
-    written = tail;
+    written = ring.popped();
   }
   written_changed.notify_all();
 }
@@ -273,9 +257,9 @@ void Recorder::Impl::run() {
     }
     const bool closing = state.load(std::memory_order_acquire) == State::kClosing;
     // A ticket taken before close may still be on its way into its slot.
-    const std::uint64_t target = closing ? head.load(std::memory_order_acquire) : tail;
+    const std::uint64_t target = closing ? ring.pushed() : ring.popped();
     drain();
-    while (tail < target) {
+    while (ring.popped() < target) {
       ::sched_yield();
       drain();
     }
@@ -289,26 +273,16 @@ Recorder::Recorder(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Result<std::unique_ptr<Recorder>> Recorder::open(const std::filesystem::path& path,
                                                  const Metadata& metadata,
                                                  RecorderOptions options) {
-  for (const auto& [key, value] : metadata) {
-    if (key.size() + value.size() > kLongestMetadata)
-      return Status(ErrorCode::kInvalidArgument, "Metadata \"" + excerpt(key, 80) + "\" of trace " +
-                                                     path.string() + " is over " +
-                                                     to_string(Bytes(kLongestMetadata)));
-  }
+  for (const auto& [key, value] : metadata) NEAP_TRY(check_metadata(key, value, path));
   watch_forks();
-  auto impl = std::make_unique<Impl>();
+  auto impl = std::make_unique<Impl>(
+      std::clamp<std::size_t>(options.ring_events, 1024, std::size_t{1} << 28));
   Impl& self = *impl;
   self.path = path;
   self.options = options;
   self.epoch = fork_epoch.load(std::memory_order_relaxed);
-  const std::size_t size =
-      std::bit_ceil(std::clamp<std::size_t>(options.ring_events, 1024, std::size_t{1} << 28));
-  self.ring = std::vector<Slot>(size);
-  self.mask = size - 1;
-  for (std::size_t i = 0; i < size; ++i) self.ring[i].sequence.store(i, std::memory_order_relaxed);
-  self.batch_limit = std::min(size, wire::kMaxBlockEvents);
+  self.batch_limit = std::min(self.ring.capacity(), wire::kMaxBlockEvents);
   self.batch.reserve(self.batch_limit);
-  ::sem_init(&self.wake, 0, 0);
 
   NEAP_TRY(self.file.create(path));
   self.start = Clock::now();
@@ -321,17 +295,12 @@ Result<std::unique_ptr<Recorder>> Recorder::open(const std::filesystem::path& pa
   NEAP_TRY(self.write_metadata());
 
   std::unique_ptr<Recorder> recorder(new Recorder(std::move(impl)));
-  // The program's signals are for its own threads.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int error = ::pthread_create(&self.thread, nullptr, &Impl::run_thread, &self);
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (error != 0) {
+  const SignalsBlocked blocked;
+  if (const int error = ::pthread_create(&self.thread, nullptr, &Impl::run_thread, &self);
+      error != 0) {
     self.state.store(State::kClosed);
-    return Status(ErrorCode::kIo, "Cannot start the writer of trace " + path.string() + ": " +
-                                      system_reason(error));
+    return Status(ErrorCode::kIo, format("Cannot start the writer of trace {}: {}", path.string(),
+                                         system_reason(error)));
   }
   self.thread_runs = true;
   return recorder;
@@ -360,10 +329,7 @@ void Recorder::end_phase(std::string_view name, std::uint16_t device) {
 Status Recorder::add_metadata(std::string_view key, std::string_view value) {
   Impl& self = *impl_;
   if (!self.is_ours()) return {};
-  if (key.size() + value.size() > kLongestMetadata)
-    return {ErrorCode::kInvalidArgument, "Metadata \"" + excerpt(key, 80) + "\" of trace " +
-                                             self.path.string() + " is over " +
-                                             to_string(Bytes(kLongestMetadata))};
+  NEAP_TRY(check_metadata(key, value, self.path));
   const std::lock_guard lock(self.mutex);
   self.new_metadata.emplace_back(key, value);
   return {};
@@ -372,7 +338,7 @@ Status Recorder::add_metadata(std::string_view key, std::string_view value) {
 Status Recorder::flush() {
   Impl& self = *impl_;
   if (!self.is_ours()) return {};
-  const std::uint64_t target = self.head.load(std::memory_order_acquire);
+  const std::uint64_t target = self.ring.pushed();
   std::unique_lock lock(self.mutex);
   while (self.thread_runs && (self.written < target || !self.new_metadata.empty())) {
     ::sem_post(&self.wake);
@@ -412,7 +378,7 @@ Status Recorder::close() {
 }
 
 std::uint64_t Recorder::recorded() const {
-  return impl_->head.load(std::memory_order_relaxed);
+  return impl_->ring.pushed(std::memory_order_relaxed);
 }
 std::uint64_t Recorder::dropped() const {
   return impl_->dropped.load(std::memory_order_relaxed);
@@ -425,10 +391,9 @@ Status Recorder::rename(const std::filesystem::path& path) {
   const std::lock_guard lock(impl_->mutex);
   std::error_code error;
   std::filesystem::rename(impl_->path, path, error);
-  if (error) {
-    return {ErrorCode::kIo, "Cannot rename " + impl_->path.string() + " to " + path.string() +
-                                ": " + error.message()};
-  }
+  if (error)
+    return {ErrorCode::kIo, format("Cannot rename {} to {}: {}", impl_->path.string(),
+                                   path.string(), error.message())};
   impl_->path = path;
   return {};
 }

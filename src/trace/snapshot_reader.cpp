@@ -1,12 +1,12 @@
-// From the records of a snapshot to a Recording: devices, times, phase marks, names, settings.
+// From the records of a snapshot to a Recording: devices, times, phase marks, names.
 #include <algorithm>
 #include <map>
 
 #include "base/format.h"
-#include "base/json.h"
 #include "base/text.h"
 #include "trace/formats.h"
 #include "trace/snapshot_machine.h"
+#include "trace/snapshot_settings.h"
 
 namespace neap::trace {
 namespace {
@@ -44,15 +44,6 @@ class Assembly {
   std::uint32_t name(std::uint32_t text_id);
   void take_names();
   Status take_settings(Value v);
-  [[nodiscard]] std::string_view text(Value v) const {
-    return store_.texts.text(static_cast<std::uint32_t>(v.payload()));
-  }
-
-  void take_setting(std::string_view key, Value v, RecordedSettings& s);
-  /// One answer for all devices, or one for each by position or by number.
-  void take_overflowed(Value v);
-  /// For people and for keys that nothing here reads yet. Shared and deep values end at a budget.
-  Json to_json(Value v, int depth, std::size_t& budget) const;
 
   const Input& input_;
   Store& store_;
@@ -302,113 +293,12 @@ void Assembly::take_names() {
 
 Status Assembly::take_settings(Value v) {
   if (v.tag() != Tag::kDict) return {};
-  RecordedSettings& s = out_.settings;
-  s.present = true;
-  const Dict& d = store_.dict(v);
-  if (d.count > 1000) return corrupt("\"allocator_settings\" has more than 1000 keys");
-  for (std::uint64_t i = 0; i < d.count; ++i) {
-    const Value k = store_.key(d, i);
-    if (k.tag() != Tag::kText) continue;
-    take_setting(text(k), store_.value(d, i), s);
-  }
-  std::size_t budget = 10000;
-  s.json = to_json(v, 0, budget).dump(-1, ' ', false, Json::error_handler_t::replace);
+  SettingsReader reader(store_);
+  if (!reader.read(v, out_.settings))
+    return corrupt("\"allocator_settings\" has more than 1000 keys");
+  for (auto& [ordinal, device] : devices_)
+    if (reader.overflowed(ordinal)) device.overflowed = true;
   return {};
-}
-
-void Assembly::take_setting(std::string_view key, Value v, RecordedSettings& s) {
-  const bool truth = v.tag() == Tag::kTrue;
-  const bool whole = store_.is_integer(v);
-  if ((key == "PYTORCH_CUDA_ALLOC_CONF" || key == "PYTORCH_ALLOC_CONF") && v.tag() == Tag::kText) {
-    if (s.conf.empty()) s.conf = text(v);
-  } else if (key == "max_split_size" && whole) {
-    s.max_split_size = static_cast<std::int64_t>(store_.bits(v));
-  } else if (key == "garbage_collection_threshold") {
-    if (v.tag() == Tag::kReal) s.garbage_collection_threshold = store_.real(v);
-    if (whole) s.garbage_collection_threshold = static_cast<double>(store_.bits(v));
-  } else if (key == "expandable_segments") {
-    s.expandable_segments = truth;
-  } else if (key == "trace_alloc_max_entries" && whole) {
-    s.trace_alloc_max_entries = store_.bits(v);
-  } else if (key == "trace_alloc_overflowed") {
-    take_overflowed(v);
-  } else if (key == "roundup_power2_divisions" && v.tag() == Tag::kDict) {
-    const Dict& d = store_.dict(v);
-    for (std::uint64_t i = 0; i < std::min<std::uint64_t>(d.count, 64); ++i) {
-      const Value k = store_.key(d, i);
-      const Value n = store_.value(d, i);
-      if (k.tag() != Tag::kText || !store_.is_integer(n)) continue;
-      for (std::size_t slot = 0; slot < s.roundup_power2_divisions.size(); ++slot) {
-        if (text(k) == std::to_string(1U << slot))
-          s.roundup_power2_divisions[slot] = static_cast<std::uint32_t>(store_.bits(n));
-      }
-    }
-  }
-}
-
-void Assembly::take_overflowed(Value v) {
-  for (auto& [ordinal, device] : devices_) {
-    Value said = v;
-    if (v.tag() == Tag::kList) {
-      const List& list = store_.list(v);
-      said = ordinal < list.count ? store_.item(list, ordinal) : Value();
-    } else if (v.tag() == Tag::kDict) {
-      const Dict& d = store_.dict(v);
-      said = {};
-      for (std::uint64_t i = 0; i < std::min<std::uint64_t>(d.count, 1000); ++i) {
-        const Value k = store_.key(d, i);
-        if ((store_.is_integer(k) && store_.bits(k) == ordinal) ||
-            (k.tag() == Tag::kText && text(k) == std::to_string(ordinal)))
-          said = store_.value(d, i);
-      }
-    }
-    if (said.tag() == Tag::kTrue) device.overflowed = true;
-  }
-}
-
-Json Assembly::to_json(Value v, int depth, std::size_t& budget) const {
-  if (budget == 0 || depth > 6) return "...";
-  --budget;
-  switch (v.tag()) {
-    case Tag::kTrue:
-      return true;
-    case Tag::kFalse:
-      return false;
-    case Tag::kInt:
-    case Tag::kWide:
-      return static_cast<std::int64_t>(store_.bits(v));
-    case Tag::kBig:
-      return store_.bits(v);
-    case Tag::kReal:
-      return store_.real(v);
-    case Tag::kText:
-      return std::string(front_of(text(v), 4096));
-    case Tag::kPool: {
-      const auto& pair = store_.pools[v.payload()];
-      return Json::array({pair.first, pair.second});
-    }
-    case Tag::kList: {
-      Json list = Json::array();
-      const List& l = store_.list(v);
-      for (std::uint64_t i = 0; i < l.count && budget > 0; ++i)
-        list.push_back(to_json(store_.item(l, i), depth + 1, budget));
-      return list;
-    }
-    case Tag::kDict: {
-      Json dict = Json::object();
-      const Dict& d = store_.dict(v);
-      for (std::uint64_t i = 0; i < d.count && budget > 0; ++i) {
-        const Value k = store_.key(d, i);
-        const std::string key(k.tag() == Tag::kText  ? front_of(text(k), 256)
-                              : store_.is_integer(k) ? std::to_string(store_.bits(k))
-                                                     : "...");
-        dict[key] = to_json(store_.value(d, i), depth + 1, budget);
-      }
-      return dict;
-    }
-    default:
-      return nullptr;
-  }
 }
 
 }  // namespace
