@@ -24,6 +24,7 @@
 #include "base/json.h"
 #include "bench/rates.h"
 #include "cli/command.h"
+#include "cli/doctor_text.h"
 #include "cli/program_commands.h"
 #include "cli/torch_versions.h"
 #include "cli/trainer_library.h"
@@ -86,19 +87,6 @@ class Doctor final : public Command {
   Json devices();
   static Json libraries();
   static Json environment();
-  static std::string size(const Json& value) {
-    return to_string(Bytes(value.get<std::uint64_t>()));
-  }
-
-  static void line(std::string_view key, const std::string& value) {
-    std::printf("  %-22s %s\n", std::string(key).c_str(), value.c_str());
-  }
-
-  static void print(const Json& out);
-  static void print_system(const Json& s);
-  static void print_device(const Json& d);
-  /// What the trainer measured and chose, where it did.
-  static void print_kernels(const Json& trainer);
 
   bool json_ = false;
   bool quick_ = false;
@@ -129,7 +117,7 @@ int Doctor::run() {
   if (json_) {
     std::printf("%s\n", out.dump(2).c_str());
   } else {
-    print(out);
+    print_doctor(out);
   }
   return 0;
 }
@@ -322,88 +310,6 @@ Json Doctor::environment() {
     if (const char* value = std::getenv(name); value != nullptr) out[name] = value;
   }
   return out;
-}
-
-void Doctor::print(const Json& out) {
-  std::printf("neap %s%s\n", kVersion,
-              out["neap"]["trainer"].get<bool>() ? "" : " (without the trainer)");
-  const Json& trainer = out["trainer"];
-  if (trainer["usable"].get<bool>()) {
-    line("trainer", trainer["library"].get<std::string>());
-    line("libtorch", trainer["libtorch"].get<std::string>());
-    const Json& torch = trainer["torch"];
-    std::string tested;
-    for (const auto& [version, where] : torch["tested"].items())
-      tested += (tested.empty() ? "" : ", ") + version + " on " + where.get<std::string>();
-    line("built with torch", torch["version"].get<std::string>() + "; tested: " + tested);
-  } else {
-    line("no trainer", trainer["reason"].get<std::string>());
-  }
-  const Json& hook = out["hook"];
-  line(hook["usable"].get<bool>() ? "hook" : "no hook",
-       hook[hook["usable"].get<bool>() ? "library" : "reason"].get<std::string>());
-  print_system(out["system"]);
-  for (const Json& device : out["devices"])
-    if (device.contains("name")) print_device(device);
-  print_kernels(trainer);
-  std::printf("\nLibraries\n");
-  for (const auto& [name, where] : out["libraries"].items())
-    line(name, where.is_null() ? "not found" : where.get<std::string>());
-  std::printf("\nSettings in effect\n");
-  for (const auto& [name, value] : out["environment"].items()) line(name, value.get<std::string>());
-  if (out["environment"].empty()) std::printf("  no relevant variable is set\n");
-  std::printf("\nAdvice\n");
-  for (const Json& a : out["advice"]) std::printf("  - %s\n", a.get<std::string>().c_str());
-  if (out["advice"].empty()) std::printf("  no advice\n");
-}
-
-void Doctor::print_system(const Json& s) {
-  std::printf("\nSystem\n");
-  line("kernel", s["kernel"].get<std::string>() + " on " + s["machine"].get<std::string>());
-  line("glibc", s["glibc"].get<std::string>());
-  line("cores", s["cores"].dump());
-  line("host memory",
-       size(s["host_memory"]) + ", " + size(s["host_memory_available"]) + " available");
-  line("huge pages", s["huge_pages"].get<std::string>());
-  line("memlock limit", s["memlock_limit"].is_string() ? "unlimited" : size(s["memlock_limit"]));
-  line("open files, mappings",
-       s["open_files_limit"].dump() + ", " + s["max_map_count"].get<std::string>());
-  line("temporary folder", s["temporary_folder"].get<std::string>() + ", " +
-                               size(s["temporary_folder_free"]) + " free");
-}
-
-void Doctor::print_device(const Json& d) {
-  std::printf("\nDevice %s\n", d["name"].get<std::string>().c_str());
-  if (d.contains("memory"))
-    line("memory", size(d["memory"]) + ", " + size(d["memory_free"]) + " free");
-  line("granularity", size(d["granularity"]));
-  line("export, GPUDirect RDMA", std::string(d["exportable"].get<bool>() ? "yes" : "no") + ", " +
-                                     (d["gpu_direct_rdma"].get<bool>() ? "yes" : "no"));
-  if (!d.contains("to_host_gbps")) return;
-  line("link", format("{:.1f} GB/s to the host, {:.1f} to the device, {:.1f} both ways at once",
-                      d["to_host_gbps"].get<double>(), d["to_device_gbps"].get<double>(),
-                      d["both_ways_gbps"].get<double>()));
-  line("device memory",
-       format("{:.0f} GB/s, {:.3g} ms to map a GiB again", d["memory_gbps"].get<double>(),
-              d["remap_ms_per_gib"].get<double>()));
-  if (d.contains("rates_file"))
-    line("rates for plans", "kept in " + d["rates_file"].get<std::string>());
-}
-
-void Doctor::print_kernels(const Json& trainer) {
-  if (trainer.contains("products")) {
-    std::printf("\nMatrix products\n");
-    for (const auto& [dtype, flops] : trainer["products"].items())
-      line(dtype, format("{:.3g} TFLOP/s", flops.get<double>() / 1e12));
-  }
-  if (trainer.contains("issue_seconds"))
-    line("an operation",
-         format("{:.3g} µs to start it", trainer["issue_seconds"].get<double>() * 1e6));
-  if (trainer.contains("attention")) {
-    std::printf("\nAttention kernels\n");
-    for (const auto& [use, kernel] : trainer["attention"].items())
-      line(use, kernel.get<std::string>());
-  }
 }
 
 }  // namespace

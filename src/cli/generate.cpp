@@ -73,7 +73,7 @@ class GenerateCommand final : public Command {
     app.add_option("--n", settings_.n, "texts for each prompt")
         ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str();
-    declare_sampling(app);
+    settings_.sampling.declare(app);
     app.add_option("--seed", settings_.seed, "start of the random stream")
         ->check(not_negative)
         ->capture_default_str();
@@ -106,7 +106,6 @@ class GenerateCommand final : public Command {
   int run() override;
 
  private:
-  void declare_sampling(CLI::App& app);
   [[nodiscard]] bool is_conversation() const;
   void converse(TextModel& model) const;
 
@@ -114,34 +113,6 @@ class GenerateCommand final : public Command {
   bool stdin_ = false;
   GenerateSettings settings_;
 };
-
-void GenerateCommand::declare_sampling(CLI::App& app) {
-  SamplingFlags& s = settings_.sampling;
-  app.add_option("--temperature", s.temperature,
-                 "0 takes the likeliest token; these five: else as generation_config.json of the "
-                 "checkpoint says, or transformers' default")
-      ->check(CLI::Range(0.0, 100.0));
-  app.add_option("--top-p", s.top_p, "mass of the likeliest tokens to draw from")
-      ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--top-k", s.top_k, "number of likeliest tokens to draw from; 0 or -1: all")
-      ->check(CLI::Range(-1, 1 << 30));
-  app.add_option("--min-p", s.min_p,
-                 "drops tokens under this share of the likeliest one's probability")
-      ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--repetition-penalty", s.repetition_penalty,
-                 "divides positive logits of tokens that were there, multiplies negative ones; 1: "
-                 "off")
-      ->check(CLI::Range(1e-6, 100.0));
-  app.add_option("--presence-penalty", s.presence_penalty,
-                 "subtracted from logits of tokens in the text so far")
-      ->check(CLI::Range(-100.0, 100.0))
-      ->capture_default_str();
-  app.add_option("--frequency-penalty", s.frequency_penalty,
-                 "the same, for each time that the token is there")
-      ->check(CLI::Range(-100.0, 100.0))
-      ->capture_default_str();
-  app.add_option("--stop", s.stop, "a text that ends the answer; may be repeated");
-}
 
 void show_settings(const SamplingSettings& sampling, const spec::GenerationConfig& config,
                    const GenerateSettings& settings) {

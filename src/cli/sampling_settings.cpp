@@ -7,6 +7,33 @@
 
 namespace neap::cli {
 
+void SamplingFlags::declare(CLI::App& app) {
+  app.add_option("--temperature", temperature,
+                 "0 takes the likeliest token; these five: else as generation_config.json of the "
+                 "checkpoint says, or transformers' default")
+      ->check(CLI::Range(0.0, 100.0));
+  app.add_option("--top-p", top_p, "mass of the likeliest tokens to draw from")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--top-k", top_k, "number of likeliest tokens to draw from; 0 or -1: all")
+      ->check(CLI::Range(-1, 1 << 30));
+  app.add_option("--min-p", min_p,
+                 "drops tokens under this share of the likeliest one's probability")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--repetition-penalty", repetition_penalty,
+                 "divides positive logits of tokens that were there, multiplies negative ones; 1: "
+                 "off")
+      ->check(CLI::Range(1e-6, 100.0));
+  app.add_option("--presence-penalty", presence_penalty,
+                 "subtracted from logits of tokens in the text so far")
+      ->check(CLI::Range(-100.0, 100.0))
+      ->capture_default_str();
+  app.add_option("--frequency-penalty", frequency_penalty,
+                 "the same, for each time that the token is there")
+      ->check(CLI::Range(-100.0, 100.0))
+      ->capture_default_str();
+  app.add_option("--stop", stop, "a text that ends the answer; may be repeated");
+}
+
 void SamplingSettings::note(Source source, const char* key, const std::string& value) {
   std::string& notes = notes_[static_cast<std::size_t>(source)];
   notes += format("{}{} {}", notes.empty() ? "" : ", ", key, value);

@@ -4,6 +4,7 @@
 // Threads   values.   Failure   neap::Error.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,6 +21,9 @@ struct SamplingFlags {
   std::optional<std::int64_t> top_k, max_new_tokens;
   double presence_penalty = 0, frequency_penalty = 0;
   std::vector<std::string> stop;
+
+  /// The options, without --max-new-tokens.
+  void declare(CLI::App& app);
 };
 
 class SamplingSettings {

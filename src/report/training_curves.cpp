@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "base/format.h"
-#include "report/chart.h"
 #include "report/palette.h"
 #include "report/svg.h"
+#include "report/ticks.h"
 
 namespace neap::report {
 namespace {
