@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <initializer_list>
 
+#include "base/json.h"
 #include "base/status.h"
 #include "spec/task.h"
 
@@ -17,6 +18,9 @@ inline constexpr const char* kAdapterWeights = "adapter_model.safetensors";
 // Of a whole model: one file, or the index of several.
 inline constexpr const char* kModelWeights = "model.safetensors";
 inline constexpr const char* kModelWeightIndex = "model.safetensors.index.json";
+
+/// The keys of an adapter_config.json.
+[[nodiscard]] Result<Json> read_adapter_config(const std::filesystem::path& file);
 
 /// The folder has weights of a whole model, not a config.json or an adapter alone.
 [[nodiscard]] bool has_weights(const std::filesystem::path& folder);
