@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "plan/counted_backend.h"
 #include "plan/counted_memory.h"
+#include "plan/counted_model.h"
 #include "plan/transients.h"
 #include "spec/job_change.h"
 #include "step/counting_ops.h"

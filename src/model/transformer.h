@@ -18,7 +18,7 @@
 //
 // Failure   neap::Error on shapes that disagree, c10::Error from libtorch.
 //
-// Cost      said at each function of step/transformer.h and step/head.h.
+// Cost      said at each function of step/transformer.h, step/embedding.h and step/head.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>

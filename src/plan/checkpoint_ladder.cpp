@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "plan/counted_backend.h"
+#include "plan/counted_model.h"
 #include "step/training.h"
 
 namespace neap::plan {

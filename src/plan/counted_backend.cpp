@@ -7,11 +7,11 @@
 
 #include "cache/settings.h"
 #include "plan/counted_blocks.h"
+#include "plan/counted_model.h"
 #include "plan/counted_peers.h"
 #include "plan/counted_source.h"
 #include "plan/generation_bounds.h"
 #include "plan/nccl_memory.h"
-#include "step/bind.h"
 #include "step/gradient_slots.h"
 #include "step/runner.h"
 
@@ -22,19 +22,6 @@ using step::CountedTensor;
 using step::CountingOps;
 using step::Dtype;
 using Weights = step::Weights<CountedTensor>;
-
-/// `gradients`: their type; none where the units are frozen.
-void bind_units(Weights& w, const std::vector<spec::FlatUnit>& units, Dtype dtype,
-                std::optional<Dtype> gradients) {
-  for (const spec::FlatUnit& unit : units) {
-    for (const spec::Parameter& p : unit.parameters) {
-      const step::Shape shape =
-          p.shape.size() == 2 ? step::Shape{p.shape[0], p.shape[1]} : step::Shape{p.shape.at(0)};
-      step::bind_parameter(w, unit, p, CountedTensor::outside(shape, dtype),
-                           gradients ? CountedTensor::outside(shape, *gradients) : CountedTensor());
-    }
-  }
-}
 
 CountedTensor outside(const step::Shape& shape, Dtype dtype) {
   return CountedTensor::outside(shape, dtype);
@@ -355,16 +342,6 @@ class CountedBackend {
 
 }  // namespace
 
-ModelRole role_of(const JobModels& models, const spec::Phase& phase) {
-  ModelRole role = models.at(phase.model);
-  if (phase.adapter_off) {
-    role.lora = {};
-    role.trained = false;
-  }
-  if (phase.body == spec::Body::kGenerate) role.shape = role.generating();
-  return role;
-}
-
 std::vector<std::int64_t> further_sequences(const step::KernelProfile& profile,
                                             const spec::Architecture& shape,
                                             const step::PackingLimits& packing,
@@ -399,31 +376,6 @@ std::int64_t micro_batches(const spec::Job& job, const spec::Phase& phase) {
   return step::most_micro_batches(
       batching.most_rows, batching.tokens,
       {job.max_sequence_length(), job.data.max_response_length, batching.sequences_of_row});
-}
-
-Weights counted_weights(const ModelRole& role, Dtype dtype) {
-  Weights w;
-  w.architecture = role.shape;
-  w.head = role.head;
-  w.blocks.resize(static_cast<std::size_t>(role.shape.blocks()));
-  const bool adapted = role.lora.rank > 0;
-  std::optional<Dtype> gradients;
-  if (role.trained) gradients = optimizer_of(role, dtype).gradients;
-  bind_units(w, spec::flat_layout(role.shape, role.head), dtype,
-             adapted ? std::nullopt : gradients);
-  step::finish_binding(w);
-  if (adapted) bind_units(w, spec::lora_layout(role.shape, role.head, role.lora), dtype, gradients);
-  return w;
-}
-
-step::SlotCache<CountedTensor> counted_cache(const ModelRole& role, Dtype dtype, std::int64_t rows,
-                                             std::int64_t tokens) {
-  step::SlotCache<CountedTensor> out;
-  out.keys.assign(
-      static_cast<std::size_t>(role.shape.blocks()),
-      outside({rows, role.shape.num_key_value_heads, tokens, role.shape.head_dim}, dtype));
-  out.values = out.keys;
-  return out;
 }
 
 std::vector<step::PackedSize> smaller_sizes(const step::KernelProfile& profile,

@@ -10,8 +10,6 @@
 #include "plan/phase_inputs.h"
 #include "plan/tags.h"
 #include "step/counting_ops.h"
-#include "step/kv_layout.h"
-#include "step/weights.h"
 
 namespace neap::plan {
 
@@ -21,19 +19,6 @@ namespace neap::plan {
 
 /// Micro-batches of a phase, or of a mini-batch of it; of packed sequences as many as there can be.
 [[nodiscard]] std::int64_t micro_batches(const spec::Job& job, const spec::Phase& phase);
-
-/// The model that a phase runs: without the adapter where the phase switches it off, and as ranks divide it there.
-[[nodiscard]] ModelRole role_of(const JobModels& models, const spec::Phase& phase);
-
-/// A model whose parameters take no memory: their regions are counted elsewhere.
-[[nodiscard]] step::Weights<step::CountedTensor> counted_weights(const ModelRole& role,
-                                                                 step::Dtype dtype);
-
-/// A KV cache of the model, whose region is counted elsewhere.
-[[nodiscard]] step::SlotCache<step::CountedTensor> counted_cache(const ModelRole& role,
-                                                                 step::Dtype dtype,
-                                                                 std::int64_t rows,
-                                                                 std::int64_t tokens);
 
 /// Packed micro-batches in which tensors of some width are as large as the allocator's pool of small tensors takes. Its
 /// pages are needed in addition to those of the larger micro-batches, and between two of these sizes it holds less.

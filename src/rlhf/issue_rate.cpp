@@ -10,7 +10,7 @@
 
 #include "bridge/no_autograd.h"
 #include "model/transformer.h"
-#include "plan/counted_backend.h"
+#include "plan/counted_model.h"
 #include "spec/layout.h"
 #include "step/counting_ops.h"
 #include "step/generation.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "step/block_pass.h"
+#include "step/mlp_half.h"
 
 namespace neap::step {
 
@@ -22,19 +22,20 @@ T block_inference(Ops& ops, const spec::Architecture& a, const Block<T>& w, T x,
   SavedBlock<T> scratch;
   scratch.retention = spec::BlockRetention::all(spec::Retention::kRecompute);
   scratch.input = std::move(x);
-  BlockPass<Ops> pass(ops, a, w, rows, scratch, Pass::kInference);
-  T y = pass.attention_half(attend);
+  AttentionHalf<Ops> attention(ops, a, w, rows, scratch, Pass::kInference);
+  MlpHalf<Ops> mlp(attention);
+  T y = attention.forward(attend);
   T read = std::exchange(scratch.input, {});
   if (!a.parallel_residual) read = y;
   const std::int64_t n = y.size(0);
   const std::int64_t sharing = rows.divided > 0 ? ops.ranks(spec::Axis::kTensor) : 1;
   const std::int64_t step =
       std::max<std::int64_t>(1, chunk_elements / (sharing * a.intermediate_size));
-  if (n <= step) return pass.mlp_half(std::move(read), std::move(y));
+  if (n <= step) return mlp.forward(std::move(read), std::move(y));
   for (std::int64_t first = 0; first < n; first += step) {
     const std::int64_t count = std::min(step, n - first);
     const T into = ops.narrow(y, 0, first, count);
-    ops.copy_(into, pass.mlp_half(ops.narrow(read, 0, first, count), into));
+    ops.copy_(into, mlp.forward(ops.narrow(read, 0, first, count), into));
   }
   return y;
 }
@@ -45,24 +46,24 @@ template <class Ops, class T = typename Ops::Tensor>
 T block_forward(Ops& ops, const spec::Architecture& a, const Block<T>& w, T x, const Rows<T>& rows,
                 SavedBlock<T>& saved) {
   saved.input = std::move(x);
-  BlockPass<Ops> pass(ops, a, w, rows, saved, Pass::kForward);
-  T y = pass.attention_half();
+  AttentionHalf<Ops> attention(ops, a, w, rows, saved, Pass::kForward);
+  T y = attention.forward();
   T read = a.parallel_residual ? saved.input : y;
-  return pass.mlp_half(std::move(read), std::move(y));
+  return MlpHalf<Ops>(attention).forward(std::move(read), std::move(y));
 }
 
 /// From d (N, C), the gradient of the block's result: that of its input. Adds the gradients of `w`.
 template <class Ops, class T = typename Ops::Tensor>
 T block_backward(Ops& ops, const spec::Architecture& a, const Block<T>& w, SavedBlock<T> saved, T d,
                  const Rows<T>& rows) {
-  BlockPass<Ops> pass(ops, a, w, rows, saved, Pass::kBackward);
-  T dx = pass.mlp_backward(d);
+  AttentionHalf<Ops> attention(ops, a, w, rows, saved, Pass::kBackward);
+  T dx = MlpHalf<Ops>(attention).backward(d);
   if (!a.parallel_residual) {
     ops.add_(dx, d);
     d = std::move(dx);
     dx = T();
   }
-  T more = pass.attention_backward(d);
+  T more = attention.backward(d);
   ops.add_(more, d);
   if (dx.defined()) ops.add_(more, dx);
   return more;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "step/block.h"
+#include "step/embedding.h"
 #include "step/gradient_norm.h"
 #include "step/head.h"
 #include "step/kv_layout.h"

@@ -22,6 +22,7 @@
 #include "model/transformer.h"
 #include "parallel/communicator.h"
 #include "plan/counted_backend.h"
+#include "plan/counted_model.h"
 #include "plan/counted_source.h"
 #include "random_job.h"
 #include "random_rollout.h"

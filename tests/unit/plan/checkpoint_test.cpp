@@ -2,9 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "plan/checkpoint_ladder.h"
-#include "plan/counted_backend.h"
 #include "plan/counted_memory.h"
+#include "plan/counted_model.h"
 #include "plan/device_rates.h"
+#include "step/transformer.h"
 
 namespace neap::plan {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "plan/counted_backend.h"
 #include "plan/counted_memory.h"
+#include "plan/counted_model.h"
 #include "plan/counted_source.h"
 #include "plan/transients.h"
 #include "step/generation.h"

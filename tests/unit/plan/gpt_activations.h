@@ -4,8 +4,9 @@
 
 #include <cstdint>
 
-#include "plan/counted_backend.h"
 #include "plan/counted_memory.h"
+#include "plan/counted_model.h"
+#include "step/transformer.h"
 
 namespace neap::plan {
 

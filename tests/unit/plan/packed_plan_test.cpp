@@ -6,6 +6,7 @@
 #include "../operations/random_job.h"
 #include "plan/counted_backend.h"
 #include "plan/counted_memory.h"
+#include "plan/counted_model.h"
 #include "plan/tunables.h"
 #include "step/phases.h"
 

@@ -2,8 +2,9 @@
 // response) as a list of phases with bodies that are there, and a loss that is not.
 #include <gtest/gtest.h>
 
-#include "plan/counted_backend.h"
+#include "plan/counted_model.h"
 #include "plan/memory_plan.h"
+#include "plan/phase_inputs.h"
 #include "plan/tags.h"
 #include "plan/transients.h"
 #include "step/counting_ops.h"

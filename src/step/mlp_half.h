@@ -1,0 +1,216 @@
+// The MLP of one transformer block, with what stands before and behind it, at work on one batch of rows.
+#pragma once
+
+#include <utility>
+
+#include "step/attention_half.h"
+
+namespace neap::step {
+
+template <class Ops>
+class MlpHalf : public BlockHalf<Ops> {
+  using Base = BlockHalf<Ops>;
+  using Base::a_, Base::behind_backward, Base::drops, Base::finish_part, Base::norm_behind,
+      Base::ops_, Base::pass_, Base::rows_, Base::s_, Base::w_;
+  using typename Base::Saved;
+  using typename Base::T;
+
+ public:
+  /// Of the same block and rows as `attention`, which makes what the MLP reads where that was not kept.
+  explicit MlpHalf(AttentionHalf<Ops>& attention) : Base(attention), attention_(attention) {}
+
+  /// The block's result (N, C) from what the MLP reads and the residual stream.
+  T forward(T read, T residual) {
+    (a_.parallel_residual ? s_.input : s_.middle) = std::move(read);
+    make_mlp_input();
+    if (drops(Saved::kMiddle) && !a_.parallel_residual) {
+      s_.middle = T();
+      s_.attention_after = {};
+    }
+    if (pass_ == Pass::kInference) s_.input = T();
+    if (a_.gated) make_gate();
+    make_up();
+    mlp_read_ = T();
+    if (drops(Saved::kMlpInput)) {
+      s_.mlp_input = T();
+      s_.mlp_norm = {};
+    }
+    T y = make_mlp_sum(residual);
+    if (!norm_behind()) return y;
+    s_.mlp_result = y;
+    y = norm(ops_, a_, w_.mlp_after_norm, s_.mlp_result, &s_.mlp_after);
+    if (drops(Saved::kMlpResult)) {
+      s_.mlp_result = T();
+      s_.mlp_after = {};
+    }
+    if (a_.placement.after) ops_.add_(y, residual);
+    return y;
+  }
+
+  /// Gradient of what the MLP read. `d`, of the block's result, becomes that of the residual stream.
+  T backward(T& d) {
+    if (norm_behind()) make_mlp_result();
+    T dy = rows_of_all(ops_, rows_,
+                       behind_backward(w_.mlp_after_norm, s_.mlp_result, s_.mlp_after, d));
+    T dx = a_.fused_gate ? fused_gated_backward(std::move(dy))
+           : a_.gated    ? gated_backward(std::move(dy))
+                         : plain_backward(std::move(dy));
+    dx = sum_of_parts(ops_, rows_, std::move(dx));
+    if (a_.placement.before)
+      dx = norm_backward(ops_, a_, w_.mlp_norm, mlp_reads(), std::exchange(s_.mlp_norm, {}), dx);
+    s_.middle = T();
+    return dx;
+  }
+
+ private:
+  // What the norm before the MLP reads.
+  const T& mlp_reads() {
+    if (a_.parallel_residual) return s_.input;
+    if (!s_.middle.defined()) s_.middle = attention_.make_stream();
+    return s_.middle;
+  }
+  void make_mlp_input() {
+    if (s_.mlp_input.defined()) return;
+    const T& read = mlp_reads();
+    s_.mlp_input = a_.placement.before ? norm(ops_, a_, w_.mlp_norm, read, &s_.mlp_norm) : read;
+  }
+  // The MLP's input as its products read it.
+  const T& make_mlp_read() {
+    make_mlp_input();
+    if (!mlp_read_.defined()) mlp_read_ = rows_of_all(ops_, rows_, s_.mlp_input);
+    return mlp_read_;
+  }
+  void drop_mlp_input() {
+    mlp_read_ = T();
+    s_.mlp_input = T();
+  }
+  void make_gate() {
+    if (s_.gate.defined()) return;
+    if (a_.fused_gate) return make_gate_up();
+    s_.gate = linear(ops_, w_.gate, make_mlp_read());
+  }
+  void make_up() {
+    if (s_.up.defined()) return;
+    if (a_.fused_gate) return make_gate_up();
+    s_.up = linear(ops_, w_.up, make_mlp_read());
+  }
+  // Both halves of one product (N, 2 F), or the one that is missing.
+  void make_gate_up() {
+    const T both = linear(ops_, w_.gate_up, make_mlp_read());
+    if (!s_.gate.defined()) s_.gate = half(both, 0);
+    if (!s_.up.defined()) s_.up = half(both, 1);
+  }
+  T half(const T& both, std::int64_t which) {
+    return ops_.narrow(both, 1, which * a_.intermediate_size, a_.intermediate_size);
+  }
+  void make_activated() {
+    if (s_.activated.defined()) return;
+    if (a_.gated) {
+      make_gate();
+    } else {
+      make_up();
+    }
+    T& from = a_.gated ? s_.gate : s_.up;
+    if (drops(a_.gated ? Saved::kGate : Saved::kUp)) {
+      ops_.activate_(from, a_.activation);
+      s_.activated = std::move(from);
+    } else {
+      s_.activated = ops_.activate(from, a_.activation);
+    }
+  }
+  void make_product() {
+    if (s_.product.defined()) return;
+    make_activated();
+    make_up();
+    if (drops(Saved::kActivated)) {
+      ops_.multiply_(s_.activated, s_.up);
+      s_.product = std::move(s_.activated);
+    } else {
+      s_.product = ops_.multiply(s_.activated, s_.up);
+    }
+    if (drops(Saved::kUp)) s_.up = T();
+  }
+
+  // The MLP's projected output, with the residual as in make_attention_sum, which consumes it.
+  T make_mlp_sum(T& residual) {
+    T y;
+    if (a_.gated) {
+      make_product();
+      y = linear(ops_, w_.down, s_.product);
+      if (drops(Saved::kProduct)) s_.product = T();
+    } else {
+      make_activated();
+      y = linear(ops_, w_.down, s_.activated);
+      if (drops(Saved::kActivated)) s_.activated = T();
+    }
+    y = finish_part(std::move(y));
+    if (!a_.placement.after) ops_.add_(y, std::exchange(residual, {}));
+    return y;
+  }
+  void make_mlp_result() {
+    if (s_.mlp_result.defined()) return;
+    T residual = mlp_reads();
+    s_.mlp_result = make_mlp_sum(residual);
+    (void)norm(ops_, a_, w_.mlp_after_norm, s_.mlp_result, &s_.mlp_after);
+  }
+
+  T plain_backward(T dy) {
+    make_activated();
+    T d = linear_backward(ops_, w_.down, s_.activated, dy);
+    dy = T();
+    s_.activated = T();
+    make_up();
+    d = ops_.activate_backward(d, s_.up, a_.activation);
+    s_.up = T();
+    T dx = linear_backward(ops_, w_.up, make_mlp_read(), d);
+    drop_mlp_input();
+    return dx;
+  }
+
+  T gated_backward(T dy) {
+    make_product();
+    T d = linear_backward(ops_, w_.down, s_.product, dy);
+    dy = T();
+    make_activated();
+    make_up();
+    ops_.multiply_into(s_.product, d, s_.activated);  // its memory becomes d_up
+    T d_up = std::move(s_.product);
+    s_.activated = T();
+    ops_.multiply_(d, s_.up);
+    s_.up = T();
+    make_gate();
+    const T d_gate = ops_.activate_backward(d, s_.gate, a_.activation);
+    d = T();
+    s_.gate = T();
+    T dx = linear_backward(ops_, w_.up, make_mlp_read(), d_up);
+    d_up = T();
+    dx = linear_backward(ops_, w_.gate, make_mlp_read(), d_gate, std::move(dx));
+    drop_mlp_input();
+    return dx;
+  }
+
+  T fused_gated_backward(T dy) {
+    make_product();
+    const T d = linear_backward(ops_, w_.down, s_.product, dy);
+    dy = T();
+    s_.product = T();
+    make_activated();
+    make_up();
+    make_gate();
+    const T d_both = ops_.empty({d.size(0), 2 * a_.intermediate_size}, ops_.dtype(d));
+    ops_.multiply_into(half(d_both, 1), d, s_.activated);
+    s_.activated = T();
+    ops_.multiply_(d, s_.up);
+    ops_.copy_(half(d_both, 0), ops_.activate_backward(d, s_.gate, a_.activation));
+    s_.up = T();
+    s_.gate = T();
+    T dx = linear_backward(ops_, w_.gate_up, make_mlp_read(), d_both);
+    drop_mlp_input();
+    return dx;
+  }
+
+  AttentionHalf<Ops>& attention_;
+  T mlp_read_;  // (ranks n, C): the MLP's input of all ranks, from its first reader to its last
+};
+
+}  // namespace neap::step
