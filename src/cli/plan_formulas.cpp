@@ -5,16 +5,47 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "cli/command.h"
+#include "formulas/measured.h"
 #include "plan/device_choice.h"
+#include "report/run_folder.h"
+#include "report/run_memory.h"
 
 namespace neap::cli {
 namespace {
 
-Result<formulas::Sheet> sheet_of(const spec::Job& job, const formulas::Degrees& degrees) {
+Result<formulas::JobSizes> sizes_of(const spec::Job& job) {
   NEAP_TRY_ASSIGN(const plan::DeviceChoice chosen,
                   plan::choose_device(job.device, plan::driver_gpus(), plan::Purpose::kPlan));
-  NEAP_TRY_ASSIGN(const formulas::JobSizes sizes, formulas::read_sizes(job, chosen.target));
-  return formulas::make_sheet(sizes, degrees);
+  return formulas::read_sizes(job, chosen.target);
+}
+
+// Of a run of the job; fails where the folder is another job's.
+Result<formulas::RunRecords> records_of(const std::string& folder, const formulas::JobSizes& sizes,
+                                        std::vector<std::string>& notes) {
+  NEAP_TRY_ASSIGN(const report::RunMemory run, report::read_run_memory(folder));
+  if (run.task != sizes.task)
+    return Status(
+        ErrorCode::kInvalidArgument,
+        format("{} is a run of the task {}, and the job's is {}", folder, run.task, sizes.task));
+  for (const formulas::ModelSizes& model : sizes.models) {
+    const std::string prefix = model.role.name() + ".";
+    const auto first = run.planned_tags.lower_bound(prefix);
+    if (first == run.planned_tags.end() || !first->first.starts_with(prefix))
+      return Status(ErrorCode::kInvalidArgument,
+                    format("{} is a run without the job's {} model", folder, model.role.name()));
+  }
+  formulas::RunRecords out;
+  out.tags_from = report::kTraceFile;
+  out.temporaries_from = report::kPhasesFile;
+  const auto copy = [](const report::RunMemory::ByName& from, formulas::RankMemory::ByName& to) {
+    for (const auto& [name, bytes] : from) to.emplace(name, static_cast<double>(bytes.count()));
+  };
+  copy(run.tags, out.measured.tags);
+  copy(run.temporaries, out.measured.temporaries);
+  copy(run.planned_tags, out.planned.tags);
+  copy(run.planned_temporaries, out.planned.temporaries);
+  for (const std::string& note : run.notes) notes.push_back(format("{}: {}", folder, note));
+  return out;
 }
 
 Status print(const Json& json, const std::string& text, bool as_json) {
@@ -48,6 +79,14 @@ void PlanFormulas::declare(CLI::App& app) {
                "divide by tokens what tensor parallelism leaves whole")
       ->needs(flag)
       ->group("With --formulas");
+  CLI::Option* run = add("--run", run_,
+                         "of a configuration: also what a run of it measured, from its output "
+                         "folder or that of one "
+                         "of its ranks; the degrees are the configuration's")
+                         ->type_name("FOLDER");
+  for (const char* other : {"--batch", "--length", "--micro-batches", "--tensor", "--pipeline",
+                            "--data", "--zero", "--sequence-parallel"})
+    run->excludes(other);
   add("--unit", unit_, "of the printed values; GB: 10^9 bytes")
       ->check(CLI::IsMember({"GiB", "GB"}))
       ->type_name("GiB|GB");
@@ -68,8 +107,14 @@ Status PlanFormulas::run(const std::string& path, const std::vector<std::string>
     return {ErrorCode::kInvalidArgument,
             "neap plan --formulas needs a configuration file, a config.json or a file of cases"};
   const std::filesystem::path file = path;
+  const auto refuse_run = [&](const char* what) -> Status {
+    if (run_.empty()) return {};
+    return {ErrorCode::kInvalidArgument,
+            format("--run needs the configuration of the run; {} is {}", path, what)};
+  };
   spec::Job job;
   if (std::filesystem::is_directory(file) || file.filename() == "config.json") {
+    NEAP_TRY(refuse_run("a model"));
     const std::filesystem::path folder =
         std::filesystem::is_directory(file) ? file : file.parent_path();
     const formulas::ModelBatch batch{batch_ > 0 ? batch_ : 1, length_,
@@ -78,6 +123,7 @@ Status PlanFormulas::run(const std::string& path, const std::vector<std::string>
   } else {
     NEAP_TRY_ASSIGN(const bool cases, formulas::has_cases(file));
     if (cases) {
+      NEAP_TRY(refuse_run("a file of cases"));
       if (!overrides.empty())
         return {ErrorCode::kInvalidArgument,
                 path + " is a file of cases: each has its own keys in `set`"};
@@ -88,10 +134,25 @@ Status PlanFormulas::run(const std::string& path, const std::vector<std::string>
         refuse_options("--batch, --length and --micro-batches are for a config.json; the keys of " +
                            path + " have the sizes of its batches",
                        false));
-    NEAP_TRY(spec::Job::load(file, overrides, job));
+    const auto open = run_.empty() ? spec::OpenDegrees::kNone : spec::OpenDegrees::kAuto;
+    NEAP_TRY(spec::Job::load(file, overrides, job, open));
+    if (job.parallel.automatic.any())
+      return {ErrorCode::kInvalidArgument,
+              "--run needs the degrees that the run had: give the keys of [parallel] that are "
+              "\"auto\" as key.path=value"};
   }
+  return run_job(job, path, json);
+}
+
+Status PlanFormulas::run_job(const spec::Job& job, const std::string& path, bool json) const {
   for (const std::string& warning : job.warnings) log::warn(warning);
-  NEAP_TRY_ASSIGN(const formulas::Sheet sheet, sheet_of(job, degrees_));
+  NEAP_TRY_ASSIGN(const formulas::JobSizes sizes, sizes_of(job));
+  NEAP_TRY_ASSIGN(formulas::Sheet sheet,
+                  formulas::make_sheet(sizes, run_.empty() ? degrees_ : formulas::degrees_of(job)));
+  if (!run_.empty()) {
+    NEAP_TRY_ASSIGN(const formulas::RunRecords records, records_of(run_, sizes, sheet.remarks));
+    formulas::add_measured(job, sizes, records, sheet);
+  }
   const auto scale = unit_ == "GB" ? formulas::Scale::kGb : formulas::Scale::kGib;
   return print(formulas::to_json(sheet),
                format("Formulas for {}\n", path) + formulas::to_text(sheet, scale), json);
@@ -106,7 +167,8 @@ Status PlanFormulas::run_cases(const std::string& path, bool json) const {
   for (const formulas::Case& of : file.cases) {
     spec::Job job;
     NEAP_TRY(formulas::load_case(file, of, job));
-    NEAP_TRY_ASSIGN(formulas::Sheet sheet, sheet_of(job, of.degrees));
+    NEAP_TRY_ASSIGN(const formulas::JobSizes sizes, sizes_of(job));
+    NEAP_TRY_ASSIGN(formulas::Sheet sheet, formulas::make_sheet(sizes, of.degrees));
     NEAP_TRY(formulas::add_published(file, of, sheet));
     Json entry = formulas::to_json(sheet);
     entry["name"] = of.name;

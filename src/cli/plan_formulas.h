@@ -1,5 +1,5 @@
 // `neap plan --formulas`: textbook terms beside what a plan counts, of a job, a model, or a file of
-// cases (formulas/case_file.h).
+// cases (formulas/case_file.h); of a job also what a run of it measured.
 //
 // Threads   one.
 #pragma once
@@ -24,13 +24,14 @@ class PlanFormulas {
 
  private:
   [[nodiscard]] Status run_cases(const std::string& path, bool json) const;
+  [[nodiscard]] Status run_job(const spec::Job& job, const std::string& path, bool json) const;
   /// Only options that are given count.
   [[nodiscard]] Status refuse_options(const std::string& why, bool degrees) const;
 
   bool asked_ = false;
   std::int64_t batch_ = 0, length_ = 0, micro_batches_ = 0;  // 0: not given
   formulas::Degrees degrees_{.data = 0};
-  std::string unit_;
+  std::string unit_, run_;  // the output folder of a run
 };
 
 }  // namespace neap::cli

@@ -39,7 +39,7 @@ double SheetBuilder::tags(spec::TagKind kind) const {
 Line& SheetBuilder::add_rank_line(const char* id, const char* term, std::string formula,
                                   double value, std::optional<double> counted, const char* why) {
   return add({std::string("rank.") + id, term, std::move(formula), "", Quantity::kBytes, value,
-              unless_divided(counted), !degrees_.divided(), why});
+              unless_divided(counted), why});
 }
 
 void SheetBuilder::add_rank_states() {
@@ -86,14 +86,8 @@ void SheetBuilder::add_rank_rest() {
   }
   if (sizes_.cached_sequences > 0) add_generation();
   if (degrees_.pipeline > 1 && sizes_.trained() != nullptr)
-    add({"rank.bubble",
-         "idle share of the pipeline",
-         "(p - 1) / m",
-         "Megatron, 2.2.1",
-         Quantity::kRatio,
-         pipeline_bubble(degrees_.pipeline, sizes_.trained()->micro_batches),
-         {},
-         false});
+    add({"rank.bubble", "idle share of the pipeline", "(p - 1) / m", "Megatron, 2.2.1",
+         Quantity::kRatio, pipeline_bubble(degrees_.pipeline, sizes_.trained()->micro_batches)});
 }
 
 double SheetBuilder::largest_training_transient() const {

@@ -107,7 +107,7 @@ void SheetBuilder::add_parameters(const ModelSizes& model) {
   const auto line = [&](const char* id, const char* term, const char* formula, double value,
                         double count, std::string why) {
     add({name + "." + id, term, formula, kParametersSource, Quantity::kParameters, value, count,
-         true, std::move(why)});
+         std::move(why)});
   };
   line("attention", "attention", "l (4 h^2 + 4 h)", attention_parameters(d), counted.attention,
        attention_reason(a));
@@ -129,19 +129,18 @@ void SheetBuilder::add_states(const ModelSizes& model) {
   const ParameterBytes b = bytes();
   begin(format("Model states of {}, whole on one rank", name));
   add({name + ".weights", "weights", "w N", kStatesSource, Quantity::kBytes, b.weight * n,
-       tag(model, spec::TagKind::kWeights), true, kRounding});
+       tag(model, spec::TagKind::kWeights), kRounding});
   if (!model.role.trained) return;
   if (adapted)
     add({name + ".adapter", "adapters", "w N_t", "as weights", Quantity::kBytes, b.weight * trained,
-         tag(model, spec::TagKind::kAdapter), true, kRounding});
+         tag(model, spec::TagKind::kAdapter), kRounding});
   const char* letter = adapted ? "N_t" : "N";
   const auto gradients = tag(model, spec::TagKind::kGradients),
              optimizer = tag(model, spec::TagKind::kOptimizer);
   add({name + ".gradients", "gradients", format("w {}", letter), kStatesSource, Quantity::kBytes,
-       b.gradient * trained, gradients, true, or_rounding(gradient_reason(model))});
+       b.gradient * trained, gradients, or_rounding(gradient_reason(model))});
   add({name + ".optimizer", "optimizer states", format("K {}", letter), kStatesSource,
-       Quantity::kBytes, b.optimizer * trained, optimizer, true,
-       or_rounding(optimizer_reason(model))});
+       Quantity::kBytes, b.optimizer * trained, optimizer, or_rounding(optimizer_reason(model))});
   std::optional<double> sum;
   if (gradients && optimizer)
     sum = tag(model, spec::TagKind::kWeights).value_or(0) +
@@ -149,7 +148,7 @@ void SheetBuilder::add_states(const ModelSizes& model) {
   const double value =
       b.weight * n + (adapted ? b.weight * trained : 0) + (b.gradient + b.optimizer) * trained;
   add({name + ".states", "all", adapted ? "w N + (2 w + K) N_t" : "(2 w + K) N", kStatesSource,
-       Quantity::kBytes, value, sum, true, "the terms above"});
+       Quantity::kBytes, value, sum, "the terms above"});
 }
 
 // Counts a float32 copy with the weights and one with the gradients: 20 N.
@@ -163,7 +162,7 @@ void SheetBuilder::add_mixed_precision(const ModelSizes& model) {
   const auto line = [&](const char* id, const char* term, const char* formula, double bytes,
                         std::optional<double> counted, std::string why) {
     add({name + ".mixed_" + id, term, formula, kMixedSource, Quantity::kBytes, bytes * n, counted,
-         true, std::move(why)});
+         std::move(why)});
   };
   line("weights", "weights and their copy", "(2 + 4) N", 6,
        weights ? std::optional(*weights + model.master) : std::nullopt,
@@ -181,7 +180,7 @@ void SheetBuilder::add_activations(const ModelSizes& model) {
   begin(format("Activations of {}, a micro-batch", name));
   const auto layer = [&](const char* id, const char* term, Recompute recompute, double count) {
     add({name + ".layer_" + id, term, layer_formula(recompute, {}), kLayerSource, Quantity::kBytes,
-         layer_activations(model.letters, model.batch, recompute), count, true,
+         layer_activations(model.letters, model.batch, recompute), count,
          activation_reason(model, recompute)});
   };
   layer("none", "a layer", Recompute::kNone, counted.none);
@@ -192,7 +191,7 @@ void SheetBuilder::add_activations(const ModelSizes& model) {
       model.letters.layers * layer_activations(model.letters, model.batch, model.recompute);
   const double output = output_activations(model.letters, model.batch);
   add({name + ".activations", "all layers", "l x " + layer_formula(model.recompute, {}),
-       "Transformer memory, activations", Quantity::kBytes, layers, counted.planned, true,
+       "Transformer memory, activations", Quantity::kBytes, layers, counted.planned,
        activation_reason(model, model.recompute)});
   add({name + ".output", "norm, head and loss",
        sizes_.width > 2 ? "8 s b h (1 + v / h)" : "4 s b h (1 + v / h)", "Korthikanti, 4.3",
@@ -200,7 +199,7 @@ void SheetBuilder::add_activations(const ModelSizes& model) {
   const spec::PhaseId phase = model.phase.value();
   const Bytes transient = sizes_.plan.phases[sizes_.plan.index_of(phase).value()].transient;
   add({name + ".transient", format("temporaries of {}", to_string(phase)), "the last two lines", "",
-       Quantity::kBytes, layers + output, static_cast<double>(transient.count()), true,
+       Quantity::kBytes, layers + output, static_cast<double>(transient.count()),
        "as the terms above; logits in chunks, of counted tokens only; the backward of a block and "
        "workspaces of kernels are on top"});
 }
@@ -211,14 +210,8 @@ void SheetBuilder::add_divided_activations(const ModelSizes& model) {
   divided.sequence_parallel = true;
   const auto layer = [&](const char* id, const char* term, Recompute recompute,
                          const Degrees& degrees) {
-    add({model.role.name() + ".layer_" + id,
-         term,
-         layer_formula(recompute, degrees),
-         kLayerSource,
-         Quantity::kBytes,
-         layer_activations(model.letters, model.batch, recompute, degrees),
-         {},
-         false});
+    add({model.role.name() + ".layer_" + id, term, layer_formula(recompute, degrees), kLayerSource,
+         Quantity::kBytes, layer_activations(model.letters, model.batch, recompute, degrees)});
   };
   layer("tensor", "a layer, tensor parallel", Recompute::kNone, whole);
   layer("tensor_selective", "a layer, tensor parallel, selective", Recompute::kSelective, whole);
@@ -235,7 +228,7 @@ void SheetBuilder::add_cache() {
               number(sizes_.cached_tokens)),
        "2 w b (s + n) l h", "Transformer memory, KV cache", Quantity::kBytes,
        kv_cache(actor.letters, sizes_.cached_sequences, sizes_.cached_tokens, sizes_.width),
-       sizes_.tag({spec::TagKind::kKeyValues}), true, or_rounding(cache_reason(actor.role.shape))});
+       sizes_.tag({spec::TagKind::kKeyValues}), or_rounding(cache_reason(actor.role.shape))});
 }
 
 bool differs(double formula, double counted) {

@@ -1,5 +1,5 @@
-// The sheet of `neap plan --formulas`: textbook terms of a job with formula, source and value, beside
-// what Neap counts for it and what a publication reports.
+// The sheet of `neap plan --formulas`: textbook terms of a job with formula, source and value, what Neap counts
+// for it, what a run of it measured, and what a publication reports.
 //
 // Threads   values and functions without state.
 #pragma once
@@ -26,6 +26,12 @@ struct Published {
   [[nodiscard]] bool agrees(double formula) const;
 };
 
+/// What a run recorded of a term (formulas/measured.h).
+struct Measurement {
+  double value = 0;
+  std::string source;  ///< "memory.ntrace: actor.weights"; several behind commas
+};
+
 struct Line {
   std::string id;  ///< "actor.weights", "rank.total"
   std::string term;
@@ -34,8 +40,8 @@ struct Line {
   Quantity quantity = Quantity::kBytes;
   double value = 0;
   std::optional<double> counted{};  ///< as the job's plan counts it
-  bool runs = true;   ///< false: Neap cannot divide a model like this; nothing is counted
-  std::string why{};  ///< what is counted differs from the value
+  std::string why{};                ///< what is counted differs from the value
+  std::optional<Measurement> measured{};
   std::optional<Published> published{};
 };
 struct Section {

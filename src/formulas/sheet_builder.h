@@ -23,7 +23,7 @@ class SheetBuilder {
   [[nodiscard]] std::string layer_formula(Recompute recompute, const Degrees& degrees) const;
   /// "N_t" where some parameters do not train.
   [[nodiscard]] const char* trained_letter() const;
-  /// Nothing where the models are divided: no plan counts that.
+  /// Nothing where the models are divided: the counted plan has whole ones.
   [[nodiscard]] std::optional<double> unless_divided(std::optional<double> counted) const {
     return degrees_.divided() ? std::nullopt : counted;
   }

@@ -62,9 +62,8 @@ std::string columns(const std::vector<std::vector<std::string>>& lines,
   return out;
 }
 
-std::string counted_text(const Line& line, Scale scale) {
-  if (line.counted) return value_text(*line.counted, line.quantity, scale);
-  return line.runs ? "-" : "not run";
+std::string or_dash(std::optional<double> value, Quantity quantity, Scale scale) {
+  return value ? value_text(*value, quantity, scale) : "-";
 }
 
 std::string notes(const Line& line) {
@@ -75,13 +74,20 @@ std::string notes(const Line& line) {
   return out;
 }
 
-std::string section_text(const Section& section, bool published, Scale scale) {
+std::string section_text(const Section& section, Scale scale) {
+  const auto any = [&](const auto& has) {
+    return std::any_of(section.lines.begin(), section.lines.end(), has);
+  };
+  const bool measured = any([](const Line& line) { return line.measured.has_value(); });
+  const bool published = any([](const Line& line) { return line.published.has_value(); });
   std::vector<std::vector<std::string>> lines;
   std::vector<std::string> below;
   std::vector<bool> right = {false, false, true, true};
   std::vector<std::string> head = {"", "formula", "value", "counted"};
-  if (published) {
-    head.emplace_back("published");
+  for (const auto& [shown, title] :
+       {std::pair{measured, "measured"}, std::pair{published, "published"}}) {
+    if (!shown) continue;
+    head.emplace_back(title);
     right.push_back(true);
   }
   head.emplace_back("source");
@@ -91,7 +97,10 @@ std::string section_text(const Section& section, bool published, Scale scale) {
   for (const Line& line : section.lines) {
     std::vector<std::string> row = {line.term, line.formula,
                                     value_text(line.value, line.quantity, scale),
-                                    counted_text(line, scale)};
+                                    or_dash(line.counted, line.quantity, scale)};
+    if (measured)
+      row.push_back(or_dash(line.measured ? std::optional(line.measured->value) : std::nullopt,
+                            line.quantity, scale));
     if (published)
       row.push_back(line.published ? published_text(*line.published, line.quantity, scale) : "");
     row.push_back(line.source);
@@ -115,26 +124,29 @@ std::string by_ranks_text(const StatesByRanks& table, Scale scale) {
     lines.push_back(std::move(line));
   }
   return "Model states of a rank by data-parallel ranks d" +
-         std::string(table.whole ? " (Neap runs ZeRO-0 to -2)" : ", N: a rank's part by t and p") +
-         "\n" + columns(lines, right) + "\n";
+         std::string(table.whole ? "" : ", N: a rank's part by t and p") + "\n" +
+         columns(lines, right) + "\n";
 }
 
 }  // namespace
 
 std::string to_text(const Sheet& sheet, Scale scale) {
   std::string out = sheet.letters + "\n";
-  bool all_run = true;
-  for (const Section& section : sheet.sections) {
-    const bool published = std::any_of(section.lines.begin(), section.lines.end(),
-                                       [](const Line& line) { return line.published.has_value(); });
-    for (const Line& line : section.lines) all_run = all_run && line.runs;
-    out += section_text(section, published, scale);
-  }
+  for (const Section& section : sheet.sections) out += section_text(section, scale);
   out += by_ranks_text(sheet.by_ranks, scale);
   for (const std::string& remark : sheet.remarks) out += remark + "\n";
-  if (!all_run)
-    out += "not run: Neap holds whole models on every rank; these are values of formulas alone.\n";
-  return out + "counted: the plan of one rank with everything on the device.\n";
+  out += "counted: the plan of one rank that has whole models, with everything on the device.\n";
+  const bool measured =
+      std::any_of(sheet.sections.begin(), sheet.sections.end(), [](const Section& section) {
+        return std::any_of(section.lines.begin(), section.lines.end(),
+                           [](const Line& line) { return line.measured.has_value(); });
+      });
+  if (measured)
+    out +=
+        "measured: by a run, the most that its tags and the temporaries of a phase held; what a "
+        "rank "
+        "has of divided models is counted by the run's plan.\n";
+  return out;
 }
 
 Json to_json(const Sheet& sheet) {
@@ -153,8 +165,10 @@ Json to_json(const Sheet& sheet) {
                     {"unit", kUnits[static_cast<std::size_t>(line.quantity)]},
                     {"value", line.value},
                     {"counted", line.counted ? Json(*line.counted) : Json()},
-                    {"runs", line.runs},
+                    {"measured", Json()},
                     {"why", line.why}};
+      if (const auto& m = line.measured)
+        entry["measured"] = {{"value", m->value}, {"source", m->source}};
       if (const auto& p = line.published)
         entry["published"] = {{"value", p->value},
                               {"rounded_to", p->rounded_to},

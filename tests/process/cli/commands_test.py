@@ -95,13 +95,12 @@ class Commands(unittest.TestCase):
         model = examples / "models" / "gpt-1b"
         text = self.text("plan", "--formulas", model, "--batch", "2", "--data", "8", "--zero", "2", "--unit", "GB", "device.dtype=bfloat16")
         self.assertIn("b = 2, s = 1024, m = 1 ", text)
-        self.assertRegex(text, r"model states +sum +3\.75 GB +not run")
+        self.assertRegex(text, r"model states +sum +3\.75 GB +-\n")
         self.assertRegex(text, r"optimizer states +K N +12 GB +12\.04 GB")
         self.assertEqual(text, self.text("plan", "--formulas", model / "config.json", "--batch", "2", "--data", "8", "--zero", "2", "--unit", "GB")
                          .replace(f"{model}/config.json", str(model)))
         lines = {line["id"]: line for section in self.json("plan", "--formulas", PLANNED, "--tensor", "2")["sections"] for line in section["lines"]}
         self.assertIsNone(lines["rank.weights"]["counted"])
-        self.assertFalse(lines["rank.weights"]["runs"])
         plan = {tag["tag"]: tag["bytes"] for tag in self.json("plan", PLANNED)["tags"]}
         self.assertEqual(lines["actor.optimizer"]["counted"], plan["actor.optimizer"])
         cases = self.json("plan", "--formulas", examples / "zero-1b.toml")["cases"]
@@ -112,6 +111,10 @@ class Commands(unittest.TestCase):
                                   (2, "is a file of cases", ["--formulas", examples / "zero-1b.toml", "--tensor", "2"]),
                                   (2, "is a file of cases", ["--formulas", examples / "zero-1b.toml", "device.dtype=float32"]),
                                   (2, "tensor-parallel degree above 1", ["--formulas", PLANNED, "--sequence-parallel"]),
+                                  (2, "excludes", ["--formulas", PLANNED, "--run", ".", "--zero", "1"]),
+                                  (2, "needs the configuration of the run", ["--formulas", model, "--run", "."]),
+                                  (2, "needs the configuration of the run", ["--formulas", examples / "zero-1b.toml", "--run", "."]),
+                                  (2, "is not the output of a training", ["--formulas", PLANNED, "--run", examples]),
                                   (2, "needs a configuration file", ["--formulas"])):
             self.refuses(code, part, "plan", *words)
 

@@ -57,6 +57,22 @@ class Zero(RankCase):
                     for folder in folders:
                         self.assertLess(self.part_bytes(folder, tag) / self.part_bytes(whole, tag), most)
 
+    def test_formulas_beside_what_a_rank_measured(self):
+        words = (STAGES[1], "data.micro_batch_size_per_gpu=6")
+        self.run_ranks(2, "formulas", *words)
+        for rank, folder in enumerate(("out/formulas", "out/formulas/ranks/1")):
+            result = launch.run(1, launch.NEAP, "plan", "--formulas", "sft.toml", *words, "trainer.n_gpus_per_node=2", "--run", folder,
+                                "--json", cwd=self.home)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            sheet = json.loads(result.stdout)
+            self.assertIn("d = 2, ZeRO-2", sheet["letters"])
+            lines = {line["id"]: line for section in sheet["sections"] for line in section["lines"]}
+            tags = {tag["tag"]: tag["bytes"] for tag in json.loads((self.home / folder / "plan.json").read_text())["tags"]}
+            for line, tag in (("weights", "actor.weights"), ("gradients", "actor.grads"), ("optimizer", "actor.optimizer")):
+                self.assertEqual(lines[f"rank.{line}"]["measured"]["value"], tags[tag], (rank, line))
+                self.assertEqual(lines[f"rank.{line}"]["counted"], tags[tag], (rank, line))
+                self.assertIsNone(lines[f"actor.{line}"]["measured"])
+
     def test_units_are_cut_between_tiles(self):
         self.add_model("large", dict(MODEL, vocab_size=60_000))
         whole, *sliced = self.assert_sliced_is_whole("large", 3, "actor_rollout_ref.model.path=large",

@@ -134,6 +134,26 @@ class Shows(AdditionsCase):
         again = self.grpo("equal", "trainer.total_training_steps=14", *words)
         self.assertNotIn("have the same score", again.stderr)
 
+    def test_formulas_beside_what_a_run_measured(self):
+        words = ["trainer.total_training_steps=1", "trainer.rollout_freq=-1", "actor_rollout_ref.actor.use_kl_loss=true"]
+        self.grpo("measured", *words)
+        shown = self.neap("plan", "--formulas", "grpo.toml", *BATCH, *words, "--run", "out/measured", "--json")
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        lines = {line["id"]: line for section in json.loads(shown.stdout)["sections"] for line in section["lines"]}
+        tags = {tag["tag"]: tag["bytes"] for tag in json.loads((self.home / "out/measured/plan.json").read_text())["tags"]}
+        phases = read_lines(self.home / "out/measured/phases.jsonl")
+        for line, tag in (("actor.weights", "actor.weights"), ("reference.weights", "reference.weights"), ("actor.gradients", "actor.grads"),
+                          ("actor.optimizer", "actor.optimizer"), ("rollout.kv", "rollout.kv"), ("rank.kv", "rollout.kv")):
+            self.assertEqual(lines[line]["measured"], {"value": tags[tag], "source": f"memory.ntrace: {tag}"}, line)
+        self.assertEqual(lines["actor.transient"]["measured"]["value"],
+                         max(row["transient_reserved"] for row in phases if row["phase"] == "train_actor"))
+        self.assertIsNone(lines["actor.activations"]["measured"])
+        text = self.neap("plan", "--formulas", "grpo.toml", *BATCH, *words, "--run", "out/measured").stdout
+        self.assertIn("measured: by a run", text)
+        other = self.neap("plan", "--formulas", "sft.toml", "device.kind=host", "--run", "out/measured")
+        self.assertEqual(other.returncode, 2, other.stdout)
+        self.assertIn("is a run of the task grpo, and the job's is sft", other.stderr)
+
     def test_a_run_without_a_trace(self):
         self.grpo("untraced", "trainer.total_training_steps=1", "trainer.trace_max_size=0B")
         folder = self.home / "out/untraced"

@@ -1,0 +1,143 @@
+#include "formulas/measured.h"
+
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace neap::formulas {
+namespace {
+
+using spec::TagKind;
+
+// Measurements of parts are one of the whole; none where a part has none.
+std::optional<Measurement> operator+(const std::optional<Measurement>& a,
+                                     const std::optional<Measurement>& b) {
+  if (!a || !b) return std::nullopt;
+  return Measurement{a->value + b->value, a->source + ", " + b->source};
+}
+
+// The lines that tags and temporaries of a rank give.
+class RankLines {
+ public:
+  using Put = std::function<void(std::string_view id, const Measurement& value)>;
+
+  /// `tags_from`, `temporaries_from`: named in the values' sources.
+  RankLines(const JobSizes& sizes, const RankMemory& memory, std::string tags_from,
+            std::string temporaries_from, Put put)
+      : sizes_(sizes),
+        memory_(memory),
+        tags_from_(std::move(tags_from)),
+        temporaries_from_(std::move(temporaries_from)),
+        put_(std::move(put)) {}
+
+  void add_whole(const ModelSizes& model) const {
+    const std::string name = model.role.name();
+    const auto of = [&](std::initializer_list<TagKind> kinds) { return tags({&model}, kinds); };
+    set(name + ".weights", of({TagKind::kWeights}));
+    if (!model.role.trained) return;
+    set(name + ".adapter", of({TagKind::kAdapter}));
+    set(name + ".gradients", of({TagKind::kGradients}));
+    set(name + ".mixed_gradients", of({TagKind::kGradients}));
+    set(name + ".optimizer", of({TagKind::kOptimizer}));
+    set(name + ".states", of(kStates));
+    set(name + ".transient", temporaries(model));
+  }
+
+  void add_cache() const { set("rollout.kv", tag({TagKind::kKeyValues})); }
+
+  void add_rank() const {
+    std::vector<const ModelSizes*> all;
+    std::optional<Measurement> largest;  // temporaries of training
+    bool every = true;
+    for (const ModelSizes& model : sizes_.models) {
+      all.push_back(&model);
+      if (!model.role.trained) continue;
+      const std::optional<Measurement> of = temporaries(model);
+      every = every && of;
+      if (of && (!largest || of->value > largest->value)) largest = of;
+    }
+    const auto kv = tag({TagKind::kKeyValues});
+    set("rank.weights", tags(all, kWeights));
+    set("rank.gradients", tags(all, {TagKind::kGradients}));
+    set("rank.optimizer", tags(all, {TagKind::kOptimizer}));
+    set("rank.states", tags(all, kStates));
+    if (every) set("rank.total", tags(all, kStates) + largest);
+    set("rank.kv", kv);
+    set("rank.generation", tags({all.front()}, kWeights) + kv);
+  }
+
+ private:
+  static constexpr std::initializer_list<TagKind> kWeights = {TagKind::kWeights, TagKind::kAdapter};
+  static constexpr std::initializer_list<TagKind> kStates = {
+      TagKind::kWeights, TagKind::kAdapter, TagKind::kGradients, TagKind::kOptimizer};
+
+  void set(std::string_view id, const std::optional<Measurement>& value) const {
+    if (value) put_(id, *value);
+  }
+
+  [[nodiscard]] std::optional<Measurement> tag(spec::TagId id) const {
+    const auto found = memory_.tags.find(to_string(id));
+    if (found == memory_.tags.end()) return std::nullopt;
+    return Measurement{found->second, tags_from_ + ": " + found->first};
+  }
+  // The tags that the models have by their plan without a ceiling.
+  [[nodiscard]] std::optional<Measurement> tags(const std::vector<const ModelSizes*>& models,
+                                                std::initializer_list<TagKind> kinds) const {
+    std::optional<Measurement> sum;
+    for (const ModelSizes* model : models) {
+      for (const TagKind kind : kinds) {
+        const spec::TagId id{kind, model->role.id};
+        if (!sizes_.tag(id)) continue;
+        const std::optional<Measurement> part = tag(id);
+        if (!part) return std::nullopt;
+        sum = sum ? sum + part : part;
+      }
+    }
+    return sum;
+  }
+  [[nodiscard]] std::optional<Measurement> temporaries(const ModelSizes& model) const {
+    const auto found = memory_.temporaries.find(to_string(model.phase.value()));
+    if (found == memory_.temporaries.end()) return std::nullopt;
+    return Measurement{found->second, temporaries_from_ + ": " + found->first};
+  }
+
+  const JobSizes& sizes_;
+  const RankMemory& memory_;
+  std::string tags_from_, temporaries_from_;
+  Put put_;
+};
+
+}  // namespace
+
+Degrees degrees_of(const spec::Job& job) {
+  return {.tensor = job.parallel.tensor_model_parallel_size,
+          .pipeline = job.parallel.pipeline_model_parallel_size,
+          .data = 0,
+          .zero = job.parallel.zero_stage,
+          .sequence_parallel = job.divides_rows()};
+}
+
+void add_measured(const spec::Job& job, const JobSizes& sizes, const RunRecords& run,
+                  Sheet& sheet) {
+  const RankLines planned(sizes, run.planned, "", "",
+                          [&](std::string_view id, const Measurement& of) {
+                            Line* line = sheet.find(id);
+                            if (line != nullptr && !line->counted) line->counted = of.value;
+                          });
+  planned.add_rank();
+  const RankLines measured(sizes, run.measured, run.tags_from, run.temporaries_from,
+                           [&](std::string_view id, const Measurement& of) {
+                             if (Line* line = sheet.find(id)) line->measured = of;
+                           });
+  measured.add_rank();
+  // Sequences that ranks divide are whole in the sheet.
+  const Degrees degrees = degrees_of(job);
+  const bool divided = degrees.tensor > 1 || degrees.pipeline > 1 || job.context_ranks() > 1 ||
+                       (degrees.zero > 0 && job.ranks() > 1);
+  if (divided) return;
+  for (const ModelSizes& model : sizes.models) measured.add_whole(model);
+  measured.add_cache();
+}
+
+}  // namespace neap::formulas
