@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
-"""What each of several CPU ranks keeps of a model that is trained, by ZeRO's stage: planned and measured.
+"""What each of several CPU ranks keeps of a model that is trained, by ZeRO's stage: planned and measured bytes a parameter.
 
-    states.py NEAP [--mpirun MPIRUN] [--ranks 1 2 3 4] [--out RESULTS.jsonl]
+    states.py NEAP [--mpirun MPIRUN] [--ranks 1 2 4 8] [--out RESULTS.jsonl]
+    states.py --table RESULTS.jsonl
 
-Two steps of SFT of a decoder of 58 million parameters (random weights) in bfloat16 with float32 gradients, masters and moments on rows of
-examples/reviews. A line for each number of ranks and stage: bytes of the tags as planned, and of each rank what was resident and the
-peak in the training phase, measured, beside the plan's. The losses and the checkpoint have to be stage 0's on as many ranks. Bits are the
-same because a mini-batch is one micro-batch.
+Two steps of SFT of a decoder of 58 million parameters (random weights), on rows of examples/reviews, in bfloat16 with bfloat16 gradients and
+float32 masters and moments: 2 + 2 + 12 bytes a parameter, as ZeRO's table has for 1 billion. A line for each number of ranks and stage: of each
+rank, bytes of its tags by its plan.json, and the most that each held by its memory.ntrace; what was resident and the peak in the training
+phase. The losses and the checkpoint have to be stage 0's on as many ranks. Bits are the same because a mini-batch is one micro-batch.
+The second form prints the table of docs/formulas.md.
 """
 import argparse
 import hashlib
 import json
+import math
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -21,11 +25,13 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "data"))
 from small_model import REVIEWS, environment  # noqa: E402
 
-MODEL = {"model_type": "llama", "vocab_size": 32000, "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8,
-         "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 256,
+# Blocks of one size, which divide by 8, and a small table: ranks have equal parts, as those of a large model.
+MODEL = {"model_type": "llama", "vocab_size": 1024, "hidden_size": 384, "intermediate_size": 1056, "num_hidden_layers": 32,
+         "num_attention_heads": 6, "num_key_value_heads": 6, "head_dim": 64, "max_position_embeddings": 256,
          "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 0,
          "eos_token_id": 0, "pad_token_id": 1}
-ROWS = 24
+ROWS = 8
+RANKS = [1, 2, 4, 8]
 JOB = f"""
 task = "sft"
 [device]
@@ -41,18 +47,50 @@ train_batch_size = {ROWS}
 max_prompt_length = 24
 max_response_length = 40
 [actor_rollout_ref.model]
-activation_checkpointing = "selective"
 path = "model"
+[actor_rollout_ref.actor.optim]
+gradient_dtype = "bfloat16"
 [trainer]
 total_training_steps = 2
 save_freq = 2
 test_freq = -1
 """
-TAGS = ("weights", "buffers", "grads", "unit_grads", "optimizer")
+STATES = ("weights", "grads", "optimizer")
+# Slots of the units that a pass is at: gathered weights, and gradients before they are added up.
+SLOTS = ("buffers", "unit_grads")
 
 
 def read(path):
     return json.loads(path.read_text())
+
+
+def of_actor(tags):
+    """Bytes by the tag's last word."""
+    named = {name.split(".")[1]: size for name, size in tags if name.startswith("actor.")}
+    return {name: named.get(name, 0) for name in STATES + SLOTS}
+
+
+def of_rank(neap, folder):
+    plan = read(folder / "plan.json")
+    (planned,) = [phase for phase in plan["phases"] if phase["name"] == "train"]
+    rows = [json.loads(line) for line in (folder / "phases.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["phase"] == "train"]
+    report = json.loads(subprocess.run([neap, "report", str(folder), "--json"], check=True, capture_output=True, text=True).stdout)
+    return {"planned": {"tags": of_actor((tag["tag"], tag["bytes"]) for tag in plan["tags"]),
+                        "persistent": planned["persistent"], "peak": planned["peak"]},
+            "measured": {"tags": of_actor((layer["name"], layer["peak"]) for layer in report["layers"] if layer["kind"] == "tag"),
+                         "persistent": max(row["persistent"] for row in rows), "peak": max(row["peak"] for row in rows)}}
+
+
+def parameters(checkpoint):
+    with open(checkpoint, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+    return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+
+
+def formula(stage, ranks):
+    """Bytes a parameter: the ZeRO paper, figure 1."""
+    return 2 / (ranks if stage > 2 else 1) + 2 / (ranks if stage > 1 else 1) + 12 / (ranks if stage > 0 else 1)
 
 
 def measure(neap, mpirun, home, ranks, stage):
@@ -62,33 +100,56 @@ def measure(neap, mpirun, home, ranks, stage):
     if ranks > 1:
         command = [mpirun, "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), *command]
     subprocess.run(command, cwd=home, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, capture_output=True)
-    measured = []
-    for rank in range(ranks):
-        folder = out if rank == 0 else out / "ranks" / str(rank)
-        (planned,) = [p for p in read(folder / "plan.json")["phases"] if p["name"] == "train"]
-        rows = [json.loads(line) for line in (folder / "phases.jsonl").read_text().splitlines()]
-        rows = [row for row in rows if row["phase"] == "train"]
-        measured.append({"persistent": max(row["persistent"] for row in rows), "peak": max(row["peak"] for row in rows)})
-    plan = read(out / "plan.json")
-    tags = {tag["tag"].split(".")[1]: tag["bytes"] for tag in plan["tags"]}
+    of_ranks = [of_rank(neap, out if rank == 0 else out / "ranks" / str(rank)) for rank in range(ranks)]
+    count = parameters(out / "global_step_2" / "actor" / "model.safetensors")
     digest = hashlib.sha256()
     for file in ("model.safetensors", "optimizer.safetensors"):
         digest.update((out / "global_step_2" / "actor" / file).read_bytes())
     losses = [json.loads(line)["train/loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
     shutil.rmtree(out)
-    return {"ranks": ranks, "stage": stage, "tags": {tag: tags.get(tag, 0) for tag in TAGS},
-            "planned": {"persistent": planned["persistent"], "peak": planned["peak"]}, "measured": measured,
-            "as_planned": all(m["persistent"] == planned["persistent"] and m["peak"] == planned["peak"] for m in measured),
+
+    def most(which, names):
+        return round(max(sum(rank[which]["tags"][name] for name in names) for rank in of_ranks) / count, 3)
+    return {"ranks": ranks, "stage": stage, "parameters": count,
+            "bytes_a_parameter": {"formula": formula(stage, ranks), "planned": most("planned", STATES), "measured": most("measured", STATES),
+                                  "measured_tags": {name: most("measured", [name]) for name in STATES},
+                                  "slots_planned": most("planned", SLOTS), "slots_measured": most("measured", SLOTS)},
+            "of_ranks": of_ranks, "as_planned": all(rank["planned"] == rank["measured"] for rank in of_ranks),
             "losses": losses, "checkpoint": digest.hexdigest()[:16]}
+
+
+def table(path):
+    """Bytes a parameter: formula, planned, measured; behind "+" the slots."""
+    lines = [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
+    found = {(line["stage"], line["ranks"]): line["bytes_a_parameter"] for line in lines}
+    ranks = sorted({line["ranks"] for line in lines})
+    text = "| ranks | " + " | ".join(map(str, ranks)) + " |\n|---|" + "---|" * len(ranks) + "\n"
+    for stage in range(4):
+        for which in ("formula", "planned", "measured"):
+            cells = []
+            for count in ranks:
+                # One rank divides nothing.
+                entry = found[stage if count > 1 else 0, count]
+                cell = f"{entry[which]:.4g}"
+                if which != "formula" and entry[f"slots_{which}"] > 0:
+                    cell += f" + {entry[f'slots_{which}']:.3g}"
+                cells.append(cell)
+            text += f"| ZeRO-{stage}, {which} | " + " | ".join(cells) + " |\n"
+    print(text, end="")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("neap")
+    parser.add_argument("neap", nargs="?")
     parser.add_argument("--mpirun", default="mpirun")
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 3, 4])
+    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("--out")
+    parser.add_argument("--table")
     arguments = parser.parse_args()
+    if arguments.table:
+        return table(arguments.table)
+    if not arguments.neap:
+        parser.error("NEAP is missing")
     neap = str(pathlib.Path(arguments.neap).resolve())
     right = True
     with tempfile.TemporaryDirectory(prefix="neap-ranks-") as folder:
@@ -106,8 +167,8 @@ def main():
                 whole = whole or result
                 result["same_bits"] = all(result[key] == whole[key] for key in ("losses", "checkpoint"))
                 right = right and result["same_bits"] and result["as_planned"]
-                result["environment"] = environment(neap, " ".join(["states.py", "NEAP", *sys.argv[2:]]))
-                print(json.dumps(result), flush=True)
+                result["environment"] = environment(neap, "bench/ranks/states.py NEAP" + ("" if arguments.ranks == RANKS else " --ranks " + " ".join(map(str, arguments.ranks))))
+                print(json.dumps({key: value for key, value in result.items() if key not in ("of_ranks", "environment")}), flush=True)
                 if arguments.out:
                     with open(arguments.out, "a") as file:
                         file.write(json.dumps(result) + "\n")
