@@ -13,13 +13,6 @@
 
 namespace neap::plan {
 
-/// The sequences of a micro-batch of a training phase, with as many rows as any.
-[[nodiscard]] step::Spans<step::CountedTensor> micro_batch_spans(const spec::Job& job,
-                                                                 const spec::Phase& phase);
-
-/// Micro-batches of a phase, or of a mini-batch of it; of packed sequences as many as there can be.
-[[nodiscard]] std::int64_t micro_batches(const spec::Job& job, const spec::Phase& phase);
-
 /// Packed micro-batches in which tensors of some width are as large as the allocator's pool of small tensors takes. Its
 /// pages are needed in addition to those of the larger micro-batches, and between two of these sizes it holds less.
 /// They follow from the requests of the largest micro-batch. None where the phase packs nothing.

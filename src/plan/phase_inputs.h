@@ -18,6 +18,13 @@ namespace neap::plan {
                                                           const step::PackingLimits& packing,
                                                           const step::SequenceLimits& limits);
 
+/// The sequences of a micro-batch of a training phase, with as many rows as any.
+[[nodiscard]] step::Spans<step::CountedTensor> micro_batch_spans(const spec::Job& job,
+                                                                 const spec::Phase& phase);
+
+/// Micro-batches of a phase, or of a mini-batch of it; of packed sequences as many as there can be.
+[[nodiscard]] std::int64_t micro_batches(const spec::Job& job, const spec::Phase& phase);
+
 /// host(shape, dtype) makes a tensor on the host.
 template <class T, class Host>
 class PhaseInputs {
