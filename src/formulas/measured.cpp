@@ -57,14 +57,17 @@ class RankLines {
       every = every && of;
       if (of && (!largest || of->value > largest->value)) largest = of;
     }
-    const auto kv = tag({TagKind::kKeyValues});
     set("rank.weights", tags(all, kWeights));
     set("rank.gradients", tags(all, {TagKind::kGradients}));
     set("rank.optimizer", tags(all, {TagKind::kOptimizer}));
     set("rank.states", tags(all, kStates));
     if (every) set("rank.total", tags(all, kStates) + largest);
+  }
+
+  void add_generation() const {
+    const auto kv = tag({TagKind::kKeyValues});
     set("rank.kv", kv);
-    set("rank.generation", tags({all.front()}, kWeights) + kv);
+    set("rank.generation", tags({&sizes_.models.front()}, kWeights) + kv);
   }
 
  private:
@@ -126,11 +129,15 @@ void add_measured(const spec::Job& job, const JobSizes& sizes, const RunRecords&
                             if (line != nullptr && !line->counted) line->counted = of.value;
                           });
   planned.add_rank();
+  // In the formulas the degrees of a generation are those of the training.
+  const bool generates_alike = !job.has_generation_placement();
+  if (generates_alike) planned.add_generation();
   const RankLines measured(sizes, run.measured, run.tags_from, run.temporaries_from,
                            [&](std::string_view id, const Measurement& of) {
                              if (Line* line = sheet.find(id)) line->measured = of;
                            });
   measured.add_rank();
+  if (generates_alike) measured.add_generation();
   // Sequences that ranks divide are whole in the sheet.
   const Degrees degrees = degrees_of(job);
   const bool divided = degrees.tensor > 1 || degrees.pipeline > 1 || job.context_ranks() > 1 ||

@@ -169,6 +169,7 @@ Result<JobSizes> read_sizes(const spec::Job& asked, plan::Target target) {
   job.rollout.batch_size = asked.rollout_batch();
   job.parallel.context_parallel_size = 1;
   job.parallel.pipeline_model_parallel_size = 1;
+  job.rollout.tensor_model_parallel_size = 0;
   target.capacity = Bytes();
   target.host_memory = Bytes();
   JobSizes sizes;

@@ -106,6 +106,19 @@ TEST_F(MeasuredTest, ARankOfADividedRunHasParts) {
     EXPECT_EQ(value(sheet, id), -1) << id;
 }
 
+TEST_F(MeasuredTest, AGenerationOfOtherDegreesIsNotTheFormulas) {
+  load("qwen7b_grpo.toml");
+  const std::optional<double> whole = sizes_.tag({spec::TagKind::kKeyValues});
+  load("qwen7b_grpo.toml",
+       {"trainer.n_gpus_per_node=2", "trainer.nnodes=1", "parallel.zero_stage=3",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=2"});
+  EXPECT_EQ(sizes_.tag({spec::TagKind::kKeyValues}), whole);
+  run_.measured.tags = {{"actor.weights", 100}, {"rollout.kv", 50}};
+  const Sheet sheet = measured();
+  EXPECT_EQ(value(sheet, "rank.kv"), -1);
+  EXPECT_EQ(value(sheet, "rank.generation"), -1);
+}
+
 TEST_F(MeasuredTest, WholeModelsAreCountedWithoutTheRunsPlan) {
   load("qwen15_sft.toml");
   run_.planned.tags = {{"actor.weights", 101}};
