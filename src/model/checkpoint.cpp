@@ -30,13 +30,6 @@ const char* torch_name_of(at::ScalarType type) {
   }
 }
 
-void check_units(const std::vector<spec::FlatUnit>& units, const std::vector<Tensor>& flat) {
-  if (flat.size() != units.size())
-    throw Error(ErrorCode::kInvalidArgument,
-                format("The model has {} flat units; {} were given", units.size(), flat.size()));
-  for (std::size_t u = 0; u < units.size(); ++u) check_flat(flat[u], units[u], "weights");
-}
-
 Json config_of(const spec::Architecture& shape, spec::Head head, at::ScalarType type) {
   Json config = shape.to_json(head);
   config["torch_dtype"] = torch_name_of(type);
@@ -68,86 +61,60 @@ void make_folder(const fs::path& folder) {
     throw Error(ErrorCode::kIo, format("Cannot create {}: {}", folder.string(), failure.message()));
 }
 
-// A model's or adapter's parameters by name.
-NamedTensors named_parameters(const std::vector<spec::FlatUnit>& units,
-                              const std::vector<Tensor>& flat) {
-  check_units(units, flat);
-  NamedTensors out;
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    for (const auto& parameter : units[u].parameters)
-      out.emplace_back(parameter.name, parameter_view(flat[u], parameter));
-  }
-  return out;
-}
+}  // namespace
 
-// Writes the weights; units are asked for `at_once` at a time.
-void write_weights(const fs::path& folder, const std::vector<spec::FlatUnit>& units,
-                   const UnitSource& weights, std::size_t at_once, at::ScalarType type,
-                   const SaveOptions& options) {
-  std::vector<TensorInfo> infos;
-  for (const spec::FlatUnit& unit : units) {
-    for (const spec::Parameter& p : unit.parameters)
-      infos.push_back({p.name, dtype_name(type), p.shape});
-  }
-  ShardedWriter files(folder, infos, options.max_shard, options.sync);
-  std::size_t number = 0;
-  for (std::size_t u = 0; u < units.size();) {
-    std::vector<TensorWrite> writes;
-    for (const std::size_t end = std::min(units.size(), u + at_once); u < end; ++u) {
-      const Tensor flat = weights(u);
-      check_flat(flat, units[u], "weights");
-      for (const spec::Parameter& p : units[u].parameters)
-        writes.push_back({number++, parameter_view(flat, p), type});
-    }
-    write_tensors(writes,
-                  [&](std::size_t tensor, std::uint64_t offset, std::span<const std::byte> bytes) {
-                    files.write(tensor, offset, bytes);
-                  });
-  }
-  files.commit();
-}
-
-// What a model's folder has besides the weights; config.json last.
-void write_rest(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
-                at::ScalarType type, const SaveOptions& options) {
+// config.json last.
+void save_model_rest(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
+                     at::ScalarType dtype, const SaveOptions& options) {
   copy_companions(folder, options);
   if (head == spec::Head::kLanguageModel &&
       !copy_file(options.origin, folder, "generation_config.json"))
     write_generation_config(folder, shape);
   throw_if_error(
-      write_file_atomic(folder / "config.json", config_of(shape, head, type).dump(2) + "\n"));
+      write_file_atomic(folder / "config.json", config_of(shape, head, dtype).dump(2) + "\n"));
 }
 
-}  // namespace
+std::vector<TensorInfo> tensors_of(const std::vector<spec::FlatUnit>& units, at::ScalarType dtype) {
+  std::vector<TensorInfo> out;
+  for (const spec::FlatUnit& unit : units)
+    for (const spec::Parameter& p : unit.parameters)
+      out.push_back({p.name, dtype_name(dtype), p.shape});
+  return out;
+}
 
 void copy_companions(const fs::path& folder, const SaveOptions& options) {
   for (const char* name : kTokenizerFiles) (void)copy_file(options.companions, folder, name);
 }
 
 void save_model(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
-                const std::vector<Tensor>& flat, const SaveOptions& options) {
-  const std::vector<spec::FlatUnit> units = spec::flat_layout(shape, head);
-  check_units(units, flat);
-  make_folder(folder);
-  const at::ScalarType type = options.dtype.value_or(flat.at(0).scalar_type());
-  write_weights(
-      folder, units, [&](std::size_t u) { return flat[u]; }, units.size(), type, options);
-  write_rest(folder, shape, head, type, options);
-}
-
-void save_model(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
                 const UnitSource& weights, const SaveOptions& options) {
   make_folder(folder);
-  write_weights(folder, spec::flat_layout(shape, head), weights, 1, options.dtype.value(), options);
-  write_rest(folder, shape, head, *options.dtype, options);
+  const at::ScalarType type = options.dtype.value();
+  const std::vector<spec::FlatUnit> units = spec::flat_layout(shape, head);
+  ShardedWriter files(folder, tensors_of(units, type), options.max_shard, options.sync);
+  std::size_t number = 0;
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const Tensor flat = weights(u);
+    check_flat(flat, units[u], "weights");
+    std::vector<TensorWrite> writes;
+    for (const spec::Parameter& p : units[u].parameters)
+      writes.push_back({number++, parameter_view(flat, p), type});
+    write_tensors(writes,
+                  [&](std::size_t tensor, std::uint64_t offset, std::span<const std::byte> bytes) {
+                    files.write(tensor, offset, bytes);
+                  });
+  }
+  files.commit();
+  save_model_rest(folder, shape, head, type, options);
 }
 
-void save_adapter(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
-                  const spec::LoraShape& lora, const std::vector<Tensor>& flat,
-                  const std::string& base_model, Sync sync) {
-  const NamedTensors parameters = named_parameters(spec::lora_layout(shape, head, lora), flat);
-  make_folder(folder);
-  save_tensors(folder / spec::kAdapterWeights, parameters, {{"format", "pt"}}, sync);
+TensorFiles adapter_file(const fs::path& folder, const std::vector<spec::FlatUnit>& units,
+                         at::ScalarType dtype) {
+  return one_file(folder / spec::kAdapterWeights, tensors_of(units, dtype));
+}
+
+void save_adapter_config(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
+                         const spec::LoraShape& lora, const std::string& base_model) {
   const Json config = spec::adapter_json(lora, shape, head, base_model);
   throw_if_error(write_file_atomic(folder / spec::kAdapterConfig, config.dump(2) + "\n"));
 }

@@ -20,8 +20,7 @@
 namespace neap::model {
 
 struct SaveOptions {
-  /// Of the file; empty: the flat tensors'.
-  std::optional<at::ScalarType> dtype = std::nullopt;
+  std::optional<at::ScalarType> dtype = std::nullopt;  ///< of the file
   Bytes max_shard = 5_GiB;
   /// Tokenizer files and chat template are copied from here. Empty: none.
   std::filesystem::path companions = {};
@@ -30,23 +29,29 @@ struct SaveOptions {
   std::filesystem::path origin = {};
   Sync sync = Sync::kOnCommit;
 };
-/// Writes config.json, generation_config.json and the weights: a folder that transformers loads.
-/// Every file is replaced atomically, config.json last.
-void save_model(const std::filesystem::path& folder, const spec::Architecture& shape,
-                spec::Head head, const std::vector<at::Tensor>& flat,
-                const SaveOptions& options = {});
-/// The same of weights that come a unit of flat_layout at a time; options.dtype has to be set.
+/// Writes config.json, generation_config.json and the weights, which come a unit of flat_layout at a time: a
+/// folder that transformers loads. Every file is replaced atomically, config.json last. options.dtype has to be
+/// set.
 using UnitSource = std::function<at::Tensor(std::size_t unit)>;
 void save_model(const std::filesystem::path& folder, const spec::Architecture& shape,
                 spec::Head head, const UnitSource& weights, const SaveOptions& options);
+/// What it writes besides weights, of that dtype, into a folder that is there.
+void save_model_rest(const std::filesystem::path& folder, const spec::Architecture& shape,
+                     spec::Head head, at::ScalarType dtype, const SaveOptions& options);
+/// The parameters of units, in order, as tensors of a file.
+[[nodiscard]] std::vector<TensorInfo> tensors_of(const std::vector<spec::FlatUnit>& units,
+                                                 at::ScalarType dtype);
 
 /// The tokenizer's files, into a folder that is there.
 void copy_companions(const std::filesystem::path& folder, const SaveOptions& options);
 
-/// PEFT's adapter_config.json and adapter_model.safetensors.
-void save_adapter(const std::filesystem::path& folder, const spec::Architecture& shape,
-                  spec::Head head, const spec::LoraShape& lora, const std::vector<at::Tensor>& flat,
-                  const std::string& base_model = {}, Sync sync = Sync::kOnCommit);
+/// PEFT's adapter_model.safetensors, of units of lora_layout, and adapter_config.json, into a folder that is there.
+[[nodiscard]] TensorFiles adapter_file(const std::filesystem::path& folder,
+                                       const std::vector<spec::FlatUnit>& units,
+                                       at::ScalarType dtype);
+void save_adapter_config(const std::filesystem::path& folder, const spec::Architecture& shape,
+                         spec::Head head, const spec::LoraShape& lora,
+                         const std::string& base_model);
 
 /// An adapter of PEFT's that goes on being one: every tensor of lora_layout, and no others.
 class AdapterReader {

@@ -154,26 +154,37 @@ class SafetensorsWriter {
   std::unique_ptr<State> state_;
 };
 
+/// Which tensor is in which of some files.
+struct TensorFiles {
+  struct File {
+    std::filesystem::path path;
+    std::vector<TensorInfo> tensors;
+  };
+  struct Place {
+    std::size_t file = 0, tensor = 0;
+  };
+  std::vector<File> files;
+  std::vector<Place> places;  ///< one a tensor
+};
+[[nodiscard]] TensorFiles one_file(std::filesystem::path path, std::vector<TensorInfo> tensors);
 /// A model's folder: "model.safetensors" while everything fits in one shard, else
-/// "model-00001-of-0000N.safetensors" with "model.safetensors.index.json". Used as
-/// SafetensorsWriter; commit writes the index last and then removes files of an earlier save under
-/// other names.
+/// "model-00001-of-0000N.safetensors" with "model.safetensors.index.json".
+[[nodiscard]] TensorFiles model_files(const std::filesystem::path& folder,
+                                      const std::vector<TensorInfo>& tensors, Bytes max_shard);
+/// When its files are there: writes the index, then removes files of an earlier save under other names.
+void finish_model_files(const TensorFiles& files);
+
+/// The files of a model's folder, used as SafetensorsWriter.
 class ShardedWriter {
  public:
-  ShardedWriter(std::filesystem::path folder, const std::vector<TensorInfo>& tensors,
+  ShardedWriter(const std::filesystem::path& folder, const std::vector<TensorInfo>& tensors,
                 Bytes max_shard, Sync sync = Sync::kOnCommit);
   void write(std::size_t tensor, std::uint64_t offset, std::span<const std::byte> bytes);
   void commit();
 
  private:
-  struct Place {
-    std::size_t shard = 0, tensor = 0;
-  };
-  std::filesystem::path folder_;
-  std::vector<std::string> files_;  ///< one a shard
+  TensorFiles files_;
   std::vector<SafetensorsWriter> shards_;
-  std::vector<Place> places_;  ///< one a tensor
-  std::string index_;          ///< empty for one shard
 };
 
 /// All the tensors of a model's folder: one file, or an index and its shards.

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "model/transformer.h"
@@ -17,65 +18,57 @@ UnitCuts::UnitCuts(spec::Architecture architecture, std::int64_t ranks,
       whole_(std::move(whole)),
       part_(std::move(part)) {}
 
+std::vector<PartRun> within(const std::vector<PartRun>& runs, std::int64_t first,
+                            std::int64_t count) {
+  std::vector<PartRun> out;
+  for (const PartRun& run : runs) {
+    const std::int64_t begin = std::max(run.part, first);
+    const std::int64_t end = std::min(run.part + run.count, first + count);
+    if (begin < end) out.push_back({begin - first, run.whole + begin - run.part, end - begin});
+  }
+  return out;
+}
+
 namespace {
 
-// visit(view of the whole, view of the part) for what a cut has of tensors along its dimension, or of all.
-template <class Visit>
-void for_each_part(const spec::ParameterCut& cut, std::int64_t dimension, const Tensor& whole,
-                   const Tensor& part, const Visit& visit) {
-  if (!cut.cuts()) return visit(whole, part);
+// What a cut has of a tensor along a dimension, or all of it.
+void take_part(const spec::ParameterCut& cut, std::int64_t dimension, const Tensor& whole,
+               Tensor part) {
+  const at::NoGradGuard no_grad;
+  if (!cut.cuts()) {
+    part.copy_(whole);
+    return;
+  }
   std::int64_t at = 0;
   for (const spec::ParameterCut::Range& range : cut.ranges) {
-    visit(whole.narrow(dimension, range.first, range.count),
-          part.narrow(dimension, at, range.count));
+    part.narrow(dimension, at, range.count)
+        .copy_(whole.narrow(dimension, range.first, range.count));
     at += range.count;
   }
-}
-void copy_to_part(const Tensor& whole, Tensor part) {
-  part.copy_(whole);
-}
-void copy_to_whole(Tensor whole, const Tensor& part) {
-  whole.copy_(part);
 }
 
 }  // namespace
 
-template <class Visit>
-void UnitCuts::for_each_range(std::size_t unit, std::int64_t rank, const Tensor& whole,
-                              const Tensor& part, const Visit& visit) const {
-  const at::NoGradGuard no_grad;
+void UnitCuts::take(std::size_t unit, std::int64_t rank, const Tensor& whole,
+                    const Tensor& part) const {
   for (std::size_t i = 0; i < part_[unit].parameters.size(); ++i) {
     const spec::Parameter& p = part_[unit].parameters[i];
     const spec::ParameterCut cut = spec::cut_of(architecture_, {ranks_, rank}, p);
-    for_each_part(cut, cut.dimension, parameter_view(whole, whole_[unit].parameters[i]),
-                  parameter_view(part, p), visit);
+    take_part(cut, cut.dimension, parameter_view(whole, whole_[unit].parameters[i]),
+              parameter_view(part, p));
   }
 }
 
-template <class Visit>
-void UnitCuts::for_each_range(const spec::WholeState& state, std::int64_t rank, const Tensor& whole,
-                              const Tensor& part, const Visit& visit) const {
-  if (state.flat()) return for_each_range(state.unit, rank, whole, part, visit);
-  const at::NoGradGuard no_grad;
+void UnitCuts::take(const spec::WholeState& state, std::int64_t rank, const Tensor& whole,
+                    const Tensor& part) const {
+  if (state.flat()) return take(state.unit, rank, whole, part);
   const spec::Parameter& p =
       part_[state.unit].parameters[static_cast<std::size_t>(state.parameter)];
   spec::ParameterCut cut = spec::cut_of(architecture_, {ranks_, rank}, p);
   if (cut.dimension != state.dimension) cut = {};  // a number for each place of the other dimension
-  for_each_part(cut, 0, whole, part, visit);
+  take_part(cut, 0, whole, part);
 }
 
-void UnitCuts::take(std::size_t unit, std::int64_t rank, const Tensor& whole,
-                    const Tensor& part) const {
-  for_each_range(unit, rank, whole, part, copy_to_part);
-}
-void UnitCuts::put(std::size_t unit, std::int64_t rank, const Tensor& part,
-                   const Tensor& whole) const {
-  for_each_range(unit, rank, whole, part, copy_to_whole);
-}
-void UnitCuts::take(const spec::WholeState& state, std::int64_t rank, const Tensor& whole,
-                    const Tensor& part) const {
-  for_each_range(state, rank, whole, part, copy_to_part);
-}
 namespace {
 
 // Of sizes [first, end).
@@ -111,6 +104,17 @@ void add_cut(std::vector<PartRun>& runs, const spec::ParameterCut& cut,
 
 }  // namespace
 
+std::vector<PartRun> UnitCuts::runs(std::size_t unit, std::size_t parameter,
+                                    std::int64_t rank) const {
+  const spec::TensorShard shard{ranks_, rank};
+  const spec::Parameter& part = part_[unit].parameters[parameter];
+  std::vector<PartRun> out;
+  if (part.spread.counts_on(shard))
+    add_cut(out, spec::cut_of(architecture_, shard, part), whole_[unit].parameters[parameter].shape,
+            part.offset, 0);
+  return out;
+}
+
 std::vector<PartRun> UnitCuts::runs(const spec::WholeState& state, std::int64_t rank) const {
   const spec::TensorShard shard{ranks_, rank};
   std::vector<PartRun> out;
@@ -126,9 +130,8 @@ std::vector<PartRun> UnitCuts::runs(const spec::WholeState& state, std::int64_t 
     return out;
   }
   for (std::size_t i = 0; i < parts.size(); ++i)
-    if (parts[i].spread.counts_on(shard))
-      add_cut(out, spec::cut_of(architecture_, shard, parts[i]), wholes[i].shape, parts[i].offset,
-              wholes[i].offset);
+    for (const PartRun& run : runs(state.unit, i, rank))
+      add_run(out, {run.part, wholes[i].offset + run.whole, run.count});
   return out;
 }
 

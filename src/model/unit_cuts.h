@@ -20,6 +20,10 @@ struct PartRun {
   std::int64_t part = 0, whole = 0, count = 0;
 };
 
+/// What of runs is in elements [first, first + count) of the part, which are counted from `first` then.
+[[nodiscard]] std::vector<PartRun> within(const std::vector<PartRun>& runs, std::int64_t first,
+                                          std::int64_t count);
+
 class UnitCuts {
  public:
   /// Units of layouts of `architecture`, which is whole, and of one of its parts, of `ranks`.
@@ -30,27 +34,19 @@ class UnitCuts {
   /// What a rank has of a whole unit's elements. Padding stays as it is.
   void take(std::size_t unit, std::int64_t rank, const at::Tensor& whole,
             const at::Tensor& part) const;
-  /// The inverse.
-  void put(std::size_t unit, std::int64_t rank, const at::Tensor& part,
-           const at::Tensor& whole) const;
   /// The same as take() of an optimizer's state of these units, (elements,).
   void take(const spec::WholeState& state, std::int64_t rank, const at::Tensor& whole,
             const at::Tensor& part) const;
-  /// Where elements of such a state of a rank are in the whole one, ascending in the part. What several ranks have is
-  /// the first one's.
+  /// Where a rank's elements of a parameter are: `part` in its unit, ascending, `whole` in the whole parameter. What
+  /// several ranks have is the first one's.
+  [[nodiscard]] std::vector<PartRun> runs(std::size_t unit, std::size_t parameter,
+                                          std::int64_t rank) const;
+  /// The same of a state: in the part and in the whole.
   [[nodiscard]] std::vector<PartRun> runs(const spec::WholeState& state, std::int64_t rank) const;
   /// Padding of the whole state, which no rank has: `part` counts its elements.
   [[nodiscard]] std::vector<PartRun> padding(const spec::WholeState& state) const;
 
  private:
-  /// visit(view of the whole unit, view of the part) for each range.
-  template <class Visit>
-  void for_each_range(std::size_t unit, std::int64_t rank, const at::Tensor& whole,
-                      const at::Tensor& part, const Visit& visit) const;
-  template <class Visit>
-  void for_each_range(const spec::WholeState& state, std::int64_t rank, const at::Tensor& whole,
-                      const at::Tensor& part, const Visit& visit) const;
-
   spec::Architecture architecture_;
   std::int64_t ranks_;
   std::vector<spec::FlatUnit> whole_, part_;

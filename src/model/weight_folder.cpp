@@ -41,52 +41,73 @@ void remove_stale(const fs::path& folder, const std::vector<std::string>& kept) 
 
 }  // namespace
 
-ShardedWriter::ShardedWriter(fs::path folder, const std::vector<TensorInfo>& tensors,
-                             Bytes max_shard, Sync sync)
-    : folder_(std::move(folder)) {
-  std::vector<std::vector<TensorInfo>> shards(1);
-  std::uint64_t total = 0;
+TensorFiles one_file(fs::path path, std::vector<TensorInfo> tensors) {
+  TensorFiles out;
+  for (std::size_t i = 0; i < tensors.size(); ++i) out.places.push_back({0, i});
+  out.files.push_back({std::move(path), std::move(tensors)});
+  return out;
+}
+
+TensorFiles model_files(const fs::path& folder, const std::vector<TensorInfo>& tensors,
+                        Bytes max_shard) {
+  TensorFiles out;
+  out.files.resize(1);
   std::uint64_t in_shard = 0;
   for (const TensorInfo& tensor : tensors) {
     const std::uint64_t bytes = bytes_of(tensor);
     if (in_shard > 0 && in_shard + bytes > max_shard.count()) {
-      shards.emplace_back();
+      out.files.emplace_back();
       in_shard = 0;
     }
     in_shard += bytes;
-    total += bytes;
-    places_.push_back({shards.size() - 1, shards.back().size()});
-    shards.back().push_back(tensor);
+    std::vector<TensorInfo>& shard = out.files.back().tensors;
+    out.places.push_back({out.files.size() - 1, shard.size()});
+    shard.push_back(tensor);
   }
-  for (std::size_t i = 0; i < shards.size(); ++i) {
-    files_.push_back(shards.size() == 1
-                         ? std::string(kModelWeights)
-                         : format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
-    shards_.emplace_back(folder_ / files_.back(), std::move(shards[i]),
+  const std::size_t count = out.files.size();
+  for (std::size_t i = 0; i < count; ++i)
+    out.files[i].path =
+        folder / (count == 1 ? std::string(kModelWeights)
+                             : format("model-{:05}-of-{:05}.safetensors", i + 1, count));
+  return out;
+}
+
+void finish_model_files(const TensorFiles& files) {
+  const fs::path folder = files.files.front().path.parent_path();
+  std::vector<std::string> kept;
+  for (const TensorFiles::File& file : files.files) kept.push_back(file.path.filename());
+  if (kept.size() > 1) {
+    Json map = Json::object();
+    std::uint64_t total = 0;
+    for (const TensorFiles::Place& place : files.places) {
+      const TensorInfo& tensor = files.files[place.file].tensors[place.tensor];
+      map.emplace(tensor.name, kept[place.file]);
+      total += bytes_of(tensor);
+    }
+    const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
+    throw_if_error(write_file_atomic(folder / kModelWeightIndex, index.dump(2) + "\n"));
+    kept.emplace_back(kModelWeightIndex);
+  }
+  remove_stale(folder, kept);
+}
+
+ShardedWriter::ShardedWriter(const fs::path& folder, const std::vector<TensorInfo>& tensors,
+                             Bytes max_shard, Sync sync)
+    : files_(model_files(folder, tensors, max_shard)) {
+  for (const TensorFiles::File& file : files_.files)
+    shards_.emplace_back(file.path, file.tensors,
                          std::map<std::string, std::string>{{"format", "pt"}}, sync);
-  }
-  if (shards_.size() == 1) return;
-  Json map = Json::object();
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    map.emplace(tensors[i].name, files_[places_[i].shard]);
-  const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
-  index_ = index.dump(2) + "\n";
 }
 
 void ShardedWriter::write(std::size_t tensor, std::uint64_t offset,
                           std::span<const std::byte> bytes) {
-  const Place place = places_.at(tensor);
-  shards_[place.shard].write(place.tensor, offset, bytes);
+  const TensorFiles::Place place = files_.places.at(tensor);
+  shards_[place.file].write(place.tensor, offset, bytes);
 }
 
 void ShardedWriter::commit() {
   for (SafetensorsWriter& shard : shards_) shard.commit();
-  std::vector<std::string> kept = files_;
-  if (!index_.empty()) {
-    throw_if_error(write_file_atomic(folder_ / kModelWeightIndex, index_));
-    kept.emplace_back(kModelWeightIndex);
-  }
-  remove_stale(folder_, kept);
+  finish_model_files(files_);
 }
 
 WeightFolder WeightFolder::open(const fs::path& folder) {

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "bridge/no_autograd.h"
 #include "model/checkpoint.h"
+#include "parallel/run_collectively.h"
 #include "train/model_worker.h"
 
 namespace neap::train {
@@ -101,18 +102,6 @@ ModelWorker::UnitFill ModelWorker::of_base(UnitFill whole) const {
       flat[i].copy_(unit.narrow(0, mine.first, mine.count));
     }
   };
-}
-
-at::Tensor ModelWorker::gather_unit(const model::UnitCuts& cuts, std::size_t unit,
-                                    const at::Tensor& part) const {
-  const bridge::HostScope host;
-  const at::Tensor mine = part.cpu();
-  const at::Tensor parts = at::empty({shard().ranks, mine.size(0)}, mine.options());
-  groups_.tensor().all_gather(parts, mine);
-  at::Tensor whole = at::zeros({cuts.whole()[unit].elements}, mine.options());
-  for (std::int64_t rank = 0; rank < shard().ranks; ++rank)
-    cuts.put(unit, rank, parts[rank], whole);
-  return whole;
 }
 
 void ModelWorker::check_missing_head() const {
@@ -221,60 +210,92 @@ void ModelWorker::save(const fs::path& folder, const model::SaveOptions& options
   const auto held = hold(saves_weights());
   const bridge::HostScope host;
   expect_agreement(saves_weights());
-  // Parts come together on the ranks that divide the first copy of the model, slices on all that have them.
-  if (groups_.copies().first() || sliced_) write(folder, options);
+  write(folder, options);
   if (optimizer_) write_states(folder);
   throw_if_error(held->close());
 }
 
+void ModelWorker::by_first(const std::function<void()>& work) const {
+  parallel::run_collectively(groups_.world(), [&] {
+    if (groups_.world().first()) work();
+  });
+}
+
 void ModelWorker::write(const fs::path& folder, model::SaveOptions options) {
-  const bool first = groups_.world().first();
-  std::error_code error;
-  if (first) fs::create_directories(folder, error);
-  if (error) {
-    throw Error(ErrorCode::kIo, format("Cannot create {}: {}", folder.string(), error.message()));
-  }
+  by_first([&] {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error)
+      throw Error(ErrorCode::kIo, format("Cannot create {}: {}", folder.string(), error.message()));
+  });
   options.origin = spec_.files.base;
   options.sync = model::Sync::kByCaller;
   if (saves_weights()) {
     write_weights(folder, options);
-  } else if (first) {
-    model::copy_companions(folder, options);
+  } else {
+    by_first([&] { model::copy_companions(folder, options); });
   }
   if (has_lora()) write_adapters(folder, options.sync);
 }
 
 void ModelWorker::write_weights(const fs::path& folder, const model::SaveOptions& options) {
-  if (!cuts_ && !has_stages() && !sliced_)
-    return model::save_model(folder, spec_.shape, spec_.head, weights_, options);
   const std::vector<spec::FlatUnit> units = spec::flat_layout(spec_.whole, spec_.head);
-  const auto whole = [&](std::size_t u) {
-    if (has_stages()) return unit_of_stages(units, numbers_, cuts_, weights_, u);
-    const at::Tensor part = sliced_ ? sliced_->gather_to_host(u) : weights_[u];
-    return cuts_ && groups_.copies().first() ? gather_unit(*cuts_, u, part) : part;
-  };
-  if (groups_.world().first()) {
-    model::SaveOptions typed = options;
-    typed.dtype = weights_.front().scalar_type();
-    return model::save_model(folder, spec_.whole, spec_.head, whole, typed);
-  }
-  for (std::size_t u = 0; u < units.size(); ++u) (void)whole(u);
+  const at::ScalarType type = weights_.front().scalar_type();
+  const model::TensorFiles files =
+      model::model_files(folder, model::tensors_of(units, type), options.max_shard);
+  write_units(files, units, options.sync, {layout_, numbers_, cuts_, weights_, sliced_.get()});
+  by_first([&] {
+    model::finish_model_files(files);
+    model::save_model_rest(folder, spec_.whole, spec_.head, type, options);
+  });
 }
 
 void ModelWorker::write_adapters(const fs::path& folder, model::Sync sync) {
-  std::vector<at::Tensor> whole;
-  if (has_stages()) {
-    const auto units = spec::lora_layout(spec_.whole, spec_.head, spec_.lora);
-    for (std::size_t u = 0; u < units.size(); ++u)
-      whole.push_back(unit_of_stages(units, adapter_numbers_, adapter_cuts_, adapters_, u));
-  } else if (adapter_cuts_) {
-    for (std::size_t u = 0; u < adapters_.size(); ++u)
-      whole.push_back(gather_unit(*adapter_cuts_, u, adapters_[u]));
-  }
-  if (!groups_.world().first()) return;
+  const auto units = spec::lora_layout(spec_.whole, spec_.head, spec_.lora);
+  write_units(model::adapter_file(folder, units, adapters_.front().scalar_type()), units, sync,
+              {adapter_layout_, adapter_numbers_, adapter_cuts_, adapters_, nullptr});
   // By its name PEFT finds the base.
-  model::save_adapter(folder, spec_.whole, spec_.head, spec_.lora,
-                      whole.empty() ? adapters_ : whole, base_folder().string(), sync);
+  by_first([&] {
+    model::save_adapter_config(folder, spec_.whole, spec_.head, spec_.lora, base_folder().string());
+  });
+}
+
+void ModelWorker::write_units(const model::TensorFiles& files,
+                              const std::vector<spec::FlatUnit>& whole, model::Sync sync,
+                              const OwnUnits& own) {
+  CollectiveFiles file(groups_.world(), files, {{"format", "pt"}}, sync);
+  file.write([&](const PartVisit& visit) { visit_own_units(whole, own, visit); });
+  file.commit();
+}
+
+void ModelWorker::visit_own_units(const std::vector<spec::FlatUnit>& whole, const OwnUnits& own,
+                                  const PartVisit& visit) const {
+  std::vector<std::size_t> first = {0};  // of a unit's tensors
+  for (const spec::FlatUnit& unit : whole) first.push_back(first.back() + unit.parameters.size());
+  const parallel::Communicator& copies = groups_.copies();
+  const auto rank = static_cast<std::size_t>(copies.rank());
+  std::vector<FilePart> parts;
+  for (std::size_t u = 0; u < own.units.size(); ++u) {
+    const spec::FlatUnit& unit = own.units[u];
+    if (!writes_unit(whole[own.numbers[u]])) continue;
+    const spec::UnitSlices::Range mine = own.slices != nullptr
+                                             ? own.slices->slices().range(u, copies.rank())
+                                             : spec::UnitSlices::Range{0, unit.elements};
+    for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+      const std::size_t tensor = first[own.numbers[u]] + i;
+      // Copies, which are equal, share the tensors.
+      if (own.slices == nullptr && tensor % static_cast<std::size_t>(copies.size()) != rank)
+        continue;
+      const spec::Parameter& p = unit.parameters[i];
+      const std::vector<model::PartRun> runs =
+          own.cuts ? own.cuts->runs(u, i, shard().rank)
+                   : std::vector<model::PartRun>{{p.offset, 0, p.elements()}};
+      parts.push_back({tensor, own.values[u], model::within(runs, mine.first, mine.count)});
+    }
+    // Columns that are cut have a run for each row.
+    if (own.cuts) visit(std::exchange(parts, {}));
+  }
+  visit(parts);
 }
 
 void ModelWorker::restore(const fs::path& folder) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "base/format.h"
 #include "base/status.h"
@@ -22,18 +23,6 @@ std::size_t number_of(const std::vector<spec::WholeState>& states, std::string_v
       std::find_if(states.begin(), states.end(),
                    [&](const spec::WholeState& each) { return each.name == name; }) -
       states.begin());
-}
-
-// What is in elements [first, first + count), counted from the first.
-std::vector<model::PartRun> within(const std::vector<model::PartRun>& runs, std::int64_t first,
-                                   std::int64_t count) {
-  std::vector<model::PartRun> out;
-  for (const model::PartRun& run : runs) {
-    const std::int64_t begin = std::max(run.part, first);
-    const std::int64_t end = std::min(run.part + run.count, first + count);
-    if (begin < end) out.push_back({begin - first, run.whole + begin - run.part, end - begin});
-  }
-  return out;
 }
 
 // The optimizer steps that a file's states have seen.
@@ -130,10 +119,10 @@ void ModelWorker::write_states(const fs::path& folder) {
   infos.reserve(states.size());
   for (const spec::WholeState& state : states)
     infos.push_back({state.name, model::dtype_name(model::to_aten(state.dtype)), {state.elements}});
-  CollectiveFile file(groups_.world(), folder / kOptimizerFile, infos,
-                      {{kKindKey, std::string(to_string(optimizer_->spec().kind))},
-                       {kStepsKey, std::to_string(optimizer_->steps())}},
-                      model::Sync::kByCaller);
+  CollectiveFiles file(groups_.world(), model::one_file(folder / kOptimizerFile, infos),
+                       {{kKindKey, std::string(to_string(optimizer_->spec().kind))},
+                        {kStepsKey, std::to_string(optimizer_->steps())}},
+                       model::Sync::kByCaller);
   file.write([&](const PartVisit& visit) { visit_own_states(states, visit); });
   file.commit();
 }
@@ -142,23 +131,31 @@ void ModelWorker::visit_own_states(const std::vector<spec::WholeState>& all,
                                    const PartVisit& visit) const {
   const std::vector<spec::FlatUnit> units = whole_trained_layout();
   const std::int64_t rank = groups_.copies().rank();
+  std::vector<FilePart> parts;
   for (const spec::WholeState& state : placement_->states()) {
     const std::size_t number = number_of(all, state.name);
-    // The last stage may have a copy of the first one's.
-    if (has_stages() && stage_of(units[all[number].unit]) != stages().rank()) continue;
+    if (!writes_unit(units[all[number].unit])) continue;
     for (const spec::OwnedRange& owner : placement_->owners(state)) {
       if (owner.rank != rank) continue;
-      const model::PartRun all_of_it{owner.first, owner.first, owner.count};
-      visit({number, own_part(state),
-             within(cuts_ ? trained_cuts().runs(state, shard().rank) : std::vector{all_of_it},
-                    owner.first, owner.count)});
+      const std::vector<model::PartRun> runs =
+          cuts_ ? trained_cuts().runs(state, shard().rank)
+                : std::vector<model::PartRun>{{0, 0, state.elements}};
+      parts.push_back({number, own_part(state), model::within(runs, owner.first, owner.count)});
     }
-    if (!cuts_ || rank != 0 || !groups_.tensor().first()) continue;
-    const std::vector<model::PartRun> padding = trained_cuts().padding(state);
-    if (padding.empty()) continue;
-    const std::int64_t elements = padding.back().part + padding.back().count;
-    visit({number, at::zeros({elements}, at::dtype(model::to_aten(state.dtype))), padding});
+    if (!cuts_) continue;
+    if (rank == 0 && groups_.tensor().first()) add_padding(number, state, parts);
+    // Columns that are cut have a run for each row.
+    visit(std::exchange(parts, {}));
   }
+  visit(parts);
+}
+
+void ModelWorker::add_padding(std::size_t number, const spec::WholeState& state,
+                              std::vector<FilePart>& parts) const {
+  const std::vector<model::PartRun> padding = trained_cuts().padding(state);
+  if (padding.empty()) return;
+  const std::int64_t elements = padding.back().part + padding.back().count;
+  parts.push_back({number, at::zeros({elements}, at::dtype(model::to_aten(state.dtype))), padding});
 }
 
 void ModelWorker::restore_states(const fs::path& folder) {

@@ -4,9 +4,9 @@
 // Tags      ROLE.weights, ROLE.grads, ROLE.optimizer (and ROLE.unit_grads where gradients are sliced, and ROLE.adapter with LoRA, ROLE.buffers where its
 //           weights are streamed or sliced, ROLE.blocks where it then generates).
 // Residency the caller opens a phase, or holds the tags, before it touches contents.
-// Ranks     every rank loads, saves and restores together: all read the same folder. The first writes weights, and
-//           every one the optimizer states that it has. Where ranks divide the model, each has its part, and the folder
-//           the whole model.
+// Ranks     every rank loads, saves and restores together: all read the same folder, and every one writes what it has
+//           of tensors, the first the other files. Where ranks divide the model, each has its part, and the folder the
+//           whole model.
 // Threads   one at a time.   Failure   Error.
 #pragma once
 
@@ -32,7 +32,7 @@
 #include "spec/pipeline.h"
 #include "step/gradient_slots.h"
 #include "step/update_parts.h"
-#include "train/collective_file.h"
+#include "train/collective_files.h"
 #include "train/generation_weights.h"
 #include "train/optimizer.h"
 #include "train/sliced_weights.h"
@@ -160,9 +160,6 @@ class ModelWorker {
   /// From one of whole units of the base: of what base_weights() gives.
   [[nodiscard]] UnitFill of_base(UnitFill whole) const;
   [[nodiscard]] UnitFill adapter_source(const model::AdapterReader& reader) const;
-  /// A unit of all ranks' parts, in host memory. Ranks that divide the model call it together.
-  [[nodiscard]] at::Tensor gather_unit(const model::UnitCuts& cuts, std::size_t unit,
-                                       const at::Tensor& part) const;
   // Of a model that stages of a pipeline divide (model_stages.cpp):
   [[nodiscard]] std::vector<spec::FlatUnit> whole_trained_layout() const {
     return has_lora() ? spec::lora_layout(spec_.whole, spec_.head, spec_.lora)
@@ -170,19 +167,13 @@ class ModelWorker {
   }
   [[nodiscard]] bool has_stages() const { return spec_.shape.pipeline.stages > 1; }
   [[nodiscard]] parallel::Communicator& stages() const { return groups_.along(spec::Axis::kPipe); }
-  /// A stage's tensor on the first one, in host memory: `like` has its size and type, and is the tensor on its
-  /// stage. Undefined on the others.
-  [[nodiscard]] at::Tensor on_first_stage(std::int64_t stage, const at::Tensor& like) const;
   [[nodiscard]] std::int64_t stage_of(const spec::FlatUnit& unit) const {
     return spec::stage_of_unit(spec::undivided(spec_.shape), spec_.head, stages().size(), unit);
   }
-  /// A unit of a whole layout on the first rank of the first stage; `mine` are this stage's, at `numbers`, parts
-  /// where there are cuts.
-  [[nodiscard]] at::Tensor unit_of_stages(const std::vector<spec::FlatUnit>& whole,
-                                          const std::vector<std::size_t>& numbers,
-                                          const std::optional<model::UnitCuts>& cuts,
-                                          const std::vector<at::Tensor>& mine,
-                                          std::size_t unit) const;
+  /// False: another stage has it, too, and writes it.
+  [[nodiscard]] bool writes_unit(const spec::FlatUnit& unit) const {
+    return !has_stages() || stage_of(unit) == stages().rank();
+  }
   /// Fails on every rank where the two copies of a tied table differ.
   void expect_equal_tables() const;
   /// The folder's weights, or random ones.
@@ -195,10 +186,27 @@ class ModelWorker {
   void write(const std::filesystem::path& folder, model::SaveOptions options);
   void write_weights(const std::filesystem::path& folder, const model::SaveOptions& options);
   void write_adapters(const std::filesystem::path& folder, model::Sync sync);
+  /// Work of the first rank, which fails on all.
+  void by_first(const std::function<void()>& work) const;
+  /// Weights or adapters, with what is known of this rank's.
+  struct OwnUnits {
+    const std::vector<spec::FlatUnit>& units;
+    const std::vector<std::size_t>& numbers;
+    const std::optional<model::UnitCuts>& cuts;
+    const std::vector<at::Tensor>& values;
+    const SlicedWeights* slices;  ///< null: values are of whole units
+  };
+  /// Every rank its own, of units of a whole layout.
+  void write_units(const model::TensorFiles& files, const std::vector<spec::FlatUnit>& whole,
+                   model::Sync sync, const OwnUnits& own);
+  void visit_own_units(const std::vector<spec::FlatUnit>& whole, const OwnUnits& own,
+                       const PartVisit& visit) const;
   /// Every rank its own.
   void write_states(const std::filesystem::path& folder);
   /// Of the file's states those that this rank writes.
   void visit_own_states(const std::vector<spec::WholeState>& all, const PartVisit& visit) const;
+  void add_padding(std::size_t number, const spec::WholeState& state,
+                   std::vector<FilePart>& parts) const;
   /// The states of a whole model whose parts ranks have.
   [[nodiscard]] std::vector<spec::WholeState> whole_states() const;
   void restore_states(const std::filesystem::path& folder);

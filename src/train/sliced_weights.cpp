@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "bridge/no_autograd.h"
-#include "bridge/runtime.h"
 
 namespace neap::train {
 namespace {
@@ -86,15 +85,6 @@ void SlicedWeights::gather_each(const TakeUnit& take) {
     ranks_.wait_for(ranks_.begin_gathers({gather_of(u, to[u])}));
     take(u, to[u]);
   }
-}
-
-at::Tensor SlicedWeights::gather_to_host(std::size_t unit) {
-  const bridge::HostScope host;
-  const at::Tensor whole = at::empty({units_[unit].elements}, at::dtype(own_[unit].scalar_type()));
-  const spec::UnitSlices::Range mine = slices_.range(unit, ranks_.rank());
-  whole.narrow(0, mine.first, mine.count).copy_(own_[unit]);
-  ranks_.all_gather(whole, slices_.counts(unit));
-  return whole;
 }
 
 void SlicedWeights::expect(step::Sweep sweep, std::int64_t passes) {

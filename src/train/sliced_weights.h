@@ -48,8 +48,6 @@ class SlicedWeights final : public step::WindowedBlocks, public UnitSource {
   void gather(const std::vector<at::Tensor>& whole) override;
   /// To where they are used.
   void gather_each(const TakeUnit& take) override;
-  /// One unit, in host memory. Every rank calls it.
-  [[nodiscard]] at::Tensor gather_to_host(std::size_t unit);
 
   /// Every slot holds weights of before the last update.
   void expect(step::Sweep sweep, std::int64_t passes) override;

@@ -16,6 +16,7 @@
 #include "model/safetensors.h"
 #include "model/tensor_io.h"
 #include "model/transformer.h"
+#include "saved_models.h"
 #include "spec/architecture_file.h"
 
 namespace neap::model {

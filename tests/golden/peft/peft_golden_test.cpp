@@ -19,6 +19,7 @@
 #include "model/safetensors.h"
 #include "model/tensor_io.h"
 #include "model/transformer.h"
+#include "saved_models.h"
 #include "spec/adapter_config.h"
 
 namespace neap::model {

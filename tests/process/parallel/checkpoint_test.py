@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Optimizer states that all ranks write into one file. usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
+"""Checkpoints whose files all ranks write. usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
 
 Whatever happens to a rank, the newest checkpoint is whole, and the job ends with one message.
 """
@@ -76,19 +76,19 @@ class Checkpoints(RankCase):
 
     def test_a_rank_that_cannot_write_ends_all_and_the_checkpoint_before_stays(self):
         """Its limit comes when it has its memory, whose pages are files, too."""
-        for failing in (0, 1):
-            folder = f"limited-{failing}"
+        for stage, failing in ((1, 0), (1, 1), (3, 1)):
+            folder = f"limited-{stage}-{failing}"
             output = self.home / "out" / folder
-            words = (f"{ZERO}=1", "trainer.save_freq=1", "memory.residency=all")
+            words = (f"{ZERO}={stage}", "trainer.save_freq=1", "memory.residency=all")
             process = self.start_ranks(folder, (*words, "trainer.total_training_steps=1000"), [LIMITED, LIMITED])
             neap_program.wait_for(process, lambda output=output: (output / "global_step_2").exists(), timeout=120)
             start = time.monotonic()
-            resource.prlimit(launch.rank_process(process.pid, failing), resource.RLIMIT_FSIZE, (2 << 20, 2 << 20))
+            resource.prlimit(launch.rank_process(process.pid, failing), resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
             result = self.finish(process)
             self.assertLess(time.monotonic() - start, 60)
             self.assertEqual(result.returncode, 1, result.stderr)
             (error,) = self.errors(result)
-            self.assertRegex(error, r"Cannot write \S*actor/optimizer.safetensors: File too large")
+            self.assertRegex(error, r"Cannot write \S*actor/\w+.safetensors: File too large")
             step = int((output / "latest_checkpointed_iteration.txt").read_text())
             self.assertRegex(error, rf"The newest checkpoint is \S*global_step_{step}; the same command resumes from there")
             self.assertEqual("rank 1: " in error, failing == 1, error)
@@ -96,16 +96,17 @@ class Checkpoints(RankCase):
 
     @unittest.skipUnless(neap_program.HAS_NAMESPACES, "no mount namespaces for this user")
     def test_full_disk_is_told_once(self):
-        """The weights fit, the states do not."""
+        """Whether the weights fit or not; the states do not."""
         (self.home / "out/full").mkdir()
         command = f"{launch.MPIRUN} {' '.join(launch.FLAGS)} -n 2 {launch.NEAP} train sft.toml trainer.default_local_dir=out/full {ZERO}=1"
-        script = f"mount -t tmpfs -o size=4m tmpfs out/full && {command}; echo exit $?; ls out/full"
-        result = subprocess.run([*neap_program.NAMESPACE, "sh", "-c", script], cwd=self.home, env=launch.environment(),
-                                capture_output=True, text=True, timeout=240, check=False)
-        self.assertIn("exit 1\n", result.stdout, result.stderr)
-        (error,) = self.errors(result)
-        self.assertRegex(error, r"Cannot write \S*optimizer.safetensors: No space left on device")
-        self.assertNotRegex(result.stdout, "global_step|tmp")
+        for size, file in (("1m", "model"), ("4m", "optimizer")):
+            script = f"mount -t tmpfs -o size={size} tmpfs out/full && {command}; echo exit $?; ls out/full"
+            result = subprocess.run([*neap_program.NAMESPACE, "sh", "-c", script], cwd=self.home, env=launch.environment(),
+                                    capture_output=True, text=True, timeout=240, check=False)
+            self.assertIn("exit 1\n", result.stdout, result.stderr)
+            (error,) = self.errors(result)
+            self.assertRegex(error, rf"Cannot write \S*{file}.safetensors: No space left on device")
+            self.assertNotRegex(result.stdout, "global_step|tmp")
 
     def test_a_rank_killed_while_states_are_written(self):
         words = (*self.large, f"{ZERO}=1")

@@ -16,6 +16,7 @@
 #include "model/model_reader.h"
 #include "model/tensor_io.h"
 #include "model/text_tokens.h"
+#include "saved_models.h"
 #include "tiny_model.h"
 #include "unit/model/byte_tokenizer.h"
 

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "join_parts.h"
 #include "model/aten_ops.h"
 #include "model/transformer.h"
 #include "model/unit_cuts.h"
@@ -121,7 +122,7 @@ void compare_parts(const FactoredCase& setup, int size) {
   for (std::size_t u = 0; u < units.size(); ++u) {
     const Tensor joined = at::zeros_like(one.weights[u]);
     for (int r = 0; r < size; ++r)
-      cuts.put(u, r, parts[static_cast<std::size_t>(r)].weights[u], joined);
+      testing::join_part(cuts, u, r, parts[static_cast<std::size_t>(r)].weights[u], joined);
     expect_near(joined, one.weights[u], units[u].name);
   }
   const auto optimizer =

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "bridge/no_autograd.h"
+#include "join_parts.h"
 #include "model/transformer.h"
 #include "model/unit_cuts.h"
 #include "spec/tensor_parallel.h"
@@ -176,7 +177,8 @@ Results run(const Case& setup, const Architecture& part, const std::vector<Tenso
     out.adapter_gradients = tensors_of(more);
     lora = Lora{setup.lora, {adapters, out.adapter_gradients}};
   }
-  Transformer model(part, setup.head, {weights, out.gradients}, lora, std::nullopt, {}, {.tensor = ranks});
+  Transformer model(part, setup.head, {weights, out.gradients}, lora, std::nullopt, {},
+                    {.tensor = ranks});
   train(model, setup, out);
   std::vector<step::TrainedUnit<Tensor>> all;
   for (std::size_t u = 0; u < units.size(); ++u) all.push_back(trained(units[u], out.gradients[u]));
@@ -202,7 +204,7 @@ void expect_same_gradients(const UnitCuts& cuts, const std::vector<Tensor>& whol
   for (std::size_t u = 0; u < whole.size(); ++u) {
     const Tensor joined = at::zeros_like(whole[u]);
     for (std::size_t r = 0; r < parts.size(); ++r)
-      cuts.put(u, static_cast<std::int64_t>(r), parts[r][u], joined);
+      testing::join_part(cuts, u, static_cast<std::int64_t>(r), parts[r][u], joined);
     for (std::size_t r = 0; r < parts.size(); ++r) {
       const Tensor again = at::zeros_like(parts[r][u]);
       cuts.take(u, static_cast<std::int64_t>(r), joined, again);

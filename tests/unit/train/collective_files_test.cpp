@@ -1,5 +1,5 @@
 // Files that ranks write together are those of one rank, and a failure of one rank is one of all.
-#include "train/collective_file.h"
+#include "train/collective_files.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/status.h"
+#include "model/tensor_io.h"
 #include "parallel/run_collectively.h"
 #include "unit/tensor/thread_ranks.h"
 
@@ -19,9 +20,10 @@ namespace {
 namespace fs = std::filesystem;
 using model::PartRun;
 
-const std::map<std::string, std::string> kMetadata = {{"steps", "3"}};
+// The first tensor is in a file of its own.
+constexpr Bytes kMaxShard = 40_MiB;
 
-class CollectiveFiles : public ::testing::Test {
+class FilesOfRanks : public ::testing::Test {
  protected:
   void SetUp() override {
     root_ = fs::temp_directory_path() /
@@ -35,11 +37,18 @@ class CollectiveFiles : public ::testing::Test {
       infos_.push_back({format("tensor.{}", i),
                         model::dtype_name(tensors_[i].scalar_type()),
                         {tensors_[i].numel()}});
+    shards_ = model::model_files(root_, infos_, kMaxShard);
+    ASSERT_EQ(shards_.files.size(), 2u);
   }
   void TearDown() override { fs::remove_all(root_); }
 
-  fs::path path() const { return root_ / "states.safetensors"; }
-  std::string contents() const { return value_or_throw(read_file(path())); }
+  /// Of all files, one after another.
+  std::string contents() const {
+    std::string out;
+    for (const model::TensorFiles::File& file : shards_.files)
+      out += value_or_throw(read_file(file.path));
+    return out;
+  }
   std::size_t files() const {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(root_), {}));
   }
@@ -62,11 +71,9 @@ class CollectiveFiles : public ::testing::Test {
     std::vector<std::string> told(static_cast<std::size_t>(ranks));
     testing::on_ranks(ranks, [&](parallel::Communicator& communicator) {
       try {
-        CollectiveFile file(communicator, path(), infos_, kMetadata, model::Sync::kByCaller);
-        file.write([&](const PartVisit& visit) {
-          for (const FilePart& part : parts(communicator.rank())) visit(part);
-        });
-        file.commit();
+        CollectiveFiles files(communicator, shards_, {{"format", "pt"}}, model::Sync::kByCaller);
+        files.write([&](const PartVisit& visit) { visit(parts(communicator.rank())); });
+        files.commit();
       } catch (const parallel::CollectiveError& e) {
         told[static_cast<std::size_t>(communicator.rank())] = e.mine() ? e.what() : "-";
       }
@@ -74,10 +81,12 @@ class CollectiveFiles : public ::testing::Test {
     return told;
   }
   void write_by_one() {
-    model::NamedTensors named;
+    model::ShardedWriter writer(root_, infos_, kMaxShard);
     for (std::size_t i = 0; i < tensors_.size(); ++i)
-      named.emplace_back(infos_[i].name, tensors_[i]);
-    model::save_tensors(path(), named, kMetadata);
+      writer.write(
+          i, 0,
+          {static_cast<const std::byte*>(tensors_[i].const_data_ptr()), tensors_[i].nbytes()});
+    writer.commit();
   }
   /// Of three ranks: cuts within and between pieces, rows' parts, a tensor of one rank.
   std::vector<FilePart> parts_of(int rank) const {
@@ -92,14 +101,15 @@ class CollectiveFiles : public ::testing::Test {
   fs::path root_;
   std::vector<at::Tensor> tensors_;
   std::vector<model::TensorInfo> infos_;
+  model::TensorFiles shards_;
 };
 
 using Told = std::vector<std::string>;
 
-TEST_F(CollectiveFiles, AreThoseOfOneRank) {
+TEST_F(FilesOfRanks, AreThoseOfOneRank) {
   write_by_one();
   const std::string one = contents();
-  fs::remove(path());
+  for (const model::TensorFiles::File& file : shards_.files) fs::remove(file.path);
   EXPECT_EQ(write(3, [&](int rank) { return parts_of(rank); }), Told(3));
   EXPECT_EQ(contents(), one);
   // The ranks that have something need not be the first, nor all.
@@ -107,10 +117,10 @@ TEST_F(CollectiveFiles, AreThoseOfOneRank) {
       write(4, [&](int rank) { return rank == 0 ? std::vector<FilePart>() : parts_of(rank - 1); }),
       Told(4));
   EXPECT_EQ(contents(), one);
-  EXPECT_EQ(files(), 1u);
+  EXPECT_EQ(files(), 3u) << "with the index";
 }
 
-TEST_F(CollectiveFiles, FailOnEveryRankIfOneFailsAndLeaveTheOldFile) {
+TEST_F(FilesOfRanks, FailOnEveryRankIfOneFailsAndLeaveTheOldFile) {
   write_by_one();
   const std::string old = contents();
   tensors_[0].neg_();
@@ -124,11 +134,11 @@ TEST_F(CollectiveFiles, FailOnEveryRankIfOneFailsAndLeaveTheOldFile) {
                     }),
               expected);
     EXPECT_EQ(contents(), old);
-    EXPECT_EQ(files(), 1u);
+    EXPECT_EQ(files(), 3u) << "with the index";
   }
 }
 
-TEST_F(CollectiveFiles, HaveEveryElementOnce) {
+TEST_F(FilesOfRanks, HaveEveryElementOnce) {
   const auto without = [&](int rank) {
     std::vector<FilePart> parts = parts_of(rank);
     if (rank == 1) parts.pop_back();
@@ -138,13 +148,12 @@ TEST_F(CollectiveFiles, HaveEveryElementOnce) {
   EXPECT_NE(lacking[0].find("\"tensor.2\" was given 240 bytes too few"), std::string::npos)
       << lacking[0];
   EXPECT_EQ(lacking[2], "-");
-  EXPECT_EQ(files(), 0u);
 }
 
-TEST_F(CollectiveFiles, CannotBeMadeWithoutAFolder) {
+TEST_F(FilesOfRanks, CannotBeMadeWithoutAFolder) {
   fs::remove_all(root_);
   const Told told = write(2, [&](int rank) { return parts_of(rank); });
-  EXPECT_NE(told[0].find(path().string()), std::string::npos) << told[0];
+  EXPECT_NE(told[0].find(root_.string()), std::string::npos) << told[0];
   EXPECT_EQ(told[1], "-");
 }
 
