@@ -115,6 +115,9 @@ class Communicator {
   /// which this one outlives. Every rank calls it. A GPU communicator keeps buffers on the card for each.
   [[nodiscard]] std::unique_ptr<Communicator> split(int color);
 
+  /// Ranks that wait for this one go on waiting: their timeouts begin again. For work of unknown length, as a
+  /// generation's steps; most calls do nothing.
+  virtual void show_life() {}
   /// Tells the other ranks, as far as they can be reached, that this one ends with `exit_code`. Under
   /// MPI the job is killed and this does not return.
   virtual void abort(int exit_code) noexcept = 0;

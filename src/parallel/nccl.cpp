@@ -25,6 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kStageBytes = 512 << 10;  // of libtorch's small blocks
+constexpr double kSignsInATimeout = 8;           // of life
 
 int type_of(const at::Tensor& t) {
   switch (t.scalar_type()) {
@@ -110,6 +111,13 @@ class Nccl final : public Communicator {
     watch_.reset();
     if (comm_ != nullptr && !gave_up) give_up();
     comm_ = nullptr;
+  }
+
+  void show_life() override {
+    const std::chrono::duration<double> since = Clock::now() - shown_;
+    if (since.count() < timeout_seconds_ / kSignsInATimeout) return;
+    shown_ = Clock::now();
+    rendezvous_->show_life();
   }
 
   std::string open_copy_lane() override {
@@ -432,6 +440,7 @@ class Nccl final : public Communicator {
   const NcclApi& api_;
   at::Device device_;
   double timeout_seconds_;
+  Clock::time_point shown_ = Clock::now();  // the last sign of life
   std::shared_ptr<Rendezvous> rendezvous_;
   PeersLane lane_;
   std::unique_ptr<CopyLane> copies_;  // the lane's sums and gathers; none: NCCL's

@@ -49,11 +49,13 @@ void NcclWatch::loop() {
     const auto start = *since_;
     lock.unlock();
     const auto failure = rendezvous_.failure();
+    const std::int64_t signs = rendezvous_.signs_of_life();
     lock.lock();
     if (!since_ || *since_ != start) continue;  // the call has ended meanwhile
+    if (std::exchange(signs_, signs) != signs) since_ = Clock::now();
     if (failure) {
       reason_ = Status(ErrorCode::kIo, format("{}; rank {} ends too", *failure, rank_));
-    } else if (waited.count() > timeout_) {
+    } else if (Clock::now() - *since_ > std::chrono::duration<double>(timeout_)) {
       reason_ =
           Status(ErrorCode::kTimeout, format("Rank {} waited {:.0f} s in {} for the other ranks "
                                              "(actor_rollout_ref.nccl_timeout)",

@@ -1,6 +1,7 @@
 // Watches calls that take long, from a thread of its own, because a call may wait inside NCCL
 // itself: it connects to a peer when it first needs it. A rank that has failed, or that does not
-// come in time, makes it abort the communicator, which ends the call.
+// come in time, makes it abort the communicator, which ends the call. Time begins again when any rank shows that it
+// works (Communicator::show_life).
 //
 // Threads   begin() and end() belong to one thread; the rest may be called from any.
 // Failure   none of its own; after it gave up, reason() says why.
@@ -10,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -44,7 +46,9 @@ class NcclWatch {
   std::function<void()> abort_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  std::optional<Clock::time_point> since_;
+  std::optional<Clock::time_point>
+      since_;               // of the call, or the last sign of life behind its begin
+  std::int64_t signs_ = 0;  // of life, when they were last counted
   const char* call_ = "";
   Status reason_;
   std::atomic<bool> gave_up_ = false;

@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <atomic>
 #include <chrono>
 
 #include "base/format.h"
@@ -17,6 +18,7 @@ constexpr const char* kIdKey = "neap/id";
 constexpr const char* kArrivedKey = "neap/arrived";
 constexpr const char* kAllHereKey = "neap/all_here";
 constexpr const char* kFailedKey = "neap/failed";
+constexpr const char* kLifeKey = "neap/life";
 
 using Bytes8 = std::vector<std::uint8_t>;
 
@@ -76,7 +78,17 @@ class StoreRendezvous final : public Rendezvous {
     }
   }
 
+  void show_life() noexcept override { count_signs(1); }
+  std::int64_t signs_of_life() noexcept override { return count_signs(0); }
+
  private:
+  std::int64_t count_signs(std::int64_t more) noexcept {
+    try {
+      signs_ = store_->add(kLifeKey, more);
+    } catch (...) {  // failure() says so
+    }
+    return signs_;
+  }
   // libtorch appends a C++ stack.
   static std::string first_line(const std::exception& e) {
     const std::string text = e.what();
@@ -84,6 +96,7 @@ class StoreRendezvous final : public Rendezvous {
   }
 
   int rank_, size_;
+  std::atomic<std::int64_t> signs_ = 0;
   std::string where_;
   c10::intrusive_ptr<c10d::Store> store_;
 };
@@ -99,6 +112,8 @@ class MpiRendezvous final : public Rendezvous {
   }
   void report_failure(int exit_code) noexcept override { mpi_->abort(exit_code); }
   std::optional<std::string> failure() override { return std::nullopt; }  // mpirun ends the job
+  void show_life() noexcept override {}
+  std::int64_t signs_of_life() noexcept override { return 0; }
 
  private:
   std::unique_ptr<Communicator> mpi_;

@@ -104,6 +104,7 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
     context.progress->begin_part(std::string(to_string(generation.phase)), 0, requests.size(),
                                  "responses");
   options.on_progress = [&](std::size_t ended) {
+    context.ranks.show_life();
     if (generation.on_progress) generation.on_progress(ended);
     if (context.progress != nullptr) context.progress->update_part(ended);
     return true;

@@ -61,6 +61,28 @@ TEST(Rendezvous, SharesTheFirstRanksBytesAndPassesWordOfAFailure) {
   EXPECT_THAT(b->failure().value(), HasSubstr("Rank 2 failed (exit code 3)"));
 }
 
+TEST(Rendezvous, CountsSignsOfLifeOfAllRanks) {
+  const int port = free_port();
+  auto serving = std::async(std::launch::async, [&] {
+    auto place = meet(rank_at(0, 2, port), 20);
+    std::vector<char> shared = bytes("x");
+    place->share(shared);
+    return place;
+  });
+  const auto other = meet(rank_at(1, 2, port), 20);
+  std::vector<char> shared;
+  other->share(shared);
+  auto first = serving.get();
+  EXPECT_EQ(other->signs_of_life(), 0);
+  first->show_life();
+  other->show_life();
+  EXPECT_EQ(first->signs_of_life(), 2);
+  EXPECT_EQ(other->signs_of_life(), 2);
+  first.reset();
+  other->show_life();
+  EXPECT_EQ(other->signs_of_life(), 2);
+}
+
 TEST(Rendezvous, NoticesThatTheServingRankIsGone) {
   const int port = free_port();
   auto serving = std::async(std::launch::async, [&] {
