@@ -1,81 +1,17 @@
 // What lives longer than a phase: the tags of a job, their regions and where they are needed.
 #pragma once
 
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "plan/memory_plan.h"
-#include "spec/job_model.h"
-#include "spec/layout.h"
-#include "spec/optimizer.h"
-#include "spec/placement.h"
+#include "plan/model_roles.h"
 #include "spec/recipe.h"
-#include "step/sliced_tables.h"
-#include "step/update_parts.h"
 
 namespace neap::plan {
-
-/// A model of the job, and what its blocks keep while it trains.
-struct ModelRole : spec::JobModel {
-  spec::CheckpointMode checkpoint_mode = spec::CheckpointMode::kNone;
-  spec::Checkpointing checkpointing{};
-  spec::DataParallel ranks{};  ///< that have it
-  /// The rank whose slices are counted; nullopt: the one that has most, and what others take besides.
-  std::optional<std::int64_t> rank{};
-  std::int64_t context_rank = 0;  ///< of those that divide sequences: the first one has most rows
-};
-/// The shapes behind a job's paths, read once, as a rank has them.
-struct JobModels {
-  std::optional<ModelRole> actor, reference, critic, reward;
-  [[nodiscard]] std::optional<ModelRole>& slot(spec::ModelId model);
-  /// A model of the job's recipe.
-  [[nodiscard]] const ModelRole& at(spec::ModelId model) const;
-};
-[[nodiscard]] Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe,
-                                            spec::Dtype compute, std::int64_t rank = 0);
-
-/// What forward and backward compute in.
-[[nodiscard]] spec::Dtype compute_dtype(const spec::Job& job, const Target& target);
-/// The optimizer of a trained model; read_models has checked that the types go together.
-[[nodiscard]] spec::OptimizerSpec optimizer_of(const ModelRole& role, spec::Dtype compute);
-/// Bytes of its elements.
-[[nodiscard]] std::uint64_t compute_width(const spec::Job& job, const Target& target);
 
 /// Tags with regions and needs, in the order of the recipe; of several GPU ranks what NCCL takes besides.
 [[nodiscard]] std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe,
                                               const JobModels& models, const Target& target);
-
-/// Units that training steps: the adapters', or the base's without them.
-[[nodiscard]] std::vector<spec::FlatUnit> trained_units(const ModelRole& role);
-/// Where their optimizer states are.
-[[nodiscard]] spec::StatePlacement placement_of(const ModelRole& role, spec::Dtype compute);
-/// What rests on the host of a model whose weights are streamed.
-struct HostedUnits {
-  bool blocks = false;  ///< false: nothing does
-  bool tables = false;  ///< the embedding and the head, too, where they can
-};
-/// Of each trained unit, whether its weights and gradients rest there.
-[[nodiscard]] std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted);
-/// How ranks divide the weights of a model of which they keep slices.
-[[nodiscard]] spec::UnitSlices weight_slices(const ModelRole& role, spec::Dtype compute);
-/// What streamed states are stepped in, on the rank that has most.
-[[nodiscard]] step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute,
-                                             HostedUnits hosted);
-
-using step::kBlockSlots;
-/// The blocks of a model whose weights are streamed, in order; or as many elements of another type.
-[[nodiscard]] std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute);
-/// Units of it outside the blocks that rest on the host, and those of them that come to the slots' memory
-/// in turns. None of a model that generates: decoding reads both for each token.
-struct HostedTables {
-  std::vector<spec::FlatUnit> units;
-  step::TableUnits turns;
-  /// The embedding, which is the first: rows of a batch are copied.
-  [[nodiscard]] bool gives_rows() const;
-};
-/// `turns`: all that can; else a frozen embedding that only gives rows.
-[[nodiscard]] HostedTables hosted_tables(const ModelRole& role, bool turns);
 
 /// Lays parts, in order, into regions of at least `enough` bytes; a part is never divided.
 [[nodiscard]] std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts,

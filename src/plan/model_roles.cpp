@@ -1,0 +1,163 @@
+#include "plan/model_roles.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "spec/checkpointing.h"
+
+namespace neap::plan {
+namespace {
+
+std::optional<ModelRole> JobModels::*member(spec::ModelId model) {
+  switch (model) {
+    case spec::ModelId::kActor:
+      return &JobModels::actor;
+    case spec::ModelId::kReference:
+      return &JobModels::reference;
+    case spec::ModelId::kCritic:
+      return &JobModels::critic;
+    case spec::ModelId::kReward:
+      break;
+  }
+  return &JobModels::reward;
+}
+
+Result<ModelRole> read_role(const spec::Job& job, const spec::Recipe& recipe,
+                            const spec::ModelSource& source, spec::Dtype compute,
+                            std::int64_t rank) {
+  NEAP_TRY_ASSIGN(spec::JobModel model, spec::resolve(job, recipe, source.id, rank));
+  ModelRole role{std::move(model)};
+  role.ranks = job.data_parallel();
+  if (role.trained) {
+    role.checkpoint_mode = source.trained->checkpoint_mode();
+    role.checkpointing = spec::checkpointing(role.checkpoint_mode, role.shape);
+    Result<spec::OptimizerSpec> optimizer = spec::OptimizerSpec::of(role.optimizer, compute);
+    if (!optimizer.ok())
+      return Status(optimizer.status())
+          .with_context(format("checking {}'s optimizer", role.name()));
+  }
+  const std::int64_t length = job.max_sequence_length();
+  const std::int64_t limit = role.shape.longest_sequence();
+  if (length > limit) {
+    return Status(ErrorCode::kInvalidArgument,
+                  format("data.max_prompt_length {} + data.max_response_length {} is over the {} "
+                         "positions of {} ({})",
+                         job.data.max_prompt_length, job.data.max_response_length, limit,
+                         role.name(), job.resolve(source.path).string()));
+  }
+  return role;
+}
+
+}  // namespace
+
+std::vector<spec::FlatUnit> trained_units(const ModelRole& role) {
+  return role.lora.rank > 0 ? spec::lora_layout(role.shape, role.head, role.lora)
+                            : spec::flat_layout(role.shape, role.head);
+}
+
+std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted) {
+  std::vector<bool> out;
+  const HostedTables tables = hosted_tables(role, hosted.tables);
+  for (const spec::FlatUnit& unit : trained_units(role))
+    out.push_back(hosted.blocks && role.trains_blocks() &&
+                  (unit.block >= 0 || tables.has(unit.name)));
+  return out;
+}
+
+spec::StatePlacement placement_of(const ModelRole& role, spec::Dtype compute) {
+  return {optimizer_of(role, compute), trained_units(role), role.ranks};
+}
+
+spec::UnitSlices weight_slices(const ModelRole& role, spec::Dtype compute) {
+  return role.trains_blocks()
+             ? placement_of(role, compute).slices()
+             : spec::even_slices(spec::flat_layout(role.shape, role.head), role.ranks.ranks);
+}
+
+step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
+  spec::StatePlacement placement = placement_of(role, compute);
+  const std::int64_t rank = role.rank.value_or(placement.fullest_rank());
+  return {std::move(placement), rank, on_host(role, hosted)};
+}
+
+std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units, spec::Dtype dtype) {
+  std::vector<PartPlan> parts;
+  parts.reserve(units.size());
+  for (const spec::FlatUnit& unit : units)
+    parts.push_back({unit.name, Bytes(), spec::tensor_bytes(unit.elements, dtype)});
+  return parts;
+}
+
+std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute) {
+  std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
+  std::erase_if(units, [](const spec::FlatUnit& unit) { return unit.block < 0; });
+  return unit_parts(units, compute);
+}
+
+bool HostedTables::has(const std::string& unit) const {
+  return std::any_of(units.begin(), units.end(),
+                     [&](const spec::FlatUnit& each) { return each.name == unit; });
+}
+
+bool HostedTables::gives_rows() const {
+  return !units.empty() && units.front().find(spec::Module::kTokenEmbedding) != nullptr;
+}
+
+HostedTables hosted_tables(const ModelRole& role, bool turns) {
+  HostedTables out;
+  // Without turns an update would have to change it on the device.
+  if (role.generates || (role.trains_blocks() && !turns)) return out;
+  const bool tied = role.ties_table();
+  for (spec::FlatUnit& unit : spec::flat_layout(role.shape, role.head)) {
+    const bool table =
+        unit.parameters.size() == 1 && unit.find(spec::Module::kTokenEmbedding) != nullptr;
+    if (table && (turns || !tied)) {
+      if (role.trains_blocks()) out.turns.embedding = out.units.size();
+      if (tied) out.turns.head = out.units.size();
+      out.units.push_back(std::move(unit));
+    } else if (turns && unit.find(spec::Module::kLmHead) != nullptr) {
+      out.turns.head = out.units.size();
+      out.units.push_back(std::move(unit));
+    }
+  }
+  return out;
+}
+
+std::optional<ModelRole>& JobModels::slot(spec::ModelId model) {
+  return this->*member(model);
+}
+
+const ModelRole& JobModels::at(spec::ModelId model) const {
+  return (this->*member(model)).value();
+}
+
+spec::Dtype compute_dtype(const spec::Job& job, const Target& target) {
+  const bool narrow = job.device.dtype == "auto" ? target.cuda : job.device.dtype == "bfloat16";
+  return narrow ? spec::Dtype::kBfloat16 : spec::Dtype::kFloat32;
+}
+
+spec::OptimizerSpec optimizer_of(const ModelRole& role, spec::Dtype compute) {
+  return *spec::OptimizerSpec::of(role.optimizer, compute);
+}
+
+std::uint64_t compute_width(const spec::Job& job, const Target& target) {
+  return static_cast<std::uint64_t>(element_bytes(compute_dtype(job, target)));
+}
+
+Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe, spec::Dtype compute,
+                              std::int64_t rank) {
+  JobModels models;
+  for (const spec::ModelSource& source : recipe.models) {
+    NEAP_TRY_ASSIGN(models.slot(source.id), read_role(job, recipe, source, compute, rank));
+  }
+  if (models.reference && models.reference->shape.vocab_size != models.actor->shape.vocab_size) {
+    return Status(ErrorCode::kInvalidArgument,
+                  format("The reference model has a vocabulary of {}, the actor one of {}: their "
+                         "log-probabilities cannot be compared",
+                         models.reference->shape.vocab_size, models.actor->shape.vocab_size));
+  }
+  return models;
+}
+
+}  // namespace neap::plan
