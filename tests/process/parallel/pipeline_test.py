@@ -206,7 +206,8 @@ class Pipeline(RankCase):
         peaks = [stage["peak"] for stage in plan["stages"]]
         self.assertEqual(plan["peak"], max(peaks))
         self.assertEqual(sum(stage["blocks"] for stage in plan["stages"]), 5)
-        self.run_ranks(3, "as-planned", words[1], "trainer.total_training_steps=1")
+        result = self.run_ranks(3, "as-planned", words[1], "trainer.total_training_steps=1")
+        self.assertIn("(+0.0 % of planned)", result.stdout)
         for rank, peak in enumerate(peaks):
             folder = "as-planned" if rank == 0 else f"as-planned/ranks/{rank}"
             self.assertEqual(json.loads((self.home / "out" / folder / "plan.json").read_text())["peak"], peak)
