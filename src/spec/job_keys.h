@@ -55,6 +55,7 @@ void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std
 void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o);
 void bind_loss_aggregation(ConfigTable& t, const std::string& path, LossAggregation* field);
 
+void bind_parallel(ConfigTable& t, Job& job);
 void bind_actor(ConfigTable& t, Job& job);
 /// With the reference, whose log-probabilities are computed with the rollout's.
 void bind_rollout(ConfigTable& t, Job& job);
