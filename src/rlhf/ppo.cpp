@@ -13,6 +13,7 @@
 #include "rlhf/core_algos.h"
 #include "rlhf/evaluation.h"
 #include "rlhf/experience.h"
+#include "rlhf/experience_metrics.h"
 #include "rlhf/ppo_update.h"
 #include "rlhf/reward_scorer.h"
 #include "rlhf/rollout_correction.h"
@@ -73,7 +74,6 @@ class PpoTrainer final : public Trainer {
   void add_advantages(Experience& all, Metrics& metrics);
   /// Mask and weights of the loss, on the whole batch; the mask of `all` becomes the loss's.
   void correct_loss(Experience& all, Metrics& metrics);
-  void describe(const Experience& e, Metrics& metrics) const;
 
   Context& context_;
   train::ModelWorker actor_;
@@ -251,7 +251,7 @@ Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   const std::int64_t n = job().rollout.n;
   Experience all = gather_experience(context_, e, n, job().sequences_per_step());
   add_advantages(all, metrics);
-  describe(all, metrics);
+  describe_experience(job(), all, metrics);
   if (all.numbers.defined()) {
     scorer_.describe(all.numbers, metrics);
     if (all.model_scores.defined())
@@ -329,36 +329,6 @@ void PpoTrainer::add_advantages(Experience& e, Metrics& metrics) {
   summarize(metrics, "critic/rewards", rewards.sum(-1));
   summarize(metrics, "critic/advantages", e.advantages, mask);
   summarize(metrics, "critic/returns", e.returns, mask);
-}
-
-void PpoTrainer::describe(const Experience& e, Metrics& metrics) const {
-  const at::Tensor& mask = e.sequences.mask;
-  const at::Tensor lengths = mask.sum(-1);
-  summarize(metrics, "response_length", lengths);
-  metrics["response_length/clip_ratio"] =
-      lengths.ge(static_cast<double>(job().data.max_response_length))
-          .to(at::kDouble)
-          .mean()
-          .item<double>();
-  metrics["response_length/truncated_ratio"] = e.truncated.mean().item<double>();
-  summarize(metrics, "prompt_length", e.sequences.last + 1 - lengths);
-  summarize(metrics, "critic/score", e.scores);
-  metrics["critic/score/std"] = e.scores.to(at::kDouble).std(false).item<double>();
-  if (const std::int64_t n = job().rollout.n; n > 1) {  // TRL's name; verl has none
-    metrics["frac_reward_zero_std"] =
-        1 - static_cast<double>(rows_of_varied_groups(e.scores, n).numel()) /
-                static_cast<double>(e.scores.numel());
-  }
-  if (e.baselines.defined()) summarize(metrics, "critic/baselines", e.baselines);
-  if (e.entropy.defined()) metrics["actor/entropy"] = masked_mean(e.entropy, mask).item<double>();
-  if (e.values.defined()) {
-    summarize(metrics, "critic/values", e.values, mask);
-    const at::Tensor returns = e.returns.masked_select(mask.gt(0));
-    const at::Tensor errors = returns - e.values.masked_select(mask.gt(0));
-    metrics["critic/vf_explained_var"] =
-        1 - errors.var().item<double>() / (returns.var().item<double>() + 1e-5);
-  }
-  metrics["perf/total_num_tokens"] = (e.sequences.last + 1).sum().item<double>();
 }
 
 Validation PpoTrainer::validate(std::int64_t step) {

@@ -1,0 +1,14 @@
+// What a step's log says of the whole batch's experience: lengths, scores, entropy and values, under verl's names.
+//
+// Threads   a function without state.   Failure   c10::Error from libtorch.
+#pragma once
+
+#include "rlhf/experience.h"
+#include "rlhf/trainer.h"
+#include "spec/job.h"
+
+namespace neap::rlhf {
+
+void describe_experience(const spec::Job& job, const Experience& e, Metrics& metrics);
+
+}  // namespace neap::rlhf
