@@ -211,7 +211,8 @@ class CountedBackend {
       i = alike;
     }
   }
-  // All blocks from the host, or all units from their slices or stages, of which ranks may have parts there.
+  // All blocks from the host, or all units from their slices or stages. Where ranks have parts of these, to copy them
+  // takes far less time than to gather.
   void gather_model() {
     const std::int64_t stages = job_.mesh().size(spec::Axis::kPipe);
     if (stages == 1 && !role_.ranks.slices_weights()) {
@@ -220,11 +221,11 @@ class CountedBackend {
         blocks += static_cast<double>(block.bytes.count());
       return ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, blocks, ops_.now()));
     }
-    const bool divides = job_.divides_otherwise_to_generate();
     const auto elements_of = [this](const spec::Architecture& shape) {
       return spec::total_elements(spec::flat_layout(shape, role_.head));
     };
-    const std::int64_t gathered = elements_of(divides ? role_.whole : role_.shape);
+    const std::int64_t gathered =
+        elements_of(job_.divides_otherwise_to_generate() ? role_.whole : role_.shape);
     const auto bytes = static_cast<double>(spec::tensor_bytes(gathered, dtype_).count());
     if (stages == 1) {
       gather_at_once(ops_, role_.ranks, bytes);
@@ -233,9 +234,6 @@ class CountedBackend {
       const double sent = gathered_bytes({stages}, bytes);
       ops_.wait_for_peers(ops_.now() + ops_.peer_seconds(sent, 1, spec::Axis::kPipe), sent);
     }
-    if (!divides) return;
-    const T part = outside({elements_of(role_.shape)}, dtype_);
-    ops_.copy_(part, part);
   }
   template <class Visit>
   void visit_part(CountedParts& counted, const step::UpdatePart& part, const Visit& visit) {
