@@ -111,6 +111,8 @@ class Program(unittest.TestCase):
         """What doctor says of the hook where its file has these contents."""
         hook = self.neap.parent.parent / "lib" / "neap" / "libneap_hook.so"
         right = hook.read_bytes()
+        if b"__asan_init" in right:
+            self.skipTest("a library with AddressSanitizer loads into no other program")
         hook.write_bytes(contents(right))
         try:
             done = run(self.neap, "doctor", "--json", "--quick")

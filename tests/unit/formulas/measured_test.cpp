@@ -134,7 +134,8 @@ TEST_F(MeasuredTest, TextAndJsonShowThem) {
   EXPECT_NE(text.find("counted  measured  source"), std::string::npos) << text;
   EXPECT_NE(text.find("  3 GiB  "), std::string::npos) << text;
   EXPECT_NE(text.find("measured: by a run"), std::string::npos);
-  for (const Json& section : to_json(sheet)["sections"]) {
+  const Json json = to_json(sheet);
+  for (const Json& section : json["sections"]) {
     for (const Json& line : section["lines"]) {
       if (line["id"] == "actor.weights") {
         EXPECT_EQ(line["measured"]["value"], 3221225472);
