@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <future>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 
@@ -42,6 +45,21 @@ std::vector<char> bytes(const std::string& text) {
   return {text.begin(), text.end()};
 }
 
+// Both have shared; the first one serves.
+std::pair<std::unique_ptr<Rendezvous>, std::unique_ptr<Rendezvous>> two_ranks() {
+  const int port = free_port();
+  auto serving = std::async(std::launch::async, [&] {
+    auto place = meet(rank_at(0, 2, port), 20);
+    std::vector<char> shared = bytes("x");
+    place->share(shared);
+    return place;
+  });
+  auto other = meet(rank_at(1, 2, port), 20);
+  std::vector<char> shared;
+  other->share(shared);
+  return {serving.get(), std::move(other)};
+}
+
 TEST(Rendezvous, SharesTheFirstRanksBytesAndPassesWordOfAFailure) {
   const int port = free_port();
   const auto come = [&](int rank) {
@@ -62,17 +80,7 @@ TEST(Rendezvous, SharesTheFirstRanksBytesAndPassesWordOfAFailure) {
 }
 
 TEST(Rendezvous, CountsSignsOfLifeOfAllRanks) {
-  const int port = free_port();
-  auto serving = std::async(std::launch::async, [&] {
-    auto place = meet(rank_at(0, 2, port), 20);
-    std::vector<char> shared = bytes("x");
-    place->share(shared);
-    return place;
-  });
-  const auto other = meet(rank_at(1, 2, port), 20);
-  std::vector<char> shared;
-  other->share(shared);
-  auto first = serving.get();
+  auto [first, other] = two_ranks();
   EXPECT_EQ(other->signs_of_life(), 0);
   first->show_life();
   other->show_life();
@@ -84,17 +92,8 @@ TEST(Rendezvous, CountsSignsOfLifeOfAllRanks) {
 }
 
 TEST(Rendezvous, NoticesThatTheServingRankIsGone) {
-  const int port = free_port();
-  auto serving = std::async(std::launch::async, [&] {
-    auto place = meet(rank_at(0, 2, port), 20);
-    std::vector<char> shared = bytes("x");
-    place->share(shared);
-    return place;
-  });
-  const auto other = meet(rank_at(1, 2, port), 20);
-  std::vector<char> shared;
-  other->share(shared);
-  serving.get().reset();
+  auto [serving, other] = two_ranks();
+  serving.reset();
   EXPECT_THAT(other->failure().value(), HasSubstr("has ended"));
 }
 
