@@ -1,5 +1,5 @@
 // The groups of ranks that a mesh has: of each axis the ranks that differ along it only, and the copies of a part
-// of the model.
+// of the model, all or those that slice it together.
 //
 // Where a generation divides the model otherwise, the ranks that do so there are a group, too.
 // Made once, in the order of the axes, by every rank together. A group of one does nothing, and one of all
@@ -32,6 +32,10 @@ class Groups {
   [[nodiscard]] Communicator& context() const { return along(spec::Axis::kContext); }
   /// Ranks that have the same part of the model: along data and context. They add up its gradients.
   [[nodiscard]] Communicator& copies() const { return along(spec::Axis::kCopies); }
+  /// Of these the ranks that slice it together: all of them, or some.
+  [[nodiscard]] Communicator& shards() const { return along(spec::Axis::kShards); }
+  /// And those that have the same slices.
+  [[nodiscard]] Communicator& replicas() const { return along(spec::Axis::kReplicas); }
   /// Ranks that divide the model.
   [[nodiscard]] Communicator& tensor() const { return along(spec::Axis::kTensor); }
   /// Those that divide it where it generates.

@@ -167,6 +167,9 @@ class CountedBackend {
   void reduce_gradients() {
     if (staged()) clock_.enter(ops_, &PassSeconds::sums);
     if (peers_) peers_->finish();
+    double slice = 0;
+    for (const step::TrainedUnit<T>& piece : pieces_) slice += bytes(piece.gradients);
+    sum_over_replicas(ops_, role_.ranks, slice);
   }
   // Numbers that ranks add up or compare pass through 512 KiB of a GPU (parallel/nccl.cpp), which is part of
   // what is planned for kernels' small buffers. Tensors of a collective stay where they are.
@@ -231,7 +234,7 @@ class CountedBackend {
       gather_at_once(ops_, role_.ranks, bytes);
     } else {
       // From each stage its units: every rank sends as much as in a gather.
-      const double sent = gathered_bytes({stages}, bytes);
+      const double sent = gathered_bytes(stages, bytes);
       ops_.wait_for_peers(ops_.now() + ops_.peer_seconds(sent, 1, spec::Axis::kPipe), sent);
     }
   }
@@ -305,8 +308,8 @@ class CountedBackend {
   // On a GPU behind the gathers that were begun. Where nothing hides them they are waited for.
   std::int64_t begin_sums(double gradients) {
     Sums& sums = sums_.emplace_back();
-    sums.sent = gathered_bytes(role_.ranks, gradients);
-    const double seconds = ops_.peer_seconds(sums.sent);
+    sums.sent = gathered_bytes(role_.ranks.shards(), gradients);
+    const double seconds = ops_.peer_seconds(sums.sent, 1, spec::Axis::kShards);
     const bool behind_gathers = ops_.profile().cuda && role_.ranks.slices_weights();
     lane_ = blocks_ && behind_gathers ? blocks_->begin_behind_gathers(seconds)
                                       : std::max(lane_, ops_.now()) + seconds;

@@ -35,10 +35,11 @@ CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlap
 
 double CountedBlocks::bring(double bytes, double from) {
   if (!rests_.ranks) return ops_.begin_copy(Direction::kToDevice, bytes, from);
-  const double sent = gathered_bytes(*rests_.ranks, bytes);
+  const double sent = gathered_bytes(rests_.ranks->shards(), bytes);
   sent_ += sent;
   const bool at_once = !ops_.profile().cuda || !rests_.overlaps;
-  gathered_ = std::max({gathered_, from, at_once ? ops_.now() : 0}) + ops_.peer_seconds(sent);
+  gathered_ = std::max({gathered_, from, at_once ? ops_.now() : 0}) +
+              ops_.peer_seconds(sent, 1, spec::Axis::kShards);
   if (at_once) wait(gathered_);
   return gathered_;
 }

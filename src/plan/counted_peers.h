@@ -6,24 +6,35 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "spec/data_parallel.h"
+#include "spec/mesh.h"
 #include "step/counting_ops.h"
 #include "step/gradient_reduction.h"
 
 namespace neap::plan {
 
-/// Bytes that each rank sends so that a tensor is gathered or, the other way, its parts are summed: as a ring.
-[[nodiscard]] inline double gathered_bytes(const spec::DataParallel& ranks, double bytes) {
-  const auto n = static_cast<double>(ranks.ranks);
+/// Bytes that each of so many ranks sends so that a tensor is gathered or, the other way, its parts are summed: as a
+/// ring.
+[[nodiscard]] inline double gathered_bytes(std::int64_t ranks, double bytes) {
+  const auto n = static_cast<double>(ranks);
   return (n - 1) / n * bytes;
 }
 
-/// A gather of a tensor, or the sums of its parts, that is waited for.
+/// A gather of a tensor from ranks that slice it, which is waited for.
 inline void gather_at_once(step::CountingOps& ops, const spec::DataParallel& ranks, double bytes) {
-  const double sent = gathered_bytes(ranks, bytes);
-  ops.wait_for_peers(ops.now() + ops.peer_seconds(sent), sent);
+  const double sent = gathered_bytes(ranks.shards(), bytes);
+  ops.wait_for_peers(ops.now() + ops.peer_seconds(sent, 1, spec::Axis::kShards), sent);
+}
+
+/// The sums of slices over their replicas, which are waited for.
+inline void sum_over_replicas(step::CountingOps& ops, const spec::DataParallel& ranks,
+                              double bytes) {
+  if (ranks.replicas == 1 || bytes == 0) return;
+  const double sent = 2 * gathered_bytes(ranks.replicas, bytes);
+  ops.wait_for_peers(ops.now() + ops.peer_seconds(sent, 2, spec::Axis::kReplicas), sent);
 }
 
 /// Sums that run while the device computes. On the host they are made at once.
@@ -65,9 +76,10 @@ class CountedPeers final : public step::GradientSink<step::CountedTensor> {
 
  private:
   void begin(double bytes) {
-    const double gathered = gathered_bytes(ranks_, bytes);
+    const double gathered = gathered_bytes(ranks_.shards(), bytes);
     const double sent = ranks_.slices_states() ? gathered : 2 * gathered;
-    const double seconds = ops_.peer_seconds(sent, ranks_.slices_states() ? 1 : 2);
+    const double seconds =
+        ops_.peer_seconds(sent, ranks_.slices_states() ? 1 : 2, spec::Axis::kShards);
     lane_ = std::max(lane_, ops_.now()) + seconds;
     busy_ += seconds;
     sent_ += sent;

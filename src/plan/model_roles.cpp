@@ -72,7 +72,7 @@ spec::StatePlacement placement_of(const ModelRole& role, spec::Dtype compute) {
 spec::UnitSlices weight_slices(const ModelRole& role, spec::Dtype compute) {
   return role.trains_blocks()
              ? placement_of(role, compute).slices()
-             : spec::even_slices(spec::flat_layout(role.shape, role.head), role.ranks.ranks);
+             : spec::even_slices(spec::flat_layout(role.shape, role.head), role.ranks.shards());
 }
 
 step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {

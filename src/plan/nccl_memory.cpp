@@ -43,14 +43,14 @@ Bytes nccl_bytes(const spec::Mesh& mesh, const spec::Mesh& generation,
 
 bool uses_copy_lane(const spec::Job& job) {
   const spec::Mesh mesh = job.mesh();
-  const std::int64_t copies = mesh.size(spec::Axis::kCopies);
-  if (job.task == spec::Task::kEval || copies == 1) return false;
+  const std::int64_t together = mesh.size(spec::Axis::kShards);
+  if (job.task == spec::Task::kEval || together == 1) return false;
   if (job.parallel.transport != "auto") return job.parallel.transport == "copy_engine";
   // More ranks have smaller slots, and were no faster than NCCL.
-  if (copies > 2) return false;
+  if (together > 2) return false;
   const Network network = network_of(job, {});
   for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank)
-    if (!on_one_machine(network, mesh.line(rank, spec::Axis::kCopies))) return false;
+    if (!on_one_machine(network, mesh.line(rank, spec::Axis::kShards))) return false;
   return true;
 }
 

@@ -22,7 +22,7 @@ struct NcclSettings {
 };
 
 /// Of a communicator of all ranks and those of axes that are neither one rank nor all (parallel/groups.h), whose
-/// collectives go through rings, and of those that divide the model where it generates (spec::Job::generation_mesh),
+/// collectives go through rings, of copies that slice together and of replicas of these, and of those that divide the model where it generates (spec::Job::generation_mesh),
 /// if they are others. Zero of one rank.
 [[nodiscard]] Bytes nccl_bytes(const spec::Mesh& mesh, const spec::Mesh& generation,
                                const NcclSettings& settings);

@@ -67,6 +67,8 @@ std::string Simulation::to_text() const {
   out += format("speed   {:.4g} tokens/s, {:.4g} a rank, which computes {:.4g} TFLOP/s\n",
                 tokens_per_second(), tokens_per_second() / static_cast<double>(mesh.ranks()),
                 flops_per_rank() / 1e12);
+  if (mesh.size(spec::Axis::kReplicas) > 1)
+    axes += format(", slices over {}", mesh.size(spec::Axis::kShards));
   out += format("ranks   {}: {}; machines of {}\n", mesh.ranks(), axes.empty() ? "1" : axes,
                 std::min(node_ranks, mesh.ranks()));
   out += format("binds   {}\n", binds());

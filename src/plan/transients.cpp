@@ -63,7 +63,7 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target,
   const Network network =
       network_of(job, target.network ? *target.network : default_network(target.cuda));
   const spec::Mesh mesh = job.mesh();
-  for (std::size_t a = 0; a < spec::kAxes; ++a) {
+  for (std::size_t a = 0; a < spec::kGroups; ++a) {
     const auto axis = static_cast<spec::Axis>(a);
     profile.peers[a] =
         axis_rates(network, axis == spec::Axis::kTensor ? divided : mesh, spec::group_of(axis));

@@ -77,7 +77,7 @@ Outcome TrainingRun::execute() {
 
 void TrainingRun::open_copy_lane() {
   if (!device_.target.cuda) return;
-  const std::string problem = groups_->copies().open_copy_lane();
+  const std::string problem = groups_->shards().open_copy_lane();
   if (problem.empty() || !ranks_.first()) return;
   const std::string line = format(
       "Gradients and weights go through NCCL: GPUs do not write into each other's memory ({})",

@@ -93,8 +93,10 @@ void run_in_step(parallel::Communicator& ranks, const std::function<void()>& wor
 void run_phase(Context& context, spec::PhaseId phase, const std::function<void()>& body) {
   const auto open = context.runtime.phase(phase);
   body();
-  context.groups.copies().join();
-  context.runtime.note_peers(context.groups.copies().take_lane_use());
+  for (parallel::Communicator* ranks : {&context.groups.shards(), &context.groups.replicas()}) {
+    ranks->join();
+    context.runtime.note_peers(ranks->take_lane_use());
+  }
   throw_if_error(open->close());
 }
 

@@ -181,11 +181,16 @@ Mesh Job::mesh() const {
   const bool trains = task != Task::kEval;
   const std::int64_t stages = trains ? parallel.pipeline_model_parallel_size : 1;
   const std::int64_t context = trains ? parallel.context_parallel_size : 1;
+  const std::int64_t rows = std::max<std::int64_t>(1, ranks() / (stages * context * tensor));
+  // A size that does not fit is refused (spec/parallel_checks.h).
+  std::int64_t shards = trains && parallel.zero_stage > 0 ? parallel.zero_shard_size : 0;
+  if (shards == 1 || (shards > 1 && rows * context % shards != 0)) shards = 0;
   return Mesh()
       .set(Axis::kPipe, stages)
       .set(Axis::kContext, context)
       .set(Axis::kTensor, tensor)
-      .set(Axis::kData, std::max<std::int64_t>(1, ranks() / (stages * context * tensor)));
+      .set(Axis::kData, rows)
+      .set_shards(shards);
 }
 Mesh Job::generation_mesh() const {
   const Mesh arranged = mesh();

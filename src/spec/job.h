@@ -233,6 +233,7 @@ enum class OpenDegrees : std::uint8_t {
 /// What ranks divide besides batches.
 struct ParallelConfig {
   std::int64_t zero_stage = 0;                    ///< of trained models (spec/placement.h)
+  std::int64_t zero_shard_size = 0;               ///< copies that slice together; 0: all
   std::int64_t tensor_model_parallel_size = 1;    ///< of every model (spec/tensor_parallel.h)
   bool sequence_parallel = false;                 ///< those ranks divide hidden states by rows, too
   std::int64_t context_parallel_size = 1;         ///< of every sequence (spec/context_parallel.h)
@@ -372,7 +373,8 @@ struct Job {
     return parallel.sequence_parallel && parallel.tensor_model_parallel_size > 1;
   }
   [[nodiscard]] DataParallel data_parallel() const {
-    return {mesh().size(Axis::kCopies), parallel.zero_stage};
+    const Mesh arranged = mesh();
+    return {arranged.size(Axis::kCopies), parallel.zero_stage, arranged.size(Axis::kReplicas)};
   }
   /// What one rank scores and trains of a step: its part's share of the rows and of the sequences.
   [[nodiscard]] std::int64_t rows_per_rank() const;

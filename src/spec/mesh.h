@@ -8,7 +8,8 @@
 // a generation computes one token of a sequence at a time, so there the rows are dealt on to the ranks along context.
 //
 // Neighbours along the last axis have neighbouring numbers, so that they are on one machine: those of tensor
-// talk most.
+// talk most. Of the ranks that have the same part of the model, neighbours may slice it in groups of their own: each
+// such group has all of the part, and the groups are replicas (spec/data_parallel.h).
 //
 // Threads   values.   Failure   none.
 #pragma once
@@ -21,12 +22,22 @@
 namespace neap::spec {
 
 /// In place of an axis: kCopies, data and context together, along which ranks have the same part of a model and
-/// add up its gradients; kSelf, this rank alone.
-enum class Axis : std::uint8_t { kPipe, kData, kContext, kTensor, kCopies, kSelf };
+/// add up its gradients; kShards, those of these that slice it together, and kReplicas, those that have the same slices;
+/// kSelf, this rank alone.
+enum class Axis : std::uint8_t {
+  kPipe,
+  kData,
+  kContext,
+  kTensor,
+  kCopies,
+  kShards,
+  kReplicas,
+  kSelf
+};
 constexpr std::size_t kAxes = 4;
-/// Ranks talk to those along an axis, or to copies.
-constexpr std::size_t kGroups = kAxes + 1;
-static_assert(static_cast<std::size_t>(Axis::kCopies) + 1 == kGroups);
+/// Ranks talk to those along an axis, to copies, or to some of these.
+constexpr std::size_t kGroups = kAxes + 3;
+static_assert(static_cast<std::size_t>(Axis::kReplicas) + 1 == kGroups);
 
 /// Whom collectives in the name of an axis are among: those of "data" add up gradients, and are among all copies.
 [[nodiscard]] constexpr Axis group_of(Axis axis) {
@@ -47,21 +58,36 @@ class Mesh {
     return *this;
   }
 
+  /// So many neighbouring copies slice a part together, a divisor of theirs; 0: all of them.
+  Mesh& set_shards(std::int64_t size) {
+    shards_ = size;
+    return *this;
+  }
+
   [[nodiscard]] std::int64_t size(Axis axis) const {
     if (axis == Axis::kSelf) return 1;
-    if (axis == Axis::kCopies) return size(Axis::kData) * size(Axis::kContext);
-    return sizes_[place_of(axis)];
+    if (axis < Axis::kCopies) return sizes_[place_of(axis)];
+    const std::int64_t copies = sizes_[place_of(Axis::kData)] * sizes_[place_of(Axis::kContext)];
+    const std::int64_t shards = shards_ == 0 ? copies : shards_;
+    if (axis == Axis::kCopies) return copies;
+    return axis == Axis::kShards ? shards : copies / shards;
   }
   [[nodiscard]] std::int64_t ranks() const {
     std::int64_t n = 1;
     for (const std::int64_t size : sizes_) n *= size;
     return n;
   }
-  /// The axis along which the same ranks differ, where copies do along one only; else as given.
+  /// The axis along which the same ranks differ, where copies do along one only, or those that slice together are all
+  /// copies or those along an axis; else as given.
   [[nodiscard]] Axis distinct(Axis axis) const {
-    if (axis != Axis::kCopies) return axis;
-    if (size(Axis::kContext) == 1) return Axis::kData;
-    return size(Axis::kData) == 1 ? Axis::kContext : axis;
+    if (axis == Axis::kCopies) {
+      if (size(Axis::kContext) == 1) return Axis::kData;
+      return size(Axis::kData) == 1 ? Axis::kContext : axis;
+    }
+    if (axis != Axis::kShards && axis != Axis::kReplicas) return axis;
+    if (size(axis) == size(Axis::kCopies)) return distinct(Axis::kCopies);
+    if (size(Axis::kShards) != size(Axis::kContext)) return axis;
+    return axis == Axis::kShards ? Axis::kContext : Axis::kData;
   }
   /// Whether the ranks along it are neither one, nor all, nor those of another axis.
   [[nodiscard]] bool has_own_group(Axis axis) const {
@@ -84,14 +110,16 @@ class Mesh {
   static constexpr std::size_t place_of(Axis axis) { return static_cast<std::size_t>(axis); }
   /// From a rank to its neighbour along the axis.
   [[nodiscard]] std::int64_t stride(Axis axis) const {
-    // The axes of copies are neighbours.
-    const std::size_t last = place_of(axis == Axis::kCopies ? Axis::kContext : axis);
+    if (axis == Axis::kReplicas) return stride(Axis::kShards) * size(Axis::kShards);
+    // Copies are neighbours.
+    const std::size_t last = place_of(axis < Axis::kCopies ? axis : Axis::kContext);
     std::int64_t n = 1;
     for (std::size_t i = last + 1; i < kAxes; ++i) n *= sizes_[i];
     return n;
   }
 
   std::array<std::int64_t, kAxes> sizes_{};
+  std::int64_t shards_ = 0;
 };
 
 }  // namespace neap::spec

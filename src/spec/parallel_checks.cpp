@@ -67,6 +67,21 @@ Status validate_stages(const Job& job) {
   return {};
 }
 
+// Copies that slice a part of the model together, and replicas of them.
+Status validate_shards(const Job& job) {
+  const std::int64_t size = job.parallel.zero_shard_size;
+  if (size == 0 || job.parallel.zero_stage == 0 || job.task == Task::kEval) return {};
+  const std::int64_t copies = job.mesh().size(Axis::kCopies);
+  if (copies == 1 || (size > 1 && copies % size == 0)) return {};
+  std::vector<std::int64_t> possible;
+  for (std::int64_t n = 2; n <= copies; ++n)
+    if (copies % n == 0) possible.push_back(n);
+  return wrong(format(
+      "parallel.zero_shard_size {} does not divide the {} ranks that have the same part of the "
+      "model into groups of several; possible: {}",
+      size, copies, joined(possible, ", ")));
+}
+
 // What ranks that divide sequences go with.
 Status validate_context(const Job& job) {
   const std::int64_t size = job.context_ranks();
@@ -94,6 +109,7 @@ Status validate_mesh(const Job& job) {
     product *= mesh.size(axis);
     if (several) NEAP_TRY(divides_ranks(job, keys + ",", product));
   }
+  NEAP_TRY(validate_shards(job));
   NEAP_TRY(validate_stages(job));
   return validate_context(job);
 }

@@ -24,6 +24,20 @@ void bind_parallel(ConfigTable& t, Job& job) {
                  [&job] { return job.parallel.zero_stage == 0 || job.data_parallel().ranks > 1; },
              .words = "several ranks have the same part of the model",
              .otherwise = "one rank has each part of the model, and keeps all its states"});
+  t.bind("parallel.zero_shard_size", &job.parallel.zero_shard_size,
+         "Of the ranks that have the same part of the model those that slice it together (FSDP's "
+         "hybrid sharding): neighbours, so that gathers and most sums stay within a machine. The "
+         "others have the same slices, and add up the slices' gradients once an optimizer step. It "
+         "divides the number of these ranks; `0`: all.")
+      .in("ranks")
+      .at_least(0)
+      .only({.holds =
+                 [&job] {
+                   return job.parallel.zero_shard_size == 0 || job.parallel.zero_stage > 0 ||
+                          job.parallel.automatic.zero_stage;
+                 },
+             .words = "parallel.zero_stage is at least 1",
+             .otherwise = "every rank keeps everything"});
   t.bind("parallel.tensor_model_parallel_size", &job.parallel.tensor_model_parallel_size,
          &automatic.tensor,
          "Ranks that divide each model between them (Megatron's tensor parallelism): heads of "

@@ -16,6 +16,8 @@ constexpr std::string_view kWhole =
 constexpr std::string_view kSliced =
     "parallel.zero_stage divides optimizer states, gradients and weights of all models "
     "(docs/parallel.md); leave it out";
+constexpr std::string_view kShards =
+    "of all models, with `parallel.zero_stage`; 0, the default, in place of -1";
 constexpr std::string_view kZero =
     "1: ranks divide optimizer states; 2: and gradients; 3: and weights";
 constexpr std::string_view kEngine =
@@ -89,14 +91,18 @@ constexpr PeerKey kPeerKeys[] = {
     {Peer::kVerl, "actor_rollout_ref.ref.use_remove_padding", "`true`", "", kPacked},
     {Peer::kVerl, "actor_rollout_ref.actor.fsdp_config.param_offload", "`false`", "", kMoved},
     {Peer::kVerl, "actor_rollout_ref.actor.fsdp_config.optimizer_offload", "`false`", "", kMoved},
+    {Peer::kVerl, "actor_rollout_ref.actor.fsdp_config.fsdp_size", "-1", "parallel.zero_shard_size", kShards},
     {Peer::kVerl, "actor_rollout_ref.actor.fsdp_config.*", "", "", kSliced},
     {Peer::kVerl, "actor_rollout_ref.ref.fsdp_config.param_offload", "`false`", "", kMoved},
     {Peer::kVerl, "actor_rollout_ref.ref.fsdp_config.optimizer_offload", "`false`", "", kMoved},
+    {Peer::kVerl, "actor_rollout_ref.ref.fsdp_config.fsdp_size", "-1", "parallel.zero_shard_size", kShards},
     {Peer::kVerl, "actor_rollout_ref.ref.fsdp_config.*", "", "", kSliced},
     {Peer::kVerl, "critic.model.fsdp_config.param_offload", "`false`", "", kMoved},
     {Peer::kVerl, "critic.model.fsdp_config.optimizer_offload", "`false`", "", kMoved},
+    {Peer::kVerl, "critic.model.fsdp_config.fsdp_size", "-1", "parallel.zero_shard_size", kShards},
     {Peer::kVerl, "critic.model.fsdp_config.*", "", "", kSliced},
     {Peer::kVerl, "reward_model.model.fsdp_config.param_offload", "`false`", "", kMoved},
+    {Peer::kVerl, "reward_model.model.fsdp_config.fsdp_size", "-1", "parallel.zero_shard_size", kShards},
     {Peer::kVerl, "reward_model.model.fsdp_config.*", "", "", kSliced},
     {Peer::kVerl, "actor_rollout_ref.actor.megatron.sequence_parallel", "`true`", "parallel.sequence_parallel", "of every model; false by default"},
     {Peer::kVerl, "actor_rollout_ref.actor.megatron.context_parallel_size", "1", "parallel.context_parallel_size", "of every model"},

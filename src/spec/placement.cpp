@@ -24,12 +24,12 @@ StatePlacement::StatePlacement(const OptimizerSpec& optimizer, std::vector<FlatU
                                const DataParallel& ranks, std::int64_t tile)
     : optimizer_(optimizer), units_(std::move(units)), ranks_(ranks) {
   if (!sliced()) return;
-  slices_ = UnitSlices(units_, ranks_.ranks, tile, is_elementwise(optimizer_.kind));
+  slices_ = UnitSlices(units_, ranks_.shards(), tile, is_elementwise(optimizer_.kind));
   find_fullest();
 }
 
 void StatePlacement::find_fullest() {
-  std::vector<Bytes> sums(static_cast<std::size_t>(ranks_.ranks));
+  std::vector<Bytes> sums(static_cast<std::size_t>(ranks_.shards()));
   for (std::size_t u = 0; u < units_.size(); ++u) {
     std::map<std::int64_t, Bytes> bytes;  // of so many elements; few numbers are different
     for (std::size_t r = 0; r < sums.size(); ++r) {
@@ -103,7 +103,7 @@ std::vector<WholeState> StatePlacement::states() const {
 std::vector<OwnedRange> StatePlacement::owners(const WholeState& state) const {
   if (!sliced()) return {{0, 0, state.elements}};
   std::vector<OwnedRange> out;
-  for (std::int64_t rank = 0; rank < ranks_.ranks; ++rank)
+  for (std::int64_t rank = 0; rank < ranks_.shards(); ++rank)
     if (const OwnedRange mine = range(state.unit, rank); mine.count > 0) out.push_back(mine);
   // Its unit is one rank's.
   if (!state.flat()) out = {{out.front().rank, 0, state.elements}};

@@ -8,6 +8,8 @@
 // together. Bytes of tags, the parts of an update, checkpoints and resuming follow from the pieces. A checkpoint
 // has whole tensors, so it does not depend on ranks and stage.
 //
+// Where ranks are replicas of shards (spec/data_parallel.h), a rank here is one of those that slice together.
+//
 // Threads   values and functions without state.
 //
 // Cost      proportional to the number of trained units.

@@ -43,6 +43,8 @@ struct PeerRates {
 }
 template <class T>
 using OfAxes = std::array<T, spec::kAxes>;
+template <class T>
+using OfGroups = std::array<T, spec::kGroups>;
 
 /// What kernels' scratch memory and time depend on.
 struct KernelProfile {
@@ -54,7 +56,7 @@ struct KernelProfile {
   LinkRates link{};
   std::int64_t tensor_ranks = 1;   ///< that divide a model
   std::int64_t context_ranks = 1;  ///< that divide sequences
-  OfAxes<PeerRates> peers{};
+  OfGroups<PeerRates> peers{};
 };
 
 /// Takes the requests of counted tensors.

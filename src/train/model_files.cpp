@@ -95,7 +95,7 @@ ModelWorker::UnitFill ModelWorker::of_base(UnitFill whole) const {
     const bridge::HostScope host;
     for (std::size_t i = 0; i < flat.size(); ++i) {
       const std::size_t u = first + i;
-      const spec::UnitSlices::Range mine = sliced_->slices().range(u, groups_.copies().rank());
+      const spec::UnitSlices::Range mine = sliced_->slices().range(u, groups_.shards().rank());
       if (mine.count == 0) continue;
       const at::Tensor unit = at::zeros({layout_[u].elements}, at::dtype(flat[i].scalar_type()));
       whole(u, {unit});
@@ -177,7 +177,7 @@ std::int64_t ModelWorker::sum_of_bits(const at::Tensor& flat) {
 
 void ModelWorker::expect_agreement(bool weights) const {
   if (groups_.world().alone()) return;
-  std::int64_t all = 0, copied = 0;  // copied: what every rank has of a divided model
+  std::int64_t all = 0, slices = 0, copied = 0;  // copied: what every rank has of a divided model
   // `tensor` has a unit's elements from `first` on.
   const auto add_copied = [&](const spec::FlatUnit& unit, const at::Tensor& tensor,
                               std::int64_t first) {
@@ -196,12 +196,15 @@ void ModelWorker::expect_agreement(bool weights) const {
     }
   };
   if (weights && !sliced_) add(weights_, layout_);
-  // No copy has the same slice; the ranks that divide this one have it of their parts.
-  for (std::size_t u = 0; weights && sliced_ && u < layout_.size(); ++u)
-    add_copied(layout_[u], weights_[u], sliced_->slices().range(u, groups_.copies().rank()).first);
+  // Replicas have the same slice, other copies do not; the ranks that divide this one have it of their parts.
+  for (std::size_t u = 0; weights && sliced_ && u < layout_.size(); ++u) {
+    slices += sum_of_bits(weights_[u]);
+    add_copied(layout_[u], weights_[u], sliced_->slices().range(u, groups_.shards().rank()).first);
+  }
   add(adapters_, adapter_layout_);
   const std::string what = format("The sum over the bits of the {} model's weights", spec_.name());
   groups_.copies().expect_same(all, what);
+  groups_.replicas().expect_same(slices, what + " of one slice");
   groups_.tensor().expect_same(copied, what + " that ranks do not divide");
   if (weights && has_stages()) expect_equal_tables();
 }
@@ -278,14 +281,16 @@ void ModelWorker::visit_own_units(const std::vector<spec::FlatUnit>& whole, cons
   for (std::size_t u = 0; u < own.units.size(); ++u) {
     const spec::FlatUnit& unit = own.units[u];
     if (!writes_unit(whole[own.numbers[u]])) continue;
-    const spec::UnitSlices::Range mine = own.slices != nullptr
-                                             ? own.slices->slices().range(u, copies.rank())
-                                             : spec::UnitSlices::Range{0, unit.elements};
+    const spec::UnitSlices::Range mine =
+        own.slices != nullptr ? own.slices->slices().range(u, groups_.shards().rank())
+                              : spec::UnitSlices::Range{0, unit.elements};
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const std::size_t tensor = first[own.numbers[u]] + i;
-      // Copies, which are equal, share the tensors.
-      if (own.slices == nullptr && tensor % static_cast<std::size_t>(copies.size()) != rank)
-        continue;
+      // Copies, which are equal, share the tensors, and so do replicas of slices.
+      const bool mine_to_write = own.slices != nullptr
+                                     ? writes_slice(tensor)
+                                     : tensor % static_cast<std::size_t>(copies.size()) == rank;
+      if (!mine_to_write) continue;
       const spec::Parameter& p = unit.parameters[i];
       const std::vector<model::PartRun> runs =
           own.cuts ? own.cuts->runs(u, i, shard().rank)

@@ -49,7 +49,7 @@ void ModelWorker::make_pieces(const std::vector<OptimizerUnit>& units) {
   if (placement_->slices_gradients())
     gradients = runtime_.region(tag(spec::TagKind::kGradients), spec::kSlicePart,
                                 model::to_aten(placement_->optimizer().gradients));
-  for (const spec::Piece& piece : placement_->pieces(groups_.copies().rank())) {
+  for (const spec::Piece& piece : placement_->pieces(groups_.shards().rank())) {
     spec::UnitState layout = placement_->state(piece);
     const at::Tensor states =
         states_[piece.part].narrow(0, static_cast<std::int64_t>(piece.offset.count()),
@@ -101,7 +101,7 @@ void ModelWorker::start_sliced_masters(const UnitFill& fill) {
     fill(u, {whole});
     if (trains_slices()) {
       const at::Tensor& own = weights_[u];
-      own.copy_(whole.narrow(0, placement_->slices().range(u, groups_.copies().rank()).first,
+      own.copy_(whole.narrow(0, placement_->slices().range(u, groups_.shards().rank()).first,
                              own.numel()));
     } else {
       unit.weights.copy_(whole.to(unit.weights.scalar_type()));
@@ -130,11 +130,11 @@ void ModelWorker::write_states(const fs::path& folder) {
 void ModelWorker::visit_own_states(const std::vector<spec::WholeState>& all,
                                    const PartVisit& visit) const {
   const std::vector<spec::FlatUnit> units = whole_trained_layout();
-  const std::int64_t rank = groups_.copies().rank();
+  const std::int64_t rank = groups_.shards().rank();
   std::vector<FilePart> parts;
   for (const spec::WholeState& state : placement_->states()) {
     const std::size_t number = number_of(all, state.name);
-    if (!writes_unit(units[all[number].unit])) continue;
+    if (!writes_unit(units[all[number].unit]) || !writes_slice(number)) continue;
     for (const spec::OwnedRange& owner : placement_->owners(state)) {
       if (owner.rank != rank) continue;
       const std::vector<model::PartRun> runs =
@@ -180,7 +180,7 @@ void ModelWorker::restore_states(const fs::path& folder) {
       continue;
     }
     for (const spec::OwnedRange& owner : placement_->owners(state))
-      if (owner.rank == groups_.copies().rank())
+      if (owner.rank == groups_.shards().rank())
         slices.push_back({state.name, state.elements, owner.first, mine});
   }
   model::load_tensors(file, whole);
@@ -207,7 +207,7 @@ void ModelWorker::restore_parts(const model::SafetensorsFile& file) {
     const at::Tensor part = at::zeros({parts[i].elements}, at::dtype(dtype));
     trained_cuts().take(parts[i], shard().rank, whole, part);
     for (const spec::OwnedRange& owner : placement_->owners(parts[i])) {
-      const bool own = !placement_->sliced() || owner.rank == groups_.copies().rank();
+      const bool own = !placement_->sliced() || owner.rank == groups_.shards().rank();
       if (own) mine.copy_(part.narrow(0, owner.first, owner.count));
     }
   }

@@ -114,11 +114,11 @@ void ModelWorker::slice_base() {
     memory.slots.push_back(part(TagKind::kBuffers, step::slot_part(i)));
   memory.tables = part(TagKind::kBuffers, step::kTablesPart);
   sliced_ = std::make_unique<SlicedWeights>(
-      groups_.copies(), spec_,
-      trains_slices() ? placement_->slices() : spec::even_slices(layout_, groups_.copies().size()),
+      groups_.shards(), spec_,
+      trains_slices() ? placement_->slices() : spec::even_slices(layout_, groups_.shards().size()),
       part(TagKind::kWeights, spec::kSlicePart), std::move(memory),
       step::gathers_overlap_passes(shard().ranks, groups_.context().size(),
-                                   groups_.copies().has_copy_lane()));
+                                   groups_.shards().has_copy_lane()));
 }
 
 std::optional<model::StreamedBase> ModelWorker::streamed_base() {
@@ -157,8 +157,9 @@ std::optional<model::StreamedBase> ModelWorker::streamed_base() {
 void ModelWorker::place_states() {
   const spec::OptimizerSpec optimizer = value_or_throw(
       spec::OptimizerSpec::of(spec_.optimizer, model::to_step(runtime_.compute_dtype())));
-  placement_.emplace(optimizer, trained_layout(),
-                     spec::DataParallel{groups_.copies().size(), spec_.zero_stage});
+  placement_.emplace(
+      optimizer, trained_layout(),
+      spec::DataParallel{groups_.copies().size(), spec_.zero_stage, groups_.replicas().size()});
 }
 
 void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
@@ -181,11 +182,12 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
   if (placement_->slices_gradients()) take_gradients(gradients);
   const bool sliced = placement_->sliced();
   if (runtime_.streamed_states(tag(TagKind::kOptimizer)) != nullptr)
-    parts_.emplace(*placement_, groups_.copies().rank(), std::move(rests));
+    parts_.emplace(*placement_, groups_.shards().rank(), std::move(rests));
+  std::optional<OptimizerSlice> slice;
+  if (sliced) slice = OptimizerSlice{*placement_, pieces_, trains_slices(), replicas()};
   optimizer_ = std::make_unique<Optimizer>(
       spec_.optimizer, optimizer, random_key({spec_.seed, spec_.head == spec::Head::kScalar}),
-      sliced ? std::move(units) : pieces_, groups_.copies(),
-      sliced ? std::optional(OptimizerSlice{*placement_, pieces_, trains_slices()}) : std::nullopt);
+      sliced ? std::move(units) : pieces_, groups_.shards(), std::move(slice));
 }
 
 void ModelWorker::take_gradients(const std::vector<at::Tensor>& gradients) {
@@ -195,7 +197,7 @@ void ModelWorker::take_gradients(const std::vector<at::Tensor>& gradients) {
   slice_ops_.emplace(runtime_.device(), bridge::AttentionChoice{},
                      model::Peers{&groups_.tensor(), &groups_.context()});
   const bool behind = step::sums_overlap_backward(*slice_ops_);
-  parallel::Communicator& ranks = groups_.copies();
+  parallel::Communicator& ranks = groups_.shards();
   gradients_.emplace(*slice_ops_, std::move(units), pieces_, spec_.ties_table(),
                      spec_.shape.num_hidden_layers, shard(),
                      step::GradientSlots<model::AtenOps>::Sums{

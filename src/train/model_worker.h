@@ -134,6 +134,15 @@ class ModelWorker {
   [[nodiscard]] std::optional<model::StreamedBase> streamed_base();
   /// How ranks divide the base, and memory for units of it.
   void slice_base();
+  /// Ranks with the same slices; null: none.
+  [[nodiscard]] parallel::Communicator* replicas() const {
+    return groups_.replicas().alone() ? nullptr : &groups_.replicas();
+  }
+  /// Whether this one of several replicas writes what all have of a tensor with the number.
+  [[nodiscard]] bool writes_slice(std::size_t number) const {
+    const auto of = static_cast<std::size_t>(groups_.replicas().size());
+    return number % of == static_cast<std::size_t>(groups_.replicas().rank());
+  }
   /// Updates change sliced weights.
   [[nodiscard]] bool trains_slices() const { return spec_.sliced && spec_.trained && !has_lora(); }
   /// Brings everything that save and load touch to the device; of LoRA without the base, if not

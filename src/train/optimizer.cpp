@@ -67,9 +67,20 @@ void Optimizer::begin_sums(const std::vector<std::size_t>& units) {
 }
 
 void Optimizer::reduce_gradients() {
-  if (!reduction_) return;
-  reduction_->finish();
-  ranks_.join();
+  if (reduction_) {
+    reduction_->finish();
+    ranks_.join();
+  }
+  sum_over_replicas();
+}
+
+void Optimizer::sum_over_replicas() {
+  if (!slice_ || slice_->replicas == nullptr) return;
+  const bridge::NoAutograd no_autograd;
+  std::vector<parallel::Communicator::PartialSum> sums;
+  for (const OptimizerUnit& piece : slice_->pieces) sums.push_back({piece.gradients, {}});
+  slice_->replicas->begin_sums(sums);
+  slice_->replicas->join();
 }
 
 std::int64_t Optimizer::further_groups(std::int64_t own) const {

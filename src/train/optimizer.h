@@ -2,7 +2,9 @@
 //
 // Ranks     every rank steps with the same gradients, the sum of all ranks', and rounds by the same
 //           random numbers, so weights stay the same. Where states are sliced each rank steps its pieces
-//           with their gradients alone, and gets the other weights from those who have.
+//           with their gradients alone, and gets the other weights from those who have. Replicas of such
+//           ranks add up the gradients of their pieces before they step them: the order of a sum is that of the
+//           ranks that slice together, then that of the replicas.
 //
 // Threads   one at a time.
 //
@@ -40,11 +42,13 @@ struct OptimizerSlice {
   spec::StatePlacement placement;
   std::vector<OptimizerUnit> pieces;  ///< the placement's of this rank, with states
   bool weights = false;               ///< no rank has weights but its pieces'
+  /// Those with the same pieces, which outlive the optimizer; null: none.
+  parallel::Communicator* replicas = nullptr;
 };
 
 class Optimizer {
  public:
-  /// `spec` and the units are of `config`; units of sliced states have none, and of sliced gradients no
+  /// `ranks` have the same part of the model, or slice it together. `spec` and the units are of `config`; units of sliced states have none, and of sliced gradients no
   /// gradients. `seed`: of stochastic rounding. `reduced_together`: bytes of gradients that are handed to the
   /// ranks as one. `ranks` outlives it.
   Optimizer(const spec::OptimizerConfig& config, const spec::OptimizerSpec& spec,
@@ -59,7 +63,8 @@ class Optimizer {
   [[nodiscard]] step::GradientSink<at::Tensor>* gradient_sink() {
     return reduction_ ? &*reduction_ : nullptr;
   }
-  /// The rest of them, in the same order; returns when all are there. Those on the host are one rank's.
+  /// The rest of them, in the same order, then those of pieces over their replicas; returns when all are there. Those
+  /// on the host are one rank's.
   void reduce_gradients();
   /// Groups that other ranks have more than this one's, where ranks add gradients up group by group.
   [[nodiscard]] std::int64_t further_groups(std::int64_t own) const;
@@ -89,6 +94,7 @@ class Optimizer {
 
  private:
   void begin_sums(const std::vector<std::size_t>& units);
+  void sum_over_replicas();
   [[nodiscard]] bool slices_gradients() const {
     return slice_ && slice_->placement.slices_gradients();
   }

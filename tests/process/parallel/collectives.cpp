@@ -310,11 +310,12 @@ void run_groups(Communicator& ranks, at::Device device) {
                          .set(Axis::kTensor, 2)
                          .set(Axis::kContext, size)
                          .set(Axis::kData, ranks.size() / (2 * size)));
+    meshes.push_back(neap::spec::Mesh(meshes.back()).set_shards(size));
   }
   for (const neap::spec::Mesh& mesh : meshes) {
     const neap::parallel::Groups groups(ranks, mesh);
-    for (const Axis axis :
-         {Axis::kData, Axis::kContext, Axis::kCopies, Axis::kTensor, Axis::kPipe}) {
+    for (const Axis axis : {Axis::kData, Axis::kContext, Axis::kCopies, Axis::kShards,
+                            Axis::kReplicas, Axis::kTensor, Axis::kPipe}) {
       Communicator& group = groups.along(axis);
       const std::vector<std::int64_t> line = mesh.line(ranks.rank(), axis);
       expect(group.size() == std::ssize(line), "size of a group");

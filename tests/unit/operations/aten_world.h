@@ -118,13 +118,14 @@ inline testing::MuteRanks context_ranks(const testing::RandomJob& r) {
 // Models and batches of a job with memory of their own, kept from one phase to the next.
 class AtenWorld {
  public:
-  /// `ranks`: that divide batches.
+  /// `ranks`: that divide batches, and slice together. `replicas`: with the same slices; null: none.
   AtenWorld(const testing::RandomJob& random, const spec::ModelModes& modes,
-            parallel::Communicator& ranks)
+            parallel::Communicator& ranks, parallel::Communicator* replicas = nullptr)
       : job_(random.job),
         modes_(modes),
         options_(at::dtype(model::to_aten(random.dtype)).device(testing::test_device())),
         ranks_(ranks),
+        replicas_(replicas),
         tensor_(tensor_ranks(random)),
         context_(context_ranks(random)) {}
   [[nodiscard]] parallel::Communicator& ranks() const { return ranks_; }
@@ -165,6 +166,7 @@ class AtenWorld {
     train::OptimizerSlice out{placement_of(role, dtype()), {}};
     if (!out.placement.sliced()) return std::nullopt;
     out.weights = sliced(role) && role.trains_blocks();
+    out.replicas = replicas_;
     for (const spec::Piece& piece : out.placement.pieces(ranks_.rank())) {
       out.pieces.push_back(step::make_piece(
           model(role).ops(), units[piece.unit], piece, out.placement.state(piece),
@@ -348,6 +350,7 @@ class AtenWorld {
   spec::ModelModes modes_;
   at::TensorOptions options_;
   parallel::Communicator& ranks_;
+  parallel::Communicator* replicas_;
   testing::MuteRanks tensor_;   // that divide every model
   testing::MuteRanks context_;  // every sequence
   std::map<std::pair<spec::ModelId, bool>, Model> models_;

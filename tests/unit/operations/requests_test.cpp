@@ -21,6 +21,7 @@
 #include "conformance.h"
 #include "model/transformer.h"
 #include "parallel/communicator.h"
+#include "parallel/groups.h"
 #include "plan/counted_backend.h"
 #include "plan/counted_model.h"
 #include "plan/counted_source.h"
@@ -232,6 +233,7 @@ struct Seen {
   int answering = 0;  // of these jobs, those that generate
   int sliced = 0;     // weights of parts of models
   int placed = 0;     // those that divide the model only where it generates
+  int replicas = 0;   // of slices
 };
 
 std::int64_t peak(const testing::Requests& requests) {
@@ -286,25 +288,30 @@ void compare_generation(AtenWorld& world, const testing::RandomJob& r, const spe
 }
 
 // The same for each of several ranks, which divide what their stage says.
-void divide(testing::RandomJob& r, const parallel::Communicator& ranks, std::int64_t stage) {
+void divide(testing::RandomJob& r, const parallel::Communicator& ranks, std::int64_t stage,
+            std::int64_t shards = 0) {
   r.job.trainer.n_gpus_per_node = ranks.size() * r.job.parallel.tensor_model_parallel_size;
   r.job.parallel.zero_stage = stage;
+  r.job.parallel.zero_shard_size = shards;
   for (std::int64_t* rows : {&r.job.data.train_batch_size, &r.job.actor.ppo_mini_batch_size,
                              &r.job.critic.ppo_mini_batch_size})
     *rows *= ranks.size();
   for (auto* model : {&r.models.actor, &r.models.critic, &r.models.reference, &r.models.reward}) {
     if (!*model) continue;
     (*model)->ranks = r.job.data_parallel();
-    (*model)->rank = ranks.rank();
+    (*model)->rank = ranks.rank() % r.job.data_parallel().shards();
   }
 }
 
+// Of several ranks two may slice together.
 void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alone()) {
   testing::RandomJob r = job_of(seed, ranks.alone());
   if (r.job.context_ranks() > 1) ++seen.shared;
   if (r.job.context_ranks() > 1 && r.job.trains_policy()) ++seen.answering;
   if (r.job.has_generation_placement()) ++seen.placed;
-  if (!ranks.alone()) divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 4));
+  if (!ranks.alone())
+    divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 4),
+           ranks.size() % 2 == 0 && seed % 3 == 1 ? 2 : 0);
   if (take_stage(r, seed)) ++seen.stages;
   if (r.job.data_parallel().slices_weights() && r.job.parallel.tensor_model_parallel_size > 1)
     ++seen.sliced;
@@ -332,7 +339,13 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
   // Every other one takes sliced weights through groups of micro-batches.
   if (r.job.data_parallel().slices_weights() && seed % 2 == 0)
     for (const spec::ModelSource& model : joined.models) modes.set_together(model.id, 2);
-  AtenWorld world(r, modes, ranks);
+  // The world has the ranks that divide batches, whatever else the job divides.
+  const spec::DataParallel division = r.job.data_parallel();
+  const parallel::Groups groups(
+      ranks, spec::Mesh().set(spec::Axis::kData, ranks.size()).set_shards(division.shards()));
+  const bool has_replicas = division.slices_states() && division.replicas > 1;
+  if (has_replicas) ++seen.replicas;
+  AtenWorld world(r, modes, groups.shards(), has_replicas ? &groups.replicas() : nullptr);
   const spec::Recipe recipe = spec::describe(r.job, modes);
   for (const spec::Phase& phase : recipe.phases) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", phase " + std::string(to_string(phase.id)));
@@ -465,6 +478,9 @@ TEST(RequestsOfRanks, AreThoseOfThePlanForEach) {
     if (ranks->any(HasFailure())) return;
   }
   EXPECT_GT(seen.sliced, 3);
+  if (ranks->size() % 2 == 0) {
+    EXPECT_GT(seen.replicas, 3);
+  }
 }
 
 }  // namespace

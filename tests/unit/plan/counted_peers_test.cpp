@@ -110,6 +110,20 @@ TEST(CountedPeers, ASliceIsSentOnceAndMoreRanksSendMore) {
   EXPECT_NEAR(backward(profile(1e12), {8, 0}, 1).peer_bytes, kBytes * 2 * 7 / 8, 1);
 }
 
+TEST(CountedPeers, SlicesAreSummedOverTheirReplicas) {
+  step::KernelProfile rates = profile(1e9);
+  rates.peers[static_cast<std::size_t>(spec::Axis::kReplicas)] = {1e6, 0.5, 0.25};
+  NoMemory memory;
+  step::CountingOps ops(memory, rates, 1);
+  const spec::DataParallel ranks{8, 1, /*replicas=*/4};
+  EXPECT_EQ(ranks.shards(), 2);
+  sum_over_replicas(ops, ranks, 1e6);
+  EXPECT_NEAR(ops.work().peer_bytes, 2 * 3.0 / 4 * 1e6, 1);
+  EXPECT_NEAR(ops.work().peer_seconds, 0.5 + 2 * 0.25 + 1.5, 1e-9);
+  sum_over_replicas(ops, {8, 1}, 1e6);  // one replica
+  EXPECT_NEAR(ops.work().peer_bytes, 2 * 3.0 / 4 * 1e6, 1);
+}
+
 TEST(CountedPeers, OnTheHostNothingHidesThem) {
   const step::Work work = backward(profile(kBytes / 6, false), {2, 0}, 2);
   EXPECT_NEAR(work.peer_seconds, 6, 0.01);
@@ -142,6 +156,10 @@ TEST(NcclMemory, IsWhatWasMeasured) {
   EXPECT_EQ(bytes_of(mesh_of(1, 2, 2)), (846 + 2 * 486) * 1_MiB);
   EXPECT_EQ(bytes_of(mesh_of(2, 1, 2)), (846 + 2 * 486) * 1_MiB);
   EXPECT_EQ(bytes_of(mesh_of(2, 2, 2)), (846 + 4 * 486) * 1_MiB);
+  // Ranks that slice together and replicas of them have one each, unless they are those of an axis.
+  EXPECT_EQ(bytes_of(mesh_of(4, 1).set_shards(2)), (846 + 2 * 486) * 1_MiB);
+  EXPECT_EQ(bytes_of(mesh_of(4, 2).set_shards(2)), (846 + 4 * 486) * 1_MiB);
+  EXPECT_EQ(bytes_of(mesh_of(2, 1, 2).set_shards(2)), bytes_of(mesh_of(2, 1, 2)));
 }
 
 TEST(NcclMemory, HasAGroupOfThoseThatDivideTheModelOnlyWhereItGenerates) {

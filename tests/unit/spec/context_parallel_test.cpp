@@ -123,6 +123,41 @@ TEST(Mesh, CopiesAreRanksAlongDataAndContext) {
   EXPECT_EQ(Mesh().size(Axis::kCopies), 1);
 }
 
+TEST(Mesh, NeighbouringCopiesSliceTogether) {
+  const Mesh mesh = Mesh()
+                        .set(Axis::kPipe, 2)
+                        .set(Axis::kData, 2)
+                        .set(Axis::kContext, 3)
+                        .set(Axis::kTensor, 2)
+                        .set_shards(2);
+  EXPECT_EQ(mesh.size(Axis::kShards), 2);
+  EXPECT_EQ(mesh.size(Axis::kReplicas), 3);
+  EXPECT_THAT(mesh.line(13, Axis::kShards), ElementsAre(13, 15));
+  EXPECT_THAT(mesh.line(17, Axis::kShards), ElementsAre(17, 19));
+  EXPECT_THAT(mesh.line(13, Axis::kReplicas), ElementsAre(13, 17, 21));
+  for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank) {
+    EXPECT_EQ(mesh.coordinate(rank, Axis::kCopies),
+              2 * mesh.coordinate(rank, Axis::kReplicas) + mesh.coordinate(rank, Axis::kShards));
+    for (const Axis axis : {Axis::kShards, Axis::kReplicas})
+      EXPECT_EQ(mesh.line(rank, axis)[static_cast<std::size_t>(mesh.coordinate(rank, axis))], rank);
+  }
+  EXPECT_TRUE(mesh.has_own_group(Axis::kShards));
+  EXPECT_TRUE(mesh.has_own_group(Axis::kReplicas));
+}
+
+TEST(Mesh, RanksThatSliceTogetherMayBeThoseOfAnAxis) {
+  const Mesh all = Mesh().set(Axis::kData, 4).set(Axis::kTensor, 2);
+  EXPECT_EQ(all.distinct(Axis::kShards), Axis::kData);
+  EXPECT_EQ(all.size(Axis::kReplicas), 1);
+  EXPECT_FALSE(all.has_own_group(Axis::kReplicas));
+  const Mesh context = Mesh().set(Axis::kData, 4).set(Axis::kContext, 2).set_shards(2);
+  EXPECT_EQ(context.distinct(Axis::kShards), Axis::kContext);
+  EXPECT_EQ(context.distinct(Axis::kReplicas), Axis::kData);
+  const Mesh some = Mesh().set(Axis::kData, 4).set_shards(2);
+  EXPECT_EQ(some.distinct(Axis::kShards), Axis::kShards);
+  EXPECT_THAT(some.line(3, Axis::kReplicas), ElementsAre(1, 3));
+}
+
 std::string refusal(std::vector<std::string> keys) {
   keys.insert(keys.begin(), {"actor_rollout_ref.model.path=model", "data.max_prompt_length=60",
                              "data.max_response_length=40", "data.train_batch_size=8"});

@@ -299,7 +299,8 @@ TEST_F(JobFile, KeysOfVerlAndTrlAreKnown) {
           "verl's data.val_batch_size is actor_rollout_ref.rollout.batch_size here");
   unknown("val_batch_size", "verl's data.val_batch_size");
   unknown("fsdp_config.param_offload", "memory.residency");
-  unknown("actor_rollout_ref.actor.fsdp_config.fsdp_size", "docs/parallel.md");
+  unknown("actor_rollout_ref.actor.fsdp_config.fsdp_size", "parallel.zero_shard_size");
+  unknown("actor_rollout_ref.actor.fsdp_config.wrap_policy", "docs/parallel.md");
   unknown("use_remove_padding", "packed without padding");
   unknown("+actor_rollout_ref.rollout.gpu_memory_utilization", "device.memory");
   unknown("num_generations", "TRL's num_generations is actor_rollout_ref.rollout.n here");
