@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """What each of libtorch's attention kernels costs for the shapes that Neap runs, and whether its backward pass repeats
-its bits. usage: attention_kernels.py OUT_DIR [--device cpu]
+its bits. usage: attention_kernels.py OUT_DIR [--device cpu] [--long]
+
+--long: only training, single rows of 2 048 to 32 768 tokens; milliseconds are those of calls in a row.
 
 Training: forward and backward of whole sequences. Decoding: one query a sequence against a cache whose length grows, each
 length for the first time and again, because a kernel that is planned for each length costs the first time.
@@ -22,6 +24,8 @@ TRAINING = {"qwen2.5-1.5b": (8, 1024, 12, 2, 128), "qwen2.5-7b": (4, 2048, 28, 4
             "reviews": (16, 64, 4, 2, 32),
             **{f"one row of {tokens}, {heads} heads": (1, tokens, heads, keys, 128)
                for heads, keys in ((12, 2), (24, 8), (32, 8)) for tokens in (512, 1024, 2048, 4096)}}
+LONG = {f"one row of {tokens}, {heads} heads": (1, tokens, heads, keys, 128)
+        for heads, keys in ((12, 2), (28, 4), (40, 8)) for tokens in (2048, 4096, 8192, 16384, 32768)}
 DECODING = {"qwen2.5-1.5b": (64, 12, 2, 128), "opt-1.3b": (64, 32, 32, 64)}
 
 
@@ -36,6 +40,11 @@ class Clock:
 
     def median_ms(self, work, repeats=10):
         work()
+        if "--long" in sys.argv[2:]:
+            start = self.now()
+            for _ in range(repeats):
+                work()
+            return round((self.now() - start) * 1e3 / repeats, 4)
         times = []
         for _ in range(repeats):
             start = self.now()
@@ -125,8 +134,11 @@ def main():
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     kernels = list(KERNELS) if device == "cuda" else ["flash", "math"]
     lengths = list(range(64, 1024, 8 if device == "cuda" else 240))
-    cases = [("training", n, s, k, d) for n, s in TRAINING.items() for k in kernels for d in (False, True)]
-    cases += [("decoding", n, s, k, False) for n, s in DECODING.items() for k in kernels]
+    long = "--long" in sys.argv[2:]
+    if long:
+        kernels = ["flash", "cudnn"]
+    cases = [("training", n, s, k, d) for n, s in (LONG if long else TRAINING).items() for k in kernels for d in (False, True)]
+    cases += [] if long else [("decoding", n, s, k, False) for n, s in DECODING.items() for k in kernels]
     with (out / "attention.jsonl").open("w") as file:
         for use, model, shape, kernel, deterministic in cases:
             if device == "cpu":
@@ -142,7 +154,7 @@ def main():
             file.flush()
             print({k: v for k, v in row.items() if k not in ("suite", "device", "torch", "shape")}, flush=True)
         torch.use_deterministic_algorithms(False)
-        for operation, work in repeating(device).items():
+        for operation, work in ({} if long else repeating(device)).items():
             first = work()
             row = {"suite": "repeats", "operation": operation, "device": name, "torch": torch.__version__,
                    "repeats": all(torch.equal(work(), first) for _ in range(20))}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Step times under falling ceilings: what the plan chooses, planned beside measured bytes and seconds.
 
-usage: ceilings.py OUT_DIR PACKAGE_DIR [--case NAME ...] [--steps N] [--minutes M] [--deterministic] [--rehearse]
+usage: ceilings.py OUT_DIR PACKAGE_DIR [--case NAME ...] [--ceiling GIB ...] [--steps N] [--minutes M] [--deterministic] [--rehearse]
 
 paper: actor and reference OPT-1.3b, critic and reward OPT-350m, 8 x (256 + 256), under 36, 28, 22 and 16 GiB.
 curve: four models of OPT-1.3b, 8 x (256 + 256), at six ceilings from all resident to the least capacity; those under which something
@@ -19,7 +19,8 @@ under 8 and 6 GiB, too; full3b-groups and full1b-groups: of tied Llama-3.2-3B an
 in groups; each at the least capacity and at 1.3 times it. These are run only when they are named.
 Writes OUT_DIR/ceilings.jsonl, a line a run, and a table on stdout. After M minutes (default 9) no further run starts. Exits 1
 where a run fails, a phase is more than 0.2 % off its plan, moves are not the plan's, or, with --deterministic, losses differ from
-those of the largest ceiling (without it two runs on a GPU may differ). --rehearse: tiny models on the host.
+those of the largest ceiling (without it two runs on a GPU may differ). --ceiling: only these of a case, as its list has them
+(0: the least capacity, 1.3: as many times it). --rehearse: tiny models on the host.
 """
 import pathlib
 import re
@@ -166,6 +167,8 @@ def main():
             results = tables.setdefault(name, [])
             largest = {}  # of the same settings
             for at, (ceiling, extra) in enumerate(ceilings):
+                if ARGS.ceiling and ceiling not in ARGS.ceiling:
+                    continue
                 waits = extra == WAITING  # the same job, so the same losses
                 run_name, folder = f"{name} {ceiling or 'least'}{' ' + WAITING[0] if waits else ''}", work / f"{name}-{at}"
                 settings = () if waits else tuple(extra)
@@ -190,6 +193,7 @@ def main():
 def arguments():
     parser = plan_check.common_arguments(__doc__, list(WORK), steps=4)
     parser.add_argument("package", type=pathlib.Path)
+    parser.add_argument("--ceiling", nargs="+", type=float)
     parser.add_argument("--deterministic", action="store_true")
     return parser.parse_args()
 
