@@ -72,7 +72,10 @@ std::vector<AttentionKernel> attention_kernels(at::Device device) {
     }
     const CudnnAllowed generation(false);
     add("prefill", at::_fused_sdp_choice(keys, keys, keys, std::nullopt, 0.0, true));
-    add("decode", at::_fused_sdp_choice(query, keys, keys, mask, 0.0, false));
+    // FlashAttention is told how many keys there are (step/decoding.h); other kernels have a mask.
+    const bool counted = device.is_cuda() && dtype != at::kFloat;
+    add("decode", at::_fused_sdp_choice(query, keys, keys,
+                                        counted ? std::nullopt : std::optional(mask), 0.0, false));
   }
   return out;
 }

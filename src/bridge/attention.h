@@ -2,8 +2,8 @@
 //
 //   training, scoring   cuDNN in bfloat16: forward and backward take 0.6 to 0.8 of flash attention's
 //                       time. It plans a kernel for each shape, which takes 70 ms; a job has few.
-//   generation          never cuDNN: the lengths change with every token. Prefill takes flash
-//                       attention, decoding the memory-efficient kernel (flash takes no mask)
+//   generation          never cuDNN: the lengths change with every token. Prefill and decoding
+//                       take flash attention (step/decoding.h)
 //   deterministic       flash attention, whose backward pass can repeat its bits; cuDNN's cannot
 //
 // float32 takes the memory-efficient kernel, and what a kernel does not support the plain formula.

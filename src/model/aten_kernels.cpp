@@ -354,49 +354,6 @@ void AtenOps::hide_(const Tensor& a, const Tensor& mask) const {
   a.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
 }
 
-Tensor AtenOps::decode_mask(const Tensor& positions, std::int64_t key_limit, std::int64_t window,
-                            step::Dtype dtype) const {
-  const Tensor range = iota(step::decode_mask_stride(key_limit));
-  const Tensor seen = range.le(positions.unsqueeze(1));
-  if (window > 0) seen.logical_and_(range.gt(plus(positions, -window).unsqueeze(1)));
-  const Tensor mask = at::zeros(seen.sizes(), seen.options().dtype(to_aten(dtype)));
-  const bridge::HostScope scratch;
-  mask.masked_fill_(seen.logical_not_(), -std::numeric_limits<double>::infinity());
-  return mask.narrow(1, 0, key_limit);
-}
-
-Tensor AtenOps::decode_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
-                                 const Tensor& mask, const step::ScoreOptions& options) const {
-  if (step::decodes_by_products(options, q.is_cuda(), to_step(q.scalar_type()), q.size(2)))
-    return step::decode_attention_by_products(*this, q, keys, values, mask, options);
-  // The query heads of one key head look at the same keys: they stand where a kernel expects query
-  // positions, so that keys are read once and never repeated.
-  const std::int64_t batch = q.size(0);
-  const std::int64_t key_heads = keys.size(1);
-  const std::int64_t group = q.size(1) / key_heads;
-  const std::int64_t limit = mask.size(1);
-  const auto seen = [&](const Tensor& cache) {
-    return cache.narrow(0, 0, batch).narrow(2, 0, limit);
-  };
-  const Tensor queries = q.reshape({batch, key_heads, group, q.size(2)});
-  const std::int64_t width = q.size(1) * q.size(2);
-  if (q.is_cuda()) {
-    const Tensor bias =
-        mask.as_strided({batch, key_heads, group, limit}, {mask.stride(0), 0, 0, 1});
-    return std::get<0>(at::_scaled_dot_product_efficient_attention(
-                           queries, seen(keys), seen(values), bias, /*compute_log_sumexp=*/false,
-                           0.0, false, options.scale))
-        .reshape({batch, width});
-  }
-  const Tensor out = at::empty({batch, width}, q.options());
-  const bridge::HostScope scratch;
-  return out.copy_(std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
-                                   queries, seen(keys), seen(values), 0.0, /*is_causal=*/false,
-                                   mask.view({batch, 1, 1, limit}).expand({batch, 1, group, limit}),
-                                   options.scale))
-                       .reshape({batch, width}));
-}
-
 Tensor AtenOps::chunk_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
                                 const step::ScoreOptions& options) const {
   const std::int64_t n = q.size(0);
@@ -408,21 +365,6 @@ Tensor AtenOps::chunk_attention(const Tensor& q, const Tensor& keys, const Tenso
                                                              options.scale))
       .transpose(1, 2)
       .reshape({n, -1});
-}
-
-void AtenOps::write_prompts_(const Tensor& cache, const Tensor& slots, const Tensor& rows,
-                             std::int64_t length) const {
-  const Tensor by_head =
-      rows.view({-1, length, rows.size(1), rows.size(2)}).transpose(1, 2);  // (B', K, T, D)
-  const bridge::HostScope scratch;
-  cache.narrow(2, 0, length).index_copy_(0, slots, by_head);
-}
-
-void AtenOps::write_token_(const Tensor& cache, const Tensor& positions, const Tensor& rows) const {
-  const Tensor where =
-      positions.view({-1, 1, 1, 1}).expand({rows.size(0), rows.size(1), 1, rows.size(2)});
-  const bridge::HostScope scratch;
-  cache.narrow(0, 0, rows.size(0)).scatter_(2, where, rows.unsqueeze(2));
 }
 
 }  // namespace neap::model

@@ -209,8 +209,11 @@ class AtenOps {
   void hide_(const Tensor& a, const Tensor& mask) const;
   [[nodiscard]] Tensor decode_mask(const Tensor& positions, std::int64_t key_limit,
                                    std::int64_t window, step::Dtype dtype) const;
+  [[nodiscard]] step::DecodeKeys<Tensor> decode_keys(const Tensor& positions, const Tensor& cache,
+                                                     std::int64_t heads, std::int64_t key_limit,
+                                                     const step::ScoreOptions& options) const;
   [[nodiscard]] Tensor decode_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
-                                        const Tensor& mask,
+                                        const step::DecodeKeys<Tensor>& seen,
                                         const step::ScoreOptions& options) const;
   [[nodiscard]] Tensor chunk_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
                                        const step::ScoreOptions& options) const;

@@ -48,12 +48,6 @@ template <class T>
          fused_kernel(cuda, false, dtype, width) == AttentionKernel::kFlash;
 }
 
-/// Whether one query a sequence goes through decode_attention_by_products: its mask has the window.
-[[nodiscard]] inline bool decodes_by_products(const ScoreOptions& o, bool cuda, Dtype dtype,
-                                              std::int64_t width) {
-  return o.softcap > 0 || o.alibi || (cuda && !fused_width(dtype, width));
-}
-
 /// Queries [first, first + count) of every sequence, and the keys that any of them attends to.
 struct QueryChunk {
   std::int64_t first = 0, count = 0;
@@ -340,29 +334,6 @@ T attention_of_last(Ops& ops, const T& q, const T& keys, const T& values,
   ChunkedAttention<Ops>(ops, {ops.by_head(q, 1), keys, values}, options, chunk_elements)
       .forward(ops.by_head(out, 1), log_sum);
   return ops.view(out, {n, -1});
-}
-
-/// One query a sequence, q (B, H, D), against the keys that mask (B, limit) shows: (B, H * D).
-template <class Ops, class T = typename Ops::Tensor>
-T decode_attention_by_products(Ops& ops, const T& q, const T& keys, const T& values, const T& mask,
-                               const ScoreOptions& options) {
-  const std::int64_t b = q.size(0);
-  const std::int64_t h = q.size(1);
-  const std::int64_t d = q.size(2);
-  const std::int64_t k = keys.size(1);
-  const std::int64_t limit = mask.size(1);
-  const auto seen = [&](const T& cache) {  // (B * K, limit, D)
-    return ops.view(ops.narrow(ops.narrow(cache, 0, 0, b), 2, 0, limit), {b * k, limit, d});
-  };
-  T s = ops.batch_product(ops.view(ops.clone(q), {b * k, -1, d}), ops.transpose(seen(keys)));
-  s = ops.view(ops.convert(std::move(s), wide(ops.dtype(q))), {b, h, limit});
-  ops.scale_(s, options.scale);
-  if (options.softcap > 0) ops.softcap_(s, options.softcap);
-  if (options.alibi) add_alibi_(ops, ops.view(s, {b, h, 1, limit}), options, 0);
-  ops.add_(s, ops.convert(ops.view(mask, {b, 1, limit}), ops.dtype(s)));
-  s = ops.softmax_last(s);
-  const T weights = ops.view(ops.convert(std::move(s), ops.dtype(q)), {b * k, -1, limit});
-  return ops.view(ops.batch_product(weights, seen(values)), {b, h * d});
 }
 
 }  // namespace neap::step

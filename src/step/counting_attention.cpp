@@ -1,4 +1,4 @@
-// Attention, its masks and its cache, counted.
+// Attention and its masks, counted.
 #include <tuple>
 #include <utility>
 
@@ -8,28 +8,44 @@
 namespace neap::step {
 namespace {
 
-// Of the rate of a large matrix product. Whole sequences of 2 048 tokens with heads of 128 on an H100 and an H200
-// (bench/results/attention-h200.jsonl, kernel-times-h100.jsonl).
-struct Share {
-  double forward, backward;
+// How long a kernel takes: its FLOPs at a share of the rate of a large matrix product, and a start, in FLOPs at that
+// rate. Whole sequences of 2 048 to 32 768 tokens with heads of 128 on an H200: within 15 % for 28 and 40 heads
+// (bench/results/attention-long-h200.jsonl). FlashAttention's deterministic backward is slower with more blocks of keys
+// at once: with 12 heads it takes two thirds of this. The memory-efficient kernel is attention-h200.jsonl's.
+struct Speed {
+  double share = 0.5, start_flops = 0;
+  [[nodiscard]] double share_with_start(double flops) const {
+    return flops > 0 ? 1 / (1 / share + start_flops / flops) : share;
+  }
 };
-Share share_of(AttentionKernel kernel, bool deterministic) {
+Speed forward_speed(AttentionKernel kernel) {
   switch (kernel) {
     case AttentionKernel::kCudnn:
-      return {0.55, 0.45};
+      return {0.91, 25e9};
     case AttentionKernel::kFlash:
-      return {0.32, deterministic ? 0.24 : 0.3};
+      return {0.48, 69e9};
     case AttentionKernel::kEfficient:
-      return {0.13, 0.12};
+      return {0.13, 0};
     case AttentionKernel::kHost:
     case AttentionKernel::kProducts:
       break;
   }
-  return {0.5, 0.5};
+  return {};
 }
-// Of a few queries a sequence, which are bound by the cache's bytes.
-constexpr double kDecodeShare = 0.5;
-
+Speed backward_speed(AttentionKernel kernel, bool deterministic) {
+  switch (kernel) {
+    case AttentionKernel::kCudnn:
+      return {0.74, 88e9};
+    case AttentionKernel::kFlash:
+      return {deterministic ? 0.264 : 0.45, 154e9};
+    case AttentionKernel::kEfficient:
+      return {0.12, 0};
+    case AttentionKernel::kHost:
+    case AttentionKernel::kProducts:
+      break;
+  }
+  return {};
+}
 // Of rows of one sequence, both orders counted. Of one length each has so many keys: its last ones have the queries.
 double pairs_of(const Spans<CountedTensor>& spans, std::int64_t keys) {
   const auto square = [](std::int64_t n) {
@@ -97,9 +113,9 @@ AttentionContext<CountedTensor> CountingOps::attention_by(AttentionKernel kernel
   out.spans = spans;
   // Two products, causal: half of all pairs.
   const std::int64_t length = heads.k.size(0) / spans.sequences;  // of keys; of packed ones unused
-  add_work(2.0 * static_cast<double>(h * d) * pairs_of(spans, length),
-           2 * bytes(heads.q) + 2 * bytes(heads.k), dtype,
-           share_of(kernel, profile_.deterministic).forward);
+  const double flops = 2.0 * static_cast<double>(h * d) * pairs_of(spans, length);
+  add_work(flops, 2 * bytes(heads.q) + 2 * bytes(heads.k), dtype,
+           forward_speed(kernel).share_with_start(flops));
   const bool grouped = heads.k.size(1) != h;
   out.heads = std::move(heads);
   out.kernel = kernel;
@@ -120,19 +136,21 @@ AttentionContext<CountedTensor> CountingOps::attention_by(AttentionKernel kernel
     const AttentionSizes sizes{spans.sequences, spans.length, h, out.heads.k.size(1), d, 0, length};
     const FlashSplits splits =
         spans.packed() ? FlashSplits{} : flash_forward_splits(sizes, profile_.device);
-    std::tie(out.seed, out.offset) = flash_forward_scratch(splits);
+    std::tie(out.seed, out.offset) = flash_forward_scratch(splits, spans.packed());
   }
   if (out.kernel == AttentionKernel::kCudnn) touch(kCudnnWorkspace, Dtype::kBool);
   return out;
 }
 
-// Returns the state of the kernel's random numbers, which it makes without dropout, too.
+// Returns the state of the kernel's random numbers, which it makes without dropout, too. For packed sequences what
+// shares of the keys give is freed in another order.
 std::pair<CountedTensor, CountedTensor> CountingOps::flash_forward_scratch(
-    const FlashSplits& splits) {
+    const FlashSplits& splits, bool packed) {
   CountedTensor log_sums = make({splits.log_sums}, Dtype::kFloat32);
-  const CountedTensor outputs = make({splits.outputs}, Dtype::kFloat32);
+  CountedTensor outputs = make({splits.outputs}, Dtype::kFloat32);
   CountedTensor seed = make({2}, Dtype::kInt64);
   CountedTensor offset = make({}, Dtype::kInt64);
+  if (packed) outputs = CountedTensor();
   log_sums = CountedTensor();
   return {std::move(seed), std::move(offset)};
 }
@@ -153,9 +171,9 @@ Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTen
   const std::int64_t length = key_rows / saved.spans.sequences;  // of keys; of packed ones unused
   const Dtype dtype = saved.heads.q.dtype();
   // Five products: the scores again, and the gradients of values, weights, queries and keys.
-  add_work(5.0 * static_cast<double>(h * d) * pairs_of(saved.spans, length),
-           4 * bytes(saved.heads.q) + 4 * bytes(saved.heads.k), dtype,
-           share_of(saved.kernel, profile_.deterministic).backward);
+  const double flops = 5.0 * static_cast<double>(h * d) * pairs_of(saved.spans, length);
+  add_work(flops, 4 * bytes(saved.heads.q) + 4 * bytes(saved.heads.k), dtype,
+           backward_speed(saved.kernel, profile_.deterministic).share_with_start(flops));
   const bool packed = saved.spans.packed();
   AttentionSizes sizes{saved.spans.sequences, packed ? 0 : saved.spans.length, h, key_heads, d,
                        packed ? n : 0};
@@ -236,38 +254,6 @@ void CountingOps::hide_(const CountedTensor& a, const CountedTensor& mask) {
   in_place(a);
 }
 
-CountedTensor CountingOps::decode_mask(const CountedTensor& positions, std::int64_t key_limit,
-                                       std::int64_t window, Dtype dtype) {
-  const std::int64_t stride = decode_mask_stride(key_limit);
-  const CountedTensor range = iota(stride);
-  const Shape shape{positions.size(0), stride};
-  const CountedTensor seen = make(shape, Dtype::kBool);
-  if (window > 0) {
-    const CountedTensor oldest = plus(positions, -window);
-    const CountedTensor inside = make(shape, Dtype::kBool);
-  }
-  return narrow(make(shape, dtype), 1, 0, key_limit);
-}
-
-CountedTensor CountingOps::decode_attention(const CountedTensor& q, const CountedTensor& keys,
-                                            const CountedTensor& values, const CountedTensor& mask,
-                                            const ScoreOptions& options) {
-  if (decodes_by_products(options, profile_.cuda, q.dtype(), q.size(2)))
-    return decode_attention_by_products(*this, q, keys, values, mask, options);
-  const std::int64_t b = q.size(0);
-  const std::int64_t h = q.size(1);
-  const std::int64_t d = q.size(2);
-  const std::int64_t limit = mask.size(1);
-  const std::int64_t group = h / keys.size(1);
-  add_work(4.0 * static_cast<double>(b * h * d * limit),
-           2.0 * static_cast<double>(b * keys.size(1) * limit * d * element_bytes(q.dtype())),
-           q.dtype(), kDecodeShare);
-  if (!profile_.cuda) return make({b, h * d}, q.dtype());
-  CountedTensor out = make({b, h * d}, q.dtype());
-  if (group > 1 && group < h) out = make({b, h * d}, q.dtype());  // heads back in their order
-  return out;
-}
-
 CountedTensor CountingOps::chunk_attention(const CountedTensor& q, const CountedTensor& keys,
                                            const CountedTensor& values,
                                            const ScoreOptions& options) {
@@ -279,25 +265,18 @@ CountedTensor CountingOps::chunk_attention(const CountedTensor& q, const Counted
     return attention_of_last(*this, q, keys, values, options);
   const double pairs =
       static_cast<double>(n) * (static_cast<double>(length) - 0.5 * static_cast<double>(n - 1));
-  add_work(4.0 * static_cast<double>(h * d) * pairs, 2 * bytes(q) + bytes(keys) + bytes(values),
-           q.dtype(), share_of(AttentionKernel::kFlash, false).forward);
+  const double flops = 4.0 * static_cast<double>(h * d) * pairs;
+  add_work(flops, 2 * bytes(q) + bytes(keys) + bytes(values), q.dtype(),
+           forward_speed(AttentionKernel::kFlash).share_with_start(flops));
   CountedTensor out = make({n, h * d}, q.dtype());
   CountedTensor log_sum = make({h, n}, Dtype::kFloat32);
   AttentionSizes sizes{1, n, h, keys.size(1), d};
   sizes.keys = length;
-  auto [seed, offset] = flash_forward_scratch(flash_forward_splits(sizes, profile_.device));
+  auto [seed, offset] =
+      flash_forward_scratch(flash_forward_splits(sizes, profile_.device), /*packed=*/false);
   log_sum = CountedTensor();
   seed = CountedTensor();
   return out;
-}
-
-void CountingOps::write_prompts_(const CountedTensor&, const CountedTensor&,
-                                 const CountedTensor& rows, std::int64_t) {
-  add_work(0, 2 * bytes(rows));
-}
-void CountingOps::write_token_(const CountedTensor&, const CountedTensor&,
-                               const CountedTensor& rows) {
-  add_work(0, 2 * bytes(rows));
 }
 
 }  // namespace neap::step

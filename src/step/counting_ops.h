@@ -418,9 +418,15 @@ class CountingOps {
   /// position (0: for all), minus infinity elsewhere. Rows are as far apart as kernels want them.
   [[nodiscard]] Tensor decode_mask(const Tensor& positions, std::int64_t key_limit,
                                    std::int64_t window, Dtype dtype);
-  /// q (B, H, D) against the first key_limit keys of the cache: (B, H * D). `mask` has q's dtype.
+  /// What decode_attention of `heads` query heads needs to know of the keys up to positions (B,), of which none is
+  /// `key_limit` or more, in a cache (B', K, T, D): made once a step for all blocks with these options.
+  [[nodiscard]] DecodeKeys<Tensor> decode_keys(const Tensor& positions, const Tensor& cache,
+                                               std::int64_t heads, std::int64_t key_limit,
+                                               const ScoreOptions& options);
+  /// q (B, H, D) against keys of the cache: (B, H * D). Masks have q's dtype.
   [[nodiscard]] Tensor decode_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
-                                        const Tensor& mask, const ScoreOptions& options);
+                                        const DecodeKeys<Tensor>& seen,
+                                        const ScoreOptions& options);
   /// The last n tokens of a sequence, q (n, H, D), against its keys and values (1, K, T, D): (n, H * D).
   [[nodiscard]] Tensor chunk_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
                                        const ScoreOptions& options);
@@ -471,7 +477,7 @@ class CountingOps {
   [[nodiscard]] double product_rate(Dtype dtype) const {
     return element_bytes(dtype) == 2 ? profile_.rates.half_flops : profile_.rates.single_flops;
   }
-  std::pair<Tensor, Tensor> flash_forward_scratch(const FlashSplits& splits);
+  std::pair<Tensor, Tensor> flash_forward_scratch(const FlashSplits& splits, bool packed);
   void attention_backward_scratch(AttentionKernel kernel, const AttentionSizes& sizes, Dtype dtype);
   [[nodiscard]] Heads<Tensor> efficient_attention_backward(AttentionContext<Tensor> saved,
                                                            Tensor d_out,

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "step/attention.h"
+#include "step/decoding.h"
 #include "step/operations.h"
 
 namespace neap::step {
@@ -108,16 +109,21 @@ struct SlotCache {
   }
 
   struct Step {
-    T positions;          // (B,) int64
-    T mask, window_mask;  // (B, key_limit), added to scores
+    T positions;  // (B,) int64
+    DecodeKeys<T> all, window;
   };
   template <class Ops>
   Step step(Ops& ops, const spec::Architecture& a, const T& positions, std::int64_t key_limit,
-            Dtype dtype) const {
-    const T mask = ops.decode_mask(positions, key_limit, 0, dtype);
+            Dtype) const {
+    const auto seen = [&](std::int64_t window) {
+      ScoreOptions options = score_options(a, 0);
+      options.window = window;
+      return ops.decode_keys(positions, keys.at(0), a.num_attention_heads, key_limit, options);
+    };
+    DecodeKeys<T> all = seen(0);
     const std::int64_t window = a.sliding_window;
-    const bool slides = window > 0 && window < key_limit;
-    return {positions, mask, slides ? ops.decode_mask(positions, key_limit, window, dtype) : mask};
+    DecodeKeys<T> last = window > 0 && window < key_limit ? seen(window) : all;
+    return {positions, std::move(all), std::move(last)};
   }
   template <class Ops>
   T attend_token(Ops& ops, std::size_t block, const Step& step, const Heads<T>& heads,
@@ -125,7 +131,7 @@ struct SlotCache {
     ops.write_token_(keys[block], step.positions, heads.k);
     ops.write_token_(values[block], step.positions, heads.v);
     return ops.decode_attention(heads.q, keys[block], values[block],
-                                options.window > 0 ? step.window_mask : step.mask, options);
+                                options.window > 0 ? step.window : step.all, options);
   }
 
  private:

@@ -100,6 +100,17 @@ struct AttentionContext {
   std::vector<AttentionContext> parts;  ///< of packed sequences in turn, without heads and out
 };
 
+/// The keys that one query of each of B sequences attends to, for the kernel that decodes (step/decoding.h).
+template <class T>
+struct DecodeKeys {
+  std::int64_t limit = 0;  ///< host bound on the keys of a sequence
+  T mask;                  // (B, limit), added to scores; FlashAttention has none
+  // Of each packed sequence, int32: number of the first row of the cache and one more, number of keys, and 0, 1, 2, ...
+  T starts;  // (S + 1,)
+  T used;    // (S,)
+  T counts;  // (S + 1,)
+};
+
 /// Places in a rank's part of something that the ranks of an axis divide evenly.
 template <class T>
 struct OwnIndices {

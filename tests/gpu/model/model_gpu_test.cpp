@@ -211,5 +211,39 @@ TEST(ChunkOnCard, IsTheEndOfTheWhole) {
   }
 }
 
+// Sequences of other lengths, short ones and long ones whose keys are divided between blocks, and queries that are a part
+// of something: FlashAttention against the mask on the CPU.
+TEST(DecodingOnCard, AttendsToTheKeysThatAreSeen) {
+  if (!has_cuda()) GTEST_SKIP() << "no card here";
+  const at::NoGradGuard no_grad;
+  const at::Device card(at::kCUDA, 0);
+  AtenOps on_card(card), on_cpu(at::kCPU);
+  constexpr std::int64_t kSlots = 4, kKeyHeads = 2, kWidth = 64, kSlot = 2100, kLimit = 2000;
+  at::manual_seed(3);
+  const Tensor positions = at::tensor(std::vector<std::int64_t>{0, 700, kLimit - 1});
+  const Tensor keys = at::randn({kSlots, kKeyHeads, kSlot, kWidth}).to(at::kBFloat16);
+  const Tensor values = at::randn({kSlots, kKeyHeads, kSlot, kWidth}).to(at::kBFloat16);
+  for (const std::int64_t heads : {2, 6}) {
+    for (const std::int64_t window : {0, 1, 100, 1500}) {
+      const step::ScoreOptions options{0.5, 0, window};
+      const Tensor all = at::randn({3, 3 * heads, kWidth}).to(at::kBFloat16);
+      const bool whole = heads > kKeyHeads;
+      const auto queries = [&](const Tensor& t) {
+        const Tensor part = t.narrow(1, 0, heads);
+        return whole ? part.contiguous() : part;
+      };
+      const Tensor on = keys.to(card);
+      const Tensor got = on_card.decode_attention(
+          queries(all.to(card)), on, values.to(card),
+          on_card.decode_keys(positions.to(card), on, heads, kLimit, options), options);
+      const Tensor exact = keys.to(at::kFloat);
+      const Tensor expected = on_cpu.decode_attention(
+          queries(all.to(at::kFloat)), exact, values.to(at::kFloat),
+          on_cpu.decode_keys(positions, exact, heads, kLimit, options), options);
+      EXPECT_LT(relative(got, expected), 0.01) << heads << " heads, window " << window;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace neap::model

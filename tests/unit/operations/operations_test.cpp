@@ -337,14 +337,18 @@ TEST_P(Operations, DecodingAndCache) {
       SCOPED_TRACE(format("width {}, {} key heads", width, key_heads));
       same("decode", [=](auto& ops, auto in) {
         return [&ops, q = in({3, 4, width}, d), row = in({3, key_heads, width}, d),
-                rows = in({3 * 7, key_heads, width}, d), keys = in({3, key_heads, 40, width}, d),
-                values = in({3, key_heads, 40, width}, d), at = in({3}, Dtype::kInt64), d] {
+                rows = in({3 * 7, key_heads, width}, d), keys = in({3, key_heads, 600, width}, d),
+                values = in({3, key_heads, 600, width}, d), at = in({3}, Dtype::kInt64)] {
           ops.write_prompts_(keys, at, rows, 7);
           ops.write_token_(keys, at, row);
-          for (const std::int64_t window : {0, 5}) {
-            const auto mask = ops.decode_mask(at, 23, window, d);
-            (void)ops.decode_attention(q, keys, values, mask, {0.25, 0, window});
-            (void)ops.decode_attention(q, keys, values, mask, {0.25, 30, window});
+          for (const auto& [window, softcap, limit] : {std::tuple{0, 0.0, 23},
+                                                       {5, 0.0, 23},
+                                                       {0, 30.0, 23},
+                                                       {5, 30.0, 23},
+                                                       {0, 0.0, 523}}) {
+            const step::ScoreOptions options{0.25, softcap, window};
+            const auto seen = ops.decode_keys(at, keys, 4, limit, options);
+            (void)ops.decode_attention(q, keys, values, seen, options);
           }
         };
       });

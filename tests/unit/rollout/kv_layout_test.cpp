@@ -78,12 +78,18 @@ class BlockCache {
   }
 
   struct Step {
-    at::Tensor positions, mask, window_mask;
+    at::Tensor positions;
+    step::DecodeKeys<at::Tensor> all, window;
   };
   [[nodiscard]] Step step(AtenOps& ops, const spec::Architecture& a, const at::Tensor& positions,
                           std::int64_t key_limit, step::Dtype dtype) const {
-    return {positions, ops.decode_mask(positions, key_limit, 0, dtype),
-            ops.decode_mask(positions, key_limit, a.sliding_window, dtype)};
+    const auto seen = [&](std::int64_t window) {
+      step::DecodeKeys<at::Tensor> out;
+      out.limit = key_limit;
+      out.mask = ops.decode_mask(positions, key_limit, window, dtype);
+      return out;
+    };
+    return {positions, seen(0), seen(a.sliding_window)};
   }
   [[nodiscard]] at::Tensor attend_token(AtenOps& ops, std::size_t block, const Step& step,
                                         const step::Heads<at::Tensor>& heads,
@@ -92,16 +98,16 @@ class BlockCache {
     for (std::int64_t b = 0; b < step.positions.size(0); ++b) {
       if (table(b).empty()) {  // an idle row
         keys.push_back(
-            at::zeros({1, heads.k.size(1), step.mask.size(1), heads.k.size(2)}, at::kDouble));
+            at::zeros({1, heads.k.size(1), step.all.limit, heads.k.size(2)}, at::kDouble));
         values.push_back(keys.back());
         continue;
       }
       store(block, b, step.positions[b].item<std::int64_t>(), heads, b, 1);
-      keys.push_back(gather(keys_[block], b, step.mask.size(1)));
-      values.push_back(gather(values_[block], b, step.mask.size(1)));
+      keys.push_back(gather(keys_[block], b, step.all.limit));
+      values.push_back(gather(values_[block], b, step.all.limit));
     }
     return ops.decode_attention(heads.q, at::cat(keys), at::cat(values),
-                                options.window > 0 ? step.window_mask : step.mask, options);
+                                options.window > 0 ? step.window : step.all, options);
   }
 
   int moves = 0, refusals = 0;

@@ -1,0 +1,107 @@
+// Attention of one query a sequence and its cache, counted.
+#include <algorithm>
+#include <tuple>
+
+#include "step/counting_ops.h"
+#include "step/decoding.h"
+
+namespace neap::step {
+namespace {
+
+// Of the rate of products: these are bound by the cache's bytes.
+constexpr double kDecodeShare = 0.5;
+// Of the memory's rate, FlashAttention's on an H200 (bench/results/decode-kernels-h200.jsonl): where keys of a sequence
+// are divided between blocks, and where each block reads its own and so many fill the card.
+constexpr double kDividedKeysRate = 0.9, kWholeKeysRate = 0.5;
+constexpr std::int64_t kWholeKeysBlocks = 110;
+
+double flash_rate(std::int64_t sequences, std::int64_t heads, bool divided) {
+  if (divided) return kDividedKeysRate;
+  const auto blocks = static_cast<double>(std::min(sequences * heads, kWholeKeysBlocks));
+  return kWholeKeysRate * blocks / static_cast<double>(kWholeKeysBlocks);
+}
+
+}  // namespace
+
+CountedTensor CountingOps::decode_mask(const CountedTensor& positions, std::int64_t key_limit,
+                                       std::int64_t window, Dtype dtype) {
+  const std::int64_t stride = decode_mask_stride(key_limit);
+  const CountedTensor range = iota(stride);
+  const Shape shape{positions.size(0), stride};
+  const CountedTensor seen = make(shape, Dtype::kBool);
+  if (window > 0) {
+    const CountedTensor oldest = plus(positions, -window);
+    const CountedTensor inside = make(shape, Dtype::kBool);
+  }
+  return narrow(make(shape, dtype), 1, 0, key_limit);
+}
+
+DecodeKeys<CountedTensor> CountingOps::decode_keys(const CountedTensor& positions,
+                                                   const CountedTensor& cache, std::int64_t heads,
+                                                   std::int64_t key_limit,
+                                                   const ScoreOptions& options) {
+  DecodeKeys<CountedTensor> out;
+  out.limit = key_limit;
+  if (!decodes_by_flash(options, profile_.cuda, cache.dtype(), cache.size(3))) {
+    out.mask = decode_mask(positions, key_limit, options.window, cache.dtype());
+    return out;
+  }
+  const PackedCache packed = packed_cache(heads, cache.size(1), cache.size(2));
+  const std::int64_t sequences = positions.size(0) * packed.of_sequence;
+  out.counts = make({sequences + 1}, Dtype::kFloat32);  // int32 has the same size
+  out.starts = make({sequences + 1}, Dtype::kFloat32);
+  out.used = make({sequences}, Dtype::kFloat32);
+  if (options.window > 0) touch(4 * sequences, Dtype::kBool);
+  return out;
+}
+
+CountedTensor CountingOps::decode_attention(const CountedTensor& q, const CountedTensor& keys,
+                                            const CountedTensor& values,
+                                            const DecodeKeys<CountedTensor>& seen,
+                                            const ScoreOptions& options) {
+  const std::int64_t b = q.size(0);
+  const std::int64_t h = q.size(1);
+  const std::int64_t d = q.size(2);
+  const std::int64_t k = keys.size(1);
+  if (decodes_by_products(options, profile_.cuda, q.dtype(), d))
+    return decode_attention_by_products(*this, q, keys, values, seen.mask, options);
+  const bool flash = decodes_by_flash(options, profile_.cuda, q.dtype(), d);
+  // Masks hide keys that are read.
+  const std::int64_t read =
+      flash && options.window > 0 ? std::min(seen.limit, options.window) : seen.limit;
+  const std::int64_t group = h / k;
+  FlashSplits splits;
+  double rate = 1;
+  if (flash) {
+    if (group > 1) {
+      AttentionSizes sizes{b * k, group, 1, 1, d};
+      sizes.keys = seen.limit;
+      splits = flash_forward_splits(sizes, profile_.device);
+    }
+    rate = flash_rate(b, k, splits.outputs > 0);
+  }
+  add_work(4.0 * static_cast<double>(b * h * d * read),
+           2.0 * static_cast<double>(b * k * read * d * element_bytes(q.dtype())) / rate, q.dtype(),
+           kDecodeShare);
+  CountedTensor out = make({b, h * d}, q.dtype());
+  if (flash) {
+    CountedTensor log_sum = make({h * b}, Dtype::kFloat32);
+    auto [seed, offset] = flash_forward_scratch(splits, /*packed=*/true);
+    log_sum = CountedTensor();
+    seed = CountedTensor();
+  } else if (profile_.cuda && group > 1 && group < h) {
+    out = make({b, h * d}, q.dtype());  // heads back in their order
+  }
+  return out;
+}
+
+void CountingOps::write_prompts_(const CountedTensor&, const CountedTensor&,
+                                 const CountedTensor& rows, std::int64_t) {
+  add_work(0, 2 * bytes(rows));
+}
+void CountingOps::write_token_(const CountedTensor&, const CountedTensor&,
+                               const CountedTensor& rows) {
+  add_work(0, 2 * bytes(rows));
+}
+
+}  // namespace neap::step

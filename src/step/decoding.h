@@ -1,0 +1,62 @@
+// One query a sequence against its keys in the cache: which kernel, and what it is told of the keys.
+//
+// FlashAttention takes the cache as packed sequences that begin anywhere, with numbers of keys that are on the device.
+// Where query heads share a key head, each sequence and key head is a packed sequence of its own: its queries are then
+// neighbours, and the kernel divides the keys of one between blocks, so that few sequences fill a card.
+// Other kernels add a mask to the scores of all keys below a limit.
+//
+// Written over operations like the passes, so that what it takes is counted by running it.
+#pragma once
+
+#include <utility>
+
+#include "step/operations.h"
+
+namespace neap::step {
+
+/// Whether one query a sequence goes through decode_attention_by_products: its mask has the window.
+[[nodiscard]] inline bool decodes_by_products(const ScoreOptions& o, bool cuda, Dtype dtype,
+                                              std::int64_t width) {
+  return o.softcap > 0 || o.alibi || (cuda && !fused_width(dtype, width));
+}
+/// Whether it goes through FlashAttention.
+[[nodiscard]] inline bool decodes_by_flash(const ScoreOptions& o, bool cuda, Dtype dtype,
+                                           std::int64_t width) {
+  return !decodes_by_products(o, cuda, dtype, width) &&
+         fused_kernel(cuda, /*cudnn=*/false, dtype, width) == AttentionKernel::kFlash;
+}
+
+/// Rows of a cache (B, K, T, D) as packed sequences: how many each of B sequences is, and from one to the next.
+struct PackedCache {
+  std::int64_t of_sequence = 1;  ///< K where H / K query heads share a key head, else 1
+  std::int64_t stride = 0;       ///< in rows of D elements
+};
+[[nodiscard]] inline PackedCache packed_cache(std::int64_t heads, std::int64_t key_heads,
+                                              std::int64_t tokens) {
+  return heads > key_heads ? PackedCache{key_heads, tokens} : PackedCache{1, key_heads * tokens};
+}
+
+/// One query a sequence, q (B, H, D), against the keys that mask (B, limit) shows: (B, H * D). H query heads, K key heads.
+template <class Ops, class T = typename Ops::Tensor>
+T decode_attention_by_products(Ops& ops, const T& q, const T& keys, const T& values, const T& mask,
+                               const ScoreOptions& options) {
+  const std::int64_t b = q.size(0);
+  const std::int64_t h = q.size(1);
+  const std::int64_t d = q.size(2);
+  const std::int64_t k = keys.size(1);
+  const std::int64_t limit = mask.size(1);
+  const auto seen = [&](const T& cache) {  // (B * K, limit, D)
+    return ops.view(ops.narrow(ops.narrow(cache, 0, 0, b), 2, 0, limit), {b * k, limit, d});
+  };
+  T s = ops.batch_product(ops.view(ops.clone(q), {b * k, -1, d}), ops.transpose(seen(keys)));
+  s = ops.view(ops.convert(std::move(s), wide(ops.dtype(q))), {b, h, limit});
+  ops.scale_(s, options.scale);
+  if (options.softcap > 0) ops.softcap_(s, options.softcap);
+  if (options.alibi) add_alibi_(ops, ops.view(s, {b, h, 1, limit}), options, 0);
+  ops.add_(s, ops.convert(ops.view(mask, {b, 1, limit}), ops.dtype(s)));
+  s = ops.softmax_last(s);
+  const T weights = ops.view(ops.convert(std::move(s), ops.dtype(q)), {b * k, -1, limit});
+  return ops.view(ops.batch_product(weights, seen(values)), {b, h * d});
+}
+
+}  // namespace neap::step
