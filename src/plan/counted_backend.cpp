@@ -103,7 +103,7 @@ class CountedBackend {
     }
     if (phase.slices_weights && phase.part != spec::TrainPart::kUpdate) {
       const bool overlaps = step::gathers_overlap_passes(
-          ops.ranks(spec::Axis::kTensor), ops.ranks(spec::Axis::kContext), uses_copy_lane(job));
+          role_.shape, ops.ranks(spec::Axis::kContext), uses_copy_lane(job));
       blocks_.emplace(ops, weights_, sliced_rests(role_, dtype, overlaps));
       weights_.source = &*blocks_;
     }
@@ -227,16 +227,17 @@ class CountedBackend {
     const auto elements_of = [this](const spec::Architecture& shape) {
       return spec::total_elements(spec::flat_layout(shape, role_.head));
     };
-    const std::int64_t gathered =
-        elements_of(job_.divides_otherwise_to_generate() ? role_.whole : role_.shape);
-    const auto bytes = static_cast<double>(spec::tensor_bytes(gathered, dtype_).count());
-    if (stages == 1) {
-      gather_at_once(ops_, role_.ranks, bytes);
-    } else {
-      // From each stage its units: every rank sends as much as in a gather.
-      const double sent = gathered_bytes(stages, bytes);
-      ops_.wait_for_peers(ops_.now() + ops_.peer_seconds(sent, 1, spec::Axis::kPipe), sent);
-    }
+    const auto bytes_of = [&](const spec::Architecture& shape) {
+      return static_cast<double>(spec::tensor_bytes(elements_of(shape), dtype_).count());
+    };
+    const spec::Architecture& gathered =
+        job_.divides_otherwise_to_generate() ? role_.whole : role_.generating();
+    if (role_.ranks.slices_weights())
+      gather_at_once(ops_, role_.ranks, bytes_of(stages == 1 ? gathered : role_.shape));
+    if (stages == 1) return;
+    // From each stage its units: every rank sends as much as in a gather.
+    const double sent = gathered_bytes(stages, bytes_of(gathered));
+    ops_.wait_for_peers(ops_.now() + ops_.peer_seconds(sent, 1, spec::Axis::kPipe), sent);
   }
   template <class Visit>
   void visit_part(CountedParts& counted, const step::UpdatePart& part, const Visit& visit) {
@@ -295,8 +296,7 @@ class CountedBackend {
     std::vector<step::GradientSlots<CountingOps>::Unit> units;
     for (const step::TrainedUnit<T>& unit : units_) units.push_back({unit.unit, unit.gradients});
     gradients_.emplace(
-        ops_, std::move(units), pieces_, role_.ties_table(), role_.shape.num_hidden_layers,
-        role_.shape.tensor,
+        ops_, std::move(units), pieces_, role_.shape, role_.head,
         step::GradientSlots<CountingOps>::Sums{
             [this](std::size_t, const T& gradients) { return begin_sums(bytes(gradients)); },
             [this](std::int64_t begun) {
@@ -314,7 +314,7 @@ class CountedBackend {
     lane_ = blocks_ && behind_gathers ? blocks_->begin_behind_gathers(seconds)
                                       : std::max(lane_, ops_.now()) + seconds;
     sums.ended = lane_;
-    if (!ops_.profile().cuda || !step::sums_overlap_backward(ops_))
+    if (!ops_.profile().cuda || !step::sums_overlap_backward(ops_, role_.shape))
       ops_.wait_for_peers(lane_, std::exchange(sums.sent, 0));
     return std::ssize(sums_) - 1;
   }

@@ -175,6 +175,8 @@ std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) 
 }
 
 std::vector<spec::ModelModes> Drafts::grouped(const spec::ModelModes& modes) const {
+  if (job_.parallel.pipeline_model_parallel_size > 1)
+    return {};  // micro-batches pass stages one by one
   const spec::Recipe recipe = spec::describe(job_, modes);
   std::vector<std::pair<spec::ModelId, std::int64_t>> models;
   std::int64_t most = 1;

@@ -100,13 +100,16 @@ class StageClocks {
     return seconds + update;
   }
 
-  // Of a table that is embedding and head: what the first and the last stage send each other.
+  // Of a table that is embedding and head, or of a rank's slice: what the first and the last stage send each other.
   [[nodiscard]] double table_seconds(const spec::Phase& phase) const {
     const ModelRole& role = models_.at(phase.model);
     if (!phase.trains() || !role.trains_blocks() || !role.ties_table()) return 0;
     const double bytes = static_cast<double>(role.shape.vocab_size * role.shape.hidden_size) *
                          static_cast<double>(element_bytes(optimizer_of(role, dtype_).gradients));
-    return 2 * transfer_seconds(network_, mesh_, static_cast<std::int64_t>(stages_) - 1, bytes);
+    const double parts =
+        role.ranks.slices_gradients() ? static_cast<double>(role.ranks.shards()) : 1;
+    return 2 *
+           transfer_seconds(network_, mesh_, static_cast<std::int64_t>(stages_) - 1, bytes / parts);
   }
 
   [[nodiscard]] step::PipelineTimes times_of(const spec::Phase& phase,

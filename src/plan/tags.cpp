@@ -124,7 +124,7 @@ std::vector<RegionPlan> gather_regions(const ModelRole& role, spec::Dtype dtype)
   PartPlan table{std::string(step::kTablesPart), Bytes(),
                  spec::tensor_bytes(tables.elements, dtype)};
   region.bytes = std::max(region.bytes, table.bytes);
-  region.parts.push_back(std::move(table));
+  if (tables.elements > 0) region.parts.push_back(std::move(table));
   region.name = "slots";
   return {std::move(region)};
 }
@@ -159,13 +159,13 @@ std::vector<PartPlan> gradient_slice(const ModelRole& role, spec::Dtype dtype) {
            spec::tensor_bytes(placement.slice_elements(), placement.optimizer().gradients)}};
 }
 
-// Where backward adds gradients of which a rank keeps a slice: those of two units, and a tied table's.
+// Where backward adds gradients of which a rank keeps a slice: those of two units, and those of a table that is added to
+// at both ends.
 std::vector<PartPlan> gradient_slots(const ModelRole& role, spec::Dtype dtype) {
   const spec::Dtype gradients = optimizer_of(role, dtype).gradients;
   std::vector<PartPlan> parts;
   for (const spec::FlatUnit& unit : trained_units(role)) {
-    const std::string name(
-        step::gradient_slot(unit, role.ties_table(), role.shape.num_hidden_layers));
+    const std::string name(step::gradient_slot(unit, role.shape, role.head));
     auto part = std::find_if(parts.begin(), parts.end(),
                              [&](const PartPlan& each) { return each.name == name; });
     if (part == parts.end()) part = parts.insert(part, PartPlan{name, Bytes(), Bytes()});
@@ -249,6 +249,7 @@ void place(TagPlan& tag, std::vector<RegionPlan> regions, Bytes granularity) {
 Bytes tied_rows(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
                 spec::Dtype dtype) {
   if (!role.trains_blocks() || !role.ties_table() || !role.shape.embeds()) return {};
+  if (role.ranks.slices_gradients()) return {};  // they leave with each group
   const std::int64_t width = spec::flat_layout(role.shape, role.head)
                                  .front()
                                  .find(spec::Module::kTokenEmbedding)

@@ -53,11 +53,6 @@ Status validate_stages(const Job& job) {
   const auto refuse = [&](std::string_view why) {
     return wrong(format("{} {} does not go with {}", kKey, stages, why));
   };
-  if (job.parallel.zero_stage > 1)
-    return refuse(format(
-        "parallel.zero_stage {}: the copies of a stage may have micro-batches of other numbers; "
-        "set 1, which slices optimizer states, or 0",
-        job.parallel.zero_stage));
   for (const Measure measure : {Measure::kMicroBatch, Measure::kBf16States})
     if (job.memory.allows(measure))
       return refuse(

@@ -46,7 +46,8 @@ class Builder {
       : modes_(modes),
         ranks_(job.data_parallel()),
         evaluates_(job.task == Task::kEval),
-        places_generation_(job.has_generation_placement()) {
+        places_generation_(job.has_generation_placement()),
+        has_stages_(job.mesh().size(Axis::kPipe) > 1) {
     recipe_.task = job.task;
   }
 
@@ -163,8 +164,10 @@ class Builder {
       }
       case TagKind::kBuffers:
       case TagKind::kBlocks: {
-        // Where ranks divide a sliced model to generate, whole units pass the slots, and leave their parts.
-        const bool used = p.gathers_weights ? kind == TagKind::kBlocks || places_generation_
+        // Where ranks divide a sliced model to generate, whole units pass the slots, and leave their parts. Those of
+        // stages have a place in the blocks.
+        const bool passes_slots = places_generation_ && !has_stages_;
+        const bool used = p.gathers_weights ? kind == TagKind::kBlocks || passes_slots
                                             : kind == TagKind::kBuffers;
         // The parts of an update come to the optimizer's slots.
         if (p.part == TrainPart::kUpdate || !used) return;
@@ -192,7 +195,7 @@ class Builder {
 
   ModelModes modes_;
   DataParallel ranks_;
-  bool evaluates_, places_generation_;
+  bool evaluates_, places_generation_, has_stages_;
   Recipe recipe_;
 };
 

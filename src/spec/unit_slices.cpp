@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 
 namespace neap::spec {
 namespace {
@@ -38,15 +39,22 @@ std::vector<std::int64_t> cut(std::int64_t elements, std::int64_t tile,
 
 }  // namespace
 
-// The largest unit first. One that is not divided is the rank's that has least so far; of another one each
-// rank gets what it lacks of its share of the units so far, to the nearest tile.
+// A tied table first, then the largest unit. One that is not divided is the rank's that has least so far; of another one
+// each rank gets what it lacks of its share of the units so far, to the nearest tile.
 UnitSlices::UnitSlices(const std::vector<FlatUnit>& units, std::int64_t ranks, std::int64_t tile,
                        bool cuts)
     : counts_(units.size(), std::vector<std::int64_t>(static_cast<std::size_t>(ranks))) {
   std::vector<std::size_t> order(units.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
+  const bool has_head = std::any_of(units.begin(), units.end(), [](const FlatUnit& unit) {
+    return unit.find(Module::kLmHead) != nullptr;
+  });
+  const auto is_later = [&](std::size_t u) {
+    return has_head || units[u].find(Module::kTokenEmbedding) == nullptr;
+  };
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return units[a].elements > units[b].elements;
+    return std::tuple(is_later(a), -units[a].elements) <
+           std::tuple(is_later(b), -units[b].elements);
   });
   std::vector<std::int64_t> sums(static_cast<std::size_t>(ranks));
   std::int64_t total = 0;

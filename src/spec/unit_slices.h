@@ -21,7 +21,8 @@ class UnitSlices {
 
   UnitSlices() = default;
   /// Units of more than a tile are cut between tiles of so many elements, if `cuts`. Every rank has about as many
-  /// elements of each of them, and of all units together.
+  /// elements of each of them, and of all units together. A table that is embedding and head is cut without regard to
+  /// other units: the first and the last stage of a pipeline, which have it, cut it alike.
   UnitSlices(const std::vector<FlatUnit>& units, std::int64_t ranks, std::int64_t tile, bool cuts);
 
   /// Of each rank, one after another.

@@ -10,7 +10,7 @@ bool contains(const std::vector<std::size_t>& list, std::size_t block) {
 }
 
 std::int64_t uses_of(Sweep sweep, std::size_t blocks) {
-  return static_cast<std::int64_t>(sweep == Sweep::kForward ? blocks : 2 * blocks);
+  return static_cast<std::int64_t>(sweep == Sweep::kForwardBackward ? 2 * blocks : blocks);
 }
 
 }  // namespace
@@ -21,13 +21,14 @@ BlockWindow::BlockWindow(std::size_t blocks, std::size_t slots, WithBlocks with,
 void BlockWindow::expect(Sweep sweep, std::int64_t passes) {
   sweep_ = sweep;
   next_ = 0;
-  cleared_at_ = breaks_.at_start ? -1 : 0;
+  cleared_at_ = breaks_at_start() ? -1 : 0;
   end_ = passes * uses_of(sweep, blocks_);
   if (sweep == Sweep::kForwardBackward) std::fill(started_.begin(), started_.end(), false);
 }
 
 BlockWindow::Expected BlockWindow::expected_at(std::int64_t place) const {
   const auto i = static_cast<std::size_t>(place % uses_of(sweep_, blocks_));
+  if (sweep_ == Sweep::kBackward) return {blocks_ - 1 - i, BlockUse::kAddGradients};
   if (i < blocks_) return {i, BlockUse::kRead};
   return {2 * blocks_ - 1 - i, BlockUse::kAddGradients};
 }
@@ -35,7 +36,7 @@ BlockWindow::Expected BlockWindow::expected_at(std::int64_t place) const {
 bool BlockWindow::is_break(std::int64_t place) const {
   const auto blocks = static_cast<std::int64_t>(blocks_);
   if (place % blocks != 0 || place == cleared_at_) return false;
-  if (place == 0) return breaks_.at_start;
+  if (place == 0) return breaks_at_start();
   const bool back = sweep_ == Sweep::kForwardBackward && place / blocks % 2 == 0;
   return back ? breaks_.after_backward : breaks_.after_forward;
 }

@@ -16,10 +16,11 @@
 
 namespace neap::step {
 
-/// How a pass goes through blocks 0 .. n - 1.
+/// How a pass goes through blocks 0 .. n - 1. A stage of a pipeline expects each forward and backward for itself.
 enum class Sweep : std::uint8_t {
   kForward,          ///< from 0 to n - 1
   kForwardBackward,  ///< and back
+  kBackward,         ///< from n - 1 to 0
 };
 
 /// What a pass does with a block.
@@ -37,8 +38,9 @@ struct WithBlocks {
 
 /// Where the memory of all slots is used for something else, which is when clear() is called.
 struct Breaks {
-  bool at_start = false;        ///< before the first block of what is expected
-  bool after_forward = false;   ///< behind the last block
+  bool at_start = false;  ///< before the first block of a pass forward that is expected
+  bool after_forward =
+      false;  ///< behind the last block, and before it where a pass back is expected alone
   bool after_backward = false;  ///< behind the first one
 };
 
@@ -92,6 +94,10 @@ class BlockWindow {
     BlockUse how = BlockUse::kRead;
   };
   [[nodiscard]] Expected expected_at(std::int64_t place) const;
+  /// Before the first of the expected uses.
+  [[nodiscard]] bool breaks_at_start() const {
+    return sweep_ == Sweep::kBackward ? breaks_.after_forward : breaks_.at_start;
+  }
   /// A use behind which no block is brought yet.
   [[nodiscard]] bool is_break(std::int64_t place) const;
   /// As many different blocks as there are slots: those in use, then those that are used next.

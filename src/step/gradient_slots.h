@@ -27,12 +27,13 @@ namespace neap::step {
 constexpr std::array<std::string_view, 2> kSharedSlots = {"unit.0", "unit.1"};
 constexpr std::string_view kTiedSlot = "tied";
 
-/// The part that a trained unit's gradients are added in, of a model of so many blocks. `tied`: the embedding's table is
-/// the head's, too. The first part has blocks only.
-inline std::string_view gradient_slot(const spec::FlatUnit& unit, bool tied, std::int64_t blocks) {
+/// The part that a trained unit's gradients are added in, of a model or a stage of it. The first part has blocks only.
+inline std::string_view gradient_slot(const spec::FlatUnit& unit, const spec::Architecture& shape,
+                                      spec::Head head) {
+  const bool tied = shape.has_head() && shape.ties_table(head);
   if (tied && key_of(unit) == key_of(Table::kEmbedding)) return kTiedSlot;
-  const bool first = unit.block >= 0 && (blocks - 1 - unit.block) % 2 == 0;
-  return kSharedSlots[first ? 0 : 1];
+  const std::int64_t behind = shape.first_block() + shape.blocks() - 1 - unit.block;
+  return kSharedSlots[unit.block >= 0 && behind % 2 == 0 ? 0 : 1];
 }
 
 template <class Ops>
@@ -51,17 +52,17 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
     /// What is computed from now on begins when those with the number are there.
     std::function<void(std::int64_t)> wait;
   };
-  /// `units`: all trained ones. `pieces`: of some of them, of this rank, which has this shard; `ops` outlives the
-  /// slots.
-  GradientSlots(Ops& ops, std::vector<Unit> units, std::vector<TrainedUnit<T>> pieces, bool tied,
-                std::int64_t blocks, const spec::TensorShard& shard, Sums sums)
+  /// `units`: all trained ones of a model, or a stage of it, with this shape. `pieces`: of some of them, of this rank;
+  /// `ops` outlives the slots.
+  GradientSlots(Ops& ops, std::vector<Unit> units, std::vector<TrainedUnit<T>> pieces,
+                const spec::Architecture& shape, spec::Head head, Sums sums)
       : ops_(ops),
         units_(std::move(units)),
         pieces_(std::move(pieces)),
-        tied_(tied),
-        shard_(shard),
+        first_block_(shape.first_block()),
+        shard_(shape.tensor),
         sums_(std::move(sums)) {
-    for (const Unit& unit : units_) slots_.push_back(gradient_slot(unit.unit, tied_, blocks));
+    for (const Unit& unit : units_) slots_.push_back(gradient_slot(unit.unit, shape, head));
   }
 
   void begin_group(bool) override {}
@@ -77,7 +78,7 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
   }
   void take(UnitKey key) override {
     for (std::size_t u = 0; u < units_.size(); ++u) {
-      if (key_of(units_[u].unit) != key) continue;
+      if (key_in_stage(u) != key) continue;
       const T& gradients = units_[u].gradients;
       sum_spread_gradients(ops_, units_[u].unit, gradients, shard_);
       begun_.push_back({u, sums_.begin(u, gradients)});
@@ -91,8 +92,13 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
     std::size_t unit = 0;
     std::int64_t number = 0;
   };
+  // Passes count the blocks of a stage.
+  [[nodiscard]] UnitKey key_in_stage(std::size_t unit) const {
+    const UnitKey key = key_of(units_[unit].unit);
+    return units_[unit].unit.block < 0 ? key : key - first_block_;
+  }
   [[nodiscard]] UnitKey first_use(std::size_t unit) const {
-    return slots_[unit] == kTiedSlot ? key_of(Table::kHead) : key_of(units_[unit].unit);
+    return slots_[unit] == kTiedSlot ? key_of(Table::kHead) : key_in_stage(unit);
   }
   // Of the unit that a slot has: its elements of this rank go to the slice.
   void end_sums(std::string_view slot) {
@@ -112,7 +118,7 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
   Ops& ops_;
   std::vector<Unit> units_;
   std::vector<TrainedUnit<T>> pieces_;
-  bool tied_;
+  std::int64_t first_block_;
   spec::TensorShard shard_;
   Sums sums_;
   std::vector<std::string_view> slots_;  // by unit

@@ -2,8 +2,14 @@
 //
 // Micro-batches pass a stage in order, so what waits is in queues: a plan leaves out rounds that are alike.
 //
+// Where the ranks that have a stage slice its weights or gradients, they meet in every action that computes. They have
+// the same list of actions, and so do all stages: a rank with fewer micro-batches takes part in those of the others with
+// empty ones, which no stage sends on. A collective stands in the one order of all transfers where its action does, so
+// ranks cannot wait for each other in a circle.
+//
 // A table that is embedding and head has two copies, on the first and the last stage. The last one gives the
-// sums of its heads to the first, which adds its embeddings and gives back all of them: the bits of one rank.
+// sums of its heads to the first, which adds its embeddings and gives back all of them: the bits of one rank. Of sliced
+// gradients ranks exchange their slices, which both stages cut alike.
 #pragma once
 
 #include <algorithm>
@@ -26,9 +32,15 @@ class StageRun {
   using Kind = PipelineAction::Kind;
 
  public:
-  /// Everything outlives it. Gradients of the mini-batch `cuts` are added to those of the model.
+  /// Everything outlives it. Gradients of the mini-batch `cuts` are added to those of the model. Micro-batches of no
+  /// rows are others'.
   StageRun(B& b, const std::vector<MicroBatch>& cuts, const Objective& objective)
-      : b_(b), ops_(b.ops()), w_(b.weights()), cuts_(cuts), objective_(objective) {}
+      : b_(b),
+        ops_(b.ops()),
+        w_(b.weights()),
+        cuts_(cuts),
+        objective_(objective),
+        leaves_(w_.sink != nullptr && w_.sink->takes_groups()) {}
 
   void run() {
     const spec::PipelineStage& stage = w_.architecture.pipeline;
@@ -52,7 +64,7 @@ class StageRun {
   struct Open {
     std::optional<DeviceBatch<Ops>> batch;  // of the last stage
     MicroBatch micro;
-    Tape<T> tape;
+    std::vector<Tape<T>> tapes;  // one, or none of a micro-batch without rows
   };
 
   // From a forward to the next one; those that do the same with micro-batches of as many rows, and leave as
@@ -98,6 +110,7 @@ class StageRun {
   }
 
   void execute(const PipelineAction& action) {
+    if (!action.computes() && micro_of(action).count == 0) return;
     if constexpr (requires { b_.begins(action); }) b_.begins(action);
     switch (action.kind) {
       case Kind::kReceiveHidden:
@@ -105,8 +118,8 @@ class StageRun {
       case Kind::kForward:
         return forward(micro_of(action));
       case Kind::kSendHidden:
-        ops_.send(open_.back().tape.hidden, action.peer);
-        open_.back().tape.hidden = T();
+        ops_.send(open_.back().tapes.front().hidden, action.peer);
+        open_.back().tapes.front().hidden = T();
         return;
       case Kind::kReceiveGradients:
         return receive(gradients_, action);
@@ -131,63 +144,101 @@ class StageRun {
 
   void forward(const MicroBatch& micro) {
     constexpr std::int64_t kOfRow = Objective::kSequencesOfRow;
-    DeviceBatch<Ops> batch(ops_, b_.experience().sequences, kOfRow * micro.first,
-                           kOfRow * micro.count);
-    std::vector<T> inputs;
-    if (!w_.architecture.embeds()) {
-      inputs.push_back(std::move(hidden_.front()));
-      hidden_.pop_front();
-    }
-    const std::vector<BatchTokens<T>> tokens = {batch.tokens()};
-    Tape<T> tape =
-        std::move(forward_train(ops_, w_, tokens, b_.checkpointing(), std::move(inputs)).front());
-    Open& open = open_.emplace_back();
+    expect_passes(w_, Sweep::kForward, 1);
+    Open open;
     open.micro = micro;
-    open.tape = std::move(tape);
-    if (w_.architecture.has_head()) open.batch.emplace(std::move(batch));
+    std::vector<BatchTokens<T>> tokens;
+    std::vector<T> inputs;
+    if (micro.count > 0) {
+      open.batch.emplace(ops_, b_.experience().sequences, kOfRow * micro.first,
+                         kOfRow * micro.count);
+      tokens.push_back(open.batch->tokens());
+      if (!w_.architecture.embeds()) {
+        inputs.push_back(std::move(hidden_.front()));
+        hidden_.pop_front();
+      }
+    }
+    open.tapes = forward_train(ops_, w_, tokens, b_.checkpointing(), std::move(inputs));
+    if (!w_.architecture.has_head()) open.batch.reset();
+    open_.push_back(std::move(open));
   }
 
   void backward() {
     Open open = std::move(open_.front());
     open_.pop_front();
+    expect_passes(w_, Sweep::kBackward, 1);
+    const bool has_rows = open.micro.count > 0;
     LossNumbers numbers;
     std::vector<T> d;
     if (w_.architecture.has_head()) {
-      d.push_back(
-          objective_.d_hidden(ops_, w_, b_.experience(), *open.batch, open.tape.hidden, numbers));
-      open.batch.reset();
-    } else {
+      d = head_backward(open, numbers);
+    } else if (has_rows) {
       d.push_back(std::move(gradients_.front()));
       gradients_.pop_front();
     }
-    std::vector<Tape<T>> tapes;
-    tapes.push_back(std::move(open.tape));
-    blocks_backward(ops_, w_, tapes, d);
-    if (!w_.architecture.embeds()) {
-      input_gradients_ = std::move(d.front());
-    } else if (trains_tied_table(w_)) {
-      tied_.keep(ops_, open.micro, tapes.front().tokens,
-                 embed_rows_backward(ops_, w_, tapes.front().tokens, tapes.front().rows,
-                                     std::move(d.front())));
+    blocks_backward(ops_, w_, open.tapes, d);
+    if (w_.architecture.embeds()) {
+      embedding_backward(open, std::move(d));
     } else {
-      embed_backward(ops_, w_, tapes.front().tokens, tapes.front().rows, std::move(d.front()));
+      if (leaves_) w_.sink->take(key_of(Table::kEmbedding));
+      if (has_rows) input_gradients_ = std::move(d.front());
     }
-    b_.take_numbers(std::move(numbers));
+    if (has_rows) b_.take_numbers(std::move(numbers));
+  }
+
+  // Gradients of the last block's output.
+  std::vector<T> head_backward(Open& open, LossNumbers& numbers) {
+    const UsedTable<T> head(w_, Table::kHead, BlockUse::kAddGradients);
+    head.gradients().begin(ops_);
+    std::vector<T> d;
+    if (open.micro.count > 0) {
+      d.push_back(objective_.d_hidden(ops_, w_, b_.experience(), *open.batch,
+                                      open.tapes.front().hidden, numbers));
+      open.batch.reset();
+    }
+    head.gradients().end([&](const T& gradients) { return tile_norms(ops_, gradients); });
+    return d;
+  }
+
+  // A tied table's rows wait for all heads, unless its gradients leave with each micro-batch.
+  void embedding_backward(Open& open, std::vector<T> d) {
+    const bool keeps = trains_tied_table(w_) && !leaves_;
+    with_embedding_gradients(ops_, w_, [&] {
+      for (std::size_t i = 0; i < open.tapes.size(); ++i) {
+        const Tape<T>& tape = open.tapes[i];
+        if (!keeps) {
+          embed_backward(ops_, w_, tape.tokens, tape.rows, std::move(d[i]));
+          continue;
+        }
+        tied_.keep(ops_, open.micro, tape.tokens,
+                   embed_rows_backward(ops_, w_, tape.tokens, tape.rows, std::move(d[i])));
+      }
+    });
   }
 
   void join_table() {
     const std::vector<TrainedUnit<T>>& units = b_.units();
-    const T& all = std::find_if(units.begin(), units.end(), [](const TrainedUnit<T>& unit) {
-                     return unit.unit.find(spec::Module::kTokenEmbedding) != nullptr;
-                   })->gradients;
+    const auto table = std::find_if(units.begin(), units.end(), [](const TrainedUnit<T>& unit) {
+      return unit.unit.find(spec::Module::kTokenEmbedding) != nullptr;
+    });
+    if (table == units.end()) return;  // this rank's slices have nothing of it
+    const T& all = table->gradients;
     const std::int64_t last = w_.architecture.pipeline.stages - 1;
     if (w_.architecture.has_head()) {
-      ops_.send(w_.d_token_table, 0);
+      ops_.send(leaves_ ? all : w_.d_token_table, 0);
       return ops_.receive_(all, 0);
     }
-    ops_.receive_(w_.d_token_table, last);
-    for_each_micro_batch(
-        ops_, cuts_, [&](const MicroBatch& micro) { tied_.add(ops_, w_.d_token_table, micro); });
+    if (leaves_) {
+      // The memory that a micro-batch's are added in.
+      const T slot = w_.sink->new_gradients(key_of(Table::kEmbedding)).front();
+      const T heads = ops_.narrow(slot, 0, 0, all.size(0));
+      ops_.receive_(heads, last);
+      ops_.add_(all, heads);
+    } else {
+      ops_.receive_(w_.d_token_table, last);
+      for_each_micro_batch(
+          ops_, cuts_, [&](const MicroBatch& micro) { tied_.add(ops_, w_.d_token_table, micro); });
+    }
     ops_.send(all, last);
   }
 
@@ -196,6 +247,7 @@ class StageRun {
   const Weights<T>& w_;
   const std::vector<MicroBatch>& cuts_;
   const Objective& objective_;
+  bool leaves_;                       // gradients, with each micro-batch
   std::deque<T> hidden_, gradients_;  // received
   std::deque<Open> open_;             // wait for their backward
   T input_gradients_;                 // of the last backward
@@ -210,6 +262,8 @@ void add_stage_gradients(B& b, const std::vector<MicroBatch>& cuts, const Object
   std::vector<MicroBatch> counted;
   for (const MicroBatch& micro : cuts)
     if (!micro.aside) counted.push_back(micro);
+  const std::int64_t further = b.further_groups(std::ssize(counted));
+  counted.insert(counted.end(), static_cast<std::size_t>(further), MicroBatch{});
   StageRun(b, counted, objective).run();
   const auto stages = static_cast<std::size_t>(b.weights().architecture.pipeline.stages);
   for (const MicroBatch& micro : cuts) {

@@ -101,7 +101,7 @@ void add_gradients(B& b, const std::vector<MicroBatch>& cuts, std::int64_t toget
   const bool leaves = sink != nullptr && sink->takes_groups();
   if (groups > 1 && trains_tied_table(b.weights()) && !leaves) tied.emplace();
   // Else what several of the ranks that divide the model have is added up behind backward, before anything leaves.
-  const bool early = sums_overlap_backward(b.ops());
+  const bool early = sums_overlap_backward(b.ops(), b.weights().architecture);
   const auto run = [&](Group group) {
     if (sink != nullptr && early)
       sink->begin_group(!group.empty() && &group.back() == &cuts.back());

@@ -35,11 +35,11 @@ struct SlicedTables {
   TableUnits turns;
 };
 
-/// Of a whole model with spec::flat_layout. The turn of a tied head has the embedding, too.
+/// Of a model with spec::flat_layout, or a stage of it. The turn of a tied head has the embedding, too.
 [[nodiscard]] inline SlicedTables sliced_tables(const spec::Architecture& shape, spec::Head head,
                                                 const std::vector<spec::FlatUnit>& layout) {
   SlicedTables out;
-  const bool tied = shape.ties_table(head);
+  const bool reads_table = shape.has_head() && shape.ties_table(head);
   std::array<std::int64_t, 2> sizes{};
   const auto add = [&](std::size_t turn, std::size_t unit) {
     out.units[turn].push_back({unit, sizes[turn]});
@@ -48,17 +48,17 @@ struct SlicedTables {
   for (std::size_t u = 0; u < layout.size(); ++u) {
     if (layout[u].block >= 0) continue;
     const bool embeds = layout[u].find(spec::Module::kTokenEmbedding) != nullptr;
-    if (embeds) {
+    if (embeds && shape.embeds()) {
       out.turns.reads_it_again =
           shape.embedding_norm || layout[u].find(spec::Module::kProjectIn) != nullptr;
       add(index_of(Table::kEmbedding), u);
     }
-    if (!embeds || tied) add(index_of(Table::kHead), u);
+    if (!embeds || reads_table) add(index_of(Table::kHead), u);
   }
   out.elements = std::max(sizes[0], sizes[1]);
-  out.turns.embedding = index_of(Table::kEmbedding);
-  out.turns.head = index_of(Table::kHead);
-  out.turns.reads_embedding = true;
+  if (shape.embeds()) out.turns.embedding = index_of(Table::kEmbedding);
+  if (shape.has_head()) out.turns.head = index_of(Table::kHead);
+  out.turns.reads_embedding = shape.embeds();
   return out;
 }
 

@@ -106,21 +106,23 @@ class GradientSink {
   [[nodiscard]] virtual bool takes_groups() const = 0;
   /// Those that hold garbage when the unit is used for its gradients, and start at zero: (elements,) each.
   [[nodiscard]] virtual std::vector<T> new_gradients(UnitKey unit) = 0;
-  /// A group has added what it adds to the unit's.
+  /// A group has added what it adds to the unit's. The embedding's come last, on a stage without one, too.
   virtual void take(UnitKey unit) = 0;
 };
 
 /// Whether gradients are added up while backward goes on. Not where it has collectives of its own, among ranks that
-/// divide the model or sequences: communicators of a GPU take turns.
+/// divide the model or sequences, or transfers between stages: communicators of a GPU take turns.
 template <class Ops>
-[[nodiscard]] bool sums_overlap_backward(const Ops& ops) {
-  return ops.ranks(spec::Axis::kTensor) == 1 && ops.ranks(spec::Axis::kContext) == 1;
+[[nodiscard]] bool sums_overlap_backward(const Ops& ops, const spec::Architecture& shape) {
+  return ops.ranks(spec::Axis::kTensor) == 1 && ops.ranks(spec::Axis::kContext) == 1 &&
+         shape.pipeline.stages == 1;
 }
 /// The same of gathers of sliced weights while a pass computes. Those of copy engines take no turns with collectives of
-/// ranks that divide the model; ranks that divide sequences are themselves among those that gather.
-[[nodiscard]] constexpr bool gathers_overlap_passes(std::int64_t tensor_ranks,
-                                                    std::int64_t context_ranks, bool copy_engines) {
-  return context_ranks == 1 && (tensor_ranks == 1 || copy_engines);
+/// ranks that divide the model, or transfers; ranks that divide sequences are themselves among those that gather.
+[[nodiscard]] inline bool gathers_overlap_passes(const spec::Architecture& shape,
+                                                 std::int64_t context_ranks, bool copy_engines) {
+  const bool divided = shape.tensor.ranks > 1 || shape.pipeline.stages > 1;
+  return context_ranks == 1 && (!divided || copy_engines);
 }
 
 template <class T>

@@ -21,13 +21,14 @@ std::vector<at::Tensor> ModelWorker::gathered_weights() {
 
 UnitSource& ModelWorker::units_from_stages(std::vector<spec::FlatUnit> layout,
                                            const std::vector<std::size_t>& numbers,
-                                           const std::vector<at::Tensor>& mine) {
+                                           const TakeOwnUnit& take) {
   std::vector<StageUnits::Unit> units;
   for (std::size_t u = 0; u < layout.size(); ++u) {
     StageUnits::Unit& unit = units.emplace_back();
     unit.stage = static_cast<int>(stage_of(layout[u]));
     if (const auto own = std::find(numbers.begin(), numbers.end(), u); own != numbers.end())
-      unit.mine = mine[static_cast<std::size_t>(own - numbers.begin())];
+      unit.take = [take, u = static_cast<std::size_t>(own - numbers.begin())](
+                      const at::Tensor& to) { take(u, to); };
   }
   at::Tensor place;
   if (spec_.divides_otherwise_to_generate())
@@ -38,16 +39,19 @@ UnitSource& ModelWorker::units_from_stages(std::vector<spec::FlatUnit> layout,
 }
 
 UnitSource& ModelWorker::source_of_base() {
-  if (sliced_) return *sliced_;
+  if (sliced_ && !has_stages()) return *sliced_;
   return units_from_stages(spec::flat_layout(spec::undivided(spec_.shape), spec_.head), numbers_,
-                           weights_);
+                           [this](std::size_t unit, const at::Tensor& to) {
+                             if (sliced_) return sliced_->gather_unit(unit, to);
+                             at::Tensor(to).copy_(weights_[unit]);
+                           });
 }
 
 UnitSource& ModelWorker::source_of_adapters() {
   if (has_stages())
     return units_from_stages(
         spec::lora_layout(spec::undivided(spec_.shape), spec_.head, spec_.lora), adapter_numbers_,
-        adapters_);
+        [this](std::size_t unit, const at::Tensor& to) { at::Tensor(to).copy_(adapters_[unit]); });
   sources_.push_back(std::make_unique<WholeUnits>(adapters_));
   return *sources_.back();
 }

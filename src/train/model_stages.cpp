@@ -10,10 +10,21 @@ namespace neap::train {
 void ModelWorker::expect_equal_tables() const {
   if (!spec_.whole.ties_table(spec_.head)) return;
   // In two numbers that a double holds.
+  const auto halves = [](std::uint64_t all) {
+    return std::vector<double>{static_cast<double>(all >> 32),
+                               static_cast<double>(all & 0xffffffffU)};
+  };
   std::vector<double> sum;
   if (spec_.shape.embeds() || spec_.shape.has_head()) {
-    const auto all = static_cast<std::uint64_t>(sum_of_bits(weights_.front()));
-    sum = {static_cast<double>(all >> 32), static_cast<double>(all & 0xffffffffU)};
+    auto all = static_cast<std::uint64_t>(sum_of_bits(weights_.front()));
+    if (sliced_) {
+      const std::vector<double> slices = groups_.shards().join(halves(all));
+      all = 0;
+      for (std::size_t i = 0; i < slices.size(); i += 2)
+        all += (static_cast<std::uint64_t>(slices[i]) << 32) +
+               static_cast<std::uint64_t>(slices[i + 1]);
+    }
+    sum = halves(all);
   }
   const std::vector<double> both = stages().join(sum);
   if (both[0] == both[2] && both[1] == both[3]) return;

@@ -112,12 +112,13 @@ void ModelWorker::slice_base() {
   SlicedWeights::Memory memory;
   for (std::size_t i = 0; i < step::kBlockSlots; ++i)
     memory.slots.push_back(part(TagKind::kBuffers, step::slot_part(i)));
-  memory.tables = part(TagKind::kBuffers, step::kTablesPart);
+  if (step::sliced_tables(spec_.shape, spec_.head, layout_).elements > 0)
+    memory.tables = part(TagKind::kBuffers, step::kTablesPart);
   sliced_ = std::make_unique<SlicedWeights>(
       groups_.shards(), spec_,
       trains_slices() ? placement_->slices() : spec::even_slices(layout_, groups_.shards().size()),
       part(TagKind::kWeights, spec::kSlicePart), std::move(memory),
-      step::gathers_overlap_passes(shard().ranks, groups_.context().size(),
+      step::gathers_overlap_passes(spec_.shape, groups_.context().size(),
                                    groups_.shards().has_copy_lane()));
 }
 
@@ -196,10 +197,9 @@ void ModelWorker::take_gradients(const std::vector<at::Tensor>& gradients) {
     units.push_back({trained_layout()[i], gradients[i]});
   slice_ops_.emplace(runtime_.device(), bridge::AttentionChoice{},
                      model::Peers{&groups_.tensor(), &groups_.context()});
-  const bool behind = step::sums_overlap_backward(*slice_ops_);
+  const bool behind = step::sums_overlap_backward(*slice_ops_, spec_.shape);
   parallel::Communicator& ranks = groups_.shards();
-  gradients_.emplace(*slice_ops_, std::move(units), pieces_, spec_.ties_table(),
-                     spec_.shape.num_hidden_layers, shard(),
+  gradients_.emplace(*slice_ops_, std::move(units), pieces_, spec_.shape, spec_.head,
                      step::GradientSlots<model::AtenOps>::Sums{
                          [this, behind, &ranks](std::size_t unit, const at::Tensor& whole) {
                            if (behind) return ranks.begin_sums({{whole, placement_->counts(unit)}});
@@ -212,8 +212,8 @@ void ModelWorker::take_gradients(const std::vector<at::Tensor>& gradients) {
 at::Tensor ModelWorker::unit_gradients(const spec::FlatUnit& unit, at::ScalarType dtype) {
   if (placement_->slices_gradients()) {
     return runtime_
-        .region(tag(TagKind::kUnitGradients),
-                step::gradient_slot(unit, spec_.ties_table(), spec_.shape.num_hidden_layers), dtype)
+        .region(tag(TagKind::kUnitGradients), step::gradient_slot(unit, spec_.shape, spec_.head),
+                dtype)
         .narrow(0, 0, unit.elements);
   }
   const auto* const storage = hosted_trained(unit);

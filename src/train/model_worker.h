@@ -127,9 +127,11 @@ class ModelWorker {
   /// Where whole units of the base, and of adapters, come from for it.
   [[nodiscard]] UnitSource& source_of_base();
   [[nodiscard]] UnitSource& source_of_adapters();
+  /// `take`: a unit of this stage comes to a tensor.
+  using TakeOwnUnit = std::function<void(std::size_t unit, const at::Tensor& to)>;
   [[nodiscard]] UnitSource& units_from_stages(std::vector<spec::FlatUnit> layout,
                                               const std::vector<std::size_t>& numbers,
-                                              const std::vector<at::Tensor>& mine);
+                                              const TakeOwnUnit& take);
   /// What passes read: the same as base_weights(), and of streamed and sliced blocks slots.
   [[nodiscard]] std::optional<model::StreamedBase> streamed_base();
   /// How ranks divide the base, and memory for units of it.

@@ -70,6 +70,11 @@ parallel::Communicator::PartialGather SlicedWeights::gather_of(std::size_t unit,
   return {own_[unit], to.narrow(0, 0, units_[unit].elements), slices_.counts(unit)};
 }
 
+void SlicedWeights::gather_unit(std::size_t unit, const at::Tensor& whole) {
+  const bridge::NoAutograd no_autograd;
+  ranks_.wait_for(ranks_.begin_gathers({gather_of(unit, whole)}));
+}
+
 void SlicedWeights::gather(const std::vector<at::Tensor>& whole) {
   const bridge::NoAutograd no_autograd;
   std::int64_t last = 0;
@@ -79,10 +84,9 @@ void SlicedWeights::gather(const std::vector<at::Tensor>& whole) {
 }
 
 void SlicedWeights::gather_each(const TakeUnit& take) {
-  const bridge::NoAutograd no_autograd;
   const std::vector<at::Tensor> to = places();
   for (std::size_t u = 0; u < units_.size(); ++u) {
-    ranks_.wait_for(ranks_.begin_gathers({gather_of(u, to[u])}));
+    gather_unit(u, to[u]);
     take(u, to[u]);
   }
 }

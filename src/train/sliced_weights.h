@@ -45,6 +45,8 @@ class SlicedWeights final : public step::WindowedBlocks, public UnitSource {
   /// Where each unit is while it is used, a block in the first slot.
   [[nodiscard]] std::vector<at::Tensor> places() const;
 
+  /// One unit; what the device is given next begins when it is there. Every rank calls it.
+  void gather_unit(std::size_t unit, const at::Tensor& whole);
   void gather(const std::vector<at::Tensor>& whole) override;
   /// To where they are used.
   void gather_each(const TakeUnit& take) override;

@@ -15,7 +15,7 @@ StageUnits::StageUnits(parallel::Communicator& stages, std::vector<spec::FlatUni
 
 void StageUnits::bring(std::size_t unit, const at::Tensor& to) {
   const Unit& from = units_[unit];
-  if (from.stage == stages_.rank()) at::Tensor(to).copy_(from.mine);
+  if (from.stage == stages_.rank()) from.take(to);
   stages_.broadcast(to, from.stage);
 }
 

@@ -1,4 +1,4 @@
-// The units of a model that stages of a pipeline divide, from the stage that has each.
+// The units of a model that stages of a pipeline divide, from the stage that has each, or whose ranks have slices of it.
 //
 // Threads   one at a time.   Failure   Error, as of a communicator.
 // Cost      broadcasts each unit over the stages.
@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <vector>
 
 #include "parallel/communicator.h"
@@ -17,8 +18,9 @@ namespace neap::train {
 class StageUnits final : public UnitSource {
  public:
   struct Unit {
-    int stage = 0;    ///< that sends it
-    at::Tensor mine;  ///< undefined: this stage has it not
+    int stage = 0;  ///< that sends it
+    /// It comes to a tensor, from this stage's own ranks; every one of them calls it. Empty: this stage has it not.
+    std::function<void(const at::Tensor& to)> take;
   };
   /// `stages` outlives it. `place`: where a unit is that is taken, (elements of the largest,); undefined: none is.
   StageUnits(parallel::Communicator& stages, std::vector<spec::FlatUnit> layout,

@@ -34,12 +34,14 @@ WAYS |= {f"tensor2-zero{stage}": (0, ["parallel.tensor_model_parallel_size=2", f
 WAYS |= {"rows2-zero3": (0, ["parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true", "parallel.zero_stage=3"]),
          "rows2-pipeline": (0, ["parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true", "parallel.pipeline_model_parallel_size=2",
                                 "data.micro_batch_size_per_gpu=2"]),
-         "pipeline2-zero1": (0, ["parallel.pipeline_model_parallel_size=2", "parallel.zero_stage=1", "data.micro_batch_size_per_gpu=2"]),
+         "shards2-zero3": (0, ["parallel.zero_shard_size=2", "parallel.zero_stage=3"]),
          "context2-zero1": (0, ["parallel.context_parallel_size=2", "parallel.zero_stage=1", *PACKED])}
+WAYS |= {f"pipeline2-zero{stage}": (0, ["parallel.pipeline_model_parallel_size=2", f"parallel.zero_stage={stage}", "data.micro_batch_size_per_gpu=2"])
+         for stage in (1, 2, 3)}
 # What goes behind computation, by NCCL or by the copy engines where the other one is usual.
 WAYS |= {f"{way}-{transport}": (0, [*WAYS[way][1], f"parallel.transport={transport}"])
          for way in ("data", "zero1", "zero2", "zero3", "tensor2-zero3") for transport in ("nccl", "copy_engine")}
-USUAL = {2: [way for way in WAYS if not way.endswith("-copy_engine") and not way.startswith(("tensor2", "rows2", "pipeline2", "context2"))],
+USUAL = {2: [way for way in WAYS if not way.endswith("-copy_engine") and not way.startswith(("tensor2", "rows2", "pipeline2", "context2", "shards2"))],
          4: [way for way in WAYS if not way.endswith("-nccl") and way not in ("zero2-copy_engine", "zero2-micro")]}
 MICRO = {"qwen2.5-7b": 2}  # rows of a micro-batch, where 8 at once do not fit
 SAME_LOSS = 0.02  # of bfloat16 after some steps

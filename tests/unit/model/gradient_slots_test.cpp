@@ -64,13 +64,11 @@ struct Sliced {
   Sliced(const testing::Form& form, spec::Head head, std::optional<spec::LoraShape> lora,
          at::ScalarType dtype)
       : m(form.shape, head, lora, dtype) {
-    const bool tied = head == spec::Head::kLanguageModel && form.shape.tie_word_embeddings;
     const std::vector<spec::FlatUnit> units =
         lora ? spec::lora_layout(form.shape, head, *lora) : spec::flat_layout(form.shape, head);
     std::map<std::string, Tensor> memory;
     for (const spec::FlatUnit& unit : units) {
-      Tensor& slot =
-          memory[std::string(step::gradient_slot(unit, tied, form.shape.num_hidden_layers))];
+      Tensor& slot = memory[std::string(step::gradient_slot(unit, form.shape, head))];
       const std::int64_t before = slot.defined() ? slot.size(0) : 0;
       slot = at::full({std::max(before, unit.elements)}, std::numeric_limits<double>::quiet_NaN(),
                       dtype);
@@ -83,9 +81,8 @@ struct Sliced {
                                          spec::kParameterAlignment);
     std::vector<step::GradientSlots<AtenOps>::Unit> slots;
     for (const spec::FlatUnit& unit : units) {
-      views.push_back(
-          memory.at(std::string(step::gradient_slot(unit, tied, form.shape.num_hidden_layers)))
-              .narrow(0, 0, unit.elements));
+      views.push_back(memory.at(std::string(step::gradient_slot(unit, form.shape, head)))
+                          .narrow(0, 0, unit.elements));
       slots.push_back({unit, views.back()});
       slices.push_back(at::zeros({unit.elements}, dtype));
     }
@@ -101,8 +98,7 @@ struct Sliced {
     }
     m.model.emplace(form.shape, head, base, adapters);
     // What is not waited for before memory is used again, or a group ends, is garbage.
-    sink.emplace(m.model->ops(), slots, pieces, tied, form.shape.num_hidden_layers,
-                 form.shape.tensor,
+    sink.emplace(m.model->ops(), slots, pieces, form.shape, head,
                  step::GradientSlots<AtenOps>::Sums{
                      [this](std::size_t unit, const Tensor& gradients) {
                        reduced[unit]++;

@@ -185,8 +185,7 @@ class AtenWorld {
     std::vector<step::GradientSlots<model::AtenOps>::Unit> slots;
     for (const auto& unit : units) slots.push_back({unit.unit, unit.gradients});
     return std::make_unique<step::GradientSlots<model::AtenOps>>(
-        model(role).ops(), std::move(slots), slice.pieces, role.ties_table(),
-        role.shape.num_hidden_layers, role.shape.tensor,
+        model(role).ops(), std::move(slots), slice.pieces, role.shape, role.head,
         step::GradientSlots<model::AtenOps>::Sums{
             [this, placement = slice.placement](std::size_t unit, const at::Tensor& gradients) {
               return ranks_.begin_sums({{gradients, placement.counts(unit)}});

@@ -154,8 +154,7 @@ class NoStages final : public step::StageLinks<at::Tensor> {
 // Some jobs have a stage of a pipeline in place of whole models.
 bool take_stage(testing::RandomJob& r, std::uint64_t seed) {
   const std::int64_t stages = 2 + static_cast<std::int64_t>(seed % 2);
-  if (r.job.has_rollout() || seed % 3 == 0 || seed % 4 > 1 || r.job.parallel.zero_stage > 1)
-    return false;
+  if (r.job.has_rollout() || seed % 3 == 0 || seed % 4 > 1) return false;
   const std::array roles = {&r.models.actor, &r.models.reference, &r.models.reward};
   for (const auto* role : roles)
     if (*role && (*role)->shape.num_hidden_layers < stages) return false;

@@ -65,8 +65,9 @@ class Model {
 
 std::vector<std::size_t> order_of(Sweep sweep, std::size_t blocks) {
   std::vector<std::size_t> out;
-  for (std::size_t i = 0; i < blocks; ++i) out.push_back(i);
-  if (sweep == Sweep::kForwardBackward)
+  if (sweep != Sweep::kBackward)
+    for (std::size_t i = 0; i < blocks; ++i) out.push_back(i);
+  if (sweep != Sweep::kForward)
     for (std::size_t i = blocks; i-- > 0;) out.push_back(i);
   return out;
 }
@@ -100,6 +101,29 @@ TEST(BlockWindow, BringsEachBlockOnceAForwardPassBeforeItIsUsed) {
     for (int pass = 0; pass < 3; ++pass) model.pass(order_of(Sweep::kForward, blocks));
     EXPECT_EQ(model.missed, 0);
     EXPECT_EQ(model.brought, static_cast<int>(3 * blocks)) << "nothing behind the last pass";
+  }
+}
+
+TEST(BlockWindow, EachPassOfAStageIsExpectedForItself) {
+  for (const std::size_t blocks : {1u, 2u, 3u, 6u}) {
+    for (const Breaks breaks :
+         {Breaks{}, {true, false, true}, {false, true, false}, {true, true, true}}) {
+      Model model(blocks, 2, breaks);
+      int brought = 0;
+      for (const Sweep sweep : {Sweep::kForward, Sweep::kForward, Sweep::kBackward, Sweep::kForward,
+                                Sweep::kBackward, Sweep::kBackward}) {
+        model.forget();
+        model.expect(sweep, 1);
+        if (sweep == Sweep::kForward ? breaks.at_start : breaks.after_forward) {
+          EXPECT_EQ(model.brought, brought) << "a table takes the memory first";
+          model.clear();
+        }
+        EXPECT_GT(model.brought, brought) << "the first block comes before it is used";
+        model.pass(order_of(sweep, blocks));
+        EXPECT_EQ(model.brought, brought += static_cast<int>(blocks));
+      }
+      EXPECT_EQ(model.missed, 0);
+    }
   }
 }
 

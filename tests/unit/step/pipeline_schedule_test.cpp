@@ -145,6 +145,72 @@ TEST(PipelineSchedule, StagesThatMeetForEachTransferEnd) {
   }
 }
 
+// Runs replicas of the stages side by side, which meet in each action that computes; a transfer waits for its other side.
+// `micro_batches`: of each replica; in those behind it nothing is sent. Whether all come to their ends.
+bool replicas_end(const std::vector<PipelineActions>& lists,
+                  const std::vector<std::int64_t>& micro_batches) {
+  const std::size_t stages = lists.size(), replicas = micro_batches.size();
+  std::vector<std::vector<std::size_t>> next(replicas, std::vector<std::size_t>(stages));
+  const auto action = [&](std::size_t r, std::size_t s) -> const PipelineAction* {
+    std::size_t& at = next[r][s];
+    const auto is_left_out = [&](const PipelineAction& each) {
+      return !each.computes() && each.micro_batch >= micro_batches[r];
+    };
+    while (at < lists[s].size() && is_left_out(lists[s][at])) ++at;
+    return at < lists[s].size() ? &lists[s][at] : nullptr;
+  };
+  const auto meet = [&](std::size_t s) {
+    for (std::size_t r = 0; r < replicas; ++r)
+      if (action(r, s) == nullptr || !action(r, s)->computes()) return false;
+    for (std::size_t r = 0; r < replicas; ++r)
+      EXPECT_TRUE(*action(r, s) == *action(0, s)) << "replicas meet in the same action";
+    for (std::size_t r = 0; r < replicas; ++r) ++next[r][s];
+    return true;
+  };
+  const auto transfer = [&](std::size_t r, std::size_t s) {
+    const PipelineAction* const mine = action(r, s);
+    if (mine == nullptr || mine->computes() || !mine->sends()) return false;
+    const auto peer = static_cast<std::size_t>(mine->peer);
+    const PipelineAction* const theirs = action(r, peer);
+    if (theirs == nullptr || theirs->computes() || theirs->sends() ||
+        theirs->peer != static_cast<std::int64_t>(s) || theirs->micro_batch != mine->micro_batch)
+      return false;
+    ++next[r][s];
+    ++next[r][peer];
+    return true;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t s = 0; s < stages; ++s) {
+      while (meet(s)) moved = true;
+      for (std::size_t r = 0; r < replicas; ++r)
+        while (transfer(r, s)) moved = true;
+    }
+  }
+  for (std::size_t r = 0; r < replicas; ++r)
+    for (std::size_t s = 0; s < stages; ++s)
+      if (action(r, s) != nullptr) return false;
+  return true;
+}
+
+TEST(PipelineSchedule, ReplicasThatMeetInEachActionEnd) {
+  std::mt19937 random(5);
+  for (const PipelineShape& shape : random_shapes(200, 11)) {
+    if (shape.chunks > 1) continue;
+    std::vector<std::int64_t> micro_batches;
+    for (int replica = 0; replica < 3; ++replica)
+      micro_batches.push_back(
+          std::uniform_int_distribution<std::int64_t>(1, shape.micro_batches)(random));
+    micro_batches[static_cast<std::size_t>(shape.stages % 3)] = shape.micro_batches;
+    EXPECT_TRUE(replicas_end(pipeline_schedule(shape), micro_batches)) << name_of(shape);
+    EXPECT_TRUE(replicas_end(pipeline_inference(shape), micro_batches)) << name_of(shape);
+  }
+  // Replicas that take their actions in another order wait for each other.
+  std::vector<PipelineActions> lists = pipeline_schedule({2, 4, 1});
+  std::swap(lists[1].front(), lists[1].back());
+  EXPECT_FALSE(replicas_end(lists, {4, 4}));
+}
+
 TEST(PipelineSchedule, AStagesListIsItsPartOfAll) {
   for (const PipelineShape& shape : random_shapes(200, 8)) {
     const auto all = pipeline_schedule(shape);
