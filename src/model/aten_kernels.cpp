@@ -8,7 +8,7 @@
 #include "bridge/attention.h"
 #include "bridge/runtime.h"
 #include "model/aten_ops.h"
-#include "step/context_attention.h"
+#include "step/ring_attention.h"
 
 namespace neap::model {
 
@@ -53,28 +53,44 @@ Tensor repeated(const Tensor& t, std::int64_t heads) {
   return t.size(1) == heads ? t : t.repeat_interleave(heads / t.size(1), 1);
 }
 
-// At least 2: for one query a sequence the kernel has another layout of its results.
+// For one query a sequence the kernel has another layout of its results.
+std::int64_t at_least_two(std::int64_t rows) {
+  return std::max<std::int64_t>(2, rows);
+}
 std::int64_t longest_of(const step::Spans<Tensor>& spans) {
-  return std::max<std::int64_t>(2, *std::max_element(spans.lengths.begin(), spans.lengths.end()));
+  return *std::max_element(spans.lengths.begin(), spans.lengths.end());
+}
+
+// Those of packed sequences, whole.
+step::PackedRanges<Tensor> ranges_of(const step::Spans<Tensor>& spans) {
+  const std::int64_t longest = longest_of(spans);
+  return {spans.starts, spans.starts, std::ssize(spans.lengths), longest, longest};
+}
+
+// FlashAttention over ranges of rows and keys: (N, H * D).
+step::AttentionContext<Tensor> flash_attention(const step::Heads<Tensor>& heads,
+                                               const step::PackedRanges<Tensor>& ranges,
+                                               const step::ScoreOptions& options) {
+  auto [y, log_sum, seed, offset, mask] = at::_flash_attention_forward(
+      heads.q, heads.k, heads.v, ranges.queries, ranges.keys, at_least_two(ranges.most_queries),
+      at_least_two(ranges.most_keys), 0.0, ranges.causal, false, options.scale);
+  step::AttentionContext<Tensor> out;
+  out.kernel = step::AttentionKernel::kFlash;
+  out.options = options;
+  out.out = y.view({y.size(0), -1});
+  out.log_sum = log_sum;
+  out.seed = seed;
+  out.offset = offset;
+  return out;
 }
 
 // FlashAttention over packed sequences.
 step::AttentionContext<Tensor> packed_attention(step::Heads<Tensor> heads,
                                                 const step::Spans<Tensor>& spans,
                                                 const step::ScoreOptions& options) {
-  const std::int64_t longest = longest_of(spans);
-  auto [y, log_sum, seed, offset, mask] =
-      at::_flash_attention_forward(heads.q, heads.k, heads.v, spans.starts, spans.starts, longest,
-                                   longest, 0.0, true, false, options.scale);
-  step::AttentionContext<Tensor> out;
-  out.kernel = step::AttentionKernel::kFlash;
-  out.options = options;
+  step::AttentionContext<Tensor> out = flash_attention(heads, ranges_of(spans), options);
   out.spans = spans;
   out.heads = std::move(heads);
-  out.out = y.view({y.size(0), -1});
-  out.log_sum = log_sum;
-  out.seed = seed;
-  out.offset = offset;
   return out;
 }
 
@@ -88,16 +104,26 @@ step::AttentionKernel AtenOps::kernel_of(const Tensor& q, const step::ScoreOptio
                                 q.size(-1));
 }
 
-step::Heads<Tensor> AtenOps::packed_attention_backward(step::AttentionContext<Tensor> saved,
-                                                       Tensor d_out) const {
-  const step::Spans<Tensor>& spans = saved.spans;
-  const std::int64_t longest = longest_of(spans);
+// A row without keys has plus infinity in the kernel's own results.
+step::AttentionContext<Tensor> AtenOps::attention_of_ranges(
+    const step::Heads<Tensor>& heads, const step::PackedRanges<Tensor>& ranges,
+    const step::ScoreOptions& options) const {
+  step::AttentionContext<Tensor> out = flash_attention(heads, ranges, options);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  out.log_sum.masked_fill_(out.log_sum.eq(kInfinity), -kInfinity);
+  return out;
+}
+
+step::Heads<Tensor> AtenOps::attention_of_ranges_backward(step::AttentionContext<Tensor> saved,
+                                                          const step::PackedRanges<Tensor>& ranges,
+                                                          Tensor d_out) const {
   const step::Heads<Tensor>& heads = saved.heads;
   const bridge::AttentionBackward scope(attention_);
   auto [dq, dk, dv] = at::_flash_attention_backward(
       d_out.view(heads.q.sizes()), heads.q, heads.k, heads.v, saved.out.view(heads.q.sizes()),
-      saved.log_sum, spans.starts, spans.starts, longest, longest, 0.0, true, saved.seed,
-      saved.offset, saved.options.scale);
+      saved.log_sum, ranges.queries, ranges.keys, at_least_two(ranges.most_queries),
+      at_least_two(ranges.most_keys), 0.0, ranges.causal, saved.seed, saved.offset,
+      saved.options.scale);
   d_out = Tensor();
   saved = {};
   return {dq, dk, dv};
@@ -187,8 +213,11 @@ Tensor AtenOps::rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bo
 step::AttentionContext<Tensor> AtenOps::attention(step::Heads<Tensor> heads,
                                                   const step::Spans<Tensor>& spans,
                                                   const step::ScoreOptions& options) const {
-  if (spans.divided())
-    return step::context_attention(*this, device_.is_cuda(), std::move(heads), spans, options);
+  if (spans.divided()) {
+    const step::AttentionKernel kernel = step::context_kernel(
+        options, spans, device_.is_cuda(), to_step(heads.q.scalar_type()), heads.q.size(2));
+    return step::context_attention(*this, kernel, std::move(heads), spans, options);
+  }
   const step::AttentionKernel kernel = kernel_of(heads.q, options, spans);
   if (step::takes_in_turn(kernel, spans))
     return step::attention_in_turn(*this, kernel, std::move(heads), spans, options);
@@ -274,7 +303,10 @@ step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> s
     return step::attention_in_turn_backward(*this, std::move(saved), std::move(d_out));
   if (saved.kernel == step::AttentionKernel::kProducts)
     return step::chunked_attention_backward(*this, std::move(saved), std::move(d_out));
-  if (saved.spans.packed()) return packed_attention_backward(std::move(saved), std::move(d_out));
+  if (saved.spans.packed()) {
+    const step::PackedRanges<Tensor> ranges = ranges_of(saved.spans);
+    return attention_of_ranges_backward(std::move(saved), ranges, std::move(d_out));
+  }
   const std::int64_t h = saved.heads.q.size(1);
   const std::int64_t d = saved.heads.q.size(2);
   const std::int64_t sequences = saved.spans.sequences;

@@ -74,6 +74,10 @@ class AtenOps {
   [[nodiscard]] Tensor join_columns(Tensor a, spec::Axis axis) const;
   [[nodiscard]] Tensor own_columns(const Tensor& a, spec::Axis axis) const;
   [[nodiscard]] Tensor join_rows(const Tensor& a, spec::Axis axis) const;
+  using Shift = std::int64_t;  ///< of a communicator
+  [[nodiscard]] Shift begin_shift(const Tensor& mine, const Tensor& theirs, spec::Axis axis) const;
+  void finish_shift(Shift shift, spec::Axis axis) const;
+  void end_shifts(spec::Axis axis) const;
   [[nodiscard]] Tensor own_rows(const Tensor& a, spec::Axis axis) const;
   [[nodiscard]] Tensor sum_to_rows(const Tensor& a, spec::Axis axis) const;
   [[nodiscard]] step::OwnIndices<Tensor> own_indices(const Tensor& indices, std::int64_t count,
@@ -199,6 +203,12 @@ class AtenOps {
   [[nodiscard]] step::AttentionContext<Tensor> attention_by(
       step::AttentionKernel kernel, step::Heads<Tensor> heads, const step::Spans<Tensor>& spans,
       const step::ScoreOptions& options) const;
+  [[nodiscard]] step::AttentionContext<Tensor> attention_of_ranges(
+      const step::Heads<Tensor>& heads, const step::PackedRanges<Tensor>& ranges,
+      const step::ScoreOptions& options) const;
+  [[nodiscard]] step::Heads<Tensor> attention_of_ranges_backward(
+      step::AttentionContext<Tensor> saved, const step::PackedRanges<Tensor>& ranges,
+      Tensor d_out) const;
   [[nodiscard]] Tensor starts_of(const std::vector<std::int64_t>& lengths) const;
   [[nodiscard]] std::pair<Tensor, Tensor> places_of(const std::vector<std::int64_t>& lengths,
                                                     std::int64_t ranks) const;
@@ -245,8 +255,6 @@ class AtenOps {
   };
   [[nodiscard]] step::AttentionKernel kernel_of(const Tensor& q, const step::ScoreOptions& options,
                                                 const step::Spans<Tensor>& spans) const;
-  [[nodiscard]] step::Heads<Tensor> packed_attention_backward(step::AttentionContext<Tensor> saved,
-                                                              Tensor d_out) const;
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x,
                                                  const Tensor& rstd, const Tensor& weight,
                                                  const Tensor& d_weight, bool offset) const;

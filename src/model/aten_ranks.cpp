@@ -79,6 +79,16 @@ Tensor AtenOps::join_rows(const Tensor& a, Axis axis) const {
   return out;
 }
 
+AtenOps::Shift AtenOps::begin_shift(const Tensor& mine, const Tensor& theirs, Axis axis) const {
+  return along(axis).begin_shift(mine, theirs);
+}
+void AtenOps::finish_shift(Shift shift, Axis axis) const {
+  along(axis).wait_for(shift);
+}
+void AtenOps::end_shifts(Axis axis) const {
+  along(axis).join();
+}
+
 Tensor AtenOps::own_rows(const Tensor& a, Axis axis) const {
   const std::int64_t n = ranks(axis);
   if (n == 1) return a;

@@ -184,6 +184,33 @@ std::int64_t Communicator::begin_gathers(const std::vector<PartialGather>& gathe
   return some.empty() ? 0 : do_begin_gathers(some);
 }
 
+std::int64_t Communicator::begin_shift(const at::Tensor& mine, const at::Tensor& theirs) {
+  check(mine, "begin_shift");
+  check(theirs, "begin_shift");
+  if (mine.nbytes() != theirs.nbytes() || mine.device() != theirs.device())
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        format("begin_shift: {} bytes are sent and {} received", mine.nbytes(), theirs.nbytes()));
+  if (mine.numel() == 0) return 0;
+  if (size_ == 1) {
+    theirs.copy_(mine);
+    return 0;
+  }
+  return do_begin_shift(mine, theirs);
+}
+
+// A rank may wait until the next one receives: of neighbours some always receive first, so that not all of them wait.
+std::int64_t Communicator::shift_at_once(const at::Tensor& mine, const at::Tensor& theirs) {
+  const auto start = std::chrono::steady_clock::now();
+  const bool sends_first = rank_ % 2 == 0;
+  if (sends_first) do_send(mine, next_rank());
+  do_receive(theirs, rank_before());
+  if (!sends_first) do_send(mine, next_rank());
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  add_lane_use({Bytes(mine.nbytes()), seconds.count(), seconds.count()});
+  return 0;
+}
+
 void Communicator::wait_for(std::int64_t begun) {
   if (size_ > 1) do_wait_for(begun);
 }

@@ -83,6 +83,9 @@ class Communicator {
   /// What this thread's stream is given from now on begins when what has the number is there. The program does not
   /// wait.
   void wait_for(std::int64_t begun);
+  /// Begins to send `mine` to the next rank, of the last one to the first, and to receive what the one before sends in
+  /// `theirs`, of as many bytes in the same memory, as begin_sums. Both belong to the call until wait_for().
+  [[nodiscard]] std::int64_t begin_shift(const at::Tensor& mine, const at::Tensor& theirs);
   /// Waits for everything that was begun.
   void join();
   /// What the lane did since it was asked last. Visible on a GPU: behind everything that it was given before join().
@@ -129,6 +132,9 @@ class Communicator {
   [[nodiscard]] static std::int64_t first_of(const Counts& counts, int rank);
   std::int64_t sum_at_once(const std::vector<PartialSum>& sums);
   std::int64_t gather_at_once(const std::vector<PartialGather>& gathers);
+  std::int64_t shift_at_once(const at::Tensor& mine, const at::Tensor& theirs);
+  [[nodiscard]] int next_rank() const { return (rank_ + 1) % size_; }
+  [[nodiscard]] int rank_before() const { return (rank_ + size_ - 1) % size_; }
   void add_lane_use(const bridge::PeerUse& use) { lane_use_ += use; }
 
  private:
@@ -149,6 +155,9 @@ class Communicator {
   }
   virtual std::int64_t do_begin_gathers(const std::vector<PartialGather>& gathers) {
     return gather_at_once(gathers);
+  }
+  virtual std::int64_t do_begin_shift(const at::Tensor& mine, const at::Tensor& theirs) {
+    return shift_at_once(mine, theirs);
   }
   virtual void do_wait_for(std::int64_t) {}
   virtual void do_join() {}

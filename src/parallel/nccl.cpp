@@ -194,20 +194,27 @@ class Nccl final : public Communicator {
   template <class Each, class Copy, class Enqueue>
   std::int64_t begin_on_lane(const char* name, const std::vector<Each>& all,
                              at::Tensor Each::*tensor, const Copy& copy, const Enqueue& enqueue) {
-    expect_connected();
-    const c10::DeviceGuard guard(device_);
     Bytes bytes;
     for (const Each& one : all) bytes += Bytes((one.*tensor).nbytes());
+    return enqueue_on_lane(name, bytes, [&](const c10::Stream& lane) {
+      if (copies_) {
+        for (const Each& one : all) copy(one, lane);
+        return kNcclSuccess;
+      }
+      return as_one([&](const auto& next) {
+        for (const Each& one : all) next([&] { return enqueue(one, handle_of(lane)); });
+      });
+    });
+  }
+  // enqueue(lane) gives NCCL's result.
+  template <class Enqueue>
+  std::int64_t enqueue_on_lane(const char* name, Bytes bytes, const Enqueue& enqueue) {
+    expect_connected();
+    const c10::DeviceGuard guard(device_);
     lane_name_ = name;
     watch_->begin(name);
     const std::int64_t number = lane_.begin(bytes, [&](const c10::Stream& lane) {
-      if (copies_) {
-        for (const Each& one : all) copy(one, lane);
-        return;
-      }
-      const int result = as_one([&](const auto& next) {
-        for (const Each& one : all) next([&] { return enqueue(one, handle_of(lane)); });
-      });
+      const int result = enqueue(lane);
       if (!watch_->gave_up()) check(result, name);
     });
     if (watch_->gave_up()) end_lane();
@@ -256,6 +263,24 @@ class Nccl final : public Communicator {
         },
         [&](const PartialGather& one, CudaStream stream) {
           return gather(one.mine, one.whole, one.counts, stream);
+        });
+  }
+
+  // Always by NCCL: the copy lane is of ranks that have the same part of the model.
+  std::int64_t do_begin_shift(const at::Tensor& mine, const at::Tensor& theirs) override {
+    if (mine.is_cpu()) return shift_at_once(mine, theirs);
+    return enqueue_on_lane(
+        "the shift of keys and values", Bytes(mine.nbytes()), [&](const c10::Stream& lane) {
+          return as_one([&](const auto& next) {
+            next([&] {
+              return api_.send(mine.const_data_ptr(), count(mine), type_of(mine), next_rank(),
+                               comm_, handle_of(lane));
+            });
+            next([&] {
+              return api_.receive(theirs.mutable_data_ptr(), count(theirs), type_of(theirs),
+                                  rank_before(), comm_, handle_of(lane));
+            });
+          });
         });
   }
 

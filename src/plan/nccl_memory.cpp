@@ -25,8 +25,8 @@ NcclSettings NcclSettings::of_process() {
   return out;
 }
 
-Bytes nccl_bytes(const spec::Mesh& mesh, const spec::Mesh& generation,
-                 const NcclSettings& settings) {
+Bytes nccl_bytes(const spec::Mesh& mesh, const spec::Mesh& generation, const NcclSettings& settings,
+                 bool passes_keys) {
   if (mesh.ranks() <= 1) return {};
   const std::int64_t peers = 6 * settings.peer_channels, ring = 12 * settings.channels;
   // The first initialization of the process, then the first collective.
@@ -36,8 +36,10 @@ Bytes nccl_bytes(const spec::Mesh& mesh, const spec::Mesh& generation,
   constexpr spec::Axis kTensor = spec::Axis::kTensor;
   if (generation.size(kTensor) != mesh.size(kTensor) && generation.has_own_group(kTensor))
     sum += mebibytes(6 + peers + ring);
-  // The first send or receive.
-  if (mesh.size(spec::Axis::kPipe) > 1) sum += mebibytes(62 + 12 * settings.peer_channels);
+  // The first send or receive of a communicator.
+  const Bytes sends = mebibytes(62 + 12 * settings.peer_channels);
+  if (mesh.size(spec::Axis::kPipe) > 1) sum += sends;
+  if (passes_keys) sum += sends;
   return sum;
 }
 
@@ -55,7 +57,7 @@ bool uses_copy_lane(const spec::Job& job) {
 }
 
 Bytes peers_bytes(const spec::Job& job, const NcclSettings& settings) {
-  return nccl_bytes(job.mesh(), job.generation_mesh(), settings) +
+  return nccl_bytes(job.mesh(), job.generation_mesh(), settings, job.context_shard().ring) +
          (uses_copy_lane(job) ? kCopyLaneBytes : Bytes());
 }
 

@@ -12,11 +12,13 @@
 
 namespace neap::plan {
 
-/// Numbers of packed sequences with which attention takes more scratch memory than with more of them.
+/// Numbers of packed sequences with which attention takes more scratch memory than with more of them, on one of `ranks`
+/// that divide each.
 [[nodiscard]] std::vector<std::int64_t> further_sequences(const step::KernelProfile& profile,
                                                           const spec::Architecture& shape,
                                                           const step::PackingLimits& packing,
-                                                          const step::SequenceLimits& limits);
+                                                          const step::SequenceLimits& limits,
+                                                          std::int64_t ranks);
 
 /// The sequences of a micro-batch of a training phase, with as many rows as any.
 [[nodiscard]] step::Spans<step::CountedTensor> micro_batch_spans(const spec::Job& job,
@@ -88,10 +90,8 @@ class PhaseInputs {
     const step::SequenceLimits limits{width_, response_, batching.sequences_of_row};
     const auto packing = step::PackingLimits::of(batching.tokens, batching.most_rows, limits);
     const std::int64_t ranks = job_.context_ranks();
-    // Kernels take the sequences that ranks divide one by one.
     const std::vector<std::int64_t> further =
-        ranks > 1 ? std::vector<std::int64_t>()
-                  : further_sequences(profile_, shape, packing, limits);
+        further_sequences(profile_, shape, packing, limits, ranks);
     const step::PackedLayout layout = step::extreme_layout(
         batching.most_rows, batching.tokens, limits, {further, smaller_, batching.together, ranks});
     step::Sequences<T> all = padded(std::ssize(layout.starts) - 1);
@@ -105,7 +105,7 @@ class PhaseInputs {
         layout.counts,    step::Cuts(static_cast<std::size_t>(mini_batches), layout.micro_batches)};
     if (ranks == 1) return all;
     // As if every last token were this rank's.
-    all.packed->context = {ranks, 0};
+    all.packed->context = job_.context_shard();
     all.packed->last_places = longs({all.size()});
     for (std::int64_t i = 0; i <= all.size(); ++i) all.packed->last_counts.push_back(i);
     return all;

@@ -25,10 +25,10 @@ std::unique_ptr<parallel::Communicator> connect_gpus(const spec::Job& job,
   std::unique_ptr<parallel::Communicator> ranks = parallel::connect(environment, options);
   ranks->barrier();  // the first collective makes the buffers
   if (ranks->first())
-    log::info(format(
-        "{} takes {} of the GPU; the plan has {} for it", ranks->name(),
-        saturating_sub(before, free()),
-        plan::nccl_bytes(job.mesh(), job.generation_mesh(), plan::NcclSettings::of_process())));
+    log::info(format("{} takes {} of the GPU; the plan has {} for it", ranks->name(),
+                     saturating_sub(before, free()),
+                     plan::nccl_bytes(job.mesh(), job.generation_mesh(),
+                                      plan::NcclSettings::of_process(), job.context_shard().ring)));
   return ranks;
 }
 

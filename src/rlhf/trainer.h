@@ -59,7 +59,7 @@ struct Context : TextContext {
   [[nodiscard]] parallel::Communicator& data_ranks() const { return groups.data(); }
   /// Which tokens of each sequence this rank computes.
   [[nodiscard]] spec::ContextShard context_shard() const {
-    return {groups.context().size(), groups.context().rank()};
+    return job.context_shard(groups.context().rank());
   }
   /// Only the last stage of a pipeline has the results of a phase: its tensor in host memory, on every stage.
   /// Between phases; every stage calls it.

@@ -20,6 +20,7 @@ namespace neap::spec {
 /// Which of the ranks that divide sequences this is.
 struct ContextShard {
   std::int64_t ranks = 1, rank = 0;
+  bool ring = false;  ///< keys and values pass round; otherwise each rank gathers all of them
   friend bool operator==(const ContextShard&, const ContextShard&) = default;
 };
 

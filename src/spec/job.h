@@ -12,6 +12,7 @@
 
 #include "base/config.h"
 #include "spec/checkpointing.h"
+#include "spec/context_parallel.h"
 #include "spec/data_config.h"
 #include "spec/data_parallel.h"
 #include "spec/dtype.h"
@@ -237,6 +238,7 @@ struct ParallelConfig {
   std::int64_t tensor_model_parallel_size = 1;    ///< of every model (spec/tensor_parallel.h)
   bool sequence_parallel = false;                 ///< those ranks divide hidden states by rows, too
   std::int64_t context_parallel_size = 1;         ///< of every sequence (spec/context_parallel.h)
+  std::string cp_comm_type = "all_gather";        ///< or p2p: how those ranks get keys and values
   std::int64_t pipeline_model_parallel_size = 1;  ///< stages of every model (spec/pipeline.h)
   /// Blocks of each stage; empty: as spec/pipeline.h divides them.
   std::vector<double> pipeline_model_parallel_layout;
@@ -366,6 +368,10 @@ struct Job {
   }
   /// Ranks that divide each sequence.
   [[nodiscard]] std::int64_t context_ranks() const { return mesh().size(Axis::kContext); }
+  /// Which of them one is, and whether keys pass round them.
+  [[nodiscard]] ContextShard context_shard(std::int64_t rank = 0) const {
+    return {context_ranks(), rank, context_ranks() > 1 && parallel.cp_comm_type == "p2p"};
+  }
   /// Parts of each step's batch: ranks along the axis "data".
   [[nodiscard]] std::int64_t data_ranks() const { return mesh().size(Axis::kData); }
   /// Whether ranks that divide a model divide the rows of its hidden states (step/rows.h).

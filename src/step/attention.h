@@ -53,21 +53,22 @@ struct QueryChunk {
   std::int64_t first = 0, count = 0;
   std::int64_t first_key = 0, keys = 0;
 };
-/// The queries are those of the last of `keys` tokens.
+/// Query i is `first_place` + i tokens behind the first of the keys, and attends to one of them at least.
 template <class Visit>
 void for_each_query_chunk(std::int64_t pairs, std::int64_t queries, std::int64_t keys,
-                          std::int64_t window, std::int64_t chunk_elements, const Visit& visit) {
+                          std::int64_t first_place, std::int64_t window,
+                          std::int64_t chunk_elements, const Visit& visit) {
   // A chunk no longer than the window attends to at most two windows of keys.
-  const bool slides = window > 0 && window < keys;
+  const bool slides = window > 0 && window < first_place + queries;
   const std::int64_t widest = slides ? std::min(keys, 2 * window) : keys;
   const std::int64_t most = slides ? std::min(window, queries) : queries;
   const std::int64_t step =
       std::clamp<std::int64_t>(chunk_elements / (pairs * widest), std::int64_t{1}, most);
   for (std::int64_t first = 0; first < queries; first += step) {
     const std::int64_t count = std::min(step, queries - first);
-    const std::int64_t place = keys - queries + first;  // of the first query
+    const std::int64_t place = first_place + first;
     const std::int64_t first_key = slides ? std::max<std::int64_t>(0, place - window + 1) : 0;
-    visit(QueryChunk{first, count, first_key, place + count - first_key});
+    visit(QueryChunk{first, count, first_key, std::min(keys, place + count) - first_key});
   }
 }
 
@@ -97,16 +98,28 @@ ByHead<T> by_head(Ops& ops, const Heads<T>& heads, std::int64_t sequences) {
           ops.by_head(heads.v, sequences)};
 }
 
+/// Places in their sequence of the first query and the first key.
+struct FirstPlaces {
+  std::int64_t query = 0, key = 0;
+};
+
 template <class Ops>
 class ChunkedAttention {
   using T = typename Ops::Tensor;
 
  public:
+  /// The queries are those of a sequence's last keys.
   ChunkedAttention(Ops& ops, ByHead<T> operands, const ScoreOptions& options,
-                   std::int64_t chunk_elements)
+                   std::int64_t chunk_elements = kScoreChunkElements)
+      : ChunkedAttention(ops, operands, options, {operands.k.size(2) - operands.q.size(2), 0},
+                         chunk_elements) {}
+  /// Each query attends to one of the keys at least.
+  ChunkedAttention(Ops& ops, ByHead<T> operands, const ScoreOptions& options,
+                   const FirstPlaces& places, std::int64_t chunk_elements = kScoreChunkElements)
       : ops_(ops),
         x_(std::move(operands)),
         options_(options),
+        places_(places),
         chunk_elements_(chunk_elements),
         sequences_(x_.q.size(0)),
         heads_(x_.q.size(1)),
@@ -165,9 +178,11 @@ class ChunkedAttention {
  private:
   template <class Visit>
   void for_each_chunk(const Visit& visit) const {
-    for_each_query_chunk(sequences_ * heads_, queries_, length_, options_.window, chunk_elements_,
-                         visit);
+    for_each_query_chunk(sequences_ * heads_, queries_, length_, behind_first_key(),
+                         options_.window, chunk_elements_, visit);
   }
+  // The first query.
+  [[nodiscard]] std::int64_t behind_first_key() const { return places_.query - places_.key; }
   // x (B, H, Q, D) -> (B * K, G * n, D), copied.
   T queries(const T& x, const QueryChunk& c) {
     return ops_.view(ops_.clone(ops_.narrow(x, 2, c.first, c.count)),
@@ -203,9 +218,10 @@ class ChunkedAttention {
       if (slope != nullptr) *slope = ops_.softcap_slope(s, options_.softcap);
     }
     if (options_.alibi)
-      add_alibi_(ops_, ops_.view(s, {sequences_, heads_, c.count, c.keys}), options_, c.first_key);
+      add_alibi_(ops_, ops_.view(s, {sequences_, heads_, c.count, c.keys}), options_,
+                 places_.key + c.first_key);
     ops_.hide_(ops_.view(s, {-1, c.count, c.keys}),
-               ops_.causal_mask(c.count, c.keys, length_ - queries_ + c.first - c.first_key,
+               ops_.causal_mask(c.count, c.keys, behind_first_key() + c.first - c.first_key,
                                 options_.window));
     return s;
   }
@@ -221,6 +237,7 @@ class ChunkedAttention {
   Ops& ops_;
   ByHead<T> x_;
   ScoreOptions options_;
+  FirstPlaces places_;
   std::int64_t chunk_elements_;
   std::int64_t sequences_, heads_, key_heads_, queries_, length_, width_;
 };

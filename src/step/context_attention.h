@@ -1,9 +1,11 @@
 // Attention of packed sequences whose tokens ranks divide (spec/context_parallel.h): each rank gathers keys and values
 // of all tokens and attends from its own, as Llama 3 does. Backward gathers them again and leaves each rank the sums of
-// their gradients.
+// their gradients. Where they pass round the ranks instead: step/ring_attention.h.
 //
 // A rank's tokens of a sequence are two ranges, and the queries of one are those of the last of the keys before its
 // end. So kernels need no mask of their own: causal, with windows and biases by distance, they go by whole sequences.
+// FlashAttention takes the first ranges of several sequences in one call and their second ones in another, without a copy
+// of any key: what follows a range's keys is a range of keys without queries (spec/context_ranges.h).
 //
 // n rows of this rank, N tokens of all sequences, H query heads and K key heads of D.
 #pragma once
@@ -33,25 +35,44 @@ void for_each_piece(const Spans<T>& spans, const Visit& visit) {
   }
 }
 
+/// FlashAttention, where it computes all of a job's sequences; otherwise products.
+template <class T>
+[[nodiscard]] AttentionKernel context_kernel(const ScoreOptions& options, const Spans<T>& spans,
+                                             bool cuda, Dtype dtype, std::int64_t width) {
+  const AttentionKernel kernel = attention_kernel(options, spans, cuda, false, dtype, width);
+  return kernel == AttentionKernel::kFlash ? kernel : AttentionKernel::kProducts;
+}
+
 /// The keys (0) or values (1) of both (N, 2, K, D).
 template <class Ops, class T = typename Ops::Tensor>
 T side_of(Ops& ops, const T& both, std::int64_t side) {
   return ops.select(both, 1, side);
 }
+/// `count` rows of them from `first` on.
+template <class Ops, class T = typename Ops::Tensor>
+T side_rows(Ops& ops, const T& both, std::int64_t side, std::int64_t first, std::int64_t count) {
+  return ops.narrow(side_of(ops, both, side), 0, first, count);
+}
+
+/// This rank's keys and values in one tensor, (n, 2, K, D).
+template <class Ops, class T = typename Ops::Tensor>
+T own_keys(Ops& ops, const Heads<T>& own) {
+  const T both = ops.empty({own.k.size(0), 2, own.k.size(1), own.k.size(2)}, ops.dtype(own.k));
+  ops.copy_(side_of(ops, both, 0), own.k);
+  ops.copy_(side_of(ops, both, 1), own.v);
+  return both;
+}
 
 /// Keys and values of all tokens in their order, (N, 2, K, D), from this rank's.
 template <class Ops, class T = typename Ops::Tensor>
 T join_keys(Ops& ops, const Heads<T>& own, const Spans<T>& spans) {
-  const std::int64_t n = own.k.size(0), heads = own.k.size(1), width = own.k.size(2);
   T rows;  // of all ranks
   {
-    const T both = ops.empty({n, 2, heads, width}, ops.dtype(own.k));
-    ops.copy_(side_of(ops, both, 0), own.k);
-    ops.copy_(side_of(ops, both, 1), own.v);
-    rows = ops.join_rows(ops.view(both, {n, -1}), spec::Axis::kContext);
+    const T both = own_keys(ops, own);
+    rows = ops.join_rows(ops.view(both, {both.size(0), -1}), spec::Axis::kContext);
   }
   rows = ops.take_rows(rows, spans.rows_of_tokens);
-  return ops.view(rows, {-1, 2, heads, width});
+  return ops.view(rows, {-1, 2, own.k.size(1), own.k.size(2)});
 }
 
 /// This rank's rows (n, 2, K, D) of the sums of all ranks' gradients d (N + 1, 2, K, D), the last of which is that of
@@ -65,58 +86,123 @@ T own_key_gradients(Ops& ops, T d, const Spans<T>& spans) {
   return ops.view(rows, {-1, 2, heads, width});
 }
 
-/// Rows of padding attend to nothing: zeros. `cuda`: where the operations run.
+/// Of this rank's rows, without results.
 template <class Ops, class T = typename Ops::Tensor>
-AttentionContext<T> context_attention(Ops& ops, bool cuda, Heads<T> heads, const Spans<T>& spans,
-                                      const ScoreOptions& options) {
+AttentionContext<T> context_without_results(Ops& ops, AttentionKernel kernel, Heads<T> heads,
+                                            const Spans<T>& spans, const ScoreOptions& options) {
   AttentionContext<T> c;
+  c.kernel = kernel;
   c.options = options;
   c.spans = spans;
   c.heads = std::move(heads);
+  c.log_sum = ops.zeros({c.heads.q.size(1), c.heads.q.size(0)}, wide(ops.dtype(c.heads.q)));
+  return c;
+}
+
+/// The operands of one call, from keys and values `both`.
+template <class Ops, class T = typename Ops::Tensor>
+Heads<T> operands_of(Ops& ops, const T& q, const T& both, const ContextCall<T>& call) {
+  return {ops.narrow(q, 0, call.first_row, call.rows),
+          side_rows(ops, both, 0, call.first_key, call.keys),
+          side_rows(ops, both, 1, call.first_key, call.keys)};
+}
+/// What its backward reads: of its rows the results of all keys.
+template <class Ops, class T = typename Ops::Tensor>
+AttentionContext<T> saved_of(Ops& ops, const AttentionContext<T>& c, const T& both,
+                             const ContextCall<T>& call) {
+  AttentionContext<T> part;
+  part.options = c.options;
+  part.heads = operands_of(ops, c.heads.q, both, call);
+  part.out = ops.narrow(c.out, 0, call.first_row, call.rows);
+  part.log_sum = ops.clone(ops.narrow(c.log_sum, 1, call.first_row, call.rows));
+  part.seed = c.seed;
+  part.offset = c.offset;
+  return part;
+}
+
+/// Rows [first, first + count) of `x` (n, H * D) or (n, H, D) by head, as a view: (1, H, count, D).
+template <class Ops, class T = typename Ops::Tensor>
+T head_rows(Ops& ops, const T& x, std::int64_t heads, std::int64_t first, std::int64_t count) {
+  return ops.by_head(ops.narrow(ops.view(x, {x.size(0), heads, -1}), 0, first, count), 1);
+}
+/// log_sum (H, n) of these rows: (1, H, count).
+template <class Ops, class T = typename Ops::Tensor>
+T sum_rows_of(Ops& ops, const T& log_sum, std::int64_t first, std::int64_t count) {
+  return ops.narrow(ops.view(log_sum, {1, log_sum.size(0), -1}), 2, first, count);
+}
+
+/// Rows of padding have results of no account. By kFlash or kProducts.
+template <class Ops, class T = typename Ops::Tensor>
+AttentionContext<T> gathered_attention(Ops& ops, AttentionKernel kernel, Heads<T> heads,
+                                       const Spans<T>& spans, const ScoreOptions& options) {
+  AttentionContext<T> c = context_without_results(ops, kernel, std::move(heads), spans, options);
   const T both = join_keys(ops, c.heads, spans);
   const T& q = c.heads.q;
-  const Dtype dtype = ops.dtype(q);
-  c.out = ops.zeros({q.size(0), q.size(1) * q.size(2)}, dtype);
-  c.parts.reserve(2 * spans.lengths.size());
-  for_each_piece(spans, [&](const ContextPiece& p) {
-    const bool flash = chunk_by_flash(options, cuda, dtype, q.size(2), p.rows, p.keys);
-    const auto rows = [&](const T& t) { return ops.narrow(t, 0, p.row, p.rows); };
-    const auto keys = [&](std::int64_t side) {
-      return ops.narrow(side_of(ops, both, side), 0, p.first_key, p.keys);
-    };
-    AttentionContext<T>& part = c.parts.emplace_back(
-        ops.attention_by(flash ? AttentionKernel::kFlash : AttentionKernel::kProducts,
-                         {rows(q), keys(0), keys(1)}, Spans<T>{1, p.rows}, options));
-    part.heads = {};
-    ops.copy_(rows(c.out), std::exchange(part.out, {}));
-  });
+  const std::int64_t h = q.size(1);
+  c.out = ops.zeros({q.size(0), h * q.size(2)}, ops.dtype(q));
+  if (kernel == AttentionKernel::kProducts) {
+    for_each_piece(spans, [&](const ContextPiece& p) {
+      const auto keys = [&](std::int64_t side) {
+        return ops.by_head(side_rows(ops, both, side, p.first_key, p.keys), 1);
+      };
+      ChunkedAttention<Ops>(ops, {head_rows(ops, q, h, p.row, p.rows), keys(0), keys(1)}, options)
+          .forward(head_rows(ops, c.out, h, p.row, p.rows),
+                   sum_rows_of(ops, c.log_sum, p.row, p.rows));
+    });
+    return c;
+  }
+  // A row has keys in one of the two rounds, and the other one's result is zero.
+  bool first = true;
+  for (const std::vector<ContextCall<T>>& round : *spans.rounds) {
+    for (const ContextCall<T>& call : round) {
+      AttentionContext<T> part =
+          ops.attention_of_ranges(operands_of(ops, q, both, call), call.ranges, options);
+      ops.add_(ops.narrow(c.out, 0, call.first_row, call.rows), part.out);
+      const T sums = ops.narrow(c.log_sum, 1, call.first_row, call.rows);
+      ops.copy_(sums, first ? part.log_sum : ops.maximum(sums, part.log_sum));
+      c.seed = part.seed;
+      c.offset = part.offset;
+    }
+    first = false;
+  }
   return c;
 }
 
 /// From d_out (n, H * D).
 template <class Ops, class T = typename Ops::Tensor>
-Heads<T> context_attention_backward(Ops& ops, AttentionContext<T> c, T d_out) {
+Heads<T> gathered_attention_backward(Ops& ops, AttentionContext<T> c, T d_out) {
   const T& q = c.heads.q;
+  const std::int64_t h = q.size(1);
   const Dtype dtype = ops.dtype(q);
   Heads<T> out;
-  out.q = ops.zeros({q.size(0), q.size(1), q.size(2)}, dtype);
+  out.q = ops.zeros({q.size(0), h, q.size(2)}, dtype);
   T d_both;  // (N + 1, 2, K, D), wide
   {
     const T both = join_keys(ops, c.heads, c.spans);
     d_both = ops.zeros({both.size(0) + 1, 2, both.size(2), both.size(3)}, wide(dtype));
-    auto part = c.parts.begin();
-    for_each_piece(c.spans, [&](const ContextPiece& p) {
-      const auto rows = [&](const T& t) { return ops.narrow(t, 0, p.row, p.rows); };
-      const auto keys = [&](const T& t, std::int64_t side) {
-        return ops.narrow(side_of(ops, t, side), 0, p.first_key, p.keys);
-      };
-      part->heads = {rows(q), keys(both, 0), keys(both, 1)};
-      part->out = rows(c.out);
-      const Heads<T> d = ops.attention_backward(std::move(*part++), rows(d_out));
-      ops.copy_(rows(out.q), d.q);
-      ops.add_(keys(d_both, 0), d.k);
-      ops.add_(keys(d_both, 1), d.v);
-    });
+    if (c.kernel == AttentionKernel::kProducts) {
+      for_each_piece(c.spans, [&](const ContextPiece& p) {
+        const auto keys = [&](const T& t, std::int64_t side) {
+          return ops.by_head(side_rows(ops, t, side, p.first_key, p.keys), 1);
+        };
+        const auto rows = [&](const T& t) { return head_rows(ops, t, h, p.row, p.rows); };
+        ChunkedAttention<Ops>(ops, {rows(q), keys(both, 0), keys(both, 1)}, c.options)
+            .backward(rows(c.out), sum_rows_of(ops, c.log_sum, p.row, p.rows), rows(d_out),
+                      rows(out.q), ops.select(keys(d_both, 0), 0, 0),
+                      ops.select(keys(d_both, 1), 0, 0));
+      });
+    } else {
+      for (const std::vector<ContextCall<T>>& round : *c.spans.rounds) {
+        for (const ContextCall<T>& call : round) {
+          const auto rows = [&](const T& t) { return ops.narrow(t, 0, call.first_row, call.rows); };
+          const Heads<T> d = ops.attention_of_ranges_backward(saved_of(ops, c, both, call),
+                                                              call.ranges, rows(d_out));
+          ops.add_(rows(out.q), d.q);
+          ops.add_(side_rows(ops, d_both, 0, call.first_key, call.keys), d.k);
+          ops.add_(side_rows(ops, d_both, 1, call.first_key, call.keys), d.v);
+        }
+      }
+    }
   }
   const Spans<T> spans = c.spans;
   c = {};

@@ -2,8 +2,8 @@
 #include <tuple>
 #include <utility>
 
-#include "step/context_attention.h"
 #include "step/counting_ops.h"
+#include "step/ring_attention.h"
 
 namespace neap::step {
 namespace {
@@ -73,8 +73,11 @@ CountedTensor CountingOps::rotate(const CountedTensor& x, const CountedTensor&,
 AttentionContext<CountedTensor> CountingOps::attention(Heads<CountedTensor> heads,
                                                        const Spans<CountedTensor>& spans,
                                                        const ScoreOptions& options) {
-  if (spans.divided())
-    return context_attention(*this, profile_.cuda, std::move(heads), spans, options);
+  if (spans.divided()) {
+    const AttentionKernel kernel =
+        context_kernel(options, spans, profile_.cuda, heads.q.dtype(), heads.q.size(2));
+    return context_attention(*this, kernel, std::move(heads), spans, options);
+  }
   const AttentionKernel kernel =
       attention_kernel(options, spans, profile_.cuda, cudnn_, heads.q.dtype(), heads.q.size(2));
   if (takes_in_turn(kernel, spans))
@@ -185,6 +188,47 @@ Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTen
   out.k = make({key_rows, key_heads, d}, dtype);
   out.v = make({key_rows, key_heads, d}, dtype);
   attention_backward_scratch(saved.kernel, sizes, dtype);
+  d_out = CountedTensor();
+  saved = {};
+  return out;
+}
+
+AttentionContext<CountedTensor> CountingOps::attention_of_ranges(
+    const Heads<CountedTensor>& heads, const PackedRanges<CountedTensor>& ranges,
+    const ScoreOptions&) {
+  const std::int64_t n = heads.q.size(0);
+  const std::int64_t h = heads.q.size(1);
+  const std::int64_t d = heads.q.size(2);
+  const Dtype dtype = heads.q.dtype();
+  const double flops = 2.0 * static_cast<double>(h * d) * ranges.pairs;
+  add_work(flops, 2 * bytes(heads.q) + 2 * bytes(heads.k), dtype,
+           forward_speed(AttentionKernel::kFlash).share_with_start(flops));
+  AttentionContext<CountedTensor> out;
+  out.out = make({n, h * d}, dtype);
+  out.log_sum = make({h, n}, Dtype::kFloat32);
+  std::tie(out.seed, out.offset) = flash_forward_scratch({}, /*packed=*/true);
+  touch(h * n, Dtype::kBool);
+  return out;
+}
+
+Heads<CountedTensor> CountingOps::attention_of_ranges_backward(
+    AttentionContext<CountedTensor> saved, const PackedRanges<CountedTensor>& ranges,
+    CountedTensor d_out) {
+  const std::int64_t n = saved.heads.q.size(0);
+  const std::int64_t h = saved.heads.q.size(1);
+  const std::int64_t d = saved.heads.q.size(2);
+  const std::int64_t keys = saved.heads.k.size(0), key_heads = saved.heads.k.size(1);
+  const Dtype dtype = saved.heads.q.dtype();
+  const double flops = 5.0 * static_cast<double>(h * d) * ranges.pairs;
+  add_work(flops, 4 * bytes(saved.heads.q) + 4 * bytes(saved.heads.k), dtype,
+           backward_speed(AttentionKernel::kFlash, profile_.deterministic).share_with_start(flops));
+  Heads<CountedTensor> out;
+  out.q = make({n, h, d}, dtype);
+  out.k = make({keys, key_heads, d}, dtype);
+  out.v = make({keys, key_heads, d}, dtype);
+  AttentionSizes sizes{ranges.count, 0, h, key_heads, d, n};
+  sizes.packed_keys = keys;
+  attention_backward_scratch(AttentionKernel::kFlash, sizes, dtype);
   d_out = CountedTensor();
   saved = {};
   return out;

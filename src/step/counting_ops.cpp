@@ -40,11 +40,11 @@ void CountingOps::wait_until(double time) {
   work_.wait_seconds += weight_ * advance_to(time);
 }
 
-void CountingOps::wait_for_peers(double time, double sent) {
+void CountingOps::wait_for_peers(double time, double sent, spec::Axis axis) {
   work_.peer_bytes += weight_ * sent;
   const double waited = weight_ * advance_to(time);
   work_.peer_seconds += waited;
-  work_.axis_seconds[static_cast<std::size_t>(spec::Axis::kData)] += waited;
+  work_.axis_seconds.at(static_cast<std::size_t>(axis)) += waited;
 }
 
 void CountingOps::copy_at_once(Direction direction, double bytes) {

@@ -113,7 +113,8 @@ class CountedTensor {
     std::swap(dtype_, o.dtype_);
     std::swap(defined_, o.defined_);
   }
-  void free_storage();
+  // Not inlined: where it is, GCC warns of uses behind it that the number of holders rules out.
+  [[gnu::noinline]] void free_storage();
   Storage* storage_ = nullptr;
   Shape shape_;
   Dtype dtype_ = Dtype::kFloat32;
@@ -217,7 +218,7 @@ class CountingOps {
     return step::peer_seconds(rates_of(axis), sent, rounds);
   }
   /// What is computed from now on begins at that time or later, behind such collectives of so many bytes.
-  void wait_for_peers(double time, double sent);
+  void wait_for_peers(double time, double sent, spec::Axis axis = spec::Axis::kData);
 
   // ---- ranks of an axis: nothing happens, and nothing is taken, where there is one ----
   [[nodiscard]] std::int64_t ranks(spec::Axis axis) const {
@@ -237,6 +238,17 @@ class CountingOps {
   // Of rows each rank has as many: n = ceil(N / ranks), of which the last ranks' may be padding.
   /// a (n, ...) of each rank -> (ranks * n, ...), in the order of the ranks; `a` itself of one rank.
   [[nodiscard]] Tensor join_rows(const Tensor& a, spec::Axis axis);
+  /// A shift along a ring: when it has come, and what a rank sends.
+  struct Shift {
+    double end = 0, sent = 0;
+  };
+  /// Begins to send `mine` to the next rank of several, of the last one to the first, and to receive in `theirs`, of
+  /// its shape and type, what the one before sends. Both belong to it until finish_shift(), behind which what is
+  /// computed waits for it. On a GPU it goes on meanwhile. It takes no memory.
+  [[nodiscard]] Shift begin_shift(const Tensor& mine, const Tensor& theirs, spec::Axis axis);
+  void finish_shift(const Shift& shift, spec::Axis axis);
+  /// Behind the last one of several.
+  void end_shifts(spec::Axis) const {}
   /// This rank's rows (n, ...) of a (N, ...), as a copy; padding is zero.
   [[nodiscard]] Tensor own_rows(const Tensor& a, spec::Axis axis);
   /// Those of the sum of all ranks' a (N, ...), which is undefined then.
@@ -401,6 +413,15 @@ class CountingOps {
   [[nodiscard]] AttentionContext<Tensor> attention_by(AttentionKernel kernel, Heads<Tensor> heads,
                                                       const Spans<Tensor>& spans,
                                                       const ScoreOptions& options);
+  /// FlashAttention of q (n, H, D), k and v (m, K, D), range by range: `out`, zero for a row without keys, and
+  /// `log_sum` (H, n), minus infinity for it, of which a boolean is taken. On a GPU, where it computes the options.
+  [[nodiscard]] AttentionContext<Tensor> attention_of_ranges(const Heads<Tensor>& heads,
+                                                             const PackedRanges<Tensor>& ranges,
+                                                             const ScoreOptions& options);
+  /// From d_out (n, H * D). What is saved may be of all keys of a row, `ranges` having some of them.
+  [[nodiscard]] Heads<Tensor> attention_of_ranges_backward(AttentionContext<Tensor> saved,
+                                                           const PackedRanges<Tensor>& ranges,
+                                                           Tensor d_out);
   /// Where packed sequences start, for kernels: (B + 1,) int32 on a GPU, undefined elsewhere.
   [[nodiscard]] Tensor starts_of(const std::vector<std::int64_t>& lengths);
   /// spec::context_places() of sequences of these lengths that ranks divide: its rows and its tokens, int64.
@@ -498,6 +519,7 @@ class CountingOps {
   double weight_ = 1;
   CopyClocks copies_;
   double clock_ = 0;
+  double shifted_ = 0;                                // when every shift so far has come
   double computed_seconds_ = 0, issued_seconds_ = 0;  // since `clock_`, of operations once each
 };
 

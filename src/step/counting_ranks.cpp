@@ -1,4 +1,6 @@
 // Operations of several ranks, counted.
+#include <algorithm>
+
 #include "step/counting_ops.h"
 
 namespace neap::step {
@@ -52,6 +54,19 @@ CountedTensor CountingOps::join_rows(const CountedTensor& a, spec::Axis axis) {
   add_work(0, 2 * bytes(a));
   add_peer_work(static_cast<double>(n - 1) * bytes(a), axis);
   return out;
+}
+
+CountingOps::Shift CountingOps::begin_shift(const CountedTensor& mine, const CountedTensor&,
+                                            spec::Axis axis) {
+  const double sent = bytes(mine), seconds = peer_seconds(sent, 1, axis);
+  shifted_ = std::max(shifted_, now()) + seconds;
+  const Shift shift{shifted_, sent};
+  if (profile_.cuda) return shift;
+  finish_shift(shift, axis);
+  return {};
+}
+void CountingOps::finish_shift(const Shift& shift, spec::Axis axis) {
+  if (shift.sent > 0) wait_for_peers(shift.end, shift.sent, axis);
 }
 
 CountedTensor CountingOps::own_rows(const CountedTensor& a, spec::Axis axis) {

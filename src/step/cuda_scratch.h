@@ -33,11 +33,15 @@ struct ReductionScratch {
 struct AttentionSizes {
   std::int64_t sequences = 0, length = 0, heads = 0, key_heads = 0, width = 0;
   std::int64_t packed_rows = 0;
-  std::int64_t keys = 0;  ///< of a sequence; 0: as many as its rows
+  std::int64_t keys = 0;         ///< of a sequence; 0: as many as its rows
+  std::int64_t packed_keys = 0;  ///< of packed sequences in all; 0: as many as their rows
   [[nodiscard]] std::int64_t rows() const {
     return packed_rows > 0 ? packed_rows : sequences * length;
   }
-  [[nodiscard]] std::int64_t key_rows() const { return keys > 0 ? sequences * keys : rows(); }
+  [[nodiscard]] std::int64_t key_rows() const {
+    if (packed_keys > 0) return packed_keys;
+    return keys > 0 ? sequences * keys : rows();
+  }
 };
 /// FlashAttention's forward: results of each share of the keys, where heads and rows alone do not
 /// fill the card. float32 elements; 0: none.

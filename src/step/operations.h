@@ -14,6 +14,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "spec/architecture.h"
@@ -67,6 +68,27 @@ struct Heads {
   T k, v;  // (N, K, D)
 };
 
+/// What a kernel takes in one call: spec::AttentionRanges of packed queries and keys.
+template <class T>
+struct PackedRanges {
+  T queries, keys;         // on a GPU: (E + 1,) int32, where each range begins, and the end
+  std::int64_t count = 0;  ///< E
+  std::int64_t most_queries = 0, most_keys = 0;  ///< of a range
+  double pairs = 0;                              ///< of a query and a key that it sees, twice
+  bool causal = true;
+};
+/// Where its queries and keys are.
+template <class T>
+struct ContextCall {
+  std::int64_t first_row = 0, rows = 0;  ///< of this rank's
+  std::int64_t first_key = 0, keys = 0;  ///< of all tokens or, in a ring, of a rank's rows
+  PackedRanges<T> ranges;
+};
+/// A rank's attention where ranks divide sequences, one round after another: of its first ranges and its second ones,
+/// or of the keys that a ring brings.
+template <class T>
+using ContextRounds = std::vector<std::vector<ContextCall<T>>>;
+
 /// The sequences that N rows are, one after another: of one length each, or packed without padding. Where ranks
 /// divide the tokens of packed ones, the rows are this rank's (spec/context_parallel.h).
 template <class T>
@@ -76,7 +98,9 @@ struct Spans {
   std::vector<std::int64_t> lengths{};  ///< packed: of each, whole; else empty
   T starts{};  // packed, on a GPU: (B + 1,) int32, the first row of each and N
   spec::ContextShard context{};
-  T rows_of_tokens{}, tokens_of_rows{};  // of ranks that divide sequences: spec::ContextPlaces
+  // Of ranks that divide sequences:
+  T rows_of_tokens{}, tokens_of_rows{};  // spec::ContextPlaces, where each gathers all keys
+  std::shared_ptr<const ContextRounds<T>> rounds{};
   [[nodiscard]] bool packed() const { return !lengths.empty(); }
   [[nodiscard]] bool divided() const { return context.ranks > 1; }
   [[nodiscard]] std::int64_t rows() const {

@@ -13,7 +13,6 @@ namespace {
 constexpr std::int64_t kFewestSequences = 8;
 constexpr std::int64_t kShortSequence = 64;
 constexpr std::int64_t kShareOfResponse = 8;
-constexpr std::int64_t kRowsOfTwoRanges = 4;
 
 // Adds `count` sequences of `tokens` together: the longest first, the last ones of one token.
 void add_sequences(PackedLayout& layout, std::int64_t tokens, std::int64_t count,
@@ -31,9 +30,8 @@ void add_sequences(PackedLayout& layout, std::int64_t tokens, std::int64_t count
 }
 
 // From whole sequences to the rows of one of the ranks that divide them: as many as any sequences of as many tokens leave
-// a rank, where each is rounded up. Every sequence has four rows, if there are as many: kernels take a sequence's two
-// ranges one by one and keep something of each, FlashAttention, which takes ranges of several rows, most. What is left
-// makes the first ones long. Of the fewest sequences one is as long as any.
+// a rank, where each is rounded up. Every sequence has a row, and what is left makes the first ones long: kernels take
+// some of them in one call, of which one then has most rows. Of the fewest sequences one is as long as any.
 void divide(PackedLayout& layout, const SequenceLimits& limits, std::int64_t ranks) {
   const std::int64_t longest = spec::rows_of_each(limits.longest, ranks);
   const std::vector<std::int64_t> read = std::exchange(layout.counts, {0});
@@ -44,18 +42,14 @@ void divide(PackedLayout& layout, const SequenceLimits& limits, std::int64_t ran
     const auto from = layout.lengths.begin() + first, to = from + count;
     const std::int64_t tokens = std::accumulate(from, to, std::int64_t{0});
     const std::int64_t all = std::min((tokens + count * (ranks - 1)) / ranks, count * longest);
-    const bool fewest = first > 0 && !micro.aside && count > 1;
-    const std::int64_t least =
-        std::clamp<std::int64_t>(fewest ? (all - longest) / (count - 1) : all / count, 1,
-                                 std::min(kRowsOfTwoRanges, longest));
     const auto at = static_cast<std::size_t>(first), end = at + static_cast<std::size_t>(count);
     const std::int64_t counted = layout.counts.back() + std::min(read[end] - read[at], all);
-    std::int64_t left = all - least * count;
+    std::int64_t left = all - count;
     for (auto it = from; it != to; ++it) {
-      const std::int64_t more = std::min(left, longest - least);
+      const std::int64_t more = std::min(left, longest - 1);
       left -= more;
-      *it = std::min(limits.longest, (least + more) * ranks);
-      layout.starts.push_back(layout.starts.back() + least + more);
+      *it = std::min(limits.longest, (1 + more) * ranks);
+      layout.starts.push_back(layout.starts.back() + 1 + more);
       layout.counts.push_back(counted);
     }
   }

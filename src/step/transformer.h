@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <optional>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "step/block.h"
+#include "step/context_calls.h"
 #include "step/embedding.h"
 #include "step/gradient_norm.h"
 #include "step/head.h"
@@ -65,15 +65,6 @@ Rows<T> make_rows(Ops& ops, const Weights<T>& w, Spans<T> spans, T positions,
   turn(a.rotary, rows.cos, rows.sin);
   if (a.sliding_rotary.dimensions > 0) turn(a.sliding_rotary, rows.sliding_cos, rows.sliding_sin);
   return rows;
-}
-
-/// The places of `spans`, where ranks divide sequences.
-template <class Ops, class T = typename Ops::Tensor>
-Spans<T> with_places(Ops& ops, Spans<T> spans) {
-  if (!spans.divided()) return spans;
-  std::tie(spans.rows_of_tokens, spans.tokens_of_rows) =
-      ops.places_of(spans.lengths, spans.context.ranks);
-  return spans;
 }
 
 template <class Ops, class T = typename Ops::Tensor>

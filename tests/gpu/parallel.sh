@@ -170,6 +170,7 @@ texts=("${ppo[@]:0:3}" trainer.total_training_steps=3 trainer.test_freq=-1 train
   actor_rollout_ref.actor.use_dynamic_bsz=true)
 expect ppo_packed 0 alone ppo_packed "$neap" train "${texts[@]}" trainer.default_local_dir=../../output/ppo_packed
 packed=packed as_of ppo_context output/ppo_packed 5e-2 "${texts[@]}" parallel.context_parallel_size=2
+packed=packed as_of ppo_ring output/ppo_packed 5e-2 "${texts[@]}" parallel.context_parallel_size=2 parallel.cp_comm_type=p2p
 expect ppo_bf16 0 pair ppo_bf16 "$neap" train $reviews/ppo.toml "${common[@]}" "${steps[@]}" \
   trainer.default_local_dir=../../output/ppo_bf16
 for run in 1 2; do
@@ -190,6 +191,12 @@ done
 expect packed_bf16 0 alone packed_bf16 "$neap" train "${sft[@]}" "${common[@]}" data.use_dynamic_bsz=true \
   trainer.default_local_dir=../../output/packed_bf16
 packed=packed as_of packed_context_bf16 output/packed_bf16 5e-2 "${sft[@]}" "${common[@]}" "${sequences[@]}"
+# The same with keys and values that pass round.
+ring=("${sequences[@]}" parallel.cp_comm_type=p2p)
+for stage in 0 3; do
+  packed=packed as_of sft_ring$stage output/packed_1 1e-3 "${sft[@]}" "${exact[@]}" "${ring[@]}" parallel.zero_stage=$stage
+done
+packed=packed as_of packed_ring_bf16 output/packed_bf16 5e-2 "${sft[@]}" "${common[@]}" "${ring[@]}"
 expect sft_context_resumes 0 alone sft_context_resumes "$neap" train $reviews/sft.toml "${exact[@]}" data.use_dynamic_bsz=true \
   trainer.total_training_steps=22 trainer.resume_mode=../../output/sft_context0/latest \
   trainer.default_local_dir=../../output/sft_context_resumes

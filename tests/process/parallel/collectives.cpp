@@ -146,6 +146,15 @@ void run_transfers(Communicator& ranks, at::ScalarType type, std::int64_t n, at:
   if (ranks.first()) send();
   receive();
   if (!ranks.first()) send();
+  t.zero_();
+  const std::int64_t shift = ranks.begin_shift(mine, t);
+  const at::Tensor second = at::zeros_like(t);
+  const std::int64_t next_shift = ranks.begin_shift(other, second);
+  ranks.wait_for(shift);
+  expect(t.equal(brought(before, n, type, device)), "shift");
+  ranks.wait_for(next_shift);
+  expect(second.equal(brought(before, n, type, device).add(1)), "in the order of shifts");
+  ranks.join();
   bool refused = false;
   try {
     ranks.send(t, ranks.rank());

@@ -15,6 +15,7 @@ from rollout_case import CRITIC_SGD, KL_LOSS, RolloutCase, SCORE, ZERO
 from train_process_test import MODEL  # noqa: E402
 
 MESHES = ({"context": 2}, {"context": 4}, {"context": 2, "copies": 2}, {"context": 2, "tensor": 2})
+RING = "parallel.cp_comm_type=p2p"
 
 
 class ContextRollout(RolloutCase):
@@ -26,6 +27,9 @@ class ContextRollout(RolloutCase):
             with self.subTest(folder):
                 self.run_mesh(folder, *words, *((ROWS,) if "tensor" in mesh else ()), task="grpo", **mesh)
                 self.assert_same_run("grpo-1", folder)
+        with self.subTest("a ring"):
+            self.run_mesh("grpo-ring", *words, RING, task="grpo", context=4)
+            self.assert_same_run("grpo-1", "grpo-ring")
 
     def test_ppo_is_the_same_on_one_rank_and_several(self):
         words = (*SGD, *CRITIC_SGD)
@@ -35,6 +39,9 @@ class ContextRollout(RolloutCase):
             with self.subTest(folder):
                 self.run_mesh(folder, *words, task="ppo", **mesh)
                 self.assert_same_run("ppo-1", folder, roles=("actor", "critic"))
+        with self.subTest("a ring"):
+            self.run_mesh("ppo-ring", *words, RING, task="ppo", context=4)
+            self.assert_same_run("ppo-1", "ppo-ring", roles=("actor", "critic"))
 
     def test_what_a_step_may_have_besides(self):
         algorithm = "algorithm.adv_estimator="

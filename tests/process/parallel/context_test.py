@@ -6,14 +6,13 @@ memory than its plan says. NEAP_TEST_SLOW=1: every architecture. Jobs that gener
 """
 import json
 import os
-import pathlib
 import sys
 import unittest
 
 import launch
 
-from rank_case import ARCHITECTURES, CONTEXT, name_of, OPTIMIZER, RankCase, ROWS, SGD
-from train_process_test import MODEL, REWARD, SFT  # noqa: E402
+from rank_case import ARCHITECTURES, CONTEXT, name_of, OPTIMIZER, RankCase, ROWS, SGD, SHORT_TEXTS
+from train_process_test import MODEL  # noqa: E402
 
 ZERO = "parallel.zero_stage={}"
 
@@ -21,20 +20,7 @@ ZERO = "parallel.zero_stage={}"
 class Context(RankCase):
     @classmethod
     def setUpClass(cls):
-        cls.make_home(pathlib.Path(launch.REVIEWS))
-
-        def packed(text):
-            return text.replace("use_dynamic_bsz = false", "use_dynamic_bsz = true\nmax_token_len_per_gpu = 128")
-
-        sft = SFT.replace("train_batch_size = 16", "train_batch_size = 8").replace("test_freq = -1", "test_freq = 2")
-        sft = sft.replace("total_training_steps = 8", "total_training_steps = 2").replace("save_freq = 3", "save_freq = -1")
-        (cls.home / "sft.toml").write_text(packed(sft))
-        reward = REWARD.replace("test_freq = -1", "test_freq = 3").replace("out/sft/latest/actor", "model")
-        (cls.home / "reward.toml").write_text(packed(reward))
-        (cls.home / "dpo.toml").write_text(packed(reward).replace('"reward"', '"dpo"').replace("out/reward", "out/dpo"))
-        result = launch.run(1, launch.NEAP, "train", "sft.toml", cwd=cls.home)
-        assert result.returncode == 0, result.stderr
-        (cls.home / "start").symlink_to("out/sft/latest/actor")
+        cls.make_packed_home()
 
     def test_sft_is_the_same_on_one_rank_and_several(self):
         self.run_mesh("sft-1", *SGD)
@@ -49,9 +35,7 @@ class Context(RankCase):
         self.assertEqual(*config)
 
     def test_texts_of_few_tokens(self):
-        """Fewer than the chunks of all ranks: some have no token of a text, or one."""
-        rows = [{"prompt": "a b"[:1 + 2 * (i % 2)], "response": " c" * (1 + i % 4)} for i in range(16)]
-        (self.home / "short.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (self.home / "short.jsonl").write_text(SHORT_TEXTS)
         words = ('data.train_files=["short.jsonl"]', 'data.val_files=["short.jsonl"]', "trainer.total_training_steps=2", *SGD)
         self.run_mesh("short-1", *words)
         for mesh in ({"context": 2}, {"context": 4}, {"context": 4, "copies": 2}):

@@ -5,7 +5,7 @@ import struct
 
 import launch
 
-from train_process_test import TrainCase, read_lines  # noqa: E402
+from train_process_test import REWARD, SFT, TrainCase, read_lines  # noqa: E402
 
 SIZE = "parallel.tensor_model_parallel_size"
 CONTEXT = "parallel.context_parallel_size"
@@ -17,6 +17,12 @@ FILES = ("actor/model.safetensors", "actor/optimizer.safetensors")
 # rounding, as those of a key's bias.
 SGD = (f"{OPTIMIZER}optimizer=sgd", f"{OPTIMIZER}momentum=0.9", f"{OPTIMIZER}lr=0.05")
 ARCHITECTURES = pathlib.Path(__file__).resolve().parents[2] / "golden/architectures"
+# Fewer tokens than the chunks of ranks that divide them: some have none of a text, or one.
+SHORT_TEXTS = "".join(json.dumps({"prompt": "a b"[:1 + 2 * (i % 2)], "response": " c" * (1 + i % 4)}) + "\n" for i in range(16))
+
+
+def packed(text):
+    return text.replace("use_dynamic_bsz = false", "use_dynamic_bsz = true\nmax_token_len_per_gpu = 128")
 
 
 def tensors(path):
@@ -39,6 +45,20 @@ def name_of(mesh):
 
 
 class RankCase(TrainCase):
+    @classmethod
+    def make_packed_home(cls):
+        """Jobs of packed texts, and a model that one of them has trained: start."""
+        cls.make_home(pathlib.Path(launch.REVIEWS))
+        sft = SFT.replace("train_batch_size = 16", "train_batch_size = 8").replace("test_freq = -1", "test_freq = 2")
+        sft = sft.replace("total_training_steps = 8", "total_training_steps = 2").replace("save_freq = 3", "save_freq = -1")
+        (cls.home / "sft.toml").write_text(packed(sft))
+        reward = REWARD.replace("test_freq = -1", "test_freq = 3").replace("out/sft/latest/actor", "model")
+        (cls.home / "reward.toml").write_text(packed(reward))
+        (cls.home / "dpo.toml").write_text(packed(reward).replace('"reward"', '"dpo"').replace("out/reward", "out/dpo"))
+        result = launch.run(1, launch.NEAP, "train", "sft.toml", cwd=cls.home)
+        assert result.returncode == 0, result.stderr
+        (cls.home / "start").symlink_to("out/sft/latest/actor")
+
     def run_ranks(self, ranks, folder, *words, task="sft"):
         """Trains TASK.toml into out/FOLDER."""
         result = launch.run(ranks, launch.NEAP, "train", f"{task}.toml", f"trainer.default_local_dir=out/{folder}", *words,

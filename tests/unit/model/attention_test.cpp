@@ -94,7 +94,7 @@ TEST(ChunkedAttention, VisitsEveryQueryOnceWithTheKeysThatItSees) {
             EXPECT_LE(3 * c.count * c.keys, elements);
           }
         };
-        step::for_each_query_chunk(3, 20, before + 20, window, elements, visit);
+        step::for_each_query_chunk(3, 20, before + 20, before, window, elements, visit);
         EXPECT_EQ(next, 20);
       }
     }

@@ -28,6 +28,10 @@ class MuteRanks : public parallel::Communicator {
   void do_broadcast(const at::Tensor&, int) override {}
   void do_send(const at::Tensor&, int) override {}
   void do_receive(const at::Tensor&, int) override {}
+  std::int64_t do_begin_shift(const at::Tensor& mine, const at::Tensor& theirs) override {
+    theirs.copy_(mine);
+    return 0;
+  }
   void do_barrier() override {}
   std::unique_ptr<Communicator> do_split(int, int rank, int size) override {
     return std::make_unique<MuteRanks>(rank, size);

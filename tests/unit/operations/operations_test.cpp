@@ -3,6 +3,7 @@
 
 #include "base/format.h"
 #include "conformance.h"
+#include "step/context_calls.h"
 #include "step/kv_layout.h"
 #include "step/linear.h"
 
@@ -53,7 +54,7 @@ TEST_P(Operations, OfSeveralRanks) {
   const Dtype d = GetParam();
   for (const spec::Axis axis : {spec::Axis::kTensor, spec::Axis::kContext}) {
     const auto prepare = [d, axis](auto& ops, auto in) {
-      return [&ops, axis, a = in({64, 48}, d), column = in({64}, d),
+      return [&ops, axis, d, a = in({64, 48}, d), column = in({64}, d),
               indices = in({64}, Dtype::kInt64)] {
         ops.sum_over_(a, axis);
         ops.max_over_(column, axis);
@@ -67,6 +68,9 @@ TEST_P(Operations, OfSeveralRanks) {
         ops.clear_(column, own.foreign);
         (void)ops.cleared(column, own.foreign);
         (void)ops.join_columns(a, spec::Axis::kSelf);
+        const auto theirs = ops.empty({64, 48}, d);
+        ops.finish_shift(ops.begin_shift(a, theirs, axis), axis);
+        ops.end_shifts(axis);
       };
     };
     for (const int ranks : {1, 2, 3}) testing::expect_same_requests("ranks", prepare, ranks);
@@ -282,6 +286,38 @@ TEST_P(Operations, AttentionOfPackedSequences) {
             (void)ops.attention_backward(std::move(saved), dy);
           };
         });
+      }
+    }
+  }
+}
+
+// The same where ranks divide them, more sequences than a kernel's call takes: gathered keys, and keys of a ring.
+TEST_P(Operations, AttentionOfDividedSequences) {
+  const Dtype d = GetParam();
+  std::vector<std::int64_t> lengths = {5, 200, 0, 1, 64};
+  lengths.resize(40, 3);
+  for (const std::int64_t ranks : {2, 3}) {
+    std::int64_t rows = 0;
+    for (const std::int64_t length : lengths) rows += spec::rows_of_each(length, ranks);
+    for (const bool ring : {false, true}) {
+      for (const step::ScoreOptions& options :
+           {step::ScoreOptions{0.25, 0, 0}, {0.25, 2, 0}, {0.25, 0, 7}, {0.25, 0, 0, true}}) {
+        SCOPED_TRACE(format("{} ranks, {}, cap {}, window {}, biases {}", ranks,
+                            ring ? "a ring" : "gathered", options.softcap, options.window,
+                            options.alibi));
+        testing::expect_same_requests(
+            "divided attention",
+            [=](auto& ops, auto in) {
+              return [&ops, options, lengths, ranks, ring, q = in({rows, 4, 16}, d),
+                      k = in({rows, 2, 16}, d), v = in({rows, 2, 16}, d), dy = in({rows, 64}, d)] {
+                step::Spans<std::decay_t<decltype(q)>> spans{std::ssize(lengths), 200, lengths};
+                spans.context = {ranks, ranks - 1, ring};
+                auto saved =
+                    ops.attention({q, k, v}, step::with_places(ops, std::move(spans)), options);
+                (void)ops.attention_backward(std::move(saved), dy);
+              };
+            },
+            static_cast<int>(ranks));
       }
     }
   }

@@ -68,6 +68,7 @@ void divide_sequences(testing::RandomJob& r, testing::Dice& dice) {
   const std::int64_t ranks = dice.one_of({2, 3, 4});
   r.job.trainer.n_gpus_per_node = ranks;
   r.job.parallel.context_parallel_size = ranks;
+  if (dice.chance(50)) r.job.parallel.cp_comm_type = "p2p";
   // Each answers as many prompts, and mini-batches have all of them or fewer.
   if (r.job.trains_policy()) {
     const std::int64_t prompts = step::div_up(r.job.data.train_batch_size, ranks);
@@ -229,6 +230,7 @@ struct Seen {
   ActionCounts actions{};
   int stages = 0;
   int shared = 0;     // sequences that ranks divide
+  int passed = 0;     // of these jobs, those where keys pass round
   int answering = 0;  // of these jobs, those that generate
   int sliced = 0;     // weights of parts of models
   int placed = 0;     // those that divide the model only where it generates
@@ -306,6 +308,7 @@ void divide(testing::RandomJob& r, const parallel::Communicator& ranks, std::int
 void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alone()) {
   testing::RandomJob r = job_of(seed, ranks.alone());
   if (r.job.context_ranks() > 1) ++seen.shared;
+  if (r.job.context_shard().ring) ++seen.passed;
   if (r.job.context_ranks() > 1 && r.job.trains_policy()) ++seen.answering;
   if (r.job.has_generation_placement()) ++seen.placed;
   if (!ranks.alone())
@@ -379,6 +382,7 @@ TEST(Requests, OfThreeHundredRandomJobsAreThoseOfThePlan) {
   for (const std::int64_t n : seen.actions) EXPECT_GT(n, 30);
   EXPECT_GT(seen.stages, 10);
   EXPECT_GT(seen.shared, 10);
+  EXPECT_GT(seen.passed, 10);
   EXPECT_GT(seen.answering, 10);
   EXPECT_GT(seen.placed, 10);
 }

@@ -35,6 +35,9 @@ TEST(Single, EveryCollectiveIsACopyAtMost) {
   one->broadcast(t, 0);
   one->barrier();
   EXPECT_TRUE(t.equal(at::arange(6, at::kFloat)));
+  const at::Tensor shifted = at::empty({6});
+  one->wait_for(one->begin_shift(t, shifted));
+  EXPECT_TRUE(shifted.equal(t));
   EXPECT_EQ(one->sum(2.5), 2.5);
   EXPECT_TRUE(one->any(true));
   EXPECT_FALSE(one->any(false));
@@ -54,6 +57,7 @@ TEST(Single, RefusesWhatDoesNotFit) {
     EXPECT_THROW(one->all_gather(at::zeros({4}), parts), Error);
   }
   EXPECT_THROW(one->all_gather(at::zeros({2, 2}), {4}), Error);
+  EXPECT_THROW((void)one->begin_shift(at::zeros({4}), at::zeros({3})), Error);
 }
 
 TEST(Together, AloneExceptionsPassAsTheyAre) {

@@ -160,6 +160,8 @@ TEST(NcclMemory, IsWhatWasMeasured) {
   EXPECT_EQ(bytes_of(mesh_of(4, 1).set_shards(2)), (846 + 2 * 486) * 1_MiB);
   EXPECT_EQ(bytes_of(mesh_of(4, 2).set_shards(2)), (846 + 4 * 486) * 1_MiB);
   EXPECT_EQ(bytes_of(mesh_of(2, 1, 2).set_shards(2)), bytes_of(mesh_of(2, 1, 2)));
+  // Keys that pass round a ring are sent, as between stages.
+  EXPECT_EQ(nccl_bytes(mesh_of(1, 1, 2), mesh_of(1, 1, 2), {}, true), 1292_MiB);
 }
 
 TEST(NcclMemory, HasAGroupOfThoseThatDivideTheModelOnlyWhereItGenerates) {

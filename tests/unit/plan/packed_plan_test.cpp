@@ -121,7 +121,11 @@ struct Random {
     job.parallel.context_parallel_size = job.trainer.n_gpus_per_node = shard.ranks;
     job.data.max_token_len_per_gpu =
         (job.data.max_token_len_per_gpu + shard.ranks - 1) / shard.ranks;
+    // More sequences than a kernel's call takes.
+    if (others.chance(30)) job.data.max_token_len_per_gpu *= 5;
     profile.context_ranks = shard.ranks;
+    if (others.chance(50)) job.parallel.cp_comm_type = "p2p";
+    shard.ring = job.context_shard().ring;
   }
   testing::RandomJob r;
   testing::Dice dice;
@@ -148,7 +152,8 @@ void expect_bounds(std::uint64_t seed, Random& random) {
                std::to_string(spec::batching_of(job, phase).tokens) + ", longest " +
                std::to_string(job.max_sequence_length()) + ", response " +
                std::to_string(job.data.max_response_length) + ", rank " +
-               std::to_string(random.shard.rank) + " of " + std::to_string(random.shard.ranks));
+               std::to_string(random.shard.rank) + " of " + std::to_string(random.shard.ranks) +
+               (random.shard.ring ? ", a ring" : ""));
   JobModels models;
   models.actor = random.role;
   const Peaks planned = peaks_of(

@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <compare>
+#include <map>
 #include <string>
+#include <utility>
 
+#include "spec/context_ranges.h"
 #include "spec/job.h"
 #include "spec/mesh.h"
 #include "spec/recipe.h"
@@ -99,6 +103,83 @@ TEST(ContextParallel, PlacesAreThoseOfOwnTokens) {
       }
     }
     EXPECT_EQ(row, std::ssize(places.tokens));
+  }
+}
+
+// A token of a sequence; padding has the sequence's length.
+struct Place {
+  std::size_t sequence;
+  std::int64_t token;
+  friend auto operator<=>(const Place&, const Place&) = default;
+};
+// The rows of a rank.
+std::vector<Place> rows_of(const std::vector<std::int64_t>& lengths, const ContextShard& shard) {
+  std::vector<Place> out;
+  for (std::size_t s = 0; s < lengths.size(); ++s) {
+    const auto end =
+        static_cast<std::ptrdiff_t>(out.size()) + rows_of_each(lengths[s], shard.ranks);
+    for (const TokenRange& range : own_tokens(lengths[s], shard))
+      for (std::int64_t t = range.first; t < range.end(); ++t) out.push_back({s, t});
+    out.resize(static_cast<std::size_t>(end), {s, lengths[s]});
+  }
+  return out;
+}
+std::vector<Place> tokens_of(const std::vector<std::int64_t>& lengths) {
+  return rows_of(lengths, {1, 0});
+}
+// visit(query, key) for pairs of tokens that a call has.
+template <class Visit>
+void for_each_pair(const AttentionRanges& ranges, const std::vector<Place>& queries,
+                   const std::vector<Place>& keys, const Visit& visit) {
+  std::size_t first_query = 0, first_key = 0;
+  for (std::size_t r = 0; r < ranges.queries.size(); ++r) {
+    const std::int64_t n = ranges.queries[r], m = ranges.keys[r];
+    for (std::int64_t i = 0; i < n; ++i)
+      for (std::int64_t k = 0; k < (ranges.causal ? std::max<std::int64_t>(0, m - n + i + 1) : m);
+           ++k)
+        visit(queries.at(first_query + static_cast<std::size_t>(i)),
+              keys.at(first_key + static_cast<std::size_t>(k)));
+    first_query += static_cast<std::size_t>(n);
+    first_key += static_cast<std::size_t>(m);
+  }
+  EXPECT_EQ(first_query, queries.size());
+  EXPECT_EQ(first_key, keys.size());
+}
+
+TEST(ContextRanges, EveryQuerySeesEveryKeyUpToItsOwnOnce) {
+  const std::vector<std::int64_t> lengths = {5, 0, 1, 12, 7, 3, 40, 2};
+  for (std::int64_t ranks = 2; ranks <= kMostRanks; ++ranks) {
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+      for (const bool ring : {false, true}) {
+        const ContextShard shard{ranks, rank, ring};
+        const std::vector<Place> rows = rows_of(lengths, shard);
+        std::map<std::pair<Place, Place>, int> seen;
+        double pairs = 0;
+        for (std::int64_t round = 0; round < (ring ? ranks : 2); ++round) {
+          const std::int64_t from = rank_of_round(shard, round);
+          const AttentionRanges ranges =
+              ring ? ring_ranges(lengths, shard, from)
+                   : gathered_ranges(lengths, shard, static_cast<std::size_t>(round));
+          EXPECT_LE(ranges.queries.size(), kRangesOfSequence * lengths.size());
+          pairs += ranges.pairs();
+          for_each_pair(ranges, rows, ring ? rows_of(lengths, {ranks, from}) : tokens_of(lengths),
+                        [&](const Place& query, const Place& key) {
+                          EXPECT_EQ(query.sequence, key.sequence);
+                          const std::int64_t length = lengths[query.sequence];
+                          if (query.token == length) return;  // padding
+                          EXPECT_LE(key.token, query.token);
+                          ++seen[{query, key}];
+                        });
+        }
+        std::size_t expected = 0;
+        for (const Place& row : rows)
+          if (row.token < lengths[row.sequence])
+            expected += static_cast<std::size_t>(row.token) + 1;
+        EXPECT_EQ(seen.size(), expected) << "rank " << rank << " of " << ranks << ", ring " << ring;
+        for (const auto& [pair, times] : seen) EXPECT_EQ(times, 1);
+        EXPECT_GE(pairs, static_cast<double>(expected));
+      }
+    }
   }
 }
 
