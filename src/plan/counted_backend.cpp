@@ -30,21 +30,31 @@ CountedTensor outside(const step::Shape& shape, Dtype dtype) {
 // Which part of a stage's training phase takes how long.
 class PassClock {
  public:
-  void enter(const CountingOps& ops, double PassSeconds::*part) {
-    leave(ops);
-    part_ = part;
+  void enter(const CountingOps& ops, double PassSeconds::*part) { enter(ops, seconds_.*part); }
+  void enter(const CountingOps& ops, std::vector<double> PassSeconds::*part, std::int64_t chunk) {
+    const auto c = static_cast<std::size_t>(chunk);
+    std::vector<double>& chunks = seconds_.*part;
+    if (chunks.size() <= c) {
+      leave(ops);
+      chunks.resize(c + 1);
+    }
+    enter(ops, chunks[c]);
   }
   void leave(const CountingOps& ops) {
     const double now = ops.work().elapsed();
-    if (part_ != nullptr) seconds_.*part_ += now - since_;
+    if (part_ != nullptr) *part_ += now - since_;
     since_ = now;
     part_ = nullptr;
   }
   [[nodiscard]] const PassSeconds& seconds() const { return seconds_; }
 
  private:
+  void enter(const CountingOps& ops, double& part) {
+    leave(ops);
+    part_ = &part;
+  }
   PassSeconds seconds_;
-  double PassSeconds::*part_ = nullptr;
+  double* part_ = nullptr;
   double since_ = 0;
 };
 
@@ -132,7 +142,7 @@ class CountedBackend {
   void begins(const step::PipelineAction& action) {
     const bool forward = action.kind == step::PipelineAction::Kind::kForward;
     if (action.computes())
-      clock_.enter(ops_, forward ? &PassSeconds::forward : &PassSeconds::backward);
+      clock_.enter(ops_, forward ? &PassSeconds::forward : &PassSeconds::backward, action.chunk);
   }
   [[nodiscard]] PassSeconds passes() {
     clock_.leave(ops_);

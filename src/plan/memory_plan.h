@@ -82,7 +82,7 @@ struct TagPlan {
 };
 /// Of all micro-batches and mini-batches of a step.
 struct PassSeconds {
-  double forward = 0, backward = 0;
+  std::vector<double> forward{}, backward{};  ///< of each chunk of a stage
   double sums = 0;    ///< of gradients over ranks, behind the last backward, and their norms
   double update = 0;  ///< of weights, and their gathers
 };

@@ -240,7 +240,8 @@ struct ParallelConfig {
   std::int64_t context_parallel_size = 1;         ///< of every sequence (spec/context_parallel.h)
   std::string cp_comm_type = "all_gather";        ///< or p2p: how those ranks get keys and values
   std::int64_t pipeline_model_parallel_size = 1;  ///< stages of every model (spec/pipeline.h)
-  /// Blocks of each stage; empty: as spec/pipeline.h divides them.
+  std::int64_t virtual_pipeline_model_parallel_size = 1;  ///< chunks of each stage
+  /// Blocks of each part; empty: as spec/pipeline.h divides them.
   std::vector<double> pipeline_model_parallel_layout;
   std::string transport = "auto";  ///< or copy_engine, or nccl: of what goes on behind computation
   AutomaticDegrees automatic{};

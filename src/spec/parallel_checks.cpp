@@ -53,6 +53,12 @@ Status validate_stages(const Job& job) {
   const auto refuse = [&](std::string_view why) {
     return wrong(format("{} {} does not go with {}", kKey, stages, why));
   };
+  // Gathers and sums are by stages, in the order of their blocks.
+  if (job.parallel.virtual_pipeline_model_parallel_size > 1 && job.parallel.zero_stage > 1)
+    return wrong(
+        format("parallel.virtual_pipeline_model_parallel_size {} does not go with "
+               "parallel.zero_stage {}; take 1 chunk a stage, or zero_stage 0 or 1",
+               job.parallel.virtual_pipeline_model_parallel_size, job.parallel.zero_stage));
   for (const Measure measure : {Measure::kMicroBatch, Measure::kBf16States})
     if (job.memory.allows(measure))
       return refuse(

@@ -106,6 +106,8 @@ constexpr PeerKey kPeerKeys[] = {
     {Peer::kVerl, "reward_model.model.fsdp_config.*", "", "", kSliced},
     {Peer::kVerl, "actor_rollout_ref.actor.megatron.sequence_parallel", "`true`", "parallel.sequence_parallel", "of every model; false by default"},
     {Peer::kVerl, "actor_rollout_ref.actor.megatron.context_parallel_size", "1", "parallel.context_parallel_size", "of every model"},
+    {Peer::kVerl, "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size", "1", "parallel.pipeline_model_parallel_size", "of every model"},
+    {Peer::kVerl, "actor_rollout_ref.actor.megatron.virtual_pipeline_model_parallel_size", "none", "parallel.virtual_pipeline_model_parallel_size", "of every model; the default is 1"},
     {Peer::kVerl, "actor_rollout_ref.actor.megatron.*", "", "", kWhole},
     {Peer::kVerl, "actor_rollout_ref.actor.ulysses_sequence_parallel_size", "1", "parallel.context_parallel_size", "of every model; attention has all heads of its tokens"},
     {Peer::kVerl, "actor_rollout_ref.actor.strategy", "`fsdp`", "", kWhole},

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "spec/tensor_parallel.h"
@@ -79,12 +80,42 @@ std::vector<double> piece_norms(Ops& ops, const std::vector<TrainedUnit<T>>& pie
   return out;
 }
 
+/// Of each of these norms where its unit lies in the whole model.
+template <class T>
+std::vector<double> piece_places(const std::vector<TrainedUnit<T>>& pieces, const Weights<T>& w) {
+  std::vector<double> out;
+  for (const TrainedUnit<T>& piece : pieces) {
+    const spec::FlatUnit& unit = piece.unit;
+    const bool embeds = unit.find(spec::Module::kTokenEmbedding) != nullptr;
+    const std::int64_t place = unit.block >= 0 ? unit.block
+                               : embeds        ? -1
+                                               : w.architecture.num_hidden_layers;
+    const std::size_t count = piece.on_host
+                                  ? w.source->norms(key_of(unit)).size()
+                                  : norm_ranges(unit, piece.first, piece.gradients.size(0)).size();
+    out.insert(out.end(), count, static_cast<double>(place));
+  }
+  return out;
+}
+
 /// Norm of all gradients together, from those of all their ranges in order, stage by stage, added up on the
 /// host: the same bits wherever a unit is cut between tiles, and when a run is resumed.
 template <class Ops>
 double joint_norm(Ops& ops, const std::vector<double>& norms) {
   double squares = 0;
   for (const double norm : ops.join_stages(norms)) squares += norm * norm;
+  return std::sqrt(ops.total_over(squares, spec::Axis::kTensor));
+}
+/// The same in the order of `places`, where stages have blocks of several parts of the model.
+template <class Ops>
+double joint_norm(Ops& ops, const std::vector<double>& norms, const std::vector<double>& places) {
+  const std::vector<double> all = ops.join_stages(norms), at = ops.join_stages(places);
+  std::vector<std::size_t> order(all.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return at[a] < at[b]; });
+  double squares = 0;
+  for (const std::size_t i : order) squares += all[i] * all[i];
   return std::sqrt(ops.total_over(squares, spec::Axis::kTensor));
 }
 

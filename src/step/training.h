@@ -256,7 +256,7 @@ std::vector<LossNumbers> train_group(Ops& ops, const Weights<T>& w, const Experi
     backward(ops, w, std::move(tapes), std::move(d_hidden));
     return numbers;
   }
-  blocks_backward(ops, w, tapes, d_hidden);
+  blocks_backward(ops, w, w.architecture.chunk(0), tapes, d_hidden);
   for (std::size_t i = 0; i < group.size(); ++i) {
     const Tape<T>& tape = tapes[i];
     tied->keep(ops, group[i], tape.tokens,

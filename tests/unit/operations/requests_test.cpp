@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -157,11 +158,16 @@ bool take_stage(testing::RandomJob& r, std::uint64_t seed) {
   const std::int64_t stages = 2 + static_cast<std::int64_t>(seed % 2);
   if (r.job.has_rollout() || seed % 3 == 0 || seed % 4 > 1) return false;
   const std::array roles = {&r.models.actor, &r.models.reference, &r.models.reward};
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
   for (const auto* role : roles)
-    if (*role && (*role)->shape.num_hidden_layers < stages) return false;
+    if (*role) least = std::min(least, (*role)->shape.num_hidden_layers);
+  if (least < stages) return false;
+  const std::int64_t chunks = least / stages;  // of one block
+  r.job.parallel.virtual_pipeline_model_parallel_size = chunks;
   for (auto* role : roles) {
     if (!*role) continue;
     spec::Architecture& shape = (*role)->shape;
+    shape.pipeline.chunks = chunks;
     const auto stage = static_cast<std::int64_t>(seed / 4) % stages;
     shape = spec::stage_of(shape, (*role)->head, stages, stage, "model").value();
     auto& blocks = (*role)->checkpointing.blocks;
@@ -229,6 +235,7 @@ using ActionCounts = std::array<std::int64_t, std::variant_size_v<step::Generati
 struct Seen {
   ActionCounts actions{};
   int stages = 0;
+  int chunks = 0;     // of these, more than one a stage
   int shared = 0;     // sequences that ranks divide
   int passed = 0;     // of these jobs, those where keys pass round
   int answering = 0;  // of these jobs, those that generate
@@ -314,7 +321,10 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
   if (!ranks.alone())
     divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 4),
            ranks.size() % 2 == 0 && seed % 3 == 1 ? 2 : 0);
-  if (take_stage(r, seed)) ++seen.stages;
+  if (take_stage(r, seed)) {
+    ++seen.stages;
+    if (r.job.parallel.virtual_pipeline_model_parallel_size > 1) ++seen.chunks;
+  }
   if (r.job.data_parallel().slices_weights() && r.job.parallel.tensor_model_parallel_size > 1)
     ++seen.sliced;
   spec::ModelModes modes;
@@ -381,6 +391,7 @@ TEST(Requests, OfThreeHundredRandomJobsAreThoseOfThePlan) {
   if (count < 300) return;
   for (const std::int64_t n : seen.actions) EXPECT_GT(n, 30);
   EXPECT_GT(seen.stages, 10);
+  EXPECT_GT(seen.chunks, 0);
   EXPECT_GT(seen.shared, 10);
   EXPECT_GT(seen.passed, 10);
   EXPECT_GT(seen.answering, 10);
