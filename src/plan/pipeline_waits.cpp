@@ -118,8 +118,9 @@ class StageClocks {
                                              const std::vector<StageWork>& of, double runs) const {
     const spec::Architecture& shape = models_.at(phase.model).shape;
     const double bytes =
-        static_cast<double>(shape.tensor.rows_of(micro_batch_spans(job_, phase).rows()) *
-                            shape.hidden_size) *
+        static_cast<double>(
+            spec::rows_of_each(micro_batch_spans(job_, phase).rows(), shape.tensor.ranks) *
+            shape.hidden_size) *
         static_cast<double>(element_bytes(dtype_));
     step::PipelineTimes out;
     // Chunks of a phase that does not train are taken to be alike.

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "step/pipeline_rounds.h"
+#include "step/stage_transfers.h"
 #include "step/training.h"
 
 namespace neap::step {
@@ -78,7 +79,7 @@ class StageRun {
   }
 
   void execute(const PipelineAction& action) {
-    if (!action.computes() && micro_of(action).count == 0) return;
+    if (!action.computes() && micro_of(action.micro_batch).count == 0) return;
     if constexpr (requires { b_.begins(action); }) b_.begins(action);
     Chunk& chunk = chunks_[static_cast<std::size_t>(action.chunk)];
     const MicroBatch& micro = micro_of(action.micro_batch);
@@ -88,25 +89,29 @@ class StageRun {
       case Kind::kForward:
         return forward(chunk, micro);
       case Kind::kSendHidden:
-        ops_.send(chunk.open.back().tapes.front().hidden, action.peer);
-        chunk.open.back().tapes.front().hidden = T();
-        return;
+        return send_hidden(ops_, w_, std::exchange(chunk.open.back().tapes.front().hidden, T()),
+                           action.peer);
       case Kind::kReceiveGradients:
         return receive(chunk.gradients, micro, action.peer);
       case Kind::kBackward:
         return backward(chunk);
       case Kind::kSendGradients:
-        ops_.send(input_gradients_, action.peer);
-        input_gradients_ = T();
-        return;
+        return send_hidden(ops_, w_, std::exchange(input_gradients_, T()), action.peer);
     }
   }
 
   void receive(std::deque<T>& queue, const MicroBatch& micro, std::int64_t stage) {
-    const std::int64_t rows =
-        rows_of(b_.experience().sequences, Objective::kSequencesOfRow * micro.first,
-                Objective::kSequencesOfRow * micro.count);
-    queue.push_back(receive_hidden(ops_, w_, rows, stage));
+    queue.push_back(receive_hidden(ops_, w_, rows_in(micro), stage));
+  }
+  // What waits longest.
+  T take(std::deque<T>& queue, const MicroBatch& micro) {
+    T x = std::move(queue.front());
+    queue.pop_front();
+    return joined_hidden(ops_, w_, std::move(x), rows_in(micro));
+  }
+  [[nodiscard]] std::int64_t rows_in(const MicroBatch& micro) const {
+    return rows_of(b_.experience().sequences, Objective::kSequencesOfRow * micro.first,
+                   Objective::kSequencesOfRow * micro.count);
   }
 
   void forward(Chunk& chunk, const MicroBatch& micro) {
@@ -120,13 +125,9 @@ class StageRun {
       open.batch.emplace(ops_, b_.experience().sequences, kOfRow * micro.first,
                          kOfRow * micro.count);
       tokens.push_back(open.batch->tokens());
-      if (!chunk.part.embeds) {
-        inputs.push_back(std::move(chunk.hidden.front()));
-        chunk.hidden.pop_front();
-      }
+      if (!chunk.part.embeds) inputs.push_back(take(chunk.hidden, micro));
     }
-    open.tapes =
-        forward_train(ops_, w_, tokens, b_.checkpointing(), chunk.part, std::move(inputs));
+    open.tapes = forward_train(ops_, w_, tokens, b_.checkpointing(), chunk.part, std::move(inputs));
     if (!chunk.part.has_head) open.batch.reset();
     chunk.open.push_back(std::move(open));
   }
@@ -141,8 +142,7 @@ class StageRun {
     if (chunk.part.has_head) {
       d = head_backward(open, numbers);
     } else if (has_rows) {
-      d.push_back(std::move(chunk.gradients.front()));
-      chunk.gradients.pop_front();
+      d.push_back(take(chunk.gradients, open.micro));
     }
     blocks_backward(ops_, w_, chunk.part, open.tapes, d);
     if (chunk.part.embeds) {

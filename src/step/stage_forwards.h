@@ -10,17 +10,9 @@
 
 #include "step/batch.h"
 #include "step/pipeline_rounds.h"
+#include "step/stage_transfers.h"
 
 namespace neap::step {
-
-/// Room for the hidden states (n, C) of a micro-batch that another stage sends.
-template <class Ops, class T = typename Ops::Tensor>
-T receive_hidden(Ops& ops, const Weights<T>& w, std::int64_t rows, std::int64_t stage) {
-  const T x = ops.empty({w.architecture.tensor.rows_of(rows), w.architecture.hidden_size},
-                        ops.dtype(any_weight(w)));
-  ops.receive_(x, stage);
-  return x;
-}
 
 /// visit(group, batches, hidden): of each group, on the last stage.
 template <class Ops, class Visit>
@@ -78,16 +70,19 @@ class StageForwards {
     return static_cast<std::size_t>(w.architecture.chunks());
   }
 
+  [[nodiscard]] std::int64_t rows_in(const MicroBatch& micro) const {
+    return rows_of(all_, micro.first, micro.count);
+  }
+
   void execute(const PipelineAction& action, Group group) {
     if (action.kind == Kind::kForward) return forward(action, group);
     for (std::size_t b = 0; b < group.size(); ++b) {
       if (action.sends()) {
-        ops_.send(std::exchange(hidden_[b], T()), action.peer);
+        send_hidden(ops_, w_, std::exchange(hidden_[b], T()), action.peer);
         continue;
       }
-      const std::int64_t rows = rows_of(all_, group[b].first, group[b].count);
       received_[static_cast<std::size_t>(action.chunk)].push_back(
-          receive_hidden(ops_, w_, rows, action.peer));
+          receive_hidden(ops_, w_, rows_in(group[b]), action.peer));
     }
   }
 
@@ -100,7 +95,7 @@ class StageForwards {
     std::vector<T> inputs;
     std::deque<T>& received = received_[static_cast<std::size_t>(action.chunk)];
     for (std::size_t b = 0; b < group.size() && !chunk.embeds; ++b) {
-      inputs.push_back(std::move(received.front()));
+      inputs.push_back(joined_hidden(ops_, w_, std::move(received.front()), rows_in(group[b])));
       received.pop_front();
     }
     hidden_ = step::forward(ops_, w_, tokens, chunk, std::move(inputs));
