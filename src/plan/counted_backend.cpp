@@ -196,7 +196,8 @@ class CountedBackend {
     const spec::StatePlacement placement = placement_of(role_, dtype_);
     if (!placement.sliced() || (role_.ranks.slices_weights() && role_.trains_blocks())) return;
     for (const step::TrainedUnit<T>& unit : units_)
-      gather_at_once(ops_, role_.ranks, bytes(unit.weights));
+      if (!unit.on_host) gather_at_once(ops_, role_.ranks, bytes(unit.weights));
+    if (parts_) gather_hosted(placement.fullest_rank());
   }
   template <class Visit>
   void for_each_part(const Visit& visit) {
@@ -249,6 +250,17 @@ class CountedBackend {
     const double sent = gathered_bytes(stages, bytes_of(gathered));
     ops_.wait_for_peers(ops_.now() + ops_.peer_seconds(sent, 1, spec::Axis::kPipe), sent);
   }
+  void gather_hosted(std::int64_t fullest) {
+    CountedParts counted(ops_);
+    for (const step::GatheredPart& part : parts_->gathered(slot_bytes_)) {
+      const auto bytes_of = [&](std::int64_t elements) {
+        return static_cast<double>(spec::tensor_bytes(elements, dtype_).count());
+      };
+      const double all = bytes_of(part.elements());
+      const double own = bytes_of(part.own(role_.rank.value_or(fullest)).count);
+      counted.visit(own, all - own, [&] { gather_at_once(ops_, role_.ranks, all); });
+    }
+  }
   template <class Visit>
   void visit_part(CountedParts& counted, const step::UpdatePart& part, const Visit& visit) {
     const step::PartLayout layout = parts_->layout(part);
@@ -262,7 +274,10 @@ class CountedBackend {
   void make_units(const spec::Phase& phase) {
     optimizer_ = optimizer_of(role_, dtype_);
     const HostedUnits hosted{phase.streams_weights, phase.streams_tables};
-    if (phase.streams_states) parts_.emplace(update_parts(role_, dtype_, hosted));
+    if (phase.streams_states) {
+      parts_.emplace(update_parts(role_, dtype_, hosted));
+      slot_bytes_ = update_slot_bytes(role_, dtype_, hosted);
+    }
     const std::vector<bool> rests = on_host(role_, hosted);
     const auto flat = [](std::int64_t n, Dtype d) { return outside({n}, d); };
     for (spec::FlatUnit& unit : trained_units(role_)) {
@@ -276,14 +291,15 @@ class CountedBackend {
       if (units_.back().on_host && phase.part == spec::TrainPart::kUpdate)
         blocks_->keep_norms(step::key_of(units_.back().unit), {});
     }
-    make_pieces();
-    if (role_.ranks.ranks == 1 || gradients_) return;
-    peers_.emplace(ops_, role_.ranks, units_, element_bytes(optimizer_->gradients));
+    make_pieces(phase);
+    const bool leave = std::any_of(rests.begin(), rests.end(), [](bool rest) { return rest; });
+    if ((role_.ranks.ranks == 1 && !leave) || gradients_) return;
+    peers_.emplace(ops_, role_.ranks, units_, pieces_, element_bytes(optimizer_->gradients));
     weights_.sink = &*peers_;
   }
   // Of the rank that has most. Others have other pieces, which may take more memory while they are stepped:
   // no piece of a unit takes more than the whole unit.
-  void make_pieces() {
+  void make_pieces(const spec::Phase& phase) {
     const spec::StatePlacement placement = placement_of(role_, dtype_);
     if (!placement.sliced()) {
       pieces_ = units_;
@@ -296,11 +312,20 @@ class CountedBackend {
           [](const spec::StateTensor& t) { return outside({t.elements}, t.dtype); });
     };
     for (const spec::Piece& piece : placement.pieces(rank)) pieces_.push_back(piece_of(piece));
-    if (placement.slices_gradients()) take_gradients();
+    if (phase.slices_gradients) take_gradients();
+    if (blocks_) keep_own_gradients(placement, rank);
     if (role_.rank) return;
     for (std::size_t u = 0; u < units_.size(); ++u)
       if (placement.counts(u)[static_cast<std::size_t>(rank)] != units_[u].unit.elements)
         of_others_.push_back(units_[u]);
+  }
+  // Of units on the host.
+  void keep_own_gradients(const spec::StatePlacement& placement, std::int64_t rank) {
+    for (std::size_t u = 0; u < units_.size(); ++u)
+      if (units_[u].on_host)
+        blocks_->keep_own(
+            step::key_of(units_[u].unit),
+            spec::tensor_bytes(placement.slices().range(u, rank).count, optimizer_->gradients));
   }
   void take_gradients() {
     std::vector<step::GradientSlots<CountingOps>::Unit> units;
@@ -349,6 +374,7 @@ class CountedBackend {
   double lane_ = 0;                         // when the last ones have ended
   std::optional<CountedPeers> peers_;       // of gradients that ranks add up
   std::optional<step::UpdateParts> parts_;  // of streamed states
+  Bytes slot_bytes_;                        // that these come to
 };
 
 }  // namespace

@@ -97,8 +97,9 @@ void CountedBlocks::release(std::size_t) noexcept {
   const step::BlockWindow::Leaving leaving = window_.release(used_);
   work_ = ops_.now();
   if (leaving.any()) {
-    const double bytes =
-        (leaving.gradients ? gradient_bytes(used_) : 0) + (leaving.inputs ? input_bytes_ : 0);
+    const double gradients =
+        leaving.gradients ? leaving_bytes(static_cast<step::UnitKey>(used_), leaving.complete) : 0;
+    const double bytes = gradients + (leaving.inputs ? input_bytes_ : 0);
     last_stored_ = stored_[leaving.slot] = ops_.begin_copy(Direction::kToHost, bytes, work_);
   }
   bring_expected();
@@ -135,6 +136,7 @@ void CountedBlocks::fetch(const Fetch& fetch) {
 
 void CountedBlocks::use_table(step::Table table, step::BlockUse how) {
   turn_ = turns_.take(table, how);
+  turn_table_ = table;
   window_.clear();
   queued_.clear();
   work_ = ops_.now();
@@ -156,8 +158,8 @@ Bytes CountedBlocks::turn_bytes(step::Table table) const {
 void CountedBlocks::release_table() noexcept {
   work_ = ops_.now();
   if (turn_.adds) {
-    const double gradients = bytes(gradients_of(step::key_of(step::Table::kHead)));
-    last_stored_ = held_ = ops_.begin_copy(Direction::kToHost, gradients, work_);
+    last_stored_ = held_ = ops_.begin_copy(
+        Direction::kToHost, leaving_bytes(step::key_of(turn_table_), turn_.last), work_);
   }
   // Blocks that are alike were left out.
   if (sweep_ == step::Sweep::kForward && position_ > 0) {
@@ -185,6 +187,12 @@ CountedTensor CountedBlocks::gradients_of(step::UnitKey unit) const {
   const Bytes weights = rests_.blocks[static_cast<std::size_t>(unit)].bytes;
   return T::outside({static_cast<std::int64_t>(weights.count()) / element_bytes(dtype())},
                     *rests_.gradients);
+}
+
+double CountedBlocks::leaving_bytes(step::UnitKey unit, bool complete) const {
+  const auto own = own_.find(unit);
+  if (complete && own != own_.end()) return static_cast<double>(own->second.count());
+  return rests_.gradients ? bytes(gradients_of(unit)) : 0;
 }
 
 double CountedBlocks::gradient_bytes(std::size_t block) const {

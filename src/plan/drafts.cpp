@@ -202,9 +202,7 @@ std::vector<spec::ModelId> Drafts::streamable() const {
   for (const spec::ModelId model : spec::streamable(spec::describe(job_))) {
     const std::vector<PartPlan> blocks =
         hosted_blocks(models_.at(model), compute_dtype(job_, target_));
-    // All of them would be in slots. Gradients on the host are not added up over ranks.
-    if (blocks.size() <= kBlockSlots || (models_.at(model).trains_blocks() && job_.ranks() > 1))
-      continue;
+    if (blocks.size() <= kBlockSlots) continue;  // all of them would be in slots
     Bytes sum;
     for (const PartPlan& block : blocks) sum += block.bytes;
     found.emplace_back(sum, model);

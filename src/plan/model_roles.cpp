@@ -81,6 +81,14 @@ step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute, Hoste
   return {std::move(placement), rank, on_host(role, hosted)};
 }
 
+Bytes update_slot_bytes(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
+  const Bytes bytes = update_parts(role, compute, hosted).slot_bytes();
+  if (!role.ranks.slices_states()) return bytes;
+  ModelRole whole = role;
+  whole.ranks = {};
+  return update_parts(whole, compute, hosted).slot_bytes();
+}
+
 std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units, spec::Dtype dtype) {
   std::vector<PartPlan> parts;
   parts.reserve(units.size());

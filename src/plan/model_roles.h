@@ -62,6 +62,10 @@ struct HostedUnits {
 [[nodiscard]] step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute,
                                              HostedUnits hosted);
 
+/// Of a slot: the largest part of any rank.
+[[nodiscard]] Bytes update_slot_bytes(const ModelRole& role, spec::Dtype compute,
+                                      HostedUnits hosted);
+
 using step::kBlockSlots;
 /// One a unit.
 [[nodiscard]] std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units,

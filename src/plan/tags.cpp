@@ -20,15 +20,6 @@ std::vector<PartPlan> optimizer_parts(const ModelRole& role, spec::Dtype dtype) 
   return parts;
 }
 
-// Of the largest part of any rank.
-Bytes update_slot_bytes(const ModelRole& role, spec::Dtype dtype, HostedUnits hosted) {
-  const Bytes bytes = update_parts(role, dtype, hosted).slot_bytes();
-  if (!role.ranks.slices_states()) return bytes;
-  ModelRole whole = role;
-  whole.ranks = {};
-  return update_parts(whole, dtype, hosted).slot_bytes();
-}
-
 std::vector<PartPlan> key_value_parts(const spec::Job& job, const ModelRole& role,
                                       spec::Dtype dtype) {
   // Keys and values, a row of num_key_value_heads * head_dim each, for every layer and position.
@@ -204,7 +195,7 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
     case spec::TagKind::kUnitGradients:
       return gradient_slots(role, dtype);
     case spec::TagKind::kGradients:
-      if (role.ranks.slices_gradients()) return gradient_slice(role, dtype);
+      if (source.slices_gradients) return gradient_slice(role, dtype);
       return unit_parts(source.streamed && role.trains_blocks()
                             ? resident_units(role, source.streams_tables)
                             : trained_units(role),

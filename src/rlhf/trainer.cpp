@@ -58,6 +58,7 @@ train::WorkerSpec Context::worker_spec(spec::ModelId model) const {
   out.save_base = job.trainer.save_lora_base;
   out.adapter = job.resolve(source.trained->lora_adapter_path);
   out.zero_stage = job.parallel.zero_stage;
+  if (!source.slices_gradients) out.zero_stage = std::min<std::int64_t>(out.zero_stage, 1);
   return out;
 }
 

@@ -57,7 +57,9 @@ class Builder {
   void trained(const ModelSource& source) {
     add_model(source);
     add_tag(TagKind::kGradients, source.id);
-    if (ranks_.slices_gradients()) add_tag(TagKind::kUnitGradients, source.id);
+    ModelSource& model = recipe_.models.back();
+    model.slices_gradients = ranks_.slices_gradients() && (!model.streamed || model.adapted());
+    if (model.slices_gradients) add_tag(TagKind::kUnitGradients, source.id);
     add_tag(TagKind::kOptimizer, source.id);
   }
   void key_values() { add_tag(TagKind::kKeyValues, ModelId::kActor); }
@@ -127,6 +129,7 @@ class Builder {
     const bool generates = p.body == Body::kGenerate;
     p.streams_weights = model.streamed && !generates;
     p.slices_weights = model.sliced && !generates;
+    p.slices_gradients = model.slices_gradients && p.trains();
     p.gathers_weights = gathers_to_generate(model) && generates;
     if (p.streams_weights || p.slices_weights) p.together = modes_.together(p.model);
     p.streams_tables = p.streams_weights && model.streams_tables;

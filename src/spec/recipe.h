@@ -107,6 +107,9 @@ struct ModelSource {
   /// Its blocks rest on the host; each is on the device while it is used, and all while it generates.
   bool streamed = false;
   bool streams_tables = false;  ///< so do its embedding and its head, where they can
+  /// Of a trained one: a rank keeps the gradients that it steps, and backward has memory for those of two units. Not
+  /// where blocks that train rest on the host: whole gradients rest there, too.
+  bool slices_gradients = false;
   /// Each rank has a slice of its weights. A block, the embedding and the head are gathered to be used, all of them
   /// together to generate.
   bool sliced = false;
@@ -128,6 +131,7 @@ struct Phase {
   /// optimizer states.
   bool streams_weights = false, streams_tables = false, streams_states = false;
   bool slices_weights = false;  ///< blocks and tables of its model are gathered one after another
+  bool slices_gradients = false;
   /// Inputs of streamed blocks wait on the host between their forward and their backward.
   bool inputs_on_host = false;
   /// Micro-batches that go through a block before the next block is used, where weights are streamed or sliced.

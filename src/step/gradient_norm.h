@@ -42,14 +42,16 @@ std::vector<double> range_norms(Ops& ops, const T& gradients, std::int64_t first
   return ops.read_all(norms);
 }
 
-/// Norms of a unit's gradients, one for each of its tiles. No ranks divide it.
+/// Norms of the ranges of `gradients`, of which the first is the unit's element `first`; zero for what another of the
+/// ranks that divide the model counts.
 template <class Ops, class T = typename Ops::Tensor>
-std::vector<double> tile_norms(Ops& ops, const T& gradients) {
-  const std::int64_t elements = gradients.size(0);
-  std::vector<spec::SpreadRange> tiles;
-  for (std::int64_t first = 0; first < elements; first += kTile)
-    tiles.push_back({first, std::min(kTile, elements - first), {}});
-  return range_norms(ops, gradients, 0, tiles);
+std::vector<double> part_norms(Ops& ops, const spec::FlatUnit& unit, std::int64_t first,
+                               const T& gradients, const spec::TensorShard& shard) {
+  const std::vector<spec::SpreadRange> ranges = norm_ranges(unit, first, gradients.size(0));
+  std::vector<double> out = range_norms(ops, gradients, first, ranges);
+  for (std::size_t i = 0; i < ranges.size(); ++i)
+    if (!ranges[i].spread.counts_on(shard)) out[i] = 0;
+  return out;
 }
 
 /// Norms of the ranges of `pieces` of a model `w`, one after another; zero for what another rank counts where
@@ -67,15 +69,13 @@ std::vector<double> piece_norms(Ops& ops, const std::vector<TrainedUnit<T>>& pie
       out.insert(out.end(), norms.begin(), norms.end());
       continue;
     }
-    const std::vector<spec::SpreadRange> ranges =
-        norm_ranges(piece.unit, piece.first, piece.gradients.size(0));
     if (copies && piece.unit.find(spec::Module::kTokenEmbedding) != nullptr) {
-      out.resize(out.size() + ranges.size());
+      out.resize(out.size() + norm_ranges(piece.unit, piece.first, piece.gradients.size(0)).size());
       continue;
     }
-    const std::vector<double> norms = range_norms(ops, piece.gradients, piece.first, ranges);
-    for (std::size_t i = 0; i < ranges.size(); ++i)
-      out.push_back(ranges[i].spread.counts_on(architecture.tensor) ? norms[i] : 0);
+    const std::vector<double> norms =
+        part_norms(ops, piece.unit, piece.first, piece.gradients, architecture.tensor);
+    out.insert(out.end(), norms.begin(), norms.end());
   }
   return out;
 }
@@ -136,6 +136,19 @@ void sum_spread_gradients(Ops& ops, const spec::FlatUnit& unit, const T& gradien
     ops.sum_over_(all, spec::Axis::kTensor);
     ops.copy_(mine, place);
   }
+}
+
+/// Of gradients (elements,) that leave for the host and to which nothing more is added: adds up the ranks'. Norms of
+/// the elements that this rank keeps.
+template <class Ops, class T = typename Ops::Tensor>
+std::vector<double> complete_gradients(Ops& ops, const Weights<T>& w, UnitKey key,
+                                       const T& gradients) {
+  const auto [unit, first, count] = w.sink->leaving(key);
+  const spec::TensorShard& shard = w.architecture.tensor;
+  sum_spread_gradients(ops, *unit, gradients, shard);
+  w.sink->sum(key, gradients);
+  if (count == 0) return {};
+  return part_norms(ops, *unit, first, ops.narrow(gradients, 0, first, count), shard);
 }
 
 }  // namespace neap::step

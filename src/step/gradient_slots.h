@@ -86,6 +86,9 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
     if (key != key_of(Table::kEmbedding)) return;
     while (!begun_.empty()) end_sums(slots_[begun_.front().unit]);
   }
+  // Slices rest on the device.
+  [[nodiscard]] typename GradientSink<T>::Leaving leaving(UnitKey) const override { return {}; }
+  void sum(UnitKey, const T&) override {}
 
  private:
   struct Begun {

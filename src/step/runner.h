@@ -134,7 +134,8 @@ void reduce_gradients(B& b) {
   const GradientSink<T>* const sink = b.weights().sink;
   if (sink == nullptr || !sink->takes_groups())
     for (const TrainedUnit<T>& unit : b.units())
-      sum_spread_gradients(b.ops(), unit.unit, unit.gradients, b.weights().architecture.tensor);
+      if (!unit.on_host)
+        sum_spread_gradients(b.ops(), unit.unit, unit.gradients, b.weights().architecture.tensor);
   b.reduce_gradients();
 }
 

@@ -250,7 +250,9 @@ std::vector<LossNumbers> train_group(Ops& ops, const Weights<T>& w, const Experi
       d_hidden.push_back(objective.d_hidden(ops, w, e, batches[i], tapes[i].hidden, numbers[i]));
       tapes[i].hidden = T();
     }
-    head.gradients().end([&](const T& gradients) { return tile_norms(ops, gradients); });
+    head.gradients().end([&](UnitKey unit, const T& gradients) {
+      return complete_gradients(ops, w, unit, gradients);
+    });
   }
   if (tied == nullptr) {
     backward(ops, w, std::move(tapes), std::move(d_hidden));

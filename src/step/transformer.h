@@ -228,7 +228,9 @@ void blocks_backward(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chun
       d[b] = block_backward(ops, w.architecture, *block, std::move(saved), std::move(d[b]),
                             tapes[b].rows);
     }
-    block.gradients().end([&](const T& gradients) { return tile_norms(ops, gradients); });
+    block.gradients().end([&](UnitKey unit, const T& gradients) {
+      return complete_gradients(ops, w, unit, gradients);
+    });
   }
 }
 /// add() adds to the gradients of the embedding's table while it is on the device.
@@ -237,7 +239,9 @@ void with_embedding_gradients(Ops& ops, const Weights<T>& w, const Add& add) {
   const UsedTable<T> table(w, Table::kEmbedding, BlockUse::kAddGradients);
   table.gradients().begin(ops);
   add();
-  table.gradients().end([&](const T& gradients) { return tile_norms(ops, gradients); });
+  table.gradients().end([&](UnitKey unit, const T& gradients) {
+    return complete_gradients(ops, w, unit, gradients);
+  });
 }
 /// The same through the embedding, too. Consumes its arguments.
 template <class Ops, class T = typename Ops::Tensor>

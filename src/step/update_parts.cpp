@@ -1,6 +1,7 @@
 #include "step/update_parts.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace neap::step {
 namespace {
@@ -73,6 +74,41 @@ PartLayout UpdateParts::layout(const UpdatePart& part) const {
          state.dtype,
          piece.offset + state.offset + (flat ? spec::tensor_bytes(before, state.dtype) : Bytes()),
          {}});
+  }
+  return out;
+}
+
+std::int64_t GatheredPart::elements() const {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+GatheredPart::Range GatheredPart::own(std::int64_t rank) const {
+  return {std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0}),
+          counts[static_cast<std::size_t>(rank)]};
+}
+std::array<GatheredPart::Range, 2> GatheredPart::others(std::int64_t rank) const {
+  const Range mine = own(rank);
+  const std::int64_t end = mine.first + mine.count;
+  return {{{0, mine.first}, {end, elements() - end}}};
+}
+
+std::vector<GatheredPart> UpdateParts::gathered(Bytes slot) const {
+  std::vector<GatheredPart> out;
+  if (!placement_.sliced()) return out;
+  const std::int64_t most =
+      static_cast<std::int64_t>(slot.count()) / element_bytes(placement_.optimizer().weights);
+  for (std::size_t unit = 0; unit < on_host_.size(); ++unit) {
+    if (!on_host_[unit]) continue;
+    const std::int64_t elements = placement_.units()[unit].elements;
+    for (std::int64_t first = 0; first < elements; first += most) {
+      const std::int64_t end = std::min(elements, first + most);
+      GatheredPart& part = out.emplace_back(GatheredPart{unit, first, {}});
+      std::int64_t at = 0;  // where a rank's elements begin
+      for (const std::int64_t count : placement_.counts(unit)) {
+        part.counts.push_back(
+            std::max<std::int64_t>(0, std::min(end, at + count) - std::max(first, at)));
+        at += count;
+      }
+    }
   }
   return out;
 }

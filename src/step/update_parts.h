@@ -8,6 +8,7 @@
 // Threads   values and functions without state.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -44,6 +45,21 @@ struct PartLayout {
   [[nodiscard]] Bytes stored() const;
 };
 
+/// A span of a unit that rests on the host and whose weights several ranks have stepped: it comes together in a slot,
+/// each rank its own, and the others' leave.
+struct GatheredPart {
+  std::size_t unit = 0;
+  std::int64_t first = 0;            ///< of the unit's elements
+  std::vector<std::int64_t> counts;  ///< elements of each rank, one after another
+  struct Range {
+    std::int64_t first = 0, count = 0;  ///< of the part's elements
+  };
+  [[nodiscard]] std::int64_t elements() const;
+  [[nodiscard]] Range own(std::int64_t rank) const;
+  /// Those before and behind a rank's own. A range may be empty.
+  [[nodiscard]] std::array<Range, 2> others(std::int64_t rank) const;
+};
+
 /// One part comes and one goes while a third is stepped.
 constexpr std::size_t kUpdateSlots = 3;
 
@@ -58,6 +74,8 @@ class UpdateParts {
   [[nodiscard]] bool on_host(std::size_t unit) const { return on_host_[unit]; }
   /// Of the largest part.
   [[nodiscard]] Bytes slot_bytes() const;
+  /// Of the units on the host where states are sliced, in slots of so many bytes.
+  [[nodiscard]] std::vector<GatheredPart> gathered(Bytes slot) const;
 
  private:
   spec::StatePlacement placement_;

@@ -182,6 +182,7 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
   make_pieces(units);
   if (placement_->slices_gradients()) take_gradients(gradients);
   const bool sliced = placement_->sliced();
+  if (sliced) keep_own_gradients();
   if (runtime_.streamed_states(tag(TagKind::kOptimizer)) != nullptr)
     parts_.emplace(*placement_, groups_.shards().rank(), std::move(rests));
   std::optional<OptimizerSlice> slice;
@@ -189,6 +190,18 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
   optimizer_ = std::make_unique<Optimizer>(
       spec_.optimizer, optimizer, random_key({spec_.seed, spec_.head == spec::Head::kScalar}),
       sliced ? std::move(units) : pieces_, groups_.shards(), std::move(slice));
+}
+
+void ModelWorker::keep_own_gradients() {
+  const spec::Dtype dtype = placement_->optimizer().gradients;
+  for (std::size_t u = 0; u < trained_layout().size(); ++u) {
+    const spec::FlatUnit& unit = trained_layout()[u];
+    if (hosted_trained(unit) == nullptr) continue;
+    const spec::UnitSlices::Range own = placement_->slices().range(u, groups_.shards().rank());
+    runtime_.streamed_blocks(tag(TagKind::kBuffers))
+        .keep_own(unit.name, spec::tensor_bytes(own.first, dtype),
+                  spec::tensor_bytes(own.count, dtype));
+  }
 }
 
 void ModelWorker::take_gradients(const std::vector<at::Tensor>& gradients) {
@@ -263,16 +276,20 @@ const arena::HostStorage& ModelWorker::storage_of(const step::UpdatePart& part,
   return kind == step::StreamedKind::kWeights ? *storage->weights : *storage->gradients;
 }
 
+std::vector<at::Tensor> ModelWorker::update_slots() {
+  std::vector<at::Tensor> out;
+  for (const bridge::SlotPart& slot : runtime_.streamed_states(tag(TagKind::kOptimizer))->slots())
+    out.push_back(runtime_.region(tag(TagKind::kOptimizer), slot.name, at::kByte));
+  return out;
+}
+
 void ModelWorker::for_each_part(const std::function<void(const OptimizerUnit&)>& visit) {
   if (!parts_) {
     for (const OptimizerUnit& piece : pieces_) visit(piece);
     return;
   }
   bridge::StreamedStates& states = *runtime_.streamed_states(tag(TagKind::kOptimizer));
-  std::vector<at::Tensor> slots;
-  slots.reserve(states.slots().size());
-  for (const bridge::SlotPart& slot : states.slots())
-    slots.push_back(runtime_.region(tag(TagKind::kOptimizer), slot.name, at::kByte));
+  const std::vector<at::Tensor> slots = update_slots();
   const std::vector<step::UpdatePart>& list = parts_->list();
   const auto copies = [&](std::size_t i) {
     std::vector<bridge::StreamedStates::Copy> out;
@@ -290,6 +307,42 @@ void ModelWorker::for_each_part(const std::function<void(const OptimizerUnit&)>&
           .view(model::to_aten(t.dtype));
     };
     visit(step::part_of(ops, pieces_[list[i].piece], list[i], parts_->layout(list[i]), in_slot));
+  });
+}
+
+void ModelWorker::gather_weights() {
+  optimizer_->gather_weights();
+  if (parts_) gather_hosted();
+}
+
+void ModelWorker::gather_hosted() {
+  bridge::StreamedStates& states = *runtime_.streamed_states(tag(TagKind::kOptimizer));
+  const std::vector<at::Tensor> slots = update_slots();
+  const std::vector<step::GatheredPart> parts = parts_->gathered(Bytes(slots.front().nbytes()));
+  parallel::Communicator& ranks = groups_.shards();
+  const spec::Dtype dtype = placement_->optimizer().weights;
+  const auto copies = [&](std::size_t i) {
+    const step::GatheredPart& part = parts[i];
+    std::vector<bridge::StreamedStates::Copy> out;
+    const auto add = [&](step::GatheredPart::Range range, bool own) {
+      if (range.count == 0) return;
+      out.push_back({&*hosted_trained(trained_layout()[part.unit])->weights,
+                     step::StreamedKind::kWeights,
+                     spec::tensor_bytes(part.first + range.first, dtype),
+                     spec::tensor_bytes(range.first, dtype), spec::tensor_bytes(range.count, dtype),
+                     own, !own});
+    };
+    add(part.own(ranks.rank()), true);
+    for (const step::GatheredPart::Range others : part.others(ranks.rank())) add(others, false);
+    return out;
+  };
+  states.for_each(parts.size(), copies, [&](std::size_t i, std::size_t slot) {
+    const step::GatheredPart& part = parts[i];
+    const auto bytes =
+        static_cast<std::int64_t>(spec::tensor_bytes(part.elements(), dtype).count());
+    const at::Tensor whole = slots[slot].narrow(0, 0, bytes).view(model::to_aten(dtype));
+    const auto [first, count] = part.own(ranks.rank());
+    ranks.wait_for(ranks.begin_gathers({{whole.narrow(0, first, count), whole, part.counts}}));
   });
 }
 

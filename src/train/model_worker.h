@@ -73,6 +73,8 @@ class ModelWorker {
   /// Of an update: visit(unit) for every trained unit, in order; where states are streamed for every part
   /// of them (step/update_parts.h), while its tensors are on the device.
   void for_each_part(const std::function<void(const OptimizerUnit&)>& visit);
+  /// Behind it, weights that other ranks have stepped. Every rank calls it.
+  void gather_weights();
 
   /// Weights from the folder, or random ones from the seed where it has none and the role trains all
   /// of them; optimizer states zero. Says what the folder lacks and what of it is not used. A scalar
@@ -104,12 +106,18 @@ class ModelWorker {
   }
   /// Where backward adds a unit's gradients.
   [[nodiscard]] at::Tensor unit_gradients(const spec::FlatUnit& unit, at::ScalarType dtype);
+  /// Of sliced states: of gradients on the host what this rank steps.
+  void keep_own_gradients();
   /// Of sliced gradients: what takes them from `gradients`, one a trained unit.
   void take_gradients(const std::vector<at::Tensor>& gradients);
   /// The pieces of this rank: of units that have no states yet.
   void make_pieces(const std::vector<OptimizerUnit>& units);
   /// A part of the optimizer's tag: (bytes,).
   [[nodiscard]] at::Tensor state_part(std::size_t index, const spec::StatePart& part);
+  /// Slots of streamed states: (bytes,).
+  [[nodiscard]] std::vector<at::Tensor> update_slots();
+  /// Of units on the host, through these slots.
+  void gather_hosted();
   /// Where a tensor of a part rests.
   [[nodiscard]] const arena::HostStorage& storage_of(const step::UpdatePart& part,
                                                      step::StreamedKind kind);

@@ -203,7 +203,7 @@ void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& 
   if (phase.trains()) {
     std::vector<train::OptimizerUnit> units = world.units(role);
     const std::optional<train::OptimizerSlice> slice = world.slice(role, units);
-    if (role.ranks.slices_gradients()) {
+    if (phase.slices_gradients) {
       sink = world.sink(role, units, *slice);
       for (train::OptimizerUnit& unit : units) unit.gradients = at::Tensor();
     }
@@ -220,6 +220,7 @@ void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& 
     training.for_each_part = [&](const auto& visit) {
       for_each_part(world, role, phase, world.model(role).ops(), optimizer->pieces(), visit);
     };
+    training.gather_weights = [&] { optimizer->gather_weights(); };
   }
   NoStages others;
   world.model(role).ops().set_stages(&others);
@@ -242,6 +243,7 @@ struct Seen {
   int sliced = 0;     // weights of parts of models
   int placed = 0;     // those that divide the model only where it generates
   int replicas = 0;   // of slices
+  int added = 0;      // models of several ranks whose gradients rest on the host
 };
 
 std::int64_t peak(const testing::Requests& requests) {
@@ -338,9 +340,8 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
   // trained with their states, and some with inputs of blocks.
   if (seed % 3 == 0) {
     for (const spec::ModelId model : spec::streamable(joined)) {
-      // Gradients on the host are not added up over ranks.
-      if (r.job.ranks() > 1 && r.models.at(model).trains_blocks()) continue;
       modes.stream_weights(model);
+      if (r.models.at(model).trains_blocks() && r.job.ranks() > 1) ++seen.added;
       if (seed % 2 == 0) modes.stream_tables(model);
       modes.set_together(model, 1 + static_cast<std::int64_t>(seed / 3 % 4));
       if (joined.find(model)->trained == nullptr) continue;
@@ -411,10 +412,11 @@ void for_each_training_phase(
   for (const spec::ModelId model : joined.trained()) {
     if (seed % 2 == 1) modes.set(model, spec::UpdateMode::kSplit);
     const std::vector<spec::ModelId> streamable = spec::streamable(joined);
-    if (seed % 3 != 0 || r.models.at(model).trains_blocks() ||
-        std::find(streamable.begin(), streamable.end(), model) == streamable.end())
+    if (seed % 3 != 0 || std::find(streamable.begin(), streamable.end(), model) == streamable.end())
       continue;
     modes.stream_weights(model);
+    if (r.models.at(model).trains_blocks()) modes.set(model, spec::UpdateMode::kStreamed);
+    if (seed % 2 == 0) modes.stream_tables(model);
     modes.set_together(model, 1 + static_cast<std::int64_t>(seed / 3 % 4));
   }
   AtenWorld world(r, modes, ranks);
@@ -495,6 +497,7 @@ TEST(RequestsOfRanks, AreThoseOfThePlanForEach) {
   if (ranks->size() % 2 == 0) {
     EXPECT_GT(seen.replicas, 3);
   }
+  EXPECT_GT(seen.added, 5);
 }
 
 }  // namespace
