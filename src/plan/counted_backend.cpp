@@ -108,13 +108,14 @@ class CountedBackend {
     weights_ = counted_weights(role_, dtype);
     if (phase.body == spec::Body::kGenerate) {
       cache_ = counted_cache(role_, dtype, job.rollout_batch(), job.max_sequence_length());
+      if (phase.slice_on_host) fetch_slice();
       if (phase.gathers_weights) gather_model();
       return;
     }
     if (phase.slices_weights && phase.part != spec::TrainPart::kUpdate) {
       const bool overlaps = step::gathers_overlap_passes(
           role_.shape, ops.ranks(spec::Axis::kContext), uses_copy_lane(job));
-      blocks_.emplace(ops, weights_, sliced_rests(role_, dtype, overlaps));
+      blocks_.emplace(ops, weights_, sliced_rests(role_, dtype, overlaps, phase.slice_on_host));
       weights_.source = &*blocks_;
     }
     if (phase.streams_weights) {
@@ -225,6 +226,12 @@ class CountedBackend {
       i = alike;
     }
   }
+  // Of this rank, for a generation.
+  void fetch_slice() {
+    double bytes = 0;
+    for (const Bytes unit : slice_bytes(role_, dtype_)) bytes += static_cast<double>(unit.count());
+    ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, bytes, ops_.now()));
+  }
   // All blocks from the host, or all units from their slices or stages. Where ranks have parts of these, to copy them
   // takes far less time than to gather.
   void gather_model() {
@@ -273,7 +280,7 @@ class CountedBackend {
   }
   void make_units(const spec::Phase& phase) {
     optimizer_ = optimizer_of(role_, dtype_);
-    const HostedUnits hosted{phase.streams_weights, phase.streams_tables};
+    const HostedUnits hosted{phase.streams_weights, phase.streams_tables, phase.slice_on_host};
     if (phase.streams_states) {
       parts_.emplace(update_parts(role_, dtype_, hosted));
       slot_bytes_ = update_slot_bytes(role_, dtype_, hosted);

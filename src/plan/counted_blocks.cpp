@@ -19,7 +19,7 @@ CountedBlocks::CountedBlocks(step::CountingOps& ops, const step::Weights<T>& wei
               rests_.tables.turns.breaks()),
       turns_(rests_.tables.turns, rests_.gradients.has_value()) {}
 
-CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlaps) {
+CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlaps, bool on_host) {
   const std::vector<spec::FlatUnit> layout = spec::flat_layout(role.shape, role.head);
   const step::SlicedTables tables = step::sliced_tables(role.shape, role.head, layout);
   CountedRests out;
@@ -30,14 +30,25 @@ CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlap
   for (std::size_t t = 0; t < out.turns.size(); ++t)
     for (const step::SlicedTables::Placed& placed : tables.units[t])
       out.turns[t] += spec::tensor_bytes(layout[placed.unit].elements, dtype);
+  if (!on_host) return out;
+  const std::vector<Bytes> own = slice_bytes(role, dtype);
+  for (std::size_t u = 0; u < layout.size(); ++u)
+    if (layout[u].block >= 0) out.own.push_back(own[u]);
+  for (std::size_t t = 0; t < out.turns.size(); ++t)
+    for (const step::SlicedTables::Placed& placed : tables.units[t])
+      out.own_turns[t] += own[placed.unit];
   return out;
 }
 
-double CountedBlocks::bring(double bytes, double from) {
+double CountedBlocks::bring(double bytes, double from, Bytes own) {
   if (!rests_.ranks) return ops_.begin_copy(Direction::kToDevice, bytes, from);
   const double sent = gathered_bytes(rests_.ranks->shards(), bytes);
   sent_ += sent;
   const bool at_once = !ops_.profile().cuda || !rests_.overlaps;
+  if (!own.is_zero()) {
+    from = ops_.begin_copy(Direction::kToDevice, static_cast<double>(own.count()), from);
+    if (at_once) ops_.wait_until(from);
+  }
   gathered_ = std::max({gathered_, from, at_once ? ops_.now() : 0}) +
               ops_.peer_seconds(sent, 1, spec::Axis::kShards);
   if (at_once) wait(gathered_);
@@ -128,7 +139,8 @@ void CountedBlocks::fetch(const Fetch& fetch) {
   const double first =
       (place.weights ? static_cast<double>(rests_.blocks[place.block].bytes.count()) : 0) +
       (place.inputs ? input_bytes_ : 0);
-  if (first > 0) filled = bring(first, fetch.from);
+  const Bytes own = rests_.own.empty() ? Bytes() : rests_.own[place.block];
+  if (first > 0) filled = bring(first, fetch.from, own);
   if (place.gradients)
     filled =
         ops_.begin_copy(Direction::kToDevice, gradient_bytes(place.block), fetch.gradients_from);
@@ -144,7 +156,8 @@ void CountedBlocks::use_table(step::Table table, step::BlockUse how) {
   const double gradients = turn_.gradients ? bytes(gradients_of(step::key_of(table))) : 0;
   double here = last_stored_;
   if (weights + gradients > 0)
-    here = bring(weights + gradients, std::max({work_, held_, last_stored_}));
+    here = bring(weights + gradients, std::max({work_, held_, last_stored_}),
+                 rests_.own_turns[step::index_of(table)]);
   for (std::size_t slot = 0; slot < kBlockSlots; ++slot)
     here = std::max({here, filled_[slot], stored_[slot]});
   wait(here);

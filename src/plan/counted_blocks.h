@@ -30,9 +30,13 @@ struct CountedRests {
   std::optional<spec::DataParallel> ranks{};
   std::array<Bytes, 2> turns{};  ///< what comes for each table's
   bool overlaps = false;         ///< it comes while passes compute
+  // Where a rank's slice rests on the host, what of it comes before each block is gathered, and for each turn:
+  std::vector<Bytes> own{};
+  std::array<Bytes, 2> own_turns{};
 };
 /// Of a model whose weights ranks have slices of. `overlaps`: as of SlicedWeights, on GPUs.
-[[nodiscard]] CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlaps);
+[[nodiscard]] CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlaps,
+                                        bool on_host);
 
 class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   using T = step::CountedTensor;
@@ -72,8 +76,8 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   void queue(step::BlockWindow::Place place);
   void fetch_until(std::size_t block);
   void fetch(const Fetch& fetch);
-  // Begins at `from` or later. When it has ended.
-  double bring(double bytes, double from);
+  // Begins at `from` or later, of slices on the host behind a copy of so many bytes. When it has ended.
+  double bring(double bytes, double from, Bytes own);
   void wait(double time);
   // Everything was waited for.
   void drain();

@@ -19,7 +19,7 @@ Bytes HostedPlan::bytes() const {
   Bytes sum;
   for (const auto* parts : {&blocks, &gradients, &tables, &table_gradients, &states})
     for (const PartPlan& part : *parts) sum += part.bytes;
-  return sum + inputs * blocks.size() + tied_rows;
+  return sum + slice + inputs * blocks.size() + tied_rows;
 }
 
 const spec::Checkpointing* MemoryPlan::checkpointing(spec::ModelId model) const {

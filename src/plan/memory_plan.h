@@ -57,10 +57,11 @@ struct HostedPlan {
   std::vector<PartPlan> tables{}, table_gradients{};
   step::TableUnits turns{};
   std::vector<PartPlan> states{};  ///< of the optimizer: spec::StatePlacement::parts()
+  Bytes slice{};                   ///< of sliced weights
   Bytes inputs{};     ///< of each block, for its backward; zero: they stay on the device
   Bytes tied_rows{};  ///< behind gradients, in a mini-batch (step/tied_rows.h)
   /// No slots are in front of it.
-  [[nodiscard]] bool empty() const { return blocks.empty() && states.empty(); }
+  [[nodiscard]] bool empty() const { return blocks.empty() && states.empty() && slice.is_zero(); }
   [[nodiscard]] Bytes bytes() const;
 };
 /// Parts of an optimizer, on the device or hosted, are those of its spec::StatePlacement.
@@ -74,7 +75,7 @@ struct TagPlan {
   HostedPlan hosted{};
   /// Slots that weights come to of which each rank has a slice.
   [[nodiscard]] bool gathers() const {
-    return id.kind == spec::TagKind::kBuffers && hosted.empty();
+    return id.kind == spec::TagKind::kBuffers && hosted.blocks.empty();
   }
   /// The arena has nothing of it: a library takes its bytes, for the whole run.
   [[nodiscard]] bool is_outside() const { return id.kind == spec::TagKind::kPeers; }

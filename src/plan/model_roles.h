@@ -49,15 +49,18 @@ struct JobModels {
 [[nodiscard]] std::vector<spec::FlatUnit> trained_units(const ModelRole& role);
 /// Where their optimizer states are.
 [[nodiscard]] spec::StatePlacement placement_of(const ModelRole& role, spec::Dtype compute);
-/// What rests on the host of a model whose weights are streamed.
+/// What rests on the host of a model whose weights are streamed, or sliced.
 struct HostedUnits {
-  bool blocks = false;  ///< false: nothing does
+  bool blocks = false;  ///< of streamed ones
   bool tables = false;  ///< the embedding and the head, too, where they can
+  bool slice = false;   ///< of sliced ones
 };
 /// Of each trained unit, whether its weights and gradients rest there.
 [[nodiscard]] std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted);
 /// How ranks divide the weights of a model of which they keep slices.
 [[nodiscard]] spec::UnitSlices weight_slices(const ModelRole& role, spec::Dtype compute);
+/// Of a rank's slice each unit's bytes: the role's rank, or the one that has most.
+[[nodiscard]] std::vector<Bytes> slice_bytes(const ModelRole& role, spec::Dtype compute);
 /// What streamed states are stepped in, on the rank that has most.
 [[nodiscard]] step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute,
                                              HostedUnits hosted);

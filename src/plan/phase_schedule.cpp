@@ -46,7 +46,8 @@ void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
   for (std::size_t t = 0; t < plan.tags.size(); ++t) {
     const TagPlan& tag = plan.tags[t];
     if (plan.in_cycle(tag) && tag.id.kind != spec::TagKind::kBlocks)
-      plan.all_resident += tag.hosted.empty() ? tag.bytes : tag.hosted.bytes();
+      plan.all_resident += (tag.gathers() || tag.hosted.empty() ? tag.bytes : Bytes()) +
+                           (tag.hosted.empty() ? Bytes() : tag.hosted.bytes());
     plan.host_bytes += chosen[t].host;
   }
   plan.all_resident = std::max(plan.all_resident + largest_transient, plan.peak);

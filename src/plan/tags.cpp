@@ -202,7 +202,8 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
                         optimizer_of(role, dtype).gradients);
     case spec::TagKind::kOptimizer: {
       if (!source.streams_states) return optimizer_parts(role, dtype);
-      return update_slots(update_slot_bytes(role, dtype, {source.streamed, source.streams_tables}));
+      return update_slots(update_slot_bytes(
+          role, dtype, {source.streamed, source.streams_tables, source.slice_on_host}));
     }
     case spec::TagKind::kKeyValues:
       return key_value_parts(job, role, dtype);
@@ -258,6 +259,8 @@ HostedPlan hosted_of(const spec::Job& job, const spec::Recipe& recipe, const Mod
   if (tag.kind == spec::TagKind::kBuffers && source.streamed)
     return hosted_weights(job, recipe, role, dtype);
   HostedPlan out;
+  if (tag.kind == spec::TagKind::kBuffers && source.slice_on_host)
+    out.slice = spec::tensor_bytes(weight_slices(role, dtype).slice_elements(), dtype);
   if (tag.kind == spec::TagKind::kOptimizer && source.streams_states)
     out.states = optimizer_parts(role, dtype);
   if (tag.kind == spec::TagKind::kGradients) out.tied_rows = tied_rows(job, recipe, role, dtype);

@@ -113,6 +113,7 @@ struct ModelSource {
   /// Each rank has a slice of its weights. A block, the embedding and the head are gathered to be used, all of them
   /// together to generate.
   bool sliced = false;
+  bool slice_on_host = false;   ///< and this rank's rests on the host: it comes to be gathered
   bool streams_states = false;  ///< its optimizer states rest there, and parts come to be stepped
   bool inputs_on_host =
       false;  ///< of a streamed one: what its blocks read waits there for the backward
@@ -132,6 +133,7 @@ struct Phase {
   bool streams_weights = false, streams_tables = false, streams_states = false;
   bool slices_weights = false;  ///< blocks and tables of its model are gathered one after another
   bool slices_gradients = false;
+  bool slice_on_host = false;  ///< of its model
   /// Inputs of streamed blocks wait on the host between their forward and their backward.
   bool inputs_on_host = false;
   /// Micro-batches that go through a block before the next block is used, where weights are streamed or sliced.
@@ -227,8 +229,8 @@ class ModelModes {
   }();
 };
 
-/// Models whose weights can be streamed: those that are not sliced, and that a phase of a step runs for something
-/// else than to generate, which reads every block for each token.
+/// Models whose weights, or slices of them, can rest on the host: those that a phase of a step runs for something else
+/// than to generate, which reads every block for each token.
 [[nodiscard]] std::vector<ModelId> streamable(const Recipe& recipe);
 /// The recipe of `job`, which must outlive it.
 [[nodiscard]] Recipe describe(const Job& job, const ModelModes& modes = {});

@@ -3,7 +3,7 @@
 //
 // A part is a span of a rank's piece of a unit (spec/placement.h) where the optimizer's elements do not
 // depend on each other, else a whole unit. Of a unit whose weights and gradients rest on the host as well,
-// these come with the states.
+// these come with the states, and so do slices of weights that rest there.
 //
 // Threads   values and functions without state.
 #pragma once
@@ -32,7 +32,8 @@ struct PartTensor {
   std::size_t state = 0;  ///< of kStates: its place in TrainedUnit::state
   std::int64_t elements = 0;
   Dtype dtype = Dtype::kFloat32;
-  /// From the start of the unit's weights or gradients, or of the part of the tag that has the states.
+  /// From the start of the unit's weights or gradients, of the rank's slice of all weights, or of the part of the tag
+  /// that has the states.
   Bytes storage_offset;
   Bytes slot_offset;
   bool fetched = true, stored = true;
@@ -65,8 +66,10 @@ constexpr std::size_t kUpdateSlots = 3;
 
 class UpdateParts {
  public:
-  /// Those of a rank. `on_host`: of each unit, whether its weights and gradients rest there.
-  UpdateParts(spec::StatePlacement placement, std::int64_t rank, std::vector<bool> on_host);
+  /// Those of a rank. `on_host`: of each unit, whether its weights and gradients rest there; `slice_on_host`: whether the
+  /// rank's slice of the weights does, and the gradients are on the device.
+  UpdateParts(spec::StatePlacement placement, std::int64_t rank, std::vector<bool> on_host,
+              bool slice_on_host = false);
 
   /// In the order in which they are stepped: unit by unit.
   [[nodiscard]] const std::vector<UpdatePart>& list() const { return parts_; }
@@ -82,6 +85,7 @@ class UpdateParts {
   std::vector<spec::Piece> pieces_;
   std::vector<spec::UnitState> states_;  // one a piece
   std::vector<bool> on_host_;
+  bool slice_on_host_;
   std::vector<UpdatePart> parts_;
 };
 

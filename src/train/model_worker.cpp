@@ -114,12 +114,18 @@ void ModelWorker::slice_base() {
     memory.slots.push_back(part(TagKind::kBuffers, step::slot_part(i)));
   if (step::sliced_tables(spec_.shape, spec_.head, layout_).elements > 0)
     memory.tables = part(TagKind::kBuffers, step::kTablesPart);
+  spec::UnitSlices slices =
+      trains_slices() ? placement_->slices() : spec::even_slices(layout_, groups_.shards().size());
+  bridge::StreamedSlices* const host =
+      spec_.slice_on_host ? runtime_.streamed_slices(tag(TagKind::kBuffers)) : nullptr;
+  const at::Tensor slice = host != nullptr ? host_tensor(host->slice(), slices.slice_elements(),
+                                                         runtime_.compute_dtype())
+                                           : part(TagKind::kWeights, spec::kSlicePart);
   sliced_ = std::make_unique<SlicedWeights>(
-      groups_.shards(), spec_,
-      trains_slices() ? placement_->slices() : spec::even_slices(layout_, groups_.shards().size()),
-      part(TagKind::kWeights, spec::kSlicePart), std::move(memory),
+      groups_.shards(), spec_, std::move(slices), slice, std::move(memory),
       step::gathers_overlap_passes(spec_.shape, groups_.context().size(),
-                                   groups_.shards().has_copy_lane()));
+                                   groups_.shards().has_copy_lane()),
+      host);
 }
 
 std::optional<model::StreamedBase> ModelWorker::streamed_base() {
@@ -184,7 +190,8 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
   const bool sliced = placement_->sliced();
   if (sliced) keep_own_gradients();
   if (runtime_.streamed_states(tag(TagKind::kOptimizer)) != nullptr)
-    parts_.emplace(*placement_, groups_.shards().rank(), std::move(rests));
+    parts_.emplace(*placement_, groups_.shards().rank(), std::move(rests),
+                   spec_.slice_on_host && trains_slices());
   std::optional<OptimizerSlice> slice;
   if (sliced) slice = OptimizerSlice{*placement_, pieces_, trains_slices(), replicas()};
   optimizer_ = std::make_unique<Optimizer>(
@@ -261,7 +268,7 @@ at::Tensor ModelWorker::region(spec::TagKind kind, const spec::FlatUnit& unit,
 
 std::unique_ptr<bridge::Runtime::Scope> ModelWorker::hold(bool weights) {
   std::vector<spec::TagId> tags;
-  if (weights) tags.push_back(tag(TagKind::kWeights));
+  if (weights && !spec_.slice_on_host) tags.push_back(tag(TagKind::kWeights));
   if (has_lora()) tags.push_back(tag(TagKind::kAdapter));
   if (spec_.trained && !parts_) tags.push_back(tag(TagKind::kOptimizer));
   return runtime_.hold(tags);
@@ -272,6 +279,7 @@ const arena::HostStorage& ModelWorker::storage_of(const step::UpdatePart& part,
   if (kind == step::StreamedKind::kStates)
     return runtime_.streamed_states(tag(TagKind::kOptimizer))
         ->states(placement_->sliced() ? 0 : part.unit);
+  if (spec_.slice_on_host) return runtime_.streamed_slices(tag(TagKind::kBuffers))->slice();
   const auto* const storage = hosted_trained(trained_layout()[part.unit]);
   return kind == step::StreamedKind::kWeights ? *storage->weights : *storage->gradients;
 }

@@ -205,7 +205,9 @@ class AtenWorld {
   }
 
   [[nodiscard]] HostedUnits hosted(const ModelRole& role) const {
-    return {modes_.streams_weights(role.id), modes_.streams_tables(role.id)};
+    const bool rests = modes_.streams_weights(role.id);
+    if (sliced(role)) return {.slice = rests};
+    return {rests, modes_.streams_tables(role.id)};
   }
 
  private:

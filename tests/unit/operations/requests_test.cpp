@@ -243,7 +243,8 @@ struct Seen {
   int sliced = 0;     // weights of parts of models
   int placed = 0;     // those that divide the model only where it generates
   int replicas = 0;   // of slices
-  int added = 0;      // models of several ranks whose gradients rest on the host
+  int added = 0;      // trained models of several ranks whose blocks rest on the host
+  int resting = 0;    // and those whose slices do
 };
 
 std::int64_t peak(const testing::Requests& requests) {
@@ -341,7 +342,8 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
   if (seed % 3 == 0) {
     for (const spec::ModelId model : spec::streamable(joined)) {
       modes.stream_weights(model);
-      if (r.models.at(model).trains_blocks() && r.job.ranks() > 1) ++seen.added;
+      if (r.models.at(model).trains_blocks() && r.job.ranks() > 1)
+        ++(joined.find(model)->sliced ? seen.resting : seen.added);
       if (seed % 2 == 0) modes.stream_tables(model);
       modes.set_together(model, 1 + static_cast<std::int64_t>(seed / 3 % 4));
       if (joined.find(model)->trained == nullptr) continue;
@@ -498,6 +500,7 @@ TEST(RequestsOfRanks, AreThoseOfThePlanForEach) {
     EXPECT_GT(seen.replicas, 3);
   }
   EXPECT_GT(seen.added, 5);
+  EXPECT_GT(seen.resting, 2);
 }
 
 }  // namespace
