@@ -12,6 +12,7 @@
 #include "plan/counted_source.h"
 #include "plan/generation_bounds.h"
 #include "plan/nccl_memory.h"
+#include "spec/pipeline.h"
 #include "step/gradient_slots.h"
 #include "step/runner.h"
 
@@ -97,8 +98,9 @@ class CountedBackend {
 
  public:
   using Ops = CountingOps;
-  CountedBackend(CountingOps& ops, const spec::Job& job, ModelRole role, Dtype dtype,
-                 const spec::Phase& phase, std::int64_t most_decode_steps,
+  /// `trained`: the phase's model as the rank has it where it trains.
+  CountedBackend(CountingOps& ops, const spec::Job& job, const ModelRole& trained, ModelRole role,
+                 Dtype dtype, const spec::Phase& phase, std::int64_t most_decode_steps,
                  std::vector<step::PackedSize> smaller)
       : ops_(ops),
         job_(job),
@@ -109,7 +111,7 @@ class CountedBackend {
     if (phase.body == spec::Body::kGenerate) {
       cache_ = counted_cache(role_, dtype, job.rollout_batch(), job.max_sequence_length());
       if (phase.slice_on_host) fetch_slice();
-      if (phase.gathers_weights) gather_model();
+      if (phase.gathers_weights) gather_model(trained);
       return;
     }
     if (phase.slices_weights && phase.part != spec::TrainPart::kUpdate) {
@@ -232,30 +234,35 @@ class CountedBackend {
     for (const Bytes unit : slice_bytes(role_, dtype_)) bytes += static_cast<double>(unit.count());
     ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, bytes, ops_.now()));
   }
-  // All blocks from the host, or all units from their slices or stages. Where ranks have parts of these, to copy them
-  // takes far less time than to gather.
-  void gather_model() {
-    const std::int64_t stages = job_.mesh().size(spec::Axis::kPipe);
-    if (stages == 1 && !role_.ranks.slices_weights()) {
+  // All blocks from the host, or all units from their slices or stages, then parts from other parts. To copy what a rank
+  // has takes far less time than to gather.
+  void gather_model(const ModelRole& trained) {
+    const std::int64_t stages = trained.shape.pipeline.stages;
+    const bool slices = role_.ranks.slices_weights();
+    if (!trained.generation_part && !slices) {
       double blocks = 0;
       for (const PartPlan& block : hosted_blocks(role_, dtype_))
         blocks += static_cast<double>(block.bytes.count());
       return ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, blocks, ops_.now()));
     }
+    const auto bytes_of = [this](std::int64_t elements) {
+      return static_cast<double>(spec::tensor_bytes(elements, dtype_).count());
+    };
+    const auto sends = [this](double sent, spec::Axis axis) {
+      ops_.wait_for_peers(ops_.now() + ops_.peer_seconds(sent, 1, axis), sent);
+    };
     const auto elements_of = [this](const spec::Architecture& shape) {
       return spec::total_elements(spec::flat_layout(shape, role_.head));
     };
-    const auto bytes_of = [&](const spec::Architecture& shape) {
-      return static_cast<double>(spec::tensor_bytes(elements_of(shape), dtype_).count());
-    };
-    const spec::Architecture& gathered =
-        job_.divides_otherwise_to_generate() ? role_.whole : role_.generating();
-    if (role_.ranks.slices_weights())
-      gather_at_once(ops_, role_.ranks, bytes_of(stages == 1 ? gathered : role_.shape));
-    if (stages == 1) return;
+    const double gathered = bytes_of(elements_of(spec::undivided(trained.shape)));
+    // Of a stage, its units.
+    if (slices)
+      gather_at_once(ops_, role_.ranks,
+                     stages == 1 ? gathered : bytes_of(elements_of(trained.shape)));
     // From each stage its units: every rank sends as much as in a gather.
-    const double sent = gathered_bytes(stages, bytes_of(gathered));
-    ops_.wait_for_peers(ops_.now() + ops_.peer_seconds(sent, 1, spec::Axis::kPipe), sent);
+    if (stages > 1) sends(gathered_bytes(stages, gathered), spec::Axis::kPipe);
+    if (trained.shape.tensor.ranks > 1 && trained.divides_otherwise_to_generate())
+      sends(bytes_of(transfers_to_generate(trained).busiest), spec::Axis::kTensor);
   }
   void gather_hosted(std::int64_t fullest) {
     CountedParts counted(ops_);
@@ -393,7 +400,8 @@ std::vector<step::PackedSize> smaller_sizes(const step::KernelProfile& profile,
   if (batching.tokens == 0 || phase.part == spec::TrainPart::kUpdate) return {};
   RequestSizes sizes;
   CountingOps ops(sizes, profile, 1);
-  CountedBackend backend(ops, job, role_of(models, phase), dtype, phase, 1, {});
+  CountedBackend backend(ops, job, models.at(phase.model), role_of(models, phase), dtype, phase, 1,
+                         {});
   const step::Packed<CountedTensor>& packed = *backend.experience().sequences.packed;
   const std::int64_t sequences = packed.cuts.front().front().count * batching.sequences_of_row;
   const auto last = static_cast<std::size_t>(sequences);
@@ -408,8 +416,8 @@ PassSeconds count_phase(CountingOps& ops, const spec::Job& job, const JobModels&
                         Dtype dtype, const spec::Phase& phase, std::int64_t most_decode_steps) {
   std::vector<step::PackedSize> smaller;
   if (ops.counts_aside()) smaller = smaller_sizes(ops.profile(), job, models, dtype, phase);
-  CountedBackend backend(ops, job, role_of(models, phase), dtype, phase, most_decode_steps,
-                         std::move(smaller));
+  CountedBackend backend(ops, job, models.at(phase.model), role_of(models, phase), dtype, phase,
+                         most_decode_steps, std::move(smaller));
   step::run_phase(backend, phase);
   return backend.passes();
 }

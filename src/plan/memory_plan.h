@@ -220,7 +220,7 @@ struct MemoryPlan {
   [[nodiscard]] std::size_t cycle() const;
   /// nullopt: the plan has none.
   [[nodiscard]] std::optional<std::size_t> index_of(spec::TagId tag) const;
-  /// Of a generation's blocks the tag of slots that they pass while the model trains; null: they come from stages.
+  /// Of a generation's blocks the tag of slots that they pass while the model trains; null: they come from stages or parts.
   [[nodiscard]] const TagPlan* slots_behind(const TagPlan& tag) const {
     if (tag.id.kind != spec::TagKind::kBlocks) return nullptr;
     const auto slots = index_of(spec::TagId{spec::TagKind::kBuffers, tag.id.model});

@@ -56,6 +56,14 @@ std::vector<spec::FlatUnit> trained_units(const ModelRole& role) {
                             : spec::flat_layout(role.shape, role.head);
 }
 
+spec::TransferSizes transfers_to_generate(const ModelRole& role) {
+  std::vector<spec::FlatUnit> units = spec::flat_layout(role.whole, role.head);
+  for (spec::FlatUnit& unit : spec::lora_layout(role.whole, role.head, role.lora))
+    units.push_back(std::move(unit));
+  return spec::transfer_sizes(role.whole, units, role.shape.tensor.ranks,
+                              role.generating().tensor.ranks, spec::kTransferElements);
+}
+
 std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted) {
   std::vector<bool> out;
   const HostedTables tables = hosted_tables(role, hosted.tables);

@@ -12,6 +12,7 @@
 #include "spec/job_model.h"
 #include "spec/layout.h"
 #include "spec/optimizer.h"
+#include "spec/part_transfers.h"
 #include "spec/placement.h"
 #include "spec/recipe.h"
 #include "step/sliced_tables.h"
@@ -45,6 +46,8 @@ struct JobModels {
 /// Bytes of its elements.
 [[nodiscard]] std::uint64_t compute_width(const spec::Job& job, const Target& target);
 
+/// What the ranks that divide it in training give each other of it to generate, where they are divided otherwise there.
+[[nodiscard]] spec::TransferSizes transfers_to_generate(const ModelRole& role);
 /// Units that training steps: the adapters', or the base's without them.
 [[nodiscard]] std::vector<spec::FlatUnit> trained_units(const ModelRole& role);
 /// Where their optimizer states are.

@@ -5,6 +5,7 @@
 #include "base/format.h"
 #include "plan/counted_backend.h"
 #include "plan/nccl_memory.h"
+#include "spec/pipeline.h"
 #include "step/gradient_slots.h"
 
 namespace neap::plan {
@@ -35,8 +36,9 @@ Bytes largest_of(const std::vector<PartPlan>& parts) {
   return largest;
 }
 
-// Weights of slices or stages where they generate. Adapters are there where a rank has not the same ones in training,
-// and a place for whole units that come from stages to be cut.
+// Weights of slices, stages or other parts where they generate. Adapters are there where a rank has not the same ones
+// in training. Where they are divided otherwise, too, there is a place for units that come from stages, and one for what
+// parts are given by other ranks.
 std::vector<PartPlan> generating_parts(const ModelRole& role, spec::Dtype dtype) {
   std::vector<PartPlan> parts = unit_parts(spec::flat_layout(role.generating(), role.head), dtype);
   if (!role.generation_part) return parts;
@@ -47,11 +49,17 @@ std::vector<PartPlan> generating_parts(const ModelRole& role, spec::Dtype dtype)
     part.name = spec::adapter_part(part.name);
     parts.push_back(std::move(part));
   }
-  if (role.shape.pipeline.stages == 1 || !role.divides_otherwise_to_generate()) return parts;
-  const Bytes largest =
-      std::max(largest_of(unit_parts(spec::flat_layout(role.whole, role.head), dtype)),
-               largest_of(unit_parts(adapters_of(role.whole), dtype)));
-  parts.push_back({std::string(spec::kWholeUnitPart), Bytes(), largest});
+  if (!role.divides_otherwise_to_generate()) return parts;
+  if (role.shape.pipeline.stages > 1) {
+    const spec::Architecture part = spec::undivided(role.shape);
+    const Bytes largest =
+        std::max(largest_of(unit_parts(spec::flat_layout(part, role.head), dtype)),
+                 largest_of(unit_parts(adapters_of(part), dtype)));
+    parts.push_back({std::string(spec::kWholeUnitPart), Bytes(), largest});
+  }
+  if (role.shape.tensor.ranks > 1)
+    parts.push_back({std::string(spec::kTransferPart), Bytes(),
+                     spec::tensor_bytes(transfers_to_generate(role).largest, dtype)});
   return parts;
 }
 

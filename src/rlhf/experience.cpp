@@ -76,15 +76,13 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
                               const std::vector<train::Tokens>& prompts,
                               const Generation& generation) {
   const spec::Job& job = context.job;
-  const AnsweredPrompts answered = prompts_to_answer(context, prompts);
+  const GenerationShare share(context, prompts);
   std::vector<rollout::Prompt> requests;
-  std::vector<train::Tokens> repeated;
-  for (std::size_t i = 0; i < answered.prompts.size(); ++i) {
-    const std::size_t place = generation.first_prompt + answered.places[i];
+  for (std::size_t i = 0; i < share.prompts().size(); ++i) {
+    const std::size_t place = generation.first_prompt + share.places()[i];
     for (std::int64_t k = 0; k < generation.n; ++k) {
       const auto turn = static_cast<std::uint64_t>(k);
-      requests.push_back({answered.prompts[i], random_key({generation.key, place, turn})});
-      repeated.push_back(answered.prompts[i]);
+      requests.push_back({share.prompts()[i], random_key({generation.key, place, turn})});
     }
   }
   rollout::GenerateOptions options;
@@ -119,10 +117,11 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
     backend.run(*context.recipe.find(generation.phase));
     generated = backend.take_responses();
   });
-  Experience out =
-      experience_of(context, repeated, std::move(generated), generation.sampling.log_probs);
-  take_own_responses(context, out, generation.n, std::ssize(prompts));
-  return out;
+  std::vector<train::Tokens> repeated;
+  for (const train::Tokens& prompt : prompts)
+    repeated.insert(repeated.end(), static_cast<std::size_t>(generation.n), prompt);
+  return experience_of(context, repeated, share.own_responses(std::move(generated), generation.n),
+                       generation.sampling.log_probs);
 }
 
 namespace {
@@ -144,11 +143,6 @@ void transform_rows(Experience& e, const std::function<at::Tensor(const at::Tens
   }
 }
 
-void gather_rows(Experience& e, const parallel::BatchSharder& share, std::int64_t n,
-                 std::int64_t rows) {
-  transform_rows(e, [&](const at::Tensor& t) { return share.gather(t, n).narrow(0, 0, rows); });
-}
-
 Experience join(std::vector<Experience> parts) {
   Experience out = parts.front();
   const std::vector<at::Tensor*> joined = row_tensors(out);
@@ -165,7 +159,8 @@ Experience join(std::vector<Experience> parts) {
 Experience gather_experience(Context& context, const Experience& mine, std::int64_t n,
                              std::int64_t rows) {
   Experience out = mine;
-  gather_rows(out, context.sharder(), n, rows);
+  transform_rows(
+      out, [&](const at::Tensor& t) { return context.sharder().gather(t, n).narrow(0, 0, rows); });
   return out;
 }
 

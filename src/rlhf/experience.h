@@ -34,9 +34,6 @@ struct Experience : step::Experience<at::Tensor> {
 
 /// Makes every tensor with a row for each sequence another one; those that are undefined stay.
 void transform_rows(Experience& e, const std::function<at::Tensor(const at::Tensor&)>& f);
-/// Each becomes the first `rows` rows of every rank that `share` deals to, `n` of them together.
-void gather_rows(Experience& e, const parallel::BatchSharder& share, std::int64_t n,
-                 std::int64_t rows);
 /// The rows of all, in order. Each has the same tensors.
 [[nodiscard]] Experience join(std::vector<Experience> parts);
 

@@ -360,12 +360,9 @@ struct Job {
   [[nodiscard]] Mesh generation_mesh() const;
   /// The model that generates is divided otherwise there.
   [[nodiscard]] bool has_generation_placement() const {
-    return divides_otherwise_to_generate() ||
-           generation_mesh().size(Axis::kPipe) != mesh().size(Axis::kPipe);
-  }
-  /// By heads: into parts of another size.
-  [[nodiscard]] bool divides_otherwise_to_generate() const {
-    return generation_mesh().size(Axis::kTensor) != mesh().size(Axis::kTensor);
+    const Mesh there = generation_mesh(), here = mesh();
+    return there.size(Axis::kTensor) != here.size(Axis::kTensor) ||
+           there.size(Axis::kPipe) != here.size(Axis::kPipe);
   }
   /// Ranks that divide each sequence.
   [[nodiscard]] std::int64_t context_ranks() const { return mesh().size(Axis::kContext); }

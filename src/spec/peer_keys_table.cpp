@@ -167,7 +167,7 @@ constexpr PeerKey kPeerKeys[] = {
     {Peer::kVerl, "actor_rollout_ref.rollout.gpu_memory_utilization", "0.5", "device.memory", "the ceiling of everything on the device; the plan gives generation what it needs"},
     {Peer::kVerl, "actor_rollout_ref.rollout.max_num_seqs", "256", "actor_rollout_ref.rollout.batch_size", ""},
     {Peer::kVerl, "actor_rollout_ref.rollout.max_model_len", "none", "data.max_response_length", "with data.max_prompt_length"},
-    {Peer::kVerl, "actor_rollout_ref.rollout.tensor_model_parallel_size", "2", "actor_rollout_ref.rollout.tensor_model_parallel_size", "other than in training with `parallel.zero_stage` 3; the default is that of training"},
+    {Peer::kVerl, "actor_rollout_ref.rollout.tensor_model_parallel_size", "2", "actor_rollout_ref.rollout.tensor_model_parallel_size", "the default is that of training"},
     {Peer::kVerl, "actor_rollout_ref.rollout.data_parallel_size", "1", "", kWhole},
     {Peer::kVerl, "actor_rollout_ref.rollout.pipeline_model_parallel_size", "1", "", kWhole},
     {Peer::kVerl, "actor_rollout_ref.rollout.expert_parallel_size", "1", "", kWhole},

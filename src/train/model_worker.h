@@ -2,7 +2,7 @@
 // weights, and for a trained one gradients and optimizer states.
 //
 // Tags      ROLE.weights, ROLE.grads, ROLE.optimizer (and ROLE.unit_grads where gradients are sliced, and ROLE.adapter with LoRA, ROLE.buffers where its
-//           weights are streamed or sliced, ROLE.blocks where it then generates).
+//           weights are streamed or sliced, ROLE.blocks where it then generates, or does so with another part).
 // Residency the caller opens a phase, or holds the tags, before it touches contents.
 // Ranks     every rank loads, saves and restores together: all read the same folder, and every one writes what it has
 //           of tensors, the first the other files. Where ranks divide the model, each has its part, and the folder the
@@ -63,9 +63,9 @@ class ModelWorker {
   [[nodiscard]] model::Transformer& model() { return *model_; }
   /// The same weights without the adapter; model() itself where there is none.
   [[nodiscard]] model::Transformer& base() { return base_ ? *base_ : *model_; }
-  /// The one that generates: model(), or where its weights are streamed or sliced one over all of them together.
+  /// The one that generates: model(), or where its weights rest elsewhere one over all that it generates with.
   [[nodiscard]] model::Transformer& generator() { return generator_ ? *generator_ : *model_; }
-  /// What generator() reads of sliced weights comes to its place, in a phase that generates. Every rank calls it.
+  /// What generator() reads of other ranks' weights comes to its place, in a phase that generates. Every rank calls it.
   void gather_generator();
   [[nodiscard]] Optimizer& optimizer() { return *optimizer_; }
   [[nodiscard]] const WorkerSpec& spec() const { return spec_; }
@@ -133,14 +133,18 @@ class ModelWorker {
   [[nodiscard]] std::vector<at::Tensor> gathered_weights();
   /// The generator of a model whose weights rest elsewhere.
   void make_generator(const std::optional<model::Lora>& lora);
-  /// Where whole units of the base, and of adapters, come from for it.
+  /// Where units of the base, and of adapters, come from for it.
   [[nodiscard]] UnitSource& source_of_base();
   [[nodiscard]] UnitSource& source_of_adapters();
+  [[nodiscard]] UnitSource& own_units(const std::vector<at::Tensor>& units);
   /// `take`: a unit of this stage comes to a tensor.
   using TakeOwnUnit = std::function<void(std::size_t unit, const at::Tensor& to)>;
   [[nodiscard]] UnitSource& units_from_stages(std::vector<spec::FlatUnit> layout,
                                               const std::vector<std::size_t>& numbers,
                                               const TakeOwnUnit& take);
+  /// What makes the parts that generate of those of training; null: they are divided alike.
+  using LayoutOf = std::function<std::vector<spec::FlatUnit>(const spec::Architecture&)>;
+  [[nodiscard]] std::unique_ptr<PartExchange> parts_to_generate(const LayoutOf& layout);
   /// What passes read: the same as base_weights(), and of streamed and sliced blocks slots.
   [[nodiscard]] std::optional<model::StreamedBase> streamed_base();
   /// How ranks divide the base, and memory for units of it.
@@ -256,7 +260,7 @@ class ModelWorker {
   std::vector<at::Tensor> weights_, adapters_, states_;
   std::unique_ptr<SlicedWeights> sliced_;
   std::vector<std::unique_ptr<UnitSource>> sources_;
-  std::unique_ptr<GenerationWeights> generating_;  // of slices or stages that generate
+  std::unique_ptr<GenerationWeights> generating_;  // of slices, stages or other parts that generate
   std::unique_ptr<model::Transformer> model_, base_, generator_;
   std::unique_ptr<Optimizer> optimizer_;
   // Of a trained model:

@@ -38,7 +38,8 @@ class StageRollout(StageRolloutCase):
         words = (KL_LOSS, "actor_rollout_ref.actor.entropy_coeff=0.01", "actor_rollout_ref.rollout.top_p=0.9",
                  "actor_rollout_ref.rollout.calculate_log_probs=true", *SGD)
         self.compare("grpo", *words, meshes=(({}, 2), ({"copies": 2}, 2), ({"tensor": 2}, 2)))
-        self.compare("grpo", *words, meshes=(({"copies": 2}, 2),), more=(f"{GENERATING}=2",))
+        for size in (2, 4):  # the ranks of a stage, and of both
+            self.compare("grpo", *words, meshes=(({"copies": 2}, 2),), more=(f"{GENERATING}={size}",))
 
     def test_ppo(self):
         self.compare("ppo", *SGD, *CRITIC_SGD, task="ppo", files=FILES + CRITIC, meshes=(({}, 2), ({"copies": 2}, 2)))
@@ -90,7 +91,7 @@ class StageRollout(StageRolloutCase):
                                      self.file(folder, f"{role}/model.safetensors", 3).read_bytes())
 
     def test_what_does_not_go_together(self):
-        for word, message in ((f"{CONTEXT}=2", "take 1 for one of them"), (f"{GENERATING}=4", "4 does not divide the 2 ranks of a stage")):
+        for word, message in ((f"{CONTEXT}=2", "take 1 for one of them"), (f"{GENERATING}=3", "3 does not divide the 4 ranks")):
             result = launch.run(1, launch.NEAP, "plan", "grpo.toml", "--ranks", "4", f"{STAGES}=2", word, cwd=self.home)
             self.assertNotEqual(result.returncode, 0)
             self.assertIn(message, " ".join(result.stderr.split()))

@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -111,6 +112,24 @@ void divide_generation(testing::RandomJob& r, testing::Dice& dice) {
   actor.generation_part = part_of(actor.shape, {ranks, dice.between(0, ranks - 1), false});
 }
 
+// Of parts of models that train a policy: ranks generate with the whole actor, or with parts of another size.
+void divide_parts_otherwise(testing::RandomJob& r, const spec::Architecture& whole,
+                            testing::Dice& dice) {
+  if (!r.job.trains_policy() || r.job.context_ranks() > 1 || !dice.chance(50)) return;
+  const std::int64_t trained = r.job.parallel.tensor_model_parallel_size;
+  const std::int64_t ranks = dice.one_of({1, trained == 4 ? 2 : 4});
+  const std::int64_t places = std::lcm(trained, ranks) / ranks;
+  r.job.trainer.n_gpus_per_node = places * ranks;
+  r.job.rollout.tensor_model_parallel_size = ranks;
+  for (std::int64_t* rows : {&r.job.data.train_batch_size, &r.job.actor.ppo_mini_batch_size,
+                             &r.job.critic.ppo_mini_batch_size})
+    *rows *= std::lcm(places, places * ranks / trained);
+  ModelRole& actor = *r.models.actor;
+  actor.whole = whole;
+  const std::int64_t rank = actor.shape.tensor.rank % ranks;
+  actor.generation_part = ranks == 1 ? whole : part_of(whole, {ranks, rank, false});
+}
+
 // A random job, of which every third is that of a rank that has a part of each model. `alone`: some have a part of each
 // sequence, or of the model where it generates.
 testing::RandomJob job_of(std::uint64_t seed, bool alone) {
@@ -132,10 +151,14 @@ testing::RandomJob job_of(std::uint64_t seed, bool alone) {
   const std::int64_t rank = dice.between(0, ranks - 1);
   r.job.parallel.sequence_parallel = dice.chance(50);
   const spec::TensorShard shard{ranks, rank, r.job.divides_rows()};
+  std::optional<spec::Architecture> actor;
+  if (r.models.actor) actor = r.models.actor->shape;
   for (std::optional<ModelRole>* role :
        {&r.models.actor, &r.models.reference, &r.models.critic, &r.models.reward}) {
     if (*role) (*role)->shape = part_of((*role)->shape, shard);
   }
+  testing::Dice others(seed + 15485863);
+  if (alone && actor) divide_parts_otherwise(r, *actor, others);
   return r;
 }
 step::KernelProfile profile_of(const testing::RandomJob& r, const spec::Phase& phase) {
@@ -245,6 +268,7 @@ struct Seen {
   int replicas = 0;   // of slices
   int added = 0;      // trained models of several ranks whose blocks rest on the host
   int resting = 0;    // and those whose slices do
+  int moved = 0;      // of `placed`, those that are divided in training, otherwise
 };
 
 std::int64_t peak(const testing::Requests& requests) {
@@ -320,7 +344,8 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
   if (r.job.context_ranks() > 1) ++seen.shared;
   if (r.job.context_shard().ring) ++seen.passed;
   if (r.job.context_ranks() > 1 && r.job.trains_policy()) ++seen.answering;
-  if (r.job.has_generation_placement()) ++seen.placed;
+  if (r.job.has_generation_placement())
+    ++(r.job.parallel.tensor_model_parallel_size > 1 ? seen.moved : seen.placed);
   if (!ranks.alone())
     divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 4),
            ranks.size() % 2 == 0 && seed % 3 == 1 ? 2 : 0);
@@ -399,6 +424,7 @@ TEST(Requests, OfThreeHundredRandomJobsAreThoseOfThePlan) {
   EXPECT_GT(seen.passed, 10);
   EXPECT_GT(seen.answering, 10);
   EXPECT_GT(seen.placed, 10);
+  EXPECT_GT(seen.moved, 10);
 }
 
 // Training phases of a random job on one rank of several, whose gradients are all kept or all stepped by it. Odd seeds
