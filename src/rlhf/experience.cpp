@@ -143,6 +143,12 @@ void transform_rows(Experience& e, const std::function<at::Tensor(const at::Tens
   }
 }
 
+void take_rows(Experience& e, Experience other) {
+  const std::vector<at::Tensor*> to = row_tensors(e), from = row_tensors(other);
+  for (std::size_t i = 0; i < to.size(); ++i)
+    if (from[i]->defined()) *to[i] = *from[i];
+}
+
 Experience join(std::vector<Experience> parts) {
   Experience out = parts.front();
   const std::vector<at::Tensor*> joined = row_tensors(out);
@@ -156,11 +162,45 @@ Experience join(std::vector<Experience> parts) {
   return out;
 }
 
+RowCounts::RowCounts(const train::Sequences& of) {
+  const bridge::HostScope host;
+  const auto values = [](const at::Tensor& t) {
+    const at::Tensor flat = t.to(at::kLong).contiguous();
+    const auto* first = flat.const_data_ptr<std::int64_t>();
+    return std::vector<std::int64_t>(first, first + flat.numel());
+  };
+  sequences = values(of.lengths);
+  responses = values(of.mask.sum(-1));
+}
+
+void gather_rows(Experience& e, const parallel::RowDeal& deal, const RowCounts& counts,
+                 std::int64_t pad) {
+  train::Sequences& s = e.sequences;
+  const std::vector<at::Tensor*> of_responses = {&s.columns,       &s.targets,          &s.mask,
+                                                 &e.old_log_probs, &e.ref_log_probs,    &e.values,
+                                                 &e.entropy,       &e.rollout_log_probs};
+  for (at::Tensor* t : row_tensors(e)) {
+    if (t == &s.tokens) {
+      *t = deal.gather(*t, counts.sequences, pad);
+    } else if (std::find(of_responses.begin(), of_responses.end(), t) != of_responses.end()) {
+      *t = deal.gather(*t, counts.responses, t == &s.targets ? pad : 0);
+    } else {
+      *t = deal.gather(*t);
+    }
+  }
+}
+
 Experience gather_experience(Context& context, const Experience& mine, std::int64_t n,
                              std::int64_t rows) {
   Experience out = mine;
-  transform_rows(
-      out, [&](const at::Tensor& t) { return context.sharder().gather(t, n).narrow(0, 0, rows); });
+  const std::int64_t ranks = context.data_ranks().size();
+  const std::int64_t all = mine.sequences.size() * ranks;
+  const parallel::RowDeal turns(context.data_ranks(), parallel::rows_in_turns(all, n, ranks));
+  train::Sequences known;
+  known.lengths = turns.gather(mine.sequences.lengths);
+  known.mask = turns.gather(mine.sequences.mask.sum(-1, true));
+  gather_rows(out, turns, RowCounts(known), sequence_shape(context).pad);
+  transform_rows(out, [&](const at::Tensor& t) { return t.narrow(0, 0, rows); });
   return out;
 }
 

@@ -296,7 +296,7 @@ constexpr PeerKey kPeerKeys[] = {
     {Peer::kVerl, "trainer.val_only", "`false`", "", "neap eval scores a checkpoint"},
     {Peer::kVerl, "trainer.log_val_generations", "0", "trainer.val_samples", ""},
     {Peer::kVerl, "trainer.critic_warmup", "0", "", "it is not implemented; leave it out"},
-    {Peer::kVerl, "trainer.balance_batch", "`true`", "", kPacked},
+    {Peer::kVerl, "trainer.balance_batch", "`true`", "trainer.balance_batch", ""},
     {Peer::kVerl, "trainer.device", "`cuda`", "device.kind", ""},
     {Peer::kVerl, "trainer.default_hdfs_dir", "none", "trainer.default_local_dir", ""},
     {Peer::kVerl, "trainer.del_local_ckpt_after_load", "`false`", "trainer.max_ckpt_to_keep", ""},
