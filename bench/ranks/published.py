@@ -6,9 +6,8 @@
 Every row is a job of NEAP (the program) with the model, the batch, the ranks, the GPUs and the network of the publication. Rates of GPUs
 are shares of their data sheets that were measured on one H200 and two H100s (src/plan/gpu_catalog.cpp, network.cpp); a network is nine
 tenths of its ports. Nothing is fitted to a row. Prints ours beside theirs with the error in percent, the median and the worst of each
-table; rows whose schedule or sharding Neap does not have are listed with the reason. The nearest schedule that Neap has is printed for
-some of these, outside of the medians. OUT.jsonl gets a line a row. --limit: exits 1 if the median error of the steps' times, or of model
-states, is larger.
+table; rows whose sharding Neap does not have are listed with the reason. OUT.jsonl gets a line a row. --limit: exits 1 if the
+median error of the steps' times, or of model states, is larger.
 """
 import argparse
 import json
@@ -46,13 +45,13 @@ def megatron_flops(m, sequences):
 
 
 def row(name, source, model, gpu, ranks, batch, micro, tensor=1, pipe=1, zero=0, seconds=None, tflops=None, memory=None, network=SELENE,
-        checkpointing="full", gradients="float32", nearest=None, note="", rows=False, layout=None, chunks=1):
-    """tflops: of a GPU, by megatron_flops(). memory: GiB of the fullest GPU. nearest: what Neap lacks of the published schedule."""
+        checkpointing="full", gradients="float32", note="", rows=False, layout=None, chunks=1):
+    """tflops: of a GPU, by megatron_flops(). memory: GiB of the fullest GPU."""
     if seconds is None and tflops:
         seconds = megatron_flops(model, batch) / (tflops * 1e12 * ranks)
     return {"name": name, "source": source, "model": model, "gpu": gpu, "ranks": ranks, "batch": batch, "micro": micro, "tensor": tensor,
             "pipe": pipe, "zero": zero, "seconds": seconds, "memory": memory, "network": network, "checkpointing": checkpointing,
-            "gradients": gradients, "nearest": nearest, "note": note, "rows": rows, "layout": layout, "chunks": chunks}
+            "gradients": gradients, "note": note, "rows": rows, "layout": layout, "chunks": chunks}
 
 
 # ---- every row of the tables of 2022-02-21 and 02-23 that states layers and hidden size: 1F1B, TP 8, ZeRO-1 unless it says otherwise ----
@@ -190,14 +189,13 @@ def main():
         work = pathlib.Path(temporary)
         rows = [r for r in bigscience() + megatron() + own() if ARGS.only in r["name"]]
         titles = {"step": "Seconds a step and GiB a GPU",
-                  "nearest": "What lacks a feature, by the nearest schedule that Neap has (not in the medians above)",
                   "own": "Neap's own training phases on one and two H100s (the rates among ranks are from them)"}
         for kind, title in titles.items():
             print(f"\n{title}")
             print(f"   {'':<62} {'theirs':>8} {'ours':>8} {'%':>6} | {'GiB':>6} {'ours':>6} {'%':>6} | bubble, collectives and transfers")
             seconds, memory, longer = [], [], []
             for r in rows:
-                if kind != ("own" if r["source"].startswith("bench/") else "nearest" if r["nearest"] else "step"):
+                if kind != ("own" if r["source"].startswith("bench/") else "step"):
                     continue
                 s = simulate(ARGS.neap, work, r)
                 error, ours = off(s["step_seconds"], r["seconds"]), s["peak"] / GIB
@@ -212,7 +210,7 @@ def main():
                 if kind == "own" and r["ranks"] > 1:
                     waits_for_others = sum(v for k, v in s["seconds"].items() if k in ("data", "tensor", "pipe"))
                     longer.append((r["seconds"] - waits_for_others) / (s["step_seconds"] - waits_for_others))
-                keep(kind=kind, name=r["name"], source=r["source"], note=r["note"], lacks=r["nearest"],
+                keep(kind=kind, name=r["name"], source=r["source"], note=r["note"],
                      published_seconds=r["seconds"], seconds=s["step_seconds"], seconds_percent=error, published_gib=r["memory"], gib=ours,
                      gib_percent=of_memory, shares=waits)
             median = summary("step time", seconds)
