@@ -200,7 +200,7 @@ struct TrainerConfig {
   Bytes trace_max_size = 64_MiB;  ///< of memory.ntrace; 0: none is written
   std::int64_t seed = 1;
   bool deterministic = false;
-  bool balance_batch = true;  ///< packed rows are dealt to ranks by their tokens
+  bool balance_batch = true;                     ///< packed rows are dealt to ranks by their tokens
   std::int64_t nnodes = 0, n_gpus_per_node = 0;  ///< 0: as the launcher started them
 };
 
