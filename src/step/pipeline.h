@@ -166,7 +166,9 @@ class StageRun {
                                       open.tapes.front().hidden, numbers));
       open.batch.reset();
     }
-    head.gradients().end([&](const T& gradients) { return tile_norms(ops_, gradients); });
+    head.gradients().end([&](UnitKey unit, const T& gradients) {
+      return complete_gradients(ops_, w_, unit, gradients);
+    });
     return d;
   }
 
