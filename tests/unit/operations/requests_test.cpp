@@ -176,16 +176,17 @@ class NoStages final : public step::StageLinks<at::Tensor> {
   [[nodiscard]] std::vector<double> join(const std::vector<double>& mine) override { return mine; }
 };
 
-// Some jobs have a stage of a pipeline in place of whole models.
-bool take_stage(testing::RandomJob& r, std::uint64_t seed) {
+// Some jobs have a stage of a pipeline in place of whole models, and more of those of several ranks.
+bool take_stage(testing::RandomJob& r, std::uint64_t seed, bool alone) {
   const std::int64_t stages = 2 + static_cast<std::int64_t>(seed % 2);
-  if (r.job.has_rollout() || seed % 3 == 0 || seed % 4 > 1) return false;
+  if (r.job.has_rollout() || seed % 3 == 0 || (alone && seed % 4 > 1)) return false;
   const std::array roles = {&r.models.actor, &r.models.reference, &r.models.reward};
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
   for (const auto* role : roles)
     if (*role) least = std::min(least, (*role)->shape.num_hidden_layers);
   if (least < stages) return false;
-  const std::int64_t chunks = least / stages;  // of one block
+  // Of one block; slices go with one chunk.
+  const std::int64_t chunks = r.job.parallel.zero_stage > 1 ? 1 : least / stages;
   r.job.parallel.virtual_pipeline_model_parallel_size = chunks;
   for (auto* role : roles) {
     if (!*role) continue;
@@ -269,6 +270,7 @@ struct Seen {
   int added = 0;      // trained models of several ranks whose blocks rest on the host
   int resting = 0;    // and those whose slices do
   int moved = 0;      // of `placed`, those that are divided in training, otherwise
+  int staged = 0;     // slices of a stage's weights
 };
 
 std::int64_t peak(const testing::Requests& requests) {
@@ -349,9 +351,10 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
   if (!ranks.alone())
     divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 4),
            ranks.size() % 2 == 0 && seed % 3 == 1 ? 2 : 0);
-  if (take_stage(r, seed)) {
+  if (take_stage(r, seed, ranks.alone())) {
     ++seen.stages;
     if (r.job.parallel.virtual_pipeline_model_parallel_size > 1) ++seen.chunks;
+    if (r.job.data_parallel().slices_weights()) ++seen.staged;
   }
   if (r.job.data_parallel().slices_weights() && r.job.parallel.tensor_model_parallel_size > 1)
     ++seen.sliced;
@@ -522,6 +525,7 @@ TEST(RequestsOfRanks, AreThoseOfThePlanForEach) {
     if (ranks->any(HasFailure())) return;
   }
   EXPECT_GT(seen.sliced, 3);
+  EXPECT_GT(seen.staged, 1);
   if (ranks->size() % 2 == 0) {
     EXPECT_GT(seen.replicas, 3);
   }
