@@ -1,6 +1,7 @@
 #include "plan/counted_blocks.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "plan/counted_peers.h"
@@ -133,14 +134,21 @@ void CountedBlocks::fetch_until(std::size_t block) {
   }
 }
 
+// The first blocks of a forward sweep stand for all, of which a rank may have more or less.
+Bytes CountedBlocks::own_bytes(std::size_t block) const {
+  if (rests_.own.empty()) return {};
+  if (sweep_ != step::Sweep::kForward) return rests_.own[block];
+  const Bytes all = std::accumulate(rests_.own.begin(), rests_.own.end(), Bytes());
+  return Bytes((all.count() + rests_.own.size() - 1) / rests_.own.size());
+}
+
 void CountedBlocks::fetch(const Fetch& fetch) {
   const step::BlockWindow::Place& place = fetch.place;
   double& filled = filled_[place.slot];
   const double first =
       (place.weights ? static_cast<double>(rests_.blocks[place.block].bytes.count()) : 0) +
       (place.inputs ? input_bytes_ : 0);
-  const Bytes own = rests_.own.empty() ? Bytes() : rests_.own[place.block];
-  if (first > 0) filled = bring(first, fetch.from, own);
+  if (first > 0) filled = bring(first, fetch.from, own_bytes(place.block));
   if (place.gradients)
     filled =
         ops_.begin_copy(Direction::kToDevice, gradient_bytes(place.block), fetch.gradients_from);

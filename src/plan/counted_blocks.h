@@ -76,6 +76,8 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   void queue(step::BlockWindow::Place place);
   void fetch_until(std::size_t block);
   void fetch(const Fetch& fetch);
+  // Of slices on the host, what of this rank's comes for a block.
+  [[nodiscard]] Bytes own_bytes(std::size_t block) const;
   // Begins at `from` or later, of slices on the host behind a copy of so many bytes. When it has ended.
   double bring(double bytes, double from, Bytes own);
   void wait(double time);

@@ -144,9 +144,10 @@ class Streamed(RankCase):
     def test_slices_of_other_tasks(self):
         self.assert_streamed_is_resident("dpo-slices", 2, actor("untied"), "data.micro_batch_size_per_gpu=6", task="dpo", stages=(3,))
         critic = ("critic.model.path=out/judge/latest/reward", "reward_model.model.path=out/judge/latest/reward")
-        whole = ("data.val_files=[]", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", "critic.ppo_micro_batch_size_per_gpu=4")
-        self.assert_streamed_is_resident("grpo-slices", 2, actor("wide"), *whole[:2], task="grpo", stages=(3,))
-        self.assert_streamed_is_resident("ppo-slices", 2, actor("wide"), *critic, *whole, task="ppo", stages=(3,), models=("actor", "critic"))
+        self.assert_streamed_is_resident("grpo-slices", 2, actor("wide"), "data.val_files=[]",
+                                         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", task="grpo", stages=(3,))
+        self.assert_streamed_is_resident("ppo-slices", 2, actor("wide"), *critic, "data.val_files=[]", task="ppo", stages=(3,),
+                                         models=("actor", "critic"))
 
     def test_packed_rows_of_ranks_differ(self):
         packed = (actor("wide"), "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=70")
