@@ -52,16 +52,26 @@ class StageRun {
     const auto alike = [&](std::int64_t a, std::int64_t b) {
       return micro_of(a).count == micro_of(b).count;
     };
+    // What is kept changes places with every round, until each has been where all others were.
+    const std::int64_t kept = shape.chunks == 1 ? stage.stages - stage.stage : kRoundsOfKeptChunks;
+    const std::int64_t lasting = std::min(kept, kMostLasting);
     for (const PipelineRound& round : rounds_of(shape, actions, alike)) {
-      ops_.repeat(round.times, [&](std::int64_t i) {
-        const std::size_t from = round.first + static_cast<std::size_t>(i) * round.actions;
-        for (std::size_t a = from; a < from + round.actions; ++a) execute(actions[a]);
-      });
+      ops_.repeat(
+          round.times,
+          [&](std::int64_t i) {
+            const std::size_t from = round.first + static_cast<std::size_t>(i) * round.actions;
+            for (std::size_t a = from; a < from + round.actions; ++a) execute(actions[a]);
+          },
+          lasting);
     }
     if (trains_tied_table(w_)) join_table();
   }
 
  private:
+  // With chunks a round is one of all parts, and a micro-batch is done when the third round behind it begins.
+  static constexpr std::int64_t kRoundsOfKeptChunks = 3;
+  // Bounds the time of plans.
+  static constexpr std::int64_t kMostLasting = 8;
   struct Open {
     std::optional<DeviceBatch<Ops>> batch;  // where the head follows
     MicroBatch micro;
