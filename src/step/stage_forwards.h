@@ -34,6 +34,9 @@ class StageForwards {
     std::vector<Group> groups;
     for (Group rest(counted); !rest.empty(); rest = rest.subspan(groups.back().size()))
       groups.push_back(rest.first(std::min(size, rest.size())));
+    // Ranks that slice the stage take part in each other's forwards, without rows.
+    groups.resize(groups.size() +
+                  static_cast<std::size_t>(further_passes(w_, std::ssize(groups))));
     run(groups);
     const auto stages = static_cast<std::size_t>(w_.architecture.pipeline.stages);
     for (const MicroBatch& micro : cuts) {
@@ -46,6 +49,7 @@ class StageForwards {
  private:
   void run(const std::vector<Group>& groups) {
     if (groups.empty()) return;
+    expect_passes(w_, Sweep::kForward, std::ssize(groups));
     const spec::PipelineStage& stage = w_.architecture.pipeline;
     const PipelineShape shape{stage.stages, std::ssize(groups), stage.chunks};
     const PipelineActions actions =

@@ -183,7 +183,7 @@ TEST(Formulas, RoundsThatLastAreAllRun) {
     EXPECT_EQ(rounds, runs);
     EXPECT_DOUBLE_EQ(ops.work().flops, 14 * 2 * 8 * 4 * 2);
     ops.repeat(2, body, /*lasting=*/3);
-    EXPECT_EQ(rounds, runs + std::min<int>(most, 2));
+    EXPECT_EQ(rounds, runs + static_cast<int>(std::min(most, std::int64_t{2})));
   }
 }
 
