@@ -6,9 +6,8 @@
 Every row is a job of NEAP (the program) with the model, the batch, the ranks, the GPUs and the network of the publication. Rates of GPUs
 are shares of their data sheets that were measured on one H200 and two H100s (src/plan/gpu_catalog.cpp, network.cpp); a network is nine
 tenths of its ports. Nothing is fitted to a row. Prints ours beside theirs with the error in percent, the median and the worst of each
-table; rows whose schedule or sharding Neap does not have are listed with the reason. The nearest schedule that Neap has is printed for
-some of these, outside of the medians. OUT.jsonl gets a line a row. --limit: exits 1 if the median error of the steps' times, or of model
-states, is larger.
+table; rows whose sharding Neap does not have are listed with the reason. OUT.jsonl gets a line a row. --limit: exits 1 if the
+median error of the steps' times, or of model states, is larger.
 """
 import argparse
 import json
@@ -46,13 +45,13 @@ def megatron_flops(m, sequences):
 
 
 def row(name, source, model, gpu, ranks, batch, micro, tensor=1, pipe=1, zero=0, seconds=None, tflops=None, memory=None, network=SELENE,
-        checkpointing="full", gradients="float32", nearest=None, note="", rows=False, layout=None):
-    """tflops: of a GPU, by megatron_flops(). memory: GiB of the fullest GPU. nearest: what Neap lacks of the published schedule."""
+        checkpointing="full", gradients="float32", note="", rows=False, layout=None, chunks=1):
+    """tflops: of a GPU, by megatron_flops(). memory: GiB of the fullest GPU."""
     if seconds is None and tflops:
         seconds = megatron_flops(model, batch) / (tflops * 1e12 * ranks)
     return {"name": name, "source": source, "model": model, "gpu": gpu, "ranks": ranks, "batch": batch, "micro": micro, "tensor": tensor,
             "pipe": pipe, "zero": zero, "seconds": seconds, "memory": memory, "network": network, "checkpointing": checkpointing,
-            "gradients": gradients, "nearest": nearest, "note": note, "rows": rows, "layout": layout}
+            "gradients": gradients, "note": note, "rows": rows, "layout": layout, "chunks": chunks}
 
 
 # ---- every row of the tables of 2022-02-21 and 02-23 that states layers and hidden size: 1F1B, TP 8, ZeRO-1 unless it says otherwise ----
@@ -80,7 +79,10 @@ def bigscience():
 
 # ---- table 1, entered without the paper at hand: TFLOP/s times GPUs are its totals. The micro-batch is not published. ----
 def megatron():
-    lacks = "interleaved 1F1B"
+    def chunks_of(layers, pipe):
+        """The fewest that divide the blocks of a stage."""
+        return next(v for v in range(2, layers // pipe + 1) if layers // pipe % v == 0) if pipe > 1 else 1
+
     table = [(24, 2304, 24, 1, 1, 32, 512, 137), (30, 3072, 32, 2, 1, 64, 512, 138), (36, 4096, 32, 4, 1, 128, 512, 142),
              (40, 6144, 48, 8, 1, 256, 1024, 135), (48, 8192, 64, 8, 2, 512, 1536, 138), (60, 10240, 80, 8, 4, 1024, 1792, 140),
              (80, 12288, 96, 8, 8, 1536, 2304, 148), (96, 16384, 128, 8, 16, 1920, 2160, 155), (105, 20480, 128, 8, 35, 2520, 2520, 163),
@@ -90,10 +92,11 @@ def megatron():
         model = gpt(layers, hidden, heads)
         micro = 4 if pipe == 1 else 1
         out.append(row(f"Megatron {parameters(model) / 1e9:.1f}B on {ranks} A100, TP {tensor}, PP {pipe}", MEGATRON, model, "a100", ranks, batch,
-                       micro, tensor, pipe, 0, None, tflops, nearest=lacks if pipe > 1 else None, note=f"micro-batch of {micro} assumed"))
+                       micro, tensor, pipe, 0, None, tflops, chunks=chunks_of(layers, pipe),
+                       note=f"micro-batch of {micro}{f' and {chunks_of(layers, pipe)} chunks a stage' if pipe > 1 else ''} assumed"))
     model = gpt(96, 12288, 96)
-    out.append(row("Megatron 175B on 1 024 A100, TP 8, PP 16", MEGATRON, model, "a100", 1024, 1536, 1, 8, 16, 0, None, 138, nearest=lacks,
-                   note="TP, PP and micro-batch assumed"))
+    out.append(row("Megatron 175B on 1 024 A100, TP 8, PP 16", MEGATRON, model, "a100", 1024, 1536, 1, 8, 16, 0, None, 138, chunks=chunks_of(96, 16),
+                   note="TP, PP, micro-batch and 2 chunks a stage assumed"))
     return out
 
 
@@ -126,10 +129,10 @@ STATES += [(f"Megatron's distributed optimizer, 6 + 12 / {d} bytes a parameter",
 
 NOT_SIMULATED = [
     ("torchtitan Llama-3 70B on 256 H100: 829 to 876 tokens/s a GPU", "weights sharded over ranks (FSDP) together with tensor parallelism"),
-    ("torchtitan Llama-3 405B on 512 H100: 100 and 128 tokens/s a GPU", "float8, FSDP with tensor and pipeline parallelism, interleaved 1F1B"),
+    ("torchtitan Llama-3 405B on 512 H100: 100 and 128 tokens/s a GPU", "float8, FSDP with tensor and pipeline parallelism"),
     ("torchtitan Llama-3 8B, 8 to 128 H100: 5 762 to 5 605 tokens/s a GPU", "recomputation by operation and compiled kernels, of which no micro-batch is published here"),
-    ("Llama 3 405B: 430, 400 and 380 TFLOP/s", "8 192 and 16 384 ranks, FSDP, interleaved 1F1B"),
-    ("Megatron Core 175B on 96 to 4 608 H100: MFU of 47 to 42 %", "interleaved 1F1B; TP, PP and micro-batches are not published"),
+    ("Llama 3 405B: 430, 400 and 380 TFLOP/s", "8 192 and 16 384 ranks, FSDP with pipeline parallelism"),
+    ("Megatron Core 175B on 96 to 4 608 H100: MFU of 47 to 42 %", "TP, PP, chunks and micro-batches are not published"),
     ("llmq on 1 to 8 H100: 58.8k to 457k tokens/s (1.5B)", "kernels of its own, 8-bit states; its sharding is not in the table"),
     ("FSDP2 + transformers on 4 H200: efficiency of 0.96 to 0.98", "measured of another program; no run of ours on that machine"),
 ]
@@ -148,7 +151,9 @@ def simulate(neap, work, r, extra=()):
     if r["pipe"] > 1:
         keys.append(f"parallel.pipeline_model_parallel_size={r['pipe']}")
         layers = r["model"].get("n_layer")
-        layout = r["layout"] or ([layers // r["pipe"]] * r["pipe"] if layers and layers % r["pipe"] == 0 else None)
+        parts = r["pipe"] * r["chunks"]
+        keys.append(f"parallel.virtual_pipeline_model_parallel_size={r['chunks']}")
+        layout = r["layout"] or ([layers // parts] * parts if layers and layers % parts == 0 else None)
         if layout:
             keys.append(f"parallel.pipeline_model_parallel_layout=[{', '.join(map(str, layout))}]")
     job = work / "job.toml"
@@ -184,14 +189,13 @@ def main():
         work = pathlib.Path(temporary)
         rows = [r for r in bigscience() + megatron() + own() if ARGS.only in r["name"]]
         titles = {"step": "Seconds a step and GiB a GPU",
-                  "nearest": "What lacks a feature, by the nearest schedule that Neap has (not in the medians above)",
                   "own": "Neap's own training phases on one and two H100s (the rates among ranks are from them)"}
         for kind, title in titles.items():
             print(f"\n{title}")
             print(f"   {'':<62} {'theirs':>8} {'ours':>8} {'%':>6} | {'GiB':>6} {'ours':>6} {'%':>6} | bubble, collectives and transfers")
             seconds, memory, longer = [], [], []
             for r in rows:
-                if kind != ("own" if r["source"].startswith("bench/") else "nearest" if r["nearest"] else "step"):
+                if kind != ("own" if r["source"].startswith("bench/") else "step"):
                     continue
                 s = simulate(ARGS.neap, work, r)
                 error, ours = off(s["step_seconds"], r["seconds"]), s["peak"] / GIB
@@ -206,7 +210,7 @@ def main():
                 if kind == "own" and r["ranks"] > 1:
                     waits_for_others = sum(v for k, v in s["seconds"].items() if k in ("data", "tensor", "pipe"))
                     longer.append((r["seconds"] - waits_for_others) / (s["step_seconds"] - waits_for_others))
-                keep(kind=kind, name=r["name"], source=r["source"], note=r["note"], lacks=r["nearest"],
+                keep(kind=kind, name=r["name"], source=r["source"], note=r["note"],
                      published_seconds=r["seconds"], seconds=s["step_seconds"], seconds_percent=error, published_gib=r["memory"], gib=ours,
                      gib_percent=of_memory, shares=waits)
             median = summary("step time", seconds)

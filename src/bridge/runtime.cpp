@@ -35,6 +35,7 @@ class RuntimeImpl final : public Runtime {
   [[nodiscard]] at::Tensor region(spec::TagId tag, std::string_view name,
                                   at::ScalarType dtype) override;
   [[nodiscard]] StreamedBlocks& streamed_blocks(spec::TagId tag) override;
+  [[nodiscard]] StreamedSlices* streamed_slices(spec::TagId tag) override;
   [[nodiscard]] StreamedStates* streamed_states(spec::TagId tag) override;
   [[nodiscard]] std::unique_ptr<Scope> hold(const std::vector<spec::TagId>& tags) override;
   [[nodiscard]] std::unique_ptr<Scope> phase(spec::PhaseId id) override;
@@ -65,6 +66,7 @@ class RuntimeImpl final : public Runtime {
   std::shared_ptr<arena::Arena> arena_;  // keeps the device
   std::unique_ptr<ScheduleExecutor> executor_;
   std::map<std::size_t, StreamedBlocks> streamed_blocks_;  // by tag
+  std::map<std::size_t, StreamedSlices> streamed_slices_;
   std::map<std::size_t, StreamedStates> streamed_states_;
   std::map<std::size_t, std::vector<SlotPart>> gathered_;
   std::unique_ptr<PhaseTransients> transients_;
@@ -147,6 +149,8 @@ void RuntimeImpl::add_streamed(std::size_t index) {
   const plan::TagPlan* const behind = plan_.slots_behind(tag);
   if (behind != nullptr && streamed_blocks_.contains(executor_->tag_index(behind->id)))
     gathered_.emplace(index, slots_of(tag));
+  if (StreamedSlices* const slices = behind == nullptr ? nullptr : streamed_slices(behind->id))
+    slices->set_generating(slots_of(tag));
   const auto bytes_of = [](const std::vector<plan::PartPlan>& parts) {
     std::vector<Bytes> out;
     out.reserve(parts.size());
@@ -157,6 +161,11 @@ void RuntimeImpl::add_streamed(std::size_t index) {
     streamed_states_.emplace(std::piecewise_construct, std::forward_as_tuple(index),
                              std::forward_as_tuple(*arena_, context_.stream(), tag.name(),
                                                    slots_of(tag), bytes_of(hosted.states)));
+  }
+  if (!hosted.slice.is_zero()) {
+    streamed_slices_.emplace(
+        std::piecewise_construct, std::forward_as_tuple(index),
+        std::forward_as_tuple(*arena_, context_.stream(), tag.name(), slots_of(tag), hosted.slice));
   }
   if (hosted.blocks.empty()) return;
   // The weights of all slots, those of tables last, then their gradients, then inputs of blocks.
@@ -196,6 +205,11 @@ void RuntimeImpl::gather_blocks(std::size_t phase) {
 
 StreamedBlocks& RuntimeImpl::streamed_blocks(spec::TagId tag) {
   return streamed_blocks_.at(executor_->tag_index(tag));
+}
+
+StreamedSlices* RuntimeImpl::streamed_slices(spec::TagId tag) {
+  const auto found = streamed_slices_.find(executor_->tag_index(tag));
+  return found == streamed_slices_.end() ? nullptr : &found->second;
 }
 
 StreamedStates* RuntimeImpl::streamed_states(spec::TagId tag) {
@@ -276,6 +290,9 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   for (auto& [tag, blocks] : streamed_blocks_) {
     if (Status closed = blocks.close(); !closed.ok()) fetched = std::move(closed);
   }
+  for (auto& [tag, slices] : streamed_slices_) {
+    if (Status closed = slices.close(); !closed.ok()) fetched = std::move(closed);
+  }
   if (Status counted = count_streamed(m); fetched.ok()) fetched = std::move(counted);
   // Before the pool is emptied: the driver waits for all copies when memory is freed.
   const Status copied = executor_->finish_copies(m.behind);
@@ -309,6 +326,7 @@ Status RuntimeImpl::count_streamed(PhaseMeasurement& m) {
     return {};
   };
   for (auto& [tag, blocks] : streamed_blocks_) NEAP_TRY(add(tag, blocks.take_use()));
+  for (auto& [tag, slices] : streamed_slices_) NEAP_TRY(add(tag, slices.take_use()));
   for (auto& [tag, states] : streamed_states_) NEAP_TRY(add(tag, states.take_use()));
   return {};
 }

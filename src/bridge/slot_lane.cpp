@@ -1,5 +1,6 @@
 #include "bridge/slot_lane.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace neap::bridge {
@@ -7,6 +8,8 @@ namespace {
 
 // The lane remembers a batch until it was waited for. One so many batches back has long been done.
 constexpr std::size_t kMostRemembered = 32;
+// The account of waits that are nobody's.
+constexpr std::size_t kUncounted = step::kStreamedKinds.size();
 
 Bytes bytes_of(std::span<const arena::Transfer> copies) {
   Bytes sum;
@@ -34,6 +37,12 @@ Status SlotLane::fetch(std::size_t slot, step::StreamedKind kind,
 Status SlotLane::wait_for_slot(std::size_t slot) {
   for (const auto& [mark, kind] : std::exchange(slots_[slot].awaits, {}))
     NEAP_TRY(lane_->hold_stream(computes_, mark, index_of(kind)));
+  return {};
+}
+
+Status SlotLane::hold(device::StreamId stream, std::size_t slot) {
+  for (const auto& [mark, kind] : slots_[slot].awaits)
+    NEAP_TRY(lane_->hold_stream(stream, mark, kUncounted));
   return {};
 }
 
@@ -71,7 +80,8 @@ Status SlotLane::drain() {
 
 Result<LinkUses> SlotLane::take_use() {
   NEAP_TRY_ASSIGN(const std::vector<double> held, lane_->take_held_seconds());
-  for (std::size_t kind = 0; kind < held.size(); ++kind) use_[kind].visible_seconds = held[kind];
+  for (std::size_t kind = 0; kind < std::min(held.size(), use_.size()); ++kind)
+    use_[kind].visible_seconds = held[kind];
   return std::exchange(use_, {});
 }
 

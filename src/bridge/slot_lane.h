@@ -48,6 +48,8 @@ class SlotLane {
                              std::span<const arena::Transfer> copies, After after);
   /// What the device is given from now on begins after the slot's copies, in and out.
   [[nodiscard]] Status wait_for_slot(std::size_t slot);
+  /// The same of another stream than the work's, whose waits nobody counts. The work has to wait for the slot, too.
+  [[nodiscard]] Status hold(device::StreamId stream, std::size_t slot);
   /// Copies that are queued from now on begin after the work that the device was given so far.
   [[nodiscard]] Status begin_after_work();
   /// Fetches that are queued from now on begin after every store so far.

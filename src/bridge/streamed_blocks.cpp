@@ -30,7 +30,8 @@ StreamedBlocks::StreamedBlocks(arena::Arena& arena, device::StreamId computes,
   };
   const auto add = [&](std::vector<Storage>& to, const std::vector<UnitBytes>& units) {
     for (const UnitBytes& unit : units)
-      to.push_back({unit.name, make(unit.weights), make(unit.gradients), make(unit.inputs)});
+      to.push_back({unit.name, make(unit.weights), make(unit.gradients), make(unit.inputs), Bytes(),
+                    unit.gradients});
   };
   add(storage_, blocks);
   add(tables_, tables.units);
@@ -40,6 +41,16 @@ const StreamedBlocks::Storage* StreamedBlocks::table(const std::string& name) co
   const auto found = std::find_if(tables_.begin(), tables_.end(),
                                   [&](const Storage& table) { return table.name == name; });
   return found == tables_.end() ? nullptr : &*found;
+}
+
+void StreamedBlocks::keep_own(const std::string& name, Bytes first, Bytes size) {
+  for (std::vector<Storage>* units : {&storage_, &tables_}) {
+    for (Storage& unit : *units) {
+      if (unit.name != name) continue;
+      unit.own_first = first;
+      unit.own_size = size;
+    }
+  }
 }
 
 void StreamedBlocks::open() {
@@ -76,9 +87,19 @@ Status StreamedBlocks::begin_turn(step::Table, const step::TableTurns::Turn& tur
 
 Status StreamedBlocks::end_turn(const step::TableTurns::Turn& turn) {
   if (!turn.adds) return {};
-  const arena::Transfer copy = all_of(*table_slot_->gradients, *tables_[turn.unit].gradients);
-  NEAP_TRY(lane_.store(slots_.size(), Kind::kGradients, {&copy, 1}));
+  NEAP_TRY(leave(slots_.size(), *table_slot_->gradients, tables_[turn.unit], turn.last));
   return lane_.fetch_after_stores();
+}
+
+Status StreamedBlocks::leave(std::size_t in, const SlotPart& gradients, const Storage& unit,
+                             bool complete) {
+  arena::Transfer copy = all_of(gradients, *unit.gradients);
+  if (complete) {
+    copy.offset += unit.own_first;
+    copy.storage_offset = unit.own_first;
+    copy.size = unit.own_size;
+  }
+  return copy.size.is_zero() ? Status() : lane_.store(in, Kind::kGradients, {&copy, 1});
 }
 
 arena::Transfer StreamedBlocks::inputs_of(std::size_t block, std::size_t slot) const {
@@ -87,10 +108,10 @@ arena::Transfer StreamedBlocks::inputs_of(std::size_t block, std::size_t slot) c
 }
 
 Status StreamedBlocks::leave(std::size_t block, step::BlockWindow::Leaving what) {
-  const arena::Transfer copy =
-      what.inputs ? inputs_of(block, what.slot)
-                  : all_of(*slots_[what.slot].gradients, *storage_[block].gradients);
-  return lane_.store(what.slot, what.inputs ? Kind::kInputs : Kind::kGradients, {&copy, 1});
+  if (what.gradients)
+    return leave(what.slot, *slots_[what.slot].gradients, storage_[block], what.complete);
+  const arena::Transfer copy = inputs_of(block, what.slot);
+  return lane_.store(what.slot, Kind::kInputs, {&copy, 1});
 }
 
 Status StreamedBlocks::bring(step::BlockWindow::Place place) {

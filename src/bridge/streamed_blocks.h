@@ -57,10 +57,14 @@ class StreamedBlocks final : public step::WindowedBlocks {
   struct Storage {
     std::string name;
     std::unique_ptr<arena::HostStorage> weights, gradients, inputs;  ///< null: there are none
+    Bytes own_first, own_size;  ///< of complete gradients, that leave
   };
   [[nodiscard]] const Storage& block(std::size_t i) const { return storage_[i]; }
   /// Null: it is not on the host.
   [[nodiscard]] const Storage* table(const std::string& name) const;
+  /// Of a unit's gradients, where nothing more is added to them, only so many bytes leave, from `first` on: others are
+  /// another rank's.
+  void keep_own(const std::string& name, Bytes first, Bytes size);
 
   /// A phase begins: the slots are resident and hold nothing.
   void open();
@@ -86,6 +90,8 @@ class StreamedBlocks final : public step::WindowedBlocks {
   [[nodiscard]] Status begin_turn(step::Table table, const step::TableTurns::Turn& turn) override;
   [[nodiscard]] Status end_turn(const step::TableTurns::Turn& turn) override;
   [[nodiscard]] arena::Transfer inputs_of(std::size_t block, std::size_t slot) const;
+  [[nodiscard]] Status leave(std::size_t in, const SlotPart& gradients, const Storage& unit,
+                             bool complete);
 
   std::vector<Slot> slots_;
   std::optional<Slot> table_slot_;  // of the lane the one behind `slots_`

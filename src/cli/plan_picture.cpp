@@ -1,6 +1,8 @@
 #include "cli/plan_picture.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/file.h"
 #include "base/format.h"
@@ -21,12 +23,15 @@ report::Gantt gantt_of(const plan::Simulation& simulation) {
     out.rows.push_back(format("stage {}", s + 1));
   for (const step::PipelineSpan& span : simulation.plans.spans) {
     const bool forward = span.action.kind == step::PipelineAction::Kind::kForward;
-    out.bars.push_back({span.stage, forward ? 0U : 1U, span.begin, span.end,
-                        std::to_string(span.action.micro_batch + 1)});
+    std::string name = std::to_string(span.action.micro_batch + 1);
+    if (simulation.plans.chunks > 1) name += format(".{}", span.action.chunk + 1);
+    out.bars.push_back({span.stage, forward ? 0U : 1U, span.begin, span.end, std::move(name)});
     out.seconds = std::max(out.seconds, span.end);
   }
   out.title =
-      format("{} stages, {} micro-batches", simulation.stages.size(), simulation.micro_batches);
+      format("{} stages{}, {} micro-batches", simulation.stages.size(),
+             simulation.plans.chunks > 1 ? format(" of {} chunks", simulation.plans.chunks) : "",
+             simulation.micro_batches);
   return out;
 }
 

@@ -116,6 +116,7 @@ class RankLines {
 Degrees degrees_of(const spec::Job& job) {
   return {.tensor = job.parallel.tensor_model_parallel_size,
           .pipeline = job.parallel.pipeline_model_parallel_size,
+          .chunks = job.parallel.virtual_pipeline_model_parallel_size,
           .data = 0,
           .zero = job.parallel.zero_stage,
           .sequence_parallel = job.divides_rows()};

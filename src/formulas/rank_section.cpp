@@ -73,7 +73,9 @@ void SheetBuilder::add_rank_rest() {
     kept_counted = std::max(kept_counted, model.activations.planned);
     if (value <= kept) continue;
     kept = value;
-    kept_formula = (degrees_.pipeline > 1 ? "min(p, m) l / p x " : "l x ") +
+    kept_formula = std::string(degrees_.chunks > 1     ? "min(p + (p - 1) / c, m) l / p x "
+                               : degrees_.pipeline > 1 ? "min(p, m) l / p x "
+                                                       : "l x ") +
                    layer_formula(model.recompute, degrees_);
   }
   if (sizes_.trained() != nullptr) {
@@ -86,8 +88,10 @@ void SheetBuilder::add_rank_rest() {
   }
   if (sizes_.cached_sequences > 0) add_generation();
   if (degrees_.pipeline > 1 && sizes_.trained() != nullptr)
-    add({"rank.bubble", "idle share of the pipeline", "(p - 1) / m", "Megatron, 2.2.1",
-         Quantity::kRatio, pipeline_bubble(degrees_.pipeline, sizes_.trained()->micro_batches)});
+    add({"rank.bubble", "idle share of the pipeline",
+         degrees_.chunks > 1 ? "(p - 1) / (m c)" : "(p - 1) / m",
+         degrees_.chunks > 1 ? "Megatron, 2.2.2" : "Megatron, 2.2.1", Quantity::kRatio,
+         pipeline_bubble(degrees_, sizes_.trained()->micro_batches)});
 }
 
 double SheetBuilder::largest_training_transient() const {

@@ -92,9 +92,11 @@ std::string SheetBuilder::letters() const {
                     number(model.batch.sequences), number(model.batch.length), model.micro_batches);
     out += "\n";
   }
-  return out + format("w = {} bytes a weight, K = {} (Adam); t = {}, p = {}, d = {}, ZeRO-{}{}\n",
+  return out + format("w = {} bytes a weight, K = {} (Adam); t = {}, p = {}{}, d = {}, ZeRO-{}{}\n",
                       number(sizes_.width), number(bytes().optimizer), degrees_.tensor,
-                      degrees_.pipeline, degrees_.data, degrees_.zero,
+                      degrees_.pipeline,
+                      degrees_.chunks > 1 ? format(" of c = {} chunks", degrees_.chunks) : "",
+                      degrees_.data, degrees_.zero,
                       degrees_.sequence_parallel ? ", sequence parallel" : "");
 }
 

@@ -43,7 +43,10 @@ double kept_bytes(const plan::ModelRole& role, const spec::Checkpointing& checkp
     plan::CountedMemory memory{cache::Settings{}};
     step::CountingOps ops(memory, profile, 2);
     auto weights = plan::counted_weights(role, dtype);
-    if (!blocks) weights.blocks.clear();
+    if (!blocks) {
+      weights.blocks.clear();
+      weights.architecture.num_hidden_layers = 0;
+    }
     const auto length = static_cast<std::int64_t>(batch.length);
     const auto tokens = step::CountedTensor::outside(
         {static_cast<std::int64_t>(batch.sequences) * length}, spec::Dtype::kInt64);

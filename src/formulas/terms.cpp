@@ -65,8 +65,9 @@ double layer_activations(const Decoder& d, const MicroBatch& batch, Recompute re
 
 double activations(const Decoder& d, const MicroBatch& batch, Recompute recompute,
                    const Degrees& degrees, double micro_batches) {
-  const auto p = static_cast<double>(degrees.pipeline);
-  return d.layers / p * std::min(p, micro_batches) *
+  const auto p = static_cast<double>(degrees.pipeline), c = static_cast<double>(degrees.chunks);
+  const double kept = degrees.chunks > 1 ? p + (p - 1) / c : p;
+  return d.layers / p * std::min(kept, micro_batches) *
          layer_activations(d, batch, recompute, degrees);
 }
 
@@ -79,8 +80,9 @@ double kv_cache(const Decoder& d, double sequences, double tokens, double width)
   return 2 * width * sequences * tokens * d.layers * d.hidden;
 }
 
-double pipeline_bubble(std::int64_t stages, double micro_batches) {
-  return static_cast<double>(stages - 1) / micro_batches;
+double pipeline_bubble(const Degrees& degrees, double micro_batches) {
+  return static_cast<double>(degrees.pipeline - 1) /
+         (micro_batches * static_cast<double>(degrees.chunks));
 }
 
 }  // namespace neap::formulas

@@ -26,6 +26,7 @@ struct Decoder {
 struct Degrees {
   std::int64_t tensor = 1;    ///< t
   std::int64_t pipeline = 1;  ///< p
+  std::int64_t chunks = 1;    ///< c: of a pipeline's stage, where stages are interleaved
   std::int64_t data = 1;      ///< d: ranks with the same part of the model
   std::int64_t zero = 0;      ///< stage: 1 divides optimizer states, 2 gradients too, 3 weights too
   bool sequence_parallel = false;  ///< what tensor parallelism leaves whole is divided by tokens
@@ -76,7 +77,8 @@ struct MicroBatch {
 /// Selective, table 2: bytes that a layer keeps for its backward.
 [[nodiscard]] double layer_activations(const Decoder& d, const MicroBatch& batch,
                                        Recompute recompute, const Degrees& degrees = {});
-/// Of the first stage under 1F1B: l / p layers of min(p, m) micro-batches (Selective, 4.2.3).
+/// Of the first stage under 1F1B: l / p layers of min(p, m) micro-batches; interleaved of min(p + (p - 1) / c, m)
+/// (Selective, 4.2.3).
 [[nodiscard]] double activations(const Decoder& d, const MicroBatch& batch, Recompute recompute,
                                  const Degrees& degrees, double micro_batches);
 /// Selective, 4.3: final norm, head and loss: 4 s b h (1 + v / h) / t.
@@ -86,7 +88,7 @@ struct MicroBatch {
 /// Keys and values: 2 w b (s + n) l h.
 [[nodiscard]] double kv_cache(const Decoder& d, double sequences, double tokens, double width);
 
-/// Megatron, 2.2.1: idle share of a pipeline's time: (p - 1) / m.
-[[nodiscard]] double pipeline_bubble(std::int64_t stages, double micro_batches);
+/// Megatron, 2.2: idle share of a pipeline's time: (p - 1) / (m c).
+[[nodiscard]] double pipeline_bubble(const Degrees& degrees, double micro_batches);
 
 }  // namespace neap::formulas

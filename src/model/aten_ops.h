@@ -52,7 +52,7 @@ class AtenOps {
   }
 
   template <class Body>
-  void repeat(std::int64_t n, const Body& body) const {
+  void repeat(std::int64_t n, const Body& body, std::int64_t /*lasting*/ = 1) const {
     for (std::int64_t i = 0; i < n; ++i) body(i);
   }
   template <class Body>

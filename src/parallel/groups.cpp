@@ -33,8 +33,11 @@ Groups::Groups(Communicator& world, const spec::Mesh& mesh, const spec::Mesh& ge
     made_for_generation_ =
         world.split(static_cast<int>(generation.line(world.rank(), kTensor).front()));
     generating_ = made_for_generation_.get();
-  } else {
+  } else if (generation.size(kTensor) == world.size()) {
     generating_ = &world;
+  } else {
+    made_for_generation_ = make_single();
+    generating_ = made_for_generation_.get();
   }
 }
 

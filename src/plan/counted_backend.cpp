@@ -12,6 +12,7 @@
 #include "plan/counted_source.h"
 #include "plan/generation_bounds.h"
 #include "plan/nccl_memory.h"
+#include "spec/pipeline.h"
 #include "step/gradient_slots.h"
 #include "step/runner.h"
 
@@ -30,21 +31,31 @@ CountedTensor outside(const step::Shape& shape, Dtype dtype) {
 // Which part of a stage's training phase takes how long.
 class PassClock {
  public:
-  void enter(const CountingOps& ops, double PassSeconds::*part) {
-    leave(ops);
-    part_ = part;
+  void enter(const CountingOps& ops, double PassSeconds::*part) { enter(ops, seconds_.*part); }
+  void enter(const CountingOps& ops, std::vector<double> PassSeconds::*part, std::int64_t chunk) {
+    const auto c = static_cast<std::size_t>(chunk);
+    std::vector<double>& chunks = seconds_.*part;
+    if (chunks.size() <= c) {
+      leave(ops);
+      chunks.resize(c + 1);
+    }
+    enter(ops, chunks[c]);
   }
   void leave(const CountingOps& ops) {
     const double now = ops.work().elapsed();
-    if (part_ != nullptr) seconds_.*part_ += now - since_;
+    if (part_ != nullptr) *part_ += now - since_;
     since_ = now;
     part_ = nullptr;
   }
   [[nodiscard]] const PassSeconds& seconds() const { return seconds_; }
 
  private:
+  void enter(const CountingOps& ops, double& part) {
+    leave(ops);
+    part_ = &part;
+  }
   PassSeconds seconds_;
-  double PassSeconds::*part_ = nullptr;
+  double* part_ = nullptr;
   double since_ = 0;
 };
 
@@ -87,8 +98,9 @@ class CountedBackend {
 
  public:
   using Ops = CountingOps;
-  CountedBackend(CountingOps& ops, const spec::Job& job, ModelRole role, Dtype dtype,
-                 const spec::Phase& phase, std::int64_t most_decode_steps,
+  /// `trained`: the phase's model as the rank has it where it trains.
+  CountedBackend(CountingOps& ops, const spec::Job& job, const ModelRole& trained, ModelRole role,
+                 Dtype dtype, const spec::Phase& phase, std::int64_t most_decode_steps,
                  std::vector<step::PackedSize> smaller)
       : ops_(ops),
         job_(job),
@@ -98,13 +110,14 @@ class CountedBackend {
     weights_ = counted_weights(role_, dtype);
     if (phase.body == spec::Body::kGenerate) {
       cache_ = counted_cache(role_, dtype, job.rollout_batch(), job.max_sequence_length());
-      if (phase.gathers_weights) gather_model();
+      if (phase.slice_on_host) fetch_slice();
+      if (phase.gathers_weights) gather_model(trained);
       return;
     }
     if (phase.slices_weights && phase.part != spec::TrainPart::kUpdate) {
       const bool overlaps = step::gathers_overlap_passes(
           role_.shape, ops.ranks(spec::Axis::kContext), uses_copy_lane(job));
-      blocks_.emplace(ops, weights_, sliced_rests(role_, dtype, overlaps));
+      blocks_.emplace(ops, weights_, sliced_rests(role_, dtype, overlaps, phase.slice_on_host));
       weights_.source = &*blocks_;
     }
     if (phase.streams_weights) {
@@ -132,7 +145,7 @@ class CountedBackend {
   void begins(const step::PipelineAction& action) {
     const bool forward = action.kind == step::PipelineAction::Kind::kForward;
     if (action.computes())
-      clock_.enter(ops_, forward ? &PassSeconds::forward : &PassSeconds::backward);
+      clock_.enter(ops_, forward ? &PassSeconds::forward : &PassSeconds::backward, action.chunk);
   }
   [[nodiscard]] PassSeconds passes() {
     clock_.leave(ops_);
@@ -186,7 +199,8 @@ class CountedBackend {
     const spec::StatePlacement placement = placement_of(role_, dtype_);
     if (!placement.sliced() || (role_.ranks.slices_weights() && role_.trains_blocks())) return;
     for (const step::TrainedUnit<T>& unit : units_)
-      gather_at_once(ops_, role_.ranks, bytes(unit.weights));
+      if (!unit.on_host) gather_at_once(ops_, role_.ranks, bytes(unit.weights));
+    if (parts_) gather_hosted(placement.fullest_rank());
   }
   template <class Visit>
   void for_each_part(const Visit& visit) {
@@ -214,30 +228,52 @@ class CountedBackend {
       i = alike;
     }
   }
-  // All blocks from the host, or all units from their slices or stages. Where ranks have parts of these, to copy them
-  // takes far less time than to gather.
-  void gather_model() {
-    const std::int64_t stages = job_.mesh().size(spec::Axis::kPipe);
-    if (stages == 1 && !role_.ranks.slices_weights()) {
+  // Of this rank, for a generation.
+  void fetch_slice() {
+    double bytes = 0;
+    for (const Bytes unit : slice_bytes(role_, dtype_)) bytes += static_cast<double>(unit.count());
+    ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, bytes, ops_.now()));
+  }
+  // All blocks from the host, or all units from their slices or stages, then parts from other parts. To copy what a rank
+  // has takes far less time than to gather.
+  void gather_model(const ModelRole& trained) {
+    const std::int64_t stages = trained.shape.pipeline.stages;
+    const bool slices = role_.ranks.slices_weights();
+    if (!trained.generation_part && !slices) {
       double blocks = 0;
       for (const PartPlan& block : hosted_blocks(role_, dtype_))
         blocks += static_cast<double>(block.bytes.count());
       return ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, blocks, ops_.now()));
     }
+    const auto bytes_of = [this](std::int64_t elements) {
+      return static_cast<double>(spec::tensor_bytes(elements, dtype_).count());
+    };
+    const auto sends = [this](double sent, spec::Axis axis) {
+      ops_.wait_for_peers(ops_.now() + ops_.peer_seconds(sent, 1, axis), sent);
+    };
     const auto elements_of = [this](const spec::Architecture& shape) {
       return spec::total_elements(spec::flat_layout(shape, role_.head));
     };
-    const auto bytes_of = [&](const spec::Architecture& shape) {
-      return static_cast<double>(spec::tensor_bytes(elements_of(shape), dtype_).count());
-    };
-    const spec::Architecture& gathered =
-        job_.divides_otherwise_to_generate() ? role_.whole : role_.generating();
-    if (role_.ranks.slices_weights())
-      gather_at_once(ops_, role_.ranks, bytes_of(stages == 1 ? gathered : role_.shape));
-    if (stages == 1) return;
+    const double gathered = bytes_of(elements_of(spec::undivided(trained.shape)));
+    // Of a stage, its units.
+    if (slices)
+      gather_at_once(ops_, role_.ranks,
+                     stages == 1 ? gathered : bytes_of(elements_of(trained.shape)));
     // From each stage its units: every rank sends as much as in a gather.
-    const double sent = gathered_bytes(stages, bytes_of(gathered));
-    ops_.wait_for_peers(ops_.now() + ops_.peer_seconds(sent, 1, spec::Axis::kPipe), sent);
+    if (stages > 1) sends(gathered_bytes(stages, gathered), spec::Axis::kPipe);
+    if (trained.shape.tensor.ranks > 1 && trained.divides_otherwise_to_generate())
+      sends(bytes_of(transfers_to_generate(trained).busiest), spec::Axis::kTensor);
+  }
+  void gather_hosted(std::int64_t fullest) {
+    CountedParts counted(ops_);
+    for (const step::GatheredPart& part : parts_->gathered(slot_bytes_)) {
+      const auto bytes_of = [&](std::int64_t elements) {
+        return static_cast<double>(spec::tensor_bytes(elements, dtype_).count());
+      };
+      const double all = bytes_of(part.elements());
+      const double own = bytes_of(part.own(role_.rank.value_or(fullest)).count);
+      counted.visit(own, all - own, [&] { gather_at_once(ops_, role_.ranks, all); });
+    }
   }
   template <class Visit>
   void visit_part(CountedParts& counted, const step::UpdatePart& part, const Visit& visit) {
@@ -251,8 +287,11 @@ class CountedBackend {
   }
   void make_units(const spec::Phase& phase) {
     optimizer_ = optimizer_of(role_, dtype_);
-    const HostedUnits hosted{phase.streams_weights, phase.streams_tables};
-    if (phase.streams_states) parts_.emplace(update_parts(role_, dtype_, hosted));
+    const HostedUnits hosted{phase.streams_weights, phase.streams_tables, phase.slice_on_host};
+    if (phase.streams_states) {
+      parts_.emplace(update_parts(role_, dtype_, hosted));
+      slot_bytes_ = update_slot_bytes(role_, dtype_, hosted);
+    }
     const std::vector<bool> rests = on_host(role_, hosted);
     const auto flat = [](std::int64_t n, Dtype d) { return outside({n}, d); };
     for (spec::FlatUnit& unit : trained_units(role_)) {
@@ -266,14 +305,15 @@ class CountedBackend {
       if (units_.back().on_host && phase.part == spec::TrainPart::kUpdate)
         blocks_->keep_norms(step::key_of(units_.back().unit), {});
     }
-    make_pieces();
-    if (role_.ranks.ranks == 1 || gradients_) return;
-    peers_.emplace(ops_, role_.ranks, units_, element_bytes(optimizer_->gradients));
+    make_pieces(phase);
+    const bool leave = std::any_of(rests.begin(), rests.end(), [](bool rest) { return rest; });
+    if ((role_.ranks.ranks == 1 && !leave) || gradients_) return;
+    peers_.emplace(ops_, role_.ranks, units_, pieces_, element_bytes(optimizer_->gradients));
     weights_.sink = &*peers_;
   }
   // Of the rank that has most. Others have other pieces, which may take more memory while they are stepped:
   // no piece of a unit takes more than the whole unit.
-  void make_pieces() {
+  void make_pieces(const spec::Phase& phase) {
     const spec::StatePlacement placement = placement_of(role_, dtype_);
     if (!placement.sliced()) {
       pieces_ = units_;
@@ -286,11 +326,20 @@ class CountedBackend {
           [](const spec::StateTensor& t) { return outside({t.elements}, t.dtype); });
     };
     for (const spec::Piece& piece : placement.pieces(rank)) pieces_.push_back(piece_of(piece));
-    if (placement.slices_gradients()) take_gradients();
+    if (phase.slices_gradients) take_gradients();
+    if (blocks_) keep_own_gradients(placement, rank);
     if (role_.rank) return;
     for (std::size_t u = 0; u < units_.size(); ++u)
       if (placement.counts(u)[static_cast<std::size_t>(rank)] != units_[u].unit.elements)
         of_others_.push_back(units_[u]);
+  }
+  // Of units on the host.
+  void keep_own_gradients(const spec::StatePlacement& placement, std::int64_t rank) {
+    for (std::size_t u = 0; u < units_.size(); ++u)
+      if (units_[u].on_host)
+        blocks_->keep_own(
+            step::key_of(units_[u].unit),
+            spec::tensor_bytes(placement.slices().range(u, rank).count, optimizer_->gradients));
   }
   void take_gradients() {
     std::vector<step::GradientSlots<CountingOps>::Unit> units;
@@ -339,6 +388,7 @@ class CountedBackend {
   double lane_ = 0;                         // when the last ones have ended
   std::optional<CountedPeers> peers_;       // of gradients that ranks add up
   std::optional<step::UpdateParts> parts_;  // of streamed states
+  Bytes slot_bytes_;                        // that these come to
 };
 
 }  // namespace
@@ -350,7 +400,8 @@ std::vector<step::PackedSize> smaller_sizes(const step::KernelProfile& profile,
   if (batching.tokens == 0 || phase.part == spec::TrainPart::kUpdate) return {};
   RequestSizes sizes;
   CountingOps ops(sizes, profile, 1);
-  CountedBackend backend(ops, job, role_of(models, phase), dtype, phase, 1, {});
+  CountedBackend backend(ops, job, models.at(phase.model), role_of(models, phase), dtype, phase, 1,
+                         {});
   const step::Packed<CountedTensor>& packed = *backend.experience().sequences.packed;
   const std::int64_t sequences = packed.cuts.front().front().count * batching.sequences_of_row;
   const auto last = static_cast<std::size_t>(sequences);
@@ -365,8 +416,8 @@ PassSeconds count_phase(CountingOps& ops, const spec::Job& job, const JobModels&
                         Dtype dtype, const spec::Phase& phase, std::int64_t most_decode_steps) {
   std::vector<step::PackedSize> smaller;
   if (ops.counts_aside()) smaller = smaller_sizes(ops.profile(), job, models, dtype, phase);
-  CountedBackend backend(ops, job, role_of(models, phase), dtype, phase, most_decode_steps,
-                         std::move(smaller));
+  CountedBackend backend(ops, job, models.at(phase.model), role_of(models, phase), dtype, phase,
+                         most_decode_steps, std::move(smaller));
   step::run_phase(backend, phase);
   return backend.passes();
 }

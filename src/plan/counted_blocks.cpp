@@ -1,6 +1,7 @@
 #include "plan/counted_blocks.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "plan/counted_peers.h"
@@ -19,7 +20,7 @@ CountedBlocks::CountedBlocks(step::CountingOps& ops, const step::Weights<T>& wei
               rests_.tables.turns.breaks()),
       turns_(rests_.tables.turns, rests_.gradients.has_value()) {}
 
-CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlaps) {
+CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlaps, bool on_host) {
   const std::vector<spec::FlatUnit> layout = spec::flat_layout(role.shape, role.head);
   const step::SlicedTables tables = step::sliced_tables(role.shape, role.head, layout);
   CountedRests out;
@@ -30,14 +31,25 @@ CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlap
   for (std::size_t t = 0; t < out.turns.size(); ++t)
     for (const step::SlicedTables::Placed& placed : tables.units[t])
       out.turns[t] += spec::tensor_bytes(layout[placed.unit].elements, dtype);
+  if (!on_host) return out;
+  const std::vector<Bytes> own = slice_bytes(role, dtype);
+  for (std::size_t u = 0; u < layout.size(); ++u)
+    if (layout[u].block >= 0) out.own.push_back(own[u]);
+  for (std::size_t t = 0; t < out.turns.size(); ++t)
+    for (const step::SlicedTables::Placed& placed : tables.units[t])
+      out.own_turns[t] += own[placed.unit];
   return out;
 }
 
-double CountedBlocks::bring(double bytes, double from) {
+double CountedBlocks::bring(double bytes, double from, Bytes own) {
   if (!rests_.ranks) return ops_.begin_copy(Direction::kToDevice, bytes, from);
   const double sent = gathered_bytes(rests_.ranks->shards(), bytes);
   sent_ += sent;
   const bool at_once = !ops_.profile().cuda || !rests_.overlaps;
+  if (!own.is_zero()) {
+    from = ops_.begin_copy(Direction::kToDevice, static_cast<double>(own.count()), from);
+    if (at_once) ops_.wait_until(from);
+  }
   gathered_ = std::max({gathered_, from, at_once ? ops_.now() : 0}) +
               ops_.peer_seconds(sent, 1, spec::Axis::kShards);
   if (at_once) wait(gathered_);
@@ -97,8 +109,9 @@ void CountedBlocks::release(std::size_t) noexcept {
   const step::BlockWindow::Leaving leaving = window_.release(used_);
   work_ = ops_.now();
   if (leaving.any()) {
-    const double bytes =
-        (leaving.gradients ? gradient_bytes(used_) : 0) + (leaving.inputs ? input_bytes_ : 0);
+    const double gradients =
+        leaving.gradients ? leaving_bytes(static_cast<step::UnitKey>(used_), leaving.complete) : 0;
+    const double bytes = gradients + (leaving.inputs ? input_bytes_ : 0);
     last_stored_ = stored_[leaving.slot] = ops_.begin_copy(Direction::kToHost, bytes, work_);
   }
   bring_expected();
@@ -121,13 +134,21 @@ void CountedBlocks::fetch_until(std::size_t block) {
   }
 }
 
+// The first blocks of a forward sweep stand for all, of which a rank may have more or less.
+Bytes CountedBlocks::own_bytes(std::size_t block) const {
+  if (rests_.own.empty()) return {};
+  if (sweep_ != step::Sweep::kForward) return rests_.own[block];
+  const Bytes all = std::accumulate(rests_.own.begin(), rests_.own.end(), Bytes());
+  return Bytes((all.count() + rests_.own.size() - 1) / rests_.own.size());
+}
+
 void CountedBlocks::fetch(const Fetch& fetch) {
   const step::BlockWindow::Place& place = fetch.place;
   double& filled = filled_[place.slot];
   const double first =
       (place.weights ? static_cast<double>(rests_.blocks[place.block].bytes.count()) : 0) +
       (place.inputs ? input_bytes_ : 0);
-  if (first > 0) filled = bring(first, fetch.from);
+  if (first > 0) filled = bring(first, fetch.from, own_bytes(place.block));
   if (place.gradients)
     filled =
         ops_.begin_copy(Direction::kToDevice, gradient_bytes(place.block), fetch.gradients_from);
@@ -135,6 +156,7 @@ void CountedBlocks::fetch(const Fetch& fetch) {
 
 void CountedBlocks::use_table(step::Table table, step::BlockUse how) {
   turn_ = turns_.take(table, how);
+  turn_table_ = table;
   window_.clear();
   queued_.clear();
   work_ = ops_.now();
@@ -142,7 +164,8 @@ void CountedBlocks::use_table(step::Table table, step::BlockUse how) {
   const double gradients = turn_.gradients ? bytes(gradients_of(step::key_of(table))) : 0;
   double here = last_stored_;
   if (weights + gradients > 0)
-    here = bring(weights + gradients, std::max({work_, held_, last_stored_}));
+    here = bring(weights + gradients, std::max({work_, held_, last_stored_}),
+                 rests_.own_turns[step::index_of(table)]);
   for (std::size_t slot = 0; slot < kBlockSlots; ++slot)
     here = std::max({here, filled_[slot], stored_[slot]});
   wait(here);
@@ -156,8 +179,8 @@ Bytes CountedBlocks::turn_bytes(step::Table table) const {
 void CountedBlocks::release_table() noexcept {
   work_ = ops_.now();
   if (turn_.adds) {
-    const double gradients = bytes(gradients_of(step::key_of(step::Table::kHead)));
-    last_stored_ = held_ = ops_.begin_copy(Direction::kToHost, gradients, work_);
+    last_stored_ = held_ = ops_.begin_copy(
+        Direction::kToHost, leaving_bytes(step::key_of(turn_table_), turn_.last), work_);
   }
   // Blocks that are alike were left out.
   if (sweep_ == step::Sweep::kForward && position_ > 0) {
@@ -185,6 +208,12 @@ CountedTensor CountedBlocks::gradients_of(step::UnitKey unit) const {
   const Bytes weights = rests_.blocks[static_cast<std::size_t>(unit)].bytes;
   return T::outside({static_cast<std::int64_t>(weights.count()) / element_bytes(dtype())},
                     *rests_.gradients);
+}
+
+double CountedBlocks::leaving_bytes(step::UnitKey unit, bool complete) const {
+  const auto own = own_.find(unit);
+  if (complete && own != own_.end()) return static_cast<double>(own->second.count());
+  return rests_.gradients ? bytes(gradients_of(unit)) : 0;
 }
 
 double CountedBlocks::gradient_bytes(std::size_t block) const {

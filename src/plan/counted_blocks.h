@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -29,9 +30,13 @@ struct CountedRests {
   std::optional<spec::DataParallel> ranks{};
   std::array<Bytes, 2> turns{};  ///< what comes for each table's
   bool overlaps = false;         ///< it comes while passes compute
+  // Where a rank's slice rests on the host, what of it comes before each block is gathered, and for each turn:
+  std::vector<Bytes> own{};
+  std::array<Bytes, 2> own_turns{};
 };
 /// Of a model whose weights ranks have slices of. `overlaps`: as of SlicedWeights, on GPUs.
-[[nodiscard]] CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlaps);
+[[nodiscard]] CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlaps,
+                                        bool on_host);
 
 class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   using T = step::CountedTensor;
@@ -55,6 +60,8 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   void release_table() noexcept override;
   [[nodiscard]] T new_gradients(step::UnitKey unit) override;
   [[nodiscard]] T complete_gradients(step::UnitKey unit) override;
+  /// Of a unit's gradients, where nothing more is added to them, so many bytes leave.
+  void keep_own(step::UnitKey unit, Bytes bytes) { own_[unit] = bytes; }
   /// Of sliced weights: another collective of so many seconds, behind the gathers that were begun. When it has ended.
   double begin_behind_gathers(double seconds);
 
@@ -69,8 +76,10 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   void queue(step::BlockWindow::Place place);
   void fetch_until(std::size_t block);
   void fetch(const Fetch& fetch);
-  // Begins at `from` or later. When it has ended.
-  double bring(double bytes, double from);
+  // Of slices on the host, what of this rank's comes for a block.
+  [[nodiscard]] Bytes own_bytes(std::size_t block) const;
+  // Begins at `from` or later, of slices on the host behind a copy of so many bytes. When it has ended.
+  double bring(double bytes, double from, Bytes own);
   void wait(double time);
   // Everything was waited for.
   void drain();
@@ -78,15 +87,19 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   [[nodiscard]] spec::Dtype dtype() const { return ops_.dtype(weights_.token_table); }
   [[nodiscard]] T gradients_of(step::UnitKey unit) const;
   [[nodiscard]] double gradient_bytes(std::size_t block) const;
+  // Of a unit's gradients (elements,), all or this rank's.
+  [[nodiscard]] double leaving_bytes(step::UnitKey unit, bool complete) const;
 
   step::CountingOps& ops_;
   const step::Weights<T>& weights_;
   CountedRests rests_;
+  std::map<step::UnitKey, Bytes> own_;
   double input_bytes_ = 0;  // of a block and a group
   step::BlockWindow window_;
   step::BlockWindow::Use use_;
   step::TableTurns turns_;
   step::TableTurns::Turn turn_;
+  step::Table turn_table_ = step::Table::kHead;
   step::Sweep sweep_ = step::Sweep::kForward;
   std::int64_t passes_ = 0;
   std::size_t position_ = 0, used_ = 0;  // of a forward sweep; the block in use

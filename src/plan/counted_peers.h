@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "spec/data_parallel.h"
@@ -42,16 +43,24 @@ class CountedPeers final : public step::GradientSink<step::CountedTensor> {
   using T = step::CountedTensor;
 
  public:
-  /// `ops` outlives it.
+  /// `ops` and the units outlive it.
   CountedPeers(step::CountingOps& ops, const spec::DataParallel& ranks,
-               const std::vector<step::TrainedUnit<T>>& units, std::int64_t element_bytes)
+               const std::vector<step::TrainedUnit<T>>& units,
+               const std::vector<step::TrainedUnit<T>>& pieces, std::int64_t element_bytes)
       : ops_(ops),
         ranks_(ranks),
-        reduction_(units, element_bytes, [this, &units](const std::vector<std::size_t>& bucket) {
-          double bytes = 0;
-          for (const std::size_t u : bucket) bytes += step::bytes(units[u].gradients);
-          begin(bytes);
-        }) {}
+        units_(units),
+        reduction_(
+            units, pieces, element_bytes,
+            [this](const std::vector<std::size_t>& bucket) {
+              double bytes = 0;
+              for (const std::size_t u : bucket) bytes += step::bytes(units_[u].gradients);
+              begin(bytes);
+            },
+            [this](std::size_t unit, const T& gradients) {
+              left_.insert(unit);
+              sum_at_once(step::bytes(gradients));
+            }) {}
   CountedPeers(const CountedPeers&) = delete;
   CountedPeers& operator=(const CountedPeers&) = delete;
 
@@ -60,36 +69,60 @@ class CountedPeers final : public step::GradientSink<step::CountedTensor> {
     reduction_.restart();
     reduction_.begin_group(true);
     lane_ = busy_ = sent_ = 0;
+    left_.clear();
   }
   [[nodiscard]] bool takes_groups() const override { return reduction_.takes_groups(); }
   [[nodiscard]] std::vector<T> new_gradients(step::UnitKey unit) override {
     return reduction_.new_gradients(unit);
   }
   void take(step::UnitKey unit) override { reduction_.take(unit); }
+  [[nodiscard]] Leaving leaving(step::UnitKey unit) const override {
+    return reduction_.leaving(unit);
+  }
+  void sum(step::UnitKey unit, const T& gradients) override { reduction_.sum(unit, gradients); }
 
-  /// The rest of a mini-batch; what is computed next waits for all of it.
+  /// The rest of a mini-batch; what is computed next waits for all of it. Of a plan that left out the last group, units
+  /// on the host are in the rest.
   void finish() {
     reduction_.finish();
     ops_.wait_for_peers(ops_.profile().cuda ? lane_ : ops_.now() + busy_, sent_);
     lane_ = busy_ = sent_ = 0;
+    for (std::size_t u = 0; u < units_.size(); ++u)
+      if (units_[u].on_host && !left_.contains(u)) sum_at_once(step::bytes(units_[u].gradients));
+    left_.clear();
   }
 
  private:
+  // What a sum sends, and how long it takes.
+  struct Sum {
+    double sent = 0, seconds = 0;
+  };
+  [[nodiscard]] Sum sum_of(double bytes) const {
+    if (ranks_.ranks == 1) return {};
+    const bool parts = ranks_.slices_states();
+    const double sent = (parts ? 1 : 2) * gathered_bytes(ranks_.shards(), bytes);
+    return {sent, ops_.peer_seconds(sent, parts ? 1 : 2, spec::Axis::kShards)};
+  }
   void begin(double bytes) {
-    const double gathered = gathered_bytes(ranks_.shards(), bytes);
-    const double sent = ranks_.slices_states() ? gathered : 2 * gathered;
-    const double seconds =
-        ops_.peer_seconds(sent, ranks_.slices_states() ? 1 : 2, spec::Axis::kShards);
-    lane_ = std::max(lane_, ops_.now()) + seconds;
-    busy_ += seconds;
-    sent_ += sent;
+    const Sum sum = sum_of(bytes);
+    lane_ = std::max(lane_, ops_.now()) + sum.seconds;
+    busy_ += sum.seconds;
+    sent_ += sum.sent;
+  }
+  void sum_at_once(double bytes) {
+    const Sum sum = sum_of(bytes);
+    const double begun = ops_.profile().cuda ? std::max(lane_, ops_.now()) : ops_.now();
+    ops_.wait_for_peers(begun + sum.seconds, sum.sent);
+    lane_ = std::max(lane_, begun + sum.seconds);
   }
 
   step::CountingOps& ops_;
   spec::DataParallel ranks_;
+  const std::vector<step::TrainedUnit<T>>& units_;
   step::GradientReduction<T> reduction_;
   // Of the mini-batch: when the lane is done, its seconds and what it has sent.
   double lane_ = 0, busy_ = 0, sent_ = 0;
+  std::set<std::size_t> left_;  // units that were added up before they left for the host
 };
 
 }  // namespace neap::plan

@@ -140,6 +140,7 @@ std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
   // The largest alone, then with the next one, to all of them. Blocks that an update changes are stepped
   // part by part, as their states are.
   std::vector<spec::ModelId> models;
+  const spec::Recipe recipe = spec::describe(job_);
   for (const spec::ModelId model : streamable()) {
     models.push_back(model);
     for (spec::ModelModes modes : resident) {
@@ -150,6 +151,8 @@ std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
       bool turns = false, keeps = false;
       for (const spec::ModelId other : models) {
         modes.stream_weights(other);
+        // Of slices tables come as blocks do, and inputs stay.
+        if (recipe.find(other)->sliced) continue;
         if (inputs && models_.at(other).trained) {
           modes.keep_inputs_on_host(other);
           keeps = true;
@@ -199,12 +202,12 @@ std::vector<spec::ModelModes> Drafts::grouped(const spec::ModelModes& modes) con
 std::vector<spec::ModelId> Drafts::streamable() const {
   std::vector<std::pair<Bytes, spec::ModelId>> found;
   if (job_.parallel.pipeline_model_parallel_size > 1) return {};  // stages take turns with them
-  for (const spec::ModelId model : spec::streamable(spec::describe(job_))) {
+  const spec::Recipe recipe = spec::describe(job_);
+  for (const spec::ModelId model : spec::streamable(recipe)) {
     const std::vector<PartPlan> blocks =
         hosted_blocks(models_.at(model), compute_dtype(job_, target_));
-    // All of them would be in slots. Gradients on the host are not added up over ranks.
-    if (blocks.size() <= kBlockSlots || (models_.at(model).trains_blocks() && job_.ranks() > 1))
-      continue;
+    // All of them would be in slots.
+    if (!recipe.find(model)->sliced && blocks.size() <= kBlockSlots) continue;
     Bytes sum;
     for (const PartPlan& block : blocks) sum += block.bytes;
     found.emplace_back(sum, model);
@@ -227,6 +230,7 @@ Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, A
       rung,
       accuracy,
       phase.streams_weights,
+      phase.slice_on_host,
       phase.gathers_weights,
       phase.streams_tables,
       phase.streams_states,
@@ -249,7 +253,7 @@ Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, A
 Result<PhasePlan> Drafts::predict_parts(const spec::Phase& phase, std::int64_t rung) {
   spec::ModelModes split;
   split.set(phase.model, spec::UpdateMode::kSplit);
-  if (phase.streams_weights) split.stream_weights(phase.model);
+  if (phase.streams_weights || phase.slice_on_host) split.stream_weights(phase.model);
   if (phase.streams_tables) split.stream_tables(phase.model);
   if (phase.inputs_on_host) split.keep_inputs_on_host(phase.model);
   split.set_together(phase.model, phase.together);

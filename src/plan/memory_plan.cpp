@@ -19,7 +19,7 @@ Bytes HostedPlan::bytes() const {
   Bytes sum;
   for (const auto* parts : {&blocks, &gradients, &tables, &table_gradients, &states})
     for (const PartPlan& part : *parts) sum += part.bytes;
-  return sum + inputs * blocks.size() + tied_rows;
+  return sum + slice + inputs * blocks.size() + tied_rows;
 }
 
 const spec::Checkpointing* MemoryPlan::checkpointing(spec::ModelId model) const {
@@ -40,6 +40,15 @@ std::vector<std::pair<spec::SavedTensor, std::size_t>> ActivationPlan::recompute
   return out;
 }
 
+namespace {
+
+void add_scaled(std::vector<double>& to, const std::vector<double>& other, double times) {
+  to.resize(std::max(to.size(), other.size()));
+  for (std::size_t i = 0; i < other.size(); ++i) to[i] += times * other[i];
+}
+
+}  // namespace
+
 void add_work(PhasePlan& to, const PhasePlan& other, std::int64_t times) {
   const auto n = static_cast<std::uint64_t>(times);
   const auto runs = static_cast<double>(times);
@@ -50,8 +59,8 @@ void add_work(PhasePlan& to, const PhasePlan& other, std::int64_t times) {
   to.sent += other.sent * n;
   to.peer_seconds += runs * other.peer_seconds;
   for (std::size_t a = 0; a < spec::kAxes; ++a) to.axis_seconds[a] += runs * other.axis_seconds[a];
-  to.passes.forward += runs * other.passes.forward;
-  to.passes.backward += runs * other.passes.backward;
+  add_scaled(to.passes.forward, other.passes.forward, runs);
+  add_scaled(to.passes.backward, other.passes.backward, runs);
   to.passes.sums += runs * other.passes.sums;
   to.passes.update += runs * other.passes.update;
   to.flops += runs * other.flops;

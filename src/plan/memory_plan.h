@@ -57,10 +57,11 @@ struct HostedPlan {
   std::vector<PartPlan> tables{}, table_gradients{};
   step::TableUnits turns{};
   std::vector<PartPlan> states{};  ///< of the optimizer: spec::StatePlacement::parts()
+  Bytes slice{};                   ///< of sliced weights
   Bytes inputs{};     ///< of each block, for its backward; zero: they stay on the device
   Bytes tied_rows{};  ///< behind gradients, in a mini-batch (step/tied_rows.h)
   /// No slots are in front of it.
-  [[nodiscard]] bool empty() const { return blocks.empty() && states.empty(); }
+  [[nodiscard]] bool empty() const { return blocks.empty() && states.empty() && slice.is_zero(); }
   [[nodiscard]] Bytes bytes() const;
 };
 /// Parts of an optimizer, on the device or hosted, are those of its spec::StatePlacement.
@@ -74,7 +75,7 @@ struct TagPlan {
   HostedPlan hosted{};
   /// Slots that weights come to of which each rank has a slice.
   [[nodiscard]] bool gathers() const {
-    return id.kind == spec::TagKind::kBuffers && hosted.empty();
+    return id.kind == spec::TagKind::kBuffers && hosted.blocks.empty();
   }
   /// The arena has nothing of it: a library takes its bytes, for the whole run.
   [[nodiscard]] bool is_outside() const { return id.kind == spec::TagKind::kPeers; }
@@ -82,7 +83,7 @@ struct TagPlan {
 };
 /// Of all micro-batches and mini-batches of a step.
 struct PassSeconds {
-  double forward = 0, backward = 0;
+  std::vector<double> forward{}, backward{};  ///< of each chunk of a stage
   double sums = 0;    ///< of gradients over ranks, behind the last backward, and their norms
   double update = 0;  ///< of weights, and their gathers
 };
@@ -219,7 +220,7 @@ struct MemoryPlan {
   [[nodiscard]] std::size_t cycle() const;
   /// nullopt: the plan has none.
   [[nodiscard]] std::optional<std::size_t> index_of(spec::TagId tag) const;
-  /// Of a generation's blocks the tag of slots that they pass while the model trains; null: they come from stages.
+  /// Of a generation's blocks the tag of slots that they pass while the model trains; null: they come from stages or parts.
   [[nodiscard]] const TagPlan* slots_behind(const TagPlan& tag) const {
     if (tag.id.kind != spec::TagKind::kBlocks) return nullptr;
     const auto slots = index_of(spec::TagId{spec::TagKind::kBuffers, tag.id.model});

@@ -56,6 +56,14 @@ std::vector<spec::FlatUnit> trained_units(const ModelRole& role) {
                             : spec::flat_layout(role.shape, role.head);
 }
 
+spec::TransferSizes transfers_to_generate(const ModelRole& role) {
+  std::vector<spec::FlatUnit> units = spec::flat_layout(role.whole, role.head);
+  for (spec::FlatUnit& unit : spec::lora_layout(role.whole, role.head, role.lora))
+    units.push_back(std::move(unit));
+  return spec::transfer_sizes(role.whole, units, role.shape.tensor.ranks,
+                              role.generating().tensor.ranks, spec::kTransferElements);
+}
+
 std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted) {
   std::vector<bool> out;
   const HostedTables tables = hosted_tables(role, hosted.tables);
@@ -75,10 +83,34 @@ spec::UnitSlices weight_slices(const ModelRole& role, spec::Dtype compute) {
              : spec::even_slices(spec::flat_layout(role.shape, role.head), role.ranks.shards());
 }
 
+std::vector<Bytes> slice_bytes(const ModelRole& role, spec::Dtype compute) {
+  const std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
+  const spec::UnitSlices slices = weight_slices(role, compute);
+  const std::size_t last = units.size() - 1;
+  const auto elements_of = [&](std::int64_t rank) {
+    return slices.slice_first(last, rank) + slices.range(last, rank).count;
+  };
+  std::int64_t fullest = 0;
+  for (std::int64_t rank = 1; rank < role.ranks.shards(); ++rank)
+    if (elements_of(rank) > elements_of(fullest)) fullest = rank;
+  std::vector<Bytes> out;
+  for (std::size_t u = 0; u < units.size(); ++u)
+    out.push_back(spec::tensor_bytes(slices.range(u, role.rank.value_or(fullest)).count, compute));
+  return out;
+}
+
 step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
   spec::StatePlacement placement = placement_of(role, compute);
   const std::int64_t rank = role.rank.value_or(placement.fullest_rank());
-  return {std::move(placement), rank, on_host(role, hosted)};
+  return {std::move(placement), rank, on_host(role, hosted), hosted.slice && role.trains_blocks()};
+}
+
+Bytes update_slot_bytes(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
+  const Bytes bytes = update_parts(role, compute, hosted).slot_bytes();
+  if (!role.ranks.slices_states()) return bytes;
+  ModelRole whole = role;
+  whole.ranks = {};
+  return update_parts(whole, compute, hosted).slot_bytes();
 }
 
 std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units, spec::Dtype dtype) {

@@ -12,6 +12,7 @@
 #include "spec/job_model.h"
 #include "spec/layout.h"
 #include "spec/optimizer.h"
+#include "spec/part_transfers.h"
 #include "spec/placement.h"
 #include "spec/recipe.h"
 #include "step/sliced_tables.h"
@@ -45,22 +46,31 @@ struct JobModels {
 /// Bytes of its elements.
 [[nodiscard]] std::uint64_t compute_width(const spec::Job& job, const Target& target);
 
+/// What the ranks that divide it in training give each other of it to generate, where they are divided otherwise there.
+[[nodiscard]] spec::TransferSizes transfers_to_generate(const ModelRole& role);
 /// Units that training steps: the adapters', or the base's without them.
 [[nodiscard]] std::vector<spec::FlatUnit> trained_units(const ModelRole& role);
 /// Where their optimizer states are.
 [[nodiscard]] spec::StatePlacement placement_of(const ModelRole& role, spec::Dtype compute);
-/// What rests on the host of a model whose weights are streamed.
+/// What rests on the host of a model whose weights are streamed, or sliced.
 struct HostedUnits {
-  bool blocks = false;  ///< false: nothing does
+  bool blocks = false;  ///< of streamed ones
   bool tables = false;  ///< the embedding and the head, too, where they can
+  bool slice = false;   ///< of sliced ones
 };
 /// Of each trained unit, whether its weights and gradients rest there.
 [[nodiscard]] std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted);
 /// How ranks divide the weights of a model of which they keep slices.
 [[nodiscard]] spec::UnitSlices weight_slices(const ModelRole& role, spec::Dtype compute);
+/// Of a rank's slice each unit's bytes: the role's rank, or the one that has most.
+[[nodiscard]] std::vector<Bytes> slice_bytes(const ModelRole& role, spec::Dtype compute);
 /// What streamed states are stepped in, on the rank that has most.
 [[nodiscard]] step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute,
                                              HostedUnits hosted);
+
+/// Of a slot: the largest part of any rank.
+[[nodiscard]] Bytes update_slot_bytes(const ModelRole& role, spec::Dtype compute,
+                                      HostedUnits hosted);
 
 using step::kBlockSlots;
 /// One a unit.

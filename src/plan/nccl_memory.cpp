@@ -34,12 +34,14 @@ Bytes nccl_bytes(const spec::Mesh& mesh, const spec::Mesh& generation, const Ncc
   for (std::size_t i = 0; i < spec::kGroups; ++i)
     if (mesh.has_own_group(static_cast<spec::Axis>(i))) sum += mebibytes(6 + peers + ring);
   constexpr spec::Axis kTensor = spec::Axis::kTensor;
-  if (generation.size(kTensor) != mesh.size(kTensor) && generation.has_own_group(kTensor))
-    sum += mebibytes(6 + peers + ring);
-  // The first send or receive of a communicator.
-  const Bytes sends = mebibytes(62 + 12 * settings.peer_channels);
-  if (mesh.size(spec::Axis::kPipe) > 1) sum += sends;
-  if (passes_keys) sum += sends;
+  const bool divided = generation.size(kTensor) != mesh.size(kTensor);
+  if (divided && generation.has_own_group(kTensor)) sum += mebibytes(6 + peers + ring);
+  // The first send or receive, and connections of each group that sends: stages, ranks that pass keys and values round,
+  // and parts that give each other others to generate with.
+  std::int64_t senders = passes_keys ? 1 : 0;
+  if (mesh.size(spec::Axis::kPipe) > 1) ++senders;
+  if (divided && mesh.size(kTensor) > 1) ++senders;
+  if (senders > 0) sum += mebibytes(62 + senders * 12 * settings.peer_channels);
   return sum;
 }
 

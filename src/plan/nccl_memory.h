@@ -23,8 +23,9 @@ struct NcclSettings {
 
 /// Of a communicator of all ranks and those of axes that are neither one rank nor all (parallel/groups.h), whose
 /// collectives go through rings, of copies that slice together and of replicas of these, and of those that divide the
-/// model where it generates (spec::Job::generation_mesh), if they are others. Zero of one rank. `passes_keys`: ranks that
-/// divide sequences send to each other, as stages do.
+/// model where it generates (spec::Job::generation_mesh), if they are others. Connections to send through are of stages,
+/// of parts that give each other others to generate with and, `passes_keys`, of ranks that divide sequences and pass keys
+/// and values round. Zero of one rank.
 [[nodiscard]] Bytes nccl_bytes(const spec::Mesh& mesh, const spec::Mesh& generation,
                                const NcclSettings& settings, bool passes_keys = false);
 

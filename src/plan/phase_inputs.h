@@ -8,6 +8,7 @@
 
 #include "plan/tags.h"
 #include "step/counting_ops.h"
+#include "step/pipeline_schedule.h"
 #include "step/training.h"
 
 namespace neap::plan {
@@ -55,7 +56,8 @@ class PhaseInputs {
     spec::Batching batching = spec::batching_of(job_, phase);
     // Those that a stage keeps at the same time.
     const spec::PipelineStage& stage = shape.pipeline;
-    if (phase.trains() && stage.stages > 1) batching.together = stage.stages - stage.stage;
+    if (phase.trains() && stage.stages > 1)
+      batching.together = step::micro_batches_kept(stage.stages, stage.chunks, stage.stage);
     out.sequences = sequences(shape, batching, mini_batches);
     if (out.sequences.packed) out.sequences.packed->context.rank = context_rank;
     const std::int64_t n = out.sequences.size();

@@ -45,8 +45,12 @@ void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
   }
   for (std::size_t t = 0; t < plan.tags.size(); ++t) {
     const TagPlan& tag = plan.tags[t];
-    if (plan.in_cycle(tag) && tag.id.kind != spec::TagKind::kBlocks)
-      plan.all_resident += tag.hosted.empty() ? tag.bytes : tag.hosted.bytes();
+    // All blocks of streamed weights are counted with what the host has of them.
+    const TagPlan* const slots = plan.slots_behind(tag);
+    const bool counted = slots != nullptr && !slots->hosted.empty() && !slots->gathers();
+    if (plan.in_cycle(tag) && !counted)
+      plan.all_resident += (tag.gathers() || tag.hosted.empty() ? tag.bytes : Bytes()) +
+                           (tag.hosted.empty() ? Bytes() : tag.hosted.bytes());
     plan.host_bytes += chosen[t].host;
   }
   plan.all_resident = std::max(plan.all_resident + largest_transient, plan.peak);

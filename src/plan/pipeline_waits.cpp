@@ -1,6 +1,7 @@
 #include "plan/pipeline_waits.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "plan/counted_backend.h"
@@ -31,6 +32,7 @@ class StageClocks {
       : job_(job),
         mesh_(job.mesh()),
         stages_(stages),
+        chunks_(job.parallel.virtual_pipeline_model_parallel_size),
         dtype_(compute_dtype(job, target)),
         network_(network_of(job, target.network ? *target.network : default_network(target.cuda))) {
     out_.waits.resize(stages);
@@ -57,7 +59,7 @@ class StageClocks {
     const std::int64_t micro_batches = plan::micro_batches(job_, phase);
     const auto updates =
         static_cast<double>(phase.trains() ? spec::update_shape(job_, phase.body).updates() : 1);
-    const step::PipelineShape shape{static_cast<std::int64_t>(stages_), micro_batches, 1};
+    const step::PipelineShape shape{static_cast<std::int64_t>(stages_), micro_batches, chunks_};
     step::PipelineTimes times = times_of(phase, of, static_cast<double>(micro_batches) * updates);
     if (phase.trains()) out_.spans.clear();
     NEAP_TRY_ASSIGN(const step::PipelineRun run,
@@ -116,22 +118,29 @@ class StageClocks {
                                              const std::vector<StageWork>& of, double runs) const {
     const spec::Architecture& shape = models_.at(phase.model).shape;
     const double bytes =
-        static_cast<double>(shape.tensor.rows_of(micro_batch_spans(job_, phase).rows()) *
-                            shape.hidden_size) *
+        static_cast<double>(
+            spec::rows_of_each(micro_batch_spans(job_, phase).rows(), shape.tensor.ranks) *
+            shape.hidden_size) *
         static_cast<double>(element_bytes(dtype_));
     step::PipelineTimes out;
-    for (std::size_t s = 0; s < stages_; ++s) {
-      out.forward.push_back((phase.trains() ? of[s].forward : of[s].seconds) / runs);
-      out.backward.push_back(of[s].backward / runs);
+    // Chunks of a phase that does not train are taken to be alike.
+    const double part = runs * static_cast<double>(chunks_);
+    for (std::size_t c = 0; c < static_cast<std::size_t>(chunks_); ++c) {
+      for (const StageWork& stage : of) {
+        out.forward.push_back(phase.trains() ? stage.forward[c] / runs : stage.seconds / part);
+        out.backward.push_back(stage.backward[c] / runs);
+      }
+    }
+    for (std::size_t s = 0; s < stages_; ++s)
       out.transfer.push_back(
           transfer_seconds(network_, mesh_, static_cast<std::int64_t>(s), bytes));
-    }
     return out;
   }
 
   const spec::Job& job_;
   spec::Mesh mesh_;
   std::size_t stages_;
+  std::int64_t chunks_;
   spec::Dtype dtype_;
   Network network_;
   JobModels models_;
@@ -140,17 +149,28 @@ class StageClocks {
 
 }  // namespace
 
+double StageWork::update() const {
+  const double passes = std::accumulate(forward.begin(), forward.end(), 0.0) +
+                        std::accumulate(backward.begin(), backward.end(), 0.0);
+  return seconds - passes - sums;
+}
+
 std::vector<StageWork> stage_work(const spec::Job& job, const MemoryPlan& plan) {
+  const auto chunks = static_cast<std::size_t>(job.parallel.virtual_pipeline_model_parallel_size);
   const std::vector<Body> bodies = bodies_of(job, plan);
   std::vector<StageWork> out;
   for (std::size_t b = 0; b < bodies.size(); ++b) {
     const std::size_t end = b + 1 < bodies.size() ? bodies[b + 1].first : plan.cycle();
     StageWork& work = out.emplace_back();
+    work.forward.resize(chunks);
+    work.backward.resize(chunks);
     for (std::size_t p = bodies[b].first; p < end; ++p) {
       const PhasePlan& phase = plan.phases[p];
       work.seconds += phase.seconds;
-      work.forward += phase.passes.forward;
-      work.backward += phase.passes.backward;
+      for (std::size_t c = 0; c < phase.passes.forward.size(); ++c) {
+        work.forward.at(c) += phase.passes.forward[c];
+        work.backward.at(c) += phase.passes.backward.at(c);
+      }
       work.sums += phase.passes.sums;
     }
   }

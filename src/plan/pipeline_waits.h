@@ -19,10 +19,11 @@ namespace neap::plan {
 
 /// What a stage does alone in a body of the step: a phase, or the two parts of a training phase. Of one step.
 struct StageWork {
-  double seconds = 0;
-  double forward = 0, backward = 0, sums = 0;  ///< parts of it, where the phase trains
+  double seconds = 0, sums = 0;
+  std::vector<double> forward{}, backward{};  ///< of each chunk
+  // They are parts of `seconds`, where the phase trains; else zeros.
   /// Behind the last backward.
-  [[nodiscard]] double update() const { return seconds - forward - backward - sums; }
+  [[nodiscard]] double update() const;
 };
 /// Of a plan without waits, in the order of the step, which is that of every stage.
 [[nodiscard]] std::vector<StageWork> stage_work(const spec::Job& job, const MemoryPlan& plan);
@@ -35,7 +36,8 @@ struct StageWaits {
 struct StagedStep {
   std::vector<std::vector<StageWaits>> waits;  ///< of each stage, as stage_work() has the bodies
   // Where stages train, of the last such body:
-  std::vector<double> forward, backward;  ///< a micro-batch's on each stage
+  std::vector<double> forward,
+      backward;  ///< a micro-batch's on each part (step/pipeline_schedule.h)
   std::vector<step::PipelineSpan> spans;  ///< of a mini-batch
 };
 /// `work`: of each stage. `plan`: of any of them.

@@ -3,6 +3,7 @@
 
 #include "plan/memory_plan.h"
 #include "plan/plan_words.h"
+#include "spec/placement.h"
 
 namespace neap::plan {
 namespace {
@@ -31,6 +32,8 @@ Json json_of(const HostedPlan& hosted) {
     for (const PartPlan& part : *parts) add("gradients", part);
   for (const PartPlan& block : hosted.blocks)
     if (!hosted.inputs.is_zero()) add("inputs", {block.name, Bytes(), hosted.inputs});
+  if (!hosted.slice.is_zero())
+    add("weights", {std::string(spec::kSlicePart), Bytes(), hosted.slice});
   for (const PartPlan& part : hosted.states) add("states", part);
   return list;
 }

@@ -175,10 +175,15 @@ std::string streamed_text(const MemoryPlan& plan) {
     const TagPlan* const slots = plan.slots_behind(tag);
     if (tag.gathers()) {
       out += format(
-          "\n{}: each rank has a slice of the weights; a block, the embedding or the head is "
+          "\n{}: each rank has a slice of the weights{}; a block, the embedding or the head is "
           "gathered here while it is "
           "used{}\n",
-          tag.name(), together_text(plan, tag.id.model));
+          tag.name(),
+          tag.hosted.slice.is_zero()
+              ? ""
+              : format(" in its host memory, {}, and brings what of it is gathered next",
+                       tag.hosted.slice),
+          together_text(plan, tag.id.model));
       continue;
     }
     if (tag.id.kind == spec::TagKind::kBlocks && (slots == nullptr || slots->gathers())) {

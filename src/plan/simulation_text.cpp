@@ -87,7 +87,7 @@ std::string Simulation::to_text() const {
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const SimulatedStage& stage = stages[s];
     std::vector<std::string> row = {std::to_string(s + 1), std::to_string(stage.ranks),
-                                    std::to_string(plans.stages[s].blocks),
+                                    std::to_string(plans.stages[s].blocks()),
                                     to_string(plans.stages[s].plan.peak)};
     if (staged) {
       row.push_back(format("{:.4g}", plans.forward[s]));
@@ -100,8 +100,10 @@ std::string Simulation::to_text() const {
   out += table.text();
   if (staged)
     out += format(
-        "\n{} micro-batches a mini-batch; of equal stages {:.1f} % of their time would be bubble\n",
-        micro_batches, 100 * plans.bubble() / (1 + plans.bubble()));
+        "\n{} micro-batches a mini-batch{}; of equal stages {:.1f} % of their time would be "
+        "bubble\n",
+        micro_batches, plans.chunks > 1 ? format(", {} chunks a stage", plans.chunks) : "",
+        100 * plans.bubble() / (1 + plans.bubble()));
   return out;
 }
 
@@ -113,8 +115,8 @@ Json Simulation::to_json() const {
     Json tags = Json::object();
     for (const TagPlan& tag : plan.plan.tags) tags[tag.name()] = tag.bytes.count();
     list.push_back({{"ranks", stage.ranks},
-                    {"first_block", plan.first_block},
-                    {"blocks", plan.blocks},
+                    {"first_block", plan.ranges.front().first},
+                    {"blocks", plan.blocks()},
                     {"peak", plan.plan.peak.count()},
                     {"fits", plan.plan.fits()},
                     {"tags", std::move(tags)},
@@ -131,6 +133,7 @@ Json Simulation::to_json() const {
           {"mesh", std::move(axes)},
           {"node_ranks", std::min(node_ranks, mesh.ranks())},
           {"micro_batches", micro_batches},
+          {"chunks", plans.chunks},
           {"sequences", sequences},
           {"tokens", tokens},
           {"step_seconds", seconds},

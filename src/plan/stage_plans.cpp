@@ -18,7 +18,13 @@ std::size_t StagePlans::binding() const {
 }
 
 double StagePlans::bubble() const {
-  return static_cast<double>(stages.size() - 1) / static_cast<double>(micro_batches);
+  return static_cast<double>(stages.size() - 1) / static_cast<double>(micro_batches * chunks);
+}
+
+std::int64_t StagePlan::blocks() const {
+  std::int64_t sum = 0;
+  for (const spec::BlockRange& range : ranges) sum += range.count;
+  return sum;
 }
 
 double StagePlans::seconds() const {
@@ -34,9 +40,13 @@ std::string StagePlans::to_text() const {
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const StagePlan& stage = stages[s];
     const double waits = stage.plan.stage_wait_seconds();
-    text += format("  stage {}  blocks {} to {}  peak {}  computes {:.3g} s, waits {:.3g} s{}\n",
-                   s + 1, stage.first_block, stage.first_block + stage.blocks - 1, stage.plan.peak,
-                   stage.plan.seconds() - waits, waits, s == binding() ? "  needs most" : "");
+    std::string blocks;
+    for (const spec::BlockRange& range : stage.ranges)
+      blocks += format("{}{} to {}", blocks.empty() ? "" : ", ", range.first,
+                       range.first + range.count - 1);
+    text += format("  stage {}  blocks {}  peak {}  computes {:.3g} s, waits {:.3g} s{}\n", s + 1,
+                   blocks, stage.plan.peak, stage.plan.seconds() - waits, waits,
+                   s == binding() ? "  needs most" : "");
   }
   return text;
 }
@@ -44,8 +54,8 @@ std::string StagePlans::to_text() const {
 Json StagePlans::to_json() const {
   Json out = Json::array();
   for (const StagePlan& stage : stages)
-    out.push_back({{"first_block", stage.first_block},
-                   {"blocks", stage.blocks},
+    out.push_back({{"first_block", stage.ranges.front().first},
+                   {"blocks", stage.blocks()},
                    {"peak", stage.plan.peak.count()},
                    {"seconds", stage.plan.seconds() - stage.plan.stage_wait_seconds()},
                    {"wait_seconds", stage.plan.stage_wait_seconds()}});
@@ -54,13 +64,20 @@ Json StagePlans::to_json() const {
 
 namespace {
 
+// Of what parts take.
+std::vector<double> of_stages(const std::vector<double>& parts, std::size_t stages) {
+  std::vector<double> out(parts.empty() ? 0 : stages);
+  for (std::size_t part = 0; part < parts.size(); ++part) out[part % stages] += parts[part];
+  return out;
+}
+
 Status add_all_waits(const spec::Job& job, const Target& target, StagePlans& plans) {
   std::vector<std::vector<StageWork>> work;
   for (const StagePlan& stage : plans.stages) work.push_back(stage_work(job, stage.plan));
   NEAP_TRY_ASSIGN(StagedStep step, run_stages(job, target, plans.stages.front().plan, work));
   for (std::size_t s = 0; s < work.size(); ++s) add_waits(job, step.waits[s], plans.stages[s].plan);
-  plans.forward = std::move(step.forward);
-  plans.backward = std::move(step.backward);
+  plans.forward = of_stages(step.forward, work.size());
+  plans.backward = of_stages(step.backward, work.size());
   plans.spans = std::move(step.spans);
   return {};
 }
@@ -93,7 +110,10 @@ Result<StagePlans> stage_plans_of(const spec::Job& job, const Target& target,
     const Target here = target_of_stage(job, target, std::ssize(out.stages));
     NEAP_TRY_ASSIGN(const spec::JobModel model,
                     spec::resolve(job, recipe, recipe.models.front().id, here.rank));
-    out.stages.push_back({model.shape.first_block(), model.shape.blocks(), std::move(plan)});
+    std::vector<spec::BlockRange> ranges = model.shape.pipeline.ranges;
+    if (ranges.empty()) ranges.push_back(model.shape.chunk(0).blocks);
+    out.chunks = model.shape.chunks();
+    out.stages.push_back({std::move(ranges), std::move(plan)});
   }
   if (out.stages.size() > 1) NEAP_TRY(add_all_waits(job, target, out));
   return out;

@@ -12,25 +12,28 @@
 
 #include "base/json.h"
 #include "plan/memory_plan.h"
+#include "spec/architecture.h"
 #include "step/pipeline_schedule.h"
 
 namespace neap::plan {
 
 struct StagePlan {
-  std::int64_t first_block = 0, blocks = 0;  ///< of the first model of the recipe
+  std::vector<spec::BlockRange> ranges;  ///< blocks of its chunks, of the first model of the recipe
   MemoryPlan plan;
+  [[nodiscard]] std::int64_t blocks() const;
 };
 struct StagePlans {
   std::vector<StagePlan> stages;
   std::int64_t micro_batches = 0;  ///< of a mini-batch
+  std::int64_t chunks = 1;         ///< of a stage
   // Of several stages that train:
-  std::vector<double> forward{}, backward{};  ///< a micro-batch's on each
+  std::vector<double> forward{}, backward{};  ///< a micro-batch's on each, all chunks together
   std::vector<step::PipelineSpan> spans{};    ///< of a mini-batch
   /// Of a step: its operations, which all stages end together, and the moves of the stage that has most.
   [[nodiscard]] double seconds() const;
   /// The stage that needs most memory.
   [[nodiscard]] std::size_t binding() const;
-  /// Of a stage's time, what it waits for others if all compute as long: (p - 1) / m.
+  /// Of a stage's time, what it waits for others if all compute as long: (p - 1) / (m v).
   [[nodiscard]] double bubble() const;
   [[nodiscard]] std::string to_text() const;
   [[nodiscard]] Json to_json() const;

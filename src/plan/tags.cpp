@@ -5,6 +5,7 @@
 #include "base/format.h"
 #include "plan/counted_backend.h"
 #include "plan/nccl_memory.h"
+#include "spec/pipeline.h"
 #include "step/gradient_slots.h"
 
 namespace neap::plan {
@@ -18,15 +19,6 @@ std::vector<PartPlan> optimizer_parts(const ModelRole& role, spec::Dtype dtype) 
   for (const spec::StatePart& part : placement_of(role, dtype).parts())
     parts.push_back({part.name, Bytes(), part.bytes});
   return parts;
-}
-
-// Of the largest part of any rank.
-Bytes update_slot_bytes(const ModelRole& role, spec::Dtype dtype, HostedUnits hosted) {
-  const Bytes bytes = update_parts(role, dtype, hosted).slot_bytes();
-  if (!role.ranks.slices_states()) return bytes;
-  ModelRole whole = role;
-  whole.ranks = {};
-  return update_parts(whole, dtype, hosted).slot_bytes();
 }
 
 std::vector<PartPlan> key_value_parts(const spec::Job& job, const ModelRole& role,
@@ -44,8 +36,9 @@ Bytes largest_of(const std::vector<PartPlan>& parts) {
   return largest;
 }
 
-// Weights of slices or stages where they generate. Adapters are there where a rank has not the same ones in training,
-// and a place for whole units that come from stages to be cut.
+// Weights of slices, stages or other parts where they generate. Adapters are there where a rank has not the same ones
+// in training. Where they are divided otherwise, too, there is a place for units that come from stages, and one for what
+// parts are given by other ranks.
 std::vector<PartPlan> generating_parts(const ModelRole& role, spec::Dtype dtype) {
   std::vector<PartPlan> parts = unit_parts(spec::flat_layout(role.generating(), role.head), dtype);
   if (!role.generation_part) return parts;
@@ -56,11 +49,17 @@ std::vector<PartPlan> generating_parts(const ModelRole& role, spec::Dtype dtype)
     part.name = spec::adapter_part(part.name);
     parts.push_back(std::move(part));
   }
-  if (role.shape.pipeline.stages == 1 || !role.divides_otherwise_to_generate()) return parts;
-  const Bytes largest =
-      std::max(largest_of(unit_parts(spec::flat_layout(role.whole, role.head), dtype)),
-               largest_of(unit_parts(adapters_of(role.whole), dtype)));
-  parts.push_back({std::string(spec::kWholeUnitPart), Bytes(), largest});
+  if (!role.divides_otherwise_to_generate()) return parts;
+  if (role.shape.pipeline.stages > 1) {
+    const spec::Architecture part = spec::undivided(role.shape);
+    const Bytes largest =
+        std::max(largest_of(unit_parts(spec::flat_layout(part, role.head), dtype)),
+                 largest_of(unit_parts(adapters_of(part), dtype)));
+    parts.push_back({std::string(spec::kWholeUnitPart), Bytes(), largest});
+  }
+  if (role.shape.tensor.ranks > 1)
+    parts.push_back({std::string(spec::kTransferPart), Bytes(),
+                     spec::tensor_bytes(transfers_to_generate(role).largest, dtype)});
   return parts;
 }
 
@@ -204,14 +203,15 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
     case spec::TagKind::kUnitGradients:
       return gradient_slots(role, dtype);
     case spec::TagKind::kGradients:
-      if (role.ranks.slices_gradients()) return gradient_slice(role, dtype);
+      if (source.slices_gradients) return gradient_slice(role, dtype);
       return unit_parts(source.streamed && role.trains_blocks()
                             ? resident_units(role, source.streams_tables)
                             : trained_units(role),
                         optimizer_of(role, dtype).gradients);
     case spec::TagKind::kOptimizer: {
       if (!source.streams_states) return optimizer_parts(role, dtype);
-      return update_slots(update_slot_bytes(role, dtype, {source.streamed, source.streams_tables}));
+      return update_slots(update_slot_bytes(
+          role, dtype, {source.streamed, source.streams_tables, source.slice_on_host}));
     }
     case spec::TagKind::kKeyValues:
       return key_value_parts(job, role, dtype);
@@ -267,6 +267,8 @@ HostedPlan hosted_of(const spec::Job& job, const spec::Recipe& recipe, const Mod
   if (tag.kind == spec::TagKind::kBuffers && source.streamed)
     return hosted_weights(job, recipe, role, dtype);
   HostedPlan out;
+  if (tag.kind == spec::TagKind::kBuffers && source.slice_on_host)
+    out.slice = spec::tensor_bytes(weight_slices(role, dtype).slice_elements(), dtype);
   if (tag.kind == spec::TagKind::kOptimizer && source.streams_states)
     out.states = optimizer_parts(role, dtype);
   if (tag.kind == spec::TagKind::kGradients) out.tied_rows = tied_rows(job, recipe, role, dtype);

@@ -232,15 +232,16 @@ Tunable rollout_batches() {
 
 Tunable divided_generation() {
   return {kDividedToGenerate, 1, true, [](const spec::Job& job, int level) -> Changes {
-            const std::int64_t ranks = job.ranks();
-            std::int64_t size = job.generation_mesh().size(spec::Axis::kTensor);
-            for (int found = 0; found < level;) {
-              if (++size > ranks) return {};
-              if (ranks % size == 0) ++found;
-            }
+            // Beside its whole weights a part saves nothing.
+            if (!job.data_parallel().slices_weights() && job.mesh().size(spec::Axis::kPipe) == 1)
+              return {};
             spec::Job changed = job;
-            changed.rollout.tensor_model_parallel_size = size;
-            if (!changed.has_generation_placement() || !spec::check_ranks(changed).ok()) return {};
+            std::int64_t& size = changed.rollout.tensor_model_parallel_size;
+            size = job.generation_mesh().size(spec::Axis::kTensor);
+            for (int found = 0; found < level;) {
+              if (++size > job.ranks()) return {};
+              if (changed.has_generation_placement() && spec::check_ranks(changed).ok()) ++found;
+            }
             return {{fields::kRolloutTensorRanks, size}};
           }};
 }

@@ -9,6 +9,7 @@
 #include "rlhf/model_update.h"
 #include "rlhf/pairs.h"
 #include "rlhf/reference_log_probs.h"
+#include "rlhf/row_balance.h"
 #include "rlhf/trainer.h"
 #include "step/preference.h"
 
@@ -38,7 +39,8 @@ class DpoTrainer final : public Trainer {
 
   Metrics train_step(std::int64_t step) override {
     Metrics metrics;
-    const std::vector<std::size_t> rows = context_.sharder().of(order_.batch(step));
+    const std::vector<std::size_t> rows =
+        deal_rows(context_, context_.data.train, order_.batch(step), metrics);
     Pairs mine = read_pairs(context_, context_.data.train, rows);
     ModelUpdate update(context_, actor_, spec::Body::kPreferenceUpdate, step);
     step::Experience<at::Tensor> batch =

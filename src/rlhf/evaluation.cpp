@@ -52,9 +52,11 @@ Experience Collector::respond(const std::vector<PromptRow>& mine, std::size_t fi
   Experience out = generate_responses(context_, setup_.actor, tokens_of(mine), generation);
   ended_ += static_cast<std::size_t>(out.sequences.size());
   if (setup_.add) setup_.add(out);
+  at::Tensor by_model;
+  if (setup_.reward_model != nullptr)
+    by_model = response_scores(context_, *setup_.reward_model, out.sequences);
   ResponseScores scored =
-      score_responses(context_, {setup_.reward_model, setup_.functions, spec::PhaseId::kRewards},
-                      mine, setup_.sampling.n, out.sequences);
+      score_responses(context_, by_model, setup_.functions, mine, setup_.sampling.n, out.sequences);
   out.scores = std::move(scored.scores);
   out.model_scores = std::move(scored.model);
   out.numbers = std::move(scored.numbers);

@@ -76,15 +76,13 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
                               const std::vector<train::Tokens>& prompts,
                               const Generation& generation) {
   const spec::Job& job = context.job;
-  const AnsweredPrompts answered = prompts_to_answer(context, prompts);
+  const GenerationShare share(context, prompts);
   std::vector<rollout::Prompt> requests;
-  std::vector<train::Tokens> repeated;
-  for (std::size_t i = 0; i < answered.prompts.size(); ++i) {
-    const std::size_t place = generation.first_prompt + answered.places[i];
+  for (std::size_t i = 0; i < share.prompts().size(); ++i) {
+    const std::size_t place = generation.first_prompt + share.places()[i];
     for (std::int64_t k = 0; k < generation.n; ++k) {
       const auto turn = static_cast<std::uint64_t>(k);
-      requests.push_back({answered.prompts[i], random_key({generation.key, place, turn})});
-      repeated.push_back(answered.prompts[i]);
+      requests.push_back({share.prompts()[i], random_key({generation.key, place, turn})});
     }
   }
   rollout::GenerateOptions options;
@@ -119,10 +117,11 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
     backend.run(*context.recipe.find(generation.phase));
     generated = backend.take_responses();
   });
-  Experience out =
-      experience_of(context, repeated, std::move(generated), generation.sampling.log_probs);
-  take_own_responses(context, out, generation.n, std::ssize(prompts));
-  return out;
+  std::vector<train::Tokens> repeated;
+  for (const train::Tokens& prompt : prompts)
+    repeated.insert(repeated.end(), static_cast<std::size_t>(generation.n), prompt);
+  return experience_of(context, repeated, share.own_responses(std::move(generated), generation.n),
+                       generation.sampling.log_probs);
 }
 
 namespace {
@@ -144,9 +143,10 @@ void transform_rows(Experience& e, const std::function<at::Tensor(const at::Tens
   }
 }
 
-void gather_rows(Experience& e, const parallel::BatchSharder& share, std::int64_t n,
-                 std::int64_t rows) {
-  transform_rows(e, [&](const at::Tensor& t) { return share.gather(t, n).narrow(0, 0, rows); });
+void take_rows(Experience& e, Experience other) {
+  const std::vector<at::Tensor*> to = row_tensors(e), from = row_tensors(other);
+  for (std::size_t i = 0; i < to.size(); ++i)
+    if (from[i]->defined()) *to[i] = *from[i];
 }
 
 Experience join(std::vector<Experience> parts) {
@@ -162,10 +162,45 @@ Experience join(std::vector<Experience> parts) {
   return out;
 }
 
+RowCounts::RowCounts(const train::Sequences& of) {
+  const bridge::HostScope host;
+  const auto values = [](const at::Tensor& t) {
+    const at::Tensor flat = t.to(at::kLong).contiguous();
+    const auto* first = flat.const_data_ptr<std::int64_t>();
+    return std::vector<std::int64_t>(first, first + flat.numel());
+  };
+  sequences = values(of.lengths);
+  responses = values(of.mask.sum(-1));
+}
+
+void gather_rows(Experience& e, const parallel::RowDeal& deal, const RowCounts& counts,
+                 std::int64_t pad) {
+  train::Sequences& s = e.sequences;
+  const std::vector<at::Tensor*> of_responses = {&s.columns,       &s.targets,          &s.mask,
+                                                 &e.old_log_probs, &e.ref_log_probs,    &e.values,
+                                                 &e.entropy,       &e.rollout_log_probs};
+  for (at::Tensor* t : row_tensors(e)) {
+    if (t == &s.tokens) {
+      *t = deal.gather(*t, counts.sequences, pad);
+    } else if (std::find(of_responses.begin(), of_responses.end(), t) != of_responses.end()) {
+      *t = deal.gather(*t, counts.responses, t == &s.targets ? pad : 0);
+    } else {
+      *t = deal.gather(*t);
+    }
+  }
+}
+
 Experience gather_experience(Context& context, const Experience& mine, std::int64_t n,
                              std::int64_t rows) {
   Experience out = mine;
-  gather_rows(out, context.sharder(), n, rows);
+  const std::int64_t ranks = context.data_ranks().size();
+  const std::int64_t all = mine.sequences.size() * ranks;
+  const parallel::RowDeal turns(context.data_ranks(), parallel::rows_in_turns(all, n, ranks));
+  train::Sequences known;
+  known.lengths = turns.gather(mine.sequences.lengths);
+  known.mask = turns.gather(mine.sequences.mask.sum(-1, true));
+  gather_rows(out, turns, RowCounts(known), sequence_shape(context).pad);
+  transform_rows(out, [&](const at::Tensor& t) { return t.narrow(0, 0, rows); });
   return out;
 }
 

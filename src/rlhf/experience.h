@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/row_deal.h"
 #include "rlhf/trainer.h"
 #include "rollout/generator.h"
 #include "step/batch.h"
@@ -34,9 +35,8 @@ struct Experience : step::Experience<at::Tensor> {
 
 /// Makes every tensor with a row for each sequence another one; those that are undefined stay.
 void transform_rows(Experience& e, const std::function<at::Tensor(const at::Tensor&)>& f);
-/// Each becomes the first `rows` rows of every rank that `share` deals to, `n` of them together.
-void gather_rows(Experience& e, const parallel::BatchSharder& share, std::int64_t n,
-                 std::int64_t rows);
+/// What `other` has of these tensors.
+void take_rows(Experience& e, Experience other);
 /// The rows of all, in order. Each has the same tensors.
 [[nodiscard]] Experience join(std::vector<Experience> parts);
 
@@ -56,8 +56,17 @@ struct Generation {
                                             const std::vector<train::Tokens>& prompts,
                                             const Generation& generation);
 
+/// Tokens of each sequence and of its response.
+struct RowCounts {
+  explicit RowCounts(const train::Sequences& sequences);
+  std::vector<std::int64_t> sequences, responses;
+};
+/// Each tensor becomes that of all rows by `deal`, whose `counts` these are: only tokens that are there are sent. Without
+/// advantages, returns, weights and noise, which come from whole batches.
+void gather_rows(Experience& e, const parallel::RowDeal& deal, const RowCounts& counts,
+                 std::int64_t pad);
+
 /// Every rank's experience in the batch's order: the first `rows` sequences. `n` answer a prompt.
-/// Without advantages and returns, which come from it.
 [[nodiscard]] Experience gather_experience(Context& context, const Experience& mine, std::int64_t n,
                                            std::int64_t rows);
 

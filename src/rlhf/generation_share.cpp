@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 namespace neap::rlhf {
 namespace {
@@ -27,46 +29,99 @@ std::vector<train::Tokens> unpadded(const at::Tensor& rows) {
   return out;
 }
 
-// Prompts of all ranks that divide the model only to generate, each rank's in turn.
-AnsweredPrompts joined_prompts(const Context& context, const std::vector<train::Tokens>& mine) {
-  const bridge::HostScope host;
-  parallel::Communicator& together = context.groups.generating();
-  const at::Tensor all = parallel::BatchSharder(together)
-                             .gather(padded(mine, context.job.data.max_prompt_length), 1)
-                             .contiguous();
-  AnsweredPrompts out{unpadded(all), {}};
-  // They are neighbours along the axis data.
-  const auto rank = static_cast<std::size_t>(together.rank());
-  const auto size = static_cast<std::size_t>(together.size());
-  for (std::size_t i = 0; i < out.prompts.size(); ++i)
-    out.places.push_back(context.sharder().global(i / size) - rank + i % size);
-  return out;
+// Values of responses, one after another: this rank's at `first`, then every rank's.
+template <class T, class Values>
+std::vector<T> gather_values(parallel::Communicator& among, at::ScalarType type,
+                             const std::vector<std::int64_t>& counts,
+                             const std::vector<rollout::Response>& mine, const Values& values_of) {
+  std::vector<T> all(
+      static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0})));
+  auto to =
+      all.begin() + std::accumulate(counts.begin(), counts.begin() + among.rank(), std::int64_t{0});
+  for (const rollout::Response& response : mine)
+    for (const auto value : values_of(response)) *to++ = static_cast<T>(value);
+  among.all_gather(at::from_blob(all.data(), {std::ssize(all)}, at::dtype(type)), counts);
+  return all;
 }
 
-AnsweredPrompts own_prompts(const Context& context, const std::vector<train::Tokens>& mine) {
-  AnsweredPrompts out{mine, {}};
-  for (std::size_t i = 0; i < mine.size(); ++i) out.places.push_back(context.sharder().global(i));
+// Of every `party`-th rank, as many each; the others have none.
+std::vector<rollout::Response> gather_responses(parallel::Communicator& among, std::int64_t party,
+                                                const std::vector<rollout::Response>& mine) {
+  const bridge::HostScope host;
+  // Of each the number of its tokens, whether it has ended, and whether it has log-probabilities.
+  constexpr std::size_t kNumbers = 3;
+  std::vector<double> numbers;
+  for (const rollout::Response& r : mine)
+    numbers.insert(numbers.end(), {static_cast<double>(r.tokens.size()), r.ended ? 1.0 : 0.0,
+                                   r.log_probs.empty() ? 0.0 : 1.0});
+  numbers = among.join(numbers);
+  const std::size_t responses = numbers.size() / kNumbers;
+  const std::size_t each =
+      responses * static_cast<std::size_t>(party) / static_cast<std::size_t>(among.size());
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(among.size())), log_probs = tokens;
+  for (std::size_t i = 0; i < responses; ++i) {
+    const std::size_t rank = i / each * static_cast<std::size_t>(party);
+    const auto length = static_cast<std::int64_t>(numbers[i * kNumbers]);
+    tokens[rank] += length;
+    if (numbers[i * kNumbers + 2] > 0) log_probs[rank] += length;
+  }
+  const auto texts = gather_values<std::int32_t>(
+      among, at::kInt, tokens, mine, [](const rollout::Response& r) { return r.tokens; });
+  const auto probabilities = gather_values<float>(
+      among, at::kFloat, log_probs, mine, [](const rollout::Response& r) { return r.log_probs; });
+  std::vector<rollout::Response> out;
+  auto text = texts.begin();
+  auto probability = probabilities.begin();
+  for (std::size_t i = 0; i < responses; ++i) {
+    rollout::Response& r = out.emplace_back();
+    const auto length = static_cast<std::ptrdiff_t>(numbers[i * kNumbers]);
+    r.tokens.assign(text, text + length);
+    r.ended = numbers[i * kNumbers + 1] > 0;
+    text += length;
+    if (numbers[i * kNumbers + 2] == 0) continue;
+    r.log_probs.assign(probability, probability + length);
+    probability += length;
+  }
   return out;
 }
 
 }  // namespace
 
-AnsweredPrompts prompts_to_answer(const Context& context, const std::vector<train::Tokens>& mine) {
-  const AnsweredPrompts all = context.job.divides_otherwise_to_generate()
-                                  ? joined_prompts(context, mine)
-                                  : own_prompts(context, mine);
-  const parallel::BatchSharder answering = context.answering_sharder();
-  return {answering.of_padded(all.prompts), answering.of_padded(all.places)};
+GenerationShare::GenerationShare(const Context& context, const std::vector<train::Tokens>& mine)
+    : among_(context.job.has_generation_placement() ? context.groups.world()
+                                                    : context.groups.context()),
+      party_(context.job.has_generation_placement() ? context.groups.generating().size() : 1) {
+  const parallel::BatchSharder batch = context.sharder();
+  std::vector<train::Tokens> all = mine;
+  const bool joined = context.job.has_generation_placement();
+  if (joined) {
+    const bridge::HostScope host;
+    all = unpadded(batch.gather(padded(mine, context.job.data.max_prompt_length), 1));
+  }
+  for (std::size_t i = 0; i < mine.size(); ++i) own_.push_back(joined ? batch.global(i) : i);
+  const auto count = static_cast<std::size_t>(parties());
+  const auto party = static_cast<std::size_t>(among_.rank() / party_);
+  for (std::size_t first = 0; first < all.size(); first += count) {
+    const std::size_t i = std::min(first + party, all.size() - 1);
+    prompts_.push_back(all[i]);
+    places_.push_back(joined ? i : batch.global(i));
+  }
 }
 
-void take_own_responses(const Context& context, Experience& e, std::int64_t n,
-                        std::int64_t prompts) {
-  const bool joined = context.job.divides_otherwise_to_generate();
-  const std::int64_t all = joined ? prompts * context.groups.generating().size() : prompts;
-  gather_rows(e, context.answering_sharder(), n, all * n);
-  if (!joined) return;
-  const parallel::BatchSharder together(context.groups.generating());
-  transform_rows(e, [&](const at::Tensor& t) { return together.pick(t, n); });
+std::vector<rollout::Response> GenerationShare::own_responses(
+    std::vector<rollout::Response> answered, std::int64_t n) const {
+  const auto each = static_cast<std::size_t>(n), count = static_cast<std::size_t>(parties());
+  std::vector<rollout::Response> all = std::move(answered);
+  const std::size_t of_party = all.size();
+  if (count > 1) {
+    if (among_.rank() % party_ != 0) all.clear();
+    all = gather_responses(among_, party_, all);
+  }
+  std::vector<rollout::Response> out;
+  for (const std::size_t i : own_)
+    for (std::size_t k = 0; k < each; ++k)
+      out.push_back(all[i % count * of_party + i / count * each + k]);
+  return out;
 }
 
 }  // namespace neap::rlhf

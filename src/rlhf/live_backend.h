@@ -35,6 +35,8 @@ struct LiveTraining {
   /// visit(unit) for every unit, or part of one, while its tensors are on the device.
   using VisitPart = std::function<void(const train::OptimizerUnit&)>;
   std::function<void(const VisitPart&)> for_each_part;
+  /// Weights that other ranks have stepped come.
+  std::function<void()> gather_weights;
 };
 
 /// What a phase that generates works with.
@@ -108,7 +110,7 @@ class LiveBackend {
   }
   [[nodiscard]] step::Update begin_step(std::int64_t update, double norm);
   void for_each_part(const LiveTraining::VisitPart& visit) { training_.for_each_part(visit); }
-  void gather_weights() { training_.optimizer->gather_weights(); }
+  void gather_weights() { training_.gather_weights(); }
 
  private:
   [[nodiscard]] static at::Tensor join(const std::vector<at::Tensor>& parts);

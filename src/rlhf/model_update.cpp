@@ -40,6 +40,7 @@ void ModelUpdate::run(const step::Experience<at::Tensor>& arranged, const Scale&
   training.scale = scale;
   training.take_numbers = [this](const step::LossNumbers& numbers) { add(numbers); };
   training.for_each_part = [this](const auto& visit) { worker_.for_each_part(visit); };
+  training.gather_weights = [this] { worker_.gather_weights(); };
   LiveBackend backend(context_.job, worker_.model(), arranged, training, context_.progress);
   const auto run = [&](spec::TrainPart part) {
     const spec::Phase& phase = *context_.recipe.find(body_, part);

@@ -18,6 +18,7 @@
 #include "rlhf/reward_scorer.h"
 #include "rlhf/rollout_correction.h"
 #include "rlhf/rollout_records.h"
+#include "rlhf/row_balance.h"
 #include "rlhf/trainer.h"
 
 namespace neap::rlhf {
@@ -57,19 +58,22 @@ class PpoTrainer final : public Trainer {
     Experience e;
   };
   [[nodiscard]] Round respond(Metrics& metrics);
-  void score(Round& round, Metrics& metrics);
+  /// What models compute of the whole batch and it has not: each rank does its rows.
+  void compute_on_dealt_rows(Experience& all, const parallel::RowDeal& deal, Metrics& metrics);
+  /// `scores`, `numbers` and `model_scores` of the responses. `by_model`: the last ones.
+  [[nodiscard]] Experience score(const Round& round, const at::Tensor& by_model);
   /// ReMax's greedy responses to the prompts, and what they score.
   [[nodiscard]] train::Sequences respond_greedily(const Round& round, Metrics& metrics);
-  void score_baselines(Round& round, const train::Sequences& greedy, Metrics& metrics);
+  [[nodiscard]] at::Tensor score_baselines(const Round& round, const train::Sequences& greedy,
+                                           Metrics& metrics);
   /// Scored responses to prompts whose responses have different scores, of as many batches as it
   /// takes: DAPO's dynamic sampling.
   [[nodiscard]] Round varied_responses(Metrics& metrics);
   /// What dynamic sampling compares, one number a response of the whole batch.
   [[nodiscard]] at::Tensor filter_metric(const Experience& all) const;
   void add_log_probs(Experience& e, Metrics& metrics);
-  /// By the reward model, in `phase`, and the functions.
-  [[nodiscard]] ResponseScores score(const std::vector<PromptRow>& prompts, std::int64_t n,
-                                     const train::Sequences& sequences, spec::PhaseId phase);
+  /// By the reward model; undefined without one.
+  [[nodiscard]] at::Tensor model_scores(const train::Sequences& sequences, spec::PhaseId phase);
   /// On the whole batch.
   void add_advantages(Experience& all, Metrics& metrics);
   /// Mask and weights of the loss, on the whole batch; the mask of `all` becomes the loss's.
@@ -151,20 +155,22 @@ train::Sequences PpoTrainer::respond_greedily(const Round& round, Metrics& metri
       .sequences;
 }
 
-void PpoTrainer::score(Round& round, Metrics& metrics) {
-  const Stopwatch watch(metrics, "reward");
-  const std::int64_t n = job().rollout.n;
-  Experience& e = round.e;
-  ResponseScores scored = score(round.prompts, n, e.sequences, spec::PhaseId::kRewards);
-  e.scores = penalize_truncated(job().algorithm, scored.scores, e.truncated);
-  e.numbers = std::move(scored.numbers);
-  e.model_scores = std::move(scored.model);
+Experience PpoTrainer::score(const Round& round, const at::Tensor& by_model) {
+  ResponseScores scored = score_responses(context_, by_model, scorer_, round.prompts,
+                                          job().rollout.n, round.e.sequences);
+  Experience out;
+  out.scores = penalize_truncated(job().algorithm, scored.scores, round.e.truncated);
+  out.numbers = std::move(scored.numbers);
+  out.model_scores = std::move(scored.model);
+  return out;
 }
 
-void PpoTrainer::score_baselines(Round& round, const train::Sequences& greedy, Metrics& metrics) {
+at::Tensor PpoTrainer::score_baselines(const Round& round, const train::Sequences& greedy,
+                                       Metrics& metrics) {
   const Stopwatch watch(metrics, "reward");
-  round.e.baselines = score(round.prompts, 1, greedy, spec::PhaseId::kBaselineRewards)
-                          .scores.repeat_interleave(job().rollout.n);
+  const at::Tensor by_model = model_scores(greedy, spec::PhaseId::kBaselineRewards);
+  return score_responses(context_, by_model, scorer_, round.prompts, 1, greedy)
+      .scores.repeat_interleave(job().rollout.n);
 }
 
 PpoTrainer::Round PpoTrainer::varied_responses(Metrics& metrics) {
@@ -191,7 +197,10 @@ PpoTrainer::Round PpoTrainer::varied_responses(Metrics& metrics) {
                  batches, rows / n, wanted / n));
     }
     Round round = respond(metrics);
-    score(round, metrics);
+    {
+      const Stopwatch watch(metrics, "reward");
+      take_rows(round.e, score(round, model_scores(round.e.sequences, spec::PhaseId::kRewards)));
+    }
     if (job().filters_by_kl()) add_log_probs(round.e, metrics);
     Experience all = gather_experience(context_, round.e, n, wanted);
     const at::Tensor varied = rows_of_varied_groups(filter_metric(all), n);
@@ -236,20 +245,23 @@ at::Tensor PpoTrainer::token_noise(const at::Tensor& mask, std::int64_t step) co
 Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   const bool filter = job().algorithm.filter_groups.enable;
   Round round = filter ? varied_responses(metrics) : respond(metrics);
-  Experience& e = round.e;
   const bool baseline = job().has_greedy_baseline();
   train::Sequences greedy;
   if (baseline) greedy = respond_greedily(round, metrics);
-  if (!e.old_log_probs.defined()) add_log_probs(e, metrics);
-  if (critic_) {
-    const Stopwatch watch(metrics, "values");
-    e.values = response_values(context_, *critic_, e.sequences);
+  Experience all =
+      gather_experience(context_, round.e, job().rollout.n, job().sequences_per_step());
+  const parallel::RowDeal deal = deal_responses(context_, all, metrics);
+  compute_on_dealt_rows(all, deal, metrics);
+  Experience scored;
+  if (!filter) {
+    const Stopwatch watch(metrics, "reward");
+    scored = score(round, context_.sharder().pick(all.model_scores, job().rollout.n));
   }
-  if (!filter) score(round, metrics);
-  if (baseline) score_baselines(round, greedy, metrics);
+  if (baseline) scored.baselines = score_baselines(round, greedy, metrics);
   const Stopwatch watch(metrics, "adv");
-  const std::int64_t n = job().rollout.n;
-  Experience all = gather_experience(context_, e, n, job().sequences_per_step());
+  transform_rows(
+      scored, [&](const at::Tensor& t) { return context_.sharder().gather(t, job().rollout.n); });
+  take_rows(all, std::move(scored));
   add_advantages(all, metrics);
   describe_experience(job(), all, metrics);
   if (all.numbers.defined()) {
@@ -262,9 +274,32 @@ Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   correct_loss(all, metrics);
   const at::Tensor mask = all.sequences.mask;
   if (spec::draws_tokens(job().actor.loss_mode)) all.noise = token_noise(mask, step);
-  transform_rows(all, [&](const at::Tensor& t) { return context_.sharder().pick(t, n); });
+  transform_rows(all, [&](const at::Tensor& t) { return deal.pick(t); });
   all.batch_mask = mask;
   return all;
+}
+
+void PpoTrainer::compute_on_dealt_rows(Experience& all, const parallel::RowDeal& deal,
+                                       Metrics& metrics) {
+  Experience mine = all;
+  transform_rows(mine, [&](const at::Tensor& t) { return deal.pick(t); });
+  Experience computed;
+  if (!all.old_log_probs.defined()) {
+    add_log_probs(mine, metrics);
+    computed.old_log_probs = mine.old_log_probs;
+    computed.ref_log_probs = mine.ref_log_probs;
+    computed.entropy = mine.entropy;
+  }
+  if (critic_) {
+    const Stopwatch watch(metrics, "values");
+    computed.values = response_values(context_, *critic_, mine.sequences);
+  }
+  if (!all.scores.defined()) {
+    const Stopwatch watch(metrics, "reward");
+    computed.model_scores = model_scores(mine.sequences, spec::PhaseId::kRewards);
+  }
+  gather_rows(computed, deal, RowCounts(all.sequences), sequence_shape(context_).pad);
+  take_rows(all, std::move(computed));
 }
 
 void PpoTrainer::correct_loss(Experience& e, Metrics& metrics) {
@@ -301,10 +336,8 @@ void PpoTrainer::add_log_probs(Experience& e, Metrics& metrics) {
           .log_probs;
 }
 
-ResponseScores PpoTrainer::score(const std::vector<PromptRow>& prompts, std::int64_t n,
-                                 const train::Sequences& sequences, spec::PhaseId phase) {
-  return score_responses(context_, {reward_ ? &*reward_ : nullptr, scorer_, phase}, prompts, n,
-                         sequences);
+at::Tensor PpoTrainer::model_scores(const train::Sequences& sequences, spec::PhaseId phase) {
+  return reward_ ? response_scores(context_, *reward_, sequences, phase) : at::Tensor();
 }
 
 void PpoTrainer::add_advantages(Experience& e, Metrics& metrics) {

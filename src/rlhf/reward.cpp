@@ -5,6 +5,7 @@
 #include "rlhf/experience.h"
 #include "rlhf/model_update.h"
 #include "rlhf/pairs.h"
+#include "rlhf/row_balance.h"
 #include "rlhf/trainer.h"
 
 namespace neap::rlhf {
@@ -23,8 +24,8 @@ class RewardTrainer final : public Trainer {
   Metrics train_step(std::int64_t step) override {
     Metrics metrics;
     const spec::Job& job = context_.job;
-    Pairs all =
-        read_pairs(context_, context_.data.train, context_.sharder().of(order_.batch(step)));
+    Pairs all = read_pairs(context_, context_.data.train,
+                           deal_rows(context_, context_.data.train, order_.batch(step), metrics));
     train::read_scores_before_padding(all.sequences, reward_.shape().pad_token_id);
     const auto pairs = static_cast<double>(job.data.train_batch_size);
     {

@@ -143,17 +143,17 @@ std::vector<PromptRow> read_prompts(const Rows& rows) {
   return read_prompts(rows, all);
 }
 
-ResponseScores score_responses(Context& context, const Scorers& by,
-                               const std::vector<PromptRow>& prompts, std::int64_t n,
-                               const train::Sequences& sequences) {
+ResponseScores score_responses(const Context& context, const at::Tensor& by_model,
+                               RewardScorer& functions, const std::vector<PromptRow>& prompts,
+                               std::int64_t n, const train::Sequences& sequences) {
   ResponseScores out;
-  if (by.model != nullptr) {
-    out.model = response_scores(context, *by.model, sequences, by.phase);
+  if (by_model.defined()) {
+    out.model = by_model;
     out.scores = out.model * context.job.reward_model_weight;
   }
-  if (by.functions.empty()) return out;
-  out.numbers = by.functions.score(prompts, n, sequences);
-  const at::Tensor totals = by.functions.totals(out.numbers);
+  if (functions.empty()) return out;
+  out.numbers = functions.score(prompts, n, sequences);
+  const at::Tensor totals = functions.totals(out.numbers);
   out.scores = out.scores.defined() ? out.scores + totals : totals;
   return out;
 }

@@ -85,19 +85,14 @@ class RewardScorer {
 /// Name of the reward model's score among those of functions.
 inline constexpr const char* kRewardModel = "reward_model";
 
-/// What scores responses, and the phase in which the model does.
-struct Scorers {
-  train::ModelWorker* model = nullptr;
-  RewardScorer& functions;
-  spec::PhaseId phase = spec::PhaseId::kRewards;
-};
 struct ResponseScores {
   at::Tensor scores;   // (B,) sums by weight
   at::Tensor model;    // (B,) of the reward model alone; undefined without one
   at::Tensor numbers;  // (B, columns); undefined without functions
 };
-/// Scores of responses that answer `prompts` in turn, `n` each.
-[[nodiscard]] ResponseScores score_responses(Context& context, const Scorers& by,
+/// Scores of responses that answer `prompts` in turn, `n` each. `by_model`: those of the reward model, if there is one.
+[[nodiscard]] ResponseScores score_responses(const Context& context, const at::Tensor& by_model,
+                                             RewardScorer& functions,
                                              const std::vector<PromptRow>& prompts, std::int64_t n,
                                              const train::Sequences& sequences);
 

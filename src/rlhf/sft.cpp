@@ -6,6 +6,7 @@
 #include "rlhf/experience.h"
 #include "rlhf/model_update.h"
 #include "rlhf/rollout_records.h"
+#include "rlhf/row_balance.h"
 #include "rlhf/trainer.h"
 
 namespace neap::rlhf {
@@ -23,7 +24,8 @@ class SftTrainer final : public Trainer {
 
   Metrics train_step(std::int64_t step) override {
     Metrics metrics;
-    train::Sequences rows = gather(context_.data.train, context_.sharder().of(order_.batch(step)));
+    train::Sequences rows = gather(
+        context_.data.train, deal_rows(context_, context_.data.train, order_.batch(step), metrics));
     const double tokens = context_.data_ranks().sum(rows.mask.sum().item<double>());
     {
       const Stopwatch watch(metrics, "update_actor");

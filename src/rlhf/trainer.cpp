@@ -54,10 +54,12 @@ train::WorkerSpec Context::worker_spec(spec::ModelId model) const {
   out.init_head = source.init_head;
   out.streamed = source.streamed;
   out.sliced = source.sliced;
+  out.slice_on_host = source.slice_on_host;
   if (!out.trained) return out;
   out.save_base = job.trainer.save_lora_base;
   out.adapter = job.resolve(source.trained->lora_adapter_path);
   out.zero_stage = job.parallel.zero_stage;
+  if (!source.slices_gradients) out.zero_stage = std::min<std::int64_t>(out.zero_stage, 1);
   return out;
 }
 

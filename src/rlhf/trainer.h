@@ -50,7 +50,7 @@ struct Context : TextContext {
   [[nodiscard]] parallel::BatchSharder sharder() const {
     return parallel::BatchSharder(data_ranks());
   }
-  /// Deals the rows that ranks which divide sequences, or stages, have together to those that answer them (spec/mesh.h).
+  /// Deals the rows that ranks which divide sequences, or stages, have together to those that score them by functions.
   [[nodiscard]] parallel::BatchSharder answering_sharder() const {
     const bool stages = job.mesh().size(spec::Axis::kPipe) > 1;
     return parallel::BatchSharder(groups.along(stages ? spec::Axis::kPipe : spec::Axis::kContext));

@@ -48,12 +48,20 @@ void TrainingRun::add_stage_waits() {
   parallel::Communicator& stages = groups_->along(spec::Axis::kPipe);
   if (stages.alone()) return;
   std::vector<double> numbers;
-  for (const plan::StageWork& work : plan::stage_work(job_, plan_))
-    numbers.insert(numbers.end(), {work.seconds, work.forward, work.backward, work.sums});
+  std::ptrdiff_t chunks = 0;
+  for (const plan::StageWork& work : plan::stage_work(job_, plan_)) {
+    numbers.insert(numbers.end(), {work.seconds, work.sums});
+    numbers.insert(numbers.end(), work.forward.begin(), work.forward.end());
+    numbers.insert(numbers.end(), work.backward.begin(), work.backward.end());
+    chunks = std::ssize(work.forward);
+  }
   const std::vector<double> all = stages.join(numbers);
   std::vector<std::vector<plan::StageWork>> work(static_cast<std::size_t>(stages.size()));
-  for (std::size_t i = 0; i < all.size(); i += 4)
-    work.at(i / numbers.size()).push_back({all[i], all[i + 1], all[i + 2], all[i + 3]});
+  for (auto at = all.begin(); at != all.end(); at += 2 + 2 * chunks) {
+    const auto stage = static_cast<std::size_t>(at - all.begin()) / numbers.size();
+    const auto forward = at + 2, backward = forward + chunks;
+    work.at(stage).push_back({at[0], at[1], {forward, backward}, {backward, backward + chunks}});
+  }
   const plan::StagedStep step = value_or_throw(plan::run_stages(job_, device_.target, plan_, work));
   plan::add_waits(job_, step.waits.at(static_cast<std::size_t>(stages.rank())), plan_);
 }

@@ -78,6 +78,41 @@ std::int64_t Architecture::longest_sequence() const {
       stretched, static_cast<double>(max_position_embeddings), static_cast<double>(kMaxPositions)));
 }
 
+std::int64_t Architecture::blocks() const {
+  if (pipeline.stages == 1) return num_hidden_layers;
+  std::int64_t sum = 0;
+  for (const BlockRange& range : pipeline.ranges) sum += range.count;
+  return sum;
+}
+
+std::int64_t Architecture::block_at(std::int64_t i) const {
+  for (const BlockRange& range : pipeline.ranges) {
+    if (i < range.count) return range.first + i;
+    i -= range.count;
+  }
+  return i;
+}
+
+std::int64_t Architecture::place_of_block(std::int64_t block) const {
+  std::int64_t before = 0;
+  for (const BlockRange& range : pipeline.ranges) {
+    if (block >= range.first && block < range.first + range.count)
+      return before + block - range.first;
+    before += range.count;
+  }
+  return pipeline.stages == 1 ? block : -1;
+}
+
+BlockChunk Architecture::chunk(std::int64_t number) const {
+  if (pipeline.stages == 1) return {{0, num_hidden_layers}, true, true};
+  const auto n = static_cast<std::size_t>(number);
+  BlockChunk out{{0, pipeline.ranges.at(n).count},
+                 embeds() && number == 0,
+                 has_head() && number + 1 == pipeline.chunks};
+  for (std::size_t c = 0; c < n; ++c) out.blocks.first += pipeline.ranges[c].count;
+  return out;
+}
+
 Result<Architecture> Architecture::from_json(const Json& config, std::string_view where) {
   if (!config.is_object())
     return Status(ErrorCode::kInvalidArgument, format("{}: not a JSON object", where));

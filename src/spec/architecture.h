@@ -87,12 +87,24 @@ struct TensorShard {
   friend bool operator==(const TensorShard&, const TensorShard&) = default;
 };
 
+struct BlockRange {
+  std::int64_t first = 0, count = 0;
+  friend bool operator==(const BlockRange&, const BlockRange&) = default;
+};
 /// Which blocks of a model this is, where the stages of a pipeline divide them (spec/pipeline.h).
 struct PipelineStage {
   std::int64_t stages = 1, stage = 0;
-  std::int64_t first = 0, blocks = 0;  ///< of several stages
-  std::vector<std::int64_t> layout{};  ///< blocks of each stage; empty: as divide_blocks() chooses
+  std::int64_t chunks = 1;  ///< of each of several stages
+  std::vector<BlockRange>
+      ranges{};  ///< of several stages: blocks of this one's chunks, in the whole model
+  std::vector<std::int64_t> layout{};  ///< blocks of each part; empty: as divide_blocks() chooses
   friend bool operator==(const PipelineStage&, const PipelineStage&) = default;
+};
+/// What a pass goes through without leaving a stage.
+struct BlockChunk {
+  BlockRange blocks{};   ///< counted on this stage
+  bool embeds = true;    ///< begins with the embedding
+  bool has_head = true;  ///< the final norm and the head follow
 };
 
 struct Architecture {
@@ -178,10 +190,12 @@ struct Architecture {
   [[nodiscard]] std::int64_t longest_sequence() const;
 
   // Of this stage; of an undivided model all.
-  [[nodiscard]] std::int64_t first_block() const { return pipeline.first; }
-  [[nodiscard]] std::int64_t blocks() const {
-    return pipeline.stages == 1 ? num_hidden_layers : pipeline.blocks;
-  }
+  [[nodiscard]] std::int64_t blocks() const;
+  /// The number in the whole model of the block that is number `i` here, and back.
+  [[nodiscard]] std::int64_t block_at(std::int64_t i) const;
+  [[nodiscard]] std::int64_t place_of_block(std::int64_t block) const;
+  [[nodiscard]] std::int64_t chunks() const { return pipeline.stages == 1 ? 1 : pipeline.chunks; }
+  [[nodiscard]] BlockChunk chunk(std::int64_t number) const;
   [[nodiscard]] bool embeds() const { return pipeline.stage == 0; }
   [[nodiscard]] bool has_head() const { return pipeline.stage + 1 == pipeline.stages; }
 };

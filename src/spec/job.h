@@ -200,6 +200,7 @@ struct TrainerConfig {
   Bytes trace_max_size = 64_MiB;  ///< of memory.ntrace; 0: none is written
   std::int64_t seed = 1;
   bool deterministic = false;
+  bool balance_batch = true;                     ///< packed rows are dealt to ranks by their tokens
   std::int64_t nnodes = 0, n_gpus_per_node = 0;  ///< 0: as the launcher started them
 };
 
@@ -240,7 +241,8 @@ struct ParallelConfig {
   std::int64_t context_parallel_size = 1;         ///< of every sequence (spec/context_parallel.h)
   std::string cp_comm_type = "all_gather";        ///< or p2p: how those ranks get keys and values
   std::int64_t pipeline_model_parallel_size = 1;  ///< stages of every model (spec/pipeline.h)
-  /// Blocks of each stage; empty: as spec/pipeline.h divides them.
+  std::int64_t virtual_pipeline_model_parallel_size = 1;  ///< chunks of each stage
+  /// Blocks of each part; empty: as spec/pipeline.h divides them.
   std::vector<double> pipeline_model_parallel_layout;
   std::string transport = "auto";  ///< or copy_engine, or nccl: of what goes on behind computation
   AutomaticDegrees automatic{};
@@ -359,12 +361,9 @@ struct Job {
   [[nodiscard]] Mesh generation_mesh() const;
   /// The model that generates is divided otherwise there.
   [[nodiscard]] bool has_generation_placement() const {
-    return divides_otherwise_to_generate() ||
-           generation_mesh().size(Axis::kPipe) != mesh().size(Axis::kPipe);
-  }
-  /// By heads: into parts of another size.
-  [[nodiscard]] bool divides_otherwise_to_generate() const {
-    return generation_mesh().size(Axis::kTensor) != mesh().size(Axis::kTensor);
+    const Mesh there = generation_mesh(), here = mesh();
+    return there.size(Axis::kTensor) != here.size(Axis::kTensor) ||
+           there.size(Axis::kPipe) != here.size(Axis::kPipe);
   }
   /// Ranks that divide each sequence.
   [[nodiscard]] std::int64_t context_ranks() const { return mesh().size(Axis::kContext); }

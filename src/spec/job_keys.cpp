@@ -45,7 +45,8 @@ void bind_device(ConfigTable& t, Job& job) {
       "host while no phase needs them; `stream`: `streamed` updates; `stream_weights`: blocks of "
       "models rest on the host and come to the device while others compute, with their gradients "
       "where they train, and all together where the model generates; where that is not enough, "
-      "embedding and head, too; `micro_batch`: smaller micro-batches in training than "
+      "embedding and head, too; of weights that ranks slice each rank's slice rests there; "
+      "`micro_batch`: smaller micro-batches in training than "
       "configured; `bf16_states`: `state_dtype` bfloat16. The first four leave every bit of the "
       "results as it is. `micro_batch` adds the same numbers "
       "in another order. `bf16_states` is another training: it is taken where a step gets 5 % "
@@ -251,6 +252,11 @@ void bind_trainer(ConfigTable& t, Job& job) {
   t.bind("trainer.deterministic", &r.deterministic,
          "Makes two runs on a GPU equal bit by bit, at the cost in docs/training.md. Runs on the "
          "host always are.");
+  t.bind(
+      "trainer.balance_batch", &r.balance_batch,
+      "Deals the rows of a mini-batch to ranks so that all have about as many tokens, and as many "
+      "rows; false: row i is rank i mod N's. Counts where sequences are packed "
+      "(`use_dynamic_bsz`). See docs/parallel.md.");
   t.bind("trainer.nnodes", &r.nnodes,
          "Machines of the job; 0: from the launcher, one in a plan. See docs/parallel.md.")
       .at_least(0)

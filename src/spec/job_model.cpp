@@ -24,6 +24,7 @@ Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id, std::
   Result<Architecture> shape = Architecture::from_folder(model.files.base);
   if (!shape.ok()) return fail(shape.status());
   model.whole = *std::move(shape);
+  model.whole.pipeline.chunks = job.parallel.virtual_pipeline_model_parallel_size;
   for (const double blocks : job.parallel.pipeline_model_parallel_layout)
     model.whole.pipeline.layout.push_back(static_cast<std::int64_t>(blocks));
   const Mesh mesh = job.mesh();

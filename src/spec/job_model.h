@@ -32,7 +32,7 @@ struct JobModel {
   [[nodiscard]] const Architecture& generating() const {
     return generation_part ? *generation_part : shape;
   }
-  /// Ranks have parts of another size there.
+  /// Ranks have parts of another size there, by heads.
   [[nodiscard]] bool divides_otherwise_to_generate() const {
     return generating().tensor.ranks != shape.tensor.ranks;
   }

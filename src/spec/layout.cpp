@@ -203,7 +203,7 @@ std::vector<FlatUnit> flat_layout(const Architecture& a, Head head) {
   if (a.embeds() || copies_table(a, head)) units.push_back(embedding_unit(a));
   const std::vector<Linear> linears = block_linears(a);
   for (std::int64_t i = 0; i < a.blocks(); ++i)
-    units.push_back(block_unit(a, a.first_block() + i, linears));
+    units.push_back(block_unit(a, a.block_at(i), linears));
   if (!a.has_head()) return units;
   if (FlatUnit unit = head_unit(a, head); !unit.parameters.empty())
     units.push_back(std::move(unit));
@@ -237,8 +237,8 @@ std::vector<FlatUnit> lora_layout(const Architecture& a, Head head, const LoraSh
   if (lora.rank <= 0) return units;
   const std::vector<Linear> linears = block_linears(a);
   const std::string prefix(kPeftPrefix);
-  for (std::int64_t i = a.first_block(); i < a.first_block() + a.blocks(); ++i) {
-    UnitBuilder u(a, i, prefix);
+  for (std::int64_t i = 0; i < a.blocks(); ++i) {
+    UnitBuilder u(a, a.block_at(i), prefix);
     for (const Linear& l : linears) {
       const std::string name = u.name(l.module);
       const std::int64_t rank = lora.of(std::string_view(name).substr(prefix.size())).rank;

@@ -95,8 +95,10 @@ struct Linear {
 [[nodiscard]] inline std::string adapter_part(std::string_view unit) {
   return "adapter." + std::string(unit);
 }
-/// Where a whole unit is while a rank takes its part of it.
+/// Where a whole unit of a rank's part is while parts to generate with are taken of it.
 inline constexpr std::string_view kWholeUnitPart = "whole";
+/// What such a part has of another rank's passes here.
+inline constexpr std::string_view kTransferPart = "transfer";
 /// PEFT puts it in front of a parameter's name.
 inline constexpr std::string_view kPeftPrefix = "base_model.model.";
 [[nodiscard]] std::int64_t total_elements(const std::vector<FlatUnit>& units);

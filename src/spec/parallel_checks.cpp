@@ -53,6 +53,12 @@ Status validate_stages(const Job& job) {
   const auto refuse = [&](std::string_view why) {
     return wrong(format("{} {} does not go with {}", kKey, stages, why));
   };
+  // Gathers and sums are by stages, in the order of their blocks.
+  if (job.parallel.virtual_pipeline_model_parallel_size > 1 && job.parallel.zero_stage > 1)
+    return wrong(
+        format("parallel.virtual_pipeline_model_parallel_size {} does not go with "
+               "parallel.zero_stage {}; take 1 chunk a stage, or zero_stage 0 or 1",
+               job.parallel.virtual_pipeline_model_parallel_size, job.parallel.zero_stage));
   for (const Measure measure : {Measure::kMicroBatch, Measure::kBf16States})
     if (job.memory.allows(measure))
       return refuse(
@@ -109,37 +115,16 @@ Status validate_mesh(const Job& job) {
   return validate_context(job);
 }
 
-// Where the model that generates is divided otherwise than in training, parts come from slices of whole weights, or
-// from stages.
+// Where ranks generate otherwise than they train.
 Status validate_generation(const Job& job) {
-  constexpr const char* kKey = "actor_rollout_ref.rollout.tensor_model_parallel_size";
   const Mesh mesh = job.mesh();
   if (job.trains_policy() && mesh.size(Axis::kPipe) > 1 && mesh.size(Axis::kContext) > 1)
     return wrong(
         format("task \"{}\" does not go with both parallel.pipeline_model_parallel_size {} and "
                "parallel.context_parallel_size {}; take 1 for one of them",
                to_string(job.task), mesh.size(Axis::kPipe), mesh.size(Axis::kContext)));
-  if (!job.divides_otherwise_to_generate()) return {};
-  const std::int64_t size = job.rollout.tensor_model_parallel_size;
-  NEAP_TRY(divides_ranks(job, kKey, size));
-  if (const std::int64_t each = job.ranks() / mesh.size(Axis::kPipe); each % size != 0)
-    return wrong(format("{} {} does not divide the {} ranks of a stage", kKey, size, each));
-  const auto refuse = [&](std::string_view key, std::int64_t is, std::string_view why) {
-    return wrong(format("{} {} does not go with {} {}: {}; leave it out to generate as in training",
-                        kKey, size, key, is, why));
-  };
-  if (mesh.size(Axis::kTensor) > 1)
-    return refuse("parallel.tensor_model_parallel_size", mesh.size(Axis::kTensor),
-                  "parts of one size are not made from parts of another one");
-  if (mesh.size(Axis::kContext) > 1)
-    return refuse("parallel.context_parallel_size", mesh.size(Axis::kContext),
-                  "ranks that divide sequences each generate with the whole model");
-  if (!job.data_parallel().slices_weights() && mesh.size(Axis::kPipe) == 1)
-    return refuse(
-        "parallel.zero_stage", job.parallel.zero_stage,
-        "every rank has the whole weights, and parts beside them would take more memory; set "
-        "zero_stage 3, which slices them");
-  return {};
+  return divides_ranks(job, "actor_rollout_ref.rollout.tensor_model_parallel_size",
+                       job.generation_mesh().size(Axis::kTensor));
 }
 
 }  // namespace

@@ -93,16 +93,27 @@ void bind_parallel(ConfigTable& t, Job& job) {
       .in("stages")
       .at_least(1)
       .only(of_training());
+  const auto only_of_stages = [&job](auto is_set) {
+    return ConfigCondition{
+        .holds = [&job,
+                  is_set] { return !is_set() || job.parallel.pipeline_model_parallel_size > 1; },
+        .words = "parallel.pipeline_model_parallel_size is at least 2",
+        .otherwise = "one rank has all blocks of a model"};
+  };
+  t.bind("parallel.virtual_pipeline_model_parallel_size",
+         &job.parallel.virtual_pipeline_model_parallel_size,
+         "Chunks of blocks of each stage (schedule interleaved 1F1B): stages wait less for each "
+         "other by as many times, send as many times more, and keep more activations.")
+      .in("chunks")
+      .at_least(1)
+      .only(
+          only_of_stages([&job] { return job.parallel.virtual_pipeline_model_parallel_size > 1; }));
   t.bind("parallel.pipeline_model_parallel_layout", &job.parallel.pipeline_model_parallel_layout,
-         "Blocks of each stage, as `[7, 8, 8, 5]` of a model with 28; `[]`: the stage with the "
-         "most work has as little as possible, the head included.")
-      .only({.holds =
-                 [&job] {
-                   return job.parallel.pipeline_model_parallel_layout.empty() ||
-                          job.parallel.pipeline_model_parallel_size > 1;
-                 },
-             .words = "parallel.pipeline_model_parallel_size is at least 2",
-             .otherwise = "one rank has all blocks of a model"});
+         "Blocks of each stage, as `[7, 8, 8, 5]` of a model with 28, or of each chunk in the "
+         "model's order; `[]`: the one with the most work has as little as possible, the head "
+         "included.")
+      .only(
+          only_of_stages([&job] { return !job.parallel.pipeline_model_parallel_layout.empty(); }));
   t.bind("parallel.transport", &job.parallel.transport,
          "How GPUs exchange gradients and sliced weights while they compute. `copy_engine`: they "
          "write into each other's memory, on one machine; `nccl`: by its kernels, which take "

@@ -10,18 +10,17 @@
 namespace neap::spec {
 namespace {
 
-// Of an undivided model, whose blocks are alike: a block's, and what the first and the last stage have besides.
-struct StageSizes {
+// Of an undivided model, whose blocks are alike: a block's, and what the first and the last part have besides.
+struct PartSizes {
   std::int64_t block = 0, first = 0, last = 0;
-  [[nodiscard]] std::int64_t of(std::int64_t stage, std::int64_t stages,
-                                std::int64_t blocks) const {
-    return blocks * block + (stage == 0 ? first : 0) + (stage + 1 == stages ? last : 0);
+  [[nodiscard]] std::int64_t of(std::int64_t part, std::int64_t parts, std::int64_t blocks) const {
+    return blocks * block + (part == 0 ? first : 0) + (part + 1 == parts ? last : 0);
   }
 };
 
 // Elements of the matrices that a token is multiplied by. Rows of a table that are looked up cost nothing.
-StageSizes work_of(const Architecture& whole, Head head) {
-  StageSizes out;
+PartSizes work_of(const Architecture& whole, Head head) {
+  PartSizes out;
   for (const Linear& linear : block_linears(whole)) out.block += linear.in * linear.out;
   const bool words = head == Head::kLanguageModel;
   out.last = words ? whole.embedding_dim * whole.vocab_size : whole.hidden_size;
@@ -32,8 +31,8 @@ StageSizes work_of(const Architecture& whole, Head head) {
 }
 
 // Parameters, which weights, gradients and optimizer states follow.
-StageSizes parameters_of(const Architecture& whole, Head head) {
-  StageSizes out;
+PartSizes parameters_of(const Architecture& whole, Head head) {
+  PartSizes out;
   for (const FlatUnit& unit : flat_layout(whole, head)) {
     if (unit.block >= 0) {
       out.block = unit.elements;
@@ -47,51 +46,81 @@ StageSizes parameters_of(const Architecture& whole, Head head) {
   return out;
 }
 
-// The most blocks of each stage whose work is `most` at most; empty: a stage has none.
-std::vector<std::int64_t> most_blocks(const StageSizes& work, std::int64_t stages,
+// The most blocks of each part whose work is `most` at most; empty: a part has none.
+std::vector<std::int64_t> most_blocks(const PartSizes& work, std::int64_t parts,
                                       std::int64_t most) {
   std::vector<std::int64_t> out;
-  for (std::int64_t stage = 0; stage < stages; ++stage) {
-    const std::int64_t left = most - work.of(stage, stages, 0);
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const std::int64_t left = most - work.of(part, parts, 0);
     if (left < work.block) return {};
     out.push_back(left / work.block);
   }
   return out;
 }
 
-// Those of the division whose largest stage has the least work.
-std::vector<std::int64_t> most_blocks(const StageSizes& work, std::int64_t stages,
+// Those of the division whose largest part has the least work.
+std::vector<std::int64_t> most_blocks(const PartSizes& work, std::int64_t parts,
                                       std::int64_t blocks, std::int64_t low, std::int64_t high) {
   while (low < high) {
     const std::int64_t middle = low + (high - low) / 2;
-    const std::vector<std::int64_t> most = most_blocks(work, stages, middle);
+    const std::vector<std::int64_t> most = most_blocks(work, parts, middle);
     if (std::accumulate(most.begin(), most.end(), std::int64_t{0}) < blocks) {
       low = middle + 1;
     } else {
       high = middle;
     }
   }
-  return most_blocks(work, stages, high);
+  return most_blocks(work, parts, high);
+}
+
+// Of all stages.
+std::int64_t parts_of(const Architecture& whole, std::int64_t stages) {
+  return stages == 1 ? 1 : stages * whole.pipeline.chunks;
+}
+
+Status too_many_parts(const Architecture& whole, std::int64_t stages, std::string_view name) {
+  const std::int64_t blocks = whole.num_hidden_layers, chunks = whole.pipeline.chunks;
+  if (chunks == 1 || stages > blocks) {
+    return {ErrorCode::kInvalidArgument,
+            format("parallel.pipeline_model_parallel_size {} is more than the {} blocks of the "
+                   "{} model; every stage has one at least",
+                   stages, blocks, name)};
+  }
+  return {
+      ErrorCode::kInvalidArgument,
+      format("parallel.virtual_pipeline_model_parallel_size {} and {} stages are {} parts, more "
+             "than the {} blocks of the {} model; every part has one at least: take {} at most",
+             chunks, stages, chunks * stages, blocks, name, blocks / stages)};
 }
 
 }  // namespace
 
 std::vector<std::int64_t> divide_blocks(const Architecture& whole, Head head, std::int64_t stages) {
   if (!whole.pipeline.layout.empty()) return whole.pipeline.layout;
-  const StageSizes work = work_of(whole, head), parameters = parameters_of(whole, head);
+  const std::int64_t parts = parts_of(whole, stages);
+  const PartSizes work = work_of(whole, head), parameters = parameters_of(whole, head);
   const std::int64_t blocks = whole.num_hidden_layers;
   const std::vector<std::int64_t> most =
-      most_blocks(work, stages, blocks, 0, work.first + work.last + blocks * work.block);
-  std::vector<std::int64_t> out(static_cast<std::size_t>(stages), 1);
+      most_blocks(work, parts, blocks, 0, work.first + work.last + blocks * work.block);
+  std::vector<std::int64_t> out(static_cast<std::size_t>(parts), 1);
+  const auto elements = [&](std::int64_t part) {
+    return parameters.of(part, parts, out[static_cast<std::size_t>(part)]);
+  };
+  const auto of_stage = [&](std::int64_t part) {
+    std::int64_t sum = 0;
+    for (std::int64_t p = part % stages; p < parts; p += stages) sum += elements(p);
+    return sum;
+  };
   // Each further block goes where there is least with it.
-  for (std::int64_t left = blocks - stages; left > 0; --left) {
-    std::int64_t chosen = -1, least = 0;
-    for (std::int64_t stage = stages; stage-- > 0;) {
-      const auto s = static_cast<std::size_t>(stage);
-      const std::int64_t with = parameters.of(stage, stages, out[s] + 1);
-      if (out[s] == most[s] || (chosen >= 0 && with >= least)) continue;
-      chosen = stage;
-      least = with;
+  for (std::int64_t left = blocks - parts; left > 0; --left) {
+    std::int64_t chosen = -1;
+    std::pair<std::int64_t, std::int64_t> least;
+    for (std::int64_t part = parts; part-- > 0;) {
+      const auto p = static_cast<std::size_t>(part);
+      const std::pair now(elements(part), of_stage(part));
+      if (out[p] == most[p] || (chosen >= 0 && now >= least)) continue;
+      chosen = part;
+      least = now;
     }
     ++out[static_cast<std::size_t>(chosen)];
   }
@@ -101,28 +130,29 @@ std::vector<std::int64_t> divide_blocks(const Architecture& whole, Head head, st
 Result<Architecture> stage_of(const Architecture& whole, Head head, std::int64_t stages,
                               std::int64_t stage, std::string_view name) {
   if (stages == 1) return whole;
-  if (stages > whole.num_hidden_layers) {
-    return Status(
-        ErrorCode::kInvalidArgument,
-        format("parallel.pipeline_model_parallel_size {} is more than the {} blocks of the "
-               "{} model; every stage has one at least",
-               stages, whole.num_hidden_layers, name));
-  }
+  const std::int64_t parts = parts_of(whole, stages);
+  if (parts > whole.num_hidden_layers) return too_many_parts(whole, stages, name);
   const std::vector<std::int64_t> blocks = divide_blocks(whole, head, stages);
   if (const std::int64_t sum = std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0});
-      std::ssize(blocks) != stages || sum != whole.num_hidden_layers) {
-    return Status(ErrorCode::kInvalidArgument,
-                  format("parallel.pipeline_model_parallel_layout has {} stages with {} blocks; "
-                         "the {} model has {} blocks for {} stages",
-                         blocks.size(), sum, name, whole.num_hidden_layers, stages));
+      std::ssize(blocks) != parts || sum != whole.num_hidden_layers) {
+    const std::int64_t chunks = whole.pipeline.chunks;
+    return Status(
+        ErrorCode::kInvalidArgument,
+        format("parallel.pipeline_model_parallel_layout has {} {} with {} blocks; "
+               "the {} model has {} blocks for {} stages{}",
+               blocks.size(), chunks == 1 ? "stages" : "parts", sum, name, whole.num_hidden_layers,
+               stages, chunks == 1 ? "" : format(" of {} chunks, {} parts", chunks, parts)));
   }
   Architecture out = whole;
   out.pipeline.stages = stages;
   out.pipeline.stage = stage;
-  out.pipeline.first = 0;
-  out.pipeline.blocks = blocks[static_cast<std::size_t>(stage)];
-  for (std::int64_t s = 0; s < stage; ++s)
-    out.pipeline.first += blocks[static_cast<std::size_t>(s)];
+  out.pipeline.ranges.clear();
+  std::int64_t first = 0;
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const std::int64_t count = blocks[static_cast<std::size_t>(part)];
+    if (part % stages == stage) out.pipeline.ranges.push_back({first, count});
+    first += count;
+  }
   return out;
 }
 
@@ -130,14 +160,15 @@ std::int64_t stage_of_unit(const Architecture& whole, Head head, std::int64_t st
                            const FlatUnit& unit) {
   if (unit.block < 0) return unit.find(Module::kTokenEmbedding) != nullptr ? 0 : stages - 1;
   const std::vector<std::int64_t> blocks = divide_blocks(whole, head, stages);
-  std::int64_t stage = 0;
+  std::int64_t part = 0;
   for (std::int64_t end = blocks[0]; unit.block >= end;)
-    end += blocks[static_cast<std::size_t>(++stage)];
-  return stage;
+    end += blocks[static_cast<std::size_t>(++part)];
+  return part % stages;
 }
 
 Architecture undivided(Architecture stage) {
   PipelineStage whole;
+  whole.chunks = stage.pipeline.chunks;
   whole.layout = std::move(stage.pipeline.layout);
   stage.pipeline = std::move(whole);
   return stage;

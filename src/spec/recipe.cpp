@@ -57,7 +57,9 @@ class Builder {
   void trained(const ModelSource& source) {
     add_model(source);
     add_tag(TagKind::kGradients, source.id);
-    if (ranks_.slices_gradients()) add_tag(TagKind::kUnitGradients, source.id);
+    ModelSource& model = recipe_.models.back();
+    model.slices_gradients = ranks_.slices_gradients() && (!model.streamed || model.adapted());
+    if (model.slices_gradients) add_tag(TagKind::kUnitGradients, source.id);
     add_tag(TagKind::kOptimizer, source.id);
   }
   void key_values() { add_tag(TagKind::kKeyValues, ModelId::kActor); }
@@ -102,14 +104,16 @@ class Builder {
  private:
   void add_model(const ModelSource& source) {
     recipe_.models.push_back(source);
-    recipe_.models.back().streamed = modes_.streams_weights(source.id);
+    const bool sliced = ranks_.slices_weights() && !evaluates_;
+    recipe_.models.back().sliced = sliced;
+    recipe_.models.back().streamed = modes_.streams_weights(source.id) && !sliced;
+    recipe_.models.back().slice_on_host = modes_.streams_weights(source.id) && sliced;
     recipe_.models.back().streams_tables = modes_.streams_tables(source.id);
     recipe_.models.back().streams_states =
         source.trained != nullptr && modes_.of(source.id) == UpdateMode::kStreamed;
     recipe_.models.back().inputs_on_host =
         source.trained != nullptr && modes_.inputs_on_host(source.id);
-    recipe_.models.back().sliced = ranks_.slices_weights() && !evaluates_;
-    add_tag(TagKind::kWeights, source.id);
+    if (!recipe_.models.back().slice_on_host) add_tag(TagKind::kWeights, source.id);
     if (recipe_.models.back().streamed || recipe_.models.back().sliced)
       add_tag(TagKind::kBuffers, source.id);
     if (source.adapted()) add_tag(TagKind::kAdapter, source.id);
@@ -127,6 +131,8 @@ class Builder {
     const bool generates = p.body == Body::kGenerate;
     p.streams_weights = model.streamed && !generates;
     p.slices_weights = model.sliced && !generates;
+    p.slices_gradients = model.slices_gradients && p.trains();
+    p.slice_on_host = model.slice_on_host;
     p.gathers_weights = gathers_to_generate(model) && generates;
     if (p.streams_weights || p.slices_weights) p.together = modes_.together(p.model);
     p.streams_tables = p.streams_weights && model.streams_tables;
@@ -359,7 +365,10 @@ std::vector<ModelId> streamable(const Recipe& recipe) {
     const auto can_stream = [&](const Phase& p) {
       return p.model == model.id && !p.runs_once() && p.body != Body::kGenerate;
     };
-    if (!model.sliced && std::any_of(recipe.phases.begin(), recipe.phases.end(), can_stream))
+    // It generates with other weights than it trains.
+    const bool placed =
+        !model.streamed && !model.sliced && contains(recipe.tags, {TagKind::kBlocks, model.id});
+    if (!placed && std::any_of(recipe.phases.begin(), recipe.phases.end(), can_stream))
       out.push_back(model.id);
   }
   return out;

@@ -107,9 +107,13 @@ struct ModelSource {
   /// Its blocks rest on the host; each is on the device while it is used, and all while it generates.
   bool streamed = false;
   bool streams_tables = false;  ///< so do its embedding and its head, where they can
+  /// Of a trained one: a rank keeps the gradients that it steps, and backward has memory for those of two units. Not
+  /// where blocks that train rest on the host: whole gradients rest there, too.
+  bool slices_gradients = false;
   /// Each rank has a slice of its weights. A block, the embedding and the head are gathered to be used, all of them
   /// together to generate.
   bool sliced = false;
+  bool slice_on_host = false;   ///< and this rank's rests on the host: it comes to be gathered
   bool streams_states = false;  ///< its optimizer states rest there, and parts come to be stepped
   bool inputs_on_host =
       false;  ///< of a streamed one: what its blocks read waits there for the backward
@@ -128,6 +132,8 @@ struct Phase {
   /// optimizer states.
   bool streams_weights = false, streams_tables = false, streams_states = false;
   bool slices_weights = false;  ///< blocks and tables of its model are gathered one after another
+  bool slices_gradients = false;
+  bool slice_on_host = false;  ///< of its model
   /// Inputs of streamed blocks wait on the host between their forward and their backward.
   bool inputs_on_host = false;
   /// Micro-batches that go through a block before the next block is used, where weights are streamed or sliced.
@@ -223,8 +229,8 @@ class ModelModes {
   }();
 };
 
-/// Models whose weights can be streamed: those that are not sliced, and that a phase of a step runs for something
-/// else than to generate, which reads every block for each token.
+/// Models whose weights, or slices of them, can rest on the host: those that a phase of a step runs for something else
+/// than to generate, which reads every block for each token.
 [[nodiscard]] std::vector<ModelId> streamable(const Recipe& recipe);
 /// The recipe of `job`, which must outlive it.
 [[nodiscard]] Recipe describe(const Job& job, const ModelModes& modes = {});

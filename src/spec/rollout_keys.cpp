@@ -112,10 +112,11 @@ void bind_rollout(ConfigTable& t, Job& job) {
          "and logs its distance to the trainer's; `algorithm.rollout_correction` implies it.");
   generates.reset();
   std::optional<ConfigTable::Section> policies(std::in_place, t, of_policies());
-  t.bind(at + ".tensor_model_parallel_size", &r.tensor_model_parallel_size,
-         "Ranks that divide the model where it generates (tensor parallelism), if other than in "
-         "training; 0: as in training. With `parallel.zero_stage` 3 or stages of a pipeline: each "
-         "rank's part is made from the slices or stages of all when a generation begins.")
+  t.bind(
+       at + ".tensor_model_parallel_size", &r.tensor_model_parallel_size,
+       "Ranks that divide the model where it generates (tensor parallelism), if other than in "
+       "training; 0: as in training. Each rank's part is made from the parts, slices or stages of "
+       "all when a generation begins.")
       .in("ranks")
       .at_least(0);
   t.bind(at + ".log_prob_micro_batch_size_per_gpu", &r.log_prob_micro_batch_size_per_gpu,

@@ -129,6 +129,7 @@ BlockWindow::Use BlockWindow::use(std::size_t block, BlockUse how) {
   slot->last_use = ++uses_;
   const bool back = how == BlockUse::kAddGradients;
   slot->adds = with_.gradients && back;
+  slot->completes = slot->adds && last;
   slot->keeps = with_.inputs && how == BlockUse::kKeepInputs;
   if (slot->adds) {
     out.zero = !started_[block];
@@ -143,14 +144,15 @@ BlockWindow::Use BlockWindow::use(std::size_t block, BlockUse how) {
 
 BlockWindow::Leaving BlockWindow::release(std::size_t block) {
   Slot& slot = *holder_of(block);
-  const Leaving out{static_cast<std::size_t>(&slot - slots_.data()), slot.adds, slot.keeps};
+  const Leaving out{static_cast<std::size_t>(&slot - slots_.data()), slot.adds, slot.keeps,
+                    slot.completes};
   if (slot.adds) {
     started_[block] = true;
     slot.gradients = false;
   }
   // Those of a backward are of no use any more.
   slot.inputs = slot.keeps;
-  slot.used = slot.adds = slot.keeps = false;
+  slot.used = slot.adds = slot.completes = slot.keeps = false;
   return out;
 }
 

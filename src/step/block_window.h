@@ -74,6 +74,7 @@ class BlockWindow {
   struct Leaving {
     std::size_t slot = 0;
     bool gradients = false, inputs = false;
+    bool complete = false;  ///< nothing is added to the gradients any more
     [[nodiscard]] bool any() const { return gradients || inputs; }
   };
   Leaving release(std::size_t block);
@@ -86,7 +87,7 @@ class BlockWindow {
   struct Slot {
     std::optional<std::size_t> block;
     bool gradients = false, inputs = false;  // the block's
-    bool used = false, adds = false, keeps = false;
+    bool used = false, adds = false, completes = false, keeps = false;
     std::int64_t last_use = 0;
   };
   struct Expected {

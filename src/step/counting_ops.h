@@ -157,10 +157,13 @@ class CountingOps {
 
   [[nodiscard]] const KernelProfile& profile() const { return profile_; }
   [[nodiscard]] const Work& work() const { return work_; }
-  /// body(i) for i = 0 .. n - 1; all rounds must cost the same.
+  /// body(i) for i = 0 .. n - 1; all rounds must cost the same. What a round leaves is freed by the `lasting`-th after it:
+  /// so many are run, and one more, where more than one is.
   template <class Body>
-  void repeat(std::int64_t n, const Body& body) {
-    const std::int64_t rounds = n < most_repeats_ ? n : most_repeats_;
+  void repeat(std::int64_t n, const Body& body, std::int64_t lasting = 1) {
+    const std::int64_t enough =
+        counts_aside() ? std::max(most_repeats_, lasting + 1) : most_repeats_;
+    const std::int64_t rounds = std::min(n, enough);
     for (std::int64_t i = 0; i < rounds; ++i)
       weighted(i + 1 < rounds ? 1 : static_cast<double>(n - i), [&] { body(i); });
   }

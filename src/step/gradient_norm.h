@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "spec/tensor_parallel.h"
@@ -41,14 +42,16 @@ std::vector<double> range_norms(Ops& ops, const T& gradients, std::int64_t first
   return ops.read_all(norms);
 }
 
-/// Norms of a unit's gradients, one for each of its tiles. No ranks divide it.
+/// Norms of the ranges of `gradients`, of which the first is the unit's element `first`; zero for what another of the
+/// ranks that divide the model counts.
 template <class Ops, class T = typename Ops::Tensor>
-std::vector<double> tile_norms(Ops& ops, const T& gradients) {
-  const std::int64_t elements = gradients.size(0);
-  std::vector<spec::SpreadRange> tiles;
-  for (std::int64_t first = 0; first < elements; first += kTile)
-    tiles.push_back({first, std::min(kTile, elements - first), {}});
-  return range_norms(ops, gradients, 0, tiles);
+std::vector<double> part_norms(Ops& ops, const spec::FlatUnit& unit, std::int64_t first,
+                               const T& gradients, const spec::TensorShard& shard) {
+  const std::vector<spec::SpreadRange> ranges = norm_ranges(unit, first, gradients.size(0));
+  std::vector<double> out = range_norms(ops, gradients, first, ranges);
+  for (std::size_t i = 0; i < ranges.size(); ++i)
+    if (!ranges[i].spread.counts_on(shard)) out[i] = 0;
+  return out;
 }
 
 /// Norms of the ranges of `pieces` of a model `w`, one after another; zero for what another rank counts where
@@ -66,15 +69,31 @@ std::vector<double> piece_norms(Ops& ops, const std::vector<TrainedUnit<T>>& pie
       out.insert(out.end(), norms.begin(), norms.end());
       continue;
     }
-    const std::vector<spec::SpreadRange> ranges =
-        norm_ranges(piece.unit, piece.first, piece.gradients.size(0));
     if (copies && piece.unit.find(spec::Module::kTokenEmbedding) != nullptr) {
-      out.resize(out.size() + ranges.size());
+      out.resize(out.size() + norm_ranges(piece.unit, piece.first, piece.gradients.size(0)).size());
       continue;
     }
-    const std::vector<double> norms = range_norms(ops, piece.gradients, piece.first, ranges);
-    for (std::size_t i = 0; i < ranges.size(); ++i)
-      out.push_back(ranges[i].spread.counts_on(architecture.tensor) ? norms[i] : 0);
+    const std::vector<double> norms =
+        part_norms(ops, piece.unit, piece.first, piece.gradients, architecture.tensor);
+    out.insert(out.end(), norms.begin(), norms.end());
+  }
+  return out;
+}
+
+/// Of each of these norms where its unit lies in the whole model.
+template <class T>
+std::vector<double> piece_places(const std::vector<TrainedUnit<T>>& pieces, const Weights<T>& w) {
+  std::vector<double> out;
+  for (const TrainedUnit<T>& piece : pieces) {
+    const spec::FlatUnit& unit = piece.unit;
+    const bool embeds = unit.find(spec::Module::kTokenEmbedding) != nullptr;
+    const std::int64_t place = unit.block >= 0 ? unit.block
+                               : embeds        ? -1
+                                               : w.architecture.num_hidden_layers;
+    const std::size_t count = piece.on_host
+                                  ? w.source->norms(key_of(unit)).size()
+                                  : norm_ranges(unit, piece.first, piece.gradients.size(0)).size();
+    out.insert(out.end(), count, static_cast<double>(place));
   }
   return out;
 }
@@ -85,6 +104,18 @@ template <class Ops>
 double joint_norm(Ops& ops, const std::vector<double>& norms) {
   double squares = 0;
   for (const double norm : ops.join_stages(norms)) squares += norm * norm;
+  return std::sqrt(ops.total_over(squares, spec::Axis::kTensor));
+}
+/// The same in the order of `places`, where stages have blocks of several parts of the model.
+template <class Ops>
+double joint_norm(Ops& ops, const std::vector<double>& norms, const std::vector<double>& places) {
+  const std::vector<double> all = ops.join_stages(norms), at = ops.join_stages(places);
+  std::vector<std::size_t> order(all.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return at[a] < at[b]; });
+  double squares = 0;
+  for (const std::size_t i : order) squares += all[i] * all[i];
   return std::sqrt(ops.total_over(squares, spec::Axis::kTensor));
 }
 
@@ -105,6 +136,19 @@ void sum_spread_gradients(Ops& ops, const spec::FlatUnit& unit, const T& gradien
     ops.sum_over_(all, spec::Axis::kTensor);
     ops.copy_(mine, place);
   }
+}
+
+/// Of gradients (elements,) that leave for the host and to which nothing more is added: adds up the ranks'. Norms of
+/// the elements that this rank keeps.
+template <class Ops, class T = typename Ops::Tensor>
+std::vector<double> complete_gradients(Ops& ops, const Weights<T>& w, UnitKey key,
+                                       const T& gradients) {
+  const auto [unit, first, count] = w.sink->leaving(key);
+  const spec::TensorShard& shard = w.architecture.tensor;
+  sum_spread_gradients(ops, *unit, gradients, shard);
+  w.sink->sum(key, gradients);
+  if (count == 0) return {};
+  return part_norms(ops, *unit, first, ops.narrow(gradients, 0, first, count), shard);
 }
 
 }  // namespace neap::step

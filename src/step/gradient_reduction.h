@@ -4,6 +4,8 @@
 //           In the last group of a mini-batch each unit is handed over when it is complete; what is left then follows
 //           in the same order. Small units go together. So every rank hands over the same buckets in the same order,
 //           whatever its groups are, a rank without any included.
+//           Gradients that rest on the host are handed over one by one, each before it leaves the device, and waited
+//           for. Every rank comes to them in the same order, too.
 //
 // Threads   one at a time.   Failure   of the hand-over.
 #pragma once
@@ -13,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -30,14 +33,30 @@ class GradientReduction final : public GradientSink<T> {
  public:
   /// begin(units, by their number): adds up their gradients over ranks, at once or while backward goes on.
   using Begin = std::function<void(const std::vector<std::size_t>& units)>;
-  /// Of the units with gradients on the device, whose elements have `element_bytes`. They are handed over when so many
-  /// bytes are together.
-  GradientReduction(const std::vector<TrainedUnit<T>>& units, std::int64_t element_bytes,
-                    Begin begin, std::int64_t together = kReductionBytes)
-      : begin_(std::move(begin)), together_(together) {
+  /// sum(unit, gradients): of one whose gradients rest on the host, while they are on the device. What is computed next
+  /// begins behind it.
+  using Sum = std::function<void(std::size_t unit, const T& gradients)>;
+  /// Of `units`, which outlive it and whose gradients have `element_bytes` an element; `pieces`: those that this rank
+  /// steps. Those on the device are handed over when `together` bytes are.
+  GradientReduction(const std::vector<TrainedUnit<T>>& units,
+                    const std::vector<TrainedUnit<T>>& pieces, std::int64_t element_bytes,
+                    Begin begin, Sum sum, std::int64_t together = kReductionBytes)
+      : begin_(std::move(begin)), sum_(std::move(sum)), together_(together) {
     for (std::size_t u = 0; u < units.size(); ++u) {
-      if (units[u].on_host || !units[u].gradients.defined()) continue;
-      order_.push_back({u, key_of(units[u].unit), units[u].unit.elements * element_bytes});
+      const TrainedUnit<T>& unit = units[u];
+      if (unit.on_host) {
+        const auto own = std::find_if(pieces.begin(), pieces.end(), [&](const TrainedUnit<T>& p) {
+          return p.index == unit.index;
+        });
+        typename GradientSink<T>::Leaving leaving{&unit.unit};
+        if (own != pieces.end()) {
+          leaving.first = own->first;
+          leaving.count = own->weights.size(0);
+        }
+        leaving_.emplace(key_of(unit.unit), std::pair(u, leaving));
+      } else if (unit.gradients.defined()) {
+        order_.push_back({u, key_of(unit.unit), unit.unit.elements * element_bytes});
+      }
     }
     std::stable_sort(order_.begin(), order_.end(),
                      [](const Unit& a, const Unit& b) { return turn_of(a.key) < turn_of(b.key); });
@@ -50,6 +69,10 @@ class GradientReduction final : public GradientSink<T> {
     if (!last_group_) return;
     while (next_ < order_.size() && order_[next_].key == key) add_next();
   }
+  [[nodiscard]] typename GradientSink<T>::Leaving leaving(UnitKey key) const override {
+    return leaving_.at(key).second;
+  }
+  void sum(UnitKey key, const T& gradients) override { sum_(leaving_.at(key).first, gradients); }
 
   /// Hands over the rest of a mini-batch. The next one begins.
   void finish() {
@@ -89,7 +112,9 @@ class GradientReduction final : public GradientSink<T> {
   }
 
   Begin begin_;
+  Sum sum_;
   std::int64_t together_;
+  std::map<UnitKey, std::pair<std::size_t, typename GradientSink<T>::Leaving>> leaving_;
   std::vector<Unit> order_;
   std::size_t next_ = 0;  // of order_
   std::vector<std::size_t> pending_;

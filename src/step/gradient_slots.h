@@ -32,8 +32,9 @@ inline std::string_view gradient_slot(const spec::FlatUnit& unit, const spec::Ar
                                       spec::Head head) {
   const bool tied = shape.has_head() && shape.ties_table(head);
   if (tied && key_of(unit) == key_of(Table::kEmbedding)) return kTiedSlot;
-  const std::int64_t behind = shape.first_block() + shape.blocks() - 1 - unit.block;
-  return kSharedSlots[unit.block >= 0 && behind % 2 == 0 ? 0 : 1];
+  if (unit.block < 0) return kSharedSlots[1];
+  const std::int64_t behind = shape.blocks() - 1 - shape.place_of_block(unit.block);
+  return kSharedSlots[behind % 2 == 0 ? 0 : 1];
 }
 
 template <class Ops>
@@ -59,7 +60,7 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
       : ops_(ops),
         units_(std::move(units)),
         pieces_(std::move(pieces)),
-        first_block_(shape.first_block()),
+        shape_(shape),
         shard_(shape.tensor),
         sums_(std::move(sums)) {
     for (const Unit& unit : units_) slots_.push_back(gradient_slot(unit.unit, shape, head));
@@ -86,6 +87,9 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
     if (key != key_of(Table::kEmbedding)) return;
     while (!begun_.empty()) end_sums(slots_[begun_.front().unit]);
   }
+  // Slices rest on the device.
+  [[nodiscard]] typename GradientSink<T>::Leaving leaving(UnitKey) const override { return {}; }
+  void sum(UnitKey, const T&) override {}
 
  private:
   struct Begun {
@@ -95,7 +99,7 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
   // Passes count the blocks of a stage.
   [[nodiscard]] UnitKey key_in_stage(std::size_t unit) const {
     const UnitKey key = key_of(units_[unit].unit);
-    return units_[unit].unit.block < 0 ? key : key - first_block_;
+    return units_[unit].unit.block < 0 ? key : shape_.place_of_block(key);
   }
   [[nodiscard]] UnitKey first_use(std::size_t unit) const {
     return slots_[unit] == kTiedSlot ? key_of(Table::kHead) : key_in_stage(unit);
@@ -118,7 +122,7 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
   Ops& ops_;
   std::vector<Unit> units_;
   std::vector<TrainedUnit<T>> pieces_;
-  std::int64_t first_block_;
+  spec::Architecture shape_;
   spec::TensorShard shard_;
   Sums sums_;
   std::vector<std::string_view> slots_;  // by unit

@@ -14,8 +14,7 @@
 #include <vector>
 
 #include "spec/recipe.h"
-#include "step/batch.h"
-#include "step/transformer.h"
+#include "step/stage_forwards.h"
 
 namespace neap::step {
 
@@ -69,6 +68,8 @@ void for_each_hidden(Ops& ops, const Weights<typename Ops::Tensor>& w,
                      const Visit& visit) {
   using T = typename Ops::Tensor;
   const std::vector<MicroBatch> cuts = inference_cuts(all, how.rows);
+  if (w.architecture.pipeline.stages > 1)
+    return StageForwards(ops, w, all, visit).run(cuts, how.together);
   const std::int64_t groups = groups_of(cuts, how.together);
   const std::int64_t further = further_passes(w, groups);
   expect_passes(w, Sweep::kForward, groups + further);
@@ -77,9 +78,9 @@ void for_each_hidden(Ops& ops, const Weights<typename Ops::Tensor>& w,
     std::vector<BatchTokens<T>> tokens;
     for (const MicroBatch& micro : group)
       tokens.push_back(batches.emplace_back(ops, all, micro.first, micro.count).tokens());
-    std::vector<T> hidden = forward(ops, w, tokens);
+    std::vector<T> hidden = forward(ops, w, tokens, w.architecture.chunk(0));
     tokens.clear();
-    if (w.architecture.has_head()) visit(group, batches, hidden);
+    visit(group, batches, hidden);
   };
   for_each_group(ops, cuts, how.together, run);
   for (std::int64_t i = 0; i < further; ++i) run({});

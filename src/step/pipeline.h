@@ -1,6 +1,6 @@
 // A stage's part of a mini-batch: its list of actions (step/pipeline_schedule.h) with tensors.
 //
-// Micro-batches pass a stage in order, so what waits is in queues: a plan leaves out rounds that are alike.
+// Micro-batches pass a chunk in order, so what waits is in queues: a plan leaves out rounds that are alike.
 //
 // Where the ranks that have a stage slice its weights or gradients, they meet in every action that computes. They have
 // the same list of actions, and so do all stages: a rank with fewer micro-batches takes part in those of the others with
@@ -15,11 +15,11 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "step/pipeline_schedule.h"
+#include "step/pipeline_rounds.h"
+#include "step/stage_transfers.h"
 #include "step/training.h"
 
 namespace neap::step {
@@ -40,109 +40,91 @@ class StageRun {
         w_(b.weights()),
         cuts_(cuts),
         objective_(objective),
-        leaves_(w_.sink != nullptr && w_.sink->takes_groups()) {}
+        leaves_(w_.sink != nullptr && w_.sink->takes_groups()) {
+    for (std::int64_t chunk = 0; chunk < w_.architecture.chunks(); ++chunk)
+      chunks_.push_back({w_.architecture.chunk(chunk), chunk == 0});
+  }
 
   void run() {
     const spec::PipelineStage& stage = w_.architecture.pipeline;
-    const PipelineActions actions =
-        stage_schedule({stage.stages, std::ssize(cuts_), 1}, stage.stage);
-    for (const Round& round : rounds_of(actions)) {
-      ops_.repeat(round.times, [&](std::int64_t i) {
-        const auto from = static_cast<std::size_t>(i) * round.actions;
-        for (std::size_t a = 0; a < round.actions; ++a) execute(actions[round.first + from + a]);
-      });
+    const PipelineShape shape{stage.stages, std::ssize(cuts_), stage.chunks};
+    const PipelineActions actions = stage_schedule(shape, stage.stage);
+    const auto alike = [&](std::int64_t a, std::int64_t b) {
+      return micro_of(a).count == micro_of(b).count;
+    };
+    // What is kept changes places with every round, until each has been where all others were.
+    const std::int64_t kept = shape.chunks == 1 ? stage.stages - stage.stage : kRoundsOfKeptChunks;
+    const std::int64_t lasting = std::min(kept, kMostLasting);
+    for (const PipelineRound& round : rounds_of(shape, actions, alike)) {
+      ops_.repeat(
+          round.times,
+          [&](std::int64_t i) {
+            const std::size_t from = round.first + static_cast<std::size_t>(i) * round.actions;
+            for (std::size_t a = from; a < from + round.actions; ++a) execute(actions[a]);
+          },
+          lasting);
     }
     if (trains_tied_table(w_)) join_table();
   }
 
  private:
-  // So many actions, `times` times, each time with the next micro-batches.
-  struct Round {
-    std::size_t first = 0, actions = 0;
-    std::int64_t times = 1;
-  };
+  // With chunks a round is one of all parts, and a micro-batch is done when the third round behind it begins.
+  static constexpr std::int64_t kRoundsOfKeptChunks = 3;
+  // Bounds the time of plans.
+  static constexpr std::int64_t kMostLasting = 8;
   struct Open {
-    std::optional<DeviceBatch<Ops>> batch;  // of the last stage
+    std::optional<DeviceBatch<Ops>> batch;  // where the head follows
     MicroBatch micro;
     std::vector<Tape<T>> tapes;  // one, or none of a micro-batch without rows
   };
+  struct Chunk {
+    spec::BlockChunk part;
+    bool first = true;                    // of its stage
+    std::deque<T> hidden{}, gradients{};  // received
+    std::deque<Open> open{};              // wait for their backward
+  };
 
-  // From a forward to the next one; those that do the same with micro-batches of as many rows, and leave as
-  // much waiting as there was, are one.
-  [[nodiscard]] std::vector<Round> rounds_of(const PipelineActions& actions) const {
-    std::vector<Round> out;
-    for (std::size_t first = 0; first < actions.size();) {
-      std::size_t end = first + 1;
-      while (end < actions.size() && actions[end].kind != Kind::kForward) ++end;
-      const Round round{first, end - first};
-      if (!out.empty() && alike(actions, out.back(), round)) {
-        ++out.back().times;
-      } else {
-        out.push_back(round);
-      }
-      first = end;
-    }
-    return out;
-  }
-  [[nodiscard]] bool alike(const PipelineActions& actions, const Round& a, const Round& b) const {
-    if (a.actions != b.actions || !is_steady(actions, b)) return false;
-    const auto what = [&](const Round& round, std::size_t i) {
-      const PipelineAction& action = actions[round.first + i];
-      const std::int64_t ahead = action.micro_batch - actions[round.first].micro_batch;
-      return std::tuple(action.kind, ahead, action.peer, micro_of(action).count);
-    };
-    for (std::size_t i = 0; i < a.actions; ++i)
-      if (what(a, i) != what(b, i)) return false;
-    return true;
-  }
-  [[nodiscard]] bool is_steady(const PipelineActions& actions, const Round& round) const {
-    const auto from = actions.begin() + static_cast<std::ptrdiff_t>(round.first);
-    const auto count = [&](Kind kind) {
-      return std::count_if(from, from + static_cast<std::ptrdiff_t>(round.actions),
-                           [&](const PipelineAction& action) { return action.kind == kind; });
-    };
-    return count(Kind::kBackward) == 1 &&
-           count(Kind::kReceiveHidden) == (w_.architecture.embeds() ? 0 : 1) &&
-           count(Kind::kReceiveGradients) == (w_.architecture.has_head() ? 0 : 1);
-  }
-  [[nodiscard]] const MicroBatch& micro_of(const PipelineAction& action) const {
-    return cuts_[static_cast<std::size_t>(action.micro_batch)];
+  [[nodiscard]] const MicroBatch& micro_of(std::int64_t number) const {
+    return cuts_[static_cast<std::size_t>(number)];
   }
 
   void execute(const PipelineAction& action) {
-    if (!action.computes() && micro_of(action).count == 0) return;
+    if (!action.computes() && micro_of(action.micro_batch).count == 0) return;
     if constexpr (requires { b_.begins(action); }) b_.begins(action);
+    Chunk& chunk = chunks_[static_cast<std::size_t>(action.chunk)];
+    const MicroBatch& micro = micro_of(action.micro_batch);
     switch (action.kind) {
       case Kind::kReceiveHidden:
-        return receive(hidden_, action);
+        return receive(chunk.hidden, micro, action.peer);
       case Kind::kForward:
-        return forward(micro_of(action));
+        return forward(chunk, micro);
       case Kind::kSendHidden:
-        ops_.send(open_.back().tapes.front().hidden, action.peer);
-        open_.back().tapes.front().hidden = T();
-        return;
+        return send_hidden(ops_, w_, std::exchange(chunk.open.back().tapes.front().hidden, T()),
+                           action.peer);
       case Kind::kReceiveGradients:
-        return receive(gradients_, action);
+        return receive(chunk.gradients, micro, action.peer);
       case Kind::kBackward:
-        return backward();
+        return backward(chunk);
       case Kind::kSendGradients:
-        ops_.send(input_gradients_, action.peer);
-        input_gradients_ = T();
-        return;
+        return send_hidden(ops_, w_, std::exchange(input_gradients_, T()), action.peer);
     }
   }
 
-  void receive(std::deque<T>& queue, const PipelineAction& action) {
-    const Sequences<T>& all = b_.experience().sequences;
-    const MicroBatch& micro = micro_of(action);
-    const std::int64_t rows = rows_of(all, Objective::kSequencesOfRow * micro.first,
-                                      Objective::kSequencesOfRow * micro.count);
-    queue.push_back(ops_.empty({w_.architecture.tensor.rows_of(rows), w_.architecture.hidden_size},
-                               ops_.dtype(any_weight(w_))));
-    ops_.receive_(queue.back(), action.peer);
+  void receive(std::deque<T>& queue, const MicroBatch& micro, std::int64_t stage) {
+    queue.push_back(receive_hidden(ops_, w_, rows_in(micro), stage));
+  }
+  // What waits longest.
+  T take(std::deque<T>& queue, const MicroBatch& micro) {
+    T x = std::move(queue.front());
+    queue.pop_front();
+    return joined_hidden(ops_, w_, std::move(x), rows_in(micro));
+  }
+  [[nodiscard]] std::int64_t rows_in(const MicroBatch& micro) const {
+    return rows_of(b_.experience().sequences, Objective::kSequencesOfRow * micro.first,
+                   Objective::kSequencesOfRow * micro.count);
   }
 
-  void forward(const MicroBatch& micro) {
+  void forward(Chunk& chunk, const MicroBatch& micro) {
     constexpr std::int64_t kOfRow = Objective::kSequencesOfRow;
     expect_passes(w_, Sweep::kForward, 1);
     Open open;
@@ -153,37 +135,35 @@ class StageRun {
       open.batch.emplace(ops_, b_.experience().sequences, kOfRow * micro.first,
                          kOfRow * micro.count);
       tokens.push_back(open.batch->tokens());
-      if (!w_.architecture.embeds()) {
-        inputs.push_back(std::move(hidden_.front()));
-        hidden_.pop_front();
-      }
+      if (!chunk.part.embeds) inputs.push_back(take(chunk.hidden, micro));
     }
-    open.tapes = forward_train(ops_, w_, tokens, b_.checkpointing(), std::move(inputs));
-    if (!w_.architecture.has_head()) open.batch.reset();
-    open_.push_back(std::move(open));
+    open.tapes = forward_train(ops_, w_, tokens, b_.checkpointing(), chunk.part, std::move(inputs));
+    if (!chunk.part.has_head) open.batch.reset();
+    chunk.open.push_back(std::move(open));
   }
 
-  void backward() {
-    Open open = std::move(open_.front());
-    open_.pop_front();
+  void backward(Chunk& chunk) {
+    Open open = std::move(chunk.open.front());
+    chunk.open.pop_front();
     expect_passes(w_, Sweep::kBackward, 1);
     const bool has_rows = open.micro.count > 0;
     LossNumbers numbers;
     std::vector<T> d;
-    if (w_.architecture.has_head()) {
+    if (chunk.part.has_head) {
       d = head_backward(open, numbers);
     } else if (has_rows) {
-      d.push_back(std::move(gradients_.front()));
-      gradients_.pop_front();
+      d.push_back(take(chunk.gradients, open.micro));
     }
-    blocks_backward(ops_, w_, open.tapes, d);
-    if (w_.architecture.embeds()) {
+    blocks_backward(ops_, w_, chunk.part, open.tapes, d);
+    if (chunk.part.embeds) {
       embedding_backward(open, std::move(d));
     } else {
       if (leaves_) w_.sink->take(key_of(Table::kEmbedding));
       if (has_rows) input_gradients_ = std::move(d.front());
     }
-    if (has_rows) b_.take_numbers(std::move(numbers));
+    // Once a micro-batch: with the loss, or last of all.
+    if (has_rows && (chunk.part.has_head || (chunk.first && !w_.architecture.has_head())))
+      b_.take_numbers(std::move(numbers));
   }
 
   // Gradients of the last block's output.
@@ -196,7 +176,9 @@ class StageRun {
                                       open.tapes.front().hidden, numbers));
       open.batch.reset();
     }
-    head.gradients().end([&](const T& gradients) { return tile_norms(ops_, gradients); });
+    head.gradients().end([&](UnitKey unit, const T& gradients) {
+      return complete_gradients(ops_, w_, unit, gradients);
+    });
     return d;
   }
 
@@ -247,10 +229,9 @@ class StageRun {
   const Weights<T>& w_;
   const std::vector<MicroBatch>& cuts_;
   const Objective& objective_;
-  bool leaves_;                       // gradients, with each micro-batch
-  std::deque<T> hidden_, gradients_;  // received
-  std::deque<Open> open_;             // wait for their backward
-  T input_gradients_;                 // of the last backward
+  bool leaves_;  // gradients, with each micro-batch
+  std::vector<Chunk> chunks_;
+  T input_gradients_;  // of the last backward
   TiedRows<T> tied_;
 };
 
@@ -265,10 +246,11 @@ void add_stage_gradients(B& b, const std::vector<MicroBatch>& cuts, const Object
   const std::int64_t further = b.further_groups(std::ssize(counted));
   counted.insert(counted.end(), static_cast<std::size_t>(further), MicroBatch{});
   StageRun(b, counted, objective).run();
-  const auto stages = static_cast<std::size_t>(b.weights().architecture.pipeline.stages);
+  const spec::PipelineStage& stage = b.weights().architecture.pipeline;
+  const auto most = static_cast<std::size_t>(micro_batches_kept(stage.stages, stage.chunks, 0));
   for (const MicroBatch& micro : cuts) {
     if (!micro.aside) continue;
-    const std::vector<MicroBatch> same(std::min(stages, counted.size()), micro);
+    const std::vector<MicroBatch> same(std::min(most, counted.size()), micro);
     b.ops().aside([&] { StageRun(b, same, objective).run(); });
   }
 }

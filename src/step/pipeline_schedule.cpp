@@ -1,7 +1,6 @@
 #include "step/pipeline_schedule.h"
 
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -21,6 +20,8 @@ struct Compute {
   std::int64_t micro_batch = 0, chunk = 0;
 };
 using Computes = std::vector<Compute>;
+// What a stage does without a transfer between.
+using Turns = std::vector<Computes>;
 
 // Chunk and micro-batch of a stage's n-th forward: rounds of `stages` micro-batches through every chunk.
 std::vector<Compute> forwards_of(const PipelineShape& shape) {
@@ -51,15 +52,39 @@ std::int64_t warm_up(const PipelineShape& shape, std::int64_t stage) {
   return std::min(count, shape.micro_batches * shape.chunks);
 }
 
-Computes training_order(const PipelineShape& shape, std::int64_t stage) {
+// Of full rounds.
+Turns turns_of_full(const PipelineShape& shape, std::int64_t stage) {
   const Computes forwards = forwards_of(shape), backwards = backwards_of(shape);
   const auto warm = static_cast<std::size_t>(warm_up(shape, stage));
-  Computes out(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(warm));
+  Turns out;
+  for (std::size_t i = 0; i < warm; ++i) out.push_back({forwards[i]});
   for (std::size_t i = warm; i < forwards.size(); ++i) {
-    out.push_back(forwards[i]);
-    out.push_back(backwards[i - warm]);
+    out.push_back({forwards[i]});
+    if (shape.chunks == 1) out.emplace_back();
+    out.back().push_back(backwards[i - warm]);
   }
-  out.insert(out.end(), backwards.end() - static_cast<std::ptrdiff_t>(warm), backwards.end());
+  for (std::size_t i = backwards.size() - warm; i < backwards.size(); ++i)
+    out.push_back({backwards[i]});
+  return out;
+}
+
+// The last round may lack micro-batches: the order is that of full rounds without them.
+Turns training_turns(const PipelineShape& shape, std::int64_t stage) {
+  PipelineShape full = shape;
+  if (shape.chunks > 1)
+    full.micro_batches = (shape.micro_batches + shape.stages - 1) / shape.stages * shape.stages;
+  Turns out = turns_of_full(full, stage);
+  for (Computes& turn : out)
+    std::erase_if(
+        turn, [&](const Compute& compute) { return compute.micro_batch >= shape.micro_batches; });
+  std::erase_if(out, [](const Computes& turn) { return turn.empty(); });
+  return out;
+}
+
+std::vector<Turns> training_turns(const PipelineShape& shape) {
+  std::vector<Turns> out;
+  for (std::int64_t stage = 0; stage < shape.stages; ++stage)
+    out.push_back(training_turns(shape, stage));
   return out;
 }
 
@@ -67,9 +92,9 @@ Computes training_order(const PipelineShape& shape, std::int64_t stage) {
 class Timetable {
  public:
   /// `only`: the stage whose list is asked for; what others do counts for its times alone.
-  Timetable(const PipelineShape& shape, std::vector<Computes> orders,
+  Timetable(const PipelineShape& shape, std::vector<Turns> turns,
             std::optional<std::int64_t> only = {})
-      : shape_(shape), orders_(std::move(orders)), only_(only) {
+      : shape_(shape), turns_(std::move(turns)), only_(only) {
     const auto parts = static_cast<std::size_t>(shape.parts());
     const std::vector<std::int64_t> unknown(static_cast<std::size_t>(shape.micro_batches), -1);
     forward_ends_.assign(parts, unknown);
@@ -77,11 +102,17 @@ class Timetable {
     fill();
   }
 
-  // Every stage's part of the one order: by time, transfers in front of what begins at that time.
+  // Every stage's part of the one order: by time, transfers in front of what begins at that time. Of those at one time
+  // all that go forward come first, and of these all of even stages: neighbours make theirs side by side, not in turn.
   [[nodiscard]] std::vector<PipelineActions> lists() {
-    std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
-      return std::tuple(a.time, a.action.computes()) < std::tuple(b.time, b.action.computes());
-    });
+    const auto order = [](const Entry& entry) {
+      const bool computes = entry.action.computes();
+      return std::tuple(entry.time, computes,
+                        !computes && entry.action.kind == Kind::kSendGradients,
+                        computes ? 0 : entry.stage % 2, entry.stage);
+    };
+    std::stable_sort(entries_.begin(), entries_.end(),
+                     [&](const Entry& a, const Entry& b) { return order(a) < order(b); });
     std::vector<PipelineActions> out(static_cast<std::size_t>(shape_.stages));
     for (const Entry& entry : entries_) {
       PipelineAction action = entry.action;
@@ -105,17 +136,17 @@ class Timetable {
   };
 
   void fill() {
-    std::vector<std::size_t> next(orders_.size());
-    std::vector<std::int64_t> free(orders_.size());
+    std::vector<std::size_t> next(turns_.size());
+    std::vector<std::int64_t> free(turns_.size());
     for (bool moved = true; moved;) {
       moved = false;
-      for (std::size_t s = 0; s < orders_.size(); ++s) {
-        while (next[s] < orders_[s].size()) {
-          const Compute& compute = orders_[s][next[s]];
+      for (std::size_t s = 0; s < turns_.size(); ++s) {
+        while (next[s] < turns_[s].size()) {
+          const Computes& turn = turns_[s][next[s]];
           const auto stage = static_cast<std::int64_t>(s);
-          const std::optional<std::int64_t> ready = ready_at(stage, compute);
+          const std::optional<std::int64_t> ready = ready_at(stage, turn);
           if (!ready) break;
-          free[s] = run(stage, compute, std::max(free[s], *ready));
+          free[s] = run(stage, turn, std::max(free[s], *ready));
           ++next[s];
           moved = true;
         }
@@ -123,7 +154,18 @@ class Timetable {
     }
   }
 
-  // When what it needs is there; nullopt: it is not known yet.
+  // When what a turn needs is there; nullopt: it is not known yet.
+  [[nodiscard]] std::optional<std::int64_t> ready_at(std::int64_t stage,
+                                                     const Computes& turn) const {
+    std::int64_t last = 0;
+    for (const Compute& compute : turn) {
+      // The last part's backward follows its forward, which may be in the same turn.
+      const std::optional<std::int64_t> ready = ready_at(stage, compute);
+      if (!ready) return std::nullopt;
+      last = std::max(last, *ready);
+    }
+    return last;
+  }
   [[nodiscard]] std::optional<std::int64_t> ready_at(std::int64_t stage,
                                                      const Compute& compute) const {
     const std::int64_t part = shape_.part(stage, compute.chunk);
@@ -135,28 +177,35 @@ class Timetable {
     return end < 0 ? std::nullopt : std::optional(end);
   }
 
-  // Returns when it ends, which is when its result goes to the stage of the next part.
-  std::int64_t run(std::int64_t stage, const Compute& compute, std::int64_t time) {
-    const std::int64_t part = shape_.part(stage, compute.chunk);
-    const std::int64_t end = time + (compute.forward ? 1 : 2);
-    auto& ends = compute.forward ? forward_ends_ : backward_ends_;
-    ends[static_cast<std::size_t>(part)][static_cast<std::size_t>(compute.micro_batch)] = end;
-    PipelineAction action{compute.forward ? Kind::kForward : Kind::kBackward, compute.micro_batch,
-                          compute.chunk, -1};
-    keep({time, stage, action, 0});
-    const std::int64_t to = compute.forward ? part + 1 : part - 1;
-    if (shape_.stages == 1 || to < 0 || to == shape_.parts()) return end;
-    action.kind = compute.forward ? Kind::kSendHidden : Kind::kSendGradients;
-    action.peer = to % shape_.stages;
-    keep({end, stage, action, to / shape_.stages});
-    return end;
+  // Returns when it ends, which is when its results go to the stages of the next parts.
+  std::int64_t run(std::int64_t stage, const Computes& turn, std::int64_t time) {
+    for (const Compute& compute : turn) {
+      keep({time, stage, {kind_of(compute), compute.micro_batch, compute.chunk, -1}, 0});
+      time += compute.forward ? 1 : 2;
+    }
+    for (const Compute& compute : turn) {
+      const std::int64_t part = shape_.part(stage, compute.chunk);
+      auto& ends = compute.forward ? forward_ends_ : backward_ends_;
+      ends[static_cast<std::size_t>(part)][static_cast<std::size_t>(compute.micro_batch)] = time;
+      const std::int64_t to = compute.forward ? part + 1 : part - 1;
+      if (shape_.stages == 1 || to < 0 || to == shape_.parts()) continue;
+      const Kind sends = compute.forward ? Kind::kSendHidden : Kind::kSendGradients;
+      keep({time,
+            stage,
+            {sends, compute.micro_batch, compute.chunk, to % shape_.stages},
+            to / shape_.stages});
+    }
+    return time;
+  }
+  static Kind kind_of(const Compute& compute) {
+    return compute.forward ? Kind::kForward : Kind::kBackward;
   }
   void keep(const Entry& entry) {
     if (!only_ || entry.stage == *only_ || entry.action.peer == *only_) entries_.push_back(entry);
   }
 
   PipelineShape shape_;
-  std::vector<Computes> orders_;
+  std::vector<Turns> turns_;
   std::optional<std::int64_t> only_;
   std::vector<std::vector<std::int64_t>> forward_ends_, backward_ends_;  // by part and micro-batch
   std::vector<Entry> entries_;  // a transfer is its sender's
@@ -164,60 +213,49 @@ class Timetable {
 
 }  // namespace
 
-Status check(const PipelineShape& shape) {
-  if (shape.stages < 1 || shape.micro_batches < 1 || shape.chunks < 1) {
-    return {
-        ErrorCode::kInvalidArgument,
-        format("A pipeline of {} stages, {} micro-batches and {} chunks a stage: each has to be "
-               "1 at least",
-               shape.stages, shape.micro_batches, shape.chunks)};
-  }
-  if (shape.stages > 1 && shape.chunks > 1 && shape.micro_batches % shape.stages != 0) {
-    return {
-        ErrorCode::kInvalidArgument,
-        format("Stages of {} chunks take rounds of {} micro-batches, one for each stage; {} are "
-               "not a multiple",
-               shape.chunks, shape.stages, shape.micro_batches)};
-  }
-  return {};
-}
-
 std::vector<PipelineActions> pipeline_schedule(const PipelineShape& shape) {
-  std::vector<Computes> orders;
-  for (std::int64_t stage = 0; stage < shape.stages; ++stage)
-    orders.push_back(training_order(shape, stage));
-  return Timetable(shape, std::move(orders)).lists();
+  return Timetable(shape, training_turns(shape)).lists();
 }
 
 PipelineActions stage_schedule(const PipelineShape& shape, std::int64_t stage) {
-  std::vector<Computes> orders;
-  for (std::int64_t s = 0; s < shape.stages; ++s) orders.push_back(training_order(shape, s));
-  std::vector<PipelineActions> lists = Timetable(shape, std::move(orders), stage).lists();
+  std::vector<PipelineActions> lists = Timetable(shape, training_turns(shape), stage).lists();
   return std::move(lists[static_cast<std::size_t>(stage)]);
 }
 
 std::vector<PipelineActions> pipeline_inference(const PipelineShape& shape) {
-  const std::vector<Computes> orders(static_cast<std::size_t>(shape.stages), forwards_of(shape));
-  return Timetable(shape, orders).lists();
+  Turns turns;
+  for (const Compute& compute : forwards_of(shape)) turns.push_back({compute});
+  return Timetable(shape, std::vector<Turns>(static_cast<std::size_t>(shape.stages), turns))
+      .lists();
 }
 
 PipelineStorage storage_of(const PipelineActions& actions) {
   PipelineStorage now, most;
   std::set<std::tuple<bool, std::int64_t, std::int64_t>> received;  // and not used yet
+  std::map<std::int64_t, std::int64_t> open;                        // tapes of each micro-batch
   for (const PipelineAction& action : actions) {
     const bool forward = action.kind == Kind::kReceiveHidden || action.kind == Kind::kForward;
     const std::tuple key(forward, action.chunk, action.micro_batch);
     if (action.computes()) {
-      now.tapes += action.kind == Kind::kForward ? 1 : -1;
+      const std::int64_t more = action.kind == Kind::kForward ? 1 : -1;
+      now.tapes += more;
+      if ((open[action.micro_batch] += more) == 0) open.erase(action.micro_batch);
       now.received -= received.erase(key) > 0 ? 1 : 0;
     } else if (!action.sends()) {
       received.insert(key);
       ++now.received;
     }
     most.tapes = std::max(most.tapes, now.tapes);
+    most.micro_batches = std::max(most.micro_batches, std::ssize(open));
     most.received = std::max(most.received, now.received);
   }
   return most;
+}
+
+std::int64_t micro_batches_kept(std::int64_t stages, std::int64_t chunks, std::int64_t stage) {
+  if (chunks == 1) return stages - stage;
+  // A micro-batch is done when the third round behind it begins.
+  return storage_of(stage_schedule({stages, 4 * stages, chunks}, stage)).micro_batches;
 }
 
 namespace {
@@ -256,12 +294,13 @@ class Stages {
   bool step(std::size_t s) {
     const PipelineAction& action = *next(s);
     if (action.computes()) {
+      const std::size_t part = static_cast<std::size_t>(action.chunk) * lists_.size() + s;
       const double seconds =
-          (action.kind == Kind::kForward ? times_.forward : times_.backward).at(s);
+          (action.kind == Kind::kForward ? times_.forward : times_.backward).at(part);
       if (spans_ != nullptr) spans_->push_back({s, action, clock_[s], clock_[s] + seconds});
       clock_[s] += seconds;
       run_.busy[s] += seconds;
-    } else if (times_.sends_wait ? !meet(s, action) : !pass(s, action)) {
+    } else if (!meet(s, action)) {
       return false;
     }
     ++next_[s];
@@ -281,20 +320,6 @@ class Stages {
     ++next_[peer];
     return true;
   }
-  // A send leaves; a receive takes the oldest that has left.
-  bool pass(std::size_t s, const PipelineAction& mine) {
-    const auto peer = static_cast<std::size_t>(mine.peer);
-    if (mine.sends()) {
-      sent_[{s, peer}].push_back(clock_[s] + transfer(s, peer));
-      return true;
-    }
-    std::deque<double>& queue = sent_[{peer, s}];
-    if (queue.empty()) return false;
-    clock_[s] = std::max(clock_[s], queue.front());
-    queue.pop_front();
-    return true;
-  }
-
   // Between neighbours.
   [[nodiscard]] double transfer(std::size_t a, std::size_t b) const {
     if (times_.transfer.empty()) return 0;
@@ -306,7 +331,6 @@ class Stages {
   std::vector<PipelineSpan>* spans_;
   std::vector<double> clock_;
   std::vector<std::size_t> next_;
-  std::map<std::pair<std::size_t, std::size_t>, std::deque<double>> sent_;  // when it is there
   PipelineRun run_;
 };
 

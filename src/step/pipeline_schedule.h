@@ -7,7 +7,10 @@
 // - One stage: forward and backward of each micro-batch in turn (accumulation).
 // - One chunk: 1F1B. Stage s begins with stages - s - 1 forwards, then takes a forward and a backward in
 //   turn, so that at most stages - s micro-batches are kept for their backward.
-// - Several chunks: interleaved 1F1B as in Megatron, in rounds of `stages` micro-batches a chunk.
+// - Several chunks: interleaved 1F1B as in Megatron, in rounds of `stages` micro-batches a chunk. Where the last round
+//   has fewer, its stages wait for those that it lacks. Between warming up and draining a stage takes a forward and a
+//   backward, and then makes the transfers of both: at that time its neighbours are there, too, and no stage waits
+//   because it has to send in the middle of another one's work.
 //
 // Transfers cannot wait for each other in a circle, even where a send returns only when its receive has
 // begun: all lists are parts of one order of everything that the stages do, in which a transfer stands
@@ -37,10 +40,6 @@ struct PipelineShape {
     return chunk * stages + stage;
   }
 };
-/// Fails for sizes below 1, and for several stages and chunks unless the micro-batches are a multiple of
-/// the stages.
-[[nodiscard]] Status check(const PipelineShape& shape);
-
 struct PipelineAction {
   enum class Kind : std::uint8_t {
     kReceiveHidden,     ///< the input of a chunk, from the stage before it
@@ -61,7 +60,7 @@ struct PipelineAction {
 };
 using PipelineActions = std::vector<PipelineAction>;
 
-/// One list a stage, of a shape that check() takes.
+/// One list a stage. Sizes are 1 at least.
 [[nodiscard]] std::vector<PipelineActions> pipeline_schedule(const PipelineShape& shape);
 
 /// One of them, in a fraction of the time.
@@ -72,16 +71,20 @@ using PipelineActions = std::vector<PipelineAction>;
 
 /// What a list keeps at the same time.
 struct PipelineStorage {
-  std::int64_t tapes = 0;     ///< chunks that wait for their backward
-  std::int64_t received = 0;  ///< hidden states and gradients that wait for their use
+  std::int64_t tapes = 0;          ///< chunks that wait for their backward
+  std::int64_t micro_batches = 0;  ///< of these
+  std::int64_t received = 0;       ///< hidden states and gradients that wait for their use
 };
 [[nodiscard]] PipelineStorage storage_of(const PipelineActions& actions);
+/// Micro-batches of which a stage keeps something for a backward, of as many as there may be.
+[[nodiscard]] std::int64_t micro_batches_kept(std::int64_t stages, std::int64_t chunks,
+                                              std::int64_t stage);
 
-/// Seconds of one chunk, one entry for every stage.
+/// Seconds of a micro-batch.
 struct PipelineTimes {
-  std::vector<double> forward, backward;
-  std::vector<double> transfer{};  ///< to the next stage or back; from the last one to the first
-  bool sends_wait = true;          ///< for their receive; else a stage goes on at once
+  std::vector<double> forward, backward;  ///< of every part
+  std::vector<double>
+      transfer{};  ///< of every stage to the next one or back; from the last one to the first
 };
 struct PipelineRun {
   double seconds = 0;  ///< of the stage that ends last
@@ -97,7 +100,7 @@ struct PipelineSpan {
   double begin = 0, end = 0;
 };
 /// Runs the lists side by side. A transfer begins when both stages have come to it and takes both until it
-/// is done; where sends do not wait, when its sender has come to it. Fails when stages wait for each other.
+/// is done. Fails when stages wait for each other.
 /// `spans`: what is computed when, unless it is null.
 [[nodiscard]] Result<PipelineRun> run_pipeline(const std::vector<PipelineActions>& stages,
                                                const PipelineTimes& times,

@@ -73,14 +73,22 @@ concept Backend = requires(B& b, const spec::Phase& phase, const MicroBatch& mic
   b.gather_weights();
 };
 
+/// Of all ranks' gradients together.
+template <Backend B>
+double gradient_norm(B& b) {
+  const auto& pieces = b.pieces();
+  const std::vector<double> norms = b.all_norms(piece_norms(b.ops(), pieces, &b.weights()));
+  if (b.weights().architecture.chunks() == 1) return joint_norm(b.ops(), norms);
+  return joint_norm(b.ops(), norms, b.all_norms(piece_places(pieces, b.weights())));
+}
+
 /// One optimizer step, that of mini-batch `update`, whose gradients are those of all ranks.
 template <Backend B, class T = typename B::Ops::Tensor>
 void update_weights(B& b, std::int64_t update) {
   b.beside([&](const std::vector<TrainedUnit<T>>& others) {
     (void)piece_norms(b.ops(), others, &b.weights());
   });
-  const std::vector<double> norms = b.all_norms(piece_norms(b.ops(), b.pieces(), &b.weights()));
-  const Update step = b.begin_step(update, joint_norm(b.ops(), norms));
+  const Update step = b.begin_step(update, gradient_norm(b));
   b.for_each_part([&](const TrainedUnit<T>& part) { step_unit(b.ops(), part, step); });
   b.gather_weights();
 }
@@ -126,7 +134,8 @@ void reduce_gradients(B& b) {
   const GradientSink<T>* const sink = b.weights().sink;
   if (sink == nullptr || !sink->takes_groups())
     for (const TrainedUnit<T>& unit : b.units())
-      sum_spread_gradients(b.ops(), unit.unit, unit.gradients, b.weights().architecture.tensor);
+      if (!unit.on_host)
+        sum_spread_gradients(b.ops(), unit.unit, unit.gradients, b.weights().architecture.tensor);
   b.reduce_gradients();
 }
 

@@ -250,13 +250,15 @@ std::vector<LossNumbers> train_group(Ops& ops, const Weights<T>& w, const Experi
       d_hidden.push_back(objective.d_hidden(ops, w, e, batches[i], tapes[i].hidden, numbers[i]));
       tapes[i].hidden = T();
     }
-    head.gradients().end([&](const T& gradients) { return tile_norms(ops, gradients); });
+    head.gradients().end([&](UnitKey unit, const T& gradients) {
+      return complete_gradients(ops, w, unit, gradients);
+    });
   }
   if (tied == nullptr) {
     backward(ops, w, std::move(tapes), std::move(d_hidden));
     return numbers;
   }
-  blocks_backward(ops, w, tapes, d_hidden);
+  blocks_backward(ops, w, w.architecture.chunk(0), tapes, d_hidden);
   for (std::size_t i = 0; i < group.size(); ++i) {
     const Tape<T>& tape = tapes[i];
     tied->keep(ops, group[i], tape.tokens,

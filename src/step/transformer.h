@@ -76,16 +76,6 @@ Rows<T> rows_of_batch(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch
   return rows;
 }
 
-/// What the first block reads, (N, C) or (n, C): the embedding of a batch, or what the stage before sends.
-template <class Ops, class T = typename Ops::Tensor>
-T input_of(Ops& ops, const Weights<T>& w, const T& tokens, const Rows<T>& rows) {
-  if (w.architecture.embeds()) return embed(ops, w, tokens, rows);
-  const std::int64_t count = w.architecture.tensor.rows_of(tokens.size(0));
-  const T x = ops.empty({count, w.architecture.hidden_size}, ops.dtype(any_weight(w)));
-  ops.receive_(x, w.architecture.pipeline.stage - 1);
-  return x;
-}
-
 /// Whether the linear layers of all blocks have adapters of the same shapes.
 template <class T>
 bool adapters_alike(const Weights<T>& w) {
@@ -100,44 +90,45 @@ bool adapters_alike(const Weights<T>& w) {
   });
 }
 
-/// each(i, block) for every block. Blocks that keep nothing have the same cost if their layers and adapters
-/// are alike.
+/// each(i, block) for every block of a range. Blocks that keep nothing have the same cost if their layers and
+/// adapters are alike.
 template <class Ops, class T, class Each>
-void for_each_block(Ops& ops, const Weights<T>& w, const Each& each) {
+void for_each_block(Ops& ops, const Weights<T>& w, const spec::BlockRange& range,
+                    const Each& each) {
   const auto block = [&](std::int64_t number) {
-    const auto i = static_cast<std::size_t>(number);
+    const auto i = static_cast<std::size_t>(range.first + number);
     const UsedBlock<T> used(w, i);
     each(i, *used);
   };
-  const auto blocks = static_cast<std::int64_t>(w.blocks.size());
   if (w.architecture.layers_alike() && adapters_alike(w)) {
-    ops.repeat(blocks, block);
+    ops.repeat(range.count, block);
   } else {
-    for (std::int64_t i = 0; i < blocks; ++i) block(i);
+    for (std::int64_t i = 0; i < range.count; ++i) block(i);
   }
 }
 /// x (N, C) through every block with each(i, block, x).
 template <class Ops, class T, class Each>
 T through_blocks(Ops& ops, const Weights<T>& w, T x, const Each& each) {
-  for_each_block(ops, w,
+  for_each_block(ops, w, {0, std::ssize(w.blocks)},
                  [&](std::size_t i, const Block<T>& block) { x = each(i, block, std::move(x)); });
   return x;
 }
 
-/// The last block's output (N, C) of each batch, in the order of forward_train. Keeps nothing. It goes to
-/// the next stage if there is one.
+/// The last block's output of each batch, in the order of forward_train: (N, C), or (n, C) where no head follows.
+/// Keeps nothing. `inputs`: what the chunk's first block reads of each, where that is not the embedding.
 template <class Ops, class T = typename Ops::Tensor>
-std::vector<T> forward(Ops& ops, const Weights<T>& w, const std::vector<BatchTokens<T>>& batches) {
+std::vector<T> forward(Ops& ops, const Weights<T>& w, const std::vector<BatchTokens<T>>& batches,
+                       const spec::BlockChunk& chunk, std::vector<T> inputs = {}) {
   std::vector<Rows<T>> rows;
-  std::vector<T> x;
+  std::vector<T> x = std::move(inputs);
   {
     const UsedTable<T> table(w, Table::kEmbedding);
     for (const BatchTokens<T>& batch : batches) {
       rows.push_back(rows_of_batch(ops, w, batch));
-      x.push_back(input_of(ops, w, batch.tokens, rows.back()));
+      if (chunk.embeds) x.push_back(embed(ops, w, batch.tokens, rows.back()));
     }
   }
-  for_each_block(ops, w, [&](std::size_t, const Block<T>& block) {
+  for_each_block(ops, w, chunk.blocks, [&](std::size_t, const Block<T>& block) {
     for (std::size_t b = 0; b < batches.size(); ++b) {
       x[b] = block_inference(ops, w.architecture, block, std::move(x[b]), rows[b],
                              [&](Heads<T> heads) {
@@ -146,29 +137,24 @@ std::vector<T> forward(Ops& ops, const Weights<T>& w, const std::vector<BatchTok
                              });
     }
   });
-  for (std::size_t b = 0; b < batches.size(); ++b) {
-    if (w.architecture.has_head()) {
-      x[b] = tokens_of_all(ops, rows[b], x[b]);
-    } else {
-      ops.send(x[b], w.architecture.pipeline.stage + 1);
-    }
-  }
+  if (chunk.has_head)
+    for (std::size_t b = 0; b < batches.size(); ++b) x[b] = tokens_of_all(ops, rows[b], x[b]);
   return x;
 }
-/// Of one batch.
+/// Of one batch through a model without stages.
 template <class Ops, class T = typename Ops::Tensor>
 T forward(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch) {
-  return std::move(forward(ops, w, std::vector<BatchTokens<T>>{batch})[0]);
+  return std::move(forward(ops, w, std::vector<BatchTokens<T>>{batch}, w.architecture.chunk(0))[0]);
 }
 
 /// Every batch through a block before the next block, so that a block that rests elsewhere comes once.
 /// Keeps of each block what `checkpointing` says; of blocks beyond it everything. One tape a batch.
-/// `inputs`: what the first block reads of each batch, where that is not the embedding.
+/// `inputs`: what the chunk's first block reads of each batch, where that is not the embedding.
 template <class Ops, class T = typename Ops::Tensor>
 std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
                                    const std::vector<BatchTokens<T>>& batches,
                                    const spec::Checkpointing& checkpointing,
-                                   std::vector<T> inputs = {}) {
+                                   const spec::BlockChunk& chunk, std::vector<T> inputs = {}) {
   std::vector<Tape<T>> tapes(batches.size());
   std::int64_t rows = 0;
   for (const BatchTokens<T>& batch : batches)
@@ -179,11 +165,13 @@ std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
     Tape<T>& tape = tapes[b];
     tape.tokens = batches[b].tokens;
     tape.rows = rows_of_batch(ops, w, batches[b]);
-    tape.blocks.reserve(w.blocks.size());
-    tape.hidden = inputs.empty() ? embed(ops, w, tape.tokens, tape.rows) : std::move(inputs[b]);
+    tape.blocks.reserve(static_cast<std::size_t>(chunk.blocks.count));
+    tape.hidden = chunk.embeds ? embed(ops, w, tape.tokens, tape.rows) : std::move(inputs[b]);
   }
   table.reset();
-  for (std::size_t i = 0; i < w.blocks.size(); ++i) {
+  const auto begin = static_cast<std::size_t>(chunk.blocks.first);
+  const std::size_t end = begin + static_cast<std::size_t>(chunk.blocks.count);
+  for (std::size_t i = begin; i < end; ++i) {
     const UsedBlock<T> block(w, i, BlockUse::kKeepInputs);
     std::int64_t first = 0;
     for (Tape<T>& tape : tapes) {
@@ -199,9 +187,16 @@ std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
       first += count;
     }
   }
-  if (w.architecture.has_head())
+  if (chunk.has_head)
     for (Tape<T>& tape : tapes) tape.hidden = tokens_of_all(ops, tape.rows, tape.hidden);
   return tapes;
+}
+/// Through a model without stages.
+template <class Ops, class T = typename Ops::Tensor>
+std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
+                                   const std::vector<BatchTokens<T>>& batches,
+                                   const spec::Checkpointing& checkpointing) {
+  return forward_train(ops, w, batches, checkpointing, w.architecture.chunk(0));
 }
 /// Of one batch.
 template <class Ops, class T = typename Ops::Tensor>
@@ -211,15 +206,16 @@ Tape<T> forward_train(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch
 }
 
 /// From the gradients d of each tape's hidden state, in its shape: adds those of every trained parameter of
-/// the blocks, in the order of the tapes. They become those of the first block's input.
+/// the chunk's blocks, in the order of the tapes. They become those of the first block's input.
 template <class Ops, class T = typename Ops::Tensor>
-void blocks_backward(Ops& ops, const Weights<T>& w, std::vector<Tape<T>>& tapes,
-                     std::vector<T>& d) {
+void blocks_backward(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chunk,
+                     std::vector<Tape<T>>& tapes, std::vector<T>& d) {
   for (std::size_t b = 0; b < tapes.size(); ++b) {
     tapes[b].hidden = T();
-    if (w.architecture.has_head()) d[b] = own_rows(ops, tapes[b].rows, std::move(d[b]));
+    if (chunk.has_head) d[b] = own_rows(ops, tapes[b].rows, std::move(d[b]));
   }
-  for (std::size_t i = w.blocks.size(); i-- > 0;) {
+  const auto begin = static_cast<std::size_t>(chunk.blocks.first);
+  for (std::size_t i = begin + static_cast<std::size_t>(chunk.blocks.count); i-- > begin;) {
     UsedBlock<T> block(w, i, BlockUse::kAddGradients);
     block.gradients().begin(ops);
     std::int64_t first = 0;
@@ -232,7 +228,9 @@ void blocks_backward(Ops& ops, const Weights<T>& w, std::vector<Tape<T>>& tapes,
       d[b] = block_backward(ops, w.architecture, *block, std::move(saved), std::move(d[b]),
                             tapes[b].rows);
     }
-    block.gradients().end([&](const T& gradients) { return tile_norms(ops, gradients); });
+    block.gradients().end([&](UnitKey unit, const T& gradients) {
+      return complete_gradients(ops, w, unit, gradients);
+    });
   }
 }
 /// add() adds to the gradients of the embedding's table while it is on the device.
@@ -241,12 +239,14 @@ void with_embedding_gradients(Ops& ops, const Weights<T>& w, const Add& add) {
   const UsedTable<T> table(w, Table::kEmbedding, BlockUse::kAddGradients);
   table.gradients().begin(ops);
   add();
-  table.gradients().end([&](const T& gradients) { return tile_norms(ops, gradients); });
+  table.gradients().end([&](UnitKey unit, const T& gradients) {
+    return complete_gradients(ops, w, unit, gradients);
+  });
 }
 /// The same through the embedding, too. Consumes its arguments.
 template <class Ops, class T = typename Ops::Tensor>
 void backward(Ops& ops, const Weights<T>& w, std::vector<Tape<T>> tapes, std::vector<T> d) {
-  blocks_backward(ops, w, tapes, d);
+  blocks_backward(ops, w, w.architecture.chunk(0), tapes, d);
   with_embedding_gradients(ops, w, [&] {
     for (std::size_t b = 0; b < tapes.size(); ++b)
       embed_backward(ops, w, tapes[b].tokens, tapes[b].rows, std::move(d[b]));

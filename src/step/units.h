@@ -83,8 +83,8 @@ class BlockSource {
   /// undefined where something is, or it has none.
   [[nodiscard]] virtual T complete_gradients(UnitKey unit) = 0;
 
-  /// Norms of tiles of complete gradients (step/optimizer.h), until the next ones are kept. A tied head's
-  /// are the embedding's.
+  /// Norms of this rank's ranges of complete gradients (step/gradient_norm.h), until the next ones are kept. A tied
+  /// head's are the embedding's.
   void keep_norms(UnitKey unit, std::vector<double> norms) { norms_[unit] = std::move(norms); }
   [[nodiscard]] const std::vector<double>& norms(UnitKey unit) const { return norms_.at(unit); }
 
@@ -108,6 +108,18 @@ class GradientSink {
   [[nodiscard]] virtual std::vector<T> new_gradients(UnitKey unit) = 0;
   /// A group has added what it adds to the unit's. The embedding's come last, on a stage without one, too.
   virtual void take(UnitKey unit) = 0;
+
+  // ---- units whose gradients rest on the host ----
+  /// One of them, and its elements that this rank keeps once the ranks' are added up.
+  struct Leaving {
+    const spec::FlatUnit* unit = nullptr;
+    std::int64_t first = 0, count = 0;
+  };
+  /// Gradients that rest on the host never come here without it.
+  [[nodiscard]] virtual Leaving leaving(UnitKey unit) const = 0;
+  /// Adds up the ranks' gradients (elements,) of one, to which nothing more is added. What is computed next begins
+  /// behind that.
+  virtual void sum(UnitKey unit, const T& gradients) = 0;
 };
 
 /// Whether gradients are added up while backward goes on. Not where it has collectives of its own, among ranks that
@@ -152,13 +164,14 @@ class UsedGradients {
     if (sink_ == nullptr) return;
     for (const T& gradients : sink_->new_gradients(unit_)) ops.zero_(gradients);
   }
-  /// Behind it. measure(gradients) for those of a source that are complete and leave: norms of their tiles.
-  template <class Measure>
-  void end(const Measure& measure) {
+  /// Behind it. complete(unit, gradients) for those of a source that are complete and leave: adds up the ranks', and
+  /// takes norms (step/gradient_norm.h).
+  template <class Complete>
+  void end(const Complete& complete) {
     if (sink_ != nullptr) sink_->take(unit_);
     if (source_ == nullptr) return;
     const T gradients = source_->complete_gradients(unit_);
-    if (gradients.defined()) source_->keep_norms(unit_, measure(gradients));
+    if (gradients.defined()) source_->keep_norms(unit_, complete(unit_, gradients));
   }
 
  private:

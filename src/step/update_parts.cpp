@@ -1,6 +1,7 @@
 #include "step/update_parts.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace neap::step {
 namespace {
@@ -27,10 +28,11 @@ Bytes PartLayout::stored() const {
 }
 
 UpdateParts::UpdateParts(spec::StatePlacement placement, std::int64_t rank,
-                         std::vector<bool> on_host)
+                         std::vector<bool> on_host, bool slice_on_host)
     : placement_(std::move(placement)),
       pieces_(placement_.pieces(rank)),
-      on_host_(std::move(on_host)) {
+      on_host_(std::move(on_host)),
+      slice_on_host_(slice_on_host) {
   const std::int64_t all = spec::total_elements(placement_.units());
   const std::int64_t span =
       std::clamp(all / kSpansOfModel / kLeastSpan * kLeastSpan, kLeastSpan, kSpan);
@@ -52,16 +54,20 @@ PartLayout UpdateParts::layout(const UpdatePart& part) const {
     out.bytes = round_up(out.bytes + tensor.bytes(), spec::kStateAlignment);
     out.tensors.push_back(tensor);
   };
-  const auto add_flat = [&](PartTensor::Kind kind, Dtype dtype, bool fetched, bool stored) {
-    add({kind, 0, part.count, dtype, spec::tensor_bytes(part.first, dtype), {}, fetched, stored});
+  const auto add_flat = [&](PartTensor::Kind kind, std::int64_t first, Dtype dtype, bool fetched,
+                            bool stored) {
+    add({kind, 0, part.count, dtype, spec::tensor_bytes(first, dtype), {}, fetched, stored});
   };
   const spec::OptimizerSpec& optimizer = placement_.optimizer();
   const spec::Piece& piece = pieces_[part.piece];
-  if (on_host(part.unit)) {
+  if (on_host(part.unit) || slice_on_host_) {
+    const std::int64_t in_slice = piece.slice_first + part.first - piece.first;
     // A master takes the update; the weights are rounded from it.
-    add_flat(PartTensor::Kind::kWeights, optimizer.weights, !optimizer.has_master(), true);
-    add_flat(PartTensor::Kind::kGradients, optimizer.gradients, true, false);
+    add_flat(PartTensor::Kind::kWeights, slice_on_host_ ? in_slice : part.first, optimizer.weights,
+             !optimizer.has_master(), true);
   }
+  if (on_host(part.unit))
+    add_flat(PartTensor::Kind::kGradients, part.first, optimizer.gradients, true, false);
   const std::vector<spec::StateTensor>& states = states_[part.piece].tensors();
   const std::int64_t before = part.first - piece.first;  // elements of the piece
   for (std::size_t i = 0; i < states.size(); ++i) {
@@ -73,6 +79,41 @@ PartLayout UpdateParts::layout(const UpdatePart& part) const {
          state.dtype,
          piece.offset + state.offset + (flat ? spec::tensor_bytes(before, state.dtype) : Bytes()),
          {}});
+  }
+  return out;
+}
+
+std::int64_t GatheredPart::elements() const {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+GatheredPart::Range GatheredPart::own(std::int64_t rank) const {
+  return {std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0}),
+          counts[static_cast<std::size_t>(rank)]};
+}
+std::array<GatheredPart::Range, 2> GatheredPart::others(std::int64_t rank) const {
+  const Range mine = own(rank);
+  const std::int64_t end = mine.first + mine.count;
+  return {{{0, mine.first}, {end, elements() - end}}};
+}
+
+std::vector<GatheredPart> UpdateParts::gathered(Bytes slot) const {
+  std::vector<GatheredPart> out;
+  if (!placement_.sliced()) return out;
+  const std::int64_t most =
+      static_cast<std::int64_t>(slot.count()) / element_bytes(placement_.optimizer().weights);
+  for (std::size_t unit = 0; unit < on_host_.size(); ++unit) {
+    if (!on_host_[unit]) continue;
+    const std::int64_t elements = placement_.units()[unit].elements;
+    for (std::int64_t first = 0; first < elements; first += most) {
+      const std::int64_t end = std::min(elements, first + most);
+      GatheredPart& part = out.emplace_back(GatheredPart{unit, first, {}});
+      std::int64_t at = 0;  // where a rank's elements begin
+      for (const std::int64_t count : placement_.counts(unit)) {
+        part.counts.push_back(
+            std::max<std::int64_t>(0, std::min(end, at + count) - std::max(first, at)));
+        at += count;
+      }
+    }
   }
   return out;
 }

@@ -3,11 +3,12 @@
 //
 // A part is a span of a rank's piece of a unit (spec/placement.h) where the optimizer's elements do not
 // depend on each other, else a whole unit. Of a unit whose weights and gradients rest on the host as well,
-// these come with the states.
+// these come with the states, and so do slices of weights that rest there.
 //
 // Threads   values and functions without state.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -31,7 +32,8 @@ struct PartTensor {
   std::size_t state = 0;  ///< of kStates: its place in TrainedUnit::state
   std::int64_t elements = 0;
   Dtype dtype = Dtype::kFloat32;
-  /// From the start of the unit's weights or gradients, or of the part of the tag that has the states.
+  /// From the start of the unit's weights or gradients, of the rank's slice of all weights, or of the part of the tag
+  /// that has the states.
   Bytes storage_offset;
   Bytes slot_offset;
   bool fetched = true, stored = true;
@@ -44,13 +46,30 @@ struct PartLayout {
   [[nodiscard]] Bytes stored() const;
 };
 
+/// A span of a unit that rests on the host and whose weights several ranks have stepped: it comes together in a slot,
+/// each rank its own, and the others' leave.
+struct GatheredPart {
+  std::size_t unit = 0;
+  std::int64_t first = 0;            ///< of the unit's elements
+  std::vector<std::int64_t> counts;  ///< elements of each rank, one after another
+  struct Range {
+    std::int64_t first = 0, count = 0;  ///< of the part's elements
+  };
+  [[nodiscard]] std::int64_t elements() const;
+  [[nodiscard]] Range own(std::int64_t rank) const;
+  /// Those before and behind a rank's own. A range may be empty.
+  [[nodiscard]] std::array<Range, 2> others(std::int64_t rank) const;
+};
+
 /// One part comes and one goes while a third is stepped.
 constexpr std::size_t kUpdateSlots = 3;
 
 class UpdateParts {
  public:
-  /// Those of a rank. `on_host`: of each unit, whether its weights and gradients rest there.
-  UpdateParts(spec::StatePlacement placement, std::int64_t rank, std::vector<bool> on_host);
+  /// Those of a rank. `on_host`: of each unit, whether its weights and gradients rest there; `slice_on_host`: whether the
+  /// rank's slice of the weights does, and the gradients are on the device.
+  UpdateParts(spec::StatePlacement placement, std::int64_t rank, std::vector<bool> on_host,
+              bool slice_on_host = false);
 
   /// In the order in which they are stepped: unit by unit.
   [[nodiscard]] const std::vector<UpdatePart>& list() const { return parts_; }
@@ -58,12 +77,15 @@ class UpdateParts {
   [[nodiscard]] bool on_host(std::size_t unit) const { return on_host_[unit]; }
   /// Of the largest part.
   [[nodiscard]] Bytes slot_bytes() const;
+  /// Of the units on the host where states are sliced, in slots of so many bytes.
+  [[nodiscard]] std::vector<GatheredPart> gathered(Bytes slot) const;
 
  private:
   spec::StatePlacement placement_;
   std::vector<spec::Piece> pieces_;
   std::vector<spec::UnitState> states_;  // one a piece
   std::vector<bool> on_host_;
+  bool slice_on_host_;
   std::vector<UpdatePart> parts_;
 };
 

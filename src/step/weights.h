@@ -80,7 +80,7 @@ struct Slot {
 /// By its number in the whole model.
 template <class T>
 [[nodiscard]] Block<T>& block_of(Weights<T>& w, std::int64_t number) {
-  return w.blocks.at(static_cast<std::size_t>(number - w.architecture.first_block()));
+  return w.blocks.at(static_cast<std::size_t>(w.architecture.place_of_block(number)));
 }
 
 template <class T>

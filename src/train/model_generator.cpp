@@ -1,4 +1,4 @@
-// What a model generates with whose weights rest elsewhere in training: on the host, in slices or in stages.
+// What a model generates with whose weights rest elsewhere in training: on the host, in slices, stages or other parts.
 #include <algorithm>
 #include <utility>
 
@@ -38,8 +38,13 @@ UnitSource& ModelWorker::units_from_stages(std::vector<spec::FlatUnit> layout,
   return *sources_.back();
 }
 
+UnitSource& ModelWorker::own_units(const std::vector<at::Tensor>& units) {
+  sources_.push_back(std::make_unique<ResidentUnits>(units));
+  return *sources_.back();
+}
+
 UnitSource& ModelWorker::source_of_base() {
-  if (sliced_ && !has_stages()) return *sliced_;
+  if (!has_stages()) return sliced_ ? static_cast<UnitSource&>(*sliced_) : own_units(weights_);
   return units_from_stages(spec::flat_layout(spec::undivided(spec_.shape), spec_.head), numbers_,
                            [this](std::size_t unit, const at::Tensor& to) {
                              if (sliced_) return sliced_->gather_unit(unit, to);
@@ -48,12 +53,24 @@ UnitSource& ModelWorker::source_of_base() {
 }
 
 UnitSource& ModelWorker::source_of_adapters() {
-  if (has_stages())
-    return units_from_stages(
-        spec::lora_layout(spec::undivided(spec_.shape), spec_.head, spec_.lora), adapter_numbers_,
-        [this](std::size_t unit, const at::Tensor& to) { at::Tensor(to).copy_(adapters_[unit]); });
-  sources_.push_back(std::make_unique<WholeUnits>(adapters_));
-  return *sources_.back();
+  if (!has_stages()) return own_units(adapters_);
+  return units_from_stages(
+      spec::lora_layout(spec::undivided(spec_.shape), spec_.head, spec_.lora), adapter_numbers_,
+      [this](std::size_t unit, const at::Tensor& to) { at::Tensor(to).copy_(adapters_[unit]); });
+}
+
+std::unique_ptr<PartExchange> ModelWorker::parts_to_generate(const LayoutOf& layout) {
+  if (!spec_.divides_otherwise_to_generate()) return nullptr;
+  const spec::TensorShard& there = spec_.generating().tensor;
+  at::Tensor buffer;
+  if (shard().ranks > 1)
+    buffer = runtime_.region(tag(TagKind::kBlocks), spec::kTransferPart, runtime_.compute_dtype());
+  const std::int64_t first = (there.rank - shard().rank % there.ranks + there.ranks) % there.ranks;
+  return std::make_unique<PartExchange>(
+      groups_.tensor(), spec_.whole,
+      PartExchange::Layouts{layout(spec_.whole), layout(spec::undivided(spec_.shape)),
+                            layout(spec_.generating())},
+      spec::wanted_parts(shard().ranks, first, there.ranks), std::move(buffer));
 }
 
 void ModelWorker::make_generator(const std::optional<model::Lora>& lora) {
@@ -64,19 +81,25 @@ void ModelWorker::make_generator(const std::optional<model::Lora>& lora) {
   if (spec_.streamed) {
     base = gathered_weights();
   } else {
-    base = regions(TagKind::kBlocks, spec::flat_layout(part, spec_.head), dtype);
-    GenerationWeights::Units adapters;
+    const auto of_base = [this](const spec::Architecture& a) {
+      return spec::flat_layout(a, spec_.head);
+    };
+    const auto of_adapters = [this](const spec::Architecture& a) {
+      return spec::lora_layout(a, spec_.head, spec_.lora);
+    };
+    base = regions(TagKind::kBlocks, of_base(part), dtype);
+    std::vector<GenerationWeights::Units> units;
+    units.push_back({&source_of_base(), base, parts_to_generate(of_base)});
     if (adapted && spec_.generation_part) {
-      for (const spec::FlatUnit& unit : spec::lora_layout(part, spec_.head, lora->shape))
-        adapters.to.push_back(
+      std::vector<at::Tensor> adapters;
+      for (const spec::FlatUnit& unit : of_adapters(part))
+        adapters.push_back(
             runtime_.region(tag(TagKind::kBlocks), spec::adapter_part(unit.name), dtype)
                 .narrow(0, 0, unit.elements));
-      adapters.from = &source_of_adapters();
-      adapted->adapters = {adapters.to, {}};
+      units.push_back({&source_of_adapters(), adapters, parts_to_generate(of_adapters)});
+      adapted->adapters = {std::move(adapters), {}};
     }
-    generating_ = std::make_unique<GenerationWeights>(
-        spec_, groups_.generating().rank(), GenerationWeights::Units{&source_of_base(), base},
-        std::move(adapters));
+    generating_ = std::make_unique<GenerationWeights>(std::move(units));
   }
   generator_ = std::make_unique<model::Transformer>(
       part, spec_.head, model::FlatTensors{std::move(base), {}}, std::move(adapted), std::nullopt,

@@ -114,12 +114,18 @@ void ModelWorker::slice_base() {
     memory.slots.push_back(part(TagKind::kBuffers, step::slot_part(i)));
   if (step::sliced_tables(spec_.shape, spec_.head, layout_).elements > 0)
     memory.tables = part(TagKind::kBuffers, step::kTablesPart);
+  spec::UnitSlices slices =
+      trains_slices() ? placement_->slices() : spec::even_slices(layout_, groups_.shards().size());
+  bridge::StreamedSlices* const host =
+      spec_.slice_on_host ? runtime_.streamed_slices(tag(TagKind::kBuffers)) : nullptr;
+  const at::Tensor slice = host != nullptr ? host_tensor(host->slice(), slices.slice_elements(),
+                                                         runtime_.compute_dtype())
+                                           : part(TagKind::kWeights, spec::kSlicePart);
   sliced_ = std::make_unique<SlicedWeights>(
-      groups_.shards(), spec_,
-      trains_slices() ? placement_->slices() : spec::even_slices(layout_, groups_.shards().size()),
-      part(TagKind::kWeights, spec::kSlicePart), std::move(memory),
+      groups_.shards(), spec_, std::move(slices), slice, std::move(memory),
       step::gathers_overlap_passes(spec_.shape, groups_.context().size(),
-                                   groups_.shards().has_copy_lane()));
+                                   groups_.shards().has_copy_lane()),
+      host);
 }
 
 std::optional<model::StreamedBase> ModelWorker::streamed_base() {
@@ -182,13 +188,27 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
   make_pieces(units);
   if (placement_->slices_gradients()) take_gradients(gradients);
   const bool sliced = placement_->sliced();
+  if (sliced) keep_own_gradients();
   if (runtime_.streamed_states(tag(TagKind::kOptimizer)) != nullptr)
-    parts_.emplace(*placement_, groups_.shards().rank(), std::move(rests));
+    parts_.emplace(*placement_, groups_.shards().rank(), std::move(rests),
+                   spec_.slice_on_host && trains_slices());
   std::optional<OptimizerSlice> slice;
   if (sliced) slice = OptimizerSlice{*placement_, pieces_, trains_slices(), replicas()};
   optimizer_ = std::make_unique<Optimizer>(
       spec_.optimizer, optimizer, random_key({spec_.seed, spec_.head == spec::Head::kScalar}),
       sliced ? std::move(units) : pieces_, groups_.shards(), std::move(slice));
+}
+
+void ModelWorker::keep_own_gradients() {
+  const spec::Dtype dtype = placement_->optimizer().gradients;
+  for (std::size_t u = 0; u < trained_layout().size(); ++u) {
+    const spec::FlatUnit& unit = trained_layout()[u];
+    if (hosted_trained(unit) == nullptr) continue;
+    const spec::UnitSlices::Range own = placement_->slices().range(u, groups_.shards().rank());
+    runtime_.streamed_blocks(tag(TagKind::kBuffers))
+        .keep_own(unit.name, spec::tensor_bytes(own.first, dtype),
+                  spec::tensor_bytes(own.count, dtype));
+  }
 }
 
 void ModelWorker::take_gradients(const std::vector<at::Tensor>& gradients) {
@@ -248,7 +268,7 @@ at::Tensor ModelWorker::region(spec::TagKind kind, const spec::FlatUnit& unit,
 
 std::unique_ptr<bridge::Runtime::Scope> ModelWorker::hold(bool weights) {
   std::vector<spec::TagId> tags;
-  if (weights) tags.push_back(tag(TagKind::kWeights));
+  if (weights && !spec_.slice_on_host) tags.push_back(tag(TagKind::kWeights));
   if (has_lora()) tags.push_back(tag(TagKind::kAdapter));
   if (spec_.trained && !parts_) tags.push_back(tag(TagKind::kOptimizer));
   return runtime_.hold(tags);
@@ -259,8 +279,16 @@ const arena::HostStorage& ModelWorker::storage_of(const step::UpdatePart& part,
   if (kind == step::StreamedKind::kStates)
     return runtime_.streamed_states(tag(TagKind::kOptimizer))
         ->states(placement_->sliced() ? 0 : part.unit);
+  if (spec_.slice_on_host) return runtime_.streamed_slices(tag(TagKind::kBuffers))->slice();
   const auto* const storage = hosted_trained(trained_layout()[part.unit]);
   return kind == step::StreamedKind::kWeights ? *storage->weights : *storage->gradients;
+}
+
+std::vector<at::Tensor> ModelWorker::update_slots() {
+  std::vector<at::Tensor> out;
+  for (const bridge::SlotPart& slot : runtime_.streamed_states(tag(TagKind::kOptimizer))->slots())
+    out.push_back(runtime_.region(tag(TagKind::kOptimizer), slot.name, at::kByte));
+  return out;
 }
 
 void ModelWorker::for_each_part(const std::function<void(const OptimizerUnit&)>& visit) {
@@ -269,10 +297,7 @@ void ModelWorker::for_each_part(const std::function<void(const OptimizerUnit&)>&
     return;
   }
   bridge::StreamedStates& states = *runtime_.streamed_states(tag(TagKind::kOptimizer));
-  std::vector<at::Tensor> slots;
-  slots.reserve(states.slots().size());
-  for (const bridge::SlotPart& slot : states.slots())
-    slots.push_back(runtime_.region(tag(TagKind::kOptimizer), slot.name, at::kByte));
+  const std::vector<at::Tensor> slots = update_slots();
   const std::vector<step::UpdatePart>& list = parts_->list();
   const auto copies = [&](std::size_t i) {
     std::vector<bridge::StreamedStates::Copy> out;
@@ -290,6 +315,42 @@ void ModelWorker::for_each_part(const std::function<void(const OptimizerUnit&)>&
           .view(model::to_aten(t.dtype));
     };
     visit(step::part_of(ops, pieces_[list[i].piece], list[i], parts_->layout(list[i]), in_slot));
+  });
+}
+
+void ModelWorker::gather_weights() {
+  optimizer_->gather_weights();
+  if (parts_) gather_hosted();
+}
+
+void ModelWorker::gather_hosted() {
+  bridge::StreamedStates& states = *runtime_.streamed_states(tag(TagKind::kOptimizer));
+  const std::vector<at::Tensor> slots = update_slots();
+  const std::vector<step::GatheredPart> parts = parts_->gathered(Bytes(slots.front().nbytes()));
+  parallel::Communicator& ranks = groups_.shards();
+  const spec::Dtype dtype = placement_->optimizer().weights;
+  const auto copies = [&](std::size_t i) {
+    const step::GatheredPart& part = parts[i];
+    std::vector<bridge::StreamedStates::Copy> out;
+    const auto add = [&](step::GatheredPart::Range range, bool own) {
+      if (range.count == 0) return;
+      out.push_back({&*hosted_trained(trained_layout()[part.unit])->weights,
+                     step::StreamedKind::kWeights,
+                     spec::tensor_bytes(part.first + range.first, dtype),
+                     spec::tensor_bytes(range.first, dtype), spec::tensor_bytes(range.count, dtype),
+                     own, !own});
+    };
+    add(part.own(ranks.rank()), true);
+    for (const step::GatheredPart::Range others : part.others(ranks.rank())) add(others, false);
+    return out;
+  };
+  states.for_each(parts.size(), copies, [&](std::size_t i, std::size_t slot) {
+    const step::GatheredPart& part = parts[i];
+    const auto bytes =
+        static_cast<std::int64_t>(spec::tensor_bytes(part.elements(), dtype).count());
+    const at::Tensor whole = slots[slot].narrow(0, 0, bytes).view(model::to_aten(dtype));
+    const auto [first, count] = part.own(ranks.rank());
+    ranks.wait_for(ranks.begin_gathers({{whole.narrow(0, first, count), whole, part.counts}}));
   });
 }
 

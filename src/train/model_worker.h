@@ -2,7 +2,7 @@
 // weights, and for a trained one gradients and optimizer states.
 //
 // Tags      ROLE.weights, ROLE.grads, ROLE.optimizer (and ROLE.unit_grads where gradients are sliced, and ROLE.adapter with LoRA, ROLE.buffers where its
-//           weights are streamed or sliced, ROLE.blocks where it then generates).
+//           weights are streamed or sliced, ROLE.blocks where it then generates, or does so with another part).
 // Residency the caller opens a phase, or holds the tags, before it touches contents.
 // Ranks     every rank loads, saves and restores together: all read the same folder, and every one writes what it has
 //           of tensors, the first the other files. Where ranks divide the model, each has its part, and the folder the
@@ -47,6 +47,7 @@ struct WorkerSpec : spec::JobModel {
   /// (bridge/streamed_blocks.h).
   bool streamed = false;
   bool sliced = false;          ///< each rank has a slice of its weights, but for adapters
+  bool slice_on_host = false;   ///< and it rests on the host
   std::int64_t zero_stage = 0;  ///< of its optimizer states and gradients (spec/placement.h)
   /// Of the initialization where the folder has no weights, and of stochastic rounding.
   std::uint64_t seed = 0;
@@ -62,9 +63,9 @@ class ModelWorker {
   [[nodiscard]] model::Transformer& model() { return *model_; }
   /// The same weights without the adapter; model() itself where there is none.
   [[nodiscard]] model::Transformer& base() { return base_ ? *base_ : *model_; }
-  /// The one that generates: model(), or where its weights are streamed or sliced one over all of them together.
+  /// The one that generates: model(), or where its weights rest elsewhere one over all that it generates with.
   [[nodiscard]] model::Transformer& generator() { return generator_ ? *generator_ : *model_; }
-  /// What generator() reads of sliced weights comes to its place, in a phase that generates. Every rank calls it.
+  /// What generator() reads of other ranks' weights comes to its place, in a phase that generates. Every rank calls it.
   void gather_generator();
   [[nodiscard]] Optimizer& optimizer() { return *optimizer_; }
   [[nodiscard]] const WorkerSpec& spec() const { return spec_; }
@@ -73,6 +74,8 @@ class ModelWorker {
   /// Of an update: visit(unit) for every trained unit, in order; where states are streamed for every part
   /// of them (step/update_parts.h), while its tensors are on the device.
   void for_each_part(const std::function<void(const OptimizerUnit&)>& visit);
+  /// Behind it, weights that other ranks have stepped. Every rank calls it.
+  void gather_weights();
 
   /// Weights from the folder, or random ones from the seed where it has none and the role trains all
   /// of them; optimizer states zero. Says what the folder lacks and what of it is not used. A scalar
@@ -104,12 +107,18 @@ class ModelWorker {
   }
   /// Where backward adds a unit's gradients.
   [[nodiscard]] at::Tensor unit_gradients(const spec::FlatUnit& unit, at::ScalarType dtype);
+  /// Of sliced states: of gradients on the host what this rank steps.
+  void keep_own_gradients();
   /// Of sliced gradients: what takes them from `gradients`, one a trained unit.
   void take_gradients(const std::vector<at::Tensor>& gradients);
   /// The pieces of this rank: of units that have no states yet.
   void make_pieces(const std::vector<OptimizerUnit>& units);
   /// A part of the optimizer's tag: (bytes,).
   [[nodiscard]] at::Tensor state_part(std::size_t index, const spec::StatePart& part);
+  /// Slots of streamed states: (bytes,).
+  [[nodiscard]] std::vector<at::Tensor> update_slots();
+  /// Of units on the host, through these slots.
+  void gather_hosted();
   /// Where a tensor of a part rests.
   [[nodiscard]] const arena::HostStorage& storage_of(const step::UpdatePart& part,
                                                      step::StreamedKind kind);
@@ -124,14 +133,18 @@ class ModelWorker {
   [[nodiscard]] std::vector<at::Tensor> gathered_weights();
   /// The generator of a model whose weights rest elsewhere.
   void make_generator(const std::optional<model::Lora>& lora);
-  /// Where whole units of the base, and of adapters, come from for it.
+  /// Where units of the base, and of adapters, come from for it.
   [[nodiscard]] UnitSource& source_of_base();
   [[nodiscard]] UnitSource& source_of_adapters();
+  [[nodiscard]] UnitSource& own_units(const std::vector<at::Tensor>& units);
   /// `take`: a unit of this stage comes to a tensor.
   using TakeOwnUnit = std::function<void(std::size_t unit, const at::Tensor& to)>;
   [[nodiscard]] UnitSource& units_from_stages(std::vector<spec::FlatUnit> layout,
                                               const std::vector<std::size_t>& numbers,
                                               const TakeOwnUnit& take);
+  /// What makes the parts that generate of those of training; null: they are divided alike.
+  using LayoutOf = std::function<std::vector<spec::FlatUnit>(const spec::Architecture&)>;
+  [[nodiscard]] std::unique_ptr<PartExchange> parts_to_generate(const LayoutOf& layout);
   /// What passes read: the same as base_weights(), and of streamed and sliced blocks slots.
   [[nodiscard]] std::optional<model::StreamedBase> streamed_base();
   /// How ranks divide the base, and memory for units of it.
@@ -247,7 +260,7 @@ class ModelWorker {
   std::vector<at::Tensor> weights_, adapters_, states_;
   std::unique_ptr<SlicedWeights> sliced_;
   std::vector<std::unique_ptr<UnitSource>> sources_;
-  std::unique_ptr<GenerationWeights> generating_;  // of slices or stages that generate
+  std::unique_ptr<GenerationWeights> generating_;  // of slices, stages or other parts that generate
   std::unique_ptr<model::Transformer> model_, base_, generator_;
   std::unique_ptr<Optimizer> optimizer_;
   // Of a trained model:

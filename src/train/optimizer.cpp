@@ -50,19 +50,35 @@ Optimizer::Optimizer(const spec::OptimizerConfig& config, const spec::OptimizerS
       ranks_(ranks),
       units_(std::move(units)),
       slice_(std::move(slice)) {
-  if (ranks_.alone() || slices_gradients()) return;
+  const bool leave = std::any_of(units_.begin(), units_.end(),
+                                 [](const OptimizerUnit& unit) { return unit.on_host; });
+  if ((ranks_.alone() && !leave) || slices_gradients()) return;
   reduction_.emplace(
-      units_, element_bytes(spec_.gradients),
-      [this](const std::vector<std::size_t>& bucket) { begin_sums(bucket); }, reduced_together);
+      units_, pieces(), element_bytes(spec_.gradients),
+      [this](const std::vector<std::size_t>& bucket) { begin_sums(bucket); },
+      [this](std::size_t unit, const at::Tensor& gradients) { sum_leaving(unit, gradients); },
+      reduced_together);
+}
+
+parallel::Communicator::PartialSum Optimizer::sum_of(std::size_t unit,
+                                                     const at::Tensor& gradients) const {
+  if (!slice_) return {gradients, {}};
+  return {gradients, slice_->placement.counts(unit)};
+}
+
+void Optimizer::sum_leaving(std::size_t unit, const at::Tensor& gradients) {
+  ranks_.wait_for(ranks_.begin_sums({sum_of(unit, gradients)}));
+  if (!slice_ || slice_->replicas == nullptr) return;
+  const step::GradientSink<at::Tensor>::Leaving own =
+      reduction_->leaving(step::key_of(units_[unit].unit));
+  const at::Tensor mine = gradients.narrow(0, own.first, own.count);
+  slice_->replicas->wait_for(slice_->replicas->begin_sums({{mine, {}}}));
 }
 
 void Optimizer::begin_sums(const std::vector<std::size_t>& units) {
   const bridge::NoAutograd no_autograd;
   std::vector<parallel::Communicator::PartialSum> sums;
-  for (const std::size_t u : units) {
-    sums.push_back({units_[u].gradients, {}});
-    if (slice_) sums.back().counts = slice_->placement.counts(u);
-  }
+  for (const std::size_t u : units) sums.push_back(sum_of(u, units_[u].gradients));
   ranks_.begin_sums(sums);
 }
 
@@ -78,7 +94,8 @@ void Optimizer::sum_over_replicas() {
   if (!slice_ || slice_->replicas == nullptr) return;
   const bridge::NoAutograd no_autograd;
   std::vector<parallel::Communicator::PartialSum> sums;
-  for (const OptimizerUnit& piece : slice_->pieces) sums.push_back({piece.gradients, {}});
+  for (const OptimizerUnit& piece : slice_->pieces)
+    if (!piece.on_host) sums.push_back({piece.gradients, {}});
   slice_->replicas->begin_sums(sums);
   slice_->replicas->join();
 }
@@ -116,7 +133,7 @@ void Optimizer::gather_weights() {
   if (!slice_ || slice_->weights) return;
   const bridge::NoAutograd no_autograd;
   for (std::size_t u = 0; u < units_.size(); ++u)
-    ranks_.all_gather(units_[u].weights, slice_->placement.counts(u));
+    if (!units_[u].on_host) ranks_.all_gather(units_[u].weights, slice_->placement.counts(u));
 }
 
 double Optimizer::clip_scale(double norm, double max_norm) const {

@@ -59,18 +59,20 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   /// Begins to add up the ranks' gradients while backward goes on, once the model sends them here: of sliced states
-  /// those of each rank's pieces on it. Null: there is one rank, or they are sliced and added as they come.
+  /// those of each rank's pieces on it. Null: there is one rank and no unit on the host, or they are sliced and added as
+  /// they come.
   [[nodiscard]] step::GradientSink<at::Tensor>* gradient_sink() {
     return reduction_ ? &*reduction_ : nullptr;
   }
-  /// The rest of them, in the same order, then those of pieces over their replicas; returns when all are there. Those
-  /// on the host are one rank's.
+  /// The rest of them, in the same order, then those of pieces over their replicas; returns when all are there. What
+  /// rests on the host was added up before it left.
   void reduce_gradients();
   /// Groups that other ranks have more than this one's, where ranks add gradients up group by group.
   [[nodiscard]] std::int64_t further_groups(std::int64_t own) const;
   /// Norms of all ranges of all units (step/gradient_norm.h), in order, from those of pieces(). Every rank calls it.
   [[nodiscard]] std::vector<double> all_norms(std::vector<double> own) const;
-  /// Of sliced states and whole weights: those that other ranks have stepped, one unit at a time, into place.
+  /// Of sliced states and whole weights on the device: those that other ranks have stepped, one unit at a time, into
+  /// place.
   void gather_weights();
   /// What gradients of this norm are scaled by, so that it is `max_norm` at most; 1 where that is not
   /// positive. Fails when the norm is not finite: a step from it would destroy the model.
@@ -95,6 +97,9 @@ class Optimizer {
  private:
   void begin_sums(const std::vector<std::size_t>& units);
   void sum_over_replicas();
+  [[nodiscard]] parallel::Communicator::PartialSum sum_of(std::size_t unit,
+                                                          const at::Tensor& gradients) const;
+  void sum_leaving(std::size_t unit, const at::Tensor& gradients);
   [[nodiscard]] bool slices_gradients() const {
     return slice_ && slice_->placement.slices_gradients();
   }

@@ -1,12 +1,14 @@
 #include "train/sliced_weights.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
 
 #include <exception>
 #include <functional>
 #include <utility>
 
 #include "bridge/no_autograd.h"
+#include "bridge/streams.h"
 
 namespace neap::train {
 namespace {
@@ -36,7 +38,7 @@ Status caught(const std::function<void()>& work) {
 
 SlicedWeights::SlicedWeights(parallel::Communicator& ranks, const spec::JobModel& model,
                              spec::UnitSlices slices, const at::Tensor& slice, Memory memory,
-                             bool overlaps)
+                             bool overlaps, bridge::StreamedSlices* host)
     : WindowedBlocks(count_blocks(model), memory.slots.size(), {}, tables_of(model).turns),
       ranks_(ranks),
       units_(spec::flat_layout(model.shape, model.head)),
@@ -44,6 +46,7 @@ SlicedWeights::SlicedWeights(parallel::Communicator& ranks, const spec::JobModel
       memory_(std::move(memory)),
       tables_(tables_of(model)),
       overlaps_(overlaps),
+      host_(host),
       filled_(memory_.slots.size()) {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     if (units_[u].block >= 0) blocks_.push_back(u);
@@ -67,7 +70,41 @@ std::vector<at::Tensor> SlicedWeights::places() const {
 
 parallel::Communicator::PartialGather SlicedWeights::gather_of(std::size_t unit,
                                                                const at::Tensor& to) const {
-  return {own_[unit], to.narrow(0, 0, units_[unit].elements), slices_.counts(unit)};
+  const at::Tensor whole = to.narrow(0, 0, units_[unit].elements);
+  if (host_ == nullptr) return {own_[unit], whole, slices_.counts(unit)};
+  const spec::UnitSlices::Range mine = slices_.range(unit, ranks_.rank());
+  return {whole.narrow(0, mine.first, mine.count), whole, slices_.counts(unit)};
+}
+
+bridge::StreamedSlices::Range SlicedWeights::range_of(std::size_t unit, std::int64_t to) const {
+  const auto bytes = [&](std::int64_t elements) {
+    return Bytes(static_cast<std::uint64_t>(elements) * memory_.tables.itemsize());
+  };
+  const spec::UnitSlices::Range mine = slices_.range(unit, ranks_.rank());
+  return {bytes(slices_.slice_first(unit, ranks_.rank())), bytes(mine.count),
+          bytes(to + mine.first)};
+}
+
+void SlicedWeights::fetch(std::size_t slot, std::size_t unit, std::int64_t to) {
+  if (host_ != nullptr) throw_if_error(host_->fetch(slot, range_of(unit, to)));
+}
+
+std::int64_t SlicedWeights::begin(
+    std::size_t slot, const std::vector<parallel::Communicator::PartialGather>& gathers) {
+  if (host_ == nullptr) return ranks_.begin_gathers(gathers);
+  const at::Device device = memory_.tables.device();
+  if (!device.is_cuda()) {
+    throw_if_error(host_->wait_for_slot(slot));
+    return ranks_.begin_gathers(gathers);
+  }
+  // The work goes on while a stream of its own waits for what the gather reads.
+  if (!fetched_) fetched_ = bridge::pool_stream(device, bridge::StreamPriority::kUsual);
+  bridge::order(bridge::current_stream(device), *fetched_);
+  throw_if_error(host_->hold(static_cast<device::StreamId>(reinterpret_cast<std::uintptr_t>(
+                                 bridge::native_handle(*fetched_))),
+                             slot));
+  const c10::StreamGuard guard(*fetched_);
+  return ranks_.begin_gathers(gathers);
 }
 
 void SlicedWeights::gather_unit(std::size_t unit, const at::Tensor& whole) {
@@ -77,16 +114,34 @@ void SlicedWeights::gather_unit(std::size_t unit, const at::Tensor& whole) {
 
 void SlicedWeights::gather(const std::vector<at::Tensor>& whole) {
   const bridge::NoAutograd no_autograd;
+  if (host_ != nullptr) throw_if_error(host_->begin_after_work());
   std::int64_t last = 0;
-  for (std::size_t u = 0; u < units_.size(); ++u)
-    last = ranks_.begin_gathers({gather_of(u, whole[u])});
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (host_ != nullptr) throw_if_error(host_->fetch_generating(u, range_of(u, 0)));
+    last = begin(0, {gather_of(u, whole[u])});
+    if (host_ != nullptr) throw_if_error(host_->wait_for_slot(0));
+  }
   ranks_.wait_for(last);
 }
 
 void SlicedWeights::gather_each(const TakeUnit& take) {
   const std::vector<at::Tensor> to = places();
+  std::vector<std::int64_t> first(units_.size());  // of a table's place
+  for (const auto& turn : tables_.units)
+    for (const step::SlicedTables::Placed& placed : turn) first[placed.unit] = placed.first;
   for (std::size_t u = 0; u < units_.size(); ++u) {
-    gather_unit(u, to[u]);
+    if (host_ == nullptr) {
+      gather_unit(u, to[u]);
+    } else {
+      const bridge::NoAutograd no_autograd;
+      const std::size_t slot = units_[u].block >= 0 ? 0 : memory_.slots.size();
+      // Behind what has read the unit before.
+      throw_if_error(host_->begin_after_work());
+      fetch(slot, u, first[u]);
+      const std::int64_t begun = begin(slot, {gather_of(u, to[u])});
+      throw_if_error(host_->wait_for_slot(slot));
+      ranks_.wait_for(begun);
+    }
     take(u, to[u]);
   }
 }
@@ -98,22 +153,29 @@ void SlicedWeights::expect(step::Sweep sweep, std::int64_t passes) {
 
 Status SlicedWeights::bring(step::BlockWindow::Place place) {
   return caught([&] {
-    filled_[place.slot] =
-        ranks_.begin_gathers({gather_of(blocks_[place.block], memory_.slots[place.slot])});
-    if (!overlaps_) ranks_.wait_for(filled_[place.slot]);
+    const std::size_t unit = blocks_[place.block];
+    fetch(place.slot, unit);
+    filled_[place.slot] = begin(place.slot, {gather_of(unit, memory_.slots[place.slot])});
+    if (!overlaps_) throw_if_error(wait_for_slot(place.slot));
   });
 }
 
 Status SlicedWeights::wait_for_slot(std::size_t slot) {
+  if (host_ != nullptr) NEAP_TRY(host_->wait_for_slot(slot));
   return caught([&] { ranks_.wait_for(filled_[slot]); });
 }
 
 Status SlicedWeights::begin_turn(step::Table table, const step::TableTurns::Turn&) {
   return caught([&] {
+    const std::size_t slot = memory_.slots.size();
     std::vector<parallel::Communicator::PartialGather> gathers;
-    for (const step::SlicedTables::Placed& placed : tables_.units[step::index_of(table)])
+    for (const step::SlicedTables::Placed& placed : tables_.units[step::index_of(table)]) {
+      fetch(slot, placed.unit, placed.first);
       gathers.push_back(gather_of(placed.unit, place_of(placed)));
-    ranks_.wait_for(ranks_.begin_gathers(gathers));
+    }
+    const std::int64_t begun = begin(slot, gathers);
+    if (host_ != nullptr) throw_if_error(host_->wait_for_slot(slot));
+    ranks_.wait_for(begun);
   });
 }
 

@@ -1,4 +1,4 @@
-// Where whole units of a model come from that a rank has not: its own tensors, other ranks' slices or other stages.
+// Where units of a rank's part of a model come from, whole: its own tensors, other ranks' slices or other stages.
 //
 // Threads   one at a time.   Failure   Error, as of a communicator.
 #pragma once

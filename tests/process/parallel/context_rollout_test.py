@@ -38,7 +38,8 @@ class ContextRollout(RolloutCase):
             folder = f"ppo-{name_of(mesh)}"
             with self.subTest(folder):
                 self.run_mesh(folder, *words, task="ppo", **mesh)
-                self.assert_same_run("ppo-1", folder, roles=("actor", "critic"))
+                # Copies of the model have rows that are dealt by their tokens: sums in another order.
+                self.assert_same_run("ppo-1", folder, near=2e-6, roles=("actor", "critic"))
         with self.subTest("a ring"):
             self.run_mesh("ppo-ring", *words, RING, task="ppo", context=4)
             self.assert_same_run("ppo-1", "ppo-ring", roles=("actor", "critic"))

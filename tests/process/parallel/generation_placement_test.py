@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""PPO and GRPO whose actor is sliced in training and divided by heads where it generates
-(actor_rollout_ref.rollout.tensor_model_parallel_size). usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
+"""PPO and GRPO whose actor is divided otherwise where it generates than in training: sliced, whole, in stages or in parts
+of another size there (actor_rollout_ref.rollout.tensor_model_parallel_size). usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
 
 Texts are those of one rank, weights those of the same ranks that each generate with the whole model, bit by bit, and no
 rank takes more memory than its plan says.
@@ -11,7 +11,7 @@ import unittest
 
 import launch
 
-from rank_case import CONTEXT, FILES, SGD, SIZE
+from rank_case import CONTEXT, FILES, name_of, ROWS, SGD, SIZE, STAGES
 from rollout_case import CRITIC_SGD, KL_LOSS, RolloutCase, ZERO
 
 GENERATING = "actor_rollout_ref.rollout.tensor_model_parallel_size"
@@ -34,6 +34,37 @@ class GenerationPlacement(RolloutCase):
                     for one, two in zip(self.metrics(f"out/{whole}"), self.metrics(f"out/{folder}"), strict=True):
                         self.assert_near(one, two, 1e-6, folder)
                     self.assertLess(self.part_bytes(folder, "actor.blocks"), 1.25 / size * self.part_bytes(whole, "actor.blocks"))
+
+    def compare_parts(self, name, *words, cases, task="grpo", files=FILES, step=2):
+        """Runs on each mesh as it trains, and with the numbers of ranks that divide the model where it generates."""
+        for mesh, sizes, *more in cases:
+            alike = "-".join([name, name_of(mesh), *(word.split("=")[-1] for word in more)])
+            self.run_mesh(alike, *words, *more, task=task, **mesh)
+            for size in sizes:
+                folder = f"{alike}-r{size}"
+                with self.subTest(folder):
+                    self.run_mesh(folder, *words, *more, f"{GENERATING}={size}", task=task, **mesh)
+                    self.assertEqual(self.texts(alike), self.texts(folder))
+                    self.assert_same_files(alike, folder, step, files)
+                    for one, two in zip(self.metrics(f"out/{alike}"), self.metrics(f"out/{folder}"), strict=True):
+                        self.assert_near(one, two, 1e-6, folder)
+
+    def test_parts_become_parts_of_another_size(self):
+        words = ("actor_rollout_ref.rollout.calculate_log_probs=true", "trainer.total_training_steps=1", *SGD)
+        self.compare_parts("parts", *words, step=1, cases=(
+            ({"tensor": 2}, (1,)), ({"tensor": 2, "copies": 2}, (1, 4)), ({"tensor": 4}, (1, 2), ROWS),
+            ({"tensor": 2, "copies": 2}, (4,), ROWS, ZERO.format(1)), ({"tensor": 2, "copies": 2}, (1,), ZERO.format(2)),
+            ({"tensor": 2, "copies": 2}, (1, 4), ZERO.format(3)), ({"tensor": 2, "stages": 2}, (1, 4)), ({"copies": 2}, (2,))))
+
+    def test_ranks_that_divide_sequences_divide_a_generation(self):
+        words = ("trainer.total_training_steps=1", *SGD)
+        self.compare_parts("context", *words, step=1, cases=(
+            ({"context": 2}, (2,), ZERO.format(3)), ({"context": 2, "copies": 2}, (2, 4)), ({"context": 2, "tensor": 2}, (1, 4))))
+
+    def test_adapters_of_parts(self):
+        lora = (*SGD, *CRITIC_SGD, "actor_rollout_ref.model.lora_rank=4", "critic.model.lora_rank=4", "trainer.total_training_steps=1")
+        self.compare_parts("lora-parts", *lora, task="ppo", files=ADAPTERS, step=1, cases=(
+            ({"tensor": 2, "copies": 2}, (1, 4)), ({"tensor": 4}, (2,), ZERO.format(3)), ({"tensor": 2, "stages": 2}, (4,))))
 
     def test_grpo(self):
         self.compare("grpo", KL_LOSS, "actor_rollout_ref.actor.entropy_coeff=0.01", "actor_rollout_ref.rollout.top_p=0.9",
@@ -67,10 +98,9 @@ class GenerationPlacement(RolloutCase):
 
     def test_what_does_not_go_together(self):
         for words, ranks, message in (
-                ((f"{GENERATING}=2",), 4, "parallel.zero_stage 0: every rank has the whole weights"),
                 ((f"{GENERATING}=3", ZERO.format(3)), 4, f"{GENERATING} 3 does not divide the 4 ranks"),
-                ((f"{GENERATING}=4", f"{SIZE}=2"), 4, f"does not go with {SIZE} 2"),
-                ((f"{GENERATING}=2", f"{CONTEXT}=2", ZERO.format(3)), 4, f"does not go with {CONTEXT} 2"),
+                ((f"{GENERATING}=1", f"{SIZE}=2", "data.train_batch_size=6", "actor_rollout_ref.actor.ppo_mini_batch_size=6"), 4,
+                 "data.train_batch_size 6 cannot be shared by 4 ranks"),
                 ((f"{GENERATING}=8", ZERO.format(3), "actor_rollout_ref.actor.ppo_mini_batch_size=8"), 8, "attention heads")):
             result = launch.run(1, launch.NEAP, "plan", "grpo.toml", "--ranks", str(ranks), *words, cwd=self.home)
             self.assertNotEqual(result.returncode, 0, words)

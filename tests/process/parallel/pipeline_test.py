@@ -5,7 +5,6 @@ Stages give the bits of one rank that accumulates; checkpoints do not depend on 
 """
 import json
 import os
-import pathlib
 import re
 import signal
 import sys
@@ -14,46 +13,12 @@ import unittest
 import launch
 
 import neap_program
-from rank_case import FILES, OPTIMIZER, RankCase
-from train_process_test import REWARD, SFT, read_lines  # noqa: E402
-
-STAGES = "parallel.pipeline_model_parallel_size={}"
-TENSOR = "parallel.tensor_model_parallel_size=2"
+from pipeline_case import PipelineCase, STAGES, TENSOR
+from rank_case import FILES, OPTIMIZER
+from train_process_test import read_lines  # noqa: E402
 
 
-class Pipeline(RankCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.make_home(pathlib.Path(launch.REVIEWS))
-        cls.write_model("model", num_hidden_layers=5, tie_word_embeddings=True)
-        sft = SFT.replace("train_batch_size = 16", "train_batch_size = 12").replace("per_gpu = 8", "per_gpu = 2")
-        sft = sft.replace("total_training_steps = 8", "total_training_steps = 2")
-        (cls.home / "sft.toml").write_text(sft)
-        (cls.home / "reward.toml").write_text(REWARD.replace("per_gpu = 4", "per_gpu = 2"))
-        dpo = REWARD.replace('"reward"', '"dpo"').replace("per_gpu = 4", "per_gpu = 1").replace("out/reward", "out/dpo")
-        (cls.home / "dpo.toml").write_text(dpo)
-
-    @classmethod
-    def write_model(cls, name, **changes):
-        config = json.loads((cls.home / "model" / "config.json").read_text())
-        folder = cls.home / name
-        folder.mkdir(exist_ok=True)
-        for file in (cls.home / "model").iterdir():
-            if file.name != "config.json" and not (folder / file.name).exists():
-                (folder / file.name).write_bytes(file.read_bytes())
-        (folder / "config.json").write_text(json.dumps({**config, **changes}))
-
-    def assert_stages_are_one_rank(self, name, stages, *words, replicas=1, step=2, files=FILES, task="sft", exact=True):
-        one, divided = f"{name}-1", f"{name}-{stages}"
-        if not (self.home / "out" / one).exists():
-            self.run_ranks(replicas, one, *words, task=task)
-        self.run_ranks(replicas * stages, divided, STAGES.format(stages), *words, task=task)
-        self.assert_same_files(one, divided, step, files)
-        self.assertEqual(self.metrics(f"out/{one}"), self.metrics(f"out/{divided}"))
-        if exact:
-            self.assert_ranks_are_as_planned(divided, replicas * stages)
-        return one, divided
-
+class Pipeline(PipelineCase):
     def test_stages_are_one_rank_bit_by_bit(self):
         for stages in (2, 3, 4):
             with self.subTest(stages=stages):

@@ -10,6 +10,7 @@ from train_process_test import REWARD, SFT, TrainCase, read_lines  # noqa: E402
 SIZE = "parallel.tensor_model_parallel_size"
 CONTEXT = "parallel.context_parallel_size"
 STAGES = "parallel.pipeline_model_parallel_size"
+CHUNKS = "parallel.virtual_pipeline_model_parallel_size"
 ROWS = "parallel.sequence_parallel=true"
 OPTIMIZER = "actor_rollout_ref.actor.optim."
 FILES = ("actor/model.safetensors", "actor/optimizer.safetensors")

@@ -9,7 +9,7 @@ import unittest
 
 import launch
 
-from rank_case import CONTEXT, FILES, name_of, OPTIMIZER, ROWS, SGD, STAGES
+from rank_case import CHUNKS, CONTEXT, FILES, name_of, OPTIMIZER, ROWS, SGD, STAGES
 from rollout_case import CRITIC_SGD, KL_LOSS, RolloutCase, SCORE, ZERO
 
 GENERATING = "actor_rollout_ref.rollout.tensor_model_parallel_size"
@@ -17,7 +17,7 @@ CRITIC = ("critic/model.safetensors", "critic/optimizer.safetensors")
 ADAPTERS = ("actor/adapter_model.safetensors", "actor/optimizer.safetensors")
 
 
-class StageRollout(RolloutCase):
+class StageRolloutCase(RolloutCase):
     def compare(self, name, *words, meshes, task="grpo", files=FILES, step=2, more=()):
         """Runs without stages and with them. meshes: what the same ranks of a stage divide, with numbers of stages."""
         for mesh, stages in meshes:
@@ -32,11 +32,14 @@ class StageRollout(RolloutCase):
                 for one, two in zip(self.metrics(f"out/{whole}"), self.metrics(f"out/{folder}"), strict=True):
                     self.assert_near(one, two, 1e-6, folder)
 
+
+class StageRollout(StageRolloutCase):
     def test_grpo(self):
         words = (KL_LOSS, "actor_rollout_ref.actor.entropy_coeff=0.01", "actor_rollout_ref.rollout.top_p=0.9",
                  "actor_rollout_ref.rollout.calculate_log_probs=true", *SGD)
         self.compare("grpo", *words, meshes=(({}, 2), ({"copies": 2}, 2), ({"tensor": 2}, 2)))
-        self.compare("grpo", *words, meshes=(({"copies": 2}, 2),), more=(f"{GENERATING}=2",))
+        for size in (2, 4):  # the ranks of a stage, and of both
+            self.compare("grpo", *words, meshes=(({"copies": 2}, 2),), more=(f"{GENERATING}={size}",))
 
     def test_ppo(self):
         self.compare("ppo", *SGD, *CRITIC_SGD, task="ppo", files=FILES + CRITIC, meshes=(({}, 2), ({"copies": 2}, 2)))
@@ -88,10 +91,21 @@ class StageRollout(RolloutCase):
                                      self.file(folder, f"{role}/model.safetensors", 3).read_bytes())
 
     def test_what_does_not_go_together(self):
-        for word, message in ((f"{CONTEXT}=2", "take 1 for one of them"), (f"{GENERATING}=4", "4 does not divide the 2 ranks of a stage")):
+        for word, message in ((f"{CONTEXT}=2", "take 1 for one of them"), (f"{GENERATING}=3", "3 does not divide the 4 ranks")):
             result = launch.run(1, launch.NEAP, "plan", "grpo.toml", "--ranks", "4", f"{STAGES}=2", word, cwd=self.home)
             self.assertNotEqual(result.returncode, 0)
             self.assertIn(message, " ".join(result.stderr.split()))
+
+
+class ChunkRollout(StageRolloutCase):
+    @classmethod
+    def add_model(cls, name, config):
+        super().add_model(name, {**config, "num_hidden_layers": 5})
+
+    def test_stages_of_chunks(self):
+        words = (KL_LOSS, *SGD, *CRITIC_SGD)
+        self.compare("chunks", *words, meshes=(({}, 2), ({"copies": 2}, 2)), more=(f"{CHUNKS}=2",))
+        self.compare("chunks-ppo", *words[1:], task="ppo", files=FILES + CRITIC, meshes=(({"tensor": 2}, 2),), more=(f"{CHUNKS}=2",))
 
 
 if __name__ == "__main__":

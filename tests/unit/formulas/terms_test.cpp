@@ -125,8 +125,12 @@ TEST(Terms, FewMicroBatchesFillAPipelineInPart) {
   EXPECT_DOUBLE_EQ(kept(8, 8), kept(1, 1));
   EXPECT_DOUBLE_EQ(kept(8, 64), kept(1, 1));
   EXPECT_DOUBLE_EQ(kept(8, 2), kept(1, 1) / 4);
-  EXPECT_DOUBLE_EQ(pipeline_bubble(8, 64), 7 / 64.0);
-  EXPECT_DOUBLE_EQ(pipeline_bubble(1, 64), 0);
+  EXPECT_DOUBLE_EQ(pipeline_bubble({.pipeline = 8}, 64), 7 / 64.0);
+  EXPECT_DOUBLE_EQ(pipeline_bubble({.pipeline = 8, .chunks = 2}, 64), 7 / 128.0);
+  EXPECT_DOUBLE_EQ(pipeline_bubble({}, 64), 0);
+  const auto interleaved =
+      activations(kGpt3, {1, 2048}, Recompute::kFull, {.pipeline = 8, .chunks = 2}, 64);
+  EXPECT_DOUBLE_EQ(interleaved, kept(8, 64) * (1 + 7 / 16.0));
 }
 
 // "Transformer memory", KV cache: 4 b l h (s + n) in float16. Its usual example: GPT-3, batch 64,

@@ -180,7 +180,7 @@ Outcome train(TestModel& model, std::int64_t micro, const Objective& objective,
   for (std::int64_t first = 0; first < rows; first += micro) cuts.push_back({first, micro});
   step::add_gradients(b, cuts, 1, objective);
   Outcome out;
-  out.norm = step::joint_norm(b.ops(), step::piece_norms(b.ops(), b.units(), &b.weights()));
+  out.norm = step::gradient_norm(b);
   if (model.head == spec::Head::kLanguageModel)
     step::log_prob_phase(b.ops(), b.weights(), experience.sequences, {micro, 2}, {},
                          [&](const step::MicroBatch&, const step::LogProbs<Tensor>& values) {
@@ -260,6 +260,11 @@ void compare(const Case& c, std::int64_t stages, std::int64_t micro, const Objec
     expect_bits(parts.back().log_probs[i], expected.log_probs[i], "log-probabilities");
 }
 
+Case with_chunks(Case c, std::int64_t chunks) {
+  c.shape.pipeline.chunks = chunks;
+  return c;
+}
+
 class Pipeline : public ::testing::TestWithParam<testing::Form> {};
 
 TEST_P(Pipeline, GradientsHaveTheBitsOfOneRank) {
@@ -267,6 +272,15 @@ TEST_P(Pipeline, GradientsHaveTheBitsOfOneRank) {
     for (const std::int64_t micro : {2, 4, 12})
       compare({GetParam().shape}, stages, micro, step::CrossEntropyObjective{31});
   }
+}
+
+TEST_P(Pipeline, ChunksHaveTheBitsOfOneRank) {
+  Case c{GetParam().shape};
+  c.shape.num_hidden_layers = 4;
+  c.shape.unrotated_layers.resize(c.shape.unrotated_layers.empty() ? 0 : 4);
+  c.shape.sliding_layers.resize(c.shape.sliding_layers.empty() ? 0 : 4);
+  for (const std::int64_t micro : {2, 4})
+    compare(with_chunks(c, 2), 2, micro, step::CrossEntropyObjective{31});
 }
 
 TEST_P(Pipeline, BlocksMayBeComputedAgain) {
@@ -287,6 +301,33 @@ TEST(PipelineTraining, ManyStagesAndTypes) {
     for (const std::int64_t stages : {2, 4, 6})
       compare(c, stages, 2, step::CrossEntropyObjective{31});
   }
+}
+
+TEST(PipelineTraining, ChunksOfManyStages) {
+  Case c{testing::tiny_llama()};
+  c.shape.num_hidden_layers = 12;
+  c.shape.tie_word_embeddings = true;
+  for (const auto& [stages, chunks] : {std::pair{2, 3}, {2, 6}, {3, 2}, {4, 3}}) {
+    for (const std::int64_t micro : {1, 2, 3, 12})
+      compare(with_chunks(c, chunks), stages, micro, step::CrossEntropyObjective{31});
+  }
+  c.mode = spec::CheckpointMode::kFull;
+  c.dtype = at::kBFloat16;
+  compare(with_chunks(c, 2), 3, 2, step::CrossEntropyObjective{31});
+}
+
+TEST(PipelineTraining, ChunksOfScalarHeadsPairsAndAdapters) {
+  Case reward{testing::tiny_llama(), spec::Head::kScalar};
+  reward.shape.num_hidden_layers = 5;
+  compare(with_chunks(reward, 2), 2, 2, step::PairObjective{0.01, 6});
+  Case adapted{testing::tiny_llama(), spec::Head::kLanguageModel, true};
+  adapted.shape.num_hidden_layers = 5;
+  compare(with_chunks(adapted, 2), 2, 2, step::CrossEntropyObjective{31});
+  const spec::DpoConfig dpo;
+  Case preference{testing::tiny_llama()};
+  preference.shape.num_hidden_layers = 4;
+  preference.shape.tie_word_embeddings = true;
+  compare(with_chunks(preference, 2), 2, 1, step::PreferenceObjective{dpo, 6});
 }
 
 TEST(PipelineTraining, ScalarHeadsPairsAndAdapters) {

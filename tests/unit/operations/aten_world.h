@@ -163,7 +163,7 @@ class AtenWorld {
   [[nodiscard]] std::optional<train::OptimizerSlice> slice(
       const ModelRole& role, const std::vector<step::TrainedUnit<at::Tensor>>& units) {
     const Outside outside;
-    train::OptimizerSlice out{placement_of(role, dtype()), {}};
+    train::OptimizerSlice out{placement(role), {}};
     if (!out.placement.sliced()) return std::nullopt;
     out.weights = sliced(role) && role.trains_blocks();
     out.replicas = replicas_;
@@ -205,10 +205,18 @@ class AtenWorld {
   }
 
   [[nodiscard]] HostedUnits hosted(const ModelRole& role) const {
-    return {modes_.streams_weights(role.id), modes_.streams_tables(role.id)};
+    const bool rests = modes_.streams_weights(role.id);
+    if (sliced(role)) return {.slice = rests};
+    return {rests, modes_.streams_tables(role.id)};
   }
 
  private:
+  // Gradients of blocks on the host are there whole.
+  [[nodiscard]] spec::StatePlacement placement(ModelRole role) const {
+    if (hosted(role).blocks && role.trains_blocks())
+      role.ranks.zero_stage = std::min<std::int64_t>(role.ranks.zero_stage, 1);
+    return placement_of(role, dtype());
+  }
   // What is there before a phase.
   struct Outside {
     bridge::HostScope host;

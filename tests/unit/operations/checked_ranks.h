@@ -1,5 +1,6 @@
 // A rank of several whose others have nothing to add, and which notes what is handed over while backward goes on: nothing
-// may be added to a tensor between begin_sums() and join(), and none may be handed over twice. It may fail at a call.
+// may be added to a tensor between begin_sums() and the wait for it, and none may be handed over twice. It may fail at a
+// call.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -30,7 +31,10 @@ class CheckedRanks final : public MuteRanks {
     return std::exchange(elements_of_batches_, {});
   }
   /// What was handed over and not joined.
-  void forget() { handed_.clear(); }
+  void forget() {
+    handed_.clear();
+    elements_ = 0;
+  }
   /// What went wrong; empty: nothing.
   [[nodiscard]] const std::string& wrong() const { return wrong_; }
 
@@ -38,6 +42,7 @@ class CheckedRanks final : public MuteRanks {
   struct Handed {
     at::Tensor tensor;
     std::vector<std::byte> then;  // as it was, in memory that nobody records
+    std::int64_t number = 0;
   };
   std::int64_t do_begin_sums(const std::vector<PartialSum>& sums) override {
     if (calls_++ == fails_at_) throw Error(ErrorCode::kIo, "made to fail");
@@ -46,18 +51,24 @@ class CheckedRanks final : public MuteRanks {
         if (handed.tensor.const_data_ptr() == sum.tensor.const_data_ptr())
           wrong_ = "handed over twice";
       }
-      handed_.push_back({sum.tensor, bytes_of(sum.tensor)});
+      handed_.push_back({sum.tensor, bytes_of(sum.tensor), next_});
     }
-    return 0;
+    return next_++;
+  }
+  void do_wait_for(std::int64_t number) override {
+    std::erase_if(handed_, [&](const Handed& handed) {
+      if (handed.number == number) count(handed);
+      return handed.number == number;
+    });
   }
   void do_join() override {
-    std::int64_t elements = 0;
-    for (const Handed& handed : handed_) {
-      if (bytes_of(handed.tensor) != handed.then) wrong_ = "added to behind its hand-over";
-      elements += handed.tensor.numel();
-    }
+    for (const Handed& handed : handed_) count(handed);
     handed_.clear();
-    elements_of_batches_.push_back(elements);
+    elements_of_batches_.push_back(std::exchange(elements_, 0));
+  }
+  void count(const Handed& handed) {
+    if (bytes_of(handed.tensor) != handed.then) wrong_ = "added to behind its hand-over";
+    elements_ += handed.tensor.numel();
   }
   static std::vector<std::byte> bytes_of(const at::Tensor& t) {
     const auto* const first = static_cast<const std::byte*>(t.const_data_ptr());
@@ -68,7 +79,7 @@ class CheckedRanks final : public MuteRanks {
 
   std::vector<Handed> handed_;
   std::vector<std::int64_t> elements_of_batches_;
-  std::int64_t calls_ = 0, fails_at_ = -1;
+  std::int64_t calls_ = 0, fails_at_ = -1, next_ = 1, elements_ = 0;
   std::string wrong_;
 };
 

@@ -7,7 +7,9 @@
 #include <array>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -110,6 +112,24 @@ void divide_generation(testing::RandomJob& r, testing::Dice& dice) {
   actor.generation_part = part_of(actor.shape, {ranks, dice.between(0, ranks - 1), false});
 }
 
+// Of parts of models that train a policy: ranks generate with the whole actor, or with parts of another size.
+void divide_parts_otherwise(testing::RandomJob& r, const spec::Architecture& whole,
+                            testing::Dice& dice) {
+  if (!r.job.trains_policy() || r.job.context_ranks() > 1 || !dice.chance(50)) return;
+  const std::int64_t trained = r.job.parallel.tensor_model_parallel_size;
+  const std::int64_t ranks = dice.one_of({1, trained == 4 ? 2 : 4});
+  const std::int64_t places = std::lcm(trained, ranks) / ranks;
+  r.job.trainer.n_gpus_per_node = places * ranks;
+  r.job.rollout.tensor_model_parallel_size = ranks;
+  for (std::int64_t* rows : {&r.job.data.train_batch_size, &r.job.actor.ppo_mini_batch_size,
+                             &r.job.critic.ppo_mini_batch_size})
+    *rows *= std::lcm(places, places * ranks / trained);
+  ModelRole& actor = *r.models.actor;
+  actor.whole = whole;
+  const std::int64_t rank = actor.shape.tensor.rank % ranks;
+  actor.generation_part = ranks == 1 ? whole : part_of(whole, {ranks, rank, false});
+}
+
 // A random job, of which every third is that of a rank that has a part of each model. `alone`: some have a part of each
 // sequence, or of the model where it generates.
 testing::RandomJob job_of(std::uint64_t seed, bool alone) {
@@ -131,10 +151,14 @@ testing::RandomJob job_of(std::uint64_t seed, bool alone) {
   const std::int64_t rank = dice.between(0, ranks - 1);
   r.job.parallel.sequence_parallel = dice.chance(50);
   const spec::TensorShard shard{ranks, rank, r.job.divides_rows()};
+  std::optional<spec::Architecture> actor;
+  if (r.models.actor) actor = r.models.actor->shape;
   for (std::optional<ModelRole>* role :
        {&r.models.actor, &r.models.reference, &r.models.critic, &r.models.reward}) {
     if (*role) (*role)->shape = part_of((*role)->shape, shard);
   }
+  testing::Dice others(seed + 15485863);
+  if (alone && actor) divide_parts_otherwise(r, *actor, others);
   return r;
 }
 step::KernelProfile profile_of(const testing::RandomJob& r, const spec::Phase& phase) {
@@ -152,16 +176,22 @@ class NoStages final : public step::StageLinks<at::Tensor> {
   [[nodiscard]] std::vector<double> join(const std::vector<double>& mine) override { return mine; }
 };
 
-// Some jobs have a stage of a pipeline in place of whole models.
-bool take_stage(testing::RandomJob& r, std::uint64_t seed) {
+// Some jobs have a stage of a pipeline in place of whole models, and more of those of several ranks.
+bool take_stage(testing::RandomJob& r, std::uint64_t seed, bool alone) {
   const std::int64_t stages = 2 + static_cast<std::int64_t>(seed % 2);
-  if (r.job.has_rollout() || seed % 3 == 0 || seed % 4 > 1) return false;
+  if (r.job.has_rollout() || seed % 3 == 0 || (alone && seed % 4 > 1)) return false;
   const std::array roles = {&r.models.actor, &r.models.reference, &r.models.reward};
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
   for (const auto* role : roles)
-    if (*role && (*role)->shape.num_hidden_layers < stages) return false;
+    if (*role) least = std::min(least, (*role)->shape.num_hidden_layers);
+  if (least < stages) return false;
+  // Of one block; slices go with one chunk.
+  const std::int64_t chunks = r.job.parallel.zero_stage > 1 ? 1 : least / stages;
+  r.job.parallel.virtual_pipeline_model_parallel_size = chunks;
   for (auto* role : roles) {
     if (!*role) continue;
     spec::Architecture& shape = (*role)->shape;
+    shape.pipeline.chunks = chunks;
     const auto stage = static_cast<std::int64_t>(seed / 4) % stages;
     shape = spec::stage_of(shape, (*role)->head, stages, stage, "model").value();
     auto& blocks = (*role)->checkpointing.blocks;
@@ -197,7 +227,7 @@ void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& 
   if (phase.trains()) {
     std::vector<train::OptimizerUnit> units = world.units(role);
     const std::optional<train::OptimizerSlice> slice = world.slice(role, units);
-    if (role.ranks.slices_gradients()) {
+    if (phase.slices_gradients) {
       sink = world.sink(role, units, *slice);
       for (train::OptimizerUnit& unit : units) unit.gradients = at::Tensor();
     }
@@ -214,6 +244,7 @@ void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& 
     training.for_each_part = [&](const auto& visit) {
       for_each_part(world, role, phase, world.model(role).ops(), optimizer->pieces(), visit);
     };
+    training.gather_weights = [&] { optimizer->gather_weights(); };
   }
   NoStages others;
   world.model(role).ops().set_stages(&others);
@@ -229,12 +260,17 @@ using ActionCounts = std::array<std::int64_t, std::variant_size_v<step::Generati
 struct Seen {
   ActionCounts actions{};
   int stages = 0;
+  int chunks = 0;     // of these, more than one a stage
   int shared = 0;     // sequences that ranks divide
   int passed = 0;     // of these jobs, those where keys pass round
   int answering = 0;  // of these jobs, those that generate
   int sliced = 0;     // weights of parts of models
   int placed = 0;     // those that divide the model only where it generates
   int replicas = 0;   // of slices
+  int added = 0;      // trained models of several ranks whose blocks rest on the host
+  int resting = 0;    // and those whose slices do
+  int moved = 0;      // of `placed`, those that are divided in training, otherwise
+  int staged = 0;     // slices of a stage's weights
 };
 
 std::int64_t peak(const testing::Requests& requests) {
@@ -310,11 +346,16 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
   if (r.job.context_ranks() > 1) ++seen.shared;
   if (r.job.context_shard().ring) ++seen.passed;
   if (r.job.context_ranks() > 1 && r.job.trains_policy()) ++seen.answering;
-  if (r.job.has_generation_placement()) ++seen.placed;
+  if (r.job.has_generation_placement())
+    ++(r.job.parallel.tensor_model_parallel_size > 1 ? seen.moved : seen.placed);
   if (!ranks.alone())
     divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 4),
            ranks.size() % 2 == 0 && seed % 3 == 1 ? 2 : 0);
-  if (take_stage(r, seed)) ++seen.stages;
+  if (take_stage(r, seed, ranks.alone())) {
+    ++seen.stages;
+    if (r.job.parallel.virtual_pipeline_model_parallel_size > 1) ++seen.chunks;
+    if (r.job.data_parallel().slices_weights()) ++seen.staged;
+  }
   if (r.job.data_parallel().slices_weights() && r.job.parallel.tensor_model_parallel_size > 1)
     ++seen.sliced;
   spec::ModelModes modes;
@@ -328,9 +369,9 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
   // trained with their states, and some with inputs of blocks.
   if (seed % 3 == 0) {
     for (const spec::ModelId model : spec::streamable(joined)) {
-      // Gradients on the host are not added up over ranks.
-      if (r.job.ranks() > 1 && r.models.at(model).trains_blocks()) continue;
       modes.stream_weights(model);
+      if (r.models.at(model).trains_blocks() && r.job.ranks() > 1)
+        ++(joined.find(model)->sliced ? seen.resting : seen.added);
       if (seed % 2 == 0) modes.stream_tables(model);
       modes.set_together(model, 1 + static_cast<std::int64_t>(seed / 3 % 4));
       if (joined.find(model)->trained == nullptr) continue;
@@ -381,10 +422,12 @@ TEST(Requests, OfThreeHundredRandomJobsAreThoseOfThePlan) {
   if (count < 300) return;
   for (const std::int64_t n : seen.actions) EXPECT_GT(n, 30);
   EXPECT_GT(seen.stages, 10);
+  EXPECT_GT(seen.chunks, 0);
   EXPECT_GT(seen.shared, 10);
   EXPECT_GT(seen.passed, 10);
   EXPECT_GT(seen.answering, 10);
   EXPECT_GT(seen.placed, 10);
+  EXPECT_GT(seen.moved, 10);
 }
 
 // Training phases of a random job on one rank of several, whose gradients are all kept or all stepped by it. Odd seeds
@@ -400,10 +443,11 @@ void for_each_training_phase(
   for (const spec::ModelId model : joined.trained()) {
     if (seed % 2 == 1) modes.set(model, spec::UpdateMode::kSplit);
     const std::vector<spec::ModelId> streamable = spec::streamable(joined);
-    if (seed % 3 != 0 || r.models.at(model).trains_blocks() ||
-        std::find(streamable.begin(), streamable.end(), model) == streamable.end())
+    if (seed % 3 != 0 || std::find(streamable.begin(), streamable.end(), model) == streamable.end())
       continue;
     modes.stream_weights(model);
+    if (r.models.at(model).trains_blocks()) modes.set(model, spec::UpdateMode::kStreamed);
+    if (seed % 2 == 0) modes.stream_tables(model);
     modes.set_together(model, 1 + static_cast<std::int64_t>(seed / 3 % 4));
   }
   AtenWorld world(r, modes, ranks);
@@ -481,9 +525,12 @@ TEST(RequestsOfRanks, AreThoseOfThePlanForEach) {
     if (ranks->any(HasFailure())) return;
   }
   EXPECT_GT(seen.sliced, 3);
+  EXPECT_GT(seen.staged, 1);
   if (ranks->size() % 2 == 0) {
     EXPECT_GT(seen.replicas, 3);
   }
+  EXPECT_GT(seen.added, 5);
+  EXPECT_GT(seen.resting, 2);
 }
 
 }  // namespace

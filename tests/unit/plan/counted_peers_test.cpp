@@ -44,7 +44,7 @@ step::TrainedUnit<CountedTensor> unit(const std::string& name, std::int64_t bloc
     table.name = "wte";
     table.shape = {kElements};
   }
-  out.gradients = CountedTensor::outside({kElements}, step::Dtype::kFloat32);
+  out.weights = out.gradients = CountedTensor::outside({kElements}, step::Dtype::kFloat32);
   return out;
 }
 
@@ -61,7 +61,7 @@ step::Work backward(const step::KernelProfile& profile, const spec::DataParallel
   NoMemory memory;
   step::CountingOps ops(memory, profile, 2);
   const auto all = units();
-  CountedPeers peers(ops, ranks, all, 4);
+  CountedPeers peers(ops, ranks, all, all, 4);
   const auto bytes = static_cast<std::int64_t>(seconds * 1e12);
   const auto work = [&](step::UnitKey key) {
     // Read and written.
@@ -93,6 +93,23 @@ TEST(CountedPeers, WhatIsLongerThanBackwardIsVisible) {
   const step::Work work = backward(profile(kBytes / 24), {2, 0}, 1);
   EXPECT_NEAR(work.elapsed(), 1 + 24, 0.02);
   EXPECT_NEAR(work.peer_seconds, 1 + 24 - 6, 0.02);
+}
+
+// Whether the last group was counted, or left out of a plan.
+TEST(CountedPeers, WhatLeavesForTheHostIsWaitedFor) {
+  for (const bool counted : {true, false}) {
+    NoMemory memory;
+    step::CountingOps ops(memory, profile(kBytes / 6), 2);
+    auto all = units();
+    for (auto& unit : all) unit.on_host = unit.unit.block >= 0;
+    CountedPeers peers(ops, {2, 0}, all, all, 4);
+    peers.begin_group(true);
+    for (std::int64_t b = counted ? kBlocks : 0; b-- > 0;)
+      peers.sum(b, all[static_cast<std::size_t>(b) + 1].gradients);
+    peers.finish();
+    EXPECT_NEAR(ops.work().peer_seconds, kBlocks + 2, 0.01);
+    EXPECT_NEAR(ops.work().peer_bytes, kBytes, 1);
+  }
 }
 
 TEST(CountedPeers, OnlyTheLastGroupHides) {

@@ -166,6 +166,27 @@ TEST(Formulas, RepeatedRoundsCountOnceEach) {
   EXPECT_DOUBLE_EQ(ops.work().seconds, 35 * 2 * 8 * 4 * 2 / 1e12);
 }
 
+// A place that three rounds keep is where each of four has been.
+TEST(Formulas, RoundsThatLastAreAllRun) {
+  CountedMemory memory{cache::Settings{}};
+  for (const auto& [most, runs] : {std::pair{std::int64_t{2}, 4}, {std::int64_t{1}, 1}}) {
+    step::CountingOps ops(memory, {.cuda = true, .threads = 2, .rates = {1e12, 1e12, 1e12, 0}},
+                          most);
+    const auto a = step::CountedTensor::outside({8, 4}, step::Dtype::kBfloat16);
+    const auto b = step::CountedTensor::outside({4, 2}, step::Dtype::kBfloat16);
+    int rounds = 0;
+    const auto body = [&](std::int64_t) {
+      (void)ops.product(a, b);
+      ++rounds;
+    };
+    ops.repeat(14, body, /*lasting=*/3);
+    EXPECT_EQ(rounds, runs);
+    EXPECT_DOUBLE_EQ(ops.work().flops, 14 * 2 * 8 * 4 * 2);
+    ops.repeat(2, body, /*lasting=*/3);
+    EXPECT_EQ(rounds, runs + static_cast<int>(std::min(most, std::int64_t{2})));
+  }
+}
+
 TEST(Formulas, KvCacheIsTwoLayersHeadsTokens) {
   JobModels models;
   models.actor = trained_actor(gpt2(24, 1024, 16));

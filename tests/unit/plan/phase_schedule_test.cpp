@@ -188,6 +188,22 @@ TEST(Residency, WhatRestsBehindSlotsTakesHostMemoryAndTheLink) {
   EXPECT_EQ(solve_residency(plan, spec::Residency::kAuto).code(), ErrorCode::kDoesNotFit);
 }
 
+TEST(Residency, WeightsThatAreGatheredToGenerateAreResidentBesides) {
+  MemoryPlan plan;
+  plan.phases = {{PhaseId::kGenerate, 10_MiB, 9_MiB, 2}, {PhaseId::kTrainActor, 10_MiB, 9_MiB, 2}};
+  const spec::TagId slots{spec::TagKind::kBuffers, spec::ModelId::kActor};
+  const spec::TagId gathered{spec::TagKind::kBlocks, spec::ModelId::kActor};
+  plan.tags = {tag(kWeights, 50_MiB, "NN", ".w", Contents::kLive),
+               tag(slots, 20_MiB, "NN", "ww", Contents::kScratch),
+               tag(gathered, 100_MiB, "N.", "w.", Contents::kScratch)};
+  ASSERT_TRUE(solve_residency(plan, spec::Residency::kAuto).ok());
+  EXPECT_EQ(plan.all_resident, 180_MiB);
+  // Of streamed weights these are the blocks that the host has.
+  plan.tags[1].hosted.blocks = {{"block.0", Bytes(), 100_MiB}};
+  ASSERT_TRUE(solve_residency(plan, spec::Residency::kAuto).ok());
+  EXPECT_EQ(plan.all_resident, std::max(160_MiB, plan.peak));
+}
+
 TEST(Residency, APhaseThatRunsOnceHasWhatItNeedsAndNothingElse) {
   MemoryPlan plan;
   plan.phases = {{PhaseId::kTrain, 10_MiB, 9_MiB, 2},

@@ -57,11 +57,12 @@ class Simulations : public ::testing::Test {
     EXPECT_TRUE(out.ok()) << out.status().message();
     return *std::move(out);
   }
-  [[nodiscard]] static std::vector<std::string> stages(std::int64_t p) {
-    const std::string each = std::to_string(8 / p);
+  [[nodiscard]] static std::vector<std::string> stages(std::int64_t p, std::int64_t chunks = 1) {
+    const std::string each = std::to_string(8 / (p * chunks));
     std::string layout = each;
-    for (std::int64_t s = 1; s < p; ++s) layout += "," + each;
+    for (std::int64_t part = 1; part < p * chunks; ++part) layout += "," + each;
     return {"parallel.pipeline_model_parallel_size=" + std::to_string(p),
+            "parallel.virtual_pipeline_model_parallel_size=" + std::to_string(chunks),
             "parallel.pipeline_model_parallel_layout=[" + layout + "]",
             "trainer.n_gpus_per_node=" + std::to_string(p)};
   }
@@ -69,13 +70,16 @@ class Simulations : public ::testing::Test {
   std::filesystem::path folder_;
 };
 
+double sum(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
 double longest_update(const Simulation& s) {
   double out = 0;
   for (const StagePlan& stage : s.plans.stages) {
     const PhasePlan& phase = stage.plan.phases.front();
     const double waits = phase.transfer_seconds + phase.bubble_seconds;
-    out = std::max(out, phase.seconds - waits - phase.passes.forward - phase.passes.backward -
-                            phase.passes.sums);
+    out = std::max(out, phase.seconds - waits - sum(phase.passes.forward) -
+                            sum(phase.passes.backward) - phase.passes.sums);
   }
   return out;
 }
@@ -87,15 +91,15 @@ double longest_sums(const Simulation& s) {
 }
 
 TEST_F(Simulations, OneMicroBatchGoesThroughAllStagesAndBack) {
-  for (const std::int64_t p : {2, 4}) {
-    const Simulation s = run(1, stages(p));
+  for (const auto& [p, chunks] : {std::pair{2, 1}, {4, 1}, {2, 4}, {4, 2}}) {
+    const Simulation s = run(1, stages(p, chunks));
     double by_hand = 0;
     for (std::size_t i = 0; i < s.stages.size(); ++i)
       by_hand += s.plans.forward[i] + s.plans.backward[i];
     const Network network = network_of(job(1, stages(p)), default_network(true));
     // bfloat16 hidden states of 1024 tokens, there and back over each boundary.
-    by_hand +=
-        2 * static_cast<double>(p - 1) * transfer_seconds(network, s.mesh, 0, 1024 * 1024 * 2);
+    by_hand += 2 * static_cast<double>(p * chunks - 1) *
+               transfer_seconds(network, s.mesh, 0, 1024 * 1024 * 2);
     const double last = by_hand + longest_update(s);
     EXPECT_GE(s.seconds, last * (1 - 1e-9));
     EXPECT_LE(s.seconds, (last + longest_sums(s)) * (1 + 1e-9));
@@ -120,6 +124,41 @@ TEST_F(Simulations, TheBubbleOfEqualStagesIsTheTextbooks) {
       // The head makes the last stage a little slower than the others.
       EXPECT_GE(s.seconds, 0.93 * ideal) << p << " " << m;
       EXPECT_NEAR(s.plans.bubble(), static_cast<double>(p - 1) / static_cast<double>(m), 1e-12);
+    }
+  }
+}
+
+// The slowest stage is idle by (p - 1) / (m v), where its chunks are alike.
+TEST_F(Simulations, ChunksDivideTheBubble) {
+  for (const auto& [p, chunks] : {std::pair{2, 2}, {2, 4}, {4, 2}}) {
+    for (const std::int64_t m : {8, 32}) {
+      const Simulation one = run(m, stages(p)), s = run(m, stages(p, chunks));
+      const auto slowest = [&](const Simulation& of) {
+        double out = 0;
+        for (std::size_t i = 0; i < of.stages.size(); ++i)
+          out = std::max(out, of.plans.forward[i] + of.plans.backward[i]);
+        return out;
+      };
+      // Each chunk copies its tokens and makes its rotations.
+      EXPECT_GE(slowest(s), slowest(one));
+      EXPECT_LE(slowest(s), 1.1 * slowest(one));
+      double transfers = 0;
+      for (const SimulatedStage& stage : s.stages)
+        transfers = std::max(transfers, stage.step.axes[kPipe]);
+      const double rest = longest_update(s) + longest_sums(s);
+      const auto ideal =
+          slowest(s) * (static_cast<double>(m) + static_cast<double>(p - 1) / chunks);
+      EXPECT_LE(s.seconds, (ideal + rest + 2 * transfers) * 1.01) << p << " " << chunks << " " << m;
+      EXPECT_GE(s.seconds, 0.93 * ideal) << p << " " << chunks << " " << m;
+      // Of many micro-batches the head, which one chunk has, makes stages wait for longer.
+      if (m == 8) {
+        EXPECT_LT(s.shares.bubble, one.shares.bubble);
+      }
+      EXPECT_GT(s.shares.axes[kPipe], one.shares.axes[kPipe]);
+      EXPECT_NEAR(s.shares.sum(), s.seconds, 1e-9 * s.seconds);
+      EXPECT_NEAR(s.plans.bubble(), one.plans.bubble() / chunks, 1e-12);
+      // A stage keeps more of its first micro-batches.
+      EXPECT_GT(s.plans.stages.front().plan.peak, one.plans.stages.front().plan.peak);
     }
   }
 }
@@ -309,10 +348,23 @@ TEST_F(Simulations, LayoutsThatDoNotFitAreRefused) {
 
 TEST_F(Simulations, JsonHasEveryKeyOfTheDocumentation) {
   const Json json = run(8, stages(4)).to_json();
-  const std::set<std::string> expected = {
-      "schema", "ranks",        "mesh",    "node_ranks", "micro_batches",     "sequences",
-      "tokens", "step_seconds", "seconds", "binds",      "tokens_per_second", "flops_per_rank",
-      "stages", "peak",         "fits",    "capacity"};
+  const std::set<std::string> expected = {"schema",
+                                          "ranks",
+                                          "mesh",
+                                          "node_ranks",
+                                          "micro_batches",
+                                          "sequences",
+                                          "tokens",
+                                          "step_seconds",
+                                          "seconds",
+                                          "binds",
+                                          "tokens_per_second",
+                                          "flops_per_rank",
+                                          "stages",
+                                          "peak",
+                                          "fits",
+                                          "capacity",
+                                          "chunks"};
   std::set<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.insert(key);
   EXPECT_EQ(keys, expected);

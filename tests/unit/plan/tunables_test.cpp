@@ -51,7 +51,7 @@ TEST(Tunables, DecodedSequencesGoDownToOne) {
   EXPECT_EQ(sizes.back(), 1);
 }
 
-TEST(Tunables, SlicedModelsAreDividedByMoreRanksWhereTheyGenerate) {
+TEST(Tunables, SlicedModelsAndStagesAreDividedByMoreRanksWhereTheyGenerate) {
   spec::Job job;
   job.task = spec::Task::kGrpo;
   job.trainer.n_gpus_per_node = 12;
@@ -65,6 +65,14 @@ TEST(Tunables, SlicedModelsAreDividedByMoreRanksWhereTheyGenerate) {
   EXPECT_EQ(sizes(), (std::vector<std::int64_t>{2, 3, 4, 6, 12}));
   job.rollout.tensor_model_parallel_size = 4;
   EXPECT_EQ(sizes(), (std::vector<std::int64_t>{6, 12}));
+  job.rollout.tensor_model_parallel_size = 0;
+  job.parallel.tensor_model_parallel_size = 2;
+  EXPECT_EQ(sizes(), (std::vector<std::int64_t>{3, 4, 6, 12})) << "more than in training";
+  job.parallel.zero_stage = 0;
+  EXPECT_TRUE(sizes().empty());
+  job.parallel.tensor_model_parallel_size = 1;
+  job.parallel.pipeline_model_parallel_size = 4;
+  EXPECT_EQ(sizes(), (std::vector<std::int64_t>{2, 3, 4, 6, 12}));
   job.task = spec::Task::kSft;
   EXPECT_TRUE(sizes().empty());
 }

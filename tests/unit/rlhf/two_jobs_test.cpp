@@ -98,6 +98,9 @@ class Interrupted final : public bridge::Runtime {
   [[nodiscard]] bridge::StreamedStates* streamed_states(spec::TagId tag) override {
     return runtime_->streamed_states(tag);
   }
+  [[nodiscard]] bridge::StreamedSlices* streamed_slices(spec::TagId tag) override {
+    return runtime_->streamed_slices(tag);
+  }
   [[nodiscard]] std::unique_ptr<Scope> hold(const std::vector<spec::TagId>& tags) override {
     return runtime_->hold(tags);
   }

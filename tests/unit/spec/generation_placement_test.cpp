@@ -39,6 +39,35 @@ TEST(GenerationPlacement, RanksAnswerThePromptsOfAllThatDivideTheModel) {
   EXPECT_EQ(job.generation_mesh().line(3, Axis::kTensor), (std::vector<std::int64_t>{2, 3}));
 }
 
+TEST(GenerationPlacement, PartsOfAnotherSizeAreSpreadOverAllRanks) {
+  const auto places = [](const std::vector<std::string>& more) {
+    Job job;
+    EXPECT_TRUE(load(more, job).ok());
+    EXPECT_TRUE(job.has_generation_placement());
+    return job.generating_ranks();
+  };
+  const std::string tensor = "parallel.tensor_model_parallel_size=";
+  EXPECT_EQ(places({kSize + "1", tensor + "2"}), 4);
+  EXPECT_EQ(places({kSize + "4", tensor + "2"}), 1);
+  EXPECT_EQ(places({kSize + "2", "parallel.context_parallel_size=2"}), 2);
+  EXPECT_EQ(places({kSize + "4", "parallel.pipeline_model_parallel_size=2"}), 1);
+}
+
+TEST(GenerationPlacement, ModelsThatGenerateOtherwiseAreNotStreamed) {
+  const auto streams = [](const std::vector<std::string>& more) {
+    std::vector<std::string> keys = {"actor_rollout_ref.model.lora_rank=4"};
+    keys.insert(keys.end(), more.begin(), more.end());
+    Job job;
+    EXPECT_TRUE(load(keys, job).ok());
+    const std::vector<ModelId> models = streamable(describe(job));
+    EXPECT_NE(std::find(models.begin(), models.end(), ModelId::kReward), models.end());
+    return std::find(models.begin(), models.end(), ModelId::kActor) != models.end();
+  };
+  EXPECT_TRUE(streams({}));
+  EXPECT_FALSE(streams({kSize + "2"}));
+  EXPECT_FALSE(streams({kSize + "1", "parallel.tensor_model_parallel_size=2"}));
+}
+
 TEST(GenerationPlacement, WholeUnitsPassTheSlotsInThePhasesThatGenerate) {
   const auto slots_in = [](const std::vector<std::string>& more, Body body) {
     Job job;
@@ -69,15 +98,11 @@ TEST(GenerationPlacement, OthersAreRefused) {
     Job job;
     return load(more, job).message();
   };
-  EXPECT_THAT(
-      refusal({kSize + "2"}),
-      HasSubstr("does not go with parallel.zero_stage 0: every rank has the whole weights"));
   EXPECT_THAT(refusal({kSize + "3", "parallel.zero_stage=3"}),
               HasSubstr("tensor_model_parallel_size 3 does not divide the 4 ranks"));
-  EXPECT_THAT(refusal({kSize + "1", "parallel.tensor_model_parallel_size=2"}),
-              HasSubstr("does not go with parallel.tensor_model_parallel_size 2"));
-  EXPECT_THAT(refusal({kSize + "2", "parallel.context_parallel_size=2", "parallel.zero_stage=3"}),
-              HasSubstr("does not go with parallel.context_parallel_size 2"));
+  EXPECT_THAT(refusal({kSize + "1", "parallel.tensor_model_parallel_size=2",
+                       "data.train_batch_size=6", "actor_rollout_ref.actor.ppo_mini_batch_size=6"}),
+              HasSubstr("data.train_batch_size 6 cannot be shared by 4 ranks"));
 }
 
 }  // namespace

@@ -168,7 +168,7 @@ TEST(PipelineStages, ALayoutSaysHowManyBlocksEachHas) {
   whole.pipeline.layout = {1, 4, 1};
   const auto middle = stage_of(whole, Head::kLanguageModel, 3, 1, "actor");
   ASSERT_TRUE(middle.ok()) << middle.status().message();
-  EXPECT_EQ(middle->pipeline.first, 1);
+  EXPECT_EQ(middle->pipeline.ranges, (std::vector<BlockRange>{{1, 4}}));
   EXPECT_EQ(middle->blocks(), 4);
   EXPECT_EQ(undivided(*middle).pipeline, whole.pipeline);
   for (const FlatUnit& unit : flat_layout(whole, Head::kLanguageModel)) {
@@ -202,6 +202,86 @@ TEST(PipelineStages, AdaptersAreThoseOfTheirBlocks) {
   for (const FlatUnit& unit : lora_layout(whole, Head::kScalar, lora))
     expected.push_back(unit.name);
   EXPECT_EQ(names, expected);
+}
+
+Architecture with_chunks(Architecture whole, std::int64_t chunks) {
+  whole.pipeline.chunks = chunks;
+  return whole;
+}
+
+TEST(PipelineChunks, TakeTurnsThroughTheModel) {
+  for (const bool tied : {false, true}) {
+    const Architecture whole = with_chunks(model_of(13, 320, tied), 3);
+    const std::vector<std::int64_t> blocks = divide_blocks(whole, Head::kLanguageModel, 4);
+    ASSERT_EQ(blocks.size(), 12u);
+    std::vector<bool> seen(13);
+    for (std::int64_t s = 0; s < 4; ++s) {
+      const Architecture part = stage(whole, Head::kLanguageModel, 4, s);
+      EXPECT_EQ(part.chunks(), 3);
+      ASSERT_EQ(part.pipeline.ranges.size(), 3u);
+      std::int64_t place = 0;
+      for (std::int64_t c = 0; c < 3; ++c) {
+        const auto first =
+            std::accumulate(blocks.begin(), blocks.begin() + 4 * c + s, std::int64_t{0});
+        const BlockChunk chunk = part.chunk(c);
+        EXPECT_EQ(chunk.blocks.first, place);
+        EXPECT_EQ(chunk.blocks.count, blocks[static_cast<std::size_t>(4 * c + s)]);
+        EXPECT_EQ(chunk.embeds, s == 0 && c == 0);
+        EXPECT_EQ(chunk.has_head, s == 3 && c == 2);
+        for (std::int64_t i = 0; i < chunk.blocks.count; ++i, ++place) {
+          EXPECT_EQ(part.block_at(place), first + i);
+          EXPECT_EQ(part.place_of_block(first + i), place);
+          seen[static_cast<std::size_t>(first + i)] = true;
+        }
+      }
+      EXPECT_EQ(part.blocks(), place);
+      for (const FlatUnit& unit : flat_layout(part, Head::kLanguageModel)) {
+        const bool copy = s == 3 && unit.find(Module::kTokenEmbedding) != nullptr;
+        EXPECT_EQ(stage_of_unit(whole, Head::kLanguageModel, 4, unit), copy ? 0 : s) << unit.name;
+      }
+      EXPECT_EQ(lora_layout(part, Head::kLanguageModel, {.rank = 2, .targets = {"q_proj"}}).size(),
+                static_cast<std::size_t>(place));
+      EXPECT_EQ(undivided(part).pipeline, whole.pipeline);
+    }
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), true), 13);
+  }
+}
+
+TEST(PipelineChunks, OneStageHasTheWholeModel) {
+  const Architecture whole = with_chunks(model_of(5, 64, false), 2);
+  const Architecture one = stage(whole, Head::kLanguageModel, 1, 0);
+  EXPECT_EQ(one.chunks(), 1);
+  EXPECT_EQ(one.blocks(), 5);
+  EXPECT_EQ(one.block_at(3), 3);
+  EXPECT_EQ(one.place_of_block(3), 3);
+}
+
+// Blocks that are left over go to different stages.
+TEST(PipelineChunks, StagesAreEven) {
+  for (const std::int64_t blocks : {8, 9, 10, 11, 12}) {
+    const Architecture whole = with_chunks(model_of(blocks, 64, false), 2);
+    std::vector<std::int64_t> of_stages;
+    for (std::int64_t s = 0; s < 4; ++s)
+      of_stages.push_back(stage(whole, Head::kScalar, 4, s).blocks());
+    const auto [least, most] = std::minmax_element(of_stages.begin(), of_stages.end());
+    EXPECT_LE(*most - *least, 1) << blocks;
+  }
+}
+
+TEST(PipelineChunks, TooManyPartsAreRefusedWithThoseThatWouldDo) {
+  const Architecture whole = with_chunks(model_of(7, 64, true), 4);
+  EXPECT_EQ(stage_of(whole, Head::kLanguageModel, 2, 0, "actor").status().message(),
+            "parallel.virtual_pipeline_model_parallel_size 4 and 2 stages are 8 parts, more than "
+            "the 7 blocks of the actor model; every part has one at least: take 3 at most");
+  Architecture laid = with_chunks(model_of(7, 64, true), 2);
+  laid.pipeline.layout = {3, 4};
+  EXPECT_EQ(
+      stage_of(laid, Head::kLanguageModel, 2, 0, "actor").status().message(),
+      "parallel.pipeline_model_parallel_layout has 2 parts with 7 blocks; the actor model has "
+      "7 blocks for 2 stages of 2 chunks, 4 parts");
+  laid.pipeline.layout = {1, 2, 3, 1};
+  EXPECT_EQ(stage(laid, Head::kLanguageModel, 2, 1).pipeline.ranges,
+            (std::vector<BlockRange>{{1, 2}, {6, 1}}));
 }
 
 }  // namespace

@@ -327,7 +327,7 @@ TEST(GradientNorm, HasTheSameBitsWhereverAUnitIsCutBetweenTiles) {
   const double norm = step::joint_norm(ops, step::piece_norms(ops, std::vector{whole}));
   EXPECT_EQ(norm, step::joint_norm(ops, step::piece_norms(ops, parts)));
   EXPECT_NEAR(norm, std::sqrt(static_cast<double>(kElements)), 3);
-  EXPECT_EQ(std::ssize(step::tile_norms(ops, whole.gradients)), 3);
+  EXPECT_EQ(std::ssize(step::norm_ranges(whole.unit, 0, kElements)), 3);
 }
 
 // Of a unit that ranks divide: pieces that are cut between tiles have the ranges of the whole.

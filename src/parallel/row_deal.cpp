@@ -1,0 +1,149 @@
+#include "parallel/row_deal.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "bridge/runtime.h"
+
+namespace neap::parallel {
+namespace {
+
+using Rows = std::vector<std::int64_t>;
+
+// A share of a mini-batch.
+struct Share {
+  std::int64_t tokens = 0;
+  Rows rows;
+};
+
+std::vector<Share> shares_of(const Rows& lengths, std::int64_t first, std::int64_t count,
+                             std::int64_t ranks) {
+  const auto length = [&](std::int64_t row) { return lengths[static_cast<std::size_t>(row)]; };
+  Rows order(static_cast<std::size_t>(count));
+  std::iota(order.begin(), order.end(), first);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int64_t a, std::int64_t b) { return length(a) > length(b); });
+  std::vector<Share> shares(static_cast<std::size_t>(ranks));
+  const auto has_place = [&](const Share& s) { return std::ssize(s.rows) < count / ranks; };
+  for (const std::int64_t row : order) {
+    const auto least =
+        std::min_element(shares.begin(), shares.end(), [&](const Share& a, const Share& b) {
+          if (has_place(a) != has_place(b)) return has_place(a);
+          return a.tokens < b.tokens;
+        });
+    least->tokens += length(row);
+    least->rows.push_back(row);
+  }
+  for (Share& share : shares) std::sort(share.rows.begin(), share.rows.end());
+  return shares;
+}
+
+}  // namespace
+
+RowLists balanced_rows(const Rows& lengths, std::int64_t mini_batch, std::int64_t ranks) {
+  RowLists out(static_cast<std::size_t>(ranks));
+  Rows tokens(out.size());  // of each rank so far
+  for (std::int64_t first = 0; first < std::ssize(lengths); first += mini_batch) {
+    std::vector<Share> shares = shares_of(lengths, first, mini_batch, ranks);
+    std::stable_sort(shares.begin(), shares.end(),
+                     [](const Share& a, const Share& b) { return a.tokens > b.tokens; });
+    std::vector<std::size_t> by_tokens(out.size());
+    std::iota(by_tokens.begin(), by_tokens.end(), std::size_t{0});
+    std::stable_sort(by_tokens.begin(), by_tokens.end(),
+                     [&](std::size_t a, std::size_t b) { return tokens[a] < tokens[b]; });
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      Rows& rows = out[by_tokens[i]];
+      rows.insert(rows.end(), shares[i].rows.begin(), shares[i].rows.end());
+      tokens[by_tokens[i]] += shares[i].tokens;
+    }
+  }
+  return out;
+}
+
+RowLists rows_in_turns(std::int64_t rows, std::int64_t block, std::int64_t ranks) {
+  RowLists out(static_cast<std::size_t>(ranks));
+  for (std::int64_t row = 0; row < rows; ++row)
+    out[static_cast<std::size_t>(row / block % ranks)].push_back(row);
+  return out;
+}
+
+Rows tokens_of(const RowLists& lists, const Rows& lengths) {
+  Rows out;
+  for (const Rows& rows : lists) {
+    std::int64_t& sum = out.emplace_back(0);
+    for (const std::int64_t row : rows) sum += lengths[static_cast<std::size_t>(row)];
+  }
+  return out;
+}
+
+RowDeal::RowDeal(Communicator& ranks, RowLists lists) : ranks_(ranks), lists_(std::move(lists)) {
+  const bridge::HostScope host;
+  Rows all;
+  for (const Rows& rows : lists_) all.insert(all.end(), rows.begin(), rows.end());
+  mine_ = at::tensor(lists_[static_cast<std::size_t>(ranks.rank())], at::kLong);
+  all_ = at::tensor(all, at::kLong);
+}
+
+at::Tensor RowDeal::pick(const at::Tensor& batch) const {
+  if (!batch.defined() || ranks_.alone()) return batch;
+  const bridge::HostScope host;
+  return batch.index_select(0, mine_);
+}
+
+at::Tensor RowDeal::gather(const at::Tensor& mine) const {
+  if (!mine.defined() || ranks_.alone()) return mine;
+  const bridge::HostScope host;
+  const at::Tensor flat = mine.contiguous();
+  std::vector<std::int64_t> shape = flat.sizes().vec();
+  shape[0] *= ranks_.size();
+  const at::Tensor by_rank = at::empty(shape, flat.options());
+  ranks_.all_gather(by_rank, flat);
+  return at::empty_like(by_rank).index_copy_(0, all_, by_rank);
+}
+
+at::Tensor RowDeal::gather(const at::Tensor& mine, const Rows& counts, std::int64_t fill) const {
+  if (!mine.defined() || ranks_.alone()) return mine;
+  const bridge::HostScope host;
+  const at::Tensor rows = mine.contiguous();
+  const auto element = static_cast<std::size_t>(rows.element_size());
+  const auto width = static_cast<std::size_t>(rows.size(1)) * element;
+  const auto bytes_of = [&](std::int64_t row) {
+    return static_cast<std::size_t>(counts[static_cast<std::size_t>(row)]) * element;
+  };
+  const Rows sent = tokens_of(lists_, counts);
+  const auto rank = static_cast<std::size_t>(ranks_.rank());
+  const at::Tensor flat =
+      at::empty({std::accumulate(sent.begin(), sent.end(), std::int64_t{0})}, rows.options());
+  const auto first_of = [&](std::size_t r) {
+    const auto before = std::accumulate(sent.begin(), sent.begin() + static_cast<std::ptrdiff_t>(r),
+                                        std::int64_t{0});
+    return static_cast<std::byte*>(flat.mutable_data_ptr()) +
+           static_cast<std::size_t>(before) * element;
+  };
+  std::byte* to = first_of(rank);
+  const auto* from = static_cast<const std::byte*>(rows.const_data_ptr());
+  for (const std::int64_t row : lists_[rank]) {
+    std::memcpy(to, from, bytes_of(row));
+    to += bytes_of(row);
+    from += width;
+  }
+  ranks_.all_gather(flat, sent);
+  const at::Tensor out = at::full({std::ssize(counts), rows.size(1)}, fill, rows.options());
+  const std::byte* next = first_of(0);
+  for (const Rows& list : lists_) {
+    for (const std::int64_t row : list) {
+      std::memcpy(
+          static_cast<std::byte*>(out.mutable_data_ptr()) + static_cast<std::size_t>(row) * width,
+          next, bytes_of(row));
+      next += bytes_of(row);
+    }
+  }
+  return out;
+}
+
+}  // namespace neap::parallel
