@@ -10,6 +10,7 @@
 
 #include <utility>
 
+#include "step/attention.h"
 #include "step/operations.h"
 
 namespace neap::step {

@@ -25,7 +25,7 @@ class Rounds {
     begins_.push_back(actions.size());
   }
 
-  std::vector<PipelineRound> all() const {
+  [[nodiscard]] std::vector<PipelineRound> all() const {
     std::vector<PipelineRound> out;
     for (std::size_t turn = 0; turn + 1 < begins_.size();) {
       PipelineRound round = round_at(turn, 1);
