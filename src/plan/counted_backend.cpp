@@ -228,6 +228,9 @@ class CountedBackend {
       i = alike;
     }
   }
+  [[nodiscard]] double bytes_of(std::int64_t elements) const {
+    return static_cast<double>(spec::tensor_bytes(elements, dtype_).count());
+  }
   // Of this rank, for a generation.
   void fetch_slice() {
     double bytes = 0;
@@ -245,9 +248,6 @@ class CountedBackend {
         blocks += static_cast<double>(block.bytes.count());
       return ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, blocks, ops_.now()));
     }
-    const auto bytes_of = [this](std::int64_t elements) {
-      return static_cast<double>(spec::tensor_bytes(elements, dtype_).count());
-    };
     const auto sends = [this](double sent, spec::Axis axis) {
       ops_.wait_for_peers(ops_.now() + ops_.peer_seconds(sent, 1, axis), sent);
     };
@@ -267,9 +267,6 @@ class CountedBackend {
   void gather_hosted(std::int64_t fullest) {
     CountedParts counted(ops_);
     for (const step::GatheredPart& part : parts_->gathered(slot_bytes_)) {
-      const auto bytes_of = [&](std::int64_t elements) {
-        return static_cast<double>(spec::tensor_bytes(elements, dtype_).count());
-      };
       const double all = bytes_of(part.elements());
       const double own = bytes_of(part.own(role_.rank.value_or(fullest)).count);
       counted.visit(own, all - own, [&] { gather_at_once(ops_, role_.ranks, all); });

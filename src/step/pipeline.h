@@ -53,7 +53,9 @@ class StageRun {
       return micro_of(a).count == micro_of(b).count;
     };
     // What is kept changes places with every round, until each has been where all others were.
-    const std::int64_t kept = shape.chunks == 1 ? stage.stages - stage.stage : kRoundsOfKeptChunks;
+    const std::int64_t kept = shape.chunks == 1
+                                  ? micro_batches_kept(stage.stages, shape.chunks, stage.stage)
+                                  : kRoundsOfKeptChunks;
     const std::int64_t lasting = std::min(kept, kMostLasting);
     for (const PipelineRound& round : rounds_of(shape, actions, alike)) {
       ops_.repeat(
