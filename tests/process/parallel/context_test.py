@@ -100,9 +100,7 @@ class Context(RankCase):
                     self.assert_same_training(f"{name}-1", folder, near=2e-6, step=1)
 
     def test_a_window_is_shorter_than_texts(self):
-        config = json.loads((ARCHITECTURES / "mistral.json").read_text())["config"]
-        config |= {"vocab_size": 1024, "sliding_window": 7, "max_position_embeddings": 128, "bos_token_id": 0, "eos_token_id": 0}
-        self.add_model("window", config)
+        self.add_window_model()
         words = ("actor_rollout_ref.model.path=window", *SGD)
         self.run_mesh("window-1", *words)
         for ranks in (2, 4):

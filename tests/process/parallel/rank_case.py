@@ -140,6 +140,12 @@ class RankCase(TrainCase):
             off = max(abs(x - y) for x, y in zip(values, b[name], strict=True))
             self.assertLessEqual(off, relative * scale, (where, name))
 
+    def add_window_model(self):
+        """The model "window", whose tokens attend to 7: texts have more."""
+        config = json.loads((ARCHITECTURES / "mistral.json").read_text())["config"]
+        config |= {"vocab_size": 1024, "sliding_window": 7, "max_position_embeddings": 128, "bos_token_id": 0, "eos_token_id": 0}
+        self.add_model("window", config)
+
     def architecture(self, name):
         """A folder with a model of that architecture without weights, and the sizes that go with it."""
         config = json.loads((ARCHITECTURES / f"{name}.json").read_text())["config"]

@@ -5,7 +5,7 @@ import re
 import launch
 
 from rank_case import RankCase
-from train_process_test import PPO, REWARD, SFT, read_lines  # noqa: E402
+from train_process_test import grpo_of, PPO, read_lines, REWARD, SFT  # noqa: E402
 
 CRITIC_SGD = ("critic.optim.optimizer=sgd", "critic.optim.momentum=0.9", "critic.optim.lr=0.05")
 KL_LOSS = "actor_rollout_ref.actor.use_kl_loss=true"
@@ -34,7 +34,7 @@ class RolloutCase(RankCase):
         ppo = ppo.replace("ppo_micro_batch_size_per_gpu = 4\n", "")
         ppo = ppo.replace("[reward_model]", "ppo_max_token_len_per_gpu = 64\n[reward_model]")
         (cls.home / "ppo.toml").write_text(ppo)
-        grpo = re.sub(r"\[critic\].*?(?=\[reward_model\])", "", ppo.replace('task = "ppo"', 'task = "grpo"'), flags=re.S)
+        grpo = grpo_of(ppo)
         grpo = re.sub(r"\[algorithm\].*?(?=\[trainer\])", "", grpo, flags=re.S)
         (cls.home / "grpo.toml").write_text(grpo.replace("[actor_rollout_ref.rollout]", "[actor_rollout_ref.rollout]\nn = 2"))
 

@@ -7,14 +7,13 @@ order of sums. A rank has the bytes of as many ranks as slice together. Replicas
 """
 import json
 import pathlib
-import re
 import sys
 import unittest
 
 import launch
 
 from rank_case import CONTEXT, FILES, OPTIMIZER, RankCase, SGD, SIZE
-from train_process_test import MODEL, PPO, REWARD, SFT  # noqa: E402
+from train_process_test import grpo_of, MODEL, PPO, REWARD, SFT  # noqa: E402
 
 ZERO = "parallel.zero_stage={}"
 SHARDS = "parallel.zero_shard_size={}"
@@ -34,7 +33,7 @@ class ZeroShards(RankCase):
         ppo = PPO.replace("CEILING", "64MiB").replace("ppo_micro_batch_size_per_gpu = 4", "ppo_micro_batch_size_per_gpu = 1")
         ppo = ppo.replace("total_training_steps = 6", "total_training_steps = 1")
         (cls.home / "ppo.toml").write_text(ppo)
-        grpo = re.sub(r"\[critic\].*?(?=\[reward_model\])", "", ppo.replace('task = "ppo"', 'task = "grpo"'), flags=re.S)
+        grpo = grpo_of(ppo)
         grpo = grpo.replace("[actor_rollout_ref.rollout]", "[actor_rollout_ref.rollout]\nn = 2")
         (cls.home / "grpo.toml").write_text(grpo.replace("ppo_micro_batch_size_per_gpu = 1", "ppo_micro_batch_size_per_gpu = 2"))
         for stage in ("sft", "reward"):

@@ -8,14 +8,13 @@ the memory that the plan says. NEAP_TEST_SLOW=1: every architecture.
 import json
 import os
 import pathlib
-import re
 import sys
 import unittest
 
 import launch
 
 from rank_case import ARCHITECTURES, CONTEXT, FILES, OPTIMIZER, RankCase, ROWS, SGD, SIZE
-from train_process_test import MODEL, PPO, REWARD, SFT  # noqa: E402
+from train_process_test import grpo_of, MODEL, PPO, REWARD, SFT  # noqa: E402
 
 ZERO = "parallel.zero_stage={}"
 SLICED = ZERO.format(3)
@@ -36,7 +35,7 @@ class ZeroTensor(RankCase):
         ppo = PPO.replace("CEILING", "64MiB").replace("ppo_micro_batch_size_per_gpu = 4", "ppo_micro_batch_size_per_gpu = 2")
         ppo = ppo.replace("total_training_steps = 6", "total_training_steps = 1")
         (cls.home / "ppo.toml").write_text(ppo)
-        grpo = re.sub(r"\[critic\].*?(?=\[reward_model\])", "", ppo.replace('task = "ppo"', 'task = "grpo"'), flags=re.S)
+        grpo = grpo_of(ppo)
         grpo = grpo.replace("[actor_rollout_ref.rollout]", "[actor_rollout_ref.rollout]\nn = 2")
         (cls.home / "grpo.toml").write_text(grpo.replace("ppo_micro_batch_size_per_gpu = 2", "ppo_micro_batch_size_per_gpu = 4"))
         for stage in ("sft", "reward"):

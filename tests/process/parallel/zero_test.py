@@ -7,7 +7,6 @@ checkpoints do not depend on ranks and stage.
 import json
 import os
 import pathlib
-import re
 import signal
 import sys
 import unittest
@@ -16,7 +15,7 @@ import launch
 import neap_program
 
 from rank_case import FILES, OPTIMIZER, RankCase
-from train_process_test import MODEL, PPO, SFT, read_lines  # noqa: E402
+from train_process_test import grpo_of, MODEL, PPO, read_lines, SFT  # noqa: E402
 
 STAGE = "parallel.zero_stage=1"
 STAGES = (STAGE, "parallel.zero_stage=2", "parallel.zero_stage=3")
@@ -153,7 +152,7 @@ class Zero(RankCase):
         """Reward, PPO and GRPO, each mini-batch of two ranks in one micro-batch."""
         ppo = PPO.replace("CEILING", "64MiB").replace("ppo_micro_batch_size_per_gpu = 4", "ppo_micro_batch_size_per_gpu = 2")
         (self.home / "ppo.toml").write_text(ppo)
-        grpo = re.sub(r"\[critic\].*?(?=\[reward_model\])", "", ppo.replace('task = "ppo"', 'task = "grpo"'), flags=re.S)
+        grpo = grpo_of(ppo)
         grpo = grpo.replace("[actor_rollout_ref.rollout]", "[actor_rollout_ref.rollout]\nn = 2")
         (self.home / "grpo.toml").write_text(grpo.replace("ppo_micro_batch_size_per_gpu = 2", "ppo_micro_batch_size_per_gpu = 4"))
         self.run_ranks(1, "sft")

@@ -2,13 +2,12 @@
 """Packed micro-batches as `neap train` runs them: the same training as padded ones, within the plan. usage: FILE NEAP REVIEWS"""
 import json
 import math
-import re
 
-from train_process_test import PPO, REWARD, TrainCase, main, read_lines
+from train_process_test import grpo_of, PPO, REWARD, TrainCase, main, read_lines
 
 DPO = REWARD.replace('task = "reward"', 'task = "dpo"').replace("out/reward", "out/dpo").replace(
     "[trainer]", "[actor_rollout_ref.actor]\noptim.lr = 1e-3\n[trainer]")
-GRPO = re.sub(r"\[critic\].*?(?=\[reward_model\])", "", PPO.replace('task = "ppo"', 'task = "grpo"'), flags=re.S).replace(
+GRPO = grpo_of(PPO).replace(
     "[actor_rollout_ref.rollout]", "[actor_rollout_ref.rollout]\nn = 2")
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 

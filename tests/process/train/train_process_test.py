@@ -121,6 +121,11 @@ MODEL = {
 UNSTEADY = ("timing_s/", "perf/time", "perf/throughput", "perf/cpu_memory", "perf/max_memory", "memory/", "global_seqlen/")
 
 
+def grpo_of(ppo):
+    """The same job for GRPO, which has no critic."""
+    return re.sub(r"\[critic\].*?(?=\[reward_model\])", "", ppo.replace('task = "ppo"', 'task = "grpo"'), flags=re.S)
+
+
 def head(source, target, rows):
     lines = source.read_text().splitlines(keepends=True)[:rows]
     target.write_text("".join(lines))
