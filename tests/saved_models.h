@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "model/checkpoint.h"
-#include "model/tensor_io.h"
-#include "model/transformer.h"
+#include "ops/transformer.h"
 #include "spec/adapter_config.h"
 #include "spec/layout.h"
+#include "weights/checkpoint.h"
+#include "weights/tensor_io.h"
 
-namespace neap::model {
+namespace neap::weights {
 
 /// In their type, if `options` has none.
 inline void save_model(const std::filesystem::path& folder, const spec::Architecture& shape,
@@ -31,10 +31,10 @@ inline void save_adapter(const std::filesystem::path& folder, const spec::Archit
   NamedTensors parameters;
   for (std::size_t u = 0; u < units.size(); ++u)
     for (const spec::Parameter& p : units[u].parameters)
-      parameters.emplace_back(p.name, parameter_view(flat.at(u), p));
+      parameters.emplace_back(p.name, ops::parameter_view(flat.at(u), p));
   std::filesystem::create_directories(folder);
   save_tensors(folder / spec::kAdapterWeights, parameters, {{"format", "pt"}});
   save_adapter_config(folder, shape, head, lora, base);
 }
 
-}  // namespace neap::model
+}  // namespace neap::weights

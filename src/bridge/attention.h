@@ -7,7 +7,7 @@
 //   deterministic       flash attention, whose backward pass can repeat its bits; cuDNN's cannot
 //
 // float32 takes the memory-efficient kernel, and what a kernel does not support the plain formula.
-// model::AtenOps chooses by an AttentionChoice of its own and calls the kernel by name, so libtorch's switches of
+// ops::AtenOps chooses by an AttentionChoice of its own and calls the kernel by name, so libtorch's switches of
 // attention kernels do not count.
 //
 // Threads   the scope on the thread that runs the pass.

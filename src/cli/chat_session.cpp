@@ -7,9 +7,9 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/random.h"
-#include "chat/conversation.h"
 #include "cli/command.h"
 #include "rollout/stop_strings.h"
+#include "text/chat/conversation.h"
 
 namespace neap::cli {
 namespace {
@@ -52,7 +52,7 @@ void ChatSession::reply() {
   options.sampling = settings_.sampling();
   options.max_new_tokens = settings_.most_new_tokens(
       std::ssize(prompt.tokens), model_.shape().longest_sequence(), "the conversation");
-  model::StreamDecoder decoder(model_.tokenizer());
+  text::StreamDecoder decoder(model_.tokenizer());
   rollout::StopStrings stops(model_.tokenizer(), settings_.stop());
   std::string text;
   const auto add = [&](const std::string& piece) {

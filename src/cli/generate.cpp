@@ -149,7 +149,7 @@ struct Place {
 // Texts in the order of the prompts, whichever end first.
 class Output {
  public:
-  Output(const model::Tokenizer& tokenizer, const GenerateSettings& settings)
+  Output(const text::Tokenizer& tokenizer, const GenerateSettings& settings)
       : tokenizer_(tokenizer), settings_(settings), next_(settings.skip) {}
 
   /// Writes what has ended, up to the first text that has not. `cut`: at its longest length.
@@ -178,7 +178,7 @@ class Output {
                                   const rollout::Response& response, bool cut,
                                   const std::string& text) const;
 
-  const model::Tokenizer& tokenizer_;
+  const text::Tokenizer& tokenizer_;
   const GenerateSettings& settings_;
   std::uint64_t next_, truncated_ = 0;
   std::map<std::uint64_t, std::string> ended_;
@@ -256,7 +256,7 @@ Part Generate::read_part() {
     (void)most_new_tokens(request);  // fails before a text is made
     if (++prompts_ * n <= settings_.skip) continue;
     if (part.requests.empty()) part.first = prompts_ - 1;
-    bytes += Bytes(request.tokens.size() * sizeof(model::TokenId));
+    bytes += Bytes(request.tokens.size() * sizeof(text::TokenId));
     part.requests.push_back(std::move(request));
   }
   return part;

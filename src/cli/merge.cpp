@@ -10,7 +10,7 @@
 #include "cli/checkpoint_path.h"
 #include "cli/command.h"
 #include "cli/trainer_commands.h"
-#include "model/merge.h"
+#include "weights/merge.h"
 
 namespace neap::cli {
 namespace {
@@ -47,10 +47,10 @@ class MergeCommand final : public Command {
 
 int MergeCommand::run() {
   const spec::ModelFiles files = model_files(path_, adapter_);
-  model::SaveOptions options;
+  weights::SaveOptions options;
   options.dtype = dtype();
   options.max_shard = value_or_throw(parse_bytes(max_shard_));
-  model::merge_adapter(files, output_, options);
+  weights::merge_adapter(files, output_, options);
   const std::string adapter =
       files.adapter == files.base ? "its adapter" : "the adapter in " + files.adapter.string();
   log::info(format("wrote {}: {} with {}", output_, files.base.string(), adapter));

@@ -5,7 +5,7 @@
 
 namespace neap::cli {
 
-PromptSource::PromptSource(const PromptOptions& options, const model::Tokenizer& tokenizer)
+PromptSource::PromptSource(const PromptOptions& options, const text::Tokenizer& tokenizer)
     : options_(options), tokenizer_(tokenizer) {
   if (options.file.empty()) return;
   auto rows = data::RowSource::open(options.file);
@@ -58,12 +58,12 @@ void PromptSource::encode(Request& request) {
     request.tokens = tokenizer_.encode_prompt(request.prompt.get<std::string>());
   } else {
     if (!conversations_) conversations_ = value_or_throw(chat::Conversations::make(tokenizer_));
-    Result<std::vector<model::TokenId>> tokens =
+    Result<std::vector<text::TokenId>> tokens =
         conversations_->prompt(request.prompt, request.tools);
     request.tokens = value_or_throw(
         tokens.ok()
             ? std::move(tokens)
-            : Result<std::vector<model::TokenId>>(
+            : Result<std::vector<text::TokenId>>(
                   Status(tokens.status()).with_context(format("encoding {}", request.where))));
   }
   if (request.tokens.empty())

@@ -13,16 +13,16 @@
 #include <vector>
 
 #include "base/json.h"
-#include "chat/conversation.h"
 #include "data/row_source.h"
-#include "model/tokenizer.h"
+#include "text/chat/conversation.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace neap::cli {
 
 struct Request {
   Json prompt;  ///< a text, or a conversation for the chat template
   Json tools;   ///< for the template, too; null: none
-  std::vector<model::TokenId> tokens;
+  std::vector<text::TokenId> tokens;
   std::string where;  ///< "--prompt 2", "prompts.jsonl:7"
 };
 
@@ -36,7 +36,7 @@ struct PromptOptions {
 class PromptSource {
  public:
   /// `options` and `tokenizer` outlive the source.
-  PromptSource(const PromptOptions& options, const model::Tokenizer& tokenizer);
+  PromptSource(const PromptOptions& options, const text::Tokenizer& tokenizer);
   /// False at the end.
   bool next(Request& request);
   /// Of standard input, which were skipped so far.
@@ -49,7 +49,7 @@ class PromptSource {
   void encode(Request& request);
 
   const PromptOptions& options_;
-  const model::Tokenizer& tokenizer_;
+  const text::Tokenizer& tokenizer_;
   std::optional<chat::Conversations> conversations_;
   std::unique_ptr<data::RowSource> rows_;
   std::size_t texts_ = 0, lines_ = 0, empty_lines_ = 0;  // that were read

@@ -9,7 +9,7 @@
 
 #include "base/format.h"
 #include "base/status.h"
-#include "model/model_reader.h"
+#include "weights/model_reader.h"
 
 namespace neap::cli {
 namespace {
@@ -30,8 +30,8 @@ TextModel::TextModel(spec::ModelFiles files)
     : files_(std::move(files)),
       shape_(value_or_throw(spec::Architecture::from_folder(files_.base))),
       config_(value_or_throw(spec::GenerationConfig::from_folder(files_.base))),
-      tokenizer_(model::Tokenizer::from_folder(files_.tokenizer())),
-      text_(model::text_tokens(files_.base, shape_, tokenizer_)) {}
+      tokenizer_(text::Tokenizer::from_folder(files_.tokenizer())),
+      text_(text::text_tokens(files_.base, shape_, tokenizer_)) {}
 
 void TextModel::load(const spec::DeviceConfig& config) {
   spec::Job job;
@@ -47,12 +47,12 @@ void TextModel::load(const spec::DeviceConfig& config) {
   on_device("Weights", Bytes(static_cast<std::uint64_t>(elements) * width), [&] {
     for (const spec::FlatUnit& unit : units) flat.push_back(at::zeros({unit.elements}, options_));
   });
-  model::ModelReader(files_, shape_, spec::Head::kLanguageModel).read(0, flat);
-  transformer_.emplace(shape_, spec::Head::kLanguageModel, model::FlatTensors{flat, {}});
+  weights::ModelReader(files_, shape_, spec::Head::kLanguageModel).read(0, flat);
+  transformer_.emplace(shape_, spec::Head::kLanguageModel, ops::FlatTensors{flat, {}});
 }
 
-model::KvCache& TextModel::cache(std::int64_t batch, std::int64_t tokens) {
-  const std::int64_t elements = model::KvCache::elements(shape_, batch, tokens);
+ops::KvCache& TextModel::cache(std::int64_t batch, std::int64_t tokens) {
+  const std::int64_t elements = ops::KvCache::elements(shape_, batch, tokens);
   cache_ = {};
   if (!cells_.defined() || cells_.numel() < elements) {
     cells_ = at::Tensor();
@@ -62,7 +62,7 @@ model::KvCache& TextModel::cache(std::int64_t batch, std::int64_t tokens) {
                tokens);
     cells_ = on_device(what, bytes, [&] { return at::zeros({elements}, options_); });
   }
-  cache_ = model::KvCache::over(cells_, shape_, batch, tokens);
+  cache_ = ops::KvCache::over(cells_, shape_, batch, tokens);
   return cache_;
 }
 

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "bridge/device_context.h"
-#include "model/text_tokens.h"
-#include "model/tokenizer.h"
-#include "model/transformer.h"
+#include "ops/transformer.h"
 #include "rollout/generator.h"
 #include "spec/adapter_config.h"
 #include "spec/generation_config.h"
 #include "spec/job.h"
+#include "text/tokenizer/text_tokens.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace neap::cli {
 
@@ -29,7 +29,7 @@ class TextModel {
   void load(const spec::DeviceConfig& device);
 
   [[nodiscard]] const spec::Architecture& shape() const { return shape_; }
-  [[nodiscard]] const model::Tokenizer& tokenizer() const { return tokenizer_; }
+  [[nodiscard]] const text::Tokenizer& tokenizer() const { return tokenizer_; }
   [[nodiscard]] const spec::GenerationConfig& config() const { return config_; }
 
   /// One response a prompt, `batch` at a time, with prompts prefilled `prefill_tokens` at a time. Of the
@@ -40,18 +40,18 @@ class TextModel {
                                                         rollout::GenerateOptions options);
 
  private:
-  [[nodiscard]] model::KvCache& cache(std::int64_t batch, std::int64_t tokens);
+  [[nodiscard]] ops::KvCache& cache(std::int64_t batch, std::int64_t tokens);
 
   spec::ModelFiles files_;
   spec::Architecture shape_;
   spec::GenerationConfig config_;
-  model::Tokenizer tokenizer_;
-  model::TextTokens text_;
+  text::Tokenizer tokenizer_;
+  text::TextTokens text_;
   std::optional<bridge::DeviceContext> context_;
   at::TensorOptions options_;
-  std::optional<model::Transformer> transformer_;
+  std::optional<ops::Transformer> transformer_;
   at::Tensor cells_;  // of the largest cache so far
-  model::KvCache cache_;
+  ops::KvCache cache_;
 };
 
 }  // namespace neap::cli

@@ -6,7 +6,7 @@
 
 #include "base/format.h"
 #include "base/status.h"
-#include "model/aten_ops.h"
+#include "ops/aten_ops.h"
 #include "spec/loss_kinds.h"
 
 namespace neap::rlhf {
@@ -62,7 +62,7 @@ at::Tensor masked_whiten(const at::Tensor& x, const at::Tensor& mask) {
 
 at::Tensor kl_penalty(const at::Tensor& log_prob, const at::Tensor& ref_log_prob,
                       spec::KlKind kind) {
-  model::AtenOps ops(log_prob.device());
+  ops::AtenOps ops(log_prob.device());
   return step::kl_value(ops, log_prob - ref_log_prob, kind.value);
 }
 

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "model/aten_ops.h"
+#include "ops/aten_ops.h"
 #include "rlhf/experience.h"
 #include "rlhf/model_update.h"
 #include "rlhf/pairs.h"
@@ -74,7 +74,7 @@ class DpoTrainer final : public Trainer {
     if (!rows.empty()) {
       const bridge::HostScope host;
       const at::NoGradGuard no_grad;
-      model::AtenOps ops(at::kCPU);
+      ops::AtenOps ops(at::kCPU);
       const step::PreferenceStatistics s =
           step::preference_loss(ops, log_probs, batch.sequences.mask, batch.reference_sums,
                                 context_.job.dpo, pairs)
@@ -114,7 +114,7 @@ class DpoTrainer final : public Trainer {
       return out;
     }
     const Stopwatch watch(metrics, "ref");
-    model::Transformer& reference = reference_ ? reference_->model() : actor_.base();
+    ops::Transformer& reference = reference_ ? reference_->model() : actor_.base();
     const at::Tensor log_probs =
         response_log_probs(context_, reference, sequences, spec::PhaseId::kReferenceLogProbs)
             .log_probs;

@@ -128,7 +128,7 @@ class EvaluationRun {
   EvaluationRequest request_;
   spec::Job& job_;
   const Launch& launch_;
-  std::optional<model::Tokenizer> tokenizer_;
+  std::optional<text::Tokenizer> tokenizer_;
   std::optional<TextContext> text_;
   std::optional<reward::RewardSet> rewards_;
   JobData data_;

@@ -109,7 +109,7 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
   };
   std::vector<rollout::Response> generated;
   run_phase(context, generation.phase, [&] {
-    model::KvCache cache = model::KvCache::over(
+    ops::KvCache cache = ops::KvCache::over(
         context.runtime.region({spec::TagKind::kKeyValues}, "kv", context.runtime.compute_dtype()),
         actor.spec().generating(), job.rollout_batch(), job.max_sequence_length());
     actor.gather_generator();
@@ -204,7 +204,7 @@ Experience gather_experience(Context& context, const Experience& mine, std::int6
   return out;
 }
 
-TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
+TokenLogProbs response_log_probs(Context& context, ops::Transformer& model,
                                  const train::Sequences& sequences, spec::PhaseId phase) {
   TokenLogProbs out;
   run_phase(context, phase, [&] { out = log_probs_in_phase(context, model, sequences, phase); });
@@ -212,7 +212,7 @@ TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
           context.from_last_stage(out.right)};
 }
 
-TokenLogProbs log_probs_in_phase(Context& context, model::Transformer& model,
+TokenLogProbs log_probs_in_phase(Context& context, ops::Transformer& model,
                                  const train::Sequences& sequences, spec::PhaseId phase) {
   const spec::Phase& described = *context.recipe.find(phase);
   const Arranged arranged(context, sequences, described);
@@ -230,7 +230,7 @@ TokenLogProbs log_probs_in_phase(Context& context, model::Transformer& model,
 
 namespace {
 
-at::Tensor scores_of(Context& context, model::Transformer& model, const train::Sequences& sequences,
+at::Tensor scores_of(Context& context, ops::Transformer& model, const train::Sequences& sequences,
                      spec::PhaseId phase) {
   const spec::Phase& described = *context.recipe.find(phase);
   const Arranged arranged(context, sequences, described);

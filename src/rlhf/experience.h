@@ -75,11 +75,11 @@ void gather_rows(Experience& e, const parallel::RowDeal& deal, const RowCounts& 
 struct TokenLogProbs {
   at::Tensor log_probs, entropy, right;
 };
-[[nodiscard]] TokenLogProbs response_log_probs(Context& context, model::Transformer& model,
+[[nodiscard]] TokenLogProbs response_log_probs(Context& context, ops::Transformer& model,
                                                const train::Sequences& sequences,
                                                spec::PhaseId phase);
 /// The same while `phase` is open; of several stages only the last one has them.
-[[nodiscard]] TokenLogProbs log_probs_in_phase(Context& context, model::Transformer& model,
+[[nodiscard]] TokenLogProbs log_probs_in_phase(Context& context, ops::Transformer& model,
                                                const train::Sequences& sequences,
                                                spec::PhaseId phase);
 /// Phase "values": the critic's value before each token of the response, (B, T).

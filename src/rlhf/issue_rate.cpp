@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bridge/no_autograd.h"
-#include "model/transformer.h"
+#include "ops/transformer.h"
 #include "plan/counted_model.h"
 #include "spec/layout.h"
 #include "step/counting_ops.h"
@@ -76,12 +76,12 @@ double measure_issue_seconds(at::Device device) {
   const bridge::NoAutograd no_autograd;
   const spec::Architecture shape = small_model();
   const auto options = at::TensorOptions().dtype(at::kBFloat16).device(device);
-  model::FlatTensors flat;
+  ops::FlatTensors flat;
   for (const spec::FlatUnit& unit : spec::flat_layout(shape, spec::Head::kLanguageModel))
     flat.weights.push_back(at::zeros({unit.elements}, options));
-  model::Transformer network(shape, spec::Head::kLanguageModel, std::move(flat));
-  const model::KvCache cache = model::KvCache::over(
-      at::zeros({model::KvCache::elements(shape, 1, kTokens)}, options), shape, 1, kTokens);
+  ops::Transformer network(shape, spec::Head::kLanguageModel, std::move(flat));
+  const ops::KvCache cache = ops::KvCache::over(
+      at::zeros({ops::KvCache::elements(shape, 1, kTokens)}, options), shape, 1, kTokens);
   const at::Tensor integers = at::zeros({1}, at::kLong);
   const at::Tensor uniforms = at::zeros({1});
   constexpr int kSteps = 20;

@@ -10,7 +10,7 @@
 
 namespace neap::rlhf {
 
-LiveBackend::LiveBackend(const spec::Job& job, model::Transformer& model,
+LiveBackend::LiveBackend(const spec::Job& job, ops::Transformer& model,
                          const step::Experience<at::Tensor>& experience, LiveTraining training,
                          Progress* progress)
     : job_(job),
@@ -19,7 +19,7 @@ LiveBackend::LiveBackend(const spec::Job& job, model::Transformer& model,
       training_(std::move(training)),
       progress_(progress) {}
 
-LiveBackend::LiveBackend(const spec::Job& job, model::Transformer& model,
+LiveBackend::LiveBackend(const spec::Job& job, ops::Transformer& model,
                          const LiveGeneration& generation)
     : job_(job), model_(model), generation_(generation) {}
 

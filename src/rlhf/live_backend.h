@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/progress.h"
-#include "model/transformer.h"
+#include "ops/transformer.h"
 #include "rollout/generation.h"
 #include "spec/job.h"
 #include "spec/recipe.h"
@@ -41,21 +41,21 @@ struct LiveTraining {
 
 /// What a phase that generates works with.
 struct LiveGeneration {
-  model::KvCache& cache;
+  ops::KvCache& cache;
   const std::vector<rollout::Prompt>& prompts;
   const rollout::GenerateOptions& options;
 };
 
 class LiveBackend {
  public:
-  using Ops = model::AtenOps;
+  using Ops = ops::AtenOps;
   /// Everything outlives the backend; `experience` is arranged as the phase takes it. `progress`, if
   /// any, shows the micro-batches.
-  LiveBackend(const spec::Job& job, model::Transformer& model,
+  LiveBackend(const spec::Job& job, ops::Transformer& model,
               const step::Experience<at::Tensor>& experience, LiveTraining training = {},
               Progress* progress = nullptr);
   /// Of a phase that generates; everything outlives the backend.
-  LiveBackend(const spec::Job& job, model::Transformer& model, const LiveGeneration& generation);
+  LiveBackend(const spec::Job& job, ops::Transformer& model, const LiveGeneration& generation);
 
   /// Runs the body of a phase, which is open.
   void run(const spec::Phase& phase);
@@ -80,7 +80,7 @@ class LiveBackend {
   [[nodiscard]] const step::Experience<at::Tensor>& experience() const { return *experience_; }
   void take_log_probs(const step::LogProbs<at::Tensor>& values);
   void take_scores(const at::Tensor& scores);
-  [[nodiscard]] model::KvCache& cache() { return generation_->cache; }
+  [[nodiscard]] ops::KvCache& cache() { return generation_->cache; }
   template <class Visit>
   void for_each_generation(const spec::Phase&, const Visit& visit) {
     rollout::LiveSource source(generation_->cache, generation_->prompts, generation_->options);
@@ -120,7 +120,7 @@ class LiveBackend {
   }
 
   const spec::Job& job_;
-  model::Transformer& model_;
+  ops::Transformer& model_;
   const step::Experience<at::Tensor>* experience_ = nullptr;
   LiveTraining training_;
   Progress* progress_ = nullptr;

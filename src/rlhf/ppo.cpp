@@ -330,7 +330,7 @@ void PpoTrainer::add_log_probs(Experience& e, Metrics& metrics) {
   }
   if (!job().uses_reference()) return;
   const Stopwatch watch(metrics, "ref");
-  model::Transformer& reference = reference_ ? reference_->model() : actor_.base();
+  ops::Transformer& reference = reference_ ? reference_->model() : actor_.base();
   e.ref_log_probs =
       response_log_probs(context_, reference, e.sequences, spec::PhaseId::kReferenceLogProbs)
           .log_probs;

@@ -13,10 +13,10 @@
 #include "base/progress.h"
 #include "data/content_hash.h"
 #include "data/row_cache.h"
-#include "model/safetensors.h"
-#include "model/tensor_io.h"
 #include "rlhf/experience.h"
 #include "rlhf/pairs.h"
+#include "weights/safetensors.h"
+#include "weights/tensor_io.h"
 
 namespace neap::rlhf {
 namespace fs = std::filesystem;
@@ -38,7 +38,7 @@ std::string hash_of_rows(const Rows& rows) {
 // By contents: a folder may move, and "latest" may become another checkpoint.
 std::string hash_of_model(const spec::Job& job, const spec::ModelFiles& files) {
   std::vector<fs::path> all = {files.base / "config.json"};
-  const std::vector<fs::path> weights = model::WeightFolder::open(files.base).files();
+  const std::vector<fs::path> weights = weights::WeightFolder::open(files.base).files();
   all.insert(all.end(), weights.begin(), weights.end());
   if (!files.adapter.empty())
     for (const char* name : {spec::kAdapterConfig, spec::kAdapterWeights})
@@ -91,7 +91,7 @@ class Computation {
   }
   void read_file() {
     try {
-      const model::SafetensorsFile file = model::SafetensorsFile::open(file_);
+      const weights::SafetensorsFile file = weights::SafetensorsFile::open(file_);
       const auto identity = file.metadata().find(kIdentity);
       if (identity == file.metadata().end() || identity->second != identity_) {
         log::warn(
@@ -100,9 +100,9 @@ class Computation {
                    file_.string()));
         return;
       }
-      const std::vector<std::int64_t>& shape = model::entry_of(file, kTensor).shape;
+      const std::vector<std::int64_t>& shape = weights::entry_of(file, kTensor).shape;
       const std::size_t pairs = shape.empty() ? 0 : static_cast<std::size_t>(shape[0]);
-      model::load_tensors(file, {{kTensor, part(0, std::min(pairs, total_))}});
+      weights::load_tensors(file, {{kTensor, part(0, std::min(pairs, total_))}});
       done_ = pairs;
     } catch (const Error& e) {
       log::warn(format("{}: the reference's log-probabilities are computed anew", e.what()));
@@ -139,7 +139,7 @@ class Computation {
 
   // The pairs [done_, end): as many at a time as a step has, for which the phase was planned. The last of a
   // file take pairs before them along, so that they have its shape, too.
-  void compute_round(model::Transformer& reference, std::size_t end,
+  void compute_round(ops::Transformer& reference, std::size_t end,
                      std::optional<Progress>& progress) {
     const bool held_out = done_ >= train_;
     const Rows& rows = held_out ? context_.data.held_out : context_.data.train;
@@ -180,7 +180,7 @@ class Computation {
   }
   void save() {
     if (ranks_.first())
-      model::save_tensors(file_, {{kTensor, part(0, done_)}}, {{kIdentity, identity_}});
+      weights::save_tensors(file_, {{kTensor, part(0, done_)}}, {{kIdentity, identity_}});
   }
 
   Context& context_;

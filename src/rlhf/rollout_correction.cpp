@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "base/status.h"
-#include "model/aten_ops.h"
+#include "ops/aten_ops.h"
 #include "rlhf/core_algos.h"
 #include "step/rollout_terms.h"
 
@@ -15,13 +15,13 @@ double number(const at::Tensor& t) {
 }
 
 at::Tensor held(const at::Tensor& x) {
-  model::AtenOps ops(x.device());
+  ops::AtenOps ops(x.device());
   return step::held_log_ratio(ops, x);
 }
 
 // In float64, and so what follows.
 at::Tensor log_ratio(const RolloutDivergence& d) {
-  model::AtenOps ops(d.mask.device());
+  ops::AtenOps ops(d.mask.device());
   return step::rollout_log_ratio(ops, d.trainer, d.rollout, d.mask).to(at::kDouble);
 }
 
@@ -60,7 +60,7 @@ at::Tensor rollout_weights(const spec::RolloutCorrectionConfig& config, const Ro
   if (!config.weighs()) return {};
   const spec::ImportanceWeights rule = value_or_throw(spec::importance_weights(config));
   const at::Tensor mask = d.mask.to(at::kDouble);
-  model::AtenOps ops(mask.device());
+  ops::AtenOps ops(mask.device());
   const at::Tensor raw = step::probability_ratios(ops, log_ratio(d), mask, rule);
   const double low = rule.low ? *rule.low : 1 / rule.high;
   metrics["rollout_corr/rollout_is_ratio_fraction_high"] =
@@ -96,7 +96,7 @@ at::Tensor accepted_mask(const spec::RolloutCorrectionConfig& config, const Roll
                          Metrics& metrics) {
   if (!config.rejects()) return d.mask;
   const at::Tensor mask = d.mask.to(at::kDouble);
-  model::AtenOps ops(mask.device());
+  ops::AtenOps ops(mask.device());
   const at::Tensor kept =
       step::accepted_tokens(ops, log_ratio(d), mask, value_or_throw(spec::rejection_rules(config)));
   const at::Tensor there = mask.sum(-1).gt(0).to(at::kDouble);

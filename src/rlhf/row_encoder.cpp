@@ -8,9 +8,9 @@
 #include "data/content_hash.h"
 #include "data/fields.h"
 #include "data/stored_row.h"
-#include "model/tokenizer_files.h"
 #include "rlhf/length_histogram.h"
 #include "rlhf/pairs.h"
+#include "text/tokenizer/tokenizer_files.h"
 
 namespace neap::rlhf {
 namespace {
@@ -109,7 +109,7 @@ T checked(Result<T> result) {
 
 std::string tokenizer_hash(const fs::path& folder) {
   std::string all;
-  for (const char* name : model::kTokenizerFiles) {
+  for (const char* name : text::kTokenizerFiles) {
     const Result<std::string> hash = data::hash_of_file(folder / name);
     all += format("{} {}\n", name, hash.ok() ? *hash : "none");
   }

@@ -12,8 +12,8 @@
 #include "base/text.h"
 #include "data/content_hash.h"
 #include "data/row_cache.h"
-#include "model/fingerprint.h"
 #include "train/checkpoint_files.h"
+#include "weights/fingerprint.h"
 
 namespace neap::rlhf {
 namespace fs = std::filesystem;
@@ -165,7 +165,7 @@ Json identity_of(const spec::Job& job) {
     std::error_code error;
     // What is not there is told by those who need it.
     if (files.ok() && fs::exists(files->base / "config.json", error))
-      models[model.key] = model::fingerprint(*files);
+      models[model.key] = weights::fingerprint(*files);
   }
   return {{"config", config_json(job)}, {"models", std::move(models)}};
 }

@@ -25,7 +25,7 @@ namespace neap::rlhf {
 [[nodiscard]] Json read_run_state(const std::filesystem::path& checkpoint);
 
 /// What a job asks for, by its keys before a plan chose others, and the contents of the folders of its
-/// models (model/fingerprint.h).
+/// models (weights/fingerprint.h).
 [[nodiscard]] Json identity_of(const spec::Job& job);
 
 /// Into the folder of a checkpoint that is being written.

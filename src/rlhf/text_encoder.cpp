@@ -30,16 +30,16 @@ void check_text(const std::string& text, const std::string& where) {
 
 }  // namespace
 
-TextContext open_texts(const spec::Job& job, std::optional<model::Tokenizer>& tokenizer) {
+TextContext open_texts(const spec::Job& job, std::optional<text::Tokenizer>& tokenizer) {
   const spec::ModelConfig& model = job.actor_model;
   const spec::ModelFiles files =
       value_or_throw(job.model_files(job.main_model(), model.path, model.lora_adapter_path));
   const std::filesystem::path folder =
       model.tokenizer_path.empty() ? files.tokenizer() : job.resolve(model.tokenizer_path);
-  tokenizer.emplace(model::Tokenizer::from_folder(folder));
+  tokenizer.emplace(text::Tokenizer::from_folder(folder));
   check_tokenizers(job, *tokenizer);
   const spec::Architecture actor = value_or_throw(spec::Architecture::from_folder(files.base));
-  return {job, *tokenizer, folder, actor, model::text_tokens(files.base, actor, *tokenizer)};
+  return {job, *tokenizer, folder, actor, text::text_tokens(files.base, actor, *tokenizer)};
 }
 
 train::Tokens encode_prompt(const TextContext& context, const Json& row, const Json& prompt,

@@ -8,11 +8,11 @@
 #include <string>
 
 #include "base/json.h"
-#include "chat/conversation.h"
-#include "model/text_tokens.h"
-#include "model/tokenizer.h"
 #include "spec/architecture.h"
 #include "spec/job.h"
+#include "text/chat/conversation.h"
+#include "text/tokenizer/text_tokens.h"
+#include "text/tokenizer/tokenizer.h"
 #include "train/sequences.h"
 
 namespace neap::rlhf {
@@ -20,17 +20,17 @@ namespace neap::rlhf {
 /// What texts become tokens with; the job and the tokenizer outlive it.
 struct TextContext {
   const spec::Job& job;
-  const model::Tokenizer& tokenizer;
+  const text::Tokenizer& tokenizer;
   std::filesystem::path tokenizer_folder;
   spec::Architecture actor;
-  model::TextTokens text;  ///< of the actor
+  text::TextTokens text;  ///< of the actor
   /// The tokenizer's chat template; the failure says why there is none.
   Result<chat::Conversations> conversations = chat::Conversations::make(tokenizer);
 };
 
 /// Opens the actor's tokenizer into `tokenizer`, and fails where another model reads other ids.
 [[nodiscard]] TextContext open_texts(const spec::Job& job,
-                                     std::optional<model::Tokenizer>& tokenizer);
+                                     std::optional<text::Tokenizer>& tokenizer);
 
 /// Tokens of a prompt, as the model is to see its start: a text, or a conversation by the chat
 /// template. The template gets the tools of `row`.

@@ -50,7 +50,7 @@ bool has_tokenizer(const fs::path& folder) {
 
 }  // namespace
 
-void check_tokenizers(const spec::Job& job, const model::Tokenizer& actor) {
+void check_tokenizers(const spec::Job& job, const text::Tokenizer& actor) {
   for (const TokenizerReader& reader : readers(job)) {
     const spec::ModelFiles files = value_or_throw(job.model_files(reader.model, reader.path));
     const fs::path& folder = files.base;
@@ -65,7 +65,7 @@ void check_tokenizers(const spec::Job& job, const model::Tokenizer& actor) {
     const bool named = !reader.tokenizer_path.empty();
     const fs::path from = named ? job.resolve(reader.tokenizer_path) : files.tokenizer();
     if (!named && !has_tokenizer(from)) continue;
-    const auto difference = actor.difference(model::Tokenizer::from_folder(from));
+    const auto difference = actor.difference(text::Tokenizer::from_folder(from));
     if (!difference) continue;
     throw Error(ErrorCode::kUnsupported,
                 format("The tokenizer of the {} model in {} gives other ids than the actor's: {}. "

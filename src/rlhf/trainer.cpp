@@ -10,8 +10,8 @@
 
 namespace neap::rlhf {
 
-model::SaveOptions Context::save_options() const {
-  model::SaveOptions options;
+weights::SaveOptions Context::save_options() const {
+  weights::SaveOptions options;
   options.companions = tokenizer_folder;
   options.max_shard = job.trainer.max_shard_size;
   return options;

@@ -75,7 +75,7 @@ struct Context : TextContext {
   /// A model of the recipe.
   [[nodiscard]] train::WorkerSpec worker_spec(spec::ModelId model) const;
   /// How models are saved.
-  [[nodiscard]] model::SaveOptions save_options() const;
+  [[nodiscard]] weights::SaveOptions save_options() const;
 };
 
 struct Validation {

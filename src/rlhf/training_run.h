@@ -16,7 +16,6 @@
 #include "base/progress.h"
 #include "base/status.h"
 #include "bridge/runtime.h"
-#include "model/tokenizer.h"
 #include "rlhf/best_checkpoint.h"
 #include "rlhf/job_data.h"
 #include "rlhf/output_folder.h"
@@ -25,6 +24,7 @@
 #include "rlhf/run_output.h"
 #include "rlhf/stop_target.h"
 #include "rlhf/trainer.h"
+#include "text/tokenizer/tokenizer.h"
 #include "trace/recorder.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_files.h"
@@ -106,7 +106,7 @@ class TrainingRun {
   std::unique_ptr<trace::Recorder> recorder_;
   std::unique_ptr<bridge::Runtime> runtime_;
   std::optional<bridge::DeviceContext::Entered> entered_;  // from the first weights to the end
-  std::optional<model::Tokenizer> tokenizer_;
+  std::optional<text::Tokenizer> tokenizer_;
   std::optional<TextContext> texts_;
   std::optional<reward::RewardSet> rewards_;
   std::optional<JobData> data_;

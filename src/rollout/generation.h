@@ -24,7 +24,7 @@ class LiveSource {
 
  public:
   /// `prompts`, `options` and `cache` outlive it.
-  template <step::KvLayout<model::AtenOps> Cache>
+  template <step::KvLayout<ops::AtenOps> Cache>
   LiveSource(Cache& cache, const std::vector<Prompt>& prompts, const GenerateOptions& options)
       : LiveSource(
             prompts, options, {cache.rows(), cache.max_tokens()},
@@ -64,8 +64,8 @@ class LiveSource {
 };
 
 /// As generate(), in any layout of the cache.
-template <step::KvLayout<model::AtenOps> Cache>
-std::vector<Response> generate_in(model::Transformer& model, Cache& cache,
+template <step::KvLayout<ops::AtenOps> Cache>
+std::vector<Response> generate_in(ops::Transformer& model, Cache& cache,
                                   const std::vector<Prompt>& prompts,
                                   const GenerateOptions& options) {
   const bridge::NoAutograd no_autograd;

@@ -4,7 +4,7 @@
 
 namespace neap::rollout {
 
-std::vector<Response> generate(model::Transformer& model, model::KvCache& cache,
+std::vector<Response> generate(ops::Transformer& model, ops::KvCache& cache,
                                const std::vector<Prompt>& prompts, const GenerateOptions& options) {
   return generate_in(model, cache, prompts, options);
 }

@@ -11,7 +11,7 @@
 #include <functional>
 #include <vector>
 
-#include "model/transformer.h"
+#include "ops/transformer.h"
 #include "step/generation_schedule.h"
 #include "step/sampling.h"
 
@@ -47,7 +47,7 @@ struct GenerateOptions {
 };
 
 /// One response a prompt, in their order. The cache may hold anything.
-[[nodiscard]] std::vector<Response> generate(model::Transformer& model, model::KvCache& cache,
+[[nodiscard]] std::vector<Response> generate(ops::Transformer& model, ops::KvCache& cache,
                                              const std::vector<Prompt>& prompts,
                                              const GenerateOptions& options);
 

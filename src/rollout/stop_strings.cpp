@@ -5,7 +5,7 @@
 
 namespace neap::rollout {
 
-StopStrings::StopStrings(const model::Tokenizer& tokenizer, std::vector<std::string> strings)
+StopStrings::StopStrings(const text::Tokenizer& tokenizer, std::vector<std::string> strings)
     : tokenizer_(tokenizer), strings_(std::move(strings)) {
   std::erase(strings_, "");
   for (const std::string& s : strings_) longest_ = std::max(longest_, s.size());
@@ -15,7 +15,7 @@ bool StopStrings::push(std::size_t response, std::int64_t token) {
   if (strings_.empty()) return false;
   auto it = texts_.find(response);
   if (it == texts_.end())
-    it = texts_.emplace(response, Text{model::StreamDecoder(tokenizer_), ""}).first;
+    it = texts_.emplace(response, Text{text::StreamDecoder(tokenizer_), ""}).first;
   std::string& tail = it->second.tail;
   tail += it->second.decoder.push(token);
   const bool stops = std::any_of(strings_.begin(), strings_.end(), [&](const std::string& s) {

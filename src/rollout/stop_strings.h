@@ -9,25 +9,25 @@
 #include <string>
 #include <vector>
 
-#include "model/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace neap::rollout {
 
 class StopStrings {
  public:
   /// Empty strings are left out.
-  StopStrings(const model::Tokenizer& tokenizer, std::vector<std::string> strings);
+  StopStrings(const text::Tokenizer& tokenizer, std::vector<std::string> strings);
 
   /// Takes the next token of a response. True: its text now contains one of the strings.
   [[nodiscard]] bool push(std::size_t response, std::int64_t token);
 
  private:
   struct Text {
-    model::StreamDecoder decoder;
+    text::StreamDecoder decoder;
     std::string tail;  // that may begin a string
   };
 
-  model::Tokenizer tokenizer_;
+  text::Tokenizer tokenizer_;
   std::vector<std::string> strings_;
   std::size_t longest_ = 0;
   std::map<std::size_t, Text> texts_;

@@ -1,6 +1,6 @@
 // The operations that passes use, and what each guarantees.
 //
-// A pass is a function template over `Ops`. model::AtenOps computes with libtorch;
+// A pass is a function template over `Ops`. ops::AtenOps computes with libtorch;
 // step::CountingOps makes tensors without contents, asks an allocator for the same bytes in the
 // same order, and adds up FLOPs and bytes. Nothing else differs between a run and its plan.
 //

@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/status.h"
-#include "model/safetensors.h"
+#include "weights/safetensors.h"
 
 namespace neap::train {
 namespace fs = std::filesystem;
@@ -66,8 +66,8 @@ void check_files(const fs::path& checkpoint) {
     if (!has_tensors(file)) {
       if (entry.value(kHash, Json()) != Json(hash_of_contents(file)))
         throw damaged(checkpoint, format("{} has other contents", name));
-    } else if (model::SafetensorsFile::open(file).checksums() !=
-               model::SafetensorsFile::Checksums::kValid) {
+    } else if (weights::SafetensorsFile::open(file).checksums() !=
+               weights::SafetensorsFile::Checksums::kValid) {
       throw damaged(checkpoint, format("the header of {} has other contents", name));
     }
   }

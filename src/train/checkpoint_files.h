@@ -2,7 +2,7 @@
 // continues from it.
 //
 //   CHECKPOINT/checksums.json   hash and bytes of each file by its path in the checkpoint
-// Files of tensors have their checksums inside (model/safetensors.h), which reading compares; of them
+// Files of tensors have their checksums inside (weights/safetensors.h), which reading compares; of them
 // checksums.json has the bytes only.
 //
 // Threads   functions without state.   Failure   Error.

@@ -9,15 +9,15 @@
 #include <utility>
 
 #include "base/status.h"
-#include "model/tensor_io.h"
 #include "parallel/run_collectively.h"
+#include "weights/tensor_io.h"
 
 namespace neap::train {
 namespace {
 
-using model::PartRun;
-using model::SafetensorsWriter;
-using model::TensorCheck;
+using weights::PartRun;
+using weights::SafetensorsWriter;
+using weights::TensorCheck;
 
 std::uint64_t width_of(const FilePart& part) {
   return static_cast<std::uint64_t>(part.values.element_size());
@@ -49,7 +49,7 @@ class Segments {
     for (const FilePart& part : parts)
       if (!part.runs.empty()) add(part, elements[part.tensor]);
   }
-  [[nodiscard]] const std::vector<model::TensorWrite>& writes() const { return writes_; }
+  [[nodiscard]] const std::vector<weights::TensorWrite>& writes() const { return writes_; }
   // Of bytes of the write with that number.
   [[nodiscard]] std::vector<Place> places(std::size_t number, std::uint64_t offset,
                                           std::size_t bytes) const {
@@ -86,7 +86,7 @@ class Segments {
     cut(part.runs.back().part + part.runs.back().count);
   }
 
-  std::vector<model::TensorWrite> writes_;
+  std::vector<weights::TensorWrite> writes_;
   std::vector<Segment> segments_;
 };
 
@@ -180,9 +180,9 @@ class Parcel {
 
 }  // namespace
 
-CollectiveFiles::CollectiveFiles(parallel::Communicator& ranks, const model::TensorFiles& files,
+CollectiveFiles::CollectiveFiles(parallel::Communicator& ranks, const weights::TensorFiles& files,
                                  const std::map<std::string, std::string>& metadata,
-                                 model::Sync sync)
+                                 weights::Sync sync)
     : ranks_(ranks), tensors_(files.places) {
   for (const auto& [file, tensor] : tensors_) {
     const std::vector<std::int64_t>& shape = files.files[file].tensors[tensor].shape;
@@ -190,14 +190,14 @@ CollectiveFiles::CollectiveFiles(parallel::Communicator& ranks, const model::Ten
         std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
   }
   parallel::run_collectively(ranks_, [&] {
-    for (const model::TensorFiles::File& file : files.files)
+    for (const weights::TensorFiles::File& file : files.files)
       if (ranks_.first()) writers_.emplace_back(file.path, file.tensors, metadata, sync);
   });
   if (!ranks_.alone()) join_first(files, metadata);
   see_ = ranks_.join({sees() ? 1.0 : 0.0});
 }
 
-void CollectiveFiles::join_first(const model::TensorFiles& files,
+void CollectiveFiles::join_first(const weights::TensorFiles& files,
                                  const std::map<std::string, std::string>& metadata) {
   std::vector<SafetensorsWriter> joined;
   for (std::size_t i = 0; i < files.files.size(); ++i) {
@@ -238,8 +238,8 @@ void CollectiveFiles::write(const PartSource& source) {
 void CollectiveFiles::write_own(const PartSource& source) {
   source([&](const std::vector<FilePart>& parts) {
     const Segments segments(parts, elements_);
-    model::write_tensors(segments.writes(), [&](std::size_t number, std::uint64_t offset,
-                                                std::span<const std::byte> bytes) {
+    weights::write_tensors(segments.writes(), [&](std::size_t number, std::uint64_t offset,
+                                                  std::span<const std::byte> bytes) {
       write_places(segments.places(number, offset, bytes.size()), bytes);
     });
   });
@@ -251,10 +251,11 @@ Status CollectiveFiles::send(const PartSource& source) {
   const Status status = parallel::status_of([&] {
     source([&](const std::vector<FilePart>& parts) {
       const Segments segments(parts, elements_);
-      model::write_tensors_in_order(segments.writes(), [&](std::size_t number, std::uint64_t offset,
-                                                           std::span<const std::byte> bytes) {
-        parcel.send(segments.places(number, offset, bytes.size()), bytes);
-      });
+      weights::write_tensors_in_order(
+          segments.writes(),
+          [&](std::size_t number, std::uint64_t offset, std::span<const std::byte> bytes) {
+            parcel.send(segments.places(number, offset, bytes.size()), bytes);
+          });
     });
   });
   parcel.send_end();

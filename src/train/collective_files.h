@@ -9,7 +9,7 @@
 // Failure   CollectiveError on every rank if one fails, and the files are as they were, but for those before one that
 //           cannot be committed; of one rank alone Error.
 // Threads   one; a rank that writes uses libtorch's.
-// Cost      host memory: that of model::write_tensors; 16 MiB more where ranks do not see the files.
+// Cost      host memory: that of weights::write_tensors; 16 MiB more where ranks do not see the files.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,9 +23,9 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/safetensors.h"
-#include "model/unit_cuts.h"
 #include "parallel/communicator.h"
+#include "weights/safetensors.h"
+#include "weights/unit_cuts.h"
 
 namespace neap::train {
 
@@ -34,7 +34,7 @@ struct FilePart {
   std::size_t tensor = 0;  ///< its number
   at::Tensor values;       ///< (n,) of the file's dtype, on any device
   /// Where they are in the file's tensor, ascending in `values`; what is in no run is not written.
-  std::vector<model::PartRun> runs;
+  std::vector<weights::PartRun> runs;
 };
 using PartVisit = std::function<void(const std::vector<FilePart>& parts)>;
 /// Visits what a rank writes, some parts at a time.
@@ -43,8 +43,8 @@ using PartSource = std::function<void(const PartVisit& visit)>;
 class CollectiveFiles {
  public:
   /// Every rank gives the same but for paths, which are the first one's. As SafetensorsWriter.
-  CollectiveFiles(parallel::Communicator& ranks, const model::TensorFiles& files,
-                  const std::map<std::string, std::string>& metadata, model::Sync sync);
+  CollectiveFiles(parallel::Communicator& ranks, const weights::TensorFiles& files,
+                  const std::map<std::string, std::string>& metadata, weights::Sync sync);
 
   /// Every rank writes its parts. Once; `source` makes no collective call.
   void write(const PartSource& source);
@@ -58,7 +58,7 @@ class CollectiveFiles {
   };
 
  private:
-  void join_first(const model::TensorFiles& files,
+  void join_first(const weights::TensorFiles& files,
                   const std::map<std::string, std::string>& metadata);
   void write_own(const PartSource& source);
   /// Of a rank that does not see the files to the first one; all others receive.
@@ -72,10 +72,10 @@ class CollectiveFiles {
   [[nodiscard]] bool sees() const { return !writers_.empty(); }
 
   parallel::Communicator& ranks_;
-  std::vector<model::TensorFiles::Place> tensors_;
-  std::vector<std::int64_t> elements_;             // of the tensors
-  std::vector<model::SafetensorsWriter> writers_;  // none: this rank does not see the files
-  std::vector<double> see_;                        // 1 or 0, one a rank
+  std::vector<weights::TensorFiles::Place> tensors_;
+  std::vector<std::int64_t> elements_;               // of the tensors
+  std::vector<weights::SafetensorsWriter> writers_;  // none: this rank does not see the files
+  std::vector<double> see_;                          // 1 or 0, one a rank
 };
 
 }  // namespace neap::train

@@ -10,9 +10,10 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "bridge/no_autograd.h"
-#include "model/checkpoint.h"
 #include "parallel/run_collectively.h"
 #include "train/model_worker.h"
+#include "weights/checkpoint.h"
+#include "weights/initialize.h"
 
 namespace neap::train {
 namespace fs = std::filesystem;
@@ -54,11 +55,11 @@ ModelWorker::UnitFill ModelWorker::weight_source() {
                        folder.string(), spec_.name(), spec_.seed));
     return of_part(
         [this](std::size_t first, const std::vector<at::Tensor>& flat) {
-          model::initialize(spec_.whole, spec_.head, first, flat, spec_.seed);
+          weights::initialize(spec_.whole, spec_.head, first, flat, spec_.seed);
         },
         cuts_, numbers_);
   }
-  const auto reader = std::make_shared<model::ModelReader>(spec_.files, spec_.whole, spec_.head);
+  const auto reader = std::make_shared<weights::ModelReader>(spec_.files, spec_.whole, spec_.head);
   report_unused(*reader);
   if (!reader->missing().empty()) check_missing_head();
   return of_part([reader](std::size_t first,
@@ -67,7 +68,7 @@ ModelWorker::UnitFill ModelWorker::weight_source() {
 }
 
 ModelWorker::UnitFill ModelWorker::of_part(UnitFill whole,
-                                           const std::optional<model::UnitCuts>& cuts,
+                                           const std::optional<weights::UnitCuts>& cuts,
                                            const std::vector<std::size_t>& numbers) const {
   if (!cuts) {
     if (!has_stages()) return whole;
@@ -119,7 +120,7 @@ void ModelWorker::check_missing_head() const {
                      spec_.files.base.string(), spec_.name()));
 }
 
-void ModelWorker::report_unused(const model::ModelReader& reader) const {
+void ModelWorker::report_unused(const weights::ModelReader& reader) const {
   constexpr std::size_t kShown = 5;
   const std::vector<std::string>& unused = reader.unused();
   if (unused.empty() || !groups_.world().first()) return;
@@ -133,33 +134,33 @@ void ModelWorker::report_unused(const model::ModelReader& reader) const {
 
 void ModelWorker::start_adapters(const UnitFill& base) {
   if (!spec_.adapter.empty()) {
-    start_ =
-        std::make_unique<model::AdapterReader>(spec_.adapter, spec_.whole, spec_.head, spec_.lora);
+    start_ = std::make_unique<weights::AdapterReader>(spec_.adapter, spec_.whole, spec_.head,
+                                                      spec_.lora);
     return adapter_source(*start_)(0, adapters_);
   }
   of_part(
       [this](std::size_t first, const std::vector<at::Tensor>& flat) {
-        model::initialize_adapters(spec_.whole, spec_.head, spec_.lora, flat, spec_.seed, first);
+        weights::initialize_adapters(spec_.whole, spec_.head, spec_.lora, flat, spec_.seed, first);
       },
       adapter_cuts_, adapter_numbers_)(0, adapters_);
-  for (const model::NamedParameter& adapter : model_->adapters())
+  for (const ops::NamedParameter& adapter : model_->adapters())
     if (adapter.name.ends_with(kHead)) start_scalar_head(adapter.weight, base);
 }
 
 void ModelWorker::start_scalar_head(const at::Tensor& adapter, const UnitFill& base) {
   const bridge::NoAutograd no_autograd;
   const bridge::HostScope host;
-  for (const model::NamedParameter& own : model_->parameters()) {
+  for (const ops::NamedParameter& own : model_->parameters()) {
     if (own.name != kHead) continue;
     if (!sliced_) return void(at::Tensor(adapter).copy_(own.weight));
     const spec::FlatUnit& unit = layout_[own.unit];
     const at::Tensor whole = at::zeros({unit.elements}, at::dtype(adapter.scalar_type()));
     base(own.unit, {whole});
-    at::Tensor(adapter).copy_(model::parameter_view(whole, *unit.find(spec::Module::kScore)));
+    at::Tensor(adapter).copy_(ops::parameter_view(whole, *unit.find(spec::Module::kScore)));
   }
 }
 
-ModelWorker::UnitFill ModelWorker::adapter_source(const model::AdapterReader& reader) const {
+ModelWorker::UnitFill ModelWorker::adapter_source(const weights::AdapterReader& reader) const {
   return of_part([&reader](std::size_t first,
                            const std::vector<at::Tensor>& flat) { reader.read(first, flat); },
                  adapter_cuts_, adapter_numbers_);
@@ -209,7 +210,7 @@ void ModelWorker::expect_agreement(bool weights) const {
   if (weights && has_stages()) expect_equal_tables();
 }
 
-void ModelWorker::save(const fs::path& folder, const model::SaveOptions& options) {
+void ModelWorker::save(const fs::path& folder, const weights::SaveOptions& options) {
   const auto held = hold(saves_weights());
   const bridge::HostScope host;
   expect_agreement(saves_weights());
@@ -224,7 +225,7 @@ void ModelWorker::by_first(const std::function<void()>& work) const {
   });
 }
 
-void ModelWorker::write(const fs::path& folder, model::SaveOptions options) {
+void ModelWorker::write(const fs::path& folder, weights::SaveOptions options) {
   by_first([&] {
     std::error_code error;
     fs::create_directories(folder, error);
@@ -232,39 +233,40 @@ void ModelWorker::write(const fs::path& folder, model::SaveOptions options) {
       throw Error(ErrorCode::kIo, format("Cannot create {}: {}", folder.string(), error.message()));
   });
   options.origin = spec_.files.base;
-  options.sync = model::Sync::kByCaller;
+  options.sync = weights::Sync::kByCaller;
   if (saves_weights()) {
     write_weights(folder, options);
   } else {
-    by_first([&] { model::copy_companions(folder, options); });
+    by_first([&] { weights::copy_companions(folder, options); });
   }
   if (has_lora()) write_adapters(folder, options.sync);
 }
 
-void ModelWorker::write_weights(const fs::path& folder, const model::SaveOptions& options) {
+void ModelWorker::write_weights(const fs::path& folder, const weights::SaveOptions& options) {
   const std::vector<spec::FlatUnit> units = spec::flat_layout(spec_.whole, spec_.head);
   const at::ScalarType type = weights_.front().scalar_type();
-  const model::TensorFiles files =
-      model::model_files(folder, model::tensors_of(units, type), options.max_shard);
+  const weights::TensorFiles files =
+      weights::model_files(folder, weights::tensors_of(units, type), options.max_shard);
   write_units(files, units, options.sync, {layout_, numbers_, cuts_, weights_, sliced_.get()});
   by_first([&] {
-    model::finish_model_files(files);
-    model::save_model_rest(folder, spec_.whole, spec_.head, type, options);
+    weights::finish_model_files(files);
+    weights::save_model_rest(folder, spec_.whole, spec_.head, type, options);
   });
 }
 
-void ModelWorker::write_adapters(const fs::path& folder, model::Sync sync) {
+void ModelWorker::write_adapters(const fs::path& folder, weights::Sync sync) {
   const auto units = spec::lora_layout(spec_.whole, spec_.head, spec_.lora);
-  write_units(model::adapter_file(folder, units, adapters_.front().scalar_type()), units, sync,
+  write_units(weights::adapter_file(folder, units, adapters_.front().scalar_type()), units, sync,
               {adapter_layout_, adapter_numbers_, adapter_cuts_, adapters_, nullptr});
   // By its name PEFT finds the base.
   by_first([&] {
-    model::save_adapter_config(folder, spec_.whole, spec_.head, spec_.lora, base_folder().string());
+    weights::save_adapter_config(folder, spec_.whole, spec_.head, spec_.lora,
+                                 base_folder().string());
   });
 }
 
-void ModelWorker::write_units(const model::TensorFiles& files,
-                              const std::vector<spec::FlatUnit>& whole, model::Sync sync,
+void ModelWorker::write_units(const weights::TensorFiles& files,
+                              const std::vector<spec::FlatUnit>& whole, weights::Sync sync,
                               const OwnUnits& own) {
   CollectiveFiles file(groups_.world(), files, {{"format", "pt"}}, sync);
   file.write([&](const PartVisit& visit) { visit_own_units(whole, own, visit); });
@@ -292,10 +294,10 @@ void ModelWorker::visit_own_units(const std::vector<spec::FlatUnit>& whole, cons
                                      : tensor % static_cast<std::size_t>(copies.size()) == rank;
       if (!mine_to_write) continue;
       const spec::Parameter& p = unit.parameters[i];
-      const std::vector<model::PartRun> runs =
+      const std::vector<weights::PartRun> runs =
           own.cuts ? own.cuts->runs(u, i, shard().rank)
-                   : std::vector<model::PartRun>{{p.offset, 0, p.elements()}};
-      parts.push_back({tensor, own.values[u], model::within(runs, mine.first, mine.count)});
+                   : std::vector<weights::PartRun>{{p.offset, 0, p.elements()}};
+      parts.push_back({tensor, own.values[u], weights::within(runs, mine.first, mine.count)});
     }
     // Columns that are cut have a run for each row.
     if (own.cuts) visit(std::exchange(parts, {}));
@@ -312,7 +314,7 @@ void ModelWorker::restore(const fs::path& folder) {
   if (has_lora() && !spec::has_weights(folder)) {
     of_base(weight_source())(0, weights_);
   } else {
-    const model::ModelReader reader(spec::ModelFiles{folder, {}}, spec_.whole, spec_.head);
+    const weights::ModelReader reader(spec::ModelFiles{folder, {}}, spec_.whole, spec_.head);
     if (!reader.missing().empty()) {
       throw Error(ErrorCode::kCorrupt,
                   format("{} has no tensor \"{}\"", folder.string(), reader.missing().front()));
@@ -322,7 +324,7 @@ void ModelWorker::restore(const fs::path& folder) {
                     cuts_, numbers_))(0, weights_);
   }
   if (has_lora()) {
-    const model::AdapterReader reader(folder, spec_.whole, spec_.head, spec_.lora);
+    const weights::AdapterReader reader(folder, spec_.whole, spec_.head, spec_.lora);
     adapter_source(reader)(0, adapters_);
   }
   if (optimizer_) restore_states(folder);

@@ -73,11 +73,11 @@ std::unique_ptr<PartExchange> ModelWorker::parts_to_generate(const LayoutOf& lay
       spec::wanted_parts(shard().ranks, first, there.ranks), std::move(buffer));
 }
 
-void ModelWorker::make_generator(const std::optional<model::Lora>& lora) {
+void ModelWorker::make_generator(const std::optional<ops::Lora>& lora) {
   const spec::Architecture& part = spec_.generating();
   const at::ScalarType dtype = runtime_.compute_dtype();
   std::vector<at::Tensor> base;
-  std::optional<model::Lora> adapted = lora;
+  std::optional<ops::Lora> adapted = lora;
   if (spec_.streamed) {
     base = gathered_weights();
   } else {
@@ -101,9 +101,9 @@ void ModelWorker::make_generator(const std::optional<model::Lora>& lora) {
     }
     generating_ = std::make_unique<GenerationWeights>(std::move(units));
   }
-  generator_ = std::make_unique<model::Transformer>(
-      part, spec_.head, model::FlatTensors{std::move(base), {}}, std::move(adapted), std::nullopt,
-      runtime_.context().attention(), model::Peers{&groups_.generating(), &groups_.context()});
+  generator_ = std::make_unique<ops::Transformer>(
+      part, spec_.head, ops::FlatTensors{std::move(base), {}}, std::move(adapted), std::nullopt,
+      runtime_.context().attention(), ops::Peers{&groups_.generating(), &groups_.context()});
 }
 
 void ModelWorker::gather_generator() {

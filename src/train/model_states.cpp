@@ -26,7 +26,7 @@ std::size_t number_of(const std::vector<spec::WholeState>& states, std::string_v
 }
 
 // The optimizer steps that a file's states have seen.
-std::int64_t steps_of(const model::SafetensorsFile& states) {
+std::int64_t steps_of(const weights::SafetensorsFile& states) {
   const auto steps = states.metadata().find(kStepsKey);
   std::int64_t count = -1;
   if (steps != states.metadata().end()) {
@@ -48,13 +48,13 @@ void ModelWorker::make_pieces(const std::vector<OptimizerUnit>& units) {
   at::Tensor gradients;
   if (placement_->slices_gradients())
     gradients = runtime_.region(tag(spec::TagKind::kGradients), spec::kSlicePart,
-                                model::to_aten(placement_->optimizer().gradients));
+                                ops::to_aten(placement_->optimizer().gradients));
   for (const spec::Piece& piece : placement_->pieces(groups_.shards().rank())) {
     spec::UnitState layout = placement_->state(piece);
     const at::Tensor states =
         states_[piece.part].narrow(0, static_cast<std::int64_t>(piece.offset.count()),
                                    static_cast<std::int64_t>(layout.bytes().count()));
-    model::AtenOps ops(runtime_.device());
+    ops::AtenOps ops(runtime_.device());
     pieces_.push_back(step::make_piece(
         ops, units[piece.unit], piece, std::move(layout),
         [&](const spec::StateTensor& tensor) { return state_view(states, tensor); }));
@@ -93,7 +93,7 @@ void ModelWorker::start_units(const UnitFill& fill) {
 // A unit at a time through host memory, in the masters' type.
 void ModelWorker::start_sliced_masters(const UnitFill& fill) {
   const bridge::HostScope host;
-  const at::ScalarType master = model::to_aten(optimizer_->spec().master);
+  const at::ScalarType master = ops::to_aten(optimizer_->spec().master);
   auto piece = pieces_.begin();
   for (std::size_t u = 0; u < optimizer_->units().size(); ++u) {
     const OptimizerUnit& unit = optimizer_->units()[u];
@@ -115,14 +115,14 @@ void ModelWorker::start_sliced_masters(const UnitFill& fill) {
 
 void ModelWorker::write_states(const fs::path& folder) {
   const std::vector<spec::WholeState> states = whole_states();
-  std::vector<model::TensorInfo> infos;
+  std::vector<weights::TensorInfo> infos;
   infos.reserve(states.size());
   for (const spec::WholeState& state : states)
-    infos.push_back({state.name, model::dtype_name(model::to_aten(state.dtype)), {state.elements}});
-  CollectiveFiles file(groups_.world(), model::one_file(folder / kOptimizerFile, infos),
+    infos.push_back({state.name, weights::dtype_name(ops::to_aten(state.dtype)), {state.elements}});
+  CollectiveFiles file(groups_.world(), weights::one_file(folder / kOptimizerFile, infos),
                        {{kKindKey, std::string(to_string(optimizer_->spec().kind))},
                         {kStepsKey, std::to_string(optimizer_->steps())}},
-                       model::Sync::kByCaller);
+                       weights::Sync::kByCaller);
   file.write([&](const PartVisit& visit) { visit_own_states(states, visit); });
   file.commit();
 }
@@ -137,10 +137,10 @@ void ModelWorker::visit_own_states(const std::vector<spec::WholeState>& all,
     if (!writes_unit(units[all[number].unit]) || !writes_slice(number)) continue;
     for (const spec::OwnedRange& owner : placement_->owners(state)) {
       if (owner.rank != rank) continue;
-      const std::vector<model::PartRun> runs =
+      const std::vector<weights::PartRun> runs =
           cuts_ ? trained_cuts().runs(state, shard().rank)
-                : std::vector<model::PartRun>{{0, 0, state.elements}};
-      parts.push_back({number, own_part(state), model::within(runs, owner.first, owner.count)});
+                : std::vector<weights::PartRun>{{0, 0, state.elements}};
+      parts.push_back({number, own_part(state), weights::within(runs, owner.first, owner.count)});
     }
     if (!cuts_) continue;
     if (rank == 0 && groups_.tensor().first()) add_padding(number, state, parts);
@@ -152,15 +152,15 @@ void ModelWorker::visit_own_states(const std::vector<spec::WholeState>& all,
 
 void ModelWorker::add_padding(std::size_t number, const spec::WholeState& state,
                               std::vector<FilePart>& parts) const {
-  const std::vector<model::PartRun> padding = trained_cuts().padding(state);
+  const std::vector<weights::PartRun> padding = trained_cuts().padding(state);
   if (padding.empty()) return;
   const std::int64_t elements = padding.back().part + padding.back().count;
-  parts.push_back({number, at::zeros({elements}, at::dtype(model::to_aten(state.dtype))), padding});
+  parts.push_back({number, at::zeros({elements}, at::dtype(ops::to_aten(state.dtype))), padding});
 }
 
 void ModelWorker::restore_states(const fs::path& folder) {
   const std::string wanted(to_string(optimizer_->spec().kind));
-  const model::SafetensorsFile file = model::SafetensorsFile::open(folder / kOptimizerFile);
+  const weights::SafetensorsFile file = weights::SafetensorsFile::open(folder / kOptimizerFile);
   const auto kind = file.metadata().find(kKindKey);
   if (kind == file.metadata().end() || kind->second != wanted) {
     throw Error(
@@ -170,8 +170,8 @@ void ModelWorker::restore_states(const fs::path& folder) {
   }
   optimizer_->restore_steps(steps_of(file));
   if (cuts_) return restore_parts(file);
-  model::NamedTensors whole;
-  std::vector<model::NamedSlice> slices;
+  weights::NamedTensors whole;
+  std::vector<weights::NamedSlice> slices;
   for (const spec::WholeState& state : placement_->states()) {
     const at::Tensor mine = own_part(state);
     if (!mine.defined()) continue;
@@ -183,8 +183,8 @@ void ModelWorker::restore_states(const fs::path& folder) {
       if (owner.rank == groups_.shards().rank())
         slices.push_back({state.name, state.elements, owner.first, mine});
   }
-  model::load_tensors(file, whole);
-  model::load_slices(file, slices);
+  weights::load_tensors(file, whole);
+  weights::load_slices(file, slices);
 }
 
 std::vector<spec::WholeState> ModelWorker::whole_states() const {
@@ -194,16 +194,16 @@ std::vector<spec::WholeState> ModelWorker::whole_states() const {
   return spec::StatePlacement(optimizer_->spec(), trained_cuts().whole()).states();
 }
 
-void ModelWorker::restore_parts(const model::SafetensorsFile& file) {
+void ModelWorker::restore_parts(const weights::SafetensorsFile& file) {
   const std::vector<spec::WholeState> parts = placement_->states();
   const std::vector<spec::WholeState> all = whole_states();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const at::Tensor mine = own_part(parts[i]);
     if (!mine.defined()) continue;
-    const at::ScalarType dtype = model::to_aten(parts[i].dtype);
+    const at::ScalarType dtype = ops::to_aten(parts[i].dtype);
     const spec::WholeState& same = all[number_of(all, parts[i].name)];
     const at::Tensor whole = at::empty({same.elements}, at::dtype(dtype));
-    model::load_tensors(file, {{same.name, whole}});
+    weights::load_tensors(file, {{same.name, whole}});
     const at::Tensor part = at::zeros({parts[i].elements}, at::dtype(dtype));
     trained_cuts().take(parts[i], shard().rank, whole, part);
     for (const spec::OwnedRange& owner : placement_->owners(parts[i])) {

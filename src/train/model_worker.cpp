@@ -21,9 +21,9 @@ at::Tensor host_tensor(const arena::HostStorage& storage, std::int64_t elements,
   return at::from_blob(storage.data(), {elements}, at::dtype(dtype));
 }
 
-std::optional<model::Lora> lora_of(const WorkerSpec& spec) {
+std::optional<ops::Lora> lora_of(const WorkerSpec& spec) {
   if (spec.lora.rank == 0) return std::nullopt;
-  model::Lora lora;
+  ops::Lora lora;
   lora.shape = spec.lora;
   return lora;
 }
@@ -36,7 +36,7 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, const parallel::Groups& group
       spec_(std::move(spec)),
       layout_(spec::flat_layout(spec_.shape, spec_.head)) {
   const at::ScalarType dtype = runtime_.compute_dtype();
-  std::optional<model::Lora> lora = lora_of(spec_);
+  std::optional<ops::Lora> lora = lora_of(spec_);
   if (lora) adapter_layout_ = spec::lora_layout(spec_.shape, spec_.head, lora->shape);
   numbers_ = spec::numbers_in(spec::flat_layout(spec_.whole, spec_.head), layout_);
   if (lora)
@@ -57,23 +57,23 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, const parallel::Groups& group
   weights_ = base_weights();
   if (lora) adapters_ = regions(TagKind::kAdapter, adapter_layout_, dtype);
   const std::vector<at::Tensor> places = sliced_ ? sliced_->places() : weights_;
-  model::FlatTensors base{places, {}};
+  ops::FlatTensors base{places, {}};
   if (lora) lora->adapters.weights = adapters_;
   if (spec_.trained) {
-    model::FlatTensors& tensors = lora ? lora->adapters : base;
+    ops::FlatTensors& tensors = lora ? lora->adapters : base;
     make_optimizer(tensors.weights, tensors.grads);
   }
-  const std::optional<model::StreamedBase> streamed = streamed_base();
+  const std::optional<ops::StreamedBase> streamed = streamed_base();
   const bridge::AttentionChoice attention = runtime_.context().attention();
-  const model::Peers peers{&groups_.tensor(), &groups_.context()};
+  const ops::Peers peers{&groups_.tensor(), &groups_.context()};
   if (spec_.generates && (streamed || spec_.generation_part)) make_generator(lora);
   if (lora) {
-    base_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head,
-                                                 model::FlatTensors{places, {}}, std::nullopt,
-                                                 streamed, attention, peers);
+    base_ =
+        std::make_unique<ops::Transformer>(spec_.shape, spec_.head, ops::FlatTensors{places, {}},
+                                           std::nullopt, streamed, attention, peers);
   }
-  model_ = std::make_unique<model::Transformer>(spec_.shape, spec_.head, std::move(base),
-                                                std::move(lora), streamed, attention, peers);
+  model_ = std::make_unique<ops::Transformer>(spec_.shape, spec_.head, std::move(base),
+                                              std::move(lora), streamed, attention, peers);
   if (gradients_) {
     model_->send_gradients(&*gradients_);
   } else if (optimizer_) {
@@ -128,16 +128,16 @@ void ModelWorker::slice_base() {
       host);
 }
 
-std::optional<model::StreamedBase> ModelWorker::streamed_base() {
+std::optional<ops::StreamedBase> ModelWorker::streamed_base() {
   if (sliced_) {
-    model::StreamedBase out;
+    ops::StreamedBase out;
     out.slots = &*sliced_;
     out.memory = sliced_->slots();
     return out;
   }
   if (!spec_.streamed) return std::nullopt;
   bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag(TagKind::kBuffers));
-  model::StreamedBase out;
+  ops::StreamedBase out;
   out.slots = &blocks;
   out.table_on_host = hosted(layout_.front()) != nullptr;
   const auto weights = [&](const bridge::StreamedBlocks::Slot& slot) {
@@ -145,7 +145,7 @@ std::optional<model::StreamedBase> ModelWorker::streamed_base() {
   };
   const auto gradients = [&](const bridge::StreamedBlocks::Slot& slot) {
     return runtime_.region(tag(TagKind::kBuffers), slot.gradients->name,
-                           model::to_aten(optimizer_->spec().gradients));
+                           ops::to_aten(optimizer_->spec().gradients));
   };
   for (const bridge::StreamedBlocks::Slot& slot : blocks.slots()) {
     out.memory.push_back(weights(slot));
@@ -163,7 +163,7 @@ std::optional<model::StreamedBase> ModelWorker::streamed_base() {
 
 void ModelWorker::place_states() {
   const spec::OptimizerSpec optimizer = value_or_throw(
-      spec::OptimizerSpec::of(spec_.optimizer, model::to_step(runtime_.compute_dtype())));
+      spec::OptimizerSpec::of(spec_.optimizer, ops::to_step(runtime_.compute_dtype())));
   placement_.emplace(
       optimizer, trained_layout(),
       spec::DataParallel{groups_.copies().size(), spec_.zero_stage, groups_.replicas().size()});
@@ -176,7 +176,7 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
   std::vector<bool> rests;  // on the host
   for (std::size_t i = 0; i < trained_layout().size(); ++i) {
     const spec::FlatUnit& layout = trained_layout()[i];
-    gradients.push_back(unit_gradients(layout, model::to_aten(optimizer.gradients)));
+    gradients.push_back(unit_gradients(layout, ops::to_aten(optimizer.gradients)));
     OptimizerUnit& unit = units.emplace_back();
     unit.unit = layout;
     unit.index = static_cast<std::int64_t>((has_lora() ? adapter_numbers_ : numbers_)[i]);
@@ -212,15 +212,15 @@ void ModelWorker::keep_own_gradients() {
 }
 
 void ModelWorker::take_gradients(const std::vector<at::Tensor>& gradients) {
-  std::vector<step::GradientSlots<model::AtenOps>::Unit> units;
+  std::vector<step::GradientSlots<ops::AtenOps>::Unit> units;
   for (std::size_t i = 0; i < gradients.size(); ++i)
     units.push_back({trained_layout()[i], gradients[i]});
   slice_ops_.emplace(runtime_.device(), bridge::AttentionChoice{},
-                     model::Peers{&groups_.tensor(), &groups_.context()});
+                     ops::Peers{&groups_.tensor(), &groups_.context()});
   const bool behind = step::sums_overlap_backward(*slice_ops_, spec_.shape);
   parallel::Communicator& ranks = groups_.shards();
   gradients_.emplace(*slice_ops_, std::move(units), pieces_, spec_.shape, spec_.head,
-                     step::GradientSlots<model::AtenOps>::Sums{
+                     step::GradientSlots<ops::AtenOps>::Sums{
                          [this, behind, &ranks](std::size_t unit, const at::Tensor& whole) {
                            if (behind) return ranks.begin_sums({{whole, placement_->counts(unit)}});
                            ranks.reduce_scatter(whole, placement_->counts(unit));
@@ -306,13 +306,13 @@ void ModelWorker::for_each_part(const std::function<void(const OptimizerUnit&)>&
                      t.bytes(), t.fetched, t.stored});
     return out;
   };
-  model::AtenOps ops(slots.at(0).device());
+  ops::AtenOps ops(slots.at(0).device());
   states.for_each(list.size(), copies, [&](std::size_t i, std::size_t slot) {
     const auto in_slot = [&](const step::PartTensor& t) {
       return slots[slot]
           .narrow(0, static_cast<std::int64_t>(t.slot_offset.count()),
                   static_cast<std::int64_t>(t.bytes().count()))
-          .view(model::to_aten(t.dtype));
+          .view(ops::to_aten(t.dtype));
     };
     visit(step::part_of(ops, pieces_[list[i].piece], list[i], parts_->layout(list[i]), in_slot));
   });
@@ -348,7 +348,7 @@ void ModelWorker::gather_hosted() {
     const step::GatheredPart& part = parts[i];
     const auto bytes =
         static_cast<std::int64_t>(spec::tensor_bytes(part.elements(), dtype).count());
-    const at::Tensor whole = slots[slot].narrow(0, 0, bytes).view(model::to_aten(dtype));
+    const at::Tensor whole = slots[slot].narrow(0, 0, bytes).view(ops::to_aten(dtype));
     const auto [first, count] = part.own(ranks.rank());
     ranks.wait_for(ranks.begin_gathers({{whole.narrow(0, first, count), whole, part.counts}}));
   });

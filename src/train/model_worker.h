@@ -19,12 +19,8 @@
 #include <vector>
 
 #include "bridge/runtime.h"
-#include "model/checkpoint.h"
-#include "model/model_reader.h"
-#include "model/stage_links.h"
-#include "model/tensor_io.h"
-#include "model/transformer.h"
-#include "model/unit_cuts.h"
+#include "ops/stage_links.h"
+#include "ops/transformer.h"
 #include "parallel/groups.h"
 #include "spec/adapter_config.h"
 #include "spec/job_model.h"
@@ -36,6 +32,10 @@
 #include "train/generation_weights.h"
 #include "train/optimizer.h"
 #include "train/sliced_weights.h"
+#include "weights/checkpoint.h"
+#include "weights/model_reader.h"
+#include "weights/tensor_io.h"
+#include "weights/unit_cuts.h"
 
 namespace neap::train {
 
@@ -60,11 +60,11 @@ class ModelWorker {
   /// Builds views over the plan's regions; touches no contents. `runtime` and `groups` outlive it.
   ModelWorker(bridge::Runtime& runtime, const parallel::Groups& groups, WorkerSpec spec);
 
-  [[nodiscard]] model::Transformer& model() { return *model_; }
+  [[nodiscard]] ops::Transformer& model() { return *model_; }
   /// The same weights without the adapter; model() itself where there is none.
-  [[nodiscard]] model::Transformer& base() { return base_ ? *base_ : *model_; }
+  [[nodiscard]] ops::Transformer& base() { return base_ ? *base_ : *model_; }
   /// The one that generates: model(), or where its weights rest elsewhere one over all that it generates with.
-  [[nodiscard]] model::Transformer& generator() { return generator_ ? *generator_ : *model_; }
+  [[nodiscard]] ops::Transformer& generator() { return generator_ ? *generator_ : *model_; }
   /// What generator() reads of other ranks' weights comes to its place, in a phase that generates. Every rank calls it.
   void gather_generator();
   [[nodiscard]] Optimizer& optimizer() { return *optimizer_; }
@@ -85,7 +85,7 @@ class ModelWorker {
   /// where a folder holds its base, and, for a trained role, optimizer.safetensors; who makes the folder a checkpoint syncs it. Of `options` the
   /// companions and the size of shards count. Fails before it writes when ranks do not hold the same
   /// weights.
-  void save(const std::filesystem::path& folder, const model::SaveOptions& options);
+  void save(const std::filesystem::path& folder, const weights::SaveOptions& options);
   /// Reads back what save wrote, bit by bit; an adapter's base from where load() reads it.
   void restore(const std::filesystem::path& folder);
 
@@ -132,7 +132,7 @@ class ModelWorker {
   /// What the generator reads of streamed weights: the same, and blocks in their regions.
   [[nodiscard]] std::vector<at::Tensor> gathered_weights();
   /// The generator of a model whose weights rest elsewhere.
-  void make_generator(const std::optional<model::Lora>& lora);
+  void make_generator(const std::optional<ops::Lora>& lora);
   /// Where units of the base, and of adapters, come from for it.
   [[nodiscard]] UnitSource& source_of_base();
   [[nodiscard]] UnitSource& source_of_adapters();
@@ -146,7 +146,7 @@ class ModelWorker {
   using LayoutOf = std::function<std::vector<spec::FlatUnit>(const spec::Architecture&)>;
   [[nodiscard]] std::unique_ptr<PartExchange> parts_to_generate(const LayoutOf& layout);
   /// What passes read: the same as base_weights(), and of streamed and sliced blocks slots.
-  [[nodiscard]] std::optional<model::StreamedBase> streamed_base();
+  [[nodiscard]] std::optional<ops::StreamedBase> streamed_base();
   /// How ranks divide the base, and memory for units of it.
   void slice_base();
   /// Ranks with the same slices; null: none.
@@ -170,7 +170,7 @@ class ModelWorker {
   }
   /// Which part of the model this rank has.
   [[nodiscard]] const spec::TensorShard& shard() const { return spec_.shape.tensor; }
-  [[nodiscard]] const model::UnitCuts& trained_cuts() const {
+  [[nodiscard]] const weights::UnitCuts& trained_cuts() const {
     return has_lora() ? *adapter_cuts_ : *cuts_;
   }
   /// This rank's part of a state; undefined: it has none.
@@ -179,11 +179,11 @@ class ModelWorker {
   /// Fills the weights of units [first, first + flat.size()).
   using UnitFill = std::function<void(std::size_t first, const std::vector<at::Tensor>& flat)>;
   /// From one of whole units: of this rank's parts. A unit at a time through host memory.
-  [[nodiscard]] UnitFill of_part(UnitFill whole, const std::optional<model::UnitCuts>& cuts,
+  [[nodiscard]] UnitFill of_part(UnitFill whole, const std::optional<weights::UnitCuts>& cuts,
                                  const std::vector<std::size_t>& numbers) const;
   /// From one of whole units of the base: of what base_weights() gives.
   [[nodiscard]] UnitFill of_base(UnitFill whole) const;
-  [[nodiscard]] UnitFill adapter_source(const model::AdapterReader& reader) const;
+  [[nodiscard]] UnitFill adapter_source(const weights::AdapterReader& reader) const;
   // Of a model that stages of a pipeline divide (model_stages.cpp):
   [[nodiscard]] std::vector<spec::FlatUnit> whole_trained_layout() const {
     return has_lora() ? spec::lora_layout(spec_.whole, spec_.head, spec_.lora)
@@ -207,22 +207,22 @@ class ModelWorker {
   void start_sliced_masters(const UnitFill& fill);
   /// A scalar head that the folder lacks starts at zero where the job says so; else an error.
   void check_missing_head() const;
-  void write(const std::filesystem::path& folder, model::SaveOptions options);
-  void write_weights(const std::filesystem::path& folder, const model::SaveOptions& options);
-  void write_adapters(const std::filesystem::path& folder, model::Sync sync);
+  void write(const std::filesystem::path& folder, weights::SaveOptions options);
+  void write_weights(const std::filesystem::path& folder, const weights::SaveOptions& options);
+  void write_adapters(const std::filesystem::path& folder, weights::Sync sync);
   /// Work of the first rank, which fails on all.
   void by_first(const std::function<void()>& work) const;
   /// Weights or adapters, with what is known of this rank's.
   struct OwnUnits {
     const std::vector<spec::FlatUnit>& units;
     const std::vector<std::size_t>& numbers;
-    const std::optional<model::UnitCuts>& cuts;
+    const std::optional<weights::UnitCuts>& cuts;
     const std::vector<at::Tensor>& values;
     const SlicedWeights* slices;  ///< null: values are of whole units
   };
   /// Every rank its own, of units of a whole layout.
-  void write_units(const model::TensorFiles& files, const std::vector<spec::FlatUnit>& whole,
-                   model::Sync sync, const OwnUnits& own);
+  void write_units(const weights::TensorFiles& files, const std::vector<spec::FlatUnit>& whole,
+                   weights::Sync sync, const OwnUnits& own);
   void visit_own_units(const std::vector<spec::FlatUnit>& whole, const OwnUnits& own,
                        const PartVisit& visit) const;
   /// Every rank its own.
@@ -234,9 +234,9 @@ class ModelWorker {
   /// The states of a whole model whose parts ranks have.
   [[nodiscard]] std::vector<spec::WholeState> whole_states() const;
   void restore_states(const std::filesystem::path& folder);
-  void restore_parts(const model::SafetensorsFile& file);
+  void restore_parts(const weights::SafetensorsFile& file);
   /// Warns of tensors in the folder that the model has no place for.
-  void report_unused(const model::ModelReader& reader) const;
+  void report_unused(const weights::ModelReader& reader) const;
   /// Those of the folder to continue, or random ones; then the scalar head that trains with them
   /// starts as the base's.
   void start_adapters(const UnitFill& base);
@@ -251,24 +251,24 @@ class ModelWorker {
   const parallel::Groups& groups_;
   WorkerSpec spec_;
   std::vector<spec::FlatUnit> layout_, adapter_layout_;
-  std::vector<std::size_t> numbers_, adapter_numbers_;  // of their units among the whole model's
-  std::optional<model::StageLinks> links_;              // to the other stages
-  std::optional<model::UnitCuts> cuts_, adapter_cuts_;  // where ranks divide the model
-  std::unique_ptr<model::AdapterReader> start_;  ///< while weights are loaded: the adapter's file
+  std::vector<std::size_t> numbers_, adapter_numbers_;    // of their units among the whole model's
+  std::optional<ops::StageLinks> links_;                  // to the other stages
+  std::optional<weights::UnitCuts> cuts_, adapter_cuts_;  // where ranks divide the model
+  std::unique_ptr<weights::AdapterReader> start_;  ///< while weights are loaded: the adapter's file
   // Views of the regions, or of host memory of what is streamed, one a unit; of sliced weights this rank's
   // elements. Adapters are empty where there are none. States (bytes): one a part of the tag.
   std::vector<at::Tensor> weights_, adapters_, states_;
   std::unique_ptr<SlicedWeights> sliced_;
   std::vector<std::unique_ptr<UnitSource>> sources_;
   std::unique_ptr<GenerationWeights> generating_;  // of slices, stages or other parts that generate
-  std::unique_ptr<model::Transformer> model_, base_, generator_;
+  std::unique_ptr<ops::Transformer> model_, base_, generator_;
   std::unique_ptr<Optimizer> optimizer_;
   // Of a trained model:
   std::optional<spec::StatePlacement> placement_;
   std::vector<OptimizerUnit> pieces_;       // of this rank, with states
   std::optional<step::UpdateParts> parts_;  // of streamed states
-  std::optional<model::AtenOps> slice_ops_;
-  std::optional<step::GradientSlots<model::AtenOps>> gradients_;  // that are sliced
+  std::optional<ops::AtenOps> slice_ops_;
+  std::optional<step::GradientSlots<ops::AtenOps>> gradients_;  // that are sliced
 };
 
 }  // namespace neap::train

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "bridge/no_autograd.h"
-#include "model/transformer.h"
+#include "ops/transformer.h"
 
 namespace neap::train {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 // (rows, columns) of a flat unit.
 at::Tensor box_of(const at::Tensor& flat, const spec::FlatUnit& unit, const spec::SharedBox& box,
                   const spec::SharedBox::Place& place) {
-  at::Tensor matrix = model::parameter_view(flat, unit.parameters[box.parameter]);
+  at::Tensor matrix = ops::parameter_view(flat, unit.parameters[box.parameter]);
   if (matrix.dim() == 1) matrix = matrix.unsqueeze(1);
   return matrix.narrow(0, place.row, box.rows).narrow(1, place.column, box.columns);
 }

@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "chat/template.h"
+#include "text/chat/template.h"
 
 namespace {
 void require(bool holds) {

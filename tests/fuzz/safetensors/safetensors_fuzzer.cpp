@@ -12,14 +12,14 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/safetensors.h"
+#include "weights/safetensors.h"
 
 namespace {
 
 namespace fs = std::filesystem;
-using neap::model::SafetensorsFile;
-using neap::model::TensorEntry;
-using neap::model::WeightFolder;
+using neap::weights::SafetensorsFile;
+using neap::weights::TensorEntry;
+using neap::weights::WeightFolder;
 
 void require(bool holds) {
   if (!holds) std::abort();

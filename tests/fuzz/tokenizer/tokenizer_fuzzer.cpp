@@ -5,14 +5,14 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "model/tokenizer.h"
-#include "model/utf8.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/utf8.h"
 
 namespace {
 
-using neap::model::StreamDecoder;
-using neap::model::TokenId;
-using neap::model::Tokenizer;
+using neap::text::StreamDecoder;
+using neap::text::TokenId;
+using neap::text::Tokenizer;
 
 void require(bool holds) {
   if (!holds) std::abort();

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <stdexcept>
 
-#include "chat/template.h"
+#include "text/chat/template.h"
 
 namespace neap::chat {
 namespace {

@@ -8,12 +8,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/transformer.h"
+#include "ops/transformer.h"
 
 namespace neap::testing {
 
-inline void fill_golden_weights(const model::Transformer& model) {
-  std::vector<model::NamedParameter> sorted = model.parameters();
+inline void fill_golden_weights(const ops::Transformer& model) {
+  std::vector<ops::NamedParameter> sorted = model.parameters();
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
   for (std::size_t place = 0; place < sorted.size(); ++place) {

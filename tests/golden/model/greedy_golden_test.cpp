@@ -8,9 +8,9 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "golden_weights.h"
-#include "model/safetensors.h"
-#include "model/transformer.h"
+#include "ops/transformer.h"
 #include "rollout/generator.h"
+#include "weights/safetensors.h"
 
 namespace neap::rollout {
 namespace {
@@ -35,7 +35,7 @@ class Greedy : public ::testing::TestWithParam<std::string> {
   void SetUp() override {
     at::set_num_threads(1);
     const Json& golden = goldens()[GetParam()];
-    const auto file = model::SafetensorsFile::open(kFolder / (GetParam() + ".safetensors"));
+    const auto file = weights::SafetensorsFile::open(kFolder / (GetParam() + ".safetensors"));
     Json config = value_or_throw(parse_json(file.metadata().at("config"), GetParam()));
     config.update(golden["config"]);
     shape_ = value_or_throw(spec::Architecture::from_json(config, GetParam()));
@@ -47,13 +47,13 @@ class Greedy : public ::testing::TestWithParam<std::string> {
     }
   }
 
-  model::Transformer make(at::ScalarType type) const {
-    model::FlatTensors flat;
+  ops::Transformer make(at::ScalarType type) const {
+    ops::FlatTensors flat;
     for (const auto& unit : spec::flat_layout(shape_, spec::Head::kLanguageModel))
       flat.weights.push_back(at::zeros({unit.elements}, at::kDouble));
-    const model::Transformer filled(shape_, spec::Head::kLanguageModel, flat);
+    const ops::Transformer filled(shape_, spec::Head::kLanguageModel, flat);
     neap::testing::fill_golden_weights(filled);
-    for (const model::NamedParameter& p : filled.parameters())
+    for (const ops::NamedParameter& p : filled.parameters())
       if (p.weight.dim() == 2)
         at::Tensor(p.weight).mul_(goldens()[GetParam()]["scale"].get<double>());
     for (at::Tensor& unit : flat.weights) unit = unit.to(type);
@@ -61,10 +61,10 @@ class Greedy : public ::testing::TestWithParam<std::string> {
   }
 
   Texts texts(at::ScalarType type, std::int64_t rows, spec::PrefillShape prefill) {
-    model::Transformer model = make(type);
+    ops::Transformer model = make(type);
     const std::int64_t width = kPromptTokens + kNewTokens;
-    model::KvCache cache = model::KvCache::over(
-        at::zeros({model::KvCache::elements(shape_, rows, width)}, type), shape_, rows, width);
+    ops::KvCache cache = ops::KvCache::over(
+        at::zeros({ops::KvCache::elements(shape_, rows, width)}, type), shape_, rows, width);
     GenerateOptions options;
     options.sampling.temperature = 0;
     options.prompt_width = kPromptTokens;

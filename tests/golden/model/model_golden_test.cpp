@@ -12,14 +12,14 @@
 
 #include "base/json.h"
 #include "golden_weights.h"
-#include "model/checkpoint.h"
-#include "model/safetensors.h"
-#include "model/tensor_io.h"
-#include "model/transformer.h"
+#include "ops/transformer.h"
 #include "saved_models.h"
 #include "spec/architecture_file.h"
+#include "weights/checkpoint.h"
+#include "weights/safetensors.h"
+#include "weights/tensor_io.h"
 
-namespace neap::model {
+namespace neap::ops {
 namespace {
 
 using at::Tensor;
@@ -39,14 +39,14 @@ class Golden : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     at::set_num_threads(1);
-    file_.emplace(SafetensorsFile::open(folder() / (GetParam() + ".safetensors")));
+    file_.emplace(weights::SafetensorsFile::open(folder() / (GetParam() + ".safetensors")));
     const Json config = value_or_throw(parse_json(file_->metadata().at("config"), GetParam()));
     shape_ = value_or_throw(spec::Architecture::from_json(config, GetParam()));
   }
 
   [[nodiscard]] bool has(const std::string& name) const { return file_->find(name) != nullptr; }
   [[nodiscard]] Tensor stored(const std::string& name) const {
-    const TensorEntry* entry = file_->find(name);
+    const weights::TensorEntry* entry = file_->find(name);
     if (entry == nullptr) throw std::runtime_error("the golden file lacks " + name);
     const auto dtype = entry->dtype == "I64"   ? at::kLong
                        : entry->dtype == "F64" ? at::kDouble
@@ -76,7 +76,7 @@ class Golden : public ::testing::TestWithParam<std::string> {
     EXPECT_LT((actual - expected).abs().max().item<double>(), tolerance * scale) << what;
   }
 
-  std::optional<SafetensorsFile> file_;
+  std::optional<weights::SafetensorsFile> file_;
   spec::Architecture shape_;
   std::vector<Tensor> weights_, grads_;
 };
@@ -87,7 +87,7 @@ TEST(Goldens, CoverEveryArchitectureAndRotaryKind) {
   std::set<std::string> types;
   std::set<spec::Rotary::Scaling> scalings;
   for (const std::string& name : models()) {
-    const auto file = SafetensorsFile::open(folder() / (name + ".safetensors"));
+    const auto file = weights::SafetensorsFile::open(folder() / (name + ".safetensors"));
     const Json config = value_or_throw(parse_json(file.metadata().at("config"), name));
     const auto a = value_or_throw(spec::Architecture::from_json(config, name));
     types.insert(a.model_type);
@@ -205,14 +205,14 @@ TEST_P(Golden, WritesFoldersForTransformers) {
       unit.copy_(narrow.back());
     }
     const auto to = std::filesystem::path(where) / (GetParam() + (scalar ? "-score" : "-lm"));
-    save_model(to, shape_, head, narrow, {.max_shard = Bytes(8'000)});
+    weights::save_model(to, shape_, head, narrow, {.max_shard = Bytes(8'000)});
     const Tensor rows = stored("tokens");
     const Tensor hidden = model.forward(rows);
     const Tensor out =
         scalar ? model.scores(hidden).view({2, 9}) : model.logits(hidden).view({2, 9, -1});
-    save_tensors(to / "expected.safetensors", {{"tokens", rows}, {"out", out}});
+    weights::save_tensors(to / "expected.safetensors", {{"tokens", rows}, {"out", out}});
   }
 }
 
 }  // namespace
-}  // namespace neap::model
+}  // namespace neap::ops

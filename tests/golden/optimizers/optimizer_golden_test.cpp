@@ -55,7 +55,7 @@ spec::OptimizerConfig config_of(const Json& json) {
 // The largest difference after all steps. `tile` cuts matrices into tiles of rows.
 double run(const Json& goldens, const Json& json, std::int64_t tile, spec::Dtype weights) {
   const at::NoGradGuard no_grad;
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   const spec::OptimizerConfig config = config_of(json.at("config"));
   const spec::OptimizerSpec spec = testing::spec_of(config, weights);
   const std::vector<std::vector<std::int64_t>> shapes = goldens.at("shapes");

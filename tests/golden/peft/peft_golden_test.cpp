@@ -12,17 +12,17 @@
 
 #include "base/json.h"
 #include "golden/model/golden_weights.h"
-#include "model/adapter.h"
-#include "model/checkpoint.h"
-#include "model/merge.h"
-#include "model/model_reader.h"
-#include "model/safetensors.h"
-#include "model/tensor_io.h"
-#include "model/transformer.h"
+#include "ops/transformer.h"
 #include "saved_models.h"
 #include "spec/adapter_config.h"
+#include "weights/adapter.h"
+#include "weights/checkpoint.h"
+#include "weights/merge.h"
+#include "weights/model_reader.h"
+#include "weights/safetensors.h"
+#include "weights/tensor_io.h"
 
-namespace neap::model {
+namespace neap::weights {
 namespace {
 
 namespace fs = std::filesystem;
@@ -52,7 +52,7 @@ class Peft : public ::testing::TestWithParam<std::string> {
     config_ = value_or_throw(spec::AdapterConfig::from_folder(folder_, shape_));
     units_ = spec::flat_layout(shape_, head_);
     for (const auto& unit : units_) weights_.push_back(at::zeros({unit.elements}, at::kDouble));
-    base_.emplace(shape_, head_, FlatTensors{weights_, {}});
+    base_.emplace(shape_, head_, ops::FlatTensors{weights_, {}});
     testing::fill_golden_weights(*base_);
     tokens_ = at::empty({2, 9}, at::kLong);
     const TensorEntry& tokens = entry_of(*file_, "tokens");
@@ -71,7 +71,7 @@ class Peft : public ::testing::TestWithParam<std::string> {
     return out;
   }
   /// Of every position: logits or scores.
-  [[nodiscard]] Tensor outputs(Transformer& model, const Tensor& hidden) const {
+  [[nodiscard]] Tensor outputs(ops::Transformer& model, const Tensor& hidden) const {
     return head_ == spec::Head::kScalar ? model.scores(hidden) : model.logits(hidden);
   }
   [[nodiscard]] Tensor wanted() const {
@@ -84,13 +84,14 @@ class Peft : public ::testing::TestWithParam<std::string> {
     EXPECT_LT((actual - expected).abs().max().item<double>(), 1e-6 * scale) << what;
   }
   /// The base with the adapter beside it, as PEFT computes.
-  Transformer adapted() {
+  ops::Transformer adapted() {
     for (const auto& unit : spec::lora_layout(shape_, head_, config_.lora)) {
       adapters_.push_back(at::zeros({unit.elements}, at::kDouble));
       grads_.push_back(at::zeros({unit.elements}, at::kDouble));
     }
     AdapterReader(folder_, shape_, head_, config_.lora).read(0, adapters_);
-    return {shape_, head_, FlatTensors{weights_, {}}, Lora{config_.lora, {adapters_, grads_}}};
+    return {shape_, head_, ops::FlatTensors{weights_, {}},
+            ops::Lora{config_.lora, {adapters_, grads_}}};
   }
 
   fs::path folder_;
@@ -100,7 +101,7 @@ class Peft : public ::testing::TestWithParam<std::string> {
   spec::AdapterConfig config_;
   std::vector<spec::FlatUnit> units_;
   std::vector<Tensor> weights_, adapters_, grads_;
-  std::optional<Transformer> base_;
+  std::optional<ops::Transformer> base_;
   Tensor tokens_;
 };
 INSTANTIATE_TEST_SUITE_P(Adapters, Peft, ::testing::ValuesIn(cases()),
@@ -113,14 +114,14 @@ TEST(PeftGoldens, CoverEveryKindThatIsRead) {
 
 TEST_P(Peft, AdaptedModelsComputeWhatPeftComputes) {
   if (!trains()) GTEST_SKIP() << "it is merged only";
-  Transformer model = adapted();
+  ops::Transformer model = adapted();
   expect_close(outputs(model, model.forward(tokens_)), wanted(), "outputs");
 }
 
 TEST_P(Peft, GradientsOfAdaptersArePeftsOwn) {
   if (!trains()) GTEST_SKIP() << "it is merged only";
-  Transformer model = adapted();
-  Tape tape = model.forward_train(tokens_, {});
+  ops::Transformer model = adapted();
+  ops::Tape tape = model.forward_train(tokens_, {});
   const Tensor weights = at::linspace(-0.5, 1.5, tokens_.numel(), at::kDouble);
   if (head_ == spec::Head::kScalar) {
     const Tensor rows = at::arange(tokens_.numel(), at::kLong);
@@ -130,7 +131,7 @@ TEST_P(Peft, GradientsOfAdaptersArePeftsOwn) {
     tape.backward(model.cross_entropy(tape.hidden(), {}, targets, weights).d_hidden);
   }
   const auto expected = stored_with("grad.");
-  for (const NamedParameter& adapter : model.adapters()) {
+  for (const ops::NamedParameter& adapter : model.adapters()) {
     ASSERT_TRUE(expected.contains(adapter.name)) << adapter.name;
     expect_close(adapter.grad, expected.at(adapter.name), adapter.name);
   }
@@ -142,7 +143,7 @@ TEST_P(Peft, MergedWeightsArePefts) {
   for (std::size_t u = 0; u < units_.size(); ++u) adapter.apply(u, weights_[u]);
   auto expected = stored_with("merged.");
   const std::vector<std::string> changed = adapter.parameters();
-  for (const NamedParameter& p : base_->parameters()) {
+  for (const ops::NamedParameter& p : base_->parameters()) {
     if (expected.contains(p.name)) expect_close(p.weight, expected.at(p.name), p.name);
     EXPECT_EQ(expected.erase(p.name),
               static_cast<std::size_t>(std::count(changed.begin(), changed.end(), p.name)))
@@ -173,4 +174,4 @@ TEST_P(Peft, WritesFoldersForPeft) {
 }
 
 }  // namespace
-}  // namespace neap::model
+}  // namespace neap::weights

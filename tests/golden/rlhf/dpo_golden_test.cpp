@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "bridge/no_autograd.h"
-#include "model/transformer.h"
+#include "ops/transformer.h"
 #include "spec/layout.h"
 #include "step/phases.h"
 #include "step/training.h"
@@ -37,7 +37,7 @@ struct Model {
       averages.push_back(at::zeros({unit.elements}, at::kDouble));
       squares.push_back(at::zeros({unit.elements}, at::kDouble));
     }
-    transformer.emplace(shape, spec::Head::kLanguageModel, model::FlatTensors{weights, grads});
+    transformer.emplace(shape, spec::Head::kLanguageModel, ops::FlatTensors{weights, grads});
     neap::testing::fill_golden_weights(*transformer);
   }
   // torch's AdamW with the settings of ../model/make_goldens.py.
@@ -55,7 +55,7 @@ struct Model {
   }
   spec::Architecture shape;
   std::vector<at::Tensor> weights, grads, averages, squares;
-  std::optional<model::Transformer> transformer;
+  std::optional<ops::Transformer> transformer;
 };
 
 // Micro-batches of two pairs: their chosen, then their rejected responses.
@@ -92,7 +92,7 @@ void expect_run(const std::string& name, const std::string& kind, const Json& st
   SCOPED_TRACE(name + " " + kind);
   const bridge::NoAutograd no_autograd;
   Model model(goldens()["configs"][name]);
-  model::Transformer& t = *model.transformer;
+  ops::Transformer& t = *model.transformer;
   const spec::DpoConfig config = config_of(kind);
   const auto pairs = static_cast<double>(goldens()["pairs"].size());
   step::Experience<at::Tensor> batch;

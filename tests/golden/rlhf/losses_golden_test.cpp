@@ -2,7 +2,7 @@
 #include <set>
 
 #include "golden_file.h"
-#include "model/aten_ops.h"
+#include "ops/aten_ops.h"
 #include "rlhf/core_algos.h"
 #include "rlhf/rollout_correction.h"
 #include "spec/loss_kinds.h"
@@ -41,7 +41,7 @@ spec::ActorConfig config_of(const Json& want) {
 // Rows [first, first + count) of a mini-batch.
 step::PolicyGradient<at::Tensor> part_of(const Json& batch, const Json& want, std::int64_t first,
                                          std::int64_t count) {
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   const spec::ActorConfig config = config_of(want);
   const at::Tensor all = mask_of(batch["lengths"], batch["width"].get<std::int64_t>());
   const at::Tensor mask = all.narrow(0, first, count);
@@ -87,7 +87,7 @@ TEST(LossGoldens, ValuesOfTheOtherSystems) {
 
 TEST(LossGoldens, Preferences) {
   const Json& golden = goldens()["preferences"];
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   const at::Tensor mask = mask_of(golden["lengths"], golden["width"].get<std::int64_t>());
   const double pairs = static_cast<double>(mask.size(0)) / 2;
   spec::DpoConfig config;
@@ -112,7 +112,7 @@ TEST(LossGoldens, Preferences) {
 
 TEST(LossGoldens, RewardModelsWithMarginAndCentring) {
   const Json& golden = goldens()["rewards"];
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   const at::Tensor scores = table(golden["scores"]);
   for (const Json& want : golden["cases"]) {
     const auto got =
@@ -125,7 +125,7 @@ TEST(LossGoldens, RewardModelsWithMarginAndCentring) {
 
 TEST(LossGoldens, BypassModeTakesTheRolloutAsTheOldPolicy) {
   const Json& golden = goldens()["bypasses"];
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   const at::Tensor mask = mask_of(golden["lengths"], golden["width"].get<std::int64_t>());
   const at::Tensor current = table(golden["trainer"]), rollout = table(golden["rollout"]);
   const at::Tensor weights =
@@ -190,7 +190,7 @@ TEST(LossGoldens, CorrectionsOfABatchAndOfBypassModeAreTheSame) {
   const at::Tensor mask = mask_of({3, 2, 0}, 3);
   const at::Tensor rollout = at::zeros({3, 3});
   const at::Tensor current = table({{25.0, -24.5, -0.25}, {-30.0, 0.5, 60.0}, {40.0, 1.0, 1.0}});
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   for (const char* weighs : {"token", "sequence"}) {
     for (const char* bounds : {"2.0", "0.5_5.0"}) {
       spec::RolloutCorrectionConfig config;

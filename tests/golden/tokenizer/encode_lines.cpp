@@ -15,13 +15,13 @@
 #include <string_view>
 #include <vector>
 
-#include "model/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace {
 
-using neap::model::StreamDecoder;
-using neap::model::TokenId;
-using neap::model::Tokenizer;
+using neap::text::StreamDecoder;
+using neap::text::TokenId;
+using neap::text::Tokenizer;
 
 std::string read(const char* path) {
   std::ifstream in(path, std::ios::binary);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/model/unicode_tables.h: make_unicode_tables.py src/model/unicode_tables.h
+"""Writes src/text/tokenizer/unicode_tables.h: make_unicode_tables.py src/text/tokenizer/unicode_tables.h
 
 Asks Hugging Face's tokenizers (PyPI `tokenizers`) for the class of every code point, because its
 engines are of other Unicode versions than PCRE2 and utf8proc. Must run with Python 3.11, whose
@@ -114,7 +114,7 @@ def main() -> None:
 
 #include <cstdint>
 
-namespace neap::model::unicode {{
+namespace neap::text::unicode {{
 
 // clang-format off
 struct PointRange {{
@@ -136,7 +136,7 @@ inline constexpr ClassAddition kClassAdditions[] = {{
 }};
 // clang-format on
 
-}}  // namespace neap::model::unicode
+}}  // namespace neap::text::unicode
 """
     with open(sys.argv[1], "w", encoding="ascii") as out:
         out.write(text)

@@ -6,10 +6,10 @@
 #include <stdexcept>
 
 #include "base/format.h"
-#include "model/tokenizer.h"
 #include "nlohmann/json.hpp"
+#include "text/tokenizer/tokenizer.h"
 
-namespace neap::model {
+namespace neap::text {
 namespace {
 
 using nlohmann::json;
@@ -64,4 +64,4 @@ TEST_P(TokenizerFamily, IsHuggingFaces) {
 }
 
 }  // namespace
-}  // namespace neap::model
+}  // namespace neap::text

@@ -4,10 +4,10 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "model/tokenizer.h"
 #include "nlohmann/json.hpp"
+#include "text/tokenizer/tokenizer.h"
 
-namespace neap::model {
+namespace neap::text {
 namespace {
 
 using nlohmann::json;
@@ -65,4 +65,4 @@ TEST_P(TokenizerGolden, CutCharactersAreHuggingFaces) {
 }
 
 }  // namespace
-}  // namespace neap::model
+}  // namespace neap::text

@@ -6,9 +6,9 @@
 
 #include <cstdio>
 
-#include "unit/model/tiny_model.h"
+#include "unit/ops/tiny_model.h"
 
-namespace neap::model {
+namespace neap::ops {
 namespace {
 
 using at::Tensor;
@@ -74,9 +74,9 @@ Step step(Transformer& model, const std::vector<Tensor>& grads, const Tensor& ba
   const Tensor targets = tokens(1, n, 41, 5).view(-1).to(batch.device());
   const Tensor weights = at::linspace(0.1, 1, n, at::kFloat).to(batch.device());
   auto tape =
-      model.forward_train(batch, recompute ? model::TrainOptions{spec::checkpointing(
+      model.forward_train(batch, recompute ? ops::TrainOptions{spec::checkpointing(
                                                  spec::CheckpointMode::kFull, model.architecture())}
-                                           : model::TrainOptions{});
+                                           : ops::TrainOptions{});
   const auto out = model.cross_entropy(tape.hidden(), {}, targets, weights);
   tape.backward(out.d_hidden);
   Step s{out.values.log_probs, {}};
@@ -246,4 +246,4 @@ TEST(DecodingOnCard, AttendsToTheKeysThatAreSeen) {
 }
 
 }  // namespace
-}  // namespace neap::model
+}  // namespace neap::ops

@@ -13,8 +13,8 @@
 
 #include "bridge/runtime.h"
 #include "conformance.h"
-#include "model/transformer.h"
 #include "mute_ranks.h"
+#include "ops/transformer.h"
 #include "parallel/communicator.h"
 #include "plan/counted_backend.h"
 #include "plan/tags.h"
@@ -123,20 +123,20 @@ class AtenWorld {
             parallel::Communicator& ranks, parallel::Communicator* replicas = nullptr)
       : job_(random.job),
         modes_(modes),
-        options_(at::dtype(model::to_aten(random.dtype)).device(testing::test_device())),
+        options_(at::dtype(ops::to_aten(random.dtype)).device(testing::test_device())),
         ranks_(ranks),
         replicas_(replicas),
         tensor_(tensor_ranks(random)),
         context_(context_ranks(random)) {}
   [[nodiscard]] parallel::Communicator& ranks() const { return ranks_; }
-  [[nodiscard]] Dtype dtype() const { return model::to_step(options_.dtype().toScalarType()); }
+  [[nodiscard]] Dtype dtype() const { return ops::to_step(options_.dtype().toScalarType()); }
 
-  [[nodiscard]] model::Transformer& model(const ModelRole& role) {
+  [[nodiscard]] ops::Transformer& model(const ModelRole& role) {
     const Outside outside;
     return *model_of(role).transformer;
   }
   /// Of streamed weights all blocks together, and what ranks divide where it generates a part of its own.
-  [[nodiscard]] model::Transformer& generator(const ModelRole& role) {
+  [[nodiscard]] ops::Transformer& generator(const ModelRole& role) {
     const Outside outside;
     if (role.generation_part) return divided_generator(role);
     Model& m = model_of(role);
@@ -153,7 +153,7 @@ class AtenWorld {
       out.push_back(step::make_trained_unit(
           optimizer_of(role, dtype()), unit, std::ssize(out), weights[u], m.grads[u],
           [this](const spec::StateTensor& t) {
-            return at::zeros({t.elements}, options_.dtype(model::to_aten(t.dtype)));
+            return at::zeros({t.elements}, options_.dtype(ops::to_aten(t.dtype)));
           }));
       out.back().on_host = rests[u];
     }
@@ -168,40 +168,39 @@ class AtenWorld {
     out.weights = sliced(role) && role.trains_blocks();
     out.replicas = replicas_;
     for (const spec::Piece& piece : out.placement.pieces(ranks_.rank())) {
-      out.pieces.push_back(step::make_piece(
-          model(role).ops(), units[piece.unit], piece, out.placement.state(piece),
-          [this](const spec::StateTensor& t) {
-            return at::zeros({t.elements}, options_.dtype(model::to_aten(t.dtype)));
-          }));
+      out.pieces.push_back(
+          step::make_piece(model(role).ops(), units[piece.unit], piece, out.placement.state(piece),
+                           [this](const spec::StateTensor& t) {
+                             return at::zeros({t.elements}, options_.dtype(ops::to_aten(t.dtype)));
+                           }));
       at::Tensor& gradients = out.pieces.back().gradients;
       if (out.placement.slices_gradients()) gradients = at::zeros_like(gradients);
     }
     return out;
   }
   /// Takes gradients to the slice.
-  [[nodiscard]] std::unique_ptr<step::GradientSlots<model::AtenOps>> sink(
+  [[nodiscard]] std::unique_ptr<step::GradientSlots<ops::AtenOps>> sink(
       const ModelRole& role, const std::vector<step::TrainedUnit<at::Tensor>>& units,
       const train::OptimizerSlice& slice) {
-    std::vector<step::GradientSlots<model::AtenOps>::Unit> slots;
+    std::vector<step::GradientSlots<ops::AtenOps>::Unit> slots;
     for (const auto& unit : units) slots.push_back({unit.unit, unit.gradients});
-    return std::make_unique<step::GradientSlots<model::AtenOps>>(
+    return std::make_unique<step::GradientSlots<ops::AtenOps>>(
         model(role).ops(), std::move(slots), slice.pieces, role.shape, role.head,
-        step::GradientSlots<model::AtenOps>::Sums{
+        step::GradientSlots<ops::AtenOps>::Sums{
             [this, placement = slice.placement](std::size_t unit, const at::Tensor& gradients) {
               return ranks_.begin_sums({{gradients, placement.counts(unit)}});
             },
             [this](std::int64_t begun) { ranks_.wait_for(begun); }});
   }
-  [[nodiscard]] model::KvCache cache(const ModelRole& role, std::int64_t batch,
-                                     std::int64_t tokens) {
+  [[nodiscard]] ops::KvCache cache(const ModelRole& role, std::int64_t batch, std::int64_t tokens) {
     const Outside outside;
-    return model::KvCache::over(
-        at::zeros({model::KvCache::elements(role.shape, batch, tokens)}, options_), role.shape,
-        batch, tokens);
+    return ops::KvCache::over(
+        at::zeros({ops::KvCache::elements(role.shape, batch, tokens)}, options_), role.shape, batch,
+        tokens);
   }
   [[nodiscard]] at::Tensor host(const step::Shape& shape, Dtype dtype) {
     const Outside outside;
-    return at::zeros({shape.begin(), shape.rank()}, model::to_aten(dtype));
+    return at::zeros({shape.begin(), shape.rank()}, ops::to_aten(dtype));
   }
 
   [[nodiscard]] HostedUnits hosted(const ModelRole& role) const {
@@ -226,7 +225,7 @@ class AtenWorld {
     std::vector<at::Tensor> weights, adapters, grads;
     std::unique_ptr<CopiedBlocks> blocks;
     std::unique_ptr<train::SlicedWeights> sliced;
-    std::unique_ptr<model::Transformer> transformer, generator;
+    std::unique_ptr<ops::Transformer> transformer, generator;
   };
   // By what the passes see of a role: the reference shares the actor's base without its adapter.
   Model& model_of(const ModelRole& role) {
@@ -234,51 +233,51 @@ class AtenWorld {
     if (m.transformer) return m;
     for (const spec::FlatUnit& unit : spec::flat_layout(role.shape, role.head))
       m.weights.push_back(at::rand({unit.elements}, at::kFloat).mul_(0.02).to(options_));
-    std::optional<model::Lora> lora;
-    model::FlatTensors base{m.weights, {}};
+    std::optional<ops::Lora> lora;
+    ops::FlatTensors base{m.weights, {}};
     if (role.lora.rank > 0) {
       for (const spec::FlatUnit& unit : spec::lora_layout(role.shape, role.head, role.lora))
         m.adapters.push_back(at::zeros({unit.elements}, options_));
-      lora = model::Lora{role.lora, {m.adapters, {}}};
+      lora = ops::Lora{role.lora, {m.adapters, {}}};
     }
     if (role.trained) {
       for (const spec::FlatUnit& unit : trained_units(role))
-        m.grads.push_back(at::zeros({unit.elements}, options_.dtype(model::to_aten(
-                                                         optimizer_of(role, dtype()).gradients))));
+        m.grads.push_back(at::zeros(
+            {unit.elements}, options_.dtype(ops::to_aten(optimizer_of(role, dtype()).gradients))));
       (lora ? lora->adapters.grads : base.grads) = m.grads;
     }
-    const std::optional<model::StreamedBase> streamed = streamed_base(m, role);
+    const std::optional<ops::StreamedBase> streamed = streamed_base(m, role);
     if (streamed && role.generates)
-      m.generator = std::make_unique<model::Transformer>(
-          role.shape, role.head, model::FlatTensors{m.weights, {}}, lora, std::nullopt,
+      m.generator = std::make_unique<ops::Transformer>(
+          role.shape, role.head, ops::FlatTensors{m.weights, {}}, lora, std::nullopt,
           bridge::AttentionChoice{}, peers());
     if (m.sliced) base.weights = m.sliced->places();
     if (streamed && streamed->table_on_host) base.weights.front() = base.weights.front().cpu();
-    m.transformer = std::make_unique<model::Transformer>(
-        role.shape, role.head, base, lora, streamed, bridge::AttentionChoice{}, peers());
+    m.transformer = std::make_unique<ops::Transformer>(role.shape, role.head, base, lora, streamed,
+                                                       bridge::AttentionChoice{}, peers());
     return m;
   }
   // `role` has the shape of the part.
-  model::Transformer& divided_generator(const ModelRole& role) {
+  ops::Transformer& divided_generator(const ModelRole& role) {
     if (divided_) return *divided_;
     const spec::TensorShard& shard = role.shape.tensor;
     std::vector<at::Tensor> weights, adapters;
     for (const spec::FlatUnit& unit : spec::flat_layout(role.shape, role.head))
       weights.push_back(at::rand({unit.elements}, at::kFloat).mul_(0.02).to(options_));
-    std::optional<model::Lora> lora;
+    std::optional<ops::Lora> lora;
     if (role.lora.rank > 0) {
       for (const spec::FlatUnit& unit : spec::lora_layout(role.shape, role.head, role.lora))
         adapters.push_back(at::zeros({unit.elements}, options_));
-      lora = model::Lora{role.lora, {adapters, {}}};
+      lora = ops::Lora{role.lora, {adapters, {}}};
     }
     dividing_.emplace(static_cast<int>(shard.rank), static_cast<int>(shard.ranks));
-    divided_ = std::make_unique<model::Transformer>(
-        role.shape, role.head, model::FlatTensors{weights, {}}, lora, std::nullopt,
-        bridge::AttentionChoice{}, model::Peers{&*dividing_, &context_});
+    divided_ = std::make_unique<ops::Transformer>(
+        role.shape, role.head, ops::FlatTensors{weights, {}}, lora, std::nullopt,
+        bridge::AttentionChoice{}, ops::Peers{&*dividing_, &context_});
     return *divided_;
   }
-  [[nodiscard]] model::Peers peers() { return {&tensor_, &context_}; }
-  std::optional<model::StreamedBase> streamed_base(Model& m, const ModelRole& role) {
+  [[nodiscard]] ops::Peers peers() { return {&tensor_, &context_}; }
+  std::optional<ops::StreamedBase> streamed_base(Model& m, const ModelRole& role) {
     const HostedUnits rests = hosted(role);
     if (sliced(role)) return sliced_base(m, role);
     if (!rests.blocks) return std::nullopt;
@@ -307,20 +306,19 @@ class AtenWorld {
       if (trained) copied.gradient_slot = largest_like(copied.gradients);
     }
     m.blocks = std::make_unique<CopiedBlocks>(blocks, gradients, inputs, copied);
-    return model::StreamedBase{m.blocks.get(),     blocks.slots, gradients.slots,
-                               inputs.slots,       copied.slot,  copied.gradient_slot,
-                               tables.gives_rows()};
+    return ops::StreamedBase{m.blocks.get(), blocks.slots,         gradients.slots,    inputs.slots,
+                             copied.slot,    copied.gradient_slot, tables.gives_rows()};
   }
   [[nodiscard]] bool sliced(const ModelRole& role) const {
     return spec::describe(job_, modes_).find(role.id)->sliced;
   }
-  std::optional<model::StreamedBase> sliced_base(Model& m, const ModelRole& role) {
+  std::optional<ops::StreamedBase> sliced_base(Model& m, const ModelRole& role) {
     const std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
     std::vector<at::Tensor> blocks;
     for (std::size_t u = 0; u < units.size(); ++u)
       if (units[u].block >= 0) blocks.push_back(m.weights[u]);
     const spec::UnitSlices slices = weight_slices(role, dtype());
-    model::StreamedBase out;
+    ops::StreamedBase out;
     out.memory = slots_for(blocks);
     m.sliced = std::make_unique<train::SlicedWeights>(
         ranks_, role, slices, at::zeros({slices.slice_elements()}, options_),
@@ -362,7 +360,7 @@ class AtenWorld {
   testing::MuteRanks context_;  // every sequence
   std::map<std::pair<spec::ModelId, bool>, Model> models_;
   std::optional<testing::MuteRanks> dividing_;  // a model only where it generates
-  std::unique_ptr<model::Transformer> divided_;
+  std::unique_ptr<ops::Transformer> divided_;
 };
 
 }  // namespace neap::plan

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bridge/no_autograd.h"
-#include "model/transformer.h"
+#include "ops/transformer.h"
 #include "plan/counted_backend.h"
 #include "random_job.h"
 
@@ -32,23 +32,23 @@ class Subject {
  public:
   Subject(const plan::ModelRole& role, at::ScalarType dtype)
       : role_(role), wide_(dtype == at::kDouble ? at::kDouble : at::kFloat) {
-    model::FlatTensors base{flat(spec::flat_layout(role.shape, role.head), dtype, 0.3), {}};
+    ops::FlatTensors base{flat(spec::flat_layout(role.shape, role.head), dtype, 0.3), {}};
     grads_ = flat(plan::trained_units(role), wide_, 0);
-    std::optional<model::Lora> lora;
+    std::optional<ops::Lora> lora;
     if (role.lora.rank > 0) {
-      lora = model::Lora{
+      lora = ops::Lora{
           role.lora,
           {flat(spec::lora_layout(role.shape, role.head, role.lora), dtype, 0.3), grads_}};
     } else {
       base.grads = grads_;
     }
-    model_ = std::make_unique<model::Transformer>(role.shape, role.head, base, lora);
+    model_ = std::make_unique<ops::Transformer>(role.shape, role.head, base, lora);
   }
 
   // Loss first, then the gradients.
   std::vector<Tensor> train(const spec::Checkpointing& checkpointing, const Tensor& batch) {
     for (Tensor& g : grads_) g.zero_();
-    model::Tape tape = model_->forward_train(batch, {checkpointing});
+    ops::Tape tape = model_->forward_train(batch, {checkpointing});
     const Tensor weights = at::linspace(0.1, 1, batch.numel(), wide_);
     const auto out = model_->cross_entropy(tape.hidden(), {}, batch.view(-1), weights);
     tape.backward(out.d_hidden);
@@ -61,7 +61,7 @@ class Subject {
   plan::ModelRole role_;
   at::ScalarType wide_;
   std::vector<Tensor> grads_;
-  std::unique_ptr<model::Transformer> model_;
+  std::unique_ptr<ops::Transformer> model_;
 };
 
 TEST(Checkpointing, EveryRetentionOfRandomModelsGivesTheSameBits) {

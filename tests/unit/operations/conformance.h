@@ -16,8 +16,8 @@
 #include "bridge/no_autograd.h"
 #include "bridge/torch_cuda.h"
 #include "cuda_recorder.h"
-#include "model/aten_ops.h"
 #include "mute_ranks.h"
+#include "ops/aten_ops.h"
 #include "recording_allocator.h"
 #include "step/counting_ops.h"
 
@@ -56,7 +56,7 @@ inline Requests stop_recording() {
 // Tensors that are there before the work.
 struct AtenInputs {
   at::Tensor operator()(const step::Shape& shape, step::Dtype dtype) const {
-    const auto options = at::dtype(model::to_aten(dtype)).device(test_device());
+    const auto options = at::dtype(ops::to_aten(dtype)).device(test_device());
     const at::IntArrayRef sizes(shape.begin(), shape.rank());
     if (dtype == step::Dtype::kInt64) return at::zeros(sizes, options);
     return at::rand(sizes, at::kFloat).add_(0.1).to(options);
@@ -76,7 +76,7 @@ struct CountedInputs {
 
 /// `prepare(ops, in)` makes its inputs with `in` and returns a callable that does the work. `ranks`: that
 /// divide a model, and as many that divide sequences, of which this is the last.
-template <class Aten = model::AtenOps, class Counting = step::CountingOps, class Prepare>
+template <class Aten = ops::AtenOps, class Counting = step::CountingOps, class Prepare>
 void expect_same_requests(const char* name, const Prepare& prepare, int ranks = 1) {
   const bridge::NoAutograd no_autograd;
   if (!test_device().is_cuda()) (void)RecordingAllocator::instance();

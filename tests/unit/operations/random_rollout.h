@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "base/random.h"
-#include "model/tokenizer.h"
 #include "random_job.h"
 #include "rollout/generator.h"
 #include "rollout/stop_strings.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace neap::testing {
 
@@ -51,9 +51,9 @@ class RandomRollout {
   std::vector<step::GenerationAction> actions;  // that were executed
 
  private:
-  static const model::Tokenizer& tokenizer() {
-    static const auto t = model::Tokenizer::from_folder(std::filesystem::path(NEAP_SOURCE_DIR) /
-                                                        "examples/reviews/model");
+  static const text::Tokenizer& tokenizer() {
+    static const auto t = text::Tokenizer::from_folder(std::filesystem::path(NEAP_SOURCE_DIR) /
+                                                       "examples/reviews/model");
     return t;
   }
   rollout::StopStrings stops_;

@@ -21,7 +21,7 @@
 #include "bridge/no_autograd.h"
 #include "checked_ranks.h"
 #include "conformance.h"
-#include "model/transformer.h"
+#include "ops/transformer.h"
 #include "parallel/communicator.h"
 #include "parallel/groups.h"
 #include "plan/counted_backend.h"
@@ -44,7 +44,7 @@ parallel::Communicator& alone() {
 
 // Every piece of an update, or every part where states are streamed; slots are the tensors themselves.
 void for_each_part(const AtenWorld& world, const ModelRole& role, const spec::Phase& phase,
-                   model::AtenOps& ops, const std::vector<train::OptimizerUnit>& pieces,
+                   ops::AtenOps& ops, const std::vector<train::OptimizerUnit>& pieces,
                    const rlhf::LiveTraining::VisitPart& visit) {
   if (!phase.streams_states) {
     for (const train::OptimizerUnit& piece : pieces) visit(piece);
@@ -222,7 +222,7 @@ void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& 
                .experience(role.shape, phase, role.context_rank);
   if (filled) fill(e, role.shape.vocab_size);
   std::optional<train::Optimizer> optimizer;
-  std::unique_ptr<step::GradientSlots<model::AtenOps>> sink;
+  std::unique_ptr<step::GradientSlots<ops::AtenOps>> sink;
   rlhf::LiveTraining training;
   if (phase.trains()) {
     std::vector<train::OptimizerUnit> units = world.units(role);
@@ -303,8 +303,8 @@ testing::Requests requests_of_actions(const testing::RandomJob& r, const spec::P
 void compare_generation(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& phase,
                         std::uint64_t seed, ActionCounts& counts) {
   const ModelRole role = role_of(r.models, phase);
-  model::Transformer& model = world.generator(role);
-  model::KvCache cache = world.cache(role, r.job.rollout_batch(), r.job.max_sequence_length());
+  ops::Transformer& model = world.generator(role);
+  ops::KvCache cache = world.cache(role, r.job.rollout_batch(), r.job.max_sequence_length());
   testing::Requests measured;
   // On a GPU libraries keep what their first call makes.
   for (int runs = testing::test_device().is_cuda() ? 2 : 1; runs > 0; --runs) {

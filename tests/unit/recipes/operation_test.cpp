@@ -17,7 +17,7 @@ class CountingWithCube : public step::CountingOps {
   }
 };
 // Step 2.
-class AtenWithCube : public model::AtenOps {
+class AtenWithCube : public ops::AtenOps {
  public:
   using AtenOps::AtenOps;
   [[nodiscard]] Tensor cube(const Tensor& a) const {
@@ -32,7 +32,7 @@ concept RunsThePass = requires(Ops& ops, const typename Ops::Tensor& x) {
 };
 static_assert(RunsThePass<AtenWithCube> && RunsThePass<CountingWithCube>);
 // What one side lacks does not compile.
-static_assert(!RunsThePass<model::AtenOps> && !RunsThePass<step::CountingOps>);
+static_assert(!RunsThePass<ops::AtenOps> && !RunsThePass<step::CountingOps>);
 
 // Step 3.
 TEST(OperationRecipe, BothSidesMakeTheSameRequests) {

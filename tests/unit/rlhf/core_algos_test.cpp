@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
-#include "model/aten_ops.h"
+#include "ops/aten_ops.h"
 #include "spec/loss_kinds.h"
 #include "step/policy_losses.h"
 #include "step/preference.h"
@@ -126,7 +126,7 @@ TEST_F(CoreAlgos, PolicyLoss) {
   config.clip_ratio_low = want["low"].get<double>();
   config.clip_ratio_high = want["high"].get<double>();
   config.clip_ratio_c = want["c"].get<double>();
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   for (const auto& [mode, loss] : want["loss"].items()) {
     SCOPED_TRACE(mode);
     const at::Tensor weights =
@@ -151,7 +151,7 @@ TEST_F(CoreAlgos, PolicyLoss) {
 }
 
 TEST_F(CoreAlgos, MicroBatchLossesAddUpToTheMiniBatch) {
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   const step::LossScale scale = loss_scale(mask_, mask_.size(1));
   for (const auto& [name, loss] : golden()["policy"]["loss"].items()) {
     const auto mode = value_or_throw(spec::parse_loss_aggregation(name));
@@ -164,7 +164,7 @@ TEST_F(CoreAlgos, MicroBatchLossesAddUpToTheMiniBatch) {
 
 TEST_F(CoreAlgos, ValueLoss) {
   const Json& want = golden()["value"];
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   for (const auto& [mode, loss] : want["loss"].items()) {
     SCOPED_TRACE(mode);
     const at::Tensor weights =
@@ -183,7 +183,7 @@ TEST_F(CoreAlgos, ValueLoss) {
 }
 
 TEST_F(CoreAlgos, KlSlopesAreDerivatives) {
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   const at::Tensor delta = at::tensor({-25.0, -3.0, -0.2, 0.4, 2.5, 30.0}, at::kDouble);
   for (const char* name : {"k1", "abs", "k2", "k3"}) {
     SCOPED_TRACE(name);
@@ -199,7 +199,7 @@ TEST_F(CoreAlgos, PairwiseLoss) {
   const at::Tensor chosen = at::tensor(pair["chosen"].get<std::vector<double>>(), at::kDouble);
   const at::Tensor rejected = at::tensor(pair["rejected"].get<std::vector<double>>(), at::kDouble);
   const at::Tensor scores = at::stack({chosen, rejected});
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   const auto pairs = static_cast<double>(chosen.numel());
   const at::Tensor none = at::zeros_like(chosen);
   const auto got = step::pairwise_loss(ops, scores, none, 0, pairs);

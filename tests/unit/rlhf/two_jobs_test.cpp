@@ -267,7 +267,7 @@ class SteppedJob {
   Launch launch_;
   parallel::Groups groups_;
   Requests requests_;
-  std::optional<model::Tokenizer> tokenizer_;
+  std::optional<text::Tokenizer> tokenizer_;
   std::optional<TextContext> texts_;
   std::optional<reward::RewardSet> rewards_;
   std::optional<JobData> data_;

@@ -7,9 +7,10 @@
 #include <cmath>
 
 #include "base/random.h"
-#include "model/transformer.h"
+#include "ops/transformer.h"
 #include "rollout/generator.h"
 #include "spec/layout.h"
+#include "weights/initialize.h"
 
 namespace neap::rollout {
 
@@ -23,7 +24,7 @@ class Generator : public ::testing::Test {
     }
   }
   /// Of the features of `shape_`, whose sizes it sets.
-  model::Transformer make() {
+  ops::Transformer make() {
     shape_.vocab_size = 50;
     shape_.hidden_size = shape_.embedding_dim = 32;
     shape_.intermediate_size = 48;
@@ -32,20 +33,20 @@ class Generator : public ::testing::Test {
     shape_.num_key_value_heads = 2;
     shape_.head_dim = shape_.rotary.dimensions = 8;
     shape_.max_position_embeddings = 64;
-    model::FlatTensors flat;
+    ops::FlatTensors flat;
     for (const auto& unit : spec::flat_layout(shape_, spec::Head::kLanguageModel)) {
       flat.weights.push_back(at::zeros({unit.elements}, at::kDouble));
     }
-    model::initialize(shape_, spec::Head::kLanguageModel, 0, flat.weights, 3,
-                      0.3);  // far from uniform
+    weights::initialize(shape_, spec::Head::kLanguageModel, 0, flat.weights, 3,
+                        0.3);  // far from uniform
     return {shape_, spec::Head::kLanguageModel, std::move(flat)};
   }
   std::vector<Response> run(const std::vector<Prompt>& prompts, std::int64_t slots) {
     const std::int64_t width = 16;
     // What a recycled page may hold.
     const at::Tensor flat =
-        at::full({model::KvCache::elements(shape_, slots, width)}, std::nan(""), at::kDouble);
-    cache_ = model::KvCache::over(flat, shape_, slots, width);
+        at::full({ops::KvCache::elements(shape_, slots, width)}, std::nan(""), at::kDouble);
+    cache_ = ops::KvCache::over(flat, shape_, slots, width);
     return generate(model_, cache_, prompts, options_);
   }
   void expect_as_alone(const std::vector<Prompt>& prompts, const std::vector<Response>& responses) {
@@ -58,10 +59,10 @@ class Generator : public ::testing::Test {
   }
   spec::Architecture shape_;
   std::vector<Prompt> prompts_;
-  model::KvCache cache_;
+  ops::KvCache cache_;
   GenerateOptions options_{
       .prompt_width = 5, .max_new_tokens = 11, .eos_token_ids = {0}, .prefill = {1 << 20, 5}};
-  model::Transformer model_;
+  ops::Transformer model_;
 };
 
 }  // namespace neap::rollout

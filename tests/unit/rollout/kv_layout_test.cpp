@@ -11,7 +11,7 @@
 namespace neap::rollout {
 namespace {
 
-using model::AtenOps;
+using ops::AtenOps;
 using step::ScoreOptions;
 
 // Blocks of a few tokens, found by a table for each row; attention reads gathered keys.
@@ -148,7 +148,7 @@ class BlockCache {
   std::vector<std::int64_t> free_;
 };
 static_assert(step::KvLayout<BlockCache, AtenOps>);
-static_assert(step::KvLayout<model::KvCache, AtenOps>);
+static_assert(step::KvLayout<ops::KvCache, AtenOps>);
 static_assert(step::KvLayout<step::SlotCache<step::CountedTensor>, step::CountingOps>);
 
 struct Features {
@@ -177,8 +177,8 @@ class EveryKindOfAttention : public Generator, public ::testing::WithParamInterf
 
   [[nodiscard]] std::int64_t width() const { return kLongest + options_.max_new_tokens; }
   std::vector<Response> with_slots(std::int64_t rows) {
-    cache_ = model::KvCache::over(
-        at::full({model::KvCache::elements(shape_, rows, width())}, std::nan(""), at::kDouble),
+    cache_ = ops::KvCache::over(
+        at::full({ops::KvCache::elements(shape_, rows, width())}, std::nan(""), at::kDouble),
         shape_, rows, width());
     return generate(model_, cache_, long_prompts_, options_);
   }

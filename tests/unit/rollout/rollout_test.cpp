@@ -17,7 +17,7 @@ using step::SamplingOptions;
 
 at::Tensor sample(const at::Tensor& logits, const SamplingOptions& options,
                   const at::Tensor& uniforms) {
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   return step::sample(ops, logits, options, {uniforms, {}, {}}).tokens;
 }
 
@@ -96,7 +96,7 @@ TEST(Sampler, PenaltiesChangeLogitsOfSeenTokens) {
   tokens.append_to(options, 6, seen, amounts);
   EXPECT_THAT(seen, ::testing::ElementsAre(0, 2, 1, 0, 0, 0));
   EXPECT_THAT(amounts, ::testing::ElementsAre(0, 0, 1.25F, 0, 0, 0));
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   const at::Tensor logits = at::tensor({3.0F, 2.5F, -1.0F, 1.0F}).view({1, 4});
   const auto got = step::sample(
       ops, logits.clone(), options,

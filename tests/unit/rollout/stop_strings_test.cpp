@@ -9,13 +9,13 @@
 namespace neap::rollout {
 namespace {
 
-model::Tokenizer tokenizer() {
-  return model::Tokenizer::from_folder(std::filesystem::path(NEAP_SOURCE_DIR) /
-                                       "examples/reviews/model");
+text::Tokenizer tokenizer() {
+  return text::Tokenizer::from_folder(std::filesystem::path(NEAP_SOURCE_DIR) /
+                                      "examples/reviews/model");
 }
 
 // As many tokens as the text needs to contain one of `strings`; 0: it never does.
-std::size_t tokens_until(const model::Tokenizer& t, const std::vector<model::TokenId>& ids,
+std::size_t tokens_until(const text::Tokenizer& t, const std::vector<text::TokenId>& ids,
                          const std::vector<std::string>& strings) {
   for (std::size_t n = 1; n <= ids.size(); ++n) {
     const std::string text = t.decode({ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(n)});
@@ -27,9 +27,9 @@ std::size_t tokens_until(const model::Tokenizer& t, const std::vector<model::Tok
 }
 
 TEST(StopStrings, AreFoundWhereverTokensCutThem) {
-  const model::Tokenizer t = tokenizer();
+  const text::Tokenizer t = tokenizer();
   const std::string text = "The film was wonderful, na\xc3\xafve and long.\n\nIt was not bad";
-  const std::vector<model::TokenId> ids = t.encode(text);
+  const std::vector<text::TokenId> ids = t.encode(text);
   const std::vector<std::vector<std::string>> lists = {{"\n\n"},     {"wonderful, na"},
                                                        {"\xc3\xaf"}, {"long", "film"},
                                                        {"nowhere"},  {"", "It was "},

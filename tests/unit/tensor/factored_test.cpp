@@ -9,14 +9,14 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "join_parts.h"
-#include "model/aten_ops.h"
-#include "model/transformer.h"
-#include "model/unit_cuts.h"
+#include "ops/aten_ops.h"
+#include "ops/transformer.h"
 #include "spec/tensor_parallel.h"
 #include "step/optimizer.h"
 #include "thread_ranks.h"
+#include "weights/unit_cuts.h"
 
-namespace neap::model {
+namespace neap::ops {
 namespace {
 
 using at::Tensor;
@@ -100,7 +100,7 @@ void compare_parts(const FactoredCase& setup, int size) {
   const Stepped one = stepped(setup, units, clones(start), gradients, nullptr);
 
   const auto part_units = setup.layout(value_or_throw(spec::part_of(whole, {size, 0}, "actor")));
-  const UnitCuts cuts(whole, size, units, part_units);
+  const weights::UnitCuts cuts(whole, size, units, part_units);
   std::vector<Stepped> parts(static_cast<std::size_t>(size));
   testing::on_ranks(size, [&](parallel::Communicator& communicator) {
     const std::int64_t rank = communicator.rank();
@@ -133,12 +133,12 @@ void compare_parts(const FactoredCase& setup, int size) {
     const Tensor joined = at::zeros_like(one.states[i]), writes = at::zeros_like(one.states[i]);
     for (int r = 0; r < size; ++r) {
       const Tensor& mine = parts[static_cast<std::size_t>(r)].states[i];
-      for (const PartRun& run : cuts.runs(states[i], r)) {
+      for (const weights::PartRun& run : cuts.runs(states[i], r)) {
         joined.narrow(0, run.whole, run.count).copy_(mine.narrow(0, run.part, run.count));
         writes.narrow(0, run.whole, run.count).add_(1);
       }
     }
-    for (const PartRun& run : cuts.padding(states[i]))
+    for (const weights::PartRun& run : cuts.padding(states[i]))
       writes.narrow(0, run.whole, run.count).add_(1);
     EXPECT_TRUE(writes.eq(1).all().item<bool>()) << states[i].name;
     expect_near(joined, one.states[i], states[i].name);
@@ -172,4 +172,4 @@ TEST(FactoredParts, StepAsTheWhole) {
 }
 
 }  // namespace
-}  // namespace neap::model
+}  // namespace neap::ops

@@ -13,14 +13,14 @@
 #include "base/json.h"
 #include "bridge/no_autograd.h"
 #include "join_parts.h"
-#include "model/transformer.h"
-#include "model/unit_cuts.h"
+#include "ops/transformer.h"
 #include "spec/tensor_parallel.h"
 #include "step/gradient_norm.h"
 #include "step/sampling.h"
 #include "thread_ranks.h"
+#include "weights/unit_cuts.h"
 
-namespace neap::model {
+namespace neap::ops {
 namespace {
 
 using at::Tensor;
@@ -199,7 +199,7 @@ void expect_close(const Tensor& a, const Tensor& b, const std::string& what) {
 
 // A parameter in the whole model's gradients, and put together from those of all ranks; ranks that have the
 // same part of one must have the same of it.
-void expect_same_gradients(const UnitCuts& cuts, const std::vector<Tensor>& whole,
+void expect_same_gradients(const weights::UnitCuts& cuts, const std::vector<Tensor>& whole,
                            const std::vector<std::vector<Tensor>>& parts, const std::string& what) {
   for (std::size_t u = 0; u < whole.size(); ++u) {
     const Tensor joined = at::zeros_like(whole[u]);
@@ -219,17 +219,17 @@ void compare_rows(const Case& setup, int ranks, const std::string& what) {
   SCOPED_TRACE(what + " on " + std::to_string(ranks) + " ranks");
   const Results one = run(setup, setup.whole, setup.weights, setup.adapters, nullptr);
   const Architecture first = value_or_throw(spec::part_of(setup.whole, {ranks, 0}, "actor"));
-  const UnitCuts cuts(setup.whole, ranks, spec::flat_layout(setup.whole, setup.head),
-                      spec::flat_layout(first, setup.head));
-  const UnitCuts adapter_cuts(setup.whole, ranks,
-                              spec::lora_layout(setup.whole, setup.head, setup.lora),
-                              spec::lora_layout(first, setup.head, setup.lora));
+  const weights::UnitCuts cuts(setup.whole, ranks, spec::flat_layout(setup.whole, setup.head),
+                               spec::flat_layout(first, setup.head));
+  const weights::UnitCuts adapter_cuts(setup.whole, ranks,
+                                       spec::lora_layout(setup.whole, setup.head, setup.lora),
+                                       spec::lora_layout(first, setup.head, setup.lora));
   std::vector<Results> all(static_cast<std::size_t>(ranks));
   testing::on_ranks(ranks, [&](parallel::Communicator& communicator) {
     const std::int64_t rank = communicator.rank();
     const spec::TensorShard shard{ranks, rank, setup.divides_rows};
     const Architecture part = value_or_throw(spec::part_of(setup.whole, shard, "actor"));
-    const auto of_part = [&](const UnitCuts& c, const std::vector<Tensor>& from,
+    const auto of_part = [&](const weights::UnitCuts& c, const std::vector<Tensor>& from,
                              const std::vector<spec::FlatUnit>& units) {
       std::vector<Tensor> out = tensors_of(units);
       for (std::size_t u = 0; u < units.size(); ++u) c.take(u, rank, from[u], out[u]);
@@ -317,4 +317,4 @@ INSTANTIATE_TEST_SUITE_P(All, EveryArchitecture, ::testing::ValuesIn(names()),
                          [](const auto& name) { return name.param; });
 
 }  // namespace
-}  // namespace neap::model
+}  // namespace neap::ops

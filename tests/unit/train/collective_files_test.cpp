@@ -10,15 +10,15 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/status.h"
-#include "model/tensor_io.h"
 #include "parallel/run_collectively.h"
 #include "unit/tensor/thread_ranks.h"
+#include "weights/tensor_io.h"
 
 namespace neap::train {
 namespace {
 
 namespace fs = std::filesystem;
-using model::PartRun;
+using weights::PartRun;
 
 // The first tensor is in a file of its own.
 constexpr Bytes kMaxShard = 40_MiB;
@@ -35,9 +35,9 @@ class FilesOfRanks : public ::testing::Test {
                 at::arange(60 * 7, at::kFloat), at::arange(5, at::kFloat)};
     for (std::size_t i = 0; i < tensors_.size(); ++i)
       infos_.push_back({format("tensor.{}", i),
-                        model::dtype_name(tensors_[i].scalar_type()),
+                        weights::dtype_name(tensors_[i].scalar_type()),
                         {tensors_[i].numel()}});
-    shards_ = model::model_files(root_, infos_, kMaxShard);
+    shards_ = weights::model_files(root_, infos_, kMaxShard);
     ASSERT_EQ(shards_.files.size(), 2u);
   }
   void TearDown() override { fs::remove_all(root_); }
@@ -45,7 +45,7 @@ class FilesOfRanks : public ::testing::Test {
   /// Of all files, one after another.
   std::string contents() const {
     std::string out;
-    for (const model::TensorFiles::File& file : shards_.files)
+    for (const weights::TensorFiles::File& file : shards_.files)
       out += value_or_throw(read_file(file.path));
     return out;
   }
@@ -71,7 +71,7 @@ class FilesOfRanks : public ::testing::Test {
     std::vector<std::string> told(static_cast<std::size_t>(ranks));
     testing::on_ranks(ranks, [&](parallel::Communicator& communicator) {
       try {
-        CollectiveFiles files(communicator, shards_, {{"format", "pt"}}, model::Sync::kByCaller);
+        CollectiveFiles files(communicator, shards_, {{"format", "pt"}}, weights::Sync::kByCaller);
         files.write([&](const PartVisit& visit) { visit(parts(communicator.rank())); });
         files.commit();
       } catch (const parallel::CollectiveError& e) {
@@ -81,7 +81,7 @@ class FilesOfRanks : public ::testing::Test {
     return told;
   }
   void write_by_one() {
-    model::ShardedWriter writer(root_, infos_, kMaxShard);
+    weights::ShardedWriter writer(root_, infos_, kMaxShard);
     for (std::size_t i = 0; i < tensors_.size(); ++i)
       writer.write(
           i, 0,
@@ -100,8 +100,8 @@ class FilesOfRanks : public ::testing::Test {
 
   fs::path root_;
   std::vector<at::Tensor> tensors_;
-  std::vector<model::TensorInfo> infos_;
-  model::TensorFiles shards_;
+  std::vector<weights::TensorInfo> infos_;
+  weights::TensorFiles shards_;
 };
 
 using Told = std::vector<std::string>;
@@ -109,7 +109,7 @@ using Told = std::vector<std::string>;
 TEST_F(FilesOfRanks, AreThoseOfOneRank) {
   write_by_one();
   const std::string one = contents();
-  for (const model::TensorFiles::File& file : shards_.files) fs::remove(file.path);
+  for (const weights::TensorFiles::File& file : shards_.files) fs::remove(file.path);
   EXPECT_EQ(write(3, [&](int rank) { return parts_of(rank); }), Told(3));
   EXPECT_EQ(contents(), one);
   // The ranks that have something need not be the first, nor all.

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/rounding.h"
+#include "ops/rounding.h"
 #include "step/gradient_norm.h"
 #include "step/update_parts.h"
 #include "unit_with_state.h"
@@ -70,7 +70,7 @@ std::vector<OptimizerUnit> random_units(const spec::OptimizerSpec& optimizer) {
 }
 
 void make_step(Optimizer& optimizer, double lr) {
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   const step::Update update = optimizer.begin_step(lr);
   for (const OptimizerUnit& unit : optimizer.units()) step::step_unit(ops, unit, update);
 }
@@ -93,7 +93,7 @@ void expect_same(const std::vector<OptimizerUnit>& a, const std::vector<Optimize
 
 // Parts of `elements` of the units, in memory of their own as in a slot.
 void make_step_by_parts(Optimizer& optimizer, double lr, std::int64_t elements) {
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   const step::Update update = optimizer.begin_step(lr);
   std::vector<spec::FlatUnit> flat;
   for (const OptimizerUnit& unit : optimizer.units()) flat.push_back(unit.unit);
@@ -110,7 +110,7 @@ void make_step_by_parts(Optimizer& optimizer, double lr, std::int64_t elements) 
         return slot
             .narrow(0, static_cast<std::int64_t>(t.slot_offset.count()),
                     static_cast<std::int64_t>(t.bytes().count()))
-            .view(model::to_aten(t.dtype));
+            .view(ops::to_aten(t.dtype));
       };
       const auto at_rest = [&](const step::PartTensor& t) {
         const bool flat_tensor = unit.layout.tensors()[t.state].parameter < 0;
@@ -153,7 +153,7 @@ TEST(Optimizer, AnyPartsOfTheUnitsGiveTheSameBits) {
 std::vector<OptimizerUnit> pieces_of_ranks(const std::vector<OptimizerUnit>& units,
                                            const spec::StatePlacement& placement,
                                            std::int64_t ranks) {
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   std::vector<OptimizerUnit> out;
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
     for (const spec::Piece& piece : placement.pieces(rank)) {
@@ -184,7 +184,7 @@ TEST(Optimizer, PiecesOfAllRanksAreTheWholeStepBitByBit) {
                                              spec::kParameterAlignment);
         const std::vector<OptimizerUnit> pieces =
             pieces_of_ranks(optimizer.units(), placement, sliced ? ranks : 1);
-        model::AtenOps ops(at::kCPU);
+        ops::AtenOps ops(at::kCPU);
         for (int t = 0; t < 3; ++t) {
           random_gradients(optimizer.units());
           const step::Update update = optimizer.begin_step(config.lr, 0.5);
@@ -224,7 +224,7 @@ TEST(Optimizer, AStepOfAUnitLeavesOthersAlone) {
     random_gradients(optimizer.units());
     const at::Tensor first = optimizer.units()[0].weights.clone();
     const at::Tensor second = optimizer.units()[1].weights.clone();
-    model::AtenOps ops(at::kCPU);
+    ops::AtenOps ops(at::kCPU);
     step::step_unit(ops, optimizer.units()[1], optimizer.begin_step(0.01));
     EXPECT_TRUE(same_bits(optimizer.units()[0].weights, first));
     EXPECT_FALSE(same_bits(optimizer.units()[1].weights, second));
@@ -292,7 +292,7 @@ TEST(Optimizer, ClipsByTheNormOverAllUnitsAndRefusesNan) {
     units[0].gradients[0] = 3;
     units[1].gradients[0] = 4;
     Optimizer adam(config, spec, 0, units, alone());
-    model::AtenOps ops(at::kCPU);
+    ops::AtenOps ops(at::kCPU);
     EXPECT_DOUBLE_EQ(step::joint_norm(ops, step::piece_norms(ops, adam.units())), 5);
     EXPECT_EQ(adam.clip_scale(5, 0), 1);
     EXPECT_EQ(adam.clip_scale(5, 6), 1);
@@ -323,7 +323,7 @@ TEST(GradientNorm, HasTheSameBitsWhereverAUnitIsCutBetweenTiles) {
         .narrow(0, 0, count)
         .copy_(whole.gradients.narrow(0, first, count));
   }
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   const double norm = step::joint_norm(ops, step::piece_norms(ops, std::vector{whole}));
   EXPECT_EQ(norm, step::joint_norm(ops, step::piece_norms(ops, parts)));
   EXPECT_NEAR(norm, std::sqrt(static_cast<double>(kElements)), 3);
@@ -369,7 +369,7 @@ TEST(GradientNorm, RangesAreCutBetweenTilesAndWhereTheSpreadChanges) {
 
 // Of bits drawn at random in [1, 2), a value between two neighbours.
 TEST(StochasticRounding, IsUnbiased) {
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   constexpr std::int64_t kN = 1 << 20;
   const at::Tensor noise = ops.rounding_noise(17, kN);
   const at::Tensor out = at::empty({kN}, at::kBFloat16);
@@ -392,7 +392,7 @@ TEST(StochasticRounding, IsUnbiased) {
 TEST(StochasticRounding, DrawsAnewInEveryStepForEveryElement) {
   constexpr int kSteps = 4096;
   constexpr std::int64_t kN = 64;
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   const double fraction = 0.3;
   const at::Tensor value = at::full({kN}, 1 + fraction * kBfloat16Step, at::kFloat);
   at::Tensor ups = at::empty({kSteps, kN}, at::kDouble);
@@ -415,7 +415,7 @@ TEST(StochasticRounding, DrawsAnewInEveryStepForEveryElement) {
 }
 
 TEST(StochasticRounding, OfAnElementDependsOnItsPlaceAlone) {
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   constexpr std::int64_t kN = step::kNoise + 1000;  // into the second tile
   const at::Tensor noise = ops.rounding_noise(9, step::kNoise);
   const at::Tensor value = at::rand({kN}, at::kFloat);
@@ -432,7 +432,7 @@ TEST(StochasticRounding, OfAnElementDependsOnItsPlaceAlone) {
 
 // Elements that read the same number of the noise go together no more often than others, over keys.
 TEST(StochasticRounding, TilesOfTheNoiseAreIndependent) {
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   constexpr std::int64_t kN = 1000;
   constexpr std::uint64_t kKeys = 400;
   const double fraction = 0.3;
@@ -450,18 +450,18 @@ TEST(StochasticRounding, TilesOfTheNoiseAreIndependent) {
 }
 
 TEST(StochasticRounding, OfAGpuHasTheSameBits) {
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   constexpr std::int64_t kN = 100'003;
   const at::Tensor noise = ops.rounding_noise(123456789, kN);
-  EXPECT_TRUE(noise.equal(model::rounding_noise_by_operations(at::kCPU, 123456789, kN)));
+  EXPECT_TRUE(noise.equal(ops::rounding_noise_by_operations(at::kCPU, 123456789, kN)));
   at::Tensor value = at::randn({kN}).mul_(at::randn({kN}).exp_());
   value[0] = 0;
   value[1] = std::numeric_limits<float>::infinity();
   value[2] = -1.5;  // a bfloat16
   const at::Tensor host = at::empty({kN}, at::kBFloat16);
   const at::Tensor gpu = at::empty({kN}, at::kBFloat16);
-  model::round_on_host(host, value, noise, 0x3a7b);
-  model::round_by_operations(gpu, value, noise, 0x3a7b);
+  ops::round_on_host(host, value, noise, 0x3a7b);
+  ops::round_by_operations(gpu, value, noise, 0x3a7b);
   EXPECT_TRUE(same_bits(host, gpu));
   EXPECT_TRUE(same_bits(host.narrow(0, 0, 3), value.narrow(0, 0, 3).to(at::kBFloat16)));
 }

@@ -4,17 +4,17 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "../model/tiny_model.h"
 #include "bridge/no_autograd.h"
 #include "spec/loss_kinds.h"
 #include "step/phases.h"
 #include "step/training.h"
+#include "unit/ops/tiny_model.h"
 
 namespace neap::train {
 namespace {
 
-using model::testing::Form;
-using model::testing::TestModel;
+using ops::testing::Form;
+using ops::testing::TestModel;
 
 constexpr std::int64_t kRows = 12, kWidth = 20, kResponse = 13, kVocabulary = 41, kBudget = 50;
 
@@ -187,7 +187,7 @@ TEST_P(PackedForms, LogProbabilitiesAndScores) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PackedForms, ::testing::ValuesIn(model::testing::forms()),
+INSTANTIATE_TEST_SUITE_P(All, PackedForms, ::testing::ValuesIn(ops::testing::forms()),
                          [](const auto& test) { return test.param.name; });
 
 // Every loss and aggregation, two mini-batches whose rows do not mix.
@@ -195,7 +195,7 @@ TEST(PackedUpdates, OfThePolicy) {
   using spec::LossAggregation;
   const auto all = spec::loss_aggregation_names();
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
-    TestModel model(model::testing::tiny_llama(), spec::Head::kLanguageModel, std::nullopt, dtype);
+    TestModel model(ops::testing::tiny_llama(), spec::Head::kLanguageModel, std::nullopt, dtype);
     const Sequences batch = rows_of(kRows, dtype);
     for (const std::string& loss : spec::policy_loss_names()) {
       for (const std::string& aggregation : all) {
@@ -237,7 +237,7 @@ TEST(PackedUpdates, OfThePolicy) {
 // Weights of the rollout that are all the same number scale the gradient by it.
 TEST(PolicyUpdate, BypassModeWeighsTheLoss) {
   const bridge::NoAutograd no_autograd;
-  TestModel model(model::testing::tiny_llama(), spec::Head::kLanguageModel, std::nullopt,
+  TestModel model(ops::testing::tiny_llama(), spec::Head::kLanguageModel, std::nullopt,
                   at::kDouble);
   step::Experience<at::Tensor> e;
   e.sequences = arrange(rows_of(kRows, at::kDouble), padded(kRows), Use::kTraining, 1).sequences;
@@ -269,7 +269,7 @@ TEST(PolicyUpdate, BypassModeWeighsTheLoss) {
 
 TEST(PackedUpdates, OfTheCritic) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
-    TestModel model(model::testing::tiny_llama(), spec::Head::kScalar, std::nullopt, dtype);
+    TestModel model(ops::testing::tiny_llama(), spec::Head::kScalar, std::nullopt, dtype);
     for (const std::string& aggregation : spec::loss_aggregation_names()) {
       SCOPED_TRACE(aggregation);
       const auto keep = spec::checkpointing(spec::CheckpointMode::kFull, model.shape);
@@ -300,7 +300,7 @@ TEST(PackedUpdates, OfPairs) {
     const Sequences batch = rows_of(kRows, dtype, false);
     const spec::UpdateShape shape{1, kPairs, kPairs, 2};
     {
-      TestModel model(model::testing::tiny_llama(), spec::Head::kScalar, std::nullopt, dtype);
+      TestModel model(ops::testing::tiny_llama(), spec::Head::kScalar, std::nullopt, dtype);
       const at::Tensor margins = at::arange(kPairs, dtype).mul_(0.1);
       const auto work = [&](const ArrangedBatch& b) {
         step::Experience<at::Tensor> e = with_sequences(b.sequences);
@@ -316,7 +316,7 @@ TEST(PackedUpdates, OfPairs) {
       };
       expect_equal(model, batch, 2, 1, work);
     }
-    TestModel model(model::testing::tiny_llama(), spec::Head::kLanguageModel, std::nullopt, dtype);
+    TestModel model(ops::testing::tiny_llama(), spec::Head::kLanguageModel, std::nullopt, dtype);
     for (const std::string& kind : spec::preference_loss_names()) {
       SCOPED_TRACE(kind);
       spec::DpoConfig config;
@@ -360,8 +360,7 @@ TEST(PackedBatch, IsRestoredAndWithinItsLimits) {
   const ArrangedBatch empty = arrange(none, packed(kRows), Use::kTraining);
   ASSERT_EQ(empty.order.size(0), 1);
   const bridge::NoAutograd no_autograd;
-  TestModel model(model::testing::tiny_llama(), spec::Head::kLanguageModel, std::nullopt,
-                  at::kFloat);
+  TestModel model(ops::testing::tiny_llama(), spec::Head::kLanguageModel, std::nullopt, at::kFloat);
   const auto s = step::train_micro_batch(model.model->ops(), model.model->weights(),
                                          with_sequences(empty.sequences), 0, 1,
                                          step::CrossEntropyObjective{}, {});

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "model/aten_ops.h"
+#include "ops/aten_ops.h"
 #include "step/phases.h"
 #include "train/checkpoint.h"
 #include "train/optimizer.h"
@@ -94,11 +94,11 @@ TEST(Sequences, PutOutputsBeforeTheTokensTheyPredict) {
       s.tokens.equal(at::tensor({1, 2, 3, 5, 6, 0, 4, 7, 8, 9, 0, 0}, at::kLong).view({2, 6})));
   EXPECT_TRUE(s.mask.equal(at::tensor({1.F, 1.F, 0.F, 1.F, 1.F, 1.F}).view({2, 3})));
   // Row 2 (token 3) predicts 5, row 3 predicts 6; in the second sequence rows 6, 7, 8.
-  model::AtenOps ops(at::kCPU);
-  const step::DeviceBatch<model::AtenOps> all(ops, s, 0, 2);
+  ops::AtenOps ops(at::kCPU);
+  const step::DeviceBatch<ops::AtenOps> all(ops, s, 0, 2);
   EXPECT_TRUE(all.response_rows().equal(at::tensor({2, 3, 0, 6, 7, 8}, at::kLong)));
   EXPECT_TRUE(all.last_token_rows().equal(at::tensor({4, 9}, at::kLong)));
-  const step::DeviceBatch<model::AtenOps> second(ops, s, 1, 1);
+  const step::DeviceBatch<ops::AtenOps> second(ops, s, 1, 1);
   EXPECT_TRUE(second.response_rows().equal(at::tensor({0, 1, 2}, at::kLong)));
   EXPECT_THROW((void)make_sequences({{1, 2}}, {{1, 2, 3, 4}}, {6, 3, 0}), Error);
   EXPECT_THROW((void)make_sequences({{}}, {{1}}, {6, 3, 0}), Error);
@@ -216,7 +216,7 @@ TEST_F(Folder, AnUnfinishedCheckpointIsInvisibleAndLeavesNothing) {
 }
 
 TEST(MicroBatches, AllHaveOneSizeAndEachRowIsFreshOnce) {
-  model::AtenOps ops(at::kCPU);
+  ops::AtenOps ops(at::kCPU);
   for (const std::int64_t rows : {1, 3, 4, 5, 8, 11}) {
     std::vector<int> fresh(static_cast<std::size_t>(rows), 0);
     std::int64_t all_fresh = 0;

@@ -1,0 +1,270 @@
+// The operations of step/operations.h on libtorch: tensors of the CPU or of a GPU.
+//
+// What each takes in addition to its result is in step/counting_ops.h; tests/unit/operations compares.
+// Threads   one call at a time. No autograd: the caller holds bridge::NoAutograd.
+// Failure   c10::Error from libtorch, neap::Error.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "bridge/attention.h"
+#include "spec/job.h"
+#include "step/operations.h"
+#include "step/stage_links.h"
+
+namespace neap::parallel {
+class Communicator;
+}
+
+namespace neap::ops {
+
+[[nodiscard]] step::Dtype to_step(at::ScalarType type);
+[[nodiscard]] at::ScalarType to_aten(step::Dtype dtype);
+
+/// Ranks that divide a model, and those that divide sequences. They outlive what takes them; null: none do.
+struct Peers {
+  parallel::Communicator* tensor = nullptr;
+  parallel::Communicator* context = nullptr;
+  [[nodiscard]] parallel::Communicator* along(spec::Axis axis) const {
+    if (axis == spec::Axis::kTensor) return tensor;
+    return axis == spec::Axis::kContext ? context : nullptr;
+  }
+};
+
+class AtenOps {
+ public:
+  using Tensor = at::Tensor;
+  explicit AtenOps(at::Device device, bridge::AttentionChoice attention = {}, Peers peers = {})
+      : device_(device), attention_(attention), peers_(peers) {}
+  [[nodiscard]] at::Device device() const { return device_; }
+
+  // ---- stages of a pipeline ----
+  /// `links` outlives the operations; null: there are no other stages.
+  void set_stages(step::StageLinks<Tensor>* links) { stages_ = links; }
+  void send(const Tensor& t, std::int64_t stage) const { stages_->send(t, stage); }
+  void receive_(const Tensor& t, std::int64_t stage) const { stages_->receive(t, stage); }
+  [[nodiscard]] std::vector<double> join_stages(const std::vector<double>& mine) const {
+    return stages_ == nullptr ? mine : stages_->join(mine);
+  }
+
+  template <class Body>
+  void repeat(std::int64_t n, const Body& body, std::int64_t /*lasting*/ = 1) const {
+    for (std::int64_t i = 0; i < n; ++i) body(i);
+  }
+  template <class Body>
+  void aside(const Body& body) const {
+    body();
+  }
+  /// body(), with the attention kernels of generation (bridge/attention.h).
+  template <class Body>
+  auto generating(const Body& body) {
+    const Generating scope(generating_);
+    return body();
+  }
+
+  // ---- ranks of an axis ----
+  [[nodiscard]] std::int64_t ranks(spec::Axis axis) const;
+  void sum_over_(const Tensor& a, spec::Axis axis) const;
+  void max_over_(const Tensor& a, spec::Axis axis) const;
+  [[nodiscard]] double total_over(double x, spec::Axis axis) const;
+  [[nodiscard]] Tensor join_columns(Tensor a, spec::Axis axis) const;
+  [[nodiscard]] Tensor own_columns(const Tensor& a, spec::Axis axis) const;
+  [[nodiscard]] Tensor join_rows(const Tensor& a, spec::Axis axis) const;
+  using Shift = std::int64_t;  ///< of a communicator
+  [[nodiscard]] Shift begin_shift(const Tensor& mine, const Tensor& theirs, spec::Axis axis) const;
+  void finish_shift(Shift shift, spec::Axis axis) const;
+  void end_shifts(spec::Axis axis) const;
+  [[nodiscard]] Tensor own_rows(const Tensor& a, spec::Axis axis) const;
+  [[nodiscard]] Tensor sum_to_rows(const Tensor& a, spec::Axis axis) const;
+  [[nodiscard]] step::OwnIndices<Tensor> own_indices(const Tensor& indices, std::int64_t count,
+                                                     spec::Axis axis) const;
+  void clear_(const Tensor& a, const Tensor& foreign) const;
+  [[nodiscard]] Tensor cleared(const Tensor& a, const Tensor& foreign) const;
+
+  // ---- making ----
+  [[nodiscard]] step::Dtype dtype(const Tensor& t) const { return to_step(t.scalar_type()); }
+  [[nodiscard]] Tensor empty(const step::Shape& shape, step::Dtype dtype) const;
+  [[nodiscard]] Tensor zeros(const step::Shape& shape, step::Dtype dtype) const;
+  [[nodiscard]] Tensor ones_like(const Tensor& t) const;
+  [[nodiscard]] Tensor filled_like(const Tensor& t, double value) const;  ///< () float32
+  [[nodiscard]] Tensor clone(const Tensor& t) const;
+  [[nodiscard]] Tensor iota(std::int64_t n, std::int64_t stride = 1) const;
+  [[nodiscard]] Tensor from_host(const std::vector<float>& values) const;
+  [[nodiscard]] Tensor from_host(const std::vector<std::int64_t>& values) const;
+  [[nodiscard]] Tensor to_device(const Tensor& t) const;
+  [[nodiscard]] Tensor to_host(const Tensor& t) const;
+  [[nodiscard]] Tensor to_pinned(const Tensor& t) const;
+  [[nodiscard]] Tensor from_pinned(const Tensor& t) const;
+  [[nodiscard]] double read(const Tensor& t) const;
+  [[nodiscard]] std::vector<double> read_all(const Tensor& t) const;
+
+  // ---- views ----
+  [[nodiscard]] Tensor view(const Tensor& t, const step::Shape& shape) const;
+  [[nodiscard]] Tensor transpose(const Tensor& t) const;
+  [[nodiscard]] Tensor narrow(const Tensor& t, std::int64_t dimension, std::int64_t first,
+                              std::int64_t count) const;
+  [[nodiscard]] Tensor select(const Tensor& t, std::int64_t dimension, std::int64_t index) const;
+  [[nodiscard]] Tensor by_head(const Tensor& x, std::int64_t sequences) const;
+  [[nodiscard]] Tensor convert(Tensor t, step::Dtype dtype) const;
+
+  // ---- products ----
+  [[nodiscard]] Tensor product(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor product_plus(const Tensor& bias, const Tensor& a, const Tensor& b) const;
+  void add_product_(const Tensor& c, const Tensor& a, const Tensor& b, double alpha) const;
+  [[nodiscard]] bool adds_products(step::Dtype sum, step::Dtype factors) const {
+    return step::adds_products(device_.is_cuda(), sum, factors);
+  }
+  [[nodiscard]] Tensor batch_product(const Tensor& a, const Tensor& b) const;
+
+  // ---- elementwise ----
+  [[nodiscard]] Tensor add(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor subtract(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor multiply(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor maximum(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor minimum(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor plus(const Tensor& a, std::int64_t b) const;
+  [[nodiscard]] Tensor negate(const Tensor& a) const;
+  [[nodiscard]] Tensor absolute(const Tensor& a) const;
+  [[nodiscard]] Tensor sign(const Tensor& a) const;
+  [[nodiscard]] Tensor exp(const Tensor& a) const;
+  [[nodiscard]] Tensor cosine(const Tensor& a) const;
+  [[nodiscard]] Tensor sine(const Tensor& a) const;
+  [[nodiscard]] Tensor sigmoid(const Tensor& a) const;
+  [[nodiscard]] Tensor log_sigmoid(const Tensor& a) const;
+  [[nodiscard]] Tensor clamp(const Tensor& a, double low, double high) const;
+  void add_(const Tensor& a, const Tensor& b) const;
+  void add_(const Tensor& a, double b) const;
+  void subtract_(const Tensor& a, const Tensor& b) const;
+  void multiply_(const Tensor& a, const Tensor& b) const;
+  void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b) const;
+  void divide_(const Tensor& a, const Tensor& b) const;
+  void divide_(const Tensor& a, double b) const;
+  void scale_(const Tensor& a, double b) const;
+  void add_scaled_(const Tensor& a, const Tensor& b, double scale) const;
+  void add_multiply_(const Tensor& a, const Tensor& b, const Tensor& c, double scale) const;
+  void sqrt_(const Tensor& a) const;
+  void rsqrt_(const Tensor& a) const;
+  void exp_(const Tensor& a) const;
+  void log_(const Tensor& a) const;
+  void zero_(const Tensor& a) const;
+  void copy_(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor above(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor above(const Tensor& a, double b) const;
+  [[nodiscard]] Tensor at_least(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor at_most(const Tensor& a, double b) const;
+  [[nodiscard]] Tensor equal(const Tensor& a, const Tensor& b) const;
+  void softcap_(const Tensor& a, double cap) const;
+  [[nodiscard]] Tensor softcap_slope(const Tensor& a, double cap) const;
+  [[nodiscard]] Tensor activate(const Tensor& a, spec::Activation kind) const;
+  void activate_(const Tensor& a, spec::Activation kind) const;
+  [[nodiscard]] Tensor activate_backward(const Tensor& dy, const Tensor& x,
+                                         spec::Activation kind) const;
+
+  // ---- reductions ----
+  [[nodiscard]] Tensor sum(const Tensor& a) const;
+  [[nodiscard]] Tensor sum_last(const Tensor& a) const;
+  [[nodiscard]] Tensor max_last(const Tensor& a) const;
+  [[nodiscard]] Tensor max_rows(const Tensor& a) const;
+  [[nodiscard]] Tensor sum_rows(const Tensor& a, step::Dtype dtype) const;
+  [[nodiscard]] Tensor argmax_last(const Tensor& a) const;
+  [[nodiscard]] Tensor softmax_last(const Tensor& a) const;
+  [[nodiscard]] step::Sorted<Tensor> sort_descending(const Tensor& a) const;
+  void cumulate_last_(const Tensor& a) const;
+  void drop_beyond_mass_(const Tensor& a, double top_p) const;
+  void drop_below_(const Tensor& a, double share) const;
+  void penalize_(const Tensor& a, const Tensor& seen, const Tensor& amounts,
+                 double repetition) const;
+  [[nodiscard]] Tensor search_last(const Tensor& a, const Tensor& target) const;
+
+  // ---- indices ----
+  [[nodiscard]] Tensor take_rows(const Tensor& table, const Tensor& indices) const;
+  [[nodiscard]] Tensor take_rows_from_host(const Tensor& table, const Tensor& indices) const;
+  void add_to_rows_(const Tensor& table, const Tensor& indices, const Tensor& rows) const;
+  [[nodiscard]] Tensor gather_last(const Tensor& a, const Tensor& indices) const;
+  void add_to_last_(const Tensor& a, const Tensor& indices, const Tensor& values) const;
+  [[nodiscard]] Tensor last_rows(const Tensor& lengths, std::int64_t length) const;
+
+  // ---- kernels ----
+  [[nodiscard]] step::NormResult<Tensor> norm(spec::NormKind kind, const Tensor& x,
+                                              const Tensor& weight, const Tensor& bias,
+                                              double eps) const;
+  [[nodiscard]] Tensor norm_backward(spec::NormKind kind, const Tensor& dy, const Tensor& x,
+                                     const Tensor& mean, const Tensor& rstd, const Tensor& weight,
+                                     const Tensor& d_weight, const Tensor& d_bias) const;
+  [[nodiscard]] Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin,
+                              bool inverse) const;
+  [[nodiscard]] step::AttentionContext<Tensor> attention(step::Heads<Tensor> heads,
+                                                         const step::Spans<Tensor>& spans,
+                                                         const step::ScoreOptions& options) const;
+  [[nodiscard]] step::AttentionContext<Tensor> attention_by(
+      step::AttentionKernel kernel, step::Heads<Tensor> heads, const step::Spans<Tensor>& spans,
+      const step::ScoreOptions& options) const;
+  [[nodiscard]] step::AttentionContext<Tensor> attention_of_ranges(
+      const step::Heads<Tensor>& heads, const step::PackedRanges<Tensor>& ranges,
+      const step::ScoreOptions& options) const;
+  [[nodiscard]] step::Heads<Tensor> attention_of_ranges_backward(
+      step::AttentionContext<Tensor> saved, const step::PackedRanges<Tensor>& ranges,
+      Tensor d_out) const;
+  [[nodiscard]] Tensor starts_of(const std::vector<std::int64_t>& lengths) const;
+  [[nodiscard]] std::pair<Tensor, Tensor> places_of(const std::vector<std::int64_t>& lengths,
+                                                    std::int64_t ranks) const;
+  [[nodiscard]] step::Heads<Tensor> attention_backward(step::AttentionContext<Tensor> saved,
+                                                       Tensor d_out) const;
+  [[nodiscard]] Tensor causal_mask(std::int64_t queries, std::int64_t keys, std::int64_t offset,
+                                   std::int64_t window) const;
+  void hide_(const Tensor& a, const Tensor& mask) const;
+  [[nodiscard]] Tensor decode_mask(const Tensor& positions, std::int64_t key_limit,
+                                   std::int64_t window, step::Dtype dtype) const;
+  [[nodiscard]] step::DecodeKeys<Tensor> decode_keys(const Tensor& positions, const Tensor& cache,
+                                                     std::int64_t heads, std::int64_t key_limit,
+                                                     const step::ScoreOptions& options) const;
+  [[nodiscard]] Tensor decode_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
+                                        const step::DecodeKeys<Tensor>& seen,
+                                        const step::ScoreOptions& options) const;
+  [[nodiscard]] Tensor chunk_attention(const Tensor& q, const Tensor& keys, const Tensor& values,
+                                       const step::ScoreOptions& options) const;
+  void write_prompts_(const Tensor& cache, const Tensor& slots, const Tensor& rows,
+                      std::int64_t length) const;
+  void write_token_(const Tensor& cache, const Tensor& positions, const Tensor& rows) const;
+
+  // ---- optimizer ----
+  [[nodiscard]] Tensor norm_of(const Tensor& a) const;
+  void fused_adamw_(const Tensor& x, const Tensor& g, const Tensor& average, const Tensor& square,
+                    const Tensor& count, double lr, const spec::OptimizerConfig& config) const;
+  void fused_sgd_(const Tensor& x, const Tensor& g, const Tensor& momentum, double lr,
+                  const spec::OptimizerConfig& config) const;
+  [[nodiscard]] Tensor rounding_noise(std::uint64_t key, std::int64_t n) const;
+  void round_stochastically_(const Tensor& to, const Tensor& value, const Tensor& noise,
+                             std::uint64_t key, std::int64_t first) const;
+
+ private:
+  class Generating {
+   public:
+    explicit Generating(bool& flag) : flag_(flag), before_(std::exchange(flag, true)) {}
+    Generating(const Generating&) = delete;
+    Generating& operator=(const Generating&) = delete;
+    ~Generating() { flag_ = before_; }
+
+   private:
+    bool& flag_;
+    bool before_;
+  };
+  [[nodiscard]] step::AttentionKernel kernel_of(const Tensor& q, const step::ScoreOptions& options,
+                                                const step::Spans<Tensor>& spans) const;
+  [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x,
+                                                 const Tensor& rstd, const Tensor& weight,
+                                                 const Tensor& d_weight, bool offset) const;
+  /// Of an axis with several ranks.
+  [[nodiscard]] parallel::Communicator& along(spec::Axis axis) const { return *peers_.along(axis); }
+  at::Device device_;
+  bridge::AttentionChoice attention_;
+  step::StageLinks<Tensor>* stages_ = nullptr;
+  Peers peers_;
+  bool generating_ = false;
+};
+
+}  // namespace neap::ops

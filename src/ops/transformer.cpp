@@ -1,0 +1,392 @@
+#include "ops/transformer.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include <algorithm>
+
+#include "base/format.h"
+#include "base/status.h"
+#include "bridge/no_autograd.h"
+#include "step/bind.h"
+
+namespace neap::ops {
+
+using at::Tensor;
+
+void check_flat(const Tensor& t, const spec::FlatUnit& unit, const char* what) {
+  if (t.dim() != 1 || t.numel() < unit.elements || !t.is_contiguous() ||
+      !at::isFloatingType(t.scalar_type())) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        format("The {} of unit \"{}\" must be one contiguous floating tensor of at least {} "
+               "elements; it has {} in {} dimensions",
+               what, unit.name, unit.elements, t.numel(), t.dim()));
+  }
+}
+
+Tensor parameter_view(const Tensor& flat, const spec::Parameter& p) {
+  return flat.narrow(0, p.offset, p.elements()).view(p.shape);
+}
+
+namespace {
+
+void check_cache(const KvCache& cache, std::size_t layers, std::int64_t batch,
+                 std::int64_t tokens) {
+  if (cache.keys.size() == layers && cache.values.size() == layers && cache.rows() >= batch &&
+      cache.max_tokens() >= tokens)
+    return;
+  throw Error(ErrorCode::kInvalidArgument,
+              format("The KV cache holds {} layers of {} sequences of {} tokens; {} layers of {} "
+                     "sequences of {} tokens are needed",
+                     cache.keys.size(), cache.keys.empty() ? 0 : cache.rows(),
+                     cache.keys.empty() ? 0 : cache.max_tokens(), layers, batch, tokens));
+}
+
+// One value a row that the head reads.
+void check_rows(const Tensor& hidden, const Tensor& rows, const Tensor& per_row, const char* what) {
+  const std::int64_t count = rows.defined() ? rows.size(0) : hidden.size(0);
+  if (per_row.dim() != 1 || per_row.size(0) != count)
+    throw Error(ErrorCode::kInvalidArgument, format("The head reads {} rows but {} has {} elements",
+                                                    count, what, per_row.numel()));
+}
+
+void check_batch(const Tensor& tokens) {
+  if (tokens.dim() != 2 || tokens.numel() == 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                format("A batch is (B, T) tokens; it has {} dimensions and {} elements",
+                       tokens.dim(), tokens.numel()));
+}
+
+}  // namespace
+
+std::int64_t KvCache::elements(const spec::Architecture& a, std::int64_t batch,
+                               std::int64_t max_tokens) {
+  return a.blocks() * 2 * batch * a.num_key_value_heads * max_tokens * a.head_dim;
+}
+
+KvCache KvCache::over(const Tensor& flat, const spec::Architecture& a, std::int64_t batch,
+                      std::int64_t max_tokens) {
+  const std::int64_t needed = elements(a, batch, max_tokens);
+  if (flat.dim() != 1 || flat.numel() < needed)
+    throw Error(ErrorCode::kInvalidArgument,
+                format("The KV cache needs {} elements in one dimension; {} were given", needed,
+                       flat.numel()));
+  const Tensor all =
+      flat.narrow(0, 0, needed)
+          .view({a.blocks(), 2, batch, a.num_key_value_heads, max_tokens, a.head_dim});
+  KvCache cache;
+  for (std::int64_t layer = 0; layer < a.blocks(); ++layer) {
+    cache.keys.push_back(all.select(0, layer).select(0, 0));
+    cache.values.push_back(all.select(0, layer).select(0, 1));
+  }
+  return cache;
+}
+
+const Tensor& Tape::hidden() const {
+  if (!tape_.hidden.defined()) throw Error(ErrorCode::kInternal, "The tape has been walked back");
+  return tape_.hidden;
+}
+
+void Tape::backward(Tensor d_hidden) {
+  if (d_hidden.sizes() != hidden().sizes())
+    throw Error(ErrorCode::kInvalidArgument,
+                "d_hidden has another shape than the tape's hidden states");
+  const bridge::NoAutograd no_autograd;
+  step::backward(model_->ops_, model_->weights_, std::move(tape_), std::move(d_hidden));
+  tape_ = {};
+}
+
+namespace {
+
+// The unit that a table's turn takes.
+const spec::FlatUnit& table_unit(const step::Weights<Tensor>& weights,
+                                 const std::vector<spec::FlatUnit>& units, step::Table table) {
+  const bool embedding =
+      table == step::Table::kEmbedding || weights.architecture.tie_word_embeddings;
+  const spec::Module module = embedding ? spec::Module::kTokenEmbedding : spec::Module::kLmHead;
+  return *std::find_if(units.begin(), units.end(),
+                       [&](const spec::FlatUnit& unit) { return unit.find(module) != nullptr; });
+}
+
+// Every block bound to every slot's memory.
+class SlotBlocks final : public step::BlockSource<Tensor> {
+ public:
+  /// `weights` is bound but for what is streamed.
+  SlotBlocks(const step::Weights<Tensor>& weights, const StreamedBase& streamed)
+      : slots_(*streamed.slots),
+        inputs_(streamed.inputs),
+        width_(weights.architecture.hidden_size),
+        tables_(slots_.tables()) {
+    const std::vector<spec::FlatUnit> units = spec::flat_layout(weights.architecture, weights.head);
+    for (const step::Table table : {step::Table::kEmbedding, step::Table::kHead})
+      if (tables_.of(table) && streamed.table_gradients.defined())
+        table_gradients_[place_of(table)] =
+            streamed.table_gradients.narrow(0, 0, table_unit(weights, units, table).elements);
+    for (std::size_t slot = 0; slot < streamed.memory.size(); ++slot) {
+      const Tensor gradients = streamed.gradients.empty() ? Tensor() : streamed.gradients[slot];
+      blocks_.push_back(bind(weights, units, streamed.memory[slot], gradients));
+      gradients_.push_back(gradients);
+    }
+    for (const spec::FlatUnit& unit : units)
+      if (unit.block >= 0) elements_.push_back(unit.elements);
+  }
+  void expect(step::Sweep sweep, std::int64_t passes) override { slots_.expect(sweep, passes); }
+  [[nodiscard]] std::int64_t further_passes(std::int64_t own) override {
+    return slots_.further_passes(own);
+  }
+  void begin_group(std::int64_t rows) override {
+    if (inputs_.empty()) return;
+    const auto size = static_cast<std::int64_t>(inputs_.front().element_size());
+    slots_.set_input_bytes(rows * width_ * size);
+  }
+  [[nodiscard]] Tensor inputs(std::int64_t first, std::int64_t count) override {
+    if (inputs_.empty()) return {};
+    return inputs_[place_.slot].narrow(0, first * width_, count * width_).view({count, width_});
+  }
+  [[nodiscard]] const step::Block<Tensor>& use(std::size_t block, step::BlockUse how) override {
+    place_ = slots_.use(block, how);
+    return blocks_[place_.slot][block];
+  }
+  void release(std::size_t block) noexcept override { slots_.release(block); }
+  [[nodiscard]] bool has_turn(step::Table table, step::BlockUse how) const override {
+    return tables_.takes(table, how);
+  }
+  void use_table(step::Table table, step::BlockUse how) override {
+    turn_ = slots_.use_table(table, how);
+  }
+  void release_table() noexcept override { slots_.release_table(); }
+  [[nodiscard]] Tensor new_gradients(step::UnitKey unit) override {
+    return (unit < 0 ? turn_.zero : place_.zero) ? gradients_of(unit) : Tensor();
+  }
+  [[nodiscard]] Tensor complete_gradients(step::UnitKey unit) override {
+    return (unit < 0 ? turn_.last : place_.last) ? gradients_of(unit) : Tensor();
+  }
+
+ private:
+  // Gradients that no slot has stay where they are.
+  static std::vector<step::Block<Tensor>> bind(const step::Weights<Tensor>& weights,
+                                               const std::vector<spec::FlatUnit>& units,
+                                               const Tensor& memory, const Tensor& gradients) {
+    step::Weights<Tensor> bound = weights;
+    for (const spec::FlatUnit& unit : units) {
+      if (unit.block < 0) continue;
+      check_flat(memory, unit, "slots");
+      if (gradients.defined()) check_flat(gradients, unit, "slots of gradients");
+      for (const spec::Parameter& p : unit.parameters) {
+        const step::Slot<Tensor> place = step::find_slot(bound, unit.block, p.module, p.part);
+        *place.weight = parameter_view(memory, p);
+        if (gradients.defined()) *place.gradient = parameter_view(gradients, p);
+      }
+    }
+    return std::move(bound.blocks);
+  }
+  [[nodiscard]] Tensor gradients_of(step::UnitKey unit) const {
+    for (const step::Table table : {step::Table::kEmbedding, step::Table::kHead})
+      if (unit == step::key_of(table)) return table_gradients_[place_of(table)];
+    return gradients_[place_.slot].narrow(0, 0, elements_[static_cast<std::size_t>(unit)]);
+  }
+  static std::size_t place_of(step::Table table) { return static_cast<std::size_t>(table); }
+
+  step::BlockSlots& slots_;
+  std::vector<std::vector<step::Block<Tensor>>> blocks_;  // by slot
+  std::vector<Tensor> gradients_;                         // by slot; undefined: frozen
+  std::vector<Tensor> inputs_;                            // by slot, or empty
+  std::int64_t width_;                                    // C
+  std::vector<std::int64_t> elements_;                    // by block
+  step::BlockSlots::Place place_;                         // of the block in use
+  step::TableUnits tables_;
+  std::array<Tensor, 2> table_gradients_;  // by table
+  step::TableTurns::Turn turn_;            // the last one
+};
+
+}  // namespace
+
+Transformer::Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
+                         std::optional<Lora> lora, std::optional<StreamedBase> streamed,
+                         bridge::AttentionChoice attention, Peers peers)
+    : ops_(streamed               ? streamed->memory.at(0).device()
+           : base.weights.empty() ? at::Device(at::kCPU)
+                                  : base.weights[0].device(),
+           attention, peers) {
+  weights_.architecture = architecture;
+  weights_.head = head;
+  weights_.blocks.resize(static_cast<std::size_t>(architecture.blocks()));
+  bind(spec::flat_layout(architecture, head), base, "weights", parameters_);
+  step::finish_binding(weights_);
+  if (lora) bind_adapters(*lora);
+  if (!streamed) return;
+  bind_tables(*streamed);
+  streamed_ = std::make_unique<SlotBlocks>(weights_, *streamed);
+  weights_.source = streamed_.get();
+  weights_.table_on_host = streamed->table_on_host;
+}
+
+// What passes read of tables in their turns; rows of the embedding are read where it rests.
+void Transformer::bind_tables(const StreamedBase& streamed) {
+  if (!streamed.table_memory.defined()) return;
+  const step::TableUnits tables = streamed.slots->tables();
+  const std::vector<spec::FlatUnit> units = spec::flat_layout(weights_.architecture, weights_.head);
+  const auto gradient = [&](const spec::Parameter& p) {
+    return streamed.table_gradients.defined() ? parameter_view(streamed.table_gradients, p)
+                                              : Tensor();
+  };
+  if (tables.head) {
+    const spec::FlatUnit& unit = table_unit(weights_, units, step::Table::kHead);
+    check_flat(streamed.table_memory, unit, "slots of tables");
+    if (weights_.architecture.tie_word_embeddings) {
+      const spec::Parameter& p = unit.parameters.front();
+      weights_.lm_head.weight = parameter_view(streamed.table_memory, p);
+      weights_.lm_head.d_weight = gradient(p);
+    } else {
+      for (const spec::Parameter& p : unit.parameters)
+        step::bind_parameter(weights_, unit, p, parameter_view(streamed.table_memory, p),
+                             gradient(p));
+    }
+  }
+  if (tables.embedding)
+    weights_.d_token_table =
+        gradient(table_unit(weights_, units, step::Table::kEmbedding).parameters.front());
+}
+
+void Transformer::bind_adapters(const Lora& lora) {
+  const spec::Architecture& architecture = weights_.architecture;
+  throw_if_error(spec::check_lora(architecture, lora.shape));
+  bind(spec::lora_layout(architecture, weights_.head, lora.shape), lora.adapters, "adapters",
+       adapters_);
+  for (const spec::Linear& linear : spec::block_linears(architecture)) {
+    for (const step::Block<Tensor>& block : weights_.blocks) {
+      const std::int64_t i = block.index;
+      const spec::LoraModule module =
+          lora.shape.of(format("{}.{}", spec::block_prefix(architecture, i), linear.name));
+      if (module.rank > 0)
+        step::find_linear(weights_, i, linear.module)->lora_scale = lora.shape.scale(module);
+    }
+  }
+}
+
+void Transformer::bind(const std::vector<spec::FlatUnit>& units, const FlatTensors& flat,
+                       const char* what, std::vector<NamedParameter>& named) {
+  if (flat.weights.size() != units.size() ||
+      (!flat.grads.empty() && flat.grads.size() != units.size())) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("The model has {} flat units of {}; {} tensors and {} gradients were given",
+                       units.size(), what, flat.weights.size(), flat.grads.size()));
+  }
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const Tensor grads = flat.grads.empty() ? Tensor() : flat.grads[u];
+    check_flat(flat.weights[u], units[u], what);
+    if (grads.defined()) check_flat(grads, units[u], "gradients");
+    for (const spec::Parameter& p : units[u].parameters) {
+      const auto view = [&](const Tensor& t) {
+        return t.defined() ? parameter_view(t, p) : Tensor();
+      };
+      named.push_back({p.name, u, view(flat.weights[u]), view(grads)});
+      step::bind_parameter(weights_, units[u], p, named.back().weight, named.back().grad);
+    }
+  }
+}
+
+void Transformer::require(spec::Head head, const char* what) const {
+  if (weights_.head != head)
+    throw Error(ErrorCode::kInvalidArgument, format("This model's head gives no {}", what));
+}
+
+void Transformer::check_length(std::int64_t length) const {
+  const std::int64_t limit = weights_.architecture.longest_sequence();
+  if (length > limit)
+    throw Error(ErrorCode::kInvalidArgument,
+                format("A sequence of {} tokens is longer than the model's {}", length, limit));
+}
+
+Tensor Transformer::forward(const Tensor& tokens) {
+  check_batch(tokens);
+  check_length(tokens.size(1));
+  const bridge::NoAutograd no_autograd;
+  return step::forward(ops_, weights_, step::of_one_length(tokens.reshape(-1), tokens.size(1)));
+}
+
+Tape Transformer::forward_train(const Tensor& tokens, const TrainOptions& options) {
+  check_batch(tokens);
+  check_length(tokens.size(1));
+  const bridge::NoAutograd no_autograd;
+  return {*this, step::forward_train(ops_, weights_,
+                                     step::of_one_length(tokens.reshape(-1), tokens.size(1)),
+                                     options.checkpointing)};
+}
+
+Tensor Transformer::prefill(const Tensor& tokens, const Tensor& lengths, const KvCache& cache,
+                            const Tensor& rows) {
+  const bridge::NoAutograd no_autograd;
+  check_batch(tokens);
+  check_length(tokens.size(1));
+  check_cache(cache, weights_.blocks.size(), tokens.size(0), tokens.size(1));
+  return step::prefill(ops_, weights_, tokens.contiguous(), lengths,
+                       (rows.defined() ? rows : ops_.iota(tokens.size(0))).view({1, -1}), cache);
+}
+
+Tensor Transformer::decode(const Tensor& tokens, const Tensor& positions, const KvCache& cache,
+                           std::int64_t key_limit) {
+  const bridge::NoAutograd no_autograd;
+  check_cache(cache, weights_.blocks.size(), tokens.size(0), key_limit);
+  return step::decode(ops_, weights_, tokens, positions, cache, key_limit);
+}
+
+Tensor Transformer::logits(const Tensor& hidden) {
+  require(spec::Head::kLanguageModel, "logits");
+  const bridge::NoAutograd no_autograd;
+  return step::logits(ops_, weights_, hidden);
+}
+
+LogProbs Transformer::log_probs(const Tensor& hidden, const Tensor& rows, const Tensor& targets,
+                                const LogProbOptions& options) {
+  require(spec::Head::kLanguageModel, "log-probabilities");
+  check_rows(hidden, rows, targets, "targets");
+  const bridge::NoAutograd no_autograd;
+  return step::log_probs(ops_, weights_, hidden, rows, targets, options);
+}
+
+Tensor Transformer::log_probs_backward(const Tensor& hidden, const Tensor& rows,
+                                       const Tensor& targets, const LogProbs& forward,
+                                       const Tensor& d_log_probs, const Tensor& d_entropy,
+                                       const LogProbOptions& options) {
+  require(spec::Head::kLanguageModel, "log-probabilities");
+  check_rows(hidden, rows, targets, "targets");
+  check_rows(hidden, rows, d_log_probs, "d_log_probs");
+  check_rows(hidden, rows, forward.log_sum, "log_sum");
+  if (d_entropy.defined()) {
+    check_rows(hidden, rows, d_entropy, "d_entropy");
+    if (!forward.entropy.defined())
+      throw Error(ErrorCode::kInvalidArgument,
+                  "The entropy's gradient needs a forward pass with entropy");
+  }
+  const bridge::NoAutograd no_autograd;
+  return step::log_probs_backward(ops_, weights_, hidden, rows, targets, forward, d_log_probs,
+                                  d_entropy, options);
+}
+
+Transformer::WithGrad Transformer::cross_entropy(const Tensor& hidden, const Tensor& rows,
+                                                 const Tensor& targets, const Tensor& weights,
+                                                 const LogProbOptions& options) {
+  require(spec::Head::kLanguageModel, "log-probabilities");
+  check_rows(hidden, rows, targets, "targets");
+  check_rows(hidden, rows, weights, "weights");
+  const bridge::NoAutograd no_autograd;
+  return step::cross_entropy(ops_, weights_, hidden, rows, targets, weights, options);
+}
+
+Tensor Transformer::scores(const Tensor& hidden, const Tensor& rows) {
+  require(spec::Head::kScalar, "scores");
+  const bridge::NoAutograd no_autograd;
+  return step::scores(ops_, weights_, hidden, rows);
+}
+
+Tensor Transformer::scores_backward(const Tensor& hidden, const Tensor& rows,
+                                    const Tensor& d_scores) {
+  require(spec::Head::kScalar, "scores");
+  check_rows(hidden, rows, d_scores, "d_scores");
+  const bridge::NoAutograd no_autograd;
+  return step::scores_backward(ops_, weights_, hidden, rows, d_scores);
+}
+
+}  // namespace neap::ops

@@ -1,0 +1,177 @@
+// A decoder-only transformer over flat parameters: the passes of step/ on libtorch's operations.
+//
+// Model     Weights (and gradients, where a unit is trained) are 1-D tensors given by the caller,
+//           one for each unit of spec::flat_layout. The model keeps views and owns no memory that
+//           outlives a call. Any floating dtype; norms, softmax and log-probabilities are computed
+//           in float32 inside (float64 for a float64 model).
+//
+// Rows      Hidden states are (N, C) with one row a token. A batch (B, T) is padded on the right:
+//           with causal attention a real token never sees padding, so no mask exists. Rows of
+//           padding contain garbage to ignore; their gradients are zero if the caller's loss leaves
+//           them out.
+//
+// Training  forward_train returns a Tape; the heads turn hidden states into losses and d_hidden;
+//           Tape::backward walks the blocks in reverse. Gradients are added to the flat gradient
+//           tensors; the caller zeroes them. Nothing is recorded by autograd.
+//
+// Threads   one call at a time.
+//
+// Failure   neap::Error on shapes that disagree, c10::Error from libtorch.
+//
+// Cost      said at each function of step/transformer.h, step/embedding.h and step/head.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ops/aten_ops.h"
+#include "spec/layout.h"
+#include "step/transformer.h"
+#include "step/units.h"
+
+namespace neap::ops {
+
+/// One tensor for each flat unit. `grads` is empty (nothing is trained) or has one entry a unit,
+/// undefined where the unit is frozen; its dtype may be wider than the weights'.
+struct FlatTensors {
+  std::vector<at::Tensor> weights;  // each (unit.elements,)
+  std::vector<at::Tensor> grads;    // each (unit.elements,)
+};
+
+/// Throws unless `t` is what a flat unit asks for; `what` names it in the message.
+void check_flat(const at::Tensor& t, const spec::FlatUnit& unit, const char* what);
+/// A parameter of a flat unit, in its shape.
+[[nodiscard]] at::Tensor parameter_view(const at::Tensor& flat, const spec::Parameter& p);
+
+struct Lora {
+  spec::LoraShape shape;
+  FlatTensors adapters;
+};
+
+/// Blocks and tables of the base that rest elsewhere and are in slots while they are used.
+struct StreamedBase {
+  step::BlockSlots* slots = nullptr;  ///< outlives the model
+  /// Of each slot: (elements of the largest block,); gradients are empty where the base is frozen.
+  std::vector<at::Tensor> memory, gradients;
+  /// Of each slot, as many elements as a group's inputs have; empty: they do not rest elsewhere.
+  std::vector<at::Tensor> inputs;
+  /// Of tables while it is their turn: (elements of the largest,). Undefined: the base's weights are where they come to.
+  at::Tensor table_memory, table_gradients;
+  bool table_on_host = false;  ///< the embedding is in host memory
+};
+
+struct TrainOptions {
+  spec::Checkpointing checkpointing;  ///< empty: every block keeps everything
+};
+
+/// What forward_train leaves behind for backward.
+class Tape {
+ public:
+  Tape(class Transformer& model, step::Tape<at::Tensor> tape)
+      : model_(&model), tape_(std::move(tape)) {}
+  /// Output of the last block, before the final norm: (N, C).
+  [[nodiscard]] const at::Tensor& hidden() const;
+  /// Walks the blocks in reverse from d_hidden (N, C), then the embedding. Once.
+  void backward(at::Tensor d_hidden);
+
+ private:
+  class Transformer* model_;
+  step::Tape<at::Tensor> tape_;
+};
+
+/// Keys and values of past tokens, in static tensors given by the caller.
+struct KvCache : step::SlotCache<at::Tensor> {
+  /// Views over one flat tensor laid out [layer][key, value](B, K, T_max, D).
+  [[nodiscard]] static KvCache over(const at::Tensor& flat, const spec::Architecture& architecture,
+                                    std::int64_t batch, std::int64_t max_tokens);
+  [[nodiscard]] static std::int64_t elements(const spec::Architecture& architecture,
+                                             std::int64_t batch, std::int64_t max_tokens);
+};
+
+using step::LogProbOptions;
+using LogProbs = step::LogProbs<at::Tensor>;
+
+/// A named view into a flat unit.
+struct NamedParameter {
+  std::string name;
+  std::size_t unit = 0;
+  at::Tensor weight;
+  at::Tensor grad;  ///< undefined where frozen
+};
+
+class Transformer {
+ public:
+  /// `streamed`: what `base` has of blocks is not used. `peers`: the ranks that divide the model, of a part of
+  /// one (spec/tensor_parallel.h), and sequences.
+  Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
+              std::optional<Lora> lora = std::nullopt,
+              std::optional<StreamedBase> streamed = std::nullopt,
+              bridge::AttentionChoice attention = {}, Peers peers = {});
+  Transformer(Transformer&&) noexcept = default;
+  Transformer& operator=(Transformer&&) noexcept = default;
+
+  [[nodiscard]] const spec::Architecture& architecture() const { return weights_.architecture; }
+  [[nodiscard]] spec::Head head() const { return weights_.head; }
+  [[nodiscard]] at::Device device() const { return ops_.device(); }
+  [[nodiscard]] at::ScalarType dtype() const { return step::any_weight(weights_).scalar_type(); }
+  /// Base parameters in the order of flat_layout / adapters in the order of lora_layout.
+  [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return parameters_; }
+  [[nodiscard]] const std::vector<NamedParameter>& adapters() const { return adapters_; }
+  /// What the passes of step/ take.
+  [[nodiscard]] const step::Weights<at::Tensor>& weights() const { return weights_; }
+  [[nodiscard]] AtenOps& ops() { return ops_; }
+  /// Where gradients go when backward has added them; outlives the passes. Null: they stay.
+  void send_gradients(step::GradientSink<at::Tensor>* sink) { weights_.sink = sink; }
+
+  /// tokens (B, T), right-padded -> output of the last block, before the final norm: (B * T, C).
+  [[nodiscard]] at::Tensor forward(const at::Tensor& tokens);
+  /// As forward, keeping what backward needs.
+  [[nodiscard]] Tape forward_train(const at::Tensor& tokens, const TrainOptions& options);
+
+  /// See step::prefill; `rows` (B',), undefined: 0..B'-1.
+  [[nodiscard]] at::Tensor prefill(const at::Tensor& tokens, const at::Tensor& lengths,
+                                   const KvCache& cache, const at::Tensor& rows = {});
+  /// See step::decode.
+  [[nodiscard]] at::Tensor decode(const at::Tensor& tokens, const at::Tensor& positions,
+                                  const KvCache& cache, std::int64_t key_limit);
+
+  // The heads of step/head.h; rows undefined: all rows of hidden.
+  [[nodiscard]] at::Tensor logits(const at::Tensor& hidden);
+  [[nodiscard]] LogProbs log_probs(const at::Tensor& hidden, const at::Tensor& rows,
+                                   const at::Tensor& targets, const LogProbOptions& options = {});
+  [[nodiscard]] at::Tensor log_probs_backward(const at::Tensor& hidden, const at::Tensor& rows,
+                                              const at::Tensor& targets, const LogProbs& forward,
+                                              const at::Tensor& d_log_probs,
+                                              const at::Tensor& d_entropy = {},
+                                              const LogProbOptions& options = {});
+  using WithGrad = step::CrossEntropy<at::Tensor>;
+  [[nodiscard]] WithGrad cross_entropy(const at::Tensor& hidden, const at::Tensor& rows,
+                                       const at::Tensor& targets, const at::Tensor& weights,
+                                       const LogProbOptions& options = {});
+  [[nodiscard]] at::Tensor scores(const at::Tensor& hidden, const at::Tensor& rows = {});
+  [[nodiscard]] at::Tensor scores_backward(const at::Tensor& hidden, const at::Tensor& rows,
+                                           const at::Tensor& d_scores);
+
+  /// Throws unless sequences of `length` tokens fit the model.
+  void check_length(std::int64_t length) const;
+
+ private:
+  friend class Tape;
+  void bind(const std::vector<spec::FlatUnit>& units, const FlatTensors& flat, const char* what,
+            std::vector<NamedParameter>& named);
+  void bind_adapters(const Lora& lora);
+  void bind_tables(const StreamedBase& streamed);
+  void require(spec::Head head, const char* what) const;
+
+  step::Weights<at::Tensor> weights_;
+  std::unique_ptr<step::BlockSource<at::Tensor>> streamed_;  // weights_.source
+  AtenOps ops_;
+  std::vector<NamedParameter> parameters_, adapters_;
+};
+
+}  // namespace neap::ops

@@ -1,0 +1,51 @@
+// The normalizer of tokenizer.json: what a text becomes before it is split.
+//
+// Threads   const calls from any thread.
+// Failure   neap::Error naming the file and the stage.
+// Cost      one copy of the text for each stage.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "text/tokenizer/split_pattern.h"
+#include "text/tokenizer/tree.h"
+#include "text/tokenizer/utf8.h"
+
+namespace neap::text {
+
+class Normalizer {
+ public:
+  Normalizer() = default;
+  /// From the file's "normalizer"; null: texts stay as they are.
+  Normalizer(const Tree& config, std::string_view where);
+
+  [[nodiscard]] bool empty() const { return stages_.empty(); }
+  [[nodiscard]] std::string apply(std::string_view text) const;
+
+ private:
+  struct Lowercase {};
+  struct ByteLevel {};
+  struct Prepend {
+    std::string text;
+  };
+  struct Replace {
+    SplitPattern pattern;
+    std::string by;
+  };
+  struct Strip {
+    bool left, right;
+  };
+  using Stage = std::variant<utf8::Form, Lowercase, ByteLevel, Prepend, Replace, Strip>;
+  void add(const Tree& config, std::string_view where);
+  [[nodiscard]] static std::string apply(const Stage& stage, std::string text);
+
+  std::vector<Stage> stages_;
+};
+
+/// The pattern of a Split or Replace: {"String": ...} or {"Regex": ...}.
+[[nodiscard]] SplitPattern pattern_of(const Tree& value, std::string_view where);
+
+}  // namespace neap::text

@@ -1,0 +1,84 @@
+// The pre-tokenizer of tokenizer.json: splits text into the pieces that BPE merges stay within.
+//
+// Threads   const calls from any thread.
+// Failure   neap::Error naming the file and the stage.
+// Cost      a pass over the text for each stage; stages that change text copy it.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "text/tokenizer/split_pattern.h"
+#include "text/tokenizer/tree.h"
+
+namespace neap::text {
+
+/// Pieces of a text, and the copies that some of them point into.
+struct Pieces {
+  std::vector<std::string_view> list;
+  std::deque<std::string> kept;
+  void clear() {
+    list.clear();
+    kept.clear();
+  }
+
+ private:
+  friend class PreTokenizer;
+  std::vector<std::string_view> stage;  // what the next stage splits
+  std::vector<MatchPart> parts;
+};
+
+class PreTokenizer {
+ public:
+  PreTokenizer() = default;
+  /// From the file's "pre_tokenizer"; null: the whole text is one piece.
+  PreTokenizer(const Tree& config, std::string_view where);
+
+  /// Appends the pieces of a text between added tokens. `first`: the text that was given begins
+  /// here.
+  void split(std::string_view text, bool first, Pieces& pieces) const;
+  /// Whether pieces are to be spelled in the byte alphabet; they come as plain bytes.
+  [[nodiscard]] bool byte_level() const { return byte_level_; }
+
+ private:
+  struct Pattern {
+    SplitPattern pattern;
+    SplitBehavior behavior;
+    bool invert;
+  };
+  struct Points {  // splits at code points of a class
+    Points(std::function<bool(std::int32_t)> matches, SplitBehavior at);
+    [[nodiscard]] bool operator()(std::int32_t point) const {
+      return point < 0x80 ? ascii[static_cast<std::size_t>(point)] : others(point);
+    }
+    SplitBehavior behavior;
+    std::array<bool, 0x80> ascii{};
+    std::function<bool(std::int32_t)> others;
+  };
+  struct PrefixSpace {};
+  struct Metaspace {
+    std::string mark;
+    enum { kAlways, kFirst, kNever } prepend;
+    bool split;
+  };
+  struct FixedLength {
+    std::size_t points;
+  };
+  using Stage = std::variant<Pattern, Points, PrefixSpace, Metaspace, FixedLength>;
+  void add(const Tree& config, std::string_view where);
+  void add_byte_level(const Tree& config, std::string_view where);
+  void add_metaspace(const Tree& config, std::string_view where);
+  static void apply(const Stage& stage, std::string_view text, bool first, Pieces& pieces);
+  static void apply_metaspace(const Metaspace& stage, std::string_view text, bool first,
+                              Pieces& pieces);
+
+  std::vector<Stage> stages_;
+  bool byte_level_ = false;
+};
+
+}  // namespace neap::text

@@ -1,0 +1,164 @@
+#include "text/tokenizer/split_pattern.h"
+
+#include <algorithm>
+
+#include "base/format.h"
+#include "base/regex.h"
+#include "base/status.h"
+#include "text/tokenizer/onig_pattern.h"
+#include "text/tokenizer/utf8.h"
+
+namespace neap::text {
+
+const char* const kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+namespace {
+constexpr std::size_t kMaxReplaced = std::size_t{1} << 30;
+// PCRE2's own: a long run of one kind of character takes a frame for each.
+constexpr Bytes kMemoryLimit = 19_GiB;
+}  // namespace
+
+struct SplitPattern::Code {
+  std::optional<Regex> regex;  ///< nothing where `literal` is searched for
+  std::string source, literal;
+};
+
+SplitPattern::SplitPattern(std::string_view pattern, std::string_view where) {
+  auto regex =
+      Regex::compile(pcre_of_onig(pattern, where),
+                     {.multiline = true, .valid_utf8 = true, .memory_limit = kMemoryLimit});
+  if (!regex.ok())
+    throw Error(ErrorCode::kUnsupported, format("{}: the pattern \"{}\" does not compile: {}",
+                                                where, pattern, regex.status().message()));
+  code_ = std::make_shared<Code>(Code{std::move(*regex), std::string(pattern), {}});
+}
+
+SplitPattern SplitPattern::literal(std::string_view text, std::string_view where) {
+  SplitPattern pattern("", where);  // the empty text matches everywhere, as an expression does
+  if (!text.empty()) {
+    auto code = std::make_shared<Code>();
+    code->literal = std::string(text);
+    pattern.code_ = std::move(code);
+  }
+  return pattern;
+}
+
+template <class Found>
+void SplitPattern::for_each_match_in_utf8(std::string_view text, Found&& found) const {
+  // One for each thread: allocating it costs more than matching a short piece.
+  thread_local Regex::Finds finds;
+  std::size_t from = 0;                       // the search starts here
+  std::size_t last = std::string_view::npos;  // end of the match before
+  while (from <= text.size()) {
+    const Regex::Outcome outcome = code_->regex->search(text, from, finds);
+    if (outcome == Regex::Outcome::kNone) break;
+    if (outcome == Regex::Outcome::kGaveUp)
+      throw Error(ErrorCode::kUnsupported,
+                  format("The tokenizer's pattern \"{}\" failed on a text of {} bytes: {}",
+                         code_->source, text.size(), finds.reason()));
+    const auto [begin, last_end] = finds.match();
+    const std::size_t end = std::max(begin, last_end);  // \K cannot be written, see pcre_of_onig
+    if (begin == end && end == last) {  // an empty match right behind another is none
+      if (from >= text.size()) break;
+      from += utf8::front(text.substr(from)).bytes;
+      continue;
+    }
+    found(begin, end);
+    last = from = end;
+  }
+}
+
+template <class Found>
+void SplitPattern::for_each_match(std::string_view text, Found&& found) const {
+  if (text.empty()) return;
+  if (!code_->literal.empty()) {
+    for (std::size_t at = 0; (at = text.find(code_->literal, at)) != std::string_view::npos;) {
+      found(at, at + code_->literal.size());
+      at += code_->literal.size();
+    }
+    return;
+  }
+  if (is_utf8(text)) return for_each_match_in_utf8(text, found);
+  // What is UTF-8 between bytes that are not.
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t end = at;
+    utf8::Point p;
+    while (end < text.size() && (p = utf8::front(text.substr(end))).value >= 0) end += p.bytes;
+    if (end > at) {
+      for_each_match_in_utf8(text.substr(at, end - at),
+                             [&](std::size_t b, std::size_t e) { found(at + b, at + e); });
+    }
+    at = end + (end < text.size() ? p.bytes : 0);
+  }
+}
+
+void SplitPattern::match(std::string_view text, std::vector<MatchPart>& parts) const {
+  std::size_t done = 0;
+  for_each_match(text, [&](std::size_t begin, std::size_t end) {
+    if (begin > done) parts.push_back({done, begin, false});
+    parts.push_back({begin, end, true});
+    done = end;
+  });
+  if (done < text.size()) parts.push_back({done, text.size(), false});
+}
+
+void SplitPattern::split(std::string_view text, std::vector<std::string_view>& pieces) const {
+  std::size_t done = 0;
+  for_each_match(text, [&](std::size_t begin, std::size_t end) {
+    if (begin > done) pieces.push_back(text.substr(done, begin - done));
+    if (end > begin) pieces.push_back(text.substr(begin, end - begin));
+    done = end;
+  });
+  if (done < text.size()) pieces.push_back(text.substr(done));
+}
+
+std::string SplitPattern::replace(std::string_view text, std::string_view by) const {
+  std::string out;
+  out.reserve(text.size() + text.size() / 4);
+  std::size_t done = 0;
+  for_each_match(text, [&](std::size_t begin, std::size_t end) {
+    out += text.substr(done, begin - done);
+    out += by;
+    done = end;
+    if (out.size() > kMaxReplaced)
+      throw Error(ErrorCode::kUnsupported,
+                  format("Replacing in a text of {} bytes made more than 1 GiB", text.size()));
+  });
+  out += text.substr(done);
+  return out;
+}
+
+void split_parts(std::string_view text, const std::vector<MatchPart>& parts, SplitBehavior behavior,
+                 std::vector<std::string_view>& pieces) {
+  std::vector<MatchPart> joined;
+  const auto fold = [&](const MatchPart& part, bool joins) {
+    if (joins && !joined.empty()) {
+      joined.back().begin = std::min(joined.back().begin, part.begin);
+      joined.back().end = std::max(joined.back().end, part.end);
+    } else {
+      joined.push_back(part);
+    }
+  };
+  bool previous = false;  // whether the part before was a match
+  if (behavior == SplitBehavior::kMergedWithNext) {
+    for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+      fold(*part, part->match && !previous);
+      previous = part->match;
+    }
+    std::reverse(joined.begin(), joined.end());
+  } else {
+    for (const MatchPart& part : parts) {
+      if (behavior == SplitBehavior::kRemoved && part.match) continue;
+      fold(part, behavior == SplitBehavior::kContiguous           ? part.match == previous
+                 : behavior == SplitBehavior::kMergedWithPrevious ? part.match && !previous
+                                                                  : false);
+      previous = part.match;
+    }
+  }
+  for (const MatchPart& part : joined) {
+    if (part.end > part.begin) pieces.push_back(text.substr(part.begin, part.end - part.begin));
+  }
+}
+
+}  // namespace neap::text

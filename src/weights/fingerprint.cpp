@@ -1,0 +1,59 @@
+#include "weights/fingerprint.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <vector>
+
+#include "base/descriptor.h"
+#include "base/file.h"
+#include "base/format.h"
+#include "base/hash.h"
+#include "base/status.h"
+#include "weights/safetensors.h"
+#include "weights/safetensors_detail.h"
+
+namespace neap::weights {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kBeginning = 1 << 20, kSample = 4096, kSamples = 32;
+
+void add_part(RunningHash& hash, int fd, const fs::path& file, std::uint64_t first,
+              std::uint64_t size) {
+  std::string part(size, '\0');
+  detail::read_exactly(fd, file, first, std::as_writable_bytes(std::span(part)));
+  hash.add(part);
+}
+
+void add_file(RunningHash& hash, const fs::path& file) {
+  const Descriptor fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) detail::io_error("open", file, errno);
+  const std::uint64_t size = fs::file_size(file);
+  hash.add(format("{} {}\n", file.filename().string(), size));
+  const std::uint64_t beginning = std::min(size, kBeginning);
+  add_part(hash, fd.get(), file, 0, beginning);
+  const std::uint64_t rest = size - beginning;
+  const std::uint64_t sample = std::min(rest, kSample);
+  for (std::uint64_t i = 0; i < kSamples && rest > 0; ++i)
+    add_part(hash, fd.get(), file, beginning + (rest - sample) / (kSamples - 1) * i, sample);
+}
+
+}  // namespace
+
+std::string fingerprint(const spec::ModelFiles& files) {
+  RunningHash hash;
+  hash.add(value_or_throw(read_file(files.base / "config.json", 16_MiB)));
+  if (spec::has_weights(files.base)) {
+    for (const fs::path& file : WeightFolder::open(files.base).files()) add_file(hash, file);
+  }
+  if (!files.adapter.empty()) {
+    add_file(hash, files.adapter / spec::kAdapterConfig);
+    add_file(hash, files.adapter / spec::kAdapterWeights);
+  }
+  return hash.text();
+}
+
+}  // namespace neap::weights

@@ -1,0 +1,436 @@
+#include "text/tokenizer/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "base/format.h"
+#include "base/status.h"
+#include "nlohmann/json.hpp"
+#include "text/tokenizer/utf8.h"
+#include "unit/text/byte_tokenizer.h"
+
+namespace neap::text {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+// "<|endoftext|>" is 0 and ends texts, "<pad>" is 1.
+Tokenizer tokenizer() {
+  Tokenizer t =
+      byte_tokenizer({"<|endoftext|>", "<pad>"},
+                     {"the", "low", "tide", "is", "ne", "he", " the", " tide", " low", " lowest",
+                      " water", " caf\xc3\xa9", "caf\xc3\xa9", "\xe6\x97\xa5\xe6\x9c\xac",
+                      " \xe6\x97\xa5\xe6\x9c\xac", "'s", "n't", "12", " 12"});
+  t.set_roles(std::nullopt, "<|endoftext|>", std::nullopt);
+  return t;
+}
+
+TEST(Tokenizer, AnyBytesComeBack) {
+  const Tokenizer t = tokenizer();
+  std::mt19937 random(5);
+  for (int round = 0; round < 300; ++round) {
+    std::string bytes(random() % 40, '\0');
+    for (char& c : bytes) c = static_cast<char>(random());
+    const auto ids = t.encode(bytes);
+    std::string lossy;
+    utf8::append_lossy(lossy, bytes, true);
+    EXPECT_EQ(t.decode(ids), lossy);
+  }
+}
+
+TEST(Tokenizer, StreamingEqualsDecodingWhole) {
+  const Tokenizer t = tokenizer();
+  const std::string text =
+      "the \xe6\x97\xa5\xe6\x9c\xac tide \xf0\x9f\x98\x80 caf\xc3\xa9<|endoftext|>s \xff\xe6\x97";
+  const auto ids = t.encode(text);
+  for (const bool skip : {false, true}) {
+    StreamDecoder stream(t, skip);
+    std::string pieces;
+    for (const TokenId id : ids) {
+      const std::string piece = stream.push(id);
+      EXPECT_TRUE(is_utf8(piece));
+      pieces += piece;
+    }
+    pieces += stream.finish();
+    EXPECT_EQ(pieces, t.decode(ids, skip));
+  }
+  EXPECT_EQ(t.decode(std::vector<TokenId>{-1, 1 << 30}), "");
+}
+
+// The definition: again and again the merge of least rank, leftmost first.
+std::vector<TokenId> by_definition(const json& model, std::string_view piece, const Tokenizer& t) {
+  std::map<std::pair<std::string, std::string>, std::size_t> ranks;
+  std::size_t rank = 0;
+  for (const auto& m : model["merges"]) ranks[{m[0], m[1]}] = rank++;
+  std::vector<std::string> symbols;
+  for (const char c : piece) symbols.push_back(std::string(1, c));
+  while (true) {
+    std::size_t best = SIZE_MAX, at = 0;
+    for (std::size_t i = 0; i + 1 < symbols.size(); ++i) {
+      const auto it = ranks.find({symbols[i], symbols[i + 1]});
+      if (it != ranks.end() && it->second < best) {
+        best = it->second;
+        at = i;
+      }
+    }
+    if (best == SIZE_MAX) break;
+    symbols[at] += symbols[at + 1];
+    symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+  }
+  std::vector<TokenId> ids;
+  for (const auto& s : symbols) ids.push_back(*t.id_of(s));
+  return ids;
+}
+
+TEST(Tokenizer, MergesFollowTheirDefinition) {
+  const Tokenizer t = tokenizer();
+  const json model = json::parse(t.to_json())["model"];
+  std::mt19937 random(9);
+  for (int round = 0; round < 500; ++round) {
+    std::string piece;
+    for (std::size_t n = 1 + random() % 30; n > 0; --n) piece += "theidlowsanr"[random() % 12];
+    EXPECT_EQ(t.encode(piece), by_definition(model, piece, t)) << piece;
+  }
+}
+
+// A tokenizer over characters: `merges` in rank order make its vocabulary.
+json characters(const std::string& alphabet,
+                const std::vector<std::array<std::string, 2>>& merges) {
+  json vocab = json::object();
+  const auto add = [&](const std::string& token) {
+    if (!vocab.contains(token)) vocab[token] = vocab.size();
+  };
+  for (const char c : alphabet) add(std::string(1, c));
+  for (const auto& [left, right] : merges) add(left + right);
+  return {{"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}},
+          {"decoder", {{"type", "Fuse"}}}};
+}
+
+TEST(TokenizerProperty, CuttingLongTextsChangesNoId) {
+  std::mt19937 random(3);
+  int cut = 0;
+  for (int round = 0; round < 200; ++round) {
+    std::vector<std::string> tokens = {"a", "b", "c", "d"};
+    std::vector<std::array<std::string, 2>> merges;
+    for (std::size_t n = random() % 12; n > 0; --n) {
+      merges.push_back({tokens[random() % tokens.size()], tokens[random() % tokens.size()]});
+      if (merges.back()[0].size() + merges.back()[1].size() > 12)
+        merges.pop_back();
+      else
+        tokens.push_back(merges.back()[0] + merges.back()[1]);
+    }
+    const json file = characters("abcd", merges);
+    const Tokenizer t = Tokenizer::from_json(file.dump(), "t.json");
+    std::string text;
+    for (std::size_t n = 100 + random() % 100; n > 0; --n) text += "abcd"[random() % 4];
+    const auto ids = t.encode(text);
+    EXPECT_EQ(ids, by_definition(file["model"], text, t)) << file.dump() << text;
+    EXPECT_EQ(t.decode(ids), text);
+    cut += ids.size() > 1;
+  }
+  EXPECT_GT(cut, 150);
+}
+
+TEST(Tokenizer, ByteTokensHoldAnyBytes) {
+  json file = characters("ab ", {{"a", "b"}});
+  for (int b = 0; b < 256; ++b) file["model"]["vocab"][format("<0x{:02X}>", b)] = 4 + b;
+  file["model"]["byte_fallback"] = true;
+  file["decoder"] = {{"type", "Sequence"},
+                     {"decoders", {{{"type", "ByteFallback"}}, {{"type", "Fuse"}}}}};
+  const Tokenizer t = Tokenizer::from_json(file.dump(), "t.json");
+  const std::string wide = "\xe6\x97\xa5";
+  EXPECT_EQ(t.encode("ab" + wide), (std::vector<TokenId>{3, 4 + 0xe6, 4 + 0x97, 4 + 0xa5}));
+  EXPECT_EQ(t.decode(t.encode("ab" + wide + "b")), "ab" + wide + "b");
+  // One wrong byte makes every byte of its run a replacement character.
+  EXPECT_EQ(t.decode(t.encode("a" + wide + "\xff")),
+            "a\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
+  StreamDecoder stream(t);
+  EXPECT_EQ(stream.push(3), "ab");
+  for (const TokenId byte : {4 + 0xe6, 4 + 0x97, 4 + 0xa5}) EXPECT_EQ(stream.push(byte), "");
+  EXPECT_EQ(stream.push(0), wide + "a");
+  EXPECT_EQ(stream.finish(), "");
+}
+
+TEST(Tokenizer, UnknownCharactersBecomeTheUnkTokenOrNothing) {
+  json file = characters("ab", {});
+  const auto ids = [&] { return Tokenizer::from_json(file.dump(), "t.json").encode("axxby"); };
+  EXPECT_EQ(ids(), (std::vector<TokenId>{0, 1}));
+  file["model"]["unk_token"] = "b";
+  EXPECT_EQ(ids(), (std::vector<TokenId>{0, 1, 1, 1, 1}));
+  file["model"]["fuse_unk"] = true;
+  EXPECT_EQ(ids(), (std::vector<TokenId>{0, 1, 1, 1}));
+  file["model"]["unk_token"] = "<none>";
+  EXPECT_THAT(ids, ThrowsMessage<Error>(HasSubstr("unk_token \"<none>\" is not in the vocab")));
+}
+
+TEST(Tokenizer, StripDropsAtBothEndsOfTheFusedText) {
+  json file = characters("ab", {});
+  file["decoder"] = {
+      {"type", "Sequence"},
+      {"decoders",
+       {{{"type", "Fuse"}}, {{"type", "Strip"}, {"content", "a"}, {"start", 1}, {"stop", 2}}}}};
+  const Tokenizer t = Tokenizer::from_json(file.dump(), "t.json");
+  EXPECT_EQ(t.decode(t.encode("aabaaa")), "aba");
+  EXPECT_EQ(t.decode(t.encode("a")), "");
+  StreamDecoder stream(t);
+  EXPECT_EQ(stream.push(1), "b");
+  EXPECT_EQ(stream.push(0), "");  // could be the end
+  EXPECT_EQ(stream.push(1), "ab");
+  EXPECT_EQ(stream.finish(), "");
+}
+
+TEST(Tokenizer, NormalizersCannotMakeTextsWithoutBound) {
+  json file = characters("a", {});
+  json stages = json::array();
+  for (int i = 0; i < 40; ++i)
+    stages.push_back(
+        {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(64, 'a')}});
+  file["normalizer"] = {{"type", "Sequence"}, {"normalizers", stages}};
+  const Tokenizer t = Tokenizer::from_json(file.dump(), "t.json");
+  EXPECT_THAT([&] { (void)t.encode("a"); }, ThrowsMessage<Error>(HasSubstr("1 GiB")));
+}
+
+TEST(Tokenizer, PatternsThatBacktrackWithoutBoundGiveUp) {
+  json file = characters("a", {});
+  file["pre_tokenizer"] = {{"type", "Split"},
+                           {"pattern", {{"Regex", "(a|aa)+\\d"}}},
+                           {"behavior", "Isolated"},
+                           {"invert", false}};
+  const Tokenizer t = Tokenizer::from_json(file.dump(), "t.json");
+  EXPECT_THAT([&] { (void)t.encode(std::string(200, 'a')); },
+              ThrowsMessage<Error>(HasSubstr("(a|aa)+\\d")));
+}
+
+TEST(TokenizerPattern, WhatPcreCannotExpressIsRefused) {
+  for (const char* pattern : {"[a&&b]", "[a[^b]]", "\\K", "a{2,3}+", "[\\P{L}]", "\\u12", "a\\"}) {
+    json file = characters("a", {});
+    file["pre_tokenizer"] = {
+        {"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};
+    EXPECT_THAT([&] { (void)Tokenizer::from_json(file.dump(), "t.json"); },
+                ThrowsMessage<Error>(HasSubstr("not supported")))
+        << pattern;
+  }
+}
+
+TEST(Tokenizer, OneLongPieceDoesNotTakeQuadraticTime) {
+  const Tokenizer t = tokenizer();
+  for (const char c : {'e', ' ', '\n', '!', '\xff'}) {
+    const std::string text(2'000'000, c);
+    EXPECT_EQ(t.decode(t.encode(text)).size(), text.size() * (c == '\xff' ? 3 : 1));
+  }
+}
+
+TEST(Tokenizer, ThreadsGiveTheSameIds) {
+  const Tokenizer t = tokenizer();
+  const std::string text = "the lowest tide of the month isn't the lowest water 123\n";
+  const auto expected = t.encode(text);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 200; ++round) wrong += t.encode(text) != expected;
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+class TokenizerFolder : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() /
+              format("neap-tokenizer-{}-{}", ::getpid(),
+                     ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  void write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+  }
+  fs::path folder_;
+};
+
+TEST_F(TokenizerFolder, SavedTokenizersComeBackWithTheirRoles) {
+  Tokenizer t = tokenizer();
+  t.set_roles(std::nullopt, "<|endoftext|>", "<pad>");
+  t.save(folder_);
+  const Tokenizer again = Tokenizer::from_folder(folder_);
+  EXPECT_EQ(again.pad(), std::optional<TokenId>(1));
+  EXPECT_EQ(again.eos(), std::optional<TokenId>(0));
+  EXPECT_EQ(again.bos(), std::nullopt);
+  EXPECT_EQ(again.encode("the tide<pad>"), t.encode("the tide<pad>"));
+  EXPECT_EQ(again.to_json(), t.to_json());
+  EXPECT_THAT([&] { t.set_roles("<nope>", std::nullopt, std::nullopt); },
+              ThrowsMessage<Error>(HasSubstr("<nope>")));
+}
+
+TEST_F(TokenizerFolder, VocabularyWithMergesIsReadLikeTokenizerJson) {
+  const Tokenizer t = tokenizer();
+  const json model = json::parse(t.to_json())["model"];
+  std::string merges = "#version: 0.2\n";
+  for (const auto& m : model["merges"])
+    merges += m[0].get<std::string>() + " " + m[1].get<std::string>() + "\n";
+  write("vocab.json", model["vocab"].dump());
+  write("merges.txt", merges);
+  write(
+      "tokenizer_config.json",
+      R"({"eos_token":{"content":"<|endoftext|>"},"bos_token":"<|endoftext|>","add_bos_token":true})");
+  const Tokenizer old = Tokenizer::from_folder(folder_);
+  const std::string text = "the lowest<|endoftext|> tide isn't 123";
+  EXPECT_EQ(old.encode(text), t.encode(text));
+  EXPECT_EQ(old.encode("the", true).front(), 0);
+  EXPECT_EQ(old.eos(), std::optional<TokenId>(0));
+}
+
+TEST(TokenizerDifference, IsFoundInEveryPart) {
+  const Tokenizer t = tokenizer();
+  const json good = json::parse(t.to_json());
+  const auto changed = [&](const json& change) {
+    json other = good;
+    other.merge_patch(change);
+    return t.difference(Tokenizer::from_json(other.dump(), "t.json")).value_or("");
+  };
+  // Another spelling of the same.
+  json merges = json::array();
+  for (const auto& m : good["model"]["merges"])
+    merges.push_back(m.is_array() ? json(m[0].get<std::string>() + " " + m[1].get<std::string>())
+                                  : m);
+  EXPECT_EQ(changed({{"model", {{"merges", merges}}}, {"truncation", nullptr}}), "");
+  std::swap(merges[0], merges[1]);
+  EXPECT_EQ(changed({{"model", {{"merges", merges}}}}), "their merges differ");
+  EXPECT_THAT(changed({{"model", {{"vocab", {{"zzzz", t.vocab_size()}}}}}}),
+              HasSubstr("is \"\" and \"zzzz\""));
+  EXPECT_THAT(changed({{"normalizer", {{"type", "NFKC"}}}}), HasSubstr("normalize"));
+  EXPECT_THAT(changed({{"pre_tokenizer", {{"add_prefix_space", true}}}}), HasSubstr("split"));
+  json added = good["added_tokens"];
+  added[0]["lstrip"] = true;
+  EXPECT_THAT(changed({{"added_tokens", added}}), HasSubstr("split"));
+}
+
+TEST(TokenizerPrompt, StartsAsThePostProcessorSays) {
+  json file = json::parse(tokenizer().to_json());
+  EXPECT_EQ(tokenizer().encode_prompt("the tide"), tokenizer().encode("the tide"));
+  file["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single",
+       {{{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}},
+        {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+        {{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}}}},
+      {"pair", json::array()},
+      {"special_tokens",
+       {{"<|endoftext|>",
+         {{"id", "<|endoftext|>"}, {"ids", {0}}, {"tokens", {"<|endoftext|>"}}}}}}};
+  const Tokenizer t = Tokenizer::from_json(file.dump(), "t.json");
+  std::vector<TokenId> expected = tokenizer().encode("the tide");
+  expected.insert(expected.begin(), 0);
+  EXPECT_EQ(t.encode_prompt("the tide"), expected);  // nothing behind it: the text goes on
+  EXPECT_EQ(t.encode_prompt("<|endoftext|>the tide"), expected);
+}
+
+TEST_F(TokenizerFolder, ChatTemplatesAreKept) {
+  tokenizer().save(folder_);
+  write("tokenizer_config.json",
+        R"({"chat_template":[{"name":"tool","template":"T"},{"name":"default","template":"D"}]})");
+  EXPECT_EQ(Tokenizer::from_folder(folder_).chat_template(), "D");
+  write("chat_template.jinja", "J");
+  EXPECT_EQ(Tokenizer::from_folder(folder_).chat_template(), "J");
+}
+
+TEST_F(TokenizerFolder, LlamasConfigurationDecidesBeginAndEnd) {
+  tokenizer().save(folder_);
+  const auto ids = [&](const json& config) {
+    write("tokenizer_config.json", config.dump());
+    return Tokenizer::from_folder(folder_).encode("", true);
+  };
+  const json roles = {{"bos_token", "<pad>"}, {"eos_token", "<|endoftext|>"}};
+  const auto with = [&](json more) {
+    more.update(roles);
+    return more;
+  };
+  EXPECT_EQ(ids(with({{"tokenizer_class", "LlamaTokenizerFast"},
+                      {"add_bos_token", true},
+                      {"add_eos_token", true}})),
+            (std::vector<TokenId>{1, 0}));
+  EXPECT_EQ(ids(with({{"tokenizer_class", "GemmaTokenizer"}, {"add_eos_token", false}})),
+            (std::vector<TokenId>{1}));
+  EXPECT_EQ(ids(with({{"tokenizer_class", "LlamaTokenizer"}})), std::vector<TokenId>{});
+  EXPECT_EQ(ids(with({{"tokenizer_class", "PreTrainedTokenizerFast"}, {"add_bos_token", true}})),
+            std::vector<TokenId>{});
+  EXPECT_THAT(
+      [&] {
+        (void)ids({{"tokenizer_class", "LlamaTokenizer"}, {"add_bos_token", true}});
+      },
+      ThrowsMessage<Error>(HasSubstr("there is no bos_token")));
+}
+
+TEST_F(TokenizerFolder, FlagsOfTheConfigurationsAddedTokensCount) {
+  tokenizer().save(folder_);
+  json config = {{"added_tokens_decoder",
+                  {{"1", {{"content", "<pad>"}, {"special", true}, {"rstrip", true}}},
+                   {"400", {{"content", "<new>"}, {"special", false}}}}}};
+  write("tokenizer_config.json", config.dump());
+  const Tokenizer t = Tokenizer::from_folder(folder_);
+  EXPECT_EQ(t.encode("<pad>   <new>"), (std::vector<TokenId>{1, 400}));
+  EXPECT_EQ(t.decode(std::vector<TokenId>{1, 400}), "<new>");
+  config["added_tokens_decoder"] = {{"one", {{"content", "<pad>"}}}};
+  write("tokenizer_config.json", config.dump());
+  EXPECT_THAT([&] { (void)Tokenizer::from_folder(folder_); },
+              ThrowsMessage<Error>(HasSubstr("\"one\"")));
+}
+
+TEST(TokenizerFile, WrongFilesAreRefusedByFieldName) {
+  const json good = json::parse(tokenizer().to_json());
+  const auto refuses = [&](const json& change, const std::string& why) {
+    json bad = good;
+    bad.merge_patch(change);
+    EXPECT_THAT([&] { (void)Tokenizer::from_json(bad.dump(), "t.json"); },
+                ThrowsMessage<Error>(::testing::AllOf(HasSubstr("t.json"), HasSubstr(why))))
+        << change.dump();
+  };
+  refuses({{"model", {{"type", "Unigram"}}}}, "Unigram");
+  refuses({{"model", {{"end_of_word_suffix", "</w>"}}}}, "end_of_word_suffix");
+  refuses({{"model", {{"merges", {"a"}}}}}, "merge 0");
+  refuses({{"model", {{"merges", {"t zzz"}}}}}, "\"zzz\", which is not in the vocabulary");
+  refuses({{"model", {{"merges", json::array({json::array({"t", 5})})}}}}, "merge 0");
+  refuses({{"model", {{"vocab", {{"x9", -1}}}}}}, "\"x9\"");
+  refuses({{"model", {{"vocab", {{"x9", 4000000000u}}}}}}, "4000000000");
+  refuses({{"model", {{"vocab", {{"x9", 60000000}}}}}}, "up to 60000000");
+  refuses({{"model", {{"vocab", {{"x9", 3}}}}}}, "twice");
+  refuses({{"model", 7}}, "no object \"model\"");
+  refuses({{"pre_tokenizer", {{"type", "UnicodeScripts"}}}}, "UnicodeScripts");
+  refuses({{"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", 3}}}}, "\"pretokenizers\"");
+  refuses({{"pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "ab"}}}}, "one character");
+  refuses({{"pre_tokenizer", {{"type", "Punctuation"}, {"behavior", "Else"}}}}, "Else");
+  refuses({{"pre_tokenizer", {{"type", 5}}}}, "type");
+  refuses({{"pre_tokenizer",
+            {{"type", "Split"}, {"pattern", {{"Regex", "("}}}, {"behavior", "Isolated"}}}},
+          "does not compile");
+  refuses({{"normalizer", {{"type", "Precompiled"}}}}, "Precompiled");
+  refuses({{"normalizer", {{"type", "Replace"}, {"pattern", 3}}}}, "pattern");
+  refuses({{"decoder", {{"type", "WordPiece"}}}}, "WordPiece");
+  refuses({{"post_processor", {{"type", "Else"}}}}, "Else");
+  refuses({{"post_processor", {{"type", "TemplateProcessing"}, {"single", json::array()}}}},
+          "the text 0 times");
+  refuses({{"added_tokens", {{{"id", 5}, {"content", ""}}}}}, "no content");
+  refuses({{"added_tokens", {{{"id", 5}, {"content", "x"}}}}}, "has the id 5 of");
+  refuses({{"added_tokens", {{{"id", 50'000'000}, {"content", "x"}}}}}, "50000000");
+  refuses({{"added_tokens", {{{"id", 18446744073709551615u}, {"content", "x"}}}}}, "has the id 18");
+  refuses({{"added_tokens", {{{"id", 1000}, {"content", "t"}}}}}, "and the id 1000");
+  EXPECT_THAT([] { (void)Tokenizer::from_json("{\"a\":", "t.json"); },
+              ThrowsMessage<Error>(HasSubstr("t.json: not valid JSON")));
+  EXPECT_THAT([] { (void)Tokenizer::from_json(std::string(1'000'000, '['), "t.json"); },
+              ThrowsMessage<Error>(HasSubstr("64 levels")));
+}
+
+}  // namespace
+}  // namespace neap::text
