@@ -353,6 +353,7 @@ Stats Arena::stats() const {
     for (const auto& [at, page] : tag->slots) sums.mapped += page.size;
     sums.mapped += tag->taken;
     sums.host += tag->storage;
+    sums.disk += tag->disk_storage;
     stats.tags.push_back(std::move(sums));
   }
   return stats;

@@ -60,7 +60,8 @@ struct Options {
   Bytes host_budget{~0ull};
   /// Keep the backups' memory for the next cycle. If false, resume returns it to the system.
   bool keep_host_buffers = true;
-  std::string disk_folder;  ///< for Policy::kDisk; empty: the system's temporary folder
+  std::string
+      disk_folder;  ///< for Policy::kDisk and DiskStorage; empty: the system's temporary folder
   /// Disk backups are one named file for each region, kept until the region is destroyed, in place of
   /// an unnamed one for each pause.
   bool named_disk_files = false;
@@ -86,7 +87,7 @@ struct TagStats {
   std::string tag;
   std::uint64_t regions = 0;
   Bytes virtual_bytes, mapped;
-  Bytes host, disk;  ///< backups, and host storage
+  Bytes host, disk;  ///< backups, and storage there
   std::uint64_t pauses = 0, resumes = 0, failures = 0;
   Bytes copied_to_host, copied_to_device;
   double pause_seconds = 0, resume_seconds = 0;  ///< sums

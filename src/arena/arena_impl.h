@@ -81,6 +81,7 @@ struct Tag {
   bool moving = false;
   Bytes taken;    ///< pages lent through take_page
   Bytes storage;  ///< of HostStorage
+  Bytes disk_storage;
   Bytes page_limit = Bytes(~0ull);
   TagStats sums;  ///< counters only
 };

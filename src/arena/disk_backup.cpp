@@ -2,96 +2,36 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <deque>
 #include <filesystem>
 #include <functional>
 #include <future>
 #include <mutex>
 #include <set>
 #include <system_error>
-#include <thread>
 
+#include "arena/disk_workers.h"
 #include "base/file.h"
 #include "base/format.h"
 
 namespace neap::arena {
 namespace {
 
-// Many small transfers use a disk better than a few large ones (docs/measurements/arena.md).
-constexpr Bytes kPiece = 1_MiB;
 constexpr std::size_t kPieces = 64;   // staging buffers: 64 MiB
-constexpr std::size_t kWorkers = 32;  // writes or reads under way
 constexpr std::size_t kCopying = 16;  // copies under way ahead of them
-
-/// A pool of threads that runs jobs in order.
-class Workers {
- public:
-  explicit Workers(std::size_t jobs) {
-    for (std::size_t i = 0; i < std::min(kWorkers, jobs); ++i) {
-      try {
-        threads_.emplace_back([this] { work(); });
-      } catch (const std::system_error&) {
-        break;
-      }
-    }
-  }
-  Workers(const Workers&) = delete;
-  Workers& operator=(const Workers&) = delete;
-  ~Workers() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    wake_.notify_all();
-    for (auto& thread : threads_) thread.join();
-  }
-  std::future<Status> run(std::function<Status()> job) {
-    std::packaged_task<Status()> task(std::move(job));
-    auto result = task.get_future();
-    if (threads_.empty()) {
-      task();
-      return result;
-    }
-    {
-      const std::lock_guard lock(mutex_);
-      queue_.push_back(std::move(task));
-    }
-    wake_.notify_one();
-    return result;
-  }
-
- private:
-  void work() {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      wake_.wait(lock, [&] { return stop_ || !queue_.empty(); });
-      if (queue_.empty()) return;
-      auto task = std::move(queue_.front());
-      queue_.pop_front();
-      lock.unlock();
-      task();
-      lock.lock();
-    }
-  }
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::packaged_task<Status()>> queue_;
-  bool stop_ = false;
-  std::vector<std::thread> threads_;
-};
 
 std::vector<DiskCopy> pieces_of(const std::vector<DiskCopy>& copies) {
   std::vector<DiskCopy> pieces;
   for (const DiskCopy& copy : copies)
-    for (Bytes at; at < copy.size; at += kPiece)
+    for (Bytes at; at < copy.size; at += kDiskPiece)
       pieces.push_back({copy.device + at.count(), copy.file, copy.offset + at,
-                        std::min(kPiece, copy.size - at)});
+                        std::min(kDiskPiece, copy.size - at)});
   return pieces;
 }
 
@@ -195,7 +135,7 @@ class Pipeline {
   Staging staging_;
   std::vector<std::uint64_t> marks_;
   std::vector<std::future<Status>> transfers_;
-  Workers workers_;  // last, so that its jobs end before what they use is destroyed
+  DiskWorkers workers_;  // last, so that its jobs end before what they use is destroyed
 };
 
 }  // namespace
@@ -293,6 +233,7 @@ Result<std::shared_ptr<DiskFile>> DiskFile::make(const std::string& folder, Byte
 
 DiskFile::~DiskFile() {
   unlink();
+  if (cached_ >= 0) ::close(cached_);
   ::close(descriptor_);
 }
 
@@ -335,13 +276,19 @@ void DiskFile::stop_direct() const {
 }
 
 Status DiskFile::write(Bytes offset, const std::byte* from, Bytes size) const {
+  return write_to(descriptor_, offset, from, size);
+}
+
+Status DiskFile::write_to(int descriptor, Bytes offset, const std::byte* from, Bytes size) const {
+  bool refused = false;
   for (Bytes done; done < size;) {
-    const ssize_t n = ::pwrite(descriptor_, from + done.count(), (size - done).count(),
+    const ssize_t n = ::pwrite(descriptor, from + done.count(), (size - done).count(),
                                static_cast<off_t>((offset + done).count()));
     if (n > 0) {
       done += Bytes(static_cast<std::uint64_t>(n));
-    } else if (n < 0 && errno == EINVAL && (::fcntl(descriptor_, F_GETFL) & O_DIRECT) != 0) {
+    } else if (n < 0 && errno == EINVAL && !refused) {
       stop_direct();  // the file system accepted the flag but not the write
+      refused = true;
     } else if (n == 0 || errno != EINTR) {
       return failure("write", n == 0 ? ENOSPC : errno);
     }
@@ -349,14 +296,59 @@ Status DiskFile::write(Bytes offset, const std::byte* from, Bytes size) const {
   return {};
 }
 
+Status DiskFile::write_part(Bytes offset, const std::byte* from, Bytes size) const {
+  const Bytes end = offset + size;
+  const Bytes first = round_up(offset, kPage), last = round_down(end, kPage);
+  const bool whole = first == offset && last == end;
+  const int edges = whole ? descriptor_ : through_cache();
+  if (edges < 0) {
+    stop_direct();
+    return write(offset, from, size);
+  }
+  if (first >= last) return write_to(edges, offset, from, size);
+  NEAP_TRY(write_to(edges, offset, from, first - offset));
+  NEAP_TRY(write(first, from + (first - offset).count(), last - first));
+  return write_to(edges, last, from + (last - offset).count(), end - last);
+}
+
+Status DiskFile::read_part(Bytes offset, std::byte* to, Bytes size) const {
+  const Bytes first = round_down(offset, kPage);
+  return read(first, to - (offset - first).count(), round_up(offset + size, kPage) - first);
+}
+
+Result<std::byte*> DiskFile::map(Bytes size) const {
+  void* const at =
+      ::mmap(nullptr, size.count(), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
+  if (at == MAP_FAILED) return failure("map", errno);
+  return static_cast<std::byte*>(at);
+}
+
+Status DiskFile::write_back() const {
+  constexpr unsigned kAll =
+      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+  int error = 0;
+  while (::sync_file_range(descriptor_, 0, 0, kAll) != 0 && (error = errno) == EINTR) {
+  }
+  return error == 0 || error == EINTR ? Status() : failure("write", error);
+}
+
+int DiskFile::through_cache() const {
+  std::call_once(opened_cached_, [&] {
+    cached_ = ::open(format("/proc/self/fd/{}", descriptor_).c_str(), O_RDWR | O_CLOEXEC);
+  });
+  return cached_;
+}
+
 Status DiskFile::read(Bytes offset, std::byte* to, Bytes size) const {
+  bool refused = false;
   for (Bytes done; done < size;) {
     const ssize_t n = ::pread(descriptor_, to + done.count(), (size - done).count(),
                               static_cast<off_t>((offset + done).count()));
     if (n > 0) {
       done += Bytes(static_cast<std::uint64_t>(n));
-    } else if (n < 0 && errno == EINVAL && (::fcntl(descriptor_, F_GETFL) & O_DIRECT) != 0) {
+    } else if (n < 0 && errno == EINVAL && !refused) {
       stop_direct();
+      refused = true;
     } else if (n == 0 || errno != EINTR) {
       return failure("read", n == 0 ? EIO : errno);
     }

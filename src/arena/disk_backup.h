@@ -13,6 +13,9 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "arena/host_pool.h"
@@ -34,6 +37,16 @@ class DiskFile {
 
   Status write(Bytes offset, const std::byte* from, Bytes size) const;
   Status read(Bytes offset, std::byte* to, Bytes size) const;
+  /// The same of a range that need not begin and end with pages, where the memory lies in its page as the range does.
+  /// A read overwrites the pages that have its first and last byte; a write leaves the rest of them as it is. Those of
+  /// the file are whole.
+  Status write_part(Bytes offset, const std::byte* from, Bytes size) const;
+  Status read_part(Bytes offset, std::byte* to, Bytes size) const;
+  static constexpr Bytes kPage = 4_KiB;
+  /// Its first bytes in memory, through the page cache, until unmapped.
+  [[nodiscard]] Result<std::byte*> map(Bytes size) const;
+  /// What was written there is in the file.
+  [[nodiscard]] Status write_back() const;
   [[nodiscard]] Bytes size() const { return size_; }
   /// Removes the name, if any; the contents stay until the file is closed.
   void unlink();
@@ -46,6 +59,9 @@ class DiskFile {
   [[nodiscard]] static Result<std::shared_ptr<DiskFile>> open_named(std::string folder, Bytes size);
   [[nodiscard]] Status failure(std::string_view what, int error) const;
   void stop_direct() const;
+  Status write_to(int descriptor, Bytes offset, const std::byte* from, Bytes size) const;
+  /// A descriptor for pages that are written in part; negative: the system gives none.
+  [[nodiscard]] int through_cache() const;
   /// Zero, or the system's reason.
   [[nodiscard]] int take_space(off_t length) const;
 
@@ -53,6 +69,8 @@ class DiskFile {
   std::string where_;
   Bytes size_;
   std::string name_;  ///< path of a named file
+  mutable std::once_flag opened_cached_;
+  mutable int cached_ = -1;
 };
 
 /// A range of device memory and its place in a file.

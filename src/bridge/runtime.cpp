@@ -115,6 +115,8 @@ RuntimeImpl::RuntimeImpl(const spec::Job& job, const plan::DeviceChoice& choice,
   options.events = events;
   // Recycled pages must not raise the high-water mark that was promised.
   options.physical_target = plan.peak - plan.outside_bytes();
+  if (!job.memory.disk_folder.empty())
+    options.disk_folder = job.resolve(job.memory.disk_folder).string();
   if (!job.memory.host_budget.is_zero()) options.host_budget = job.memory.host_budget;
   std::unique_ptr<arena::Arena> arena =
       value_or_throw(arena::Arena::make(*context_.device(), options));
@@ -158,9 +160,10 @@ void RuntimeImpl::add_streamed(std::size_t index) {
     return out;
   };
   if (!hosted.states.empty()) {
-    streamed_states_.emplace(std::piecewise_construct, std::forward_as_tuple(index),
-                             std::forward_as_tuple(*arena_, context_.stream(), tag.name(),
-                                                   slots_of(tag), bytes_of(hosted.states)));
+    streamed_states_.emplace(
+        std::piecewise_construct, std::forward_as_tuple(index),
+        std::forward_as_tuple(*arena_, context_.stream(), tag.name(), slots_of(tag),
+                              bytes_of(hosted.states), hosted.window));
   }
   if (!hosted.slice.is_zero()) {
     streamed_slices_.emplace(

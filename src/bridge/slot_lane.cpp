@@ -62,6 +62,10 @@ Status SlotLane::store(std::size_t slot, step::StreamedKind kind,
   return queued(slot, kind, *last_stored_);
 }
 
+Status SlotLane::wait_for_store(std::size_t slot) {
+  return slots_[slot].stored ? lane_->wait(*slots_[slot].stored) : Status();
+}
+
 Status SlotLane::queued(std::size_t slot, step::StreamedKind kind, Mark mark) {
   slots_[slot].awaits.emplace(mark, kind);
   not_waited_for_.push_back(mark);

@@ -29,6 +29,9 @@ namespace neap::bridge {
 struct LinkUse {
   Bytes to_device, to_host;
   double visible_seconds = 0;
+  // Of what rests on disk; seconds are those that the program waited.
+  Bytes disk_read, disk_written;
+  double disk_seconds = 0;
 };
 using LinkUses = std::array<LinkUse, step::kStreamedKinds.size()>;  ///< by kind
 
@@ -57,6 +60,8 @@ class SlotLane {
   /// Begins to store what of a slot holds a kind.
   [[nodiscard]] Status store(std::size_t slot, step::StreamedKind kind,
                              std::span<const arena::Transfer> copies);
+  /// Blocks until the slot's last store has ended.
+  [[nodiscard]] Status wait_for_store(std::size_t slot);
   /// Waits for all copies.
   [[nodiscard]] Status drain();
   /// Since the last call. Blocks until the device's work has waited for what it waits for.

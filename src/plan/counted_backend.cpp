@@ -218,13 +218,16 @@ class CountedBackend {
   void stream_parts(const Visit& visit) {
     const std::vector<step::UpdatePart>& list = parts_->list();
     CountedParts counted(ops_);
+    // Rounds are alike once every window was used.
+    const std::int64_t lasting = states_on_disk_ ? step::kUpdateWindows : 1;
     for (std::size_t i = 0; i < list.size();) {
       std::size_t alike = i;
       while (alike < list.size() && list[alike].piece == list[i].piece &&
              list[alike].count == list[i].count)
         ++alike;
-      ops_.repeat(static_cast<std::int64_t>(alike - i),
-                  [&](std::int64_t) { visit_part(counted, list[i], visit); });
+      ops_.repeat(
+          static_cast<std::int64_t>(alike - i),
+          [&](std::int64_t) { visit_part(counted, list[i], visit); }, lasting);
       i = alike;
     }
   }
@@ -269,14 +272,15 @@ class CountedBackend {
     for (const step::GatheredPart& part : parts_->gathered(slot_bytes_)) {
       const double all = bytes_of(part.elements());
       const double own = bytes_of(part.own(role_.rank.value_or(fullest)).count);
-      counted.visit(own, all - own, [&] { gather_at_once(ops_, role_.ranks, all); });
+      counted.visit(own, all - own, 0, [&] { gather_at_once(ops_, role_.ranks, all); });
     }
   }
   template <class Visit>
   void visit_part(CountedParts& counted, const step::UpdatePart& part, const Visit& visit) {
     const step::PartLayout layout = parts_->layout(part);
     const auto bytes = [](Bytes b) { return static_cast<double>(b.count()); };
-    counted.visit(bytes(layout.fetched()), bytes(layout.stored()), [&] {
+    const double on_disk = states_on_disk_ ? bytes(layout.states()) : 0;
+    counted.visit(bytes(layout.fetched()), bytes(layout.stored()), on_disk, [&] {
       visit(step::part_of(ops_, pieces_[part.piece], part, layout, [](const step::PartTensor& t) {
         return outside({t.elements}, t.dtype);
       }));
@@ -288,6 +292,7 @@ class CountedBackend {
     if (phase.streams_states) {
       parts_.emplace(update_parts(role_, dtype_, hosted));
       slot_bytes_ = update_slot_bytes(role_, dtype_, hosted);
+      states_on_disk_ = phase.states_on_disk;
     }
     const std::vector<bool> rests = on_host(role_, hosted);
     const auto flat = [](std::int64_t n, Dtype d) { return outside({n}, d); };
@@ -386,6 +391,7 @@ class CountedBackend {
   std::optional<CountedPeers> peers_;       // of gradients that ranks add up
   std::optional<step::UpdateParts> parts_;  // of streamed states
   Bytes slot_bytes_;                        // that these come to
+  bool states_on_disk_ = false;
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "plan/tags.h"
@@ -115,29 +116,58 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
 /// (bridge/streamed_states.h), on clocks.
 class CountedParts {
  public:
-  explicit CountedParts(step::CountingOps& ops) : ops_(ops), begin_(ops.now()), worked_(begin_) {}
+  explicit CountedParts(step::CountingOps& ops) : ops_(ops), begin_(ops.now()) {
+    worked_.fill(begin_);
+  }
   CountedParts(const CountedParts&) = delete;
   CountedParts& operator=(const CountedParts&) = delete;
-  ~CountedParts() { ops_.wait_until(ops_.copied()); }
-  /// The next part: step() while it is there.
+  ~CountedParts() {
+    for (std::size_t i = 0; i < writes_.size(); ++i) write(next_ + i);
+    ops_.wait_until(ops_.copied());
+  }
+  /// The next part: step() while it is there. `on_disk`: of what comes and goes, bytes that rest there.
   template <class Step>
-  void visit(double fetched, double stored, const Step& step) {
+  void visit(double fetched, double stored, double on_disk, const Step& step) {
     double& left = stored_[next_ % stored_.size()];  // of the part that was there before
+    double read = begin_;
+    if (on_disk > 0) {
+      const double written = written_[next_ % written_.size()];
+      read = ops_.begin_disk(step::Direction::kToDevice, on_disk,
+                             std::max(written, worked_before(step::kPartsAhead)));
+      write(next_);
+    }
     // It was queued when the part before the last one had been stepped.
-    const double from = next_ + 1 < stored_.size() ? begin_ : worked_before_;
-    const double here = ops_.begin_copy(step::Direction::kToDevice, fetched, std::max(from, left));
+    const double here = ops_.begin_copy(step::Direction::kToDevice, fetched,
+                                        std::max({worked_before(0), left, read}));
     ops_.wait_until(std::max(here, left));
     step();
-    worked_before_ = worked_;
-    worked_ = ops_.now();
-    left = ops_.begin_copy(step::Direction::kToHost, stored, worked_);
+    worked_[next_ % worked_.size()] = ops_.now();
+    left = ops_.begin_copy(step::Direction::kToHost, stored, ops_.now());
+    writes_[next_ % writes_.size()] = {on_disk, left};
     ++next_;
   }
 
  private:
+  struct Write {
+    double bytes = 0, from = 0;
+  };
+  /// When the part was stepped before which the next one was queued, or so many parts before that.
+  [[nodiscard]] double worked_before(std::size_t parts) const {
+    const std::size_t back = step::kUpdateSlots - 1 + parts;
+    return next_ < back ? begin_ : worked_[(next_ - back) % worked_.size()];
+  }
+  /// Of the part that many before a part: those between are read before it is written.
+  void write(std::size_t part) {
+    const Write leaving = std::exchange(writes_[part % writes_.size()], {});
+    if (leaving.bytes > 0)
+      written_[(part + written_.size() - writes_.size()) % written_.size()] =
+          ops_.begin_disk(step::Direction::kToHost, leaving.bytes, leaving.from);
+  }
   step::CountingOps& ops_;
-  double begin_, worked_, worked_before_ = 0;
+  double begin_;
   std::array<double, step::kUpdateSlots> stored_{};
+  std::array<double, step::kUpdateWindows> written_{}, worked_{};
+  std::array<Write, step::kUpdateSlots> writes_{};
   std::size_t next_ = 0;
 };
 

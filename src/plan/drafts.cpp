@@ -118,6 +118,8 @@ std::vector<spec::ModelModes> Drafts::update_modes() const {
       if (mode == spec::UpdateMode::kStreamed &&
           (stays || !job_.memory.allows(spec::Measure::kStream)))
         continue;
+      if (mode == spec::UpdateMode::kDisk && (stays || !job_.memory.allows(spec::Measure::kDisk)))
+        continue;
       for (spec::ModelModes modes : all) {
         modes.set(model, mode);
         wider.push_back(modes);
@@ -145,7 +147,7 @@ std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
     models.push_back(model);
     for (spec::ModelModes modes : resident) {
       const bool parts = std::all_of(models.begin(), models.end(), [&](spec::ModelId other) {
-        return !models_.at(other).trains_blocks() || modes.of(other) == spec::UpdateMode::kStreamed;
+        return !models_.at(other).trains_blocks() || spec::streams_states(modes.of(other));
       });
       if (!parts) continue;
       bool turns = false, keeps = false;
@@ -234,6 +236,7 @@ Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, A
       phase.gathers_weights,
       phase.streams_tables,
       phase.streams_states,
+      phase.states_on_disk,
       phase.inputs_on_host};
   const auto known = predictions_.phases.find(key);
   if (known != predictions_.phases.end()) return known->second;

@@ -27,10 +27,10 @@ namespace neap::plan {
 /// What was predicted of jobs that differ in micro-batches, optimizer states and retentions alone.
 struct Predictions {
   /// Phase, its micro-batches, optimizer states, rung (-1: the retention as configured), whether its
-  /// weights are streamed, slices of them on the host, gathered, its tables streamed and its states, inputs of blocks on
-  /// the host.
+  /// weights are streamed, slices of them on the host, gathered, its tables streamed and its states, these on disk, inputs
+  /// of blocks on the host.
   using Key = std::tuple<spec::PhaseId, spec::Batching, std::optional<spec::Dtype>, std::int64_t,
-                         Accuracy, bool, bool, bool, bool, bool, bool>;
+                         Accuracy, bool, bool, bool, bool, bool, bool, bool>;
   std::map<Key, PhasePlan> phases;
   std::map<std::pair<spec::ModelId, spec::Batching>, CheckpointLadder> ladders;
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "step/update_parts.h"
+
 namespace neap::plan {
 namespace {
 
@@ -13,13 +15,24 @@ std::optional<std::size_t> position_of(const Items& items, Id id) {
   return static_cast<std::size_t>(found - items.begin());
 }
 
+Bytes bytes_of(const std::vector<PartPlan>& parts) {
+  Bytes sum;
+  for (const PartPlan& part : parts) sum += part.bytes;
+  return sum;
+}
+
 }  // namespace
 
 Bytes HostedPlan::bytes() const {
   Bytes sum;
-  for (const auto* parts : {&blocks, &gradients, &tables, &table_gradients, &states})
-    for (const PartPlan& part : *parts) sum += part.bytes;
+  for (const auto* parts : {&blocks, &gradients, &tables, &table_gradients})
+    sum += bytes_of(*parts);
+  sum += states_on_disk ? window * step::kUpdateWindows : bytes_of(states);
   return sum + slice + inputs * blocks.size() + tied_rows;
+}
+
+Bytes HostedPlan::on_disk() const {
+  return states_on_disk ? bytes_of(states) : Bytes();
 }
 
 const spec::Checkpointing* MemoryPlan::checkpointing(spec::ModelId model) const {
@@ -64,6 +77,8 @@ void add_work(PhasePlan& to, const PhasePlan& other, std::int64_t times) {
   to.passes.sums += runs * other.passes.sums;
   to.passes.update += runs * other.passes.update;
   to.flops += runs * other.flops;
+  to.disk_read += other.disk_read * n;
+  to.disk_written += other.disk_written * n;
 }
 
 std::size_t MemoryPlan::cycle() const {

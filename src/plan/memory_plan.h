@@ -48,7 +48,7 @@ struct RegionPlan {
   Bytes bytes;       ///< requested; the arena rounds up to the granularity
   std::vector<PartPlan> parts;
 };
-/// What rests on the host behind a tag of slots and is in one of them while it is used.
+/// What rests on the host, or on disk, behind a tag of slots and is in one of them while it is used.
 struct HostedPlan {
   std::vector<PartPlan> blocks{};     ///< weights, in order
   std::vector<PartPlan> gradients{};  ///< of the same; empty: the model is frozen
@@ -57,12 +57,15 @@ struct HostedPlan {
   std::vector<PartPlan> tables{}, table_gradients{};
   step::TableUnits turns{};
   std::vector<PartPlan> states{};  ///< of the optimizer: spec::StatePlacement::parts()
+  bool states_on_disk = false;     ///< else on the host
+  Bytes window{};                  ///< of each of step::kUpdateWindows that states on disk pass
   Bytes slice{};                   ///< of sliced weights
   Bytes inputs{};     ///< of each block, for its backward; zero: they stay on the device
   Bytes tied_rows{};  ///< behind gradients, in a mini-batch (step/tied_rows.h)
   /// No slots are in front of it.
   [[nodiscard]] bool empty() const { return blocks.empty() && states.empty() && slice.is_zero(); }
-  [[nodiscard]] Bytes bytes() const;
+  [[nodiscard]] Bytes bytes() const;  ///< of host memory
+  [[nodiscard]] Bytes on_disk() const;
 };
 /// Parts of an optimizer, on the device or hosted, are those of its spec::StatePlacement.
 struct TagPlan {
@@ -105,6 +108,7 @@ struct PhasePlan {
   step::OfAxes<double> axis_seconds{};  ///< `peer_seconds` by axis
   PassSeconds passes{};  ///< of a training phase of a pipeline's stage: parts of `seconds`
   double flops = 0;      ///< of matrix products and attention, in one step
+  Bytes disk_read{}, disk_written{};  ///< in one step; what it waits for them is in `wait_seconds`
   // Of a pipeline's stage, parts of `seconds` (plan/pipeline_waits.h). A search leaves them out.
   double transfer_seconds = 0;  ///< to and from other stages
   double bubble_seconds = 0;    ///< waiting for them
@@ -214,6 +218,7 @@ struct MemoryPlan {
   double copy_seconds = 0;  ///< of a step's moves at the link's rates
   double move_seconds = 0;  ///< the part of them that no phase hides
   Bytes host_bytes;         ///< host copies: one of each tag that ever leaves with its contents
+  Bytes disk_bytes;         ///< what rests on disk
 
   /// Of `phases`, how many a step has. The others run once, before the first step, with the tags that
   /// they need and no others.

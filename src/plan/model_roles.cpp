@@ -105,12 +105,24 @@ step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute, Hoste
   return {std::move(placement), rank, on_host(role, hosted), hosted.slice && role.trains_blocks()};
 }
 
-Bytes update_slot_bytes(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
-  const Bytes bytes = update_parts(role, compute, hosted).slot_bytes();
-  if (!role.ranks.slices_states()) return bytes;
+namespace {
+
+// No part of any rank is larger than those of whole units.
+step::UpdateParts largest_parts(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
+  if (!role.ranks.slices_states()) return update_parts(role, compute, hosted);
   ModelRole whole = role;
   whole.ranks = {};
-  return update_parts(whole, compute, hosted).slot_bytes();
+  return update_parts(whole, compute, hosted);
+}
+
+}  // namespace
+
+Bytes update_slot_bytes(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
+  return largest_parts(role, compute, hosted).slot_bytes();
+}
+
+Bytes update_window_bytes(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
+  return largest_parts(role, compute, hosted).window_bytes();
 }
 
 std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units, spec::Dtype dtype) {

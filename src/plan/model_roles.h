@@ -72,6 +72,10 @@ struct HostedUnits {
 [[nodiscard]] Bytes update_slot_bytes(const ModelRole& role, spec::Dtype compute,
                                       HostedUnits hosted);
 
+/// The same of a window of host memory, where states rest on disk.
+[[nodiscard]] Bytes update_window_bytes(const ModelRole& role, spec::Dtype compute,
+                                        HostedUnits hosted);
+
 using step::kBlockSlots;
 /// One a unit.
 [[nodiscard]] std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units,

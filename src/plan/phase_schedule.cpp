@@ -31,7 +31,7 @@ void add_moves(MemoryPlan& plan, const std::vector<Move>& moves, std::int64_t ti
 }
 
 void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
-  plan.peak = plan.all_resident = plan.host_bytes = Bytes();
+  plan.peak = plan.all_resident = plan.host_bytes = plan.disk_bytes = Bytes();
   plan.moved_per_step += plan.streamed_per_step();
   Bytes largest_transient;
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
@@ -52,6 +52,7 @@ void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
       plan.all_resident += (tag.gathers() || tag.hosted.empty() ? tag.bytes : Bytes()) +
                            (tag.hosted.empty() ? Bytes() : tag.hosted.bytes());
     plan.host_bytes += chosen[t].host;
+    plan.disk_bytes += tag.hosted.on_disk();
   }
   plan.all_resident = std::max(plan.all_resident + largest_transient, plan.peak);
 }

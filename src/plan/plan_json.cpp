@@ -1,9 +1,11 @@
 // MemoryPlan as JSON, schema 1: docs/plan-json.md.
 #include <algorithm>
 
+#include "base/format.h"
 #include "plan/memory_plan.h"
 #include "plan/plan_words.h"
 #include "spec/placement.h"
+#include "step/update_parts.h"
 
 namespace neap::plan {
 namespace {
@@ -23,8 +25,9 @@ Json json_of(const std::vector<Move>& moves) {
 
 Json json_of(const HostedPlan& hosted) {
   Json list = Json::array();
-  const auto add = [&](const char* kind, const PartPlan& part) {
+  const auto add = [&](const char* kind, const PartPlan& part, bool disk = false) {
     list.push_back({{"kind", kind}, {"name", part.name}, {"bytes", part.bytes.count()}});
+    if (disk) list.back()["on"] = "disk";
   };
   for (const auto* parts : {&hosted.blocks, &hosted.tables})
     for (const PartPlan& part : *parts) add("weights", part);
@@ -34,7 +37,9 @@ Json json_of(const HostedPlan& hosted) {
     if (!hosted.inputs.is_zero()) add("inputs", {block.name, Bytes(), hosted.inputs});
   if (!hosted.slice.is_zero())
     add("weights", {std::string(spec::kSlicePart), Bytes(), hosted.slice});
-  for (const PartPlan& part : hosted.states) add("states", part);
+  for (const PartPlan& part : hosted.states) add("states", part, hosted.states_on_disk);
+  for (std::size_t i = 0; hosted.states_on_disk && i < step::kUpdateWindows; ++i)
+    add("window", {format("window.{}", i), Bytes(), hosted.window});
   return list;
 }
 
@@ -46,6 +51,8 @@ Json json_of(const PhasePlan& phase, const PhaseSchedule& scheduled) {
   out["seconds"] = phase.seconds;
   out["fetched"] = phase.fetched.count();
   out["stored"] = phase.stored.count();
+  out["disk_read"] = phase.disk_read.count();
+  out["disk_written"] = phase.disk_written.count();
   out["wait_seconds"] = phase.wait_seconds;
   out["sent"] = phase.sent.count();
   out["peer_seconds"] = phase.peer_seconds;
@@ -121,6 +128,7 @@ Json summary_json(const MemoryPlan& plan) {
           {"moved_per_step", plan.moved_per_step.count()},
           {"peak", plan.peak.count()},
           {"host_bytes", plan.host_bytes.count()},
+          {"disk_bytes", plan.disk_bytes.count()},
           {"updates", std::move(updates)},
           {"streamed_weights", std::move(streamed)},
           {"streamed_tables", std::move(tables)},

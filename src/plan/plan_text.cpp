@@ -195,9 +195,12 @@ std::string streamed_text(const MemoryPlan& plan) {
       out += format("\n{}: the blocks of {} together; ", tag.name(), slots->name());
     } else if (!tag.hosted.empty()) {
       const std::string together = together_text(plan, tag.id.model);
-      out +=
-          format("\n{}: {}, {} in all, rest on the host{}; ", tag.name(), hosted_text(tag.hosted),
-                 tag.hosted.bytes(), together.empty() ? "" : " and come" + together);
+      const std::string rest = tag.hosted.states_on_disk
+                                   ? format("{} in all, rest on disk and pass {} of host memory",
+                                            tag.hosted.on_disk(), tag.hosted.bytes())
+                                   : format("{} in all, rest on the host", tag.hosted.bytes());
+      out += format("\n{}: {}, {}{}; ", tag.name(), hosted_text(tag.hosted), rest,
+                    together.empty() ? "" : " and come" + together);
     } else {
       continue;
     }
@@ -308,6 +311,7 @@ std::string MemoryPlan::to_text() const {
                               ? format(", {:.3g} s of them not behind a phase", move_seconds)
                               : ""));
   out += format("host memory for copies {}\n", host_bytes);
+  if (!disk_bytes.is_zero()) out += format("on disk                {}\n", disk_bytes);
   if (!rates_from.empty()) out += format("rates for seconds      {}\n", rates_from);
   for (const std::string& assignment : spec::assignments(changes))
     out += format("chosen for the job     {}\n", assignment);

@@ -271,6 +271,11 @@ HostedPlan hosted_of(const spec::Job& job, const spec::Recipe& recipe, const Mod
     out.slice = spec::tensor_bytes(weight_slices(role, dtype).slice_elements(), dtype);
   if (tag.kind == spec::TagKind::kOptimizer && source.streams_states)
     out.states = optimizer_parts(role, dtype);
+  if (tag.kind == spec::TagKind::kOptimizer && source.states_on_disk) {
+    out.states_on_disk = true;
+    out.window = update_window_bytes(
+        role, dtype, {source.streamed, source.streams_tables, source.slice_on_host});
+  }
   if (tag.kind == spec::TagKind::kGradients) out.tied_rows = tied_rows(job, recipe, role, dtype);
   return out;
 }

@@ -69,6 +69,8 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target,
         axis_rates(network, axis == spec::Axis::kTensor ? divided : mesh, spec::group_of(axis));
   }
   profile.link = {target.link.to_device, target.link.to_host, target.link.both};
+  const double disk = job.memory.disk_rate();
+  profile.disk = {disk, disk, disk};
   return profile;
 }
 
@@ -99,6 +101,8 @@ Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, c
   plan.axis_seconds = work.axis_seconds;
   plan.passes = passes;
   plan.flops = work.flops;
+  plan.disk_read = Bytes(static_cast<std::uint64_t>(work.disk_read));
+  plan.disk_written = Bytes(static_cast<std::uint64_t>(work.disk_written));
   return plan;
 }
 

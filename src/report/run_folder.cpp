@@ -44,10 +44,18 @@ Result<StreamedLine> streamed_of(const Json& json) {
     return Status(ErrorCode::kCorrupt,
                   "phase record: an entry of \"streamed\" lacks \"tag\", \"what\", \"to_device\", "
                   "\"to_host\" or \"visible_seconds\"");
-  return StreamedLine{json["tag"].get<std::string>(), json["what"].get<std::string>(),
-                      Bytes(json["to_device"].get<std::uint64_t>()),
-                      Bytes(json["to_host"].get<std::uint64_t>()),
-                      json["visible_seconds"].get<double>()};
+  const auto bytes = [&](const char* key) {
+    return Bytes(has(key, &Json::is_number_unsigned) ? json[key].get<std::uint64_t>() : 0);
+  };
+  return StreamedLine{
+      json["tag"].get<std::string>(),
+      json["what"].get<std::string>(),
+      Bytes(json["to_device"].get<std::uint64_t>()),
+      Bytes(json["to_host"].get<std::uint64_t>()),
+      json["visible_seconds"].get<double>(),
+      bytes("disk_read"),
+      bytes("disk_written"),
+      has("disk_seconds", &Json::is_number) ? json["disk_seconds"].get<double>() : 0};
 }
 
 }  // namespace
@@ -60,6 +68,10 @@ Json PhaseRecord::to_json() const {
                     {"to_device", s.to_device.count()},
                     {"to_host", s.to_host.count()},
                     {"visible_seconds", s.visible_seconds}});
+    if ((s.disk_read + s.disk_written).is_zero()) continue;
+    uses.back()["disk_read"] = s.disk_read.count();
+    uses.back()["disk_written"] = s.disk_written.count();
+    uses.back()["disk_seconds"] = s.disk_seconds;
   }
   Json lines = Json::array();
   for (const MoveLine& m : moves) {

@@ -50,6 +50,9 @@ struct StreamedLine {
   Bytes to_device, to_host;
   double visible_seconds =
       0;  ///< that the device's work waited for it, part of the phase's seconds
+  // Of what rests on disk; seconds are those that the program waited, a part of the phase's, too.
+  Bytes disk_read{}, disk_written{};
+  double disk_seconds = 0;
 };
 /// What one phase cost, measured. Bytes are peaks within the phase; the fields are those of
 /// bridge::PhaseMeasurement.

@@ -18,7 +18,13 @@ bool streamed_as_planned(const bridge::PhaseMeasurement& m, const plan::MemoryPl
   if (!steps)
     return m.streamed_to_device() <= planned.fetched && m.streamed_to_host() <= planned.stored;
   const auto times = static_cast<std::uint64_t>(planned.times);
-  return m.streamed_to_device() * times == planned.fetched &&
+  Bytes read, written;
+  for (const bridge::StreamedUse& s : m.streamed) {
+    read += s.use.disk_read;
+    written += s.use.disk_written;
+  }
+  return read * times == planned.disk_read && written * times == planned.disk_written &&
+         m.streamed_to_device() * times == planned.fetched &&
          m.streamed_to_host() * times == planned.stored;
 }
 
@@ -56,7 +62,8 @@ report::PhaseRecord record_of(const bridge::PhaseMeasurement& m, const plan::Mem
   }
   for (const bridge::StreamedUse& s : m.streamed)
     record.streamed.push_back({to_string(s.tag), std::string(to_string(s.kind)), s.use.to_device,
-                               s.use.to_host, s.use.visible_seconds});
+                               s.use.to_host, s.use.visible_seconds, s.use.disk_read,
+                               s.use.disk_written, s.use.disk_seconds});
   record.peer_bytes = m.peers.bytes;
   record.peer_seconds = m.peers.seconds;
   record.peer_visible_seconds = m.peers.visible_seconds;

@@ -112,6 +112,11 @@ bool MemoryConfig::allows(Measure measure) const {
   return std::find(allow.begin(), allow.end(), measure) != allow.end();
 }
 
+double MemoryConfig::disk_rate() const {
+  constexpr double kNvme = 2e9;  // that shares reads and writes
+  return disk_bandwidth.is_zero() ? kNvme : static_cast<double>(disk_bandwidth.count());
+}
+
 std::filesystem::path Job::resolve(const std::string& path) const {
   const std::filesystem::path p(path);
   return p.is_absolute() || p.empty() ? p : folder / p;

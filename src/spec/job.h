@@ -213,12 +213,16 @@ struct DeviceConfig {
 
 struct MemoryConfig {
   Residency residency = Residency::kAuto;
-  UpdateChoice update;     ///< what is on the device at once during training
-  bool overlap = true;     ///< copies between the device and the host run while a phase computes
-  Bytes host_budget{0};    ///< for copies of what left the device; 0: what the machine has free
-  std::string alloc_conf;  ///< as PYTORCH_CUDA_ALLOC_CONF, for the transient pools
-  std::vector<Measure> allow = exact_measures();  ///< what the plan may do so that the job fits
+  UpdateChoice update;      ///< what is on the device at once during training
+  bool overlap = true;      ///< copies between the device and the host run while a phase computes
+  Bytes host_budget{0};     ///< for copies of what left the device; 0: what the machine has free
+  std::string alloc_conf;   ///< as PYTORCH_CUDA_ALLOC_CONF, for the transient pools
+  std::string disk_folder;  ///< for what rests on disk; empty: the system's temporary folder
+  Bytes disk_bandwidth{0};  ///< for plans: bytes a second; 0: as disk_rate() says
+  std::vector<Measure> allow = default_measures();  ///< what the plan may do so that the job fits
   [[nodiscard]] bool allows(Measure measure) const;
+  /// Bytes a second that plans count.
+  [[nodiscard]] double disk_rate() const;
 };
 
 /// Which of these a plan chooses (spec/degrees.h); until it has, the job has their defaults.

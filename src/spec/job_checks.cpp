@@ -224,6 +224,9 @@ Status Job::validate() const {
   if (!memory.update.automatic && memory.update.mode == UpdateMode::kStreamed &&
       !memory.allows(Measure::kStream))
     return wrong("memory.update is \"streamed\", but memory.allow does not hold \"stream\"");
+  if (!memory.update.automatic && memory.update.mode == UpdateMode::kDisk &&
+      !memory.allows(Measure::kDisk))
+    return wrong("memory.update is \"disk\", but memory.allow does not hold \"disk\"");
   if (!valid_resume_mode(trainer.resume_mode)) {
     return wrong(
         format("trainer.resume_mode is \"{}\"; it can be \"auto\", \"disable\" or the path "

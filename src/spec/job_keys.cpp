@@ -30,13 +30,14 @@ void bind_device(ConfigTable& t, Job& job) {
       "`auto`: the plan decides what leaves the device between the phases that need it; `all`: "
       "everything stays.")
       .one_of(residency_names());
-  bind_enum(
-      t, "memory.update", &job.memory.update, parse_update_choice,
-      "What is on the device at once while a model is trained: `joined`: weights, gradients, "
-      "activations and optimizer states; `split`: forward and backward run without optimizer "
-      "states, the update without activations; `streamed`: optimizer states "
-      "rest on the host, and the update brings them part by part; `auto`: the cheapest that fits. "
-      "Losses and weights are the same bit by bit.")
+  bind_enum(t, "memory.update", &job.memory.update, parse_update_choice,
+            "What is on the device at once while a model is trained: `joined`: weights, gradients, "
+            "activations and optimizer states; `split`: forward and backward run without optimizer "
+            "states, the update without activations; `streamed`: optimizer states "
+            "rest on the host, and the update brings them part by part; `disk`: they rest on disk "
+            "(`disk` "
+            "of `memory.allow`); `auto`: the cheapest that fits. "
+            "Losses and weights are the same bit by bit.")
       .one_of(update_choice_names());
   bind_enums(
       t, "memory.allow", &job.memory.allow, parse_measure,
@@ -46,8 +47,9 @@ void bind_device(ConfigTable& t, Job& job) {
       "models rest on the host and come to the device while others compute, with their gradients "
       "where they train, and all together where the model generates; where that is not enough, "
       "embedding and head, too; of weights that ranks slice each rank's slice rests there; "
-      "`micro_batch`: smaller micro-batches in training than "
-      "configured; `bf16_states`: `state_dtype` bfloat16. The first four leave every bit of the "
+      "`disk`: optimizer states rest in files, where the host has no room for them (not by "
+      "default); `micro_batch`: smaller micro-batches in training than "
+      "configured; `bf16_states`: `state_dtype` bfloat16. The first five leave every bit of the "
       "results as it is. `micro_batch` adds the same numbers "
       "in another order. `bf16_states` is another training: it is taken where a step gets 5 % "
       "faster by it or nothing else fits, and a resumed run keeps what its checkpoint has.")
@@ -59,6 +61,14 @@ void bind_device(ConfigTable& t, Job& job) {
   t.bind(
       "memory.host_budget", &job.memory.host_budget,
       "Most host memory for copies of what left the device; `0 B`: what a GPU's machine has free.");
+  t.bind("memory.disk_folder", &job.memory.disk_folder,
+         "Folder for what rests on disk, of each rank; empty: the system's temporary folder. Files "
+         "have "
+         "no names: they vanish with the process.");
+  t.bind(
+      "memory.disk_bandwidth", &job.memory.disk_bandwidth,
+      "For plans: bytes a second that the disk reads or writes, such as `5GB` (`neap bench disk` "
+      "measures it); `0 B`: 2 GB.");
   t.bind("memory.alloc_conf", &job.memory.alloc_conf,
          "Settings of the transient pools' allocator, in the syntax of `PYTORCH_CUDA_ALLOC_CONF`.");
 }

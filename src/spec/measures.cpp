@@ -7,10 +7,10 @@
 namespace neap::spec {
 namespace {
 
-// Indexed by the enum; the exact ones come first.
+// Indexed by the enum; the default ones come first, and the exact ones before the others.
 constexpr std::array<std::string_view, kMeasures> kMeasureNames = {
-    "recompute", "move", "stream", "stream_weights", "micro_batch", "bf16_states"};
-constexpr std::size_t kExact = 4;
+    "recompute", "move", "stream", "stream_weights", "disk", "micro_batch", "bf16_states"};
+constexpr std::size_t kDefault = 4;
 
 }  // namespace
 
@@ -22,10 +22,10 @@ std::vector<std::string> measure_names() {
   return {kMeasureNames.begin(), kMeasureNames.end()};
 }
 
-std::vector<Measure> exact_measures() {
-  std::vector<Measure> exact;
-  for (std::size_t m = 0; m < kExact; ++m) exact.push_back(static_cast<Measure>(m));
-  return exact;
+std::vector<Measure> default_measures() {
+  std::vector<Measure> allowed;
+  for (std::size_t m = 0; m < kDefault; ++m) allowed.push_back(static_cast<Measure>(m));
+  return allowed;
 }
 
 Result<Measure> parse_measure(std::string_view name) {

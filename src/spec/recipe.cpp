@@ -110,7 +110,9 @@ class Builder {
     recipe_.models.back().slice_on_host = modes_.streams_weights(source.id) && sliced;
     recipe_.models.back().streams_tables = modes_.streams_tables(source.id);
     recipe_.models.back().streams_states =
-        source.trained != nullptr && modes_.of(source.id) == UpdateMode::kStreamed;
+        source.trained != nullptr && streams_states(modes_.of(source.id));
+    recipe_.models.back().states_on_disk =
+        source.trained != nullptr && modes_.of(source.id) == UpdateMode::kDisk;
     recipe_.models.back().inputs_on_host =
         source.trained != nullptr && modes_.inputs_on_host(source.id);
     if (!recipe_.models.back().slice_on_host) add_tag(TagKind::kWeights, source.id);
@@ -137,6 +139,7 @@ class Builder {
     if (p.streams_weights || p.slices_weights) p.together = modes_.together(p.model);
     p.streams_tables = p.streams_weights && model.streams_tables;
     p.streams_states = model.streams_states && p.updates();
+    p.states_on_disk = model.states_on_disk && p.updates();
     p.inputs_on_host = p.streams_weights && model.inputs_on_host && p.trains();
     for (const TagId tag : recipe_.tags) {
       if (tag.kind == TagKind::kKeyValues) {

@@ -115,6 +115,7 @@ struct ModelSource {
   bool sliced = false;
   bool slice_on_host = false;   ///< and this rank's rests on the host: it comes to be gathered
   bool streams_states = false;  ///< its optimizer states rest there, and parts come to be stepped
+  bool states_on_disk = false;  ///< or on disk
   bool inputs_on_host =
       false;  ///< of a streamed one: what its blocks read waits there for the backward
   [[nodiscard]] bool adapted() const { return trained != nullptr && trained->lora.rank > 0; }
@@ -131,6 +132,7 @@ struct Phase {
   /// Of its model: blocks come from the host one after another, tables in turns, and in an update
   /// optimizer states.
   bool streams_weights = false, streams_tables = false, streams_states = false;
+  bool states_on_disk = false;  ///< of streamed ones
   bool slices_weights = false;  ///< blocks and tables of its model are gathered one after another
   bool slices_gradients = false;
   bool slice_on_host = false;  ///< of its model

@@ -10,7 +10,8 @@ namespace {
 // Indexed by the enums.
 constexpr std::array<std::string_view, 6> kTaskNames = {"sft",  "reward", "ppo",
                                                         "grpo", "dpo",    "eval"};
-constexpr std::array<std::string_view, kUpdateModes> kModeNames = {"joined", "split", "streamed"};
+constexpr std::array<std::string_view, kUpdateModes> kModeNames = {"joined", "split", "streamed",
+                                                                   "disk"};
 constexpr std::string_view kAuto = "auto";
 constexpr std::array<std::string_view, 2> kResidencyNames = {kAuto, "all"};
 constexpr std::array<std::string_view, kModels> kModelNames = {"actor", "reference", "critic",

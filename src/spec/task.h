@@ -40,8 +40,13 @@ enum class UpdateMode : std::uint8_t {
   kJoined,    ///< one phase: weights, gradients, activations and optimizer state
   kSplit,     ///< backward without optimizer state, then the update without activations
   kStreamed,  ///< split, and the update brings the optimizer states part by part
+  kDisk,      ///< streamed, and they rest on disk instead of on the host
 };
-constexpr std::size_t kUpdateModes = 3;
+constexpr std::size_t kUpdateModes = 4;
+/// The update brings the states from where they rest.
+[[nodiscard]] constexpr bool streams_states(UpdateMode mode) {
+  return mode == UpdateMode::kStreamed || mode == UpdateMode::kDisk;
+}
 [[nodiscard]] std::string_view to_string(UpdateMode mode);
 
 /// memory.update: one of the modes, or the plan's choice.

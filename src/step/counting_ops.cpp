@@ -29,6 +29,12 @@ double CountingOps::begin_copy(Direction direction, double bytes, double from) {
   return copies_.copy(direction, bytes, from);
 }
 
+double CountingOps::begin_disk(Direction direction, double bytes, double from) {
+  (direction == Direction::kToDevice ? work_.disk_read : work_.disk_written) += weight_ * bytes;
+  // Its reads and writes share one rate.
+  return disk_.copy(direction, bytes, std::max(from, disk_.end()));
+}
+
 double CountingOps::advance_to(double time) {
   const double now = this->now();
   clock_ = std::max(now, time);

@@ -54,6 +54,7 @@ struct KernelProfile {
   CudaDevice device{};
   KernelRates rates{};
   LinkRates link{};
+  LinkRates disk{};                ///< from it, to it, and both
   std::int64_t tensor_ranks = 1;   ///< that divide a model
   std::int64_t context_ranks = 1;  ///< that divide sequences
   OfGroups<PeerRates> peers{};
@@ -127,16 +128,17 @@ class CountedTensor {
 
 /// What operations cost apart from memory.
 struct Work {
-  double flops = 0;               ///< of matrix products and attention
-  double bytes_moved = 0;         ///< read and written: each operand of each kernel once
-  double seconds = 0;             ///< each operation bound by one of the two
-  double issue_seconds = 0;       ///< of the program
-  double fetched_bytes = 0;       ///< from the host, by copies that run while operations compute
-  double stored_bytes = 0;        ///< and to it
-  double wait_seconds = 0;        ///< for such copies
-  double peer_bytes = 0;          ///< sent to other ranks
-  double peer_seconds = 0;        ///< in collectives, as far as nothing hides them
-  OfAxes<double> axis_seconds{};  ///< these, by the axis whose ranks they are of
+  double flops = 0;          ///< of matrix products and attention
+  double bytes_moved = 0;    ///< read and written: each operand of each kernel once
+  double seconds = 0;        ///< each operation bound by one of the two
+  double issue_seconds = 0;  ///< of the program
+  double fetched_bytes = 0;  ///< from the host, by copies that run while operations compute
+  double stored_bytes = 0;   ///< and to it
+  double disk_read = 0, disk_written = 0;  ///< the same from and to a disk
+  double wait_seconds = 0;                 ///< for such copies
+  double peer_bytes = 0;                   ///< sent to other ranks
+  double peer_seconds = 0;                 ///< in collectives, as far as nothing hides them
+  OfAxes<double> axis_seconds{};           ///< these, by the axis whose ranks they are of
   /// A GPU works while the program starts the next operations: the slower of both decides.
   [[nodiscard]] double elapsed() const {
     return std::max(seconds, issue_seconds) + wait_seconds + peer_seconds;
@@ -153,7 +155,8 @@ class CountingOps {
         profile_(profile),
         most_repeats_(most_repeats),
         cudnn_(!profile.deterministic),
-        copies_(profile.link) {}
+        copies_(profile.link),
+        disk_(profile.disk) {}
 
   [[nodiscard]] const KernelProfile& profile() const { return profile_; }
   [[nodiscard]] const Work& work() const { return work_; }
@@ -208,10 +211,12 @@ class CountingOps {
   [[nodiscard]] double now() const { return clock_ + std::max(computed_seconds_, issued_seconds_); }
   /// Begins at `from` or later. When it has ended.
   double begin_copy(Direction direction, double bytes, double from);
+  /// The same between the host and the disk: of a read `direction` is to the device.
+  double begin_disk(Direction direction, double bytes, double from);
   /// What is computed from now on begins at that time or later.
   void wait_until(double time);
   /// When every copy so far has ended.
-  [[nodiscard]] double copied() const { return copies_.end(); }
+  [[nodiscard]] double copied() const { return std::max(copies_.end(), disk_.end()); }
 
   // ---- collectives, on the same clock ----
   /// Seconds of one over the ranks of an axis, of those that have the same part of a model if none is given, in which
@@ -520,7 +525,7 @@ class CountingOps {
   bool cudnn_;  ///< attention may take its kernels
   Work work_;
   double weight_ = 1;
-  CopyClocks copies_;
+  CopyClocks copies_, disk_;
   double clock_ = 0;
   double shifted_ = 0;                                // when every shift so far has come
   double computed_seconds_ = 0, issued_seconds_ = 0;  // since `clock_`, of operations once each

@@ -27,6 +27,13 @@ Bytes PartLayout::stored() const {
   return sum(tensors, &PartTensor::stored);
 }
 
+Bytes PartLayout::states() const {
+  Bytes out;
+  for (const PartTensor& tensor : tensors)
+    if (tensor.kind == PartTensor::Kind::kStates) out += tensor.bytes();
+  return out;
+}
+
 UpdateParts::UpdateParts(spec::StatePlacement placement, std::int64_t rank,
                          std::vector<bool> on_host, bool slice_on_host)
     : placement_(std::move(placement)),
@@ -52,6 +59,11 @@ PartLayout UpdateParts::layout(const UpdatePart& part) const {
   const auto add = [&](PartTensor tensor) {
     tensor.slot_offset = out.bytes;
     out.bytes = round_up(out.bytes + tensor.bytes(), spec::kStateAlignment);
+    if (tensor.kind == PartTensor::Kind::kStates) {
+      const Bytes in_page = tensor.storage_offset - round_down(tensor.storage_offset, kWindowPage);
+      tensor.window_offset = out.window + in_page;
+      out.window = round_up(tensor.window_offset + tensor.bytes(), kWindowPage);
+    }
     out.tensors.push_back(tensor);
   };
   const auto add_flat = [&](PartTensor::Kind kind, std::int64_t first, Dtype dtype, bool fetched,
@@ -123,6 +135,19 @@ Bytes UpdateParts::slot_bytes() const {
   Bytes most = spec::kStateAlignment;
   for (const UpdatePart& part : parts_)
     if (part.first == pieces_[part.piece].first) most = std::max(most, layout(part).bytes);
+  return most;
+}
+
+Bytes UpdateParts::window_bytes() const {
+  Bytes most = kWindowPage;
+  for (const UpdatePart& part : parts_) {
+    if (part.first != pieces_[part.piece].first) continue;
+    Bytes pages;  // wherever it begins
+    for (const PartTensor& tensor : layout(part).tensors)
+      if (tensor.kind == PartTensor::Kind::kStates)
+        pages += round_up(tensor.bytes(), kWindowPage) + kWindowPage;
+    most = std::max(most, pages);
+  }
   return most;
 }
 

@@ -3,7 +3,8 @@
 //
 // A part is a span of a rank's piece of a unit (spec/placement.h) where the optimizer's elements do not
 // depend on each other, else a whole unit. Of a unit whose weights and gradients rest on the host as well,
-// these come with the states, and so do slices of weights that rest there.
+// these come with the states, and so do slices of weights that rest there. States may rest on disk instead: they pass
+// windows of host memory.
 //
 // Threads   values and functions without state.
 #pragma once
@@ -37,11 +38,14 @@ struct PartTensor {
   Bytes storage_offset;
   Bytes slot_offset;
   bool fetched = true, stored = true;
+  Bytes window_offset{};  ///< of kStates: in host memory, where they rest on disk
   [[nodiscard]] Bytes bytes() const { return spec::tensor_bytes(elements, dtype); }
 };
 struct PartLayout {
   std::vector<PartTensor> tensors;
-  Bytes bytes;  ///< of a slot
+  Bytes bytes;   ///< of a slot
+  Bytes window;  ///< what of one the states take
+  [[nodiscard]] Bytes states() const;
   [[nodiscard]] Bytes fetched() const;
   [[nodiscard]] Bytes stored() const;
 };
@@ -64,6 +68,12 @@ struct GatheredPart {
 /// One part comes and one goes while a third is stepped.
 constexpr std::size_t kUpdateSlots = 3;
 
+/// Where states rest on disk: two more parts are read ahead, and one is being written. States of a part are in host
+/// memory as they are in pages of the file, whose other bytes come with them.
+constexpr std::size_t kPartsAhead = 2;
+constexpr std::size_t kUpdateWindows = kUpdateSlots + kPartsAhead + 1;
+constexpr Bytes kWindowPage = 4_KiB;
+
 class UpdateParts {
  public:
   /// Those of a rank. `on_host`: of each unit, whether its weights and gradients rest there; `slice_on_host`: whether the
@@ -77,6 +87,8 @@ class UpdateParts {
   [[nodiscard]] bool on_host(std::size_t unit) const { return on_host_[unit]; }
   /// Of the largest part.
   [[nodiscard]] Bytes slot_bytes() const;
+  /// Of a window, for the largest part.
+  [[nodiscard]] Bytes window_bytes() const;
   /// Of the units on the host where states are sliced, in slots of so many bytes.
   [[nodiscard]] std::vector<GatheredPart> gathered(Bytes slot) const;
 

@@ -246,8 +246,8 @@ at::Tensor ModelWorker::state_part(std::size_t index, const spec::StatePart& par
       runtime_.streamed_states(tag(spec::TagKind::kOptimizer));
   if (streamed == nullptr)
     return runtime_.region(tag(spec::TagKind::kOptimizer), part.name, at::kByte);
-  return host_tensor(streamed->states(index), static_cast<std::int64_t>(part.bytes.count()),
-                     at::kByte);
+  return at::from_blob(streamed->states(index).data(),
+                       {static_cast<std::int64_t>(part.bytes.count())}, at::dtype(at::kByte));
 }
 
 std::vector<at::Tensor> ModelWorker::regions(spec::TagKind kind,
@@ -274,14 +274,13 @@ std::unique_ptr<bridge::Runtime::Scope> ModelWorker::hold(bool weights) {
   return runtime_.hold(tags);
 }
 
-const arena::HostStorage& ModelWorker::storage_of(const step::UpdatePart& part,
-                                                  step::StreamedKind kind) {
+bridge::Resting ModelWorker::resting(const step::UpdatePart& part, step::StreamedKind kind) {
   if (kind == step::StreamedKind::kStates)
     return runtime_.streamed_states(tag(TagKind::kOptimizer))
         ->states(placement_->sliced() ? 0 : part.unit);
-  if (spec_.slice_on_host) return runtime_.streamed_slices(tag(TagKind::kBuffers))->slice();
+  if (spec_.slice_on_host) return {&runtime_.streamed_slices(tag(TagKind::kBuffers))->slice()};
   const auto* const storage = hosted_trained(trained_layout()[part.unit]);
-  return kind == step::StreamedKind::kWeights ? *storage->weights : *storage->gradients;
+  return {kind == step::StreamedKind::kWeights ? &*storage->weights : &*storage->gradients};
 }
 
 std::vector<at::Tensor> ModelWorker::update_slots() {
@@ -302,8 +301,8 @@ void ModelWorker::for_each_part(const std::function<void(const OptimizerUnit&)>&
   const auto copies = [&](std::size_t i) {
     std::vector<bridge::StreamedStates::Copy> out;
     for (const step::PartTensor& t : parts_->layout(list[i]).tensors)
-      out.push_back({&storage_of(list[i], t.kind), t.kind, t.storage_offset, t.slot_offset,
-                     t.bytes(), t.fetched, t.stored});
+      out.push_back({resting(list[i], t.kind), t.kind, t.storage_offset, t.slot_offset, t.bytes(),
+                     t.fetched, t.stored, t.window_offset});
     return out;
   };
   ops::AtenOps ops(slots.at(0).device());
@@ -334,11 +333,13 @@ void ModelWorker::gather_hosted() {
     std::vector<bridge::StreamedStates::Copy> out;
     const auto add = [&](step::GatheredPart::Range range, bool own) {
       if (range.count == 0) return;
-      out.push_back({&*hosted_trained(trained_layout()[part.unit])->weights,
+      out.push_back({{&*hosted_trained(trained_layout()[part.unit])->weights},
                      step::StreamedKind::kWeights,
                      spec::tensor_bytes(part.first + range.first, dtype),
-                     spec::tensor_bytes(range.first, dtype), spec::tensor_bytes(range.count, dtype),
-                     own, !own});
+                     spec::tensor_bytes(range.first, dtype),
+                     spec::tensor_bytes(range.count, dtype),
+                     own,
+                     !own});
     };
     add(part.own(ranks.rank()), true);
     for (const step::GatheredPart::Range others : part.others(ranks.rank())) add(others, false);

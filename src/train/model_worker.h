@@ -120,8 +120,7 @@ class ModelWorker {
   /// Of units on the host, through these slots.
   void gather_hosted();
   /// Where a tensor of a part rests.
-  [[nodiscard]] const arena::HostStorage& storage_of(const step::UpdatePart& part,
-                                                     step::StreamedKind kind);
+  [[nodiscard]] bridge::Resting resting(const step::UpdatePart& part, step::StreamedKind kind);
   [[nodiscard]] std::vector<at::Tensor> regions(spec::TagKind kind,
                                                 const std::vector<spec::FlatUnit>& units,
                                                 at::ScalarType dtype);

@@ -444,6 +444,48 @@ TEST(GoldenPlans, HostMemoryThatLacksIsNamed) {
   EXPECT_TRUE(make_plan(job, target).ok());
 }
 
+// Full training of a 7B model on a card of 24 GiB beside 64 GiB of host memory.
+TEST(GoldenPlans, StatesGoToDiskWhereTheHostHasNoRoom) {
+  spec::Job job;
+  ASSERT_TRUE(
+      spec::Job::load(kFolder / "qwen7b_sft.toml", {"data.micro_batch_size_per_gpu=1"}, job).ok());
+  Target target = target_of(job);
+  target.capacity = 24_GiB;
+  const auto free = make_plan(job, target);
+  ASSERT_TRUE(free.ok()) << free.status().message();
+  EXPECT_EQ(free->disk_bytes, Bytes());
+  target.host_memory = 64_GiB;
+  EXPECT_EQ(make_plan(job, target).status().code(), ErrorCode::kDoesNotFit);
+  job.memory.allow.push_back(spec::Measure::kDisk);
+  const auto plan = make_plan(job, target);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->modes.of(spec::ModelId::kActor), spec::UpdateMode::kDisk);
+  EXPECT_LE(plan->host_bytes, 64_GiB);
+  EXPECT_LE(plan->peak, 24_GiB);
+  // Of a parameter two moments and the master, read and written in each update.
+  constexpr double kStates = 12 * 7.6156e9;
+  EXPECT_NEAR(static_cast<double>(plan->disk_bytes.count()), kStates, 0.001 * kStates);
+  const auto update = plan->index_of(spec::PhaseId::kUpdate);
+  ASSERT_TRUE(update);
+  const PhasePlan& phase = plan->phases[*update];
+  EXPECT_EQ(phase.disk_read, phase.disk_written);
+  EXPECT_NEAR(static_cast<double>(phase.disk_read.count()), kStates, 0.001 * kStates);
+  EXPECT_GT(plan->seconds(), free->seconds());
+  // The disk's rate decides.
+  EXPECT_NEAR(phase.seconds, 2 * kStates / 2e9, 0.02 * phase.seconds);
+  job.memory.disk_bandwidth = 8_GiB;
+  const auto faster = make_plan(job, target);
+  ASSERT_TRUE(faster.ok()) << faster.status().message();
+  EXPECT_NEAR(faster->phases[*update].seconds, 2 * kStates / (8.0 * (1ull << 30)),
+              0.05 * faster->phases[*update].seconds);
+  // Where the host has room nothing goes to disk.
+  target.host_memory = Bytes();
+  const auto roomy = make_plan(job, target);
+  ASSERT_TRUE(roomy.ok()) << roomy.status().message();
+  EXPECT_EQ(roomy->disk_bytes, Bytes());
+  EXPECT_EQ(roomy->seconds(), free->seconds());
+}
+
 TEST(GoldenPlans, FitAndOutlookOfEveryTask) {
   for (const char* config : {"opt350_reward_host.toml", "qwen7b_grpo.toml", "qwen15_sft.toml"}) {
     spec::Job job;

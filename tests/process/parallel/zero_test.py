@@ -137,9 +137,10 @@ class Zero(RankCase):
                 self.assert_sliced_is_whole(name, 3, *words)
 
     def test_every_way_to_update(self):
-        for update in ("joined", "split", "streamed"):
+        for update in ("joined", "split", "streamed", "disk"):
             with self.subTest(update):
-                self.assert_sliced_is_whole(update, 2, f"memory.update={update}", "device.dtype=bfloat16")
+                self.assert_sliced_is_whole(update, 2, f"memory.update={update}", "device.dtype=bfloat16",
+                                            'memory.allow=["recompute", "move", "stream", "stream_weights", "disk"]')
         self.assert_sliced_is_whole("stay", 2, "memory.residency=all")
 
     def test_adapters_are_sliced(self):

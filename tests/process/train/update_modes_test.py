@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Update modes of `neap train`: joined, split and streamed give the same losses and weights under any ceiling, and
+"""Update modes of `neap train`: joined, split, streamed and disk give the same losses and weights under any ceiling, and
 survive kills. usage: FILE NEAP REVIEWS
 
 NEAP_MODE_SEEDS=FIRST:COUNT runs other random jobs.
@@ -8,11 +8,13 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import time
 
 from train_process_test import MODEL, TrainCase, main, read_lines
 
+DISK = 'memory.allow=["recompute", "move", "stream", "stream_weights", "disk"]'
 TRAINED = {"sft": ["actor"], "reward": ["reward"], "ppo": ["actor", "critic"], "grpo": ["actor"]}
 # A step's numbers that depend on the plan.
 RECIPES = {
@@ -78,12 +80,25 @@ class UpdateModes(TrainCase):
         self.assertEqual(runs, {name: p["times"] for name, p in planned.items()})
         self.assertEqual(sum(r["moved"] for r in last), plan["moved_per_step"])
 
+    def assert_disk_as_planned(self, folder, used):
+        """A step reads and writes what the plan says, which is all states for each mini-batch."""
+        plan = json.loads((self.home / folder / "plan.json").read_text())
+        records = read_lines(self.home / folder / "phases.jsonl")
+        step = [r for r in records if r["step"] == records[-1]["step"]]
+        for key in ("disk_read", "disk_written"):
+            moved = sum(s.get(key, 0) for r in step for s in r["streamed"])
+            self.assertEqual(moved, sum(p[key] for p in plan["phases"]))
+            self.assertEqual(moved > 0, used)
+        states = [part for tag in plan["tags"] for part in tag.get("hosted", []) if part.get("on") == "disk"]
+        self.assertEqual(sum(part["bytes"] for part in states), plan["disk_bytes"])
+        self.assertEqual(plan["disk_bytes"] > 0, used)
+
     def random_job(self, seed):
         dice = random.Random(seed)
         task = ("ppo", "sft", "grpo", "reward")[seed % 4]
         rollout = task in ("ppo", "grpo")
         arguments = RECIPES[task] + ["trainer.total_training_steps=3", "trainer.save_freq=-1", "data.val_files=[]",
-                                     f"device.dtype={dice.choice(['float32', 'float32', 'bfloat16'])}",
+                                     DISK, f"device.dtype={dice.choice(['float32', 'float32', 'bfloat16'])}",
                                      f"trainer.seed={seed}",
                                      f"actor_rollout_ref.model.activation_checkpointing={dice.choice(['none', 'selective', 'full', 'auto', 'auto'])}"]
         deep = dice.random() < 0.7
@@ -113,14 +128,16 @@ class UpdateModes(TrainCase):
             task, dice, arguments = self.random_job(seed)
             with self.subTest(seed=seed, task=task, arguments=arguments):
                 calm = self.train(f"modes-{seed}-all", arguments + ["memory.residency=all", "device.memory=1GiB"])
-                least = {mode: self.least(arguments, mode) for mode in ("joined", "split", "streamed", "auto")}
+                least = {mode: self.least(arguments, mode) for mode in ("joined", "split", "streamed", "disk", "auto")}
                 self.assertEqual(least["auto"], min(least.values()))
-                for mode in ("auto", "split", "streamed"):
+                self.assertEqual(least["disk"], least["streamed"])
+                for mode in ("auto", "split", "streamed", "disk"):
                     capacity = least[mode] + (0 if mode == "auto" else dice.randrange(0, 12))
                     run = self.train(f"modes-{seed}-{mode}",
                                      arguments + [f"memory.update={mode}", f"device.memory={capacity}MiB"])
                     self.assert_equal_runs(task, calm, run)
                     self.assert_as_planned(run, capacity)
+                    self.assert_disk_as_planned(run, used=mode == "disk")
                     plan = json.loads((self.home / run / "plan.json").read_text())
                     streamed += sum(part["kind"] == "states" for tag in plan["tags"] for part in tag.get("hosted", [])) > 2
                     copied_behind = sum(m["behind"] for phase in plan["phases"] for m in phase["moves"])
@@ -136,12 +153,20 @@ class UpdateModes(TrainCase):
 
     def test_killed_in_an_update_resumes_exactly(self):
         """kill -9 while parts of the states come and go, soon after a backward was recorded."""
+        for mode in ("streamed", "disk"):
+            with self.subTest(mode):
+                self.kill_in_updates(mode)
+
+    def kill_in_updates(self, mode):
+        scratch = self.home / f"scratch-{mode}"
+        scratch.mkdir()
         arguments = ["ppo.toml", "actor_rollout_ref.model.path=out/deep-actor/latest/actor",
                      "critic.model.path=out/deep-reward/latest/reward", "trainer.total_training_steps=6",
-                     "trainer.save_freq=1", "data.val_files=[]", "memory.update=streamed"]
-        arguments.append(f"device.memory={self.least(arguments, 'streamed')}MiB")
-        self.train("stream-calm", arguments)
-        killed = self.home / "out/stream-killed"
+                     "trainer.save_freq=1", "data.val_files=[]", DISK, f"memory.update={mode}",
+                     f"memory.disk_folder={scratch}"]
+        arguments.append(f"device.memory={self.least(arguments, mode)}MiB")
+        self.train(f"{mode}-calm", arguments)
+        killed = self.home / f"out/{mode}-killed"
         dice = random.Random(5)
         landed = 0
 
@@ -150,7 +175,7 @@ class UpdateModes(TrainCase):
             return log.read_text().count('"backward_') if log.exists() else 0
 
         for _ in range(4):
-            process = self.start("train", *arguments, "trainer.default_local_dir=out/stream-killed")
+            process = self.start("train", *arguments, f"trainer.default_local_dir=out/{mode}-killed")
             before = updates()
             while process.poll() is None and updates() < before + dice.randrange(3, 9):
                 time.sleep(0.001)
@@ -159,15 +184,16 @@ class UpdateModes(TrainCase):
             _, errors = process.communicate()
             landed += process.returncode == -signal.SIGKILL
             self.assertIn(process.returncode, (0, -signal.SIGKILL), errors)
+            self.assertEqual(list(scratch.iterdir()), [])
         self.assertGreater(landed, 2)
-        self.train("stream-killed", arguments)
-        self.assert_equal_runs("ppo", "out/stream-calm", "out/stream-killed")
+        self.train(f"{mode}-killed", arguments)
+        self.assert_equal_runs("ppo", f"out/{mode}-calm", f"out/{mode}-killed")
 
     def test_a_checkpoint_goes_on_under_another_mode(self):
         arguments = ["sft.toml", "actor_rollout_ref.model.path=deep", "device.dtype=bfloat16", "data.val_files=[]"]
         calm = self.train("other-calm", arguments + ["trainer.total_training_steps=4"])
-        for mode, steps in (("streamed", 1), ("joined", 2), ("split", 3), ("streamed", 4)):
-            self.train("other-mixed", arguments + [f"memory.update={mode}", f"trainer.total_training_steps={steps}"])
+        for mode, steps in (("streamed", 1), ("joined", 2), ("disk", 3), ("streamed", 4)):
+            self.train("other-mixed", arguments + [DISK, f"memory.update={mode}", f"trainer.total_training_steps={steps}"])
         self.assert_equal_runs("sft", calm, "out/other-mixed")
 
     def test_states_that_the_plan_narrows_stay_narrow(self):
@@ -199,6 +225,37 @@ class UpdateModes(TrainCase):
         arguments = ["sft.toml", "actor_rollout_ref.model.path=deep", "memory.update=streamed"]
         result = self.neap("train", *arguments, "memory.host_budget=1MiB", "trainer.default_local_dir=out/no-host")
         self.assert_fails(result, 3, "host budget of 1 MiB")
+
+    def test_states_go_to_disk_where_the_host_has_no_room(self):
+        """Weights and gradients take the host's memory; what is left is less than the states."""
+        arguments = ["sft.toml", "actor_rollout_ref.model.path=deep", "data.val_files=[]", "trainer.total_training_steps=3"]
+        arguments.append(f"device.memory={self.least(arguments, 'streamed')}MiB")
+        calm = self.train("roomy", arguments)
+        streamed = json.loads((self.home / calm / "plan.json").read_text())
+        disk = self.train("to-disk-all", arguments + [DISK, "memory.update=disk"])
+        # Host memory comes in huge pages.
+        budget = json.loads((self.home / disk / "plan.json").read_text())["host_bytes"] + (4 << 20)
+        self.assertLess(budget, streamed["host_bytes"])
+        narrow = arguments + [f"memory.host_budget={budget}B"]
+        self.assert_fails(self.neap("train", *narrow, "trainer.default_local_dir=out/refused"), 3, "host budget")
+        run = self.train("to-disk", narrow + [DISK])
+        plan = json.loads((self.home / run / "plan.json").read_text())
+        self.assertEqual(plan["updates"], {"actor": "disk"})
+        self.assertLessEqual(plan["host_bytes"], budget)
+        self.assert_equal_runs("sft", calm, run)
+        self.assert_disk_as_planned(run, used=True)
+
+    def test_a_full_disk_is_told_once_and_before_the_run(self):
+        arguments = ["sft.toml", "actor_rollout_ref.model.path=deep", DISK, "memory.update=disk"]
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (256 << 10, 256 << 10))
+
+        process = self.start("train", *arguments, "trainer.default_local_dir=out/full", preexec_fn=limit)
+        _, errors = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 1, errors)
+        self.assertRegex(errors, "File too large.*disk storage for actor.optimizer")
+        self.assertEqual(errors.count("error"), 1, errors)
 
 
 if __name__ == "__main__":

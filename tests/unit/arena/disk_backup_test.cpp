@@ -1,150 +1,31 @@
-// Backups in files over a system that answers as it may: signals, short transfers, full disks, file
-// systems without this or that, slow closing. The calls below stand in front of the C library's.
-#include "arena/disk_backup.h"
-
-#include <fcntl.h>
+// Backups and storage in files over a system that answers as it may.
 #include <gtest/gtest.h>
 #include <sys/file.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <string>
-#include <thread>
+#include <utility>
+#include <vector>
 
 #include "arena/arena.h"
+#include "arena/disk_storage.h"
+#include "arena/host_storage.h"
 #include "device/host/host_device.h"
-
-namespace {
-
-/// How the system behaves; reset by every test.
-struct System {
-  std::atomic<bool> signals{false};  // three of four calls are interrupted
-  std::atomic<bool> short_transfers{false};
-  std::atomic<bool> no_fallocate{false};
-  std::atomic<bool> direct_refused{false};  // at the transfer, not at open
-  std::atomic<std::int64_t> room{-1};       // bytes that can be written; -1: no limit
-  std::atomic<std::int64_t> reserved{-1};   // most that a file may reserve; -1: no limit
-  std::atomic<bool> slow_close{false};
-  std::atomic<bool> no_room{false};  // for named files, too
-  std::atomic<std::uint64_t> calls{0};
-  std::atomic<bool> was_direct{false};
-  /// How often a backup's call met what the test asked for: a test that meets nothing shows nothing.
-  std::atomic<int> met{0};
-  std::atomic<int> closes_begun{0}, closes_done{0};  // slow ones
-  dev_t folder = 0;
-};
-System the_system;
-
-bool interrupted() {
-  if (!the_system.signals || the_system.calls.fetch_add(1) % 4 == 3) return false;
-  ++the_system.met;
-  return true;
-}
-// A transfer moves a part.
-std::size_t shortened(std::size_t size) {
-  if (!the_system.short_transfers || size <= 4096) return size;
-  ++the_system.met;
-  return 4096 + (size / 3 & ~std::size_t{4095});
-}
-bool refuses_direct(int fd) {
-  if (!the_system.direct_refused || (::fcntl(fd, F_GETFL) & O_DIRECT) == 0) return false;
-  ++the_system.met;
-  return true;
-}
-int fail(int error) {
-  errno = error;
-  return -1;
-}
-bool is_direct(int fd) {
-  return (::fcntl(fd, F_GETFL) & O_DIRECT) != 0;
-}
-bool is_backup(int fd) {
-  struct stat status {};
-  return ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 0 &&
-         status.st_dev == the_system.folder;
-}
-
-}  // namespace
-
-extern "C" {
-
-int fallocate(int fd, int mode, off_t offset, off_t length) noexcept(false) {
-  if (the_system.no_room) return fail(ENOSPC);
-  if (is_backup(fd)) {
-    if (interrupted()) return fail(EINTR);
-    if (the_system.no_fallocate) {
-      ++the_system.met;
-      return fail(EOPNOTSUPP);
-    }
-    if (the_system.reserved >= 0 && offset + length > the_system.reserved) return fail(ENOSPC);
-  }
-  return static_cast<int>(::syscall(SYS_fallocate, fd, mode, offset, length));
-}
-
-int posix_fallocate(int fd, off_t, off_t length) noexcept(false) {
-  // What the library's own does without the system's help: a byte to every block.
-  if (is_direct(fd)) return EINVAL;
-  return ::ftruncate(fd, length) == 0 ? 0 : errno;
-}
-
-ssize_t pwrite(int fd, const void* from, size_t size, off_t offset) {
-  if (is_backup(fd)) {
-    the_system.was_direct = is_direct(fd);
-    if (interrupted()) return fail(EINTR);
-    if (refuses_direct(fd)) return fail(EINVAL);
-    size = shortened(size);
-    if (the_system.room >= 0) {
-      if (the_system.room == 0) return fail(ENOSPC);
-      the_system.room =
-          std::max<std::int64_t>(0, the_system.room - static_cast<std::int64_t>(size));
-    }
-  }
-  return ::syscall(SYS_pwrite64, fd, from, size, offset);
-}
-
-ssize_t pread(int fd, void* to, size_t size, off_t offset) {
-  if (is_backup(fd)) {
-    if (interrupted()) return fail(EINTR);
-    if (refuses_direct(fd)) return fail(EINVAL);
-    size = shortened(size);
-  }
-  return ::syscall(SYS_pread64, fd, to, size, offset);
-}
-
-int close(int fd) {
-  const bool slow = the_system.slow_close && is_backup(fd);
-  if (slow) ++the_system.closes_begun;
-  if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(3000));
-  const int result = static_cast<int>(::syscall(SYS_close, fd));
-  if (slow) ++the_system.closes_done;
-  return result;
-}
-
-}  // extern "C"
+#include "unit/arena/disk_system.h"
 
 namespace neap::arena {
 namespace {
 
-class DiskBackup : public testing::Test {
+using testing::the_system;
+
+class DiskBackup : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string name = testing::TempDir() + "neap-disk-XXXXXX";
+    std::string name = ::testing::TempDir() + "neap-disk-XXXXXX";
     folder_ = ::mkdtemp(name.data());
-    struct stat status {};
-    ASSERT_EQ(::stat(folder_.c_str(), &status), 0);
-    the_system.signals = the_system.short_transfers = the_system.no_fallocate = false;
-    the_system.direct_refused = the_system.slow_close = the_system.was_direct = false;
-    the_system.room = the_system.reserved = -1;
-    the_system.met = the_system.closes_begun = the_system.closes_done = 0;
-    the_system.folder = status.st_dev;
+    the_system.reset(folder_);
     Options options;
     options.disk_folder = folder_;
     device_ = std::move(device::make_host_device({})).value();
@@ -206,7 +87,7 @@ TEST_F(DiskBackup, FileSystemsWithoutReservingWork) {
 TEST_F(DiskBackup, DirectTransfersRefusedLateGoThroughTheCache) {
   cycle();
   if (!the_system.was_direct)
-    GTEST_SKIP() << testing::TempDir() << " lies on a file system without O_DIRECT";
+    GTEST_SKIP() << ::testing::TempDir() << " lies on a file system without O_DIRECT";
   the_system.direct_refused = true;
   cycle();
   EXPECT_GT(the_system.met, 0);
@@ -340,6 +221,123 @@ TEST_F(NamedDiskBackup, AFullDiskLeavesNoFile) {
   the_system.no_room = false;
   EXPECT_TRUE(files().empty());
   EXPECT_TRUE(intact(region));
+}
+
+// ---- storage -----------------------------------------------------------------------------------
+
+class DiskStorages : public DiskBackup {
+ protected:
+  static constexpr Bytes kSize = 5_MiB + 300_B;
+  void SetUp() override {
+    DiskBackup::SetUp();
+    storage_ = value_or_throw(DiskStorage::make(*arena_, "states", kSize));
+    window_ = value_or_throw(HostStorage::make(*arena_, "states", 4_MiB));
+  }
+  void TearDown() override {
+    storage_.reset();
+    window_.reset();
+    DiskBackup::TearDown();
+  }
+  /// Of the storage, in memory that lies in its page as the range does.
+  [[nodiscard]] DiskRange range(Bytes offset, Bytes size) const {
+    const Bytes in_page = offset - round_down(offset, DiskFile::kPage);
+    return {storage_.get(), offset, window_->data() + (DiskFile::kPage + in_page).count(), size};
+  }
+  static std::byte value_of(std::uint64_t at, int round) {
+    return static_cast<std::byte>((at * 0x9e3779b97f4a7c15u >> 32) + static_cast<unsigned>(round));
+  }
+  [[nodiscard]] bool holds(const DiskRange& range, int round) const {
+    for (std::uint64_t i = 0; i < range.size.count(); ++i)
+      if (range.memory[i] != value_of(range.offset.count() + i, round)) return false;
+    return true;
+  }
+  static void fill(const DiskRange& range, int round) {
+    for (std::uint64_t i = 0; i < range.size.count(); ++i)
+      range.memory[i] = value_of(range.offset.count() + i, round);
+  }
+  void load() const {
+    for (std::uint64_t i = 0; i < kSize.count(); ++i) storage_->data()[i] = value_of(i, 0);
+    ASSERT_TRUE(storage_->settle().ok());
+  }
+  /// Ranges come and go, none beginning or ending with a page; those between stay.
+  void cycle() {
+    load();
+    DiskLane lane;
+    const std::vector<std::pair<Bytes, Bytes>> ranges = {
+        {256_B, 2_MiB}, {2_MiB + 512_B, 100_B}, {3_MiB - 256_B, 2_MiB + 556_B}, {4096_B, 8192_B}};
+    std::vector<int> rounds(kSize.count(), 0);
+    for (int round = 1; round < 3; ++round) {
+      for (const auto& [offset, size] : ranges) {
+        const DiskRange part = range(offset, size);
+        Status done = lane.read({&part, 1}).wait();
+        ASSERT_TRUE(done.ok()) << done.message();
+        for (std::uint64_t i = 0; i < size.count(); ++i) {
+          const std::uint64_t at = offset.count() + i;
+          ASSERT_EQ(part.memory[i], value_of(at, rounds[at])) << at;
+          rounds[at] = round;
+        }
+        fill(part, round);
+        done = lane.write({&part, 1}).wait();
+        ASSERT_TRUE(done.ok()) << done.message();
+      }
+    }
+    for (std::uint64_t i = 0; i < kSize.count(); ++i)
+      ASSERT_EQ(storage_->data()[i], value_of(i, rounds[i])) << i;
+  }
+  std::unique_ptr<DiskStorage> storage_;
+  std::unique_ptr<HostStorage> window_;
+};
+
+TEST_F(DiskStorages, RangesThatEndWithinPagesComeAndGo) {
+  EXPECT_EQ(arena_->stats().tags.front().disk, kSize);
+  cycle();
+  EXPECT_TRUE(std::filesystem::is_empty(folder_)) << "the file has no name";
+}
+
+TEST_F(DiskStorages, SignalsAndShortTransfersAreNoFailure) {
+  the_system.signals = the_system.short_transfers = true;
+  cycle();
+  EXPECT_GT(the_system.met, 0);
+}
+
+TEST_F(DiskStorages, DirectTransfersRefusedLateGoThroughTheCache) {
+  the_system.direct_refused = true;
+  cycle();
+}
+
+TEST_F(DiskStorages, AFullDiskIsFoundWhenItIsMade) {
+  the_system.reserved = 4 << 20;
+  const auto made = DiskStorage::make(*arena_, "more", kSize);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.status().code(), ErrorCode::kIo);
+  EXPECT_EQ(made.status().native_code(), ENOSPC);
+  EXPECT_NE(made.status().message().find("disk storage for more"), std::string::npos);
+}
+
+TEST_F(DiskStorages, EveryReadAndWriteMayFail) {
+  load();
+  const DiskRange part = range(256_B, 3_MiB);
+  DiskLane lane;
+  for (const bool reads : {true, false}) {
+    auto& failing = reads ? the_system.failing_read : the_system.failing_write;
+    int failed = 0;
+    for (std::int64_t k = 1;; ++k) {
+      fill(part, 0);
+      failing = k;
+      const Status done = reads ? lane.read({&part, 1}).wait() : lane.write({&part, 1}).wait();
+      const bool met = failing <= 0;
+      failing = 0;
+      ASSERT_EQ(done.ok(), !met) << k;
+      if (!met) break;
+      ++failed;
+      EXPECT_EQ(done.code(), ErrorCode::kIo);
+      EXPECT_EQ(done.native_code(), EIO);
+    }
+    EXPECT_GT(failed, 2) << (reads ? "reads" : "writes");
+  }
+  // The contents are what they were.
+  ASSERT_TRUE(lane.read({&part, 1}).wait().ok());
+  EXPECT_TRUE(holds(part, 0));
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ struct States {
     for (std::size_t u = 0; u < kUnits.size(); ++u) {
       for (std::size_t first = 0; first < kUnits[u]; first += kPart)
         parts.push_back({u, first, std::min(kPart, kUnits[u] - first)});
-      const Words words = words_of(states.states(u));
+      const Words words = words_of(*states.states(u).host);
       std::iota(words.begin(), words.end(), 1000 * u);
     }
   }
@@ -79,7 +79,7 @@ struct States {
   void step(std::uint64_t round) {
     const auto copies = [&](std::size_t i) {
       const Part& part = parts[i];
-      const arena::HostStorage* storage = &states.states(part.unit);
+      const Resting storage = states.states(part.unit);
       const Bytes half = bytes_of(part.count / 2);
       const Bytes first = bytes_of(part.first);
       return std::vector<StreamedStates::Copy>{
@@ -147,7 +147,8 @@ TEST(StreamedStates, EveryDeviceCallMayFail) {
     // Nothing is under way any more: the slots can be used again.
     s.slots.fault().arm({});
     for (std::size_t u = 0; u < s.kUnits.size(); ++u)
-      std::iota(words_of(s.states.states(u)).begin(), words_of(s.states.states(u)).end(), 1000 * u);
+      std::iota(words_of(*s.states.states(u).host).begin(),
+                words_of(*s.states.states(u).host).end(), 1000 * u);
     ASSERT_NO_FATAL_FAILURE(s.step(0));
     ASSERT_NO_FATAL_FAILURE(s.step(1));
   }
@@ -158,7 +159,7 @@ TEST(StreamedStates, AStepThatThrowsLeavesNothingUnderWay) {
   States s;
   const auto copies = [&](std::size_t) {
     return std::vector<StreamedStates::Copy>{
-        {&s.states.states(0), Kind::kStates, Bytes(), Bytes(), bytes_of(64)}};
+        {s.states.states(0), Kind::kStates, Bytes(), Bytes(), bytes_of(64)}};
   };
   EXPECT_THROW(s.states.for_each(5, copies,
                                  [](std::size_t i, std::size_t) {

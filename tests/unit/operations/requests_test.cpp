@@ -360,10 +360,12 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
     ++seen.sliced;
   spec::ModelModes modes;
   const spec::Recipe joined = spec::describe(r.job);
-  // Odd seeds divide the updates: the same requests, in two phases. Some stream the states.
+  // Odd seeds divide the updates: the same requests, in two phases. Some stream the states, from the host or from disk.
+  const spec::UpdateMode streamed =
+      seed % 7 < 3 ? spec::UpdateMode::kDisk : spec::UpdateMode::kStreamed;
   if (seed % 2 == 1) {
     for (const spec::ModelId model : joined.trained())
-      modes.set(model, seed % 5 < 2 ? spec::UpdateMode::kStreamed : spec::UpdateMode::kSplit);
+      modes.set(model, seed % 5 < 2 ? streamed : spec::UpdateMode::kSplit);
   }
   // Every third streams the weights that it can, and every other one of these their tables; those that are
   // trained with their states, and some with inputs of blocks.
@@ -375,7 +377,7 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
       if (seed % 2 == 0) modes.stream_tables(model);
       modes.set_together(model, 1 + static_cast<std::int64_t>(seed / 3 % 4));
       if (joined.find(model)->trained == nullptr) continue;
-      modes.set(model, spec::UpdateMode::kStreamed);
+      modes.set(model, streamed);
       if (seed % 5 < 3) modes.keep_inputs_on_host(model);
     }
   }

@@ -536,7 +536,7 @@ TEST_F(JobFile, MemoryAllowNamesWhatAPlanMayDo) {
   ASSERT_TRUE(load(kPpo).ok());
   for (const Measure m : {Measure::kRecompute, Measure::kMove, Measure::kStream})
     EXPECT_TRUE(job_.memory.allows(m)) << to_string(m);
-  for (const Measure m : {Measure::kMicroBatch, Measure::kBf16States})
+  for (const Measure m : {Measure::kDisk, Measure::kMicroBatch, Measure::kBf16States})
     EXPECT_FALSE(job_.memory.allows(m)) << to_string(m);
   ASSERT_TRUE(load(kPpo, {"memory.allow=[\"bf16_states\"]"}).ok());
   EXPECT_TRUE(job_.memory.allows(Measure::kBf16States));
@@ -545,6 +545,8 @@ TEST_F(JobFile, MemoryAllowNamesWhatAPlanMayDo) {
   EXPECT_TRUE(has(error(kPpo, {"memory.allow=[\"move\"]", "memory.update=streamed"}),
                   "memory.allow does not hold \"stream\""));
   EXPECT_TRUE(load(kPpo, {"memory.allow=[\"stream\"]", "memory.update=streamed"}).ok());
+  EXPECT_TRUE(has(error(kPpo, {"memory.update=disk"}), "memory.allow does not hold \"disk\""));
+  EXPECT_TRUE(load(kPpo, {"memory.allow=[\"disk\"]", "memory.update=disk"}).ok());
 }
 
 TEST_F(JobFile, ChangesAreAppliedWithoutText) {
