@@ -16,6 +16,7 @@
 #include "plan/device_choice.h"
 #include "plan/gpu_catalog.h"
 #include "plan/memory_plan.h"
+#include "plan/placements.h"
 #include "plan/plan_words.h"
 #include "plan/simulation.h"
 #include "plan/stage_plans.h"
@@ -115,6 +116,8 @@ class PlanCommand final : public Command {
     adapted_ = job.adapted;
     if (!adapted_.empty()) adapted_text_ = spec::adapted_text(job) + "\n";
     warnings_ = job.warnings;
+    placements_text_ = plan::placements_text(job);
+    placements_ = plan::placements_json(job);
     if (simulate_) return simulate(job, chosen);
     if (job.mesh().size(spec::Axis::kPipe) > 1) return plan_stages(job, chosen);
     if (!fit_.empty()) return fit(job, chosen);
@@ -220,6 +223,7 @@ class PlanCommand final : public Command {
     out["ranks"] = ranks_;
     out["adapted"] = adapted_;
     out["warnings"] = warnings_;
+    out["placements"] = placements_;
     if (!degrees_.is_null()) out["degrees"] = degrees_;
     return out;
   }
@@ -231,7 +235,7 @@ class PlanCommand final : public Command {
                         format("{} of {} on the {}{}\n{}\n", plan.task, config_, chosen.name,
                                ranks_ > 1 ? format(", each of {} ranks", ranks_) : "",
                                adapted_text_) +
-                        plan.to_text() + below);
+                        plan.to_text() + placements_text_ + below);
   }
 
   static constexpr std::int64_t kNodeRanks = 8;
@@ -239,8 +243,9 @@ class PlanCommand final : public Command {
   std::string config_, capacity_, fit_, gpu_, picture_;
   std::vector<std::string> overrides_;
   std::vector<std::string> adapted_, warnings_;  // as spec::Job's
-  std::string adapted_text_, degrees_text_;
+  std::string adapted_text_, degrees_text_, placements_text_;
   std::vector<plan::MemoryPlan> fitted_;  // with the chosen degrees, where they need changes
+  Json placements_;                       // of each model
   Json degrees_;                          // how they were chosen; null: none was open
   std::int64_t ranks_ = 0;                // 0: the configuration's
   bool json_ = false, reference_ = false, peer_keys_ = false, simulate_ = false;

@@ -114,16 +114,19 @@ class RankLines {
 }  // namespace
 
 Degrees degrees_of(const spec::Job& job) {
-  return {.tensor = job.parallel.tensor_model_parallel_size,
+  const spec::ModelPlacement main = job.placement(job.main_model());
+  return {.tensor = main.tensor_model_parallel_size,
           .pipeline = job.parallel.pipeline_model_parallel_size,
           .chunks = job.parallel.virtual_pipeline_model_parallel_size,
           .data = 0,
-          .zero = job.parallel.zero_stage,
-          .sequence_parallel = job.divides_rows()};
+          .zero = main.zero_stage,
+          .sequence_parallel = job.divides_rows(job.main_model())};
 }
 
 void add_measured(const spec::Job& job, const JobSizes& sizes, const RunRecords& run,
                   Sheet& sheet) {
+  // Formulas have the same degrees for all models.
+  if (!job.places_models_alike()) return;
   const RankLines planned(sizes, run.planned, "", "",
                           [&](std::string_view id, const Measurement& of) {
                             Line* line = sheet.find(id);

@@ -163,6 +163,7 @@ Result<JobSizes> read_sizes(const spec::Job& asked, plan::Target target) {
   job.trainer.nnodes = 1;
   job.trainer.n_gpus_per_node = job.data_ranks();
   job.parallel.tensor_model_parallel_size = 1;
+  job.actor_placement = job.reference_placement = job.critic_placement = job.reward_placement = {};
   job.parallel.sequence_parallel = false;
   // As many tokens of whole sequences as ranks that divide them have together.
   for (const auto& tokens : spec::job_fields::kScoringTokens)

@@ -116,7 +116,7 @@ class CountedBackend {
     }
     if (phase.slices_weights && phase.part != spec::TrainPart::kUpdate) {
       const bool overlaps = step::gathers_overlap_passes(
-          role_.shape, ops.ranks(spec::Axis::kContext), uses_copy_lane(job));
+          role_.shape, ops.ranks(spec::Axis::kContext), uses_copy_lane(job, role_.id));
       blocks_.emplace(ops, weights_, sliced_rests(role_, dtype, overlaps, phase.slice_on_host));
       weights_.source = &*blocks_;
     }

@@ -299,7 +299,8 @@ const CheckpointLadder& Drafts::ladder_of(const spec::Phase& phase) {
   const auto known = predictions_.ladders.find(key);
   if (known != predictions_.ladders.end()) return known->second;
   const CheckpointLadder ladder(models_.at(phase.model), compute_dtype(job_, target_),
-                                kernel_profile(job_, target_), micro_batch_spans(job_, phase));
+                                kernel_profile(job_, target_, &phase),
+                                micro_batch_spans(job_, phase));
   return predictions_.ladders.emplace(key, ladder).first->second;
 }
 

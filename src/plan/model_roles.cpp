@@ -28,7 +28,7 @@ Result<ModelRole> read_role(const spec::Job& job, const spec::Recipe& recipe,
                             std::int64_t rank) {
   NEAP_TRY_ASSIGN(spec::JobModel model, spec::resolve(job, recipe, source.id, rank));
   ModelRole role{std::move(model)};
-  role.ranks = job.data_parallel();
+  role.ranks = job.data_parallel(source.id);
   if (role.trained) {
     role.checkpoint_mode = source.trained->checkpoint_mode();
     role.checkpointing = spec::checkpointing(role.checkpoint_mode, role.shape);
@@ -195,11 +195,11 @@ Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe, 
   for (const spec::ModelSource& source : recipe.models) {
     NEAP_TRY_ASSIGN(models.slot(source.id), read_role(job, recipe, source, compute, rank));
   }
-  if (models.reference && models.reference->shape.vocab_size != models.actor->shape.vocab_size) {
+  if (models.reference && models.reference->whole.vocab_size != models.actor->whole.vocab_size) {
     return Status(ErrorCode::kInvalidArgument,
                   format("The reference model has a vocabulary of {}, the actor one of {}: their "
                          "log-probabilities cannot be compared",
-                         models.reference->shape.vocab_size, models.actor->shape.vocab_size));
+                         models.reference->whole.vocab_size, models.actor->whole.vocab_size));
   }
   return models;
 }

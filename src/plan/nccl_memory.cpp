@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 
 #include "plan/network.h"
+#include "spec/rank_groups.h"
 
 namespace neap::plan {
 namespace {
@@ -25,28 +27,36 @@ NcclSettings NcclSettings::of_process() {
   return out;
 }
 
-Bytes nccl_bytes(const spec::Mesh& mesh, const spec::Mesh& generation, const NcclSettings& settings,
-                 bool passes_keys) {
-  if (mesh.ranks() <= 1) return {};
+Bytes nccl_bytes(const std::vector<spec::Mesh>& models, const spec::Mesh& generation,
+                 const NcclSettings& settings, bool passes_keys) {
+  const spec::Mesh& main = models.front();
+  if (main.ranks() <= 1) return {};
   const std::int64_t peers = 6 * settings.peer_channels, ring = 12 * settings.channels;
   // The first initialization of the process, then the first collective.
   Bytes sum = mebibytes(180 + peers) + mebibytes(186 + ring);
-  for (std::size_t i = 0; i < spec::kGroups; ++i)
-    if (mesh.has_own_group(static_cast<spec::Axis>(i))) sum += mebibytes(6 + peers + ring);
-  constexpr spec::Axis kTensor = spec::Axis::kTensor;
-  const bool divided = generation.size(kTensor) != mesh.size(kTensor);
-  if (divided && generation.has_own_group(kTensor)) sum += mebibytes(6 + peers + ring);
+  const std::size_t groups = spec::groups_of(models, generation).size();
+  sum += mebibytes(6 + peers + ring) * groups;
   // The first send or receive, and connections of each group that sends: stages, ranks that pass keys and values round,
   // and parts that give each other others to generate with.
-  std::int64_t senders = passes_keys ? 1 : 0;
-  if (mesh.size(spec::Axis::kPipe) > 1) ++senders;
-  if (divided && mesh.size(kTensor) > 1) ++senders;
-  if (senders > 0) sum += mebibytes(62 + senders * 12 * settings.peer_channels);
+  constexpr spec::Axis kTensor = spec::Axis::kTensor;
+  std::set<spec::RankGroup> senders;
+  for (const spec::Mesh& mesh : models) {
+    if (passes_keys) senders.insert(spec::group_along(mesh, spec::Axis::kContext));
+    if (mesh.size(spec::Axis::kPipe) > 1)
+      senders.insert(spec::group_along(mesh, spec::Axis::kPipe));
+  }
+  if (generation.size(kTensor) != main.size(kTensor) && main.size(kTensor) > 1)
+    senders.insert(spec::group_along(main, kTensor));
+  if (!senders.empty()) sum += mebibytes(62 + std::ssize(senders) * 12 * settings.peer_channels);
   return sum;
 }
 
-bool uses_copy_lane(const spec::Job& job) {
-  const spec::Mesh mesh = job.mesh();
+Bytes nccl_bytes(const spec::Job& job, const NcclSettings& settings) {
+  return nccl_bytes(job.model_meshes(), job.generation_mesh(), settings, job.context_shard().ring);
+}
+
+bool uses_copy_lane(const spec::Job& job, spec::ModelId model) {
+  const spec::Mesh mesh = job.mesh(model);
   const std::int64_t together = mesh.size(spec::Axis::kShards);
   if (job.task == spec::Task::kEval || together == 1) return false;
   if (job.parallel.transport != "auto") return job.parallel.transport == "copy_engine";
@@ -59,8 +69,11 @@ bool uses_copy_lane(const spec::Job& job) {
 }
 
 Bytes peers_bytes(const spec::Job& job, const NcclSettings& settings) {
-  return nccl_bytes(job.mesh(), job.generation_mesh(), settings, job.context_shard().ring) +
-         (uses_copy_lane(job) ? kCopyLaneBytes : Bytes());
+  std::set<spec::RankGroup> lanes;
+  for (const spec::ModelId model : job.models())
+    if (uses_copy_lane(job, model))
+      lanes.insert(spec::group_along(job.mesh(model), spec::Axis::kShards));
+  return nccl_bytes(job, settings) + kCopyLaneBytes * lanes.size();
 }
 
 }  // namespace neap::plan

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/bytes.h"
 #include "spec/job.h"
@@ -21,20 +22,20 @@ struct NcclSettings {
   [[nodiscard]] static NcclSettings of_process();
 };
 
-/// Of a communicator of all ranks and those of axes that are neither one rank nor all (parallel/groups.h), whose
-/// collectives go through rings, of copies that slice together and of replicas of these, and of those that divide the
-/// model where it generates (spec::Job::generation_mesh), if they are others. Connections to send through are of stages,
-/// of parts that give each other others to generate with and, `passes_keys`, of ranks that divide sequences and pass keys
-/// and values round. Zero of one rank.
-[[nodiscard]] Bytes nccl_bytes(const spec::Mesh& mesh, const spec::Mesh& generation,
+/// Of a communicator of all ranks and those of the groups of a job's models (spec/rank_groups.h), the one that generates
+/// first, whose collectives go through rings. Connections to send through are of stages, of parts that give each other
+/// others to generate with and, `passes_keys`, of ranks that divide sequences and pass keys and values round. Zero of one
+/// rank.
+[[nodiscard]] Bytes nccl_bytes(const std::vector<spec::Mesh>& models, const spec::Mesh& generation,
                                const NcclSettings& settings, bool passes_keys = false);
+[[nodiscard]] Bytes nccl_bytes(const spec::Job& job, const NcclSettings& settings);
 
-/// GPUs that have the same part of the model are to write into each other's memory (parallel/copy_lane.h).
-[[nodiscard]] bool uses_copy_lane(const spec::Job& job);
-/// Slots of ranks that write into each other's memory, however many (parallel/copy_lane.h).
+/// GPUs that have the same part of a model are to write into each other's memory (parallel/copy_lane.h).
+[[nodiscard]] bool uses_copy_lane(const spec::Job& job, spec::ModelId model);
+/// Slots of ranks that write into each other's memory, however many (parallel/copy_lane.h), for each group of them.
 constexpr Bytes kCopyLaneBytes = 64_MiB;
 
-/// All of a rank: of the job's mesh and transport. Zero of one rank.
+/// All of a rank: of the job's meshes and transport. Zero of one rank.
 [[nodiscard]] Bytes peers_bytes(const spec::Job& job, const NcclSettings& settings);
 
 }  // namespace neap::plan

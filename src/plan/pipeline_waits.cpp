@@ -30,7 +30,6 @@ class StageClocks {
  public:
   StageClocks(const spec::Job& job, const Target& target, std::size_t stages)
       : job_(job),
-        mesh_(job.mesh()),
         stages_(stages),
         chunks_(job.parallel.virtual_pipeline_model_parallel_size),
         dtype_(compute_dtype(job, target)),
@@ -110,8 +109,8 @@ class StageClocks {
                          static_cast<double>(element_bytes(optimizer_of(role, dtype_).gradients));
     const double parts =
         role.ranks.slices_gradients() ? static_cast<double>(role.ranks.shards()) : 1;
-    return 2 *
-           transfer_seconds(network_, mesh_, static_cast<std::int64_t>(stages_) - 1, bytes / parts);
+    return 2 * transfer_seconds(network_, job_.mesh(phase.model),
+                                static_cast<std::int64_t>(stages_) - 1, bytes / parts);
   }
 
   [[nodiscard]] step::PipelineTimes times_of(const spec::Phase& phase,
@@ -133,12 +132,11 @@ class StageClocks {
     }
     for (std::size_t s = 0; s < stages_; ++s)
       out.transfer.push_back(
-          transfer_seconds(network_, mesh_, static_cast<std::int64_t>(s), bytes));
+          transfer_seconds(network_, job_.mesh(phase.model), static_cast<std::int64_t>(s), bytes));
     return out;
   }
 
   const spec::Job& job_;
-  spec::Mesh mesh_;
   std::size_t stages_;
   std::int64_t chunks_;
   spec::Dtype dtype_;

@@ -3,14 +3,12 @@
 #include <string_view>
 
 #include "base/format.h"
+#include "plan/placements.h"
 #include "plan/plan_table.h"
 #include "plan/simulation.h"
 
 namespace neap::plan {
 namespace {
-
-constexpr std::array<std::string_view, spec::kAxes> kAxisNames = {"pipe", "data", "context",
-                                                                  "tensor"};
 
 struct Named {
   std::string_view name;
@@ -58,18 +56,12 @@ std::string Simulation::binds() const {
 }
 
 std::string Simulation::to_text() const {
-  std::string axes;
-  for (std::size_t a = 0; a < spec::kAxes; ++a)
-    if (const std::int64_t size = mesh.size(static_cast<spec::Axis>(a)); size > 1)
-      axes += format("{}{} {}", axes.empty() ? "" : " x ", kAxisNames[a], size);
   std::string out =
       format("step    {:.4g} s of {} sequences, {} tokens\n", seconds, sequences, tokens);
   out += format("speed   {:.4g} tokens/s, {:.4g} a rank, which computes {:.4g} TFLOP/s\n",
                 tokens_per_second(), tokens_per_second() / static_cast<double>(mesh.ranks()),
                 flops_per_rank() / 1e12);
-  if (mesh.size(spec::Axis::kReplicas) > 1)
-    axes += format(", slices over {}", mesh.size(spec::Axis::kShards));
-  out += format("ranks   {}: {}; machines of {}\n", mesh.ranks(), axes.empty() ? "1" : axes,
+  out += format("ranks   {}: {}; machines of {}\n", mesh.ranks(), axes_text(mesh),
                 std::min(node_ranks, mesh.ranks()));
   out += format("binds   {}\n", binds());
   const MemoryPlan& most = plans.stages[plans.binding()].plan;
@@ -124,13 +116,10 @@ Json Simulation::to_json() const {
                     {"backward_seconds", plans.backward.empty() ? 0 : plans.backward[s]},
                     {"seconds", json_of(mesh, stage.step)}});
   }
-  Json axes = Json::object();
-  for (std::size_t a = 0; a < spec::kAxes; ++a)
-    axes[std::string(kAxisNames[a])] = mesh.size(static_cast<spec::Axis>(a));
   const MemoryPlan& most = plans.stages[plans.binding()].plan;
   return {{"schema", 1},
           {"ranks", mesh.ranks()},
-          {"mesh", std::move(axes)},
+          {"mesh", axes_json(mesh)},
           {"node_ranks", std::min(node_ranks, mesh.ranks())},
           {"micro_batches", micro_batches},
           {"chunks", plans.chunks},

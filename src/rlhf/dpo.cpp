@@ -24,7 +24,7 @@ class DpoTrainer final : public Trainer {
         order_(batch_order(context.job, context.data)) {
     if (context.recipe.find(spec::ModelId::kReference) != nullptr &&
         !context.job.precomputes_reference())
-      reference_.emplace(context.runtime, context.groups,
+      reference_.emplace(context.runtime, context.model_groups.of(spec::ModelId::kReference),
                          context.worker_spec(spec::ModelId::kReference));
   }
 

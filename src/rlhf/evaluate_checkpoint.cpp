@@ -137,7 +137,7 @@ class EvaluationRun {
   std::optional<bridge::DeviceContext::Entered> entered_;  // from the first weights to the end
   std::optional<Context> context_;
   std::optional<RewardScorer> scorer_;
-  std::optional<parallel::Groups> groups_;
+  std::optional<parallel::JobGroups> groups_;
   std::optional<train::ModelWorker> actor_, reward_;
   std::vector<PromptRow> prompts_;
 };
@@ -199,7 +199,7 @@ void EvaluationRun::build() {
   scorer_.emplace(*context_);
   const auto make = [&](std::optional<train::ModelWorker>& worker, spec::ModelId model) {
     if (context_->recipe.find(model) == nullptr) return;
-    worker.emplace(*runtime_, *groups_, context_->worker_spec(model));
+    worker.emplace(*runtime_, groups_->of(model), context_->worker_spec(model));
     worker->load();
   };
   make(actor_, spec::ModelId::kActor);
@@ -232,7 +232,7 @@ void EvaluationRun::answer(EvaluationReport& report) {
 EvaluationReport EvaluationRun::execute() {
   EvaluationReport report;
   parallel::run_collectively(*launch_.ranks, [&] { read(); });
-  groups_.emplace(*launch_.ranks, job_.mesh());
+  groups_.emplace(*launch_.ranks, job_);
   parallel::run_collectively(*launch_.ranks, [&] { build(); });
   const auto start = std::chrono::steady_clock::now();
   answer(report);

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "rlhf/generation_share.h"
 #include "rlhf/live_backend.h"
+#include "rlhf/row_exchange.h"
 #include "rollout/stop_strings.h"
 #include "train/packed_batch.h"
 
@@ -42,7 +43,7 @@ struct Arranged {
   Arranged(const Context& context, const train::Sequences& sequences, const spec::Phase& phase) {
     const bridge::HostScope host;
     batch = train::arrange(sequences, spec::batching_of(context.job, phase), train::Use::kScoring,
-                           1, context.context_shard());
+                           1, context.context_shard(phase.model));
     experience.sequences = batch.sequences;
   }
   [[nodiscard]] at::Tensor restored(const at::Tensor& t) const { return batch.restored(t); }
@@ -206,10 +207,14 @@ Experience gather_experience(Context& context, const Experience& mine, std::int6
 
 TokenLogProbs response_log_probs(Context& context, ops::Transformer& model,
                                  const train::Sequences& sequences, spec::PhaseId phase) {
+  const RowExchange exchange(context, context.recipe.find(phase)->model, sequences);
+  const train::Sequences dealt = exchange.take(sequences);
   TokenLogProbs out;
-  run_phase(context, phase, [&] { out = log_probs_in_phase(context, model, sequences, phase); });
-  return {context.from_last_stage(out.log_probs), context.from_last_stage(out.entropy),
-          context.from_last_stage(out.right)};
+  run_phase(context, phase, [&] { out = log_probs_in_phase(context, model, dealt, phase); });
+  const auto own = [&](const at::Tensor& t) {
+    return exchange.give_back(context.from_last_stage(t));
+  };
+  return {own(out.log_probs), own(out.entropy), own(out.right)};
 }
 
 TokenLogProbs log_probs_in_phase(Context& context, ops::Transformer& model,
@@ -233,11 +238,13 @@ namespace {
 at::Tensor scores_of(Context& context, ops::Transformer& model, const train::Sequences& sequences,
                      spec::PhaseId phase) {
   const spec::Phase& described = *context.recipe.find(phase);
-  const Arranged arranged(context, sequences, described);
+  const RowExchange exchange(context, described.model, sequences);
+  const Arranged arranged(context, exchange.take(sequences), described);
   LiveBackend backend(context.job, model, arranged.experience, {}, context.progress);
   run_phase(context, phase, [&] { backend.run(described); });
   const at::Tensor scores = backend.scores();
-  return context.from_last_stage(scores.defined() ? arranged.restored(scores) : scores);
+  return exchange.give_back(
+      context.from_last_stage(scores.defined() ? arranged.restored(scores) : scores));
 }
 
 }  // namespace

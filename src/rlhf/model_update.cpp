@@ -24,7 +24,7 @@ train::ArrangedBatch ModelUpdate::arrange(train::Sequences batch) const {
   const spec::Phase& phase = *context_.recipe.find(body_);
   return train::arrange(std::move(batch), spec::batching_of(context_.job, phase),
                         train::Use::kTraining, shape_.rows / shape_.mini_batch,
-                        context_.context_shard());
+                        context_.context_shard(source_.id));
 }
 
 void ModelUpdate::run(const step::Experience<at::Tensor>& arranged, const Scale& scale) {
@@ -114,7 +114,7 @@ void ModelUpdate::put(Metrics& metrics, const std::string& prefix) const {
     flat.push_back(entry.first);
     flat.push_back(entry.second);
   }
-  context_.data_ranks().sum(flat);
+  context_.model_groups.of(source_.id).data().sum(flat);
   const auto updates = static_cast<double>(shape_.updates());
   std::size_t i = 0;
   for (const auto& [name, value] : shares) metrics[name] = flat[i++] / updates;

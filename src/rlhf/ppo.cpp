@@ -99,7 +99,7 @@ PpoTrainer::PpoTrainer(Context& context)
       kl_control_(context.job.algorithm) {
   const auto make = [&](std::optional<train::ModelWorker>& worker, spec::ModelId model) {
     if (context.recipe.find(model) != nullptr)
-      worker.emplace(context.runtime, context.groups, context.worker_spec(model));
+      worker.emplace(context.runtime, context.model_groups.of(model), context.worker_spec(model));
   };
   make(reward_, spec::ModelId::kReward);
   make(reference_, spec::ModelId::kReference);

@@ -4,6 +4,7 @@
 #include "bridge/runtime.h"
 #include "rlhf/core_algos.h"
 #include "rlhf/model_update.h"
+#include "rlhf/row_exchange.h"
 
 namespace neap::rlhf {
 namespace {
@@ -17,9 +18,12 @@ class ExperienceUpdate {
       : experience(e),
         update(context, worker, body, step),
         job_(context.job),
-        ranks_(context.data_ranks().size()),
+        ranks_(context.model_groups.of(worker.spec().id).data().size()),
         mini_batch_(spec::update_shape(job_, body).mini_batch * ranks_) {
-    train::ArrangedBatch batch = update.arrange(e.sequences);
+    const RowExchange exchange(context, worker.spec().id, e.sequences,
+                               e.sequences.size() * context.data_ranks().size() / mini_batch_);
+    transform_rows(experience, [&](const at::Tensor& t) { return exchange.take(t); });
+    train::ArrangedBatch batch = update.arrange(experience.sequences);
     const bridge::HostScope host;
     transform_rows(experience, [&](const at::Tensor& t) { return batch.arranged(t); });
     experience.sequences = std::move(batch.sequences);

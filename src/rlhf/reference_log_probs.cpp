@@ -56,6 +56,7 @@ class Computation {
  public:
   explicit Computation(Context& context)
       : context_(context),
+        groups_(context.model_groups.of(spec::ModelId::kReference)),
         ranks_(context.ranks),
         train_(context.data.train.size()),
         total_(train_ + context.data.held_out.size()),
@@ -113,7 +114,7 @@ class Computation {
   }
 
   void compute() {
-    train::ModelWorker reference(context_.runtime, context_.groups,
+    train::ModelWorker reference(context_.runtime, groups_,
                                  context_.worker_spec(spec::ModelId::kReference));
     const auto held =
         context_.runtime.hold({spec::TagId{spec::TagKind::kWeights, reference.spec().id}});
@@ -132,6 +133,10 @@ class Computation {
       parallel::run_collectively(ranks_, [&] { save(); });
     }
     throw_if_error(held->close());
+  }
+  // Of the ranks that share the reference's batches.
+  [[nodiscard]] parallel::BatchSharder sharder() const {
+    return parallel::BatchSharder(groups_.data());
   }
   [[nodiscard]] std::size_t batch_size() const {
     return static_cast<std::size_t>(context_.job.data.train_batch_size);
@@ -157,9 +162,8 @@ class Computation {
         std::iota(numbers.begin(), numbers.end(), first - offset - seen);
         Pairs pairs;
         // Ranks compute together what they have slices of.
-        parallel::run_collectively(ranks_, [&] {
-          pairs = gather_pairs(context_, rows, context_.sharder().of_padded(numbers));
-        });
+        parallel::run_collectively(
+            ranks_, [&] { pairs = gather_pairs(context_, rows, sharder().of_padded(numbers)); });
         const TokenLogProbs out = log_probs_in_phase(context_, reference, pairs.sequences,
                                                      spec::PhaseId::kReferenceLogProbs);
         const bridge::HostScope host;
@@ -171,7 +175,7 @@ class Computation {
     });
     for (const Part& p : parts) {
       part(done_, p.fresh)
-          .copy_(context_.sharder()
+          .copy_(sharder()
                      .gather(context_.from_last_stage(p.mine), 1)
                      .narrow(0, static_cast<std::int64_t>(p.seen),
                              static_cast<std::int64_t>(p.fresh)));
@@ -184,6 +188,7 @@ class Computation {
   }
 
   Context& context_;
+  const parallel::Groups& groups_;  // the reference's
   parallel::Communicator& ranks_;
   std::size_t train_, total_;  // pairs
   std::size_t done_ = 0;

@@ -9,11 +9,6 @@
 namespace neap::rlhf {
 namespace {
 
-// Padded rows are all as long.
-bool balances(const spec::Job& job) {
-  return job.trainer.balance_batch && job.packs();
-}
-
 // As verl: of ranks as rows come in turns, and as they are dealt.
 void describe(const parallel::RowLists& in_turns, const parallel::RowLists& dealt,
               const std::vector<std::int64_t>& lengths, Metrics& metrics) {
@@ -44,6 +39,10 @@ parallel::RowLists lists_of(const Context& context, const std::vector<std::int64
 }
 
 }  // namespace
+
+bool balances(const spec::Job& job) {
+  return job.trainer.balance_batch && job.packs();
+}
 
 parallel::RowDeal deal_responses(const Context& context, const Experience& all, Metrics& metrics) {
   const spec::Job& job = context.job;

@@ -12,6 +12,9 @@
 
 namespace neap::rlhf {
 
+/// Rows are dealt by their tokens: padded ones are all as long.
+[[nodiscard]] bool balances(const spec::Job& job);
+
 /// Who scores and trains which responses of a whole batch, `n` to a prompt: those of each mini-batch stay in it. Without
 /// balance as the prompts are dealt. Says how even ranks' tokens are where there are several.
 [[nodiscard]] parallel::RowDeal deal_responses(const Context& context, const Experience& all,

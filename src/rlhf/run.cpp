@@ -27,8 +27,7 @@ std::unique_ptr<parallel::Communicator> connect_gpus(const spec::Job& job,
   if (ranks->first())
     log::info(format("{} takes {} of the GPU; the plan has {} for it", ranks->name(),
                      saturating_sub(before, free()),
-                     plan::nccl_bytes(job.mesh(), job.generation_mesh(),
-                                      plan::NcclSettings::of_process(), job.context_shard().ring)));
+                     plan::nccl_bytes(job, plan::NcclSettings::of_process())));
   return ranks;
 }
 
@@ -36,9 +35,9 @@ std::unique_ptr<parallel::Communicator> connect_gpus(const spec::Job& job,
 
 Outcome TrainingRun::execute() {
   compare_jobs();
-  groups_.emplace(ranks_, job_.mesh(), job_.generation_mesh());
+  groups_.emplace(ranks_, job_);
   if (already_done()) return Outcome::kAlreadyDone;
-  if (plan::uses_copy_lane(job_)) open_copy_lane();
+  open_copy_lanes();
   // Errors in data, weights and checkpoint are found before the run's files are touched.
   parallel::run_collectively(ranks_, [&] { make_plan(); });
   compare_plans();
@@ -75,9 +74,14 @@ Outcome TrainingRun::execute() {
   return Outcome::kDone;
 }
 
-void TrainingRun::open_copy_lane() {
+void TrainingRun::open_copy_lanes() {
   if (!device_.target.cuda) return;
-  const std::string problem = groups_->shards().open_copy_lane();
+  std::string problem;
+  for (const spec::ModelId model : job_.models()) {
+    parallel::Communicator& shards = groups_->of(model).shards();
+    if (!plan::uses_copy_lane(job_, model) || shards.has_copy_lane()) continue;
+    if (problem.empty()) problem = shards.open_copy_lane();
+  }
   if (problem.empty() || !ranks_.first()) return;
   const std::string line = format(
       "Gradients and weights go through NCCL: GPUs do not write into each other's memory ({})",

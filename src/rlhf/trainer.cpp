@@ -58,7 +58,7 @@ train::WorkerSpec Context::worker_spec(spec::ModelId model) const {
   if (!out.trained) return out;
   out.save_base = job.trainer.save_lora_base;
   out.adapter = job.resolve(source.trained->lora_adapter_path);
-  out.zero_stage = job.parallel.zero_stage;
+  out.zero_stage = job.data_parallel(model).zero_stage;
   if (!source.slices_gradients) out.zero_stage = std::min<std::int64_t>(out.zero_stage, 1);
   return out;
 }
@@ -95,7 +95,8 @@ void run_in_step(parallel::Communicator& ranks, const std::function<void()>& wor
 void run_phase(Context& context, spec::PhaseId phase, const std::function<void()>& body) {
   const auto open = context.runtime.phase(phase);
   body();
-  for (parallel::Communicator* ranks : {&context.groups.shards(), &context.groups.replicas()}) {
+  const parallel::Groups& groups = context.model_groups.of(context.recipe.find(phase)->model);
+  for (parallel::Communicator* ranks : {&groups.shards(), &groups.replicas()}) {
     ranks->join();
     context.runtime.note_peers(ranks->take_lane_use());
   }

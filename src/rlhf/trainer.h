@@ -34,14 +34,16 @@ using Metrics = std::map<std::string, double>;
 /// Everything that a trainer works with; outlives it.
 struct Context : TextContext {
   bridge::Runtime& runtime;
-  /// Those of the job: `ranks` are all of them.
-  const parallel::Groups& groups;
+  /// Those of each model.
+  const parallel::JobGroups& model_groups;
   const JobData& data;
   reward::RewardSet& rewards;
   /// Optimizer steps of the whole run are a multiple of this many training steps.
   std::int64_t total_steps = 0;
   /// Shows the phases of a step; null: nothing does.
   Progress* progress = nullptr;
+  /// Those of the main model, among which batches are dealt: `ranks` are all of them.
+  const parallel::Groups& groups = model_groups.main();
   parallel::Communicator& ranks = groups.world();
   /// As the plan divides its updates.
   spec::Recipe recipe = spec::describe(job, runtime.plan().modes);
@@ -57,9 +59,9 @@ struct Context : TextContext {
   }
   /// Those that share each batch. Ranks that divide the model or sequences have the same rows and the same numbers.
   [[nodiscard]] parallel::Communicator& data_ranks() const { return groups.data(); }
-  /// Which tokens of each sequence this rank computes.
-  [[nodiscard]] spec::ContextShard context_shard() const {
-    return job.context_shard(groups.context().rank());
+  /// Which tokens of each sequence this rank computes with a model.
+  [[nodiscard]] spec::ContextShard context_shard(spec::ModelId model) const {
+    return job.context_shard(model_groups.of(model).context().rank());
   }
   /// Only the last stage of a pipeline has the results of a phase: its tensor in host memory, on every stage.
   /// Between phases; every stage calls it.

@@ -54,7 +54,7 @@ class TrainingRun {
 
  private:
   void compare_jobs();
-  void open_copy_lane();
+  void open_copy_lanes();
   void compare_plans();
   void add_stage_waits();
   [[nodiscard]] bool already_done();
@@ -94,7 +94,7 @@ class TrainingRun {
   const plan::DeviceChoice& device_;
   ProcessorShare processor_share_{device_.target.threads};
   parallel::Communicator& ranks_;
-  std::optional<parallel::Groups> groups_;
+  std::optional<parallel::JobGroups> groups_;
   OutputFolder output_;  // locked by the first rank
   RunFolders folders_;
   Json identity_;  // of the job as it came

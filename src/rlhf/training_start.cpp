@@ -38,14 +38,15 @@ void TrainingRun::compare_plans() {
   for (const plan::TagPlan& tag : plan_.tags)
     texts.push_back({"the size of " + tag.name(), to_string(tag.bytes)});
   // Stages of a pipeline differ.
-  groups_->data().expect_same(texts);
-  groups_->tensor().expect_same(texts);
-  stage_peaks_ = groups_->along(spec::Axis::kPipe).join({static_cast<double>(plan_.peak.count())});
+  groups_->main().data().expect_same(texts);
+  groups_->main().tensor().expect_same(texts);
+  stage_peaks_ =
+      groups_->main().along(spec::Axis::kPipe).join({static_cast<double>(plan_.peak.count())});
 }
 
 // Every rank has planned its own stage.
 void TrainingRun::add_stage_waits() {
-  parallel::Communicator& stages = groups_->along(spec::Axis::kPipe);
+  parallel::Communicator& stages = groups_->main().along(spec::Axis::kPipe);
   if (stages.alone()) return;
   std::vector<double> numbers;
   std::ptrdiff_t chunks = 0;

@@ -196,8 +196,8 @@ void TrainingRun::finish() {
   if (recorder_) throw_if_error(recorder_->close());
   // Of the ranks that have this one's plan: those of its stage.
   std::vector<double> peak = {static_cast<double>(runtime_->peak().count())};
-  groups_->copies().max(peak);
-  groups_->tensor().max(peak);
+  groups_->main().copies().max(peak);
+  groups_->main().tensor().max(peak);
   if (!ranks_.first()) return;
   files_->conclude(Bytes(static_cast<std::uint64_t>(peak[0])));
   if (stop_.reached()) print(format("stopped        {}\n", stop_.text()));

@@ -180,15 +180,45 @@ std::int64_t Job::ranks() const {
   return std::max<std::int64_t>(1, trainer.nnodes) *
          std::max<std::int64_t>(1, trainer.n_gpus_per_node);
 }
-Mesh Job::mesh() const {
-  const std::int64_t tensor = parallel.tensor_model_parallel_size;
+std::vector<ModelId> Job::models() const {
+  std::vector<ModelId> out = {main_model()};
+  if (uses_reference() && !reference_is_actor_base()) out.push_back(ModelId::kReference);
+  if (has_critic()) out.push_back(ModelId::kCritic);
+  if (has_rollout() && has_reward_model()) out.push_back(ModelId::kReward);
+  return out;
+}
+ModelPlacement Job::own_placement(ModelId model) const {
+  if (task == Task::kEval) return {};
+  if (model == main_model()) return actor_placement;
+  if (model == ModelId::kReference) return reference_placement;
+  return model == ModelId::kCritic ? critic_placement : reward_placement;
+}
+ModelPlacement Job::placement(ModelId model) const {
+  ModelPlacement out{parallel.zero_stage, parallel.zero_shard_size,
+                     parallel.tensor_model_parallel_size};
+  const ModelPlacement own = own_placement(model);
+  if (own.zero_stage >= 0) out.zero_stage = own.zero_stage;
+  if (own.zero_shard_size > 0) out.zero_shard_size = own.zero_shard_size;
+  if (own.tensor_model_parallel_size > 0)
+    out.tensor_model_parallel_size = own.tensor_model_parallel_size;
+  return out;
+}
+bool Job::places_models_alike() const {
+  const ModelPlacement main = placement(main_model());
+  const std::vector<ModelId> all = models();
+  return std::all_of(all.begin(), all.end(),
+                     [&](ModelId model) { return placement(model) == main; });
+}
+Mesh Job::mesh(ModelId model) const {
+  const ModelPlacement own = placement(model);
+  const std::int64_t tensor = own.tensor_model_parallel_size;
   // Evaluation does not read these keys.
   const bool trains = task != Task::kEval;
   const std::int64_t stages = trains ? parallel.pipeline_model_parallel_size : 1;
   const std::int64_t context = trains ? parallel.context_parallel_size : 1;
   const std::int64_t rows = std::max<std::int64_t>(1, ranks() / (stages * context * tensor));
   // A size that does not fit is refused (spec/parallel_checks.h).
-  std::int64_t shards = trains && parallel.zero_stage > 0 ? parallel.zero_shard_size : 0;
+  std::int64_t shards = trains && own.zero_stage > 0 ? own.zero_shard_size : 0;
   if (shards == 1 || (shards > 1 && rows * context % shards != 0)) shards = 0;
   return Mesh()
       .set(Axis::kPipe, stages)
@@ -196,6 +226,11 @@ Mesh Job::mesh() const {
       .set(Axis::kTensor, tensor)
       .set(Axis::kData, rows)
       .set_shards(shards);
+}
+std::vector<Mesh> Job::model_meshes() const {
+  std::vector<Mesh> out;
+  for (const ModelId model : models()) out.push_back(mesh(model));
+  return out;
 }
 Mesh Job::generation_mesh() const {
   const Mesh arranged = mesh();
@@ -208,11 +243,11 @@ Mesh Job::generation_mesh() const {
       .set(Axis::kTensor, tensor)
       .set(Axis::kData, std::max<std::int64_t>(1, ranks() / tensor));
 }
-std::int64_t Job::rows_per_rank() const {
-  return data.train_batch_size / data_ranks();
+std::int64_t Job::rows_per_rank(ModelId model) const {
+  return data.train_batch_size / data_ranks(model);
 }
-std::int64_t Job::sequences_per_rank() const {
-  return sequences_per_step() / data_ranks();
+std::int64_t Job::sequences_per_rank(ModelId model) const {
+  return sequences_per_step() / data_ranks(model);
 }
 std::int64_t Job::prompts_per_rank() const {
   return data.train_batch_size / generating_ranks();

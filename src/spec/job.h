@@ -254,11 +254,21 @@ struct ParallelConfig {
   Bytes intra_node_bandwidth{0}, inter_node_bandwidth{0};
 };
 
+/// What ranks divide of one model, where its own keys say so.
+struct ModelPlacement {
+  std::int64_t zero_stage = -1;                 ///< -1: as parallel.zero_stage
+  std::int64_t zero_shard_size = 0;             ///< 0: as parallel.zero_shard_size
+  std::int64_t tensor_model_parallel_size = 0;  ///< 0: as parallel.tensor_model_parallel_size
+  friend bool operator==(const ModelPlacement&, const ModelPlacement&) = default;
+};
+
 struct Job {
   Task task = Task::kPpo;
   DeviceConfig device;
   MemoryConfig memory;
   ParallelConfig parallel;
+  ModelPlacement actor_placement;  ///< of actor_rollout_ref.actor: the main model's
+  ModelPlacement reference_placement, critic_placement, reward_placement;
   DataConfig data;
   ModelConfig actor_model;      ///< the only trained model of sft and dpo; the reward model's base
   ModelConfig reference_model;  ///< path empty: the actor's start
@@ -359,7 +369,20 @@ struct Job {
   [[nodiscard]] std::int64_t node_ranks() const {
     return trainer.n_gpus_per_node > 0 ? trainer.n_gpus_per_node : launched_node_ranks;
   }
-  [[nodiscard]] Mesh mesh() const;
+  /// The main model, then the others that the job has.
+  [[nodiscard]] std::vector<ModelId> models() const;
+  /// What the keys of a model itself say; where evaluated, nothing.
+  [[nodiscard]] ModelPlacement own_placement(ModelId model) const;
+  /// The job's [parallel] with what the model's own keys say.
+  [[nodiscard]] ModelPlacement placement(ModelId model) const;
+  /// Of models().
+  [[nodiscard]] bool places_models_alike() const;
+  /// How ranks are arranged for a model: they have the same stages and divide sequences alike for each.
+  [[nodiscard]] Mesh mesh(ModelId model) const;
+  /// Of the main model: its ranks along the axis "data" share each batch.
+  [[nodiscard]] Mesh mesh() const { return mesh(main_model()); }
+  /// Of models().
+  [[nodiscard]] std::vector<Mesh> model_meshes() const;
   /// How ranks are arranged where they generate: mesh(), or without stages, and as many along the axis tensor as the
   /// rollout has.
   [[nodiscard]] Mesh generation_mesh() const;
@@ -375,19 +398,24 @@ struct Job {
   [[nodiscard]] ContextShard context_shard(std::int64_t rank = 0) const {
     return {context_ranks(), rank, context_ranks() > 1 && parallel.cp_comm_type == "p2p"};
   }
-  /// Parts of each step's batch: ranks along the axis "data".
-  [[nodiscard]] std::int64_t data_ranks() const { return mesh().size(Axis::kData); }
+  /// Parts of each step's batch that a model takes: ranks along the axis "data".
+  [[nodiscard]] std::int64_t data_ranks(ModelId model) const {
+    return mesh(model).size(Axis::kData);
+  }
+  [[nodiscard]] std::int64_t data_ranks() const { return data_ranks(main_model()); }
   /// Whether ranks that divide a model divide the rows of its hidden states (step/rows.h).
-  [[nodiscard]] bool divides_rows() const {
-    return parallel.sequence_parallel && parallel.tensor_model_parallel_size > 1;
+  [[nodiscard]] bool divides_rows(ModelId model) const {
+    return parallel.sequence_parallel && mesh(model).size(Axis::kTensor) > 1;
   }
-  [[nodiscard]] DataParallel data_parallel() const {
-    const Mesh arranged = mesh();
-    return {arranged.size(Axis::kCopies), parallel.zero_stage, arranged.size(Axis::kReplicas)};
+  [[nodiscard]] DataParallel data_parallel(ModelId model) const {
+    const Mesh arranged = mesh(model);
+    return {arranged.size(Axis::kCopies), placement(model).zero_stage,
+            arranged.size(Axis::kReplicas)};
   }
-  /// What one rank scores and trains of a step: its part's share of the rows and of the sequences.
-  [[nodiscard]] std::int64_t rows_per_rank() const;
-  [[nodiscard]] std::int64_t sequences_per_rank() const;
+  [[nodiscard]] DataParallel data_parallel() const { return data_parallel(main_model()); }
+  /// What one rank scores and trains of a step with a model: its part's share of the rows and of the sequences.
+  [[nodiscard]] std::int64_t rows_per_rank(ModelId model) const;
+  [[nodiscard]] std::int64_t sequences_per_rank(ModelId model) const;
   /// What one rank generates of a step: ranks that divide sequences have prompts of their own (spec/mesh.h), and
   /// those that divide the model there have theirs together.
   [[nodiscard]] std::int64_t generating_ranks() const {

@@ -27,9 +27,9 @@ Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id, std::
   model.whole.pipeline.chunks = job.parallel.virtual_pipeline_model_parallel_size;
   for (const double blocks : job.parallel.pipeline_model_parallel_layout)
     model.whole.pipeline.layout.push_back(static_cast<std::int64_t>(blocks));
-  const Mesh mesh = job.mesh();
+  const Mesh mesh = job.mesh(id);
   const TensorShard shard{mesh.size(Axis::kTensor), mesh.coordinate(rank, Axis::kTensor),
-                          job.divides_rows()};
+                          job.divides_rows(id)};
   NEAP_TRY_ASSIGN(model.shape, part_of(model.whole, shard, to_string(id)));
   NEAP_TRY_ASSIGN(model.shape, stage_of(model.shape, model.head, mesh.size(Axis::kPipe),
                                         mesh.coordinate(rank, Axis::kPipe), to_string(id)));

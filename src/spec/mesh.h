@@ -15,6 +15,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -43,6 +44,20 @@ static_assert(static_cast<std::size_t>(Axis::kReplicas) + 1 == kGroups);
 [[nodiscard]] constexpr Axis group_of(Axis axis) {
   return axis == Axis::kData ? Axis::kCopies : axis;
 }
+
+/// The ranks along an axis: `size` of them, `stride` apart. Axes, of one mesh or of two over the same ranks, that have the
+/// same one have the same lines.
+struct AxisSpan {
+  std::int64_t stride = 1, size = 1;
+  /// Where a rank is among them, and the first one of its line.
+  [[nodiscard]] std::int64_t coordinate(std::int64_t rank) const {
+    return size == 1 ? 0 : rank / stride % size;
+  }
+  [[nodiscard]] std::int64_t first_of(std::int64_t rank) const {
+    return rank - coordinate(rank) * stride;
+  }
+  friend auto operator<=>(const AxisSpan&, const AxisSpan&) = default;
+};
 
 /// Rows that each of several ranks has of `all`; the last ones' may be padding.
 [[nodiscard]] constexpr std::int64_t rows_of_each(std::int64_t all, std::int64_t ranks) {
@@ -77,32 +92,19 @@ class Mesh {
     for (const std::int64_t size : sizes_) n *= size;
     return n;
   }
-  /// The axis along which the same ranks differ, where copies do along one only, or those that slice together are all
-  /// copies or those along an axis; else as given.
-  [[nodiscard]] Axis distinct(Axis axis) const {
-    if (axis == Axis::kCopies) {
-      if (size(Axis::kContext) == 1) return Axis::kData;
-      return size(Axis::kData) == 1 ? Axis::kContext : axis;
-    }
-    if (axis != Axis::kShards && axis != Axis::kReplicas) return axis;
-    if (size(axis) == size(Axis::kCopies)) return distinct(Axis::kCopies);
-    if (size(Axis::kShards) != size(Axis::kContext)) return axis;
-    return axis == Axis::kShards ? Axis::kContext : Axis::kData;
-  }
-  /// Whether the ranks along it are neither one, nor all, nor those of another axis.
-  [[nodiscard]] bool has_own_group(Axis axis) const {
-    return distinct(axis) == axis && size(axis) > 1 && size(axis) < ranks();
+  [[nodiscard]] AxisSpan span(Axis axis) const {
+    return {axis == Axis::kSelf ? 0 : stride(axis), size(axis)};
   }
   /// Where a rank is along an axis.
   [[nodiscard]] std::int64_t coordinate(std::int64_t rank, Axis axis) const {
-    return axis == Axis::kSelf ? 0 : rank / stride(axis) % size(axis);
+    return span(axis).coordinate(rank);
   }
   /// The ranks that differ from `rank` along this axis only, with it, in the order of their coordinates.
   [[nodiscard]] std::vector<std::int64_t> line(std::int64_t rank, Axis axis) const {
     std::vector<std::int64_t> out;
-    const std::int64_t step = axis == Axis::kSelf ? 0 : stride(axis);
-    const std::int64_t first = rank - coordinate(rank, axis) * step;
-    for (std::int64_t i = 0; i < size(axis); ++i) out.push_back(first + i * step);
+    const AxisSpan ranks = span(axis);
+    for (std::int64_t i = 0; i < ranks.size; ++i)
+      out.push_back(ranks.first_of(rank) + i * ranks.stride);
     return out;
   }
 

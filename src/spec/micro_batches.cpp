@@ -39,10 +39,18 @@ std::vector<BatchDivision> batch_divisions(const Job& job) {
   const auto micro = [&](std::int64_t size) { return job.packs() ? 1 : size; };
   const std::int64_t ranks = job.data_ranks();
   const std::string batch = "data.train_batch_size";
-  if (!job.has_rollout())
-    return {{batch, job.data.train_batch_size, 1, "data.micro_batch_size_per_gpu",
-             micro(job.data.micro_batch_size_per_gpu), ranks}};
-  if (!job.trains_policy()) return {};
+  if (job.task == Task::kEval) return {};
+  // Of models whose batches other ranks share.
+  std::vector<BatchDivision> shared;
+  for (const ModelId model : job.models())
+    if (const std::int64_t of_model = job.data_ranks(model); of_model != ranks)
+      shared.push_back(
+          {batch, job.data.train_batch_size, job.sequences_per_row(), "", 1, of_model});
+  if (!job.has_rollout()) {
+    shared.push_back({batch, job.data.train_batch_size, 1, "data.micro_batch_size_per_gpu",
+                      micro(job.data.micro_batch_size_per_gpu), ranks});
+    return shared;
+  }
   // By the name of the key that has the number.
   const std::string of_actor =
       job.actor.ppo_mini_batch_size == 0 ? batch : "actor_rollout_ref.actor.ppo_mini_batch_size";
@@ -52,8 +60,10 @@ std::vector<BatchDivision> batch_divisions(const Job& job) {
   if (job.has_critic())
     all.push_back({job.critic.ppo_mini_batch_size == 0 ? of_actor : "critic.ppo_mini_batch_size",
                    job.critic_mini_batch(), job.rollout.n, "critic.ppo_micro_batch_size_per_gpu",
-                   micro(job.critic.ppo_micro_batch_size_per_gpu), ranks});
+                   micro(job.critic.ppo_micro_batch_size_per_gpu),
+                   job.data_ranks(ModelId::kCritic)});
   all.push_back({batch, job.data.train_batch_size, job.rollout.n, "", 1, job.generating_ranks()});
+  all.insert(all.end(), shared.begin(), shared.end());
   return all;
 }
 

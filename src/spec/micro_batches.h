@@ -27,7 +27,7 @@ struct BatchDivision {
   std::int64_t micro = 0;
   std::int64_t ranks = 1;  ///< that share the rows
 };
-/// Of a job that trains: by ranks along data, and for its rollouts by those that generate. Packed sequences are cut by
+/// Of a job that trains: by ranks along data, of each model, and for its rollouts by those that generate. Packed sequences are cut by
 /// tokens, and generations by the plan: `micro` is 1.
 [[nodiscard]] std::vector<BatchDivision> batch_divisions(const Job& job);
 

@@ -26,6 +26,22 @@ Status validate_ranks(const TrainerConfig& t, std::int64_t launched) {
       nodes, each, launched));
 }
 
+// The key that has a number of a model's placement: its own, or that of all models.
+std::string placement_key(const Job& job, ModelId model, std::int64_t ModelPlacement::*member) {
+  const bool own = job.own_placement(model).*member != ModelPlacement().*member;
+  std::string_view name = "zero_stage";
+  if (member == &ModelPlacement::zero_shard_size) name = "zero_shard_size";
+  if (member == &ModelPlacement::tensor_model_parallel_size) name = "tensor_model_parallel_size";
+  std::string_view section = "parallel";
+  if (own) {
+    section = model == job.main_model()      ? "actor_rollout_ref.actor"
+              : model == ModelId::kReference ? "actor_rollout_ref.ref"
+              : model == ModelId::kCritic    ? "critic"
+                                             : "reward_model";
+  }
+  return format("{}.{}", section, name);
+}
+
 // Of a key that says how many ranks divide a model.
 Status divides_ranks(const Job& job, std::string_view key, std::int64_t size) {
   const std::int64_t ranks = job.ranks();
@@ -54,11 +70,14 @@ Status validate_stages(const Job& job) {
     return wrong(format("{} {} does not go with {}", kKey, stages, why));
   };
   // Gathers and sums are by stages, in the order of their blocks.
-  if (job.parallel.virtual_pipeline_model_parallel_size > 1 && job.parallel.zero_stage > 1)
-    return wrong(
-        format("parallel.virtual_pipeline_model_parallel_size {} does not go with "
-               "parallel.zero_stage {}; take 1 chunk a stage, or zero_stage 0 or 1",
-               job.parallel.virtual_pipeline_model_parallel_size, job.parallel.zero_stage));
+  if (job.parallel.virtual_pipeline_model_parallel_size > 1)
+    for (const ModelId model : job.models())
+      if (const std::int64_t stage = job.placement(model).zero_stage; stage > 1)
+        return wrong(
+            format("parallel.virtual_pipeline_model_parallel_size {} does not go with {} {}; take "
+                   "1 chunk a stage, or zero_stage 0 or 1",
+                   job.parallel.virtual_pipeline_model_parallel_size,
+                   placement_key(job, model, &ModelPlacement::zero_stage), stage));
   for (const Measure measure : {Measure::kMicroBatch, Measure::kBf16States})
     if (job.memory.allows(measure))
       return refuse(
@@ -68,19 +87,20 @@ Status validate_stages(const Job& job) {
   return {};
 }
 
-// Copies that slice a part of the model together, and replicas of them.
-Status validate_shards(const Job& job) {
-  const std::int64_t size = job.parallel.zero_shard_size;
-  if (size == 0 || job.parallel.zero_stage == 0 || job.task == Task::kEval) return {};
-  const std::int64_t copies = job.mesh().size(Axis::kCopies);
+// Copies that slice a part of a model together, and replicas of them.
+Status validate_shards(const Job& job, ModelId model) {
+  const std::int64_t size = job.placement(model).zero_shard_size;
+  if (size == 0 || job.placement(model).zero_stage == 0 || job.task == Task::kEval) return {};
+  const std::int64_t copies = job.mesh(model).size(Axis::kCopies);
   if (copies == 1 || (size > 1 && copies % size == 0)) return {};
   std::vector<std::int64_t> possible;
   for (std::int64_t n = 2; n <= copies; ++n)
     if (copies % n == 0) possible.push_back(n);
   return wrong(format(
-      "parallel.zero_shard_size {} does not divide the {} ranks that have the same part of the "
-      "model into groups of several; possible: {}",
-      size, copies, joined(possible, ", ")));
+      "{} {} does not divide the {} ranks that have the same part of the model into groups of "
+      "several; possible: {}",
+      placement_key(job, model, &ModelPlacement::zero_shard_size), size, copies,
+      joined(possible, ", ")));
 }
 
 // What ranks that divide sequences go with.
@@ -95,14 +115,15 @@ Status validate_context(const Job& job) {
                        job.has_rollout() ? "actor_rollout_ref.actor" : "data"));
 }
 
-Status validate_mesh(const Job& job) {
-  const Mesh mesh = job.mesh();
+Status validate_mesh(const Job& job, ModelId model) {
+  const Mesh mesh = job.mesh(model);
   std::string keys;
   std::int64_t product = 1;
   for (const auto& [axis, key] :
-       {std::pair(Axis::kTensor, "parallel.tensor_model_parallel_size"),
-        std::pair(Axis::kContext, "parallel.context_parallel_size"),
-        std::pair(Axis::kPipe, "parallel.pipeline_model_parallel_size")}) {
+       {std::pair(Axis::kTensor,
+                  placement_key(job, model, &ModelPlacement::tensor_model_parallel_size)),
+        std::pair(Axis::kContext, std::string("parallel.context_parallel_size")),
+        std::pair(Axis::kPipe, std::string("parallel.pipeline_model_parallel_size"))}) {
     if (mesh.size(axis) == 1) continue;
     const bool several = !keys.empty();
     keys += format("{}{}", several ? " times " : "", key);
@@ -110,9 +131,7 @@ Status validate_mesh(const Job& job) {
     product *= mesh.size(axis);
     if (several) NEAP_TRY(divides_ranks(job, keys + ",", product));
   }
-  NEAP_TRY(validate_shards(job));
-  NEAP_TRY(validate_stages(job));
-  return validate_context(job);
+  return validate_shards(job, model);
 }
 
 // Where ranks generate otherwise than they train.
@@ -131,7 +150,9 @@ Status validate_generation(const Job& job) {
 
 Status check_ranks(const Job& job) {
   NEAP_TRY(validate_ranks(job.trainer, job.launched_ranks));
-  NEAP_TRY(validate_mesh(job));
+  for (const ModelId model : job.models()) NEAP_TRY(validate_mesh(job, model));
+  NEAP_TRY(validate_stages(job));
+  NEAP_TRY(validate_context(job));
   return validate_generation(job);
 }
 

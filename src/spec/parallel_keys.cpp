@@ -1,7 +1,33 @@
 // The keys of what ranks divide.
+#include <algorithm>
+
 #include "spec/job_keys.h"
 
 namespace neap::spec {
+
+void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, const Job& job) {
+  const ConfigCondition several{.holds = [&job] { return job.ranks() > 1; },
+                                .words = "there are several ranks",
+                                .otherwise = "one rank has each model, and keeps all its states"};
+  t.bind(at + ".zero_stage", &p.zero_stage,
+         "ZeRO's stage of this model; -1: as `parallel.zero_stage`. Of a model that is not trained "
+         "only 3 slices anything: its weights.")
+      .at_least(-1)
+      .at_most(3)
+      .only(several);
+  t.bind(at + ".zero_shard_size", &p.zero_shard_size,
+         "Ranks that slice this model together; 0: as `parallel.zero_shard_size`. The number of "
+         "all that have the same part of it: all of them.")
+      .in("ranks")
+      .at_least(0)
+      .only(several);
+  t.bind(at + ".tensor_model_parallel_size", &p.tensor_model_parallel_size,
+         "Ranks that divide this model between them in training and scoring; 0: as "
+         "`parallel.tensor_model_parallel_size`.")
+      .in("ranks")
+      .at_least(0)
+      .only(several);
+}
 
 void bind_parallel(ConfigTable& t, Job& job) {
   AutomaticDegrees& automatic = job.parallel.automatic;
@@ -33,8 +59,11 @@ void bind_parallel(ConfigTable& t, Job& job) {
       .at_least(0)
       .only({.holds =
                  [&job] {
-                   return job.parallel.zero_shard_size == 0 || job.parallel.zero_stage > 0 ||
-                          job.parallel.automatic.zero_stage;
+                   const std::vector<ModelId> all = job.models();
+                   return job.parallel.zero_shard_size == 0 || job.parallel.automatic.zero_stage ||
+                          std::any_of(all.begin(), all.end(), [&](ModelId model) {
+                            return job.placement(model).zero_stage > 0;
+                          });
                  },
              .words = "parallel.zero_stage is at least 1",
              .otherwise = "every rank keeps everything"});
@@ -54,8 +83,10 @@ void bind_parallel(ConfigTable& t, Job& job) {
        "more. Where the size is `auto` and nobody sets this key, the plan chooses it, too.")
       .only({.holds =
                  [&job] {
+                   const std::vector<ModelId> all = job.models();
                    return !job.parallel.sequence_parallel ||
-                          job.parallel.tensor_model_parallel_size > 1;
+                          std::any_of(all.begin(), all.end(),
+                                      [&](ModelId model) { return job.divides_rows(model); });
                  },
              .words = "parallel.tensor_model_parallel_size is at least 2",
              .otherwise = "one rank has each model, with all rows of its hidden states"});

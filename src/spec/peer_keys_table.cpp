@@ -14,10 +14,10 @@ constexpr std::string_view kWhole =
     "parallel.pipeline_model_parallel_size, and sequences by parallel.context_parallel_size "
     "(docs/parallel.md); leave it out";
 constexpr std::string_view kSliced =
-    "parallel.zero_stage divides optimizer states, gradients and weights of all models "
+    "zero_stage divides optimizer states, gradients and weights of one model or of all "
     "(docs/parallel.md); leave it out";
 constexpr std::string_view kShards =
-    "of all models, with `parallel.zero_stage`; 0, the default, in place of -1";
+    "with `zero_stage`; 0, the default, in place of -1; of all models: `parallel.zero_shard_size`";
 constexpr std::string_view kZero =
     "1: ranks divide optimizer states; 2: and gradients; 3: and weights";
 constexpr std::string_view kEngine =
@@ -91,29 +91,32 @@ constexpr PeerKey kPeerKeys[] = {
     {Peer::kVerl, "actor_rollout_ref.ref.use_remove_padding", "`true`", "", kPacked},
     {Peer::kVerl, "actor_rollout_ref.actor.fsdp_config.param_offload", "`false`", "", kMoved},
     {Peer::kVerl, "actor_rollout_ref.actor.fsdp_config.optimizer_offload", "`false`", "", kMoved},
-    {Peer::kVerl, "actor_rollout_ref.actor.fsdp_config.fsdp_size", "-1", "parallel.zero_shard_size", kShards},
+    {Peer::kVerl, "actor_rollout_ref.actor.fsdp_config.fsdp_size", "-1", "actor_rollout_ref.actor.zero_shard_size", kShards},
     {Peer::kVerl, "actor_rollout_ref.actor.fsdp_config.*", "", "", kSliced},
     {Peer::kVerl, "actor_rollout_ref.ref.fsdp_config.param_offload", "`false`", "", kMoved},
     {Peer::kVerl, "actor_rollout_ref.ref.fsdp_config.optimizer_offload", "`false`", "", kMoved},
-    {Peer::kVerl, "actor_rollout_ref.ref.fsdp_config.fsdp_size", "-1", "parallel.zero_shard_size", kShards},
+    {Peer::kVerl, "actor_rollout_ref.ref.fsdp_config.fsdp_size", "-1", "actor_rollout_ref.ref.zero_shard_size", kShards},
     {Peer::kVerl, "actor_rollout_ref.ref.fsdp_config.*", "", "", kSliced},
     {Peer::kVerl, "critic.model.fsdp_config.param_offload", "`false`", "", kMoved},
     {Peer::kVerl, "critic.model.fsdp_config.optimizer_offload", "`false`", "", kMoved},
-    {Peer::kVerl, "critic.model.fsdp_config.fsdp_size", "-1", "parallel.zero_shard_size", kShards},
+    {Peer::kVerl, "critic.model.fsdp_config.fsdp_size", "-1", "critic.zero_shard_size", kShards},
     {Peer::kVerl, "critic.model.fsdp_config.*", "", "", kSliced},
     {Peer::kVerl, "reward_model.model.fsdp_config.param_offload", "`false`", "", kMoved},
-    {Peer::kVerl, "reward_model.model.fsdp_config.fsdp_size", "-1", "parallel.zero_shard_size", kShards},
+    {Peer::kVerl, "reward_model.model.fsdp_config.fsdp_size", "-1", "reward_model.zero_shard_size", kShards},
     {Peer::kVerl, "reward_model.model.fsdp_config.*", "", "", kSliced},
     {Peer::kVerl, "actor_rollout_ref.actor.megatron.sequence_parallel", "`true`", "parallel.sequence_parallel", "of every model; false by default"},
     {Peer::kVerl, "actor_rollout_ref.actor.megatron.context_parallel_size", "1", "parallel.context_parallel_size", "of every model"},
     {Peer::kVerl, "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size", "1", "parallel.pipeline_model_parallel_size", "of every model"},
     {Peer::kVerl, "actor_rollout_ref.actor.megatron.virtual_pipeline_model_parallel_size", "none", "parallel.virtual_pipeline_model_parallel_size", "of every model; the default is 1"},
+    {Peer::kVerl, "actor_rollout_ref.actor.megatron.tensor_model_parallel_size", "1", "actor_rollout_ref.actor.tensor_model_parallel_size", "of every model: `parallel.tensor_model_parallel_size`"},
     {Peer::kVerl, "actor_rollout_ref.actor.megatron.*", "", "", kWhole},
     {Peer::kVerl, "actor_rollout_ref.actor.ulysses_sequence_parallel_size", "1", "parallel.context_parallel_size", "of every model; attention has all heads of its tokens"},
     {Peer::kVerl, "actor_rollout_ref.actor.strategy", "`fsdp`", "", kWhole},
+    {Peer::kVerl, "actor_rollout_ref.ref.megatron.tensor_model_parallel_size", "as the actor's", "actor_rollout_ref.ref.tensor_model_parallel_size", "of every model: `parallel.tensor_model_parallel_size`"},
     {Peer::kVerl, "actor_rollout_ref.ref.megatron.*", "", "", kWhole},
     {Peer::kVerl, "actor_rollout_ref.ref.ulysses_sequence_parallel_size", "1", "", kWhole},
     {Peer::kVerl, "actor_rollout_ref.ref.strategy", "`fsdp`", "", kWhole},
+    {Peer::kVerl, "critic.megatron.tensor_model_parallel_size", "1", "critic.tensor_model_parallel_size", "of every model: `parallel.tensor_model_parallel_size`"},
     {Peer::kVerl, "critic.megatron.*", "", "", kWhole},
     {Peer::kVerl, "critic.ulysses_sequence_parallel_size", "1", "", kWhole},
     {Peer::kVerl, "critic.strategy", "`fsdp`", "", kWhole},

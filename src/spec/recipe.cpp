@@ -43,8 +43,8 @@ PhaseId phase_of(PhaseId joined, TrainPart part) {
 class Builder {
  public:
   Builder(const Job& job, const ModelModes& modes)
-      : modes_(modes),
-        ranks_(job.data_parallel()),
+      : job_(job),
+        modes_(modes),
         evaluates_(job.task == Task::kEval),
         places_generation_(job.has_generation_placement()),
         has_stages_(job.mesh().size(Axis::kPipe) > 1) {
@@ -58,7 +58,8 @@ class Builder {
     add_model(source);
     add_tag(TagKind::kGradients, source.id);
     ModelSource& model = recipe_.models.back();
-    model.slices_gradients = ranks_.slices_gradients() && (!model.streamed || model.adapted());
+    model.slices_gradients =
+        job_.data_parallel(source.id).slices_gradients() && (!model.streamed || model.adapted());
     if (model.slices_gradients) add_tag(TagKind::kUnitGradients, source.id);
     add_tag(TagKind::kOptimizer, source.id);
   }
@@ -104,7 +105,7 @@ class Builder {
  private:
   void add_model(const ModelSource& source) {
     recipe_.models.push_back(source);
-    const bool sliced = ranks_.slices_weights() && !evaluates_;
+    const bool sliced = job_.data_parallel(source.id).slices_weights() && !evaluates_;
     recipe_.models.back().sliced = sliced;
     recipe_.models.back().streamed = modes_.streams_weights(source.id) && !sliced;
     recipe_.models.back().slice_on_host = modes_.streams_weights(source.id) && sliced;
@@ -202,8 +203,8 @@ class Builder {
     }
   }
 
+  const Job& job_;
   ModelModes modes_;
-  DataParallel ranks_;
   bool evaluates_, places_generation_, has_stages_;
   Recipe recipe_;
 };

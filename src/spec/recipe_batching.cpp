@@ -7,17 +7,18 @@ namespace neap::spec {
 
 UpdateShape update_shape(const Job& job, Body body) {
   // Of responses to a mini-batch's prompts, each rank has its share.
-  const auto of_responses = [&](std::int64_t epochs, std::int64_t prompts, std::int64_t micro) {
-    return UpdateShape{epochs, job.sequences_per_rank(), prompts * job.rollout.n / job.data_ranks(),
-                       micro};
+  const auto of_responses = [&](ModelId model, std::int64_t epochs, std::int64_t prompts,
+                                std::int64_t micro) {
+    return UpdateShape{epochs, job.sequences_per_rank(model),
+                       prompts * job.rollout.n / job.data_ranks(model), micro};
   };
   if (body == Body::kPolicyUpdate)
-    return of_responses(job.actor.ppo_epochs, job.actor_mini_batch(),
+    return of_responses(ModelId::kActor, job.actor.ppo_epochs, job.actor_mini_batch(),
                         job.actor.ppo_micro_batch_size_per_gpu);
   if (body == Body::kValueUpdate)
-    return of_responses(job.critic.ppo_epochs, job.critic_mini_batch(),
+    return of_responses(ModelId::kCritic, job.critic.ppo_epochs, job.critic_mini_batch(),
                         job.critic.ppo_micro_batch_size_per_gpu);
-  const std::int64_t rows = job.rows_per_rank();
+  const std::int64_t rows = job.rows_per_rank(job.main_model());
   return {1, rows, rows, job.data.micro_batch_size_per_gpu};
 }
 
@@ -90,7 +91,8 @@ Batching batching_of(const Job& job, const Phase& phase) {
   } else if (phase.body == Body::kGenerate) {
     out.most_rows = phase.baseline ? job.prompts_per_rank() : job.responses_per_rank();
   } else {
-    out.most_rows = phase.baseline ? job.rows_per_rank() : job.sequences_per_rank();
+    out.most_rows =
+        phase.baseline ? job.rows_per_rank(phase.model) : job.sequences_per_rank(phase.model);
   }
   out.together = phase.together;
   return out;

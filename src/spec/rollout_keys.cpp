@@ -73,6 +73,11 @@ void bind_reference(ConfigTable& t, Job& job) {
       .in("tokens")
       .at_least(0)
       .only(packs(true));
+  const ConfigTable::Section own(
+      t, {.holds = [&job] { return !job.reference_is_actor_base(); },
+          .words = "the reference has weights of its own",
+          .otherwise = "the reference is the actor's base, without its adapter"});
+  bind_placement(t, "actor_rollout_ref.ref", job.reference_placement, job);
 }
 
 }  // namespace

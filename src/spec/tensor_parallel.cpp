@@ -117,7 +117,7 @@ Result<Architecture> part_of(const Architecture& whole, const TensorShard& shard
   if (shard.ranks == 1) return out;
   const auto refused = [&](const std::string& why) {
     return wrong(
-        format("parallel.tensor_model_parallel_size {} does not go with the {} model: {}. "
+        format("tensor_model_parallel_size {} does not go with the {} model: {}. "
                "Possible: {}",
                shard.ranks, name, why, possible_sizes(whole)));
   };

@@ -150,7 +150,7 @@ testing::RandomJob job_of(std::uint64_t seed, bool alone) {
   r.job.trainer.n_gpus_per_node = r.job.context_ranks() * ranks;
   const std::int64_t rank = dice.between(0, ranks - 1);
   r.job.parallel.sequence_parallel = dice.chance(50);
-  const spec::TensorShard shard{ranks, rank, r.job.divides_rows()};
+  const spec::TensorShard shard{ranks, rank, r.job.divides_rows(r.job.main_model())};
   std::optional<spec::Architecture> actor;
   if (r.models.actor) actor = r.models.actor->shape;
   for (std::optional<ModelRole>* role :

@@ -103,7 +103,7 @@ struct Random {
     role.optimizer = {};
     profile.cuda = dice.chance(60);
     profile.deterministic = dice.chance(30);
-    for (std::int64_t i = 0; i < job.sequences_per_rank(); ++i) {
+    for (std::int64_t i = 0; i < job.sequences_per_rank(job.main_model()); ++i) {
       const std::int64_t prompt = dice.between(1, job.data.max_prompt_length);
       const std::int64_t response = dice.chance(30) ? job.data.max_response_length
                                                     : dice.between(1, job.data.max_response_length);
@@ -148,7 +148,7 @@ void expect_bounds(std::uint64_t seed, Random& random) {
                (random.profile.deterministic ? ", deterministic" : "") + ", vocabulary " +
                std::to_string(random.role.shape.vocab_size) + ", heads " +
                std::to_string(random.role.shape.num_attention_heads) + ", sequences " +
-               std::to_string(job.sequences_per_rank()) + ", budget " +
+               std::to_string(job.sequences_per_rank(job.main_model())) + ", budget " +
                std::to_string(spec::batching_of(job, phase).tokens) + ", longest " +
                std::to_string(job.max_sequence_length()) + ", response " +
                std::to_string(job.data.max_response_length) + ", rank " +

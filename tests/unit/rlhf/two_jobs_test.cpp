@@ -218,7 +218,7 @@ class SteppedJob {
       : output_(std::move(output)),
         job_(load_job(setup, output_)),
         launch_(launch_of(setup, job_)),
-        groups_(*launch_.ranks, {}) {
+        groups_(*launch_.ranks, job_) {
     const plan::MemoryPlan plan = value_or_throw(plan::make_plan(job_, launch_.device.target));
     spec::apply(plan.changes, job_);
     texts_.emplace(open_texts(job_, tokenizer_));
@@ -265,7 +265,7 @@ class SteppedJob {
   fs::path output_;
   spec::Job job_;
   Launch launch_;
-  parallel::Groups groups_;
+  parallel::JobGroups groups_;
   Requests requests_;
   std::optional<text::Tokenizer> tokenizer_;
   std::optional<TextContext> texts_;

@@ -12,11 +12,13 @@
 #include "spec/context_ranges.h"
 #include "spec/job.h"
 #include "spec/mesh.h"
+#include "spec/rank_groups.h"
 #include "spec/recipe.h"
 
 namespace neap::spec {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -222,20 +224,21 @@ TEST(Mesh, NeighbouringCopiesSliceTogether) {
     for (const Axis axis : {Axis::kShards, Axis::kReplicas})
       EXPECT_EQ(mesh.line(rank, axis)[static_cast<std::size_t>(mesh.coordinate(rank, axis))], rank);
   }
-  EXPECT_TRUE(mesh.has_own_group(Axis::kShards));
-  EXPECT_TRUE(mesh.has_own_group(Axis::kReplicas));
+  const std::vector<RankGroup> groups = groups_of({mesh}, mesh);
+  EXPECT_THAT(groups, Contains(group_along(mesh, Axis::kShards)));
+  EXPECT_THAT(groups, Contains(group_along(mesh, Axis::kReplicas)));
 }
 
 TEST(Mesh, RanksThatSliceTogetherMayBeThoseOfAnAxis) {
   const Mesh all = Mesh().set(Axis::kData, 4).set(Axis::kTensor, 2);
-  EXPECT_EQ(all.distinct(Axis::kShards), Axis::kData);
+  EXPECT_EQ(all.span(Axis::kShards), all.span(Axis::kData));
   EXPECT_EQ(all.size(Axis::kReplicas), 1);
-  EXPECT_FALSE(all.has_own_group(Axis::kReplicas));
+  EXPECT_EQ(groups_of({all}, all).size(), 2U);
   const Mesh context = Mesh().set(Axis::kData, 4).set(Axis::kContext, 2).set_shards(2);
-  EXPECT_EQ(context.distinct(Axis::kShards), Axis::kContext);
-  EXPECT_EQ(context.distinct(Axis::kReplicas), Axis::kData);
+  EXPECT_EQ(context.span(Axis::kShards), context.span(Axis::kContext));
+  EXPECT_EQ(context.span(Axis::kReplicas), context.span(Axis::kData));
   const Mesh some = Mesh().set(Axis::kData, 4).set_shards(2);
-  EXPECT_EQ(some.distinct(Axis::kShards), Axis::kShards);
+  EXPECT_NE(some.span(Axis::kShards), some.span(Axis::kData));
   EXPECT_THAT(some.line(3, Axis::kReplicas), ElementsAre(1, 3));
 }
 
@@ -283,8 +286,8 @@ TEST(ContextParallel, RowsAreDealtOnWhereResponsesAreGenerated) {
   ASSERT_TRUE(Job::load({}, keys, job).ok());
   EXPECT_EQ(job.data_ranks(), 2);
   EXPECT_EQ(job.generating_ranks(), 4);
-  EXPECT_EQ(job.rows_per_rank(), 4);
-  EXPECT_EQ(job.sequences_per_rank(), 12);
+  EXPECT_EQ(job.rows_per_rank(job.main_model()), 4);
+  EXPECT_EQ(job.sequences_per_rank(job.main_model()), 12);
   EXPECT_EQ(job.prompts_per_rank(), 2);
   EXPECT_EQ(job.responses_per_rank(), 6);
   EXPECT_EQ(job.rollout_batch(), 6);

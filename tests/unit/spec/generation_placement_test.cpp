@@ -35,7 +35,7 @@ TEST(GenerationPlacement, RanksAnswerThePromptsOfAllThatDivideTheModel) {
   EXPECT_EQ(job.generating_ranks(), 2);
   EXPECT_EQ(job.prompts_per_rank(), 4);
   EXPECT_EQ(job.rollout_batch(), 12);
-  EXPECT_EQ(job.sequences_per_rank(), 6);
+  EXPECT_EQ(job.sequences_per_rank(job.main_model()), 6);
   EXPECT_EQ(job.generation_mesh().line(3, Axis::kTensor), (std::vector<std::int64_t>{2, 3}));
 }
 

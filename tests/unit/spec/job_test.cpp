@@ -429,8 +429,8 @@ TEST_F(JobFile, RanksShareTheBatchAndMicroBatchesAreTheirOwn) {
                           "critic.ppo_micro_batch_size_per_gpu=2"})
                   .ok());
   EXPECT_EQ(job_.ranks(), 8);
-  EXPECT_EQ(job_.rows_per_rank(), 8);
-  EXPECT_EQ(job_.sequences_per_rank(), 8);
+  EXPECT_EQ(job_.rows_per_rank(job_.main_model()), 8);
+  EXPECT_EQ(job_.sequences_per_rank(job_.main_model()), 8);
   EXPECT_EQ(job_.sequences_per_step(), 64);
   EXPECT_EQ(job_.rollout_batch(), 8);
   std::string text = error(kPpo, {mini, "trainer.n_gpus_per_node=3"});

@@ -50,10 +50,9 @@ std::string refusal(const Architecture& a, std::int64_t ranks) {
 
 TEST(TensorParallel, SizesThatDoNotFitAreRefusedWithThoseThatDo) {
   Architecture a = architecture("qwen2");  // 4 heads, 2 key heads, 48 columns, 40 tokens
-  EXPECT_EQ(
-      refusal(a, 3),
-      "parallel.tensor_model_parallel_size 3 does not go with the actor model: it does not divide "
-      "its 4 attention heads. Possible: 1, 2, 4");
+  EXPECT_EQ(refusal(a, 3),
+            "tensor_model_parallel_size 3 does not go with the actor model: it does not divide "
+            "its 4 attention heads. Possible: 1, 2, 4");
   a.vocab_size = 42;
   EXPECT_THAT(refusal(a, 4), HasSubstr("its 42 tokens of the vocabulary. Possible: 1, 2"));
   a.vocab_size = 40;

@@ -1,0 +1,27 @@
+// How a plan says what ranks divide of each model.
+//
+// Threads   functions without state.   Failure   none.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "spec/job.h"
+#include "spec/mesh.h"
+
+namespace neap::plan {
+
+inline constexpr std::array<std::string_view, spec::kAxes> kAxisNames = {"pipe", "data", "context",
+                                                                         "tensor"};
+/// "data 2 x tensor 4, slices over 2"; "1" of one rank.
+[[nodiscard]] std::string axes_text(const spec::Mesh& mesh);
+[[nodiscard]] Json axes_json(const spec::Mesh& mesh);
+
+/// A line for each model of a job, or one for all that ranks divide alike. Empty for one rank.
+[[nodiscard]] std::string placements_text(const spec::Job& job);
+/// By model: docs/plan-json.md.
+[[nodiscard]] Json placements_json(const spec::Job& job);
+
+}  // namespace neap::plan

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Models of a job that ranks divide each in its own way: other stages of ZeRO, other numbers of ranks that slice it together,
+or that divide it (actor_rollout_ref.actor, actor_rollout_ref.ref, critic, reward_model). usage: FILE NEAP COLLECTIVES REVIEWS
+MPIRUN
+
+Losses and weights are those of one rank, bits those of the same stage for all models, and no rank takes more memory than its
+plan says.
+"""
+import json
+import sys
+import unittest
+
+import launch
+
+from rank_case import CONTEXT, FILES, OPTIMIZER, ROWS, SGD, SIZE, STAGES
+from rollout_case import CRITIC_SGD, KL_LOSS, RolloutCase, ZERO
+from train_process_test import REWARD  # noqa: E402
+
+ACTOR, REFERENCE, CRITIC, JUDGE = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic", "reward_model"
+ONE_STEP = ("trainer.total_training_steps=1", *SGD, *CRITIC_SGD)
+# A mini-batch is one micro-batch.
+WHOLE = ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4096", "critic.ppo_max_token_len_per_gpu=4096")
+CRITIC_FILES = ("critic/model.safetensors", "critic/optimizer.safetensors")
+
+
+def zero(**stages):
+    names = {"actor": ACTOR, "reference": REFERENCE, "critic": CRITIC, "judge": JUDGE}
+    return tuple(f"{names[model]}.zero_stage={stage}" for model, stage in stages.items())
+
+
+def tensor(**sizes):
+    names = {"actor": ACTOR, "reference": REFERENCE, "critic": CRITIC, "judge": JUDGE}
+    return tuple(f"{names[model]}.tensor_model_parallel_size={size}" for model, size in sizes.items())
+
+
+class Placement(RolloutCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        dpo = REWARD.replace('"reward"', '"dpo"').replace("per_gpu = 4", "per_gpu = 2").replace("test_freq = -1", "test_freq = 2")
+        (cls.home / "dpo.toml").write_text(dpo.replace("total_training_steps = 3", "total_training_steps = 2").replace("out/reward", "out/dpo"))
+
+    def plan(self, ranks, *words, task="ppo", code=0):
+        result = launch.run(1, launch.NEAP, "plan", f"{task}.toml", "--ranks", str(ranks), *words, cwd=self.home)
+        self.assertEqual(result.returncode, code, result.stderr)
+        return result
+
+    def test_a_stage_of_zero_for_each_model(self):
+        """Bit by bit each is what it is where all have that stage."""
+        for name, own in {"mixed": dict(actor=1, reference=3, critic=3, judge=3), "others": dict(actor=3, critic=2)}.items():
+            with self.subTest(name):
+                self.run_mesh(name, *ONE_STEP, *WHOLE, *zero(**own), task="ppo", copies=2)
+                for model, files in (("actor", FILES), ("critic", CRITIC_FILES)):
+                    alike = f"all-{own[model]}"
+                    if not (self.home / "out" / alike).exists():
+                        self.run_mesh(alike, *ONE_STEP, *WHOLE, ZERO.format(own[model]), task="ppo", copies=2)
+                    self.assert_same_files(alike, name, 1, files)
+                    for tag in ("weights", "grads", "optimizer"):
+                        self.assertEqual(self.part_bytes(alike, f"{model}.{tag}"), self.part_bytes(name, f"{model}.{tag}"), tag)
+        self.assertLess(self.part_bytes("mixed", "reference.weights"), 0.6 * self.part_bytes("all-1", "reference.weights"))
+        self.assertLess(self.part_bytes("mixed", "reward.weights"), 0.6 * self.part_bytes("all-1", "reward.weights"))
+        self.assertEqual(self.part_bytes("others", "reference.weights"), self.part_bytes("all-1", "reference.weights"))
+
+    def test_other_ranks_slice_each_model(self):
+        self.run_mesh("shards-1", *ONE_STEP, *WHOLE, task="ppo")
+        words = (ZERO.format(3), f"{ACTOR}.zero_shard_size=2", f"{CRITIC}.zero_shard_size=4", f"{REFERENCE}.zero_shard_size=2")
+        self.run_mesh("shards", *ONE_STEP, *WHOLE, *words, task="ppo", copies=4)
+        self.assert_same_run("shards-1", "shards", near=2e-6, step=1, roles=("actor", "critic"))
+        self.assertAlmostEqual(self.part_bytes("shards", "actor.weights") / self.part_bytes("shards", "critic.weights"), 2, delta=0.3)
+
+    def test_other_ranks_divide_each_model(self):
+        # Parts of a reference that is the actor round otherwise: advantages of rewards less that are these rounding errors, amplified.
+        one_step = (*ONE_STEP, "algorithm.use_kl_in_reward=false", KL_LOSS)
+        self.run_mesh("parts-1", *one_step, task="ppo")
+        cases = {"critic": (2, {}, tensor(critic=2)), "frozen": (2, {}, tensor(reference=2, judge=2)),
+                 "actor": (2, {}, tensor(actor=2)), "whole": (2, {"tensor": 2}, tensor(critic=1, judge=1, reference=1)),
+                 "each": (4, {}, (*tensor(actor=2, reference=4, critic=1, judge=2), *zero(critic=3), ROWS)),
+                 "sliced": (4, {}, (*tensor(critic=2), ZERO.format(3), *zero(reference=0))),
+                 "context": (4, {"context": 2}, tensor(critic=2, reference=2)),
+                 "stages": (4, {"stages": 2}, tensor(critic=2, judge=2))}
+        for name, (ranks, mesh, words) in cases.items():
+            with self.subTest(name):
+                divided = 1
+                for size in mesh.values():
+                    divided *= size
+                self.run_mesh(f"parts-{name}", *one_step, *words, task="ppo", copies=ranks // divided, **mesh)
+                self.assert_same_run("parts-1", f"parts-{name}", near=3e-6, step=1, roles=("actor", "critic"))
+
+    def test_what_a_step_may_have_besides(self):
+        """Dynamic sampling and greedy baselines score responses where their prompts are; rows that no number of ranks shares evenly
+        are validated."""
+        words = (*SGD, KL_LOSS, "algorithm.filter_groups.enable=true", "algorithm.adv_estimator=remax", "trainer.total_training_steps=1")
+        self.run_mesh("besides-1", *words, task="grpo")
+        for name, own in {"judge": tensor(judge=2, reference=2), "whole": (f"{SIZE}=2", *tensor(judge=1, reference=1))}.items():
+            with self.subTest(name):
+                self.run_ranks(2, f"besides-{name}", *words, *own, task="grpo")
+                self.assert_within_plans(f"besides-{name}", 2)
+                self.assert_same_run("besides-1", f"besides-{name}", step=1)
+
+    def test_preferences(self):
+        """Against another model: which of two equal ones is more likely is a matter of rounding."""
+        other = f"{REFERENCE}.model.path=out/sft/global_step_3/actor"
+        for name, more in {"dpo": (), "once": ("dpo.precompute_ref_log_probs=true",)}.items():
+            self.run_mesh(f"{name}-1", *SGD, other, *more, task="dpo")
+            for case, own in {"parts": tensor(reference=2), "whole": (f"{SIZE}=2", *tensor(reference=1)), "slices": zero(reference=3)}.items():
+                with self.subTest(f"{name}-{case}"):
+                    self.run_ranks(2, f"{name}-{case}", *SGD, other, *more, *own, task="dpo")
+                    self.assert_ranks_are_as_planned(f"{name}-{case}", 2)
+                    self.assert_same_training(f"{name}-1", f"{name}-{case}", near=2e-6)
+
+    def test_adapters(self):
+        """The reference is the actor's base, and has no ranks of its own."""
+        lora = (*ONE_STEP, "actor_rollout_ref.model.lora_rank=4", "critic.model.lora_rank=4")
+        self.run_mesh("lora-1", *lora, task="ppo")
+        self.run_mesh("lora-2", *lora, *tensor(critic=2), *zero(actor=3), task="ppo", copies=2)
+        self.assert_same_run("lora-1", "lora-2", model="adapter_model", near=3e-6, step=1, roles=("actor", "critic"))
+        shown = self.plan(2, *lora, *tensor(reference=2))
+        self.assertIn("the reference is the actor's base", " ".join(shown.stderr.split()))
+
+    def test_a_run_resumes_with_another_placement(self):
+        """A step without a rate: the same weights, whoever read them."""
+        self.run_ranks(2, "from", *tensor(critic=2), *zero(reference=3), task="ppo")
+        for name, ranks, own in (("one", 1, ()), ("parts", 2, (*tensor(actor=2), *zero(critic=3)))):
+            with self.subTest(name):
+                checkpoint = self.home / "out/from/global_step_2"
+                result = self.run_ranks(ranks, f"to-{name}", *own, f"{OPTIMIZER}lr=0", "critic.optim.lr=0", "trainer.total_training_steps=3",
+                                        f"trainer.resume_mode={checkpoint}", task="ppo")
+                self.assertNotIn("zero_", result.stderr)
+                self.assertNotIn("tensor_model", result.stderr)
+                for role in ("actor", "critic"):
+                    self.assertEqual(self.file("from", f"{role}/model.safetensors").read_bytes(),
+                                     self.file(f"to-{name}", f"{role}/model.safetensors", 3).read_bytes())
+
+    def test_a_plan_says_how_ranks_divide_each_model(self):
+        words = (*tensor(critic=2), *zero(reference=3))
+        text = self.plan(4, *words).stdout
+        self.assertRegex(text, r"Ranks of each model\n  actor +data 4\n  reference +data 4, ZeRO stage 3\n  critic +data 2 x tensor 2\n")
+        shown = json.loads(self.plan(4, *words, "--json").stdout)["placements"]
+        self.assertEqual((shown["critic"]["tensor"], shown["critic"]["data"], shown["reference"]["zero"], shown["actor"]["tensor"]), (2, 2, 3, 1))
+        self.assertIn("Ranks of every model: data 4\n", self.plan(4).stdout)
+        self.assertNotIn("Ranks of", self.plan(1).stdout)
+
+    def test_what_does_not_fit_is_refused(self):
+        all_ranks = ("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "critic.ppo_mini_batch_size=8")
+        odd = "data.train_batch_size=6", "actor_rollout_ref.actor.ppo_mini_batch_size=6", "critic.ppo_mini_batch_size=6"
+        for words, ranks, message in (
+                (tensor(critic=3), 4, "critic.tensor_model_parallel_size 3 does not divide the 4 ranks"),
+                ((*zero(reference=3), f"{REFERENCE}.zero_shard_size=3"), 4, "actor_rollout_ref.ref.zero_shard_size 3 does not divide the 4 ranks"),
+                ((f"{CONTEXT}=2", *tensor(judge=4)), 4, "reward_model.tensor_model_parallel_size times parallel.context_parallel_size, 8 does not"),
+                ((*odd, f"{SIZE}=2", *tensor(judge=1)), 4, "data.train_batch_size 6 cannot be shared by 4 ranks"),
+                ((f"{STAGES}=2", "parallel.virtual_pipeline_model_parallel_size=2", *zero(critic=2)), 4, "does not go with critic.zero_stage 2"),
+                ((*all_ranks, *tensor(critic=8)), 8, "tensor_model_parallel_size 8 does not go with the critic model: it does not divide its 4 attention heads")):
+            with self.subTest(words):
+                self.assertIn(message, " ".join(self.plan(ranks, *words, code=2).stderr.split()))
+
+
+if __name__ == "__main__":
+    launch.NEAP, launch.COLLECTIVES, launch.REVIEWS, launch.MPIRUN = sys.argv[1:5]
+    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])

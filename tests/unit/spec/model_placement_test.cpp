@@ -1,0 +1,124 @@
+// Models of a job that ranks divide each in its own way.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "spec/job.h"
+#include "spec/recipe.h"
+
+namespace neap::spec {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Status load_job(std::vector<std::string> keys, Job& job, const char* task = "ppo") {
+  if (std::string(task) == "ppo")
+    keys.insert(keys.begin(), {"reward_model.model.path=judge", "algorithm.use_kl_in_reward=true",
+                               "actor_rollout_ref.actor.ppo_mini_batch_size=8"});
+  keys.insert(keys.begin(), {std::string("task=") + task, "actor_rollout_ref.model.path=model",
+                             "data.train_batch_size=16", "trainer.n_gpus_per_node=8",
+                             "actor_rollout_ref.rollout.n=2"});
+  return Job::load({}, keys, job);
+}
+
+TEST(ModelPlacement, ModelsAreDividedAsTheJobUnlessTheirKeysSayOtherwise) {
+  Job job;
+  const Status status = load_job(
+      {"parallel.zero_stage=1", "parallel.tensor_model_parallel_size=2", "critic.zero_stage=3",
+       "critic.zero_shard_size=2", "actor_rollout_ref.ref.zero_stage=0",
+       "actor_rollout_ref.ref.tensor_model_parallel_size=8",
+       "reward_model.tensor_model_parallel_size=1"},
+      job);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_THAT(job.models(), ElementsAre(ModelId::kActor, ModelId::kReference, ModelId::kCritic,
+                                        ModelId::kReward));
+  EXPECT_FALSE(job.places_models_alike());
+  const auto expect = [&](ModelId model, std::int64_t tensor, std::int64_t data, std::int64_t stage,
+                          std::int64_t replicas) {
+    const DataParallel ranks = job.data_parallel(model);
+    EXPECT_EQ(job.mesh(model).size(Axis::kTensor), tensor) << to_string(model);
+    EXPECT_EQ(job.data_ranks(model), data) << to_string(model);
+    EXPECT_EQ(ranks.zero_stage, stage) << to_string(model);
+    EXPECT_EQ(ranks.replicas, replicas) << to_string(model);
+    EXPECT_EQ(job.sequences_per_rank(model), 32 / data) << to_string(model);
+  };
+  expect(ModelId::kActor, 2, 4, 1, 1);
+  expect(ModelId::kReference, 8, 1, 0, 1);
+  expect(ModelId::kCritic, 2, 4, 3, 2);
+  expect(ModelId::kReward, 1, 8, 1, 1);
+  EXPECT_EQ(job.mesh().size(Axis::kTensor), 2);
+  // Rows of updates and of phases are those of their model's ranks.
+  EXPECT_EQ(update_shape(job, Body::kPolicyUpdate).mini_batch, 4);
+  const Recipe recipe = describe(job);
+  EXPECT_EQ(batching_of(job, *recipe.find(PhaseId::kReferenceLogProbs)).most_rows, 32);
+  EXPECT_EQ(batching_of(job, *recipe.find(PhaseId::kRewards)).most_rows, 4);
+  for (const ModelSource& model : recipe.models) {
+    EXPECT_EQ(model.sliced, model.id == ModelId::kCritic) << to_string(model.id);
+    EXPECT_EQ(model.slices_gradients, model.id == ModelId::kCritic) << to_string(model.id);
+  }
+}
+
+TEST(ModelPlacement, TheMainModelsKeysAreTheActors) {
+  for (const char* task : {"sft", "reward", "dpo"}) {
+    Job job;
+    const Status status = load_job({"actor_rollout_ref.actor.zero_stage=2",
+                                    "actor_rollout_ref.actor.tensor_model_parallel_size=4"},
+                                   job, task);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(job.data_parallel().zero_stage, 2) << task;
+    EXPECT_EQ(job.data_ranks(), 2) << task;
+    EXPECT_EQ(job.placement(ModelId::kReference).zero_stage, 0) << task;
+  }
+}
+
+TEST(ModelPlacement, SlicesOfOneModelAreThoseOfItsRanks) {
+  Job job;
+  ASSERT_TRUE(load_job({"actor_rollout_ref.actor.zero_stage=3", "parallel.zero_shard_size=4",
+                        "critic.zero_stage=1", "critic.zero_shard_size=8"},
+                       job)
+                  .ok());
+  EXPECT_EQ(job.mesh().size(Axis::kShards), 4);
+  EXPECT_EQ(job.mesh(ModelId::kCritic).size(Axis::kShards), 8);
+  EXPECT_EQ(job.mesh(ModelId::kReward).size(Axis::kShards), 8);  // nothing of it is sliced
+  EXPECT_TRUE(job.warnings.empty()) << job.warnings.front();
+}
+
+TEST(ModelPlacement, WhatDoesNotFitIsRefusedWithTheKey) {
+  const auto refused = [](std::vector<std::string> keys) {
+    Job job;
+    return load_job(std::move(keys), job).message();
+  };
+  EXPECT_THAT(refused({"critic.tensor_model_parallel_size=3"}),
+              HasSubstr("critic.tensor_model_parallel_size 3 does not divide the 8 ranks"));
+  EXPECT_THAT(refused({"reward_model.zero_stage=3", "reward_model.zero_shard_size=3"}),
+              HasSubstr("reward_model.zero_shard_size 3 does not divide the 8 ranks"));
+  EXPECT_THAT(refused({"actor_rollout_ref.ref.tensor_model_parallel_size=8",
+                       "parallel.pipeline_model_parallel_size=2"}),
+              HasSubstr("actor_rollout_ref.ref.tensor_model_parallel_size times "
+                        "parallel.pipeline_model_parallel_size, 16 does not divide"));
+  EXPECT_THAT(refused({"parallel.pipeline_model_parallel_size=2", "critic.zero_stage=3",
+                       "parallel.virtual_pipeline_model_parallel_size=2"}),
+              HasSubstr("does not go with critic.zero_stage 3"));
+  // A batch is shared by the ranks of every model.
+  EXPECT_THAT(
+      refused({"parallel.tensor_model_parallel_size=8", "data.train_batch_size=12",
+               "actor_rollout_ref.actor.ppo_mini_batch_size=12", "critic.ppo_mini_batch_size=12",
+               "reward_model.tensor_model_parallel_size=1"}),
+      HasSubstr("data.train_batch_size 12 cannot be shared by 8 ranks"));
+}
+
+TEST(ModelPlacement, KeysOfModelsThatAreNotThereAreNotRead) {
+  Job job;
+  ASSERT_TRUE(
+      load_job({"actor_rollout_ref.ref.zero_stage=3", "actor_rollout_ref.model.lora_rank=4"}, job)
+          .ok());
+  ASSERT_EQ(job.warnings.size(), 1U);
+  EXPECT_THAT(job.warnings[0], HasSubstr("the reference is the actor's base"));
+}
+
+}  // namespace
+}  // namespace neap::spec
