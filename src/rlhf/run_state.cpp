@@ -308,10 +308,10 @@ std::optional<spec::Degrees> saved_degrees(const Json& state, const spec::Job& j
   spec::Degrees out{};
   for (std::size_t k = 0; k < out.size(); ++k) {
     const Json::json_pointer at = pointer_to(std::string(spec::kDegreeKeys[k].path));
-    if (!saved.contains(at) || !(saved[at].is_number_integer() || saved[at].is_boolean()))
-      return std::nullopt;
-    out[k] = saved[at].is_boolean() ? std::int64_t{saved[at].get<bool>()}
-                                    : saved[at].get<std::int64_t>();
+    if (!saved.contains(at)) return std::nullopt;
+    const std::optional<std::int64_t> degree = spec::degree_of(spec::kDegreeKeys[k], saved[at]);
+    if (!degree) return std::nullopt;
+    out[k] = *degree;
   }
   return out;
 }

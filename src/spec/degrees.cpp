@@ -10,6 +10,7 @@ namespace {
 using KeyKind = DegreeKey::Kind;
 
 constexpr std::int64_t kZeroStages = 4;
+constexpr const char* kRingWords[] = {"all_gather", "p2p"};
 
 std::int64_t size_along(const Degrees& degrees, std::string_view path) {
   for (std::size_t k = 0; k < kDegreeKeys.size(); ++k)
@@ -21,22 +22,28 @@ std::int64_t size_along(const Degrees& degrees, std::string_view path) {
 std::vector<std::int64_t> choices(const Job& job, const DegreeKey& key, const Degrees& chosen) {
   std::vector<std::int64_t> out;
   const std::int64_t left = data_ranks(job, chosen);
+  const std::int64_t context = size_along(chosen, "parallel.context_parallel_size");
+  const std::int64_t copies = left * context;
+  const auto either = [](bool open) {
+    return open ? std::vector<std::int64_t>{0, 1} : std::vector<std::int64_t>{0};
+  };
   switch (key.kind) {
     case KeyKind::kAxis:
       for (std::int64_t n = 1; n <= left; ++n)
         if (left % n == 0) out.push_back(n);
       return out;
     case KeyKind::kRows:
-      return size_along(chosen, "parallel.tensor_model_parallel_size") > 1
-                 ? std::vector<std::int64_t>{0, 1}
-                 : std::vector<std::int64_t>{0};
+      return either(size_along(chosen, "parallel.tensor_model_parallel_size") > 1);
+    case KeyKind::kRing:
+      return either(context > 1);
     case KeyKind::kZeroStage:
-      // Of ranks that have the same part of the model.
-      for (std::int64_t stage = 0;
-           stage <
-           (left * size_along(chosen, "parallel.context_parallel_size") > 1 ? kZeroStages : 1);
-           ++stage)
+      for (std::int64_t stage = 0; stage < (copies > 1 ? kZeroStages : 1); ++stage)
         out.push_back(stage);
+      return out;
+    case KeyKind::kShards:
+      out.push_back(0);
+      for (std::int64_t n = 2; n < copies && size_along(chosen, "parallel.zero_stage") > 0; ++n)
+        if (copies % n == 0) out.push_back(n);
       return out;
   }
   return out;
@@ -50,7 +57,7 @@ void open_degrees(OpenDegrees open, const ConfigTable& table, ParallelConfig& pa
   const auto is_set = [&](const DegreeKey& key) { return table.find(key.path)->is_set; };
   if (open == OpenDegrees::kUnset)
     for (const DegreeKey& key : kDegreeKeys)
-      if (!is_set(key)) automatic.*key.automatic = true;
+      if (!is_set(key) && key.kind != KeyKind::kShards) automatic.*key.automatic = true;
   for (const DegreeKey& key : kDegreeKeys)
     if (key.kind == KeyKind::kRows && !is_set(key)) automatic.*key.automatic = automatic.tensor;
 }
@@ -85,11 +92,23 @@ std::vector<std::string> assignments(const Job& job, const Degrees& degrees) {
   for (std::size_t k = 0; k < kDegreeKeys.size(); ++k) {
     const DegreeKey& key = kDegreeKeys[k];
     if (!(job.parallel.automatic.*key.automatic)) continue;
-    out.push_back(key.kind == KeyKind::kRows
-                      ? format("{}={}", key.path, degrees[k] != 0 ? "true" : "false")
-                      : format("{}={}", key.path, degrees[k]));
+    std::string value = format("{}", degrees[k]);
+    if (key.kind == KeyKind::kRows) value = degrees[k] != 0 ? "true" : "false";
+    if (key.kind == KeyKind::kRing) value = kRingWords[degrees[k]];
+    out.push_back(format("{}={}", key.path, value));
   }
   return out;
+}
+
+std::optional<std::int64_t> degree_of(const DegreeKey& key, const Json& value) {
+  if (key.kind == KeyKind::kRing) {
+    for (std::int64_t i = 0; i < 2; ++i)
+      if (value == kRingWords[i]) return i;
+    return std::nullopt;
+  }
+  if (value.is_boolean()) return std::int64_t{value.get<bool>()};
+  if (value.is_number_integer()) return value.get<std::int64_t>();
+  return std::nullopt;
 }
 
 std::int64_t data_ranks(const Job& job, const Degrees& degrees) {

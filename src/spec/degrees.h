@@ -7,11 +7,13 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/config.h"
+#include "base/json.h"
 #include "spec/job.h"
 
 namespace neap::spec {
@@ -20,7 +22,9 @@ struct DegreeKey {
   enum class Kind : std::uint8_t {
     kAxis,       ///< of the mesh: divides the ranks
     kZeroStage,  ///< of ranks that have the same part of the model
-    kRows        ///< a switch of ranks along the axis "tensor"
+    kShards,     ///< of these those that slice it together; 0: all
+    kRows,       ///< a switch of ranks along the axis "tensor"
+    kRing        ///< a switch of ranks along the axis "context": "all_gather" or "p2p"
   };
   std::string_view name;  ///< for tables
   std::string_view path;
@@ -40,20 +44,27 @@ inline constexpr std::array kDegreeKeys = {
     DegreeKey{"context", "parallel.context_parallel_size", DegreeKey::Kind::kAxis,
               &AutomaticDegrees::context,
               [](const ParallelConfig& p) { return p.context_parallel_size; }},
+    DegreeKey{"ring", "parallel.cp_comm_type", DegreeKey::Kind::kRing, &AutomaticDegrees::ring,
+              [](const ParallelConfig& p) { return std::int64_t{p.cp_comm_type == "p2p"}; }},
     DegreeKey{"zero", "parallel.zero_stage", DegreeKey::Kind::kZeroStage,
-              &AutomaticDegrees::zero_stage, [](const ParallelConfig& p) { return p.zero_stage; }}};
+              &AutomaticDegrees::zero_stage, [](const ParallelConfig& p) { return p.zero_stage; }},
+    DegreeKey{"shards", "parallel.zero_shard_size", DegreeKey::Kind::kShards,
+              &AutomaticDegrees::zero_shards,
+              [](const ParallelConfig& p) { return p.zero_shard_size; }}};
 
 /// A value of each key, in their order.
 using Degrees = std::array<std::int64_t, kDegreeKeys.size()>;
 
 /// Marks the keys that stay open in a job whose keys `table` has read. sequence_parallel is open with the size, unless
-/// it is set.
+/// it is set. Replicas of slices need more memory than slices over all: who asks for what nobody has set gets none.
 void open_degrees(OpenDegrees open, const ConfigTable& table, ParallelConfig& parallel);
 /// All that the open keys of a job may be together on its ranks, the least divided first: sizes whose product divides
 /// the ranks, stages of ZeRO where several ranks have the same part. Those that the job has stay.
 [[nodiscard]] std::vector<Degrees> possible_degrees(const Job& job);
 /// "parallel.tensor_model_parallel_size=2" of the keys that are open in the job.
 [[nodiscard]] std::vector<std::string> assignments(const Job& job, const Degrees& degrees);
+/// What a file has of a key; nullopt: nothing that is one of its values.
+[[nodiscard]] std::optional<std::int64_t> degree_of(const DegreeKey& key, const Json& value);
 /// Ranks along the axis "data".
 [[nodiscard]] std::int64_t data_ranks(const Job& job, const Degrees& degrees);
 

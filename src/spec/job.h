@@ -227,8 +227,11 @@ struct MemoryConfig {
 
 /// Which of these a plan chooses (spec/degrees.h); until it has, the job has their defaults.
 struct AutomaticDegrees {
-  bool zero_stage = false, tensor = false, rows = false, context = false, pipeline = false;
-  [[nodiscard]] bool any() const { return zero_stage || tensor || rows || context || pipeline; }
+  bool zero_stage = false, zero_shards = false, tensor = false, rows = false, context = false,
+       ring = false, pipeline = false;
+  [[nodiscard]] bool any() const {
+    return zero_stage || zero_shards || tensor || rows || context || ring || pipeline;
+  }
 };
 /// Of a job that is read, the degrees that stay open.
 enum class OpenDegrees : std::uint8_t {

@@ -50,11 +50,12 @@ void bind_parallel(ConfigTable& t, Job& job) {
                  [&job] { return job.parallel.zero_stage == 0 || job.data_parallel().ranks > 1; },
              .words = "several ranks have the same part of the model",
              .otherwise = "one rank has each part of the model, and keeps all its states"});
-  t.bind("parallel.zero_shard_size", &job.parallel.zero_shard_size,
+  t.bind("parallel.zero_shard_size", &job.parallel.zero_shard_size, &automatic.zero_shards,
          "Of the ranks that have the same part of the model those that slice it together (FSDP's "
          "hybrid sharding): neighbours, so that gathers and most sums stay within a machine. The "
          "others have the same slices, and add up the slices' gradients once an optimizer step. It "
-         "divides the number of these ranks; `0`: all.")
+         "divides the number of these ranks; `0`: all." +
+             std::string(kChosen))
       .in("ranks")
       .at_least(0)
       .only({.holds =
@@ -102,16 +103,27 @@ void bind_parallel(ConfigTable& t, Job& job) {
       .in("ranks")
       .at_least(1)
       .only(of_training());
-  t.bind("parallel.cp_comm_type", &job.parallel.cp_comm_type,
-         "How ranks that divide sequences get each other's keys and values (Megatron's key). "
-         "`all_gather`: each gathers those of all tokens, of one block at a time; `p2p`: they pass "
-         "round a ring of the ranks while each computes with those that it has, so that a rank "
-         "holds those of two ranks; their gradients pass round after them.")
-      .one_of({"all_gather", "p2p"})
+  t.bind(
+       "parallel.cp_comm_type", &job.parallel.cp_comm_type,
+       [&job, &automatic](const std::string& text) -> Status {
+         automatic.ring = text == "auto";
+         if (!automatic.ring) job.parallel.cp_comm_type = text;
+         return {};
+       },
+       [&job, &automatic] {
+         return automatic.ring ? std::string("auto") : job.parallel.cp_comm_type;
+       },
+       "How ranks that divide sequences get each other's keys and values (Megatron's key). "
+       "`all_gather`: each gathers those of all tokens, of one block at a time; `p2p`: they pass "
+       "round a ring of the ranks while each computes with those that it has, so that a rank "
+       "holds those of two ranks; their gradients pass round after them." +
+           std::string(kChosen))
+      .one_of({"all_gather", "p2p", "auto"})
       .only({.holds =
                  [&job] {
                    return job.parallel.cp_comm_type == "all_gather" ||
-                          job.parallel.automatic.context || job.parallel.context_parallel_size > 1;
+                          job.parallel.automatic.context || job.parallel.automatic.ring ||
+                          job.parallel.context_parallel_size > 1;
                  },
              .words = "parallel.context_parallel_size is at least 2",
              .otherwise = "one rank has all tokens of a sequence"});

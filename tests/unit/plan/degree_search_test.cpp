@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -13,6 +14,7 @@
 
 #include "plan/gpu_catalog.h"
 #include "plan/simulation.h"
+#include "plan/stage_plans.h"
 
 namespace neap::plan {
 namespace {
@@ -119,6 +121,67 @@ TEST_F(DegreeSearch, KeysThatAreSetStay) {
   EXPECT_EQ(choice.overrides[0].find("parallel.zero_stage="), 0U);
 }
 
+// Between machines that a slow network joins gathers take longer than within them, and replicas take more memory.
+TEST_F(DegreeSearch, SlicesOverAMachineWhereThatSavesTimeAndFits) {
+  const std::vector<std::string> keys = {
+      "parallel.zero_stage=3",    "parallel.zero_shard_size=auto",
+      "trainer.nnodes=2",         "parallel.intra_node_bandwidth=100GB",
+      "data.train_batch_size=16", "parallel.inter_node_bandwidth=100MB"};
+  const auto choose = [&] { return choose_degrees(open(4, keys), target_); };
+  const DegreeChoice roomy = choose();
+  ASSERT_TRUE(roomy.fits());
+  EXPECT_EQ(roomy.overrides, std::vector<std::string>{"parallel.zero_shard_size=4"});
+  ASSERT_EQ(roomy.candidates.size(), 3U);  // of all, of two, of four
+  const auto over_all =
+      std::find_if(roomy.candidates.begin(), roomy.candidates.end(),
+                   [](const DegreeCandidate& each) { return each.degrees.back() == 0; });
+  ASSERT_NE(over_all, roomy.candidates.end());
+  EXPECT_GT(over_all->seconds, 1.5 * roomy.candidates.front().seconds);
+  // What slices over a machine need at least is more than slices over all.
+  const auto least = [&](const char* shards) {
+    spec::Job job;
+    std::vector<std::string> words = open(4, keys).overrides;
+    words.push_back(std::string("parallel.zero_shard_size=") + shards);
+    EXPECT_TRUE(spec::Job::load({}, words, job).ok());
+    Target tiny = target_;
+    tiny.capacity = 1_MiB;
+    const Result<StagesOrLeast> found = plan_stages_or_least(job, tiny);
+    EXPECT_TRUE(found.ok());
+    return found->least;
+  };
+  ASSERT_LT(least("0"), least("4"));
+  target_.capacity = least("0") + 1_MiB;
+  ASSERT_LT(target_.capacity, least("4"));
+  const DegreeChoice tight = choose();
+  ASSERT_TRUE(tight.fits());
+  EXPECT_EQ(tight.overrides, std::vector<std::string>{"parallel.zero_shard_size=0"});
+}
+
+// Keys and values of all ranks take memory that a ring does not.
+TEST_F(DegreeSearch, PassesKeysRoundWhereOnlyThatFits) {
+  const std::vector<std::string> keys = {"parallel.context_parallel_size=8",
+                                         "parallel.cp_comm_type=auto",
+                                         "data.use_dynamic_bsz=true",
+                                         "data.max_response_length=262143",
+                                         "data.max_token_len_per_gpu=32768",
+                                         "memory.allow=[\"recompute\"]",
+                                         "actor_rollout_ref.model.activation_checkpointing=full"};
+  const DegreeChoice roomy = choose_degrees(open(8, keys), target_);
+  ASSERT_EQ(roomy.candidates.size(), 2U);
+  ASSERT_TRUE(roomy.candidates[0].fits && roomy.candidates[1].fits);
+  const bool ring_is_first = roomy.candidates[0].degrees[4] == 1;
+  const DegreeCandidate& ring = roomy.candidates[ring_is_first ? 0 : 1];
+  const DegreeCandidate& gathered = roomy.candidates[ring_is_first ? 1 : 0];
+  ASSERT_EQ(ring.degrees[4], 1);
+  ASSERT_EQ(gathered.degrees[4], 0);
+  ASSERT_LT(ring.peak, gathered.peak);
+  target_.capacity = ring.peak;
+  const DegreeChoice tight = choose_degrees(open(8, keys), target_);
+  ASSERT_TRUE(tight.fits());
+  EXPECT_EQ(tight.overrides, std::vector<std::string>{"parallel.cp_comm_type=p2p"});
+  EXPECT_FALSE(tight.candidates[1].fits);
+}
+
 // A sequence that is longer than the tokens of a rank's micro-batch is one for several ranks.
 TEST_F(DegreeSearch, DividesASequenceThatDoesNotFitOtherwise) {
   std::vector<std::string> keys = kAll;
@@ -196,9 +259,9 @@ TEST_F(DegreeSearch, ATableHasWhatFitsWhatDoesNotAndWhatCannotBe) {
   const DegreeChoice choice = choose_degrees(open(8, kAll), target_);
   const std::string text = choice.to_text();
   EXPECT_NE(text.find("Ways to divide the job over 8 ranks: "), std::string::npos);
-  EXPECT_NE(text.find("pipe  tensor  rows  context  zero  data"), std::string::npos);
+  EXPECT_NE(text.find("pipe  tensor  rows  context  ring  zero  shards  data"), std::string::npos);
   EXPECT_NE(text.find("does not fit"), std::string::npos) << text;
-  EXPECT_NE(text.find("pipe 8, tensor 1, rows 0, context 1, zero 0: "
+  EXPECT_NE(text.find("pipe 8, tensor 1, rows 0, context 1, ring 0, zero 0, shards 0: "
                       "parallel.pipeline_model_parallel_size 8 is more than the 6 blocks"),
             std::string::npos)
       << text;

@@ -25,7 +25,7 @@ Job job_with(std::vector<std::string> keys, OpenDegrees open) {
 std::string with(const char* key, const char* value) {
   return std::string(key) + value;
 }
-// In the order of kDegreeKeys: pipe, tensor, rows, context, zero.
+// In the order of kDegreeKeys: pipe, tensor, rows, context, ring, zero, shards.
 std::set<std::vector<std::int64_t>> possible(const Job& job) {
   std::set<std::vector<std::int64_t>> out;
   for (const Degrees& degrees : possible_degrees(job)) out.emplace(degrees.begin(), degrees.end());
@@ -43,11 +43,11 @@ TEST(Degrees, AllMeshesWithTheStagesThatSeveralRanksTake) {
         for (std::int64_t context = 1; context <= 8; ++context)
           for (std::int64_t zero = 0; zero <= (pipe * tensor < 8 ? 3 : 0); ++zero)
             if (8 % (pipe * tensor * context) == 0)
-              expected.insert({pipe, tensor, rows, context, zero});
+              expected.insert({pipe, tensor, rows, context, 0, zero, 0});
   EXPECT_EQ(possible(job), expected);
   const std::vector<Degrees> all = possible_degrees(job);
   EXPECT_EQ(all.size(), expected.size());
-  EXPECT_EQ(all.front(), (Degrees{1, 1, 0, 1, 0}));
+  EXPECT_EQ(all.front(), (Degrees{1, 1, 0, 1, 0, 0, 0}));
 }
 
 TEST(Degrees, RanksThatDivideSequencesHaveTheSamePart) {
@@ -56,36 +56,81 @@ TEST(Degrees, RanksThatDivideSequencesHaveTheSamePart) {
       OpenDegrees::kAuto);
   std::set<std::vector<std::int64_t>> expected;
   for (std::int64_t zero = 0; zero <= 3; ++zero) {
-    expected.insert({1, 1, 0, 4, zero});
-    expected.insert({2, 1, 0, 4, zero});
-    for (std::int64_t rows = 0; rows <= 1; ++rows) expected.insert({1, 2, rows, 4, zero});
+    expected.insert({1, 1, 0, 4, 0, zero, 0});
+    expected.insert({2, 1, 0, 4, 0, zero, 0});
+    for (std::int64_t rows = 0; rows <= 1; ++rows) expected.insert({1, 2, rows, 4, 0, zero, 0});
   }
   EXPECT_EQ(possible(job), expected);
-  EXPECT_EQ(data_ranks(job, {1, 1, 0, 4, 0}), 2);
-  EXPECT_EQ(data_ranks(job, {2, 1, 0, 4, 0}), 1);
+  EXPECT_EQ(data_ranks(job, {1, 1, 0, 4, 0, 0, 0}), 2);
+  EXPECT_EQ(data_ranks(job, {2, 1, 0, 4, 0, 0, 0}), 1);
 }
 
 TEST(Degrees, WhatIsSetStays) {
   EXPECT_EQ(possible(job_with({with(kTensor, "auto"), with(kRows, "false"), with(kZero, "2")},
                               OpenDegrees::kAuto)),
-            (std::set<std::vector<std::int64_t>>{
-                {1, 1, 0, 1, 2}, {1, 2, 0, 1, 2}, {1, 4, 0, 1, 2}, {1, 8, 0, 1, 2}}));
+            (std::set<std::vector<std::int64_t>>{{1, 1, 0, 1, 0, 2, 0},
+                                                 {1, 2, 0, 1, 0, 2, 0},
+                                                 {1, 4, 0, 1, 0, 2, 0},
+                                                 {1, 8, 0, 1, 0, 2, 0}}));
   EXPECT_EQ(possible(job_with({with(kTensor, "4"), with(kZero, "auto")}, OpenDegrees::kAuto)),
-            (std::set<std::vector<std::int64_t>>{
-                {1, 4, 0, 1, 0}, {1, 4, 0, 1, 1}, {1, 4, 0, 1, 2}, {1, 4, 0, 1, 3}}));
+            (std::set<std::vector<std::int64_t>>{{1, 4, 0, 1, 0, 0, 0},
+                                                 {1, 4, 0, 1, 0, 1, 0},
+                                                 {1, 4, 0, 1, 0, 2, 0},
+                                                 {1, 4, 0, 1, 0, 3, 0}}));
   // Those that nobody set, too.
-  EXPECT_EQ(
-      possible(job_with({with(kTensor, "4"), with(kZero, "1")}, OpenDegrees::kUnset)),
-      (std::set<std::vector<std::int64_t>>{{1, 4, 0, 1, 1}, {1, 4, 0, 2, 1}, {2, 4, 0, 1, 1}}));
+  EXPECT_EQ(possible(job_with({with(kTensor, "4"), with(kZero, "1")}, OpenDegrees::kUnset)),
+            (std::set<std::vector<std::int64_t>>{{1, 4, 0, 1, 0, 1, 0},
+                                                 {1, 4, 0, 2, 0, 1, 0},
+                                                 {1, 4, 0, 2, 1, 1, 0},
+                                                 {2, 4, 0, 1, 0, 1, 0}}));
+}
+
+TEST(Degrees, RingsAndReplicasOfSlices) {
+  constexpr const char* kRing = "parallel.cp_comm_type=";
+  constexpr const char* kShards = "parallel.zero_shard_size=";
+  const auto open = [](std::vector<std::string> keys) {
+    return job_with(std::move(keys), OpenDegrees::kAuto);
+  };
+  EXPECT_EQ(possible(open({with(kContext, "2"), with(kRing, "auto")})),
+            (std::set<std::vector<std::int64_t>>{{1, 1, 0, 2, 0, 0, 0}, {1, 1, 0, 2, 1, 0, 0}}));
+  EXPECT_EQ(possible(open({with(kRing, "auto")})),
+            (std::set<std::vector<std::int64_t>>{{1, 1, 0, 1, 0, 0, 0}}));
+  // Of all ranks, of two and of four.
+  EXPECT_EQ(possible(open({with(kShards, "auto"), with(kZero, "3")})),
+            (std::set<std::vector<std::int64_t>>{
+                {1, 1, 0, 1, 0, 3, 0}, {1, 1, 0, 1, 0, 3, 2}, {1, 1, 0, 1, 0, 3, 4}}));
+  EXPECT_EQ(possible(open({with(kShards, "auto"), with(kZero, "0")})),
+            (std::set<std::vector<std::int64_t>>{{1, 1, 0, 1, 0, 0, 0}}));
+  const Job job =
+      open({with(kShards, "auto"), with(kRing, "auto"), with(kContext, "2"), with(kZero, "1")});
+  EXPECT_EQ(assignments(job, {1, 1, 0, 2, 1, 1, 4}),
+            (std::vector<std::string>{with(kRing, "p2p"), with(kShards, "4")}));
+  EXPECT_EQ(assignments(job, {1, 1, 0, 2, 0, 1, 0}),
+            (std::vector<std::string>{with(kRing, "all_gather"), with(kShards, "0")}));
+}
+
+TEST(Degrees, AreReadBackFromWhatAFileHas) {
+  const auto read = [](std::string_view name, const Json& value) {
+    const auto key = std::find_if(kDegreeKeys.begin(), kDegreeKeys.end(),
+                                  [&](const DegreeKey& each) { return each.name == name; });
+    return degree_of(*key, value);
+  };
+  EXPECT_EQ(read("ring", "p2p"), 1);
+  EXPECT_EQ(read("ring", "all_gather"), 0);
+  EXPECT_EQ(read("ring", "auto"), std::nullopt);
+  EXPECT_EQ(read("ring", 1), std::nullopt);
+  EXPECT_EQ(read("rows", true), 1);
+  EXPECT_EQ(read("shards", 4), 4);
+  EXPECT_EQ(read("tensor", "auto"), std::nullopt);
 }
 
 TEST(Degrees, OpenOnesAreWrittenOut) {
   const Job job =
       job_with({with(kTensor, "auto"), with(kZero, "auto"), with(kPipe, "2")}, OpenDegrees::kAuto);
-  EXPECT_EQ(assignments(job, {2, 4, 1, 1, 1}),
+  EXPECT_EQ(assignments(job, {2, 4, 1, 1, 0, 1, 0}),
             (std::vector<std::string>{with(kTensor, "4"), with(kRows, "true"), with(kZero, "1")}));
-  EXPECT_EQ(data_ranks(job, {2, 4, 1, 1, 1}), 1);
-  EXPECT_EQ(data_ranks(job, {2, 2, 1, 1, 1}), 2);
+  EXPECT_EQ(data_ranks(job, {2, 4, 1, 1, 0, 1, 0}), 1);
+  EXPECT_EQ(data_ranks(job, {2, 2, 1, 1, 0, 1, 0}), 2);
 }
 
 TEST(Degrees, OfAJobThatNobodyDividesAutoIsTheDefault) {
