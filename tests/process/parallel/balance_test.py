@@ -11,7 +11,7 @@ import launch
 
 from rank_case import FILES, OPTIMIZER, SGD
 from rollout_case import CRITIC_SGD, KL_LOSS, RolloutCase, ZERO
-from train_process_test import read_lines
+from train_process_test import read_lines, REWARD
 
 IN_TURNS = "trainer.balance_batch=false"
 # Of responses the longest is 32 times the shortest.
@@ -20,6 +20,11 @@ PACKED = ("data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=128", *SGD)
 
 
 class Balance(RolloutCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        (cls.home / "dpo.toml").write_text(REWARD.replace('"reward"', '"dpo"').replace("out/reward", "out/dpo"))
+
     def balance(self, folder):
         """Of each step the largest difference of ranks' tokens, in turns and dealt, and the most that a rank has of either."""
         def of(row, prefix=""):
@@ -51,7 +56,7 @@ class Balance(RolloutCase):
         self.compare("dapo", *SKEWED, "algorithm.filter_groups.enable=true", "actor_rollout_ref.rollout.n=4", task="grpo", ranks=(2,))
 
     def test_rows_of_files(self):
-        for task in ("sft", "reward"):
+        for task in ("sft", "reward", "dpo"):
             self.compare(task, *PACKED, "data.train_batch_size=16", "trainer.total_training_steps=2", "trainer.save_freq=2", task=task, ranks=(2, 4))
 
     def test_runs_repeat_and_resume(self):

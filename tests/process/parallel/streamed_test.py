@@ -175,6 +175,20 @@ class Streamed(RankCase):
             self.assertEqual(self.metrics(f"out/divided-{ranks}"), self.metrics(f"out/divided-{ranks}-streamed"))
             self.assert_comes_as_planned(f"divided-{ranks}-streamed", ("actor",), least << 20, False, True, 1.0)
 
+    def test_replicas_of_slices(self):
+        """What ranks keep and send is of the slices that two of them have together."""
+        for stage in (1, 2, 3):
+            words = (actor("wide"), "data.micro_batch_size_per_gpu=3", f"parallel.zero_stage={stage}", "parallel.zero_shard_size=2")
+            self.run_ranks(4, f"replicas-{stage}-whole", *words, *RESIDENT)
+            least = self.least(4, "sft", *words)
+            self.assertLess(least, self.least(4, "sft", *words, KEPT))
+            self.run_ranks(4, f"replicas-{stage}", *words, f"device.memory={least}MiB")
+            self.assert_same_files(f"replicas-{stage}-whole", f"replicas-{stage}")
+            self.assertEqual(self.metrics(f"out/replicas-{stage}-whole"), self.metrics(f"out/replicas-{stage}"))
+            for rank in range(4):
+                of_rank = f"replicas-{stage}" if rank == 0 else f"replicas-{stage}/ranks/{rank}"
+                self.assert_comes_as_planned(of_rank, ("actor",), least << 20, False, rank == 0 and stage < 3, 1.0, sliced=True)
+
     def test_a_group_comes_together(self):
         words = (actor("wide"), "data.micro_batch_size_per_gpu=1", "parallel.zero_stage=1")
         least, kept = self.least(2, "sft", *words), self.least(2, "sft", *words, KEPT)
