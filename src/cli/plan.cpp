@@ -189,11 +189,13 @@ class PlanCommand final : public Command {
     Json out = found.to_json();
     out["device"] = chosen.name;
     out["rates_from"] = chosen.target.rates_from;
+    out["placements"] = placements_;
     if (!degrees_.is_null()) out["degrees"] = degrees_;
     if (json_) return write_output(out.dump(2) + "\n");
     return write_output(degrees_text_ +
-                        format("A step of {} on {} x {}, simulated\n\n{}rates: {}\n", config_,
-                               ranks_, chosen.name, found.to_text(), chosen.target.rates_from));
+                        format("A step of {} on {} x {}, simulated\n\n{}rates: {}\n{}", config_,
+                               ranks_, chosen.name, found.to_text(), chosen.target.rates_from,
+                               job.places_models_alike() ? "" : placements_text_));
   }
 
   Status fit(const spec::Job& job, const plan::DeviceChoice& chosen) {
