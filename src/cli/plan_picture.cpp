@@ -18,20 +18,23 @@ constexpr double kPixelsAPoint = 2;
 
 report::Gantt gantt_of(const plan::Simulation& simulation) {
   report::Gantt out;
+  using Kind = step::PipelineAction::Kind;
   out.kinds = {"forward of a micro-batch", "backward"};
+  if (simulation.plans.zero_bubble) out.kinds.emplace_back("backward of weights");
   for (std::size_t s = 0; s < simulation.stages.size(); ++s)
     out.rows.push_back(format("stage {}", s + 1));
   for (const step::PipelineSpan& span : simulation.plans.spans) {
-    const bool forward = span.action.kind == step::PipelineAction::Kind::kForward;
+    const Kind kind = span.action.kind;
+    const unsigned row = kind == Kind::kForward ? 0U : kind == Kind::kBackwardWeights ? 2U : 1U;
     std::string name = std::to_string(span.action.micro_batch + 1);
     if (simulation.plans.chunks > 1) name += format(".{}", span.action.chunk + 1);
-    out.bars.push_back({span.stage, forward ? 0U : 1U, span.begin, span.end, std::move(name)});
+    out.bars.push_back({span.stage, row, span.begin, span.end, std::move(name)});
     out.seconds = std::max(out.seconds, span.end);
   }
   out.title =
-      format("{} stages{}, {} micro-batches", simulation.stages.size(),
+      format("{} stages{}, {} micro-batches{}", simulation.stages.size(),
              simulation.plans.chunks > 1 ? format(" of {} chunks", simulation.plans.chunks) : "",
-             simulation.micro_batches);
+             simulation.micro_batches, simulation.plans.zero_bubble ? ", zero bubble" : "");
   return out;
 }
 

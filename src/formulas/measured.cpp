@@ -118,6 +118,7 @@ Degrees degrees_of(const spec::Job& job) {
   return {.tensor = main.tensor_model_parallel_size,
           .pipeline = job.parallel.pipeline_model_parallel_size,
           .chunks = job.parallel.virtual_pipeline_model_parallel_size,
+          .zero_bubble = job.parallel.zero_bubble(),
           .data = 0,
           .zero = main.zero_stage,
           .sequence_parallel = job.divides_rows(job.main_model())};

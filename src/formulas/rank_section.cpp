@@ -89,9 +89,13 @@ void SheetBuilder::add_rank_rest() {
   if (sizes_.cached_sequences > 0) add_generation();
   if (degrees_.pipeline > 1 && sizes_.trained() != nullptr)
     add({"rank.bubble", "idle share of the pipeline",
-         degrees_.chunks > 1 ? "(p - 1) / (m c)" : "(p - 1) / m",
-         degrees_.chunks > 1 ? "Megatron, 2.2.2" : "Megatron, 2.2.1", Quantity::kRatio,
-         pipeline_bubble(degrees_, sizes_.trained()->micro_batches)});
+         degrees_.zero_bubble  ? "(p - 1) / (3 m)"
+         : degrees_.chunks > 1 ? "(p - 1) / (m c)"
+                               : "(p - 1) / m",
+         degrees_.zero_bubble  ? "Qi, 2.3"
+         : degrees_.chunks > 1 ? "Megatron, 2.2.2"
+                               : "Megatron, 2.2.1",
+         Quantity::kRatio, pipeline_bubble(degrees_, sizes_.trained()->micro_batches)});
 }
 
 double SheetBuilder::largest_training_transient() const {

@@ -95,7 +95,9 @@ std::string SheetBuilder::letters() const {
   return out + format("w = {} bytes a weight, K = {} (Adam); t = {}, p = {}{}, d = {}, ZeRO-{}{}\n",
                       number(sizes_.width), number(bytes().optimizer), degrees_.tensor,
                       degrees_.pipeline,
-                      degrees_.chunks > 1 ? format(" of c = {} chunks", degrees_.chunks) : "",
+                      degrees_.chunks > 1    ? format(" of c = {} chunks", degrees_.chunks)
+                      : degrees_.zero_bubble ? " (zero bubble)"
+                                             : "",
                       degrees_.data, degrees_.zero,
                       degrees_.sequence_parallel ? ", sequence parallel" : "");
 }

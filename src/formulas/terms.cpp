@@ -82,7 +82,7 @@ double kv_cache(const Decoder& d, double sequences, double tokens, double width)
 
 double pipeline_bubble(const Degrees& degrees, double micro_batches) {
   return static_cast<double>(degrees.pipeline - 1) /
-         (micro_batches * static_cast<double>(degrees.chunks));
+         (micro_batches * static_cast<double>(degrees.chunks * (degrees.zero_bubble ? 3 : 1)));
 }
 
 }  // namespace neap::formulas

@@ -27,6 +27,7 @@ struct Degrees {
   std::int64_t tensor = 1;    ///< t
   std::int64_t pipeline = 1;  ///< p
   std::int64_t chunks = 1;    ///< c: of a pipeline's stage, where stages are interleaved
+  bool zero_bubble = false;   ///< the pipeline's schedule
   std::int64_t data = 1;      ///< d: ranks with the same part of the model
   std::int64_t zero = 0;      ///< stage: 1 divides optimizer states, 2 gradients too, 3 weights too
   bool sequence_parallel = false;  ///< what tensor parallelism leaves whole is divided by tokens
@@ -88,7 +89,8 @@ struct MicroBatch {
 /// Keys and values: 2 w b (s + n) l h.
 [[nodiscard]] double kv_cache(const Decoder& d, double sequences, double tokens, double width);
 
-/// Megatron, 2.2: idle share of a pipeline's time: (p - 1) / (m c).
+/// Megatron, 2.2: idle share of a pipeline's time: (p - 1) / (m c). Qi, 2.3: with zero bubble (p - 1) / (3 m), where a
+/// forward and both parts of a backward take as long.
 [[nodiscard]] double pipeline_bubble(const Degrees& degrees, double micro_batches);
 
 }  // namespace neap::formulas

@@ -143,9 +143,13 @@ class CountedBackend {
   [[nodiscard]] const step::Experience<T>& experience() const { return experience_; }
   /// Of a stage's list.
   void begins(const step::PipelineAction& action) {
-    const bool forward = action.kind == step::PipelineAction::Kind::kForward;
-    if (action.computes())
-      clock_.enter(ops_, forward ? &PassSeconds::forward : &PassSeconds::backward, action.chunk);
+    using Kind = step::PipelineAction::Kind;
+    if (!action.computes()) return;
+    clock_.enter(ops_,
+                 action.kind == Kind::kForward           ? &PassSeconds::forward
+                 : action.kind == Kind::kBackwardWeights ? &PassSeconds::weights
+                                                         : &PassSeconds::backward,
+                 action.chunk);
   }
   [[nodiscard]] PassSeconds passes() {
     clock_.leave(ops_);

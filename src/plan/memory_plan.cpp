@@ -74,6 +74,7 @@ void add_work(PhasePlan& to, const PhasePlan& other, std::int64_t times) {
   for (std::size_t a = 0; a < spec::kAxes; ++a) to.axis_seconds[a] += runs * other.axis_seconds[a];
   add_scaled(to.passes.forward, other.passes.forward, runs);
   add_scaled(to.passes.backward, other.passes.backward, runs);
+  add_scaled(to.passes.weights, other.passes.weights, runs);
   to.passes.sums += runs * other.passes.sums;
   to.passes.update += runs * other.passes.update;
   to.flops += runs * other.flops;

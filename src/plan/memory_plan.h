@@ -87,6 +87,7 @@ struct TagPlan {
 /// Of all micro-batches and mini-batches of a step.
 struct PassSeconds {
   std::vector<double> forward{}, backward{};  ///< of each chunk of a stage
+  std::vector<double> weights{};  ///< the second part of a backward in two; empty: it is in one
   double sums = 0;    ///< of gradients over ranks, behind the last backward, and their norms
   double update = 0;  ///< of weights, and their gathers
 };

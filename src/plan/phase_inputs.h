@@ -57,7 +57,7 @@ class PhaseInputs {
     // Those that a stage keeps at the same time.
     const spec::PipelineStage& stage = shape.pipeline;
     if (phase.trains() && stage.stages > 1)
-      batching.together = step::micro_batches_kept(stage.stages, stage.chunks, stage.stage);
+      batching.together = step::micro_batches_kept(step::shape_of(stage), stage.stage);
     out.sequences = sequences(shape, batching, mini_batches);
     if (out.sequences.packed) out.sequences.packed->context.rank = context_rank;
     const std::int64_t n = out.sequences.size();

@@ -32,6 +32,7 @@ class StageClocks {
       : job_(job),
         stages_(stages),
         chunks_(job.parallel.virtual_pipeline_model_parallel_size),
+        zero_bubble_(job.parallel.zero_bubble()),
         dtype_(compute_dtype(job, target)),
         network_(network_of(job, target.network ? *target.network : default_network(target.cuda))) {
     out_.waits.resize(stages);
@@ -58,7 +59,8 @@ class StageClocks {
     const std::int64_t micro_batches = plan::micro_batches(job_, phase);
     const auto updates =
         static_cast<double>(phase.trains() ? spec::update_shape(job_, phase.body).updates() : 1);
-    const step::PipelineShape shape{static_cast<std::int64_t>(stages_), micro_batches, chunks_};
+    const step::PipelineShape shape{static_cast<std::int64_t>(stages_), micro_batches, chunks_,
+                                    zero_bubble_};
     step::PipelineTimes times = times_of(phase, of, static_cast<double>(micro_batches) * updates);
     if (phase.trains()) out_.spans.clear();
     NEAP_TRY_ASSIGN(const step::PipelineRun run,
@@ -76,6 +78,8 @@ class StageClocks {
     if (phase.trains()) {
       out_.forward = std::move(times.forward);
       out_.backward = std::move(times.backward);
+      for (std::size_t part = 0; part < out_.backward.size(); ++part)
+        out_.backward[part] += times.weights[part];
     }
     return {};
   }
@@ -128,6 +132,7 @@ class StageClocks {
       for (const StageWork& stage : of) {
         out.forward.push_back(phase.trains() ? stage.forward[c] / runs : stage.seconds / part);
         out.backward.push_back(stage.backward[c] / runs);
+        out.weights.push_back(stage.weights[c] / runs);
       }
     }
     for (std::size_t s = 0; s < stages_; ++s)
@@ -139,6 +144,7 @@ class StageClocks {
   const spec::Job& job_;
   std::size_t stages_;
   std::int64_t chunks_;
+  bool zero_bubble_;
   spec::Dtype dtype_;
   Network network_;
   JobModels models_;
@@ -149,7 +155,8 @@ class StageClocks {
 
 double StageWork::update() const {
   const double passes = std::accumulate(forward.begin(), forward.end(), 0.0) +
-                        std::accumulate(backward.begin(), backward.end(), 0.0);
+                        std::accumulate(backward.begin(), backward.end(), 0.0) +
+                        std::accumulate(weights.begin(), weights.end(), 0.0);
   return seconds - passes - sums;
 }
 
@@ -162,6 +169,7 @@ std::vector<StageWork> stage_work(const spec::Job& job, const MemoryPlan& plan) 
     StageWork& work = out.emplace_back();
     work.forward.resize(chunks);
     work.backward.resize(chunks);
+    work.weights.resize(chunks);
     for (std::size_t p = bodies[b].first; p < end; ++p) {
       const PhasePlan& phase = plan.phases[p];
       work.seconds += phase.seconds;
@@ -169,6 +177,8 @@ std::vector<StageWork> stage_work(const spec::Job& job, const MemoryPlan& plan) 
         work.forward.at(c) += phase.passes.forward[c];
         work.backward.at(c) += phase.passes.backward.at(c);
       }
+      for (std::size_t c = 0; c < phase.passes.weights.size(); ++c)
+        work.weights.at(c) += phase.passes.weights[c];
       work.sums += phase.passes.sums;
     }
   }

@@ -20,7 +20,8 @@ namespace neap::plan {
 /// What a stage does alone in a body of the step: a phase, or the two parts of a training phase. Of one step.
 struct StageWork {
   double seconds = 0, sums = 0;
-  std::vector<double> forward{}, backward{};  ///< of each chunk
+  // Of each chunk; the weights' part of a backward that is in two.
+  std::vector<double> forward{}, backward{}, weights{};
   // They are parts of `seconds`, where the phase trains; else zeros.
   /// Behind the last backward.
   [[nodiscard]] double update() const;
@@ -37,7 +38,7 @@ struct StagedStep {
   std::vector<std::vector<StageWaits>> waits;  ///< of each stage, as stage_work() has the bodies
   // Where stages train, of the last such body:
   std::vector<double> forward,
-      backward;  ///< a micro-batch's on each part (step/pipeline_schedule.h)
+      backward;  ///< a micro-batch's on each part (step/pipeline_schedule.h), both parts of it
   std::vector<step::PipelineSpan> spans;  ///< of a mini-batch
 };
 /// `work`: of each stage. `plan`: of any of them.

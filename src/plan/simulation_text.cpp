@@ -92,10 +92,10 @@ std::string Simulation::to_text() const {
   out += table.text();
   if (staged)
     out += format(
-        "\n{} micro-batches a mini-batch{}; of equal stages {:.1f} % of their time would be "
+        "\n{} micro-batches a mini-batch{}{}; of equal stages {:.1f} % of their time would be "
         "bubble\n",
         micro_batches, plans.chunks > 1 ? format(", {} chunks a stage", plans.chunks) : "",
-        100 * plans.bubble() / (1 + plans.bubble()));
+        plans.zero_bubble ? ", zero bubble" : "", 100 * plans.bubble() / (1 + plans.bubble()));
   return out;
 }
 
@@ -123,6 +123,7 @@ Json Simulation::to_json() const {
           {"node_ranks", std::min(node_ranks, mesh.ranks())},
           {"micro_batches", micro_batches},
           {"chunks", plans.chunks},
+          {"zero_bubble", plans.zero_bubble},
           {"sequences", sequences},
           {"tokens", tokens},
           {"step_seconds", seconds},

@@ -18,7 +18,8 @@ std::size_t StagePlans::binding() const {
 }
 
 double StagePlans::bubble() const {
-  return static_cast<double>(stages.size() - 1) / static_cast<double>(micro_batches * chunks);
+  return static_cast<double>(stages.size() - 1) /
+         static_cast<double>(micro_batches * chunks * (zero_bubble ? 3 : 1));
 }
 
 std::int64_t StagePlan::blocks() const {
@@ -113,6 +114,7 @@ Result<StagePlans> stage_plans_of(const spec::Job& job, const Target& target,
     std::vector<spec::BlockRange> ranges = model.shape.pipeline.ranges;
     if (ranges.empty()) ranges.push_back(model.shape.chunk(0).blocks);
     out.chunks = model.shape.chunks();
+    out.zero_bubble = model.shape.pipeline.zero_bubble;
     out.stages.push_back({std::move(ranges), std::move(plan)});
   }
   if (out.stages.size() > 1) NEAP_TRY(add_all_waits(job, target, out));

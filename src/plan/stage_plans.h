@@ -26,6 +26,7 @@ struct StagePlans {
   std::vector<StagePlan> stages;
   std::int64_t micro_batches = 0;  ///< of a mini-batch
   std::int64_t chunks = 1;         ///< of a stage
+  bool zero_bubble = false;        ///< the schedule
   // Of several stages that train:
   std::vector<double> forward{}, backward{};  ///< a micro-batch's on each, all chunks together
   std::vector<step::PipelineSpan> spans{};    ///< of a mini-batch
@@ -33,7 +34,8 @@ struct StagePlans {
   [[nodiscard]] double seconds() const;
   /// The stage that needs most memory.
   [[nodiscard]] std::size_t binding() const;
-  /// Of a stage's time, what it waits for others if all compute as long: (p - 1) / (m v).
+  /// Of a stage's time, what it waits for others if all compute as long: (p - 1) / (m v); with zero bubble and a forward
+  /// and both parts of a backward that take as long, (p - 1) / (3 m).
   [[nodiscard]] double bubble() const;
   [[nodiscard]] std::string to_text() const;
   [[nodiscard]] Json to_json() const;

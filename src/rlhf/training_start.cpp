@@ -54,14 +54,16 @@ void TrainingRun::add_stage_waits() {
     numbers.insert(numbers.end(), {work.seconds, work.sums});
     numbers.insert(numbers.end(), work.forward.begin(), work.forward.end());
     numbers.insert(numbers.end(), work.backward.begin(), work.backward.end());
+    numbers.insert(numbers.end(), work.weights.begin(), work.weights.end());
     chunks = std::ssize(work.forward);
   }
   const std::vector<double> all = stages.join(numbers);
   std::vector<std::vector<plan::StageWork>> work(static_cast<std::size_t>(stages.size()));
-  for (auto at = all.begin(); at != all.end(); at += 2 + 2 * chunks) {
+  for (auto at = all.begin(); at != all.end(); at += 2 + 3 * chunks) {
     const auto stage = static_cast<std::size_t>(at - all.begin()) / numbers.size();
-    const auto forward = at + 2, backward = forward + chunks;
-    work.at(stage).push_back({at[0], at[1], {forward, backward}, {backward, backward + chunks}});
+    const auto forward = at + 2, backward = forward + chunks, weights = backward + chunks;
+    work.at(stage).push_back(
+        {at[0], at[1], {forward, backward}, {backward, weights}, {weights, weights + chunks}});
   }
   const plan::StagedStep step = value_or_throw(plan::run_stages(job_, device_.target, plan_, work));
   plan::add_waits(job_, step.waits.at(static_cast<std::size_t>(stages.rank())), plan_);

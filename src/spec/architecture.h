@@ -94,7 +94,8 @@ struct BlockRange {
 /// Which blocks of a model this is, where the stages of a pipeline divide them (spec/pipeline.h).
 struct PipelineStage {
   std::int64_t stages = 1, stage = 0;
-  std::int64_t chunks = 1;  ///< of each of several stages
+  std::int64_t chunks = 1;   ///< of each of several stages
+  bool zero_bubble = false;  ///< the schedule: a backward in two parts (step/pipeline_schedule.h)
   std::vector<BlockRange>
       ranges{};  ///< of several stages: blocks of this one's chunks, in the whole model
   std::vector<std::int64_t> layout{};  ///< blocks of each part; empty: as divide_blocks() chooses

@@ -249,12 +249,14 @@ struct ParallelConfig {
   std::string cp_comm_type = "all_gather";        ///< or p2p: how those ranks get keys and values
   std::int64_t pipeline_model_parallel_size = 1;  ///< stages of every model (spec/pipeline.h)
   std::int64_t virtual_pipeline_model_parallel_size = 1;  ///< chunks of each stage
+  std::string pipeline_parallel_schedule = "1f1b";  ///< or zero_bubble (step/pipeline_schedule.h)
   /// Blocks of each part; empty: as spec/pipeline.h divides them.
   std::vector<double> pipeline_model_parallel_layout;
   std::string transport = "auto";  ///< or copy_engine, or nccl: of what goes on behind computation
   AutomaticDegrees automatic{};
   // For plans: bytes a second of a rank, within a machine and to others; zero: the device's (plan/network.h).
   Bytes intra_node_bandwidth{0}, inter_node_bandwidth{0};
+  [[nodiscard]] bool zero_bubble() const { return pipeline_parallel_schedule == "zero_bubble"; }
 };
 
 /// What ranks divide of one model, where its own keys say so.

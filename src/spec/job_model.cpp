@@ -25,6 +25,7 @@ Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id, std::
   if (!shape.ok()) return fail(shape.status());
   model.whole = *std::move(shape);
   model.whole.pipeline.chunks = job.parallel.virtual_pipeline_model_parallel_size;
+  model.whole.pipeline.zero_bubble = job.parallel.zero_bubble();
   for (const double blocks : job.parallel.pipeline_model_parallel_layout)
     model.whole.pipeline.layout.push_back(static_cast<std::int64_t>(blocks));
   const Mesh mesh = job.mesh(id);

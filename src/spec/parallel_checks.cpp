@@ -55,6 +55,25 @@ Status divides_ranks(const Job& job, std::string_view key, std::int64_t size) {
       joined(possible, ", ")));
 }
 
+// What a backward in two parts goes with.
+Status validate_zero_bubble(const Job& job) {
+  constexpr const char* kSchedule = "parallel.pipeline_parallel_schedule \"zero_bubble\"";
+  // The order of its lists is that of one chunk.
+  if (job.parallel.virtual_pipeline_model_parallel_size > 1)
+    return wrong(
+        format("{} does not go with parallel.virtual_pipeline_model_parallel_size {}; take 1 chunk "
+               "a stage, or \"1f1b\"",
+               kSchedule, job.parallel.virtual_pipeline_model_parallel_size));
+  // A unit's gradients leave when its backward is done, all of them, and its weights with them.
+  for (const ModelId model : job.models()) {
+    const bool trained = model == job.main_model() || model == ModelId::kCritic;
+    if (const std::int64_t stage = job.placement(model).zero_stage; trained && stage > 1)
+      return wrong(format("{} does not go with {} {}; take 0 or 1, or \"1f1b\"", kSchedule,
+                          placement_key(job, model, &ModelPlacement::zero_stage), stage));
+  }
+  return {};
+}
+
 // What stages of a model go with.
 Status validate_stages(const Job& job) {
   constexpr const char* kKey = "parallel.pipeline_model_parallel_size";
@@ -78,6 +97,7 @@ Status validate_stages(const Job& job) {
                    "1 chunk a stage, or zero_stage 0 or 1",
                    job.parallel.virtual_pipeline_model_parallel_size,
                    placement_key(job, model, &ModelPlacement::zero_stage), stage));
+  if (job.parallel.zero_bubble()) NEAP_TRY(validate_zero_bubble(job));
   for (const Measure measure : {Measure::kMicroBatch, Measure::kBf16States})
     if (job.memory.allows(measure))
       return refuse(

@@ -151,6 +151,13 @@ void bind_parallel(ConfigTable& t, Job& job) {
       .at_least(1)
       .only(
           only_of_stages([&job] { return job.parallel.virtual_pipeline_model_parallel_size > 1; }));
+  t.bind("parallel.pipeline_parallel_schedule", &job.parallel.pipeline_parallel_schedule,
+         "The order of a stage's forwards and backwards (torchtitan's key). `1f1b`: one of each in "
+         "turn; `zero_bubble`: the backward is in two parts (ZB-H1 of Qi et al.), and the weights' "
+         "is done where stages would wait for each other; each stage keeps something of as many "
+         "micro-batches as the first one.")
+      .one_of({"1f1b", "zero_bubble"})
+      .only(only_of_stages([&job] { return job.parallel.zero_bubble(); }));
   t.bind("parallel.pipeline_model_parallel_layout", &job.parallel.pipeline_model_parallel_layout,
          "Blocks of each stage, as `[7, 8, 8, 5]` of a model with 28, or of each chunk in the "
          "model's order; `[]`: the one with the most work has as little as possible, the head "

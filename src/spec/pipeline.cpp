@@ -169,6 +169,7 @@ std::int64_t stage_of_unit(const Architecture& whole, Head head, std::int64_t st
 Architecture undivided(Architecture stage) {
   PipelineStage whole;
   whole.chunks = stage.pipeline.chunks;
+  whole.zero_bubble = stage.pipeline.zero_bubble;
   whole.layout = std::move(stage.pipeline.layout);
   stage.pipeline = std::move(whole);
   return stage;

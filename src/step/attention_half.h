@@ -10,8 +10,9 @@ namespace neap::step {
 template <class Ops>
 class AttentionHalf : public BlockHalf<Ops> {
   using Base = BlockHalf<Ops>;
-  using Base::a_, Base::behind_backward, Base::drops, Base::finish_part, Base::norm_behind,
-      Base::ops_, Base::pass_, Base::rows_, Base::s_, Base::w_;
+  using Base::a_, Base::behind_backward, Base::drops, Base::finish_part, Base::later_,
+      Base::matrix_backward, Base::norm_behind, Base::ops_, Base::pass_, Base::rows_, Base::s_,
+      Base::w_;
   using typename Base::Saved;
   using typename Base::T;
 
@@ -37,7 +38,7 @@ class AttentionHalf : public BlockHalf<Ops> {
         ops_, rows_,
         behind_backward(w_.attention_after_norm, s_.attention_result, s_.attention_after, d));
     make_attention_out();
-    T d_out = linear_backward(ops_, w_.attention_out, s_.attention.out, dy);
+    T d_out = matrix_backward(w_.attention_out, s_.attention.out, dy);
     dy = T();
     make_operands();
     Heads<T> heads = ops_.attention_backward(std::exchange(s_.attention, {}), std::move(d_out));
@@ -54,7 +55,7 @@ class AttentionHalf : public BlockHalf<Ops> {
     }
     make_attention_input();
     T dx = project_heads_backward(ops_, a_, w_, tokens_of_all(ops_, rows_, s_.attention_input),
-                                  std::move(heads));
+                                  std::move(heads), later_);
     dx = sum_of_parts(ops_, rows_, std::move(dx));
     s_.attention_input = T();
     if (!a_.placement.before) return dx;

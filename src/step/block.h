@@ -52,11 +52,12 @@ T block_forward(Ops& ops, const spec::Architecture& a, const Block<T>& w, T x, c
   return MlpHalf<Ops>(attention).forward(std::move(read), std::move(y));
 }
 
-/// From d (N, C), the gradient of the block's result: that of its input. Adds the gradients of `w`.
+/// From d (N, C), the gradient of the block's result: that of its input. Adds the gradients of `w`, or leaves those of
+/// its matrices in `later`.
 template <class Ops, class T = typename Ops::Tensor>
 T block_backward(Ops& ops, const spec::Architecture& a, const Block<T>& w, SavedBlock<T> saved, T d,
-                 const Rows<T>& rows) {
-  AttentionHalf<Ops> attention(ops, a, w, rows, saved, Pass::kBackward);
+                 const Rows<T>& rows, GradientQueue<T>* later = nullptr) {
+  AttentionHalf<Ops> attention(ops, a, w, rows, saved, Pass::kBackward, later);
   T dx = MlpHalf<Ops>(attention).backward(d);
   if (!a.parallel_residual) {
     ops.add_(dx, d);

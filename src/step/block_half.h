@@ -25,8 +25,8 @@ class BlockHalf {
  public:
   BlockHalf(Ops& ops, const spec::Architecture& a, const Block<typename Ops::Tensor>& w,
             const Rows<typename Ops::Tensor>& rows, SavedBlock<typename Ops::Tensor>& saved,
-            Pass pass)
-      : ops_(ops), a_(a), w_(w), rows_(rows), s_(saved), pass_(pass) {}
+            Pass pass, GradientQueue<typename Ops::Tensor>* later = nullptr)
+      : ops_(ops), a_(a), w_(w), rows_(rows), s_(saved), pass_(pass), later_(later) {}
 
  protected:
   using T = typename Ops::Tensor;
@@ -55,6 +55,11 @@ class BlockHalf {
     return dy;
   }
 
+  // As linear_backward. Where the matrix's gradients come later, nothing is written into x and dy from here on.
+  T matrix_backward(const Linear<T>& p, const T& x, const T& dy, T into = {}) {
+    return linear_backward(ops_, p, x, dy, std::move(into), later_);
+  }
+
   // That of a half's result from `d`, which the residual stream needs too.
   T part_gradient(const T& d) {
     if (a_.residual_scale == 1) return d;
@@ -69,6 +74,7 @@ class BlockHalf {
   const Rows<T>& rows_;
   SavedBlock<T>& s_;
   Pass pass_;
+  GradientQueue<T>* later_;  // of a backward that leaves the matrices' gradients; else null
 };
 
 }  // namespace neap::step

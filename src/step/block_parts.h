@@ -69,10 +69,10 @@ Heads<T> project_heads(Ops& ops, const spec::Architecture& a, const Block<T>& w,
   return out;
 }
 
-/// Gradient of h (N, C) from those of the heads, which are consumed.
+/// Gradient of h (N, C) from those of the heads, which are consumed. `later` as for linear_backward.
 template <class Ops, class T = typename Ops::Tensor>
 T project_heads_backward(Ops& ops, const spec::Architecture& a, const Block<T>& w, const T& h,
-                         Heads<T> d) {
+                         Heads<T> d, GradientQueue<T>* later = nullptr) {
   const std::int64_t n = h.size(0);
   if (a.qkv != spec::QkvLayout::kSeparate) {
     const T all = ops.empty(fused_shape(a, n), ops.dtype(h));
@@ -82,13 +82,14 @@ T project_heads_backward(Ops& ops, const spec::Architecture& a, const Block<T>& 
       *part = T();
     }
     const std::int64_t width = a.query_width() + 2 * a.key_value_width();
-    return linear_backward(ops, w.query_key_value, h, ops.view(all, {n, width}));
+    return linear_backward(ops, w.query_key_value, h, ops.view(all, {n, width}), T(), later);
   }
-  T dh = linear_backward(ops, w.value, h, ops.view(d.v, {n, a.key_value_width()}));
-  d.v = T();
-  dh = linear_backward(ops, w.key, h, ops.view(d.k, {n, a.key_value_width()}), std::move(dh));
-  d.k = T();
-  return linear_backward(ops, w.query, h, ops.view(d.q, {n, a.query_width()}), std::move(dh));
+  const auto through = [&](const Linear<T>& p, T heads, std::int64_t width, T into) {
+    return linear_backward(ops, p, h, ops.view(heads, {n, width}), std::move(into), later);
+  };
+  T dh = through(w.value, std::exchange(d.v, T()), a.key_value_width(), T());
+  dh = through(w.key, std::exchange(d.k, T()), a.key_value_width(), std::move(dh));
+  return through(w.query, std::exchange(d.q, T()), a.query_width(), std::move(dh));
 }
 
 /// Rows that the norm of queries and keys x (N, H, D) reads: (N H, D), or (N, H D) with the heads of all

@@ -1,6 +1,9 @@
 // Matrices of a network, forward and backward, with adapters. Gradients are added to what is there.
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include "step/operations.h"
 #include "step/weights.h"
 
@@ -36,10 +39,19 @@ void add_token_rows(Ops& ops, const T& d_table, const T& tokens, const T& rows) 
   ops.add_to_rows_(d_table, own.indices, rows);
 }
 
-/// From x (N, in) and dy (N, out): adds the gradients of `p` and returns `into` + dx (N, in);
-/// `into` undefined: dx.
+/// Gradients of a matrix that are computed later: what they are sums of. The matrix stays where it is until then.
+template <class T>
+struct LaterGradients {
+  const Linear<T>* matrix = nullptr;
+  T x, dy;   // (N, in), (N, out)
+  T d_down;  // (N, rank), of an adapter
+};
+template <class T>
+using GradientQueue = std::vector<LaterGradients<T>>;
+
+/// Those of the matrix and its bias, from x (N, in) and dy (N, out).
 template <class Ops, class T = typename Ops::Tensor>
-T linear_backward(Ops& ops, const Linear<T>& p, const T& x, const T& dy, T into = {}) {
+void add_matrix_gradients(Ops& ops, const Linear<T>& p, const T& x, const T& dy) {
   if (p.d_weight.defined()) {
     if (p.input_major) {
       add_outer(ops, p.d_weight, x, dy);
@@ -48,23 +60,49 @@ T linear_backward(Ops& ops, const Linear<T>& p, const T& x, const T& dy, T into 
     }
   }
   if (p.d_bias.defined()) ops.add_(p.d_bias, ops.sum_rows(dy, ops.dtype(p.d_bias)));
+}
+
+/// Those of its adapter, from d_down (N, rank) besides.
+template <class Ops, class T = typename Ops::Tensor>
+void add_adapter_gradients(Ops& ops, const Linear<T>& p, const T& x, const T& dy, const T& d_down) {
+  if (p.d_lora_a.defined()) add_outer(ops, p.d_lora_a, d_down, x);
+  if (!p.d_lora_b.defined()) return;
+  const T down = ops.product(x, ops.transpose(p.lora_a));  // (N, rank)
+  ops.scale_(down, p.lora_scale);
+  add_outer(ops, p.d_lora_b, dy, down);
+}
+
+/// In the order of the queue. What each needs is freed behind it.
+template <class Ops, class T = typename Ops::Tensor>
+void add_later_gradients(Ops& ops, GradientQueue<T> queue) {
+  for (LaterGradients<T>& each : queue) {
+    add_matrix_gradients(ops, *each.matrix, each.x, each.dy);
+    if (each.matrix->has_lora())
+      add_adapter_gradients(ops, *each.matrix, each.x, each.dy, each.d_down);
+    each = {};
+  }
+}
+
+/// From x (N, in) and dy (N, out): adds the gradients of `p`, or leaves them in `later`, which keeps x and dy as they
+/// are. Returns `into` + dx (N, in); `into` undefined: dx.
+template <class Ops, class T = typename Ops::Tensor>
+T linear_backward(Ops& ops, const Linear<T>& p, const T& x, const T& dy, T into = {},
+                  GradientQueue<T>* later = nullptr) {
+  if (later == nullptr) add_matrix_gradients(ops, p, x, dy);
   const T w = p.input_major ? ops.transpose(p.weight) : p.weight;  // (out, in)
   if (into.defined()) {
     ops.add_product_(into, dy, w, 1);
   } else {
     into = ops.product(dy, w);
   }
+  T d_down;
   if (p.has_lora()) {
-    const T d_down = ops.product(dy, p.lora_b);  // (N, rank)
+    d_down = ops.product(dy, p.lora_b);  // (N, rank)
     ops.scale_(d_down, p.lora_scale);
-    if (p.d_lora_a.defined()) add_outer(ops, p.d_lora_a, d_down, x);
-    if (p.d_lora_b.defined()) {
-      const T down = ops.product(x, ops.transpose(p.lora_a));  // (N, rank)
-      ops.scale_(down, p.lora_scale);
-      add_outer(ops, p.d_lora_b, dy, down);
-    }
+    if (later == nullptr) add_adapter_gradients(ops, p, x, dy, d_down);
     ops.add_product_(into, d_down, p.lora_a, 1);
   }
+  if (later != nullptr && p.trains()) later->push_back({&p, x, dy, std::move(d_down)});
   return into;
 }
 

@@ -10,8 +10,9 @@ namespace neap::step {
 template <class Ops>
 class MlpHalf : public BlockHalf<Ops> {
   using Base = BlockHalf<Ops>;
-  using Base::a_, Base::behind_backward, Base::drops, Base::finish_part, Base::norm_behind,
-      Base::ops_, Base::pass_, Base::rows_, Base::s_, Base::w_;
+  using Base::a_, Base::behind_backward, Base::drops, Base::finish_part, Base::later_,
+      Base::matrix_backward, Base::norm_behind, Base::ops_, Base::pass_, Base::rows_, Base::s_,
+      Base::w_;
   using typename Base::Saved;
   using typename Base::T;
 
@@ -156,25 +157,24 @@ class MlpHalf : public BlockHalf<Ops> {
 
   T plain_backward(T dy) {
     make_activated();
-    T d = linear_backward(ops_, w_.down, s_.activated, dy);
+    T d = matrix_backward(w_.down, s_.activated, dy);
     dy = T();
     s_.activated = T();
     make_up();
     d = ops_.activate_backward(d, s_.up, a_.activation);
     s_.up = T();
-    T dx = linear_backward(ops_, w_.up, make_mlp_read(), d);
+    T dx = matrix_backward(w_.up, make_mlp_read(), d);
     drop_mlp_input();
     return dx;
   }
 
   T gated_backward(T dy) {
     make_product();
-    T d = linear_backward(ops_, w_.down, s_.product, dy);
+    T d = matrix_backward(w_.down, s_.product, dy);
     dy = T();
     make_activated();
     make_up();
-    ops_.multiply_into(s_.product, d, s_.activated);  // its memory becomes d_up
-    T d_up = std::move(s_.product);
+    T d_up = make_d_up(d);
     s_.activated = T();
     ops_.multiply_(d, s_.up);
     s_.up = T();
@@ -182,16 +182,24 @@ class MlpHalf : public BlockHalf<Ops> {
     const T d_gate = ops_.activate_backward(d, s_.gate, a_.activation);
     d = T();
     s_.gate = T();
-    T dx = linear_backward(ops_, w_.up, make_mlp_read(), d_up);
+    T dx = matrix_backward(w_.up, make_mlp_read(), d_up);
     d_up = T();
-    dx = linear_backward(ops_, w_.gate, make_mlp_read(), d_gate, std::move(dx));
+    dx = matrix_backward(w_.gate, make_mlp_read(), d_gate, std::move(dx));
     drop_mlp_input();
     return dx;
   }
 
+  // Of the other factor, in the product's memory where nothing reads that any more.
+  T make_d_up(const T& d) {
+    T product = std::exchange(s_.product, {});
+    if (later_ != nullptr) return ops_.multiply(d, s_.activated);
+    ops_.multiply_into(product, d, s_.activated);
+    return product;
+  }
+
   T fused_gated_backward(T dy) {
     make_product();
-    const T d = linear_backward(ops_, w_.down, s_.product, dy);
+    const T d = matrix_backward(w_.down, s_.product, dy);
     dy = T();
     s_.product = T();
     make_activated();
@@ -204,7 +212,7 @@ class MlpHalf : public BlockHalf<Ops> {
     ops_.copy_(half(d_both, 0), ops_.activate_backward(d, s_.gate, a_.activation));
     s_.up = T();
     s_.gate = T();
-    T dx = linear_backward(ops_, w_.gate_up, make_mlp_read(), d_both);
+    T dx = matrix_backward(w_.gate_up, make_mlp_read(), d_both);
     drop_mlp_input();
     return dx;
   }

@@ -2,6 +2,10 @@
 //
 // Micro-batches pass a chunk in order, so what waits is in queues: a plan leaves out rounds that are alike.
 //
+// A backward in two parts leaves the gradients of the blocks' matrices, with what they are sums of: inputs of products
+// and gradients of results, which the input's part has at hand. The gradients of norms, embedding and head are in the
+// first part. Each parameter's sums have the order of micro-batches, and the bits of a backward in one.
+//
 // Where the ranks that have a stage slice its weights or gradients, they meet in every action that computes. They have
 // the same list of actions, and so do all stages: a rank with fewer micro-batches takes part in those of the others with
 // empty ones, which no stage sends on. A collective stands in the one order of all transfers where its action does, so
@@ -47,15 +51,14 @@ class StageRun {
 
   void run() {
     const spec::PipelineStage& stage = w_.architecture.pipeline;
-    const PipelineShape shape{stage.stages, std::ssize(cuts_), stage.chunks};
+    const PipelineShape shape = shape_of(stage, std::ssize(cuts_));
     const PipelineActions actions = stage_schedule(shape, stage.stage);
     const auto alike = [&](std::int64_t a, std::int64_t b) {
       return micro_of(a).count == micro_of(b).count;
     };
     // What is kept changes places with every round, until each has been where all others were.
-    const std::int64_t kept = shape.chunks == 1
-                                  ? micro_batches_kept(stage.stages, shape.chunks, stage.stage)
-                                  : kRoundsOfKeptChunks;
+    const std::int64_t kept =
+        shape.chunks == 1 ? micro_batches_kept(shape, stage.stage) : kRoundsOfKeptChunks;
     const std::int64_t lasting = std::min(kept, kMostLasting);
     for (const PipelineRound& round : rounds_of(shape, actions, alike)) {
       ops_.repeat(
@@ -81,9 +84,10 @@ class StageRun {
   };
   struct Chunk {
     spec::BlockChunk part;
-    bool first = true;                    // of its stage
-    std::deque<T> hidden{}, gradients{};  // received
-    std::deque<Open> open{};              // wait for their backward
+    bool first = true;                     // of its stage
+    std::deque<T> hidden{}, gradients{};   // received
+    std::deque<Open> open{};               // wait for their backward
+    std::deque<GradientQueue<T>> later{};  // and for its second part
   };
 
   [[nodiscard]] const MicroBatch& micro_of(std::int64_t number) const {
@@ -106,7 +110,12 @@ class StageRun {
       case Kind::kReceiveGradients:
         return receive(chunk.gradients, micro, action.peer);
       case Kind::kBackward:
-        return backward(chunk);
+        return backward(chunk, nullptr);
+      case Kind::kBackwardInput:
+        return backward(chunk, &chunk.later.emplace_back());
+      case Kind::kBackwardWeights:
+        add_later_gradients(ops_, std::move(chunk.later.front()));
+        return chunk.later.pop_front();
       case Kind::kSendGradients:
         return send_hidden(ops_, w_, std::exchange(input_gradients_, T()), action.peer);
     }
@@ -144,7 +153,7 @@ class StageRun {
     chunk.open.push_back(std::move(open));
   }
 
-  void backward(Chunk& chunk) {
+  void backward(Chunk& chunk, GradientQueue<T>* later) {
     Open open = std::move(chunk.open.front());
     chunk.open.pop_front();
     expect_passes(w_, Sweep::kBackward, 1);
@@ -156,7 +165,7 @@ class StageRun {
     } else if (has_rows) {
       d.push_back(take(chunk.gradients, open.micro));
     }
-    blocks_backward(ops_, w_, chunk.part, open.tapes, d);
+    blocks_backward(ops_, w_, chunk.part, open.tapes, d, later);
     if (chunk.part.embeds) {
       embedding_backward(open, std::move(d));
     } else {
@@ -249,7 +258,7 @@ void add_stage_gradients(B& b, const std::vector<MicroBatch>& cuts, const Object
   counted.insert(counted.end(), static_cast<std::size_t>(further), MicroBatch{});
   StageRun(b, counted, objective).run();
   const spec::PipelineStage& stage = b.weights().architecture.pipeline;
-  const auto most = static_cast<std::size_t>(micro_batches_kept(stage.stages, stage.chunks, 0));
+  const auto most = static_cast<std::size_t>(micro_batches_kept(shape_of(stage), 0));
   for (const MicroBatch& micro : cuts) {
     if (!micro.aside) continue;
     const std::vector<MicroBatch> same(std::min(most, counted.size()), micro);

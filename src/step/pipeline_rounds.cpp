@@ -78,8 +78,11 @@ class Rounds {
                counts[key] == counts[{with, key.second}];
       });
     };
-    return same(Kind::kForward, Kind::kBackward) && same(Kind::kReceiveHidden, Kind::kForward) &&
-           same(Kind::kReceiveGradients, Kind::kBackward);
+    return same(Kind::kForward, Kind::kBackward) && same(Kind::kForward, Kind::kBackwardInput) &&
+           same(Kind::kForward, Kind::kBackwardWeights) &&
+           same(Kind::kReceiveHidden, Kind::kForward) &&
+           same(Kind::kReceiveGradients, Kind::kBackward) &&
+           same(Kind::kReceiveGradients, Kind::kBackwardInput);
   }
 
   const PipelineActions& actions_;

@@ -14,10 +14,14 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-// A forward or backward of a stage.
+// A forward or backward of a stage, or a part of a backward.
 struct Compute {
-  bool forward = true;
+  Kind kind = Kind::kForward;
   std::int64_t micro_batch = 0, chunk = 0;
+  [[nodiscard]] bool forward() const { return kind == Kind::kForward; }
+  [[nodiscard]] bool sends() const { return kind != Kind::kBackwardWeights; }
+  // In units of the timetable.
+  [[nodiscard]] std::int64_t time() const { return kind == Kind::kBackward ? 2 : 1; }
 };
 using Computes = std::vector<Compute>;
 // What a stage does without a transfer between.
@@ -29,7 +33,7 @@ std::vector<Compute> forwards_of(const PipelineShape& shape) {
   for (std::int64_t first = 0; first < shape.micro_batches; first += shape.stages) {
     const std::int64_t end = std::min(first + shape.stages, shape.micro_batches);
     for (std::int64_t chunk = 0; chunk < shape.chunks; ++chunk)
-      for (std::int64_t i = first; i < end; ++i) out.push_back({true, i, chunk});
+      for (std::int64_t i = first; i < end; ++i) out.push_back({Kind::kForward, i, chunk});
   }
   return out;
 }
@@ -38,7 +42,7 @@ std::vector<Compute> forwards_of(const PipelineShape& shape) {
 std::vector<Compute> backwards_of(const PipelineShape& shape) {
   Computes out = forwards_of(shape);
   for (Compute& each : out) {
-    each.forward = false;
+    each.kind = Kind::kBackward;
     each.chunk = shape.chunks - 1 - each.chunk;
   }
   return out;
@@ -68,8 +72,27 @@ Turns turns_of_full(const PipelineShape& shape, std::int64_t stage) {
   return out;
 }
 
+// One chunk, backward in two parts, but on the first stage, where nobody waits for the input's. While the stage before
+// has a forward to do before it needs the gradients, they are sent behind the weights' part, with what comes from there:
+// neighbours meet once for a forward and a backward.
+Turns zero_bubble_turns(const PipelineShape& shape, std::int64_t stage) {
+  const std::int64_t micro_batches = shape.micro_batches, warm = warm_up(shape, stage);
+  const Kind backward = stage == 0 ? Kind::kBackward : Kind::kBackwardInput;
+  Turns out;
+  for (std::int64_t i = 0; i < warm; ++i) out.push_back({{Kind::kForward, i, 0}});
+  for (std::int64_t i = 0; i < micro_batches + stage; ++i) {
+    if (warm + i < micro_batches) out.push_back({{Kind::kForward, warm + i, 0}});
+    if (i < micro_batches) out.push_back({{backward, i, 0}});
+    if (i < stage || stage == 0) continue;
+    if (warm + i + 1 >= micro_batches) out.emplace_back();
+    out.back().push_back({Kind::kBackwardWeights, i - stage, 0});
+  }
+  return out;
+}
+
 // The last round may lack micro-batches: the order is that of full rounds without them.
 Turns training_turns(const PipelineShape& shape, std::int64_t stage) {
+  if (shape.zero_bubble && shape.stages > 1) return zero_bubble_turns(shape, stage);
   PipelineShape full = shape;
   if (shape.chunks > 1)
     full.micro_batches = (shape.micro_batches + shape.stages - 1) / shape.stages * shape.stages;
@@ -169,9 +192,9 @@ class Timetable {
   [[nodiscard]] std::optional<std::int64_t> ready_at(std::int64_t stage,
                                                      const Compute& compute) const {
     const std::int64_t part = shape_.part(stage, compute.chunk);
-    const std::int64_t from = compute.forward ? part - 1 : part + 1;
-    if (from < 0 || from == shape_.parts()) return 0;
-    const auto& ends = compute.forward ? forward_ends_ : backward_ends_;
+    const std::int64_t from = compute.forward() ? part - 1 : part + 1;
+    if (from < 0 || from == shape_.parts() || !compute.sends()) return 0;
+    const auto& ends = compute.forward() ? forward_ends_ : backward_ends_;
     const std::int64_t end =
         ends[static_cast<std::size_t>(from)][static_cast<std::size_t>(compute.micro_batch)];
     return end < 0 ? std::nullopt : std::optional(end);
@@ -180,25 +203,23 @@ class Timetable {
   // Returns when it ends, which is when its results go to the stages of the next parts.
   std::int64_t run(std::int64_t stage, const Computes& turn, std::int64_t time) {
     for (const Compute& compute : turn) {
-      keep({time, stage, {kind_of(compute), compute.micro_batch, compute.chunk, -1}, 0});
-      time += compute.forward ? 1 : 2;
+      keep({time, stage, {compute.kind, compute.micro_batch, compute.chunk, -1}, 0});
+      time += compute.time();
     }
     for (const Compute& compute : turn) {
+      if (!compute.sends()) continue;
       const std::int64_t part = shape_.part(stage, compute.chunk);
-      auto& ends = compute.forward ? forward_ends_ : backward_ends_;
+      auto& ends = compute.forward() ? forward_ends_ : backward_ends_;
       ends[static_cast<std::size_t>(part)][static_cast<std::size_t>(compute.micro_batch)] = time;
-      const std::int64_t to = compute.forward ? part + 1 : part - 1;
+      const std::int64_t to = compute.forward() ? part + 1 : part - 1;
       if (shape_.stages == 1 || to < 0 || to == shape_.parts()) continue;
-      const Kind sends = compute.forward ? Kind::kSendHidden : Kind::kSendGradients;
+      const Kind sends = compute.forward() ? Kind::kSendHidden : Kind::kSendGradients;
       keep({time,
             stage,
             {sends, compute.micro_batch, compute.chunk, to % shape_.stages},
             to / shape_.stages});
     }
     return time;
-  }
-  static Kind kind_of(const Compute& compute) {
-    return compute.forward ? Kind::kForward : Kind::kBackward;
   }
   void keep(const Entry& entry) {
     if (!only_ || entry.stage == *only_ || entry.action.peer == *only_) entries_.push_back(entry);
@@ -237,7 +258,8 @@ PipelineStorage storage_of(const PipelineActions& actions) {
     const bool forward = action.kind == Kind::kReceiveHidden || action.kind == Kind::kForward;
     const std::tuple key(forward, action.chunk, action.micro_batch);
     if (action.computes()) {
-      const std::int64_t more = action.kind == Kind::kForward ? 1 : -1;
+      std::int64_t more = action.kind == Kind::kForward ? 1 : -1;
+      if (action.kind == Kind::kBackwardInput) more = 0;
       now.tapes += more;
       if ((open[action.micro_batch] += more) == 0) open.erase(action.micro_batch);
       now.received -= received.erase(key) > 0 ? 1 : 0;
@@ -252,10 +274,13 @@ PipelineStorage storage_of(const PipelineActions& actions) {
   return most;
 }
 
-std::int64_t micro_batches_kept(std::int64_t stages, std::int64_t chunks, std::int64_t stage) {
-  if (chunks == 1) return stages - stage;
+std::int64_t micro_batches_kept(const PipelineShape& shape, std::int64_t stage) {
+  if (shape.zero_bubble) return shape.stages;
+  if (shape.chunks == 1) return shape.stages - stage;
   // A micro-batch is done when the third round behind it begins.
-  return storage_of(stage_schedule({stages, 4 * stages, chunks}, stage)).micro_batches;
+  PipelineShape rounds = shape;
+  rounds.micro_batches = 4 * shape.stages;
+  return storage_of(stage_schedule(rounds, stage)).micro_batches;
 }
 
 namespace {
@@ -295,8 +320,7 @@ class Stages {
     const PipelineAction& action = *next(s);
     if (action.computes()) {
       const std::size_t part = static_cast<std::size_t>(action.chunk) * lists_.size() + s;
-      const double seconds =
-          (action.kind == Kind::kForward ? times_.forward : times_.backward).at(part);
+      const double seconds = times_of(action.kind).at(part);
       if (spans_ != nullptr) spans_->push_back({s, action, clock_[s], clock_[s] + seconds});
       clock_[s] += seconds;
       run_.busy[s] += seconds;
@@ -305,6 +329,10 @@ class Stages {
     }
     ++next_[s];
     return true;
+  }
+  [[nodiscard]] const std::vector<double>& times_of(Kind kind) const {
+    if (kind == Kind::kForward) return times_.forward;
+    return kind == Kind::kBackwardWeights ? times_.weights : times_.backward;
   }
   // Both sides are there.
   bool meet(std::size_t s, const PipelineAction& mine) {

@@ -51,7 +51,7 @@ class StageForwards {
     if (groups.empty()) return;
     expect_passes(w_, Sweep::kForward, std::ssize(groups));
     const spec::PipelineStage& stage = w_.architecture.pipeline;
-    const PipelineShape shape{stage.stages, std::ssize(groups), stage.chunks};
+    const PipelineShape shape = shape_of(stage, std::ssize(groups));
     const PipelineActions actions =
         std::move(pipeline_inference(shape)[static_cast<std::size_t>(stage.stage)]);
     const auto alike = [&](std::int64_t a, std::int64_t b) {

@@ -206,10 +206,12 @@ Tape<T> forward_train(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch
 }
 
 /// From the gradients d of each tape's hidden state, in its shape: adds those of every trained parameter of
-/// the chunk's blocks, in the order of the tapes. They become those of the first block's input.
+/// the chunk's blocks, in the order of the tapes, or leaves those of matrices in `later`, of weights without a source.
+/// They become those of the first block's input.
 template <class Ops, class T = typename Ops::Tensor>
 void blocks_backward(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chunk,
-                     std::vector<Tape<T>>& tapes, std::vector<T>& d) {
+                     std::vector<Tape<T>>& tapes, std::vector<T>& d,
+                     GradientQueue<T>* later = nullptr) {
   for (std::size_t b = 0; b < tapes.size(); ++b) {
     tapes[b].hidden = T();
     if (chunk.has_head) d[b] = own_rows(ops, tapes[b].rows, std::move(d[b]));
@@ -226,7 +228,7 @@ void blocks_backward(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chun
       if (!saved.input.defined()) saved.input = block.inputs(first, count);
       first += count;
       d[b] = block_backward(ops, w.architecture, *block, std::move(saved), std::move(d[b]),
-                            tapes[b].rows);
+                            tapes[b].rows, later);
     }
     block.gradients().end([&](UnitKey unit, const T& gradients) {
       return complete_gradients(ops, w, unit, gradients);

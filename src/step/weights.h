@@ -26,6 +26,9 @@ struct Linear {
 
   [[nodiscard]] bool defined() const { return weight.defined(); }
   [[nodiscard]] bool has_lora() const { return lora_a.defined(); }
+  [[nodiscard]] bool trains() const {
+    return d_weight.defined() || d_bias.defined() || d_lora_a.defined() || d_lora_b.defined();
+  }
 };
 
 template <class T>

@@ -150,6 +150,7 @@ expect sft_whole 0 alone sft_whole "$neap" train $reviews/sft.toml "${exact[@]}"
   trainer.default_local_dir=../../output/sft_whole
 as_of sft_stages output/sft_whole 1e-3 "${sft[@]}" "${exact[@]}" "${staged[@]}"
 as_of sft_chunks output/sft_whole 1e-3 "${sft[@]}" "${exact[@]}" "${staged[@]}" parallel.virtual_pipeline_model_parallel_size=2
+as_of sft_zero_bubble output/sft_whole 1e-3 "${sft[@]}" "${exact[@]}" "${staged[@]}" parallel.pipeline_parallel_schedule=zero_bubble
 expect sft_stages_resumes 0 alone sft_stages_resumes "$neap" train $reviews/sft.toml "${exact[@]}" "${staged[@]:1}" \
   trainer.total_training_steps=22 trainer.resume_mode=../../output/sft_stages/latest \
   trainer.default_local_dir=../../output/sft_stages_resumes

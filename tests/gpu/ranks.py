@@ -5,7 +5,7 @@
 
 SFT of models with random weights (default qwen2.5-1.5b) on 8 rows of 2 048 tokens a GPU, of 7B in micro-batches of 2: one GPU alone, with padding and packed, then N (default 2) with plain
 data parallelism, ZeRO-1, -2 and -3, -2 in micro-batches of 2, tensor parallelism over all, without and with sequence parallelism
-("rows"), as many pipeline stages (micro-batches of 2; in two chunks: "interleaved"), sequences that all divide (context, packed, with ZeRO-1; with keys and values that pass round: "ring"), and the way that the
+("rows"), as many pipeline stages (micro-batches of 2; in two chunks: "interleaved"; backward in two parts: "zero-bubble"), sequences that all divide (context, packed, with ZeRO-1; with keys and values that pass round: "ring"), and the way that the
 plan chooses; of four ranks or more two axes at once, too, and the copy engines beside NCCL. A run is ended after N steps (default 6; medians leave out the first two). Appends to OUT_DIR/ranks.jsonl a line a run; a
 table on stdout. After M minutes (default 8) no further run starts. Exits 1 if a run fails, a rank takes more than 0.3 % more memory than
 planned, or its loss is not that of the first way with several ranks within 2 %.
@@ -28,6 +28,8 @@ WAYS = {"alone": (1, []), "alone-packed": (1, PACKED), "data": (0, []), "zero1":
         "rows": (0, ["parallel.tensor_model_parallel_size={n}", "parallel.sequence_parallel=true"]),
         "pipeline": (0, ["parallel.pipeline_model_parallel_size={n}", "data.micro_batch_size_per_gpu=2"]),
         "interleaved": (0, ["parallel.pipeline_model_parallel_size={n}", "parallel.virtual_pipeline_model_parallel_size=2",
+                            "data.micro_batch_size_per_gpu=2"]),
+        "zero-bubble": (0, ["parallel.pipeline_model_parallel_size={n}", "parallel.pipeline_parallel_schedule=zero_bubble",
                             "data.micro_batch_size_per_gpu=2"]),
         "context": (0, ["parallel.context_parallel_size={n}", "parallel.zero_stage=1", *PACKED]),
         "ring": (0, ["parallel.context_parallel_size={n}", "parallel.cp_comm_type=p2p", "parallel.zero_stage=1", *PACKED]),

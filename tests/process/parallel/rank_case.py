@@ -11,6 +11,7 @@ SIZE = "parallel.tensor_model_parallel_size"
 CONTEXT = "parallel.context_parallel_size"
 STAGES = "parallel.pipeline_model_parallel_size"
 CHUNKS = "parallel.virtual_pipeline_model_parallel_size"
+ZERO_BUBBLE = "parallel.pipeline_parallel_schedule=zero_bubble"
 ROWS = "parallel.sequence_parallel=true"
 OPTIMIZER = "actor_rollout_ref.actor.optim."
 FILES = ("actor/model.safetensors", "actor/optimizer.safetensors")

@@ -9,7 +9,7 @@ import unittest
 
 import launch
 
-from rank_case import CHUNKS, CONTEXT, FILES, name_of, OPTIMIZER, ROWS, SGD, STAGES
+from rank_case import CHUNKS, CONTEXT, FILES, name_of, OPTIMIZER, ROWS, SGD, STAGES, ZERO_BUBBLE
 from rollout_case import CRITIC_SGD, KL_LOSS, RolloutCase, SCORE, ZERO
 
 GENERATING = "actor_rollout_ref.rollout.tensor_model_parallel_size"
@@ -106,6 +106,9 @@ class ChunkRollout(StageRolloutCase):
         words = (KL_LOSS, *SGD, *CRITIC_SGD)
         self.compare("chunks", *words, meshes=(({}, 2), ({"copies": 2}, 2)), more=(f"{CHUNKS}=2",))
         self.compare("chunks-ppo", *words[1:], task="ppo", files=FILES + CRITIC, meshes=(({"tensor": 2}, 2),), more=(f"{CHUNKS}=2",))
+
+    def test_stages_whose_backward_is_in_two_parts(self):
+        self.compare("parts", *SGD, *CRITIC_SGD, task="ppo", files=FILES + CRITIC, meshes=(({}, 2), ({"copies": 2}, 2)), more=(ZERO_BUBBLE,))
 
 
 if __name__ == "__main__":

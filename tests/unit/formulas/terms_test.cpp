@@ -127,6 +127,7 @@ TEST(Terms, FewMicroBatchesFillAPipelineInPart) {
   EXPECT_DOUBLE_EQ(kept(8, 2), kept(1, 1) / 4);
   EXPECT_DOUBLE_EQ(pipeline_bubble({.pipeline = 8}, 64), 7 / 64.0);
   EXPECT_DOUBLE_EQ(pipeline_bubble({.pipeline = 8, .chunks = 2}, 64), 7 / 128.0);
+  EXPECT_DOUBLE_EQ(pipeline_bubble({.pipeline = 8, .zero_bubble = true}, 64), 7 / 192.0);
   EXPECT_DOUBLE_EQ(pipeline_bubble({}, 64), 0);
   const auto interleaved =
       activations(kGpt3, {1, 2048}, Recompute::kFull, {.pipeline = 8, .chunks = 2}, 64);

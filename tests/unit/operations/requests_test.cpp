@@ -185,13 +185,16 @@ bool take_stage(testing::RandomJob& r, std::uint64_t seed, bool alone) {
   for (const auto* role : roles)
     if (*role) least = std::min(least, (*role)->shape.num_hidden_layers);
   if (least < stages) return false;
-  // Of one block; slices go with one chunk.
-  const std::int64_t chunks = r.job.parallel.zero_stage > 1 ? 1 : least / stages;
+  // Of one block; slices go with one chunk, and so does a backward in two parts.
+  const bool slices = r.job.parallel.zero_stage > 1, zero_bubble = !slices && seed % 5 < 2;
+  const std::int64_t chunks = slices || zero_bubble ? 1 : least / stages;
+  if (zero_bubble) r.job.parallel.pipeline_parallel_schedule = "zero_bubble";
   r.job.parallel.virtual_pipeline_model_parallel_size = chunks;
   for (auto* role : roles) {
     if (!*role) continue;
     spec::Architecture& shape = (*role)->shape;
     shape.pipeline.chunks = chunks;
+    shape.pipeline.zero_bubble = zero_bubble;
     const auto stage = static_cast<std::int64_t>(seed / 4) % stages;
     shape = spec::stage_of(shape, (*role)->head, stages, stage, "model").value();
     auto& blocks = (*role)->checkpointing.blocks;
@@ -261,6 +264,7 @@ struct Seen {
   ActionCounts actions{};
   int stages = 0;
   int chunks = 0;     // of these, more than one a stage
+  int two_parts = 0;  // and backwards in two parts
   int shared = 0;     // sequences that ranks divide
   int passed = 0;     // of these jobs, those where keys pass round
   int answering = 0;  // of these jobs, those that generate
@@ -354,6 +358,7 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
   if (take_stage(r, seed, ranks.alone())) {
     ++seen.stages;
     if (r.job.parallel.virtual_pipeline_model_parallel_size > 1) ++seen.chunks;
+    if (r.job.parallel.zero_bubble()) ++seen.two_parts;
     if (r.job.data_parallel().slices_weights()) ++seen.staged;
   }
   if (r.job.data_parallel().slices_weights() && r.job.parallel.tensor_model_parallel_size > 1)
@@ -425,6 +430,7 @@ TEST(Requests, OfThreeHundredRandomJobsAreThoseOfThePlan) {
   for (const std::int64_t n : seen.actions) EXPECT_GT(n, 30);
   EXPECT_GT(seen.stages, 10);
   EXPECT_GT(seen.chunks, 0);
+  EXPECT_GT(seen.two_parts, 0);
   EXPECT_GT(seen.shared, 10);
   EXPECT_GT(seen.passed, 10);
   EXPECT_GT(seen.answering, 10);

@@ -265,6 +265,11 @@ Case with_chunks(Case c, std::int64_t chunks) {
   return c;
 }
 
+Case with_zero_bubble(Case c) {
+  c.shape.pipeline.zero_bubble = true;
+  return c;
+}
+
 class Pipeline : public ::testing::TestWithParam<testing::Form> {};
 
 TEST_P(Pipeline, GradientsHaveTheBitsOfOneRank) {
@@ -289,6 +294,13 @@ TEST_P(Pipeline, BlocksMayBeComputedAgain) {
   compare(c, 3, 2, step::CrossEntropyObjective{31});
 }
 
+TEST_P(Pipeline, BackwardsInTwoPartsHaveTheBitsOfOneRank) {
+  Case c = with_zero_bubble({GetParam().shape});
+  for (const std::int64_t micro : {2, 12}) compare(c, 3, micro, step::CrossEntropyObjective{31});
+  c.mode = spec::CheckpointMode::kFull;
+  compare(c, 2, 2, step::CrossEntropyObjective{31});
+}
+
 INSTANTIATE_TEST_SUITE_P(Forms, Pipeline, ::testing::ValuesIn(testing::forms()),
                          [](const auto& each) { return each.param.name; });
 
@@ -301,6 +313,32 @@ TEST(PipelineTraining, ManyStagesAndTypes) {
     for (const std::int64_t stages : {2, 4, 6})
       compare(c, stages, 2, step::CrossEntropyObjective{31});
   }
+}
+
+TEST(PipelineTraining, BackwardsInTwoPartsOfManyStages) {
+  Case c = with_zero_bubble({testing::tiny_llama()});
+  c.shape.num_hidden_layers = 6;
+  c.shape.tie_word_embeddings = true;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
+    c.dtype = dtype;
+    for (const std::int64_t stages : {2, 4, 6})
+      for (const std::int64_t micro : {1, 2, 3})
+        compare(c, stages, micro, step::CrossEntropyObjective{31});
+  }
+}
+
+TEST(PipelineTraining, BackwardsInTwoPartsOfScalarHeadsPairsAndAdapters) {
+  Case reward = with_zero_bubble({testing::tiny_llama(), spec::Head::kScalar});
+  reward.shape.num_hidden_layers = 5;
+  compare(reward, 3, 2, step::PairObjective{0.01, 6});
+  Case adapted = with_zero_bubble({testing::tiny_llama(), spec::Head::kLanguageModel, true});
+  adapted.shape.num_hidden_layers = 5;
+  compare(adapted, 3, 2, step::CrossEntropyObjective{31});
+  const spec::DpoConfig dpo;
+  Case preference = with_zero_bubble({testing::tiny_llama()});
+  preference.shape.num_hidden_layers = 4;
+  preference.shape.tie_word_embeddings = true;
+  compare(preference, 4, 1, step::PreferenceObjective{dpo, 6});
 }
 
 TEST(PipelineTraining, ChunksOfManyStages) {

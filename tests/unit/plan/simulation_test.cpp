@@ -79,7 +79,8 @@ double longest_update(const Simulation& s) {
     const PhasePlan& phase = stage.plan.phases.front();
     const double waits = phase.transfer_seconds + phase.bubble_seconds;
     out = std::max(out, phase.seconds - waits - sum(phase.passes.forward) -
-                            sum(phase.passes.backward) - phase.passes.sums);
+                            sum(phase.passes.backward) - sum(phase.passes.weights) -
+                            phase.passes.sums);
   }
   return out;
 }
@@ -124,6 +125,41 @@ TEST_F(Simulations, TheBubbleOfEqualStagesIsTheTextbooks) {
       // The head makes the last stage a little slower than the others.
       EXPECT_GE(s.seconds, 0.93 * ideal) << p << " " << m;
       EXPECT_NEAR(s.plans.bubble(), static_cast<double>(p - 1) / static_cast<double>(m), 1e-12);
+    }
+  }
+}
+
+// F, B and W by hand: stages of as many blocks wait (p - 1) (F + B - W).
+TEST_F(Simulations, ABackwardInTwoPartsFillsTheBubble) {
+  for (const std::int64_t p : {2, 4}) {
+    for (const std::int64_t m : {8, 32}) {
+      std::vector<std::string> keys = stages(p);
+      keys.emplace_back("parallel.pipeline_parallel_schedule=zero_bubble");
+      const Simulation one = run(m, stages(p)), s = run(m, keys);
+      const std::vector<double> whole = one.plans.backward;
+      for (std::size_t i = 0; i < s.stages.size(); ++i) {
+        const PassSeconds& passes = s.plans.stages[i].plan.phases.front().passes;
+        EXPECT_NEAR(s.plans.forward[i], one.plans.forward[i], 1e-9 * one.plans.forward[i]) << i;
+        // The same operations, but that the gradient of the up projection has memory of its own.
+        EXPECT_NEAR(s.plans.backward[i], whole[i], 1e-3 * whole[i]) << i;
+        EXPECT_EQ(passes.weights.empty(), i == 0) << i;
+        // Half of the blocks' products; operations between them, and the head's, are the input's.
+        if (i > 0) {
+          const bool last = i + 1 == s.stages.size();
+          EXPECT_GT(sum(passes.weights), (last ? 0.1 : 0.2) * sum(passes.backward)) << i;
+          EXPECT_LT(sum(passes.weights), sum(passes.backward)) << i;
+        }
+      }
+      const double weights =
+          sum(s.plans.stages[1].plan.phases.front().passes.weights) / static_cast<double>(m);
+      const double saved = one.seconds - s.seconds;
+      EXPECT_NEAR(saved, 2 * static_cast<double>(p - 1) * weights, 0.1 * saved) << p << " " << m;
+      EXPECT_LT(s.shares.bubble, one.shares.bubble) << p << " " << m;
+      EXPECT_NEAR(s.shares.sum(), s.seconds, 1e-9 * s.seconds);
+      EXPECT_NEAR(s.plans.bubble(), one.plans.bubble() / 3, 1e-12);
+      // The first stage's backward is in one part.
+      EXPECT_EQ(s.plans.stages[0].plan.peak, one.plans.stages[0].plan.peak);
+      EXPECT_GT(s.plans.stages[1].plan.peak, one.plans.stages[1].plan.peak);
     }
   }
 }
@@ -364,7 +400,8 @@ TEST_F(Simulations, JsonHasEveryKeyOfTheDocumentation) {
                                           "peak",
                                           "fits",
                                           "capacity",
-                                          "chunks"};
+                                          "chunks",
+                                          "zero_bubble"};
   std::set<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.insert(key);
   EXPECT_EQ(keys, expected);

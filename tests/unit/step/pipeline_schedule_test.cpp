@@ -24,6 +24,7 @@ std::vector<PipelineShape> random_shapes(int count, std::uint32_t seed) {
   for (int i = 0; i < count; ++i) {
     PipelineShape shape{draw(1, 8), draw(1, 24), draw(0, 1) == 0 ? 1 : draw(2, 4)};
     if (draw(0, 1) == 0) shape.micro_batches = shape.stages * draw(1, 5);  // full rounds
+    shape.zero_bubble = shape.chunks == 1 && draw(0, 1) == 0;
     out.push_back(shape);
   }
   return out;
@@ -31,12 +32,24 @@ std::vector<PipelineShape> random_shapes(int count, std::uint32_t seed) {
 
 std::string name_of(const PipelineShape& shape) {
   return std::to_string(shape.stages) + " stages, " + std::to_string(shape.micro_batches) +
-         " micro-batches, " + std::to_string(shape.chunks) + " chunks";
+         " micro-batches, " + std::to_string(shape.chunks) + " chunks" +
+         (shape.zero_bubble ? ", zero bubble" : "");
 }
 
-PipelineTimes same_times(const PipelineShape& shape, double forward, double backward) {
+// Whether the stage's backward is in two parts.
+bool has_two_parts(const PipelineShape& shape, std::int64_t stage) {
+  return shape.zero_bubble && stage > 0;
+}
+
+// `weights`: of a backward, where it is in two parts.
+PipelineTimes same_times(const PipelineShape& shape, double forward, double backward,
+                         double weights = 0) {
   const auto parts = static_cast<std::size_t>(shape.parts());
-  return {std::vector<double>(parts, forward), std::vector<double>(parts, backward)};
+  PipelineTimes out{std::vector<double>(parts, forward), std::vector<double>(parts, backward)};
+  out.weights.assign(parts, weights);
+  for (std::size_t s = 1; s < parts; ++s)
+    if (shape.zero_bubble) out.backward[s] -= weights;
+  return out;
 }
 
 // Every action of the shape: (kind, micro-batch, chunk) of a stage.
@@ -53,7 +66,12 @@ std::set<std::tuple<Kind, std::int64_t, std::int64_t>> expected(const PipelineSh
       if (before) out.insert({Kind::kReceiveHidden, i, chunk});
       if (behind) out.insert({Kind::kSendHidden, i, chunk});
       if (!backward) continue;
-      out.insert({Kind::kBackward, i, chunk});
+      if (has_two_parts(shape, stage)) {
+        out.insert({Kind::kBackwardInput, i, chunk});
+        out.insert({Kind::kBackwardWeights, i, chunk});
+      } else {
+        out.insert({Kind::kBackward, i, chunk});
+      }
       if (before) out.insert({Kind::kSendGradients, i, chunk});
       if (behind) out.insert({Kind::kReceiveGradients, i, chunk});
     }
@@ -88,9 +106,12 @@ void expect_order(const PipelineShape& shape, std::int64_t stage, const Pipeline
   for (const PipelineAction& a : list) {
     if (a.kind == Kind::kForward) before(a, Kind::kReceiveHidden);
     if (a.kind == Kind::kSendHidden) before(a, Kind::kForward);
-    if (a.kind == Kind::kBackward) before(a, Kind::kForward);
-    if (a.kind == Kind::kBackward) before(a, Kind::kReceiveGradients);
-    if (a.kind == Kind::kSendGradients) before(a, Kind::kBackward);
+    for (const Kind backward : {Kind::kBackward, Kind::kBackwardInput}) {
+      if (a.kind == backward) before(a, Kind::kForward);
+      if (a.kind == backward) before(a, Kind::kReceiveGradients);
+      if (a.kind == Kind::kSendGradients) before(a, backward);
+    }
+    if (a.kind == Kind::kBackwardWeights) before(a, Kind::kBackwardInput);
     // Of a chunk, micro-batches ascend: sums have the bits of accumulation.
     const auto [previous, first] = last.try_emplace({a.kind, a.chunk}, -1);
     EXPECT_LT(previous->second, a.micro_batch) << name_of(shape) << ", stage " << stage;
@@ -135,13 +156,17 @@ TEST(PipelineSchedule, StagesThatMeetForEachTransferEnd) {
     PipelineTimes times = same_times(shape, 0, 0);
     for (double& t : times.forward) t = seconds(random);
     for (double& t : times.backward) t = seconds(random);
+    for (double& t : times.weights) t = seconds(random);
+    if (!shape.zero_bubble) times.weights.assign(times.weights.size(), 0);
+    times.weights.front() = 0;
     for (std::int64_t s = 0; s < shape.stages; ++s) times.transfer.push_back(seconds(random));
     const auto run = run_pipeline(pipeline_schedule(shape), times);
     ASSERT_TRUE(run.ok()) << name_of(shape) << ": " << run.status().message();
     std::vector<double> busy(run->busy.size());
     for (std::size_t part = 0; part < times.forward.size(); ++part)
       busy[part % busy.size()] +=
-          static_cast<double>(shape.micro_batches) * (times.forward[part] + times.backward[part]);
+          static_cast<double>(shape.micro_batches) *
+          (times.forward[part] + times.backward[part] + times.weights[part]);
     for (std::size_t s = 0; s < run->busy.size(); ++s) EXPECT_NEAR(run->busy[s], busy[s], 1e-6);
     const auto inference = run_pipeline(pipeline_inference(shape), times);
     ASSERT_TRUE(inference.ok()) << name_of(shape);
@@ -291,16 +316,18 @@ TEST(PipelineSchedule, KeepsAsManyTapesAsTheTheorySays) {
     const std::int64_t p = shape.stages, v = shape.chunks;
     for (std::int64_t s = 0; s < p; ++s) {
       const PipelineStorage storage = storage_of(stages[static_cast<std::size_t>(s)]);
-      const std::int64_t most = v == 1 ? p - s : 2 * (p - s - 1) + (v - 1) * p + 1;
+      const std::int64_t most = shape.zero_bubble ? p
+                                : v == 1          ? p - s
+                                                  : 2 * (p - s - 1) + (v - 1) * p + 1;
       const std::int64_t tapes = std::min(most, shape.micro_batches * v);
       if (v == 1 || shape.micro_batches % p == 0) {
         EXPECT_EQ(storage.tapes, tapes) << name_of(shape);
       } else {
         EXPECT_LE(storage.tapes, tapes) << name_of(shape);
       }
-      EXPECT_LE(storage.micro_batches, micro_batches_kept(p, v, s)) << name_of(shape);
+      EXPECT_LE(storage.micro_batches, micro_batches_kept(shape, s)) << name_of(shape);
       if (shape.micro_batches >= 3 * p) {
-        EXPECT_EQ(storage.micro_batches, micro_batches_kept(p, v, s)) << name_of(shape);
+        EXPECT_EQ(storage.micro_batches, micro_batches_kept(shape, s)) << name_of(shape);
       }
       // Of the first stage: p tapes of a stage's whole share, times 1 + (p - 1) / (p v).
       if (s == 0 && v > 1) {
@@ -317,14 +344,15 @@ TEST(PipelineSchedule, TheBubbleIsWhatTheTheorySays) {
   for (const PipelineShape& shape : random_shapes(300, 6)) {
     if (shape.micro_batches < shape.stages) continue;
     if (shape.chunks > 1 && shape.micro_batches % shape.stages != 0) continue;
-    for (const double backward : {1.0, 1.6, 2.0}) {
-      const PipelineTimes times = same_times(shape, 1, backward);
+    for (const auto& [backward, weights] :
+         {std::pair{1.0, 0.3}, {1.0, 0.5}, {1.6, 0.5}, {1.6, 0.8}, {2.0, 1.0}}) {
+      const PipelineTimes times = same_times(shape, 1, backward, weights);
       const auto run = run_pipeline(pipeline_schedule(shape), times);
       ASSERT_TRUE(run.ok());
-      const double bubble = run->seconds / run->busy[0] - 1;
-      const auto p = static_cast<double>(shape.stages);
-      const auto rounds = static_cast<double>(shape.micro_batches * shape.chunks);
-      EXPECT_NEAR(bubble, (p - 1) / rounds, 1e-9) << name_of(shape) << " " << backward;
+      // (p - 1) (F + B + W), of a chunk; zero bubble: (p - 1) (F + B - W).
+      const double waits = 1 + backward - (shape.zero_bubble ? 2 * weights : 0);
+      EXPECT_NEAR(run->seconds - run->busy[0], static_cast<double>(shape.stages - 1) * waits, 1e-9)
+          << name_of(shape) << " " << backward << " " << weights;
     }
   }
 }
@@ -339,6 +367,29 @@ TEST(PipelineSchedule, InferenceRunsEveryMicroBatchForward) {
       EXPECT_EQ(run->seconds, static_cast<double>(shape.micro_batches + shape.stages - 1));
     }
   }
+}
+
+// Zero bubble on the last of two stages: the weights' part comes a micro-batch later, and gradients go behind it while
+// the first stage has a forward to do.
+TEST(PipelineSchedule, ZeroBubbleInFull) {
+  const PipelineActions first = {{Kind::kForward, 0, 0, -1},         {Kind::kSendHidden, 0, 0, 1},
+                                 {Kind::kForward, 1, 0, -1},         {Kind::kSendHidden, 1, 0, 1},
+                                 {Kind::kReceiveGradients, 0, 0, 1}, {Kind::kBackward, 0, 0, -1},
+                                 {Kind::kForward, 2, 0, -1},         {Kind::kSendHidden, 2, 0, 1},
+                                 {Kind::kReceiveGradients, 1, 0, 1}, {Kind::kBackward, 1, 0, -1},
+                                 {Kind::kReceiveGradients, 2, 0, 1}, {Kind::kBackward, 2, 0, -1}};
+  const PipelineActions last = {
+      {Kind::kReceiveHidden, 0, 0, 0},   {Kind::kForward, 0, 0, -1},
+      {Kind::kReceiveHidden, 1, 0, 0},   {Kind::kBackwardInput, 0, 0, -1},
+      {Kind::kSendGradients, 0, 0, 0},   {Kind::kForward, 1, 0, -1},
+      {Kind::kBackwardInput, 1, 0, -1},  {Kind::kBackwardWeights, 0, 0, -1},
+      {Kind::kReceiveHidden, 2, 0, 0},   {Kind::kSendGradients, 1, 0, 0},
+      {Kind::kForward, 2, 0, -1},        {Kind::kBackwardInput, 2, 0, -1},
+      {Kind::kSendGradients, 2, 0, 0},   {Kind::kBackwardWeights, 1, 0, -1},
+      {Kind::kBackwardWeights, 2, 0, -1}};
+  const auto stages = pipeline_schedule({2, 3, 1, true});
+  EXPECT_EQ(stages[0], first);
+  EXPECT_EQ(stages[1], last);
 }
 
 // Two chunks of two stages, in full.
@@ -392,7 +443,12 @@ TEST(PipelineRounds, AreTheListAndLeaveAsMuchWaitingAsThereWas) {
           ++counts[{actions[i].kind, actions[i].chunk}];
         for (std::int64_t chunk = 0; chunk < shape.chunks; ++chunk) {
           const std::int64_t each = counts[{Kind::kForward, chunk}];
-          EXPECT_EQ(counts.at({Kind::kBackward, chunk}), each);
+          if (has_two_parts(shape, stage)) {
+            EXPECT_EQ(counts.at({Kind::kBackwardInput, chunk}), each);
+            EXPECT_EQ(counts.at({Kind::kBackwardWeights, chunk}), each);
+          } else {
+            EXPECT_EQ(counts.at({Kind::kBackward, chunk}), each);
+          }
           for (const Kind kind : {Kind::kReceiveHidden, Kind::kReceiveGradients}) {
             const auto found = counts.find({kind, chunk});
             EXPECT_TRUE(found == counts.end() || found->second == each) << name_of(shape);
@@ -412,7 +468,8 @@ TEST(PipelineRounds, AreTheListAndLeaveAsMuchWaitingAsThereWas) {
 
 TEST(PipelineRounds, LongListsHaveFew) {
   const auto same = [](std::int64_t, std::int64_t) { return true; };
-  for (const PipelineShape& shape : {PipelineShape{4, 400, 1}, PipelineShape{4, 400, 3}}) {
+  for (const PipelineShape& shape :
+       {PipelineShape{4, 400, 1}, PipelineShape{4, 400, 3}, PipelineShape{4, 400, 1, true}}) {
     for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
       const PipelineActions actions = stage_schedule(shape, stage);
       EXPECT_LT(std::ssize(rounds_of(shape, actions, same)), 8 * shape.parts()) << stage;
