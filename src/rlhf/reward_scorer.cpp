@@ -11,10 +11,40 @@
 #include "rlhf/experience.h"
 
 namespace neap::rlhf {
+namespace {
+
+// Deals the prompts that stages, and ranks that divide sequences, have together: to stages, and a stage's on.
+class AnsweringShare {
+ public:
+  explicit AnsweringShare(const Context& context)
+      : stages_(context.groups.along(spec::Axis::kPipe)), context_(context.groups.context()) {}
+
+  // Of so many prompts, those of the rank that has most.
+  [[nodiscard]] std::size_t most_of(std::size_t prompts) const {
+    return context_.most_of(stages_.most_of(prompts));
+  }
+  [[nodiscard]] std::size_t global(std::size_t local) const {
+    return stages_.global(context_.global(local));
+  }
+  // Of every rank's (most n, ...): (prompts n, ...).
+  [[nodiscard]] at::Tensor gather(const at::Tensor& mine, std::size_t prompts,
+                                  std::int64_t n) const {
+    const auto rows = [&](const at::Tensor& t, std::size_t of) {
+      return t.narrow(0, 0, static_cast<std::int64_t>(of) * n).contiguous();
+    };
+    const at::Tensor of_stage = rows(context_.gather(mine, n), stages_.most_of(prompts));
+    return rows(stages_.gather(of_stage, n), prompts);
+  }
+
+ private:
+  parallel::BatchSharder stages_, context_;
+};
+
+}  // namespace
 
 at::Tensor RewardScorer::score(const std::vector<PromptRow>& prompts, std::int64_t n,
                                const train::Sequences& sequences) {
-  const parallel::BatchSharder answering = context_.answering_sharder();
+  const AnsweringShare answering(context_);
   const auto rows = static_cast<std::int64_t>(answering.most_of(prompts.size())) * n;
   std::vector<ResponseText> texts;
   std::vector<reward::Response> responses;
@@ -34,7 +64,7 @@ at::Tensor RewardScorer::score(const std::vector<PromptRow>& prompts, std::int64
   at::Tensor out = at::zeros({rows, columns}, at::TensorOptions().dtype(at::kDouble));
   auto* to = out.mutable_data_ptr<double>();
   for (const std::vector<double>& row : numbers) to = std::copy(row.begin(), row.end(), to);
-  return answering.gather(out, n).narrow(0, 0, sequences.size()).contiguous();
+  return answering.gather(out, prompts.size(), n);
 }
 
 at::Tensor RewardScorer::totals(const at::Tensor& numbers) const {

@@ -52,11 +52,6 @@ struct Context : TextContext {
   [[nodiscard]] parallel::BatchSharder sharder() const {
     return parallel::BatchSharder(data_ranks());
   }
-  /// Deals the rows that ranks which divide sequences, or stages, have together to those that score them by functions.
-  [[nodiscard]] parallel::BatchSharder answering_sharder() const {
-    const bool stages = job.mesh().size(spec::Axis::kPipe) > 1;
-    return parallel::BatchSharder(groups.along(stages ? spec::Axis::kPipe : spec::Axis::kContext));
-  }
   /// Those that share each batch. Ranks that divide the model or sequences have the same rows and the same numbers.
   [[nodiscard]] parallel::Communicator& data_ranks() const { return groups.data(); }
   /// Which tokens of each sequence this rank computes with a model.

@@ -156,12 +156,6 @@ Status validate_mesh(const Job& job, ModelId model) {
 
 // Where ranks generate otherwise than they train.
 Status validate_generation(const Job& job) {
-  const Mesh mesh = job.mesh();
-  if (job.trains_policy() && mesh.size(Axis::kPipe) > 1 && mesh.size(Axis::kContext) > 1)
-    return wrong(
-        format("task \"{}\" does not go with both parallel.pipeline_model_parallel_size {} and "
-               "parallel.context_parallel_size {}; take 1 for one of them",
-               to_string(job.task), mesh.size(Axis::kPipe), mesh.size(Axis::kContext)));
   return divides_ranks(job, "actor_rollout_ref.rollout.tensor_model_parallel_size",
                        job.generation_mesh().size(Axis::kTensor));
 }

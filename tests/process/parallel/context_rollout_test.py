@@ -14,7 +14,7 @@ from rank_case import CONTEXT, name_of, OPTIMIZER, ROWS, SGD
 from rollout_case import CRITIC_SGD, KL_LOSS, RolloutCase, SCORE, ZERO
 from train_process_test import MODEL  # noqa: E402
 
-MESHES = ({"context": 2}, {"context": 4}, {"context": 2, "copies": 2}, {"context": 2, "tensor": 2})
+MESHES = ({"context": 2}, {"context": 4}, {"context": 2, "copies": 2}, {"context": 2, "tensor": 2}, {"context": 2, "stages": 2})
 RING = "parallel.cp_comm_type=p2p"
 
 
@@ -43,6 +43,9 @@ class ContextRollout(RolloutCase):
         with self.subTest("a ring"):
             self.run_mesh("ppo-ring", *words, RING, task="ppo", context=4)
             self.assert_same_run("ppo-1", "ppo-ring", roles=("actor", "critic"))
+        with self.subTest("a ring and stages"):
+            self.run_mesh("ppo-ring-stages", *words, RING, task="ppo", context=2, stages=2)
+            self.assert_same_run("ppo-1", "ppo-ring-stages", near=2e-6, roles=("actor", "critic"))
 
     def test_what_a_step_may_have_besides(self):
         algorithm = "algorithm.adv_estimator="
@@ -70,7 +73,7 @@ class ContextRollout(RolloutCase):
             self.run_mesh(f"{name}-1", *words, *more, task="ppo")
             file = "model" if name == "whole" else "adapter_model"
             meshes = [(stage, {"context": 2} if stage < 2 else {"context": 2, "copies": 2}) for stage in stages]
-            for stage, mesh in (*meshes, (3, {"context": 2, "tensor": 2})):
+            for stage, mesh in (*meshes, (3, {"context": 2, "tensor": 2}), (3, {"context": 2, "stages": 2})):
                 folder = f"{name}-{stage}-{name_of(mesh)}"
                 with self.subTest(folder):
                     self.run_mesh(folder, *words, *more, ZERO.format(stage), task="ppo", **mesh)
@@ -79,7 +82,7 @@ class ContextRollout(RolloutCase):
     def test_each_response_is_scored_once_by_a_function(self):
         asked = {}
         words = ("reward_model.model.path=", "reward.functions.0.kind=python", "reward.functions.0.name=sums", "reward.functions.0.path=sums.py")
-        for mesh in ({}, {"context": 2}, {"context": 4}, {"context": 2, "tensor": 2}):
+        for mesh in ({}, {"context": 2}, {"context": 4}, {"context": 2, "tensor": 2}, {"context": 2, "stages": 2}):
             name = f"asked-{name_of(mesh) or 1}"
             calls = self.home / f"{name}.txt"
             (self.home / "sums.py").write_text(SCORE.replace("CALLS", str(calls)))
