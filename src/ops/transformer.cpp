@@ -131,7 +131,9 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
     for (const spec::FlatUnit& unit : units)
       if (unit.block >= 0) elements_.push_back(unit.elements);
   }
-  void expect(step::Sweep sweep, std::int64_t passes) override { slots_.expect(sweep, passes); }
+  void expect(step::Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) override {
+    slots_.expect(sweep, passes, chunk);
+  }
   [[nodiscard]] std::int64_t further_passes(std::int64_t own) override {
     return slots_.further_passes(own);
   }

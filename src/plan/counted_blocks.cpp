@@ -69,17 +69,18 @@ double CountedBlocks::begin_behind_gathers(double seconds) {
   return gathered_ = std::max(gathered_, ops_.now()) + seconds;
 }
 
-void CountedBlocks::expect(step::Sweep sweep, std::int64_t passes) {
+void CountedBlocks::expect(step::Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) {
   if (rests_.each_once || rests_.ranks) {
     drain();
     window_.forget();
   }
   sweep_ = sweep;
   passes_ = passes;
+  chunk_ = chunk;
   position_ = 0;
   queued_.clear();
   work_ = ops_.now();
-  window_.expect(sweep, passes);
+  window_.expect(sweep, passes, chunk);
   turns_.expect(sweep, passes);
   bring_expected();
 }
@@ -96,7 +97,9 @@ CountedTensor CountedBlocks::inputs(std::int64_t, std::int64_t count) {
 
 const step::Block<CountedTensor>& CountedBlocks::use(std::size_t block, step::BlockUse how) {
   // Of blocks that are alike the first ones of a forward pass stand for all: uses count, not numbers.
-  used_ = sweep_ == step::Sweep::kForward ? position_++ % rests_.blocks.size() : block;
+  const auto first = static_cast<std::size_t>(chunk_.blocks.first),
+             count = static_cast<std::size_t>(chunk_.blocks.count);
+  used_ = sweep_ == step::Sweep::kForward ? first + position_++ % count : block;
   use_ = window_.use(used_, how);
   if (use_.missing.any()) queue(use_.missing);
   fetch_until(used_);
@@ -185,7 +188,7 @@ void CountedBlocks::release_table() noexcept {
   // Blocks that are alike were left out.
   if (sweep_ == step::Sweep::kForward && position_ > 0) {
     position_ = 0;
-    window_.expect(sweep_, passes_);
+    window_.expect(sweep_, passes_, chunk_);
   }
   if (turn_.blocks_follow) bring_expected();
 }

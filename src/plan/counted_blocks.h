@@ -49,7 +49,7 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   CountedBlocks& operator=(const CountedBlocks&) = delete;
   ~CountedBlocks() override { drain(); }
 
-  void expect(step::Sweep sweep, std::int64_t passes) override;
+  void expect(step::Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) override;
   void begin_group(std::int64_t rows) override;
   [[nodiscard]] T inputs(std::int64_t first, std::int64_t count) override;
   [[nodiscard]] const step::Block<T>& use(std::size_t block, step::BlockUse how) override;
@@ -103,6 +103,7 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   step::Table turn_table_ = step::Table::kHead;
   step::Sweep sweep_ = step::Sweep::kForward;
   std::int64_t passes_ = 0;
+  spec::BlockChunk chunk_{};             // that they go through
   std::size_t position_ = 0, used_ = 0;  // of a forward sweep; the block in use
   std::deque<Fetch> queued_;
   // Times: of each slot its last copies, and what copies that are queued wait for.

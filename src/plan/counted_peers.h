@@ -76,6 +76,7 @@ class CountedPeers final : public step::GradientSink<step::CountedTensor> {
     return reduction_.new_gradients(unit);
   }
   void take(step::UnitKey unit) override { reduction_.take(unit); }
+  void end_group() override { reduction_.end_group(); }
   [[nodiscard]] Leaving leaving(step::UnitKey unit) const override {
     return reduction_.leaving(unit);
   }

@@ -88,15 +88,6 @@ Status validate_stages(const Job& job) {
   const auto refuse = [&](std::string_view why) {
     return wrong(format("{} {} does not go with {}", kKey, stages, why));
   };
-  // Gathers and sums are by stages, in the order of their blocks.
-  if (job.parallel.virtual_pipeline_model_parallel_size > 1)
-    for (const ModelId model : job.models())
-      if (const std::int64_t stage = job.placement(model).zero_stage; stage > 1)
-        return wrong(
-            format("parallel.virtual_pipeline_model_parallel_size {} does not go with {} {}; take "
-                   "1 chunk a stage, or zero_stage 0 or 1",
-                   job.parallel.virtual_pipeline_model_parallel_size,
-                   placement_key(job, model, &ModelPlacement::zero_stage), stage));
   if (job.parallel.zero_bubble()) NEAP_TRY(validate_zero_bubble(job));
   for (const Measure measure : {Measure::kMicroBatch, Measure::kBf16States})
     if (job.memory.allows(measure))

@@ -16,9 +16,18 @@ std::int64_t uses_of(Sweep sweep, std::size_t blocks) {
 }  // namespace
 
 BlockWindow::BlockWindow(std::size_t blocks, std::size_t slots, WithBlocks with, Breaks breaks)
-    : blocks_(blocks), slots_(slots), with_(with), breaks_(breaks), started_(blocks, false) {}
+    : blocks_(blocks),
+      slots_(slots),
+      with_(with),
+      all_breaks_(breaks),
+      breaks_(breaks),
+      started_(blocks, false) {}
 
-void BlockWindow::expect(Sweep sweep, std::int64_t passes) {
+void BlockWindow::expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) {
+  first_ = static_cast<std::size_t>(chunk.blocks.first);
+  blocks_ = static_cast<std::size_t>(chunk.blocks.count);
+  breaks_ = {all_breaks_.at_start && chunk.embeds, all_breaks_.after_forward && chunk.has_head,
+             all_breaks_.after_backward && chunk.embeds};
   sweep_ = sweep;
   next_ = 0;
   cleared_at_ = breaks_at_start() ? -1 : 0;
@@ -28,9 +37,9 @@ void BlockWindow::expect(Sweep sweep, std::int64_t passes) {
 
 BlockWindow::Expected BlockWindow::expected_at(std::int64_t place) const {
   const auto i = static_cast<std::size_t>(place % uses_of(sweep_, blocks_));
-  if (sweep_ == Sweep::kBackward) return {blocks_ - 1 - i, BlockUse::kAddGradients};
-  if (i < blocks_) return {i, BlockUse::kRead};
-  return {2 * blocks_ - 1 - i, BlockUse::kAddGradients};
+  if (sweep_ == Sweep::kBackward) return {first_ + blocks_ - 1 - i, BlockUse::kAddGradients};
+  if (i < blocks_) return {first_ + i, BlockUse::kRead};
+  return {first_ + 2 * blocks_ - 1 - i, BlockUse::kAddGradients};
 }
 
 bool BlockWindow::is_break(std::int64_t place) const {

@@ -14,9 +14,12 @@
 #include <optional>
 #include <vector>
 
+#include "spec/architecture.h"
+
 namespace neap::step {
 
-/// How a pass goes through blocks 0 .. n - 1. A stage of a pipeline expects each forward and backward for itself.
+/// How a pass goes through blocks 0 .. n - 1, or those of a chunk. A stage of a pipeline expects each forward and backward
+/// for itself.
 enum class Sweep : std::uint8_t {
   kForward,          ///< from 0 to n - 1
   kForwardBackward,  ///< and back
@@ -56,9 +59,13 @@ class BlockWindow {
   /// At least two slots.
   BlockWindow(std::size_t blocks, std::size_t slots, WithBlocks with = {}, Breaks breaks = {});
 
-  /// The uses that follow. Earlier expectations are dropped. Passes forward and back are those of a
+  /// The uses that follow, of a chunk's blocks. Earlier expectations are dropped. Passes forward and back are those of a
   /// mini-batch: no block has gradients yet.
-  void expect(Sweep sweep, std::int64_t passes);
+  void expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk);
+  /// Of all blocks.
+  void expect(Sweep sweep, std::int64_t passes) {
+    expect(sweep, passes, {{0, static_cast<std::int64_t>(started_.size())}});
+  }
   /// What should be brought now, to a slot that nobody uses for it; it counts as being there. nullopt:
   /// nothing.
   [[nodiscard]] std::optional<Place> next_to_bring();
@@ -112,10 +119,10 @@ class BlockWindow {
   [[nodiscard]] Slot* free_slot(const std::vector<std::size_t>& keep);
   void put(Slot& slot, std::size_t block);
 
-  std::size_t blocks_;
+  std::size_t first_ = 0, blocks_;  // that are expected
   std::vector<Slot> slots_;
   WithBlocks with_;
-  Breaks breaks_;
+  Breaks all_breaks_, breaks_;   // those of the blocks that are expected
   std::int64_t cleared_at_ = 0;  // place of the last clear()
   std::vector<bool> started_;    // by block: gradients of the mini-batch exist
   Sweep sweep_ = Sweep::kForward;

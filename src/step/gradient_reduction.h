@@ -69,6 +69,7 @@ class GradientReduction final : public GradientSink<T> {
     if (!last_group_) return;
     while (next_ < order_.size() && order_[next_].key == key) add_next();
   }
+  void end_group() override {}
   [[nodiscard]] typename GradientSink<T>::Leaving leaving(UnitKey key) const override {
     return leaving_.at(key).second;
   }

@@ -84,7 +84,9 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
       sum_spread_gradients(ops_, units_[u].unit, gradients, shard_);
       begun_.push_back({u, sums_.begin(u, gradients)});
     }
-    if (key != key_of(Table::kEmbedding)) return;
+    if (key == key_of(Table::kEmbedding)) end_group();
+  }
+  void end_group() override {
     while (!begun_.empty()) end_sums(slots_[begun_.front().unit]);
   }
   // Slices rest on the device.

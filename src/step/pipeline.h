@@ -137,7 +137,7 @@ class StageRun {
 
   void forward(Chunk& chunk, const MicroBatch& micro) {
     constexpr std::int64_t kOfRow = Objective::kSequencesOfRow;
-    expect_passes(w_, Sweep::kForward, 1);
+    expect_passes(w_, Sweep::kForward, 1, chunk.part);
     Open open;
     open.micro = micro;
     std::vector<BatchTokens<T>> tokens;
@@ -156,7 +156,7 @@ class StageRun {
   void backward(Chunk& chunk, GradientQueue<T>* later) {
     Open open = std::move(chunk.open.front());
     chunk.open.pop_front();
-    expect_passes(w_, Sweep::kBackward, 1);
+    expect_passes(w_, Sweep::kBackward, 1, chunk.part);
     const bool has_rows = open.micro.count > 0;
     LossNumbers numbers;
     std::vector<T> d;
@@ -169,12 +169,21 @@ class StageRun {
     if (chunk.part.embeds) {
       embedding_backward(open, std::move(d));
     } else {
-      if (leaves_) w_.sink->take(key_of(Table::kEmbedding));
+      if (leaves_) end_group(chunk.part);
       if (has_rows) input_gradients_ = std::move(d.front());
     }
     // Once a micro-batch: with the loss, or last of all.
     if (has_rows && (chunk.part.has_head || (chunk.first && !w_.architecture.has_head())))
       b_.take_numbers(std::move(numbers));
+  }
+
+  // Without an embedding. The last stage may have a copy of a tied one.
+  void end_group(const spec::BlockChunk& part) {
+    if (part.has_head) {
+      w_.sink->take(key_of(Table::kEmbedding));
+    } else {
+      w_.sink->end_group();
+    }
   }
 
   // Gradients of the last block's output.

@@ -35,8 +35,7 @@ class StageForwards {
     for (Group rest(counted); !rest.empty(); rest = rest.subspan(groups.back().size()))
       groups.push_back(rest.first(std::min(size, rest.size())));
     // Ranks that slice the stage take part in each other's forwards, without rows.
-    groups.resize(groups.size() +
-                  static_cast<std::size_t>(further_passes(w_, std::ssize(groups))));
+    groups.resize(groups.size() + static_cast<std::size_t>(further_passes(w_, std::ssize(groups))));
     run(groups);
     const auto stages = static_cast<std::size_t>(w_.architecture.pipeline.stages);
     for (const MicroBatch& micro : cuts) {
@@ -49,8 +48,8 @@ class StageForwards {
  private:
   void run(const std::vector<Group>& groups) {
     if (groups.empty()) return;
-    expect_passes(w_, Sweep::kForward, std::ssize(groups));
     const spec::PipelineStage& stage = w_.architecture.pipeline;
+    if (stage.chunks == 1) expect_passes(w_, Sweep::kForward, std::ssize(groups));
     const PipelineShape shape = shape_of(stage, std::ssize(groups));
     const PipelineActions actions =
         std::move(pipeline_inference(shape)[static_cast<std::size_t>(stage.stage)]);
@@ -92,6 +91,7 @@ class StageForwards {
 
   void forward(const PipelineAction& action, Group group) {
     const spec::BlockChunk chunk = w_.architecture.chunk(action.chunk);
+    if (w_.architecture.chunks() > 1) expect_passes(w_, Sweep::kForward, 1, chunk);
     std::vector<DeviceBatch<Ops>> batches;
     std::vector<BatchTokens<T>> tokens;
     for (const MicroBatch& micro : group)

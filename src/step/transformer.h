@@ -122,7 +122,8 @@ std::vector<T> forward(Ops& ops, const Weights<T>& w, const std::vector<BatchTok
   std::vector<Rows<T>> rows;
   std::vector<T> x = std::move(inputs);
   {
-    const UsedTable<T> table(w, Table::kEmbedding);
+    std::optional<UsedTable<T>> table;
+    if (chunk.embeds) table.emplace(w, Table::kEmbedding);
     for (const BatchTokens<T>& batch : batches) {
       rows.push_back(rows_of_batch(ops, w, batch));
       if (chunk.embeds) x.push_back(embed(ops, w, batch.tokens, rows.back()));
@@ -160,7 +161,8 @@ std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
   for (const BatchTokens<T>& batch : batches)
     rows += w.architecture.tensor.rows_of(batch.tokens.size(0));
   if (w.source != nullptr) w.source->begin_group(rows);
-  std::optional<UsedTable<T>> table(std::in_place, w, Table::kEmbedding);
+  std::optional<UsedTable<T>> table;
+  if (chunk.embeds) table.emplace(w, Table::kEmbedding);
   for (std::size_t b = 0; b < batches.size(); ++b) {
     Tape<T>& tape = tapes[b];
     tape.tokens = batches[b].tokens;

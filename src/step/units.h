@@ -22,9 +22,9 @@ namespace neap::step {
 class BlockSlots {
  public:
   virtual ~BlockSlots() = default;
-  /// The passes that follow, so that blocks come before they are used. Passes forward and back are those
+  /// The passes that follow through a chunk, so that blocks come before they are used. Passes forward and back are those
   /// of a mini-batch.
-  virtual void expect(Sweep sweep, std::int64_t passes) = 0;
+  virtual void expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) = 0;
   /// Passes that other ranks have more than this one, which takes part in theirs.
   [[nodiscard]] virtual std::int64_t further_passes(std::int64_t) { return 0; }
   /// Inputs that are kept from now on take so many bytes, from the front of their slot's memory.
@@ -62,7 +62,7 @@ template <class T>
 class BlockSource {
  public:
   virtual ~BlockSource() = default;
-  virtual void expect(Sweep sweep, std::int64_t passes) = 0;
+  virtual void expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) = 0;
   /// As BlockSlots::further_passes.
   [[nodiscard]] virtual std::int64_t further_passes(std::int64_t) { return 0; }
   /// Micro-batches of so many rows in all go through the blocks, and back.
@@ -106,8 +106,10 @@ class GradientSink {
   [[nodiscard]] virtual bool takes_groups() const = 0;
   /// Those that hold garbage when the unit is used for its gradients, and start at zero: (elements,) each.
   [[nodiscard]] virtual std::vector<T> new_gradients(UnitKey unit) = 0;
-  /// A group has added what it adds to the unit's. The embedding's come last, on a stage without one, too.
+  /// A group has added what it adds to the unit's. The embedding's come last.
   virtual void take(UnitKey unit) = 0;
+  /// In place of the embedding's, where a group goes through neither an embedding nor a head.
+  virtual void end_group() = 0;
 
   // ---- units whose gradients rest on the host ----
   /// One of them, and its elements that this rank keeps once the ranks' are added up.
@@ -138,8 +140,14 @@ template <class Ops>
 }
 
 template <class T>
+void expect_passes(const Weights<T>& w, Sweep sweep, std::int64_t passes,
+                   const spec::BlockChunk& chunk) {
+  if (w.source != nullptr) w.source->expect(sweep, passes, chunk);
+}
+/// Through all blocks.
+template <class T>
 void expect_passes(const Weights<T>& w, Sweep sweep, std::int64_t passes) {
-  if (w.source != nullptr) w.source->expect(sweep, passes);
+  expect_passes(w, sweep, passes, w.architecture.chunk(0));
 }
 /// Passes without a batch that a rank with `own` of them runs behind these: as BlockSlots::further_passes.
 template <class T>

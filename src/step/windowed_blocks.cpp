@@ -18,8 +18,8 @@ Status WindowedBlocks::take_failure() {
   return std::exchange(failed_, {});
 }
 
-void WindowedBlocks::expect(Sweep sweep, std::int64_t passes) {
-  window_.expect(sweep, passes);
+void WindowedBlocks::expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) {
+  window_.expect(sweep, passes, chunk);
   turns_.expect(sweep, passes);
   throw_if_error(bring_expected());
 }

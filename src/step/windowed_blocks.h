@@ -14,7 +14,7 @@ namespace neap::step {
 
 class WindowedBlocks : public BlockSlots {
  public:
-  void expect(Sweep sweep, std::int64_t passes) override;
+  void expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) override;
   void set_input_bytes(std::int64_t) override {}
   [[nodiscard]] Place use(std::size_t block, BlockUse how) override;
   void release(std::size_t block) noexcept override;

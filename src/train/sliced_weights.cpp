@@ -146,9 +146,9 @@ void SlicedWeights::gather_each(const TakeUnit& take) {
   }
 }
 
-void SlicedWeights::expect(step::Sweep sweep, std::int64_t passes) {
+void SlicedWeights::expect(step::Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) {
   forget();
-  WindowedBlocks::expect(sweep, passes);
+  WindowedBlocks::expect(sweep, passes, chunk);
 }
 
 Status SlicedWeights::bring(step::BlockWindow::Place place) {

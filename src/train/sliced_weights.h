@@ -58,7 +58,7 @@ class SlicedWeights final : public step::WindowedBlocks, public UnitSource {
   void gather_each(const TakeUnit& take) override;
 
   /// Every slot holds weights of before the last update.
-  void expect(step::Sweep sweep, std::int64_t passes) override;
+  void expect(step::Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) override;
   [[nodiscard]] std::int64_t further_passes(std::int64_t own) override {
     return ranks_.more_elsewhere(own);
   }

@@ -105,6 +105,11 @@ class ChunkRollout(StageRolloutCase):
         words = (KL_LOSS, *SGD, *CRITIC_SGD)
         self.compare("chunks", *words, meshes=(({}, 2), ({"copies": 2}, 2)), more=(f"{CHUNKS}=2",))
         self.compare("chunks-ppo", *words[1:], task="ppo", files=FILES + CRITIC, meshes=(({"tensor": 2}, 2),), more=(f"{CHUNKS}=2",))
+        words = (*words[1:], "trainer.total_training_steps=1")
+        self.run_mesh("chunks-replicas", *words, task="ppo", copies=2)
+        self.run_mesh("chunks-slices", *words, f"{CHUNKS}=2", ZERO.format(3), task="ppo", copies=2, stages=2)
+        self.assertEqual(self.texts("chunks-replicas"), self.texts("chunks-slices"))
+        self.assert_same_run("chunks-replicas", "chunks-slices", step=1, roles=("actor", "critic"))
 
     def test_stages_whose_backward_is_in_two_parts(self):
         self.compare("parts", *SGD, *CRITIC_SGD, task="ppo", files=FILES + CRITIC, meshes=(({}, 2), ({"copies": 2}, 2)), more=(ZERO_BUBBLE,))

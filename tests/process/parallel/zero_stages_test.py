@@ -19,6 +19,7 @@ ZERO = "parallel.zero_stage={}"
 SHARDS = "parallel.zero_shard_size={}"
 TWO = f"{STAGES}=2"
 ADAPTER = ("actor/adapter_model.safetensors", FILES[1])
+CHUNKS = "parallel.virtual_pipeline_model_parallel_size={}"
 GENERATING = "actor_rollout_ref.rollout.tensor_model_parallel_size"
 
 
@@ -34,16 +35,17 @@ class ZeroStages(RolloutCase):
         for name, tied in (("untied", False), ("tied", True)):
             cls.add_model(name, dict(MODEL, num_hidden_layers=5, tie_word_embeddings=tied))
 
-    def assert_stages_are_replicas(self, name, replicas, *words, stages=2, tensor=1, files=FILES, step=2, task="stages", zero=(2, 3)):
+    def assert_stages_are_replicas(self, name, replicas, *words, stages=2, chunks=1, tensor=1, files=FILES, step=2, task="stages", zero=(2, 3)):
         """The bits of ZeRO-2 without stages, in which each micro-batch is summed over ranks, too."""
         size = (f"{SIZE}={tensor}",) if tensor > 1 else ()
         flat = f"{name}-flat"
         if not (self.home / "out" / flat).exists():
             self.run_ranks(replicas * tensor, flat, ZERO.format(2), *size, *words, task=task)
         for stage in zero:
-            folder = f"{name}-p{stages}-z{stage}"
+            folder = f"{name}-p{stages}-z{stage}" + (f"-v{chunks}" if chunks > 1 else "")
             with self.subTest(folder):
-                self.run_ranks(stages * replicas * tensor, folder, f"{STAGES}={stages}", ZERO.format(stage), *size, *words, task=task)
+                divided = (f"{STAGES}={stages}", CHUNKS.format(chunks)) if chunks > 1 else (f"{STAGES}={stages}",)
+                self.run_ranks(stages * replicas * tensor, folder, *divided, ZERO.format(stage), *size, *words, task=task)
                 self.assert_same_files(flat, folder, step, files)
                 self.assertEqual(self.metrics(f"out/{flat}"), self.metrics(f"out/{folder}"))
                 self.assertEqual(self.validations(f"out/{flat}"), self.validations(f"out/{folder}"))
@@ -58,6 +60,31 @@ class ZeroStages(RolloutCase):
             folder = f"base-p2-z{stage}"
             self.assertLess(self.part_bytes(folder, "actor.grads"), 0.4 * self.part_bytes("base-flat", "actor.weights"))
         self.assertLess(self.part_bytes("base-p2-z3", "actor.weights"), 0.4 * self.part_bytes("base-flat", "actor.weights"))
+
+    def test_stages_of_chunks_have_the_bits_of_replicas(self):
+        """Six micro-batches on two stages, and of three a round that lacks some."""
+        start = "actor_rollout_ref.model.path=out/chunks-flat/latest/actor"
+        self.assert_stages_are_replicas("chunks", 2, "trainer.test_freq=1", chunks=2)
+        self.add_model("blocks", dict(MODEL, num_hidden_layers=7, tie_word_embeddings=False))
+        self.assert_stages_are_replicas("parts", 2, "actor_rollout_ref.model.path=blocks", stages=3, chunks=2)
+        self.assert_stages_are_replicas("chunks-tensor", 2, tensor=2, chunks=2, zero=(3,))
+        self.assert_stages_are_replicas("chunks-lora", 2, start, "device.dtype=bfloat16", "actor_rollout_ref.model.lora_rank=4", chunks=2, zero=(3,),
+                                        files=ADAPTER)
+        words = ("actor_rollout_ref.model.path=tied", "trainer.test_freq=2", *SGD)
+        self.run_ranks(1, "chunks-tied-1", *words, task="stages")
+        self.run_ranks(1, "chunks-packed-1", *words, "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=70", task="stages")
+        for stage in (2, 3):
+            with self.subTest("tied", stage=stage):
+                folder = f"chunks-tied-z{stage}"
+                self.run_ranks(4, folder, TWO, CHUNKS.format(2), ZERO.format(stage), *words, task="stages")
+                self.assert_ranks_are_as_planned(folder, 4)
+                self.assert_same_training("chunks-tied-1", folder, near=2e-6)
+            with self.subTest("micro-batches in numbers that differ", stage=stage):
+                folder = f"chunks-packed-z{stage}"
+                self.run_ranks(6, folder, TWO, CHUNKS.format(2), ZERO.format(stage), *words, "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=70",
+                               task="stages")
+                self.assert_within_plans(folder, 6)
+                self.assert_same_training("chunks-packed-1", folder, near=2e-6)
 
     def test_optimizers_types_updates_and_adapters(self):
         self.run_ranks(1, "started", "trainer.total_training_steps=1", task="stages")

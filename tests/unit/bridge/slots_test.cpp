@@ -240,7 +240,8 @@ struct Blocks {
   // A phase of a mini-batch.
   void mini_batch(std::int64_t passes) {
     streamed->open();
-    streamed->expect(step::Sweep::kForwardBackward, passes);
+    streamed->expect(step::Sweep::kForwardBackward, passes,
+                     {{0, static_cast<std::int64_t>(blocks)}});
     for (std::int64_t pass = 0; pass < passes; ++pass) {
       streamed->set_input_bytes(8 * kInputs);
       const auto number = static_cast<std::uint64_t>(pass);

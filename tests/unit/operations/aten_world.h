@@ -66,9 +66,9 @@ class CopiedBlocks final : public step::BlockSlots {
     if (turn_.adds) copy(tables_.gradients[turn_.unit], tables_.gradient_slot);
     bring_expected();
   }
-  void expect(step::Sweep sweep, std::int64_t passes) override {
+  void expect(step::Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) override {
     turns_.expect(sweep, passes);
-    window_.expect(sweep, passes);
+    window_.expect(sweep, passes, chunk);
     bring_expected();
   }
   [[nodiscard]] Place use(std::size_t block, step::BlockUse how) override {

@@ -185,9 +185,9 @@ bool take_stage(testing::RandomJob& r, std::uint64_t seed, bool alone) {
   for (const auto* role : roles)
     if (*role) least = std::min(least, (*role)->shape.num_hidden_layers);
   if (least < stages) return false;
-  // Of one block; slices go with one chunk, and so does a backward in two parts.
-  const bool slices = r.job.parallel.zero_stage > 1, zero_bubble = !slices && seed % 5 < 2;
-  const std::int64_t chunks = slices || zero_bubble ? 1 : least / stages;
+  // Of one block; a backward in two parts goes with one chunk, and without slices of gradients.
+  const bool zero_bubble = r.job.parallel.zero_stage < 2 && seed % 5 < 2;
+  const std::int64_t chunks = zero_bubble ? 1 : least / stages;
   if (zero_bubble) r.job.parallel.pipeline_parallel_schedule = "zero_bubble";
   r.job.parallel.virtual_pipeline_model_parallel_size = chunks;
   for (auto* role : roles) {

@@ -101,7 +101,7 @@ TEST(ModelPlacement, WhatDoesNotFitIsRefusedWithTheKey) {
               HasSubstr("actor_rollout_ref.ref.tensor_model_parallel_size times "
                         "parallel.pipeline_model_parallel_size, 16 does not divide"));
   EXPECT_THAT(refused({"parallel.pipeline_model_parallel_size=2", "critic.zero_stage=3",
-                       "parallel.virtual_pipeline_model_parallel_size=2"}),
+                       "parallel.pipeline_parallel_schedule=zero_bubble"}),
               HasSubstr("does not go with critic.zero_stage 3"));
   // A batch is shared by the ranks of every model.
   EXPECT_THAT(

@@ -17,6 +17,10 @@ class Model {
     window_.expect(sweep, passes);
     bring_expected();
   }
+  void expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) {
+    window_.expect(sweep, passes, chunk);
+    bring_expected();
+  }
   void use(std::size_t block) {
     const BlockWindow::Use use = window_.use(block);
     if (use.missing.any()) {
@@ -125,6 +129,37 @@ TEST(BlockWindow, EachPassOfAStageIsExpectedForItself) {
       EXPECT_EQ(model.missed, 0);
     }
   }
+}
+
+// Blocks 0 and 1, 2 to 4, and 5, of which the first follow an embedding and the last come before a head.
+TEST(BlockWindow, AChunksPassBringsItsBlocksOnly) {
+  const std::vector<spec::BlockChunk> chunks = {
+      {{0, 2}, true, false}, {{2, 3}, false, false}, {{5, 1}, false, true}};
+  Model model(6, 2, {.at_start = true, .after_forward = true, .after_backward = true});
+  int brought = 0;
+  for (const auto& [c, sweep] : {std::pair{0, Sweep::kForward},
+                                 {1, Sweep::kForward},
+                                 {2, Sweep::kForward},
+                                 {2, Sweep::kBackward},
+                                 {0, Sweep::kForward},
+                                 {1, Sweep::kBackward},
+                                 {0, Sweep::kBackward},
+                                 {2, Sweep::kForward}}) {
+    const spec::BlockChunk& chunk = chunks[static_cast<std::size_t>(c)];
+    model.forget();
+    model.expect(sweep, 1, chunk);
+    if (sweep == Sweep::kForward ? chunk.embeds : chunk.has_head) {
+      EXPECT_EQ(model.brought, brought) << "a table takes the memory first";
+      model.clear();
+    }
+    EXPECT_GT(model.brought, brought) << "the first block comes before it is used";
+    std::vector<std::size_t> order;
+    for (const std::size_t i : order_of(sweep, static_cast<std::size_t>(chunk.blocks.count)))
+      order.push_back(static_cast<std::size_t>(chunk.blocks.first) + i);
+    model.pass(order);
+    EXPECT_EQ(model.brought, brought += static_cast<int>(chunk.blocks.count));
+  }
+  EXPECT_EQ(model.missed, 0);
 }
 
 TEST(BlockWindow, KeepsWhatTheWayBackNeedsFirst) {
