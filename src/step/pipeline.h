@@ -56,10 +56,10 @@ class StageRun {
     const auto alike = [&](std::int64_t a, std::int64_t b) {
       return micro_of(a).count == micro_of(b).count;
     };
-    // What is kept changes places with every round, until each has been where all others were.
+    // What is kept changes places with every round, and finds all of them in about two turns.
     const std::int64_t kept =
         shape.chunks == 1 ? micro_batches_kept(shape, stage.stage) : kRoundsOfKeptChunks;
-    const std::int64_t lasting = std::min(kept, kMostLasting);
+    const std::int64_t lasting = std::min(2 * kept, kMostLasting);
     for (const PipelineRound& round : rounds_of(shape, actions, alike)) {
       ops_.repeat(
           round.times,
