@@ -41,7 +41,8 @@ Bytes nccl_bytes(const std::vector<spec::Mesh>& models, const spec::Mesh& genera
   constexpr spec::Axis kTensor = spec::Axis::kTensor;
   std::set<spec::RankGroup> senders;
   for (const spec::Mesh& mesh : models) {
-    if (passes_keys) senders.insert(spec::group_along(mesh, spec::Axis::kContext));
+    if (passes_keys && mesh.size(spec::Axis::kContext) > 1)
+      senders.insert(spec::group_along(mesh, spec::Axis::kContext));
     if (mesh.size(spec::Axis::kPipe) > 1)
       senders.insert(spec::group_along(mesh, spec::Axis::kPipe));
   }
@@ -52,7 +53,8 @@ Bytes nccl_bytes(const std::vector<spec::Mesh>& models, const spec::Mesh& genera
 }
 
 Bytes nccl_bytes(const spec::Job& job, const NcclSettings& settings) {
-  return nccl_bytes(job.model_meshes(), job.generation_mesh(), settings, job.context_shard().ring);
+  return nccl_bytes(job.model_meshes(), job.generation_mesh(), settings,
+                    job.parallel.cp_comm_type == "p2p");
 }
 
 bool uses_copy_lane(const spec::Job& job, spec::ModelId model) {

@@ -61,11 +61,11 @@ step::Spans<step::CountedTensor> micro_batch_spans(const spec::Job& job, const s
   const step::PackedLayout layout =
       step::extreme_layout(batching.most_rows, batching.tokens,
                            {length, job.data.max_response_length, batching.sequences_of_row},
-                           {.ranks = job.context_ranks()});
+                           {.ranks = job.context_ranks(phase.model)});
   const std::int64_t sequences = layout.micro_batches.front().count * batching.sequences_of_row;
   step::Spans<step::CountedTensor> spans{sequences, length};
   spans.lengths.assign(layout.lengths.begin(), layout.lengths.begin() + sequences);
-  spans.context = job.context_shard();
+  spans.context = job.context_shard(phase.model);
   return spans;
 }
 

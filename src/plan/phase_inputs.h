@@ -58,7 +58,7 @@ class PhaseInputs {
     const spec::PipelineStage& stage = shape.pipeline;
     if (phase.trains() && stage.stages > 1)
       batching.together = step::micro_batches_kept(step::shape_of(stage), stage.stage);
-    out.sequences = sequences(shape, batching, mini_batches);
+    out.sequences = sequences(shape, batching, mini_batches, job_.context_shard(phase.model));
     if (out.sequences.packed) out.sequences.packed->context.rank = context_rank;
     const std::int64_t n = out.sequences.size();
     const T per_token = floats({n, response_});
@@ -86,12 +86,13 @@ class PhaseInputs {
   /// `mini_batches` of so many rows as the phase takes, or what stands for them where they are packed.
   [[nodiscard]] step::Sequences<T> sequences(const spec::Architecture& shape,
                                              const spec::Batching& batching,
-                                             std::int64_t mini_batches) const {
+                                             std::int64_t mini_batches,
+                                             const spec::ContextShard& context) const {
     if (batching.tokens == 0)
       return padded(mini_batches * batching.most_rows * batching.sequences_of_row);
     const step::SequenceLimits limits{width_, response_, batching.sequences_of_row};
     const auto packing = step::PackingLimits::of(batching.tokens, batching.most_rows, limits);
-    const std::int64_t ranks = job_.context_ranks();
+    const std::int64_t ranks = context.ranks;
     const std::vector<std::int64_t> further =
         further_sequences(profile_, shape, packing, limits, ranks);
     const step::PackedLayout layout = step::extreme_layout(
@@ -107,7 +108,7 @@ class PhaseInputs {
         layout.counts,    step::Cuts(static_cast<std::size_t>(mini_batches), layout.micro_batches)};
     if (ranks == 1) return all;
     // As if every last token were this rank's.
-    all.packed->context = job_.context_shard();
+    all.packed->context = context;
     all.packed->last_places = longs({all.size()});
     for (std::int64_t i = 0; i <= all.size(); ++i) all.packed->last_counts.push_back(i);
     return all;

@@ -60,7 +60,7 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target,
   const spec::Mesh mesh = phase != nullptr ? job.mesh(phase->model) : job.mesh();
   const spec::Mesh divided = generates ? job.generation_mesh() : mesh;
   profile.tensor_ranks = divided.size(spec::Axis::kTensor);
-  profile.context_ranks = job.context_ranks();
+  profile.context_ranks = mesh.size(spec::Axis::kContext);
   const Network network =
       network_of(job, target.network ? *target.network : default_network(target.cuda));
   for (std::size_t a = 0; a < spec::kGroups; ++a) {

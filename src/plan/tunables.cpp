@@ -110,8 +110,9 @@ std::vector<Size> inference_sizes(const spec::Job& job) {
 
 std::int64_t least_tokens(const spec::Job& job) {
   if (!job.packs()) return 0;
-  return spec::rows_of_each(job.max_sequence_length() * (job.has_pairs() ? 2 : 1),
-                            job.context_ranks());
+  std::int64_t ranks = job.context_ranks();
+  for (const spec::ModelId model : job.models()) ranks = std::min(ranks, job.context_ranks(model));
+  return spec::rows_of_each(job.max_sequence_length() * (job.has_pairs() ? 2 : 1), ranks);
 }
 
 Tunable reference_once() {

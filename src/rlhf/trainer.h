@@ -56,7 +56,7 @@ struct Context : TextContext {
   [[nodiscard]] parallel::Communicator& data_ranks() const { return groups.data(); }
   /// Which tokens of each sequence this rank computes with a model.
   [[nodiscard]] spec::ContextShard context_shard(spec::ModelId model) const {
-    return job.context_shard(model_groups.of(model).context().rank());
+    return job.context_shard(model, model_groups.of(model).context().rank());
   }
   /// Only the last stage of a pipeline has the results of a phase: its tensor in host memory, on every stage.
   /// Between phases; every stage calls it.

@@ -195,12 +195,13 @@ ModelPlacement Job::own_placement(ModelId model) const {
 }
 ModelPlacement Job::placement(ModelId model) const {
   ModelPlacement out{parallel.zero_stage, parallel.zero_shard_size,
-                     parallel.tensor_model_parallel_size};
+                     parallel.tensor_model_parallel_size, parallel.context_parallel_size};
   const ModelPlacement own = own_placement(model);
   if (own.zero_stage >= 0) out.zero_stage = own.zero_stage;
   if (own.zero_shard_size > 0) out.zero_shard_size = own.zero_shard_size;
   if (own.tensor_model_parallel_size > 0)
     out.tensor_model_parallel_size = own.tensor_model_parallel_size;
+  if (own.context_parallel_size > 0) out.context_parallel_size = own.context_parallel_size;
   return out;
 }
 bool Job::places_models_alike() const {
@@ -215,7 +216,7 @@ Mesh Job::mesh(ModelId model) const {
   // Evaluation does not read these keys.
   const bool trains = task != Task::kEval;
   const std::int64_t stages = trains ? parallel.pipeline_model_parallel_size : 1;
-  const std::int64_t context = trains ? parallel.context_parallel_size : 1;
+  const std::int64_t context = trains ? own.context_parallel_size : 1;
   const std::int64_t rows = std::max<std::int64_t>(1, ranks() / (stages * context * tensor));
   // A size that does not fit is refused (spec/parallel_checks.h).
   std::int64_t shards = trains && own.zero_stage > 0 ? own.zero_shard_size : 0;

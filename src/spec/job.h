@@ -264,6 +264,7 @@ struct ModelPlacement {
   std::int64_t zero_stage = -1;                 ///< -1: as parallel.zero_stage
   std::int64_t zero_shard_size = 0;             ///< 0: as parallel.zero_shard_size
   std::int64_t tensor_model_parallel_size = 0;  ///< 0: as parallel.tensor_model_parallel_size
+  std::int64_t context_parallel_size = 0;       ///< 0: as parallel.context_parallel_size
   friend bool operator==(const ModelPlacement&, const ModelPlacement&) = default;
 };
 
@@ -382,7 +383,7 @@ struct Job {
   [[nodiscard]] ModelPlacement placement(ModelId model) const;
   /// Of models().
   [[nodiscard]] bool places_models_alike() const;
-  /// How ranks are arranged for a model: they have the same stages and divide sequences alike for each.
+  /// How ranks are arranged for a model: they have the same stages for each.
   [[nodiscard]] Mesh mesh(ModelId model) const;
   /// Of the main model: its ranks along the axis "data" share each batch.
   [[nodiscard]] Mesh mesh() const { return mesh(main_model()); }
@@ -397,12 +398,17 @@ struct Job {
     return there.size(Axis::kTensor) != here.size(Axis::kTensor) ||
            there.size(Axis::kPipe) != here.size(Axis::kPipe);
   }
-  /// Ranks that divide each sequence.
-  [[nodiscard]] std::int64_t context_ranks() const { return mesh().size(Axis::kContext); }
-  /// Which of them one is, and whether keys pass round them.
-  [[nodiscard]] ContextShard context_shard(std::int64_t rank = 0) const {
-    return {context_ranks(), rank, context_ranks() > 1 && parallel.cp_comm_type == "p2p"};
+  /// Ranks that divide each sequence for a model.
+  [[nodiscard]] std::int64_t context_ranks(ModelId model) const {
+    return mesh(model).size(Axis::kContext);
   }
+  [[nodiscard]] std::int64_t context_ranks() const { return context_ranks(main_model()); }
+  /// Which of them one is, and whether keys pass round them.
+  [[nodiscard]] ContextShard context_shard(ModelId model, std::int64_t rank = 0) const {
+    const std::int64_t of = context_ranks(model);
+    return {of, rank, of > 1 && parallel.cp_comm_type == "p2p"};
+  }
+  [[nodiscard]] ContextShard context_shard() const { return context_shard(main_model()); }
   /// Parts of each step's batch that a model takes: ranks along the axis "data".
   [[nodiscard]] std::int64_t data_ranks(ModelId model) const {
     return mesh(model).size(Axis::kData);

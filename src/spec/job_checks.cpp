@@ -173,31 +173,53 @@ Status validate_rewards(const Job& job) {
 // Of a job that packs: the longest row fits into every budget.
 Status validate_packing(const Job& job) {
   const std::int64_t longest = job.max_sequence_length();
-  const auto holds = [&](const char* key, std::int64_t tokens, std::int64_t sequences) -> Status {
-    const std::int64_t ranks = job.context_ranks();
+  // The budget of a key, or where it has none of the one before.
+  struct Budget {
+    const char* key;
+    std::int64_t tokens;
+  };
+  const auto or_else = [](Budget budget, const Budget& otherwise) {
+    return budget.tokens != 0 ? budget : otherwise;
+  };
+  const auto holds = [&](ModelId model, const Budget& budget,
+                         std::int64_t sequences = 1) -> Status {
+    const std::int64_t ranks = job.context_ranks(model);
     const std::int64_t least = rows_of_each(sequences * longest, ranks);
-    if (tokens == 0 || tokens >= least) return {};
+    if (budget.tokens >= least) return {};
     return wrong(
         format("{} is {}; it has to be at least {}: {}data.max_prompt_length {} + "
                "data.max_response_length {}{}",
-               key, tokens, least, sequences > 1 ? "2 x of a pair, " : "",
+               budget.key, budget.tokens, least, sequences > 1 ? "2 x of a pair, " : "",
                job.data.max_prompt_length, job.data.max_response_length,
                ranks > 1 ? format(", divided by {} ranks", ranks) : std::string()));
   };
-  NEAP_TRY(holds("actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
-                 job.reference_max_token_len_per_gpu, 1));
-  if (!job.has_rollout())
-    return holds("data.max_token_len_per_gpu", job.data.max_token_len_per_gpu,
-                 job.has_pairs() ? 2 : 1);
-  NEAP_TRY(holds("actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
-                 job.actor.ppo_max_token_len_per_gpu, 1));
-  NEAP_TRY(holds("actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
-                 job.rollout.log_prob_max_token_len_per_gpu, 1));
-  NEAP_TRY(
-      holds("reward_model.forward_max_token_len_per_gpu", job.reward_max_token_len_per_gpu, 1));
+  const ModelId main = job.main_model();
+  const ModelId reference = job.reference_is_actor_base() ? main : ModelId::kReference;
+  const Budget of_reference{"actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
+                            job.reference_max_token_len_per_gpu};
+  if (!job.has_rollout()) {
+    const Budget rows{"data.max_token_len_per_gpu", job.data.max_token_len_per_gpu};
+    NEAP_TRY(holds(main, rows, job.has_pairs() ? 2 : 1));
+    return job.uses_reference() ? holds(reference, or_else(of_reference, rows)) : Status();
+  }
+  const Budget training{"actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+                        job.actor.ppo_max_token_len_per_gpu};
+  const Budget scoring = or_else({"actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
+                                  job.rollout.log_prob_max_token_len_per_gpu},
+                                 training);
+  NEAP_TRY(holds(main, training));
+  NEAP_TRY(holds(main, scoring));
+  if (job.uses_reference()) NEAP_TRY(holds(reference, or_else(of_reference, scoring)));
+  if (job.has_reward_model())
+    NEAP_TRY(holds(ModelId::kReward, or_else({"reward_model.forward_max_token_len_per_gpu",
+                                              job.reward_max_token_len_per_gpu},
+                                             scoring)));
   if (!job.has_critic()) return {};
-  NEAP_TRY(holds("critic.ppo_max_token_len_per_gpu", job.critic.ppo_max_token_len_per_gpu, 1));
-  return holds("critic.forward_max_token_len_per_gpu", job.critic.forward_max_token_len_per_gpu, 1);
+  const Budget of_critic{"critic.ppo_max_token_len_per_gpu", job.critic.ppo_max_token_len_per_gpu};
+  NEAP_TRY(holds(ModelId::kCritic, of_critic));
+  return holds(ModelId::kCritic, or_else({"critic.forward_max_token_len_per_gpu",
+                                          job.critic.forward_max_token_len_per_gpu},
+                                         of_critic));
 }
 
 }  // namespace

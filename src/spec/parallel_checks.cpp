@@ -32,6 +32,7 @@ std::string placement_key(const Job& job, ModelId model, std::int64_t ModelPlace
   std::string_view name = "zero_stage";
   if (member == &ModelPlacement::zero_shard_size) name = "zero_shard_size";
   if (member == &ModelPlacement::tensor_model_parallel_size) name = "tensor_model_parallel_size";
+  if (member == &ModelPlacement::context_parallel_size) name = "context_parallel_size";
   std::string_view section = "parallel";
   if (own) {
     section = model == job.main_model()      ? "actor_rollout_ref.actor"
@@ -115,15 +116,14 @@ Status validate_shards(const Job& job, ModelId model) {
 }
 
 // What ranks that divide sequences go with.
-Status validate_context(const Job& job) {
-  const std::int64_t size = job.context_ranks();
-  if (size == 1) return {};
-  const auto refuse = [&](std::string_view why) {
-    return wrong(format("parallel.context_parallel_size {} does not go with {}", size, why));
-  };
-  if (job.packs()) return {};
-  return refuse(format("{}.use_dynamic_bsz = false: the ranks divide packed sequences; set true",
-                       job.has_rollout() ? "actor_rollout_ref.actor" : "data"));
+Status validate_context(const Job& job, ModelId model) {
+  const std::int64_t size = job.context_ranks(model);
+  if (size == 1 || job.packs()) return {};
+  return wrong(
+      format("{} {} does not go with {}.use_dynamic_bsz = false: the ranks divide packed "
+             "sequences; set true",
+             placement_key(job, model, &ModelPlacement::context_parallel_size), size,
+             job.has_rollout() ? "actor_rollout_ref.actor" : "data"));
 }
 
 Status validate_mesh(const Job& job, ModelId model) {
@@ -133,7 +133,8 @@ Status validate_mesh(const Job& job, ModelId model) {
   for (const auto& [axis, key] :
        {std::pair(Axis::kTensor,
                   placement_key(job, model, &ModelPlacement::tensor_model_parallel_size)),
-        std::pair(Axis::kContext, std::string("parallel.context_parallel_size")),
+        std::pair(Axis::kContext,
+                  placement_key(job, model, &ModelPlacement::context_parallel_size)),
         std::pair(Axis::kPipe, std::string("parallel.pipeline_model_parallel_size"))}) {
     if (mesh.size(axis) == 1) continue;
     const bool several = !keys.empty();
@@ -142,7 +143,8 @@ Status validate_mesh(const Job& job, ModelId model) {
     product *= mesh.size(axis);
     if (several) NEAP_TRY(divides_ranks(job, keys + ",", product));
   }
-  return validate_shards(job, model);
+  NEAP_TRY(validate_shards(job, model));
+  return validate_context(job, model);
 }
 
 // Where ranks generate otherwise than they train.
@@ -157,7 +159,6 @@ Status check_ranks(const Job& job) {
   NEAP_TRY(validate_ranks(job.trainer, job.launched_ranks));
   for (const ModelId model : job.models()) NEAP_TRY(validate_mesh(job, model));
   NEAP_TRY(validate_stages(job));
-  NEAP_TRY(validate_context(job));
   return validate_generation(job);
 }
 

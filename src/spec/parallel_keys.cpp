@@ -27,6 +27,11 @@ void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, co
       .in("ranks")
       .at_least(0)
       .only(several);
+  t.bind(at + ".context_parallel_size", &p.context_parallel_size,
+         "Ranks that divide each sequence for this model; 0: as `parallel.context_parallel_size`.")
+      .in("ranks")
+      .at_least(0)
+      .only(several);
 }
 
 void bind_parallel(ConfigTable& t, Job& job) {
@@ -121,9 +126,11 @@ void bind_parallel(ConfigTable& t, Job& job) {
       .one_of({"all_gather", "p2p", "auto"})
       .only({.holds =
                  [&job] {
+                   const std::vector<ModelId> all = job.models();
                    return job.parallel.cp_comm_type == "all_gather" ||
                           job.parallel.automatic.context || job.parallel.automatic.ring ||
-                          job.parallel.context_parallel_size > 1;
+                          std::any_of(all.begin(), all.end(),
+                                      [&](ModelId model) { return job.context_ranks(model) > 1; });
                  },
              .words = "parallel.context_parallel_size is at least 2",
              .otherwise = "one rank has all tokens of a sequence"});

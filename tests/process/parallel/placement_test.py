@@ -23,14 +23,23 @@ WHOLE = ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4096", "critic.ppo_m
 CRITIC_FILES = ("critic/model.safetensors", "critic/optimizer.safetensors")
 
 
+MODELS = {"actor": ACTOR, "reference": REFERENCE, "critic": CRITIC, "judge": JUDGE}
+
+
+def keys(name, values):
+    return tuple(f"{MODELS[model]}.{name}={value}" for model, value in values.items())
+
+
 def zero(**stages):
-    names = {"actor": ACTOR, "reference": REFERENCE, "critic": CRITIC, "judge": JUDGE}
-    return tuple(f"{names[model]}.zero_stage={stage}" for model, stage in stages.items())
+    return keys("zero_stage", stages)
 
 
 def tensor(**sizes):
-    names = {"actor": ACTOR, "reference": REFERENCE, "critic": CRITIC, "judge": JUDGE}
-    return tuple(f"{names[model]}.tensor_model_parallel_size={size}" for model, size in sizes.items())
+    return keys("tensor_model_parallel_size", sizes)
+
+
+def context(**sizes):
+    return keys("context_parallel_size", sizes)
 
 
 class Placement(RolloutCase):
@@ -85,6 +94,21 @@ class Placement(RolloutCase):
                     divided *= size
                 self.run_mesh(f"parts-{name}", *one_step, *words, task="ppo", copies=ranks // divided, **mesh)
                 self.assert_same_run("parts-1", f"parts-{name}", near=3e-6, step=1, roles=("actor", "critic"))
+
+    def test_other_ranks_divide_the_sequences_of_each_model(self):
+        one_step = (*ONE_STEP, "algorithm.use_kl_in_reward=false", KL_LOSS)
+        self.run_mesh("sequences-1", *one_step, task="ppo")
+        cases = {"critic": (2, {}, context(critic=2)), "frozen": (4, {}, context(reference=4, judge=2)),
+                 "actor": (2, {}, context(actor=2)), "ring": (4, {}, (*context(critic=4, reference=2), "parallel.cp_comm_type=p2p")),
+                 "parts": (4, {"context": 2}, (*context(critic=1, judge=1), *tensor(critic=2), ZERO.format(3))),
+                 "stages": (4, {"stages": 2}, context(critic=2))}
+        for name, (ranks, mesh, words) in cases.items():
+            with self.subTest(name):
+                divided = 1
+                for size in mesh.values():
+                    divided *= size
+                self.run_mesh(f"sequences-{name}", *one_step, *words, task="ppo", copies=ranks // divided, **mesh)
+                self.assert_same_run("sequences-1", f"sequences-{name}", near=3e-6, step=1, roles=("actor", "critic"))
 
     def test_what_a_step_may_have_besides(self):
         """Dynamic sampling and greedy baselines score responses where their prompts are; rows that no number of ranks shares evenly
@@ -144,8 +168,11 @@ class Placement(RolloutCase):
         all_ranks = ("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "critic.ppo_mini_batch_size=8")
         odd = "data.train_batch_size=6", "actor_rollout_ref.actor.ppo_mini_batch_size=6", "critic.ppo_mini_batch_size=6"
         for words, ranks, message in (
+                (("critic.forward_max_token_len_per_gpu=20",), 4, "critic.forward_max_token_len_per_gpu is 20; it has to be at least 40"),
                 (tensor(critic=3), 4, "critic.tensor_model_parallel_size 3 does not divide the 4 ranks"),
                 ((*zero(reference=3), f"{REFERENCE}.zero_shard_size=3"), 4, "actor_rollout_ref.ref.zero_shard_size 3 does not divide the 4 ranks"),
+                (("actor_rollout_ref.actor.use_dynamic_bsz=false", *context(critic=2)), 4,
+                 "critic.context_parallel_size 2 does not go with actor_rollout_ref.actor.use_dynamic_bsz = false"),
                 ((f"{CONTEXT}=2", *tensor(judge=4)), 4, "reward_model.tensor_model_parallel_size times parallel.context_parallel_size, 8 does not"),
                 ((*odd, f"{SIZE}=2", *tensor(judge=1)), 4, "data.train_batch_size 6 cannot be shared by 4 ranks"),
                 ((f"{STAGES}=2", "parallel.pipeline_parallel_schedule=zero_bubble", *zero(critic=2)), 4, "does not go with critic.zero_stage 2"),

@@ -87,6 +87,43 @@ TEST(ModelPlacement, SlicesOfOneModelAreThoseOfItsRanks) {
   EXPECT_TRUE(job.warnings.empty()) << job.warnings.front();
 }
 
+TEST(ModelPlacement, OtherRanksMayDivideTheSequencesOfAModel) {
+  Job job;
+  const Status status =
+      load_job({"critic.context_parallel_size=4", "critic.ppo_max_token_len_per_gpu=512",
+                "data.max_prompt_length=1024", "data.max_response_length=1024",
+                "parallel.context_parallel_size=2", "reward_model.context_parallel_size=1",
+                "parallel.cp_comm_type=p2p"},
+               job);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(job.data_ranks(), 4);
+  EXPECT_EQ(job.data_ranks(ModelId::kCritic), 2);
+  EXPECT_EQ(job.data_ranks(ModelId::kReward), 8);
+  EXPECT_EQ(job.data_parallel(ModelId::kCritic).ranks, 8);
+  EXPECT_TRUE(job.context_shard(ModelId::kCritic).ring);
+  EXPECT_FALSE(job.context_shard(ModelId::kReward).ring);
+  EXPECT_EQ(job.generating_ranks(), 8);
+  // Budgets are those of a rank, and each model's ranks fill theirs together.
+  const Recipe recipe = describe(job);
+  EXPECT_EQ(batching_of(job, *recipe.find(PhaseId::kTrainCritic)).tokens, 4 * 512);
+  const std::int64_t actors = job.actor.ppo_max_token_len_per_gpu;
+  EXPECT_EQ(batching_of(job, *recipe.find(PhaseId::kTrainActor)).tokens, 2 * actors);
+  EXPECT_EQ(batching_of(job, *recipe.find(PhaseId::kRewards)).tokens, actors);
+  // A row of 2048 tokens is one for as many ranks as divide it.
+  EXPECT_THAT(load_job({"critic.context_parallel_size=2", "critic.ppo_max_token_len_per_gpu=512",
+                        "data.max_prompt_length=1024", "data.max_response_length=1024"},
+                       job)
+                  .message(),
+              HasSubstr("critic.ppo_max_token_len_per_gpu is 512; it has to be at least 1024"));
+  EXPECT_THAT(load_job({"parallel.context_parallel_size=2", "reward_model.context_parallel_size=1",
+                        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=1024",
+                        "data.max_prompt_length=1024", "data.max_response_length=1024"},
+                       job)
+                  .message(),
+              HasSubstr("actor_rollout_ref.actor.ppo_max_token_len_per_gpu is 1024; it has to be "
+                        "at least 2048"));
+}
+
 TEST(ModelPlacement, WhatDoesNotFitIsRefusedWithTheKey) {
   const auto refused = [](std::vector<std::string> keys) {
     Job job;
