@@ -194,8 +194,12 @@ void RuntimeImpl::add_streamed(std::size_t index) {
   }
   streamed_blocks_.emplace(
       std::piecewise_construct, std::forward_as_tuple(index),
-      std::forward_as_tuple(*arena_, context_.stream(), tag.name(), std::move(slots),
-                            units(hosted.blocks, hosted.gradients, hosted.inputs), tables));
+      std::forward_as_tuple(
+          *arena_, context_.stream(), tag.name(), std::move(slots),
+          units(hosted.blocks, hosted.gradients, hosted.inputs), tables,
+          hosted.blocks_on_disk
+              ? StreamedBlocks::OnDisk{hosted.weights_window(), hosted.gradients_window()}
+              : StreamedBlocks::OnDisk{}));
 }
 
 // Of the phase's model, if it generates and its weights are streamed.
@@ -255,7 +259,7 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(spec::PhaseId id) {
   if (pool_of_ != index) give_pool_back();
   leave_room(index);
   const Clock::time_point start = Clock::now();
-  for (auto& [tag, blocks] : streamed_blocks_) blocks.open();
+  for (auto& [tag, blocks] : streamed_blocks_) throw_if_error(blocks.open());
   gather_blocks(index);
   transients_->open(std::string(name), accounts_->room());
   in_phase_ = true;

@@ -30,6 +30,7 @@ Status SlotLane::fetch(std::size_t slot, step::StreamedKind kind,
     if (store) NEAP_TRY(lane_->hold_other_direction(*store));
   }
   NEAP_TRY_ASSIGN(const Mark mark, lane_->to_device(copies));
+  slots_[slot].fetched = mark;
   use_[index_of(kind)].to_device += bytes_of(copies);
   return queued(slot, kind, mark);
 }
@@ -60,6 +61,10 @@ Status SlotLane::store(std::size_t slot, step::StreamedKind kind,
   slots_[slot].stored = last_stored_;
   use_[index_of(kind)].to_host += bytes_of(copies);
   return queued(slot, kind, *last_stored_);
+}
+
+Status SlotLane::wait_for_fetch(std::size_t slot) {
+  return slots_[slot].fetched ? lane_->wait(*slots_[slot].fetched) : Status();
 }
 
 Status SlotLane::wait_for_store(std::size_t slot) {

@@ -60,6 +60,8 @@ class SlotLane {
   /// Begins to store what of a slot holds a kind.
   [[nodiscard]] Status store(std::size_t slot, step::StreamedKind kind,
                              std::span<const arena::Transfer> copies);
+  /// Blocks until the slot's last fetch has ended.
+  [[nodiscard]] Status wait_for_fetch(std::size_t slot);
   /// Blocks until the slot's last store has ended.
   [[nodiscard]] Status wait_for_store(std::size_t slot);
   /// Waits for all copies.
@@ -70,7 +72,7 @@ class SlotLane {
  private:
   using Mark = arena::TransferLane::Mark;
   struct Slot {
-    std::optional<Mark> stored;  // its last store
+    std::optional<Mark> fetched, stored;  // its last ones
     std::map<Mark, step::StreamedKind>
         awaits;  // by the work; in the order in which they were queued
   };

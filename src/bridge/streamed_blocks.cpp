@@ -20,7 +20,8 @@ arena::Transfer all_of(const SlotPart& slot, const arena::HostStorage& storage) 
 
 StreamedBlocks::StreamedBlocks(arena::Arena& arena, device::StreamId computes,
                                const std::string& tag, std::vector<Slot> slots,
-                               const std::vector<UnitBytes>& blocks, const Tables& tables)
+                               const std::vector<UnitBytes>& blocks, const Tables& tables,
+                               const OnDisk& disk)
     : WindowedBlocks(blocks.size(), slots.size(), with_blocks(slots.at(0)), tables.turns),
       slots_(std::move(slots)),
       table_slot_(tables.slot),
@@ -28,13 +29,29 @@ StreamedBlocks::StreamedBlocks(arena::Arena& arena, device::StreamId computes,
   const auto make = [&](Bytes bytes) {
     return bytes.is_zero() ? nullptr : value_or_throw(arena::HostStorage::make(arena, tag, bytes));
   };
-  const auto add = [&](std::vector<Storage>& to, const std::vector<UnitBytes>& units) {
-    for (const UnitBytes& unit : units)
-      to.push_back({unit.name, make(unit.weights), make(unit.gradients), make(unit.inputs), Bytes(),
-                    unit.gradients});
+  const auto make_on_disk = [&](Bytes bytes) {
+    return bytes.is_zero() ? nullptr : value_or_throw(arena::DiskStorage::make(arena, tag, bytes));
   };
-  add(storage_, blocks);
-  add(tables_, tables.units);
+  const auto add = [&](std::vector<Storage>& to, const std::vector<UnitBytes>& units,
+                       bool on_disk) {
+    for (const UnitBytes& unit : units) {
+      Storage& made = to.emplace_back();
+      made.name = unit.name;
+      made.own_size = unit.gradients;
+      made.inputs = make(unit.inputs);
+      if (on_disk) {
+        made.disk_weights = make_on_disk(unit.weights);
+        made.disk_gradients = make_on_disk(unit.gradients);
+      } else {
+        made.weights = make(unit.weights);
+        made.gradients = make(unit.gradients);
+      }
+    }
+  };
+  add(storage_, blocks, !disk.weights.is_zero());
+  add(tables_, tables.units, false);
+  if (!disk.weights.is_zero())
+    disk_.emplace(arena, lane_, tag, slots_.size(), disk.weights, disk.gradients);
 }
 
 const StreamedBlocks::Storage* StreamedBlocks::table(const std::string& name) const {
@@ -53,12 +70,29 @@ void StreamedBlocks::keep_own(const std::string& name, Bytes first, Bytes size) 
   }
 }
 
-void StreamedBlocks::open() {
+Status StreamedBlocks::open() {
   forget();
   (void)take_failure();
+  if (!disk_) return {};
+  for (const Storage& block : storage_) {
+    NEAP_TRY(block.disk_weights->settle());
+    if (block.disk_gradients != nullptr) NEAP_TRY(block.disk_gradients->settle());
+  }
+  return {};
+}
+
+DiskWindows::Slot StreamedBlocks::place_of(std::size_t slot) const {
+  const Slot& at = slots_[slot];
+  return {at.weights.region, at.weights.offset, at.gradients ? at.gradients->offset : Bytes()};
+}
+
+Status StreamedBlocks::wait_for_slot(std::size_t slot) {
+  if (disk_) NEAP_TRY(disk_->arrive(slot, place_of(slot)));
+  return lane_.wait_for_slot(slot);
 }
 
 Status StreamedBlocks::gather(const std::vector<SlotPart>& parts) {
+  if (disk_) return gather_from_disk(parts);
   std::vector<arena::Transfer> copies;
   for (std::size_t block = 0; block < parts.size(); ++block)
     copies.push_back(all_of(parts[block], *storage_[block].weights));
@@ -66,8 +100,31 @@ Status StreamedBlocks::gather(const std::vector<SlotPart>& parts) {
   return lane_.wait_for_slot(0);
 }
 
+// Through the windows of all slots: one more block is read while another one comes.
+Status StreamedBlocks::gather_from_disk(const std::vector<SlotPart>& parts) {
+  const std::size_t windows = slots_.size();
+  for (std::size_t block = 0; block < parts.size() + windows - 1; ++block) {
+    if (block < parts.size())
+      NEAP_TRY(disk_->begin(block % windows, {storage_[block].disk_weights.get()}));
+    if (block + 1 < windows) continue;
+    const std::size_t coming = block + 1 - windows;
+    const SlotPart& part = parts[coming];
+    NEAP_TRY(disk_->arrive(coming % windows, {part.region, part.offset, Bytes()}));
+  }
+  for (std::size_t slot = 0; slot < windows; ++slot) NEAP_TRY(lane_.wait_for_slot(slot));
+  return {};
+}
+
+Result<LinkUses> StreamedBlocks::take_use() {
+  NEAP_TRY_ASSIGN(LinkUses uses, lane_.take_use());
+  if (disk_) disk_->add_use(uses);
+  return uses;
+}
+
 Status StreamedBlocks::close() {
+  Status written = disk_ ? disk_->close() : Status();
   Status drained = lane_.drain();
+  if (drained.ok()) drained = std::move(written);
   Status failed = take_failure();
   forget();
   return failed.ok() ? drained : failed;
@@ -82,6 +139,7 @@ Status StreamedBlocks::begin_turn(step::Table, const step::TableTurns::Turn& tur
   if (turn.gradients)
     NEAP_TRY(fetch(Kind::kGradients, all_of(*table_slot_->gradients, *unit.gradients)));
   for (std::size_t slot = 0; slot <= slots_.size(); ++slot) NEAP_TRY(lane_.wait_for_slot(slot));
+  for (std::size_t slot = 0; disk_ && slot < slots_.size(); ++slot) NEAP_TRY(disk_->drop(slot));
   return {};
 }
 
@@ -108,6 +166,8 @@ arena::Transfer StreamedBlocks::inputs_of(std::size_t block, std::size_t slot) c
 }
 
 Status StreamedBlocks::leave(std::size_t block, step::BlockWindow::Leaving what) {
+  if (what.gradients && disk_)
+    return disk_->leave(what.slot, place_of(what.slot), *storage_[block].disk_gradients);
   if (what.gradients)
     return leave(what.slot, *slots_[what.slot].gradients, storage_[block], what.complete);
   const arena::Transfer copy = inputs_of(block, what.slot);
@@ -120,13 +180,17 @@ Status StreamedBlocks::bring(step::BlockWindow::Place place) {
   const auto fetch = [&](Kind kind, const arena::Transfer& copy, SlotLane::After after) {
     return lane_.fetch(place.slot, kind, {&copy, 1}, after);
   };
-  if (place.weights)
+  if (disk_ && (place.weights || place.gradients)) {
+    NEAP_TRY(disk_->begin(place.slot, {place.weights ? unit.disk_weights.get() : nullptr,
+                                       place.gradients ? unit.disk_gradients.get() : nullptr}));
+  }
+  if (place.weights && !disk_)
     NEAP_TRY(fetch(Kind::kWeights, all_of(slot.weights, *unit.weights), SlotLane::After::kNothing));
   // Inputs were stored from a slot that was used again, or given to a table, since: the work that this fetch
   // begins after has waited for that store.
   if (place.inputs)
     NEAP_TRY(fetch(Kind::kInputs, inputs_of(place.block, place.slot), SlotLane::After::kNothing));
-  if (!place.gradients) return {};
+  if (!place.gradients || disk_) return {};
   return fetch(Kind::kGradients, all_of(*slot.gradients, *unit.gradients),
                SlotLane::After::kEveryStore);
 }

@@ -1,6 +1,7 @@
 // The blocks and tables of a model that rest in host memory, a few of them on the device at a time.
 //
-// Model     A block's host memory is pinned and has its contents for life: loading and saving work there.
+// Model     A block rests in host memory, which is pinned, or on disk (bridge/disk_windows.h), and has its contents there
+//           for life: loading and saving work there.
 //           In a phase blocks come to slots, parts of arena regions at fixed addresses, while others
 //           compute. Gradients of a trained model come with its blocks' backward and leave after it. Inputs of
 //           blocks leave after their forward and come with their backward. Tables (step/table_turns.h) come to
@@ -20,6 +21,7 @@
 #include "arena/arena.h"
 #include "arena/host_storage.h"
 #include "base/status.h"
+#include "bridge/disk_windows.h"
 #include "bridge/slot_lane.h"
 #include "step/windowed_blocks.h"
 
@@ -47,16 +49,25 @@ class StreamedBlocks final : public step::WindowedBlocks {
     step::TableUnits turns;    ///< of `units`
     std::optional<Slot> slot;  ///< in the memory of all slots, for the turns
   };
+  /// Where blocks rest on disk, sizes of the windows that they pass (bridge/disk_windows.h); zeros: on the host.
+  struct OnDisk {
+    Bytes weights, gradients;
+  };
   /// `computes`: the stream of the passes. The arena outlives this.
   StreamedBlocks(arena::Arena& arena, device::StreamId computes, const std::string& tag,
                  std::vector<Slot> slots, const std::vector<UnitBytes>& blocks,
-                 const Tables& tables);
+                 const Tables& tables, const OnDisk& disk = {});
 
   [[nodiscard]] const std::vector<Slot>& slots() const { return slots_; }
   [[nodiscard]] const std::optional<Slot>& table_slot() const { return table_slot_; }
   struct Storage {
     std::string name;
-    std::unique_ptr<arena::HostStorage> weights, gradients, inputs;  ///< null: there are none
+    std::unique_ptr<arena::HostStorage> weights, gradients, inputs;  ///< null: there are none here
+    std::unique_ptr<arena::DiskStorage> disk_weights, disk_gradients;
+    [[nodiscard]] Resting resting_weights() const { return {weights.get(), disk_weights.get()}; }
+    [[nodiscard]] Resting resting_gradients() const {
+      return {gradients.get(), disk_gradients.get()};
+    }
     Bytes own_first, own_size;  ///< of complete gradients, that leave
   };
   [[nodiscard]] const Storage& block(std::size_t i) const { return storage_[i]; }
@@ -67,7 +78,7 @@ class StreamedBlocks final : public step::WindowedBlocks {
   void keep_own(const std::string& name, Bytes first, Bytes size);
 
   /// A phase begins: the slots are resident and hold nothing.
-  void open();
+  [[nodiscard]] Status open();
   /// All blocks come to the parts of their numbers, which are resident and large enough. What the device
   /// is given next begins after that.
   [[nodiscard]] Status gather(const std::vector<SlotPart>& parts);
@@ -78,14 +89,12 @@ class StreamedBlocks final : public step::WindowedBlocks {
     input_bytes_ = Bytes(static_cast<std::uint64_t>(bytes));
   }
 
-  [[nodiscard]] Result<LinkUses> take_use() { return lane_.take_use(); }
+  [[nodiscard]] Result<LinkUses> take_use();
 
  private:
   [[nodiscard]] Status begin_after_work() override { return lane_.begin_after_work(); }
   [[nodiscard]] Status bring(step::BlockWindow::Place place) override;
-  [[nodiscard]] Status wait_for_slot(std::size_t slot) override {
-    return lane_.wait_for_slot(slot);
-  }
+  [[nodiscard]] Status wait_for_slot(std::size_t slot) override;
   [[nodiscard]] Status leave(std::size_t block, step::BlockWindow::Leaving what) override;
   [[nodiscard]] Status begin_turn(step::Table table, const step::TableTurns::Turn& turn) override;
   [[nodiscard]] Status end_turn(const step::TableTurns::Turn& turn) override;
@@ -93,10 +102,14 @@ class StreamedBlocks final : public step::WindowedBlocks {
   [[nodiscard]] Status leave(std::size_t in, const SlotPart& gradients, const Storage& unit,
                              bool complete);
 
+  [[nodiscard]] DiskWindows::Slot place_of(std::size_t slot) const;
+  [[nodiscard]] Status gather_from_disk(const std::vector<SlotPart>& parts);
+
   std::vector<Slot> slots_;
   std::optional<Slot> table_slot_;  // of the lane the one behind `slots_`
   std::vector<Storage> storage_, tables_;
   SlotLane lane_;
+  std::optional<DiskWindows> disk_;
   Bytes input_bytes_;  // of a block and a group
 };
 

@@ -19,17 +19,11 @@
 #include "arena/arena.h"
 #include "arena/disk_storage.h"
 #include "arena/host_storage.h"
+#include "bridge/disk_windows.h"
 #include "bridge/slot_lane.h"
 #include "bridge/streamed_blocks.h"
 
 namespace neap::bridge {
-
-/// Where something rests: one of the two.
-struct Resting {
-  const arena::HostStorage* host = nullptr;
-  const arena::DiskStorage* disk = nullptr;
-  [[nodiscard]] std::byte* data() const { return host != nullptr ? host->data() : disk->data(); }
-};
 
 class StreamedStates {
  public:

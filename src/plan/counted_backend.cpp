@@ -111,7 +111,7 @@ class CountedBackend {
     if (phase.body == spec::Body::kGenerate) {
       cache_ = counted_cache(role_, dtype, job.rollout_batch(), job.max_sequence_length());
       if (phase.slice_on_host) fetch_slice();
-      if (phase.gathers_weights) gather_model(trained);
+      if (phase.gathers_weights) gather_model(trained, phase.blocks_on_disk);
       return;
     }
     if (phase.slices_weights && phase.part != spec::TrainPart::kUpdate) {
@@ -124,9 +124,10 @@ class CountedBackend {
       std::optional<Dtype> gradients;
       if (role_.trains_blocks()) gradients = optimizer_of(role_, dtype).gradients;
       const HostedTables tables = hosted_tables(role_, phase.streams_tables);
-      blocks_.emplace(ops, weights_,
-                      CountedRests{hosted_blocks(role_, dtype), tables, gradients,
-                                   phase.inputs_on_host, phase.part == spec::TrainPart::kBackward});
+      blocks_.emplace(
+          ops, weights_,
+          CountedRests{hosted_blocks(role_, dtype), tables, gradients, phase.inputs_on_host,
+                       phase.blocks_on_disk, phase.part == spec::TrainPart::kBackward});
       weights_.source = &*blocks_;
       weights_.table_on_host = tables.gives_rows();
     }
@@ -223,7 +224,7 @@ class CountedBackend {
     const std::vector<step::UpdatePart>& list = parts_->list();
     CountedParts counted(ops_);
     // Rounds are alike once every window was used.
-    const std::int64_t lasting = states_on_disk_ ? step::kUpdateWindows : 1;
+    const std::int64_t lasting = on_disk_ ? step::kUpdateWindows : 1;
     for (std::size_t i = 0; i < list.size();) {
       std::size_t alike = i;
       while (alike < list.size() && list[alike].piece == list[i].piece &&
@@ -244,16 +245,18 @@ class CountedBackend {
     for (const Bytes unit : slice_bytes(role_, dtype_)) bytes += static_cast<double>(unit.count());
     ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, bytes, ops_.now()));
   }
-  // All blocks from the host, or all units from their slices or stages, then parts from other parts. To copy what a rank
-  // has takes far less time than to gather.
-  void gather_model(const ModelRole& trained) {
+  // All blocks from the host or the disk, or all units from their slices or stages, then parts from other parts. To copy
+  // what a rank has takes far less time than to gather.
+  void gather_model(const ModelRole& trained, bool on_disk) {
     const std::int64_t stages = trained.shape.pipeline.stages;
     const bool slices = role_.ranks.slices_weights();
     if (!trained.generation_part && !slices) {
       double blocks = 0;
       for (const PartPlan& block : hosted_blocks(role_, dtype_))
         blocks += static_cast<double>(block.bytes.count());
-      return ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, blocks, ops_.now()));
+      const double read =
+          on_disk ? ops_.begin_disk(step::Direction::kToDevice, blocks, ops_.now()) : ops_.now();
+      return ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, blocks, read));
     }
     const auto sends = [this](double sent, spec::Axis axis) {
       ops_.wait_for_peers(ops_.now() + ops_.peer_seconds(sent, 1, axis), sent);
@@ -276,15 +279,15 @@ class CountedBackend {
     for (const step::GatheredPart& part : parts_->gathered(slot_bytes_)) {
       const double all = bytes_of(part.elements());
       const double own = bytes_of(part.own(role_.rank.value_or(fullest)).count);
-      counted.visit(own, all - own, 0, [&] { gather_at_once(ops_, role_.ranks, all); });
+      counted.visit(own, all - own, {}, [&] { gather_at_once(ops_, role_.ranks, all); });
     }
   }
   template <class Visit>
   void visit_part(CountedParts& counted, const step::UpdatePart& part, const Visit& visit) {
     const step::PartLayout layout = parts_->layout(part);
     const auto bytes = [](Bytes b) { return static_cast<double>(b.count()); };
-    const double on_disk = states_on_disk_ ? bytes(layout.states()) : 0;
-    counted.visit(bytes(layout.fetched()), bytes(layout.stored()), on_disk, [&] {
+    const CountedParts::Disk disk{bytes(layout.disk_read()), bytes(layout.disk_written())};
+    counted.visit(bytes(layout.fetched()), bytes(layout.stored()), disk, [&] {
       visit(step::part_of(ops_, pieces_[part.piece], part, layout, [](const step::PartTensor& t) {
         return outside({t.elements}, t.dtype);
       }));
@@ -292,11 +295,14 @@ class CountedBackend {
   }
   void make_units(const spec::Phase& phase) {
     optimizer_ = optimizer_of(role_, dtype_);
-    const HostedUnits hosted{phase.streams_weights, phase.streams_tables, phase.slice_on_host};
+    const HostedUnits hosted{phase.streams_weights,
+                             phase.streams_tables,
+                             phase.slice_on_host,
+                             {phase.states_on_disk, phase.blocks_on_disk}};
     if (phase.streams_states) {
       parts_.emplace(update_parts(role_, dtype_, hosted));
       slot_bytes_ = update_slot_bytes(role_, dtype_, hosted);
-      states_on_disk_ = phase.states_on_disk;
+      on_disk_ = phase.states_on_disk;
     }
     const std::vector<bool> rests = on_host(role_, hosted);
     const auto flat = [](std::int64_t n, Dtype d) { return outside({n}, d); };
@@ -395,7 +401,7 @@ class CountedBackend {
   std::optional<CountedPeers> peers_;       // of gradients that ranks add up
   std::optional<step::UpdateParts> parts_;  // of streamed states
   Bytes slot_bytes_;                        // that these come to
-  bool states_on_disk_ = false;
+  bool on_disk_ = false;                    // states
 };
 
 }  // namespace

@@ -115,7 +115,11 @@ void CountedBlocks::release(std::size_t) noexcept {
     const double gradients =
         leaving.gradients ? leaving_bytes(static_cast<step::UnitKey>(used_), leaving.complete) : 0;
     const double bytes = gradients + (leaving.inputs ? input_bytes_ : 0);
-    last_stored_ = stored_[leaving.slot] = ops_.begin_copy(Direction::kToHost, bytes, work_);
+    const bool disk = rests_.on_disk && gradients > 0;
+    double& written = written_[leaving.slot];
+    last_stored_ = stored_[leaving.slot] =
+        ops_.begin_copy(Direction::kToHost, bytes, disk ? std::max(work_, written) : work_);
+    if (disk) written = ops_.begin_disk(Direction::kToHost, gradients, last_stored_);
   }
   bring_expected();
 }
@@ -148,13 +152,21 @@ Bytes CountedBlocks::own_bytes(std::size_t block) const {
 void CountedBlocks::fetch(const Fetch& fetch) {
   const step::BlockWindow::Place& place = fetch.place;
   double& filled = filled_[place.slot];
-  const double first =
-      (place.weights ? static_cast<double>(rests_.blocks[place.block].bytes.count()) : 0) +
-      (place.inputs ? input_bytes_ : 0);
-  if (first > 0) filled = bring(first, fetch.from, own_bytes(place.block));
-  if (place.gradients)
-    filled =
-        ops_.begin_copy(Direction::kToDevice, gradient_bytes(place.block), fetch.gradients_from);
+  const double weights =
+      place.weights ? static_cast<double>(rests_.blocks[place.block].bytes.count()) : 0;
+  const double gradients = place.gradients ? gradient_bytes(place.block) : 0;
+  const double first = weights + (place.inputs ? input_bytes_ : 0);
+  double from = fetch.from, gradients_from = fetch.gradients_from;
+  if (rests_.on_disk && weights + gradients > 0) {
+    // Gradients come to the window from which those before were written. What was read comes to the slot when that is
+    // used.
+    const double read =
+        ops_.begin_disk(Direction::kToDevice, weights + gradients,
+                        gradients > 0 ? std::max(from, written_[place.slot]) : from);
+    from = gradients_from = std::max({read, work_, gradients_from});
+  }
+  if (first > 0) filled = bring(first, from, own_bytes(place.block));
+  if (place.gradients) filled = ops_.begin_copy(Direction::kToDevice, gradients, gradients_from);
 }
 
 void CountedBlocks::use_table(step::Table table, step::BlockUse how) {

@@ -26,6 +26,7 @@ struct CountedRests {
   HostedTables tables;
   std::optional<spec::Dtype> gradients;  ///< their type where the blocks are trained
   bool inputs = false;                   ///< of blocks
+  bool on_disk = false;                  ///< blocks, with their gradients
   bool each_once = false;  ///< a phase ends with the passes that are expected together
   // Of sliced weights, whose `tables` say only which turns there are:
   std::optional<spec::DataParallel> ranks{};
@@ -108,6 +109,7 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   std::deque<Fetch> queued_;
   // Times: of each slot its last copies, and what copies that are queued wait for.
   std::array<double, kBlockSlots> filled_{}, stored_{};
+  std::array<double, kBlockSlots> written_{};  // of gradients on disk, from the slot's window
   double work_ = 0, last_stored_ = 0, held_ = 0;
   double gathered_ = 0,
          sent_ = 0;  // of sliced weights: when the last gather has ended; what no wait has counted
@@ -126,14 +128,18 @@ class CountedParts {
     for (std::size_t i = 0; i < writes_.size(); ++i) write(next_ + i);
     ops_.wait_until(ops_.copied());
   }
-  /// The next part: step() while it is there. `on_disk`: of what comes and goes, bytes that rest there.
+  /// Of what comes and goes, bytes that rest there.
+  struct Disk {
+    double read = 0, written = 0;
+  };
+  /// The next part: step() while it is there.
   template <class Step>
-  void visit(double fetched, double stored, double on_disk, const Step& step) {
+  void visit(double fetched, double stored, const Disk& disk, const Step& step) {
     double& left = stored_[next_ % stored_.size()];  // of the part that was there before
     double read = begin_;
-    if (on_disk > 0) {
+    if (disk.read > 0) {
       const double written = written_[next_ % written_.size()];
-      read = ops_.begin_disk(step::Direction::kToDevice, on_disk,
+      read = ops_.begin_disk(step::Direction::kToDevice, disk.read,
                              std::max(written, worked_before(step::kPartsAhead)));
       write(next_);
     }
@@ -144,7 +150,7 @@ class CountedParts {
     step();
     worked_[next_ % worked_.size()] = ops_.now();
     left = ops_.begin_copy(step::Direction::kToHost, stored, ops_.now());
-    writes_[next_ % writes_.size()] = {on_disk, left};
+    writes_[next_ % writes_.size()] = {disk.written, left};
     ++next_;
   }
 

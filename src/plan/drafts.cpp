@@ -133,6 +133,7 @@ std::vector<spec::ModelModes> Drafts::update_modes() const {
 std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
   std::vector<spec::ModelModes> resident = update_modes();
   if (weights == WeightPlacement::kResident) return resident;
+  if (weights == WeightPlacement::kStreamedDisk) return disk_modes();
   const bool inputs = weights == WeightPlacement::kStreamedInputs;
   const bool tables = inputs || weights == WeightPlacement::kStreamedTables;
   std::vector<spec::ModelModes> all;
@@ -167,6 +168,32 @@ std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
     }
   }
   return all;
+}
+
+// Those of streamed blocks and tables. States take more than blocks, so they go first. Ranks that slice states send each
+// other weights that rest on the host.
+std::vector<spec::ModelModes> Drafts::disk_modes() const {
+  std::vector<spec::ModelModes> out;
+  if (!job_.memory.allows(spec::Measure::kDisk)) return out;
+  const spec::Recipe recipe = spec::describe(job_);
+  const auto can = [&](const spec::ModelModes& modes, spec::ModelId model) {
+    if (recipe.find(model)->sliced) return false;
+    return !models_.at(model).trains_blocks() || (modes.of(model) == spec::UpdateMode::kDisk &&
+                                                  !job_.data_parallel(model).slices_states());
+  };
+  for (const WeightPlacement weights :
+       {WeightPlacement::kStreamed, WeightPlacement::kStreamedTables}) {
+    for (spec::ModelModes streamed : modes(weights)) {
+      bool all = true;
+      for (const spec::ModelSource& model : recipe.models) {
+        if (!streamed.streams_weights(model.id)) continue;
+        streamed.keep_blocks_on_disk(model.id);
+        all = all && can(streamed, model.id);
+      }
+      if (all) out.push_back(streamed);
+    }
+  }
+  return out;
 }
 
 std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) const {
@@ -237,6 +264,7 @@ Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, A
       phase.streams_tables,
       phase.streams_states,
       phase.states_on_disk,
+      phase.blocks_on_disk,
       phase.inputs_on_host};
   const auto known = predictions_.phases.find(key);
   if (known != predictions_.phases.end()) return known->second;
@@ -258,6 +286,7 @@ Result<PhasePlan> Drafts::predict_parts(const spec::Phase& phase, std::int64_t r
   split.set(phase.model, spec::UpdateMode::kSplit);
   if (phase.streams_weights || phase.slice_on_host) split.stream_weights(phase.model);
   if (phase.streams_tables) split.stream_tables(phase.model);
+  if (phase.blocks_on_disk) split.keep_blocks_on_disk(phase.model);
   if (phase.inputs_on_host) split.keep_inputs_on_host(phase.model);
   split.set_together(phase.model, phase.together);
   const spec::Recipe recipe = spec::describe(job_, split);

@@ -27,10 +27,10 @@ namespace neap::plan {
 /// What was predicted of jobs that differ in micro-batches, optimizer states and retentions alone.
 struct Predictions {
   /// Phase, its micro-batches, optimizer states, rung (-1: the retention as configured), whether its
-  /// weights are streamed, slices of them on the host, gathered, its tables streamed and its states, these on disk, inputs
-  /// of blocks on the host.
+  /// weights are streamed, slices of them on the host, gathered, its tables streamed and its states, these on disk, blocks
+  /// on disk, inputs of blocks on the host.
   using Key = std::tuple<spec::PhaseId, spec::Batching, std::optional<spec::Dtype>, std::int64_t,
-                         Accuracy, bool, bool, bool, bool, bool, bool, bool>;
+                         Accuracy, bool, bool, bool, bool, bool, bool, bool, bool>;
   std::map<Key, PhasePlan> phases;
   std::map<std::pair<spec::ModelId, spec::Batching>, CheckpointLadder> ladders;
 };
@@ -42,10 +42,11 @@ enum class WeightPlacement {
   kStreamed,        ///< blocks come one after another
   kStreamedTables,  ///< and embedding and head in turns with them
   kStreamedInputs,  ///< and what blocks read waits on the host for their backward
+  kStreamedDisk,    ///< as kStreamed or kStreamedTables, and blocks rest on disk
 };
 inline constexpr std::array kWeightPlacements = {
     WeightPlacement::kResident, WeightPlacement::kStreamed, WeightPlacement::kStreamedTables,
-    WeightPlacement::kStreamedInputs};
+    WeightPlacement::kStreamedInputs, WeightPlacement::kStreamedDisk};
 
 class Drafts {
  public:
@@ -80,6 +81,7 @@ class Drafts {
   /// Models whose weights can be streamed, those with the largest blocks first.
   [[nodiscard]] std::vector<spec::ModelId> streamable() const;
   [[nodiscard]] std::vector<spec::ModelModes> update_modes() const;
+  [[nodiscard]] std::vector<spec::ModelModes> disk_modes() const;
   Result<PhasePlan> predict(const spec::Phase& phase, std::int64_t rung, Accuracy accuracy);
   Result<PhasePlan> predict_parts(const spec::Phase& phase, std::int64_t rung);
   [[nodiscard]] std::vector<CheckpointChoice> choices(const spec::ModelModes& modes);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "step/sliced_tables.h"
 #include "step/update_parts.h"
 
 namespace neap::plan {
@@ -21,18 +22,34 @@ Bytes bytes_of(const std::vector<PartPlan>& parts) {
   return sum;
 }
 
+// Whole pages of the largest.
+Bytes window_of(const std::vector<PartPlan>& parts) {
+  Bytes most;
+  for (const PartPlan& part : parts) most = std::max(most, part.bytes);
+  return round_up(most, step::kWindowPage);
+}
+
 }  // namespace
 
 Bytes HostedPlan::bytes() const {
   Bytes sum;
-  for (const auto* parts : {&blocks, &gradients, &tables, &table_gradients})
-    sum += bytes_of(*parts);
+  for (const auto* parts : {&tables, &table_gradients}) sum += bytes_of(*parts);
+  sum += blocks_on_disk ? (weights_window() + gradients_window()) * step::kBlockSlots
+                        : bytes_of(blocks) + bytes_of(gradients);
   sum += states_on_disk ? window * step::kUpdateWindows : bytes_of(states);
   return sum + slice + inputs * blocks.size() + tied_rows;
 }
 
 Bytes HostedPlan::on_disk() const {
-  return states_on_disk ? bytes_of(states) : Bytes();
+  return (states_on_disk ? bytes_of(states) : Bytes()) +
+         (blocks_on_disk ? bytes_of(blocks) + bytes_of(gradients) : Bytes());
+}
+
+Bytes HostedPlan::weights_window() const {
+  return window_of(blocks);
+}
+Bytes HostedPlan::gradients_window() const {
+  return window_of(gradients);
 }
 
 const spec::Checkpointing* MemoryPlan::checkpointing(spec::ModelId model) const {

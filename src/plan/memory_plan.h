@@ -58,14 +58,18 @@ struct HostedPlan {
   step::TableUnits turns{};
   std::vector<PartPlan> states{};  ///< of the optimizer: spec::StatePlacement::parts()
   bool states_on_disk = false;     ///< else on the host
-  Bytes window{};                  ///< of each of step::kUpdateWindows that states on disk pass
-  Bytes slice{};                   ///< of sliced weights
-  Bytes inputs{};     ///< of each block, for its backward; zero: they stay on the device
-  Bytes tied_rows{};  ///< behind gradients, in a mini-batch (step/tied_rows.h)
+  bool blocks_on_disk = false;  ///< `blocks` and `gradients`: they pass windows, one for each slot
+  Bytes window{};               ///< of each of step::kUpdateWindows that states on disk pass
+  Bytes slice{};                ///< of sliced weights
+  Bytes inputs{};               ///< of each block, for its backward; zero: they stay on the device
+  Bytes tied_rows{};            ///< behind gradients, in a mini-batch (step/tied_rows.h)
   /// No slots are in front of it.
   [[nodiscard]] bool empty() const { return blocks.empty() && states.empty() && slice.is_zero(); }
   [[nodiscard]] Bytes bytes() const;  ///< of host memory
   [[nodiscard]] Bytes on_disk() const;
+  // Of a window that blocks on disk pass, of each of step::kBlockSlots:
+  [[nodiscard]] Bytes weights_window() const;
+  [[nodiscard]] Bytes gradients_window() const;  ///< zero: they are frozen
 };
 /// Parts of an optimizer, on the device or hosted, are those of its spec::StatePlacement.
 struct TagPlan {

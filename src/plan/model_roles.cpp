@@ -102,7 +102,8 @@ std::vector<Bytes> slice_bytes(const ModelRole& role, spec::Dtype compute) {
 step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
   spec::StatePlacement placement = placement_of(role, compute);
   const std::int64_t rank = role.rank.value_or(placement.fullest_rank());
-  return {std::move(placement), rank, on_host(role, hosted), hosted.slice && role.trains_blocks()};
+  return {std::move(placement), rank, on_host(role, hosted), hosted.slice && role.trains_blocks(),
+          hosted.on_disk};
 }
 
 namespace {

@@ -57,6 +57,7 @@ struct HostedUnits {
   bool blocks = false;  ///< of streamed ones
   bool tables = false;  ///< the embedding and the head, too, where they can
   bool slice = false;   ///< of sliced ones
+  step::RestsOnDisk on_disk{};
 };
 /// Of each trained unit, whether its weights and gradients rest there.
 [[nodiscard]] std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted);

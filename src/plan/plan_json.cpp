@@ -5,6 +5,7 @@
 #include "plan/memory_plan.h"
 #include "plan/plan_words.h"
 #include "spec/placement.h"
+#include "step/sliced_tables.h"
 #include "step/update_parts.h"
 
 namespace neap::plan {
@@ -30,9 +31,14 @@ Json json_of(const HostedPlan& hosted) {
     if (disk) list.back()["on"] = "disk";
   };
   for (const auto* parts : {&hosted.blocks, &hosted.tables})
-    for (const PartPlan& part : *parts) add("weights", part);
+    for (const PartPlan& part : *parts)
+      add("weights", part, hosted.blocks_on_disk && parts == &hosted.blocks);
   for (const auto* parts : {&hosted.gradients, &hosted.table_gradients})
-    for (const PartPlan& part : *parts) add("gradients", part);
+    for (const PartPlan& part : *parts)
+      add("gradients", part, hosted.blocks_on_disk && parts == &hosted.gradients);
+  for (std::size_t i = 0; hosted.blocks_on_disk && i < step::kBlockSlots; ++i)
+    add("window",
+        {format("window.{}", i), Bytes(), hosted.weights_window() + hosted.gradients_window()});
   for (const PartPlan& block : hosted.blocks)
     if (!hosted.inputs.is_zero()) add("inputs", {block.name, Bytes(), hosted.inputs});
   if (!hosted.slice.is_zero())
@@ -112,11 +118,13 @@ Json summary_json(const MemoryPlan& plan) {
   Json streamed = Json::array();
   Json tables = Json::array();
   Json inputs = Json::array();
+  Json disk = Json::array();
   Json groups = Json::object();
   for (const spec::ModelId model : streamed_models(plan)) {
     streamed.push_back(to_string(model));
     if (plan.modes.streams_tables(model)) tables.push_back(to_string(model));
     if (plan.modes.inputs_on_host(model)) inputs.push_back(to_string(model));
+    if (plan.modes.blocks_on_disk(model)) disk.push_back(to_string(model));
     groups[std::string(to_string(model))] = plan.modes.together(model);
   }
   for (const TagPlan& tag : plan.tags)
@@ -133,6 +141,7 @@ Json summary_json(const MemoryPlan& plan) {
           {"streamed_weights", std::move(streamed)},
           {"streamed_tables", std::move(tables)},
           {"streamed_inputs", std::move(inputs)},
+          {"streamed_from_disk", std::move(disk)},
           {"streamed_together", std::move(groups)},
           {"overrides", spec::assignments(plan.changes)}};
 }

@@ -195,7 +195,7 @@ std::string streamed_text(const MemoryPlan& plan) {
       out += format("\n{}: the blocks of {} together; ", tag.name(), slots->name());
     } else if (!tag.hosted.empty()) {
       const std::string together = together_text(plan, tag.id.model);
-      const std::string rest = tag.hosted.states_on_disk
+      const std::string rest = !tag.hosted.on_disk().is_zero()
                                    ? format("{} in all, rest on disk and pass {} of host memory",
                                             tag.hosted.on_disk(), tag.hosted.bytes())
                                    : format("{} in all, rest on the host", tag.hosted.bytes());
@@ -256,7 +256,8 @@ std::string sentence_of(const MemoryPlan& plan) {
       out += format("; update of {} {}", to_string(update.model), to_string(update.mode));
   }
   for (const spec::ModelId model : streamed_models(plan))
-    out += format("; weights of {} streamed{}", to_string(model), together_text(plan, model));
+    out += format("; weights of {} streamed{}{}", to_string(model),
+                  plan.modes.blocks_on_disk(model) ? " from disk" : "", together_text(plan, model));
   for (const TagPlan& tag : plan.tags) {
     if (tag.gathers() && plan.modes.together(tag.id.model) > 1)
       out += format("; weights of {} gathered{}", to_string(tag.id.model),

@@ -100,6 +100,7 @@ HostedPlan hosted_weights(const spec::Job& job, const spec::Recipe& recipe, cons
   out.tables = unit_parts(hosted.units, dtype);
   out.turns = hosted.turns;
   out.inputs = group_inputs(job, recipe, role, dtype);
+  out.blocks_on_disk = recipe.find(role.id)->blocks_on_disk;
   if (!role.trains_blocks()) return out;
   const spec::Dtype gradients = optimizer_of(role, dtype).gradients;
   out.gradients = hosted_blocks(role, gradients);
@@ -173,6 +174,13 @@ std::vector<PartPlan> gradient_slots(const ModelRole& role, spec::Dtype dtype) {
   return parts;
 }
 
+HostedUnits hosted_units(const spec::ModelSource& source) {
+  return {source.streamed,
+          source.streams_tables,
+          source.slice_on_host,
+          {source.states_on_disk, source.blocks_on_disk}};
+}
+
 std::vector<PartPlan> update_slots(Bytes bytes) {
   std::vector<PartPlan> parts;
   for (std::size_t i = 0; i < step::kUpdateSlots; ++i)
@@ -210,8 +218,7 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
                         optimizer_of(role, dtype).gradients);
     case spec::TagKind::kOptimizer: {
       if (!source.streams_states) return optimizer_parts(role, dtype);
-      return update_slots(update_slot_bytes(
-          role, dtype, {source.streamed, source.streams_tables, source.slice_on_host}));
+      return update_slots(update_slot_bytes(role, dtype, hosted_units(source)));
     }
     case spec::TagKind::kKeyValues:
       return key_value_parts(job, role, dtype);
@@ -273,8 +280,7 @@ HostedPlan hosted_of(const spec::Job& job, const spec::Recipe& recipe, const Mod
     out.states = optimizer_parts(role, dtype);
   if (tag.kind == spec::TagKind::kOptimizer && source.states_on_disk) {
     out.states_on_disk = true;
-    out.window = update_window_bytes(
-        role, dtype, {source.streamed, source.streams_tables, source.slice_on_host});
+    out.window = update_window_bytes(role, dtype, hosted_units(source));
   }
   if (tag.kind == spec::TagKind::kGradients) out.tied_rows = tied_rows(job, recipe, role, dtype);
   return out;

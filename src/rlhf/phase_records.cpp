@@ -15,14 +15,15 @@ bool streamed_as_planned(const bridge::PhaseMeasurement& m, const plan::MemoryPl
   const bool steps = std::any_of(plan.tags.begin(), plan.tags.end(), [&](const plan::TagPlan& tag) {
     return !tag.hosted.states.empty() && tag.need[phase] == plan::Need::kNeed;
   });
-  if (!steps)
-    return m.streamed_to_device() <= planned.fetched && m.streamed_to_host() <= planned.stored;
-  const auto times = static_cast<std::uint64_t>(planned.times);
   Bytes read, written;
   for (const bridge::StreamedUse& s : m.streamed) {
     read += s.use.disk_read;
     written += s.use.disk_written;
   }
+  if (!steps)
+    return m.streamed_to_device() <= planned.fetched && m.streamed_to_host() <= planned.stored &&
+           read <= planned.disk_read && written <= planned.disk_written;
+  const auto times = static_cast<std::uint64_t>(planned.times);
   return read * times == planned.disk_read && written * times == planned.disk_written &&
          m.streamed_to_device() * times == planned.fetched &&
          m.streamed_to_host() * times == planned.stored;

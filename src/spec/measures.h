@@ -17,7 +17,7 @@ enum class Measure : std::uint8_t {
   kMove,           ///< keep tags on the host while no phase needs them
   kStream,         ///< keep optimizer states on the host and bring them part by part
   kStreamWeights,  ///< keep blocks of a model on the host and bring each when it is used
-  kDisk,           ///< keep optimizer states on disk and bring them part by part
+  kDisk,           ///< keep optimizer states on disk instead of the host, and blocks
   kMicroBatch,     ///< train in smaller micro-batches: sums in another order
   kBf16States,     ///< keep optimizer moments in bfloat16: another training
 };

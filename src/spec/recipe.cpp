@@ -114,6 +114,8 @@ class Builder {
         source.trained != nullptr && streams_states(modes_.of(source.id));
     recipe_.models.back().states_on_disk =
         source.trained != nullptr && modes_.of(source.id) == UpdateMode::kDisk;
+    recipe_.models.back().blocks_on_disk =
+        recipe_.models.back().streamed && modes_.blocks_on_disk(source.id);
     recipe_.models.back().inputs_on_host =
         source.trained != nullptr && modes_.inputs_on_host(source.id);
     if (!recipe_.models.back().slice_on_host) add_tag(TagKind::kWeights, source.id);
@@ -141,6 +143,7 @@ class Builder {
     p.streams_tables = p.streams_weights && model.streams_tables;
     p.streams_states = model.streams_states && p.updates();
     p.states_on_disk = model.states_on_disk && p.updates();
+    p.blocks_on_disk = model.blocks_on_disk;
     p.inputs_on_host = p.streams_weights && model.inputs_on_host && p.trains();
     for (const TagId tag : recipe_.tags) {
       if (tag.kind == TagKind::kKeyValues) {

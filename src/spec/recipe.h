@@ -116,6 +116,8 @@ struct ModelSource {
   bool slice_on_host = false;   ///< and this rank's rests on the host: it comes to be gathered
   bool streams_states = false;  ///< its optimizer states rest there, and parts come to be stepped
   bool states_on_disk = false;  ///< or on disk
+  bool blocks_on_disk =
+      false;  ///< of a streamed one: blocks rest there, with gradients, not on the host
   bool inputs_on_host =
       false;  ///< of a streamed one: what its blocks read waits there for the backward
   [[nodiscard]] bool adapted() const { return trained != nullptr && trained->lora.rank > 0; }
@@ -133,6 +135,7 @@ struct Phase {
   /// optimizer states.
   bool streams_weights = false, streams_tables = false, streams_states = false;
   bool states_on_disk = false;  ///< of streamed ones
+  bool blocks_on_disk = false;  ///< of streamed weights
   bool slices_weights = false;  ///< blocks and tables of its model are gathered one after another
   bool slices_gradients = false;
   bool slice_on_host = false;  ///< of its model
@@ -212,6 +215,9 @@ class ModelModes {
   /// Of streamed weights.
   [[nodiscard]] bool streams_tables(ModelId model) const { return tables_[index(model)]; }
   void stream_tables(ModelId model) { tables_[index(model)] = true; }
+  /// Of streamed weights: blocks rest on disk, with their gradients.
+  [[nodiscard]] bool blocks_on_disk(ModelId model) const { return disk_[index(model)]; }
+  void keep_blocks_on_disk(ModelId model) { disk_[index(model)] = true; }
   /// Of streamed weights of a trained model.
   [[nodiscard]] bool inputs_on_host(ModelId model) const { return inputs_[index(model)]; }
   void keep_inputs_on_host(ModelId model) { inputs_[index(model)] = true; }
@@ -223,7 +229,7 @@ class ModelModes {
  private:
   static std::size_t index(ModelId model) { return static_cast<std::size_t>(model); }
   std::array<UpdateMode, kModels> modes_{};
-  std::array<bool, kModels> streamed_{}, tables_{}, inputs_{};
+  std::array<bool, kModels> streamed_{}, tables_{}, disk_{}, inputs_{};
   std::array<std::int64_t, kModels> together_ = [] {
     std::array<std::int64_t, kModels> out{};
     out.fill(1);

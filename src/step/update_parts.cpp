@@ -11,10 +11,10 @@ namespace {
 constexpr std::int64_t kLeastSpan = std::int64_t{1} << 16;
 constexpr std::int64_t kSpansOfModel = 64;
 
-Bytes sum(const std::vector<PartTensor>& tensors, bool PartTensor::*counted) {
+Bytes sum(const std::vector<PartTensor>& tensors, bool PartTensor::*counted, bool on_disk = false) {
   Bytes out;
   for (const PartTensor& tensor : tensors)
-    if (tensor.*counted) out += tensor.bytes();
+    if (tensor.*counted && (tensor.on_disk || !on_disk)) out += tensor.bytes();
   return out;
 }
 
@@ -27,19 +27,20 @@ Bytes PartLayout::stored() const {
   return sum(tensors, &PartTensor::stored);
 }
 
-Bytes PartLayout::states() const {
-  Bytes out;
-  for (const PartTensor& tensor : tensors)
-    if (tensor.kind == PartTensor::Kind::kStates) out += tensor.bytes();
-  return out;
+Bytes PartLayout::disk_read() const {
+  return sum(tensors, &PartTensor::fetched, true);
+}
+Bytes PartLayout::disk_written() const {
+  return sum(tensors, &PartTensor::stored, true);
 }
 
 UpdateParts::UpdateParts(spec::StatePlacement placement, std::int64_t rank,
-                         std::vector<bool> on_host, bool slice_on_host)
+                         std::vector<bool> on_host, bool slice_on_host, RestsOnDisk on_disk)
     : placement_(std::move(placement)),
       pieces_(placement_.pieces(rank)),
       on_host_(std::move(on_host)),
-      slice_on_host_(slice_on_host) {
+      slice_on_host_(slice_on_host),
+      on_disk_(on_disk) {
   const std::int64_t all = spec::total_elements(placement_.units());
   const std::int64_t span =
       std::clamp(all / kSpansOfModel / kLeastSpan * kLeastSpan, kLeastSpan, kSpan);
@@ -59,7 +60,9 @@ PartLayout UpdateParts::layout(const UpdatePart& part) const {
   const auto add = [&](PartTensor tensor) {
     tensor.slot_offset = out.bytes;
     out.bytes = round_up(out.bytes + tensor.bytes(), spec::kStateAlignment);
-    if (tensor.kind == PartTensor::Kind::kStates) {
+    const bool block = on_disk_.blocks && placement_.units()[part.unit].block >= 0;
+    tensor.on_disk = tensor.kind == PartTensor::Kind::kStates ? on_disk_.states : block;
+    if (tensor.on_disk) {
       const Bytes in_page = tensor.storage_offset - round_down(tensor.storage_offset, kWindowPage);
       tensor.window_offset = out.window + in_page;
       out.window = round_up(tensor.window_offset + tensor.bytes(), kWindowPage);
@@ -144,8 +147,7 @@ Bytes UpdateParts::window_bytes() const {
     if (part.first != pieces_[part.piece].first) continue;
     Bytes pages;  // wherever it begins
     for (const PartTensor& tensor : layout(part).tensors)
-      if (tensor.kind == PartTensor::Kind::kStates)
-        pages += round_up(tensor.bytes(), kWindowPage) + kWindowPage;
+      if (tensor.on_disk) pages += round_up(tensor.bytes(), kWindowPage) + kWindowPage;
     most = std::max(most, pages);
   }
   return most;

@@ -3,8 +3,8 @@
 //
 // A part is a span of a rank's piece of a unit (spec/placement.h) where the optimizer's elements do not
 // depend on each other, else a whole unit. Of a unit whose weights and gradients rest on the host as well,
-// these come with the states, and so do slices of weights that rest there. States may rest on disk instead: they pass
-// windows of host memory.
+// these come with the states, and so do slices of weights that rest there. States, and blocks, may rest on disk instead:
+// they pass windows of host memory.
 //
 // Threads   values and functions without state.
 #pragma once
@@ -38,16 +38,19 @@ struct PartTensor {
   Bytes storage_offset;
   Bytes slot_offset;
   bool fetched = true, stored = true;
-  Bytes window_offset{};  ///< of kStates: in host memory, where they rest on disk
+  bool on_disk = false;   ///< it rests there, and passes a window of host memory
+  Bytes window_offset{};  ///< in that
   [[nodiscard]] Bytes bytes() const { return spec::tensor_bytes(elements, dtype); }
 };
 struct PartLayout {
   std::vector<PartTensor> tensors;
   Bytes bytes;   ///< of a slot
-  Bytes window;  ///< what of one the states take
-  [[nodiscard]] Bytes states() const;
+  Bytes window;  ///< what of one it takes
   [[nodiscard]] Bytes fetched() const;
   [[nodiscard]] Bytes stored() const;
+  // Of these, from and to a disk:
+  [[nodiscard]] Bytes disk_read() const;
+  [[nodiscard]] Bytes disk_written() const;
 };
 
 /// A span of a unit that rests on the host and whose weights several ranks have stepped: it comes together in a slot,
@@ -68,8 +71,13 @@ struct GatheredPart {
 /// One part comes and one goes while a third is stepped.
 constexpr std::size_t kUpdateSlots = 3;
 
-/// Where states rest on disk: two more parts are read ahead, and one is being written. States of a part are in host
-/// memory as they are in pages of the file, whose other bytes come with them.
+/// What rests on disk.
+struct RestsOnDisk {
+  bool states = false;
+  bool blocks = false;  ///< weights and gradients of blocks that else rest on the host
+};
+/// There: two more parts are read ahead, and one is being written. A part is in host memory as it is in pages of the
+/// file, whose other bytes come with it.
 constexpr std::size_t kPartsAhead = 2;
 constexpr std::size_t kUpdateWindows = kUpdateSlots + kPartsAhead + 1;
 constexpr Bytes kWindowPage = 4_KiB;
@@ -79,7 +87,7 @@ class UpdateParts {
   /// Those of a rank. `on_host`: of each unit, whether its weights and gradients rest there; `slice_on_host`: whether the
   /// rank's slice of the weights does, and the gradients are on the device.
   UpdateParts(spec::StatePlacement placement, std::int64_t rank, std::vector<bool> on_host,
-              bool slice_on_host = false);
+              bool slice_on_host = false, RestsOnDisk on_disk = {});
 
   /// In the order in which they are stepped: unit by unit.
   [[nodiscard]] const std::vector<UpdatePart>& list() const { return parts_; }
@@ -98,6 +106,7 @@ class UpdateParts {
   std::vector<spec::UnitState> states_;  // one a piece
   std::vector<bool> on_host_;
   bool slice_on_host_;
+  RestsOnDisk on_disk_;
   std::vector<UpdatePart> parts_;
 };
 

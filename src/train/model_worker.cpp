@@ -15,8 +15,8 @@ namespace {
 
 using spec::TagKind;
 
-// Host memory of the arena as (elements,).
-at::Tensor host_tensor(const arena::HostStorage& storage, std::int64_t elements,
+// What rests on the host or on disk as (elements,).
+at::Tensor host_tensor(const bridge::Resting& storage, std::int64_t elements,
                        at::ScalarType dtype) {
   return at::from_blob(storage.data(), {elements}, at::dtype(dtype));
 }
@@ -92,7 +92,7 @@ std::vector<at::Tensor> ModelWorker::base_weights() {
   std::vector<at::Tensor> out;
   for (const spec::FlatUnit& unit : layout_) {
     const auto* const storage = hosted(unit);
-    out.push_back(storage != nullptr ? host_tensor(*storage->weights, unit.elements, dtype)
+    out.push_back(storage != nullptr ? host_tensor(storage->resting_weights(), unit.elements, dtype)
                                      : region(TagKind::kWeights, unit, dtype));
   }
   return out;
@@ -118,7 +118,7 @@ void ModelWorker::slice_base() {
       trains_slices() ? placement_->slices() : spec::even_slices(layout_, groups_.shards().size());
   bridge::StreamedSlices* const host =
       spec_.slice_on_host ? runtime_.streamed_slices(tag(TagKind::kBuffers)) : nullptr;
-  const at::Tensor slice = host != nullptr ? host_tensor(host->slice(), slices.slice_elements(),
+  const at::Tensor slice = host != nullptr ? host_tensor({&host->slice()}, slices.slice_elements(),
                                                          runtime_.compute_dtype())
                                            : part(TagKind::kWeights, spec::kSlicePart);
   sliced_ = std::make_unique<SlicedWeights>(
@@ -191,7 +191,7 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
   if (sliced) keep_own_gradients();
   if (runtime_.streamed_states(tag(TagKind::kOptimizer)) != nullptr)
     parts_.emplace(*placement_, groups_.shards().rank(), std::move(rests),
-                   spec_.slice_on_host && trains_slices());
+                   spec_.slice_on_host && trains_slices(), spec_.on_disk);
   std::optional<OptimizerSlice> slice;
   if (sliced) slice = OptimizerSlice{*placement_, pieces_, trains_slices(), replicas()};
   optimizer_ = std::make_unique<Optimizer>(
@@ -238,7 +238,7 @@ at::Tensor ModelWorker::unit_gradients(const spec::FlatUnit& unit, at::ScalarTyp
   }
   const auto* const storage = hosted_trained(unit);
   return storage == nullptr ? region(TagKind::kGradients, unit, dtype)
-                            : host_tensor(*storage->gradients, unit.elements, dtype);
+                            : host_tensor(storage->resting_gradients(), unit.elements, dtype);
 }
 
 at::Tensor ModelWorker::state_part(std::size_t index, const spec::StatePart& part) {
@@ -246,8 +246,8 @@ at::Tensor ModelWorker::state_part(std::size_t index, const spec::StatePart& par
       runtime_.streamed_states(tag(spec::TagKind::kOptimizer));
   if (streamed == nullptr)
     return runtime_.region(tag(spec::TagKind::kOptimizer), part.name, at::kByte);
-  return at::from_blob(streamed->states(index).data(),
-                       {static_cast<std::int64_t>(part.bytes.count())}, at::dtype(at::kByte));
+  return host_tensor(streamed->states(index), static_cast<std::int64_t>(part.bytes.count()),
+                     at::kByte);
 }
 
 std::vector<at::Tensor> ModelWorker::regions(spec::TagKind kind,
@@ -280,7 +280,8 @@ bridge::Resting ModelWorker::resting(const step::UpdatePart& part, step::Streame
         ->states(placement_->sliced() ? 0 : part.unit);
   if (spec_.slice_on_host) return {&runtime_.streamed_slices(tag(TagKind::kBuffers))->slice()};
   const auto* const storage = hosted_trained(trained_layout()[part.unit]);
-  return {kind == step::StreamedKind::kWeights ? &*storage->weights : &*storage->gradients};
+  return kind == step::StreamedKind::kWeights ? storage->resting_weights()
+                                              : storage->resting_gradients();
 }
 
 std::vector<at::Tensor> ModelWorker::update_slots() {

@@ -48,6 +48,7 @@ struct WorkerSpec : spec::JobModel {
   bool streamed = false;
   bool sliced = false;          ///< each rank has a slice of its weights, but for adapters
   bool slice_on_host = false;   ///< and it rests on the host
+  step::RestsOnDisk on_disk{};  ///< of what rests on the host without it
   std::int64_t zero_stage = 0;  ///< of its optimizer states and gradients (spec/placement.h)
   /// Of the initialization where the folder has no weights, and of stochastic rounding.
   std::uint64_t seed = 0;

@@ -478,6 +478,19 @@ TEST(GoldenPlans, StatesGoToDiskWhereTheHostHasNoRoom) {
   ASSERT_TRUE(faster.ok()) << faster.status().message();
   EXPECT_NEAR(faster->phases[*update].seconds, 2 * kStates / (8.0 * (1ull << 30)),
               0.05 * faster->phases[*update].seconds);
+  // With less host memory blocks and their gradients go there, too.
+  target.host_memory = 16_GiB;
+  const auto least = make_plan(job, target);
+  ASSERT_TRUE(least.ok()) << least.status().message();
+  EXPECT_TRUE(least->modes.blocks_on_disk(spec::ModelId::kActor));
+  EXPECT_LE(least->host_bytes, 16_GiB);
+  constexpr double kBlocks = 6 * 28 * 233.057792e6;
+  EXPECT_NEAR(static_cast<double>(least->disk_bytes.count()), kStates + kBlocks, 0.001 * kStates);
+  EXPECT_GT(least->seconds(), faster->seconds());
+  const PhasePlan& backward = least->phases[*least->index_of(spec::PhaseId::kBackward)];
+  EXPECT_GE(backward.seconds,
+            static_cast<double>((backward.disk_read + backward.disk_written).count()) /
+                (8.0 * (1ull << 30)));
   // Where the host has room nothing goes to disk.
   target.host_memory = Bytes();
   const auto roomy = make_plan(job, target);

@@ -115,6 +115,27 @@ class Streamed(RankCase):
         self.assert_streamed_is_resident("adafactor", 3, actor("wide"), f"{OPTIMIZER}optimizer=adafactor", f"{OPTIMIZER}lr=0.01", stages=(0, 1))
         self.assert_streamed_is_resident("masters", 2, actor("wide"), "device.dtype=bfloat16", stages=(0, 2))
 
+    def test_blocks_on_disk(self):
+        """Where no rank's host memory has room for them: each rank has files of its own."""
+        allow = 'memory.allow=["recompute", "move", "stream", "stream_weights", "disk"]'
+        words = (actor("large"), "data.micro_batch_size_per_gpu=2", allow)
+        self.run_ranks(2, "disk-whole", *words, *RESIDENT)
+        ceiling = f"device.memory={self.least(2, 'sft', *words) + 4}MiB"
+        low, high = 0, 1 << 20
+        while high - low > 256:
+            middle = (low + high) // 2
+            fits = self.plan(2, "sft", *words, ceiling, f"memory.host_budget={middle}KiB").returncode == 0
+            low, high = (low, middle) if fits else (middle, high)
+        scratch = self.home / "scratch"
+        scratch.mkdir()
+        # Host memory comes in huge pages.
+        self.run_ranks(2, "disk", *words, ceiling, f"memory.host_budget={high + (12 << 10)}KiB", f"memory.disk_folder={scratch}")
+        self.assertEqual(list(scratch.iterdir()), [])
+        self.assert_same_files("disk-whole", "disk")
+        self.assertEqual(self.metrics("out/disk-whole"), self.metrics("out/disk"))
+        plan = json.loads((self.home / "out/disk/plan.json").read_text())
+        self.assertEqual(plan["streamed_from_disk"], ["actor"])
+
     def test_tables_in_turns(self):
         self.assert_streamed_is_resident("tables", 2, actor("tables"), tables=True)
         self.assert_streamed_is_resident("untied", 3, actor("untied"), tables=True, stages=(0, 1))

@@ -56,6 +56,13 @@ GROUPED = {**{name: JOBS[name][0] for name in ("sft", "sft full", "dpo full", "d
            "dpo full tables packed": [*JOBS["dpo full tables"][0], "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=128"]}
 
 
+DISK = 'memory.allow=["recompute", "move", "stream", "stream_weights", "disk"]'
+# Full training of blocks that take more than huge pages of host memory.
+ON_DISK = {"sft": ["sft.toml", *STEPS, "data.micro_batch_size_per_gpu=2"],
+           "dpo": ["dpo.toml", *STEPS, "actor_rollout_ref.model.activation_checkpointing=full"],
+           "grpo": ["grpo.toml", *STEPS, "data.val_files=[]"]}
+
+
 class StreamedWeights(TrainCase):
     @classmethod
     def setUpClass(cls):
@@ -138,6 +145,43 @@ class StreamedWeights(TrainCase):
                 self.check_phases(grouped, plan, capacity << 20)
                 single = json.loads(self.neap("plan", *words, f"device.memory={least}MiB", "--json").stdout)
                 self.assertLess(sum(phase["fetched"] for phase in plan["phases"]), sum(phase["fetched"] for phase in single["phases"]))
+
+    def test_blocks_on_disk_have_the_same_bits(self):
+        self.add_model("large", dict(WIDE, hidden_size=256, intermediate_size=768))
+        self.train("large", "sft.toml", "actor_rollout_ref.model.path=large", "trainer.total_training_steps=1", "device.memory=2GiB")
+        for name, words in ON_DISK.items():
+            with self.subTest(name):
+                words = [*words, "actor_rollout_ref.model.path=out/large/latest/actor", DISK]
+                resident = self.train(f"{name} not on disk", *words, "device.memory=2GiB", "memory.residency=all")
+                ceiling = f"device.memory={self.least(*words) + 8}MiB"
+                # The least host memory, and what huge pages take in addition.
+                low, high = 0, 1 << 20
+                while high - low > 256:
+                    middle = (low + high) // 2
+                    fits = self.neap("plan", *words, ceiling, f"memory.host_budget={middle}KiB").returncode == 0
+                    low, high = (low, middle) if fits else (middle, high)
+                budget = high + (20 << 10)
+                scratch = self.home / f"scratch-{name}"
+                scratch.mkdir()
+                run = self.train(f"{name} on disk", *words, ceiling, f"memory.host_budget={budget}KiB", f"memory.disk_folder={scratch}")
+                self.assertEqual(list(scratch.iterdir()), [])
+                self.assert_equal_runs(resident, run)
+                plan = json.loads((run / "plan.json").read_text())
+                self.assertIn("actor", plan["streamed_from_disk"])
+                self.assertEqual(plan["updates"], {"actor": "disk"})
+                self.assertLessEqual(plan["host_bytes"], budget << 10)
+                rests = [part for tag in plan["tags"] for part in tag.get("hosted", []) if part.get("on") == "disk"]
+                self.assertEqual(sum(part["bytes"] for part in rests), plan["disk_bytes"])
+                self.assertEqual({part["kind"] for part in rests}, {"weights", "gradients", "states"})
+                phases = {phase["name"]: phase for phase in plan["phases"]}
+                self.check_phases(run, plan, int(ceiling[14:-3]) << 20)
+                records = [r for r in read_lines(run / "phases.jsonl") if r["step"] == 1 and r["phase"] != "validate"]
+                for key in ("disk_read", "disk_written"):
+                    moved = {}
+                    for record in records:
+                        moved[record["phase"]] = moved.get(record["phase"], 0) + sum(s.get(key, 0) for s in record["streamed"])
+                    self.assertEqual(moved, {phase: phases[phase][key] for phase in moved})
+                    self.assertGreater(sum(moved.values()), 0)
 
     def check_phases(self, folder, plan, capacity):
         """Every phase that runs such a model fetched what the plan says, within the ceiling."""

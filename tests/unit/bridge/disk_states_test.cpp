@@ -10,7 +10,7 @@
 #include "device/fault/fault_device.h"
 #include "step/update_parts.h"
 #include "unit/arena/disk_system.h"
-#include "unit/bridge/shadow.h"
+#include "unit/bridge/slots.h"
 
 namespace neap::bridge {
 namespace {
@@ -58,7 +58,6 @@ class DiskStates : public ::testing::Test {
     arena_.reset();
     ::rmdir(folder_.c_str());
   }
-  static Bytes bytes_of(std::uint64_t words) { return Bytes(words * 8); }
   static std::uint64_t* words_of(std::byte* at) { return reinterpret_cast<std::uint64_t*>(at); }
   [[nodiscard]] std::uint64_t* state(std::size_t unit) const {
     return words_of(states_->states(unit).data());
@@ -211,6 +210,35 @@ TEST_F(DiskStates, AStepThatThrowsLeavesNothingUnderWay) {
                std::runtime_error);
   const std::vector<std::string> tags = {"slots"};
   EXPECT_TRUE(arena_->pause(tags).ok());
+}
+
+// Blocks with gradients on disk: the k-th read or write fails, for every k.
+TEST(DiskBlocks, EveryReadAndWriteMayFail) {
+  for (auto* failing : {&the_system.failing_read, &the_system.failing_write}) {
+    int failed = 0;
+    for (std::int64_t k = 1;; ++k) {
+      SCOPED_TRACE(format("call {}", k));
+      the_system.reset(::testing::TempDir());
+      Blocks b(4, {0, 1}, true, ::testing::TempDir());
+      *failing = k;
+      bool threw = false;
+      try {
+        b.mini_batch(2);
+      } catch (const Error& e) {
+        EXPECT_EQ(e.status().code(), ErrorCode::kIo);
+        threw = true;
+      }
+      const bool met = *failing <= 0;
+      *failing = 0;
+      ASSERT_EQ(threw, met);
+      if (!met) break;
+      ++failed;
+      (void)b.streamed->close();
+      ASSERT_NO_FATAL_FAILURE(b.mini_batch(2));
+      for (const std::uint64_t w : b.gradients(3)) ASSERT_EQ(w, 8U);
+    }
+    EXPECT_GT(failed, 5);
+  }
 }
 
 }  // namespace

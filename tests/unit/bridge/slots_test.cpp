@@ -3,65 +3,14 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
-#include <random>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "bridge/streamed_blocks.h"
 #include "bridge/streamed_states.h"
-#include "device/fault/fault_device.h"
-#include "unit/bridge/shadow.h"
+#include "unit/bridge/slots.h"
 
 namespace neap::bridge {
 namespace {
-
-using Kind = step::StreamedKind;
-using Words = std::span<std::uint64_t>;
-
-const LinkUse& of(const LinkUses& uses, Kind kind) {
-  return uses[index_of(kind)];
-}
-
-Words words_of(const arena::HostStorage& storage) {
-  return {reinterpret_cast<std::uint64_t*>(storage.data()), storage.size().count() / 8};
-}
-Bytes bytes_of(std::size_t words) {
-  return Bytes(words * 8);
-}
-
-// A device that may fail, and one region of slots.
-class Slots {
- public:
-  Slots(std::size_t count, std::size_t words)
-      : real_(host_device(64_MiB)), fault_(device::make_fault_device(*real_)), words_(words) {
-    arena::Options options;
-    options.touch_threads = 1;
-    arena_ = value_or_throw(arena::Arena::make(*fault_, options));
-    region_ =
-        value_or_throw(arena_->create("slots", bytes_of(words) * count, arena::Policy::kDiscard));
-    for (std::size_t i = 0; i < count; ++i)
-      parts_.push_back({format("slot.{}", i), region_.id, bytes_of(words) * i});
-  }
-  ~Slots() { fault_->arm({}); }
-  [[nodiscard]] arena::Arena& arena() { return *arena_; }
-  [[nodiscard]] device::FaultDevice& fault() { return *fault_; }
-  [[nodiscard]] const std::vector<SlotPart>& parts() const { return parts_; }
-  [[nodiscard]] Words words(std::size_t slot) const {
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): regions are known by address
-    return {reinterpret_cast<std::uint64_t*>(region_.address + parts_[slot].offset.count()),
-            words_};
-  }
-
- private:
-  std::unique_ptr<device::HostDevice> real_;
-  std::unique_ptr<device::FaultDevice> fault_;
-  std::unique_ptr<arena::Arena> arena_;
-  arena::RegionInfo region_;
-  std::vector<SlotPart> parts_;
-  std::size_t words_;
-};
 
 // ---- optimizer states --------------------------------------------------------------------------
 
@@ -172,100 +121,15 @@ TEST(StreamedStates, AStepThatThrowsLeavesNothingUnderWay) {
 
 // ---- blocks with gradients ---------------------------------------------------------------------
 
-struct Blocks {
-  explicit Blocks(std::size_t count, const step::TableUnits& turns = {})
-      : blocks(count), turns_of(turns) {
-    std::vector<StreamedBlocks::Slot> places;
-    for (std::size_t i = 0; i < kSlots; ++i)
-      places.push_back(
-          {slots.parts()[i], slots.parts()[kSlots + i], slots.parts()[2 * kSlots + i]});
-    const Bytes bytes = bytes_of(kWords);
-    streamed.emplace(slots.arena(), device::StreamId::kDefault, "blocks", places,
-                     std::vector<StreamedBlocks::UnitBytes>(blocks, {"", bytes, bytes, bytes}),
-                     tables());
-    for (const char* name : {"embed", "head"}) {
-      if (streamed->table(name) == nullptr) continue;
-      std::ranges::fill(words_of(*streamed->table(name)->weights), kTable);
-      std::ranges::fill(words_of(*streamed->table(name)->gradients), 7777);
-    }
-    for (std::size_t b = 0; b < blocks; ++b) {
-      std::fill(weights(b).begin(), weights(b).end(), 100 + b);
-      std::fill(gradients(b).begin(), gradients(b).end(), 7777);  // of a mini-batch before
-    }
-  }
-  [[nodiscard]] Words weights(std::size_t b) const { return words_of(*streamed->block(b).weights); }
-  [[nodiscard]] Words gradients(std::size_t b) const {
-    return words_of(*streamed->block(b).gradients);
-  }
-  void visit(std::size_t b, step::BlockUse how, std::uint64_t pass) {
-    const auto place = streamed->use(b, how);
-    for (const std::uint64_t w : slots.words(place.slot)) ASSERT_EQ(w, 100 + b);
-    const Words inputs = slots.words(2 * kSlots + place.slot).first(kInputs);
-    if (how == step::BlockUse::kKeepInputs) std::ranges::fill(inputs, 1000 * pass + b);
-    if (how == step::BlockUse::kAddGradients) {
-      for (const std::uint64_t w : inputs) ASSERT_EQ(w, 1000 * pass + b);
-      const Words to = slots.words(kSlots + place.slot);
-      if (place.zero) std::fill(to.begin(), to.end(), 0);
-      for (std::uint64_t& w : to) w += b + 1;
-      completed += place.last;
-    }
-    streamed->release(b);
-  }
-  // Two units of tables, in the memory of all slots.
-  StreamedBlocks::Tables tables() {
-    if (!turns_of.any()) return {};
-    const SlotPart& first = slots.parts().front();
-    const SlotPart gradients{"gradients.table", first.region, bytes_of(kSlots * kWords)};
-    const Bytes bytes = bytes_of(kSlots * kWords);
-    return {{{"embed", bytes, bytes}, {"head", bytes, bytes}},
-            turns_of,
-            StreamedBlocks::Slot{{"weights.table", first.region, Bytes()}, gradients}};
-  }
-  void turn(step::Table table) {
-    if (!turns_of.of(table)) return;
-    const auto turn = streamed->use_table(table, step::BlockUse::kAddGradients);
-    for (std::size_t i = 0; i < 2 * kSlots; ++i) {
-      const Words words = slots.words(i);
-      if (i < kSlots) {
-        for (const std::uint64_t w : words) ASSERT_TRUE(!turn.weights || w == kTable);
-        continue;
-      }
-      if (turn.zero) std::ranges::fill(words, 0);
-      for (std::uint64_t& w : words) w += table == step::Table::kHead ? 10 : 1;
-    }
-    for (std::size_t i = 2 * kSlots; i < 3 * kSlots; ++i) std::ranges::fill(slots.words(i), 4444);
-    completed_tables += turn.last;
-    streamed->release_table();
-  }
-  // A phase of a mini-batch.
-  void mini_batch(std::int64_t passes) {
-    streamed->open();
-    streamed->expect(step::Sweep::kForwardBackward, passes,
-                     {{0, static_cast<std::int64_t>(blocks)}});
-    for (std::int64_t pass = 0; pass < passes; ++pass) {
-      streamed->set_input_bytes(8 * kInputs);
-      const auto number = static_cast<std::uint64_t>(pass);
-      for (std::size_t b = 0; b < blocks; ++b) visit(b, step::BlockUse::kKeepInputs, number);
-      turn(step::Table::kHead);
-      for (std::size_t b = blocks; b-- > 0;) visit(b, step::BlockUse::kAddGradients, number);
-      if (!turns_of.tied() || pass + 1 == passes) turn(step::Table::kEmbedding);
-    }
-    throw_if_error(streamed->close());
-  }
-  static constexpr std::size_t kSlots = 2, kWords = 512, kInputs = 300;
-  static constexpr std::uint64_t kTable = 5555;
-  std::size_t blocks;
-  step::TableUnits turns_of;
-  Slots slots{3 * kSlots, kWords};
-  std::optional<StreamedBlocks> streamed;
-  std::size_t completed = 0, completed_tables = 0;
-};
+// What rests elsewhere does so on the host, or on disk.
+class RestingBlocks : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(OnHostAndDisk, RestingBlocks, ::testing::Bool());
 
-TEST(StreamedBlocks, GradientsOfAMiniBatchAddUpOnTheHost) {
+TEST_P(RestingBlocks, GradientsOfAMiniBatchAddUp) {
   for (const std::size_t blocks : {3u, 4u, 9u}) {
     for (const std::int64_t passes : {1, 2, 5}) {
       SCOPED_TRACE(format("{} blocks, {} passes", blocks, passes));
-      Blocks b(blocks);
+      Blocks b(blocks, {}, GetParam());
       for (int round = 0; round < 2; ++round) {
         b.completed = 0;
         ASSERT_NO_FATAL_FAILURE(b.mini_batch(passes));
@@ -289,16 +153,21 @@ TEST(StreamedBlocks, GradientsOfAMiniBatchAddUpOnTheHost) {
       EXPECT_EQ(of(use, Kind::kWeights).to_host, Bytes());
       EXPECT_EQ(of(use, Kind::kWeights).to_device, bytes_of(b.kWords) * (2 * weights));
       EXPECT_EQ(of(use, Kind::kStates).to_device, Bytes());
+      const auto on_disk = [](Bytes bytes) { return GetParam() ? bytes : Bytes(); };
+      EXPECT_EQ(of(use, Kind::kWeights).disk_read, on_disk(of(use, Kind::kWeights).to_device));
+      EXPECT_EQ(of(use, Kind::kGradients).disk_read, on_disk(gradients_in));
+      EXPECT_EQ(of(use, Kind::kGradients).disk_written, on_disk(gradients_out));
+      EXPECT_EQ(of(use, Kind::kInputs).disk_read, Bytes());
     }
   }
 }
 
-TEST(StreamedBlocks, TablesTakeTurnsInTheMemoryOfTheSlots) {
+TEST_P(RestingBlocks, TablesTakeTurnsInTheMemoryOfTheSlots) {
   // An embedding and a head, a tied head, and an embedding alone.
   for (const step::TableUnits turns : {step::TableUnits{0, 1}, {0, 0}, {0, std::nullopt}}) {
     for (const std::int64_t passes : {1, 2, 5}) {
       SCOPED_TRACE(format("head {}, {} passes", turns.head.value_or(9), passes));
-      Blocks b(4, turns);
+      Blocks b(4, turns, GetParam());
       for (int round = 0; round < 2; ++round) {
         b.completed = b.completed_tables = 0;
         ASSERT_NO_FATAL_FAILURE(b.mini_batch(passes));
@@ -317,11 +186,11 @@ TEST(StreamedBlocks, TablesTakeTurnsInTheMemoryOfTheSlots) {
   }
 }
 
-TEST(StreamedBlocks, AllBlocksComeTogether) {
-  Blocks b(3);
+TEST_P(RestingBlocks, AllComeTogether) {
+  Blocks b(3, {}, GetParam());
   const std::vector<SlotPart> parts(b.slots.parts().begin(), b.slots.parts().begin() + 3);
   std::vector<std::uint64_t> seen;
-  b.streamed->open();
+  throw_if_error(b.streamed->open());
   throw_if_error(b.streamed->gather(parts));
   for (std::size_t i = 0; i < 3; ++i) seen.push_back(b.slots.words(i).front());
   throw_if_error(b.streamed->close());
@@ -330,11 +199,11 @@ TEST(StreamedBlocks, AllBlocksComeTogether) {
             bytes_of(b.kWords) * 3);
 }
 
-TEST(StreamedBlocks, EveryDeviceCallMayFail) {
+TEST_P(RestingBlocks, EveryDeviceCallMayFail) {
   int failed = 0;
   for (std::uint64_t k = 1;; ++k) {
     SCOPED_TRACE(format("call {}", k));
-    Blocks b(4, {0, 1});
+    Blocks b(4, {0, 1}, GetParam());
     b.slots.fault().arm({k, std::nullopt, ErrorCode::kDriver, false});
     bool threw = false;
     try {

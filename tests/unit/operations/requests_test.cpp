@@ -377,6 +377,7 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
   if (seed % 3 == 0) {
     for (const spec::ModelId model : spec::streamable(joined)) {
       modes.stream_weights(model);
+      if (seed % 4 == 1) modes.keep_blocks_on_disk(model);
       if (r.models.at(model).trains_blocks() && r.job.ranks() > 1)
         ++(joined.find(model)->sliced ? seen.resting : seen.added);
       if (seed % 2 == 0) modes.stream_tables(model);

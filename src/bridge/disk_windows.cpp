@@ -1,0 +1,118 @@
+#include "bridge/disk_windows.h"
+
+#include <chrono>
+#include <utility>
+
+namespace neap::bridge {
+
+using Kind = step::StreamedKind;
+
+DiskWindows::DiskWindows(arena::Arena& arena, SlotLane& lane, const std::string& tag,
+                         std::size_t slots, Bytes weights, Bytes gradients)
+    : lane_(lane), windows_(slots) {
+  for (Window& window : windows_) {
+    window.weights = value_or_throw(arena::HostStorage::make(arena, tag, weights));
+    if (!gradients.is_zero())
+      window.gradients = value_or_throw(arena::HostStorage::make(arena, tag, gradients));
+  }
+}
+
+Status DiskWindows::begin(std::size_t slot, const Coming& unit) {
+  NEAP_TRY(drop(slot));
+  Window& window = windows_[slot];
+  std::vector<arena::DiskRange> ranges;
+  const auto add = [&](const arena::DiskStorage* from, const arena::HostStorage& to, Kind kind) {
+    if (from == nullptr) return;
+    ranges.push_back({from, Bytes(), to.data(), from->size()});
+    use(kind).disk_read += from->size();
+  };
+  // The unit before has come from there long ago.
+  NEAP_TRY(lane_.wait_for_fetch(slot));
+  if (unit.gradients != nullptr) {
+    NEAP_TRY(begin_writes());
+    for (Window& other : windows_)
+      if (&other == &window || other.written == unit.gradients)
+        NEAP_TRY(wait(other.writing, Kind::kGradients));
+  }
+  add(unit.weights, *window.weights, Kind::kWeights);
+  if (unit.gradients != nullptr) add(unit.gradients, *window.gradients, Kind::kGradients);
+  window.coming = unit;
+  window.reading = disk_.read(ranges);
+  return {};
+}
+
+Status DiskWindows::arrive(std::size_t slot, const Slot& to) {
+  Window& window = windows_[slot];
+  const Coming unit = std::exchange(window.coming, {});
+  NEAP_TRY(wait(window.reading, unit.weights != nullptr ? Kind::kWeights : Kind::kGradients));
+  if (unit.weights != nullptr) {
+    const arena::Transfer copy{to.region, to.weights, window.weights.get(), Bytes(),
+                               unit.weights->size()};
+    NEAP_TRY(lane_.fetch(slot, Kind::kWeights, {&copy, 1}, SlotLane::After::kNothing));
+  }
+  if (unit.gradients == nullptr) return {};
+  const arena::Transfer copy{to.region, to.gradients, window.gradients.get(), Bytes(),
+                             unit.gradients->size()};
+  return lane_.fetch(slot, Kind::kGradients, {&copy, 1}, SlotLane::After::kEveryStore);
+}
+
+Status DiskWindows::drop(std::size_t slot) {
+  windows_[slot].coming = {};
+  return windows_[slot].reading.wait();
+}
+
+Status DiskWindows::leave(std::size_t slot, const Slot& from, const arena::DiskStorage& gradients) {
+  NEAP_TRY(begin_writes());
+  Window& window = windows_[slot];
+  NEAP_TRY(wait(window.writing, Kind::kGradients));
+  const arena::Transfer copy{from.region, from.gradients, window.gradients.get(), Bytes(),
+                             gradients.size()};
+  NEAP_TRY(lane_.store(slot, Kind::kGradients, {&copy, 1}));
+  window.leaving = &gradients;
+  return {};
+}
+
+// What left the device before.
+Status DiskWindows::begin_writes() {
+  for (std::size_t slot = 0; slot < windows_.size(); ++slot) {
+    Window& window = windows_[slot];
+    const arena::DiskStorage* const to = std::exchange(window.leaving, nullptr);
+    if (to == nullptr) continue;
+    NEAP_TRY(lane_.wait_for_store(slot));
+    const arena::DiskRange range{to, Bytes(), window.gradients->data(), to->size()};
+    window.writing = disk_.write({&range, 1});
+    window.written = to;
+    use(Kind::kGradients).disk_written += to->size();
+  }
+  return {};
+}
+
+Status DiskWindows::wait(arena::DiskLane::Batch& batch, Kind kind) {
+  const auto begin = std::chrono::steady_clock::now();
+  Status done = batch.wait();
+  use(kind).disk_seconds +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return done;
+}
+
+Status DiskWindows::close() {
+  Status first = begin_writes();
+  for (std::size_t slot = 0; slot < windows_.size(); ++slot) {
+    windows_[slot].leaving = nullptr;
+    (void)drop(slot);  // nobody needs it
+    Status done = wait(windows_[slot].writing, Kind::kGradients);
+    if (first.ok()) first = std::move(done);
+  }
+  return first;
+}
+
+void DiskWindows::add_use(LinkUses& uses) {
+  for (const Kind kind : step::kStreamedKinds) {
+    const LinkUse disk = std::exchange(use(kind), {});
+    uses[index_of(kind)].disk_read += disk.disk_read;
+    uses[index_of(kind)].disk_written += disk.disk_written;
+    uses[index_of(kind)].disk_seconds += disk.disk_seconds;
+  }
+}
+
+}  // namespace neap::bridge

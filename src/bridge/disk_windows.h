@@ -1,0 +1,82 @@
+// Units on disk on their way to slots of device memory and back: each slot has windows of pinned host memory.
+//
+// Model     What a slot lacks is read to its windows while others compute, and is copied to the slot when that is used.
+//           Gradients leave a slot for its window, and are written from there when later ones leave.
+// Threads   one at a time.
+// Failure   Status; what a transfer under way should have written is then undefined.
+// Cost      pinned host memory as large as the slots.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arena/arena.h"
+#include "arena/disk_storage.h"
+#include "arena/host_storage.h"
+#include "base/status.h"
+#include "bridge/slot_lane.h"
+
+namespace neap::bridge {
+
+/// Where something rests: one of the two.
+struct Resting {
+  const arena::HostStorage* host = nullptr;
+  const arena::DiskStorage* disk = nullptr;
+  [[nodiscard]] std::byte* data() const { return host != nullptr ? host->data() : disk->data(); }
+};
+
+class DiskWindows {
+ public:
+  /// For as many slots. `weights`, `gradients`: whole pages as large as the largest unit's; without gradients zero. The
+  /// first two outlive this.
+  DiskWindows(arena::Arena& arena, SlotLane& lane, const std::string& tag, std::size_t slots,
+              Bytes weights, Bytes gradients);
+
+  /// A unit's weights and gradients that come to a slot; null: not these.
+  struct Coming {
+    const arena::DiskStorage* weights = nullptr;
+    const arena::DiskStorage* gradients = nullptr;
+  };
+  /// Begins to read; what was read for the slot before and has not come there is dropped.
+  [[nodiscard]] Status begin(std::size_t slot, const Coming& unit);
+  /// Places of a slot, as a transfer has them.
+  struct Slot {
+    arena::RegionId region = arena::RegionId::kNone;
+    Bytes weights, gradients;
+  };
+  /// Begins to copy what was read for the slot to it, if anything.
+  [[nodiscard]] Status arrive(std::size_t slot, const Slot& to);
+  /// It will not be used.
+  [[nodiscard]] Status drop(std::size_t slot);
+  /// Begins to take gradients away from a slot: all of the unit's.
+  [[nodiscard]] Status leave(std::size_t slot, const Slot& from,
+                             const arena::DiskStorage& gradients);
+  /// Nothing is under way; what left is in the files.
+  [[nodiscard]] Status close();
+
+  /// Adds what was read and written since the last call.
+  void add_use(LinkUses& uses);
+
+ private:
+  struct Window {
+    std::unique_ptr<arena::HostStorage> weights, gradients;
+    Coming coming;
+    const arena::DiskStorage* leaving = nullptr;  // in `gradients`, not yet being written
+    const arena::DiskStorage* written = nullptr;  // from there
+    arena::DiskLane::Batch reading, writing;
+  };
+  [[nodiscard]] Status begin_writes();
+  [[nodiscard]] Status wait(arena::DiskLane::Batch& batch, step::StreamedKind kind);
+  [[nodiscard]] LinkUse& use(step::StreamedKind kind) { return uses_[index_of(kind)]; }
+
+  SlotLane& lane_;
+  std::vector<Window> windows_;
+  LinkUses uses_{};
+  arena::DiskLane disk_;  // last: its jobs end before what they use is destroyed
+};
+
+}  // namespace neap::bridge
