@@ -193,7 +193,7 @@ def main():
         for kind, title in titles.items():
             print(f"\n{title}")
             print(f"   {'':<62} {'theirs':>8} {'ours':>8} {'%':>6} | {'GiB':>6} {'ours':>6} {'%':>6} | bubble, collectives and transfers")
-            seconds, memory, longer = [], [], []
+            seconds, memory, longer = [], [], {}
             for r in rows:
                 if kind != ("own" if r["source"].startswith("bench/") else "step"):
                     continue
@@ -209,16 +209,16 @@ def main():
                 print(f"   {r['name']:<62} {r['seconds']:8.2f} {s['step_seconds']:8.2f} {error:+6.1f} | {theirs[0]} {ours:6.1f} {theirs[1]} | {shares}")
                 if kind == "own" and r["ranks"] > 1:
                     waits_for_others = sum(v for k, v in s["seconds"].items() if k in ("data", "tensor", "pipe"))
-                    longer.append((r["seconds"] - waits_for_others) / (s["step_seconds"] - waits_for_others))
+                    longer.setdefault("tensor" if r["tensor"] > 1 else "others", []).append((r["seconds"] - waits_for_others) / (s["step_seconds"] - waits_for_others))
                 keep(kind=kind, name=r["name"], source=r["source"], note=r["note"],
                      published_seconds=r["seconds"], seconds=s["step_seconds"], seconds_percent=error, published_gib=r["memory"], gib=ours,
                      gib_percent=of_memory, shares=waits)
             median = summary("step time", seconds)
             limited += [median] if kind == "step" else []
             summary("memory", memory)
-            if longer:
-                print(f"   operations on several GPUs take {', '.join(f'{x:.3f}' for x in longer)} times as long as simulated; median "
-                      f"{statistics.median(longer):.3f}: what kSlowdown would have to be multiplied by")
+            for name, times in longer.items():
+                print(f"   operations on several GPUs, {name}: {', '.join(f'{x:.3f}' for x in times)} times as long as simulated; median "
+                      f"{statistics.median(times):.3f}: what their slowdown (src/plan/device_rates.cpp) would have to be multiplied by")
         print("\nModel states of a GPU, GB")
         states = []
         for name, source, zero, data, gradients, theirs in STATES:

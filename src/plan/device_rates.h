@@ -24,7 +24,8 @@ struct PlanRates {
 /// Of kernels alone, without a measurement.
 [[nodiscard]] step::KernelRates default_rates(bool cuda, std::int64_t threads);
 
-/// Of a GPU that works together with others: its operations take longer than alone.
-[[nodiscard]] step::KernelRates rates_among_ranks(step::KernelRates alone);
+/// Of a GPU that works together with others: its operations take longer than alone, most where they divide the passes of
+/// a model (by tensors or sequences).
+[[nodiscard]] step::KernelRates rates_among_ranks(step::KernelRates alone, bool divide_passes);
 
 }  // namespace neap::plan

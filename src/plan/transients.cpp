@@ -55,12 +55,14 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target,
   profile.device.multiprocessors = target.multiprocessors;
   profile.rates =
       target.rates.bytes > 0 ? target.rates : default_rates(target.cuda, target.threads);
-  if (target.cuda && job.ranks() > 1) profile.rates = rates_among_ranks(profile.rates);
   const bool generates = phase != nullptr && phase->body == spec::Body::kGenerate;
   const spec::Mesh mesh = phase != nullptr ? job.mesh(phase->model) : job.mesh();
   const spec::Mesh divided = generates ? job.generation_mesh() : mesh;
   profile.tensor_ranks = divided.size(spec::Axis::kTensor);
   profile.context_ranks = mesh.size(spec::Axis::kContext);
+  if (target.cuda && job.ranks() > 1)
+    profile.rates =
+        rates_among_ranks(profile.rates, profile.tensor_ranks > 1 || profile.context_ranks > 1);
   const Network network =
       network_of(job, target.network ? *target.network : default_network(target.cuda));
   for (std::size_t a = 0; a < spec::kGroups; ++a) {

@@ -8,8 +8,8 @@
 namespace neap::step {
 namespace {
 
-// How long a kernel takes: its FLOPs at a share of the rate of a large matrix product, and a start, in FLOPs at that
-// rate. Whole sequences of 2 048 to 32 768 tokens with heads of 128 on an H200: within 15 % for 28 and 40 heads
+// How long a kernel takes: its FLOPs at a share of the rate of a large matrix product (775 TFLOP/s), and a start, in FLOPs
+// at that rate. Whole sequences of 2 048 to 32 768 tokens with heads of 128 on an H200: within 15 % for 28 and 40 heads
 // (bench/results/attention-long-h200.jsonl). FlashAttention's deterministic backward is slower with more blocks of keys
 // at once: with 12 heads it takes two thirds of this. The memory-efficient kernel is attention-h200.jsonl's.
 struct Speed {
@@ -21,11 +21,11 @@ struct Speed {
 Speed forward_speed(AttentionKernel kernel) {
   switch (kernel) {
     case AttentionKernel::kCudnn:
-      return {0.91, 25e9};
+      return {0.82, 28e9};
     case AttentionKernel::kFlash:
-      return {0.48, 69e9};
+      return {0.43, 76e9};
     case AttentionKernel::kEfficient:
-      return {0.13, 0};
+      return {0.117, 0};
     case AttentionKernel::kHost:
     case AttentionKernel::kProducts:
       break;
@@ -35,17 +35,19 @@ Speed forward_speed(AttentionKernel kernel) {
 Speed backward_speed(AttentionKernel kernel, bool deterministic) {
   switch (kernel) {
     case AttentionKernel::kCudnn:
-      return {0.74, 88e9};
+      return {0.67, 97e9};
     case AttentionKernel::kFlash:
-      return {deterministic ? 0.264 : 0.45, 154e9};
+      return {deterministic ? 0.238 : 0.41, 170e9};
     case AttentionKernel::kEfficient:
-      return {0.12, 0};
+      return {0.108, 0};
     case AttentionKernel::kHost:
     case AttentionKernel::kProducts:
       break;
   }
   return {};
 }
+// Of the memory's rate (bench/results/kernel-times-h100.jsonl).
+constexpr double kHalvesShare = 0.42;
 // Of rows of one sequence, both orders counted. Of one length each has so many keys: its last ones have the queries.
 double pairs_of(const Spans<CountedTensor>& spans, std::int64_t keys) {
   const auto square = [](std::int64_t n) {
@@ -65,8 +67,8 @@ double pairs_of(const Spans<CountedTensor>& spans, std::int64_t keys) {
 
 CountedTensor CountingOps::rotate(const CountedTensor& x, const CountedTensor&,
                                   const CountedTensor&, bool) {
-  // A product and a fused multiply-add for each half.
-  for (int kernel = 0; kernel < 4; ++kernel) add_work(0, 1.25 * bytes(x));
+  // A product and a fused multiply-add for each half, whose elements do not lie in a row.
+  for (int kernel = 0; kernel < 4; ++kernel) add_traffic(1.25 * bytes(x), kHalvesShare);
   return make(x.shape(), x.dtype());
 }
 
@@ -117,8 +119,8 @@ AttentionContext<CountedTensor> CountingOps::attention_by(AttentionKernel kernel
   // Two products, causal: half of all pairs.
   const std::int64_t length = heads.k.size(0) / spans.sequences;  // of keys; of packed ones unused
   const double flops = 2.0 * static_cast<double>(h * d) * pairs_of(spans, length);
-  add_work(flops, 2 * bytes(heads.q) + 2 * bytes(heads.k), dtype,
-           forward_speed(kernel).share_with_start(flops));
+  add_kernel(flops, 2 * bytes(heads.q) + 2 * bytes(heads.k), dtype,
+             forward_speed(kernel).share_with_start(flops));
   const bool grouped = heads.k.size(1) != h;
   out.heads = std::move(heads);
   out.kernel = kernel;
@@ -175,8 +177,8 @@ Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTen
   const Dtype dtype = saved.heads.q.dtype();
   // Five products: the scores again, and the gradients of values, weights, queries and keys.
   const double flops = 5.0 * static_cast<double>(h * d) * pairs_of(saved.spans, length);
-  add_work(flops, 4 * bytes(saved.heads.q) + 4 * bytes(saved.heads.k), dtype,
-           backward_speed(saved.kernel, profile_.deterministic).share_with_start(flops));
+  add_kernel(flops, 4 * bytes(saved.heads.q) + 4 * bytes(saved.heads.k), dtype,
+             backward_speed(saved.kernel, profile_.deterministic).share_with_start(flops));
   const bool packed = saved.spans.packed();
   AttentionSizes sizes{saved.spans.sequences, packed ? 0 : saved.spans.length, h, key_heads, d,
                        packed ? n : 0};
@@ -201,8 +203,8 @@ AttentionContext<CountedTensor> CountingOps::attention_of_ranges(
   const std::int64_t d = heads.q.size(2);
   const Dtype dtype = heads.q.dtype();
   const double flops = 2.0 * static_cast<double>(h * d) * ranges.pairs;
-  add_work(flops, 2 * bytes(heads.q) + 2 * bytes(heads.k), dtype,
-           forward_speed(AttentionKernel::kFlash).share_with_start(flops));
+  add_kernel(flops, 2 * bytes(heads.q) + 2 * bytes(heads.k), dtype,
+             forward_speed(AttentionKernel::kFlash).share_with_start(flops));
   AttentionContext<CountedTensor> out;
   out.out = make({n, h * d}, dtype);
   out.log_sum = make({h, n}, Dtype::kFloat32);
@@ -220,8 +222,9 @@ Heads<CountedTensor> CountingOps::attention_of_ranges_backward(
   const std::int64_t keys = saved.heads.k.size(0), key_heads = saved.heads.k.size(1);
   const Dtype dtype = saved.heads.q.dtype();
   const double flops = 5.0 * static_cast<double>(h * d) * ranges.pairs;
-  add_work(flops, 4 * bytes(saved.heads.q) + 4 * bytes(saved.heads.k), dtype,
-           backward_speed(AttentionKernel::kFlash, profile_.deterministic).share_with_start(flops));
+  add_kernel(
+      flops, 4 * bytes(saved.heads.q) + 4 * bytes(saved.heads.k), dtype,
+      backward_speed(AttentionKernel::kFlash, profile_.deterministic).share_with_start(flops));
   Heads<CountedTensor> out;
   out.q = make({n, h, d}, dtype);
   out.k = make({keys, key_heads, d}, dtype);
@@ -281,7 +284,7 @@ void CountingOps::attention_backward_scratch(AttentionKernel kernel, const Atten
           flash_backward_scratch(sizes, profile_.deterministic, profile_.device);
       const CountedTensor sums = make({scratch.row_sums}, Dtype::kFloat32);
       const CountedTensor accumulator = make({scratch.accumulator}, Dtype::kFloat32);
-      add_work(0, 2 * bytes(accumulator));  // zeroed, and its parts added up
+      add_traffic(2 * bytes(accumulator));  // zeroed, and its parts added up
       const CountedTensor dk = make({scratch.key_heads}, dtype);
       const CountedTensor dv = make({scratch.key_heads}, dtype);
       return;
@@ -310,8 +313,8 @@ CountedTensor CountingOps::chunk_attention(const CountedTensor& q, const Counted
   const double pairs =
       static_cast<double>(n) * (static_cast<double>(length) - 0.5 * static_cast<double>(n - 1));
   const double flops = 4.0 * static_cast<double>(h * d) * pairs;
-  add_work(flops, 2 * bytes(q) + bytes(keys) + bytes(values), q.dtype(),
-           forward_speed(AttentionKernel::kFlash).share_with_start(flops));
+  add_kernel(flops, 2 * bytes(q) + bytes(keys) + bytes(values), q.dtype(),
+             forward_speed(AttentionKernel::kFlash).share_with_start(flops));
   CountedTensor out = make({n, h * d}, q.dtype());
   CountedTensor log_sum = make({h, n}, Dtype::kFloat32);
   AttentionSizes sizes{1, n, h, keys.size(1), d};

@@ -9,7 +9,7 @@ namespace neap::step {
 namespace {
 
 // Of the rate of products: these are bound by the cache's bytes.
-constexpr double kDecodeShare = 0.5;
+constexpr double kDecodeShare = 0.45;
 // Of the memory's rate, FlashAttention's on an H200 (bench/results/decode-kernels-h200.jsonl): where keys of a sequence
 // are divided between blocks, and where each block reads its own and so many fill the card.
 constexpr double kDividedKeysRate = 0.9, kWholeKeysRate = 0.5;
@@ -80,9 +80,9 @@ CountedTensor CountingOps::decode_attention(const CountedTensor& q, const Counte
     }
     rate = flash_rate(b, k, splits.outputs > 0);
   }
-  add_work(4.0 * static_cast<double>(b * h * d * read),
-           2.0 * static_cast<double>(b * k * read * d * element_bytes(q.dtype())) / rate, q.dtype(),
-           kDecodeShare);
+  add_kernel(4.0 * static_cast<double>(b * h * d * read),
+             2.0 * static_cast<double>(b * k * read * d * element_bytes(q.dtype())) / rate,
+             q.dtype(), kDecodeShare);
   CountedTensor out = make({b, h * d}, q.dtype());
   if (flash) {
     CountedTensor log_sum = make({h * b}, Dtype::kFloat32);
@@ -97,11 +97,11 @@ CountedTensor CountingOps::decode_attention(const CountedTensor& q, const Counte
 
 void CountingOps::write_prompts_(const CountedTensor&, const CountedTensor&,
                                  const CountedTensor& rows, std::int64_t) {
-  add_work(0, 2 * bytes(rows));
+  add_traffic(2 * bytes(rows));
 }
 void CountingOps::write_token_(const CountedTensor&, const CountedTensor&,
                                const CountedTensor& rows) {
-  add_work(0, 2 * bytes(rows));
+  add_traffic(2 * bytes(rows));
 }
 
 }  // namespace neap::step

@@ -3,7 +3,22 @@
 #include <algorithm>
 #include <memory>
 
+#include "step/kernel_seconds.h"
+
 namespace neap::step {
+namespace {
+
+// Of the memory's rate, where a kernel does not reach it (an H100; bench/results/kernel-times-h100.jsonl and
+// products-h100.jsonl): to wider elements, with one operand for many rows, gradients of a norm's input and of its weights.
+constexpr double kWideningShare = 0.65;
+constexpr double kBroadcastShare = 0.82;
+constexpr double kNormShare = 0.86;
+constexpr double kNormSumsShare = 0.5;
+// To start a product takes so many times what `neap doctor` measures of an operation: 1.3 and 1.5 by decoding of 1.5B with and
+// without LoRA on two machines with H100s.
+constexpr double kProductIssues = 1.4;
+
+}  // namespace
 
 void CountedTensor::free_storage() {
   storage_->sink->release(storage_->address);
@@ -11,17 +26,29 @@ void CountedTensor::free_storage() {
   storage_ = nullptr;
 }
 
-void CountingOps::add_work(double flops, double bytes_moved, Dtype dtype, double share) {
+void CountingOps::add_work(double flops, double bytes_moved, double seconds, double issues) {
   work_.flops += weight_ * flops;
   work_.bytes_moved += weight_ * bytes_moved;
   const KernelRates& rates = profile_.rates;
   if (rates.bytes <= 0) return;
-  const double seconds = std::max({rates.operation_seconds, bytes_moved / rates.bytes,
-                                   flops > 0 ? flops / (share * product_rate(dtype)) : 0});
   work_.seconds += weight_ * seconds;
-  work_.issue_seconds += weight_ * rates.issue_seconds;
+  work_.issue_seconds += weight_ * issues * rates.issue_seconds;
   computed_seconds_ += seconds;
-  issued_seconds_ += rates.issue_seconds;
+  issued_seconds_ += issues * rates.issue_seconds;
+}
+void CountingOps::add_traffic(double bytes_moved, double share) {
+  add_work(0, bytes_moved, traffic_seconds(profile_.rates, bytes_moved, share));
+}
+void CountingOps::add_product(double flops, double bytes_moved, double sum_bytes, Dtype dtype) {
+  add_work(flops, bytes_moved + 2 * sum_bytes,
+           product_seconds(profile_.rates, product_rate(dtype), flops, bytes_moved, sum_bytes),
+           kProductIssues);
+}
+void CountingOps::add_kernel(double flops, double bytes_moved, Dtype dtype, double share) {
+  const KernelRates& rates = profile_.rates;
+  add_work(flops, bytes_moved,
+           rates.operation_seconds +
+               std::max(bytes_moved / rates.bytes, flops / (share * product_rate(dtype))));
 }
 
 double CountingOps::begin_copy(Direction direction, double bytes, double from) {
@@ -146,7 +173,7 @@ CountedTensor CountingOps::by_head(const CountedTensor& x, std::int64_t sequence
 CountedTensor CountingOps::convert(CountedTensor t, Dtype dtype) {
   if (t.dtype() == dtype) return t;
   CountedTensor out = make(t.shape(), dtype);
-  add_work(0, bytes(t) + bytes(out));
+  add_traffic(bytes(t) + bytes(out), bytes(out) > bytes(t) ? kWideningShare : 1);
   return out;
 }
 
@@ -154,8 +181,8 @@ CountedTensor CountingOps::convert(CountedTensor t, Dtype dtype) {
 
 CountedTensor CountingOps::product(const CountedTensor& a, const CountedTensor& b) {
   CountedTensor out = make({a.size(0), b.size(1)}, a.dtype());
-  add_work(2.0 * static_cast<double>(a.shape().elements()) * static_cast<double>(b.size(1)),
-           bytes(a) + bytes(b) + bytes(out), a.dtype());
+  add_product(2.0 * static_cast<double>(a.shape().elements()) * static_cast<double>(b.size(1)),
+              bytes(a) + bytes(b) + bytes(out), 0, a.dtype());
   return out;
 }
 CountedTensor CountingOps::product_plus(const CountedTensor&, const CountedTensor& a,
@@ -164,26 +191,21 @@ CountedTensor CountingOps::product_plus(const CountedTensor&, const CountedTenso
 }
 void CountingOps::add_product_(const CountedTensor& c, const CountedTensor& a,
                                const CountedTensor& b, double) {
-  const double flops =
-      2.0 * static_cast<double>(a.shape().elements()) * static_cast<double>(b.size(1));
-  // Each tile reads what it is added to when its product is done: nothing hides that.
-  const KernelRates& rates = profile_.rates;
-  const double reads =  // as many FLOPs
-      rates.bytes > 0 ? bytes(c) / rates.bytes * product_rate(a.dtype()) : 0;
-  add_work(flops, bytes(a) + bytes(b) + 2 * bytes(c), a.dtype(), flops / (flops + reads));
+  add_product(2.0 * static_cast<double>(a.shape().elements()) * static_cast<double>(b.size(1)),
+              bytes(a) + bytes(b), bytes(c), a.dtype());
 }
 
 CountedTensor CountingOps::batch_product(const CountedTensor& a, const CountedTensor& b) {
   CountedTensor out = make({a.size(0), a.size(1), b.size(2)}, a.dtype());
-  add_work(2.0 * static_cast<double>(a.shape().elements()) * static_cast<double>(b.size(2)),
-           bytes(a) + bytes(b) + bytes(out), a.dtype());
+  add_product(2.0 * static_cast<double>(a.shape().elements()) * static_cast<double>(b.size(2)),
+              bytes(a) + bytes(b) + bytes(out), 0, a.dtype());
   return out;
 }
 
 // ---- elementwise ----
 
 CountedTensor CountingOps::unary(const CountedTensor& a) {
-  add_work(0, 2 * bytes(a));
+  add_traffic(2 * bytes(a));
   return make(a.shape(), a.dtype());
 }
 CountedTensor CountingOps::elementwise(const CountedTensor& a, const CountedTensor& b) {
@@ -199,20 +221,20 @@ CountedTensor CountingOps::elementwise(const CountedTensor& a, const CountedTens
     shape = {a.size(0), std::max(a.size(1), b.size(0))};
   }
   CountedTensor out = make(shape, a.dtype());
-  add_work(0, bytes(a) + bytes(b) + bytes(out));
+  add_traffic(bytes(a) + bytes(b) + bytes(out));
   return out;
 }
 CountedTensor CountingOps::plus(const CountedTensor& a, std::int64_t) {
   return unary(a);
 }
 CountedTensor CountingOps::log_sigmoid(const CountedTensor& a) {
-  add_work(0, 2 * bytes(a));
+  add_traffic(2 * bytes(a));
   CountedTensor out = make(a.shape(), a.dtype());
   if (!profile_.cuda) touch(a.shape().elements(), a.dtype());
   return out;
 }
 CountedTensor CountingOps::comparison(const CountedTensor& a) {
-  add_work(0, 3 * bytes(a));
+  add_traffic(3 * bytes(a));
   const CountedTensor boolean = make(a.shape(), Dtype::kBool);
   return make(a.shape(), a.dtype());
 }
@@ -221,24 +243,24 @@ void CountingOps::add_(const CountedTensor& a, const CountedTensor& b) {
   if (!profile_.cuda && a.dtype() != b.dtype()) touch(b.shape().elements(), a.dtype());
 }
 void CountingOps::in_place(const CountedTensor& a) {
-  add_work(0, 2 * bytes(a));
+  add_traffic(2 * bytes(a));
 }
 void CountingOps::in_place(const CountedTensor& a, const CountedTensor& b) {
-  add_work(0, 2 * bytes(a) + bytes(b));
+  add_traffic(2 * bytes(a) + bytes(b), bytes(b) < bytes(a) ? kBroadcastShare : 1);
 }
 void CountingOps::multiply_into(const CountedTensor& out, const CountedTensor& a,
                                 const CountedTensor& b) {
-  add_work(0, bytes(out) + bytes(a) + bytes(b));
+  add_traffic(bytes(out) + bytes(a) + bytes(b));
 }
 void CountingOps::add_multiply_(const CountedTensor& a, const CountedTensor& b,
                                 const CountedTensor& c, double) {
-  add_work(0, 2 * bytes(a) + bytes(b) + bytes(c));
+  add_traffic(2 * bytes(a) + bytes(b) + bytes(c));
 }
 void CountingOps::zero_(const CountedTensor& a) {
-  add_work(0, bytes(a));
+  add_traffic(bytes(a));
 }
 void CountingOps::copy_(const CountedTensor& a, const CountedTensor& b) {
-  add_work(0, bytes(a) + bytes(b));
+  add_traffic(bytes(a) + bytes(b));
 }
 
 // ---- indices ----
@@ -247,7 +269,7 @@ CountedTensor CountingOps::take_rows(const CountedTensor& table, const CountedTe
   CountedTensor out = table.shape().rank() == 2
                           ? make({indices.size(0), table.size(1)}, table.dtype())
                           : make({indices.size(0)}, table.dtype());
-  add_work(0, 2 * bytes(out));
+  add_traffic(2 * bytes(out));
   return out;
 }
 CountedTensor CountingOps::take_rows_from_host(const CountedTensor& table,
@@ -259,7 +281,7 @@ CountedTensor CountingOps::take_rows_from_host(const CountedTensor& table,
 void CountingOps::add_to_rows_(const CountedTensor& table, const CountedTensor&,
                                const CountedTensor& rows) {
   const CountedTensor converted = convert(rows, table.dtype());
-  add_work(0, 3 * bytes(converted));
+  add_traffic(3 * bytes(converted));
   if (!profile_.cuda) return;
   // Rows of the same index are added one after another: the indices are sorted with their places.
   const Shape column{rows.size(0)};
@@ -278,7 +300,7 @@ CountedTensor CountingOps::gather_last(const CountedTensor& a, const CountedTens
 }
 void CountingOps::add_to_last_(const CountedTensor&, const CountedTensor&,
                                const CountedTensor& values) {
-  add_work(0, 2 * bytes(values));
+  add_traffic(2 * bytes(values));
 }
 CountedTensor CountingOps::last_rows(const CountedTensor& lengths, std::int64_t) {
   return make({lengths.size(0)}, Dtype::kInt64);
@@ -292,7 +314,7 @@ NormResult<CountedTensor> CountingOps::norm(spec::NormKind kind, const CountedTe
   const Shape column{x.size(0), 1};
   const Dtype inner = wide(x.dtype());
   NormResult<CountedTensor> out;
-  add_work(0, 2 * bytes(x));
+  add_traffic(2 * bytes(x));
   if (kind == spec::NormKind::kLayerNorm) {
     out.y = make(x.shape(), x.dtype());
     // Statistics of the CPU kernel have the parameters' dtype.
@@ -334,7 +356,8 @@ CountedTensor CountingOps::norm_backward(spec::NormKind kind, const CountedTenso
                                          const CountedTensor&, const CountedTensor& weight,
                                          const CountedTensor& d_weight,
                                          const CountedTensor& d_bias) {
-  add_work(0, (d_weight.defined() ? 5 : 3) * bytes(x));
+  add_traffic(3 * bytes(x), kNormShare);
+  if (d_weight.defined()) add_traffic(2 * bytes(x), kNormSumsShare);
   if (kind != spec::NormKind::kLayerNorm && !profile_.cuda)
     return rms_norm_backward_on_host(dy, x, d_weight.defined());
   CountedTensor gain =

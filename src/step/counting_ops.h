@@ -17,30 +17,12 @@
 
 #include "spec/job.h"
 #include "step/copy_clocks.h"
+#include "step/counted_rates.h"
 #include "step/cuda_scratch.h"
 #include "step/operations.h"
 
 namespace neap::step {
 
-/// What kernels reach in a second. With zeros no seconds are counted.
-struct KernelRates {
-  double half_flops = 0;         ///< matrix products of 16-bit elements
-  double single_flops = 0;       ///< of wider ones
-  double bytes = 0;              ///< of memory, read and written
-  double operation_seconds = 0;  ///< least that an operation takes
-  double issue_seconds = 0;      ///< of a GPU: what the program takes to start an operation
-};
-
-/// Of ranks that work together. With zeros no seconds are counted.
-struct PeerRates {
-  double bytes = 0;    ///< a second, to and from a rank
-  double latency = 0;  ///< seconds that a collective takes at least
-  double round = 0;    ///< and for each time that it passes all ranks
-};
-/// Seconds of a collective in which each rank sends so many bytes.
-[[nodiscard]] inline double peer_seconds(const PeerRates& rates, double sent, double rounds) {
-  return rates.bytes > 0 ? rates.latency + rounds * rates.round + sent / rates.bytes : 0;
-}
 template <class T>
 using OfAxes = std::array<T, spec::kAxes>;
 template <class T>
@@ -500,8 +482,14 @@ class CountingOps {
   void in_place(const Tensor& a);
   void in_place(const Tensor& a, const Tensor& b);
   void touch(std::int64_t elements, Dtype dtype) { (void)make({elements}, dtype); }
-  /// `flops` of matrix products on elements of `dtype` at `share` of their rate.
-  void add_work(double flops, double bytes, Dtype dtype = Dtype::kFloat32, double share = 1);
+  /// An operation that moves memory, at `share` of the device's rate.
+  void add_traffic(double bytes, double share = 1);
+  /// A matrix product: `bytes` of operands and result, `sum_bytes` that it adds to.
+  void add_product(double flops, double bytes, double sum_bytes, Dtype dtype);
+  /// A kernel that does `flops` on elements of `dtype` at `share` of the rate of products, and hides its traffic.
+  void add_kernel(double flops, double bytes, Dtype dtype, double share);
+  /// `issues`: of operations of libtorch that take as long to be started.
+  void add_work(double flops, double bytes, double seconds, double issues = 1);
   /// FLOPs a second.
   [[nodiscard]] double product_rate(Dtype dtype) const {
     return element_bytes(dtype) == 2 ? profile_.rates.half_flops : profile_.rates.single_flops;

@@ -4,9 +4,15 @@
 #include "step/counting_ops.h"
 
 namespace neap::step {
+namespace {
+
+// Of the memory's rate (an H100; bench/results/kernel-times-h100.jsonl).
+constexpr double kNormOfShare = 0.6, kFusedShare = 0.88;
+
+}  // namespace
 
 CountedTensor CountingOps::norm_of(const CountedTensor& a) {
-  add_work(0, bytes(a));
+  add_traffic(bytes(a), kNormOfShare);
   CountedTensor out = make({}, Dtype::kFloat32);
   if (profile_.cuda) reduction_scratch(row_sum_scratch(1, a.shape().elements(), profile_.device));
   return out;
@@ -14,21 +20,21 @@ CountedTensor CountingOps::norm_of(const CountedTensor& a) {
 void CountingOps::fused_adamw_(const CountedTensor& x, const CountedTensor& g,
                                const CountedTensor& average, const CountedTensor& square,
                                const CountedTensor&, double, const spec::OptimizerConfig&) {
-  add_work(0, 2 * (bytes(x) + bytes(average) + bytes(square)) + bytes(g));
+  add_traffic(2 * (bytes(x) + bytes(average) + bytes(square)) + bytes(g), kFusedShare);
 }
 void CountingOps::fused_sgd_(const CountedTensor& x, const CountedTensor& g,
                              const CountedTensor& momentum, double, const spec::OptimizerConfig&) {
-  add_work(0, 2 * (bytes(x) + bytes(momentum)) + bytes(g));
+  add_traffic(2 * (bytes(x) + bytes(momentum)) + bytes(g));
 }
 CountedTensor CountingOps::rounding_noise(std::uint64_t, std::int64_t n) {
   CountedTensor out = make({n}, Dtype::kFloat32);  // as wide as int32
   if (profile_.cuda) touch(n, Dtype::kFloat32);
-  add_work(0, bytes(out));
+  add_traffic(bytes(out));
   return out;
 }
 void CountingOps::round_stochastically_(const CountedTensor& to, const CountedTensor& value,
                                         const CountedTensor&, std::uint64_t, std::int64_t first) {
-  add_work(0, bytes(to) + bytes(value));
+  add_traffic(bytes(to) + bytes(value));
   if (!profile_.cuda) return;
   const std::int64_t end = first + to.shape().elements();
   for (std::int64_t at = first; at < end;) {

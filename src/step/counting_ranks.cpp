@@ -33,7 +33,7 @@ CountedTensor CountingOps::join_columns(CountedTensor a, spec::Axis axis) {
   const CountedTensor by_rank = make(joined, a.dtype());
   add_peer_work(static_cast<double>(n - 1) * bytes(a), axis);
   CountedTensor out = make(joined, a.dtype());
-  add_work(0, 2 * bytes(out));
+  add_traffic(2 * bytes(out));
   return out;
 }
 
@@ -41,7 +41,7 @@ CountedTensor CountingOps::own_columns(const CountedTensor& a, spec::Axis axis) 
   const std::int64_t n = ranks(axis);
   if (n == 1) return a;
   CountedTensor out = make({a.size(0), a.size(1) / n}, a.dtype());
-  add_work(0, 2 * bytes(out));
+  add_traffic(2 * bytes(out));
   return out;
 }
 
@@ -51,7 +51,7 @@ CountedTensor CountingOps::join_rows(const CountedTensor& a, spec::Axis axis) {
   Shape joined = a.shape();
   joined.set(0, n * a.size(0));
   CountedTensor out = make(joined, a.dtype());
-  add_work(0, 2 * bytes(a));
+  add_traffic(2 * bytes(a));
   add_peer_work(static_cast<double>(n - 1) * bytes(a), axis);
   return out;
 }
@@ -75,7 +75,7 @@ CountedTensor CountingOps::own_rows(const CountedTensor& a, spec::Axis axis) {
   Shape own = a.shape();
   own.set(0, spec::rows_of_each(a.size(0), n));
   CountedTensor out = make(own, a.dtype());
-  add_work(0, 2 * bytes(out));
+  add_traffic(2 * bytes(out));
   return out;
 }
 
@@ -91,7 +91,7 @@ OwnIndices<CountedTensor> CountingOps::own_indices(const CountedTensor& indices,
   OwnIndices<CountedTensor> own{make(indices.shape(), Dtype::kInt64),
                                 make(indices.shape(), Dtype::kBool)};
   touch(indices.shape().elements(), Dtype::kBool);
-  add_work(0, 4 * bytes(indices));
+  add_traffic(4 * bytes(indices));
   return own;
 }
 

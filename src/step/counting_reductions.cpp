@@ -2,19 +2,26 @@
 #include "step/counting_ops.h"
 
 namespace neap::step {
+namespace {
+
+// Of the memory's rate: a row of logits is one block's, and its parts are added up at the end (an H100;
+// bench/results/kernel-times-h100.jsonl).
+constexpr double kReductionShare = 0.75;
+
+}  // namespace
 
 void CountingOps::reduction_scratch(const ReductionScratch& scratch) {
   const CountedTensor partial = make({scratch.partial_bytes}, Dtype::kBool);
   const CountedTensor semaphores = make({scratch.semaphore_bytes}, Dtype::kBool);
 }
 CountedTensor CountingOps::sum(const CountedTensor& a) {
-  add_work(0, bytes(a));
+  add_traffic(bytes(a), kReductionShare);
   CountedTensor out = make({}, a.dtype());
   if (profile_.cuda) reduction_scratch(row_sum_scratch(1, a.shape().elements(), profile_.device));
   return out;
 }
 CountedTensor CountingOps::sum_last(const CountedTensor& a) {
-  add_work(0, bytes(a));
+  add_traffic(bytes(a), kReductionShare);
   Shape shape;
   switch (a.shape().rank()) {
     case 1:
@@ -28,18 +35,18 @@ CountedTensor CountingOps::sum_last(const CountedTensor& a) {
   return make(shape, a.dtype());
 }
 CountedTensor CountingOps::max_last(const CountedTensor& a) {
-  add_work(0, bytes(a));
+  add_traffic(bytes(a), kReductionShare);
   return make({a.size(0), 1}, a.dtype());
 }
 CountedTensor CountingOps::max_rows(const CountedTensor& a) {
-  add_work(0, bytes(a));
+  add_traffic(bytes(a), kReductionShare);
   CountedTensor out = make({a.size(1)}, a.dtype());
   if (profile_.cuda)
     reduction_scratch(column_sum_scratch(a.size(0), a.size(1), a.dtype(), profile_.device));
   return out;
 }
 CountedTensor CountingOps::sum_rows(const CountedTensor& a, Dtype dtype) {
-  add_work(0, bytes(a));
+  add_traffic(bytes(a), kReductionShare);
   Shape shape = a.shape().rank() == 3 ? Shape{a.size(1), a.size(2)} : Shape{a.size(1)};
   CountedTensor out = make(shape, dtype);
   if (profile_.cuda)
@@ -49,11 +56,11 @@ CountedTensor CountingOps::sum_rows(const CountedTensor& a, Dtype dtype) {
   return out;
 }
 CountedTensor CountingOps::argmax_last(const CountedTensor& a) {
-  add_work(0, bytes(a));
+  add_traffic(bytes(a), kReductionShare);
   return make({a.size(0)}, Dtype::kInt64);
 }
 Sorted<CountedTensor> CountingOps::sort_descending(const CountedTensor& a) {
-  add_work(0, 4 * bytes(a));
+  add_traffic(4 * bytes(a));
   Sorted<CountedTensor> out;
   out.values = make(a.shape(), a.dtype());
   out.order = make(a.shape(), Dtype::kInt64);
@@ -79,26 +86,26 @@ void CountingOps::sum_of_one_scratch(const CountedTensor& row) {
   const CountedTensor sums = make(two, row.dtype());
 }
 void CountingOps::drop_beyond_mass_(const CountedTensor& a, double) {
-  add_work(0, 6 * bytes(a));
+  add_traffic(6 * bytes(a));
   const CountedTensor before = make(a.shape(), a.dtype());
   const CountedTensor drop = make(a.shape(), Dtype::kBool);
   if (profile_.cuda && a.size(0) == 1) sum_of_one_scratch(a);
 }
 void CountingOps::drop_below_(const CountedTensor& a, double) {
-  add_work(0, 3 * bytes(a));
+  add_traffic(3 * bytes(a));
   const CountedTensor limit = max_last(a);
   const CountedTensor drop = make(a.shape(), Dtype::kBool);
 }
 void CountingOps::penalize_(const CountedTensor& a, const CountedTensor& seen, const CountedTensor&,
                             double repetition) {
   const CountedTensor x = make(seen.shape(), a.dtype());
-  add_work(0, 8 * bytes(x));
+  add_traffic(8 * bytes(x));
   if (repetition == 1) return;
   const CountedTensor positive = make(seen.shape(), Dtype::kBool);
   const CountedTensor factors = make(seen.shape(), a.dtype());
 }
 CountedTensor CountingOps::search_last(const CountedTensor& a, const CountedTensor& target) {
-  add_work(0, bytes(target));
+  add_traffic(bytes(target));
   return make({a.size(0), 1}, Dtype::kInt64);
 }
 

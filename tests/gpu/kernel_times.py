@@ -49,7 +49,7 @@ def watched(times):
             known[1] += ns
     if not names:
         raise RuntimeError("the library wrote nothing")
-    largest = sorted(names.items(), key=lambda item: -item[1][1])[:40]
+    largest = sorted(names.items(), key=lambda item: -item[1][1])[:90]
     return [[name[:150], count, ns / count / 1e3] for name, (count, ns) in largest]
 
 

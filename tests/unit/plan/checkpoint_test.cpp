@@ -84,12 +84,13 @@ TEST(CheckpointLadder, CheapTensorsGoFirst) {
   const auto recomputes = [&](std::size_t item, SavedTensor t) {
     return !ladder.at(item * ladder.step()).blocks[0].keeps(t);
   };
-  // Four tensors that need no product of matrices, then those that do, attention's output last.
+  // Four tensors that need no product of matrices, then those that do, then attention's output and what is rotated.
   for (const SavedTensor t : {SavedTensor::kAttentionInput, SavedTensor::kMlpInput,
                               SavedTensor::kActivated, SavedTensor::kProduct})
     EXPECT_TRUE(recomputes(4, t)) << to_string(t);
   EXPECT_FALSE(recomputes(4, SavedTensor::kGate));
-  EXPECT_FALSE(recomputes(ladder.last() / ladder.step() - 1, SavedTensor::kAttentionOut));
+  EXPECT_FALSE(recomputes(ladder.last() / ladder.step() - 2, SavedTensor::kAttentionOut));
+  EXPECT_FALSE(recomputes(ladder.last() / ladder.step() - 1, SavedTensor::kQueryKey));
 }
 
 TEST(CheckpointLadder, TensorsOfOneProductGoTogether) {

@@ -7,6 +7,7 @@
 #include "plan/tags.h"
 #include "plan/transients.h"
 #include "spec/tensor_parallel.h"
+#include "step/kernel_seconds.h"
 #include "unit/plan/gpt_activations.h"
 
 namespace neap::plan {
@@ -149,7 +150,8 @@ TEST(Formulas, TrainingTakesKorthikantisFlops) {
 
 TEST(Formulas, RepeatedRoundsCountOnceEach) {
   CountedMemory memory{cache::Settings{}};
-  step::CountingOps ops(memory, {.cuda = true, .threads = 2, .rates = {1e12, 1e12, 1e12, 0}}, 2);
+  const step::KernelRates rates{1e12, 1e12, 1e12, 0};
+  step::CountingOps ops(memory, {.cuda = true, .threads = 2, .rates = rates}, 2);
   const auto a = step::CountedTensor::outside({8, 4}, step::Dtype::kBfloat16);
   const auto b = step::CountedTensor::outside({4, 2}, step::Dtype::kBfloat16);
   int rounds = 0;
@@ -163,7 +165,8 @@ TEST(Formulas, RepeatedRoundsCountOnceEach) {
   EXPECT_DOUBLE_EQ(ops.work().flops, 35 * 2 * 8 * 4 * 2);
   // Memory bounds it: 32 + 8 + 16 elements of 2 bytes.
   EXPECT_DOUBLE_EQ(ops.work().bytes_moved, 35 * 2 * 56);
-  EXPECT_DOUBLE_EQ(ops.work().seconds, 35 * 2 * 8 * 4 * 2 / 1e12);
+  EXPECT_DOUBLE_EQ(ops.work().seconds,
+                   35 * step::product_seconds(rates, 1e12, 2 * 8 * 4 * 2, 2 * 56, 0));
 }
 
 // A place that three rounds keep is where each of four has been.

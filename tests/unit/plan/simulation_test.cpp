@@ -420,7 +420,7 @@ TEST(GpuCatalog, NamesAreCheckedAndMemoryIsTheGpus) {
   EXPECT_EQ(gpu_by_name("a100", 40_GiB)->target.capacity, 40_GiB);
   EXPECT_EQ(gpu_by_name("a100", 140_GiB)->target.capacity, 80_GiB);
   // As much of 312 TFLOP/s as of an H200's 989.
-  EXPECT_NEAR(gpu_by_name("a100", {})->target.rates.half_flops, 700e12 * 312 / 989, 1e9);
+  EXPECT_NEAR(gpu_by_name("a100", {})->target.rates.half_flops, 775e12 * 312 / 989, 1e9);
 }
 
 }  // namespace
