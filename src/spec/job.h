@@ -18,9 +18,10 @@
 #include "spec/dtype.h"
 #include "spec/lora.h"
 #include "spec/loss_kinds.h"
-#include "spec/measures.h"
+#include "spec/memory_config.h"
 #include "spec/mesh.h"
 #include "spec/model_files.h"
+#include "spec/parallel_config.h"
 #include "spec/reward_config.h"
 #include "spec/rollout_correction.h"
 #include "spec/task.h"
@@ -202,70 +203,6 @@ struct TrainerConfig {
   bool deterministic = false;
   bool balance_batch = true;                     ///< packed rows are dealt to ranks by their tokens
   std::int64_t nnodes = 0, n_gpus_per_node = 0;  ///< 0: as the launcher started them
-};
-
-struct DeviceConfig {
-  std::string kind = "auto";  ///< auto: cuda if a GPU is there, else host
-  Bytes memory{0};            ///< ceiling of one rank; 0: all that the device has
-  std::int64_t ordinal = 0;
-  std::string dtype = "auto";  ///< auto: bfloat16 compute on cuda, float32 on the host
-};
-
-struct MemoryConfig {
-  Residency residency = Residency::kAuto;
-  UpdateChoice update;      ///< what is on the device at once during training
-  bool overlap = true;      ///< copies between the device and the host run while a phase computes
-  Bytes host_budget{0};     ///< for copies of what left the device; 0: what the machine has free
-  std::string alloc_conf;   ///< as PYTORCH_CUDA_ALLOC_CONF, for the transient pools
-  std::string disk_folder;  ///< for what rests on disk; empty: the system's temporary folder
-  Bytes disk_bandwidth{0};  ///< for plans: bytes a second; 0: as disk_rate() says
-  std::vector<Measure> allow = default_measures();  ///< what the plan may do so that the job fits
-  [[nodiscard]] bool allows(Measure measure) const;
-  /// Bytes a second that plans count.
-  [[nodiscard]] double disk_rate() const;
-};
-
-/// Which of these a plan chooses (spec/degrees.h); until it has, the job has their defaults.
-struct AutomaticDegrees {
-  bool zero_stage = false, zero_shards = false, tensor = false, rows = false, context = false,
-       ring = false, pipeline = false;
-  [[nodiscard]] bool any() const {
-    return zero_stage || zero_shards || tensor || rows || context || ring || pipeline;
-  }
-};
-/// Of a job that is read, the degrees that stay open.
-enum class OpenDegrees : std::uint8_t {
-  kNone,  ///< "auto" is the default
-  kAuto,  ///< those that are "auto", and what follows from them
-  kUnset  ///< those that nobody set, too
-};
-/// What ranks divide besides batches.
-struct ParallelConfig {
-  std::int64_t zero_stage = 0;                    ///< of trained models (spec/placement.h)
-  std::int64_t zero_shard_size = 0;               ///< copies that slice together; 0: all
-  std::int64_t tensor_model_parallel_size = 1;    ///< of every model (spec/tensor_parallel.h)
-  bool sequence_parallel = false;                 ///< those ranks divide hidden states by rows, too
-  std::int64_t context_parallel_size = 1;         ///< of every sequence (spec/context_parallel.h)
-  std::string cp_comm_type = "all_gather";        ///< or p2p: how those ranks get keys and values
-  std::int64_t pipeline_model_parallel_size = 1;  ///< stages of every model (spec/pipeline.h)
-  std::int64_t virtual_pipeline_model_parallel_size = 1;  ///< chunks of each stage
-  std::string pipeline_parallel_schedule = "1f1b";  ///< or zero_bubble (step/pipeline_schedule.h)
-  /// Blocks of each part; empty: as spec/pipeline.h divides them.
-  std::vector<double> pipeline_model_parallel_layout;
-  std::string transport = "auto";  ///< or copy_engine, or nccl: of what goes on behind computation
-  AutomaticDegrees automatic{};
-  // For plans: bytes a second of a rank, within a machine and to others; zero: the device's (plan/network.h).
-  Bytes intra_node_bandwidth{0}, inter_node_bandwidth{0};
-  [[nodiscard]] bool zero_bubble() const { return pipeline_parallel_schedule == "zero_bubble"; }
-};
-
-/// What ranks divide of one model, where its own keys say so.
-struct ModelPlacement {
-  std::int64_t zero_stage = -1;                 ///< -1: as parallel.zero_stage
-  std::int64_t zero_shard_size = 0;             ///< 0: as parallel.zero_shard_size
-  std::int64_t tensor_model_parallel_size = 0;  ///< 0: as parallel.tensor_model_parallel_size
-  std::int64_t context_parallel_size = 0;       ///< 0: as parallel.context_parallel_size
-  friend bool operator==(const ModelPlacement&, const ModelPlacement&) = default;
 };
 
 struct Job {

@@ -9,7 +9,6 @@
 // Cost      about 50 ns an operation and what the sink takes.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -17,115 +16,12 @@
 
 #include "spec/job.h"
 #include "step/copy_clocks.h"
-#include "step/counted_rates.h"
+#include "step/counted_tensor.h"
+#include "step/counted_work.h"
 #include "step/cuda_scratch.h"
 #include "step/operations.h"
 
 namespace neap::step {
-
-template <class T>
-using OfAxes = std::array<T, spec::kAxes>;
-template <class T>
-using OfGroups = std::array<T, spec::kGroups>;
-
-/// What kernels' scratch memory and time depend on.
-struct KernelProfile {
-  bool cuda = false;
-  std::int64_t threads = 1;    ///< of the CPU kernels
-  bool deterministic = false;  ///< backward passes that repeat their bits on a GPU
-  CudaDevice device{};
-  KernelRates rates{};
-  LinkRates link{};
-  LinkRates disk{};                ///< from it, to it, and both
-  std::int64_t tensor_ranks = 1;   ///< that divide a model
-  std::int64_t context_ranks = 1;  ///< that divide sequences
-  OfGroups<PeerRates> peers{};
-};
-
-/// Takes the requests of counted tensors.
-class MemorySink {
- public:
-  virtual ~MemorySink() = default;
-  /// `bytes` > 0.
-  [[nodiscard]] virtual std::uint64_t allocate(std::int64_t bytes) = 0;
-  virtual void release(std::uint64_t address) = 0;
-};
-
-/// A tensor without contents.
-class CountedTensor {
- public:
-  CountedTensor() = default;
-  CountedTensor(const CountedTensor& o)
-      : storage_(o.storage_), shape_(o.shape_), dtype_(o.dtype_), defined_(o.defined_) {
-    if (storage_ != nullptr) ++storage_->holders;
-  }
-  CountedTensor(CountedTensor&& o) noexcept { swap(o); }
-  CountedTensor& operator=(CountedTensor o) noexcept {
-    swap(o);
-    return *this;
-  }
-  ~CountedTensor() {
-    if (storage_ != nullptr && --storage_->holders == 0) free_storage();
-  }
-
-  [[nodiscard]] bool defined() const { return defined_; }
-  [[nodiscard]] std::int64_t size(std::int64_t dimension) const { return shape_[dimension]; }
-  [[nodiscard]] const Shape& shape() const { return shape_; }
-  [[nodiscard]] Dtype dtype() const { return dtype_; }
-  [[nodiscard]] std::int64_t bytes() const { return shape_.elements() * element_bytes(dtype_); }
-
-  /// Memory that is there anyway (weights, the KV cache, host tensors): no request is made.
-  [[nodiscard]] static CountedTensor outside(const Shape& shape, Dtype dtype) {
-    CountedTensor t;
-    t.shape_ = shape;
-    t.dtype_ = dtype;
-    t.defined_ = true;
-    return t;
-  }
-
- private:
-  friend class CountingOps;
-  struct Storage {
-    MemorySink* sink;
-    std::uint64_t address;
-    std::int64_t holders;
-  };
-  void swap(CountedTensor& o) noexcept {
-    std::swap(storage_, o.storage_);
-    std::swap(shape_, o.shape_);
-    std::swap(dtype_, o.dtype_);
-    std::swap(defined_, o.defined_);
-  }
-  // Not inlined: where it is, GCC warns of uses behind it that the number of holders rules out.
-  [[gnu::noinline]] void free_storage();
-  Storage* storage_ = nullptr;
-  Shape shape_;
-  Dtype dtype_ = Dtype::kFloat32;
-  bool defined_ = false;
-};
-
-[[nodiscard]] inline double bytes(const CountedTensor& t) {
-  return t.defined() ? static_cast<double>(t.bytes()) : 0;
-}
-
-/// What operations cost apart from memory.
-struct Work {
-  double flops = 0;          ///< of matrix products and attention
-  double bytes_moved = 0;    ///< read and written: each operand of each kernel once
-  double seconds = 0;        ///< each operation bound by one of the two
-  double issue_seconds = 0;  ///< of the program
-  double fetched_bytes = 0;  ///< from the host, by copies that run while operations compute
-  double stored_bytes = 0;   ///< and to it
-  double disk_read = 0, disk_written = 0;  ///< the same from and to a disk
-  double wait_seconds = 0;                 ///< for such copies
-  double peer_bytes = 0;                   ///< sent to other ranks
-  double peer_seconds = 0;                 ///< in collectives, as far as nothing hides them
-  OfAxes<double> axis_seconds{};           ///< these, by the axis whose ranks they are of
-  /// A GPU works while the program starts the next operations: the slower of both decides.
-  [[nodiscard]] double elapsed() const {
-    return std::max(seconds, issue_seconds) + wait_seconds + peer_seconds;
-  }
-};
 
 class CountingOps {
  public:
