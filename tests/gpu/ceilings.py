@@ -16,7 +16,7 @@ streamed weights, gradients and states at the least capacity (54 GiB of host mem
 reward model, 4 x 4 x 768, two responses at a time; grpo7b: the same of Qwen2.5-7B with LoRA; grpo7b-full: full, 16 x 1 536 (128 GiB of host memory); grpo14b: LoRA-32 of
 Qwen2.5-14B, 8 samples of 32k, of which 256 are generated; ppo: PPO of four models of Qwen2.5-1.5B, 16 x 1 280; full6b: full training of 24 of Llama-3.1-8B's 32 blocks, 8 x 1 024 (106 GiB of host memory),
 under 8 and 6 GiB, too; full3b-groups and full1b-groups: of tied Llama-3.2-3B and Qwen2.5-1.5B, 8 of 1 x 2 048, all resident and streamed
-in groups; each at the least capacity and at 1.3 times it. These are run only when they are named.
+in groups; each at the least capacity and at 1.3 times it. disk: Qwen2.5-1.5B, 8 x 1 024, its optimizer states in memory and on disk. These are run only when they are named.
 Writes OUT_DIR/ceilings.jsonl, a line a run, and a table on stdout. After M minutes (default 9) no further run starts. Exits 1
 where a run fails, a phase is more than 0.2 % off its plan, moves are not the plan's, or, with --deterministic, losses differ from
 those of the largest ceiling (without it two runs on a GPU may differ). --ceiling: only these of a case, as its list has them
@@ -38,6 +38,7 @@ SMALL = {"vocab_size": 1024, "hidden_size": 256, "ffn_dim": 1024, "num_hidden_la
 SMALL_QWEN = {"vocab_size": 1024, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4,
               "num_key_value_heads": 2}
 NARROW = ['memory.allow=["recompute","move","stream","bf16_states"]']
+WITH_DISK = 'memory.allow=["recompute","move","stream","disk"]'
 WAITING = ["memory.overlap=false"]
 PPO = Case("opt-1.3b", "ppo", 8, 256, 256)
 QWEN7B = Case("qwen2.5-7b", "sft", 4, 64, 1984, checkpointing="full")
@@ -71,6 +72,7 @@ WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
         "full6b": (Case("llama-3.1-6b", "sft", 8, 64, 960, micro=1), None, [(8, AUTO), (6, AUTO), (TIMES, AUTO), (0, AUTO)]),
         "full3b-groups": (Case("llama-3.2-3b", "sft", 8, 64, 1984, micro=1), None, [(75, AUTO), (8, AUTO), (5, AUTO), (0, AUTO)]),
         "full1b-groups": (Case("qwen2.5-1.5b", "sft", 8, 64, 1984, micro=1), None, [(60, AUTO), (6, AUTO), (4, AUTO), (0, AUTO)]),
+        "disk": (QWEN15, None, [(60, AUTO), (60, [*AUTO, "memory.update=disk", WITH_DISK])]),
         "optimizers": (QWEN15, None, [(ceiling, kind) for kind in KINDS for ceiling in (60, 0)])}
 USUAL = ["paper", "curve", "least"]
 

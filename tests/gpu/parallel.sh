@@ -151,6 +151,11 @@ expect sft_whole 0 alone sft_whole "$neap" train $reviews/sft.toml "${exact[@]}"
 as_of sft_stages output/sft_whole 1e-3 "${sft[@]}" "${exact[@]}" "${staged[@]}"
 as_of sft_chunks output/sft_whole 1e-3 "${sft[@]}" "${exact[@]}" "${staged[@]}" parallel.virtual_pipeline_model_parallel_size=2
 as_of sft_zero_bubble output/sft_whole 1e-3 "${sft[@]}" "${exact[@]}" "${staged[@]}" parallel.pipeline_parallel_schedule=zero_bubble
+as_of sft_chunks_zero3 output/sft_whole 1e-3 "${sft[@]}" "${exact[@]}" "${staged[@]}" parallel.virtual_pipeline_model_parallel_size=2 \
+  parallel.zero_stage=3
+# Optimizer states that rest on disk, each rank's in a file of its own.
+as_of sft_disk output/sft_2 1e-3 "${sft[@]}" "${exact[@]}" memory.update=disk \
+  'memory.allow=["recompute","move","stream","disk"]'
 expect sft_stages_resumes 0 alone sft_stages_resumes "$neap" train $reviews/sft.toml "${exact[@]}" "${staged[@]:1}" \
   trainer.total_training_steps=22 trainer.resume_mode=../../output/sft_stages/latest \
   trainer.default_local_dir=../../output/sft_stages_resumes
@@ -166,6 +171,8 @@ compare ppo_parity output/ppo_1 output/ppo_2 5e-2
 as_of ppo_tensor output/ppo_1 5e-2 "${ppo[@]}" "${divided[@]}"
 # Sliced weights of four models, gathered whole to generate.
 as_of ppo_zero3 output/ppo_2 5e-2 "${ppo[@]}" parallel.zero_stage=3
+# Each model divided in its own way: by batches, by tensors and by slices.
+as_of ppo_placed output/ppo_2 5e-2 "${ppo[@]}" critic.tensor_model_parallel_size=2 actor_rollout_ref.ref.zero_stage=3
 as_of ppo_rows output/ppo_1 5e-2 "${ppo[@]}" "${rows[@]}"
 # Both divide the responses that each has generated its half of.
 texts=("${ppo[@]:0:3}" trainer.total_training_steps=3 trainer.test_freq=-1 trainer.save_freq=-1
