@@ -66,6 +66,12 @@ class AtenOps {
     return body();
   }
 
+  /// body(), which makes a token that the program waits for.
+  template <class Body>
+  auto one_token(const Body& body) const {
+    return body();
+  }
+
   // ---- ranks of an axis ----
   [[nodiscard]] std::int64_t ranks(spec::Axis axis) const;
   void sum_over_(const Tensor& a, spec::Axis axis) const;

@@ -1,6 +1,7 @@
 #include "step/counting_ops.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "step/kernel_seconds.h"
@@ -14,9 +15,9 @@ constexpr double kWideningShare = 0.65;
 constexpr double kBroadcastShare = 0.82;
 constexpr double kNormShare = 0.86;
 constexpr double kNormSumsShare = 0.5;
-// To start a product takes so many times what `neap doctor` measures of an operation: 1.3 and 1.5 by decoding of 1.5B with and
-// without LoRA on two machines with H100s.
-constexpr double kProductIssues = 1.4;
+// To start a product takes so many times what `neap doctor` measures of an operation: by decoding of 1.5B with and without LoRA,
+// and of 7B, on two machines with H100s (docs/measurements/training.md).
+constexpr double kProductIssues = 1.2;
 
 }  // namespace
 
@@ -49,6 +50,15 @@ void CountingOps::add_kernel(double flops, double bytes_moved, Dtype dtype, doub
   add_work(flops, bytes_moved,
            rates.operation_seconds +
                std::max(bytes_moved / rates.bytes, flops / (share * product_rate(dtype))));
+}
+
+// The device waits for starts of small operations, the program at the token's end for what is left of large ones: between the
+// larger of both and their sum. Decoding of 1.5B and 7B (docs/measurements/training.md) is near the root of squares.
+void CountingOps::take_in_turns(const Work& start) {
+  const double both =
+      std::hypot(work_.seconds - start.seconds, work_.issue_seconds - start.issue_seconds);
+  work_.seconds = start.seconds + both;
+  work_.issue_seconds = start.issue_seconds + both;
 }
 
 double CountingOps::begin_copy(Direction direction, double bytes, double from) {

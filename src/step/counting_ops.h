@@ -74,6 +74,15 @@ class CountingOps {
     return result;
   }
 
+  /// body(), which makes a token that the program waits for: starts of operations hide little of what the device computes.
+  template <class Body>
+  auto one_token(const Body& body) {
+    const Work start = work_;
+    auto result = body();
+    take_in_turns(start);
+    return result;
+  }
+
   // ---- stages of a pipeline ----
   /// To another stage. It waits until that one receives, and takes no memory.
   void send(const Tensor&, std::int64_t) const {}
@@ -399,6 +408,7 @@ class CountingOps {
   void copy_at_once(Direction direction, double bytes);
   /// How long; the clock goes on from there.
   double advance_to(double time);
+  void take_in_turns(const Work& start);
   void sum_of_one_scratch(const Tensor& row);
   void reduction_scratch(const ReductionScratch& scratch);
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x, bool trained);

@@ -320,16 +320,18 @@ T decode(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions, con
   const Rows<T> rows = make_rows(ops, w, {tokens.size(0), 1}, positions, cache.max_tokens());
   const typename Cache::Step step =
       cache.step(ops, w.architecture, positions, key_limit, ops.dtype(any_weight(w)));
-  return through_blocks(
-      ops, w, embed(ops, w, tokens, rows), [&](std::size_t i, const Block<T>& block, T x) {
-        const ScoreOptions options = score_options(w.architecture, block.index);
-        return block_inference(ops, w.architecture, block, std::move(x), rows,
-                               [&](const Heads<T>& heads) {
-                                 AttentionContext<T> context;
-                                 context.out = cache.attend_token(ops, i, step, heads, options);
-                                 return context;
-                               });
-      });
+  return ops.one_token([&] {
+    return through_blocks(
+        ops, w, embed(ops, w, tokens, rows), [&](std::size_t i, const Block<T>& block, T x) {
+          const ScoreOptions options = score_options(w.architecture, block.index);
+          return block_inference(ops, w.architecture, block, std::move(x), rows,
+                                 [&](const Heads<T>& heads) {
+                                   AttentionContext<T> context;
+                                   context.out = cache.attend_token(ops, i, step, heads, options);
+                                   return context;
+                                 });
+        });
+  });
 }
 
 }  // namespace neap::step
