@@ -11,18 +11,6 @@
 #include "rlhf/row_balance.h"
 
 namespace neap::rlhf {
-namespace {
-
-// The rows of each rank, mini-batch by mini-batch; in a batch those of a mini-batch are together.
-parallel::RowLists rows_in_parts(std::int64_t rows, std::int64_t mini_batches, std::int64_t ranks) {
-  parallel::RowLists out(static_cast<std::size_t>(ranks));
-  const std::int64_t each = rows / mini_batches / ranks;
-  for (std::int64_t row = 0; row < rows; ++row)
-    out[static_cast<std::size_t>(row / each % ranks)].push_back(row);
-  return out;
-}
-
-}  // namespace
 
 RowExchange::RowExchange(const Context& context, spec::ModelId model, const train::Sequences& mine,
                          std::int64_t mini_batches)
@@ -36,13 +24,16 @@ RowExchange::RowExchange(const Context& context, spec::ModelId model, const trai
   const std::int64_t multiple = to.size() / std::gcd<std::int64_t>(from.size(), to.size());
   padded_ = (padded_ + multiple - 1) / multiple * multiple;
   const std::int64_t all = padded_ * from.size();
-  of_job_.emplace(from, rows_in_parts(all, mini_batches, from.size()));
+  const auto in_turns = [&](const parallel::Communicator& ranks) {
+    return parallel::rows_in_turns(all, all / mini_batches / ranks.size(), ranks.size());
+  };
+  of_job_.emplace(from, in_turns(from));
   const at::Tensor lengths = gather(mine.lengths).contiguous();
   const auto* first = lengths.const_data_ptr<std::int64_t>();
   of_model_.emplace(
       to, balances(context.job)
               ? parallel::balanced_rows({first, first + all}, all / mini_batches, to.size())
-              : rows_in_parts(all, mini_batches, to.size()));
+              : in_turns(to));
 }
 
 at::Tensor RowExchange::gather(const at::Tensor& mine) const {
