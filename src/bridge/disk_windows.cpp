@@ -7,6 +7,14 @@ namespace neap::bridge {
 
 using Kind = step::StreamedKind;
 
+Status wait_counted(arena::DiskLane::Batch& batch, LinkUse& use) {
+  const auto begin = std::chrono::steady_clock::now();
+  Status done = batch.wait();
+  use.disk_seconds +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return done;
+}
+
 DiskWindows::DiskWindows(arena::Arena& arena, SlotLane& lane, const std::string& tag,
                          std::size_t slots, Bytes weights, Bytes gradients)
     : lane_(lane), windows_(slots) {
@@ -88,11 +96,7 @@ Status DiskWindows::begin_writes() {
 }
 
 Status DiskWindows::wait(arena::DiskLane::Batch& batch, Kind kind) {
-  const auto begin = std::chrono::steady_clock::now();
-  Status done = batch.wait();
-  use(kind).disk_seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return done;
+  return wait_counted(batch, use(kind));
 }
 
 Status DiskWindows::close() {
@@ -107,12 +111,8 @@ Status DiskWindows::close() {
 }
 
 void DiskWindows::add_use(LinkUses& uses) {
-  for (const Kind kind : step::kStreamedKinds) {
-    const LinkUse disk = std::exchange(use(kind), {});
-    uses[index_of(kind)].disk_read += disk.disk_read;
-    uses[index_of(kind)].disk_written += disk.disk_written;
-    uses[index_of(kind)].disk_seconds += disk.disk_seconds;
-  }
+  for (const Kind kind : step::kStreamedKinds)
+    uses[index_of(kind)].add_disk(std::exchange(use(kind), {}));
 }
 
 }  // namespace neap::bridge

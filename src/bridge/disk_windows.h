@@ -29,6 +29,9 @@ struct Resting {
   [[nodiscard]] std::byte* data() const { return host != nullptr ? host->data() : disk->data(); }
 };
 
+/// Waits for transfers; the time is `use`'s.
+[[nodiscard]] Status wait_counted(arena::DiskLane::Batch& batch, LinkUse& use);
+
 class DiskWindows {
  public:
   /// For as many slots. `weights`, `gradients`: whole pages as large as the largest unit's; without gradients zero. The

@@ -32,6 +32,11 @@ struct LinkUse {
   // Of what rests on disk; seconds are those that the program waited.
   Bytes disk_read, disk_written;
   double disk_seconds = 0;
+  void add_disk(const LinkUse& other) {
+    disk_read += other.disk_read;
+    disk_written += other.disk_written;
+    disk_seconds += other.disk_seconds;
+  }
 };
 using LinkUses = std::array<LinkUse, step::kStreamedKinds.size()>;  ///< by kind
 

@@ -1,6 +1,5 @@
 #include "bridge/streamed_states.h"
 
-#include <chrono>
 #include <utility>
 
 #include "base/log.h"
@@ -56,7 +55,7 @@ std::vector<arena::DiskRange> StreamedStates::ranges(std::size_t part, bool Copy
 }
 
 Status StreamedStates::fetch(std::size_t part) {
-  NEAP_TRY(wait_for_disk(moving(part).reading));
+  NEAP_TRY(wait_counted(moving(part).reading, disk_use_));
   for (const step::StreamedKind kind : step::kStreamedKinds) {
     const auto in = transfers(part, kind, &Copy::fetched);
     if (!in.empty()) NEAP_TRY(lane_.fetch(slot_of(part), kind, in, SlotLane::After::kStoreOfSlot));
@@ -88,18 +87,10 @@ Status StreamedStates::begin_write(std::size_t part) {
   return {};
 }
 
-Status StreamedStates::wait_for_disk(arena::DiskLane::Batch& batch) {
-  const auto begin = std::chrono::steady_clock::now();
-  Status done = batch.wait();
-  disk_use_.disk_seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return done;
-}
-
 Status StreamedStates::wait_for_writes() {
   Status first;
   for (Moving& part : moving_) {
-    Status done = wait_for_disk(part.writing);
+    Status done = wait_counted(part.writing, disk_use_);
     if (first.ok()) first = std::move(done);
   }
   return first;
@@ -130,7 +121,7 @@ void StreamedStates::move(std::size_t parts, const CopiesOf& copies, const Visit
   std::size_t next = 0, next_read = 0;
   for (std::size_t part = 0; part < parts; ++part) {
     for (; next_read < parts && next_read < part + read; ++next_read) {
-      throw_if_error(wait_for_disk(moving(next_read).writing));
+      throw_if_error(wait_counted(moving(next_read).writing, disk_use_));
       moving(next_read).copies = copies(next_read);
       begin_read(next_read);
     }
@@ -149,11 +140,7 @@ void StreamedStates::move(std::size_t parts, const CopiesOf& copies, const Visit
 
 Result<LinkUses> StreamedStates::take_use() {
   NEAP_TRY_ASSIGN(LinkUses uses, lane_.take_use());
-  LinkUse& states = uses[index_of(step::StreamedKind::kStates)];
-  const LinkUse disk = std::exchange(disk_use_, {});
-  states.disk_read = disk.disk_read;
-  states.disk_written = disk.disk_written;
-  states.disk_seconds = disk.disk_seconds;
+  uses[index_of(step::StreamedKind::kStates)].add_disk(std::exchange(disk_use_, {}));
   return uses;
 }
 

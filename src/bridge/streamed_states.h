@@ -61,7 +61,6 @@ class StreamedStates {
   [[nodiscard]] Moving& moving(std::size_t part) { return moving_[part % moving_.size()]; }
   void begin_read(std::size_t part);
   [[nodiscard]] Status begin_write(std::size_t part);
-  [[nodiscard]] Status wait_for_disk(arena::DiskLane::Batch& batch);
   [[nodiscard]] Status wait_for_writes();
   [[nodiscard]] Status stop();
   [[nodiscard]] Status fetch(std::size_t part);
