@@ -4,6 +4,15 @@
 #include "spec/job_keys.h"
 
 namespace neap::spec {
+namespace {
+
+template <class Holds>
+bool any_model(const Job& job, const Holds& holds) {
+  const std::vector<ModelId> all = job.models();
+  return std::any_of(all.begin(), all.end(), holds);
+}
+
+}  // namespace
 
 void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, const Job& job) {
   const ConfigCondition several{.holds = [&job] { return job.ranks() > 1; },
@@ -65,9 +74,8 @@ void bind_parallel(ConfigTable& t, Job& job) {
       .at_least(0)
       .only({.holds =
                  [&job] {
-                   const std::vector<ModelId> all = job.models();
                    return job.parallel.zero_shard_size == 0 || job.parallel.automatic.zero_stage ||
-                          std::any_of(all.begin(), all.end(), [&](ModelId model) {
+                          any_model(job, [&](ModelId model) {
                             return job.placement(model).zero_stage > 0;
                           });
                  },
@@ -89,10 +97,8 @@ void bind_parallel(ConfigTable& t, Job& job) {
        "more. Where the size is `auto` and nobody sets this key, the plan chooses it, too.")
       .only({.holds =
                  [&job] {
-                   const std::vector<ModelId> all = job.models();
                    return !job.parallel.sequence_parallel ||
-                          std::any_of(all.begin(), all.end(),
-                                      [&](ModelId model) { return job.divides_rows(model); });
+                          any_model(job, [&](ModelId model) { return job.divides_rows(model); });
                  },
              .words = "parallel.tensor_model_parallel_size is at least 2",
              .otherwise = "one rank has each model, with all rows of its hidden states"});
@@ -126,11 +132,10 @@ void bind_parallel(ConfigTable& t, Job& job) {
       .one_of({"all_gather", "p2p", "auto"})
       .only({.holds =
                  [&job] {
-                   const std::vector<ModelId> all = job.models();
                    return job.parallel.cp_comm_type == "all_gather" ||
                           job.parallel.automatic.context || job.parallel.automatic.ring ||
-                          std::any_of(all.begin(), all.end(),
-                                      [&](ModelId model) { return job.context_ranks(model) > 1; });
+                          any_model(job,
+                                    [&](ModelId model) { return job.context_ranks(model) > 1; });
                  },
              .words = "parallel.context_parallel_size is at least 2",
              .otherwise = "one rank has all tokens of a sequence"});

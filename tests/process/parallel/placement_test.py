@@ -7,6 +7,7 @@ Losses and weights are those of one rank, bits those of the same stage for all m
 plan says.
 """
 import json
+import math
 import sys
 import unittest
 
@@ -77,6 +78,11 @@ class Placement(RolloutCase):
         self.assert_same_run("shards-1", "shards", near=2e-6, step=1, roles=("actor", "critic"))
         self.assertAlmostEqual(self.part_bytes("shards", "actor.weights") / self.part_bytes("shards", "critic.weights"), 2, delta=0.3)
 
+    def assert_one_step_is(self, like, folder, ranks, mesh, *words):
+        """PPO on `ranks`, which divide each model as `mesh` says where `words` say nothing else."""
+        self.run_mesh(folder, *words, task="ppo", copies=ranks // math.prod(mesh.values()), **mesh)
+        self.assert_same_run(like, folder, near=3e-6, step=1, roles=("actor", "critic"))
+
     def test_other_ranks_divide_each_model(self):
         # Parts of a reference that is the actor round otherwise: advantages of rewards less that are these rounding errors, amplified.
         one_step = (*ONE_STEP, "algorithm.use_kl_in_reward=false", KL_LOSS)
@@ -89,11 +95,7 @@ class Placement(RolloutCase):
                  "stages": (4, {"stages": 2}, tensor(critic=2, judge=2))}
         for name, (ranks, mesh, words) in cases.items():
             with self.subTest(name):
-                divided = 1
-                for size in mesh.values():
-                    divided *= size
-                self.run_mesh(f"parts-{name}", *one_step, *words, task="ppo", copies=ranks // divided, **mesh)
-                self.assert_same_run("parts-1", f"parts-{name}", near=3e-6, step=1, roles=("actor", "critic"))
+                self.assert_one_step_is("parts-1", f"parts-{name}", ranks, mesh, *one_step, *words)
 
     def test_other_ranks_divide_the_sequences_of_each_model(self):
         one_step = (*ONE_STEP, "algorithm.use_kl_in_reward=false", KL_LOSS)
@@ -104,11 +106,7 @@ class Placement(RolloutCase):
                  "stages": (4, {"stages": 2}, context(critic=2))}
         for name, (ranks, mesh, words) in cases.items():
             with self.subTest(name):
-                divided = 1
-                for size in mesh.values():
-                    divided *= size
-                self.run_mesh(f"sequences-{name}", *one_step, *words, task="ppo", copies=ranks // divided, **mesh)
-                self.assert_same_run("sequences-1", f"sequences-{name}", near=3e-6, step=1, roles=("actor", "critic"))
+                self.assert_one_step_is("sequences-1", f"sequences-{name}", ranks, mesh, *one_step, *words)
 
     def test_what_a_step_may_have_besides(self):
         """Dynamic sampling and greedy baselines score responses where their prompts are; rows that no number of ranks shares evenly
