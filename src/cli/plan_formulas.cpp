@@ -148,7 +148,10 @@ Status PlanFormulas::run_job(const spec::Job& job, const std::string& path, bool
   for (const std::string& warning : job.warnings) log::warn(warning);
   NEAP_TRY_ASSIGN(const formulas::JobSizes sizes, sizes_of(job));
   NEAP_TRY_ASSIGN(formulas::Sheet sheet,
-                  formulas::make_sheet(sizes, run_.empty() ? degrees_ : formulas::degrees_of(job)));
+                  run_.empty()
+                      ? formulas::make_sheet(sizes, degrees_)
+                      : formulas::make_sheet(sizes, formulas::degrees_of(job, job.main_model()),
+                                             formulas::own_degrees_of(job)));
   if (!run_.empty()) {
     NEAP_TRY_ASSIGN(const formulas::RunRecords records, records_of(run_, sizes, sheet.remarks));
     formulas::add_measured(job, sizes, records, sheet);

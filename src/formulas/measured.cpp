@@ -44,6 +44,16 @@ class RankLines {
     set(name + ".transient", temporaries(model));
   }
 
+  /// A rank's part of a model that is divided in its own way.
+  void add_part(const ModelSizes& model) const {
+    const std::string name = model.role.name() + ".rank_";
+    set(name + "weights", tags({&model}, kWeights));
+    if (!model.role.trained) return;
+    set(name + "gradients", tags({&model}, {TagKind::kGradients}));
+    set(name + "optimizer", tags({&model}, {TagKind::kOptimizer}));
+    set(name + "states", tags({&model}, kStates));
+  }
+
   void add_cache() const { set("rollout.kv", tag({TagKind::kKeyValues})); }
 
   void add_rank() const {
@@ -113,43 +123,52 @@ class RankLines {
 
 }  // namespace
 
-Degrees degrees_of(const spec::Job& job) {
-  const spec::ModelPlacement main = job.placement(job.main_model());
-  return {.tensor = main.tensor_model_parallel_size,
+Degrees degrees_of(const spec::Job& job, spec::ModelId model) {
+  const spec::ModelPlacement of = job.placement(model);
+  return {.tensor = of.tensor_model_parallel_size,
           .pipeline = job.parallel.pipeline_model_parallel_size,
           .chunks = job.parallel.virtual_pipeline_model_parallel_size,
           .zero_bubble = job.parallel.zero_bubble(),
           .data = 0,
-          .zero = main.zero_stage,
-          .sequence_parallel = job.divides_rows(job.main_model())};
+          .zero = of.zero_stage,
+          .sequence_parallel = job.divides_rows(model)};
+}
+
+DegreesOfModels own_degrees_of(const spec::Job& job) {
+  DegreesOfModels out;
+  if (job.places_models_alike()) return out;
+  for (const spec::ModelId model : job.models()) out.emplace(model, degrees_of(job, model));
+  return out;
 }
 
 void add_measured(const spec::Job& job, const JobSizes& sizes, const RunRecords& run,
                   Sheet& sheet) {
-  // Formulas have the same degrees for all models.
-  if (!job.places_models_alike()) return;
   const RankLines planned(sizes, run.planned, "", "",
                           [&](std::string_view id, const Measurement& of) {
                             Line* line = sheet.find(id);
                             if (line != nullptr && !line->counted) line->counted = of.value;
                           });
-  planned.add_rank();
   // In the formulas the degrees of a generation are those of the training.
   const bool generates_alike = !job.has_generation_placement();
-  if (generates_alike) planned.add_generation();
   const RankLines measured(sizes, run.measured, run.tags_from, run.temporaries_from,
                            [&](std::string_view id, const Measurement& of) {
                              if (Line* line = sheet.find(id)) line->measured = of;
                            });
-  measured.add_rank();
-  if (generates_alike) measured.add_generation();
+  for (const RankLines& lines : {planned, measured}) {
+    for (const ModelSizes& model : sizes.models) lines.add_part(model);
+    lines.add_rank();
+    if (generates_alike) lines.add_generation();
+  }
   // Sequences that ranks divide are whole in the sheet.
-  const Degrees degrees = degrees_of(job);
-  const bool divided = degrees.tensor > 1 || degrees.pipeline > 1 || job.context_ranks() > 1 ||
-                       (degrees.zero > 0 && job.ranks() > 1);
-  if (divided) return;
-  for (const ModelSizes& model : sizes.models) measured.add_whole(model);
-  measured.add_cache();
+  const auto divided = [&](spec::ModelId model) {
+    const spec::Mesh mesh = job.mesh(model);
+    return mesh.size(spec::Axis::kTensor) > 1 || mesh.size(spec::Axis::kPipe) > 1 ||
+           mesh.size(spec::Axis::kContext) > 1 ||
+           (job.placement(model).zero_stage > 0 && job.ranks() > 1);
+  };
+  for (const ModelSizes& model : sizes.models)
+    if (!divided(model.role.id)) measured.add_whole(model);
+  if (!divided(job.main_model())) measured.add_cache();
 }
 
 }  // namespace neap::formulas

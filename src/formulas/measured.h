@@ -24,12 +24,14 @@ struct RunRecords {
   RankMemory planned;                       ///< by the plan that the run executed
 };
 
-/// How the ranks of a job divide its models; data 0: by the job's ranks.
-[[nodiscard]] Degrees degrees_of(const spec::Job& job);
+/// How the ranks of a job divide a model; data 0: by the job's ranks.
+[[nodiscard]] Degrees degrees_of(const spec::Job& job, spec::ModelId model);
+/// Of each, where they divide not all alike; else nothing.
+[[nodiscard]] DegreesOfModels own_degrees_of(const spec::Job& job);
 
 /// Puts what a run of `job` measured to the lines. A line keeps none where a tag or phase that it is made of
-/// has no record. Lines of whole models have measurements only of a run whose ranks hold whole models. What a rank
-/// has of divided ones is counted as the run's plan had it.
+/// has no record. Lines of a whole model have measurements only of a run whose ranks hold it whole. What a rank has of
+/// divided ones is counted as the run's plan had it.
 void add_measured(const spec::Job& job, const JobSizes& sizes, const RunRecords& run, Sheet& sheet);
 
 }  // namespace neap::formulas

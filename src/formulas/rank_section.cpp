@@ -7,25 +7,44 @@
 
 namespace neap::formulas {
 
-States SheetBuilder::rank_states(std::int64_t stage, double ranks, double gradient_bytes) const {
+namespace {
+
+States operator+(const States& a, const States& b) {
+  return {a.weights + b.weights, a.gradients + b.gradients, a.optimizer + b.optimizer};
+}
+
+// "w N / t / d": the part of a rank of `letter`, which ZeRO divides from a stage on.
+std::string part_formula(const char* bytes, const char* letter, const Degrees& of,
+                         std::int64_t stage) {
+  const std::string part = of.pipeline > 1 ? "(l / p x layer + embedding) / t"
+                           : of.tensor > 1 ? std::string(letter) + " / t"
+                                           : letter;
+  return format("{} {}{}", bytes, part, of.zero >= stage && of.data > 1 ? " / d" : "");
+}
+
+}  // namespace
+
+States SheetBuilder::rank_states(const ModelSizes& model, std::int64_t stage, double ranks,
+                                 double gradient_bytes) const {
   ParameterBytes trained_bytes = bytes();
   trained_bytes.gradient = gradient_bytes;
   const ParameterBytes frozen_bytes{sizes_.width, 0, 0};
+  const Degrees& of = degrees(model);
+  const CountedParameters& p = model.parameters;
+  const double rest = of.pipeline > 1 ? p.embedding : p.embedding + p.head;
+  const double n =
+      stage_parameters(p.layers() / model.letters.layers, model.letters.layers, rest, of);
+  const bool whole = model.role.trained && model.adapter == 0;
+  const double adapters = model.adapter / static_cast<double>(of.tensor * of.pipeline);
+  return states(n, whole ? trained_bytes : frozen_bytes, stage, ranks) +
+         states(adapters, trained_bytes, stage, ranks);
+}
+
+States SheetBuilder::rank_states() const {
   States sum;
   for (const ModelSizes& model : sizes_.models) {
-    const CountedParameters& p = model.parameters;
-    const double rest = degrees_.pipeline > 1 ? p.embedding : p.embedding + p.head;
-    const double n =
-        stage_parameters(p.layers() / model.letters.layers, model.letters.layers, rest, degrees_);
-    const bool whole = model.role.trained && model.adapter == 0;
-    const double adapters =
-        model.adapter / static_cast<double>(degrees_.tensor * degrees_.pipeline);
-    for (const States& part : {states(n, whole ? trained_bytes : frozen_bytes, stage, ranks),
-                               states(adapters, trained_bytes, stage, ranks)}) {
-      sum.weights += part.weights;
-      sum.gradients += part.gradients;
-      sum.optimizer += part.optimizer;
-    }
+    const Degrees& of = degrees(model);
+    sum = sum + rank_states(model, of.zero, static_cast<double>(of.data), bytes().gradient);
   }
   return sum;
 }
@@ -42,14 +61,34 @@ Line& SheetBuilder::add_rank_line(const char* id, const char* term, std::string 
               unless_divided(counted), why});
 }
 
+void SheetBuilder::add_rank_part(const ModelSizes& model) {
+  const Degrees& of = degrees(model);
+  const std::string name = model.role.name();
+  const States s = rank_states(model, of.zero, static_cast<double>(of.data), bytes().gradient);
+  const char* trained = model.adapter > 0 ? "N_t" : "N";
+  begin(format("A rank's part of {}", name));
+  const auto line = [&](const char* id, const char* term, std::string formula, double value) {
+    add({name + ".rank_" + id,
+         term,
+         std::move(formula),
+         "",
+         Quantity::kBytes,
+         value,
+         {},
+         "the terms above"});
+  };
+  line("weights", "weights", part_formula("w", "N", of, 3), s.weights);
+  if (!model.role.trained) return;
+  line("gradients", "gradients", part_formula("w", trained, of, 2), s.gradients);
+  line("optimizer", "optimizer states", part_formula("K", trained, of, 1), s.optimizer);
+  line("states", "model states", "sum", s.sum());
+}
+
 void SheetBuilder::add_rank_states() {
-  const States s = rank_states(degrees_.zero, static_cast<double>(degrees_.data), bytes().gradient);
+  const States s = rank_states();
   const auto formula = [&](const char* bytes_letter, const char* letter, std::int64_t stage) {
-    const std::string part = degrees_.pipeline > 1 ? "(l / p x layer + embedding) / t"
-                             : degrees_.tensor > 1 ? std::string(letter) + " / t"
-                                                   : letter;
-    return format("{} {}{}", bytes_letter, part,
-                  degrees_.zero >= stage && degrees_.data > 1 ? " / d" : "");
+    return alike_ ? part_formula(bytes_letter, letter, degrees(sizes_.models.front()), stage)
+                  : "sum of the models'";
   };
   const double weights = tags(spec::TagKind::kWeights) + tags(spec::TagKind::kAdapter);
   const double gradients = tags(spec::TagKind::kGradients),
@@ -63,20 +102,22 @@ void SheetBuilder::add_rank_states() {
 }
 
 void SheetBuilder::add_rank_rest() {
-  const States s = rank_states(degrees_.zero, static_cast<double>(degrees_.data), bytes().gradient);
+  const States s = rank_states();
   double kept = 0, kept_counted = 0;
   std::string kept_formula;
   for (const ModelSizes& model : sizes_.models) {
     if (!model.role.trained) continue;
+    const Degrees& of = degrees(model);
     const double value =
-        activations(model.letters, model.batch, model.recompute, degrees_, model.micro_batches);
+        activations(model.letters, model.batch, model.recompute, of, model.micro_batches);
     kept_counted = std::max(kept_counted, model.activations.planned);
     if (value <= kept) continue;
     kept = value;
-    kept_formula = std::string(degrees_.chunks > 1     ? "min(p + (p - 1) / c, m) l / p x "
-                               : degrees_.pipeline > 1 ? "min(p, m) l / p x "
-                                                       : "l x ") +
-                   layer_formula(model.recompute, degrees_);
+    kept_formula = std::string(of.chunks > 1     ? "min(p + (p - 1) / c, m) l / p x "
+                               : of.pipeline > 1 ? "min(p, m) l / p x "
+                                                 : "l x ") +
+                   layer_formula(model.recompute, of);
+    if (!alike_) kept_formula = format("{}, of {}", kept_formula, model.role.name());
   }
   if (sizes_.trained() != nullptr) {
     add_rank_line("activations", "activations", kept_formula, kept, kept_counted);
@@ -87,30 +128,33 @@ void SheetBuilder::add_rank_rest() {
                   "the largest temporaries of training instead of activations; the terms above");
   }
   if (sizes_.cached_sequences > 0) add_generation();
-  if (degrees_.pipeline > 1 && sizes_.trained() != nullptr)
-    add({"rank.bubble", "idle share of the pipeline",
-         degrees_.zero_bubble  ? "(p - 1) / (3 m)"
-         : degrees_.chunks > 1 ? "(p - 1) / (m c)"
-                               : "(p - 1) / m",
-         degrees_.zero_bubble  ? "Qi, 2.3"
-         : degrees_.chunks > 1 ? "Megatron, 2.2.2"
-                               : "Megatron, 2.2.1",
-         Quantity::kRatio, pipeline_bubble(degrees_, sizes_.trained()->micro_batches)});
+  if (sizes_.trained() != nullptr) add_bubble(*sizes_.trained());
+}
+
+void SheetBuilder::add_bubble(const ModelSizes& model) {
+  const Degrees& of = degrees(model);
+  if (of.pipeline == 1) return;
+  add({"rank.bubble", "idle share of the pipeline",
+       of.zero_bubble  ? "(p - 1) / (3 m)"
+       : of.chunks > 1 ? "(p - 1) / (m c)"
+                       : "(p - 1) / m",
+       of.zero_bubble  ? "Qi, 2.3"
+       : of.chunks > 1 ? "Megatron, 2.2.2"
+                       : "Megatron, 2.2.1",
+       Quantity::kRatio, pipeline_bubble(of, model.micro_batches)});
 }
 
 double SheetBuilder::largest_training_transient() const {
   double largest = 0;
-  for (const plan::PhasePlan& phase : sizes_.plan.phases)
-    for (const ModelSizes& model : sizes_.models)
-      if (phase.id == model.phase)
-        largest = std::max(largest, static_cast<double>(phase.transient.count()));
+  for (const ModelSizes& model : sizes_.models) largest = std::max(largest, model.transient);
   return largest;
 }
 
 // The rollout has whole weights of the actor on the ranks of one replica.
 void SheetBuilder::add_generation() {
   const ModelSizes& actor = sizes_.models.front();
-  const auto parts = static_cast<double>(degrees_.tensor * degrees_.pipeline);
+  const Degrees& of = degrees(actor);
+  const auto parts = static_cast<double>(of.tensor * of.pipeline);
   const double cache =
       kv_cache(actor.letters, sizes_.cached_sequences, sizes_.cached_tokens, sizes_.width) / parts;
   const double weights = sizes_.width * (actor.parameters.sum() + actor.adapter) / parts;
@@ -127,7 +171,9 @@ void SheetBuilder::add_by_ranks() {
   const ModelSizes* trained = sizes_.trained();
   if (trained == nullptr) return;
   StatesByRanks& table = sheet_.by_ranks;
-  table.whole = degrees_.tensor == 1 && degrees_.pipeline == 1;
+  table.whole = std::all_of(degrees_.begin(), degrees_.end(), [](const auto& of) {
+    return of.second.tensor == 1 && of.second.pipeline == 1;
+  });
   for (std::int64_t ranks = 1; ranks <= 1024; ranks *= 2) table.ranks.push_back(ranks);
   const ParameterBytes b = bytes();
   const auto rows = [&](double gradient, const char* mark) {
@@ -140,8 +186,11 @@ void SheetBuilder::add_by_ranks() {
           format("ZeRO-{}{}", stage, mark),
           format("{} + {} + {}", term(b.weight, 3), term(gradient, 2), term(b.optimizer, 1)),
           {}};
-      for (const std::int64_t ranks : table.ranks)
-        row.bytes.push_back(rank_states(stage, static_cast<double>(ranks), gradient).sum());
+      for (const std::int64_t ranks : table.ranks) {
+        double& sum = row.bytes.emplace_back();
+        for (const ModelSizes& model : sizes_.models)
+          sum += rank_states(model, stage, static_cast<double>(ranks), gradient).sum();
+      }
       table.rows.push_back(std::move(row));
     }
   };

@@ -21,6 +21,27 @@ std::string or_rounding(std::string reason) {
   return reason.empty() ? kRounding : reason;
 }
 
+std::string letters_of(const Degrees& of) {
+  return format("t = {}, p = {}{}, d = {}, ZeRO-{}{}", of.tensor, of.pipeline,
+                of.chunks > 1    ? format(" of c = {} chunks", of.chunks)
+                : of.zero_bubble ? " (zero bubble)"
+                                 : "",
+                of.data, of.zero, of.sequence_parallel ? ", sequence parallel" : "");
+}
+
+// With the ranks of each part of a model.
+Result<Degrees> complete(const JobSizes& sizes, Degrees degrees) {
+  const std::int64_t parts = degrees.tensor * degrees.pipeline;
+  if (degrees.data != 0 || parts <= 0) return degrees;
+  if (sizes.ranks > 1 && sizes.ranks % parts != 0)
+    return Status(ErrorCode::kInvalidArgument,
+                  format("The job's {} ranks are no multiple of {} tensor-parallel ranks x {} "
+                         "pipeline stages",
+                         sizes.ranks, degrees.tensor, degrees.pipeline));
+  degrees.data = std::max<std::int64_t>(1, sizes.ranks / parts);
+  return degrees;
+}
+
 }  // namespace
 
 Sheet SheetBuilder::build() {
@@ -34,9 +55,10 @@ Sheet SheetBuilder::build() {
     }
   }
   if (sizes_.cached_sequences > 0) add_cache();
-  begin(degrees_.divided()
-            ? format("A rank of {}", degrees_.tensor * degrees_.pipeline * degrees_.data)
-            : "A rank");
+  if (!alike_)
+    for (const ModelSizes& model : sizes_.models) add_rank_part(model);
+  const Degrees& main = degrees(sizes_.models.front());
+  begin(divided() ? format("A rank of {}", main.tensor * main.pipeline * main.data) : "A rank");
   add_rank_states();
   add_rank_rest();
   add_by_ranks();
@@ -90,16 +112,11 @@ std::string SheetBuilder::letters() const {
     if (model.role.trained)
       out += format("; b = {}, s = {}, m = {:.4g} micro-batches an update",
                     number(model.batch.sequences), number(model.batch.length), model.micro_batches);
-    out += "\n";
+    out += alike_ ? "\n" : format("; {}\n", letters_of(degrees(model)));
   }
-  return out + format("w = {} bytes a weight, K = {} (Adam); t = {}, p = {}{}, d = {}, ZeRO-{}{}\n",
-                      number(sizes_.width), number(bytes().optimizer), degrees_.tensor,
-                      degrees_.pipeline,
-                      degrees_.chunks > 1    ? format(" of c = {} chunks", degrees_.chunks)
-                      : degrees_.zero_bubble ? " (zero bubble)"
-                                             : "",
-                      degrees_.data, degrees_.zero,
-                      degrees_.sequence_parallel ? ", sequence parallel" : "");
+  return out + format("w = {} bytes a weight, K = {} (Adam){}\n", number(sizes_.width),
+                      number(bytes().optimizer),
+                      alike_ ? "; " + letters_of(degrees(sizes_.models.front())) : "");
 }
 
 void SheetBuilder::add_parameters(const ModelSizes& model) {
@@ -190,7 +207,7 @@ void SheetBuilder::add_activations(const ModelSizes& model) {
   layer("none", "a layer", Recompute::kNone, counted.none);
   layer("selective", "a layer, selective recomputation", Recompute::kSelective, counted.selective);
   layer("full", "a layer, full recomputation", Recompute::kFull, counted.full);
-  if (degrees_.tensor > 1) add_divided_activations(model);
+  if (degrees(model).tensor > 1) add_divided_activations(model);
   const double layers =
       model.letters.layers * layer_activations(model.letters, model.batch, model.recompute);
   const double output = output_activations(model.letters, model.batch);
@@ -201,15 +218,14 @@ void SheetBuilder::add_activations(const ModelSizes& model) {
        sizes_.width > 2 ? "8 s b h (1 + v / h)" : "4 s b h (1 + v / h)", "Korthikanti, 4.3",
        Quantity::kBytes, output});
   const spec::PhaseId phase = model.phase.value();
-  const Bytes transient = sizes_.plan.phases[sizes_.plan.index_of(phase).value()].transient;
   add({name + ".transient", format("temporaries of {}", to_string(phase)), "the last two lines", "",
-       Quantity::kBytes, layers + output, static_cast<double>(transient.count()),
+       Quantity::kBytes, layers + output, model.transient,
        "as the terms above; logits in chunks, of counted tokens only; the backward of a block and "
        "workspaces of kernels are on top"});
 }
 
 void SheetBuilder::add_divided_activations(const ModelSizes& model) {
-  Degrees whole = degrees_, divided = degrees_;
+  Degrees whole = degrees(model), divided = whole;
   whole.sequence_parallel = false;
   divided.sequence_parallel = true;
   const auto layer = [&](const char* id, const char* term, Recompute recompute,
@@ -253,19 +269,16 @@ const Line* Sheet::find(std::string_view id) const {
   return const_cast<Sheet*>(this)->find(id);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
 }
 
-Result<Sheet> make_sheet(const JobSizes& sizes, const Degrees& degrees) {
-  Degrees all = degrees;
-  const std::int64_t parts = degrees.tensor * degrees.pipeline;
-  if (degrees.data == 0 && parts > 0) {
-    if (sizes.ranks > 1 && sizes.ranks % parts != 0)
-      return Status(ErrorCode::kInvalidArgument,
-                    format("The job's {} ranks are no multiple of {} tensor-parallel ranks x {} "
-                           "pipeline stages",
-                           sizes.ranks, degrees.tensor, degrees.pipeline));
-    all.data = std::max<std::int64_t>(1, sizes.ranks / parts);
+Result<Sheet> make_sheet(const JobSizes& sizes, const Degrees& degrees,
+                         const DegreesOfModels& own) {
+  NEAP_TRY_ASSIGN(const Degrees all, complete(sizes, degrees));
+  DegreesOfModels each;
+  for (const ModelSizes& model : sizes.models) {
+    const auto found = own.find(model.role.id);
+    NEAP_TRY_ASSIGN(each[model.role.id], complete(sizes, found == own.end() ? all : found->second));
+    NEAP_TRY(check(each[model.role.id], model.letters.layers));
   }
-  for (const ModelSizes& model : sizes.models) NEAP_TRY(check(all, model.letters.layers));
-  return SheetBuilder(sizes, all).build();
+  return SheetBuilder(sizes, std::move(each), own.empty()).build();
 }
 
 }  // namespace neap::formulas

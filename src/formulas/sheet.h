@@ -72,9 +72,12 @@ struct Sheet {
 /// A counted value differs from the formula's by more than rounding of regions explains.
 [[nodiscard]] bool differs(double formula, double counted);
 
-/// The sheet of a job whose models are divided like this; data 0: by the job's ranks. Fails on degrees
-/// that the models cannot have.
-[[nodiscard]] Result<Sheet> make_sheet(const JobSizes& sizes, const Degrees& degrees);
+/// Those of models that ranks divide each in its own way.
+using DegreesOfModels = std::map<spec::ModelId, Degrees>;
+/// The sheet of a job whose models are divided like this, but for those of `own`; data 0: by the job's ranks. Fails on
+/// degrees that the models cannot have.
+[[nodiscard]] Result<Sheet> make_sheet(const JobSizes& sizes, const Degrees& degrees,
+                                       const DegreesOfModels& own = {});
 
 enum class Scale : std::uint8_t { kGib, kGb };
 [[nodiscard]] std::string to_text(const Sheet& sheet, Scale scale);

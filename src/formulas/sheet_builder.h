@@ -1,6 +1,7 @@
 // Builds the lines of a sheet: what SheetBuilder's two files share.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,7 +12,9 @@ namespace neap::formulas {
 
 class SheetBuilder {
  public:
-  SheetBuilder(const JobSizes& sizes, const Degrees& degrees) : sizes_(sizes), degrees_(degrees) {}
+  /// `degrees`: of each model; `alike`: they are the same.
+  SheetBuilder(const JobSizes& sizes, DegreesOfModels degrees, bool alike)
+      : sizes_(sizes), degrees_(std::move(degrees)), alike_(alike) {}
 
   [[nodiscard]] Sheet build();
 
@@ -25,7 +28,15 @@ class SheetBuilder {
   [[nodiscard]] const char* trained_letter() const;
   /// Nothing where the models are divided: the counted plan has whole ones.
   [[nodiscard]] std::optional<double> unless_divided(std::optional<double> counted) const {
-    return degrees_.divided() ? std::nullopt : counted;
+    return divided() ? std::nullopt : counted;
+  }
+  [[nodiscard]] const Degrees& degrees(const ModelSizes& model) const {
+    return degrees_.at(model.role.id);
+  }
+  /// Any model.
+  [[nodiscard]] bool divided() const {
+    return std::any_of(degrees_.begin(), degrees_.end(),
+                       [](const auto& of) { return of.second.divided(); });
   }
   /// Of all models.
   [[nodiscard]] double tags(spec::TagKind kind) const;
@@ -37,8 +48,11 @@ class SheetBuilder {
   void add_activations(const ModelSizes& model);
   void add_divided_activations(const ModelSizes& model);
   void add_cache();
+  /// What a rank has of a model that is divided in its own way.
+  void add_rank_part(const ModelSizes& model);
   void add_rank_states();
   void add_rank_rest();
+  void add_bubble(const ModelSizes& model);
   void add_generation();
   [[nodiscard]] double largest_training_transient() const;
   void add_by_ranks();
@@ -49,12 +63,16 @@ class SheetBuilder {
   [[nodiscard]] std::optional<double> tag(const ModelSizes& model, spec::TagKind kind) const {
     return sizes_.tag({kind, model.role.id});
   }
-  /// Of all models on one rank, as ZeRO's stage divides them.
-  [[nodiscard]] States rank_states(std::int64_t stage, double ranks, double gradient_bytes) const;
+  /// Of a model on one rank, as its parts and ZeRO's stage over `ranks` divide it.
+  [[nodiscard]] States rank_states(const ModelSizes& model, std::int64_t stage, double ranks,
+                                   double gradient_bytes) const;
+  /// Of all models, as each is divided.
+  [[nodiscard]] States rank_states() const;
   [[nodiscard]] ParameterBytes bytes() const { return adam(sizes_.width); }
 
   const JobSizes& sizes_;
-  const Degrees degrees_;
+  const DegreesOfModels degrees_;
+  const bool alike_;
   Sheet sheet_;
 };
 

@@ -134,6 +134,31 @@ void add_training(ModelSizes& model, const spec::Job& job, const spec::Phase& ph
   }
 }
 
+// Formulas divide whole models and states: a job without other ranks than those that share the batches of a model.
+spec::Job with_whole_models(const spec::Job& asked, spec::ModelId model) {
+  spec::Job job = asked;
+  job.parallel.zero_stage = 0;
+  job.trainer.nnodes = 1;
+  job.trainer.n_gpus_per_node = asked.data_ranks(model);
+  job.parallel.tensor_model_parallel_size = 1;
+  job.actor_placement = job.reference_placement = job.critic_placement = job.reward_placement = {};
+  job.parallel.sequence_parallel = false;
+  // As many tokens of whole sequences as ranks that divide them have together.
+  for (const auto& tokens : spec::job_fields::kScoringTokens)
+    tokens.of(job) *= asked.context_ranks(model);
+  for (const auto& tokens : spec::job_fields::kTrainingTokens)
+    tokens.of(job) *= asked.context_ranks(model);
+  job.rollout.batch_size = asked.rollout_batch();
+  job.parallel.context_parallel_size = 1;
+  job.parallel.pipeline_model_parallel_size = 1;
+  job.rollout.tensor_model_parallel_size = 0;
+  return job;
+}
+
+bool shares_batches_alike(const spec::Job& job, spec::ModelId a, spec::ModelId b) {
+  return job.data_ranks(a) == job.data_ranks(b) && job.context_ranks(a) == job.context_ranks(b);
+}
+
 }  // namespace
 
 CountedParameters count_parameters(const spec::Architecture& shape, spec::Head head) {
@@ -157,25 +182,10 @@ std::optional<double> JobSizes::tag(spec::TagId id) const {
 }
 
 Result<JobSizes> read_sizes(const spec::Job& asked, plan::Target target) {
-  spec::Job job = asked;
-  // Formulas divide whole models and states.
-  job.parallel.zero_stage = 0;
-  job.trainer.nnodes = 1;
-  job.trainer.n_gpus_per_node = job.data_ranks();
-  job.parallel.tensor_model_parallel_size = 1;
-  job.actor_placement = job.reference_placement = job.critic_placement = job.reward_placement = {};
-  job.parallel.sequence_parallel = false;
-  // As many tokens of whole sequences as ranks that divide them have together.
-  for (const auto& tokens : spec::job_fields::kScoringTokens)
-    tokens.of(job) *= asked.context_ranks();
-  for (const auto& tokens : spec::job_fields::kTrainingTokens)
-    tokens.of(job) *= asked.context_ranks();
-  job.rollout.batch_size = asked.rollout_batch();
-  job.parallel.context_parallel_size = 1;
-  job.parallel.pipeline_model_parallel_size = 1;
-  job.rollout.tensor_model_parallel_size = 0;
   target.capacity = Bytes();
   target.host_memory = Bytes();
+  const spec::ModelId main = asked.main_model();
+  const spec::Job job = with_whole_models(asked, main);
   JobSizes sizes;
   sizes.task = to_string(job.task);
   const spec::Dtype dtype = plan::compute_dtype(job, target);
@@ -187,9 +197,18 @@ Result<JobSizes> read_sizes(const spec::Job& asked, plan::Target target) {
   for (const spec::ModelSource& source : recipe.models) {
     ModelSizes model = sizes_of(models.at(source.id));
     if (const spec::Phase* phase = training_phase(recipe, source.id)) {
-      add_training(model, job, *phase, dtype);
-      model.activations = count_activations(model, *sizes.plan.checkpointing(source.id), dtype,
-                                            plan::kernel_profile(job, target));
+      const bool as_main = shares_batches_alike(asked, source.id, main);
+      const spec::Job own = as_main ? job : with_whole_models(asked, source.id);
+      plan::MemoryPlan other;
+      if (!as_main) {
+        NEAP_TRY_ASSIGN(other, plan::make_plan(own, target));
+      }
+      const plan::MemoryPlan& planned = as_main ? sizes.plan : other;
+      add_training(model, own, *phase, dtype);
+      model.activations = count_activations(model, *planned.checkpointing(source.id), dtype,
+                                            plan::kernel_profile(own, target));
+      model.transient = static_cast<double>(
+          planned.phases[planned.index_of(phase->id).value()].transient.count());
     }
     sizes.models.push_back(std::move(model));
   }

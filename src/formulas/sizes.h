@@ -2,7 +2,7 @@
 //
 // Threads   functions without state.
 // Failure   Status of the job's models or of its plan.
-// Cost      one plan without a ceiling: below a second for a 7B model.
+// Cost      a plan without a ceiling, for each way to share batches that the models have: below a second for a 7B model.
 #pragma once
 
 #include <array>
@@ -50,6 +50,7 @@ struct ModelSizes {
   double master = 0;  ///< bytes of the weights' copies that updates are added to
   CountedActivations activations;
   std::optional<spec::PhaseId> phase;  ///< the one that runs forward and backward
+  double transient = 0;                ///< its temporaries, as planned
 };
 
 struct JobSizes {
@@ -59,7 +60,7 @@ struct JobSizes {
   std::vector<ModelSizes> models;
   // Of the KV cache; no sequences: the job generates nothing.
   double cached_sequences = 0, cached_tokens = 0;
-  plan::MemoryPlan plan;  ///< of one rank, without a ceiling
+  plan::MemoryPlan plan;  ///< of one rank with whole models, without a ceiling
 
   /// The first model that trains; null: none does.
   [[nodiscard]] const ModelSizes* trained() const;

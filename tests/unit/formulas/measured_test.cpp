@@ -24,7 +24,8 @@ class MeasuredTest : public ::testing::Test {
     run_.temporaries_from = "phases.jsonl";
   }
   Sheet measured() {
-    Result<Sheet> sheet = make_sheet(sizes_, degrees_of(job_));
+    Result<Sheet> sheet =
+        make_sheet(sizes_, degrees_of(job_, job_.main_model()), own_degrees_of(job_));
     EXPECT_TRUE(sheet.ok()) << sheet.status().message();
     add_measured(job_, sizes_, run_, *sheet);
     return std::move(sheet).value();
@@ -104,6 +105,58 @@ TEST_F(MeasuredTest, ARankOfADividedRunHasParts) {
   EXPECT_EQ(value(sheet, "rank.total"), 459);
   for (const char* id : {"actor.weights", "actor.gradients", "actor.states", "actor.transient"})
     EXPECT_EQ(value(sheet, id), -1) << id;
+}
+
+TEST_F(MeasuredTest, EachModelHasItsOwnDegrees) {
+  load("qwen7b_grpo.toml",
+       {"trainer.n_gpus_per_node=4", "trainer.nnodes=1", "actor_rollout_ref.actor.zero_stage=2",
+        "actor_rollout_ref.ref.tensor_model_parallel_size=2",
+        "actor_rollout_ref.ref.sequence_parallel=true"});
+  run_.planned.tags = {{"actor.weights", 101},
+                       {"actor.grads", 51},
+                       {"actor.optimizer", 301},
+                       {"reference.weights", 21},
+                       {"reward.weights", 4}};
+  run_.measured.tags = {{"actor.weights", 100},
+                        {"actor.grads", 50},
+                        {"actor.optimizer", 300},
+                        {"reference.weights", 20},
+                        {"reward.weights", 3}};
+  run_.measured.temporaries = {{"train_actor", 9}};
+  const Sheet sheet = measured();
+  const double actor = sheet.find("actor.weights")->value;
+  const double reference = sheet.find("reference.weights")->value;
+  const double judge = sheet.find("reward.weights")->value;
+  EXPECT_EQ(sheet.find("actor.rank_weights")->value, actor);
+  EXPECT_EQ(sheet.find("actor.rank_gradients")->value, sheet.find("actor.gradients")->value / 4);
+  EXPECT_EQ(sheet.find("actor.rank_gradients")->formula, "w N / d");
+  EXPECT_EQ(sheet.find("reference.rank_weights")->value, reference / 2);
+  EXPECT_EQ(sheet.find("reference.rank_weights")->formula, "w N / t");
+  EXPECT_EQ(sheet.find("reward.rank_weights")->value, judge);
+  EXPECT_EQ(sheet.find("reference.rank_gradients"), nullptr);
+  EXPECT_EQ(sheet.find("rank.weights")->value, actor + reference / 2 + judge);
+  EXPECT_NE(sheet.letters.find("t = 1, p = 1, d = 4, ZeRO-2\n"), std::string::npos);
+  EXPECT_NE(sheet.letters.find("t = 2, p = 1, d = 2, ZeRO-0, sequence parallel\n"),
+            std::string::npos)
+      << sheet.letters;
+  EXPECT_EQ(sheet.find("actor.rank_gradients")->counted, 51);
+  EXPECT_EQ(sheet.find("rank.weights")->counted, 126);
+  EXPECT_EQ(value(sheet, "actor.rank_states"), 450);
+  EXPECT_EQ(value(sheet, "reference.rank_weights"), 20);
+  EXPECT_EQ(value(sheet, "rank.weights"), 123);
+  EXPECT_EQ(value(sheet, "rank.total"), 123 + 350 + 9);
+  // The reward model is whole on each rank.
+  EXPECT_EQ(value(sheet, "reward.weights"), 3);
+  for (const char* id : {"actor.weights", "reference.weights", "actor.transient"})
+    EXPECT_EQ(value(sheet, id), -1) << id;
+}
+
+TEST_F(MeasuredTest, AModelsBatchIsThatOfItsRanks) {
+  load("qwen7b_grpo.toml", {"trainer.n_gpus_per_node=4", "trainer.nnodes=1"});
+  const double all = sizes_.trained()->micro_batches;
+  load("qwen7b_grpo.toml", {"trainer.n_gpus_per_node=4", "trainer.nnodes=1",
+                            "actor_rollout_ref.actor.tensor_model_parallel_size=2"});
+  EXPECT_EQ(sizes_.trained()->micro_batches, 2 * all);
 }
 
 TEST_F(MeasuredTest, AGenerationOfOtherDegreesIsNotTheFormulas) {
