@@ -92,6 +92,19 @@ ConfigTable::Key& ConfigTable::bind(std::string path, bool* field, std::string h
   return key;
 }
 
+ConfigTable::Key& ConfigTable::bind(std::string path, std::optional<bool>* field,
+                                    std::string help) {
+  Key& key = add(std::move(path), field, "boolean or `\"\"`", std::move(help));
+  key.assign = [field](const Json& v) -> Status {
+    if (v != "" && !v.is_boolean()) return wrong_type("true, false or \"\"", v);
+    *field = v.is_boolean() ? std::optional(v.get<bool>()) : std::nullopt;
+    return {};
+  };
+  key.read = [field]() -> Json { return *field ? Json(**field) : Json(""); };
+  key.default_text = toml_text(key.read());
+  return key;
+}
+
 ConfigTable::Key& ConfigTable::bind(std::string path, std::int64_t* field, std::string help) {
   Key& key = add(std::move(path), field, "integer", std::move(help));
   key.assign = [field](const Json& v) -> Status {

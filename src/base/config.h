@@ -109,6 +109,8 @@ class ConfigTable {
 
   /// Binds `path` to a field that outlives the table.
   Key& bind(std::string path, bool* field, std::string help);
+  /// "" is no value.
+  Key& bind(std::string path, std::optional<bool>* field, std::string help);
   Key& bind(std::string path, std::int64_t* field, std::string help);
   /// An integer, or "auto": then `automatic` is set and the field stays as it is.
   Key& bind(std::string path, std::int64_t* field, bool* automatic, std::string help);

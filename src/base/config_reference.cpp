@@ -28,7 +28,7 @@ std::string type_text(const Key& key) {
   if (!key.choices.empty()) {
     type.clear();
     for (const std::string& choice : key.choices)
-      type += (type.empty() ? "`" : ", `") + choice + "`";
+      type += (type.empty() ? "`" : ", `") + (choice.empty() ? "\"\"" : choice) + "`";
     if (key.type == "list of text") type = "list of " + type;
   }
   if (key.minimum) type += format(", ≥ {:.6g}", *key.minimum);

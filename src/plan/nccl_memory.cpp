@@ -27,20 +27,22 @@ NcclSettings NcclSettings::of_process() {
   return out;
 }
 
-Bytes nccl_bytes(const std::vector<spec::Mesh>& models, const spec::Mesh& generation,
-                 const NcclSettings& settings, bool passes_keys) {
-  const spec::Mesh& main = models.front();
+Bytes nccl_bytes(const std::vector<ModelRanks>& models, const spec::Mesh& generation,
+                 const NcclSettings& settings) {
+  const spec::Mesh& main = models.front().mesh;
   if (main.ranks() <= 1) return {};
   const std::int64_t peers = 6 * settings.peer_channels, ring = 12 * settings.channels;
   // The first initialization of the process, then the first collective.
   Bytes sum = mebibytes(180 + peers) + mebibytes(186 + ring);
-  const std::size_t groups = spec::groups_of(models, generation).size();
+  std::vector<spec::Mesh> meshes;
+  for (const ModelRanks& model : models) meshes.push_back(model.mesh);
+  const std::size_t groups = spec::groups_of(meshes, generation).size();
   sum += mebibytes(6 + peers + ring) * groups;
   // The first send or receive, and connections of each group that sends: stages, ranks that pass keys and values round,
   // and parts that give each other others to generate with.
   constexpr spec::Axis kTensor = spec::Axis::kTensor;
   std::set<spec::RankGroup> senders;
-  for (const spec::Mesh& mesh : models) {
+  for (const auto& [mesh, passes_keys] : models) {
     if (passes_keys && mesh.size(spec::Axis::kContext) > 1)
       senders.insert(spec::group_along(mesh, spec::Axis::kContext));
     if (mesh.size(spec::Axis::kPipe) > 1)
@@ -53,8 +55,10 @@ Bytes nccl_bytes(const std::vector<spec::Mesh>& models, const spec::Mesh& genera
 }
 
 Bytes nccl_bytes(const spec::Job& job, const NcclSettings& settings) {
-  return nccl_bytes(job.model_meshes(), job.generation_mesh(), settings,
-                    job.parallel.cp_comm_type == "p2p");
+  std::vector<ModelRanks> models;
+  for (const spec::ModelId model : job.models())
+    models.push_back({job.mesh(model), job.placement(model).passes_keys()});
+  return nccl_bytes(models, job.generation_mesh(), settings);
 }
 
 bool uses_copy_lane(const spec::Job& job, spec::ModelId model) {

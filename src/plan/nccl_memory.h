@@ -22,12 +22,17 @@ struct NcclSettings {
   [[nodiscard]] static NcclSettings of_process();
 };
 
+/// Of a model.
+struct ModelRanks {
+  spec::Mesh mesh;
+  bool passes_keys = false;  ///< round the ranks that divide sequences
+};
+
 /// Of a communicator of all ranks and those of the groups of a job's models (spec/rank_groups.h), the one that generates
 /// first, whose collectives go through rings. Connections to send through are of stages, of parts that give each other
-/// others to generate with and, `passes_keys`, of ranks that divide sequences and pass keys and values round. Zero of one
-/// rank.
-[[nodiscard]] Bytes nccl_bytes(const std::vector<spec::Mesh>& models, const spec::Mesh& generation,
-                               const NcclSettings& settings, bool passes_keys = false);
+/// others to generate with and of ranks that divide sequences and pass keys and values round. Zero of one rank.
+[[nodiscard]] Bytes nccl_bytes(const std::vector<ModelRanks>& models, const spec::Mesh& generation,
+                               const NcclSettings& settings);
 [[nodiscard]] Bytes nccl_bytes(const spec::Job& job, const NcclSettings& settings);
 
 /// GPUs that have the same part of a model are to write into each other's memory (parallel/copy_lane.h).

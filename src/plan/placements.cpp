@@ -12,9 +12,10 @@ namespace {
 
 std::string placement_text(const spec::Job& job, spec::ModelId model) {
   const std::int64_t stage = job.placement(model).zero_stage;
-  return format("{}{}{}", axes_text(job.mesh(model)),
+  return format("{}{}{}{}", axes_text(job.mesh(model)),
                 stage > 0 ? format(", ZeRO stage {}", stage) : "",
-                job.divides_rows(model) ? ", divides rows" : "");
+                job.divides_rows(model) ? ", divides rows" : "",
+                job.context_shard(model).ring ? ", keys pass round" : "");
 }
 
 }  // namespace
@@ -54,6 +55,7 @@ Json placements_json(const spec::Job& job) {
     each["zero"] = job.placement(model).zero_stage;
     each["shards"] = mesh.size(spec::Axis::kShards);
     each["rows"] = job.divides_rows(model);
+    each["ring"] = job.context_shard(model).ring;
     out[std::string(to_string(model))] = std::move(each);
   }
   return out;

@@ -194,14 +194,23 @@ ModelPlacement Job::own_placement(ModelId model) const {
   return model == ModelId::kCritic ? critic_placement : reward_placement;
 }
 ModelPlacement Job::placement(ModelId model) const {
-  ModelPlacement out{parallel.zero_stage, parallel.zero_shard_size,
-                     parallel.tensor_model_parallel_size, parallel.context_parallel_size};
+  ModelPlacement out{parallel.zero_stage,
+                     parallel.zero_shard_size,
+                     parallel.tensor_model_parallel_size,
+                     parallel.sequence_parallel,
+                     parallel.context_parallel_size,
+                     parallel.cp_comm_type};
   const ModelPlacement own = own_placement(model);
   if (own.zero_stage >= 0) out.zero_stage = own.zero_stage;
   if (own.zero_shard_size > 0) out.zero_shard_size = own.zero_shard_size;
   if (own.tensor_model_parallel_size > 0)
     out.tensor_model_parallel_size = own.tensor_model_parallel_size;
   if (own.context_parallel_size > 0) out.context_parallel_size = own.context_parallel_size;
+  if (own.sequence_parallel) out.sequence_parallel = own.sequence_parallel;
+  if (!own.cp_comm_type.empty()) out.cp_comm_type = own.cp_comm_type;
+  // Of one rank they say nothing.
+  if (out.tensor_model_parallel_size == 1) out.sequence_parallel = false;
+  if (out.context_parallel_size == 1) out.cp_comm_type = ParallelConfig().cp_comm_type;
   return out;
 }
 bool Job::places_models_alike() const {

@@ -343,7 +343,7 @@ struct Job {
   /// Which of them one is, and whether keys pass round them.
   [[nodiscard]] ContextShard context_shard(ModelId model, std::int64_t rank = 0) const {
     const std::int64_t of = context_ranks(model);
-    return {of, rank, of > 1 && parallel.cp_comm_type == "p2p"};
+    return {of, rank, of > 1 && placement(model).passes_keys()};
   }
   [[nodiscard]] ContextShard context_shard() const { return context_shard(main_model()); }
   /// Parts of each step's batch that a model takes: ranks along the axis "data".
@@ -353,7 +353,7 @@ struct Job {
   [[nodiscard]] std::int64_t data_ranks() const { return data_ranks(main_model()); }
   /// Whether ranks that divide a model divide the rows of its hidden states (step/rows.h).
   [[nodiscard]] bool divides_rows(ModelId model) const {
-    return parallel.sequence_parallel && mesh(model).size(Axis::kTensor) > 1;
+    return placement(model).sequence_parallel.value_or(false);
   }
   [[nodiscard]] DataParallel data_parallel(ModelId model) const {
     const Mesh arranged = mesh(model);

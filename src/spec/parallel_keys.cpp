@@ -12,6 +12,11 @@ bool any_model(const Job& job, const Holds& holds) {
   return std::any_of(all.begin(), all.end(), holds);
 }
 
+// Of a model where `p` has its own keys.
+std::int64_t size_of(std::int64_t own, std::int64_t of_all) {
+  return own > 0 ? own : of_all;
+}
+
 }  // namespace
 
 void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, const Job& job) {
@@ -36,11 +41,32 @@ void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, co
       .in("ranks")
       .at_least(0)
       .only(several);
+  t.bind(at + ".sequence_parallel", &p.sequence_parallel,
+         "These ranks divide the rows of its hidden states, too; `\"\"`: as "
+         "`parallel.sequence_parallel`.")
+      .only({.holds =
+                 [&p, &job] {
+                   return !p.sequence_parallel.value_or(false) || job.parallel.automatic.tensor ||
+                          size_of(p.tensor_model_parallel_size,
+                                  job.parallel.tensor_model_parallel_size) > 1;
+                 },
+             .words = "several ranks divide the model",
+             .otherwise = "one rank has all rows of its hidden states"});
   t.bind(at + ".context_parallel_size", &p.context_parallel_size,
          "Ranks that divide each sequence for this model; 0: as `parallel.context_parallel_size`.")
       .in("ranks")
       .at_least(0)
       .only(several);
+  t.bind(at + ".cp_comm_type", &p.cp_comm_type,
+         "How these ranks get each other's keys and values; `\"\"`: as `parallel.cp_comm_type`.")
+      .one_of({"all_gather", "p2p", ""})
+      .only({.holds =
+                 [&p, &job] {
+                   return !p.passes_keys() || job.parallel.automatic.context ||
+                          size_of(p.context_parallel_size, job.parallel.context_parallel_size) > 1;
+                 },
+             .words = "several ranks divide the model's sequences",
+             .otherwise = "one rank has all tokens of a sequence"});
 }
 
 void bind_parallel(ConfigTable& t, Job& job) {
@@ -97,8 +123,9 @@ void bind_parallel(ConfigTable& t, Job& job) {
        "more. Where the size is `auto` and nobody sets this key, the plan chooses it, too.")
       .only({.holds =
                  [&job] {
-                   return !job.parallel.sequence_parallel ||
-                          any_model(job, [&](ModelId model) { return job.divides_rows(model); });
+                   return !job.parallel.sequence_parallel || any_model(job, [&](ModelId model) {
+                     return job.mesh(model).size(Axis::kTensor) > 1;
+                   });
                  },
              .words = "parallel.tensor_model_parallel_size is at least 2",
              .otherwise = "one rank has each model, with all rows of its hidden states"});

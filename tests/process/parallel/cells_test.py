@@ -64,6 +64,10 @@ def of_models(generator, ranks, task):
             words.append(f"{model}.tensor_model_parallel_size={generator.choice(divisors(ranks))}")
         if generator.random() < 0.2:
             words.append(f"{model}.context_parallel_size={generator.choice(divisors(ranks))}")
+        if generator.random() < 0.2:
+            words.append(f"{model}.sequence_parallel={generator.choice(('true', 'false'))}")
+        if generator.random() < 0.2:
+            words.append(f"{model}.cp_comm_type={generator.choice(('all_gather', 'p2p'))}")
     return tuple(words)
 
 

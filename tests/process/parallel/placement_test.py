@@ -43,6 +43,14 @@ def context(**sizes):
     return keys("context_parallel_size", sizes)
 
 
+def rows(**switches):
+    return keys("sequence_parallel", switches)
+
+
+def passes(**kinds):
+    return keys("cp_comm_type", kinds)
+
+
 class Placement(RolloutCase):
     @classmethod
     def setUpClass(cls):
@@ -90,6 +98,8 @@ class Placement(RolloutCase):
         cases = {"critic": (2, {}, tensor(critic=2)), "frozen": (2, {}, tensor(reference=2, judge=2)),
                  "actor": (2, {}, tensor(actor=2)), "whole": (2, {"tensor": 2}, tensor(critic=1, judge=1, reference=1)),
                  "each": (4, {}, (*tensor(actor=2, reference=4, critic=1, judge=2), *zero(critic=3), ROWS)),
+                 "rows": (4, {"tensor": 2}, (ROWS, *tensor(critic=4, judge=1), *rows(reference="false"))),
+                 "own rows": (2, {"tensor": 2}, rows(actor="true", judge="true")),
                  "sliced": (4, {}, (*tensor(critic=2), ZERO.format(3), *zero(reference=0))),
                  "context": (4, {"context": 2}, tensor(critic=2, reference=2)),
                  "stages": (4, {"stages": 2}, tensor(critic=2, judge=2))}
@@ -102,6 +112,7 @@ class Placement(RolloutCase):
         self.run_mesh("sequences-1", *one_step, task="ppo")
         cases = {"critic": (2, {}, context(critic=2)), "frozen": (4, {}, context(reference=4, judge=2)),
                  "actor": (2, {}, context(actor=2)), "ring": (4, {}, (*context(critic=4, reference=2), "parallel.cp_comm_type=p2p")),
+                 "own rings": (4, {"context": 2}, (*context(critic=4), *passes(critic="p2p", judge="p2p"))),
                  "parts": (4, {"context": 2}, (*context(critic=1, judge=1), *tensor(critic=2), ZERO.format(3))),
                  "stages": (4, {"stages": 2}, context(critic=2))}
         for name, (ranks, mesh, words) in cases.items():
@@ -154,9 +165,10 @@ class Placement(RolloutCase):
                                      self.file(f"to-{name}", f"{role}/model.safetensors", 3).read_bytes())
 
     def test_a_plan_says_how_ranks_divide_each_model(self):
-        words = (*tensor(critic=2), *zero(reference=3))
+        words = (*tensor(critic=2), *zero(reference=3), *rows(critic="true"), *context(judge=4), *passes(judge="p2p"))
         text = self.plan(4, *words).stdout
-        self.assertRegex(text, r"Ranks of each model\n  actor +data 4\n  reference +data 4, ZeRO stage 3\n  critic +data 2 x tensor 2\n")
+        self.assertRegex(text, r"Ranks of each model\n  actor +data 4\n  reference +data 4, ZeRO stage 3\n  critic +data 2 x tensor 2, divides rows\n"
+                         r"  reward +context 4, keys pass round\n")
         shown = json.loads(self.plan(4, *words, "--json").stdout)["placements"]
         self.assertEqual((shown["critic"]["tensor"], shown["critic"]["data"], shown["reference"]["zero"], shown["actor"]["tensor"]), (2, 2, 3, 1))
         self.assertIn("Ranks of every model: data 4\n", self.plan(4).stdout)

@@ -152,7 +152,7 @@ TEST(CountedPeers, WithoutRatesThereAreNoSeconds) {
 }
 
 Bytes bytes_of(const spec::Mesh& mesh, const NcclSettings& settings = {}) {
-  return nccl_bytes({mesh}, mesh, settings);
+  return nccl_bytes({{mesh}}, mesh, settings);
 }
 spec::Mesh mesh_of(std::int64_t data, std::int64_t tensor, std::int64_t context = 1) {
   return spec::Mesh()
@@ -179,19 +179,21 @@ TEST(NcclMemory, IsWhatWasMeasured) {
   EXPECT_EQ(bytes_of(mesh_of(4, 2).set_shards(2)), (846 + 4 * 486) * 1_MiB);
   EXPECT_EQ(bytes_of(mesh_of(2, 1, 2).set_shards(2)), bytes_of(mesh_of(2, 1, 2)));
   // Keys that pass round a ring are sent, as between stages.
-  EXPECT_EQ(nccl_bytes({mesh_of(1, 1, 2)}, mesh_of(1, 1, 2), {}, true), 1292_MiB);
+  EXPECT_EQ(nccl_bytes({{mesh_of(1, 1, 2), true}}, mesh_of(1, 1, 2), {}), 1292_MiB);
 }
 
 TEST(NcclMemory, HasAGroupOfThoseThatDivideTheModelOnlyWhereItGenerates) {
-  EXPECT_EQ(nccl_bytes({mesh_of(4, 1)}, mesh_of(2, 2), {}), bytes_of(mesh_of(4, 1)) + 486_MiB);
+  EXPECT_EQ(nccl_bytes({{mesh_of(4, 1)}}, mesh_of(2, 2), {}), bytes_of(mesh_of(4, 1)) + 486_MiB);
   // All ranks are there already.
-  EXPECT_EQ(nccl_bytes({mesh_of(4, 1)}, mesh_of(1, 4), {}), bytes_of(mesh_of(4, 1)));
+  EXPECT_EQ(nccl_bytes({{mesh_of(4, 1)}}, mesh_of(1, 4), {}), bytes_of(mesh_of(4, 1)));
 }
 
 TEST(NcclMemory, ModelsShareGroupsOfTheSameRanks) {
   const spec::Mesh whole = mesh_of(8, 1), parts = mesh_of(4, 2), more = mesh_of(2, 4);
   const auto bytes = [](const std::vector<spec::Mesh>& models) {
-    return nccl_bytes(models, models.front(), {});
+    std::vector<ModelRanks> all;
+    for (const spec::Mesh& mesh : models) all.push_back({mesh});
+    return nccl_bytes(all, models.front(), {});
   };
   EXPECT_EQ(bytes({whole, whole, whole}), bytes_of(whole));
   EXPECT_EQ(bytes({whole, parts}), bytes_of(parts));
@@ -204,8 +206,10 @@ TEST(NcclMemory, ModelsShareGroupsOfTheSameRanks) {
   EXPECT_EQ(spec::groups_of({mesh_of(8, 1).set_shards(2), parts}, whole).size(), 3U);
   // Keys pass round among the ranks of each model's sequences.
   const spec::Mesh ring = mesh_of(4, 1, 2), ring_of_parts = mesh_of(2, 2, 2);
-  EXPECT_EQ(nccl_bytes({ring, ring_of_parts}, ring, {}, true),
-            nccl_bytes({ring, ring_of_parts}, ring, {}) + (62 + 2 * 12 * 32) * 1_MiB);
+  EXPECT_EQ(nccl_bytes({{ring, true}, {ring_of_parts, true}}, ring, {}),
+            bytes({ring, ring_of_parts}) + (62 + 2 * 12 * 32) * 1_MiB);
+  EXPECT_EQ(nccl_bytes({{ring}, {ring_of_parts, true}}, ring, {}),
+            bytes({ring, ring_of_parts}) + (62 + 12 * 32) * 1_MiB);
 }
 
 TEST(PeersMemory, HasSlotsWhereGpusWriteIntoEachOthersMemory) {

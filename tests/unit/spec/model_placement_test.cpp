@@ -12,6 +12,7 @@
 namespace neap::spec {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -122,6 +123,47 @@ TEST(ModelPlacement, OtherRanksMayDivideTheSequencesOfAModel) {
                   .message(),
               HasSubstr("actor_rollout_ref.actor.ppo_max_token_len_per_gpu is 1024; it has to be "
                         "at least 2048"));
+}
+
+TEST(ModelPlacement, RowsAndKeysOfAModelAreDividedAsItsOwnKeysSay) {
+  Job job;
+  ASSERT_TRUE(load_job({"parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true",
+                        "critic.sequence_parallel=false", "reward_model.sequence_parallel=true",
+                        "actor_rollout_ref.ref.tensor_model_parallel_size=1"},
+                       job)
+                  .ok());
+  EXPECT_TRUE(job.divides_rows(ModelId::kActor));
+  EXPECT_TRUE(job.divides_rows(ModelId::kReward));
+  EXPECT_FALSE(job.divides_rows(ModelId::kCritic));
+  EXPECT_FALSE(job.divides_rows(ModelId::kReference));
+  EXPECT_TRUE(job.warnings.empty()) << job.warnings.front();
+  EXPECT_EQ(job.bind().find("critic.sequence_parallel")->read(), false);
+  EXPECT_EQ(job.bind().find("actor_rollout_ref.actor.sequence_parallel")->read(), "");
+  Job other;
+  ASSERT_TRUE(
+      load_job({"parallel.context_parallel_size=2", "critic.cp_comm_type=p2p",
+                "critic.sequence_parallel=true", "actor_rollout_ref.ref.context_parallel_size=1",
+                "actor_rollout_ref.ref.cp_comm_type=p2p"},
+               other)
+          .ok());
+  EXPECT_TRUE(other.context_shard(ModelId::kCritic).ring);
+  EXPECT_FALSE(other.context_shard(ModelId::kActor).ring);
+  EXPECT_FALSE(other.context_shard(ModelId::kReference).ring);
+  // Of keys that say nothing of their model.
+  ASSERT_EQ(other.warnings.size(), 2U);
+  EXPECT_THAT(other.warnings[0] + other.warnings[1],
+              AllOf(HasSubstr("actor_rollout_ref.ref.cp_comm_type"),
+                    HasSubstr("one rank has all tokens of a sequence"),
+                    HasSubstr("critic.sequence_parallel"),
+                    HasSubstr("one rank has all rows of its hidden states")));
+  // Alike but for keys that say nothing.
+  Job alike;
+  ASSERT_TRUE(load_job({"critic.cp_comm_type=all_gather", "parallel.sequence_parallel=true",
+                        "parallel.tensor_model_parallel_size=2", "critic.sequence_parallel=true"},
+                       alike)
+                  .ok());
+  EXPECT_TRUE(alike.places_models_alike());
+  EXPECT_FALSE(other.places_models_alike());
 }
 
 TEST(ModelPlacement, WhatDoesNotFitIsRefusedWithTheKey) {
