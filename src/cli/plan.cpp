@@ -119,7 +119,7 @@ class PlanCommand final : public Command {
     placements_text_ = plan::placements_text(job);
     placements_ = plan::placements_json(job);
     if (simulate_) return simulate(job, chosen);
-    if (job.mesh().size(spec::Axis::kPipe) > 1) return plan_stages(job, chosen);
+    if (job.has_stages()) return plan_stages(job, chosen);
     if (!fit_.empty()) return fit(job, chosen);
     NEAP_TRY_ASSIGN(const plan::PlanWithOutlook found,
                     plan::make_plan_with_outlook(job, chosen.target));
@@ -151,7 +151,7 @@ class PlanCommand final : public Command {
                                                   const plan::Target& target) {
     Status nearest;
     for (const plan::DegreeCandidate& each : choice.candidates) {
-      if (!each.refused.empty() || each.stages > 1) continue;
+      if (!each.refused.empty() || each.staged) continue;
       std::vector<std::string> words = spec::assignments(job, each.degrees);
       std::vector<std::string> overrides = overrides_;
       overrides.insert(overrides.end(), words.begin(), words.end());

@@ -21,8 +21,10 @@ report::Gantt gantt_of(const plan::Simulation& simulation) {
   using Kind = step::PipelineAction::Kind;
   out.kinds = {"forward of a micro-batch", "backward"};
   if (simulation.plans.zero_bubble) out.kinds.emplace_back("backward of weights");
-  for (std::size_t s = 0; s < simulation.stages.size(); ++s)
-    out.rows.push_back(format("stage {}", s + 1));
+  std::size_t stages = 0;
+  for (const step::PipelineSpan& span : simulation.plans.spans)
+    stages = std::max(stages, static_cast<std::size_t>(span.stage) + 1);
+  for (std::size_t s = 0; s < stages; ++s) out.rows.push_back(format("stage {}", s + 1));
   for (const step::PipelineSpan& span : simulation.plans.spans) {
     const Kind kind = span.action.kind;
     const unsigned row = kind == Kind::kForward ? 0U : kind == Kind::kBackwardWeights ? 2U : 1U;
@@ -32,7 +34,7 @@ report::Gantt gantt_of(const plan::Simulation& simulation) {
     out.seconds = std::max(out.seconds, span.end);
   }
   out.title =
-      format("{} stages{}, {} micro-batches{}", simulation.stages.size(),
+      format("{} stages{}, {} micro-batches{}", stages,
              simulation.plans.chunks > 1 ? format(" of {} chunks", simulation.plans.chunks) : "",
              simulation.micro_batches, simulation.plans.zero_bubble ? ", zero bubble" : "");
   return out;

@@ -126,9 +126,11 @@ class RankLines {
 Degrees degrees_of(const spec::Job& job, spec::ModelId model) {
   const spec::ModelPlacement of = job.placement(model);
   return {.tensor = of.tensor_model_parallel_size,
-          .pipeline = job.parallel.pipeline_model_parallel_size,
-          .chunks = job.parallel.virtual_pipeline_model_parallel_size,
-          .zero_bubble = job.parallel.zero_bubble(),
+          .pipeline = of.pipeline_model_parallel_size,
+          .chunks = of.pipeline_model_parallel_size > 1
+                        ? job.parallel.virtual_pipeline_model_parallel_size
+                        : 1,
+          .zero_bubble = of.pipeline_model_parallel_size > 1 && job.parallel.zero_bubble(),
           .data = 0,
           .zero = of.zero_stage,
           .sequence_parallel = job.divides_rows(model)};

@@ -41,7 +41,7 @@ DegreeCandidate plan_candidate(const OpenJob& open, const spec::Degrees& degrees
   };
   if (const Status status = spec::Job::load(open.file, overrides, job); !status.ok())
     return refuse(status);
-  out.stages = job.mesh().size(spec::Axis::kPipe);
+  out.staged = job.has_stages();
   const Result<StagesOrLeast> found = plan_stages_or_least(job, target);
   if (!found.ok()) return refuse(found.status());
   out.peak = found->least;

@@ -22,7 +22,8 @@ namespace neap::plan {
 
 struct DegreeCandidate {
   spec::Degrees degrees{};
-  std::int64_t data_ranks = 1, stages = 1;
+  std::int64_t data_ranks = 1;
+  bool staged = false;  ///< stages divide a model
   bool fits = false;
   Bytes peak;  ///< of the rank that needs most; where it does not fit, the least that it needs
   double seconds = 0;   ///< of a step, where it fits

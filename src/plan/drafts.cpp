@@ -207,8 +207,7 @@ std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) 
 }
 
 std::vector<spec::ModelModes> Drafts::grouped(const spec::ModelModes& modes) const {
-  if (job_.parallel.pipeline_model_parallel_size > 1)
-    return {};  // micro-batches pass stages one by one
+  if (job_.has_stages()) return {};  // micro-batches pass stages one by one
   const spec::Recipe recipe = spec::describe(job_, modes);
   std::vector<std::pair<spec::ModelId, std::int64_t>> models;
   std::int64_t most = 1;
@@ -230,7 +229,7 @@ std::vector<spec::ModelModes> Drafts::grouped(const spec::ModelModes& modes) con
 
 std::vector<spec::ModelId> Drafts::streamable() const {
   std::vector<std::pair<Bytes, spec::ModelId>> found;
-  if (job_.parallel.pipeline_model_parallel_size > 1) return {};  // stages take turns with them
+  if (job_.has_stages()) return {};  // stages take turns with them
   const spec::Recipe recipe = spec::describe(job_);
   for (const spec::ModelId model : spec::streamable(recipe)) {
     const std::vector<PartPlan> blocks =

@@ -7,6 +7,7 @@
 #include "plan/counted_backend.h"
 #include "plan/tags.h"
 #include "spec/mesh.h"
+#include "spec/rank_kinds.h"
 
 namespace neap::plan {
 namespace {
@@ -28,14 +29,14 @@ std::vector<Body> bodies_of(const spec::Job& job, const MemoryPlan& plan) {
 
 class StageClocks {
  public:
-  StageClocks(const spec::Job& job, const Target& target, std::size_t stages)
+  StageClocks(const spec::Job& job, const Target& target)
       : job_(job),
-        stages_(stages),
+        kinds_(spec::rank_kinds(job.model_meshes())),
         chunks_(job.parallel.virtual_pipeline_model_parallel_size),
         zero_bubble_(job.parallel.zero_bubble()),
         dtype_(compute_dtype(job, target)),
         network_(network_of(job, target.network ? *target.network : default_network(target.cuda))) {
-    out_.waits.resize(stages);
+    out_.waits.resize(kinds_.size());
   }
 
   Result<StagedStep> run(const std::vector<Body>& bodies,
@@ -44,23 +45,43 @@ class StageClocks {
     for (std::size_t b = 0; b < bodies.size(); ++b) {
       std::vector<StageWork> of;
       of.reserve(work.size());
-      for (const std::vector<StageWork>& stage : work) of.push_back(stage.at(b));
+      for (const std::vector<StageWork>& kind : work) of.push_back(kind.at(b));
       NEAP_TRY(run_body(bodies[b].phase, of));
     }
     return std::move(out_);
   }
 
  private:
+  // `of`: of each kind of rank.
   Status run_body(const spec::Phase& phase, const std::vector<StageWork>& of) {
-    if (phase.body == spec::Body::kGenerate) {
+    const spec::Mesh mesh = job_.mesh(phase.model);
+    if (phase.body == spec::Body::kGenerate || mesh.size(spec::Axis::kPipe) == 1) {
       wait_for_slowest(of);
       return {};
     }
+    const auto stage_of = [&](std::size_t kind) {
+      return static_cast<std::size_t>(mesh.coordinate(kinds_[kind].first, spec::Axis::kPipe));
+    };
+    std::vector<StageWork> stages(static_cast<std::size_t>(mesh.size(spec::Axis::kPipe)));
+    for (std::size_t k = 0; k < of.size(); ++k)
+      if (StageWork& stage = stages[stage_of(k)];
+          stage.forward.empty() || stage.seconds < of[k].seconds)
+        stage = of[k];
+    NEAP_TRY_ASSIGN(const std::vector<StageWaits> waits, run_stages(phase, stages));
+    for (std::size_t k = 0; k < of.size(); ++k) {
+      StageWaits& mine = out_.waits[k].emplace_back(waits[stage_of(k)]);
+      mine.bubble += stages[stage_of(k)].seconds - of[k].seconds;
+    }
+    return {};
+  }
+
+  // `of`: of each stage of the phase's model.
+  Result<std::vector<StageWaits>> run_stages(const spec::Phase& phase,
+                                             const std::vector<StageWork>& of) {
     const std::int64_t micro_batches = plan::micro_batches(job_, phase);
     const auto updates =
         static_cast<double>(phase.trains() ? spec::update_shape(job_, phase.body).updates() : 1);
-    const step::PipelineShape shape{static_cast<std::int64_t>(stages_), micro_batches, chunks_,
-                                    zero_bubble_};
+    const step::PipelineShape shape{std::ssize(of), micro_batches, chunks_, zero_bubble_};
     step::PipelineTimes times = times_of(phase, of, static_cast<double>(micro_batches) * updates);
     if (phase.trains()) out_.spans.clear();
     NEAP_TRY_ASSIGN(const step::PipelineRun run,
@@ -70,25 +91,27 @@ class StageClocks {
     const double table = table_seconds(phase);
     const double seconds =
         updates * (phase.trains() ? seconds_of_update(run, of, table, updates) : run.seconds);
-    for (std::size_t s = 0; s < stages_; ++s) {
-      const bool has_table = s == 0 || s + 1 == stages_;
+    std::vector<StageWaits> waits;
+    for (std::size_t s = 0; s < of.size(); ++s) {
+      const bool has_table = s == 0 || s + 1 == of.size();
       const double transfers = updates * (run.transferring[s] + (has_table ? table : 0));
-      out_.waits[s].push_back({transfers, seconds - of[s].seconds - transfers});
+      waits.push_back({transfers, seconds - of[s].seconds - transfers});
     }
     if (phase.trains()) {
+      out_.model = phase.model;
       out_.forward = std::move(times.forward);
       out_.backward = std::move(times.backward);
       for (std::size_t part = 0; part < out_.backward.size(); ++part)
         out_.backward[part] += times.weights[part];
     }
-    return {};
+    return waits;
   }
 
   // Each works with the whole model.
   void wait_for_slowest(const std::vector<StageWork>& of) {
     double most = 0;
-    for (const StageWork& stage : of) most = std::max(most, stage.seconds);
-    for (std::size_t s = 0; s < stages_; ++s) out_.waits[s].push_back({0, most - of[s].seconds});
+    for (const StageWork& kind : of) most = std::max(most, kind.seconds);
+    for (std::size_t k = 0; k < of.size(); ++k) out_.waits[k].push_back({0, most - of[k].seconds});
   }
 
   // Gradients are summed up when a stage has done its list; norms are those of all stages.
@@ -98,7 +121,7 @@ class StageClocks {
     std::vector<double> ends = run.ends;
     ends.front() = ends.back() = std::max(ends.front(), ends.back()) + table;
     double seconds = run.seconds, update = 0;
-    for (std::size_t s = 0; s < stages_; ++s) {
+    for (std::size_t s = 0; s < of.size(); ++s) {
       seconds = std::max(seconds, ends[s] + of[s].sums / updates);
       update = std::max(update, of[s].update() / updates);
     }
@@ -113,8 +136,8 @@ class StageClocks {
                          static_cast<double>(element_bytes(optimizer_of(role, dtype_).gradients));
     const double parts =
         role.ranks.slices_gradients() ? static_cast<double>(role.ranks.shards()) : 1;
-    return 2 * transfer_seconds(network_, job_.mesh(phase.model),
-                                static_cast<std::int64_t>(stages_) - 1, bytes / parts);
+    const spec::Mesh mesh = job_.mesh(phase.model);
+    return 2 * transfer_seconds(network_, mesh, mesh.size(spec::Axis::kPipe) - 1, bytes / parts);
   }
 
   [[nodiscard]] step::PipelineTimes times_of(const spec::Phase& phase,
@@ -135,14 +158,14 @@ class StageClocks {
         out.weights.push_back(stage.weights[c] / runs);
       }
     }
-    for (std::size_t s = 0; s < stages_; ++s)
+    for (std::size_t s = 0; s < of.size(); ++s)
       out.transfer.push_back(
           transfer_seconds(network_, job_.mesh(phase.model), static_cast<std::int64_t>(s), bytes));
     return out;
   }
 
   const spec::Job& job_;
-  std::size_t stages_;
+  std::vector<spec::RankKind> kinds_;
   std::int64_t chunks_;
   bool zero_bubble_;
   spec::Dtype dtype_;
@@ -187,7 +210,7 @@ std::vector<StageWork> stage_work(const spec::Job& job, const MemoryPlan& plan) 
 
 Result<StagedStep> run_stages(const spec::Job& job, const Target& target, const MemoryPlan& plan,
                               const std::vector<std::vector<StageWork>>& work) {
-  return StageClocks(job, target, work.size()).run(bodies_of(job, plan), work);
+  return StageClocks(job, target).run(bodies_of(job, plan), work);
 }
 
 void add_waits(const spec::Job& job, const std::vector<StageWaits>& waits, MemoryPlan& plan) {

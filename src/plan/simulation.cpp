@@ -30,10 +30,10 @@ StepShares shares_of(const MemoryPlan& plan, double seconds) {
   return out;
 }
 
-StepShares mean_of(const std::vector<SimulatedStage>& stages) {
+StepShares mean_of(const std::vector<SimulatedStage>& stages, std::int64_t ranks) {
   StepShares out;
-  const double share = 1 / static_cast<double>(stages.size());
   for (const SimulatedStage& stage : stages) {
+    const double share = static_cast<double>(stage.ranks) / static_cast<double>(ranks);
     out.compute += share * stage.step.compute;
     out.bubble += share * stage.step.bubble;
     out.copies += share * stage.step.copies;
@@ -59,18 +59,18 @@ double StepShares::sum() const {
 Result<Simulation> simulate(const spec::Job& job, const Target& target) {
   Simulation out;
   out.mesh = job.mesh();
+  out.models = job.model_meshes();
   out.node_ranks = std::max<std::int64_t>(1, job.trainer.n_gpus_per_node);
   NEAP_TRY_ASSIGN(out.plans, plan_stages(job, target));
   out.micro_batches = out.plans.micro_batches;
   out.sequences = job.sequences_per_step();
   out.tokens = out.sequences * job.max_sequence_length();
   out.seconds = out.plans.seconds();
-  const std::int64_t ranks = out.mesh.ranks() / out.mesh.size(spec::Axis::kPipe);
   for (const StagePlan& stage : out.plans.stages) {
-    out.stages.push_back({ranks, shares_of(stage.plan, out.seconds)});
-    out.flops += static_cast<double>(ranks) * flops_of(stage.plan);
+    out.stages.push_back({stage.ranks.count, shares_of(stage.plan, out.seconds)});
+    out.flops += static_cast<double>(stage.ranks.count) * flops_of(stage.plan);
   }
-  out.shares = mean_of(out.stages);
+  out.shares = mean_of(out.stages, out.mesh.ranks());
   return out;
 }
 

@@ -1,6 +1,6 @@
 // A step of all ranks of a job without the machines: its seconds, what they are spent on, and the memory of each rank.
 //
-// Model     Ranks of the same stage of a pipeline do the same work. Of each kind one plan is made, by counting its passes,
+// Model     Ranks of the same stages of pipelines do the same work. Of each kind one plan is made, by counting its passes,
 //           with what stages wait for each other (plan/stage_plans.h). Ranks that are equal are simulated once.
 // Threads   functions without state.
 // Failure   as make_plan, with the stage.
@@ -31,8 +31,9 @@ struct SimulatedStage {
   StepShares step;
 };
 struct Simulation {
-  spec::Mesh mesh;
-  std::int64_t node_ranks = 0;  ///< of a machine
+  spec::Mesh mesh;                 ///< the main model's
+  std::vector<spec::Mesh> models;  ///< of each
+  std::int64_t node_ranks = 0;     ///< of a machine
   std::int64_t micro_batches = 0;
   std::int64_t sequences = 0, tokens = 0;  ///< of a step over all ranks, padding included
   double seconds = 0;                      ///< of a step

@@ -17,16 +17,20 @@ struct Named {
 };
 
 // Axes of one rank have nothing.
-std::vector<Named> named(const spec::Mesh& mesh, const StepShares& shares) {
+std::vector<Named> named(const std::vector<spec::Mesh>& models, const StepShares& shares) {
+  const auto several = [&](spec::Axis axis) {
+    return std::any_of(models.begin(), models.end(),
+                       [&](const spec::Mesh& mesh) { return mesh.size(axis) > 1; });
+  };
   std::vector<Named> out = {{"compute", shares.compute, "operations of the device"}};
   constexpr std::array<std::string_view, spec::kAxes> kWords = {
       "transfers between stages of the pipeline",
       "collectives of ranks that have the same part of the model",
       "collectives of ranks that divide sequences", "collectives of ranks that divide models"};
   for (std::size_t a = 0; a < spec::kAxes; ++a)
-    if (mesh.size(spec::group_of(static_cast<spec::Axis>(a))) > 1)
+    if (several(spec::group_of(static_cast<spec::Axis>(a))))
       out.push_back({kAxisNames[a], shares.axes[a], kWords[a]});
-  if (mesh.size(spec::Axis::kPipe) > 1)
+  if (several(spec::Axis::kPipe))
     out.push_back({"bubble", shares.bubble, "waiting for other stages of the pipeline"});
   out.push_back({"copies", shares.copies, "copies between the device and the host"});
   return out;
@@ -36,16 +40,16 @@ std::string percent(double seconds, double of) {
   return format("{:.1f} %", 100 * seconds / of);
 }
 
-Json json_of(const spec::Mesh& mesh, const StepShares& shares) {
+Json json_of(const std::vector<spec::Mesh>& models, const StepShares& shares) {
   Json out = Json::object();
-  for (const Named& share : named(mesh, shares)) out[std::string(share.name)] = share.seconds;
+  for (const Named& share : named(models, shares)) out[std::string(share.name)] = share.seconds;
   return out;
 }
 
 }  // namespace
 
 std::string Simulation::binds() const {
-  const std::vector<Named> all = named(mesh, shares);
+  const std::vector<Named> all = named(models, shares);
   const auto most =
       std::max_element(all.begin() + 1, all.end(),
                        [](const Named& a, const Named& b) { return a.seconds < b.seconds; });
@@ -67,25 +71,31 @@ std::string Simulation::to_text() const {
   const MemoryPlan& most = plans.stages[plans.binding()].plan;
   out +=
       format("memory  {}{}{}\n\n", most.peak,
-             stages.size() > 1 ? format(" on stage {}", plans.binding() + 1) : "",
+             stages.size() > 1 ? format(" on {}", plans.name_of(plans.binding())) : "",
              most.capacity.is_zero() ? ""
              : most.fits()           ? format(", within {}", most.capacity)
                            : format(", over {} by {}", most.capacity, most.peak - most.capacity));
-  std::vector<std::string> head = {"stage", "ranks", "blocks", "memory"};
-  const bool staged = stages.size() > 1;
+  std::vector<std::string> head = {plans.alike ? "stage" : "first rank", "ranks", "blocks",
+                                   "memory"};
+  const bool staged = !plans.forward.empty();
   if (staged) head.insert(head.end(), {"forward s", "backward s"});
-  for (const Named& share : named(mesh, shares)) head.emplace_back(share.name);
+  for (const Named& share : named(models, shares)) head.emplace_back(share.name);
   Table table(std::move(head));
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const SimulatedStage& stage = stages[s];
-    std::vector<std::string> row = {std::to_string(s + 1), std::to_string(stage.ranks),
-                                    std::to_string(plans.stages[s].blocks()),
-                                    to_string(plans.stages[s].plan.peak)};
+    const StagePlan& of = plans.stages[s];
+    std::string blocks;
+    for (const ModelBlocks& model : of.models)
+      if (!plans.alike || blocks.empty())
+        blocks += format("{}{}", blocks.empty() ? "" : " ", model.count());
+    std::vector<std::string> row = {
+        std::to_string(plans.alike ? static_cast<std::int64_t>(s) + 1 : of.ranks.first),
+        std::to_string(stage.ranks), std::move(blocks), to_string(of.plan.peak)};
     if (staged) {
       row.push_back(format("{:.4g}", plans.forward[s]));
       row.push_back(format("{:.4g}", plans.backward[s]));
     }
-    for (const Named& share : named(mesh, stage.step))
+    for (const Named& share : named(models, stage.step))
       row.push_back(percent(share.seconds, seconds));
     table.add(std::move(row));
   }
@@ -106,15 +116,13 @@ Json Simulation::to_json() const {
     const StagePlan& plan = plans.stages[s];
     Json tags = Json::object();
     for (const TagPlan& tag : plan.plan.tags) tags[tag.name()] = tag.bytes.count();
-    list.push_back({{"ranks", stage.ranks},
-                    {"first_block", plan.ranges.front().first},
-                    {"blocks", plan.blocks()},
-                    {"peak", plan.plan.peak.count()},
-                    {"fits", plan.plan.fits()},
-                    {"tags", std::move(tags)},
-                    {"forward_seconds", plans.forward.empty() ? 0 : plans.forward[s]},
-                    {"backward_seconds", plans.backward.empty() ? 0 : plans.backward[s]},
-                    {"seconds", json_of(mesh, stage.step)}});
+    Json& each = list.emplace_back(plan.blocks_json());
+    each["peak"] = plan.plan.peak.count();
+    each["fits"] = plan.plan.fits();
+    each["tags"] = std::move(tags);
+    each["forward_seconds"] = plans.forward.empty() ? 0 : plans.forward[s];
+    each["backward_seconds"] = plans.backward.empty() ? 0 : plans.backward[s];
+    each["seconds"] = json_of(models, stage.step);
   }
   const MemoryPlan& most = plans.stages[plans.binding()].plan;
   return {{"schema", 1},
@@ -129,7 +137,7 @@ Json Simulation::to_json() const {
           {"step_seconds", seconds},
           {"tokens_per_second", tokens_per_second()},
           {"flops_per_rank", flops_per_rank()},
-          {"seconds", json_of(mesh, shares)},
+          {"seconds", json_of(models, shares)},
           {"binds", binds()},
           {"peak", most.peak.count()},
           {"capacity", most.capacity.count()},

@@ -18,14 +18,39 @@ std::size_t StagePlans::binding() const {
 }
 
 double StagePlans::bubble() const {
-  return static_cast<double>(stages.size() - 1) /
+  if (pipe == 1) return 0;
+  return static_cast<double>(pipe - 1) /
          static_cast<double>(micro_batches * chunks * (zero_bubble ? 3 : 1));
 }
 
-std::int64_t StagePlan::blocks() const {
+std::int64_t ModelBlocks::count() const {
   std::int64_t sum = 0;
   for (const spec::BlockRange& range : ranges) sum += range.count;
   return sum;
+}
+
+std::string ModelBlocks::to_text() const {
+  std::string out = "blocks ";
+  for (const spec::BlockRange& range : ranges)
+    out += format("{}{} to {}", &range == ranges.data() ? "" : ", ", range.first,
+                  range.first + range.count - 1);
+  return out;
+}
+
+std::string StagePlans::name_of(std::size_t kind) const {
+  const spec::RankKind& ranks = stages[kind].ranks;
+  if (alike) return format("stage {}", kind + 1);
+  if (ranks.count == 1) return format("rank {}", ranks.first);
+  return format("ranks {} to {}", ranks.first, ranks.first + ranks.count - 1);
+}
+
+std::string StagePlans::blocks_of(std::size_t kind) const {
+  const std::vector<ModelBlocks>& models = stages[kind].models;
+  if (alike) return models.front().to_text();
+  std::string out;
+  for (const ModelBlocks& of : models)
+    out += format("{}{} {}", out.empty() ? "" : ", ", to_string(of.model), of.to_text());
+  return out;
 }
 
 double StagePlans::seconds() const {
@@ -35,40 +60,55 @@ double StagePlans::seconds() const {
 }
 
 std::string StagePlans::to_text() const {
-  std::string text =
-      format("{} stages, {} micro-batches a mini-batch: a step takes {:.4g} s by the rates\n",
-             stages.size(), micro_batches, seconds());
+  std::string text = format("{} {}", stages.size(), alike ? "stages" : "kinds of ranks");
+  if (pipe > 1) text += format(", {} micro-batches a mini-batch", micro_batches);
+  text += format(": a step takes {:.4g} s by the rates\n", seconds());
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const StagePlan& stage = stages[s];
     const double waits = stage.plan.stage_wait_seconds();
-    std::string blocks;
-    for (const spec::BlockRange& range : stage.ranges)
-      blocks += format("{}{} to {}", blocks.empty() ? "" : ", ", range.first,
-                       range.first + range.count - 1);
-    text += format("  stage {}  blocks {}  peak {}  computes {:.3g} s, waits {:.3g} s{}\n", s + 1,
-                   blocks, stage.plan.peak, stage.plan.seconds() - waits, waits,
+    text += format("  {}  {}  peak {}  computes {:.3g} s, waits {:.3g} s{}\n", name_of(s),
+                   blocks_of(s), stage.plan.peak, stage.plan.seconds() - waits, waits,
                    s == binding() ? "  needs most" : "");
   }
   return text;
 }
 
+Json StagePlan::blocks_json() const {
+  Json out = {{"first_rank", ranks.first},
+              {"ranks", ranks.count},
+              {"first_block", models.front().ranges.front().first},
+              {"blocks", models.front().count()},
+              {"models", Json::object()}};
+  for (const ModelBlocks& of : models)
+    out["models"][std::string(to_string(of.model))] = {{"first_block", of.ranges.front().first},
+                                                       {"blocks", of.count()}};
+  return out;
+}
+
 Json StagePlans::to_json() const {
   Json out = Json::array();
-  for (const StagePlan& stage : stages)
-    out.push_back({{"first_block", stage.ranges.front().first},
-                   {"blocks", stage.blocks()},
-                   {"peak", stage.plan.peak.count()},
-                   {"seconds", stage.plan.seconds() - stage.plan.stage_wait_seconds()},
-                   {"wait_seconds", stage.plan.stage_wait_seconds()}});
+  for (const StagePlan& stage : stages) {
+    Json& each = out.emplace_back(stage.blocks_json());
+    each["peak"] = stage.plan.peak.count();
+    each["seconds"] = stage.plan.seconds() - stage.plan.stage_wait_seconds();
+    each["wait_seconds"] = stage.plan.stage_wait_seconds();
+  }
   return out;
 }
 
 namespace {
 
-// Of what parts take.
-std::vector<double> of_stages(const std::vector<double>& parts, std::size_t stages) {
-  std::vector<double> out(parts.empty() ? 0 : stages);
-  for (std::size_t part = 0; part < parts.size(); ++part) out[part % stages] += parts[part];
+// Of what parts of a model take, on each kind of rank.
+std::vector<double> of_kinds(const std::vector<double>& parts, const spec::Mesh& mesh,
+                             const std::vector<StagePlan>& kinds) {
+  const auto stages = static_cast<std::size_t>(mesh.size(spec::Axis::kPipe));
+  std::vector<double> out;
+  for (const StagePlan& kind : kinds) {
+    double& sum = out.emplace_back();
+    const auto stage =
+        static_cast<std::size_t>(mesh.coordinate(kind.ranks.first, spec::Axis::kPipe));
+    for (std::size_t part = stage; part < parts.size(); part += stages) sum += parts[part];
+  }
   return out;
 }
 
@@ -77,45 +117,77 @@ Status add_all_waits(const spec::Job& job, const Target& target, StagePlans& pla
   for (const StagePlan& stage : plans.stages) work.push_back(stage_work(job, stage.plan));
   NEAP_TRY_ASSIGN(StagedStep step, run_stages(job, target, plans.stages.front().plan, work));
   for (std::size_t s = 0; s < work.size(); ++s) add_waits(job, step.waits[s], plans.stages[s].plan);
-  plans.forward = of_stages(step.forward, work.size());
-  plans.backward = of_stages(step.backward, work.size());
+  if (!step.model) return {};
+  plans.forward = of_kinds(step.forward, job.mesh(*step.model), plans.stages);
+  plans.backward = of_kinds(step.backward, job.mesh(*step.model), plans.stages);
   plans.spans = std::move(step.spans);
   return {};
 }
 
-std::int64_t stages_of(const spec::Job& job) {
-  return job.mesh().size(spec::Axis::kPipe);
+std::vector<spec::RankKind> kinds_of(const spec::Job& job) {
+  return spec::rank_kinds(job.model_meshes());
 }
 
-Target target_of_stage(const spec::Job& job, const Target& target, std::int64_t stage) {
+// Every kind is a stage of all models.
+bool stages_alike(const spec::Job& job) {
+  const auto kinds = std::ssize(kinds_of(job));
+  const std::vector<spec::Mesh> meshes = job.model_meshes();
+  return std::all_of(meshes.begin(), meshes.end(),
+                     [&](const spec::Mesh& mesh) { return mesh.size(spec::Axis::kPipe) == kinds; });
+}
+
+Target target_of(const Target& target, const spec::RankKind& kind) {
   Target out = target;
-  out.rank = stage * (job.mesh().ranks() / stages_of(job));
+  out.rank = kind.first;
   return out;
 }
 
-Status in_stage(const spec::Job& job, const Status& status, std::int64_t stage) {
-  const std::int64_t stages = stages_of(job);
-  return stages == 1
-             ? status
-             : Status(status).with_context(format("planning stage {} of {}", stage + 1, stages));
+Status in_kind(const spec::Job& job, const Status& status, const spec::RankKind& kind) {
+  const std::vector<spec::RankKind> kinds = kinds_of(job);
+  if (kinds.size() == 1) return status;
+  return Status(status).with_context(
+      stages_alike(job)
+          ? format("planning stage {} of {}", kind.first / kind.count + 1, kinds.size())
+          : format("planning rank {}", kind.first));
 }
 
-// Of the plans of each stage.
+Result<std::vector<ModelBlocks>> blocks_of(const spec::Job& job, const spec::Recipe& recipe,
+                                           std::int64_t rank) {
+  std::vector<ModelBlocks> out;
+  for (const spec::ModelSource& source : recipe.models) {
+    NEAP_TRY_ASSIGN(const spec::JobModel model, spec::resolve(job, recipe, source.id, rank));
+    std::vector<spec::BlockRange> ranges = model.shape.pipeline.ranges;
+    if (ranges.empty()) ranges.push_back(model.shape.chunk(0).blocks);
+    out.push_back({source.id, std::move(ranges)});
+  }
+  return out;
+}
+
+// What the first model that trains in stages does.
+void describe_pipeline(const spec::Job& job, const spec::Recipe& recipe, StagePlans& out) {
+  for (const spec::Phase& phase : recipe.phases) {
+    if (!phase.trains() || out.pipe > 1) continue;
+    if (out.micro_batches == 0) out.micro_batches = micro_batches(job, phase);
+    const std::int64_t stages = job.mesh(phase.model).size(spec::Axis::kPipe);
+    if (stages == 1) continue;
+    out.pipe = stages;
+    out.micro_batches = micro_batches(job, phase);
+    out.chunks = job.parallel.virtual_pipeline_model_parallel_size;
+    out.zero_bubble = job.parallel.zero_bubble();
+  }
+}
+
+// Of the plans of each kind.
 Result<StagePlans> stage_plans_of(const spec::Job& job, const Target& target,
                                   std::vector<MemoryPlan> plans) {
   const spec::Recipe recipe = spec::describe(job);
+  const std::vector<spec::RankKind> kinds = kinds_of(job);
   StagePlans out;
-  for (const spec::Phase& phase : recipe.phases)
-    if (phase.trains() && out.micro_batches == 0) out.micro_batches = micro_batches(job, phase);
-  for (MemoryPlan& plan : plans) {
-    const Target here = target_of_stage(job, target, std::ssize(out.stages));
-    NEAP_TRY_ASSIGN(const spec::JobModel model,
-                    spec::resolve(job, recipe, recipe.models.front().id, here.rank));
-    std::vector<spec::BlockRange> ranges = model.shape.pipeline.ranges;
-    if (ranges.empty()) ranges.push_back(model.shape.chunk(0).blocks);
-    out.chunks = model.shape.chunks();
-    out.zero_bubble = model.shape.pipeline.zero_bubble;
-    out.stages.push_back({std::move(ranges), std::move(plan)});
+  out.alike = stages_alike(job);
+  describe_pipeline(job, recipe, out);
+  for (std::size_t k = 0; k < kinds.size(); ++k) {
+    NEAP_TRY_ASSIGN(std::vector<ModelBlocks> blocks, blocks_of(job, recipe, kinds[k].first));
+    out.stages.push_back({kinds[k], std::move(blocks), std::move(plans[k])});
   }
   if (out.stages.size() > 1) NEAP_TRY(add_all_waits(job, target, out));
   return out;
@@ -125,9 +197,9 @@ Result<StagePlans> stage_plans_of(const spec::Job& job, const Target& target,
 
 Result<StagePlans> plan_stages(const spec::Job& job, const Target& target) {
   std::vector<MemoryPlan> plans;
-  for (std::int64_t s = 0; s < stages_of(job); ++s) {
-    Result<MemoryPlan> plan = make_plan(job, target_of_stage(job, target, s));
-    if (!plan.ok()) return in_stage(job, plan.status(), s);
+  for (const spec::RankKind& kind : kinds_of(job)) {
+    Result<MemoryPlan> plan = make_plan(job, target_of(target, kind));
+    if (!plan.ok()) return in_kind(job, plan.status(), kind);
     plans.push_back(*std::move(plan));
   }
   return stage_plans_of(job, target, std::move(plans));
@@ -136,16 +208,17 @@ Result<StagePlans> plan_stages(const spec::Job& job, const Target& target) {
 Result<StagesOrLeast> plan_stages_or_least(const spec::Job& job, const Target& target) {
   StagesOrLeast out;
   std::vector<MemoryPlan> plans;
-  for (std::int64_t s = 0; s < stages_of(job); ++s) {
-    Result<PlanOrLeast> found = plan_or_least(job, target_of_stage(job, target, s));
-    if (!found.ok()) return in_stage(job, found.status(), s);
+  const std::vector<spec::RankKind> kinds = kinds_of(job);
+  for (const spec::RankKind& kind : kinds) {
+    Result<PlanOrLeast> found = plan_or_least(job, target_of(target, kind));
+    if (!found.ok()) return in_kind(job, found.status(), kind);
     if (found->plan) {
       plans.push_back(*std::move(found->plan));
     } else {
       out.least = std::max(out.least, found->least);
     }
   }
-  if (std::ssize(plans) < stages_of(job)) return out;
+  if (plans.size() < kinds.size()) return out;
   NEAP_TRY_ASSIGN(out.plans, stage_plans_of(job, target, std::move(plans)));
   return out;
 }

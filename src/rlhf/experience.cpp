@@ -207,12 +207,13 @@ Experience gather_experience(Context& context, const Experience& mine, std::int6
 
 TokenLogProbs response_log_probs(Context& context, ops::Transformer& model,
                                  const train::Sequences& sequences, spec::PhaseId phase) {
-  const RowExchange exchange(context, context.recipe.find(phase)->model, sequences);
+  const spec::ModelId id = context.recipe.find(phase)->model;
+  const RowExchange exchange(context, id, sequences);
   const train::Sequences dealt = exchange.take(sequences);
   TokenLogProbs out;
   run_phase(context, phase, [&] { out = log_probs_in_phase(context, model, dealt, phase); });
   const auto own = [&](const at::Tensor& t) {
-    return exchange.give_back(context.from_last_stage(t));
+    return exchange.give_back(context.from_last_stage(id, t));
   };
   return {own(out.log_probs), own(out.entropy), own(out.right)};
 }
@@ -243,8 +244,8 @@ at::Tensor scores_of(Context& context, ops::Transformer& model, const train::Seq
   LiveBackend backend(context.job, model, arranged.experience, {}, context.progress);
   run_phase(context, phase, [&] { backend.run(described); });
   const at::Tensor scores = backend.scores();
-  return exchange.give_back(
-      context.from_last_stage(scores.defined() ? arranged.restored(scores) : scores));
+  return exchange.give_back(context.from_last_stage(
+      described.model, scores.defined() ? arranged.restored(scores) : scores));
 }
 
 }  // namespace

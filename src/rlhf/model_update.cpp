@@ -72,7 +72,7 @@ void ModelUpdate::add(const step::LossNumbers& numbers) {
 }
 
 ModelUpdate::Sums ModelUpdate::shared() const {
-  if (context_.groups.along(spec::Axis::kPipe).alone()) return sums_;
+  if (context_.model_groups.of(source_.id).along(spec::Axis::kPipe).alone()) return sums_;
   const bridge::HostScope host;
   // Names, a line each; value and weight of each, no weight of a share.
   std::string names;
@@ -89,8 +89,8 @@ ModelUpdate::Sums ModelUpdate::shared() const {
     return of.empty() ? at::Tensor()
                       : at::from_blob(of.data(), {std::ssize(of)}, at::dtype(type)).clone();
   };
-  const at::Tensor lines = context_.from_last_stage(tensor(names, at::kByte));
-  const at::Tensor numbers = context_.from_last_stage(tensor(values, at::kDouble));
+  const at::Tensor lines = context_.from_last_stage(source_.id, tensor(names, at::kByte));
+  const at::Tensor numbers = context_.from_last_stage(source_.id, tensor(values, at::kDouble));
   if (!lines.defined()) return {};
   Sums out;
   std::istringstream in(

@@ -176,7 +176,7 @@ class Computation {
     for (const Part& p : parts) {
       part(done_, p.fresh)
           .copy_(sharder()
-                     .gather(context_.from_last_stage(p.mine), 1)
+                     .gather(context_.from_last_stage(spec::ModelId::kReference, p.mine), 1)
                      .narrow(0, static_cast<std::int64_t>(p.seen),
                              static_cast<std::int64_t>(p.fresh)));
       done_ += p.fresh;

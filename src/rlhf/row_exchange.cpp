@@ -17,7 +17,9 @@ RowExchange::RowExchange(const Context& context, spec::ModelId model, const trai
     : own_(mine.size()), padded_(own_) {
   parallel::Communicator& from = context.data_ranks();
   parallel::Communicator& to = context.model_groups.of(model).data();
-  if (from.size() == to.size()) return;
+  const auto lines = [&](spec::ModelId of) { return context.job.mesh(of).span(spec::Axis::kData); };
+  if (from.size() == to.size() && (to.alone() || lines(context.job.main_model()) == lines(model)))
+    return;
   const bridge::HostScope host;
   for (const double rows : from.join({static_cast<double>(own_)}))
     padded_ = std::max(padded_, static_cast<std::int64_t>(rows));

@@ -1,5 +1,5 @@
-// Rows of a batch for a model whose batches other numbers of ranks share (spec::Job::data_ranks(model)): this rank has the
-// rows that the job deals it, and computes those that the model's ranks deal it.
+// Rows of a batch for a model whose batches other ranks share (the axis "data" of spec::Job::mesh(model)): this rank has
+// the rows that the job deals it, and computes those that the model's ranks deal it.
 //
 // All rows pass every rank's host memory. Those of each mini-batch stay in it, and are dealt by their tokens where the
 // job balances them (rlhf/row_balance.h).

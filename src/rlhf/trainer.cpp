@@ -17,8 +17,8 @@ weights::SaveOptions Context::save_options() const {
   return options;
 }
 
-at::Tensor Context::from_last_stage(const at::Tensor& t) const {
-  parallel::Communicator& stages = groups.along(spec::Axis::kPipe);
+at::Tensor Context::from_last_stage(spec::ModelId model, const at::Tensor& t) const {
+  parallel::Communicator& stages = model_groups.of(model).along(spec::Axis::kPipe);
   if (stages.alone()) return t;
   const bridge::HostScope host;
   const int last = stages.size() - 1;

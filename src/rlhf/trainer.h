@@ -58,9 +58,9 @@ struct Context : TextContext {
   [[nodiscard]] spec::ContextShard context_shard(spec::ModelId model) const {
     return job.context_shard(model, model_groups.of(model).context().rank());
   }
-  /// Only the last stage of a pipeline has the results of a phase: its tensor in host memory, on every stage.
+  /// Only the last stage of a model has the results of a phase: its tensor in host memory, on every stage.
   /// Between phases; every stage calls it.
-  [[nodiscard]] at::Tensor from_last_stage(const at::Tensor& t) const;
+  [[nodiscard]] at::Tensor from_last_stage(spec::ModelId model, const at::Tensor& t) const;
   /// This rank's share of `rows` rows.
   [[nodiscard]] std::vector<std::size_t> share_of(std::size_t rows) const;
   /// What a rank whose rows are `mine` scores: without any the first row, whose results nobody reads, because ranks

@@ -24,6 +24,7 @@
 #include "rlhf/run_output.h"
 #include "rlhf/stop_target.h"
 #include "rlhf/trainer.h"
+#include "spec/rank_kinds.h"
 #include "text/tokenizer/tokenizer.h"
 #include "trace/recorder.h"
 #include "train/checkpoint.h"
@@ -35,6 +36,7 @@ class TrainingRun {
  public:
   TrainingRun(const spec::Job& job, const plan::DeviceChoice& device, parallel::Communicator& ranks)
       : job_(job),
+        kinds_(spec::rank_kinds(job.model_meshes())),
         device_(device),
         ranks_(ranks),
         output_(job.output_folder()),
@@ -91,6 +93,7 @@ class TrainingRun {
   void finish();
 
   spec::Job job_;  // with what the plan chose
+  const std::vector<spec::RankKind> kinds_;
   const plan::DeviceChoice& device_;
   ProcessorShare processor_share_{device_.target.threads};
   parallel::Communicator& ranks_;
@@ -102,7 +105,7 @@ class TrainingRun {
   Json state_ = Json::object();  // of that checkpoint
   std::int64_t total_steps_ = 0;
   plan::MemoryPlan plan_;
-  std::vector<double> stage_peaks_;  // as planned, of each stage of a pipeline
+  std::vector<double> kind_peaks_;  // as planned, of each kind of rank
   std::unique_ptr<trace::Recorder> recorder_;
   std::unique_ptr<bridge::Runtime> runtime_;
   std::optional<bridge::DeviceContext::Entered> entered_;  // from the first weights to the end

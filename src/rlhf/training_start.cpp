@@ -34,20 +34,23 @@ void TrainingRun::compare_plans() {
       {{"what the plan chose of the job's keys (memory.allow; set device.memory, and "
         "run `neap doctor` on every machine or on none)",
         choices}});
-  std::vector<parallel::Communicator::NamedText> texts;
-  for (const plan::TagPlan& tag : plan_.tags)
-    texts.push_back({"the size of " + tag.name(), to_string(tag.bytes)});
-  // Stages of a pipeline differ.
-  groups_->main().data().expect_same(texts);
-  groups_->main().tensor().expect_same(texts);
-  stage_peaks_ =
-      groups_->main().along(spec::Axis::kPipe).join({static_cast<double>(plan_.peak.count())});
+  // Stages of a model differ.
+  for (const spec::ModelId model : job_.models()) {
+    std::vector<parallel::Communicator::NamedText> texts;
+    for (const plan::TagPlan& tag : plan_.tags)
+      if (tag.id.model == model)
+        texts.push_back({"the size of " + tag.name(), to_string(tag.bytes)});
+    groups_->of(model).data().expect_same(texts);
+    groups_->of(model).tensor().expect_same(texts);
+  }
+  const std::vector<double> peaks = ranks_.join({static_cast<double>(plan_.peak.count())});
+  for (const spec::RankKind& kind : kinds_)
+    kind_peaks_.push_back(peaks.at(static_cast<std::size_t>(kind.first)));
 }
 
-// Every rank has planned its own stage.
+// Every rank has planned its own stages.
 void TrainingRun::add_stage_waits() {
-  parallel::Communicator& stages = groups_->main().along(spec::Axis::kPipe);
-  if (stages.alone()) return;
+  if (kinds_.size() == 1) return;
   std::vector<double> numbers;
   std::ptrdiff_t chunks = 0;
   for (const plan::StageWork& work : plan::stage_work(job_, plan_)) {
@@ -57,16 +60,20 @@ void TrainingRun::add_stage_waits() {
     numbers.insert(numbers.end(), work.weights.begin(), work.weights.end());
     chunks = std::ssize(work.forward);
   }
-  const std::vector<double> all = stages.join(numbers);
-  std::vector<std::vector<plan::StageWork>> work(static_cast<std::size_t>(stages.size()));
-  for (auto at = all.begin(); at != all.end(); at += 2 + 3 * chunks) {
-    const auto stage = static_cast<std::size_t>(at - all.begin()) / numbers.size();
-    const auto forward = at + 2, backward = forward + chunks, weights = backward + chunks;
-    work.at(stage).push_back(
-        {at[0], at[1], {forward, backward}, {backward, weights}, {weights, weights + chunks}});
+  const std::vector<double> all = ranks_.join(numbers);
+  const auto each = std::ssize(numbers);
+  std::vector<std::vector<plan::StageWork>> work;
+  for (const spec::RankKind& kind : kinds_) {
+    std::vector<plan::StageWork>& of = work.emplace_back();
+    const auto begin = all.begin() + kind.first * each;
+    for (auto at = begin; at != begin + each; at += 2 + 3 * chunks) {
+      const auto forward = at + 2, backward = forward + chunks, weights = backward + chunks;
+      of.push_back(
+          {at[0], at[1], {forward, backward}, {backward, weights}, {weights, weights + chunks}});
+    }
   }
   const plan::StagedStep step = value_or_throw(plan::run_stages(job_, device_.target, plan_, work));
-  plan::add_waits(job_, step.waits.at(static_cast<std::size_t>(stages.rank())), plan_);
+  plan::add_waits(job_, step.waits.at(spec::kind_of(kinds_, ranks_.rank())), plan_);
 }
 
 bool TrainingRun::already_done() {
@@ -140,13 +147,18 @@ void TrainingRun::make_plan() {
 
 // Which ranks the first one's plan is of.
 std::string TrainingRun::whose_plan() const {
-  if (stage_peaks_.size() < 2) return "this is the plan of each";
+  if (kinds_.size() == 1) return "this is the plan of each";
   std::string peaks;
-  for (const double peak : stage_peaks_)
+  for (const double peak : kind_peaks_)
     peaks += format("{}{}", peaks.empty() ? "" : ", ", Bytes(static_cast<std::uint64_t>(peak)));
-  const auto most = std::max_element(stage_peaks_.begin(), stage_peaks_.end());
-  return format("peaks of the {} stages: {}; stage {} needs most. This is the plan of stage 1",
-                stage_peaks_.size(), peaks, most - stage_peaks_.begin() + 1);
+  const auto most = std::max_element(kind_peaks_.begin(), kind_peaks_.end()) - kind_peaks_.begin();
+  if (std::ssize(kinds_) == job_.mesh().size(spec::Axis::kPipe))
+    return format("peaks of the {} stages: {}; stage {} needs most. This is the plan of stage 1",
+                  kinds_.size(), peaks, most + 1);
+  return format(
+      "peaks of {} kinds of ranks, which have other stages of models: {}; rank {} needs most. "
+      "This is the plan of rank 0",
+      kinds_.size(), peaks, kinds_[static_cast<std::size_t>(most)].first);
 }
 
 void TrainingRun::prepare() {

@@ -194,12 +194,11 @@ Status TrainingRun::stopped(const Status& why, const std::string& kept) const {
 
 void TrainingRun::finish() {
   if (recorder_) throw_if_error(recorder_->close());
-  // Of the ranks that have this one's plan: those of its stage.
-  std::vector<double> peak = {static_cast<double>(runtime_->peak().count())};
-  groups_->main().copies().max(peak);
-  groups_->main().tensor().max(peak);
+  const std::vector<double> peaks = ranks_.join({static_cast<double>(runtime_->peak().count())});
   if (!ranks_.first()) return;
-  files_->conclude(Bytes(static_cast<std::uint64_t>(peak[0])));
+  // Of the ranks that have this one's plan.
+  const double peak = *std::max_element(peaks.begin(), peaks.begin() + kinds_.front().count);
+  files_->conclude(Bytes(static_cast<std::uint64_t>(peak)));
   if (stop_.reached()) print(format("stopped        {}\n", stop_.text()));
   if (best_.step())
     print(format("best           {} {:.4g} at step {}: {}\n", job_.trainer.best_metric,

@@ -199,7 +199,9 @@ ModelPlacement Job::placement(ModelId model) const {
                      parallel.tensor_model_parallel_size,
                      parallel.sequence_parallel,
                      parallel.context_parallel_size,
-                     parallel.cp_comm_type};
+                     parallel.cp_comm_type,
+                     parallel.pipeline_model_parallel_size,
+                     parallel.pipeline_model_parallel_layout};
   const ModelPlacement own = own_placement(model);
   if (own.zero_stage >= 0) out.zero_stage = own.zero_stage;
   if (own.zero_shard_size > 0) out.zero_shard_size = own.zero_shard_size;
@@ -208,7 +210,15 @@ ModelPlacement Job::placement(ModelId model) const {
   if (own.context_parallel_size > 0) out.context_parallel_size = own.context_parallel_size;
   if (own.sequence_parallel) out.sequence_parallel = own.sequence_parallel;
   if (!own.cp_comm_type.empty()) out.cp_comm_type = own.cp_comm_type;
+  const std::int64_t stages = own.pipeline_model_parallel_size;
+  if (stages > 0 && stages != out.pipeline_model_parallel_size) {
+    out.pipeline_model_parallel_size = stages;
+    out.pipeline_model_parallel_layout.clear();
+  }
+  if (!own.pipeline_model_parallel_layout.empty())
+    out.pipeline_model_parallel_layout = own.pipeline_model_parallel_layout;
   // Of one rank they say nothing.
+  if (out.pipeline_model_parallel_size == 1) out.pipeline_model_parallel_layout.clear();
   if (out.tensor_model_parallel_size == 1) out.sequence_parallel = false;
   if (out.context_parallel_size == 1) out.cp_comm_type = ParallelConfig().cp_comm_type;
   return out;
@@ -224,7 +234,7 @@ Mesh Job::mesh(ModelId model) const {
   const std::int64_t tensor = own.tensor_model_parallel_size;
   // Evaluation does not read these keys.
   const bool trains = task != Task::kEval;
-  const std::int64_t stages = trains ? parallel.pipeline_model_parallel_size : 1;
+  const std::int64_t stages = trains ? own.pipeline_model_parallel_size : 1;
   const std::int64_t context = trains ? own.context_parallel_size : 1;
   const std::int64_t rows = std::max<std::int64_t>(1, ranks() / (stages * context * tensor));
   // A size that does not fit is refused (spec/parallel_checks.h).
@@ -236,6 +246,11 @@ Mesh Job::mesh(ModelId model) const {
       .set(Axis::kTensor, tensor)
       .set(Axis::kData, rows)
       .set_shards(shards);
+}
+bool Job::has_stages() const {
+  const std::vector<ModelId> all = models();
+  return std::any_of(all.begin(), all.end(),
+                     [&](ModelId model) { return mesh(model).size(Axis::kPipe) > 1; });
 }
 std::vector<Mesh> Job::model_meshes() const {
   std::vector<Mesh> out;

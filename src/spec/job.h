@@ -320,7 +320,9 @@ struct Job {
   [[nodiscard]] ModelPlacement placement(ModelId model) const;
   /// Of models().
   [[nodiscard]] bool places_models_alike() const;
-  /// How ranks are arranged for a model: they have the same stages for each.
+  /// Of some model.
+  [[nodiscard]] bool has_stages() const;
+  /// How ranks are arranged for a model.
   [[nodiscard]] Mesh mesh(ModelId model) const;
   /// Of the main model: its ranks along the axis "data" share each batch.
   [[nodiscard]] Mesh mesh() const { return mesh(main_model()); }

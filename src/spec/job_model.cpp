@@ -26,7 +26,7 @@ Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id, std::
   model.whole = *std::move(shape);
   model.whole.pipeline.chunks = job.parallel.virtual_pipeline_model_parallel_size;
   model.whole.pipeline.zero_bubble = job.parallel.zero_bubble();
-  for (const double blocks : job.parallel.pipeline_model_parallel_layout)
+  for (const double blocks : job.placement(id).pipeline_model_parallel_layout)
     model.whole.pipeline.layout.push_back(static_cast<std::int64_t>(blocks));
   const Mesh mesh = job.mesh(id);
   const TensorShard shard{mesh.size(Axis::kTensor), mesh.coordinate(rank, Axis::kTensor),

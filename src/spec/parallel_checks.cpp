@@ -33,6 +33,8 @@ std::string placement_key(const Job& job, ModelId model, std::int64_t ModelPlace
   if (member == &ModelPlacement::zero_shard_size) name = "zero_shard_size";
   if (member == &ModelPlacement::tensor_model_parallel_size) name = "tensor_model_parallel_size";
   if (member == &ModelPlacement::context_parallel_size) name = "context_parallel_size";
+  if (member == &ModelPlacement::pipeline_model_parallel_size)
+    name = "pipeline_model_parallel_size";
   std::string_view section = "parallel";
   if (own) {
     section = model == job.main_model()      ? "actor_rollout_ref.actor"
@@ -68,7 +70,8 @@ Status validate_zero_bubble(const Job& job) {
   // A unit's gradients leave when its backward is done, all of them, and its weights with them.
   for (const ModelId model : job.models()) {
     const bool trained = model == job.main_model() || model == ModelId::kCritic;
-    if (const std::int64_t stage = job.placement(model).zero_stage; trained && stage > 1)
+    const bool staged = job.mesh(model).size(Axis::kPipe) > 1;
+    if (const std::int64_t stage = job.placement(model).zero_stage; trained && staged && stage > 1)
       return wrong(format("{} does not go with {} {}; take 0 or 1, or \"1f1b\"", kSchedule,
                           placement_key(job, model, &ModelPlacement::zero_stage), stage));
   }
@@ -76,20 +79,19 @@ Status validate_zero_bubble(const Job& job) {
 }
 
 // What stages of a model go with.
-Status validate_stages(const Job& job) {
-  constexpr const char* kKey = "parallel.pipeline_model_parallel_size";
-  const std::int64_t stages = job.mesh().size(Axis::kPipe);
+Status validate_stages(const Job& job, ModelId model) {
+  const std::int64_t stages = job.mesh(model).size(Axis::kPipe);
   if (stages == 1) return {};
-  for (const double blocks : job.parallel.pipeline_model_parallel_layout)
+  for (const double blocks : job.placement(model).pipeline_model_parallel_layout)
     if (blocks < 1 || blocks > 1e6 || blocks != std::floor(blocks))
-      return wrong(format(
-          "parallel.pipeline_model_parallel_layout has {}; every stage has a number of blocks, "
-          "1 at least",
-          blocks));
+      return wrong(
+          format("pipeline_model_parallel_layout has {}; every stage has a number of blocks, 1 at "
+                 "least",
+                 blocks));
+  const std::string key = placement_key(job, model, &ModelPlacement::pipeline_model_parallel_size);
   const auto refuse = [&](std::string_view why) {
-    return wrong(format("{} {} does not go with {}", kKey, stages, why));
+    return wrong(format("{} {} does not go with {}", key, stages, why));
   };
-  if (job.parallel.zero_bubble()) NEAP_TRY(validate_zero_bubble(job));
   for (const Measure measure : {Measure::kMicroBatch, Measure::kBf16States})
     if (job.memory.allows(measure))
       return refuse(
@@ -135,7 +137,8 @@ Status validate_mesh(const Job& job, ModelId model) {
                   placement_key(job, model, &ModelPlacement::tensor_model_parallel_size)),
         std::pair(Axis::kContext,
                   placement_key(job, model, &ModelPlacement::context_parallel_size)),
-        std::pair(Axis::kPipe, std::string("parallel.pipeline_model_parallel_size"))}) {
+        std::pair(Axis::kPipe,
+                  placement_key(job, model, &ModelPlacement::pipeline_model_parallel_size))}) {
     if (mesh.size(axis) == 1) continue;
     const bool several = !keys.empty();
     keys += format("{}{}", several ? " times " : "", key);
@@ -158,7 +161,8 @@ Status validate_generation(const Job& job) {
 Status check_ranks(const Job& job) {
   NEAP_TRY(validate_ranks(job.trainer, job.launched_ranks));
   for (const ModelId model : job.models()) NEAP_TRY(validate_mesh(job, model));
-  NEAP_TRY(validate_stages(job));
+  for (const ModelId model : job.models()) NEAP_TRY(validate_stages(job, model));
+  if (job.has_stages() && job.parallel.zero_bubble()) NEAP_TRY(validate_zero_bubble(job));
   return validate_generation(job);
 }
 

@@ -46,12 +46,15 @@ struct ParallelConfig {
 
 /// What ranks divide of one model, where its own keys say so.
 struct ModelPlacement {
-  std::int64_t zero_stage = -1;                 ///< -1: as parallel.zero_stage
-  std::int64_t zero_shard_size = 0;             ///< 0: as parallel.zero_shard_size
-  std::int64_t tensor_model_parallel_size = 0;  ///< 0: as parallel.tensor_model_parallel_size
-  std::optional<bool> sequence_parallel{};      ///< nothing: as parallel.sequence_parallel
-  std::int64_t context_parallel_size = 0;       ///< 0: as parallel.context_parallel_size
-  std::string cp_comm_type{};                   ///< empty: as parallel.cp_comm_type
+  std::int64_t zero_stage = -1;                   ///< -1: as parallel.zero_stage
+  std::int64_t zero_shard_size = 0;               ///< 0: as parallel.zero_shard_size
+  std::int64_t tensor_model_parallel_size = 0;    ///< 0: as parallel.tensor_model_parallel_size
+  std::optional<bool> sequence_parallel{};        ///< nothing: as parallel.sequence_parallel
+  std::int64_t context_parallel_size = 0;         ///< 0: as parallel.context_parallel_size
+  std::string cp_comm_type{};                     ///< empty: as parallel.cp_comm_type
+  std::int64_t pipeline_model_parallel_size = 0;  ///< 0: as parallel.pipeline_model_parallel_size
+  /// Empty: as parallel.pipeline_model_parallel_layout, if it is of as many stages.
+  std::vector<double> pipeline_model_parallel_layout{};
   [[nodiscard]] bool passes_keys() const { return cp_comm_type == "p2p"; }
   friend bool operator==(const ModelPlacement&, const ModelPlacement&) = default;
 };

@@ -67,6 +67,24 @@ void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, co
                  },
              .words = "several ranks divide the model's sequences",
              .otherwise = "one rank has all tokens of a sequence"});
+  t.bind(at + ".pipeline_model_parallel_size", &p.pipeline_model_parallel_size,
+         "Stages that divide this model's blocks; 0: as `parallel.pipeline_model_parallel_size`.")
+      .in("stages")
+      .at_least(0)
+      .only(several);
+  t.bind(at + ".pipeline_model_parallel_layout", &p.pipeline_model_parallel_layout,
+         "Blocks of each stage of this model, or of each chunk; `[]`: those of "
+         "`parallel.pipeline_model_parallel_layout` where it has as many stages as that says, else "
+         "as even as can be.")
+      .only({.holds =
+                 [&p, &job] {
+                   return p.pipeline_model_parallel_layout.empty() ||
+                          job.parallel.automatic.pipeline ||
+                          size_of(p.pipeline_model_parallel_size,
+                                  job.parallel.pipeline_model_parallel_size) > 1;
+                 },
+             .words = "the model has several stages",
+             .otherwise = "one rank has all blocks of the model"});
 }
 
 void bind_parallel(ConfigTable& t, Job& job) {
@@ -176,11 +194,9 @@ void bind_parallel(ConfigTable& t, Job& job) {
       .at_least(1)
       .only(of_training());
   const auto only_of_stages = [&job](auto is_set) {
-    return ConfigCondition{
-        .holds = [&job,
-                  is_set] { return !is_set() || job.parallel.pipeline_model_parallel_size > 1; },
-        .words = "parallel.pipeline_model_parallel_size is at least 2",
-        .otherwise = "one rank has all blocks of a model"};
+    return ConfigCondition{.holds = [&job, is_set] { return !is_set() || job.has_stages(); },
+                           .words = "parallel.pipeline_model_parallel_size is at least 2",
+                           .otherwise = "one rank has all blocks of a model"};
   };
   t.bind("parallel.virtual_pipeline_model_parallel_size",
          &job.parallel.virtual_pipeline_model_parallel_size,

@@ -82,7 +82,7 @@ Status too_many_parts(const Architecture& whole, std::int64_t stages, std::strin
   const std::int64_t blocks = whole.num_hidden_layers, chunks = whole.pipeline.chunks;
   if (chunks == 1 || stages > blocks) {
     return {ErrorCode::kInvalidArgument,
-            format("parallel.pipeline_model_parallel_size {} is more than the {} blocks of the "
+            format("pipeline_model_parallel_size {} is more than the {} blocks of the "
                    "{} model; every stage has one at least",
                    stages, blocks, name)};
   }
@@ -138,7 +138,7 @@ Result<Architecture> stage_of(const Architecture& whole, Head head, std::int64_t
     const std::int64_t chunks = whole.pipeline.chunks;
     return Status(
         ErrorCode::kInvalidArgument,
-        format("parallel.pipeline_model_parallel_layout has {} {} with {} blocks; "
+        format("pipeline_model_parallel_layout has {} {} with {} blocks; "
                "the {} model has {} blocks for {} stages{}",
                blocks.size(), chunks == 1 ? "stages" : "parts", sum, name, whole.num_hidden_layers,
                stages, chunks == 1 ? "" : format(" of {} chunks, {} parts", chunks, parts)));

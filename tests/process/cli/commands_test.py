@@ -57,7 +57,7 @@ class Commands(unittest.TestCase):
         self.assertIn("binds   operations of the device", self.text(*words))
         self.refuses(2, "A picture is an .svg or a .png file", *words, "--picture", "stages.pdf")
         self.refuses(2, "this job has one", "plan", PLANNED, "--simulate", "--gpu", "h200", "--picture", "stages.svg")
-        self.refuses(2, "parallel.pipeline_model_parallel_layout has 2 stages", *words, "parallel.pipeline_model_parallel_layout=[14,14]")
+        self.refuses(2, "pipeline_model_parallel_layout has 2 stages", *words, "parallel.pipeline_model_parallel_layout=[14,14]")
 
     def test_output_that_cannot_be_written_fails(self):
         snapshot = SNAPSHOTS / "default.pickle.gz"

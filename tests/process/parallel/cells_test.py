@@ -65,6 +65,8 @@ def of_models(generator, ranks, task):
         if generator.random() < 0.2:
             words.append(f"{model}.context_parallel_size={generator.choice(divisors(ranks))}")
         if generator.random() < 0.2:
+            words.append(f"{model}.pipeline_model_parallel_size={generator.choice(divisors(ranks))}")
+        if generator.random() < 0.2:
             words.append(f"{model}.sequence_parallel={generator.choice(('true', 'false'))}")
         if generator.random() < 0.2:
             words.append(f"{model}.cp_comm_type={generator.choice(('all_gather', 'p2p'))}")

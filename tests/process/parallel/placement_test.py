@@ -13,7 +13,7 @@ import unittest
 
 import launch
 
-from rank_case import CONTEXT, FILES, OPTIMIZER, ROWS, SGD, SIZE, STAGES
+from rank_case import CHUNKS, CONTEXT, FILES, OPTIMIZER, ROWS, SGD, SIZE, STAGES
 from rollout_case import CRITIC_SGD, KL_LOSS, RolloutCase, ZERO
 from train_process_test import REWARD  # noqa: E402
 
@@ -51,17 +51,28 @@ def passes(**kinds):
     return keys("cp_comm_type", kinds)
 
 
-class Placement(RolloutCase):
+def stages(**numbers):
+    return keys("pipeline_model_parallel_size", numbers)
+
+
+class PlacementCase(RolloutCase):
+    def plan(self, ranks, *words, task="ppo", code=0):
+        result = launch.run(1, launch.NEAP, "plan", f"{task}.toml", "--ranks", str(ranks), *words, cwd=self.home)
+        self.assertEqual(result.returncode, code, result.stderr)
+        return result
+
+    def assert_one_step_is(self, like, folder, ranks, mesh, *words):
+        """PPO on `ranks`, which divide each model as `mesh` says where `words` say nothing else."""
+        self.run_mesh(folder, *words, task="ppo", copies=ranks // math.prod(mesh.values()), **mesh)
+        self.assert_same_run(like, folder, near=3e-6, step=1, roles=("actor", "critic"))
+
+
+class Placement(PlacementCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         dpo = REWARD.replace('"reward"', '"dpo"').replace("per_gpu = 4", "per_gpu = 2").replace("test_freq = -1", "test_freq = 2")
         (cls.home / "dpo.toml").write_text(dpo.replace("total_training_steps = 3", "total_training_steps = 2").replace("out/reward", "out/dpo"))
-
-    def plan(self, ranks, *words, task="ppo", code=0):
-        result = launch.run(1, launch.NEAP, "plan", f"{task}.toml", "--ranks", str(ranks), *words, cwd=self.home)
-        self.assertEqual(result.returncode, code, result.stderr)
-        return result
 
     def test_a_stage_of_zero_for_each_model(self):
         """Bit by bit each is what it is where all have that stage."""
@@ -85,11 +96,6 @@ class Placement(RolloutCase):
         self.run_mesh("shards", *ONE_STEP, *WHOLE, *words, task="ppo", copies=4)
         self.assert_same_run("shards-1", "shards", near=2e-6, step=1, roles=("actor", "critic"))
         self.assertAlmostEqual(self.part_bytes("shards", "actor.weights") / self.part_bytes("shards", "critic.weights"), 2, delta=0.3)
-
-    def assert_one_step_is(self, like, folder, ranks, mesh, *words):
-        """PPO on `ranks`, which divide each model as `mesh` says where `words` say nothing else."""
-        self.run_mesh(folder, *words, task="ppo", copies=ranks // math.prod(mesh.values()), **mesh)
-        self.assert_same_run(like, folder, near=3e-6, step=1, roles=("actor", "critic"))
 
     def test_other_ranks_divide_each_model(self):
         # Parts of a reference that is the actor round otherwise: advantages of rewards less that are these rounding errors, amplified.
@@ -124,7 +130,8 @@ class Placement(RolloutCase):
         are validated."""
         words = (*SGD, KL_LOSS, "algorithm.filter_groups.enable=true", "algorithm.adv_estimator=remax", "trainer.total_training_steps=1")
         self.run_mesh("besides-1", *words, task="grpo")
-        for name, own in {"judge": tensor(judge=2, reference=2), "whole": (f"{SIZE}=2", *tensor(judge=1, reference=1))}.items():
+        for name, own in {"judge": tensor(judge=2, reference=2), "stages": stages(judge=2, reference=2),
+                          "own stages": stages(actor=2), "whole": (f"{SIZE}=2", *tensor(judge=1, reference=1))}.items():
             with self.subTest(name):
                 self.run_ranks(2, f"besides-{name}", *words, *own, task="grpo")
                 self.assert_within_plans(f"besides-{name}", 2)
@@ -135,7 +142,8 @@ class Placement(RolloutCase):
         other = f"{REFERENCE}.model.path=out/sft/global_step_3/actor"
         for name, more in {"dpo": (), "once": ("dpo.precompute_ref_log_probs=true",)}.items():
             self.run_mesh(f"{name}-1", *SGD, other, *more, task="dpo")
-            for case, own in {"parts": tensor(reference=2), "whole": (f"{SIZE}=2", *tensor(reference=1)), "slices": zero(reference=3)}.items():
+            for case, own in {"parts": tensor(reference=2), "whole": (f"{SIZE}=2", *tensor(reference=1)), "slices": zero(reference=3),
+                              "stages": stages(reference=2), "own stages": stages(actor=2)}.items():
                 with self.subTest(f"{name}-{case}"):
                     self.run_ranks(2, f"{name}-{case}", *SGD, other, *more, *own, task="dpo")
                     self.assert_ranks_are_as_planned(f"{name}-{case}", 2)
@@ -153,7 +161,7 @@ class Placement(RolloutCase):
     def test_a_run_resumes_with_another_placement(self):
         """A step without a rate: the same weights, whoever read them."""
         self.run_ranks(2, "from", *tensor(critic=2), *zero(reference=3), task="ppo")
-        for name, ranks, own in (("one", 1, ()), ("parts", 2, (*tensor(actor=2), *zero(critic=3)))):
+        for name, ranks, own in (("one", 1, ()), ("parts", 2, (*tensor(actor=2), *zero(critic=3))), ("stages", 2, stages(critic=2, judge=2))):
             with self.subTest(name):
                 checkpoint = self.home / "out/from/global_step_2"
                 result = self.run_ranks(ranks, f"to-{name}", *own, f"{OPTIMIZER}lr=0", "critic.optim.lr=0", "trainer.total_training_steps=3",
@@ -179,6 +187,12 @@ class Placement(RolloutCase):
         odd = "data.train_batch_size=6", "actor_rollout_ref.actor.ppo_mini_batch_size=6", "critic.ppo_mini_batch_size=6"
         for words, ranks, message in (
                 (("critic.forward_max_token_len_per_gpu=20",), 4, "critic.forward_max_token_len_per_gpu is 20; it has to be at least 40"),
+                (stages(critic=3), 4, "critic.pipeline_model_parallel_size 3 does not divide the 4 ranks"),
+                (stages(judge=4), 4, "pipeline_model_parallel_size 4 is more than the 2 blocks of the reward model"),
+                ((*stages(judge=2), 'memory.allow=["move", "micro_batch"]'), 4,
+                 'reward_model.pipeline_model_parallel_size 2 does not go with memory.allow "micro_batch"'),
+                ((*stages(critic=2), "critic.pipeline_model_parallel_layout=[2,2]"), 4, "pipeline_model_parallel_layout has 2 stages with 4 blocks; "
+                 "the critic model has 2 blocks for 2 stages"),
                 (tensor(critic=3), 4, "critic.tensor_model_parallel_size 3 does not divide the 4 ranks"),
                 ((*zero(reference=3), f"{REFERENCE}.zero_shard_size=3"), 4, "actor_rollout_ref.ref.zero_shard_size 3 does not divide the 4 ranks"),
                 (("actor_rollout_ref.actor.use_dynamic_bsz=false", *context(critic=2)), 4,
@@ -189,6 +203,46 @@ class Placement(RolloutCase):
                 ((*all_ranks, *tensor(critic=8)), 8, "tensor_model_parallel_size 8 does not go with the critic model: it does not divide its 4 attention heads")):
             with self.subTest(words):
                 self.assertIn(message, " ".join(self.plan(ranks, *words, code=2).stderr.split()))
+
+
+class OwnStages(PlacementCase):
+    """Models of five blocks."""
+    @classmethod
+    def make_home(cls, *words, **more):
+        super().make_home(*words, **more)
+        config = cls.home / "model/config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"num_hidden_layers": 5}))
+
+    def test_other_stages_divide_each_model(self):
+        one_step = (*ONE_STEP, "algorithm.use_kl_in_reward=false", KL_LOSS)
+        self.run_mesh("staged-1", *one_step, task="ppo")
+        bubble, chunks = ("parallel.pipeline_parallel_schedule=zero_bubble",), (f"{CHUNKS}=2", "critic.pipeline_model_parallel_size=1")
+        cases = {"actor": (2, {}, stages(actor=2)), "critic": (2, {}, stages(critic=2)), "frozen": (2, {}, stages(reference=2, judge=2)),
+                 "others": (4, {"stages": 4}, stages(actor=2, judge=1)), "chunks": (2, {"stages": 2}, chunks),
+                 "bubble": (4, {}, (*stages(actor=2, critic=4), *bubble)),
+                 # As many ranks share the batches of both, not the same ones.
+                 "shares": (4, {}, (*stages(actor=2), *tensor(critic=2), *stages(judge=2))),
+                 "parts": (4, {"tensor": 2}, (ROWS, *stages(critic=2, reference=2), *tensor(judge=4))),
+                 "sliced": (4, {}, (*stages(actor=2, reference=2), ZERO.format(3), *zero(critic=2))),
+                 "context": (4, {"context": 2}, (*stages(critic=2), *context(judge=1))),
+                 "layout": (2, {}, (*stages(actor=2), "actor_rollout_ref.actor.pipeline_model_parallel_layout=[1,4]"))}
+        for name, (ranks, mesh, words) in cases.items():
+            with self.subTest(name):
+                self.assert_one_step_is("staged-1", f"staged-{name}", ranks, mesh, *one_step, *words)
+
+    def test_a_plan_has_every_kind_of_rank(self):
+        staged = stages(actor=2, critic=4)
+        text = self.plan(4, *staged).stdout
+        self.assertRegex(text, r"4 kinds of ranks, \d+ micro-batches a mini-batch")
+        self.assertRegex(text, r"  rank 1  actor blocks 0 to 2, reference blocks 0 to 4, critic blocks 1 to 1, reward blocks 0 to 4  peak")
+        kinds = json.loads(self.plan(4, *staged, "--json").stdout)["stages"]
+        self.assertEqual([kind["first_rank"] for kind in kinds], [0, 1, 2, 3])
+        self.assertEqual(kinds[3]["models"]["reference"], {"first_block": 0, "blocks": 5})
+        shown = json.loads(self.plan(4, *stages(critic=2), "--simulate", "--json").stdout)
+        self.assertEqual([kind["ranks"] for kind in shown["stages"]], [2, 2])
+        self.assertAlmostEqual(sum(shown["seconds"].values()), shown["step_seconds"], delta=1e-6 * shown["step_seconds"])
+        self.assertGreater(shown["seconds"]["bubble"], 0)
+        self.assertIn("first rank", self.plan(4, *stages(critic=2), "--simulate").stdout)
 
 
 if __name__ == "__main__":

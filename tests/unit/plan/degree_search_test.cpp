@@ -262,7 +262,7 @@ TEST_F(DegreeSearch, ATableHasWhatFitsWhatDoesNotAndWhatCannotBe) {
   EXPECT_NE(text.find("pipe  tensor  rows  context  ring  zero  shards  data"), std::string::npos);
   EXPECT_NE(text.find("does not fit"), std::string::npos) << text;
   EXPECT_NE(text.find("pipe 8, tensor 1, rows 0, context 1, ring 0, zero 0, shards 0: "
-                      "parallel.pipeline_model_parallel_size 8 is more than the 6 blocks"),
+                      "pipeline_model_parallel_size 8 is more than the 6 blocks"),
             std::string::npos)
       << text;
   EXPECT_NE(text.find("Chosen: parallel.pipeline_model_parallel_size="), std::string::npos);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "spec/job.h"
+#include "spec/rank_kinds.h"
 #include "spec/recipe.h"
 
 namespace neap::spec {
@@ -164,6 +165,62 @@ TEST(ModelPlacement, RowsAndKeysOfAModelAreDividedAsItsOwnKeysSay) {
                   .ok());
   EXPECT_TRUE(alike.places_models_alike());
   EXPECT_FALSE(other.places_models_alike());
+}
+
+TEST(ModelPlacement, EachModelHasItsOwnStages) {
+  Job job;
+  const Status status = load_job(
+      {"parallel.pipeline_model_parallel_size=4", "parallel.tensor_model_parallel_size=2",
+       "parallel.pipeline_model_parallel_layout=[1,2,2,1]", "critic.pipeline_model_parallel_size=2",
+       "critic.pipeline_model_parallel_layout=[2,4]", "reward_model.pipeline_model_parallel_size=1",
+       "reward_model.tensor_model_parallel_size=1"},
+      job);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(job.warnings.empty()) << job.warnings.front();
+  EXPECT_EQ(job.mesh().size(Axis::kPipe), 4);
+  EXPECT_EQ(job.data_ranks(), 1);
+  EXPECT_EQ(job.mesh(ModelId::kCritic).size(Axis::kPipe), 2);
+  EXPECT_EQ(job.data_ranks(ModelId::kCritic), 2);
+  EXPECT_EQ(job.mesh(ModelId::kReward).size(Axis::kPipe), 1);
+  EXPECT_EQ(job.data_ranks(ModelId::kReward), 8);
+  const auto layout = [&](ModelId model) {
+    return job.placement(model).pipeline_model_parallel_layout;
+  };
+  EXPECT_THAT(layout(ModelId::kReference), ElementsAre(1, 2, 2, 1));
+  EXPECT_THAT(layout(ModelId::kCritic), ElementsAre(2, 4));
+  EXPECT_THAT(layout(ModelId::kReward), ElementsAre());
+  EXPECT_FALSE(job.places_models_alike());
+  EXPECT_TRUE(job.has_stages());
+  // Only models that are not the main one have stages: the schedule is read.
+  Job frozen;
+  ASSERT_TRUE(load_job({"reward_model.pipeline_model_parallel_size=2",
+                        "parallel.virtual_pipeline_model_parallel_size=2",
+                        "critic.pipeline_model_parallel_layout=[2,4]"},
+                       frozen)
+                  .ok());
+  EXPECT_TRUE(frozen.has_stages());
+  ASSERT_EQ(frozen.warnings.size(), 1U);
+  EXPECT_THAT(frozen.warnings[0], HasSubstr("critic.pipeline_model_parallel_layout"));
+  // A backward in two parts is a matter of models with stages.
+  Job whole;
+  EXPECT_TRUE(load_job({"actor_rollout_ref.actor.pipeline_model_parallel_size=2",
+                        "parallel.pipeline_parallel_schedule=zero_bubble", "critic.zero_stage=3"},
+                       whole)
+                  .ok());
+}
+
+TEST(ModelPlacement, RanksWithTheSameStagesOfAllModelsAreAlike) {
+  const auto mesh = [](std::int64_t stages) {
+    return Mesh().set(Axis::kPipe, stages).set(Axis::kData, 12 / stages);
+  };
+  EXPECT_THAT(rank_kinds({mesh(1), mesh(1)}), ElementsAre(RankKind{0, 12}));
+  EXPECT_THAT(rank_kinds({mesh(2), mesh(1), mesh(2)}), ElementsAre(RankKind{0, 6}, RankKind{6, 6}));
+  const std::vector<RankKind> kinds = rank_kinds({mesh(2), mesh(3)});
+  EXPECT_THAT(kinds, ElementsAre(RankKind{0, 4}, RankKind{4, 2}, RankKind{6, 2}, RankKind{8, 4}));
+  EXPECT_EQ(kind_of(kinds, 0), 0U);
+  EXPECT_EQ(kind_of(kinds, 5), 1U);
+  EXPECT_EQ(kind_of(kinds, 6), 2U);
+  EXPECT_EQ(kind_of(kinds, 11), 3U);
 }
 
 TEST(ModelPlacement, WhatDoesNotFitIsRefusedWithTheKey) {

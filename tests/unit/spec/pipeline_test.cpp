@@ -179,7 +179,7 @@ TEST(PipelineStages, ALayoutSaysHowManyBlocksEachHas) {
   }
   whole.pipeline.layout = {2, 3};
   EXPECT_EQ(stage_of(whole, Head::kLanguageModel, 2, 0, "actor").status().message(),
-            "parallel.pipeline_model_parallel_layout has 2 stages with 5 blocks; the actor model "
+            "pipeline_model_parallel_layout has 2 stages with 5 blocks; the actor model "
             "has 6 blocks for 2 stages");
 }
 
@@ -187,7 +187,7 @@ TEST(PipelineStages, MoreThanBlocksAreRefused) {
   const auto refused = stage_of(model_of(2, 64, true), Head::kLanguageModel, 3, 0, "actor");
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().message(),
-            "parallel.pipeline_model_parallel_size 3 is more than the 2 blocks of the actor model; "
+            "pipeline_model_parallel_size 3 is more than the 2 blocks of the actor model; "
             "every stage has one at least");
 }
 
@@ -277,7 +277,7 @@ TEST(PipelineChunks, TooManyPartsAreRefusedWithThoseThatWouldDo) {
   laid.pipeline.layout = {3, 4};
   EXPECT_EQ(
       stage_of(laid, Head::kLanguageModel, 2, 0, "actor").status().message(),
-      "parallel.pipeline_model_parallel_layout has 2 parts with 7 blocks; the actor model has "
+      "pipeline_model_parallel_layout has 2 parts with 7 blocks; the actor model has "
       "7 blocks for 2 stages of 2 chunks, 4 parts");
   laid.pipeline.layout = {1, 2, 3, 1};
   EXPECT_EQ(stage(laid, Head::kLanguageModel, 2, 1).pipeline.ranges,
