@@ -92,16 +92,17 @@ void put_simplest_first(std::vector<DegreeCandidate>& sorted) {
   if (simplest != end) std::rotate(sorted.begin(), simplest, simplest + 1);
 }
 
-std::string degrees_text(const DegreeCandidate& candidate) {
+std::string degrees_text(const DegreeCandidate& candidate, const spec::AutomaticDegrees& open) {
   std::string out;
   for (std::size_t k = 0; k < spec::kDegreeKeys.size(); ++k)
-    out +=
-        format("{}{} {}", out.empty() ? "" : ", ", spec::kDegreeKeys[k].name, candidate.degrees[k]);
+    if (const spec::DegreeKey& key = spec::kDegreeKeys[k]; spec::is_shown(key, open))
+      out += format("{}{} {}", out.empty() ? "" : ", ", key.name, candidate.degrees[k]);
   return out;
 }
 
 // Each reason once, with the first candidate that has it.
-std::string refused_text(const std::vector<DegreeCandidate>& candidates) {
+std::string refused_text(const std::vector<DegreeCandidate>& candidates,
+                         const spec::AutomaticDegrees& open) {
   struct Reason {
     std::string words, first;
     std::size_t more = 0;
@@ -113,7 +114,7 @@ std::string refused_text(const std::vector<DegreeCandidate>& candidates) {
       return each.words == candidate.refused;
     });
     if (same == reasons.end()) {
-      reasons.push_back({candidate.refused, degrees_text(candidate)});
+      reasons.push_back({candidate.refused, degrees_text(candidate, open)});
     } else {
       ++same->more;
     }
@@ -140,6 +141,7 @@ DegreeChoice choose_degrees(const OpenJob& open, const Target& target) {
   DegreeChoice out;
   out.ranks = open.job.ranks();
   out.capacity = target.capacity;
+  out.open = open.job.parallel.automatic;
   out.candidates.resize(all.size());
   LateProgress progress(all.size());
   parallel_for(all.size(), std::max(1U, std::thread::hardware_concurrency()), [&](std::size_t i) {
@@ -156,7 +158,7 @@ Status DegreeChoice::refusal() const {
   if (candidates.empty() || !candidates.front().refused.empty())
     return {ErrorCode::kInvalidArgument,
             format("The job goes with no way to divide it over {} ranks; for {}: {}", ranks,
-                   candidates.empty() ? "none" : degrees_text(candidates.front()),
+                   candidates.empty() ? "none" : degrees_text(candidates.front(), open),
                    candidates.empty() ? "" : candidates.front().refused)};
   const DegreeCandidate& nearest = candidates.front();
   const auto refused =
@@ -166,13 +168,14 @@ Status DegreeChoice::refusal() const {
           format("None of the {} ways to divide the job over {} ranks fits under {} a rank. The "
                  "nearest is {}: it needs {}. `neap plan --fit SIZE --ranks {}` looks for smaller "
                  "micro-batches, too",
-                 std::ssize(candidates) - refused, ranks, capacity, degrees_text(nearest),
+                 std::ssize(candidates) - refused, ranks, capacity, degrees_text(nearest, open),
                  needs_text(nearest), ranks)};
 }
 
 std::string DegreeChoice::to_text() const {
   std::vector<std::string> head;
-  for (const spec::DegreeKey& key : spec::kDegreeKeys) head.emplace_back(key.name);
+  for (const spec::DegreeKey& key : spec::kDegreeKeys)
+    if (spec::is_shown(key, open)) head.emplace_back(key.name);
   head.insert(head.end(), {"data", "memory", "s a step"});
   Table table(head);
   std::size_t fitting = 0, larger = 0, refused = 0;
@@ -183,7 +186,9 @@ std::string DegreeChoice::to_text() const {
     }
     if (candidate.fits ? ++fitting > kShownFits : ++larger > kShownOthers) continue;
     std::vector<std::string> row;
-    for (const std::int64_t degree : candidate.degrees) row.push_back(std::to_string(degree));
+    for (std::size_t k = 0; k < spec::kDegreeKeys.size(); ++k)
+      if (spec::is_shown(spec::kDegreeKeys[k], open))
+        row.push_back(std::to_string(candidate.degrees[k]));
     row.push_back(std::to_string(candidate.data_ranks));
     row.push_back(candidate.fits ? to_string(candidate.peak) : needs_text(candidate));
     row.push_back(candidate.fits ? format("{:.4g}", candidate.seconds) : "does not fit");
@@ -193,7 +198,7 @@ std::string DegreeChoice::to_text() const {
       format("Ways to divide the job over {} ranks: {} fit, {} do not, {} cannot be\n{}", ranks,
              fitting, larger, refused, table.text());
   if (fitting > kShownFits || larger > kShownOthers) out += "--json has the others\n";
-  if (refused > 0) out += refused_text(candidates);
+  if (refused > 0) out += refused_text(candidates, open);
   if (fits()) out += format("Chosen: {}\n", joined(overrides, " "));
   return out;
 }
@@ -203,7 +208,8 @@ Json DegreeChoice::to_json() const {
   for (const DegreeCandidate& candidate : candidates) {
     Json degrees = Json::object();
     for (std::size_t k = 0; k < spec::kDegreeKeys.size(); ++k)
-      degrees[std::string(spec::kDegreeKeys[k].name)] = candidate.degrees[k];
+      if (spec::is_shown(spec::kDegreeKeys[k], open))
+        degrees[std::string(spec::kDegreeKeys[k].name)] = candidate.degrees[k];
     degrees["data"] = candidate.data_ranks;
     Json each = {{"degrees", std::move(degrees)}, {"fits", candidate.fits}};
     if (candidate.refused.empty()) {

@@ -33,6 +33,7 @@ struct DegreeCandidate {
 struct DegreeChoice {
   std::int64_t ranks = 1;
   Bytes capacity;
+  spec::AutomaticDegrees open{};  ///< the keys that it is about
   std::vector<DegreeCandidate>
       candidates;  ///< those that fit, fastest first; those that do not, nearest first
   std::vector<std::string> overrides;  ///< the first one's; none where nothing fits

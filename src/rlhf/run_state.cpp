@@ -311,6 +311,7 @@ std::optional<spec::Degrees> saved_degrees(const Json& state, const spec::Job& j
   const Json saved = state.value("config", Json::object());
   spec::Degrees out{};
   for (std::size_t k = 0; k < out.size(); ++k) {
+    if (!spec::is_shown(spec::kDegreeKeys[k], job.parallel.automatic)) continue;
     const Json::json_pointer at = pointer_to(std::string(spec::kDegreeKeys[k].path));
     if (!saved.contains(at)) return std::nullopt;
     const std::optional<std::int64_t> degree = spec::degree_of(spec::kDegreeKeys[k], saved[at]);

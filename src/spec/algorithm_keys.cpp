@@ -188,7 +188,7 @@ void bind_actor(ConfigTable& t, Job& job) {
   const ConfigTable::Section training(t, of_training());
   t.bind(at + ".grad_clip", &a.grad_clip, "Largest norm of the gradient; 0: no clipping.")
       .at_least(0);
-  bind_placement(t, at, job.actor_placement, job);
+  bind_placement(t, at, job.actor_placement, &job.parallel.automatic.actor_zero, job);
   bind_optimizer(t, at + ".optim", a.optim);
   // Of fine-tuning all weights of a model that exists.
   default_of_tasks(

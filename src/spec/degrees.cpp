@@ -18,6 +18,25 @@ std::int64_t size_along(const Degrees& degrees, std::string_view path) {
   return 1;
 }
 
+// Stages of ZeRO of a model of its own; -1, as all, where the job has none.
+std::vector<std::int64_t> stages_of(const Job& job, const DegreeKey& key, const Degrees& chosen) {
+  const ModelId main = job.main_model();
+  const ModelId model = key.model == ModelId::kActor ? main : key.model;
+  const std::vector<ModelId> all = job.models();
+  if (std::find(all.begin(), all.end(), model) == all.end()) return {-1};
+  const ModelPlacement own = job.own_placement(model);
+  const auto size = [&](std::int64_t of_model, std::string_view path) {
+    return of_model > 0 ? of_model : size_along(chosen, path);
+  };
+  const std::int64_t parts =
+      size(own.tensor_model_parallel_size, "parallel.tensor_model_parallel_size") *
+      size(own.pipeline_model_parallel_size, "parallel.pipeline_model_parallel_size");
+  if (job.ranks() <= parts) return {0};
+  // Of a model that is not trained only stage 3 slices anything.
+  if (model != main && model != ModelId::kCritic) return {0, 3};
+  return {0, 1, 2, 3};
+}
+
 // What an open key may be, where those before it in the list are chosen.
 std::vector<std::int64_t> choices(const Job& job, const DegreeKey& key, const Degrees& chosen) {
   std::vector<std::int64_t> out;
@@ -45,6 +64,8 @@ std::vector<std::int64_t> choices(const Job& job, const DegreeKey& key, const De
       for (std::int64_t n = 2; n < copies && size_along(chosen, "parallel.zero_stage") > 0; ++n)
         if (copies % n == 0) out.push_back(n);
       return out;
+    case KeyKind::kModelZeroStage:
+      return stages_of(job, key, chosen);
   }
   return out;
 }
@@ -57,7 +78,8 @@ void open_degrees(OpenDegrees open, const ConfigTable& table, ParallelConfig& pa
   const auto is_set = [&](const DegreeKey& key) { return table.find(key.path)->is_set; };
   if (open == OpenDegrees::kUnset)
     for (const DegreeKey& key : kDegreeKeys)
-      if (!is_set(key) && key.kind != KeyKind::kShards) automatic.*key.automatic = true;
+      if (!is_set(key) && key.kind != KeyKind::kShards && key.kind != KeyKind::kModelZeroStage)
+        automatic.*key.automatic = true;
   for (const DegreeKey& key : kDegreeKeys)
     if (key.kind == KeyKind::kRows && !is_set(key)) automatic.*key.automatic = automatic.tensor;
 }
@@ -68,6 +90,7 @@ std::vector<Degrees> possible_degrees(const Job& job) {
   for (std::size_t k = 0; k < kDegreeKeys.size(); ++k) {
     const DegreeKey& key = kDegreeKeys[k];
     const bool open = job.parallel.automatic.*key.automatic;
+    if (key.kind == KeyKind::kModelZeroStage) continue;
     fixed[k] = open ? (key.kind == KeyKind::kAxis ? 1 : 0) : key.value(job.parallel);
   }
   std::vector<Degrees> all = {fixed};

@@ -1,4 +1,5 @@
-// The keys of [parallel] that say how ranks divide a job, and which a plan may choose: "auto".
+// The keys that say how ranks divide a job, and which a plan may choose: "auto". They are those of [parallel], and the
+// stages of ZeRO of single models.
 //
 // One table: who enumerates, reads, writes or prints degrees goes through it.
 //
@@ -20,17 +21,19 @@ namespace neap::spec {
 
 struct DegreeKey {
   enum class Kind : std::uint8_t {
-    kAxis,       ///< of the mesh: divides the ranks
-    kZeroStage,  ///< of ranks that have the same part of the model
-    kShards,     ///< of these those that slice it together; 0: all
-    kRows,       ///< a switch of ranks along the axis "tensor"
-    kRing        ///< a switch of ranks along the axis "context": "all_gather" or "p2p"
+    kAxis,           ///< of the mesh: divides the ranks
+    kZeroStage,      ///< of ranks that have the same part of the model
+    kShards,         ///< of these those that slice it together; 0: all
+    kRows,           ///< a switch of ranks along the axis "tensor"
+    kRing,           ///< a switch of ranks along the axis "context": "all_gather" or "p2p"
+    kModelZeroStage  ///< of a model alone; where it is not open, 0 in place of its value
   };
   std::string_view name;  ///< for tables
   std::string_view path;
   Kind kind = Kind::kAxis;
   bool AutomaticDegrees::*automatic = nullptr;
   std::int64_t (*value)(const ParallelConfig&) = nullptr;
+  ModelId model = ModelId::kActor;  ///< of kModelZeroStage; kActor: the main one
 };
 inline constexpr std::array kDegreeKeys = {
     DegreeKey{"pipe", "parallel.pipeline_model_parallel_size", DegreeKey::Kind::kAxis,
@@ -50,11 +53,24 @@ inline constexpr std::array kDegreeKeys = {
               &AutomaticDegrees::zero_stage, [](const ParallelConfig& p) { return p.zero_stage; }},
     DegreeKey{"shards", "parallel.zero_shard_size", DegreeKey::Kind::kShards,
               &AutomaticDegrees::zero_shards,
-              [](const ParallelConfig& p) { return p.zero_shard_size; }}};
+              [](const ParallelConfig& p) { return p.zero_shard_size; }},
+    DegreeKey{"actor zero", "actor_rollout_ref.actor.zero_stage", DegreeKey::Kind::kModelZeroStage,
+              &AutomaticDegrees::actor_zero, nullptr, ModelId::kActor},
+    DegreeKey{"reference zero", "actor_rollout_ref.ref.zero_stage",
+              DegreeKey::Kind::kModelZeroStage, &AutomaticDegrees::reference_zero, nullptr,
+              ModelId::kReference},
+    DegreeKey{"critic zero", "critic.zero_stage", DegreeKey::Kind::kModelZeroStage,
+              &AutomaticDegrees::critic_zero, nullptr, ModelId::kCritic},
+    DegreeKey{"reward zero", "reward_model.zero_stage", DegreeKey::Kind::kModelZeroStage,
+              &AutomaticDegrees::reward_zero, nullptr, ModelId::kReward}};
 
 /// A value of each key, in their order.
 using Degrees = std::array<std::int64_t, kDegreeKeys.size()>;
 
+/// Whether tables have a key: those of single models only where they are open.
+[[nodiscard]] inline bool is_shown(const DegreeKey& key, const AutomaticDegrees& open) {
+  return key.kind != DegreeKey::Kind::kModelZeroStage || open.*key.automatic;
+}
 /// Marks the keys that stay open in a job whose keys `table` has read. sequence_parallel is open with the size, unless
 /// it is set. Replicas of slices need more memory than slices over all: who asks for what nobody has set gets none.
 void open_degrees(OpenDegrees open, const ConfigTable& table, ParallelConfig& parallel);

@@ -116,7 +116,7 @@ void bind_critic(ConfigTable& t, Job& job) {
   bind_loss_aggregation(t, "critic.loss_agg_mode", &c.loss_agg_mode);
   t.bind("critic.grad_clip", &c.grad_clip, "Largest norm of the gradient; 0: no clipping.")
       .at_least(0);
-  bind_placement(t, "critic", job.critic_placement, job);
+  bind_placement(t, "critic", job.critic_placement, &job.parallel.automatic.critic_zero, job);
   bind_optimizer(t, "critic.optim", c.optim);
 }
 
@@ -150,7 +150,8 @@ void bind_rewards(ConfigTable& t, Job& job) {
   scored.reset();
   {
     const ConfigTable::Section trains(t, of_policies()), model(t, has_model);
-    bind_placement(t, "reward_model", job.reward_placement, job);
+    bind_placement(t, "reward_model", job.reward_placement, &job.parallel.automatic.reward_zero,
+                   job);
   }
   t.bind("reward_model.center_rewards_coefficient", &job.center_rewards_coefficient,
          "Weight of the square of a pair's summed scores in the loss, which keeps scores around 0.")

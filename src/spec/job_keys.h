@@ -56,8 +56,9 @@ void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o);
 void bind_loss_aggregation(ConfigTable& t, const std::string& path, LossAggregation* field);
 
 void bind_parallel(ConfigTable& t, Job& job);
-/// What ranks divide of one model, at a path.
-void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, const Job& job);
+/// What ranks divide of one model, at a path. `zero`: the plan chooses its stage of ZeRO.
+void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, bool* zero,
+                    const Job& job);
 void bind_actor(ConfigTable& t, Job& job);
 /// With the reference, whose log-probabilities are computed with the rollout's.
 void bind_rollout(ConfigTable& t, Job& job);

@@ -12,6 +12,9 @@ bool any_model(const Job& job, const Holds& holds) {
   return std::any_of(all.begin(), all.end(), holds);
 }
 
+constexpr const char* kChosen =
+    " `auto`: the plan chooses it for the ranks and their memory (docs/parallel.md).";
+
 // Of a model where `p` has its own keys.
 std::int64_t size_of(std::int64_t own, std::int64_t of_all) {
   return own > 0 ? own : of_all;
@@ -19,13 +22,15 @@ std::int64_t size_of(std::int64_t own, std::int64_t of_all) {
 
 }  // namespace
 
-void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, const Job& job) {
+void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, bool* zero,
+                    const Job& job) {
   const ConfigCondition several{.holds = [&job] { return job.ranks() > 1; },
                                 .words = "there are several ranks",
                                 .otherwise = "one rank has each model, and keeps all its states"};
-  t.bind(at + ".zero_stage", &p.zero_stage,
+  t.bind(at + ".zero_stage", &p.zero_stage, zero,
          "ZeRO's stage of this model; -1: as `parallel.zero_stage`. Of a model that is not trained "
-         "only 3 slices anything: its weights.")
+         "only 3 slices anything: its weights." +
+             std::string(kChosen))
       .at_least(-1)
       .at_most(3)
       .only(several);
@@ -89,8 +94,6 @@ void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, co
 
 void bind_parallel(ConfigTable& t, Job& job) {
   AutomaticDegrees& automatic = job.parallel.automatic;
-  constexpr const char* kChosen =
-      " `auto`: the plan chooses it for the ranks and their memory (docs/parallel.md).";
   t.bind("parallel.zero_stage", &job.parallel.zero_stage, &automatic.zero_stage,
          "ZeRO's stage on several ranks, DeepSpeed's `zero_optimization.stage`. "
          "0: every "

@@ -77,7 +77,8 @@ void bind_reference(ConfigTable& t, Job& job) {
       t, {.holds = [&job] { return !job.reference_is_actor_base(); },
           .words = "the reference has weights of its own",
           .otherwise = "the reference is the actor's base, without its adapter"});
-  bind_placement(t, "actor_rollout_ref.ref", job.reference_placement, job);
+  bind_placement(t, "actor_rollout_ref.ref", job.reference_placement,
+                 &job.parallel.automatic.reference_zero, job);
 }
 
 }  // namespace

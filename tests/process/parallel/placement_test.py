@@ -182,6 +182,21 @@ class Placement(PlacementCase):
         self.assertIn("Ranks of every model: data 4\n", self.plan(4).stdout)
         self.assertNotIn("Ranks of", self.plan(1).stdout)
 
+    def test_formulas_have_each_models_part(self):
+        words = (*ONE_STEP, *tensor(critic=2), *zero(actor=2, reference=3))
+        self.run_mesh("formulas", *words, task="ppo", copies=2)
+        sheet = self.plan(1, "--formulas", "--run", "out/formulas", "--json", "trainer.n_gpus_per_node=2", *words).stdout
+        lines = {line["id"]: line for section in json.loads(sheet)["sections"] for line in section["lines"]}
+        for name, formula in {"critic.rank_weights": "w N / t", "critic.rank_optimizer": "K N / t", "actor.rank_weights": "w N",
+                              "actor.rank_gradients": "w N / d", "reference.rank_weights": "w N / d", "reward.rank_weights": "w N"}.items():
+            line = lines[name]
+            self.assertEqual(line["formula"], formula)
+            self.assertGreater(line["value"], 0, name)
+            self.assertEqual(line["measured"]["value"], line["counted"], name)
+        of_models = [lines[f"{model}.rank_weights"] for model in ("actor", "reference", "critic", "reward")]
+        self.assertEqual(lines["rank.weights"]["measured"]["value"], sum(line["measured"]["value"] for line in of_models))
+        self.assertAlmostEqual(lines["rank.weights"]["value"], sum(line["value"] for line in of_models))
+
     def test_what_does_not_fit_is_refused(self):
         all_ranks = ("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "critic.ppo_mini_batch_size=8")
         odd = "data.train_batch_size=6", "actor_rollout_ref.actor.ppo_mini_batch_size=6", "critic.ppo_mini_batch_size=6"
@@ -229,6 +244,27 @@ class OwnStages(PlacementCase):
         for name, (ranks, mesh, words) in cases.items():
             with self.subTest(name):
                 self.assert_one_step_is("staged-1", f"staged-{name}", ranks, mesh, *one_step, *words)
+
+    def test_a_plan_chooses_a_stage_for_each_model(self):
+        """One that fits; the run is that with the stages written out."""
+        words = ("trainer.total_training_steps=1", *WHOLE, *zero(critic="auto", reference="auto"), "memory.residency=all", "memory.update=joined")
+        shown = json.loads(self.plan(2, *words, "--json").stdout)["degrees"]
+        self.assertEqual(len(shown["candidates"]), 8)
+        fitting = {(each["degrees"]["critic zero"], each["degrees"]["reference zero"]): each["peak"] for each in shown["candidates"] if each["fits"]}
+        self.assertEqual(len(fitting), 8)
+        least = min(fitting.values())
+        self.assertLess(least, fitting[0, 0])
+        below = f"device.memory={least // 2**20}MiB"
+        chosen = json.loads(self.plan(2, *words, below, "--json").stdout)["degrees"]["overrides"]
+        reference, critic = (int(word[-1]) for word in chosen)
+        self.assertEqual(chosen, [f"actor_rollout_ref.ref.zero_stage={reference}", f"critic.zero_stage={critic}"])
+        self.assertEqual(fitting[critic, reference], least)
+        self.run_mesh("chosen", *words, below, task="ppo", copies=2)
+        self.run_mesh("written", *words, *chosen, below, task="ppo", copies=2)
+        for files in (FILES, CRITIC_FILES):
+            self.assert_same_files("written", "chosen", 1, files)
+        others = json.loads(self.plan(2, "parallel.tensor_model_parallel_size=auto", "--json").stdout)["degrees"]["candidates"]
+        self.assertNotIn("critic zero", others[0]["degrees"])
 
     def test_a_plan_has_every_kind_of_rank(self):
         staged = stages(actor=2, critic=4)

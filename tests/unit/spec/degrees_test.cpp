@@ -25,10 +25,12 @@ Job job_with(std::vector<std::string> keys, OpenDegrees open) {
 std::string with(const char* key, const char* value) {
   return std::string(key) + value;
 }
-// In the order of kDegreeKeys: pipe, tensor, rows, context, ring, zero, shards.
+// In the order of kDegreeKeys, those of [parallel]: pipe, tensor, rows, context, ring, zero, shards.
+constexpr std::ptrdiff_t kOfAll = 7;
 std::set<std::vector<std::int64_t>> possible(const Job& job) {
   std::set<std::vector<std::int64_t>> out;
-  for (const Degrees& degrees : possible_degrees(job)) out.emplace(degrees.begin(), degrees.end());
+  for (const Degrees& degrees : possible_degrees(job))
+    out.emplace(degrees.begin(), degrees.begin() + kOfAll);
   return out;
 }
 
@@ -107,6 +109,36 @@ TEST(Degrees, RingsAndReplicasOfSlices) {
             (std::vector<std::string>{with(kRing, "p2p"), with(kShards, "4")}));
   EXPECT_EQ(assignments(job, {1, 1, 0, 2, 0, 1, 0}),
             (std::vector<std::string>{with(kRing, "all_gather"), with(kShards, "0")}));
+}
+
+TEST(Degrees, StagesOfEachModel) {
+  const auto open = [](std::vector<std::string> keys) {
+    keys.insert(keys.begin(),
+                {"task=ppo", "reward_model.model.path=judge", "actor_rollout_ref.model.path=model",
+                 "data.train_batch_size=48", "trainer.n_gpus_per_node=8"});
+    Job job;
+    const Status status = Job::load({}, keys, job, OpenDegrees::kAuto);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return job;
+  };
+  // Actor, reference (which the job has not), critic, reward model.
+  const Job all = open({"actor_rollout_ref.actor.zero_stage=auto", "critic.zero_stage=auto",
+                        "actor_rollout_ref.ref.zero_stage=auto", "reward_model.zero_stage=auto",
+                        "critic.tensor_model_parallel_size=8"});
+  std::set<std::vector<std::int64_t>> found;
+  for (const Degrees& degrees : possible_degrees(all))
+    found.emplace(degrees.begin() + kOfAll, degrees.end());
+  std::set<std::vector<std::int64_t>> expected;
+  for (std::int64_t actor = 0; actor <= 3; ++actor)
+    for (const std::int64_t judge : {0, 3}) expected.insert({actor, -1, 0, judge});
+  EXPECT_EQ(found, expected);
+  const Job one = open({"critic.zero_stage=auto", "parallel.tensor_model_parallel_size=auto"});
+  EXPECT_EQ(possible_degrees(one).size(), 4U + 3 * 2 * 4 - 2 * 3);
+  Degrees degrees{1, 2, 1, 1, 0, 0, 0, 0, 0, 2, 0};
+  EXPECT_EQ(
+      assignments(one, degrees),
+      (std::vector<std::string>{with(kTensor, "2"), with(kRows, "true"), "critic.zero_stage=2"}));
+  EXPECT_EQ(open({"critic.zero_stage=2"}).parallel.automatic.any(), false);
 }
 
 TEST(Degrees, AreReadBackFromWhatAFileHas) {
