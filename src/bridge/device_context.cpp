@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include "bridge/torch_cuda.h"
+#include "bridge/torch_dtypes.h"
 #include "device/cuda/cuda_device.h"
 #include "device/host/host_device.h"
 #include "plan/tags.h"
@@ -67,7 +68,7 @@ DeviceContext::DeviceContext(const spec::Job& job, const plan::DeviceChoice& cho
     options.granularity = choice.target.granularity;
     device_ = value_or_throw(device::make_host_device(options));
   }
-  if (plan::compute_dtype(job, choice.target) == spec::Dtype::kBfloat16) dtype_ = at::kBFloat16;
+  dtype_ = to_aten(plan::compute_dtype(job, choice.target));
 }
 
 DeviceContext::Entered::Entered(const DeviceContext& context)

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bridge/attention.h"
+#include "bridge/torch_dtypes.h"
 #include "spec/job.h"
 #include "step/operations.h"
 #include "step/stage_links.h"
@@ -22,8 +23,8 @@ class Communicator;
 
 namespace neap::ops {
 
-[[nodiscard]] step::Dtype to_step(at::ScalarType type);
-[[nodiscard]] at::ScalarType to_aten(step::Dtype dtype);
+using bridge::to_aten;
+using bridge::to_step;
 
 /// Ranks that divide a model, and those that divide sequences. They outlive what takes them; null: none do.
 struct Peers {

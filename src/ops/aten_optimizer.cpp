@@ -19,7 +19,8 @@ namespace neap::ops {
 using at::Tensor;
 
 Tensor AtenOps::norm_of(const Tensor& a) const {
-  return at::linalg_vector_norm(a, 2, c10::nullopt, false, at::kFloat);
+  return at::linalg_vector_norm(a, 2, c10::nullopt, false,
+                                to_aten(step::wide(to_step(a.scalar_type()))));
 }
 
 void AtenOps::fused_adamw_(const Tensor& x, const Tensor& g, const Tensor& average,

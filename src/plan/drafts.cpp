@@ -35,6 +35,10 @@ Drafts::Drafts(const spec::Job& job, const Target& target, JobModels models,
 Result<JobModels> Drafts::read(const spec::Job& job, const Target& target) {
   if (target.granularity.is_zero())
     return Status(ErrorCode::kInvalidArgument, "The device's granularity is zero");
+  if (target.cuda && compute_dtype(job, target) == spec::Dtype::kFloat64)
+    return Status(ErrorCode::kInvalidArgument,
+                  "device.dtype \"float64\" is for the host device (device.kind = \"host\"); a GPU "
+                  "takes \"float32\" or \"bfloat16\"");
   NEAP_TRY_ASSIGN(JobModels models,
                   read_models(job, spec::describe(job), compute_dtype(job, target), target.rank));
   return models;

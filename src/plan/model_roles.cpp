@@ -178,8 +178,9 @@ const ModelRole& JobModels::at(spec::ModelId model) const {
 }
 
 spec::Dtype compute_dtype(const spec::Job& job, const Target& target) {
-  const bool narrow = job.device.dtype == "auto" ? target.cuda : job.device.dtype == "bfloat16";
-  return narrow ? spec::Dtype::kBfloat16 : spec::Dtype::kFloat32;
+  if (job.device.dtype == "auto")
+    return target.cuda ? spec::Dtype::kBfloat16 : spec::Dtype::kFloat32;
+  return *spec::parse_dtype(job.device.dtype);
 }
 
 spec::OptimizerSpec optimizer_of(const ModelRole& role, spec::Dtype compute) {

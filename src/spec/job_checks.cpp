@@ -104,7 +104,7 @@ constexpr std::string_view kActorOptimizer = "actor_rollout_ref.actor.optim";
 constexpr std::string_view kCriticOptimizer = "critic.optim";
 
 Status validate_optimizer(std::string_view at, const OptimizerConfig& o, const DeviceConfig& d) {
-  const Dtype weights = d.dtype == "float32" ? Dtype::kFloat32 : Dtype::kBfloat16;
+  const Dtype weights = d.dtype == "auto" ? Dtype::kBfloat16 : *parse_dtype(d.dtype);
   const Result<OptimizerSpec> spec = OptimizerSpec::of(o, weights);
   if (!spec.ok()) return Status(spec.status()).with_context(format("checking {}", at));
   if (o.nesterov && o.momentum == 0)

@@ -20,11 +20,13 @@ void bind_device(ConfigTable& t, Job& job) {
   t.bind("device.ordinal", &job.device.ordinal,
          "Index of the GPU. The ranks of a machine take this one and the next ones.")
       .at_least(0);
-  t.bind("device.dtype", &job.device.dtype,
-         "Type of weights in forward and backward; `auto`: bfloat16 on a GPU, float32 on the host. "
-         "With bfloat16 the optimizer keeps float32 masters unless `optim.master_dtype` says "
-         "otherwise.")
-      .one_of({"auto", "float32", "bfloat16"});
+  t.bind(
+       "device.dtype", &job.device.dtype,
+       "Type of weights in forward and backward; `auto`: bfloat16 on a GPU, float32 on the host. "
+       "With bfloat16 the optimizer keeps float32 masters unless `optim.master_dtype` says "
+       "otherwise. float64 is for comparisons on the host device: everything that a step computes "
+       "and keeps is float64.")
+      .one_of({"auto", "float32", "bfloat16", "float64"});
   bind_enum(
       t, "memory.residency", &job.memory.residency, parse_residency,
       "`auto`: the plan decides what leaves the device between the phases that need it; `all`: "

@@ -124,12 +124,16 @@ Result<OptimizerSpec> OptimizerSpec::of(const OptimizerConfig& config, Dtype wei
           format("{} is \"{}\"; it can be \"float32\" or \"bfloat16\"", key, to_string(dtype)));
   }
   spec.momentum = config.momentum > 0;
+  const bool exact = weights == Dtype::kFloat64;
   for (const auto& [key, dtype] :
-       {std::pair{"master_dtype", spec.master}, std::pair{"gradient_dtype", spec.gradients}}) {
-    if (element_bytes(dtype) < element_bytes(weights))
+       {std::pair{"master_dtype", spec.master}, std::pair{"gradient_dtype", spec.gradients},
+        std::pair{"state_dtype", exact ? spec.states : weights}}) {
+    if (element_bytes(dtype) < std::min(element_bytes(weights), element_bytes(Dtype::kFloat32)))
       return Status(ErrorCode::kInvalidArgument,
-                    format("{} is \"bfloat16\", but the weights are float32 (device.dtype)", key));
+                    format("{} is \"bfloat16\", but the weights are {} (device.dtype)", key,
+                           to_string(weights)));
   }
+  if (exact) spec.gradients = spec.states = spec.master = weights;
   return spec;
 }
 

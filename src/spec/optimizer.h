@@ -72,7 +72,7 @@ struct OptimizerSpec {
   Dtype master = Dtype::kFloat32;  ///< what updates are added to
   bool momentum = false;           ///< sgd and sm3: a buffer of the weights' size
 
-  /// For weights of type `weights`. Fails on types that do not go together.
+  /// For weights of type `weights`; of float64 everything is. Fails on types that do not go together.
   [[nodiscard]] static Result<OptimizerSpec> of(const OptimizerConfig& config, Dtype weights);
 
   /// The weights are too coarse to take small updates: a "master" copy takes them.

@@ -81,7 +81,8 @@ void add_alibi_(Ops& ops, const T& scores, const ScoreOptions& options, std::int
   const T slopes = ops.from_host(
       spec::alibi_slopes(std::max(heads, options.all_heads), options.first_head, heads));  // (H,)
   const T places = ops.convert(ops.plus(ops.iota(keys, 1), first_key), Dtype::kFloat32);   // (m,)
-  const T bias = ops.multiply(ops.view(slopes, {-1, 1}), places);                          // (H, m)
+  const T bias = ops.convert(ops.multiply(ops.view(slopes, {-1, 1}), places),
+                             wide(ops.dtype(scores)));  // (H, m)
   ops.add_(scores, ops.view(bias, {heads, 1, keys}));
 }
 

@@ -73,14 +73,21 @@ T part_on_device(Ops& ops, const T& t, std::int64_t first, std::int64_t count) {
   return t.defined() ? ops.to_device(ops.narrow(t, 0, first, count)) : T();
 }
 
-/// Sequences [first, first + count) of a batch on the device; of a packed one a micro-batch.
+/// What the losses of a model with these weights compute in.
+template <class Ops, class T = typename Ops::Tensor>
+[[nodiscard]] Dtype loss_dtype(Ops& ops, const Weights<T>& w) {
+  return wide(ops.dtype(any_weight(w)));
+}
+
+/// Sequences [first, first + count) of a batch on the device; of a packed one a micro-batch. `numbers`: loss_dtype().
 template <class Ops>
 class DeviceBatch {
   using T = typename Ops::Tensor;
 
  public:
-  DeviceBatch(Ops& ops, const Sequences<T>& all, std::int64_t first, std::int64_t count)
-      : ops_(ops), all_(all), first_(first), count_(count) {
+  DeviceBatch(Ops& ops, const Sequences<T>& all, std::int64_t first, std::int64_t count,
+              Dtype numbers)
+      : ops_(ops), all_(all), first_(first), count_(count), numbers_(numbers) {
     if (all.packed) {
       const Packed<T>& p = *all.packed;
       tokens_ = span(p.tokens, p.starts);
@@ -89,13 +96,13 @@ class DeviceBatch {
       targets_ = span(p.targets, p.counts);
       places_ = span(p.places, p.counts);
     } else {
-      tokens_ = part(all.tokens);
-      columns_ = part(all.columns);
-      targets_ = part(all.targets);
+      tokens_ = rows(all.tokens);
+      columns_ = rows(all.columns);
+      targets_ = rows(all.targets);
     }
     mask_ = part(all.mask);
     if (!divided()) {
-      last_ = part(all.packed ? all.packed->last : all.last);
+      last_ = rows(all.packed ? all.packed->last : all.last);
       return;
     }
     last_ = span(all.packed->last, all.packed->last_counts);
@@ -105,8 +112,12 @@ class DeviceBatch {
   [[nodiscard]] std::int64_t first() const { return first_; }
   [[nodiscard]] std::int64_t size() const { return count_; }
   [[nodiscard]] const T& mask() const { return mask_; }  // (B, R)
-  /// The batch's rows of a host tensor.
-  [[nodiscard]] T part(const T& t) const { return part_on_device(ops_, t, first_, count_); }
+  /// The batch's rows of a host tensor of numbers.
+  [[nodiscard]] T part(const T& t) const { return part(t, first_, count_); }
+  /// Other rows of one.
+  [[nodiscard]] T part(const T& t, std::int64_t first, std::int64_t count) const {
+    return t.defined() ? ops_.convert(part_on_device(ops_, t, first, count), numbers_) : T();
+  }
 
   [[nodiscard]] BatchTokens<T> tokens() const {
     if (!all_.packed) return of_one_length(ops_.view(tokens_, {-1}), all_.width());
@@ -159,6 +170,7 @@ class DeviceBatch {
   }
 
  private:
+  [[nodiscard]] T rows(const T& t) const { return part_on_device(ops_, t, first_, count_); }
   [[nodiscard]] bool divided() const { return all_.packed && all_.packed->context.ranks > 1; }
   [[nodiscard]] std::int64_t response() const { return all_.mask.size(1); }
   [[nodiscard]] T span(const T& t, const std::vector<std::int64_t>& starts) const {
@@ -169,6 +181,7 @@ class DeviceBatch {
   Ops& ops_;
   const Sequences<T>& all_;
   std::int64_t first_, count_;
+  Dtype numbers_;
   T tokens_, positions_, columns_, targets_, places_, mask_, last_, last_places_;
 };
 

@@ -353,7 +353,7 @@ class CountingOps {
   void write_token_(const Tensor& cache, const Tensor& positions, const Tensor& rows);
 
   // ---- optimizer ----
-  /// sqrt(sum a^2) in float32: ().
+  /// sqrt(sum a^2) in float32, of float64 in float64: ().
   [[nodiscard]] Tensor norm_of(const Tensor& a);
   [[nodiscard]] Tensor filled_like(const Tensor&, double) { return make({}, Dtype::kFloat32); }
   /// One step of torch.optim.AdamW on tensors (n,) of one dtype; count () is the step's number.

@@ -13,7 +13,7 @@ constexpr double kNormOfShare = 0.6, kFusedShare = 0.88;
 
 CountedTensor CountingOps::norm_of(const CountedTensor& a) {
   add_traffic(bytes(a), kNormOfShare);
-  CountedTensor out = make({}, Dtype::kFloat32);
+  CountedTensor out = make({}, wide(a.dtype()));
   if (profile_.cuda) reduction_scratch(row_sum_scratch(1, a.shape().elements(), profile_.device));
   return out;
 }

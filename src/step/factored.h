@@ -107,13 +107,14 @@ class AdafactorStep {
     const std::int64_t row = u_.place("exp_avg_sq_row", parameter);
     const bool factored = row >= 0;
     const std::int64_t column = u_.place(factored ? "exp_avg_sq_col" : "exp_avg_sq", parameter);
-    const T row_sums = factored ? ops_.empty({p.rows()}, Dtype::kFloat32) : T();
+    const Dtype dtype = wide(ops_.dtype(u_.gradients));
+    const T row_sums = factored ? ops_.empty({p.rows()}, dtype) : T();
     T column_sums;
     p.for_each_block([&](std::int64_t first, std::int64_t count) {
       const T g = access_.load(p.part(ops_, u_.gradients, first, count));
       const T squares = ops_.multiply(g, g);
       if (factored) ops_.copy_(ops_.narrow(row_sums, 0, first, count), ops_.sum_last(squares));
-      T sums = ops_.sum_rows(squares, Dtype::kFloat32);
+      T sums = ops_.sum_rows(squares, dtype);
       if (column_sums.defined()) {
         ops_.add_(column_sums, sums);
       } else {

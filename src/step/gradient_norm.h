@@ -33,10 +33,11 @@ inline std::vector<spec::SpreadRange> norm_ranges(const spec::FlatUnit& unit, st
 template <class Ops, class T = typename Ops::Tensor>
 std::vector<double> range_norms(Ops& ops, const T& gradients, std::int64_t first,
                                 const std::vector<spec::SpreadRange>& ranges) {
-  const T norms = ops.empty({std::ssize(ranges)}, Dtype::kFloat32);
+  const Dtype dtype = wide(ops.dtype(gradients));
+  const T norms = ops.empty({std::ssize(ranges)}, dtype);
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const T part = ops.narrow(gradients, 0, ranges[i].first - first, ranges[i].count);
-    const T norm = ops.norm_of(ops.convert(part, Dtype::kFloat32));
+    const T norm = ops.norm_of(ops.convert(part, dtype));
     ops.copy_(ops.narrow(norms, 0, static_cast<std::int64_t>(i), 1), norm);
   }
   return ops.read_all(norms);

@@ -77,7 +77,8 @@ void for_each_hidden(Ops& ops, const Weights<typename Ops::Tensor>& w,
     std::vector<DeviceBatch<Ops>> batches;
     std::vector<BatchTokens<T>> tokens;
     for (const MicroBatch& micro : group)
-      tokens.push_back(batches.emplace_back(ops, all, micro.first, micro.count).tokens());
+      tokens.push_back(
+          batches.emplace_back(ops, all, micro.first, micro.count, loss_dtype(ops, w)).tokens());
     std::vector<T> hidden = forward(ops, w, tokens, w.architecture.chunk(0));
     tokens.clear();
     visit(group, batches, hidden);

@@ -144,7 +144,7 @@ class StageRun {
     std::vector<T> inputs;
     if (micro.count > 0) {
       open.batch.emplace(ops_, b_.experience().sequences, kOfRow * micro.first,
-                         kOfRow * micro.count);
+                         kOfRow * micro.count, loss_dtype(ops_, w_));
       tokens.push_back(open.batch->tokens());
       if (!chunk.part.embeds) inputs.push_back(take(chunk.hidden, micro));
     }

@@ -98,8 +98,8 @@ T choose(Ops& ops, T logits, const SamplingOptions& options, const T& uniforms) 
   }
   ops.cumulate_last_(mass);
   // The first rank whose cumulative mass exceeds the target, which is below the whole.
-  const T target =
-      ops.multiply(ops.view(uniforms, {-1, 1}), ops.narrow(mass, 1, vocabulary - 1, 1));
+  const T draws = ops.convert(uniforms, ops.dtype(mass));
+  const T target = ops.multiply(ops.view(draws, {-1, 1}), ops.narrow(mass, 1, vocabulary - 1, 1));
   const T rank = ops.search_last(mass, target);  // (B, 1)
   return order.defined() ? ops.gather_last(order, ops.view(rank, {-1})) : ops.view(rank, {-1});
 }

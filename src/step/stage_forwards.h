@@ -95,7 +95,9 @@ class StageForwards {
     std::vector<DeviceBatch<Ops>> batches;
     std::vector<BatchTokens<T>> tokens;
     for (const MicroBatch& micro : group)
-      tokens.push_back(batches.emplace_back(ops_, all_, micro.first, micro.count).tokens());
+      tokens.push_back(
+          batches.emplace_back(ops_, all_, micro.first, micro.count, loss_dtype(ops_, w_))
+              .tokens());
     std::vector<T> inputs;
     std::deque<T>& received = received_[static_cast<std::size_t>(action.chunk)];
     for (std::size_t b = 0; b < group.size() && !chunk.embeds; ++b) {

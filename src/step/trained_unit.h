@@ -93,9 +93,10 @@ struct Update {
   std::int64_t tile = kTile;  ///< of factored ones
 };
 
-/// Tensors of a unit as float32. A float32 tensor is worked on in place; another one is copied by
-/// load() and written back by store() with stochastic rounding: an update far below the spacing of
-/// bfloat16 counts in the mean, where rounding to nearest would lose it in every step.
+/// Tensors of a unit in float32, those of a float64 model in float64. Such a tensor is worked on in
+/// place; another one is copied by load() and written back by store() with stochastic rounding: an
+/// update far below the spacing of bfloat16 counts in the mean, where rounding to nearest would lose
+/// it in every step.
 template <class Ops>
 class UnitAccess {
   using T = typename Ops::Tensor;
@@ -107,8 +108,8 @@ class UnitAccess {
         key_(random_key({update.seed, static_cast<std::uint64_t>(update.step),
                          static_cast<std::uint64_t>(unit.index)})) {}
 
-  [[nodiscard]] T load(const T& t) { return ops_.convert(t, Dtype::kFloat32); }
-  [[nodiscard]] bool is_exact(const T& t) const { return ops_.dtype(t) == Dtype::kFloat32; }
+  [[nodiscard]] T load(const T& t) { return ops_.convert(t, wide(ops_.dtype(t))); }
+  [[nodiscard]] bool is_exact(const T& t) const { return ops_.dtype(t) == wide(ops_.dtype(t)); }
   /// `to` is part of the tensor at `place`, from its element `first`; kTarget: of the weights.
   void store(const T& to, const T& value, std::int64_t place, std::int64_t first) {
     if (!is_exact(to)) round(to, value, place, first);

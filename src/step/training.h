@@ -189,7 +189,7 @@ struct PairObjective {
     T d_scores;
     {
       const T both = ops.view(batch.last_by_sequence(scores(ops, w, hidden, last)), {2, -1});
-      const T margins = part_on_device(ops, e.margins, batch.first() / 2, count);
+      const T margins = batch.part(e.margins, batch.first() / 2, count);
       PairGradient<T> loss = pairwise_loss(ops, both, margins, center, pairs);
       const auto n = static_cast<double>(count);
       numbers = {{"train/loss", loss.loss},
@@ -237,7 +237,8 @@ std::vector<LossNumbers> train_group(Ops& ops, const Weights<T>& w, const Experi
   std::vector<DeviceBatch<Ops>> batches;
   std::vector<BatchTokens<T>> tokens;
   for (const MicroBatch& micro : group) {
-    batches.emplace_back(ops, e.sequences, kOfRow * micro.first, kOfRow * micro.count);
+    batches.emplace_back(ops, e.sequences, kOfRow * micro.first, kOfRow * micro.count,
+                         loss_dtype(ops, w));
     tokens.push_back(batches.back().tokens());
   }
   std::vector<Tape<T>> tapes = forward_train(ops, w, tokens, keep);

@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "base/status.h"
+#include "bridge/torch_dtypes.h"
 #include "train/model_worker.h"
 
 namespace neap::train {
@@ -48,7 +49,7 @@ void ModelWorker::make_pieces(const std::vector<OptimizerUnit>& units) {
   at::Tensor gradients;
   if (placement_->slices_gradients())
     gradients = runtime_.region(tag(spec::TagKind::kGradients), spec::kSlicePart,
-                                ops::to_aten(placement_->optimizer().gradients));
+                                bridge::to_aten(placement_->optimizer().gradients));
   for (const spec::Piece& piece : placement_->pieces(groups_.shards().rank())) {
     spec::UnitState layout = placement_->state(piece);
     const at::Tensor states =
@@ -93,7 +94,7 @@ void ModelWorker::start_units(const UnitFill& fill) {
 // A unit at a time through host memory, in the masters' type.
 void ModelWorker::start_sliced_masters(const UnitFill& fill) {
   const bridge::HostScope host;
-  const at::ScalarType master = ops::to_aten(optimizer_->spec().master);
+  const at::ScalarType master = bridge::to_aten(optimizer_->spec().master);
   auto piece = pieces_.begin();
   for (std::size_t u = 0; u < optimizer_->units().size(); ++u) {
     const OptimizerUnit& unit = optimizer_->units()[u];
@@ -118,7 +119,8 @@ void ModelWorker::write_states(const fs::path& folder) {
   std::vector<weights::TensorInfo> infos;
   infos.reserve(states.size());
   for (const spec::WholeState& state : states)
-    infos.push_back({state.name, weights::dtype_name(ops::to_aten(state.dtype)), {state.elements}});
+    infos.push_back(
+        {state.name, weights::dtype_name(bridge::to_aten(state.dtype)), {state.elements}});
   CollectiveFiles file(groups_.world(), weights::one_file(folder / kOptimizerFile, infos),
                        {{kKindKey, std::string(to_string(optimizer_->spec().kind))},
                         {kStepsKey, std::to_string(optimizer_->steps())}},
@@ -155,7 +157,8 @@ void ModelWorker::add_padding(std::size_t number, const spec::WholeState& state,
   const std::vector<weights::PartRun> padding = trained_cuts().padding(state);
   if (padding.empty()) return;
   const std::int64_t elements = padding.back().part + padding.back().count;
-  parts.push_back({number, at::zeros({elements}, at::dtype(ops::to_aten(state.dtype))), padding});
+  parts.push_back(
+      {number, at::zeros({elements}, at::dtype(bridge::to_aten(state.dtype))), padding});
 }
 
 void ModelWorker::restore_states(const fs::path& folder) {
@@ -200,7 +203,7 @@ void ModelWorker::restore_parts(const weights::SafetensorsFile& file) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const at::Tensor mine = own_part(parts[i]);
     if (!mine.defined()) continue;
-    const at::ScalarType dtype = ops::to_aten(parts[i].dtype);
+    const at::ScalarType dtype = bridge::to_aten(parts[i].dtype);
     const spec::WholeState& same = all[number_of(all, parts[i].name)];
     const at::Tensor whole = at::empty({same.elements}, at::dtype(dtype));
     weights::load_tensors(file, {{same.name, whole}});

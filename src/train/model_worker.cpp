@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "bridge/no_autograd.h"
+#include "bridge/torch_dtypes.h"
 
 namespace neap::train {
 namespace {
@@ -145,7 +146,7 @@ std::optional<ops::StreamedBase> ModelWorker::streamed_base() {
   };
   const auto gradients = [&](const bridge::StreamedBlocks::Slot& slot) {
     return runtime_.region(tag(TagKind::kBuffers), slot.gradients->name,
-                           ops::to_aten(optimizer_->spec().gradients));
+                           bridge::to_aten(optimizer_->spec().gradients));
   };
   for (const bridge::StreamedBlocks::Slot& slot : blocks.slots()) {
     out.memory.push_back(weights(slot));
@@ -163,7 +164,7 @@ std::optional<ops::StreamedBase> ModelWorker::streamed_base() {
 
 void ModelWorker::place_states() {
   const spec::OptimizerSpec optimizer = value_or_throw(
-      spec::OptimizerSpec::of(spec_.optimizer, ops::to_step(runtime_.compute_dtype())));
+      spec::OptimizerSpec::of(spec_.optimizer, bridge::to_step(runtime_.compute_dtype())));
   placement_.emplace(
       optimizer, trained_layout(),
       spec::DataParallel{groups_.copies().size(), spec_.zero_stage, groups_.replicas().size()});
@@ -176,7 +177,7 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
   std::vector<bool> rests;  // on the host
   for (std::size_t i = 0; i < trained_layout().size(); ++i) {
     const spec::FlatUnit& layout = trained_layout()[i];
-    gradients.push_back(unit_gradients(layout, ops::to_aten(optimizer.gradients)));
+    gradients.push_back(unit_gradients(layout, bridge::to_aten(optimizer.gradients)));
     OptimizerUnit& unit = units.emplace_back();
     unit.unit = layout;
     unit.index = static_cast<std::int64_t>((has_lora() ? adapter_numbers_ : numbers_)[i]);
@@ -312,7 +313,7 @@ void ModelWorker::for_each_part(const std::function<void(const OptimizerUnit&)>&
       return slots[slot]
           .narrow(0, static_cast<std::int64_t>(t.slot_offset.count()),
                   static_cast<std::int64_t>(t.bytes().count()))
-          .view(ops::to_aten(t.dtype));
+          .view(bridge::to_aten(t.dtype));
     };
     visit(step::part_of(ops, pieces_[list[i].piece], list[i], parts_->layout(list[i]), in_slot));
   });
@@ -350,7 +351,7 @@ void ModelWorker::gather_hosted() {
     const step::GatheredPart& part = parts[i];
     const auto bytes =
         static_cast<std::int64_t>(spec::tensor_bytes(part.elements(), dtype).count());
-    const at::Tensor whole = slots[slot].narrow(0, 0, bytes).view(ops::to_aten(dtype));
+    const at::Tensor whole = slots[slot].narrow(0, 0, bytes).view(bridge::to_aten(dtype));
     const auto [first, count] = part.own(ranks.rank());
     ranks.wait_for(ranks.begin_gathers({{whole.narrow(0, first, count), whole, part.counts}}));
   });

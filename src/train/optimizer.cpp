@@ -10,6 +10,7 @@
 #include "base/format.h"
 #include "base/status.h"
 #include "bridge/no_autograd.h"
+#include "bridge/torch_dtypes.h"
 #include "ops/aten_ops.h"
 #include "step/gradient_norm.h"
 
@@ -37,7 +38,7 @@ double learning_rate(const spec::OptimizerConfig& config, std::int64_t step, std
 at::Tensor state_view(const at::Tensor& state, const spec::StateTensor& tensor) {
   const auto offset = static_cast<std::int64_t>(tensor.offset.count());
   const auto bytes = static_cast<std::int64_t>(tensor.bytes().count());
-  return state.narrow(0, offset, bytes).view(ops::to_aten(tensor.dtype));
+  return state.narrow(0, offset, bytes).view(bridge::to_aten(tensor.dtype));
 }
 
 Optimizer::Optimizer(const spec::OptimizerConfig& config, const spec::OptimizerSpec& spec,

@@ -28,7 +28,7 @@ def packed(text):
 
 
 def tensors(path):
-    """Name to float32 values of a safetensors file."""
+    """Name to the values of a safetensors file of float32 or float64."""
     data = path.read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:8 + size])
@@ -36,9 +36,9 @@ def tensors(path):
     for name, entry in header.items():
         if name == "__metadata__":
             continue
-        assert entry["dtype"] == "F32", entry
+        width, letter = {"F32": (4, "f"), "F64": (8, "d")}[entry["dtype"]]
         first, end = entry["data_offsets"]
-        out[name] = struct.unpack(f"<{(end - first) // 4}f", data[8 + size + first:8 + size + end])
+        out[name] = struct.unpack(f"<{(end - first) // width}{letter}", data[8 + size + first:8 + size + end])
     return out
 
 

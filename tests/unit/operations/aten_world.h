@@ -123,13 +123,13 @@ class AtenWorld {
             parallel::Communicator& ranks, parallel::Communicator* replicas = nullptr)
       : job_(random.job),
         modes_(modes),
-        options_(at::dtype(ops::to_aten(random.dtype)).device(testing::test_device())),
+        options_(at::dtype(bridge::to_aten(random.dtype)).device(testing::test_device())),
         ranks_(ranks),
         replicas_(replicas),
         tensor_(tensor_ranks(random)),
         context_(context_ranks(random)) {}
   [[nodiscard]] parallel::Communicator& ranks() const { return ranks_; }
-  [[nodiscard]] Dtype dtype() const { return ops::to_step(options_.dtype().toScalarType()); }
+  [[nodiscard]] Dtype dtype() const { return bridge::to_step(options_.dtype().toScalarType()); }
 
   [[nodiscard]] ops::Transformer& model(const ModelRole& role) {
     const Outside outside;
@@ -153,7 +153,7 @@ class AtenWorld {
       out.push_back(step::make_trained_unit(
           optimizer_of(role, dtype()), unit, std::ssize(out), weights[u], m.grads[u],
           [this](const spec::StateTensor& t) {
-            return at::zeros({t.elements}, options_.dtype(ops::to_aten(t.dtype)));
+            return at::zeros({t.elements}, options_.dtype(bridge::to_aten(t.dtype)));
           }));
       out.back().on_host = rests[u];
     }
@@ -168,11 +168,11 @@ class AtenWorld {
     out.weights = sliced(role) && role.trains_blocks();
     out.replicas = replicas_;
     for (const spec::Piece& piece : out.placement.pieces(ranks_.rank())) {
-      out.pieces.push_back(
-          step::make_piece(model(role).ops(), units[piece.unit], piece, out.placement.state(piece),
-                           [this](const spec::StateTensor& t) {
-                             return at::zeros({t.elements}, options_.dtype(ops::to_aten(t.dtype)));
-                           }));
+      out.pieces.push_back(step::make_piece(
+          model(role).ops(), units[piece.unit], piece, out.placement.state(piece),
+          [this](const spec::StateTensor& t) {
+            return at::zeros({t.elements}, options_.dtype(bridge::to_aten(t.dtype)));
+          }));
       at::Tensor& gradients = out.pieces.back().gradients;
       if (out.placement.slices_gradients()) gradients = at::zeros_like(gradients);
     }
@@ -200,7 +200,7 @@ class AtenWorld {
   }
   [[nodiscard]] at::Tensor host(const step::Shape& shape, Dtype dtype) {
     const Outside outside;
-    return at::zeros({shape.begin(), shape.rank()}, ops::to_aten(dtype));
+    return at::zeros({shape.begin(), shape.rank()}, bridge::to_aten(dtype));
   }
 
   [[nodiscard]] HostedUnits hosted(const ModelRole& role) const {
@@ -242,8 +242,8 @@ class AtenWorld {
     }
     if (role.trained) {
       for (const spec::FlatUnit& unit : trained_units(role))
-        m.grads.push_back(at::zeros(
-            {unit.elements}, options_.dtype(ops::to_aten(optimizer_of(role, dtype()).gradients))));
+        m.grads.push_back(at::zeros({unit.elements}, options_.dtype(bridge::to_aten(
+                                                         optimizer_of(role, dtype()).gradients))));
       (lora ? lora->adapters.grads : base.grads) = m.grads;
     }
     const std::optional<ops::StreamedBase> streamed = streamed_base(m, role);

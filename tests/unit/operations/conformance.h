@@ -56,7 +56,7 @@ inline Requests stop_recording() {
 // Tensors that are there before the work.
 struct AtenInputs {
   at::Tensor operator()(const step::Shape& shape, step::Dtype dtype) const {
-    const auto options = at::dtype(ops::to_aten(dtype)).device(test_device());
+    const auto options = at::dtype(bridge::to_aten(dtype)).device(test_device());
     const at::IntArrayRef sizes(shape.begin(), shape.rank());
     if (dtype == step::Dtype::kInt64) return at::zeros(sizes, options);
     return at::rand(sizes, at::kFloat).add_(0.1).to(options);

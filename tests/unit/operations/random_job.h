@@ -130,6 +130,7 @@ inline spec::OptimizerConfig random_optimizer(Dice& dice, step::Dtype weights) {
   c.relative_step = dice.chance(50);
   c.momentum = dice.chance(50) ? 0.9 : 0;
   c.nesterov = c.momentum > 0 && dice.chance(50);
+  if (weights == step::Dtype::kFloat64) return c;
   if (dice.chance(40)) c.state_dtype = spec::Dtype::kBfloat16;
   if (weights == step::Dtype::kFloat32) return c;
   if (dice.chance(40)) c.gradient_dtype = spec::Dtype::kBfloat16;
@@ -184,11 +185,14 @@ inline plan::ModelRole reference_of(plan::ModelRole role) {
   return role;
 }
 
-inline RandomJob random_job(std::uint64_t seed) {
+/// `on_host`: also jobs of float64, which GPUs do not take.
+inline RandomJob random_job(std::uint64_t seed, bool on_host) {
   Dice dice(seed);
   RandomJob out;
   spec::Job& job = out.job;
   out.dtype = dice.one_of({step::Dtype::kFloat32, step::Dtype::kBfloat16});
+  // Drawn apart: the other jobs are the same on GPUs.
+  if (Dice(~seed).chance(15) && on_host) out.dtype = step::Dtype::kFloat64;
   job.task = any_of(dice, spec::task_names(), spec::parse_task);
   job.data.max_prompt_length = dice.between(1, 40);
   job.data.max_response_length = dice.between(2, dice.chance(4) ? 900 : 60);

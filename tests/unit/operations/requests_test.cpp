@@ -133,7 +133,7 @@ void divide_parts_otherwise(testing::RandomJob& r, const spec::Architecture& who
 // A random job, of which every third is that of a rank that has a part of each model. `alone`: some have a part of each
 // sequence, or of the model where it generates.
 testing::RandomJob job_of(std::uint64_t seed, bool alone) {
-  testing::RandomJob r = testing::random_job(seed);
+  testing::RandomJob r = testing::random_job(seed, testing::test_device().is_cpu());
   testing::Dice dice(seed + 32452843);
   const bool divided = dice.chance(33);
   if (alone) {
@@ -445,7 +445,7 @@ void for_each_training_phase(
     std::uint64_t seed, testing::CheckedRanks& ranks,
     const std::function<void(AtenWorld&, const testing::RandomJob&, const spec::Phase&)>& visit) {
   const bridge::NoAutograd no_autograd;
-  testing::RandomJob r = testing::random_job(seed);
+  testing::RandomJob r = testing::random_job(seed, testing::test_device().is_cpu());
   divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 2));
   spec::ModelModes modes;
   const spec::Recipe joined = spec::describe(r.job);

@@ -110,7 +110,7 @@ void make_step_by_parts(Optimizer& optimizer, double lr, std::int64_t elements) 
         return slot
             .narrow(0, static_cast<std::int64_t>(t.slot_offset.count()),
                     static_cast<std::int64_t>(t.bytes().count()))
-            .view(ops::to_aten(t.dtype));
+            .view(bridge::to_aten(t.dtype));
       };
       const auto at_rest = [&](const step::PartTensor& t) {
         const bool flat_tensor = unit.layout.tensors()[t.state].parameter < 0;

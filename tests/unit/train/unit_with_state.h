@@ -35,7 +35,7 @@ inline spec::FlatUnit unit_of(const std::vector<std::vector<std::int64_t>>& shap
 inline AtenUnit zero_unit(const spec::OptimizerSpec& optimizer, const spec::FlatUnit& unit,
                           std::int64_t index = 0) {
   const auto zeros = [](std::int64_t n, spec::Dtype dtype) {
-    return at::zeros({n}, ops::to_aten(dtype));
+    return at::zeros({n}, bridge::to_aten(dtype));
   };
   return step::make_trained_unit(
       optimizer, unit, index, zeros(unit.elements, optimizer.weights),

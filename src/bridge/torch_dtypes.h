@@ -1,0 +1,14 @@
+// Element types of libtorch and of plans.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include "spec/dtype.h"
+
+namespace neap::bridge {
+
+/// Throws kUnsupported for a type that no plan has.
+[[nodiscard]] spec::Dtype to_step(at::ScalarType type);
+[[nodiscard]] at::ScalarType to_aten(spec::Dtype dtype);
+
+}  // namespace neap::bridge
