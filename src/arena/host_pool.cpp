@@ -11,9 +11,7 @@
 namespace neap::arena {
 namespace {
 
-constexpr Bytes kSlice = 4_MiB;        // touched by one thread at a time
-constexpr Bytes kUnit = 2_MiB;         // blocks are whole huge pages
-constexpr Bytes kAlign = Bytes(4096);  // buffers begin where direct input and output may
+constexpr Bytes kSlice = 4_MiB;  // touched by one thread at a time
 
 std::uint64_t place_of(const std::byte* at) {
   return reinterpret_cast<std::uint64_t>(at);
@@ -126,24 +124,42 @@ std::optional<FreeRanges::Place> HostPool::take_free(Bytes size, Owner owner) {
   return free_[owner].take(size);
 }
 
+template <class Make>
+Status HostPool::make_room(std::unique_lock<std::mutex>& lock, const Make& make) {
+  if (make().ok()) return {};
+  lock.unlock();
+  release_free();
+  lock.lock();
+  return make();
+}
+
 Result<HostBuffer> HostPool::take(Bytes size, Bytes expect, Owner owner, Limit limit) {
   size = round_up(size, kAlign);
   std::unique_lock lock(mutex_);
-  auto at = take_free(size, owner);
-  if (!at && !add_block(size, expect, owner, limit).ok()) {
-    // Unused blocks, each too small, may hold the memory.
-    lock.unlock();
-    release_free();
-    lock.lock();
+  std::optional<FreeRanges::Place> at;
+  NEAP_TRY(make_room(lock, [&]() -> Status {
     at = take_free(size, owner);
-    if (!at) NEAP_TRY(add_block(size, expect, owner, limit));
-  }
+    return at ? Status() : add_block(size, expect, owner, limit);
+  }));
   if (!at) at = free_[owner].take(size);
   auto* buffer = reinterpret_cast<std::byte*>(*at);  // NOLINT(performance-no-int-to-ptr)
   Block& block = block_of(buffer);
   block.used += size;
   unused_.erase(&block);
   return HostBuffer{buffer, size};
+}
+
+Bytes HostPool::block_bytes(std::span<const Bytes> sizes) {
+  Bytes sum;
+  for (const Bytes size : sizes) sum += round_up(size, kAlign);
+  return round_up(sum, kUnit);
+}
+
+Status HostPool::reserve(std::span<const Bytes> sizes, Owner owner) {
+  const Bytes all = block_bytes(sizes);
+  if (all.is_zero()) return {};
+  std::unique_lock lock(mutex_);
+  return make_room(lock, [&] { return add_block(all, all, owner, Limit::kBudget); });
 }
 
 HostPool::Block& HostPool::block_of(const std::byte* at) const {

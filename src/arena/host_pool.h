@@ -21,6 +21,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -41,6 +42,8 @@ class HostPool {
 
  public:
   static constexpr Bytes kChunk = 128_MiB;  ///< pinned as one; no copy may cross its border
+  static constexpr Bytes kUnit = 2_MiB;     ///< blocks are whole huge pages
+  static constexpr Bytes kAlign = 4_KiB;    ///< buffers begin where direct input and output may
 
   HostPool(device::Device& device, Bytes budget, unsigned threads)
       : device_(device), budget_(budget), threads_(threads) {}
@@ -58,6 +61,10 @@ class HostPool {
   [[nodiscard]] Result<HostBuffer> take(Bytes size, Bytes expect, Owner owner,
                                         Limit limit = Limit::kBudget);
   void give(const HostBuffer& buffer);
+  /// A block for buffers of these sizes, which `owner` takes next. It has block_bytes() of them.
+  [[nodiscard]] Status reserve(std::span<const Bytes> sizes, Owner owner);
+  /// What one block takes of the budget that has buffers of these sizes.
+  [[nodiscard]] static Bytes block_bytes(std::span<const Bytes> sizes);
   /// Unpins and unmaps blocks that no buffer uses; with `owner`, only blocks of that owner. The
   /// memory is the system's when this returns.
   void release_free(std::optional<Owner> owner = std::nullopt);
@@ -136,6 +143,9 @@ class HostPool {
   /// A free range of one of the owner's blocks, or of a block that no buffer uses.
   [[nodiscard]] std::optional<FreeRanges::Place> take_free(Bytes size, Owner owner);
   [[nodiscard]] Status add_block(Bytes size, Bytes expect, Owner owner, Limit limit);
+  /// Unused blocks, each too small, may hold the memory: without them, if it has no room with them.
+  template <class Make>
+  [[nodiscard]] Status make_room(std::unique_lock<std::mutex>& lock, const Make& make);
   [[nodiscard]] Block& block_of(const std::byte* at) const;
   void add_free(std::byte* at, Bytes size);
   /// Unpins and unmaps; not under the lock.

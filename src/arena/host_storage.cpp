@@ -32,17 +32,33 @@ class HostStorage::Memory {
   HostBuffer buffer_;
 };
 
+namespace {
+
+Tag& tag_of(Arena::Impl& arena, std::string_view name) {
+  const std::unique_lock lock(arena.table);
+  return arena.tag_named(name);
+}
+
+}  // namespace
+
+Bytes HostStorage::taken(std::span<const Bytes> sizes) {
+  return HostPool::block_bytes(sizes);
+}
+
+Status HostStorage::reserve(Arena& owner, std::string_view name, std::span<const Bytes> sizes) {
+  Arena::Impl& arena = owner.impl();
+  NEAP_TRY(arena.check_process());
+  return arena.hosts.reserve(sizes, &tag_of(arena, name))
+      .with_context(format("taking {} of host storage for {}", taken(sizes), name));
+}
+
 Result<std::unique_ptr<HostStorage>> HostStorage::make(Arena& owner, std::string_view name,
                                                        Bytes size) {
   Arena::Impl& arena = owner.impl();
   NEAP_TRY(arena.check_process());
   if (size.is_zero())
     return Status(ErrorCode::kInvalidArgument, format("host storage of 0 bytes for {}", name));
-  const auto named_tag = [&]() -> Tag& {
-    const std::unique_lock lock(arena.table);
-    return arena.tag_named(name);
-  };
-  Tag& tag = named_tag();
+  Tag& tag = tag_of(arena, name);
   const auto what = [&] { return format("taking {} of host storage for {}", size, name); };
   Result<HostBuffer> buffer = arena.hosts.take(size, size, &tag);
   if (!buffer.ok()) return Status(buffer.status()).with_context(what());

@@ -6,11 +6,13 @@
 //           business. A TransferLane copies between it and resident regions.
 // Threads   one makes and destroys; the contents are the owner's.
 // Failure   kOutOfHostMemory.
-// Cost      of a fresh GiB as in host_pool.h: it is touched and pinned before make() returns.
+// Cost      whole huge pages, which storages share whose memory was reserved together. Of a fresh GiB as in
+//           host_pool.h: it is touched and pinned before make() returns.
 #pragma once
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -23,6 +25,11 @@ class HostStorage {
   /// Contents are undefined. `arena` outlives the storage.
   [[nodiscard]] static Result<std::unique_ptr<HostStorage>> make(Arena& arena, std::string_view tag,
                                                                  Bytes size);
+  /// Takes the memory of storages that are made for the tag next, one of each size, in one piece of taken(sizes).
+  [[nodiscard]] static Status reserve(Arena& arena, std::string_view tag,
+                                      std::span<const Bytes> sizes);
+  /// What such storages take of the budget.
+  [[nodiscard]] static Bytes taken(std::span<const Bytes> sizes);
   /// The memory goes back once the copies from and to it that are under way were waited for.
   ~HostStorage() = default;
   HostStorage(const HostStorage&) = delete;

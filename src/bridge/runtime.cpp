@@ -153,6 +153,7 @@ void RuntimeImpl::add_streamed(std::size_t index) {
     gathered_.emplace(index, slots_of(tag));
   if (StreamedSlices* const slices = behind == nullptr ? nullptr : streamed_slices(behind->id))
     slices->set_generating(slots_of(tag));
+  throw_if_error(arena::HostStorage::reserve(*arena_, tag.name(), hosted.storages()));
   const auto bytes_of = [](const std::vector<plan::PartPlan>& parts) {
     std::vector<Bytes> out;
     out.reserve(parts.size());
@@ -239,7 +240,7 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::hold(const std::vector<spec::TagId>
   ScheduleExecutor::Set before = executor_->resident();
   (void)executor_->bring(tags);
   return std::make_unique<ScopeImpl>("Putting tags back", std::move(entered), [this, before] {
-    (void)executor_->move_to(before);
+    (void)executor_->put_back(before);
     return Status();
   });
 }

@@ -253,24 +253,42 @@ void ScheduleExecutor::resync() {
   }
 }
 
+bool ScheduleExecutor::fits(const Set& tags) const {
+  Bytes sum;
+  for (std::size_t t = 0; t < tags.size(); ++t)
+    if (tags[t]) sum += plan_.tags[t].bytes;
+  return sum <= plan_.peak;
+}
+
+bool ScheduleExecutor::leaves(std::size_t tag) const {
+  const auto end = plan_.schedule.begin() + static_cast<std::ptrdiff_t>(plan_.cycle());
+  return std::any_of(plan_.schedule.begin(), end,
+                     [&](const plan::PhaseSchedule& phase) { return !phase.resident[tag]; });
+}
+
 Transition ScheduleExecutor::bring(const std::vector<spec::TagId>& tags) {
   Set only(states_.size(), false);
-  Set both = resident();
-  for (const spec::TagId tag : tags) {
-    const std::size_t t = tag_index(tag);
-    only[t] = true;
-    both[t] = true;
+  for (const spec::TagId tag : tags) only[tag_index(tag)] = true;
+  Set all = only, staying = only;
+  for (std::size_t t = 0; t < states_.size(); ++t) {
+    if (!states_[t].resident) continue;
+    all[t] = true;
+    staying[t] = only[t] || !leaves(t);
   }
-  Bytes sum;
-  for (std::size_t i = 0; i < both.size(); ++i) {
-    if (both[i]) sum += plan_.tags[i].bytes;
-  }
-  const bool fits = plan_.capacity.is_zero() || sum <= plan_.capacity;
-  Transition done = move_to(fits ? both : only);
+  Transition done = move_to(fits(all) ? all : fits(staying) ? staying : only);
   for (std::size_t i = 0; i < states_.size(); ++i) {
     if (only[i]) states_[i].dirty = true;
   }
   return done;
+}
+
+Transition ScheduleExecutor::put_back(const Set& before) {
+  Set wanted = before;
+  for (std::size_t t = 0; t < states_.size(); ++t) {
+    const bool kept = plan_.tags[t].contents != plan::Contents::kScratch && !leaves(t);
+    if (states_[t].resident && kept) wanted[t] = true;
+  }
+  return move_to(fits(wanted) ? wanted : before);
 }
 
 }  // namespace neap::bridge

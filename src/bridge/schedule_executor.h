@@ -62,8 +62,12 @@ class ScheduleExecutor {
   [[nodiscard]] Status finish_copies(std::vector<MoveRecord>& done);
   /// Makes exactly `wanted` resident.
   Transition move_to(const Set& wanted);
-  /// `tags` in addition to what is there, or alone where both do not fit under the capacity. The caller may write them.
+  /// `tags` in addition to what is there; where that is over the plan's peak, to what never leaves the device in a step;
+  /// where that is, alone. The caller may write them.
   Transition bring(const std::vector<spec::TagId>& tags);
+  /// Makes `before` resident again, and keeps what has come since and never leaves the device in a step: no host memory
+  /// is planned for it.
+  Transition put_back(const Set& before);
 
   [[nodiscard]] Set resident() const;
   /// Bytes of the resident tags.
@@ -81,6 +85,9 @@ class ScheduleExecutor {
   [[nodiscard]] Place place(spec::TagId tag, std::string_view part) const;
 
  private:
+  [[nodiscard]] bool fits(const Set& tags) const;
+  /// Some phase of a step has it not.
+  [[nodiscard]] bool leaves(std::size_t tag) const;
   [[nodiscard]] bool is_scheduled(std::size_t phase, const std::vector<plan::Move>& moves) const;
   Transition execute(const std::vector<plan::Move>& moves);
   void begin(const plan::Move& move);

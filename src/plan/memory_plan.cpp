@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "arena/host_storage.h"
 #include "step/sliced_tables.h"
 #include "step/update_parts.h"
 
@@ -31,13 +32,35 @@ Bytes window_of(const std::vector<PartPlan>& parts) {
 
 }  // namespace
 
+std::vector<Bytes> HostedPlan::storages() const {
+  std::vector<Bytes> out;
+  const auto add = [&](Bytes bytes, std::size_t times = 1) {
+    if (!bytes.is_zero()) out.insert(out.end(), times, bytes);
+  };
+  const auto add_all = [&](const std::vector<PartPlan>& parts) {
+    for (const PartPlan& part : parts) add(part.bytes);
+  };
+  if (blocks_on_disk) {
+    add(weights_window(), step::kBlockSlots);
+    add(gradients_window(), step::kBlockSlots);
+  } else {
+    add_all(blocks);
+    add_all(gradients);
+  }
+  add(inputs, blocks.size());
+  add_all(tables);
+  add_all(table_gradients);
+  if (states_on_disk) {
+    add(window * step::kUpdateWindows);
+  } else {
+    add_all(states);
+  }
+  add(slice);
+  return out;
+}
+
 Bytes HostedPlan::bytes() const {
-  Bytes sum;
-  for (const auto* parts : {&tables, &table_gradients}) sum += bytes_of(*parts);
-  sum += blocks_on_disk ? (weights_window() + gradients_window()) * step::kBlockSlots
-                        : bytes_of(blocks) + bytes_of(gradients);
-  sum += states_on_disk ? window * step::kUpdateWindows : bytes_of(states);
-  return sum + slice + inputs * blocks.size() + tied_rows;
+  return arena::HostStorage::taken(storages()) + tied_rows;
 }
 
 Bytes HostedPlan::on_disk() const {

@@ -65,7 +65,9 @@ struct HostedPlan {
   Bytes tied_rows{};            ///< behind gradients, in a mini-batch (step/tied_rows.h)
   /// No slots are in front of it.
   [[nodiscard]] bool empty() const { return blocks.empty() && states.empty() && slice.is_zero(); }
-  [[nodiscard]] Bytes bytes() const;  ///< of host memory
+  /// Of the pieces that rest on the host, or windows, but for `tied_rows`, in the order in which the run makes them.
+  [[nodiscard]] std::vector<Bytes> storages() const;
+  [[nodiscard]] Bytes bytes() const;  ///< of host memory, as the run takes it
   [[nodiscard]] Bytes on_disk() const;
   // Of a window that blocks on disk pass, of each of step::kBlockSlots:
   [[nodiscard]] Bytes weights_window() const;

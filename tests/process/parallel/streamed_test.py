@@ -128,8 +128,7 @@ class Streamed(RankCase):
             low, high = (low, middle) if fits else (middle, high)
         scratch = self.home / "scratch"
         scratch.mkdir()
-        # Host memory comes in huge pages.
-        self.run_ranks(2, "disk", *words, ceiling, f"memory.host_budget={high + (12 << 10)}KiB", f"memory.disk_folder={scratch}")
+        self.run_ranks(2, "disk", *words, ceiling, f"memory.host_budget={high}KiB", f"memory.disk_folder={scratch}")
         self.assertEqual(list(scratch.iterdir()), [])
         self.assert_same_files("disk-whole", "disk")
         self.assertEqual(self.metrics("out/disk-whole"), self.metrics("out/disk"))

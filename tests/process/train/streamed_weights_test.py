@@ -91,6 +91,15 @@ class StreamedWeights(TrainCase):
         self.assertEqual(result.returncode, 3, result.stderr)
         return int(re.search(r"least capacity is (\d+) MiB", result.stderr).group(1))
 
+    def least_host(self, *words):
+        """The least memory.host_budget in bytes."""
+        low, high = 0, 1 << 30
+        while high - low > 1:
+            middle = (low + high) // 2
+            fits = self.neap("plan", *words, f"memory.host_budget={middle}B").returncode == 0
+            low, high = (low, middle) if fits else (middle, high)
+        return high
+
     def train(self, name, *words):
         folder = f"out/{name.replace(' ', '_')}"
         result = self.neap("train", *words, f"trainer.default_local_dir={folder}")
@@ -154,22 +163,16 @@ class StreamedWeights(TrainCase):
                 words = [*words, "actor_rollout_ref.model.path=out/large/latest/actor", DISK]
                 resident = self.train(f"{name} not on disk", *words, "device.memory=2GiB", "memory.residency=all")
                 ceiling = f"device.memory={self.least(*words) + 8}MiB"
-                # The least host memory, and what huge pages take in addition.
-                low, high = 0, 1 << 20
-                while high - low > 256:
-                    middle = (low + high) // 2
-                    fits = self.neap("plan", *words, ceiling, f"memory.host_budget={middle}KiB").returncode == 0
-                    low, high = (low, middle) if fits else (middle, high)
-                budget = high + (20 << 10)
+                budget = self.least_host(*words, ceiling)
                 scratch = self.home / f"scratch-{name}"
                 scratch.mkdir()
-                run = self.train(f"{name} on disk", *words, ceiling, f"memory.host_budget={budget}KiB", f"memory.disk_folder={scratch}")
+                run = self.train(f"{name} on disk", *words, ceiling, f"memory.host_budget={budget}B", f"memory.disk_folder={scratch}")
                 self.assertEqual(list(scratch.iterdir()), [])
                 self.assert_equal_runs(resident, run)
                 plan = json.loads((run / "plan.json").read_text())
                 self.assertIn("actor", plan["streamed_from_disk"])
                 self.assertEqual(plan["updates"], {"actor": "disk"})
-                self.assertLessEqual(plan["host_bytes"], budget << 10)
+                self.assertEqual(plan["host_bytes"], budget)
                 rests = [part for tag in plan["tags"] for part in tag.get("hosted", []) if part.get("on") == "disk"]
                 self.assertEqual(sum(part["bytes"] for part in rests), plan["disk_bytes"])
                 self.assertEqual({part["kind"] for part in rests}, {"weights", "gradients", "states"})
@@ -182,6 +185,19 @@ class StreamedWeights(TrainCase):
                         moved[record["phase"]] = moved.get(record["phase"], 0) + sum(s.get(key, 0) for s in record["streamed"])
                     self.assertEqual(moved, {phase: phases[phase][key] for phase in moved})
                     self.assertGreater(sum(moved.values()), 0)
+
+    def test_a_run_takes_the_host_memory_that_is_planned(self):
+        for name in ("sft full tables", "dpo", "ppo all"):
+            with self.subTest(name):
+                words = [*JOBS[name][0], f"device.memory={self.least(*JOBS[name][0])}MiB"]
+                budget = self.least_host(*words)
+                run = self.train(f"{name} in host memory", *words, f"memory.host_budget={budget}B")
+                self.assertEqual(json.loads((run / "plan.json").read_text())["host_bytes"], budget)
+                refused = self.neap("train", *words, f"memory.host_budget={budget - 1}B", "trainer.default_local_dir=out/refused")
+                self.assert_fails(refused, 3, "host budget")
+        # Nothing leaves the device: before the first step, either.
+        run = self.train("no host memory", *JOBS["dpo full"][0], "device.memory=2GiB", "memory.host_budget=1B")
+        self.assertEqual(json.loads((run / "plan.json").read_text())["host_bytes"], 0)
 
     def check_phases(self, folder, plan, capacity):
         """Every phase that runs such a model fetched what the plan says, within the ceiling."""

@@ -233,8 +233,7 @@ class UpdateModes(TrainCase):
         calm = self.train("roomy", arguments)
         streamed = json.loads((self.home / calm / "plan.json").read_text())
         disk = self.train("to-disk-all", arguments + [DISK, "memory.update=disk"])
-        # Host memory comes in huge pages.
-        budget = json.loads((self.home / disk / "plan.json").read_text())["host_bytes"] + (4 << 20)
+        budget = json.loads((self.home / disk / "plan.json").read_text())["host_bytes"]
         self.assertLess(budget, streamed["host_bytes"])
         narrow = arguments + [f"memory.host_budget={budget}B"]
         self.assert_fails(self.neap("train", *narrow, "trainer.default_local_dir=out/refused"), 3, "host budget")

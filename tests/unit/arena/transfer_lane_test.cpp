@@ -148,6 +148,31 @@ TEST_F(TransferLaneTest, StorageCountsAgainstTheBudgetAndGoesBack) {
             ErrorCode::kInvalidArgument);
 }
 
+TEST_F(TransferLaneTest, StoragesOfATagThatAreReservedTakeWhatIsSaid) {
+  const std::vector<Bytes> sizes = {Bytes(1), 3_MiB + 1_B, 130_MiB, 5_KiB, 1_MiB};
+  const Bytes taken = HostStorage::taken(sizes);
+  EXPECT_EQ(taken, 136_MiB);
+  std::vector<std::unique_ptr<HostStorage>> made;
+  const auto make_all = [&] {
+    for (const Bytes size : sizes) {
+      made.push_back(storage(size, "many"));
+      fill(made.back()->data(), size, 7);
+    }
+  };
+  arena_->set_backup_options(true, taken - 1_B, {}, {});
+  const Status refused = HostStorage::reserve(*arena_, "many", sizes);
+  EXPECT_EQ(refused.code(), ErrorCode::kOutOfHostMemory);
+  EXPECT_THAT(refused.message(), HasSubstr("taking 136 MiB of host storage for many"));
+  arena_->set_backup_options(true, taken, {}, {});
+  ASSERT_TRUE(HostStorage::reserve(*arena_, "many", sizes).ok());
+  make_all();
+  EXPECT_EQ(arena_->stats().host_buffers, taken);
+  made.clear();
+  EXPECT_EQ(arena_->stats().host_buffers, Bytes(0));
+  EXPECT_EQ(HostStorage::taken({}), Bytes(0));
+  EXPECT_TRUE(HostStorage::reserve(*arena_, "many", {}).ok());
+}
+
 TEST_F(TransferLaneTest, AStreamIsOrderedWithCopies) {
   const RegionInfo buffer = region(64_MiB);
   const auto home = storage(64_MiB);
