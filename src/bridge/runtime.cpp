@@ -166,11 +166,14 @@ void RuntimeImpl::add_streamed(std::size_t index) {
         std::forward_as_tuple(*arena_, context_.stream(), tag.name(), slots_of(tag),
                               bytes_of(hosted.states), hosted.window));
   }
-  if (!hosted.slice.is_zero()) {
+  const auto add_slice = [&](Bytes slice, step::StreamedKind kind) {
+    if (slice.is_zero()) return;
     streamed_slices_.emplace(
         std::piecewise_construct, std::forward_as_tuple(index),
-        std::forward_as_tuple(*arena_, context_.stream(), tag.name(), slots_of(tag), hosted.slice));
-  }
+        std::forward_as_tuple(*arena_, context_.stream(), tag.name(), slots_of(tag), slice, kind));
+  };
+  add_slice(hosted.slice, step::StreamedKind::kWeights);
+  add_slice(hosted.gradient_slice, step::StreamedKind::kGradients);
   if (hosted.blocks.empty()) return;
   // The weights of all slots, those of tables last, then their gradients, then inputs of blocks.
   const std::vector<SlotPart> parts = slots_of(tag);

@@ -90,7 +90,8 @@ class Runtime {
   /// The blocks that the plan keeps on the host behind the slots of `tag`, one of Contents::kScratch that
   /// has such blocks. Used in phases that need the tag.
   [[nodiscard]] virtual StreamedBlocks& streamed_blocks(spec::TagId tag) = 0;
-  /// The slice of the weights that the plan keeps on the host behind the slots of `tag`; null: it is on the device.
+  /// The slice of the weights, or of gradients, that the plan keeps on the host behind the slots of `tag`; null: it is on
+  /// the device.
   [[nodiscard]] virtual StreamedSlices* streamed_slices(spec::TagId tag) = 0;
   /// The optimizer states that the plan keeps on the host behind the slots of `tag`; null: the tag holds them.
   [[nodiscard]] virtual StreamedStates* streamed_states(spec::TagId tag) = 0;

@@ -7,6 +7,7 @@
 
 #include "cache/settings.h"
 #include "plan/counted_blocks.h"
+#include "plan/counted_gradients.h"
 #include "plan/counted_model.h"
 #include "plan/counted_peers.h"
 #include "plan/counted_source.h"
@@ -114,7 +115,9 @@ class CountedBackend {
       if (phase.gathers_weights) gather_model(trained, phase.blocks_on_disk);
       return;
     }
-    if (phase.slices_weights && phase.part != spec::TrainPart::kUpdate) {
+    // Of an update it has the norms.
+    if (phase.slices_weights &&
+        (phase.part != spec::TrainPart::kUpdate || phase.gradients_on_host)) {
       const bool overlaps = step::gathers_overlap_passes(
           role_.shape, ops.ranks(spec::Axis::kContext), uses_copy_lane(job, role_.id));
       blocks_.emplace(ops, weights_, sliced_rests(role_, dtype, overlaps, phase.slice_on_host));
@@ -298,7 +301,8 @@ class CountedBackend {
     const HostedUnits hosted{phase.streams_weights,
                              phase.streams_tables,
                              phase.slice_on_host,
-                             {phase.states_on_disk, phase.blocks_on_disk}};
+                             {phase.states_on_disk, phase.blocks_on_disk},
+                             phase.gradients_on_host};
     if (phase.streams_states) {
       parts_.emplace(update_parts(role_, dtype_, hosted));
       slot_bytes_ = update_slot_bytes(role_, dtype_, hosted);
@@ -314,7 +318,8 @@ class CountedBackend {
           [&](const spec::StateTensor& t) { return flat(t.elements, t.dtype); }));
       units_.back().on_host = rests[units_.size() - 1];
       // Their norms are taken in backward.
-      if (units_.back().on_host && phase.part == spec::TrainPart::kUpdate)
+      if ((units_.back().on_host || phase.gradients_on_host) &&
+          phase.part == spec::TrainPart::kUpdate)
         blocks_->keep_norms(step::key_of(units_.back().unit), {});
     }
     make_pieces(phase);
@@ -337,13 +342,18 @@ class CountedBackend {
           ops_, units_[piece.unit], piece, placement.state(piece),
           [](const spec::StateTensor& t) { return outside({t.elements}, t.dtype); });
     };
-    for (const spec::Piece& piece : placement.pieces(rank)) pieces_.push_back(piece_of(piece));
-    if (phase.slices_gradients) take_gradients();
+    for (const spec::Piece& piece : placement.pieces(rank)) {
+      pieces_.push_back(piece_of(piece));
+      if (phase.gradients_on_host) pieces_.back().on_host = true;
+    }
+    if (phase.slices_gradients) take_gradients(phase.gradients_on_host);
     if (blocks_) keep_own_gradients(placement, rank);
     if (role_.rank) return;
     for (std::size_t u = 0; u < units_.size(); ++u)
       if (placement.counts(u)[static_cast<std::size_t>(rank)] != units_[u].unit.elements)
         of_others_.push_back(units_[u]);
+    for (step::TrainedUnit<T>& unit : of_others_)
+      unit.on_host = unit.on_host || phase.gradients_on_host;
   }
   // Of units on the host.
   void keep_own_gradients(const spec::StatePlacement& placement, std::int64_t rank) {
@@ -353,7 +363,22 @@ class CountedBackend {
             step::key_of(units_[u].unit),
             spec::tensor_bytes(placement.slices().range(u, rank).count, optimizer_->gradients));
   }
-  void take_gradients() {
+  // Of pieces on the host. Those of other ranks take no more memory for their norms than whole units.
+  void host_gradients() {
+    std::vector<CountedGradients::Piece> pieces;
+    for (const step::TrainedUnit<T>& piece : pieces_)
+      pieces.push_back({step::gradient_slot(piece.unit, role_.shape, role_.head), piece.gradients});
+    hosted_gradients_.emplace(ops_, std::move(pieces), [this](std::size_t p) {
+      const step::TrainedUnit<T>& piece = pieces_[p];
+      const spec::TensorShard& shard = role_.shape.tensor;
+      (void)step::part_norms(ops_, piece.unit, piece.first, piece.gradients, shard);
+      if (role_.rank) return;
+      const T& whole = units_[static_cast<std::size_t>(piece.index)].gradients;
+      ops_.aside([&] { (void)step::part_norms(ops_, piece.unit, 0, whole, shard); });
+    });
+  }
+  void take_gradients(bool on_host) {
+    if (on_host) host_gradients();
     std::vector<step::GradientSlots<CountingOps>::Unit> units;
     for (const step::TrainedUnit<T>& unit : units_) units.push_back({unit.unit, unit.gradients});
     gradients_.emplace(
@@ -363,7 +388,8 @@ class CountedBackend {
             [this](std::int64_t begun) {
               Sums& sums = sums_[static_cast<std::size_t>(begun)];
               ops_.wait_for_peers(sums.ended, std::exchange(sums.sent, 0));
-            }});
+            }},
+        hosted_gradients_ ? &*hosted_gradients_ : nullptr);
     weights_.sink = &*gradients_;
   }
   // On a GPU behind the gathers that were begun. Where nothing hides them they are waited for.
@@ -392,6 +418,7 @@ class CountedBackend {
   step::Experience<T> experience_;
   std::optional<spec::OptimizerSpec> optimizer_;
   std::vector<step::TrainedUnit<T>> units_, pieces_, of_others_;
+  std::optional<CountedGradients> hosted_gradients_;           // of pieces
   std::optional<step::GradientSlots<CountingOps>> gradients_;  // that are sliced
   struct Sums {
     double ended = 0, sent = 0;

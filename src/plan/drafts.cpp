@@ -139,6 +139,7 @@ std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
   if (weights == WeightPlacement::kResident) return resident;
   if (weights == WeightPlacement::kStreamedDisk) return disk_modes();
   const bool inputs = weights == WeightPlacement::kStreamedInputs;
+  const bool gradients = weights == WeightPlacement::kStreamedGradients;
   const bool tables = inputs || weights == WeightPlacement::kStreamedTables;
   std::vector<spec::ModelModes> all;
   if (job_.memory.residency == spec::Residency::kAll ||
@@ -155,11 +156,16 @@ std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
         return !models_.at(other).trains_blocks() || spec::streams_states(modes.of(other));
       });
       if (!parts) continue;
-      bool turns = false, keeps = false;
+      bool turns = false, keeps = false, sliced = false;
       for (const spec::ModelId other : models) {
         modes.stream_weights(other);
         // Of slices tables come as blocks do, and inputs stay.
-        if (recipe.find(other)->sliced) continue;
+        if (recipe.find(other)->sliced) {
+          if (!gradients || !models_.at(other).trains_blocks()) continue;
+          modes.keep_gradients_on_host(other);
+          sliced = true;
+          continue;
+        }
         if (inputs && models_.at(other).trained) {
           modes.keep_inputs_on_host(other);
           keeps = true;
@@ -168,7 +174,7 @@ std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
         modes.stream_tables(other);
         turns = true;
       }
-      if (inputs ? keeps : turns == tables) all.push_back(modes);
+      if (gradients ? sliced : inputs ? keeps : turns == tables) all.push_back(modes);
     }
   }
   return all;
@@ -263,6 +269,7 @@ Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, A
       accuracy,
       phase.streams_weights,
       phase.slice_on_host,
+      phase.gradients_on_host,
       phase.gathers_weights,
       phase.streams_tables,
       phase.streams_states,
@@ -288,6 +295,7 @@ Result<PhasePlan> Drafts::predict_parts(const spec::Phase& phase, std::int64_t r
   spec::ModelModes split;
   split.set(phase.model, spec::UpdateMode::kSplit);
   if (phase.streams_weights || phase.slice_on_host) split.stream_weights(phase.model);
+  if (phase.gradients_on_host) split.keep_gradients_on_host(phase.model);
   if (phase.streams_tables) split.stream_tables(phase.model);
   if (phase.blocks_on_disk) split.keep_blocks_on_disk(phase.model);
   if (phase.inputs_on_host) split.keep_inputs_on_host(phase.model);

@@ -27,10 +27,10 @@ namespace neap::plan {
 /// What was predicted of jobs that differ in micro-batches, optimizer states and retentions alone.
 struct Predictions {
   /// Phase, its micro-batches, optimizer states, rung (-1: the retention as configured), whether its
-  /// weights are streamed, slices of them on the host, gathered, its tables streamed and its states, these on disk, blocks
+  /// weights are streamed, slices of them on the host, and of gradients, gathered, its tables streamed and its states, these on disk, blocks
   /// on disk, inputs of blocks on the host.
   using Key = std::tuple<spec::PhaseId, spec::Batching, std::optional<spec::Dtype>, std::int64_t,
-                         Accuracy, bool, bool, bool, bool, bool, bool, bool, bool>;
+                         Accuracy, bool, bool, bool, bool, bool, bool, bool, bool, bool>;
   std::map<Key, PhasePlan> phases;
   std::map<std::pair<spec::ModelId, spec::Batching>, CheckpointLadder> ladders;
 };
@@ -39,14 +39,16 @@ struct Predictions {
 /// where nothing fits, and of streamed ones where groups of micro-batches make it faster.
 enum class WeightPlacement {
   kResident,
-  kStreamed,        ///< blocks come one after another
-  kStreamedTables,  ///< and embedding and head in turns with them
-  kStreamedInputs,  ///< and what blocks read waits on the host for their backward
-  kStreamedDisk,    ///< as kStreamed or kStreamedTables, and blocks rest on disk
+  kStreamed,           ///< blocks come one after another
+  kStreamedTables,     ///< and embedding and head in turns with them
+  kStreamedInputs,     ///< and what blocks read waits on the host for their backward
+  kStreamedGradients,  ///< as kStreamed, and slices of gradients rest on the host, too
+  kStreamedDisk,       ///< as kStreamed or kStreamedTables, and blocks rest on disk
 };
 inline constexpr std::array kWeightPlacements = {
-    WeightPlacement::kResident, WeightPlacement::kStreamed, WeightPlacement::kStreamedTables,
-    WeightPlacement::kStreamedInputs, WeightPlacement::kStreamedDisk};
+    WeightPlacement::kResident,          WeightPlacement::kStreamed,
+    WeightPlacement::kStreamedTables,    WeightPlacement::kStreamedInputs,
+    WeightPlacement::kStreamedGradients, WeightPlacement::kStreamedDisk};
 
 class Drafts {
  public:

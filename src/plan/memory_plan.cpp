@@ -56,6 +56,7 @@ std::vector<Bytes> HostedPlan::storages() const {
     add_all(states);
   }
   add(slice);
+  add(gradient_slice);
   return out;
 }
 

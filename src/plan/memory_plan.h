@@ -61,10 +61,13 @@ struct HostedPlan {
   bool blocks_on_disk = false;  ///< `blocks` and `gradients`: they pass windows, one for each slot
   Bytes window{};               ///< of each of step::kUpdateWindows that states on disk pass
   Bytes slice{};                ///< of sliced weights
+  Bytes gradient_slice{};       ///< of their gradients
   Bytes inputs{};               ///< of each block, for its backward; zero: they stay on the device
   Bytes tied_rows{};            ///< behind gradients, in a mini-batch (step/tied_rows.h)
   /// No slots are in front of it.
-  [[nodiscard]] bool empty() const { return blocks.empty() && states.empty() && slice.is_zero(); }
+  [[nodiscard]] bool empty() const {
+    return blocks.empty() && states.empty() && (slice + gradient_slice).is_zero();
+  }
   /// Of the pieces that rest on the host, or windows, but for `tied_rows`, in the order in which the run makes them.
   [[nodiscard]] std::vector<Bytes> storages() const;
   [[nodiscard]] Bytes bytes() const;  ///< of host memory, as the run takes it

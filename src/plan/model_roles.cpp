@@ -102,8 +102,8 @@ std::vector<Bytes> slice_bytes(const ModelRole& role, spec::Dtype compute) {
 step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
   spec::StatePlacement placement = placement_of(role, compute);
   const std::int64_t rank = role.rank.value_or(placement.fullest_rank());
-  return {std::move(placement), rank, on_host(role, hosted), hosted.slice && role.trains_blocks(),
-          hosted.on_disk};
+  const step::SlicesOnHost slices{hosted.slice && role.trains_blocks(), hosted.gradient_slice};
+  return {std::move(placement), rank, on_host(role, hosted), slices, hosted.on_disk};
 }
 
 namespace {

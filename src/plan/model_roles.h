@@ -58,6 +58,7 @@ struct HostedUnits {
   bool tables = false;  ///< the embedding and the head, too, where they can
   bool slice = false;   ///< of sliced ones
   step::RestsOnDisk on_disk{};
+  bool gradient_slice = false;  ///< of sliced ones
 };
 /// Of each trained unit, whether its weights and gradients rest there.
 [[nodiscard]] std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted);

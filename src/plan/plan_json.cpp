@@ -43,6 +43,8 @@ Json json_of(const HostedPlan& hosted) {
     if (!hosted.inputs.is_zero()) add("inputs", {block.name, Bytes(), hosted.inputs});
   if (!hosted.slice.is_zero())
     add("weights", {std::string(spec::kSlicePart), Bytes(), hosted.slice});
+  if (!hosted.gradient_slice.is_zero())
+    add("gradients", {std::string(spec::kSlicePart), Bytes(), hosted.gradient_slice});
   for (const PartPlan& part : hosted.states) add("states", part, hosted.states_on_disk);
   for (std::size_t i = 0; hosted.states_on_disk && i < step::kUpdateWindows; ++i)
     add("window", {format("window.{}", i), Bytes(), hosted.window});
@@ -118,12 +120,14 @@ Json summary_json(const MemoryPlan& plan) {
   Json streamed = Json::array();
   Json tables = Json::array();
   Json inputs = Json::array();
+  Json gradients = Json::array();
   Json disk = Json::array();
   Json groups = Json::object();
   for (const spec::ModelId model : streamed_models(plan)) {
     streamed.push_back(to_string(model));
     if (plan.modes.streams_tables(model)) tables.push_back(to_string(model));
     if (plan.modes.inputs_on_host(model)) inputs.push_back(to_string(model));
+    if (plan.modes.gradients_on_host(model)) gradients.push_back(to_string(model));
     if (plan.modes.blocks_on_disk(model)) disk.push_back(to_string(model));
     groups[std::string(to_string(model))] = plan.modes.together(model);
   }
@@ -141,6 +145,7 @@ Json summary_json(const MemoryPlan& plan) {
           {"streamed_weights", std::move(streamed)},
           {"streamed_tables", std::move(tables)},
           {"streamed_inputs", std::move(inputs)},
+          {"streamed_gradients", std::move(gradients)},
           {"streamed_from_disk", std::move(disk)},
           {"streamed_together", std::move(groups)},
           {"overrides", spec::assignments(plan.changes)}};

@@ -117,6 +117,7 @@ std::string hosted_text(const HostedPlan& hosted) {
   const char* inputs = hosted.inputs.is_zero()    ? ""
                        : hosted.gradients.empty() ? " with inputs"
                                                   : " and inputs";
+  if (!hosted.gradient_slice.is_zero()) return "this rank's slice of the gradients";
   if (hosted.blocks.empty())
     return hosted.states.front().name == spec::kSlicePart
                ? std::string("this rank's slice of the states")

@@ -153,32 +153,40 @@ std::vector<RegionPlan> slot_regions(const HostedPlan& hosted, Bytes enough) {
   return {std::move(region)};
 }
 
-std::vector<PartPlan> gradient_slice(const ModelRole& role, spec::Dtype dtype) {
+Bytes gradient_slice_bytes(const ModelRole& role, spec::Dtype dtype) {
   const spec::StatePlacement placement = placement_of(role, dtype);
-  return {{std::string(spec::kSlicePart), Bytes(),
-           spec::tensor_bytes(placement.slice_elements(), placement.optimizer().gradients)}};
+  return spec::tensor_bytes(placement.slice_elements(), placement.optimizer().gradients);
 }
 
 // Where backward adds gradients of which a rank keeps a slice: those of two units, and those of a table that is added to
-// at both ends.
-std::vector<PartPlan> gradient_slots(const ModelRole& role, spec::Dtype dtype) {
+// at both ends. `on_host`: behind them, where any rank's gradients of these units are added up.
+std::vector<PartPlan> gradient_slots(const ModelRole& role, spec::Dtype dtype, bool on_host) {
   const spec::Dtype gradients = optimizer_of(role, dtype).gradients;
-  std::vector<PartPlan> parts;
-  for (const spec::FlatUnit& unit : trained_units(role)) {
-    const std::string name(step::gradient_slot(unit, role.shape, role.head));
-    auto part = std::find_if(parts.begin(), parts.end(),
-                             [&](const PartPlan& each) { return each.name == name; });
-    if (part == parts.end()) part = parts.insert(part, PartPlan{name, Bytes(), Bytes()});
-    part->bytes = std::max(part->bytes, spec::tensor_bytes(unit.elements, gradients));
+  std::vector<PartPlan> whole, own;
+  const auto add = [&](std::vector<PartPlan>& to, std::string name, std::int64_t elements) {
+    auto part =
+        std::find_if(to.begin(), to.end(), [&](const PartPlan& each) { return each.name == name; });
+    if (part == to.end()) part = to.insert(part, PartPlan{std::move(name), Bytes(), Bytes()});
+    part->bytes = std::max(part->bytes, spec::tensor_bytes(elements, gradients));
+  };
+  const spec::StatePlacement placement = placement_of(role, dtype);
+  for (std::size_t u = 0; u < placement.units().size(); ++u) {
+    const spec::FlatUnit& unit = placement.units()[u];
+    const std::string_view slot = step::gradient_slot(unit, role.shape, role.head);
+    const std::vector<std::int64_t>& counts = placement.counts(u);
+    add(whole, std::string(slot), unit.elements);
+    if (on_host) add(own, step::own_slot(slot), *std::max_element(counts.begin(), counts.end()));
   }
-  return parts;
+  whole.insert(whole.end(), own.begin(), own.end());
+  return whole;
 }
 
 HostedUnits hosted_units(const spec::ModelSource& source) {
   return {source.streamed,
           source.streams_tables,
           source.slice_on_host,
-          {source.states_on_disk, source.blocks_on_disk}};
+          {source.states_on_disk, source.blocks_on_disk},
+          source.gradients_on_host};
 }
 
 std::vector<PartPlan> update_slots(Bytes bytes) {
@@ -209,9 +217,10 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
     case spec::TagKind::kAdapter:
       return unit_parts(adapters(), dtype);
     case spec::TagKind::kUnitGradients:
-      return gradient_slots(role, dtype);
+      return gradient_slots(role, dtype, source.gradients_on_host);
     case spec::TagKind::kGradients:
-      if (source.slices_gradients) return gradient_slice(role, dtype);
+      if (source.slices_gradients)
+        return {{std::string(spec::kSlicePart), Bytes(), gradient_slice_bytes(role, dtype)}};
       return unit_parts(source.streamed && role.trains_blocks()
                             ? resident_units(role, source.streams_tables)
                             : trained_units(role),
@@ -276,6 +285,8 @@ HostedPlan hosted_of(const spec::Job& job, const spec::Recipe& recipe, const Mod
   HostedPlan out;
   if (tag.kind == spec::TagKind::kBuffers && source.slice_on_host)
     out.slice = spec::tensor_bytes(weight_slices(role, dtype).slice_elements(), dtype);
+  if (tag.kind == spec::TagKind::kUnitGradients && source.gradients_on_host)
+    out.gradient_slice = gradient_slice_bytes(role, dtype);
   if (tag.kind == spec::TagKind::kOptimizer && source.streams_states)
     out.states = optimizer_parts(role, dtype);
   if (tag.kind == spec::TagKind::kOptimizer && source.states_on_disk) {

@@ -55,6 +55,7 @@ train::WorkerSpec Context::worker_spec(spec::ModelId model) const {
   out.streamed = source.streamed;
   out.sliced = source.sliced;
   out.slice_on_host = source.slice_on_host;
+  out.gradients_on_host = source.gradients_on_host;
   out.on_disk = {source.states_on_disk, source.blocks_on_disk};
   if (!out.trained) return out;
   out.save_base = job.trainer.save_lora_base;

@@ -56,8 +56,10 @@ class Builder {
   }
   void trained(const ModelSource& source) {
     add_model(source);
-    add_tag(TagKind::kGradients, source.id);
     ModelSource& model = recipe_.models.back();
+    model.gradients_on_host =
+        model.slice_on_host && !model.adapted() && modes_.gradients_on_host(source.id);
+    if (!model.gradients_on_host) add_tag(TagKind::kGradients, source.id);
     model.slices_gradients =
         job_.data_parallel(source.id).slices_gradients() && (!model.streamed || model.adapted());
     if (model.slices_gradients) add_tag(TagKind::kUnitGradients, source.id);
@@ -138,6 +140,7 @@ class Builder {
     p.slices_weights = model.sliced && !generates;
     p.slices_gradients = model.slices_gradients && p.trains();
     p.slice_on_host = model.slice_on_host;
+    p.gradients_on_host = model.gradients_on_host && p.trains();
     p.gathers_weights = gathers_to_generate(model) && generates;
     if (p.streams_weights || p.slices_weights) p.together = modes_.together(p.model);
     p.streams_tables = p.streams_weights && model.streams_tables;

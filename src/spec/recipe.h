@@ -113,7 +113,8 @@ struct ModelSource {
   /// Each rank has a slice of its weights. A block, the embedding and the head are gathered to be used, all of them
   /// together to generate.
   bool sliced = false;
-  bool slice_on_host = false;   ///< and this rank's rests on the host: it comes to be gathered
+  bool slice_on_host = false;      ///< and this rank's rests on the host: it comes to be gathered
+  bool gradients_on_host = false;  ///< of such a trained one: the slice of its gradients, too
   bool streams_states = false;  ///< its optimizer states rest there, and parts come to be stepped
   bool states_on_disk = false;  ///< or on disk
   bool blocks_on_disk =
@@ -138,7 +139,7 @@ struct Phase {
   bool blocks_on_disk = false;  ///< of streamed weights
   bool slices_weights = false;  ///< blocks and tables of its model are gathered one after another
   bool slices_gradients = false;
-  bool slice_on_host = false;  ///< of its model
+  bool slice_on_host = false, gradients_on_host = false;  ///< of its model
   /// Inputs of streamed blocks wait on the host between their forward and their backward.
   bool inputs_on_host = false;
   /// Micro-batches that go through a block before the next block is used, where weights are streamed or sliced.
@@ -221,6 +222,9 @@ class ModelModes {
   /// Of streamed weights of a trained model.
   [[nodiscard]] bool inputs_on_host(ModelId model) const { return inputs_[index(model)]; }
   void keep_inputs_on_host(ModelId model) { inputs_[index(model)] = true; }
+  /// Of sliced weights of a trained model whose slice rests on the host: that of its gradients does, too.
+  [[nodiscard]] bool gradients_on_host(ModelId model) const { return gradients_[index(model)]; }
+  void keep_gradients_on_host(ModelId model) { gradients_[index(model)] = true; }
   /// Of streamed or sliced weights: micro-batches that go through a block before the next block is used.
   [[nodiscard]] std::int64_t together(ModelId model) const { return together_[index(model)]; }
   void set_together(ModelId model, std::int64_t count) { together_[index(model)] = count; }
@@ -229,7 +233,7 @@ class ModelModes {
  private:
   static std::size_t index(ModelId model) { return static_cast<std::size_t>(model); }
   std::array<UpdateMode, kModels> modes_{};
-  std::array<bool, kModels> streamed_{}, tables_{}, disk_{}, inputs_{};
+  std::array<bool, kModels> streamed_{}, tables_{}, disk_{}, inputs_{}, gradients_{};
   std::array<std::int64_t, kModels> together_ = [] {
     std::array<std::int64_t, kModels> out{};
     out.fill(1);

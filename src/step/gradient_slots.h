@@ -4,7 +4,8 @@
 // tensor axis those of parameters that several of them have), while backward goes on with the next one in the other
 // memory. Then each rank adds its elements to its slice, and the memory is the next unit's but one. The head comes
 // first, then the blocks from the last to the first, then the embedding, behind which all sums are waited for. A tied
-// table is added to at both ends, so it has memory of its own.
+// table is added to at both ends, so it has memory of its own. A slice that rests on the host comes unit by unit to
+// memory beside that, and leaves again.
 //
 // Threads   one at a time.   Failure   of the sums.
 #pragma once
@@ -13,6 +14,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -26,6 +28,11 @@ namespace neap::step {
 /// Parts of ROLE.unit_grads: two for units by turns, and one for a tied table.
 constexpr std::array<std::string_view, 2> kSharedSlots = {"unit.0", "unit.1"};
 constexpr std::string_view kTiedSlot = "tied";
+
+/// Part of the same tag where a rank's gradients of a unit are added up that has this slot, if they rest on the host.
+inline std::string own_slot(std::string_view slot) {
+  return "own." + std::string(slot);
+}
 
 /// The part that a trained unit's gradients are added in, of a model or a stage of it. The first part has blocks only.
 inline std::string_view gradient_slot(const spec::FlatUnit& unit, const spec::Architecture& shape,
@@ -53,20 +60,40 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
     /// What is computed from now on begins when those with the number are there.
     std::function<void(std::int64_t)> wait;
   };
+  /// Gradients of pieces that rest on the host.
+  class Hosted {
+   public:
+    Hosted() = default;
+    Hosted(const Hosted&) = delete;
+    Hosted& operator=(const Hosted&) = delete;
+    virtual ~Hosted() = default;
+    /// Begins to bring what groups of this mini-batch have added to a piece's.
+    virtual void fetch(std::size_t piece) = 0;
+    /// Their memory (count,), for what is computed next.
+    [[nodiscard]] virtual T use(std::size_t piece) = 0;
+    /// Begins to take them away. `complete`: nothing more is added to them.
+    virtual void leave(std::size_t piece, bool complete) = 0;
+  };
   /// `units`: all trained ones of a model, or a stage of it, with this shape. `pieces`: of some of them, of this rank;
-  /// `ops` outlives the slots.
+  /// `ops` outlives the slots, and so does `hosted`, where the pieces' gradients rest on the host.
   GradientSlots(Ops& ops, std::vector<Unit> units, std::vector<TrainedUnit<T>> pieces,
-                const spec::Architecture& shape, spec::Head head, Sums sums)
+                const spec::Architecture& shape, spec::Head head, Sums sums,
+                Hosted* hosted = nullptr)
       : ops_(ops),
         units_(std::move(units)),
         pieces_(std::move(pieces)),
         shape_(shape),
         shard_(shape.tensor),
-        sums_(std::move(sums)) {
+        sums_(std::move(sums)),
+        hosted_(hosted) {
     for (const Unit& unit : units_) slots_.push_back(gradient_slot(unit.unit, shape, head));
   }
 
-  void begin_group(bool) override {}
+  void begin_mini_batch() override { groups_ = 0; }
+  void begin_group(bool last) override {
+    ++groups_;
+    last_group_ = last;
+  }
   [[nodiscard]] bool takes_groups() const override { return true; }
   [[nodiscard]] std::vector<T> new_gradients(UnitKey key) override {
     std::vector<T> out;
@@ -83,13 +110,15 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
       const T& gradients = units_[u].gradients;
       sum_spread_gradients(ops_, units_[u].unit, gradients, shard_);
       begun_.push_back({u, sums_.begin(u, gradients)});
+      if (hosted_ == nullptr || groups_ < 2) continue;
+      for_each_piece(u, [&](std::size_t piece) { hosted_->fetch(piece); });
     }
     if (key == key_of(Table::kEmbedding)) end_group();
   }
   void end_group() override {
     while (!begun_.empty()) end_sums(slots_[begun_.front().unit]);
   }
-  // Slices rest on the device.
+  // What leaves for the host does so here.
   [[nodiscard]] typename GradientSink<T>::Leaving leaving(UnitKey) const override { return {}; }
   void sum(UnitKey, const T&) override {}
 
@@ -114,11 +143,19 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
     const Begun begun = *found;
     begun_.erase(found);
     sums_.wait(begun.number);
-    for (const TrainedUnit<T>& piece : pieces_) {
-      if (piece.unit.name == units_[begun.unit].unit.name)
-        ops_.add_(piece.gradients, ops_.narrow(units_[begun.unit].gradients, 0, piece.first,
-                                               piece.gradients.size(0)));
-    }
+    for_each_piece(begun.unit, [&](std::size_t piece) {
+      const T own = hosted_ != nullptr ? hosted_->use(piece) : pieces_[piece].gradients;
+      if (hosted_ != nullptr && groups_ == 1) ops_.zero_(own);
+      ops_.add_(own,
+                ops_.narrow(units_[begun.unit].gradients, 0, pieces_[piece].first, own.size(0)));
+      if (hosted_ != nullptr) hosted_->leave(piece, last_group_);
+    });
+  }
+  // Of a unit.
+  template <class Visit>
+  void for_each_piece(std::size_t unit, const Visit& visit) const {
+    for (std::size_t p = 0; p < pieces_.size(); ++p)
+      if (pieces_[p].unit.name == units_[unit].unit.name) visit(p);
   }
 
   Ops& ops_;
@@ -127,6 +164,9 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
   spec::Architecture shape_;
   spec::TensorShard shard_;
   Sums sums_;
+  Hosted* hosted_;
+  std::int64_t groups_ = 0;  // of the mini-batch, begun so far
+  bool last_group_ = false;
   std::vector<std::string_view> slots_;  // by unit
   std::vector<Begun> begun_;             // at most one a slot
 };

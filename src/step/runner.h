@@ -107,18 +107,20 @@ void add_gradients(B& b, const std::vector<MicroBatch>& cuts, std::int64_t toget
   std::optional<TiedRows<T>> tied;
   // Gradients that a rank keeps a slice of leave the table with each group.
   const bool leaves = sink != nullptr && sink->takes_groups();
+  if (sink != nullptr) sink->begin_mini_batch();
   if (groups > 1 && trains_tied_table(b.weights()) && !leaves) tied.emplace();
   // Else what several of the ranks that divide the model have is added up behind backward, before anything leaves.
   const bool early = sums_overlap_backward(b.ops(), b.weights().architecture);
-  const auto run = [&](Group group) {
-    if (sink != nullptr && early)
-      sink->begin_group(!group.empty() && &group.back() == &cuts.back());
+  const auto run = [&](Group group, bool last) {
+    if (sink != nullptr && (early || leaves)) sink->begin_group(last);
     for (LossNumbers& numbers : train_group(b.ops(), b.weights(), b.experience(), group, objective,
                                             b.checkpointing(), tied ? &*tied : nullptr))
       b.take_numbers(std::move(numbers));
   };
-  for_each_group(b.ops(), cuts, together, run);
-  for (std::int64_t i = 0; i < further; ++i) run({});
+  for_each_group(b.ops(), cuts, together, [&](Group group) {
+    run(group, further == 0 && !group.empty() && &group.back() == &cuts.back());
+  });
+  for (std::int64_t i = 1; i <= further; ++i) run({}, i == further);
   if (!tied) return;
   with_embedding_gradients(b.ops(), b.weights(), [&] {
     for_each_micro_batch(b.ops(), cuts, [&](const MicroBatch& micro) {

@@ -99,6 +99,8 @@ template <class T>
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
+  /// A mini-batch begins.
+  virtual void begin_mini_batch() {}
   /// A group of micro-batches begins, after which gradients may leave at once. `last`: no later one of the mini-batch
   /// adds to gradients, but those of a tied table's rows may be added behind it (step/tied_rows.h).
   virtual void begin_group(bool last) = 0;

@@ -35,11 +35,11 @@ Bytes PartLayout::disk_written() const {
 }
 
 UpdateParts::UpdateParts(spec::StatePlacement placement, std::int64_t rank,
-                         std::vector<bool> on_host, bool slice_on_host, RestsOnDisk on_disk)
+                         std::vector<bool> on_host, SlicesOnHost slices, RestsOnDisk on_disk)
     : placement_(std::move(placement)),
       pieces_(placement_.pieces(rank)),
       on_host_(std::move(on_host)),
-      slice_on_host_(slice_on_host),
+      slices_(slices),
       on_disk_(on_disk) {
   const std::int64_t all = spec::total_elements(placement_.units());
   const std::int64_t span =
@@ -75,14 +75,15 @@ PartLayout UpdateParts::layout(const UpdatePart& part) const {
   };
   const spec::OptimizerSpec& optimizer = placement_.optimizer();
   const spec::Piece& piece = pieces_[part.piece];
-  if (on_host(part.unit) || slice_on_host_) {
-    const std::int64_t in_slice = piece.slice_first + part.first - piece.first;
+  const std::int64_t in_slice = piece.slice_first + part.first - piece.first;
+  if (on_host(part.unit) || slices_.weights) {
     // A master takes the update; the weights are rounded from it.
-    add_flat(PartTensor::Kind::kWeights, slice_on_host_ ? in_slice : part.first, optimizer.weights,
+    add_flat(PartTensor::Kind::kWeights, slices_.weights ? in_slice : part.first, optimizer.weights,
              !optimizer.has_master(), true);
   }
-  if (on_host(part.unit))
-    add_flat(PartTensor::Kind::kGradients, part.first, optimizer.gradients, true, false);
+  if (on_host(part.unit) || slices_.gradients)
+    add_flat(PartTensor::Kind::kGradients, slices_.gradients ? in_slice : part.first,
+             optimizer.gradients, true, false);
   const std::vector<spec::StateTensor>& states = states_[part.piece].tensors();
   const std::int64_t before = part.first - piece.first;  // elements of the piece
   for (std::size_t i = 0; i < states.size(); ++i) {

@@ -3,7 +3,7 @@
 //
 // A part is a span of a rank's piece of a unit (spec/placement.h) where the optimizer's elements do not
 // depend on each other, else a whole unit. Of a unit whose weights and gradients rest on the host as well,
-// these come with the states, and so do slices of weights that rest there. States, and blocks, may rest on disk instead:
+// these come with the states, and so do slices that rest there. States, and blocks, may rest on disk instead:
 // they pass windows of host memory.
 //
 // Threads   values and functions without state.
@@ -33,7 +33,7 @@ struct PartTensor {
   std::size_t state = 0;  ///< of kStates: its place in TrainedUnit::state
   std::int64_t elements = 0;
   Dtype dtype = Dtype::kFloat32;
-  /// From the start of the unit's weights or gradients, of the rank's slice of all weights, or of the part of the tag
+  /// From the start of the unit's weights or gradients, of the rank's slice of all of these, or of the part of the tag
   /// that has the states.
   Bytes storage_offset;
   Bytes slot_offset;
@@ -71,6 +71,11 @@ struct GatheredPart {
 /// One part comes and one goes while a third is stepped.
 constexpr std::size_t kUpdateSlots = 3;
 
+/// A rank's slices that rest on the host.
+struct SlicesOnHost {
+  bool weights = false, gradients = false;
+};
+
 /// What rests on disk.
 struct RestsOnDisk {
   bool states = false;
@@ -84,10 +89,10 @@ constexpr Bytes kWindowPage = 4_KiB;
 
 class UpdateParts {
  public:
-  /// Those of a rank. `on_host`: of each unit, whether its weights and gradients rest there; `slice_on_host`: whether the
-  /// rank's slice of the weights does, and the gradients are on the device.
+  /// Those of a rank. `on_host`: of each unit, whether its weights and gradients rest there; `slices`: whether the
+  /// rank's slices of all units' do.
   UpdateParts(spec::StatePlacement placement, std::int64_t rank, std::vector<bool> on_host,
-              bool slice_on_host = false, RestsOnDisk on_disk = {});
+              SlicesOnHost slices = {}, RestsOnDisk on_disk = {});
 
   /// In the order in which they are stepped: unit by unit.
   [[nodiscard]] const std::vector<UpdatePart>& list() const { return parts_; }
@@ -105,7 +110,7 @@ class UpdateParts {
   std::vector<spec::Piece> pieces_;
   std::vector<spec::UnitState> states_;  // one a piece
   std::vector<bool> on_host_;
-  bool slice_on_host_;
+  SlicesOnHost slices_;
   RestsOnDisk on_disk_;
   std::vector<UpdatePart> parts_;
 };

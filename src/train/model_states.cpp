@@ -47,7 +47,7 @@ void ModelWorker::make_pieces(const std::vector<OptimizerUnit>& units) {
   const std::vector<spec::StatePart> parts = placement_->parts();
   for (std::size_t p = 0; p < parts.size(); ++p) states_.push_back(state_part(p, parts[p]));
   at::Tensor gradients;
-  if (placement_->slices_gradients())
+  if (placement_->slices_gradients() && !spec_.gradients_on_host)
     gradients = runtime_.region(tag(spec::TagKind::kGradients), spec::kSlicePart,
                                 bridge::to_aten(placement_->optimizer().gradients));
   for (const spec::Piece& piece : placement_->pieces(groups_.shards().rank())) {
@@ -60,6 +60,7 @@ void ModelWorker::make_pieces(const std::vector<OptimizerUnit>& units) {
         ops, units[piece.unit], piece, std::move(layout),
         [&](const spec::StateTensor& tensor) { return state_view(states, tensor); }));
     if (trains_slices()) pieces_.back().weights = weights_[piece.unit];
+    pieces_.back().on_host = pieces_.back().on_host || spec_.gradients_on_host;
     if (gradients.defined())
       pieces_.back().gradients = gradients.narrow(0, piece.slice_first, piece.count);
   }

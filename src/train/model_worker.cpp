@@ -191,8 +191,10 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
   const bool sliced = placement_->sliced();
   if (sliced) keep_own_gradients();
   if (runtime_.streamed_states(tag(TagKind::kOptimizer)) != nullptr)
-    parts_.emplace(*placement_, groups_.shards().rank(), std::move(rests),
-                   spec_.slice_on_host && trains_slices(), spec_.on_disk);
+    parts_.emplace(
+        *placement_, groups_.shards().rank(), std::move(rests),
+        step::SlicesOnHost{spec_.slice_on_host && trains_slices(), spec_.gradients_on_host},
+        spec_.on_disk);
   std::optional<OptimizerSlice> slice;
   if (sliced) slice = OptimizerSlice{*placement_, pieces_, trains_slices(), replicas()};
   optimizer_ = std::make_unique<Optimizer>(
@@ -227,7 +229,33 @@ void ModelWorker::take_gradients(const std::vector<at::Tensor>& gradients) {
                            ranks.reduce_scatter(whole, placement_->counts(unit));
                            return std::int64_t{0};
                          },
-                         [&ranks](std::int64_t begun) { ranks.wait_for(begun); }});
+                         [&ranks](std::int64_t begun) { ranks.wait_for(begun); }},
+                     hosted_gradients());
+}
+
+step::GradientSlots<ops::AtenOps>::Hosted* ModelWorker::hosted_gradients() {
+  if (!spec_.gradients_on_host) return nullptr;
+  const spec::Dtype dtype = placement_->optimizer().gradients;
+  std::vector<HostedGradients::Piece> pieces;
+  for (const spec::Piece& piece : placement_->pieces(groups_.shards().rank())) {
+    const spec::FlatUnit& unit = placement_->units()[piece.unit];
+    const std::string slot = step::own_slot(step::gradient_slot(unit, spec_.shape, spec_.head));
+    pieces.push_back({slot,
+                      runtime_.region(tag(TagKind::kUnitGradients), slot, ops::to_aten(dtype))
+                          .narrow(0, 0, piece.count),
+                      spec::tensor_bytes(piece.slice_first, dtype)});
+  }
+  // Replicas add theirs up, and norms are taken, while they are on the device.
+  const auto complete = [this](std::size_t piece, const at::Tensor& gradients) {
+    if (replicas() != nullptr) replicas()->wait_for(replicas()->begin_sums({{gradients, {}}}));
+    const OptimizerUnit& own = pieces_[piece];
+    model_->weights().source->keep_norms(
+        step::key_of(own.unit),
+        step::part_norms(*slice_ops_, own.unit, own.first, gradients, shard()));
+  };
+  hosted_gradients_ = std::make_unique<HostedGradients>(
+      *runtime_.streamed_slices(tag(TagKind::kUnitGradients)), std::move(pieces), complete);
+  return hosted_gradients_.get();
 }
 
 at::Tensor ModelWorker::unit_gradients(const spec::FlatUnit& unit, at::ScalarType dtype) {
@@ -279,7 +307,11 @@ bridge::Resting ModelWorker::resting(const step::UpdatePart& part, step::Streame
   if (kind == step::StreamedKind::kStates)
     return runtime_.streamed_states(tag(TagKind::kOptimizer))
         ->states(placement_->sliced() ? 0 : part.unit);
-  if (spec_.slice_on_host) return {&runtime_.streamed_slices(tag(TagKind::kBuffers))->slice()};
+  if (spec_.slice_on_host) {
+    const bool weights = kind == step::StreamedKind::kWeights;
+    return {&runtime_.streamed_slices(tag(weights ? TagKind::kBuffers : TagKind::kUnitGradients))
+                 ->slice()};
+  }
   const auto* const storage = hosted_trained(trained_layout()[part.unit]);
   return kind == step::StreamedKind::kWeights ? storage->resting_weights()
                                               : storage->resting_gradients();

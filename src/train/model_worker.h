@@ -30,6 +30,7 @@
 #include "step/update_parts.h"
 #include "train/collective_files.h"
 #include "train/generation_weights.h"
+#include "train/hosted_gradients.h"
 #include "train/optimizer.h"
 #include "train/sliced_weights.h"
 #include "weights/checkpoint.h"
@@ -46,10 +47,11 @@ struct WorkerSpec : spec::JobModel {
   /// Blocks of the weights, and where they are trained their gradients, rest on the host
   /// (bridge/streamed_blocks.h).
   bool streamed = false;
-  bool sliced = false;          ///< each rank has a slice of its weights, but for adapters
-  bool slice_on_host = false;   ///< and it rests on the host
-  step::RestsOnDisk on_disk{};  ///< of what rests on the host without it
-  std::int64_t zero_stage = 0;  ///< of its optimizer states and gradients (spec/placement.h)
+  bool sliced = false;             ///< each rank has a slice of its weights, but for adapters
+  bool slice_on_host = false;      ///< and it rests on the host
+  bool gradients_on_host = false;  ///< that of the gradients, too
+  step::RestsOnDisk on_disk{};     ///< of what rests on the host without it
+  std::int64_t zero_stage = 0;     ///< of its optimizer states and gradients (spec/placement.h)
   /// Of the initialization where the folder has no weights, and of stochastic rounding.
   std::uint64_t seed = 0;
   /// Whether a scalar head that the folder lacks may start at zero. False: it is an error.
@@ -110,6 +112,8 @@ class ModelWorker {
   [[nodiscard]] at::Tensor unit_gradients(const spec::FlatUnit& unit, at::ScalarType dtype);
   /// Of sliced states: of gradients on the host what this rank steps.
   void keep_own_gradients();
+  /// Of those that rest on the host.
+  [[nodiscard]] step::GradientSlots<ops::AtenOps>::Hosted* hosted_gradients();
   /// Of sliced gradients: what takes them from `gradients`, one a trained unit.
   void take_gradients(const std::vector<at::Tensor>& gradients);
   /// The pieces of this rank: of units that have no states yet.
@@ -268,6 +272,7 @@ class ModelWorker {
   std::vector<OptimizerUnit> pieces_;       // of this rank, with states
   std::optional<step::UpdateParts> parts_;  // of streamed states
   std::optional<ops::AtenOps> slice_ops_;
+  std::unique_ptr<HostedGradients> hosted_gradients_;           // of pieces
   std::optional<step::GradientSlots<ops::AtenOps>> gradients_;  // that are sliced
 };
 

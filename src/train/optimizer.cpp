@@ -97,6 +97,7 @@ void Optimizer::sum_over_replicas() {
   std::vector<parallel::Communicator::PartialSum> sums;
   for (const OptimizerUnit& piece : slice_->pieces)
     if (!piece.on_host) sums.push_back({piece.gradients, {}});
+  if (sums.empty()) return;
   slice_->replicas->begin_sums(sums);
   slice_->replicas->join();
 }

@@ -17,6 +17,7 @@ from train_process_test import MODEL, PPO, REWARD, SFT, read_lines  # noqa: E402
 # Blocks of 1 MiB beside a table as large; tables of 4 MiB.
 WIDE = dict(MODEL, num_hidden_layers=6, hidden_size=128, intermediate_size=512)
 TABLES = dict(WIDE, vocab_size=8192, num_hidden_layers=4)
+DEEP = dict(WIDE, num_hidden_layers=16)
 UNTIED = dict(TABLES, tie_word_embeddings=False)
 # Units of more than a tile: ranks cut them.
 LARGE = dict(MODEL, hidden_size=768, intermediate_size=2048, num_attention_heads=6, num_key_value_heads=6, head_dim=128, num_hidden_layers=3)
@@ -44,7 +45,7 @@ class Streamed(RankCase):
         (cls.home / "ppo.toml").write_text(ppo)
         grpo = re.sub(r"\[critic\][^\[]*", "", ppo.replace('"ppo"', '"grpo"')).replace("out/reward/", "out/judge/")
         (cls.home / "grpo.toml").write_text(grpo.replace("ref.rollout]", "ref.rollout]\nn = 2"))
-        models = {"wide": WIDE, "tables": TABLES, "untied": UNTIED, "large": LARGE}
+        models = {"wide": WIDE, "deep": DEEP, "tables": TABLES, "untied": UNTIED, "large": LARGE}
         for name, config in models.items():
             cls.add_model(name, config)
         once = ("trainer.total_training_steps=1", "trainer.save_freq=1", "device.memory=4GiB", "data.micro_batch_size_per_gpu=4")
@@ -172,6 +173,58 @@ class Streamed(RankCase):
                                          "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", task="grpo", stages=(3,))
         self.assert_streamed_is_resident("ppo-slices", 2, actor("wide"), *critic, "data.val_files=[]", task="ppo", stages=(3,),
                                          models=("actor", "critic"))
+
+    def test_slices_of_gradients_on_the_host(self):
+        """Where those of the weights are not enough: of one group of micro-batches, of several, and of replicas."""
+        for name, ranks, words in (("one-group", 2, ("data.micro_batch_size_per_gpu=6",)),
+                                   ("groups", 2, ("data.micro_batch_size_per_gpu=2", f"{OPTIMIZER}gradient_dtype=bfloat16", "device.dtype=bfloat16")),
+                                   ("factored", 3, ("data.micro_batch_size_per_gpu=2", f"{OPTIMIZER}optimizer=adafactor", f"{OPTIMIZER}lr=0.01")),
+                                   ("uneven", 3, ("data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=70")),
+                                   ("replicas", 4, ("data.micro_batch_size_per_gpu=1", "parallel.zero_shard_size=2"))):
+            with self.subTest(name):
+                words = (actor("deep"), *words, "parallel.zero_stage=3")
+                least = self.least(ranks, "sft", *words)
+                # In as little memory, so that groups have one micro-batch, too: each is added up over ranks.
+                kept = self.least(ranks, "sft", *words, KEPT)
+                self.run_ranks(ranks, f"{name}-device", *words, KEPT, f"device.memory={kept}MiB")
+                self.run_ranks(ranks, f"{name}-host", *words, f"device.memory={least}MiB")
+                self.assert_same_files(f"{name}-device", f"{name}-host")
+                self.assertEqual(self.metrics(f"out/{name}-device"), self.metrics(f"out/{name}-host"))
+                together = [json.loads((self.home / f"out/{name}-{where}/plan.json").read_text())["streamed_together"] for where in ("device", "host")]
+                self.assertEqual(together, [{"actor": 1}] * 2)
+                for rank in range(ranks):
+                    self.assert_gradients_come_as_planned(f"{name}-host" if rank == 0 else f"{name}-host/ranks/{rank}", least << 20, name)
+        # With more room they stay on the device, and weights alone come.
+        words = (actor("deep"), "data.micro_batch_size_per_gpu=6", "parallel.zero_stage=3")
+        least, kept = self.least(2, "sft", *words), self.least(2, "sft", *words, KEPT)
+        plans = [json.loads(self.plan(2, "sft", *words, f"device.memory={size}MiB", "--json").stdout) for size in range(least, kept + 1)]
+        chosen = [(plan["streamed_weights"], plan["streamed_gradients"]) for plan in plans]
+        self.assertEqual(chosen[0], (["actor"], ["actor"]))
+        self.assertIn((["actor"], []), chosen)
+        self.assertEqual(chosen[-1], ([], []))
+
+    def assert_gradients_come_as_planned(self, folder, capacity, name):
+        plan = json.loads((self.home / "out" / folder / "plan.json").read_text())
+        self.assertEqual(plan["streamed_gradients"], ["actor"])
+        self.assertNotIn("actor.grads", [tag["tag"] for tag in plan["tags"]])
+        planned = {phase["name"]: phase for phase in plan["phases"]}
+        moved = {"to_device": 0, "to_host": 0}
+        for record in read_lines(self.home / "out" / folder / "phases.jsonl"):
+            phase = planned[record["phase"]]
+            self.assertEqual(record["persistent"], phase["persistent"], record)
+            self.assertLessEqual(record["peak"], min(capacity, phase["peak"]), record)
+            for use in record["streamed"]:
+                if (use["tag"], use["what"]) != ("actor.unit_grads", "gradients"):
+                    continue
+                self.assertEqual(record["phase"], "backward")
+                for way in moved:
+                    moved[way] += use[way]
+        self.assertGreater(moved["to_host"], 0)
+        # The first group of a mini-batch brings nothing.
+        if name == "one-group":
+            self.assertEqual(moved["to_device"], 0)
+        elif name in ("groups", "replicas"):
+            self.assertEqual(moved["to_device"] * 3, moved["to_host"] * 2)
 
     def test_packed_rows_of_ranks_differ(self):
         packed = (actor("wide"), "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=70")

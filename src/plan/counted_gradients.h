@@ -1,0 +1,65 @@
+// Gradients of which a rank keeps a slice on the host, on a plan's clocks: what train/hosted_gradients.h does.
+//
+// Threads   one.
+// Cost      below a microsecond a piece, and its norms.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "step/counting_ops.h"
+#include "step/gradient_slots.h"
+
+namespace neap::plan {
+
+class CountedGradients final : public step::GradientSlots<step::CountingOps>::Hosted {
+  using T = step::CountedTensor;
+
+ public:
+  struct Piece {
+    std::string_view slot;  ///< of its unit
+    T gradients;            ///< (count,)
+  };
+  /// `norms`: takes those of a piece. A plan leaves out groups that are alike: each may be the last one. `ops` outlives
+  /// it.
+  CountedGradients(step::CountingOps& ops, std::vector<Piece> pieces,
+                   std::function<void(std::size_t piece)> norms)
+      : ops_(ops), pieces_(std::move(pieces)), norms_(std::move(norms)) {}
+  CountedGradients(const CountedGradients&) = delete;
+  CountedGradients& operator=(const CountedGradients&) = delete;
+  ~CountedGradients() override { ops_.wait_until(ops_.copied()); }
+
+  void fetch(std::size_t piece) override {
+    Slot& slot = slots_[pieces_[piece].slot];
+    slot.filled = begin(step::Direction::kToDevice, piece, std::max(ops_.now(), slot.stored));
+  }
+  [[nodiscard]] T use(std::size_t piece) override {
+    const Slot& slot = slots_[pieces_[piece].slot];
+    ops_.wait_until(std::max(slot.filled, slot.stored));
+    return pieces_[piece].gradients;
+  }
+  void leave(std::size_t piece, bool) override {
+    norms_(piece);
+    slots_[pieces_[piece].slot].stored = begin(step::Direction::kToHost, piece, ops_.now());
+  }
+
+ private:
+  double begin(step::Direction direction, std::size_t piece, double from) {
+    return ops_.begin_copy(direction, step::bytes(pieces_[piece].gradients), from);
+  }
+  /// Times of its last copies.
+  struct Slot {
+    double filled = 0, stored = 0;
+  };
+  step::CountingOps& ops_;
+  std::vector<Piece> pieces_;
+  std::function<void(std::size_t piece)> norms_;
+  std::map<std::string_view, Slot> slots_;
+};
+
+}  // namespace neap::plan
