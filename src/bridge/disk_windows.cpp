@@ -69,14 +69,16 @@ Status DiskWindows::drop(std::size_t slot) {
   return windows_[slot].reading.wait();
 }
 
-Status DiskWindows::leave(std::size_t slot, const Slot& from, const arena::DiskStorage& gradients) {
+Status DiskWindows::leave(std::size_t slot, const Slot& from, const arena::DiskStorage& gradients,
+                          const Range& range) {
   NEAP_TRY(begin_writes());
   Window& window = windows_[slot];
   NEAP_TRY(wait(window.writing, Kind::kGradients));
-  const arena::Transfer copy{from.region, from.gradients, window.gradients.get(), Bytes(),
-                             gradients.size()};
+  const arena::Transfer copy{from.region, from.gradients + range.first, window.gradients.get(),
+                             range.first, range.size};
   NEAP_TRY(lane_.store(slot, Kind::kGradients, {&copy, 1}));
   window.leaving = &gradients;
+  window.leaves = range;
   return {};
 }
 
@@ -87,10 +89,11 @@ Status DiskWindows::begin_writes() {
     const arena::DiskStorage* const to = std::exchange(window.leaving, nullptr);
     if (to == nullptr) continue;
     NEAP_TRY(lane_.wait_for_store(slot));
-    const arena::DiskRange range{to, Bytes(), window.gradients->data(), to->size()};
+    const auto [first, size] = window.leaves;
+    const arena::DiskRange range{to, first, window.gradients->data() + first.count(), size};
     window.writing = disk_.write({&range, 1});
     window.written = to;
-    use(Kind::kGradients).disk_written += to->size();
+    use(Kind::kGradients).disk_written += size;
   }
   return {};
 }

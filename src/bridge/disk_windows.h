@@ -55,9 +55,13 @@ class DiskWindows {
   [[nodiscard]] Status arrive(std::size_t slot, const Slot& to);
   /// It will not be used.
   [[nodiscard]] Status drop(std::size_t slot);
-  /// Begins to take gradients away from a slot: all of the unit's.
+  /// Bytes of a unit's gradients.
+  struct Range {
+    Bytes first, size;
+  };
+  /// Begins to take gradients away from a slot, where all of the unit's are.
   [[nodiscard]] Status leave(std::size_t slot, const Slot& from,
-                             const arena::DiskStorage& gradients);
+                             const arena::DiskStorage& gradients, const Range& range);
   /// Nothing is under way; what left is in the files.
   [[nodiscard]] Status close();
 
@@ -69,6 +73,7 @@ class DiskWindows {
     std::unique_ptr<arena::HostStorage> weights, gradients;
     Coming coming;
     const arena::DiskStorage* leaving = nullptr;  // in `gradients`, not yet being written
+    Range leaves;                                 // of them
     const arena::DiskStorage* written = nullptr;  // from there
     arena::DiskLane::Batch reading, writing;
   };

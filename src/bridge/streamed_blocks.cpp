@@ -37,7 +37,7 @@ StreamedBlocks::StreamedBlocks(arena::Arena& arena, device::StreamId computes,
     for (const UnitBytes& unit : units) {
       Storage& made = to.emplace_back();
       made.name = unit.name;
-      made.own_size = unit.gradients;
+      made.all_gradients = made.own_size = unit.gradients;
       made.inputs = make(unit.inputs);
       if (on_disk) {
         made.disk_weights = make_on_disk(unit.weights);
@@ -151,12 +151,9 @@ Status StreamedBlocks::end_turn(const step::TableTurns::Turn& turn) {
 
 Status StreamedBlocks::leave(std::size_t in, const SlotPart& gradients, const Storage& unit,
                              bool complete) {
-  arena::Transfer copy = all_of(gradients, *unit.gradients);
-  if (complete) {
-    copy.offset += unit.own_first;
-    copy.storage_offset = unit.own_first;
-    copy.size = unit.own_size;
-  }
+  const DiskWindows::Range range = unit.leaving(complete);
+  const arena::Transfer copy{gradients.region, gradients.offset + range.first, unit.gradients.get(),
+                             range.first, range.size};
   return copy.size.is_zero() ? Status() : lane_.store(in, Kind::kGradients, {&copy, 1});
 }
 
@@ -166,8 +163,13 @@ arena::Transfer StreamedBlocks::inputs_of(std::size_t block, std::size_t slot) c
 }
 
 Status StreamedBlocks::leave(std::size_t block, step::BlockWindow::Leaving what) {
-  if (what.gradients && disk_)
-    return disk_->leave(what.slot, place_of(what.slot), *storage_[block].disk_gradients);
+  if (what.gradients && disk_) {
+    const Storage& unit = storage_[block];
+    const DiskWindows::Range range = unit.leaving(what.complete);
+    return range.size.is_zero()
+               ? Status()
+               : disk_->leave(what.slot, place_of(what.slot), *unit.disk_gradients, range);
+  }
   if (what.gradients)
     return leave(what.slot, *slots_[what.slot].gradients, storage_[block], what.complete);
   const arena::Transfer copy = inputs_of(block, what.slot);

@@ -68,7 +68,12 @@ class StreamedBlocks final : public step::WindowedBlocks {
     [[nodiscard]] Resting resting_gradients() const {
       return {gradients.get(), disk_gradients.get()};
     }
+    Bytes all_gradients;        ///< zero: it is frozen
     Bytes own_first, own_size;  ///< of complete gradients, that leave
+    [[nodiscard]] DiskWindows::Range leaving(bool complete) const {
+      return complete ? DiskWindows::Range{own_first, own_size}
+                      : DiskWindows::Range{Bytes(), all_gradients};
+    }
   };
   [[nodiscard]] const Storage& block(std::size_t i) const { return storage_[i]; }
   /// Null: it is not on the host.

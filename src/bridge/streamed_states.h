@@ -34,6 +34,8 @@ class StreamedStates {
 
   [[nodiscard]] const std::vector<SlotPart>& slots() const { return slots_; }
   [[nodiscard]] Resting states(std::size_t unit) const;
+  /// Bytes of a window; zero: they rest on the host.
+  [[nodiscard]] Bytes window() const { return window_bytes_; }
 
   /// A range of what rests elsewhere and its place in a slot.
   struct Copy {

@@ -279,10 +279,12 @@ class CountedBackend {
   }
   void gather_hosted(std::int64_t fullest) {
     CountedParts counted(ops_);
-    for (const step::GatheredPart& part : parts_->gathered(slot_bytes_)) {
+    for (const step::GatheredPart& part : parts_->gathered(slot_bytes_, window_bytes_)) {
       const double all = bytes_of(part.elements());
       const double own = bytes_of(part.own(role_.rank.value_or(fullest)).count);
-      counted.visit(own, all - own, {}, [&] { gather_at_once(ops_, role_.ranks, all); });
+      const CountedParts::Disk disk =
+          part.on_disk ? CountedParts::Disk{own, all - own} : CountedParts::Disk{};
+      counted.visit(own, all - own, disk, [&] { gather_at_once(ops_, role_.ranks, all); });
     }
   }
   template <class Visit>
@@ -307,6 +309,7 @@ class CountedBackend {
       parts_.emplace(update_parts(role_, dtype_, hosted));
       slot_bytes_ = update_slot_bytes(role_, dtype_, hosted);
       on_disk_ = phase.states_on_disk;
+      if (on_disk_) window_bytes_ = update_window_bytes(role_, dtype_, hosted);
     }
     const std::vector<bool> rests = on_host(role_, hosted);
     const auto flat = [](std::int64_t n, Dtype d) { return outside({n}, d); };
@@ -427,7 +430,7 @@ class CountedBackend {
   double lane_ = 0;                         // when the last ones have ended
   std::optional<CountedPeers> peers_;       // of gradients that ranks add up
   std::optional<step::UpdateParts> parts_;  // of streamed states
-  Bytes slot_bytes_;                        // that these come to
+  Bytes slot_bytes_, window_bytes_;         // that these come to
   bool on_disk_ = false;                    // states
 };
 

@@ -180,16 +180,15 @@ std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
   return all;
 }
 
-// Those of streamed blocks and tables. States take more than blocks, so they go first. Ranks that slice states send each
-// other weights that rest on the host.
+// Those of streamed blocks and tables. States take more than blocks, so they go first. Slices of weights stay on the
+// host.
 std::vector<spec::ModelModes> Drafts::disk_modes() const {
   std::vector<spec::ModelModes> out;
   if (!job_.memory.allows(spec::Measure::kDisk)) return out;
   const spec::Recipe recipe = spec::describe(job_);
   const auto can = [&](const spec::ModelModes& modes, spec::ModelId model) {
     if (recipe.find(model)->sliced) return false;
-    return !models_.at(model).trains_blocks() || (modes.of(model) == spec::UpdateMode::kDisk &&
-                                                  !job_.data_parallel(model).slices_states());
+    return !models_.at(model).trains_blocks() || modes.of(model) == spec::UpdateMode::kDisk;
   };
   for (const WeightPlacement weights :
        {WeightPlacement::kStreamed, WeightPlacement::kStreamedTables}) {

@@ -60,8 +60,8 @@ PartLayout UpdateParts::layout(const UpdatePart& part) const {
   const auto add = [&](PartTensor tensor) {
     tensor.slot_offset = out.bytes;
     out.bytes = round_up(out.bytes + tensor.bytes(), spec::kStateAlignment);
-    const bool block = on_disk_.blocks && placement_.units()[part.unit].block >= 0;
-    tensor.on_disk = tensor.kind == PartTensor::Kind::kStates ? on_disk_.states : block;
+    tensor.on_disk =
+        tensor.kind == PartTensor::Kind::kStates ? on_disk_.states : rests_on_disk(part.unit);
     if (tensor.on_disk) {
       const Bytes in_page = tensor.storage_offset - round_down(tensor.storage_offset, kWindowPage);
       tensor.window_offset = out.window + in_page;
@@ -99,6 +99,12 @@ PartLayout UpdateParts::layout(const UpdatePart& part) const {
   return out;
 }
 
+Bytes GatheredPart::storage_offset(const Range& range, Dtype weights) const {
+  return spec::tensor_bytes(first + range.first, weights);
+}
+Bytes GatheredPart::window_offset(const Range& range, Dtype weights) const {
+  return storage_offset(range, weights) - round_down(storage_offset({}, weights), kWindowPage);
+}
 std::int64_t GatheredPart::elements() const {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
@@ -112,17 +118,20 @@ std::array<GatheredPart::Range, 2> GatheredPart::others(std::int64_t rank) const
   return {{{0, mine.first}, {end, elements() - end}}};
 }
 
-std::vector<GatheredPart> UpdateParts::gathered(Bytes slot) const {
+std::vector<GatheredPart> UpdateParts::gathered(Bytes slot, Bytes window) const {
   std::vector<GatheredPart> out;
   if (!placement_.sliced()) return out;
-  const std::int64_t most =
-      static_cast<std::int64_t>(slot.count()) / element_bytes(placement_.optimizer().weights);
+  const std::int64_t width = element_bytes(placement_.optimizer().weights);
   for (std::size_t unit = 0; unit < on_host_.size(); ++unit) {
     if (!on_host_[unit]) continue;
+    const bool disk = rests_on_disk(unit);
+    // Wherever it begins in a page.
+    const Bytes room = disk ? std::min(slot, window - kWindowPage) : slot;
+    const std::int64_t most = static_cast<std::int64_t>(room.count()) / width;
     const std::int64_t elements = placement_.units()[unit].elements;
     for (std::int64_t first = 0; first < elements; first += most) {
       const std::int64_t end = std::min(elements, first + most);
-      GatheredPart& part = out.emplace_back(GatheredPart{unit, first, {}});
+      GatheredPart& part = out.emplace_back(GatheredPart{unit, first, {}, disk});
       std::int64_t at = 0;  // where a rank's elements begin
       for (const std::int64_t count : placement_.counts(unit)) {
         part.counts.push_back(

@@ -59,9 +59,13 @@ struct GatheredPart {
   std::size_t unit = 0;
   std::int64_t first = 0;            ///< of the unit's elements
   std::vector<std::int64_t> counts;  ///< elements of each rank, one after another
+  bool on_disk = false;              ///< it rests there, and passes a window
   struct Range {
     std::int64_t first = 0, count = 0;  ///< of the part's elements
   };
+  /// Of a range: from the start of the unit's weights, and in the window, as in pages of the file.
+  [[nodiscard]] Bytes storage_offset(const Range& range, Dtype weights) const;
+  [[nodiscard]] Bytes window_offset(const Range& range, Dtype weights) const;
   [[nodiscard]] std::int64_t elements() const;
   [[nodiscard]] Range own(std::int64_t rank) const;
   /// Those before and behind a rank's own. A range may be empty.
@@ -102,10 +106,13 @@ class UpdateParts {
   [[nodiscard]] Bytes slot_bytes() const;
   /// Of a window, for the largest part.
   [[nodiscard]] Bytes window_bytes() const;
-  /// Of the units on the host where states are sliced, in slots of so many bytes.
-  [[nodiscard]] std::vector<GatheredPart> gathered(Bytes slot) const;
+  /// Of the units on the host where states are sliced, in slots of so many bytes, and of those on disk in windows.
+  [[nodiscard]] std::vector<GatheredPart> gathered(Bytes slot, Bytes window) const;
 
  private:
+  [[nodiscard]] bool rests_on_disk(std::size_t unit) const {
+    return on_disk_.blocks && placement_.units()[unit].block >= 0;
+  }
   spec::StatePlacement placement_;
   std::vector<spec::Piece> pieces_;
   std::vector<spec::UnitState> states_;  // one a piece

@@ -359,7 +359,8 @@ void ModelWorker::gather_weights() {
 void ModelWorker::gather_hosted() {
   bridge::StreamedStates& states = *runtime_.streamed_states(tag(TagKind::kOptimizer));
   const std::vector<at::Tensor> slots = update_slots();
-  const std::vector<step::GatheredPart> parts = parts_->gathered(Bytes(slots.front().nbytes()));
+  const std::vector<step::GatheredPart> parts =
+      parts_->gathered(Bytes(slots.front().nbytes()), states.window());
   parallel::Communicator& ranks = groups_.shards();
   const spec::Dtype dtype = placement_->optimizer().weights;
   const auto copies = [&](std::size_t i) {
@@ -367,13 +368,10 @@ void ModelWorker::gather_hosted() {
     std::vector<bridge::StreamedStates::Copy> out;
     const auto add = [&](step::GatheredPart::Range range, bool own) {
       if (range.count == 0) return;
-      out.push_back({{&*hosted_trained(trained_layout()[part.unit])->weights},
-                     step::StreamedKind::kWeights,
-                     spec::tensor_bytes(part.first + range.first, dtype),
-                     spec::tensor_bytes(range.first, dtype),
-                     spec::tensor_bytes(range.count, dtype),
-                     own,
-                     !own});
+      out.push_back({hosted_trained(trained_layout()[part.unit])->resting_weights(),
+                     step::StreamedKind::kWeights, part.storage_offset(range, dtype),
+                     spec::tensor_bytes(range.first, dtype), spec::tensor_bytes(range.count, dtype),
+                     own, !own, part.window_offset(range, dtype)});
     };
     add(part.own(ranks.rank()), true);
     for (const step::GatheredPart::Range others : part.others(ranks.rank())) add(others, false);

@@ -119,22 +119,37 @@ class Streamed(RankCase):
     def test_blocks_on_disk(self):
         """Where no rank's host memory has room for them: each rank has files of its own."""
         allow = 'memory.allow=["recompute", "move", "stream", "stream_weights", "disk"]'
-        words = (actor("large"), "data.micro_batch_size_per_gpu=2", allow)
-        self.run_ranks(2, "disk-whole", *words, *RESIDENT)
-        ceiling = f"device.memory={self.least(2, 'sft', *words) + 4}MiB"
-        low, high = 0, 1 << 20
-        while high - low > 256:
-            middle = (low + high) // 2
-            fits = self.plan(2, "sft", *words, ceiling, f"memory.host_budget={middle}KiB").returncode == 0
-            low, high = (low, middle) if fits else (middle, high)
         scratch = self.home / "scratch"
         scratch.mkdir()
-        self.run_ranks(2, "disk", *words, ceiling, f"memory.host_budget={high}KiB", f"memory.disk_folder={scratch}")
-        self.assertEqual(list(scratch.iterdir()), [])
-        self.assert_same_files("disk-whole", "disk")
-        self.assertEqual(self.metrics("out/disk-whole"), self.metrics("out/disk"))
-        plan = json.loads((self.home / "out/disk/plan.json").read_text())
-        self.assertEqual(plan["streamed_from_disk"], ["actor"])
+        for name, ranks, more in (("0", 2, ("parallel.zero_stage=0",)), ("1", 2, ("parallel.zero_stage=1",)), ("2", 3, ("parallel.zero_stage=2",)),
+                                  ("masters", 2, ("parallel.zero_stage=1", "device.dtype=bfloat16"))):
+            words = (actor("large"), "data.micro_batch_size_per_gpu=2", allow, *more)
+            self.run_ranks(ranks, f"disk-{name}-whole", *words, "parallel.zero_stage=0", *RESIDENT)
+            ceiling = f"device.memory={self.least(ranks, 'sft', *words) + 4}MiB"
+            low, high = 0, 1 << 20
+            while high - low > 256:
+                middle = (low + high) // 2
+                fits = self.plan(ranks, "sft", *words, ceiling, f"memory.host_budget={middle}KiB").returncode == 0
+                low, high = (low, middle) if fits else (middle, high)
+            self.run_ranks(ranks, f"disk-{name}", *words, ceiling, f"memory.host_budget={high}KiB", f"memory.disk_folder={scratch}")
+            self.assertEqual(list(scratch.iterdir()), [])
+            self.assert_same_files(f"disk-{name}-whole", f"disk-{name}")
+            self.assertEqual(self.metrics(f"out/disk-{name}-whole"), self.metrics(f"out/disk-{name}"))
+            for rank in range(ranks):
+                self.assert_disk_is_used_as_planned(f"disk-{name}" if rank == 0 else f"disk-{name}/ranks/{rank}", "stage=0" in more[0])
+
+    def assert_disk_is_used_as_planned(self, folder, exact):
+        """`exact`: else plans are those of the largest slice, which may be another rank's."""
+        plan = json.loads((self.home / "out" / folder / "plan.json").read_text())
+        self.assertEqual((plan["streamed_from_disk"], plan["updates"]), (["actor"], {"actor": "disk"}))
+        for record in read_lines(self.home / "out" / folder / "phases.jsonl"):
+            phase = next(phase for phase in plan["phases"] if phase["name"] == record["phase"])
+            moved = {key: phase["times"] * sum(use.get(key, 0) for use in record["streamed"]) for key in ("disk_read", "disk_written")}
+            self.assertGreater(min(moved.values()), 0, record)
+            if exact:
+                self.assertEqual(moved, {key: phase[key] for key in moved}, record)
+            else:  # what others have stepped is written, too; the rank with most states may have more of a table
+                self.assertLessEqual(sum(moved.values()), 1.1 * (phase["disk_read"] + phase["disk_written"]), record)
 
     def test_tables_in_turns(self):
         self.assert_streamed_is_resident("tables", 2, actor("tables"), tables=True)
