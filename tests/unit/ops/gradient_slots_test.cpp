@@ -39,7 +39,7 @@ step::Experience<Tensor> experience(at::ScalarType dtype) {
 }
 
 // Groups of so many micro-batches of one row, or pair.
-void train(TestModel& m, std::int64_t together) {
+void train(TestModel& m, std::int64_t together, step::GradientSink<Tensor>* sink = nullptr) {
   const bridge::NoAutograd no_autograd;
   const step::Experience<Tensor> e = experience(m.weights[0].scalar_type());
   const bool pairs = m.head == spec::Head::kScalar;
@@ -47,6 +47,7 @@ void train(TestModel& m, std::int64_t together) {
   for (std::int64_t first = 0; first < rows; first += together) {
     std::vector<step::MicroBatch> group;
     for (std::int64_t i = first; i < first + together; ++i) group.push_back({i, 1});
+    if (sink != nullptr) sink->begin_group(first + together >= rows);
     const auto run = [&](const auto& objective) {
       (void)step::train_group(m.model->ops(), m.model->weights(), e, step::Group(group), objective,
                               {});
@@ -59,10 +60,46 @@ void train(TestModel& m, std::int64_t together) {
   }
 }
 
+// Gradients of pieces that rest elsewhere: in device memory there is room for one piece of each slot, whose contents are
+// garbage until they were waited for and once they have left.
+class Elsewhere final : public step::GradientSlots<AtenOps>::Hosted {
+ public:
+  struct Piece {
+    std::string slot;
+    Tensor rests;  // (count,)
+  };
+  std::vector<Piece> pieces;
+  std::vector<std::size_t> completed;
+
+  void fetch(std::size_t piece) override {
+    EXPECT_FALSE(coming_.contains(pieces[piece].slot));
+    coming_[pieces[piece].slot] = piece;
+  }
+  [[nodiscard]] Tensor use(std::size_t piece) override {
+    const Piece& own = pieces[piece];
+    Tensor& memory = memory_[piece];
+    memory = at::full_like(own.rests, std::numeric_limits<double>::quiet_NaN());
+    const auto coming = coming_.find(own.slot);
+    if (coming == coming_.end()) return memory;
+    EXPECT_EQ(coming->second, piece);
+    coming_.erase(coming);
+    return memory.copy_(own.rests);
+  }
+  void leave(std::size_t piece, bool complete) override {
+    pieces[piece].rests.copy_(memory_[piece]);
+    memory_[piece].fill_(std::numeric_limits<double>::quiet_NaN());
+    if (complete) completed.push_back(piece);
+  }
+
+ private:
+  std::map<std::string, std::size_t> coming_;
+  std::map<std::size_t, Tensor> memory_;
+};
+
 // The same model, whose units share memory for their gradients, and slices of three ranks in one process.
 struct Sliced {
   Sliced(const testing::Form& form, spec::Head head, std::optional<spec::LoraShape> lora,
-         at::ScalarType dtype)
+         at::ScalarType dtype, bool elsewhere = false)
       : m(form.shape, head, lora, dtype) {
     const std::vector<spec::FlatUnit> units =
         lora ? spec::lora_layout(form.shape, head, *lora) : spec::flat_layout(form.shape, head);
@@ -94,6 +131,12 @@ struct Sliced {
         out.index = 7 + static_cast<std::int64_t>(piece.unit);  // in a whole model with more
         out.first = piece.first;
         out.gradients = slices[piece.unit].narrow(0, piece.first, piece.count);
+        if (!elsewhere) continue;
+        // Ranks of one process have a slot each.
+        hosted.pieces.push_back(
+            {std::to_string(rank) + "." +
+                 step::own_slot(step::gradient_slot(out.unit, form.shape, head)),
+             out.gradients.fill_(7)});
       }
     }
     m.model.emplace(form.shape, head, base, adapters);
@@ -109,13 +152,15 @@ struct Sliced {
                      [this](std::int64_t begun) {
                        auto& [gradients, sum] = under_way.at(static_cast<std::size_t>(begun));
                        gradients.copy_(sum);
-                     }});
+                     }},
+                 elsewhere ? &hosted : nullptr);
     m.model->send_gradients(&*sink);
   }
   TestModel m;
   std::vector<Tensor> slices;
   std::map<std::size_t, int> reduced;
   std::vector<std::pair<Tensor, Tensor>> under_way;  // gradients, and their sums
+  Elsewhere hosted;
   std::optional<step::GradientSlots<AtenOps>> sink;
 };
 
@@ -159,6 +204,27 @@ TEST(GradientSlots, OneGroupGivesTheSameBitsAndSeveralTheSameSums) {
           EXPECT_TRUE(at::allclose(expected[u], sliced.slices[u], 1e-10, 1e-12)) << "unit " << u;
         }
       }
+    }
+  }
+}
+
+TEST(GradientSlots, PiecesThatRestElsewhereHaveTheSameBits) {
+  for (const SlotCase& each : cases()) {
+    SCOPED_TRACE(each.form.name + (each.head == spec::Head::kScalar ? ", scalar" : "") +
+                 (each.lora ? ", adapters" : ""));
+    const std::int64_t all = each.head == spec::Head::kScalar ? 2 : 4;
+    for (std::int64_t together = 1; together <= all; together *= 2) {
+      Sliced there(each.form, each.head, each.lora, at::kFloat);
+      train(there.m, together);
+      Sliced elsewhere(each.form, each.head, each.lora, at::kFloat, true);
+      // The second mini-batch begins anew.
+      for (int mini_batch = 0; mini_batch < 2; ++mini_batch) {
+        elsewhere.sink->begin_mini_batch();
+        train(elsewhere.m, together, &*elsewhere.sink);
+      }
+      for (std::size_t u = 0; u < there.slices.size(); ++u)
+        EXPECT_TRUE(at::equal(there.slices[u], elsewhere.slices[u])) << "unit " << u;
+      EXPECT_EQ(elsewhere.hosted.completed.size(), 2 * elsewhere.hosted.pieces.size());
     }
   }
 }
