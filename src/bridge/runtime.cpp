@@ -168,9 +168,13 @@ void RuntimeImpl::add_streamed(std::size_t index) {
   }
   const auto add_slice = [&](Bytes slice, step::StreamedKind kind) {
     if (slice.is_zero()) return;
+    // Of gradients, those that a slice's come to are the last.
+    std::vector<SlotPart> slots = slots_of(tag);
+    slots.erase(slots.begin(), slots.end() - static_cast<std::ptrdiff_t>(hosted.slice_slots));
     streamed_slices_.emplace(
         std::piecewise_construct, std::forward_as_tuple(index),
-        std::forward_as_tuple(*arena_, context_.stream(), tag.name(), slots_of(tag), slice, kind));
+        std::forward_as_tuple(*arena_, context_.stream(), tag.name(), std::move(slots), slice, kind,
+                              hosted.slice_window));
   };
   add_slice(hosted.slice, step::StreamedKind::kWeights);
   add_slice(hosted.gradient_slice, step::StreamedKind::kGradients);
@@ -264,6 +268,7 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(spec::PhaseId id) {
   leave_room(index);
   const Clock::time_point start = Clock::now();
   for (auto& [tag, blocks] : streamed_blocks_) throw_if_error(blocks.open());
+  for (auto& [tag, slices] : streamed_slices_) throw_if_error(slices.open());
   gather_blocks(index);
   transients_->open(std::string(name), accounts_->room());
   in_phase_ = true;

@@ -1,20 +1,25 @@
-// This rank's slice of a model's weights, or of their gradients, which rests in host memory: ranges of it come to slots.
+// This rank's slice of a model's weights, or of their gradients, which rests in host memory or on disk: ranges of it come
+// to slots.
 //
-// Model     The slice is pinned and has its contents for life: loading, saving and updates work there. In a phase a range
+// Model     The slice has its contents for life: loading, saving and updates work there. On the host it is pinned; on disk
+//           a range passes a window of pinned memory, which each slot has. In a phase a range
 //           of weights comes to the place that it has in the whole unit, from which ranks gather
 //           (train/sliced_weights.h). One of gradients comes to memory of its own, and leaves when something was added
 //           to it (train/hosted_gradients.h).
 // Threads   one at a time.
 // Failure   Status; of copies under way at close().
-// Cost      of host memory see arena/host_storage.h. A fetch queues one copy.
+// Cost      of host memory see arena/host_storage.h, of disks arena/disk_storage.h. A fetch queues one copy; the program
+//           waits for what it reads. Writes run beside it.
 #pragma once
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "arena/arena.h"
+#include "arena/disk_storage.h"
 #include "arena/host_storage.h"
 #include "base/status.h"
 #include "bridge/slot_lane.h"
@@ -24,16 +29,19 @@ namespace neap::bridge {
 
 class StreamedSlices {
  public:
-  /// `computes`: the stream of the passes; `slots`: of weights those of blocks, then the tables'. The arena outlives
-  /// this.
+  /// `computes`: the stream of the passes; `slots`: of weights those of blocks, then the tables'. `window`: where the
+  /// slice rests on disk, bytes of each slot's: whole pages; zero: on the host. The arena outlives this.
   StreamedSlices(arena::Arena& arena, device::StreamId computes, const std::string& tag,
-                 std::vector<SlotPart> slots, Bytes slice, step::StreamedKind kind);
+                 std::vector<SlotPart> slots, Bytes slice, step::StreamedKind kind,
+                 Bytes window = {});
 
-  [[nodiscard]] const arena::HostStorage& slice() const { return *slice_; }
+  [[nodiscard]] Resting slice() const { return {slice_.get(), disk_slice_.get()}; }
   [[nodiscard]] const std::vector<SlotPart>& slots() const { return slots_; }
   /// Where whole units come to in a phase that generates, in their order.
   void set_generating(std::vector<SlotPart> units) { generating_ = std::move(units); }
 
+  /// A phase begins: loading and saving have ended.
+  [[nodiscard]] Status open() { return disk_slice_ ? disk_slice_->settle() : Status(); }
   /// Bytes [from, from + size) of the slice, and where they come to.
   struct Range {
     Bytes from, size, to;
@@ -57,20 +65,34 @@ class StreamedSlices {
   /// The same of the stream that computes.
   [[nodiscard]] Status wait_for_slot(std::size_t slot) { return lane_.wait_for_slot(slot); }
   /// A phase ends: everything was waited for. The slots may leave.
-  [[nodiscard]] Status close() { return lane_.drain(); }
+  [[nodiscard]] Status close();
 
-  [[nodiscard]] Result<LinkUses> take_use() { return lane_.take_use(); }
+  [[nodiscard]] Result<LinkUses> take_use();
 
  private:
   [[nodiscard]] Status fetch(std::size_t slot, const SlotPart& part, const Range& range);
-  [[nodiscard]] arena::Transfer transfer(const SlotPart& part, const Range& range) const {
-    return {part.region, part.offset + range.to, slice_.get(), range.from, range.size};
-  }
+  [[nodiscard]] arena::Transfer transfer(std::size_t slot, const SlotPart& part,
+                                         const Range& range) const;
+  // Of a slot's window: in a page as in the slice's.
+  [[nodiscard]] Bytes in_window(std::size_t slot, const Range& range) const;
+  [[nodiscard]] arena::DiskRange in_slice(std::size_t slot, const Range& range) const;
+  /// What has left slots is written, or about to be.
+  [[nodiscard]] Status begin_writes();
 
   std::vector<SlotPart> slots_, generating_;
-  std::unique_ptr<arena::HostStorage> slice_;
+  std::unique_ptr<arena::HostStorage> slice_, windows_;  // one of them, or windows and
+  std::unique_ptr<arena::DiskStorage> disk_slice_;
   step::StreamedKind kind_;
+  Bytes window_;
   SlotLane lane_;
+  /// Of a slot: what its window holds that is not yet being written, and what is.
+  struct Leaving {
+    std::optional<Range> range;
+    arena::DiskLane::Batch writing;
+  };
+  std::vector<Leaving> leaving_;
+  LinkUse disk_use_;
+  arena::DiskLane disk_;  // last: its jobs end before what they use is destroyed
 };
 
 }  // namespace neap::bridge

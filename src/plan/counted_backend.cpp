@@ -111,7 +111,7 @@ class CountedBackend {
     weights_ = counted_weights(role_, dtype);
     if (phase.body == spec::Body::kGenerate) {
       cache_ = counted_cache(role_, dtype, job.rollout_batch(), job.max_sequence_length());
-      if (phase.slice_on_host) fetch_slice();
+      if (phase.slice_on_host) fetch_slice(phase.blocks_on_disk);
       if (phase.gathers_weights) gather_model(trained, phase.blocks_on_disk);
       return;
     }
@@ -120,7 +120,9 @@ class CountedBackend {
         (phase.part != spec::TrainPart::kUpdate || phase.gradients_on_host)) {
       const bool overlaps = step::gathers_overlap_passes(
           role_.shape, ops.ranks(spec::Axis::kContext), uses_copy_lane(job, role_.id));
-      blocks_.emplace(ops, weights_, sliced_rests(role_, dtype, overlaps, phase.slice_on_host));
+      blocks_.emplace(
+          ops, weights_,
+          sliced_rests(role_, dtype, overlaps, phase.slice_on_host, phase.blocks_on_disk));
       weights_.source = &*blocks_;
     }
     if (phase.streams_weights) {
@@ -243,10 +245,12 @@ class CountedBackend {
     return static_cast<double>(spec::tensor_bytes(elements, dtype_).count());
   }
   // Of this rank, for a generation.
-  void fetch_slice() {
+  void fetch_slice(bool on_disk) {
     double bytes = 0;
     for (const Bytes unit : slice_bytes(role_, dtype_)) bytes += static_cast<double>(unit.count());
-    ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, bytes, ops_.now()));
+    const double read =
+        on_disk ? ops_.begin_disk(step::Direction::kToDevice, bytes, ops_.now()) : ops_.now();
+    ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, bytes, read));
   }
   // All blocks from the host or the disk, or all units from their slices or stages, then parts from other parts. To copy
   // what a rank has takes far less time than to gather.
@@ -349,7 +353,8 @@ class CountedBackend {
       pieces_.push_back(piece_of(piece));
       if (phase.gradients_on_host) pieces_.back().on_host = true;
     }
-    if (phase.slices_gradients) take_gradients(phase.gradients_on_host);
+    if (phase.gradients_on_host) host_gradients(phase.blocks_on_disk);
+    if (phase.slices_gradients) take_gradients();
     if (blocks_) keep_own_gradients(placement, rank);
     if (role_.rank) return;
     for (std::size_t u = 0; u < units_.size(); ++u)
@@ -367,11 +372,11 @@ class CountedBackend {
             spec::tensor_bytes(placement.slices().range(u, rank).count, optimizer_->gradients));
   }
   // Of pieces on the host. Those of other ranks take no more memory for their norms than whole units.
-  void host_gradients() {
+  void host_gradients(bool on_disk) {
     std::vector<CountedGradients::Piece> pieces;
     for (const step::TrainedUnit<T>& piece : pieces_)
       pieces.push_back({step::gradient_slot(piece.unit, role_.shape, role_.head), piece.gradients});
-    hosted_gradients_.emplace(ops_, std::move(pieces), [this](std::size_t p) {
+    hosted_gradients_.emplace(ops_, std::move(pieces), on_disk, [this](std::size_t p) {
       const step::TrainedUnit<T>& piece = pieces_[p];
       const spec::TensorShard& shard = role_.shape.tensor;
       (void)step::part_norms(ops_, piece.unit, piece.first, piece.gradients, shard);
@@ -380,8 +385,7 @@ class CountedBackend {
       ops_.aside([&] { (void)step::part_norms(ops_, piece.unit, 0, whole, shard); });
     });
   }
-  void take_gradients(bool on_host) {
-    if (on_host) host_gradients();
+  void take_gradients() {
     std::vector<step::GradientSlots<CountingOps>::Unit> units;
     for (const step::TrainedUnit<T>& unit : units_) units.push_back({unit.unit, unit.gradients});
     gradients_.emplace(

@@ -20,7 +20,8 @@ CountedBlocks::CountedBlocks(step::CountingOps& ops, const step::Weights<T>& wei
               rests_.tables.turns.breaks()),
       turns_(rests_.tables.turns, rests_.gradients.has_value()) {}
 
-CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlaps, bool on_host) {
+CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlaps, bool on_host,
+                          bool on_disk) {
   const std::vector<spec::FlatUnit> layout = spec::flat_layout(role.shape, role.head);
   const step::SlicedTables tables = step::sliced_tables(role.shape, role.head, layout);
   CountedRests out;
@@ -28,6 +29,7 @@ CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlap
   out.tables.turns = tables.turns;
   out.ranks = role.ranks;
   out.overlaps = overlaps;
+  out.on_disk = on_disk;
   for (std::size_t t = 0; t < out.turns.size(); ++t)
     for (const step::SlicedTables::Placed& placed : tables.units[t])
       out.turns[t] += spec::tensor_bytes(layout[placed.unit].elements, dtype);
@@ -47,6 +49,12 @@ double CountedBlocks::bring(double bytes, double from, Bytes own) {
   sent_ += sent;
   const bool at_once = !ops_.profile().cuda || !rests_.overlaps;
   if (!own.is_zero()) {
+    // The program waits for what it reads.
+    if (rests_.on_disk) {
+      from = ops_.begin_disk(Direction::kToDevice, static_cast<double>(own.count()),
+                             std::max(from, ops_.now()));
+      ops_.wait_until(from);
+    }
     from = ops_.begin_copy(Direction::kToDevice, static_cast<double>(own.count()), from);
     if (at_once) ops_.wait_until(from);
   }
@@ -157,7 +165,7 @@ void CountedBlocks::fetch(const Fetch& fetch) {
   const double gradients = place.gradients ? gradient_bytes(place.block) : 0;
   const double first = weights + (place.inputs ? input_bytes_ : 0);
   double from = fetch.from, gradients_from = fetch.gradients_from;
-  if (rests_.on_disk && weights + gradients > 0) {
+  if (rests_.on_disk && !rests_.ranks && weights + gradients > 0) {
     // Gradients come to the window from which those before were written. What was read comes to the slot when that is
     // used.
     const double read =

@@ -26,7 +26,7 @@ struct CountedRests {
   HostedTables tables;
   std::optional<spec::Dtype> gradients;  ///< their type where the blocks are trained
   bool inputs = false;                   ///< of blocks
-  bool on_disk = false;                  ///< blocks, with their gradients
+  bool on_disk = false;                  ///< blocks, with their gradients, or slices
   bool each_once = false;  ///< a phase ends with the passes that are expected together
   // Of sliced weights, whose `tables` say only which turns there are:
   std::optional<spec::DataParallel> ranks{};
@@ -38,7 +38,7 @@ struct CountedRests {
 };
 /// Of a model whose weights ranks have slices of. `overlaps`: as of SlicedWeights, on GPUs.
 [[nodiscard]] CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlaps,
-                                        bool on_host);
+                                        bool on_host, bool on_disk);
 
 class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   using T = step::CountedTensor;

@@ -25,18 +25,24 @@ class CountedGradients final : public step::GradientSlots<step::CountingOps>::Ho
     std::string_view slot;  ///< of its unit
     T gradients;            ///< (count,)
   };
-  /// `norms`: takes those of a piece. A plan leaves out groups that are alike: each may be the last one. `ops` outlives
-  /// it.
-  CountedGradients(step::CountingOps& ops, std::vector<Piece> pieces,
+  /// `on_disk`: they rest there. `norms`: takes those of a piece. A plan leaves out groups that are alike: each may be
+  /// the last one. `ops` outlives it.
+  CountedGradients(step::CountingOps& ops, std::vector<Piece> pieces, bool on_disk,
                    std::function<void(std::size_t piece)> norms)
-      : ops_(ops), pieces_(std::move(pieces)), norms_(std::move(norms)) {}
+      : ops_(ops), pieces_(std::move(pieces)), on_disk_(on_disk), norms_(std::move(norms)) {}
   CountedGradients(const CountedGradients&) = delete;
   CountedGradients& operator=(const CountedGradients&) = delete;
   ~CountedGradients() override { ops_.wait_until(ops_.copied()); }
 
   void fetch(std::size_t piece) override {
     Slot& slot = slots_[pieces_[piece].slot];
-    slot.filled = begin(step::Direction::kToDevice, piece, std::max(ops_.now(), slot.stored));
+    double from = std::max(ops_.now(), slot.stored);
+    if (on_disk_) {
+      from = ops_.begin_disk(step::Direction::kToDevice, step::bytes(pieces_[piece].gradients),
+                             std::max(from, slot.written));
+      ops_.wait_until(from);
+    }
+    slot.filled = begin(step::Direction::kToDevice, piece, from);
   }
   [[nodiscard]] T use(std::size_t piece) override {
     const Slot& slot = slots_[pieces_[piece].slot];
@@ -45,7 +51,11 @@ class CountedGradients final : public step::GradientSlots<step::CountingOps>::Ho
   }
   void leave(std::size_t piece, bool) override {
     norms_(piece);
-    slots_[pieces_[piece].slot].stored = begin(step::Direction::kToHost, piece, ops_.now());
+    Slot& slot = slots_[pieces_[piece].slot];
+    slot.stored = begin(step::Direction::kToHost, piece, std::max(ops_.now(), slot.written));
+    if (on_disk_)
+      slot.written = ops_.begin_disk(step::Direction::kToHost,
+                                     step::bytes(pieces_[piece].gradients), slot.stored);
   }
 
  private:
@@ -54,10 +64,11 @@ class CountedGradients final : public step::GradientSlots<step::CountingOps>::Ho
   }
   /// Times of its last copies.
   struct Slot {
-    double filled = 0, stored = 0;
+    double filled = 0, stored = 0, written = 0;
   };
   step::CountingOps& ops_;
   std::vector<Piece> pieces_;
+  bool on_disk_;
   std::function<void(std::size_t piece)> norms_;
   std::map<std::string_view, Slot> slots_;
 };

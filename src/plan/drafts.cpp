@@ -180,18 +180,17 @@ std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
   return all;
 }
 
-// Those of streamed blocks and tables. States take more than blocks, so they go first. Slices of weights stay on the
-// host.
+// Those of streamed blocks and tables, and slices. States take more than these, so they go first.
 std::vector<spec::ModelModes> Drafts::disk_modes() const {
   std::vector<spec::ModelModes> out;
   if (!job_.memory.allows(spec::Measure::kDisk)) return out;
   const spec::Recipe recipe = spec::describe(job_);
   const auto can = [&](const spec::ModelModes& modes, spec::ModelId model) {
-    if (recipe.find(model)->sliced) return false;
     return !models_.at(model).trains_blocks() || modes.of(model) == spec::UpdateMode::kDisk;
   };
   for (const WeightPlacement weights :
-       {WeightPlacement::kStreamed, WeightPlacement::kStreamedTables}) {
+       {WeightPlacement::kStreamed, WeightPlacement::kStreamedTables,
+        WeightPlacement::kStreamedGradients}) {
     for (spec::ModelModes streamed : modes(weights)) {
       bool all = true;
       for (const spec::ModelSource& model : recipe.models) {

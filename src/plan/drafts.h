@@ -43,7 +43,7 @@ enum class WeightPlacement {
   kStreamedTables,     ///< and embedding and head in turns with them
   kStreamedInputs,     ///< and what blocks read waits on the host for their backward
   kStreamedGradients,  ///< as kStreamed, and slices of gradients rest on the host, too
-  kStreamedDisk,       ///< as kStreamed or kStreamedTables, and blocks rest on disk
+  kStreamedDisk,  ///< as kStreamed, kStreamedTables or kStreamedGradients, and blocks or slices rest on disk
 };
 inline constexpr std::array kWeightPlacements = {
     WeightPlacement::kResident,          WeightPlacement::kStreamed,

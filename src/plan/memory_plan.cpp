@@ -55,8 +55,11 @@ std::vector<Bytes> HostedPlan::storages() const {
   } else {
     add_all(states);
   }
-  add(slice);
-  add(gradient_slice);
+  if (slice_window.is_zero()) {
+    add(slice + gradient_slice);
+  } else {
+    add(slice_window * slice_slots);
+  }
   return out;
 }
 
@@ -66,7 +69,8 @@ Bytes HostedPlan::bytes() const {
 
 Bytes HostedPlan::on_disk() const {
   return (states_on_disk ? bytes_of(states) : Bytes()) +
-         (blocks_on_disk ? bytes_of(blocks) + bytes_of(gradients) : Bytes());
+         (blocks_on_disk ? bytes_of(blocks) + bytes_of(gradients) : Bytes()) +
+         (slice_window.is_zero() ? Bytes() : slice + gradient_slice);
 }
 
 Bytes HostedPlan::weights_window() const {

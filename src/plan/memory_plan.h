@@ -62,8 +62,10 @@ struct HostedPlan {
   Bytes window{};               ///< of each of step::kUpdateWindows that states on disk pass
   Bytes slice{};                ///< of sliced weights
   Bytes gradient_slice{};       ///< of their gradients
-  Bytes inputs{};               ///< of each block, for its backward; zero: they stay on the device
-  Bytes tied_rows{};            ///< behind gradients, in a mini-batch (step/tied_rows.h)
+  std::size_t slice_slots = 0;  ///< that ranges of the slice come to: the last parts of the tag
+  Bytes slice_window{};  ///< of each of these, where the slice rests on disk; zero: on the host
+  Bytes inputs{};        ///< of each block, for its backward; zero: they stay on the device
+  Bytes tied_rows{};     ///< behind gradients, in a mini-batch (step/tied_rows.h)
   /// No slots are in front of it.
   [[nodiscard]] bool empty() const {
     return blocks.empty() && states.empty() && (slice + gradient_slice).is_zero();

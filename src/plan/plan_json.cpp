@@ -41,10 +41,14 @@ Json json_of(const HostedPlan& hosted) {
         {format("window.{}", i), Bytes(), hosted.weights_window() + hosted.gradients_window()});
   for (const PartPlan& block : hosted.blocks)
     if (!hosted.inputs.is_zero()) add("inputs", {block.name, Bytes(), hosted.inputs});
+  const bool slices_on_disk = !hosted.slice_window.is_zero();
   if (!hosted.slice.is_zero())
-    add("weights", {std::string(spec::kSlicePart), Bytes(), hosted.slice});
+    add("weights", {std::string(spec::kSlicePart), Bytes(), hosted.slice}, slices_on_disk);
   if (!hosted.gradient_slice.is_zero())
-    add("gradients", {std::string(spec::kSlicePart), Bytes(), hosted.gradient_slice});
+    add("gradients", {std::string(spec::kSlicePart), Bytes(), hosted.gradient_slice},
+        slices_on_disk);
+  for (std::size_t i = 0; slices_on_disk && i < hosted.slice_slots; ++i)
+    add("window", {format("window.{}", i), Bytes(), hosted.slice_window});
   for (const PartPlan& part : hosted.states) add("states", part, hosted.states_on_disk);
   for (std::size_t i = 0; hosted.states_on_disk && i < step::kUpdateWindows; ++i)
     add("window", {format("window.{}", i), Bytes(), hosted.window});

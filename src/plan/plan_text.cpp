@@ -182,7 +182,8 @@ std::string streamed_text(const MemoryPlan& plan) {
           tag.name(),
           tag.hosted.slice.is_zero()
               ? ""
-              : format(" in its host memory, {}, and brings what of it is gathered next",
+              : format(" {}, {}, and brings what of it is gathered next",
+                       tag.hosted.slice_window.is_zero() ? "in its host memory" : "on its disk",
                        tag.hosted.slice),
           together_text(plan, tag.id.model));
       continue;

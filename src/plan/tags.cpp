@@ -181,6 +181,15 @@ std::vector<PartPlan> gradient_slots(const ModelRole& role, spec::Dtype dtype, b
   return whole;
 }
 
+// Of a slice on disk, for the largest range of any rank wherever it begins in a page.
+Bytes slice_window(const ModelRole& role, const spec::UnitSlices& slices, spec::Dtype dtype) {
+  const std::size_t units = spec::flat_layout(role.shape, role.head).size();
+  std::int64_t most = 0;
+  for (std::size_t u = 0; u < units; ++u)
+    for (const std::int64_t count : slices.counts(u)) most = std::max(most, count);
+  return round_up(spec::tensor_bytes(most, dtype), step::kWindowPage) + step::kWindowPage;
+}
+
 HostedUnits hosted_units(const spec::ModelSource& source) {
   return {source.streamed,
           source.streams_tables,
@@ -283,10 +292,22 @@ HostedPlan hosted_of(const spec::Job& job, const spec::Recipe& recipe, const Mod
   if (tag.kind == spec::TagKind::kBuffers && source.streamed)
     return hosted_weights(job, recipe, role, dtype);
   HostedPlan out;
-  if (tag.kind == spec::TagKind::kBuffers && source.slice_on_host)
-    out.slice = spec::tensor_bytes(weight_slices(role, dtype).slice_elements(), dtype);
-  if (tag.kind == spec::TagKind::kUnitGradients && source.gradients_on_host)
+  const auto windows = [&](const spec::UnitSlices& slices, spec::Dtype of, std::size_t slots) {
+    out.slice_slots = slots;
+    if (source.blocks_on_disk) out.slice_window = slice_window(role, slices, of);
+  };
+  if (tag.kind == spec::TagKind::kBuffers && source.slice_on_host) {
+    const spec::UnitSlices slices = weight_slices(role, dtype);
+    const std::vector<spec::FlatUnit> layout = spec::flat_layout(role.shape, role.head);
+    const bool tables = step::sliced_tables(role.shape, role.head, layout).elements > 0;
+    out.slice = spec::tensor_bytes(slices.slice_elements(), dtype);
+    windows(slices, dtype, kBlockSlots + (tables ? 1 : 0));
+  }
+  if (tag.kind == spec::TagKind::kUnitGradients && source.gradients_on_host) {
     out.gradient_slice = gradient_slice_bytes(role, dtype);
+    windows(placement_of(role, dtype).slices(), optimizer_of(role, dtype).gradients,
+            gradient_slots(role, dtype, true).size() / 2);
+  }
   if (tag.kind == spec::TagKind::kOptimizer && source.streams_states)
     out.states = optimizer_parts(role, dtype);
   if (tag.kind == spec::TagKind::kOptimizer && source.states_on_disk) {

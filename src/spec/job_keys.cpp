@@ -50,7 +50,7 @@ void bind_device(ConfigTable& t, Job& job) {
       "where they train, and all together where the model generates; where that is not enough, "
       "embedding and head, too; of weights that ranks slice each rank's slice rests there, and "
       "where that is not enough that of their gradients; "
-      "`disk`: optimizer states, and where that is not enough blocks and their gradients, rest in "
+      "`disk`: optimizer states, and where that is not enough blocks or slices and their gradients, rest in "
       "files, where the host has no room for them (not by "
       "default); `micro_batch`: smaller micro-batches in training than "
       "configured; `bf16_states`: `state_dtype` bfloat16. The first five leave every bit of the "

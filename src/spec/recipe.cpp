@@ -117,7 +117,7 @@ class Builder {
     recipe_.models.back().states_on_disk =
         source.trained != nullptr && modes_.of(source.id) == UpdateMode::kDisk;
     recipe_.models.back().blocks_on_disk =
-        recipe_.models.back().streamed && modes_.blocks_on_disk(source.id);
+        modes_.streams_weights(source.id) && modes_.blocks_on_disk(source.id);
     recipe_.models.back().inputs_on_host =
         source.trained != nullptr && modes_.inputs_on_host(source.id);
     if (!recipe_.models.back().slice_on_host) add_tag(TagKind::kWeights, source.id);

@@ -117,8 +117,8 @@ struct ModelSource {
   bool gradients_on_host = false;  ///< of such a trained one: the slice of its gradients, too
   bool streams_states = false;  ///< its optimizer states rest there, and parts come to be stepped
   bool states_on_disk = false;  ///< or on disk
-  bool blocks_on_disk =
-      false;  ///< of a streamed one: blocks rest there, with gradients, not on the host
+  /// What else rests on the host rests there: blocks of a streamed one with their gradients, or slices.
+  bool blocks_on_disk = false;
   bool inputs_on_host =
       false;  ///< of a streamed one: what its blocks read waits there for the backward
   [[nodiscard]] bool adapted() const { return trained != nullptr && trained->lora.rank > 0; }
@@ -136,7 +136,7 @@ struct Phase {
   /// optimizer states.
   bool streams_weights = false, streams_tables = false, streams_states = false;
   bool states_on_disk = false;  ///< of streamed ones
-  bool blocks_on_disk = false;  ///< of streamed weights
+  bool blocks_on_disk = false;  ///< of streamed weights, or slices
   bool slices_weights = false;  ///< blocks and tables of its model are gathered one after another
   bool slices_gradients = false;
   bool slice_on_host = false, gradients_on_host = false;  ///< of its model
@@ -216,7 +216,7 @@ class ModelModes {
   /// Of streamed weights.
   [[nodiscard]] bool streams_tables(ModelId model) const { return tables_[index(model)]; }
   void stream_tables(ModelId model) { tables_[index(model)] = true; }
-  /// Of streamed weights: blocks rest on disk, with their gradients.
+  /// Of streamed weights: blocks rest on disk, with their gradients; of sliced ones the slices that else rest on the host.
   [[nodiscard]] bool blocks_on_disk(ModelId model) const { return disk_[index(model)]; }
   void keep_blocks_on_disk(ModelId model) { disk_[index(model)] = true; }
   /// Of streamed weights of a trained model.

@@ -83,7 +83,8 @@ struct SlicesOnHost {
 /// What rests on disk.
 struct RestsOnDisk {
   bool states = false;
-  bool blocks = false;  ///< weights and gradients of blocks that else rest on the host
+  bool blocks =
+      false;  ///< weights and gradients of blocks that else rest on the host, or slices of them
 };
 /// There: two more parts are read ahead, and one is being written. A part is in host memory as it is in pages of the
 /// file, whose other bytes come with it.
@@ -111,7 +112,7 @@ class UpdateParts {
 
  private:
   [[nodiscard]] bool rests_on_disk(std::size_t unit) const {
-    return on_disk_.blocks && placement_.units()[unit].block >= 0;
+    return on_disk_.blocks && (slices_.weights || placement_.units()[unit].block >= 0);
   }
   spec::StatePlacement placement_;
   std::vector<spec::Piece> pieces_;

@@ -119,7 +119,7 @@ void ModelWorker::slice_base() {
       trains_slices() ? placement_->slices() : spec::even_slices(layout_, groups_.shards().size());
   bridge::StreamedSlices* const host =
       spec_.slice_on_host ? runtime_.streamed_slices(tag(TagKind::kBuffers)) : nullptr;
-  const at::Tensor slice = host != nullptr ? host_tensor({&host->slice()}, slices.slice_elements(),
+  const at::Tensor slice = host != nullptr ? host_tensor(host->slice(), slices.slice_elements(),
                                                          runtime_.compute_dtype())
                                            : part(TagKind::kWeights, spec::kSlicePart);
   sliced_ = std::make_unique<SlicedWeights>(
@@ -309,8 +309,8 @@ bridge::Resting ModelWorker::resting(const step::UpdatePart& part, step::Streame
         ->states(placement_->sliced() ? 0 : part.unit);
   if (spec_.slice_on_host) {
     const bool weights = kind == step::StreamedKind::kWeights;
-    return {&runtime_.streamed_slices(tag(weights ? TagKind::kBuffers : TagKind::kUnitGradients))
-                 ->slice()};
+    return runtime_.streamed_slices(tag(weights ? TagKind::kBuffers : TagKind::kUnitGradients))
+        ->slice();
   }
   const auto* const storage = hosted_trained(trained_layout()[part.unit]);
   return kind == step::StreamedKind::kWeights ? storage->resting_weights()

@@ -138,6 +138,35 @@ class Streamed(RankCase):
             for rank in range(ranks):
                 self.assert_disk_is_used_as_planned(f"disk-{name}" if rank == 0 else f"disk-{name}/ranks/{rank}", "stage=0" in more[0])
 
+    def test_slices_on_disk(self):
+        """Of weights and gradients: each rank has its own."""
+        allow = 'memory.allow=["recompute", "move", "stream", "stream_weights", "disk"]'
+        scratch = self.home / "scratch-slices"
+        scratch.mkdir()
+        for name, ranks, more in (("one", 2, ("data.micro_batch_size_per_gpu=6",)), ("groups", 2, ("data.micro_batch_size_per_gpu=3",)),
+                                  ("masters", 3, ("data.micro_batch_size_per_gpu=4", "device.dtype=bfloat16"))):
+            words = (actor("deep"), *more, "parallel.zero_stage=3")
+            kept = self.least(ranks, "sft", *words, KEPT)
+            self.run_ranks(ranks, f"slices-{name}-device", *words, KEPT, f"device.memory={kept}MiB")
+            words = (*words, allow, f"device.memory={self.least(ranks, 'sft', *words)}MiB")
+            low, high = 0, 1 << 20
+            while high - low > 1:
+                middle = (low + high) // 2
+                fits = self.plan(ranks, "sft", *words, f"memory.host_budget={middle}KiB").returncode == 0
+                low, high = (low, middle) if fits else (middle, high)
+            self.run_ranks(ranks, f"slices-{name}", *words, f"memory.host_budget={high}KiB", f"memory.disk_folder={scratch}")
+            self.assertEqual(list(scratch.iterdir()), [])
+            self.assert_same_files(f"slices-{name}-device", f"slices-{name}")
+            self.assertEqual(self.metrics(f"out/slices-{name}-device"), self.metrics(f"out/slices-{name}"))
+            for rank in range(ranks):
+                folder = f"slices-{name}" if rank == 0 else f"slices-{name}/ranks/{rank}"
+                self.assert_disk_is_used_as_planned(folder, False)
+                plan = json.loads((self.home / "out" / folder / "plan.json").read_text())
+                self.assertEqual(plan["streamed_gradients"], ["actor"])
+                rests = [part for tag in plan["tags"] for part in tag.get("hosted", []) if part.get("on") == "disk"]
+                self.assertEqual(sorted(part["kind"] for part in rests), ["gradients", "states", "weights"])
+                self.assertEqual(sum(part["bytes"] for part in rests), plan["disk_bytes"])
+
     def assert_disk_is_used_as_planned(self, folder, exact):
         """`exact`: else plans are those of the largest slice, which may be another rank's."""
         plan = json.loads((self.home / "out" / folder / "plan.json").read_text())
