@@ -36,12 +36,15 @@ class PipelineCase(RankCase):
                 (folder / file.name).write_bytes(file.read_bytes())
         (folder / "config.json").write_text(json.dumps({**config, **changes}))
 
+    @staticmethod
+    def schedule(chunks=1, zero_bubble=False):
+        return [CHUNKS.format(chunks)] * (chunks > 1) + [ZERO_BUBBLE] * zero_bubble
+
     def assert_stages_are_one_rank(self, name, stages, *words, chunks=1, zero_bubble=False, replicas=1, step=2, files=FILES, task="sft", exact=True):
         one, divided = f"{name}-1", f"{name}-{stages}" + (f"x{chunks}" if chunks > 1 else "")
         if not (self.home / "out" / one).exists():
             self.run_ranks(replicas, one, *words, task=task)
-        schedule = [CHUNKS.format(chunks)] * (chunks > 1) + [ZERO_BUBBLE] * zero_bubble
-        self.run_ranks(replicas * stages, divided, STAGES.format(stages), *words, *schedule, task=task)
+        self.run_ranks(replicas * stages, divided, STAGES.format(stages), *words, *self.schedule(chunks, zero_bubble), task=task)
         self.assert_same_files(one, divided, step, files)
         self.assertEqual(self.metrics(f"out/{one}"), self.metrics(f"out/{divided}"))
         if exact:

@@ -8,17 +8,15 @@ import sys
 import unittest
 
 import launch
+import stages_case
 
-from pipeline_case import CHUNKS, PipelineCase, STAGES, TENSOR
-from rank_case import FILES, OPTIMIZER, ZERO_BUBBLE
+from pipeline_case import CHUNKS, STAGES
+from rank_case import ZERO_BUBBLE
 from train_process_test import read_lines  # noqa: E402
 
-ADAPTERS = ("actor/adapter_model.safetensors", "actor/optimizer.safetensors")
 
-
-class ZeroBubble(PipelineCase):
-    def assert_one_rank(self, name, stages, *words, **options):
-        return self.assert_stages_are_one_rank(name, stages, *words, zero_bubble=True, **options)
+class ZeroBubble(stages_case.StagesCase):
+    SCHEDULE = {"zero_bubble": True}
 
     def test_stages_are_one_rank_bit_by_bit(self):
         """Six micro-batches: more than stages, and of six stages as many."""
@@ -28,38 +26,6 @@ class ZeroBubble(PipelineCase):
                 one, divided = self.assert_one_rank("adamw", stages)
                 self.assertEqual(self.validations(f"out/{one}"), self.validations(f"out/{divided}"))
         self.assert_one_rank("deep", 6, "actor_rollout_ref.model.path=deep")
-
-    def test_forms_of_training(self):
-        self.write_model("untied", tie_word_embeddings=False)
-        bf16 = "device.dtype=bfloat16"
-        cases = {"untied": ["actor_rollout_ref.model.path=untied"], "streamed": ["memory.update=streamed", bf16], "split": ["memory.update=split", bf16],
-                 "recompute": ["actor_rollout_ref.model.activation_checkpointing=full"], "one-micro-batch": ["data.micro_batch_size_per_gpu=12"],
-                 "clipped": ["actor_rollout_ref.actor.grad_clip=0.01", f"{OPTIMIZER}optimizer=adafactor"]}
-        for name, words in cases.items():
-            with self.subTest(name):
-                self.assert_one_rank(name, 3, *words)
-
-    def test_packed_micro_batches(self):
-        self.assert_one_rank("packed", 3, "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=130", exact=False)
-        self.assert_within_plans("packed-3", 3)
-
-    def test_replicas_and_divided_models(self):
-        """The bits of as many ranks without stages: replicas, slices of states, layers that ranks divide, adapters of these."""
-        start = "actor_rollout_ref.model.path=out/started/latest/actor"
-        self.run_ranks(1, "started", "trainer.total_training_steps=1")
-        for name, words, files in (("replicas", (), FILES), ("zero", ("parallel.zero_stage=1",), FILES), ("tensor", (TENSOR,), FILES),
-                                   ("rows", (TENSOR, "parallel.sequence_parallel=true", "device.dtype=bfloat16"), FILES),
-                                   ("lora", (TENSOR, start, "actor_rollout_ref.model.lora_rank=4"), ADAPTERS)):
-            with self.subTest(name):
-                self.assert_one_rank(name, 2, *words, replicas=2, files=files)
-
-    def test_reward_and_preferences(self):
-        self.run_ranks(1, "sft")
-        self.assert_one_rank("reward", 3, task="reward", step=3, files=[f.replace("actor", "reward") for f in FILES])
-        for name, words, files in (("dpo", (), FILES), ("dpo-lora", ("actor_rollout_ref.model.lora_rank=4",), ADAPTERS)):
-            with self.subTest(name):
-                one, divided = self.assert_one_rank(name, 3, *words, task="dpo", step=3, files=files)
-                self.assertEqual(self.validations(f"out/{one}"), self.validations(f"out/{divided}"))
 
     def test_a_run_resumes_with_another_schedule(self):
         for name, source, target in (("parts", ZERO_BUBBLE, CHUNKS.format(2)), ("chunks", CHUNKS.format(2), ZERO_BUBBLE)):
@@ -71,18 +37,6 @@ class ZeroBubble(PipelineCase):
         self.run_ranks(1, "straight", "trainer.total_training_steps=3")
         for name in ("parts", "chunks"):
             self.assert_same_files("straight", f"with-{name}", step=3)
-
-    def test_planned_seconds_are_those_of_the_simulation(self):
-        words = (STAGES.format(3), ZERO_BUBBLE, "trainer.total_training_steps=1")
-        self.run_ranks(3, "seconds", *words)
-        said = [launch.run(1, launch.NEAP, "plan", "sft.toml", *words, "trainer.n_gpus_per_node=3", "--json", *more, cwd=self.home)
-                for more in ((), ("--simulate",))]
-        planned, simulated = (json.loads(each.stdout) for each in said)
-        self.assertAlmostEqual(planned["seconds"], simulated["step_seconds"], places=9)
-        self.assertTrue(simulated["zero_bubble"])
-        for folder in ("seconds", "seconds/ranks/1", "seconds/ranks/2"):
-            own = json.loads((self.home / "out" / folder / "plan.json").read_text())
-            self.assertAlmostEqual(own["seconds"], planned["seconds"], places=9, msg=folder)
 
     def test_the_later_stages_keep_more_than_with_1f1b_and_wait_less(self):
         for name, words in (("1f1b", ()), ("zero-bubble", (ZERO_BUBBLE,))):
@@ -96,13 +50,9 @@ class ZeroBubble(PipelineCase):
         self.assertLess(seconds["zero-bubble"], seconds["1f1b"])
 
     def test_what_it_does_not_go_with_is_refused(self):
-        for ranks, words, expected in (
-                (2, (CHUNKS.format(2),), "does not go with parallel.virtual_pipeline_model_parallel_size 2; take 1 chunk a stage, or \"1f1b\""),
-                (4, ("parallel.zero_stage=2",), "\"zero_bubble\" does not go with parallel.zero_stage 2; take 0 or 1, or \"1f1b\"")):
-            with self.subTest(expected):
-                result = launch.run(1, launch.NEAP, "plan", "sft.toml", f"trainer.n_gpus_per_node={ranks}", STAGES.format(2), ZERO_BUBBLE, *words, cwd=self.home)
-                self.assertNotEqual(result.returncode, 0)
-                self.assertIn(expected, " ".join(result.stderr.split()))
+        result = launch.run(1, launch.NEAP, "plan", "sft.toml", "trainer.n_gpus_per_node=2", STAGES.format(2), ZERO_BUBBLE, CHUNKS.format(2), cwd=self.home)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("does not go with parallel.virtual_pipeline_model_parallel_size 2; take 1 chunk a stage, or \"1f1b\"", " ".join(result.stderr.split()))
         result = launch.run(1, launch.NEAP, "plan", "sft.toml", ZERO_BUBBLE, cwd=self.home)
         self.assertIn("parallel.pipeline_parallel_schedule", result.stderr)
 
