@@ -67,14 +67,6 @@ Status validate_zero_bubble(const Job& job) {
         format("{} does not go with parallel.virtual_pipeline_model_parallel_size {}; take 1 chunk "
                "a stage, or \"1f1b\"",
                kSchedule, job.parallel.virtual_pipeline_model_parallel_size));
-  // A unit's gradients leave when its backward is done, all of them, and its weights with them.
-  for (const ModelId model : job.models()) {
-    const bool trained = model == job.main_model() || model == ModelId::kCritic;
-    const bool staged = job.mesh(model).size(Axis::kPipe) > 1;
-    if (const std::int64_t stage = job.placement(model).zero_stage; trained && staged && stage > 1)
-      return wrong(format("{} does not go with {} {}; take 0 or 1, or \"1f1b\"", kSchedule,
-                          placement_key(job, model, &ModelPlacement::zero_stage), stage));
-  }
   return {};
 }
 

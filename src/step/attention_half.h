@@ -49,9 +49,9 @@ class AttentionHalf : public BlockHalf<Ops> {
     if (a_.query_key_norm) {
       make_projected_query_key();
       heads.k = head_norm_backward(ops_, a_, w_.key_norm, std::move(s_.key),
-                                   std::exchange(s_.key_norm, {}), heads.k);
+                                   std::exchange(s_.key_norm, {}), heads.k, later_);
       heads.q = head_norm_backward(ops_, a_, w_.query_norm, std::move(s_.query),
-                                   std::exchange(s_.query_norm, {}), heads.q);
+                                   std::exchange(s_.query_norm, {}), heads.q, later_);
     }
     make_attention_input();
     T dx = project_heads_backward(ops_, a_, w_, tokens_of_all(ops_, rows_, s_.attention_input),
@@ -60,7 +60,7 @@ class AttentionHalf : public BlockHalf<Ops> {
     s_.attention_input = T();
     if (!a_.placement.before) return dx;
     return norm_backward(ops_, a_, w_.attention_norm, std::move(s_.input),
-                         std::exchange(s_.attention_norm, {}), dx);
+                         std::exchange(s_.attention_norm, {}), dx, later_);
   }
 
   /// The residual stream behind attention, from what is kept.

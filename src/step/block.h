@@ -52,8 +52,8 @@ T block_forward(Ops& ops, const spec::Architecture& a, const Block<T>& w, T x, c
   return MlpHalf<Ops>(attention).forward(std::move(read), std::move(y));
 }
 
-/// From d (N, C), the gradient of the block's result: that of its input. Adds the gradients of `w`, or leaves those of
-/// its matrices in `later`.
+/// From d (N, C), the gradient of the block's result: that of its input. Adds the gradients of `w`, or leaves them
+/// in `later`.
 template <class Ops, class T = typename Ops::Tensor>
 T block_backward(Ops& ops, const spec::Architecture& a, const Block<T>& w, SavedBlock<T> saved, T d,
                  const Rows<T>& rows, GradientQueue<T>* later = nullptr) {

@@ -50,7 +50,8 @@ class BlockHalf {
   // Through the norm behind a half: `d`, of the norm's result, becomes that of the residual stream.
   T behind_backward(const Norm<T>& p, T& read, NormStatistics<T>& statistics, T& d) {
     if (!norm_behind()) return part_gradient(d);
-    T dy = norm_backward(ops_, a_, p, std::exchange(read, {}), std::exchange(statistics, {}), d);
+    T dy = norm_backward(ops_, a_, p, std::exchange(read, {}), std::exchange(statistics, {}), d,
+                         later_);
     if (a_.placement.over) d = dy;
     return dy;
   }
@@ -74,7 +75,7 @@ class BlockHalf {
   const Rows<T>& rows_;
   SavedBlock<T>& s_;
   Pass pass_;
-  GradientQueue<T>* later_;  // of a backward that leaves the matrices' gradients; else null
+  GradientQueue<T>* later_;  // of a backward that leaves gradients; else null
 };
 
 }  // namespace neap::step

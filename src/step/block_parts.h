@@ -16,12 +16,13 @@ T norm(Ops& ops, const spec::Architecture& a, const Norm<T>& p, const T& x,
   return std::move(r.y);
 }
 
-/// From dy (N, C): that of x, which is consumed.
+/// From dy (N, C): that of x, which is consumed. `later`: of a block whose gradients are added later.
 template <class Ops, class T = typename Ops::Tensor>
 T norm_backward(Ops& ops, const spec::Architecture& a, const Norm<T>& p, T x,
-                NormStatistics<T> statistics, const T& dy) {
-  return ops.norm_backward(a.norm, dy, x, statistics.mean, statistics.rstd, p.weight, p.d_weight,
-                           p.d_bias);
+                NormStatistics<T> statistics, const T& dy, GradientQueue<T>* later = nullptr) {
+  const Norm<T> to = norm_to_add(ops, p, later);
+  return ops.norm_backward(a.norm, dy, x, statistics.mean, statistics.rstd, to.weight, to.d_weight,
+                           to.d_bias);
 }
 
 /// Rows of a fused projection.
@@ -116,13 +117,13 @@ T head_norm(Ops& ops, const spec::Architecture& a, const Norm<T>& p, const T& x,
 /// From dy (N, H, D): that of x, which is consumed.
 template <class Ops, class T = typename Ops::Tensor>
 T head_norm_backward(Ops& ops, const spec::Architecture& a, const Norm<T>& p, T x,
-                     NormStatistics<T> statistics, const T& dy) {
+                     NormStatistics<T> statistics, const T& dy, GradientQueue<T>* later = nullptr) {
   const Shape heads{dy.size(0), dy.size(1), a.head_dim};
   const T d = head_norm_rows(ops, a, dy);
-  return of_head_norm_rows(
-      ops, a,
-      norm_backward(ops, a, p, head_norm_rows(ops, a, std::move(x)), std::move(statistics), d),
-      heads);
+  return of_head_norm_rows(ops, a,
+                           norm_backward(ops, a, p, head_norm_rows(ops, a, std::move(x)),
+                                         std::move(statistics), d, later),
+                           heads);
 }
 
 }  // namespace neap::step

@@ -46,8 +46,31 @@ struct LaterGradients {
   T x, dy;   // (N, in), (N, out)
   T d_down;  // (N, rank), of an adapter
 };
+/// Those of a block. Gradients of its norms are computed with those of its input; `keeps_norms`: where the block's have
+/// no memory until then, in tensors of their own.
 template <class T>
-using GradientQueue = std::vector<LaterGradients<T>>;
+struct GradientQueue {
+  struct OfNorm {
+    T to, gradients;  // (C,), or (D,) of heads
+  };
+  bool keeps_norms = false;
+  std::vector<LaterGradients<T>> matrices{};
+  std::vector<OfNorm> norms{};
+};
+
+/// The norm with the gradients that its backward adds to.
+template <class Ops, class T = typename Ops::Tensor>
+Norm<T> norm_to_add(Ops& ops, const Norm<T>& p, GradientQueue<T>* later) {
+  Norm<T> out = p;
+  if (later == nullptr || !later->keeps_norms) return out;
+  for (T* gradients : {&out.d_weight, &out.d_bias}) {
+    if (!gradients->defined()) continue;
+    const T own = ops.zeros({gradients->size(0)}, ops.dtype(*gradients));
+    later->norms.push_back({*gradients, own});
+    *gradients = own;
+  }
+  return out;
+}
 
 /// Those of the matrix and its bias, from x (N, in) and dy (N, out).
 template <class Ops, class T = typename Ops::Tensor>
@@ -75,12 +98,14 @@ void add_adapter_gradients(Ops& ops, const Linear<T>& p, const T& x, const T& dy
 /// In the order of the queue. What each needs is freed behind it.
 template <class Ops, class T = typename Ops::Tensor>
 void add_later_gradients(Ops& ops, GradientQueue<T> queue) {
-  for (LaterGradients<T>& each : queue) {
+  for (LaterGradients<T>& each : queue.matrices) {
     add_matrix_gradients(ops, *each.matrix, each.x, each.dy);
     if (each.matrix->has_lora())
       add_adapter_gradients(ops, *each.matrix, each.x, each.dy, each.d_down);
     each = {};
   }
+  for (const typename GradientQueue<T>::OfNorm& each : queue.norms)
+    ops.add_(each.to, each.gradients);
 }
 
 /// From x (N, in) and dy (N, out): adds the gradients of `p`, or leaves them in `later`, which keeps x and dy as they
@@ -102,7 +127,7 @@ T linear_backward(Ops& ops, const Linear<T>& p, const T& x, const T& dy, T into 
     if (later == nullptr) add_adapter_gradients(ops, p, x, dy, d_down);
     ops.add_product_(into, d_down, p.lora_a, 1);
   }
-  if (later != nullptr && p.trains()) later->push_back({&p, x, dy, std::move(d_down)});
+  if (later != nullptr && p.trains()) later->matrices.push_back({&p, x, dy, std::move(d_down)});
   return into;
 }
 

@@ -58,7 +58,8 @@ class MlpHalf : public BlockHalf<Ops> {
                          : plain_backward(std::move(dy));
     dx = sum_of_parts(ops_, rows_, std::move(dx));
     if (a_.placement.before)
-      dx = norm_backward(ops_, a_, w_.mlp_norm, mlp_reads(), std::exchange(s_.mlp_norm, {}), dx);
+      dx = norm_backward(ops_, a_, w_.mlp_norm, mlp_reads(), std::exchange(s_.mlp_norm, {}), dx,
+                         later_);
     s_.middle = T();
     return dx;
   }

@@ -9,7 +9,9 @@
 // Where the ranks that have a stage slice its weights or gradients, they meet in every action that computes. They have
 // the same list of actions, and so do all stages: a rank with fewer micro-batches takes part in those of the others with
 // empty ones, which no stage sends on. A collective stands in the one order of all transfers where its action does, so
-// ranks cannot wait for each other in a circle.
+// ranks cannot wait for each other in a circle. Of a backward in two parts the input's gathers weights and leaves the
+// head's gradients to the slices, the weights' leaves the blocks' and gathers nothing. A block's gradients have memory in
+// the latter alone, so those of its norms wait in tensors of their own.
 //
 // A table that is embedding and head has two copies, on the first and the last stage. The last one gives the
 // sums of its heads to the first, which adds its embeddings and gives back all of them: the bits of one rank. Of sliced
@@ -84,10 +86,10 @@ class StageRun {
   };
   struct Chunk {
     spec::BlockChunk part;
-    bool first = true;                     // of its stage
-    std::deque<T> hidden{}, gradients{};   // received
-    std::deque<Open> open{};               // wait for their backward
-    std::deque<GradientQueue<T>> later{};  // and for its second part
+    bool first = true;                                  // of its stage
+    std::deque<T> hidden{}, gradients{};                // received
+    std::deque<Open> open{};                            // wait for their backward
+    std::deque<std::vector<GradientQueue<T>>> later{};  // and for its second part
   };
 
   [[nodiscard]] const MicroBatch& micro_of(std::int64_t number) const {
@@ -114,8 +116,7 @@ class StageRun {
       case Kind::kBackwardInput:
         return backward(chunk, &chunk.later.emplace_back());
       case Kind::kBackwardWeights:
-        add_later_gradients(ops_, std::move(chunk.later.front()));
-        return chunk.later.pop_front();
+        return backward_of_weights(chunk);
       case Kind::kSendGradients:
         return send_hidden(ops_, w_, std::exchange(input_gradients_, T()), action.peer);
     }
@@ -153,7 +154,13 @@ class StageRun {
     chunk.open.push_back(std::move(open));
   }
 
-  void backward(Chunk& chunk, GradientQueue<T>* later) {
+  void backward_of_weights(Chunk& chunk) {
+    add_blocks_gradients(ops_, w_, chunk.part, std::move(chunk.later.front()));
+    chunk.later.pop_front();
+    if (leaves_) w_.sink->end_group();
+  }
+
+  void backward(Chunk& chunk, std::vector<GradientQueue<T>>* later) {
     Open open = std::move(chunk.open.front());
     chunk.open.pop_front();
     expect_passes(w_, Sweep::kBackward, 1, chunk.part);

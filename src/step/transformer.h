@@ -208,12 +208,12 @@ Tape<T> forward_train(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch
 }
 
 /// From the gradients d of each tape's hidden state, in its shape: adds those of every trained parameter of
-/// the chunk's blocks, in the order of the tapes, or leaves those of matrices in `later`, of weights without a source.
-/// They become those of the first block's input.
+/// the chunk's blocks, in the order of the tapes, or leaves those of the blocks, from the last to the first, in `later`
+/// for add_blocks_gradients. They become those of the first block's input.
 template <class Ops, class T = typename Ops::Tensor>
 void blocks_backward(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chunk,
                      std::vector<Tape<T>>& tapes, std::vector<T>& d,
-                     GradientQueue<T>* later = nullptr) {
+                     std::vector<GradientQueue<T>>* later = nullptr) {
   for (std::size_t b = 0; b < tapes.size(); ++b) {
     tapes[b].hidden = T();
     if (chunk.has_head) d[b] = own_rows(ops, tapes[b].rows, std::move(d[b]));
@@ -221,7 +221,13 @@ void blocks_backward(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chun
   const auto begin = static_cast<std::size_t>(chunk.blocks.first);
   for (std::size_t i = begin + static_cast<std::size_t>(chunk.blocks.count); i-- > begin;) {
     UsedBlock<T> block(w, i, BlockUse::kAddGradients);
-    block.gradients().begin(ops);
+    GradientQueue<T>* queue = nullptr;
+    if (later == nullptr) {
+      block.gradients().begin(ops);
+    } else {
+      queue = &later->emplace_back();
+      queue->keeps_norms = w.sink != nullptr && w.sink->takes_groups();
+    }
     std::int64_t first = 0;
     for (std::size_t b = 0; b < tapes.size(); ++b) {
       SavedBlock<T> saved = std::move(tapes[b].blocks.back());
@@ -230,11 +236,24 @@ void blocks_backward(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chun
       if (!saved.input.defined()) saved.input = block.inputs(first, count);
       first += count;
       d[b] = block_backward(ops, w.architecture, *block, std::move(saved), std::move(d[b]),
-                            tapes[b].rows, later);
+                            tapes[b].rows, queue);
     }
+    if (later != nullptr) continue;
     block.gradients().end([&](UnitKey unit, const T& gradients) {
       return complete_gradients(ops, w, unit, gradients);
     });
+  }
+}
+/// What blocks_backward left of a chunk. The blocks' weights are not needed, and gradients stay on the device.
+template <class Ops, class T = typename Ops::Tensor>
+void add_blocks_gradients(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chunk,
+                          std::vector<GradientQueue<T>> later) {
+  for (std::int64_t i = 0; i < chunk.blocks.count; ++i) {
+    const UnitKey block = chunk.blocks.first + chunk.blocks.count - 1 - i;
+    if (w.sink != nullptr)
+      for (const T& gradients : w.sink->new_gradients(block)) ops.zero_(gradients);
+    add_later_gradients(ops, std::move(later[static_cast<std::size_t>(i)]));
+    if (w.sink != nullptr) w.sink->take(block);
   }
 }
 /// add() adds to the gradients of the embedding's table while it is on the device.

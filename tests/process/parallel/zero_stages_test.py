@@ -11,7 +11,7 @@ import unittest
 
 import launch
 
-from rank_case import FILES, OPTIMIZER, ROWS, SGD, SIZE, STAGES
+from rank_case import CHUNKS, FILES, OPTIMIZER, ROWS, SGD, SIZE, STAGES, ZERO_BUBBLE
 from rollout_case import CRITIC_SGD, RolloutCase
 from train_process_test import MODEL, REWARD, SFT  # noqa: E402
 
@@ -19,7 +19,6 @@ ZERO = "parallel.zero_stage={}"
 SHARDS = "parallel.zero_shard_size={}"
 TWO = f"{STAGES}=2"
 ADAPTER = ("actor/adapter_model.safetensors", FILES[1])
-CHUNKS = "parallel.virtual_pipeline_model_parallel_size={}"
 GENERATING = "actor_rollout_ref.rollout.tensor_model_parallel_size"
 
 
@@ -35,17 +34,16 @@ class ZeroStages(RolloutCase):
         for name, tied in (("untied", False), ("tied", True)):
             cls.add_model(name, dict(MODEL, num_hidden_layers=5, tie_word_embeddings=tied))
 
-    def assert_stages_are_replicas(self, name, replicas, *words, stages=2, chunks=1, tensor=1, files=FILES, step=2, task="stages", zero=(2, 3)):
+    def assert_stages_are_replicas(self, name, replicas, *words, stages=2, schedule=(), tensor=1, files=FILES, step=2, task="stages", zero=(2, 3)):
         """The bits of ZeRO-2 without stages, in which each micro-batch is summed over ranks, too."""
         size = (f"{SIZE}={tensor}",) if tensor > 1 else ()
         flat = f"{name}-flat"
         if not (self.home / "out" / flat).exists():
             self.run_ranks(replicas * tensor, flat, ZERO.format(2), *size, *words, task=task)
         for stage in zero:
-            folder = f"{name}-p{stages}-z{stage}" + (f"-v{chunks}" if chunks > 1 else "")
+            folder = f"{name}-p{stages}-z{stage}"
             with self.subTest(folder):
-                divided = (f"{STAGES}={stages}", CHUNKS.format(chunks)) if chunks > 1 else (f"{STAGES}={stages}",)
-                self.run_ranks(stages * replicas * tensor, folder, *divided, ZERO.format(stage), *size, *words, task=task)
+                self.run_ranks(stages * replicas * tensor, folder, f"{STAGES}={stages}", *schedule, ZERO.format(stage), *size, *words, task=task)
                 self.assert_same_files(flat, folder, step, files)
                 self.assertEqual(self.metrics(f"out/{flat}"), self.metrics(f"out/{folder}"))
                 self.assertEqual(self.validations(f"out/{flat}"), self.validations(f"out/{folder}"))
@@ -61,30 +59,44 @@ class ZeroStages(RolloutCase):
             self.assertLess(self.part_bytes(folder, "actor.grads"), 0.4 * self.part_bytes("base-flat", "actor.weights"))
         self.assertLess(self.part_bytes("base-p2-z3", "actor.weights"), 0.4 * self.part_bytes("base-flat", "actor.weights"))
 
-    def test_stages_of_chunks_have_the_bits_of_replicas(self):
-        """Six micro-batches on two stages, and of three a round that lacks some."""
-        start = "actor_rollout_ref.model.path=out/chunks-flat/latest/actor"
-        self.assert_stages_are_replicas("chunks", 2, "trainer.test_freq=1", chunks=2)
+    def assert_schedule_is_replicas(self, name, schedule, *more):
+        """Six micro-batches on two stages and on three, of `more` in full."""
+        start = f"actor_rollout_ref.model.path=out/{name}-flat/latest/actor"
+        options = {"schedule": (schedule,)}
+        self.assert_stages_are_replicas(name, 2, "trainer.test_freq=1", **options)
         self.add_model("blocks", dict(MODEL, num_hidden_layers=7, tie_word_embeddings=False))
-        self.assert_stages_are_replicas("parts", 2, "actor_rollout_ref.model.path=blocks", stages=3, chunks=2)
-        self.assert_stages_are_replicas("chunks-tensor", 2, tensor=2, chunks=2, zero=(3,))
-        self.assert_stages_are_replicas("chunks-lora", 2, start, "device.dtype=bfloat16", "actor_rollout_ref.model.lora_rank=4", chunks=2, zero=(3,),
-                                        files=ADAPTER)
+        self.assert_stages_are_replicas(f"{name}-parts", 2, "actor_rollout_ref.model.path=blocks", *more, stages=3, **options)
+        self.assert_stages_are_replicas(f"{name}-tensor", 2, tensor=2, zero=(3,), **options)
+        self.assert_stages_are_replicas(f"{name}-lora", 2, start, "device.dtype=bfloat16", "actor_rollout_ref.model.lora_rank=4", zero=(3,), files=ADAPTER,
+                                        **options)
         words = ("actor_rollout_ref.model.path=tied", "trainer.test_freq=2", *SGD)
-        self.run_ranks(1, "chunks-tied-1", *words, task="stages")
-        self.run_ranks(1, "chunks-packed-1", *words, "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=70", task="stages")
+        packed = (*words, "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=70")
+        self.run_ranks(1, f"{name}-tied-1", *words, task="stages")
+        self.run_ranks(1, f"{name}-packed-1", *packed, task="stages")
         for stage in (2, 3):
             with self.subTest("tied", stage=stage):
-                folder = f"chunks-tied-z{stage}"
-                self.run_ranks(4, folder, TWO, CHUNKS.format(2), ZERO.format(stage), *words, task="stages")
+                folder = f"{name}-tied-z{stage}"
+                self.run_ranks(4, folder, TWO, schedule, ZERO.format(stage), *words, task="stages")
                 self.assert_ranks_are_as_planned(folder, 4)
-                self.assert_same_training("chunks-tied-1", folder, near=2e-6)
+                self.assert_same_training(f"{name}-tied-1", folder, near=2e-6)
             with self.subTest("micro-batches in numbers that differ", stage=stage):
-                folder = f"chunks-packed-z{stage}"
-                self.run_ranks(6, folder, TWO, CHUNKS.format(2), ZERO.format(stage), *words, "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=70",
-                               task="stages")
+                folder = f"{name}-packed-z{stage}"
+                self.run_ranks(6, folder, TWO, schedule, ZERO.format(stage), *packed, task="stages")
                 self.assert_within_plans(folder, 6)
-                self.assert_same_training("chunks-packed-1", folder, near=2e-6)
+                self.assert_same_training(f"{name}-packed-1", folder, near=2e-6)
+
+    def test_stages_of_chunks_have_the_bits_of_replicas(self):
+        """On three stages a round lacks micro-batches."""
+        self.assert_schedule_is_replicas("chunks", f"{CHUNKS}=2")
+
+    def test_backwards_in_two_parts_have_the_bits_of_replicas(self):
+        """Norms of heads, and narrow gradients: those of norms wait for the weights' part."""
+        self.assert_schedule_is_replicas("parts", ZERO_BUBBLE, "actor_rollout_ref.model.activation_checkpointing=full")
+        narrow = ("device.dtype=bfloat16", *(f"{OPTIMIZER}{key}_dtype=bfloat16" for key in ("state", "gradient", "master")))
+        for model in ("qwen3", "olmo2", "gpt_neox"):
+            self.assert_stages_are_replicas(f"parts-{model}", 2, f"actor_rollout_ref.model.path={self.architecture(model)[0]}", *narrow, schedule=(ZERO_BUBBLE,))
+        # Replicas of slices meet the replicas of a stage in each part.
+        self.assert_stages_are_replicas("parts-shards", 4, SHARDS.format(2), "data.micro_batch_size_per_gpu=1", schedule=(ZERO_BUBBLE,), zero=(3,))
 
     def test_optimizers_types_updates_and_adapters(self):
         self.run_ranks(1, "started", "trainer.total_training_steps=1", task="stages")

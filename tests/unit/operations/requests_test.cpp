@@ -185,8 +185,8 @@ bool take_stage(testing::RandomJob& r, std::uint64_t seed, bool alone) {
   for (const auto* role : roles)
     if (*role) least = std::min(least, (*role)->shape.num_hidden_layers);
   if (least < stages) return false;
-  // Of one block; a backward in two parts goes with one chunk, and without slices of gradients.
-  const bool zero_bubble = r.job.parallel.zero_stage < 2 && seed % 5 < 2;
+  // Of one block; a backward in two parts goes with one chunk.
+  const bool zero_bubble = seed % 5 < 2;
   const std::int64_t chunks = zero_bubble ? 1 : least / stages;
   if (zero_bubble) r.job.parallel.pipeline_parallel_schedule = "zero_bubble";
   r.job.parallel.virtual_pipeline_model_parallel_size = chunks;
@@ -263,18 +263,19 @@ using ActionCounts = std::array<std::int64_t, std::variant_size_v<step::Generati
 struct Seen {
   ActionCounts actions{};
   int stages = 0;
-  int chunks = 0;     // of these, more than one a stage
-  int two_parts = 0;  // and backwards in two parts
-  int shared = 0;     // sequences that ranks divide
-  int passed = 0;     // of these jobs, those where keys pass round
-  int answering = 0;  // of these jobs, those that generate
-  int sliced = 0;     // weights of parts of models
-  int placed = 0;     // those that divide the model only where it generates
-  int replicas = 0;   // of slices
-  int added = 0;      // trained models of several ranks whose blocks rest on the host
-  int resting = 0;    // and those whose slices do
-  int moved = 0;      // of `placed`, those that are divided in training, otherwise
-  int staged = 0;     // slices of a stage's weights
+  int chunks = 0;        // of these, more than one a stage
+  int two_parts = 0;     // and backwards in two parts
+  int sliced_parts = 0;  // the same with slices of gradients
+  int shared = 0;        // sequences that ranks divide
+  int passed = 0;        // of these jobs, those where keys pass round
+  int answering = 0;     // of these jobs, those that generate
+  int sliced = 0;        // weights of parts of models
+  int placed = 0;        // those that divide the model only where it generates
+  int replicas = 0;      // of slices
+  int added = 0;         // trained models of several ranks whose blocks rest on the host
+  int resting = 0;       // and those whose slices do
+  int moved = 0;         // of `placed`, those that are divided in training, otherwise
+  int staged = 0;        // slices of a stage's weights
 };
 
 std::int64_t peak(const testing::Requests& requests) {
@@ -358,7 +359,8 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
   if (take_stage(r, seed, ranks.alone())) {
     ++seen.stages;
     if (r.job.parallel.virtual_pipeline_model_parallel_size > 1) ++seen.chunks;
-    if (r.job.parallel.zero_bubble()) ++seen.two_parts;
+    if (r.job.parallel.zero_bubble())
+      ++(r.job.data_parallel().slices_gradients() ? seen.sliced_parts : seen.two_parts);
     if (r.job.data_parallel().slices_weights()) ++seen.staged;
   }
   if (r.job.data_parallel().slices_weights() && r.job.parallel.tensor_model_parallel_size > 1)
@@ -535,6 +537,7 @@ TEST(RequestsOfRanks, AreThoseOfThePlanForEach) {
   }
   EXPECT_GT(seen.sliced, 3);
   EXPECT_GT(seen.staged, 1);
+  EXPECT_GT(seen.sliced_parts, 1);
   if (ranks->size() % 2 == 0) {
     EXPECT_GT(seen.replicas, 3);
   }

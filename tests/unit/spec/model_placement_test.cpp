@@ -236,9 +236,6 @@ TEST(ModelPlacement, WhatDoesNotFitIsRefusedWithTheKey) {
                        "parallel.pipeline_model_parallel_size=2"}),
               HasSubstr("actor_rollout_ref.ref.tensor_model_parallel_size times "
                         "parallel.pipeline_model_parallel_size, 16 does not divide"));
-  EXPECT_THAT(refused({"parallel.pipeline_model_parallel_size=2", "critic.zero_stage=3",
-                       "parallel.pipeline_parallel_schedule=zero_bubble"}),
-              HasSubstr("does not go with critic.zero_stage 3"));
   // A batch is shared by the ranks of every model.
   EXPECT_THAT(
       refused({"parallel.tensor_model_parallel_size=8", "data.train_batch_size=12",
