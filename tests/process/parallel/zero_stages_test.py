@@ -5,50 +5,20 @@ usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
 Stages give the bits of the replicas without stages that add each micro-batch's gradients up over ranks; of a table that is
 embedding and head another order of the same sums. Checkpoints do not depend on either.
 """
-import pathlib
 import sys
 import unittest
 
 import launch
 
-from rank_case import CHUNKS, FILES, OPTIMIZER, ROWS, SGD, SIZE, STAGES, ZERO_BUBBLE
-from rollout_case import CRITIC_SGD, RolloutCase
-from train_process_test import MODEL, REWARD, SFT  # noqa: E402
+from rank_case import FILES, OPTIMIZER, ROWS, SGD, SIZE, STAGES
+from rollout_case import CRITIC_SGD
+from train_process_test import MODEL  # noqa: E402
+from zero_stages_case import ADAPTER, SHARDS, TWO, ZERO, ZeroStagesCase
 
-ZERO = "parallel.zero_stage={}"
-SHARDS = "parallel.zero_shard_size={}"
-TWO = f"{STAGES}=2"
-ADAPTER = ("actor/adapter_model.safetensors", FILES[1])
 GENERATING = "actor_rollout_ref.rollout.tensor_model_parallel_size"
 
 
-class ZeroStages(RolloutCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        sft = SFT.replace("train_batch_size = 16", "train_batch_size = 12").replace("per_gpu = 8", "per_gpu = 2")
-        sft = sft.replace("total_training_steps = 8", "total_training_steps = 2").replace("save_freq = 3", "save_freq = -1")
-        sft = sft.replace('path = "model"', 'path = "untied"')
-        (cls.home / "pairs.toml").write_text(REWARD.replace("per_gpu = 4", "per_gpu = 1").replace("total_training_steps = 3", "total_training_steps = 2"))
-        (cls.home / "stages.toml").write_text(sft)
-        for name, tied in (("untied", False), ("tied", True)):
-            cls.add_model(name, dict(MODEL, num_hidden_layers=5, tie_word_embeddings=tied))
-
-    def assert_stages_are_replicas(self, name, replicas, *words, stages=2, schedule=(), tensor=1, files=FILES, step=2, task="stages", zero=(2, 3)):
-        """The bits of ZeRO-2 without stages, in which each micro-batch is summed over ranks, too."""
-        size = (f"{SIZE}={tensor}",) if tensor > 1 else ()
-        flat = f"{name}-flat"
-        if not (self.home / "out" / flat).exists():
-            self.run_ranks(replicas * tensor, flat, ZERO.format(2), *size, *words, task=task)
-        for stage in zero:
-            folder = f"{name}-p{stages}-z{stage}"
-            with self.subTest(folder):
-                self.run_ranks(stages * replicas * tensor, folder, f"{STAGES}={stages}", *schedule, ZERO.format(stage), *size, *words, task=task)
-                self.assert_same_files(flat, folder, step, files)
-                self.assertEqual(self.metrics(f"out/{flat}"), self.metrics(f"out/{folder}"))
-                self.assertEqual(self.validations(f"out/{flat}"), self.validations(f"out/{folder}"))
-                self.assert_ranks_are_as_planned(folder, stages * replicas * tensor)
-
+class ZeroStages(ZeroStagesCase):
     def test_untied_models_have_the_bits_of_replicas(self):
         self.assert_stages_are_replicas("base", 2, "trainer.test_freq=1")
         self.assert_stages_are_replicas("base3", 3, stages=2, zero=(3,))
@@ -58,45 +28,6 @@ class ZeroStages(RolloutCase):
             folder = f"base-p2-z{stage}"
             self.assertLess(self.part_bytes(folder, "actor.grads"), 0.4 * self.part_bytes("base-flat", "actor.weights"))
         self.assertLess(self.part_bytes("base-p2-z3", "actor.weights"), 0.4 * self.part_bytes("base-flat", "actor.weights"))
-
-    def assert_schedule_is_replicas(self, name, schedule, *more):
-        """Six micro-batches on two stages and on three, of `more` in full."""
-        start = f"actor_rollout_ref.model.path=out/{name}-flat/latest/actor"
-        options = {"schedule": (schedule,)}
-        self.assert_stages_are_replicas(name, 2, "trainer.test_freq=1", **options)
-        self.add_model("blocks", dict(MODEL, num_hidden_layers=7, tie_word_embeddings=False))
-        self.assert_stages_are_replicas(f"{name}-parts", 2, "actor_rollout_ref.model.path=blocks", *more, stages=3, **options)
-        self.assert_stages_are_replicas(f"{name}-tensor", 2, tensor=2, zero=(3,), **options)
-        self.assert_stages_are_replicas(f"{name}-lora", 2, start, "device.dtype=bfloat16", "actor_rollout_ref.model.lora_rank=4", zero=(3,), files=ADAPTER,
-                                        **options)
-        words = ("actor_rollout_ref.model.path=tied", "trainer.test_freq=2", *SGD)
-        packed = (*words, "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=70")
-        self.run_ranks(1, f"{name}-tied-1", *words, task="stages")
-        self.run_ranks(1, f"{name}-packed-1", *packed, task="stages")
-        for stage in (2, 3):
-            with self.subTest("tied", stage=stage):
-                folder = f"{name}-tied-z{stage}"
-                self.run_ranks(4, folder, TWO, schedule, ZERO.format(stage), *words, task="stages")
-                self.assert_ranks_are_as_planned(folder, 4)
-                self.assert_same_training(f"{name}-tied-1", folder, near=2e-6)
-            with self.subTest("micro-batches in numbers that differ", stage=stage):
-                folder = f"{name}-packed-z{stage}"
-                self.run_ranks(6, folder, TWO, schedule, ZERO.format(stage), *packed, task="stages")
-                self.assert_within_plans(folder, 6)
-                self.assert_same_training(f"{name}-packed-1", folder, near=2e-6)
-
-    def test_stages_of_chunks_have_the_bits_of_replicas(self):
-        """On three stages a round lacks micro-batches."""
-        self.assert_schedule_is_replicas("chunks", f"{CHUNKS}=2")
-
-    def test_backwards_in_two_parts_have_the_bits_of_replicas(self):
-        """Norms of heads, and narrow gradients: those of norms wait for the weights' part."""
-        self.assert_schedule_is_replicas("parts", ZERO_BUBBLE, "actor_rollout_ref.model.activation_checkpointing=full")
-        narrow = ("device.dtype=bfloat16", *(f"{OPTIMIZER}{key}_dtype=bfloat16" for key in ("state", "gradient", "master")))
-        for model in ("qwen3", "olmo2", "gpt_neox"):
-            self.assert_stages_are_replicas(f"parts-{model}", 2, f"actor_rollout_ref.model.path={self.architecture(model)[0]}", *narrow, schedule=(ZERO_BUBBLE,))
-        # Replicas of slices meet the replicas of a stage in each part.
-        self.assert_stages_are_replicas("parts-shards", 4, SHARDS.format(2), "data.micro_batch_size_per_gpu=1", schedule=(ZERO_BUBBLE,), zero=(3,))
 
     def test_optimizers_types_updates_and_adapters(self):
         self.run_ranks(1, "started", "trainer.total_training_steps=1", task="stages")
