@@ -15,12 +15,16 @@ from zero_stages_case import ADAPTER, SHARDS, TWO, ZERO, ZeroStagesCase
 
 
 class ZeroSchedules(ZeroStagesCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.add_model("blocks", dict(MODEL, num_hidden_layers=7, tie_word_embeddings=False))
+
     def assert_schedule_is_replicas(self, name, schedule, *more):
         """Six micro-batches on two stages and on three, of `more` in full."""
         start = f"actor_rollout_ref.model.path=out/{name}-flat/latest/actor"
         options = {"schedule": (schedule,)}
         self.assert_stages_are_replicas(name, 2, "trainer.test_freq=1", **options)
-        self.add_model("blocks", dict(MODEL, num_hidden_layers=7, tie_word_embeddings=False))
         self.assert_stages_are_replicas(f"{name}-parts", 2, "actor_rollout_ref.model.path=blocks", *more, stages=3, **options)
         self.assert_stages_are_replicas(f"{name}-tensor", 2, tensor=2, zero=(3,), **options)
         self.assert_stages_are_replicas(f"{name}-lora", 2, start, "device.dtype=bfloat16", "actor_rollout_ref.model.lora_rank=4", zero=(3,), files=ADAPTER,
