@@ -1,6 +1,9 @@
 #include "spec/degrees.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
+#include <utility>
 
 #include "base/format.h"
 
@@ -10,7 +13,27 @@ namespace {
 using KeyKind = DegreeKey::Kind;
 
 constexpr std::int64_t kZeroStages = 4;
-constexpr const char* kRingWords[] = {"all_gather", "p2p"};
+constexpr std::string_view kChunksPath = "parallel.virtual_pipeline_model_parallel_size";
+// A stage waits half as long with each; more have little left to save, and send as many times as much.
+constexpr std::int64_t kChunks[] = {1, 2, 4};
+
+// What a file has for 0 and 1, where it is a word.
+using Words = std::array<const char*, 2>;
+std::optional<Words> words_of(KeyKind kind) {
+  if (kind == KeyKind::kRing) return Words{"all_gather", "p2p"};
+  if (kind == KeyKind::kSchedule) return Words{"1f1b", "zero_bubble"};
+  return std::nullopt;
+}
+
+// What nobody divides.
+std::int64_t least_of(KeyKind kind) {
+  return kind == KeyKind::kAxis || kind == KeyKind::kChunks ? 1 : 0;
+}
+
+// They take more memory than what there is without them.
+bool costs_memory(KeyKind kind) {
+  return kind == KeyKind::kShards || kind == KeyKind::kChunks || kind == KeyKind::kSchedule;
+}
 
 std::int64_t size_along(const Degrees& degrees, std::string_view path) {
   for (std::size_t k = 0; k < kDegreeKeys.size(); ++k)
@@ -43,6 +66,8 @@ std::vector<std::int64_t> choices(const Job& job, const DegreeKey& key, const De
   const std::int64_t left = data_ranks(job, chosen);
   const std::int64_t context = size_along(chosen, "parallel.context_parallel_size");
   const std::int64_t copies = left * context;
+  const bool staged =
+      size_along(chosen, "parallel.pipeline_model_parallel_size") > 1 || job.has_stages();
   const auto either = [](bool open) {
     return open ? std::vector<std::int64_t>{0, 1} : std::vector<std::int64_t>{0};
   };
@@ -64,6 +89,11 @@ std::vector<std::int64_t> choices(const Job& job, const DegreeKey& key, const De
       for (std::int64_t n = 2; n < copies && size_along(chosen, "parallel.zero_stage") > 0; ++n)
         if (copies % n == 0) out.push_back(n);
       return out;
+    case KeyKind::kChunks:
+      if (!staged || job.parallel.zero_bubble()) return {1};
+      return {std::begin(kChunks), std::end(kChunks)};
+    case KeyKind::kSchedule:
+      return either(staged && size_along(chosen, kChunksPath) == 1);
     case KeyKind::kModelZeroStage:
       return stages_of(job, key, chosen);
   }
@@ -78,7 +108,7 @@ void open_degrees(OpenDegrees open, const ConfigTable& table, ParallelConfig& pa
   const auto is_set = [&](const DegreeKey& key) { return table.find(key.path)->is_set; };
   if (open == OpenDegrees::kUnset)
     for (const DegreeKey& key : kDegreeKeys)
-      if (!is_set(key) && key.kind != KeyKind::kShards && key.kind != KeyKind::kModelZeroStage)
+      if (!is_set(key) && !costs_memory(key.kind) && key.kind != KeyKind::kModelZeroStage)
         automatic.*key.automatic = true;
   for (const DegreeKey& key : kDegreeKeys)
     if (key.kind == KeyKind::kRows && !is_set(key)) automatic.*key.automatic = automatic.tensor;
@@ -91,7 +121,7 @@ std::vector<Degrees> possible_degrees(const Job& job) {
     const DegreeKey& key = kDegreeKeys[k];
     const bool open = job.parallel.automatic.*key.automatic;
     if (key.kind == KeyKind::kModelZeroStage) continue;
-    fixed[k] = open ? (key.kind == KeyKind::kAxis ? 1 : 0) : key.value(job.parallel);
+    fixed[k] = open ? least_of(key.kind) : key.value(job.parallel);
   }
   std::vector<Degrees> all = {fixed};
   for (std::size_t k = 0; k < kDegreeKeys.size(); ++k) {
@@ -117,17 +147,17 @@ std::vector<std::string> assignments(const Job& job, const Degrees& degrees) {
     if (!(job.parallel.automatic.*key.automatic)) continue;
     std::string value = format("{}", degrees[k]);
     if (key.kind == KeyKind::kRows) value = degrees[k] != 0 ? "true" : "false";
-    if (key.kind == KeyKind::kRing) value = kRingWords[degrees[k]];
+    if (const std::optional<Words> words = words_of(key.kind))
+      value = words->at(static_cast<std::size_t>(degrees[k]));
     out.push_back(format("{}={}", key.path, value));
   }
   return out;
 }
 
 std::optional<std::int64_t> degree_of(const DegreeKey& key, const Json& value) {
-  if (key.kind == KeyKind::kRing) {
-    for (std::int64_t i = 0; i < 2; ++i)
-      if (value == kRingWords[i]) return i;
-    return std::nullopt;
+  if (const std::optional<Words> words = words_of(key.kind)) {
+    const auto found = std::find(words->begin(), words->end(), value);
+    return found == words->end() ? std::nullopt : std::optional(found - words->begin());
   }
   if (value.is_boolean()) return std::int64_t{value.get<bool>()};
   if (value.is_number_integer()) return value.get<std::int64_t>();

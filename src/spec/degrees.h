@@ -26,6 +26,8 @@ struct DegreeKey {
     kShards,         ///< of these those that slice it together; 0: all
     kRows,           ///< a switch of ranks along the axis "tensor"
     kRing,           ///< a switch of ranks along the axis "context": "all_gather" or "p2p"
+    kChunks,         ///< of each stage
+    kSchedule,       ///< a switch of stages: "1f1b" or "zero_bubble"
     kModelZeroStage  ///< of a model alone; where it is not open, 0 in place of its value
   };
   std::string_view name;  ///< for tables
@@ -54,6 +56,12 @@ inline constexpr std::array kDegreeKeys = {
     DegreeKey{"shards", "parallel.zero_shard_size", DegreeKey::Kind::kShards,
               &AutomaticDegrees::zero_shards,
               [](const ParallelConfig& p) { return p.zero_shard_size; }},
+    DegreeKey{"chunks", "parallel.virtual_pipeline_model_parallel_size", DegreeKey::Kind::kChunks,
+              &AutomaticDegrees::chunks,
+              [](const ParallelConfig& p) { return p.virtual_pipeline_model_parallel_size; }},
+    DegreeKey{"zero_bubble", "parallel.pipeline_parallel_schedule", DegreeKey::Kind::kSchedule,
+              &AutomaticDegrees::schedule,
+              [](const ParallelConfig& p) { return std::int64_t{p.zero_bubble()}; }},
     DegreeKey{"actor zero", "actor_rollout_ref.actor.zero_stage", DegreeKey::Kind::kModelZeroStage,
               &AutomaticDegrees::actor_zero, nullptr, ModelId::kActor},
     DegreeKey{"reference zero", "actor_rollout_ref.ref.zero_stage",
@@ -72,10 +80,12 @@ using Degrees = std::array<std::int64_t, kDegreeKeys.size()>;
   return key.kind != DegreeKey::Kind::kModelZeroStage || open.*key.automatic;
 }
 /// Marks the keys that stay open in a job whose keys `table` has read. sequence_parallel is open with the size, unless
-/// it is set. Replicas of slices need more memory than slices over all: who asks for what nobody has set gets none.
+/// it is set. Replicas of slices need more memory than slices over all, chunks and zero bubble more than 1F1B: who asks
+/// for what nobody has set gets none.
 void open_degrees(OpenDegrees open, const ConfigTable& table, ParallelConfig& parallel);
 /// All that the open keys of a job may be together on its ranks, the least divided first: sizes whose product divides
-/// the ranks, stages of ZeRO where several ranks have the same part. Those that the job has stay.
+/// the ranks, stages of ZeRO where several ranks have the same part, and of stages up to four chunks or zero bubble.
+/// Those that the job has stay.
 [[nodiscard]] std::vector<Degrees> possible_degrees(const Job& job);
 /// "parallel.tensor_model_parallel_size=2" of the keys that are open in the job.
 [[nodiscard]] std::vector<std::string> assignments(const Job& job, const Degrees& degrees);

@@ -13,12 +13,12 @@ namespace neap::spec {
 /// Which of these a plan chooses (spec/degrees.h); until it has, the job has their defaults.
 struct AutomaticDegrees {
   bool zero_stage = false, zero_shards = false, tensor = false, rows = false, context = false,
-       ring = false, pipeline = false;
+       ring = false, pipeline = false, chunks = false, schedule = false;
   // The stage of ZeRO of each model.
   bool actor_zero = false, reference_zero = false, critic_zero = false, reward_zero = false;
   [[nodiscard]] bool any() const {
-    return zero_stage || zero_shards || tensor || rows || context || ring || pipeline ||
-           actor_zero || reference_zero || critic_zero || reward_zero;
+    return zero_stage || zero_shards || tensor || rows || context || ring || pipeline || chunks ||
+           schedule || actor_zero || reference_zero || critic_zero || reward_zero;
   }
 };
 /// Of a job that is read, the degrees that stay open.

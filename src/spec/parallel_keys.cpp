@@ -1,5 +1,6 @@
 // The keys of what ranks divide.
 #include <algorithm>
+#include <utility>
 
 #include "spec/job_keys.h"
 
@@ -18,6 +19,19 @@ constexpr const char* kChosen =
 // Of a model where `p` has its own keys.
 std::int64_t size_of(std::int64_t own, std::int64_t of_all) {
   return own > 0 ? own : of_all;
+}
+
+// A word, or "auto": then `automatic` is set and the field stays as it is.
+ConfigTable::Key& bind_word(ConfigTable& t, std::string path, std::string* field, bool* automatic,
+                            std::string help) {
+  return t.bind(
+      std::move(path), field,
+      [field, automatic](const std::string& text) -> Status {
+        *automatic = text == "auto";
+        if (!*automatic) *field = text;
+        return {};
+      },
+      [field, automatic] { return *automatic ? std::string("auto") : *field; }, std::move(help));
 }
 
 }  // namespace
@@ -162,21 +176,13 @@ void bind_parallel(ConfigTable& t, Job& job) {
       .in("ranks")
       .at_least(1)
       .only(of_training());
-  t.bind(
-       "parallel.cp_comm_type", &job.parallel.cp_comm_type,
-       [&job, &automatic](const std::string& text) -> Status {
-         automatic.ring = text == "auto";
-         if (!automatic.ring) job.parallel.cp_comm_type = text;
-         return {};
-       },
-       [&job, &automatic] {
-         return automatic.ring ? std::string("auto") : job.parallel.cp_comm_type;
-       },
-       "How ranks that divide sequences get each other's keys and values (Megatron's key). "
-       "`all_gather`: each gathers those of all tokens, of one block at a time; `p2p`: they pass "
-       "round a ring of the ranks while each computes with those that it has, so that a rank "
-       "holds those of two ranks; their gradients pass round after them." +
-           std::string(kChosen))
+  bind_word(
+      t, "parallel.cp_comm_type", &job.parallel.cp_comm_type, &automatic.ring,
+      "How ranks that divide sequences get each other's keys and values (Megatron's key). "
+      "`all_gather`: each gathers those of all tokens, of one block at a time; `p2p`: they pass "
+      "round a ring of the ranks while each computes with those that it has, so that a rank "
+      "holds those of two ranks; their gradients pass round after them." +
+          std::string(kChosen))
       .one_of({"all_gather", "p2p", "auto"})
       .only({.holds =
                  [&job] {
@@ -202,19 +208,23 @@ void bind_parallel(ConfigTable& t, Job& job) {
                            .otherwise = "one rank has all blocks of a model"};
   };
   t.bind("parallel.virtual_pipeline_model_parallel_size",
-         &job.parallel.virtual_pipeline_model_parallel_size,
+         &job.parallel.virtual_pipeline_model_parallel_size, &automatic.chunks,
          "Chunks of blocks of each stage (schedule interleaved 1F1B): stages wait less for each "
-         "other by as many times, send as many times more, and keep more activations.")
+         "other by as many times, send as many times more, and keep more activations." +
+             std::string(kChosen))
       .in("chunks")
       .at_least(1)
       .only(
           only_of_stages([&job] { return job.parallel.virtual_pipeline_model_parallel_size > 1; }));
-  t.bind("parallel.pipeline_parallel_schedule", &job.parallel.pipeline_parallel_schedule,
-         "The order of a stage's forwards and backwards (torchtitan's key). `1f1b`: one of each in "
-         "turn; `zero_bubble`: the backward is in two parts (ZB-H1 of Qi et al.), and the weights' "
-         "is done where stages would wait for each other; each stage keeps something of as many "
-         "micro-batches as the first one.")
-      .one_of({"1f1b", "zero_bubble"})
+  bind_word(
+      t, "parallel.pipeline_parallel_schedule", &job.parallel.pipeline_parallel_schedule,
+      &automatic.schedule,
+      "The order of a stage's forwards and backwards (torchtitan's key). `1f1b`: one of each in "
+      "turn; `zero_bubble`: the backward is in two parts (ZB-H1 of Qi et al.), and the weights' "
+      "is done where stages would wait for each other; each stage keeps something of as many "
+      "micro-batches as the first one." +
+          std::string(kChosen))
+      .one_of({"1f1b", "zero_bubble", "auto"})
       .only(only_of_stages([&job] { return job.parallel.zero_bubble(); }));
   t.bind("parallel.pipeline_model_parallel_layout", &job.parallel.pipeline_model_parallel_layout,
          "Blocks of each stage, as `[7, 8, 8, 5]` of a model with 28, or of each chunk in the "

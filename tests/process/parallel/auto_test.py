@@ -11,11 +11,11 @@ from rank_case import FILES, RankCase
 from train_process_test import SFT  # noqa: E402
 
 KEYS = ("pipeline_model_parallel_size", "tensor_model_parallel_size", "sequence_parallel", "context_parallel_size", "cp_comm_type",
-        "zero_stage", "zero_shard_size")
+        "zero_stage", "zero_shard_size", "virtual_pipeline_model_parallel_size", "pipeline_parallel_schedule")
 AUTO = tuple(f"parallel.{key}=auto" for key in KEYS if key != "sequence_parallel")
 # Whole models do not fit; nothing but dividing them is open.
 DIVIDED = (*AUTO[:2], "parallel.context_parallel_size=1", "parallel.cp_comm_type=all_gather", "parallel.zero_stage=0",
-           "parallel.zero_shard_size=0")
+           "parallel.zero_shard_size=0", *AUTO[-2:])
 ALL_STAYS = ("memory.residency=all", "memory.update=joined")
 
 
@@ -114,8 +114,8 @@ class Auto(RankCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         found = json.loads(done.stdout)
         self.assertLessEqual(found["peak"], 1.2 * least * 2**20)
-        # All but replicas of slices, which take more memory.
-        self.assertEqual([words.split("=")[0] for words in found["degrees"]["overrides"]], [f"parallel.{key}" for key in KEYS[:-1]])
+        # All but replicas of slices, chunks and zero bubble, which take more memory.
+        self.assertEqual([words.split("=")[0] for words in found["degrees"]["overrides"]], [f"parallel.{key}" for key in KEYS[:-3]])
         # Where no way fits as the job is, the nearest for which changes are enough.
         long = ("data.max_response_length=100", "data.micro_batch_size_per_gpu=6")
         done = launch.run(1, launch.NEAP, "plan", "sft.toml", *long, "--ranks", "2", "--fit", "12MiB", "--json", cwd=self.home)

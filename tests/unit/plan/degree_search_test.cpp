@@ -182,6 +182,40 @@ TEST_F(DegreeSearch, PassesKeysRoundWhereOnlyThatFits) {
   EXPECT_FALSE(tight.candidates[1].fits);
 }
 
+// Of one micro-batch for each stage the bubble is large; what saves it keeps more.
+TEST_F(DegreeSearch, ChunksOrZeroBubbleWhereTheyFit) {
+  const std::vector<std::string> keys = {"parallel.pipeline_model_parallel_size=2",
+                                         "parallel.virtual_pipeline_model_parallel_size=auto",
+                                         "parallel.pipeline_parallel_schedule=auto",
+                                         "data.train_batch_size=4"};
+  const DegreeChoice roomy = choose_degrees(open(2, keys), target_);
+  ASSERT_TRUE(roomy.fits());
+  ASSERT_EQ(roomy.candidates.size(), 4U);
+  // 6 blocks have no 8 parts.
+  EXPECT_EQ(roomy.candidates.back().degrees[7], 4);
+  EXPECT_NE(roomy.candidates.back().refused.find("more than the 6 blocks"), std::string::npos);
+  const auto of = [](const DegreeChoice& choice, std::int64_t chunks, std::int64_t zero_bubble) {
+    return *std::find_if(choice.candidates.begin(), choice.candidates.end(), [&](const auto& each) {
+      return each.degrees[7] == chunks && each.degrees[8] == zero_bubble;
+    });
+  };
+  const DegreeCandidate plain = of(roomy, 1, 0), chunks = of(roomy, 2, 0), parts = of(roomy, 1, 1);
+  ASSERT_TRUE(plain.fits && chunks.fits && parts.fits);
+  EXPECT_LT(parts.seconds, plain.seconds);
+  EXPECT_LT(chunks.seconds, plain.seconds);
+  EXPECT_EQ(roomy.candidates.front().seconds, std::min(parts.seconds, chunks.seconds));
+  ASSERT_LT(plain.peak, std::min(parts.peak, chunks.peak));
+  // Nothing is computed again.
+  std::vector<std::string> whole = keys;
+  whole.insert(whole.end(), {"memory.allow=[]", "memory.residency=all", "memory.update=joined"});
+  target_.capacity = plain.peak;
+  const DegreeChoice tight = choose_degrees(open(2, whole), target_);
+  ASSERT_TRUE(tight.fits());
+  EXPECT_EQ(tight.overrides,
+            (std::vector<std::string>{"parallel.virtual_pipeline_model_parallel_size=1",
+                                      "parallel.pipeline_parallel_schedule=1f1b"}));
+}
+
 // A sequence that is longer than the tokens of a rank's micro-batch is one for several ranks.
 TEST_F(DegreeSearch, DividesASequenceThatDoesNotFitOtherwise) {
   std::vector<std::string> keys = kAll;
@@ -259,10 +293,11 @@ TEST_F(DegreeSearch, ATableHasWhatFitsWhatDoesNotAndWhatCannotBe) {
   const DegreeChoice choice = choose_degrees(open(8, kAll), target_);
   const std::string text = choice.to_text();
   EXPECT_NE(text.find("Ways to divide the job over 8 ranks: "), std::string::npos);
-  EXPECT_NE(text.find("pipe  tensor  rows  context  ring  zero  shards  data"), std::string::npos);
+  EXPECT_NE(text.find("pipe  tensor  rows  context  ring  zero  shards  chunks  zero_bubble  data"),
+            std::string::npos);
   EXPECT_NE(text.find("does not fit"), std::string::npos) << text;
-  EXPECT_NE(text.find("pipe 8, tensor 1, rows 0, context 1, ring 0, zero 0, shards 0: "
-                      "pipeline_model_parallel_size 8 is more than the 6 blocks"),
+  EXPECT_NE(text.find("pipe 8, tensor 1, rows 0, context 1, ring 0, zero 0, shards 0, chunks 1, "
+                      "zero_bubble 0: pipeline_model_parallel_size 8 is more than the 6 blocks"),
             std::string::npos)
       << text;
   EXPECT_NE(text.find("Chosen: parallel.pipeline_model_parallel_size="), std::string::npos);
