@@ -69,6 +69,7 @@ class PlanCommand final : public Command {
     formulas_.declare(app);
   }
   int run() override {
+    set_ranks();
     const Status status = reference_          ? write_output(reference())
                           : peer_keys_        ? write_output(spec::peer_reference())
                           : formulas_.asked() ? formulas_.run(config_, overrides_, json_)
@@ -83,17 +84,19 @@ class PlanCommand final : public Command {
     return text;
   }
 
+  void set_ranks() {
+    if (ranks_ == 0) return;
+    const std::int64_t each = ranks_ % kNodeRanks == 0 ? kNodeRanks : ranks_;
+    overrides_.push_back(format("trainer.nnodes={}", ranks_ / each));
+    overrides_.push_back(format("trainer.n_gpus_per_node={}", each));
+  }
+
   Status plan_job() {
     if (config_.empty())
       return {ErrorCode::kInvalidArgument,
               "neap plan needs a configuration file: neap plan CONFIG.toml [key.path=value ...]"};
     if (!capacity_.empty() && !fit_.empty())
       return {ErrorCode::kInvalidArgument, "--capacity and --fit say the same; give one of them"};
-    if (ranks_ > 0) {
-      const std::int64_t each = ranks_ % kNodeRanks == 0 ? kNodeRanks : ranks_;
-      overrides_.push_back(format("trainer.nnodes={}", ranks_ / each));
-      overrides_.push_back(format("trainer.n_gpus_per_node={}", each));
-    }
     // For as many ranks as asked for --fit chooses what nobody has.
     const spec::OpenDegrees open =
         ranks_ > 0 && !fit_.empty() ? spec::OpenDegrees::kUnset : spec::OpenDegrees::kAuto;

@@ -173,6 +173,10 @@ as_of ppo_tensor output/ppo_1 5e-2 "${ppo[@]}" "${divided[@]}"
 as_of ppo_zero3 output/ppo_2 5e-2 "${ppo[@]}" parallel.zero_stage=3
 # Each model divided in its own way: by batches, by tensors and by slices.
 as_of ppo_placed output/ppo_2 5e-2 "${ppo[@]}" critic.tensor_model_parallel_size=2 actor_rollout_ref.ref.zero_stage=3
+# The actor in two stages, the others whole, and the other way round.
+as_of ppo_stages output/ppo_1 5e-2 "${ppo[@]}" actor_rollout_ref.actor.pipeline_model_parallel_size=2 \
+  actor_rollout_ref.ref.pipeline_model_parallel_size=2
+as_of ppo_critic_stages output/ppo_1 5e-2 "${ppo[@]}" critic.pipeline_model_parallel_size=2 reward_model.pipeline_model_parallel_size=2
 as_of ppo_rows output/ppo_1 5e-2 "${ppo[@]}" "${rows[@]}"
 # Both divide the responses that each has generated its half of.
 texts=("${ppo[@]:0:3}" trainer.total_training_steps=3 trainer.test_freq=-1 trainer.save_freq=-1

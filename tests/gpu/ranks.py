@@ -6,7 +6,8 @@
 SFT of models with random weights (default qwen2.5-1.5b) on 8 rows of 2 048 tokens a GPU, of 7B in micro-batches of 2: one GPU alone, with padding and packed, then N (default 2) with plain
 data parallelism, ZeRO-1, -2 and -3, -2 in micro-batches of 2, tensor parallelism over all, without and with sequence parallelism
 ("rows"), as many pipeline stages (micro-batches of 2; in two chunks: "interleaved"; backward in two parts: "zero-bubble"), sequences that all divide (context, packed, with ZeRO-1; with keys and values that pass round: "ring"), and the way that the
-plan chooses; of four ranks or more two axes at once, too, and the copy engines beside NCCL. A run is ended after N steps (default 6; medians leave out the first two). Appends to OUT_DIR/ranks.jsonl a line a run; a
+plan chooses; of four ranks or more two axes at once, too, and the copy engines beside NCCL; where they are named, slices of ZeRO-3 on the
+host and on disk ("zero3-host", "zero3-disk"). A run is ended after N steps (default 6; medians leave out the first two). Appends to OUT_DIR/ranks.jsonl a line a run; a
 table on stdout. After M minutes (default 8) no further run starts. Exits 1 if a run fails, a rank takes more than 0.3 % more memory than
 planned, or its loss is not that of the first way with several ranks within 2 %.
 --rehearse: tiny models on CPU ranks over MPI.
@@ -43,11 +44,16 @@ WAYS |= {"rows2-zero3": (0, ["parallel.tensor_model_parallel_size=2", "parallel.
          "context2-zero1": (0, ["parallel.context_parallel_size=2", "parallel.zero_stage=1", *PACKED])}
 WAYS |= {f"pipeline2-zero{stage}": (0, ["parallel.pipeline_model_parallel_size=2", f"parallel.zero_stage={stage}", "data.micro_batch_size_per_gpu=2"])
          for stage in (1, 2, 3)}
+# Slices of weights, gradients and states on the host, or on disk: under a ceiling of 1.5B's size, in micro-batches of 1.
+SMALL = ["parallel.zero_stage=3", "data.micro_batch_size_per_gpu=1", "actor_rollout_ref.model.activation_checkpointing=auto", "device.memory=4GiB"]
+WAYS |= {"zero3-host": (0, SMALL),
+         "zero3-disk": (0, [*SMALL, 'memory.allow=["recompute","move","stream","stream_weights","disk"]', "memory.host_budget=4GiB"])}
 # What goes behind computation, by NCCL or by the copy engines where the other one is usual.
 WAYS |= {f"{way}-{transport}": (0, [*WAYS[way][1], f"parallel.transport={transport}"])
          for way in ("data", "zero1", "zero2", "zero3", "tensor2-zero3") for transport in ("nccl", "copy_engine")}
-USUAL = {2: [way for way in WAYS if not way.endswith("-copy_engine") and not way.startswith(("tensor2", "rows2", "pipeline2", "context2", "shards2"))],
-         4: [way for way in WAYS if not way.endswith("-nccl") and way not in ("zero2-copy_engine", "zero2-micro")]}
+USUAL = {2: [way for way in WAYS if not way.endswith("-copy_engine") and not way.startswith(("tensor2", "rows2", "pipeline2", "context2", "shards2"))
+             and not way.endswith(("-host", "-disk"))],
+         4: [way for way in WAYS if not way.endswith(("-nccl", "-host", "-disk")) and way not in ("zero2-copy_engine", "zero2-micro")]}
 MICRO = {"qwen2.5-7b": 2}  # rows of a micro-batch, where 8 at once do not fit
 SAME_LOSS = 0.02  # of bfloat16 after some steps
 

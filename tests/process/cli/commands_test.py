@@ -103,6 +103,7 @@ class Commands(unittest.TestCase):
         self.assertIsNone(lines["rank.weights"]["counted"])
         plan = {tag["tag"]: tag["bytes"] for tag in self.json("plan", PLANNED)["tags"]}
         self.assertEqual(lines["actor.optimizer"]["counted"], plan["actor.optimizer"])
+        self.assertIn("d = 4, ZeRO-0", self.json("plan", "--formulas", PLANNED, "--ranks", "4")["letters"])
         cases = self.json("plan", "--formulas", examples / "zero-1b.toml")["cases"]
         self.assertEqual(len(cases), 5)
         for code, part, words in ((2, "requires --formulas", [PLANNED, "--tensor", "2"]),
