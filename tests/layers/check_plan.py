@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ALLOWED = {"empty", "work", "weighted", "repeat", "aside", "begin_copy", "begin_disk", "wait_until", "peer_seconds", "wait_for_peers", "now", "copied"}
-OPEN_TO_PLAN = {"phases.h", "training.h", "runner.h", "optimizer.h", "bind.h", "shape.h", "counting_ops.h", "cuda_scratch.h", "operations.h", "weights.h", "update_parts.h", "trained_unit.h"}
+OPEN_TO_PLAN = {"phases.h", "training.h", "runner.h", "optimizer.h", "bind.h", "gradient_norm.h", "shape.h", "counting_ops.h", "cuda_scratch.h", "operations.h", "weights.h", "update_parts.h", "trained_unit.h"}
 # Of step/phases.h's vocabulary and of any name.
 COMMON = {"find_slot", "count", "size", "visit", "add"}
 
