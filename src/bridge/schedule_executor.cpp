@@ -198,7 +198,7 @@ Status ScheduleExecutor::finish_begun() {
 
 Status ScheduleExecutor::finish_copies(std::vector<MoveRecord>& done) {
   Status status = finish_begun();
-  for (MoveRecord& record : std::exchange(finished_, {})) done.push_back(std::move(record));
+  for (const MoveRecord& record : std::exchange(finished_, {})) done.push_back(record);
   return status;
 }
 

@@ -17,7 +17,7 @@ constexpr const char* kLayerSource = "Korthikanti, table 2";
 constexpr const char* kRounding = "regions are rounded up to pages";
 
 // Of a tag.
-std::string or_rounding(std::string reason) {
+std::string or_rounding(const std::string& reason) {
   return reason.empty() ? kRounding : reason;
 }
 

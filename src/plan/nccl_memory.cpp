@@ -35,6 +35,7 @@ Bytes nccl_bytes(const std::vector<ModelRanks>& models, const spec::Mesh& genera
   // The first initialization of the process, then the first collective.
   Bytes sum = mebibytes(180 + peers) + mebibytes(186 + ring);
   std::vector<spec::Mesh> meshes;
+  meshes.reserve(models.size());
   for (const ModelRanks& model : models) meshes.push_back(model.mesh);
   const std::size_t groups = spec::groups_of(meshes, generation).size();
   sum += mebibytes(6 + peers + ring) * groups;

@@ -34,13 +34,193 @@ ConfigTable::Key& bind_word(ConfigTable& t, std::string path, std::string* field
       [field, automatic] { return *automatic ? std::string("auto") : *field; }, std::move(help));
 }
 
+ConfigCondition of_several_ranks(const Job& job) {
+  return {.holds = [&job] { return job.ranks() > 1; },
+          .words = "there are several ranks",
+          .otherwise = "one rank has each model, and keeps all its states"};
+}
+
+void bind_own_stages(ConfigTable& t, const std::string& at, ModelPlacement& p, const Job& job) {
+  t.bind(at + ".pipeline_model_parallel_size", &p.pipeline_model_parallel_size,
+         "Stages that divide this model's blocks; 0: as `parallel.pipeline_model_parallel_size`.")
+      .in("stages")
+      .at_least(0)
+      .only(of_several_ranks(job));
+  t.bind(at + ".pipeline_model_parallel_layout", &p.pipeline_model_parallel_layout,
+         "Blocks of each stage of this model, or of each chunk; `[]`: those of "
+         "`parallel.pipeline_model_parallel_layout` where it has as many stages as that says, else "
+         "as even as can be.")
+      .only({.holds =
+                 [&p, &job] {
+                   return p.pipeline_model_parallel_layout.empty() ||
+                          job.parallel.automatic.pipeline ||
+                          size_of(p.pipeline_model_parallel_size,
+                                  job.parallel.pipeline_model_parallel_size) > 1;
+                 },
+             .words = "the model has several stages",
+             .otherwise = "one rank has all blocks of the model"});
+}
+
+void bind_slices(ConfigTable& t, Job& job) {
+  AutomaticDegrees& automatic = job.parallel.automatic;
+  t.bind("parallel.zero_stage", &job.parallel.zero_stage, &automatic.zero_stage,
+         "ZeRO's stage on several ranks, DeepSpeed's `zero_optimization.stage`. "
+         "0: every "
+         "rank keeps all gradients and optimizer states; 1: each keeps the states of its slice, "
+         "updates it "
+         "and sends it to the others; 2: and no gradients but the slice's; 3: and no weights but "
+         "the slice's, those of frozen models too: a block is gathered to be used. Losses and "
+         "weights are the same bit by bit where a mini-batch is one micro-batch, and with 1 "
+         "always." +
+             std::string(kChosen))
+      .at_least(0)
+      .at_most(3)
+      .only(of_training())
+      .only({.holds =
+                 [&job] { return job.parallel.zero_stage == 0 || job.data_parallel().ranks > 1; },
+             .words = "several ranks have the same part of the model",
+             .otherwise = "one rank has each part of the model, and keeps all its states"});
+  t.bind("parallel.zero_shard_size", &job.parallel.zero_shard_size, &automatic.zero_shards,
+         "Of the ranks that have the same part of the model those that slice it together (FSDP's "
+         "hybrid sharding): neighbours, so that gathers and most sums stay within a machine. The "
+         "others have the same slices, and add up the slices' gradients once an optimizer step. It "
+         "divides the number of these ranks; `0`: all." +
+             std::string(kChosen))
+      .in("ranks")
+      .at_least(0)
+      .only({.holds =
+                 [&job] {
+                   return job.parallel.zero_shard_size == 0 || job.parallel.automatic.zero_stage ||
+                          any_model(job, [&](ModelId model) {
+                            return job.placement(model).zero_stage > 0;
+                          });
+                 },
+             .words = "parallel.zero_stage is at least 1",
+             .otherwise = "every rank keeps everything"});
+}
+
+void bind_tensor(ConfigTable& t, Job& job) {
+  AutomaticDegrees& automatic = job.parallel.automatic;
+  t.bind("parallel.tensor_model_parallel_size", &job.parallel.tensor_model_parallel_size,
+         &automatic.tensor,
+         "Ranks that divide each model between them (Megatron's tensor parallelism): heads of "
+         "attention, columns of the MLP, and the vocabulary. It divides the number of ranks; the "
+         "others divide the batch." +
+             std::string(kChosen))
+      .in("ranks")
+      .at_least(1);
+  t.bind(
+       "parallel.sequence_parallel", &job.parallel.sequence_parallel,
+       "The ranks that divide a model also divide the rows of its hidden states outside attention "
+       "and MLP (Megatron's sequence parallelism), in training and scoring. Activations per rank "
+       "fall with the number of ranks; backward gathers the inputs of attention and MLP once "
+       "more. Where the size is `auto` and nobody sets this key, the plan chooses it, too.")
+      .only({.holds =
+                 [&job] {
+                   return !job.parallel.sequence_parallel || any_model(job, [&](ModelId model) {
+                     return job.mesh(model).size(Axis::kTensor) > 1;
+                   });
+                 },
+             .words = "parallel.tensor_model_parallel_size is at least 2",
+             .otherwise = "one rank has each model, with all rows of its hidden states"});
+}
+
+void bind_context(ConfigTable& t, Job& job) {
+  AutomaticDegrees& automatic = job.parallel.automatic;
+  t.bind("parallel.context_parallel_size", &job.parallel.context_parallel_size, &automatic.context,
+         "Ranks that divide the tokens of each sequence between them (Megatron's context "
+         "parallelism), in training and scoring. They have the same part of the model and read the "
+         "same rows; attention gets the keys and values of all (`cp_comm_type`). Sequences have to "
+         "be packed "
+         "(`use_dynamic_bsz`), and a micro-batch has so many times the tokens of "
+         "`*_max_token_len_per_gpu`. It divides the number of ranks; the others divide the batch. "
+         "Responses are generated by all: each answers prompts of its own." +
+             std::string(kChosen))
+      .in("ranks")
+      .at_least(1)
+      .only(of_training());
+  bind_word(
+      t, "parallel.cp_comm_type", &job.parallel.cp_comm_type, &automatic.ring,
+      "How ranks that divide sequences get each other's keys and values (Megatron's key). "
+      "`all_gather`: each gathers those of all tokens, of one block at a time; `p2p`: they pass "
+      "round a ring of the ranks while each computes with those that it has, so that a rank "
+      "holds those of two ranks; their gradients pass round after them." +
+          std::string(kChosen))
+      .one_of({"all_gather", "p2p", "auto"})
+      .only({.holds =
+                 [&job] {
+                   return job.parallel.cp_comm_type == "all_gather" ||
+                          job.parallel.automatic.context || job.parallel.automatic.ring ||
+                          any_model(job,
+                                    [&](ModelId model) { return job.context_ranks(model) > 1; });
+                 },
+             .words = "parallel.context_parallel_size is at least 2",
+             .otherwise = "one rank has all tokens of a sequence"});
+}
+
+void bind_stages(ConfigTable& t, Job& job) {
+  AutomaticDegrees& automatic = job.parallel.automatic;
+  t.bind("parallel.pipeline_model_parallel_size", &job.parallel.pipeline_model_parallel_size,
+         &automatic.pipeline,
+         "Stages that divide each model's blocks between them (Megatron's pipeline parallelism, "
+         "schedule 1F1B); each rank has one stage. It divides the number of ranks; the others "
+         "divide the batch." +
+             std::string(kChosen))
+      .in("stages")
+      .at_least(1)
+      .only(of_training());
+  const auto only_of_stages = [&job](auto is_set) {
+    return ConfigCondition{.holds = [&job, is_set] { return !is_set() || job.has_stages(); },
+                           .words = "parallel.pipeline_model_parallel_size is at least 2",
+                           .otherwise = "one rank has all blocks of a model"};
+  };
+  t.bind("parallel.virtual_pipeline_model_parallel_size",
+         &job.parallel.virtual_pipeline_model_parallel_size, &automatic.chunks,
+         "Chunks of blocks of each stage (schedule interleaved 1F1B): stages wait less for each "
+         "other by as many times, send as many times more, and keep more activations." +
+             std::string(kChosen))
+      .in("chunks")
+      .at_least(1)
+      .only(
+          only_of_stages([&job] { return job.parallel.virtual_pipeline_model_parallel_size > 1; }));
+  bind_word(
+      t, "parallel.pipeline_parallel_schedule", &job.parallel.pipeline_parallel_schedule,
+      &automatic.schedule,
+      "The order of a stage's forwards and backwards (torchtitan's key). `1f1b`: one of each in "
+      "turn; `zero_bubble`: the backward is in two parts (ZB-H1 of Qi et al.), and the weights' "
+      "is done where stages would wait for each other; each stage keeps something of as many "
+      "micro-batches as the first one." +
+          std::string(kChosen))
+      .one_of({"1f1b", "zero_bubble", "auto"})
+      .only(only_of_stages([&job] { return job.parallel.zero_bubble(); }));
+  t.bind("parallel.pipeline_model_parallel_layout", &job.parallel.pipeline_model_parallel_layout,
+         "Blocks of each stage, as `[7, 8, 8, 5]` of a model with 28, or of each chunk in the "
+         "model's order; `[]`: the one with the most work has as little as possible, the head "
+         "included.")
+      .only(
+          only_of_stages([&job] { return !job.parallel.pipeline_model_parallel_layout.empty(); }));
+}
+
+void bind_network(ConfigTable& t, Job& job) {
+  t.bind("parallel.transport", &job.parallel.transport,
+         "How GPUs exchange gradients and sliced weights while they compute. `copy_engine`: they "
+         "write into each other's memory, on one machine; `nccl`: by its kernels, which take "
+         "multiprocessors; `auto`: the first where two GPUs of one machine have the same part of "
+         "the model, else `nccl`.")
+      .one_of({"auto", "copy_engine", "nccl"});
+  t.bind("parallel.intra_node_bandwidth", &job.parallel.intra_node_bandwidth,
+         "For plans: bytes a second that a rank sends to another one of its machine in a "
+         "collective, such as `25GB` over PCIe; `0 B`: as over NVLink on a GPU, 2 GB on the host.");
+  t.bind("parallel.inter_node_bandwidth", &job.parallel.inter_node_bandwidth,
+         "For plans: bytes a second that a rank sends to other machines, its share of their "
+         "network; `0 B`: 45 GB on a GPU (400 Gb/s), 1.1 GB on the host (10 Gb/s).");
+}
+
 }  // namespace
 
 void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, bool* zero,
                     const Job& job) {
-  const ConfigCondition several{.holds = [&job] { return job.ranks() > 1; },
-                                .words = "there are several ranks",
-                                .otherwise = "one rank has each model, and keeps all its states"};
+  const ConfigCondition several = of_several_ranks(job);
   t.bind(at + ".zero_stage", &p.zero_stage, zero,
          "ZeRO's stage of this model; -1: as `parallel.zero_stage`. Of a model that is not trained "
          "only 3 slices anything: its weights." +
@@ -86,164 +266,15 @@ void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, bo
                  },
              .words = "several ranks divide the model's sequences",
              .otherwise = "one rank has all tokens of a sequence"});
-  t.bind(at + ".pipeline_model_parallel_size", &p.pipeline_model_parallel_size,
-         "Stages that divide this model's blocks; 0: as `parallel.pipeline_model_parallel_size`.")
-      .in("stages")
-      .at_least(0)
-      .only(several);
-  t.bind(at + ".pipeline_model_parallel_layout", &p.pipeline_model_parallel_layout,
-         "Blocks of each stage of this model, or of each chunk; `[]`: those of "
-         "`parallel.pipeline_model_parallel_layout` where it has as many stages as that says, else "
-         "as even as can be.")
-      .only({.holds =
-                 [&p, &job] {
-                   return p.pipeline_model_parallel_layout.empty() ||
-                          job.parallel.automatic.pipeline ||
-                          size_of(p.pipeline_model_parallel_size,
-                                  job.parallel.pipeline_model_parallel_size) > 1;
-                 },
-             .words = "the model has several stages",
-             .otherwise = "one rank has all blocks of the model"});
+  bind_own_stages(t, at, p, job);
 }
 
 void bind_parallel(ConfigTable& t, Job& job) {
-  AutomaticDegrees& automatic = job.parallel.automatic;
-  t.bind("parallel.zero_stage", &job.parallel.zero_stage, &automatic.zero_stage,
-         "ZeRO's stage on several ranks, DeepSpeed's `zero_optimization.stage`. "
-         "0: every "
-         "rank keeps all gradients and optimizer states; 1: each keeps the states of its slice, "
-         "updates it "
-         "and sends it to the others; 2: and no gradients but the slice's; 3: and no weights but "
-         "the slice's, those of frozen models too: a block is gathered to be used. Losses and "
-         "weights are the same bit by bit where a mini-batch is one micro-batch, and with 1 "
-         "always." +
-             std::string(kChosen))
-      .at_least(0)
-      .at_most(3)
-      .only(of_training())
-      .only({.holds =
-                 [&job] { return job.parallel.zero_stage == 0 || job.data_parallel().ranks > 1; },
-             .words = "several ranks have the same part of the model",
-             .otherwise = "one rank has each part of the model, and keeps all its states"});
-  t.bind("parallel.zero_shard_size", &job.parallel.zero_shard_size, &automatic.zero_shards,
-         "Of the ranks that have the same part of the model those that slice it together (FSDP's "
-         "hybrid sharding): neighbours, so that gathers and most sums stay within a machine. The "
-         "others have the same slices, and add up the slices' gradients once an optimizer step. It "
-         "divides the number of these ranks; `0`: all." +
-             std::string(kChosen))
-      .in("ranks")
-      .at_least(0)
-      .only({.holds =
-                 [&job] {
-                   return job.parallel.zero_shard_size == 0 || job.parallel.automatic.zero_stage ||
-                          any_model(job, [&](ModelId model) {
-                            return job.placement(model).zero_stage > 0;
-                          });
-                 },
-             .words = "parallel.zero_stage is at least 1",
-             .otherwise = "every rank keeps everything"});
-  t.bind("parallel.tensor_model_parallel_size", &job.parallel.tensor_model_parallel_size,
-         &automatic.tensor,
-         "Ranks that divide each model between them (Megatron's tensor parallelism): heads of "
-         "attention, columns of the MLP, and the vocabulary. It divides the number of ranks; the "
-         "others divide the batch." +
-             std::string(kChosen))
-      .in("ranks")
-      .at_least(1);
-  t.bind(
-       "parallel.sequence_parallel", &job.parallel.sequence_parallel,
-       "The ranks that divide a model also divide the rows of its hidden states outside attention "
-       "and MLP (Megatron's sequence parallelism), in training and scoring. Activations per rank "
-       "fall with the number of ranks; backward gathers the inputs of attention and MLP once "
-       "more. Where the size is `auto` and nobody sets this key, the plan chooses it, too.")
-      .only({.holds =
-                 [&job] {
-                   return !job.parallel.sequence_parallel || any_model(job, [&](ModelId model) {
-                     return job.mesh(model).size(Axis::kTensor) > 1;
-                   });
-                 },
-             .words = "parallel.tensor_model_parallel_size is at least 2",
-             .otherwise = "one rank has each model, with all rows of its hidden states"});
-  t.bind("parallel.context_parallel_size", &job.parallel.context_parallel_size, &automatic.context,
-         "Ranks that divide the tokens of each sequence between them (Megatron's context "
-         "parallelism), in training and scoring. They have the same part of the model and read the "
-         "same rows; attention gets the keys and values of all (`cp_comm_type`). Sequences have to "
-         "be packed "
-         "(`use_dynamic_bsz`), and a micro-batch has so many times the tokens of "
-         "`*_max_token_len_per_gpu`. It divides the number of ranks; the others divide the batch. "
-         "Responses are generated by all: each answers prompts of its own." +
-             std::string(kChosen))
-      .in("ranks")
-      .at_least(1)
-      .only(of_training());
-  bind_word(
-      t, "parallel.cp_comm_type", &job.parallel.cp_comm_type, &automatic.ring,
-      "How ranks that divide sequences get each other's keys and values (Megatron's key). "
-      "`all_gather`: each gathers those of all tokens, of one block at a time; `p2p`: they pass "
-      "round a ring of the ranks while each computes with those that it has, so that a rank "
-      "holds those of two ranks; their gradients pass round after them." +
-          std::string(kChosen))
-      .one_of({"all_gather", "p2p", "auto"})
-      .only({.holds =
-                 [&job] {
-                   return job.parallel.cp_comm_type == "all_gather" ||
-                          job.parallel.automatic.context || job.parallel.automatic.ring ||
-                          any_model(job,
-                                    [&](ModelId model) { return job.context_ranks(model) > 1; });
-                 },
-             .words = "parallel.context_parallel_size is at least 2",
-             .otherwise = "one rank has all tokens of a sequence"});
-  t.bind("parallel.pipeline_model_parallel_size", &job.parallel.pipeline_model_parallel_size,
-         &automatic.pipeline,
-         "Stages that divide each model's blocks between them (Megatron's pipeline parallelism, "
-         "schedule 1F1B); each rank has one stage. It divides the number of ranks; the others "
-         "divide the batch." +
-             std::string(kChosen))
-      .in("stages")
-      .at_least(1)
-      .only(of_training());
-  const auto only_of_stages = [&job](auto is_set) {
-    return ConfigCondition{.holds = [&job, is_set] { return !is_set() || job.has_stages(); },
-                           .words = "parallel.pipeline_model_parallel_size is at least 2",
-                           .otherwise = "one rank has all blocks of a model"};
-  };
-  t.bind("parallel.virtual_pipeline_model_parallel_size",
-         &job.parallel.virtual_pipeline_model_parallel_size, &automatic.chunks,
-         "Chunks of blocks of each stage (schedule interleaved 1F1B): stages wait less for each "
-         "other by as many times, send as many times more, and keep more activations." +
-             std::string(kChosen))
-      .in("chunks")
-      .at_least(1)
-      .only(
-          only_of_stages([&job] { return job.parallel.virtual_pipeline_model_parallel_size > 1; }));
-  bind_word(
-      t, "parallel.pipeline_parallel_schedule", &job.parallel.pipeline_parallel_schedule,
-      &automatic.schedule,
-      "The order of a stage's forwards and backwards (torchtitan's key). `1f1b`: one of each in "
-      "turn; `zero_bubble`: the backward is in two parts (ZB-H1 of Qi et al.), and the weights' "
-      "is done where stages would wait for each other; each stage keeps something of as many "
-      "micro-batches as the first one." +
-          std::string(kChosen))
-      .one_of({"1f1b", "zero_bubble", "auto"})
-      .only(only_of_stages([&job] { return job.parallel.zero_bubble(); }));
-  t.bind("parallel.pipeline_model_parallel_layout", &job.parallel.pipeline_model_parallel_layout,
-         "Blocks of each stage, as `[7, 8, 8, 5]` of a model with 28, or of each chunk in the "
-         "model's order; `[]`: the one with the most work has as little as possible, the head "
-         "included.")
-      .only(
-          only_of_stages([&job] { return !job.parallel.pipeline_model_parallel_layout.empty(); }));
-  t.bind("parallel.transport", &job.parallel.transport,
-         "How GPUs exchange gradients and sliced weights while they compute. `copy_engine`: they "
-         "write into each other's memory, on one machine; `nccl`: by its kernels, which take "
-         "multiprocessors; `auto`: the first where two GPUs of one machine have the same part of "
-         "the model, else `nccl`.")
-      .one_of({"auto", "copy_engine", "nccl"});
-  t.bind("parallel.intra_node_bandwidth", &job.parallel.intra_node_bandwidth,
-         "For plans: bytes a second that a rank sends to another one of its machine in a "
-         "collective, such as `25GB` over PCIe; `0 B`: as over NVLink on a GPU, 2 GB on the host.");
-  t.bind("parallel.inter_node_bandwidth", &job.parallel.inter_node_bandwidth,
-         "For plans: bytes a second that a rank sends to other machines, its share of their "
-         "network; `0 B`: 45 GB on a GPU (400 Gb/s), 1.1 GB on the host (10 Gb/s).");
+  bind_slices(t, job);
+  bind_tensor(t, job);
+  bind_context(t, job);
+  bind_stages(t, job);
+  bind_network(t, job);
 }
 
 }  // namespace neap::spec
