@@ -20,7 +20,7 @@ from rollout_case import CRITIC_SGD
 from train_process_test import grpo_of, PPO, REWARD, SFT  # noqa: E402
 
 TASKS = ("sft", "dpo", "ppo", "grpo")
-DRAWN = 600  # of which many are refused
+DRAWN = 700  # of which many are refused
 RUN, FEW = 200, 6
 MODELS = ("actor_rollout_ref.ref", "critic", "reward_model")
 SEED = 24
@@ -176,7 +176,8 @@ class Cells(RankCase):
         for role in ("actor", "critic") if task == "ppo" else ("actor",):
             file = "adapter_model" if lora and role == "actor" else "model"
             files = [self.file(folder, f"{role}/{file}.safetensors", 1) for folder in (one, other)]
-            near = EXACT if not single else 2e-6 if role == "actor" else 3e-5
+            # Adapters start at zero, as a critic's head does: they have the errors of gradients.
+            near = EXACT if not single else 2e-6 if file == "model" and role == "actor" else 3e-5
             self.assert_near_weights(*files, near, (other, own))
             if file == "model":
                 self.assert_moved(self.starts[name][role == "critic"], files[0], (one, role))
