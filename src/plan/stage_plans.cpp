@@ -128,14 +128,6 @@ std::vector<spec::RankKind> kinds_of(const spec::Job& job) {
   return spec::rank_kinds(job.model_meshes());
 }
 
-// Every kind is a stage of all models.
-bool stages_alike(const spec::Job& job) {
-  const auto kinds = std::ssize(kinds_of(job));
-  const std::vector<spec::Mesh> meshes = job.model_meshes();
-  return std::all_of(meshes.begin(), meshes.end(),
-                     [&](const spec::Mesh& mesh) { return mesh.size(spec::Axis::kPipe) == kinds; });
-}
-
 Target target_of(const Target& target, const spec::RankKind& kind) {
   Target out = target;
   out.rank = kind.first;
@@ -146,7 +138,7 @@ Status in_kind(const spec::Job& job, const Status& status, const spec::RankKind&
   const std::vector<spec::RankKind> kinds = kinds_of(job);
   if (kinds.size() == 1) return status;
   return Status(status).with_context(
-      stages_alike(job)
+      spec::are_stages(kinds, job.model_meshes())
           ? format("planning stage {} of {}", kind.first / kind.count + 1, kinds.size())
           : format("planning rank {}", kind.first));
 }
@@ -183,7 +175,7 @@ Result<StagePlans> stage_plans_of(const spec::Job& job, const Target& target,
   const spec::Recipe recipe = spec::describe(job);
   const std::vector<spec::RankKind> kinds = kinds_of(job);
   StagePlans out;
-  out.alike = stages_alike(job);
+  out.alike = spec::are_stages(kinds, job.model_meshes());
   describe_pipeline(job, recipe, out);
   for (std::size_t k = 0; k < kinds.size(); ++k) {
     NEAP_TRY_ASSIGN(std::vector<ModelBlocks> blocks, blocks_of(job, recipe, kinds[k].first));

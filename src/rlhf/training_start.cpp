@@ -152,7 +152,7 @@ std::string TrainingRun::whose_plan() const {
   for (const double peak : kind_peaks_)
     peaks += format("{}{}", peaks.empty() ? "" : ", ", Bytes(static_cast<std::uint64_t>(peak)));
   const auto most = std::max_element(kind_peaks_.begin(), kind_peaks_.end()) - kind_peaks_.begin();
-  if (std::ssize(kinds_) == job_.mesh().size(spec::Axis::kPipe))
+  if (spec::are_stages(kinds_, job_.model_meshes()))
     return format("peaks of the {} stages: {}; stage {} needs most. This is the plan of stage 1",
                   kinds_.size(), peaks, most + 1);
   return format(

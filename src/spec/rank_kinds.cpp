@@ -1,5 +1,7 @@
 #include "spec/rank_kinds.h"
 
+#include <algorithm>
+#include <iterator>
 #include <set>
 
 namespace neap::spec {
@@ -17,6 +19,11 @@ std::vector<RankKind> rank_kinds(const std::vector<Mesh>& models) {
     out.push_back({first, ranks - first});
   }
   return out;
+}
+
+bool are_stages(const std::vector<RankKind>& kinds, const std::vector<Mesh>& models) {
+  return std::all_of(models.begin(), models.end(),
+                     [&](const Mesh& mesh) { return mesh.size(Axis::kPipe) == std::ssize(kinds); });
 }
 
 std::size_t kind_of(const std::vector<RankKind>& kinds, std::int64_t rank) {

@@ -20,6 +20,8 @@ struct RankKind {
 };
 /// Of models with these meshes over the same ranks, ascending.
 [[nodiscard]] std::vector<RankKind> rank_kinds(const std::vector<Mesh>& models);
+/// Whether each of these is a stage of all models.
+[[nodiscard]] bool are_stages(const std::vector<RankKind>& kinds, const std::vector<Mesh>& models);
 /// The number of a rank's.
 [[nodiscard]] std::size_t kind_of(const std::vector<RankKind>& kinds, std::int64_t rank);
 

@@ -241,7 +241,7 @@ step::GradientSlots<ops::AtenOps>::Hosted* ModelWorker::hosted_gradients() {
     const spec::FlatUnit& unit = placement_->units()[piece.unit];
     const std::string slot = step::own_slot(step::gradient_slot(unit, spec_.shape, spec_.head));
     pieces.push_back({slot,
-                      runtime_.region(tag(TagKind::kUnitGradients), slot, ops::to_aten(dtype))
+                      runtime_.region(tag(TagKind::kUnitGradients), slot, bridge::to_aten(dtype))
                           .narrow(0, 0, piece.count),
                       spec::tensor_bytes(piece.slice_first, dtype)});
   }

@@ -217,6 +217,9 @@ TEST(ModelPlacement, RanksWithTheSameStagesOfAllModelsAreAlike) {
   EXPECT_THAT(rank_kinds({mesh(2), mesh(1), mesh(2)}), ElementsAre(RankKind{0, 6}, RankKind{6, 6}));
   const std::vector<RankKind> kinds = rank_kinds({mesh(2), mesh(3)});
   EXPECT_THAT(kinds, ElementsAre(RankKind{0, 4}, RankKind{4, 2}, RankKind{6, 2}, RankKind{8, 4}));
+  EXPECT_TRUE(are_stages(rank_kinds({mesh(2), mesh(2)}), {mesh(2), mesh(2)}));
+  // As many kinds as the first model has stages, but the second has none.
+  EXPECT_FALSE(are_stages(rank_kinds({mesh(2), mesh(1)}), {mesh(2), mesh(1)}));
   EXPECT_EQ(kind_of(kinds, 0), 0U);
   EXPECT_EQ(kind_of(kinds, 5), 1U);
   EXPECT_EQ(kind_of(kinds, 6), 2U);
