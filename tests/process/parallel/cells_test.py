@@ -153,16 +153,14 @@ class Cells(RankCase):
     def compare(self, number, name, task, ranks, own, dtype):
         words = [*self.words_of(name, task), f"device.dtype={dtype}"]
         lora = number % 4 == 3
-        if dtype == "float64":
-            words += self.optimizer(number, name)
-        if lora:
-            words.append(LORA)
+        more = [*(self.optimizer(number, name) if dtype == "float64" else ()), *([LORA] if lora else ())]
+        words += more
         refused = self.refusal(task, ranks, (*words, *own))
         if refused:
             self.assertRegex(refused, r"neap: error: \S.{20}", own)
             return False
-        keys = "-".join(word.rsplit("=", 1)[1] for word in words[-4:] if "optim" in word or word == LORA)
-        one, other = f"{name}-{task}-{dtype}-{keys}", f"cell-{number}-{dtype}"
+        one = "-".join((name, task, dtype, *(word.rsplit("=", 1)[1] for word in more)))
+        other = f"cell-{number}-{dtype}"
         if not (self.home / "out" / one).exists():
             self.run_ranks(1, one, *words, task=task)
         self.run_ranks(ranks, other, *words, *own, task=task)
