@@ -185,7 +185,7 @@ class Placement(PlacementCase):
     def test_formulas_have_each_models_part(self):
         words = (*ONE_STEP, *tensor(critic=2), *zero(actor=2, reference=3))
         self.run_mesh("formulas", *words, task="ppo", copies=2)
-        sheet = self.plan(1, "--formulas", "--run", "out/formulas", "--json", "trainer.n_gpus_per_node=2", *words).stdout
+        sheet = self.plan(2, "--formulas", "--run", "out/formulas", "--json", *words).stdout
         lines = {line["id"]: line for section in json.loads(sheet)["sections"] for line in section["lines"]}
         for name, formula in {"critic.rank_weights": "w N / t", "critic.rank_optimizer": "K N / t", "actor.rank_weights": "w N",
                               "actor.rank_gradients": "w N / d", "reference.rank_weights": "w N / d", "reward.rank_weights": "w N"}.items():
