@@ -7,14 +7,13 @@
 
 #include "cache/settings.h"
 #include "plan/counted_blocks.h"
-#include "plan/counted_gradients.h"
 #include "plan/counted_model.h"
 #include "plan/counted_peers.h"
 #include "plan/counted_source.h"
+#include "plan/counted_training.h"
 #include "plan/generation_bounds.h"
 #include "plan/nccl_memory.h"
 #include "spec/pipeline.h"
-#include "step/gradient_slots.h"
 #include "step/runner.h"
 
 namespace neap::plan {
@@ -24,10 +23,6 @@ using step::CountedTensor;
 using step::CountingOps;
 using step::Dtype;
 using Weights = step::Weights<CountedTensor>;
-
-CountedTensor outside(const step::Shape& shape, Dtype dtype) {
-  return CountedTensor::outside(shape, dtype);
-}
 
 // Which part of a stage's training phase takes how long.
 class PassClock {
@@ -138,9 +133,11 @@ class CountedBackend {
     }
     if (phase.part != spec::TrainPart::kUpdate)
       experience_ =
-          PhaseInputs<T, decltype(&outside)>(job, ops.profile(), &outside, std::move(smaller))
+          PhaseInputs<T, decltype(&T::outside)>(job, ops.profile(), &T::outside, std::move(smaller))
               .experience(role_.shape, phase, role_.context_rank);
-    if (phase.trains()) make_units(phase);
+    if (!phase.trains()) return;
+    training_.emplace(ops, role_, dtype, phase, blocks_ ? &*blocks_ : nullptr);
+    weights_.sink = training_->sink();
   }
 
   [[nodiscard]] CountingOps& ops() { return ops_; }
@@ -177,9 +174,11 @@ class CountedBackend {
 
   [[nodiscard]] const spec::Checkpointing& checkpointing() const { return role_.checkpointing; }
   [[nodiscard]] const std::vector<step::TrainedUnit<T>>& units() const {
-    return gradients_ ? pieces_ : units_;
+    return training_->units();
   }
-  [[nodiscard]] const std::vector<step::TrainedUnit<T>>& pieces() const { return pieces_; }
+  [[nodiscard]] const std::vector<step::TrainedUnit<T>>& pieces() const {
+    return training_->pieces();
+  }
   /// All mini-batches of a step; an update alone is counted once.
   [[nodiscard]] step::UpdateRange updates(const spec::Phase& phase) const {
     return {0, spec::update_shape(job_, phase.body).updates()};
@@ -189,61 +188,27 @@ class CountedBackend {
   [[nodiscard]] std::int64_t further_groups(std::int64_t) const { return 0; }
   void reduce_gradients() {
     if (staged()) clock_.enter(ops_, &PassSeconds::sums);
-    if (peers_) peers_->finish();
-    double slice = 0;
-    for (const step::TrainedUnit<T>& piece : pieces_) slice += bytes(piece.gradients);
-    sum_over_replicas(ops_, role_.ranks, slice);
+    training_->reduce_gradients();
   }
   // Numbers that ranks add up or compare pass through 512 KiB of a GPU (parallel/nccl.cpp), which is part of
   // what is planned for kernels' small buffers. Tensors of a collective stay where they are.
   [[nodiscard]] std::vector<double> all_norms(std::vector<double> own) const { return own; }
   template <class Visit>
   void beside(const Visit& visit) {
-    ops_.aside([&] { visit(of_others_); });
+    ops_.aside([&] { visit(training_->of_others()); });
   }
   [[nodiscard]] step::Update begin_step(std::int64_t, double) {
     if (staged()) clock_.enter(ops_, &PassSeconds::update);
-    return {*optimizer_, role_.optimizer};
+    return {training_->optimizer(), role_.optimizer};
   }
-  void gather_weights() {
-    const spec::StatePlacement placement = placement_of(role_, dtype_);
-    if (!placement.sliced() || (role_.ranks.slices_weights() && role_.trains_blocks())) return;
-    for (const step::TrainedUnit<T>& unit : units_)
-      if (!unit.on_host) gather_at_once(ops_, role_.ranks, bytes(unit.weights));
-    if (parts_) gather_hosted(placement.fullest_rank());
-  }
+  void gather_weights() { training_->gather_weights(); }
   template <class Visit>
   void for_each_part(const Visit& visit) {
-    if (parts_) {
-      stream_parts(visit);
-    } else {
-      for (const step::TrainedUnit<T>& piece : pieces_) visit(piece);
-    }
-    for (const step::TrainedUnit<T>& piece : of_others_) ops_.aside([&] { visit(piece); });
+    training_->for_each_part(visit);
   }
 
  private:
   [[nodiscard]] bool staged() const { return role_.shape.pipeline.stages > 1; }
-  template <class Visit>
-  void stream_parts(const Visit& visit) {
-    const std::vector<step::UpdatePart>& list = parts_->list();
-    CountedParts counted(ops_);
-    // Rounds are alike once every window was used.
-    const std::int64_t lasting = on_disk_ ? step::kUpdateWindows : 1;
-    for (std::size_t i = 0; i < list.size();) {
-      std::size_t alike = i;
-      while (alike < list.size() && list[alike].piece == list[i].piece &&
-             list[alike].count == list[i].count)
-        ++alike;
-      ops_.repeat(
-          static_cast<std::int64_t>(alike - i),
-          [&](std::int64_t) { visit_part(counted, list[i], visit); }, lasting);
-      i = alike;
-    }
-  }
-  [[nodiscard]] double bytes_of(std::int64_t elements) const {
-    return static_cast<double>(spec::tensor_bytes(elements, dtype_).count());
-  }
   // Of this rank, for a generation.
   void fetch_slice(bool on_disk) {
     double bytes = 0;
@@ -271,146 +236,15 @@ class CountedBackend {
     const auto elements_of = [this](const spec::Architecture& shape) {
       return spec::total_elements(spec::flat_layout(shape, role_.head));
     };
-    const double gathered = bytes_of(elements_of(spec::undivided(trained.shape)));
+    const double gathered = bytes_of(elements_of(spec::undivided(trained.shape)), dtype_);
     // Of a stage, its units.
     if (slices)
       gather_at_once(ops_, role_.ranks,
-                     stages == 1 ? gathered : bytes_of(elements_of(trained.shape)));
+                     stages == 1 ? gathered : bytes_of(elements_of(trained.shape), dtype_));
     // From each stage its units: every rank sends as much as in a gather.
     if (stages > 1) sends(gathered_bytes(stages, gathered), spec::Axis::kPipe);
     if (trained.shape.tensor.ranks > 1 && trained.divides_otherwise_to_generate())
-      sends(bytes_of(transfers_to_generate(trained).busiest), spec::Axis::kTensor);
-  }
-  void gather_hosted(std::int64_t fullest) {
-    CountedParts counted(ops_);
-    for (const step::GatheredPart& part : parts_->gathered(slot_bytes_, window_bytes_)) {
-      const double all = bytes_of(part.elements());
-      const double own = bytes_of(part.own(role_.rank.value_or(fullest)).count);
-      const CountedParts::Disk disk =
-          part.on_disk ? CountedParts::Disk{own, all - own} : CountedParts::Disk{};
-      counted.visit(own, all - own, disk, [&] { gather_at_once(ops_, role_.ranks, all); });
-    }
-  }
-  template <class Visit>
-  void visit_part(CountedParts& counted, const step::UpdatePart& part, const Visit& visit) {
-    const step::PartLayout layout = parts_->layout(part);
-    const auto bytes = [](Bytes b) { return static_cast<double>(b.count()); };
-    const CountedParts::Disk disk{bytes(layout.disk_read()), bytes(layout.disk_written())};
-    counted.visit(bytes(layout.fetched()), bytes(layout.stored()), disk, [&] {
-      visit(step::part_of(ops_, pieces_[part.piece], part, layout, [](const step::PartTensor& t) {
-        return outside({t.elements}, t.dtype);
-      }));
-    });
-  }
-  void make_units(const spec::Phase& phase) {
-    optimizer_ = optimizer_of(role_, dtype_);
-    const HostedUnits hosted{phase.streams_weights,
-                             phase.streams_tables,
-                             phase.slice_on_host,
-                             {phase.states_on_disk, phase.blocks_on_disk},
-                             phase.gradients_on_host};
-    if (phase.streams_states) {
-      parts_.emplace(update_parts(role_, dtype_, hosted));
-      slot_bytes_ = update_slot_bytes(role_, dtype_, hosted);
-      on_disk_ = phase.states_on_disk;
-      if (on_disk_) window_bytes_ = update_window_bytes(role_, dtype_, hosted);
-    }
-    const std::vector<bool> rests = on_host(role_, hosted);
-    const auto flat = [](std::int64_t n, Dtype d) { return outside({n}, d); };
-    for (spec::FlatUnit& unit : trained_units(role_)) {
-      const std::int64_t n = unit.elements;
-      units_.push_back(step::make_trained_unit(
-          *optimizer_, std::move(unit), std::ssize(units_), flat(n, dtype_),
-          flat(n, optimizer_->gradients),
-          [&](const spec::StateTensor& t) { return flat(t.elements, t.dtype); }));
-      units_.back().on_host = rests[units_.size() - 1];
-      // Their norms are taken in backward.
-      if ((units_.back().on_host || phase.gradients_on_host) &&
-          phase.part == spec::TrainPart::kUpdate)
-        blocks_->keep_norms(step::key_of(units_.back().unit), {});
-    }
-    make_pieces(phase);
-    const bool leave = std::any_of(rests.begin(), rests.end(), [](bool rest) { return rest; });
-    if ((role_.ranks.ranks == 1 && !leave) || gradients_) return;
-    peers_.emplace(ops_, role_.ranks, units_, pieces_, element_bytes(optimizer_->gradients));
-    weights_.sink = &*peers_;
-  }
-  // Of the rank that has most. Others have other pieces, which may take more memory while they are stepped:
-  // no piece of a unit takes more than the whole unit.
-  void make_pieces(const spec::Phase& phase) {
-    const spec::StatePlacement placement = placement_of(role_, dtype_);
-    if (!placement.sliced()) {
-      pieces_ = units_;
-      return;
-    }
-    const std::int64_t rank = role_.rank.value_or(placement.fullest_rank());
-    const auto piece_of = [&](const spec::Piece& piece) {
-      return step::make_piece(
-          ops_, units_[piece.unit], piece, placement.state(piece),
-          [](const spec::StateTensor& t) { return outside({t.elements}, t.dtype); });
-    };
-    for (const spec::Piece& piece : placement.pieces(rank)) {
-      pieces_.push_back(piece_of(piece));
-      if (phase.gradients_on_host) pieces_.back().on_host = true;
-    }
-    if (phase.gradients_on_host) host_gradients(phase.blocks_on_disk);
-    if (phase.slices_gradients) take_gradients();
-    if (blocks_) keep_own_gradients(placement, rank);
-    if (role_.rank) return;
-    for (std::size_t u = 0; u < units_.size(); ++u)
-      if (placement.counts(u)[static_cast<std::size_t>(rank)] != units_[u].unit.elements)
-        of_others_.push_back(units_[u]);
-    for (step::TrainedUnit<T>& unit : of_others_)
-      unit.on_host = unit.on_host || phase.gradients_on_host;
-  }
-  // Of units on the host.
-  void keep_own_gradients(const spec::StatePlacement& placement, std::int64_t rank) {
-    for (std::size_t u = 0; u < units_.size(); ++u)
-      if (units_[u].on_host)
-        blocks_->keep_own(
-            step::key_of(units_[u].unit),
-            spec::tensor_bytes(placement.slices().range(u, rank).count, optimizer_->gradients));
-  }
-  // Of pieces on the host. Those of other ranks take no more memory for their norms than whole units.
-  void host_gradients(bool on_disk) {
-    std::vector<CountedGradients::Piece> pieces;
-    for (const step::TrainedUnit<T>& piece : pieces_)
-      pieces.push_back({step::gradient_slot(piece.unit, role_.shape, role_.head), piece.gradients});
-    hosted_gradients_.emplace(ops_, std::move(pieces), on_disk, [this](std::size_t p) {
-      const step::TrainedUnit<T>& piece = pieces_[p];
-      const spec::TensorShard& shard = role_.shape.tensor;
-      (void)step::part_norms(ops_, piece.unit, piece.first, piece.gradients, shard);
-      if (role_.rank) return;
-      const T& whole = units_[static_cast<std::size_t>(piece.index)].gradients;
-      ops_.aside([&] { (void)step::part_norms(ops_, piece.unit, 0, whole, shard); });
-    });
-  }
-  void take_gradients() {
-    std::vector<step::GradientSlots<CountingOps>::Unit> units;
-    for (const step::TrainedUnit<T>& unit : units_) units.push_back({unit.unit, unit.gradients});
-    gradients_.emplace(
-        ops_, std::move(units), pieces_, role_.shape, role_.head,
-        step::GradientSlots<CountingOps>::Sums{
-            [this](std::size_t, const T& gradients) { return begin_sums(bytes(gradients)); },
-            [this](std::int64_t begun) {
-              Sums& sums = sums_[static_cast<std::size_t>(begun)];
-              ops_.wait_for_peers(sums.ended, std::exchange(sums.sent, 0));
-            }},
-        hosted_gradients_ ? &*hosted_gradients_ : nullptr);
-    weights_.sink = &*gradients_;
-  }
-  // On a GPU behind the gathers that were begun. Where nothing hides them they are waited for.
-  std::int64_t begin_sums(double gradients) {
-    Sums& sums = sums_.emplace_back();
-    sums.sent = gathered_bytes(role_.ranks.shards(), gradients);
-    const double seconds = ops_.peer_seconds(sums.sent, 1, spec::Axis::kShards);
-    const bool behind_gathers = ops_.profile().cuda && role_.ranks.slices_weights();
-    lane_ = blocks_ && behind_gathers ? blocks_->begin_behind_gathers(seconds)
-                                      : std::max(lane_, ops_.now()) + seconds;
-    sums.ended = lane_;
-    if (!ops_.profile().cuda || !step::sums_overlap_backward(ops_, role_.shape))
-      ops_.wait_for_peers(lane_, std::exchange(sums.sent, 0));
-    return std::ssize(sums_) - 1;
+      sends(bytes_of(transfers_to_generate(trained).busiest, dtype_), spec::Axis::kTensor);
   }
 
   CountingOps& ops_;
@@ -423,19 +257,7 @@ class CountedBackend {
   step::SlotCache<T> cache_;
   std::optional<CountedBlocks> blocks_;
   step::Experience<T> experience_;
-  std::optional<spec::OptimizerSpec> optimizer_;
-  std::vector<step::TrainedUnit<T>> units_, pieces_, of_others_;
-  std::optional<CountedGradients> hosted_gradients_;           // of pieces
-  std::optional<step::GradientSlots<CountingOps>> gradients_;  // that are sliced
-  struct Sums {
-    double ended = 0, sent = 0;
-  };
-  std::vector<Sums> sums_;                  // of sliced gradients
-  double lane_ = 0;                         // when the last ones have ended
-  std::optional<CountedPeers> peers_;       // of gradients that ranks add up
-  std::optional<step::UpdateParts> parts_;  // of streamed states
-  Bytes slot_bytes_, window_bytes_;         // that these come to
-  bool on_disk_ = false;                    // states
+  std::optional<CountedTraining> training_;
 };
 
 }  // namespace

@@ -17,6 +17,10 @@
 
 namespace neap::plan {
 
+[[nodiscard]] inline double bytes_of(std::int64_t elements, spec::Dtype dtype) {
+  return static_cast<double>(spec::tensor_bytes(elements, dtype).count());
+}
+
 /// Bytes that each of so many ranks sends so that a tensor is gathered or, the other way, its parts are summed: as a
 /// ring.
 [[nodiscard]] inline double gathered_bytes(std::int64_t ranks, double bytes) {
