@@ -31,6 +31,7 @@ from card_memory import CardMemory  # noqa: E402
 CASE = plan_check.Case("qwen2.5-1.5b", "sft", 8, 64, 1984)
 TINY = plan_check.Case("qwen2.5-1.5b", "sft", 8, 32, 32)
 WARM = 2
+TRAINING = ("train", "backward", "update")  # the phases of SFT, where the update is one of its own or not
 PEERS = ("peer_bytes", "peer_seconds", "peer_visible_seconds")
 
 
@@ -86,11 +87,16 @@ def rank_of(folder, steps):
     plan = json.loads((folder / "plan.json").read_text())
     planned = {phase["name"]: phase for phase in plan["phases"]}
     rows = [r for r in plan_check.json_lines(folder / "phases.jsonl") if r["step"] <= steps]
-    train = [r for r in rows if r["phase"] == "train" and r["step"] > WARM]
+    of_steps = [[r for r in rows if r["step"] == step and r["phase"] in TRAINING] for step in range(WARM + 1, steps + 1)]
+    training = [phase for name, phase in planned.items() if name in TRAINING]
+
+    def train(key):
+        return statistics.median(sum(r.get(key, 0) for r in step) for step in of_steps)
+
     nccl = [tag["bytes"] for tag in plan["tags"] if tag["tag"] == "ranks.nccl"]
-    return {"planned_seconds": plan["seconds"], "train_seconds": statistics.median(r["seconds"] for r in train),
-            "planned_sent": planned["train"].get("sent", 0), "planned_peer_seconds": planned["train"].get("peer_seconds", 0),
-            **{key: statistics.median(r.get(key, 0) for r in train) for key in PEERS},
+    return {"planned_seconds": plan["seconds"], "train_seconds": train("seconds"),
+            "planned_sent": sum(phase.get("sent", 0) for phase in training),
+            "planned_peer_seconds": sum(phase.get("peer_seconds", 0) for phase in training), **{key: train(key) for key in PEERS},
             "planned_peak": plan["peak"], "measured_peak": max(r["peak"] for r in rows), "planned_nccl": nccl[0] if nccl else 0,
             "percent": max(100 * (r["peak"] / planned[r["phase"]]["peak"] - 1) for r in rows)}
 

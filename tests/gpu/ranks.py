@@ -3,13 +3,14 @@
 
     ranks.py OUT_DIR PACKAGE_DIR [--ranks N] [--models NAME ...] [--ways NAME ...] [--steps N] [--minutes M] [--rehearse [MPIRUN]]
 
-SFT of models with random weights (default qwen2.5-1.5b) on 8 rows of 2 048 tokens a GPU, of 7B in micro-batches of 2: one GPU alone, with padding and packed, then N (default 2) with plain
-data parallelism, ZeRO-1, -2 and -3, -2 in micro-batches of 2, tensor parallelism over all, without and with sequence parallelism
-("rows"), as many pipeline stages (micro-batches of 2; in two chunks: "interleaved"; backward in two parts: "zero-bubble"), sequences that all divide (context, packed, with ZeRO-1; with keys and values that pass round: "ring"), and the way that the
-plan chooses; of four ranks or more two axes at once, too, and the copy engines beside NCCL; where they are named, slices of ZeRO-3 on the
-host and on disk ("zero3-host", "zero3-disk"). A run is ended after N steps (default 6; medians leave out the first two). Appends to OUT_DIR/ranks.jsonl a line a run; a
-table on stdout. After M minutes (default 8) no further run starts. Exits 1 if a run fails, a rank takes more than 0.3 % more memory than
-planned, or its loss is not that of the first way with several ranks within 2 %.
+SFT of models with random weights (default qwen2.5-1.5b) on 8 rows of 2 048 tokens a GPU, of 7B in micro-batches of 2: one GPU alone, with
+padding and packed, then N (default 2) with plain data parallelism, ZeRO-1, -2 and -3, -2 in micro-batches of 2, tensor parallelism over
+all, without and with sequence parallelism ("rows"), as many pipeline stages (micro-batches of 2; in two chunks: "interleaved"; backward in
+two parts: "zero-bubble"), sequences that all divide (context, packed, with ZeRO-1; with keys and values that pass round: "ring"), and the
+way that the plan chooses; of four ranks or more two axes at once, too, and the copy engines beside NCCL; where they are named, slices of
+ZeRO-3 on the host and on disk ("zero3-host", "zero3-disk"). A run is ended after N steps (default 6; medians leave out the first two).
+Appends to OUT_DIR/ranks.jsonl a line a run; a table on stdout. After M minutes (default 8) no further run starts. Exits 1 if a run fails, a
+rank takes more than 0.3 % more memory than planned, or its loss is not that of the first way with several ranks within 2 %.
 --rehearse: tiny models on CPU ranks over MPI.
 """
 import argparse
@@ -45,9 +46,9 @@ WAYS |= {"rows2-zero3": (0, ["parallel.tensor_model_parallel_size=2", "parallel.
 WAYS |= {f"pipeline2-zero{stage}": (0, ["parallel.pipeline_model_parallel_size=2", f"parallel.zero_stage={stage}", "data.micro_batch_size_per_gpu=2"])
          for stage in (1, 2, 3)}
 # Slices of weights, gradients and states on the host, or on disk: under a ceiling of 1.5B's size, in micro-batches of 1.
-SMALL = ["parallel.zero_stage=3", "data.micro_batch_size_per_gpu=1", "actor_rollout_ref.model.activation_checkpointing=auto", "device.memory=4GiB"]
+SMALL = ["parallel.zero_stage=3", "data.micro_batch_size_per_gpu=1", "actor_rollout_ref.model.activation_checkpointing=auto", "device.memory={small}"]
 WAYS |= {"zero3-host": (0, SMALL),
-         "zero3-disk": (0, [*SMALL, 'memory.allow=["recompute","move","stream","stream_weights","disk"]', "memory.host_budget=4GiB"])}
+         "zero3-disk": (0, [*SMALL, 'memory.allow=["recompute","move","stream","stream_weights","disk"]', "memory.host_budget={small}"])}
 # What goes behind computation, by NCCL or by the copy engines where the other one is usual.
 WAYS |= {f"{way}-{transport}": (0, [*WAYS[way][1], f"parallel.transport={transport}"])
          for way in ("data", "zero1", "zero2", "zero3", "tensor2-zero3") for transport in ("nccl", "copy_engine")}
@@ -91,7 +92,7 @@ def main():
         efficiency.CASE = case
         config = plan_check.MODELS[model]
         if ARGS.rehearse:
-            config = {**config, **{key: value for key, value in plan_check.TINY.items() if key in config}}
+            config = {**config, **{key: value for key, value in plan_check.TINY.items() if key in config}, "num_hidden_layers": 4}  # two chunks of two stages
         with tempfile.TemporaryDirectory(prefix="neap-ranks-") as temporary:
             work = pathlib.Path(temporary)
             plan_check.make_model(work / model, config, reviews / "model")
@@ -101,7 +102,9 @@ def main():
             results = {}
             for way in ARGS.ways:
                 ranks = WAYS[way][0] or ARGS.ranks
-                keys = [key.format(n=ranks, tokens=case.micro * (case.prompt + case.response)) for key in WAYS[way][1]] + ["data.truncation=right"] + (["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else [])
+                keys = ["data.truncation=right"] + (["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else [])
+                keys += [key.format(n=ranks, tokens=case.micro * (case.prompt + case.response), small="8MiB" if ARGS.rehearse else "4GiB")
+                         for key in WAYS[way][1]]
                 if not suite.may_start(f"{model}, {way}"):
                     continue
                 port += 1
