@@ -214,13 +214,28 @@ std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) 
   return most;
 }
 
+// Ranks meet in sums of gradients of blocks that train, resting on the host or not in another order.
+bool Drafts::streams_alone(spec::ModelId model) const {
+  if (!job_.has_stages()) return true;
+  return job_.mesh(model).size(spec::Axis::kPipe) == 1 && !models_.at(model).trains_blocks();
+}
+
+// Micro-batches pass stages one by one, and ranks that meet in a pass have the same groups.
+bool Drafts::groups_alone(const spec::ModelSource& model) const {
+  if (!job_.has_stages()) return true;
+  const spec::Mesh mesh = job_.mesh(model.id);
+  return mesh.size(spec::Axis::kPipe) * mesh.size(spec::Axis::kTensor) *
+                 mesh.size(spec::Axis::kContext) ==
+             1 &&
+         !model.sliced && !model.slices_gradients;
+}
+
 std::vector<spec::ModelModes> Drafts::grouped(const spec::ModelModes& modes) const {
-  if (job_.has_stages()) return {};  // micro-batches pass stages one by one
   const spec::Recipe recipe = spec::describe(job_, modes);
   std::vector<std::pair<spec::ModelId, std::int64_t>> models;
   std::int64_t most = 1;
   for (const spec::ModelSource& model : recipe.models) {
-    if (!model.streamed && !model.sliced) continue;
+    if ((!model.streamed && !model.sliced) || !groups_alone(model)) continue;
     models.emplace_back(model.id, groupable(recipe, model.id));
     most = std::max(most, models.back().second);
   }
@@ -237,9 +252,9 @@ std::vector<spec::ModelModes> Drafts::grouped(const spec::ModelModes& modes) con
 
 std::vector<spec::ModelId> Drafts::streamable() const {
   std::vector<std::pair<Bytes, spec::ModelId>> found;
-  if (job_.has_stages()) return {};  // stages take turns with them
   const spec::Recipe recipe = spec::describe(job_);
   for (const spec::ModelId model : spec::streamable(recipe)) {
+    if (!streams_alone(model)) continue;
     const std::vector<PartPlan> blocks =
         hosted_blocks(models_.at(model), compute_dtype(job_, target_));
     // All of them would be in slots.

@@ -1,0 +1,102 @@
+// What stages of a pipeline and whole models beside them bring from the host.
+#include "plan/stage_plans.h"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "plan/gpu_catalog.h"
+#include "plan/plan_words.h"
+
+namespace neap::plan {
+namespace {
+
+using spec::ModelId;
+
+constexpr Bytes kRoomy = 64_GiB;
+
+// A model of 4 blocks, and one of 12.
+class StreamedStages : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::path(::testing::TempDir()) /
+              ("neap_streamed_stages-" + std::to_string(::getpid()));
+    for (const auto& [name, blocks] : {std::pair("small", 4), std::pair("deep", 12)}) {
+      std::filesystem::create_directories(folder_ / name);
+      std::ofstream(folder_ / name / "config.json")
+          << R"({"model_type": "llama", "vocab_size": 512, "hidden_size": 1024, "intermediate_size": 4096,
+ "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 4096,
+ "tie_word_embeddings": false, "num_hidden_layers": )"
+          << blocks << "}";
+    }
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  [[nodiscard]] spec::Job job(std::vector<std::string> keys) const {
+    std::vector<std::string> all = {"data.use_dynamic_bsz=false",
+                                    "data.train_batch_size=16",
+                                    "data.micro_batch_size_per_gpu=2",
+                                    "data.max_prompt_length=1",
+                                    "data.max_response_length=127",
+                                    "trainer.n_gpus_per_node=2",
+                                    "actor_rollout_ref.model.path=" + path("small"),
+                                    "parallel.pipeline_model_parallel_size=2"};
+    all.insert(all.end(), keys.begin(), keys.end());
+    spec::Job out;
+    const Status status = spec::Job::load({}, all, out);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return out;
+  }
+  [[nodiscard]] std::string path(const std::string& model) const {
+    return (folder_ / model).string();
+  }
+  [[nodiscard]] static Result<StagePlans> plans(const spec::Job& job, Bytes capacity) {
+    Target target = gpu_by_name("h100", {})->target;
+    target.capacity = capacity;
+    return plan_stages(job, target);
+  }
+  // In steps of a MiB, of all kinds of ranks.
+  [[nodiscard]] static Bytes least(const spec::Job& job) {
+    Bytes low = 1_MiB, high = kRoomy;
+    while (high - low > 1_MiB) {
+      const Bytes middle = low + (high - low) / 2;
+      (plans(job, middle).ok() ? high : low) = middle;
+    }
+    return high;
+  }
+  [[nodiscard]] static spec::Job without_streams(spec::Job job) {
+    std::erase(job.memory.allow, spec::Measure::kStreamWeights);
+    return job;
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(StreamedStages, AWholeReferenceBesideAnActorInStagesIsStreamedWhereNothingElseFits) {
+  const spec::Job job = this->job({"task=dpo", "actor_rollout_ref.ref.model.path=" + path("deep"),
+                                   "actor_rollout_ref.ref.pipeline_model_parallel_size=1"});
+  const Bytes streamed = least(job);
+  EXPECT_LT(streamed, least(without_streams(job)));
+  for (const StagePlan& kind : plans(job, kRoomy)->stages)
+    EXPECT_FALSE(kind.plan.modes.streams_weights(ModelId::kReference));
+  const Result<StagePlans> found = plans(job, streamed);
+  ASSERT_TRUE(found.ok());
+  ASSERT_EQ(found->stages.size(), 2u);
+  for (const StagePlan& kind : found->stages) {
+    EXPECT_TRUE(kind.plan.modes.streams_weights(ModelId::kReference));
+    EXPECT_FALSE(kind.plan.modes.streams_weights(ModelId::kActor));
+    EXPECT_NE(sentence_of(kind.plan).find("weights of reference streamed"), std::string::npos);
+    const PhasePlan& phase = kind.plan.phases.front();
+    ASSERT_EQ(phase.id, spec::PhaseId::kReferenceLogProbs);
+    EXPECT_GT(phase.fetched, Bytes());
+    EXPECT_GT(phase.wait_seconds, 0);
+  }
+}
+
+}  // namespace
+}  // namespace neap::plan
