@@ -77,18 +77,18 @@ AttentionContext<CountedTensor> CountingOps::attention(Heads<CountedTensor> head
                                                        const ScoreOptions& options) {
   if (spans.divided()) {
     const AttentionKernel kernel =
-        context_kernel(options, spans, profile_.cuda, heads.q.dtype(), heads.q.size(2));
+        context_kernel(options, spans, profile().cuda, heads.q.dtype(), heads.q.size(2));
     return context_attention(*this, kernel, std::move(heads), spans, options);
   }
   const AttentionKernel kernel =
-      attention_kernel(options, spans, profile_.cuda, cudnn_, heads.q.dtype(), heads.q.size(2));
+      attention_kernel(options, spans, profile().cuda, cudnn_, heads.q.dtype(), heads.q.size(2));
   if (takes_in_turn(kernel, spans))
     return attention_in_turn(*this, kernel, std::move(heads), spans, options);
   return attention_by(kernel, std::move(heads), spans, options);
 }
 
 CountedTensor CountingOps::starts_of(const std::vector<std::int64_t>& lengths) {
-  if (!profile_.cuda) return {};
+  if (!profile().cuda) return {};
   return make({std::ssize(lengths) + 1}, Dtype::kFloat32);  // int32 has the same size
 }
 
@@ -140,7 +140,7 @@ AttentionContext<CountedTensor> CountingOps::attention_by(AttentionKernel kernel
   if (out.kernel == AttentionKernel::kFlash) {
     const AttentionSizes sizes{spans.sequences, spans.length, h, out.heads.k.size(1), d, 0, length};
     const FlashSplits splits =
-        spans.packed() ? FlashSplits{} : flash_forward_splits(sizes, profile_.device);
+        spans.packed() ? FlashSplits{} : flash_forward_splits(sizes, profile().device);
     std::tie(out.seed, out.offset) = flash_forward_scratch(splits, spans.packed());
   }
   if (out.kernel == AttentionKernel::kCudnn) touch(kCudnnWorkspace, Dtype::kBool);
@@ -178,7 +178,7 @@ Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTen
   // Five products: the scores again, and the gradients of values, weights, queries and keys.
   const double flops = 5.0 * static_cast<double>(h * d) * pairs_of(saved.spans, length);
   add_kernel(flops, 4 * bytes(saved.heads.q) + 4 * bytes(saved.heads.k), dtype,
-             backward_speed(saved.kernel, profile_.deterministic).share_with_start(flops));
+             backward_speed(saved.kernel, profile().deterministic).share_with_start(flops));
   const bool packed = saved.spans.packed();
   AttentionSizes sizes{saved.spans.sequences, packed ? 0 : saved.spans.length, h, key_heads, d,
                        packed ? n : 0};
@@ -224,7 +224,7 @@ Heads<CountedTensor> CountingOps::attention_of_ranges_backward(
   const double flops = 5.0 * static_cast<double>(h * d) * ranges.pairs;
   add_kernel(
       flops, 4 * bytes(saved.heads.q) + 4 * bytes(saved.heads.k), dtype,
-      backward_speed(AttentionKernel::kFlash, profile_.deterministic).share_with_start(flops));
+      backward_speed(AttentionKernel::kFlash, profile().deterministic).share_with_start(flops));
   Heads<CountedTensor> out;
   out.q = make({n, h, d}, dtype);
   out.k = make({keys, key_heads, d}, dtype);
@@ -281,7 +281,7 @@ void CountingOps::attention_backward_scratch(AttentionKernel kernel, const Atten
       return touch(cudnn_backward_workspace(sizes, dtype), Dtype::kBool);
     case AttentionKernel::kFlash: {
       const FlashScratch scratch =
-          flash_backward_scratch(sizes, profile_.deterministic, profile_.device);
+          flash_backward_scratch(sizes, profile().deterministic, profile().device);
       const CountedTensor sums = make({scratch.row_sums}, Dtype::kFloat32);
       const CountedTensor accumulator = make({scratch.accumulator}, Dtype::kFloat32);
       add_traffic(2 * bytes(accumulator));  // zeroed, and its parts added up
@@ -308,7 +308,7 @@ CountedTensor CountingOps::chunk_attention(const CountedTensor& q, const Counted
   const std::int64_t h = q.size(1);
   const std::int64_t d = q.size(2);
   const std::int64_t length = keys.size(2);
-  if (!chunk_by_flash(options, profile_.cuda, q.dtype(), d, n, length))
+  if (!chunk_by_flash(options, profile().cuda, q.dtype(), d, n, length))
     return attention_of_last(*this, q, keys, values, options);
   const double pairs =
       static_cast<double>(n) * (static_cast<double>(length) - 0.5 * static_cast<double>(n - 1));
@@ -320,7 +320,7 @@ CountedTensor CountingOps::chunk_attention(const CountedTensor& q, const Counted
   AttentionSizes sizes{1, n, h, keys.size(1), d};
   sizes.keys = length;
   auto [seed, offset] =
-      flash_forward_scratch(flash_forward_splits(sizes, profile_.device), /*packed=*/false);
+      flash_forward_scratch(flash_forward_splits(sizes, profile().device), /*packed=*/false);
   log_sum = CountedTensor();
   seed = CountedTensor();
   return out;

@@ -42,7 +42,7 @@ DecodeKeys<CountedTensor> CountingOps::decode_keys(const CountedTensor& position
                                                    const ScoreOptions& options) {
   DecodeKeys<CountedTensor> out;
   out.limit = key_limit;
-  if (!decodes_by_flash(options, profile_.cuda, cache.dtype(), cache.size(3))) {
+  if (!decodes_by_flash(options, profile().cuda, cache.dtype(), cache.size(3))) {
     out.mask = decode_mask(positions, key_limit, options.window, cache.dtype());
     return out;
   }
@@ -63,9 +63,9 @@ CountedTensor CountingOps::decode_attention(const CountedTensor& q, const Counte
   const std::int64_t h = q.size(1);
   const std::int64_t d = q.size(2);
   const std::int64_t k = keys.size(1);
-  if (decodes_by_products(options, profile_.cuda, q.dtype(), d))
+  if (decodes_by_products(options, profile().cuda, q.dtype(), d))
     return decode_attention_by_products(*this, q, keys, values, seen.mask, options);
-  const bool flash = decodes_by_flash(options, profile_.cuda, q.dtype(), d);
+  const bool flash = decodes_by_flash(options, profile().cuda, q.dtype(), d);
   // Masks hide keys that are read.
   const std::int64_t read =
       flash && options.window > 0 ? std::min(seen.limit, options.window) : seen.limit;
@@ -76,7 +76,7 @@ CountedTensor CountingOps::decode_attention(const CountedTensor& q, const Counte
     if (group > 1) {
       AttentionSizes sizes{b * k, group, 1, 1, d};
       sizes.keys = seen.limit;
-      splits = flash_forward_splits(sizes, profile_.device);
+      splits = flash_forward_splits(sizes, profile().device);
     }
     rate = flash_rate(b, k, splits.outputs > 0);
   }
@@ -89,7 +89,7 @@ CountedTensor CountingOps::decode_attention(const CountedTensor& q, const Counte
     auto [seed, offset] = flash_forward_scratch(splits, /*packed=*/true);
     log_sum = CountedTensor();
     seed = CountedTensor();
-  } else if (profile_.cuda && group > 1 && group < h) {
+  } else if (profile().cuda && group > 1 && group < h) {
     out = make({b, h * d}, q.dtype());  // heads back in their order
   }
   return out;

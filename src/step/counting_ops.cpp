@@ -1,10 +1,7 @@
 #include "step/counting_ops.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
-
-#include "step/kernel_seconds.h"
 
 namespace neap::step {
 namespace {
@@ -15,9 +12,6 @@ constexpr double kWideningShare = 0.65;
 constexpr double kBroadcastShare = 0.82;
 constexpr double kNormShare = 0.86;
 constexpr double kNormSumsShare = 0.5;
-// To start a product takes so many times what `neap doctor` measures of an operation: by decoding of 1.5B with and without LoRA,
-// and of 7B, on two machines with H100s (docs/measurements/training.md).
-constexpr double kProductIssues = 1.2;
 
 }  // namespace
 
@@ -25,73 +19,6 @@ void CountedTensor::free_storage() {
   storage_->sink->release(storage_->address);
   delete storage_;
   storage_ = nullptr;
-}
-
-void CountingOps::add_work(double flops, double bytes_moved, double seconds, double issues) {
-  work_.flops += weight_ * flops;
-  work_.bytes_moved += weight_ * bytes_moved;
-  const KernelRates& rates = profile_.rates;
-  if (rates.bytes <= 0) return;
-  work_.seconds += weight_ * seconds;
-  work_.issue_seconds += weight_ * issues * rates.issue_seconds;
-  computed_seconds_ += seconds;
-  issued_seconds_ += issues * rates.issue_seconds;
-}
-void CountingOps::add_traffic(double bytes_moved, double share) {
-  add_work(0, bytes_moved, traffic_seconds(profile_.rates, bytes_moved, share));
-}
-void CountingOps::add_product(double flops, double bytes_moved, double sum_bytes, Dtype dtype) {
-  add_work(flops, bytes_moved + 2 * sum_bytes,
-           product_seconds(profile_.rates, product_rate(dtype), flops, bytes_moved, sum_bytes),
-           kProductIssues);
-}
-void CountingOps::add_kernel(double flops, double bytes_moved, Dtype dtype, double share) {
-  const KernelRates& rates = profile_.rates;
-  add_work(flops, bytes_moved,
-           rates.operation_seconds +
-               std::max(bytes_moved / rates.bytes, flops / (share * product_rate(dtype))));
-}
-
-// The device waits for starts of small operations, the program at the token's end for what is left of large ones: between the
-// larger of both and their sum. Decoding of 1.5B and 7B (docs/measurements/training.md) is near the root of squares.
-void CountingOps::take_in_turns(const Work& start) {
-  const double both =
-      std::hypot(work_.seconds - start.seconds, work_.issue_seconds - start.issue_seconds);
-  work_.seconds = start.seconds + both;
-  work_.issue_seconds = start.issue_seconds + both;
-}
-
-double CountingOps::begin_copy(Direction direction, double bytes, double from) {
-  (direction == Direction::kToDevice ? work_.fetched_bytes : work_.stored_bytes) += weight_ * bytes;
-  return copies_.copy(direction, bytes, from);
-}
-
-double CountingOps::begin_disk(Direction direction, double bytes, double from) {
-  (direction == Direction::kToDevice ? work_.disk_read : work_.disk_written) += weight_ * bytes;
-  // Its reads and writes share one rate.
-  return disk_.copy(direction, bytes, std::max(from, disk_.end()));
-}
-
-double CountingOps::advance_to(double time) {
-  const double now = this->now();
-  clock_ = std::max(now, time);
-  computed_seconds_ = issued_seconds_ = 0;
-  return clock_ - now;
-}
-
-void CountingOps::wait_until(double time) {
-  work_.wait_seconds += weight_ * advance_to(time);
-}
-
-void CountingOps::wait_for_peers(double time, double sent, spec::Axis axis) {
-  work_.peer_bytes += weight_ * sent;
-  const double waited = weight_ * advance_to(time);
-  work_.peer_seconds += waited;
-  work_.axis_seconds.at(static_cast<std::size_t>(axis)) += waited;
-}
-
-void CountingOps::copy_at_once(Direction direction, double bytes) {
-  if (profile_.cuda) wait_until(copies_.copy(direction, bytes, now()));
 }
 
 // ---- making ----
@@ -115,7 +42,7 @@ CountedTensor CountingOps::from_host(const std::vector<std::int64_t>& values) {
   return make({std::ssize(values)}, Dtype::kInt64);
 }
 CountedTensor CountingOps::to_device(const CountedTensor& t) {
-  return profile_.cuda ? make(t.shape(), t.dtype()) : t;
+  return profile().cuda ? make(t.shape(), t.dtype()) : t;
 }
 CountedTensor CountingOps::to_host(const CountedTensor& t) {
   return CountedTensor::outside(t.shape(), t.dtype());
@@ -240,7 +167,7 @@ CountedTensor CountingOps::plus(const CountedTensor& a, std::int64_t) {
 CountedTensor CountingOps::log_sigmoid(const CountedTensor& a) {
   add_traffic(2 * bytes(a));
   CountedTensor out = make(a.shape(), a.dtype());
-  if (!profile_.cuda) touch(a.shape().elements(), a.dtype());
+  if (!profile().cuda) touch(a.shape().elements(), a.dtype());
   return out;
 }
 CountedTensor CountingOps::comparison(const CountedTensor& a) {
@@ -250,7 +177,7 @@ CountedTensor CountingOps::comparison(const CountedTensor& a) {
 }
 void CountingOps::add_(const CountedTensor& a, const CountedTensor& b) {
   in_place(a, b);
-  if (!profile_.cuda && a.dtype() != b.dtype()) touch(b.shape().elements(), a.dtype());
+  if (!profile().cuda && a.dtype() != b.dtype()) touch(b.shape().elements(), a.dtype());
 }
 void CountingOps::in_place(const CountedTensor& a) {
   add_traffic(2 * bytes(a));
@@ -292,7 +219,7 @@ void CountingOps::add_to_rows_(const CountedTensor& table, const CountedTensor&,
                                const CountedTensor& rows) {
   const CountedTensor converted = convert(rows, table.dtype());
   add_traffic(3 * bytes(converted));
-  if (!profile_.cuda) return;
+  if (!profile().cuda) return;
   // Rows of the same index are added one after another: the indices are sorted with their places.
   const Shape column{rows.size(0)};
   CountedTensor linear;
@@ -328,11 +255,11 @@ NormResult<CountedTensor> CountingOps::norm(spec::NormKind kind, const CountedTe
   if (kind == spec::NormKind::kLayerNorm) {
     out.y = make(x.shape(), x.dtype());
     // Statistics of the CPU kernel have the parameters' dtype.
-    out.mean = make(column, profile_.cuda ? inner : x.dtype());
-    out.rstd = make(column, profile_.cuda ? inner : x.dtype());
+    out.mean = make(column, profile().cuda ? inner : x.dtype());
+    out.rstd = make(column, profile().cuda ? inner : x.dtype());
     return out;
   }
-  if (profile_.cuda) {
+  if (profile().cuda) {
     const CountedTensor gain =
         kind == spec::NormKind::kRmsOffset ? make(weight.shape(), weight.dtype()) : CountedTensor();
     out.y = make(x.shape(), x.dtype());
@@ -368,7 +295,7 @@ CountedTensor CountingOps::norm_backward(spec::NormKind kind, const CountedTenso
                                          const CountedTensor& d_bias) {
   add_traffic(3 * bytes(x), kNormShare);
   if (d_weight.defined()) add_traffic(2 * bytes(x), kNormSumsShare);
-  if (kind != spec::NormKind::kLayerNorm && !profile_.cuda)
+  if (kind != spec::NormKind::kLayerNorm && !profile().cuda)
     return rms_norm_backward_on_host(dy, x, d_weight.defined());
   CountedTensor gain =
       kind == spec::NormKind::kRmsOffset ? make(weight.shape(), weight.dtype()) : CountedTensor();
@@ -379,7 +306,7 @@ CountedTensor CountingOps::norm_backward(spec::NormKind kind, const CountedTenso
       d_bias.defined() ? make(weight.shape(), weight.dtype()) : CountedTensor();
   gain = CountedTensor();
   // Partial sums of the CPU kernel, one pair of rows a thread.
-  if (!profile_.cuda) touch(2 * profile_.threads * x.size(1), x.dtype());
+  if (!profile().cuda) touch(2 * profile().threads * x.size(1), x.dtype());
   return dx;
 }
 

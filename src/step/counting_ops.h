@@ -1,4 +1,4 @@
-// The operations of step/operations.h without contents: sizes, lifetimes and costs only.
+// The operations of step/operations.h without contents: sizes, lifetimes and costs only (work_meter.h).
 //
 // A counted tensor asks a MemorySink for its bytes when it is made and gives them back when its
 // last handle dies, as a tensor's storage does. Run through these operations, a pass makes the
@@ -15,55 +15,20 @@
 #include <vector>
 
 #include "spec/job.h"
-#include "step/copy_clocks.h"
 #include "step/counted_tensor.h"
 #include "step/counted_work.h"
 #include "step/cuda_scratch.h"
 #include "step/operations.h"
+#include "step/work_meter.h"
 
 namespace neap::step {
 
-class CountingOps {
+class CountingOps : public WorkMeter {
  public:
   using Tensor = CountedTensor;
-  /// `sink` outlives the operations and their tensors. `most_repeats`: this many rounds of a
-  /// repeat() are run, and the last one's work is counted for the rest.
+  /// `sink` outlives the operations and their tensors. `most_repeats`: as of WorkMeter.
   CountingOps(MemorySink& sink, const KernelProfile& profile, std::int64_t most_repeats)
-      : sink_(sink),
-        profile_(profile),
-        most_repeats_(most_repeats),
-        cudnn_(!profile.deterministic),
-        copies_(profile.link),
-        disk_(profile.disk) {}
-
-  [[nodiscard]] const KernelProfile& profile() const { return profile_; }
-  [[nodiscard]] const Work& work() const { return work_; }
-  /// body(i) for i = 0 .. n - 1; all rounds must cost the same. What a round leaves is freed by the `lasting`-th after it:
-  /// so many are run, and one more, where more than one is.
-  template <class Body>
-  void repeat(std::int64_t n, const Body& body, std::int64_t lasting = 1) {
-    const std::int64_t enough =
-        counts_aside() ? std::max(most_repeats_, lasting + 1) : most_repeats_;
-    const std::int64_t rounds = std::min(n, enough);
-    for (std::int64_t i = 0; i < rounds; ++i)
-      weighted(i + 1 < rounds ? 1 : static_cast<double>(n - i), [&] { body(i); });
-  }
-  /// body(), whose work counts `times` times.
-  template <class Body>
-  void weighted(double times, const Body& body) {
-    const double outer = weight_;
-    weight_ *= times;
-    body();
-    weight_ = outer;
-  }
-
-  /// Whether aside() runs anything.
-  [[nodiscard]] bool counts_aside() const { return most_repeats_ > 1; }
-  /// body(), whose work does not count; nothing where rounds are cut short to the first.
-  template <class Body>
-  void aside(const Body& body) {
-    if (counts_aside()) weighted(0, body);
-  }
+      : WorkMeter(profile, most_repeats), sink_(sink), cudnn_(!profile.deterministic) {}
 
   /// body(), with the attention kernels of generation: its lengths change from call to call.
   template <class Body>
@@ -71,15 +36,6 @@ class CountingOps {
     const bool before = std::exchange(cudnn_, false);
     auto result = body();
     cudnn_ = before;
-    return result;
-  }
-
-  /// body(), which makes a token that the program waits for: starts of operations hide little of what the device computes.
-  template <class Body>
-  auto one_token(const Body& body) {
-    const Work start = work_;
-    auto result = body();
-    take_in_turns(start);
     return result;
   }
 
@@ -93,32 +49,10 @@ class CountingOps {
     return mine;
   }
 
-  // ---- copies that run while operations compute; times are of copy_clocks.h ----
-  /// When what was computed so far is done.
-  [[nodiscard]] double now() const { return clock_ + std::max(computed_seconds_, issued_seconds_); }
-  /// Begins at `from` or later. When it has ended.
-  double begin_copy(Direction direction, double bytes, double from);
-  /// The same between the host and the disk: of a read `direction` is to the device.
-  double begin_disk(Direction direction, double bytes, double from);
-  /// What is computed from now on begins at that time or later.
-  void wait_until(double time);
-  /// When every copy so far has ended.
-  [[nodiscard]] double copied() const { return std::max(copies_.end(), disk_.end()); }
-
-  // ---- collectives, on the same clock ----
-  /// Seconds of one over the ranks of an axis, of those that have the same part of a model if none is given, in which
-  /// each sends so many bytes.
-  [[nodiscard]] double peer_seconds(double sent, double rounds = 1,
-                                    spec::Axis axis = spec::Axis::kData) const {
-    return step::peer_seconds(rates_of(axis), sent, rounds);
-  }
-  /// What is computed from now on begins at that time or later, behind such collectives of so many bytes.
-  void wait_for_peers(double time, double sent, spec::Axis axis = spec::Axis::kData);
-
   // ---- ranks of an axis: nothing happens, and nothing is taken, where there is one ----
   [[nodiscard]] std::int64_t ranks(spec::Axis axis) const {
-    if (axis == spec::Axis::kContext) return profile_.context_ranks;
-    return axis == spec::Axis::kTensor ? profile_.tensor_ranks : 1;
+    if (axis == spec::Axis::kContext) return profile().context_ranks;
+    return axis == spec::Axis::kTensor ? profile().tensor_ranks : 1;
   }
   /// `a` becomes the sum, or the largest, of all ranks' element by element.
   void sum_over_(const Tensor& a, spec::Axis axis) { reduce_over(bytes(a), axis); }
@@ -199,7 +133,7 @@ class CountingOps {
   /// Of c's type, or a narrower one where adds_products() of both.
   void add_product_(const Tensor& c, const Tensor& a, const Tensor& b, double alpha);
   [[nodiscard]] bool adds_products(Dtype sum, Dtype factors) const {
-    return step::adds_products(profile_.cuda, sum, factors);
+    return step::adds_products(profile().cuda, sum, factors);
   }
   /// a (n, m, k) times b (n, k, p): (n, m, p).
   [[nodiscard]] Tensor batch_product(const Tensor& a, const Tensor& b);
@@ -373,11 +307,6 @@ class CountingOps {
                              std::uint64_t key, std::int64_t first);
 
  private:
-  /// A collective that sends so many bytes from each rank of an axis and passes them `rounds` times.
-  void add_peer_work(double sent, spec::Axis axis, double rounds = 1);
-  [[nodiscard]] const PeerRates& rates_of(spec::Axis axis) const {
-    return profile_.peers.at(static_cast<std::size_t>(axis));
-  }
   void reduce_over(double bytes, spec::Axis axis);
   [[nodiscard]] Tensor make(const Shape& shape, Dtype dtype);
   [[nodiscard]] Tensor with_shape(const Tensor& t, const Shape& shape) const;
@@ -387,42 +316,18 @@ class CountingOps {
   void in_place(const Tensor& a);
   void in_place(const Tensor& a, const Tensor& b);
   void touch(std::int64_t elements, Dtype dtype) { (void)make({elements}, dtype); }
-  /// An operation that moves memory, at `share` of the device's rate.
-  void add_traffic(double bytes, double share = 1);
-  /// A matrix product: `bytes` of operands and result, `sum_bytes` that it adds to.
-  void add_product(double flops, double bytes, double sum_bytes, Dtype dtype);
-  /// A kernel that does `flops` on elements of `dtype` at `share` of the rate of products, and hides its traffic.
-  void add_kernel(double flops, double bytes, Dtype dtype, double share);
-  /// `issues`: of operations of libtorch that take as long to be started.
-  void add_work(double flops, double bytes, double seconds, double issues = 1);
-  /// FLOPs a second.
-  [[nodiscard]] double product_rate(Dtype dtype) const {
-    return element_bytes(dtype) == 2 ? profile_.rates.half_flops : profile_.rates.single_flops;
-  }
   std::pair<Tensor, Tensor> flash_forward_scratch(const FlashSplits& splits, bool packed);
   void attention_backward_scratch(AttentionKernel kernel, const AttentionSizes& sizes, Dtype dtype);
   [[nodiscard]] Heads<Tensor> efficient_attention_backward(AttentionContext<Tensor> saved,
                                                            Tensor d_out,
                                                            const AttentionSizes& sizes);
-  /// A copy that operations wait for.
-  void copy_at_once(Direction direction, double bytes);
-  /// How long; the clock goes on from there.
-  double advance_to(double time);
-  void take_in_turns(const Work& start);
   void sum_of_one_scratch(const Tensor& row);
   void reduction_scratch(const ReductionScratch& scratch);
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x, bool trained);
 
   MemorySink& sink_;
-  KernelProfile profile_;
-  std::int64_t most_repeats_;
-  bool cudnn_;  ///< attention may take its kernels
-  Work work_;
-  double weight_ = 1;
-  CopyClocks copies_, disk_;
-  double clock_ = 0;
-  double shifted_ = 0;                                // when every shift so far has come
-  double computed_seconds_ = 0, issued_seconds_ = 0;  // since `clock_`, of operations once each
+  bool cudnn_;          ///< attention may take its kernels
+  double shifted_ = 0;  // when every shift so far has come
 };
 
 }  // namespace neap::step

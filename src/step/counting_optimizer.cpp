@@ -14,7 +14,7 @@ constexpr double kNormOfShare = 0.6, kFusedShare = 0.88;
 CountedTensor CountingOps::norm_of(const CountedTensor& a) {
   add_traffic(bytes(a), kNormOfShare);
   CountedTensor out = make({}, wide(a.dtype()));
-  if (profile_.cuda) reduction_scratch(row_sum_scratch(1, a.shape().elements(), profile_.device));
+  if (profile().cuda) reduction_scratch(row_sum_scratch(1, a.shape().elements(), profile().device));
   return out;
 }
 void CountingOps::fused_adamw_(const CountedTensor& x, const CountedTensor& g,
@@ -28,14 +28,14 @@ void CountingOps::fused_sgd_(const CountedTensor& x, const CountedTensor& g,
 }
 CountedTensor CountingOps::rounding_noise(std::uint64_t, std::int64_t n) {
   CountedTensor out = make({n}, Dtype::kFloat32);  // as wide as int32
-  if (profile_.cuda) touch(n, Dtype::kFloat32);
+  if (profile().cuda) touch(n, Dtype::kFloat32);
   add_traffic(bytes(out));
   return out;
 }
 void CountingOps::round_stochastically_(const CountedTensor& to, const CountedTensor& value,
                                         const CountedTensor&, std::uint64_t, std::int64_t first) {
   add_traffic(bytes(to) + bytes(value));
-  if (!profile_.cuda) return;
+  if (!profile().cuda) return;
   const std::int64_t end = first + to.shape().elements();
   for (std::int64_t at = first; at < end;) {
     const std::int64_t next = std::min(end, (at / kNoise + 1) * kNoise);

@@ -5,15 +5,6 @@
 
 namespace neap::step {
 
-void CountingOps::add_peer_work(double sent, spec::Axis axis, double rounds) {
-  work_.peer_bytes += weight_ * sent;
-  const double seconds = step::peer_seconds(rates_of(axis), sent, rounds);
-  work_.peer_seconds += weight_ * seconds;
-  work_.axis_seconds.at(static_cast<std::size_t>(axis)) += weight_ * seconds;
-  computed_seconds_ += seconds;
-  issued_seconds_ += seconds;
-}
-
 // As a ring: to every rank a part of the sums, then from every rank its part.
 void CountingOps::reduce_over(double bytes_of_one, spec::Axis axis) {
   const auto n = static_cast<double>(ranks(axis));
@@ -61,7 +52,7 @@ CountingOps::Shift CountingOps::begin_shift(const CountedTensor& mine, const Cou
   const double sent = bytes(mine), seconds = peer_seconds(sent, 1, axis);
   shifted_ = std::max(shifted_, now()) + seconds;
   const Shift shift{shifted_, sent};
-  if (profile_.cuda) return shift;
+  if (profile().cuda) return shift;
   finish_shift(shift, axis);
   return {};
 }

@@ -17,7 +17,7 @@ void CountingOps::reduction_scratch(const ReductionScratch& scratch) {
 CountedTensor CountingOps::sum(const CountedTensor& a) {
   add_traffic(bytes(a), kReductionShare);
   CountedTensor out = make({}, a.dtype());
-  if (profile_.cuda) reduction_scratch(row_sum_scratch(1, a.shape().elements(), profile_.device));
+  if (profile().cuda) reduction_scratch(row_sum_scratch(1, a.shape().elements(), profile().device));
   return out;
 }
 CountedTensor CountingOps::sum_last(const CountedTensor& a) {
@@ -41,16 +41,16 @@ CountedTensor CountingOps::max_last(const CountedTensor& a) {
 CountedTensor CountingOps::max_rows(const CountedTensor& a) {
   add_traffic(bytes(a), kReductionShare);
   CountedTensor out = make({a.size(1)}, a.dtype());
-  if (profile_.cuda)
-    reduction_scratch(column_sum_scratch(a.size(0), a.size(1), a.dtype(), profile_.device));
+  if (profile().cuda)
+    reduction_scratch(column_sum_scratch(a.size(0), a.size(1), a.dtype(), profile().device));
   return out;
 }
 CountedTensor CountingOps::sum_rows(const CountedTensor& a, Dtype dtype) {
   add_traffic(bytes(a), kReductionShare);
   Shape shape = a.shape().rank() == 3 ? Shape{a.size(1), a.size(2)} : Shape{a.size(1)};
   CountedTensor out = make(shape, dtype);
-  if (profile_.cuda)
-    reduction_scratch(column_sum_scratch(a.size(0), shape.elements(), a.dtype(), profile_.device));
+  if (profile().cuda)
+    reduction_scratch(column_sum_scratch(a.size(0), shape.elements(), a.dtype(), profile().device));
   else if (dtype != a.dtype())
     touch(a.shape().elements(), dtype);
   return out;
@@ -64,7 +64,7 @@ Sorted<CountedTensor> CountingOps::sort_descending(const CountedTensor& a) {
   Sorted<CountedTensor> out;
   out.values = make(a.shape(), a.dtype());
   out.order = make(a.shape(), Dtype::kInt64);
-  if (!profile_.cuda) return out;
+  if (!profile().cuda) return out;
   const RowSortScratch scratch = row_sort_scratch(a.size(0), a.size(1));
   const CountedTensor places = make({scratch.places}, Dtype::kBool);
   const CountedTensor pairs = make({scratch.pairs}, Dtype::kBool);
@@ -76,7 +76,7 @@ Sorted<CountedTensor> CountingOps::sort_descending(const CountedTensor& a) {
   return out;
 }
 void CountingOps::cumulate_last_(const CountedTensor& a) {
-  if (profile_.cuda && a.size(0) == 1) sum_of_one_scratch(a);
+  if (profile().cuda && a.size(0) == 1) sum_of_one_scratch(a);
   in_place(a);
 }
 // One row is added up as two, which are copied for it.
@@ -89,7 +89,7 @@ void CountingOps::drop_beyond_mass_(const CountedTensor& a, double) {
   add_traffic(6 * bytes(a));
   const CountedTensor before = make(a.shape(), a.dtype());
   const CountedTensor drop = make(a.shape(), Dtype::kBool);
-  if (profile_.cuda && a.size(0) == 1) sum_of_one_scratch(a);
+  if (profile().cuda && a.size(0) == 1) sum_of_one_scratch(a);
 }
 void CountingOps::drop_below_(const CountedTensor& a, double) {
   add_traffic(3 * bytes(a));

@@ -1,0 +1,92 @@
+#include "step/work_meter.h"
+
+#include <cmath>
+
+#include "step/kernel_seconds.h"
+
+namespace neap::step {
+namespace {
+
+// To start a product takes so many times what `neap doctor` measures of an operation: by decoding of 1.5B with and without LoRA,
+// and of 7B, on two machines with H100s (docs/measurements/training.md).
+constexpr double kProductIssues = 1.2;
+
+}  // namespace
+
+void WorkMeter::add_work(double flops, double bytes_moved, double seconds, double issues) {
+  work_.flops += weight_ * flops;
+  work_.bytes_moved += weight_ * bytes_moved;
+  const KernelRates& rates = profile_.rates;
+  if (rates.bytes <= 0) return;
+  work_.seconds += weight_ * seconds;
+  work_.issue_seconds += weight_ * issues * rates.issue_seconds;
+  computed_seconds_ += seconds;
+  issued_seconds_ += issues * rates.issue_seconds;
+}
+void WorkMeter::add_traffic(double bytes_moved, double share) {
+  add_work(0, bytes_moved, traffic_seconds(profile_.rates, bytes_moved, share));
+}
+void WorkMeter::add_product(double flops, double bytes_moved, double sum_bytes, Dtype dtype) {
+  add_work(flops, bytes_moved + 2 * sum_bytes,
+           product_seconds(profile_.rates, product_rate(dtype), flops, bytes_moved, sum_bytes),
+           kProductIssues);
+}
+void WorkMeter::add_kernel(double flops, double bytes_moved, Dtype dtype, double share) {
+  const KernelRates& rates = profile_.rates;
+  add_work(flops, bytes_moved,
+           rates.operation_seconds +
+               std::max(bytes_moved / rates.bytes, flops / (share * product_rate(dtype))));
+}
+
+// The device waits for starts of small operations, the program at the token's end for what is left of large ones: between the
+// larger of both and their sum. Decoding of 1.5B and 7B (docs/measurements/training.md) is near the root of squares.
+void WorkMeter::take_in_turns(const Work& start) {
+  const double both =
+      std::hypot(work_.seconds - start.seconds, work_.issue_seconds - start.issue_seconds);
+  work_.seconds = start.seconds + both;
+  work_.issue_seconds = start.issue_seconds + both;
+}
+
+double WorkMeter::begin_copy(Direction direction, double bytes, double from) {
+  (direction == Direction::kToDevice ? work_.fetched_bytes : work_.stored_bytes) += weight_ * bytes;
+  return copies_.copy(direction, bytes, from);
+}
+
+double WorkMeter::begin_disk(Direction direction, double bytes, double from) {
+  (direction == Direction::kToDevice ? work_.disk_read : work_.disk_written) += weight_ * bytes;
+  // Its reads and writes share one rate.
+  return disk_.copy(direction, bytes, std::max(from, disk_.end()));
+}
+
+double WorkMeter::advance_to(double time) {
+  const double now = this->now();
+  clock_ = std::max(now, time);
+  computed_seconds_ = issued_seconds_ = 0;
+  return clock_ - now;
+}
+
+void WorkMeter::wait_until(double time) {
+  work_.wait_seconds += weight_ * advance_to(time);
+}
+
+void WorkMeter::wait_for_peers(double time, double sent, spec::Axis axis) {
+  work_.peer_bytes += weight_ * sent;
+  const double waited = weight_ * advance_to(time);
+  work_.peer_seconds += waited;
+  work_.axis_seconds.at(static_cast<std::size_t>(axis)) += waited;
+}
+
+void WorkMeter::copy_at_once(Direction direction, double bytes) {
+  if (profile_.cuda) wait_until(copies_.copy(direction, bytes, now()));
+}
+
+void WorkMeter::add_peer_work(double sent, spec::Axis axis, double rounds) {
+  work_.peer_bytes += weight_ * sent;
+  const double seconds = peer_seconds(sent, rounds, axis);
+  work_.peer_seconds += weight_ * seconds;
+  work_.axis_seconds.at(static_cast<std::size_t>(axis)) += weight_ * seconds;
+  computed_seconds_ += seconds;
+  issued_seconds_ += seconds;
+}
+
+}  // namespace neap::step
