@@ -11,7 +11,7 @@
 // Threads   one at a time.
 // Failure   Error: a tensor that does not fit the call, a rank that is gone (kIo), or one that did
 //           not come in time (kTimeout). After a failure only abort is left.
-// A rank that goes without a word: mpirun, srun and torchrun end the others; NCCL's waits end by
+// A rank that goes without a word, or that stops: mpirun, srun and torchrun end the others where it is gone; waits end by
 //           themselves after the timeout.
 #pragma once
 

@@ -16,7 +16,7 @@ std::unique_ptr<Communicator> connect(const Environment& environment,
                        "command with mpirun -n {}",
                        to_string(environment.launcher), environment.size, environment.size));
   }
-  return connect_mpi(environment);
+  return connect_mpi(environment, options.timeout_seconds);
 }
 
 }  // namespace neap::parallel

@@ -10,7 +10,9 @@
 
 #include "base/format.h"
 #include "base/installation.h"
+#include "base/log.h"
 #include "base/status.h"
+#include "parallel/timeouts.h"
 
 namespace neap::parallel {
 namespace fs = std::filesystem;
@@ -57,16 +59,26 @@ void reduce_rows(at::ScalarType type, void* out, const void* in, std::int64_t n,
 
 class Mpi final : public Communicator {
  public:
-  Mpi(const NeapMpi& mpi, int rank, int size, std::int64_t piece_bytes, int group = 0)
+  Mpi(const NeapMpi& mpi, int rank, int size, std::int64_t piece_bytes, double timeout_seconds)
       : Communicator(rank, size),
         mpi_(mpi),
-        group_(group),
+        all_(
+            std::make_shared<All>(All{rank, size, timeout_seconds, LifePace(timeout_seconds), {}})),
         piece_bytes_(piece_bytes),
+        exceptions_(std::uncaught_exceptions()) {}
+  // A group of them.
+  Mpi(const Mpi& whole, int rank, int size, int group)
+      : Communicator(rank, size),
+        mpi_(whole.mpi_),
+        all_(whole.all_),
+        group_(group),
+        piece_bytes_(whole.piece_bytes_),
         exceptions_(std::uncaught_exceptions()) {}
 
   ~Mpi() override {
     // An exception under way: the others may wait for this rank, and MPI's end would wait for them.
-    if (group_ == 0 && !aborted_ && std::uncaught_exceptions() == exceptions_) mpi_.finish();
+    if (group_ == 0 && !aborted_ && all_->failure.ok() && std::uncaught_exceptions() == exceptions_)
+      end();
   }
 
   [[nodiscard]] std::string name() const override { return "mpi"; }
@@ -76,12 +88,51 @@ class Mpi final : public Communicator {
     mpi_.abort(exit_code);
   }
 
+  void show_life() override {
+    if (!all_->failure.ok() || !all_->pace.due()) return;
+    call("show_life", [&] { return mpi_.show_life(); });
+  }
+
  private:
-  void call(int error, const char* what) const {
-    if (error == 0) return;
+  // What the ranks' groups have in common.
+  struct All {
+    int rank, size;
+    double timeout_seconds;
+    LifePace pace;
+    Status failure;  // of the first call that failed
+  };
+
+  // function() calls MPI and returns its error code.
+  template <class Function>
+  void call(const char* what, const Function& function) const {
+    if (all_->failure.ok()) {
+      const int error = function();
+      if (error == 0) return;
+      all_->failure = error == NEAP_MPI_TIMED_OUT ? timed_out(what) : failed(what, error);
+    }
+    throw Error(all_->failure);
+  }
+  // A rank that does not come to the end would keep this one and the launcher waiting.
+  void end() noexcept {
+    try {
+      call("finish", [&] { return mpi_.finish(); });
+    } catch (const Error& e) {
+      log::error(e.what());
+      mpi_.abort(1);
+    }
+  }
+  [[nodiscard]] Status failed(const char* what, int error) const {
     char words[512];
     mpi_.describe(error, words, sizeof words);
-    throw Error(ErrorCode::kIo, format("MPI failed in {} on rank {}: {}", what, rank(), words));
+    return {ErrorCode::kIo, format("MPI failed in {} on rank {}: {}", what, all_->rank, words)};
+  }
+  [[nodiscard]] Status timed_out(const char* what) const {
+    std::vector<char> missing(static_cast<std::size_t>(all_->size));
+    mpi_.missing(missing.data());
+    std::string who;
+    for (std::size_t r = 0; r < missing.size(); ++r)
+      if (missing[r] != 0) who += format("{}{}", who.empty() ? "" : ", ", r);
+    return wait_timed_out(all_->rank, all_->timeout_seconds, what, who);
   }
 
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(size()); }
@@ -114,8 +165,9 @@ class Mpi final : public Communicator {
       const Layout layout = layout_of(parts, width);
       std::byte* const piece = data + at * width;
       reduce_parts(t.scalar_type(), piece, layout, piece + layout.offsets[me()], op, "all_reduce");
-      call(mpi_.all_gather(group_, piece, layout.bytes.data(), layout.offsets.data()),
-           "all_reduce");
+      call("all_reduce", [&] {
+        return mpi_.all_gather(group_, piece, layout.bytes.data(), layout.offsets.data());
+      });
     });
   }
 
@@ -138,7 +190,9 @@ class Mpi final : public Communicator {
     by_rounds(counts, width, [&](const Layout& layout, const std::vector<std::int64_t>& places) {
       std::byte* const rows = workspace(layout.sum(), rows_);
       std::memcpy(rows + layout.offsets[me()], data + places[me()], size_of(layout.bytes[me()]));
-      call(mpi_.all_gather(group_, rows, layout.bytes.data(), layout.offsets.data()), "all_gather");
+      call("all_gather", [&] {
+        return mpi_.all_gather(group_, rows, layout.bytes.data(), layout.offsets.data());
+      });
       for (std::size_t r = 0; r < ranks(); ++r) {
         if (r != me())
           std::memcpy(data + places[r], rows + layout.offsets[r], size_of(layout.bytes[r]));
@@ -150,30 +204,33 @@ class Mpi final : public Communicator {
     const auto width = static_cast<std::int64_t>(t.element_size());
     auto* const data = static_cast<std::byte*>(t.mutable_data_ptr());
     by_pieces(t.numel(), width, [&](std::int64_t at, std::int64_t n) {
-      call(mpi_.broadcast(group_, data + at * width, static_cast<int>(n * width), root),
-           "broadcast");
+      call("broadcast", [&] {
+        return mpi_.broadcast(group_, data + at * width, static_cast<int>(n * width), root);
+      });
     });
   }
 
   void do_send(const at::Tensor& t, int to) override {
     const auto* const data = static_cast<const std::byte*>(t.const_data_ptr());
     by_pieces(static_cast<std::int64_t>(t.nbytes()), 1, [&](std::int64_t at, std::int64_t n) {
-      call(mpi_.send(group_, data + at, static_cast<int>(n), to), "send");
+      call("send", [&] { return mpi_.send(group_, data + at, static_cast<int>(n), to); });
     });
   }
   void do_receive(const at::Tensor& t, int from) override {
     auto* const data = static_cast<std::byte*>(t.mutable_data_ptr());
     by_pieces(static_cast<std::int64_t>(t.nbytes()), 1, [&](std::int64_t at, std::int64_t n) {
-      call(mpi_.receive(group_, data + at, static_cast<int>(n), from), "receive");
+      call("receive", [&] { return mpi_.receive(group_, data + at, static_cast<int>(n), from); });
     });
   }
 
-  void do_barrier() override { call(mpi_.barrier(group_), "barrier"); }
+  void do_barrier() override {
+    call("barrier", [&] { return mpi_.barrier(group_); });
+  }
 
   std::unique_ptr<Communicator> do_split(int color, int rank, int size) override {
     int made = 0;
-    call(mpi_.split(group_, color, &made), "split");
-    return std::make_unique<Mpi>(mpi_, rank, size, piece_bytes_, made);
+    call("split", [&] { return mpi_.split(group_, color, &made); });
+    return std::make_unique<Mpi>(*this, rank, size, made);
   }
 
   // Of parts, one a rank, one after another: bytes.
@@ -199,9 +256,10 @@ class Mpi final : public Communicator {
     const int mine = layout.bytes[me()];
     const Layout in = layout_of(Counts(ranks(), mine / width), width);
     std::byte* const rows = workspace(in.sum(), rows_);
-    call(mpi_.all_to_all(group_, parts, layout.bytes.data(), layout.offsets.data(), rows,
-                         in.bytes.data(), in.offsets.data()),
-         what);
+    call(what, [&] {
+      return mpi_.all_to_all(group_, parts, layout.bytes.data(), layout.offsets.data(), rows,
+                             in.bytes.data(), in.offsets.data());
+    });
     reduce_rows(type, out, rows, mine / width, size(), op);
   }
 
@@ -222,7 +280,8 @@ class Mpi final : public Communicator {
   }
 
   const NeapMpi& mpi_;
-  int group_;  // its number
+  std::shared_ptr<All> all_;
+  int group_ = 0;  // its number
   std::int64_t piece_bytes_;
   int exceptions_;
   bool aborted_ = false;
@@ -252,7 +311,7 @@ const NeapMpi& load() {
     throw Error(ErrorCode::kUnsupported,
                 format("{} is of another version of Neap (interface {}, {} "
                        "is wanted)",
-                       file.string(), mpi->abi, int{NEAP_MPI_ABI}));
+                       file.string(), mpi->abi, NEAP_MPI_ABI));
   }
   return *mpi;
 }
@@ -260,14 +319,14 @@ const NeapMpi& load() {
 }  // namespace
 
 std::unique_ptr<Communicator> make_mpi(const NeapMpi& mpi, int rank, int size,
-                                       std::int64_t piece_bytes) {
-  return std::make_unique<Mpi>(mpi, rank, size, piece_bytes);
+                                       std::int64_t piece_bytes, double timeout_seconds) {
+  return std::make_unique<Mpi>(mpi, rank, size, piece_bytes, timeout_seconds);
 }
 
-std::unique_ptr<Communicator> connect_mpi(const Environment& environment) {
+std::unique_ptr<Communicator> connect_mpi(const Environment& environment, double timeout_seconds) {
   const NeapMpi& mpi = load();
   int rank = 0, size = 1;
-  if (mpi.start(&rank, &size) != 0)
+  if (mpi.start(timeout_seconds, &rank, &size) != 0)
     throw Error(ErrorCode::kIo, "MPI did not start (its own message is above)");
   if (rank != environment.rank || size != environment.size) {
     throw Error(
@@ -279,7 +338,7 @@ std::unique_ptr<Communicator> connect_mpi(const Environment& environment) {
                    ? "; try srun --mpi=pmix, or mpirun inside the allocation"
                    : ""));
   }
-  return make_mpi(mpi, rank, size, kPieceBytes);
+  return make_mpi(mpi, rank, size, kPieceBytes, timeout_seconds);
 }
 
 }  // namespace neap::parallel

@@ -1,4 +1,4 @@
-// libneap_mpi.so: MPI behind parallel/mpi_plugin.h. The only file of Neap that sees mpi.h.
+// libneap_mpi.so: MPI behind parallel/mpi_plugin.h. It and mpi_waits are the only files of Neap that see mpi.h.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include "parallel/mpi_plugin.h"
@@ -9,7 +9,11 @@
 #include <cstring>
 #include <vector>
 
+#include "parallel/mpi_waits.h"
+
 namespace {
+
+neap::parallel::MpiWaits waits;
 
 // Groups 1, 2, ..., until MPI ends.
 std::vector<MPI_Comm> more_groups;
@@ -18,7 +22,7 @@ MPI_Comm comm_of(int group) {
   return group == 0 ? MPI_COMM_WORLD : more_groups[static_cast<std::size_t>(group) - 1];
 }
 
-int start(int* rank, int* size) {
+int start(double timeout_seconds, int* rank, int* size) {
   // Regions come and go at the same addresses: a cache of pinned pages would hold pages that are no
   // longer there.
   setenv("OMPI_MCA_mpi_leave_pinned", "0", 0);
@@ -27,10 +31,17 @@ int start(int* rank, int* size) {
     return e;
   if (const int e = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); e != 0) return e;
   if (const int e = MPI_Comm_rank(MPI_COMM_WORLD, rank); e != 0) return e;
-  return MPI_Comm_size(MPI_COMM_WORLD, size);
+  if (const int e = MPI_Comm_size(MPI_COMM_WORLD, size); e != 0) return e;
+  return waits.begin(timeout_seconds);
+}
+
+int barrier(int group) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  return waits.finish(MPI_Ibarrier(comm_of(group), &request), request);
 }
 
 int split(int group, int color, int* result) {
+  if (const int e = barrier(group); e != 0) return e;  // splitting itself waits without an end
   MPI_Comm made = MPI_COMM_NULL;
   if (const int e = MPI_Comm_split(comm_of(group), color, 0, &made); e != 0) return e;
   if (const int e = MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN); e != 0) return e;
@@ -41,29 +52,40 @@ int split(int group, int color, int* result) {
 
 int all_to_all(int group, const void* in, const int* in_bytes, const int* in_offsets, void* out,
                const int* out_bytes, const int* out_offsets) {
-  return MPI_Alltoallv(in, in_bytes, in_offsets, MPI_BYTE, out, out_bytes, out_offsets, MPI_BYTE,
-                       comm_of(group));
+  MPI_Request request = MPI_REQUEST_NULL;
+  return waits.finish(MPI_Ialltoallv(in, in_bytes, in_offsets, MPI_BYTE, out, out_bytes,
+                                     out_offsets, MPI_BYTE, comm_of(group), &request),
+                      request);
 }
 
 int all_gather(int group, void* data, const int* bytes, const int* offsets) {
-  return MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, bytes, offsets, MPI_BYTE,
-                        comm_of(group));
+  MPI_Request request = MPI_REQUEST_NULL;
+  return waits.finish(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, bytes, offsets,
+                                      MPI_BYTE, comm_of(group), &request),
+                      request);
 }
 
 int broadcast(int group, void* data, int bytes, int root) {
-  return MPI_Bcast(data, bytes, MPI_BYTE, root, comm_of(group));
+  MPI_Request request = MPI_REQUEST_NULL;
+  return waits.finish(MPI_Ibcast(data, bytes, MPI_BYTE, root, comm_of(group), &request), request);
 }
 
 int send(int group, const void* data, int bytes, int to) {
-  return MPI_Send(data, bytes, MPI_BYTE, to, 0, comm_of(group));
+  MPI_Request request = MPI_REQUEST_NULL;
+  return waits.finish(MPI_Isend(data, bytes, MPI_BYTE, to, 0, comm_of(group), &request), request);
 }
 
 int receive(int group, void* data, int bytes, int from) {
-  return MPI_Recv(data, bytes, MPI_BYTE, from, 0, comm_of(group), MPI_STATUS_IGNORE);
+  MPI_Request request = MPI_REQUEST_NULL;
+  return waits.finish(MPI_Irecv(data, bytes, MPI_BYTE, from, 0, comm_of(group), &request), request);
 }
 
-int barrier(int group) {
-  return MPI_Barrier(comm_of(group));
+int show_life() {
+  return waits.show_life();
+}
+
+void missing(char* ranks) {
+  waits.missing(ranks);
 }
 
 void abort_job(int exit_code) {
@@ -71,6 +93,7 @@ void abort_job(int exit_code) {
 }
 
 int finish() {
+  if (const int e = barrier(0); e != 0) return e;
   return MPI_Finalize();
 }
 
@@ -82,8 +105,9 @@ void describe(int error, char* text, int size) {
   text[size - 1] = '\0';
 }
 
-constexpr NeapMpi kTable{NEAP_MPI_ABI, start,   split,   all_to_all, all_gather, broadcast,
-                         send,         receive, barrier, abort_job,  finish,     describe};
+constexpr NeapMpi kTable{NEAP_MPI_ABI, start,     split,   all_to_all, all_gather,
+                         broadcast,    send,      receive, barrier,    show_life,
+                         missing,      abort_job, finish,  describe};
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "parallel/timeouts.h"
 
 namespace neap::parallel {
 
@@ -56,10 +57,7 @@ void NcclWatch::loop() {
     if (failure) {
       reason_ = Status(ErrorCode::kIo, format("{}; rank {} ends too", *failure, rank_));
     } else if (Clock::now() - *since_ > std::chrono::duration<double>(timeout_)) {
-      reason_ =
-          Status(ErrorCode::kTimeout, format("Rank {} waited {:.0f} s in {} for the other ranks "
-                                             "(actor_rollout_ref.nccl_timeout)",
-                                             rank_, waited.count(), call_));
+      reason_ = wait_timed_out(rank_, waited.count(), call_, {});
     } else {
       continue;
     }

@@ -103,7 +103,8 @@ class StoreRendezvous final : public Rendezvous {
 
 class MpiRendezvous final : public Rendezvous {
  public:
-  explicit MpiRendezvous(const Environment& environment) : mpi_(connect_mpi(environment)) {}
+  MpiRendezvous(const Environment& environment, double timeout_seconds)
+      : mpi_(connect_mpi(environment, timeout_seconds)) {}
   void share(std::vector<char>& bytes) override {
     const at::Tensor t = at::from_blob(bytes.data(), {static_cast<std::int64_t>(bytes.size())},
                                        at::TensorOptions().dtype(at::kByte));
@@ -124,7 +125,7 @@ class MpiRendezvous final : public Rendezvous {
 std::unique_ptr<Rendezvous> meet(const Environment& environment, double timeout_seconds) {
   if (!environment.master_address.empty())
     return std::make_unique<StoreRendezvous>(environment, timeout_seconds);
-  if (environment.under_mpi) return std::make_unique<MpiRendezvous>(environment);
+  if (environment.under_mpi) return std::make_unique<MpiRendezvous>(environment, timeout_seconds);
   throw Error(ErrorCode::kInvalidArgument,
               "MASTER_ADDR and MASTER_PORT are not set: the ranks cannot find each other");
 }

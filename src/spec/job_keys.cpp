@@ -424,7 +424,7 @@ ConfigTable Job::bind() {
   bind_actor(t, *this);
   bind_rollout(t, *this);
   t.bind("actor_rollout_ref.nccl_timeout", &nccl_timeout,
-         "How long a GPU rank waits for the others, from when one last showed that it works, as "
+         "How long a rank waits for the others, from when one last showed that it works, as "
          "each step of decoding does; longer than writing a checkpoint takes.")
       .in("seconds")
       .at_least(1);

@@ -80,9 +80,49 @@ TEST(Connect, CpuRanksWithoutMpiAreToldHow) {
 
 // A communicator of which only rank and size are asked.
 std::unique_ptr<Communicator> rank_of(int rank, int size) {
-  static const NeapMpi none{NEAP_MPI_ABI, nullptr, nullptr, nullptr,    nullptr,          nullptr,
-                            nullptr,      nullptr, nullptr, [](int) {}, [] { return 0; }, nullptr};
-  return make_mpi(none, rank, size, 1024);
+  static const NeapMpi kNone = [] {
+    NeapMpi table{};
+    table.abi = NEAP_MPI_ABI;
+    table.abort = [](int) {};
+    table.finish = [] { return 0; };
+    return table;
+  }();
+  return make_mpi(kNone, rank, size, 1024, 1);
+}
+
+// Of three ranks the last one does not come; a group of them shares the failure.
+TEST(Mpi, AfterATimeoutEveryCallFailsAtOnceAndSaysWhoIsMissing) {
+  static int barriers;
+  barriers = 0;
+  static const NeapMpi kLate = [] {
+    NeapMpi table{};
+    table.abi = NEAP_MPI_ABI;
+    table.split = [](int, int, int* result) { return *result = 1, 0; };
+    table.all_to_all = [](int, const void*, const int*, const int*, void*, const int*, const int*) {
+      return NEAP_MPI_TIMED_OUT;
+    };
+    table.all_gather = [](int, void*, const int*, const int*) { return 0; };
+    table.barrier = [](int) { return ++barriers, 0; };
+    table.missing = [](char* missing) { missing[0] = missing[1] = 0, missing[2] = 1; };
+    table.show_life = [] { return 0; };
+    table.finish = [] { return 0; };
+    return table;
+  }();
+  const auto ranks = make_mpi(kLate, 1, 3, 1024, 20);
+  ranks->show_life();
+  ranks->barrier();
+  EXPECT_EQ(barriers, 1);
+  const std::string why =
+      "Rank 1 waited 20 s in all_reduce for rank 2 (actor_rollout_ref.nccl_timeout)";
+  const auto status_of_call = [&](auto call) { return status_of([&] { call(); }); };
+  for (int i = 0; i < 2; ++i) {
+    const Status status = status_of_call([&] { ranks->all_reduce(at::ones({4})); });
+    EXPECT_EQ(status.code(), ErrorCode::kTimeout);
+    EXPECT_EQ(status.message(), why);
+  }
+  EXPECT_EQ(status_of_call([&] { ranks->barrier(); }).message(), why);
+  EXPECT_EQ(barriers, 1);
+  ranks->show_life();  // nobody hears it, and nothing fails
 }
 
 TEST(BatchSharder, DealsRowsOutSoThatMiniBatchesStayTogether) {
