@@ -66,8 +66,10 @@ Outcome TrainingRun::execute() {
   }
   if (progress_) progress_->finish();
   if (interrupted_ && step_ < total_steps_) {
-    log::warn(format("Interrupted after step {} of {}. The same command resumes from {}.", step_,
-                     total_steps_, train::checkpoint_folder(output_.path(), step_).string()));
+    if (ranks_.first()) {
+      log::warn(format("Interrupted after step {} of {}. The same command resumes from {}.", step_,
+                       total_steps_, train::checkpoint_folder(output_.path(), step_).string()));
+    }
     return Outcome::kInterrupted;
   }
   finish();

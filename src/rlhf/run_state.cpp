@@ -8,7 +8,6 @@
 #include "base/config.h"
 #include "base/file.h"
 #include "base/format.h"
-#include "base/log.h"
 #include "base/text.h"
 #include "data/content_hash.h"
 #include "data/row_cache.h"
@@ -236,8 +235,9 @@ void check_finished(const Json& state, const train::FoundCheckpoint& found, cons
                      found.folder.parent_path().string(), found.step, joined(lines, "; ")));
 }
 
-void check_run_state(const Json& state, const fs::path& checkpoint, const spec::Job& job,
-                     const Json& identity, const Rows& rows) {
+std::vector<std::string> check_run_state(const Json& state, const fs::path& checkpoint,
+                                         const spec::Job& job, const Json& identity,
+                                         const Rows& rows) {
   const Json saved_models = state.value("models", Json::object());
   for (const NamedModel& model : models_of(job)) {
     if (!model.trained) continue;
@@ -252,18 +252,20 @@ void check_run_state(const Json& state, const fs::path& checkpoint, const spec::
                        "its base",
                        folder.string(), model.key, model.path));
   }
+  std::vector<std::string> warnings;
   for (const std::string& line : differences(state, job))
-    log::warn(format("Differs from the checkpoint: {}", line));
+    warnings.push_back(format("Differs from the checkpoint: {}", line));
   for (const std::string& line : model_differences(state, identity))
-    log::warn(format("Differs from the checkpoint: {}", line));
+    warnings.push_back(format("Differs from the checkpoint: {}", line));
   if (const auto saved = state.value("rows", rows.size()); saved != rows.size()) {
-    log::warn(
+    warnings.push_back(
         format("The training files have {} rows, and had {} at the checkpoint: they come in "
                "another order",
                rows.size(), saved));
   } else if (state.value("data", Json(rows.files().contents())) != Json(rows.files().contents())) {
-    log::warn("The training files have other contents than at the checkpoint");
+    warnings.emplace_back("The training files have other contents than at the checkpoint");
   }
+  return warnings;
 }
 
 Status refused_resume(Status status, const train::FoundCheckpoint& found, const Json& state,

@@ -40,10 +40,12 @@ void check_task(const Json& state, const std::filesystem::path& checkpoint, cons
 void check_finished(const Json& state, const train::FoundCheckpoint& found, const spec::Job& job,
                     const Json& identity);
 
-/// Warns where keys, models or rows differ; fails where the checkpoint holds an adapter alone and its
+/// Warnings where keys, models or rows differ; fails where the checkpoint holds an adapter alone and its
 /// base differs. Keys that only say where things are or how results are kept are not compared.
-void check_run_state(const Json& state, const std::filesystem::path& checkpoint,
-                     const spec::Job& job, const Json& identity, const Rows& rows);
+[[nodiscard]] std::vector<std::string> check_run_state(const Json& state,
+                                                       const std::filesystem::path& checkpoint,
+                                                       const spec::Job& job, const Json& identity,
+                                                       const Rows& rows);
 
 /// Why a checkpoint cannot be continued: with the keys that differ from it, or as broken_checkpoint.
 [[nodiscard]] Status refused_resume(Status status, const train::FoundCheckpoint& found,

@@ -169,7 +169,10 @@ void TrainingRun::prepare() {
   }
   check_output();
   build();
-  if (found_) check_run_state(state_, found_->folder, job_, identity_, data_->train);
+  if (!found_) return;
+  for (const std::string& warning :
+       check_run_state(state_, found_->folder, job_, identity_, data_->train))
+    if (ranks_.first()) log::warn(warning);
 }
 
 void TrainingRun::load() {
