@@ -4,12 +4,14 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/format.h"
@@ -395,11 +397,20 @@ void run_host_numbers(Communicator& ranks) {
   }
 }
 
+// A rank works for three timeouts before it comes; the others wait as long only where it shows that it works.
+void work_for_long(Communicator& ranks, double timeout_seconds, bool shows) {
+  for (int i = 0; i < 30; ++i) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(timeout_seconds / 10));
+    if (shows) ranks.show_life();
+  }
+}
+
 int run(int argc, char** argv) {
   const auto word = [&](int i) { return std::string(i < argc ? argv[i] : ""); };
   const auto environment = neap::value_or_throw(neap::parallel::Environment::detect());
   neap::parallel::ConnectOptions options;
-  options.timeout_seconds = 60;
+  const bool slow = word(2) == "slow" || word(2) == "late";
+  options.timeout_seconds = slow ? 4 : 60;
   if (word(1) == "cuda") {
     if (!neap::bridge::torch_cuda().available)
       throw std::runtime_error(neap::bridge::torch_cuda().reason);
@@ -410,6 +421,11 @@ int run(int argc, char** argv) {
   try {
     if (word(2) == "fail" && chosen) throw std::runtime_error("rank made to fail");
     if (word(2) == "die" && chosen) std::raise(SIGKILL);
+    if (slow) {
+      if (chosen) work_for_long(*ranks, options.timeout_seconds, word(2) == "slow");
+      expect(ranks->sum(1) == ranks->size(), "sum behind long work");
+      return 0;
+    }
     if (word(2) == "fail-in-copies") expect(ranks->open_copy_lane().empty(), "copies between GPUs");
     if (word(2).starts_with("fail-in-")) fail_in_lane(*ranks, chosen, options.device);
     for (const std::int64_t n :

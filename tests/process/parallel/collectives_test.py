@@ -36,6 +36,18 @@ class Collectives(unittest.TestCase):
         self.assertNotEqual(result.returncode, 0)
         self.assertLess(time.monotonic() - start, 60)
 
+    def test_a_rank_that_works_for_long_shows_it(self):
+        result = self.program(3, "cpu", "slow", "1")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_a_rank_that_does_not_come_is_named_once(self):
+        start = time.monotonic()
+        result = self.program(3, "cpu", "late", "1")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertEqual(result.stderr.count("rank 0: Rank 0 waited 4 s in all_reduce for rank 1"), 1, result.stderr)
+        self.assertEqual(result.stderr.count("waited"), 1, result.stderr)
+        self.assertLess(time.monotonic() - start, 60)
+
     def test_a_launcher_of_another_kind_is_told_apart(self):
         # Variables that promise ranks, and no mpirun behind them.
         lies = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
