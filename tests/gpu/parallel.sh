@@ -37,7 +37,7 @@ pair() {  # log name, command: two ranks; the exit code is the first that is not
       timeout 100 "$@" >"$out/$log.$rank.out" 2>"$out/$log.$rank.err" &
     pids+=($!)
   done
-  if [ -n "${kill_after:-}" ]; then (sleep "$kill_after"; card_memory >"$out/$log.memory"; pkill -9 -P "${pids[${victim:-1}]}") & fi
+  if [ -n "${kill_after:-}" ]; then (sleep "$kill_after"; card_memory >"$out/$log.memory"; pkill "-${signal:-KILL}" -P "${pids[${victim:-1}]}") & fi
   for pid in "${pids[@]}"; do
     wait "$pid"; c=$?
     [ "$code" != 0 ] || code=$c
@@ -106,6 +106,8 @@ expect collectives 0 pair collectives "$package/bin/parallel_collectives" cuda
 expect rank_fails any pair rank_fails "$package/bin/parallel_collectives" cuda fail 1 3
 expect rank_fails_in_lane any pair rank_fails_in_lane "$package/bin/parallel_collectives" cuda fail-in-lane 1 3
 expect rank_fails_in_copies any pair rank_fails_in_copies "$package/bin/parallel_collectives" cuda fail-in-copies 1 3
+expect rank_works_for_long 0 pair rank_works_for_long "$package/bin/parallel_collectives" cuda slow 1
+expect rank_is_late any pair rank_is_late "$package/bin/parallel_collectives" cuda late 1
 common=(device.memory=4GiB)
 exact=(device.dtype=float32 "${common[@]}")
 reviews=examples/reviews
@@ -223,6 +225,9 @@ done
 victim=1 kill_after=10 expect rank_dies_gathering any pair rank_dies_gathering "$neap" train $reviews/sft.toml "${common[@]}" \
   trainer.total_training_steps=100000 parallel.zero_stage=3 actor_rollout_ref.nccl_timeout=15 \
   trainer.default_local_dir=../../output/dies_gathering
+# The other one gives up; timeout ends the one that stopped.
+signal=STOP victim=1 kill_after=10 expect rank_stops any pair rank_stops "$neap" train $reviews/sft.toml "${common[@]}" \
+  trainer.total_training_steps=100000 actor_rollout_ref.nccl_timeout=15 trainer.default_local_dir=../../output/stops
 # What NCCL keeps on the card: two ranks in their loop against one.
 if [[ memory =~ $only && -e $out/rank_1_dies.memory ]]; then
   timeout 12 "$neap" train $reviews/sft.toml "${common[@]}" trainer.total_training_steps=100000 \
