@@ -64,6 +64,7 @@ void bind_actor(ConfigTable& t, Job& job);
 void bind_rollout(ConfigTable& t, Job& job);
 void bind_algorithm(ConfigTable& t, Job& job);
 void bind_dpo(ConfigTable& t, DpoConfig& d);
+void bind_trainer(ConfigTable& t, Job& job);
 /// What a key starts with in the tasks that `fits` is true of.
 void default_of_tasks(ConfigTable::Key& key, const Job& job, bool (*fits)(const Job& job),
                       Json value);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "spec/peer_tables.h"
 
 namespace neap::spec {
 
@@ -33,8 +34,26 @@ bool ends_alike(std::string_view pattern, std::string_view path) {
   return format(".{}.", path).find(inside) != std::string::npos;
 }
 
-std::string sentence_of(const PeerKey& key) {
-  std::string text = format("{}'s {}", to_string(key.peer), key.key);
+struct Found {
+  Peer peer{};
+  const PeerKey* key = nullptr;
+};
+
+// The entry of one key says more than that of a section.
+Found find_key(std::string_view path, bool exact) {
+  Found found;
+  for (const Peer peer : kPeers) {
+    for (const PeerKey& key : peer_keys(peer)) {
+      if (!(exact ? covers(key.key, path) : ends_alike(key.key, path))) continue;
+      found = {peer, &key};
+      if (!key.key.ends_with(".*")) return found;
+    }
+  }
+  return found;
+}
+
+std::string sentence_of(Peer peer, const PeerKey& key) {
+  std::string text = format("{}'s {}", to_string(peer), key.key);
   if (key.here.empty()) return format("{} has no counterpart here: {}", text, key.note);
   text += key.here == key.key ? format(" is the same here") : format(" is {} here", key.here);
   return key.note.empty() ? text : format("{}: {}", text, key.note);
@@ -42,21 +61,19 @@ std::string sentence_of(const PeerKey& key) {
 
 }  // namespace
 
+std::span<const PeerKey> peer_keys(Peer peer) {
+  return peer == Peer::kVerl ? verl_keys() : trl_keys();
+}
+
 std::string explain_peer_key(std::string_view path, bool exact) {
-  const PeerKey* found = nullptr;
-  for (const PeerKey& key : peer_keys()) {
-    if (!(exact ? covers(key.key, path) : ends_alike(key.key, path))) continue;
-    // The entry of one key says more than that of a section.
-    if (found == nullptr || found->key.ends_with(".*")) found = &key;
-    if (!found->key.ends_with(".*")) break;
-  }
-  return found == nullptr ? "" : sentence_of(*found);
+  const auto [peer, key] = find_key(path, exact);
+  return key == nullptr ? "" : sentence_of(peer, *key);
 }
 
 std::string peer_default(Peer peer, std::string_view here) {
   std::string out;
-  for (const PeerKey& key : peer_keys()) {
-    if (key.peer != peer || key.here != here || key.value.empty()) continue;
+  for (const PeerKey& key : peer_keys(peer)) {
+    if (key.here != here || key.value.empty()) continue;
     const std::string one =
         key.key == here ? std::string(key.value) : format("`{}` {}", leaf(key.key), key.value);
     if (out.find(one) != std::string::npos) continue;  // the same key of another section
@@ -68,19 +85,19 @@ std::string peer_default(Peer peer, std::string_view here) {
 std::string peer_reference() {
   std::string out =
       "# Keys of verl and TRL\n\n"
-      "<!-- Written by `neap plan --peer-keys`; a test compares. Change the table in "
-      "src/spec/peer_keys_table.cpp instead. -->\n\n"
+      "<!-- Written by `neap plan --peer-keys`; a test compares. Change "
+      "src/spec/verl_keys.cpp or src/spec/trl_keys.cpp instead. -->\n\n"
       "What replaces the configuration keys of verl (b178a3c, January 2026) and TRL (f2cd577, July "
       "2026). Keys of verl with the same name and meaning are only in "
       "[configuration.md](configuration.md). A file or command line that uses a key of this page "
       "is refused with the same words.\n";
-  for (const Peer peer : {Peer::kVerl, Peer::kTrl}) {
+  for (const Peer peer : kPeers) {
     out += format("\n## {}\n\n| key | default | here | note |\n| --- | --- | --- | --- |\n",
                   to_string(peer));
     // Keys that differ in nothing else share a row.
     std::vector<std::pair<std::string, std::string>> rows;
-    for (const PeerKey& key : peer_keys()) {
-      if (key.peer != peer || (key.key == key.here && key.note.empty())) continue;
+    for (const PeerKey& key : peer_keys(peer)) {
+      if (key.key == key.here && key.note.empty()) continue;
       std::string rest = format(" | {} | {} | {} |\n", key.value.empty() ? "-" : key.value,
                                 key.here.empty() ? "-" : format("`{}`", key.here), key.note);
       const auto row = std::find_if(rows.begin(), rows.end(),
@@ -90,7 +107,7 @@ std::string peer_reference() {
       else
         row->first += format(", `{}`", key.key);
     }
-    for (const auto& [keys, rest] : rows) out += "| " + keys + rest;
+    for (const auto& [keys, rest] : rows) out.append("| ").append(keys).append(rest);
   }
   return out;
 }

@@ -3,6 +3,7 @@
 // Threads   values and functions without state.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -11,10 +12,10 @@
 namespace neap::spec {
 
 enum class Peer : std::uint8_t { kVerl, kTrl };
+inline constexpr std::array kPeers = {Peer::kVerl, Peer::kTrl};
 [[nodiscard]] std::string_view to_string(Peer peer);
 
 struct PeerKey {
-  Peer peer;
   /// With ".*" at the end: all keys below it.
   std::string_view key;
   std::string_view value;  ///< its default there; several with the trainers they are of; may be ""
@@ -22,7 +23,7 @@ struct PeerKey {
   std::string_view note;   ///< where they differ, or what to do where there is none
 };
 /// Of verl b178a3c (January 2026) and TRL f2cd577 (July 2026).
-[[nodiscard]] std::span<const PeerKey> peer_keys();
+[[nodiscard]] std::span<const PeerKey> peer_keys(Peer peer);
 
 /// What to write instead of a peer's key; empty: no such key is known. `exact`: the whole path is a
 /// peer's; otherwise its end or its last word may be.

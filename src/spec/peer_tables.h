@@ -1,0 +1,26 @@
+// The tables of peer_keys(), and the notes that both have.
+//
+// Threads   constants.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "spec/peer_keys.h"
+
+namespace neap::spec {
+
+[[nodiscard]] std::span<const PeerKey> verl_keys();
+[[nodiscard]] std::span<const PeerKey> trl_keys();
+
+inline constexpr std::string_view kMoved =
+    "the plan decides what leaves the GPU between phases (memory.residency, memory.allow); leave "
+    "it out";
+inline constexpr std::string_view kEngine =
+    "generation is built in; its KV cache is sized by rollout.batch_size and the plan; leave it "
+    "out";
+inline constexpr std::string_view kChunked = "the head is computed in chunks always; leave it out";
+inline constexpr std::string_view kFunctions =
+    "functions are [[reward.functions]] (docs/rewards.md)";
+
+}  // namespace neap::spec
