@@ -1,17 +1,12 @@
 #include "weights/tensor_io.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <memory>
-#include <type_traits>
 
 #include "base/format.h"
-#include "base/parallel_for.h"
 #include "base/status.h"
-#include "bridge/runtime.h"
+#include "weights/tensor_pieces.h"
 
 namespace neap::weights {
 namespace {
@@ -19,7 +14,6 @@ namespace {
 using at::ScalarType;
 using at::Tensor;
 
-constexpr std::uint64_t kPieceBytes = TensorCheck::kPiece;
 constexpr std::uint64_t kPieceValues = kPieceBytes / sizeof(float);
 
 struct DtypeName {
@@ -56,164 +50,6 @@ std::string comma_separated(at::IntArrayRef shape) {
   return text;
 }
 
-// Memory that grows to the largest piece.
-class Buffer {
- public:
-  std::byte* of(std::uint64_t bytes) {
-    if (bytes > size_) {
-      bytes_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-      size_ = bytes;
-    }
-    return bytes_.get();
-  }
-  void release() {
-    bytes_.reset();
-    size_ = 0;
-  }
-
- private:
-  std::unique_ptr<std::byte[]> bytes_;
-  std::uint64_t size_ = 0;
-};
-
-template <class To, class From>
-void convert(const std::byte* from, std::byte* to, std::uint64_t count) {
-  // float holds every value of the narrower types.
-  constexpr bool kWide =
-      std::is_same_v<From, double> && (std::is_same_v<To, double> || std::is_same_v<To, float>);
-  using Middle = std::conditional_t<kWide, double, float>;
-  const From* in = reinterpret_cast<const From*>(from);
-  To* out = reinterpret_cast<To*>(to);
-  for (std::uint64_t i = 0; i < count; ++i) out[i] = static_cast<To>(static_cast<Middle>(in[i]));
-}
-
-template <class From>
-void convert_from(const std::byte* from, ScalarType type, std::byte* to, std::uint64_t count) {
-  switch (type) {
-    case at::kFloat:
-      return convert<float, From>(from, to, count);
-    case at::kBFloat16:
-      return convert<at::BFloat16, From>(from, to, count);
-    case at::kHalf:
-      return convert<at::Half, From>(from, to, count);
-    case at::kDouble:
-      return convert<double, From>(from, to, count);
-    default:
-      throw Error(ErrorCode::kUnsupported,
-                  format("Values cannot be converted to {}", c10::toString(type)));
-  }
-}
-
-// By plain loops: libtorch's own copies would start their threads under each of ours.
-void convert_values(const std::byte* from, ScalarType from_type, std::byte* to, ScalarType to_type,
-                    std::uint64_t count) {
-  switch (from_type) {
-    case at::kFloat:
-      return convert_from<float>(from, to_type, to, count);
-    case at::kBFloat16:
-      return convert_from<at::BFloat16>(from, to_type, to, count);
-    case at::kHalf:
-      return convert_from<at::Half>(from, to_type, to, count);
-    case at::kDouble:
-      return convert_from<double>(from, to_type, to, count);
-    case at::kFloat8_e4m3fn:
-      return convert_from<at::Float8_e4m3fn>(from, to_type, to, count);
-    case at::kFloat8_e5m2:
-      return convert_from<at::Float8_e5m2>(from, to_type, to, count);
-    default:
-      throw Error(ErrorCode::kUnsupported,
-                  format("Values cannot be converted from {}", c10::toString(from_type)));
-  }
-}
-
-std::uint64_t width_of(ScalarType type) {
-  return c10::elementSize(type);
-}
-
-Tensor host_view(std::byte* bytes, std::uint64_t count, ScalarType type) {
-  return at::from_blob(bytes, {static_cast<std::int64_t>(count)}, at::dtype(type));
-}
-
-// Elements [first, first + count) of a flat tensor, in some dtype, in and out of host memory.
-class Values {
- public:
-  Values(const Tensor& flat, std::uint64_t first, std::uint64_t count)
-      : piece_(flat.narrow(0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(count))),
-        count_(count) {}
-
-  // Where values of `type` may be put so that store() need not copy them; else the buffer.
-  std::byte* place(ScalarType type, Buffer& buffer) const {
-    if (direct(type)) return host();
-    return buffer.of(count_ * width_of(type));
-  }
-  void store(const std::byte* from, ScalarType type, Buffer& converted) const {
-    if (direct(type)) return;
-    const ScalarType own = piece_.scalar_type();
-    if (type == own) {
-      Tensor(piece_).copy_(host_view(const_cast<std::byte*>(from), count_, own));
-      return;
-    }
-    std::byte* to = piece_.is_cpu() ? host() : converted.of(count_ * width_of(own));
-    convert_values(from, type, to, own, count_);
-    if (!piece_.is_cpu()) Tensor(piece_).copy_(host_view(to, count_, own));
-  }
-  // The values as `type`, in the tensor itself or in a buffer.
-  const std::byte* load(ScalarType type, Buffer& copied, Buffer& converted) const {
-    const std::byte* from = host();
-    const ScalarType own = piece_.scalar_type();
-    if (!piece_.is_cpu()) {
-      std::byte* copy = copied.of(count_ * width_of(own));
-      host_view(copy, count_, own).copy_(piece_);
-      from = copy;
-    }
-    if (type == own) return from;
-    std::byte* to = converted.of(count_ * width_of(type));
-    convert_values(from, own, to, type, count_);
-    return to;
-  }
-
- private:
-  [[nodiscard]] bool direct(ScalarType type) const {
-    return piece_.is_cpu() && type == piece_.scalar_type();
-  }
-  [[nodiscard]] std::byte* host() const { return static_cast<std::byte*>(piece_.data_ptr()); }
-
-  Tensor piece_;
-  std::uint64_t count_;
-};
-
-struct Piece {
-  std::size_t tensor = 0;
-  std::uint64_t first = 0, count = 0;  ///< elements
-};
-
-// One of each a thread, from piece to piece.
-thread_local Buffer first_buffer, second_buffer;
-
-// As many as libtorch has.
-std::size_t all_threads() {
-  return static_cast<std::size_t>(at::get_num_threads());
-}
-
-// visit(piece, buffer, buffer), by so many threads.
-void for_each_piece(const std::vector<Piece>& pieces, std::size_t threads,
-                    const std::function<void(const Piece&, Buffer&, Buffer&)>& visit) {
-  parallel_for(pieces.size(), threads, [&](std::size_t i) {
-    const at::NoGradGuard no_grad;
-    const bridge::HostScope host;
-    visit(pieces[i], first_buffer, second_buffer);
-  });
-  first_buffer.release();  // the caller's; the other threads have ended
-  second_buffer.release();
-}
-
-void cut(std::size_t tensor, std::uint64_t elements, std::uint64_t width,
-         std::vector<Piece>& pieces) {
-  const std::uint64_t step = kPieceBytes / width;
-  for (std::uint64_t first = 0; first < elements; first += step)
-    pieces.push_back({tensor, first, std::min(step, elements - first)});
-}
-
 std::uint64_t elements_of(const Tensor& t) {
   return static_cast<std::uint64_t>(t.numel());
 }
@@ -244,7 +80,7 @@ void check_tensor(const SafetensorsFile& file, const TensorEntry& entry, at::Int
 void read_tensors(const std::vector<TensorRead>& reads) {
   std::vector<Tensor> flat;
   std::vector<ScalarType> types;
-  std::vector<Piece> pieces;
+  std::vector<TensorPiece> pieces;
   std::vector<TensorCheck> checks;
   for (std::size_t i = 0; i < reads.size(); ++i) {
     const TensorRead& read = reads[i];
@@ -252,18 +88,19 @@ void read_tensors(const std::vector<TensorRead>& reads) {
     check_tensor(*read.file, *read.entry, read.target.sizes(), read.target.scalar_type());
     types.push_back(type_of(read.entry->dtype, where_of(*read.file, *read.entry)));
     flat.push_back(read.target.detach().view(-1));
-    cut(i, elements_of(flat.back()), width_of(types.back()), pieces);
+    cut_pieces(i, elements_of(flat.back()), width_of(types.back()), pieces);
   }
-  for_each_piece(pieces, all_threads(), [&](const Piece& piece, Buffer& raw, Buffer& converted) {
-    const TensorRead& read = reads[piece.tensor];
-    const ScalarType type = types[piece.tensor];
-    const Values values(flat[piece.tensor], piece.first, piece.count);
-    std::byte* to = values.place(type, raw);
-    const std::uint64_t width = width_of(type);
-    read.file->read(*read.entry, piece.first * width, {to, piece.count * width});
-    checks[piece.tensor].add(piece.first * width, {to, piece.count * width});
-    values.store(to, type, converted);
-  });
+  for_each_piece(pieces, all_threads(),
+                 [&](const TensorPiece& piece, PieceBuffer& raw, PieceBuffer& converted) {
+                   const TensorRead& read = reads[piece.tensor];
+                   const ScalarType type = types[piece.tensor];
+                   const PieceValues values(flat[piece.tensor], piece.first, piece.count);
+                   std::byte* to = values.place(type, raw);
+                   const std::uint64_t width = width_of(type);
+                   read.file->read(*read.entry, piece.first * width, {to, piece.count * width});
+                   checks[piece.tensor].add(piece.first * width, {to, piece.count * width});
+                   values.store(to, type, converted);
+                 });
   for (const TensorCheck& check : checks) check.finish();
 }
 
@@ -285,18 +122,19 @@ namespace {
 
 void write_by(std::size_t threads, const std::vector<TensorWrite>& writes, const PieceSink& sink) {
   std::vector<Tensor> flat;
-  std::vector<Piece> pieces;
+  std::vector<TensorPiece> pieces;
   for (std::size_t i = 0; i < writes.size(); ++i) {
     flat.push_back(writes[i].tensor.detach().contiguous().view(-1));
-    cut(i, elements_of(flat.back()), width_of(writes[i].dtype), pieces);
+    cut_pieces(i, elements_of(flat.back()), width_of(writes[i].dtype), pieces);
   }
-  for_each_piece(pieces, threads, [&](const Piece& piece, Buffer& copied, Buffer& converted) {
-    const TensorWrite& write = writes[piece.tensor];
-    const std::uint64_t width = width_of(write.dtype);
-    const std::byte* from =
-        Values(flat[piece.tensor], piece.first, piece.count).load(write.dtype, copied, converted);
-    sink(write.number, piece.first * width, {from, piece.count * width});
-  });
+  for_each_piece(pieces, threads,
+                 [&](const TensorPiece& piece, PieceBuffer& copied, PieceBuffer& converted) {
+                   const TensorWrite& write = writes[piece.tensor];
+                   const std::uint64_t width = width_of(write.dtype);
+                   const std::byte* from = PieceValues(flat[piece.tensor], piece.first, piece.count)
+                                               .load(write.dtype, copied, converted);
+                   sink(write.number, piece.first * width, {from, piece.count * width});
+                 });
 }
 
 }  // namespace
@@ -312,14 +150,15 @@ void write_tensors_in_order(const std::vector<TensorWrite>& writes, const PieceS
 void fill_tensor(const Tensor& target,
                  const std::function<void(std::uint64_t, std::span<float>)>& fill) {
   const Tensor flat = target.detach().view(-1);
-  std::vector<Piece> pieces;
-  cut(0, elements_of(flat), sizeof(float), pieces);
-  for_each_piece(pieces, all_threads(), [&](const Piece& piece, Buffer& made, Buffer& converted) {
-    const Values values(flat, piece.first, piece.count);
-    std::byte* to = values.place(at::kFloat, made);
-    fill(piece.first / kPieceValues, {reinterpret_cast<float*>(to), piece.count});
-    values.store(to, at::kFloat, converted);
-  });
+  std::vector<TensorPiece> pieces;
+  cut_pieces(0, elements_of(flat), sizeof(float), pieces);
+  for_each_piece(pieces, all_threads(),
+                 [&](const TensorPiece& piece, PieceBuffer& made, PieceBuffer& converted) {
+                   const PieceValues values(flat, piece.first, piece.count);
+                   std::byte* to = values.place(at::kFloat, made);
+                   fill(piece.first / kPieceValues, {reinterpret_cast<float*>(to), piece.count});
+                   values.store(to, at::kFloat, converted);
+                 });
 }
 
 namespace {
@@ -378,32 +217,33 @@ void load_tensors(const SafetensorsFile& file, const NamedTensors& tensors) {
 void load_slices(const SafetensorsFile& file, const std::vector<NamedSlice>& slices) {
   std::vector<const TensorEntry*> entries;
   std::vector<TensorCheck> checks;
-  std::vector<Piece> pieces;
+  std::vector<TensorPiece> pieces;
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const NamedSlice& slice = slices[i];
     entries.push_back(&entry_of_type(file, slice.name, slice.target));
     check_tensor(file, *entries[i], {slice.elements}, slice.target.scalar_type());
     checks.emplace_back(file, *entries[i]);
-    cut(i, static_cast<std::uint64_t>(slice.elements), width_of(slice.target.scalar_type()),
-        pieces);
+    cut_pieces(i, static_cast<std::uint64_t>(slice.elements), width_of(slice.target.scalar_type()),
+               pieces);
   }
-  for_each_piece(pieces, all_threads(), [&](const Piece& piece, Buffer& raw, Buffer&) {
-    const NamedSlice& slice = slices[piece.tensor];
-    const Tensor& target = slice.target;
-    const std::uint64_t width = width_of(target.scalar_type());
-    std::byte* const from = raw.of(piece.count * width);
-    file.read(*entries[piece.tensor], piece.first * width, {from, piece.count * width});
-    checks[piece.tensor].add(piece.first * width, {from, piece.count * width});
-    const auto begin = static_cast<std::int64_t>(piece.first);
-    const std::int64_t first = std::max(begin, slice.first);
-    const std::int64_t end =
-        std::min(begin + static_cast<std::int64_t>(piece.count), slice.first + target.numel());
-    if (first >= end) return;
-    const auto before = static_cast<std::uint64_t>(first - begin) * width;
-    const auto count = static_cast<std::uint64_t>(end - first);
-    target.narrow(0, first - slice.first, end - first)
-        .copy_(host_view(from + before, count, target.scalar_type()));
-  });
+  for_each_piece(
+      pieces, all_threads(), [&](const TensorPiece& piece, PieceBuffer& raw, PieceBuffer&) {
+        const NamedSlice& slice = slices[piece.tensor];
+        const Tensor& target = slice.target;
+        const std::uint64_t width = width_of(target.scalar_type());
+        std::byte* const from = raw.of(piece.count * width);
+        file.read(*entries[piece.tensor], piece.first * width, {from, piece.count * width});
+        checks[piece.tensor].add(piece.first * width, {from, piece.count * width});
+        const auto begin = static_cast<std::int64_t>(piece.first);
+        const std::int64_t first = std::max(begin, slice.first);
+        const std::int64_t end =
+            std::min(begin + static_cast<std::int64_t>(piece.count), slice.first + target.numel());
+        if (first >= end) return;
+        const auto before = static_cast<std::uint64_t>(first - begin) * width;
+        const auto count = static_cast<std::uint64_t>(end - first);
+        target.narrow(0, first - slice.first, end - first)
+            .copy_(host_view(from + before, count, target.scalar_type()));
+      });
   for (const TensorCheck& check : checks) check.finish();
 }
 
