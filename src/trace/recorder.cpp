@@ -10,7 +10,6 @@
 #include <condition_variable>
 #include <ctime>
 #include <mutex>
-#include <span>
 
 #include "base/file.h"
 #include "base/format.h"
@@ -18,6 +17,7 @@
 #include "base/process.h"
 #include "base/text.h"
 #include "trace/event_ring.h"
+#include "trace/live_file.h"
 #include "trace/recording.h"
 #include "trace/wire_format.h"
 
@@ -35,7 +35,6 @@ void watch_forks() {
   });
 }
 
-constexpr std::size_t kNamesBlockSize = 1U << 20;
 constexpr std::size_t kLongestName = 1U << 16;
 constexpr std::size_t kLongestMetadata = wire::kMaxBlockSize - (1U << 20);
 
@@ -76,14 +75,10 @@ struct Recorder::Impl {
   Status status;
 
   // The background thread's own.
-  wire::BlockFile file;
-  wire::Encoder encoder;
+  LiveFile file;
   std::vector<Event> batch;
   std::size_t batch_limit = 0;
   std::uint64_t last_time = 0;
-  std::size_t names_written = 1;
-  std::uint64_t dropped_written = 0;
-  std::uint64_t events_written = 0;
   bool failed = false;
 
   ~Impl() { ::sem_destroy(&wake); }
@@ -97,7 +92,6 @@ struct Recorder::Impl {
   bool wait_for_room();
   void drain();
   void write_batch();
-  Status write_names();
   Status write_metadata();
   Status end_at_limit();
   void take_failure(const Status& failure);
@@ -154,29 +148,10 @@ void Recorder::Impl::drain() {
 void Recorder::Impl::take_failure(const Status& failure) {
   if (failure.ok() || failed) return;
   failed = true;
-  log::warn(failure.message() + "; recording stopped after " + std::to_string(events_written) +
+  log::warn(failure.message() + "; recording stopped after " + std::to_string(file.events()) +
             " events, the program continues");
   const std::lock_guard lock(mutex);
   status = failure;
-}
-
-Status Recorder::Impl::write_names() {
-  while (true) {
-    encoder.clear();
-    {
-      // Encoded under the lock, written outside it: intern() never waits for the disk.
-      const std::lock_guard lock(mutex);
-      if (names_written == names.size()) return {};
-      std::size_t end = names_written;
-      for (std::size_t bytes = 0; end < names.size() && bytes < kNamesBlockSize; ++end)
-        bytes += names.name(static_cast<std::uint32_t>(end)).size();
-      encoder.number(names_written);
-      encoder.number(end - names_written);
-      for (; names_written < end; ++names_written)
-        encoder.text(names.name(static_cast<std::uint32_t>(names_written)));
-    }
-    NEAP_TRY(file.append(wire::BlockType::kNames, encoder.bytes()));
-  }
 }
 
 Status Recorder::Impl::write_metadata() {
@@ -185,53 +160,33 @@ Status Recorder::Impl::write_metadata() {
     const std::lock_guard lock(mutex);
     taken.swap(new_metadata);
   }
-  for (const auto& [key, value] : taken) {
-    encoder.clear();
-    encoder.number(1);
-    encoder.text(key);
-    encoder.text(value);
-    NEAP_TRY(file.append(wire::BlockType::kMetadata, encoder.bytes()));
-  }
-  return {};
+  return file.add(taken);
 }
 
 Status Recorder::Impl::end_at_limit() {
-  if (options.most_bytes.is_zero() || file.size() < options.most_bytes.count()) return {};
+  if (options.most_bytes.is_zero() || file.bytes() < options.most_bytes.count()) return {};
   full.store(true, std::memory_order_relaxed);
   const std::string text = format(
       "the trace ends after {} events, where it reached its largest size of {}; what came later is "
       "not in it",
-      events_written, options.most_bytes);
+      file.events(), options.most_bytes);
   {
     const std::lock_guard lock(mutex);
     log::info(format("{}: {}", path.string(), text));
   }
-  encoder.clear();
-  encoder.number(1);
-  encoder.text(text);
-  return file.append(wire::BlockType::kWarnings, encoder.bytes());
+  return file.add_warning(text);
 }
 
 void Recorder::Impl::write_batch() {
   if (!failed) {
     const auto write = [&]() -> Status {
-      NEAP_TRY(write_names());
+      NEAP_TRY(file.add_new(names, mutex));
       NEAP_TRY(write_metadata());
       if (!batch.empty() && !full.load(std::memory_order_relaxed)) {
-        encoder.clear();
-        wire::encode_events(batch, encoder);
-        NEAP_TRY(file.append(wire::BlockType::kEvents, encoder.bytes()));
-        events_written += batch.size();
+        NEAP_TRY(file.add(batch));
         NEAP_TRY(end_at_limit());
       }
-      const std::uint64_t lost = dropped.load(std::memory_order_relaxed);
-      if (lost != dropped_written) {
-        encoder.clear();
-        encoder.number(lost);
-        NEAP_TRY(file.append(wire::BlockType::kDropped, encoder.bytes()));
-        dropped_written = lost;
-      }
-      return {};
+      return file.add_dropped(dropped.load(std::memory_order_relaxed));
     };
     take_failure(write());
   }
@@ -286,11 +241,7 @@ Result<std::unique_ptr<Recorder>> Recorder::open(const std::filesystem::path& pa
 
   NEAP_TRY(self.file.create(path));
   self.start = Clock::now();
-  const auto wall = std::chrono::system_clock::now().time_since_epoch();
-  self.encoder.byte(static_cast<std::uint8_t>(Source::kNeap));
-  self.encoder.number(static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count()));
-  NEAP_TRY(self.file.append(wire::BlockType::kStart, self.encoder.bytes()));
+  NEAP_TRY(self.file.begin(std::chrono::system_clock::now()));
   self.new_metadata = metadata;
   NEAP_TRY(self.write_metadata());
 
@@ -362,11 +313,7 @@ Status Recorder::close() {
   ::sem_post(&self.wake);
   ::pthread_join(self.thread, nullptr);
   if (!self.failed) {
-    self.encoder.clear();
-    self.encoder.number(self.events_written);
-    self.encoder.number(self.dropped.load());
-    Status end = self.file.append(wire::BlockType::kEnd, self.encoder.bytes());
-    if (end.ok()) end = self.file.close();
+    const Status end = self.file.end(self.dropped.load());
     const std::lock_guard lock(self.mutex);
     self.status = end;
   }

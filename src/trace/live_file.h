@@ -1,0 +1,51 @@
+// The file of a Recorder: which blocks a trace has that is written while the program runs.
+//
+// Threads   one at a time; names may grow under their lock meanwhile.
+// Failure   Status; the file ends at the last whole block.
+// Cost      no heap allocation once the largest block has been seen.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <span>
+#include <string_view>
+
+#include "base/status.h"
+#include "trace/recorder.h"
+#include "trace/recording.h"
+#include "trace/wire_format.h"
+
+namespace neap::trace {
+
+class LiveFile {
+ public:
+  /// Creates or replaces `path`.
+  Status create(const std::filesystem::path& path) { return file_.create(path); }
+  /// When the trace begins.
+  Status begin(std::chrono::system_clock::time_point wall);
+  Status add(const Metadata& metadata);
+  /// Those that are new. Encoded under the lock, written outside it: who interns never waits for the disk.
+  Status add_new(const NameTable& names, std::mutex& lock);
+  Status add(std::span<const Event> events);
+  Status add_warning(std::string_view text);
+  /// Of all so far; nothing where none came.
+  Status add_dropped(std::uint64_t all);
+  /// Marks the file complete, syncs and closes it.
+  Status end(std::uint64_t dropped);
+  /// Closes it as it is.
+  void abandon() { file_.abandon(); }
+
+  [[nodiscard]] std::uint64_t bytes() const { return file_.size(); }
+  [[nodiscard]] std::uint64_t events() const { return events_; }
+
+ private:
+  wire::BlockFile file_;
+  wire::Encoder encoder_;
+  std::size_t names_ = 1;  // the first is always there
+  std::uint64_t events_ = 0, dropped_ = 0;
+};
+
+}  // namespace neap::trace
