@@ -16,6 +16,7 @@
 #include "bridge/streams.h"
 #include "parallel/copy_lane.h"
 #include "parallel/nccl_api.h"
+#include "parallel/nccl_calls.h"
 #include "parallel/nccl_watch.h"
 #include "parallel/peers_lane.h"
 #include "parallel/rendezvous.h"
@@ -26,33 +27,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kStageBytes = 512 << 10;  // of libtorch's small blocks
 constexpr double kSignsInATimeout = 8;           // of life
-
-int type_of(const at::Tensor& t) {
-  switch (t.scalar_type()) {
-    case at::kFloat:
-      return kNcclFloat32;
-    case at::kDouble:
-      return kNcclFloat64;
-    case at::kBFloat16:
-      return kNcclBfloat16;
-    case at::kHalf:
-      return kNcclFloat16;
-    case at::kLong:
-      return kNcclInt64;
-    case at::kInt:
-      return kNcclInt32;
-    default:
-      return kNcclUint8;
-  }
-}
-
-int op_of(Reduce op) {
-  return op == Reduce::kMax ? kNcclMax : kNcclSum;
-}
-
-std::size_t count(const at::Tensor& t) {
-  return static_cast<std::size_t>(t.numel());
-}
 
 class Nccl final : public Communicator {
  public:
@@ -163,13 +137,14 @@ class Nccl final : public Communicator {
       throw Error(ErrorCode::kIo, "The ranks are no longer connected");
   }
 
+  // call(calls) on the current stream, and its end.
   template <class Call>
   void run(const char* name, const Call& call) {
     expect_connected();
     do_join();  // one call is watched at a time
     const c10::DeviceGuard guard(device_);
     watch_->begin(name);
-    const int result = call();
+    const int result = call(on(bridge::current_stream(device_)));
     if (!watch_->gave_up()) {
       check(result, name);
       wait(name);
@@ -179,10 +154,9 @@ class Nccl final : public Communicator {
     if (watch_->gave_up()) throw Error(watch_->reason());
   }
 
-  [[nodiscard]] static CudaStream handle_of(const c10::Stream& stream) {
-    return static_cast<CudaStream>(bridge::native_handle(stream));
+  [[nodiscard]] NcclCalls on(const c10::Stream& stream) const {
+    return {api_, comm_, rank(), static_cast<CudaStream>(bridge::native_handle(stream))};
   }
-  [[nodiscard]] CudaStream stream() const { return handle_of(bridge::current_stream(device_)); }
 
   template <class Each>
   [[nodiscard]] static bool on_host(const std::vector<Each>& all, at::Tensor Each::*tensor) {
@@ -201,8 +175,9 @@ class Nccl final : public Communicator {
         for (const Each& one : all) copy(one, lane);
         return kNcclSuccess;
       }
-      return as_one([&](const auto& next) {
-        for (const Each& one : all) next([&] { return enqueue(one, handle_of(lane)); });
+      const NcclCalls calls = on(lane);
+      return calls.as_one([&](const auto& next) {
+        for (const Each& one : all) next([&] { return enqueue(one, calls); });
       });
     });
   }
@@ -220,25 +195,12 @@ class Nccl final : public Communicator {
     if (watch_->gave_up()) end_lane();
     return number;
   }
-  // Calls that NCCL runs as one; the first error. calls(next) gives each of them to next. A group that was begun is ended
-  // whatever happens.
-  template <class Calls>
-  int as_one(const Calls& calls) {
-    int result = api_.group_start();
-    if (result != kNcclSuccess) return result;
-    calls([&](const auto& call) {
-      if (result == kNcclSuccess) result = call();
-    });
-    const int ended = api_.group_end();
-    return result != kNcclSuccess ? result : ended;
-  }
-
   std::int64_t do_begin_sums(const std::vector<PartialSum>& sums) override {
     if (on_host(sums, &PartialSum::tensor)) return sum_at_once(sums);
     return begin_on_lane(
         "the sum of gradients", sums, &PartialSum::tensor,
         [&](const PartialSum& sum, const c10::Stream& lane) { add_by_copies(sum, lane); },
-        [&](const PartialSum& sum, CudaStream stream) { return enqueue(sum, stream); });
+        [](const PartialSum& sum, const NcclCalls& calls) { return enqueue(sum, calls); });
   }
   void add_by_copies(const PartialSum& sum, const c10::Stream& lane) {
     if (sum.counts.empty()) {
@@ -248,10 +210,9 @@ class Nccl final : public Communicator {
     }
   }
 
-  int enqueue(const PartialSum& sum, CudaStream stream) {
-    if (!sum.counts.empty()) return scatter(sum.tensor, sum.counts, stream);
-    return api_.all_reduce(sum.tensor.const_data_ptr(), sum.tensor.mutable_data_ptr(),
-                           count(sum.tensor), type_of(sum.tensor), kNcclSum, comm_, stream);
+  static int enqueue(const PartialSum& sum, const NcclCalls& calls) {
+    return sum.counts.empty() ? calls.all_reduce(sum.tensor, Reduce::kSum)
+                              : calls.reduce_scatter(sum.tensor, sum.counts);
   }
 
   std::int64_t do_begin_gathers(const std::vector<PartialGather>& gathers) override {
@@ -261,27 +222,22 @@ class Nccl final : public Communicator {
         [&](const PartialGather& one, const c10::Stream& lane) {
           copies_->gather(one.mine, one.whole, one.counts, lane);
         },
-        [&](const PartialGather& one, CudaStream stream) {
-          return gather(one.mine, one.whole, one.counts, stream);
+        [](const PartialGather& one, const NcclCalls& calls) {
+          return calls.all_gather(one.mine, one.whole, one.counts);
         });
   }
 
   // Always by NCCL: the copy lane is of ranks that have the same part of the model.
   std::int64_t do_begin_shift(const at::Tensor& mine, const at::Tensor& theirs) override {
     if (mine.is_cpu()) return shift_at_once(mine, theirs);
-    return enqueue_on_lane(
-        "the shift of keys and values", Bytes(mine.nbytes()), [&](const c10::Stream& lane) {
-          return as_one([&](const auto& next) {
-            next([&] {
-              return api_.send(mine.const_data_ptr(), count(mine), type_of(mine), next_rank(),
-                               comm_, handle_of(lane));
-            });
-            next([&] {
-              return api_.receive(theirs.mutable_data_ptr(), count(theirs), type_of(theirs),
-                                  rank_before(), comm_, handle_of(lane));
-            });
-          });
-        });
+    return enqueue_on_lane("the shift of keys and values", Bytes(mine.nbytes()),
+                           [&](const c10::Stream& lane) {
+                             const NcclCalls calls = on(lane);
+                             return calls.as_one([&](const auto& next) {
+                               next([&] { return calls.send(mine, next_rank()); });
+                               next([&] { return calls.receive(theirs, rank_before()); });
+                             });
+                           });
   }
 
   void do_wait_for(std::int64_t number) override {
@@ -348,75 +304,29 @@ class Nccl final : public Communicator {
 
   void do_all_reduce(const at::Tensor& t, Reduce op) override {
     if (t.is_cpu()) return through_card(t, [&](const at::Tensor& s) { do_all_reduce(s, op); });
-    run("all_reduce", [&] {
-      return api_.all_reduce(t.const_data_ptr(), t.mutable_data_ptr(), count(t), type_of(t),
-                             op_of(op), comm_, stream());
-    });
+    run("all_reduce", [&](const NcclCalls& calls) { return calls.all_reduce(t, op); });
   }
 
   void do_reduce_scatter(const at::Tensor& t, const Counts& counts) override {
     if (t.is_cpu()) {
-      return by_rank(t, counts, [&](const at::Tensor& part, int) {
+      return NcclCalls::by_rank(t, counts, [&](const at::Tensor& part, int) {
         through_card(part, [&](const at::Tensor& s) { do_all_reduce(s, Reduce::kSum); });
       });
     }
-    run("reduce_scatter", [&] { return scatter(t, counts, stream()); });
-  }
-  int scatter(const at::Tensor& t, const Counts& counts, CudaStream stream) {
-    if (alike(counts)) {
-      const at::Tensor mine = t.narrow(0, first_of(counts, rank()), counts[0]);
-      return api_.reduce_scatter(t.const_data_ptr(), mine.mutable_data_ptr(), count(mine),
-                                 type_of(t), kNcclSum, comm_, stream);
-    }
-    return grouped(t, counts, [&](const at::Tensor& part, int root) {
-      return api_.reduce(part.const_data_ptr(), part.mutable_data_ptr(), count(part), type_of(t),
-                         kNcclSum, root, comm_, stream);
-    });
+    run("reduce_scatter", [&](const NcclCalls& calls) { return calls.reduce_scatter(t, counts); });
   }
 
   void do_all_gather(const at::Tensor& t, const Counts& counts) override {
     if (t.is_cpu()) return gather_host(t, counts);
-    run("all_gather", [&] {
-      return gather(t.narrow(0, first_of(counts, rank()), counts[me()]), t, counts, stream());
-    });
-  }
-  [[nodiscard]] std::size_t me() const { return static_cast<std::size_t>(rank()); }
-  int gather(const at::Tensor& mine, const at::Tensor& whole, const Counts& counts,
-             CudaStream stream) {
-    if (alike(counts)) {
-      return api_.all_gather(mine.const_data_ptr(), whole.mutable_data_ptr(), count(mine),
-                             type_of(whole), comm_, stream);
-    }
-    return grouped(whole, counts, [&](const at::Tensor& part, int root) {
-      const at::Tensor& from = root == rank() ? mine : part;
-      return api_.broadcast(from.const_data_ptr(), part.mutable_data_ptr(), count(part),
-                            type_of(whole), root, comm_, stream);
-    });
-  }
-
-  [[nodiscard]] static bool alike(const Counts& counts) {
-    return std::all_of(counts.begin(), counts.end(), [&](auto n) { return n == counts[0]; });
-  }
-  // visit(part, its rank) of those that have elements.
-  template <class Visit>
-  static void by_rank(const at::Tensor& t, const Counts& counts, const Visit& visit) {
-    for (int r = 0; r < static_cast<int>(counts.size()); ++r) {
-      if (const std::int64_t n = counts[static_cast<std::size_t>(r)]; n > 0)
-        visit(t.narrow(0, first_of(counts, r), n), r);
-    }
-  }
-  template <class Call>
-  int grouped(const at::Tensor& t, const Counts& counts, const Call& call) {
-    return as_one([&](const auto& next) {
-      by_rank(t, counts,
-              [&](const at::Tensor& part, int root) { next([&] { return call(part, root); }); });
-    });
+    const at::Tensor mine =
+        t.narrow(0, first_of(counts, rank()), counts[static_cast<std::size_t>(rank())]);
+    run("all_gather", [&](const NcclCalls& calls) { return calls.all_gather(mine, t, counts); });
   }
 
   void gather_host(const at::Tensor& t, const Counts& counts) {
-    if (!alike(counts)) {
-      return by_rank(t, counts,
-                     [&](const at::Tensor& part, int root) { do_broadcast(part, root); });
+    if (!NcclCalls::alike(counts)) {
+      return NcclCalls::by_rank(
+          t, counts, [&](const at::Tensor& part, int root) { do_broadcast(part, root); });
     }
     const auto width = static_cast<std::int64_t>(t.element_size());
     const std::int64_t most = std::max<std::int64_t>(1, kStageBytes / (width * size()));
@@ -432,17 +342,13 @@ class Nccl final : public Communicator {
 
   void do_broadcast(const at::Tensor& t, int root) override {
     if (t.is_cpu()) return through_card(t, [&](const at::Tensor& s) { do_broadcast(s, root); });
-    run("broadcast", [&] {
-      return api_.broadcast(t.const_data_ptr(), t.mutable_data_ptr(), count(t), type_of(t), root,
-                            comm_, stream());
-    });
+    run("broadcast", [&](const NcclCalls& calls) { return calls.broadcast(t, root); });
   }
 
   void do_send(const at::Tensor& t, int to) override {
     if (t.is_cpu())
       return by_stages(t, [&](const at::Tensor& part) { do_send(part.to(device_), to); });
-    run("send",
-        [&] { return api_.send(t.const_data_ptr(), count(t), type_of(t), to, comm_, stream()); });
+    run("send", [&](const NcclCalls& calls) { return calls.send(t, to); });
   }
   void do_receive(const at::Tensor& t, int from) override {
     if (t.is_cpu()) {
@@ -452,9 +358,7 @@ class Nccl final : public Communicator {
         part.copy_(staged);
       });
     }
-    run("receive", [&] {
-      return api_.receive(t.mutable_data_ptr(), count(t), type_of(t), from, comm_, stream());
-    });
+    run("receive", [&](const NcclCalls& calls) { return calls.receive(t, from); });
   }
 
   void do_barrier() override {
