@@ -66,7 +66,8 @@ Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes, Accuracy accurac
   std::vector<Accuracy> counted(recipe.phases.size(), Accuracy::kExact);
   for (const CheckpointChoice& choice : choices(modes)) counted[choice.phase] = accuracy;
   for (const spec::Phase& phase : recipe.phases) {
-    NEAP_TRY_ASSIGN(PhasePlan planned, predict(phase, kAsConfigured, counted[plan.phases.size()]));
+    NEAP_TRY_ASSIGN(PhasePlan planned,
+                    predict(modes, phase, kAsConfigured, counted[plan.phases.size()]));
     planned.times = phase.times;
     planned.share = phase.share;
     // Of a backward the body runs every mini-batch, of an update one.
@@ -272,7 +273,8 @@ std::vector<spec::ModelId> Drafts::streamable() const {
 }
 
 // A retention of a rung takes the place of the configured one while its phase is counted.
-Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, Accuracy accuracy) {
+Result<PhasePlan> Drafts::predict(const spec::ModelModes& modes, const spec::Phase& phase,
+                                  std::int64_t rung, Accuracy accuracy) {
   ModelRole& role = *models_.slot(phase.model);
   const Predictions::Key key{
       phase.id,
@@ -280,19 +282,11 @@ Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, A
       phase.updates() ? std::optional(role.optimizer.state_dtype) : std::nullopt,
       rung,
       accuracy,
-      phase.streams_weights,
-      phase.slice_on_host,
-      phase.gradients_on_host,
-      phase.gathers_weights,
-      phase.streams_tables,
-      phase.streams_states,
-      phase.states_on_disk,
-      phase.blocks_on_disk,
-      phase.inputs_on_host};
+      static_cast<const spec::PhaseStreaming&>(phase)};
   const auto known = predictions_.phases.find(key);
   if (known != predictions_.phases.end()) return known->second;
   if (accuracy == Accuracy::kQuick && phase.part == spec::TrainPart::kAll)
-    return predict_parts(phase, rung);
+    return predict_parts(modes, phase, rung);
   const spec::Checkpointing before = role.checkpointing;
   if (rung != kAsConfigured)
     role.checkpointing = ladder_of(phase).at(static_cast<std::size_t>(rung));
@@ -304,20 +298,16 @@ Result<PhasePlan> Drafts::predict(const spec::Phase& phase, std::int64_t rung, A
 
 // Of a phase that trains and updates, from what its two parts are where they are phases: these are
 // known for every way to divide the updates and every type of states.
-Result<PhasePlan> Drafts::predict_parts(const spec::Phase& phase, std::int64_t rung) {
-  spec::ModelModes split;
+Result<PhasePlan> Drafts::predict_parts(const spec::ModelModes& modes, const spec::Phase& phase,
+                                        std::int64_t rung) {
+  spec::ModelModes split = modes;
   split.set(phase.model, spec::UpdateMode::kSplit);
-  if (phase.streams_weights || phase.slice_on_host) split.stream_weights(phase.model);
-  if (phase.gradients_on_host) split.keep_gradients_on_host(phase.model);
-  if (phase.streams_tables) split.stream_tables(phase.model);
-  if (phase.blocks_on_disk) split.keep_blocks_on_disk(phase.model);
-  if (phase.inputs_on_host) split.keep_inputs_on_host(phase.model);
-  split.set_together(phase.model, phase.together);
   const spec::Recipe recipe = spec::describe(job_, split);
   const spec::Phase& update = *recipe.find(phase.body, spec::TrainPart::kUpdate);
-  NEAP_TRY_ASSIGN(PhasePlan out, predict(*recipe.find(phase.body, spec::TrainPart::kBackward), rung,
-                                         Accuracy::kQuick));
-  NEAP_TRY_ASSIGN(const PhasePlan stepped, predict(update, kAsConfigured, Accuracy::kExact));
+  NEAP_TRY_ASSIGN(
+      PhasePlan out,
+      predict(split, *recipe.find(phase.body, spec::TrainPart::kBackward), rung, Accuracy::kQuick));
+  NEAP_TRY_ASSIGN(const PhasePlan stepped, predict(split, update, kAsConfigured, Accuracy::kExact));
   out.id = phase.id;
   out.transient = std::max(out.transient, stepped.transient);
   out.transient_allocated = std::max(out.transient_allocated, stepped.transient_allocated);
@@ -336,12 +326,13 @@ std::vector<CheckpointChoice> Drafts::choices(const spec::ModelModes& modes) {
       if (phase.model != trained_[i] || !phase.trains() || phase.part == spec::TrainPart::kUpdate)
         continue;
       const CheckpointLadder& ladder = ladder_of(phase);
-      out.push_back({i, p, &ladder, [this, phase, &ladder](std::size_t rung, Accuracy accuracy) {
-                       // The draft keeps what the last rung keeps.
-                       return rung == ladder.last()
-                                  ? predict(phase, kAsConfigured, Accuracy::kExact)
-                                  : predict(phase, static_cast<std::int64_t>(rung), accuracy);
-                     }});
+      out.push_back(
+          {i, p, &ladder, [this, modes, phase, &ladder](std::size_t rung, Accuracy accuracy) {
+             // The draft keeps what the last rung keeps.
+             return rung == ladder.last()
+                        ? predict(modes, phase, kAsConfigured, Accuracy::kExact)
+                        : predict(modes, phase, static_cast<std::int64_t>(rung), accuracy);
+           }});
     }
   }
   return out;

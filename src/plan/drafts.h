@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "plan/checkpoint_ladder.h"
@@ -26,11 +26,15 @@ namespace neap::plan {
 
 /// What was predicted of jobs that differ in micro-batches, optimizer states and retentions alone.
 struct Predictions {
-  /// Phase, its micro-batches, optimizer states, rung (-1: the retention as configured), whether its
-  /// weights are streamed, slices of them on the host, and of gradients, gathered, its tables streamed and its states, these on disk, blocks
-  /// on disk, inputs of blocks on the host.
-  using Key = std::tuple<spec::PhaseId, spec::Batching, std::optional<spec::Dtype>, std::int64_t,
-                         Accuracy, bool, bool, bool, bool, bool, bool, bool, bool, bool>;
+  struct Key {
+    spec::PhaseId phase{};
+    spec::Batching batching;
+    std::optional<spec::Dtype> states;  ///< of the optimizer, where the phase updates
+    std::int64_t rung = 0;              ///< -1: the retention as configured
+    Accuracy accuracy{};
+    spec::PhaseStreaming streaming;
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
   std::map<Key, PhasePlan> phases;
   std::map<std::pair<spec::ModelId, spec::Batching>, CheckpointLadder> ladders;
 };
@@ -88,8 +92,11 @@ class Drafts {
   [[nodiscard]] std::vector<spec::ModelId> streamable() const;
   [[nodiscard]] std::vector<spec::ModelModes> update_modes() const;
   [[nodiscard]] std::vector<spec::ModelModes> disk_modes() const;
-  Result<PhasePlan> predict(const spec::Phase& phase, std::int64_t rung, Accuracy accuracy);
-  Result<PhasePlan> predict_parts(const spec::Phase& phase, std::int64_t rung);
+  /// A phase of the job's recipe with these modes.
+  Result<PhasePlan> predict(const spec::ModelModes& modes, const spec::Phase& phase,
+                            std::int64_t rung, Accuracy accuracy);
+  Result<PhasePlan> predict_parts(const spec::ModelModes& modes, const spec::Phase& phase,
+                                  std::int64_t rung);
   [[nodiscard]] std::vector<CheckpointChoice> choices(const spec::ModelModes& modes);
   const CheckpointLadder& ladder_of(const spec::Phase& phase);
 

@@ -124,7 +124,23 @@ struct ModelSource {
   [[nodiscard]] bool adapted() const { return trained != nullptr && trained->lora.rank > 0; }
 };
 
-struct Phase {
+/// How what a phase's model has comes from where it rests. Predictions of a phase depend on it: they are kept by it.
+struct PhaseStreaming {
+  /// Blocks come from the host one after another, tables in turns, and in an update optimizer states.
+  bool streams_weights = false, streams_tables = false, streams_states = false;
+  bool states_on_disk = false;  ///< of streamed ones
+  bool blocks_on_disk = false;  ///< of streamed weights, or slices
+  bool slices_weights = false;  ///< blocks and tables are gathered one after another
+  bool slices_gradients = false;
+  bool slice_on_host = false, gradients_on_host = false;
+  /// Inputs of streamed blocks wait on the host between their forward and their backward.
+  bool inputs_on_host = false;
+  /// All of the weights that rest elsewhere come when the phase begins.
+  bool gathers_weights = false;
+  friend auto operator<=>(const PhaseStreaming&, const PhaseStreaming&) = default;
+};
+
+struct Phase : PhaseStreaming {
   PhaseId id = PhaseId::kTrain;
   Body body = Body::kCrossEntropyUpdate;
   ModelId model = ModelId::kActor;  ///< the one that it runs
@@ -132,20 +148,8 @@ struct Phase {
   bool baseline = false;            ///< of one greedy response to each prompt
   bool entropy = false;             ///< of log-probabilities: their entropy, too
   TrainPart part = TrainPart::kNone;
-  /// Of its model: blocks come from the host one after another, tables in turns, and in an update
-  /// optimizer states.
-  bool streams_weights = false, streams_tables = false, streams_states = false;
-  bool states_on_disk = false;  ///< of streamed ones
-  bool blocks_on_disk = false;  ///< of streamed weights, or slices
-  bool slices_weights = false;  ///< blocks and tables of its model are gathered one after another
-  bool slices_gradients = false;
-  bool slice_on_host = false, gradients_on_host = false;  ///< of its model
-  /// Inputs of streamed blocks wait on the host between their forward and their backward.
-  bool inputs_on_host = false;
   /// Micro-batches that go through a block before the next block is used, where weights are streamed or sliced.
   std::int64_t together = 1;
-  /// All of its model's weights that rest elsewhere come when it begins.
-  bool gathers_weights = false;
   /// Steps may have no other phase: then it follows itself.
   bool follows_itself = false;
   /// Runs in a step. A backward phase and the update behind it repeat together, in turn. 0: the phase
