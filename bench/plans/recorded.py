@@ -11,6 +11,7 @@ seconds and peaks; where a plan takes other ways than that of the day, both diff
 is larger, or that of the peaks than 0.2 %.
 """
 import argparse
+import functools
 import json
 import pathlib
 import statistics
@@ -37,10 +38,20 @@ def rows():
                 yield row | {"card": name.rsplit("-", 1)[1]}
 
 
+@functools.cache
+def folder_of(work, prompt_words):
+    """With data whose prompts are so long."""
+    folder = work / str(prompt_words)
+    folder.mkdir()
+    plan_check.make_data(folder, ROOT / "examples" / "reviews", prompt_words)
+    return folder
+
+
+@functools.cache
 def job_of(work, name):
     """The configuration of a case, whose models have no weights, and words that go with it."""
     case, reward, _ = ceilings.WORK[name]
-    plan_check.make_data(work, ROOT / "examples" / "reviews", case.prompt if case.prompt > 1024 else 0)
+    work = folder_of(work, case.prompt if case.prompt > 1024 else 0)
     for model in filter(None, (case.model, reward)):
         (work / model).mkdir(exist_ok=True)
         (work / model / "config.json").write_text(json.dumps(plan_check.MODELS[model]))
@@ -50,13 +61,14 @@ def job_of(work, name):
                 (work / model / file).write_bytes(source.read_bytes())
     job = work / f"{name}.toml"
     job.write_text(case.toml(work))
-    return job, [f"reward_model.model.path={work / reward}"] if reward else []
+    return job, (f"reward_model.model.path={work / reward}",) if reward else ()
 
 
 def planned(neap, work, row):
     job, words = job_of(work, row["case"])
-    words += [word for word in row["command"].split(".toml ", 1)[1].split() if not word.startswith(OF_THE_MACHINE)]
-    done = subprocess.run([neap, "plan", job, "--gpu", row["card"], "--json", "device.kind=cuda", *words], capture_output=True, text=True)
+    measured = [word for word in row["command"].split(".toml ", 1)[1].split() if not word.startswith(OF_THE_MACHINE)]
+    done = subprocess.run([neap, "plan", job, "--gpu", row["card"], "--json", "device.kind=cuda", *words, *measured],
+                          capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{row['case']}: exit {done.returncode}: {done.stderr[-400:]}")
     return json.loads(done.stdout)
