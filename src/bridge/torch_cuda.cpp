@@ -50,8 +50,8 @@ TorchCuda load() {
 }  // namespace
 
 const TorchCuda& torch_cuda() {
-  static const TorchCuda result = load();
-  return result;
+  static const TorchCuda kFound = load();
+  return kFound;
 }
 
 }  // namespace neap::bridge

@@ -16,7 +16,7 @@ namespace {
 std::atomic<std::uint64_t> oom_count{0}, last_request{0};
 
 void observe_oom() {
-  static const bool once = [] {
+  static const bool kOnce = [] {
     torch_cuda_allocator().attachOutOfMemoryObserver(
         [](std::int64_t, std::size_t requested, std::size_t, std::size_t) {
           last_request = requested;
@@ -24,7 +24,7 @@ void observe_oom() {
         });
     return true;
   }();
-  (void)once;
+  (void)kOnce;
 }
 
 }  // namespace
@@ -33,8 +33,9 @@ c10::cuda::CUDACachingAllocator::CUDAAllocator& torch_cuda_allocator() {
   using c10::cuda::CUDACachingAllocator::CUDAAllocator;
   // c10::cuda::CUDACachingAllocator::allocator, which get() reads; this binary does not link it.
   static constexpr const char* kSymbol = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
-  static auto* const slot = static_cast<std::atomic<CUDAAllocator*>*>(dlsym(RTLD_DEFAULT, kSymbol));
-  CUDAAllocator* const found = slot == nullptr ? nullptr : slot->load();
+  static auto* const kSlot =
+      static_cast<std::atomic<CUDAAllocator*>*>(dlsym(RTLD_DEFAULT, kSymbol));
+  CUDAAllocator* const found = kSlot == nullptr ? nullptr : kSlot->load();
   if (found == nullptr) {
     throw Error(ErrorCode::kUnsupported,
                 "libc10_cuda has no caching allocator: is this the torch that Neap was built for?");

@@ -43,9 +43,9 @@ Result<NcclApi> open_nccl() {
 }  // namespace
 
 Result<const NcclApi*> load_nccl() {
-  static const Result<NcclApi> api = open_nccl();
-  if (!api.ok()) return Status(api.status());
-  return &api.value();
+  static const Result<NcclApi> kApi = open_nccl();
+  if (!kApi.ok()) return Status(kApi.status());
+  return &kApi.value();
 }
 
 }  // namespace neap::parallel

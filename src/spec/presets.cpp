@@ -7,23 +7,23 @@
 namespace neap::spec {
 
 const std::vector<PresetEntry>& preset_entries() {
-  static const std::vector<Task> all = {Task::kSft, Task::kReward, Task::kDpo, Task::kPpo,
-                                        Task::kGrpo};
-  static const std::vector<Task> policy = {Task::kPpo, Task::kGrpo};
-  static const std::vector<PresetEntry> entries = {
+  static const std::vector<Task> kAll = {Task::kSft, Task::kReward, Task::kDpo, Task::kPpo,
+                                         Task::kGrpo};
+  static const std::vector<Task> kPolicy = {Task::kPpo, Task::kGrpo};
+  static const std::vector<PresetEntry> kEntries = {
       {"actor_rollout_ref.actor.optim.lr", {Task::kSft}, {"1e-3", "5e-6", "2e-5"}},
       {"actor_rollout_ref.actor.optim.lr", {Task::kReward}, {"", "9e-6", "1e-4"}},
       {"actor_rollout_ref.actor.optim.lr", {Task::kDpo}, {"", "1e-5", "1e-6"}},
       {"actor_rollout_ref.actor.optim.lr", {Task::kPpo}, {"1e-6", "1e-6", "3e-6"}},
       {"actor_rollout_ref.actor.optim.lr", {Task::kGrpo}, {"1e-6", "1e-6", "1e-6"}},
-      {"actor_rollout_ref.actor.optim.beta2", all, {"0.999", "0.95", "0.999"}},
-      {"actor_rollout_ref.actor.optim.weight_decay", all, {"0.01", "0.0", "0.0"}},
-      {"actor_rollout_ref.actor.optim.lr_scheduler_type", all, {"constant", "cosine", "linear"}},
-      {"actor_rollout_ref.actor.optim.min_lr_ratio", all, {"0.0", "0.1", "0.0"}},
-      {"actor_rollout_ref.actor.optim.lr_warmup_steps_ratio", all, {"0.0", "0.03", "0.0"}},
+      {"actor_rollout_ref.actor.optim.beta2", kAll, {"0.999", "0.95", "0.999"}},
+      {"actor_rollout_ref.actor.optim.weight_decay", kAll, {"0.01", "0.0", "0.0"}},
+      {"actor_rollout_ref.actor.optim.lr_scheduler_type", kAll, {"constant", "cosine", "linear"}},
+      {"actor_rollout_ref.actor.optim.min_lr_ratio", kAll, {"0.0", "0.1", "0.0"}},
+      {"actor_rollout_ref.actor.optim.lr_warmup_steps_ratio", kAll, {"0.0", "0.03", "0.0"}},
       {"actor_rollout_ref.actor.grad_clip", {Task::kPpo}, {"1.0", "1.0", "0.0"}},
       {"actor_rollout_ref.actor.ppo_epochs", {Task::kPpo}, {"1", "1", "4"}},
-      {"actor_rollout_ref.actor.clip_ratio_c", policy, {"3.0", "0.0", "0.0"}},
+      {"actor_rollout_ref.actor.clip_ratio_c", kPolicy, {"3.0", "0.0", "0.0"}},
       {"actor_rollout_ref.rollout.temperature", {Task::kPpo}, {"1.0", "1.0", "0.7"}},
       {"critic.optim.lr", {Task::kPpo}, {"1e-5", "9e-6", "3e-6"}},
       {"critic.optim.beta2", {Task::kPpo}, {"0.999", "0.95", "0.999"}},
@@ -38,11 +38,11 @@ const std::vector<PresetEntry>& preset_entries() {
       {"algorithm.use_kl_in_reward", {Task::kPpo}, {"false", "true", "true"}},
       {"algorithm.use_kl_in_reward", {Task::kGrpo}, {"false", "true", "false"}},
       {"algorithm.use_kl_in_reward", {Task::kGrpo}, {"", "", "true"}, AdvantageEstimator::kRloo},
-      {"algorithm.kl_ctrl.kl_coef", policy, {"0.001", "0.01", "0.05"}},
+      {"algorithm.kl_ctrl.kl_coef", kPolicy, {"0.001", "0.01", "0.05"}},
       {"algorithm.norm_adv_eps", {Task::kGrpo}, {"1e-6", "1e-9", "1e-4"}},
       {"dpo.beta", {Task::kDpo}, {"", "0.1", "0.1"}},
   };
-  return entries;
+  return kEntries;
 }
 
 namespace {

@@ -50,8 +50,8 @@ Result<const Driver*> load() {
 }  // namespace
 
 Result<const Driver*> load_driver() {
-  static const Result<const Driver*> driver = load();
-  return driver;
+  static const Result<const Driver*> kDriver = load();
+  return kDriver;
 }
 
 Status to_status(const Driver& driver, Result32 code, std::string_view what) {

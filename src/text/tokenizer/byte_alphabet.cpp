@@ -6,7 +6,7 @@ namespace neap::text {
 namespace {
 
 const std::array<int, 0x144>& bytes_by_point() {
-  static const auto table = [] {
+  static const auto kTable = [] {
     std::array<int, 0x144> t{};
     t.fill(-1);
     for (int b = 0; b < 256; ++b)
@@ -14,13 +14,13 @@ const std::array<int, 0x144>& bytes_by_point() {
           utf8::front(byte_characters()[static_cast<std::size_t>(b)]).value)] = b;
     return t;
   }();
-  return table;
+  return kTable;
 }
 
 }  // namespace
 
 const std::array<std::string, 256>& byte_characters() {
-  static const auto table = [] {
+  static const auto kTable = [] {
     std::array<std::string, 256> t;
     std::int32_t next = 0x100;
     for (std::int32_t b = 0; b < 256; ++b) {
@@ -30,7 +30,7 @@ const std::array<std::string, 256>& byte_characters() {
     }
     return t;
   }();
-  return table;
+  return kTable;
 }
 
 std::string bytes_of_token(std::string_view token) {
