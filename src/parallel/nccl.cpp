@@ -20,13 +20,13 @@
 #include "parallel/nccl_watch.h"
 #include "parallel/peers_lane.h"
 #include "parallel/rendezvous.h"
+#include "parallel/timeouts.h"
 
 namespace neap::parallel {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kStageBytes = 512 << 10;  // of libtorch's small blocks
-constexpr double kSignsInATimeout = 8;           // of life
 
 class Nccl final : public Communicator {
  public:
@@ -88,10 +88,7 @@ class Nccl final : public Communicator {
   }
 
   void show_life() override {
-    const std::chrono::duration<double> since = Clock::now() - shown_;
-    if (since.count() < timeout_seconds_ / kSignsInATimeout) return;
-    shown_ = Clock::now();
-    rendezvous_->show_life();
+    if (pace_.due()) rendezvous_->show_life();
   }
 
   std::string open_copy_lane() override {
@@ -369,7 +366,7 @@ class Nccl final : public Communicator {
   const NcclApi& api_;
   at::Device device_;
   double timeout_seconds_;
-  Clock::time_point shown_ = Clock::now();  // the last sign of life
+  LifePace pace_{timeout_seconds_};
   std::shared_ptr<Rendezvous> rendezvous_;
   PeersLane lane_;
   std::unique_ptr<CopyLane> copies_;  // the lane's sums and gathers; none: NCCL's

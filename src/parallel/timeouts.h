@@ -11,7 +11,7 @@
 
 namespace neap::parallel {
 
-/// How often a rank that works shows it: several times in a timeout, not at every call.
+/// How often a rank that works shows it: several times in a timeout, not at every call. Its begin counts as shown.
 class LifePace {
  public:
   explicit LifePace(double timeout_seconds) : between_(timeout_seconds / kSignsInATimeout) {}
@@ -26,7 +26,7 @@ class LifePace {
  private:
   static constexpr double kSignsInATimeout = 8;
   std::chrono::duration<double> between_;
-  std::chrono::steady_clock::time_point shown_;
+  std::chrono::steady_clock::time_point shown_ = std::chrono::steady_clock::now();
 };
 
 /// `who`: the ranks that did not come, as "1, 3"; empty where it is not known.
