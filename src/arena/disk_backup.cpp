@@ -231,6 +231,41 @@ Result<std::shared_ptr<DiskFile>> DiskFile::make(const std::string& folder, Byte
   return file;
 }
 
+namespace {
+
+Status cannot_read(const std::string& path, int error) {
+  return Status::driver(ErrorCode::kIo, format("cannot read {}: {}", path, system_reason(error)),
+                        error);
+}
+
+bool same_time(const timespec& a, const timespec& b) {
+  return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<DiskFile>> DiskFile::of_other(int descriptor, std::string path) {
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) return cannot_read(path, errno);
+  // Opened again, with flags of its own: of the same file, whatever its name is now.
+  const std::string own = format("/proc/self/fd/{}", descriptor);
+  int fd = ::open(own.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+  if (fd < 0) fd = ::open(own.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fd = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  if (fd < 0) return cannot_read(path, errno);
+  std::shared_ptr<DiskFile> file(
+      new DiskFile(fd, std::move(path), Bytes(static_cast<std::uint64_t>(status.st_size))));
+  file->version_ = Version{status.st_size, status.st_mtim};
+  return file;
+}
+
+Status DiskFile::unchanged() const {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) return failure("read", errno);
+  if (status.st_size == version_->size && same_time(status.st_mtim, version_->written)) return {};
+  return {ErrorCode::kCorrupt, format("{} was changed while it was in use", where_)};
+}
+
 DiskFile::~DiskFile() {
   unlink();
   if (cached_ >= 0) ::close(cached_);
@@ -265,6 +300,7 @@ int DiskFile::take_space(off_t length) const {
 }
 
 Status DiskFile::failure(std::string_view what, int error) const {
+  if (version_) return cannot_read(where_, error);
   return Status::driver(ErrorCode::kIo,
                         format("cannot {} a backup in {}: {}", what, where_, system_reason(error)),
                         error);
@@ -313,7 +349,8 @@ Status DiskFile::write_part(Bytes offset, const std::byte* from, Bytes size) con
 
 Status DiskFile::read_part(Bytes offset, std::byte* to, Bytes size) const {
   const Bytes first = round_down(offset, kPage);
-  return read(first, to - (offset - first).count(), round_up(offset + size, kPage) - first);
+  return read_to_end(first, to - (offset - first).count(), round_up(offset + size, kPage) - first,
+                     offset + size - first);
 }
 
 Result<std::byte*> DiskFile::map(Bytes size) const {
@@ -340,8 +377,12 @@ int DiskFile::through_cache() const {
 }
 
 Status DiskFile::read(Bytes offset, std::byte* to, Bytes size) const {
+  return read_to_end(offset, to, size, size);
+}
+
+Status DiskFile::read_to_end(Bytes offset, std::byte* to, Bytes size, Bytes least) const {
   bool refused = false;
-  for (Bytes done; done < size;) {
+  for (Bytes done; done < least;) {
     const ssize_t n = ::pread(descriptor_, to + done.count(), (size - done).count(),
                               static_cast<off_t>((offset + done).count()));
     if (n > 0) {
@@ -349,6 +390,10 @@ Status DiskFile::read(Bytes offset, std::byte* to, Bytes size) const {
     } else if (n < 0 && errno == EINVAL && !refused) {
       stop_direct();
       refused = true;
+    } else if (n == 0 && version_) {
+      return {ErrorCode::kCorrupt,
+              format("{} ends at byte {}; it was cut short while it was in use", where_,
+                     (offset + done).count())};
     } else if (n == 0 || errno != EINTR) {
       return failure("read", n == 0 ? EIO : errno);
     }

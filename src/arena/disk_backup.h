@@ -5,15 +5,20 @@
 //           for it, one named file for each region, which the region keeps for later pauses. Bytes go
 //           device -> staging buffer -> file, copies and writes of different pieces at once.
 //
+//           A DiskFile may also be somebody else's file, which is only read.
+//
 // Threads   a DiskFile belongs to the operation that moves it; worker threads live as long as that.
 //
-// Failure   kIo with the system's reason. make() finds a full disk, before anything is copied.
+// Failure   kIo with the system's reason. make() finds a full disk, before anything is copied. Of somebody else's file
+//           with its name; kCorrupt where it has become shorter.
 #pragma once
 
 #include <sys/types.h>
 
+#include <ctime>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +36,11 @@ class DiskFile {
   /// A file of `size` whose space is reserved. `folder` empty: the system's temporary folder.
   [[nodiscard]] static Result<std::shared_ptr<DiskFile>> make(const std::string& folder, Bytes size,
                                                               Naming naming = Naming::kUnnamed);
+  /// The file behind an open descriptor, which stays the caller's; `path` names it in messages. It stays readable when
+  /// its name goes, and is never written.
+  [[nodiscard]] static Result<std::shared_ptr<DiskFile>> of_other(int descriptor, std::string path);
+  /// Of one of somebody else: fails where it was written, or got another size, since of_other().
+  [[nodiscard]] Status unchanged() const;
   ~DiskFile();
   DiskFile(const DiskFile&) = delete;
   DiskFile& operator=(const DiskFile&) = delete;
@@ -39,7 +49,7 @@ class DiskFile {
   Status read(Bytes offset, std::byte* to, Bytes size) const;
   /// The same of a range that need not begin and end with pages, where the memory lies in its page as the range does.
   /// A read overwrites the pages that have its first and last byte; a write leaves the rest of them as it is. Those of
-  /// the file are whole.
+  /// an own file are whole.
   Status write_part(Bytes offset, const std::byte* from, Bytes size) const;
   Status read_part(Bytes offset, std::byte* to, Bytes size) const;
   static constexpr Bytes kPage = 4_KiB;
@@ -58,6 +68,8 @@ class DiskFile {
                                                                       Bytes size);
   [[nodiscard]] static Result<std::shared_ptr<DiskFile>> open_named(std::string folder, Bytes size);
   [[nodiscard]] Status failure(std::string_view what, int error) const;
+  /// At least `least` bytes of `size`, which the file may end within.
+  Status read_to_end(Bytes offset, std::byte* to, Bytes size, Bytes least) const;
   void stop_direct() const;
   Status write_to(int descriptor, Bytes offset, const std::byte* from, Bytes size) const;
   /// A descriptor for pages that are written in part; negative: the system gives none.
@@ -69,6 +81,12 @@ class DiskFile {
   std::string where_;
   Bytes size_;
   std::string name_;  ///< path of a named file
+  /// Of somebody else's, what it was: size and time of the last write.
+  struct Version {
+    off_t size = 0;
+    timespec written{};
+  };
+  std::optional<Version> version_;
   mutable std::once_flag opened_cached_;
   mutable int cached_ = -1;
 };

@@ -73,8 +73,8 @@ DiskLane::Batch DiskLane::begin(std::span<const DiskRange> ranges, const Transfe
       const Bytes offset = range.offset + at;
       const Bytes size = std::min(range.size - at, round_up(offset + 1_B, kDiskPiece) - offset);
       batch.pieces_.push_back(
-          workers_->run([&file = range.storage->file(), offset, memory = range.memory + at.count(),
-                         size, transfer] { return transfer(file, offset, memory, size); }));
+          workers_->run([&file = *range.file, offset, memory = range.memory + at.count(), size,
+                         transfer] { return transfer(file, offset, memory, size); }));
       at += size;
     }
   }

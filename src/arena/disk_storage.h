@@ -52,9 +52,9 @@ class DiskStorage {
   Bytes size_;
 };
 
-/// `size` bytes from `offset` of a storage, and where they are in host memory: in a page as they are in the file's.
+/// `size` bytes from `offset` of a file, and where they are in host memory: in a page as they are in the file's.
 struct DiskRange {
-  const DiskStorage* storage = nullptr;
+  const DiskFile* file = nullptr;
   Bytes offset;
   std::byte* memory = nullptr;
   Bytes size;

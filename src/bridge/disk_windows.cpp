@@ -3,9 +3,20 @@
 #include <chrono>
 #include <utility>
 
+#include "step/update_parts.h"
+
 namespace neap::bridge {
 
 using Kind = step::StreamedKind;
+
+Bytes FileUnit::place() {
+  Bytes end;
+  for (Part& part : parts) {
+    part.in_window = end + part.offset % step::kWindowPage;
+    end = round_up(part.in_window + part.size, step::kWindowPage);
+  }
+  return end;
+}
 
 Status wait_counted(arena::DiskLane::Batch& batch, LinkUse& use) {
   const auto begin = std::chrono::steady_clock::now();
@@ -29,10 +40,9 @@ Status DiskWindows::begin(std::size_t slot, const Coming& unit) {
   NEAP_TRY(drop(slot));
   Window& window = windows_[slot];
   std::vector<arena::DiskRange> ranges;
-  const auto add = [&](const arena::DiskStorage* from, const arena::HostStorage& to, Kind kind) {
-    if (from == nullptr) return;
-    ranges.push_back({from, Bytes(), to.data(), from->size()});
-    use(kind).disk_read += from->size();
+  const auto add = [&](const FileUnit::Part& part, const arena::HostStorage& to, Kind kind) {
+    ranges.push_back({part.file, part.offset, to.data() + part.in_window.count(), part.size});
+    use(kind).disk_read += part.size;
   };
   // The unit before has come from there long ago.
   NEAP_TRY(lane_.wait_for_fetch(slot));
@@ -42,8 +52,12 @@ Status DiskWindows::begin(std::size_t slot, const Coming& unit) {
       if (&other == &window || other.written == unit.gradients)
         NEAP_TRY(wait(other.writing, Kind::kGradients));
   }
-  add(unit.weights, *window.weights, Kind::kWeights);
-  if (unit.gradients != nullptr) add(unit.gradients, *window.gradients, Kind::kGradients);
+  if (unit.weights != nullptr)
+    for (const FileUnit::Part& part : unit.weights->parts)
+      add(part, *window.weights, Kind::kWeights);
+  if (unit.gradients != nullptr)
+    add({&unit.gradients->file(), Bytes(), unit.gradients->size()}, *window.gradients,
+        Kind::kGradients);
   window.coming = unit;
   window.reading = disk_.read(ranges);
   return {};
@@ -54,9 +68,11 @@ Status DiskWindows::arrive(std::size_t slot, const Slot& to) {
   const Coming unit = std::exchange(window.coming, {});
   NEAP_TRY(wait(window.reading, unit.weights != nullptr ? Kind::kWeights : Kind::kGradients));
   if (unit.weights != nullptr) {
-    const arena::Transfer copy{to.region, to.weights, window.weights.get(), Bytes(),
-                               unit.weights->size()};
-    NEAP_TRY(lane_.fetch(slot, Kind::kWeights, {&copy, 1}, SlotLane::After::kNothing));
+    std::vector<arena::Transfer> copies;
+    for (const FileUnit::Part& part : unit.weights->parts)
+      copies.push_back(
+          {to.region, to.weights + part.in_unit, window.weights.get(), part.in_window, part.size});
+    NEAP_TRY(lane_.fetch(slot, Kind::kWeights, copies, SlotLane::After::kNothing));
   }
   if (unit.gradients == nullptr) return {};
   const arena::Transfer copy{to.region, to.gradients, window.gradients.get(), Bytes(),
@@ -90,7 +106,8 @@ Status DiskWindows::begin_writes() {
     if (to == nullptr) continue;
     NEAP_TRY(lane_.wait_for_store(slot));
     const auto [first, size] = window.leaves;
-    const arena::DiskRange range{to, first, window.gradients->data() + first.count(), size};
+    const arena::DiskRange range{&to->file(), first, window.gradients->data() + first.count(),
+                                 size};
     window.writing = disk_.write({&range, 1});
     window.written = to;
     use(Kind::kGradients).disk_written += size;

@@ -1,7 +1,9 @@
 // Units on disk on their way to slots of device memory and back: each slot has windows of pinned host memory.
 //
 // Model     What a slot lacks is read to its windows while others compute, and is copied to the slot when that is used.
-//           Gradients leave a slot for its window, and are written from there when later ones leave.
+//           Gradients leave a slot for its window, and are written from there when later ones leave. Weights that never
+//           change may be in files of somebody else, in any order and anywhere in a page: a window has a place for each
+//           range that lies in a page as that does.
 // Threads   one at a time.
 // Failure   Status; what a transfer under way should have written is then undefined.
 // Cost      pinned host memory as large as the slots.
@@ -29,6 +31,19 @@ struct Resting {
   [[nodiscard]] std::byte* data() const { return host != nullptr ? host->data() : disk->data(); }
 };
 
+/// What files have of a unit: all of it in one, or each parameter somewhere.
+struct FileUnit {
+  struct Part {
+    const arena::DiskFile* file = nullptr;
+    Bytes offset, size;  ///< in the file
+    Bytes in_unit{};
+    Bytes in_window{};  ///< in a page as in the file
+  };
+  std::vector<Part> parts;
+  /// Gives each part pages of its own in a window. How many bytes these take.
+  [[nodiscard]] Bytes place();
+};
+
 /// Waits for transfers; the time is `use`'s.
 [[nodiscard]] Status wait_counted(arena::DiskLane::Batch& batch, LinkUse& use);
 
@@ -41,7 +56,7 @@ class DiskWindows {
 
   /// A unit's weights and gradients that come to a slot; null: not these.
   struct Coming {
-    const arena::DiskStorage* weights = nullptr;
+    const FileUnit* weights = nullptr;
     const arena::DiskStorage* gradients = nullptr;
   };
   /// Begins to read; what was read for the slot before and has not come there is dropped.

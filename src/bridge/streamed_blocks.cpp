@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/format.h"
+
 namespace neap::bridge {
 namespace {
 
@@ -25,7 +27,8 @@ StreamedBlocks::StreamedBlocks(arena::Arena& arena, device::StreamId computes,
     : WindowedBlocks(blocks.size(), slots.size(), with_blocks(slots.at(0)), tables.turns),
       slots_(std::move(slots)),
       table_slot_(tables.slot),
-      lane_(arena, computes, slots_.size() + 1) {
+      lane_(arena, computes, slots_.size() + 1),
+      on_disk_(disk) {
   const auto make = [&](Bytes bytes) {
     return bytes.is_zero() ? nullptr : value_or_throw(arena::HostStorage::make(arena, tag, bytes));
   };
@@ -40,7 +43,10 @@ StreamedBlocks::StreamedBlocks(arena::Arena& arena, device::StreamId computes,
       made.all_gradients = made.own_size = unit.gradients;
       made.inputs = make(unit.inputs);
       if (on_disk) {
-        made.disk_weights = make_on_disk(unit.weights);
+        if (!disk.in_files) {
+          made.disk_weights = make_on_disk(unit.weights);
+          made.files.parts = {{&made.disk_weights->file(), Bytes(), unit.weights}};
+        }
         made.disk_gradients = make_on_disk(unit.gradients);
       } else {
         made.weights = make(unit.weights);
@@ -70,12 +76,26 @@ void StreamedBlocks::keep_own(const std::string& name, Bytes first, Bytes size) 
   }
 }
 
+Status StreamedBlocks::read_from(std::vector<FileUnit> blocks,
+                                 std::vector<std::shared_ptr<const arena::DiskFile>> files) {
+  for (FileUnit& block : blocks) {
+    const Bytes taken = block.place();
+    if (taken > on_disk_.weights)
+      return {ErrorCode::kInternal,
+              format("a block in files needs a window of {}, not {}", taken, on_disk_.weights)};
+  }
+  for (std::size_t i = 0; i < storage_.size(); ++i) storage_[i].files = std::move(blocks.at(i));
+  files_ = std::move(files);
+  return {};
+}
+
 Status StreamedBlocks::open() {
   forget();
   (void)take_failure();
   if (!disk_) return {};
+  for (const auto& file : files_) NEAP_TRY(file->unchanged());
   for (const Storage& block : storage_) {
-    NEAP_TRY(block.disk_weights->settle());
+    if (block.disk_weights != nullptr) NEAP_TRY(block.disk_weights->settle());
     if (block.disk_gradients != nullptr) NEAP_TRY(block.disk_gradients->settle());
   }
   return {};
@@ -104,8 +124,7 @@ Status StreamedBlocks::gather(const std::vector<SlotPart>& parts) {
 Status StreamedBlocks::gather_from_disk(const std::vector<SlotPart>& parts) {
   const std::size_t windows = slots_.size();
   for (std::size_t block = 0; block < parts.size() + windows - 1; ++block) {
-    if (block < parts.size())
-      NEAP_TRY(disk_->begin(block % windows, {storage_[block].disk_weights.get()}));
+    if (block < parts.size()) NEAP_TRY(disk_->begin(block % windows, {&storage_[block].files}));
     if (block + 1 < windows) continue;
     const std::size_t coming = block + 1 - windows;
     const SlotPart& part = parts[coming];
@@ -183,7 +202,7 @@ Status StreamedBlocks::bring(step::BlockWindow::Place place) {
     return lane_.fetch(place.slot, kind, {&copy, 1}, after);
   };
   if (disk_ && (place.weights || place.gradients)) {
-    NEAP_TRY(disk_->begin(place.slot, {place.weights ? unit.disk_weights.get() : nullptr,
+    NEAP_TRY(disk_->begin(place.slot, {place.weights ? &unit.files : nullptr,
                                        place.gradients ? unit.disk_gradients.get() : nullptr}));
   }
   if (place.weights && !disk_)

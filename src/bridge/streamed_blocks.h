@@ -1,7 +1,8 @@
 // The blocks and tables of a model that rest in host memory, a few of them on the device at a time.
 //
 // Model     A block rests in host memory, which is pinned, or on disk (bridge/disk_windows.h), and has its contents there
-//           for life: loading and saving work there.
+//           for life: loading and saving work there. Those of a frozen model may be in files of somebody else, which are
+//           only read.
 //           In a phase blocks come to slots, parts of arena regions at fixed addresses, while others
 //           compute. Gradients of a trained model come with its blocks' backward and leave after it. Inputs of
 //           blocks leave after their forward and come with their backward. Tables (step/table_turns.h) come to
@@ -52,6 +53,7 @@ class StreamedBlocks final : public step::WindowedBlocks {
   /// Where blocks rest on disk, sizes of the windows that they pass (bridge/disk_windows.h); zeros: on the host.
   struct OnDisk {
     Bytes weights, gradients;
+    bool in_files;  ///< those that read_from() names
   };
   /// `computes`: the stream of the passes. The arena outlives this.
   StreamedBlocks(arena::Arena& arena, device::StreamId computes, const std::string& tag,
@@ -64,6 +66,7 @@ class StreamedBlocks final : public step::WindowedBlocks {
     std::string name;
     std::unique_ptr<arena::HostStorage> weights, gradients, inputs;  ///< null: there are none here
     std::unique_ptr<arena::DiskStorage> disk_weights, disk_gradients;
+    FileUnit files;  ///< that weights are read from, where they rest on disk
     [[nodiscard]] Resting resting_weights() const { return {weights.get(), disk_weights.get()}; }
     [[nodiscard]] Resting resting_gradients() const {
       return {gradients.get(), disk_gradients.get()};
@@ -78,11 +81,17 @@ class StreamedBlocks final : public step::WindowedBlocks {
   [[nodiscard]] const Storage& block(std::size_t i) const { return storage_[i]; }
   /// Null: it is not on the host.
   [[nodiscard]] const Storage* table(const std::string& name) const;
+  /// Whether blocks are read from files of somebody else. They have no memory of their own then.
+  [[nodiscard]] bool in_files() const { return on_disk_.in_files; }
+  /// Which: before the first phase, and again where other ones have the same weights. Fails where the windows are too
+  /// small. `files` are those of the parts.
+  [[nodiscard]] Status read_from(std::vector<FileUnit> blocks,
+                                 std::vector<std::shared_ptr<const arena::DiskFile>> files);
   /// Of a unit's gradients, where nothing more is added to them, only so many bytes leave, from `first` on: others are
   /// another rank's.
   void keep_own(const std::string& name, Bytes first, Bytes size);
 
-  /// A phase begins: the slots are resident and hold nothing.
+  /// A phase begins: the slots are resident and hold nothing. Fails where a file that is read was changed.
   [[nodiscard]] Status open();
   /// All blocks come to the parts of their numbers, which are resident and large enough. What the device
   /// is given next begins after that.
@@ -115,7 +124,9 @@ class StreamedBlocks final : public step::WindowedBlocks {
   std::vector<Storage> storage_, tables_;
   SlotLane lane_;
   std::optional<DiskWindows> disk_;
-  Bytes input_bytes_;  // of a block and a group
+  OnDisk on_disk_;
+  std::vector<std::shared_ptr<const arena::DiskFile>> files_;  // of somebody else
+  Bytes input_bytes_;                                          // of a block and a group
 };
 
 }  // namespace neap::bridge

@@ -30,7 +30,7 @@ Bytes StreamedSlices::in_window(std::size_t slot, const Range& range) const {
 }
 
 arena::DiskRange StreamedSlices::in_slice(std::size_t slot, const Range& range) const {
-  return {disk_slice_.get(), range.from, windows_->data() + in_window(slot, range).count(),
+  return {&disk_slice_->file(), range.from, windows_->data() + in_window(slot, range).count(),
           range.size};
 }
 

@@ -48,7 +48,7 @@ std::vector<arena::DiskRange> StreamedStates::ranges(std::size_t part, bool Copy
   std::vector<arena::DiskRange> out;
   for (const Copy& copy : moving(part).copies) {
     if (copy.from.disk == nullptr || !(copy.*which)) continue;
-    out.push_back({copy.from.disk, copy.storage_offset,
+    out.push_back({&copy.from.disk->file(), copy.storage_offset,
                    windows_->data() + (window_of(part) + copy.window_offset).count(), copy.size});
   }
   return out;

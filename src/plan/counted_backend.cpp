@@ -124,10 +124,10 @@ class CountedBackend {
       std::optional<Dtype> gradients;
       if (role_.trains_blocks()) gradients = optimizer_of(role_, dtype).gradients;
       const HostedTables tables = hosted_tables(role_, phase.streams_tables);
-      blocks_.emplace(
-          ops, weights_,
-          CountedRests{hosted_blocks(role_, dtype), tables, gradients, phase.inputs_on_host,
-                       phase.blocks_on_disk, phase.part == spec::TrainPart::kBackward});
+      blocks_.emplace(ops, weights_,
+                      CountedRests{fetched_blocks(role_, dtype, phase.blocks_on_disk), tables,
+                                   gradients, phase.inputs_on_host, phase.blocks_on_disk,
+                                   phase.part == spec::TrainPart::kBackward});
       weights_.source = &*blocks_;
       weights_.table_on_host = tables.gives_rows();
     }
@@ -224,7 +224,7 @@ class CountedBackend {
     const bool slices = role_.ranks.slices_weights();
     if (!trained.generation_part && !slices) {
       double blocks = 0;
-      for (const PartPlan& block : hosted_blocks(role_, dtype_))
+      for (const PartPlan& block : fetched_blocks(role_, dtype_, on_disk))
         blocks += static_cast<double>(block.bytes.count());
       const double read =
           on_disk ? ops_.begin_disk(step::Direction::kToDevice, blocks, ops_.now()) : ops_.now();

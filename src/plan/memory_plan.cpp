@@ -69,12 +69,17 @@ Bytes HostedPlan::bytes() const {
 
 Bytes HostedPlan::on_disk() const {
   return (states_on_disk ? bytes_of(states) : Bytes()) +
-         (blocks_on_disk ? bytes_of(blocks) + bytes_of(gradients) : Bytes()) +
+         (blocks_on_disk && file_window.is_zero() ? bytes_of(blocks) + bytes_of(gradients)
+                                                  : Bytes()) +
          (slice_window.is_zero() ? Bytes() : slice + gradient_slice);
 }
 
+Bytes HostedPlan::in_files() const {
+  return file_window.is_zero() ? Bytes() : bytes_of(blocks);
+}
+
 Bytes HostedPlan::weights_window() const {
-  return window_of(blocks);
+  return file_window.is_zero() ? window_of(blocks) : file_window;
 }
 Bytes HostedPlan::gradients_window() const {
   return window_of(gradients);

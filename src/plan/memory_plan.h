@@ -59,6 +59,8 @@ struct HostedPlan {
   std::vector<PartPlan> states{};  ///< of the optimizer: spec::StatePlacement::parts()
   bool states_on_disk = false;     ///< else on the host
   bool blocks_on_disk = false;  ///< `blocks` and `gradients`: they pass windows, one for each slot
+  Bytes
+      file_window{};  ///< of each slot's, where these are read from the model's files; zero: they have files of the run
   Bytes window{};               ///< of each of step::kUpdateWindows that states on disk pass
   Bytes slice{};                ///< of sliced weights
   Bytes gradient_slice{};       ///< of their gradients
@@ -72,8 +74,9 @@ struct HostedPlan {
   }
   /// Of the pieces that rest on the host, or windows, but for `tied_rows`, in the order in which the run makes them.
   [[nodiscard]] std::vector<Bytes> storages() const;
-  [[nodiscard]] Bytes bytes() const;  ///< of host memory, as the run takes it
-  [[nodiscard]] Bytes on_disk() const;
+  [[nodiscard]] Bytes bytes() const;     ///< of host memory, as the run takes it
+  [[nodiscard]] Bytes on_disk() const;   ///< in files of the run
+  [[nodiscard]] Bytes in_files() const;  ///< in the model's own
   // Of a window that blocks on disk pass, of each of step::kBlockSlots:
   [[nodiscard]] Bytes weights_window() const;
   [[nodiscard]] Bytes gradients_window() const;  ///< zero: they are frozen

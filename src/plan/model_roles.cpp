@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "spec/checkpointing.h"
+#include "weights/units_in_files.h"
 
 namespace neap::plan {
 namespace {
@@ -23,6 +24,26 @@ std::optional<ModelRole> JobModels::*member(spec::ModelId model) {
   return &JobModels::reward;
 }
 
+std::vector<spec::FlatUnit> blocks_of(const ModelRole& role) {
+  std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
+  std::erase_if(units, [](const spec::FlatUnit& unit) { return unit.block < 0; });
+  return units;
+}
+
+// Not where each rank has parts of tensors, an adapter is added, other parts generate, or checkpoints have the base.
+bool has_blocks_in_files(const spec::Job& job, const ModelRole& role, spec::Dtype compute) {
+  const bool streams =
+      job.memory.allows(spec::Measure::kDisk) && job.memory.allows(spec::Measure::kStreamWeights);
+  if (!streams || role.trains_blocks() || (role.trained && job.trainer.save_lora_base))
+    return false;
+  const bool stages = role.shape.pipeline.stages > 1;
+  if (role.shape.tensor.ranks > 1 || role.generation_part || (stages && role.generates) ||
+      role.ranks.slices_weights())
+    return false;
+  return role.files.adapter.empty() &&
+         weights::has_units(role.files.base, blocks_of(role), compute);
+}
+
 Result<ModelRole> read_role(const spec::Job& job, const spec::Recipe& recipe,
                             const spec::ModelSource& source, spec::Dtype compute,
                             std::int64_t rank) {
@@ -37,6 +58,7 @@ Result<ModelRole> read_role(const spec::Job& job, const spec::Recipe& recipe,
       return Status(optimizer.status())
           .with_context(format("checking {}'s optimizer", role.name()));
   }
+  role.blocks_in_files = has_blocks_in_files(job, role, compute);
   const std::int64_t length = job.max_sequence_length();
   const std::int64_t limit = role.shape.longest_sequence();
   if (length > limit) {
@@ -135,9 +157,31 @@ std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units, spec:
 }
 
 std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute) {
-  std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
-  std::erase_if(units, [](const spec::FlatUnit& unit) { return unit.block < 0; });
-  return unit_parts(units, compute);
+  return unit_parts(blocks_of(role), compute);
+}
+
+std::vector<PartPlan> fetched_blocks(const ModelRole& role, spec::Dtype compute, bool on_disk) {
+  std::vector<PartPlan> out = hosted_blocks(role, compute);
+  if (!on_disk || !role.blocks_in_files) return out;
+  const std::vector<spec::FlatUnit> blocks = blocks_of(role);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    out[i].bytes = Bytes();
+    for (const spec::Parameter& parameter : blocks[i].parameters)
+      out[i].bytes += spec::tensor_bytes(parameter.elements(), compute);
+  }
+  return out;
+}
+
+Bytes file_window(const ModelRole& role, spec::Dtype compute) {
+  Bytes most;
+  for (const spec::FlatUnit& block : blocks_of(role)) {
+    Bytes taken;
+    for (const spec::Parameter& parameter : block.parameters)
+      taken += round_up(spec::tensor_bytes(parameter.elements(), compute) + step::kWindowPage - 1_B,
+                        step::kWindowPage);
+    most = std::max(most, taken);
+  }
+  return most;
 }
 
 bool HostedTables::has(const std::string& unit) const {

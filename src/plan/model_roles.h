@@ -27,6 +27,8 @@ struct ModelRole : spec::JobModel {
   spec::DataParallel ranks{};  ///< that have it
   /// The rank whose slices are counted; nullopt: the one that has most, and what others take besides.
   std::optional<std::int64_t> rank{};
+  /// Frozen blocks are read from the model's own files where they rest on disk: these have them as they are computed with.
+  bool blocks_in_files = false;
   std::int64_t context_rank = 0;  ///< of those that divide sequences: the first one has most rows
 };
 /// The shapes behind a job's paths, read once, as a rank has them.
@@ -84,6 +86,11 @@ using step::kBlockSlots;
                                                spec::Dtype dtype);
 /// The blocks of a model whose weights are streamed, in order; or as many elements of another type.
 [[nodiscard]] std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute);
+/// What comes to a slot of each: of what files have only parameters, without the padding between them.
+[[nodiscard]] std::vector<PartPlan> fetched_blocks(const ModelRole& role, spec::Dtype compute,
+                                                   bool on_disk);
+/// A window for any of them, wherever in a page files have each parameter.
+[[nodiscard]] Bytes file_window(const ModelRole& role, spec::Dtype compute);
 /// Units of it outside the blocks that rest on the host, and those of them that come to the slots' memory
 /// in turns. None of a model that generates: decoding reads both for each token.
 struct HostedTables {

@@ -26,13 +26,15 @@ Json json_of(const std::vector<Move>& moves) {
 
 Json json_of(const HostedPlan& hosted) {
   Json list = Json::array();
-  const auto add = [&](const char* kind, const PartPlan& part, bool disk = false) {
+  const auto add = [&](const char* kind, const PartPlan& part, bool disk = false,
+                       bool files = false) {
     list.push_back({{"kind", kind}, {"name", part.name}, {"bytes", part.bytes.count()}});
-    if (disk) list.back()["on"] = "disk";
+    if (disk) list.back()["on"] = files ? "files" : "disk";
   };
   for (const auto* parts : {&hosted.blocks, &hosted.tables})
     for (const PartPlan& part : *parts)
-      add("weights", part, hosted.blocks_on_disk && parts == &hosted.blocks);
+      add("weights", part, hosted.blocks_on_disk && parts == &hosted.blocks,
+          !hosted.file_window.is_zero());
   for (const auto* parts : {&hosted.gradients, &hosted.table_gradients})
     for (const PartPlan& part : *parts)
       add("gradients", part, hosted.blocks_on_disk && parts == &hosted.gradients);
@@ -126,6 +128,7 @@ Json summary_json(const MemoryPlan& plan) {
   Json inputs = Json::array();
   Json gradients = Json::array();
   Json disk = Json::array();
+  Json files = Json::array();
   Json groups = Json::object();
   for (const spec::ModelId model : streamed_models(plan)) {
     streamed.push_back(to_string(model));
@@ -133,6 +136,7 @@ Json summary_json(const MemoryPlan& plan) {
     if (plan.modes.inputs_on_host(model)) inputs.push_back(to_string(model));
     if (plan.modes.gradients_on_host(model)) gradients.push_back(to_string(model));
     if (plan.modes.blocks_on_disk(model)) disk.push_back(to_string(model));
+    if (reads_files(plan, model)) files.push_back(to_string(model));
     groups[std::string(to_string(model))] = plan.modes.together(model);
   }
   for (const TagPlan& tag : plan.tags)
@@ -151,6 +155,7 @@ Json summary_json(const MemoryPlan& plan) {
           {"streamed_inputs", std::move(inputs)},
           {"streamed_gradients", std::move(gradients)},
           {"streamed_from_disk", std::move(disk)},
+          {"streamed_from_files", std::move(files)},
           {"streamed_together", std::move(groups)},
           {"overrides", spec::assignments(plan.changes)}};
 }

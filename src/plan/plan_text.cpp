@@ -128,6 +128,17 @@ std::string hosted_text(const HostedPlan& hosted) {
   return format("{} blocks{}{}{}", hosted.blocks.size(), tables, gradients, inputs);
 }
 
+// How much of it there is, and where.
+std::string rest_text(const HostedPlan& hosted) {
+  if (!hosted.in_files().is_zero())
+    return format("{} in all, are read from the model's files and pass {} of host memory",
+                  hosted.in_files(), hosted.bytes());
+  if (!hosted.on_disk().is_zero())
+    return format("{} in all, rest on disk and pass {} of host memory", hosted.on_disk(),
+                  hosted.bytes());
+  return format("{} in all, rest on the host", hosted.bytes());
+}
+
 // Tags that hold what a rank keeps of states that the ranks divide.
 std::string sliced_text(const MemoryPlan& plan) {
   std::string out;
@@ -197,11 +208,7 @@ std::string streamed_text(const MemoryPlan& plan) {
       out += format("\n{}: the blocks of {} together; ", tag.name(), slots->name());
     } else if (!tag.hosted.empty()) {
       const std::string together = together_text(plan, tag.id.model);
-      const std::string rest = !tag.hosted.on_disk().is_zero()
-                                   ? format("{} in all, rest on disk and pass {} of host memory",
-                                            tag.hosted.on_disk(), tag.hosted.bytes())
-                                   : format("{} in all, rest on the host", tag.hosted.bytes());
-      out += format("\n{}: {}, {}{}; ", tag.name(), hosted_text(tag.hosted), rest,
+      out += format("\n{}: {}, {}{}; ", tag.name(), hosted_text(tag.hosted), rest_text(tag.hosted),
                     together.empty() ? "" : " and come" + together);
     } else {
       continue;
@@ -248,6 +255,12 @@ std::vector<spec::ModelId> streamed_models(const MemoryPlan& plan) {
   return out;
 }
 
+bool reads_files(const MemoryPlan& plan, spec::ModelId model) {
+  return std::any_of(plan.tags.begin(), plan.tags.end(), [&](const TagPlan& tag) {
+    return tag.id.model == model && !tag.hosted.in_files().is_zero();
+  });
+}
+
 std::string sentence_of(const MemoryPlan& plan) {
   std::string out = format("{:.3g} s a step by the rates in {}", plan.seconds(), plan.peak);
   out += plan.moved_per_step.is_zero() ? ", nothing moves"
@@ -259,7 +272,10 @@ std::string sentence_of(const MemoryPlan& plan) {
   }
   for (const spec::ModelId model : streamed_models(plan))
     out += format("; weights of {} streamed{}{}", to_string(model),
-                  plan.modes.blocks_on_disk(model) ? " from disk" : "", together_text(plan, model));
+                  reads_files(plan, model)           ? " from its files"
+                  : plan.modes.blocks_on_disk(model) ? " from disk"
+                                                     : "",
+                  together_text(plan, model));
   for (const TagPlan& tag : plan.tags) {
     if (tag.gathers() && plan.modes.together(tag.id.model) > 1)
       out += format("; weights of {} gathered{}", to_string(tag.id.model),

@@ -17,6 +17,8 @@ namespace neap::plan {
 [[nodiscard]] std::string_view kind_word(Move::Kind kind);   ///< "pause", "resume"
 /// Models whose weights are streamed.
 [[nodiscard]] std::vector<spec::ModelId> streamed_models(const MemoryPlan& plan);
+/// Its blocks are read from its own files.
+[[nodiscard]] bool reads_files(const MemoryPlan& plan, spec::ModelId model);
 /// A capacity that suffices, rounded up: the text is one, too.
 [[nodiscard]] std::string capacity_text(Bytes least);
 /// Seconds, memory and how it is kept to, without a full stop.

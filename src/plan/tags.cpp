@@ -101,6 +101,7 @@ HostedPlan hosted_weights(const spec::Job& job, const spec::Recipe& recipe, cons
   out.turns = hosted.turns;
   out.inputs = group_inputs(job, recipe, role, dtype);
   out.blocks_on_disk = recipe.find(role.id)->blocks_on_disk;
+  if (out.blocks_on_disk && role.blocks_in_files) out.file_window = file_window(role, dtype);
   if (!role.trains_blocks()) return out;
   const spec::Dtype gradients = optimizer_of(role, dtype).gradients;
   out.gradients = hosted_blocks(role, gradients);

@@ -27,10 +27,8 @@ void ModelWorker::load() {
   const auto held = hold();
   const UnitFill fill = weight_source();
   for (const at::Tensor& flat : adapters_) at::Tensor(flat).zero_();
-  if (!optimizer_ || has_lora()) {
-    for (const at::Tensor& flat : weights_) at::Tensor(flat).zero_();
-    of_base(fill)(0, weights_);
-  }
+  if (reads_blocks()) read_blocks_from(spec_.files.base);
+  if (!optimizer_ || has_lora()) fill_base(fill);
   if (has_lora()) start_adapters(fill);
   if (optimizer_) {
     start_units(fill);
@@ -38,6 +36,12 @@ void ModelWorker::load() {
   }
   start_.reset();
   throw_if_error(held->close());
+}
+
+void ModelWorker::fill_base(const UnitFill& fill) {
+  for (const at::Tensor& flat : weights_)
+    if (flat.defined()) at::Tensor(flat).zero_();
+  of_base(fill)(0, weights_);
 }
 
 ModelWorker::UnitFill ModelWorker::weight_source() {
@@ -308,20 +312,20 @@ void ModelWorker::visit_own_units(const std::vector<spec::FlatUnit>& whole, cons
 void ModelWorker::restore(const fs::path& folder) {
   const auto held = hold();
   const bridge::HostScope host;
-  for (const auto* tensors : {&weights_, &adapters_}) {
-    for (const at::Tensor& flat : *tensors) at::Tensor(flat).zero_();
-  }
-  if (has_lora() && !spec::has_weights(folder)) {
-    of_base(weight_source())(0, weights_);
+  for (const at::Tensor& flat : adapters_) at::Tensor(flat).zero_();
+  const bool has_base = !has_lora() || spec::has_weights(folder);
+  if (reads_blocks()) read_blocks_from(has_base ? folder : spec_.files.base);
+  if (!has_base) {
+    fill_base(weight_source());
   } else {
     const weights::ModelReader reader(spec::ModelFiles{folder, {}}, spec_.whole, spec_.head);
     if (!reader.missing().empty()) {
       throw Error(ErrorCode::kCorrupt,
                   format("{} has no tensor \"{}\"", folder.string(), reader.missing().front()));
     }
-    of_base(of_part([&reader](std::size_t first,
-                              const std::vector<at::Tensor>& flat) { reader.read(first, flat); },
-                    cuts_, numbers_))(0, weights_);
+    fill_base(of_part([&reader](std::size_t first,
+                                const std::vector<at::Tensor>& flat) { reader.read(first, flat); },
+                      cuts_, numbers_));
   }
   if (has_lora()) {
     const weights::AdapterReader reader(folder, spec_.whole, spec_.head, spec_.lora);

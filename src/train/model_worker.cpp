@@ -57,7 +57,7 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, const parallel::Groups& group
   if (spec_.sliced) slice_base();
   weights_ = base_weights();
   if (lora) adapters_ = regions(TagKind::kAdapter, adapter_layout_, dtype);
-  const std::vector<at::Tensor> places = sliced_ ? sliced_->places() : weights_;
+  const std::vector<at::Tensor> places = places_of_base();
   ops::FlatTensors base{places, {}};
   if (lora) lora->adapters.weights = adapters_;
   if (spec_.trained) {
@@ -93,6 +93,10 @@ std::vector<at::Tensor> ModelWorker::base_weights() {
   std::vector<at::Tensor> out;
   for (const spec::FlatUnit& unit : layout_) {
     const auto* const storage = hosted(unit);
+    if (storage != nullptr && unit.block >= 0 && reads_blocks()) {
+      out.emplace_back();
+      continue;
+    }
     out.push_back(storage != nullptr ? host_tensor(storage->resting_weights(), unit.elements, dtype)
                                      : region(TagKind::kWeights, unit, dtype));
   }

@@ -131,10 +131,17 @@ class ModelWorker {
                                                 at::ScalarType dtype);
   [[nodiscard]] at::Tensor region(spec::TagKind kind, const spec::FlatUnit& unit,
                                   at::ScalarType dtype);
-  /// Where the base's weights rest: regions, and of streamed blocks host memory.
+  /// Where the base's weights rest: regions, and of streamed blocks host memory. Undefined: in the model's files.
   [[nodiscard]] std::vector<at::Tensor> base_weights();
   /// What the generator reads of streamed weights: the same, and blocks in their regions.
   [[nodiscard]] std::vector<at::Tensor> gathered_weights();
+  /// A place for each of base_weights(): where they rest, or of what comes to slots only, the first one.
+  [[nodiscard]] std::vector<at::Tensor> places_of_base();
+  /// Blocks that the plan reads from the model's files come from those in a folder, which have them in the same form.
+  void read_blocks_from(const std::filesystem::path& folder);
+  [[nodiscard]] bool reads_blocks() const {
+    return spec_.streamed && runtime_.streamed_blocks(tag(spec::TagKind::kBuffers)).in_files();
+  }
   /// The generator of a model whose weights rest elsewhere.
   void make_generator(const std::optional<ops::Lora>& lora);
   /// Where units of the base, and of adapters, come from for it.
@@ -180,13 +187,15 @@ class ModelWorker {
   /// This rank's part of a state; undefined: it has none.
   [[nodiscard]] at::Tensor own_part(const spec::WholeState& state) const;
 
-  /// Fills the weights of units [first, first + flat.size()).
+  /// Fills the weights of units [first, first + flat.size()) that are defined.
   using UnitFill = std::function<void(std::size_t first, const std::vector<at::Tensor>& flat)>;
   /// From one of whole units: of this rank's parts. A unit at a time through host memory.
   [[nodiscard]] UnitFill of_part(UnitFill whole, const std::optional<weights::UnitCuts>& cuts,
                                  const std::vector<std::size_t>& numbers) const;
   /// From one of whole units of the base: of what base_weights() gives.
   [[nodiscard]] UnitFill of_base(UnitFill whole) const;
+  /// All of the base that has memory of its own, padding zero.
+  void fill_base(const UnitFill& fill);
   [[nodiscard]] UnitFill adapter_source(const weights::AdapterReader& reader) const;
   // Of a model that stages of a pipeline divide (model_stages.cpp):
   [[nodiscard]] std::vector<spec::FlatUnit> whole_trained_layout() const {

@@ -13,21 +13,13 @@
 #include "weights/adapter.h"
 #include "weights/safetensors.h"
 #include "weights/tensor_io.h"
+#include "weights/units_in_files.h"
 
 namespace neap::weights {
 namespace {
 
 namespace fs = std::filesystem;
 using at::Tensor;
-
-// The names under which a file may hold a parameter: checkpoints of a base model lack its prefix.
-std::vector<std::string> aliases(const std::string& name) {
-  std::vector<std::string> all{name};
-  for (const std::string prefix : {"model.", "transformer."}) {
-    if (name.rfind(prefix, 0) == 0) all.push_back(name.substr(prefix.size()));
-  }
-  return all;
-}
 
 // Buffers that old files hold with their parameters, and copies of a tied matrix.
 bool is_expected_extra(const std::string& name, const spec::Architecture& shape) {
@@ -104,9 +96,7 @@ ModelReader::ModelReader(const spec::ModelFiles& files, const spec::Architecture
     std::vector<Source>& sources = state->sources.emplace_back();
     for (const spec::Parameter& parameter : unit.parameters) {
       Source& source = sources.emplace_back();
-      for (const std::string& name : aliases(parameter.name)) {
-        if ((source.values = state->weights.find(name))) break;
-      }
+      source.values = find_parameter(state->weights, parameter.name);
       if (source.values) {
         check_tensor(*source.values.file, *source.values.tensor, parameter.shape, at::kFloat);
         source.scale = scale_of(state->weights, source.values);
@@ -145,6 +135,7 @@ void ModelReader::read(std::size_t first, const std::vector<Tensor>& flat) const
                        flat.size(), first));
   std::vector<TensorRead> reads;
   for (std::size_t i = 0; i < flat.size(); ++i) {
+    if (!flat[i].defined()) continue;
     const spec::FlatUnit& unit = state_->units[first + i];
     ops::check_flat(flat[i], unit, "weights");
     for (std::size_t p = 0; p < unit.parameters.size(); ++p) {
@@ -156,6 +147,7 @@ void ModelReader::read(std::size_t first, const std::vector<Tensor>& flat) const
   }
   read_tensors(reads);
   for (std::size_t i = 0; i < flat.size(); ++i) {
+    if (!flat[i].defined()) continue;
     const spec::FlatUnit& unit = state_->units[first + i];
     for (std::size_t p = 0; p < unit.parameters.size(); ++p) {
       const Source& source = state_->sources[first + i][p];

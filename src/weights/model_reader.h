@@ -40,7 +40,7 @@ class ModelReader {
   [[nodiscard]] std::vector<std::string> adapted() const;
 
   /// Fills units [first, first + flat.size()) of spec::flat_layout: flat tensors of their elements,
-  /// any device and floating dtype. Padding between parameters is left as it is.
+  /// any device and floating dtype; undefined: it is not read. Padding between parameters is left as it is.
   void read(std::size_t first, const std::vector<at::Tensor>& flat) const;
 
  private:

@@ -342,6 +342,14 @@ const TensorEntry* SafetensorsFile::find(std::string_view name) const {
   return it == state_->by_name.end() ? nullptr : it->second;
 }
 
+std::uint64_t SafetensorsFile::offset_of(const TensorEntry& tensor) const {
+  return state_->data_begin + tensor.begin;
+}
+
+int SafetensorsFile::descriptor() const {
+  return state_->fd.get();
+}
+
 SafetensorsFile::Checksums SafetensorsFile::checksums() const {
   return state_->checksums;
 }

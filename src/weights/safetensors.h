@@ -61,6 +61,11 @@ class SafetensorsFile {
   /// Fills `out` with the tensor's bytes from `offset` on.
   void read(const TensorEntry& tensor, std::uint64_t offset, std::span<std::byte> out) const;
 
+  /// Where the tensor begins in the file.
+  [[nodiscard]] std::uint64_t offset_of(const TensorEntry& tensor) const;
+  /// Open while this or a copy lives.
+  [[nodiscard]] int descriptor() const;
+
   enum class Checksums : std::uint8_t {
     kNone,
     kStale,  ///< the header is not the one that they were written with

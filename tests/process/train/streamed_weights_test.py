@@ -63,27 +63,8 @@ ON_DISK = {"sft": ["sft.toml", *STEPS, "data.micro_batch_size_per_gpu=2"],
            "grpo": ["grpo.toml", *STEPS, "data.val_files=[]"]}
 
 
-class StreamedWeights(TrainCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.make_home()
-        cls.add_model("wide", WIDE)
-        cls.add_model("untied", UNTIED)
-        cls.add_model("tables", TABLES)
-        cls.add_model("untied_tables", UNTIED_TABLES)
-        (cls.home / "dpo.toml").write_text(REWARD.replace('"reward"', '"dpo"').replace("out/reward", "out/dpo"))
-        ppo = PPO.replace("CEILING", "2GiB")
-        (cls.home / "ppo.toml").write_text(ppo)
-        grpo = re.sub(r"\[critic\][^\[]*", "", ppo.replace('"ppo"', '"grpo"')).replace("out/reward/", "out/judge/")
-        (cls.home / "grpo.toml").write_text(grpo.replace("ref.rollout]", "ref.rollout]\nn = 2"))
-        once = ["trainer.total_training_steps=1", "device.memory=2GiB"]
-        for words in (["sft.toml", *once], ["sft.toml", "actor_rollout_ref.model.path=wide", "trainer.default_local_dir=out/wide", *once],
-                      ["sft.toml", "actor_rollout_ref.model.path=untied", "trainer.default_local_dir=out/untied", *once],
-                      ["sft.toml", "actor_rollout_ref.model.path=tables", "trainer.default_local_dir=out/tables", *once],
-                      ["sft.toml", "actor_rollout_ref.model.path=untied_tables", "trainer.default_local_dir=out/untied_tables", *once],
-                      ["reward.toml", "actor_rollout_ref.model.path=out/wide/latest/actor", "trainer.default_local_dir=out/judge", *once]):
-            result = cls.neap("train", *words)
-            assert result.returncode == 0, result.stderr
+class StreamedCase(TrainCase):
+    """Runs under the least memory, beside those of which everything is resident."""
 
     def least(self, *words):
         """The least capacity in MiB."""
@@ -115,6 +96,45 @@ class StreamedWeights(TrainCase):
         self.assertTrue(files)
         for file in files:
             self.assertTrue((one / file).read_bytes() == (other / file).read_bytes(), file)
+
+    def check_phases(self, folder, plan, capacity):
+        """Every phase that runs such a model fetched what the plan says, within the ceiling."""
+        phases = {phase["name"]: phase for phase in plan["phases"]}
+        fetched = {}
+        packed = "packed" in folder.name
+        for record in read_lines(folder / "phases.jsonl"):
+            self.assertLessEqual(record["peak"], capacity, record)
+            self.assertLessEqual(record["peak"], 1.03 * phases[record["phase"]]["peak"] + (2 << 20), record)
+            key = record["step"], record["phase"]
+            fetched[key] = fetched.get(key, 0) + sum(s["to_device"] for s in record["streamed"])
+        self.assertTrue(any(fetched.values()))
+        for (step, phase), size in fetched.items():
+            planned = phases[phase]["fetched"]
+            if not packed and phase != "validate":  # a validation may run the phase again
+                self.assertEqual(size, planned * max(1, round(size / max(1, planned))), (step, phase))
+
+
+class StreamedWeights(StreamedCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.make_home()
+        cls.add_model("wide", WIDE)
+        cls.add_model("untied", UNTIED)
+        cls.add_model("tables", TABLES)
+        cls.add_model("untied_tables", UNTIED_TABLES)
+        (cls.home / "dpo.toml").write_text(REWARD.replace('"reward"', '"dpo"').replace("out/reward", "out/dpo"))
+        ppo = PPO.replace("CEILING", "2GiB")
+        (cls.home / "ppo.toml").write_text(ppo)
+        grpo = re.sub(r"\[critic\][^\[]*", "", ppo.replace('"ppo"', '"grpo"')).replace("out/reward/", "out/judge/")
+        (cls.home / "grpo.toml").write_text(grpo.replace("ref.rollout]", "ref.rollout]\nn = 2"))
+        once = ["trainer.total_training_steps=1", "device.memory=2GiB"]
+        for words in (["sft.toml", *once], ["sft.toml", "actor_rollout_ref.model.path=wide", "trainer.default_local_dir=out/wide", *once],
+                      ["sft.toml", "actor_rollout_ref.model.path=untied", "trainer.default_local_dir=out/untied", *once],
+                      ["sft.toml", "actor_rollout_ref.model.path=tables", "trainer.default_local_dir=out/tables", *once],
+                      ["sft.toml", "actor_rollout_ref.model.path=untied_tables", "trainer.default_local_dir=out/untied_tables", *once],
+                      ["reward.toml", "actor_rollout_ref.model.path=out/wide/latest/actor", "trainer.default_local_dir=out/judge", *once]):
+            result = cls.neap("train", *words)
+            assert result.returncode == 0, result.stderr
 
     def test_equal_bits_in_less_memory(self):
         with_inputs = 0
@@ -198,22 +218,6 @@ class StreamedWeights(TrainCase):
         # Nothing leaves the device: before the first step, either.
         run = self.train("no host memory", *JOBS["dpo full"][0], "device.memory=2GiB", "memory.host_budget=1B")
         self.assertEqual(json.loads((run / "plan.json").read_text())["host_bytes"], 0)
-
-    def check_phases(self, folder, plan, capacity):
-        """Every phase that runs such a model fetched what the plan says, within the ceiling."""
-        phases = {phase["name"]: phase for phase in plan["phases"]}
-        fetched = {}
-        packed = "packed" in folder.name
-        for record in read_lines(folder / "phases.jsonl"):
-            self.assertLessEqual(record["peak"], capacity, record)
-            self.assertLessEqual(record["peak"], 1.03 * phases[record["phase"]]["peak"] + (2 << 20), record)
-            key = record["step"], record["phase"]
-            fetched[key] = fetched.get(key, 0) + sum(s["to_device"] for s in record["streamed"])
-        self.assertTrue(any(fetched.values()))
-        for (step, phase), size in fetched.items():
-            planned = phases[phase]["fetched"]
-            if not packed and phase != "validate":  # a validation may run the phase again
-                self.assertEqual(size, planned * max(1, round(size / max(1, planned))), (step, phase))
 
     def test_resumes_under_another_capacity(self):
         words, _ = JOBS["sft"]

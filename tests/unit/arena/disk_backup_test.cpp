@@ -241,7 +241,7 @@ class DiskStorages : public DiskBackup {
   /// Of the storage, in memory that lies in its page as the range does.
   [[nodiscard]] DiskRange range(Bytes offset, Bytes size) const {
     const Bytes in_page = offset - round_down(offset, DiskFile::kPage);
-    return {storage_.get(), offset, window_->data() + (DiskFile::kPage + in_page).count(), size};
+    return {&storage_->file(), offset, window_->data() + (DiskFile::kPage + in_page).count(), size};
   }
   static std::byte value_of(std::uint64_t at, int round) {
     return static_cast<std::byte>((at * 0x9e3779b97f4a7c15u >> 32) + static_cast<unsigned>(round));

@@ -212,14 +212,18 @@ TEST_F(DiskStates, AStepThatThrowsLeavesNothingUnderWay) {
   EXPECT_TRUE(arena_->pause(tags).ok());
 }
 
+class DiskBlocks : public ::testing::TestWithParam<Rests> {};
+INSTANTIATE_TEST_SUITE_P(OfTheRunAndOfOthers, DiskBlocks,
+                         ::testing::Values(Rests::kDisk, Rests::kFiles));
+
 // Blocks with gradients on disk: the k-th read or write fails, for every k.
-TEST(DiskBlocks, EveryReadAndWriteMayFail) {
+TEST_P(DiskBlocks, EveryReadAndWriteMayFail) {
   for (auto* failing : {&the_system.failing_read, &the_system.failing_write}) {
     int failed = 0;
     for (std::int64_t k = 1;; ++k) {
       SCOPED_TRACE(format("call {}", k));
       the_system.reset(::testing::TempDir());
-      Blocks b(4, {0, 1}, true, ::testing::TempDir());
+      Blocks b(4, {0, 1}, GetParam(), ::testing::TempDir());
       *failing = k;
       bool threw = false;
       try {
@@ -239,6 +243,69 @@ TEST(DiskBlocks, EveryReadAndWriteMayFail) {
     }
     EXPECT_GT(failed, 5);
   }
+}
+
+TEST_P(DiskBlocks, AnySystemWillDo) {
+  for (auto* answer :
+       {&the_system.signals, &the_system.short_transfers, &the_system.direct_refused}) {
+    the_system.reset(::testing::TempDir());
+    Blocks b(4, {0, 1}, GetParam(), ::testing::TempDir());
+    *answer = true;
+    ASSERT_NO_FATAL_FAILURE(b.mini_batch(2));
+    EXPECT_TRUE(the_system.met > 0 || answer != &the_system.signals);
+    for (const std::uint64_t w : b.gradients(3)) ASSERT_EQ(w, 8U);
+  }
+  the_system.reset(::testing::TempDir());
+}
+
+// The file that weights are read from, by its name.
+void expect_fails(Blocks& b, const std::string& why) {
+  try {
+    b.mini_batch(1);
+    ADD_FAILURE() << "it did not fail";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.status().code(), ErrorCode::kCorrupt);
+    EXPECT_NE(e.status().message().find("model.safetensors"), std::string::npos);
+    EXPECT_NE(e.status().message().find(why), std::string::npos) << e.status().message();
+  }
+  (void)b.streamed->close();
+}
+
+TEST(BlocksInFiles, AFileThatIsCutShortIsAnError) {
+  the_system.reset(::testing::TempDir());
+  for (const off_t left : {0, 1, 4096, 4097, 16384}) {
+    Blocks b(4, {}, Rests::kFiles, ::testing::TempDir());
+    ASSERT_NO_FATAL_FAILURE(b.mini_batch(1));
+    // Within a phase, where nobody asks whether it is the same.
+    throw_if_error(b.streamed->open());
+    ASSERT_EQ(::ftruncate(b.descriptor.get(), left), 0);
+    std::vector<SlotPart> parts(b.slots.parts().begin(), b.slots.parts().begin() + 4);
+    const Status gathered = b.streamed->gather(parts);
+    EXPECT_EQ(gathered.code(), ErrorCode::kCorrupt);
+    EXPECT_NE(gathered.message().find("model.safetensors ends at byte"), std::string::npos)
+        << gathered.message();
+    (void)b.streamed->close();
+    expect_fails(b, "was changed while it was in use");
+  }
+}
+
+TEST(BlocksInFiles, AFileThatIsWrittenIsAnError) {
+  the_system.reset(::testing::TempDir());
+  Blocks b(4, {}, Rests::kFiles, ::testing::TempDir());
+  ASSERT_NO_FATAL_FAILURE(b.mini_batch(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // of the file's clock
+  ASSERT_EQ(::pwrite(b.descriptor.get(), "x", 1, 0), 1);
+  expect_fails(b, "was changed while it was in use");
+}
+
+TEST(BlocksInFiles, NoBlockMayNeedALargerWindow) {
+  Blocks b(4, {}, Rests::kFiles, ::testing::TempDir());
+  const std::shared_ptr<const arena::DiskFile> file =
+      value_or_throw(arena::DiskFile::of_other(b.descriptor.get(), "model.safetensors"));
+  std::vector<FileUnit> units(4);
+  units[3].parts = {{file.get(), Bytes(), 4 * bytes_of(Blocks::kWords) + 1_B}};
+  EXPECT_FALSE(b.streamed->read_from(units, {file}).ok());
+  ASSERT_NO_FATAL_FAILURE(b.mini_batch(1));
 }
 
 }  // namespace

@@ -2,15 +2,18 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "bridge/streamed_blocks.h"
 #include "device/fault/fault_device.h"
 #include "unit/bridge/shadow.h"
@@ -65,10 +68,13 @@ class Slots {
   std::size_t words_;
 };
 
+/// Where blocks rest: on the host, on disk, or on disk with weights in a file of somebody else.
+enum class Rests : std::uint8_t { kHost, kDisk, kFiles };
+
 struct Blocks {
-  explicit Blocks(std::size_t count, const step::TableUnits& turns = {}, bool on_disk = false,
+  explicit Blocks(std::size_t count, const step::TableUnits& turns = {}, Rests where = Rests::kHost,
                   const std::string& folder = {})
-      : blocks(count), turns_of(turns), slots(3 * kSlots, kWords, folder) {
+      : blocks(count), turns_of(turns), rests(where), slots(3 * kSlots, kWords, folder) {
     std::vector<StreamedBlocks::Slot> places;
     for (std::size_t i = 0; i < kSlots; ++i)
       places.push_back(
@@ -77,14 +83,17 @@ struct Blocks {
     streamed.emplace(slots.arena(), device::StreamId::kDefault, "blocks", places,
                      std::vector<StreamedBlocks::UnitBytes>(blocks, {"", bytes, bytes, bytes}),
                      tables(),
-                     on_disk ? StreamedBlocks::OnDisk{bytes, bytes} : StreamedBlocks::OnDisk{});
+                     rests == Rests::kHost    ? StreamedBlocks::OnDisk{}
+                     : rests == Rests::kFiles ? StreamedBlocks::OnDisk{4 * bytes, bytes, true}
+                                              : StreamedBlocks::OnDisk{bytes, bytes, false});
     for (const char* name : {"embed", "head"}) {
       if (streamed->table(name) == nullptr) continue;
       std::ranges::fill(words_of(*streamed->table(name)->weights), kTable);
       std::ranges::fill(words_of(*streamed->table(name)->gradients), 7777);
     }
+    if (rests == Rests::kFiles) write_file();
     for (std::size_t b = 0; b < blocks; ++b) {
-      std::fill(weights(b).begin(), weights(b).end(), 100 + b);
+      if (rests != Rests::kFiles) std::fill(weights(b).begin(), weights(b).end(), 100 + b);
       std::fill(gradients(b).begin(), gradients(b).end(), 7777);  // of a mini-batch before
     }
   }
@@ -93,6 +102,29 @@ struct Blocks {
   }
   [[nodiscard]] Words gradients(std::size_t b) const {
     return words_at(streamed->block(b).resting_gradients());
+  }
+  /// The second half of each block before its first one, and neither where a page or a word begins. The file has lost its
+  /// name, and stays open.
+  void write_file() {
+    std::string name = ::testing::TempDir() + "neap-weights-XXXXXX";
+    descriptor = Descriptor(::mkstemp(name.data()));
+    std::string bytes = "12345";
+    std::vector<FileUnit> units(blocks);
+    const Bytes half = bytes_of(kWords / 2);
+    for (std::size_t b = 0; b < blocks; ++b) {
+      const std::vector<std::uint64_t> words(kWords, 100 + b);
+      const Bytes at(bytes.size());
+      bytes.append(reinterpret_cast<const char*>(words.data()), 8 * kWords);
+      units[b].parts = {{nullptr, at, half, half}, {nullptr, at + half, half, Bytes()}};
+    }
+    ASSERT_EQ(::pwrite(descriptor.get(), bytes.data(), bytes.size(), 0),
+              static_cast<ssize_t>(bytes.size()));
+    ASSERT_EQ(::unlink(name.c_str()), 0);
+    const std::shared_ptr<const arena::DiskFile> file =
+        value_or_throw(arena::DiskFile::of_other(descriptor.get(), "model.safetensors"));
+    for (FileUnit& unit : units)
+      for (FileUnit::Part& part : unit.parts) part.file = file.get();
+    throw_if_error(streamed->read_from(units, {file}));
   }
   static Words words_at(const Resting& at) {
     return {reinterpret_cast<std::uint64_t*>(at.data()), kWords};
@@ -156,6 +188,8 @@ struct Blocks {
   static constexpr std::uint64_t kTable = 5555;
   std::size_t blocks;
   step::TableUnits turns_of;
+  Rests rests;
+  Descriptor descriptor;  ///< of the file
   Slots slots;
   std::optional<StreamedBlocks> streamed;
   std::size_t completed = 0, completed_tables = 0;

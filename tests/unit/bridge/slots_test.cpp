@@ -121,9 +121,9 @@ TEST(StreamedStates, AStepThatThrowsLeavesNothingUnderWay) {
 
 // ---- blocks with gradients ---------------------------------------------------------------------
 
-// What rests elsewhere does so on the host, or on disk.
-class RestingBlocks : public ::testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(OnHostAndDisk, RestingBlocks, ::testing::Bool());
+class RestingBlocks : public ::testing::TestWithParam<Rests> {};
+INSTANTIATE_TEST_SUITE_P(OnHostAndDisk, RestingBlocks,
+                         ::testing::Values(Rests::kHost, Rests::kDisk, Rests::kFiles));
 
 TEST_P(RestingBlocks, GradientsOfAMiniBatchAddUp) {
   for (const std::size_t blocks : {3u, 4u, 9u}) {
@@ -153,7 +153,7 @@ TEST_P(RestingBlocks, GradientsOfAMiniBatchAddUp) {
       EXPECT_EQ(of(use, Kind::kWeights).to_host, Bytes());
       EXPECT_EQ(of(use, Kind::kWeights).to_device, bytes_of(b.kWords) * (2 * weights));
       EXPECT_EQ(of(use, Kind::kStates).to_device, Bytes());
-      const auto on_disk = [](Bytes bytes) { return GetParam() ? bytes : Bytes(); };
+      const auto on_disk = [](Bytes bytes) { return GetParam() != Rests::kHost ? bytes : Bytes(); };
       EXPECT_EQ(of(use, Kind::kWeights).disk_read, on_disk(of(use, Kind::kWeights).to_device));
       EXPECT_EQ(of(use, Kind::kGradients).disk_read, on_disk(gradients_in));
       EXPECT_EQ(of(use, Kind::kGradients).disk_written, on_disk(gradients_out));

@@ -1,0 +1,97 @@
+#include "weights/units_in_files.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "base/parallel_for.h"
+#include "base/status.h"
+
+namespace neap::weights {
+namespace {
+
+std::string_view name_in_files(spec::Dtype dtype) {
+  switch (dtype) {
+    case spec::Dtype::kBool:
+      return "BOOL";
+    case spec::Dtype::kInt64:
+      return "I64";
+    case spec::Dtype::kBfloat16:
+      return "BF16";
+    case spec::Dtype::kFloat16:
+      return "F16";
+    case spec::Dtype::kFloat32:
+      return "F32";
+    case spec::Dtype::kFloat64:
+      return "F64";
+  }
+  return {};
+}
+
+}  // namespace
+
+WeightFolder::Found find_parameter(const WeightFolder& folder, const std::string& name) {
+  if (const WeightFolder::Found found = folder.find(name)) return found;
+  for (const std::string_view prefix : {"model.", "transformer."}) {
+    if (!name.starts_with(prefix)) continue;
+    if (const auto found = folder.find(name.substr(prefix.size()))) return found;
+  }
+  return {};
+}
+
+std::optional<TensorsOfUnits> find_units(const WeightFolder& folder,
+                                         const std::vector<spec::FlatUnit>& units,
+                                         spec::Dtype dtype) {
+  TensorsOfUnits out;
+  for (const spec::FlatUnit& unit : units) {
+    std::vector<WeightFolder::Found>& tensors = out.emplace_back();
+    for (const spec::Parameter& parameter : unit.parameters) {
+      const WeightFolder::Found found = find_parameter(folder, parameter.name);
+      if (!found || found.tensor->dtype != name_in_files(dtype) ||
+          found.tensor->shape != parameter.shape)
+        return std::nullopt;
+      tensors.push_back(found);
+    }
+  }
+  return out;
+}
+
+bool has_units(const std::filesystem::path& folder, const std::vector<spec::FlatUnit>& units,
+               spec::Dtype dtype) {
+  try {
+    return find_units(WeightFolder::open(folder), units, dtype).has_value();
+  } catch (const Error&) {
+    return false;  // whoever loads the model says why
+  }
+}
+
+void check_tensors(const TensorsOfUnits& units, std::size_t threads) {
+  struct Piece {
+    std::size_t tensor;
+    std::uint64_t offset, size;
+  };
+  std::vector<WeightFolder::Found> tensors;
+  std::vector<TensorCheck> checks;
+  std::vector<Piece> pieces;
+  for (const auto& unit : units) {
+    for (const WeightFolder::Found& found : unit) {
+      if (found.file->checksums() != SafetensorsFile::Checksums::kValid) continue;
+      const std::uint64_t bytes = found.tensor->bytes();
+      for (std::uint64_t at = 0; at < bytes; at += TensorCheck::kPiece)
+        pieces.push_back({tensors.size(), at, std::min(TensorCheck::kPiece, bytes - at)});
+      tensors.push_back(found);
+      checks.emplace_back(*found.file, *found.tensor);
+    }
+  }
+  parallel_for(pieces.size(), threads, [&](std::size_t i) {
+    const Piece& piece = pieces[i];
+    const auto memory = std::make_unique_for_overwrite<std::byte[]>(piece.size);
+    const std::span<std::byte> bytes(memory.get(), piece.size);
+    tensors[piece.tensor].file->read(*tensors[piece.tensor].tensor, piece.offset, bytes);
+    checks[piece.tensor].add(piece.offset, bytes);
+  });
+  for (const TensorCheck& check : checks) check.finish();
+}
+
+}  // namespace neap::weights

@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""Frozen blocks that are read from the model's own files: the same training without another copy. usage: FILE NEAP REVIEWS"""
+import hashlib
+import json
+import os
+import re
+import shutil
+import struct
+import time
+
+from neap_program import logged_steps, outcome, read_lines, wait_for
+from streamed_weights_test import DISK, LORA, STEPS, WIDE, StreamedCase
+from train_process_test import REWARD, PPO, main
+
+GRPO = re.sub(r"\[critic\][^\[]*", "", PPO.replace("CEILING", "2GiB").replace('"ppo"', '"grpo"')).replace("out/reward/", "out/judge/")
+# Models whose blocks are in files; others that stream from disk.
+JOBS = {"sft": (["sft.toml", *LORA, *STEPS, "data.micro_batch_size_per_gpu=2"], ["actor"], []),
+        # Blocks come together for its rollout.
+        "grpo": (["grpo.toml", *LORA, *STEPS, "data.val_files=[]"], ["actor", "reward"], []),
+        "dpo": (["dpo.toml", *STEPS, "actor_rollout_ref.model.path=out/wide/latest/actor"], ["reference"], ["actor"])}
+
+
+def hashes(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.safetensors")}
+
+
+def read_tensors(path):
+    raw = path.read_bytes()
+    length = struct.unpack("<Q", raw[:8])[0]
+    header = json.loads(raw[8:8 + length])
+    header.pop("__metadata__", None)
+    begin = 8 + length
+    return {name: (entry["dtype"], entry["shape"], raw[begin + entry["data_offsets"][0]:begin + entry["data_offsets"][1]])
+            for name, entry in header.items()}
+
+
+def write_tensors(path, tensors, spaces):
+    header, at = {}, 0
+    for name, (dtype, shape, raw) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(raw)]}
+        at += len(raw)
+    text = json.dumps(header).encode() + b" " * spaces
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(raw for _, _, raw in tensors.values()))
+
+
+def shard(source, target, count=3):
+    """The same model in shards, its tensors in no order and where no word begins, without the names' prefix and checksums."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors*"))
+    tensors = read_tensors(source / "model.safetensors")
+    names = sorted(tensors, key=lambda name: hashlib.md5(name.encode()).hexdigest())
+    weight_map = {}
+    for i in range(count):
+        file = f"model-{i + 1:05}-of-{count:05}.safetensors"
+        part = {name.removeprefix("model."): tensors[name] for name in names[i::count]}
+        write_tensors(target / file, part, 2 * i + 1)
+        weight_map.update(dict.fromkeys(part, file))
+    (target / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+class WeightsInFiles(StreamedCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.make_home()
+        cls.add_model("wide", dict(WIDE, num_hidden_layers=6))
+        (cls.home / "dpo.toml").write_text(REWARD.replace('"reward"', '"dpo"').replace("out/reward", "out/dpo"))
+        (cls.home / "grpo.toml").write_text(GRPO.replace("ref.rollout]", "ref.rollout]\nn = 2"))
+        once = ["trainer.total_training_steps=1", "device.memory=2GiB"]
+        for words in (["sft.toml", "actor_rollout_ref.model.path=wide", "trainer.default_local_dir=out/wide", *once],
+                      ["reward.toml", "actor_rollout_ref.model.path=out/wide/latest/actor", "trainer.default_local_dir=out/judge", *once]):
+            result = cls.neap("train", *words)
+            assert result.returncode == 0, result.stderr
+        cls.wide = (cls.home / "out/wide/latest/actor").resolve()
+
+    def tight(self, *words, room=8):
+        """A ceiling and a host budget that leave room only for blocks that rest on disk."""
+        ceiling = f"device.memory={self.least(*words, DISK) + room}MiB"
+        budget = self.least_host(*words, DISK, ceiling)
+        return [*words, DISK, ceiling, f"memory.host_budget={budget}B"], budget
+
+    def test_equal_bits_without_a_copy(self):
+        for name, (words, in_files, on_disk) in JOBS.items():
+            with self.subTest(name):
+                before = hashes(self.wide)
+                resident = self.train(f"{name} resident", *words, "device.memory=2GiB", "memory.residency=all")
+                tight, budget = self.tight(*words)
+                scratch = self.home / f"scratch-{name}"
+                scratch.mkdir()
+                run = self.train(f"{name} in files", *tight, f"memory.disk_folder={scratch}")
+                self.assertEqual(list(scratch.iterdir()), [])
+                self.assert_equal_runs(resident, run)
+                self.assertEqual(hashes(self.wide), before)
+                plan = json.loads((run / "plan.json").read_text())
+                self.assertEqual(plan["streamed_from_files"], in_files)
+                self.assertEqual(set(plan["streamed_from_disk"]), {*in_files, *on_disk})
+                self.assertEqual(plan["host_bytes"], budget)
+                rests = {tag["tag"]: [part for part in tag.get("hosted", [])] for tag in plan["tags"]}
+                for model in in_files:
+                    blocks = [part for part in rests[f"{model}.buffers"] if part.get("on") == "files"]
+                    self.assertEqual([part["name"] for part in blocks], [f"block.{i}" for i in range(6)])
+                taken = [part["bytes"] for parts in rests.values() for part in parts if part.get("on") == "disk"]
+                self.assertEqual(sum(taken), plan["disk_bytes"])
+                self.assertEqual(bool(taken), bool(on_disk))
+                self.check_phases(run, plan, int(tight[-2][14:-3]) << 20)
+                self.check_disk(run, plan)
+
+    def check_disk(self, run, plan):
+        phases = {phase["name"]: phase for phase in plan["phases"]}
+        for key in ("disk_read", "disk_written"):
+            moved = {}
+            for record in read_lines(run / "phases.jsonl"):
+                if record["step"] == 1 and record["phase"] != "validate":
+                    moved[record["phase"]] = moved.get(record["phase"], 0) + sum(s.get(key, 0) for s in record["streamed"])
+            self.assertEqual(moved, {phase: phases[phase][key] for phase in moved})
+            self.assertTrue(sum(moved.values()) > 0 or key == "disk_written")
+
+    def test_shards_in_any_order(self):
+        shard(self.wide, self.home / "sharded")
+        words = ["sft.toml", *LORA, *STEPS, "actor_rollout_ref.model.path=sharded"]
+        resident = self.train("sharded resident", *words, "device.memory=2GiB", "memory.residency=all")
+        tight, budget = self.tight(*words)
+        run = self.train("sharded in files", *tight)
+        plan = json.loads((run / "plan.json").read_text())
+        self.assertEqual((plan["streamed_from_files"], plan["disk_bytes"], plan["host_bytes"]), (["actor"], 0, budget))
+        self.assert_equal_runs(resident, run)
+        self.check_disk(run, plan)
+
+    def test_resumes(self):
+        words = ["sft.toml", *LORA, *STEPS]
+        tight, _ = self.tight(*words)
+        whole = self.train("whole", *words, "device.memory=2GiB")
+        for more in ([], ["trainer.save_lora_base=true"]):
+            source = self.train(f"source {len(more)}", *words, "device.memory=2GiB", *more)
+            resumed = self.train(f"resumed {len(more)}", *tight, f"trainer.resume_mode={source}/global_step_2")
+            plan = json.loads((resumed / "plan.json").read_text())
+            self.assertEqual(plan["streamed_from_files"], ["actor"])
+            self.assertEqual(self.metrics(whole)[2:], self.metrics(resumed)[-1:])
+            self.assert_equal_files(whole / "global_step_3", resumed / "global_step_3")
+
+    def test_copies_what_files_have_in_another_form(self):
+        words = ["sft.toml", *LORA, *STEPS]
+        for name, more, room in (("bfloat16", ["device.dtype=bfloat16"], 2), ("base", ["trainer.save_lora_base=true"], 8)):
+            with self.subTest(name):
+                tight, budget = self.tight(*words, *more, room=room)
+                resident = self.train(f"{name} resident", *words, *more, "device.memory=2GiB", "memory.residency=all")
+                run = self.train(f"{name} copied", *tight)
+                plan = json.loads((run / "plan.json").read_text())
+                self.assertEqual((plan["streamed_from_files"], plan["streamed_from_disk"]), ([], ["actor"]))
+                self.assertGreater(plan["disk_bytes"], 0)
+                self.assertEqual(plan["host_bytes"], budget)
+                self.assert_equal_runs(resident, run)
+
+    def test_says_what_is_read(self):
+        tight, _ = self.tight("sft.toml", *LORA, *STEPS)
+        shown = self.neap("plan", *tight)
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertRegex(shown.stdout, r"actor\.buffers: 6 blocks[a-z, ]*, [0-9.]+ MiB in all, are read from the model's files and pass [0-9.]+ MiB of host memory")
+        self.assertNotIn("on disk", shown.stdout)
+
+    def started(self, name, model):
+        """A run whose model's files may be changed, in its second step or later."""
+        shutil.copytree(self.wide, self.home / model)
+        words = ["sft.toml", *LORA, f"actor_rollout_ref.model.path={model}", "trainer.total_training_steps=400", "trainer.save_freq=-1"]
+        tight, _ = self.tight(*words)
+        output = self.home / "out" / name
+        process = self.start("train", *tight, f"trainer.default_local_dir={output}")
+        wait_for(process, lambda: logged_steps(output) >= 2)
+        return process, self.home / model / "model.safetensors"
+
+    def test_a_file_that_changes_ends_the_run_by_a_message(self):
+        for name, change in (("shorter", lambda file: os.truncate(file, 100_000)), ("touched", lambda file: os.utime(file, (time.time(), 1)))):
+            with self.subTest(name):
+                process, file = self.started(name, f"changed-{name}")
+                change(file)
+                result = outcome(process)
+                self.assertGreater(result.returncode, 0, result.stderr)
+                self.assertRegex(result.stderr, f"changed-{name}/model.safetensors (ends at byte|was changed)")
+
+    def test_a_file_that_is_removed_stays(self):
+        shutil.copytree(self.wide, self.home / "removed")
+        words = ["sft.toml", *LORA, "actor_rollout_ref.model.path=removed", "trainer.total_training_steps=12", "trainer.save_freq=12"]
+        tight, _ = self.tight(*words)
+        calm = self.train("calm", *tight)
+        output = self.home / "out/removed"
+        process = self.start("train", *tight, f"trainer.default_local_dir={output}")
+        wait_for(process, lambda: logged_steps(output) >= 1)
+        (self.home / "removed" / "model.safetensors").unlink()
+        # The checkpoint has an adapter alone, whose base is gone.
+        result = outcome(process)
+        self.assertGreater(logged_steps(output), 1, result.stderr)
+        self.assertEqual(self.metrics(calm)[:logged_steps(output)], self.metrics(output))
+
+
+if __name__ == "__main__":
+    main()
