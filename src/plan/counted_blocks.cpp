@@ -49,11 +49,12 @@ double CountedBlocks::bring(double bytes, double from, Bytes own) {
   sent_ += sent;
   const bool at_once = !ops_.profile().cuda || !rests_.overlaps;
   if (!own.is_zero()) {
-    // The program waits for what it reads.
+    // The program waits for what it reads, which was begun when what came before had been read.
     if (rests_.on_disk) {
-      from = ops_.begin_disk(Direction::kToDevice, static_cast<double>(own.count()),
-                             std::max(from, ops_.now()));
-      ops_.wait_until(from);
+      read_ = ops_.begin_disk(Direction::kToDevice, static_cast<double>(own.count()),
+                              read_ahead_ ? read_ : ops_.now());
+      ops_.wait_until(read_);
+      from = std::max(from, read_);
     }
     from = ops_.begin_copy(Direction::kToDevice, static_cast<double>(own.count()), from);
     if (at_once) ops_.wait_until(from);
@@ -86,6 +87,7 @@ void CountedBlocks::expect(step::Sweep sweep, std::int64_t passes, const spec::B
   passes_ = passes;
   chunk_ = chunk;
   position_ = 0;
+  read_ahead_ = false;
   queued_.clear();
   work_ = ops_.now();
   window_.expect(sweep, passes, chunk);
@@ -174,12 +176,14 @@ void CountedBlocks::fetch(const Fetch& fetch) {
     from = gradients_from = std::max({read, work_, gradients_from});
   }
   if (first > 0) filled = bring(first, from, own_bytes(place.block));
+  read_ahead_ = rests_.ranks && rests_.on_disk;
   if (place.gradients) filled = ops_.begin_copy(Direction::kToDevice, gradients, gradients_from);
 }
 
 void CountedBlocks::use_table(step::Table table, step::BlockUse how) {
   turn_ = turns_.take(table, how);
   turn_table_ = table;
+  read_ahead_ = false;
   window_.clear();
   queued_.clear();
   work_ = ops_.now();

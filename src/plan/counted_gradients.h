@@ -36,16 +36,22 @@ class CountedGradients final : public step::GradientSlots<step::CountingOps>::Ho
 
   void fetch(std::size_t piece) override {
     Slot& slot = slots_[pieces_[piece].slot];
-    double from = std::max(ops_.now(), slot.stored);
+    const double from = std::max(ops_.now(), slot.stored);
+    slot.comes = on_disk_;
     if (on_disk_) {
-      from = ops_.begin_disk(step::Direction::kToDevice, step::bytes(pieces_[piece].gradients),
-                             std::max(from, slot.written));
-      ops_.wait_until(from);
+      slot.read = ops_.begin_disk(step::Direction::kToDevice, step::bytes(pieces_[piece].gradients),
+                                  std::max(from, slot.written));
+    } else {
+      slot.filled = begin(step::Direction::kToDevice, piece, from);
     }
-    slot.filled = begin(step::Direction::kToDevice, piece, from);
   }
   [[nodiscard]] T use(std::size_t piece) override {
-    const Slot& slot = slots_[pieces_[piece].slot];
+    Slot& slot = slots_[pieces_[piece].slot];
+    // The program waits for what it reads, and the copy begins then.
+    if (std::exchange(slot.comes, false)) {
+      ops_.wait_until(slot.read);
+      slot.filled = begin(step::Direction::kToDevice, piece, ops_.now());
+    }
     ops_.wait_until(std::max(slot.filled, slot.stored));
     return pieces_[piece].gradients;
   }
@@ -64,7 +70,8 @@ class CountedGradients final : public step::GradientSlots<step::CountingOps>::Ho
   }
   /// Times of its last copies.
   struct Slot {
-    double filled = 0, stored = 0, written = 0;
+    double filled = 0, stored = 0, written = 0, read = 0;
+    bool comes = false;  // read, to be copied
   };
   step::CountingOps& ops_;
   std::vector<Piece> pieces_;

@@ -122,6 +122,17 @@ std::optional<BlockWindow::Place> BlockWindow::next_to_bring() {
   return std::nullopt;
 }
 
+std::optional<std::size_t> BlockWindow::brought_then() const {
+  const std::int64_t last = std::min(end_, next_ + uses_of(sweep_, blocks_));
+  for (std::int64_t place = next_; place < last && !is_break(place); ++place) {
+    const std::size_t block = expected_at(place).block;
+    const bool here = std::any_of(slots_.begin(), slots_.end(),
+                                  [&](const Slot& slot) { return slot.block == block; });
+    if (!here) return block;
+  }
+  return std::nullopt;
+}
+
 BlockWindow::Use BlockWindow::use(std::size_t block, BlockUse how) {
   Use out;
   const bool expected = next_ < end_ && expected_at(next_).block == block;

@@ -69,6 +69,9 @@ class BlockWindow {
   /// What should be brought now, to a slot that nobody uses for it; it counts as being there. nullopt:
   /// nothing.
   [[nodiscard]] std::optional<Place> next_to_bring();
+  /// The block whose weights are brought after those that are there, once a slot is free. nullopt: none is expected, or
+  /// not before the memory of all slots is used for something else.
+  [[nodiscard]] std::optional<std::size_t> brought_then() const;
 
   struct Use {
     Place missing;      ///< what has to be brought first, if anything

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "base/status.h"
 #include "step/units.h"
@@ -27,6 +28,8 @@ class WindowedBlocks : public BlockSlots {
   /// Nothing is in the slots, and nothing is expected.
   void forget();
   [[nodiscard]] Status take_failure();
+  /// As BlockWindow's.
+  [[nodiscard]] std::optional<std::size_t> brought_then() const { return window_.brought_then(); }
 
   /// What comes and leaves from now on does so after the work that the device was given so far.
   [[nodiscard]] virtual Status begin_after_work() = 0;

@@ -26,10 +26,11 @@ bridge::StreamedSlices::Range HostedGradients::range_of(std::size_t piece) const
 
 void HostedGradients::fetch(std::size_t piece) {
   throw_if_error(slices_.begin_after_work());
-  throw_if_error(slices_.fetch(slots_[piece], range_of(piece)));
+  throw_if_error(slices_.begin(slots_[piece], range_of(piece)));
 }
 
 at::Tensor HostedGradients::use(std::size_t piece) {
+  throw_if_error(slices_.arrive(slots_[piece]));
   throw_if_error(slices_.wait_for_slot(slots_[piece]));
   return pieces_[piece].memory;
 }

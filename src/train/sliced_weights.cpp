@@ -119,7 +119,9 @@ void SlicedWeights::gather(const std::vector<at::Tensor>& whole) {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     if (host_ != nullptr) throw_if_error(host_->fetch_generating(u, range_of(u, 0)));
     last = begin(0, {gather_of(u, whole[u])});
-    if (host_ != nullptr) throw_if_error(host_->wait_for_slot(0));
+    if (host_ == nullptr) continue;
+    throw_if_error(host_->wait_for_slot(0));
+    if (u + 1 < units_.size()) throw_if_error(host_->read_ahead(range_of(u + 1, 0)));
   }
   ranks_.wait_for(last);
 }
@@ -146,8 +148,14 @@ void SlicedWeights::gather_each(const TakeUnit& take) {
   }
 }
 
+void SlicedWeights::read_ahead() {
+  const std::optional<std::size_t> next = brought_then();
+  if (host_ != nullptr && next) throw_if_error(host_->read_ahead(range_of(blocks_[*next], 0)));
+}
+
 void SlicedWeights::expect(step::Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) {
   forget();
+  if (host_ != nullptr) throw_if_error(host_->forget_ahead());
   WindowedBlocks::expect(sweep, passes, chunk);
 }
 
@@ -155,6 +163,7 @@ Status SlicedWeights::bring(step::BlockWindow::Place place) {
   return caught([&] {
     const std::size_t unit = blocks_[place.block];
     fetch(place.slot, unit);
+    read_ahead();
     filled_[place.slot] = begin(place.slot, {gather_of(unit, memory_.slots[place.slot])});
     if (!overlaps_) throw_if_error(wait_for_slot(place.slot));
   });

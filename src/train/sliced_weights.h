@@ -5,7 +5,7 @@
 //           order in which the passes use them, and leave without a copy. The next block comes while one computes, or
 //           before (over MPI always): see step::gathers_overlap_passes. So every rank has to run as many passes, and
 //           use the units of each in the same order. Where the slice rests on the host a unit's part of it comes to its
-//           place in the unit first.
+//           place in the unit first. On disk, that of the block behind is read meanwhile.
 // Threads   one at a time.
 // Failure   Error, as of a communicator; of release() at the next use().
 // Cost      each pass gathers the whole model once, and going back the blocks and the head once more.
@@ -79,6 +79,8 @@ class SlicedWeights final : public step::WindowedBlocks, public UnitSource {
   std::int64_t begin(std::size_t slot,
                      const std::vector<parallel::Communicator::PartialGather>& gathers);
   void fetch(std::size_t slot, std::size_t unit, std::int64_t to = 0);
+  // What comes of the block behind.
+  void read_ahead();
   [[nodiscard]] at::Tensor place_of(const step::SlicedTables::Placed& placed) const;
   [[nodiscard]] parallel::Communicator::PartialGather gather_of(std::size_t unit,
                                                                 const at::Tensor& to) const;

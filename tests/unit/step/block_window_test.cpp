@@ -14,10 +14,12 @@ class Model {
       : window_(blocks, slots, {}, breaks), contents_(slots) {}
 
   void expect(Sweep sweep, std::int64_t passes) {
+    then_.reset();
     window_.expect(sweep, passes);
     bring_expected();
   }
   void expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) {
+    then_.reset();
     window_.expect(sweep, passes, chunk);
     bring_expected();
   }
@@ -25,6 +27,7 @@ class Model {
     const BlockWindow::Use use = window_.use(block);
     if (use.missing.any()) {
       ++missed;
+      then_.reset();
       bring(use.missing);
     }
     ASSERT_EQ(contents_[use.missing.slot], block);
@@ -43,6 +46,7 @@ class Model {
     }
   }
   void clear() {
+    then_.reset();
     window_.clear();
     contents_.assign(contents_.size(), std::nullopt);
     bring_expected();
@@ -50,8 +54,9 @@ class Model {
   void forget() {
     window_.forget();
     contents_.assign(contents_.size(), std::nullopt);
+    then_.reset();
   }
-  int missed = 0, brought = 0;
+  int missed = 0, brought = 0, foreseen = 0;
 
  private:
   void bring(BlockWindow::Place place) {
@@ -60,11 +65,19 @@ class Model {
     ++brought;
   }
   void bring_expected() {
-    while (const auto place = window_.next_to_bring()) bring(*place);
+    while (const auto place = window_.next_to_bring()) {
+      if (then_) {
+        EXPECT_EQ(place->block, *then_) << "it was to be another one";
+        ++foreseen;
+      }
+      bring(*place);
+      then_ = window_.brought_then();
+    }
   }
   BlockWindow window_;
   std::vector<std::optional<std::size_t>> contents_;
   std::optional<std::size_t> used_;
+  std::optional<std::size_t> then_;  // what is brought next
 };
 
 std::vector<std::size_t> order_of(Sweep sweep, std::size_t blocks) {
@@ -105,6 +118,7 @@ TEST(BlockWindow, BringsEachBlockOnceAForwardPassBeforeItIsUsed) {
     for (int pass = 0; pass < 3; ++pass) model.pass(order_of(Sweep::kForward, blocks));
     EXPECT_EQ(model.missed, 0);
     EXPECT_EQ(model.brought, static_cast<int>(3 * blocks)) << "nothing behind the last pass";
+    EXPECT_EQ(model.foreseen, model.brought - 1);
   }
 }
 
