@@ -1,8 +1,12 @@
 #include "bridge/disk_windows.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 
+#include "base/format.h"
 #include "step/update_parts.h"
 
 namespace neap::bridge {
@@ -78,6 +82,78 @@ Status DiskWindows::arrive(std::size_t slot, const Slot& to) {
   const arena::Transfer copy{to.region, to.gradients, window.gradients.get(), Bytes(),
                              unit.gradients->size()};
   return lane_.fetch(slot, Kind::kGradients, {&copy, 1}, SlotLane::After::kEveryStore);
+}
+
+Status DiskWindows::pass(std::size_t lane_slot, const FileUnit& unit, const Slot& to) {
+  std::vector<FileUnit::Part> pieces;
+  const Bytes room = windows_.front().weights->size() - step::kWindowPage;
+  for (FileUnit::Part part : unit.parts) {
+    for (Bytes left = part.size; !left.is_zero(); left -= part.size) {
+      part.size = std::min(left, room);
+      part.in_window = part.offset % step::kWindowPage;
+      pieces.push_back(part);
+      part.offset += part.size;
+      part.in_unit += part.size;
+    }
+  }
+  const auto window_of = [&](std::size_t piece) -> Window& {
+    return windows_[piece % windows_.size()];
+  };
+  for (std::size_t slot = 0; slot < windows_.size(); ++slot) NEAP_TRY(drop(slot));
+  // One is read while the one before comes.
+  for (std::size_t i = 0; i <= pieces.size(); ++i) {
+    if (i < pieces.size()) {
+      const FileUnit::Part& piece = pieces[i];
+      if (i < windows_.size()) NEAP_TRY(lane_.wait_for_fetch(i));
+      if (i > 0) NEAP_TRY(lane_.wait_for_fetch(lane_slot));
+      const arena::DiskRange range{piece.file, piece.offset,
+                                   window_of(i).weights->data() + piece.in_window.count(),
+                                   piece.size};
+      window_of(i).reading = disk_.read({&range, 1});
+      use(Kind::kWeights).disk_read += piece.size;
+    }
+    if (i == 0) continue;
+    const FileUnit::Part& piece = pieces[i - 1];
+    Window& window = window_of(i - 1);
+    NEAP_TRY(wait(window.reading, Kind::kWeights));
+    const arena::Transfer copy{to.region, to.weights + piece.in_unit, window.weights.get(),
+                               piece.in_window, piece.size};
+    NEAP_TRY(lane_.fetch(lane_slot, Kind::kWeights, {&copy, 1}, SlotLane::After::kEveryStore));
+  }
+  return lane_.wait_for_fetch(lane_slot);
+}
+
+Status DiskWindows::read_rows(const FileUnit::Part& matrix, Bytes width,
+                              std::span<const std::int64_t> rows, std::byte* to) {
+  constexpr std::size_t kAtOnce = 64;
+  const Bytes place = round_up(width + step::kWindowPage, step::kWindowPage);
+  const Bytes all = place * std::min(kAtOnce, rows.size());
+  const auto free = [](std::byte* memory) { std::free(memory); };
+  const std::unique_ptr<std::byte, decltype(free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(step::kWindowPage.count(), all.count())), free);
+  if (memory == nullptr && !rows.empty())
+    return {ErrorCode::kOutOfHostMemory, format("no {} to read rows of an embedding", all)};
+  for (std::size_t first = 0; first < rows.size(); first += kAtOnce) {
+    std::vector<arena::DiskRange> ranges;
+    for (std::size_t i = first; i < std::min(rows.size(), first + kAtOnce); ++i) {
+      const auto row = static_cast<std::uint64_t>(rows[i]);
+      if (row >= matrix.size / width)
+        return {ErrorCode::kInvalidArgument,
+                format("there is no row {} of {}", rows[i], matrix.size / width)};
+      const Bytes offset = matrix.offset + width * row;
+      std::byte* const at =
+          memory.get() + (place * (i - first) + offset % step::kWindowPage).count();
+      ranges.push_back({matrix.file, offset, at, width});
+      use(Kind::kWeights).disk_read += width;
+    }
+    arena::DiskLane::Batch batch = disk_.read(ranges);
+    NEAP_TRY(wait(batch, Kind::kWeights));
+    for (const arena::DiskRange& range : ranges) {
+      std::memcpy(to, range.memory, width.count());
+      to += width.count();
+    }
+  }
+  return {};
 }
 
 Status DiskWindows::drop(std::size_t slot) {

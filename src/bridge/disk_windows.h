@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,12 @@ class DiskWindows {
   };
   /// Begins to copy what was read for the slot to it, if anything.
   [[nodiscard]] Status arrive(std::size_t slot, const Slot& to);
+  /// Brings a unit, in pieces by the windows of all slots, whose contents are lost: to `to`, with the fetches of a slot of
+  /// the lane.
+  [[nodiscard]] Status pass(std::size_t lane_slot, const FileUnit& unit, const Slot& to);
+  /// Rows of so many bytes of a matrix, one behind another. Blocks until they are there.
+  [[nodiscard]] Status read_rows(const FileUnit::Part& matrix, Bytes width,
+                                 std::span<const std::int64_t> rows, std::byte* to);
   /// It will not be used.
   [[nodiscard]] Status drop(std::size_t slot);
   /// Bytes of a unit's gradients.

@@ -49,7 +49,7 @@ StreamedBlocks::StreamedBlocks(arena::Arena& arena, device::StreamId computes,
         }
         made.disk_gradients = make_on_disk(unit.gradients);
       } else {
-        made.weights = make(unit.weights);
+        if (!disk.in_files) made.weights = make(unit.weights);
         made.gradients = make(unit.gradients);
       }
     }
@@ -76,7 +76,7 @@ void StreamedBlocks::keep_own(const std::string& name, Bytes first, Bytes size) 
   }
 }
 
-Status StreamedBlocks::read_from(std::vector<FileUnit> blocks,
+Status StreamedBlocks::read_from(std::vector<FileUnit> blocks, std::vector<FileUnit> tables,
                                  std::vector<std::shared_ptr<const arena::DiskFile>> files) {
   for (FileUnit& block : blocks) {
     const Bytes taken = block.place();
@@ -85,8 +85,13 @@ Status StreamedBlocks::read_from(std::vector<FileUnit> blocks,
               format("a block in files needs a window of {}, not {}", taken, on_disk_.weights)};
   }
   for (std::size_t i = 0; i < storage_.size(); ++i) storage_[i].files = std::move(blocks.at(i));
+  for (std::size_t i = 0; i < tables_.size(); ++i) tables_[i].files = std::move(tables.at(i));
   files_ = std::move(files);
   return {};
+}
+
+void StreamedBlocks::read_rows(std::span<const std::int64_t> rows, Bytes width, std::byte* to) {
+  throw_if_error(disk_->read_rows(tables_.front().files.parts.front(), width, rows, to));
 }
 
 Status StreamedBlocks::open() {
@@ -154,7 +159,12 @@ Status StreamedBlocks::begin_turn(step::Table, const step::TableTurns::Turn& tur
   const auto fetch = [&](Kind kind, const arena::Transfer& copy) {
     return lane_.fetch(slots_.size(), kind, {&copy, 1}, SlotLane::After::kEveryStore);
   };
-  if (turn.weights) NEAP_TRY(fetch(Kind::kWeights, all_of(table_slot_->weights, *unit.weights)));
+  if (turn.weights && in_files()) {
+    const SlotPart& to = table_slot_->weights;
+    NEAP_TRY(disk_->pass(slots_.size(), unit.files, {to.region, to.offset, Bytes()}));
+  } else if (turn.weights) {
+    NEAP_TRY(fetch(Kind::kWeights, all_of(table_slot_->weights, *unit.weights)));
+  }
   if (turn.gradients)
     NEAP_TRY(fetch(Kind::kGradients, all_of(*table_slot_->gradients, *unit.gradients)));
   for (std::size_t slot = 0; slot <= slots_.size(); ++slot) NEAP_TRY(lane_.wait_for_slot(slot));

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -83,10 +84,12 @@ class StreamedBlocks final : public step::WindowedBlocks {
   [[nodiscard]] const Storage* table(const std::string& name) const;
   /// Whether blocks are read from files of somebody else. They have no memory of their own then.
   [[nodiscard]] bool in_files() const { return on_disk_.in_files; }
-  /// Which: before the first phase, and again where other ones have the same weights. Fails where the windows are too
-  /// small. `files` are those of the parts.
-  [[nodiscard]] Status read_from(std::vector<FileUnit> blocks,
+  /// Which, and the tables with them: before the first phase, and again where other ones have the same weights. Fails
+  /// where the windows are too small. `files` are those of the parts.
+  [[nodiscard]] Status read_from(std::vector<FileUnit> blocks, std::vector<FileUnit> tables,
                                  std::vector<std::shared_ptr<const arena::DiskFile>> files);
+  [[nodiscard]] bool reads_rows() const override { return in_files() && !tables_.empty(); }
+  void read_rows(std::span<const std::int64_t> rows, Bytes width, std::byte* to) override;
   /// Of a unit's gradients, where nothing more is added to them, only so many bytes leave, from `first` on: others are
   /// another rank's.
   void keep_own(const std::string& name, Bytes first, Bytes size);

@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "base/status.h"
 #include "bridge/no_autograd.h"
+#include "bridge/runtime.h"
 #include "step/bind.h"
 
 namespace neap::ops {
@@ -158,6 +159,23 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
     turn_ = slots_.use_table(table, how);
   }
   void release_table() noexcept override { slots_.release_table(); }
+  [[nodiscard]] Tensor rows_from_files(const Tensor& table, const Tensor& indices) override {
+    if (!slots_.reads_rows()) return {};
+    const at::Device device = indices.device();
+    const Tensor rows = [&] {
+      std::optional<bridge::HostScope> host;
+      if (device.is_cuda()) host.emplace();
+      const Tensor wanted = indices.to(at::kCPU).contiguous();
+      const Tensor out = at::empty({wanted.numel(), table.size(1)},
+                                   at::dtype(table.scalar_type()).device(at::kCPU));
+      const Bytes width(static_cast<std::uint64_t>(table.size(1) * table.element_size()));
+      slots_.read_rows(
+          {wanted.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(wanted.numel())}, width,
+          static_cast<std::byte*>(out.data_ptr()));
+      return out;
+    }();
+    return rows.to(device);
+  }
   [[nodiscard]] Tensor new_gradients(step::UnitKey unit) override {
     return (unit < 0 ? turn_.zero : place_.zero) ? gradients_of(unit) : Tensor();
   }

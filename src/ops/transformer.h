@@ -62,7 +62,7 @@ struct StreamedBase {
   std::vector<at::Tensor> inputs;
   /// Of tables while it is their turn: (elements of the largest,). Undefined: the base's weights are where they come to.
   at::Tensor table_memory, table_gradients;
-  bool table_on_host = false;  ///< the embedding is in host memory
+  bool table_on_host = false;  ///< the embedding is in host memory, or `slots` reads its rows
 };
 
 struct TrainOptions {

@@ -127,6 +127,7 @@ class CountedBackend {
       blocks_.emplace(ops, weights_,
                       CountedRests{fetched_blocks(role_, dtype, phase.blocks_on_disk), tables,
                                    gradients, phase.inputs_on_host, phase.blocks_on_disk,
+                                   phase.blocks_on_disk && role_.blocks_in_files,
                                    phase.part == spec::TrainPart::kBackward});
       weights_.source = &*blocks_;
       weights_.table_on_host = tables.gives_rows();

@@ -190,9 +190,13 @@ void CountedBlocks::use_table(step::Table table, step::BlockUse how) {
   const double weights = turn_.weights ? static_cast<double>(turn_bytes(table).count()) : 0;
   const double gradients = turn_.gradients ? bytes(gradients_of(step::key_of(table))) : 0;
   double here = last_stored_;
-  if (weights + gradients > 0)
-    here = bring(weights + gradients, std::max({work_, held_, last_stored_}),
-                 rests_.own_turns[step::index_of(table)]);
+  if (weights + gradients > 0) {
+    // Pieces are copied while others are read.
+    const double read =
+        rests_.tables_in_files ? ops_.begin_disk(Direction::kToDevice, weights, ops_.now()) : 0;
+    here = std::max(read, bring(weights + gradients, std::max({work_, held_, last_stored_}),
+                                rests_.own_turns[step::index_of(table)]));
+  }
   for (std::size_t slot = 0; slot < kBlockSlots; ++slot)
     here = std::max({here, filled_[slot], stored_[slot]});
   wait(here);
@@ -200,7 +204,20 @@ void CountedBlocks::use_table(step::Table table, step::BlockUse how) {
 
 Bytes CountedBlocks::turn_bytes(step::Table table) const {
   if (rests_.ranks) return rests_.turns[step::index_of(table)];
-  return spec::tensor_bytes(rests_.tables.units[turn_.unit].elements, dtype());
+  const spec::FlatUnit& unit = rests_.tables.units[turn_.unit];
+  if (!rests_.tables_in_files) return spec::tensor_bytes(unit.elements, dtype());
+  Bytes all;
+  for (const spec::Parameter& parameter : unit.parameters)
+    all += spec::tensor_bytes(parameter.elements(), dtype());
+  return all;
+}
+
+CountedTensor CountedBlocks::rows_from_files(const T& table, const T& indices) {
+  if (!rests_.tables_in_files) return {};
+  const double read = static_cast<double>(indices.size(0)) * static_cast<double>(table.size(1)) *
+                      static_cast<double>(element_bytes(dtype()));
+  ops_.wait_until(ops_.begin_disk(Direction::kToDevice, read, ops_.now()));
+  return ops_.take_rows_from_host(table, indices);
 }
 
 void CountedBlocks::release_table() noexcept {

@@ -27,6 +27,7 @@ struct CountedRests {
   std::optional<spec::Dtype> gradients;  ///< their type where the blocks are trained
   bool inputs = false;                   ///< of blocks
   bool on_disk = false;                  ///< blocks, with their gradients, or slices
+  bool tables_in_files = false;
   bool each_once = false;  ///< a phase ends with the passes that are expected together
   // Of sliced weights, whose `tables` say only which turns there are:
   std::optional<spec::DataParallel> ranks{};
@@ -60,6 +61,7 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   }
   void use_table(step::Table table, step::BlockUse how) override;
   void release_table() noexcept override;
+  [[nodiscard]] T rows_from_files(const T& table, const T& indices) override;
   [[nodiscard]] T new_gradients(step::UnitKey unit) override;
   [[nodiscard]] T complete_gradients(step::UnitKey unit) override;
   /// Of a unit's gradients, where nothing more is added to them, so many bytes leave.

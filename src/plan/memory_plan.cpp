@@ -48,7 +48,7 @@ std::vector<Bytes> HostedPlan::storages() const {
     add_all(gradients);
   }
   add(inputs, blocks.size());
-  add_all(tables);
+  if (file_window.is_zero()) add_all(tables);
   add_all(table_gradients);
   if (states_on_disk) {
     add(window * step::kUpdateWindows);
@@ -75,7 +75,7 @@ Bytes HostedPlan::on_disk() const {
 }
 
 Bytes HostedPlan::in_files() const {
-  return file_window.is_zero() ? Bytes() : bytes_of(blocks);
+  return file_window.is_zero() ? Bytes() : bytes_of(blocks) + bytes_of(tables);
 }
 
 Bytes HostedPlan::weights_window() const {

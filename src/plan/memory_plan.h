@@ -59,8 +59,8 @@ struct HostedPlan {
   std::vector<PartPlan> states{};  ///< of the optimizer: spec::StatePlacement::parts()
   bool states_on_disk = false;     ///< else on the host
   bool blocks_on_disk = false;  ///< `blocks` and `gradients`: they pass windows, one for each slot
-  Bytes
-      file_window{};  ///< of each slot's, where these are read from the model's files; zero: they have files of the run
+  /// Of each slot's, where blocks and tables are read from the model's files; zero: blocks on disk have files of the run.
+  Bytes file_window{};
   Bytes window{};               ///< of each of step::kUpdateWindows that states on disk pass
   Bytes slice{};                ///< of sliced weights
   Bytes gradient_slice{};       ///< of their gradients

@@ -40,8 +40,9 @@ bool has_blocks_in_files(const spec::Job& job, const ModelRole& role, spec::Dtyp
   if (role.shape.tensor.ranks > 1 || role.generation_part || (stages && role.generates) ||
       role.ranks.slices_weights())
     return false;
-  return role.files.adapter.empty() &&
-         weights::has_units(role.files.base, blocks_of(role), compute);
+  std::vector<spec::FlatUnit> units = blocks_of(role);
+  for (spec::FlatUnit& table : hosted_tables(role, true).units) units.push_back(std::move(table));
+  return role.files.adapter.empty() && weights::has_units(role.files.base, units, compute);
 }
 
 Result<ModelRole> read_role(const spec::Job& job, const spec::Recipe& recipe,

@@ -27,7 +27,8 @@ struct ModelRole : spec::JobModel {
   spec::DataParallel ranks{};  ///< that have it
   /// The rank whose slices are counted; nullopt: the one that has most, and what others take besides.
   std::optional<std::int64_t> rank{};
-  /// Frozen blocks are read from the model's own files where they rest on disk: these have them as they are computed with.
+  /// Frozen blocks, and tables with them, are read from the model's own files where blocks rest on disk: these have them as
+  /// they are computed with.
   bool blocks_in_files = false;
   std::int64_t context_rank = 0;  ///< of those that divide sequences: the first one has most rows
 };

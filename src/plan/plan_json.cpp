@@ -33,7 +33,8 @@ Json json_of(const HostedPlan& hosted) {
   };
   for (const auto* parts : {&hosted.blocks, &hosted.tables})
     for (const PartPlan& part : *parts)
-      add("weights", part, hosted.blocks_on_disk && parts == &hosted.blocks,
+      add("weights", part,
+          hosted.blocks_on_disk && (parts == &hosted.blocks || !hosted.file_window.is_zero()),
           !hosted.file_window.is_zero());
   for (const auto* parts : {&hosted.gradients, &hosted.table_gradients})
     for (const PartPlan& part : *parts)

@@ -16,11 +16,18 @@ double embedding_scale(Ops& ops, const Weights<T>& w) {
   return spec::rounded(w.architecture.embedding_scale, ops.dtype(w.token_table));
 }
 
+/// Of a table that is not on the device: at indices (N,) -> (N, E).
+template <class Ops, class T = typename Ops::Tensor>
+T rows_from_elsewhere(Ops& ops, const Weights<T>& w, const T& indices) {
+  T rows = w.source->rows_from_files(w.token_table, indices);
+  return rows.defined() ? rows : ops.take_rows_from_host(w.token_table, indices);
+}
+
 /// Rows of the table (N, E), of which each rank has some; (n, E) where ranks divide the rows.
 template <class Ops, class T = typename Ops::Tensor>
 T token_rows(Ops& ops, const Weights<T>& w, const T& tokens, const Rows<T>& rows) {
   const OwnIndices<T> own = ops.own_indices(tokens, w.token_table.size(0), spec::Axis::kTensor);
-  T x = w.table_on_host ? ops.take_rows_from_host(w.token_table, own.indices)
+  T x = w.table_on_host ? rows_from_elsewhere(ops, w, own.indices)
                         : ops.take_rows(w.token_table, own.indices);
   ops.clear_(x, own.foreign);
   return sum_of_parts(ops, rows, std::move(x));

@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "spec/layout.h"
 #include "step/block_window.h"
 #include "step/table_turns.h"
@@ -44,6 +46,11 @@ class BlockSlots {
   /// A turn of one of them, from here to release_table(). No block is in use.
   [[nodiscard]] virtual TableTurns::Turn use_table(Table table, BlockUse how) = 0;
   virtual void release_table() noexcept = 0;
+
+  /// Whether the embedding's rows are read from files.
+  [[nodiscard]] virtual bool reads_rows() const { return false; }
+  /// Such rows, of so many bytes each, one behind another. Blocks until they are there.
+  virtual void read_rows(std::span<const std::int64_t>, Bytes, std::byte*) {}
 };
 
 /// A block by its number, or a table.
@@ -76,6 +83,8 @@ class BlockSource {
   [[nodiscard]] virtual bool has_turn(Table table, BlockUse how) const = 0;
   virtual void use_table(Table table, BlockUse how) = 0;
   virtual void release_table() noexcept = 0;
+  /// The embedding (V, C) at indices (N,) -> (N, C), of one in files. Undefined: it is in host memory.
+  [[nodiscard]] virtual T rows_from_files(const T&, const T&) { return T(); }
   /// Of what is used for its gradients: those that hold garbage and have to start at zero (elements,);
   /// undefined: none.
   [[nodiscard]] virtual T new_gradients(UnitKey unit) = 0;

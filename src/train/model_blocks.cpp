@@ -21,6 +21,12 @@ std::vector<at::Tensor> ModelWorker::places_of_base() {
   std::vector<at::Tensor> out = weights_;
   for (std::size_t i = 0; i < out.size(); ++i) {
     if (out[i].defined()) continue;
+    // A table is nowhere: its rows are read, and a head comes to the memory of tables.
+    if (layout_[i].block < 0) {
+      out[i] =
+          at::empty({layout_[i].elements}, at::dtype(runtime_.compute_dtype()).device(at::kMeta));
+      continue;
+    }
     const bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag(TagKind::kBuffers));
     out[i] = runtime_
                  .region(tag(TagKind::kBuffers), blocks.slots().front().weights.name,
@@ -33,7 +39,7 @@ std::vector<at::Tensor> ModelWorker::places_of_base() {
 void ModelWorker::read_blocks_from(const std::filesystem::path& folder) {
   const weights::WeightFolder files = weights::WeightFolder::open(folder);
   std::vector<spec::FlatUnit> units = layout_;
-  std::erase_if(units, [](const spec::FlatUnit& unit) { return unit.block < 0; });
+  std::erase_if(units, [this](const spec::FlatUnit& unit) { return hosted(unit) == nullptr; });
   const spec::Dtype dtype = bridge::to_step(runtime_.compute_dtype());
   const auto found = weights::find_units(files, units, dtype);
   if (!found)
@@ -42,25 +48,25 @@ void ModelWorker::read_blocks_from(const std::filesystem::path& folder) {
                        "reads where they are",
                        folder.string(), spec_.name()));
   std::map<const weights::SafetensorsFile*, std::shared_ptr<const arena::DiskFile>> opened;
-  std::vector<bridge::FileUnit> blocks;
+  std::vector<bridge::FileUnit> blocks, tables;
   for (std::size_t u = 0; u < units.size(); ++u) {
-    bridge::FileUnit& block = blocks.emplace_back();
+    bridge::FileUnit& unit = (units[u].block >= 0 ? blocks : tables).emplace_back();
     for (std::size_t p = 0; p < units[u].parameters.size(); ++p) {
       const weights::WeightFolder::Found& tensor = (*found)[u][p];
       std::shared_ptr<const arena::DiskFile>& file = opened[tensor.file];
       if (file == nullptr)
         file = value_or_throw(
             arena::DiskFile::of_other(tensor.file->descriptor(), tensor.file->path().string()));
-      block.parts.push_back({file.get(), Bytes(tensor.file->offset_of(*tensor.tensor)),
-                             Bytes(tensor.tensor->bytes()),
-                             spec::tensor_bytes(units[u].parameters[p].offset, dtype)});
+      unit.parts.push_back({file.get(), Bytes(tensor.file->offset_of(*tensor.tensor)),
+                            Bytes(tensor.tensor->bytes()),
+                            spec::tensor_bytes(units[u].parameters[p].offset, dtype)});
     }
   }
   std::vector<std::shared_ptr<const arena::DiskFile>> all;
   for (const auto& [from, file] : opened) all.push_back(file);
   weights::check_tensors(*found, static_cast<std::size_t>(at::get_num_threads()));
   throw_if_error(runtime_.streamed_blocks(tag(TagKind::kBuffers))
-                     .read_from(std::move(blocks), std::move(all)));
+                     .read_from(std::move(blocks), std::move(tables), std::move(all)));
 }
 
 }  // namespace neap::train

@@ -93,7 +93,7 @@ std::vector<at::Tensor> ModelWorker::base_weights() {
   std::vector<at::Tensor> out;
   for (const spec::FlatUnit& unit : layout_) {
     const auto* const storage = hosted(unit);
-    if (storage != nullptr && unit.block >= 0 && reads_blocks()) {
+    if (storage != nullptr && reads_blocks()) {
       out.emplace_back();
       continue;
     }

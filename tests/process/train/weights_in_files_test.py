@@ -9,12 +9,20 @@ import struct
 import time
 
 from neap_program import logged_steps, outcome, read_lines, wait_for
-from streamed_weights_test import DISK, LORA, STEPS, WIDE, StreamedCase
+from streamed_weights_test import DISK, LORA, STEPS, TABLES, UNTIED_TABLES, WIDE, StreamedCase
 from train_process_test import REWARD, PPO, main
 
 GRPO = re.sub(r"\[critic\][^\[]*", "", PPO.replace("CEILING", "2GiB").replace('"ppo"', '"grpo"')).replace("out/reward/", "out/judge/")
+WIDE = dict(WIDE, num_hidden_layers=6)
+# By job and model; a scalar head ties no embedding.
+TABLES_OF = {("sft untied", "actor"): {"embed"}, ("sft tables", "actor"): {"embed"}, ("dpo tables", "actor"): {"embed", "head"},
+             ("grpo", "reward"): {"embed"}}
 # Models whose blocks are in files; others that stream from disk.
 JOBS = {"sft": (["sft.toml", *LORA, *STEPS, "data.micro_batch_size_per_gpu=2"], ["actor"], []),
+        # Rows of the embedding, and a head or a tied one in turns.
+        "sft untied": (["sft.toml", *LORA, *STEPS, "actor_rollout_ref.model.path=out/untied/latest/actor"], ["actor"], []),
+        "sft tables": (["sft.toml", *LORA, *STEPS, "actor_rollout_ref.model.path=out/tables/latest/actor"], ["actor"], []),
+        "dpo tables": (["dpo.toml", *LORA, *STEPS, "actor_rollout_ref.model.path=out/untied_tables/latest/actor"], ["actor"], []),
         # Blocks come together for its rollout.
         "grpo": (["grpo.toml", *LORA, *STEPS, "data.val_files=[]"], ["actor", "reward"], []),
         "dpo": (["dpo.toml", *STEPS, "actor_rollout_ref.model.path=out/wide/latest/actor"], ["reference"], ["actor"])}
@@ -61,11 +69,14 @@ class WeightsInFiles(StreamedCase):
     @classmethod
     def setUpClass(cls):
         cls.make_home()
-        cls.add_model("wide", dict(WIDE, num_hidden_layers=6))
+        models = {"wide": WIDE, "untied": dict(WIDE, tie_word_embeddings=False), "tables": dict(TABLES, num_hidden_layers=6),
+                  "untied_tables": dict(UNTIED_TABLES, num_hidden_layers=6)}
+        for name, config in models.items():
+            cls.add_model(name, config)
         (cls.home / "dpo.toml").write_text(REWARD.replace('"reward"', '"dpo"').replace("out/reward", "out/dpo"))
         (cls.home / "grpo.toml").write_text(GRPO.replace("ref.rollout]", "ref.rollout]\nn = 2"))
         once = ["trainer.total_training_steps=1", "device.memory=2GiB"]
-        for words in (["sft.toml", "actor_rollout_ref.model.path=wide", "trainer.default_local_dir=out/wide", *once],
+        for words in (*(["sft.toml", f"actor_rollout_ref.model.path={name}", f"trainer.default_local_dir=out/{name}", *once] for name in models),
                       ["reward.toml", "actor_rollout_ref.model.path=out/wide/latest/actor", "trainer.default_local_dir=out/judge", *once]):
             result = cls.neap("train", *words)
             assert result.returncode == 0, result.stderr
@@ -81,8 +92,9 @@ class WeightsInFiles(StreamedCase):
         for name, (words, in_files, on_disk) in JOBS.items():
             with self.subTest(name):
                 before = hashes(self.wide)
+                room = 2 if "tables" in name else 8
                 resident = self.train(f"{name} resident", *words, "device.memory=2GiB", "memory.residency=all")
-                tight, budget = self.tight(*words)
+                tight, budget = self.tight(*words, room=room)
                 scratch = self.home / f"scratch-{name}"
                 scratch.mkdir()
                 run = self.train(f"{name} in files", *tight, f"memory.disk_folder={scratch}")
@@ -95,8 +107,10 @@ class WeightsInFiles(StreamedCase):
                 self.assertEqual(plan["host_bytes"], budget)
                 rests = {tag["tag"]: [part for part in tag.get("hosted", [])] for tag in plan["tags"]}
                 for model in in_files:
-                    blocks = [part for part in rests[f"{model}.buffers"] if part.get("on") == "files"]
-                    self.assertEqual([part["name"] for part in blocks], [f"block.{i}" for i in range(6)])
+                    names = [part["name"] for part in rests[f"{model}.buffers"] if part.get("on") == "files"]
+                    self.assertEqual(names[:6], [f"block.{i}" for i in range(6)])
+                    self.assertEqual(set(names[6:]), TABLES_OF.get((name, model), set()))
+                    self.assertFalse([part for part in rests[f"{model}.buffers"] if part["kind"] == "weights" and "on" not in part])
                 taken = [part["bytes"] for parts in rests.values() for part in parts if part.get("on") == "disk"]
                 self.assertEqual(sum(taken), plan["disk_bytes"])
                 self.assertEqual(bool(taken), bool(on_disk))

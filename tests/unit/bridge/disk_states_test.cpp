@@ -308,8 +308,39 @@ TEST(BlocksInFiles, NoBlockMayNeedALargerWindow) {
       value_or_throw(arena::DiskFile::of_other(b.descriptor.get(), "model.safetensors"));
   std::vector<FileUnit> units(4);
   units[3].parts = {{file.get(), Bytes(), 4 * bytes_of(Blocks::kWords) + 1_B}};
-  EXPECT_FALSE(b.streamed->read_from(units, {file}).ok());
+  EXPECT_FALSE(b.streamed->read_from(units, {}, {file}).ok());
   ASSERT_NO_FATAL_FAILURE(b.mini_batch(1));
+}
+
+// Of the table a matrix with rows of three words, of which a few are read, some twice.
+TEST(BlocksInFiles, RowsOfATableAreRead) {
+  the_system.reset(::testing::TempDir());
+  Blocks b(4, {0, 1}, Rests::kFiles, ::testing::TempDir());
+  const auto numbers = [&](std::uint64_t first) {
+    std::vector<std::uint64_t> out(300);
+    std::iota(out.begin(), out.end(), first);
+    return out;
+  };
+  const std::vector<std::uint64_t> words = numbers(0);
+  ASSERT_EQ(::pwrite(b.descriptor.get(), words.data(), 2400, 3), 2400);
+  const std::shared_ptr<const arena::DiskFile> file =
+      value_or_throw(arena::DiskFile::of_other(b.descriptor.get(), "model.safetensors"));
+  std::vector<FileUnit> tables(2);
+  for (FileUnit& table : tables) table.parts = {{file.get(), 3_B, 2400_B}};
+  throw_if_error(b.streamed->read_from(std::vector<FileUnit>(4), tables, {file}));
+  ASSERT_TRUE(b.streamed->reads_rows());
+  std::vector<std::int64_t> rows;
+  for (std::int64_t i = 0; i < 150; ++i) rows.push_back(i * 37 % 100);
+  std::vector<std::uint64_t> got(3 * rows.size());
+  b.streamed->read_rows(rows, 24_B, reinterpret_cast<std::byte*>(got.data()));
+  for (std::size_t i = 0; i < got.size(); ++i)
+    ASSERT_EQ(got[i], static_cast<std::uint64_t>(3 * rows[i / 3]) + i % 3);
+  EXPECT_EQ(of(value_or_throw(b.streamed->take_use()), Kind::kWeights).disk_read, 24_B * 150);
+  for (const std::int64_t row : {std::int64_t{-1}, std::int64_t{100}, INT64_MAX})
+    EXPECT_THROW(b.streamed->read_rows({&row, 1}, 24_B, reinterpret_cast<std::byte*>(got.data())),
+                 Error);
+  the_system.failing_read = 1;
+  EXPECT_THROW(b.streamed->read_rows(rows, 24_B, reinterpret_cast<std::byte*>(got.data())), Error);
 }
 
 // ---- slices ------------------------------------------------------------------------------------

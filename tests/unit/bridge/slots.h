@@ -88,7 +88,8 @@ struct Blocks {
                                               : StreamedBlocks::OnDisk{bytes, bytes, false});
     for (const char* name : {"embed", "head"}) {
       if (streamed->table(name) == nullptr) continue;
-      std::ranges::fill(words_of(*streamed->table(name)->weights), kTable);
+      if (rests != Rests::kFiles)
+        std::ranges::fill(words_of(*streamed->table(name)->weights), kTable);
       std::ranges::fill(words_of(*streamed->table(name)->gradients), 7777);
     }
     if (rests == Rests::kFiles) write_file();
@@ -103,8 +104,8 @@ struct Blocks {
   [[nodiscard]] Words gradients(std::size_t b) const {
     return words_at(streamed->block(b).resting_gradients());
   }
-  /// The second half of each block before its first one, and neither where a page or a word begins. The file has lost its
-  /// name, and stays open.
+  /// The second half of each block before its first one, and neither where a page or a word begins; tables in three pieces.
+  /// The file has lost its name, and stays open.
   void write_file() {
     std::string name = ::testing::TempDir() + "neap-weights-XXXXXX";
     descriptor = Descriptor(::mkstemp(name.data()));
@@ -117,14 +118,23 @@ struct Blocks {
       bytes.append(reinterpret_cast<const char*>(words.data()), 8 * kWords);
       units[b].parts = {{nullptr, at, half, half}, {nullptr, at + half, half, Bytes()}};
     }
+    const std::vector<std::uint64_t> table(kSlots * kWords, kTable);
+    const Bytes at(bytes.size());
+    bytes.append(reinterpret_cast<const char*>(table.data()), 8 * table.size());
+    FileUnit in_pieces;
+    const Bytes pieces[] = {Bytes(), 1000_B, 5001_B, bytes_of(table.size())};
+    for (std::size_t i = 0; i < 3; ++i)
+      in_pieces.parts.push_back({nullptr, at + pieces[i], pieces[i + 1] - pieces[i], pieces[i]});
+    std::vector<FileUnit> tables(2, in_pieces);
     ASSERT_EQ(::pwrite(descriptor.get(), bytes.data(), bytes.size(), 0),
               static_cast<ssize_t>(bytes.size()));
     ASSERT_EQ(::unlink(name.c_str()), 0);
     const std::shared_ptr<const arena::DiskFile> file =
         value_or_throw(arena::DiskFile::of_other(descriptor.get(), "model.safetensors"));
-    for (FileUnit& unit : units)
-      for (FileUnit::Part& part : unit.parts) part.file = file.get();
-    throw_if_error(streamed->read_from(units, {file}));
+    for (auto* list : {&units, &tables})
+      for (FileUnit& unit : *list)
+        for (FileUnit::Part& part : unit.parts) part.file = file.get();
+    throw_if_error(streamed->read_from(units, tables, {file}));
   }
   static Words words_at(const Resting& at) {
     return {reinterpret_cast<std::uint64_t*>(at.data()), kWords};
