@@ -132,6 +132,7 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
     for (const spec::FlatUnit& unit : units)
       if (unit.block >= 0) elements_.push_back(unit.elements);
   }
+  void begin_mini_batch(std::int64_t passes_back) override { slots_.begin_mini_batch(passes_back); }
   void expect(step::Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) override {
     slots_.expect(sweep, passes, chunk);
   }

@@ -78,8 +78,18 @@ double CountedBlocks::begin_behind_gathers(double seconds) {
   return gathered_ = std::max(gathered_, ops_.now()) + seconds;
 }
 
+void CountedBlocks::begin_mini_batch(std::int64_t passes_back) {
+  if (rests_.each_once) {
+    drain();
+    window_.forget();
+  }
+  window_.begin_mini_batch(passes_back);
+  turns_.begin_mini_batch(passes_back);
+}
+
 void CountedBlocks::expect(step::Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) {
-  if (rests_.each_once || rests_.ranks) {
+  if (sweep == step::Sweep::kForwardBackward) begin_mini_batch(passes);
+  if (rests_.ranks) {
     drain();
     window_.forget();
   }
@@ -93,6 +103,10 @@ void CountedBlocks::expect(step::Sweep sweep, std::int64_t passes, const spec::B
   window_.expect(sweep, passes, chunk);
   turns_.expect(sweep, passes);
   bring_expected();
+}
+
+bool CountedBlocks::uses_alike() const {
+  return rests_.ranks || weights_.architecture.chunks() == 1;
 }
 
 void CountedBlocks::begin_group(std::int64_t rows) {
@@ -227,7 +241,7 @@ void CountedBlocks::release_table() noexcept {
         Direction::kToHost, leaving_bytes(step::key_of(turn_table_), turn_.last), work_);
   }
   // Blocks that are alike were left out.
-  if (sweep_ == step::Sweep::kForward && position_ > 0) {
+  if (sweep_ == step::Sweep::kForward && passes_ > 1 && position_ > 0) {
     position_ = 0;
     window_.expect(sweep_, passes_, chunk_);
   }

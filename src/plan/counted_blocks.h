@@ -28,7 +28,7 @@ struct CountedRests {
   bool inputs = false;                   ///< of blocks
   bool on_disk = false;                  ///< blocks, with their gradients, or slices
   bool tables_in_files = false;
-  bool each_once = false;  ///< a phase ends with the passes that are expected together
+  bool each_once = false;  ///< a phase ends with each mini-batch
   // Of sliced weights, whose `tables` say only which turns there are:
   std::optional<spec::DataParallel> ranks{};
   std::array<Bytes, 2> turns{};  ///< what comes for each table's
@@ -51,7 +51,9 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   CountedBlocks& operator=(const CountedBlocks&) = delete;
   ~CountedBlocks() override { drain(); }
 
+  void begin_mini_batch(std::int64_t passes_back) override;
   void expect(step::Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) override;
+  [[nodiscard]] bool uses_alike() const override;
   void begin_group(std::int64_t rows) override;
   [[nodiscard]] T inputs(std::int64_t first, std::int64_t count) override;
   [[nodiscard]] const step::Block<T>& use(std::size_t block, step::BlockUse how) override;
@@ -88,7 +90,7 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   // Everything was waited for.
   void drain();
   [[nodiscard]] Bytes turn_bytes(step::Table table) const;
-  [[nodiscard]] spec::Dtype dtype() const { return ops_.dtype(weights_.token_table); }
+  [[nodiscard]] spec::Dtype dtype() const { return ops_.dtype(step::any_weight(weights_)); }
   [[nodiscard]] T gradients_of(step::UnitKey unit) const;
   [[nodiscard]] double gradient_bytes(std::size_t block) const;
   // Of a unit's gradients (elements,), all or this rank's.

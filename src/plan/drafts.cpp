@@ -162,12 +162,14 @@ std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
         modes.stream_weights(other);
         // Of slices tables come as blocks do, and inputs stay.
         if (recipe.find(other)->sliced) {
-          if (!gradients || !models_.at(other).trains_blocks()) continue;
+          if (!gradients || !models_.at(other).trains_blocks() || job_.has_stages()) continue;
           modes.keep_gradients_on_host(other);
           sliced = true;
           continue;
         }
-        if (inputs && models_.at(other).trained) {
+        // Several micro-batches wait for their way back through a stage.
+        const bool staged = models_.at(other).shape.pipeline.stages > 1;
+        if (inputs && models_.at(other).trained && !staged) {
           modes.keep_inputs_on_host(other);
           keeps = true;
         }
@@ -215,10 +217,13 @@ std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) 
   return most;
 }
 
-// Ranks meet in sums of gradients of blocks that train, resting on the host or not in another order.
-bool Drafts::streams_alone(spec::ModelId model) const {
+// Ranks meet in sums of gradients of blocks that train, resting on the host or not in another order. Slices that stages
+// generate with are gathered from the device.
+bool Drafts::streams_alone(const spec::Recipe& recipe, spec::ModelId model) const {
   if (!job_.has_stages()) return true;
-  return job_.mesh(model).size(spec::Axis::kPipe) == 1 && !models_.at(model).trains_blocks();
+  const bool staged = job_.mesh(model).size(spec::Axis::kPipe) > 1;
+  if (staged && recipe.find(model)->sliced && recipe.generates(model)) return false;
+  return !models_.at(model).trains_blocks();
 }
 
 // Micro-batches pass stages one by one, and ranks that meet in a pass have the same groups.
@@ -255,7 +260,7 @@ std::vector<spec::ModelId> Drafts::streamable() const {
   std::vector<std::pair<Bytes, spec::ModelId>> found;
   const spec::Recipe recipe = spec::describe(job_);
   for (const spec::ModelId model : spec::streamable(recipe)) {
-    if (!streams_alone(model)) continue;
+    if (!streams_alone(recipe, model)) continue;
     const std::vector<PartPlan> blocks =
         hosted_blocks(models_.at(model), compute_dtype(job_, target_));
     // All of them would be in slots.

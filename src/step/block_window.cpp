@@ -21,7 +21,12 @@ BlockWindow::BlockWindow(std::size_t blocks, std::size_t slots, WithBlocks with,
       with_(with),
       all_breaks_(breaks),
       breaks_(breaks),
-      started_(blocks, false) {}
+      added_(blocks, 0) {}
+
+void BlockWindow::begin_mini_batch(std::int64_t passes_back) {
+  std::fill(added_.begin(), added_.end(), 0);
+  passes_back_ = passes_back;
+}
 
 void BlockWindow::expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) {
   first_ = static_cast<std::size_t>(chunk.blocks.first);
@@ -32,7 +37,7 @@ void BlockWindow::expect(Sweep sweep, std::int64_t passes, const spec::BlockChun
   next_ = 0;
   cleared_at_ = breaks_at_start() ? -1 : 0;
   end_ = passes * uses_of(sweep, blocks_);
-  if (sweep == Sweep::kForwardBackward) std::fill(started_.begin(), started_.end(), false);
+  if (sweep == Sweep::kForwardBackward) begin_mini_batch(passes);
 }
 
 BlockWindow::Expected BlockWindow::expected_at(std::int64_t place) const {
@@ -75,10 +80,10 @@ bool BlockWindow::goes_back(std::size_t block) const {
 
 BlockWindow::Place BlockWindow::lacking(std::size_t block, const Slot* slot) const {
   Place out{block, 0, slot == nullptr};
-  if (!(with_.gradients && started_[block]) && !with_.inputs) return out;
+  const bool started = with_.gradients && added_[block] > 0;
+  if (!started && !with_.inputs) return out;
   if (!goes_back(block)) return out;
-  out.gradients =
-      with_.gradients && started_[block] && !(slot != nullptr && (slot->gradients || slot->adds));
+  out.gradients = started && !(slot != nullptr && (slot->gradients || slot->adds));
   out.inputs = with_.inputs && !(slot != nullptr && slot->inputs);
   return out;
 }
@@ -136,7 +141,6 @@ std::optional<std::size_t> BlockWindow::brought_then() const {
 BlockWindow::Use BlockWindow::use(std::size_t block, BlockUse how) {
   Use out;
   const bool expected = next_ < end_ && expected_at(next_).block == block;
-  const bool last = expected && end_ - next_ <= static_cast<std::int64_t>(blocks_);
   next_ = expected ? next_ + 1 : end_;
   Slot* slot = holder_of(block);
   out.missing = {block, 0, slot == nullptr};
@@ -149,12 +153,12 @@ BlockWindow::Use BlockWindow::use(std::size_t block, BlockUse how) {
   slot->last_use = ++uses_;
   const bool back = how == BlockUse::kAddGradients;
   slot->adds = with_.gradients && back;
-  slot->completes = slot->adds && last;
+  slot->completes = slot->adds && added_[block] + 1 == passes_back_;
   slot->keeps = with_.inputs && how == BlockUse::kKeepInputs;
   if (slot->adds) {
-    out.zero = !started_[block];
-    out.last = last;
-    out.missing.gradients = started_[block] && !slot->gradients;
+    out.zero = added_[block] == 0;
+    out.last = slot->completes;
+    out.missing.gradients = !out.zero && !slot->gradients;
   }
   out.missing.inputs = with_.inputs && back && !slot->inputs;
   slot->inputs = with_.inputs && (back || slot->keeps);
@@ -167,7 +171,7 @@ BlockWindow::Leaving BlockWindow::release(std::size_t block) {
   const Leaving out{static_cast<std::size_t>(&slot - slots_.data()), slot.adds, slot.keeps,
                     slot.completes};
   if (slot.adds) {
-    started_[block] = true;
+    ++added_[block];
     slot.gradients = false;
   }
   // Those of a backward are of no use any more.

@@ -59,12 +59,14 @@ class BlockWindow {
   /// At least two slots.
   BlockWindow(std::size_t blocks, std::size_t slots, WithBlocks with = {}, Breaks breaks = {});
 
+  /// No block has gradients yet; so many passes back of its chunk add to each one's.
+  void begin_mini_batch(std::int64_t passes_back);
   /// The uses that follow, of a chunk's blocks. Earlier expectations are dropped. Passes forward and back are those of a
-  /// mini-batch: no block has gradients yet.
+  /// mini-batch, which they begin.
   void expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk);
   /// Of all blocks.
   void expect(Sweep sweep, std::int64_t passes) {
-    expect(sweep, passes, {{0, static_cast<std::int64_t>(started_.size())}});
+    expect(sweep, passes, {{0, static_cast<std::int64_t>(added_.size())}});
   }
   /// What should be brought now, to a slot that nobody uses for it; it counts as being there. nullopt:
   /// nothing.
@@ -127,7 +129,9 @@ class BlockWindow {
   WithBlocks with_;
   Breaks all_breaks_, breaks_;   // those of the blocks that are expected
   std::int64_t cleared_at_ = 0;  // place of the last clear()
-  std::vector<bool> started_;    // by block: gradients of the mini-batch exist
+  std::vector<std::int64_t>
+      added_;  // by block: passes back of the mini-batch that have added to its gradients
+  std::int64_t passes_back_ = 0;  // of the mini-batch
   Sweep sweep_ = Sweep::kForward;
   std::int64_t next_ = 0, end_ = 0;  // of the expected uses
   std::int64_t uses_ = 0;

@@ -272,6 +272,7 @@ void add_stage_gradients(B& b, const std::vector<MicroBatch>& cuts, const Object
     if (!micro.aside) counted.push_back(micro);
   const std::int64_t further = b.further_groups(std::ssize(counted));
   counted.insert(counted.end(), static_cast<std::size_t>(further), MicroBatch{});
+  begin_mini_batch(b.weights(), std::ssize(counted));
   StageRun(b, counted, objective).run();
   const spec::PipelineStage& stage = b.weights().architecture.pipeline;
   const auto most = static_cast<std::size_t>(micro_batches_kept(shape_of(stage), 0));

@@ -52,12 +52,14 @@ class TableTurns {
   /// `trained`: the units have gradients.
   TableTurns(const TableUnits& units, bool trained) : units_(units), trained_(trained) {}
 
-  /// As BlockWindow::expect.
-  void expect(Sweep sweep, std::int64_t passes) {
-    if (sweep != Sweep::kForwardBackward) return;
+  /// As those of BlockWindow.
+  void begin_mini_batch(std::int64_t passes_back) {
     started_ = {};
     turns_ = {};
-    passes_ = passes;
+    passes_ = passes_back;
+  }
+  void expect(Sweep sweep, std::int64_t passes) {
+    if (sweep == Sweep::kForwardBackward) begin_mini_batch(passes);
   }
   struct Turn {
     std::size_t unit = 0;

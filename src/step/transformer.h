@@ -100,7 +100,8 @@ void for_each_block(Ops& ops, const Weights<T>& w, const spec::BlockRange& range
     const UsedBlock<T> used(w, i);
     each(i, *used);
   };
-  if (w.architecture.layers_alike() && adapters_alike(w)) {
+  const bool uses_alike = w.source == nullptr || w.source->uses_alike();
+  if (w.architecture.layers_alike() && adapters_alike(w) && uses_alike) {
     ops.repeat(range.count, block);
   } else {
     for (std::int64_t i = 0; i < range.count; ++i) block(i);

@@ -24,8 +24,11 @@ namespace neap::step {
 class BlockSlots {
  public:
   virtual ~BlockSlots() = default;
+  /// Of a mini-batch that goes through chunks action by action: so many passes back of each one add to gradients, none
+  /// has yet.
+  virtual void begin_mini_batch(std::int64_t passes_back) = 0;
   /// The passes that follow through a chunk, so that blocks come before they are used. Passes forward and back are those
-  /// of a mini-batch.
+  /// of a mini-batch, which they begin.
   virtual void expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) = 0;
   /// Passes that other ranks have more than this one, which takes part in theirs.
   [[nodiscard]] virtual std::int64_t further_passes(std::int64_t) { return 0; }
@@ -69,9 +72,13 @@ template <class T>
 class BlockSource {
  public:
   virtual ~BlockSource() = default;
+  /// As BlockSlots::begin_mini_batch.
+  virtual void begin_mini_batch(std::int64_t passes_back) = 0;
   virtual void expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) = 0;
   /// As BlockSlots::further_passes.
   [[nodiscard]] virtual std::int64_t further_passes(std::int64_t) { return 0; }
+  /// Whether every block of a pass forward comes as the one before it does: not where a pass may find some of them.
+  [[nodiscard]] virtual bool uses_alike() const { return true; }
   /// Micro-batches of so many rows in all go through the blocks, and back.
   virtual void begin_group(std::int64_t rows) = 0;
   /// Of the block in use, where the inputs of the group's rows [first, first + count) are: (count, C).
@@ -150,6 +157,11 @@ template <class Ops>
   return context_ranks == 1 && (!divided || copy_engines);
 }
 
+/// As BlockSlots::begin_mini_batch.
+template <class T>
+void begin_mini_batch(const Weights<T>& w, std::int64_t passes_back) {
+  if (w.source != nullptr) w.source->begin_mini_batch(passes_back);
+}
 template <class T>
 void expect_passes(const Weights<T>& w, Sweep sweep, std::int64_t passes,
                    const spec::BlockChunk& chunk) {

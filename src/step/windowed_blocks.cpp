@@ -18,6 +18,11 @@ Status WindowedBlocks::take_failure() {
   return std::exchange(failed_, {});
 }
 
+void WindowedBlocks::begin_mini_batch(std::int64_t passes_back) {
+  window_.begin_mini_batch(passes_back);
+  turns_.begin_mini_batch(passes_back);
+}
+
 void WindowedBlocks::expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) {
   window_.expect(sweep, passes, chunk);
   turns_.expect(sweep, passes);

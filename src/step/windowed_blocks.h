@@ -15,6 +15,7 @@ namespace neap::step {
 
 class WindowedBlocks : public BlockSlots {
  public:
+  void begin_mini_batch(std::int64_t passes_back) override;
   void expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) override;
   void set_input_bytes(std::int64_t) override {}
   [[nodiscard]] Place use(std::size_t block, BlockUse how) override;

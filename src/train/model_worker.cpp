@@ -106,7 +106,8 @@ std::vector<at::Tensor> ModelWorker::base_weights() {
 const bridge::StreamedBlocks::Storage* ModelWorker::hosted(const spec::FlatUnit& unit) const {
   if (!spec_.streamed) return nullptr;
   const bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag(TagKind::kBuffers));
-  if (unit.block >= 0) return &blocks.block(static_cast<std::size_t>(unit.block));
+  if (unit.block >= 0)
+    return &blocks.block(static_cast<std::size_t>(spec_.shape.place_of_block(unit.block)));
   return blocks.table(unit.name);
 }
 
@@ -144,7 +145,9 @@ std::optional<ops::StreamedBase> ModelWorker::streamed_base() {
   bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag(TagKind::kBuffers));
   ops::StreamedBase out;
   out.slots = &blocks;
-  out.table_on_host = hosted(layout_.front()) != nullptr;
+  const spec::FlatUnit& first = layout_.front();  // of a stage without an embedding a block
+  out.table_on_host =
+      first.find(spec::Module::kTokenEmbedding) != nullptr && hosted(first) != nullptr;
   const auto weights = [&](const bridge::StreamedBlocks::Slot& slot) {
     return runtime_.region(tag(TagKind::kBuffers), slot.weights.name, runtime_.compute_dtype());
   };

@@ -11,16 +11,18 @@ import unittest
 
 import launch
 
-from rank_case import FILES, RankCase, STAGES
+from rank_case import CHUNKS, FILES, RankCase, ROWS, SIZE, STAGES, ZERO_BUBBLE
 from train_process_test import MODEL, PPO, read_lines, REWARD, SFT  # noqa: E402
 
 # Blocks of 1 MiB beside a table as large.
 DEEP = dict(MODEL, num_hidden_layers=12, hidden_size=128, intermediate_size=512, tie_word_embeddings=False)
+TABLES = dict(DEEP, vocab_size=8192)
 RESIDENT = ("device.memory=2GiB", "memory.residency=all")
 KEPT = 'memory.allow=["recompute", "move", "stream"]'
 REFERENCE, CRITIC, JUDGE = (f"{model}.pipeline_model_parallel_size" for model in ("actor_rollout_ref.ref", "critic", "reward_model"))
 CRITIC_FILES = ("critic/adapter_model.safetensors", "critic/optimizer.safetensors")
 CRITIC_WHOLE = ("critic/model.safetensors", CRITIC_FILES[1])
+ADAPTERS = ("actor/adapter_model.safetensors", FILES[1])
 CRITIC_LORA = "critic.model.lora_rank=4"
 
 
@@ -28,11 +30,16 @@ class StreamedStages(RankCase):
     @classmethod
     def setUpClass(cls):
         cls.make_home(pathlib.Path(launch.REVIEWS))
-        cls.add_model("deep", DEEP)
+        models = {"deep": DEEP, "tables": TABLES, "tied": dict(TABLES, tie_word_embeddings=True), "few": dict(MODEL, num_hidden_layers=4)}
+        for name, config in models.items():
+            cls.add_model(name, config)
         (cls.home / "sft.toml").write_text(SFT.replace("total_training_steps = 8", "total_training_steps = 2"))
         (cls.home / "reward.toml").write_text(REWARD.replace("total_training_steps = 3", "total_training_steps = 1"))
+        (cls.home / "dpo.toml").write_text(REWARD.replace('"reward"', '"dpo"').replace("total_training_steps = 3", "total_training_steps = 2")
+                                           .replace("save_freq = -1", "save_freq = 2").replace('["pairs_val.jsonl"]', "[]"))
         once = ("trainer.total_training_steps=1", "trainer.save_freq=1", "device.memory=4GiB")
-        for task, name, path in (("sft", "small", "model"), ("sft", "deep", "deep"), ("reward", "judge", "out/deep/latest/actor"),
+        for task, name, path in (("sft", "small", "few"), ("sft", "deep", "deep"), ("sft", "tables", "tables"), ("sft", "tied", "tied"),
+                                 ("reward", "judge", "out/deep/latest/actor"),
                                  ("reward", "shallow", "out/small/latest/actor")):
             result = launch.run(1, launch.NEAP, "train", f"{task}.toml", f"actor_rollout_ref.model.path={path}",
                                 f"trainer.default_local_dir=out/{name}", *once, cwd=cls.home)
@@ -56,28 +63,38 @@ class StreamedStages(RankCase):
         return least
 
     def assert_streamed_is_resident(self, name, ranks, models, *words, task="sft", files=FILES, room=0):
-        """`models`: what each rank streams at least, at the least capacity with `room` MiB more."""
+        """`models`: what each rank streams at least, at the least capacity with `room` MiB more; one of them something."""
         self.run_ranks(ranks, f"{name}-whole", *words, *RESIDENT, task=task)
         least = self.least(ranks, task, *words)
         self.assertLess(least, self.least(ranks, task, *words, KEPT), name)
         self.run_ranks(ranks, name, *words, f"device.memory={least + room}MiB", task=task)
         self.assert_same_files(f"{name}-whole", name, files=files)
         self.assertEqual(self.metrics(f"out/{name}-whole"), self.metrics(f"out/{name}"))
-        for rank, streamed in enumerate(models):
-            self.assert_comes_as_planned(name if rank == 0 else f"{name}/ranks/{rank}", streamed)
+        any_streams = False
+        for rank in range(ranks):
+            plan = self.assert_comes_as_planned(name if rank == 0 else f"{name}/ranks/{rank}")
+            self.assertLessEqual(set(models[rank] if models else ()), set(plan["streamed_weights"]), (name, rank))
+            any_streams = any_streams or bool(plan["streamed_weights"])
+        self.assertTrue(any_streams, name)
 
-    def assert_comes_as_planned(self, folder, models):
+    def assert_comes_as_planned(self, folder):
         plan = self.assert_planned_is_measured(folder)
-        self.assertLessEqual(set(models), set(plan["streamed_weights"]), folder)
         planned = {phase["name"]: phase for phase in plan["phases"]}
-        moved = {}
+        moved, runs = {}, {}
         for record in read_lines(self.home / "out" / folder / "phases.jsonl"):
-            of = moved.setdefault((record["step"], record["phase"]), {"fetched": 0, "stored": 0})
+            if record["phase"] == "validate":
+                continue  # of other rows
+            key = record["step"], record["phase"]
+            runs[key] = runs.get(key, 0) + 1
+            of = moved.setdefault(key, {"fetched": 0, "stored": 0})
             of["fetched"] += sum(use["to_device"] for use in record["streamed"])
             of["stored"] += sum(use["to_host"] for use in record["streamed"])
-        self.assertTrue(not models or any(of["fetched"] for of in moved.values()), folder)
+        if plan["streamed_weights"]:
+            self.assertTrue(any(of["fetched"] for of in moved.values()), folder)
         for (step, phase), of in moved.items():
+            self.assertEqual(runs[step, phase], planned[phase]["times"], (folder, step, phase))
             self.assertEqual(of, {way: planned[phase][way] for way in of}, (folder, step, phase))
+        return plan
 
     def test_whole_models_beside_an_actor_in_stages(self):
         whole = (f"{STAGES}=2", f"{REFERENCE}=1", f"{CRITIC}=1", f"{JUDGE}=1", CRITIC_LORA)
@@ -97,6 +114,43 @@ class StreamedStages(RankCase):
                  "critic.model.path=out/shallow/latest/reward", f"{JUDGE}=1")
         self.assert_streamed_is_resident("actor", 2, (("actor",), ("actor",)), *words, task="ppo",
                                          files=("actor/adapter_model.safetensors", FILES[1], *CRITIC_WHOLE))
+
+    def test_frozen_blocks_of_stages(self):
+        """Of adapters that train, and of their base, which is the reference."""
+        lora = ("actor_rollout_ref.model.path=out/deep/latest/actor", "actor_rollout_ref.model.lora_rank=4", "data.micro_batch_size_per_gpu=2")
+        blocks = "parallel.pipeline_model_parallel_layout={}"
+        # Layouts by which most times each stage has too much for what the others need.
+        for name, ranks, words in (("1f1b", 2, (blocks.format([4, 8]), "trainer.test_freq=1")), ("three", 3, (blocks.format([3, 4, 5]),)),
+                                   ("chunks", 2, (f"{CHUNKS}=2", "trainer.test_freq=1")),
+                                   ("rounds", 3, (f"{CHUNKS}=2", "data.train_batch_size=12", blocks.format([1, 2, 2, 1, 3, 3]))),
+                                   ("parts", 2, (ZERO_BUBBLE, blocks.format([6, 6]))),
+                                   ("split", 2, ("memory.update=split", "device.dtype=bfloat16", blocks.format([4, 8]))),
+                                   ("replicas", 4, ("parallel.zero_stage=1", "data.micro_batch_size_per_gpu=1")),
+                                   ("slices", 4, ("parallel.zero_stage=3", "data.micro_batch_size_per_gpu=1")),
+                                   ("tensor", 4, (f"{SIZE}=2", ROWS, blocks.format([4, 8])))):
+            with self.subTest(name):
+                of = 3 if ranks == 3 else 2
+                models = () if name in ("three", "rounds", "split") else (("actor",),) * ranks
+                self.assert_streamed_is_resident(name, ranks, models, f"{STAGES}={of}", *lora, *words, files=ADAPTERS)
+        self.assert_streamed_is_resident("dpo", 2, (("actor",),) * 2, f"{STAGES}=2", *lora, blocks.format([4, 8]), task="dpo", files=ADAPTERS)
+
+    def test_tables_of_stages(self):
+        """A head takes turns with its stage's blocks, also that of a table which both ends have."""
+        lora = ("actor_rollout_ref.model.lora_rank=4", "data.micro_batch_size_per_gpu=2")
+        for name, words in (("1f1b", ()), ("parts", (ZERO_BUBBLE,)), ("chunks", (f"{CHUNKS}=2",))):
+            for model in ("tied", "tables"):
+                with self.subTest(name, model=model):
+                    path = f"actor_rollout_ref.model.path=out/{model}/latest/actor"
+                    self.assert_streamed_is_resident(f"{model}-{name}", 2, ((), ("actor",)), f"{STAGES}=2", path, *lora, *words, "trainer.test_freq=1",
+                                                     files=ADAPTERS)
+                    plan = json.loads((self.home / f"out/{model}-{name}/ranks/1/plan.json").read_text())
+                    self.assertEqual(plan["streamed_tables"], ["actor"])
+
+    def test_frozen_models_in_stages(self):
+        frozen = ("reference", "critic")
+        for name, words in (("all", ()), ("interleaved", (f"{CHUNKS}=2", "critic.ppo_micro_batch_size_per_gpu=1")), ("in-parts", (ZERO_BUBBLE,))):
+            with self.subTest(name):
+                self.assert_streamed_is_resident(name, 2, (frozen, frozen), f"{STAGES}=2", *words, CRITIC_LORA, task="ppo", files=(*FILES, *CRITIC_FILES))
 
 
 if __name__ == "__main__":

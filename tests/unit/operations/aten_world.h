@@ -66,6 +66,10 @@ class CopiedBlocks final : public step::BlockSlots {
     if (turn_.adds) copy(tables_.gradients[turn_.unit], tables_.gradient_slot);
     bring_expected();
   }
+  void begin_mini_batch(std::int64_t passes_back) override {
+    turns_.begin_mini_batch(passes_back);
+    window_.begin_mini_batch(passes_back);
+  }
   void expect(step::Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) override {
     turns_.expect(sweep, passes);
     window_.expect(sweep, passes, chunk);

@@ -263,19 +263,20 @@ using ActionCounts = std::array<std::int64_t, std::variant_size_v<step::Generati
 struct Seen {
   ActionCounts actions{};
   int stages = 0;
-  int chunks = 0;        // of these, more than one a stage
-  int two_parts = 0;     // and backwards in two parts
-  int sliced_parts = 0;  // the same with slices of gradients
-  int shared = 0;        // sequences that ranks divide
-  int passed = 0;        // of these jobs, those where keys pass round
-  int answering = 0;     // of these jobs, those that generate
-  int sliced = 0;        // weights of parts of models
-  int placed = 0;        // those that divide the model only where it generates
-  int replicas = 0;      // of slices
-  int added = 0;         // trained models of several ranks whose blocks rest on the host
-  int resting = 0;       // and those whose slices do
-  int moved = 0;         // of `placed`, those that are divided in training, otherwise
-  int staged = 0;        // slices of a stage's weights
+  int chunks = 0;           // of these, more than one a stage
+  int two_parts = 0;        // and backwards in two parts
+  int sliced_parts = 0;     // the same with slices of gradients
+  int shared = 0;           // sequences that ranks divide
+  int passed = 0;           // of these jobs, those where keys pass round
+  int answering = 0;        // of these jobs, those that generate
+  int sliced = 0;           // weights of parts of models
+  int placed = 0;           // those that divide the model only where it generates
+  int replicas = 0;         // of slices
+  int added = 0;            // trained models of several ranks whose blocks rest on the host
+  int resting = 0;          // and those whose slices do
+  int moved = 0;            // of `placed`, those that are divided in training, otherwise
+  int staged = 0;           // slices of a stage's weights
+  int streamed_stages = 0;  // models whose blocks of a stage rest on the host
 };
 
 std::int64_t peak(const testing::Requests& requests) {
@@ -356,7 +357,8 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
   if (!ranks.alone())
     divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 4),
            ranks.size() % 2 == 0 && seed % 3 == 1 ? 2 : 0);
-  if (take_stage(r, seed, ranks.alone())) {
+  const bool staged = take_stage(r, seed, ranks.alone());
+  if (staged) {
     ++seen.stages;
     if (r.job.parallel.virtual_pipeline_model_parallel_size > 1) ++seen.chunks;
     if (r.job.parallel.zero_bubble())
@@ -375,18 +377,20 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
       modes.set(model, seed % 5 < 2 ? streamed : spec::UpdateMode::kSplit);
   }
   // Every third streams the weights that it can, and every other one of these their tables; those that are
-  // trained with their states, and some with inputs of blocks.
-  if (seed % 3 == 0) {
+  // trained with their states, and some with inputs of blocks. Stages stream frozen ones.
+  if (seed % 3 == 0 || (staged && seed % 7 < 4)) {
     for (const spec::ModelId model : spec::streamable(joined)) {
+      if (staged && r.models.at(model).trains_blocks()) continue;
       modes.stream_weights(model);
+      if (staged) ++seen.streamed_stages;
       if (seed % 4 == 1) modes.keep_blocks_on_disk(model);
       if (r.models.at(model).trains_blocks() && r.job.ranks() > 1)
         ++(joined.find(model)->sliced ? seen.resting : seen.added);
       if (seed % 2 == 0) modes.stream_tables(model);
-      modes.set_together(model, 1 + static_cast<std::int64_t>(seed / 3 % 4));
+      if (!staged) modes.set_together(model, 1 + static_cast<std::int64_t>(seed / 3 % 4));
       if (joined.find(model)->trained == nullptr) continue;
       modes.set(model, streamed);
-      if (seed % 5 < 3) modes.keep_inputs_on_host(model);
+      if (seed % 5 < 3 && !staged) modes.keep_inputs_on_host(model);
     }
   }
   // Every other one takes sliced weights through groups of micro-batches.
@@ -434,6 +438,7 @@ TEST(Requests, OfThreeHundredRandomJobsAreThoseOfThePlan) {
   EXPECT_GT(seen.stages, 10);
   EXPECT_GT(seen.chunks, 0);
   EXPECT_GT(seen.two_parts, 0);
+  EXPECT_GT(seen.streamed_stages, 10);
   EXPECT_GT(seen.shared, 10);
   EXPECT_GT(seen.passed, 10);
   EXPECT_GT(seen.answering, 10);

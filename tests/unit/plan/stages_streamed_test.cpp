@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -95,6 +96,41 @@ TEST_F(StreamedStages, AWholeReferenceBesideAnActorInStagesIsStreamedWhereNothin
     ASSERT_EQ(phase.id, spec::PhaseId::kReferenceLogProbs);
     EXPECT_GT(phase.fetched, Bytes());
     EXPECT_GT(phase.wait_seconds, 0);
+  }
+}
+
+TEST_F(StreamedStages, FrozenBlocksOfAStageComeInTheOrderOfItsSchedule) {
+  for (const auto& [schedule, chunks] :
+       {std::pair("1f1b", 1), std::pair("1f1b", 2), std::pair("zero_bubble", 1)}) {
+    const spec::Job job =
+        this->job({"task=sft", "actor_rollout_ref.model.path=" + path("deep"),
+                   "actor_rollout_ref.model.lora_rank=8",
+                   std::string("parallel.pipeline_parallel_schedule=") + schedule,
+                   "parallel.virtual_pipeline_model_parallel_size=" + std::to_string(chunks)});
+    const Bytes streamed = least(job);
+    EXPECT_LT(streamed, least(without_streams(job)));
+    const Result<StagePlans> found = plans(job, streamed);
+    ASSERT_TRUE(found.ok());
+    int stages = 0;
+    for (const StagePlan& stage : found->stages) {
+      if (!stage.plan.modes.streams_weights(ModelId::kActor)) continue;
+      ++stages;
+      const TagPlan& slots =
+          *std::find_if(stage.plan.tags.begin(), stage.plan.tags.end(), [](const TagPlan& tag) {
+            return tag.id == spec::TagId{spec::TagKind::kBuffers, ModelId::kActor};
+          });
+      EXPECT_EQ(slots.hosted.blocks.size(), 6u);
+      // 8 micro-batches forward and back: at most each block each time; of what a pass left two at most are found.
+      const Bytes block = slots.hosted.blocks.front().bytes;
+      const PhasePlan& phase = stage.plan.phases.front();
+      EXPECT_LE(phase.fetched, block * (8 * 2 * 6) + block * 2 * 8);
+      EXPECT_GE(phase.fetched, block * (8 * 2 * (6 - 2 * static_cast<std::uint64_t>(chunks))));
+      EXPECT_GT(phase.wait_seconds, 0);
+      double forward = 0;
+      for (const double seconds : phase.passes.forward) forward += seconds;
+      EXPECT_GT(forward, 0);
+    }
+    EXPECT_GT(stages, 0);
   }
 }
 
