@@ -58,7 +58,7 @@ void CountedTraining::make_units(const spec::Phase& phase, const std::vector<boo
     // Their norms are taken in backward.
     if ((units_.back().on_host || phase.gradients_on_host) &&
         phase.part == spec::TrainPart::kUpdate)
-      blocks_->keep_norms(step::key_of(units_.back().unit), {});
+      blocks_->keep_norms(step::key_of(units_.back().unit, role_.shape), {});
   }
 }
 
@@ -92,7 +92,7 @@ void CountedTraining::keep_own_gradients(const spec::StatePlacement& placement, 
   for (std::size_t u = 0; u < units_.size(); ++u)
     if (units_[u].on_host)
       blocks_->keep_own(
-          step::key_of(units_[u].unit),
+          step::key_of(units_[u].unit, role_.shape),
           spec::tensor_bytes(placement.slices().range(u, rank).count, optimizer_.gradients));
 }
 

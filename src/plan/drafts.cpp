@@ -7,6 +7,7 @@
 #include "plan/least_capacity.h"
 #include "plan/phase_schedule.h"
 #include "plan/transients.h"
+#include "spec/rank_kinds.h"
 
 namespace neap::plan {
 namespace {
@@ -173,7 +174,9 @@ std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
           modes.keep_inputs_on_host(other);
           keeps = true;
         }
-        if (!tables || !hosted_tables(models_.at(other), true).turns.any()) continue;
+        if (!tables || (staged && models_.at(other).trains_blocks()) ||
+            !hosted_tables(models_.at(other), true).turns.any())
+          continue;
         modes.stream_tables(other);
         turns = true;
       }
@@ -217,13 +220,17 @@ std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) 
   return most;
 }
 
-// Ranks meet in sums of gradients of blocks that train, resting on the host or not in another order. Slices that stages
-// generate with are gathered from the device.
+// Ranks meet in sums of gradients of blocks that train, resting on the host or not in another order: those of a stage are of
+// one kind where the others' stages do not divide them. The second part of a backward would add to gradients that have left.
+// Slices that stages generate with are gathered from the device.
 bool Drafts::streams_alone(const spec::Recipe& recipe, spec::ModelId model) const {
   if (!job_.has_stages()) return true;
   const bool staged = job_.mesh(model).size(spec::Axis::kPipe) > 1;
   if (staged && recipe.find(model)->sliced && recipe.generates(model)) return false;
-  return !models_.at(model).trains_blocks();
+  if (!models_.at(model).trains_blocks()) return true;
+  const auto kinds = std::ssize(spec::rank_kinds(job_.model_meshes()));
+  return kinds == job_.mesh(model).size(spec::Axis::kPipe) && !job_.parallel.zero_bubble() &&
+         !recipe.find(model)->sliced;
 }
 
 // Micro-batches pass stages one by one, and ranks that meet in a pass have the same groups.

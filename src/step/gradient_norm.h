@@ -66,7 +66,7 @@ std::vector<double> piece_norms(Ops& ops, const std::vector<TrainedUnit<T>>& pie
   std::vector<double> out;
   for (const TrainedUnit<T>& piece : pieces) {
     if (piece.on_host) {
-      const std::vector<double>& norms = w->source->norms(key_of(piece.unit));
+      const std::vector<double>& norms = w->source->norms(key_of(piece.unit, w->architecture));
       out.insert(out.end(), norms.begin(), norms.end());
       continue;
     }
@@ -92,7 +92,7 @@ std::vector<double> piece_places(const std::vector<TrainedUnit<T>>& pieces, cons
                                : embeds        ? -1
                                                : w.architecture.num_hidden_layers;
     const std::size_t count = piece.on_host
-                                  ? w.source->norms(key_of(unit)).size()
+                                  ? w.source->norms(key_of(unit, w.architecture)).size()
                                   : norm_ranges(unit, piece.first, piece.gradients.size(0)).size();
     out.insert(out.end(), count, static_cast<double>(place));
   }
@@ -144,10 +144,12 @@ void sum_spread_gradients(Ops& ops, const spec::FlatUnit& unit, const T& gradien
 template <class Ops, class T = typename Ops::Tensor>
 std::vector<double> complete_gradients(Ops& ops, const Weights<T>& w, UnitKey key,
                                        const T& gradients) {
-  const auto [unit, first, count] = w.sink->leaving(key);
+  // Sums know blocks by their numbers in the whole model.
+  const UnitKey number = key < 0 ? key : w.architecture.block_at(key);
+  const auto [unit, first, count] = w.sink->leaving(number);
   const spec::TensorShard& shard = w.architecture.tensor;
   sum_spread_gradients(ops, *unit, gradients, shard);
-  w.sink->sum(key, gradients);
+  w.sink->sum(number, gradients);
   if (count == 0) return {};
   return part_norms(ops, *unit, first, ops.narrow(gradients, 0, first, count), shard);
 }

@@ -129,8 +129,7 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
   };
   // Passes count the blocks of a stage.
   [[nodiscard]] UnitKey key_in_stage(std::size_t unit) const {
-    const UnitKey key = key_of(units_[unit].unit);
-    return units_[unit].unit.block < 0 ? key : shape_.place_of_block(key);
+    return key_of(units_[unit].unit, shape_);
   }
   [[nodiscard]] UnitKey first_use(std::size_t unit) const {
     return slots_[unit] == kTiedSlot ? key_of(Table::kHead) : key_in_stage(unit);

@@ -66,6 +66,10 @@ inline UnitKey key_of(const spec::FlatUnit& unit) {
   return key_of(unit.find(spec::Module::kTokenEmbedding) != nullptr ? Table::kEmbedding
                                                                     : Table::kHead);
 }
+/// The same of a rank's part of a model, as its passes count blocks.
+inline UnitKey key_of(const spec::FlatUnit& unit, const spec::Architecture& shape) {
+  return unit.block >= 0 ? shape.place_of_block(unit.block) : key_of(unit);
+}
 
 /// The same for passes, which take blocks bound to their slot's memory.
 template <class T>

@@ -257,7 +257,7 @@ step::GradientSlots<ops::AtenOps>::Hosted* ModelWorker::hosted_gradients() {
     if (replicas() != nullptr) replicas()->wait_for(replicas()->begin_sums({{gradients, {}}}));
     const OptimizerUnit& own = pieces_[piece];
     model_->weights().source->keep_norms(
-        step::key_of(own.unit),
+        step::key_of(own.unit, spec_.shape),
         step::part_norms(*slice_ops_, own.unit, own.first, gradients, shard()));
   };
   hosted_gradients_ = std::make_unique<HostedGradients>(

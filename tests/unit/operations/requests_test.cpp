@@ -277,6 +277,7 @@ struct Seen {
   int moved = 0;            // of `placed`, those that are divided in training, otherwise
   int staged = 0;           // slices of a stage's weights
   int streamed_stages = 0;  // models whose blocks of a stage rest on the host
+  int trained_stages = 0;   // and those that train
 };
 
 std::int64_t peak(const testing::Requests& requests) {
@@ -377,16 +378,17 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
       modes.set(model, seed % 5 < 2 ? streamed : spec::UpdateMode::kSplit);
   }
   // Every third streams the weights that it can, and every other one of these their tables; those that are
-  // trained with their states, and some with inputs of blocks. Stages stream frozen ones.
+  // trained with their states, and some with inputs of blocks. Stages do, too.
   if (seed % 3 == 0 || (staged && seed % 7 < 4)) {
     for (const spec::ModelId model : spec::streamable(joined)) {
-      if (staged && r.models.at(model).trains_blocks()) continue;
+      const bool trains = r.models.at(model).trains_blocks();
+      if (staged && trains && r.job.parallel.zero_bubble()) continue;
       modes.stream_weights(model);
-      if (staged) ++seen.streamed_stages;
+      if (staged) ++(trains ? seen.trained_stages : seen.streamed_stages);
       if (seed % 4 == 1) modes.keep_blocks_on_disk(model);
       if (r.models.at(model).trains_blocks() && r.job.ranks() > 1)
         ++(joined.find(model)->sliced ? seen.resting : seen.added);
-      if (seed % 2 == 0) modes.stream_tables(model);
+      if (seed % 2 == 0 && !(staged && trains)) modes.stream_tables(model);
       if (!staged) modes.set_together(model, 1 + static_cast<std::int64_t>(seed / 3 % 4));
       if (joined.find(model)->trained == nullptr) continue;
       modes.set(model, streamed);
@@ -439,6 +441,7 @@ TEST(Requests, OfThreeHundredRandomJobsAreThoseOfThePlan) {
   EXPECT_GT(seen.chunks, 0);
   EXPECT_GT(seen.two_parts, 0);
   EXPECT_GT(seen.streamed_stages, 10);
+  EXPECT_GT(seen.trained_stages, 0);
   EXPECT_GT(seen.shared, 10);
   EXPECT_GT(seen.passed, 10);
   EXPECT_GT(seen.answering, 10);

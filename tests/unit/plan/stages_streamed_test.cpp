@@ -134,5 +134,24 @@ TEST_F(StreamedStages, FrozenBlocksOfAStageComeInTheOrderOfItsSchedule) {
   }
 }
 
+TEST_F(StreamedStages, BlocksThatTrainAreStreamedWhereRanksThatAddUpGradientsDoAlike) {
+  const auto streams = [&](std::vector<std::string> keys) {
+    keys.push_back("actor_rollout_ref.model.path=" + path("deep"));
+    const spec::Job job = this->job(std::move(keys));
+    return least(job) < least(without_streams(job));
+  };
+  EXPECT_TRUE(streams({"task=sft"}));
+  EXPECT_TRUE(streams({"task=sft", "parallel.virtual_pipeline_model_parallel_size=2"}));
+  // Gradients of a second part would have left.
+  EXPECT_FALSE(streams({"task=sft", "parallel.pipeline_parallel_schedule=zero_bubble"}));
+  // Stages of a reference that cut those of the actor: four kinds of ranks.
+  const std::vector<std::string> dpo = {"task=dpo", "trainer.n_gpus_per_node=4",
+                                        "actor_rollout_ref.ref.model.path=" + path("small")};
+  std::vector<std::string> cut = dpo;
+  cut.emplace_back("actor_rollout_ref.ref.pipeline_model_parallel_size=4");
+  EXPECT_TRUE(streams(dpo));
+  EXPECT_FALSE(streams(cut));
+}
+
 }  // namespace
 }  // namespace neap::plan
