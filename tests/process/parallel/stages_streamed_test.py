@@ -190,6 +190,24 @@ class StreamedStages(RankCase):
                     plan = json.loads((self.home / f"out/{model}-{name}/ranks/1/plan.json").read_text())
                     self.assertEqual(plan["streamed_tables"], ["actor"])
 
+    def test_frozen_blocks_of_stages_in_files(self):
+        """Where no rank's host memory has room for them: each stage reads its own, and the last one the head."""
+        words = (f"{STAGES}=2", "actor_rollout_ref.model.path=out/deep/latest/actor", "actor_rollout_ref.model.lora_rank=4",
+                 "data.micro_batch_size_per_gpu=2", "parallel.pipeline_model_parallel_layout=[4, 8]")
+        self.run_ranks(2, "in-memory", *words, *RESIDENT)
+        words = (*words, KEPT.replace('"stream"', '"stream", "stream_weights", "disk"'))
+        words = (*words, f"device.memory={self.least(2, 'sft', *words) + 2}MiB", "memory.host_budget=2MiB")
+        self.run_ranks(2, "in-files", *words)
+        self.assert_same_files("in-memory", "in-files", files=ADAPTERS)
+        self.assertEqual(self.metrics("out/in-memory"), self.metrics("out/in-files"))
+        for folder in ("in-files", "in-files/ranks/1"):
+            plan = self.assert_comes_as_planned(folder, False)
+            self.assertEqual((plan["streamed_from_files"], plan["disk_bytes"]), (["actor"], 0), folder)
+            planned = {phase["name"]: phase["disk_read"] for phase in plan["phases"]}
+            for record in read_lines(self.home / "out" / folder / "phases.jsonl"):
+                read = sum(use.get("disk_read", 0) for use in record["streamed"])
+                self.assertEqual(read, planned[record["phase"]], (folder, record))
+
     def test_frozen_models_in_stages(self):
         frozen = ("reference", "critic")
         for name, words in (("all", ()), ("interleaved", (f"{CHUNKS}=2", "critic.ppo_micro_batch_size_per_gpu=1")), ("in-parts", (ZERO_BUBBLE,))):
