@@ -83,7 +83,9 @@ TEST_F(StreamedStages, AWholeReferenceBesideAnActorInStagesIsStreamedWhereNothin
                                    "actor_rollout_ref.ref.pipeline_model_parallel_size=1"});
   const Bytes streamed = least(job);
   EXPECT_LT(streamed, least(without_streams(job)));
-  for (const StagePlan& kind : plans(job, kRoomy)->stages)
+  const Result<StagePlans> roomy = plans(job, kRoomy);
+  ASSERT_TRUE(roomy.ok());
+  for (const StagePlan& kind : roomy->stages)
     EXPECT_FALSE(kind.plan.modes.streams_weights(ModelId::kReference));
   const Result<StagePlans> found = plans(job, streamed);
   ASSERT_TRUE(found.ok());
