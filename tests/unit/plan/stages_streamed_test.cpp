@@ -145,7 +145,15 @@ TEST_F(StreamedStages, BlocksThatTrainAreStreamedWhereRanksThatAddUpGradientsDoA
   EXPECT_TRUE(streams({"task=sft"}));
   EXPECT_TRUE(streams({"task=sft", "parallel.virtual_pipeline_model_parallel_size=2"}));
   // Gradients of a second part would have left.
-  EXPECT_FALSE(streams({"task=sft", "parallel.pipeline_parallel_schedule=zero_bubble"}));
+  const std::vector<std::string> parts = {"task=sft",
+                                          "parallel.pipeline_parallel_schedule=zero_bubble"};
+  EXPECT_FALSE(streams(parts));
+  EXPECT_NE(plans(job(parts), 1_MiB)
+                .status()
+                .message()
+                .find("With parallel.pipeline_parallel_"
+                      "schedule \"1f1b\" blocks that train"),
+            std::string::npos);
   // Stages of a reference that cut those of the actor: four kinds of ranks.
   const std::vector<std::string> dpo = {"task=dpo", "trainer.n_gpus_per_node=4",
                                         "actor_rollout_ref.ref.model.path=" + path("small")};
