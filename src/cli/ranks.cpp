@@ -1,6 +1,8 @@
 #include "cli/ranks.h"
 
+#include <chrono>
 #include <exception>
+#include <thread>
 
 #include "base/format.h"
 #include "base/log.h"
@@ -10,6 +12,11 @@
 #include "spec/default_lengths.h"
 
 namespace neap::cli {
+namespace {
+
+constexpr std::chrono::seconds kFirstRankSpeaks{3};
+
+}  // namespace
 
 int run_on_ranks(const std::filesystem::path& config, const std::vector<std::string>& overrides,
                  const std::function<int(const spec::Job&, const rlhf::Launch&)>& body) {
@@ -21,7 +28,10 @@ int run_on_ranks(const std::filesystem::path& config, const std::vector<std::str
   spec::Job job;
   job.launched_ranks = environment.size;
   job.launched_node_ranks = environment.local_size;
-  throw_if_error(spec::Job::load(config, overrides, job, spec::OpenDegrees::kAuto));
+  const Status loaded = spec::Job::load(config, overrides, job, spec::OpenDegrees::kAuto);
+  // The first rank says the same, and its end ends the others. If it does not, its files are other ones.
+  if (!loaded.ok() && environment.rank > 0) std::this_thread::sleep_for(kFirstRankSpeaks);
+  throw_if_error(loaded);
   const auto tell = [&] {
     if (environment.rank > 0) return;
     for (const std::string& warning : job.warnings) log::warn(warning);

@@ -58,6 +58,7 @@ class TrainingRun {
   void compare_jobs();
   void open_copy_lanes();
   void compare_plans();
+  void compare_plans_of(spec::ModelId model);
   void add_stage_waits();
   [[nodiscard]] bool already_done();
   void find_state();

@@ -11,6 +11,7 @@
 #include "report/run_folder.h"
 #include "rlhf/run_state.h"
 #include "rlhf/training_run.h"
+#include "spec/job_change.h"
 
 namespace neap::rlhf {
 namespace fs = std::filesystem;
@@ -34,18 +35,39 @@ void TrainingRun::compare_plans() {
       {{"what the plan chose of the job's keys (memory.allow; set device.memory, and "
         "run `neap doctor` on every machine or on none)",
         choices}});
-  // Stages of a model differ.
-  for (const spec::ModelId model : job_.models()) {
-    std::vector<parallel::Communicator::NamedText> texts;
-    for (const plan::TagPlan& tag : plan_.tags)
-      if (tag.id.model == model)
-        texts.push_back({"the size of " + tag.name(), to_string(tag.bytes)});
-    groups_->of(model).data().expect_same(texts);
-    groups_->of(model).tensor().expect_same(texts);
-  }
+  for (const spec::ModelId model : job_.models()) compare_plans_of(model);
   const std::vector<double> peaks = ranks_.join({static_cast<double>(plan_.peak.count())});
   for (const spec::RankKind& kind : kinds_)
     kind_peaks_.push_back(peaks.at(static_cast<std::size_t>(kind.first)));
+}
+
+// Stages of a model differ. Ranks that divide its passes sum up, or gather, between operations that they compute again.
+void TrainingRun::compare_plans_of(spec::ModelId model) {
+  const parallel::Groups& groups = groups_->of(model);
+  std::vector<parallel::Communicator::NamedText> texts;
+  for (const plan::TagPlan& tag : plan_.tags)
+    if (tag.id.model == model) texts.push_back({"the size of " + tag.name(), to_string(tag.bytes)});
+  std::string set = "memory.update";
+  try {
+    groups.data().expect_same(texts);
+    for (const plan::ActivationPlan& kept : plan_.activations) {
+      if (kept.model != model) continue;
+      const std::string key = spec::key_of(spec::job_fields::activation_checkpointing(model));
+      std::string again;
+      for (const auto& [tensor, blocks] : kept.recomputed())
+        again += format("{}{} {}", again.empty() ? "" : ", ", to_string(tensor), blocks);
+      texts.push_back({"what " + key + " computes again", again.empty() ? "nothing" : again});
+      set += " and " + key;
+    }
+    groups.tensor().expect_same(texts);
+    groups.context().expect_same(texts);
+  } catch (const Error& e) {
+    if (kinds_.size() == 1) throw;
+    throw Error(Status(e.status())
+                    .with_context(format("comparing plans of ranks with other stages. Each chose "
+                                         "what is fastest for it: set {} to what all can take",
+                                         set)));
+  }
 }
 
 // Every rank has planned its own stages.

@@ -15,7 +15,7 @@ import launch
 
 from rank_case import CHUNKS, CONTEXT, FILES, OPTIMIZER, ROWS, SGD, SIZE, STAGES
 from rollout_case import CRITIC_SGD, KL_LOSS, RolloutCase, ZERO
-from train_process_test import REWARD  # noqa: E402
+from train_process_test import MODEL, REWARD  # noqa: E402
 
 ACTOR, REFERENCE, CRITIC, JUDGE = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic", "reward_model"
 ONE_STEP = ("trainer.total_training_steps=1", *SGD, *CRITIC_SGD)
@@ -196,6 +196,24 @@ class Placement(PlacementCase):
         of_models = [lines[f"{model}.rank_weights"] for model in ("actor", "reference", "critic", "reward")]
         self.assertEqual(lines["rank.weights"]["measured"]["value"], sum(line["measured"]["value"] for line in of_models))
         self.assertAlmostEqual(lines["rank.weights"]["value"], sum(line["value"] for line in of_models))
+
+    def test_ranks_with_other_stages_choose_alike_or_say_so(self):
+        """The parts of a critic are on both stages of an actor, of which one has more room for what the critic keeps."""
+        self.add_model("deep", dict(MODEL, num_hidden_layers=5, hidden_size=128, intermediate_size=512))
+        self.run_ranks(1, "deep", "actor_rollout_ref.model.path=deep", "trainer.total_training_steps=1", task="sft")
+        path = "out/deep/latest/actor"
+        words = ("trainer.total_training_steps=1", f"actor_rollout_ref.model.path={path}", f"critic.model.path={path}",
+                 "critic.model.init_head=true", *stages(actor=2), "actor_rollout_ref.actor.pipeline_model_parallel_layout=[1,4]",
+                 *tensor(critic=2), "critic.ppo_max_token_len_per_gpu=4000", "data.train_batch_size=32",
+                 "actor_rollout_ref.actor.ppo_mini_batch_size=32", "critic.ppo_mini_batch_size=32",
+                 "critic.model.activation_checkpointing=auto", "actor_rollout_ref.model.activation_checkpointing=auto", "device.memory=46MiB")
+        command = (launch.NEAP, "train", "ppo.toml", "trainer.default_local_dir=out/alike", *words)
+        result = launch.run(2, *command, cwd=self.home)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertRegex(result.stderr, r"Ranks differ in .*what critic.model.activation_checkpointing computes again .* set memory.update and "
+                         "critic.model.activation_checkpointing to what all can take")
+        result = launch.run(2, *command, "critic.model.activation_checkpointing=full", "memory.update=streamed", cwd=self.home)
+        self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_what_does_not_fit_is_refused(self):
         all_ranks = ("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "critic.ppo_mini_batch_size=8")

@@ -230,7 +230,7 @@ class Train(TrainCase):
     def test_slips_are_told_once_and_end_all_ranks(self):
         result = self.train(2, "sft", "data.train_batch_size=15", "data.micro_batch_size_per_gpu=1")
         self.assertEqual(result.returncode, 2, result.stderr)
-        self.assertIn("data.train_batch_size 15 cannot be shared by 2 ranks", result.stderr)
+        self.assertEqual(result.stderr.count("data.train_batch_size 15 cannot be shared by 2 ranks"), 1, result.stderr)
         result = self.train(2, "sft", "data.train_files=['gone.jsonl']", "trainer.default_local_dir=out/slip")
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertEqual(result.stderr.count("gone.jsonl"), 1, result.stderr)
