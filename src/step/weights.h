@@ -60,7 +60,7 @@ struct Weights {
   spec::Architecture architecture;
   spec::Head head = spec::Head::kLanguageModel;
   T token_table, d_token_table;  // (V, E)
-  bool table_on_host = false;    ///< token_table is in host memory, or in files; rows that are read are copied
+  bool table_on_host = false;    ///< token_table is in host memory or files: its rows are copied
   T position_table, d_position_table;  // (positions, C); undefined without learned positions
   Linear<T> project_in, project_out;   ///< where the embedding is narrower
   Norm<T> embedding_norm;              ///< undefined: none
