@@ -12,6 +12,7 @@
 #include "base/installation.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "parallel/timeouts.h"
 
 namespace neap::parallel {
@@ -129,10 +130,10 @@ class Mpi final : public Communicator {
   [[nodiscard]] Status timed_out(const char* what) const {
     std::vector<char> missing(static_cast<std::size_t>(all_->size));
     mpi_.missing(missing.data());
-    std::string who;
+    std::vector<std::int64_t> who;
     for (std::size_t r = 0; r < missing.size(); ++r)
-      if (missing[r] != 0) who += format("{}{}", who.empty() ? "" : ", ", r);
-    return wait_timed_out(all_->rank, all_->timeout_seconds, what, who);
+      if (missing[r] != 0) who.push_back(static_cast<std::int64_t>(r));
+    return wait_timed_out(all_->rank, all_->timeout_seconds, what, joined(who, ", "));
   }
 
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(size()); }

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "parallel/run_collectively.h"
 #include "plan/pipeline_waits.h"
 #include "report/metrics.h"
@@ -53,10 +54,11 @@ void TrainingRun::compare_plans_of(spec::ModelId model) {
     for (const plan::ActivationPlan& kept : plan_.activations) {
       if (kept.model != model) continue;
       const std::string key = spec::key_of(spec::job_fields::activation_checkpointing(model));
-      std::string again;
+      std::vector<std::string> again;
       for (const auto& [tensor, blocks] : kept.recomputed())
-        again += format("{}{} {}", again.empty() ? "" : ", ", to_string(tensor), blocks);
-      texts.push_back({"what " + key + " computes again", again.empty() ? "nothing" : again});
+        again.push_back(format("{} {}", to_string(tensor), blocks));
+      texts.push_back(
+          {"what " + key + " computes again", again.empty() ? "nothing" : joined(again, ", ")});
       set += " and " + key;
     }
     groups.tensor().expect_same(texts);
