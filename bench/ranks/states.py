@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What each of several CPU ranks keeps of a model that is trained, by ZeRO's stage: planned and measured bytes a parameter.
+"""What each of several ranks keeps of a model that is trained, by ZeRO's stage: planned and measured bytes a parameter.
 
-    states.py NEAP [--mpirun MPIRUN] [--ranks 1 2 4 8] [--out RESULTS.jsonl]
+    states.py NEAP [--gpu] [--mpirun MPIRUN] [--ranks 1 2 4 8] [--out RESULTS.jsonl]
     states.py --table RESULTS.jsonl
 
-Two steps of SFT of a decoder of 58 million parameters (random weights), on rows of examples/reviews, in bfloat16 with bfloat16 gradients and
-float32 masters and moments: 2 + 2 + 12 bytes a parameter, as ZeRO's table has for 1 billion. A line for each number of ranks and stage: of each
-rank, bytes of its tags by its plan.json, and the most that each held by its memory.ntrace; what was resident and the peak in the training
+Two steps of SFT of a decoder with random weights, on rows of examples/reviews, in bfloat16 with bfloat16 gradients and float32 masters and
+moments: 2 + 2 + 12 bytes a parameter, as ZeRO's table has for 1 billion. On CPU ranks over MPI it has 58 million parameters, with --gpu 1 billion
+(examples/plan/models/gpt-1b; about 16 GB of the disk for a checkpoint, one at a time). A line for each number of ranks and stage: of each rank, bytes of its tags by its plan.json, and the most that each held by its memory.ntrace; what was resident and the peak in the training
 phase. The losses and the checkpoint have to be stage 0's on as many ranks. Bits are the same because a mini-batch is one micro-batch.
 The second form prints the table of docs/formulas.md.
 """
@@ -24,6 +24,8 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "data"))
 from small_model import REVIEWS, environment  # noqa: E402
+
+GPT_1B = REVIEWS.parent / "plan" / "models" / "gpt-1b" / "config.json"
 
 # Blocks of one size, which divide by 8, and a small table: ranks have equal parts, as those of a large model.
 MODEL = {"model_type": "llama", "vocab_size": 1024, "hidden_size": 384, "intermediate_size": 1056, "num_hidden_layers": 32,
@@ -93,18 +95,42 @@ def formula(stage, ranks):
     return 2 / (ranks if stage > 2 else 1) + 2 / (ranks if stage > 1 else 1) + 12 / (ranks if stage > 0 else 1)
 
 
-def measure(neap, mpirun, home, ranks, stage):
-    out = home / f"out-{ranks}-{stage}"
-    command = [neap, "train", "job.toml", f"trainer.default_local_dir={out}", f"data.micro_batch_size_per_gpu={ROWS // ranks}",
-               f"parallel.zero_stage={stage}"]
+def run_on_cpus(command, mpirun, home, ranks):
     if ranks > 1:
         command = [mpirun, "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), *command]
-    subprocess.run(command, cwd=home, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, capture_output=True)
+    subprocess.run(command, cwd=home, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, stdout=subprocess.DEVNULL)
+
+
+def run_on_gpus(command, home, ranks, port):
+    """Multicast of NCCL takes rights over the switch that a shared machine may not give."""
+    started = []
+    for rank in range(ranks):
+        of_rank = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        started.append(subprocess.Popen([*command, "device.kind=cuda", "device.memory=40GiB", "trainer.deterministic=true"], cwd=home,
+                                        stdout=subprocess.DEVNULL,
+                                        env={**os.environ, "NCCL_NVLS_ENABLE": "0", **{key: str(word) for key, word in of_rank.items()}}))
+    codes = [process.wait() for process in started]
+    if any(codes):
+        raise RuntimeError(f"exit {codes}")
+
+
+def digest_of(files):
+    digest = hashlib.sha256()
+    for path in files:
+        with open(path, "rb") as file:
+            while piece := file.read(1 << 24):
+                digest.update(piece)
+    return digest.hexdigest()[:16]
+
+
+def measure(neap, run, home, ranks, stage):
+    """`run`: of a command on so many ranks."""
+    out = home / f"out-{ranks}-{stage}"
+    run([neap, "train", "job.toml", f"trainer.default_local_dir={out}", f"data.micro_batch_size_per_gpu={ROWS // ranks}",
+         f"parallel.zero_stage={stage}"], home, ranks)
     of_ranks = [of_rank(neap, out if rank == 0 else out / "ranks" / str(rank)) for rank in range(ranks)]
     count = parameters(out / "global_step_2" / "actor" / "model.safetensors")
-    digest = hashlib.sha256()
-    for file in ("model.safetensors", "optimizer.safetensors"):
-        digest.update((out / "global_step_2" / "actor" / file).read_bytes())
+    checkpoint = digest_of(out / "global_step_2" / "actor" / file for file in ("model.safetensors", "optimizer.safetensors"))
     losses = [json.loads(line)["train/loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
     shutil.rmtree(out)
 
@@ -115,7 +141,7 @@ def measure(neap, mpirun, home, ranks, stage):
                                   "measured_tags": {name: most("measured", [name]) for name in STATES},
                                   "slots_planned": most("planned", SLOTS), "slots_measured": most("measured", SLOTS)},
             "of_ranks": of_ranks, "as_planned": all(rank["planned"] == rank["measured"] for rank in of_ranks),
-            "losses": losses, "checkpoint": digest.hexdigest()[:16]}
+            "losses": losses, "checkpoint": checkpoint}
 
 
 def table(path):
@@ -141,6 +167,7 @@ def table(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("neap", nargs="?")
+    parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--mpirun", default="mpirun")
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("--out")
@@ -151,11 +178,15 @@ def main():
     if not arguments.neap:
         parser.error("NEAP is missing")
     neap = str(pathlib.Path(arguments.neap).resolve())
+    ports = iter(range(29850, 29999))
+    def run(command, home, ranks):
+        return run_on_gpus(command, home, ranks, next(ports)) if arguments.gpu else run_on_cpus(command, arguments.mpirun, home, ranks)
+    words = (" --gpu" if arguments.gpu else "") + ("" if arguments.ranks == RANKS else " --ranks " + " ".join(map(str, arguments.ranks)))
     right = True
     with tempfile.TemporaryDirectory(prefix="neap-ranks-") as folder:
         home = pathlib.Path(folder)
         (home / "model").mkdir()
-        (home / "model" / "config.json").write_text(json.dumps(MODEL))
+        (home / "model" / "config.json").write_text(GPT_1B.read_text() if arguments.gpu else json.dumps(MODEL))
         shutil.copy(REVIEWS / "model" / "tokenizer.json", home / "model")
         lines = (REVIEWS / "sft_train.jsonl").read_text().splitlines(keepends=True)
         (home / "rows.jsonl").write_text("".join(lines[:4 * ROWS]))
@@ -163,11 +194,11 @@ def main():
         for ranks in arguments.ranks:
             whole = None
             for stage in (0, 1, 2, 3) if ranks > 1 else (0,):
-                result = measure(neap, arguments.mpirun, home, ranks, stage)
+                result = measure(neap, run, home, ranks, stage)
                 whole = whole or result
                 result["same_bits"] = all(result[key] == whole[key] for key in ("losses", "checkpoint"))
                 right = right and result["same_bits"] and result["as_planned"]
-                result["environment"] = environment(neap, "bench/ranks/states.py NEAP" + ("" if arguments.ranks == RANKS else " --ranks " + " ".join(map(str, arguments.ranks))))
+                result["environment"] = environment(neap, "bench/ranks/states.py NEAP" + words)
                 print(json.dumps({key: value for key, value in result.items() if key not in ("of_ranks", "environment")}), flush=True)
                 if arguments.out:
                     with open(arguments.out, "a") as file:

@@ -10,7 +10,8 @@ least: streams under the least capacity that the plan finds for the paper's work
 qwen7b: full training of Qwen2.5-7B, 4 x 2 048, recomputation: all resident, with bfloat16 states under 79 GiB, then under 79 and 56 GiB
 (about 115 GiB of host memory). optimizers: Qwen2.5-1.5B, 8 x 1 024, with every kind of optimizer, all resident and under a ceiling.
 lora: rank 16 on Qwen2.5-7B, 2 x 2 048, and on 38 blocks of Qwen2.5-32B, 1 x 2 048: all resident, then with streamed weights at the least
-capacity. lora32b: all 64 blocks (64 GiB of host memory; a disk of 66 GB). lora4b, lora8b: rank 16 on Qwen3-4B, 1 x 2 048, and on Llama-3.1-8B, 2 x 2 048; full8b: full training of the latter, 8 x 1 024
+capacity. lora32b: all 64 blocks (64 GiB of host memory; a disk of 66 GB). lora4b, lora8b: rank 16 on Qwen3-4B, 1 x 2 048 (lora4b-files: frozen
+weights from the host, and read from their files), and on Llama-3.1-8B, 2 x 2 048; full8b: full training of the latter, 8 x 1 024
 (135 GiB of host memory). full3b: full training of Llama-3.2-3B, 2 x 4 096, in micro-batches of one, full3b-one in one: all resident, then with
 streamed weights, gradients and states at the least capacity (54 GiB of host memory). grpo: full GRPO of Llama-3.2-3B with a reference and a
 reward model, 4 x 4 x 768, two responses at a time; grpo7b: the same of Qwen2.5-7B with LoRA; grpo7b-full: full, 16 x 1 536 (128 GiB of host memory); grpo14b: LoRA-32 of
@@ -39,6 +40,7 @@ SMALL_QWEN = {"vocab_size": 1024, "hidden_size": 256, "intermediate_size": 512, 
               "num_key_value_heads": 2}
 NARROW = ['memory.allow=["recompute","move","stream","bf16_states"]']
 WITH_DISK = 'memory.allow=["recompute","move","stream","disk"]'
+FROM_FILES = 'memory.allow=["recompute","move","stream","stream_weights","disk"]'
 WAITING = ["memory.overlap=false"]
 PPO = Case("opt-1.3b", "ppo", 8, 256, 256)
 QWEN7B = Case("qwen2.5-7b", "sft", 4, 64, 1984, checkpointing="full")
@@ -60,6 +62,8 @@ WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
         "lora20b": (Case("qwen2.5-20b", "sft", 1, 64, 1984), None, [(100, LORA), (0, LORA)]),
         "lora32b": (Case("qwen2.5-32b", "sft", 1, 64, 1984), None, [(TIMES, LORA), (0, LORA)]),
         "lora4b": (Case("qwen3-4b", "sft", 1, 64, 1984), None, [(TIMES, LORA), (0, LORA)]),
+        "lora4b-files": (Case("qwen3-4b", "sft", 1, 64, 1984), None,
+                         [(TIMES, LORA), (TIMES, [*LORA, "memory.host_budget=2GiB", FROM_FILES])]),
         "lora8b": (Case("llama-3.1-8b", "sft", 2, 64, 1984, micro=1), None, [(TIMES, LORA), (0, LORA)]),
         "full8b": (Case("llama-3.1-8b", "sft", 8, 64, 960, micro=1), None, [(TIMES, AUTO), (0, AUTO)]),
         "full3b": (Case("llama-3.2-3b", "sft", 2, 64, 4032, micro=1), None, [(75, AUTO), (TIMES, AUTO), (0, AUTO)]),

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Every way in which N GPUs can train one model: memory of each rank beside its plan, and tokens a second.
 
-    ranks.py OUT_DIR PACKAGE_DIR [--ranks N] [--models NAME ...] [--ways NAME ...] [--steps N] [--minutes M] [--rehearse [MPIRUN]]
+    ranks.py OUT_DIR PACKAGE_DIR [--ranks N] [--models NAME ...] [--ways NAME ...] [--rows N] [--steps N] [--minutes M] [--rehearse [MPIRUN]]
 
-SFT of models with random weights (default qwen2.5-1.5b) on 8 rows of 2 048 tokens a GPU, of 7B in micro-batches of 2: one GPU alone, with
+SFT of models with random weights (default qwen2.5-1.5b) on 8 rows (--rows) of 2 048 tokens a GPU, of 7B in micro-batches of 2: one GPU alone, with
 padding and packed, then N (default 2) with plain data parallelism, ZeRO-1, -2 and -3, -2 in micro-batches of 2, tensor parallelism over
 all, without and with sequence parallelism ("rows"), as many pipeline stages (micro-batches of 2; in two chunks: "interleaved"; backward in
 two parts: "zero-bubble"), sequences that all divide (context, packed, with ZeRO-1; with keys and values that pass round: "ring"), and the
 way that the plan chooses; of four ranks or more two axes at once, too, and the copy engines beside NCCL; where they are named, slices of
-ZeRO-3 on the host and on disk ("zero3-host", "zero3-disk"). A run is ended after N steps (default 6; medians leave out the first two).
+ZeRO-3 on the host and on disk ("zero3-host", "zero3-disk") and stages whose blocks come from the host ("pipeline-host"). A run is ended after N steps (default 6; medians leave out the first two).
 Appends to OUT_DIR/ranks.jsonl a line a run; a table on stdout. After M minutes (default 8) no further run starts. Exits 1 if a run fails, a
 rank takes more than 0.3 % more memory than planned, or its loss is not that of the first way with several ranks within 2 %.
 --rehearse: tiny models on CPU ranks over MPI.
@@ -45,14 +45,17 @@ WAYS |= {"rows2-zero3": (0, ["parallel.tensor_model_parallel_size=2", "parallel.
          "context2-zero1": (0, ["parallel.context_parallel_size=2", "parallel.zero_stage=1", *PACKED])}
 WAYS |= {f"pipeline2-zero{stage}": (0, ["parallel.pipeline_model_parallel_size=2", f"parallel.zero_stage={stage}", "data.micro_batch_size_per_gpu=2"])
          for stage in (1, 2, 3)}
+WAYS |= {f"zero-bubble2-zero{stage}": (0, [*WAYS[f"pipeline2-zero{stage}"][1], "parallel.pipeline_parallel_schedule=zero_bubble"]) for stage in (1, 2, 3)}
 # Slices of weights, gradients and states on the host, or on disk: under a ceiling of 1.5B's size, in micro-batches of 1.
 SMALL = ["parallel.zero_stage=3", "data.micro_batch_size_per_gpu=1", "actor_rollout_ref.model.activation_checkpointing=auto", "device.memory={small}"]
 WAYS |= {"zero3-host": (0, SMALL),
+         "pipeline-host": (0, ["parallel.pipeline_model_parallel_size={n}", "data.micro_batch_size_per_gpu=2",
+                               "actor_rollout_ref.model.activation_checkpointing=auto", "device.memory={small}"]),
          "zero3-disk": (0, [*SMALL, 'memory.allow=["recompute","move","stream","stream_weights","disk"]', "memory.host_budget={small}"])}
 # What goes behind computation, by NCCL or by the copy engines where the other one is usual.
 WAYS |= {f"{way}-{transport}": (0, [*WAYS[way][1], f"parallel.transport={transport}"])
          for way in ("data", "zero1", "zero2", "zero3", "tensor2-zero3") for transport in ("nccl", "copy_engine")}
-USUAL = {2: [way for way in WAYS if not way.endswith("-copy_engine") and not way.startswith(("tensor2", "rows2", "pipeline2", "context2", "shards2"))
+USUAL = {2: [way for way in WAYS if not way.endswith("-copy_engine") and not way.startswith(("tensor2", "rows2", "pipeline2", "context2", "shards2", "zero-bubble2"))
              and not way.endswith(("-host", "-disk"))],
          4: [way for way in WAYS if not way.endswith(("-nccl", "-host", "-disk")) and way not in ("zero2-copy_engine", "zero2-micro")]}
 MICRO = {"qwen2.5-7b": 2}  # rows of a micro-batch, where 8 at once do not fit
@@ -88,7 +91,7 @@ def main():
     reviews = efficiency.ROOT / "examples" / "reviews"
     port = 29700
     for model in ARGS.models:
-        case = plan_check.Case(model, "sft", 8, 32, 32) if ARGS.rehearse else plan_check.Case(model, "sft", 8, 64, 1984, micro=MICRO.get(model, 0))
+        case = plan_check.Case(model, "sft", ARGS.rows, *((32, 32) if ARGS.rehearse else (64, 1984)), micro=0 if ARGS.rehearse else MICRO.get(model, 0))
         efficiency.CASE = case
         config = plan_check.MODELS[model]
         if ARGS.rehearse:
@@ -115,7 +118,7 @@ def main():
                     tokens = case.tokens / result["seconds_a_step"]
                     return result | {"case": way, "tokens_a_second_a_rank": tokens}
 
-                result = suite.run(f"{model}, {way} on {ranks}", {"model": model, "ranks_used": ranks, "environment": known}, folder, measure,
+                result = suite.run(f"{model}, {way} on {ranks}", {"model": model, "rows_a_rank": ARGS.rows, "ranks_used": ranks, "environment": known}, folder, measure,
                                    lambda r: wrong_in(r, next((first for first in results.values() if not alone(first)), None)))
                 if result:
                     results[way] = result
@@ -130,6 +133,7 @@ def arguments():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--models", nargs="+", default=["qwen2.5-1.5b"], choices=list(plan_check.MODELS))
     parser.add_argument("--ways", nargs="+", default=[], choices=list(WAYS))
+    parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--minutes", type=float, default=8)
     parser.add_argument("--rehearse", nargs="?", const="mpirun", default="")

@@ -52,7 +52,7 @@ python() { # NAME SCRIPT WORDS...
 }
 
 python ways-1.5b "$here/ranks.py"
-python ways-host-disk "$here/ranks.py" --ways alone zero3 zero3-host zero3-disk
+python ways-host-disk "$here/ranks.py" --ways alone zero3 zero3-host zero3-disk pipeline pipeline-host
 python ways-7b "$here/ranks.py" --models qwen2.5-7b --ways data zero1 zero2 zero3 tensor rows pipeline context auto
 python rollouts "$here/rollout_ranks.py"
 python rollouts-stages "$here/rollout_ranks.py" --stages 2
