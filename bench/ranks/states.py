@@ -25,7 +25,6 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "data"))
 from small_model import REVIEWS, environment  # noqa: E402
 
-GPT_1B = REVIEWS.parent / "plan" / "models" / "gpt-1b" / "config.json"
 
 # Blocks of one size, which divide by 8, and a small table: ranks have equal parts, as those of a large model.
 MODEL = {"model_type": "llama", "vocab_size": 1024, "hidden_size": 384, "intermediate_size": 1056, "num_hidden_layers": 32,
@@ -60,6 +59,11 @@ test_freq = -1
 STATES = ("weights", "grads", "optimizer")
 # Slots of the units that a pass is at: gathered weights, and gradients before they are added up.
 SLOTS = ("buffers", "unit_grads")
+
+
+def billion():
+    """With ids of the tokenizer of examples/reviews."""
+    return {**read(REVIEWS.parent / "plan" / "models" / "gpt-1b" / "config.json"), "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
 
 
 def read(path):
@@ -186,7 +190,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="neap-ranks-") as folder:
         home = pathlib.Path(folder)
         (home / "model").mkdir()
-        (home / "model" / "config.json").write_text(GPT_1B.read_text() if arguments.gpu else json.dumps(MODEL))
+        (home / "model" / "config.json").write_text(json.dumps(billion() if arguments.gpu else MODEL))
         shutil.copy(REVIEWS / "model" / "tokenizer.json", home / "model")
         lines = (REVIEWS / "sft_train.jsonl").read_text().splitlines(keepends=True)
         (home / "rows.jsonl").write_text("".join(lines[:4 * ROWS]))

@@ -27,6 +27,13 @@ namespace neap::step {
          fused_kernel(cuda, /*cudnn=*/false, dtype, width) == AttentionKernel::kFlash;
 }
 
+/// Whether a block's queries lie apart, between keys and values of other sequences: a fused projection leaves them so, and
+/// nothing behind it writes them to memory of their own. FlashAttention takes those that share a key head as neighbours.
+[[nodiscard]] inline bool leaves_queries_apart(const spec::Architecture& a, std::int64_t block) {
+  return a.qkv != spec::QkvLayout::kSeparate && !a.rotates(block) &&
+         a.num_attention_heads > a.num_key_value_heads;
+}
+
 /// Rows of a cache (B, K, T, D) as packed sequences: how many each of B sequences is, and from one to the next.
 struct PackedCache {
   std::int64_t of_sequence = 1;  ///< K where H / K query heads share a key head, else 1

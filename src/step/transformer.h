@@ -345,7 +345,9 @@ T decode(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions, con
         ops, w, embed(ops, w, tokens, rows), [&](std::size_t i, const Block<T>& block, T x) {
           const ScoreOptions options = score_options(w.architecture, block.index);
           return block_inference(ops, w.architecture, block, std::move(x), rows,
-                                 [&](const Heads<T>& heads) {
+                                 [&](Heads<T> heads) {
+                                   if (leaves_queries_apart(w.architecture, block.index))
+                                     heads.q = ops.clone(heads.q);
                                    AttentionContext<T> context;
                                    context.out = cache.attend_token(ops, i, step, heads, options);
                                    return context;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Step times under falling ceilings: what the plan chooses, planned beside measured bytes and seconds.
 
-usage: ceilings.py OUT_DIR PACKAGE_DIR [--case NAME ...] [--ceiling GIB ...] [--steps N] [--minutes M] [--deterministic] [--rehearse]
+usage: ceilings.py OUT_DIR PACKAGE_DIR [--case NAME]... [--ceiling GIB ...] [--steps N] [--minutes M] [--deterministic] [--rehearse]
 
 paper: actor and reference OPT-1.3b, critic and reward OPT-350m, 8 x (256 + 256), under 36, 28, 22 and 16 GiB.
 curve: four models of OPT-1.3b, 8 x (256 + 256), at six ceilings from all resident to the least capacity; those under which something

@@ -71,8 +71,9 @@ class CheckedRanks final : public MuteRanks {
     elements_ += handed.tensor.numel();
   }
   static std::vector<std::byte> bytes_of(const at::Tensor& t) {
-    const auto* const first = static_cast<const std::byte*>(t.const_data_ptr());
-    return {first, first + t.nbytes()};
+    const at::Tensor here = t.cpu();  // the same tensor on a CPU
+    const auto* const first = static_cast<const std::byte*>(here.const_data_ptr());
+    return {first, first + here.nbytes()};
   }
 
   void do_all_gather(const at::Tensor&, const Counts&) override {}
