@@ -1,4 +1,5 @@
-// What kernels and copies of any CUDA program take, summed by name: a library that the driver loads into it.
+// What kernels and copies of any CUDA program take, summed by name, and how long a stream has no kernel between two: a library that
+// the driver loads into it.
 //
 //   g++ -O2 -std=c++20 -shared -fPIC -I CUDA/include -o libkernel_times.so tests/gpu/kernel_times.cpp -L CUDA/lib -l:libcupti.so.13
 //   CUDA_INJECTION64_PATH=$PWD/libkernel_times.so NEAP_KERNEL_TIMES=times.jsonl neap train ...
@@ -7,6 +8,7 @@
 // kernel costs the program about 1 us more.
 #include <cupti.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +22,8 @@ struct Sum {
   std::uint64_t times = 0, nanoseconds = 0;
 };
 std::mutex mutex;
-std::map<std::string, Sum> sums;  // NOLINT: CUPTI calls plain functions
+std::map<std::string, Sum> sums;              // NOLINT: CUPTI calls plain functions
+std::map<std::uint32_t, std::uint64_t> ends;  // of each stream's last kernel; NOLINT as above
 
 void write_sums() {
   if (sums.empty()) return;
@@ -45,6 +48,21 @@ void add(const char* name, std::uint64_t from, std::uint64_t to) {
   sum.nanoseconds += to - from;
 }
 
+// The time behind the kernel before it on its stream: short where the device only starts the next one, long where it waits for
+// the program, copies or the end of a phase.
+void add_gap(std::uint32_t stream, std::uint64_t from, std::uint64_t to) {
+  std::uint64_t& end = ends[stream];
+  if (end != 0 && from > end) {
+    const std::uint64_t gap = from - end;
+    const char* name = gap < 5'000     ? "gap of less than 5 us"
+                       : gap < 20'000  ? "gap of less than 20 us"
+                       : gap < 200'000 ? "gap of less than 200 us"
+                                       : "gap of 200 us or more";
+    add(name, end, from);
+  }
+  end = std::max(end, to);
+}
+
 void CUPTIAPI give_buffer(std::uint8_t** buffer, size_t* size, size_t* most_records) {
   *size = 8 << 20;
   *buffer = static_cast<std::uint8_t*>(std::aligned_alloc(8, *size));
@@ -59,6 +77,7 @@ void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, size_t
       case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
         const auto* k = reinterpret_cast<const CUpti_ActivityKernel9*>(record);
         add(k->name, k->start, k->end);
+        add_gap(k->streamId, k->start, k->end);
         break;
       }
       case CUPTI_ACTIVITY_KIND_MEMCPY: {
