@@ -209,9 +209,7 @@ Result<PlanWithOutlook> make_plan_with_outlook(const spec::Job& job, const Targe
   return out;
 }
 
-namespace {
-
-// Of the phase that is a whole step. Only a run asks, so it is counted of the plan that is taken.
+// Of the phase that is a whole step. It is counted of the plan that is taken.
 Status find_kept_pool(const spec::Job& configured, const Target& target, MemoryPlan& plan) {
   spec::Job job = configured;
   spec::apply(plan.changes, job);
@@ -226,24 +224,28 @@ Status find_kept_pool(const spec::Job& configured, const Target& target, MemoryP
   return {};
 }
 
-}  // namespace
-
 Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target) {
-  NEAP_TRY_ASSIGN(PlanSearch search, PlanSearch::make(job, target, PlanSearch::Scope::kConfigured));
+  return make_plan(job, target, {});
+}
+
+Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target,
+                             const std::vector<ModelChoice>& fixed) {
+  NEAP_TRY_ASSIGN(PlanSearch search,
+                  PlanSearch::make(job, target, PlanSearch::Scope::kConfigured, fixed));
   Result<MemoryPlan> plan = search.fastest(target.capacity);
   if (!plan.ok()) return with_suggestions(job, target, plan.status());
   NEAP_TRY(find_kept_pool(job, target, *plan));
   return plan;
 }
 
-Result<PlanOrLeast> plan_or_least(const spec::Job& job, const Target& target) {
-  NEAP_TRY_ASSIGN(PlanSearch search, PlanSearch::make(job, target, PlanSearch::Scope::kConfigured));
+Result<PlanOrLeast> plan_or_least(const spec::Job& job, const Target& target,
+                                  const std::vector<ModelChoice>& fixed) {
+  NEAP_TRY_ASSIGN(PlanSearch search,
+                  PlanSearch::make(job, target, PlanSearch::Scope::kConfigured, fixed));
   PlanOrLeast out;
   Result<MemoryPlan> plan = search.fastest(target.capacity);
-  if (plan.ok() && plan->fits()) {
+  if (plan.ok()) {
     out.plan = std::move(plan).value();
-  } else if (plan.ok()) {
-    out.least = plan->peak;
   } else if (plan.status().code() == ErrorCode::kDoesNotFit) {
     NEAP_TRY_ASSIGN(out.least, search.least_capacity());
   } else {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plan/memory_plan.h"
+#include "plan/model_choice.h"
 
 namespace neap::plan {
 
@@ -46,5 +47,20 @@ struct PlanWithOutlook {
 };
 [[nodiscard]] Result<PlanWithOutlook> make_plan_with_outlook(const spec::Job& job,
                                                              const Target& target);
+
+/// As make_plan, with choices that the plan takes as they are: of models that ranks with other plans share
+/// (common_choices.h).
+[[nodiscard]] Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target,
+                                           const std::vector<ModelChoice>& fixed);
+/// The same without words where none fits, and without what only a run asks.
+struct PlanOrLeast {
+  std::optional<MemoryPlan> plan{};
+  Bytes least{};  ///< else the least capacity with which one fits; the largest number: none does
+};
+[[nodiscard]] Result<PlanOrLeast> plan_or_least(const spec::Job& job, const Target& target,
+                                                const std::vector<ModelChoice>& fixed);
+/// What only a run asks of a plan, which takes as long as two predictions: PhasePlan::keeps_pool.
+[[nodiscard]] Status find_kept_pool(const spec::Job& configured, const Target& target,
+                                    MemoryPlan& plan);
 
 }  // namespace neap::plan

@@ -19,12 +19,15 @@ constexpr std::int64_t kMostTogether = 32;
 }  // namespace
 
 Drafts::Drafts(const spec::Job& job, const Target& target, JobModels models,
-               Predictions& predictions)
+               Predictions& predictions, std::vector<ModelChoice> fixed)
     : job_(job),
       target_(target),
       trained_(spec::describe(job).trained()),
       models_(std::move(models)),
-      predictions_(predictions) {
+      predictions_(predictions),
+      fixed_(std::move(fixed)) {
+  for (const ModelChoice& choice : fixed_)
+    if (choice.retention) models_.slot(choice.model)->checkpointing = *choice.retention;
   if (job.memory.allows(spec::Measure::kRecompute)) return;
   for (const spec::ModelId id : trained_) {
     ModelRole& role = *models_.slot(id);
@@ -116,10 +119,12 @@ std::vector<spec::ModelModes> Drafts::update_modes() const {
   const spec::UpdateChoice choice = job_.memory.update;
   std::vector<spec::ModelModes> all(1);
   for (const spec::ModelId model : trained_) {
+    const ModelChoice* const fixed = choice_for(fixed_, model);
     std::vector<spec::ModelModes> wider;
     for (std::size_t m = 0; m < spec::kUpdateModes; ++m) {
       const auto mode = static_cast<spec::UpdateMode>(m);
       if (!choice.automatic && choice.mode != mode) continue;
+      if (fixed != nullptr && fixed->update != mode) continue;
       const bool stays = choice.automatic && job_.memory.residency == spec::Residency::kAll;
       if (mode == spec::UpdateMode::kStreamed &&
           (stays || !job_.memory.allows(spec::Measure::kStream)))
@@ -137,6 +142,12 @@ std::vector<spec::ModelModes> Drafts::update_modes() const {
 }
 
 std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
+  std::vector<spec::ModelModes> out = placed_modes(weights);
+  std::erase_if(out, [&](const spec::ModelModes& modes) { return !modes_follow(fixed_, modes); });
+  return out;
+}
+
+std::vector<spec::ModelModes> Drafts::placed_modes(WeightPlacement weights) const {
   std::vector<spec::ModelModes> resident = update_modes();
   if (weights == WeightPlacement::kResident) return resident;
   if (weights == WeightPlacement::kStreamedDisk) return disk_modes();
@@ -197,7 +208,7 @@ std::vector<spec::ModelModes> Drafts::disk_modes() const {
   for (const WeightPlacement weights :
        {WeightPlacement::kStreamed, WeightPlacement::kStreamedTables,
         WeightPlacement::kStreamedGradients}) {
-    for (spec::ModelModes streamed : modes(weights)) {
+    for (spec::ModelModes streamed : placed_modes(weights)) {
       bool all = true;
       for (const spec::ModelSource& model : recipe.models) {
         if (!streamed.streams_weights(model.id)) continue;
@@ -332,6 +343,8 @@ std::vector<CheckpointChoice> Drafts::choices(const spec::ModelModes& modes) {
   if (!job_.memory.allows(spec::Measure::kRecompute)) return out;
   const spec::Recipe recipe = spec::describe(job_, modes);
   for (std::size_t i = 0; i < trained_.size(); ++i) {
+    const ModelChoice* const fixed = choice_for(fixed_, trained_[i]);
+    if (fixed != nullptr && fixed->retention) continue;
     if (models_.at(trained_[i]).checkpoint_mode != spec::CheckpointMode::kAuto) continue;
     for (std::size_t p = 0; p < recipe.phases.size(); ++p) {
       const spec::Phase& phase = recipe.phases[p];

@@ -19,6 +19,7 @@
 #include "plan/checkpoint_ladder.h"
 #include "plan/checkpoint_search.h"
 #include "plan/memory_plan.h"
+#include "plan/model_choice.h"
 #include "plan/tags.h"
 #include "plan/transients.h"
 
@@ -56,8 +57,9 @@ inline constexpr std::array kWeightPlacements = {
 
 class Drafts {
  public:
-  /// `job` and `predictions` outlive the drafts. `models` are the job's.
-  Drafts(const spec::Job& job, const Target& target, JobModels models, Predictions& predictions);
+  /// `job` and `predictions` outlive the drafts. `models` are the job's. `fixed`: choices that each draft takes.
+  Drafts(const spec::Job& job, const Target& target, JobModels models, Predictions& predictions,
+         std::vector<ModelChoice> fixed = {});
   /// The models of a job for a target.
   [[nodiscard]] static Result<JobModels> read(const spec::Job& job, const Target& target);
 
@@ -74,7 +76,7 @@ class Drafts {
   /// No plan that solve() makes of this draft takes less time: operations without recomputation.
   [[nodiscard]] Result<double> least_seconds(const MemoryPlan& draft);
 
-  /// Every way to run the models that memory.update and memory.allow permit, with weights so placed;
+  /// Every way to run the models that memory.update, memory.allow and fixed choices permit, with weights so placed;
   /// fewer phases first. Nothing is streamed where everything is to stay, unless memory.update says so.
   [[nodiscard]] std::vector<spec::ModelModes> modes(WeightPlacement weights) const;
   /// The same with groups of micro-batches that go through a block together, for the streamed models that
@@ -92,6 +94,8 @@ class Drafts {
   [[nodiscard]] std::vector<spec::ModelId> streamable() const;
   [[nodiscard]] std::vector<spec::ModelModes> update_modes() const;
   [[nodiscard]] std::vector<spec::ModelModes> disk_modes() const;
+  /// Whatever choices are fixed of weights.
+  [[nodiscard]] std::vector<spec::ModelModes> placed_modes(WeightPlacement weights) const;
   /// A phase of the job's recipe with these modes.
   Result<PhasePlan> predict(const spec::ModelModes& modes, const spec::Phase& phase,
                             std::int64_t rung, Accuracy accuracy);
@@ -105,6 +109,7 @@ class Drafts {
   std::vector<spec::ModelId> trained_;
   JobModels models_;
   Predictions& predictions_;
+  std::vector<ModelChoice> fixed_;
 };
 
 }  // namespace neap::plan

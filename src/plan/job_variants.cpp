@@ -18,8 +18,9 @@ void add(std::vector<spec::JobChange>& changes, const std::vector<spec::JobChang
 
 }  // namespace
 
-Result<JobVariants> JobVariants::make(const spec::Job& job, const Target& target, Scope scope) {
-  JobVariants out(job, target);
+Result<JobVariants> JobVariants::make(const spec::Job& job, const Target& target, Scope scope,
+                                      std::vector<ModelChoice> fixed) {
+  JobVariants out(job, target, std::move(fixed));
   if (scope == Scope::kWide) {
     out.open_settings();
     out.add_levels({training_micro_batches(), inference_micro_batches(), rollout_batches()});
@@ -105,7 +106,8 @@ Result<Variant*> JobVariants::at(std::size_t states, const Levels& levels) {
   for (const spec::ModelSource& source : spec::describe(made.job).models) {
     if (source.trained != nullptr) models.slot(source.id)->optimizer = *source.optimizer;
   }
-  made.drafts = std::make_unique<Drafts>(made.job, *target_, std::move(models), *predictions_);
+  made.drafts =
+      std::make_unique<Drafts>(made.job, *target_, std::move(models), *predictions_, fixed_);
   return &made;
 }
 

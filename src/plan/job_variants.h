@@ -46,9 +46,9 @@ struct Variant {
 class JobVariants {
  public:
   enum class Scope { kConfigured, kWide };
-  /// `target` outlives the variants.
+  /// `target` outlives the variants. `fixed`: choices that every draft takes.
   [[nodiscard]] static Result<JobVariants> make(const spec::Job& job, const Target& target,
-                                                Scope scope);
+                                                Scope scope, std::vector<ModelChoice> fixed = {});
 
   /// With what kWide leaves to the plan.
   [[nodiscard]] const spec::Job& job() const { return job_; }
@@ -67,8 +67,12 @@ class JobVariants {
   void add_opened(MemoryPlan& plan) const;
 
  private:
-  JobVariants(const spec::Job& job, const Target& target)
-      : configured_(job), job_(job), target_(&target), trained_(spec::describe(job).trained()) {}
+  JobVariants(const spec::Job& job, const Target& target, std::vector<ModelChoice> fixed)
+      : configured_(job),
+        job_(job),
+        target_(&target),
+        trained_(spec::describe(job).trained()),
+        fixed_(std::move(fixed)) {}
   void open_settings();
   void add_levels(std::vector<Tunable> kinds);
   void add_states();
@@ -88,6 +92,7 @@ class JobVariants {
   Levels deepest_;
   std::vector<std::vector<spec::JobChange>> states_;  // changes of each
   std::unique_ptr<Predictions> predictions_ = std::make_unique<Predictions>();
+  std::vector<ModelChoice> fixed_;
   std::map<std::pair<std::size_t, Levels>, Variant> variants_;
 };
 

@@ -273,12 +273,6 @@ struct MemoryPlan {
 /// settings that lower it. With residency "all" the plan may be over the capacity (see
 /// fits()): the run then fails at the device's own limit.
 [[nodiscard]] Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target);
-/// The same, for those who compare jobs: without words where it does not fit `target.capacity`.
-struct PlanOrLeast {
-  std::optional<MemoryPlan> plan{};  ///< that fits
-  Bytes least{};  ///< else the least capacity with which one does; the largest number: none does
-};
-[[nodiscard]] Result<PlanOrLeast> plan_or_least(const spec::Job& job, const Target& target);
 /// The least capacity of the job, over the same.
 [[nodiscard]] Result<Bytes> least_capacity(const spec::Job& job, const Target& target);
 

@@ -45,8 +45,9 @@ std::string what_streams_stages(const spec::Job& job) {
 
 }  // namespace
 
-Result<PlanSearch> PlanSearch::make(const spec::Job& job, const Target& target, Scope scope) {
-  NEAP_TRY_ASSIGN(JobVariants variants, JobVariants::make(job, target, scope));
+Result<PlanSearch> PlanSearch::make(const spec::Job& job, const Target& target, Scope scope,
+                                    std::vector<ModelChoice> fixed) {
+  NEAP_TRY_ASSIGN(JobVariants variants, JobVariants::make(job, target, scope, std::move(fixed)));
   return PlanSearch(std::move(variants));
 }
 
@@ -87,15 +88,30 @@ PlanSearch::Found PlanSearch::fastest_within(Limits limits) {
 PlanSearch::Found PlanSearch::fastest_of_states(std::size_t states, Limits limits) {
   for (const WeightPlacement weights : kWeightPlacements) {
     NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_of_sizes(states, weights, limits));
-    if (found || limits.capacity.is_zero()) {
-      if (found && weights != WeightPlacement::kResident)
-        NEAP_TRY(improve(*found, states, weights, limits));
+    if (found) {
+      if (weights != WeightPlacement::kResident) NEAP_TRY(improve(*found, states, weights, limits));
       return found;
+    }
+    if (limits.capacity.is_zero()) {
+      // Fixed choices may leave none.
+      NEAP_TRY_ASSIGN(const bool any, has_drafts(states, weights));
+      if (any) break;
+      continue;
     }
     NEAP_TRY_ASSIGN(const Closest least, closest(states, weights, HostMemory::kBudget));
     if (limits.capacity >= least.least) break;  // some fit, none is fast enough
   }
   return std::optional<MemoryPlan>();
+}
+
+Result<bool> PlanSearch::has_drafts(std::size_t states, WeightPlacement weights) {
+  for (const JobVariants::Levels& levels : variants_.together()) {
+    NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(states, levels));
+    if (variant == nullptr) continue;
+    NEAP_TRY_ASSIGN(const std::vector<Draft>* const drafts, drafts_of(*variant, weights));
+    if (!drafts->empty()) return true;
+  }
+  return false;
 }
 
 // With less of a model on the device there is room for larger groups of micro-batches.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "plan/common_choices.h"
 #include "plan/counted_backend.h"
 #include "plan/pipeline_waits.h"
 #include "plan/tags.h"
@@ -134,15 +135,6 @@ Target target_of(const Target& target, const spec::RankKind& kind) {
   return out;
 }
 
-Status in_kind(const spec::Job& job, const Status& status, const spec::RankKind& kind) {
-  const std::vector<spec::RankKind> kinds = kinds_of(job);
-  if (kinds.size() == 1) return status;
-  return Status(status).with_context(
-      spec::are_stages(kinds, job.model_meshes())
-          ? format("planning stage {} of {}", kind.first / kind.count + 1, kinds.size())
-          : format("planning rank {}", kind.first));
-}
-
 Result<std::vector<ModelBlocks>> blocks_of(const spec::Job& job, const spec::Recipe& recipe,
                                            std::int64_t rank) {
   std::vector<ModelBlocks> out;
@@ -185,33 +177,56 @@ Result<StagePlans> stage_plans_of(const spec::Job& job, const Target& target,
   return out;
 }
 
-}  // namespace
+// Of each kind of rank, and how they agreed.
+struct AgreedKinds {
+  CommonChoices common;
+  std::vector<KindPlans> kinds;
+};
+Result<AgreedKinds> plan_kinds(const spec::Job& job, const Target& target) {
+  AgreedKinds out{CommonChoices(job), {}};
+  for (const spec::RankKind& kind : kinds_of(job))
+    out.kinds.emplace_back(job, target_of(target, kind));
+  std::vector<KindOutcome> outcomes;
+  do {
+    outcomes.clear();
+    for (KindPlans& kind : out.kinds) {
+      NEAP_TRY_ASSIGN(KindOutcome outcome, kind.plan(out.common));
+      outcomes.push_back(std::move(outcome));
+    }
+  } while (out.common.take(std::move(outcomes)));
+  return out;
+}
 
-Result<StagePlans> plan_stages(const spec::Job& job, const Target& target) {
+Result<StagePlans> taken(const spec::Job& job, const Target& target, AgreedKinds agreed) {
   std::vector<MemoryPlan> plans;
-  for (const spec::RankKind& kind : kinds_of(job)) {
-    Result<MemoryPlan> plan = make_plan(job, target_of(target, kind));
-    if (!plan.ok()) return in_kind(job, plan.status(), kind);
-    plans.push_back(*std::move(plan));
+  for (KindPlans& kind : agreed.kinds) {
+    NEAP_TRY_ASSIGN(MemoryPlan plan, kind.take(agreed.common));
+    plans.push_back(std::move(plan));
   }
   return stage_plans_of(job, target, std::move(plans));
 }
 
+}  // namespace
+
+Result<StagePlans> plan_stages(const spec::Job& job, const Target& target) {
+  NEAP_TRY_ASSIGN(AgreedKinds agreed, plan_kinds(job, target));
+  if (const std::optional<std::size_t> kind = agreed.common.refused())
+    return agreed.kinds[*kind].refusal(agreed.common);
+  return taken(job, target, std::move(agreed));
+}
+
 Result<StagesOrLeast> plan_stages_or_least(const spec::Job& job, const Target& target) {
+  NEAP_TRY_ASSIGN(AgreedKinds agreed, plan_kinds(job, target));
   StagesOrLeast out;
-  std::vector<MemoryPlan> plans;
-  const std::vector<spec::RankKind> kinds = kinds_of(job);
-  for (const spec::RankKind& kind : kinds) {
-    Result<PlanOrLeast> found = plan_or_least(job, target_of(target, kind));
-    if (!found.ok()) return in_kind(job, found.status(), kind);
-    if (found->plan) {
-      plans.push_back(*std::move(found->plan));
-    } else {
-      out.least = std::max(out.least, found->least);
-    }
+  out.least = agreed.common.least();
+  if (agreed.common.refused()) return out;
+  NEAP_TRY_ASSIGN(StagePlans plans, taken(job, target, std::move(agreed)));
+  const MemoryPlan& most = plans.stages[plans.binding()].plan;
+  if (most.fits()) {
+    out.plans = std::move(plans);
+  } else {
+    out.least = most.peak;
   }
-  if (plans.size() < kinds.size()) return out;
-  NEAP_TRY_ASSIGN(out.plans, stage_plans_of(job, target, std::move(plans)));
   return out;
 }
 

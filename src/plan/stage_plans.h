@@ -1,8 +1,8 @@
-// The plans of a job whose models stages of a pipeline divide: one for each kind of rank (spec/rank_kinds.h). Their seconds
-// have what stages wait for each other (plan/pipeline_waits.h).
+// The plans of a job whose models stages of a pipeline divide: one for each kind of rank (spec/rank_kinds.h), by choices in
+// common (plan/common_choices.h). Their seconds have what stages wait for each other (plan/pipeline_waits.h).
 //
-// Threads   functions without state.   Failure   as make_plan, with the stage.
-// Cost      a plan for each kind.
+// Threads   functions without state.   Failure   as make_plan, of the kind that needs most, with the stage.
+// Cost      a plan for each kind and round.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
 #include "rlhf/open_degrees.h"
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "parallel/run_collectively.h"
+#include "rlhf/agreed_plan.h"
 #include "rlhf/run_state.h"
 #include "train/checkpoint.h"
 
@@ -61,17 +61,8 @@ spec::Degrees choose(const plan::OpenJob& open, const plan::Target& target) {
 
 spec::Job close_degrees(const plan::OpenJob& open, const Launch& launch) {
   parallel::Communicator& ranks = *launch.ranks;
-  plan::Target target = launch.device.target;
   // The plan has to fit on every rank.
-  const auto least = [&](Bytes own) {
-    const std::vector<double> all = ranks.join({static_cast<double>(own.count())});
-    double out = 0;  // unlimited
-    for (const double each : all)
-      if (each > 0) out = out > 0 ? std::min(out, each) : each;
-    return Bytes(static_cast<std::uint64_t>(out));
-  };
-  target.capacity = least(target.capacity);
-  target.host_memory = least(target.host_memory);
+  const plan::Target target = least_target(launch.device.target, {0, ranks.size()}, ranks);
   spec::Degrees degrees{};
   parallel::run_collectively(ranks, [&] {
     if (ranks.first()) degrees = choose(open, target);

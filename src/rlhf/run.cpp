@@ -39,7 +39,7 @@ Outcome TrainingRun::execute() {
   if (already_done()) return Outcome::kAlreadyDone;
   open_copy_lanes();
   // Errors in data, weights and checkpoint are found before the run's files are touched.
-  parallel::run_collectively(ranks_, [&] { make_plan(); });
+  make_plan();
   compare_plans();
   spec::apply(plan_.changes, job_);
   throw_if_error(job_.validate());

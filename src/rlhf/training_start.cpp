@@ -7,12 +7,16 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "parallel/run_collectively.h"
+#include "plan/common_choices.h"
 #include "plan/pipeline_waits.h"
 #include "report/metrics.h"
 #include "report/run_folder.h"
+#include "rlhf/agreed_plan.h"
 #include "rlhf/run_state.h"
 #include "rlhf/training_run.h"
 #include "spec/job_change.h"
+#include "spec/job_model.h"
+#include "spec/layout.h"
 
 namespace neap::rlhf {
 namespace fs = std::filesystem;
@@ -27,14 +31,13 @@ void TrainingRun::compare_jobs() {
   ranks_.expect_same(texts);
 }
 
-// Ranks whose devices have less free memory, or other rates, may have chosen otherwise; ranks whose
-// folders hold other models have tags of other sizes.
+// Ranks with other rates may have chosen otherwise; ranks whose folders hold other models have tags of other sizes.
 void TrainingRun::compare_plans() {
   std::string choices;
   for (const std::string& text : spec::assignments(plan_.changes)) choices += text + " ";
   ranks_.expect_same(
-      {{"what the plan chose of the job's keys (memory.allow; set device.memory, and "
-        "run `neap doctor` on every machine or on none)",
+      {{"what the plan chose of the job's keys (memory.allow; run `neap doctor` on every machine "
+        "or on none)",
         choices}});
   for (const spec::ModelId model : job_.models()) compare_plans_of(model);
   const std::vector<double> peaks = ranks_.join({static_cast<double>(plan_.peak.count())});
@@ -46,30 +49,30 @@ void TrainingRun::compare_plans() {
 void TrainingRun::compare_plans_of(spec::ModelId model) {
   const parallel::Groups& groups = groups_->of(model);
   std::vector<parallel::Communicator::NamedText> texts;
-  for (const plan::TagPlan& tag : plan_.tags)
-    if (tag.id.model == model) texts.push_back({"the size of " + tag.name(), to_string(tag.bytes)});
-  std::string set = "memory.update";
-  try {
-    groups.data().expect_same(texts);
-    for (const plan::ActivationPlan& kept : plan_.activations) {
-      if (kept.model != model) continue;
-      const std::string key = spec::key_of(spec::job_fields::activation_checkpointing(model));
-      std::vector<std::string> again;
-      for (const auto& [tensor, blocks] : kept.recomputed())
-        again.push_back(format("{} {}", to_string(tensor), blocks));
-      texts.push_back(
-          {"what " + key + " computes again", again.empty() ? "nothing" : joined(again, ", ")});
-      set += " and " + key;
-    }
-    groups.tensor().expect_same(texts);
-    groups.context().expect_same(texts);
-  } catch (const Error& e) {
-    if (kinds_.size() == 1) throw;
-    throw Error(Status(e.status())
-                    .with_context(format("comparing plans of ranks with other stages. Each chose "
-                                         "what is fastest for it: set {} to what all can take",
-                                         set)));
+  if (plan::is_chosen_alike(job_, model)) {
+    for (const plan::TagPlan& tag : plan_.tags)
+      if (tag.id.model == model)
+        texts.push_back({"the size of " + tag.name(), to_string(tag.bytes)});
+  } else {
+    const spec::JobModel own =
+        value_or_throw(spec::resolve(job_, spec::describe(job_), model, ranks_.rank()));
+    std::int64_t elements = 0;
+    for (const spec::FlatUnit& unit : spec::flat_layout(own.shape, own.head))
+      elements += unit.elements;
+    texts.push_back(
+        {format("the number of parameters of {}", own.name()), std::to_string(elements)});
   }
+  groups.data().expect_same(texts);
+  for (const plan::ActivationPlan& kept : plan_.activations) {
+    if (kept.model != model) continue;
+    std::vector<std::string> again;
+    for (const auto& [tensor, blocks] : kept.recomputed())
+      again.push_back(format("{} {}", to_string(tensor), blocks));
+    texts.push_back({format("what blocks of {} compute again", to_string(model)),
+                     again.empty() ? "nothing" : joined(again, ", ")});
+  }
+  groups.tensor().expect_same(texts);
+  groups.context().expect_same(texts);
 }
 
 // Every rank has planned its own stages.
@@ -163,10 +166,10 @@ void TrainingRun::read_data() {
 }
 
 void TrainingRun::make_plan() {
-  if (found_) keep_states();
-  plan::Target target = device_.target;
-  target.rank = ranks_.rank();
-  plan_ = value_or_throw(plan::make_plan(job_, target));
+  parallel::run_collectively(ranks_, [&] {
+    if (found_) keep_states();
+  });
+  plan_ = agreed_plan(job_, device_.target, ranks_);
 }
 
 // Which ranks the first one's plan is of.

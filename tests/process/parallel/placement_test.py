@@ -8,6 +8,7 @@ plan says.
 """
 import json
 import math
+import re
 import sys
 import unittest
 
@@ -197,23 +198,39 @@ class Placement(PlacementCase):
         self.assertEqual(lines["rank.weights"]["measured"]["value"], sum(line["measured"]["value"] for line in of_models))
         self.assertAlmostEqual(lines["rank.weights"]["value"], sum(line["value"] for line in of_models))
 
-    def test_ranks_with_other_stages_choose_alike_or_say_so(self):
+    def test_ranks_with_other_stages_choose_alike(self):
         """The parts of a critic are on both stages of an actor, of which one has more room for what the critic keeps."""
         self.add_model("deep", dict(MODEL, num_hidden_layers=5, hidden_size=128, intermediate_size=512))
         self.run_ranks(1, "deep", "actor_rollout_ref.model.path=deep", "trainer.total_training_steps=1", task="sft")
         path = "out/deep/latest/actor"
         words = ("trainer.total_training_steps=1", f"actor_rollout_ref.model.path={path}", f"critic.model.path={path}",
                  "critic.model.init_head=true", *stages(actor=2), "actor_rollout_ref.actor.pipeline_model_parallel_layout=[1,4]",
-                 *tensor(critic=2), "critic.ppo_max_token_len_per_gpu=4000", "data.train_batch_size=32",
+                 *tensor(critic=2), "data.train_batch_size=32", "data.val_files=[]", "trainer.test_freq=-1",
                  "actor_rollout_ref.actor.ppo_mini_batch_size=32", "critic.ppo_mini_batch_size=32",
-                 "critic.model.activation_checkpointing=auto", "actor_rollout_ref.model.activation_checkpointing=auto", "device.memory=46MiB")
-        command = (launch.NEAP, "train", "ppo.toml", "trainer.default_local_dir=out/alike", *words)
-        result = launch.run(2, *command, cwd=self.home)
-        self.assertEqual(result.returncode, 2, result.stderr)
-        self.assertRegex(result.stderr, r"Ranks differ in .*what critic.model.activation_checkpointing computes again .* set memory.update and "
-                         "critic.model.activation_checkpointing to what all can take")
-        result = launch.run(2, *command, "critic.model.activation_checkpointing=full", "memory.update=streamed", cwd=self.home)
-        self.assertEqual(result.returncode, 0, result.stderr)
+                 "critic.model.activation_checkpointing=auto", "actor_rollout_ref.model.activation_checkpointing=auto")
+        padded = ("actor_rollout_ref.actor.use_dynamic_bsz=false", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
+                  "critic.ppo_micro_batch_size_per_gpu=16")
+        # Ceilings at which each for itself would choose other updates of the critic, or that other tensors are computed again.
+        for name, more, ceilings in (("updates", padded, (38, 42)), ("retention", ("critic.ppo_max_token_len_per_gpu=4000",), (46,))):
+            self.run_ranks(2, f"{name}-free", *words, *more, "device.memory=2GiB", "memory.residency=all", task="ppo")
+            for ceiling in ceilings:
+                with self.subTest(name, ceiling=ceiling):
+                    folder, below = f"{name}-{ceiling}", f"device.memory={ceiling}MiB"
+                    self.run_ranks(2, folder, *words, *more, below, task="ppo")
+                    for files in (FILES, CRITIC_FILES):
+                        self.assert_same_files(f"{name}-free", folder, 1, files)
+                    self.assertEqual(self.metrics(f"out/{name}-free"), self.metrics(f"out/{folder}"))
+                    if more is padded:
+                        self.assert_ranks_are_as_planned(folder, 2)
+                    self.assert_within_plans(folder, 2)
+                    planned = [json.loads((self.home / "out" / of / "plan.json").read_text()) for of in (folder, f"{folder}/ranks/1")]
+                    for plan in planned:
+                        self.assertLessEqual(plan["peak"], ceiling << 20)
+                    printed = json.loads(self.plan(2, *words, *more, below, "--json").stdout)
+                    self.assertEqual([plan["peak"] for plan in planned], [kind["peak"] for kind in printed["stages"]])
+                    for plan in (*planned, printed):
+                        self.assertEqual(plan["updates"]["critic"], printed["updates"]["critic"])
+                        self.assertEqual(plan["activations"][1], printed["activations"][1])
 
     def test_what_does_not_fit_is_refused(self):
         all_ranks = ("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "critic.ppo_mini_batch_size=8")
@@ -261,6 +278,18 @@ class OwnStages(PlacementCase):
         for name, (ranks, mesh, words) in cases.items():
             with self.subTest(name):
                 self.assert_one_step_is("staged-1", f"staged-{name}", ranks, mesh, *one_step, *words)
+
+    def test_a_refusal_names_what_all_kinds_of_ranks_fit_in(self):
+        """The second stage of the actor needs more than the first."""
+        words = (*stages(actor=2), "actor_rollout_ref.actor.pipeline_model_parallel_layout=[1,4]", "critic.model.lora_rank=4",
+                 "critic.ppo_max_token_len_per_gpu=64", "trainer.total_training_steps=1")
+        refusals = [self.plan(2, *words, "device.memory=1MiB", code=3), launch.run(2, launch.NEAP, "train", "ppo.toml", *words, "device.memory=1MiB", cwd=self.home)]
+        self.assertEqual(refusals[1].returncode, 3, refusals[1].stderr)
+        (needed,) = {least for refusal in refusals for least in re.findall(r"least capacity is (\d+) MiB", refusal.stderr)}
+        for refusal in refusals:
+            self.assertIn("while planning rank 1", refusal.stderr)
+        self.run_ranks(2, "least", *words, f"device.memory={needed}MiB", task="ppo")
+        self.assert_within_plans("least", 2)
 
     def test_a_plan_chooses_a_stage_for_each_model(self):
         """One that fits; the run is that with the stages written out."""

@@ -55,10 +55,11 @@ class StreamedStages(RankCase):
         return launch.run(1, launch.NEAP, "plan", f"{task}.toml", "--ranks", str(ranks), *words, cwd=self.home)
 
     def least(self, ranks, task, *words):
-        """The least capacity in MiB that all kinds of ranks fit in."""
-        least = 1
-        while (result := self.plan(ranks, task, *words, f"device.memory={least}MiB")).returncode == 3:
-            least = int(re.search(r"least capacity is (\d+) MiB", result.stderr).group(1))
+        """The least capacity in MiB that all kinds of ranks fit in: what the first refusal says."""
+        result = self.plan(ranks, task, *words, "device.memory=1MiB")
+        self.assertEqual(result.returncode, 3, result.stderr)
+        least = int(re.search(r"least capacity is (\d+) MiB", result.stderr).group(1))
+        result = self.plan(ranks, task, *words, f"device.memory={least}MiB")
         self.assertEqual(result.returncode, 0, result.stderr)
         return least
 
@@ -111,6 +112,17 @@ class StreamedStages(RankCase):
         self.assertGreater(together["reference"], 1)
         slices = ("actor_rollout_ref.ref.zero_stage=3", "reward_model.zero_stage=3")
         self.assert_streamed_is_resident("beside-slices", 2, (frozen[:2], frozen[:2]), *whole, *slices, task="ppo", files=(*FILES, *CRITIC_FILES))
+
+    def test_each_stage_places_frozen_models_that_no_other_one_takes_part_in(self):
+        """The second one has more of the actor, and less room. What a critic that trains has rests alike."""
+        words = (f"{STAGES}=2", f"{REFERENCE}=1", f"{CRITIC}=1", f"{JUDGE}=1", CRITIC_LORA, "actor_rollout_ref.model.path=out/deep/latest/actor",
+                 "actor_rollout_ref.actor.pipeline_model_parallel_layout=[1,11]", 'memory.allow=["recompute", "stream", "stream_weights"]')
+        self.run_ranks(2, "apart-whole", *words, *RESIDENT, task="ppo")
+        self.run_ranks(2, "apart", *words, "device.memory=46MiB", task="ppo")
+        self.assert_same_files("apart-whole", "apart", files=(*FILES, *CRITIC_FILES))
+        self.assertEqual(self.metrics("out/apart-whole"), self.metrics("out/apart"))
+        plans = [self.assert_comes_as_planned(folder, False) for folder in ("apart", "apart/ranks/1")]
+        self.assertEqual([plan["streamed_weights"] for plan in plans], [["reference", "critic"], ["reference", "critic", "reward"]])
 
     def test_an_actor_beside_stages(self):
         """It generates with all blocks."""

@@ -1,0 +1,37 @@
+// What a plan chose of a model, and choices that a plan has to take as they are.
+//
+// Threads   values and functions without state.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "plan/memory_plan.h"
+#include "spec/checkpointing.h"
+#include "spec/recipe.h"
+
+namespace neap::plan {
+
+struct ModelChoice {
+  spec::ModelId model = spec::ModelId::kActor;
+  spec::UpdateMode update = spec::UpdateMode::kJoined;
+  // Of its weights, as spec::ModelModes says it.
+  bool streams_weights = false, streams_tables = false, inputs_on_host = false,
+       gradients_on_host = false, blocks_on_disk = false;
+  std::optional<spec::Checkpointing> retention{};  ///< nullopt: any
+  friend bool operator==(const ModelChoice&, const ModelChoice&) = default;
+};
+
+/// Of a plan; with what the model's blocks keep, if it is trained and `retention`.
+[[nodiscard]] ModelChoice choice_of(const MemoryPlan& plan, spec::ModelId model, bool retention);
+/// Of each part the one that takes less of the device.
+[[nodiscard]] ModelChoice smaller_of(const ModelChoice& a, const ModelChoice& b);
+
+/// Null: the model may run in any way.
+[[nodiscard]] const ModelChoice* choice_for(const std::vector<ModelChoice>& fixed,
+                                            spec::ModelId model);
+/// Whether the modes are those of `fixed`, whatever blocks compute again.
+[[nodiscard]] bool modes_follow(const std::vector<ModelChoice>& fixed,
+                                const spec::ModelModes& modes);
+
+}  // namespace neap::plan

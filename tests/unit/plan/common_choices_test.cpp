@@ -1,0 +1,309 @@
+// Ranks with other stages of an actor choose alike of a critic that they share.
+#include "plan/common_choices.h"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/advice.h"
+#include "plan/gpu_catalog.h"
+#include "plan/plan_words.h"
+#include "plan/stage_plans.h"
+
+namespace neap::plan {
+namespace {
+
+using spec::ModelId;
+
+class CommonChoicesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::path(::testing::TempDir()) /
+              ("neap_common_choices-" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+    std::ofstream(folder_ / "config.json")
+        << R"({"model_type": "llama", "vocab_size": 512, "hidden_size": 1024, "intermediate_size": 4096,
+ "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 4096,
+ "tie_word_embeddings": false, "num_hidden_layers": 8})";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // PPO whose actor has two stages, of which the second has most blocks.
+  [[nodiscard]] spec::Job job(const std::vector<std::string>& keys) const {
+    std::vector<std::string> all = {"task=ppo",
+                                    "trainer.n_gpus_per_node=2",
+                                    "data.train_batch_size=32",
+                                    "data.max_prompt_length=256",
+                                    "data.max_response_length=256",
+                                    "actor_rollout_ref.actor.ppo_mini_batch_size=32",
+                                    "critic.ppo_mini_batch_size=32",
+                                    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=512",
+                                    "critic.ppo_max_token_len_per_gpu=8192",
+                                    "actor_rollout_ref.model.activation_checkpointing=auto",
+                                    "critic.model.activation_checkpointing=auto",
+                                    "actor_rollout_ref.actor.pipeline_model_parallel_size=2",
+                                    "actor_rollout_ref.actor.pipeline_model_parallel_layout=[2,6]"};
+    for (const char* const model : {"actor_rollout_ref", "critic", "reward_model"})
+      all.push_back(std::string(model) + ".model.path=" + folder_.string());
+    all.insert(all.end(), keys.begin(), keys.end());
+    spec::Job out;
+    const Status status = spec::Job::load({}, all, out);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return out;
+  }
+  [[nodiscard]] static Target target(Bytes capacity, std::int64_t rank = 0) {
+    Target out = gpu_by_name("h100", {})->target;
+    out.capacity = capacity;
+    out.rank = rank;
+    return out;
+  }
+  // Of a kind that plans for itself.
+  [[nodiscard]] static PlanOrLeast own(const spec::Job& job, Bytes capacity, std::int64_t rank) {
+    Result<PlanOrLeast> out = plan_or_least(job, target(capacity, rank), {});
+    EXPECT_TRUE(out.ok()) << out.status().message();
+    return *std::move(out);
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(CommonChoicesTest, KindsThatWouldChooseOtherwiseTakeTheChoiceOfOne) {
+  struct Case {
+    const char* name;
+    std::vector<std::string> keys;
+    Bytes capacity;
+    bool retention;
+  };
+  for (const Case& each : {Case{"parts", {"critic.tensor_model_parallel_size=2"}, 2600_MiB, true},
+                           Case{"parts", {"critic.tensor_model_parallel_size=2"}, 3600_MiB, true},
+                           Case{"whole", {}, 4500_MiB, false},
+                           Case{"slices", {"critic.zero_stage=3"}, 4000_MiB, false}}) {
+    SCOPED_TRACE(each.name);
+    const spec::Job job = this->job(each.keys);
+    const auto critic = [&](const MemoryPlan& plan) {
+      return choice_of(plan, ModelId::kCritic, each.retention);
+    };
+    std::vector<MemoryPlan> alone;
+    for (const std::int64_t rank : {0, 1}) {
+      const PlanOrLeast found = own(job, each.capacity, rank);
+      ASSERT_TRUE(found.plan);
+      alone.push_back(*found.plan);
+    }
+    EXPECT_NE(critic(alone[0]), critic(alone[1])) << "kinds choose alike without a rule";
+    const Result<StagePlans> agreed = plan_stages(job, target(each.capacity));
+    ASSERT_TRUE(agreed.ok()) << agreed.status().message();
+    const std::vector<StagePlan>& kinds = agreed->stages;
+    ASSERT_EQ(kinds.size(), 2u);
+    EXPECT_EQ(critic(kinds[0].plan), critic(kinds[1].plan));
+    double slowest = 0;
+    for (std::size_t k = 0; k < 2; ++k) {
+      EXPECT_LE(kinds[k].plan.peak, each.capacity);
+      slowest = std::max(slowest, kinds[k].plan.seconds() - kinds[k].plan.stage_wait_seconds());
+    }
+    EXPECT_NEAR(slowest, std::max(alone[0].seconds(), alone[1].seconds()), 1e-9);
+  }
+}
+
+TEST_F(CommonChoicesTest, ARefusalNamesWhatTheKindNeedsThatNeedsMost) {
+  const spec::Job job = this->job({"critic.tensor_model_parallel_size=2"});
+  const Bytes first = own(job, 100_MiB, 0).least, second = own(job, 100_MiB, 1).least;
+  ASSERT_LT(first, second);
+  const Status status = plan_stages(job, target(100_MiB)).status();
+  EXPECT_EQ(status.code(), ErrorCode::kDoesNotFit);
+  EXPECT_NE(status.message().find("the least capacity is " + capacity_text(second)),
+            std::string::npos)
+      << status.message();
+  EXPECT_NE(status.message().find("planning rank 1"), std::string::npos) << status.message();
+  EXPECT_EQ(plan_stages_or_least(job, target(100_MiB))->least, second);
+  EXPECT_TRUE(plan_stages(job, target(second)).ok());
+  EXPECT_FALSE(plan_stages(job, target(second - 1_MiB)).ok());
+}
+
+TEST_F(CommonChoicesTest, APlanTakesFixedChoices) {
+  const spec::Job job = this->job({"critic.model.lora_rank=4"});
+  for (const Bytes capacity : {Bytes(), 40_GiB}) {
+    const PlanOrLeast free = own(job, capacity, 0);
+    ASSERT_TRUE(free.plan);
+    ModelChoice fixed = choice_of(*free.plan, ModelId::kCritic, true);
+    ASSERT_FALSE(fixed.streams_weights);
+    fixed.streams_weights = true;
+    fixed.update = spec::UpdateMode::kSplit;
+    fixed.retention->blocks[2] = spec::BlockRetention::all(spec::Retention::kRecompute);
+    const Result<PlanOrLeast> found = plan_or_least(job, target(capacity), {fixed});
+    ASSERT_TRUE(found.ok() && found->plan);
+    EXPECT_EQ(choice_of(*found->plan, ModelId::kCritic, true), fixed);
+    EXPECT_LT(free.plan->seconds(), found->plan->seconds());
+  }
+}
+
+TEST_F(CommonChoicesTest, ModelsThatRanksOfSeveralKindsTrainOrDivideAreShared) {
+  const auto shared = [&](const std::vector<std::string>& keys) {
+    std::string out;
+    for (const SharedStage& stage : shared_stages(job(keys))) {
+      out += std::string(to_string(stage.model)) + (stage.retention ? "+" : "");
+      for (const std::size_t kind : stage.kinds) out += " " + std::to_string(kind);
+      out += ";";
+    }
+    return out;
+  };
+  EXPECT_EQ(shared({}), "critic 0 1;");
+  EXPECT_EQ(shared({"critic.tensor_model_parallel_size=2"}), "critic+ 0 1;");
+  EXPECT_EQ(shared({"critic.context_parallel_size=2"}), "critic+ 0 1;");
+  EXPECT_EQ(shared({"critic.pipeline_model_parallel_size=2"}), "");
+  EXPECT_EQ(shared({"reward_model.tensor_model_parallel_size=2"}), "critic 0 1;reward 0 1;");
+  EXPECT_EQ(shared({"reward_model.zero_stage=3"}), "critic 0 1;reward 0 1;");
+  EXPECT_EQ(shared({"reward_model.zero_stage=2"}), "critic 0 1;");
+  // Those that divide the critic have the same stage of the actor.
+  const std::string four = "trainer.n_gpus_per_node=4";
+  EXPECT_EQ(shared({four, "critic.tensor_model_parallel_size=2"}), "critic 0 1;");
+  // Two stages of four kinds.
+  EXPECT_EQ(shared({four, "critic.pipeline_model_parallel_size=4"}), "actor 0 1;actor 2 3;");
+  EXPECT_TRUE(is_chosen_alike(job({}), ModelId::kCritic));
+  EXPECT_TRUE(is_chosen_alike(job({}), ModelId::kActor));
+  EXPECT_FALSE(is_chosen_alike(job({}), ModelId::kReward));
+}
+
+// Outcomes of two kinds that share a critic, which is updated in that way; nullopt: no plan.
+class Rounds {
+ public:
+  explicit Rounds(const spec::Job& job) : common_(job) {}
+  struct Planned {
+    spec::UpdateMode update;
+    double seconds;
+  };
+  bool take(std::optional<Planned> a, std::optional<Planned> b) {
+    std::vector<KindOutcome> outcomes;
+    for (const std::optional<Planned>& each : {a, b}) {
+      KindOutcome& out = outcomes.emplace_back();
+      if (each) {
+        out.seconds = each->seconds;
+        out.choices = {{ModelId::kCritic, each->update}};
+      } else {
+        out.least = outcomes.size() == 1 ? 2_GiB : 3_GiB;
+      }
+    }
+    return common_.take(outcomes);
+  }
+  [[nodiscard]] std::optional<spec::UpdateMode> fixed() const {
+    const std::vector<ModelChoice> fixed = common_.fixed(0);
+    EXPECT_EQ(fixed, common_.fixed(1));
+    return fixed.empty() ? std::nullopt : std::optional(fixed.front().update);
+  }
+  [[nodiscard]] const CommonChoices& operator*() const { return common_; }
+
+ private:
+  CommonChoices common_;
+};
+
+TEST_F(CommonChoicesTest, RoundsEndWithTheFastestThatAllKindsFitIn) {
+  using spec::UpdateMode;
+  using Planned = Rounds::Planned;
+  const spec::Job job = this->job({});
+  {  // alike
+    Rounds rounds(job);
+    EXPECT_FALSE(rounds.fixed());
+    EXPECT_FALSE(rounds.take(Planned{UpdateMode::kSplit, 1}, Planned{UpdateMode::kSplit, 2}));
+    EXPECT_EQ((*rounds).round(), 0u);
+    EXPECT_FALSE((*rounds).refused());
+  }
+  {  // the slower one's costs nothing
+    Rounds rounds(job);
+    EXPECT_TRUE(rounds.take(Planned{UpdateMode::kJoined, 1}, Planned{UpdateMode::kSplit, 2}));
+    EXPECT_EQ(rounds.fixed(), UpdateMode::kSplit);
+    EXPECT_FALSE(rounds.take(Planned{UpdateMode::kSplit, 1.5}, Planned{UpdateMode::kSplit, 2}));
+    EXPECT_EQ((*rounds).round(), 1u);
+  }
+  {  // it costs more than the other's
+    Rounds rounds(job);
+    EXPECT_TRUE(rounds.take(Planned{UpdateMode::kJoined, 1}, Planned{UpdateMode::kSplit, 2}));
+    EXPECT_TRUE(rounds.take(Planned{UpdateMode::kSplit, 3}, Planned{UpdateMode::kSplit, 2}));
+    EXPECT_EQ(rounds.fixed(), UpdateMode::kJoined);
+    EXPECT_FALSE(rounds.take(Planned{UpdateMode::kJoined, 1}, Planned{UpdateMode::kJoined, 2.5}));
+    EXPECT_EQ((*rounds).round(), 2u);
+  }
+  {  // of two that are as fast the first
+    Rounds rounds(job);
+    EXPECT_TRUE(rounds.take(Planned{UpdateMode::kJoined, 2}, Planned{UpdateMode::kSplit, 2}));
+    EXPECT_EQ(rounds.fixed(), UpdateMode::kJoined);
+    EXPECT_TRUE(rounds.take(Planned{UpdateMode::kJoined, 2}, Planned{UpdateMode::kJoined, 3}));
+    EXPECT_FALSE(rounds.take(Planned{UpdateMode::kSplit, 3}, Planned{UpdateMode::kSplit, 2}));
+    EXPECT_EQ((*rounds).round(), 1u);
+  }
+  {  // only the smaller one fits
+    Rounds rounds(job);
+    EXPECT_TRUE(rounds.take(Planned{UpdateMode::kStreamed, 1}, Planned{UpdateMode::kJoined, 2}));
+    EXPECT_TRUE(rounds.take(std::nullopt, Planned{UpdateMode::kJoined, 2}));
+    EXPECT_EQ(rounds.fixed(), UpdateMode::kStreamed);
+    EXPECT_FALSE(rounds.take(Planned{UpdateMode::kStreamed, 1}, Planned{UpdateMode::kStreamed, 4}));
+    EXPECT_EQ((*rounds).round(), 2u);
+    EXPECT_FALSE((*rounds).refused());
+  }
+  {  // a kind that does not fit alone
+    Rounds rounds(job);
+    EXPECT_FALSE(rounds.take(std::nullopt, std::nullopt));
+    EXPECT_EQ((*rounds).refused(), 1u);
+    EXPECT_EQ((*rounds).least(), 3_GiB);
+  }
+}
+
+TEST_F(CommonChoicesTest, WhereNoKindsChoiceFitsAllTheSmallerOfEachPartIsTried) {
+  const spec::Job job = this->job({});
+  CommonChoices common(job);
+  std::vector<KindOutcome> outcomes(2);
+  for (KindOutcome& of : outcomes) of.choices = {{ModelId::kCritic}};
+  outcomes[0].choices[0].update = spec::UpdateMode::kStreamed;
+  outcomes[1].choices[0].blocks_on_disk = true;
+  outcomes[1].seconds = 1;
+  ASSERT_TRUE(common.take(outcomes));
+  std::vector<KindOutcome> refused(2);
+  refused[0].least = refused[1].least = 1_GiB;
+  ASSERT_TRUE(common.take(refused));
+  ASSERT_TRUE(common.take(refused));
+  ModelChoice smallest{ModelId::kCritic, spec::UpdateMode::kStreamed};
+  smallest.blocks_on_disk = true;
+  EXPECT_EQ(common.fixed(1), std::vector{smallest});
+  ASSERT_FALSE(common.take(refused));
+  EXPECT_EQ(common.round(), 3u);
+  EXPECT_EQ(common.refused(), 0u);
+}
+
+TEST_F(CommonChoicesTest, TheSmallerOfTwoKeepsWhatBothKeep) {
+  ModelChoice a{ModelId::kCritic}, b{ModelId::kCritic};
+  for (ModelChoice* const choice : {&a, &b}) choice->retention.emplace().blocks.resize(2);
+  a.retention->blocks[0].set(spec::SavedTensor::kGate, spec::Retention::kRecompute);
+  b.retention->blocks[1].set(spec::SavedTensor::kUp, spec::Retention::kRecompute);
+  b.inputs_on_host = true;
+  const ModelChoice both = smaller_of(a, b);
+  EXPECT_TRUE(both.inputs_on_host);
+  EXPECT_FALSE(both.retention->blocks[0].keeps(spec::SavedTensor::kGate));
+  EXPECT_FALSE(both.retention->blocks[1].keeps(spec::SavedTensor::kUp));
+  EXPECT_TRUE(both.retention->blocks[0].keeps(spec::SavedTensor::kUp));
+}
+
+TEST_F(CommonChoicesTest, OutcomesPassAsNumbers) {
+  KindOutcome out;
+  out.seconds = 1.25;
+  out.least = 3_GiB;
+  ModelChoice& first = out.choices.emplace_back();
+  first.model = ModelId::kCritic;
+  first.update = spec::UpdateMode::kDisk;
+  first.streams_weights = first.inputs_on_host = first.blocks_on_disk = true;
+  first.retention.emplace().blocks.resize(3);
+  first.retention->blocks[1].set(spec::SavedTensor::kUp, spec::Retention::kRecompute);
+  ModelChoice& second = out.choices.emplace_back();
+  second.streams_tables = second.gradients_on_host = true;
+  const KindOutcome back = KindOutcome::from_numbers(out.to_numbers());
+  EXPECT_EQ(back.seconds, out.seconds);
+  EXPECT_EQ(back.least, out.least);
+  EXPECT_EQ(back.choices, out.choices);
+}
+
+}  // namespace
+}  // namespace neap::plan
