@@ -13,6 +13,8 @@ namespace {
 // Sums of the same seconds in another order.
 constexpr double kSameTime = 1e-9;
 constexpr double kNoRetention = -1;
+constexpr unsigned kHalf = 32;
+constexpr std::uint64_t kLowHalf = (std::uint64_t{1} << kHalf) - 1;
 
 // Some ranks along an axis are of several kinds.
 bool crosses_kinds(const spec::Mesh& mesh, spec::Axis axis,
@@ -56,7 +58,9 @@ bool is_chosen_alike(const spec::Job& job, spec::ModelId model) {
 }
 
 std::vector<double> KindOutcome::to_numbers() const {
-  std::vector<double> out = {seconds, static_cast<double>(least.count())};
+  // A double does not have the largest number of bytes.
+  std::vector<double> out = {seconds, static_cast<double>(least.count() >> kHalf),
+                             static_cast<double>(least.count() & kLowHalf)};
   for (const ModelChoice& choice : choices) {
     for (const int part :
          {static_cast<int>(choice.model), static_cast<int>(choice.update),
@@ -80,7 +84,8 @@ KindOutcome KindOutcome::from_numbers(const std::vector<double>& numbers) {
   auto at = numbers.begin();
   KindOutcome out;
   out.seconds = *at++;
-  out.least = Bytes(static_cast<std::uint64_t>(*at++));
+  const auto high = static_cast<std::uint64_t>(*at++);
+  out.least = Bytes(high << kHalf | static_cast<std::uint64_t>(*at++));
   const auto flag = [&] { return *at++ != 0; };
   while (at != numbers.end()) {
     ModelChoice& choice = out.choices.emplace_back();
@@ -135,7 +140,7 @@ bool CommonChoices::take(std::vector<KindOutcome> outcomes) {
   }
   const std::size_t next = round + 1;
   if (next < trials_.size() && (next <= kinds_trials_ || best_ == 0)) return true;
-  if (best_ == 0) best_ = smallest_;
+  if (best_ == 0 && next > 1) best_ = nearest();
   return false;
 }
 
@@ -169,9 +174,8 @@ void CommonChoices::add_trials() {
   trials.resize(std::min(trials.size(), kMostTrials));
   trials_.insert(trials_.end(), trials.begin(), trials.end());
   kinds_trials_ = trials.size();
-  const auto same = std::find(trials_.begin() + 1, trials_.end(), smallest);
-  smallest_ = static_cast<std::size_t>(same - trials_.begin());
-  if (same == trials_.end()) trials_.push_back(std::move(smallest));
+  if (std::find(trials_.begin() + 1, trials_.end(), smallest) == trials_.end())
+    trials_.push_back(std::move(smallest));
 }
 
 bool CommonChoices::all_planned(std::size_t round) const {
@@ -183,6 +187,18 @@ double CommonChoices::seconds(std::size_t round) const {
   double most = 0;
   for (const KindOutcome& of : rounds_[round]) most = std::max(most, of.seconds);
   return most;
+}
+
+std::size_t CommonChoices::nearest() const {
+  const auto least = [&](std::size_t round) {
+    Bytes most;
+    for (const KindOutcome& of : rounds_[round]) most = std::max(most, of.least);
+    return most;
+  };
+  std::size_t out = rounds_.size() - 1;
+  for (std::size_t round = out; round > 0; --round)
+    if (least(round) < least(out)) out = round;
+  return out;
 }
 
 std::optional<std::size_t> CommonChoices::refused() const {

@@ -79,14 +79,15 @@ class CommonChoices {
   void add_trials();
   [[nodiscard]] bool all_planned(std::size_t round) const;
   [[nodiscard]] double seconds(std::size_t round) const;
+  // Of rounds in which some kind has no plan: in which the one that needs most needs least.
+  [[nodiscard]] std::size_t nearest() const;
 
   static constexpr std::size_t kMostTrials = 4;  // with choices of kinds
   std::vector<SharedStage> stages_;
   std::vector<std::vector<KindOutcome>> rounds_;
   std::vector<Choices> trials_{Choices{}};  // of each round; the first has none
-  std::size_t kinds_trials_ = 0;            // of them with choices of kinds
-  std::size_t smallest_ = 0;                // with the smaller of each part
-  std::size_t best_ = 0;                    // zero: no later round has plans of all kinds
+  std::size_t kinds_trials_ = 0;  // of them with choices of kinds; behind these the smallest
+  std::size_t best_ = 0;          // zero: no later round has plans of all kinds
 };
 
 /// The plans of a kind of rank, one a round. Failures say which kind it is.

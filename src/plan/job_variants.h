@@ -52,6 +52,7 @@ class JobVariants {
 
   /// With what kWide leaves to the plan.
   [[nodiscard]] const spec::Job& job() const { return job_; }
+  [[nodiscard]] bool has_fixed() const { return !fixed_.empty(); }
   /// Types of optimizer states, from 0: as configured, then bfloat16 wherever that is allowed.
   [[nodiscard]] std::size_t states() const { return states_.size(); }
   /// Of micro-batches, one for each kind.

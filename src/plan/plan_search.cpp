@@ -263,6 +263,9 @@ Result<Bytes> PlanSearch::least_capacity() {
 
 Status PlanSearch::refusal_of(Bytes capacity) {
   NEAP_TRY_ASSIGN(const Closest found, closest(HostMemory::kBudget));
+  if (found.draft == nullptr && variants_.has_fixed())
+    return {ErrorCode::kDoesNotFit,
+            "No plan has the choices that ranks with other stages make of models that they share"};
   if (found.draft == nullptr)
     return {ErrorCode::kInvalidArgument, "No setting of the job is valid"};
   NEAP_TRY_ASSIGN(const Closest roomy, closest(HostMemory::kUnlimited));

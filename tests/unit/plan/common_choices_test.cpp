@@ -143,6 +143,16 @@ TEST_F(CommonChoicesTest, APlanTakesFixedChoices) {
   }
 }
 
+TEST_F(CommonChoicesTest, NoCapacityIsEnoughForFixedChoicesThatAKindDoesNotHave) {
+  const spec::Job job = this->job({});
+  ModelChoice fixed = choice_of(*own(job, 40_GiB, 0).plan, ModelId::kCritic, false);
+  fixed.streams_weights = true;  // blocks that train, beside stages
+  const Result<PlanOrLeast> found = plan_or_least(job, target(40_GiB), {fixed});
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  EXPECT_FALSE(found->plan);
+  EXPECT_EQ(found->least, Bytes(~0ull));
+}
+
 TEST_F(CommonChoicesTest, ModelsThatRanksOfSeveralKindsTrainOrDivideAreShared) {
   const auto shared = [&](const std::vector<std::string>& keys) {
     std::string out;
@@ -269,9 +279,11 @@ TEST_F(CommonChoicesTest, WhereNoKindsChoiceFitsAllTheSmallerOfEachPartIsTried) 
   ModelChoice smallest{ModelId::kCritic, spec::UpdateMode::kStreamed};
   smallest.blocks_on_disk = true;
   EXPECT_EQ(common.fixed(1), std::vector{smallest});
+  refused[1].least = Bytes(~0ull);
   ASSERT_FALSE(common.take(refused));
-  EXPECT_EQ(common.round(), 3u);
+  EXPECT_EQ(common.round(), 2u) << "the round that needs least";
   EXPECT_EQ(common.refused(), 0u);
+  EXPECT_EQ(common.least(), 1_GiB);
 }
 
 TEST_F(CommonChoicesTest, TheSmallerOfTwoKeepsWhatBothKeep) {
@@ -302,6 +314,8 @@ TEST_F(CommonChoicesTest, OutcomesPassAsNumbers) {
   const KindOutcome back = KindOutcome::from_numbers(out.to_numbers());
   EXPECT_EQ(back.seconds, out.seconds);
   EXPECT_EQ(back.least, out.least);
+  out.least = Bytes(~0ull);
+  EXPECT_EQ(KindOutcome::from_numbers(out.to_numbers()).least, out.least);
   EXPECT_EQ(back.choices, out.choices);
 }
 
