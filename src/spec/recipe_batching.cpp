@@ -84,7 +84,8 @@ bool takes_pairs(Body body) {
 
 Batching batching_of(const Job& job, const Phase& phase) {
   // Ranks that divide sequences fill their budgets together.
-  Batching out{rows_at_once(job, phase), tokens_at_once(job, phase) * job.context_ranks(phase.model),
+  Batching out{rows_at_once(job, phase),
+               tokens_at_once(job, phase) * job.context_ranks(phase.model),
                takes_pairs(phase.body) ? 2 : 1, 0, 1};
   if (phase.trains()) {
     out.most_rows = update_shape(job, phase.body).mini_batch;

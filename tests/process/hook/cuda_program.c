@@ -122,7 +122,8 @@ static void scope(const char* registers) {
   wanted.tag = "kv";
   /* What NCCL registers in captured graphs does not survive a pause: off unless asked for. Set before main, never
    * later: another thread may be reading the environment. */
-  CHECK(getenv("NCCL_GRAPH_REGISTER") != NULL && strcmp(getenv("NCCL_GRAPH_REGISTER"), registers) == 0);
+  CHECK(getenv("NCCL_GRAPH_REGISTER") != NULL &&
+        strcmp(getenv("NCCL_GRAPH_REGISTER"), registers) == 0);
   CHECK(unsetenv("NCCL_GRAPH_REGISTER") == 0);
   CHECK(NEAP_FUNCTION(neap_scope_enter)(&wanted) == NEAP_OK);
   CHECK(getenv("NCCL_GRAPH_REGISTER") == NULL);

@@ -89,7 +89,8 @@ Peaks peaks_of(const step::KernelProfile& profile, const Body& body) {
 
 // A job with one phase that trains its actor, and lengths that its rollout may give.
 struct Random {
-  explicit Random(std::uint64_t seed) : r(testing::random_job(seed, /*on_host=*/true)), dice(seed + 1000) {
+  explicit Random(std::uint64_t seed)
+      : r(testing::random_job(seed, /*on_host=*/true)), dice(seed + 1000) {
     spec::Job& job = r.job;
     job.task = dice.chance(50) ? spec::Task::kSft : spec::Task::kGrpo;
     job.data.use_dynamic_bsz = job.actor.use_dynamic_bsz = true;

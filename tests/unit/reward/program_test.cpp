@@ -329,9 +329,10 @@ TEST_F(Program, ThatHangsIsLeftWhenTheRunIsStopped) {
 TEST_F(Program, CanSayWhatIsWrongWithAnItem) {
   shell("while read line; do echo '{\"error\": \"no such unit\", \"item\": 1}'; done");
   config_.retries = 0;
-  EXPECT_THAT(score().status().message(),
-              AllOf(HasSubstr("failed: no such unit; the row is {\"prompt\":\"p\",\"answer\":\"42\""),
-                    HasSubstr("the response \"1\"")));
+  EXPECT_THAT(
+      score().status().message(),
+      AllOf(HasSubstr("failed: no such unit; the row is {\"prompt\":\"p\",\"answer\":\"42\""),
+            HasSubstr("the response \"1\"")));
 }
 
 TEST_F(Program, EndsWithTheEndOfItsInput) {

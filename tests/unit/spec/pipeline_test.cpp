@@ -275,10 +275,9 @@ TEST(PipelineChunks, TooManyPartsAreRefusedWithThoseThatWouldDo) {
             "the 7 blocks of the actor model; every part has one at least: take 3 at most");
   Architecture laid = with_chunks(model_of(7, 64, true), 2);
   laid.pipeline.layout = {3, 4};
-  EXPECT_EQ(
-      stage_of(laid, Head::kLanguageModel, 2, 0, "actor").status().message(),
-      "pipeline_model_parallel_layout has 2 parts with 7 blocks; the actor model has "
-      "7 blocks for 2 stages of 2 chunks, 4 parts");
+  EXPECT_EQ(stage_of(laid, Head::kLanguageModel, 2, 0, "actor").status().message(),
+            "pipeline_model_parallel_layout has 2 parts with 7 blocks; the actor model has "
+            "7 blocks for 2 stages of 2 chunks, 4 parts");
   laid.pipeline.layout = {1, 2, 3, 1};
   EXPECT_EQ(stage(laid, Head::kLanguageModel, 2, 1).pipeline.ranges,
             (std::vector<BlockRange>{{1, 2}, {6, 1}}));
