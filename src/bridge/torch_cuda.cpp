@@ -40,7 +40,7 @@ TorchCuda load() {
     result.reason = "libtorch_cuda is loaded but registered no device";
     return result;
   }
-  result.devices = at::detail::getCUDAHooks().deviceCount();
+  result.devices = static_cast<unsigned char>(at::detail::getCUDAHooks().deviceCount());
   result.available = result.devices > 0;
   if (!result.available)
     result.reason = "libtorch_cuda sees no GPU (is CUDA_VISIBLE_DEVICES empty?)";
