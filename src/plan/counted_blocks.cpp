@@ -51,8 +51,9 @@ double CountedBlocks::bring(double bytes, double from, Bytes own) {
   if (!own.is_zero()) {
     // The program waits for what it reads, which was begun when what came before had been read.
     if (rests_.on_disk) {
-      read_ = ops_.begin_disk(Direction::kToDevice, static_cast<double>(own.count()),
-                              read_ahead_ ? read_ : ops_.now());
+      const double asked = ops_.now(), begun = read_ahead_ ? read_ : asked;
+      read_ = ops_.begin_disk(Direction::kToDevice, static_cast<double>(own.count()), begun);
+      hidden_ = std::max(0.0, std::min(read_, asked) - begun);
       ops_.wait_until(read_);
       from = std::max(from, read_);
     }
@@ -63,6 +64,13 @@ double CountedBlocks::bring(double bytes, double from, Bytes own) {
               ops_.peer_seconds(sent, 1, spec::Axis::kShards);
   if (at_once) wait(gathered_);
   return gathered_;
+}
+
+// The program fills all slots before it uses the first, so each read runs while the block before the one counted here
+// computes, and while the last one does nothing is read. Of blocks that are alike any can be the one that hides nothing.
+void CountedBlocks::end_reads() {
+  read_ahead_ = false;
+  ops_.wait_until(ops_.now() + std::exchange(hidden_, 0));
 }
 
 void CountedBlocks::wait(double time) {
@@ -97,7 +105,6 @@ void CountedBlocks::expect(step::Sweep sweep, std::int64_t passes, const spec::B
   passes_ = passes;
   chunk_ = chunk;
   position_ = 0;
-  read_ahead_ = false;
   queued_.clear();
   work_ = ops_.now();
   window_.expect(sweep, passes, chunk);
@@ -197,7 +204,7 @@ void CountedBlocks::fetch(const Fetch& fetch) {
 void CountedBlocks::use_table(step::Table table, step::BlockUse how) {
   turn_ = turns_.take(table, how);
   turn_table_ = table;
-  read_ahead_ = false;
+  end_reads();
   window_.clear();
   queued_.clear();
   work_ = ops_.now();
@@ -250,6 +257,7 @@ void CountedBlocks::release_table() noexcept {
 
 void CountedBlocks::drain() {
   queued_.clear();
+  end_reads();
   if (!rests_.ranks) ops_.wait_until(ops_.copied());
 }
 

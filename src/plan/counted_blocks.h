@@ -87,6 +87,8 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   // Begins at `from` or later, of slices on the host behind a copy of so many bytes. When it has ended.
   double bring(double bytes, double from, Bytes own);
   void wait(double time);
+  // Of slices on disk: no block is read any more.
+  void end_reads();
   // Everything was waited for.
   void drain();
   [[nodiscard]] Bytes turn_bytes(step::Table table) const;
@@ -115,8 +117,9 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   std::array<double, kBlockSlots> filled_{}, stored_{};
   std::array<double, kBlockSlots> written_{};  // of gradients on disk, from the slot's window
   double work_ = 0, last_stored_ = 0, held_ = 0;
-  // Of slices on disk: when the last one had been read, and whether that of the next block is read from then on.
-  double read_ = 0;
+  // Of slices on disk: when the last one had been read, how long work hid that, and whether that of the next block is
+  // read from then on.
+  double read_ = 0, hidden_ = 0;
   bool read_ahead_ = false;
   double gathered_ = 0,
          sent_ = 0;  // of sliced weights: when the last gather has ended; what no wait has counted

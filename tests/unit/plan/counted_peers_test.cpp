@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "plan/nccl_memory.h"
 #include "spec/rank_groups.h"
+#include "unit/plan/no_memory.h"
 
 namespace neap::plan {
 namespace {
@@ -20,12 +21,6 @@ using step::Table;
 
 constexpr std::int64_t kElements = 4 << 20;  // of a block: 16 MiB of gradients
 constexpr std::int64_t kBlocks = 4;
-
-class NoMemory final : public step::MemorySink {
- public:
-  [[nodiscard]] std::uint64_t allocate(std::int64_t) override { return 1; }
-  void release(std::uint64_t) override {}
-};
 
 step::KernelProfile profile(double peer_bytes, bool cuda = true) {
   step::KernelProfile out;
