@@ -254,6 +254,12 @@ int bits_of_dtype(std::string_view dtype) {
   return it == known.end() ? 0 : it->second;
 }
 
+const char* dtype_name(spec::Dtype dtype) {
+  return std::find_if(kDtypeNames.begin(), kDtypeNames.end(),
+                      [&](const DtypeName& name) { return name.type == dtype; })
+      ->name;
+}
+
 struct SafetensorsFile::State {
   State(fs::path where, int descriptor) : path(std::move(where)), fd(descriptor) {}
   fs::path path;

@@ -11,6 +11,7 @@
 // Cost      opening reads the header only; reading copies once, straight to the caller's memory.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -23,11 +24,24 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "spec/dtype.h"
 
 namespace neap::weights {
 
 /// Bits of one element by the format's name ("BF16", "F32", ...); 0 for a name it does not have.
 [[nodiscard]] int bits_of_dtype(std::string_view dtype);
+/// Its names of the types that models compute with.
+struct DtypeName {
+  spec::Dtype type;
+  const char* name;
+};
+constexpr std::array<DtypeName, 6> kDtypeNames = {{{spec::Dtype::kBool, "BOOL"},
+                                                   {spec::Dtype::kInt64, "I64"},
+                                                   {spec::Dtype::kBfloat16, "BF16"},
+                                                   {spec::Dtype::kFloat16, "F16"},
+                                                   {spec::Dtype::kFloat32, "F32"},
+                                                   {spec::Dtype::kFloat64, "F64"}}};
+[[nodiscard]] const char* dtype_name(spec::Dtype dtype);
 
 /// A tensor without its bytes.
 struct TensorInfo {

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "base/status.h"
+#include "bridge/torch_dtypes.h"
 #include "weights/tensor_pieces.h"
 
 namespace neap::weights {
@@ -16,25 +17,22 @@ using at::Tensor;
 
 constexpr std::uint64_t kPieceValues = kPieceBytes / sizeof(float);
 
-struct DtypeName {
+// Types of tensors in files that no model computes with.
+struct StoredDtype {
   ScalarType type;
   const char* name;
 };
-constexpr DtypeName kDtypes[] = {{at::kFloat, "F32"},
-                                 {at::kBFloat16, "BF16"},
-                                 {at::kHalf, "F16"},
-                                 {at::kDouble, "F64"},
-                                 {at::kFloat8_e4m3fn, "F8_E4M3"},
-                                 {at::kFloat8_e5m2, "F8_E5M2"},
-                                 {at::kLong, "I64"},
-                                 {at::kInt, "I32"},
-                                 {at::kShort, "I16"},
-                                 {at::kChar, "I8"},
-                                 {at::kByte, "U8"},
-                                 {at::kBool, "BOOL"}};
+constexpr StoredDtype kStoredDtypes[] = {{at::kFloat8_e4m3fn, "F8_E4M3"},
+                                         {at::kFloat8_e5m2, "F8_E5M2"},
+                                         {at::kInt, "I32"},
+                                         {at::kShort, "I16"},
+                                         {at::kChar, "I8"},
+                                         {at::kByte, "U8"}};
 
 ScalarType type_of(std::string_view name, const std::string& where) {
-  for (const auto& d : kDtypes)
+  for (const DtypeName& d : kDtypeNames)
+    if (name == d.name) return bridge::to_aten(d.type);
+  for (const StoredDtype& d : kStoredDtypes)
     if (name == d.name) return d.type;
   throw Error(ErrorCode::kUnsupported,
               format("{} has the dtype {}, which is not read", where, name));
@@ -57,7 +55,9 @@ std::uint64_t elements_of(const Tensor& t) {
 }  // namespace
 
 const char* dtype_name(ScalarType type) {
-  for (const auto& d : kDtypes)
+  for (const DtypeName& d : kDtypeNames)
+    if (bridge::to_aten(d.type) == type) return d.name;
+  for (const StoredDtype& d : kStoredDtypes)
     if (d.type == type) return d.name;
   throw Error(ErrorCode::kUnsupported,
               format("Tensors of {} cannot be saved", c10::toString(type)));

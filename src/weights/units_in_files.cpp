@@ -9,28 +9,6 @@
 #include "base/status.h"
 
 namespace neap::weights {
-namespace {
-
-std::string_view name_in_files(spec::Dtype dtype) {
-  switch (dtype) {
-    case spec::Dtype::kBool:
-      return "BOOL";
-    case spec::Dtype::kInt64:
-      return "I64";
-    case spec::Dtype::kBfloat16:
-      return "BF16";
-    case spec::Dtype::kFloat16:
-      return "F16";
-    case spec::Dtype::kFloat32:
-      return "F32";
-    case spec::Dtype::kFloat64:
-      return "F64";
-  }
-  return {};
-}
-
-}  // namespace
-
 WeightFolder::Found find_parameter(const WeightFolder& folder, const std::string& name) {
   if (const WeightFolder::Found found = folder.find(name)) return found;
   for (const std::string_view prefix : {"model.", "transformer."}) {
@@ -48,7 +26,7 @@ std::optional<TensorsOfUnits> find_units(const WeightFolder& folder,
     std::vector<WeightFolder::Found>& tensors = out.emplace_back();
     for (const spec::Parameter& parameter : unit.parameters) {
       const WeightFolder::Found found = find_parameter(folder, parameter.name);
-      if (!found || found.tensor->dtype != name_in_files(dtype) ||
+      if (!found || found.tensor->dtype != dtype_name(dtype) ||
           found.tensor->shape != parameter.shape)
         return std::nullopt;
       tensors.push_back(found);
