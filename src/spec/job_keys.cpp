@@ -56,7 +56,9 @@ void bind_device(ConfigTable& t, Job& job) {
       "configured; `bf16_states`: `state_dtype` bfloat16. The first five leave every bit of the "
       "results as it is. `micro_batch` adds the same numbers "
       "in another order. `bf16_states` is another training: it is taken where a step gets 5 % "
-      "faster by it or nothing else fits, and a resumed run keeps what its checkpoint has.")
+      "faster by it or nothing else fits, and a resumed run keeps what its checkpoint has. Frozen "
+      "weights on disk are read in place from the model's own safetensors files, where these have "
+      "them as they are computed with.")
       .one_of(measure_names());
   t.bind("memory.overlap", &job.memory.overlap,
          "Copies to and from the host begin while an earlier phase computes, where the plan finds "
