@@ -1,185 +1,24 @@
-// What goes wrong at the edges: failures in the middle, pages that someone else still sees, budgets
-// that are just used up, hostile sizes, forks, and listeners that call back.
+// What goes wrong at the edges: failures in the middle, pages that someone else still sees, hostile
+// sizes, forks, and listeners that call back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <cstring>
-#include <random>
 #include <thread>
 
 #include "arena/address_space.h"
 #include "arena/arena.h"
-#include "conformance/sanitizer.h"
 #include "device/fault/fault_device.h"
-#include "device/host/host_device.h"
 #include "device/sim/sim_device.h"
+#include "unit/arena/arena_edges.h"
 
 namespace neap::arena {
 namespace {
 
 using device::Call;
 using device::FaultPlan;
-
-std::vector<std::string> tags(std::initializer_list<const char*> names) {
-  return {names.begin(), names.end()};
-}
-
-class ArenaEdges : public testing::Test {
- protected:
-  void SetUp() override { open(); }
-  void open(const Options& options = {}) {
-    arena_.reset();
-    device::HostOptions host;
-    host.capacity = 64_MiB;
-    host.granularity = 64_KiB;
-    device_ = std::move(device::make_host_device(host)).value();
-    faults_ = device::make_fault_device(*device_);
-    arena_ = std::move(Arena::make(*faults_, options)).value();
-  }
-  /// Everything the arena took is given back.
-  void expect_nothing_left() {
-    faults_->arm({});
-    arena_.reset();
-    EXPECT_EQ(device_->usage(), device::Ledger::Usage{});
-    EXPECT_EQ(device_->registered_hosts(), 0u);
-  }
-  RegionInfo create(const char* tag, Bytes size, Policy policy = Policy::kDiscard) {
-    auto made = arena_->create(tag, size, policy);
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    return made.ok() ? *made : RegionInfo{};
-  }
-  void pause(std::initializer_list<const char*> names, const PauseOptions& options = {}) {
-    const auto done = arena_->pause(tags(names), options);
-    ASSERT_TRUE(done.ok()) << done.status().message();
-  }
-  void resume(std::initializer_list<const char*> names) {
-    const auto done = arena_->resume(tags(names));
-    ASSERT_TRUE(done.ok()) << done.status().message();
-  }
-  /// A word at every 64 KiB tells its place and the seed.
-  static void paint(const RegionInfo& region, std::uint64_t seed) {
-    for (std::uint64_t at = 0; at < region.size.count(); at += 64 << 10)
-      *reinterpret_cast<std::uint64_t*>(region.address + at) = at ^ seed << 48;
-  }
-  static bool painted(const RegionInfo& region, std::uint64_t seed) {
-    for (std::uint64_t at = 0; at < region.size.count(); at += 64 << 10)
-      if (*reinterpret_cast<const std::uint64_t*>(region.address + at) != (at ^ seed << 48))
-        return false;
-    return true;
-  }
-  Bytes mapped() const {
-    Bytes sum;
-    for (const TagStats& tag : arena_->stats().tags) sum += tag.mapped;
-    return sum;
-  }
-
-  std::unique_ptr<device::HostDevice> device_;
-  std::unique_ptr<device::FaultDevice> faults_;
-  std::unique_ptr<Arena> arena_;
-};
-
-// --- holes of destroyed regions -----------------------------------------------------------------
-
-TEST_F(ArenaEdges, AHoleInPagesThatAnAliasSeesServesNobody) {
-  const RegionInfo first = create("train", 1_MiB, Policy::kHost);
-  create("train", 1_MiB, Policy::kHost);
-  pause({"train"});
-  resume({"train"});  // from here on both lie in one page
-  paint(first, 1);
-  const auto rollout = arena_->alias("rollout", first.id);
-  ASSERT_TRUE(rollout.ok());
-  ASSERT_TRUE(arena_->destroy(first.id).ok());
-  const RegionInfo next = create("train", 1_MiB);
-  paint(next, 2);
-  EXPECT_TRUE(painted(*rollout, 1)) << "the new region lies over the alias' contents";
-  ASSERT_TRUE(arena_->destroy(rollout->id).ok());
-  expect_nothing_left();
-}
-
-TEST_F(ArenaEdges, AHoleInExportedPagesServesNobody) {
-  const RegionInfo first = create("train", 1_MiB, Policy::kHost);
-  create("train", 1_MiB, Policy::kHost);
-  pause({"train"});
-  resume({"train"});
-  paint(first, 1);
-  auto pages = arena_->export_pages(first.id);
-  ASSERT_TRUE(pages.ok());
-  auto other = std::move(Arena::make(*device_)).value();
-  const auto guest = other->import_pages("guest", *pages);
-  for (const ExportedPage& page : *pages) ::close(page.descriptor);
-  ASSERT_TRUE(guest.ok());
-  ASSERT_TRUE(arena_->destroy(first.id).ok());
-  const RegionInfo next = create("train", 1_MiB);
-  paint(next, 2);
-  const auto* there = reinterpret_cast<const std::uint64_t*>(guest->address);
-  EXPECT_EQ(*there, 1ull << 48) << "another process would see the new region";
-  other.reset();
-  expect_nothing_left();
-}
-
-TEST_F(ArenaEdges, NeighbouringHolesServeOneLargerRegion) {
-  std::vector<RegionInfo> all;
-  for (int i = 0; i < 4; ++i) all.push_back(create("a", 1_MiB, Policy::kHost));
-  pause({"a"});
-  resume({"a"});
-  paint(all[3], 3);
-  for (const int i : {1, 0, 2})
-    ASSERT_TRUE(arena_->destroy(all[static_cast<std::size_t>(i)].id).ok());
-  const auto creates = arena_->stats().driver_creates;
-  const RegionInfo large = create("a", 3_MiB);
-  EXPECT_EQ(large.address, all[0].address);
-  EXPECT_EQ(arena_->stats().driver_creates, creates);
-  paint(large, 7);
-  EXPECT_TRUE(painted(all[3], 3));
-  EXPECT_EQ(mapped(), 4_MiB);
-  ASSERT_TRUE(arena_->destroy(all[3].id).ok());
-  EXPECT_TRUE(painted(large, 7));
-  ASSERT_TRUE(arena_->destroy(large.id).ok());
-  EXPECT_TRUE(mapped().is_zero());
-  expect_nothing_left();
-}
-
-TEST_F(ArenaEdges, ALargerRegionIsFoundWhereSmallerOnesWere) {
-  std::vector<RegionInfo> all;
-  for (int i = 0; i < 8; ++i) all.push_back(create("a", 1_MiB));
-  for (const std::size_t i : {1u, 2u, 3u}) ASSERT_TRUE(arena_->destroy(all[i].id).ok());
-  const RegionInfo large = create("a", 3_MiB);
-  ASSERT_EQ(large.address, all[1].address);
-  for (const Bytes offset : {0_B, 1_MiB, 2_MiB, 3_MiB - 1_B}) {
-    const auto found = arena_->find(large.address + offset.count());
-    ASSERT_TRUE(found.ok()) << offset.count();
-    EXPECT_EQ(found->id, large.id) << offset.count();
-  }
-  EXPECT_EQ(arena_->find(all[0].address)->id, all[0].id);
-  EXPECT_EQ(arena_->find(all[4].address)->id, all[4].id);
-}
-
-// Destroying n regions that share pages must not look at all holes each time: with that, the 20 000
-// here took over 20 s.
-TEST_F(ArenaEdges, ManySharingRegionsGoInAnyOrder) {
-  device::SimOptions options;
-  options.capacity = 1_TiB;
-  const auto sim = std::move(device::make_sim_device(options)).value();
-  auto arena = std::move(Arena::make(*sim)).value();
-  std::vector<RegionId> all;
-  for (int i = 0; i < 20'000; ++i) all.push_back(arena->create("many", 2_MiB)->id);
-  ASSERT_TRUE(arena->pause({}).ok());
-  ASSERT_TRUE(arena->resume({}).ok());
-  std::shuffle(all.begin(), all.end(), std::mt19937(1));  // NOLINT: the same each time
-  const auto begin = std::chrono::steady_clock::now();
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    ASSERT_TRUE(arena->destroy(all[i]).ok());
-    if (i % 4 == 0) all.push_back(arena->create("many", 4_MiB)->id);
-  }
-  // A quarter of a second on an idle machine; with a search through all that is dead, tens of seconds.
-  EXPECT_LT(std::chrono::steady_clock::now() - begin,
-            std::chrono::seconds(kInstrumented ? 90 : 10));
-  arena.reset();
-  EXPECT_EQ(sim->usage(), device::Ledger::Usage{});
-}
 
 // --- exchange half-way --------------------------------------------------------------------------
 
@@ -462,94 +301,6 @@ TEST_F(ArenaEdges, AnExportedPageThatTheDriverKeepsServesNobody) {
   ASSERT_TRUE(arena_->release_store().ok());
   EXPECT_EQ(arena_->stats().physical, 3_MiB) << "the driver was asked again";
   expect_nothing_left();
-}
-
-// --- host memory --------------------------------------------------------------------------------
-
-class ArenaHostBudget : public ArenaEdges {
- protected:
-  void SetUp() override { open_with(8_MiB); }
-  void open_with(Bytes budget) {
-    Options options;
-    options.host_budget = budget;
-    open(options);
-  }
-};
-
-TEST_F(ArenaHostBudget, BuffersOfDestroyedRegionsMakeRoom) {
-  const RegionInfo a = create("a", 4_MiB, Policy::kHost);
-  pause({"a"});
-  ASSERT_TRUE(arena_->destroy(a.id).ok());
-  const RegionInfo b = create("b", 8_MiB, Policy::kHost);
-  paint(b, 1);
-  pause({"b"});
-  resume({"b"});
-  EXPECT_TRUE(painted(b, 1));
-  EXPECT_LE(arena_->stats().host_buffers, 8_MiB);
-}
-
-TEST_F(ArenaHostBudget, ARegionsOwnOldBufferMakesRoom) {
-  arena_->set_page_limit("kv", 1_MiB);
-  const RegionInfo kv = create("kv", 8_MiB, Policy::kHost);
-  ASSERT_TRUE(arena_->shrink(kv.id, 4_MiB, 4_MiB).ok());
-  pause({"kv"});
-  resume({"kv"});
-  ASSERT_TRUE(arena_->grow(kv.id, 4_MiB, 4_MiB).ok());
-  paint(kv, 1);
-  pause({"kv"});
-  resume({"kv"});
-  EXPECT_TRUE(painted(kv, 1));
-  EXPECT_LE(arena_->stats().host_buffers, 8_MiB);
-}
-
-TEST_F(ArenaHostBudget, BuffersThatHoldNothingMakeRoomWhilePaused) {
-  create("a", 6_MiB, Policy::kHost);
-  pause({"a"});
-  resume({"a"});
-  pause({"a"}, {.policy = Policy::kDiscard});
-  const RegionInfo b = create("b", 6_MiB, Policy::kHost);
-  paint(b, 1);
-  pause({"b"});
-  resume({"b"});
-  EXPECT_TRUE(painted(b, 1));
-  resume({"a"});
-}
-
-TEST_F(ArenaHostBudget, DiskBackupsNeedNoneOfIt) {
-  const RegionInfo a = create("a", 8_MiB, Policy::kHost);
-  const RegionInfo d = create("d", 4_MiB, Policy::kDisk);
-  paint(a, 1);
-  paint(d, 2);
-  pause({"a"});
-  pause({"d"});
-  resume({"d"});
-  EXPECT_TRUE(painted(d, 2));
-  open_with(Bytes(0));
-  const RegionInfo none = create("d", 4_MiB, Policy::kDisk);
-  paint(none, 3);
-  pause({"d"});
-  resume({"d"});
-  EXPECT_TRUE(painted(none, 3));
-}
-
-TEST_F(ArenaHostBudget, NothingIsKeptWhereNothingIsToBeKept) {
-  Options options;
-  options.keep_host_buffers = false;
-  open(options);
-  create("h", 4_MiB, Policy::kHost);
-  create("d", 4_MiB, Policy::kDisk);
-  pause({"d"});
-  EXPECT_TRUE(arena_->stats().host_buffers.is_zero()) << "what staged the disk's";
-  for (const Call call : {Call::kUnmap, Call::kQueueWait}) {
-    faults_->arm({.fail_at = 1, .only = call});
-    EXPECT_FALSE(arena_->pause(tags({"h"})).ok());
-    faults_->arm({});
-    EXPECT_TRUE(arena_->stats().host_buffers.is_zero()) << "of a pause that failed";
-  }
-  pause({"h"});
-  EXPECT_EQ(arena_->stats().host_buffers, 4_MiB);
-  resume({});
-  EXPECT_TRUE(arena_->stats().host_buffers.is_zero());
 }
 
 // --- the process --------------------------------------------------------------------------------
