@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""Output folders of `neap train`: taken, moved, removed, damaged, of another job. usage: FILE NEAP REVIEWS"""
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import time
+
+import neap_program
+from train_process_test import head, main, MODEL, SFT, TrainCase
+
+
+class Folders(TrainCase):
+    def test_second_run_in_a_folder_is_refused(self):
+        arguments = ("train", "sft.toml", "trainer.default_local_dir=out/locked", "trainer.total_training_steps=2000")
+        first = self.start(*arguments)
+        log = self.home / "out/locked/metrics.jsonl"
+        try:
+            while first.poll() is None and not (log.exists() and log.read_text().count("\n") >= 1):
+                time.sleep(0.01)
+            self.assert_fails(self.neap(*arguments), 1, f"in use by process {first.pid} on {socket.gethostname()}",
+                              "trainer.default_local_dir")
+            self.assertIsNone(first.poll())
+        finally:
+            first.kill()  # the kernel releases the lock
+            first.communicate()
+        steps = len(self.metrics("out/locked"))
+        self.assertEqual([row["step"] for row in self.metrics("out/locked")], list(range(1, steps + 1)))
+        after = self.neap(*arguments[:-1], "trainer.total_training_steps=1")
+        self.assertEqual(after.returncode, 0, after.stderr)
+
+    def test_second_run_says_that_it_is_done_and_more_steps_go_on(self):
+        again = self.neap("train", "reward.toml")
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn("step 3 of 3: done", again.stderr)
+        shutil.copytree(self.home / "out/reward", self.home / "out/reward-more", symlinks=True)
+        more = self.neap("train", "reward.toml", "trainer.default_local_dir=out/reward-more",
+                         "trainer.total_training_steps=5")
+        self.assertEqual(more.returncode, 0, more.stderr)
+        self.assertEqual([row["step"] for row in self.metrics("out/reward-more")], [1, 2, 3, 4, 5])
+
+    def test_existing_folder_is_not_written_over(self):
+        result = self.neap("train", "reward.toml", "trainer.resume_mode=disable")
+        self.assert_fails(result, 2, "out/reward")
+        self.assertEqual(len(self.metrics("out/reward")), 3)
+
+    def test_checkpoint_cut_short(self):
+        shutil.copytree(self.home / "out/sft", self.home / "out/cut", symlinks=True)
+        weights = self.home / "out/cut/latest/actor/model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-100])
+        result = self.neap("train", "sft.toml", "trainer.default_local_dir=out/cut", "trainer.total_training_steps=9")
+        self.assert_fails(result, 2, "actor/model.safetensors has", "add trainer.resume_mode=")
+
+    def test_damage_in_a_checkpoint_is_found_and_the_one_before_resumes(self):
+        """A flipped bit in any file; then each of the two checkpoints is damaged."""
+        shutil.copytree(self.home / "out/sft", self.home / "out/flipped", symlinks=True)
+        newest, before = (self.home / "out/flipped" / f"global_step_{step}" for step in (8, 6))
+        again = ("train", "sft.toml", "trainer.default_local_dir=out/flipped", "trainer.total_training_steps=9")
+
+        def flip(file, at):
+            data = bytearray(file.read_bytes())
+            data[at] ^= 4
+            file.write_bytes(data)
+
+        for name, at, why in (("actor/model.safetensors", -5000, "do not match their checksum"), ("actor/optimizer.safetensors", 5000, "checksum"),
+                              ("actor/optimizer.safetensors", 60, "header"), ("trainer.json", 50, "trainer.json"),
+                              ("actor/config.json", 20, "actor/config.json has other contents")):
+            with self.subTest(name=name, at=at):
+                flip(newest / name, at)
+                result = self.neap(*again)
+                self.assert_fails(result, 2, "Cannot resume from", str(newest.name), why, f"trainer.resume_mode={before.resolve()}")
+                flip(newest / name, at)
+        flip(newest / "actor/model.safetensors", -5000)
+        on = self.neap(*again, f"trainer.resume_mode={before.resolve()}", "trainer.total_training_steps=8")
+        self.assertEqual(on.returncode, 0, on.stderr)
+        self.assertEqual(self.metrics("out/flipped"), self.metrics("out/sft"))
+        for step in (6, 8):
+            flip(self.home / f"out/flipped/global_step_{step}/trainer.json", 50)
+        self.assert_fails(self.neap(*again), 2, "There is no other checkpoint", "trainer.default_local_dir")
+
+    def test_another_job_in_the_folder_of_a_finished_run_is_refused(self):
+        shutil.copytree(self.home / "out/sft", self.home / "out/taken", symlinks=True)
+        sft = ("train", "sft.toml", "trainer.default_local_dir=out/taken")
+        self.assertIn("step 8 of 8: done", self.neap(*sft).stderr)
+        self.assertIn("done", self.neap(*sft, "device.memory=200MiB", "trainer.save_freq=2", "trainer.total_training_steps=5").stderr)
+        (self.home / "other_model").mkdir(exist_ok=True)
+        (self.home / "other_model/config.json").write_text(json.dumps({**MODEL, "rope_theta": 500.0}))
+        shutil.copy(self.home / "model/tokenizer.json", self.home / "other_model")
+        head(self.reviews / "sft_train.jsonl", self.home / "other.jsonl", 95)
+        for words, why in ((["reward.toml"], 'task "sft", not of task "reward"'), (["sft.toml", "actor_rollout_ref.actor.optim.lr=2e-3"], "was 0.001, is 0.002"),
+                           (["sft.toml", "actor_rollout_ref.model.path=other_model"], 'was "model", is "other_model"'),
+                           (["sft.toml", "data.train_files=other.jsonl"], "data.train_files")):
+            with self.subTest(why=why):
+                result = self.neap("train", *words, "trainer.default_local_dir=out/taken")
+                self.assert_fails(result, 2, why, "trainer.default_local_dir")
+        # The same keys, other contents.
+        shutil.copy(self.home / "sft.jsonl", self.home / "kept.jsonl")
+        shutil.copy(self.home / "model/config.json", self.home / "kept.json")
+        for file, kept, text, why in (("sft.jsonl", "kept.jsonl", (self.home / "other.jsonl").read_text(), "data.train_files: the files have other contents"),
+                                      ("model/config.json", "kept.json", json.dumps({**MODEL, "rope_theta": 500.0}), "actor_rollout_ref.model.path: the model has other contents")):
+            (self.home / file).write_text(text)
+            result = self.neap(*sft)
+            shutil.copy(self.home / kept, self.home / file)
+            self.assert_fails(result, 2, why, "trainer.default_local_dir")
+        self.assertIn("done", self.neap(*sft).stderr)
+
+    def test_a_reward_run_knows_the_reward_model_of_a_checkpoint_again(self):
+        both = self.home / "both"
+        for model in ("actor", "reward"):
+            shutil.copytree(self.home / "out/reward/latest/reward", both / model)
+        again = ("train", "reward.toml", "actor_rollout_ref.model.path=both", "trainer.default_local_dir=out/rejudged", "trainer.total_training_steps=1")
+        self.assertEqual(self.neap(*again).returncode, 0)
+        for model, code in (("actor", 0), ("reward", 2)):
+            config = json.loads((both / model / "config.json").read_text())
+            (both / model / "config.json").write_text(json.dumps({**config, "rope_theta": 500.0}))
+            result = self.neap(*again)
+            self.assertEqual(result.returncode, code, result.stderr)
+        self.assert_fails(result, 2, "actor_rollout_ref.model.path: the model has other contents")
+
+    def test_the_default_folder_has_the_task_in_its_name(self):
+        (self.home / "default.toml").write_text(SFT.replace('default_local_dir = "out/sft"\n', ""))
+        result = self.neap("train", "default.toml", "trainer.total_training_steps=1")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue((self.home / "output/sft/global_step_1").is_dir())
+
+    def test_a_run_follows_a_folder_that_is_moved(self):
+        process, out = self.running("to-move")
+        moved = out.rename(self.home / "out/moved-away")
+        steps = neap_program.logged_steps(moved)
+        neap_program.wait_for(process, lambda: neap_program.logged_steps(moved) > steps + 2)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 1, err)
+        self.assertRegex(err, f"out/to-move was moved to {re.escape(str(moved.resolve()))} .*trainer.default_local_dir=")
+        self.assertFalse(out.exists())
+        steps = neap_program.logged_steps(moved)
+        self.assertTrue((moved / f"global_step_{steps}").is_dir())
+        on = self.neap("train", "sft.toml", "trainer.default_local_dir=out/moved-away", f"trainer.total_training_steps={steps + 1}")
+        self.assertEqual(on.returncode, 0, on.stderr)
+
+    def test_a_run_whose_folder_is_removed_saves_and_says_so(self):
+        process, out = self.running("to-remove")
+        process.send_signal(signal.SIGSTOP)
+        shutil.rmtree(out)
+        process.send_signal(signal.SIGCONT)
+        _, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 1, err)
+        self.assertRegex(err, "out/to-remove was removed while the run worked in it.*saved in .*out/to-remove/global_step_")
+        self.assertTrue((out / "latest/trainer.json").exists())
+
+    def test_a_folder_made_anew_is_not_written_in(self):
+        process, out = self.running("anew")
+        process.send_signal(signal.SIGSTOP)
+        out.rename(self.home / "out/anew-gone")
+        shutil.rmtree(self.home / "out/anew-gone")
+        second = self.neap("train", "sft.toml", "trainer.default_local_dir=out/anew", "trainer.total_training_steps=2")
+        self.assertEqual(second.returncode, 0, second.stderr)
+        rows = self.metrics("out/anew")
+        process.send_signal(signal.SIGCONT)
+        _, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 1, err)
+        self.assertIn("was removed", err)
+        self.assertTrue(list((self.home / "out").glob("anew.rescued-*/latest/trainer.json")))
+        self.assertEqual(self.metrics("out/anew"), rows)
+
+    def test_a_second_run_is_refused_where_the_lock_was_removed(self):
+        process, out = self.running("unlocked")
+        try:
+            process.send_signal(signal.SIGSTOP)
+            (out / "train.lock").unlink()
+            second = self.neap("train", "sft.toml", "trainer.default_local_dir=out/unlocked")
+            self.assert_fails(second, 1, "is in use by", "trainer.default_local_dir")
+            process.send_signal(signal.SIGCONT)
+            neap_program.wait_for(process, (out / "train.lock").exists)
+        finally:
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=120)
+        self.assertIn("train.lock was removed", err)
+
+    def test_state_that_is_not_a_runs_is_refused(self):
+        shutil.copytree(self.home / "out/sft", self.home / "out/state", symlinks=True)
+        state = self.home / "out/state/latest/trainer.json"
+        right = json.loads(state.read_text())
+        again = ("train", "sft.toml", "trainer.default_local_dir=out/state", "trainer.total_training_steps=9")
+        for wrong in ([], 3, {**right, "config": "none"}, {**right, "rows": "many"}, {**right, "task": 1}):
+            state.write_text(json.dumps(wrong))
+            # The plan reads what the checkpoint chose of a type before anything else does.
+            for choice in ((), ("memory.allow=['bf16_states']",)):
+                self.assert_fails(self.neap(*again, *choice), 2, "trainer.json is not the state of a training run")
+        (self.home / "out/state/latest/checksums.json").unlink()  # what was edited on purpose is accepted
+        trace = (self.home / "out/state/memory.ntrace").read_bytes()
+        state.write_text(json.dumps({**right, "task": "reward"}))
+        self.assert_fails(self.neap(*again), 2, 'is a checkpoint of task "reward", not of task "sft"')
+        self.assertEqual(len(self.metrics("out/state")), 8)
+        state.write_text(json.dumps(right))
+        self.assert_fails(self.neap(*again, "actor_rollout_ref.actor.optim.optimizer=sm3"), 2, "optimizer")
+        self.assertEqual((self.home / "out/state/memory.ntrace").read_bytes(), trace)
+        self.assertEqual([p.name for p in (self.home / "out/state").glob("memory*")], ["memory.ntrace"])
+
+    def test_a_resumed_run_names_the_keys_that_differ(self):
+        shutil.copytree(self.home / "out/sft", self.home / "out/moved", symlinks=True)
+        again = ("train", "sft.toml", "trainer.default_local_dir=out/moved", "trainer.total_training_steps=9",
+                 f"trainer.resume_mode={os.path.realpath(self.home / 'out/moved/latest')}", "trainer.save_freq=5", "trainer.max_ckpt_to_keep=7",
+                 "trainer.max_shard_size=1GB", "trainer.val_samples=0", "trainer.logger=jsonl")
+        for override, why in (("actor_rollout_ref.actor.optim.state_dtype=bfloat16", 'optim.state_dtype: was "float32", is "bfloat16"'),
+                              ("actor_rollout_ref.model.lora_rank=4", "model.lora_rank: was 0, is 4")):
+            result = self.neap(*again, override)
+            self.assertNotEqual(result.returncode, 0)
+            message = result.stderr.splitlines()[-1]
+            self.assertIn("while resuming with other keys than the checkpoint's (", message)
+            self.assertIn(why, message)
+        result = self.neap(*again)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        # Where it is and how it is kept is not of the training.
+        self.assertEqual(re.findall("Differs from the checkpoint: (.*):", result.stderr), ["trainer.total_training_steps"])
+
+
+if __name__ == "__main__":
+    main()
