@@ -44,7 +44,6 @@ class Golden : public ::testing::TestWithParam<std::string> {
     shape_ = value_or_throw(spec::Architecture::from_json(config, GetParam()));
   }
 
-  [[nodiscard]] bool has(const std::string& name) const { return file_->find(name) != nullptr; }
   [[nodiscard]] Tensor stored(const std::string& name) const {
     const weights::TensorEntry* entry = file_->find(name);
     if (entry == nullptr) throw std::runtime_error("the golden file lacks " + name);
@@ -80,8 +79,31 @@ class Golden : public ::testing::TestWithParam<std::string> {
   spec::Architecture shape_;
   std::vector<Tensor> weights_, grads_;
 };
-INSTANTIATE_TEST_SUITE_P(Models, Golden, ::testing::ValuesIn(models()),
-                         [](const auto& i) { return i.param; });
+const auto kName = [](const auto& i) { return i.param; };
+INSTANTIATE_TEST_SUITE_P(Models, Golden, ::testing::ValuesIn(models()), kName);
+
+// transformers has a scalar head for these.
+class ScoredGolden : public Golden {};
+std::vector<std::string> scored_models() {
+  std::vector<std::string> names = models();
+  std::erase_if(names, [](const std::string& name) {
+    const auto file = weights::SafetensorsFile::open(folder() / (name + ".safetensors"));
+    return file.find("scores") == nullptr;
+  });
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Models, ScoredGolden, ::testing::ValuesIn(scored_models()), kName);
+
+// Writes what check_transformers.py opens with transformers, to the folder that this names.
+const char* export_folder() {
+  return std::getenv("NEAP_EXPORT");
+}
+class ExportedGolden : public Golden {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ExportedGolden);
+INSTANTIATE_TEST_SUITE_P(Models, ExportedGolden,
+                         ::testing::ValuesIn(export_folder() ? models()
+                                                             : std::vector<std::string>()),
+                         kName);
 
 TEST(Goldens, CoverEveryArchitectureAndRotaryKind) {
   std::set<std::string> types;
@@ -95,6 +117,7 @@ TEST(Goldens, CoverEveryArchitectureAndRotaryKind) {
   }
   for (const spec::ArchitectureFile* file : spec::architecture_files())
     EXPECT_TRUE(types.contains(std::string(file->model_type))) << file->model_type;
+  EXPECT_EQ(scored_models().size() + 1, models().size());  // Granite's has none
   using Scaling = spec::Rotary::Scaling;
   EXPECT_EQ(scalings, (std::set<Scaling>{Scaling::kNone, Scaling::kLinear, Scaling::kDynamic,
                                          Scaling::kYarn, Scaling::kLlama3, Scaling::kLongrope}));
@@ -171,8 +194,7 @@ TEST_P(Golden, ThreeTrainingStepsAreHuggingFaces) {
   }
 }
 
-TEST_P(Golden, ScoresAreHuggingFaces) {
-  if (!has("scores")) GTEST_SKIP() << "transformers has no scalar head for this model_type";
+TEST_P(ScoredGolden, AreHuggingFaces) {
   Transformer model = make(spec::Head::kScalar);
   const Tensor hidden = model.forward(stored("tokens"));
   expect_close(model.scores(hidden).view({2, 9}), stored("scores"), "scores");
@@ -192,10 +214,7 @@ TEST_P(Golden, DecodingGivesTheSameLogits) {
   }
 }
 
-// check_transformers.py opens them with transformers.
-TEST_P(Golden, WritesFoldersForTransformers) {
-  const char* where = std::getenv("NEAP_EXPORT");
-  if (where == nullptr) GTEST_SKIP() << "NEAP_EXPORT names no folder";
+TEST_P(ExportedGolden, WritesFoldersForTransformers) {
   for (const auto head : {spec::Head::kLanguageModel, spec::Head::kScalar}) {
     const bool scalar = head == spec::Head::kScalar;
     Transformer model = make(head);
@@ -204,7 +223,8 @@ TEST_P(Golden, WritesFoldersForTransformers) {
       narrow.push_back(unit.to(at::kFloat));
       unit.copy_(narrow.back());
     }
-    const auto to = std::filesystem::path(where) / (GetParam() + (scalar ? "-score" : "-lm"));
+    const auto to =
+        std::filesystem::path(export_folder()) / (GetParam() + (scalar ? "-score" : "-lm"));
     weights::save_model(to, shape_, head, narrow, {.max_shard = Bytes(8'000)});
     const Tensor rows = stored("tokens");
     const Tensor hidden = model.forward(rows);

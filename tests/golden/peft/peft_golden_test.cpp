@@ -40,14 +40,33 @@ std::vector<std::string> cases() {
   return names;
 }
 
+SafetensorsFile goldens_of(const std::string& name) {
+  return SafetensorsFile::open(here() / name / "golden.safetensors");
+}
+spec::Architecture base_of(const SafetensorsFile& goldens) {
+  const Json config = value_or_throw(parse_json(goldens.metadata().at("config"), "base"));
+  return value_or_throw(spec::Architecture::from_json(config, "base"));
+}
+bool trains(const spec::AdapterConfig& config, const spec::Architecture& base) {
+  return config.check_trainable("", base).ok();
+}
+/// Others are merged only.
+std::vector<std::string> trained_cases() {
+  std::vector<std::string> names = cases();
+  std::erase_if(names, [](const std::string& name) {
+    const spec::Architecture base = base_of(goldens_of(name));
+    return !trains(value_or_throw(spec::AdapterConfig::from_folder(here() / name, base)), base);
+  });
+  return names;
+}
+
 class Peft : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     at::set_num_threads(1);
     folder_ = here() / GetParam();
-    file_.emplace(SafetensorsFile::open(folder_ / "golden.safetensors"));
-    const Json config = value_or_throw(parse_json(file_->metadata().at("config"), GetParam()));
-    shape_ = value_or_throw(spec::Architecture::from_json(config, GetParam()));
+    file_.emplace(goldens_of(GetParam()));
+    shape_ = base_of(*file_);
     head_ = file_->find("scores") != nullptr ? spec::Head::kScalar : spec::Head::kLanguageModel;
     config_ = value_or_throw(spec::AdapterConfig::from_folder(folder_, shape_));
     units_ = spec::flat_layout(shape_, head_);
@@ -59,7 +78,6 @@ class Peft : public ::testing::TestWithParam<std::string> {
     file_->read(tokens, 0, {static_cast<std::byte*>(tokens_.data_ptr()), tokens_.nbytes()});
   }
 
-  [[nodiscard]] bool trains() const { return config_.check_trainable("", shape_).ok(); }
   [[nodiscard]] Tensor stored(const std::string& name) const {
     return read_float(*file_, entry_of(*file_, name)).to(at::kDouble);
   }
@@ -104,22 +122,35 @@ class Peft : public ::testing::TestWithParam<std::string> {
   std::optional<ops::Transformer> base_;
   Tensor tokens_;
 };
-INSTANTIATE_TEST_SUITE_P(Adapters, Peft, ::testing::ValuesIn(cases()),
-                         [](const auto& i) { return i.param; });
+const auto kName = [](const auto& i) { return i.param; };
+INSTANTIATE_TEST_SUITE_P(Adapters, Peft, ::testing::ValuesIn(cases()), kName);
+
+class TrainedPeft : public Peft {};
+INSTANTIATE_TEST_SUITE_P(Adapters, TrainedPeft, ::testing::ValuesIn(trained_cases()), kName);
+
+// Writes what check_peft.py opens with PEFT, to the folder that this names.
+const char* export_folder() {
+  return std::getenv("NEAP_EXPORT");
+}
+class ExportedPeft : public Peft {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ExportedPeft);
+INSTANTIATE_TEST_SUITE_P(Adapters, ExportedPeft,
+                         ::testing::ValuesIn(export_folder() ? cases()
+                                                             : std::vector<std::string>()),
+                         kName);
 
 TEST(PeftGoldens, CoverEveryKindThatIsRead) {
   const std::vector<std::string> names = cases();
   EXPECT_EQ(names.size(), 12u);
+  EXPECT_EQ(trained_cases().size(), 7u);
 }
 
-TEST_P(Peft, AdaptedModelsComputeWhatPeftComputes) {
-  if (!trains()) GTEST_SKIP() << "it is merged only";
+TEST_P(TrainedPeft, AdaptedModelsComputeWhatPeftComputes) {
   ops::Transformer model = adapted();
   expect_close(outputs(model, model.forward(tokens_)), wanted(), "outputs");
 }
 
-TEST_P(Peft, GradientsOfAdaptersArePeftsOwn) {
-  if (!trains()) GTEST_SKIP() << "it is merged only";
+TEST_P(TrainedPeft, GradientsOfAdaptersArePeftsOwn) {
   ops::Transformer model = adapted();
   ops::Tape tape = model.forward_train(tokens_, {});
   const Tensor weights = at::linspace(-0.5, 1.5, tokens_.numel(), at::kDouble);
@@ -153,24 +184,21 @@ TEST_P(Peft, MergedWeightsArePefts) {
   expect_close(outputs(*base_, base_->forward(tokens_)), wanted(), "outputs");
 }
 
-// check_peft.py opens them with PEFT.
-TEST_P(Peft, WritesFoldersForPeft) {
-  const char* where = std::getenv("NEAP_EXPORT");
-  if (where == nullptr) GTEST_SKIP() << "NEAP_EXPORT names no folder";
-  const fs::path base = fs::path(where) / GetParam() / "base";
-  const fs::path merged = fs::path(where) / GetParam() / "merged";
+TEST_P(ExportedPeft, WritesFoldersForPeft) {
+  const fs::path base = fs::path(export_folder()) / GetParam() / "base";
+  const fs::path merged = fs::path(export_folder()) / GetParam() / "merged";
   std::vector<Tensor> narrow;
   for (const Tensor& unit : weights_) narrow.push_back(unit.to(at::kFloat));
   save_model(base, shape_, head_, narrow);
   merge_adapter({base, folder_}, merged);
-  save_tensors(fs::path(where) / GetParam() / "expected.safetensors",
+  save_tensors(fs::path(export_folder()) / GetParam() / "expected.safetensors",
                {{"tokens", tokens_}, {"out", wanted()}});
-  if (!trains()) return;
+  if (!trains(config_, shape_)) return;
   (void)adapted();
   std::vector<Tensor> adapters;
   for (const Tensor& unit : adapters_) adapters.push_back(unit.to(at::kFloat));
-  save_adapter(fs::path(where) / GetParam() / "adapter", shape_, head_, config_.lora, adapters,
-               base.string());
+  save_adapter(fs::path(export_folder()) / GetParam() / "adapter", shape_, head_, config_.lora,
+               adapters, base.string());
 }
 
 }  // namespace

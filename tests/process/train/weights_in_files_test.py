@@ -9,11 +9,11 @@ import struct
 import time
 
 from neap_program import logged_steps, outcome, read_lines, wait_for
-from streamed_weights_test import DISK, LORA, STEPS, TABLES, UNTIED_TABLES, WIDE, StreamedCase
-from train_process_test import REWARD, PPO, main
+from streamed_weights_test import DISK, LORA, STEPS, TABLES, UNTIED_TABLES, StreamedCase
+from train_process_test import MODEL, REWARD, PPO, main
 
 GRPO = re.sub(r"\[critic\][^\[]*", "", PPO.replace("CEILING", "2GiB").replace('"ppo"', '"grpo"')).replace("out/reward/", "out/judge/")
-WIDE = dict(WIDE, num_hidden_layers=6)
+WIDE = dict(MODEL, hidden_size=256, intermediate_size=1024, num_attention_heads=4, num_key_value_heads=4, head_dim=64, num_hidden_layers=6)
 # By job and model; a scalar head ties no embedding.
 TABLES_OF = {("sft untied", "actor"): {"embed"}, ("sft tables", "actor"): {"embed"}, ("dpo tables", "actor"): {"embed", "head"},
              ("grpo", "reward"): {"embed"}}
