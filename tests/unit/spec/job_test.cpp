@@ -2,52 +2,18 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <set>
+#include <string>
+#include <vector>
 
-#include "spec/architecture.h"
 #include "spec/job_change.h"
 #include "spec/job_model.h"
 #include "spec/peer_keys.h"
 #include "spec/recipe.h"
+#include "unit/spec/job_file.h"
 
 namespace neap::spec {
 namespace {
-
-class JobFile : public ::testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() /
-              (std::string("neap_job_") +
-               ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  Status load(const std::string& text, const std::vector<std::string>& overrides = {}) {
-    std::ofstream(folder_ / "job.toml") << text;
-    job_ = Job{};
-    return Job::load(folder_ / "job.toml", overrides, job_);
-  }
-  std::string error(const std::string& text, const std::vector<std::string>& overrides = {}) {
-    return load(text, overrides).message();
-  }
-  static bool has(const std::string& text, const std::string& part) {
-    return text.find(part) != std::string::npos;
-  }
-  std::filesystem::path folder_;
-  Job job_;
-};
-
-constexpr const char* kPadded = "actor_rollout_ref.actor.use_dynamic_bsz=false";
-
-constexpr const char* kPpo = R"(
-task = "ppo"
-[actor_rollout_ref.model]
-path = "models/actor"
-[reward_model.model]
-path = "models/reward"
-)";
 
 TEST_F(JobFile, KeepsVerlsNamesAndDefaults) {
   ASSERT_TRUE(load(kPpo).ok()) << error(kPpo);
@@ -78,19 +44,6 @@ TEST_F(JobFile, AnEmptyValueOnTheCommandLineTakesBackWhatTheFileSets) {
     EXPECT_FALSE(key.is_set) << key.path;
   }
 }
-
-constexpr const char* kRules = R"(
-task = "grpo"
-actor_rollout_ref.model.path = "a"
-actor_rollout_ref.rollout.n = 4
-[[reward.functions]]
-kind = "numeric"
-weight = 2
-[[reward.functions]]
-kind = "regex"
-name = "polite"
-pattern = "please"
-)";
 
 TEST_F(JobFile, FunctionsScoreWithoutARewardModel) {
   ASSERT_TRUE(load(kRules).ok()) << error(kRules);
@@ -206,176 +159,6 @@ TEST_F(JobFile, DefaultsFollowTheTaskAndOtherKeys) {
   EXPECT_FALSE(job_.starts_critic_head());
 }
 
-TEST_F(JobFile, KeysThatAreNotReadAreNamed) {
-  const auto warnings = [&](const std::string& text, const std::vector<std::string>& overrides) {
-    EXPECT_EQ(error(text, overrides), "ok");
-    std::string all;
-    for (const std::string& warning : job_.warnings) all += warning + "\n";
-    return all;
-  };
-  EXPECT_EQ(warnings(kPpo, {}), "");
-  const std::string file = (folder_ / "job.toml").string();
-  const std::string other = std::string(kPpo) + "[critic]\noptim.lr = 1e-4\nppo_epochs = 2\n";
-  EXPECT_EQ(warnings(other, {"task=grpo"}),
-            "critic.ppo_epochs (" + file + ":9) and critic.optim.lr (" + file +
-                ":8) have no effect: task is \"grpo\". They are read where task is \"ppo\"\n");
-  EXPECT_EQ(warnings(kPpo, {"dpo.beta=0.2"}),
-            "\"dpo.beta=0.2\" on the command line has no effect: task is \"ppo\". It is read where "
-            "task is \"dpo\"\n");
-  EXPECT_TRUE(has(warnings(kRules, {"task=sft"}), "[[reward.functions]] (" + file));
-  EXPECT_TRUE(has(warnings(kPpo, {"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"}),
-                  "actor_rollout_ref.actor.use_dynamic_bsz is true. It is read where"));
-  // Somebody wanted what the key belongs to.
-  const std::string alpha = "actor_rollout_ref.model.lora_alpha=32";
-  EXPECT_TRUE(
-      has(error(kPpo, {alpha}),
-          "actor_rollout_ref.model.lora_alpha is set, but actor_rollout_ref.model.lora_rank "
-          "is 0 (every weight is trained)"));
-  EXPECT_TRUE(
-      has(error(kPpo, {"actor_rollout_ref.actor.kl_loss_coef=0.1"}), "no KL is in the loss"));
-  EXPECT_EQ(error(kPpo, {alpha, "actor_rollout_ref.model.lora_rank=8"}), "ok");
-  const std::string base = "trainer.save_lora_base=true", critic = "critic.model.lora_rank=8";
-  EXPECT_TRUE(has(warnings(kPpo, {base}),
-                  "\"trainer.save_lora_base=true\" on the command line has no "
-                  "effect: actor_rollout_ref.model.lora_rank is 0"));
-  EXPECT_EQ(warnings(kPpo, {base, "actor_rollout_ref.model.lora_rank=8"}), "");
-  EXPECT_EQ(warnings(kPpo, {base, critic}), "");
-  // It was switched off.
-  EXPECT_TRUE(has(warnings(kPpo, {alpha, "actor_rollout_ref.model.lora_rank=0"}), "has no effect"));
-  EXPECT_TRUE(has(warnings(kPpo, {"actor_rollout_ref.actor.kl_loss_coef=0.1",
-                                  "actor_rollout_ref.actor.use_kl_loss=false"}),
-                  "has no effect"));
-  // An evaluation takes the file of a training.
-  EXPECT_EQ(warnings(other, {"task=eval"}), "");
-  EXPECT_TRUE(has(warnings(other, {"task=eval", "dpo.beta=1"}), "dpo.beta=1"));
-}
-
-TEST_F(JobFile, SlipsOfTheFirstHourNameTheKey) {
-  const std::string program = std::string(kRules) + "[[reward.functions]]\nkind = \"program\"\n";
-  EXPECT_TRUE(has(error(program + "command = \"python3 judge.py x\"\n"),
-                  "as a list: [\"python3\", \"judge.py\", \"x\"]"));
-  EXPECT_EQ(error(program + "command = [\"python3\", \"judge.py\"]\n"), "ok");
-  ASSERT_EQ(error(kPpo), "ok");
-  job_.launched_ranks = 1;
-  EXPECT_TRUE(has(job_.validate().message(), "data.train_files is empty"));
-  const Status missing = Architecture::from_folder(folder_ / "Qwen" / "Qwen3-4B").status();
-  EXPECT_TRUE(has(missing.message(), "`hf download Qwen/Qwen3-4B --local-dir "))
-      << missing.message();
-  // A checkpoint of a run that was not made yet is no repository.
-  for (const std::string name : {"latest", "global_step_20"}) {
-    const Status early = Architecture::from_folder(folder_ / "output" / name / "actor").status();
-    EXPECT_TRUE(has(early.message(), "Train first")) << early.message();
-    EXPECT_FALSE(has(early.message(), "hf download")) << early.message();
-  }
-}
-
-TEST_F(JobFile, ConditionsNameKeysAndTheirValues) {
-  Job job;
-  const ConfigTable table = job.bind();
-  for (const auto& key : table.keys()) {
-    for (const ConfigCondition& condition : key.conditions) {
-      if (condition.key.empty()) continue;
-      const ConfigTable::Key* decides = table.find(condition.key);
-      ASSERT_NE(decides, nullptr) << key.path << " names " << condition.key;
-      EXPECT_NE(condition.values.empty(), !condition.holds) << key.path;
-      for (const Json& value : condition.values) {
-        if (decides->choices.empty()) continue;
-        EXPECT_NE(std::find(decides->choices.begin(), decides->choices.end(), value),
-                  decides->choices.end())
-            << key.path << " is read where " << condition.key << " is " << value;
-      }
-    }
-  }
-}
-
-TEST_F(JobFile, KeysOfVerlAndTrlAreKnown) {
-  const auto unknown = [&](const std::string& key, const std::string& part) {
-    const std::string text = error(kPpo, {key + "=1"});
-    EXPECT_TRUE(has(text, "unknown key")) << text;
-    EXPECT_TRUE(has(text, part)) << text;
-    EXPECT_FALSE(has(text, "did you mean")) << text;
-  };
-  unknown("data.val_batch_size",
-          "verl's data.val_batch_size is actor_rollout_ref.rollout.batch_size here");
-  unknown("val_batch_size", "verl's data.val_batch_size");
-  unknown("fsdp_config.param_offload", "memory.residency");
-  unknown("actor_rollout_ref.actor.fsdp_config.fsdp_size", "parallel.zero_shard_size");
-  unknown("actor_rollout_ref.actor.fsdp_config.wrap_policy", "docs/parallel.md");
-  unknown("use_remove_padding", "packed without padding");
-  unknown("+actor_rollout_ref.rollout.gpu_memory_utilization", "device.memory");
-  unknown("num_generations", "TRL's num_generations is actor_rollout_ref.rollout.n here");
-  unknown("trainer.learning_rate", "actor_rollout_ref.actor.optim.lr");
-  EXPECT_TRUE(
-      has(error(kPpo, {"critic.adv_estimator=gae"}), "did you mean \"algorithm.adv_estimator\""));
-  Job job;
-  const ConfigTable table = job.bind();
-  for (const Peer peer : kPeers) {
-    std::set<std::string_view> seen;
-    for (const PeerKey& key : peer_keys(peer)) {
-      EXPECT_TRUE(seen.insert(key.key).second) << key.key;
-      EXPECT_FALSE(key.here.empty() && key.note.empty()) << key.key;
-      if (key.here.empty() || key.here == "reward.functions") continue;
-      EXPECT_NE(table.find(key.here), nullptr) << key.key << " -> " << key.here;
-    }
-  }
-}
-
-TEST_F(JobFile, RulesBetweenKeysNameBoth) {
-  std::string text = error(kPpo, {"actor_rollout_ref.actor.ppo_mini_batch_size=48"});
-  EXPECT_TRUE(has(text, "ppo_mini_batch_size 48 does not divide data.train_batch_size 64")) << text;
-  text = error(kPpo, {kPadded, "critic.ppo_micro_batch_size_per_gpu=5"});
-  EXPECT_TRUE(has(text, "critic.ppo_micro_batch_size_per_gpu 5 does not divide")) << text;
-  text = error(kPpo, {"algorithm.adv_estimator=grpo"});
-  EXPECT_TRUE(has(text, "does not go with task \"ppo\"")) << text;
-  text = error("task = 'ppo'\n[actor_rollout_ref.model]\npath='a'\n");
-  EXPECT_TRUE(has(text, "ppo needs rewards: set reward_model.model.path, or add")) << text;
-  text = error("task = 'sft'\n");
-  EXPECT_TRUE(has(text, "actor_rollout_ref.model.path is missing")) << text;
-  text = error(kPpo, {"trainer.resume_mode=atuo"});
-  EXPECT_TRUE(has(text, "\"auto\", \"disable\" or the path")) << text;
-  text = error(kPpo, {"trainer.logger=['csv']"});
-  EXPECT_TRUE(has(text, "\"csv\"; it can hold")) << text;
-  EXPECT_TRUE(
-      load(kPpo, {"trainer.logger=['console','jsonl','tensorboard','wandb','mlflow']"}).ok());
-  text = error("task='sft'\n[actor_rollout_ref.model]\npath='a'\n",
-               {"data.use_dynamic_bsz=false", "data.micro_batch_size_per_gpu=7"});
-  EXPECT_TRUE(has(text, "does not divide data.train_batch_size 64")) << text;
-}
-
-TEST_F(JobFile, AnOptimizerRefusesKeysOfAnother) {
-  const std::string actor = "actor_rollout_ref.actor.optim.";
-  const auto with = [&](const std::vector<std::string>& settings, const std::string& at) {
-    std::vector<std::string> overrides;
-    overrides.reserve(settings.size());
-    for (const std::string& s : settings) overrides.push_back(at + s);
-    return error(kPpo, overrides);
-  };
-  for (const std::string& at : {actor, std::string("critic.optim.")}) {
-    EXPECT_EQ(with({"optimizer=adafactor", "relative_step=false", "eps2=0.01"}, at), "ok");
-    EXPECT_EQ(with({"optimizer=sm3", "momentum=0.9", "state_dtype=bfloat16"}, at), "ok");
-    EXPECT_EQ(with({"optimizer=sgd", "momentum=0.9", "nesterov=true"}, at), "ok");
-    std::string text = with({"momentum=0.9"}, at);
-    EXPECT_TRUE(has(text, at + "momentum is set, but " + at +
-                              "optimizer is \"adamw\". It is read where " + at +
-                              "optimizer is \"sm3\" or \"sgd\""))
-        << text;
-    text = with({"optimizer=adafactor", "beta1=0.9"}, at);
-    EXPECT_TRUE(has(text, at + "beta1 is set")) << text;
-    text = with({"optimizer=sgd", "nesterov=true"}, at);
-    EXPECT_TRUE(has(text, "momentum is 0")) << text;
-    text = with({"optimizer=sgd", "state_dtype=bfloat16"}, at);
-    EXPECT_TRUE(has(text, "sgd without momentum keeps no state")) << text;
-    text = with({"optimizer=lion"}, at);
-    EXPECT_TRUE(has(text, "lion")) << text;
-    text = with({"state_dtype=float16"}, at);
-    EXPECT_TRUE(has(text, "float16")) << text;
-    const std::string master = at + "master_dtype=bfloat16";
-    EXPECT_EQ(error(kPpo, {master}), "ok");
-    text = error(kPpo, {master, "device.dtype=float32"});
-    EXPECT_TRUE(has(text, "master_dtype is \"bfloat16\", but the weights are float32")) << text;
-  }
-}
-
 TEST_F(JobFile, ReferenceIsTheActorsBaseUnderLora) {
   ASSERT_TRUE(load(kPpo).ok());
   EXPECT_FALSE(job_.uses_reference());
@@ -387,139 +170,11 @@ TEST_F(JobFile, ReferenceIsTheActorsBaseUnderLora) {
   EXPECT_TRUE(job_.reference_is_actor_base());
 }
 
-TEST_F(JobFile, ZeroStandsForAnotherKey) {
-  ASSERT_TRUE(load(kPpo, {"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4"}).ok());
-  EXPECT_EQ(job_.reference_micro_batch(), 4);
-  EXPECT_EQ(job_.reward_micro_batch(), 4);
-  EXPECT_EQ(job_.values_micro_batch(), 8);
-  EXPECT_EQ(job_.rollout_batch(), 64);
-  ASSERT_TRUE(load(kPpo, {"actor_rollout_ref.rollout.batch_size=16"}).ok());
-  EXPECT_EQ(job_.rollout_batch(), 16);
-}
-
-TEST_F(JobFile, BudgetsHoldTheLongestSequence) {
-  const std::string actor = "actor_rollout_ref.actor.";
-  const std::string packs = actor + "use_dynamic_bsz=true";
-  // The number of padded sequences has no part in it.
-  EXPECT_EQ(error(kPpo, {packs, actor + "ppo_micro_batch_size_per_gpu=7"}), "ok");
-  const auto budgets = [&](const std::vector<std::string>& overrides) {
-    EXPECT_TRUE(load(kPpo, overrides).ok());
-    std::vector<std::int64_t> out;
-    for (const Phase& phase : describe(job_).phases) out.push_back(batching_of(job_, phase).tokens);
-    return out;
-  };
-  // generate, actor_logp, ref_logp, values, rewards, train_critic, train_actor
-  const std::string kl = "algorithm.use_kl_in_reward=true";
-  EXPECT_EQ(budgets({kl, kPadded}), std::vector<std::int64_t>(7, 0));
-  EXPECT_EQ(budgets({kl, packs}),
-            (std::vector<std::int64_t>{0, 16384, 16384, 32768, 16384, 32768, 16384}));
-  EXPECT_EQ(budgets({kl, packs, "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=9000",
-                     "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=8000",
-                     "critic.forward_max_token_len_per_gpu=7000",
-                     "reward_model.forward_max_token_len_per_gpu=6000"}),
-            (std::vector<std::int64_t>{0, 9000, 8000, 7000, 6000, 32768, 16384}));
-  const std::string text = error(kPpo, {packs, actor + "ppo_max_token_len_per_gpu=5"});
-  EXPECT_TRUE(has(text, actor + "ppo_max_token_len_per_gpu is 5; it has to be at least ")) << text;
-  EXPECT_EQ(error(kPpo, {kPadded, actor + "ppo_max_token_len_per_gpu=5"}), "ok")
-      << "nothing is packed";
-}
-
-TEST_F(JobFile, RanksShareTheBatchAndMicroBatchesAreTheirOwn) {
-  const std::string mini = "actor_rollout_ref.actor.ppo_mini_batch_size=32";
-  ASSERT_TRUE(load(kPpo, {kPadded, mini, "trainer.nnodes=2", "trainer.n_gpus_per_node=4",
-                          "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
-                          "critic.ppo_micro_batch_size_per_gpu=2"})
-                  .ok());
-  EXPECT_EQ(job_.ranks(), 8);
-  EXPECT_EQ(job_.rows_per_rank(job_.main_model()), 8);
-  EXPECT_EQ(job_.sequences_per_rank(job_.main_model()), 8);
-  EXPECT_EQ(job_.sequences_per_step(), 64);
-  EXPECT_EQ(job_.rollout_batch(), 8);
-  std::string text = error(kPpo, {mini, "trainer.n_gpus_per_node=3"});
-  EXPECT_TRUE(has(text, "ppo_mini_batch_size 32 cannot be shared by 3 ranks")) << text;
-  // 4 prompts a rank, micro batches of 8
-  text = error(kPpo, {kPadded, mini, "trainer.n_gpus_per_node=8",
-                      "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8"});
-  EXPECT_TRUE(has(text,
-                  "ppo_micro_batch_size_per_gpu 8 does not divide "
-                  "actor_rollout_ref.actor.ppo_mini_batch_size / 8 ranks = 4; possible near it: "
-                  "1, 2, 4"))
-      << text;
-  text = error("task='sft'\n[actor_rollout_ref.model]\npath='a'\n", {"trainer.nnodes=5"});
-  EXPECT_TRUE(has(text, "data.train_batch_size 64 cannot be shared by 5 ranks")) << text;
-}
-
-TEST_F(JobFile, MicroBatchesThatNobodySetFitWhatARankHas) {
-  const std::string mini = "actor_rollout_ref.actor.ppo_mini_batch_size=32";
-  ASSERT_TRUE(load(kPpo, {kPadded, mini}).ok());
-  EXPECT_TRUE(job_.adapted.empty());
-  ASSERT_TRUE(load(kPpo, {kPadded, mini, "trainer.n_gpus_per_node=8"}).ok());
-  EXPECT_EQ(job_.actor.ppo_micro_batch_size_per_gpu, 4);
-  EXPECT_EQ(job_.critic.ppo_micro_batch_size_per_gpu, 4);
-  EXPECT_EQ(job_.adapted,
-            (std::vector<std::string>{"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
-                                      "critic.ppo_micro_batch_size_per_gpu=4"}));
-  // What is configured is the value that a run has.
-  const Json resolved = job_.bind().to_json();
-  EXPECT_EQ(resolved["critic"]["ppo_micro_batch_size_per_gpu"], 4);
-  // One that was set stays; the largest that divides is taken, not half of the default.
-  ASSERT_TRUE(load(kPpo, {kPadded, mini, "trainer.n_gpus_per_node=8",
-                          "critic.ppo_micro_batch_size_per_gpu=2"})
-                  .ok());
-  EXPECT_EQ(job_.critic.ppo_micro_batch_size_per_gpu, 2);
-  EXPECT_EQ(job_.adapted.size(), 1U);
-  const std::string sft = "task='sft'\n[actor_rollout_ref.model]\npath='a'\n";
-  ASSERT_TRUE(load(sft, {"data.use_dynamic_bsz=false", "data.micro_batch_size_per_gpu=16",
-                         "data.train_batch_size=96", "trainer.nnodes=3"})
-                  .ok());
-  EXPECT_TRUE(job_.adapted.empty());
-  ASSERT_TRUE(
-      load(sft, {"data.use_dynamic_bsz=false", "data.train_batch_size=90", "trainer.nnodes=6"})
-          .ok());
-  EXPECT_EQ(job_.data.micro_batch_size_per_gpu, 3);
-  // Packed, sequences are not counted.
-  ASSERT_TRUE(load(sft, {"trainer.n_gpus_per_node=8", "data.use_dynamic_bsz=true"}).ok());
-  EXPECT_TRUE(job_.adapted.empty());
-}
-
 TEST_F(JobFile, AModelThatIsMissingIsNamed) {
   ASSERT_TRUE(load(kPpo).ok());
   const std::string text = resolve(job_, describe(job_), ModelId::kCritic).status().message();
   EXPECT_TRUE(has(text, "There is no folder")) << text;
   EXPECT_TRUE(has(text, "reading the model of critic")) << text;
-}
-
-// GPT-2 has 1 024 positions, the defaults add up to 2 048.
-TEST_F(JobFile, LengthsThatNobodySetFitTheModelsPositions) {
-  const auto write_model = [&](const std::string& name, int positions) {
-    std::filesystem::create_directories(folder_ / name);
-    std::ofstream(folder_ / name / "config.json")
-        << R"({"model_type": "gpt2", "vocab_size": 64, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": )"
-        << positions << "}";
-  };
-  write_model("small", 1023);
-  write_model("large", 4096);
-  const std::string sft = "task='sft'\n[actor_rollout_ref.model]\npath='small'\n";
-  ASSERT_TRUE(load(sft).ok()) << error(sft);
-  EXPECT_EQ(job_.data.max_prompt_length, 511);
-  EXPECT_EQ(job_.data.max_response_length, 512);
-  EXPECT_EQ(job_.adapted, (std::vector<std::string>{"data.max_prompt_length=511",
-                                                    "data.max_response_length=512"}));
-  // One that was set stays, and leaves the rest; both stay, whatever they add up to.
-  ASSERT_TRUE(load(sft, {"data.max_response_length=1000"}).ok());
-  EXPECT_EQ(job_.data.max_prompt_length, 23);
-  EXPECT_EQ(job_.adapted.size(), 1U);
-  ASSERT_TRUE(load(sft, {"data.max_response_length=1023"}).ok());
-  EXPECT_EQ(job_.data.max_prompt_length, 1024) << "no position is left";
-  ASSERT_TRUE(load(sft, {"data.max_response_length=1000", "data.max_prompt_length=1000"}).ok());
-  EXPECT_TRUE(job_.adapted.empty());
-  // The model with the fewest positions decides, and packed micro-batches hold the lengths it leaves.
-  const std::string ppo =
-      "task='ppo'\n[actor_rollout_ref.model]\npath='large'\n[reward_model.model]\npath='small'\n";
-  ASSERT_TRUE(load(ppo).ok()) << error(ppo);
-  EXPECT_EQ(job_.max_sequence_length(), 1023);
-  ASSERT_TRUE(load("task='sft'\n[actor_rollout_ref.model]\npath='large'\n").ok());
-  EXPECT_TRUE(job_.adapted.empty());
 }
 
 TEST_F(JobFile, WhatWasStartedHasToBeWhatIsConfigured) {
