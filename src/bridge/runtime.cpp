@@ -32,6 +32,7 @@ class RuntimeImpl final : public Runtime {
   [[nodiscard]] at::ScalarType compute_dtype() const override { return context_.dtype(); }
   [[nodiscard]] const plan::MemoryPlan& plan() const override { return plan_; }
   [[nodiscard]] const DeviceContext& context() const override { return context_; }
+  [[nodiscard]] SlotPart part(spec::TagId tag, std::string_view name) const override;
   [[nodiscard]] at::Tensor region(spec::TagId tag, std::string_view name,
                                   at::ScalarType dtype) override;
   [[nodiscard]] StreamedBlocks& streamed_blocks(spec::TagId tag) override;
@@ -55,7 +56,6 @@ class RuntimeImpl final : public Runtime {
   void leave_room(std::size_t phase);
   void give_pool_back();
   void add_streamed(std::size_t index);
-  void gather_blocks(std::size_t phase);
   [[nodiscard]] std::vector<SlotPart> slots_of(const plan::TagPlan& tag) const;
   [[nodiscard]] Status end_phase(std::size_t index, Transition entry, Clock::time_point start);
   [[nodiscard]] Status count_streamed(PhaseMeasurement& m);
@@ -68,7 +68,6 @@ class RuntimeImpl final : public Runtime {
   std::map<std::size_t, StreamedBlocks> streamed_blocks_;  // by tag
   std::map<std::size_t, StreamedSlices> streamed_slices_;
   std::map<std::size_t, StreamedStates> streamed_states_;
-  std::map<std::size_t, std::vector<SlotPart>> gathered_;
   std::unique_ptr<PhaseTransients> transients_;
   std::unique_ptr<PhaseAccounts> accounts_;
   std::optional<std::size_t> pool_of_;  // the phase whose pages its pool has kept
@@ -148,11 +147,6 @@ std::vector<SlotPart> RuntimeImpl::slots_of(const plan::TagPlan& tag) const {
 void RuntimeImpl::add_streamed(std::size_t index) {
   const plan::TagPlan& tag = plan_.tags[index];
   const plan::HostedPlan& hosted = tag.hosted;
-  const plan::TagPlan* const behind = plan_.slots_behind(tag);
-  if (behind != nullptr && streamed_blocks_.contains(executor_->tag_index(behind->id)))
-    gathered_.emplace(index, slots_of(tag));
-  if (StreamedSlices* const slices = behind == nullptr ? nullptr : streamed_slices(behind->id))
-    slices->set_generating(slots_of(tag));
   throw_if_error(arena::HostStorage::reserve(*arena_, tag.name(), hosted.storages()));
   const auto bytes_of = [](const std::vector<plan::PartPlan>& parts) {
     std::vector<Bytes> out;
@@ -211,14 +205,6 @@ void RuntimeImpl::add_streamed(std::size_t index) {
               : StreamedBlocks::OnDisk{}));
 }
 
-// Of the phase's model, if it generates and its weights are streamed.
-void RuntimeImpl::gather_blocks(std::size_t phase) {
-  for (const auto& [tag, parts] : gathered_) {
-    if (plan_.tags[tag].need[phase] == plan::Need::kNeed)
-      throw_if_error(streamed_blocks(plan_.slots_behind(plan_.tags[tag])->id).gather(parts));
-  }
-}
-
 StreamedBlocks& RuntimeImpl::streamed_blocks(spec::TagId tag) {
   return streamed_blocks_.at(executor_->tag_index(tag));
 }
@@ -231,6 +217,11 @@ StreamedSlices* RuntimeImpl::streamed_slices(spec::TagId tag) {
 StreamedStates* RuntimeImpl::streamed_states(spec::TagId tag) {
   const auto found = streamed_states_.find(executor_->tag_index(tag));
   return found == streamed_states_.end() ? nullptr : &found->second;
+}
+
+SlotPart RuntimeImpl::part(spec::TagId tag, std::string_view name) const {
+  const ScheduleExecutor::Place place = executor_->place(tag, name);
+  return {std::string(name), place.region, place.offset};
 }
 
 at::Tensor RuntimeImpl::region(spec::TagId tag, std::string_view name, at::ScalarType dtype) {
@@ -270,7 +261,6 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(spec::PhaseId id) {
   const Clock::time_point start = Clock::now();
   for (auto& [tag, blocks] : streamed_blocks_) throw_if_error(blocks.open());
   for (auto& [tag, slices] : streamed_slices_) throw_if_error(slices.open());
-  gather_blocks(index);
   transients_->open(std::string(name), accounts_->room());
   in_phase_ = true;
   mark(trace::EventKind::kPhaseBegin, name);

@@ -87,6 +87,9 @@ class Runtime {
   [[nodiscard]] virtual at::Tensor region(spec::TagId tag, std::string_view name,
                                           at::ScalarType dtype) = 0;
 
+  /// The same for copies to it.
+  [[nodiscard]] virtual SlotPart part(spec::TagId tag, std::string_view name) const = 0;
+
   /// The blocks that the plan keeps on the host behind the slots of `tag`, one of Contents::kScratch that
   /// has such blocks. Used in phases that need the tag.
   [[nodiscard]] virtual StreamedBlocks& streamed_blocks(spec::TagId tag) = 0;

@@ -116,27 +116,19 @@ Status StreamedBlocks::wait_for_slot(std::size_t slot) {
   return lane_.wait_for_slot(slot);
 }
 
-Status StreamedBlocks::gather(const std::vector<SlotPart>& parts) {
-  if (disk_) return gather_from_disk(parts);
-  std::vector<arena::Transfer> copies;
-  for (std::size_t block = 0; block < parts.size(); ++block)
-    copies.push_back(all_of(parts[block], *storage_[block].weights));
-  NEAP_TRY(lane_.fetch(0, Kind::kWeights, copies, SlotLane::After::kNothing));
-  return lane_.wait_for_slot(0);
-}
-
-// Through the windows of all slots: one more block is read while another one comes.
-Status StreamedBlocks::gather_from_disk(const std::vector<SlotPart>& parts) {
-  const std::size_t windows = slots_.size();
-  for (std::size_t block = 0; block < parts.size() + windows - 1; ++block) {
-    if (block < parts.size()) NEAP_TRY(disk_->begin(block % windows, {&storage_[block].files}));
-    if (block + 1 < windows) continue;
-    const std::size_t coming = block + 1 - windows;
-    const SlotPart& part = parts[coming];
-    NEAP_TRY(disk_->arrive(coming % windows, {part.region, part.offset, Bytes()}));
+Status StreamedBlocks::bring_to_generate(std::size_t block, const SlotPart& part) {
+  NEAP_TRY(lane_.begin_after_work());
+  if (!disk_) {
+    const arena::Transfer copy = all_of(part, *storage_[block].weights);
+    NEAP_TRY(lane_.fetch(0, Kind::kWeights, {&copy, 1}, SlotLane::After::kNothing));
+    return lane_.wait_for_slot(0);
   }
-  for (std::size_t slot = 0; slot < windows; ++slot) NEAP_TRY(lane_.wait_for_slot(slot));
-  return {};
+  // Through the windows of all slots.
+  const std::size_t windows = slots_.size(), last = block + windows - 1;
+  for (std::size_t next = block == 0 ? 0 : last; next <= last && next < storage_.size(); ++next)
+    NEAP_TRY(disk_->begin(next % windows, {&storage_[next].files}));
+  NEAP_TRY(disk_->arrive(block % windows, {part.region, part.offset, Bytes()}));
+  return lane_.wait_for_slot(block % windows);
 }
 
 Result<LinkUses> StreamedBlocks::take_use() {

@@ -96,9 +96,9 @@ class StreamedBlocks final : public step::WindowedBlocks {
 
   /// A phase begins: the slots are resident and hold nothing. Fails where a file that is read was changed.
   [[nodiscard]] Status open();
-  /// All blocks come to the parts of their numbers, which are resident and large enough. What the device
-  /// is given next begins after that.
-  [[nodiscard]] Status gather(const std::vector<SlotPart>& parts);
+  /// A block comes to a part that is resident and large enough, behind the work that the device was given so far. What it
+  /// is given next begins after that. All blocks come in order; the next one is read from disk meanwhile.
+  [[nodiscard]] Status bring_to_generate(std::size_t block, const SlotPart& part);
   /// It ends: everything was waited for. The slots may leave.
   [[nodiscard]] Status close();
 
@@ -120,7 +120,6 @@ class StreamedBlocks final : public step::WindowedBlocks {
                              bool complete);
 
   [[nodiscard]] DiskWindows::Slot place_of(std::size_t slot) const;
-  [[nodiscard]] Status gather_from_disk(const std::vector<SlotPart>& parts);
 
   std::vector<Slot> slots_;
   std::optional<Slot> table_slot_;  // of the lane the one behind `slots_`

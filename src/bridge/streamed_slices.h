@@ -38,9 +38,6 @@ class StreamedSlices {
 
   [[nodiscard]] Resting slice() const { return {slice_.get(), disk_slice_.get()}; }
   [[nodiscard]] const std::vector<SlotPart>& slots() const { return slots_; }
-  /// Where whole units come to in a phase that generates, in their order.
-  void set_generating(std::vector<SlotPart> units) { generating_ = std::move(units); }
-
   /// A phase begins: loading and saving have ended.
   [[nodiscard]] Status open() { return disk_slice_ ? disk_slice_->settle() : Status(); }
   /// Bytes [from, from + size) of the slice, and where they come to.
@@ -67,8 +64,8 @@ class StreamedSlices {
   /// Begins to take it back, behind the work that the device was given before begin_after_work().
   [[nodiscard]] Status store(std::size_t slot, const Range& range);
   /// As fetch() to a unit's place where it generates, with the first slot's fetches.
-  [[nodiscard]] Status fetch_generating(std::size_t unit, const Range& range) {
-    return fetch(0, generating_.at(unit), range);
+  [[nodiscard]] Status fetch_to_generate(const SlotPart& unit, const Range& range) {
+    return fetch(0, unit, range);
   }
   /// What `stream` is given from now on begins behind the slot's fetches. It is none that computes.
   [[nodiscard]] Status hold(device::StreamId stream, std::size_t slot) {
@@ -94,7 +91,7 @@ class StreamedSlices {
   /// What has left slots is written, or about to be.
   [[nodiscard]] Status begin_writes();
 
-  std::vector<SlotPart> slots_, generating_;
+  std::vector<SlotPart> slots_;
   std::unique_ptr<arena::HostStorage> slice_, windows_;  // one of them, or windows and
   std::unique_ptr<arena::DiskStorage> disk_slice_;
   step::StreamedKind kind_;

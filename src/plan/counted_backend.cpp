@@ -106,8 +106,7 @@ class CountedBackend {
     weights_ = counted_weights(role_, dtype);
     if (phase.body == spec::Body::kGenerate) {
       cache_ = counted_cache(role_, dtype, job.rollout_batch(), job.max_sequence_length());
-      if (phase.slice_on_host) fetch_slice(phase.blocks_on_disk);
-      if (phase.gathers_weights) gather_model(trained, phase.blocks_on_disk);
+      if (phase.gathers_weights) gather_model(trained, phase);
       return;
     }
     // Of an update it has the norms.
@@ -210,27 +209,33 @@ class CountedBackend {
 
  private:
   [[nodiscard]] bool staged() const { return role_.shape.pipeline.stages > 1; }
-  // Of this rank, for a generation.
-  void fetch_slice(bool on_disk) {
-    double bytes = 0;
-    for (const Bytes unit : slice_bytes(role_, dtype_)) bytes += static_cast<double>(unit.count());
+  // What rests on the host or the disk, for a generation.
+  void fetch(double bytes, bool on_disk) {
     const double read =
         on_disk ? ops_.begin_disk(step::Direction::kToDevice, bytes, ops_.now()) : ops_.now();
     ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, bytes, read));
   }
-  // All blocks from the host or the disk, or all units from their slices or stages, then parts from other parts. To copy
-  // what a rank has takes far less time than to gather.
-  void gather_model(const ModelRole& trained, bool on_disk) {
+  // Blocks or slices that rest there, then all units from slices or stages, then parts from other parts. To copy what a
+  // rank has takes far less time than to gather.
+  void gather_model(const ModelRole& trained, const spec::Phase& phase) {
     const std::int64_t stages = trained.shape.pipeline.stages;
     const bool slices = role_.ranks.slices_weights();
-    if (!trained.generation_part && !slices) {
-      double blocks = 0;
-      for (const PartPlan& block : fetched_blocks(role_, dtype_, on_disk))
-        blocks += static_cast<double>(block.bytes.count());
-      const double read =
-          on_disk ? ops_.begin_disk(step::Direction::kToDevice, blocks, ops_.now()) : ops_.now();
-      return ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, blocks, read));
+    double rests = 0;
+    if (phase.slice_on_host)
+      for (const Bytes unit : slice_bytes(trained, dtype_))
+        rests += static_cast<double>(unit.count());
+    if (phase.fetches_blocks)
+      for (const PartPlan& block : fetched_blocks(trained, dtype_, phase.blocks_on_disk))
+        rests += static_cast<double>(block.bytes.count());
+    if (rests > 0) {
+      const double begin = ops_.now();
+      fetch(rests, phase.blocks_on_disk);
+      // One unit after another, those of a stage while the others wait.
+      const double others = static_cast<double>(stages - 1) * (ops_.now() - begin);
+      if (trained.divides_otherwise_to_generate())
+        ops_.wait_for_peers(ops_.now() + others, 0, spec::Axis::kPipe);
     }
+    if (!trained.generation_part && !slices) return;
     const auto sends = [this](double sent, spec::Axis axis) {
       ops_.wait_for_peers(ops_.now() + ops_.peer_seconds(sent, 1, axis), sent);
     };

@@ -233,12 +233,8 @@ std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) 
 
 // Ranks meet in sums of gradients of blocks that train, resting on the host or not in another order: those of a stage are of
 // one kind where the others' stages do not divide them. The second part of a backward would add to gradients that have left.
-// Slices that stages generate with are gathered from the device.
 bool Drafts::streams_alone(const spec::Recipe& recipe, spec::ModelId model) const {
-  if (!job_.has_stages()) return true;
-  const bool staged = job_.mesh(model).size(spec::Axis::kPipe) > 1;
-  if (staged && recipe.find(model)->sliced && recipe.generates(model)) return false;
-  if (!models_.at(model).trains_blocks()) return true;
+  if (!job_.has_stages() || !models_.at(model).trains_blocks()) return true;
   const auto kinds = std::ssize(spec::rank_kinds(job_.model_meshes()));
   return kinds == job_.mesh(model).size(spec::Axis::kPipe) && !job_.parallel.zero_bubble() &&
          !recipe.find(model)->sliced;

@@ -90,6 +90,8 @@ struct TagPlan {
   std::vector<bool> write;  ///< one a phase: the phase changes the contents
   Contents contents = Contents::kLive;
   HostedPlan hosted{};
+  bool own_blocks =
+      false;  ///< of a generation's blocks: those that this rank trains, which are streamed
   /// Slots that weights come to of which each rank has a slice.
   [[nodiscard]] bool gathers() const {
     return id.kind == spec::TagKind::kBuffers && hosted.blocks.empty();
@@ -240,11 +242,11 @@ struct MemoryPlan {
   [[nodiscard]] std::size_t cycle() const;
   /// nullopt: the plan has none.
   [[nodiscard]] std::optional<std::size_t> index_of(spec::TagId tag) const;
-  /// Of a generation's blocks the tag of slots that they pass while the model trains; null: they come from stages or parts.
+  /// Of a generation's blocks the tag of slots that they pass while the model trains; null: others generate.
   [[nodiscard]] const TagPlan* slots_behind(const TagPlan& tag) const {
     if (tag.id.kind != spec::TagKind::kBlocks) return nullptr;
     const auto slots = index_of(spec::TagId{spec::TagKind::kBuffers, tag.id.model});
-    return slots ? &tags[*slots] : nullptr;
+    return slots && (tag.own_blocks || tags[*slots].gathers()) ? &tags[*slots] : nullptr;
   }
   [[nodiscard]] std::optional<std::size_t> index_of(spec::PhaseId phase) const;
   /// Some phase of a step needs the tag.

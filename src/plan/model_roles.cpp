@@ -30,16 +30,13 @@ std::vector<spec::FlatUnit> blocks_of(const ModelRole& role) {
   return units;
 }
 
-// Not where each rank has parts of tensors, an adapter is added, other parts generate, or checkpoints have the base.
+// Not where each rank has parts of tensors, an adapter is added, or checkpoints have the base.
 bool has_blocks_in_files(const spec::Job& job, const ModelRole& role, spec::Dtype compute) {
   const bool streams =
       job.memory.allows(spec::Measure::kDisk) && job.memory.allows(spec::Measure::kStreamWeights);
   if (!streams || role.trains_blocks() || (role.trained && job.trainer.save_lora_base))
     return false;
-  const bool stages = role.shape.pipeline.stages > 1;
-  if (role.shape.tensor.ranks > 1 || role.generation_part || (stages && role.generates) ||
-      role.ranks.slices_weights())
-    return false;
+  if (role.shape.tensor.ranks > 1 || role.ranks.slices_weights()) return false;
   std::vector<spec::FlatUnit> units = blocks_of(role);
   for (spec::FlatUnit& table : hosted_tables(role, true).units) units.push_back(std::move(table));
   return role.files.adapter.empty() && weights::has_units(role.files.base, units, compute);

@@ -37,9 +37,9 @@ Bytes largest_of(const std::vector<PartPlan>& parts) {
 }
 
 // Weights of slices, stages or other parts where they generate. Adapters are there where a rank has not the same ones
-// in training. Where they are divided otherwise, too, there is a place for units that come from stages, and one for what
-// parts are given by other ranks.
-std::vector<PartPlan> generating_parts(const ModelRole& role, spec::Dtype dtype) {
+// in training. Where they are divided otherwise, too, there is a place for units that come from stages or the host, and
+// one for what parts are given by other ranks.
+std::vector<PartPlan> generating_parts(const ModelRole& role, spec::Dtype dtype, bool streamed) {
   std::vector<PartPlan> parts = unit_parts(spec::flat_layout(role.generating(), role.head), dtype);
   if (!role.generation_part) return parts;
   const auto adapters_of = [&](const spec::Architecture& shape) {
@@ -50,7 +50,7 @@ std::vector<PartPlan> generating_parts(const ModelRole& role, spec::Dtype dtype)
     parts.push_back(std::move(part));
   }
   if (!role.divides_otherwise_to_generate()) return parts;
-  if (role.shape.pipeline.stages > 1) {
+  if (streamed || role.shape.pipeline.stages > 1) {
     const spec::Architecture part = spec::undivided(role.shape);
     const Bytes largest =
         std::max(largest_of(unit_parts(spec::flat_layout(part, role.head), dtype)),
@@ -206,6 +206,11 @@ std::vector<PartPlan> update_slots(Bytes bytes) {
   return parts;
 }
 
+// Where it generates, it reads its own tables, and the blocks that it trains.
+bool generates_with_own_blocks(const ModelRole& role, const spec::ModelSource& source) {
+  return source.streamed && !role.generation_part;
+}
+
 // Of a tag that is not of slots for blocks.
 std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe,
                                 const JobModels& models, spec::TagId tag, spec::Dtype dtype) {
@@ -223,7 +228,9 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
     case spec::TagKind::kBuffers:
       break;
     case spec::TagKind::kBlocks:
-      return source.streamed ? hosted_blocks(role, dtype) : generating_parts(role, dtype);
+      return generates_with_own_blocks(role, source)
+                 ? hosted_blocks(role, dtype)
+                 : generating_parts(role, dtype, source.streamed);
     case spec::TagKind::kAdapter:
       return unit_parts(adapters(), dtype);
     case spec::TagKind::kUnitGradients:
@@ -362,6 +369,8 @@ std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe
       tag.need.push_back(need_of(phase, id));
       tag.write.push_back(contains(phase.writes, id));
     }
+    if (id.kind == spec::TagKind::kBlocks)
+      tag.own_blocks = generates_with_own_blocks(models.at(id.model), *recipe.find(id.model));
     if (id.kind != spec::TagKind::kKeyValues)
       tag.hosted = hosted_of(job, recipe, models.at(id.model), id, dtype);
     const Bytes enough = target.granularity * kGranulesPerRegion;

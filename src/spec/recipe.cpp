@@ -186,10 +186,7 @@ std::vector<ModelId> streamable(const Recipe& recipe) {
     const auto can_stream = [&](const Phase& p) {
       return p.model == model.id && !p.runs_once() && p.body != Body::kGenerate;
     };
-    // It generates with other weights than it trains.
-    const bool placed =
-        !model.streamed && !model.sliced && contains(recipe.tags, {TagKind::kBlocks, model.id});
-    if (!placed && std::any_of(recipe.phases.begin(), recipe.phases.end(), can_stream))
+    if (std::any_of(recipe.phases.begin(), recipe.phases.end(), can_stream))
       out.push_back(model.id);
   }
   return out;

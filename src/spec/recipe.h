@@ -71,7 +71,9 @@ enum class Body : std::uint8_t {
 enum class TagKind : std::uint8_t {
   kWeights,
   kBuffers,  ///< slots for the blocks of streamed or sliced weights; of streamed ones that are trained, their gradients
-  kBlocks,   ///< all blocks of streamed weights, or all sliced weights, while the model generates
+  /// While the model generates, all blocks of streamed weights; all weights of its part where ranks have slices, stages or
+  /// other parts of it in training.
+  kBlocks,
   kAdapter,
   kGradients,      ///< all, or this rank's slice
   kUnitGradients,  ///< of sliced ones: those of the unit that backward is at
@@ -135,8 +137,8 @@ struct PhaseStreaming {
   bool slice_on_host = false, gradients_on_host = false;
   /// Inputs of streamed blocks wait on the host between their forward and their backward.
   bool inputs_on_host = false;
-  /// All of the weights that rest elsewhere come when the phase begins.
-  bool gathers_weights = false;
+  /// All of the weights that rest elsewhere come when the phase begins; of streamed ones this rank's blocks from the host.
+  bool gathers_weights = false, fetches_blocks = false;
   friend auto operator<=>(const PhaseStreaming&, const PhaseStreaming&) = default;
 };
 

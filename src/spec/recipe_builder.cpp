@@ -111,6 +111,7 @@ void RecipeBuilder::fill_tags(Phase& p) const {
   p.slice_on_host = model.slice_on_host;
   p.gradients_on_host = model.gradients_on_host && p.trains();
   p.gathers_weights = gathers_to_generate(model) && generates;
+  p.fetches_blocks = model.streamed && generates;
   if (p.streams_weights || p.slices_weights) p.together = modes_.together(p.model);
   p.streams_tables = p.streams_weights && model.streams_tables;
   p.streams_states = model.streams_states && p.updates();
@@ -149,8 +150,8 @@ void RecipeBuilder::fill_own_tag(Phase& p, TagKind kind, TagId tag, bool adapted
     case TagKind::kBuffers:
     case TagKind::kBlocks: {
       // Where ranks divide a sliced model to generate, whole units pass the slots, and leave their parts. Those of
-      // stages have a place in the blocks.
-      const bool passes_slots = places_generation_ && !has_stages_;
+      // stages, and streamed ones, have a place in the blocks.
+      const bool passes_slots = places_generation_ && !has_stages_ && recipe_.find(p.model)->sliced;
       const bool used =
           p.gathers_weights ? kind == TagKind::kBlocks || passes_slots : kind == TagKind::kBuffers;
       // The parts of an update come to the optimizer's slots.

@@ -51,8 +51,10 @@ bool BlockWindow::is_break(std::int64_t place) const {
   const auto blocks = static_cast<std::int64_t>(blocks_);
   if (place % blocks != 0 || place == cleared_at_) return false;
   if (place == 0) return breaks_at_start();
-  const bool back = sweep_ == Sweep::kForwardBackward && place / blocks % 2 == 0;
-  return back ? breaks_.after_backward : breaks_.after_forward;
+  if (sweep_ == Sweep::kForwardBackward && place / blocks % 2 == 1) return breaks_.after_forward;
+  // One pass ends, and the next one begins.
+  const bool behind = sweep_ == Sweep::kForward ? breaks_.after_forward : breaks_.after_backward;
+  return behind || breaks_at_start();
 }
 
 std::vector<std::size_t> BlockWindow::soon() const {

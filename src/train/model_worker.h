@@ -133,8 +133,6 @@ class ModelWorker {
                                   at::ScalarType dtype);
   /// Where the base's weights rest: regions, and of streamed blocks host memory. Undefined: in the model's files.
   [[nodiscard]] std::vector<at::Tensor> base_weights();
-  /// What the generator reads of streamed weights: the same, and blocks in their regions.
-  [[nodiscard]] std::vector<at::Tensor> gathered_weights();
   /// A place for each of base_weights(): where they rest, or of what comes to slots only, the first one.
   [[nodiscard]] std::vector<at::Tensor> places_of_base();
   /// Blocks that the plan reads from the model's files come from those in a folder, which have them in the same form.
@@ -147,6 +145,16 @@ class ModelWorker {
   /// Where units of the base, and of adapters, come from for it.
   [[nodiscard]] UnitSource& source_of_base();
   [[nodiscard]] UnitSource& source_of_adapters();
+  /// Where a unit of this rank comes to for it, whole.
+  [[nodiscard]] bridge::SlotPart part_to_generate(const spec::FlatUnit& unit) const;
+  /// A unit of the base comes there, which is `to`.
+  void take_to_generate(std::size_t unit, const at::Tensor& to);
+  /// Tensors of the base for it, of which those in `units` come to them: of streamed weights the blocks.
+  [[nodiscard]] std::vector<at::Tensor> own_to_generate(
+      std::vector<GenerationWeights::Units>& units);
+  /// The same of another part, of stages or of slices, and of adapters where they are not those that train.
+  [[nodiscard]] std::vector<at::Tensor> part_of_others(std::vector<GenerationWeights::Units>& units,
+                                                       std::optional<ops::Lora>& adapted);
   [[nodiscard]] UnitSource& own_units(const std::vector<at::Tensor>& units);
   /// `take`: a unit of this stage comes to a tensor.
   using TakeOwnUnit = std::function<void(std::size_t unit, const at::Tensor& to)>;

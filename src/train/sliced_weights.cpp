@@ -107,22 +107,30 @@ std::int64_t SlicedWeights::begin(
   return ranks_.begin_gathers(gathers);
 }
 
-void SlicedWeights::gather_unit(std::size_t unit, const at::Tensor& whole) {
+std::int64_t SlicedWeights::begin_to(std::size_t unit, const at::Tensor& whole,
+                                     const bridge::SlotPart& part) {
+  throw_if_error(host_->fetch_to_generate(part, range_of(unit, 0)));
+  const std::int64_t begun = begin(0, {gather_of(unit, whole)});
+  throw_if_error(host_->wait_for_slot(0));
+  if (unit + 1 < units_.size()) throw_if_error(host_->read_ahead(range_of(unit + 1, 0)));
+  return begun;
+}
+
+void SlicedWeights::gather_unit(std::size_t unit, const at::Tensor& whole,
+                                const bridge::SlotPart& part) {
   const bridge::NoAutograd no_autograd;
-  ranks_.wait_for(ranks_.begin_gathers({gather_of(unit, whole)}));
+  if (host_ != nullptr) throw_if_error(host_->begin_after_work());
+  ranks_.wait_for(host_ != nullptr ? begin_to(unit, whole, part)
+                                   : ranks_.begin_gathers({gather_of(unit, whole)}));
 }
 
 void SlicedWeights::gather(const std::vector<at::Tensor>& whole) {
   const bridge::NoAutograd no_autograd;
   if (host_ != nullptr) throw_if_error(host_->begin_after_work());
   std::int64_t last = 0;
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    if (host_ != nullptr) throw_if_error(host_->fetch_generating(u, range_of(u, 0)));
-    last = begin(0, {gather_of(u, whole[u])});
-    if (host_ == nullptr) continue;
-    throw_if_error(host_->wait_for_slot(0));
-    if (u + 1 < units_.size()) throw_if_error(host_->read_ahead(range_of(u + 1, 0)));
-  }
+  for (std::size_t u = 0; u < units_.size(); ++u)
+    last = host_ != nullptr ? begin_to(u, whole[u], generating_.at(u))
+                            : ranks_.begin_gathers({gather_of(u, whole[u])});
   ranks_.wait_for(last);
 }
 
@@ -132,10 +140,10 @@ void SlicedWeights::gather_each(const TakeUnit& take) {
   for (const auto& turn : tables_.units)
     for (const step::SlicedTables::Placed& placed : turn) first[placed.unit] = placed.first;
   for (std::size_t u = 0; u < units_.size(); ++u) {
+    const bridge::NoAutograd no_autograd;
     if (host_ == nullptr) {
-      gather_unit(u, to[u]);
+      ranks_.wait_for(ranks_.begin_gathers({gather_of(u, to[u])}));
     } else {
-      const bridge::NoAutograd no_autograd;
       const std::size_t slot = units_[u].block >= 0 ? 0 : memory_.slots.size();
       // Behind what has read the unit before.
       throw_if_error(host_->begin_after_work());

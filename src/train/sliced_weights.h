@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "bridge/streamed_slices.h"
@@ -51,8 +52,11 @@ class SlicedWeights final : public step::WindowedBlocks, public UnitSource {
   /// Where each unit is while it is used, a block in the first slot.
   [[nodiscard]] std::vector<at::Tensor> places() const;
 
-  /// One unit; what the device is given next begins when it is there. Every rank calls it.
-  void gather_unit(std::size_t unit, const at::Tensor& whole);
+  /// One unit, to `part`, which is `whole`; what the device is given next begins when it is there. Every rank calls it, for
+  /// units in order.
+  void gather_unit(std::size_t unit, const at::Tensor& whole, const bridge::SlotPart& part);
+  /// Of a slice on the host: the parts that gather() is for.
+  void set_generating(std::vector<bridge::SlotPart> units) { generating_ = std::move(units); }
   void gather(const std::vector<at::Tensor>& whole) override;
   /// To where they are used.
   void gather_each(const TakeUnit& take) override;
@@ -79,6 +83,9 @@ class SlicedWeights final : public step::WindowedBlocks, public UnitSource {
   std::int64_t begin(std::size_t slot,
                      const std::vector<parallel::Communicator::PartialGather>& gathers);
   void fetch(std::size_t slot, std::size_t unit, std::int64_t to = 0);
+  // Of a slice on the host, to where it generates.
+  [[nodiscard]] std::int64_t begin_to(std::size_t unit, const at::Tensor& whole,
+                                      const bridge::SlotPart& part);
   // What comes of the block behind.
   void read_ahead();
   [[nodiscard]] at::Tensor place_of(const step::SlicedTables::Placed& placed) const;
@@ -93,6 +100,7 @@ class SlicedWeights final : public step::WindowedBlocks, public UnitSource {
   step::SlicedTables tables_;
   bool overlaps_;
   bridge::StreamedSlices* host_;  // null: the slice is on the device
+  std::vector<bridge::SlotPart> generating_;
   std::optional<c10::Stream>
       fetched_;                       // of a GPU: gathers begin behind it, and it waits for fetches
   std::vector<std::size_t> blocks_;   // their units

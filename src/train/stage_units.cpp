@@ -13,22 +13,22 @@ StageUnits::StageUnits(parallel::Communicator& stages, std::vector<spec::FlatUni
       units_(std::move(units)),
       place_(std::move(place)) {}
 
-void StageUnits::bring(std::size_t unit, const at::Tensor& to) {
-  const Unit& from = units_[unit];
-  if (from.stage == stages_.rank()) from.take(to);
-  stages_.broadcast(to, from.stage);
+void StageUnits::take_own(std::size_t unit, const at::Tensor& to) {
+  if (units_[unit].stage == stages_.rank()) units_[unit].take(to);
 }
 
 void StageUnits::gather(const std::vector<at::Tensor>& whole) {
   const bridge::NoAutograd no_autograd;
-  for (std::size_t u = 0; u < units_.size(); ++u) bring(u, whole[u]);
+  for (std::size_t u = 0; u < units_.size(); ++u) take_own(u, whole[u]);
+  for (std::size_t u = 0; u < units_.size(); ++u) stages_.broadcast(whole[u], units_[u].stage);
 }
 
 void StageUnits::gather_each(const TakeUnit& take) {
   const bridge::NoAutograd no_autograd;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const at::Tensor to = place_.narrow(0, 0, layout_[u].elements);
-    bring(u, to);
+    take_own(u, to);
+    stages_.broadcast(to, units_[u].stage);
     take(u, to);
   }
 }

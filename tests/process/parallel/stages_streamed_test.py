@@ -12,7 +12,7 @@ import unittest
 import launch
 
 from rank_case import CHUNKS, FILES, RankCase, ROWS, SIZE, STAGES, ZERO_BUBBLE
-from train_process_test import MODEL, PPO, read_lines, REWARD, SFT  # noqa: E402
+from train_process_test import grpo_of, MODEL, PPO, read_lines, REWARD, SFT  # noqa: E402
 
 # Blocks of 1 MiB beside a table as large.
 DEEP = dict(MODEL, num_hidden_layers=12, hidden_size=128, intermediate_size=512, tie_word_embeddings=False)
@@ -50,6 +50,7 @@ class StreamedStages(RankCase):
         ppo = ppo.replace("out/sft/latest/actor", "out/small/latest/actor").replace("out/reward/latest/reward", "out/judge/latest/reward")
         ppo = ppo.replace("[actor_rollout_ref.rollout]", '[actor_rollout_ref.ref]\nmodel.path = "out/deep/latest/actor"\n[actor_rollout_ref.rollout]')
         (cls.home / "ppo.toml").write_text(ppo)
+        (cls.home / "grpo.toml").write_text(grpo_of(ppo))
 
     def plan(self, ranks, task, *words):
         return launch.run(1, launch.NEAP, "plan", f"{task}.toml", "--ranks", str(ranks), *words, cwd=self.home)
@@ -219,6 +220,34 @@ class StreamedStages(RankCase):
             for record in read_lines(self.home / "out" / folder / "phases.jsonl"):
                 read = sum(use.get("disk_read", 0) for use in record["streamed"])
                 self.assertEqual(read, planned[record["phase"]], (folder, record))
+
+    def test_an_actor_in_stages_that_generates(self):
+        """Blocks or slices come from each stage's host memory to those who generate."""
+        deep = "actor_rollout_ref.model.path=out/deep/latest/actor"
+        lora, slices = "actor_rollout_ref.model.lora_rank=4", "parallel.zero_stage=3"
+        parts = "actor_rollout_ref.rollout.tensor_model_parallel_size=2"
+        for name, ranks, words, files in (("rollout-full", 2, (), FILES), ("rollout-chunks", 2, (f"{CHUNKS}=2", lora), ADAPTERS),
+                                          ("rollout-parts", 2, (lora, parts), ADAPTERS), ("rollout-tensor", 4, (f"{SIZE}=2", lora), ADAPTERS),
+                                          ("rollout-slices", 4, (slices, lora), ADAPTERS), ("rollout-slices-parts", 4, (slices, lora, parts), ADAPTERS)):
+            with self.subTest(name):
+                self.assert_streamed_is_resident(name, ranks, (("actor",),) * ranks, f"{STAGES}=2", deep, *words, task="grpo", files=files)
+
+    def test_an_actor_in_stages_generates_from_files(self):
+        words = (f"{STAGES}=2", "actor_rollout_ref.model.path=out/deep/latest/actor", "actor_rollout_ref.model.lora_rank=4")
+        self.run_ranks(2, "rollout-memory", *words, *RESIDENT, task="grpo")
+        words = (*words, KEPT.replace('"stream"', '"stream", "stream_weights", "disk"'), "memory.host_budget=12MiB")
+        self.run_ranks(2, "rollout-files", *words, f"device.memory={self.least(2, 'grpo', *words)}MiB", task="grpo")
+        self.assert_same_files("rollout-memory", "rollout-files", files=ADAPTERS)
+        self.assertEqual(self.metrics("out/rollout-memory"), self.metrics("out/rollout-files"))
+        for folder in ("rollout-files", "rollout-files/ranks/1"):
+            self.assertIn("actor", self.assert_comes_as_planned(folder, False)["streamed_from_files"])
+
+    def test_parts_that_generate_come_from_the_host(self):
+        """Of an actor that ranks divide otherwise in training, without stages."""
+        words = ("actor_rollout_ref.model.path=out/deep/latest/actor", f"{SIZE}=2", "actor_rollout_ref.rollout.tensor_model_parallel_size=1")
+        for name, more, files in (("halves", (), FILES), ("halves-lora", ("actor_rollout_ref.model.lora_rank=4",), ADAPTERS)):
+            with self.subTest(name):
+                self.assert_streamed_is_resident(name, 2, (("actor",),) * 2, *words, *more, task="grpo", files=files)
 
     def test_frozen_models_in_stages(self):
         frozen = ("reference", "critic")

@@ -112,7 +112,8 @@ TEST_F(CommonChoicesTest, KindsThatWouldChooseOtherwiseTakeTheChoiceOfOne) {
 }
 
 TEST_F(CommonChoicesTest, ARefusalNamesWhatTheKindNeedsThatNeedsMost) {
-  const spec::Job job = this->job({"critic.tensor_model_parallel_size=2"});
+  const spec::Job job = this->job(
+      {"critic.tensor_model_parallel_size=2", R"(memory.allow=["recompute", "move", "stream"])"});
   const Bytes first = own(job, 100_MiB, 0).least, second = own(job, 100_MiB, 1).least;
   ASSERT_LT(first, second);
   const Status status = plan_stages(job, target(100_MiB)).status();

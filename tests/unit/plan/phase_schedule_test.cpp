@@ -200,8 +200,13 @@ TEST(Residency, WeightsThatAreGatheredToGenerateAreResidentBesides) {
   EXPECT_EQ(plan.all_resident, 180_MiB);
   // Of streamed weights these are the blocks that the host has.
   plan.tags[1].hosted.blocks = {{"block.0", Bytes(), 100_MiB}};
+  plan.tags[2].own_blocks = true;
   ASSERT_TRUE(solve_residency(plan, spec::Residency::kAuto).ok());
   EXPECT_EQ(plan.all_resident, std::max(160_MiB, plan.peak));
+  // Those of a stage, which is not all that generates.
+  plan.tags[2].own_blocks = false;
+  ASSERT_TRUE(solve_residency(plan, spec::Residency::kAuto).ok());
+  EXPECT_EQ(plan.all_resident, 260_MiB);
 }
 
 TEST(Residency, APhaseThatRunsOnceHasWhatItNeedsAndNothingElse) {

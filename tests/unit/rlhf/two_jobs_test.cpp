@@ -92,6 +92,9 @@ class Interrupted final : public bridge::Runtime {
                                   at::ScalarType dtype) override {
     return runtime_->region(tag, name, dtype);
   }
+  [[nodiscard]] bridge::SlotPart part(spec::TagId tag, std::string_view name) const override {
+    return runtime_->part(tag, name);
+  }
   [[nodiscard]] bridge::StreamedBlocks& streamed_blocks(spec::TagId tag) override {
     return runtime_->streamed_blocks(tag);
   }

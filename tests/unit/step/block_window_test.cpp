@@ -111,6 +111,18 @@ TEST(BlockWindow, BringsNothingBeforeTheFirstTurn) {
   }
 }
 
+// Of a stage without a head.
+TEST(BlockWindow, BringsNothingBeforeTheFirstTurnOfTheNextPass) {
+  Model model(6, 2, {.at_start = true});
+  model.expect(Sweep::kForward, 3);
+  for (int pass = 0; pass < 3; ++pass) {
+    EXPECT_EQ(model.brought, 6 * pass);
+    model.clear();
+    model.pass(order_of(Sweep::kForward, 6));
+  }
+  EXPECT_EQ(model.missed, 0);
+}
+
 TEST(BlockWindow, BringsEachBlockOnceAForwardPassBeforeItIsUsed) {
   for (const std::size_t blocks : {3u, 4u, 7u}) {
     Model model(blocks, 2);
