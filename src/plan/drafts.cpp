@@ -174,7 +174,7 @@ std::vector<spec::ModelModes> Drafts::placed_modes(WeightPlacement weights) cons
         modes.stream_weights(other);
         // Of slices tables come as blocks do, and inputs stay.
         if (recipe.find(other)->sliced) {
-          if (!gradients || !models_.at(other).trains_blocks() || job_.has_stages()) continue;
+          if (!gradients || !models_.at(other).trains_blocks()) continue;
           modes.keep_gradients_on_host(other);
           sliced = true;
           continue;
@@ -233,11 +233,10 @@ std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) 
 
 // Ranks meet in sums of gradients of blocks that train, resting on the host or not in another order: those of a stage are of
 // one kind where the others' stages do not divide them. The second part of a backward would add to gradients that have left.
-bool Drafts::streams_alone(const spec::Recipe& recipe, spec::ModelId model) const {
+bool Drafts::streams_alone(spec::ModelId model) const {
   if (!job_.has_stages() || !models_.at(model).trains_blocks()) return true;
   const auto kinds = std::ssize(spec::rank_kinds(job_.model_meshes()));
-  return kinds == job_.mesh(model).size(spec::Axis::kPipe) && !job_.parallel.zero_bubble() &&
-         !recipe.find(model)->sliced;
+  return kinds == job_.mesh(model).size(spec::Axis::kPipe) && !job_.parallel.zero_bubble();
 }
 
 // Micro-batches pass stages one by one, and ranks that meet in a pass have the same groups.
@@ -274,7 +273,7 @@ std::vector<spec::ModelId> Drafts::streamable() const {
   std::vector<std::pair<Bytes, spec::ModelId>> found;
   const spec::Recipe recipe = spec::describe(job_);
   for (const spec::ModelId model : spec::streamable(recipe)) {
-    if (!streams_alone(recipe, model)) continue;
+    if (!streams_alone(model)) continue;
     const std::vector<PartPlan> blocks =
         hosted_blocks(models_.at(model), compute_dtype(job_, target_));
     // All of them would be in slots.

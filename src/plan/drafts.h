@@ -88,7 +88,7 @@ class Drafts {
   [[nodiscard]] std::int64_t groupable(const spec::Recipe& recipe, spec::ModelId model) const;
   /// Whether each kind of rank may choose for itself where the model's weights rest, and which micro-batches go through a
   /// block together.
-  [[nodiscard]] bool streams_alone(const spec::Recipe& recipe, spec::ModelId model) const;
+  [[nodiscard]] bool streams_alone(spec::ModelId model) const;
   [[nodiscard]] bool groups_alone(const spec::ModelSource& model) const;
   /// Models whose weights can be streamed, those with the largest blocks first.
   [[nodiscard]] std::vector<spec::ModelId> streamable() const;

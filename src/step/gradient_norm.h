@@ -65,12 +65,14 @@ std::vector<double> piece_norms(Ops& ops, const std::vector<TrainedUnit<T>>& pie
   const bool copies = w != nullptr && spec::copies_table(architecture, w->head);
   std::vector<double> out;
   for (const TrainedUnit<T>& piece : pieces) {
+    const bool copy = copies && piece.unit.find(spec::Module::kTokenEmbedding) != nullptr;
     if (piece.on_host) {
-      const std::vector<double>& norms = w->source->norms(key_of(piece.unit, w->architecture));
+      std::vector<double> norms = w->source->norms(key_of(piece.unit, w->architecture));
+      if (copy) std::fill(norms.begin(), norms.end(), 0);
       out.insert(out.end(), norms.begin(), norms.end());
       continue;
     }
-    if (copies && piece.unit.find(spec::Module::kTokenEmbedding) != nullptr) {
+    if (copy) {
       out.resize(out.size() + norm_ranges(piece.unit, piece.first, piece.gradients.size(0)).size());
       continue;
     }

@@ -5,7 +5,7 @@
 // memory. Then each rank adds its elements to its slice, and the memory is the next unit's but one. The head comes
 // first, then the blocks from the last to the first, then the embedding, behind which all sums are waited for. A tied
 // table is added to at both ends, so it has memory of its own. A slice that rests on the host comes unit by unit to
-// memory beside that, and leaves again.
+// memory beside that, and leaves again. Units of different chunks of a stage are added to in different orders.
 //
 // Threads   one at a time.   Failure   of the sums.
 #pragma once
@@ -86,13 +86,17 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
         shard_(shape.tensor),
         sums_(std::move(sums)),
         hosted_(hosted) {
-    for (const Unit& unit : units_) slots_.push_back(gradient_slot(unit.unit, shape, head));
+    const bool joins = shape.pipeline.stages > 1 && shape.ties_table(head);
+    for (const Unit& unit : units_) {
+      slots_.push_back(gradient_slot(unit.unit, shape, head));
+      joined_.push_back(joins && key_of(unit.unit) == key_of(Table::kEmbedding));
+    }
+    added_.resize(units_.size());
   }
 
-  void begin_mini_batch() override { groups_ = 0; }
-  void begin_group(bool last) override {
-    ++groups_;
-    last_group_ = last;
+  void begin_mini_batch(std::int64_t groups) override {
+    groups_ = groups;
+    std::fill(added_.begin(), added_.end(), 0);
   }
   [[nodiscard]] bool takes_groups() const override { return true; }
   [[nodiscard]] std::vector<T> new_gradients(UnitKey key) override {
@@ -110,13 +114,24 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
       const T& gradients = units_[u].gradients;
       sum_spread_gradients(ops_, units_[u].unit, gradients, shard_);
       begun_.push_back({u, sums_.begin(u, gradients)});
-      if (hosted_ == nullptr || groups_ < 2) continue;
+      if (hosted_ == nullptr || added_[u] == 0) continue;
       for_each_piece(u, [&](std::size_t piece) { hosted_->fetch(piece); });
     }
     if (key == key_of(Table::kEmbedding)) end_group();
   }
   void end_group() override {
     while (!begun_.empty()) end_sums(slots_[begun_.front().unit]);
+  }
+  void complete_table(const std::function<void(const T&)>& visit) override {
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      if (!joined_[u]) continue;
+      for_each_piece(u, [&](std::size_t piece) {
+        if (hosted_ == nullptr) return visit(pieces_[piece].gradients);
+        hosted_->fetch(piece);
+        visit(hosted_->use(piece));
+        hosted_->leave(piece, true);
+      });
+    }
   }
   // What leaves for the host does so here.
   [[nodiscard]] typename GradientSink<T>::Leaving leaving(UnitKey) const override { return {}; }
@@ -142,12 +157,14 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
     const Begun begun = *found;
     begun_.erase(found);
     sums_.wait(begun.number);
+    const bool first = added_[begun.unit]++ == 0;
+    const bool last = added_[begun.unit] == groups_ && !joined_[begun.unit];
     for_each_piece(begun.unit, [&](std::size_t piece) {
       const T own = hosted_ != nullptr ? hosted_->use(piece) : pieces_[piece].gradients;
-      if (hosted_ != nullptr && groups_ == 1) ops_.zero_(own);
+      if (hosted_ != nullptr && first) ops_.zero_(own);
       ops_.add_(own,
                 ops_.narrow(units_[begun.unit].gradients, 0, pieces_[piece].first, own.size(0)));
-      if (hosted_ != nullptr) hosted_->leave(piece, last_group_);
+      if (hosted_ != nullptr) hosted_->leave(piece, last);
     });
   }
   // Of a unit.
@@ -164,9 +181,10 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
   spec::TensorShard shard_;
   Sums sums_;
   Hosted* hosted_;
-  std::int64_t groups_ = 0;  // of the mini-batch, begun so far
-  bool last_group_ = false;
+  std::int64_t groups_ = 0;              // of the mini-batch
+  std::vector<std::int64_t> added_;      // by unit: of these, that have added to its gradients
   std::vector<std::string_view> slots_;  // by unit
+  std::vector<bool> joined_;             // by unit: a table that another stage has, too
   std::vector<Begun> begun_;             // at most one a slot
 };
 

@@ -226,29 +226,33 @@ class StageRun {
   }
 
   void join_table() {
-    const std::vector<TrainedUnit<T>>& units = b_.units();
-    const auto table = std::find_if(units.begin(), units.end(), [](const TrainedUnit<T>& unit) {
-      return unit.unit.find(spec::Module::kTokenEmbedding) != nullptr;
-    });
-    if (table == units.end()) return;  // this rank's slices have nothing of it
-    const T& all = table->gradients;
     const std::int64_t last = w_.architecture.pipeline.stages - 1;
-    if (w_.architecture.has_head()) {
-      ops_.send(leaves_ ? all : w_.d_token_table, 0);
-      return ops_.receive_(all, 0);
-    }
+    const bool heads = w_.architecture.has_head();
     if (leaves_) {
-      // The memory that a micro-batch's are added in.
-      const T slot = w_.sink->new_gradients(key_of(Table::kEmbedding)).front();
-      const T heads = ops_.narrow(slot, 0, 0, all.size(0));
-      ops_.receive_(heads, last);
-      ops_.add_(all, heads);
-    } else {
-      ops_.receive_(w_.d_token_table, last);
-      for_each_micro_batch(
-          ops_, cuts_, [&](const MicroBatch& micro) { tied_.add(ops_, w_.d_token_table, micro); });
+      return w_.sink->complete_table([&](const T& all) {
+        if (heads) return exchange_table(all, all);
+        // The memory that a micro-batch's are added in.
+        const T slot = w_.sink->new_gradients(key_of(Table::kEmbedding)).front();
+        const T sums = ops_.narrow(slot, 0, 0, all.size(0));
+        ops_.receive_(sums, last);
+        ops_.add_(all, sums);
+        ops_.send(all, last);
+      });
     }
+    const std::vector<TrainedUnit<T>>& units = b_.units();
+    const T& all = std::find_if(units.begin(), units.end(), [](const TrainedUnit<T>& unit) {
+                     return unit.unit.find(spec::Module::kTokenEmbedding) != nullptr;
+                   })->gradients;
+    if (heads) return exchange_table(w_.d_token_table, all);
+    ops_.receive_(w_.d_token_table, last);
+    for_each_micro_batch(
+        ops_, cuts_, [&](const MicroBatch& micro) { tied_.add(ops_, w_.d_token_table, micro); });
     ops_.send(all, last);
+  }
+  // Of the last stage: its heads' sums for all.
+  void exchange_table(const T& sums, const T& all) {
+    ops_.send(sums, 0);
+    ops_.receive_(all, 0);
   }
 
   B& b_;
@@ -273,6 +277,7 @@ void add_stage_gradients(B& b, const std::vector<MicroBatch>& cuts, const Object
   const std::int64_t further = b.further_groups(std::ssize(counted));
   counted.insert(counted.end(), static_cast<std::size_t>(further), MicroBatch{});
   begin_mini_batch(b.weights(), std::ssize(counted));
+  if (b.weights().sink != nullptr) b.weights().sink->begin_mini_batch(std::ssize(counted));
   StageRun(b, counted, objective).run();
   const spec::PipelineStage& stage = b.weights().architecture.pipeline;
   const auto most = static_cast<std::size_t>(micro_batches_kept(shape_of(stage), 0));

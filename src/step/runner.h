@@ -107,12 +107,12 @@ void add_gradients(B& b, const std::vector<MicroBatch>& cuts, std::int64_t toget
   std::optional<TiedRows<T>> tied;
   // Gradients that a rank keeps a slice of leave the table with each group.
   const bool leaves = sink != nullptr && sink->takes_groups();
-  if (sink != nullptr) sink->begin_mini_batch();
+  if (sink != nullptr) sink->begin_mini_batch(groups + further);
   if (groups > 1 && trains_tied_table(b.weights()) && !leaves) tied.emplace();
   // Else what several of the ranks that divide the model have is added up behind backward, before anything leaves.
   const bool early = sums_overlap_backward(b.ops(), b.weights().architecture);
   const auto run = [&](Group group, bool last) {
-    if (sink != nullptr && (early || leaves)) sink->begin_group(last);
+    if (sink != nullptr && early) sink->begin_group(last);
     for (LossNumbers& numbers : train_group(b.ops(), b.weights(), b.experience(), group, objective,
                                             b.checkpointing(), tied ? &*tied : nullptr))
       b.take_numbers(std::move(numbers));

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <utility>
@@ -119,11 +120,11 @@ template <class T>
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  /// A mini-batch begins.
-  virtual void begin_mini_batch() {}
-  /// A group of micro-batches begins, after which gradients may leave at once. `last`: no later one of the mini-batch
-  /// adds to gradients, but those of a tied table's rows may be added behind it (step/tied_rows.h).
-  virtual void begin_group(bool last) = 0;
+  /// A mini-batch begins, in which so many groups of micro-batches add to each unit's gradients.
+  virtual void begin_mini_batch(std::int64_t) {}
+  /// One begins, after which gradients may leave at once. `last`: no later one of the mini-batch adds to gradients, but
+  /// those of a tied table's rows may be added behind it (step/tied_rows.h).
+  virtual void begin_group(bool) {}
   /// Gradients leave the units' memory with each group.
   [[nodiscard]] virtual bool takes_groups() const = 0;
   /// Those that hold garbage when the unit is used for its gradients, and start at zero: (elements,) each.
@@ -132,6 +133,9 @@ class GradientSink {
   virtual void take(UnitKey unit) = 0;
   /// In place of the embedding's, where a group goes through neither an embedding nor a head.
   virtual void end_group() = 0;
+  /// Of gradients that leave with each group, behind the last one: visit(gradients) with what this rank keeps of a tied
+  /// table's (count,) that two stages have, if anything. They are complete then.
+  virtual void complete_table(const std::function<void(const T&)>&) {}
 
   // ---- units whose gradients rest on the host ----
   /// One of them, and its elements that this rank keeps once the ranks' are added up.

@@ -168,6 +168,16 @@ class StreamedStages(RankCase):
                     plan = json.loads((self.home / "out/full/ranks/1/plan.json").read_text())
                     self.assertEqual((plan["streamed_weights"], plan["updates"]), (["actor"], {"actor": "streamed"}))
 
+    def test_trained_slices_of_stages(self):
+        """Of weights and of gradients, also of a table that two stages have."""
+        slices = ("parallel.zero_stage=3", "actor_rollout_ref.actor.grad_clip=0.01", "data.micro_batch_size_per_gpu=1")
+        for name, path, words in (("slices-full", "deep", ()), ("slices-chunks", "deep", (f"{CHUNKS}=2",)), ("slices-tied", "tied", ("trainer.test_freq=1",))):
+            with self.subTest(name):
+                start = f"actor_rollout_ref.model.path=out/{path}/latest/actor"
+                self.assert_streamed_is_resident(name, 4, (("actor",),) * 4, f"{STAGES}=2", start, *slices, *words)
+                plan = json.loads((self.home / f"out/{name}/ranks/1/plan.json").read_text())
+                self.assertEqual(plan["streamed_gradients"], ["actor"])
+
     def test_blocks_of_stages_on_disk(self):
         """Frozen ones are read from the model's own files, those that train rest in files of each rank."""
         scratch = self.home / "scratch"

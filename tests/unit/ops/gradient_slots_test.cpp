@@ -39,7 +39,7 @@ step::Experience<Tensor> experience(at::ScalarType dtype) {
 }
 
 // Groups of so many micro-batches of one row, or pair.
-void train(TestModel& m, std::int64_t together, step::GradientSink<Tensor>* sink = nullptr) {
+void train(TestModel& m, std::int64_t together) {
   const bridge::NoAutograd no_autograd;
   const step::Experience<Tensor> e = experience(m.weights[0].scalar_type());
   const bool pairs = m.head == spec::Head::kScalar;
@@ -47,7 +47,6 @@ void train(TestModel& m, std::int64_t together, step::GradientSink<Tensor>* sink
   for (std::int64_t first = 0; first < rows; first += together) {
     std::vector<step::MicroBatch> group;
     for (std::int64_t i = first; i < first + together; ++i) group.push_back({i, 1});
-    if (sink != nullptr) sink->begin_group(first + together >= rows);
     const auto run = [&](const auto& objective) {
       (void)step::train_group(m.model->ops(), m.model->weights(), e, step::Group(group), objective,
                               {});
@@ -219,8 +218,8 @@ TEST(GradientSlots, PiecesThatRestElsewhereHaveTheSameBits) {
       Sliced elsewhere(each.form, each.head, each.lora, at::kFloat, true);
       // The second mini-batch begins anew.
       for (int mini_batch = 0; mini_batch < 2; ++mini_batch) {
-        elsewhere.sink->begin_mini_batch();
-        train(elsewhere.m, together, &*elsewhere.sink);
+        elsewhere.sink->begin_mini_batch(all / together);
+        train(elsewhere.m, together);
       }
       for (std::size_t u = 0; u < there.slices.size(); ++u)
         EXPECT_TRUE(at::equal(there.slices[u], elsewhere.slices[u])) << "unit " << u;

@@ -144,6 +144,7 @@ TEST_F(StreamedStages, BlocksThatTrainAreStreamedWhereRanksThatAddUpGradientsDoA
   };
   EXPECT_TRUE(streams({"task=sft"}));
   EXPECT_TRUE(streams({"task=sft", "parallel.virtual_pipeline_model_parallel_size=2"}));
+  EXPECT_TRUE(streams({"task=sft", "trainer.n_gpus_per_node=4", "parallel.zero_stage=3"}));
   // Gradients of a second part would have left.
   const std::vector<std::string> parts = {"task=sft",
                                           "parallel.pipeline_parallel_schedule=zero_bubble"};
