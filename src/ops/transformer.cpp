@@ -153,6 +153,7 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
     return blocks_[place_.slot][block];
   }
   void release(std::size_t block) noexcept override { slots_.release(block); }
+  [[nodiscard]] bool has_gradients() const override { return gradients_.front().defined(); }
   [[nodiscard]] bool has_turn(step::Table table, step::BlockUse how) const override {
     return tables_.takes(table, how);
   }

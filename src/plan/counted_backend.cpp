@@ -148,6 +148,7 @@ class CountedBackend {
   void begins(const step::PipelineAction& action) {
     using Kind = step::PipelineAction::Kind;
     if (!action.computes()) return;
+    if (blocks_ && action.kind != Kind::kForward) blocks_->begin_pass_back(action.micro_batch);
     clock_.enter(ops_,
                  action.kind == Kind::kForward           ? &PassSeconds::forward
                  : action.kind == Kind::kBackwardWeights ? &PassSeconds::weights

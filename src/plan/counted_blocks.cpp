@@ -91,6 +91,8 @@ void CountedBlocks::begin_mini_batch(std::int64_t passes_back) {
     drain();
     window_.forget();
   }
+  passes_back_ = passes_back;
+  completes_.reset();
   window_.begin_mini_batch(passes_back);
   turns_.begin_mini_batch(passes_back);
 }
@@ -132,6 +134,7 @@ const step::Block<CountedTensor>& CountedBlocks::use(std::size_t block, step::Bl
              count = static_cast<std::size_t>(chunk_.blocks.count);
   used_ = sweep_ == step::Sweep::kForward ? first + position_++ % count : block;
   use_ = window_.use(used_, how);
+  if (completes_) use_.last = *completes_ && rests_.gradients.has_value();
   if (use_.missing.any()) queue(use_.missing);
   fetch_until(used_);
   const std::size_t slot = use_.missing.slot;
@@ -144,7 +147,7 @@ void CountedBlocks::release(std::size_t) noexcept {
   work_ = ops_.now();
   if (leaving.any()) {
     const double gradients =
-        leaving.gradients ? leaving_bytes(static_cast<step::UnitKey>(used_), leaving.complete) : 0;
+        leaving.gradients ? leaving_bytes(static_cast<step::UnitKey>(used_), use_.last) : 0;
     const double bytes = gradients + (leaving.inputs ? input_bytes_ : 0);
     const bool disk = rests_.on_disk && gradients > 0;
     double& written = written_[leaving.slot];

@@ -53,11 +53,14 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
 
   void begin_mini_batch(std::int64_t passes_back) override;
   void expect(step::Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) override;
+  /// A stage's pass back of a micro-batch of the mini-batch begins. A plan leaves out some that are alike.
+  void begin_pass_back(std::int64_t micro_batch) { completes_ = micro_batch + 1 == passes_back_; }
   [[nodiscard]] bool uses_alike() const override;
   void begin_group(std::int64_t rows) override;
   [[nodiscard]] T inputs(std::int64_t first, std::int64_t count) override;
   [[nodiscard]] const step::Block<T>& use(std::size_t block, step::BlockUse how) override;
   void release(std::size_t block) noexcept override;
+  [[nodiscard]] bool has_gradients() const override { return rests_.gradients.has_value(); }
   [[nodiscard]] bool has_turn(step::Table table, step::BlockUse how) const override {
     return rests_.tables.turns.takes(table, how);
   }
@@ -105,6 +108,8 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   double input_bytes_ = 0;  // of a block and a group
   step::BlockWindow window_;
   step::BlockWindow::Use use_;
+  std::int64_t passes_back_ = 0;   // of the mini-batch
+  std::optional<bool> completes_;  // the pass back: nothing is added to gradients behind it
   step::TableTurns turns_;
   step::TableTurns::Turn turn_;
   step::Table turn_table_ = step::Table::kHead;

@@ -232,11 +232,11 @@ std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) 
 }
 
 // Ranks meet in sums of gradients of blocks that train, resting on the host or not in another order: those of a stage are of
-// one kind where the others' stages do not divide them. The second part of a backward would add to gradients that have left.
+// one kind where the others' stages do not divide them.
 bool Drafts::streams_alone(spec::ModelId model) const {
   if (!job_.has_stages() || !models_.at(model).trains_blocks()) return true;
   const auto kinds = std::ssize(spec::rank_kinds(job_.model_meshes()));
-  return kinds == job_.mesh(model).size(spec::Axis::kPipe) && !job_.parallel.zero_bubble();
+  return kinds == job_.mesh(model).size(spec::Axis::kPipe);
 }
 
 // Micro-batches pass stages one by one, and ranks that meet in a pass have the same groups.

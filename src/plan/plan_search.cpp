@@ -28,21 +28,6 @@ Bytes share_of(Bytes bytes, double share) {
   return Bytes(static_cast<std::uint64_t>(static_cast<double>(bytes.count()) * share));
 }
 
-// Of what refuses a job whose stages' blocks train and stay on the device: what lets them rest on the host.
-std::string what_streams_stages(const spec::Job& job) {
-  const bool staged = job.has_stages() && job.memory.allows(spec::Measure::kStreamWeights);
-  if (!staged || !job.parallel.zero_bubble()) return "";
-  const spec::Recipe recipe = spec::describe(job);
-  const std::vector<spec::ModelId> trained = recipe.trained();
-  const bool whole = std::any_of(trained.begin(), trained.end(), [&](spec::ModelId model) {
-    return !recipe.find(model)->adapted();
-  });
-  if (!whole) return "";
-  return ". With parallel.pipeline_parallel_schedule \"1f1b\" blocks that train may rest on the "
-         "host, "
-         "which they do not with \"zero_bubble\"";
-}
-
 }  // namespace
 
 Result<PlanSearch> PlanSearch::make(const spec::Job& job, const Target& target, Scope scope,
@@ -269,8 +254,7 @@ Status PlanSearch::refusal_of(Bytes capacity) {
   if (found.draft == nullptr)
     return {ErrorCode::kInvalidArgument, "No setting of the job is valid"};
   NEAP_TRY_ASSIGN(const Closest roomy, closest(HostMemory::kUnlimited));
-  const Status status = refusal(*found.draft, {capacity, found.least, roomy.least});
-  return {status.code(), status.message() + what_streams_stages(variants_.job())};
+  return refusal(*found.draft, {capacity, found.least, roomy.least});
 }
 
 Result<Bytes> PlanSearch::smaller_capacity(const MemoryPlan& plan) {

@@ -9,6 +9,10 @@ bool contains(const std::vector<std::size_t>& list, std::size_t block) {
   return std::find(list.begin(), list.end(), block) != list.end();
 }
 
+bool adds(BlockUse how) {
+  return how == BlockUse::kAddGradients || how == BlockUse::kAddLater;
+}
+
 std::int64_t uses_of(Sweep sweep, std::size_t blocks) {
   return static_cast<std::int64_t>(sweep == Sweep::kForwardBackward ? 2 * blocks : blocks);
 }
@@ -42,7 +46,12 @@ void BlockWindow::expect(Sweep sweep, std::int64_t passes, const spec::BlockChun
 
 BlockWindow::Expected BlockWindow::expected_at(std::int64_t place) const {
   const auto i = static_cast<std::size_t>(place % uses_of(sweep_, blocks_));
-  if (sweep_ == Sweep::kBackward) return {first_ + blocks_ - 1 - i, BlockUse::kAddGradients};
+  if (!starts_forward()) {
+    const BlockUse how = sweep_ == Sweep::kBackward        ? BlockUse::kAddGradients
+                         : sweep_ == Sweep::kBackwardInput ? BlockUse::kReadBack
+                                                           : BlockUse::kAddLater;
+    return {first_ + blocks_ - 1 - i, how};
+  }
   if (i < blocks_) return {first_ + i, BlockUse::kRead};
   return {first_ + 2 * blocks_ - 1 - i, BlockUse::kAddGradients};
 }
@@ -71,20 +80,20 @@ std::vector<std::size_t> BlockWindow::soon() const {
   return out;
 }
 
-bool BlockWindow::goes_back(std::size_t block) const {
+bool BlockWindow::adds_next(std::size_t block) const {
   const std::int64_t last = std::min(end_, next_ + uses_of(sweep_, blocks_));
   for (std::int64_t place = next_; place < last; ++place) {
     const Expected expected = expected_at(place);
-    if (expected.block == block) return expected.how == BlockUse::kAddGradients;
+    if (expected.block == block) return adds(expected.how);
   }
   return false;
 }
 
 BlockWindow::Place BlockWindow::lacking(std::size_t block, const Slot* slot) const {
-  Place out{block, 0, slot == nullptr};
+  Place out{block, 0, sweep_ != Sweep::kBackwardWeights && !(slot != nullptr && slot->weights)};
   const bool started = with_.gradients && added_[block] > 0;
   if (!started && !with_.inputs) return out;
-  if (!goes_back(block)) return out;
+  if (!adds_next(block)) return out;
   out.gradients = started && !(slot != nullptr && (slot->gradients || slot->adds));
   out.inputs = with_.inputs && !(slot != nullptr && slot->inputs);
   return out;
@@ -96,18 +105,21 @@ BlockWindow::Slot* BlockWindow::holder_of(std::size_t block) {
   return found == slots_.end() ? nullptr : &*found;
 }
 
-BlockWindow::Slot* BlockWindow::free_slot(const std::vector<std::size_t>& keep) {
+BlockWindow::Slot* BlockWindow::free_slot(const std::vector<std::size_t>& keep,
+                                          std::optional<std::size_t> block) {
+  const auto is_free = [&](const Slot& slot) {
+    return !slot.used && !(slot.block && contains(keep, *slot.block));
+  };
+  if (block && is_free(slots_[*block % slots_.size()])) return &slots_[*block % slots_.size()];
   Slot* best = nullptr;
-  for (Slot& slot : slots_) {
-    const bool is_free = !slot.used && !(slot.block && contains(keep, *slot.block));
-    if (is_free && (best == nullptr || slot.last_use < best->last_use)) best = &slot;
-  }
+  for (Slot& slot : slots_)
+    if (is_free(slot) && (best == nullptr || slot.last_use < best->last_use)) best = &slot;
   return best;
 }
 
 void BlockWindow::put(Slot& slot, std::size_t block) {
   slot.block = block;
-  slot.gradients = slot.inputs = false;
+  slot.weights = slot.gradients = slot.inputs = false;
 }
 
 std::optional<BlockWindow::Place> BlockWindow::next_to_bring() {
@@ -117,10 +129,11 @@ std::optional<BlockWindow::Place> BlockWindow::next_to_bring() {
     Place place = lacking(block, slot);
     if (!place.any()) continue;
     if (slot == nullptr) {
-      slot = free_slot(wanted);
+      slot = free_slot(wanted, block);
       if (slot == nullptr) return std::nullopt;
       put(*slot, block);
     }
+    slot->weights = slot->weights || place.weights;
     slot->gradients = slot->gradients || place.gradients;
     slot->inputs = slot->inputs || place.inputs;
     place.slot = static_cast<std::size_t>(slot - slots_.data());
@@ -145,16 +158,17 @@ BlockWindow::Use BlockWindow::use(std::size_t block, BlockUse how) {
   const bool expected = next_ < end_ && expected_at(next_).block == block;
   next_ = expected ? next_ + 1 : end_;
   Slot* slot = holder_of(block);
-  out.missing = {block, 0, slot == nullptr};
   if (slot == nullptr) {
-    slot = free_slot(soon());
+    slot = free_slot(soon(), expected ? std::optional(block) : std::nullopt);
     if (slot == nullptr) slot = free_slot({});
     put(*slot, block);
   }
+  out.missing = {block, 0, how != BlockUse::kAddLater && !slot->weights};
+  slot->weights = slot->weights || out.missing.weights;
   slot->used = true;
   slot->last_use = ++uses_;
   const bool back = how == BlockUse::kAddGradients;
-  slot->adds = with_.gradients && back;
+  slot->adds = with_.gradients && adds(how);
   slot->completes = slot->adds && added_[block] + 1 == passes_back_;
   slot->keeps = with_.inputs && how == BlockUse::kKeepInputs;
   if (slot->adds) {

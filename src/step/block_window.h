@@ -3,6 +3,8 @@
 // A slot holds one block, and in training its gradients and inputs. A block that will be used soon is brought
 // while others compute; the slot that it takes holds a block which is used later than any of those, or never.
 // Gradients of a mini-batch start at zero, leave their slot after each pass and come back with the next.
+// A block that is expected takes the slot of its number, modulo theirs, where that is free: so where each pass of a stage is expected for
+// itself, it has the same one in all of them.
 // Inputs are kept in a slot on the way forward, leave it and come back for the way back.
 //
 // Threads   one at a time.
@@ -24,6 +26,9 @@ enum class Sweep : std::uint8_t {
   kForward,          ///< from 0 to n - 1
   kForwardBackward,  ///< and back
   kBackward,         ///< from n - 1 to 0
+  // Of a backward in two parts, each from n - 1 to 0:
+  kBackwardInput,
+  kBackwardWeights,
 };
 
 /// What a pass does with a block.
@@ -31,6 +36,8 @@ enum class BlockUse : std::uint8_t {
   kRead,          ///< its weights
   kKeepInputs,    ///< the same, and its inputs are kept for a backward
   kAddGradients,  ///< in a backward, to gradients if the block has any
+  kReadBack,      ///< its weights, in a backward whose second part adds to its gradients
+  kAddLater,      ///< to its gradients, in that second part, which reads no weights
 };
 
 /// What comes and goes with a block besides its weights.
@@ -98,7 +105,7 @@ class BlockWindow {
  private:
   struct Slot {
     std::optional<std::size_t> block;
-    bool gradients = false, inputs = false;  // the block's
+    bool weights = false, gradients = false, inputs = false;  // the block's
     bool used = false, adds = false, completes = false, keeps = false;
     std::int64_t last_use = 0;
   };
@@ -107,21 +114,25 @@ class BlockWindow {
     BlockUse how = BlockUse::kRead;
   };
   [[nodiscard]] Expected expected_at(std::int64_t place) const;
+  [[nodiscard]] bool starts_forward() const {
+    return sweep_ == Sweep::kForward || sweep_ == Sweep::kForwardBackward;
+  }
   /// Before the first of the expected uses.
   [[nodiscard]] bool breaks_at_start() const {
-    return sweep_ == Sweep::kBackward ? breaks_.after_forward : breaks_.at_start;
+    return starts_forward() ? breaks_.at_start : breaks_.after_forward;
   }
   /// A use behind which no block is brought yet.
   [[nodiscard]] bool is_break(std::int64_t place) const;
   /// As many different blocks as there are slots: those in use, then those that are used next.
   [[nodiscard]] std::vector<std::size_t> soon() const;
-  /// The next use of a block is on the way back.
-  [[nodiscard]] bool goes_back(std::size_t block) const;
+  /// The next use of a block adds to its gradients.
+  [[nodiscard]] bool adds_next(std::size_t block) const;
   /// What the next use of a block needs that its slot, or none, does not have.
   [[nodiscard]] Place lacking(std::size_t block, const Slot* slot) const;
   [[nodiscard]] Slot* holder_of(std::size_t block);
-  /// Unused, and holding none of `keep`; of several the one that was used longest ago. Null: none.
-  [[nodiscard]] Slot* free_slot(const std::vector<std::size_t>& keep);
+  /// Unused, and holding none of `keep`: that of a block's number, or else the one that was used longest ago. Null: none.
+  [[nodiscard]] Slot* free_slot(const std::vector<std::size_t>& keep,
+                                std::optional<std::size_t> block = {});
   void put(Slot& slot, std::size_t block);
 
   std::size_t first_ = 0, blocks_;  // that are expected

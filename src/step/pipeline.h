@@ -11,7 +11,7 @@
 // empty ones, which no stage sends on. A collective stands in the one order of all transfers where its action does, so
 // ranks cannot wait for each other in a circle. Of a backward in two parts the input's gathers weights and leaves the
 // head's gradients to the slices, the weights' leaves the blocks' and gathers nothing. A block's gradients have memory in
-// the latter alone, so those of its norms wait in tensors of their own.
+// the latter alone, so those of its norms wait in tensors of their own. So it is with gradients that rest on the host.
 //
 // A table that is embedding and head has two copies, on the first and the last stage. The last one gives the
 // sums of its heads to the first, which adds its embeddings and gives back all of them: the bits of one rank. Of sliced
@@ -163,7 +163,7 @@ class StageRun {
   void backward(Chunk& chunk, std::vector<GradientQueue<T>>* later) {
     Open open = std::move(chunk.open.front());
     chunk.open.pop_front();
-    expect_passes(w_, Sweep::kBackward, 1, chunk.part);
+    expect_passes(w_, later == nullptr ? Sweep::kBackward : Sweep::kBackwardInput, 1, chunk.part);
     const bool has_rows = open.micro.count > 0;
     LossNumbers numbers;
     std::vector<T> d;

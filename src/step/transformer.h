@@ -221,13 +221,13 @@ void blocks_backward(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chun
   }
   const auto begin = static_cast<std::size_t>(chunk.blocks.first);
   for (std::size_t i = begin + static_cast<std::size_t>(chunk.blocks.count); i-- > begin;) {
-    UsedBlock<T> block(w, i, BlockUse::kAddGradients);
+    UsedBlock<T> block(w, i, later == nullptr ? BlockUse::kAddGradients : BlockUse::kReadBack);
     GradientQueue<T>* queue = nullptr;
     if (later == nullptr) {
       block.gradients().begin(ops);
     } else {
       queue = &later->emplace_back();
-      queue->keeps_norms = w.sink != nullptr && w.sink->takes_groups();
+      queue->keeps_norms = gradients_leave(w);
     }
     std::int64_t first = 0;
     for (std::size_t b = 0; b < tapes.size(); ++b) {
@@ -245,16 +245,20 @@ void blocks_backward(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chun
     });
   }
 }
-/// What blocks_backward left of a chunk. The blocks' weights are not needed, and gradients stay on the device.
+/// What blocks_backward left of a chunk. The blocks' weights are not needed. Gradients that come from elsewhere have the
+/// memory that they had there.
 template <class Ops, class T = typename Ops::Tensor>
 void add_blocks_gradients(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chunk,
                           std::vector<GradientQueue<T>> later) {
-  for (std::int64_t i = 0; i < chunk.blocks.count; ++i) {
-    const UnitKey block = chunk.blocks.first + chunk.blocks.count - 1 - i;
-    if (w.sink != nullptr)
-      for (const T& gradients : w.sink->new_gradients(block)) ops.zero_(gradients);
-    add_later_gradients(ops, std::move(later[static_cast<std::size_t>(i)]));
-    if (w.sink != nullptr) w.sink->take(block);
+  if (brings_gradients(w)) expect_passes(w, Sweep::kBackwardWeights, 1, chunk);
+  for (std::size_t i = 0; i < later.size(); ++i) {
+    const auto last = static_cast<std::size_t>(chunk.blocks.first + chunk.blocks.count - 1);
+    const UsedBlock<T> block(w, last - i, BlockUse::kAddLater);
+    block.gradients().begin(ops);
+    add_later_gradients(ops, std::move(later[i]));
+    block.gradients().end([&](UnitKey unit, const T& gradients) {
+      return complete_gradients(ops, w, unit, gradients);
+    });
   }
 }
 /// add() adds to the gradients of the embedding's table while it is on the device.

@@ -91,6 +91,8 @@ class BlockSource {
   [[nodiscard]] virtual T inputs(std::int64_t first, std::int64_t count) = 0;
   [[nodiscard]] virtual const Block<T>& use(std::size_t block, BlockUse how) = 0;
   virtual void release(std::size_t block) noexcept = 0;
+  /// Whether gradients of blocks come with them.
+  [[nodiscard]] virtual bool has_gradients() const = 0;
   /// Whether a table comes to the slots' memory for its turn.
   [[nodiscard]] virtual bool has_turn(Table table, BlockUse how) const = 0;
   virtual void use_table(Table table, BlockUse how) = 0;
@@ -186,6 +188,17 @@ template <class T>
   return w.source != nullptr ? w.source->further_passes(own) : 0;
 }
 
+/// Of a backward in two parts, whether the second one brings blocks' gradients.
+template <class T>
+[[nodiscard]] bool brings_gradients(const Weights<T>& w) {
+  return w.source != nullptr && w.source->has_gradients();
+}
+/// Whether gradients of blocks have memory only while they are added to.
+template <class T>
+[[nodiscard]] bool gradients_leave(const Weights<T>& w) {
+  return brings_gradients(w) || (w.sink != nullptr && w.sink->takes_groups());
+}
+
 /// The gradients of what is used.
 template <class T>
 class UsedGradients {
@@ -219,12 +232,12 @@ class UsedGradients {
   UnitKey unit_;
 };
 
-/// A block of a model while its weights are on the device.
+/// A block of a model while its weights, or its gradients alone, are on the device.
 template <class T>
 class UsedBlock {
  public:
   UsedBlock(const Weights<T>& w, std::size_t i, BlockUse how = BlockUse::kRead)
-      : source_(w.source),
+      : source_(how != BlockUse::kAddLater || brings_gradients(w) ? w.source : nullptr),
         sink_(w.sink),
         index_(i),
         block_(source_ ? source_->use(i, how) : w.blocks[i]) {}

@@ -30,7 +30,7 @@ class StreamedStages(RankCase):
     @classmethod
     def setUpClass(cls):
         cls.make_home(pathlib.Path(launch.REVIEWS))
-        models = {"deep": DEEP, "tables": TABLES, "tied": dict(TABLES, tie_word_embeddings=True), "few": dict(MODEL, num_hidden_layers=4)}
+        models = {"deep": DEEP, "tables": TABLES, "tied": dict(TABLES, tie_word_embeddings=True), "joined": dict(DEEP, tie_word_embeddings=True), "few": dict(MODEL, num_hidden_layers=4)}
         for name, config in models.items():
             cls.add_model(name, config)
         (cls.home / "sft.toml").write_text(SFT.replace("total_training_steps = 8", "total_training_steps = 2"))
@@ -64,7 +64,7 @@ class StreamedStages(RankCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         return least
 
-    def assert_streamed_is_resident(self, name, ranks, models, *words, task="sft", files=FILES, room=0):
+    def assert_streamed_is_resident(self, name, ranks, models, *words, task="sft", files=FILES, room=0, trains_slices=False):
         """`models`: what each rank streams at least, at the least capacity with `room` MiB more; one of them something."""
         self.run_ranks(ranks, f"{name}-whole", *words, *RESIDENT, task=task)
         least = self.least(ranks, task, *words)
@@ -74,12 +74,12 @@ class StreamedStages(RankCase):
         self.assertEqual(self.metrics(f"out/{name}-whole"), self.metrics(f"out/{name}"))
         any_streams = False
         for rank in range(ranks):
-            plan = self.assert_comes_as_planned(name if rank == 0 else f"{name}/ranks/{rank}", any("zero_stage" in word for word in words))
+            plan = self.assert_comes_as_planned(name if rank == 0 else f"{name}/ranks/{rank}", any("zero_stage" in word for word in words), trains_slices)
             self.assertLessEqual(set(models[rank] if models else ()), set(plan["streamed_weights"]), (name, rank))
             any_streams = any_streams or bool(plan["streamed_weights"])
         self.assertTrue(any_streams, name)
 
-    def assert_comes_as_planned(self, folder, sliced):
+    def assert_comes_as_planned(self, folder, sliced, trains_slices=False):
         plan = self.assert_planned_is_measured(folder)
         planned = {phase["name"]: phase for phase in plan["phases"]}
         moved, runs = {}, {}
@@ -95,6 +95,10 @@ class StreamedStages(RankCase):
             self.assertTrue(any(of["fetched"] for of in moved.values()), folder)
         for (step, phase), of in moved.items():
             self.assertEqual(runs[step, phase], planned[phase]["times"], (folder, step, phase))
+            if trains_slices and phase == "backward":  # ranks have slices of other units, each used as often as these
+                self.assertGreater(of["fetched"], 0, (folder, step))
+                self.assertEqual(of["stored"] > 0, bool(plan["streamed_gradients"]), (folder, step))
+                continue
             if sliced and phase.startswith("update"):  # planned of the largest slice, which may be another rank's
                 for way, size in of.items():
                     self.assertLessEqual(size, planned[phase][way], (folder, step, phase))
@@ -161,7 +165,8 @@ class StreamedStages(RankCase):
                                    ("full-masters", 2, ("device.dtype=bfloat16",)),
                                    ("full-replicas", 4, ("data.micro_batch_size_per_gpu=1",)), ("full-zero", 4, ("parallel.zero_stage=1",)),
                                    ("full-gradients", 4, ("parallel.zero_stage=2", "data.micro_batch_size_per_gpu=8")),
-                                   ("full-tensor", 4, (f"{SIZE}=2", ROWS))):
+                                   ("full-tensor", 4, (f"{SIZE}=2", ROWS)), ("full-parts", 2, (ZERO_BUBBLE, clipped)),
+                                   ("full-parts-replicas", 4, (ZERO_BUBBLE, "parallel.zero_stage=1", "data.micro_batch_size_per_gpu=1"))):
             with self.subTest(name):
                 self.assert_streamed_is_resident(name, ranks, (), f"{STAGES}=2", *deep, *words)
                 if name == "full":
@@ -171,12 +176,14 @@ class StreamedStages(RankCase):
     def test_trained_slices_of_stages(self):
         """Of weights and of gradients, also of a table that two stages have."""
         slices = ("parallel.zero_stage=3", "actor_rollout_ref.actor.grad_clip=0.01", "data.micro_batch_size_per_gpu=1")
-        for name, path, words in (("slices-full", "deep", ()), ("slices-chunks", "deep", (f"{CHUNKS}=2",)), ("slices-tied", "tied", ("trainer.test_freq=1",))):
+        for name, path, words in (("slices-full", "deep", ()), ("slices-chunks", "deep", (f"{CHUNKS}=2",)), ("slices-tied", "joined", ("trainer.test_freq=1",)),
+                                  ("slices-parts", "deep", (ZERO_BUBBLE,))):
             with self.subTest(name):
-                start = f"actor_rollout_ref.model.path=out/{path}/latest/actor"
-                self.assert_streamed_is_resident(name, 4, (("actor",),) * 4, f"{STAGES}=2", start, *slices, *words)
-                plan = json.loads((self.home / f"out/{name}/ranks/1/plan.json").read_text())
-                self.assertEqual(plan["streamed_gradients"], ["actor"])
+                self.assert_streamed_is_resident(name, 4, (("actor",),) * 4, f"{STAGES}=2", f"actor_rollout_ref.model.path={path}", *slices, *words, trains_slices=True)
+                if name == "slices-parts":
+                    continue
+                plans = [json.loads((self.home / f"out/{folder}/plan.json").read_text()) for folder in (name, f"{name}/ranks/3")]
+                self.assertIn(["actor"], [plan["streamed_gradients"] for plan in plans])  # of one stage at least
 
     def test_blocks_of_stages_on_disk(self):
         """Frozen ones are read from the model's own files, those that train rest in files of each rank."""

@@ -145,16 +145,7 @@ TEST_F(StreamedStages, BlocksThatTrainAreStreamedWhereRanksThatAddUpGradientsDoA
   EXPECT_TRUE(streams({"task=sft"}));
   EXPECT_TRUE(streams({"task=sft", "parallel.virtual_pipeline_model_parallel_size=2"}));
   EXPECT_TRUE(streams({"task=sft", "trainer.n_gpus_per_node=4", "parallel.zero_stage=3"}));
-  // Gradients of a second part would have left.
-  const std::vector<std::string> parts = {"task=sft",
-                                          "parallel.pipeline_parallel_schedule=zero_bubble"};
-  EXPECT_FALSE(streams(parts));
-  EXPECT_NE(plans(job(parts), 1_MiB)
-                .status()
-                .message()
-                .find("With parallel.pipeline_parallel_"
-                      "schedule \"1f1b\" blocks that train"),
-            std::string::npos);
+  EXPECT_TRUE(streams({"task=sft", "parallel.pipeline_parallel_schedule=zero_bubble"}));
   // Stages of a reference that cut those of the actor: four kinds of ranks.
   const std::vector<std::string> dpo = {"task=dpo", "trainer.n_gpus_per_node=4",
                                         "actor_rollout_ref.ref.model.path=" + path("small")};
