@@ -60,7 +60,7 @@ class ResumePairs(RankCase):
 
     def assert_pairs(self, kind):
         for saved, resumed in self.pairs(kind):
-            source, folder = f"{kind}-{saved}", f"{kind}-{saved}-{resumed}"
+            source, folder = f"{kind}-{saved}", f"{kind}-{saved}-on-{resumed}"
             if not (self.home / "out" / source).exists():
                 self.train(saved, source, *KINDS[kind])
             checkpoint = self.home / "out" / source / "global_step_2"
