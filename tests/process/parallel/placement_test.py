@@ -280,9 +280,9 @@ class OwnStages(PlacementCase):
                 self.assert_one_step_is("staged-1", f"staged-{name}", ranks, mesh, *one_step, *words)
 
     def test_a_refusal_names_what_all_kinds_of_ranks_fit_in(self):
-        """The second stage of the actor needs more than the first."""
+        """The second stage of the actor needs more than the first, where blocks stay on the device."""
         words = (*stages(actor=2), "actor_rollout_ref.actor.pipeline_model_parallel_layout=[1,4]", "critic.model.lora_rank=4",
-                 "critic.ppo_max_token_len_per_gpu=64", "trainer.total_training_steps=1")
+                 "critic.ppo_max_token_len_per_gpu=64", "trainer.total_training_steps=1", 'memory.allow=["recompute","move","stream"]')
         refusals = [self.plan(2, *words, "device.memory=1MiB", code=3), launch.run(2, launch.NEAP, "train", "ppo.toml", *words, "device.memory=1MiB", cwd=self.home)]
         self.assertEqual(refusals[1].returncode, 3, refusals[1].stderr)
         (needed,) = {least for refusal in refusals for least in re.findall(r"least capacity is (\d+) MiB", refusal.stderr)}
