@@ -53,19 +53,29 @@ TEST(GenerationPlacement, PartsOfAnotherSizeAreSpreadOverAllRanks) {
   EXPECT_EQ(places({kSize + "4", "parallel.pipeline_model_parallel_size=2"}), 1);
 }
 
-TEST(GenerationPlacement, ModelsThatGenerateOtherwiseAreNotStreamed) {
-  const auto streams = [](const std::vector<std::string>& more) {
+TEST(GenerationPlacement, StreamedBlocksComeFromTheHostToTheirPlacesToGenerate) {
+  const std::vector<std::vector<std::string>> ways = {
+      {}, {kSize + "2"}, {kSize + "1", "parallel.tensor_model_parallel_size=2"}};
+  for (const std::vector<std::string>& more : ways) {
     std::vector<std::string> keys = {"actor_rollout_ref.model.lora_rank=4"};
     keys.insert(keys.end(), more.begin(), more.end());
     Job job;
     EXPECT_TRUE(load(keys, job).ok());
     const std::vector<ModelId> models = streamable(describe(job));
+    EXPECT_NE(std::find(models.begin(), models.end(), ModelId::kActor), models.end());
     EXPECT_NE(std::find(models.begin(), models.end(), ModelId::kReward), models.end());
-    return std::find(models.begin(), models.end(), ModelId::kActor) != models.end();
-  };
-  EXPECT_TRUE(streams({}));
-  EXPECT_FALSE(streams({kSize + "2"}));
-  EXPECT_FALSE(streams({kSize + "1", "parallel.tensor_model_parallel_size=2"}));
+    ModelModes modes;
+    modes.stream_weights(ModelId::kActor);
+    const Recipe recipe = describe(job, modes);
+    const Phase& phase = *recipe.find(Body::kGenerate);
+    EXPECT_TRUE(phase.fetches_blocks && phase.gathers_weights);
+    const auto needs = [&](TagKind kind) {
+      return std::find(phase.needs.begin(), phase.needs.end(), TagId{kind, ModelId::kActor}) !=
+             phase.needs.end();
+    };
+    EXPECT_TRUE(needs(TagKind::kBlocks));
+    EXPECT_FALSE(needs(TagKind::kBuffers));
+  }
 }
 
 TEST(GenerationPlacement, WholeUnitsPassTheSlotsInThePhasesThatGenerate) {
