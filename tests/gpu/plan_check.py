@@ -225,17 +225,17 @@ def make_model(folder, config, tokenizer):
     write_weights(folder / "model.safetensors", config)
 
 
-def make_data(folder, reviews, prompt_words=0, response_words=450):
-    """`prompt_words`: so many words before each prompt of grpo. `response_words`: of sft and dpo."""
+def make_data(folder, reviews, prompt_words=0, response_words=450, rehearsed_words=8):
+    """`prompt_words`: so many words before each prompt of grpo and sft. `response_words`: of sft and dpo, in a rehearsal `rehearsed_words`."""
     rows = [json.loads(line) for line in open(reviews / "sft_train.jsonl")]
     words = " ".join(row["response"] for row in rows[:400]).split()
     for task in ("sft", "dpo", "ppo", "grpo"):
         with open(folder / f"{task}.jsonl", "w") as out:
             for i in range(64):
                 row = {"prompt": rows[i]["prompt"]}
-                if task == "grpo" and prompt_words:
+                if task in ("grpo", "sft") and prompt_words:
                     row["prompt"] = " ".join((words * (1 + prompt_words // len(words)))[i:i + prompt_words]) + row["prompt"]
-                long = 8 if ARGS.rehearse else response_words
+                long = rehearsed_words if ARGS.rehearse else response_words
                 if task == "sft":
                     row["response"] = " ".join(words[i:i + long])
                 if task == "dpo":

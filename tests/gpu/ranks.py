@@ -99,7 +99,7 @@ def main():
         with tempfile.TemporaryDirectory(prefix="neap-ranks-") as temporary:
             work = pathlib.Path(temporary)
             plan_check.make_model(work / model, config, reviews / "model")
-            plan_check.make_data(work, reviews, response_words=1500)  # longer than a row
+            plan_check.make_data(work, reviews, prompt_words=80, response_words=1500, rehearsed_words=60)  # cut: all rows are full
             job = work / "job.toml"
             job.write_text(case.toml(work))
             results = {}
