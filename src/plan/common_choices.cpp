@@ -62,12 +62,9 @@ std::vector<double> KindOutcome::to_numbers() const {
   std::vector<double> out = {seconds, static_cast<double>(least.count() >> kHalf),
                              static_cast<double>(least.count() & kLowHalf)};
   for (const ModelChoice& choice : choices) {
-    for (const int part :
-         {static_cast<int>(choice.model), static_cast<int>(choice.update),
-          static_cast<int>(choice.streams_weights), static_cast<int>(choice.streams_tables),
-          static_cast<int>(choice.inputs_on_host), static_cast<int>(choice.gradients_on_host),
-          static_cast<int>(choice.blocks_on_disk)})
-      out.push_back(part);
+    out.push_back(static_cast<double>(choice.model));
+    out.push_back(static_cast<double>(choice.update));
+    for (const auto each : kWeightChoices) out.push_back(choice.*each ? 1 : 0);
     if (!choice.retention) {
       out.push_back(kNoRetention);
       continue;
@@ -91,11 +88,7 @@ KindOutcome KindOutcome::from_numbers(const std::vector<double>& numbers) {
     ModelChoice& choice = out.choices.emplace_back();
     choice.model = static_cast<spec::ModelId>(static_cast<int>(*at++));
     choice.update = static_cast<spec::UpdateMode>(static_cast<int>(*at++));
-    choice.streams_weights = flag();
-    choice.streams_tables = flag();
-    choice.inputs_on_host = flag();
-    choice.gradients_on_host = flag();
-    choice.blocks_on_disk = flag();
+    for (const auto each : kWeightChoices) choice.*each = flag();
     const double blocks = *at++;
     if (blocks == kNoRetention) continue;
     choice.retention.emplace().blocks.resize(static_cast<std::size_t>(blocks));
@@ -113,16 +106,14 @@ std::vector<ModelChoice> CommonChoices::fixed(std::size_t kind, std::size_t roun
   std::vector<ModelChoice> out;
   const Choices& trial = trials_.at(round);
   for (std::size_t s = 0; s < trial.size(); ++s)
-    if (std::count(stages_[s].kinds.begin(), stages_[s].kinds.end(), kind) > 0)
-      out.push_back(trial[s]);
+    if (stages_[s].has(kind)) out.push_back(trial[s]);
   return out;
 }
 
 std::vector<ModelChoice> CommonChoices::chosen(std::size_t kind, const MemoryPlan& plan) const {
   std::vector<ModelChoice> out;
   for (const SharedStage& stage : stages_)
-    if (std::count(stage.kinds.begin(), stage.kinds.end(), kind) > 0)
-      out.push_back(choice_of(plan, stage.model, stage.retention));
+    if (stage.has(kind)) out.push_back(choice_of(plan, stage.model, stage.retention));
   return out;
 }
 

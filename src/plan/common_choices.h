@@ -19,6 +19,7 @@
 // Cost      a plan of a kind for each round in which it has to choose otherwise than at first.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -35,6 +36,9 @@ struct SharedStage {
   spec::ModelId model = spec::ModelId::kActor;
   std::vector<std::size_t> kinds;
   bool retention = false;  ///< what its blocks compute again, too
+  [[nodiscard]] bool has(std::size_t kind) const {
+    return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+  }
 };
 [[nodiscard]] std::vector<SharedStage> shared_stages(const spec::Job& job);
 /// Whether all ranks with the same stage of the model choose alike.

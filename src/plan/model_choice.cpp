@@ -37,13 +37,8 @@ ModelChoice choice_of(const MemoryPlan& plan, spec::ModelId model, bool retentio
 }
 
 ModelChoice smaller_of(const ModelChoice& a, const ModelChoice& b) {
-  ModelChoice out{a.model,
-                  std::max(a.update, b.update),
-                  a.streams_weights || b.streams_weights,
-                  a.streams_tables || b.streams_tables,
-                  a.inputs_on_host || b.inputs_on_host,
-                  a.gradients_on_host || b.gradients_on_host,
-                  a.blocks_on_disk || b.blocks_on_disk};
+  ModelChoice out{a.model, std::max(a.update, b.update)};
+  for (const auto choice : kWeightChoices) out.*choice = a.*choice || b.*choice;
   if (a.retention && b.retention) out.retention = kept_by_both(*a.retention, *b.retention);
   return out;
 }

@@ -3,6 +3,7 @@
 // Threads   values and functions without state.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -21,6 +22,10 @@ struct ModelChoice {
   std::optional<spec::Checkpointing> retention{};  ///< nullopt: any
   friend bool operator==(const ModelChoice&, const ModelChoice&) = default;
 };
+/// Those of its weights, each of which takes less of the device where it is true.
+inline constexpr std::array kWeightChoices = {
+    &ModelChoice::streams_weights, &ModelChoice::streams_tables, &ModelChoice::inputs_on_host,
+    &ModelChoice::gradients_on_host, &ModelChoice::blocks_on_disk};
 
 /// Of a plan; with what the model's blocks keep, if it is trained and `retention`.
 [[nodiscard]] ModelChoice choice_of(const MemoryPlan& plan, spec::ModelId model, bool retention);
