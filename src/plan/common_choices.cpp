@@ -26,6 +26,23 @@ bool crosses_kinds(const spec::Mesh& mesh, spec::Axis axis,
   return false;
 }
 
+// The slowest first; those that take as long as the slowest of the rest, but for rounding, by their numbers.
+std::vector<std::size_t> slowest_first(std::vector<std::size_t> kinds,
+                                       const std::vector<KindOutcome>& outcomes) {
+  const auto seconds = [&](std::size_t kind) { return outcomes[kind].seconds; };
+  std::sort(kinds.begin(), kinds.end(),
+            [&](std::size_t a, std::size_t b) { return seconds(a) > seconds(b); });
+  for (auto begin = kinds.begin(); begin != kinds.end();) {
+    const double most = seconds(*begin);
+    const auto end = std::find_if(begin, kinds.end(), [&](std::size_t kind) {
+      return most > seconds(kind) * (1 + kSameTime);
+    });
+    std::sort(begin, end);
+    begin = end;
+  }
+  return kinds;
+}
+
 }  // namespace
 
 std::vector<SharedStage> shared_stages(const spec::Job& job) {
@@ -140,10 +157,7 @@ CommonChoices::Choices CommonChoices::of_kinds(const std::vector<KindOutcome>& o
                                                std::size_t place) const {
   Choices out;
   for (const SharedStage& stage : stages_) {
-    std::vector<std::size_t> kinds = stage.kinds;
-    std::stable_sort(kinds.begin(), kinds.end(), [&](std::size_t a, std::size_t b) {
-      return outcomes[a].seconds > outcomes[b].seconds * (1 + kSameTime);
-    });
+    const std::vector<std::size_t> kinds = slowest_first(stage.kinds, outcomes);
     const std::size_t kind = kinds[std::min(place, kinds.size() - 1)];
     out.push_back(*choice_for(outcomes[kind].choices, stage.model));
   }

@@ -287,6 +287,26 @@ TEST_F(CommonChoicesTest, WhereNoKindsChoiceFitsAllTheSmallerOfEachPartIsTried) 
   EXPECT_EQ(common.least(), 1_GiB);
 }
 
+// Each takes as long as the next one, but for rounding, and the first less than the last.
+TEST_F(CommonChoicesTest, KindsThatTakeNearlyAsLongHaveOneOrder) {
+  const spec::Job job =
+      this->job({"trainer.n_gpus_per_node=3", "data.train_batch_size=96",
+                 "actor_rollout_ref.actor.ppo_mini_batch_size=96", "critic.ppo_mini_batch_size=96",
+                 "actor_rollout_ref.actor.pipeline_model_parallel_size=3",
+                 "actor_rollout_ref.actor.pipeline_model_parallel_layout=[2,3,3]"});
+  CommonChoices common(job);
+  std::vector<KindOutcome> outcomes(3);
+  for (std::size_t k = 0; k < 3; ++k) {
+    outcomes[k].seconds = 1 + static_cast<double>(k) * 0.7e-9;
+    outcomes[k].choices = {{ModelId::kCritic, static_cast<spec::UpdateMode>(k)}};
+  }
+  for (const std::size_t kind : {1u, 2u, 0u}) {
+    ASSERT_TRUE(common.take(outcomes));
+    EXPECT_EQ(common.fixed(0), outcomes[kind].choices);
+    for (KindOutcome& of : outcomes) of.seconds = 2;
+  }
+}
+
 TEST_F(CommonChoicesTest, TheSmallerOfTwoKeepsWhatBothKeep) {
   ModelChoice a{ModelId::kCritic}, b{ModelId::kCritic};
   for (ModelChoice* const choice : {&a, &b}) choice->retention.emplace().blocks.resize(2);
