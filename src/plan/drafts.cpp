@@ -7,7 +7,6 @@
 #include "plan/least_capacity.h"
 #include "plan/phase_schedule.h"
 #include "plan/transients.h"
-#include "spec/rank_kinds.h"
 
 namespace neap::plan {
 namespace {
@@ -231,14 +230,6 @@ std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) 
   return most;
 }
 
-// Ranks meet in sums of gradients of blocks that train, resting on the host or not in another order: those of a stage are of
-// one kind where the others' stages do not divide them.
-bool Drafts::streams_alone(spec::ModelId model) const {
-  if (!job_.has_stages() || !models_.at(model).trains_blocks()) return true;
-  const auto kinds = std::ssize(spec::rank_kinds(job_.model_meshes()));
-  return kinds == job_.mesh(model).size(spec::Axis::kPipe);
-}
-
 // Micro-batches pass stages one by one, and ranks that meet in a pass have the same groups.
 bool Drafts::groups_alone(const spec::ModelSource& model) const {
   if (!job_.has_stages()) return true;
@@ -270,23 +261,30 @@ std::vector<spec::ModelModes> Drafts::grouped(const spec::ModelModes& modes) con
 }
 
 std::vector<spec::ModelId> Drafts::streamable() const {
-  std::vector<std::pair<Bytes, spec::ModelId>> found;
+  struct Found {
+    bool fixed;
+    Bytes blocks;
+    spec::ModelId model;
+  };
+  std::vector<Found> found;
   const spec::Recipe recipe = spec::describe(job_);
   for (const spec::ModelId model : spec::streamable(recipe)) {
-    if (!streams_alone(model)) continue;
+    const ModelChoice* const fixed = choice_for(fixed_, model);
+    if (fixed != nullptr && !fixed->streams_weights) continue;
     const std::vector<PartPlan> blocks =
         hosted_blocks(models_.at(model), compute_dtype(job_, target_));
     // All of them would be in slots.
     if (!recipe.find(model)->sliced && blocks.size() <= kBlockSlots) continue;
     Bytes sum;
     for (const PartPlan& block : blocks) sum += block.bytes;
-    found.emplace_back(sum, model);
+    found.push_back({fixed != nullptr, sum, model});
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
+    return std::pair(a.fixed, a.blocks) > std::pair(b.fixed, b.blocks);
+  });
   std::vector<spec::ModelId> out;
   out.reserve(found.size());
-  for (const auto& [bytes, model] : found) out.push_back(model);
+  for (const Found& each : found) out.push_back(each.model);
   return out;
 }
 

@@ -86,11 +86,9 @@ class Drafts {
  private:
   /// Most micro-batches that the model's streamed phases run for a mini-batch, or in all.
   [[nodiscard]] std::int64_t groupable(const spec::Recipe& recipe, spec::ModelId model) const;
-  /// Whether each kind of rank may choose for itself where the model's weights rest, and which micro-batches go through a
-  /// block together.
-  [[nodiscard]] bool streams_alone(spec::ModelId model) const;
+  /// Whether each kind of rank may choose for itself which micro-batches go through a block together.
   [[nodiscard]] bool groups_alone(const spec::ModelSource& model) const;
-  /// Models whose weights can be streamed, those with the largest blocks first.
+  /// Models whose weights can be streamed: first those that fixed choices stream, then those with the largest blocks.
   [[nodiscard]] std::vector<spec::ModelId> streamable() const;
   [[nodiscard]] std::vector<spec::ModelModes> update_modes() const;
   [[nodiscard]] std::vector<spec::ModelModes> disk_modes() const;

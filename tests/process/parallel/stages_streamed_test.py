@@ -95,9 +95,9 @@ class StreamedStages(RankCase):
             self.assertTrue(any(of["fetched"] for of in moved.values()), folder)
         for (step, phase), of in moved.items():
             self.assertEqual(runs[step, phase], planned[phase]["times"], (folder, step, phase))
-            if trains_slices and phase == "backward":  # ranks have slices of other units, each used as often as these
-                self.assertGreater(of["fetched"], 0, (folder, step))
-                self.assertEqual(of["stored"] > 0, bool(plan["streamed_gradients"]), (folder, step))
+            if trains_slices and phase in ("backward", "backward_critic", "values"):  # ranks have slices of other units, each used as often as these
+                self.assertGreater(of["fetched"], 0, (folder, step, phase))
+                self.assertEqual(of["stored"] > 0, phase != "values" and bool(plan["streamed_gradients"]), (folder, step, phase))
                 continue
             if sliced and phase.startswith("update"):  # planned of the largest slice, which may be another rank's
                 for way, size in of.items():
@@ -117,6 +117,33 @@ class StreamedStages(RankCase):
         self.assertGreater(together["reference"], 1)
         slices = ("actor_rollout_ref.ref.zero_stage=3", "reward_model.zero_stage=3")
         self.assert_streamed_is_resident("beside-slices", 2, (frozen[:2], frozen[:2]), *whole, *slices, task="ppo", files=(*FILES, *CRITIC_FILES))
+
+    def test_trained_blocks_of_models_that_several_kinds_share(self):
+        """A whole critic beside an actor in stages, a whole actor beside a critic in stages, stages that others cut: ranks add up gradients, and
+        update, alike."""
+        whole = (f"{STAGES}=2", f"{REFERENCE}=1", f"{CRITIC}=1", f"{JUDGE}=1")
+        of_critic = (*FILES, *CRITIC_WHOLE)
+        for name, words, room in (("", ("critic.grad_clip=0.01",), 0), ("-zero", ("critic.zero_stage=1",), 0), ("-gradients", ("critic.zero_stage=2",), 0),
+                                  ("-parts", ("critic.tensor_model_parallel_size=2", "critic.sequence_parallel=true"), 0),
+                                  ("-groups", ("critic.ppo_micro_batch_size_per_gpu=1",), 4)):
+            with self.subTest(f"shared{name}"):
+                self.assert_streamed_is_resident(f"shared{name}", 2, (("critic",),) * 2, *whole, *words, task="ppo", files=of_critic, room=room)
+        self.assertGreater(json.loads((self.home / "out/shared-groups/plan.json").read_text())["streamed_together"]["critic"], 1)
+        with self.subTest("shared-slices"):
+            self.assert_streamed_is_resident("shared-slices", 2, (("critic",),) * 2, *whole, "critic.zero_stage=3", task="ppo", files=of_critic, trains_slices=True)
+        generates = (f"{CRITIC}=2", "critic.model.path=out/shallow/latest/reward", f"{JUDGE}=1")
+        for name, path in (("", "out/deep/latest/actor"), ("-tied", "joined")):
+            with self.subTest(f"shared-actor{name}"):
+                self.assert_streamed_is_resident(f"shared-actor{name}", 2, (("actor",),) * 2, *generates, f"actor_rollout_ref.model.path={path}",
+                                                 task="ppo", files=of_critic)
+        cut = ("actor_rollout_ref.model.path=out/deep/latest/actor", "actor_rollout_ref.ref.model.path=out/small/latest/actor", f"{REFERENCE}=4")
+        for name, words in (("", ()), ("-zero", ("parallel.zero_stage=2",))):
+            with self.subTest(f"cut{name}"):
+                self.assert_streamed_is_resident(f"cut{name}", 4, (), f"{STAGES}=2", *cut, *words, task="dpo")
+                streamed = ["actor" in json.loads((self.home / f"out/{folder}/plan.json").read_text())["streamed_weights"]
+                            for folder in (f"cut{name}", *(f"cut{name}/ranks/{rank}" for rank in (1, 2, 3)))]
+                self.assertEqual(streamed, [streamed[0]] * 2 + [streamed[2]] * 2)
+                self.assertIn(True, streamed)
 
     def test_each_stage_places_frozen_models_that_no_other_one_takes_part_in(self):
         """The second one has more of the actor, and less room. What a critic that trains has rests alike."""

@@ -147,7 +147,7 @@ TEST_F(CommonChoicesTest, APlanTakesFixedChoices) {
 TEST_F(CommonChoicesTest, NoCapacityIsEnoughForFixedChoicesThatAKindDoesNotHave) {
   const spec::Job job = this->job({});
   ModelChoice fixed = choice_of(*own(job, 40_GiB, 0).plan, ModelId::kCritic, false);
-  fixed.streams_weights = true;  // blocks that train, beside stages
+  fixed.streams_weights = fixed.gradients_on_host = true;  // of slices, which it does not have
   const Result<PlanOrLeast> found = plan_or_least(job, target(40_GiB), {fixed});
   ASSERT_TRUE(found.ok()) << found.status().message();
   EXPECT_FALSE(found->plan);
@@ -305,6 +305,30 @@ TEST_F(CommonChoicesTest, KindsThatTakeNearlyAsLongHaveOneOrder) {
     EXPECT_EQ(common.fixed(0), outcomes[kind].choices);
     for (KindOutcome& of : outcomes) of.seconds = 2;
   }
+}
+
+// Else one whose other models are larger would have to stream these first, and one whose are smaller could not.
+TEST_F(CommonChoicesTest, ChoicesOfASharedModelLeaveAKindFreeWithOthers) {
+  ModelChoice critic{ModelId::kCritic, spec::UpdateMode::kStreamed};
+  const auto planned = [&](const spec::Job& job, Bytes capacity) {
+    Result<PlanOrLeast> found = plan_or_least(job, target(capacity, 1), {critic});
+    EXPECT_TRUE(found.ok()) << found.status().message();
+    return *std::move(found);
+  };
+  critic.streams_weights = true;
+  const PlanOrLeast small = planned(this->job({"critic.tensor_model_parallel_size=2"}), 40_GiB);
+  ASSERT_TRUE(small.plan);
+  EXPECT_TRUE(small.plan->modes.streams_weights(ModelId::kCritic));
+  for (const ModelId other : {ModelId::kActor, ModelId::kReward})
+    EXPECT_FALSE(small.plan->modes.streams_weights(other)) << to_string(other);
+
+  critic.streams_weights = false;
+  spec::Job large = this->job({"critic.model.lora_rank=4", "critic.ppo_max_token_len_per_gpu=512",
+                               "actor_rollout_ref.rollout.batch_size=1",
+                               "reward_model.tensor_model_parallel_size=2"});
+  const Bytes streamed = planned(large, 1_MiB).least;
+  std::erase(large.memory.allow, spec::Measure::kStreamWeights);
+  EXPECT_LT(streamed, planned(large, 1_MiB).least);
 }
 
 TEST_F(CommonChoicesTest, TheSmallerOfTwoKeepsWhatBothKeep) {

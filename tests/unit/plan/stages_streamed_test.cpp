@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "plan/gpu_catalog.h"
+#include "plan/model_choice.h"
 #include "plan/plan_words.h"
 
 namespace neap::plan {
@@ -136,7 +138,7 @@ TEST_F(StreamedStages, FrozenBlocksOfAStageComeInTheOrderOfItsSchedule) {
   }
 }
 
-TEST_F(StreamedStages, BlocksThatTrainAreStreamedWhereRanksThatAddUpGradientsDoAlike) {
+TEST_F(StreamedStages, BlocksThatTrainAreStreamed) {
   const auto streams = [&](std::vector<std::string> keys) {
     keys.push_back("actor_rollout_ref.model.path=" + path("deep"));
     const spec::Job job = this->job(std::move(keys));
@@ -146,13 +148,35 @@ TEST_F(StreamedStages, BlocksThatTrainAreStreamedWhereRanksThatAddUpGradientsDoA
   EXPECT_TRUE(streams({"task=sft", "parallel.virtual_pipeline_model_parallel_size=2"}));
   EXPECT_TRUE(streams({"task=sft", "trainer.n_gpus_per_node=4", "parallel.zero_stage=3"}));
   EXPECT_TRUE(streams({"task=sft", "parallel.pipeline_parallel_schedule=zero_bubble"}));
-  // Stages of a reference that cut those of the actor: four kinds of ranks.
   const std::vector<std::string> dpo = {"task=dpo", "trainer.n_gpus_per_node=4",
                                         "actor_rollout_ref.ref.model.path=" + path("small")};
-  std::vector<std::string> cut = dpo;
-  cut.emplace_back("actor_rollout_ref.ref.pipeline_model_parallel_size=4");
   EXPECT_TRUE(streams(dpo));
-  EXPECT_FALSE(streams(cut));
+}
+
+// Stages of a reference that cut those of the actor, or the other way round: four kinds of ranks.
+TEST_F(StreamedStages, KindsThatAddUpGradientsStreamTheirBlocksAlike) {
+  for (const char* const keys : {"actor_rollout_ref.ref.pipeline_model_parallel_size=4",
+                                 "actor_rollout_ref.actor.pipeline_model_parallel_size=1"}) {
+    SCOPED_TRACE(keys);
+    const spec::Job job = this->job({"task=dpo", "trainer.n_gpus_per_node=4",
+                                     "actor_rollout_ref.model.path=" + path("deep"),
+                                     "actor_rollout_ref.ref.model.path=" + path("small"), keys});
+    const Bytes streamed = least(job);
+    EXPECT_LT(streamed, least(without_streams(job)));
+    const Result<StagePlans> found = plans(job, streamed);
+    ASSERT_TRUE(found.ok());
+    const std::int64_t pipe = job.mesh(ModelId::kActor).size(spec::Axis::kPipe);
+    std::map<std::int64_t, ModelChoice> chosen;  // by stage of the actor
+    bool streams = false;
+    for (const StagePlan& kind : found->stages) {
+      const ModelChoice choice = choice_of(kind.plan, ModelId::kActor, false);
+      const std::int64_t stage = kind.ranks.first * pipe / job.ranks();
+      EXPECT_EQ(chosen.try_emplace(stage, choice).first->second, choice) << "stage " << stage;
+      streams = streams || choice.streams_weights;
+    }
+    EXPECT_TRUE(streams);
+    EXPECT_LT(std::ssize(chosen), std::ssize(found->stages));
+  }
 }
 
 }  // namespace
