@@ -13,6 +13,7 @@ namespace {
 // Sums of the same seconds in another order.
 constexpr double kSameTime = 1e-9;
 constexpr double kNoRetention = -1;
+constexpr std::int64_t kNoTogether = 0;
 constexpr unsigned kHalf = 32;
 constexpr std::uint64_t kLowHalf = (std::uint64_t{1} << kHalf) - 1;
 
@@ -54,14 +55,17 @@ std::vector<SharedStage> shared_stages(const spec::Job& job) {
     const spec::Mesh mesh = job.mesh(model.id);
     const bool divides = crosses_kinds(mesh, spec::Axis::kTensor, kinds) ||
                          crosses_kinds(mesh, spec::Axis::kContext, kinds);
-    const bool meets = divides || (model.sliced && crosses_kinds(mesh, spec::Axis::kShards, kinds));
+    const bool shards = crosses_kinds(mesh, spec::Axis::kShards, kinds);
+    const bool meets = divides || (model.sliced && shards);
     const bool trains = model.trained != nullptr;
     if (!trains && !meets) continue;
+    ChoiceParts parts{trains && divides, meets || (model.slices_gradients && shards)};
+    if (mesh.size(spec::Axis::kPipe) > 1) parts.together = false;
     std::map<std::int64_t, std::vector<std::size_t>> stages;
     for (std::size_t k = 0; k < kinds.size(); ++k)
       stages[mesh.coordinate(kinds[k].first, spec::Axis::kPipe)].push_back(k);
     for (auto& [stage, of] : stages)
-      if (of.size() > 1) out.push_back({model.id, std::move(of), trains && divides});
+      if (of.size() > 1) out.push_back({model.id, std::move(of), parts});
   }
   return out;
 }
@@ -82,6 +86,7 @@ std::vector<double> KindOutcome::to_numbers() const {
     out.push_back(static_cast<double>(choice.model));
     out.push_back(static_cast<double>(choice.update));
     for (const auto each : kWeightChoices) out.push_back(choice.*each ? 1 : 0);
+    out.push_back(static_cast<double>(choice.together.value_or(kNoTogether)));
     if (!choice.retention) {
       out.push_back(kNoRetention);
       continue;
@@ -106,6 +111,8 @@ KindOutcome KindOutcome::from_numbers(const std::vector<double>& numbers) {
     choice.model = static_cast<spec::ModelId>(static_cast<int>(*at++));
     choice.update = static_cast<spec::UpdateMode>(static_cast<int>(*at++));
     for (const auto each : kWeightChoices) choice.*each = flag();
+    const auto together = static_cast<std::int64_t>(*at++);
+    if (together != kNoTogether) choice.together = together;
     const double blocks = *at++;
     if (blocks == kNoRetention) continue;
     choice.retention.emplace().blocks.resize(static_cast<std::size_t>(blocks));
@@ -130,7 +137,7 @@ std::vector<ModelChoice> CommonChoices::fixed(std::size_t kind, std::size_t roun
 std::vector<ModelChoice> CommonChoices::chosen(std::size_t kind, const MemoryPlan& plan) const {
   std::vector<ModelChoice> out;
   for (const SharedStage& stage : stages_)
-    if (stage.has(kind)) out.push_back(choice_of(plan, stage.model, stage.retention));
+    if (stage.has(kind)) out.push_back(choice_of(plan, stage.model, stage.parts));
   return out;
 }
 

@@ -4,11 +4,11 @@
 // choose alike
 //   of a model that trains    how it is updated and where its weights rest: what ranks add up, or slice, has the same sizes
 //   of one that ranks of several kinds divide, or slice together
-//                             where its weights rest: they meet in its passes
+//                             where its weights rest, and how many micro-batches go through a block together, which they do
+//                             not through stages: they meet in its passes
 //   of one that they divide and train
 //                             what blocks compute again, too: collectives are between these operations
-// Of other models each kind chooses for itself. So it does of micro-batches that go through a block together, which are not
-// where ranks meet in passes (drafts.h).
+// Of other models each kind chooses for itself.
 //
 // Rounds  At first each kind plans for itself. Where they chose otherwise, all plan again with the choices of one of them, of
 //         the one whose step takes longest first; if some kind does not fit with any of these, with the smaller of each
@@ -35,7 +35,7 @@ namespace neap::plan {
 struct SharedStage {
   spec::ModelId model = spec::ModelId::kActor;
   std::vector<std::size_t> kinds;
-  bool retention = false;  ///< what its blocks compute again, too
+  ChoiceParts parts{};
   [[nodiscard]] bool has(std::size_t kind) const {
     return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
   }

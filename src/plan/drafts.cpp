@@ -143,6 +143,9 @@ std::vector<spec::ModelModes> Drafts::update_modes() const {
 std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
   std::vector<spec::ModelModes> out = placed_modes(weights);
   std::erase_if(out, [&](const spec::ModelModes& modes) { return !modes_follow(fixed_, modes); });
+  for (spec::ModelModes& modes : out)
+    for (const ModelChoice& choice : fixed_)
+      if (choice.together) modes.set_together(choice.model, *choice.together);
   return out;
 }
 
@@ -230,22 +233,15 @@ std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) 
   return most;
 }
 
-// Micro-batches pass stages one by one, and ranks that meet in a pass have the same groups.
-bool Drafts::groups_alone(const spec::ModelSource& model) const {
-  if (!job_.has_stages()) return true;
-  const spec::Mesh mesh = job_.mesh(model.id);
-  return mesh.size(spec::Axis::kPipe) * mesh.size(spec::Axis::kTensor) *
-                 mesh.size(spec::Axis::kContext) ==
-             1 &&
-         !model.sliced && !model.slices_gradients;
-}
-
 std::vector<spec::ModelModes> Drafts::grouped(const spec::ModelModes& modes) const {
   const spec::Recipe recipe = spec::describe(job_, modes);
   std::vector<std::pair<spec::ModelId, std::int64_t>> models;
   std::int64_t most = 1;
   for (const spec::ModelSource& model : recipe.models) {
-    if ((!model.streamed && !model.sliced) || !groups_alone(model)) continue;
+    const ModelChoice* const fixed = choice_for(fixed_, model.id);
+    if ((!model.streamed && !model.sliced) || (fixed != nullptr && fixed->together)) continue;
+    // Micro-batches pass stages one by one.
+    if (models_.at(model.id).shape.pipeline.stages > 1) continue;
     models.emplace_back(model.id, groupable(recipe, model.id));
     most = std::max(most, models.back().second);
   }

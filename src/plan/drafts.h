@@ -79,15 +79,13 @@ class Drafts {
   /// Every way to run the models that memory.update, memory.allow and fixed choices permit, with weights so placed;
   /// fewer phases first. Nothing is streamed where everything is to stay, unless memory.update says so.
   [[nodiscard]] std::vector<spec::ModelModes> modes(WeightPlacement weights) const;
-  /// The same with groups of micro-batches that go through a block together, for the streamed models that
-  /// can: those of a mini-batch at once, in two groups, in four ...
+  /// The same with groups of micro-batches that go through a block together, for the streamed and sliced models that
+  /// can and of which no choice of these is fixed: those of a mini-batch at once, in two groups, in four ...
   [[nodiscard]] std::vector<spec::ModelModes> grouped(const spec::ModelModes& modes) const;
 
  private:
   /// Most micro-batches that the model's streamed phases run for a mini-batch, or in all.
   [[nodiscard]] std::int64_t groupable(const spec::Recipe& recipe, spec::ModelId model) const;
-  /// Whether each kind of rank may choose for itself which micro-batches go through a block together.
-  [[nodiscard]] bool groups_alone(const spec::ModelSource& model) const;
   /// Models whose weights can be streamed: first those that fixed choices stream, then those with the largest blocks.
   [[nodiscard]] std::vector<spec::ModelId> streamable() const;
   [[nodiscard]] std::vector<spec::ModelModes> update_modes() const;

@@ -29,10 +29,11 @@ spec::Checkpointing kept_by_both(const spec::Checkpointing& a, const spec::Check
 
 }  // namespace
 
-ModelChoice choice_of(const MemoryPlan& plan, spec::ModelId model, bool retention) {
+ModelChoice choice_of(const MemoryPlan& plan, spec::ModelId model, ChoiceParts parts) {
   ModelChoice out = choice_of_modes(plan.modes, model);
+  if (parts.together) out.together = plan.modes.together(model);
   const spec::Checkpointing* const kept = plan.checkpointing(model);
-  if (retention && kept != nullptr) out.retention = *kept;
+  if (parts.retention && kept != nullptr) out.retention = *kept;
   return out;
 }
 
@@ -40,6 +41,7 @@ ModelChoice smaller_of(const ModelChoice& a, const ModelChoice& b) {
   ModelChoice out{a.model, std::max(a.update, b.update)};
   for (const auto choice : kWeightChoices) out.*choice = a.*choice || b.*choice;
   if (a.retention && b.retention) out.retention = kept_by_both(*a.retention, *b.retention);
+  if (a.together && b.together) out.together = std::min(*a.together, *b.together);
   return out;
 }
 
@@ -53,6 +55,7 @@ bool modes_follow(const std::vector<ModelChoice>& fixed, const spec::ModelModes&
   return std::all_of(fixed.begin(), fixed.end(), [&](const ModelChoice& each) {
     ModelChoice chosen = choice_of_modes(modes, each.model);
     chosen.retention = each.retention;
+    chosen.together = each.together;
     return chosen == each;
   });
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct ModelChoice {
   bool streams_weights = false, streams_tables = false, inputs_on_host = false,
        gradients_on_host = false, blocks_on_disk = false;
   std::optional<spec::Checkpointing> retention{};  ///< nullopt: any
+  /// Micro-batches that go through a block before the next one is used; nullopt: any.
+  std::optional<std::int64_t> together{};
   friend bool operator==(const ModelChoice&, const ModelChoice&) = default;
 };
 /// Those of its weights, each of which takes less of the device where it is true.
@@ -27,15 +30,20 @@ inline constexpr std::array kWeightChoices = {
     &ModelChoice::streams_weights, &ModelChoice::streams_tables, &ModelChoice::inputs_on_host,
     &ModelChoice::gradients_on_host, &ModelChoice::blocks_on_disk};
 
-/// Of a plan; with what the model's blocks keep, if it is trained and `retention`.
-[[nodiscard]] ModelChoice choice_of(const MemoryPlan& plan, spec::ModelId model, bool retention);
+/// What a choice has besides updates and weights.
+struct ChoiceParts {
+  bool retention = false;  ///< of a model that is trained
+  bool together = false;
+};
+[[nodiscard]] ModelChoice choice_of(const MemoryPlan& plan, spec::ModelId model,
+                                    ChoiceParts parts = {});
 /// Of each part the one that takes less of the device.
 [[nodiscard]] ModelChoice smaller_of(const ModelChoice& a, const ModelChoice& b);
 
 /// Null: the model may run in any way.
 [[nodiscard]] const ModelChoice* choice_for(const std::vector<ModelChoice>& fixed,
                                             spec::ModelId model);
-/// Whether the modes are those of `fixed`, whatever blocks compute again.
+/// Whether the modes are those of `fixed`, whatever blocks compute again and micro-batches go through them together.
 [[nodiscard]] bool modes_follow(const std::vector<ModelChoice>& fixed,
                                 const spec::ModelModes& modes);
 

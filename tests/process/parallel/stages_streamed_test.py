@@ -115,8 +115,12 @@ class StreamedStages(RankCase):
                                          task="ppo", files=(*FILES, *CRITIC_FILES), room=1)
         together = json.loads((self.home / "out/beside-groups/plan.json").read_text())["streamed_together"]
         self.assertGreater(together["reference"], 1)
-        slices = ("actor_rollout_ref.ref.zero_stage=3", "reward_model.zero_stage=3")
-        self.assert_streamed_is_resident("beside-slices", 2, (frozen[:2], frozen[:2]), *whole, *slices, task="ppo", files=(*FILES, *CRITIC_FILES))
+        slices = ("actor_rollout_ref.ref.zero_stage=3", "reward_model.zero_stage=3", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1")
+        for name, room in (("beside-slices", 0), ("beside-slices-groups", 2)):
+            self.assert_streamed_is_resident(name, 2, (frozen[:2], frozen[:2]), *whole, *slices, task="ppo", files=(*FILES, *CRITIC_FILES), room=room)
+        plans = [json.loads((self.home / f"out/beside-slices-groups{rank}/plan.json").read_text())["streamed_together"] for rank in ("", "/ranks/1")]
+        self.assertGreater(plans[0]["reference"], 1)
+        self.assertEqual(plans[0]["reference"], plans[1]["reference"])
 
     def test_trained_blocks_of_models_that_several_kinds_share(self):
         """A whole critic beside an actor in stages, a whole actor beside a critic in stages, stages that others cut: ranks add up gradients, and
@@ -128,9 +132,15 @@ class StreamedStages(RankCase):
                                   ("-groups", ("critic.ppo_micro_batch_size_per_gpu=1",), 4)):
             with self.subTest(f"shared{name}"):
                 self.assert_streamed_is_resident(f"shared{name}", 2, (("critic",),) * 2, *whole, *words, task="ppo", files=of_critic, room=room)
-        self.assertGreater(json.loads((self.home / "out/shared-groups/plan.json").read_text())["streamed_together"]["critic"], 1)
         with self.subTest("shared-slices"):
             self.assert_streamed_is_resident("shared-slices", 2, (("critic",),) * 2, *whole, "critic.zero_stage=3", task="ppo", files=of_critic, trains_slices=True)
+        with self.subTest("shared-slices-groups"):  # the resident ones are in the largest, which have the same order of sums
+            self.assert_streamed_is_resident("shared-slices-groups", 2, (("critic",),) * 2, *whole, "critic.zero_stage=3", "critic.ppo_micro_batch_size_per_gpu=1",
+                                             task="ppo", files=of_critic, room=6, trains_slices=True)
+        for name in ("groups", "slices-groups"):
+            together = [json.loads((self.home / f"out/shared-{name}{rank}/plan.json").read_text())["streamed_together"]["critic"] for rank in ("", "/ranks/1")]
+            self.assertGreater(together[0], 1, name)
+            self.assertEqual(together[0], together[1], name)
         generates = (f"{CRITIC}=2", "critic.model.path=out/shallow/latest/reward", f"{JUDGE}=1")
         for name, path in (("", "out/deep/latest/actor"), ("-tied", "joined")):
             with self.subTest(f"shared-actor{name}"):

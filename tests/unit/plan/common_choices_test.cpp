@@ -79,16 +79,17 @@ TEST_F(CommonChoicesTest, KindsThatWouldChooseOtherwiseTakeTheChoiceOfOne) {
     const char* name;
     std::vector<std::string> keys;
     Bytes capacity;
-    bool retention;
+    ChoiceParts parts;
   };
-  for (const Case& each : {Case{"parts", {"critic.tensor_model_parallel_size=2"}, 2600_MiB, true},
-                           Case{"parts", {"critic.tensor_model_parallel_size=2"}, 3600_MiB, true},
-                           Case{"whole", {}, 4500_MiB, false},
-                           Case{"slices", {"critic.zero_stage=3"}, 4000_MiB, false}}) {
+  for (const Case& each :
+       {Case{"parts", {"critic.tensor_model_parallel_size=2"}, 2600_MiB, {true, true}},
+        Case{"parts", {"critic.tensor_model_parallel_size=2"}, 3600_MiB, {true, true}},
+        Case{"whole", {}, 4500_MiB, {}},
+        Case{"slices", {"critic.zero_stage=3"}, 4000_MiB, {false, true}}}) {
     SCOPED_TRACE(each.name);
     const spec::Job job = this->job(each.keys);
     const auto critic = [&](const MemoryPlan& plan) {
-      return choice_of(plan, ModelId::kCritic, each.retention);
+      return choice_of(plan, ModelId::kCritic, each.parts);
     };
     std::vector<MemoryPlan> alone;
     for (const std::int64_t rank : {0, 1}) {
@@ -128,25 +129,27 @@ TEST_F(CommonChoicesTest, ARefusalNamesWhatTheKindNeedsThatNeedsMost) {
 }
 
 TEST_F(CommonChoicesTest, APlanTakesFixedChoices) {
+  constexpr ChoiceParts kAll{true, true};
   const spec::Job job = this->job({"critic.model.lora_rank=4"});
   for (const Bytes capacity : {Bytes(), 40_GiB}) {
     const PlanOrLeast free = own(job, capacity, 0);
     ASSERT_TRUE(free.plan);
-    ModelChoice fixed = choice_of(*free.plan, ModelId::kCritic, true);
+    ModelChoice fixed = choice_of(*free.plan, ModelId::kCritic, kAll);
     ASSERT_FALSE(fixed.streams_weights);
     fixed.streams_weights = true;
     fixed.update = spec::UpdateMode::kSplit;
+    fixed.together = 2;
     fixed.retention->blocks[2] = spec::BlockRetention::all(spec::Retention::kRecompute);
     const Result<PlanOrLeast> found = plan_or_least(job, target(capacity), {fixed});
     ASSERT_TRUE(found.ok() && found->plan);
-    EXPECT_EQ(choice_of(*found->plan, ModelId::kCritic, true), fixed);
+    EXPECT_EQ(choice_of(*found->plan, ModelId::kCritic, kAll), fixed);
     EXPECT_LT(free.plan->seconds(), found->plan->seconds());
   }
 }
 
 TEST_F(CommonChoicesTest, NoCapacityIsEnoughForFixedChoicesThatAKindDoesNotHave) {
   const spec::Job job = this->job({});
-  ModelChoice fixed = choice_of(*own(job, 40_GiB, 0).plan, ModelId::kCritic, false);
+  ModelChoice fixed = choice_of(*own(job, 40_GiB, 0).plan, ModelId::kCritic);
   fixed.streams_weights = fixed.gradients_on_host = true;  // of slices, which it does not have
   const Result<PlanOrLeast> found = plan_or_least(job, target(40_GiB), {fixed});
   ASSERT_TRUE(found.ok()) << found.status().message();
@@ -158,19 +161,23 @@ TEST_F(CommonChoicesTest, ModelsThatRanksOfSeveralKindsTrainOrDivideAreShared) {
   const auto shared = [&](const std::vector<std::string>& keys) {
     std::string out;
     for (const SharedStage& stage : shared_stages(job(keys))) {
-      out += std::string(to_string(stage.model)) + (stage.retention ? "+" : "");
+      out += std::string(to_string(stage.model)) + (stage.parts.retention ? "+" : "") +
+             (stage.parts.together ? "*" : "");
       for (const std::size_t kind : stage.kinds) out += " " + std::to_string(kind);
       out += ";";
     }
     return out;
   };
   EXPECT_EQ(shared({}), "critic 0 1;");
-  EXPECT_EQ(shared({"critic.tensor_model_parallel_size=2"}), "critic+ 0 1;");
-  EXPECT_EQ(shared({"critic.context_parallel_size=2"}), "critic+ 0 1;");
+  EXPECT_EQ(shared({"critic.tensor_model_parallel_size=2"}), "critic+* 0 1;");
+  EXPECT_EQ(shared({"critic.context_parallel_size=2"}), "critic+* 0 1;");
   EXPECT_EQ(shared({"critic.pipeline_model_parallel_size=2"}), "");
-  EXPECT_EQ(shared({"reward_model.tensor_model_parallel_size=2"}), "critic 0 1;reward 0 1;");
-  EXPECT_EQ(shared({"reward_model.zero_stage=3"}), "critic 0 1;reward 0 1;");
+  EXPECT_EQ(shared({"reward_model.tensor_model_parallel_size=2"}), "critic 0 1;reward* 0 1;");
+  EXPECT_EQ(shared({"reward_model.zero_stage=3"}), "critic 0 1;reward* 0 1;");
   EXPECT_EQ(shared({"reward_model.zero_stage=2"}), "critic 0 1;");
+  EXPECT_EQ(shared({"critic.zero_stage=1"}), "critic 0 1;");
+  EXPECT_EQ(shared({"critic.zero_stage=2"}), "critic* 0 1;");
+  EXPECT_EQ(shared({"critic.zero_stage=3"}), "critic* 0 1;");
   // Those that divide the critic have the same stage of the actor.
   const std::string four = "trainer.n_gpus_per_node=4";
   EXPECT_EQ(shared({four, "critic.tensor_model_parallel_size=2"}), "critic 0 1;");
@@ -337,8 +344,11 @@ TEST_F(CommonChoicesTest, TheSmallerOfTwoKeepsWhatBothKeep) {
   a.retention->blocks[0].set(spec::SavedTensor::kGate, spec::Retention::kRecompute);
   b.retention->blocks[1].set(spec::SavedTensor::kUp, spec::Retention::kRecompute);
   b.inputs_on_host = true;
+  a.together = 2;
+  b.together = 4;
   const ModelChoice both = smaller_of(a, b);
   EXPECT_TRUE(both.inputs_on_host);
+  EXPECT_EQ(both.together, 2);
   EXPECT_FALSE(both.retention->blocks[0].keeps(spec::SavedTensor::kGate));
   EXPECT_FALSE(both.retention->blocks[1].keeps(spec::SavedTensor::kUp));
   EXPECT_TRUE(both.retention->blocks[0].keeps(spec::SavedTensor::kUp));
@@ -356,6 +366,7 @@ TEST_F(CommonChoicesTest, OutcomesPassAsNumbers) {
   first.retention->blocks[1].set(spec::SavedTensor::kUp, spec::Retention::kRecompute);
   ModelChoice& second = out.choices.emplace_back();
   second.streams_tables = second.gradients_on_host = true;
+  second.together = 4;
   const KindOutcome back = KindOutcome::from_numbers(out.to_numbers());
   EXPECT_EQ(back.seconds, out.seconds);
   EXPECT_EQ(back.least, out.least);

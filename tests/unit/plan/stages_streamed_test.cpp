@@ -138,6 +138,25 @@ TEST_F(StreamedStages, FrozenBlocksOfAStageComeInTheOrderOfItsSchedule) {
   }
 }
 
+// Each unit is gathered once for them.
+TEST_F(StreamedStages, RanksThatSliceAWholeModelBesideStagesHaveTheSameGroupsOfMicroBatches) {
+  const spec::Job job = this->job({"task=dpo", "actor_rollout_ref.model.path=" + path("deep"),
+                                   "actor_rollout_ref.actor.pipeline_model_parallel_layout=[3,9]",
+                                   "actor_rollout_ref.ref.model.path=" + path("deep"),
+                                   "actor_rollout_ref.ref.pipeline_model_parallel_size=1",
+                                   "actor_rollout_ref.ref.zero_stage=3"});
+  for (const Bytes capacity : {least(job), kRoomy}) {
+    const Result<StagePlans> found = plans(job, capacity);
+    ASSERT_TRUE(found.ok());
+    ASSERT_EQ(found->stages.size(), 2u);
+    const std::int64_t together = found->stages[0].plan.modes.together(ModelId::kReference);
+    EXPECT_EQ(found->stages[1].plan.modes.together(ModelId::kReference), together);
+    if (capacity == kRoomy) {
+      EXPECT_GT(together, 1);
+    }
+  }
+}
+
 TEST_F(StreamedStages, BlocksThatTrainAreStreamed) {
   const auto streams = [&](std::vector<std::string> keys) {
     keys.push_back("actor_rollout_ref.model.path=" + path("deep"));
@@ -169,7 +188,7 @@ TEST_F(StreamedStages, KindsThatAddUpGradientsStreamTheirBlocksAlike) {
     std::map<std::int64_t, ModelChoice> chosen;  // by stage of the actor
     bool streams = false;
     for (const StagePlan& kind : found->stages) {
-      const ModelChoice choice = choice_of(kind.plan, ModelId::kActor, false);
+      const ModelChoice choice = choice_of(kind.plan, ModelId::kActor);
       const std::int64_t stage = kind.ranks.first * pipe / job.ranks();
       EXPECT_EQ(chosen.try_emplace(stage, choice).first->second, choice) << "stage " << stage;
       streams = streams || choice.streams_weights;
