@@ -225,11 +225,11 @@ Status find_kept_pool(const spec::Job& configured, const Target& target, MemoryP
 }
 
 Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target) {
-  return make_plan(job, target, {});
+  return make_plan(job, target, FixedChoices());
 }
 
 Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target,
-                             const std::vector<ModelChoice>& fixed) {
+                             const FixedChoices& fixed) {
   NEAP_TRY_ASSIGN(PlanSearch search,
                   PlanSearch::make(job, target, PlanSearch::Scope::kConfigured, fixed));
   Result<MemoryPlan> plan = search.fastest(target.capacity);
@@ -239,7 +239,7 @@ Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target,
 }
 
 Result<PlanOrLeast> plan_or_least(const spec::Job& job, const Target& target,
-                                  const std::vector<ModelChoice>& fixed) {
+                                  const FixedChoices& fixed) {
   NEAP_TRY_ASSIGN(PlanSearch search,
                   PlanSearch::make(job, target, PlanSearch::Scope::kConfigured, fixed));
   PlanOrLeast out;

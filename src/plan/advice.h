@@ -51,14 +51,14 @@ struct PlanWithOutlook {
 /// As make_plan, with choices that the plan takes as they are: of models that ranks with other plans share
 /// (common_choices.h).
 [[nodiscard]] Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target,
-                                           const std::vector<ModelChoice>& fixed);
+                                           const FixedChoices& fixed);
 /// The same without words where none fits, and without what only a run asks.
 struct PlanOrLeast {
   std::optional<MemoryPlan> plan{};
   Bytes least{};  ///< else the least capacity with which one fits; the largest number: none does
 };
 [[nodiscard]] Result<PlanOrLeast> plan_or_least(const spec::Job& job, const Target& target,
-                                                const std::vector<ModelChoice>& fixed);
+                                                const FixedChoices& fixed);
 /// What only a run asks of a plan, which takes as long as two predictions: PhasePlan::keeps_pool.
 [[nodiscard]] Status find_kept_pool(const spec::Job& configured, const Target& target,
                                     MemoryPlan& plan);

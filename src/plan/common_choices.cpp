@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "base/format.h"
@@ -82,7 +83,11 @@ std::vector<double> KindOutcome::to_numbers() const {
   // A double does not have the largest number of bytes.
   std::vector<double> out = {seconds, static_cast<double>(least.count() >> kHalf),
                              static_cast<double>(least.count() & kLowHalf)};
-  for (const ModelChoice& choice : choices) {
+  if (!choices.variant) return out;
+  out.push_back(static_cast<double>(choices.variant->states));
+  out.push_back(static_cast<double>(choices.variant->levels.size()));
+  for (const int level : choices.variant->levels) out.push_back(level);
+  for (const ModelChoice& choice : choices.models) {
     out.push_back(static_cast<double>(choice.model));
     out.push_back(static_cast<double>(choice.update));
     for (const auto each : kWeightChoices) out.push_back(choice.*each ? 1 : 0);
@@ -105,9 +110,14 @@ KindOutcome KindOutcome::from_numbers(const std::vector<double>& numbers) {
   out.seconds = *at++;
   const auto high = static_cast<std::uint64_t>(*at++);
   out.least = Bytes(high << kHalf | static_cast<std::uint64_t>(*at++));
+  if (at == numbers.end()) return out;
+  VariantChoice& variant = out.choices.variant.emplace();
+  variant.states = static_cast<std::size_t>(*at++);
+  variant.levels.resize(static_cast<std::size_t>(*at++));
+  for (int& level : variant.levels) level = static_cast<int>(*at++);
   const auto flag = [&] { return *at++ != 0; };
   while (at != numbers.end()) {
-    ModelChoice& choice = out.choices.emplace_back();
+    ModelChoice& choice = out.choices.models.emplace_back();
     choice.model = static_cast<spec::ModelId>(static_cast<int>(*at++));
     choice.update = static_cast<spec::UpdateMode>(static_cast<int>(*at++));
     for (const auto each : kWeightChoices) choice.*each = flag();
@@ -126,18 +136,18 @@ KindOutcome KindOutcome::from_numbers(const std::vector<double>& numbers) {
 
 CommonChoices::CommonChoices(const spec::Job& job) : stages_(shared_stages(job)) {}
 
-std::vector<ModelChoice> CommonChoices::fixed(std::size_t kind, std::size_t round) const {
-  std::vector<ModelChoice> out;
+FixedChoices CommonChoices::fixed(std::size_t kind, std::size_t round) const {
   const Choices& trial = trials_.at(round);
-  for (std::size_t s = 0; s < trial.size(); ++s)
-    if (stages_[s].has(kind)) out.push_back(trial[s]);
+  FixedChoices out{{}, trial.variant};
+  for (std::size_t s = 0; s < trial.models.size(); ++s)
+    if (stages_[s].has(kind)) out.models.push_back(trial.models[s]);
   return out;
 }
 
-std::vector<ModelChoice> CommonChoices::chosen(std::size_t kind, const MemoryPlan& plan) const {
-  std::vector<ModelChoice> out;
+FixedChoices CommonChoices::chosen(std::size_t kind, const MemoryPlan& plan) const {
+  FixedChoices out{{}, plan.variant};
   for (const SharedStage& stage : stages_)
-    if (stage.has(kind)) out.push_back(choice_of(plan, stage.model, stage.parts));
+    if (stage.has(kind)) out.models.push_back(choice_of(plan, stage.model, stage.parts));
   return out;
 }
 
@@ -159,15 +169,18 @@ bool CommonChoices::take(std::vector<KindOutcome> outcomes) {
   return false;
 }
 
-// Of each shared stage the choice of the kind at `place` among those that have it, the slowest first.
+// Of each shared stage, and of the job, the choice of the kind at `place` among those that have it, the slowest first.
 CommonChoices::Choices CommonChoices::of_kinds(const std::vector<KindOutcome>& outcomes,
                                                std::size_t place) const {
-  Choices out;
-  for (const SharedStage& stage : stages_) {
-    const std::vector<std::size_t> kinds = slowest_first(stage.kinds, outcomes);
-    const std::size_t kind = kinds[std::min(place, kinds.size() - 1)];
-    out.push_back(*choice_for(outcomes[kind].choices, stage.model));
-  }
+  const auto at_place = [&](std::vector<std::size_t> kinds) -> const FixedChoices& {
+    kinds = slowest_first(std::move(kinds), outcomes);
+    return outcomes[kinds[std::min(place, kinds.size() - 1)]].choices;
+  };
+  std::vector<std::size_t> all(outcomes.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  Choices out{{}, at_place(std::move(all)).variant};
+  for (const SharedStage& stage : stages_)
+    out.models.push_back(*choice_for(at_place(stage.kinds).models, stage.model));
   return out;
 }
 
@@ -178,8 +191,9 @@ void CommonChoices::add_trials() {
   Choices smallest = of_kinds(outcomes, 0);
   for (std::size_t place = 0; place < outcomes.size(); ++place) {
     Choices trial = of_kinds(outcomes, place);
+    if (trial.variant) smallest.variant = smaller_of(*smallest.variant, *trial.variant);
     for (std::size_t s = 0; s < stages_.size(); ++s)
-      smallest[s] = smaller_of(smallest[s], trial[s]);
+      smallest.models[s] = smaller_of(smallest.models[s], trial.models[s]);
     if (std::count(trials.begin(), trials.end(), trial) == 0) trials.push_back(std::move(trial));
   }
   if (trials.size() < 2) return;
@@ -234,7 +248,7 @@ KindPlans::KindPlans(const spec::Job& job, Target target)
       kind_(spec::kind_of(kinds_, target_.rank)) {}
 
 Result<KindOutcome> KindPlans::plan(const CommonChoices& common) {
-  const std::vector<ModelChoice> fixed = common.fixed(kind_);
+  const FixedChoices fixed = common.fixed(kind_);
   KindOutcome out;
   std::optional<MemoryPlan>& plan = rounds_.emplace_back();
   if (!fixed.empty() && common.chosen(kind_, *rounds_.front()) == fixed) {

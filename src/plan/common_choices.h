@@ -8,7 +8,8 @@
 //                             not through stages: they meet in its passes
 //   of one that they divide and train
 //                             what blocks compute again, too: collectives are between these operations
-// Of other models each kind chooses for itself.
+// Of other models each kind chooses for itself. What memory.allow lets plans choose of the job's keys (sizes of
+// micro-batches, types of optimizer states) is one choice of all kinds.
 //
 // Rounds  At first each kind plans for itself. Where they chose otherwise, all plan again with the choices of one of them, of
 //         the one whose step takes longest first; if some kind does not fit with any of these, with the smaller of each
@@ -48,7 +49,8 @@ struct SharedStage {
 struct KindOutcome {
   double seconds = 0;  ///< of a step, without what it waits for other stages
   Bytes least{};       ///< zero: it has a plan; else the least capacity with which it does
-  std::vector<ModelChoice> choices;  ///< of its shared stages, in their order
+  FixedChoices
+      choices;  ///< where it has a plan: of its shared stages, in their order, and of the job
   [[nodiscard]] bool planned() const { return least.is_zero(); }
   /// For other ranks; of one of these models.
   [[nodiscard]] std::vector<double> to_numbers() const;
@@ -60,25 +62,23 @@ class CommonChoices {
   explicit CommonChoices(const spec::Job& job);
 
   /// What a kind's next plan takes as it is.
-  [[nodiscard]] std::vector<ModelChoice> fixed(std::size_t kind) const {
-    return fixed(kind, rounds_.size());
-  }
-  /// What a kind's plan chose of shared stages.
-  [[nodiscard]] std::vector<ModelChoice> chosen(std::size_t kind, const MemoryPlan& plan) const;
+  [[nodiscard]] FixedChoices fixed(std::size_t kind) const { return fixed(kind, rounds_.size()); }
+  /// What a kind's plan chose of shared stages and of the job.
+  [[nodiscard]] FixedChoices chosen(std::size_t kind, const MemoryPlan& plan) const;
   /// Of each kind, planned with fixed(). Whether there is another round.
   [[nodiscard]] bool take(std::vector<KindOutcome> outcomes);
 
   // After the last one:
   /// Whose plans are taken.
   [[nodiscard]] std::size_t round() const { return best_; }
-  [[nodiscard]] std::vector<ModelChoice> fixed(std::size_t kind, std::size_t round) const;
+  [[nodiscard]] FixedChoices fixed(std::size_t kind, std::size_t round) const;
   /// The kind that has no plan and needs most; nullopt: all have one.
   [[nodiscard]] std::optional<std::size_t> refused() const;
   /// What that one needs.
   [[nodiscard]] Bytes least() const;
 
  private:
-  using Choices = std::vector<ModelChoice>;  // one a shared stage
+  using Choices = FixedChoices;  // models: one a shared stage
   [[nodiscard]] Choices of_kinds(const std::vector<KindOutcome>& outcomes, std::size_t place) const;
   void add_trials();
   [[nodiscard]] bool all_planned(std::size_t round) const;

@@ -19,7 +19,7 @@ void add(std::vector<spec::JobChange>& changes, const std::vector<spec::JobChang
 }  // namespace
 
 Result<JobVariants> JobVariants::make(const spec::Job& job, const Target& target, Scope scope,
-                                      std::vector<ModelChoice> fixed) {
+                                      FixedChoices fixed) {
   JobVariants out(job, target, std::move(fixed));
   if (scope == Scope::kWide) {
     out.open_settings();
@@ -95,6 +95,8 @@ Result<Variant*> JobVariants::at(std::size_t states, const Levels& levels) {
   Variant& made = it->second;
   Variant* const none = nullptr;
   if (!is_new) return made.drafts ? &made : none;
+  made.choice = {states, levels};
+  if (fixed_.variant && *fixed_.variant != made.choice) return none;
   for (std::size_t k = 0; k < levels.size(); ++k) {
     if (levels[k] > 0) add(made.changes, kinds_[k].changes(job_, levels[k]));
   }
@@ -107,7 +109,7 @@ Result<Variant*> JobVariants::at(std::size_t states, const Levels& levels) {
     if (source.trained != nullptr) models.slot(source.id)->optimizer = *source.optimizer;
   }
   made.drafts =
-      std::make_unique<Drafts>(made.job, *target_, std::move(models), *predictions_, fixed_);
+      std::make_unique<Drafts>(made.job, *target_, std::move(models), *predictions_, fixed_.models);
   return &made;
 }
 

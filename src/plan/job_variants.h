@@ -31,6 +31,7 @@ struct Draft {
 };
 
 struct Variant {
+  VariantChoice choice;
   spec::Job job;
   std::vector<spec::JobChange> changes;  ///< that make it from the job
   std::unique_ptr<Drafts> drafts;
@@ -48,7 +49,7 @@ class JobVariants {
   enum class Scope { kConfigured, kWide };
   /// `target` outlives the variants. `fixed`: choices that every draft takes.
   [[nodiscard]] static Result<JobVariants> make(const spec::Job& job, const Target& target,
-                                                Scope scope, std::vector<ModelChoice> fixed = {});
+                                                Scope scope, FixedChoices fixed = {});
 
   /// With what kWide leaves to the plan.
   [[nodiscard]] const spec::Job& job() const { return job_; }
@@ -61,14 +62,14 @@ class JobVariants {
   /// As far as each kind goes down, all kinds by the same number of levels; the largest sizes first.
   [[nodiscard]] std::vector<Levels> together() const;
 
-  /// Null where the keys contradict each other. It stays where it is.
+  /// Null where the keys contradict each other, or another one is fixed. It stays where it is.
   [[nodiscard]] Result<Variant*> at(std::size_t states, const Levels& levels);
   /// Of a plan of a variant, all changes from the configured job: adds those that left settings to the
   /// plan, but where it chose what is configured.
   void add_opened(MemoryPlan& plan) const;
 
  private:
-  JobVariants(const spec::Job& job, const Target& target, std::vector<ModelChoice> fixed)
+  JobVariants(const spec::Job& job, const Target& target, FixedChoices fixed)
       : configured_(job),
         job_(job),
         target_(&target),
@@ -93,7 +94,7 @@ class JobVariants {
   Levels deepest_;
   std::vector<std::vector<spec::JobChange>> states_;  // changes of each
   std::unique_ptr<Predictions> predictions_ = std::make_unique<Predictions>();
-  std::vector<ModelChoice> fixed_;
+  FixedChoices fixed_;
   std::map<std::pair<std::size_t, Levels>, Variant> variants_;
 };
 

@@ -195,6 +195,15 @@ struct UpdatePlan {
   spec::Dtype states = spec::Dtype::kFloat32;  ///< of the optimizer's moments
 };
 
+/// One of the variants of a job among which a plan is searched (job_variants.h): what memory.allow lets it choose of the
+/// job's keys.
+struct VariantChoice {
+  std::size_t states = 0;  ///< types of optimizer states; 0: as configured
+  std::vector<int>
+      levels{};  ///< sizes of micro-batches, of each kind; 0: as configured, further ones are smaller
+  friend bool operator==(const VariantChoice&, const VariantChoice&) = default;
+};
+
 /// The device that a plan is made for.
 struct Target {
   bool cuda = false;  ///< else the host device
@@ -227,6 +236,7 @@ struct MemoryPlan {
   std::vector<UpdatePlan> updated;          ///< one a trained model
   /// What the plan chose of the job's keys: apply them to the job before it runs.
   std::vector<spec::JobChange> changes;
+  VariantChoice variant;                ///< the one with these changes
   std::vector<PhaseSchedule> schedule;  ///< one a phase; the steady cycle
   Bytes all_resident;  ///< every tag of a step at once, nothing hosted, + the largest transient
   Bytes peak;          ///< largest phase peak of the schedule

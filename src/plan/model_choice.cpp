@@ -45,6 +45,14 @@ ModelChoice smaller_of(const ModelChoice& a, const ModelChoice& b) {
   return out;
 }
 
+VariantChoice smaller_of(const VariantChoice& a, const VariantChoice& b) {
+  VariantChoice out = a;
+  out.states = std::max(a.states, b.states);
+  for (std::size_t kind = 0; kind < out.levels.size(); ++kind)
+    out.levels[kind] = std::max(a.levels[kind], b.levels[kind]);
+  return out;
+}
+
 const ModelChoice* choice_for(const std::vector<ModelChoice>& fixed, spec::ModelId model) {
   const auto found = std::find_if(fixed.begin(), fixed.end(),
                                   [&](const ModelChoice& each) { return each.model == model; });

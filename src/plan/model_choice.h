@@ -30,6 +30,14 @@ inline constexpr std::array kWeightChoices = {
     &ModelChoice::streams_weights, &ModelChoice::streams_tables, &ModelChoice::inputs_on_host,
     &ModelChoice::gradients_on_host, &ModelChoice::blocks_on_disk};
 
+/// Choices that a plan takes as they are, of some models and of the job.
+struct FixedChoices {
+  std::vector<ModelChoice> models{};
+  std::optional<VariantChoice> variant{};  ///< nullopt: any
+  [[nodiscard]] bool empty() const { return models.empty() && !variant; }
+  friend bool operator==(const FixedChoices&, const FixedChoices&) = default;
+};
+
 /// What a choice has besides updates and weights.
 struct ChoiceParts {
   bool retention = false;  ///< of a model that is trained
@@ -39,6 +47,7 @@ struct ChoiceParts {
                                     ChoiceParts parts = {});
 /// Of each part the one that takes less of the device.
 [[nodiscard]] ModelChoice smaller_of(const ModelChoice& a, const ModelChoice& b);
+[[nodiscard]] VariantChoice smaller_of(const VariantChoice& a, const VariantChoice& b);
 
 /// Null: the model may run in any way.
 [[nodiscard]] const ModelChoice* choice_for(const std::vector<ModelChoice>& fixed,

@@ -31,7 +31,7 @@ Bytes share_of(Bytes bytes, double share) {
 }  // namespace
 
 Result<PlanSearch> PlanSearch::make(const spec::Job& job, const Target& target, Scope scope,
-                                    std::vector<ModelChoice> fixed) {
+                                    FixedChoices fixed) {
   NEAP_TRY_ASSIGN(JobVariants variants, JobVariants::make(job, target, scope, std::move(fixed)));
   return PlanSearch(std::move(variants));
 }
@@ -164,7 +164,10 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, WeightPlacemen
     limits.seconds = found->seconds();
     best = found;
   }
-  if (best) best->changes = variant.changes;
+  if (best) {
+    best->changes = variant.changes;
+    best->variant = variant.choice;
+  }
   return best;
 }
 
@@ -250,7 +253,8 @@ Status PlanSearch::refusal_of(Bytes capacity) {
   NEAP_TRY_ASSIGN(const Closest found, closest(HostMemory::kBudget));
   if (found.draft == nullptr && variants_.has_fixed())
     return {ErrorCode::kDoesNotFit,
-            "No plan has the choices that ranks with other stages make of models that they share"};
+            "No plan has the choices that ranks with other stages make of the job and of models "
+            "that they share"};
   if (found.draft == nullptr)
     return {ErrorCode::kInvalidArgument, "No setting of the job is valid"};
   NEAP_TRY_ASSIGN(const Closest roomy, closest(HostMemory::kUnlimited));

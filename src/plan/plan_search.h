@@ -13,7 +13,7 @@
 //         5. The best retentions (checkpoint_search.h) and moves (residency_search.h) of a draft.
 // Bounds  A draft is left out whose least seconds, all operations without recomputation or optional
 //         moves, are no better than the best plan, or that needs more than the capacity.
-// Fixed   choices of models that other plans share (common_choices.h): no draft has others.
+// Fixed   choices of models, and of the job's keys, that other plans share (common_choices.h): no draft has others.
 // Cost    seconds by the device's rates. A search of a 7B PPO job takes 10 to 300 ms; later ones with
 //         other capacities reuse variants, drafts and least capacities.
 //
@@ -34,7 +34,7 @@ class PlanSearch {
   using Scope = JobVariants::Scope;
   /// As JobVariants::make.
   [[nodiscard]] static Result<PlanSearch> make(const spec::Job& job, const Target& target,
-                                               Scope scope, std::vector<ModelChoice> fixed = {});
+                                               Scope scope, FixedChoices fixed = {});
 
   /// Zero: an unlimited capacity. kDoesNotFit with the least capacity when nothing fits. The plan's
   /// `changes` are those of the job that it is for.

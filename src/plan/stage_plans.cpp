@@ -8,6 +8,7 @@
 #include "plan/counted_backend.h"
 #include "plan/pipeline_waits.h"
 #include "plan/tags.h"
+#include "spec/job_change.h"
 
 namespace neap::plan {
 
@@ -203,7 +204,9 @@ Result<StagePlans> taken(const spec::Job& job, const Target& target, AgreedKinds
     NEAP_TRY_ASSIGN(MemoryPlan plan, kind.take(agreed.common));
     plans.push_back(std::move(plan));
   }
-  return stage_plans_of(job, target, std::move(plans));
+  spec::Job chosen = job;
+  spec::apply(plans.front().changes, chosen);
+  return stage_plans_of(chosen, target, std::move(plans));
 }
 
 }  // namespace

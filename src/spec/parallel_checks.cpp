@@ -70,26 +70,14 @@ Status validate_zero_bubble(const Job& job) {
   return {};
 }
 
-// What stages of a model go with.
-Status validate_stages(const Job& job, ModelId model) {
-  const std::int64_t stages = job.mesh(model).size(Axis::kPipe);
-  if (stages == 1) return {};
+Status validate_layout(const Job& job, ModelId model) {
+  if (job.mesh(model).size(Axis::kPipe) == 1) return {};
   for (const double blocks : job.placement(model).pipeline_model_parallel_layout)
     if (blocks < 1 || blocks > 1e6 || blocks != std::floor(blocks))
       return wrong(
           format("pipeline_model_parallel_layout has {}; every stage has a number of blocks, 1 at "
                  "least",
                  blocks));
-  const std::string key = placement_key(job, model, &ModelPlacement::pipeline_model_parallel_size);
-  const auto refuse = [&](std::string_view why) {
-    return wrong(format("{} {} does not go with {}", key, stages, why));
-  };
-  for (const Measure measure : {Measure::kMicroBatch, Measure::kBf16States})
-    if (job.memory.allows(measure))
-      return refuse(
-          format("memory.allow \"{}\", which each stage would choose for itself; leave it "
-                 "out",
-                 to_string(measure)));
   return {};
 }
 
@@ -153,7 +141,7 @@ Status validate_generation(const Job& job) {
 Status check_ranks(const Job& job) {
   NEAP_TRY(validate_ranks(job.trainer, job.launched_ranks));
   for (const ModelId model : job.models()) NEAP_TRY(validate_mesh(job, model));
-  for (const ModelId model : job.models()) NEAP_TRY(validate_stages(job, model));
+  for (const ModelId model : job.models()) NEAP_TRY(validate_layout(job, model));
   if (job.has_stages() && job.parallel.zero_bubble()) NEAP_TRY(validate_zero_bubble(job));
   return validate_generation(job);
 }

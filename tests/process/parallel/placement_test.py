@@ -239,8 +239,6 @@ class Placement(PlacementCase):
                 (("critic.forward_max_token_len_per_gpu=20",), 4, "critic.forward_max_token_len_per_gpu is 20; it has to be at least 40"),
                 (stages(critic=3), 4, "critic.pipeline_model_parallel_size 3 does not divide the 4 ranks"),
                 (stages(judge=4), 4, "pipeline_model_parallel_size 4 is more than the 2 blocks of the reward model"),
-                ((*stages(judge=2), 'memory.allow=["move", "micro_batch"]'), 4,
-                 'reward_model.pipeline_model_parallel_size 2 does not go with memory.allow "micro_batch"'),
                 ((*stages(critic=2), "critic.pipeline_model_parallel_layout=[2,2]"), 4, "pipeline_model_parallel_layout has 2 stages with 4 blocks; "
                  "the critic model has 2 blocks for 2 stages"),
                 (tensor(critic=3), 4, "critic.tensor_model_parallel_size 3 does not divide the 4 ranks"),

@@ -140,7 +140,7 @@ TEST_F(CommonChoicesTest, APlanTakesFixedChoices) {
     fixed.update = spec::UpdateMode::kSplit;
     fixed.together = 2;
     fixed.retention->blocks[2] = spec::BlockRetention::all(spec::Retention::kRecompute);
-    const Result<PlanOrLeast> found = plan_or_least(job, target(capacity), {fixed});
+    const Result<PlanOrLeast> found = plan_or_least(job, target(capacity), {{fixed}});
     ASSERT_TRUE(found.ok() && found->plan);
     EXPECT_EQ(choice_of(*found->plan, ModelId::kCritic, kAll), fixed);
     EXPECT_LT(free.plan->seconds(), found->plan->seconds());
@@ -151,7 +151,7 @@ TEST_F(CommonChoicesTest, NoCapacityIsEnoughForFixedChoicesThatAKindDoesNotHave)
   const spec::Job job = this->job({});
   ModelChoice fixed = choice_of(*own(job, 40_GiB, 0).plan, ModelId::kCritic);
   fixed.streams_weights = fixed.gradients_on_host = true;  // of slices, which it does not have
-  const Result<PlanOrLeast> found = plan_or_least(job, target(40_GiB), {fixed});
+  const Result<PlanOrLeast> found = plan_or_least(job, target(40_GiB), {{fixed}});
   ASSERT_TRUE(found.ok()) << found.status().message();
   EXPECT_FALSE(found->plan);
   EXPECT_EQ(found->least, Bytes(~0ull));
@@ -202,7 +202,7 @@ class Rounds {
       KindOutcome& out = outcomes.emplace_back();
       if (each) {
         out.seconds = each->seconds;
-        out.choices = {{ModelId::kCritic, each->update}};
+        out.choices.models = {{ModelId::kCritic, each->update}};
       } else {
         out.least = outcomes.size() == 1 ? 2_GiB : 3_GiB;
       }
@@ -210,8 +210,8 @@ class Rounds {
     return common_.take(outcomes);
   }
   [[nodiscard]] std::optional<spec::UpdateMode> fixed() const {
-    const std::vector<ModelChoice> fixed = common_.fixed(0);
-    EXPECT_EQ(fixed, common_.fixed(1));
+    const std::vector<ModelChoice> fixed = common_.fixed(0).models;
+    EXPECT_EQ(fixed, common_.fixed(1).models);
     return fixed.empty() ? std::nullopt : std::optional(fixed.front().update);
   }
   [[nodiscard]] const CommonChoices& operator*() const { return common_; }
@@ -275,9 +275,11 @@ TEST_F(CommonChoicesTest, WhereNoKindsChoiceFitsAllTheSmallerOfEachPartIsTried) 
   const spec::Job job = this->job({});
   CommonChoices common(job);
   std::vector<KindOutcome> outcomes(2);
-  for (KindOutcome& of : outcomes) of.choices = {{ModelId::kCritic}};
-  outcomes[0].choices[0].update = spec::UpdateMode::kStreamed;
-  outcomes[1].choices[0].blocks_on_disk = true;
+  for (KindOutcome& of : outcomes) of.choices.models = {{ModelId::kCritic}};
+  outcomes[0].choices.models[0].update = spec::UpdateMode::kStreamed;
+  outcomes[0].choices.variant = {1, {1}};
+  outcomes[1].choices.variant = {0, {2}};
+  outcomes[1].choices.models[0].blocks_on_disk = true;
   outcomes[1].seconds = 1;
   ASSERT_TRUE(common.take(outcomes));
   std::vector<KindOutcome> refused(2);
@@ -286,12 +288,44 @@ TEST_F(CommonChoicesTest, WhereNoKindsChoiceFitsAllTheSmallerOfEachPartIsTried) 
   ASSERT_TRUE(common.take(refused));
   ModelChoice smallest{ModelId::kCritic, spec::UpdateMode::kStreamed};
   smallest.blocks_on_disk = true;
-  EXPECT_EQ(common.fixed(1), std::vector{smallest});
+  EXPECT_EQ(common.fixed(1), (FixedChoices{{smallest}, VariantChoice{1, {2}}}));
   refused[1].least = Bytes(~0ull);
   ASSERT_FALSE(common.take(refused));
   EXPECT_EQ(common.round(), 2u) << "the round that needs least";
   EXPECT_EQ(common.refused(), 0u);
   EXPECT_EQ(common.least(), 1_GiB);
+}
+
+TEST_F(CommonChoicesTest, WhatPlansChooseOfTheJobsKeysIsOneChoiceOfAllKinds) {
+  const auto variant = [&](const spec::Job& job, Bytes capacity, std::int64_t rank) {
+    const PlanOrLeast found = own(job, capacity, rank);
+    return found.plan ? std::optional(found.plan->variant) : std::nullopt;
+  };
+  for (const auto& [measure, stages] :
+       {std::pair("micro_batch", "1"), std::pair("micro_batch", "2"),
+        std::pair("bf16_states", "2")}) {
+    SCOPED_TRACE(std::string(measure) + ", stages of the critic: " + stages);
+    const spec::Job job = this->job({std::string(R"(memory.allow=["move", ")") + measure + "\"]",
+                                     std::string("critic.pipeline_model_parallel_size=") + stages});
+    Bytes capacity = std::max(own(job, 100_MiB, 0).least, own(job, 100_MiB, 1).least);
+    while (variant(job, capacity, 0) == variant(job, capacity, 1) && capacity < 16_GiB)
+      capacity += 64_MiB;
+    ASSERT_LT(capacity, 16_GiB) << "kinds choose alike without a rule";
+    const Result<StagePlans> agreed = plan_stages(job, target(capacity));
+    ASSERT_TRUE(agreed.ok()) << agreed.status().message();
+    const MemoryPlan &one = agreed->stages[0].plan, &two = agreed->stages[1].plan;
+    EXPECT_EQ(one.variant, two.variant);
+    EXPECT_EQ(spec::assignments(one.changes), spec::assignments(two.changes));
+    EXPECT_LE(std::max(one.peak, two.peak), capacity);
+    // As if the keys were written out.
+    spec::Job written = job;
+    spec::apply(one.changes, written);
+    written.memory.allow = {spec::Measure::kMove};
+    const Result<StagePlans> same = plan_stages(written, target(capacity));
+    ASSERT_TRUE(same.ok()) << same.status().message();
+    EXPECT_EQ(same->micro_batches, agreed->micro_batches);
+    EXPECT_NEAR(same->seconds(), agreed->seconds(), 0.02 * same->seconds());
+  }
 }
 
 // Each takes as long as the next one, but for rounding, and the first less than the last.
@@ -305,7 +339,7 @@ TEST_F(CommonChoicesTest, KindsThatTakeNearlyAsLongHaveOneOrder) {
   std::vector<KindOutcome> outcomes(3);
   for (std::size_t k = 0; k < 3; ++k) {
     outcomes[k].seconds = 1 + static_cast<double>(k) * 0.7e-9;
-    outcomes[k].choices = {{ModelId::kCritic, static_cast<spec::UpdateMode>(k)}};
+    outcomes[k].choices.models = {{ModelId::kCritic, static_cast<spec::UpdateMode>(k)}};
   }
   for (const std::size_t kind : {1u, 2u, 0u}) {
     ASSERT_TRUE(common.take(outcomes));
@@ -318,7 +352,7 @@ TEST_F(CommonChoicesTest, KindsThatTakeNearlyAsLongHaveOneOrder) {
 TEST_F(CommonChoicesTest, ChoicesOfASharedModelLeaveAKindFreeWithOthers) {
   ModelChoice critic{ModelId::kCritic, spec::UpdateMode::kStreamed};
   const auto planned = [&](const spec::Job& job, Bytes capacity) {
-    Result<PlanOrLeast> found = plan_or_least(job, target(capacity, 1), {critic});
+    Result<PlanOrLeast> found = plan_or_least(job, target(capacity, 1), {{critic}});
     EXPECT_TRUE(found.ok()) << found.status().message();
     return *std::move(found);
   };
@@ -358,15 +392,16 @@ TEST_F(CommonChoicesTest, OutcomesPassAsNumbers) {
   KindOutcome out;
   out.seconds = 1.25;
   out.least = 3_GiB;
-  ModelChoice& first = out.choices.emplace_back();
+  ModelChoice& first = out.choices.models.emplace_back();
   first.model = ModelId::kCritic;
   first.update = spec::UpdateMode::kDisk;
   first.streams_weights = first.inputs_on_host = first.blocks_on_disk = true;
   first.retention.emplace().blocks.resize(3);
   first.retention->blocks[1].set(spec::SavedTensor::kUp, spec::Retention::kRecompute);
-  ModelChoice& second = out.choices.emplace_back();
+  ModelChoice& second = out.choices.models.emplace_back();
   second.streams_tables = second.gradients_on_host = true;
   second.together = 4;
+  out.choices.variant = {1, {3}};
   const KindOutcome back = KindOutcome::from_numbers(out.to_numbers());
   EXPECT_EQ(back.seconds, out.seconds);
   EXPECT_EQ(back.least, out.least);
