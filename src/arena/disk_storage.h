@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "arena/arena.h"
-#include "arena/disk_backup.h"
+#include "arena/disk_file.h"
 #include "arena/disk_workers.h"
 
 namespace neap::arena {

@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "arena/arena.h"
-#include "arena/disk_backup.h"
+#include "arena/disk_file.h"
 #include "base/format.h"
 #include "bench/cases.h"
 #include "bench/contents.h"
