@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "ops/aten_ops.h"
+#include "ops/slot_blocks.h"
 #include "spec/layout.h"
 #include "step/transformer.h"
 #include "step/units.h"
@@ -51,18 +52,6 @@ void check_flat(const at::Tensor& t, const spec::FlatUnit& unit, const char* wha
 struct Lora {
   spec::LoraShape shape;
   FlatTensors adapters;
-};
-
-/// Blocks and tables of the base that rest elsewhere and are in slots while they are used.
-struct StreamedBase {
-  step::BlockSlots* slots = nullptr;  ///< outlives the model
-  /// Of each slot: (elements of the largest block,); gradients are empty where the base is frozen.
-  std::vector<at::Tensor> memory, gradients;
-  /// Of each slot, as many elements as a group's inputs have; empty: they do not rest elsewhere.
-  std::vector<at::Tensor> inputs;
-  /// Of tables while it is their turn: (elements of the largest,). Undefined: the base's weights are where they come to.
-  at::Tensor table_memory, table_gradients;
-  bool table_on_host = false;  ///< the embedding is in host memory, or `slots` reads its rows
 };
 
 struct TrainOptions {
