@@ -1,0 +1,175 @@
+// What `--fit` and the outlook of a plan find.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "golden/plan/jobs.h"
+#include "golden/plan/model_folders.h"
+#include "plan/advice.h"
+#include "plan/tunables.h"
+
+namespace neap::plan {
+namespace {
+
+namespace fields = spec::job_fields;
+
+constexpr const char* kResidentWeights = R"(memory.allow=["recompute","move","stream"])";
+
+TEST(GoldenPlans, FitRanksPlansThatFit) {
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
+  Target target = target_of(job);
+  for (const Bytes size : {9_GiB + 512_MiB, 24_GiB}) {
+    target.capacity = size;
+    const auto plans = find_fit(job, target);
+    ASSERT_TRUE(plans.ok()) << plans.status().message();
+    EXPECT_EQ(plans->size(), 3U);
+    for (std::size_t i = 0; i < plans->size(); ++i) {
+      const MemoryPlan& plan = (*plans)[i];
+      EXPECT_LE(plan.peak, size);
+      if (i > 0) {
+        EXPECT_GE(plan.seconds(), (*plans)[i - 1].seconds());
+        EXPECT_LT(plan.peak, (*plans)[i - 1].peak);
+      }
+      EXPECT_FALSE(changes_any(plan.changes, fields::kResponseLength));
+      for (const spec::ModelId model : {spec::ModelId::kActor, spec::ModelId::kCritic}) {
+        EXPECT_FALSE(changes_any(plan.changes, fields::lora_rank(model)));
+        EXPECT_FALSE(changes_any(plan.changes, fields::state_dtype(model)));
+      }
+      expect_overrides_give("opt_ppo.toml", {}, plan);
+    }
+  }
+  target.capacity = 5_GiB + 512_MiB;
+  EXPECT_FALSE(make_plan(job, target).ok());
+  EXPECT_FALSE(find_fit(job, target)->front().changes.empty());
+  target.capacity = 100_MiB;
+  EXPECT_EQ(find_fit(job, target).status().code(), ErrorCode::kDoesNotFit);
+}
+
+TEST(GoldenPlans, ExactSettingsGoAllTheWayDownBeforeTheTrainingChanges) {
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "qwen7b_grpo.toml",
+                              {"actor_rollout_ref.rollout.n=16", "data.train_batch_size=1024",
+                               "actor_rollout_ref.actor.ppo_mini_batch_size=256",
+                               "data.max_prompt_length=512", "data.max_response_length=8192"},
+                              job)
+                  .ok());
+  Target target = target_of(job);
+  target.capacity = 80_GiB;
+  const auto plans = find_fit(job, target);
+  ASSERT_TRUE(plans.ok()) << plans.status().message();
+  EXPECT_FALSE(changes_any(plans->front().changes, fields::kResponseLength));
+}
+
+// Whether the weights are downloaded yet or not.
+TEST(GoldenPlans, AdaptersAreTriedOnAFolderWithTheConfigurationAlone) {
+  spec::Job job;
+  ASSERT_TRUE(
+      spec::Job::load(NEAP_SOURCE_DIR "/examples/gsm8k/qwen2.5-1.5b.toml", {kResidentWeights}, job)
+          .ok());
+  Target target = target_of(job);
+  target.capacity = 8_GiB;
+  const auto plans = find_fit(job, target);
+  ASSERT_TRUE(plans.ok()) << plans.status().message();
+  const std::vector<spec::JobChange>& changes = plans->front().changes;
+  const spec::JobChange adapter(fields::lora_rank(spec::ModelId::kActor), 16);
+  EXPECT_NE(std::find(changes.begin(), changes.end(), adapter), changes.end());
+}
+
+TEST(GoldenPlans, FitTakesAnotherTrainingWhereNothingElseFits) {
+  const WithWeights weights;
+  spec::Job job;
+  std::vector<std::string> overrides = weights.paths();
+  overrides.emplace_back(kResidentWeights);
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", overrides, job).ok());
+  Target target = target_of(job);
+  target.capacity = 6_GiB;
+  const auto plans = find_fit(job, target);
+  ASSERT_TRUE(plans.ok()) << plans.status().message();
+  EXPECT_LE(plans->front().peak, target.capacity);
+  const std::vector<std::string_view> effects = effects_of(plans->front());
+  EXPECT_TRUE(std::any_of(effects.begin(), effects.end(), [](std::string_view e) {
+    return e.find("another training") != std::string_view::npos;
+  }));
+}
+
+TEST(GoldenPlans, FitAndOutlookOfEveryTask) {
+  for (const char* config : {"opt350_reward_host.toml", "qwen7b_grpo.toml", "qwen15_sft.toml"}) {
+    spec::Job job;
+    ASSERT_TRUE(spec::Job::load(kFolder / config, {}, job).ok());
+    Target target = target_of(job);
+    const auto found = make_plan_with_outlook(job, target);
+    ASSERT_TRUE(found.ok()) << config << found.status().message();
+    ASSERT_TRUE(found->outlook.smaller.has_value()) << config;
+    target.capacity = found->outlook.smaller->peak;
+    const auto plans = find_fit(job, target);
+    ASSERT_TRUE(plans.ok()) << config << plans.status().message();
+    EXPECT_LE(plans->front().seconds(), found->outlook.smaller->seconds() * (1 + 1e-9)) << config;
+    for (const MemoryPlan& plan : *plans) expect_overrides_give(config, {}, plan);
+  }
+}
+
+TEST(GoldenPlans, OutlookHoldsWhatItPromises) {
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
+  Target target = target_of(job);
+  for (const std::uint64_t gib : {16U, 22U, 28U, 60U}) {
+    target.capacity = Bytes(gib << 30);
+    const auto found = make_plan_with_outlook(job, target);
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    const MemoryPlan& plan = found->plan;
+    EXPECT_EQ(plan.peak, make_plan(job, target)->peak);
+    EXPECT_EQ(found->outlook.least_capacity, *least_capacity(job, target));
+    if (found->outlook.smaller) {
+      EXPECT_LE(found->outlook.smaller->peak.count(), plan.peak.count() * 98 / 100);
+      EXPECT_GE(found->outlook.smaller->seconds(), plan.seconds() * (1 - 1e-9));
+    }
+    if (found->outlook.faster) {
+      const MemoryPlan& faster = *found->outlook.faster;
+      EXPECT_LE(faster.seconds(), 0.95 * plan.seconds());
+      EXPECT_GT(faster.peak, plan.peak);
+      // A little less does not do.
+      target.capacity = Bytes(faster.peak.count() * 95 / 100);
+      EXPECT_GT(make_plan(job, target)->seconds(), 0.95 * plan.seconds());
+    }
+    // At 28 GiB most copies hide.
+    EXPECT_EQ(found->outlook.faster.has_value(), gib < 28) << gib;
+  }
+}
+
+TEST(GoldenPlans, WithEverythingResidentNoSmallerPlanIsOffered) {
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {"memory.residency=all"}, job).ok());
+  Target target = target_of(job);
+  for (const Bytes size : {80_GiB, 16_GiB}) {
+    target.capacity = size;
+    const auto found = make_plan_with_outlook(job, target);
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    EXPECT_EQ(found->plan.fits(), size == 80_GiB);
+    EXPECT_FALSE(found->outlook.smaller.has_value());
+    EXPECT_FALSE(found->outlook.faster.has_value());
+    EXPECT_EQ(found->outlook.to_text(found->plan).empty(), size != 80_GiB);
+  }
+}
+
+// The words of --fit for a change are those of the tunable that makes it.
+TEST(GoldenPlans, ChangesAreToldByTheirTunable) {
+  for (const char* config : {"qwen7b_sft.toml", "qwen7b_ppo.toml", "qwen7b_grpo.toml"}) {
+    for (const char* packed : {"false", "true"}) {
+      spec::Job job;
+      ASSERT_TRUE(spec::Job::load(kFolder / config,
+                                  {format("data.use_dynamic_bsz={}", packed),
+                                   format("actor_rollout_ref.actor.use_dynamic_bsz={}", packed)},
+                                  job)
+                      .ok());
+      for (const Tunable& tunable : tunables(job)) {
+        const std::vector<spec::JobChange> changes = tunable.changes(job, 1);
+        for (const spec::JobChange& change : changes)
+          EXPECT_EQ(effect_of(change), tunable.effect) << spec::assignments({change}).front();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace neap::plan
