@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <set>
 
 #include "base/json.h"
+#include "golden/export.h"
 #include "golden_weights.h"
 #include "ops/transformer.h"
 #include "saved_models.h"
@@ -23,6 +23,8 @@ namespace neap::ops {
 namespace {
 
 using at::Tensor;
+using testing::export_folder;
+using testing::to_export;
 
 std::filesystem::path folder() {
   return std::filesystem::path(NEAP_SOURCE_DIR) / "tests/golden/model";
@@ -94,16 +96,10 @@ std::vector<std::string> scored_models() {
 }
 INSTANTIATE_TEST_SUITE_P(Models, ScoredGolden, ::testing::ValuesIn(scored_models()), kName);
 
-// Writes what check_transformers.py opens with transformers, to the folder that this names.
-const char* export_folder() {
-  return std::getenv("NEAP_EXPORT");
-}
+// Writes what check_transformers.py opens with transformers.
 class ExportedGolden : public Golden {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ExportedGolden);
-INSTANTIATE_TEST_SUITE_P(Models, ExportedGolden,
-                         ::testing::ValuesIn(export_folder() ? models()
-                                                             : std::vector<std::string>()),
-                         kName);
+INSTANTIATE_TEST_SUITE_P(Models, ExportedGolden, ::testing::ValuesIn(to_export(models())), kName);
 
 TEST(Goldens, CoverEveryArchitectureAndRotaryKind) {
   std::set<std::string> types;

@@ -6,11 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 
 #include "base/json.h"
+#include "golden/export.h"
 #include "golden/model/golden_weights.h"
 #include "ops/transformer.h"
 #include "saved_models.h"
@@ -27,6 +27,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using at::Tensor;
+using testing::export_folder;
+using testing::to_export;
 
 fs::path here() {
   return fs::path(NEAP_SOURCE_DIR) / "tests/golden/peft";
@@ -128,16 +130,10 @@ INSTANTIATE_TEST_SUITE_P(Adapters, Peft, ::testing::ValuesIn(cases()), kName);
 class TrainedPeft : public Peft {};
 INSTANTIATE_TEST_SUITE_P(Adapters, TrainedPeft, ::testing::ValuesIn(trained_cases()), kName);
 
-// Writes what check_peft.py opens with PEFT, to the folder that this names.
-const char* export_folder() {
-  return std::getenv("NEAP_EXPORT");
-}
+// Writes what check_peft.py opens with PEFT.
 class ExportedPeft : public Peft {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ExportedPeft);
-INSTANTIATE_TEST_SUITE_P(Adapters, ExportedPeft,
-                         ::testing::ValuesIn(export_folder() ? cases()
-                                                             : std::vector<std::string>()),
-                         kName);
+INSTANTIATE_TEST_SUITE_P(Adapters, ExportedPeft, ::testing::ValuesIn(to_export(cases())), kName);
 
 TEST(PeftGoldens, CoverEveryKindThatIsRead) {
   const std::vector<std::string> names = cases();
