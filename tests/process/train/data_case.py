@@ -3,17 +3,13 @@ import json
 import pathlib
 import shutil
 import subprocess
-import sys
-import tempfile
-import unittest
 
 import neap_program
+from additions_case import AdditionsCase, steady
 from neap_program import read_lines
 
-NEAP = "neap"
 HERE = pathlib.Path(__file__).resolve().parent
 ROWS_PROGRAM = HERE.parents[2] / "src" / "data" / "parquet_rows.py"
-UNSTEADY = ("timing_s/", "perf/", "memory/")
 SFT = ["sft.toml", "data.train_batch_size=32", "data.micro_batch_size_per_gpu=16", "trainer.total_training_steps=3"]
 GRPO = ["grpo.toml", "data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8",
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32", "actor_rollout_ref.rollout.n=4",
@@ -31,12 +27,10 @@ def has_zstd():
     return shutil.which("zstd") is not None
 
 
-class DataCase(unittest.TestCase):
+class DataCase(AdditionsCase):
     @classmethod
     def setUpClass(cls):
-        cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-data-"))
-        cls.home = cls.base / "home"
-        neap_program.make_additions(cls.home)
+        super().setUpClass()
         cls.rows = read_lines(cls.home / "sft_train.jsonl")
         cls.write("pairs.jsonl", [{"prompt": row["prompt"], "chosen": row["response"], "rejected": row["response"][:-1]}
                                   for row in cls.rows[:200]])
@@ -44,20 +38,12 @@ class DataCase(unittest.TestCase):
         assert result.returncode == 0, result.stderr
 
     @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(cls.base)
-
-    @classmethod
     def environment(cls, **more):
         return neap_program.environment(XDG_CACHE_HOME=str(cls.base / "cache"), OMP_NUM_THREADS="2", **more)
 
     @classmethod
     def neap(cls, *words, **more):
-        return neap_program.run(NEAP, *words, "device.kind=host", "device.memory=256MiB", cwd=cls.home, env=cls.environment(**more))
-
-    @classmethod
-    def write(cls, name, rows):
-        (cls.home / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return neap_program.run(cls.path, *words, "device.kind=host", "device.memory=256MiB", cwd=cls.home, env=cls.environment(**more))
 
     def train(self, out, *words, expect=0, **more):
         result = self.neap("train", *words, f"trainer.default_local_dir=out/{out}", **more)
@@ -83,8 +69,7 @@ class DataCase(unittest.TestCase):
         return {**row, "prompt": f"7+3+{text}", "tools": "a text prompt has no template: nothing reads this"}
 
     def metrics(self, out):
-        return [{k: v for k, v in line.items() if not k.startswith(UNSTEADY)}
-                for line in read_lines(self.home / "out" / out / "metrics.jsonl")]
+        return steady(read_lines(self.home / "out" / out / "metrics.jsonl"))
 
     def assert_same(self, out, other="start"):
         self.assertEqual(self.metrics(out), self.metrics(other), out)
@@ -92,9 +77,3 @@ class DataCase(unittest.TestCase):
     def cached(self):
         folder = self.base / "cache" / "neap" / "data"
         return sorted(path for path in folder.glob("*.rows")) if folder.exists() else []
-
-
-def main():
-    global NEAP
-    NEAP = str(pathlib.Path(sys.argv.pop(1)).resolve())
-    unittest.main(verbosity=2)

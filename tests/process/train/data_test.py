@@ -10,7 +10,8 @@ import random
 import subprocess
 import unittest
 
-from data_case import DataCase, DPO, GRPO, HAS_PYARROW, has_zstd, main, ROWS_PROGRAM, SFT, TOOLS
+from additions_case import main
+from data_case import DataCase, DPO, GRPO, HAS_PYARROW, has_zstd, ROWS_PROGRAM, SFT, TOOLS
 from neap_program import read_lines
 
 

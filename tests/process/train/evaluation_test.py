@@ -6,12 +6,10 @@ import pathlib
 import re
 import shutil
 import statistics
-import sys
-import unittest
 
 import neap_program
-import rewards_test
-from rewards_test import AdditionsCase, read_lines
+from additions_case import main, SMALL, TrainedCase
+from neap_program import read_lines
 
 SAMPLED = ["actor_rollout_ref.rollout.val_kwargs.n=4", "actor_rollout_ref.rollout.val_kwargs.do_sample=true",
            "actor_rollout_ref.rollout.val_kwargs.temperature=1.3", "actor_rollout_ref.rollout.val_kwargs.top_p=0.95"]
@@ -22,7 +20,7 @@ def pass_at_k(n, right, k):
     return 1 - math.comb(n - right, k) / math.comb(n, k)
 
 
-class EvaluationCase(AdditionsCase):
+class EvaluationCase(TrainedCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -30,10 +28,6 @@ class EvaluationCase(AdditionsCase):
         for i, row in enumerate(rows):
             row["data_source"] = "even" if i % 2 == 0 else "odd"
         cls.write("held_out.jsonl", rows)
-
-    @classmethod
-    def write(cls, name, rows):
-        (cls.home / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def eval(self, *words, expect=0):
         result = self.neap("eval", *words)
@@ -44,7 +38,7 @@ class EvaluationCase(AdditionsCase):
         return json.loads(self.eval(*words, "--json").stdout)
 
     def test_the_end_of_a_training_and_eval_of_its_checkpoint_agree(self):
-        keys = [*rewards_test.SMALL, *SAMPLED, "trainer.total_training_steps=2"]
+        keys = [*SMALL, *SAMPLED, "trainer.total_training_steps=2"]
         result = self.neap("train", "grpo.toml", *keys, "data.val_files=held_out.jsonl", "trainer.default_local_dir=out/agree")
         self.assertEqual(result.returncode, 0, result.stderr)
         validation = {k: v for k, v in read_lines(self.home / "out/agree/validation.jsonl")[-1].items() if k.startswith("val")}
@@ -150,7 +144,7 @@ class EvaluationCase(AdditionsCase):
     def test_the_temporary_name_of_the_responses_cannot_be_foreseen(self):
         # exec keeps the process's number.
         script = 'mkdir -p "$1.tmp-$$/full" && exec "$0" eval "$2" held_out.jsonl --output "$1"'
-        result = neap_program.run("sh", "-c", script, rewards_test.NEAP, "unforeseen.jsonl", CHECKPOINT, cwd=self.home)
+        result = neap_program.run("sh", "-c", script, self.path, "unforeseen.jsonl", CHECKPOINT, cwd=self.home)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(len(read_lines(self.home / "unforeseen.jsonl")), 21)
 
@@ -272,5 +266,4 @@ def greedy_length(home):
 
 
 if __name__ == "__main__":
-    rewards_test.NEAP = sys.argv[1]
-    unittest.main(argv=sys.argv[:1] + sys.argv[2:], verbosity=2)
+    main()

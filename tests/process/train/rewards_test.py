@@ -1,51 +1,16 @@
 #!/usr/bin/env python3
 """`neap train` with reward functions instead of a reward model. usage: FILE NEAP"""
 import json
-import pathlib
 import re
-import shutil
 import signal
-import sys
-import tempfile
 import time
-import unittest
 
 import neap_program
+from additions_case import main, SMALL, steady, TrainedCase
 from neap_program import read_lines
 
-NEAP = "neap"
-UNSTEADY = ("timing_s/", "perf/", "memory/")
-BATCH = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32",
-         "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32", "device.kind=host",
-         "device.memory=256MiB"]
-SMALL = [*BATCH, "trainer.total_training_steps=4"]
 
-
-def steady(lines):
-    return [{k: v for k, v in line.items() if not k.startswith(UNSTEADY)} for line in lines]
-
-
-class AdditionsCase(unittest.TestCase):
-    """A folder with a model that adds a little, data for it, and the program in it."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.base = pathlib.Path(tempfile.mkdtemp(prefix="neap-rewards-"))
-        cls.home = cls.base / "home"
-        neap_program.make_additions(cls.home)
-        cls.sft_run = cls.neap("train", "sft.toml", "device.kind=host")
-        assert cls.sft_run.returncode == 0, cls.sft_run.stderr
-
-    @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(cls.base)
-
-    @classmethod
-    def neap(cls, *words, env=None):
-        return neap_program.run(NEAP, *words, cwd=cls.home, env=neap_program.environment(**(env or {})))
-
-
-class RewardsCase(AdditionsCase):
+class RewardsCase(TrainedCase):
     def grpo(self, out, *words, expect=0):
         result = self.neap("train", "grpo.toml", *SMALL, f"trainer.default_local_dir=out/{out}", *words)
         self.assertEqual(result.returncode, expect, result.stderr)
@@ -163,7 +128,7 @@ class RewardsCase(AdditionsCase):
     def test_an_interrupt_ends_the_waiting_for_a_judge_that_hangs(self):
         patient = self.program(1, "reward.functions.0.timeout=100")
         out = self.home / "out" / "hangs"
-        process = neap_program.start(NEAP, "train", "grpo.toml", *SMALL, "trainer.default_local_dir=out/hangs", *patient, cwd=self.home,
+        process = neap_program.start(self.path, "train", "grpo.toml", *SMALL, "trainer.default_local_dir=out/hangs", *patient, cwd=self.home,
                                      env=neap_program.environment())
         neap_program.wait_for(process, lambda: neap_program.logged_steps(out) == 1)
         time.sleep(1)
@@ -185,5 +150,4 @@ class RewardsCase(AdditionsCase):
 
 
 if __name__ == "__main__":
-    NEAP = sys.argv[1]
-    unittest.main(argv=sys.argv[:1] + sys.argv[2:], verbosity=2)
+    main()

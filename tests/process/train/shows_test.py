@@ -8,17 +8,14 @@ import re
 import signal
 import struct
 import subprocess
-import sys
 import termios
-import unittest
 
 import neap_program
-import rewards_test
+from additions_case import BATCH, main, TrainedCase
 from neap_program import read_lines
-from rewards_test import BATCH, AdditionsCase
 
 
-class Shows(AdditionsCase):
+class Shows(TrainedCase):
     def grpo(self, out, *words, expect=0):
         result = self.neap("train", "grpo.toml", *BATCH, f"trainer.default_local_dir=out/{out}", *words)
         self.assertEqual(result.returncode, expect, result.stderr)
@@ -53,7 +50,7 @@ class Shows(AdditionsCase):
         """What a run writes to stderr where that is a terminal of 100 columns."""
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-        process = neap_program.start(rewards_test.NEAP, *words, cwd=self.home, stdout=subprocess.DEVNULL, stderr=slave,
+        process = neap_program.start(self.path, *words, cwd=self.home, stdout=subprocess.DEVNULL, stderr=slave,
                                      env=neap_program.environment(NEAP_PROGRESS="on"))
         os.close(slave)
         text = b""
@@ -113,7 +110,7 @@ class Shows(AdditionsCase):
     def test_a_killed_run_that_resumes_has_every_response_once(self):
         words = ["trainer.total_training_steps=6", "trainer.rollout_freq=1", "trainer.save_freq=2"]
         self.grpo("whole", *words)
-        process = neap_program.start(rewards_test.NEAP, "train", "grpo.toml", *BATCH, *words, "trainer.default_local_dir=out/killed", cwd=self.home)
+        process = neap_program.start(self.path, "train", "grpo.toml", *BATCH, *words, "trainer.default_local_dir=out/killed", cwd=self.home)
         path = self.home / "out/killed/rollouts.jsonl"
         neap_program.wait_for(process, lambda: path.exists() and path.read_text().count("\n") >= 3 * 32)
         process.send_signal(signal.SIGKILL)
@@ -174,7 +171,7 @@ class Shows(AdditionsCase):
             "    def finish(self): open('wandb.log', 'a').write('\"finished\"\\n')\n"
             "def init(**options): return Run()\n")
         (packages / "mlflow.py").write_text("raise ImportError('mlflow is broken here')\n")
-        result = neap_program.run(rewards_test.NEAP, "train", "grpo.toml", *BATCH, "trainer.default_local_dir=out/tracked",
+        result = neap_program.run(self.path, "train", "grpo.toml", *BATCH, "trainer.default_local_dir=out/tracked",
                                   'trainer.logger=["console", "jsonl", "wandb", "mlflow"]', "trainer.total_training_steps=2", cwd=self.home,
                                   env=neap_program.environment(PYTHONPATH=str(packages)))
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -213,5 +210,4 @@ class Shows(AdditionsCase):
 
 
 if __name__ == "__main__":
-    rewards_test.NEAP = sys.argv[1]
-    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
+    main()
