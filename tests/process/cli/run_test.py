@@ -171,14 +171,15 @@ def leaves_no_child_behind_however_early_a_signal_comes():
 
 def ends_with_the_command():
     here, there = pty.openpty()  # with a live line, which is drawn every 250 ms
-    start = time.monotonic()
-    for _ in range(8):
-        running = subprocess.Popen([NEAP, "run", "--", "sleep", "0.02"], env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=there)
+    least = {there: 60.0, subprocess.DEVNULL: 60.0}
+    for stderr in list(least) * 8:
+        start = time.monotonic()
+        running = subprocess.Popen([NEAP, "run", "--", "sleep", "0.02"], env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=stderr)
         assert running.wait(timeout=20) == 0
-    seconds = time.monotonic() - start
+        least[stderr] = min(least[stderr], time.monotonic() - start)
     os.close(here)
     os.close(there)
-    assert seconds < 8 * 0.25, seconds
+    assert least[there] < least[subprocess.DEVNULL] + 0.15, least
 
 
 def says_what_is_missing():
