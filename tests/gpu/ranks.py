@@ -8,7 +8,9 @@ padding and packed, then N (default 2) with plain data parallelism, ZeRO-1, -2 a
 all, without and with sequence parallelism ("rows"), as many pipeline stages (micro-batches of 2; in two chunks: "interleaved"; backward in
 two parts: "zero-bubble"), sequences that all divide (context, packed, with ZeRO-1; with keys and values that pass round: "ring"), and the
 way that the plan chooses; of four ranks or more two axes at once, too, and the copy engines beside NCCL; where they are named, slices of
-ZeRO-3 on the host and on disk ("zero3-host", "zero3-disk") and stages whose blocks come from the host ("pipeline-host"). A run is ended after N steps (default 6; medians leave out the first two).
+ZeRO-3 on the host and on disk ("zero3-host", "zero3-disk") and stages whose blocks come from the host ("pipeline-host"; with a zero bubble,
+"zero-bubble-host"; of four ranks with slices of ZeRO-3, "pipeline2-zero3-host"). A run is ended after N steps (default 6; medians leave out the
+first two).
 Appends to OUT_DIR/ranks.jsonl a line a run; a table on stdout. After M minutes (default 8) no further run starts. Exits 1 if a run fails, a
 rank takes more than 0.3 % more memory than planned, or its loss is not that of the first way with several ranks within 2 %.
 --rehearse: tiny models on CPU ranks over MPI.
@@ -51,6 +53,9 @@ SMALL = ["parallel.zero_stage=3", "data.micro_batch_size_per_gpu=1", "actor_roll
 WAYS |= {"zero3-host": (0, SMALL),
          "pipeline-host": (0, ["parallel.pipeline_model_parallel_size={n}", "data.micro_batch_size_per_gpu=2",
                                "actor_rollout_ref.model.activation_checkpointing=auto", "device.memory={small}"]),
+         "zero-bubble-host": (0, ["parallel.pipeline_model_parallel_size={n}", "parallel.pipeline_parallel_schedule=zero_bubble", *SMALL[1:3],
+                                  "device.memory={middle}"]),
+         "pipeline2-zero3-host": (0, ["parallel.pipeline_model_parallel_size=2", *SMALL[:3], "device.memory={middle}"]),
          "zero3-disk": (0, [*SMALL, 'memory.allow=["recompute","move","stream","stream_weights","disk"]', "memory.host_budget={small}"])}
 # What goes behind computation, by NCCL or by the copy engines where the other one is usual.
 WAYS |= {f"{way}-{transport}": (0, [*WAYS[way][1], f"parallel.transport={transport}"])
@@ -90,6 +95,7 @@ def main():
     known = plan_check.environment(neap)
     reviews = efficiency.ROOT / "examples" / "reviews"
     port = 29700
+    sizes = {"small": "8MiB", "middle": "16MiB"} if ARGS.rehearse else {"small": "4GiB", "middle": "7GiB"}
     for model in ARGS.models:
         case = plan_check.Case(model, "sft", ARGS.rows, *((32, 32) if ARGS.rehearse else (64, 1984)), micro=0 if ARGS.rehearse else MICRO.get(model, 0))
         efficiency.CASE = case
@@ -106,7 +112,7 @@ def main():
             for way in ARGS.ways:
                 ranks = WAYS[way][0] or ARGS.ranks
                 keys = ["data.truncation=right"] + (["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else [])
-                keys += [key.format(n=ranks, tokens=case.micro * (case.prompt + case.response), small="8MiB" if ARGS.rehearse else "4GiB")
+                keys += [key.format(n=ranks, tokens=case.micro * (case.prompt + case.response), **sizes)
                          for key in WAYS[way][1]]
                 if not suite.may_start(f"{model}, {way}"):
                     continue

@@ -2,7 +2,7 @@
 """GRPO of a model that N GPUs slice in training and divide by heads where it generates: seconds and memory of each phase beside the plan.
 
     rollout_ranks.py OUT_DIR PACKAGE_DIR [--ranks N] [--model NAME] [--sizes R ...] [--stages P] [--steps N] [--minutes M]
-                     [--rehearse [MPIRUN]]
+                     [--rehearse [MPIRUN]] [--keys KEY=VALUE ...]
 
 Random weights (default qwen2.5-7b), 4 prompts a GPU with 4 responses each of 512 tokens, ZeRO-3, or P stages of a pipeline with ZeRO-1; a
 reward function, no reference. One run for each size R of actor_rollout_ref.rollout.tensor_model_parallel_size (default 1, 2, 4, as far as
@@ -90,9 +90,10 @@ def main():
             folder = work / f"run-{ARGS.stages}-{size}"
             rows = ARGS.ranks * case.rows
             keys = [*KEYS, *trained, f"{SIZE}={size}", f"actor_rollout_ref.actor.ppo_mini_batch_size={rows}"]
+            keys += ARGS.keys
             keys += ["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else []
             port = 29800 + 10 * ARGS.stages + i
-            result = suite.run(name, {"model": ARGS.model, "ranks_used": ARGS.ranks, "stages": ARGS.stages, "size": size, "environment": known}, folder,
+            result = suite.run(name, {"model": ARGS.model, "keys": ARGS.keys, "ranks_used": ARGS.ranks, "stages": ARGS.stages, "size": size, "environment": known}, folder,
                                lambda: measure(neap, job, folder, keys, port), wrong_in)
             if result:
                 show(result)
@@ -110,6 +111,7 @@ def arguments():
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--minutes", type=float, default=8)
     parser.add_argument("--rehearse", nargs="?", const="mpirun", default="")
+    parser.add_argument("--keys", nargs="*", default=[], metavar="KEY=VALUE")
     return parser.parse_args()
 
 
