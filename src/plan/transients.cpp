@@ -10,19 +10,25 @@
 namespace neap::plan {
 namespace {
 
-// cuBLAS keeps a workspace for each thread that multiplies: 32 MiB on Hopper. The runtime makes it
-// before the first phase.
-constexpr std::int64_t kCublasWorkspace = 32 << 20;
-// GPU kernels take small buffers of their own (partial sums of norms, sorted indices): a page of the small pool.
-constexpr Bytes kKernelScratch = 2_MiB;
+// cuBLAS keeps two workspaces for each thread that multiplies: 32 MiB on Hopper, and 1 MiB for products that add a bias.
+// The runtime makes them before the first phase.
+constexpr std::int64_t kCublasWorkspace = 32 << 20, kBiasWorkspace = 1 << 20;
 // After the second round every round finds the pool in the same state.
 constexpr std::int64_t kRepeats = 2;
 constexpr std::int64_t kDecodeSteps = 48;
 
 // In the pool before the phase.
-step::CountedTensor cublas_workspace(step::CountingOps& ops) {
-  return ops.empty({ops.profile().cuda ? kCublasWorkspace : 0}, step::Dtype::kBool);
-}
+struct CublasWorkspaces {
+  explicit CublasWorkspaces(step::CountingOps& ops) {
+    if (!ops.profile().cuda) return;
+    // make_cublas_workspace()'s product and its factor are in front of the second one.
+    const step::CountedTensor factor = ops.empty({256}, step::Dtype::kBfloat16);
+    products = ops.empty({kCublasWorkspace}, step::Dtype::kBool);
+    const step::CountedTensor product = ops.empty({256}, step::Dtype::kBfloat16);
+    with_bias = ops.empty({kBiasWorkspace}, step::Dtype::kBool);
+  }
+  step::CountedTensor products, with_bias;
+};
 
 Status in_phase(Status status, const spec::Phase& phase) {
   if (status.ok()) return status;
@@ -85,14 +91,13 @@ Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, c
   step::CountingOps ops(memory, profile, exact ? kRepeats : 1);
   PassSeconds passes;
   {
-    const step::CountedTensor workspace = cublas_workspace(ops);
+    const CublasWorkspaces workspaces(ops);
     passes = count_phase(ops, job, models, compute_dtype(job, target), phase, kDecodeSteps);
   }
   NEAP_TRY(in_phase(memory.status(), phase));
-  const Bytes scratch = target.cuda ? kKernelScratch : Bytes();
   const step::Work& work = ops.work();
   PhasePlan plan{phase.id,
-                 memory.peak_reserved() + scratch,
+                 memory.peak_reserved(),
                  memory.peak_allocated(),
                  work.elapsed(),
                  Bytes(static_cast<std::uint64_t>(work.fetched_bytes)),
@@ -114,7 +119,7 @@ Result<bool> keeps_pool(const spec::Job& job, const JobModels& models, const Tar
   const step::KernelProfile profile = kernel_profile(job, target, &phase);
   CountedMemory memory(settings);
   step::CountingOps first(memory, profile, kRepeats), second(memory, profile, kRepeats);
-  const step::CountedTensor workspace = cublas_workspace(first);
+  const CublasWorkspaces workspaces(first);
   const step::Dtype dtype = compute_dtype(job, target);
   count_phase(first, job, models, dtype, phase, kDecodeSteps);
   const Bytes once = memory.peak_reserved();
