@@ -60,6 +60,7 @@ void CountedTraining::make_units(const spec::Phase& phase, const std::vector<boo
         phase.part == spec::TrainPart::kUpdate)
       blocks_->keep_norms(step::key_of(units_.back().unit, role_.shape), {});
   }
+  if (blocks_ != nullptr) blocks_->read_norms(ops_);
 }
 
 // Of the rank that has most. Others have other pieces, which may take more memory while they are stepped:
@@ -104,7 +105,8 @@ void CountedTraining::host_gradients(bool on_disk) {
   hosted_gradients_.emplace(ops_, std::move(pieces), on_disk, [this](std::size_t p) {
     const step::TrainedUnit<T>& piece = pieces_[p];
     const spec::TensorShard& shard = role_.shape.tensor;
-    (void)step::part_norms(ops_, piece.unit, piece.first, piece.gradients, shard);
+    blocks_->keep_norms(step::key_of(piece.unit, role_.shape),
+                        step::part_norms(ops_, piece.unit, piece.first, piece.gradients, shard));
     if (role_.rank) return;
     const T& whole = units_[static_cast<std::size_t>(piece.index)].gradients;
     ops_.aside([&] { (void)step::part_norms(ops_, piece.unit, 0, whole, shard); });

@@ -29,10 +29,10 @@ inline std::vector<spec::SpreadRange> norm_ranges(const spec::FlatUnit& unit, st
   return out;
 }
 
-/// Norms of `ranges` of a unit's gradients, of which the first is the unit's element `first`.
+/// Norms (ranges,) of `ranges` of a unit's gradients, of which the first is the unit's element `first`.
 template <class Ops, class T = typename Ops::Tensor>
-std::vector<double> range_norms(Ops& ops, const T& gradients, std::int64_t first,
-                                const std::vector<spec::SpreadRange>& ranges) {
+T range_norms(Ops& ops, const T& gradients, std::int64_t first,
+              const std::vector<spec::SpreadRange>& ranges) {
   const Dtype dtype = wide(ops.dtype(gradients));
   const T norms = ops.empty({std::ssize(ranges)}, dtype);
   for (std::size_t i = 0; i < ranges.size(); ++i) {
@@ -40,18 +40,17 @@ std::vector<double> range_norms(Ops& ops, const T& gradients, std::int64_t first
     const T norm = ops.norm_of(ops.convert(part, dtype));
     ops.copy_(ops.narrow(norms, 0, static_cast<std::int64_t>(i), 1), norm);
   }
-  return ops.read_all(norms);
+  return norms;
 }
 
-/// Norms of the ranges of `gradients`, of which the first is the unit's element `first`; zero for what another of the
-/// ranks that divide the model counts.
+/// Norms of the ranges of `gradients`, of which the first is the unit's element `first`.
 template <class Ops, class T = typename Ops::Tensor>
-std::vector<double> part_norms(Ops& ops, const spec::FlatUnit& unit, std::int64_t first,
-                               const T& gradients, const spec::TensorShard& shard) {
+RangeNorms<T> part_norms(Ops& ops, const spec::FlatUnit& unit, std::int64_t first,
+                         const T& gradients, const spec::TensorShard& shard) {
   const std::vector<spec::SpreadRange> ranges = norm_ranges(unit, first, gradients.size(0));
-  std::vector<double> out = range_norms(ops, gradients, first, ranges);
-  for (std::size_t i = 0; i < ranges.size(); ++i)
-    if (!ranges[i].spread.counts_on(shard)) out[i] = 0;
+  RangeNorms<T> out{range_norms(ops, gradients, first, ranges), {}};
+  for (const spec::SpreadRange& range : ranges)
+    out.counts_here.push_back(range.spread.counts_on(shard));
   return out;
 }
 
@@ -77,7 +76,7 @@ std::vector<double> piece_norms(Ops& ops, const std::vector<TrainedUnit<T>>& pie
       continue;
     }
     const std::vector<double> norms =
-        part_norms(ops, piece.unit, piece.first, piece.gradients, architecture.tensor);
+        part_norms(ops, piece.unit, piece.first, piece.gradients, architecture.tensor).read(ops);
     out.insert(out.end(), norms.begin(), norms.end());
   }
   return out;
@@ -144,8 +143,7 @@ void sum_spread_gradients(Ops& ops, const spec::FlatUnit& unit, const T& gradien
 /// Of gradients (elements,) that leave for the host and to which nothing more is added: adds up the ranks'. Norms of
 /// the elements that this rank keeps.
 template <class Ops, class T = typename Ops::Tensor>
-std::vector<double> complete_gradients(Ops& ops, const Weights<T>& w, UnitKey key,
-                                       const T& gradients) {
+RangeNorms<T> complete_gradients(Ops& ops, const Weights<T>& w, UnitKey key, const T& gradients) {
   // Sums know blocks by their numbers in the whole model.
   const UnitKey number = key < 0 ? key : w.architecture.block_at(key);
   const auto [unit, first, count] = w.sink->leaving(number);

@@ -139,6 +139,7 @@ void reduce_gradients(B& b) {
       if (!unit.on_host)
         sum_spread_gradients(b.ops(), unit.unit, unit.gradients, b.weights().architecture.tensor);
   b.reduce_gradients();
+  if (b.weights().source != nullptr) b.weights().source->read_norms(b.ops());
 }
 
 /// The mini-batches of a training phase, or its part of them. objective(scale): of a mini-batch.

@@ -72,6 +72,24 @@ inline UnitKey key_of(const spec::FlatUnit& unit, const spec::Architecture& shap
   return unit.block >= 0 ? shape.place_of_block(unit.block) : key_of(unit);
 }
 
+/// Norms of ranges of a unit's gradients (step/gradient_norm.h), where they were computed: reading them would make the
+/// program wait for everything before, and what is given to the device next for copies that are under way.
+template <class T>
+struct RangeNorms {
+  T values{};                     ///< (ranges,); undefined: there are none
+  std::vector<bool> counts_here;  ///< false: another of the ranks that divide the model counts it
+
+  /// Zero for what another rank counts.
+  template <class Ops>
+  [[nodiscard]] std::vector<double> read(Ops& ops) const {
+    if (!values.defined()) return {};
+    std::vector<double> out = ops.read_all(values);
+    for (std::size_t i = 0; i < out.size(); ++i)
+      if (!counts_here[i]) out[i] = 0;
+    return out;
+  }
+};
+
 /// The same for passes, which take blocks bound to their slot's memory.
 template <class T>
 class BlockSource {
@@ -106,12 +124,18 @@ class BlockSource {
   /// undefined where something is, or it has none.
   [[nodiscard]] virtual T complete_gradients(UnitKey unit) = 0;
 
-  /// Norms of this rank's ranges of complete gradients (step/gradient_norm.h), until the next ones are kept. A tied
-  /// head's are the embedding's.
-  void keep_norms(UnitKey unit, std::vector<double> norms) { norms_[unit] = std::move(norms); }
+  /// Of complete gradients, in the phase's memory. A tied head's are the embedding's.
+  void keep_norms(UnitKey unit, RangeNorms<T> norms) { taken_[unit] = std::move(norms); }
+  /// Reads what was kept, once nothing more is added to gradients of the mini-batch.
+  template <class Ops>
+  void read_norms(Ops& ops) {
+    for (const auto& [unit, norms] : std::exchange(taken_, {})) norms_[unit] = norms.read(ops);
+  }
+  /// Those that were read last.
   [[nodiscard]] const std::vector<double>& norms(UnitKey unit) const { return norms_.at(unit); }
 
  private:
+  std::map<UnitKey, RangeNorms<T>> taken_;
   std::map<UnitKey, std::vector<double>> norms_;
 };
 
