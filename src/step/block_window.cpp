@@ -37,6 +37,12 @@ void BlockWindow::expect(Sweep sweep, std::int64_t passes, const spec::BlockChun
   blocks_ = static_cast<std::size_t>(chunk.blocks.count);
   breaks_ = {all_breaks_.at_start && chunk.embeds, all_breaks_.after_forward && chunk.has_head,
              all_breaks_.after_backward && chunk.embeds};
+  // Each block takes the slot that it had in the first part, whose weights are of no use in this one. Tables had their turns
+  // there.
+  if (sweep == Sweep::kBackwardWeights) {
+    std::fill(slots_.begin(), slots_.end(), Slot{});
+    breaks_ = {};
+  }
   sweep_ = sweep;
   next_ = 0;
   cleared_at_ = breaks_at_start() ? -1 : 0;

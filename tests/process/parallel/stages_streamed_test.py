@@ -203,6 +203,7 @@ class StreamedStages(RankCase):
                                    ("full-replicas", 4, ("data.micro_batch_size_per_gpu=1",)), ("full-zero", 4, ("parallel.zero_stage=1",)),
                                    ("full-gradients", 4, ("parallel.zero_stage=2", "data.micro_batch_size_per_gpu=8")),
                                    ("full-tensor", 4, (f"{SIZE}=2", ROWS)), ("full-parts", 2, (ZERO_BUBBLE, clipped)),
+                                   ("full-parts-few", 2, (ZERO_BUBBLE, clipped, blocks.format([8, 4]))), ("full-parts-fewer", 2, (ZERO_BUBBLE, clipped, blocks.format([9, 3]))),
                                    ("full-parts-replicas", 4, (ZERO_BUBBLE, "parallel.zero_stage=1", "data.micro_batch_size_per_gpu=1"))):
             with self.subTest(name):
                 self.assert_streamed_is_resident(name, ranks, (), f"{STAGES}=2", *deep, *words)

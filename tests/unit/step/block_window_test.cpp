@@ -323,6 +323,57 @@ TEST(BlockWindow, InputsAndGradientsComeForTheWayBack) {
   }
 }
 
+// Gradients that the first part of a backward leaves have their memory in the slot of then.
+TEST(BlockWindow, ABlockHasOneSlotInBothPartsOfABackward) {
+  std::mt19937 random(11);
+  for (const std::size_t blocks : {2u, 3u, 4u, 5u, 6u, 9u}) {
+    for (const Breaks breaks : {Breaks{}, {false, true, false}, {false, true, true}}) {
+      SCOPED_TRACE(blocks);
+      constexpr std::int64_t kMicroBatches = 6;
+      const spec::BlockChunk chunk{{0, static_cast<std::int64_t>(blocks)}, true, true};
+      BlockWindow window(blocks, 2, {true, false}, breaks);
+      const auto bring_expected = [&] {
+        while (window.next_to_bring()) continue;
+      };
+      const auto turn = [&] {
+        window.clear();
+        bring_expected();
+      };
+      const auto pass = [&](Sweep sweep, BlockUse how) {
+        std::vector<std::size_t> slots(blocks);
+        window.expect(sweep, 1, chunk);
+        bring_expected();
+        if (sweep == Sweep::kBackwardInput && breaks.after_forward) turn();
+        for (std::size_t i = 0; i < blocks; ++i) {
+          const std::size_t block = sweep == Sweep::kForward ? i : blocks - 1 - i;
+          slots[block] = window.use(block, how).missing.slot;
+          (void)window.release(block);
+          bring_expected();
+        }
+        if (sweep == Sweep::kBackwardInput && breaks.after_backward) turn();
+        return slots;
+      };
+      window.begin_mini_batch(kMicroBatches);
+      std::int64_t forward = 0, back = 0, later = 0;
+      std::vector<std::vector<std::size_t>> first;  // part's slots, by micro-batch
+      while (later < kMicroBatches) {
+        const auto choice = random() % 3;
+        if (choice == 0 && forward < kMicroBatches) {
+          (void)pass(Sweep::kForward, BlockUse::kKeepInputs);
+          ++forward;
+        } else if (choice == 1 && back < forward) {
+          first.push_back(pass(Sweep::kBackwardInput, BlockUse::kReadBack));
+          ++back;
+        } else if (choice == 2 && later < back) {
+          ASSERT_EQ(pass(Sweep::kBackwardWeights, BlockUse::kAddLater),
+                    first[static_cast<std::size_t>(later)]);
+          ++later;
+        }
+      }
+    }
+  }
+}
+
 TEST(BlockWindow, RandomPasses) {
   std::mt19937 random(7);
   const auto below = [&](std::size_t n) { return random() % n; };
