@@ -206,6 +206,7 @@ void CountedBlocks::fetch(const Fetch& fetch) {
 
 void CountedBlocks::use_table(step::Table table, step::BlockUse how) {
   turn_ = turns_.take(table, how);
+  if (completes_) turn_.last = *completes_ && turn_.adds;
   turn_table_ = table;
   end_reads();
   window_.clear();

@@ -181,15 +181,15 @@ std::vector<spec::ModelModes> Drafts::placed_modes(WeightPlacement weights) cons
           sliced = true;
           continue;
         }
-        // Several micro-batches wait for their way back through a stage.
-        const bool staged = models_.at(other).shape.pipeline.stages > 1;
-        if (inputs && models_.at(other).trained && !staged) {
+        const ModelRole& role = models_.at(other);
+        // Several micro-batches wait for their way back through a stage, and two stages exchange a tied table's gradients.
+        const bool staged = role.shape.pipeline.stages > 1;
+        if (inputs && role.trained && !staged) {
           modes.keep_inputs_on_host(other);
           keeps = true;
         }
-        if (!tables || (staged && models_.at(other).trains_blocks()) ||
-            !hosted_tables(models_.at(other), true).turns.any())
-          continue;
+        const bool exchanges = staged && role.trains_blocks() && role.whole.ties_table(role.head);
+        if (!tables || exchanges || !hosted_tables(role, true).turns.any()) continue;
         modes.stream_tables(other);
         turns = true;
       }

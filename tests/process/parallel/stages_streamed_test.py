@@ -99,7 +99,8 @@ class StreamedStages(RankCase):
                 self.assertGreater(of["fetched"], 0, (folder, step, phase))
                 self.assertEqual(of["stored"] > 0, phase != "values" and bool(plan["streamed_gradients"]), (folder, step, phase))
                 continue
-            if sliced and phase.startswith("update"):  # planned of the largest slice, which may be another rank's
+            # Planned of the largest slice, which may be another rank's.
+            if sliced and (phase.startswith("update") or (phase == "backward" and plan["streamed_tables"])):
                 for way, size in of.items():
                     self.assertLessEqual(size, planned[phase][way], (folder, step, phase))
                 continue
@@ -229,7 +230,8 @@ class StreamedStages(RankCase):
         scratch.mkdir()
         deep = ("actor_rollout_ref.model.path=out/deep/latest/actor", "data.micro_batch_size_per_gpu=2", f"{STAGES}=2")
         allow = 'memory.allow=["recompute", "move", "stream", "stream_weights", "disk"]'
-        for name, words, files in (("disk-lora", ("actor_rollout_ref.model.lora_rank=4",), ADAPTERS), ("disk-full", (), FILES)):
+        for name, words, files in (("disk-lora", ("actor_rollout_ref.model.lora_rank=4",), ADAPTERS), ("disk-full", (), FILES),
+                                   ("disk-tables", ("actor_rollout_ref.model.path=out/tables/latest/actor",), FILES)):
             with self.subTest(name):
                 words = (*deep, *words, allow)
                 self.run_ranks(2, f"{name}-whole", *words, *RESIDENT)
@@ -257,6 +259,20 @@ class StreamedStages(RankCase):
                                                      files=ADAPTERS)
                     plan = json.loads((self.home / f"out/{model}-{name}/ranks/1/plan.json").read_text())
                     self.assertEqual(plan["streamed_tables"], ["actor"])
+
+    def test_trained_tables_of_stages(self):
+        """The first stage's embedding and the last one's head come in turns with its blocks, with their gradients."""
+        words = ("actor_rollout_ref.model.path=out/tables/latest/actor", "data.micro_batch_size_per_gpu=2", "actor_rollout_ref.actor.grad_clip=0.01")
+        streamed = []
+        for name, ranks, more in (("turns-full", 2, ("trainer.test_freq=1",)), ("turns-chunks", 2, (f"{CHUNKS}=2",)), ("turns-parts", 2, (ZERO_BUBBLE,)),
+                                  ("turns-masters", 2, ("device.dtype=bfloat16",)), ("turns-tensor", 4, (f"{SIZE}=2", ROWS)),
+                                  ("turns-zero", 4, ("parallel.zero_stage=1", "data.micro_batch_size_per_gpu=1"))):
+            with self.subTest(name):
+                self.assert_streamed_is_resident(name, ranks, (("actor",),) * ranks, f"{STAGES}=2", *words, *more)
+                tables = [json.loads((self.home / f"out/{folder}/plan.json").read_text())["streamed_tables"] for folder in (name, f"{name}/ranks/{ranks - 1}")]
+                self.assertEqual(tables[1], ["actor"])
+                streamed.append(tables[0])
+        self.assertIn(["actor"], streamed)  # in some stage that has the embedding, too
 
     def test_frozen_blocks_of_stages_in_files(self):
         """Where no rank's host memory has room for them: each stage reads its own, and the last one the head."""

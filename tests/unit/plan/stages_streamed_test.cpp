@@ -23,20 +23,16 @@ using spec::ModelId;
 
 constexpr Bytes kRoomy = 64_GiB;
 
-// A model of 4 blocks, and one of 12.
+// A model of 4 blocks, one of 12, and two of 6 with a large vocabulary, one of which has one table for embedding and head.
 class StreamedStages : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = std::filesystem::path(::testing::TempDir()) /
               ("neap_streamed_stages-" + std::to_string(::getpid()));
-    for (const auto& [name, blocks] : {std::pair("small", 4), std::pair("deep", 12)}) {
-      std::filesystem::create_directories(folder_ / name);
-      std::ofstream(folder_ / name / "config.json")
-          << R"({"model_type": "llama", "vocab_size": 512, "hidden_size": 1024, "intermediate_size": 4096,
- "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 4096,
- "tie_word_embeddings": false, "num_hidden_layers": )"
-          << blocks << "}";
-    }
+    write_model("small", 4, 512, "false");
+    write_model("deep", 12, 512, "false");
+    write_model("tables", 6, 65536, "false");
+    write_model("tied", 6, 65536, "true");
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
@@ -54,6 +50,14 @@ class StreamedStages : public ::testing::Test {
     const Status status = spec::Job::load({}, all, out);
     EXPECT_TRUE(status.ok()) << status.message();
     return out;
+  }
+  void write_model(const char* name, int blocks, int vocabulary, const char* ties) const {
+    std::filesystem::create_directories(folder_ / name);
+    std::ofstream(folder_ / name / "config.json")
+        << R"({"model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096,
+ "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 4096, "num_hidden_layers": )"
+        << blocks << R"(, "vocab_size": )" << vocabulary << R"(, "tie_word_embeddings": )" << ties
+        << "}";
   }
   [[nodiscard]] std::string path(const std::string& model) const {
     return (folder_ / model).string();
@@ -170,6 +174,21 @@ TEST_F(StreamedStages, BlocksThatTrainAreStreamed) {
   const std::vector<std::string> dpo = {"task=dpo", "trainer.n_gpus_per_node=4",
                                         "actor_rollout_ref.ref.model.path=" + path("small")};
   EXPECT_TRUE(streams(dpo));
+}
+
+// Two stages exchange the gradients of a table that both have.
+TEST_F(StreamedStages, TablesThatTrainComeInTurnsWithTheBlocks) {
+  for (const char* const model : {"tables", "tied"}) {
+    SCOPED_TRACE(model);
+    const spec::Job job = this->job({"task=sft", "actor_rollout_ref.model.path=" + path(model),
+                                     "parallel.pipeline_model_parallel_layout=[3,3]"});
+    const Result<StagePlans> found = plans(job, least(job));
+    ASSERT_TRUE(found.ok());
+    bool streams = false;
+    for (const StagePlan& stage : found->stages)
+      streams = streams || stage.plan.modes.streams_tables(ModelId::kActor);
+    EXPECT_EQ(streams, model == std::string("tables"));
+  }
 }
 
 // Stages of a reference that cut those of the actor, or the other way round: four kinds of ranks.
