@@ -12,7 +12,7 @@ qwen7b: full training of Qwen2.5-7B, 4 x 2 048, recomputation: all resident, wit
 lora: rank 16 on Qwen2.5-7B, 2 x 2 048, and on 38 blocks of Qwen2.5-32B, 1 x 2 048: all resident, then with streamed weights at the least
 capacity. lora32b: all 64 blocks (64 GiB of host memory; a disk of 66 GB). lora4b, lora8b: rank 16 on Qwen3-4B, 1 x 2 048 (lora4b-files: frozen
 weights from the host, and read from their files), and on Llama-3.1-8B, 2 x 2 048; full8b: full training of the latter, 8 x 1 024
-(135 GiB of host memory). full3b: full training of Llama-3.2-3B, 2 x 4 096, in micro-batches of one, full3b-one in one: all resident, then with
+(135 GiB of host memory), also under 6 GiB. full3b: full training of Llama-3.2-3B, 2 x 4 096, in micro-batches of one, full3b-one in one: all resident, then with
 streamed weights, gradients and states at the least capacity (54 GiB of host memory). grpo: full GRPO of Llama-3.2-3B with a reference and a
 reward model, 4 x 4 x 768, two responses at a time; grpo7b: the same of Qwen2.5-7B with LoRA; grpo7b-full: full, 16 x 1 536 (128 GiB of host memory); grpo14b: LoRA-32 of
 Qwen2.5-14B, 8 samples of 32k, of which 256 are generated; ppo: PPO of four models of Qwen2.5-1.5B, 16 x 1 280; full6b: full training of 24 of Llama-3.1-8B's 32 blocks, 8 x 1 024 (106 GiB of host memory),
@@ -65,7 +65,7 @@ WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
         "lora4b-files": (Case("qwen3-4b", "sft", 1, 64, 1984), None,
                          [(TIMES, LORA), (TIMES, [*LORA, "memory.host_budget=2GiB", FROM_FILES])]),
         "lora8b": (Case("llama-3.1-8b", "sft", 2, 64, 1984, micro=1), None, [(TIMES, LORA), (0, LORA)]),
-        "full8b": (Case("llama-3.1-8b", "sft", 8, 64, 960, micro=1), None, [(TIMES, AUTO), (0, AUTO)]),
+        "full8b": (Case("llama-3.1-8b", "sft", 8, 64, 960, micro=1), None, [(TIMES, AUTO), (6, AUTO), (0, AUTO)]),
         "full3b": (Case("llama-3.2-3b", "sft", 2, 64, 4032, micro=1), None, [(75, AUTO), (TIMES, AUTO), (0, AUTO)]),
         "full3b-one": (Case("llama-3.2-3b", "sft", 2, 64, 4032), None, [(75, AUTO), (0, AUTO)]),
         "grpo": (Case("llama-3.2-3b", "grpo", 4, 256, 512, micro=1, n=4), None, [(120, ROLLOUT), (TIMES, ROLLOUT), (0, ROLLOUT)]),
