@@ -7,6 +7,8 @@
 #include <atomic>
 #include <thread>
 
+#include "conformance/sanitizer.h"
+
 namespace neap::chat {
 namespace {
 
@@ -122,7 +124,9 @@ TEST(ChatTemplate, MemoryIsBounded) {
     EXPECT_THAT(made.status().message(), StartsWith("chat_template line 1: ")) << source;
     EXPECT_LT(made.status().message().size(), 200U) << source;
   }
-  EXPECT_LT(peak_mib() - before, 400);
+  if (!kInstrumented) {  // a sanitizer keeps what was freed
+    EXPECT_LT(peak_mib() - before, 400);
+  }
 }
 
 TEST(ChatTemplate, WorkOnLongTextsIsCounted) {
