@@ -84,8 +84,8 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
       std::optional<bridge::HostScope> host;
       if (device.is_cuda()) host.emplace();
       const Tensor wanted = indices.to(at::kCPU).contiguous();
-      const Tensor out = at::empty({wanted.numel(), table.size(1)},
-                                   at::dtype(table.scalar_type()).device(at::kCPU));
+      Tensor out = at::empty({wanted.numel(), table.size(1)},
+                             at::dtype(table.scalar_type()).device(at::kCPU));
       const Bytes width(static_cast<std::uint64_t>(table.size(1) * table.element_size()));
       slots_.read_rows(
           {wanted.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(wanted.numel())}, width,
