@@ -38,7 +38,7 @@ class HostTransients final : public PhaseTransients {
 
 class CudaTransients final : public PhaseTransients {
  public:
-  explicit CudaTransients(c10::DeviceIndex index) : index_(index) { make_cublas_workspace(index); }
+  explicit CudaTransients(c10::DeviceIndex index) : index_(index) { make_cublas_workspaces(index); }
   void open(const std::string&, Bytes room) override {
     // What was born and died between phases left pages that the plan does not know.
     if (reserved() != kept_) give_back();

@@ -39,7 +39,7 @@ class PhaseTransients {
 /// Segments are pages of `arena`, whose device has the ceiling as its capacity.
 [[nodiscard]] std::unique_ptr<PhaseTransients> make_host_transients(
     std::shared_ptr<arena::Arena> arena, const cache::Settings& settings, trace::EventSink* events);
-/// Makes cuBLAS' workspace at once.
+/// Makes cuBLAS' workspaces at once.
 [[nodiscard]] std::unique_ptr<PhaseTransients> make_cuda_transients(c10::DeviceIndex index);
 
 }  // namespace neap::bridge

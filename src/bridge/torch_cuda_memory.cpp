@@ -62,7 +62,7 @@ TorchCudaLimit::~TorchCudaLimit() {
   torch_cuda_allocator().setMemoryFraction(before_, static_cast<c10::DeviceIndex>(ordinal_));
 }
 
-void make_cublas_workspace(int ordinal) {
+void make_cublas_workspaces(int ordinal) {
   const at::Device card(at::kCUDA, static_cast<c10::DeviceIndex>(ordinal));
   const at::Tensor x = at::ones({16, 16}, at::TensorOptions().dtype(at::kBFloat16).device(card));
   (void)at::mm(x, x);

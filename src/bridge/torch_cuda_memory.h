@@ -42,9 +42,9 @@ class TorchCudaLimit {
 };
 inline constexpr Bytes kTorchCudaSegment = Bytes(20 << 20);
 
-/// Makes the workspace that cuBLAS keeps for the calling thread. Made at its first use it would lie wherever the phase of
-/// that moment left room, and cost other phases a segment more or less; made first, it lies where the planner takes it to
-/// be. Cost: 32 MiB on Hopper for the rest of the process, once.
-void make_cublas_workspace(int ordinal);
+/// Makes the two workspaces that cuBLAS keeps for the calling thread. Made at their first use they would lie wherever the
+/// phase of that moment left room, and cost other phases a segment more or less; made first, they lie where the planner
+/// takes them to be (plan/transients.cpp, in this order). Cost: 33 MiB on Hopper for the rest of the process, once.
+void make_cublas_workspaces(int ordinal);
 
 }  // namespace neap::bridge

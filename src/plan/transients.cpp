@@ -21,7 +21,7 @@ constexpr std::int64_t kDecodeSteps = 48;
 struct CublasWorkspaces {
   explicit CublasWorkspaces(step::CountingOps& ops) {
     if (!ops.profile().cuda) return;
-    // make_cublas_workspace()'s product and its factor are in front of the second one.
+    // make_cublas_workspaces()'s product and its factor are in front of the second one.
     const step::CountedTensor factor = ops.empty({256}, step::Dtype::kBfloat16);
     products = ops.empty({kCublasWorkspace}, step::Dtype::kBool);
     const step::CountedTensor product = ops.empty({256}, step::Dtype::kBfloat16);

@@ -90,7 +90,7 @@ struct RangeNorms {
   }
 };
 
-/// The same for passes, which take blocks bound to their slot's memory.
+/// As BlockSlots, for passes, which take blocks bound to their slot's memory.
 template <class T>
 class BlockSource {
  public:
