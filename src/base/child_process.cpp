@@ -227,6 +227,15 @@ std::string ChildProcess::last_words() {
   return out + recent_errors();
 }
 
+std::optional<int> ChildProcess::exit_code() const {
+  siginfo_t info{};
+  if (process_ < 0 ||
+      ::waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      info.si_pid != process_ || info.si_code != CLD_EXITED)
+    return std::nullopt;
+  return info.si_status;
+}
+
 bool ChildProcess::ended() const {
   siginfo_t info{};
   // WNOWAIT: until it is reaped its id, which is the group's, is not given to another.

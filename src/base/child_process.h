@@ -54,6 +54,8 @@ class ChildProcess {
   /// "; it ended with exit code 1; its stderr ends with: ..." as far as there is something to say. Waits a moment for
   /// a program that is about to end.
   [[nodiscard]] std::string last_words();
+  /// Of one that has ended of itself; nullopt: it runs, or a signal ended it.
+  [[nodiscard]] std::optional<int> exit_code() const;
   /// "; its stderr ends with: ...", of a program that runs.
   [[nodiscard]] std::string recent_errors();
   /// What ends a program that reads lines.

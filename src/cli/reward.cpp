@@ -144,7 +144,8 @@ Result<reward::RewardSet> RewardCommand::make_set(spec::Job& job) const {
                                   .prompt_key = job.data.prompt_key,
                                   .folder = job.folder,
                                   .threads = std::max(std::thread::hardware_concurrency(), 1U),
-                                  .stop = InterruptScope::requested});
+                                  .stop = InterruptScope::requested,
+                                  .scored_by_model = job.has_reward_model()});
 }
 
 // The text of a response as files have it: text, a message, a list whose last element is one, or an

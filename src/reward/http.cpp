@@ -105,10 +105,9 @@ class Http final : public Transport {
     return {};
   }
 
-  [[nodiscard]] Status run(const std::vector<std::string>& requests,
-                           const Accept& accept) override {
+  [[nodiscard]] Status run(const std::vector<std::string>& requests, Replies& replies) override {
     RequestQueue queue(requests.size(), config_);
-    Status status = run_all(requests, accept, queue);
+    Status status = run_all(requests, replies, queue);
     for (Transfer& transfer : transfers_) leave(transfer);
     return status;
   }
@@ -121,7 +120,7 @@ class Http final : public Transport {
     return {};
   }
 
-  [[nodiscard]] Status run_all(const std::vector<std::string>& requests, const Accept& accept,
+  [[nodiscard]] Status run_all(const std::vector<std::string>& requests, Replies& replies,
                                RequestQueue& queue) {
     while (!queue.finished()) {
       if (stop_ && stop_()) return {ErrorCode::kCancelled, "Interrupted"};
@@ -133,7 +132,7 @@ class Http final : public Transport {
       }
       int running = 0;
       (void)curl_.multi_perform(multi_, &running);
-      NEAP_TRY(collect(accept, queue));
+      NEAP_TRY(collect(replies, queue));
       if (!queue.finished()) wait(queue);
     }
     return {};
@@ -173,27 +172,28 @@ class Http final : public Transport {
   }
 
   // Takes the transfers that ended.
-  [[nodiscard]] Status collect(const Accept& accept, RequestQueue& queue) {
+  [[nodiscard]] Status collect(Replies& replies, RequestQueue& queue) {
     int left = 0;
     while (const CURLMsg* message = curl_.multi_info_read(multi_, &left)) {
       if (message->msg != CURLMSG_DONE) continue;
       const auto at = std::find_if(transfers_.begin(), transfers_.end(), [&](const Transfer& t) {
         return t.handle == message->easy_handle;
       });
-      Status status = outcome(*at, message->data.result);
-      if (status.ok()) status = accept(*at->request, at->reply);
+      Replies::Verdict verdict{outcome(*at, message->data.result)};
+      if (verdict.status.ok()) verdict = replies.accept(*at->request, at->reply);
       const std::size_t request = *at->request;
       const Clock::duration pause = pause_after(*at, queue.failures_of(request));
       const long code = status_code(*at);
       leave(*at);
-      if (status.ok()) {
-        queue.done();
-        continue;
+      if (!verdict.status.ok()) {
+        const bool again =
+            verdict.again && (code < 300 || code >= 500 || code == 408 || code == 429);
+        const auto final = queue.failed(request, verdict.status, again, pause);
+        if (!final) continue;
+        NEAP_TRY(replies.give_up(
+            request, {final->code(), format("the server {} {}", config_.url, final->message())}));
       }
-      const bool again = code < 300 || code >= 500 || code == 408 || code == 429;
-      const Status final = again ? queue.failed(request, status, pause) : status;
-      if (!final.ok())
-        return {final.code(), format("the server {} {}", config_.url, final.message())};
+      queue.done();
     }
     return {};
   }

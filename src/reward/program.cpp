@@ -46,17 +46,20 @@ class Program final : public Transport {
   }
 
   [[nodiscard]] Status start_first();
-  [[nodiscard]] Status run(const std::vector<std::string>& requests,
-                           const Accept& accept) override {
+  [[nodiscard]] Status run(const std::vector<std::string>& requests, Replies& replies) override {
     RequestQueue queue(requests.size(), config_);
-    Status status = run_all(requests, accept, queue);
+    Status status = run_all(requests, replies, queue);
     // After a failure: the answers would come too late.
     ChildProcess::kill_all(taken(workers_, [](const Worker& w) { return w.request.has_value(); }));
     return status;
   }
 
  private:
-  using Failed = std::vector<std::pair<Worker*, Status>>;
+  struct Failure {
+    Worker* worker;
+    Replies::Verdict why;
+  };
+  using Failed = std::vector<Failure>;
 
   // Takes the children of the workers that `which` holds for, which are then as new.
   template <class Which>
@@ -81,15 +84,19 @@ class Program final : public Transport {
     return std::chrono::duration_cast<Clock::duration>(
         std::chrono::duration<double>(config_.timeout));
   }
-  [[nodiscard]] Status run_all(const std::vector<std::string>& requests, const Accept& accept,
+  [[nodiscard]] Status run_all(const std::vector<std::string>& requests, Replies& replies,
                                RequestQueue& queue);
   [[nodiscard]] Status begin(Worker& worker, std::size_t request, std::string_view line) const;
   void wait() const;
-  [[nodiscard]] Status work(Worker& worker, const Accept& accept, RequestQueue& queue) const;
+  [[nodiscard]] Replies::Verdict work(Worker& worker, Replies& replies, RequestQueue& queue) const;
+  [[nodiscard]] Status read(Worker& worker) const;
+  [[nodiscard]] Status explained(const Worker& worker, Status why) const;
+  [[nodiscard]] Result<std::optional<std::string>> reply_of(Worker& worker) const;
   [[nodiscard]] Status late(Worker& worker) const;
   [[nodiscard]] static Result<bool> take_line(Worker& worker, std::string& line);
   [[nodiscard]] static Status greeting(const std::string& line);
-  [[nodiscard]] Status fail(const Failed& failed, RequestQueue& queue);
+  [[nodiscard]] Status fail(const Failed& failed, Replies& replies, RequestQueue& queue);
+  [[nodiscard]] Status named(const Status& why) const;
 
   spec::RewardFunctionConfig config_;
   std::function<bool()> stop_;
@@ -106,7 +113,7 @@ Status Program::start_first() {
         {{worker.child->out(), POLLIN, 0}, {worker.child->err(), POLLIN, 0}}};
     (void)::poll(files.data(), files.size(), static_cast<int>(kStopPeriod.count()));
     worker.child->read_errors();
-    NEAP_TRY(worker.child->read(worker.reply));
+    NEAP_TRY(read(worker));
     std::string line;
     NEAP_TRY_ASSIGN(const bool whole, take_line(worker, line));
     if (whole) {
@@ -119,7 +126,7 @@ Status Program::start_first() {
   return {};
 }
 
-Status Program::run_all(const std::vector<std::string>& requests, const Accept& accept,
+Status Program::run_all(const std::vector<std::string>& requests, Replies& replies,
                         RequestQueue& queue) {
   while (!queue.finished()) {
     if (stopped()) return interrupted();
@@ -129,17 +136,17 @@ Status Program::run_all(const std::vector<std::string>& requests, const Accept& 
       const auto next = queue.next();
       if (!next) break;
       if (Status status = begin(worker, *next, requests[*next]); !status.ok())
-        failed.emplace_back(&worker, std::move(status));
+        failed.push_back({&worker, {std::move(status)}});
     }
     if (failed.empty()) wait();
     for (Worker& worker : workers_) {
       const bool known = std::any_of(failed.begin(), failed.end(),
-                                     [&](const auto& each) { return each.first == &worker; });
+                                     [&](const Failure& each) { return each.worker == &worker; });
       if (!worker.request || known) continue;
-      if (Status status = work(worker, accept, queue); !status.ok())
-        failed.emplace_back(&worker, std::move(status));
+      if (Replies::Verdict verdict = work(worker, replies, queue); !verdict.status.ok())
+        failed.push_back({&worker, std::move(verdict)});
     }
-    NEAP_TRY(fail(failed, queue));
+    NEAP_TRY(fail(failed, replies, queue));
   }
   return {};
 }
@@ -152,9 +159,8 @@ Status Program::begin(Worker& worker, std::size_t request, std::string_view line
   worker.sound = false;
   if (!worker.child) return start(worker);
   worker.deadline = Clock::now() + reply_time();
-  std::string early;
-  NEAP_TRY(worker.child->read(early));
-  if (early.empty()) return {};
+  NEAP_TRY(read(worker));
+  if (worker.reply.empty()) return {};
   return {ErrorCode::kCorrupt,
           "wrote more than one line for a request" + worker.child->recent_errors()};
 }
@@ -204,14 +210,29 @@ Status Program::late(Worker& worker) const {
                  seconds, worker.child->recent_errors())};
 }
 
-// Writes and reads what goes; a whole line is the reply.
-Status Program::work(Worker& worker, const Accept& accept, RequestQueue& queue) const {
+Status Program::read(Worker& worker) const {
+  return explained(worker, worker.child->read(worker.reply));
+}
+
+// A program that ends as if all were done: what it should do.
+Status Program::explained(const Worker& worker, Status why) const {
+  if (why.ok() || worker.child->exit_code() != 0) return why;
+  return {why.code(),
+          why.message() +
+              (says_ready() ? ". The function must return, not end its process"
+                            : ". The program must run on: it reads requests from stdin until that "
+                              "ends, and writes one line of JSON for each at once (flush)")};
+}
+
+// Writes and reads what goes. A whole line is the reply.
+Result<std::optional<std::string>> Program::reply_of(Worker& worker) const {
   worker.child->read_errors();
   if (!worker.unsent.empty()) {
-    NEAP_TRY_ASSIGN(const std::size_t written, worker.child->write(worker.unsent));
-    worker.unsent.remove_prefix(written);
+    const auto written = worker.child->write(worker.unsent);
+    if (!written.ok()) return explained(worker, written.status());
+    worker.unsent.remove_prefix(*written);
   }
-  NEAP_TRY(worker.child->read(worker.reply));
+  NEAP_TRY(read(worker));
   std::string line;
   NEAP_TRY_ASSIGN(bool whole, take_line(worker, line));
   if (whole && !worker.ready) {
@@ -220,41 +241,61 @@ Status Program::work(Worker& worker, const Accept& accept, RequestQueue& queue) 
     worker.deadline = Clock::now() + reply_time();
     NEAP_TRY_ASSIGN(whole, take_line(worker, line));
   }
-  if (!whole) return Clock::now() < worker.deadline ? Status() : late(worker);
+  if (!whole) {
+    if (Clock::now() >= worker.deadline) return late(worker);
+    return std::optional<std::string>();
+  }
   if (!worker.unsent.empty())
-    return {ErrorCode::kCorrupt,
-            "answered before it had read the request" + worker.child->recent_errors()};
+    return Status(ErrorCode::kCorrupt,
+                  "answered before it had read the request" + worker.child->recent_errors());
   if (!worker.reply.empty())
-    return {ErrorCode::kCorrupt,
-            "wrote more than one line for a request" + worker.child->recent_errors()};
-  const Status accepted = accept(*worker.request, line);
+    return Status(ErrorCode::kCorrupt,
+                  "wrote more than one line for a request" + worker.child->recent_errors());
+  return std::optional(std::move(line));
+}
+
+Replies::Verdict Program::work(Worker& worker, Replies& replies, RequestQueue& queue) const {
+  const auto line = reply_of(worker);
+  if (!line.ok()) return {line.status()};
+  if (!*line) return {};
+  Replies::Verdict verdict = replies.accept(*worker.request, **line);
   worker.sound = says_ready();
-  if (!accepted.ok())
-    return {accepted.code(),
-            accepted.message() + (worker.sound ? std::string() : worker.child->last_words())};
+  if (!verdict.status.ok()) {
+    if (!worker.sound)
+      verdict.status = {verdict.status.code(),
+                        verdict.status.message() + worker.child->last_words()};
+    return verdict;
+  }
   worker.request.reset();
   queue.done();
   return {};
 }
 
 // Kills them together, unless only what they answered is wrong, and sends their requests again.
-Status Program::fail(const Failed& failed, RequestQueue& queue) {
+Status Program::fail(const Failed& failed, Replies& replies, RequestQueue& queue) {
   if (failed.empty()) return {};
   Status out;
   for (const auto& [worker, why] : failed) {
-    Status final = queue.failed(*worker->request, why);
-    if (!final.ok() && out.ok()) out = std::move(final);
+    const auto final = queue.failed(*worker->request, why.status, why.again);
+    if (final && out.ok()) {
+      out = replies.give_up(*worker->request, named(*final));
+      if (out.ok()) queue.done();
+    }
     if (worker->sound) worker->request.reset();
   }
   ChildProcess::kill_all(taken(workers_, [&](const Worker& worker) {
-    return std::any_of(failed.begin(), failed.end(),
-                       [&](const auto& each) { return each.first == &worker && !worker.sound; });
+    return std::any_of(failed.begin(), failed.end(), [&](const Failure& each) {
+      return each.worker == &worker && !worker.sound;
+    });
   }));
-  if (out.ok()) return out;
-  if (says_ready()) return {out.code(), format("the function {}", out.message())};
+  return out;
+}
+
+Status Program::named(const Status& why) const {
+  if (says_ready()) return {why.code(), format("the function {}", why.message())};
   std::string words;
   for (const std::string& word : config_.command) words += (words.empty() ? "" : " ") + word;
-  return {out.code(), format("the program \"{}\" {}", words, out.message())};
+  return {why.code(), format("the program \"{}\" {}", words, why.message())};
 }
 
 Bytes half_of_memory() {
@@ -271,7 +312,8 @@ Result<ChildProcess::Program> program_of(const spec::RewardFunctionConfig& confi
   if (config.kind == spec::RewardKind::kPython) {
     const std::filesystem::path file = std::filesystem::absolute(setting.folder / config.path);
     const std::vector<std::string> python = {"python3"};
-    out = python_program(kPythonWorker, {file.lexically_normal().string(), config.function},
+    out = python_program(kPythonWorker,
+                         {file.lexically_normal().string(), config.function, config.on_failure},
                          config.command.empty() ? python : config.command, std::move(environment));
   } else {
     out.environment = std::move(environment);

@@ -1,4 +1,4 @@
-"""Scores responses by a function of the user's: arguments FILE FUNCTION.
+"""Scores responses by a function of the user's: arguments FILE FUNCTION ON_FAILURE.
 
 Reads requests from stdin and answers on stdout, as every reward program does (service.h); the first line that it writes is
 {"ready": true} or {"error": TEXT}. Both descriptors are put away before the user's file is imported: whatever it, a library or a
@@ -23,12 +23,22 @@ SIGNATURES = ("compute_score(data_source, solution_str, ground_truth, extra_info
               "solution_strs, ground_truths, extra_infos), or f(completions, prompts, **columns)")
 
 
-class Failure(Exception):
-    """What the user did wrong; `item` is the response's place in the request."""
+# A mistake in the code or the data: called again with the same arguments, the function raises it again. Libraries derive
+# errors of networks from some of these, so only Python's own classes count.
+MISTAKES = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError, RecursionError,
+            SyntaxError, TypeError, ValueError)
 
-    def __init__(self, text, item=None):
+
+class Failure(Exception):
+    """What the user did wrong; `item` is the response's place in the request, `retry` says whether calling again may help."""
+
+    def __init__(self, text, item=None, retry=False):
         super().__init__(text)
-        self.item = item
+        self.item, self.retry = item, retry
+
+    def reply(self):
+        place = {} if self.item is None else {"item": self.item}
+        return {"error": str(self), "retry": self.retry, **place}
 
 
 def private_descriptors():
@@ -78,8 +88,8 @@ def takes(parameters, name):
 
 
 class Function:
-    def __init__(self, path, name):
-        self.path, self.name = path, name
+    def __init__(self, path, name, on_failure):
+        self.path, self.name, self.stops = path, name, on_failure == "stop"
         if not os.path.isfile(path):
             raise Failure(f"{path} is not a file")
         try:
@@ -120,48 +130,59 @@ class Function:
             values["completions"] = [[{"role": "assistant", "content": i["response"]}] if chat else i["response"] for i, chat in zip(items, chats)]
         return {key: value for key, value in values.items() if takes(self.parameters, key)}
 
-    def results(self, items):
+    def failure(self, error, place):
+        """Of one response. The first ends the request where it ends the run."""
+        mistake = isinstance(error, MISTAKES) and type(error).__module__ == "builtins"
+        out = Failure(describe(error, self.path), place, retry=not mistake)
+        if self.stops:
+            raise out from error
+        return out
+
+    def results(self, items, first=0):
+        """What the function returns for each, or a Failure. `first`: the place of the first one in the request."""
         if self.style is VERL:
             return self.results_one_by_one(items)
         try:
             found = self.call(**self.many(items))
-            return list(asyncio.run(found) if inspect.isawaitable(found) else found)
+            found = list(asyncio.run(found) if inspect.isawaitable(found) else found)
         except BaseException as error:
             if len(items) == 1:
-                raise Failure(describe(error, self.path), 0) from error
-            for place, item in enumerate(items):  # which one is it?
-                try:
-                    self.results([item])
-                except Failure as failure:
-                    raise Failure(str(failure), place) from error
-            raise Failure(describe(error, self.path)) from error
+                return [self.failure(error, first)]
+            half = len(items) // 2  # which one is it?
+            return self.results(items[:half], first) + self.results(items[half:], first + half)
+        if len(found) != len(items):
+            raise Failure(f"{self.name} in {self.path} gave {len(found)} scores for {len(items)} responses")
+        return found
 
     def results_one_by_one(self, items):
         if self.is_async:
             async def all_at_once():
                 return await asyncio.gather(*(self.call(**self.one(item)) for item in items), return_exceptions=True)
             found = asyncio.run(all_at_once())
-        else:
-            found = []
-            for item in items:
-                try:
-                    found.append(self.call(**self.one(item)))
-                except BaseException as error:
-                    found.append(error)
-                    break
-        for place, each in enumerate(found):
-            if isinstance(each, BaseException):
-                raise Failure(describe(each, self.path), place) from each
+            return [self.failure(each, place) if isinstance(each, BaseException) else each for place, each in enumerate(found)]
+        found = []
+        for place, item in enumerate(items):
+            try:
+                found.append(self.call(**self.one(item)))
+            except BaseException as error:
+                found.append(self.failure(error, place))
         return found
 
     def scores(self, items):
-        found = self.results(items)
-        if len(found) != len(items):
-            raise Failure(f"{self.name} in {self.path} gave {len(found)} scores for {len(items)} responses")
-        return [self.score(value, place) for place, value in enumerate(found)]
+        return [self.score_or_failure(value, place) for place, value in enumerate(self.results(items))]
+
+    def score_or_failure(self, value, place):
+        try:
+            if isinstance(value, Failure):
+                raise value
+            return self.score(value, place)
+        except Failure as failure:
+            if self.stops:
+                raise
+            return failure.reply()
 
     def score(self, value, place):
-        if value is None:
+        if value is None and self.style is TRL:
             return None  # it has nothing to say about this response
         if not isinstance(value, dict):
             return self.number(value, place)
@@ -202,7 +223,7 @@ def main():
         replies.flush()
 
     try:
-        function = Function(*sys.argv[1:3])
+        function = Function(*sys.argv[1:4])
     except Failure as failure:
         answer({"error": str(failure)})
         return
@@ -211,7 +232,7 @@ def main():
         try:
             answer({"scores": function.scores(json.loads(line)["items"])})
         except Failure as failure:
-            answer({"error": str(failure), "item": failure.item})
+            answer(failure.reply())
 
 
 main()

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -47,20 +46,22 @@ class RequestQueue {
   }
   void done() { --open_; }
   [[nodiscard]] std::int64_t failures_of(std::size_t request) const { return failures_[request]; }
-  /// Sends it again after `pause`; a failure where it has been sent often enough. The first request that
-  /// fails for the n-th time is told about, for each n.
-  [[nodiscard]] Status failed(std::size_t request, const Status& why, Clock::duration pause = {}) {
+  /// Sends it again after `pause`; the failure where that is no use or it has been sent often enough. The first
+  /// request that fails for the n-th time is told about, for each n.
+  [[nodiscard]] std::optional<Status> failed(std::size_t request, const Status& why, bool again,
+                                             Clock::duration pause = {}) {
     const std::int64_t attempt = ++failures_[request];
     const std::int64_t most = config_.retries + 1;
+    if (!again) return why;
     if (attempt >= most)
-      return {why.code(), format("{} (attempt {} of {})", why.message(), attempt, most)};
+      return Status(why.code(), format("{} (attempt {} of {})", why.message(), attempt, most));
     waiting_.insert(waiting_.begin(), {request, Clock::now() + pause});
     if (attempt > told_) {
       told_ = attempt;
       log::warn(format("Reward \"{}\": attempt {} of {} failed: it {}. Sending the request again",
                        config_.metric_name(), attempt, most, why.message()));
     }
-    return {};
+    return std::nullopt;
   }
   [[nodiscard]] bool finished() const { return open_ == 0; }
 
@@ -76,6 +77,22 @@ class RequestQueue {
   const spec::RewardFunctionConfig& config_;
 };
 
+/// What becomes of requests.
+class Replies {
+ public:
+  Replies() = default;
+  Replies(const Replies&) = delete;
+  Replies& operator=(const Replies&) = delete;
+  virtual ~Replies() = default;
+  struct Verdict {
+    Status status;
+    bool again = true;  ///< after a failure: whether the same request may fare better
+  };
+  [[nodiscard]] virtual Verdict accept(std::size_t request, std::string_view reply) = 0;
+  /// The request is not sent again. A failure ends the run, else the others go on.
+  [[nodiscard]] virtual Status give_up(std::size_t request, const Status& why) = 0;
+};
+
 /// Something that answers requests in JSON with replies in JSON.
 class Transport {
  public:
@@ -83,11 +100,8 @@ class Transport {
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
   virtual ~Transport() = default;
-  /// Takes a reply; a failure sends the request again.
-  using Accept = std::function<Status(std::size_t request, std::string_view reply)>;
-  /// Sends all, several at once, until each is accepted, one has failed too often, or Setting::stop says so.
-  [[nodiscard]] virtual Status run(const std::vector<std::string>& requests,
-                                   const Accept& accept) = 0;
+  /// Sends all, several at once, until each is accepted or given up, or Setting::stop says so.
+  [[nodiscard]] virtual Status run(const std::vector<std::string>& requests, Replies& replies) = 0;
 };
 
 /// A reply is not read beyond this.

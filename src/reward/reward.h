@@ -61,6 +61,7 @@ struct Setting {
   std::filesystem::path folder{};        ///< programs run in it
   std::size_t threads = 1;               ///< of rules
   std::function<bool()> stop{};          ///< whether to give up waiting for a service (kCancelled)
+  bool scored_by_model = false;          ///< a reward model scores each response, too
 };
 
 [[nodiscard]] Result<std::unique_ptr<RewardFunction>> make_function(

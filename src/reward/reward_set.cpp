@@ -4,8 +4,11 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "base/format.h"
+#include "base/log.h"
+#include "base/text.h"
 #include "reward/ground_truth.h"
 #include "reward/http.h"
 #include "reward/program.h"
@@ -35,6 +38,7 @@ Result<std::unique_ptr<RewardFunction>> make_function(const spec::RewardFunction
 
 Result<RewardSet> RewardSet::make(const spec::RewardConfig& config, const Setting& setting) {
   RewardSet out;
+  out.scored_by_model_ = setting.scored_by_model;
   for (const spec::RewardFunctionConfig& each : config.functions) {
     const std::string name = each.metric_name();
     auto function = make_function(each, setting);
@@ -92,7 +96,49 @@ Result<std::vector<RewardSet::FunctionScores>> RewardSet::score_each(
       return Status(scored.status()).with_context(format("computing reward \"{}\"", of.name));
     for (std::size_t i = 0; i < mine.size(); ++i) of.scores[places[i]] = std::move((*scored)[i]);
   }
+  NEAP_TRY(complete(responses, out));
   return out;
+}
+
+// The functions that count in the reward of a response, where none of them gives it a number.
+std::vector<std::size_t> RewardSet::silent_about(const Json& row, std::size_t response,
+                                                 const std::vector<FunctionScores>& each) const {
+  std::vector<std::size_t> out;
+  for (std::size_t f = 0; f < functions_.size(); ++f) {
+    if (functions_[f].config.weight == 0 || !scores(functions_[f], row)) continue;
+    const std::optional<Score>& score = each[f].scores[response];
+    if (score && !std::isnan(score->value)) return {};
+    out.push_back(f);
+  }
+  return out;
+}
+
+// No score is not a score of 0.
+Status RewardSet::complete(std::span<const Response> responses,
+                           std::vector<FunctionScores>& each) const {
+  if (scored_by_model_) return {};
+  std::map<std::size_t, std::size_t>
+      defaults;  // functions, and how many responses each gives its default
+  for (std::size_t i = 0; i < responses.size(); ++i) {
+    const Response& response = responses[i];
+    const std::vector<std::size_t> silent = silent_about(*response.row, i, each);
+    if (silent.empty()) continue;
+    const std::size_t f = silent.front();
+    const spec::RewardFunctionConfig& config = functions_[f].config;
+    if (config.on_failure != "default")
+      return {ErrorCode::kInvalidArgument,
+              format("Reward \"{}\" gave None for a response, and no other function scores it; the "
+                     "row is {}, the response \"{}\". Return a number, or set on_failure = "
+                     "\"default\"",
+                     each[f].name, response.where, excerpt(response.text, 120))};
+    each[f].scores[i]->value = config.default_score;
+    ++defaults[f];
+  }
+  for (const auto& [f, count] : defaults)
+    log::warn(
+        format("Reward \"{}\": {} of {} responses get default_score {}: it gave None for them",
+               each[f].name, count, responses.size(), functions_[f].config.default_score));
+  return {};
 }
 
 std::string RewardSet::reason(std::size_t function, const Response& response,

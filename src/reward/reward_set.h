@@ -41,7 +41,8 @@ class RewardSet {
     std::vector<std::optional<Score>> scores;
     double seconds = 0;
   };
-  /// One for each function, in the order of the configuration.
+  /// One for each function, in the order of the configuration. Functions may have nothing to say about a response, but
+  /// not all that score its row: then `on_failure` of the first applies.
   [[nodiscard]] Result<std::vector<FunctionScores>> score_each(std::span<const Response> responses);
   /// In words, how a function came to its score: what it said, else the answer and the right one.
   [[nodiscard]] std::string reason(std::size_t function, const Response& response,
@@ -62,7 +63,12 @@ class RewardSet {
     std::size_t first_column = 0;
   };
   [[nodiscard]] static bool scores(const Entry& entry, const Json& row);
+  [[nodiscard]] Status complete(std::span<const Response> responses,
+                                std::vector<FunctionScores>& each) const;
+  [[nodiscard]] std::vector<std::size_t> silent_about(
+      const Json& row, std::size_t response, const std::vector<FunctionScores>& each) const;
   std::vector<Entry> functions_;
+  bool scored_by_model_ = false;
   std::vector<Column> columns_;
 };
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "base/format.h"
 #include "base/log.h"
@@ -42,6 +44,15 @@ std::string reason_in(const Json& score) {
   return rest.empty() ? std::string() : shown(dump(rest));
 }
 
+std::string error_text(const Json& error) {
+  return error.is_string() ? error.get<std::string>() : dump(error);
+}
+
+bool may_pass(const Json& error) {
+  const auto retry = error.find("retry");
+  return retry == error.end() || *retry != Json(false);
+}
+
 Result<Score> score_in(const Json& value, std::size_t item, const ReplyShape& shape) {
   const std::vector<std::string>& log = shape.log;
   Score out;
@@ -68,6 +79,14 @@ Result<Score> score_in(const Json& value, std::size_t item, const ReplyShape& sh
   return out;
 }
 
+ItemReply item_in(const Json& value, std::size_t item, const ReplyShape& shape) {
+  if (value.is_object() && value.contains("error") && !value.contains("score"))
+    return {std::nullopt, "failed: " + error_text(value["error"]), may_pass(value)};
+  auto score = score_in(value, item, shape);
+  if (!score.ok()) return {std::nullopt, score.status().message()};
+  return {std::move(score).value()};
+}
+
 class Service final : public RewardFunction {
  public:
   Service(const spec::RewardFunctionConfig& config, const Setting& setting,
@@ -87,10 +106,10 @@ class Service final : public RewardFunction {
   [[nodiscard]] Result<std::vector<Score>> score(std::span<const Response> responses) override;
 
  private:
-  [[nodiscard]] std::string request(std::span<const Response> batch) const;
+  class Round;
+  [[nodiscard]] std::string request(std::span<const Response> all,
+                                    const std::vector<std::size_t>& items) const;
   [[nodiscard]] Json truth_of(const Json& row) const;
-  [[nodiscard]] Status take(std::string_view reply, std::span<const Response> batch,
-                            std::span<std::optional<Score>> scores) const;
   [[nodiscard]] bool takes_raw_truth() const { return config_.kind == spec::RewardKind::kPython; }
 
   spec::RewardFunctionConfig config_;
@@ -108,72 +127,161 @@ Json Service::truth_of(const Json& row) const {
   return truths->size() == 1 ? Json(truths->front()) : Json(*truths);
 }
 
-std::string Service::request(std::span<const Response> batch) const {
-  Json items = Json::array();
-  for (const Response& response : batch) {
+std::string Service::request(std::span<const Response> all,
+                             const std::vector<std::size_t>& items) const {
+  Json out = Json::array();
+  for (const std::size_t item : items) {
+    const Response& response = all[item];
     const Json& row = *response.row;
-    items.push_back({{"prompt", row.value(prompt_key_, Json())},
-                     {"response", response.text},
-                     {"truncated", response.truncated},
-                     {"ground_truth", truth_of(row)},
-                     {"row", row}});
+    out.push_back({{"prompt", row.value(prompt_key_, Json())},
+                   {"response", response.text},
+                   {"truncated", response.truncated},
+                   {"ground_truth", truth_of(row)},
+                   {"row", row}});
   }
-  return dump({{"items", std::move(items)}}) + "\n";
+  return dump({{"items", std::move(out)}}) + "\n";
 }
 
-// An error names the row that it is about.
-Status Service::take(std::string_view reply, std::span<const Response> batch,
-                     std::span<std::optional<Score>> scores) const {
+// Scores of a call's responses as they come in, and what of the rest is known.
+class Service::Round final : public Replies {
+ public:
+  Round(const Service& service, std::span<const Response> responses)
+      : service_(service), responses_(responses), scores_(responses.size()) {
+    const auto size = static_cast<std::size_t>(service.config_.batch_size);
+    for (std::size_t at = 0; at < responses.size(); at += size) {
+      std::vector<std::size_t>& items = open_.emplace_back();
+      for (std::size_t i = at; i < std::min(at + size, responses.size()); ++i) items.push_back(i);
+    }
+  }
+
+  // What is to be asked now; none: all is known.
+  [[nodiscard]] std::vector<std::string> requests() {
+    asked_ = std::exchange(open_, {});
+    about_.assign(asked_.size(), std::nullopt);
+    std::vector<std::string> out;
+    for (const auto& items : asked_) out.push_back(service_.request(responses_, items));
+    return out;
+  }
+  [[nodiscard]] Verdict accept(std::size_t request, std::string_view reply) override;
+  [[nodiscard]] Status give_up(std::size_t request, const Status& why) override;
+  // With the default score for those that have none.
+  [[nodiscard]] std::vector<Score> finish(const Status& end);
+
+ private:
+  // After so many requests in a row that got no scores, no further ones are sent: each may take long.
+  static constexpr int kMostSilent = 2;
+
+  [[nodiscard]] std::string with_row(std::string_view text, std::size_t item) const;
+  // Responses of a request that have no score.
+  [[nodiscard]] std::vector<std::size_t> missing(std::size_t request) const {
+    std::vector<std::size_t> out;
+    for (const std::size_t i : asked_[request])
+      if (!scores_[i]) out.push_back(i);
+    return out;
+  }
+
+  const Service& service_;
+  std::span<const Response> responses_;
+  std::vector<std::optional<Score>> scores_;
+  std::map<std::size_t, std::string> failures_;  // of responses
+  std::vector<std::vector<std::size_t>> open_, asked_;
+  std::vector<std::optional<std::size_t>>
+      about_;  // a request's response that is why it has no scores
+  int silent_ = 0;
+};
+
+std::string Service::Round::with_row(std::string_view text, std::size_t item) const {
+  const Response& about = responses_[item];
+  return format("{}; the row is {}{}, the response \"{}\"", text,
+                about.where.empty() ? "" : format("{}: ", about.where), shown(dump(*about.row)),
+                shown(about.text));
+}
+
+Replies::Verdict Service::Round::accept(std::size_t request, std::string_view reply) {
+  const std::vector<std::size_t>& items = asked_[request];
+  about_[request].reset();
   if (const auto json = parse_json(reply, "reply");
       json.ok() && json->is_object() && json->contains("error")) {
     const Json item = json->value("item", Json());
-    const Json text = (*json)["error"];
-    std::string message =
-        format("failed: {}", text.is_string() ? text.get<std::string>() : dump(text));
-    if (item.is_number_unsigned() && item.get<std::size_t>() < batch.size()) {
-      const Response& about = batch[item.get<std::size_t>()];
-      message += format("; the row is {}{}, the response \"{}\"",
-                        about.where.empty() ? "" : format("{}: ", about.where),
-                        shown(dump(*about.row)), shown(about.text));
+    std::string text = "failed: " + error_text((*json)["error"]);
+    if (item.is_number_unsigned() && item.get<std::size_t>() < items.size()) {
+      about_[request] = items[item.get<std::size_t>()];
+      silent_ = 0;
+      text = with_row(text, *about_[request]);
     }
-    return wrong_reply(std::move(message));
+    return {wrong_reply(std::move(text)), may_pass(*json)};
   }
-  NEAP_TRY_ASSIGN(auto parsed, parse_reply(reply, {batch.size(), config_.log, takes_raw_truth()}));
-  std::move(parsed.begin(), parsed.end(), scores.begin());
-  return {};
+  auto parsed =
+      parse_reply(reply, {items.size(), service_.config_.log, service_.takes_raw_truth()});
+  if (!parsed.ok()) return {parsed.status()};
+  silent_ = 0;
+  std::string first;
+  std::size_t failed = 0;
+  bool again = false;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    ItemReply& each = (*parsed)[i];
+    if (each.score) {
+      scores_[items[i]] = std::move(each.score);
+      failures_.erase(items[i]);
+      continue;
+    }
+    again = again || each.again;
+    const std::string text = with_row(each.failure, items[i]);
+    failures_[items[i]] = text;
+    if (failed++ == 0) first = text;
+  }
+  if (failed == 0) return {};
+  if (failed > 1) first += format(" (and {} more of {} responses)", failed - 1, items.size());
+  return {wrong_reply(std::move(first)), again};
 }
 
-Result<std::vector<Score>> Service::score(std::span<const Response> responses) {
-  const auto size = static_cast<std::size_t>(config_.batch_size);
-  std::vector<std::string> requests;
-  for (std::size_t at = 0; at < responses.size(); at += size)
-    requests.push_back(request(responses.subspan(at, std::min(size, responses.size() - at))));
-  std::vector<std::optional<Score>> scores(responses.size());
-  const Status status = transport_->run(requests, [&](std::size_t i, std::string_view reply) {
-    const std::size_t first = i * size;
-    return take(reply, responses.subspan(first, std::min(size, responses.size() - first)),
-                std::span(scores).subspan(first));
-  });
-  const bool stopped = status.code() == ErrorCode::kCancelled;
-  if (!status.ok() && (stopped || config_.on_failure != "default")) return status;
+Status Service::Round::give_up(std::size_t request, const Status& why) {
+  if (service_.config_.on_failure != "default") return why;
+  std::vector<std::size_t> rest = missing(request);
+  if (about_[request]) {
+    failures_[*about_[request]] = why.message();
+    std::erase(rest, *about_[request]);
+    if (!rest.empty()) open_.push_back(std::move(rest));
+    return {};
+  }
+  bool silent = false;
+  for (const std::size_t i : rest)
+    silent = failures_.try_emplace(i, why.message()).second || silent;
+  silent_ = silent ? silent_ + 1 : 0;
+  return silent_ < kMostSilent ? Status() : why;
+}
+
+std::vector<Score> Service::Round::finish(const Status& end) {
+  const spec::RewardFunctionConfig& config = service_.config_;
   std::vector<Score> out;
   std::size_t missing = 0;
-  for (std::optional<Score>& score : scores) {
+  for (std::optional<Score>& score : scores_) {
     missing += score ? 0U : 1U;
     if (!score)
-      score = Score{config_.default_score, std::vector<double>(config_.log.size(), kNoScore)};
+      score = Score{config.default_score, std::vector<double>(config.log.size(), kNoScore)};
     out.push_back(std::move(*score));
   }
   if (missing > 0)
     log::warn(format("Reward \"{}\": {} of {} responses get default_score {}: {}",
-                     config_.metric_name(), missing, out.size(), config_.default_score,
-                     status.message()));
+                     config.metric_name(), missing, out.size(), config.default_score,
+                     failures_.empty() ? end.message() : failures_.begin()->second));
   return out;
+}
+
+Result<std::vector<Score>> Service::score(std::span<const Response> responses) {
+  Round round(*this, responses);
+  Status status;
+  for (auto requests = round.requests(); status.ok() && !requests.empty();
+       requests = round.requests())
+    status = transport_->run(requests, round);
+  const bool stopped = status.code() == ErrorCode::kCancelled;
+  if (!status.ok() && (stopped || config_.on_failure != "default")) return status;
+  return round.finish(status);
 }
 
 }  // namespace
 
-Result<std::vector<Score>> parse_reply(std::string_view reply, const ReplyShape& shape) {
+Result<std::vector<ItemReply>> parse_reply(std::string_view reply, const ReplyShape& shape) {
   const std::size_t count = shape.count;
   const auto json = parse_json(reply, "reply");
   if (!json.ok()) return wrong_reply(format("answered with what is not JSON: {}", shown(reply)));
@@ -182,11 +290,8 @@ Result<std::vector<Score>> parse_reply(std::string_view reply, const ReplyShape&
     return wrong_reply(format("answered {}; {{\"scores\": [...]}} is wanted", shown(reply)));
   if (list.size() != count)
     return wrong_reply(format("gave {} scores for {} items", list.size(), count));
-  std::vector<Score> out;
-  for (std::size_t i = 0; i < count; ++i) {
-    NEAP_TRY_ASSIGN(Score score, score_in(list[i], i, shape));
-    out.push_back(std::move(score));
-  }
+  std::vector<ItemReply> out;
+  for (std::size_t i = 0; i < count; ++i) out.push_back(item_in(list[i], i, shape));
   return out;
 }
 

@@ -89,7 +89,8 @@ reward::RewardSet make_rewards(const spec::Job& job, std::int64_t threads) {
                                            .prompt_key = job.data.prompt_key,
                                            .folder = job.folder,
                                            .threads = static_cast<std::size_t>(threads),
-                                           .stop = InterruptScope::requested}));
+                                           .stop = InterruptScope::requested,
+                                           .scored_by_model = job.has_reward_model()}));
 }
 
 std::size_t encoding_threads(std::int64_t of_a_rank, int ranks) {

@@ -1,4 +1,4 @@
-// Any reply of a reward program or server is refused with a short message, or gives one finite score for each item.
+// Any reply of a reward program or server is refused with a short message, or gives one finite score or a failure for each item.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -28,8 +28,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       continue;
     }
     require(scores->size() == count);
-    for (const neap::reward::Score& score : *scores)
-      require(std::isfinite(score.value) && score.parts.size() == log.size());
+    for (const neap::reward::ItemReply& item : *scores) {
+      require(item.score.has_value() == item.failure.empty());
+      if (item.score)
+        require(std::isfinite(item.score->value) && item.score->parts.size() == log.size());
+    }
   }
   return 0;
 }

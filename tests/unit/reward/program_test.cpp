@@ -252,9 +252,62 @@ for line in sys.stdin:
   config_.retries = 0;
   config_.on_failure = "default";
   config_.default_score = -1;
-  EXPECT_THAT(values(), ElementsAre(0, 1, 2, -1, -1, -1, -1)) << "and what follows is not asked";
+  EXPECT_THAT(values(), ElementsAre(0, 1, 2, -1, -1, -1, 6)) << "and what follows is asked";
   EXPECT_LT(seconds_, 25);
   EXPECT_THAT(values(3), ElementsAre(0, 1, 2)) << "the next step asks again";
+}
+
+TEST_F(Program, ThatIsSilentTwiceInARowIsAskedNoMore) {
+  shell("while read line; do echo >> asked; sleep 100; done");
+  config_.timeout = 0.5;
+  config_.retries = 0;
+  config_.batch_size = 1;
+  config_.on_failure = "default";
+  EXPECT_THAT(values(), ElementsAre(0, 0, 0, 0, 0, 0, 0));
+  EXPECT_EQ(fs::file_size(folder_ / "asked"), 2U);
+}
+
+TEST_F(Program, HasADefaultForEachResponseWithoutAScore) {
+  python(R"(
+for line in sys.stdin:
+    items = json.loads(line)["items"]
+    scores = [float(i["response"]) for i in items]
+    for at, each in enumerate(scores):
+        if each in (1, 2): scores[at] = {"error": "no such unit"}
+        if each == 4: scores[at] = None
+    print(json.dumps({"scores": scores}), flush=True)
+)");
+  config_.retries = 1;
+  ::testing::internal::CaptureStderr();
+  EXPECT_THAT(score().status().message(),
+              AllOf(HasSubstr("failed: no such unit; the row is {\"prompt\":\"p\""),
+                    HasSubstr("the response \"1\" (and 1 more of 3 responses)")));
+  config_.on_failure = "default";
+  config_.default_score = -1;
+  function_.reset();
+  EXPECT_THAT(values(), ElementsAre(0, -1, -1, 3, -1, 5, 6));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("3 of 7 responses get default_score -1: failed: no such unit"));
+}
+
+TEST_F(Program, IsAskedAgainAboutTheOthersWhereOneHasNoScore) {
+  python(R"(
+for line in sys.stdin:
+    items = json.loads(line)["items"]
+    bad = [at for at, i in enumerate(items) if i["response"] in "023"]
+    if bad: print(json.dumps({"error": "too hard", "item": bad[0], "retry": False}), flush=True)
+    else: print(json.dumps([float(i["response"]) for i in items]), flush=True)
+    print("request", file=open("requests", "a"))
+)");
+  config_.on_failure = "default";
+  config_.default_score = -1;
+  EXPECT_THAT(values(), ElementsAre(-1, 1, -1, -1, 4, 5, 6));
+  EXPECT_EQ(fs::file_size(folder_ / "requests"), 6 * 8U) << "none of them twice";
+}
+
+TEST_F(Program, ThatEndsAfterOneRequestIsToldToGoOn) {
+  shell("read line; exit 0");
+  expect_failure("closed its stdout; it ended with exit code 0. The program must run on: it reads");
 }
 
 TEST_F(Program, CopiesThatHangAreKilledTogether) {

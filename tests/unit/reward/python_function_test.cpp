@@ -16,6 +16,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class PythonFunction : public ::testing::Test {
  protected:
@@ -160,6 +161,96 @@ TEST_F(PythonFunction, ThatRaisesIsShownWithLineAndRow) {
   }
   judge("import sys\ndef compute_score(solution_str, **more):\n    sys.exit(0)\n");
   EXPECT_THAT(error(), HasSubstr("judge.py:3 in compute_score, sys.exit(0): SystemExit"));
+}
+
+TEST_F(PythonFunction, CostsOnlyTheResponsesThatItRaisesFor) {
+  config_.on_failure = "default";
+  config_.default_score = -1;
+  judge(
+      "def one(solution_str, **more):\n    return int(solution_str) + 5\n"
+      "async def later(solution_str, **more):\n    return int(solution_str) + 5\n"
+      "def batch(solution_strs, **more):\n    return [int(t) + 5 for t in solution_strs]\n"
+      "def trl(completions, **more):\n    return [int(t) + 5 for t in completions]\n"
+      "def none(solution_str, **more):\n    if solution_str != 'one': return int(solution_str) + "
+      "5\n"
+      "def nan(solution_strs, **more):\n    return [5, float('nan'), 7]\n");
+  for (const char* function : {"one", "later", "batch", "trl", "none", "nan"}) {
+    config_.function = function;
+    EXPECT_THAT(values(), ElementsAre(5, -1, 7)) << function;
+  }
+}
+
+TEST_F(PythonFunction, ThatReturnsNothingGivesNoScore) {
+  judge("def compute_score(solution_str, **more):\n    if solution_str != 'one': return 1\n");
+  EXPECT_THAT(error(), AllOf(HasSubstr("compute_score in "), HasSubstr("judge.py gave None"),
+                             HasSubstr("the row is a.jsonl:2: {")));
+}
+
+TEST_F(PythonFunction, WithAMistakeIsCalledOnce) {
+  config_.retries = 2;
+  judge(R"(
+def note():
+    open("calls", "a").write("x")
+def mistake(solution_str, **more):
+    note()
+    return {}[solution_str]
+class Busy(ValueError): pass
+def busy(solution_str, **more):
+    note()
+    raise Busy("try again")
+)");
+  const auto calls = [&] {
+    const auto out = fs::file_size(folder_ / "calls");
+    fs::remove(folder_ / "calls");
+    return out;
+  };
+  config_.function = "mistake";
+  EXPECT_THAT(error(), AllOf(HasSubstr("KeyError: '0'"), Not(HasSubstr("attempt"))));
+  EXPECT_EQ(calls(), 1U);
+  config_.function = "busy";
+  EXPECT_THAT(error(), AllOf(HasSubstr("Busy: try again"), HasSubstr("(attempt 3 of 3)")));
+  EXPECT_EQ(calls(), 3U);
+}
+
+TEST_F(PythonFunction, ThatEndsItsProcessIsToldToReturn) {
+  judge("import os\ndef compute_score(solution_str, **more):\n    os._exit(0)\n");
+  EXPECT_THAT(error(), HasSubstr("ended with exit code 0. The function must return"));
+}
+
+TEST_F(PythonFunction, IsNotTheOnlyOneToHaveNothingToSay) {
+  judge(
+      "def compute_score(completions, **more):\n"
+      "    return [None if t == 'one' else 2 for t in completions]\n");
+  std::vector<Response> responses;
+  const std::vector<std::string> texts = {"0", "one"};
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    responses.push_back({&rows_[i], texts[i], 1, false, where_[i]});
+  spec::RewardConfig config;
+  config.functions.push_back(config_);
+  Setting setting{.prompt_key = "prompt", .folder = folder_};
+  const auto totals = [&]() -> Result<std::vector<double>> {
+    NEAP_TRY_ASSIGN(RewardSet set, RewardSet::make(config, setting));
+    NEAP_TRY_ASSIGN(const auto numbers, set.score(responses));
+    return std::vector<double>{set.total(numbers[0]), set.total(numbers[1])};
+  };
+  EXPECT_THAT(totals().status().message(),
+              AllOf(HasSubstr("Reward \"python\" gave None"), HasSubstr("the row is a.jsonl:2,"),
+                    HasSubstr("the response \"one\"")));
+  config.functions[0].on_failure = "default";
+  config.functions[0].default_score = -1;
+  EXPECT_THAT(*totals(), ElementsAre(2, -1));
+  config.functions[0].on_failure = "stop";
+  setting.scored_by_model = true;
+  EXPECT_THAT(*totals(), ElementsAre(2, 0));
+  setting.scored_by_model = false;
+  spec::RewardFunctionConfig other;
+  other.kind = spec::RewardKind::kRegex;
+  other.pattern = "one";
+  other.weight = 0;
+  config.functions.push_back(other);
+  EXPECT_THAT(totals().status().message(), HasSubstr("gave None")) << "the other only measures";
+  config.functions[1].weight = 3;
+  EXPECT_THAT(*totals(), ElementsAre(2, 3));
 }
 
 TEST_F(PythonFunction, ThatCannotBeCalledIsNamedBeforeTheFirstResponse) {
