@@ -56,7 +56,7 @@ Experience Collector::respond(const std::vector<PromptRow>& mine, std::size_t fi
   if (setup_.reward_model != nullptr)
     by_model = response_scores(context_, *setup_.reward_model, out.sequences);
   ResponseScores scored =
-      score_responses(context_, by_model, setup_.functions, mine, setup_.sampling.n, out.sequences);
+      score_responses(context_, by_model, setup_.functions, mine, setup_.sampling.n, out);
   out.scores = std::move(scored.scores);
   out.model_scores = std::move(scored.model);
   out.numbers = std::move(scored.numbers);
@@ -86,7 +86,7 @@ void Collector::take_divergence(const Experience& e) {
 void Collector::take_response(const Experience& e, std::int64_t at, std::size_t first) {
   const std::int64_t n = setup_.sampling.n;
   const std::size_t row = first + static_cast<std::size_t>(at / n);
-  const ResponseText response = response_text(context_, e.sequences, at);
+  const ResponseText response = response_text(context_, e, at);
   reward::Outcome outcome;
   outcome.score = e.scores[at].item<double>();
   std::span<const double> numbers;

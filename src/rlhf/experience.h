@@ -28,7 +28,7 @@ struct Experience : step::Experience<at::Tensor> {
   at::Tensor baselines;     // (B,) scores of the greedy responses to the same prompts; ReMax only
   at::Tensor numbers;       // (B, columns) of RewardScorer; undefined without functions
   at::Tensor rows;          // (B,) int64: the prompt's among the training rows
-  at::Tensor truncated;     // (B,) 1 where a response has no end token
+  at::Tensor truncated;     // (B,) 1 where neither an end token nor a stop text ends a response
   at::Tensor rollout_log_probs;  // (B, T) as sampled; undefined unless the job keeps them
   at::Tensor batch_mask;         // (ranks B, T): the masks of the loss of the whole batch
 };

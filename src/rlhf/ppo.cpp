@@ -99,7 +99,7 @@ Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   const Responses mine =
       filter ? source_.varied_responses(kl_control_.value(), metrics) : source_.respond(metrics);
   const bool baseline = job().has_greedy_baseline();
-  train::Sequences greedy;
+  Experience greedy;
   if (baseline) greedy = source_.respond_greedily(mine, metrics);
   Experience all = gather_experience(context_, mine.e, job().rollout.n, job().sequences_per_step());
   const parallel::RowDeal deal = deal_responses(context_, all, metrics);

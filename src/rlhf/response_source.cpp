@@ -43,7 +43,7 @@ Responses ResponseSource::respond(Metrics& metrics) {
 
 Experience ResponseSource::score(const Responses& responses, const at::Tensor& by_model) {
   ResponseScores scored = score_responses(context_, by_model, functions_, responses.prompts,
-                                          job().rollout.n, responses.e.sequences);
+                                          job().rollout.n, responses.e);
   Experience out;
   out.scores = penalize_truncated(job().algorithm, scored.scores, responses.e.truncated);
   out.numbers = std::move(scored.numbers);
@@ -115,19 +115,20 @@ at::Tensor ResponseSource::filter_metric(const Experience& all, double kl_coeffi
                                                        : all.scores;
 }
 
-train::Sequences ResponseSource::respond_greedily(const Responses& responses, Metrics& metrics) {
+Experience ResponseSource::respond_greedily(const Responses& responses, Metrics& metrics) {
   const Stopwatch watch(metrics, "gen_max");
   return generate_responses(context_, models_.actor(), tokens_of(responses.prompts),
-                            {spec::PhaseId::kGenerateBaseline, 1, step::greedy_sampling(), 0})
-      .sequences;
+                            {spec::PhaseId::kGenerateBaseline, 1, step::greedy_sampling(), 0});
 }
 
-at::Tensor ResponseSource::score_baselines(const Responses& responses,
-                                           const train::Sequences& greedy, Metrics& metrics) {
+at::Tensor ResponseSource::score_baselines(const Responses& responses, const Experience& greedy,
+                                           Metrics& metrics) {
   const Stopwatch watch(metrics, "reward");
-  const at::Tensor by_model = models_.scores(greedy, spec::PhaseId::kBaselineRewards);
-  return score_responses(context_, by_model, functions_, responses.prompts, 1, greedy)
-      .scores.repeat_interleave(job().rollout.n);
+  const at::Tensor by_model = models_.scores(greedy.sequences, spec::PhaseId::kBaselineRewards);
+  const at::Tensor scores =
+      score_responses(context_, by_model, functions_, responses.prompts, 1, greedy).scores;
+  return penalize_truncated(job().algorithm, scores, greedy.truncated)
+      .repeat_interleave(job().rollout.n);
 }
 
 }  // namespace neap::rlhf

@@ -47,10 +47,10 @@ class ResponseSource {
   /// sampling. `kl_coefficient`: of the KL in the reward, where that is compared.
   [[nodiscard]] Responses varied_responses(double kl_coefficient, Metrics& metrics);
 
-  /// ReMax's greedy responses to the prompts, and what they score.
-  [[nodiscard]] train::Sequences respond_greedily(const Responses& responses, Metrics& metrics);
-  [[nodiscard]] at::Tensor score_baselines(const Responses& responses,
-                                           const train::Sequences& greedy, Metrics& metrics);
+  /// ReMax's greedy responses to the prompts, and what they score, truncated ones with the same penalty as samples.
+  [[nodiscard]] Experience respond_greedily(const Responses& responses, Metrics& metrics);
+  [[nodiscard]] at::Tensor score_baselines(const Responses& responses, const Experience& greedy,
+                                           Metrics& metrics);
 
  private:
   [[nodiscard]] const spec::Job& job() const { return context_.job; }

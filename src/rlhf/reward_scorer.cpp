@@ -43,7 +43,7 @@ class AnsweringShare {
 }  // namespace
 
 at::Tensor RewardScorer::score(const std::vector<PromptRow>& prompts, std::int64_t n,
-                               const train::Sequences& sequences) {
+                               const Experience& e) {
   const AnsweringShare answering(context_);
   const auto rows = static_cast<std::int64_t>(answering.most_of(prompts.size())) * n;
   std::vector<ResponseText> texts;
@@ -53,8 +53,9 @@ at::Tensor RewardScorer::score(const std::vector<PromptRow>& prompts, std::int64
     const PromptRow& prompt = prompts[answering.global(i)];
     const std::int64_t first = static_cast<std::int64_t>(answering.global(i)) * n;
     for (std::int64_t k = 0; k < n; ++k) {
-      const ResponseText& text = texts.emplace_back(response_text(context_, sequences, first + k));
-      responses.push_back({prompt.json.get(), text.text, text.tokens, !text.ended, prompt.where});
+      const ResponseText& text = texts.emplace_back(response_text(context_, e, first + k));
+      responses.push_back(
+          {prompt.json.get(), text.text, text.tokens, text.truncated, prompt.where});
     }
   }
   const auto numbers = score_collectively(responses);
@@ -98,7 +99,7 @@ at::Tensor RewardScorer::accuracies(const at::Tensor& numbers) const {
 
 std::optional<std::string> RewardScorer::answer(const PromptRow& prompt,
                                                 const ResponseText& response) const {
-  return set_.answer({prompt.json.get(), response.text, response.tokens, !response.ended});
+  return set_.answer({prompt.json.get(), response.text, response.tokens, response.truncated});
 }
 
 void RewardScorer::describe(const at::Tensor& numbers, Metrics& metrics) {
@@ -175,29 +176,30 @@ std::vector<PromptRow> read_prompts(const Rows& rows) {
 
 ResponseScores score_responses(const Context& context, const at::Tensor& by_model,
                                RewardScorer& functions, const std::vector<PromptRow>& prompts,
-                               std::int64_t n, const train::Sequences& sequences) {
+                               std::int64_t n, const Experience& responses) {
   ResponseScores out;
   if (by_model.defined()) {
     out.model = by_model;
     out.scores = out.model * context.job.reward_model_weight;
   }
   if (functions.empty()) return out;
-  out.numbers = functions.score(prompts, n, sequences);
+  out.numbers = functions.score(prompts, n, responses);
   const at::Tensor totals = functions.totals(out.numbers);
   out.scores = out.scores.defined() ? out.scores + totals : totals;
   return out;
 }
 
-ResponseText response_text(const Context& context, const train::Sequences& sequences,
-                           std::int64_t row) {
+ResponseText response_text(const Context& context, const Experience& e, std::int64_t row) {
+  const train::Sequences& sequences = e.sequences;
   const at::Tensor tokens = sequences.tokens[row].contiguous();
   const auto* const first = tokens.const_data_ptr<std::int64_t>();
   ResponseText out;
   out.tokens = sequences.mask[row].sum().item<std::int64_t>();
   const std::int64_t end = sequences.last[row].item<std::int64_t>() + 1;
-  out.ended = out.tokens > 0 && context.text.is_end(first[end - 1]);
+  out.truncated = e.truncated[row].item<float>() != 0;
+  const bool has_end = out.tokens > 0 && context.text.is_end(first[end - 1]);
   out.text = context.tokenizer.decode(
-      train::Tokens(first + end - out.tokens, first + end - (out.ended ? 1 : 0)));
+      train::Tokens(first + end - out.tokens, first + end - (has_end ? 1 : 0)));
   return out;
 }
 

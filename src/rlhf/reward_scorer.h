@@ -18,6 +18,8 @@
 
 namespace neap::rlhf {
 
+struct Experience;
+
 /// A row of data with its prompt.
 struct PromptRow {
   train::Tokens tokens;
@@ -33,13 +35,13 @@ struct PromptRow {
   return out;
 }
 
-/// The response of a sequence as text, and whether an end token closes it.
+/// The response of a sequence as text, without the end token.
 struct ResponseText {
   std::string text;
   std::int64_t tokens = 0;  ///< with the end token
-  bool ended = false;
+  bool truncated = false;   ///< as Experience::truncated
 };
-[[nodiscard]] ResponseText response_text(const Context& context, const train::Sequences& sequences,
+[[nodiscard]] ResponseText response_text(const Context& context, const Experience& e,
                                          std::int64_t row);
 
 class RewardScorer {
@@ -51,7 +53,7 @@ class RewardScorer {
   /// score it. Responses answer `prompts` in turn, `n` each. Of ranks with the same responses each asks about those
   /// that it generated. A function that fails is a StepFailure.
   [[nodiscard]] at::Tensor score(const std::vector<PromptRow>& prompts, std::int64_t n,
-                                 const train::Sequences& sequences);
+                                 const Experience& responses);
   /// (B,): the weighted sums.
   [[nodiscard]] at::Tensor totals(const at::Tensor& numbers) const;
   /// Of one response's numbers (reward::RewardSet).
@@ -94,6 +96,6 @@ struct ResponseScores {
 [[nodiscard]] ResponseScores score_responses(const Context& context, const at::Tensor& by_model,
                                              RewardScorer& functions,
                                              const std::vector<PromptRow>& prompts, std::int64_t n,
-                                             const train::Sequences& sequences);
+                                             const Experience& responses);
 
 }  // namespace neap::rlhf

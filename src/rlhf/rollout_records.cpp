@@ -27,7 +27,7 @@ report::Rollout make_rollout(const Context& context, const RewardScorer& functio
   out.response = response.text;
   out.score = score;
   out.tokens = response.tokens;
-  out.truncated = !response.ended;
+  out.truncated = response.truncated;
   if (prompt.json != nullptr) {
     if (auto truths = reward::ground_truths(*prompt.json, ""); truths.ok())
       out.ground_truth = std::move(*truths);
@@ -54,7 +54,7 @@ std::vector<report::Rollout> rollouts_of(const Context& context, const RewardSco
       read = row;
     }
     report::Rollout rollout =
-        make_rollout(context, functions, prompt, response_text(context, batch.sequences, i),
+        make_rollout(context, functions, prompt, response_text(context, batch, i),
                      batch.scores[i].item<double>(), numbers_of(numbers, i));
     if (batch.model_scores.defined() && !functions.empty())
       rollout.rewards.emplace_back(kRewardModel, batch.model_scores[i].item<double>());

@@ -356,6 +356,14 @@ class Algorithms(TrainCase):
         for record in read_lines(self.home / "out/remax-plan/phases.jsonl"):
             self.assertLessEqual(record["peak"], planned[record["phase"]] * 1.03 + (2 << 20), record)
 
+    def test_remax_penalizes_truncated_greedy_responses_as_samples(self):
+        one = ["algorithm.adv_estimator=remax", "trainer.total_training_steps=1"]
+        plain, late = (self.train(f"remax-{penalty}", "bandit.toml", [*one, f"algorithm.missing_eos_penalty={penalty}"])[0]
+                       for penalty in ("0.0", "2.0"))
+        cut = (plain["critic/baselines/mean"] - late["critic/baselines/mean"]) / 2  # the share of those that are cut
+        self.assertTrue(0.5 < cut <= 1, "nearly all responses are cut at two tokens")
+        self.assertAlmostEqual(cut * 16, round(cut * 16), places=4)
+
     def test_remax_with_dynamic_sampling_takes_the_baselines_of_what_is_left(self):
         remax = ["algorithm.adv_estimator=remax", "trainer.total_training_steps=4", "actor_rollout_ref.rollout.n=2"]
         dapo = [*remax, "algorithm.filter_groups.enable=true"]

@@ -125,6 +125,38 @@ class RewardsCase(TrainedCase):
                            "data.val_files=[]", expect=1)
         self.assertRegex(result.stderr, r"score.py:2 in compute_score, return 1 / 0: ZeroDivisionError.*the row is row \d+ of \S+\.jsonl: ")
 
+    def test_a_response_that_a_stop_text_ends_is_not_truncated(self):
+        (self.home / "cut.py").write_text("import json, sys\nfor line in sys.stdin:\n    items = json.loads(line)['items']\n"
+                                          "    print(json.dumps([float(i['truncated']) for i in items]), flush=True)\n")
+        words = ["reward.functions.0.kind=program", 'reward.functions.0.command=["python3", "cut.py"]',
+                 f"actor_rollout_ref.rollout.stop={json.dumps(list('0123456789'))}"]
+        self.grpo("stopped", *words, "trainer.total_training_steps=1", "trainer.rollout_freq=1", "data.val_files=[]")
+        lines = read_lines(self.home / "out/stopped/rollouts.jsonl")
+        ended = [line for line in lines if line["response"][-1:].isdigit()]
+        self.assertGreater(len(ended), len(lines) / 2)
+        for line in lines:
+            self.assertEqual(line["rewards"]["program"], line["truncated"], line)
+        self.assertFalse([line for line in ended if line["truncated"]])
+        self.assertEqual(sum(line["truncated"] for line in lines) / len(lines), self.metrics("stopped")[0]["response_length/truncated_ratio"])
+        result = self.neap("eval", "out/sft/latest/actor", "prompts_val.jsonl", "--config", "grpo.toml", "--output", "rows.jsonl", *SMALL, *words)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        responses = [each for row in read_lines(self.home / "rows.jsonl") for each in row["responses"] if each["text"][-1:].isdigit()]
+        self.assertTrue(responses)
+        self.assertFalse([each for each in responses if each["truncated"]])
+
+    def test_a_judge_that_raises_costs_only_the_response(self):
+        (self.home / "odd.py").write_text("def compute_score(solution_str, extra_info, data_source, ground_truth):\n"
+                                          "    if int(ground_truth) % 2: raise KeyError(ground_truth)\n    return 1\n")
+        words = ["reward.functions.0.kind=python", "reward.functions.0.path=odd.py", "data.val_files=[]", "trainer.total_training_steps=1"]
+        result = self.grpo("odd", *words, "reward.functions.0.on_failure=default", "reward.functions.0.default_score=-1", "trainer.rollout_freq=1")
+        lines = read_lines(self.home / "out/odd/rollouts.jsonl")
+        odd = [line for line in lines if int(line["ground_truth"]) % 2]
+        self.assertTrue(0 < len(odd) < len(lines))
+        for line in lines:
+            self.assertEqual(line["score"], -1 if line in odd else 1)
+        self.assertRegex(result.stderr, rf'"python": {len(odd)} of 32 responses get default_score -1: .*KeyError: .*the row is ')
+        self.assertNotIn("attempt", result.stderr)
+
     def test_an_interrupt_ends_the_waiting_for_a_judge_that_hangs(self):
         patient = self.program(1, "reward.functions.0.timeout=100")
         out = self.home / "out" / "hangs"
