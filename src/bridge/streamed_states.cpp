@@ -77,10 +77,10 @@ void StreamedStates::begin_read(std::size_t part) {
   if (!in.empty()) moving(part).reading = disk_.read(in);
 }
 
-// Once it has left the device.
+// Once it has left the device. Of a part that does not come back the window is free once its copies have ended.
 Status StreamedStates::begin_write(std::size_t part) {
   const auto out = ranges(part, &Copy::stored);
-  if (out.empty()) return {};
+  if (out.empty()) return on_disk() ? lane_.wait_for_fetch(slot_of(part)) : Status();
   NEAP_TRY(lane_.wait_for_store(slot_of(part)));
   for (const arena::DiskRange& range : out) disk_use_.disk_written += range.size;
   moving(part).writing = disk_.write(out);
