@@ -1,7 +1,5 @@
 #include "bridge/compute_stream.h"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include <cstdint>
 #include <exception>
 #include <map>
@@ -21,11 +19,6 @@ c10::Stream stream_of(c10::Device device) {
   if (found != streams.end()) return found->second;
   const c10::Stream stream = pool_stream(device, StreamPriority::kUsual);
   return streams.emplace(device.index(), stream).first->second;
-}
-
-// Returns the one before.
-c10::Stream make_current(const c10::Stream& stream) {
-  return c10::impl::VirtualGuardImpl(stream.device_type()).exchangeStream(stream);
 }
 
 }  // namespace

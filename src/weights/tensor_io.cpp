@@ -90,7 +90,7 @@ void read_tensors(const std::vector<TensorRead>& reads) {
     flat.push_back(read.target.detach().view(-1));
     cut_pieces(i, elements_of(flat.back()), width_of(types.back()), pieces);
   }
-  for_each_piece(pieces, all_threads(),
+  for_each_piece(flat, pieces, all_threads(),
                  [&](const TensorPiece& piece, PieceBuffer& raw, PieceBuffer& converted) {
                    const TensorRead& read = reads[piece.tensor];
                    const ScalarType type = types[piece.tensor];
@@ -127,7 +127,7 @@ void write_by(std::size_t threads, const std::vector<TensorWrite>& writes, const
     flat.push_back(writes[i].tensor.detach().contiguous().view(-1));
     cut_pieces(i, elements_of(flat.back()), width_of(writes[i].dtype), pieces);
   }
-  for_each_piece(pieces, threads,
+  for_each_piece(flat, pieces, threads,
                  [&](const TensorPiece& piece, PieceBuffer& copied, PieceBuffer& converted) {
                    const TensorWrite& write = writes[piece.tensor];
                    const std::uint64_t width = width_of(write.dtype);
@@ -152,7 +152,7 @@ void fill_tensor(const Tensor& target,
   const Tensor flat = target.detach().view(-1);
   std::vector<TensorPiece> pieces;
   cut_pieces(0, elements_of(flat), sizeof(float), pieces);
-  for_each_piece(pieces, all_threads(),
+  for_each_piece({flat}, pieces, all_threads(),
                  [&](const TensorPiece& piece, PieceBuffer& made, PieceBuffer& converted) {
                    const PieceValues values(flat, piece.first, piece.count);
                    std::byte* to = values.place(at::kFloat, made);
@@ -215,11 +215,13 @@ void load_tensors(const SafetensorsFile& file, const NamedTensors& tensors) {
 }
 
 void load_slices(const SafetensorsFile& file, const std::vector<NamedSlice>& slices) {
+  std::vector<Tensor> targets;
   std::vector<const TensorEntry*> entries;
   std::vector<TensorCheck> checks;
   std::vector<TensorPiece> pieces;
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const NamedSlice& slice = slices[i];
+    targets.push_back(slice.target);
     entries.push_back(&entry_of_type(file, slice.name, slice.target));
     check_tensor(file, *entries[i], {slice.elements}, slice.target.scalar_type());
     checks.emplace_back(file, *entries[i]);
@@ -227,9 +229,10 @@ void load_slices(const SafetensorsFile& file, const std::vector<NamedSlice>& sli
                pieces);
   }
   for_each_piece(
-      pieces, all_threads(), [&](const TensorPiece& piece, PieceBuffer& raw, PieceBuffer&) {
+      targets, pieces, all_threads(),
+      [&](const TensorPiece& piece, PieceBuffer& raw, PieceBuffer&) {
         const NamedSlice& slice = slices[piece.tensor];
-        const Tensor& target = slice.target;
+        const Tensor& target = targets[piece.tensor];
         const std::uint64_t width = width_of(target.scalar_type());
         std::byte* const from = raw.of(piece.count * width);
         file.read(*entries[piece.tensor], piece.first * width, {from, piece.count * width});

@@ -11,6 +11,7 @@
 #include "base/parallel_for.h"
 #include "base/status.h"
 #include "bridge/runtime.h"
+#include "bridge/streams.h"
 
 namespace neap::weights {
 namespace {
@@ -118,11 +119,13 @@ std::size_t all_threads() {
 }
 
 void for_each_piece(
-    const std::vector<TensorPiece>& pieces, std::size_t threads,
+    const std::vector<Tensor>& tensors, const std::vector<TensorPiece>& pieces, std::size_t threads,
     const std::function<void(const TensorPiece&, PieceBuffer&, PieceBuffer&)>& visit) {
+  const bridge::StreamsOf streams(tensors);
   parallel_for(pieces.size(), threads, [&](std::size_t i) {
     const at::NoGradGuard no_grad;
     const bridge::HostScope host;
+    const bridge::StreamsOf::Current current(streams);
     visit(pieces[i], first_buffer, second_buffer);
   });
   first_buffer.release();  // the caller's; the other threads have ended

@@ -77,9 +77,11 @@ void cut_pieces(std::size_t tensor, std::uint64_t elements, std::uint64_t width,
 
 /// As many threads as libtorch has.
 [[nodiscard]] std::size_t all_threads();
-/// visit(piece, buffer, buffer), by so many threads.
+/// visit(piece, buffer, buffer) of pieces of `tensors`, by so many threads. What they give a GPU is given to the caller's
+/// stream of it.
 void for_each_piece(
-    const std::vector<TensorPiece>& pieces, std::size_t threads,
+    const std::vector<at::Tensor>& tensors, const std::vector<TensorPiece>& pieces,
+    std::size_t threads,
     const std::function<void(const TensorPiece&, PieceBuffer&, PieceBuffer&)>& visit);
 
 }  // namespace neap::weights

@@ -1,12 +1,16 @@
 // The transformer on a card against itself on the CPU.
+#include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <filesystem>
 
+#include "bridge/compute_stream.h"
 #include "unit/ops/tiny_model.h"
+#include "weights/tensor_io.h"
 
 namespace neap::ops {
 namespace {
@@ -243,6 +247,31 @@ TEST(DecodingOnCard, AttendsToTheKeysThatAreSeen) {
       EXPECT_LT(relative(got, expected), 0.01) << heads << " heads, window " << window;
     }
   }
+}
+
+// What a file has is there, though the caller's stream is long busy with what it zeroes before.
+TEST(FilesOnCard, LoadsBeginAfterTheCallersWork) {
+  if (!has_cuda()) GTEST_SKIP() << "no card here";
+  const c10::Device card(at::kCUDA, 0);
+  const auto file = std::filesystem::temp_directory_path() / "neap-loads.safetensors";
+  const Tensor saved = at::arange(1, 1 << 25, at::dtype(at::kFloat));  // several pieces
+  weights::save_tensors(file, {{"a", saved}});
+  const bridge::ComputeStream stream(card);
+  const bridge::ComputeStream::Current current(stream);
+  const Tensor busy = at::ones({8192, 8192}, at::dtype(at::kFloat).device(card));
+  for (const bool sliced : {false, true}) {
+    const Tensor loaded = at::ones(saved.sizes(), saved.options().device(card));
+    for (int i = 0; i < 20; ++i) at::mm(busy, busy);
+    Tensor(loaded).zero_();
+    const auto opened = weights::SafetensorsFile::open(file);
+    if (sliced) {
+      weights::load_slices(opened, {{"a", saved.numel(), 0, loaded}});
+    } else {
+      weights::load_tensors(opened, {{"a", loaded}});
+    }
+    EXPECT_TRUE(at::equal(loaded.cpu(), saved)) << sliced;
+  }
+  std::filesystem::remove(file);
 }
 
 }  // namespace
