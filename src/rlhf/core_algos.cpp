@@ -68,7 +68,8 @@ at::Tensor kl_penalty(const at::Tensor& log_prob, const at::Tensor& ref_log_prob
 
 KlController::KlController(const spec::AlgorithmConfig& config)
     : adaptive_(config.kl_ctrl_type == "adaptive"),
-      value_(config.kl_coef),
+      start_(config.kl_coef),
+      value_(start_),
       target_(config.target_kl),
       horizon_(static_cast<double>(config.horizon)) {}
 
@@ -76,6 +77,10 @@ void KlController::update(double current_kl, std::int64_t n_steps) {
   if (!adaptive_) return;
   const double error = std::clamp(current_kl / target_ - 1, -0.2, 0.2);
   value_ *= 1 + error * static_cast<double>(n_steps) / horizon_;
+}
+
+void KlController::restore(double value, double start) {
+  if (adaptive_ && start == start_) value_ = value;
 }
 
 ShapedReward apply_kl_penalty(const at::Tensor& token_scores, const at::Tensor& old_log_prob,

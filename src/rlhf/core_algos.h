@@ -36,11 +36,13 @@ class KlController {
   [[nodiscard]] double value() const { return value_; }
   /// `current_kl`: mean over sequences of their mean token KL; `n_steps`: sequences seen.
   void update(double current_kl, std::int64_t n_steps);
-  void restore(double value) { value_ = value; }
+  /// Goes on from the value that one with this start had reached. Without effect where that start is not the configured
+  /// one, or the value does not move.
+  void restore(double value, double start);
 
  private:
   bool adaptive_;
-  double value_, target_, horizon_;
+  double start_, value_, target_, horizon_;
 };
 
 struct ShapedReward {

@@ -18,6 +18,7 @@
 #include "rlhf/rollout_correction.h"
 #include "rlhf/rollout_records.h"
 #include "rlhf/row_balance.h"
+#include "rlhf/run_state.h"
 #include "rlhf/trainer.h"
 
 namespace neap::rlhf {
@@ -25,6 +26,7 @@ namespace {
 
 constexpr std::uint64_t kNoiseStream = 0x6e6f6973ULL;
 constexpr const char* kPpoStateFile = "ppo.json";
+const Json::json_pointer kStartOfKl("/algorithm/kl_ctrl/kl_coef");
 
 class PpoTrainer final : public Trainer {
  public:
@@ -242,7 +244,9 @@ void PpoTrainer::restore(const std::filesystem::path& folder) {
     if (state.is_object() && state.contains(key) && state[key].is_number()) continue;
     throw Error(ErrorCode::kCorrupt, format("{}: \"{}\" is missing", file.string(), key));
   }
-  kl_control_.restore(state["kl_coef"].get<double>());
+  const Json config = read_run_state(folder).value("config", Json::object());
+  kl_control_.restore(state["kl_coef"].get<double>(),
+                      config.value(kStartOfKl, job().algorithm.kl_coef));
   source_.restore(state["batches"].get<std::int64_t>());
 }
 

@@ -84,6 +84,21 @@ class Jobs(TrainCase):
                            "--max-new-tokens", "16").stdout for folder in ("out/sft", out)]
         self.assertNotEqual(*texts)
 
+    def test_a_changed_kl_coefficient_holds_when_a_run_goes_on(self):
+        def coefficient(name, steps, *more):
+            result = self.neap("train", "ppo.toml", f"trainer.default_local_dir=out/{name}", "device.memory=64MiB",
+                               f"trainer.total_training_steps={steps}", *more)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return self.metrics(f"out/{name}")[steps - 1]["actor/reward_kl_penalty_coeff"]
+        def resumed(name, *more):
+            shutil.copytree(self.home / "out/kl", self.home / "out" / name, symlinks=True)
+            return coefficient(name, 3, *more)
+        self.assertNotEqual(coefficient("kl", 2), 0.05)
+        self.assertEqual(resumed("same-kl"), coefficient("unbroken-kl", 3))
+        self.assertEqual(resumed("other-kl", "algorithm.kl_ctrl.kl_coef=0.5"), 0.5)
+        self.assertEqual(resumed("fixed-kl", "algorithm.kl_ctrl.type=fixed"), 0.05)
+        self.assertEqual(resumed("other-fixed-kl", "algorithm.kl_ctrl.type=fixed", "algorithm.kl_ctrl.kl_coef=0.25"), 0.25)
+
     def test_grpo(self):
         text = PPO.replace('task = "ppo"', 'task = "grpo"').replace("CEILING", "64MiB")
         text = re.sub(r"\[critic\].*?(?=\[reward_model\])", "", text, flags=re.S)

@@ -80,6 +80,21 @@ TEST_F(CoreAlgos, KlInRewardAndController) {
   EXPECT_NEAR(adaptive.value(), want["adapted"].get<double>(), 1e-15);
 }
 
+TEST_F(CoreAlgos, AControllerGoesOnWhereItsStartIsTheSame) {
+  spec::AlgorithmConfig config;
+  config.kl_coef = 0.5;
+  KlController fixed(config);
+  fixed.restore(0.001, 0.001);
+  EXPECT_EQ(fixed.value(), 0.5);
+  config.kl_ctrl_type = "adaptive";
+  KlController adaptive(config);
+  adaptive.restore(0.4, 0.5);
+  EXPECT_EQ(adaptive.value(), 0.4);
+  KlController changed(config);
+  changed.restore(0.002, 0.001);
+  EXPECT_EQ(changed.value(), 0.5);
+}
+
 TEST_F(CoreAlgos, GaeWithAndWithoutHoles) {
   for (const Json& want : golden()["gae"]) {
     const at::Tensor mask = input(want["mask"].get<std::string>().c_str());
