@@ -65,7 +65,14 @@ Tensor AtenOps::from_host(const std::vector<std::int64_t>& values) const {
   return at::tensor(values, at::kLong).to(device_);
 }
 Tensor AtenOps::to_device(const Tensor& t) const {
-  return t.to(device_);
+  if (t.scalar_type() != at::kInt) return t.to(device_);
+  // Batches on the host keep tokens and their places in half the bytes that kernels read.
+  at::Tensor wide;
+  {
+    const bridge::HostScope host;
+    wide = t.to(at::kLong);
+  }
+  return wide.to(device_);
 }
 Tensor AtenOps::to_host(const Tensor& t) const {
   return bridge::to_host(t);

@@ -43,6 +43,40 @@ std::vector<Share> shares_of(const Rows& lengths, std::int64_t first, std::int64
   return shares;
 }
 
+// Of each of so many rows its place in a list; -1: it is not there.
+Rows places_in(const Rows& list, std::size_t rows) {
+  Rows out(rows, -1);
+  for (std::size_t i = 0; i < list.size(); ++i)
+    out[static_cast<std::size_t>(list[i])] = static_cast<std::int64_t>(i);
+  return out;
+}
+
+// Rows of host tensors, of which only the first elements are sent.
+class RowParts {
+ public:
+  RowParts(const Rows& counts, const at::Tensor& rows)
+      : counts_(counts),
+        element_(static_cast<std::size_t>(rows.element_size())),
+        width_(static_cast<std::size_t>(rows.size(1)) * element_) {}
+  [[nodiscard]] std::byte* at(const at::Tensor& rows, std::int64_t place) const {
+    return static_cast<std::byte*>(rows.mutable_data_ptr()) +
+           static_cast<std::size_t>(place) * width_;
+  }
+  [[nodiscard]] std::size_t bytes(std::int64_t row) const {
+    return static_cast<std::size_t>(counts_[static_cast<std::size_t>(row)]) * element_;
+  }
+  /// A message of these rows, not yet filled.
+  [[nodiscard]] at::Tensor message(const Rows& rows) const {
+    std::size_t size = 0;
+    for (const std::int64_t row : rows) size += bytes(row);
+    return at::empty({static_cast<std::int64_t>(size)}, at::dtype(at::kByte));
+  }
+
+ private:
+  const Rows& counts_;
+  std::size_t element_, width_;
+};
+
 }  // namespace
 
 RowLists balanced_rows(const Rows& lengths, std::int64_t mini_batch, std::int64_t ranks) {
@@ -141,6 +175,62 @@ at::Tensor RowDeal::gather(const at::Tensor& mine, const Rows& counts, std::int6
           static_cast<std::byte*>(out.mutable_data_ptr()) + static_cast<std::size_t>(row) * width,
           next, bytes_of(row));
       next += bytes_of(row);
+    }
+  }
+  return out;
+}
+
+at::Tensor RowDeal::send(const at::Tensor& mine, const RowDeal& to, const Rows& counts,
+                         std::int64_t fill) const {
+  if (!mine.defined() || lists_ == to.lists_) return mine;
+  const bridge::HostScope host;
+  const at::Tensor rows = mine.contiguous();
+  const RowParts parts(counts, rows);
+  const at::Tensor out = at::full({std::ssize(to.own()), rows.size(1)}, fill, rows.options());
+  const Rows from_place = places_in(own(), counts.size());
+  const Rows to_place = places_in(to.own(), counts.size());
+  const auto place = [](const Rows& places, std::int64_t row) {
+    return places[static_cast<std::size_t>(row)];
+  };
+  for (const std::int64_t row : own())
+    if (const std::int64_t at = place(to_place, row); at >= 0)
+      std::memcpy(parts.at(out, at), parts.at(rows, place(from_place, row)), parts.bytes(row));
+  // Both ends take a pair's rows in the order of the list that they come from.
+  const auto send_to = [&](int rank) {
+    const Rows theirs = places_in(to.lists_[static_cast<std::size_t>(rank)], counts.size());
+    Rows sent;
+    for (const std::int64_t row : own())
+      if (place(theirs, row) >= 0) sent.push_back(row);
+    const at::Tensor message = parts.message(sent);
+    auto* next = static_cast<std::byte*>(message.mutable_data_ptr());
+    for (const std::int64_t row : sent) {
+      std::memcpy(next, parts.at(rows, place(from_place, row)), parts.bytes(row));
+      next += parts.bytes(row);
+    }
+    if (message.numel() > 0) ranks_.send(message, rank);
+  };
+  const auto receive_from = [&](int rank) {
+    Rows received;
+    for (const std::int64_t row : lists_[static_cast<std::size_t>(rank)])
+      if (place(to_place, row) >= 0) received.push_back(row);
+    const at::Tensor message = parts.message(received);
+    if (message.numel() > 0) ranks_.receive(message, rank);
+    const auto* next = static_cast<const std::byte*>(message.const_data_ptr());
+    for (const std::int64_t row : received) {
+      std::memcpy(parts.at(out, place(to_place, row)), next, parts.bytes(row));
+      next += parts.bytes(row);
+    }
+  };
+  // Every rank takes its pairs in one order of all pairs, so that none waits for one that waits for it.
+  for (int first = 0; first < ranks_.size(); ++first) {
+    for (int second = first + 1; second < ranks_.size(); ++second) {
+      if (ranks_.rank() == first) {
+        send_to(second);
+        receive_from(second);
+      } else if (ranks_.rank() == second) {
+        receive_from(first);
+        send_to(first);
+      }
     }
   }
   return out;

@@ -5,7 +5,7 @@
 // have a place. Of a mini-batch's shares the larger ones go to ranks that have less of those before. A rank's rows are in
 // the batch's order, and those of a mini-batch together, whatever multiples of the smallest mini-batch are one.
 //
-// Threads   values and functions without state; gather() as its communicator.   Failure   as of the communicator.
+// Threads   values and functions without state; gather() and send() as their communicator.   Failure   as of the communicator.
 // Cost      n log n of n rows.
 #pragma once
 
@@ -40,6 +40,15 @@ class RowDeal {
   /// others are sent.
   [[nodiscard]] at::Tensor gather(const at::Tensor& mine, const std::vector<std::int64_t>& counts,
                                   std::int64_t fill) const;
+  /// Of such rows of this rank those that `to` deals it: each goes to its rank and nowhere else. `to`: the same ranks;
+  /// it may leave rows of the batch out.
+  [[nodiscard]] at::Tensor send(const at::Tensor& mine, const RowDeal& to,
+                                const std::vector<std::int64_t>& counts, std::int64_t fill) const;
+
+  /// This rank's rows.
+  [[nodiscard]] const std::vector<std::int64_t>& own() const {
+    return lists_[static_cast<std::size_t>(ranks_.rank())];
+  }
 
  private:
   Communicator& ranks_;

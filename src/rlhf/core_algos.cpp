@@ -249,8 +249,8 @@ Advantages make_advantages(const spec::AlgorithmConfig& config, const AdvantageI
   throw Error(ErrorCode::kInternal, "advantage estimator out of range");
 }
 
-step::LossScale loss_scale(const at::Tensor& mask, std::int64_t length) {
-  return {mask.sum().item<double>(), static_cast<double>(mask.size(0)),
+step::LossScale loss_scale(const at::Tensor& tokens, std::int64_t length) {
+  return {tokens.sum().item<double>(), static_cast<double>(tokens.size(0)),
           static_cast<double>(length)};
 }
 

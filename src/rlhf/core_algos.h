@@ -109,7 +109,7 @@ struct AdvantageInputs {
 [[nodiscard]] Advantages make_advantages(const spec::AlgorithmConfig& config,
                                          const AdvantageInputs& in);
 
-/// Counts of a mini-batch's response mask (B, T); `length`: what seq-mean-token-sum-norm divides by.
-[[nodiscard]] step::LossScale loss_scale(const at::Tensor& mask, std::int64_t length);
+/// Of a mini-batch's tokens in the mask, (B,) of each sequence or the mask itself; `length`: what seq-mean-token-sum-norm divides by.
+[[nodiscard]] step::LossScale loss_scale(const at::Tensor& tokens, std::int64_t length);
 
 }  // namespace neap::rlhf

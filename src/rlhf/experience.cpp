@@ -195,7 +195,7 @@ Experience gather_experience(Context& context, const Experience& mine, std::int6
                              std::int64_t rows) {
   Experience out = mine;
   const std::int64_t ranks = context.data_ranks().size();
-  const std::int64_t all = mine.sequences.size() * ranks;
+  const std::int64_t all = mine.sequences.mask.size(0) * ranks;
   const parallel::RowDeal turns(context.data_ranks(), parallel::rows_in_turns(all, n, ranks));
   train::Sequences known;
   known.lengths = turns.gather(mine.sequences.lengths);
@@ -203,6 +203,30 @@ Experience gather_experience(Context& context, const Experience& mine, std::int6
   gather_rows(out, turns, RowCounts(known), sequence_shape(context).pad);
   transform_rows(out, [&](const at::Tensor& t) { return t.narrow(0, 0, rows); });
   return out;
+}
+
+Experience gather_numbers(Context& context, const Experience& mine, std::int64_t n,
+                          std::int64_t rows) {
+  Experience numbers = mine;
+  for (at::Tensor train::Sequences::*t :
+       {&train::Sequences::tokens, &train::Sequences::columns, &train::Sequences::targets})
+    numbers.sequences.*t = at::Tensor();
+  return gather_experience(context, numbers, n, rows);
+}
+
+train::Sequences send_sequences(Context& context, const train::Sequences& mine,
+                                const parallel::RowDeal& has, const parallel::RowDeal& wants,
+                                const RowCounts& counts) {
+  const train::SequenceShape shape = sequence_shape(context);
+  const at::Tensor tokens = has.send(mine.tokens, wants, counts.sequences, shape.pad);
+  if (tokens.is_same(mine.tokens)) return mine;
+  const bridge::HostScope host;
+  std::vector<std::int64_t> lengths, responses;
+  for (const std::int64_t row : wants.own()) {
+    lengths.push_back(counts.sequences[static_cast<std::size_t>(row)]);
+    responses.push_back(counts.responses[static_cast<std::size_t>(row)]);
+  }
+  return train::sequences_of(tokens, lengths, responses, shape);
 }
 
 TokenLogProbs response_log_probs(Context& context, ops::Transformer& model,

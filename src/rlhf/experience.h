@@ -1,7 +1,8 @@
 // The data of one step: responses to prompts with their log-probabilities, values and scores.
 //
 // Each function is one phase of the step's cycle; its results are plain host memory. Ranks make
-// experience for their share of the prompts; gather_experience shows each the whole batch.
+// experience for their share of the prompts. Each sees numbers of the whole batch (gather_numbers), and has tokens of its own
+// rows.
 // Threads   one at a time.   Failure   Error.
 #pragma once
 
@@ -30,7 +31,8 @@ struct Experience : step::Experience<at::Tensor> {
   at::Tensor rows;          // (B,) int64: the prompt's among the training rows
   at::Tensor truncated;     // (B,) 1 where neither an end token nor a stop text ends a response
   at::Tensor rollout_log_probs;  // (B, T) as sampled; undefined unless the job keeps them
-  at::Tensor batch_mask;         // (ranks B, T): the masks of the loss of the whole batch
+  at::Tensor
+      batch_tokens;  // (ranks B,) float64: tokens in the masks of the loss, of the whole batch
 };
 
 /// Makes every tensor with a row for each sequence another one; those that are undefined stay.
@@ -69,6 +71,15 @@ void gather_rows(Experience& e, const parallel::RowDeal& deal, const RowCounts& 
 /// Every rank's experience in the batch's order: the first `rows` sequences. `n` answer a prompt.
 [[nodiscard]] Experience gather_experience(Context& context, const Experience& mine, std::int64_t n,
                                            std::int64_t rows);
+/// The same without tokens, columns and targets.
+[[nodiscard]] Experience gather_numbers(Context& context, const Experience& mine, std::int64_t n,
+                                        std::int64_t rows);
+/// Sequences of this rank's rows by `has` become those of its rows by `wants`; `counts` are the batch's. Masks are those of
+/// whole responses.
+[[nodiscard]] train::Sequences send_sequences(Context& context, const train::Sequences& mine,
+                                              const parallel::RowDeal& has,
+                                              const parallel::RowDeal& wants,
+                                              const RowCounts& counts);
 
 /// Log-probabilities of the responses' tokens under `model`, (B, T), and their entropy where the phase
 /// has it. In a phase with body kCrossEntropy also 1 for each token that no other is likelier than.

@@ -53,9 +53,19 @@ class PpoTrainer final : public Trainer {
   [[nodiscard]] const Rows& held_out() const { return context_.data.held_out; }
   /// Everything up to the advantages.
   [[nodiscard]] Experience make_experience(std::int64_t step, Metrics& metrics);
-  [[nodiscard]] at::Tensor token_noise(const at::Tensor& mask, std::int64_t step) const;
-  /// What models compute of the whole batch and it has not: each rank does its rows.
-  void compute_on_dealt_rows(Experience& all, const parallel::RowDeal& deal, Metrics& metrics);
+  /// (rows, tokens) of these rows of the batch.
+  [[nodiscard]] at::Tensor token_noise(const std::vector<std::int64_t>& rows,
+                                       std::int64_t step) const;
+  /// This rank's rows of the batch by `deal`, with what models compute of them. The batch takes what it needs.
+  [[nodiscard]] Experience compute_on_dealt_rows(Experience& all, const train::Sequences& generated,
+                                                 const RowCounts& counts,
+                                                 const parallel::RowDeal& deal, Metrics& metrics);
+  /// Whether the advantages or the correction read log-probabilities, which else stay with their rows.
+  [[nodiscard]] bool batch_reads_log_probs() const {
+    return job().algorithm.use_kl_in_reward || job().keeps_rollout_log_probs();
+  }
+  /// Of the whole batch, with tokens that come to the first rank. Every rank calls it.
+  void show_rollouts(Experience all, const train::Sequences& generated, const RowCounts& counts);
   /// On the whole batch.
   void add_advantages(Experience& all, Metrics& metrics);
   /// Mask and weights of the loss, on the whole batch; the mask of `all` becomes the loss's.
@@ -86,13 +96,15 @@ Metrics PpoTrainer::train_step(std::int64_t step) {
 }
 
 // Numbers in (0, 1] of each token's place in the batch, whatever ranks have it.
-at::Tensor PpoTrainer::token_noise(const at::Tensor& mask, std::int64_t step) const {
+at::Tensor PpoTrainer::token_noise(const std::vector<std::int64_t>& rows, std::int64_t step) const {
   const std::uint64_t key = random_key({static_cast<std::uint64_t>(job().trainer.seed),
                                         kNoiseStream, static_cast<std::uint64_t>(step)});
-  at::Tensor out = at::empty_like(mask);
-  float* values = out.data_ptr<float>();
-  for (std::int64_t i = 0; i < out.numel(); ++i)
-    values[i] = 1 - uniform(key, static_cast<std::uint64_t>(i));
+  const std::int64_t tokens = job().data.max_response_length;
+  at::Tensor out = at::empty({std::ssize(rows), tokens}, at::dtype(at::kFloat));
+  float* value = out.data_ptr<float>();
+  for (const std::int64_t row : rows)
+    for (std::int64_t i = row * tokens; i < (row + 1) * tokens; ++i)
+      *value++ = 1 - uniform(key, static_cast<std::uint64_t>(i));
   return out;
 }
 
@@ -103,9 +115,10 @@ Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   const bool baseline = job().has_greedy_baseline();
   Experience greedy;
   if (baseline) greedy = source_.respond_greedily(mine, metrics);
-  Experience all = gather_experience(context_, mine.e, job().rollout.n, job().sequences_per_step());
+  Experience all = gather_numbers(context_, mine.e, job().rollout.n, job().sequences_per_step());
+  const RowCounts counts(all.sequences);
   const parallel::RowDeal deal = deal_responses(context_, all, metrics);
-  compute_on_dealt_rows(all, deal, metrics);
+  Experience dealt = compute_on_dealt_rows(all, mine.e.sequences, counts, deal, metrics);
   Experience scored;
   if (!filter) {
     const Stopwatch watch(metrics, "reward");
@@ -123,37 +136,57 @@ Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
     if (all.model_scores.defined())
       summarize(metrics, format("rewards/{}", kRewardModel), all.model_scores);
   }
-  if (context_.ranks.first() && shows_rollouts(job().trainer, step + 1))
-    rollouts_ = rollouts_of(context_, scorer_, all);
+  if (shows_rollouts(job().trainer, step + 1)) show_rollouts(all, mine.e.sequences, counts);
   correct_loss(all, metrics);
-  const at::Tensor mask = all.sequences.mask;
-  if (spec::draws_tokens(job().actor.loss_mode)) all.noise = token_noise(mask, step);
+  const at::Tensor tokens = all.sequences.mask.sum(-1, false, at::kDouble);
+  for (Experience* e : {&all, &dealt})
+    e->entropy = e->rollout_log_probs = at::Tensor();  // updates read none
   transform_rows(all, [&](const at::Tensor& t) { return deal.pick(t); });
-  all.batch_mask = mask;
-  return all;
+  take_rows(dealt, std::move(all));
+  if (spec::draws_tokens(job().actor.loss_mode)) dealt.noise = token_noise(deal.own(), step);
+  dealt.batch_tokens = tokens;
+  return dealt;
 }
 
-void PpoTrainer::compute_on_dealt_rows(Experience& all, const parallel::RowDeal& deal,
-                                       Metrics& metrics) {
+void PpoTrainer::show_rollouts(Experience all, const train::Sequences& generated,
+                               const RowCounts& counts) {
+  const parallel::RowDeal in_turns = generated_rows(context_, counts);
+  parallel::RowLists first(static_cast<std::size_t>(context_.data_ranks().size()));
+  for (std::int64_t row = 0; row < std::ssize(counts.sequences); ++row)
+    first.front().push_back(row);
+  all.sequences.tokens =
+      in_turns.send(generated.tokens, parallel::RowDeal(context_.data_ranks(), std::move(first)),
+                    counts.sequences, context_.text.pad);
+  if (context_.ranks.first()) rollouts_ = rollouts_of(context_, scorer_, all);
+}
+
+Experience PpoTrainer::compute_on_dealt_rows(Experience& all, const train::Sequences& generated,
+                                             const RowCounts& counts, const parallel::RowDeal& deal,
+                                             Metrics& metrics) {
   Experience mine = all;
   transform_rows(mine, [&](const at::Tensor& t) { return deal.pick(t); });
+  mine.sequences =
+      send_sequences(context_, generated, generated_rows(context_, counts), deal, counts);
   Experience computed;
   if (!all.old_log_probs.defined()) {
     models_.add_log_probs(mine, metrics);
-    computed.old_log_probs = mine.old_log_probs;
-    computed.ref_log_probs = mine.ref_log_probs;
-    computed.entropy = mine.entropy;
+    computed.entropy = std::exchange(mine.entropy, {});
+    if (batch_reads_log_probs()) {
+      computed.old_log_probs = mine.old_log_probs;
+      computed.ref_log_probs = mine.ref_log_probs;
+    }
   }
   if (train::ModelWorker* critic = models_.critic()) {
     const Stopwatch watch(metrics, "values");
-    computed.values = response_values(context_, *critic, mine.sequences);
+    computed.values = mine.values = response_values(context_, *critic, mine.sequences);
   }
   if (!all.scores.defined()) {
     const Stopwatch watch(metrics, "reward");
     computed.model_scores = models_.scores(mine.sequences, spec::PhaseId::kRewards);
   }
-  gather_rows(computed, deal, RowCounts(all.sequences), sequence_shape(context_).pad);
+  gather_rows(computed, deal, counts, sequence_shape(context_).pad);
   take_rows(all, std::move(computed));
+  return mine;
 }
 
 void PpoTrainer::correct_loss(Experience& e, Metrics& metrics) {

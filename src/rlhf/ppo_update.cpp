@@ -1,6 +1,8 @@
 // The updates of the critic and the actor: clipped losses over mini-batches.
 #include "rlhf/ppo_update.h"
 
+#include <utility>
+
 #include "bridge/runtime.h"
 #include "rlhf/core_algos.h"
 #include "rlhf/model_update.h"
@@ -23,7 +25,7 @@ class ExperienceUpdate {
     const RowExchange exchange(context, worker.spec().id, e.sequences,
                                e.sequences.size() * context.data_ranks().size() / mini_batch_);
     transform_rows(experience, [&](const at::Tensor& t) { return exchange.take(t); });
-    train::ArrangedBatch batch = update.arrange(experience.sequences);
+    train::ArrangedBatch batch = update.arrange(std::exchange(experience.sequences, {}));
     const bridge::HostScope host;
     transform_rows(experience, [&](const at::Tensor& t) { return batch.arranged(t); });
     experience.sequences = std::move(batch.sequences);
@@ -31,7 +33,7 @@ class ExperienceUpdate {
 
   void run() {
     update.run(experience, [this](std::int64_t first) {
-      return loss_scale(experience.batch_mask.narrow(0, first * ranks_, mini_batch_),
+      return loss_scale(experience.batch_tokens.narrow(0, first * ranks_, mini_batch_),
                         job_.loss_scale_factor());
     });
   }

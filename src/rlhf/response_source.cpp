@@ -9,11 +9,53 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "rlhf/core_algos.h"
+#include "rlhf/row_balance.h"
 
 namespace neap::rlhf {
 namespace {
 
 constexpr std::uint64_t kRolloutStream = 0x726f6c6cULL;
+
+// What each rank generated and a filter keeps, batch by batch.
+class KeptSequences {
+ public:
+  KeptSequences(parallel::Communicator& ranks, std::int64_t n)
+      : ranks_(ranks), n_(n), lists_(static_cast<std::size_t>(ranks.size())) {}
+
+  /// Of a batch, of which `mine` are this rank's, these rows.
+  void keep(const train::Sequences& mine, const at::Tensor& rows) {
+    std::vector<std::int64_t> own;
+    const at::Tensor kept = rows.contiguous();
+    const auto* row = kept.const_data_ptr<std::int64_t>();
+    for (std::int64_t i = 0; i < kept.numel(); ++i, ++row, ++count_) {
+      const std::int64_t prompt = *row / n_;
+      lists_[static_cast<std::size_t>(prompt % ranks_.size())].push_back(count_);
+      if (prompt % ranks_.size() == ranks_.rank())
+        own.push_back(prompt / ranks_.size() * n_ + *row % n_);
+    }
+    parts_.emplace_back().sequences = mine;
+    const at::Tensor places = at::tensor(own, at::kLong);
+    transform_rows(parts_.back(), [&](const at::Tensor& t) { return t.index_select(0, places); });
+  }
+
+  /// This rank's of the first ones, whose `counts` these are.
+  [[nodiscard]] train::Sequences deal(Context& context, const parallel::RowDeal& to,
+                                      const RowCounts& counts) {
+    Experience mine = join(std::move(parts_));
+    for (std::vector<std::int64_t>& list : lists_)
+      std::erase_if(list, [&](std::int64_t row) { return row >= std::ssize(counts.sequences); });
+    const parallel::RowDeal has(ranks_, std::move(lists_));
+    transform_rows(mine,
+                   [&](const at::Tensor& t) { return t.narrow(0, 0, std::ssize(has.own())); });
+    return send_sequences(context, mine.sequences, has, to, counts);
+  }
+
+ private:
+  parallel::Communicator& ranks_;
+  std::int64_t n_, count_ = 0;  // rows so far, of all ranks
+  parallel::RowLists lists_;
+  std::vector<Experience> parts_;  // this rank's sequences
+};
 
 }  // namespace
 
@@ -76,6 +118,7 @@ void ResponseSource::expect_more(std::int64_t batches, std::int64_t rows) const 
 Responses ResponseSource::varied_responses(double kl_coefficient, Metrics& metrics) {
   const std::int64_t n = job().rollout.n, wanted = job().sequences_per_step();
   std::vector<Experience> kept;
+  KeptSequences sequences(context_.data_ranks(), n);
   std::int64_t rows = 0, batches = 0;
   for (; rows < wanted; ++batches) {
     expect_more(batches, rows);
@@ -86,17 +129,20 @@ Responses ResponseSource::varied_responses(double kl_coefficient, Metrics& metri
                 score(responses, models_.scores(responses.e.sequences, spec::PhaseId::kRewards)));
     }
     if (job().filters_by_kl()) models_.add_log_probs(responses.e, metrics);
-    Experience all = gather_experience(context_, responses.e, n, wanted);
+    Experience all = gather_numbers(context_, responses.e, n, wanted);
     const at::Tensor varied = rows_of_varied_groups(filter_metric(all, kl_coefficient), n);
     transform_rows(all, [&](const at::Tensor& t) { return t.index_select(0, varied); });
+    sequences.keep(responses.e.sequences, varied);
     rows += varied.numel();
     kept.push_back(std::move(all));
   }
   metrics["train/num_gen_batches"] = static_cast<double>(batches);
   Responses out{{}, join(std::move(kept))};
-  transform_rows(out.e, [&](const at::Tensor& t) {
-    return context_.sharder().pick(t.narrow(0, 0, wanted), n);
-  });
+  transform_rows(out.e, [&](const at::Tensor& t) { return t.narrow(0, 0, wanted); });
+  const RowCounts counts(out.e.sequences);
+  const parallel::RowDeal deal = generated_rows(context_, counts);
+  transform_rows(out.e, [&](const at::Tensor& t) { return deal.pick(t); });
+  out.e.sequences = sequences.deal(context_, deal, counts);
   std::vector<std::size_t> prompts;
   for (std::int64_t i = 0; i < out.e.rows.size(0); i += n)
     prompts.push_back(static_cast<std::size_t>(out.e.rows[i].item<std::int64_t>()));

@@ -192,7 +192,7 @@ ResponseScores score_responses(const Context& context, const at::Tensor& by_mode
 ResponseText response_text(const Context& context, const Experience& e, std::int64_t row) {
   const train::Sequences& sequences = e.sequences;
   const at::Tensor tokens = sequences.tokens[row].contiguous();
-  const auto* const first = tokens.const_data_ptr<std::int64_t>();
+  const auto* const first = tokens.const_data_ptr<std::int32_t>();
   ResponseText out;
   out.tokens = sequences.mask[row].sum().item<std::int64_t>();
   const std::int64_t end = sequences.last[row].item<std::int64_t>() + 1;

@@ -55,6 +55,12 @@ parallel::RowDeal deal_responses(const Context& context, const Experience& all, 
                                          prompts * job.rollout.n, metrics)};
 }
 
+parallel::RowDeal generated_rows(const Context& context, const RowCounts& counts) {
+  parallel::Communicator& ranks = context.data_ranks();
+  return {ranks, parallel::rows_in_turns(std::ssize(counts.sequences), context.job.rollout.n,
+                                         ranks.size())};
+}
+
 std::vector<std::size_t> deal_rows(const Context& context, const Rows& rows,
                                    const std::vector<std::size_t>& batch, Metrics& metrics) {
   if (context.data_ranks().alone() || !balances(context.job)) return context.sharder().of(batch);

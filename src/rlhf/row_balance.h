@@ -20,6 +20,9 @@ namespace neap::rlhf {
 [[nodiscard]] parallel::RowDeal deal_responses(const Context& context, const Experience& all,
                                                Metrics& metrics);
 
+/// The rows of a whole batch as the prompts are dealt.
+[[nodiscard]] parallel::RowDeal generated_rows(const Context& context, const RowCounts& counts);
+
 /// This rank's of `batch`, the numbers of rows that make one mini-batch. Every rank calls it.
 [[nodiscard]] std::vector<std::size_t> deal_rows(const Context& context, const Rows& rows,
                                                  const std::vector<std::size_t>& batch,

@@ -30,9 +30,11 @@ struct Packed {
   spec::ContextShard context{};
   T last_places{};                          // (L,) int64: which sequence of its micro-batch each is
   std::vector<std::int64_t> last_counts{};  ///< (B + 1,): as counts, of L
+  std::int64_t width = 0;                   ///< W, where there are no padded tokens
 };
 
-/// Prompts with their responses as one padded batch, and without padding where `packed` is set.
+/// Prompts with their responses as one padded batch, and without padding where `packed` is set. Then tokens, columns and
+/// targets may be there alone. On the host they may be int32, padded and packed: Ops::to_device widens them.
 template <class T>
 struct Sequences {
   T tokens;   // (B, W) int64
@@ -43,8 +45,10 @@ struct Sequences {
   T lengths;  // (B,) int64: tokens
   std::optional<Packed<T>> packed{};
 
-  [[nodiscard]] std::int64_t size() const { return tokens.size(0); }
-  [[nodiscard]] std::int64_t width() const { return tokens.size(1); }
+  [[nodiscard]] std::int64_t size() const { return mask.size(0); }
+  [[nodiscard]] std::int64_t width() const {
+    return tokens.defined() ? tokens.size(1) : packed->width;
+  }
 };
 
 /// What phases read besides their sequences, on the host: (B, R) but for the last two. What a body does

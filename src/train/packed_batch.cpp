@@ -15,8 +15,16 @@ namespace {
 
 using Rows = std::vector<std::int64_t>;
 
+using Places = std::vector<std::int32_t>;
+
 at::Tensor tensor_of(const Rows& values) {
   return at::tensor(values, at::kLong);
+}
+// Which keeps them.
+at::Tensor tensor_of(Places&& values) {
+  auto* const kept = new Places(std::move(values));
+  return at::from_blob(
+      kept->data(), {std::ssize(*kept)}, [kept](void*) { delete kept; }, at::dtype(at::kInt));
 }
 Rows values_of(const at::Tensor& t) {
   const at::Tensor flat = t.contiguous();
@@ -78,7 +86,7 @@ Arrangement arrangement_of(const Sequences& batch, const spec::Batching& batchin
   return out;
 }
 
-// Lays sequences out one after another, or a rank's tokens of them.
+// Lays sequences of a batch out one after another, or a rank's tokens of them.
 class Packer {
  public:
   Packer(const Sequences& batch, const spec::ContextShard& shard)
@@ -90,7 +98,12 @@ class Packer {
         last_(batch.last.contiguous()),
         lengths_(values_of(batch.lengths)),
         width_(batch.width()),
-        response_(batch.mask.size(1)) {}
+        response_(batch.mask.size(1)) {
+    std::int64_t tokens = 0;
+    for (const std::int64_t length : lengths_) tokens += spec::rows_of_each(length, shard.ranks);
+    for (Places* places : {&out_tokens_, &positions_})
+      places->reserve(static_cast<std::size_t>(tokens));
+  }
 
   void begin_micro_batch() {
     first_row_ = std::ssize(out_tokens_);
@@ -98,13 +111,13 @@ class Packer {
   }
   void add(std::int64_t sequence) {
     const std::int64_t start = std::ssize(out_tokens_) - first_row_;
-    const auto* tokens = tokens_.const_data_ptr<std::int64_t>() + sequence * width_;
+    const auto* tokens = tokens_.const_data_ptr<std::int32_t>() + sequence * width_;
     const std::int64_t length = lengths_[static_cast<std::size_t>(sequence)];
     own_ = spec::own_tokens(length, shard_);
     for (const spec::TokenRange& range : own_) {
       for (std::int64_t i = range.first; i < range.end(); ++i) {
         out_tokens_.push_back(tokens[i]);
-        positions_.push_back(i);
+        positions_.push_back(static_cast<std::int32_t>(i));
       }
     }
     // Padding, up to the rows of the rank that has most.
@@ -114,11 +127,11 @@ class Packer {
     const std::int64_t at = sequence * response_;
     for (std::int64_t i = at; i < at + response_; ++i, ++place_) {
       if (!mask_.const_data_ptr<bool>()[i]) continue;
-      const std::int64_t row = own_row(columns_.const_data_ptr<std::int64_t>()[i]);
+      const std::int64_t row = own_row(columns_.const_data_ptr<std::int32_t>()[i]);
       if (row < 0) continue;
-      rows_.push_back(start + row);
-      out_targets_.push_back(targets_.const_data_ptr<std::int64_t>()[i]);
-      places_.push_back(place_);
+      rows_.push_back(static_cast<std::int32_t>(start + row));
+      out_targets_.push_back(targets_.const_data_ptr<std::int32_t>()[i]);
+      places_.push_back(static_cast<std::int32_t>(place_));
     }
     if (const std::int64_t row = own_row(last_.const_data_ptr<std::int64_t>()[sequence]);
         row >= 0) {
@@ -133,11 +146,17 @@ class Packer {
   }
 
   [[nodiscard]] step::Packed<at::Tensor> take(step::Cuts cuts) {
-    step::Packed<at::Tensor> out{tensor_of(out_tokens_), tensor_of(positions_),
-                                 tensor_of(rows_),       tensor_of(out_targets_),
-                                 tensor_of(places_),     tensor_of(out_last_),
-                                 std::move(lengths_of_), std::move(starts_),
-                                 std::move(counts_),     std::move(cuts)};
+    step::Packed<at::Tensor> out{tensor_of(std::move(out_tokens_)),
+                                 tensor_of(std::move(positions_)),
+                                 tensor_of(std::move(rows_)),
+                                 tensor_of(std::move(out_targets_)),
+                                 tensor_of(std::move(places_)),
+                                 tensor_of(out_last_),
+                                 std::move(lengths_of_),
+                                 std::move(starts_),
+                                 std::move(counts_),
+                                 std::move(cuts)};
+    out.width = width_;
     if (shard_.ranks == 1) return out;
     out.context = shard_;
     out.last_places = tensor_of(last_places_);
@@ -162,8 +181,8 @@ class Packer {
   Rows lengths_;
   std::int64_t width_, response_;
   std::int64_t first_row_ = 0, place_ = 0, number_ = 0;  // the last two in the micro-batch
-  Rows out_tokens_, positions_, rows_, out_targets_, places_, out_last_;
-  Rows last_places_, lengths_of_;
+  Places out_tokens_, positions_, rows_, out_targets_, places_;
+  Rows out_last_, last_places_, lengths_of_;
   Rows starts_ = {0}, counts_ = {0}, last_counts_ = {0};
 };
 
@@ -188,16 +207,20 @@ ArrangedBatch arrange(Sequences batch, const spec::Batching& batching, Use use,
   ArrangedBatch out;
   out.order = tensor_of(arrangement.order);
   out.row_order = tensor_of(arrangement.row_order);
-  for (at::Tensor Sequences::*t : {&Sequences::tokens, &Sequences::columns, &Sequences::targets,
-                                   &Sequences::mask, &Sequences::last, &Sequences::lengths})
+  for (at::Tensor Sequences::*t : {&Sequences::mask, &Sequences::last, &Sequences::lengths})
     out.sequences.*t = out.arranged(batch.*t);
-  if (batching.tokens == 0) return out;
-  Packer packer(out.sequences, shard);
-  std::int64_t next = 0;
+  if (batching.tokens == 0) {
+    for (at::Tensor Sequences::*t : {&Sequences::tokens, &Sequences::columns, &Sequences::targets})
+      out.sequences.*t = out.arranged(batch.*t);
+    return out;
+  }
+  Packer packer(batch, shard);
+  auto next = arrangement.order.begin();
   for (const std::vector<step::MicroBatch>& cuts : arrangement.cuts) {
     for (const step::MicroBatch& micro : cuts) {
       packer.begin_micro_batch();
-      for (std::int64_t i = 0; i < micro.count * batching.sequences_of_row; ++i) packer.add(next++);
+      for (std::int64_t i = 0; i < micro.count * batching.sequences_of_row; ++i)
+        packer.add(*next++);
     }
   }
   out.sequences.packed = packer.take(std::move(arrangement.cuts));

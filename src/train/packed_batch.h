@@ -1,5 +1,5 @@
 // A batch as a phase takes it: in its order and padded, or packed into micro-batches of a budget of
-// tokens.
+// tokens. Packed ones have no padded tokens.
 //
 // Threads   one at a time.   Failure   Error.   Cost   copies of the batch in host memory.
 #pragma once

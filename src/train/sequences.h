@@ -23,6 +23,13 @@ struct SequenceShape {
 
 using Sequences = step::Sequences<at::Tensor>;
 
+/// Of tokens (B, W) int32 that end with responses, `lengths` of each in all and `responses` of them the response's: what
+/// batches have besides. All tokens of responses count. Host memory.
+[[nodiscard]] Sequences sequences_of(const at::Tensor& tokens,
+                                     const std::vector<std::int64_t>& lengths,
+                                     const std::vector<std::int64_t>& responses,
+                                     const SequenceShape& shape);
+
 /// Makes `last` the column that a scalar head is read at. As in transformers' sequence classifiers
 /// that is the last token that is not `pad`, the pad_token_id of the head's model: where a model
 /// pads with its end token, the token before the end. A negative `pad` leaves the last token. Host memory.

@@ -20,6 +20,7 @@
 #include "parallel/batch_sharder.h"
 #include "parallel/communicator.h"
 #include "parallel/groups.h"
+#include "parallel/row_deal.h"
 #include "parallel/run_collectively.h"
 
 namespace {
@@ -308,6 +309,39 @@ void run_shares(const neap::parallel::Groups& groups) {
   expect(share.gather(together, 2).equal(batch), "rows of all");
 }
 
+// Rows of one deal go to the ranks of another, with the tokens that they have and no others, and some to nobody.
+void run_sent_rows(Communicator& ranks) {
+  using neap::parallel::RowDeal;
+  using neap::parallel::RowLists;
+  constexpr std::int64_t kWidth = 9, kFill = -1;
+  const std::int64_t rows = 12 * ranks.size();
+  std::vector<std::int64_t> counts;
+  const at::Tensor batch = at::full({rows, kWidth}, kFill, at::kInt);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    counts.push_back(row * 7 % (kWidth + 1));
+    batch[row]
+        .narrow(0, 0, counts.back())
+        .copy_(at::arange(counts.back(), at::kInt).add(100 * row));
+  }
+  RowLists one(static_cast<std::size_t>(ranks.size())), kept = one;
+  for (std::int64_t row = 0; row < rows; ++row) one.back().push_back(row);
+  for (std::int64_t row = 0; row < rows; row += 3) kept.front().push_back(row);
+  const std::vector<RowLists> deals = {
+      neap::parallel::rows_in_turns(rows, 2, ranks.size()),
+      neap::parallel::rows_in_turns(rows, 1, ranks.size()),
+      neap::parallel::balanced_rows(counts, 6 * ranks.size(), ranks.size()), one};
+  for (const RowLists& from : deals) {
+    const RowDeal has(ranks, from);
+    const at::Tensor mine = batch.index_select(0, at::tensor(has.own(), at::kLong));
+    for (const RowLists& to : {deals[0], deals[1], deals[2], deals[3], kept}) {
+      const RowDeal wants(ranks, to);
+      const at::Tensor sent = has.send(mine, wants, counts, kFill);
+      expect(sent.equal(batch.index_select(0, at::tensor(wants.own(), at::kLong))), "sent rows");
+      expect(sent.is_same(mine) == (from == to), "rows that stay");
+    }
+  }
+}
+
 // Groups of every mesh with two axes, and of one with three: sums and gathers are those of the ranks along the axis.
 void run_groups(Communicator& ranks, at::Device device) {
   using neap::spec::Axis;
@@ -451,6 +485,7 @@ int run(int argc, char** argv) {
     run_rounding(*ranks, options.device);
     run_groups(*ranks, options.device);
     run_host_numbers(*ranks);
+    run_sent_rows(*ranks);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "rank %d: %s\n", ranks->rank(), e.what());
     const int code = word(2).starts_with("fail") && chosen ? std::atoi(word(4).c_str()) : 1;

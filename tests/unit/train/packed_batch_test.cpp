@@ -342,9 +342,17 @@ TEST(PackedUpdates, OfPairs) {
 TEST(PackedBatch, IsRestoredAndWithinItsLimits) {
   const Sequences batch = rows_of(kRows, at::kFloat);
   const ArrangedBatch b = arrange(batch, packed(kRows), Use::kScoring);
-  EXPECT_TRUE(b.restored(b.sequences.tokens).equal(batch.tokens));
-  EXPECT_TRUE(b.arranged(batch.targets).equal(b.sequences.targets));
+  EXPECT_TRUE(b.restored(b.sequences.mask).equal(batch.mask));
+  EXPECT_FALSE(b.sequences.tokens.defined());
+  EXPECT_EQ(b.sequences.width(), kWidth);
   const step::Packed<at::Tensor>& p = *b.sequences.packed;
+  const at::Tensor tokens = b.arranged(batch.tokens), lengths = b.arranged(batch.lengths);
+  for (std::int64_t i = 0; i < kRows; ++i) {
+    const std::int64_t first = p.starts[static_cast<std::size_t>(i)];
+    const auto length = lengths[i].item<std::int64_t>();
+    EXPECT_TRUE(p.tokens.narrow(0, first, length).equal(tokens[i].narrow(0, 0, length))) << i;
+  }
+  EXPECT_TRUE(p.targets.equal(b.arranged(batch.targets).masked_select(b.sequences.mask.gt(0))));
   EXPECT_EQ(p.tokens.size(0), batch.lengths.sum().item<std::int64_t>());
   EXPECT_EQ(p.rows.size(0), batch.mask.sum().item<std::int64_t>());
   for (const step::MicroBatch& m : p.cuts.at(0))

@@ -91,7 +91,7 @@ TEST(LearningRate, WarmsUpThenFollowsItsSchedule) {
 TEST(Sequences, PutOutputsBeforeTheTokensTheyPredict) {
   const Sequences s = make_sequences({{1, 2, 3}, {4}}, {{5, 6}, {7, 8, 9}}, {6, 3, 0});
   EXPECT_TRUE(
-      s.tokens.equal(at::tensor({1, 2, 3, 5, 6, 0, 4, 7, 8, 9, 0, 0}, at::kLong).view({2, 6})));
+      s.tokens.equal(at::tensor({1, 2, 3, 5, 6, 0, 4, 7, 8, 9, 0, 0}, at::kInt).view({2, 6})));
   EXPECT_TRUE(s.mask.equal(at::tensor({1.F, 1.F, 0.F, 1.F, 1.F, 1.F}).view({2, 3})));
   // Row 2 (token 3) predicts 5, row 3 predicts 6; in the second sequence rows 6, 7, 8.
   ops::AtenOps ops(at::kCPU);
