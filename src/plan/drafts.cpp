@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "plan/batch_memory.h"
 #include "plan/counted_backend.h"
 #include "plan/least_capacity.h"
 #include "plan/phase_schedule.h"
@@ -53,6 +54,7 @@ Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes, Accuracy accurac
   plan.granularity = target_.granularity;
   plan.host_budget =
       job_.memory.host_budget.is_zero() ? target_.host_memory : job_.memory.host_budget;
+  plan.batch_bytes = batch_bytes(job_);
   plan.may_move = job_.memory.allows(spec::Measure::kMove);
   plan.overlap = job_.memory.overlap;
   plan.link = target_.link;

@@ -245,6 +245,7 @@ struct MemoryPlan {
   double copy_seconds = 0;  ///< of a step's moves at the link's rates
   double move_seconds = 0;  ///< the part of them that no phase hides
   Bytes host_bytes;         ///< host copies: one of each tag that ever leaves with its contents
+  Bytes batch_bytes;        ///< of host memory, a step's batch (batch_memory.h), which is no copy
   Bytes disk_bytes;         ///< what rests on disk
 
   /// Of `phases`, how many a step has. The others run once, before the first step, with the tags that

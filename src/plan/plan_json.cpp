@@ -149,6 +149,7 @@ Json summary_json(const MemoryPlan& plan) {
           {"moved_per_step", plan.moved_per_step.count()},
           {"peak", plan.peak.count()},
           {"host_bytes", plan.host_bytes.count()},
+          {"batch_bytes", plan.batch_bytes.count()},
           {"disk_bytes", plan.disk_bytes.count()},
           {"updates", std::move(updates)},
           {"streamed_weights", std::move(streamed)},

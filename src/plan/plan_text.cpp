@@ -330,6 +330,7 @@ std::string MemoryPlan::to_text() const {
                               ? format(", {:.3g} s of them not behind a phase", move_seconds)
                               : ""));
   out += format("host memory for copies {}\n", host_bytes);
+  if (!batch_bytes.is_zero()) out += format("host memory for batch  {}\n", batch_bytes);
   if (!disk_bytes.is_zero()) out += format("on disk                {}\n", disk_bytes);
   if (!rates_from.empty()) out += format("rates for seconds      {}\n", rates_from);
   for (const std::string& assignment : spec::assignments(changes))

@@ -1,0 +1,73 @@
+#include "plan/batch_memory.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "spec/loss_kinds.h"
+
+namespace neap::plan {
+namespace {
+
+// All in float32 or int32.
+constexpr std::int64_t kNumber = 4;
+// What a metric takes of a tensor: the tokens that count, which these are, and their float64.
+constexpr std::int64_t kMetric = 4 + 1 + 8;
+
+class Batch {
+ public:
+  explicit Batch(const spec::Job& job)
+      : job_(job),
+        all_(job.sequences_per_step()),
+        own_(job.rows_per_rank(job.main_model())),
+        width_(job.max_sequence_length()),
+        response_(job.data.max_response_length) {}
+
+  // Sequences as they were generated and as they are dealt, numbers of the dealt rows, and those of all.
+  [[nodiscard]] std::int64_t with_advantages() const {
+    const bool alone = own_ == all_;
+    const bool moved = !alone && job_.trainer.balance_batch && job_.packs();
+    const bool whole = job_.algorithm.use_kl_in_reward || job_.keeps_rollout_log_probs();
+    std::int64_t of_all = job_.keeps_rollout_log_probs() + job_.has_critic();
+    if (!job_.bypasses_old_log_probs()) ++of_all;  // entropies
+    if (whole) of_all += log_probs();
+    if (!alone) ++of_all;  // masks
+    const std::int64_t of_own = alone && whole ? 0 : log_probs() + (alone ? 0 : job_.has_critic());
+    constexpr std::int64_t kRewardsAdvantagesReturns = 3;
+    return (moved ? 2 : 1) * sequences() + of_own * numbers(own_) +
+           (of_all + kRewardsAdvantagesReturns) * numbers(all_) + kMetric * all_ * response_;
+  }
+  // The dealt rows, and those of them that are packed as a model takes them.
+  [[nodiscard]] std::int64_t with_updates() const {
+    constexpr std::int64_t kAdvantagesReturns = 2;
+    const std::int64_t read = log_probs() + job_.has_critic() + kAdvantagesReturns +
+                              job_.algorithm.rollout_correction.weighs_batch() +
+                              spec::draws_tokens(job_.actor.loss_mode);
+    const std::int64_t dealt = sequences() + read * numbers(own_);
+    if (!job_.packs()) return dealt;
+    // Tokens with their positions; of responses rows, tokens and places.
+    const std::int64_t packed = kNumber * own_ * (2 * width_ + 3 * response_);
+    return dealt + packed + (read + 1) * numbers(own_);
+  }
+
+ private:
+  // With a place and a target for each token of responses, and their mask.
+  [[nodiscard]] std::int64_t sequences() const { return kNumber * own_ * (width_ + 3 * response_); }
+  [[nodiscard]] std::int64_t numbers(std::int64_t rows) const { return kNumber * rows * response_; }
+  // Of the actor, unless the rollout's are those, and of the reference.
+  [[nodiscard]] std::int64_t log_probs() const {
+    return !job_.bypasses_old_log_probs() + job_.uses_reference();
+  }
+
+  const spec::Job& job_;
+  std::int64_t all_, own_, width_, response_;
+};
+
+}  // namespace
+
+Bytes batch_bytes(const spec::Job& job) {
+  if (!job.trains_policy()) return {};
+  const Batch batch(job);
+  return Bytes(static_cast<std::uint64_t>(std::max(batch.with_advantages(), batch.with_updates())));
+}
+
+}  // namespace neap::plan
