@@ -1,5 +1,6 @@
 // `neap`: every command but the trainer's, which is in a library of its own because it needs libtorch.
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -34,6 +35,7 @@ neap::cli::Commands program_commands() {
 
 int main(int argc, char** argv) {
   using namespace neap::cli;
+  std::signal(SIGXFSZ, SIG_IGN);  // a write over the limit of a file's size fails, with a message
   const std::string_view name = argc > 1 ? argv[1] : "";
   const bool needs_trainer =
       std::any_of(kTrainerCommands.begin(), kTrainerCommands.end(),

@@ -198,9 +198,9 @@ class CountedBackend {
   void beside(const Visit& visit) {
     ops_.aside([&] { visit(training_->of_others()); });
   }
-  [[nodiscard]] step::Update begin_step(std::int64_t, double) {
+  [[nodiscard]] std::optional<step::Update> begin_step(std::int64_t, double) {
     if (staged()) clock_.enter(ops_, &PassSeconds::update);
-    return {training_->optimizer(), role_.optimizer};
+    return step::Update{training_->optimizer(), role_.optimizer};
   }
   void gather_weights() { training_->gather_weights(); }
   template <class Visit>

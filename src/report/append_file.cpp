@@ -1,6 +1,7 @@
 #include "report/append_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,41 +22,51 @@ Status io_error(std::string_view verb, const std::filesystem::path& path, int er
 }  // namespace
 
 Result<AppendFile> AppendFile::open(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd < 0) return io_error("open", path, errno);
-  const off_t size = ::lseek(fd, 0, SEEK_END);
-  if (size < 0) {
-    const int reason = errno;
-    ::close(fd);
-    return io_error("append to", path, reason);
-  }
-  return AppendFile(path, fd, static_cast<std::uint64_t>(size));
+  AppendFile out(path);
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  out.folder_ = Descriptor(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (out.folder_.get() < 0) return io_error("open", folder, errno);
+  NEAP_TRY(out.open_file());
+  return out;
 }
 
-AppendFile::AppendFile(AppendFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), size_(other.size_) {}
-
-AppendFile& AppendFile::operator=(AppendFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(fd_, other.fd_);
-  std::swap(size_, other.size_);
-  return *this;
+Status AppendFile::open_file() {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+  Descriptor file(::openat(folder_.get(), path_.filename().c_str(), kFlags, 0644));
+  if (file.get() < 0) return io_error("open", path_, errno);
+  const off_t size = ::lseek(file.get(), 0, SEEK_END);
+  if (size < 0) return io_error("append to", path_, errno);
+  file_ = std::move(file);
+  size_ = static_cast<std::uint64_t>(size);
+  return {};
 }
 
-AppendFile::~AppendFile() {
-  if (fd_ >= 0) ::close(fd_);
+// Opens the file of this name in the folder, if it is not the open one any more.
+Status AppendFile::follow() {
+  struct stat ours {};
+  struct stat there {};
+  struct stat folder {};
+  if (::fstat(file_.get(), &ours) != 0 || ::fstat(folder_.get(), &folder) != 0) return {};
+  const bool exists =
+      ::fstatat(folder_.get(), path_.filename().c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0;
+  if (exists && (there.st_ino == ours.st_ino || S_ISLNK(there.st_mode))) return {};
+  if (folder.st_nlink == 0) return {};  // removed with its folder, which the run notices
+  NEAP_TRY(open_file());
+  log::warn(format("{} was {}; it is written {}", path_.string(), exists ? "replaced" : "removed",
+                   exists ? "where the new one ends" : "anew from here"));
+  return {};
 }
 
-Status AppendFile::write(std::string_view record) {
+Status AppendFile::write_now(std::string_view record) {
   std::size_t done = 0;
   while (done < record.size()) {
-    const ssize_t n = ::write(fd_, record.data() + done, record.size() - done);
+    const ssize_t n = ::write(file_.get(), record.data() + done, record.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       const int reason = errno;
       // The torn record must not stand in front of the next one. If even cutting fails, readers
       // still drop it.
-      const bool cut = done == 0 || ::ftruncate(fd_, static_cast<off_t>(size_)) == 0;
+      const bool cut = done == 0 || ::ftruncate(file_.get(), static_cast<off_t>(size_)) == 0;
       if (!cut) size_ += done;
       return io_error("write", path_, reason);
     }
@@ -65,8 +76,29 @@ Status AppendFile::write(std::string_view record) {
   return {};
 }
 
+Status AppendFile::write(std::string_view record) {
+  NEAP_TRY(follow());
+  if (!kept_.empty()) {
+    NEAP_TRY(write_now(kept_));
+    kept_.clear();
+    log::info(format("{}: the records that were kept are written", path_.string()));
+  }
+  return write_now(record);
+}
+
+Status AppendFile::write_or_keep(std::string_view record) {
+  const Status written = write(record);
+  if (written.ok()) return {};
+  if (kept_.size() + record.size() > kMostKept) return written;
+  if (kept_.empty())
+    log::warn(format("{}. Records are kept in memory and tried again", written.message()));
+  kept_ += record;
+  return {};
+}
+
 Status AppendFile::sync() {
-  if (::fsync(fd_) != 0 && errno != EINVAL) return io_error("sync", path_, errno);
+  NEAP_TRY(write({}));
+  if (::fsync(file_.get()) != 0 && errno != EINVAL) return io_error("sync", path_, errno);
   return {};
 }
 

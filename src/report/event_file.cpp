@@ -243,7 +243,7 @@ Result<EventFile> EventFile::open(const std::filesystem::path& folder,
 
 Status EventFile::append(double wall_seconds, std::uint64_t step,
                          const std::map<std::string, double>& scalars) {
-  return file_.write(scalars_record(wall_seconds, step, scalars));
+  return file_.write_or_keep(scalars_record(wall_seconds, step, scalars));
 }
 
 }  // namespace neap::report

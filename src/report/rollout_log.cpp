@@ -169,7 +169,7 @@ Status RolloutLog::append(std::uint64_t step, std::span<const Rollout> rollouts)
     lines += '\n';
   }
   if (file_.size() > 0 && file_.size() + lines.size() > limit_.count() / 2) NEAP_TRY(rotate());
-  return file_.write(lines);
+  return file_.write_or_keep(lines);
 }
 
 Result<std::vector<StepRollouts>> read_rollouts(const fs::path& folder, Bytes most) {

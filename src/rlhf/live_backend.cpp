@@ -82,11 +82,15 @@ void LiveBackend::take_numbers(step::LossNumbers numbers) {
   end_micro_batch();
 }
 
-step::Update LiveBackend::begin_step(std::int64_t update, double norm) {
+std::optional<step::Update> LiveBackend::begin_step(std::int64_t update, double norm) {
   norms_ += norm;
   ++steps_;
   learning_rate_ = training_.learning_rate(update);
   train::Optimizer& optimizer = *training_.optimizer;
+  if (!optimizer.accepts(norm)) {
+    ++skipped_;
+    return std::nullopt;
+  }
   return optimizer.begin_step(learning_rate_, optimizer.clip_scale(norm, training_.max_norm));
 }
 

@@ -70,6 +70,8 @@ class LiveBackend {
   /// Mean of the gradients' norms before clipping, and the last learning rate.
   [[nodiscard]] double gradient_norm() const;
   [[nodiscard]] double learning_rate() const { return learning_rate_; }
+  /// Updates that were skipped because the norm of their gradients was not finite.
+  [[nodiscard]] std::int64_t skipped_updates() const { return skipped_; }
   /// The mini-batches of the next run.
   void set_updates(const step::UpdateRange& updates) { training_.updates = updates; }
 
@@ -108,7 +110,7 @@ class LiveBackend {
   [[nodiscard]] std::vector<double> all_norms(std::vector<double> own) const {
     return training_.optimizer->all_norms(std::move(own));
   }
-  [[nodiscard]] step::Update begin_step(std::int64_t update, double norm);
+  [[nodiscard]] std::optional<step::Update> begin_step(std::int64_t update, double norm);
   void for_each_part(const LiveTraining::VisitPart& visit) { training_.for_each_part(visit); }
   void gather_weights() { training_.gather_weights(); }
 
@@ -128,7 +130,7 @@ class LiveBackend {
   std::vector<at::Tensor> log_probs_, entropies_, right_, scores_;
   std::vector<rollout::Response> responses_;
   double norms_ = 0, learning_rate_ = 0;
-  std::int64_t steps_ = 0;
+  std::int64_t steps_ = 0, skipped_ = 0;
 };
 
 }  // namespace neap::rlhf

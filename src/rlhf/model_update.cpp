@@ -57,6 +57,7 @@ void ModelUpdate::run(const step::Experience<at::Tensor>& arranged, const Scale&
   }
   grad_norm_ = backend.gradient_norm();
   lr_ = backend.learning_rate();
+  skipped_ = backend.skipped_updates();
 }
 
 void ModelUpdate::add(const step::LossNumbers& numbers) {
@@ -124,6 +125,9 @@ void ModelUpdate::put(Metrics& metrics, const std::string& prefix) const {
   }
   metrics[prefix + "/grad_norm"] = grad_norm_;
   metrics[prefix + "/lr"] = lr_;
+  if (skipped_ == 0) return;
+  metrics[prefix + kSkippedUpdates] = static_cast<double>(skipped_);
+  metrics[prefix + kSkippedInARow] = static_cast<double>(worker_.optimizer().refused_in_a_row());
 }
 
 }  // namespace neap::rlhf

@@ -16,6 +16,10 @@
 
 namespace neap::rlhf {
 
+/// Ends of metrics' names. An update is skipped if the norm of its gradients is not finite.
+inline constexpr const char* kSkippedUpdates = "/skipped_updates";
+inline constexpr const char* kSkippedInARow = "/skipped_updates_in_a_row";
+
 class ModelUpdate {
  public:
   /// The updates of training step `step` by `body`, whose model `worker` is. Fails for a model that
@@ -29,8 +33,8 @@ class ModelUpdate {
   /// Every mini-batch of every epoch of such a batch, in the phases that the plan divides them into.
   void run(const step::Experience<at::Tensor>& arranged, const Scale& scale);
 
-  /// The losses' numbers over all ranks' micro-batches, and PREFIX/grad_norm and PREFIX/lr. Every rank
-  /// calls it.
+  /// The losses' numbers over all ranks' micro-batches, and PREFIX/grad_norm and PREFIX/lr; where updates were
+  /// skipped also how many of this step, and how many in a row until its end. Every rank calls it.
   void put(Metrics& metrics, const std::string& prefix) const;
 
  private:
@@ -48,7 +52,7 @@ class ModelUpdate {
   spec::Body body_;
   const spec::ModelSource& source_;
   spec::UpdateShape shape_;
-  std::int64_t first_update_;
+  std::int64_t first_update_, skipped_ = 0;
   double grad_norm_ = 0, lr_ = 0;  // a mean, the last one
   Sums sums_;
 };

@@ -25,6 +25,10 @@ bool OutputFolder::is_there() {
   return true;
 }
 
+std::string OutputFolder::change_of_key() const {
+  return path_ == first_path_ ? "" : format("trainer.default_local_dir={}", path_.string());
+}
+
 std::string OutputFolder::replace() {
   const fs::path own = path_;
   lock_.reset();

@@ -19,6 +19,12 @@ class OutputFolder {
   void lock() { lock_.emplace(path_); }
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// For writers: valid even if the folder is moved meanwhile.
+  [[nodiscard]] std::filesystem::path stable_path() const {
+    return lock_ ? lock_->stable_path() : path_;
+  }
+  /// The key and value that make a command go on in this folder, if it was moved since the run began; else empty.
+  [[nodiscard]] std::string change_of_key() const;
   /// Of a locked folder: false where it is lost. One that was moved is followed, with a warning.
   [[nodiscard]] bool is_there();
   /// In place of a lost folder: one of the same path, or where others use that, PATH.rescued-PID.
@@ -27,6 +33,7 @@ class OutputFolder {
 
  private:
   std::filesystem::path path_;
+  std::filesystem::path first_path_ = path_;
   std::optional<train::OutputLock> lock_;
   std::string loss_;
 };

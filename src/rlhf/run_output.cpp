@@ -146,12 +146,13 @@ void RunOutput::write_validation(std::int64_t step, const Validation& result, do
   throw_if_error(metrics_->log_validation(static_cast<std::uint64_t>(step), result.metrics));
 }
 
-void RunOutput::sync() {
-  throw_if_error(phases_.sync());
-  if (metrics_) throw_if_error(metrics_->sync());
-  if (validations_) throw_if_error(validations_->sync());
-  if (rollouts_) throw_if_error(rollouts_->sync());
-  if (warnings_) throw_if_error(warnings_->sync());
+Status RunOutput::sync() {
+  NEAP_TRY(phases_.sync());
+  if (metrics_) NEAP_TRY(metrics_->sync());
+  if (validations_) NEAP_TRY(validations_->sync());
+  if (rollouts_) NEAP_TRY(rollouts_->sync());
+  if (warnings_) NEAP_TRY(warnings_->sync());
+  return {};
 }
 
 void RunOutput::conclude(Bytes peak) const {

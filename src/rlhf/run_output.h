@@ -2,7 +2,7 @@
 // last words on the console. Each rank has its phases; the first one has the rest.
 //
 // Threads   one owner at a time.
-// Failure   Error. A line that fails to be written (disk full) leaves no torn line behind.
+// Failure   Error. Lines that cannot be written (disk full) are kept and tried again; too many of them are an Error.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ class RunOutput {
   /// The responses of step `step`: some of them to the console.
   void write_rollouts(std::int64_t step, const std::vector<report::Rollout>& rollouts);
   void write_validation(std::int64_t step, const Validation& result, double seconds);
-  /// To the disk; call with each checkpoint.
-  void sync();
+  /// To the disk; call with each checkpoint. Rows that cannot be written are kept.
+  [[nodiscard]] Status sync();
   /// The folder has another path; the files stay open.
   void moved_to(const std::filesystem::path& output) {
     folders_.output = output;

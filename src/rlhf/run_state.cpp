@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <random>
 #include <span>
 #include <utility>
 
@@ -166,7 +168,8 @@ Json read_run_state(const fs::path& checkpoint) {
     return !state.contains(key) || (state[key].*is)();
   };
   if (!state.is_object() || !absent_or("task", &Json::is_string) ||
-      !absent_or("config", &Json::is_object) || !absent_or("rows", &Json::is_number_unsigned)) {
+      !absent_or("config", &Json::is_object) || !absent_or("run", &Json::is_string) ||
+      !absent_or("rows", &Json::is_number_unsigned)) {
     throw Error(ErrorCode::kInvalidArgument,
                 format("{} is not the state of a training run", file.string()));
   }
@@ -182,7 +185,22 @@ Json identity_of(const spec::Job& job) {
     if (files.ok() && fs::exists(files->base / "config.json", error))
       models[model.key] = weights::fingerprint(*files);
   }
-  return {{"config", config_json(job)}, {"models", std::move(models)}};
+  std::random_device random;
+  const std::uint64_t run = std::uint64_t{random()} << 32 | random();
+  return {
+      {"config", config_json(job)}, {"models", std::move(models)}, {"run", format("{:016x}", run)}};
+}
+
+std::optional<bool> is_of_run(const fs::path& checkpoint, const Json& identity,
+                              const Json& resumed) {
+  const std::string run = identity.value("run", "");
+  // Checkpoints of versions that gave runs no name are told apart by nothing.
+  const bool was_unnamed = resumed.is_object() && !resumed.contains("run");
+  try {
+    return read_run_state(checkpoint).value("run", was_unnamed ? run : "") == run;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
 void write_run_state(const fs::path& checkpoint, std::int64_t step, const spec::Job& job,
@@ -198,6 +216,7 @@ void write_run_state(const fs::path& checkpoint, std::int64_t step, const spec::
   state["config"] = config_json(job);
   state["asked"] = identity["config"];
   state["models"] = identity["models"];
+  state["run"] = identity["run"];
   if (const Json values = best.to_json(); !values.is_null()) state["best"] = values;
   if (const Json last = stop.to_json(); !last.is_null()) state["stop"] = last;
   throw_if_error(write_file_atomic(checkpoint / kStateFile, state.dump(1) + "\n"));

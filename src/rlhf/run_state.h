@@ -24,9 +24,13 @@ namespace neap::rlhf {
 /// Refuses a file of another form.
 [[nodiscard]] Json read_run_state(const std::filesystem::path& checkpoint);
 
-/// What a job asks for, by its keys before a plan chose others, and the contents of the folders of its
-/// models (weights/fingerprint.h).
+/// What a job asks for, by its keys before a plan chose others; the contents of the folders of its models
+/// (weights/fingerprint.h); and in "run" a random name of the run, which processes that resume it keep.
 [[nodiscard]] Json identity_of(const spec::Job& job);
+/// Whether the run with this identity, which resumed from `resumed` (null: it did not resume), wrote a checkpoint folder;
+/// nullopt: the folder's state cannot be read.
+[[nodiscard]] std::optional<bool> is_of_run(const std::filesystem::path& checkpoint,
+                                            const Json& identity, const Json& resumed);
 
 /// Into the folder of a checkpoint that is being written.
 void write_run_state(const std::filesystem::path& checkpoint, std::int64_t step,

@@ -59,8 +59,9 @@ void TrainingHealth::add_divergence_signs() {
                         const auto value = value_of(m, name);
                         if (value && !std::isfinite(*value))
                           return format(
-                              "{} is {}: the weights are spoiled. Resume from an earlier "
-                              "checkpoint (trainer.resume_mode) with a lower learning rate",
+                              "{} is {}. Updates whose gradients are not finite are skipped; if "
+                              "this goes on, resume from an earlier checkpoint "
+                              "(trainer.resume_mode) with a lower learning rate",
                               name, *value);
                       }
                       return std::nullopt;

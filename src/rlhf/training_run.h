@@ -62,6 +62,8 @@ class TrainingRun {
   void add_stage_waits();
   [[nodiscard]] bool already_done();
   void find_state();
+  [[nodiscard]] std::optional<bool> is_own(const std::filesystem::path& checkpoint) const;
+  void refuse_other_runs() const;
   [[nodiscard]] bool is_finished() const;
   [[nodiscard]] std::int64_t count_steps();
   void read_data();
@@ -81,6 +83,9 @@ class TrainingRun {
   void one_step();
   void note_processor_share(double cpu_seconds, double seconds);
   void follow_output();
+  void end_where_updates_fail();
+  void write_logs(const std::function<void()>& write);
+  void end_where_logs_fail();
   /// Saves in another folder.
   [[noreturn]] void rescue();
   void validate();
@@ -124,6 +129,8 @@ class TrainingRun {
   std::int64_t step_ = 0;  // steps that are done
   std::int64_t saved_ = -1;
   std::int64_t validated_ = -1;
+  Status log_failure_;
+  double skipped_in_a_row_ = 0;  // at the end of the last step, of the model with the most
   bool interrupted_ = false;
 };
 

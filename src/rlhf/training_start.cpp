@@ -141,7 +141,8 @@ void TrainingRun::find_state() {
   found_ = train::find_checkpoint(output_.path(), job_.trainer.resume_mode,
                                   job_.resolve(job_.trainer.resume_mode));
   identity_ = identity_of(job_);
-  if (!found_) return;
+  if (!found_) return refuse_other_runs();
+  if (ranks_.first() && !found_->warning.empty()) log::warn(found_->warning);
   try {
     state_ = read_run_state(found_->folder);
     train::check_files(found_->folder);
@@ -149,6 +150,26 @@ void TrainingRun::find_state() {
     throw Error(broken_checkpoint(e.status(), *found_));
   }
   check_task(state_, found_->folder, job_);
+  if (state_.contains("run")) identity_["run"] = state_["run"];
+  refuse_other_runs();
+}
+
+std::optional<bool> TrainingRun::is_own(const fs::path& checkpoint) const {
+  return is_of_run(checkpoint, identity_, found_ ? state_ : Json());
+}
+
+// Their checkpoints would be replaced by this run's of the same steps.
+void TrainingRun::refuse_other_runs() const {
+  for (const train::FoundCheckpoint& each : train::all_checkpoints(output_.path())) {
+    if (is_own(each.folder).value_or(true)) continue;
+    throw Error(ErrorCode::kAlreadyExists,
+                format("{} holds a run already: this run did not write {}. Set "
+                       "trainer.default_local_dir to another folder{}",
+                       output_.path().string(), each.folder.filename().string(),
+                       job_.trainer.resume_mode == "disable"
+                           ? ", or trainer.resume_mode = \"auto\" to resume"
+                           : ""));
+  }
 }
 
 // Where epochs decide, it depends on the rows.

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "parallel/run_collectively.h"
+#include "rlhf/model_update.h"
 #include "rlhf/run_state.h"
 #include "rlhf/training_run.h"
 
@@ -16,6 +17,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::int64_t kRescuing = -2;  // in place of the step that is saved
+// A run ends where so many updates of a model in a row were skipped: the next ones would be, too.
+constexpr double kMostSkippedInARow = 10;
 
 double value_or_zero(const Metrics& metrics, const char* name) {
   const auto at = metrics.find(name);
@@ -39,6 +42,8 @@ void TrainingRun::loop() {
     if (interrupted_) break;
     one_step();
     follow_output();
+    end_where_updates_fail();
+    end_where_logs_fail();
     at_checkpoint([&] { commit_.poll(); });
     if (progress_) progress_->update(static_cast<std::uint64_t>(step_));
     const bool last = step_ == total_steps_;
@@ -76,7 +81,7 @@ void TrainingRun::one_step() {
   metrics["training/epoch"] = static_cast<double>(epoch);
   ++step_;
   metrics["training/global_step"] = static_cast<double>(step_);
-  files_->write_phases(runtime_->take_measurements(), step_, &metrics);
+  write_logs([&] { files_->write_phases(runtime_->take_measurements(), step_, &metrics); });
   // The rank that took most: the ceiling holds for each.
   std::vector<double> memory = {runtime_->peak_allocated().gib(), runtime_->peak().gib(),
                                 resident_memory().gib()};
@@ -84,8 +89,49 @@ void TrainingRun::one_step() {
   metrics["perf/max_memory_allocated_gb"] = memory[0];
   metrics["perf/max_memory_reserved_gb"] = memory[1];
   metrics["perf/cpu_memory_used_gb"] = memory[2];
-  files_->write_step(step_, metrics);
-  files_->write_rollouts(step_, trainer_->take_rollouts());
+  for (const auto& [name, value] : metrics)
+    if (name.ends_with(kSkippedInARow)) skipped_in_a_row_ = std::max(skipped_in_a_row_, value);
+  write_logs([&] {
+    files_->write_step(step_, metrics);
+    files_->write_rollouts(step_, trainer_->take_rollouts());
+  });
+}
+
+// What fails is not lost with the steps: end_where_logs_fail() saves them.
+void TrainingRun::write_logs(const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const Error& e) {
+    log_failure_ = e.status();
+  }
+}
+
+void TrainingRun::end_where_logs_fail() {
+  const bool own = !log_failure_.ok();
+  if (!ranks_.any(own)) return;
+  save_last();
+  throw parallel::CollectiveError(
+      stopped(own ? log_failure_ : Status(ErrorCode::kIo, "another rank cannot write its logs"),
+              format("They are saved in {}; the same command resumes from there",
+                     train::checkpoint_folder(output_.path(), step_).string())),
+      own);
+}
+
+// Skipped updates leave the weights of the last good one.
+void TrainingRun::end_where_updates_fail() {
+  if (skipped_in_a_row_ < kMostSkippedInARow) {
+    skipped_in_a_row_ = 0;
+    return;
+  }
+  save_last();
+  throw parallel::CollectiveError(
+      stopped({ErrorCode::kInternal,
+               format("The last {} updates of a model were skipped, because the norms of their "
+                      "gradients were not finite. Lower the learning rate, or train in float32",
+                      skipped_in_a_row_)},
+              format("The weights are those of the last good update. They are saved in {}",
+                     train::checkpoint_folder(output_.path(), step_).string())),
+      ranks_.first());
 }
 
 void TrainingRun::note_processor_share(double cpu_seconds, double seconds) {
@@ -99,9 +145,11 @@ void TrainingRun::validate() {
   const Validation result = trainer_->validate(step_);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   validated_ = step_;
-  files_->write_phases(runtime_->take_measurements(), step_, nullptr);
   note_validation(result.metrics);
-  files_->write_validation(step_, result, seconds.count());
+  write_logs([&] {
+    files_->write_phases(runtime_->take_measurements(), step_, nullptr);
+    files_->write_validation(step_, result, seconds.count());
+  });
 }
 
 void TrainingRun::note_validation(const Metrics& metrics) {
@@ -116,7 +164,8 @@ void TrainingRun::note_validation(const Metrics& metrics) {
 
 void TrainingRun::save() {
   const auto start = std::chrono::steady_clock::now();
-  files_->sync();
+  if (const Status kept = files_->sync(); !kept.ok())
+    log::warn(format("Logs are not complete: {}", kept.message()));
   saved_ = step_;
   if (progress_) progress_->begin_part("checkpoint");
   if (!ranks_.first()) {
@@ -124,10 +173,18 @@ void TrainingRun::save() {
     return;
   }
   commit_.wait();
-  auto writer = std::make_unique<train::CheckpointWriter>(output_.path(), step_);
-  trainer_->save(writer->folder());
-  write_run_state(writer->folder(), step_, job_, identity_, data_->train, best_, stop_);
-  commit_.start(std::move(writer), {job_.trainer.max_ckpt_to_keep, best_.step()});
+  auto writer = std::make_unique<train::CheckpointWriter>(output_.stable_path(), step_);
+  try {
+    trainer_->save(writer->folder());
+    write_run_state(writer->folder(), step_, job_, identity_, data_->train, best_, stop_);
+  } catch (const parallel::CollectiveError& e) {
+    throw parallel::CollectiveError(writer->readable(e.status()), e.mine());
+  } catch (const Error& e) {
+    throw Error(writer->readable(e.status()));
+  }
+  commit_.start(std::move(writer),
+                {job_.trainer.max_ckpt_to_keep, best_.step(),
+                 [this](const fs::path& folder) { return is_own(folder) == true; }});
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   log::info(format("wrote {} in {:.1f} s; it goes to the disk in the background",
                    train::checkpoint_folder(output_.path(), step_).string(), seconds.count()));
@@ -142,12 +199,13 @@ void TrainingRun::save_last() {
 
 void TrainingRun::at_checkpoint(const std::function<void()>& work) {
   const auto with_what_is_left = [&](const Status& why) {
+    (void)output_.is_there();  // it may have been moved
+    const std::string change = output_.change_of_key();
     const auto found = train::find_checkpoint(output_.path(), "auto", {});
-    return stopped(why, found
-                            ? format("The newest checkpoint is {}; the same command resumes "
-                                     "from there",
-                                     found->folder.string())
-                            : std::string("There is no checkpoint; the same command starts again"));
+    if (!found) return stopped(why, "There is no checkpoint; the same command starts again");
+    return stopped(why, format("The newest checkpoint is {}; {}", found->folder.string(),
+                               change.empty() ? "the same command resumes from there"
+                                              : format("to resume from it, set {}", change)));
   };
   try {
     work();
@@ -193,6 +251,10 @@ Status TrainingRun::stopped(const Status& why, const std::string& kept) const {
 }
 
 void TrainingRun::finish() {
+  parallel::run_collectively(ranks_, [&] {
+    if (const Status kept = files_->sync(); !kept.ok())
+      throw Error(stopped(kept, "The steps are saved, logs are not complete"));
+  });
   if (recorder_) throw_if_error(recorder_->close());
   const std::vector<double> peaks = ranks_.join({static_cast<double>(runtime_->peak().count())});
   if (!ranks_.first()) return;

@@ -61,11 +61,12 @@ concept Backend = requires(B& b, const spec::Phase& phase, const MicroBatch& mic
   // Adds the gradients of all ranks, where this rank steps them: what the weights' sink has not begun to add up
   // while backward went on. Of sliced gradients everything was added up group by group.
   b.reduce_gradients();
-  // Norms of all tiles from those of this rank's pieces; the step that follows, which clips by their norm.
+  // Norms of all tiles from those of this rank's pieces; the step that follows, which clips by their norm. No step:
+  // the norm is not finite, and the weights stay as they are on all ranks.
   // visit(units) with those of other ranks that take memory in a plan for all of them, and no work.
   b.beside([](const std::vector<TrainedUnit<T>>&) {});
   { b.all_norms(std::vector<double>()) } -> std::same_as<std::vector<double>>;
-  { b.begin_step(n, norm) } -> std::same_as<Update>;
+  { b.begin_step(n, norm) } -> std::same_as<std::optional<Update>>;
   // visit(piece) for every one of pieces(), or every part of them in order, while its tensors are on the
   // device.
   b.for_each_part([](const TrainedUnit<T>&) {});
@@ -88,8 +89,9 @@ void update_weights(B& b, std::int64_t update) {
   b.beside([&](const std::vector<TrainedUnit<T>>& others) {
     (void)piece_norms(b.ops(), others, &b.weights());
   });
-  const Update step = b.begin_step(update, gradient_norm(b));
-  b.for_each_part([&](const TrainedUnit<T>& part) { step_unit(b.ops(), part, step); });
+  const std::optional<Update> step = b.begin_step(update, gradient_norm(b));
+  if (!step) return;
+  b.for_each_part([&](const TrainedUnit<T>& part) { step_unit(b.ops(), part, *step); });
   b.gather_weights();
 }
 

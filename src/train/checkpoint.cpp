@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "base/open_folder.h"
 #include "base/status.h"
 #include "train/checkpoint_files.h"
 
@@ -112,6 +113,7 @@ void remove_old(const fs::path& root, std::int64_t written, const Retention& kee
             [&](std::int64_t a, std::int64_t b) { return age(a) < age(b); });
   for (std::size_t i = static_cast<std::size_t>(keep.newest); i < steps.size(); ++i) {
     if (steps[i] == keep.best) continue;
+    if (keep.is_own && !keep.is_own(checkpoint_folder(root, steps[i]))) continue;
     // Renamed first: a kill in the middle of the removal must not leave half a checkpoint.
     const fs::path folder = checkpoint_folder(root, steps[i]);
     const fs::path doomed = folder.string() + format(".tmp-{}", ::getpid());
@@ -167,13 +169,14 @@ fs::path checkpoint_folder(const fs::path& root, std::int64_t step) {
   return root / format("{}{}", kPrefix, step);
 }
 
-CheckpointWriter::CheckpointWriter(fs::path root, std::int64_t step)
-    : root_(std::move(root)),
-      step_(step),
-      folder_(checkpoint_folder(root_, step).string() + format(".tmp-{}", ::getpid())) {
+CheckpointWriter::CheckpointWriter(fs::path root, std::int64_t step) : step_(step) {
   std::error_code error;
-  fs::create_directories(root_, error);
-  check(error, "create", root_);
+  fs::create_directories(root, error);
+  check(error, "create", root);
+  directory_ = Descriptor(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory_.get() < 0) check({errno, std::generic_category()}, "open", root);
+  root_ = path_through(directory_.get(), root);
+  folder_ = checkpoint_folder(root_, step).string() + format(".tmp-{}", ::getpid());
   put_back(root_);
   for (const fs::path& child : children(root_)) {
     if (is_leftover(child.filename().string())) remove_quietly(child);
@@ -187,7 +190,27 @@ CheckpointWriter::~CheckpointWriter() {
   if (!committed_) remove_quietly(folder_);
 }
 
+Status CheckpointWriter::readable(const Status& failure) const {
+  std::error_code error;
+  const fs::path now = fs::read_symlink(root_, error);
+  if (error) return failure;  // root_ is the path itself
+  std::string text = failure.message();
+  const std::string through = root_.string();
+  for (std::size_t at = 0; (at = text.find(through, at)) != std::string::npos;
+       at += now.string().size())
+    text.replace(at, through.size(), now.string());
+  return {failure.code(), std::move(text)};
+}
+
 void CheckpointWriter::commit(const Retention& keep) {
+  try {
+    commit_folder(keep);
+  } catch (const Error& e) {
+    throw Error(readable(e.status()));
+  }
+}
+
+void CheckpointWriter::commit_folder(const Retention& keep) {
   write_checksums(folder_);
   sync_tree(folder_);
   const fs::path target = checkpoint_folder(root_, step_);
@@ -199,7 +222,7 @@ void CheckpointWriter::commit(const Retention& keep) {
   point(root_ / kLatestLink, target);
   if (keep.best && !point_best(root_, keep.best)) {
     log::warn(
-        format("The best checkpoint, step {}, is not in {} any more", *keep.best, root_.string()));
+        format("The best checkpoint, step {}, is not in the output folder any more", *keep.best));
   }
   remove_old(root_, step_, keep);
 }
@@ -240,16 +263,79 @@ void BackgroundCommit::wait() {
   if (running_.valid()) running_.get();
 }
 
-std::vector<FoundCheckpoint> other_checkpoints(const FoundCheckpoint& one) {
+std::vector<FoundCheckpoint> all_checkpoints(const fs::path& root) {
   std::vector<FoundCheckpoint> out;
-  for (const fs::path& child : children(one.folder.parent_path())) {
+  std::error_code error;
+  if (!fs::is_directory(root, error)) return out;
+  for (const fs::path& child : children(root)) {
     const auto step = step_of(child);
-    if (step && *step != one.step) out.push_back({child, *step});
+    if (step && fs::is_directory(child, error)) out.push_back({child, *step, {}});
   }
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
+  return out;
+}
+
+std::vector<FoundCheckpoint> other_checkpoints(const FoundCheckpoint& one) {
+  std::vector<FoundCheckpoint> out = all_checkpoints(one.folder.parent_path());
+  std::erase_if(out, [&](const FoundCheckpoint& c) { return c.step == one.step; });
   const auto age = [&](const FoundCheckpoint& c) { return std::pair(c.step > one.step, -c.step); };
   std::sort(out.begin(), out.end(), [&](const auto& a, const auto& b) { return age(a) < age(b); });
   return out;
 }
+
+namespace {
+
+// The step in the text file; nullopt, with the reason in `why`: it does not name a folder that is there.
+std::optional<FoundCheckpoint> pointed_checkpoint(const fs::path& root, std::string& why) {
+  const fs::path pointer = root / kLatestFile;
+  std::error_code error;
+  if (!fs::exists(pointer, error)) {
+    why = format("{} is missing", pointer.string());
+    return std::nullopt;
+  }
+  const Result<std::string> read = read_file(pointer, 4_KiB);
+  if (!read.ok()) {
+    why = read.status().message();
+    return std::nullopt;
+  }
+  std::string text = *read;
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  const auto step = parse_step(text);
+  if (!step) {
+    why = format("{} holds \"{}\", which is not a step", pointer.string(), text);
+    return std::nullopt;
+  }
+  const fs::path folder = checkpoint_folder(root, *step);
+  if (fs::is_directory(folder, error)) return FoundCheckpoint{folder, *step, {}};
+  why = format("{} names step {}, but {} is not there", pointer.string(), *step, folder.string());
+  return std::nullopt;
+}
+
+std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& root) {
+  std::string why;
+  if (auto found = pointed_checkpoint(root, why)) return found;
+  std::error_code error;
+  const std::vector<FoundCheckpoint> folders = all_checkpoints(root);
+  if (folders.empty() && !fs::exists(root / kLatestFile, error)) return std::nullopt;
+  for (FoundCheckpoint one : folders) {
+    try {
+      check_files(one.folder);
+    } catch (const Error& e) {
+      why += format(". {} is damaged: {}", one.folder.string(), e.what());
+      continue;
+    }
+    one.warning = format(
+        "{}. The newest whole checkpoint is {}. To resume from another one, set "
+        "trainer.resume_mode to its folder",
+        why, one.folder.string());
+    return one;
+  }
+  throw Error(ErrorCode::kNotFound, format("{}, and {} has no whole checkpoint. To start anew, set "
+                                           "trainer.default_local_dir to another folder",
+                                           why, root.string()));
+}
+
+}  // namespace
 
 std::optional<FoundCheckpoint> find_checkpoint(const fs::path& root, const std::string& mode,
                                                const fs::path& given) {
@@ -266,25 +352,10 @@ std::optional<FoundCheckpoint> find_checkpoint(const fs::path& root, const std::
                          "(global_step_N)",
                          given.string()));
     }
-    return FoundCheckpoint{folder, *step};
+    return FoundCheckpoint{folder, *step, {}};
   }
   put_back(root);
-  const fs::path pointer = root / kLatestFile;
-  if (!fs::exists(pointer, error)) return std::nullopt;
-  std::string text = value_or_throw(read_file(pointer, 4_KiB));
-  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-  const auto step = parse_step(text);
-  if (!step) {
-    throw Error(ErrorCode::kCorrupt, format("{} holds \"{}\", not a step", pointer.string(), text));
-  }
-  const fs::path folder = checkpoint_folder(root, *step);
-  if (!fs::is_directory(folder, error)) {
-    throw Error(ErrorCode::kNotFound,
-                format("{} names step {}, but {} is not there; remove the file to start anew, or "
-                       "set trainer.resume_mode to another checkpoint",
-                       pointer.string(), *step, folder.string()));
-  }
-  return FoundCheckpoint{folder, *step};
+  return newest_checkpoint(root);
 }
 
 }  // namespace neap::train

@@ -11,16 +11,22 @@
 // the last whole checkpoint in place.
 // Files written without a sync are in the kernel's page cache; putting them on the disk is most of the
 // time of a save and needs none of the program's memory, so it can continue during training.
-// Threads   one writer a root.   Failure   Error.
+// The folders are the truth: without the text file the newest whole checkpoint is found by its name.
+// A writer keeps the root open and works through it, so that it may be moved or renamed meanwhile.
+// Threads   one writer per root.   Failure   Error.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "base/descriptor.h"
+#include "base/status.h"
 
 namespace neap::train {
 
@@ -30,6 +36,8 @@ struct Retention {
   /// a run that went on from an older checkpoint, go before them.
   std::int64_t newest = 0;
   std::optional<std::int64_t> best;  ///< this step's, besides
+  /// Whether the run that commits wrote a checkpoint folder; others are never removed. Empty: it wrote all.
+  std::function<bool(const std::filesystem::path& folder)> is_own;
 };
 
 class CheckpointWriter {
@@ -40,13 +48,18 @@ class CheckpointWriter {
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   ~CheckpointWriter();  ///< without commit, removes what was written
 
-  /// Where to write.
+  /// Where to write: a path through the open root, which stays valid if the root is moved.
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
+  /// The same failure with the root's present path in the text in place of the path through it.
+  [[nodiscard]] Status readable(const Status& failure) const;
   /// Syncs, renames, points `latest` to it and `best` to the best, and removes the others.
   void commit(const Retention& keep);
 
  private:
-  std::filesystem::path root_;
+  void commit_folder(const Retention& keep);
+
+  Descriptor directory_;        // of the root
+  std::filesystem::path root_;  // through the descriptor
   std::int64_t step_;
   std::filesystem::path folder_;
   bool committed_ = false;
@@ -77,10 +90,14 @@ class BackgroundCommit {
 struct FoundCheckpoint {
   std::filesystem::path folder;
   std::int64_t step = 0;
+  std::string warning;  ///< how it was found where the text file does not name it; else empty
 };
-/// What `trainer.resume_mode` means now: nothing for "disable" and for "auto" without a checkpoint;
-/// else the folder. A pointer to a folder that is gone, and a path that is no checkpoint, are
-/// errors.
+/// The checkpoint folders of `root`, the highest step first; none where it is not there.
+[[nodiscard]] std::vector<FoundCheckpoint> all_checkpoints(const std::filesystem::path& root);
+
+/// The folder that `trainer.resume_mode` names. "disable": none. "auto": the one that the text file names; without the
+/// file, or where its folder is gone, the whole one of the highest step, with a warning to show; none where the root has no
+/// checkpoint. Errors: a root whose checkpoints are all damaged, and a path that is not a checkpoint.
 [[nodiscard]] std::optional<FoundCheckpoint> find_checkpoint(const std::filesystem::path& root,
                                                              const std::string& mode,
                                                              const std::filesystem::path& given);

@@ -138,14 +138,9 @@ void Optimizer::gather_weights() {
     if (!units_[u].on_host) ranks_.all_gather(units_[u].weights, slice_->placement.counts(u));
 }
 
-double Optimizer::clip_scale(double norm, double max_norm) const {
-  if (!std::isfinite(norm)) {
-    throw Error(ErrorCode::kInternal,
-                format("The gradient's norm is {} at optimizer step {}; the weights are as before "
-                       "it. A lower learning rate, or float32, helps",
-                       norm, steps_));
-  }
-  return max_norm > 0 && norm > max_norm ? max_norm / (norm + 1e-6) : 1;
+bool Optimizer::accepts(double norm) {
+  refused_ = std::isfinite(norm) ? 0 : refused_ + 1;
+  return refused_ == 0;
 }
 
 step::Update Optimizer::begin_step(double lr, double gradient_scale) {

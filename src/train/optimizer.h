@@ -8,7 +8,7 @@
 //
 // Threads   one at a time.
 //
-// Failure   Error on a gradient that is not finite; c10::Error from libtorch.
+// Failure   c10::Error from libtorch.
 //
 // Cost      of a step see step/optimizer.h.
 #pragma once
@@ -74,9 +74,15 @@ class Optimizer {
   /// Of sliced states and whole weights on the device: those that other ranks have stepped, one unit at a time, into
   /// place.
   void gather_weights();
-  /// What gradients of this norm are scaled by, so that it is `max_norm` at most; 1 where that is not
-  /// positive. Fails when the norm is not finite: a step from it would destroy the model.
-  [[nodiscard]] double clip_scale(double norm, double max_norm) const;
+  /// Whether a step can be made from gradients of this norm: it is finite. Counts those that are not.
+  [[nodiscard]] bool accepts(double norm);
+  /// How many norms since the last accepted one were not finite.
+  [[nodiscard]] std::int64_t refused_in_a_row() const { return refused_; }
+  /// What gradients of this finite norm are scaled by, so that it is `max_norm` at most; 1 where that is
+  /// not positive.
+  [[nodiscard]] static double clip_scale(double norm, double max_norm) {
+    return max_norm > 0 && norm > max_norm ? max_norm / (norm + 1e-6) : 1;
+  }
 
   /// Counts a step; step::step_unit for each unit, or each part of them, then makes it.
   [[nodiscard]] step::Update begin_step(double lr, double gradient_scale = 1);
@@ -111,7 +117,7 @@ class Optimizer {
   std::vector<OptimizerUnit> units_;
   std::optional<OptimizerSlice> slice_;
   std::optional<step::GradientReduction<at::Tensor>> reduction_;
-  std::int64_t steps_ = 0;
+  std::int64_t steps_ = 0, refused_ = 0;
 };
 
 }  // namespace neap::train

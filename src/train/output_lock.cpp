@@ -15,6 +15,7 @@
 
 #include "base/format.h"
 #include "base/log.h"
+#include "base/open_folder.h"
 #include "base/status.h"
 
 namespace neap::train {
@@ -125,6 +126,10 @@ std::optional<OutputLock::Change> OutputLock::check() {
     return std::nullopt;
   }
   return Change{"was taken by another run", {}};
+}
+
+fs::path OutputLock::stable_path() const {
+  return path_through(directory_, folder_);
 }
 
 fs::path OutputLock::moved_to() const {

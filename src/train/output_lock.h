@@ -33,6 +33,8 @@ class OutputLock {
   };
   /// Nothing where the folder is where it was. A train.lock that was removed is made again.
   [[nodiscard]] std::optional<Change> check();
+  /// A path to the locked folder that stays right wherever it is moved.
+  [[nodiscard]] std::filesystem::path stable_path() const;
 
  private:
   /// False: another process has it.

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -149,6 +150,82 @@ class Folders(TrainCase):
         self.assertEqual(process.returncode, 1, err)
         self.assertRegex(err, "out/to-remove was removed while the run worked in it.*saved in .*out/to-remove/global_step_")
         self.assertTrue((out / "latest/trainer.json").exists())
+
+    def test_a_lost_or_damaged_pointer_starts_nothing_anew(self):
+        words = ("train", "sft.toml", "trainer.default_local_dir=out/pointer", "trainer.save_freq=1", "data.val_files=[]")
+        first = self.neap(*words, "trainer.total_training_steps=2")
+        self.assertEqual(first.returncode, 0, first.stderr)
+        pointer = self.home / "out/pointer/latest_checkpointed_iteration.txt"
+        for steps, text in ((3, None), (4, ""), (5, "77"), (6, "../../etc")):
+            pointer.unlink() if text is None else pointer.write_text(text)
+            again = self.neap(*words, f"trainer.total_training_steps={steps}")
+            self.assertEqual(again.returncode, 0, again.stderr)
+            self.assertRegex(again.stderr, rf"The newest whole checkpoint is \S*global_step_{steps - 1}\.")
+            self.assertEqual([row["step"] for row in self.metrics("out/pointer")], list(range(1, steps + 1)))
+        for mode in ("disable", "auto"):
+            pointer.unlink(missing_ok=True)
+            shutil.copytree(self.home / "out/pointer/global_step_6", self.home / f"out/foreign-{mode}/global_step_6")
+            if mode == "auto":  # a checkpoint of a run is no start for another one in its folder
+                state = self.home / "out/foreign-auto/global_step_6/trainer.json"
+                shutil.copytree(self.home / "out/pointer/global_step_5", self.home / "out/foreign-auto/global_step_5")
+                state.write_text(state.read_text().replace('"run": "', '"run": "0'))
+                (state.parent / "checksums.json").unlink()
+            refused = self.neap(*words[:2], f"trainer.default_local_dir=out/foreign-{mode}", f"trainer.resume_mode={mode}",
+                                "trainer.save_freq=1", "data.val_files=[]", "trainer.total_training_steps=9")
+            self.assert_fails(refused, 2 if mode == "auto" else 1, "trainer.default_local_dir")
+            self.assertTrue((self.home / f"out/foreign-{mode}/global_step_6/trainer.json").exists())
+
+    def test_updates_without_a_finite_gradient_are_skipped_and_end_the_run_with_a_checkpoint(self):
+        words = ("train", "sft.toml", "trainer.default_local_dir=out/spoiled", "actor_rollout_ref.actor.optim.lr=1e38", "data.val_files=[]",
+                 "trainer.save_freq=-1", "trainer.total_training_steps=100", "actor_rollout_ref.actor.optim.weight_decay=0")
+        result = self.neap(*words)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertRegex(result.stderr, r"The last 10 updates of a model were skipped.*saved in \S*global_step_\d+")
+        rows = self.metrics("out/spoiled")
+        skipped = [row for row in rows if row.get("train/skipped_updates")]
+        self.assertGreaterEqual(len(skipped), 1)
+        self.assertEqual(rows[-1]["train/skipped_updates_in_a_row"] >= 10, True, rows[-1])
+        self.assertTrue((self.home / f"out/spoiled/global_step_{rows[-1]['step']}/actor/model.safetensors").exists())
+
+    def test_weights_that_are_not_finite_are_refused(self):
+        model = shutil.copytree(self.home / "model", self.home / "not-finite")
+        file = model / "model.safetensors"
+        data = bytearray(file.read_bytes())
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:8 + size])
+        header.pop("__metadata__", None)
+        name = next(name for name in header if "weight" in name and header[name]["dtype"] in ("F32", "BF16"))
+        begin = 8 + size + header[name]["data_offsets"][0]
+        data[begin:begin + 4] = b"\xff\xff\xff\xff"
+        head = json.dumps(header).encode()
+        file.write_bytes(len(head).to_bytes(8, "little") + head + data[8 + size:])
+        (self.home / "prompt.jsonl").write_text('{"prompt": "a"}\n')
+        for words in (("train", "sft.toml", "actor_rollout_ref.model.path=not-finite", "trainer.default_local_dir=out/nan"),
+                      ("generate", "not-finite", "--input", "prompt.jsonl")):
+            refused = self.neap(*words)
+            self.assertNotEqual(refused.returncode, 0, words)
+            self.assertIn("has values that are not finite", refused.stderr)
+
+    def test_rows_of_logs_outlast_a_file_system_that_takes_none(self):
+        process, out = self.running("no-room")
+        steps = neap_program.logged_steps(out)
+        unlimited = resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+        time.sleep(1)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, unlimited)
+        neap_program.wait_for(process, lambda: neap_program.logged_steps(out) > steps + 20)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+        self.assertIn("Records are kept in memory and tried again", err)
+        rows = [row["step"] for row in self.metrics("out/no-room")]
+        self.assertEqual(rows, list(range(1, len(rows) + 1)))
+
+    def test_a_log_that_is_removed_is_made_again(self):
+        process, out = self.running("no-log")
+        (out / "metrics.jsonl").unlink()
+        neap_program.wait_for(process, lambda: neap_program.logged_steps(out) > 2)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+        self.assertIn("metrics.jsonl was removed", err)
 
     def test_a_folder_made_anew_is_not_written_in(self):
         process, out = self.running("anew")

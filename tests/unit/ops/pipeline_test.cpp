@@ -124,7 +124,9 @@ class TestBackend {
   template <class Visit>
   void beside(const Visit&) {}
   std::vector<double> all_norms(std::vector<double> own) { return own; }
-  step::Update begin_step(std::int64_t, double) { return {optimizer_, config_}; }
+  std::optional<step::Update> begin_step(std::int64_t, double) {
+    return step::Update{optimizer_, config_};
+  }
   template <class Visit>
   void for_each_part(const Visit&) {}
   void gather_weights() {}

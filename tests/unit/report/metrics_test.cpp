@@ -184,27 +184,48 @@ TEST(MetricsLogger, KilledProcessLosesNoLoggedStep) {
   EXPECT_EQ(count_records(contents_of(only_event_file(folder.path()))), told + 1);
 }
 
-TEST(MetricsLogger, FullDiskLeavesNoTornLine) {
+TEST(StepLog, KeepsRowsWhileTheDiskIsFullAndLeavesNoTornLine) {
   const TemporaryFolder folder;
   // A file-size limit stands in for a full disk: the write stops in the middle of the line.
   const pid_t child = ::fork();
   if (child == 0) {
     ::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{100, 100};
+    rlimit limit{100, RLIM_INFINITY};
     ::setrlimit(RLIMIT_FSIZE, &limit);
     auto log = StepLog::open(folder.path() / kMetricsFile, std::nullopt);
     if (!log.ok()) ::_exit(1);
     const Json fields = {{"loss", 0.125}, {"name", std::string(40, 'x')}};
-    const bool first = log->append(1, fields).ok();
-    const Status second = log->append(2, fields);
-    const bool third = log->append(3, {{"a", 1}}).ok();
-    ::_exit(first && second.code() == ErrorCode::kIo && third ? 0 : 2);
+    if (!log->append(1, fields).ok() || !log->append(2, fields).ok()) ::_exit(2);
+    if (log->sync().code() != ErrorCode::kIo) ::_exit(3);
+    if (steps_of(folder.path() / kMetricsFile) != std::vector<std::uint64_t>{1}) ::_exit(4);
+    limit.rlim_cur = RLIM_INFINITY;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    ::_exit(log->append(3, {{"a", 1}}).ok() ? 0 : 5);
   }
   int ended = 0;
   ::waitpid(child, &ended, 0);
   ASSERT_TRUE(WIFEXITED(ended));
   EXPECT_EQ(WEXITSTATUS(ended), 0);
-  EXPECT_THAT(steps_of(folder.path() / kMetricsFile), ElementsAre(1, 3));
+  EXPECT_THAT(steps_of(folder.path() / kMetricsFile), ElementsAre(1, 2, 3));
+}
+
+TEST(StepLog, IsMadeAgainWhereItWasRemovedAndFollowsItsFolder) {
+  const TemporaryFolder folder;
+  const std::filesystem::path before = folder.path() / "before", after = folder.path() / "after";
+  std::filesystem::create_directory(before);
+  auto log = StepLog::open(before / kMetricsFile, std::nullopt);
+  ASSERT_TRUE(log.ok());
+  ASSERT_TRUE(log->append(1, {{"a", 1}}).ok());
+  std::filesystem::rename(before, after);
+  std::filesystem::create_directory(before);  // another run's
+  ASSERT_TRUE(log->append(2, {{"a", 1}}).ok());
+  EXPECT_THAT(steps_of(after / kMetricsFile), ElementsAre(1, 2));
+  std::filesystem::remove(after / kMetricsFile);
+  ASSERT_TRUE(log->append(3, {{"a", 1}}).ok());
+  EXPECT_THAT(steps_of(after / kMetricsFile), ElementsAre(3));
+  EXPECT_FALSE(std::filesystem::exists(before / kMetricsFile));
+  std::filesystem::remove_all(after);
+  EXPECT_TRUE(log->append(4, {{"a", 1}}).ok());
 }
 
 TEST(MetricsLogger, SinksByName) {

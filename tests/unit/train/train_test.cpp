@@ -124,7 +124,7 @@ TEST_F(Folder, CheckpointsAppearWholeAndOldOnesGo) {
     CheckpointWriter writer(root_, step);
     fs::create_directory(writer.folder() / "actor");
     std::ofstream(writer.folder() / "actor" / "weights") << step;
-    writer.commit({2, {}});
+    writer.commit({2, {}, {}});
   }
   EXPECT_FALSE(fs::exists(root_ / "global_step_1"));
   EXPECT_TRUE(fs::exists(root_ / "global_step_2"));
@@ -144,7 +144,7 @@ TEST_F(Folder, TheBestCheckpointStaysAndItsLinkPointsToIt) {
   const auto write = [&](std::int64_t step, std::optional<std::int64_t> best) {
     CheckpointWriter writer(root_, step);
     std::ofstream(writer.folder() / "weights") << step;
-    writer.commit({1, best});
+    writer.commit({1, best, {}});
   };
   const auto best = [&] { return value_or_throw(read_file(root_ / "best" / "weights")); };
   write(1, {});
@@ -172,7 +172,7 @@ TEST_F(Folder, ACheckpointIsCommittedInTheBackgroundAndItsFailureIsNotLost) {
   for (const std::int64_t step : {1, 2, 3}) {
     auto writer = std::make_unique<CheckpointWriter>(root_, step);
     std::ofstream(writer->folder() / "weights") << step;
-    commit.start(std::move(writer), {2, {}});
+    commit.start(std::move(writer), {2, {}, {}});
     if (step < 3) commit.wait();
   }
   commit.wait();
@@ -180,7 +180,7 @@ TEST_F(Folder, ACheckpointIsCommittedInTheBackgroundAndItsFailureIsNotLost) {
   EXPECT_FALSE(fs::exists(root_ / "global_step_1"));
   auto writer = std::make_unique<CheckpointWriter>(root_, 4);
   fs::remove_all(writer->folder());
-  commit.start(std::move(writer), {2, {}});
+  commit.start(std::move(writer), {2, {}, {}});
   EXPECT_NE(message([&] {
               while (true) commit.poll();
             }).find("global_step_4"),
@@ -213,6 +213,59 @@ TEST_F(Folder, AnUnfinishedCheckpointIsInvisibleAndLeavesNothing) {
             std::string::npos);
   write("latest_checkpointed_iteration.txt", "soon");
   EXPECT_THROW((void)find_checkpoint(root_, "auto", {}), Error);
+}
+
+TEST_F(Folder, WithoutThePointerTheNewestWholeCheckpointIsFound) {
+  for (const std::int64_t step : {9, 10, 11}) {
+    CheckpointWriter writer(root_, step);
+    std::ofstream(writer.folder() / "state") << step;
+    writer.commit({});
+  }
+  EXPECT_EQ(find_checkpoint(root_, "auto", {})->warning, "");
+  const fs::path pointer = root_ / "latest_checkpointed_iteration.txt";
+  fs::remove(pointer);
+  const auto found = find_checkpoint(root_, "auto", {});
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->step, 11);
+  EXPECT_NE(found->warning.find("latest_checkpointed_iteration.txt is missing"), std::string::npos);
+  write(pointer.filename(), "12");
+  EXPECT_EQ(find_checkpoint(root_, "auto", {})->step, 11);
+  write(pointer.filename(), "1x");
+  EXPECT_EQ(find_checkpoint(root_, "auto", {})->step, 11);
+  std::ofstream(root_ / "global_step_11/state") << "damaged";
+  EXPECT_EQ(find_checkpoint(root_, "auto", {})->step, 10);
+  EXPECT_NE(find_checkpoint(root_, "auto", {})->warning.find("global_step_11 is damaged"),
+            std::string::npos);
+  for (const char* step : {"9", "10"})
+    std::ofstream(root_ / (std::string("global_step_") + step) / "state") << "damaged";
+  EXPECT_NE(message([&] { (void)find_checkpoint(root_, "auto", {}); }).find("no whole checkpoint"),
+            std::string::npos);
+}
+
+TEST_F(Folder, CheckpointsOfOthersStay) {
+  Retention keep{
+      1, {}, [](const fs::path& folder) { return folder.filename() != "global_step_2"; }};
+  for (const std::int64_t step : {1, 2, 3, 4}) CheckpointWriter(root_, step).commit(keep);
+  std::set<std::int64_t> steps;
+  for (const FoundCheckpoint& each : all_checkpoints(root_)) steps.insert(each.step);
+  EXPECT_EQ(steps, (std::set<std::int64_t>{2, 4}));
+}
+
+TEST_F(Folder, ACheckpointIsCommittedWhereItsRootWasMovedTo) {
+  const fs::path root = root_ / "run", moved = root_ / "moved";
+  CheckpointWriter writer(root, 3);
+  std::ofstream(writer.folder() / "weights") << "w";
+  fs::rename(root, moved);
+  fs::create_directory(root);  // another run's
+  writer.commit({});
+  EXPECT_TRUE(fs::exists(moved / "latest/weights"));
+  EXPECT_EQ(find_checkpoint(moved, "auto", {})->step, 3);
+  EXPECT_TRUE(fs::is_empty(root));
+  CheckpointWriter second(moved, 4);
+  fs::remove_all(second.folder());
+  const std::string failure = message([&] { second.commit({}); });
+  EXPECT_NE(failure.find((moved / "global_step_4.tmp").string()), std::string::npos) << failure;
+  EXPECT_EQ(failure.find("/proc/"), std::string::npos) << failure;
 }
 
 TEST(MicroBatches, AllHaveOneSizeAndEachRowIsFreshOnce) {
