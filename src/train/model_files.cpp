@@ -13,6 +13,7 @@
 #include "parallel/run_collectively.h"
 #include "train/model_worker.h"
 #include "weights/checkpoint.h"
+#include "weights/fingerprint.h"
 #include "weights/initialize.h"
 
 namespace neap::train {
@@ -29,7 +30,11 @@ void ModelWorker::load() {
   for (const at::Tensor& flat : adapters_) at::Tensor(flat).zero_();
   if (reads_blocks()) read_blocks_from(spec_.files.base);
   if (!optimizer_ || has_lora()) fill_base(fill);
-  if (has_lora()) start_adapters(fill);
+  if (has_lora()) {
+    weights::check_base({spec_.files.base, spec_.adapter});
+    start_adapters(fill);
+    note_base();
+  }
   if (optimizer_) {
     start_units(fill);
     optimizer_->restore_steps(0);
@@ -258,10 +263,20 @@ void ModelWorker::write_weights(const fs::path& folder, const weights::SaveOptio
   });
 }
 
+// When they are loaded: the folder may be replaced before adapters are saved.
+void ModelWorker::note_base() {
+  const fs::path base = base_folder();
+  if (!base.empty() && spec::has_weights(base))
+    base_fingerprint_ = weights::fingerprint({base, {}});
+}
+
 void ModelWorker::write_adapters(const fs::path& folder, weights::Sync sync) {
   const auto units = spec::lora_layout(spec_.whole, spec_.head, spec_.lora);
+  OwnUnits own{adapter_layout_, adapter_numbers_, adapter_cuts_, adapters_, nullptr};
+  if (!base_fingerprint_.empty() && !saves_weights())
+    own.metadata[weights::kBaseKey] = base_fingerprint_;
   write_units(weights::adapter_file(folder, units, adapters_.front().scalar_type()), units, sync,
-              {adapter_layout_, adapter_numbers_, adapter_cuts_, adapters_, nullptr});
+              own);
   // By its name PEFT finds the base.
   by_first([&] {
     weights::save_adapter_config(folder, spec_.whole, spec_.head, spec_.lora,
@@ -272,7 +287,7 @@ void ModelWorker::write_adapters(const fs::path& folder, weights::Sync sync) {
 void ModelWorker::write_units(const weights::TensorFiles& files,
                               const std::vector<spec::FlatUnit>& whole, weights::Sync sync,
                               const OwnUnits& own) {
-  CollectiveFiles file(groups_.world(), files, {{"format", "pt"}}, sync);
+  CollectiveFiles file(groups_.world(), files, own.metadata, sync);
   file.write([&](const PartVisit& visit) { visit_own_units(whole, own, visit); });
   file.commit();
 }
@@ -328,8 +343,10 @@ void ModelWorker::restore(const fs::path& folder) {
                       cuts_, numbers_));
   }
   if (has_lora()) {
+    if (!has_base) weights::check_base({spec_.files.base, folder});
     const weights::AdapterReader reader(folder, spec_.whole, spec_.head, spec_.lora);
     adapter_source(reader)(0, adapters_);
+    note_base();
   }
   if (optimizer_) restore_states(folder);
   throw_if_error(held->close());

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -230,6 +231,7 @@ class ModelWorker {
   void check_missing_head() const;
   void write(const std::filesystem::path& folder, weights::SaveOptions options);
   void write_weights(const std::filesystem::path& folder, const weights::SaveOptions& options);
+  void note_base();
   void write_adapters(const std::filesystem::path& folder, weights::Sync sync);
   /// Work of the first rank, which fails on all.
   void by_first(const std::function<void()>& work) const;
@@ -240,6 +242,7 @@ class ModelWorker {
     const std::optional<weights::UnitCuts>& cuts;
     const std::vector<at::Tensor>& values;
     const SlicedWeights* slices;  ///< null: values are of whole units
+    std::map<std::string, std::string> metadata = {{"format", "pt"}};
   };
   /// Every rank its own, of units of a whole layout.
   void write_units(const weights::TensorFiles& files, const std::vector<spec::FlatUnit>& whole,
@@ -276,6 +279,8 @@ class ModelWorker {
   std::optional<ops::StageLinks> links_;                  // to the other stages
   std::optional<weights::UnitCuts> cuts_, adapter_cuts_;  // where ranks divide the model
   std::unique_ptr<weights::AdapterReader> start_;  ///< while weights are loaded: the adapter's file
+  std::string
+      base_fingerprint_;  ///< of the folder that adapters are added to, as it was when it was read
   // Views of the regions, or of host memory of what is streamed, one a unit; of sliced weights this rank's
   // elements. Adapters are empty where there are none. States (bytes): one a part of the tag.
   std::vector<at::Tensor> weights_, adapters_, states_;

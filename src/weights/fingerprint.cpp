@@ -3,13 +3,16 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <string_view>
 #include <vector>
 
 #include "base/descriptor.h"
 #include "base/file.h"
 #include "base/format.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "weights/safetensors.h"
 #include "weights/safetensors_detail.h"
@@ -54,6 +57,24 @@ std::string fingerprint(const spec::ModelFiles& files) {
     add_file(hash, files.adapter / spec::kAdapterWeights);
   }
   return hash.text();
+}
+
+void check_base(const spec::ModelFiles& files) {
+  if (files.adapter.empty() || !spec::has_weights(files.base)) return;
+  const SafetensorsFile adapter = SafetensorsFile::open(files.adapter / spec::kAdapterWeights);
+  const auto trained_on = adapter.metadata().find(kBaseKey);
+  if (trained_on == adapter.metadata().end() || trained_on->second == fingerprint({files.base, {}}))
+    return;
+  const std::string text = format("{} was trained on another base: {} has other contents than then",
+                                  files.adapter.string(), files.base.string());
+  const char* allowed = std::getenv(kOtherBaseVariable);
+  if (allowed == nullptr || std::string_view(allowed) != "allow") {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{}. Restore the base, or set the environment variable {}=allow to use the "
+                       "adapter all the same",
+                       text, kOtherBaseVariable));
+  }
+  log::warn(text);
 }
 
 }  // namespace neap::weights

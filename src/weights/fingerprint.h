@@ -17,4 +17,13 @@ namespace neap::weights {
 /// Of a model and its adapter, wherever they are.
 [[nodiscard]] std::string fingerprint(const spec::ModelFiles& files);
 
+/// In the metadata of an adapter's weights: the fingerprint of the base that it was trained on.
+inline constexpr const char* kBaseKey = "neap_base";
+/// NEAP_OTHER_BASE=allow makes check_base() warn instead of fail.
+inline constexpr const char* kOtherBaseVariable = "NEAP_OTHER_BASE";
+
+/// Fails where an adapter says which base it was trained on and `files.base` has other contents. Adapters of other
+/// programs do not say.
+void check_base(const spec::ModelFiles& files);
+
 }  // namespace neap::weights

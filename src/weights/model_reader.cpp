@@ -11,6 +11,7 @@
 #include "bridge/runtime.h"
 #include "ops/transformer.h"
 #include "weights/adapter.h"
+#include "weights/fingerprint.h"
 #include "weights/safetensors.h"
 #include "weights/tensor_io.h"
 #include "weights/units_in_files.h"
@@ -87,6 +88,7 @@ ModelReader::ModelReader(const fs::path& folder, const spec::Architecture& shape
 
 ModelReader::ModelReader(const spec::ModelFiles& files, const spec::Architecture& shape,
                          spec::Head head) {
+  check_base(files);
   auto state = std::make_unique<State>();
   state->units = spec::flat_layout(shape, head);
   state->weights = WeightFolder::open(files.base);

@@ -48,6 +48,7 @@ struct TensorInfo {
   std::string name;
   std::string dtype;  ///< the format's: "F32", "BF16", "I64", ...
   std::vector<std::int64_t> shape;
+  bool weights = false;  ///< of a model: writing values that are not finite is an error
 };
 
 /// A tensor of a file.

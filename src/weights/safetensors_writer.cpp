@@ -18,6 +18,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "weights/finite.h"
 #include "weights/safetensors.h"
 #include "weights/safetensors_detail.h"
 
@@ -182,6 +183,11 @@ void SafetensorsWriter::write(std::size_t tensor, std::uint64_t offset,
       state_->missing[tensor] < bytes.size())
     throw Error(ErrorCode::kInternal, format("{}: tensor \"{}\" was given more bytes than it has",
                                              state_->path.string(), shown(entry.name)));
+  if (entry.weights && !all_finite(entry.dtype, bytes))
+    throw Error(ErrorCode::kCorrupt,
+                format("Cannot save {}: tensor \"{}\" has values that are not finite (NaN or "
+                       "infinity)",
+                       state_->path.string(), shown(entry.name)));
   write_at(state_->fd(), state_->path, state_->data_begin + entry.begin + offset, bytes);
   const bool whole_piece = offset % TensorCheck::kPiece == 0 &&
                            bytes.size() == std::min(entry.bytes() - offset, TensorCheck::kPiece);

@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/format.h"
 #include "base/status.h"
 #include "bridge/torch_dtypes.h"
+#include "weights/finite.h"
 #include "weights/tensor_pieces.h"
 
 namespace neap::weights {
@@ -82,6 +84,7 @@ void read_tensors(const std::vector<TensorRead>& reads) {
   std::vector<ScalarType> types;
   std::vector<TensorPiece> pieces;
   std::vector<TensorCheck> checks;
+  std::vector<std::atomic<bool>> not_finite(reads.size());
   for (std::size_t i = 0; i < reads.size(); ++i) {
     const TensorRead& read = reads[i];
     checks.emplace_back(*read.file, *read.entry);
@@ -98,10 +101,17 @@ void read_tensors(const std::vector<TensorRead>& reads) {
                    std::byte* to = values.place(type, raw);
                    const std::uint64_t width = width_of(type);
                    read.file->read(*read.entry, piece.first * width, {to, piece.count * width});
-                   checks[piece.tensor].add(piece.first * width, {to, piece.count * width});
+                   const std::span<const std::byte> bytes(to, piece.count * width);
+                   checks[piece.tensor].add(piece.first * width, bytes);
+                   if (!all_finite(read.entry->dtype, bytes)) not_finite[piece.tensor] = true;
                    values.store(to, type, converted);
                  });
   for (const TensorCheck& check : checks) check.finish();
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    if (not_finite[i])
+      throw Error(ErrorCode::kCorrupt, format("{} has values that are not finite (NaN or infinity)",
+                                              where_of(*reads[i].file, *reads[i].entry)));
+  }
 }
 
 Tensor read_float(const SafetensorsFile& file, const TensorEntry& entry) {

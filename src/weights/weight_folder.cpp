@@ -63,6 +63,7 @@ TensorFiles model_files(const fs::path& folder, const std::vector<TensorInfo>& t
     std::vector<TensorInfo>& shard = out.files.back().tensors;
     out.places.push_back({out.files.size() - 1, shard.size()});
     shard.push_back(tensor);
+    shard.back().weights = true;
   }
   const std::size_t count = out.files.size();
   for (std::size_t i = 0; i < count; ++i)
