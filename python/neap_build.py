@@ -21,6 +21,16 @@ except ImportError:
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+def tell(text):
+    """To the user: pip shows what a build prints only with -v, but a terminal can be written to."""
+    print(text, flush=True)
+    try:
+        with open("/dev/tty", "w") as terminal:
+            terminal.write(f"\n  {text}\n")
+    except OSError:
+        pass  # there is none
+
+
 def build(targets):
     """The build folder, with these CMake targets built."""
     prebuilt = os.environ.get("NEAP_PREBUILT_DIR")
@@ -37,6 +47,8 @@ def build(targets):
                  f"-DNEAP_TORCH={'ON' if torch else 'OFF'}", f"-DNEAP_TORCH_ROOT={torch}"]
     if not (folder / "CMakeCache.txt").exists() and shutil.which("ninja"):
         configure += ["-G", "Ninja"]
+    tell(f"neap: compiling in {folder}, which takes about {'13' if torch else '5'} minutes on two cores the first time. "
+         "`make package` makes wheels in dist/ that install at once.")
     subprocess.run(configure, check=True)
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
     subprocess.run(["cmake", "--build", str(folder), "-j", jobs, "--target", *targets], check=True)
