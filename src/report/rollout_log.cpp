@@ -103,6 +103,8 @@ Json Rollout::to_json() const {
   out["truncated"] = truncated;
   if (!data_source.empty()) out["data_source"] = data_source;
   if (!verdict.empty()) out["verdict"] = verdict;
+  if (!prompt_ids.empty()) out["prompt_ids"] = prompt_ids;
+  if (!response_ids.empty()) out["response_ids"] = response_ids;
   return out;
 }
 

@@ -3,6 +3,7 @@
 //   {"step": 10, "prompt": "...", "response": "...", "ground_truth": "42", "score": 0.9,
 //    "rewards": {"math": 1, "length": -0.1}, "tokens": 87, "truncated": false, "data_source": "gsm8k"}
 //
+// With token ids there are "prompt_ids" and "response_ids", too.
 // Size      at most the limit: a file that reaches half of it is renamed to rollouts.1.jsonl, in place
 //           of the one before.
 // Resume    lines of later steps, and a torn last line, are cut off both files before the first append.
@@ -39,6 +40,7 @@ struct Rollout {
   bool truncated = false;   ///< it reached the longest length without an end
   std::string data_source{};
   std::string verdict{};  ///< "right", "wrong" or "partly right"; empty: no function says
+  std::vector<std::int64_t> prompt_ids{}, response_ids{};  ///< empty: not asked for
 
   [[nodiscard]] Json to_json() const;  ///< without the step
   /// Fields that are missing or of another type stay empty.

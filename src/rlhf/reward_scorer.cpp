@@ -189,17 +189,21 @@ ResponseScores score_responses(const Context& context, const at::Tensor& by_mode
   return out;
 }
 
-ResponseText response_text(const Context& context, const Experience& e, std::int64_t row) {
-  const train::Sequences& sequences = e.sequences;
-  const at::Tensor tokens = sequences.tokens[row].contiguous();
+train::Tokens response_tokens(const Experience& e, std::int64_t row) {
+  const at::Tensor tokens = e.sequences.tokens[row].contiguous();
   const auto* const first = tokens.const_data_ptr<std::int32_t>();
+  const auto count = e.sequences.mask[row].sum().item<std::int64_t>();
+  const std::int64_t end = e.sequences.last[row].item<std::int64_t>() + 1;
+  return {first + end - count, first + end};
+}
+
+ResponseText response_text(const Context& context, const Experience& e, std::int64_t row) {
+  train::Tokens ids = response_tokens(e, row);
   ResponseText out;
-  out.tokens = sequences.mask[row].sum().item<std::int64_t>();
-  const std::int64_t end = sequences.last[row].item<std::int64_t>() + 1;
+  out.tokens = std::ssize(ids);
   out.truncated = e.truncated[row].item<float>() != 0;
-  const bool has_end = out.tokens > 0 && context.text.is_end(first[end - 1]);
-  out.text = context.tokenizer.decode(
-      train::Tokens(first + end - out.tokens, first + end - (has_end ? 1 : 0)));
+  if (!ids.empty() && context.text.is_end(ids.back())) ids.pop_back();
+  out.text = context.tokenizer.decode(ids);
   return out;
 }
 

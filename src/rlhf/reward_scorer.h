@@ -35,6 +35,8 @@ struct PromptRow {
   return out;
 }
 
+/// The tokens of a sequence's response, with the end token.
+[[nodiscard]] train::Tokens response_tokens(const Experience& e, std::int64_t row);
 /// The response of a sequence as text, without the end token.
 struct ResponseText {
   std::string text;

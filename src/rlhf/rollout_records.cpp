@@ -58,6 +58,10 @@ std::vector<report::Rollout> rollouts_of(const Context& context, const RewardSco
                      batch.scores[i].item<double>(), numbers_of(numbers, i));
     if (batch.model_scores.defined() && !functions.empty())
       rollout.rewards.emplace_back(kRewardModel, batch.model_scores[i].item<double>());
+    if (context.job.trainer.rollout_token_ids) {
+      rollout.prompt_ids = prompt.tokens;
+      rollout.response_ids = response_tokens(batch, i);
+    }
     out.push_back(std::move(rollout));
   }
   return out;

@@ -197,6 +197,7 @@ struct TrainerConfig {
   std::int64_t val_samples = 4;
   std::int64_t rollout_freq = 10;  ///< steps; -1: texts of training are not shown
   std::int64_t rollout_samples = 3;
+  bool rollout_token_ids = false;
   Bytes rollout_max_size = 1_GiB;
   Bytes trace_max_size = 64_MiB;  ///< of memory.ntrace; 0: none is written
   std::int64_t seed = 1;

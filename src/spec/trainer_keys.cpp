@@ -27,6 +27,10 @@ void bind_logs(ConfigTable& t, TrainerConfig& r) {
          "How many of these responses the console shows, from the highest score to the lowest.")
       .at_least(0)
       .only(of_policies());
+  t.bind("trainer.rollout_token_ids", &r.rollout_token_ids,
+         "`rollouts.jsonl` has the token ids, too: `prompt_ids` and `response_ids`, with the end "
+         "token.")
+      .only(of_policies());
   t.bind("trainer.rollout_max_size", &r.rollout_max_size,
          "Limit of `rollouts.jsonl` and `rollouts.1.jsonl` together; the oldest responses are "
          "removed.");

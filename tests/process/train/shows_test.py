@@ -46,6 +46,17 @@ class Shows(TrainedCase):
         self.assertIn("Step 4: 32 responses", page)
         self.assertLess(max(map(len, result.stderr.split("all are in out/texts/rollouts.jsonl\n")[1].splitlines()[:6])), 81)
 
+    def test_responses_with_their_token_ids(self):
+        self.grpo("ids", "trainer.total_training_steps=1", "trainer.rollout_token_ids=true")
+        tokenizer = json.loads((self.home / "model/tokenizer.json").read_text())
+        letters = {i: letter for letter, i in tokenizer["model"]["vocab"].items()}
+        for line in self.rollouts("ids"):
+            self.assertEqual("".join(letters[i] for i in line["prompt_ids"]), line["prompt"])
+            self.assertEqual(len(line["response_ids"]), line["tokens"])
+            text = "".join(letters[i] for i in line["response_ids"] if not letters[i].startswith("<"))
+            self.assertEqual(text, line["response"])
+            self.assertEqual(letters[line["response_ids"][-1]] == "<|end|>", not line["truncated"])
+
     def on_a_terminal(self, *words):
         """What a run writes to stderr where that is a terminal of 100 columns."""
         master, slave = pty.openpty()
