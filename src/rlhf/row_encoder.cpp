@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 // Raised with every change of tokenizer, chat template or this file that gives other rows for the
 // same data: caches of earlier builds are not read then.
-constexpr int kEncoding = 3;
+constexpr int kEncoding = 4;
 
 // Names in a store's notes.
 constexpr const char* kPromptLeftOut = "prompt_left_out";
@@ -27,6 +27,7 @@ constexpr const char* kResponseLeftOut = "response_left_out";
 constexpr const char* kPromptCut = "prompt_cut";
 constexpr const char* kResponseCut = "response_cut";
 constexpr const char* kNothingTrained = "nothing_trained";
+constexpr const char* kEndless = "endless";
 constexpr std::string_view kTooLong =
     "too long/";  // with a kind of text: the limit, where it is an error
 
@@ -152,7 +153,10 @@ const std::map<std::string, std::string>& counted_rows() {
       {kResponseLeftOut, "rows left out, with a response over data.max_response_length"},
       {kPromptCut, "prompts cut to data.max_prompt_length"},
       {kResponseCut, "responses cut to data.max_response_length"},
-      {kNothingTrained, "rows left out: what was cut off was all of the assistant's text"}};
+      {kNothingTrained, "rows left out: what was cut off was all of the assistant's text"},
+      {kEndless,
+       "responses without a token that ends a text: the chat template writes none, and the model "
+       "does not learn to stop"}};
   return kText;
 }
 
@@ -180,6 +184,12 @@ Status RowEncoder::encode(const data::RawRow& row, const std::string& where,
   }
 }
 
+void RowEncoder::count_endless(const train::Tokens& response, data::EncodedRows& out) const {
+  const text::TextTokens& text = context_.text;
+  if (std::none_of(response.begin(), response.end(), [&](auto id) { return text.is_end(id); }))
+    ++out.counts[kEndless];
+}
+
 void RowEncoder::encode_text(const Json& row, const std::string& where,
                              data::EncodedRows& out) const {
   const spec::DataConfig& data = context_.job.data;
@@ -187,6 +197,7 @@ void RowEncoder::encode_text(const Json& row, const std::string& where,
   TrainingText text = encode_training_text(
       context_, row, checked(data::text_field(row, data.prompt_key, where, "data.prompt_key")),
       response, where);
+  count_endless(text.response, out);
   const bool turns = response.is_null();
   const Fitting fitting(data, where, out);
   const Limit prompt =
@@ -210,9 +221,12 @@ void RowEncoder::encode_pairs(const Json& row, const std::string& where,
   if (!pairs.ok()) throw Error(Status(pairs.status()).with_context(where));
   const Fitting fitting(data, where, out);
   for (const PairRow& pair : *pairs) {
-    train::Tokens prompt = encode_prompt(context_, row, pair.prompt, where);
-    train::Tokens chosen = encode_response(context_, pair.chosen, where);
-    train::Tokens rejected = encode_response(context_, pair.rejected, where);
+    ContinuedPrompt made =
+        encode_continued(context_, row, pair.prompt, {pair.chosen, pair.rejected}, where);
+    train::Tokens& prompt = made.prompt;
+    train::Tokens &chosen = made.responses[0], &rejected = made.responses[1];
+    count_endless(chosen, out);
+    count_endless(rejected, out);
     if (!fitting.fit(prompt, prompt_limit(data)) ||
         !fitting.fit(chosen, response_limit(data, "chosen")) ||
         !fitting.fit(rejected, response_limit(data, "rejected")))
@@ -250,6 +264,7 @@ std::string RowEncoder::recipe() const {
       {"keys",
        {data.prompt_key, data.response_key, data.chosen_key, data.rejected_key, data.margin_key,
         data.ranking_key}},
+      {"assistant_only_loss", data.assistant_only_loss},
       {"whole_rows", keep_},
       {"lengths", {data.max_prompt_length, data.max_response_length}},
       {"overlong",

@@ -38,6 +38,7 @@ class RowEncoder {
   [[nodiscard]] std::string recipe() const;
 
  private:
+  void count_endless(const train::Tokens& response, data::EncodedRows& out) const;
   void encode_text(const Json& row, const std::string& where, data::EncodedRows& out) const;
   void encode_pairs(const Json& row, const std::string& where, data::EncodedRows& out) const;
   void encode_prompt_row(const Json& row, std::string_view text, const std::string& where,

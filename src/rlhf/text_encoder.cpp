@@ -55,27 +55,93 @@ train::Tokens encode_prompt(const TextContext& context, const Json& row, const J
   return context.tokenizer.encode_prompt(text);
 }
 
-train::Tokens encode_response(const TextContext& context, const Json& response,
-                              const std::string& where) {
+namespace {
+
+// The text of a response that is text, or one message of the assistant.
+std::optional<std::string> text_of_response(const Json& response, const std::string& where) {
   const bool message = response.is_array() && response.size() == 1 &&
-                       response[0].value("role", "") == "assistant" &&
-                       response[0].value("content", Json()).is_string();
+                       response[0].value("role", Json()) == "assistant";
   if (!response.is_string() && !message) {
     throw Error(ErrorCode::kInvalidArgument,
                 format("{}: a response is text or one message of the assistant", where));
   }
-  const std::string text = (message ? response[0]["content"] : response).get<std::string>();
-  check_text(text, where);
-  train::Tokens tokens = context.tokenizer.encode(text);
+  const Json content = message ? response[0].value("content", Json()) : response;
+  if (!content.is_string()) return std::nullopt;
+  check_text(content.get_ref<const std::string&>(), where);
+  return content.get<std::string>();
+}
+
+train::Tokens with_end(const TextContext& context, const Json& response, const std::string& where) {
+  const std::optional<std::string> text = text_of_response(response, where);
+  if (!text)
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{}: the response is a message without text", where));
+  train::Tokens tokens = context.tokenizer.encode(*text);
   tokens.push_back(context.text.end);
   return tokens;
 }
 
+// The prompt with the response as its next message.
+train::Tokens completed(const TextContext& context, const Json& prompt, const Json& response,
+                        const Json& tools, const std::string& where) {
+  (void)text_of_response(response, where);
+  Json messages = prompt;
+  messages.push_back(response.is_array() ? response[0]
+                                         : Json{{"role", "assistant"}, {"content", response}});
+  Result<train::Tokens> ids = conversations_of(context, where).whole(messages, tools);
+  if (!ids.ok()) throw Error(Status(ids.status()).with_context(where));
+  return std::move(*ids);
+}
+
+}  // namespace
+
+ContinuedPrompt encode_continued(const TextContext& context, const Json& row, const Json& prompt,
+                                 const std::vector<Json>& responses, const std::string& where) {
+  ContinuedPrompt out{encode_prompt(context, row, prompt, where), {}};
+  const Json tools = value_or_throw(data::tools_field(row, prompt, where));
+  if (context.job.task == spec::Task::kReward || prompt.is_string() ||
+      is_text(context, prompt, tools)) {
+    for (const Json& response : responses)
+      out.responses.push_back(with_end(context, response, where));
+    return out;
+  }
+  auto end = out.prompt.end();
+  for (const Json& response : responses) {
+    const train::Tokens& all =
+        out.responses.emplace_back(completed(context, prompt, response, tools, where));
+    end = std::min(
+        end, std::mismatch(out.prompt.begin(), out.prompt.end(), all.begin(), all.end()).first);
+  }
+  out.prompt.erase(end, out.prompt.end());
+  if (out.prompt.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{}: the chat template writes the prompt in another way when a response "
+                       "follows",
+                       where));
+  for (train::Tokens& response : out.responses)
+    response.erase(response.begin(), response.begin() + std::ssize(out.prompt));
+  return out;
+}
+
+namespace {
+
+// Nothing is before the first token that could predict it.
+TrainingText all_but_the_first(const TextContext& context, const Json& messages, const Json& tools,
+                               const std::string& where) {
+  const Result<train::Tokens> ids = conversations_of(context, where).whole(messages, tools);
+  if (!ids.ok()) throw Error(Status(ids.status()).with_context(where));
+  if (ids->size() < 2)
+    throw Error(ErrorCode::kInvalidArgument, format("{}: the conversation has no text", where));
+  return {{ids->front()}, {ids->begin() + 1, ids->end()}, train::TokenMask(ids->size() - 1, true)};
+}
+
+}  // namespace
+
 TrainingText encode_training_text(const TextContext& context, const Json& row, const Json& prompt,
                                   const Json& response, const std::string& where) {
   if (!response.is_null()) {
-    TrainingText out{
-        encode_prompt(context, row, prompt, where), encode_response(context, response, where), {}};
+    ContinuedPrompt made = encode_continued(context, row, prompt, {response}, where);
+    TrainingText out{std::move(made.prompt), std::move(made.responses.front()), {}};
     out.mask.assign(out.response.size(), true);
     return out;
   }
@@ -85,6 +151,8 @@ TrainingText encode_training_text(const TextContext& context, const Json& row, c
                        context.job.data.response_key));
   }
   const Json tools = value_or_throw(data::tools_field(row, prompt, where));
+  if (!context.job.data.assistant_only_loss)
+    return all_but_the_first(context, prompt, tools, where);
   const Result<chat::TrainedIds> made = conversations_of(context, where).trained(prompt, tools);
   if (!made.ok()) throw Error(Status(made.status()).with_context(where));
   const auto first = std::find(made->trained.begin(), made->trained.end(), true);

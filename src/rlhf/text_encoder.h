@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/json.h"
 #include "spec/architecture.h"
@@ -36,18 +37,28 @@ struct TextContext {
 /// template. The template gets the tools of `row`.
 [[nodiscard]] train::Tokens encode_prompt(const TextContext& context, const Json& row,
                                           const Json& prompt, const std::string& where);
-/// Tokens of a response and the one that ends it: a text, or a message of the assistant. An empty
-/// text is an error.
-[[nodiscard]] train::Tokens encode_response(const TextContext& context, const Json& response,
-                                            const std::string& where);
+
+/// A prompt and texts that go on from it.
+struct ContinuedPrompt {
+  train::Tokens prompt;
+  std::vector<train::Tokens> responses;
+};
+/// Each response is a text or one message of the assistant. After a conversation it is what the chat template adds for it,
+/// and starts where the first of them differs from the prompt with the head of the assistant's turn: TRL's rule. Otherwise,
+/// and for a reward model, whose score is read at the end token, it is the text and the end token. An empty text is an
+/// error.
+[[nodiscard]] ContinuedPrompt encode_continued(const TextContext& context, const Json& row,
+                                               const Json& prompt,
+                                               const std::vector<Json>& responses,
+                                               const std::string& where);
 
 /// A text to train on, from its first trained token on the "response".
 struct TrainingText {
   train::Tokens prompt, response;
   train::TokenMask mask;  ///< of the response
 };
-/// A prompt and its response; where `response` is null the prompt is a whole conversation, and what
-/// the assistant wrote is trained on.
+/// A prompt and its response; where `response` is null the prompt is a whole conversation, and what the assistant wrote is
+/// trained on, or with data.assistant_only_loss = false everything.
 [[nodiscard]] TrainingText encode_training_text(const TextContext& context, const Json& row,
                                                 const Json& prompt, const Json& response,
                                                 const std::string& where);

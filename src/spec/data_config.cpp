@@ -31,6 +31,10 @@ void bind_fields(ConfigTable& t, DataConfig& d) {
   t.bind("data.margin_key", &d.margin_key,
          "Field with the margin by which the preferred text's score has to be higher; optional.")
       .only(of_task(Task::kReward));
+  t.bind("data.assistant_only_loss", &d.assistant_only_loss,
+         "Of a row that is a whole conversation only what the assistant wrote is trained on; "
+         "`false`: all of its tokens.")
+      .only(of_task(Task::kSft));
 }
 
 void bind_lengths(ConfigTable& t, DataConfig& d) {

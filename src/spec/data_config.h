@@ -29,6 +29,7 @@ struct DataConfig {
   std::vector<double> train_weights;  ///< empty: every row of every file once an epoch
   std::string prompt_key = "prompt", response_key = "response", chosen_key = "chosen",
               rejected_key = "rejected", margin_key = "margin", ranking_key = "ranking";
+  bool assistant_only_loss = true;  ///< sft, of whole conversations
   std::int64_t train_batch_size = 64;
   std::int64_t micro_batch_size_per_gpu = 4;  ///< sft, reward and dpo
   bool use_dynamic_bsz = true;                ///< of them: micro-batches by tokens, packed

@@ -74,6 +74,13 @@ Result<std::vector<text::TokenId>> Conversations::prompt(const Json& messages,
   return encode(tokenizer_, *text);
 }
 
+Result<std::vector<text::TokenId>> Conversations::whole(const Json& messages,
+                                                        const Json& tools) const {
+  const Result<Rendered> made = render(messages, tools, false);
+  if (!made.ok()) return made.status();
+  return encode(tokenizer_, made->text);
+}
+
 Result<std::vector<Rendered::Range>> Conversations::by_difference(const Json& messages,
                                                                   const Json& tools,
                                                                   const std::string& text) const {

@@ -41,6 +41,9 @@ class Conversations {
   /// Its ids. The template writes BOS where it wants one.
   [[nodiscard]] Result<std::vector<text::TokenId>> prompt(const Json& messages,
                                                           const Json& tools) const;
+  /// The ids of a conversation that is complete.
+  [[nodiscard]] Result<std::vector<text::TokenId>> whole(const Json& messages,
+                                                         const Json& tools) const;
   /// The whole conversation, with the assistant's turns marked: by the template's {% generation %}
   /// blocks, else by what each turn adds to the conversation before it and its head.
   [[nodiscard]] Result<TrainedText> trained_text(const Json& messages, const Json& tools) const;

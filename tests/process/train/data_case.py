@@ -18,7 +18,7 @@ DPO = ["sft.toml", "task=dpo", "data.train_files=pairs.jsonl", "data.train_batch
        "trainer.total_training_steps=2", "actor_rollout_ref.model.path=out/start/latest/actor"]
 # Tools are named by a digit, which the tokenizer has.
 TEMPLATE = ("{% for tool in tools or [] %}{{ tool.function.name }}+{% endfor %}"
-            "{% for message in messages %}{{ message.content }}{% endfor %}")
+            "{% for message in messages %}{{ message.content }}{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}")
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in "73"]
 HAS_PYARROW = subprocess.run(["python3", "-c", "import pyarrow.parquet"], capture_output=True, check=False).returncode == 0
 
@@ -55,7 +55,7 @@ class DataCase(AdditionsCase):
         """The overrides that train a model with a chat template."""
         if not (cls.home / "chat").exists():
             shutil.copytree(cls.home / "out/start/latest/actor", cls.home / "chat")
-            (cls.home / "chat/tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+            (cls.home / "chat/tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE, "eos_token": "<|end|>"}))
         return ["actor_rollout_ref.model.path=chat", "data.max_prompt_length=16", "data.val_files=[]"]
 
     @staticmethod

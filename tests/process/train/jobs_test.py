@@ -111,26 +111,29 @@ class Jobs(TrainCase):
 
     def test_conversations_train_on_every_turn_of_the_assistant(self):
         shutil.copytree(self.home / "model", self.home / "chat_model")
-        template = ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+        template = ("{% for m in messages %}{{ m.role }}: {{ m.content }} end\n{% endfor %}"
                     "{% if add_generation_prompt %}assistant: {% endif %}")
         (self.home / "chat_model" / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
         user, other = ({"role": "user", "content": text} for text in ("Good?", "Was it any good, then?"))
         answer = {"role": "assistant", "content": "Yes."}
 
-        def trained_tokens(name, messages, model="chat_model", **more):
+        def trained_tokens(name, messages, *words, model="chat_model", **more):
             (self.home / f"{name}.jsonl").write_text((json.dumps({"messages": messages, **more}) + "\n") * 16)
             result = self.neap("train", "sft.toml", f"data.train_files=['{name}.jsonl']", "data.val_files=[]",
                                "data.prompt_key=messages", f"actor_rollout_ref.model.path={model}",
-                               "data.max_response_length=64", "trainer.total_training_steps=1",
-                               f"trainer.default_local_dir=out/{name}")
+                               "data.max_response_length=64", "data.max_prompt_length=32", "trainer.total_training_steps=1",
+                               f"trainer.default_local_dir=out/{name}", *words)
             return result if result.returncode else self.metrics(f"out/{name}")[0]["perf/total_num_tokens"]
 
         once = trained_tokens("once", [user, answer])
         self.assertGreater(once, 16)
         self.assertEqual(trained_tokens("other", [other, answer]), once)
         self.assertEqual(trained_tokens("twice", [user, answer, other, answer]), 2 * once)
-        apart = trained_tokens("apart", [user], response="Yes.")  # and the token that ends a text
-        self.assertEqual(trained_tokens("message", [other], response=[answer]), apart)
+        self.assertEqual(trained_tokens("apart", [user], response="Yes."), once, "the same conversation in another layout")
+        self.assertEqual(trained_tokens("message", [other], response=[answer]), once)
+        with_end = trained_tokens("text", "?", response="user: Good? end\nassistant: Yes. end\n")
+        self.assertEqual(trained_tokens("all", [user, answer], "data.assistant_only_loss=false"), with_end - 2 * 16,
+                         "all but the first token, which nothing predicts, and no end token")
         self.assert_fails(trained_tokens("roles", [user], response=[other]), 2, "roles.jsonl:1", "message of the assistant")
         self.assert_fails(trained_tokens("plain", [user, answer], model="model"), 2, "plain.jsonl:1", "chat template")
         self.assert_fails(trained_tokens("silent", [user, user]), 2, "silent.jsonl:1", "no turn of the assistant")
