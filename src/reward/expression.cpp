@@ -250,6 +250,15 @@ bool Expression::is_out_of_range(const Node& node, const Value& value, const Val
          !by_zero && a.finite() && b.finite();
 }
 
+// Infinity has a sign, but no sums and products.
+bool Expression::computes_with_infinity(const Node& node, const Value& a, const Value& b) {
+  if (node.operation == Operation::kNumber || node.operation == Operation::kNegate) return false;
+  const auto infinite = [](const Value& x) {
+    return std::isinf(x.value.real()) || std::isinf(x.value.imag());
+  };
+  return infinite(a) || infinite(b);
+}
+
 Expression::Value Expression::evaluate(const std::map<std::string, double>& variables) const {
   if (root_ < 0 || too_large()) return {std::nan(""), 0};
   std::vector<Value> values(nodes_.size());
@@ -259,7 +268,8 @@ Expression::Value Expression::evaluate(const std::map<std::string, double>& vari
     values[i] = node.operation == Operation::kVariable ? Value{variables.at(node.name), 0}
                                                        : apply(node, at(node.left), at(node.right));
     values[i].value += Complex(0);  // \sqrt{-1} with an imaginary part of -0 is -i
-    if (is_out_of_range(node, values[i], at(node.left), at(node.right)))
+    if (is_out_of_range(node, values[i], at(node.left), at(node.right)) ||
+        computes_with_infinity(node, at(node.left), at(node.right)))
       values[i] = {std::nan(""), 0};
   }
   return values[static_cast<std::size_t>(root_)];

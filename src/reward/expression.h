@@ -80,6 +80,8 @@ class Expression {
   [[nodiscard]] static Value apply(const Node& node, const Value& a, const Value& b);
   [[nodiscard]] static bool is_out_of_range(const Node& node, const Value& value, const Value& a,
                                             const Value& b);
+  [[nodiscard]] static bool computes_with_infinity(const Node& node, const Value& a,
+                                                   const Value& b);
   std::vector<Node> nodes_;  // operands before what uses them
   Index root_ = -1;
 };

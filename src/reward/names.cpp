@@ -129,6 +129,7 @@ class NameReader {
       const std::size_t start = at_;
       if (!enclosed('{')) {
         while (at_ < text_.size() && is_digit(text_[at_])) ++at_;
+        if (at_ == start && at_ == text_.size()) return false;
         if (at_ == start) ++at_;
       }
     }

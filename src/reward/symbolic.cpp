@@ -1,6 +1,7 @@
 #include "reward/symbolic.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <iterator>
 #include <map>
@@ -31,7 +32,7 @@ std::string without_spaces(const std::string& text) {
   return out;
 }
 
-// 1,234,567 -> 1234567 outside of brackets; 1, 2 and 27,54,108 and (1,234) are lists.
+// 1,234,567 -> 1234567 outside of brackets; 1, 2 and 27,54,108 and 0,245 and (1,234) are lists.
 std::string without_thousands(std::string_view text) {
   std::string out;
   int depth = 0;
@@ -56,6 +57,7 @@ std::string without_thousands(std::string_view text) {
       run = 0;
     }
     if (end == text.size()) groups = groups && (first || run == 3);
+    groups = groups && (first || text[i] != '0');
     for (; i < end; ++i)
       if (is_digit(text[i]) || !groups) out += text[i];
   }
@@ -140,6 +142,7 @@ bool same(const Answer& a, const Answer& b) {
   if (a.kind == AnswerKind::kAssignment) return same_assignment(a, b);
   if (b.kind == AnswerKind::kAssignment) return same_assignment(b, a);
   if (a.kind != b.kind) return false;
+  if (a.kind != AnswerKind::kExpression && contradict(a.name, b.name)) return false;
   switch (a.kind) {
     case AnswerKind::kText:
       return same_words(a.text, b.text);
@@ -194,6 +197,19 @@ struct Reading {
   [[nodiscard]] bool empty() const { return squeezed_text.empty(); }
 };
 
+// Behind a choice: more of an expression or of a list, not the value that the choice stands for.
+bool goes_on(std::string_view rest) {
+  const std::string_view value = trimmed(rest);
+  constexpr auto kOperators =
+      std::to_array<std::string_view>({"\\pm", "\\mp", "\\cdot", "\\times", "\\div", "\\le ",
+                                       "\\ge ", "\\ne ", "\\cup", "\\cap", "\\land", "\\approx"});
+  if (value.empty()) return false;
+  if (value[0] == '-') return value.data() == rest.data() || value.substr(1).starts_with(' ');
+  return std::string_view("+*/^_=,<>!|&'").find(value[0]) != std::string_view::npos ||
+         std::any_of(kOperators.begin(), kOperators.end(),
+                     [&](std::string_view sign) { return value.starts_with(sign); });
+}
+
 // C of "C", "(C)", "(C) 12", "C. 12" and "Option C"; 0: it is no choice.
 char choice_of(std::string_view text) {
   for (const std::string_view word : {"Option ", "option ", "Choice ", "choice "})
@@ -208,6 +224,7 @@ char choice_of(std::string_view text) {
   if (rest.empty() ||
       std::string_view(bracket ? ")" : ".:)").find(rest[0]) == std::string_view::npos)
     return 0;
+  if (goes_on(rest.substr(1))) return 0;
   // No other choice: "(A) or (B)", "A. B."
   const std::string tail = std::string(rest.substr(1)) + ".";
   for (std::size_t i = 0; i + 1 < tail.size(); ++i)

@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "reward/expression_parser.h"
 
@@ -25,6 +27,43 @@ void expect_different(std::initializer_list<Pair> pairs) {
   for (const Pair& p : pairs) {
     EXPECT_FALSE(symbolically_equal(p.answer, p.truth)) << p.answer << " and " << p.truth;
     EXPECT_FALSE(symbolically_equal(p.truth, p.answer)) << p.truth << " and " << p.answer;
+  }
+}
+
+TEST(Symbolic, InfinityHasASignAndNoSums) {
+  expect_equal({{"\\infty", "+\\infty"}, {"-\\infty", "- \\infty"}});
+  expect_different({{"\\infty+1", "\\infty"}, {"2\\infty", "\\infty"}, {"0,245", "245"}});
+}
+
+TEST(Symbolic, AChoiceIsNoPartOfAnExpression) {
+  for (const std::string choice : {"(C)", "\\text{(C)}", "C.", "\\mathrm{(C)}"}) {
+    for (const char* more : {"", " 12", "\\ -5", " x+1", " because it is smaller"})
+      EXPECT_TRUE(symbolically_equal(choice + more, "C")) << choice << more;
+    for (const char* more : {" + 1", "-0.5", "_7", "^2", "/2", " = 43", ", 17", "!", "\\pm 1",
+                             " \\text{ or } 17", "\\cdot 2", " \\le 3"})
+      EXPECT_FALSE(symbolically_equal(choice + more, "C")) << choice << more;
+  }
+}
+
+TEST(Symbolic, ValuesOfAnotherVariable) {
+  expect_equal({{"x \\ne 2", "x\\neq2"}, {"x\\in\\{1,2\\}", "\\{1,2\\}"}});
+  expect_different({{"x \\ne 2", "w \\ne 2"}, {"x\\in\\{1,2\\}", "w\\in\\{1,2\\}"}});
+}
+
+// All texts of up to four of these parts.
+TEST(Symbolic, NoAnswerIsTooBroken) {
+  const std::vector<std::string> parts = {"x", "_", "=", "0", "{", "}", "'", "^", ",", "\\pm", "("};
+  std::vector<std::string> texts = {""};
+  std::size_t first = 0;
+  for (int length = 1; length <= 4; ++length) {
+    const std::size_t end = texts.size();
+    for (; first < end; ++first)
+      for (const std::string& part : parts) texts.push_back(texts[first] + part);
+  }
+  const SymbolicTruth truth("x_1 = -1, x_2 = 0");
+  for (const std::string& text : texts) {
+    EXPECT_NO_THROW(EXPECT_FALSE(truth.equals(text)) << text) << text;
+    EXPECT_NO_THROW((void)truth.equals("x_1 = -1, " + text)) << text;
   }
 }
 
