@@ -161,6 +161,33 @@ Expression::Index Expression::whole_number(std::string_view digits) {
   nodes_.push_back(std::move(node));
   return static_cast<Index>(nodes_.size() - 1);
 }
+Expression::Index Expression::decimal(std::string_view text, double value) {
+  constexpr std::ptrdiff_t kExactDigits = 12;
+  const std::size_t mark = std::min(text.find_first_of("eE"), text.size());
+  const std::string_view mantissa = text.substr(0, mark);
+  int exponent = 0;
+  if (mark < text.size()) {
+    std::string_view power = text.substr(mark + 1);
+    if (power.starts_with('+')) power.remove_prefix(1);
+    if (std::from_chars(power.data(), power.data() + power.size(), exponent).ec != std::errc())
+      return number(value);
+  }
+  const std::size_t point = std::min(mantissa.find('.'), mantissa.size());
+  std::string digits(mantissa.substr(0, point));
+  if (point < mantissa.size()) {
+    digits += mantissa.substr(point + 1);
+    exponent -= static_cast<int>(mantissa.size() - point - 1);
+  }
+  const auto counts = [](char c) { return c >= '0' && c <= '9'; };
+  if (digits.empty() || std::ssize(digits) > kExactDigits ||
+      !std::all_of(digits.begin(), digits.end(), counts))
+    return number(value);
+  const Index out = whole_number(digits);
+  Node& node = nodes_.back();
+  node.residue = scaled_residue(*node.residue, exponent);
+  node.number = value;
+  return out;
+}
 Expression::Index Expression::variable(const std::string& name) {
   nodes_.push_back({.operation = Operation::kVariable, .name = name});
   return static_cast<Index>(nodes_.size() - 1);

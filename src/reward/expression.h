@@ -40,6 +40,8 @@ class Expression {
 
   Index number(double value);
   Index whole_number(std::string_view digits);
+  /// "1.715e14", of that value. It is exact, unless it has so many digits that it may be a rounded one.
+  Index decimal(std::string_view text, double value);
   Index variable(const std::string& name);
   Index node(Operation operation, Index left, Index right = -1);
   Index call(Function function, Index argument);
@@ -73,9 +75,11 @@ class Expression {
     Index left = -1, right = -1;
     double number = 0;
     std::string name{};
-    std::optional<std::uint64_t> residue{};  // of a whole number
+    std::optional<std::uint64_t> residue{};  // of an exact number
   };
   struct Exact;
+  /// `residue` times 10^exponent.
+  [[nodiscard]] static std::uint64_t scaled_residue(std::uint64_t residue, int exponent);
   [[nodiscard]] static std::optional<Exact> apply(const Node& node, const Exact& a, const Exact& b);
   [[nodiscard]] static Value apply(const Node& node, const Value& a, const Value& b);
   [[nodiscard]] static bool is_out_of_range(const Node& node, const Value& value, const Value& a,

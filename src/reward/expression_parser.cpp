@@ -223,13 +223,13 @@ class Parser : TextCursor {
       while (end < text_.size() && is_digit(text_[end])) ++end;
       if (end > digits) at_ = end;
     }
-    const std::string_view digits = text_.substr(start, at_ - start);
+    const std::string_view digits = trimmed(text_.substr(start, at_ - start));
     after_number_ = true;
     if (std::all_of(digits.begin(), digits.end(), is_digit)) return out_.whole_number(digits);
     double value = 0;
     if (std::from_chars(digits.data(), digits.data() + digits.size(), value).ec != std::errc())
       return kNone;
-    return out_.number(value);
+    return out_.decimal(digits, value);
   }
 
   // 0.1\overline{6} is 1/10 + 6/(10 (10 - 1)).

@@ -86,6 +86,11 @@ struct Expression::Exact {
   }
 };
 
+std::uint64_t Expression::scaled_residue(std::uint64_t residue, int exponent) {
+  const std::uint64_t power = to_the(10, static_cast<std::uint64_t>(std::abs(exponent)));
+  return times(residue, exponent < 0 ? inverse(power) : power);
+}
+
 std::optional<Expression::Exact> Expression::apply(const Node& node, const Exact& a,
                                                    const Exact& b) {
   const double x = a.whole.value_or(0);
@@ -93,7 +98,8 @@ std::optional<Expression::Exact> Expression::apply(const Node& node, const Exact
   switch (node.operation) {
     case Operation::kNumber:
       if (!node.residue) return std::nullopt;
-      if (std::abs(node.number) < kMaxWhole) return Exact::of(node.number);
+      if (std::abs(node.number) < kMaxWhole && node.number == std::floor(node.number))
+        return Exact::of(node.number);
       return Exact{*node.residue};
     case Operation::kAdd:
       return Exact::of(plus(a.residue, b.residue), a, b, x + y);

@@ -35,6 +35,24 @@ TEST(Symbolic, InfinityHasASignAndNoSums) {
   expect_different({{"\\infty+1", "\\infty"}, {"2\\infty", "\\infty"}, {"0,245", "245"}});
 }
 
+// However large or small the number and the difference are.
+TEST(Symbolic, NoNumberIsTheNextOne) {
+  for (const std::string number :
+       {"7", "16386.16", "\\frac{7}{3}", "171500000000000", "1.715 \\times 10^{14}", "1.715e14",
+        "4.5e33", "4.5 \\times 10^{33}", "2^{100}", "20!", "\\binom{50}{25}",
+        "\\frac{100!}{50!\\,50!}", "0.1\\overline{6}", "12,345.67"}) {
+    EXPECT_TRUE(symbolically_equal(number + "+0", number)) << number;
+    EXPECT_TRUE(symbolically_equal(number + " \\times 10^0", number)) << number;
+    for (const std::string change :
+         {"+1", "-1", " + 0.5", "-0.5", "+10^{-9}", "-10^{-30}", "+\\frac{1}{7}"}) {
+      EXPECT_FALSE(symbolically_equal(number + change, number)) << number + change;
+      EXPECT_FALSE(symbolically_equal(number, number + change)) << number + change;
+    }
+  }
+  expect_equal({{"1.50", "\\frac32"}, {"1.5e-3", "0.0015"}});
+  expect_equal({{"0.333333333333333", "\\frac13"}});  // as a calculator shows it
+}
+
 TEST(Symbolic, AChoiceIsNoPartOfAnExpression) {
   for (const std::string choice : {"(C)", "\\text{(C)}", "C.", "\\mathrm{(C)}"}) {
     for (const char* more : {"", " 12", "\\ -5", " x+1", " because it is smaller"})
