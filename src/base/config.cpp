@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <sstream>
 
 #include "base/format.h"
@@ -20,6 +21,15 @@ std::string number_text(double value) {
   return out.str();
 }
 
+bool is_finite(const Json& value) {
+  return !value.is_number() || std::isfinite(value.get<double>());
+}
+
+// JSON has no words for what is not finite.
+std::string given_text(const Json& value) {
+  return is_finite(value) ? value.dump() : number_text(value.get<double>());
+}
+
 std::string type_name(const Json& value) {
   if (value.is_boolean()) return "a boolean";
   if (value.is_number_integer()) return "an integer";
@@ -31,7 +41,7 @@ std::string type_name(const Json& value) {
 
 Status wrong_type(const std::string& wanted, const Json& value) {
   return {ErrorCode::kInvalidArgument,
-          "takes " + wanted + ", not " + type_name(value) + " (" + value.dump() + ")"};
+          "takes " + wanted + ", not " + type_name(value) + " (" + given_text(value) + ")"};
 }
 
 std::string_view leaf(std::string_view path) {
@@ -67,6 +77,12 @@ ConfigTable::Key& bind_list_of(ConfigTable::Key& key, std::vector<T>* field,
 }
 
 }  // namespace
+
+std::string bound_text(double bound) {
+  constexpr double kExact = 1e15;  // as far as a double has every integer, and less
+  const bool whole = bound == std::floor(bound) && std::abs(bound) < kExact;
+  return whole ? std::to_string(static_cast<std::int64_t>(bound)) : number_text(bound);
+}
 
 ConfigTable::Key& ConfigTable::add(std::string path, const void* field, std::string type,
                                    std::string help) {
@@ -282,6 +298,30 @@ Status check_choices(const ConfigTable::Key& key, const Json& value, const std::
       head + "is " + value.dump() + (value.is_array() ? "; it can hold " : "; it can be ") + list};
 }
 
+// A number is finite and within the key's bounds, and so is each of a list.
+Status check_numbers(const ConfigTable::Key& key, const Json& value, const std::string& head) {
+  if (value.is_array()) {
+    for (const Json& item : value) NEAP_TRY(check_numbers(key, item, head));
+    return {};
+  }
+  const bool integer = key.type.starts_with("integer");
+  const bool takes_numbers = integer || key.type == "number" || key.type == "list of numbers";
+  if (!value.is_number() || !takes_numbers) return {};
+  const std::string is = format("{}{} {}{}", head, key.type.starts_with("list") ? "has" : "is",
+                                given_text(value), key.unit.empty() ? "" : " " + key.unit);
+  if (!is_finite(value))
+    return {ErrorCode::kInvalidArgument,
+            format("{}; it takes {}", is, integer ? "an integer" : "finite numbers")};
+  const double number = value.get<double>();
+  if (key.minimum && number < *key.minimum)
+    return {ErrorCode::kInvalidArgument,
+            format("{}; the least is {}", is, bound_text(*key.minimum))};
+  const auto most = key.maximum ? key.maximum : std::optional(static_cast<double>(kMostInteger));
+  if ((integer || key.maximum) && number > *most)
+    return {ErrorCode::kInvalidArgument, format("{}; the most is {}", is, bound_text(*most))};
+  return {};
+}
+
 // What a text or list that nobody set holds, where that is empty; else null.
 Json empty_default(const ConfigTable::Key& key) {
   for (const Json& empty : {Json(""), Json::array()})
@@ -314,18 +354,7 @@ Status ConfigTable::set(std::string_view path, const Json& value, const std::str
   }
   if (key.type == "number" && value.is_number_integer())
     converted = static_cast<double>(value.get<std::int64_t>());
-  if (value.is_number()) {
-    const double number = value.get<double>();
-    const std::string unit = key.unit.empty() ? "" : " " + key.unit;
-    if (key.minimum && number < *key.minimum) {
-      return {ErrorCode::kInvalidArgument,
-              head + "is " + value.dump() + unit + "; the least is " + number_text(*key.minimum)};
-    }
-    if (key.maximum && number > *key.maximum) {
-      return {ErrorCode::kInvalidArgument,
-              head + "is " + value.dump() + unit + "; the most is " + number_text(*key.maximum)};
-    }
-  }
+  NEAP_TRY(check_numbers(key, value, head));
   NEAP_TRY(check_choices(key, value, head));
   if (Status status = key.assign(converted); !status.ok()) {
     return {ErrorCode::kInvalidArgument, head + status.message()};

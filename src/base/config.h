@@ -30,6 +30,11 @@ enum class Unread : std::uint8_t {
   kMistake,    ///< an error
 };
 
+/// The largest integer of a key that names no maximum.
+inline constexpr std::int64_t kMostInteger = (std::int64_t{1} << 31) - 1;
+/// "16777216", "1e-06": a bound of a key for people.
+[[nodiscard]] std::string bound_text(double bound);
+
 /// When a key is read: where another key has one of some values.
 struct ConfigCondition {
   std::string key{};              ///< the one that decides, in the same table
@@ -50,6 +55,8 @@ class ConfigTable {
     std::string help;                  ///< one sentence
     std::string default_text;          ///< as TOML
     std::vector<std::string> choices;  ///< for text with a fixed set of values
+    /// Of a number, or of each of a list. Every number is finite, and an integer at most kMostInteger where
+    /// its key has no maximum of its own.
     std::optional<double> minimum;
     std::optional<double> maximum;
     /// By file or override. An empty value, where the default is an empty text or list, takes back

@@ -31,8 +31,8 @@ std::string type_text(const Key& key) {
       type += (type.empty() ? "`" : ", `") + (choice.empty() ? "\"\"" : choice) + "`";
     if (key.type == "list of text") type = "list of " + type;
   }
-  if (key.minimum) type += format(", ≥ {:.6g}", *key.minimum);
-  if (key.maximum) type += format(", ≤ {:.6g}", *key.maximum);
+  if (key.minimum) type += ", ≥ " + bound_text(*key.minimum);
+  if (key.maximum) type += ", ≤ " + bound_text(*key.maximum);
   return key.unit.empty() ? type : format("{} ({})", type, key.unit);
 }
 

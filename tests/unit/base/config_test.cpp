@@ -80,6 +80,47 @@ TEST_F(Config, ErrorsNameFileLineKeyAndRemedy) {
   EXPECT_NE(error("[train\n").find("a.toml:1:"), std::string::npos);
 }
 
+TEST_F(Config, NumbersAreFinite) {
+  std::vector<double> shares = {1};
+  table_.bind("data.shares", &shares, "Shares.").at_least(0);
+  for (const char* word : {"nan", "inf", "-inf", "+inf", "-nan"}) {
+    const std::string text = word;
+    EXPECT_NE(table_.apply_override("train.rate=" + text).message().find("train.rate is "),
+              std::string::npos);
+    EXPECT_NE(error("[train]\nrate = " + text + "\n").find("it takes finite numbers"),
+              std::string::npos);
+    EXPECT_NE(error("[train]\ncount = " + text + "\n").find("it takes an integer"),
+              std::string::npos);
+    EXPECT_NE(error("[data]\nshares = [0.5, " + text + "]\n").find("data.shares has "),
+              std::string::npos);
+  }
+  EXPECT_EQ(error("[train]\nrate = -inf\n"),
+            "a.toml:2: train.rate is -inf; it takes finite numbers");
+  EXPECT_EQ(error("[data]\nshares = [0.5, -1]\n"), "a.toml:2: data.shares has -1; the least is 0");
+  EXPECT_EQ(error("[train]\nmode = nan\n"),
+            "a.toml:2: train.mode takes text in quotes, not a number (nan)");
+  EXPECT_EQ(fields_.rate, 0.5);
+  EXPECT_EQ(fields_.count, 3);
+  EXPECT_EQ(shares, std::vector<double>{1});
+}
+
+TEST_F(Config, IntegersHaveABoundWhereTheirKeyNamesNone) {
+  std::int64_t any = 0, seed = 0;
+  bool automatic = false;
+  table_.bind("train.any", &any, "Any.");
+  table_.bind("train.many", &any, &automatic, "Any.");
+  table_.bind("train.seed", &seed, "Seed.").at_most(9.3e18);
+  EXPECT_EQ(error("[train]\nany = 2147483647\n"), "ok");
+  EXPECT_EQ(any, 2147483647);
+  for (const char* key : {"any", "many"})
+    EXPECT_NE(
+        error(std::string("[train]\n") + key + " = 2147483648\n").find("the most is 2147483647"),
+        std::string::npos);
+  EXPECT_EQ(error("[train]\nmany = 'auto'\n"), "ok");
+  EXPECT_EQ(error("[train]\nseed = 9223372036854775807\n"), "ok");
+  EXPECT_EQ(error("[train]\nrate = 4e9\n"), "ok") << "no integer";
+}
+
 TEST_F(Config, EveryWordOfAListIsAChoice) {
   EXPECT_TRUE(table_.load_text("[data]\nmeans=['ride','walk']\n", "a.toml").ok());
   EXPECT_EQ(fields_.means, (std::vector<std::string>{"ride", "walk"}));
