@@ -151,13 +151,35 @@ std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
   return out;
 }
 
+// Streams a model, with as much of what is wanted as it can; returns that.
+Drafts::OnHost Drafts::stream(spec::ModelModes& modes, spec::ModelId model,
+                              const spec::Recipe& recipe, const OnHost& wanted) const {
+  OnHost done;
+  modes.stream_weights(model);
+  const ModelRole& role = models_.at(model);
+  // Of slices tables come as blocks do, and inputs stay.
+  if (recipe.find(model)->sliced) {
+    done.gradients = wanted.gradients && role.trains_blocks();
+    if (done.gradients) modes.keep_gradients_on_host(model);
+    return done;
+  }
+  // Several micro-batches wait for their way back through a stage, and two stages exchange a tied table's gradients.
+  const bool staged = role.shape.pipeline.stages > 1;
+  done.inputs = wanted.inputs && role.trained && !staged;
+  if (done.inputs) modes.keep_inputs_on_host(model);
+  const bool exchanges = staged && role.trains_blocks() && role.whole.ties_table(role.head);
+  done.tables = wanted.tables && !exchanges && hosted_tables(role, true).turns.any();
+  if (done.tables) modes.stream_tables(model);
+  return done;
+}
+
 std::vector<spec::ModelModes> Drafts::placed_modes(WeightPlacement weights) const {
   std::vector<spec::ModelModes> resident = update_modes();
   if (weights == WeightPlacement::kResident) return resident;
   if (weights == WeightPlacement::kStreamedDisk) return disk_modes();
   const bool inputs = weights == WeightPlacement::kStreamedInputs;
-  const bool gradients = weights == WeightPlacement::kStreamedGradients;
-  const bool tables = inputs || weights == WeightPlacement::kStreamedTables;
+  const OnHost wanted{inputs || weights == WeightPlacement::kStreamedTables, inputs,
+                      weights == WeightPlacement::kStreamedGradients};
   std::vector<spec::ModelModes> all;
   if (job_.memory.residency == spec::Residency::kAll ||
       !job_.memory.allows(spec::Measure::kStreamWeights))
@@ -173,29 +195,21 @@ std::vector<spec::ModelModes> Drafts::placed_modes(WeightPlacement weights) cons
         return !models_.at(other).trains_blocks() || spec::streams_states(modes.of(other));
       });
       if (!parts) continue;
-      bool turns = false, keeps = false, sliced = false;
+      // Of models whose choice is open: others rest as theirs says, whatever the placement.
+      OnHost placed;
       for (const spec::ModelId other : models) {
-        modes.stream_weights(other);
-        // Of slices tables come as blocks do, and inputs stay.
-        if (recipe.find(other)->sliced) {
-          if (!gradients || !models_.at(other).trains_blocks()) continue;
-          modes.keep_gradients_on_host(other);
-          sliced = true;
-          continue;
-        }
-        const ModelRole& role = models_.at(other);
-        // Several micro-batches wait for their way back through a stage, and two stages exchange a tied table's gradients.
-        const bool staged = role.shape.pipeline.stages > 1;
-        if (inputs && role.trained && !staged) {
-          modes.keep_inputs_on_host(other);
-          keeps = true;
-        }
-        const bool exchanges = staged && role.trains_blocks() && role.whole.ties_table(role.head);
-        if (!tables || exchanges || !hosted_tables(role, true).turns.any()) continue;
-        modes.stream_tables(other);
-        turns = true;
+        const ModelChoice* const fixed = choice_for(fixed_, other);
+        const OnHost done =
+            stream(modes, other, recipe, fixed == nullptr ? wanted : OnHost::of(*fixed));
+        if (fixed != nullptr) continue;
+        placed.tables = placed.tables || done.tables;
+        placed.inputs = placed.inputs || done.inputs;
+        placed.gradients = placed.gradients || done.gradients;
       }
-      if (gradients ? sliced : inputs ? keeps : turns == tables) all.push_back(modes);
+      if (wanted.gradients ? placed.gradients
+          : wanted.inputs  ? placed.inputs
+                           : placed.tables == wanted.tables)
+        all.push_back(modes);
     }
   }
   return all;
@@ -207,19 +221,24 @@ std::vector<spec::ModelModes> Drafts::disk_modes() const {
   if (!job_.memory.allows(spec::Measure::kDisk)) return out;
   const spec::Recipe recipe = spec::describe(job_);
   const auto can = [&](const spec::ModelModes& modes, spec::ModelId model) {
-    return !models_.at(model).trains_blocks() || modes.of(model) == spec::UpdateMode::kDisk;
+    const bool rests =
+        !models_.at(model).trains_blocks() || modes.of(model) == spec::UpdateMode::kDisk;
+    return rests && !modes.inputs_on_host(model);
   };
   for (const WeightPlacement weights :
        {WeightPlacement::kStreamed, WeightPlacement::kStreamedTables,
         WeightPlacement::kStreamedGradients}) {
     for (spec::ModelModes streamed : placed_modes(weights)) {
-      bool all = true;
+      bool all = true, any = false;
       for (const spec::ModelSource& model : recipe.models) {
         if (!streamed.streams_weights(model.id)) continue;
+        const ModelChoice* const fixed = choice_for(fixed_, model.id);
+        if (fixed != nullptr && !fixed->blocks_on_disk) continue;
         streamed.keep_blocks_on_disk(model.id);
+        any = true;
         all = all && can(streamed, model.id);
       }
-      if (all) out.push_back(streamed);
+      if (all && any) out.push_back(streamed);
     }
   }
   return out;

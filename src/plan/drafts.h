@@ -90,7 +90,16 @@ class Drafts {
   [[nodiscard]] std::vector<spec::ModelId> streamable() const;
   [[nodiscard]] std::vector<spec::ModelModes> update_modes() const;
   [[nodiscard]] std::vector<spec::ModelModes> disk_modes() const;
-  /// Whatever choices are fixed of weights.
+  /// What rests on the host of a model whose blocks come from there.
+  struct OnHost {
+    bool tables = false, inputs = false, gradients = false;
+    static OnHost of(const ModelChoice& choice) {
+      return {choice.streams_tables, choice.inputs_on_host, choice.gradients_on_host};
+    }
+  };
+  OnHost stream(spec::ModelModes& modes, spec::ModelId model, const spec::Recipe& recipe,
+                const OnHost& wanted) const;
+  /// Of models whose choice is fixed with more than that, some that do not follow it.
   [[nodiscard]] std::vector<spec::ModelModes> placed_modes(WeightPlacement weights) const;
   /// A phase of the job's recipe with these modes.
   Result<PhasePlan> predict(const spec::ModelModes& modes, const spec::Phase& phase,

@@ -72,7 +72,7 @@ struct HostedPlan {
   [[nodiscard]] bool empty() const {
     return blocks.empty() && states.empty() && (slice + gradient_slice).is_zero();
   }
-  /// Of the pieces that rest on the host, or windows, but for `tied_rows`, in the order in which the run makes them.
+  /// Of the pieces that rest on the host, or windows, but for `tied_rows`. The run takes all of them at once.
   [[nodiscard]] std::vector<Bytes> storages() const;
   [[nodiscard]] Bytes bytes() const;     ///< of host memory, as the run takes it
   [[nodiscard]] Bytes on_disk() const;   ///< in files of the run

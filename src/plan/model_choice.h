@@ -45,7 +45,8 @@ struct ChoiceParts {
 };
 [[nodiscard]] ModelChoice choice_of(const MemoryPlan& plan, spec::ModelId model,
                                     ChoiceParts parts = {});
-/// Of each part the one that takes less of the device.
+/// Of each part the one that takes less of the device, but for inputs of blocks that rest on disk: a choice that drafts
+/// can have where they can have both.
 [[nodiscard]] ModelChoice smaller_of(const ModelChoice& a, const ModelChoice& b);
 [[nodiscard]] VariantChoice smaller_of(const VariantChoice& a, const VariantChoice& b);
 

@@ -132,7 +132,7 @@ class StageClocks {
   [[nodiscard]] double table_seconds(const spec::Phase& phase) const {
     const ModelRole& role = models_.at(phase.model);
     if (!phase.trains() || !role.trains_blocks() || !role.ties_table()) return 0;
-    const double bytes = static_cast<double>(role.shape.vocab_size * role.shape.hidden_size) *
+    const double bytes = static_cast<double>(role.shape.vocab_size * role.shape.embedding_dim) *
                          static_cast<double>(element_bytes(optimizer_of(role, dtype_).gradients));
     const double parts =
         role.ranks.slices_gradients() ? static_cast<double>(role.ranks.shards()) : 1;

@@ -60,7 +60,7 @@ Result<Simulation> simulate(const spec::Job& job, const Target& target) {
   Simulation out;
   out.mesh = job.mesh();
   out.models = job.model_meshes();
-  out.node_ranks = std::max<std::int64_t>(1, job.trainer.n_gpus_per_node);
+  out.node_ranks = std::max<std::int64_t>(1, job.node_ranks());
   NEAP_TRY_ASSIGN(out.plans, plan_stages(job, target));
   out.micro_batches = out.plans.micro_batches;
   out.sequences = job.sequences_per_step();

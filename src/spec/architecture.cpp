@@ -71,9 +71,10 @@ bool Architecture::layers_alike() const {
 }
 
 std::int64_t Architecture::longest_sequence() const {
-  // Of the kinds of scaling only this one leaves max_position_embeddings as it was before.
-  if (rotary.scaling != Rotary::Scaling::kDynamic) return max_position_embeddings;
-  const double stretched = static_cast<double>(max_position_embeddings) * rotary.factor;
+  // With these kinds of scaling max_position_embeddings may be what it was before.
+  if (rotary.scaling != Rotary::Scaling::kDynamic && rotary.scaling != Rotary::Scaling::kYarn)
+    return max_position_embeddings;
+  const double stretched = static_cast<double>(rotary.original_max_positions) * rotary.factor;
   return static_cast<std::int64_t>(std::clamp(
       stretched, static_cast<double>(max_position_embeddings), static_cast<double>(kMaxPositions)));
 }

@@ -180,6 +180,11 @@ std::int64_t Job::ranks() const {
   return std::max<std::int64_t>(1, trainer.nnodes) *
          std::max<std::int64_t>(1, trainer.n_gpus_per_node);
 }
+std::int64_t Job::node_ranks() const {
+  if (trainer.n_gpus_per_node > 0) return trainer.n_gpus_per_node;
+  if (launched_node_ranks > 0) return launched_node_ranks;
+  return trainer.nnodes > 0 ? std::max<std::int64_t>(1, ranks() / trainer.nnodes) : 0;
+}
 std::vector<ModelId> Job::models() const {
   std::vector<ModelId> out = {main_model()};
   if (uses_reference() && !reference_is_actor_base()) out.push_back(ModelId::kReference);

@@ -310,9 +310,7 @@ struct Job {
   /// Processes, one device each.
   [[nodiscard]] std::int64_t ranks() const;
   /// Of them on a machine; 0: all.
-  [[nodiscard]] std::int64_t node_ranks() const {
-    return trainer.n_gpus_per_node > 0 ? trainer.n_gpus_per_node : launched_node_ranks;
-  }
+  [[nodiscard]] std::int64_t node_ranks() const;
   /// The main model, then the others that the job has.
   [[nodiscard]] std::vector<ModelId> models() const;
   /// What the keys of a model itself say; where evaluated, nothing.

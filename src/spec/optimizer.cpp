@@ -8,11 +8,18 @@
 namespace neap::spec {
 namespace {
 
+/// What an update of an element reads besides numbers of the same element.
+enum class Step : std::uint8_t {
+  kElements,  ///< nothing
+  kMatrices,  ///< others of its parameter
+};
+
 struct Kind {
   OptimizerKind kind;
   std::string_view name;
   /// Adds everything but the master.
   void (*add)(const OptimizerSpec& spec, const FlatUnit& unit, UnitState& state);
+  Step step;
   std::vector<std::string> keys;  ///< see optimizer_keys()
 };
 
@@ -52,13 +59,22 @@ void add_sm3(const OptimizerSpec& spec, const FlatUnit& unit, UnitState& state) 
 
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> kKinds = {
-      {OptimizerKind::kAdamW, "adamw", add_adamw, {"beta1", "beta2", "eps", "state_dtype"}},
+      {OptimizerKind::kAdamW,
+       "adamw",
+       add_adamw,
+       Step::kElements,
+       {"beta1", "beta2", "eps", "state_dtype"}},
       {OptimizerKind::kAdafactor,
        "adafactor",
        add_adafactor,
+       Step::kMatrices,
        {"beta2_decay", "clip_threshold", "eps1", "eps2", "relative_step", "state_dtype"}},
-      {OptimizerKind::kSm3, "sm3", add_sm3, {"momentum", "state_dtype"}},
-      {OptimizerKind::kSgd, "sgd", add_momentum, {"momentum", "nesterov", "state_dtype"}},
+      {OptimizerKind::kSm3, "sm3", add_sm3, Step::kMatrices, {"momentum", "state_dtype"}},
+      {OptimizerKind::kSgd,
+       "sgd",
+       add_momentum,
+       Step::kElements,
+       {"momentum", "nesterov", "state_dtype"}},
   };
   return kKinds;
 }
@@ -106,6 +122,10 @@ std::vector<std::string> optimizer_names() {
 
 std::vector<std::string> optimizer_keys(OptimizerKind kind) {
   return find(kind).keys;
+}
+
+bool is_elementwise(OptimizerKind kind) {
+  return find(kind).step == Step::kElements;
 }
 
 Result<OptimizerSpec> OptimizerSpec::of(const OptimizerConfig& config, Dtype weights) {

@@ -63,6 +63,9 @@ enum class OptimizerKind : std::uint8_t {
 /// Last words of the configuration keys that this kind reads and not every kind does.
 [[nodiscard]] std::vector<std::string> optimizer_keys(OptimizerKind kind);
 
+/// An element's update depends on no other element: states may be cut anywhere.
+[[nodiscard]] bool is_elementwise(OptimizerKind kind);
+
 /// An optimizer with the types of everything that an update touches.
 struct OptimizerSpec {
   OptimizerKind kind = OptimizerKind::kAdamW;

@@ -16,10 +16,6 @@ std::string name_of(const FlatUnit& unit, const StateTensor& tensor) {
 
 }  // namespace
 
-bool is_elementwise(OptimizerKind kind) {
-  return kind == OptimizerKind::kAdamW || kind == OptimizerKind::kSgd;
-}
-
 StatePlacement::StatePlacement(const OptimizerSpec& optimizer, std::vector<FlatUnit> units,
                                const DataParallel& ranks, std::int64_t tile)
     : optimizer_(optimizer), units_(std::move(units)), ranks_(ranks) {

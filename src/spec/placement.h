@@ -70,9 +70,6 @@ struct OwnedRange {
   std::int64_t first = 0, count = 0;
 };
 
-/// An element's update depends on no other element: states may be cut anywhere.
-[[nodiscard]] bool is_elementwise(OptimizerKind kind);
-
 class StatePlacement {
  public:
   StatePlacement(const OptimizerSpec& optimizer, std::vector<FlatUnit> units,

@@ -36,6 +36,8 @@ int main() {
   spec::FlatUnit unit;
   unit.parameters = {{.name = "w", .shape = {16, 8}, .spread = {}}};
   unit.elements = 128;
+  right &=
+      check(spec::is_elementwise(spec->kind), "ranks cut its units anywhere, as its table says");
   right &= check(spec->state(unit).bytes() == Bytes(128 * 8), "a momentum buffer and a master");
 
   Sink sink;

@@ -394,6 +394,37 @@ TEST_F(CommonChoicesTest, TheSmallerOfTwoKeepsWhatBothKeep) {
   EXPECT_TRUE(both.retention->blocks[0].keeps(spec::SavedTensor::kUp));
 }
 
+// Whatever two kinds chose, a plan can take the smaller of each part.
+TEST_F(CommonChoicesTest, TheSmallerOfTwoThatPlansHaveIsOneThatPlansHave) {
+  constexpr const char* kAllowed =
+      R"(memory.allow=["recompute", "move", "stream", "stream_weights", "disk"])";
+  for (const char* zero : {"critic.zero_stage=0", "critic.zero_stage=3"}) {
+    const spec::Job job = this->job({kAllowed, zero, "critic.model.activation_checkpointing=full",
+                                     "actor_rollout_ref.model.activation_checkpointing=full"});
+    const auto has = [&](const ModelChoice& choice) {
+      const Result<PlanOrLeast> found = plan_or_least(job, target(Bytes()), {{choice}});
+      EXPECT_TRUE(found.ok()) << found.status().message();
+      return found.ok() && found->plan.has_value();
+    };
+    std::vector<ModelChoice> listed;
+    for (std::size_t mode = 0; mode < spec::kUpdateModes; ++mode) {
+      for (unsigned bits = 0; bits < 1U << kWeightChoices.size(); ++bits) {
+        ModelChoice choice{ModelId::kCritic, static_cast<spec::UpdateMode>(mode)};
+        for (std::size_t i = 0; i < kWeightChoices.size(); ++i)
+          choice.*kWeightChoices[i] = (bits >> i & 1) != 0;
+        if (has(choice)) listed.push_back(choice);
+      }
+    }
+    ASSERT_GT(listed.size(), 8u) << zero;
+    EXPECT_TRUE(std::any_of(listed.begin(), listed.end(),
+                            [](const ModelChoice& each) { return each.blocks_on_disk; }));
+    for (const ModelChoice& a : listed)
+      for (const ModelChoice& b : listed)
+        EXPECT_EQ(std::count(listed.begin(), listed.end(), smaller_of(a, b)), 1)
+            << zero << ": " << static_cast<int>(a.update) << " and " << static_cast<int>(b.update);
+  }
+}
+
 TEST_F(CommonChoicesTest, OutcomesPassAsNumbers) {
   KindOutcome out;
   out.seconds = 1.25;

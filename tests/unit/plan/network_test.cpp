@@ -86,5 +86,15 @@ TEST(Network, WhereNoKeySaysItMachinesAreThoseOfTheLauncher) {
   EXPECT_EQ(network_of(job, kNetwork).node_ranks, 2);
 }
 
+TEST(Network, MachinesOfAPlanHaveOneRankEachWhereNobodySaysHowMany) {
+  spec::Job job;
+  job.trainer.nnodes = 4;
+  ASSERT_EQ(job.ranks(), 4);
+  EXPECT_EQ(network_of(job, kNetwork).node_ranks, 1);
+  expect_rates(axis_rates(network_of(job, kNetwork), job.mesh(), Axis::kData), 10, 3);
+  job.launched_ranks = 8;  // of a launcher that does not say how many a machine has
+  EXPECT_EQ(network_of(job, kNetwork).node_ranks, 2);
+}
+
 }  // namespace
 }  // namespace neap::plan

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "spec/architecture.h"
+#include "unit/spec/read_architecture.h"
 
 namespace neap::spec {
 namespace {
@@ -95,6 +96,27 @@ TEST(RotaryTable, Llama3KeepsFastDimensions) {
   expect(r, 1, {1, .316228, .1, .0316228, .01, .00316228, .000129351, 9.88212e-06});
   r = rotary(Scaling::kLlama3, 8, 512);
   expect(r, 1, {1, .316228, .1, .0184967, .00125, .000395285, .000125, 3.95285e-05});
+}
+
+// Qwen2.5's own recipe for long texts leaves max_position_embeddings as it is; DeepSeek's has it stretched.
+TEST(LongestSequence, YarnStretchesWhatItsOriginalPositionsAre) {
+  const auto longest = [](std::int64_t positions, const Json& scaling) {
+    const Json config = {{"model_type", "qwen2"},    {"hidden_size", 64},
+                         {"intermediate_size", 128}, {"num_hidden_layers", 2},
+                         {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+                         {"vocab_size", 100},        {"max_position_embeddings", positions},
+                         {"rope_scaling", scaling}};
+    return read_architecture(config).longest_sequence();
+  };
+  const Json qwen = {
+      {"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+  EXPECT_EQ(longest(32768, qwen), 131072);
+  EXPECT_EQ(longest(131072, qwen), 131072);
+  EXPECT_EQ(longest(40960, qwen), 131072);
+  EXPECT_EQ(longest(32768, {{"type", "yarn"}, {"factor", 4.0}}), 131072);
+  EXPECT_EQ(longest(32768, {{"type", "dynamic"}, {"factor", 2.0}}), 65536);
+  EXPECT_EQ(longest(32768, {{"type", "linear"}, {"factor", 4.0}}), 32768);
+  EXPECT_EQ(longest(32768, nullptr), 32768);
 }
 
 }  // namespace
