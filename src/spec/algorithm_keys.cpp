@@ -3,6 +3,8 @@
 #include "spec/loss_kinds.h"
 #include "spec/micro_batches.h"
 #include "spec/presets.h"
+#include "spec/size_checks.h"
+#include "spec/token_budgets.h"
 
 namespace neap::spec {
 namespace {
@@ -125,22 +127,28 @@ void bind_policy(ConfigTable& t, const std::string& at, ActorConfig& a) {
          "Prompts of one optimizer step, of all ranks together (times `rollout.n` sequences); "
          "divides `data.train_batch_size`. 0: as that, one optimizer step for each batch.")
       .in("prompts")
-      .at_least(0);
+      .at_least(0)
+      .at_most(kMostRows);
   t.bind(at + ".ppo_micro_batch_size_per_gpu", &a.ppo_micro_batch_size_per_gpu,
          "Sequences of a padded micro-batch." + kAdapts)
       .in("sequences")
       .at_least(1)
+      .at_most(kMostSequences)
       .only(where(kPacksPolicy, {false}));
   t.bind(kPacksPolicy, &a.use_dynamic_bsz,
          "Packs sequences without padding into micro-batches with a budget of tokens, in every "
          "phase of ppo and grpo but the rollout.");
   t.bind(at + ".ppo_max_token_len_per_gpu", &a.ppo_max_token_len_per_gpu,
          "Tokens of a packed micro-batch of the actor's training; at least "
-         "`data.max_prompt_length` + `data.max_response_length`.")
+         "`data.max_prompt_length` + `data.max_response_length`." +
+             kHoldsRow)
       .in("tokens")
       .at_least(1)
+      .at_most(kMostMicroTokens)
       .only(where(kPacksPolicy, {true}));
-  t.bind(at + ".ppo_epochs", &a.ppo_epochs, "Passes over a step's sequences.").at_least(1);
+  t.bind(at + ".ppo_epochs", &a.ppo_epochs, "Passes over a step's sequences.")
+      .at_least(1)
+      .at_most(kMostEpochs);
   bind_enum(t, at + ".policy_loss.loss_mode", &a.loss_mode, parse_policy_loss,
             "Loss of a token; docs/algorithms.md has the formulas. `vanilla` is PPO's clip with "
             "dual clip.")

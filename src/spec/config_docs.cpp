@@ -27,6 +27,7 @@ constexpr std::string_view kIntro =
     "- Names are verl's where verl has one. Sizes have a unit (`\"384MiB\"`, `\"24GiB\"`). "
     "Relative paths start at the file's folder.\n"
     "- An unknown key is an error that names the nearest known one.\n"
+    "- Numbers are finite, and an integer is at most 2147483647 where its key names no limit.\n"
     "- An empty value (`trainer.stop_metric=`) restores a default that is an empty text or list.\n"
     "- A key that is set but not read is named in a warning, with the reason. It is an error if "
     "the key that enables it is missing (`lora_alpha` without `lora_rank`).\n\n"

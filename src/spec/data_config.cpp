@@ -8,6 +8,8 @@
 #include "spec/default_lengths.h"
 #include "spec/job_keys.h"
 #include "spec/micro_batches.h"
+#include "spec/size_checks.h"
+#include "spec/token_budgets.h"
 #include "spec/wrong.h"
 
 namespace neap::spec {
@@ -40,11 +42,13 @@ void bind_fields(ConfigTable& t, DataConfig& d) {
 void bind_lengths(ConfigTable& t, DataConfig& d) {
   t.bind("data.max_prompt_length", &d.max_prompt_length, "Longest prompt." + kFollowsPositions)
       .in("tokens")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMostLength);
   t.bind("data.max_response_length", &d.max_response_length,
          "Longest response." + kFollowsPositions)
       .in("tokens")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMostLength);
   t.bind("data.filter_overlong_prompts", &d.filter_overlong_prompts,
          "Leaves out rows whose prompt is longer, and prints how many.");
   t.bind("data.filter_overlong_responses", &d.filter_overlong_responses,
@@ -63,14 +67,16 @@ void bind_micro_batches(ConfigTable& t, DataConfig& d) {
          "Rows of a padded micro-batch; gradients are accumulated." + kAdapts)
       .in("rows")
       .at_least(1)
+      .at_most(kMostSequences)
       .only(where(kPacksRows, {false}));
   t.bind(kPacksRows, &d.use_dynamic_bsz,
          "Packs rows without padding into micro-batches of at most `data.max_token_len_per_gpu` "
          "tokens, instead of a number of padded rows.");
   t.bind("data.max_token_len_per_gpu", &d.max_token_len_per_gpu,
-         "Tokens of a packed micro-batch; at least those of the longest row.")
+         "Tokens of a packed micro-batch; at least those of the longest row." + kHoldsRow)
       .in("tokens")
       .at_least(1)
+      .at_most(kMostMicroTokens)
       .only(where(kPacksRows, {true}));
 }
 
@@ -106,6 +112,7 @@ void bind_data(ConfigTable& t, Job& job) {
          "reward and dpo.")
       .in("rows")
       .at_least(1)
+      .at_most(kMostRows)
       .only(of_training());
   bind_micro_batches(t, d);
   bind_lengths(t, d);

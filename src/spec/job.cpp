@@ -11,6 +11,7 @@
 #include "spec/degrees.h"
 #include "spec/micro_batches.h"
 #include "spec/presets.h"
+#include "spec/token_budgets.h"
 #include "spec/wrong.h"
 
 namespace neap::spec {
@@ -93,6 +94,8 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
   }));
   if (defaults) job.warnings.push_back(*defaults);
   NEAP_TRY_ASSIGN(job.adapted, adapt_lengths(table, job));
+  NEAP_TRY_ASSIGN(const auto budgets, adapt_token_budgets(table, job));
+  job.adapted.insert(job.adapted.end(), budgets.begin(), budgets.end());
   NEAP_TRY_ASSIGN(const auto micro_batches, adapt_micro_batches(table, job));
   job.adapted.insert(job.adapted.end(), micro_batches.begin(), micro_batches.end());
   const Status valid = job.validate();

@@ -4,11 +4,12 @@
 
 #include "base/format.h"
 #include "base/text.h"
-#include "spec/context_parallel.h"
 #include "spec/job.h"
 #include "spec/micro_batches.h"
 #include "spec/optimizer.h"
 #include "spec/parallel_checks.h"
+#include "spec/size_checks.h"
+#include "spec/token_budgets.h"
 #include "spec/wrong.h"
 
 namespace neap::spec {
@@ -170,58 +171,6 @@ Status validate_rewards(const Job& job) {
              to_string(job.task)));
 }
 
-// Of a job that packs: the longest row fits into every budget.
-Status validate_packing(const Job& job) {
-  const std::int64_t longest = job.max_sequence_length();
-  // The budget of a key, or where it has none of the one before.
-  struct Budget {
-    const char* key;
-    std::int64_t tokens;
-  };
-  const auto or_else = [](Budget budget, const Budget& otherwise) {
-    return budget.tokens != 0 ? budget : otherwise;
-  };
-  const auto holds = [&](ModelId model, const Budget& budget,
-                         std::int64_t sequences = 1) -> Status {
-    const std::int64_t ranks = job.context_ranks(model);
-    const std::int64_t least = rows_of_each(sequences * longest, ranks);
-    if (budget.tokens >= least) return {};
-    return wrong(
-        format("{} is {}; it has to be at least {}: {}data.max_prompt_length {} + "
-               "data.max_response_length {}{}",
-               budget.key, budget.tokens, least, sequences > 1 ? "2 x of a pair, " : "",
-               job.data.max_prompt_length, job.data.max_response_length,
-               ranks > 1 ? format(", divided by {} ranks", ranks) : std::string()));
-  };
-  const ModelId main = job.main_model();
-  const ModelId reference = job.reference_is_actor_base() ? main : ModelId::kReference;
-  const Budget of_reference{"actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
-                            job.reference_max_token_len_per_gpu};
-  if (!job.has_rollout()) {
-    const Budget rows{"data.max_token_len_per_gpu", job.data.max_token_len_per_gpu};
-    NEAP_TRY(holds(main, rows, job.has_pairs() ? 2 : 1));
-    return job.uses_reference() ? holds(reference, or_else(of_reference, rows)) : Status();
-  }
-  const Budget training{"actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
-                        job.actor.ppo_max_token_len_per_gpu};
-  const Budget scoring = or_else({"actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
-                                  job.rollout.log_prob_max_token_len_per_gpu},
-                                 training);
-  NEAP_TRY(holds(main, training));
-  NEAP_TRY(holds(main, scoring));
-  if (job.uses_reference()) NEAP_TRY(holds(reference, or_else(of_reference, scoring)));
-  if (job.has_reward_model())
-    NEAP_TRY(holds(ModelId::kReward, or_else({"reward_model.forward_max_token_len_per_gpu",
-                                              job.reward_max_token_len_per_gpu},
-                                             scoring)));
-  if (!job.has_critic()) return {};
-  const Budget of_critic{"critic.ppo_max_token_len_per_gpu", job.critic.ppo_max_token_len_per_gpu};
-  NEAP_TRY(holds(ModelId::kCritic, of_critic));
-  return holds(ModelId::kCritic, or_else({"critic.forward_max_token_len_per_gpu",
-                                          job.critic.forward_max_token_len_per_gpu},
-                                         of_critic));
-}
-
 }  // namespace
 
 Status Job::validate() const {
@@ -239,6 +188,7 @@ Status Job::validate() const {
   NEAP_TRY(validate_checkpointing("critic.model", critic.model));
   NEAP_TRY(validate_optimizer(kActorOptimizer, actor.optim, device));
   NEAP_TRY(validate_optimizer(kCriticOptimizer, critic.optim, device));
+  NEAP_TRY(check_sizes(*this));
   NEAP_TRY(check_ranks(*this));
   // Every shard is an open file while it is written.
   if (trainer.max_shard_size < Bytes(1'000'000))
@@ -267,7 +217,7 @@ Status Job::validate() const {
   NEAP_TRY(validate_validation(*this));
   NEAP_TRY(validate_rollout(*this));
   NEAP_TRY(validate_losses(*this));
-  if (packs()) NEAP_TRY(validate_packing(*this));
+  NEAP_TRY(check_token_budgets(*this));
   if (trains_policy()) {
     NEAP_TRY(validate_advantages(*this));
     NEAP_TRY(divides("actor_rollout_ref.actor.ppo_mini_batch_size", actor_mini_batch(),

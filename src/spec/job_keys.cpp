@@ -1,6 +1,8 @@
 // Job::bind(): every key of a configuration file, with its limits and its words for docs/configuration.md. Here: the
 // device, memory, the critic and rewards.
 #include "spec/job_keys.h"
+#include "spec/size_checks.h"
+#include "spec/token_budgets.h"
 
 #include <optional>
 
@@ -92,29 +94,36 @@ void bind_critic(ConfigTable& t, Job& job) {
   t.bind("critic.ppo_mini_batch_size", &c.ppo_mini_batch_size,
          "Prompts of one optimizer step (times `rollout.n` sequences); 0: as the actor's.")
       .in("prompts")
-      .at_least(0);
+      .at_least(0)
+      .at_most(kMostRows);
   t.bind("critic.ppo_micro_batch_size_per_gpu", &c.ppo_micro_batch_size_per_gpu,
          "Sequences of a padded micro-batch." + kAdapts)
       .in("sequences")
       .at_least(1)
+      .at_most(kMostSequences)
       .only(where(kPacksPolicy, {false}));
   t.bind("critic.forward_micro_batch_size_per_gpu", &c.forward_micro_batch_size_per_gpu,
          "Sequences whose values are computed at once; 0: as `ppo_micro_batch_size_per_gpu`.")
       .in("sequences")
       .at_least(0)
+      .at_most(kMostSequences)
       .only(where(kPacksPolicy, {false}));
   t.bind("critic.ppo_max_token_len_per_gpu", &c.ppo_max_token_len_per_gpu,
-         "Tokens of a packed micro-batch of the critic's training.")
+         "Tokens of a packed micro-batch of the critic's training." + kHoldsRow)
       .in("tokens")
       .at_least(1)
+      .at_most(kMostMicroTokens)
       .only(where(kPacksPolicy, {true}));
   t.bind("critic.forward_max_token_len_per_gpu", &c.forward_max_token_len_per_gpu,
          "Tokens of a packed micro-batch whose values are computed at once; 0: as "
          "`ppo_max_token_len_per_gpu`.")
       .in("tokens")
       .at_least(0)
+      .at_most(kMostMicroTokens)
       .only(where(kPacksPolicy, {true}));
-  t.bind("critic.ppo_epochs", &c.ppo_epochs, "Passes over a step's sequences.").at_least(1);
+  t.bind("critic.ppo_epochs", &c.ppo_epochs, "Passes over a step's sequences.")
+      .at_least(1)
+      .at_most(kMostEpochs);
   t.bind("critic.cliprange_value", &c.cliprange_value,
          "New values are clipped to this distance from the old ones.")
       .at_least(0);
@@ -142,6 +151,7 @@ void bind_rewards(ConfigTable& t, Job& job) {
          "`actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu`.")
       .in("sequences")
       .at_least(0)
+      .at_most(kMostSequences)
       .only(has_model)
       .only(where(kPacksPolicy, {false}));
   t.bind("reward_model.forward_max_token_len_per_gpu", &job.reward_max_token_len_per_gpu,
@@ -149,6 +159,7 @@ void bind_rewards(ConfigTable& t, Job& job) {
          "`actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu`.")
       .in("tokens")
       .at_least(0)
+      .at_most(kMostMicroTokens)
       .only(has_model)
       .only(where(kPacksPolicy, {true}));
   job.reward.bind(t);

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "spec/fields.h"
 #include "spec/job_keys.h"
+#include "spec/size_checks.h"
 
 namespace neap::spec {
 namespace {
@@ -45,6 +47,7 @@ void bind_own_stages(ConfigTable& t, const std::string& at, ModelPlacement& p, c
          "Stages that divide this model's blocks; 0: as `parallel.pipeline_model_parallel_size`.")
       .in("stages")
       .at_least(0)
+      .at_most(kMostRanks)
       .only(of_several_ranks(job));
   t.bind(at + ".pipeline_model_parallel_layout", &p.pipeline_model_parallel_layout,
          "Blocks of each stage of this model, or of each chunk; `[]`: those of "
@@ -88,6 +91,7 @@ void bind_slices(ConfigTable& t, Job& job) {
              std::string(kChosen))
       .in("ranks")
       .at_least(0)
+      .at_most(kMostRanks)
       .only({.holds =
                  [&job] {
                    return job.parallel.zero_shard_size == 0 || job.parallel.automatic.zero_stage ||
@@ -108,7 +112,8 @@ void bind_tensor(ConfigTable& t, Job& job) {
          "others divide the batch." +
              std::string(kChosen))
       .in("ranks")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMostRanks);
   t.bind(
        "parallel.sequence_parallel", &job.parallel.sequence_parallel,
        "The ranks that divide a model also divide the rows of its hidden states outside attention "
@@ -138,6 +143,7 @@ void bind_context(ConfigTable& t, Job& job) {
              std::string(kChosen))
       .in("ranks")
       .at_least(1)
+      .at_most(kMostRanks)
       .only(of_training());
   bind_word(
       t, "parallel.cp_comm_type", &job.parallel.cp_comm_type, &automatic.ring,
@@ -168,6 +174,7 @@ void bind_stages(ConfigTable& t, Job& job) {
              std::string(kChosen))
       .in("stages")
       .at_least(1)
+      .at_most(kMostRanks)
       .only(of_training());
   const auto only_of_stages = [&job](auto is_set) {
     return ConfigCondition{.holds = [&job, is_set] { return !is_set() || job.has_stages(); },
@@ -181,6 +188,7 @@ void bind_stages(ConfigTable& t, Job& job) {
              std::string(kChosen))
       .in("chunks")
       .at_least(1)
+      .at_most(kMaxLayers)
       .only(
           only_of_stages([&job] { return job.parallel.virtual_pipeline_model_parallel_size > 1; }));
   bind_word(
@@ -233,12 +241,14 @@ void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, bo
          "all that have the same part of it: all of them.")
       .in("ranks")
       .at_least(0)
+      .at_most(kMostRanks)
       .only(several);
   t.bind(at + ".tensor_model_parallel_size", &p.tensor_model_parallel_size,
          "Ranks that divide this model between them in training and scoring; 0: as "
          "`parallel.tensor_model_parallel_size`.")
       .in("ranks")
       .at_least(0)
+      .at_most(kMostRanks)
       .only(several);
   t.bind(at + ".sequence_parallel", &p.sequence_parallel,
          "These ranks divide the rows of its hidden states, too; `\"\"`: as "
@@ -255,6 +265,7 @@ void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, bo
          "Ranks that divide each sequence for this model; 0: as `parallel.context_parallel_size`.")
       .in("ranks")
       .at_least(0)
+      .at_most(kMostRanks)
       .only(several);
   t.bind(at + ".cp_comm_type", &p.cp_comm_type,
          "How these ranks get each other's keys and values; `\"\"`: as `parallel.cp_comm_type`.")

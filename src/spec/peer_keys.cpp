@@ -56,7 +56,9 @@ std::string sentence_of(Peer peer, const PeerKey& key) {
   std::string text = format("{}'s {}", to_string(peer), key.key);
   if (key.here.empty()) return format("{} has no counterpart here: {}", text, key.note);
   text += key.here == key.key ? format(" is the same here") : format(" is {} here", key.here);
-  return key.note.empty() ? text : format("{}: {}", text, key.note);
+  if (!key.note.empty()) text += format(": {}", key.note);
+  if (peer != Peer::kTrl || key.value.empty()) return text;
+  return text + ". `algorithm.preset = \"trl\"` takes TRL's defaults of keys that are not set";
 }
 
 }  // namespace
@@ -90,7 +92,11 @@ std::string peer_reference() {
       "What replaces the configuration keys of verl (b178a3c, January 2026) and TRL (f2cd577, July "
       "2026). Keys of verl with the same name and meaning are only in "
       "[configuration.md](configuration.md). A file or command line that uses a key of this page "
-      "is refused with the same words.\n";
+      "is refused with the same words.\n\n"
+      "Keys that a job does not set have Neap's defaults, which differ. `algorithm.preset = "
+      "\"verl\"` or `\"trl\"` takes [theirs](configuration/presets.md): it makes runs equal, but "
+      "for "
+      "[what differs](algorithms.md#presets), batch sizes, lengths and responses a prompt.\n";
   for (const Peer peer : kPeers) {
     out += format("\n## {}\n\n| key | default | here | note |\n| --- | --- | --- | --- |\n",
                   to_string(peer));

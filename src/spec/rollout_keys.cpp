@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "spec/job_keys.h"
+#include "spec/size_checks.h"
 
 namespace neap::spec {
 namespace {
@@ -10,7 +11,8 @@ void bind_validation_sampling(ConfigTable& t, const std::string& at, ValidationS
   t.bind(at + ".n", &v.n,
          "Responses for each held-out prompt, in validation and `neap eval`; more than one needs "
          "`do_sample`.")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMostResponses);
   t.bind(at + ".do_sample", &v.do_sample,
          "Samples the responses to held-out prompts; false: greedy.");
   const ConfigCondition samples = where(at + ".do_sample", {true});
@@ -65,6 +67,7 @@ void bind_reference(ConfigTable& t, Job& job) {
          "`rollout.log_prob_micro_batch_size_per_gpu`, in dpo as in training.")
       .in("sequences")
       .at_least(0)
+      .at_most(kMostSequences)
       .only(packs(false));
   t.bind("actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
          &job.reference_max_token_len_per_gpu,
@@ -72,6 +75,7 @@ void bind_reference(ConfigTable& t, Job& job) {
          "`rollout.log_prob_max_token_len_per_gpu`, in dpo as in training.")
       .in("tokens")
       .at_least(0)
+      .at_most(kMostMicroTokens)
       .only(packs(true));
   const ConfigTable::Section own(
       t, {.holds = [&job] { return !job.reference_is_actor_base(); },
@@ -89,6 +93,7 @@ void bind_rollout(ConfigTable& t, Job& job) {
   std::optional<ConfigTable::Section> generates(std::in_place, t, of_responses());
   t.bind(at + ".n", &r.n, "Responses for each prompt; grpo compares them.")
       .at_least(1)
+      .at_most(kMostResponses)
       .default_where(
           "grpo, with estimators that compare responses",
           [&job] {
@@ -104,7 +109,8 @@ void bind_rollout(ConfigTable& t, Job& job) {
          "Sequences that a rank decodes together, which sets the size of the KV cache; 0: its "
          "whole share of the batch.")
       .in("sequences")
-      .at_least(0);
+      .at_least(0)
+      .at_most(kMostSequences);
   t.bind(at + ".max_num_batched_tokens", &r.max_num_batched_tokens,
          "Prompt tokens that one pass prefills: several prompts, or a part of a longer one. It "
          "bounds the memory of prefilling.")
@@ -124,17 +130,20 @@ void bind_rollout(ConfigTable& t, Job& job) {
        "training; 0: as in training. Each rank's part is made from the parts, slices or stages of "
        "all when a generation begins.")
       .in("ranks")
-      .at_least(0);
+      .at_least(0)
+      .at_most(kMostRanks);
   t.bind(at + ".log_prob_micro_batch_size_per_gpu", &r.log_prob_micro_batch_size_per_gpu,
          "Sequences whose old log-probabilities are computed at once.")
       .in("sequences")
       .at_least(1)
+      .at_most(kMostSequences)
       .only(where(kPacksPolicy, {false}));
   t.bind(at + ".log_prob_max_token_len_per_gpu", &r.log_prob_max_token_len_per_gpu,
          "Tokens of a packed micro-batch whose old log-probabilities are computed at once; 0: as "
          "`actor.ppo_max_token_len_per_gpu`.")
       .in("tokens")
       .at_least(0)
+      .at_most(kMostMicroTokens)
       .only(where(kPacksPolicy, {true}));
   policies.reset();
   bind_validation_sampling(t, at + ".val_kwargs", r.val_kwargs);

@@ -1,4 +1,6 @@
 // Keys of trainer: schedule, checkpoints, logs, ranks.
+#include <limits>
+
 #include "spec/job_keys.h"
 
 namespace neap::spec {
@@ -116,7 +118,9 @@ void bind_trainer(ConfigTable& t, Job& job) {
          "`auto` resumes from the newest checkpoint if there is one; `disable` starts from scratch "
          "and refuses a folder with a run; a path resumes from that checkpoint.");
   bind_logs(t, r);
-  t.bind("trainer.seed", &r.seed, "Seed of all random numbers.").at_least(0);
+  t.bind("trainer.seed", &r.seed, "Seed of all random numbers.")
+      .at_least(0)
+      .at_most(static_cast<double>(std::numeric_limits<std::int64_t>::max()));
   t.bind("trainer.deterministic", &r.deterministic,
          "Makes two runs on a GPU equal bit by bit, at the cost in docs/training.md. Runs on the "
          "host always are.");

@@ -49,6 +49,36 @@ TEST_F(JobFile, BudgetsHoldTheLongestSequence) {
       << "nothing is packed";
 }
 
+TEST_F(JobFile, ABudgetThatNobodySetFollowsTheLongestRow) {
+  const std::string actor = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu";
+  const std::vector<std::string> longer = {"data.max_prompt_length=2000",
+                                           "data.max_response_length=38000",
+                                           "algorithm.use_kl_in_reward=true"};
+  ASSERT_EQ(error(kPpo, longer), "ok");
+  EXPECT_EQ(job_.actor.ppo_max_token_len_per_gpu, 40000);
+  EXPECT_EQ(job_.critic.ppo_max_token_len_per_gpu, 40000);
+  EXPECT_EQ(job_.rollout.log_prob_max_token_len_per_gpu, 0) << "as the actor's";
+  EXPECT_EQ(job_.adapted,
+            (std::vector<std::string>{actor + "=40000", "critic.ppo_max_token_len_per_gpu=40000"}));
+  // One that is set is an error that names it.
+  for (const std::string& key : {actor, std::string("critic.ppo_max_token_len_per_gpu")}) {
+    std::vector<std::string> keys = longer;
+    keys.push_back(key + "=39999");
+    EXPECT_TRUE(has(error(kPpo, keys), key + " is 39999; it has to be at least 40000"));
+  }
+  const std::string pairs =
+      "task = \"dpo\"\nactor_rollout_ref.model.path = \"a\"\n[data]\nuse_dynamic_bsz = true\n";
+  ASSERT_EQ(error(pairs, {"data.max_prompt_length=30000", "data.max_response_length=10000"}), "ok");
+  EXPECT_EQ(job_.data.max_token_len_per_gpu, 80000) << "both texts of a pair";
+  // Ranks that divide sequences have a share each.
+  ASSERT_EQ(error(pairs, {"data.max_prompt_length=30000", "data.max_response_length=10000",
+                          "parallel.context_parallel_size=2", "trainer.n_gpus_per_node=2"}),
+            "ok");
+  EXPECT_EQ(job_.data.max_token_len_per_gpu, 40000);
+  ASSERT_EQ(error(kPpo), "ok");
+  EXPECT_TRUE(job_.adapted.empty());
+}
+
 TEST_F(JobFile, RanksShareTheBatchAndMicroBatchesAreTheirOwn) {
   const std::string mini = "actor_rollout_ref.actor.ppo_mini_batch_size=32";
   ASSERT_TRUE(load(kPpo, {kPadded, mini, "trainer.nnodes=2", "trainer.n_gpus_per_node=4",

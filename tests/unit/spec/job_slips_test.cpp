@@ -111,6 +111,11 @@ TEST_F(JobFile, KeysOfVerlAndTrlAreKnown) {
   unknown("+actor_rollout_ref.rollout.gpu_memory_utilization", "device.memory");
   unknown("num_generations", "TRL's num_generations is actor_rollout_ref.rollout.n here");
   unknown("trainer.learning_rate", "actor_rollout_ref.actor.optim.lr");
+  unknown("custom_reward_function.path", "kind \"python\"");
+  unknown("generation_batch_size", "data.train_batch_size here: it counts responses");
+  unknown("gradient_accumulation_steps", "per_device_train_batch_size x gradient_accumulation_steps");
+  unknown("shuffle_dataset", "always shuffled");
+  unknown("learning_rate", "algorithm.preset = \"trl\"");
   EXPECT_TRUE(
       has(error(kPpo, {"critic.adv_estimator=gae"}), "did you mean \"algorithm.adv_estimator\""));
   Job job;
