@@ -9,15 +9,16 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/plan_formulas.h"
+#include "cli/plan_model.h"
 #include "cli/plan_picture.h"
 #include "cli/program_commands.h"
 #include "plan/advice.h"
 #include "plan/degree_search.h"
-#include "plan/device_choice.h"
 #include "plan/gpu_catalog.h"
 #include "plan/memory_plan.h"
 #include "plan/placements.h"
 #include "plan/plan_words.h"
+#include "plan/planned_device.h"
 #include "plan/simulation.h"
 #include "plan/stage_plans.h"
 #include "spec/config_docs.h"
@@ -34,15 +35,20 @@ class PlanCommand final : public Command {
     return "Plan a job's memory: tags by phases, peaks, moves, and what would make it fit";
   }
   void declare(CLI::App& app) override {
-    app.add_option("config", config_, "configuration file (TOML)")->type_name("CONFIG");
+    app.add_option("config", config_,
+                   "configuration file (TOML); or a model's folder or config.json: what SFT, DPO, "
+                   "GRPO and PPO of it would take")
+        ->type_name("CONFIG");
     app.add_option("overrides", overrides_, "changes to it")->type_name("key.path=value ...");
     app.add_option("--capacity", capacity_,
-                   "plan for a device of this size instead of device.memory")
+                   "plan for so much memory of the job's own instead of device.memory; CUDA's "
+                   "context comes on top")
         ->type_name("SIZE");
     app.add_option(
            "--fit", fit_,
-           "rank up to three plans that fit into this size, with the settings that they need; with "
-           "--ranks also how the ranks divide the job (docs/parallel.md)")
+           "rank up to three plans that fit a card of this size, less what CUDA takes of it, with "
+           "the settings that they need; those that need more host memory than there is come last; "
+           "with --ranks also how the ranks divide the job (docs/parallel.md)")
         ->type_name("SIZE");
     app.add_option("--ranks", ranks_,
                    "plan for one of so many ranks instead of trainer.nnodes x "
@@ -50,8 +56,12 @@ class PlanCommand final : public Command {
         ->type_name("N")
         ->check(CLI::PositiveNumber);
     app.add_option("--gpu", gpu_,
-                   "plan for this GPU, which need not be here; device.memory is at most its memory")
+                   "plan for this GPU, which need not be here, with what is free on it")
         ->check(CLI::IsMember(plan::gpu_names()));
+    app.add_option("--host", host_,
+                   "with a GPU: memory of its machine, which the plan keeps to; default: any, and "
+                   "--fit ranks by what this machine has")
+        ->type_name("SIZE");
     CLI::Option* simulated =
         app.add_flag("--simulate", simulate_,
                      "simulate a step of all ranks: its time, what it is spent on, and the memory "
@@ -91,47 +101,72 @@ class PlanCommand final : public Command {
     overrides_.push_back(format("trainer.n_gpus_per_node={}", each));
   }
 
+  Result<plan::DeviceQuestion> question() const {
+    if (!capacity_.empty() && !fit_.empty())
+      return Status(ErrorCode::kInvalidArgument,
+                    "--capacity and --fit say the same; give one of them");
+    plan::DeviceQuestion out{.gpu = gpu_};
+    for (const auto& [text, size] : {std::pair{&capacity_, &out.capacity},
+                                     std::pair{&fit_, &out.card}, std::pair{&host_, &out.host}}) {
+      if (text->empty()) continue;
+      NEAP_TRY_ASSIGN(*size, parse_bytes(*text));
+      if (size->is_zero())
+        return Status(ErrorCode::kInvalidArgument, text == &host_
+                                                       ? "--host must be greater than 0"
+                                                       : "Capacity must be greater than 0");
+    }
+    return out;
+  }
+
   Status plan_job() {
     if (config_.empty())
       return {ErrorCode::kInvalidArgument,
               "neap plan needs a configuration file: neap plan CONFIG.toml [key.path=value ...]"};
-    if (!capacity_.empty() && !fit_.empty())
-      return {ErrorCode::kInvalidArgument, "--capacity and --fit say the same; give one of them"};
+    NEAP_TRY_ASSIGN(const plan::DeviceQuestion asked, question());
+    if (is_model(config_)) {
+      if (simulate_)
+        return {ErrorCode::kInvalidArgument,
+                format("--simulate needs a job; {} is a model", config_)};
+      return plan_model(config_, overrides_, asked, json_);
+    }
     // For as many ranks as asked for --fit chooses what nobody has.
     const spec::OpenDegrees open =
         ranks_ > 0 && !fit_.empty() ? spec::OpenDegrees::kUnset : spec::OpenDegrees::kAuto;
     spec::Job job;
     NEAP_TRY(spec::Job::load(config_, overrides_, job, open));
     ranks_ = job.ranks();
-    NEAP_TRY_ASSIGN(plan::DeviceChoice chosen,
-                    gpu_.empty()
-                        ? plan::choose_device(job.device, plan::driver_gpus(), plan::Purpose::kPlan)
-                        : plan::gpu_by_name(gpu_, job.device.memory));
-    const std::string size = fit_.empty() ? capacity_ : fit_;
-    if (!size.empty()) {
-      NEAP_TRY_ASSIGN(chosen.target.capacity, parse_bytes(size));
-      if (chosen.target.capacity.is_zero())
-        return {ErrorCode::kInvalidArgument, "Capacity must be greater than 0"};
-      chosen.target.host_memory = Bytes();  // another machine than this one
+    NEAP_TRY_ASSIGN(device_, plan::device_to_plan_for(job, asked, plan::driver_gpus()));
+    if (!device_.keys.empty()) {
+      overrides_.insert(overrides_.end(), device_.keys.begin(), device_.keys.end());
+      job = spec::Job();
+      NEAP_TRY(spec::Job::load(config_, overrides_, job, open));
     }
-    if (job.parallel.automatic.any()) NEAP_TRY(choose_degrees(job, chosen.target));
+    const Status status = plan_on_device(job);
+    if (status.ok()) return status;
+    return {status.code(), format("On {}: {}", device_.heading(), status.message())};
+  }
+
+  Status plan_on_device(spec::Job& job) {
+    const plan::Target& target = device_.choice.target;
+    if (job.parallel.automatic.any()) NEAP_TRY(choose_degrees(job, target));
     for (const std::string& warning : job.warnings) log::warn(warning);
+    fields_ = device_.to_json(job);
     adapted_ = job.adapted;
     if (!adapted_.empty()) adapted_text_ = spec::adapted_text(job) + "\n";
     warnings_ = job.warnings;
     placements_text_ = plan::placements_text(job);
     placements_ = plan::placements_json(job);
-    if (simulate_) return simulate(job, chosen);
-    if (job.has_stages()) return plan_stages(job, chosen);
-    if (!fit_.empty()) return fit(job, chosen);
-    NEAP_TRY_ASSIGN(const plan::PlanWithOutlook found,
-                    plan::make_plan_with_outlook(job, chosen.target));
-    Json out = json_of(found.plan, chosen);
+    if (simulate_) return simulate(job);
+    if (job.has_stages()) return plan_stages(job);
+    if (!fit_.empty()) return fit(job);
+    NEAP_TRY_ASSIGN(const plan::PlanWithOutlook found, plan::make_plan_with_outlook(job, target));
+    Json out = json_of(found.plan);
     out["outlook"] = found.outlook.to_json();
-    if (found.plan.fits()) return show(found.plan, chosen, out, found.outlook.to_text(found.plan));
+    if (found.plan.fits())
+      return show(found.plan, out, found.outlook.to_text(found.plan, device_.context));
     code_ = 3;
-    const std::string knobs = plan::knobs_text(job, chosen.target);
-    return show(found.plan, chosen, out, knobs.empty() ? "" : knobs + "\n");
+    const std::string knobs = plan::knobs_text(job, target);
+    return show(found.plan, out, knobs.empty() ? "" : knobs + "\n");
   }
 
   // The job with the degrees that it left open.
@@ -160,7 +195,7 @@ class PlanCommand final : public Command {
       overrides.insert(overrides.end(), words.begin(), words.end());
       spec::Job written;
       NEAP_TRY(spec::Job::load(config_, overrides, written));
-      Result<std::vector<plan::MemoryPlan>> found = plan::find_fit(written, target);
+      Result<std::vector<plan::MemoryPlan>> found = plan::find_fit(written, target, host_limit());
       if (found.ok()) {
         fitted_ = *std::move(found);
         return words;
@@ -170,61 +205,71 @@ class PlanCommand final : public Command {
     return nearest.ok() ? choice.refusal() : nearest;
   }
 
+  [[nodiscard]] plan::HostLimit host_limit() const {
+    return {device_.context.is_zero() ? Bytes() : device_.host, device_.host_is_asked};
+  }
+
   // Each stage is a kind of rank; the plan is that of the one which needs most.
-  Status plan_stages(const spec::Job& job, const plan::DeviceChoice& chosen) {
+  Status plan_stages(const spec::Job& job) {
     if (!fit_.empty() && degrees_.is_null())
       return {
           ErrorCode::kInvalidArgument,
           "--fit plans models that one rank has; with parallel.pipeline_model_parallel_size use "
           "--capacity"};
-    NEAP_TRY_ASSIGN(const plan::StagePlans found, plan::plan_stages(job, chosen.target));
+    NEAP_TRY_ASSIGN(const plan::StagePlans found, plan::plan_stages(job, device_.choice.target));
     const plan::MemoryPlan& plan = found.stages[found.binding()].plan;
-    Json out = json_of(plan, chosen);
+    Json out = json_of(plan);
     out["stages"] = found.to_json();
     if (!plan.fits()) code_ = 3;
-    return show(plan, chosen, out, "\n" + found.to_text());
+    return show(plan, out, "\n" + found.to_text());
   }
 
-  Status simulate(const spec::Job& job, const plan::DeviceChoice& chosen) {
+  Status simulate(const spec::Job& job) {
+    const plan::DeviceChoice& chosen = device_.choice;
     NEAP_TRY_ASSIGN(const plan::Simulation found, plan::simulate(job, chosen.target));
     if (!found.plans.stages[found.plans.binding()].plan.fits()) code_ = 3;
     if (!picture_.empty()) NEAP_TRY(write_picture(found, picture_));
     Json out = found.to_json();
-    out["device"] = chosen.name;
+    for (const char* field : {"device", "dtype", "assumed", "context"}) out[field] = fields_[field];
     out["rates_from"] = chosen.target.rates_from;
     out["placements"] = placements_;
     if (!degrees_.is_null()) out["degrees"] = degrees_;
     if (json_) return write_output(out.dump(2) + "\n");
-    return write_output(degrees_text_ +
-                        format("A step of {} on {} x {}, simulated\n\n{}rates: {}\n{}", config_,
-                               ranks_, chosen.name, found.to_text(), chosen.target.rates_from,
+    return write_output(format("A step of {} on {} x {}, simulated\n{}\n{}rates: {}\n{}", config_,
+                               ranks_, device_.heading(), degrees_text_, found.to_text(),
+                               chosen.target.rates_from,
                                job.places_models_alike() ? "" : placements_text_));
   }
 
-  Status fit(const spec::Job& job, const plan::DeviceChoice& chosen) {
+  Status fit(const spec::Job& job) {
+    const plan::Target& target = device_.choice.target;
     std::vector<plan::MemoryPlan> plans = std::move(fitted_);
     if (plans.empty()) {
-      NEAP_TRY_ASSIGN(plans, plan::find_fit(job, chosen.target));
+      NEAP_TRY_ASSIGN(plans, plan::find_fit(job, target, host_limit()));
     }
     // A smaller one was made for a smaller capacity.
-    for (plan::MemoryPlan& plan : plans) plan.capacity = chosen.target.capacity;
-    Json out = json_of(plans.front(), chosen);
+    for (plan::MemoryPlan& plan : plans) plan.capacity = target.capacity;
+    Json out = json_of(plans.front());
     out["plans"] = Json::array();
-    std::string text = format("\nPlans that fit into {}, fastest first\n", chosen.target.capacity);
+    std::string text = format(
+        "\nPlans that fit into {}, fastest first{}\n", target.capacity,
+        device_.lacks_host(plans.back()) ? ", but those that need more host memory last" : "");
     for (std::size_t i = 0; i < plans.size(); ++i) {
       out["plans"].push_back(plan::summary_json(plans[i]));
-      text += format("  {}. {}\n", i + 1, plan::sentence_of(plans[i]));
+      text += format("  {}. {}; {} of host memory{}\n", i + 1, plan::sentence_of(plans[i]),
+                     plans[i].host_bytes,
+                     device_.lacks_host(plans[i]) ? format(", more than {}", device_.host) : "");
     }
     if (plans.front().changes.empty())
-      text += format("The job fits into {} as it is.\n", chosen.target.capacity);
+      text += format("The job fits into {} as it is.\n", target.capacity);
     for (const std::string_view effect : plan::effects_of(plans.front()))
       text += format("  - {}\n", effect);
-    return show(plans.front(), chosen, out, text);
+    return show(plans.front(), out, text);
   }
 
-  [[nodiscard]] Json json_of(const plan::MemoryPlan& plan, const plan::DeviceChoice& chosen) const {
+  [[nodiscard]] Json json_of(const plan::MemoryPlan& plan) const {
     Json out = plan.to_json();
-    out["device"] = chosen.name;
+    for (const auto& [field, value] : fields_.items()) out[field] = value;
     out["ranks"] = ranks_;
     out["adapted"] = adapted_;
     out["warnings"] = warnings_;
@@ -233,26 +278,27 @@ class PlanCommand final : public Command {
     return out;
   }
 
-  [[nodiscard]] Status show(const plan::MemoryPlan& plan, const plan::DeviceChoice& chosen,
-                            const Json& json, const std::string& below) const {
+  [[nodiscard]] Status show(const plan::MemoryPlan& plan, const Json& json,
+                            const std::string& below) const {
     if (json_) return write_output(json.dump(2) + "\n");
-    return write_output(degrees_text_ +
-                        format("{} of {} on the {}{}\n{}\n", plan.task, config_, chosen.name,
+    return write_output(format("{} of {} on {}{}\n{}{}\n{}", plan.task, config_, device_.heading(),
                                ranks_ > 1 ? format(", each of {} ranks", ranks_) : "",
-                               adapted_text_) +
+                               device_.totals(plan), adapted_text_, degrees_text_) +
                         plan.to_text() + placements_text_ + below);
   }
 
   static constexpr std::int64_t kNodeRanks = 8;
 
-  std::string config_, capacity_, fit_, gpu_, picture_;
+  std::string config_, capacity_, fit_, gpu_, host_, picture_;
   std::vector<std::string> overrides_;
   std::vector<std::string> adapted_, warnings_;  // as spec::Job's
   std::string adapted_text_, degrees_text_, placements_text_;
   std::vector<plan::MemoryPlan> fitted_;  // with the chosen degrees, where they need changes
-  Json placements_;                       // of each model
-  Json degrees_;                          // how they were chosen; null: none was open
-  std::int64_t ranks_ = 0;                // 0: the configuration's
+  plan::PlannedDevice device_;
+  Json fields_;             // of the device
+  Json placements_;         // of each model
+  Json degrees_;            // how they were chosen; null: none was open
+  std::int64_t ranks_ = 0;  // 0: the configuration's
   bool json_ = false, reference_ = false, peer_keys_ = false, simulate_ = false;
   PlanFormulas formulas_;
   int code_ = 0;

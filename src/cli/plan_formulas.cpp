@@ -6,17 +6,15 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "formulas/measured.h"
-#include "plan/device_choice.h"
+#include "plan/planned_device.h"
 #include "report/run_folder.h"
 #include "report/run_memory.h"
 
 namespace neap::cli {
 namespace {
 
-Result<formulas::JobSizes> sizes_of(const spec::Job& job) {
-  NEAP_TRY_ASSIGN(const plan::DeviceChoice chosen,
-                  plan::choose_device(job.device, plan::driver_gpus(), plan::Purpose::kPlan));
-  return formulas::read_sizes(job, chosen.target);
+Result<plan::PlannedDevice> device_of(const spec::Job& job) {
+  return plan::device_to_plan_for(job, {}, plan::driver_gpus());
 }
 
 // Of a run of the job; fails where the folder is another job's.
@@ -146,7 +144,8 @@ Status PlanFormulas::run(const std::string& path, const std::vector<std::string>
 
 Status PlanFormulas::run_job(const spec::Job& job, const std::string& path, bool json) const {
   for (const std::string& warning : job.warnings) log::warn(warning);
-  NEAP_TRY_ASSIGN(const formulas::JobSizes sizes, sizes_of(job));
+  NEAP_TRY_ASSIGN(const plan::PlannedDevice device, device_of(job));
+  NEAP_TRY_ASSIGN(const formulas::JobSizes sizes, formulas::read_sizes(job, device.choice.target));
   NEAP_TRY_ASSIGN(formulas::Sheet sheet,
                   run_.empty()
                       ? formulas::make_sheet(sizes, degrees_)
@@ -157,8 +156,12 @@ Status PlanFormulas::run_job(const spec::Job& job, const std::string& path, bool
     formulas::add_measured(job, sizes, records, sheet);
   }
   const auto scale = unit_ == "GB" ? formulas::Scale::kGb : formulas::Scale::kGib;
-  return print(formulas::to_json(sheet),
-               format("Formulas for {}\n", path) + formulas::to_text(sheet, scale), json);
+  Json out = formulas::to_json(sheet);
+  out["assumed"] = device.to_json(job)["assumed"];
+  return print(
+      out,
+      format("Formulas for {} on {}\n", path, device.heading()) + formulas::to_text(sheet, scale),
+      json);
 }
 
 Status PlanFormulas::run_cases(const std::string& path, bool json) const {
@@ -170,7 +173,9 @@ Status PlanFormulas::run_cases(const std::string& path, bool json) const {
   for (const formulas::Case& of : file.cases) {
     spec::Job job;
     NEAP_TRY(formulas::load_case(file, of, job));
-    NEAP_TRY_ASSIGN(const formulas::JobSizes sizes, sizes_of(job));
+    NEAP_TRY_ASSIGN(const plan::PlannedDevice device, device_of(job));
+    NEAP_TRY_ASSIGN(const formulas::JobSizes sizes,
+                    formulas::read_sizes(job, device.choice.target));
     NEAP_TRY_ASSIGN(formulas::Sheet sheet, formulas::make_sheet(sizes, of.degrees));
     NEAP_TRY(formulas::add_published(file, of, sheet));
     Json entry = formulas::to_json(sheet);

@@ -134,9 +134,22 @@ std::string knobs_text(const spec::Job& job, const Target& target) {
   return text + "\n`neap plan --fit SIZE` looks for a combination";
 }
 
-Result<std::vector<MemoryPlan>> find_fit(const spec::Job& job, const Target& target) {
+namespace {
+
+using Plans = Result<std::vector<MemoryPlan>>;
+
+// None where nothing fits.
+Plans same_training(const spec::Job& job, const Target& target) {
+  NEAP_TRY_ASSIGN(PlanSearch search, PlanSearch::make(job, target, PlanSearch::Scope::kWide));
+  Plans plans = ranked_plans(search, target.capacity);
+  if (!plans.ok() && plans.status().code() == ErrorCode::kDoesNotFit)
+    return std::vector<MemoryPlan>();
+  return plans;
+}
+
+Plans any_training(const spec::Job& job, const Target& target) {
   NEAP_TRY_ASSIGN(PlanSearch same, PlanSearch::make(job, target, PlanSearch::Scope::kWide));
-  Result<std::vector<MemoryPlan>> plans = ranked_plans(same, target.capacity);
+  Plans plans = ranked_plans(same, target.capacity);
   if (plans.ok() || plans.status().code() != ErrorCode::kDoesNotFit) return plans;
   NEAP_TRY_ASSIGN(Bytes smallest, same.least_capacity());
   for (const OtherTraining& other : trainings_beside(job)) {
@@ -146,16 +159,54 @@ Result<std::vector<MemoryPlan>> find_fit(const spec::Job& job, const Target& tar
     if (!least.ok()) continue;
     smallest = std::min(smallest, *least);
     if (*least > target.capacity) continue;
-    Result<std::vector<MemoryPlan>> found = ranked_plans(*search, target.capacity);
+    Plans found = ranked_plans(*search, target.capacity);
     if (!found.ok()) continue;
     for (MemoryPlan& plan : *found)
       plan.changes.insert(plan.changes.begin(), other.changes.begin(), other.changes.end());
     return found;
   }
+  const std::string host =
+      target.host_memory.is_zero()
+          ? ""
+          : format(" with {} of host memory for what leaves the device", target.host_memory);
+  if (smallest == Bytes(~0ull))
+    return Status(ErrorCode::kDoesNotFit,
+                  format("No combination of micro batches, recomputation, LoRA and response length "
+                         "fits{}, whatever the device's memory",
+                         host));
   return Status(ErrorCode::kDoesNotFit,
                 format("No combination of micro batches, recomputation, LoRA and response length "
-                       "fits into {}; the least that was found is {}",
-                       target.capacity, capacity_text(smallest)));
+                       "fits into {}{}; the least that was found is {}",
+                       target.capacity, host, capacity_text(smallest)));
+}
+
+}  // namespace
+
+Result<std::vector<MemoryPlan>> find_fit(const spec::Job& job, const Target& target,
+                                         HostLimit host) {
+  if (host.bytes.is_zero() || !job.memory.host_budget.is_zero()) return any_training(job, target);
+  Target unlimited = target;
+  unlimited.host_memory = Bytes();
+  NEAP_TRY_ASSIGN(std::vector<MemoryPlan> more, same_training(job, unlimited));
+  const auto fits_host = [&](const MemoryPlan& plan) { return plan.host_bytes <= host.bytes; };
+  if (!more.empty() && std::all_of(more.begin(), more.end(), fits_host)) return more;
+  Target limited = target;
+  limited.host_memory = host.bytes;
+  Plans within = host.asked ? any_training(job, limited) : same_training(job, limited);
+  if (!within.ok()) {
+    if (within.status().code() != ErrorCode::kDoesNotFit || more.empty()) return within;
+    within = std::vector<MemoryPlan>();
+  }
+  std::erase_if(more, fits_host);
+  if (within->empty() && more.empty()) return any_training(job, unlimited);
+  // One place at least for those that need more host memory.
+  std::vector<MemoryPlan> plans = *std::move(within);
+  if (!more.empty()) plans.resize(std::min(plans.size(), kRanked - 1));
+  for (MemoryPlan& plan : more) {
+    if (plans.size() == kRanked) break;
+    plans.push_back(std::move(plan));
+  }
+  return plans;
 }
 
 std::vector<std::string_view> effects_of(const MemoryPlan& plan) {
@@ -168,7 +219,7 @@ std::vector<std::string_view> effects_of(const MemoryPlan& plan) {
   return effects;
 }
 
-std::string Outlook::to_text(const MemoryPlan& plan) const {
+std::string Outlook::to_text(const MemoryPlan& plan, Bytes context) const {
   if (!plan.fits()) return "";
   const double now = plan.seconds();
   std::string out = format("\nChosen: {}.\n", sentence_of(plan));
@@ -183,8 +234,13 @@ std::string Outlook::to_text(const MemoryPlan& plan) const {
     out += format("Next smaller: {} less costs {:.3g} s a step: {}.\n", plan.peak - smaller->peak,
                   smaller->seconds() - now, sentence_of(*smaller));
   } else {
-    out += format("Next smaller: none; the least capacity is {}.\n", capacity_text(least_capacity));
+    out += "Next smaller: none.\n";
   }
+  out += format("Least capacity: {}", capacity_text(least_capacity));
+  if (!context.is_zero())
+    out +=
+        format(", {} in nvidia-smi with CUDA's context", capacity_text(least_capacity + context));
+  out += ".\n";
   return out;
 }
 

@@ -28,7 +28,14 @@ struct Suggestion {
 /// than the one before, or the least there is. Their `changes` make the job fit; those that keep
 /// the training are looked for first, then adapters and shorter responses. kDoesNotFit when nothing
 /// helps.
-[[nodiscard]] Result<std::vector<MemoryPlan>> find_fit(const spec::Job& job, const Target& target);
+/// With a limit those that need more host memory come behind, but where the job has a budget of its own.
+struct HostLimit {
+  Bytes bytes{};  ///< zero: none
+  /// Adapters and shorter responses are looked for before a plan that needs more.
+  bool asked = false;
+};
+[[nodiscard]] Result<std::vector<MemoryPlan>> find_fit(const spec::Job& job, const Target& target,
+                                                       HostLimit host = {});
 /// What the changes of a plan cost, a line each.
 [[nodiscard]] std::vector<std::string_view> effects_of(const MemoryPlan& plan);
 
@@ -36,8 +43,8 @@ struct Suggestion {
 struct Outlook {
   std::optional<MemoryPlan> faster, smaller;
   Bytes least_capacity;
-  /// Three sentences; nothing where the plan does not fit.
-  [[nodiscard]] std::string to_text(const MemoryPlan& plan) const;
+  /// Sentences; nothing where the plan does not fit. `context`: what a card shows in addition.
+  [[nodiscard]] std::string to_text(const MemoryPlan& plan, Bytes context = {}) const;
   [[nodiscard]] Json to_json() const;
 };
 /// The plan of a job and its alternatives.

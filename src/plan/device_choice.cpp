@@ -13,6 +13,7 @@
 #include "base/format.h"
 #include "device/cuda/cuda_device.h"
 #include "plan/device_rates.h"
+#include "plan/host_share.h"
 
 namespace neap::plan {
 namespace {
@@ -44,12 +45,6 @@ std::int64_t within_quota(std::int64_t cores) {
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(quota / period), 1, cores);
 }
 
-// In addition to copies a run holds its libraries, a GPU's context, batches and buffers of files.
-Bytes host_memory_for_copies() {
-  const Bytes free = arena::available_host_memory();
-  return free - std::min(free / 4, 4_GiB);
-}
-
 void use_rates(Target& target, PlanRates rates) {
   target.rates = rates.kernels;
   target.link = rates.link;
@@ -63,7 +58,7 @@ Status fill_cuda(const spec::DeviceConfig& config, DeviceChoice& choice) {
   if (device->info().multiprocessors > 0)
     choice.target.multiprocessors = device->info().multiprocessors;
   use_rates(choice.target, rates_of_gpu(choice.name));
-  choice.target.host_memory = host_memory_for_copies();
+  choice.target.host_memory = for_copies(arena::available_host_memory());
   if (!config.memory.is_zero()) return {};
   NEAP_TRY_ASSIGN(const device::MemoryInfo memory, device->memory());
   choice.target.capacity = memory.free;

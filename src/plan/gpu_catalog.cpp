@@ -10,22 +10,58 @@
 namespace neap::plan {
 namespace {
 
-// As data sheets state them: FLOP/s of dense products of 16-bit elements and of float32 arithmetic, bytes a second of
-// memory, of NVLink and of PCIe each way (of PCIe in place of NVLink where a card has none).
+constexpr Bytes gib(double n) {
+  return Bytes(static_cast<std::uint64_t>(n * (1 << 30)));
+}
+
+// As data sheets state them: FLOP/s of dense products of 16-bit elements, added up in float32, and of float32 arithmetic;
+// bytes a second of memory, of NVLink and of PCIe each way (of PCIe in place of NVLink where a card has none, or only a
+// bridge for two). Free: what CUDA reports as the total, measured on H100 and H200, else as users' out-of-memory messages
+// state it (bytes for error correction and the driver's own are gone).
 struct Gpu {
-  std::string_view name, title;
+  std::string_view name;
+  Card card;
   double half_flops, single_flops, bytes, peers, link;
-  Bytes memory;
   std::int64_t multiprocessors;
 };
 constexpr std::array kGpus = {
-    Gpu{"a100", "A100 SXM 80 GB", 312e12, 19.5e12, 2.039e12, 300e9, 32e9, 80_GiB, 108},
-    Gpu{"a100-40gb", "A100 SXM 40 GB", 312e12, 19.5e12, 1.555e12, 300e9, 32e9, 40_GiB, 108},
-    Gpu{"h100", "H100 SXM", 989e12, 67e12, 3.35e12, 450e9, 64e9, 80_GiB, 132},
-    Gpu{"h200", "H200 SXM", 989e12, 67e12, 4.8e12, 450e9, 64e9, Bytes(141'000'000'000), 132},
+    Gpu{"a100", {"A100 SXM 80 GB", 80_GiB, gib(79.1)}, 312e12, 19.5e12, 2.039e12, 300e9, 32e9, 108},
+    Gpu{"a100-40gb",
+        {"A100 SXM 40 GB", 40_GiB, gib(39.4)},
+        312e12,
+        19.5e12,
+        1.555e12,
+        300e9,
+        32e9,
+        108},
+    Gpu{"h100", {"H100 SXM", 80_GiB, gib(79.1)}, 989e12, 67e12, 3.35e12, 450e9, 64e9, 132},
+    Gpu{"h200", {"H200 SXM", 141_GiB, gib(139.8)}, 989e12, 67e12, 4.8e12, 450e9, 64e9, 132},
+    Gpu{"b200", {"B200 SXM", 180_GiB, gib(178.3)}, 2250e12, 75e12, 8e12, 900e9, 64e9, 148},
+    Gpu{"rtx5090", {"RTX 5090", 32_GiB, gib(31.3)}, 209.5e12, 104.8e12, 1.792e12, 64e9, 64e9, 170},
+    Gpu{"rtx4090", {"RTX 4090", 24_GiB, gib(23.6)}, 165.2e12, 82.6e12, 1.008e12, 32e9, 32e9, 128},
+    Gpu{"rtx3090", {"RTX 3090", 24_GiB, gib(23.6)}, 71e12, 35.6e12, 0.936e12, 32e9, 32e9, 82},
+    Gpu{"rtx6000ada",
+        {"RTX 6000 Ada", 48_GiB, gib(47.4)},
+        364.2e12,
+        91.1e12,
+        0.96e12,
+        32e9,
+        32e9,
+        142},
+    Gpu{"l40s", {"L40S", 48_GiB, gib(44.4)}, 362e12, 91.6e12, 0.864e12, 32e9, 32e9, 142},
+    Gpu{"l4", {"L4", 24_GiB, gib(22)}, 121e12, 30.3e12, 0.3e12, 32e9, 32e9, 58},
+    Gpu{"a10g", {"A10G", 24_GiB, gib(22)}, 70e12, 35e12, 0.6e12, 32e9, 32e9, 80},
+    Gpu{"t4", {"T4", 16_GiB, gib(14.5), false}, 65e12, 8.1e12, 0.32e12, 16e9, 16e9, 40},
 };
 // default_rates() and Link are an H200's, default_network() that of two H100s.
 constexpr const Gpu& kMeasured = kGpus[3];
+static_assert(kMeasured.name == "h200");
+
+const Gpu* find(std::string_view name) {
+  const auto* const found =
+      std::find_if(kGpus.begin(), kGpus.end(), [&](const Gpu& gpu) { return gpu.name == name; });
+  return found == kGpus.end() ? nullptr : found;
+}
 
 }  // namespace
 
@@ -35,17 +71,30 @@ std::vector<std::string> gpu_names() {
   return out;
 }
 
+const Card* find_card(std::string_view name) {
+  const Gpu* const found = find(name);
+  return found == nullptr ? nullptr : &found->card;
+}
+
+Bytes free_of_size(Bytes memory) {
+  Bytes least;
+  for (const Gpu& gpu : kGpus)
+    if (gpu.card.memory == memory && (least.is_zero() || gpu.card.free < least))
+      least = gpu.card.free;
+  return least.is_zero() ? memory : least;
+}
+
 Result<DeviceChoice> gpu_by_name(std::string_view name, Bytes memory) {
-  const auto* const found =
-      std::find_if(kGpus.begin(), kGpus.end(), [&](const Gpu& gpu) { return gpu.name == name; });
-  if (found == kGpus.end())
+  const Gpu* const found = find(name);
+  if (found == nullptr)
     return Status(ErrorCode::kInvalidArgument,
                   format("Unknown GPU \"{}\"; known: {}", name, joined(gpu_names(), ", ")));
   DeviceChoice out;
-  out.name = found->title;
+  out.name = found->card.title;
   Target& target = out.target;
   target.cuda = true;
-  target.capacity = memory.is_zero() ? found->memory : std::min(memory, found->memory);
+  target.capacity = found->card.free - kCudaContext;
+  if (!memory.is_zero()) target.capacity = std::min(memory, target.capacity);
   target.multiprocessors = found->multiprocessors;
   target.rates = default_rates(true, 0);
   target.rates.half_flops *= found->half_flops / kMeasured.half_flops;

@@ -53,7 +53,8 @@ Status refusal(const MemoryPlan& plan, const Shortage& shortage) {
     return {ErrorCode::kDoesNotFit,
             format("The job does not fit under {} with a host budget of {}: what leaves the device "
                    "has no room there. With enough host memory it fits from {} on; with this "
-                   "budget {}. The budget is memory.host_budget, else what this machine has free",
+                   "budget {}. The budget is memory.host_budget, --host or this machine's free "
+                   "memory",
                    shortage.capacity, plan.host_budget, capacity_text(shortage.with_host), least)};
   }
   if (lacks_host)

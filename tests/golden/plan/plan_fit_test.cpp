@@ -109,6 +109,34 @@ TEST(GoldenPlans, FitAndOutlookOfEveryTask) {
   }
 }
 
+TEST(GoldenPlans, FitRanksWhatNeedsMoreHostMemoryBehind) {
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "qwen15_sft.toml", {}, job).ok());
+  Target target = target_of(job);
+  target.capacity = 18_GiB;
+  const auto all = find_fit(job, target);
+  ASSERT_TRUE(all.ok()) << all.status().message();
+  Bytes most;
+  for (const MemoryPlan& plan : *all) most = std::max(most, plan.host_bytes);
+  ASSERT_GT(most, 1_GiB);
+  // Nothing of the same training fits a little host memory: what needs more is all that there is.
+  const auto behind = find_fit(job, target, {1_GiB});
+  ASSERT_TRUE(behind.ok()) << behind.status().message();
+  EXPECT_EQ(behind->front().host_bytes, all->front().host_bytes);
+  // Enough for everything: as without a limit.
+  const auto enough = find_fit(job, target, {1_TiB});
+  ASSERT_TRUE(enough.ok());
+  ASSERT_EQ(enough->size(), all->size());
+  EXPECT_EQ(enough->front().peak, all->front().peak);
+  // Between the two: those that fit come first.
+  const HostLimit less{most - 1_MiB};
+  const auto ranked = find_fit(job, target, less);
+  ASSERT_TRUE(ranked.ok()) << ranked.status().message();
+  EXPECT_GT(ranked->back().host_bytes, less.bytes);
+  for (std::size_t i = 1; i < ranked->size(); ++i)
+    EXPECT_LE((*ranked)[i - 1].host_bytes > less.bytes, (*ranked)[i].host_bytes > less.bytes);
+}
+
 TEST(GoldenPlans, OutlookHoldsWhatItPromises) {
   spec::Job job;
   ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());

@@ -4,6 +4,7 @@ import gzip
 import html
 import json
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -70,17 +71,20 @@ class Commands(unittest.TestCase):
 
     def test_plan_prints_the_job_and_what_fits(self):
         plan = self.text("plan", PLANNED, "--capacity", "400GiB")
-        self.assertRegex(plan, r"^sft of .*qwen7b_sft.toml on the ")
+        self.assertRegex(plan, r"^sft of .*qwen7b_sft.toml on the GPU in bfloat16 \(assumed, with an H200's rates, because this machine has no GPU")
+        self.assertRegex(plan.splitlines()[1], r"^needs    .* GiB in nvidia-smi with CUDA's context; \S+ B of host memory$")
+        self.assertRegex(plan, r"Least capacity: \S+ GiB, \S+ GiB in nvidia-smi with CUDA's context")
         self.assertIn("train", plan)
         chosen = ["actor_rollout_ref.model.enable_gradient_checkpointing=false", "actor_rollout_ref.model.activation_checkpointing=auto"]
         fit = self.text("plan", PLANNED, *chosen, "--fit", "400GiB")
-        self.assertIn("Plans that fit into 400 GiB, fastest first\n  1. ", fit)
-        self.assertIn("The job fits into 400 GiB as it is.", fit)
+        self.assertIn("less 800 MiB for CUDA's context", fit.splitlines()[1])
+        self.assertIn("Plans that fit into 399.2 GiB, fastest first\n  1. ", fit)
+        self.assertIn("The job fits into 399.2 GiB as it is.", fit)
         tight = self.text("plan", PLANNED, "--fit", "79GiB")
         self.assertNotIn("as it is", tight)
-        self.assertEqual(self.json("plan", PLANNED, "--fit", "79GiB")["capacity"], 79 << 30)
         result = self.json("plan", PLANNED, "--fit", "79GiB")
-        self.assertLessEqual(result["peak"], 79 << 30)
+        self.assertEqual(result["capacity"] + result["context"], 79 << 30)
+        self.assertLessEqual(result["peak"], result["capacity"])
         self.assertTrue(result["plans"] and result["plans"][0]["overrides"], result["plans"])
         self.assertNotIn("outlook", result)
         self.assertIn("least_capacity", self.json("plan", PLANNED, "--capacity", "400GiB")["outlook"])
@@ -89,6 +93,73 @@ class Commands(unittest.TestCase):
         self.assertEqual(len(reference), sum(map(len, pages)))
         self.assertTrue(all(page in reference for page in pages))
         self.assertEqual(self.text("plan", "--peer-keys"), (SOURCE / "docs" / "verl-trl-keys.md").read_text())
+
+    def test_a_plan_says_what_it_is_for(self):
+        model = SOURCE / "tests" / "golden" / "plan" / "models" / "qwen7"
+        job = self.folder / "job.toml"
+        job.write_text(f'task = "sft"\n[actor_rollout_ref.model]\npath = "{model}"\nlora_rank = 16\n'
+                       "[data]\nuse_dynamic_bsz = false\nmicro_batch_size_per_gpu = 1\ntrain_batch_size = 4\n")
+        assumed = r"on the GPU in bfloat16 \(assumed, with an H200's rates, because this machine has no GPU, and a model of 7\.62 billion parameters"
+        answer = self.text("plan", job, "--fit", "24GiB")
+        self.assertRegex(answer.splitlines()[0], "^sft of .* " + assumed)
+        self.assertIn("22 GiB that every card of 24 GiB has free, less 800 MiB for CUDA's context", answer.splitlines()[1])
+        self.assertRegex(answer.splitlines()[2], r"^needs    \S+ GiB of device memory, \S+ GiB in nvidia-smi.* of host memory")
+        plan = self.json("plan", job, "--fit", "24GiB")
+        self.assertRegex(plan["assumed"], "^assumed, with an H200's rates, because this machine has no GPU")
+        self.assertEqual((plan["dtype"], plan["device"]), ("bfloat16", "GPU"))
+        refused = self.neap("plan", job, "--capacity", "100MiB")
+        self.assertEqual(refused.returncode, 3)
+        self.assertRegex(refused.stderr.splitlines()[0], "error: On .*assumed.*does not fit under 100 MiB")
+        # What is named is not assumed.
+        named = self.json("plan", job, "--gpu", "rtx4090")
+        self.assertIsNone(named["assumed"])
+        self.assertLess(named["capacity"], 23 << 30)
+        on_host = self.text("plan", job, "device.kind=host", "--capacity", "400GiB").splitlines()
+        self.assertRegex(on_host[0], r"on the host memory in float32$")
+        self.assertRegex(on_host[1], r"^needs    \S+ GiB of host memory$")
+        # Without bfloat16 the plan is in float32, and the run needs that key, too.
+        t4 = self.json("plan", job, "--gpu", "t4")
+        self.assertEqual((t4["dtype"], t4["device_keys"]), ("float32", ["device.dtype=float32"]))
+        self.assertIn("it has no bfloat16: a run there needs device.dtype=float32", self.text("plan", job, "--gpu", "t4").splitlines()[0])
+        self.refuses(2, "has no bfloat16", "plan", job, "--gpu", "t4", "device.dtype=bfloat16")
+
+    def test_host_memory_is_a_part_of_the_plan(self):
+        # Adapters keep to it; the full training that needs more comes behind.
+        ranked = self.text("plan", SOURCE / "examples" / "gsm8k" / "qwen2.5-1.5b.toml", "--gpu", "rtx4090", "--fit", "24GiB", "--host", "8GiB")
+        self.assertIn("fastest first, but those that need more host memory last", ranked)
+        plans = re.findall(r"(?m)^  \d\. .*$", ranked)
+        self.assertIn("lora_rank", plans[0])
+        self.assertRegex(plans[0], r"; [0-9.]+ MiB of host memory$")
+        self.assertNotIn("lora_rank", plans[-1])
+        self.assertRegex(plans[-1], r"; [0-9.]+ GiB of host memory, more than 6 GiB$")
+        full = ["plan", PLANNED, "--gpu", "h100", "device.memory=0B"]
+        refused = self.neap(*full, "--host", "8GiB")
+        self.assertEqual(refused.returncode, 3)
+        self.assertIn("host budget of 6 GiB", refused.stderr)
+        self.refuses(2, "--host must be greater than 0", *full, "--host", "0B")
+
+    def test_a_model_alone_is_planned(self):
+        model = SOURCE / "tests" / "golden" / "plan" / "models" / "qwen1.5"
+        text = self.text("plan", model, "--gpu", "rtx4090")
+        self.assertRegex(text, r"^.*qwen1.5, 1\.54 billion parameters, on the RTX 4090 in bfloat16\n")
+        for training in ("SFT", "DPO", "GRPO", "PPO"):
+            self.assertRegex(text, rf"(?m)^{training} +\S+ GiB .* GiB")
+            self.assertRegex(text, rf"(?m)^{training}, LoRA +\S+ GiB .* GiB")
+        said = self.json("plan", model / "config.json", "--gpu", "rtx4090")
+        self.assertEqual([(job["task"], job["lora_rank"]) for job in said["jobs"]],
+                         [(task, rank) for task in ("sft", "dpo", "grpo", "ppo") for rank in (0, 16)])
+        for job in said["jobs"]:
+            self.assertLessEqual(job["fastest"]["peak"], said["capacity"])
+            self.assertLessEqual(job["least_capacity"], job["fastest"]["peak"])
+            # The keys make a job of which neap plan says the same.
+            self.assertGreater(job["smallest"]["seconds"], 0)
+        job = self.folder / "empty.toml"
+        job.write_text("")
+        plan = self.json("plan", job, *said["jobs"][1]["keys"], "--gpu", "rtx4090")
+        self.assertEqual(plan["peak"], said["jobs"][1]["fastest"]["peak"])
+        self.assertEqual(plan["outlook"]["least_capacity"], said["jobs"][1]["least_capacity"])
+        self.refuses(2, "--simulate needs a job", "plan", model, "--simulate")
+        self.refuses(2, "config.json", "plan", self.folder)
 
     def test_plan_prints_formulas(self):
         examples = SOURCE / "examples" / "plan"
