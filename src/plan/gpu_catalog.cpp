@@ -16,8 +16,8 @@ constexpr Bytes gib(double n) {
 
 // As data sheets state them: FLOP/s of dense products of 16-bit elements, added up in float32, and of float32 arithmetic;
 // bytes a second of memory, of NVLink and of PCIe each way (of PCIe in place of NVLink where a card has none, or only a
-// bridge for two). Free: what CUDA reports as the total, measured on H100 and H200, else as users' out-of-memory messages
-// state it (bytes for error correction and the driver's own are gone).
+// bridge for two). Free: what CUDA reports as the total (bytes for error correction and the driver's own are gone): measured
+// on H100 and H200, as users' out-of-memory messages state it for RTX 4090 and 5090, T4 and L40S, estimated for others.
 struct Gpu {
   std::string_view name;
   Card card;
