@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 std::string how_to_get_torch() {
   return format(
       "Install it for the python3 on PATH (pip install torch=={}), or set NEAP_TORCH_ROOT to a "
-      "folder that holds torch/, or build Neap with your torch (README.md)",
+      "folder that holds torch/, or build Neap with your torch (docs/start.md)",
       kTorchVersion);
 }
 

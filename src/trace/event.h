@@ -32,7 +32,7 @@ enum class EventKind : std::uint8_t {
   kPhaseBegin = 16,  ///< name = phase
   kPhaseEnd = 17,
   kMark = 18,  ///< name = text; size: free for the writer's use
-  // The device's, as docs/vocabulary.md names them.
+  // The device's, as docs/glossary.md names them.
   kReserve = 32,
   kUnreserve = 33,
   kCreate = 34,  ///< address = page id
