@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import time
+import unittest.mock
 
 import neap_program
 from train_process_test import head, main, MODEL, SFT, TrainCase
@@ -172,11 +173,11 @@ class Folders(TrainCase):
                 (state.parent / "checksums.json").unlink()
             refused = self.neap(*words[:2], f"trainer.default_local_dir=out/foreign-{mode}", f"trainer.resume_mode={mode}",
                                 "trainer.save_freq=1", "data.val_files=[]", "trainer.total_training_steps=9")
-            self.assert_fails(refused, 2 if mode == "auto" else 1, "trainer.default_local_dir")
+            self.assert_fails(refused, 2, "trainer.default_local_dir")
             self.assertTrue((self.home / f"out/foreign-{mode}/global_step_6/trainer.json").exists())
 
     def test_updates_without_a_finite_gradient_are_skipped_and_end_the_run_with_a_checkpoint(self):
-        words = ("train", "sft.toml", "trainer.default_local_dir=out/spoiled", "actor_rollout_ref.actor.optim.lr=1e38", "data.val_files=[]",
+        words = ("train", "sft.toml", "trainer.default_local_dir=out/spoiled", "actor_rollout_ref.actor.optim.lr=1e30", "data.val_files=[]",
                  "trainer.save_freq=-1", "trainer.total_training_steps=100", "actor_rollout_ref.actor.optim.weight_decay=0")
         result = self.neap(*words)
         self.assertEqual(result.returncode, 1, result.stderr)
@@ -188,7 +189,7 @@ class Folders(TrainCase):
         self.assertTrue((self.home / f"out/spoiled/global_step_{rows[-1]['step']}/actor/model.safetensors").exists())
 
     def test_weights_that_are_not_finite_are_refused(self):
-        model = shutil.copytree(self.home / "model", self.home / "not-finite")
+        model = shutil.copytree(self.home / "out/sft/latest/actor", self.home / "not-finite")
         file = model / "model.safetensors"
         data = bytearray(file.read_bytes())
         size = int.from_bytes(data[:8], "little")
@@ -205,6 +206,29 @@ class Folders(TrainCase):
             refused = self.neap(*words)
             self.assertNotEqual(refused.returncode, 0, words)
             self.assertIn("has values that are not finite", refused.stderr)
+
+    def test_an_adapter_is_refused_on_another_base(self):
+        trained = self.home / "out/sft/latest/actor"
+        base = shutil.copytree(trained, self.home / "replaced")
+        words = ("data.val_files=[]", "trainer.total_training_steps=1", "trainer.save_freq=-1")
+        adapted = self.neap("train", "sft.toml", "actor_rollout_ref.model.path=replaced", "actor_rollout_ref.model.lora_rank=2",
+                            "trainer.default_local_dir=out/adapted", *words)
+        self.assertEqual(adapted.returncode, 0, adapted.stderr)
+        other = self.neap("train", "sft.toml", f"actor_rollout_ref.model.path={trained}", "trainer.default_local_dir=out/other-base", *words)
+        self.assertEqual(other.returncode, 0, other.stderr)
+        (self.home / "prompt.jsonl").write_text('{"prompt": "a"}\n')
+        uses = (("generate", "out/adapted", "--input", "prompt.jsonl", "--max-new-tokens", "1"), ("merge", "out/adapted", "merged"),
+                ("train", "sft.toml", "actor_rollout_ref.model.path=out/adapted/latest/actor", "trainer.default_local_dir=out/later", *words))
+        self.assertEqual(self.neap(*uses[0]).returncode, 0)
+        shutil.copy(self.home / "out/other-base/latest/actor/model.safetensors", base)
+        for use in uses:
+            refused = self.neap(*use)
+            self.assertEqual(refused.returncode, 2, refused.stderr)
+            self.assertIn("was trained on another base", refused.stderr)
+            with unittest.mock.patch.dict(os.environ, {"NEAP_OTHER_BASE": "allow"}):
+                allowed = self.neap(*use)
+            self.assertEqual(allowed.returncode, 0, allowed.stderr)
+            self.assertIn("was trained on another base", allowed.stderr)
 
     def test_rows_of_logs_outlast_a_file_system_that_takes_none(self):
         process, out = self.running("no-room")

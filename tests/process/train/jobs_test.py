@@ -122,8 +122,8 @@ class Jobs(TrainCase):
             result = self.neap("train", "sft.toml", f"data.train_files=['{name}.jsonl']", "data.val_files=[]",
                                "data.prompt_key=messages", f"actor_rollout_ref.model.path={model}",
                                "data.max_response_length=64", "data.max_prompt_length=32", "trainer.total_training_steps=1",
-                               f"trainer.default_local_dir=out/{name}", *words)
-            return result if result.returncode else self.metrics(f"out/{name}")[0]["perf/total_num_tokens"]
+                               f"trainer.default_local_dir=out/tokens-{name}", *words)
+            return result if result.returncode else self.metrics(f"out/tokens-{name}")[0]["perf/total_num_tokens"]
 
         once = trained_tokens("once", [user, answer])
         self.assertGreater(once, 16)

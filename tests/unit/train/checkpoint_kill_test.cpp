@@ -127,25 +127,25 @@ class CommitKilled : public ::testing::Test {
 };
 
 TEST_F(CommitKilled, OfTheNextStep) {
-  kill_everywhere(2, {1, {}}, [&] { write(1, {1, {}}, "old"); });
+  kill_everywhere(2, {1, {}, {}}, [&] { write(1, {1, {}, {}}, "old"); });
 }
 
 TEST_F(CommitKilled, OfTheFirstStepAndTheBest) {
-  kill_everywhere(1, {2, 1}, [&] { fs::create_directories(root_); });
+  kill_everywhere(1, {2, 1, {}}, [&] { fs::create_directories(root_); });
 }
 
 // A run that was told to resume from an older checkpoint writes the newest one's step once more.
 TEST_F(CommitKilled, OfAStepThatIsThereAlready) {
-  kill_everywhere(4, {0, {}}, [&] {
-    write(2, {0, {}}, "older");
-    write(4, {0, {}}, "old");
+  kill_everywhere(4, {0, {}, {}}, [&] {
+    write(2, {0, {}, {}}, "older");
+    write(4, {0, {}, {}}, "old");
   });
 }
 
 // ... and steps before it, of which the new ones count.
 TEST_F(CommitKilled, OfAStepBeforeOthers) {
-  kill_everywhere(4, {2, {}}, [&] {
-    for (const std::int64_t step : {2, 8, 10}) write(step, {0, {}}, "old");
+  kill_everywhere(4, {2, {}, {}}, [&] {
+    for (const std::int64_t step : {2, 8, 10}) write(step, {0, {}, {}}, "old");
   });
   EXPECT_TRUE(fs::exists(root_ / "global_step_4"));
   EXPECT_TRUE(fs::exists(root_ / "global_step_5"));
@@ -156,7 +156,7 @@ TEST_F(CommitKilled, OfAStepBeforeOthers) {
 // Names cannot be exchanged on NFS. Until now the old checkpoint went before the new one had its name.
 TEST_F(CommitKilled, OfTheSameStepWhereNamesCannotBeExchanged) {
   exchanges = false;
-  kill_everywhere(2, {1, {}}, [&] { write(2, {1, {}}, "old"); });
+  kill_everywhere(2, {1, {}, {}}, [&] { write(2, {1, {}, {}}, "old"); });
   exchanges = true;
 }
 
