@@ -201,8 +201,12 @@ std::string SafetensorsWriter::shared_name() const {
   const Result<std::string> identity = file_identity(state_->fd());
   if (!identity.ok()) return "";
   const std::string path = state_->path.string();
+  // A path through an open folder is one of this process.
+  std::error_code error;
+  const fs::path absolute = fs::absolute(path);
+  const fs::path folder = fs::canonical(absolute.parent_path(), error);
   return format("{}\n{}\n{}", identity.value(), state_->made->path().string().substr(path.size()),
-                fs::absolute(path).string());
+                (error ? absolute : folder / absolute.filename()).string());
 }
 
 std::optional<SafetensorsWriter> SafetensorsWriter::join(
