@@ -161,7 +161,8 @@ std::optional<bool> TrainingRun::is_own(const fs::path& checkpoint) const {
 // Their checkpoints would be replaced by this run's of the same steps.
 void TrainingRun::refuse_other_runs() const {
   for (const train::FoundCheckpoint& each : train::all_checkpoints(output_.path())) {
-    if (is_own(each.folder).value_or(true)) continue;
+    // One that cannot be read may be a damaged one of the run that is resumed.
+    if (is_own(each.folder).value_or(found_.has_value())) continue;
     throw Error(ErrorCode::kAlreadyExists,
                 format("{} holds a run already: this run did not write {}. Set "
                        "trainer.default_local_dir to another folder{}",

@@ -110,7 +110,9 @@ void save_model(const fs::path& folder, const spec::Architecture& shape, spec::H
 
 TensorFiles adapter_file(const fs::path& folder, const std::vector<spec::FlatUnit>& units,
                          at::ScalarType dtype) {
-  return one_file(folder / spec::kAdapterWeights, tensors_of(units, dtype));
+  TensorFiles out = one_file(folder / spec::kAdapterWeights, tensors_of(units, dtype));
+  for (TensorInfo& tensor : out.files.front().tensors) tensor.weights = true;
+  return out;
 }
 
 void save_adapter_config(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
