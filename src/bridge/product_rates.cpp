@@ -8,6 +8,8 @@
 #include <array>
 #include <chrono>
 
+#include "bridge/host_products.h"
+
 namespace neap::bridge {
 namespace {
 
@@ -29,7 +31,7 @@ double flops_of(at::Device device, at::ScalarType dtype) {
   for (std::size_t round = 0; round <= rates.size(); ++round) {
     wait_for(device);
     const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < times; ++i) at::mm_out(c, a, b);
+    for (int i = 0; i < times; ++i) product_out(c, a, b);
     wait_for(device);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     const auto size = static_cast<double>(n);

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "base/status.h"
+#include "bridge/host_products.h"
 #include "bridge/runtime.h"
 
 namespace neap::ops {
@@ -124,26 +125,21 @@ Tensor AtenOps::convert(Tensor t, Dtype dtype) const {
 Tensor AtenOps::product(const Tensor& a, const Tensor& b) const {
   Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
   const Scratch scratch;
-  return at::mm_out(out, a, b);
+  return bridge::product_out(out, a, b);
 }
 Tensor AtenOps::product_plus(const Tensor& bias, const Tensor& a, const Tensor& b) const {
   Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
   const Scratch scratch;
-  return at::addmm_out(out, bias, a, b);
+  return bridge::product_plus_out(out, bias, a, b);
 }
 void AtenOps::add_product_(const Tensor& c, const Tensor& a, const Tensor& b, double alpha) const {
   const Scratch scratch;
-  if (c.scalar_type() == a.scalar_type()) {
-    c.addmm_(a, b, 1, alpha);
-  } else {
-    Tensor sum = c;
-    (void)at::addmm_out(sum, c, a, b, c.scalar_type(), 1, alpha);
-  }
+  bridge::add_product_(c, a, b, alpha);
 }
 Tensor AtenOps::batch_product(const Tensor& a, const Tensor& b) const {
   Tensor out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
   const Scratch scratch;
-  return at::bmm_out(out, a, b);
+  return bridge::batch_product_out(out, a, b);
 }
 
 // ---- elementwise ----
