@@ -192,7 +192,7 @@ function(neap_add_test NAME)
     list(APPEND properties COST ${ARG_COST})
   endif()
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT 300)
   endif()
   if(NEAP_SANITIZE)
     math(EXPR ARG_TIMEOUT "5 * ${ARG_TIMEOUT}")  # the same work takes several times as long
