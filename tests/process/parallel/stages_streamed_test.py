@@ -2,6 +2,7 @@
 """Blocks of stages of a pipeline that rest on the host. usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
 
 The same bits as with everything on the device, on the same ranks; bytes and memory of each rank are those of its plan.
+NEAP_TEST_SLOW=1: every case.
 """
 import json
 import sys
@@ -10,7 +11,7 @@ import unittest
 import launch
 
 from rank_case import CHUNKS, FILES, ROWS, SIZE, STAGES, ZERO_BUBBLE
-from streamed_stages_case import CRITIC_FILES, CRITIC_LORA, KEPT, RESIDENT, StreamedStagesCase
+from streamed_stages_case import CRITIC_FILES, CRITIC_LORA, KEPT, RESIDENT, StreamedStagesCase, without
 from train_process_test import read_lines  # noqa: E402
 
 ADAPTERS = ("actor/adapter_model.safetensors", FILES[1])
@@ -22,14 +23,14 @@ class StreamedStages(StreamedStagesCase):
         lora = ("actor_rollout_ref.model.path=out/deep/latest/actor", "actor_rollout_ref.model.lora_rank=4", "data.micro_batch_size_per_gpu=2")
         blocks = "parallel.pipeline_model_parallel_layout={}"
         # Layouts by which most times each stage has too much for what the others need.
-        for name, ranks, words in (("1f1b", 2, (blocks.format([4, 8]), "trainer.test_freq=1")), ("three", 3, (blocks.format([3, 4, 5]),)),
+        for name, ranks, words in without("three", "chunks", "parts", "replicas", of=(("1f1b", 2, (blocks.format([4, 8]), "trainer.test_freq=1")), ("three", 3, (blocks.format([3, 4, 5]),)),
                                    ("chunks", 2, (f"{CHUNKS}=2", "trainer.test_freq=1")),
                                    ("rounds", 3, (f"{CHUNKS}=2", "data.train_batch_size=12", blocks.format([1, 2, 2, 1, 3, 3]))),
                                    ("parts", 2, (ZERO_BUBBLE, blocks.format([6, 6]))),
                                    ("split", 2, ("memory.update=split", "device.dtype=bfloat16", blocks.format([4, 8]))),
                                    ("replicas", 4, ("parallel.zero_stage=1", "data.micro_batch_size_per_gpu=1")),
                                    ("slices", 4, ("parallel.zero_stage=3", "data.micro_batch_size_per_gpu=1")),
-                                   ("tensor", 4, (f"{SIZE}=2", ROWS, blocks.format([4, 8])))):
+                                   ("tensor", 4, (f"{SIZE}=2", ROWS, blocks.format([4, 8]))))):
             with self.subTest(name):
                 of = 3 if ranks == 3 else 2
                 models = () if name in ("three", "rounds", "split") else (("actor",),) * ranks
@@ -42,13 +43,13 @@ class StreamedStages(StreamedStagesCase):
         tied = "actor_rollout_ref.model.path=out/tied/latest/actor"
         blocks = "parallel.pipeline_model_parallel_layout={}"
         clipped = "actor_rollout_ref.actor.grad_clip=0.01"
-        for name, ranks, words in (("full", 2, (blocks.format([4, 8]), clipped)), ("full-chunks", 2, (f"{CHUNKS}=2", clipped)), ("full-tied", 2, (tied, "trainer.test_freq=1")),
+        for name, ranks, words in without("full-replicas", "full-zero", "full-parts", "full-parts-few", of=(("full", 2, (blocks.format([4, 8]), clipped)), ("full-chunks", 2, (f"{CHUNKS}=2", clipped)), ("full-tied", 2, (tied, "trainer.test_freq=1")),
                                    ("full-masters", 2, ("device.dtype=bfloat16",)),
                                    ("full-replicas", 4, ("data.micro_batch_size_per_gpu=1",)), ("full-zero", 4, ("parallel.zero_stage=1",)),
                                    ("full-gradients", 4, ("parallel.zero_stage=2", "data.micro_batch_size_per_gpu=8")),
                                    ("full-tensor", 4, (f"{SIZE}=2", ROWS)), ("full-parts", 2, (ZERO_BUBBLE, clipped)),
                                    ("full-parts-few", 2, (ZERO_BUBBLE, clipped, blocks.format([8, 4]))), ("full-parts-fewer", 2, (ZERO_BUBBLE, clipped, blocks.format([9, 3]))),
-                                   ("full-parts-replicas", 4, (ZERO_BUBBLE, "parallel.zero_stage=1", "data.micro_batch_size_per_gpu=1"))):
+                                   ("full-parts-replicas", 4, (ZERO_BUBBLE, "parallel.zero_stage=1", "data.micro_batch_size_per_gpu=1")))):
             with self.subTest(name):
                 self.assert_streamed_is_resident(name, ranks, (), f"{STAGES}=2", *deep, *words)
                 if name == "full":
@@ -58,8 +59,8 @@ class StreamedStages(StreamedStagesCase):
     def test_trained_slices_of_stages(self):
         """Of weights and of gradients, also of a table that two stages have."""
         slices = ("parallel.zero_stage=3", "actor_rollout_ref.actor.grad_clip=0.01", "data.micro_batch_size_per_gpu=1")
-        for name, path, words in (("slices-full", "deep", ()), ("slices-chunks", "deep", (f"{CHUNKS}=2",)), ("slices-tied", "joined", ("trainer.test_freq=1",)),
-                                  ("slices-parts", "deep", (ZERO_BUBBLE,))):
+        for name, path, words in without("slices-full", of=(("slices-full", "deep", ()), ("slices-chunks", "deep", (f"{CHUNKS}=2",)), ("slices-tied", "joined", ("trainer.test_freq=1",)),
+                                  ("slices-parts", "deep", (ZERO_BUBBLE,)))):
             with self.subTest(name):
                 self.assert_streamed_is_resident(name, 4, (("actor",),) * 4, f"{STAGES}=2", f"actor_rollout_ref.model.path={path}", *slices, *words, trains_slices=True)
                 if name == "slices-parts":
@@ -107,9 +108,9 @@ class StreamedStages(StreamedStagesCase):
         """The first stage's embedding and the last one's head come in turns with its blocks, with their gradients."""
         words = ("actor_rollout_ref.model.path=out/tables/latest/actor", "data.micro_batch_size_per_gpu=2", "actor_rollout_ref.actor.grad_clip=0.01")
         streamed = []
-        for name, ranks, more in (("turns-full", 2, ("trainer.test_freq=1",)), ("turns-chunks", 2, (f"{CHUNKS}=2",)), ("turns-parts", 2, (ZERO_BUBBLE,)),
+        for name, ranks, more in without("turns-full", of=(("turns-full", 2, ("trainer.test_freq=1",)), ("turns-chunks", 2, (f"{CHUNKS}=2",)), ("turns-parts", 2, (ZERO_BUBBLE,)),
                                   ("turns-masters", 2, ("device.dtype=bfloat16",)), ("turns-tensor", 4, (f"{SIZE}=2", ROWS)),
-                                  ("turns-zero", 4, ("parallel.zero_stage=1", "data.micro_batch_size_per_gpu=1"))):
+                                  ("turns-zero", 4, ("parallel.zero_stage=1", "data.micro_batch_size_per_gpu=1")))):
             with self.subTest(name):
                 self.assert_streamed_is_resident(name, ranks, (("actor",),) * ranks, f"{STAGES}=2", *words, *more)
                 tables = [json.loads((self.home / f"out/{folder}/plan.json").read_text())["streamed_tables"] for folder in (name, f"{name}/ranks/{ranks - 1}")]
@@ -140,9 +141,9 @@ class StreamedStages(StreamedStagesCase):
         deep = "actor_rollout_ref.model.path=out/deep/latest/actor"
         lora, slices = "actor_rollout_ref.model.lora_rank=4", "parallel.zero_stage=3"
         parts = "actor_rollout_ref.rollout.tensor_model_parallel_size=2"
-        for name, ranks, words, files in (("rollout-full", 2, (), FILES), ("rollout-chunks", 2, (f"{CHUNKS}=2", lora), ADAPTERS),
+        for name, ranks, words, files in without("rollout-chunks", "rollout-slices", of=(("rollout-full", 2, (), FILES), ("rollout-chunks", 2, (f"{CHUNKS}=2", lora), ADAPTERS),
                                           ("rollout-parts", 2, (lora, parts), ADAPTERS), ("rollout-tensor", 4, (f"{SIZE}=2", lora), ADAPTERS),
-                                          ("rollout-slices", 4, (slices, lora), ADAPTERS), ("rollout-slices-parts", 4, (slices, lora, parts), ADAPTERS)):
+                                          ("rollout-slices", 4, (slices, lora), ADAPTERS), ("rollout-slices-parts", 4, (slices, lora, parts), ADAPTERS))):
             with self.subTest(name):
                 self.assert_streamed_is_resident(name, ranks, (("actor",),) * ranks, f"{STAGES}=2", deep, *words, task="grpo", files=files)
 
@@ -165,7 +166,7 @@ class StreamedStages(StreamedStagesCase):
 
     def test_frozen_models_in_stages(self):
         frozen = ("reference", "critic")
-        for name, words in (("all", ()), ("interleaved", (f"{CHUNKS}=2", "critic.ppo_micro_batch_size_per_gpu=1")), ("in-parts", (ZERO_BUBBLE,))):
+        for name, words in without("all", of=(("all", ()), ("interleaved", (f"{CHUNKS}=2", "critic.ppo_micro_batch_size_per_gpu=1")), ("in-parts", (ZERO_BUBBLE,)))):
             with self.subTest(name):
                 self.assert_streamed_is_resident(name, 2, (frozen, frozen), f"{STAGES}=2", *words, CRITIC_LORA, task="ppo", files=(*FILES, *CRITIC_FILES))
 
