@@ -55,4 +55,8 @@ Result<Json> parse_json(std::string_view text, std::string_view where) {
   }
 }
 
+std::string json_text(const Json& value, int indent) {
+  return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
 }  // namespace neap

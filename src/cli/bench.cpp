@@ -102,7 +102,7 @@ class BenchCommand final : public Command {
     out["left_out"] = std::move(left_out);
     out["rows"] = Json::array();
     for (const bench::Row& row : rows_) out["rows"].push_back(to_json(row));
-    const std::string text = json_ ? out.dump(2) + "\n" : table(out["environment"]);
+    const std::string text = json_ ? json_text(out, 2) + "\n" : table(out["environment"]);
     NEAP_TRY(write_output(text));
     return failed;
   }

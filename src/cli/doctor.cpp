@@ -115,7 +115,7 @@ int Doctor::run() {
   out["environment"] = environment();
   out["advice"] = advice_;
   if (json_) {
-    std::printf("%s\n", out.dump(2).c_str());
+    std::printf("%s\n", json_text(out, 2).c_str());
   } else {
     print_doctor(out);
   }

@@ -161,7 +161,8 @@ void EvalCommand::check_overrides() const {
 std::vector<std::string> EvalCommand::settings() const {
   std::vector<std::string> out = overrides_;
   // Quoted as JSON, which TOML reads alike.
-  for (const OwnKey& own : own_keys()) out.push_back(format("{}={}", own.key, own.value.dump()));
+  for (const OwnKey& own : own_keys())
+    out.push_back(format("{}={}", own.key, json_text(own.value)));
   return out;
 }
 
@@ -195,7 +196,7 @@ Json EvalCommand::to_json(const rlhf::EvaluationReport& report) const {
 }
 
 void EvalCommand::show(const rlhf::EvaluationReport& report) const {
-  if (json_) return throw_if_error(write_output(to_json(report).dump(1) + "\n"));
+  if (json_) return throw_if_error(write_output(json_text(to_json(report), 1) + "\n"));
   const spec::ValidationSampling& v = report.sampling;
   const std::string how = v.do_sample
                               ? format("{} sampled, temperature {:.4g}, top_p {:.4g}, top_k {}",

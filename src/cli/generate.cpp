@@ -193,7 +193,7 @@ std::string Output::line(const Request& request, Place place, const rollout::Res
   out["tokens"] = response.tokens;
   out["log_probs"] = response.log_probs;
   out["finish_reason"] = cut ? "length" : "stop";
-  return out.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(out) + "\n";
 }
 
 // The prompt before its first text.

@@ -234,7 +234,7 @@ class PlanCommand final : public Command {
     out["rates_from"] = chosen.target.rates_from;
     out["placements"] = placements_;
     if (!degrees_.is_null()) out["degrees"] = degrees_;
-    if (json_) return write_output(out.dump(2) + "\n");
+    if (json_) return write_output(json_text(out, 2) + "\n");
     return write_output(format("A step of {} on {} x {}, simulated\n{}\n{}rates: {}\n{}", config_,
                                ranks_, device_.heading(), degrees_text_, found.to_text(),
                                chosen.target.rates_from,
@@ -280,7 +280,7 @@ class PlanCommand final : public Command {
 
   [[nodiscard]] Status show(const plan::MemoryPlan& plan, const Json& json,
                             const std::string& below) const {
-    if (json_) return write_output(json.dump(2) + "\n");
+    if (json_) return write_output(json_text(json, 2) + "\n");
     return write_output(format("{} of {} on {}{}\n{}{}\n{}", plan.task, config_, device_.heading(),
                                ranks_ > 1 ? format(", each of {} ranks", ranks_) : "",
                                device_.totals(plan), adapted_text_, degrees_text_) +

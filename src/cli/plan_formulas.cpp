@@ -47,7 +47,7 @@ Result<formulas::RunRecords> records_of(const std::string& folder, const formula
 }
 
 Status print(const Json& json, const std::string& text, bool as_json) {
-  return write_output(as_json ? json.dump(2) + "\n" : text);
+  return write_output(as_json ? json_text(json, 2) + "\n" : text);
 }
 
 }  // namespace

@@ -171,7 +171,7 @@ Status plan_model(const std::string& path, const std::vector<std::string>& overr
     out["parameters"] = parameters;
     out["jobs"] = Json::array();
     for (const Row& row : rows) out["jobs"].push_back(json_of(row));
-    return write_output(out.dump(2) + "\n");
+    return write_output(json_text(out, 2) + "\n");
   }
   const spec::Job& job = rows.front().job;
   std::string text =

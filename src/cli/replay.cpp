@@ -106,7 +106,8 @@ class ReplayCommand : public Command {
     NEAP_TRY(add_what_if(workload, summary));
     NEAP_TRY(add_advice(workload, summary));
     NEAP_TRY(add_blame(workload, summary));
-    std::string text = json_ ? replay::to_json(summary).dump(2) + "\n" : replay::to_text(summary);
+    std::string text =
+        json_ ? json_text(replay::to_json(summary), 2) + "\n" : replay::to_text(summary);
     NEAP_TRY(write_output(text));
     return ok_status();
   }

@@ -68,9 +68,7 @@ class ReportCommand final : public Command {
     report::ChartOptions chart;
     if (const Status status = choose_part(*report, chart); !status.ok()) return fail(status);
     if (const Status status = write_outputs(*report, chart); !status.ok()) return fail(status);
-    const std::string text =
-        json_ ? report->to_json().dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
-              : report->to_text();
+    const std::string text = json_ ? json_text(report->to_json(), 2) + "\n" : report->to_text();
     const Status written = write_output(text);
     return written.ok() ? 0 : fail(written);
   }

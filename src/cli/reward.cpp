@@ -127,8 +127,8 @@ Result<reward::RewardSet> RewardCommand::make_set(spec::Job& job) const {
         std::any_of(others.begin(), others.end(), [&](const auto& f) { return f.name == name; }))
       name = text.substr(colon + 1);
     NEAP_TRY(table.apply_override(at + ".kind=python"));
-    NEAP_TRY(table.apply_override(format("{}.path={}", at, Json(path).dump())));
-    NEAP_TRY(table.apply_override(format("{}.name={}", at, Json(name).dump())));
+    NEAP_TRY(table.apply_override(format("{}.path={}", at, json_text(Json(path)))));
+    NEAP_TRY(table.apply_override(format("{}.name={}", at, json_text(Json(name)))));
     if (colon != std::string::npos)
       NEAP_TRY(
           table.apply_override(format("{}.function={}", at, Json(text.substr(colon + 1)).dump())));
@@ -274,7 +274,7 @@ Status RewardCommand::print() const {
     Json summary = Json::array();
     for (const Summary& each : summaries_) summary.push_back(each.to_json());
     const Json out = {{"schema", 1}, {"responses", responses_}, {"summary", std::move(summary)}};
-    return write_output(out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+    return write_output(json_text(out, 1) + "\n");
   }
   std::vector<std::vector<std::string>> table = {
       {"function", "scored", "mean", "min", "max", "seconds", "ms each"}};

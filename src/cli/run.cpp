@@ -214,7 +214,7 @@ class RunCommand : public Command {
       Json list = Json::array();
       for (const auto& [process, report] : processes) list.push_back(report);
       const Json whole = {{"schema", 1}, {"exit", *code}, {"processes", std::move(list)}};
-      std::printf("%s\n", whole.dump(2).c_str());
+      std::printf("%s\n", json_text(whole, 2).c_str());
     } else if (!quiet_) {
       summarize(processes);
     }

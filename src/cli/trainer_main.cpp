@@ -36,6 +36,6 @@ __attribute__((visibility("default"))) const char* neap_trainer_facts() {
   } catch (const std::exception& e) {
     out["error"] = e.what();
   }
-  text = out.dump(-1, ' ', false, neap::Json::error_handler_t::replace);
+  text = neap::json_text(out);
   return text.c_str();
 }

@@ -285,7 +285,7 @@ Result<RowStore> RowFileWriter::finish(const Json& notes) {
     running.add(bytes_of(row));
     NEAP_TRY(put(bytes_of(row)));
   }
-  const std::string text = notes.dump();
+  const std::string text = json_text(notes);
   footer.notes_size = text.size();
   set(footer.key, key_);
   set(footer.magic, kEnd);

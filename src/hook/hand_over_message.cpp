@@ -32,7 +32,7 @@ Wire::Wire(Descriptor socket) : socket_(std::move(socket)) {
 }
 
 Status Wire::send(const Json& body, std::span<const int> descriptors) {
-  const std::string text = body.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = json_text(body);
   if (text.size() > kLongestMessage || descriptors.size() > kMostDescriptors) {
     return {ErrorCode::kInternal, "A hand-over message is too long"};
   }

@@ -114,7 +114,7 @@ std::string stats_json(StatsDetail detail) {
                         {"blocks", outside.blocks},
                         {"bytes", outside.bytes.count()},
                         {"peak_bytes", outside.peak.count()}}}};
-  return whole.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(whole);
 }
 
 std::string stats_prometheus() {

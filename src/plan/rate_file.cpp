@@ -54,7 +54,7 @@ std::array<std::pair<const char*, double*>, 8> numbers(MeasuredRates& r) {
 Status read_record(const Json& json, MeasuredRates& rates) {
   const auto wrong = [](const std::string& what) { return Status(ErrorCode::kCorrupt, what); };
   if (!json.is_object() || !json.contains("schema")) return wrong("holds no record of rates");
-  if (json["schema"] != kSchema) return wrong(format("has schema {}", json["schema"].dump()));
+  if (json["schema"] != kSchema) return wrong(format("has schema {}", json_text(json["schema"])));
   const auto differs = [&](const char* key, const Json& here) {
     return !json.contains(key) || json[key] != here;
   };
@@ -69,7 +69,7 @@ Status read_record(const Json& json, MeasuredRates& rates) {
     const bool may_be_zero = value != &rates.device.to_host && value != &rates.device.to_device &&
                              value != &rates.device.both && value != &rates.device.memory;
     if (!std::isfinite(*value) || *value < 0 || (*value == 0 && !may_be_zero))
-      return wrong(format("has \"{}\" {}", key, json[key].dump()));
+      return wrong(format("has \"{}\" {}", key, json_text(json[key])));
   }
   return {};
 }
@@ -95,7 +95,7 @@ Result<fs::path> save_rates(const MeasuredRates& rates) {
                {"date", rates.date}};
   MeasuredRates copy = rates;
   for (const auto& [key, value] : numbers(copy)) json[key] = *value;
-  NEAP_TRY(write_file_atomic(file, json.dump(1) + "\n"));
+  NEAP_TRY(write_file_atomic(file, json_text(json, 1) + "\n"));
   return file;
 }
 

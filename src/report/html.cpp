@@ -14,8 +14,7 @@ namespace {
 /// JSON inside a script element: nothing in it may end the element.
 std::string script_json(const Json& json) {
   std::string out;
-  for (const char c : json.dump(-1, ' ', false, Json::error_handler_t::replace))
-    c == '<' ? void(out += "\\u003c") : out.push_back(c);
+  for (const char c : json_text(json)) c == '<' ? void(out += "\\u003c") : out.push_back(c);
   return out;
 }
 

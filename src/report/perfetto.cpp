@@ -3,16 +3,12 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "base/json.h"
 
 namespace neap::report {
 namespace {
 
 constexpr int kProcess = 1, kPhaseThread = 1, kDriverThread = 2;
-
-/// A JSON string of any bytes.
-std::string json_text(std::string_view text) {
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 /// Microseconds with nanoseconds behind the point, as the viewer reads them.
 std::string time_text(std::uint64_t ns) {

@@ -167,7 +167,7 @@ Status RolloutLog::append(std::uint64_t step, std::span<const Rollout> rollouts)
     Json line = {{"step", step}};
     line.update(rollout.to_json());
     // Texts come from outside; a broken UTF-8 sequence must not end the run.
-    lines += line.dump(-1, ' ', false, Json::error_handler_t::replace);
+    lines += json_text(line);
     lines += '\n';
   }
   if (file_.size() > 0 && file_.size() + lines.size() > limit_.count() / 2) NEAP_TRY(rotate());

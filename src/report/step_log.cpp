@@ -71,7 +71,7 @@ Status StepLog::append(std::uint64_t step, const Json& fields) {
   line["step"] = step;
   line.update(fields);
   // Names come from outside; a broken UTF-8 sequence must not end the run.
-  return file_.write_or_keep(line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  return file_.write_or_keep(json_text(line) + "\n");
 }
 
 Result<std::vector<Json>> StepLog::read(const std::filesystem::path& path) {

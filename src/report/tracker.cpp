@@ -25,7 +25,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 std::string line_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json) + "\n";
 }
 
 }  // namespace

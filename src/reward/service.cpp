@@ -23,14 +23,10 @@ std::string shown(std::string_view text) {
   return excerpt(text, 120);
 }
 
-std::string dump(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 Result<double> number_in(const Json& value, std::size_t item) {
   if (value.is_number() && std::isfinite(value.get<double>())) return value.get<double>();
   return wrong_reply(format("gave {} as the score of item {}; a finite number is wanted",
-                            shown(dump(value)), item));
+                            shown(json_text(value)), item));
 }
 
 constexpr double kNoScore = std::numeric_limits<double>::quiet_NaN();
@@ -41,11 +37,11 @@ std::string reason_in(const Json& score) {
   if (reason != score.end() && reason->is_string()) return reason->get<std::string>();
   Json rest = score;
   rest.erase("score");
-  return rest.empty() ? std::string() : shown(dump(rest));
+  return rest.empty() ? std::string() : shown(json_text(rest));
 }
 
 std::string error_text(const Json& error) {
-  return error.is_string() ? error.get<std::string>() : dump(error);
+  return error.is_string() ? error.get<std::string>() : json_text(error);
 }
 
 bool may_pass(const Json& error) {
@@ -139,7 +135,7 @@ std::string Service::request(std::span<const Response> all,
                    {"ground_truth", truth_of(row)},
                    {"row", row}});
   }
-  return dump({{"items", std::move(out)}}) + "\n";
+  return json_text({{"items", std::move(out)}}) + "\n";
 }
 
 // Scores of a call's responses as they come in, and what of the rest is known.
@@ -193,8 +189,8 @@ class Service::Round final : public Replies {
 std::string Service::Round::with_row(std::string_view text, std::size_t item) const {
   const Response& about = responses_[item];
   return format("{}; the row is {}{}, the response \"{}\"", text,
-                about.where.empty() ? "" : format("{}: ", about.where), shown(dump(*about.row)),
-                shown(about.text));
+                about.where.empty() ? "" : format("{}: ", about.where),
+                shown(json_text(*about.row)), shown(about.text));
 }
 
 Replies::Verdict Service::Round::accept(std::size_t request, std::string_view reply) {

@@ -46,8 +46,8 @@ Json BestCheckpoint::to_json() const {
 void BestCheckpoint::restore(const Json& saved, const std::filesystem::path& root) {
   best_.reset();
   start_.reset();
-  if (!saved.is_object() || saved.value("metric", "") != config_->best_metric ||
-      saved.value("mode", "") != config_->best_mode)
+  if (!saved.is_object() || saved.value("metric", Json()) != config_->best_metric ||
+      saved.value("mode", Json()) != config_->best_mode)
     return;
   if (const auto start = saved.find("start"); start != saved.end() && start->is_number())
     start_ = start->get<double>();

@@ -108,7 +108,7 @@ void ResponseFile::add(const EvaluatedResponse& response) {
   if (response.turn + 1 < job_.rollout.val_kwargs.n) return;
   Json out = head(response.row);
   out["responses"] = std::exchange(responses_, Json::array());
-  throw_if_error(file_.write(out.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"));
+  throw_if_error(file_.write(json_text(out) + "\n"));
 }
 
 class EvaluationRun {

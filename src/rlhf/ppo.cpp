@@ -265,7 +265,7 @@ void PpoTrainer::save(const std::filesystem::path& folder) {
   Json state = Json::object();
   state["kl_coef"] = kl_control_.value();
   state["batches"] = source_.batches();
-  throw_if_error(write_file_atomic(folder / kPpoStateFile, state.dump(1) + "\n"));
+  throw_if_error(write_file_atomic(folder / kPpoStateFile, json_text(state, 1) + "\n"));
 }
 
 void PpoTrainer::restore(const std::filesystem::path& folder) {

@@ -272,7 +272,7 @@ std::string RowEncoder::recipe() const {
   if (context_.tokenizer.chat_template().find("strftime_now") != std::string::npos)
     all["date"] = today();
   if (check_.row) all["rewards"] = check_.recipe;
-  return all.dump();
+  return json_text(all);
 }
 
 }  // namespace neap::rlhf

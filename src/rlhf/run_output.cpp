@@ -67,7 +67,7 @@ RunOutput::RunOutput(const spec::Job& job, RunFolders folders, const plan::Memor
       shown_rollouts_(static_cast<std::size_t>(job.trainer.rollout_samples)),
       health_(job) {
   throw_if_error(write_file_atomic(folders_.own / std::string(report::kPlanFile),
-                                   plan.to_json().dump(1) + "\n"));
+                                   json_text(plan.to_json(), 1) + "\n"));
   if (!folders_.first()) return;
   metrics_.emplace(open_metrics(job, folders_.output, total_steps, from));
   validations_.emplace(
@@ -83,7 +83,8 @@ void RunOutput::open_health(std::optional<std::int64_t> from) {
   if (!from || *from < 0) return;
   std::set<std::string> warned;
   for (const Json& row : value_or_throw(report::StepLog::read(path)))
-    warned.insert(row.value("sign", std::string()));
+    if (const Json sign = row.value("sign", Json()); sign.is_string())
+      warned.insert(sign.get<std::string>());
   const fs::path metrics = folders_.output / std::string(report::kMetricsFile);
   std::error_code ignored;
   if (fs::exists(metrics, ignored))

@@ -170,7 +170,9 @@ Json read_run_state(const fs::path& checkpoint) {
   };
   if (!state.is_object() || !absent_or("task", &Json::is_string) ||
       !absent_or("config", &Json::is_object) || !absent_or("run", &Json::is_string) ||
-      !absent_or("rows", &Json::is_number_unsigned)) {
+      !absent_or("rows", &Json::is_number_unsigned) ||
+      !absent_or("ranks", &Json::is_number_unsigned) || !absent_or("best", &Json::is_object) ||
+      !absent_or("stop", &Json::is_object)) {
     throw Error(ErrorCode::kInvalidArgument,
                 format("{} is not the state of a training run", file.string()));
   }
@@ -220,7 +222,7 @@ void write_run_state(const fs::path& checkpoint, std::int64_t step, const spec::
   state["run"] = identity["run"];
   if (const Json values = best.to_json(); !values.is_null()) state["best"] = values;
   if (const Json last = stop.to_json(); !last.is_null()) state["stop"] = last;
-  throw_if_error(write_file_atomic(checkpoint / kStateFile, state.dump(1) + "\n"));
+  throw_if_error(write_file_atomic(checkpoint / kStateFile, json_text(state, 1) + "\n"));
 }
 
 void check_task(const Json& state, const fs::path& checkpoint, const spec::Job& job) {

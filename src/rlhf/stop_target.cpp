@@ -29,7 +29,7 @@ Json StopTarget::to_json() const {
 void StopTarget::restore(const Json& saved, std::int64_t step) {
   last_.reset();
   if (!saved.is_object() || config_->stop_metric.empty() ||
-      saved.value("metric", "") != config_->stop_metric)
+      saved.value("metric", Json()) != config_->stop_metric)
     return;
   const auto at = saved.find("step"), value = saved.find("value");
   if (at == saved.end() || *at != step || value == saved.end() || !value->is_number()) return;

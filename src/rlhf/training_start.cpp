@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 void TrainingRun::compare_jobs() {
   std::vector<parallel::Communicator::NamedText> texts;
   for (const auto& [path, value] : job_.bind().values()) {
-    if (path.rfind("device.", 0) != 0) texts.push_back({path, value.dump()});
+    if (path.rfind("device.", 0) != 0) texts.push_back({path, json_text(value)});
   }
   ranks_.expect_same(texts);
 }
@@ -272,7 +272,7 @@ void TrainingRun::open_trace() {
   trace::RecorderOptions options;
   options.most_bytes = job_.trainer.trace_max_size;
   recorder_ =
-      value_or_throw(trace::Recorder::open(trace, {{"plan", plan_.to_json().dump()}}, options));
+      value_or_throw(trace::Recorder::open(trace, {{"plan", json_text(plan_.to_json())}}, options));
 }
 
 void TrainingRun::open_output() {

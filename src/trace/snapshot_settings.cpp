@@ -18,7 +18,7 @@ bool SettingsReader::read(Value dict, RecordedSettings& out) {
     take_setting(text(k), store_.value(d, i), out);
   }
   std::size_t budget = 10000;
-  out.json = to_json(dict, 0, budget).dump(-1, ' ', false, Json::error_handler_t::replace);
+  out.json = json_text(to_json(dict, 0, budget));
   return true;
 }
 

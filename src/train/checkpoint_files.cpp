@@ -46,7 +46,7 @@ void write_checksums(const fs::path& checkpoint) {
   if (error)
     throw Error(ErrorCode::kIo, format("Cannot list {}: {}", checkpoint.string(), error.message()));
   const Json all = {{"schema", 1}, {"files", std::move(files)}};
-  throw_if_error(write_file_atomic(checkpoint / kChecksumsFile, all.dump(1) + "\n"));
+  throw_if_error(write_file_atomic(checkpoint / kChecksumsFile, json_text(all, 1) + "\n"));
 }
 
 void check_files(const fs::path& checkpoint) {

@@ -51,7 +51,8 @@ void write_generation_config(const fs::path& folder, const spec::Architecture& s
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
     if (config.contains(key)) generation[key] = config[key];
   }
-  throw_if_error(write_file_atomic(folder / "generation_config.json", generation.dump(2) + "\n"));
+  throw_if_error(
+      write_file_atomic(folder / "generation_config.json", json_text(generation, 2) + "\n"));
 }
 
 void make_folder(const fs::path& folder) {
@@ -70,8 +71,8 @@ void save_model_rest(const fs::path& folder, const spec::Architecture& shape, sp
   if (head == spec::Head::kLanguageModel &&
       !copy_file(options.origin, folder, "generation_config.json"))
     write_generation_config(folder, shape);
-  throw_if_error(
-      write_file_atomic(folder / "config.json", config_of(shape, head, dtype).dump(2) + "\n"));
+  throw_if_error(write_file_atomic(folder / "config.json",
+                                   json_text(config_of(shape, head, dtype), 2) + "\n"));
 }
 
 std::vector<TensorInfo> tensors_of(const std::vector<spec::FlatUnit>& units, at::ScalarType dtype) {
@@ -118,7 +119,7 @@ TensorFiles adapter_file(const fs::path& folder, const std::vector<spec::FlatUni
 void save_adapter_config(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
                          const spec::LoraShape& lora, const std::string& base_model) {
   const Json config = spec::adapter_json(lora, shape, head, base_model);
-  throw_if_error(write_file_atomic(folder / spec::kAdapterConfig, config.dump(2) + "\n"));
+  throw_if_error(write_file_atomic(folder / spec::kAdapterConfig, json_text(config, 2) + "\n"));
 }
 
 AdapterReader::AdapterReader(const fs::path& folder, const spec::Architecture& shape,

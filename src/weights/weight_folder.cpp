@@ -86,7 +86,7 @@ void finish_model_files(const TensorFiles& files) {
       total += bytes_of(tensor);
     }
     const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
-    throw_if_error(write_file_atomic(folder / kModelWeightIndex, index.dump(2) + "\n"));
+    throw_if_error(write_file_atomic(folder / kModelWeightIndex, json_text(index, 2) + "\n"));
     kept.emplace_back(kModelWeightIndex);
   }
   remove_stale(folder, kept);
@@ -143,7 +143,7 @@ WeightFolder WeightFolder::open(const fs::path& folder) {
     const std::string file = value.is_string() ? value.get<std::string>() : "";
     if (file.empty() || file.find('/') != std::string::npos || file == "." || file == "..")
       corrupt(index_path, format("\"{}\" is in \"{}\", which is no file name", shown(name),
-                                 shown(value.dump())));
+                                 shown(json_text(value))));
     const auto [it, fresh] = opened.emplace(file, weights.files_.size());
     if (fresh) weights.files_.push_back(SafetensorsFile::open(folder / file));
     if (weights.files_[it->second].find(name) == nullptr)

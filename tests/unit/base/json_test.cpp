@@ -36,6 +36,18 @@ TEST(Json, Utf16IsNamed) {
   EXPECT_TRUE(parse_json("\xEF\xBB\xBF{}", "a.json").ok());
 }
 
+TEST(Json, TextsOfOtherBytesAreWritten) {
+  const Json value = {{"caf\xE9",
+                       {"a\xFF"
+                        "b",
+                        "\xC3\xA9", 1}}};
+  EXPECT_EQ(json_text(value),
+            "{\"caf\xEF\xBF\xBD\":[\"a\xEF\xBF\xBD"
+            "b\",\"\xC3\xA9\",1]}");
+  EXPECT_TRUE(parse_json(json_text(value, 2), "a.json").ok());
+  EXPECT_EQ(json_text({{"a", 1}}, 1), "{\n \"a\": 1\n}");
+}
+
 TEST(Printable, IsOneLineOfUtf8) {
   EXPECT_EQ(printable("a\n\t\x1B\x7F"), "a\\n\\t\\x1b\\x7f");
   EXPECT_EQ(printable("\xC3\xA9 \xC3 \xE2\x82 \xFF"), "\xC3\xA9 \\xc3 \\xe2\\x82 \\xff");
