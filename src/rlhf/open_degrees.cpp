@@ -31,7 +31,7 @@ Result<spec::Job> read_with(const plan::OpenJob& open, const spec::Degrees& degr
 std::optional<spec::Degrees> saved_degrees_of(const spec::Job& job) {
   try {
     const auto found = train::find_checkpoint(job.output_folder(), job.trainer.resume_mode,
-                                              job.resolve(job.trainer.resume_mode));
+                                              job.resolve(job.trainer.resume_mode), check_whole);
     if (!found) return std::nullopt;
     return saved_degrees(read_run_state(found->folder), job);
   } catch (const Error&) {

@@ -152,8 +152,7 @@ Json contents_of(const spec::Job& job, const std::vector<std::string>& files) {
 
 bool is_whole(const train::FoundCheckpoint& checkpoint) {
   try {
-    train::check_files(checkpoint.folder);
-    (void)read_run_state(checkpoint.folder);
+    check_whole(checkpoint.folder);
     return true;
   } catch (const Error&) {
     return false;
@@ -177,6 +176,11 @@ Json read_run_state(const fs::path& checkpoint) {
                 format("{} is not the state of a training run", file.string()));
   }
   return state;
+}
+
+void check_whole(const fs::path& checkpoint) {
+  train::check_files(checkpoint);
+  (void)read_run_state(checkpoint);
 }
 
 Json identity_of(const spec::Job& job) {

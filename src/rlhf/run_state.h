@@ -24,6 +24,9 @@ namespace neap::rlhf {
 /// Refuses a file of another form.
 [[nodiscard]] Json read_run_state(const std::filesystem::path& checkpoint);
 
+/// Throws where a file of the checkpoint is missing or not what was saved, or trainer.json cannot be read.
+void check_whole(const std::filesystem::path& checkpoint);
+
 /// What a job asks for, by its keys before a plan chose others; the contents of the folders of its models
 /// (weights/fingerprint.h); and in "run" a random name of the run, which processes that resume it keep.
 [[nodiscard]] Json identity_of(const spec::Job& job);

@@ -139,7 +139,7 @@ bool TrainingRun::is_finished() const {
 // The checkpoint to resume from, if there is one, and what it says.
 void TrainingRun::find_state() {
   found_ = train::find_checkpoint(output_.path(), job_.trainer.resume_mode,
-                                  job_.resolve(job_.trainer.resume_mode));
+                                  job_.resolve(job_.trainer.resume_mode), check_whole);
   identity_ = identity_of(job_);
   if (!found_) return refuse_other_runs();
   if (ranks_.first() && !found_->warning.empty()) log::warn(found_->warning);

@@ -201,7 +201,7 @@ void TrainingRun::at_checkpoint(const std::function<void()>& work) {
   const auto with_what_is_left = [&](const Status& why) {
     (void)output_.is_there();  // it may have been moved
     const std::string change = output_.change_of_key();
-    const auto found = train::find_checkpoint(output_.path(), "auto", {});
+    const auto found = train::find_checkpoint(output_.path(), "auto", {}, check_whole);
     if (!found) return stopped(why, "There is no checkpoint; the same command starts again");
     return stopped(why, format("The newest checkpoint is {}; {}", found->folder.string(),
                                change.empty() ? "the same command resumes from there"

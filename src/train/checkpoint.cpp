@@ -26,22 +26,34 @@ namespace {
 
 constexpr std::string_view kPrefix = "global_step_";
 constexpr std::string_view kLatestFile = "latest_checkpointed_iteration.txt";
+// A checkpoint that is written or removed: NAME.tmp-PID.
+constexpr std::string_view kTemporary = ".tmp-";
 // An older checkpoint while another of its step takes its place.
 constexpr std::string_view kReplaced = ".replaced";
 constexpr std::string_view kLatestLink = "latest", kBestLink = "best";
 
-std::optional<std::int64_t> parse_step(std::string_view text) {
-  std::int64_t step = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
-  if (error != std::errc() || end != text.data() + text.size() || step < 0) return std::nullopt;
-  return step;
+// Digits alone.
+std::optional<std::int64_t> number_in(std::string_view text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
+  return number;
+}
+
+std::string temporary_of(const fs::path& path) {
+  return format("{}{}{}", path.string(), kTemporary, ::getpid());
 }
 
 /// N for "global_step_N", nothing for other names (temporary folders too).
-std::optional<std::int64_t> step_of(const fs::path& folder) {
-  const std::string name = folder.filename().string();
+std::optional<std::int64_t> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
-  return parse_step(std::string_view(name).substr(kPrefix.size()));
+  return number_in(name.substr(kPrefix.size()));
+}
+
+bool is_temporary(std::string_view name) {
+  const std::size_t mark = name.rfind(kTemporary);
+  return mark != std::string_view::npos && step_of(name.substr(0, mark)) &&
+         number_in(name.substr(mark + kTemporary.size()));
 }
 
 void check(const std::error_code& error, std::string_view what, const fs::path& path) {
@@ -89,7 +101,7 @@ bool may_replace(const fs::path& link) {
 void point(const fs::path& link, const fs::path& folder) {
   if (!may_replace(link)) return;
   std::error_code error;
-  const fs::path temporary = link.string() + format(".tmp-{}", ::getpid());
+  const fs::path temporary = temporary_of(link);
   fs::remove(temporary, error);
   fs::create_directory_symlink(folder.filename(), temporary, error);
   // A file system without links still has the text file, and trainer.json.
@@ -101,38 +113,87 @@ void point(const fs::path& link, const fs::path& folder) {
   check(error, "rename to", link);
 }
 
+// What a root has.
+struct Contents {
+  std::vector<FoundCheckpoint> checkpoints;  // the highest step first
+  std::vector<fs::path> replaced;            // older ones whose place a new one takes
+  std::vector<fs::path> temporary;
+};
+
+void sort(std::vector<FoundCheckpoint>& checkpoints) {
+  std::sort(checkpoints.begin(), checkpoints.end(),
+            [](const auto& a, const auto& b) { return a.step > b.step; });
+}
+
+Contents contents_of(const fs::path& root) {
+  Contents out;
+  std::error_code error;
+  if (!fs::is_directory(root, error)) return out;
+  for (const fs::path& child : children(root)) {
+    const std::string name = child.filename().string();
+    if (const auto step = step_of(name)) {
+      if (fs::is_directory(child, error)) out.checkpoints.push_back({child, *step, {}});
+    } else if (is_temporary(name)) {
+      out.temporary.push_back(child);
+    } else if (child.extension() == kReplaced && step_of(child.stem().string())) {
+      out.replaced.push_back(child);
+    }
+  }
+  sort(out.checkpoints);
+  return out;
+}
+
+// The same after a kill in put_in_place: an older checkpoint whose place is empty returns to it. Several ranks may do so.
+Contents settled_contents_of(const fs::path& root) {
+  Contents out = contents_of(root);
+  std::erase_if(out.replaced, [&](const fs::path& old) {
+    const fs::path target = root / old.stem();
+    std::error_code error;
+    // Its place is taken where the new one is whole; the next writer removes the old one.
+    if (fs::exists(target, error)) return false;
+    fs::rename(old, target, error);
+    if (fs::is_directory(target, error))
+      out.checkpoints.push_back({target, *step_of(target.filename().string()), {}});
+    return true;
+  });
+  sort(out.checkpoints);
+  return out;
+}
+
 // Later steps than the one just written are of a run that was given up for an older checkpoint: they count as the oldest.
+void sort_by_age(std::vector<FoundCheckpoint>& checkpoints, std::int64_t written) {
+  const auto age = [&](const FoundCheckpoint& c) { return std::pair(c.step > written, -c.step); };
+  std::sort(checkpoints.begin(), checkpoints.end(),
+            [&](const auto& a, const auto& b) { return age(a) < age(b); });
+}
+
 void remove_old(const fs::path& root, std::int64_t written, const Retention& keep) {
   if (keep.newest <= 0) return;
-  std::vector<std::int64_t> steps;
-  for (const fs::path& child : children(root)) {
-    if (const auto step = step_of(child)) steps.push_back(*step);
-  }
-  const auto age = [written](std::int64_t step) { return std::pair(step > written, -step); };
-  std::sort(steps.begin(), steps.end(),
-            [&](std::int64_t a, std::int64_t b) { return age(a) < age(b); });
-  for (std::size_t i = static_cast<std::size_t>(keep.newest); i < steps.size(); ++i) {
-    if (steps[i] == keep.best) continue;
-    if (keep.is_own && !keep.is_own(checkpoint_folder(root, steps[i]))) continue;
+  std::vector<FoundCheckpoint> all = all_checkpoints(root);
+  sort_by_age(all, written);
+  for (std::size_t i = static_cast<std::size_t>(keep.newest); i < all.size(); ++i) {
+    if (all[i].step == keep.best) continue;
+    const fs::path& folder = all[i].folder;
+    if (keep.is_own && !keep.is_own(folder)) continue;
     // Renamed first: a kill in the middle of the removal must not leave half a checkpoint.
-    const fs::path folder = checkpoint_folder(root, steps[i]);
-    const fs::path doomed = folder.string() + format(".tmp-{}", ::getpid());
+    const fs::path doomed = temporary_of(folder);
     std::error_code error;
     fs::rename(folder, doomed, error);
     remove_quietly(error ? folder : doomed);
   }
 }
 
-// Moves a new folder to where an older one may be. At no time is there none: where the file system
-// cannot exchange names, the older one waits under a name that put_back() knows.
-void put_in_place(const fs::path& folder, const fs::path& target) {
+// Moves a new folder to where an older one may be; returns where that is now, to be removed, or nothing. At no time is
+// there none: where the file system cannot exchange names, the older one waits under a name that is put back.
+fs::path put_in_place(const fs::path& folder, const fs::path& target) {
   std::error_code error;
   if (!fs::exists(target, error)) {
     fs::rename(folder, target, error);
-    return check(error, "rename to", target);
+    check(error, "rename to", target);
+    return {};
   }
   if (::renameat2(AT_FDCWD, folder.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0)
-    return remove_quietly(folder);
+    return folder;
   const fs::path old = target.string() + std::string(kReplaced);
   fs::rename(target, old, error);
   check(error, "rename", target);
@@ -142,25 +203,7 @@ void put_in_place(const fs::path& folder, const fs::path& target) {
     fs::rename(old, target, ignored);
   }
   check(error, "rename to", target);
-  throw_if_error(sync_path(target.parent_path()));
-  remove_quietly(old);
-}
-
-// After a kill in put_in_place: an older checkpoint whose place is empty returns to it. Several ranks may do so.
-void put_back(const fs::path& root) {
-  std::error_code error;
-  if (!fs::is_directory(root, error)) return;
-  for (const fs::path& child : children(root)) {
-    if (child.extension() != kReplaced || !step_of(child.stem())) continue;
-    const fs::path target = root / child.stem();
-    // Its place is taken where the new one is whole; the next writer removes the old one.
-    if (!fs::exists(target, error)) fs::rename(child, target, error);
-  }
-}
-
-bool is_leftover(const std::string& name) {
-  return name.starts_with(kPrefix) &&
-         (name.find(".tmp-") != std::string::npos || name.ends_with(kReplaced));
+  return old;
 }
 
 }  // namespace
@@ -176,11 +219,10 @@ CheckpointWriter::CheckpointWriter(fs::path root, std::int64_t step) : step_(ste
   directory_ = Descriptor(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory_.get() < 0) check({errno, std::generic_category()}, "open", root);
   root_ = path_through(directory_.get(), root);
-  folder_ = checkpoint_folder(root_, step).string() + format(".tmp-{}", ::getpid());
-  put_back(root_);
-  for (const fs::path& child : children(root_)) {
-    if (is_leftover(child.filename().string())) remove_quietly(child);
-  }
+  folder_ = temporary_of(checkpoint_folder(root_, step));
+  const Contents left = settled_contents_of(root_);
+  for (const std::vector<fs::path>& folders : {left.temporary, left.replaced})
+    for (const fs::path& folder : folders) remove_quietly(folder);
   // Not one that somebody else made.
   if (::mkdir(folder_.c_str(), 0777) != 0)
     check(std::error_code(errno, std::generic_category()), "create", folder_);
@@ -192,14 +234,21 @@ CheckpointWriter::~CheckpointWriter() {
 
 Status CheckpointWriter::readable(const Status& failure) const {
   std::error_code error;
-  const fs::path now = fs::read_symlink(root_, error);
-  if (error) return failure;  // root_ is the path itself
-  std::string text = failure.message();
+  const bool removed = !committed_ && !fs::exists(folder_, error) && !error;
+  std::string text = removed ? format(
+                                   "{} was removed while the checkpoint of step {} was written "
+                                   "in it, and this checkpoint was not made",
+                                   folder_.string(), step_)
+                             : failure.message();
+  const ErrorCode code = removed ? ErrorCode::kIo : failure.code();
+  std::string now = fs::read_symlink(root_, error).string();
+  if (error) return {code, std::move(text)};        // root_ is the path itself
+  constexpr std::string_view kGone = " (deleted)";  // so the kernel names a removed folder
+  if (now.ends_with(kGone) && !fs::exists(now, error)) now.resize(now.size() - kGone.size());
   const std::string through = root_.string();
-  for (std::size_t at = 0; (at = text.find(through, at)) != std::string::npos;
-       at += now.string().size())
-    text.replace(at, through.size(), now.string());
-  return {failure.code(), std::move(text)};
+  for (std::size_t at = 0; (at = text.find(through, at)) != std::string::npos; at += now.size())
+    text.replace(at, through.size(), now);
+  return {code, std::move(text)};
 }
 
 void CheckpointWriter::commit(const Retention& keep) {
@@ -215,9 +264,10 @@ void CheckpointWriter::commit_folder(const Retention& keep) {
   sync_tree(folder_);
   const fs::path target = checkpoint_folder(root_, step_);
   // There is one where a run was killed before it pointed to it, or resumed from an older one.
-  put_in_place(folder_, target);
+  const fs::path older = put_in_place(folder_, target);
   committed_ = true;
   throw_if_error(sync_path(root_));
+  if (!older.empty()) remove_quietly(older);
   throw_if_error(write_file_atomic(root_ / kLatestFile, format("{}\n", step_)));
   point(root_ / kLatestLink, target);
   if (keep.best && !point_best(root_, keep.best)) {
@@ -264,22 +314,13 @@ void BackgroundCommit::wait() {
 }
 
 std::vector<FoundCheckpoint> all_checkpoints(const fs::path& root) {
-  std::vector<FoundCheckpoint> out;
-  std::error_code error;
-  if (!fs::is_directory(root, error)) return out;
-  for (const fs::path& child : children(root)) {
-    const auto step = step_of(child);
-    if (step && fs::is_directory(child, error)) out.push_back({child, *step, {}});
-  }
-  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
-  return out;
+  return contents_of(root).checkpoints;
 }
 
 std::vector<FoundCheckpoint> other_checkpoints(const FoundCheckpoint& one) {
   std::vector<FoundCheckpoint> out = all_checkpoints(one.folder.parent_path());
   std::erase_if(out, [&](const FoundCheckpoint& c) { return c.step == one.step; });
-  const auto age = [&](const FoundCheckpoint& c) { return std::pair(c.step > one.step, -c.step); };
-  std::sort(out.begin(), out.end(), [&](const auto& a, const auto& b) { return age(a) < age(b); });
+  sort_by_age(out, one.step);
   return out;
 }
 
@@ -300,7 +341,7 @@ std::optional<FoundCheckpoint> pointed_checkpoint(const fs::path& root, std::str
   }
   std::string text = *read;
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-  const auto step = parse_step(text);
+  const auto step = number_in(text);
   if (!step) {
     why = format("{} holds \"{}\", which is not a step", pointer.string(), text);
     return std::nullopt;
@@ -311,15 +352,16 @@ std::optional<FoundCheckpoint> pointed_checkpoint(const fs::path& root, std::str
   return std::nullopt;
 }
 
-std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& root) {
+std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& root,
+                                                 const std::vector<FoundCheckpoint>& folders,
+                                                 const CheckWhole& check_whole) {
   std::string why;
   if (auto found = pointed_checkpoint(root, why)) return found;
   std::error_code error;
-  const std::vector<FoundCheckpoint> folders = all_checkpoints(root);
   if (folders.empty() && !fs::exists(root / kLatestFile, error)) return std::nullopt;
   for (FoundCheckpoint one : folders) {
     try {
-      check_files(one.folder);
+      check_whole(one.folder);
     } catch (const Error& e) {
       why += format(". {} is damaged: {}", one.folder.string(), e.what());
       continue;
@@ -338,14 +380,15 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& root) {
 }  // namespace
 
 std::optional<FoundCheckpoint> find_checkpoint(const fs::path& root, const std::string& mode,
-                                               const fs::path& given) {
+                                               const fs::path& given,
+                                               const CheckWhole& check_whole) {
   if (mode == "disable") return std::nullopt;
   std::error_code error;
   if (mode != "auto") {
-    put_back(given.parent_path());
+    (void)settled_contents_of(given.parent_path());
     fs::path folder = fs::weakly_canonical(given, error);  // "latest" is a link
     if (folder.filename().empty()) folder = folder.parent_path();
-    const auto step = step_of(folder);
+    const auto step = step_of(folder.filename().string());
     if (error || !step || !fs::is_directory(folder, error)) {
       throw Error(ErrorCode::kInvalidArgument,
                   format("trainer.resume_mode names {}, which is no checkpoint folder "
@@ -354,8 +397,7 @@ std::optional<FoundCheckpoint> find_checkpoint(const fs::path& root, const std::
     }
     return FoundCheckpoint{folder, *step, {}};
   }
-  put_back(root);
-  return newest_checkpoint(root);
+  return newest_checkpoint(root, settled_contents_of(root).checkpoints, check_whole);
 }
 
 }  // namespace neap::train

@@ -50,7 +50,8 @@ class CheckpointWriter {
 
   /// Where to write: a path through the open root, which stays valid if the root is moved.
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
-  /// The same failure with the root's present path in the text in place of the path through it.
+  /// The same failure with the root's present path in the text in place of the path through it; kIo, with that reason,
+  /// where somebody has removed folder().
   [[nodiscard]] Status readable(const Status& failure) const;
   /// Syncs, renames, points `latest` to it and `best` to the best, and removes the others.
   void commit(const Retention& keep);
@@ -95,12 +96,16 @@ struct FoundCheckpoint {
 /// The checkpoint folders of `root`, the highest step first; none where it is not there.
 [[nodiscard]] std::vector<FoundCheckpoint> all_checkpoints(const std::filesystem::path& root);
 
+/// Throws Error where a checkpoint folder is not whole.
+using CheckWhole = std::function<void(const std::filesystem::path& folder)>;
+
 /// The folder that `trainer.resume_mode` names. "disable": none. "auto": the one that the text file names; without the
 /// file, or where its folder is gone, the whole one of the highest step, with a warning to show; none where the root has no
 /// checkpoint. Errors: a root whose checkpoints are all damaged, and a path that is not a checkpoint.
 [[nodiscard]] std::optional<FoundCheckpoint> find_checkpoint(const std::filesystem::path& root,
                                                              const std::string& mode,
-                                                             const std::filesystem::path& given);
+                                                             const std::filesystem::path& given,
+                                                             const CheckWhole& check_whole);
 
 /// The others of the same run: those before it first, the newest of them first, then later ones, which
 /// are of a run that was given up for an older checkpoint.

@@ -163,8 +163,14 @@ class Folders(TrainCase):
             self.assertEqual(again.returncode, 0, again.stderr)
             self.assertRegex(again.stderr, rf"The newest whole checkpoint is \S*global_step_{steps - 1}\.")
             self.assertEqual([row["step"] for row in self.metrics("out/pointer")], list(range(1, steps + 1)))
+        pointer.unlink()
+        unfinished = shutil.copytree(self.home / "out/pointer", self.home / "out/unfinished", symlinks=True)
+        for name in ("trainer.json", "checksums.json"):
+            (unfinished / "global_step_6" / name).unlink()
+        again = self.neap(*words, "trainer.default_local_dir=out/unfinished", "trainer.total_training_steps=6")
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertRegex(again.stderr, r"global_step_6 is damaged: .*trainer.json.*The newest whole checkpoint is \S*global_step_5\.")
         for mode in ("disable", "auto"):
-            pointer.unlink(missing_ok=True)
             shutil.copytree(self.home / "out/pointer/global_step_6", self.home / f"out/foreign-{mode}/global_step_6")
             if mode == "auto":  # a checkpoint of a run is no start for another one in its folder
                 state = self.home / "out/foreign-auto/global_step_6/trainer.json"
@@ -285,7 +291,7 @@ class Folders(TrainCase):
         state = self.home / "out/state/latest/trainer.json"
         right = json.loads(state.read_text())
         again = ("train", "sft.toml", "trainer.default_local_dir=out/state", "trainer.total_training_steps=9")
-        for wrong in ([], 3, {**right, "config": "none"}, {**right, "rows": "many"}, {**right, "task": 1}):
+        for wrong in ([], 3, {**right, "config": "none"}, {**right, "rows": "many"}, {**right, "task": 1}, {**right, "ranks": "two"}):
             state.write_text(json.dumps(wrong))
             # The plan reads what the checkpoint chose of a type before anything else does.
             for choice in ((), ("memory.allow=['bf16_states']",)):

@@ -14,6 +14,7 @@
 #include "base/format.h"
 #include "base/status.h"
 #include "train/checkpoint.h"
+#include "train/checkpoint_files.h"
 
 namespace {
 
@@ -93,7 +94,7 @@ class CommitKilled : public ::testing::Test {
     return WIFSIGNALED(status);
   }
   std::string newest() const {
-    const auto found = find_checkpoint(root_, "auto", {});
+    const auto found = find_checkpoint(root_, "auto", {}, check_files);
     if (!found) return "none";
     return value_or_throw(read_file(found->folder / "actor" / "weights"));
   }

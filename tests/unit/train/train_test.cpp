@@ -13,6 +13,7 @@
 #include "ops/aten_ops.h"
 #include "step/phases.h"
 #include "train/checkpoint.h"
+#include "train/checkpoint_files.h"
 #include "train/optimizer.h"
 #include "train/sequences.h"
 
@@ -128,16 +129,17 @@ TEST_F(Folder, CheckpointsAppearWholeAndOldOnesGo) {
   }
   EXPECT_FALSE(fs::exists(root_ / "global_step_1"));
   EXPECT_TRUE(fs::exists(root_ / "global_step_2"));
-  const auto found = find_checkpoint(root_, "auto", {});
+  const auto found = find_checkpoint(root_, "auto", {}, check_files);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->step, 3);
   EXPECT_EQ(value_or_throw(read_file(root_ / "latest" / "actor" / "weights")), "3");
-  EXPECT_FALSE(find_checkpoint(root_, "disable", {}));
-  EXPECT_EQ(find_checkpoint(root_, "x/", root_ / "latest/")->step, 3);
-  EXPECT_EQ(find_checkpoint(root_, "x/", root_ / "global_step_2")->step, 2);
-  EXPECT_NE(
-      message([&] { (void)find_checkpoint(root_, "x/", root_); }).find("no checkpoint folder"),
-      std::string::npos);
+  EXPECT_FALSE(find_checkpoint(root_, "disable", {}, check_files));
+  EXPECT_EQ(find_checkpoint(root_, "x/", root_ / "latest/", check_files)->step, 3);
+  EXPECT_EQ(find_checkpoint(root_, "x/", root_ / "global_step_2", check_files)->step, 2);
+  EXPECT_NE(message([&] {
+              (void)find_checkpoint(root_, "x/", root_, check_files);
+            }).find("no checkpoint folder"),
+            std::string::npos);
 }
 
 TEST_F(Folder, TheBestCheckpointStaysAndItsLinkPointsToIt) {
@@ -176,7 +178,7 @@ TEST_F(Folder, ACheckpointIsCommittedInTheBackgroundAndItsFailureIsNotLost) {
     if (step < 3) commit.wait();
   }
   commit.wait();
-  EXPECT_EQ(find_checkpoint(root_, "auto", {})->step, 3);
+  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_files)->step, 3);
   EXPECT_FALSE(fs::exists(root_ / "global_step_1"));
   auto writer = std::make_unique<CheckpointWriter>(root_, 4);
   fs::remove_all(writer->folder());
@@ -186,7 +188,7 @@ TEST_F(Folder, ACheckpointIsCommittedInTheBackgroundAndItsFailureIsNotLost) {
             }).find("global_step_4"),
             std::string::npos);
   commit.wait();  // said once
-  EXPECT_EQ(find_checkpoint(root_, "auto", {})->step, 3);
+  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_files)->step, 3);
 }
 
 TEST_F(Folder, AnUnfinishedCheckpointIsInvisibleAndLeavesNothing) {
@@ -199,7 +201,7 @@ TEST_F(Folder, AnUnfinishedCheckpointIsInvisibleAndLeavesNothing) {
     std::ofstream(writer.folder() / "half") << "x";
   }
   fs::create_directory(root_ / "global_step_7.tmp-1");  // a killed writer's
-  EXPECT_EQ(find_checkpoint(root_, "auto", {})->step, 1);
+  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_files)->step, 1);
   {
     CheckpointWriter writer(root_, 1);  // the same step again
     writer.commit({});
@@ -209,10 +211,11 @@ TEST_F(Folder, AnUnfinishedCheckpointIsInvisibleAndLeavesNothing) {
   EXPECT_EQ(names, (std::set<std::string>{"global_step_1", "latest",
                                           "latest_checkpointed_iteration.txt"}));
   fs::remove_all(root_ / "global_step_1");
-  EXPECT_NE(message([&] { (void)find_checkpoint(root_, "auto", {}); }).find("is not there"),
-            std::string::npos);
+  EXPECT_NE(
+      message([&] { (void)find_checkpoint(root_, "auto", {}, check_files); }).find("is not there"),
+      std::string::npos);
   write("latest_checkpointed_iteration.txt", "soon");
-  EXPECT_THROW((void)find_checkpoint(root_, "auto", {}), Error);
+  EXPECT_THROW((void)find_checkpoint(root_, "auto", {}, check_files), Error);
 }
 
 TEST_F(Folder, WithoutThePointerTheNewestWholeCheckpointIsFound) {
@@ -221,24 +224,27 @@ TEST_F(Folder, WithoutThePointerTheNewestWholeCheckpointIsFound) {
     std::ofstream(writer.folder() / "state") << step;
     writer.commit({});
   }
-  EXPECT_EQ(find_checkpoint(root_, "auto", {})->warning, "");
+  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_files)->warning, "");
   const fs::path pointer = root_ / "latest_checkpointed_iteration.txt";
   fs::remove(pointer);
-  const auto found = find_checkpoint(root_, "auto", {});
+  const auto found = find_checkpoint(root_, "auto", {}, check_files);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->step, 11);
   EXPECT_NE(found->warning.find("latest_checkpointed_iteration.txt is missing"), std::string::npos);
   write(pointer.filename(), "12");
-  EXPECT_EQ(find_checkpoint(root_, "auto", {})->step, 11);
+  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_files)->step, 11);
   write(pointer.filename(), "1x");
-  EXPECT_EQ(find_checkpoint(root_, "auto", {})->step, 11);
+  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_files)->step, 11);
   std::ofstream(root_ / "global_step_11/state") << "damaged";
-  EXPECT_EQ(find_checkpoint(root_, "auto", {})->step, 10);
-  EXPECT_NE(find_checkpoint(root_, "auto", {})->warning.find("global_step_11 is damaged"),
-            std::string::npos);
+  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_files)->step, 10);
+  EXPECT_NE(
+      find_checkpoint(root_, "auto", {}, check_files)->warning.find("global_step_11 is damaged"),
+      std::string::npos);
   for (const char* step : {"9", "10"})
     std::ofstream(root_ / (std::string("global_step_") + step) / "state") << "damaged";
-  EXPECT_NE(message([&] { (void)find_checkpoint(root_, "auto", {}); }).find("no whole checkpoint"),
+  EXPECT_NE(message([&] {
+              (void)find_checkpoint(root_, "auto", {}, check_files);
+            }).find("no whole checkpoint"),
             std::string::npos);
 }
 
@@ -259,13 +265,61 @@ TEST_F(Folder, ACheckpointIsCommittedWhereItsRootWasMovedTo) {
   fs::create_directory(root);  // another run's
   writer.commit({});
   EXPECT_TRUE(fs::exists(moved / "latest/weights"));
-  EXPECT_EQ(find_checkpoint(moved, "auto", {})->step, 3);
+  EXPECT_EQ(find_checkpoint(moved, "auto", {}, check_files)->step, 3);
   EXPECT_TRUE(fs::is_empty(root));
   CheckpointWriter second(moved, 4);
   fs::remove_all(second.folder());
   const std::string failure = message([&] { second.commit({}); });
   EXPECT_NE(failure.find((moved / "global_step_4.tmp").string()), std::string::npos) << failure;
   EXPECT_EQ(failure.find("/proc/"), std::string::npos) << failure;
+}
+
+TEST_F(Folder, AFolderThatIsRemovedBeforeTheCommitIsNamed) {
+  for (const bool whole_root : {false, true}) {
+    const fs::path root = root_ / "run";
+    CheckpointWriter writer(root, 5);
+    std::ofstream(writer.folder() / "weights") << "w";
+    fs::remove_all(whole_root ? root : writer.folder());
+    try {
+      writer.commit({});
+      ADD_FAILURE() << "committed";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.status().code(), ErrorCode::kIo);
+      EXPECT_EQ(std::string(e.what()),
+                (root / "global_step_5.tmp-").string() + std::to_string(::getpid()) +
+                    " was removed while the checkpoint of step 5 was written in it, and this "
+                    "checkpoint was not made");
+    }
+  }
+}
+
+TEST_F(Folder, OnlyFoldersOfWritersAreRemoved) {
+  const std::set<std::string> kept = {"global_step_1.tmp-mine", "global_step_x.tmp-1",
+                                      "global_step_1.tmp-", "other.tmp-1",
+                                      "global_step_1.tmp-1.bak"};
+  for (const std::string& name : kept) fs::create_directory(root_ / name);
+  for (const char* name : {"global_step_1.tmp-12", "global_step_3.tmp-4"})
+    fs::create_directory(root_ / name);
+  fs::create_directory(root_ / "global_step_4.replaced");  // returns: it has its place no more
+  fs::create_directories(root_ / "global_step_5");
+  fs::create_directories(root_ / "global_step_5.replaced");
+  { const CheckpointWriter writer(root_, 2); }
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(root_)) names.insert(entry.path().filename());
+  std::set<std::string> expected = kept;
+  expected.insert({"global_step_4", "global_step_5"});
+  EXPECT_EQ(names, expected);
+}
+
+TEST_F(Folder, ACheckpointThatTheCallerDoesNotTakeForWholeIsLeftOut) {
+  for (const char* step : {"1", "2"})
+    fs::create_directory(root_ / (std::string("global_step_") + step));
+  const auto found = find_checkpoint(root_, "auto", {}, [](const fs::path& folder) {
+    if (folder.filename() == "global_step_2") throw Error(ErrorCode::kCorrupt, "it has no state");
+  });
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->step, 1);
+  EXPECT_NE(found->warning.find("global_step_2 is damaged: it has no state"), std::string::npos);
 }
 
 TEST(MicroBatches, AllHaveOneSizeAndEachRowIsFreshOnce) {
