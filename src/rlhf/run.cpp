@@ -64,15 +64,16 @@ Outcome TrainingRun::execute() {
   } catch (const StepFailure& e) {
     keep_steps_before(e);
   }
+  follow_output();  // since the last step
   if (progress_) progress_->finish();
   if (interrupted_ && step_ < total_steps_) {
     if (ranks_.first()) {
-      log::warn(format("Interrupted after step {} of {}. The same command resumes from {}.", step_,
-                       total_steps_, train::checkpoint_folder(output_.path(), step_).string()));
+      log::warn(format("Interrupted after step {} of {}. {}.", step_, total_steps_, saved_steps()));
     }
     return Outcome::kInterrupted;
   }
   finish();
+  follow_output();  // or since then
   return Outcome::kDone;
 }
 

@@ -158,14 +158,18 @@ Status RunOutput::sync() {
 
 void RunOutput::conclude(Bytes peak) const {
   const fs::path page = folders_.output / std::string(report::kReportFile);
-  // The models are saved: a report that fails is a warning, not an error.
+  // The models are saved: a report or a summary that fails is a warning, not an error.
   const Status written = report::write_report(folders_.output, page);
   if (written.ok()) {
     log::info(format("wrote report to {}", page.string()));
   } else {
     log::warn(format("No report: {}", written.message()));
   }
-  print(summary_text(folders_.output, plan_, peak));
+  try {
+    print(summary_text(folders_.output, plan_, peak));
+  } catch (const Error& e) {
+    log::warn(format("No summary: {}", e.what()));
+  }
 }
 
 }  // namespace neap::rlhf

@@ -50,8 +50,8 @@ class RunOutput {
     folders_.output = output;
     if (rollouts_) rollouts_->moved_to(output);
   }
-  /// The report's page, as a warning where it fails, and the summary on stdout. `peak`: of the rank
-  /// that held most.
+  /// The report's page, and the summary on stdout; a warning where one of them fails. `peak`: of the
+  /// rank that held most.
   void conclude(Bytes peak) const;
 
  private:

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
@@ -95,6 +96,12 @@ class TrainingRun {
   void save_last();
   /// `work` writes a checkpoint or waits for one. If it fails, the message says which one is left.
   void at_checkpoint(const std::function<void()>& work);
+  /// For messages: the checkpoint that a run which ends leaves.
+  [[nodiscard]] std::string what_is_left();
+  /// "the same command resumes from there", or the key to set where the output folder was moved.
+  [[nodiscard]] std::string how_to_resume() const;
+  /// Where the checkpoint of the last step is; `but`: what it lacks.
+  [[nodiscard]] std::string saved_steps(std::string_view but = "") const;
   [[nodiscard]] Status stopped(const Status& why, const std::string& kept) const;
   void finish();
 

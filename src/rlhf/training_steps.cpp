@@ -44,7 +44,7 @@ void TrainingRun::loop() {
     follow_output();
     end_where_updates_fail();
     end_where_logs_fail();
-    at_checkpoint([&] { commit_.poll(); });
+    at_checkpoint([&] { parallel::run_collectively(ranks_, [&] { commit_.poll(); }); });
     if (progress_) progress_->update(static_cast<std::uint64_t>(step_));
     const bool last = step_ == total_steps_;
     const auto due = [&](std::int64_t every) { return every > 0 && step_ % every == 0; };
@@ -112,8 +112,7 @@ void TrainingRun::end_where_logs_fail() {
   save_last();
   throw parallel::CollectiveError(
       stopped(own ? log_failure_ : Status(ErrorCode::kIo, "another rank cannot write its logs"),
-              format("They are saved in {}; the same command resumes from there",
-                     train::checkpoint_folder(output_.path(), step_).string())),
+              saved_steps()),
       own);
 }
 
@@ -168,20 +167,25 @@ void TrainingRun::save() {
     log::warn(format("Logs are not complete: {}", kept.message()));
   saved_ = step_;
   if (progress_) progress_->begin_part("checkpoint");
-  if (!ranks_.first()) {
-    trainer_->save({});
-    return;
-  }
-  commit_.wait();
-  auto writer = std::make_unique<train::CheckpointWriter>(output_.stable_path(), step_);
+  std::unique_ptr<train::CheckpointWriter> writer;  // of the first rank
+  parallel::run_collectively(ranks_, [&] {
+    if (!ranks_.first()) return;
+    commit_.wait();
+    writer = std::make_unique<train::CheckpointWriter>(output_.stable_path(), step_);
+  });
+  const auto readable = [&](const Status& why) { return writer ? writer->readable(why) : why; };
   try {
-    trainer_->save(writer->folder());
-    write_run_state(writer->folder(), step_, job_, identity_, data_->train, best_, stop_);
+    trainer_->save(writer ? writer->folder() : fs::path());
+    parallel::run_collectively(ranks_, [&] {
+      if (writer)
+        write_run_state(writer->folder(), step_, job_, identity_, data_->train, best_, stop_);
+    });
   } catch (const parallel::CollectiveError& e) {
-    throw parallel::CollectiveError(writer->readable(e.status()), e.mine());
+    throw parallel::CollectiveError(readable(e.status()), e.mine());
   } catch (const Error& e) {
-    throw Error(writer->readable(e.status()));
+    throw Error(readable(e.status()));
   }
+  if (!writer) return;
   commit_.start(std::move(writer),
                 {job_.trainer.max_ckpt_to_keep, best_.step(),
                  [this](const fs::path& folder) { return is_own(folder) == true; }});
@@ -193,28 +197,47 @@ void TrainingRun::save() {
 void TrainingRun::save_last() {
   at_checkpoint([&] {
     if (saved_ != step_) save();
-    commit_.wait();
+    parallel::run_collectively(ranks_, [&] { commit_.wait(); });
   });
 }
 
 void TrainingRun::at_checkpoint(const std::function<void()>& work) {
-  const auto with_what_is_left = [&](const Status& why) {
-    (void)output_.is_there();  // it may have been moved
-    const std::string change = output_.change_of_key();
-    const auto found = train::find_checkpoint(output_.path(), "auto", {}, check_whole);
-    if (!found) return stopped(why, "There is no checkpoint; the same command starts again");
-    return stopped(why, format("The newest checkpoint is {}; {}", found->folder.string(),
-                               change.empty() ? "the same command resumes from there"
-                                              : format("to resume from it, set {}", change)));
+  const auto stopped_here = [&](const Status& why) {
+    // Files that are missing now are none that the command named.
+    const ErrorCode code = why.code() == ErrorCode::kNotFound ? ErrorCode::kIo : why.code();
+    return stopped({code, why.message()}, what_is_left());
   };
   try {
     work();
   } catch (const parallel::CollectiveError& e) {
-    throw parallel::CollectiveError(with_what_is_left(e.status()), e.mine());
+    if (saved_ != kRescuing && ranks_.any(!output_.is_there())) rescue();
+    throw parallel::CollectiveError(stopped_here(e.status()), e.mine());
   } catch (const Error& e) {
     if (ranks_.alone() && saved_ != kRescuing && !output_.is_there()) rescue();
-    throw Error(with_what_is_left(e.status()));
+    throw Error(stopped_here(e.status()));
   }
+}
+
+std::string TrainingRun::what_is_left() {
+  (void)output_.is_there();  // it may have been moved
+  try {
+    const auto found = train::find_checkpoint(output_.path(), "auto", {}, check_whole);
+    if (!found) return "There is no checkpoint; the same command starts again";
+    return format("The newest checkpoint is {}; {}", found->folder.string(), how_to_resume());
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
+std::string TrainingRun::how_to_resume() const {
+  const std::string change = output_.change_of_key();
+  return change.empty() ? "the same command resumes from there"
+                        : format("to resume from there, set {}", change);
+}
+
+std::string TrainingRun::saved_steps(std::string_view but) const {
+  return format("The steps are saved in {}{}; {}",
+                train::checkpoint_folder(output_.path(), step_).string(), but, how_to_resume());
 }
 
 void TrainingRun::rescue() {
@@ -228,20 +251,12 @@ void TrainingRun::rescue() {
   saved_ = kRescuing;
   save_last();
   throw parallel::CollectiveError(
-      stopped({ErrorCode::kIo, std::move(loss)},
-              format("They are saved in {}; logs are not. To resume, set "
-                     "trainer.default_local_dir={}",
-                     train::checkpoint_folder(output_.path(), step_).string(),
-                     output_.path().string())),
-      ranks_.first());
+      stopped({ErrorCode::kIo, std::move(loss)}, saved_steps(" without logs")), ranks_.first());
 }
 
 void TrainingRun::keep_steps_before(const StepFailure& failure) {
   if (step_ > 0) save_last();
-  const std::string kept = step_ > 0
-                               ? format("They are saved in {}; the same command resumes from there",
-                                        train::checkpoint_folder(output_.path(), step_).string())
-                               : std::string("The same command starts again");
+  const std::string kept = step_ > 0 ? saved_steps() : "The same command starts again";
   throw StepFailure(stopped(failure.status(), kept), failure.mine());
 }
 

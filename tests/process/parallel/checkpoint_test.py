@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,6 +94,26 @@ class Checkpoints(RankCase):
             self.assertRegex(error, rf"The newest checkpoint is \S*global_step_{step}; the same command resumes from there")
             self.assertEqual("rank 1: " in error, failing == 1, error)
             self.assert_resumes(folder, *words, step=step)
+
+    def test_a_folder_that_is_removed_during_a_save_is_replaced(self):
+        output = self.home / "out/removed"
+        process = self.start_ranks("removed", (f"{ZERO}=1", "trainer.save_freq=1", "trainer.total_training_steps=1000"), [(), ()])
+        ranks = []
+        try:
+            neap_program.wait_for(process, lambda: (output / "global_step_1").exists(), timeout=120)
+            ranks = [launch.rank_process(process.pid, rank) for rank in (0, 1)]
+            neap_program.wait_for(process, lambda: any(output.glob("*.tmp-*")), timeout=120)
+            for rank in ranks:
+                os.kill(rank, signal.SIGSTOP)
+            shutil.rmtree(output)
+        finally:
+            for rank in ranks:
+                os.kill(rank, signal.SIGCONT)
+        result = self.finish(process)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        (error,) = self.errors(result)
+        self.assertRegex(error, "out/removed was removed while the run worked in it. The steps are saved in .*; the same command resumes from there")
+        self.assertTrue((output / "latest/trainer.json").exists())
 
     @unittest.skipUnless(neap_program.HAS_NAMESPACES, "no mount namespaces for this user")
     def test_full_disk_is_told_once(self):

@@ -120,7 +120,7 @@ class Hostile(DataCase):
         os.truncate(file, 100)
         result = neap_program.outcome(process)
         self.assertEqual(result.returncode, 1, result.stderr)
-        self.assertRegex(result.stderr, r"Stopped after \d+ of 150 steps: .*\.rows cannot be read. They are saved in ")
+        self.assertRegex(result.stderr, r"Stopped after \d+ of 150 steps: .*\.rows cannot be read. The steps are saved in ")
         (saved,) = (self.home / "out" / "broken").glob("global_step_*")
         self.assertEqual(int(saved.name.split("_")[-1]), self.logged("broken"), "the step before the failure is there")
         result = neap_program.outcome(self.start_with_rows_on_disk(*words))

@@ -135,7 +135,9 @@ class Folders(TrainCase):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
         self.assertEqual(process.returncode, 1, err)
-        self.assertRegex(err, f"out/to-move was moved to {re.escape(str(moved.resolve()))} .*trainer.default_local_dir=")
+        there = re.escape(str(moved.resolve()))
+        self.assertRegex(err, f"out/to-move was moved to {there} .*trainer.default_local_dir=")
+        self.assertRegex(err, rf"Interrupted after step .* saved in {there}/global_step_\d+; to resume from there, set trainer.default_local_dir={there}")
         self.assertFalse(out.exists())
         steps = neap_program.logged_steps(moved)
         self.assertTrue((moved / f"global_step_{steps}").is_dir())
@@ -151,6 +153,29 @@ class Folders(TrainCase):
         self.assertEqual(process.returncode, 1, err)
         self.assertRegex(err, "out/to-remove was removed while the run worked in it.*saved in .*out/to-remove/global_step_")
         self.assertTrue((out / "latest/trainer.json").exists())
+
+    def test_a_folder_that_is_removed_at_the_end_is_no_mistake_of_the_command(self):
+        """The last checkpoint is there already, the report is not."""
+        process = self.start("train", "sft.toml", "trainer.default_local_dir=out/at-end", "trainer.total_training_steps=3", "data.val_files=[]")
+        pointer = self.home / "out/at-end/latest_checkpointed_iteration.txt"
+        neap_program.wait_for(process, pointer.exists)
+        process.send_signal(signal.SIGSTOP)
+        shutil.rmtree(self.home / "out/at-end")
+        process.send_signal(signal.SIGCONT)
+        _, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 1, err)
+        self.assertRegex(err, "out/at-end was removed while the run worked in it.*saved in out/at-end/global_step_3")
+
+    def test_a_save_that_fails_says_so_where_no_checkpoint_is_whole(self):
+        process, out = self.running("none-whole")
+        process.send_signal(signal.SIGSTOP)
+        (out / "global_step_1").mkdir()
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 1, err)
+        self.assertRegex(err, r"Stopped after \d+ of 2000 steps: Cannot write .*File too large.*global_step_1 is damaged: .*trainer.json.*no whole checkpoint")
 
     def test_a_lost_or_damaged_pointer_starts_nothing_anew(self):
         words = ("train", "sft.toml", "trainer.default_local_dir=out/pointer", "trainer.save_freq=1", "data.val_files=[]")

@@ -93,7 +93,7 @@ class RewardsCase(TrainedCase):
         self.assertEqual(len(messages), 1, failed.stderr)
         self.assertIn("gave no answer in 5 s", failed.stderr)
         self.assertIn("the judge is asleep", failed.stderr)
-        self.assertIn("They are saved in out/program/global_step_2", failed.stderr)
+        self.assertIn("The steps are saved in out/program/global_step_2", failed.stderr)
         (self.home / "mended").touch()
         self.grpo("program", *self.program(2))
         self.grpo("undisturbed", *self.program(2))
