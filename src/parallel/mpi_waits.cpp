@@ -7,6 +7,7 @@
 #include <array>
 
 #include "parallel/mpi_plugin.h"
+#include "parallel/wait_clock.h"
 
 namespace neap::parallel {
 namespace {
@@ -68,7 +69,8 @@ int MpiWaits::finish(int begun, MPI_Request& request) {
 }
 
 int MpiWaits::wait_long(MPI_Request& request) {
-  auto since = Clock::now(), heard = since;
+  auto heard = Clock::now();
+  WaitClock clock(heard);
   bool told = false;
   while (true) {
     int done = 0;
@@ -80,9 +82,10 @@ int MpiWaits::wait_long(MPI_Request& request) {
     heard = now;
     bool works = false;
     if (const int e = listen(works); e != 0) return e;
-    if (works) since = now;
-    if (now - since > limit_) return NEAP_MPI_TIMED_OUT;
-    if (told || now - since < kLongWait * limit_) continue;
+    if (works) clock.restart(now);
+    const WaitClock::Seconds waited = clock.look(now);
+    if (waited > limit_) return NEAP_MPI_TIMED_OUT;
+    if (told || waited < kLongWait * limit_) continue;
     told = true;
     if (const int e = tell(kWaits); e != 0) return e;
   }

@@ -27,12 +27,14 @@ NcclWatch::~NcclWatch() {
 void NcclWatch::begin(const char* call) {
   const std::lock_guard lock(mutex_);
   call_ = call;
-  since_ = Clock::now();
+  waits_ = true;
+  ++calls_;
+  clock_.restart();
 }
 
 void NcclWatch::end() {
   const std::lock_guard lock(mutex_);
-  since_.reset();
+  waits_ = false;
 }
 
 Status NcclWatch::reason() const {
@@ -44,19 +46,18 @@ void NcclWatch::loop() {
   std::unique_lock lock(mutex_);
   while (!ending_ && !gave_up_) {
     wake_.wait_for(lock, std::chrono::seconds(1));
-    if (!since_ || ending_) continue;
-    const std::chrono::duration<double> waited = Clock::now() - *since_;
-    if (waited.count() < 1) continue;
-    const auto start = *since_;
+    if (!waits_ || ending_ || clock_.look() < std::chrono::seconds(1)) continue;
+    const std::int64_t call = calls_;
     lock.unlock();
     const auto failure = rendezvous_.failure();
     const std::int64_t signs = rendezvous_.signs_of_life();
     lock.lock();
-    if (!since_ || *since_ != start) continue;  // the call has ended meanwhile
-    if (std::exchange(signs_, signs) != signs) since_ = Clock::now();
+    if (!waits_ || calls_ != call) continue;  // it has ended meanwhile
+    if (std::exchange(signs_, signs) != signs) clock_.restart();
+    const WaitClock::Seconds waited = clock_.look();
     if (failure) {
       reason_ = Status(ErrorCode::kIo, format("{}; rank {} ends too", *failure, rank_));
-    } else if (Clock::now() - *since_ > std::chrono::duration<double>(timeout_)) {
+    } else if (waited.count() > timeout_) {
       reason_ = wait_timed_out(rank_, waited.count(), call_, {});
     } else {
       continue;

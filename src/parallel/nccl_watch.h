@@ -9,16 +9,15 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <optional>
 #include <thread>
 
 #include "base/status.h"
 #include "parallel/rendezvous.h"
+#include "parallel/wait_clock.h"
 
 namespace neap::parallel {
 
@@ -37,7 +36,6 @@ class NcclWatch {
   [[nodiscard]] Status reason() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
   void loop();
 
   Rendezvous& rendezvous_;
@@ -46,8 +44,9 @@ class NcclWatch {
   std::function<void()> abort_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  std::optional<Clock::time_point>
-      since_;               // of the call, or the last sign of life behind its begin
+  WaitClock clock_;  // since the call's begin, or the last sign of life behind that
+  std::int64_t calls_ = 0;
+  bool waits_ = false;      // the last one has not ended
   std::int64_t signs_ = 0;  // of life, when they were last counted
   const char* call_ = "";
   Status reason_;

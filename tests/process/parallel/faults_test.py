@@ -7,11 +7,13 @@ NEAP_TEST_SLOW=1: at many more calls.
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import time
 import unittest
 
 import launch
+import neap_program
 
 from rank_case import FILES, SIZE, STAGES, RankCase
 from train_process_test import SFT  # noqa: E402
@@ -98,6 +100,23 @@ class Faults(RankCase):
         for mesh, rank in (("zero3", 0), ("zero1-parts", 3), ("stages", 1)):
             for call in self.of_many(mesh, rank, 3):
                 self.assert_ends_and_resumes(mesh, rank, call, "stop")
+
+    def test_ranks_that_are_stopped_together_go_on(self):
+        """Rank 0 waits for rank 1 when both stop, and wakes first."""
+        timeout, out = 5, self.home / "out/stopped"
+        process = launch.start(2, launch.NEAP, "train", "sft.toml", "trainer.default_local_dir=out/stopped", f"actor_rollout_ref.nccl_timeout={timeout}",
+                               "trainer.total_training_steps=1000", "trainer.save_freq=-1", cwd=self.home)
+        neap_program.wait_for(process, lambda: neap_program.logged_steps(out) >= 1)
+        ranks = [launch.rank_process(process.pid, rank) for rank in (0, 1)]
+        for rank, sent, seconds in ((1, signal.SIGSTOP, 0.5), (0, signal.SIGSTOP, timeout), (0, signal.SIGCONT, 0.5), (1, signal.SIGCONT, 0)):
+            os.kill(ranks[rank], sent)
+            time.sleep(seconds)
+        steps = neap_program.logged_steps(out)
+        neap_program.wait_for(process, lambda: neap_program.logged_steps(out) >= steps + 2)
+        process.send_signal(signal.SIGINT)
+        result = neap_program.outcome(process, 120)
+        self.assertIn("Interrupted after step", result.stderr)
+        self.assertNotIn("waited", result.stderr)
 
 
 if __name__ == "__main__":
