@@ -55,8 +55,12 @@ Outcome TrainingRun::execute() {
   show_progress();
   try {
     if (!found_) validate();
+    // Launchers send the signal where a rank was killed, too, and then no rank ends its step.
     interrupts.emplace(
-        "\nStopping after this step, with a checkpoint. Once more to stop at once, without.\n");
+        ranks_.alone()
+            ? "\nStopping after this step, with a checkpoint. Once more to stop at once, without.\n"
+            : "\nStopping after this step. If all ranks reach its end, a checkpoint is saved. Once "
+              "more to stop at once, without.\n");
     loop();
   } catch (const StepInterrupted&) {
     interrupted_ = true;

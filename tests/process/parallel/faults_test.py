@@ -71,6 +71,7 @@ class Faults(RankCase):
                 self.assertEqual(errors, [])
                 self.assertIn(f"process rank {rank}", result.stderr)
                 self.assertIn("signal 9", result.stderr)
+                self.assertNotIn("Stopping after this step, with a checkpoint", result.stderr)
             else:
                 self.assertEqual(len(errors), 1, result.stderr)
                 what = rf"MPI failed in \w+ on rank {rank}: " if kind == "fail" else rf"waited {TIMEOUT} s in \w+ for rank {rank} "
