@@ -6,11 +6,20 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/text.h"
 
 namespace neap::spec {
 namespace {
 
 constexpr std::string_view kAt = "algorithm.rollout_correction";
+// Divergences are compared in float32.
+constexpr double kMost = std::numeric_limits<float>::max();
+
+// A value in a message.
+std::string shown(std::string_view text) {
+  constexpr std::size_t kBytes = 40;
+  return excerpt(text, kBytes);
+}
 
 Status bad_value(std::string message) {
   return {ErrorCode::kInvalidArgument, std::move(message)};
@@ -40,15 +49,16 @@ Result<Bounds> bounds_of(std::string_view key, std::string_view text) {
   for (const std::string& part : parts) {
     double value = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-    if (error != std::errc() || end != part.data() + part.size() || !(value >= 0)) break;
+    if (error != std::errc() || end != part.data() + part.size() || !(value >= 0 && value <= kMost))
+      break;
     numbers.push_back(value);
   }
   const bool whole = numbers.size() == parts.size() && parts.size() <= 2 && numbers.back() > 0;
   if (!whole || (numbers.size() == 2 && numbers[0] > numbers[1])) {
     return bad_value(
         format("{}.{} is \"{}\"; it can be a number such as 2.0, or two such as 0.5_5.0, "
-               "the smaller first",
-               kAt, key, text));
+               "the smaller first and none over {:.2g}",
+               kAt, key, shown(text), kMost));
   }
   if (numbers.size() == 1) return Bounds{{}, numbers[0]};
   return Bounds{numbers[0], numbers[1]};
@@ -72,7 +82,7 @@ Result<RejectionRule> rule_of(const std::string& name) {
   return bad_value(
       format("{}.rollout_rs has \"{}\"; it can have token_k1 to token_k3, seq_sum_k1 to "
              "seq_sum_k3, seq_mean_k1 to seq_mean_k3, seq_max_k2 and seq_max_k3",
-             kAt, name));
+             kAt, shown(name)));
 }
 
 }  // namespace
@@ -112,7 +122,7 @@ Result<std::vector<RejectionRule>> rejection_rules(const RolloutCorrectionConfig
     return bad_value(
         format("{}.rollout_rs_threshold is \"{}\"; rollout_rs \"{}\" needs one threshold, "
                "or one for each of its {} options",
-               kAt, config.rollout_rs_threshold, config.rollout_rs, names.size()));
+               kAt, shown(config.rollout_rs_threshold), shown(config.rollout_rs), names.size()));
   }
   for (std::size_t i = 0; i < names.size(); ++i) {
     NEAP_TRY_ASSIGN(RejectionRule rule, rule_of(names[i]));
