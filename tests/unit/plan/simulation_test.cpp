@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "plan/gpu_catalog.h"
+#include "plan/network.h"
 
 namespace neap::plan {
 namespace {
@@ -197,6 +198,27 @@ TEST_F(Simulations, ChunksDivideTheBubble) {
       EXPECT_GT(s.plans.stages.front().plan.peak, one.plans.stages.front().plan.peak);
     }
   }
+}
+
+// OPT-350m: the first and the last stage exchange the gradients of a table that is narrower than hidden states.
+TEST_F(Simulations, AnExchangedTableHasTheWidthOfItsEmbedding) {
+  const auto transfers = [&](const char* width, const char* tied) {
+    std::ofstream(folder_ / "config.json")
+        << R"({"model_type": "opt", "vocab_size": 50272, "hidden_size": 1024, "ffn_dim": 4096,
+ "num_hidden_layers": 8, "num_attention_heads": 16, "max_position_embeddings": 2048, "do_layer_norm_before": false,
+ "word_embed_proj_dim": )"
+        << width << R"(, "tie_word_embeddings": )" << tied << "}";
+    return run(1, stages(2)).plans.stages.front().plan.phases.front().transfer_seconds;
+  };
+  const auto table = [&](const char* width) {
+    return transfers(width, "true") - transfers(width, "false");
+  };
+  const spec::Job job = this->job(1, stages(2));
+  const Network network = network_of(job, default_network(true));
+  const double start = 2 * transfer_seconds(network, job.mesh(), 1, 0);
+  const double narrow = table("512") - start;
+  EXPECT_GT(narrow, 0);
+  EXPECT_NEAR(table("1024") - start, 2 * narrow, 1e-9);
 }
 
 TEST_F(Simulations, SharesAddUpToTheStep) {
