@@ -43,7 +43,7 @@ std::vector<Share> shares_of(const Rows& lengths, std::int64_t first, std::int64
   return shares;
 }
 
-// Of each of so many rows its place in a list; -1: it is not there.
+// Each row's place in a list; -1: the list does not have it.
 Rows places_in(const Rows& list, std::size_t rows) {
   Rows out(rows, -1);
   for (std::size_t i = 0; i < list.size(); ++i)

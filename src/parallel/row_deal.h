@@ -2,7 +2,7 @@
 // about as many tokens.
 //
 // Rows of a mini-batch go from the longest to the shortest to the rank that has the fewest tokens of those that still
-// have a place. Of a mini-batch's shares the larger ones go to ranks that have less of those before. A rank's rows are in
+// have a place. The larger shares of a mini-batch go to ranks that have fewer rows of those before. A rank's rows are in
 // the batch's order, and those of a mini-batch together, whatever multiples of the smallest mini-batch are one.
 //
 // Threads   values and functions without state; gather() and send() as their communicator.   Failure   as of the communicator.
@@ -40,8 +40,8 @@ class RowDeal {
   /// others are sent.
   [[nodiscard]] at::Tensor gather(const at::Tensor& mine, const std::vector<std::int64_t>& counts,
                                   std::int64_t fill) const;
-  /// Of such rows of this rank those that `to` deals it: each goes to its rank and nowhere else. `to`: the same ranks;
-  /// it may leave rows of the batch out.
+  /// Sends each row to the rank that `to` deals it to, and returns the rows that come to this rank. `to` has the same
+  /// ranks; it may leave rows of the batch out.
   [[nodiscard]] at::Tensor send(const at::Tensor& mine, const RowDeal& to,
                                 const std::vector<std::int64_t>& counts, std::int64_t fill) const;
 

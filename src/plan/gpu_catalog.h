@@ -15,7 +15,7 @@ namespace neap::plan {
 
 [[nodiscard]] std::vector<std::string> gpu_names();
 
-/// What a process takes of a card before it allocates: CUDA's context and the kernels that libraries load. Measured on
+/// A process takes this much of a card before it allocates: CUDA's context and kernels that libraries load. Measured on
 /// H100 and H200 with libtorch: 0.7 to 0.8 GiB. nvidia-smi shows it, a plan does not count it.
 constexpr Bytes kCudaContext = 800_MiB;
 
@@ -27,7 +27,7 @@ struct Card {
 };
 /// Null: none of that name.
 [[nodiscard]] const Card* find_card(std::string_view name);
-/// What is free on every known card that is sold with that much memory; `memory` where none is.
+/// The free memory of every known card that is sold with that much; `memory` where no card is.
 [[nodiscard]] Bytes free_of_size(Bytes memory);
 
 /// A device of that name as a plan's target, with what is free on it less the context; `memory`: a ceiling, or zero.

@@ -38,8 +38,8 @@ struct Variant {
   std::map<WeightPlacement, std::vector<Draft>> made;
 };
 
-/// The drafts of a variant. They stay where they are. Of resident weights, whose seconds one round tells, not exact
-/// ones: most are left when their least seconds or bytes are known.
+/// The drafts of a variant. They stay where they are. Drafts with resident weights are not exact: one round tells their
+/// seconds, and most are left when their least seconds or bytes are known.
 [[nodiscard]] Result<std::vector<Draft>*> drafts_of(Variant& variant, WeightPlacement weights);
 /// Counts again what is not exact.
 [[nodiscard]] Status make_exact(Variant& variant, Draft& draft);
@@ -56,7 +56,7 @@ class JobVariants {
   [[nodiscard]] bool has_fixed() const { return !fixed_.empty(); }
   /// Types of optimizer states, from 0: as configured, then bfloat16 wherever that is allowed.
   [[nodiscard]] std::size_t states() const { return states_.size(); }
-  /// Of micro-batches, one for each kind.
+  /// How far each kind of micro-batches is made smaller.
   using Levels = std::vector<int>;
   [[nodiscard]] const Levels& deepest() const { return deepest_; }
   /// As far as each kind goes down, all kinds by the same number of levels; the largest sizes first.
@@ -64,7 +64,7 @@ class JobVariants {
 
   /// Null where the keys contradict each other, or another one is fixed. It stays where it is.
   [[nodiscard]] Result<Variant*> at(std::size_t states, const Levels& levels);
-  /// Of a plan of a variant, all changes from the configured job: adds those that left settings to the
+  /// Completes the changes from the configured job in a variant's plan: adds those that left settings to the
   /// plan, but where it chose what is configured.
   void add_opened(MemoryPlan& plan) const;
 

@@ -13,7 +13,7 @@
 namespace neap::plan {
 namespace {
 
-// Of a model that is trained on a host in hours rather than weeks.
+// A larger model trains on a host for weeks, not hours.
 constexpr double kMostHostParameters = 1e9;
 
 // Zero where the model cannot be read: who reads it next says why.
@@ -26,7 +26,7 @@ double parameters_of(const spec::Job& job) {
       spec::total_elements(spec::flat_layout(*shape, spec::Head::kLanguageModel)));
 }
 
-// Of a job that names no device on a machine without a GPU.
+// Whether a job that names no device is planned for a GPU though the machine has none; `why` says the reason.
 bool is_for_gpu(const spec::Job& job, const DeviceQuestion& asked, std::string& why) {
   if (asked.model) {
     why = "this machine has no GPU";

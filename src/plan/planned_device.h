@@ -18,7 +18,7 @@
 
 namespace neap::plan {
 
-/// What was asked besides the job's keys; empty and zero: nothing.
+/// The question's options, which come before the job's keys. Empty and zero: not given.
 struct DeviceQuestion {
   std::string gpu{};   ///< a name of the catalog
   Bytes capacity{};    ///< in place of device.memory
