@@ -1,6 +1,7 @@
 #include "plan/device_choice.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -73,9 +74,18 @@ CudaGpus driver_gpus() {
                     : CudaGpus{0, count.status().message()};
 }
 
-std::int64_t kernel_threads() {
+Result<std::int64_t> kernel_threads() {
+  // More threads than processors are only slow; OpenMP crashes where there are thousands.
+  constexpr std::int64_t kFew = 256;
+  const std::int64_t most = std::max<std::int64_t>(kFew, ::sysconf(_SC_NPROCESSORS_CONF));
   if (const char* value = std::getenv("OMP_NUM_THREADS"); value != nullptr) {
-    if (const long threads = std::strtol(value, nullptr, 10); threads > 0) return threads;
+    const std::int64_t threads = std::strtol(value, nullptr, 10);
+    if (threads > most)
+      return Status(ErrorCode::kInvalidArgument,
+                    format("OMP_NUM_THREADS is {}; the most is {} threads here. Set it to the "
+                           "number of cores, or unset it",
+                           threads, most));
+    if (threads > 0) return threads;
   }
   return within_quota(physical_cores());
 }
@@ -84,7 +94,7 @@ Result<DeviceChoice> choose_device(const spec::DeviceConfig& config, const CudaG
                                    Purpose purpose) {
   DeviceChoice choice;
   Target& target = choice.target;
-  target.threads = kernel_threads();
+  NEAP_TRY_ASSIGN(target.threads, kernel_threads());
   target.capacity = config.memory;
   const bool there = config.kind != "host" && config.ordinal < gpus.count;
   if (there) {

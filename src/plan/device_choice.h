@@ -34,7 +34,8 @@ enum class Purpose {
 
 /// Cores that this process may use: OMP_NUM_THREADS, else the physical cores of its affinity mask
 /// within its cgroup's quota. Kernels' scratch memory depends on it, so the run sets its threads to it.
-[[nodiscard]] std::int64_t kernel_threads();
+/// Fails where OMP_NUM_THREADS is far more than the machine has.
+[[nodiscard]] Result<std::int64_t> kernel_threads();
 
 /// Of the GPU that the configuration names, now.
 [[nodiscard]] Result<Bytes> free_memory(const spec::DeviceConfig& config);

@@ -29,9 +29,21 @@ class KernelThreads : public testing::Test {
 
 TEST_F(KernelThreads, TheVariableDecides) {
   ::setenv("OMP_NUM_THREADS", "3", 1);
-  EXPECT_EQ(kernel_threads(), 3);
+  EXPECT_EQ(kernel_threads().value(), 3);
   ::setenv("OMP_NUM_THREADS", "1", 1);
-  EXPECT_EQ(kernel_threads(), 1);
+  EXPECT_EQ(kernel_threads().value(), 1);
+}
+
+TEST_F(KernelThreads, ThousandsAreRefused) {
+  for (const char* threads : {"5000", "99999999999999999999"}) {
+    ::setenv("OMP_NUM_THREADS", threads, 1);
+    const auto device = choose_device({.kind = "host"}, {}, Purpose::kPlan);
+    ASSERT_FALSE(device.ok());
+    EXPECT_EQ(device.status().code(), ErrorCode::kInvalidArgument);
+    EXPECT_TRUE(device.status().message().starts_with("OMP_NUM_THREADS is "));
+  }
+  ::setenv("OMP_NUM_THREADS", "256", 1);
+  EXPECT_EQ(kernel_threads().value(), 256);
 }
 
 TEST_F(KernelThreads, WithoutItThePhysicalCoresOfTheMask) {
@@ -47,7 +59,7 @@ TEST_F(KernelThreads, WithoutItThePhysicalCoresOfTheMask) {
   }
   const auto quota = read_file("/sys/fs/cgroup/cpu.max", 4_KiB);
   if (quota.ok() && !quota->starts_with("max")) GTEST_SKIP() << "the cgroup has a quota";
-  EXPECT_EQ(kernel_threads(), static_cast<std::int64_t>(cores.size()));
+  EXPECT_EQ(kernel_threads().value(), static_cast<std::int64_t>(cores.size()));
   cpu_set_t one;
   CPU_ZERO(&one);
   for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
@@ -56,7 +68,7 @@ TEST_F(KernelThreads, WithoutItThePhysicalCoresOfTheMask) {
     break;
   }
   ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
-  EXPECT_EQ(kernel_threads(), 1);
+  EXPECT_EQ(kernel_threads().value(), 1);
 }
 
 }  // namespace
