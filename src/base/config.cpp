@@ -332,6 +332,12 @@ Json empty_default(const ConfigTable::Key& key) {
 }  // namespace
 
 Status ConfigTable::set(std::string_view path, const Json& value, const std::string& origin) {
+  // Messages have the path, and the nearest key is found in time proportional to its length.
+  constexpr std::size_t kMostPath = 1000, kShown = 60;
+  if (path.size() > kMostPath)
+    return {ErrorCode::kInvalidArgument,
+            format("{}: the key \"{}\" has {} bytes; the most is {}", excerpt(origin, kMostPath),
+                   excerpt(path, kShown), path.size(), kMostPath)};
   const auto it =
       std::find_if(keys_.begin(), keys_.end(), [&](const Key& k) { return k.path == path; });
   if (it == keys_.end()) {

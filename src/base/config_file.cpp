@@ -30,6 +30,55 @@ Json to_json_value(const toml::node& node) {
   return nullptr;
 }
 
+// How deep tables and lists may nest: the parser's tables are read and freed by recursion.
+constexpr std::size_t kMostLevels = 100;
+
+std::size_t end_of_string(std::string_view text, std::size_t at) {
+  const char quote = text[at];
+  const std::string_view three = quote == '"' ? R"(""")" : "'''";
+  const bool many_lines = text.substr(at, 3) == three;
+  for (std::size_t i = at + (many_lines ? 3 : 1); i < text.size(); ++i) {
+    if (text[i] == '\\' && quote == '"') {
+      ++i;
+    } else if (many_lines ? text.substr(i, 3) == three : text[i] == quote) {
+      return i + (many_lines ? 2 : 0);
+    } else if (!many_lines && text[i] == '\n') {
+      return i;
+    }
+  }
+  return text.size();
+}
+
+// Counts the parts of dotted keys and the open brackets of each line of TOML, without parsing it.
+Status check_levels(std::string_view toml, std::string_view where) {
+  std::vector<std::size_t> open;  // the levels in front of each open bracket
+  std::size_t levels = 0;
+  for (std::size_t i = 0; i < toml.size(); ++i) {
+    const char c = toml[i];
+    if (c == '#') {
+      i = std::min(toml.find('\n', i), toml.size()) - 1;
+    } else if (c == '"' || c == '\'') {
+      i = end_of_string(toml, i);
+    } else if (c == '\n' || c == ',') {
+      levels = open.empty() ? 0 : open.back() + 1;
+    } else if (c == '[' || c == '{') {
+      open.push_back(levels++);
+    } else if ((c == ']' || c == '}') && !open.empty()) {
+      levels = open.back();
+      open.pop_back();
+    } else if (c == '.') {
+      ++levels;
+    }
+    if (levels > kMostLevels)
+      return {
+          ErrorCode::kInvalidArgument,
+          format("{}:{}: tables nest deeper than {} levels", where,
+                 1 + std::count(toml.begin(), toml.begin() + static_cast<std::ptrdiff_t>(i), '\n'),
+                 kMostLevels)};
+  }
+  return {};
+}
+
 struct Leaf {
   std::string path;
   Json value;
@@ -67,6 +116,7 @@ Status ConfigTable::load_file(const std::filesystem::path& path) {
 Status ConfigTable::load_text(std::string_view text, std::string_view name) {
   if (const Status utf16 = check_not_utf16(text, name); !utf16.ok())
     return {ErrorCode::kInvalidArgument, utf16.message()};
+  NEAP_TRY(check_levels(text, name));
   std::vector<Leaf> leaves;
   try {  // toml++ throws; caught here
     collect(toml::parse(text, std::string(name)), "", leaves);
@@ -97,6 +147,7 @@ Status ConfigTable::apply_override(std::string_view assignment) {
   Json value;
   bool parsed = false;
   if (key == nullptr || (key->type != "text" && key->type != "size")) {
+    NEAP_TRY(check_levels(text, origin));
     try {
       const toml::table table = toml::parse("v = " + text);
       value = to_json_value(*table.get("v"));

@@ -80,6 +80,39 @@ TEST_F(Config, ErrorsNameFileLineKeyAndRemedy) {
   EXPECT_NE(error("[train\n").find("a.toml:1:"), std::string::npos);
 }
 
+TEST_F(Config, DeepTablesAreRefusedBeforeTheyAreParsed) {
+  std::string parts = "a";
+  for (int i = 1; i < 50'000; ++i) parts += ".a";
+  const std::string tail = ": tables nest deeper than 100 levels";
+  for (const std::string& deep : {parts + " = 1\n", "[" + parts + "]\nb = 1\n",
+                                  "v = " + std::string(50'000, '['), "v = {" + parts + " = 1}\n"})
+    EXPECT_EQ(error("# a.b\n" + deep), "a.toml:2" + tail);
+  for (const std::string& value : {std::string(50'000, '['), "{" + parts + "=1}"})
+    EXPECT_TRUE(table_.apply_override("train.count=" + value).message().ends_with(tail));
+  EXPECT_FALSE(table_.apply_override(parts + "=1").ok());
+}
+
+TEST_F(Config, DotsThatNestNothingAreTaken) {
+  std::string list = "[";
+  for (int i = 0; i < 500; ++i) list += (i % 2 == 0 ? "'a.b', " : "\"a.\\\"b\", ");
+  const std::string dots(500, '.');
+  EXPECT_EQ(error("[data] # " + dots + "\nfiles = " + list + "\n + dots + , \"\"\"\n" + dots +
+                  "\"\"\"\"\"]\n"),
+            "ok");
+  EXPECT_EQ(fields_.files.size(), 502U);
+  // A list that does not end is the parser's to name.
+  std::string open = "[train]\nx = [\n";
+  for (int i = 0; i < 500; ++i) open += "rate = 0.5\n";
+  EXPECT_EQ(error(open).find("nest"), std::string::npos);
+}
+
+TEST_F(Config, AKeyOfAMegabyteIsRefusedAtOnce) {
+  const std::string key(1'000'000, 'a');
+  const std::string message = error(key + " = 1\n");
+  EXPECT_EQ(message, "a.toml:1: the key \"" + key.substr(0, 60) +
+                         "...\" has 1000000 bytes; the most is 1000");
+}
+
 TEST_F(Config, NumbersAreFinite) {
   std::vector<double> shares = {1};
   table_.bind("data.shares", &shares, "Shares.").at_least(0);
