@@ -85,7 +85,9 @@ CurveFrame frame_of(const CurvePanel& panel) {
       out.high = std::max(out.high, span.high);
     }
   }
-  if (out.to <= out.from) out.to = out.from + 1;
+  // Steps of 2^53 and more have gaps between them.
+  constexpr double kLeastWidth = 1e-9;
+  if (out.to <= out.from) out.to = out.from + std::max(1.0, out.from * kLeastWidth);
   if (out.low > 0 && out.low < 0.4 * out.high) out.low = 0;
   const double extent = out.high - out.low;
   const double margin = extent > 0 ? 0.04 * extent : std::max(std::abs(out.high) * 0.1, 1e-9);
@@ -98,11 +100,20 @@ std::string at(const CurveFrame& frame, double step, double value) {
   return format("{:.1f} {:.1f}", frame.x(step), frame.y(value));
 }
 
+// The multiples of `step` from `low` to `high`: few, whatever a double can tell apart.
+std::vector<double> ticks_between(double low, double high, double step) {
+  constexpr int kMostTicks = 8;
+  const double first = std::ceil(low / step) * step;
+  std::vector<double> out;
+  for (int i = 0; i < kMostTicks && first + i * step <= high; ++i) out.push_back(first + i * step);
+  return out;
+}
+
 // Lines of the grid with their labels.
 std::string axes(const CurveFrame& frame) {
   std::string out;
   const double up = nice_step((frame.high - frame.low) / 5);
-  for (double v = std::ceil(frame.low / up) * up; v <= frame.high; v += up) {
+  for (const double v : ticks_between(frame.low, frame.high, up)) {
     const double value = std::abs(v) < up * 1e-9 ? 0 : v;
     out += format("<path class=\"grid\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>", CurveFrame::kLeft,
                   frame.y(value), CurveFrame::kWidth - CurveFrame::kRight);
@@ -110,7 +121,7 @@ std::string axes(const CurveFrame& frame) {
                   CurveFrame::kLeft - 6, frame.y(value) + 3.5, value);
   }
   const double step = std::max(1.0, nice_step((frame.to - frame.from) / 6));
-  for (double s = std::ceil(frame.from / step) * step; s <= frame.to; s += step) {
+  for (const double s : ticks_between(frame.from, frame.to, step)) {
     out += format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:.0f}</text>",
                   frame.x(s), CurveFrame::kHeight - 6, s);
   }
@@ -145,7 +156,8 @@ std::string drawing(const CurveFrame& frame, const std::vector<CurveSpan>& spans
 }  // namespace
 
 void Curve::add(std::uint64_t step, double value) {
-  if (!std::isfinite(value)) return;
+  constexpr double kMost = 1e300;  // sums and differences stay finite
+  if (!(std::abs(value) <= kMost)) return;
   if (spans_.empty()) first_ = value;
   last_ = value;
   const std::uint64_t each = spans_.empty() ? 1 : spans_.front().count;

@@ -15,6 +15,7 @@
 namespace neap::report {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -57,6 +58,27 @@ TEST(Curve, OfALongRunKeepsExtremesAndMeans) {
   EXPECT_NEAR(total, sum, 1e-3);
   EXPECT_EQ(curve.first(), 1);
   EXPECT_EQ(curve.last(), 0);
+}
+
+TEST(TrainingCurves, DrawsAnyStepsAndValues) {
+  constexpr std::uint64_t kMost = ~std::uint64_t{0};
+  const std::vector<std::vector<std::pair<std::uint64_t, double>>> runs = {
+      {{kMost, 1}},
+      {{kMost - 3000, 1}, {kMost, 2}},
+      {{0, 1}, {kMost, 2}},
+      {{1, -1.7e308}, {2, 1.7e308}},
+      {{1, -1e300}, {2, 1e300}},
+      {{1, 1}, {2, std::nextafter(1, 2)}},
+      {{1, 5e-324}, {2, 1e-323}}};
+  for (const auto& run : runs) {
+    TrainingCurves curves;
+    for (const auto& [step, value] : run) curves.add(row(step, {{"train/loss", value}}));
+    for (const CurvePanel& panel : curves.panels()) {
+      const std::string drawn = panel_svg(panel);
+      EXPECT_LT(drawn.size(), 10'000U);
+      EXPECT_THAT(drawn, AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+    }
+  }
 }
 
 TEST(TrainingCurves, PutsMetricsOnPanels) {
