@@ -1,5 +1,9 @@
 #include "base/json.h"
 
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
 #include "base/format.h"
 #include "base/json_depth.h"
 #include "base/text.h"
@@ -19,6 +23,77 @@ std::string shown(std::string_view reason) {
   return printable(front_of(reason, kStart)) + " ... " +
          printable(reason.substr(reason.size() - kEnd));
 }
+
+/// Builds a Json from the events of nlohmann's parser. Json finds a member by comparing names one by one, so an object
+/// with many members has an index here while it is read. Of members with one name the last one counts.
+class Builder {
+ public:
+  // The names are nlohmann's.
+  bool null() { return put(nullptr); }
+  bool boolean(bool value) { return put(value); }
+  bool number_integer(Json::number_integer_t value) { return put(value); }
+  bool number_unsigned(Json::number_unsigned_t value) { return put(value); }
+  bool number_float(Json::number_float_t value, const std::string&) { return put(value); }
+  bool string(std::string& value) { return put(std::move(value)); }
+  static bool binary(const Json::binary_t&) { return false; }
+  bool start_object(std::size_t) { return open(Json::object()); }
+  bool start_array(std::size_t) { return open(Json::array()); }
+  bool key(std::string& name) {
+    Object& object = open_.back();
+    Json::object_t::Container& members = object.value->get_ref<Json::object_t&>();
+    if (members.size() == kFew)
+      for (std::size_t i = 0; i < kFew; ++i) object.places.emplace(members[i].first, i);
+    std::size_t place = members.size();
+    if (members.size() < kFew) {
+      for (place = 0; place < members.size() && members[place].first != name;) ++place;
+    } else {
+      place = object.places.emplace(name, place).first->second;
+    }
+    if (place == members.size()) members.emplace_back(std::move(name), nullptr);
+    member_ = &members[place].second;
+    return true;
+  }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& error) {
+    error_ = error.what();
+    return false;
+  }
+
+  [[nodiscard]] Json take() { return std::move(root_); }
+  [[nodiscard]] const std::string& error() const { return error_; }
+
+ private:
+  static constexpr std::size_t kFew = 16;
+  /// An object or array that has not ended.
+  struct Object {
+    Json* value;
+    std::unordered_map<std::string, std::size_t> places;  // of members, where there are kFew
+  };
+  Json* add(Json value) {
+    if (open_.empty()) return &(root_ = std::move(value));
+    if (open_.back().value->is_object()) return &(*member_ = std::move(value));
+    auto& items = open_.back().value->get_ref<Json::array_t&>();
+    return &items.emplace_back(std::move(value));
+  }
+  bool put(Json value) {
+    add(std::move(value));
+    return true;
+  }
+  bool open(Json value) {
+    open_.push_back({add(std::move(value)), {}});
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  Json root_;
+  std::vector<Object> open_;  // outermost first
+  Json* member_ = nullptr;    // what the last key named
+  std::string error_;
+};
 
 }  // namespace
 
@@ -47,12 +122,10 @@ Result<Json> parse_json(std::string_view text, std::string_view where) {
                   format("{}: JSON is nested deeper than {} levels", where, kMaxDepth));
   }
   NEAP_TRY(check_not_utf16(text, where));
-  // Caught here: modules below bridge/ do not throw.
-  try {
-    return Json::parse(text.begin(), text.end());
-  } catch (const nlohmann::json::exception& e) {
-    return Status(ErrorCode::kCorrupt, format("{}: not valid JSON: {}", where, shown(e.what())));
-  }
+  Builder builder;
+  if (Json::sax_parse(text.begin(), text.end(), &builder)) return builder.take();
+  return Status(ErrorCode::kCorrupt,
+                format("{}: not valid JSON: {}", where, shown(builder.error())));
 }
 
 std::string json_text(const Json& value, int indent) {

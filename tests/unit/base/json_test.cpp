@@ -48,6 +48,35 @@ TEST(Json, TextsOfOtherBytesAreWritten) {
   EXPECT_EQ(json_text({{"a", 1}}, 1), "{\n \"a\": 1\n}");
 }
 
+TEST(Json, OfMembersWithOneNameTheLastCounts) {
+  for (const int others : {0, 14, 15, 16, 17, 40}) {
+    Json want = Json::object();
+    std::string text = "{\"a\":1";
+    want["a"] = Json::parse("[{\"b\":[]},-2,0.5,null,true,\"\"]");
+    for (int i = 0; i < others; ++i) {
+      const std::string name = "n" + std::to_string(i);
+      text += ",\"" + name + "\":{\"a\":" + std::to_string(i) + "}";
+      want[name]["a"] = i;
+    }
+    text += ",\"n0\":[],\"a\":[{\"b\":[]},-2,0.5,null,true,\"\"]}";
+    want["n0"] = Json::array();
+    const auto read = parse_json(text, "a.json");
+    ASSERT_TRUE(read.ok()) << read.status().message();
+    EXPECT_EQ(read->dump(), want.dump());
+  }
+}
+
+TEST(Json, AnObjectOfManyMembersIsReadInTheTimeOfItsText) {
+  // 4 MB; comparing names with each other would take minutes.
+  constexpr int kMembers = 300'000;
+  std::string text = "{";
+  for (int i = 0; i < kMembers; ++i) text += "\"name" + std::to_string(i) + "\":0,";
+  text.back() = '}';
+  const auto read = parse_json(text, "a.json");
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->size(), static_cast<std::size_t>(kMembers));
+}
+
 TEST(Printable, IsOneLineOfUtf8) {
   EXPECT_EQ(printable("a\n\t\x1B\x7F"), "a\\n\\t\\x1b\\x7f");
   EXPECT_EQ(printable("\xC3\xA9 \xC3 \xE2\x82 \xFF"), "\xC3\xA9 \\xc3 \\xe2\\x82 \\xff");
