@@ -1,10 +1,14 @@
 // `neap`: every command but the trainer's, which is in a library of its own because it needs libtorch.
+#include <pthread.h>
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
+#include "base/format.h"
 #include "cli/command.h"
 #include "cli/program_commands.h"
 #include "cli/trainer_library.h"
@@ -14,6 +18,27 @@ namespace {
 /// Whether somebody may have put a library into the process that writes its records as it ends.
 bool is_observed() {
   return std::getenv("LD_PRELOAD") != nullptr || std::getenv("CUDA_INJECTION64_PATH") != nullptr;
+}
+
+/// Takes more stack where `ulimit -s` left little; fails where there may not be enough.
+neap::Status provide_stack() {
+  constexpr rlim_t kLeast = 1U << 20, kWanted = 8U << 20;
+  rlimit stack{};
+  if (::getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= kLeast) return {};
+  if (stack.rlim_max < kLeast)
+    return {neap::ErrorCode::kUnsupported,
+            neap::format("The stack's limit is {} KiB, and Neap needs {} KiB: raise it with "
+                         "`ulimit -s {}`",
+                         stack.rlim_max >> 10, kLeast >> 10, kWanted >> 10)};
+  stack.rlim_cur = std::min(kWanted, stack.rlim_max);
+  if (::setrlimit(RLIMIT_STACK, &stack) != 0) return {};
+  // Threads have what the limit was when the program started.
+  pthread_attr_t attributes;
+  if (::pthread_attr_init(&attributes) != 0) return {};
+  ::pthread_attr_setstacksize(&attributes, stack.rlim_cur);
+  ::pthread_setattr_default_np(&attributes);
+  ::pthread_attr_destroy(&attributes);
+  return {};
 }
 
 neap::cli::Commands program_commands() {
@@ -35,6 +60,7 @@ neap::cli::Commands program_commands() {
 
 int main(int argc, char** argv) {
   using namespace neap::cli;
+  if (const neap::Status stack = provide_stack(); !stack.ok()) return fail(stack);
   std::signal(SIGXFSZ, SIG_IGN);  // a write over the limit of a file's size fails, with a message
   const std::string_view name = argc > 1 ? argv[1] : "";
   const bool needs_trainer =

@@ -44,6 +44,15 @@ class Commands(unittest.TestCase):
         self.assertEqual(done.stdout, "")
         self.assertIn(part, done.stderr)
 
+    def test_a_small_stack_grows_or_is_named(self):
+        def limited(limit):
+            return neap_program.run("sh", "-c", f'ulimit {limit} 256 && exec "$@"', "sh", NEAP, "plan", PLANNED, cwd=self.folder,
+                                    env=neap_program.environment(), stdout=subprocess.PIPE, timeout=250)
+        soft, hard = limited("-Ss"), limited("-s")
+        self.assertEqual(soft.returncode, 0, soft.stderr)
+        self.assertEqual(hard.returncode, 1, hard.stderr)
+        self.assertIn("The stack's limit is 256 KiB, and Neap needs 1024 KiB: raise it with `ulimit -s 8192`", hard.stderr)
+
     def test_a_step_of_many_ranks_is_simulated_without_them(self):
         words = ["plan", PLANNED, "--simulate", "--gpu", "h200", "--ranks", "16", "data.train_batch_size=64", "data.micro_batch_size_per_gpu=1",
                  "parallel.pipeline_model_parallel_size=4"]
