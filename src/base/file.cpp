@@ -12,6 +12,7 @@
 
 #include "base/descriptor.h"
 #include "base/format.h"
+#include "base/open_file.h"
 
 namespace neap {
 namespace {
@@ -43,8 +44,7 @@ std::string system_reason(int error_number) {
 }
 
 Result<std::string> read_file(const std::filesystem::path& path, Bytes limit) {
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) return io_error("open", path, errno);
+  NEAP_TRY_ASSIGN(const Descriptor fd, open_file(path));
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return io_error("stat", path, errno);
   if (S_ISDIR(info.st_mode)) return io_error("read", path, EISDIR);

@@ -1,6 +1,5 @@
 #include "base/input.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -16,6 +15,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "base/open_file.h"
 
 namespace neap {
 namespace {
@@ -335,11 +335,8 @@ Status Input::start(std::unique_ptr<ByteSource> source) {
 }
 
 Result<Input> Input::open(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  const int reason = errno;
-  if (fd < 0)
-    return Status(reason == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
-                  "Cannot open " + path.string() + ": " + system_reason(reason));
+  NEAP_TRY_ASSIGN(Descriptor opened, open_file(path));
+  const int fd = opened.take();
   auto source = std::make_unique<FileSource>(fd, path.string());
   struct stat info {};
   if (::fstat(fd, &info) != 0)

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/format.h"
 #include "base/input.h"
 #include "data/jsonl_source.h"
 #include "data/parquet_source.h"
@@ -11,8 +12,13 @@ namespace neap::data {
 Result<std::unique_ptr<RowSource>> RowSource::open(const std::filesystem::path& file) {
   NEAP_TRY_ASSIGN(Input input, Input::open(file));
   if (!input.packed() && input.ensure(kParquetMagic.size()) &&
-      std::memcmp(input.data(), kParquetMagic.data(), kParquetMagic.size()) == 0)
-    return open_parquet(file);
+      std::memcmp(input.data(), kParquetMagic.data(), kParquetMagic.size()) == 0) {
+    std::error_code error;
+    if (std::filesystem::is_regular_file(file, error)) return open_parquet(file);
+    return Status(ErrorCode::kUnsupported,
+                  format("{} is Parquet, whose end is read first, and no file: write it to one",
+                         file.string()));
+  }
   NEAP_TRY(input.status());
   return std::unique_ptr<RowSource>(std::make_unique<JsonlSource>(std::move(input)));
 }

@@ -10,11 +10,13 @@
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/line_reader.h"
 
 namespace neap::report {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr Bytes kMostLine = 64_MiB;
 constexpr std::string_view kStepField = "{\"step\":";
 
 std::optional<std::uint64_t> step_of(std::string_view line) {
@@ -36,24 +38,25 @@ Status cut_after(const fs::path& path, std::int64_t last) {
   std::error_code error;
   const std::uintmax_t size = fs::file_size(path, error);
   if (error) return {};  // there is none
-  std::ifstream in(path, std::ios::binary);
-  std::uint64_t kept = 0, number = 0;
-  for (std::string line; std::getline(in, line);) {
-    ++number;
-    if (in.eof()) {
-      warn_of_torn_line(format("{}:{}", path.string(), number), line.size());
+  NEAP_TRY_ASSIGN(Input input, Input::open(path));
+  LineReader lines(std::move(input), kMostLine);
+  LineReader::Line line;
+  std::uint64_t kept = 0;
+  while (true) {
+    NEAP_TRY_ASSIGN(const bool more, lines.next(line));
+    if (!more) break;
+    if (!line.ended) {
+      warn_of_torn_line(lines.where(line.number), line.text.size());
       break;
     }
-    const auto step = step_of(line);
+    const auto step = step_of(line.text);
     if (!step) {
       return {ErrorCode::kCorrupt,
-              format("{}:{}: not an object that begins with a \"step\"", path.string(), number)};
+              format("{}: not an object that begins with a \"step\"", lines.where(line.number))};
     }
     if (static_cast<std::int64_t>(*step) > last) break;
-    kept += line.size() + 1;
+    kept += line.text.size() + 1;
   }
-  if (in.bad()) return read_failure(path);
-  in.close();
   if (kept == size) return {};
   if (::truncate(path.c_str(), static_cast<off_t>(kept)) != 0)
     return {ErrorCode::kIo,

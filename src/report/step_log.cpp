@@ -1,19 +1,16 @@
 #include "report/step_log.h"
 
-#include <fstream>
 #include <string_view>
 #include <utility>
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/line_reader.h"
 
 namespace neap::report {
 namespace {
 
-struct Lines {
-  std::vector<Json> values;
-  std::vector<std::string_view> texts;  ///< into the file's contents, newline included
-};
+constexpr Bytes kMostLine = 16_MiB;
 
 Result<Json> parse_row(std::string_view text, const std::filesystem::path& path,
                        std::size_t number) {
@@ -24,24 +21,23 @@ Result<Json> parse_row(std::string_view text, const std::filesystem::path& path,
   return value;
 }
 
-Result<Lines> split(std::string_view contents, const std::filesystem::path& path) {
-  Lines lines;
-  std::size_t number = 0;
-  for (std::size_t begin = 0; begin < contents.size();) {
-    ++number;
-    const std::size_t newline = contents.find('\n', begin);
-    if (newline == std::string_view::npos) {
+// Every row and its text without the newline. An incomplete last line is left out.
+Status read_rows(const std::filesystem::path& path,
+                 const std::function<void(const Json&, std::string_view)>& visit) {
+  NEAP_TRY_ASSIGN(Input input, Input::open(path));
+  LineReader lines(std::move(input), kMostLine);
+  LineReader::Line line;
+  while (true) {
+    NEAP_TRY_ASSIGN(const bool more, lines.next(line));
+    if (!more) return {};
+    if (!line.ended) {
       // Killed while it was written, or the disk was full.
-      warn_of_torn_line(format("{}:{}", path.string(), number), contents.size() - begin);
-      break;
+      warn_of_torn_line(lines.where(line.number), line.text.size());
+      return {};
     }
-    const std::string_view text = contents.substr(begin, newline + 1 - begin);
-    begin = newline + 1;
-    NEAP_TRY_ASSIGN(Json value, parse_row(text, path, number));
-    lines.values.push_back(std::move(value));
-    lines.texts.push_back(text);
+    NEAP_TRY_ASSIGN(const Json value, parse_row(line.text, path, line.number));
+    visit(value, line.text);
   }
-  return lines;
 }
 
 }  // namespace
@@ -54,13 +50,11 @@ Result<StepLog> StepLog::open(const std::filesystem::path& path,
     if (!resume_step)
       return Status(ErrorCode::kAlreadyExists,
                     path.string() + " already holds a run; resume it or choose another folder");
-    NEAP_TRY_ASSIGN(const std::string contents, read_file(path));
-    NEAP_TRY_ASSIGN(const Lines lines, split(contents, path));
     std::string kept;
-    for (std::size_t i = 0; i < lines.values.size(); ++i) {
-      if (lines.values[i]["step"].get<std::int64_t>() <= *resume_step) kept += lines.texts[i];
-    }
-    if (kept.size() != contents.size()) NEAP_TRY(write_file_atomic(path, kept));
+    NEAP_TRY(read_rows(path, [&](const Json& row, std::string_view text) {
+      if (row["step"].get<std::int64_t>() <= *resume_step) kept.append(text) += '\n';
+    }));
+    if (kept.size() != size) NEAP_TRY(write_file_atomic(path, kept));
   }
   NEAP_TRY_ASSIGN(AppendFile file, AppendFile::open(path));
   return StepLog(std::move(file));
@@ -75,22 +69,14 @@ Status StepLog::append(std::uint64_t step, const Json& fields) {
 }
 
 Result<std::vector<Json>> StepLog::read(const std::filesystem::path& path) {
-  NEAP_TRY_ASSIGN(const std::string contents, read_file(path));
-  NEAP_TRY_ASSIGN(Lines lines, split(contents, path));
-  return std::move(lines.values);
+  std::vector<Json> rows;
+  NEAP_TRY(read_rows(path, [&](const Json& row, std::string_view) { rows.push_back(row); }));
+  return rows;
 }
 
 Status StepLog::for_each(const std::filesystem::path& path,
                          const std::function<void(const Json&)>& visit) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return {ErrorCode::kIo, format("Cannot open {}", path.string())};
-  std::size_t number = 0;
-  for (std::string line; std::getline(in, line) && !in.eof();) {
-    NEAP_TRY_ASSIGN(const Json value, parse_row(line, path, ++number));
-    visit(value);
-  }
-  if (in.bad()) return {ErrorCode::kIo, format("Cannot read {}", path.string())};
-  return {};
+  return read_rows(path, [&](const Json& row, std::string_view) { visit(row); });
 }
 
 }  // namespace neap::report

@@ -19,6 +19,7 @@
 
 #include "base/descriptor.h"
 #include "base/file_identity.h"
+#include "base/open_file.h"
 
 namespace neap {
 namespace {
@@ -225,6 +226,33 @@ TEST(File, LimitsHoldWhetherTheSizeIsKnownOrNot) {
   EXPECT_EQ(known.status().code(), ErrorCode::kInvalidArgument);
   EXPECT_NE(known.status().message().find("over the limit of"), std::string::npos);
   EXPECT_EQ(read_file("/proc/self/status", 16_B).status().code(), ErrorCode::kInvalidArgument);
+  std::filesystem::remove(path);
+}
+
+TEST(File, APipeWaitsForItsWriterAndNotWithoutEnd) {
+  const auto path =
+      std::filesystem::path(::testing::TempDir()) / ("neap_pipe_" + std::to_string(::getpid()));
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const auto nobody = open_file(path, std::chrono::milliseconds(20));
+  EXPECT_EQ(nobody.status().code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(nobody.status().message().find("pipe into which no program has written for 20 ms"),
+            std::string::npos);
+  std::thread writer([&] {
+    std::ofstream out(path);
+    for (const char* part : {"ab", "cd"}) {
+      out << part << std::flush;
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    }
+  });
+  const auto text = read_file(path);
+  writer.join();
+  EXPECT_EQ(text.ok() ? *text : text.status().message(), "abcd");
+  // A shell's <(...), which may write late.
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(::pipe(ends), 0);
+  const auto late = open_file("/dev/fd/" + std::to_string(ends[0]), std::chrono::milliseconds(0));
+  EXPECT_TRUE(late.ok()) << late.status().message();
+  for (const int end : ends) ::close(end);
   std::filesystem::remove(path);
 }
 

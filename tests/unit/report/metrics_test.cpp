@@ -288,6 +288,19 @@ TEST(StepLog, ABrokenLineIsNamed) {
   EXPECT_EQ(contents_of(path), "{\"step\":1}\n{\"stop\":2}\n");
 }
 
+TEST(StepLog, ASparseFileIsNotReadWhole) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / kMetricsFile;
+  append_text(path, "{\"step\":1}\n");
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 40);
+  for (const Status& status : {StepLog::read(path).status(), StepLog::open(path, 1).status(),
+                               StepLog::for_each(path, [](const Json&) {})}) {
+    EXPECT_EQ(status.code(), ErrorCode::kCorrupt);
+    EXPECT_THAT(status.message(),
+                HasSubstr("metrics.jsonl:2: the line is over the limit of 16 MiB"));
+  }
+}
+
 TEST(PhaseLog, RoundTrip) {
   const TemporaryFolder folder;
   PhaseRecord record;
