@@ -7,10 +7,18 @@ import datetime
 import decimal
 import json
 import math
+import os
 import resource
+import signal
 import sys
 
-MOST_MEMORY = 16 << 30  # a damaged length must not take the machine's memory
+# What a file may take for each of its bytes, and besides: it must not take the machine's memory, nor days.
+MOST_MEMORY = 16 << 30
+MEMORY = 4 << 30
+UNPACKING = 1000
+ALLOWANCE = 64 << 20
+SECONDS, BYTES_OF_SECOND = 120, 100_000
+ROW = 256  # what any row costs, in bytes
 BATCH = 256
 
 
@@ -40,11 +48,31 @@ def plain(value):
     raise ValueError(f"a value is {type(value).__name__}, which JSON has not")
 
 
+def set_limits(size):
+    """Of memory and processor time, for a file of `size` bytes; pyarrow is loaded."""
+    with open("/proc/self/statm") as file:
+        loaded = int(file.read().split()[0]) * resource.getpagesize()
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    for limit, most in (
+        (resource.RLIMIT_AS, loaded + min(MEMORY + UNPACKING * size, MOST_MEMORY)),
+        (resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + SECONDS + size // BYTES_OF_SECOND),
+    ):
+        hard = resource.getrlimit(limit)[1]
+        resource.setrlimit(limit, (most if hard < 0 else min(most, hard), hard))
+
+    def too_long(*_):
+        raise ValueError(f"it takes more than {SECONDS + size // BYTES_OF_SECOND} s of processor time")
+
+    signal.signal(signal.SIGXCPU, too_long)
+
+
 def write_rows(parquet, path, longest, out):
+    left = ALLOWANCE + UNPACKING * os.path.getsize(path)
     with parquet.ParquetFile(path, buffer_size=1 << 20) as file:
         out.write(b"#rows %d\n" % file.metadata.num_rows)
         number = 0
         for batch in file.iter_batches(batch_size=BATCH, use_threads=False):
+            left -= batch.nbytes
             for row in batch.to_pylist():
                 number += 1
                 try:
@@ -53,6 +81,9 @@ def write_rows(parquet, path, longest, out):
                     raise ValueError(f"row {number}: {error}") from error
                 if len(text) > longest:
                     raise ValueError(f"row {number} has {len(text)} bytes, over the limit of {longest}")
+                left -= ROW + len(text)
+                if left < 0:
+                    raise ValueError(f"it unpacks to more than {UNPACKING} times its size, as decompression bombs do")
                 out.write(text + b"\n")
         if number != file.metadata.num_rows:
             raise ValueError(f"it ends after {number} of {file.metadata.num_rows} rows")
@@ -66,9 +97,8 @@ def main():
     except ImportError as error:
         out.write(f"#missing {error}\n".encode())
         return
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY if hard < 0 else min(MOST_MEMORY, hard), hard))
     try:
+        set_limits(os.path.getsize(sys.argv[1]))
         write_rows(parquet, sys.argv[1], int(sys.argv[2]), out)
     except BrokenPipeError:
         raise

@@ -21,8 +21,9 @@ constexpr const char* kPyarrow = "pyarrow==26.0.1";
 
 class ParquetSource final : public RowSource {
  public:
-  ParquetSource(std::filesystem::path file, std::unique_ptr<ChildProcess> reader)
-      : file_(std::move(file)), reader_(std::move(reader)) {}
+  ParquetSource(std::filesystem::path file, std::unique_ptr<ChildProcess> reader,
+                std::chrono::milliseconds patience)
+      : file_(std::move(file)), reader_(std::move(reader)), patience_(patience) {}
 
   ParquetSource(const ParquetSource&) = delete;
   ParquetSource& operator=(const ParquetSource&) = delete;
@@ -98,8 +99,15 @@ class ParquetSource final : public RowSource {
   [[nodiscard]] Status wait() {
     while (true) {
       std::array<pollfd, 2> files{{{reader_->out(), POLLIN, 0}, {reader_->err(), POLLIN, 0}}};
-      if (::poll(files.data(), files.size(), -1) < 0 && errno != EINTR)
+      const int ready = ::poll(files.data(), files.size(), static_cast<int>(patience_.count()));
+      if (ready < 0 && errno == EINTR) continue;
+      if (ready < 0)
         return {ErrorCode::kIo, format("Cannot wait for the reader of {}", file_.string())};
+      if (ready == 0)
+        return {ErrorCode::kCorrupt,
+                format("Cannot read {} as Parquet after row {}: the python3 that reads it wrote "
+                       "nothing for {} ms",
+                       file_.string(), rows_, patience_.count())};
       if (files[1].revents != 0) reader_->read_errors();
       if (files[0].revents != 0) return {};
     }
@@ -107,6 +115,7 @@ class ParquetSource final : public RowSource {
 
   std::filesystem::path file_;
   std::unique_ptr<ChildProcess> reader_;
+  std::chrono::milliseconds patience_;
   std::string buffer_;
   std::size_t at_ = 0;
   std::uint64_t rows_ = 0, total_ = 0;
@@ -115,7 +124,8 @@ class ParquetSource final : public RowSource {
 
 }  // namespace
 
-Result<std::unique_ptr<RowSource>> open_parquet(const std::filesystem::path& file) {
+Result<std::unique_ptr<RowSource>> open_parquet(const std::filesystem::path& file,
+                                                std::chrono::milliseconds patience) {
   std::error_code error;
   const std::filesystem::path whole = std::filesystem::absolute(file, error);
   auto reader = ChildProcess::start(
@@ -126,7 +136,7 @@ Result<std::unique_ptr<RowSource>> open_parquet(const std::filesystem::path& fil
                          "install {}): {}",
                          file.string(), kPyarrow, reader.status().message()));
   }
-  auto source = std::make_unique<ParquetSource>(file, std::move(*reader));
+  auto source = std::make_unique<ParquetSource>(file, std::move(*reader), patience);
   NEAP_TRY(source->start());
   return std::unique_ptr<RowSource>(std::move(source));
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "base/format.h"
+#include "data/parquet_source.h"
 #include "data/row_source.h"
 #include "unit/data/folder.h"
 
@@ -72,6 +73,17 @@ TEST_F(ParquetTest, EveryFailureOfTheReaderIsOneError) {
   EXPECT_FALSE(read().ok());
   ::setenv("PATH", "/nowhere", 1);
   EXPECT_THAT(read().message(), HasSubstr("needs python3 with pyarrow"));
+}
+
+TEST_F(ParquetTest, AReaderThatSaysNothingIsNotWaitedFor) {
+  python("echo '#rows 2'; echo '{}'; exec sleep 100");
+  auto source = open_parquet(file_, std::chrono::milliseconds(100));
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  RawRow row;
+  ASSERT_TRUE((*source)->next(row).value());
+  const auto silent = (*source)->next(row);
+  EXPECT_EQ(silent.status().code(), ErrorCode::kCorrupt);
+  EXPECT_THAT(silent.status().message(), HasSubstr("after row 1: the python3 that reads it wrote"));
 }
 
 }  // namespace
