@@ -3,6 +3,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
 
 #include "base/format.h"
@@ -19,22 +20,22 @@ std::string message_of(int number) {
 pcre2_match_data* data_of(void* finds) {
   return static_cast<pcre2_match_data*>(finds);
 }
+pcre2_match_context* limits_of(void* finds) {
+  return static_cast<pcre2_match_context*>(finds);
+}
 
 }  // namespace
 
 struct Regex::Code {
   pcre2_code* code = nullptr;
-  pcre2_match_context* limits = nullptr;
+  Options options;
   bool has_group = false;
   bool jit_only = false;  ///< the fast entry, which checks nothing
   std::uint32_t unchecked = 0;
   Code() = default;
   Code(const Code&) = delete;
   Code& operator=(const Code&) = delete;
-  ~Code() {
-    pcre2_match_context_free(limits);
-    pcre2_code_free(code);
-  }
+  ~Code() { pcre2_code_free(code); }
 };
 
 Result<Regex> Regex::compile(std::string_view pattern, const Options& options) {
@@ -51,12 +52,7 @@ Result<Regex> Regex::compile(std::string_view pattern, const Options& options) {
   if (made->code == nullptr)
     return Status(ErrorCode::kInvalidArgument,
                   format("{} (character {})", message_of(number), at + 1));
-  made->limits = pcre2_match_context_create(nullptr);
-  if (made->limits == nullptr)
-    return Status(ErrorCode::kOutOfHostMemory, "No memory for a regular expression");
-  pcre2_set_match_limit(made->limits, options.step_limit);
-  pcre2_set_heap_limit(made->limits,
-                       static_cast<std::uint32_t>(options.memory_limit.count() >> 10));
+  made->options = options;
   const bool jit = pcre2_jit_compile(made->code, PCRE2_JIT_COMPLETE) == 0;
   made->jit_only = jit && options.valid_utf8;
   made->unchecked = options.valid_utf8 ? PCRE2_NO_UTF_CHECK : 0;
@@ -70,9 +66,11 @@ Result<Regex> Regex::compile(std::string_view pattern, const Options& options) {
 
 Regex::Finds::Finds()
     : data_(pcre2_match_data_create(2, nullptr)),
+      limits_(pcre2_match_context_create(nullptr)),
       ends_(data_ == nullptr ? nullptr : pcre2_get_ovector_pointer(data_of(data_))) {}
 Regex::Finds::~Finds() {
   pcre2_match_data_free(data_of(data_));
+  pcre2_match_context_free(limits_of(limits_));
 }
 
 std::optional<Regex::Range> Regex::Finds::first_group() const {
@@ -90,13 +88,20 @@ Regex::Outcome Regex::search(std::string_view text, std::size_t from, Finds& fin
   pcre2_match_data* const data = data_of(finds.data_);
   finds.has_group_ = code_->has_group;
   finds.result_ = PCRE2_ERROR_NOMEMORY;
-  if (data == nullptr) return Outcome::kGaveUp;
-  const auto match = [&](std::uint32_t options) {
-    return pcre2_match(code_->code, subject, text.size(), from, options, data, code_->limits);
+  pcre2_match_context* const limits = limits_of(finds.limits_);
+  if (data == nullptr || limits == nullptr) return Outcome::kGaveUp;
+  const Options& options = code_->options;
+  const std::uint64_t heap =
+      (options.memory_limit + options.memory_of_byte * text.size()).count() >> 10;
+  pcre2_set_match_limit(limits, options.step_limit);
+  pcre2_set_heap_limit(limits,
+                       static_cast<std::uint32_t>(std::min<std::uint64_t>(heap, UINT32_MAX)));
+  const auto match = [&](std::uint32_t flags) {
+    return pcre2_match(code_->code, subject, text.size(), from, flags, data, limits);
   };
-  int result = code_->jit_only ? pcre2_jit_match(code_->code, subject, text.size(), from, 0, data,
-                                                 code_->limits)
-                               : match(code_->unchecked);
+  int result = code_->jit_only
+                   ? pcre2_jit_match(code_->code, subject, text.size(), from, 0, data, limits)
+                   : match(code_->unchecked);
   if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT | code_->unchecked);
   finds.result_ = result;
   if (result >= 0) return Outcome::kFound;

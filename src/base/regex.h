@@ -30,6 +30,7 @@ class Regex {
     bool valid_utf8 = false;
     std::uint32_t step_limit = 10'000'000;
     Bytes memory_limit = 64_MiB;
+    Bytes memory_of_byte{0};  ///< more memory for each byte of the text
   };
   [[nodiscard]] static Result<Regex> compile(std::string_view pattern, const Options& options);
 
@@ -54,6 +55,7 @@ class Regex {
    private:
     friend class Regex;
     void* data_;               // of PCRE2
+    void* limits_;             // of PCRE2
     const std::size_t* ends_;  // in it: begin and end of the match, then of the group
     bool has_group_ = false;
     int result_ = 0;

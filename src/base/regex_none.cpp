@@ -8,7 +8,7 @@ struct Regex::Code {};
 Result<Regex> Regex::compile(std::string_view, const Options&) {
   return Status(ErrorCode::kUnsupported, "this build lacks PCRE2");
 }
-Regex::Finds::Finds() : data_(nullptr), ends_(nullptr) {}
+Regex::Finds::Finds() : data_(nullptr), limits_(nullptr), ends_(nullptr) {}
 Regex::Finds::~Finds() = default;
 std::optional<Regex::Range> Regex::Finds::first_group() const {
   return std::nullopt;

@@ -11,11 +11,10 @@ void fail(std::string_view what) {
   throw TemplateError(format("{} ({} bytes)", excerpt(what, kShown), what.size()));
 }
 
-void Budget::fail_steps() {
+void fail_budget(Budget::Spent spent, const Budget::Limits& limits) {
+  if (spent == Budget::Spent::kBytes)
+    fail(format("the template needs more than {} MiB of memory", limits.bytes >> 20));
   fail("the template does too much work; it may loop without end");
-}
-void Budget::fail_bytes() {
-  fail(format("the template needs more than {} MiB of memory", kMaxMemoryBytes >> 20));
 }
 
 Text::Text(String made) {

@@ -86,7 +86,7 @@ class Interpreter {
   Arguments arguments_of(const Expression& e, const ScopePtr& scope, std::size_t from);
   Value filtered(const Expression* e, Value input, const ScopePtr& scope);
 
-  Budget budget_{kMaxSteps, kMaxMemoryBytes};  // first: the others use it until they end
+  Budget budget_{kRendering, fail_budget};  // first: the others use it until they end
   std::int64_t unix_time_;
   int depth_ = 0;
   ScopePtr globals_;

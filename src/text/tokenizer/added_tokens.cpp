@@ -29,23 +29,26 @@ void AddedTokenFinder::add(std::string_view pattern, const AddedToken& token) {
   tokens_.push_back(token);
 }
 
-AddedTokenFinder::Match AddedTokenFinder::longest_at(std::string_view text) const {
+AddedTokenFinder::Match AddedTokenFinder::longest_at(std::string_view text, Budget& budget) const {
   Match match;
   Node node = first_[static_cast<unsigned char>(text.front())];
   for (std::size_t i = 1; node != 0; ++i) {
     if (token_at_[node] >= 0) match = {&tokens_[static_cast<std::size_t>(token_at_[node])], i};
     if (i == text.size()) break;
+    budget.spend(1);
     const auto it = edges_.find(edge(node, text[i]));
     node = it == edges_.end() ? 0 : it->second;
   }
   return match;
 }
 
-void AddedTokenFinder::split(std::string_view text, std::vector<Part>& parts) const {
+void AddedTokenFinder::split(std::string_view text, std::vector<Part>& parts,
+                             Budget& budget) const {
   std::size_t done = 0;
   for (std::size_t at = 0; !tokens_.empty() && at < text.size();) {
-    const Match found =
-        first_[static_cast<unsigned char>(text[at])] == 0 ? Match{} : longest_at(text.substr(at));
+    const Match found = first_[static_cast<unsigned char>(text[at])] == 0
+                            ? Match{}
+                            : longest_at(text.substr(at), budget);
     if (found.token == nullptr) {
       ++at;
       continue;

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/budget.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace neap::text {
@@ -22,7 +23,7 @@ class AddedTokenFinder {
     std::string_view text;
     std::optional<TokenId> id;  ///< set: an added token; else text between
   };
-  void split(std::string_view text, std::vector<Part>& parts) const;
+  void split(std::string_view text, std::vector<Part>& parts, Budget& budget) const;
   [[nodiscard]] bool empty() const { return tokens_.empty(); }
 
  private:
@@ -31,7 +32,7 @@ class AddedTokenFinder {
     const AddedToken* token = nullptr;
     std::size_t bytes = 0;
   };
-  [[nodiscard]] Match longest_at(std::string_view text) const;
+  [[nodiscard]] Match longest_at(std::string_view text, Budget& budget) const;
 
   std::array<Node, 256> first_{};                  // 0: no token begins with this byte
   std::unordered_map<std::uint64_t, Node> edges_;  // (node, byte) -> node

@@ -50,12 +50,12 @@ void Normalizer::add(const Tree& config, std::string_view where) {
   }
 }
 
-std::string Normalizer::apply(const Stage& stage, std::string text) {
+std::string Normalizer::apply(const Stage& stage, std::string text, Budget& budget) {
   if (const auto* form = std::get_if<utf8::Form>(&stage)) return utf8::normalize(text, *form);
   if (const auto* prepend = std::get_if<Prepend>(&stage))
     return text.empty() ? text : prepend->text + text;
   if (const auto* replace = std::get_if<Replace>(&stage))
-    return replace->pattern.replace(text, replace->by);
+    return replace->pattern.replace(text, replace->by, budget);
   if (std::holds_alternative<ByteLevel>(stage)) return token_of_bytes(text);
   if (const auto* strip = std::get_if<Strip>(&stage)) {
     std::string_view rest = text;
@@ -77,9 +77,12 @@ std::string Normalizer::apply(const Stage& stage, std::string text) {
   return lower;
 }
 
-std::string Normalizer::apply(std::string_view text) const {
+std::string Normalizer::apply(std::string_view text, Budget& budget) const {
   std::string out(text);
-  for (const Stage& stage : stages_) out = apply(stage, std::move(out));
+  for (const Stage& stage : stages_) {
+    out = apply(stage, std::move(out), budget);
+    budget.take(out.size());
+  }
   return out;
 }
 

@@ -1,7 +1,7 @@
 // The normalizer of tokenizer.json: what a text becomes before it is split.
 //
 // Threads   const calls from any thread.
-// Failure   neap::Error naming the file and the stage.
+// Failure   neap::Error naming the file and the stage; where a text takes more than its Budget, too.
 // Cost      one copy of the text for each stage.
 #pragma once
 
@@ -23,7 +23,7 @@ class Normalizer {
   Normalizer(const Tree& config, std::string_view where);
 
   [[nodiscard]] bool empty() const { return stages_.empty(); }
-  [[nodiscard]] std::string apply(std::string_view text) const;
+  [[nodiscard]] std::string apply(std::string_view text, Budget& budget) const;
 
  private:
   struct Lowercase {};
@@ -40,7 +40,7 @@ class Normalizer {
   };
   using Stage = std::variant<utf8::Form, Lowercase, ByteLevel, Prepend, Replace, Strip>;
   void add(const Tree& config, std::string_view where);
-  [[nodiscard]] static std::string apply(const Stage& stage, std::string text);
+  [[nodiscard]] static std::string apply(const Stage& stage, std::string text, Budget& budget);
 
   std::vector<Stage> stages_;
 };

@@ -125,7 +125,7 @@ void PreTokenizer::add_metaspace(const Tree& config, std::string_view where) {
 }
 
 void PreTokenizer::apply_metaspace(const Metaspace& stage, std::string_view text, bool first,
-                                   Pieces& pieces) {
+                                   Pieces& pieces, Budget& budget) {
   std::string made;
   made.reserve(text.size() + text.size() / 2);
   const bool prepends =
@@ -138,6 +138,7 @@ void PreTokenizer::apply_metaspace(const Metaspace& stage, std::string_view text
       made += c;
     }
   }
+  budget.take(sizeof(std::string) + made.size());
   const std::string_view whole = pieces.kept.emplace_back(std::move(made));
   if (!stage.split) {
     pieces.list.push_back(whole);
@@ -150,14 +151,15 @@ void PreTokenizer::apply_metaspace(const Metaspace& stage, std::string_view text
   }
 }
 
-void PreTokenizer::apply(const Stage& stage, std::string_view text, bool first, Pieces& pieces) {
+void PreTokenizer::apply(const Stage& stage, std::string_view text, bool first, Pieces& pieces,
+                         Budget& budget) {
   if (const auto* pattern = std::get_if<Pattern>(&stage)) {
     if (pattern->behavior == SplitBehavior::kIsolated) {
-      pattern->pattern.split(text, pieces.list);
+      pattern->pattern.split(text, pieces.list, budget);
       return;
     }
     pieces.parts.clear();
-    pattern->pattern.match(text, pieces.parts);
+    pattern->pattern.match(text, pieces.parts, budget);
     for (MatchPart& part : pieces.parts) part.match = part.match != pattern->invert;
     split_parts(text, pieces.parts, pattern->behavior, pieces.list);
   } else if (const auto* points = std::get_if<Points>(&stage)) {
@@ -165,7 +167,7 @@ void PreTokenizer::apply(const Stage& stage, std::string_view text, bool first, 
     match_points(text, *points, pieces.parts);
     split_parts(text, pieces.parts, points->behavior, pieces.list);
   } else if (const auto* metaspace = std::get_if<Metaspace>(&stage)) {
-    apply_metaspace(*metaspace, text, first, pieces);
+    apply_metaspace(*metaspace, text, first, pieces, budget);
   } else if (const auto* fixed = std::get_if<FixedLength>(&stage)) {
     std::size_t begin = 0, points_seen = 0;
     for (std::size_t at = 0; at < text.size();) {
@@ -177,11 +179,12 @@ void PreTokenizer::apply(const Stage& stage, std::string_view text, bool first, 
   } else if (text.starts_with(' ')) {
     pieces.list.push_back(text);
   } else {
+    budget.take(text.size());
     pieces.list.push_back(pieces.kept.emplace_back(" " + std::string(text)));
   }
 }
 
-void PreTokenizer::split(std::string_view text, bool first, Pieces& pieces) const {
+void PreTokenizer::split(std::string_view text, bool first, Pieces& pieces, Budget& budget) const {
   if (text.empty()) return;
   const std::size_t before = pieces.list.size();
   pieces.list.push_back(text);
@@ -189,12 +192,13 @@ void PreTokenizer::split(std::string_view text, bool first, Pieces& pieces) cons
   for (const Stage& stage : stages_) {
     pieces.stage.assign(pieces.list.begin() + static_cast<std::ptrdiff_t>(before),
                         pieces.list.end());
+    budget.spend(pieces.stage.size());
     pieces.list.resize(before);
     const char* next_begin = nullptr;
     for (const std::string_view piece : pieces.stage) {
       const bool first_piece = first && piece.data() == begin;
       const std::size_t at = pieces.list.size();
-      apply(stage, piece, first_piece, pieces);
+      apply(stage, piece, first_piece, pieces, budget);
       if (!first_piece || pieces.list.size() == at) continue;
       // A stage that removed what the piece began with leaves no first piece.
       const std::string_view made = pieces.list[at];

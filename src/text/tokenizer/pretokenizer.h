@@ -1,7 +1,7 @@
 // The pre-tokenizer of tokenizer.json: splits text into the pieces that BPE merges stay within.
 //
 // Threads   const calls from any thread.
-// Failure   neap::Error naming the file and the stage.
+// Failure   neap::Error naming the file and the stage; where a text takes more than its Budget, too.
 // Cost      a pass over the text for each stage; stages that change text copy it.
 #pragma once
 
@@ -41,7 +41,7 @@ class PreTokenizer {
 
   /// Appends the pieces of a text between added tokens. `first`: the text that was given begins
   /// here.
-  void split(std::string_view text, bool first, Pieces& pieces) const;
+  void split(std::string_view text, bool first, Pieces& pieces, Budget& budget) const;
   /// Whether pieces are to be spelled in the byte alphabet; they come as plain bytes.
   [[nodiscard]] bool byte_level() const { return byte_level_; }
 
@@ -73,9 +73,10 @@ class PreTokenizer {
   void add(const Tree& config, std::string_view where);
   void add_byte_level(const Tree& config, std::string_view where);
   void add_metaspace(const Tree& config, std::string_view where);
-  static void apply(const Stage& stage, std::string_view text, bool first, Pieces& pieces);
+  static void apply(const Stage& stage, std::string_view text, bool first, Pieces& pieces,
+                    Budget& budget);
   static void apply_metaspace(const Metaspace& stage, std::string_view text, bool first,
-                              Pieces& pieces);
+                              Pieces& pieces, Budget& budget);
 
   std::vector<Stage> stages_;
   bool byte_level_ = false;

@@ -14,9 +14,8 @@ const char* const kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 namespace {
-constexpr std::size_t kMaxReplaced = std::size_t{1} << 30;
-// PCRE2's own: a long run of one kind of character takes a frame for each.
-constexpr Bytes kMemoryLimit = 19_GiB;
+// A long run of one kind of character takes a frame for each.
+constexpr Bytes kMemoryOfByte = 1_KiB;
 }  // namespace
 
 struct SplitPattern::Code {
@@ -27,7 +26,7 @@ struct SplitPattern::Code {
 SplitPattern::SplitPattern(std::string_view pattern, std::string_view where) {
   auto regex =
       Regex::compile(pcre_of_onig(pattern, where),
-                     {.multiline = true, .valid_utf8 = true, .memory_limit = kMemoryLimit});
+                     {.multiline = true, .valid_utf8 = true, .memory_of_byte = kMemoryOfByte});
   if (!regex.ok())
     throw Error(ErrorCode::kUnsupported, format("{}: the pattern \"{}\" does not compile: {}",
                                                 where, pattern, regex.status().message()));
@@ -45,12 +44,14 @@ SplitPattern SplitPattern::literal(std::string_view text, std::string_view where
 }
 
 template <class Found>
-void SplitPattern::for_each_match_in_utf8(std::string_view text, Found&& found) const {
+void SplitPattern::for_each_match_in_utf8(std::string_view text, Budget& budget,
+                                          Found&& found) const {
   // One for each thread: allocating it costs more than matching a short piece.
   thread_local Regex::Finds finds;
   std::size_t from = 0;                       // the search starts here
   std::size_t last = std::string_view::npos;  // end of the match before
   while (from <= text.size()) {
+    budget.tick();
     const Regex::Outcome outcome = code_->regex->search(text, from, finds);
     if (outcome == Regex::Outcome::kNone) break;
     if (outcome == Regex::Outcome::kGaveUp)
@@ -70,7 +71,7 @@ void SplitPattern::for_each_match_in_utf8(std::string_view text, Found&& found) 
 }
 
 template <class Found>
-void SplitPattern::for_each_match(std::string_view text, Found&& found) const {
+void SplitPattern::for_each_match(std::string_view text, Budget& budget, Found&& found) const {
   if (text.empty()) return;
   if (!code_->literal.empty()) {
     for (std::size_t at = 0; (at = text.find(code_->literal, at)) != std::string_view::npos;) {
@@ -79,23 +80,24 @@ void SplitPattern::for_each_match(std::string_view text, Found&& found) const {
     }
     return;
   }
-  if (is_utf8(text)) return for_each_match_in_utf8(text, found);
+  if (is_utf8(text)) return for_each_match_in_utf8(text, budget, found);
   // What is UTF-8 between bytes that are not.
   for (std::size_t at = 0; at < text.size();) {
     std::size_t end = at;
     utf8::Point p;
     while (end < text.size() && (p = utf8::front(text.substr(end))).value >= 0) end += p.bytes;
     if (end > at) {
-      for_each_match_in_utf8(text.substr(at, end - at),
+      for_each_match_in_utf8(text.substr(at, end - at), budget,
                              [&](std::size_t b, std::size_t e) { found(at + b, at + e); });
     }
     at = end + (end < text.size() ? p.bytes : 0);
   }
 }
 
-void SplitPattern::match(std::string_view text, std::vector<MatchPart>& parts) const {
+void SplitPattern::match(std::string_view text, std::vector<MatchPart>& parts,
+                         Budget& budget) const {
   std::size_t done = 0;
-  for_each_match(text, [&](std::size_t begin, std::size_t end) {
+  for_each_match(text, budget, [&](std::size_t begin, std::size_t end) {
     if (begin > done) parts.push_back({done, begin, false});
     parts.push_back({begin, end, true});
     done = end;
@@ -103,9 +105,10 @@ void SplitPattern::match(std::string_view text, std::vector<MatchPart>& parts) c
   if (done < text.size()) parts.push_back({done, text.size(), false});
 }
 
-void SplitPattern::split(std::string_view text, std::vector<std::string_view>& pieces) const {
+void SplitPattern::split(std::string_view text, std::vector<std::string_view>& pieces,
+                         Budget& budget) const {
   std::size_t done = 0;
-  for_each_match(text, [&](std::size_t begin, std::size_t end) {
+  for_each_match(text, budget, [&](std::size_t begin, std::size_t end) {
     if (begin > done) pieces.push_back(text.substr(done, begin - done));
     if (end > begin) pieces.push_back(text.substr(begin, end - begin));
     done = end;
@@ -113,19 +116,21 @@ void SplitPattern::split(std::string_view text, std::vector<std::string_view>& p
   if (done < text.size()) pieces.push_back(text.substr(done));
 }
 
-std::string SplitPattern::replace(std::string_view text, std::string_view by) const {
+std::string SplitPattern::replace(std::string_view text, std::string_view by,
+                                  Budget& budget) const {
   std::string out;
   out.reserve(text.size() + text.size() / 4);
+  const auto write = [&](std::string_view part) {
+    budget.take(part.size());
+    out += part;
+  };
   std::size_t done = 0;
-  for_each_match(text, [&](std::size_t begin, std::size_t end) {
-    out += text.substr(done, begin - done);
-    out += by;
+  for_each_match(text, budget, [&](std::size_t begin, std::size_t end) {
+    write(text.substr(done, begin - done));
+    write(by);
     done = end;
-    if (out.size() > kMaxReplaced)
-      throw Error(ErrorCode::kUnsupported,
-                  format("Replacing in a text of {} bytes made more than 1 GiB", text.size()));
   });
-  out += text.substr(done);
+  write(text.substr(done));
   return out;
 }
 

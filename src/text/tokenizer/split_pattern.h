@@ -3,7 +3,7 @@
 //
 // Threads   const calls from any thread.
 // Failure   neap::Error: a pattern that does not compile, or that gives up on a text (backtracking
-//           is bounded).
+//           is bounded, and the Budget pays for time and for what is written).
 // Cost      some 60 MB/s for the patterns of current models.
 #pragma once
 
@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/budget.h"
 
 namespace neap::text {
 
@@ -36,17 +38,18 @@ class SplitPattern {
 
   /// Appends matches and what is between them, in order; they cover the text. Matches may be empty.
   /// Bytes that are not UTF-8 never match.
-  void match(std::string_view text, std::vector<MatchPart>& parts) const;
+  void match(std::string_view text, std::vector<MatchPart>& parts, Budget& budget) const;
   /// Appends the pieces that isolating the matches leaves, none empty.
-  void split(std::string_view text, std::vector<std::string_view>& pieces) const;
+  void split(std::string_view text, std::vector<std::string_view>& pieces, Budget& budget) const;
   /// The text with each match replaced.
-  [[nodiscard]] std::string replace(std::string_view text, std::string_view by) const;
+  [[nodiscard]] std::string replace(std::string_view text, std::string_view by,
+                                    Budget& budget) const;
 
  private:
   template <class Found>
-  void for_each_match(std::string_view text, Found&& found) const;
+  void for_each_match(std::string_view text, Budget& budget, Found&& found) const;
   template <class Found>
-  void for_each_match_in_utf8(std::string_view text, Found&& found) const;
+  void for_each_match_in_utf8(std::string_view text, Budget& budget, Found&& found) const;
   struct Code;
   std::shared_ptr<const Code> code_;
 };

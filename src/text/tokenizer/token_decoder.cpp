@@ -4,6 +4,7 @@
 
 #include "text/tokenizer/byte_alphabet.h"
 #include "text/tokenizer/normalizer.h"
+#include "text/tokenizer/text_budget.h"
 #include "text/tokenizer/utf8.h"
 
 namespace neap::text {
@@ -18,6 +19,7 @@ class DecodeStage {
   /// No token follows.
   virtual void finish() = 0;
   DecodeStage* next = nullptr;
+  Budget* budget = nullptr;  ///< of the stream
 };
 
 namespace {
@@ -113,7 +115,7 @@ class Replace : public WholeTokens<Replace> {
  public:
   Replace(SplitPattern pattern, std::string by)
       : pattern_(std::move(pattern)), by_(std::move(by)) {}
-  void token(std::string_view text) override { emit(pattern_.replace(text, by_)); }
+  void token(std::string_view text) override { emit(pattern_.replace(text, by_, *budget)); }
 
  private:
   SplitPattern pattern_;
@@ -165,7 +167,7 @@ class Metaspace : public WholeTokens<Metaspace> {
   Metaspace(const std::string& mark, bool drops_first)
       : mark_(SplitPattern::literal(mark, "")), drop_(drops_first) {}
   void token(std::string_view text) override {
-    emit(mark_.replace(text, drop_ ? "" : " "));
+    emit(mark_.replace(text, drop_ ? "" : " ", *budget));
     drop_ = false;
   }
 
@@ -237,7 +239,8 @@ class Collect : public Stage<Collect> {
 }  // namespace
 
 DecodeStream::DecodeStream(std::vector<std::unique_ptr<DecodeStage>> stages)
-    : stages_(std::move(stages)) {
+    : budget_(new Budget(text_budget(0))), stages_(std::move(stages)) {
+  for (const auto& stage : stages_) stage->budget = budget_.get();
   for (std::size_t i = 0; i + 1 < stages_.size(); ++i) stages_[i]->next = stages_[i + 1].get();
 }
 DecodeStream::DecodeStream(DecodeStream&&) noexcept = default;
@@ -245,10 +248,13 @@ DecodeStream& DecodeStream::operator=(DecodeStream&&) noexcept = default;
 DecodeStream::~DecodeStream() = default;
 
 std::string DecodeStream::push(std::string_view token) {
+  budget_->give_back(kMostGrowth * token.size());
+  budget_->restart_clock();
   stages_.front()->take(token, true, true);
   return std::exchange(static_cast<Collect&>(*stages_.back()).text, {});
 }
 std::string DecodeStream::finish() {
+  budget_->restart_clock();
   stages_.front()->finish();
   return std::exchange(static_cast<Collect&>(*stages_.back()).text, {});
 }

@@ -1,7 +1,7 @@
 // The decoder of tokenizer.json: token strings to text, all at once or one by one.
 //
 // Threads   TokenDecoder: const calls from any thread. DecodeStream: one thread.
-// Failure   neap::Error naming the file and the stage.
+// Failure   neap::Error naming the file and the stage; where decoding takes more than its Budget, too.
 #pragma once
 
 #include <memory>
@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/budget.h"
 #include "text/tokenizer/tree.h"
 
 namespace neap::text {
@@ -29,6 +30,7 @@ class DecodeStream {
   [[nodiscard]] std::string finish();
 
  private:
+  std::unique_ptr<Budget> budget_;                    // grows with the tokens
   std::vector<std::unique_ptr<DecodeStage>> stages_;  // the last one collects the text
 };
 

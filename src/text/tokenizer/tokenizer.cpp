@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "base/status.h"
+#include "text/tokenizer/text_budget.h"
 #include "text/tokenizer/tokenizer_state.h"
 
 namespace neap::text {
@@ -15,7 +16,8 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_t
   std::vector<AddedTokenFinder::Part> outer, inner;
   Pieces pieces;
   std::string changed;
-  s.raw_finder.split(text, outer);
+  Budget budget = text_budget(text.size());
+  s.raw_finder.split(text, outer, budget);
   for (const auto& part : outer) {
     if (part.id) {
       ids.push_back(*part.id);
@@ -23,11 +25,11 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_t
     }
     std::string_view plain = part.text;
     if (!s.normalizer.empty()) {
-      changed = s.normalizer.apply(plain);
+      changed = s.normalizer.apply(plain, budget);
       plain = changed;
     }
     inner.clear();
-    s.normalized_finder.split(plain, inner);
+    s.normalized_finder.split(plain, inner, budget);
     for (const auto& inside : inner) {
       if (inside.id) {
         ids.push_back(*inside.id);
@@ -35,7 +37,7 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_t
       }
       const bool first = part.text.data() == text.data() && inside.text.data() == plain.data();
       pieces.clear();
-      s.pre_tokenizer.split(inside.text, first, pieces);
+      s.pre_tokenizer.split(inside.text, first, pieces, budget);
       s.bpe->encode(pieces.list, ids);
     }
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "text/tokenizer/text_budget.h"
 #include "text/tokenizer/tokenizer_state.h"
 
 namespace neap::text {
@@ -129,9 +130,12 @@ void Tokenizer::State::read_added(const Tree& list, std::string_view where) {
 void Tokenizer::State::make_finders() {
   raw_finder = {};
   normalized_finder = {};
+  std::size_t bytes = 0;
+  for (const AddedToken& token : added) bytes += token.content.size();
+  Budget budget = text_budget(bytes);
   for (const AddedToken& token : added) {
     if (token.normalized) {
-      normalized_finder.add(normalizer.apply(token.content), token);
+      normalized_finder.add(normalizer.apply(token.content, budget), token);
     } else {
       raw_finder.add(token.content, token);
     }

@@ -197,7 +197,34 @@ TEST(Tokenizer, NormalizersCannotMakeTextsWithoutBound) {
         {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(64, 'a')}});
   file["normalizer"] = {{"type", "Sequence"}, {"normalizers", stages}};
   const Tokenizer t = Tokenizer::from_json(file.dump(), "t.json");
-  EXPECT_THAT([&] { (void)t.encode("a"); }, ThrowsMessage<Error>(HasSubstr("1 GiB")));
+  EXPECT_THAT([&] { (void)t.encode("a"); }, ThrowsMessage<Error>(HasSubstr("writes more")));
+  file["decoder"] = {{"type", "Sequence"}, {"decoders", stages}};
+  file.erase("normalizer");
+  const Tokenizer decoding = Tokenizer::from_json(file.dump(), "t.json");
+  EXPECT_THAT([&] { (void)decoding.decode(std::vector<TokenId>{0}); },
+              ThrowsMessage<Error>(HasSubstr("writes more")));
+}
+
+TEST(Tokenizer, PreTokenizersCannotMakePiecesWithoutBound) {
+  json stages = json::array();
+  for (int i = 0; i < 40; ++i) {
+    stages.push_back(
+        {{"type", "Metaspace"}, {"replacement", i % 2 == 0 ? "x" : "y"}, {"split", false}});
+    stages.push_back({{"type", "FixedLength"}, {"length", 1}});
+  }
+  json file = characters("axy", {});
+  file["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", stages}};
+  const Tokenizer t = Tokenizer::from_json(file.dump(), "t.json");
+  EXPECT_THAT([&] { (void)t.encode("a"); }, ThrowsMessage<Error>(HasSubstr("The tokenizer ")));
+}
+
+TEST(Tokenizer, AddedTokensCannotBeSearchedForWithoutBound) {
+  const std::string run(20'000, 'a');
+  json file = characters("a", {});
+  file["added_tokens"] = {{{"id", 1}, {"content", run + "b"}}};
+  const Tokenizer t = Tokenizer::from_json(file.dump(), "t.json");
+  EXPECT_THAT([&] { (void)t.encode(run); }, ThrowsMessage<Error>(HasSubstr("takes more than")));
+  EXPECT_EQ(t.encode(run + "b").size(), 1U);
 }
 
 TEST(Tokenizer, PatternsThatBacktrackWithoutBoundGiveUp) {

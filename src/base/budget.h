@@ -1,0 +1,110 @@
+// What one piece of work on foreign input may use: steps, bytes of memory, and processor time.
+//
+// Threads   one at a time. A Budget outlives what was made with it.
+// Failure   the function that a Budget is made with throws what its module throws; containers keep
+//           their contents.
+// Cost      an addition and a comparison; the clock is read at every 64th tick().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <ctime>
+#include <memory>
+#include <type_traits>
+
+namespace neap {
+
+class Budget {
+ public:
+  struct Limits {
+    std::int64_t steps;
+    std::size_t bytes;
+    double seconds = 0;  ///< of the thread; 0: no limit
+  };
+  enum class Spent : std::uint8_t { kSteps, kBytes, kSeconds };
+  /// Throws.
+  using Fail = void (*)(Spent, const Limits&);
+
+  Budget(const Limits& limits, Fail fail)
+      : limits_(limits), fail_(fail), steps_left_(limits.steps), bytes_left_(limits.bytes) {}
+  Budget(const Budget&) = delete;
+  Budget& operator=(const Budget&) = delete;
+
+  void spend(std::size_t steps) {
+    steps_left_ -= static_cast<std::int64_t>(steps);
+    if (steps_left_ < 0) end(Spent::kSteps);
+  }
+  /// The steps of reading `bytes` of text.
+  void read(std::size_t bytes) { spend(1 + bytes / 64); }
+  /// Memory, and the steps of filling it.
+  void take(std::size_t bytes) {
+    spend(1 + bytes / 256);
+    if (bytes > bytes_left_) end(Spent::kBytes);
+    bytes_left_ -= bytes;
+  }
+  void give_back(std::size_t bytes) noexcept { bytes_left_ += bytes; }
+  /// One piece of work whose steps nobody counts.
+  void tick() {
+    if (++ticks_ % kTicks == 0) look_at_clock();
+  }
+  /// The time counts from here.
+  void restart_clock() { ticks_ = 0; }
+
+ private:
+  static constexpr std::uint64_t kTicks = 64;
+  [[noreturn]] void end(Spent spent) const {
+    fail_(spent, limits_);
+    std::abort();
+  }
+  void look_at_clock() {
+    timespec now{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    const double seconds =
+        static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+    if (ticks_ == kTicks) started_ = seconds;
+    if (limits_.seconds > 0 && seconds - started_ > limits_.seconds) end(Spent::kSeconds);
+  }
+
+  Limits limits_;
+  Fail fail_;
+  std::int64_t steps_left_;
+  std::size_t bytes_left_;
+  std::uint64_t ticks_ = 0;
+  double started_ = 0;
+};
+
+/// An allocator that takes its memory from a Budget.
+template <class T>
+class Counted {
+ public:
+  using value_type = T;
+  using propagate_on_container_copy_assignment = std::true_type;
+  using propagate_on_container_move_assignment = std::true_type;
+  using propagate_on_container_swap = std::true_type;
+  Counted(Budget& budget) : budget_(&budget) {}  // NOLINT(google-explicit-constructor)
+  template <class U>
+  Counted(const Counted<U>& other) : budget_(&other.budget()) {}  // NOLINT
+  [[nodiscard]] T* allocate(std::size_t n) {
+    budget_->take(bytes(n));
+    try {
+      return std::allocator<T>().allocate(n);
+    } catch (...) {
+      budget_->give_back(bytes(n));
+      throw;
+    }
+  }
+  void deallocate(T* p, std::size_t n) noexcept {
+    std::allocator<T>().deallocate(p, n);
+    budget_->give_back(bytes(n));
+  }
+  [[nodiscard]] Budget& budget() const { return *budget_; }
+  friend bool operator==(const Counted& a, const Counted& b) { return a.budget_ == b.budget_; }
+
+ private:
+  static constexpr std::size_t kHeaderBytes = 16;  // of malloc
+  static std::size_t bytes(std::size_t n) { return n * sizeof(T) + kHeaderBytes; }
+  Budget* budget_;
+};
+
+}  // namespace neap
