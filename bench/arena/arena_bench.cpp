@@ -1,6 +1,6 @@
 // bench_arena: the measurements of `neap bench` as JSON lines, for bench/results: each line with its environment.
 //
-// usage: bench_arena [--device cuda|host] [--size 64GiB] [--cycles N] [--only CASE]
+// usage: bench_arena [--device cuda|cpu] [--size 64GiB] [--cycles N] [--only CASE]
 //                    [--hook libneap_hook.so] [--disk-folder DIR] [--revision TEXT]
 #include <cstdio>
 #include <cstdlib>

@@ -32,7 +32,7 @@ CASE = plan_check.Case("qwen2.5-1.5b", "sft", 8, 64, 1984)
 TINY = plan_check.Case("qwen2.5-1.5b", "sft", 8, 32, 32)
 WARM = 2
 TRAINING = ("train", "backward", "update")  # the phases of SFT, where the update is one of its own or not
-PEERS = ("peer_bytes", "peer_seconds", "peer_visible_seconds")
+PEERS = ("communication_bytes", "communication_seconds", "communication_exposed_seconds")
 
 
 def commands(neap, job, folder, ranks, overrides, port):
@@ -95,8 +95,8 @@ def rank_of(folder, steps):
 
     nccl = [tag["bytes"] for tag in plan["tags"] if tag["tag"] == "ranks.nccl"]
     return {"planned_seconds": plan["seconds"], "train_seconds": train("seconds"),
-            "planned_sent": sum(phase.get("sent", 0) for phase in training),
-            "planned_peer_seconds": sum(phase.get("peer_seconds", 0) for phase in training), **{key: train(key) for key in PEERS},
+            "planned_sent": sum(phase.get("communication_bytes", 0) for phase in training),
+            "planned_peer_seconds": sum(phase.get("communication_seconds", 0) for phase in training), **{key: train(key) for key in PEERS},
             "planned_peak": plan["peak"], "measured_peak": max(r["peak"] for r in rows), "planned_nccl": nccl[0] if nccl else 0,
             "percent": max(100 * (r["peak"] / planned[r["phase"]]["peak"] - 1) for r in rows)}
 
@@ -121,8 +121,8 @@ def wrong_in(result):
 
 def show(name, result):
     rank = result["ranks"][0]
-    peers = "" if not rank["peer_bytes"] else (
-        f"; sums {rank['peer_bytes'] / 1e9:.2f} GB in {rank['peer_seconds']:.4f} s, {rank['peer_visible_seconds']:.4f} of it visible, planned "
+    peers = "" if not rank["communication_bytes"] else (
+        f"; sums {rank['communication_bytes'] / 1e9:.2f} GB in {rank['communication_seconds']:.4f} s, {rank['communication_exposed_seconds']:.4f} of it visible, planned "
         f"{rank['planned_peer_seconds']:.4f}")
     print(f"   {result['seconds_a_step']:.4f} s a step (train {rank['train_seconds']:.4f}), planned {rank['planned_seconds']:.4f}{peers}; peaks "
           + " ".join(f"{r['percent']:+.3f} %" for r in result["ranks"]) + f"; cards {result['cards_mib']} MiB", flush=True)
@@ -152,7 +152,7 @@ def main():
     case = TINY if ARGS.rehearse else CASE
     packages = dict(word.split("=", 1) for word in ARGS.packages)
     variants = [("1", 1, {}), ("2", 2, {})] + [(f"{n} CTAs", 2, {"NCCL_MAX_CTAS": str(n)}) for n in ARGS.ctas]
-    host = ["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else []
+    host = ["device.kind=cpu", "device.memory=1GiB"] if ARGS.rehearse else []
     results = {name: {variant: [] for variant, _, _ in variants} for name in packages}
     with tempfile.TemporaryDirectory(prefix="neap-efficiency-") as temporary:
         work = pathlib.Path(temporary)

@@ -146,7 +146,7 @@ def simulate(neap, work, r, extra=()):
     keys = ["task=sft", f"actor_rollout_ref.model.path={folder}", f"actor_rollout_ref.model.activation_checkpointing={r['checkpointing']}",
             f"actor_rollout_ref.actor.optim.gradient_dtype={r['gradients']}", "data.use_dynamic_bsz=false", f"data.train_batch_size={r['batch']}",
             f"data.micro_batch_size_per_gpu={r['micro']}", f"data.max_prompt_length={prompt}", f"data.max_response_length={length - prompt}",
-            "memory.residency=all", "memory.update=joined", f"parallel.tensor_model_parallel_size={r['tensor']}",
+            "memory.offload=none", "memory.optimizer_offload=none", f"parallel.tensor_model_parallel_size={r['tensor']}",
             f"parallel.zero_stage={r['zero']}", f"parallel.sequence_parallel={str(r['rows']).lower()}", f"parallel.inter_node_bandwidth={PORT_SHARE * r['network'] / 8:.0f}B"]
     if r["pipe"] > 1:
         keys.append(f"parallel.pipeline_model_parallel_size={r['pipe']}")

@@ -36,11 +36,11 @@ RANKS = [1, 2, 4, 8]
 JOB = f"""
 task = "sft"
 [device]
-kind = "host"
+kind = "cpu"
 memory = "3GiB"
 dtype = "bfloat16"
 [memory]
-residency = "all"
+offload = "none"
 [data]
 use_dynamic_bsz = false
 train_files = ["rows.jsonl"]
@@ -58,7 +58,7 @@ test_freq = -1
 """
 STATES = ("weights", "grads", "optimizer")
 # Slots of the units that a pass is at: gathered weights, and gradients before they are added up.
-SLOTS = ("buffers", "unit_grads")
+SLOTS = ("prefetch", "unit_grads")
 
 
 def billion():

@@ -72,12 +72,12 @@ Json to_json(const Row& row) {
 }
 
 Result<Bench> Bench::make(Settings settings, Sink sink) {
-  if (settings.device != "auto" && settings.device != "cuda" && settings.device != "host")
+  if (settings.device != "auto" && settings.device != "cuda" && settings.device != "cpu")
     return Status(ErrorCode::kInvalidArgument,
-                  format("a device called \"{}\"; it can be auto, cuda or host", settings.device));
+                  format("a device called \"{}\"; it can be auto, cuda or cpu", settings.device));
   if (settings.device == "auto") {
     const auto count = device::cuda_device_count();
-    settings.device = count.ok() && *count > 0 ? "cuda" : "host";
+    settings.device = count.ok() && *count > 0 ? "cuda" : "cpu";
   }
   const bool cuda = settings.device == "cuda";
   if (settings.cycles < 0)
@@ -106,7 +106,7 @@ Result<Bench> Bench::make(Settings settings, Sink sink) {
         format("a size of {} needs about {}, but {}; choose --size {}MiB or less", settings.size,
                settings.size / 9 * 10,
                cuda ? format("{} is free on the GPU", device_room)
-                    : format("on the host device that may be a quarter ({}) of the {} that is "
+                    : format("on the CPU that may be a quarter ({}) of the {} that is "
                              "available, because backups and copies lie in host memory, too",
                              device_room, host),
                most.count() >> 20));
@@ -166,7 +166,7 @@ Status Bench::need_disk(Bytes bytes) const {
 
 Json Bench::environment() const {
   Json out;
-  out["device"] = cuda() ? "cuda" : "host";
+  out["device"] = cuda() ? "cuda" : "cpu";
   if (const auto device = open_device(); device.ok()) {
     out["name"] = (*device)->info().name;
     out["granularity"] = (*device)->info().granularity.count();

@@ -73,7 +73,7 @@ struct Row {
 [[nodiscard]] Json to_json(const Row& row);
 
 struct Settings {
-  std::string device = "auto";      ///< "cuda", "host", or what is there
+  std::string device = "auto";      ///< "cuda", "cpu", or what is there
   Bytes size;                       ///< of the largest tag; zero: 64 GiB or what fits
   int cycles = 0;                   ///< zero: 20 on a GPU, 7 on the host, 3 when quick
   bool quick = false;               ///< small sizes, for a look

@@ -47,7 +47,7 @@ void TorchSettings::install() const {
 
 plan::DeviceChoice choose_run_device(const spec::DeviceConfig& config) {
   plan::CudaGpus gpus;
-  if (config.kind != "host") gpus = {torch_cuda().devices, torch_cuda().reason};
+  if (!config.is_cpu()) gpus = {torch_cuda().devices, torch_cuda().reason};
   return value_or_throw(plan::choose_device(config, gpus, plan::Purpose::kRun));
 }
 

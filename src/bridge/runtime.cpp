@@ -114,8 +114,8 @@ RuntimeImpl::RuntimeImpl(const spec::Job& job, const plan::DeviceChoice& choice,
   options.events = events;
   // Recycled pages must not raise the high-water mark that was promised.
   options.physical_target = plan.peak - plan.outside_bytes();
-  if (!job.memory.disk_folder.empty())
-    options.disk_folder = job.resolve(job.memory.disk_folder).string();
+  if (!job.memory.nvme_path.empty())
+    options.disk_folder = job.resolve(job.memory.nvme_path).string();
   if (!job.memory.host_budget.is_zero()) options.host_budget = job.memory.host_budget;
   std::unique_ptr<arena::Arena> arena =
       value_or_throw(arena::Arena::make(*context_.device(), options));

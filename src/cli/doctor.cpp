@@ -274,14 +274,13 @@ Json Doctor::devices() {
     }
     if (*count == 0) no_gpu_ = "the driver sees no GPU";
   }
-  if (!no_gpu_.empty())
-    advice_.push_back("No GPU: " + no_gpu_ + ". Everything runs on the host device.");
+  if (!no_gpu_.empty()) advice_.push_back("No GPU: " + no_gpu_ + ". Everything runs on the CPU.");
   device::HostOptions options;
   options.capacity = 256_MiB;
   if (auto host = device::make_host_device(options); host.ok()) {
     out.push_back(describe(**host));
     // Rates are measured on a small one; a run's is as large as the plans take it to be.
-    const auto planned = plan::choose_device({.kind = "host"}, {}, plan::Purpose::kPlan);
+    const auto planned = plan::choose_device({.kind = "cpu"}, {}, plan::Purpose::kPlan);
     if (planned.ok())
       out.back()["memory"] = out.back()["memory_free"] = planned->target.capacity.count();
   }

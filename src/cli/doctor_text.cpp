@@ -52,7 +52,7 @@ void print_device(const Json& d) {
              format("{:.0f} GB/s, {:.3g} ms to map a GiB again", d["memory_gbps"].get<double>(),
                     d["remap_ms_per_gib"].get<double>()));
   if (d.contains("rates_file"))
-    print_line("rates for plans", "kept in " + d["rates_file"].get<std::string>());
+    print_line("throughput for plans", "kept in " + d["rates_file"].get<std::string>());
 }
 
 // What the trainer measured and chose, where it did.

@@ -87,11 +87,11 @@ class GenerateCommand final : public Command {
                    "tokens of prompts that one pass prefills")
         ->check(CLI::Range(1, 1 << 30))
         ->capture_default_str();
-    app.add_option("--device", settings_.device.kind, "auto, cuda or host")
-        ->check(CLI::IsMember({"auto", "cuda", "host"}))
+    app.add_option("--device", settings_.device.kind, "auto, cuda or cpu")
+        ->check(CLI::IsMember({"auto", "cuda", "cpu"}))
         ->capture_default_str();
     app.add_option("--dtype", settings_.device.dtype,
-                   "of weights and cache; auto: bfloat16 on cuda, float32 on the host")
+                   "of weights and cache; auto: bfloat16 on cuda, float32 on the CPU")
         ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
         ->capture_default_str();
     app.add_flag("--json", settings_.json,

@@ -32,7 +32,7 @@ class PlanCommand final : public Command {
  public:
   [[nodiscard]] std::string name() const override { return "plan"; }
   [[nodiscard]] std::string summary() const override {
-    return "Plan a job's memory: tags by phases, peaks, moves, and what would make it fit";
+    return "Plan a job's memory: tags by phases, peaks, offloads, and what would make it fit";
   }
   void declare(CLI::App& app) override {
     app.add_option("config", config_,
@@ -46,13 +46,14 @@ class PlanCommand final : public Command {
         ->type_name("SIZE");
     app.add_option(
            "--fit", fit_,
-           "rank up to three plans that fit a card of this size, less what CUDA takes of it, with "
-           "the settings that they need; those that need more host memory than there is come last; "
-           "with --ranks also how the ranks divide the job (docs/parallel.md)")
+           "rank up to three plans that fit a card of this size, less what CUDA takes of it, "
+           "with the settings that they need; those that need more host memory than the machine "
+           "has come last; with --ranks also parallel sizes (docs/parallel.md)")
         ->type_name("SIZE");
-    app.add_option("--ranks", ranks_,
-                   "plan for one of so many ranks instead of trainer.nnodes x "
-                   "trainer.n_gpus_per_node; in machines of 8, if it is a multiple")
+    app.add_option(
+           "--ranks", ranks_,
+           "plan for a job of N ranks instead of trainer.nnodes x trainer.n_gpus_per_node; in "
+           "machines of 8, if N is a multiple")
         ->type_name("N")
         ->check(CLI::PositiveNumber);
     app.add_option("--gpu", gpu_,
@@ -62,10 +63,10 @@ class PlanCommand final : public Command {
                    "with a GPU: memory of its machine, which the plan keeps to; default: any, and "
                    "--fit ranks by what this machine has")
         ->type_name("SIZE");
-    CLI::Option* simulated =
-        app.add_flag("--simulate", simulate_,
-                     "simulate a step of all ranks: its time, what it is spent on, and the memory "
-                     "of each kind of rank (docs/parallel.md)");
+    CLI::Option* simulated = app.add_flag(
+        "--simulate", simulate_,
+        "simulate a step of all ranks: its time, its shares, and the memory of ranks with "
+        "different plans (docs/parallel.md)");
     simulated->excludes("--fit");
     app.add_option("--picture", picture_, "with --simulate: draw the stages of the pipeline")
         ->needs(simulated)
@@ -104,7 +105,7 @@ class PlanCommand final : public Command {
   Result<plan::DeviceQuestion> question() const {
     if (!capacity_.empty() && !fit_.empty())
       return Status(ErrorCode::kInvalidArgument,
-                    "--capacity and --fit say the same; give one of them");
+                    "--capacity and --fit exclude each other; give one of them");
     plan::DeviceQuestion out{.gpu = gpu_};
     for (const auto& [text, size] : {std::pair{&capacity_, &out.capacity},
                                      std::pair{&fit_, &out.card}, std::pair{&host_, &out.host}}) {
@@ -161,7 +162,7 @@ class PlanCommand final : public Command {
     if (!fit_.empty()) return fit(job);
     NEAP_TRY_ASSIGN(const plan::PlanWithOutlook found, plan::make_plan_with_outlook(job, target));
     Json out = json_of(found.plan);
-    out["outlook"] = found.outlook.to_json();
+    out["alternatives"] = found.outlook.to_json();
     if (found.plan.fits())
       return show(found.plan, out, found.outlook.to_text(found.plan, device_.context));
     code_ = 3;
@@ -231,9 +232,9 @@ class PlanCommand final : public Command {
     if (!picture_.empty()) NEAP_TRY(write_picture(found, picture_));
     Json out = found.to_json();
     for (const char* field : {"device", "dtype", "assumed", "context"}) out[field] = fields_[field];
-    out["rates_from"] = chosen.target.rates_from;
+    out["throughput_from"] = chosen.target.rates_from;
     out["placements"] = placements_;
-    if (!degrees_.is_null()) out["degrees"] = degrees_;
+    if (!degrees_.is_null()) out["parallel_sizes"] = degrees_;
     if (json_) return write_output(json_text(out, 2) + "\n");
     return write_output(format("A step of {} on {} x {}, simulated\n{}\n{}rates: {}\n{}", config_,
                                ranks_, device_.heading(), degrees_text_, found.to_text(),
@@ -274,7 +275,7 @@ class PlanCommand final : public Command {
     out["adapted"] = adapted_;
     out["warnings"] = warnings_;
     out["placements"] = placements_;
-    if (!degrees_.is_null()) out["degrees"] = degrees_;
+    if (!degrees_.is_null()) out["parallel_sizes"] = degrees_;
     return out;
   }
 

@@ -118,11 +118,11 @@ std::string table_of(const std::vector<Row>& rows, const plan::PlannedDevice& de
 Json json_of(const Row& row) {
   Json out = {{"task", row.training.task}, {"lora_rank", row.training.lora ? kAdapterRank : 0},
               {"keys", row.keys},          {"fastest", nullptr},
-              {"smallest", nullptr},       {"least_capacity", nullptr}};
+              {"smallest", nullptr},       {"min_capacity", nullptr}};
   if (row.fastest) out["fastest"] = plan::summary_json(*row.fastest);
   if (!row.smallest) return out;
   out["smallest"] = plan::summary_json(*row.smallest);
-  out["least_capacity"] = row.least.count();
+  out["min_capacity"] = row.least.count();
   return out;
 }
 

@@ -122,7 +122,7 @@ std::vector<OtherTraining> trainings_beside(const spec::Job& job) {
 std::string knobs_text(const spec::Job& job, const Target& target) {
   const std::vector<Suggestion> found = find_knobs(job, target);
   if (found.empty()) return "";
-  std::string text = "What lowers it, each alone:";
+  std::string text = "Each of these alone lowers it:";
   for (std::size_t i = 0; i < std::min(found.size(), kMostSuggestions); ++i) {
     std::string changes;
     for (const std::string& assignment : spec::assignments(found[i].changes))
@@ -231,12 +231,12 @@ std::string Outlook::to_text(const MemoryPlan& plan, Bytes context) const {
     out += "Next faster: no plan of any size takes 5 % less time.\n";
   }
   if (smaller) {
-    out += format("Next smaller: {} less costs {:.3g} s a step: {}.\n", plan.peak - smaller->peak,
+    out += format("Next smaller: {} less costs {:.3g} s per step: {}.\n", plan.peak - smaller->peak,
                   smaller->seconds() - now, sentence_of(*smaller));
   } else {
     out += "Next smaller: none.\n";
   }
-  out += format("Least capacity: {}", capacity_text(least_capacity));
+  out += format("Minimum capacity: {}", capacity_text(least_capacity));
   if (!context.is_zero())
     out +=
         format(", {} in nvidia-smi with CUDA's context", capacity_text(least_capacity + context));
@@ -249,7 +249,7 @@ Json Outlook::to_json() const {
     return plan ? summary_json(*plan) : Json();
   };
   return {
-      {"faster", of(faster)}, {"smaller", of(smaller)}, {"least_capacity", least_capacity.count()}};
+      {"faster", of(faster)}, {"smaller", of(smaller)}, {"min_capacity", least_capacity.count()}};
 }
 
 Result<PlanWithOutlook> make_plan_with_outlook(const spec::Job& job, const Target& target) {

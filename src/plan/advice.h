@@ -18,7 +18,7 @@ struct Suggestion {
   std::string_view effect;  ///< what it costs, for people
   Bytes min_capacity;       ///< with it
 };
-/// Single changes that lower the least capacity: first those that make the job fit `target.capacity`,
+/// Single changes that lower the minimum capacity: first those that make the job fit `target.capacity`,
 /// of them first those that keep the training, and the ones that lower it most.
 [[nodiscard]] std::vector<Suggestion> find_knobs(const spec::Job& job, const Target& target);
 /// The first of them, a line each below a headline; empty: nothing lowers it.
@@ -62,7 +62,7 @@ struct PlanWithOutlook {
 /// The same without words where none fits, and without what only a run asks.
 struct PlanOrLeast {
   std::optional<MemoryPlan> plan{};
-  Bytes least{};  ///< else the least capacity with which one fits; the largest number: none does
+  Bytes least{};  ///< else the minimum capacity with which one fits; the largest number: none does
 };
 [[nodiscard]] Result<PlanOrLeast> plan_or_least(const spec::Job& job, const Target& target,
                                                 const FixedChoices& fixed);

@@ -48,7 +48,7 @@ struct SharedStage {
 /// What a kind has planned in a round.
 struct KindOutcome {
   double seconds = 0;  ///< of a step, without what it waits for other stages
-  Bytes least{};       ///< zero: it has a plan; else the least capacity with which it does
+  Bytes least{};       ///< zero: it has a plan; else the minimum capacity with which it does
   FixedChoices
       choices;  ///< where it has a plan: of its shared stages, in their order, and of the job
   [[nodiscard]] bool planned() const { return least.is_zero(); }

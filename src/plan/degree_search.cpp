@@ -61,7 +61,7 @@ class LateProgress {
     const std::lock_guard lock(mutex_);
     ++done_;
     if (!bar_ && std::chrono::steady_clock::now() - start_ > std::chrono::seconds(2))
-      bar_.emplace("Planning", total_, "ways to divide the job");
+      bar_.emplace("Planning", total_, "parallel configurations");
     if (bar_) bar_->update(done_);
   }
 
@@ -119,7 +119,7 @@ std::string refused_text(const std::vector<DegreeCandidate>& candidates,
       ++same->more;
     }
   }
-  std::string out = "Cannot be\n";
+  std::string out = "Not valid\n";
   for (std::size_t i = 0; i < std::min(reasons.size(), kShownOthers); ++i)
     out += format("  {}{}: {}\n", reasons[i].first,
                   reasons[i].more > 0 ? format(" and {} more", reasons[i].more) : "",
@@ -130,7 +130,7 @@ std::string refused_text(const std::vector<DegreeCandidate>& candidates,
 }
 
 std::string needs_text(const DegreeCandidate& candidate) {
-  if (candidate.peak == Bytes(~0ull)) return "more host memory than there is";
+  if (candidate.peak == Bytes(~0ull)) return "more host memory than the machine has";
   return capacity_text(candidate.peak);
 }
 
@@ -157,7 +157,7 @@ DegreeChoice choose_degrees(const OpenJob& open, const Target& target) {
 Status DegreeChoice::refusal() const {
   if (candidates.empty() || !candidates.front().refused.empty())
     return {ErrorCode::kInvalidArgument,
-            format("The job goes with no way to divide it over {} ranks; for {}: {}", ranks,
+            format("No parallel configuration is valid for {} ranks. For {}: {}", ranks,
                    candidates.empty() ? "none" : degrees_text(candidates.front(), open),
                    candidates.empty() ? "" : candidates.front().refused)};
   const DegreeCandidate& nearest = candidates.front();
@@ -165,7 +165,7 @@ Status DegreeChoice::refusal() const {
       std::count_if(candidates.begin(), candidates.end(),
                     [](const DegreeCandidate& each) { return !each.refused.empty(); });
   return {ErrorCode::kDoesNotFit,
-          format("None of the {} ways to divide the job over {} ranks fits under {} a rank. The "
+          format("None of the {} parallel configurations for {} ranks fits into {} per rank. The "
                  "nearest is {}: it needs {}. `neap plan --fit SIZE --ranks {}` looks for smaller "
                  "micro-batches, too",
                  std::ssize(candidates) - refused, ranks, capacity, degrees_text(nearest, open),
@@ -176,7 +176,7 @@ std::string DegreeChoice::to_text() const {
   std::vector<std::string> head;
   for (const spec::DegreeKey& key : spec::kDegreeKeys)
     if (spec::is_shown(key, open)) head.emplace_back(key.name);
-  head.insert(head.end(), {"data", "memory", "s a step"});
+  head.insert(head.end(), {"data", "memory", "s per step"});
   Table table(head);
   std::size_t fitting = 0, larger = 0, refused = 0;
   for (const DegreeCandidate& candidate : candidates) {
@@ -195,8 +195,8 @@ std::string DegreeChoice::to_text() const {
     table.add(std::move(row));
   }
   std::string out =
-      format("Ways to divide the job over {} ranks: {} fit, {} do not, {} cannot be\n{}", ranks,
-             fitting, larger, refused, table.text());
+      format("Parallel configurations for {} ranks: {} fit, {} do not fit, {} are not valid\n{}",
+             ranks, fitting, larger, refused, table.text());
   if (fitting > kShownFits || larger > kShownOthers) out += "--json has the others\n";
   if (refused > 0) out += refused_text(candidates, open);
   if (fits()) out += format("Chosen: {}\n", joined(overrides, " "));
@@ -211,7 +211,7 @@ Json DegreeChoice::to_json() const {
       if (spec::is_shown(spec::kDegreeKeys[k], open))
         degrees[std::string(spec::kDegreeKeys[k].name)] = candidate.degrees[k];
     degrees["data"] = candidate.data_ranks;
-    Json each = {{"degrees", std::move(degrees)}, {"fits", candidate.fits}};
+    Json each = {{"parallel_sizes", std::move(degrees)}, {"fits", candidate.fits}};
     if (candidate.refused.empty()) {
       each[candidate.fits ? "peak" : "needs"] = candidate.peak.count();
     } else {

@@ -96,13 +96,13 @@ Result<DeviceChoice> choose_device(const spec::DeviceConfig& config, const CudaG
   Target& target = choice.target;
   NEAP_TRY_ASSIGN(target.threads, kernel_threads());
   target.capacity = config.memory;
-  const bool there = config.kind != "host" && config.ordinal < gpus.count;
+  const bool there = !config.is_cpu() && config.ordinal < gpus.count;
   if (there) {
     target.cuda = true;
     NEAP_TRY(fill_cuda(config, choice));
     return choice;
   }
-  if (config.kind != "host" && gpus.count > 0) {
+  if (!config.is_cpu() && gpus.count > 0) {
     return Status(ErrorCode::kInvalidArgument,
                   format("device.ordinal is {}; this machine has {} GPUs, counted from 0",
                          config.ordinal, gpus.count));

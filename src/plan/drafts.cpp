@@ -41,7 +41,7 @@ Result<JobModels> Drafts::read(const spec::Job& job, const Target& target) {
     return Status(ErrorCode::kInvalidArgument, "The device's granularity is zero");
   if (target.cuda && compute_dtype(job, target) == spec::Dtype::kFloat64)
     return Status(ErrorCode::kInvalidArgument,
-                  "device.dtype \"float64\" is for the host device (device.kind = \"host\"); a GPU "
+                  "device.dtype \"float64\" is for the CPU (device.kind = \"cpu\"); a GPU "
                   "takes \"float32\" or \"bfloat16\"");
   NEAP_TRY_ASSIGN(JobModels models,
                   read_models(job, spec::describe(job), compute_dtype(job, target), target.rank));
@@ -90,13 +90,13 @@ Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes, Accuracy accurac
 
 Result<bool> Drafts::solve(MemoryPlan& plan, double limit) {
   const std::vector<CheckpointChoice> open = choices(plan.modes);
-  if (!open.empty()) return solve_checkpointing(plan, open, job_.memory.residency, limit);
-  NEAP_TRY_ASSIGN(const bool solved, solve_if_fits(plan, job_.memory.residency, limit));
+  if (!open.empty()) return solve_checkpointing(plan, open, job_.memory.offload, limit);
+  NEAP_TRY_ASSIGN(const bool solved, solve_if_fits(plan, job_.memory.offload, limit));
   return solved && plan.fits() && plan.seconds() < limit;
 }
 
 Bytes Drafts::least_capacity(MemoryPlan draft) const {
-  if (job_.memory.residency == spec::Residency::kAuto) return min_capacity(draft);
+  if (job_.memory.offload == spec::Residency::kAuto) return min_capacity(draft);
   draft.capacity = Bytes();
   const Result<bool> solved = solve_if_fits(draft, spec::Residency::kAll);
   return solved.ok() && *solved ? draft.peak : Bytes(~0ull);
@@ -117,7 +117,7 @@ Result<double> Drafts::least_seconds(const MemoryPlan& draft) {
 }
 
 std::vector<spec::ModelModes> Drafts::update_modes() const {
-  const spec::UpdateChoice choice = job_.memory.update;
+  const spec::UpdateChoice choice = job_.memory.optimizer_offload;
   std::vector<spec::ModelModes> all(1);
   for (const spec::ModelId model : trained_) {
     const ModelChoice* const fixed = choice_for(fixed_, model);
@@ -126,7 +126,7 @@ std::vector<spec::ModelModes> Drafts::update_modes() const {
       const auto mode = static_cast<spec::UpdateMode>(m);
       if (!choice.automatic && choice.mode != mode) continue;
       if (fixed != nullptr && fixed->update != mode) continue;
-      const bool stays = choice.automatic && job_.memory.residency == spec::Residency::kAll;
+      const bool stays = choice.automatic && job_.memory.offload == spec::Residency::kAll;
       if (mode == spec::UpdateMode::kStreamed &&
           (stays || !job_.memory.allows(spec::Measure::kStream)))
         continue;
@@ -181,7 +181,7 @@ std::vector<spec::ModelModes> Drafts::placed_modes(WeightPlacement weights) cons
   const OnHost wanted{inputs || weights == WeightPlacement::kStreamedTables, inputs,
                       weights == WeightPlacement::kStreamedGradients};
   std::vector<spec::ModelModes> all;
-  if (job_.memory.residency == spec::Residency::kAll ||
+  if (job_.memory.offload == spec::Residency::kAll ||
       !job_.memory.allows(spec::Measure::kStreamWeights))
     return all;
   // The largest alone, then with the next one, to all of them. Blocks that an update changes are stepped

@@ -68,7 +68,7 @@ class Drafts {
   /// those again, exactly, that it takes.
   [[nodiscard]] Result<MemoryPlan> draft(const spec::ModelModes& modes,
                                          Accuracy accuracy = Accuracy::kExact);
-  /// The least capacity for which solve() finds a plan of this draft. The largest number: none does.
+  /// The minimum capacity for which solve() finds a plan of this draft. The largest number: none does.
   [[nodiscard]] Bytes least_capacity(MemoryPlan draft) const;
   /// Fills the schedule, and what blocks keep where the plan chooses it; false: nothing fits the
   /// capacity and takes less than `limit` seconds.
@@ -76,8 +76,8 @@ class Drafts {
   /// No plan that solve() makes of this draft takes less time: operations without recomputation.
   [[nodiscard]] Result<double> least_seconds(const MemoryPlan& draft);
 
-  /// Every way to run the models that memory.update, memory.allow and fixed choices permit, with weights so placed;
-  /// fewer phases first. Nothing is streamed where everything is to stay, unless memory.update says so.
+  /// Every way to run the models that memory.optimizer_offload, memory.allow and fixed choices permit, with weights so placed;
+  /// fewer phases first. Nothing is streamed where everything is to stay, unless memory.optimizer_offload says so.
   [[nodiscard]] std::vector<spec::ModelModes> modes(WeightPlacement weights) const;
   /// The same with groups of micro-batches that go through a block together, for the streamed and sliced models that
   /// can and of which no choice of these is fixed: those of a mini-batch at once, in two groups, in four ...

@@ -33,9 +33,10 @@ Result<JobVariants> JobVariants::make(const spec::Job& job, const Target& target
 }
 
 void JobVariants::open_settings() {
-  if (job_.memory.residency != spec::Residency::kAuto)
+  if (job_.memory.offload != spec::Residency::kAuto)
     opened_.residency = {{fields::kResidency, spec::Residency::kAuto}};
-  if (!job_.memory.update.automatic) opened_.update = {{fields::kUpdate, spec::UpdateChoice()}};
+  if (!job_.memory.optimizer_offload.automatic)
+    opened_.update = {{fields::kUpdate, spec::UpdateChoice()}};
   for (const spec::ModelId id : trained_) {
     std::vector<spec::JobChange>& changes = opened_.retention.emplace_back();
     if (!job_.memory.allows(spec::Measure::kRecompute) ||
@@ -137,7 +138,7 @@ Status make_exact(Variant& variant, Draft& draft) {
 void JobVariants::add_opened(MemoryPlan& plan) const {
   std::vector<spec::JobChange> all = opened_.residency;
   const bool same = std::all_of(plan.updated.begin(), plan.updated.end(), [&](const UpdatePlan& u) {
-    return u.mode == configured_.memory.update.mode;
+    return u.mode == configured_.memory.optimizer_offload.mode;
   });
   if (!same) add(all, opened_.update);
   for (std::size_t i = 0; i < opened_.retention.size(); ++i) {

@@ -47,8 +47,8 @@ Bytes min_capacity(const MemoryPlan& plan) {
 Status refusal(const MemoryPlan& plan, const Shortage& shortage) {
   const bool any_does = shortage.least != Bytes(~0ull);
   const bool lacks_host = shortage.with_host < shortage.least;
-  std::string least =
-      any_does ? "the least capacity is " + capacity_text(shortage.least) : "no capacity is enough";
+  std::string least = any_does ? "the minimum capacity is " + capacity_text(shortage.least)
+                               : "no capacity is enough";
   if (lacks_host && shortage.with_host <= shortage.capacity) {
     return {ErrorCode::kDoesNotFit,
             format("The job does not fit under {} with a host budget of {}: what leaves the device "
@@ -60,7 +60,7 @@ Status refusal(const MemoryPlan& plan, const Shortage& shortage) {
   if (lacks_host)
     least += format(" with a host budget of {}, and {} with enough host memory", plan.host_budget,
                     capacity_text(shortage.with_host));
-  // The phase that sets the least capacity, for the message.
+  // The phase that sets the minimum capacity, for the message.
   std::size_t worst = 0;
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
     if (needed_by(plan, p) > needed_by(plan, worst)) worst = p;
@@ -70,9 +70,10 @@ Status refusal(const MemoryPlan& plan, const Shortage& shortage) {
     if (tag.need[worst] == Need::kNeed) parts += format("{} {}, ", tag.name(), tag.bytes);
   }
   const Bytes alone = needed_by(plan, worst);
-  const char* stays = !plan.may_move && alone < shortage.least
-                          ? ", and with it stays what cannot leave without \"move\" in memory.allow"
-                          : "";
+  const char* stays =
+      !plan.may_move && alone < shortage.least
+          ? ", and with it stays what cannot be offloaded without \"offload\" in memory.allow"
+          : "";
   return {ErrorCode::kDoesNotFit,
           format("The job does not fit under {}: {}. Phase \"{}\" needs {}: {}transient {}{}",
                  shortage.capacity, least, plan.phases[worst].name(), capacity_text(alone), parts,

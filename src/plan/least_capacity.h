@@ -13,7 +13,7 @@ namespace neap::plan {
 [[nodiscard]] Bytes needed_by(const MemoryPlan& plan, std::size_t phase);
 /// Of the phase that needs most: no schedule takes less.
 [[nodiscard]] Bytes least_needed(const MemoryPlan& plan);
-/// The least capacity under which a schedule exists (host budget included); transient included. The
+/// The minimum capacity under which a schedule exists (host budget included); transient included. The
 /// largest number where the host budget forbids every schedule.
 [[nodiscard]] Bytes min_capacity(const MemoryPlan& plan);
 

@@ -282,11 +282,11 @@ struct MemoryPlan {
 };
 
 /// The fastest plan of the job by the device's rates, over everything that the configuration leaves
-/// open (plan_search.h). kDoesNotFit when none fits, with the least capacity that would and the
-/// settings that lower it. With residency "all" the plan may be over the capacity (see
+/// open (plan_search.h). kDoesNotFit when none fits, with the minimum capacity that would and the
+/// settings that lower it. With memory.offload "none" the plan may be over the capacity (see
 /// fits()): the run then fails at the device's own limit.
 [[nodiscard]] Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target);
-/// The least capacity of the job, over the same.
+/// The minimum capacity of the job, over the same.
 [[nodiscard]] Result<Bytes> least_capacity(const spec::Job& job, const Target& target);
 
 /// Fills `schedule` and the sums from tags, phases and capacity: the cheapest moves that fit.

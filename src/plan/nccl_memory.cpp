@@ -66,7 +66,7 @@ bool uses_copy_lane(const spec::Job& job, spec::ModelId model) {
   const spec::Mesh mesh = job.mesh(model);
   const std::int64_t together = mesh.size(spec::Axis::kShards);
   if (job.task == spec::Task::kEval || together == 1) return false;
-  if (job.parallel.transport != "auto") return job.parallel.transport == "copy_engine";
+  if (job.parallel.transport != "auto") return job.parallel.transport == "p2p";
   // More ranks have smaller slots, and were no faster than NCCL.
   if (together > 2) return false;
   const Network network = network_of(job, {});

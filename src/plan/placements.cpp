@@ -14,8 +14,8 @@ std::string placement_text(const spec::Job& job, spec::ModelId model) {
   const std::int64_t stage = job.placement(model).zero_stage;
   return format("{}{}{}{}", axes_text(job.mesh(model)),
                 stage > 0 ? format(", ZeRO stage {}", stage) : "",
-                job.divides_rows(model) ? ", divides rows" : "",
-                job.context_shard(model).ring ? ", keys pass round" : "");
+                job.divides_rows(model) ? ", sequence-parallel" : "",
+                job.context_shard(model).ring ? ", ring attention" : "");
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ std::string axes_text(const spec::Mesh& mesh) {
     if (const std::int64_t size = mesh.size(static_cast<spec::Axis>(a)); size > 1)
       out += format("{}{} {}", out.empty() ? "" : " x ", kAxisNames[a], size);
   if (mesh.size(spec::Axis::kReplicas) > 1)
-    out += format(", slices over {}", mesh.size(spec::Axis::kShards));
+    out += format(", ZeRO shard group of {}", mesh.size(spec::Axis::kShards));
   return out.empty() ? "1" : out;
 }
 
@@ -53,9 +53,9 @@ Json placements_json(const spec::Job& job) {
     const spec::Mesh mesh = job.mesh(model);
     Json each = axes_json(mesh);
     each["zero"] = job.placement(model).zero_stage;
-    each["shards"] = mesh.size(spec::Axis::kShards);
-    each["rows"] = job.divides_rows(model);
-    each["ring"] = job.context_shard(model).ring;
+    each["zero_shard_size"] = mesh.size(spec::Axis::kShards);
+    each["sequence_parallel"] = job.divides_rows(model);
+    each["ring_attention"] = job.context_shard(model).ring;
     out[std::string(to_string(model))] = std::move(each);
   }
   return out;

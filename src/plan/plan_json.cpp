@@ -19,7 +19,7 @@ Json json_of(const std::vector<Move>& moves) {
                     {"policy", arena_word(m.policy)},
                     {"bytes", m.bytes.count()},
                     {"copies", m.copies},
-                    {"behind", m.behind}});
+                    {"overlapped", m.behind}});
   }
   return list;
 }
@@ -40,7 +40,7 @@ Json json_of(const HostedPlan& hosted) {
     for (const PartPlan& part : *parts)
       add("gradients", part, hosted.blocks_on_disk && parts == &hosted.gradients);
   for (std::size_t i = 0; hosted.blocks_on_disk && i < step::kBlockSlots; ++i)
-    add("window",
+    add("staging_buffer",
         {format("window.{}", i), Bytes(), hosted.weights_window() + hosted.gradients_window()});
   for (const PartPlan& block : hosted.blocks)
     if (!hosted.inputs.is_zero()) add("inputs", {block.name, Bytes(), hosted.inputs});
@@ -51,26 +51,26 @@ Json json_of(const HostedPlan& hosted) {
     add("gradients", {std::string(spec::kSlicePart), Bytes(), hosted.gradient_slice},
         slices_on_disk);
   for (std::size_t i = 0; slices_on_disk && i < hosted.slice_slots; ++i)
-    add("window", {format("window.{}", i), Bytes(), hosted.slice_window});
+    add("staging_buffer", {format("window.{}", i), Bytes(), hosted.slice_window});
   for (const PartPlan& part : hosted.states) add("states", part, hosted.states_on_disk);
   for (std::size_t i = 0; hosted.states_on_disk && i < step::kUpdateWindows; ++i)
-    add("window", {format("window.{}", i), Bytes(), hosted.window});
+    add("staging_buffer", {format("window.{}", i), Bytes(), hosted.window});
   return list;
 }
 
 Json json_of(const PhasePlan& phase, const PhaseSchedule& scheduled) {
   Json out = Json::object();
   out["name"] = phase.name();
-  out["transient"] = phase.transient.count();
-  out["transient_allocated"] = phase.transient_allocated.count();
+  out["temporary"] = phase.transient.count();
+  out["temporary_allocated"] = phase.transient_allocated.count();
   out["seconds"] = phase.seconds;
-  out["fetched"] = phase.fetched.count();
-  out["stored"] = phase.stored.count();
+  out["loaded"] = phase.fetched.count();
+  out["written_back"] = phase.stored.count();
   out["disk_read"] = phase.disk_read.count();
   out["disk_written"] = phase.disk_written.count();
   out["wait_seconds"] = phase.wait_seconds;
-  out["sent"] = phase.sent.count();
-  out["peer_seconds"] = phase.peer_seconds;
+  out["communication_bytes"] = phase.sent.count();
+  out["communication_seconds"] = phase.peer_seconds;
   out["transfer_seconds"] = phase.transfer_seconds;
   out["bubble_seconds"] = phase.bubble_seconds;
   out["persistent"] = scheduled.persistent.count();
@@ -104,8 +104,8 @@ Json tag_json(const MemoryPlan& plan, std::size_t t) {
   Json regions = Json::array();
   for (const RegionPlan& region : tag.regions) regions.push_back(json_of(region));
   out["regions"] = std::move(regions);
-  if (!tag.hosted.empty()) out["hosted"] = json_of(tag.hosted);
-  if (const TagPlan* slots = plan.slots_behind(tag)) out["blocks_of"] = slots->name();
+  if (!tag.hosted.empty()) out["offloaded"] = json_of(tag.hosted);
+  if (const TagPlan* slots = plan.slots_behind(tag)) out["rollout_weights_of"] = slots->name();
   return out;
 }
 
@@ -146,19 +146,19 @@ Json summary_json(const MemoryPlan& plan) {
   return {{"seconds", plan.seconds()},
           {"copy_seconds", plan.copy_seconds},
           {"move_seconds", plan.move_seconds},
-          {"moved_per_step", plan.moved_per_step.count()},
+          {"copied_per_step", plan.moved_per_step.count()},
           {"peak", plan.peak.count()},
           {"host_bytes", plan.host_bytes.count()},
           {"batch_bytes", plan.batch_bytes.count()},
           {"disk_bytes", plan.disk_bytes.count()},
-          {"updates", std::move(updates)},
-          {"streamed_weights", std::move(streamed)},
-          {"streamed_tables", std::move(tables)},
-          {"streamed_inputs", std::move(inputs)},
-          {"streamed_gradients", std::move(gradients)},
-          {"streamed_from_disk", std::move(disk)},
-          {"streamed_from_files", std::move(files)},
-          {"streamed_together", std::move(groups)},
+          {"optimizer_offload", std::move(updates)},
+          {"offloaded_weights", std::move(streamed)},
+          {"offloaded_embeddings", std::move(tables)},
+          {"offloaded_layer_inputs", std::move(inputs)},
+          {"offloaded_gradients", std::move(gradients)},
+          {"weights_on_nvme", std::move(disk)},
+          {"weights_in_model_files", std::move(files)},
+          {"micro_batches_per_load", std::move(groups)},
           {"overrides", spec::assignments(plan.changes)}};
 }
 
@@ -171,12 +171,12 @@ Json MemoryPlan::to_json() const {
   out["granularity"] = granularity.count();
   out["host_budget"] = host_budget.count();
   out["fits"] = fits();
-  out["all_resident"] = all_resident.count();
+  out["peak_without_offload"] = all_resident.count();
   out["link"] = {{"to_host", link.to_host},
                  {"to_device", link.to_device},
                  {"both", link.both},
                  {"remap", link.remap}};
-  out["rates_from"] = rates_from;
+  out["throughput_from"] = rates_from;
   Json phase_list = Json::array();
   for (std::size_t p = 0; p < phases.size(); ++p)
     phase_list.push_back(json_of(phases[p], schedule[p]));

@@ -38,7 +38,7 @@ Result<PlanSearch> PlanSearch::make(const spec::Job& job, const Target& target, 
 
 Result<MemoryPlan> PlanSearch::fastest(Bytes capacity) {
   NEAP_TRY_ASSIGN(std::optional<MemoryPlan> best, fastest_within({capacity}));
-  if (!best && variants_.job().memory.residency == spec::Residency::kAll) {
+  if (!best && variants_.job().memory.offload == spec::Residency::kAll) {
     // A run may try; of all plans the one that misses the capacity by least.
     NEAP_TRY_ASSIGN(const Bytes least, least_capacity());
     NEAP_TRY_ASSIGN(best, fastest_within({least}));
@@ -156,7 +156,7 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, WeightPlacemen
     MemoryPlan plan = draft.plan;
     plan.capacity = limits.capacity;
     if (!limits.capacity.is_zero() && least_needed(plan) > limits.capacity &&
-        variant.job.memory.residency == spec::Residency::kAuto)
+        variant.job.memory.offload == spec::Residency::kAuto)
       continue;
     NEAP_TRY_ASSIGN(const std::optional<MemoryPlan> found,
                     fastest_of_groups(*variant.drafts, std::move(plan), limits));

@@ -36,13 +36,13 @@ class PlanSearch {
   [[nodiscard]] static Result<PlanSearch> make(const spec::Job& job, const Target& target,
                                                Scope scope, FixedChoices fixed = {});
 
-  /// Zero: an unlimited capacity. kDoesNotFit with the least capacity when nothing fits. The plan's
+  /// Zero: an unlimited capacity. kDoesNotFit with the minimum capacity when nothing fits. The plan's
   /// `changes` are those of the job that it is for.
   [[nodiscard]] Result<MemoryPlan> fastest(Bytes capacity);
-  /// The least capacity for which fastest() finds a plan.
+  /// The minimum capacity for which fastest() finds a plan.
   [[nodiscard]] Result<Bytes> least_capacity();
 
-  /// The fastest plan that takes at least 10 % less memory, else the one of the least capacity;
+  /// The fastest plan that takes at least 10 % less memory, else the one of the minimum capacity;
   /// nullopt where `plan` takes no more than that.
   [[nodiscard]] Result<std::optional<MemoryPlan>> smaller(const MemoryPlan& plan);
   /// The smallest plan that takes at least 5 % less time, to 4 % of its memory; nullopt where none
@@ -68,7 +68,7 @@ class PlanSearch {
   // Of a draft, with blocks that come for one micro-batch or for several at once.
   static Found fastest_of_groups(Drafts& drafts, MemoryPlan draft, Limits limits);
 
-  // The draft of the least capacity.
+  // The draft of the minimum capacity.
   struct Closest {
     const MemoryPlan* draft = nullptr;  // null: no variant is valid
     Bytes least;                        // the largest number: no capacity is enough

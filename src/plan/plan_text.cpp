@@ -16,10 +16,10 @@ std::string move_text(const Move& m) {
     return format("{} copied to the host while it stays ({})", tag, size);
   if (m.kind == Move::Kind::kResume)
     return m.copies ? format("{} from the host ({})", tag, size)
-                    : format("{} gets pages ({})", tag, size);
+                    : format("{} mapped ({})", tag, size);
   if (m.policy == arena::Policy::kDiscard) return format("{} dropped ({})", tag, size);
   return m.copies ? format("{} to the host ({})", tag, size)
-                  : format("{} away, its host copy is still right ({})", tag, size);
+                  : format("{} released, host copy up to date ({})", tag, size);
 }
 
 }  // namespace
@@ -94,8 +94,8 @@ std::string moves_text(const MemoryPlan& plan) {
     out += lines_of(s.moves, phase.name(), "");
     out += lines_of(s.again, phase.name(), format(" again ({} more in a step)", phase.times - 1));
   }
-  return out.empty() ? "\nEverything stays on the device; nothing moves.\n"
-                     : "\nMoves of a step\n" + out;
+  return out.empty() ? "\nEverything stays on the device; nothing is offloaded.\n"
+                     : "\nTransfers of a step\n" + out;
 }
 
 // Phases before the first step, with the tags that no step needs.
@@ -107,7 +107,7 @@ std::string once_text(const MemoryPlan& plan) {
       if (tag.need[p] == Need::kNeed && !plan.in_cycle(tag))
         tags += (tags.empty() ? "" : ", ") + tag.name();
     out += format("\nOnce, before the first step: {}{}\n", plan.phases[p].name(),
-                  tags.empty() ? "" : format("; then {} are given up", tags));
+                  tags.empty() ? "" : format("; then {} are freed", tags));
   }
   return out;
 }
@@ -117,26 +117,26 @@ std::string hosted_text(const HostedPlan& hosted) {
   const char* inputs = hosted.inputs.is_zero()    ? ""
                        : hosted.gradients.empty() ? " with inputs"
                                                   : " and inputs";
-  if (!hosted.gradient_slice.is_zero()) return "this rank's slice of the gradients";
+  if (!hosted.gradient_slice.is_zero()) return "this rank's shard of the gradients";
   if (hosted.blocks.empty())
     return hosted.states.front().name == spec::kSlicePart
-               ? std::string("this rank's slice of the states")
+               ? std::string("this rank's shard of the states")
                : format("states of {} units", hosted.states.size());
   std::string tables;
   for (const PartPlan& table : hosted.tables)
     tables += table.name == "embed" ? ", the embedding" : ", the head";
-  return format("{} blocks{}{}{}", hosted.blocks.size(), tables, gradients, inputs);
+  return format("{} layers{}{}{}", hosted.blocks.size(), tables, gradients, inputs);
 }
 
 // How much of it there is, and where.
 std::string rest_text(const HostedPlan& hosted) {
   if (!hosted.in_files().is_zero())
-    return format("{} in all, are read from the model's files and pass {} of host memory",
+    return format("{} in all, read from the model's files through {} of pinned staging buffers",
                   hosted.in_files(), hosted.bytes());
   if (!hosted.on_disk().is_zero())
-    return format("{} in all, rest on disk and pass {} of host memory", hosted.on_disk(),
-                  hosted.bytes());
-  return format("{} in all, rest on the host", hosted.bytes());
+    return format("{} in all, offloaded to disk through {} of pinned staging buffers",
+                  hosted.on_disk(), hosted.bytes());
+  return format("{} in all, offloaded to the CPU", hosted.bytes());
 }
 
 // Tags that hold what a rank keeps of states that the ranks divide.
@@ -145,7 +145,7 @@ std::string sliced_text(const MemoryPlan& plan) {
   for (const TagPlan& tag : plan.tags) {
     const bool slice = !tag.regions.empty() && tag.regions.front().name == spec::kSlicePart;
     if (slice)
-      out += format("\n{}: the slice of the rank that keeps most, {}; others reserve as much\n",
+      out += format("\n{}: the largest shard of all ranks, {}; every rank reserves as much\n",
                     tag.name(), tag.regions.front().bytes);
   }
   return out;
@@ -156,7 +156,7 @@ std::string peers_text(const MemoryPlan& plan) {
   std::string out;
   for (const PhasePlan& phase : plan.phases) {
     if (phase.sent.is_zero()) continue;
-    out += format("{}{} sends {} to other ranks and waits {:.3g} s for them",
+    out += format("{}{} sends {} to other ranks; exposed communication {:.3g} s",
                   out.empty() ? "" : ", ", phase.name(), phase.sent, phase.peer_seconds);
   }
   return out.empty() ? out : "\n" + out + "\n";
@@ -167,9 +167,10 @@ std::string stages_text(const MemoryPlan& plan) {
   std::string out;
   for (const PhasePlan& phase : plan.phases) {
     if (phase.transfer_seconds + phase.bubble_seconds <= 0) continue;
-    out += format("{}{} waits {:.3g} s for other stages and {:.3g} s for transfers, of {:.3g} s",
-                  out.empty() ? "" : ", ", phase.name(), phase.bubble_seconds,
-                  phase.transfer_seconds, phase.seconds);
+    out += format(
+        "{}{} waits {:.3g} s for other stages (bubble) and {:.3g} s for transfers, of {:.3g} s",
+        out.empty() ? "" : ", ", phase.name(), phase.bubble_seconds, phase.transfer_seconds,
+        phase.seconds);
   }
   return out.empty() ? out : "\n" + out + "\n";
 }
@@ -177,7 +178,7 @@ std::string stages_text(const MemoryPlan& plan) {
 // Empty where each micro-batch goes through all blocks before the next one.
 std::string together_text(const MemoryPlan& plan, spec::ModelId model) {
   const std::int64_t together = plan.modes.together(model);
-  return together > 1 ? format(" for {} micro-batches at once", together) : "";
+  return together > 1 ? format(" for {} micro-batches per load", together) : "";
 }
 
 // What rests elsewhere and comes to slots, and what that costs.
@@ -187,29 +188,27 @@ std::string streamed_text(const MemoryPlan& plan) {
     const TagPlan* const slots = plan.slots_behind(tag);
     if (tag.gathers()) {
       out += format(
-          "\n{}: each rank has a slice of the weights{}; a block, the embedding or the head is "
-          "gathered here while it is "
-          "used{}\n",
+          "\n{}: each rank has a shard of the weights{}; a layer, the embedding or the head is "
+          "all-gathered here while it is used{}\n",
           tag.name(),
           tag.hosted.slice.is_zero()
               ? ""
-              : format(" {}, {}, and brings what of it is gathered next",
-                       tag.hosted.slice_window.is_zero() ? "in its host memory" : "on its disk",
+              : format(" ({}, {}), and prefetches the part that is gathered next",
+                       tag.hosted.slice_window.is_zero() ? "in host memory" : "on disk",
                        tag.hosted.slice),
           together_text(plan, tag.id.model));
       continue;
     }
     if (tag.id.kind == spec::TagKind::kBlocks && (slots == nullptr || slots->gathers())) {
-      out +=
-          format("\n{}: all weights of this rank's part, while the model generates\n", tag.name());
+      out += format("\n{}: all weights of this rank, while the model generates\n", tag.name());
       continue;
     }
     if (slots != nullptr) {
-      out += format("\n{}: the blocks of {} together; ", tag.name(), slots->name());
+      out += format("\n{}: all layers of {}; ", tag.name(), slots->name());
     } else if (!tag.hosted.empty()) {
       const std::string together = together_text(plan, tag.id.model);
       out += format("\n{}: {}, {}{}; ", tag.name(), hosted_text(tag.hosted), rest_text(tag.hosted),
-                    together.empty() ? "" : " and come" + together);
+                    together.empty() ? "" : ", loaded" + together);
     } else {
       continue;
     }
@@ -217,8 +216,9 @@ std::string streamed_text(const MemoryPlan& plan) {
     for (std::size_t p = 0; p < plan.phases.size(); ++p) {
       const PhasePlan& phase = plan.phases[p];
       if (phase.fetched.is_zero() || tag.need[p] != Need::kNeed) continue;
-      const std::string stored = phase.stored.is_zero() ? "" : format(", stores {}", phase.stored);
-      phases += format("{}{} fetches {}{} and waits {:.3g} s", phases.empty() ? "" : ", ",
+      const std::string stored =
+          phase.stored.is_zero() ? "" : format(", writes back {}", phase.stored);
+      phases += format("{}{} loads {}{} and waits {:.3g} s", phases.empty() ? "" : ", ",
                        phase.name(), phase.fetched, stored, phase.wait_seconds);
     }
     out += phases + "\n";
@@ -235,13 +235,12 @@ std::string activations_text(const MemoryPlan& plan) {
     for (const auto& [tensor, blocks] : a.recomputed())
       tensors += format("{}{} in {}", tensors.empty() ? "" : ", ", to_string(tensor), blocks);
     out += tensors.empty() ? format("{} keeps every activation\n", to_string(a.model))
-                           : format("{} computes activations again, of {} blocks: {}\n",
+                           : format("{} recomputes activations of {} layers: {}\n",
                                     to_string(a.model), a.checkpointing.blocks.size(), tensors);
   }
   if (out.empty()) return out;
   return "\n" + out +
-         format("operations and moves of a step take {:.3g} s by the device's rates\n",
-                plan.seconds());
+         format("operations and transfers of a step take {:.3g} s (estimated)\n", plan.seconds());
 }
 
 }  // namespace
@@ -262,23 +261,24 @@ bool reads_files(const MemoryPlan& plan, spec::ModelId model) {
 }
 
 std::string sentence_of(const MemoryPlan& plan) {
-  std::string out = format("{:.3g} s a step by the rates in {}", plan.seconds(), plan.peak);
-  out += plan.moved_per_step.is_zero() ? ", nothing moves"
-                                       : format(", {:.3g} s of it waits for copies of {}",
+  std::string out = format("{:.3g} s per step (estimated) in {}", plan.seconds(), plan.peak);
+  out += plan.moved_per_step.is_zero() ? ", nothing offloaded"
+                                       : format(", {:.3g} s of it exposed copies of {}",
                                                 plan.waiting_seconds(), plan.moved_per_step);
   for (const UpdatePlan& update : plan.updated) {
     if (update.mode != spec::UpdateMode::kJoined)
-      out += format("; update of {} {}", to_string(update.model), to_string(update.mode));
+      out +=
+          format("; optimizer_offload of {}: {}", to_string(update.model), to_string(update.mode));
   }
   for (const spec::ModelId model : streamed_models(plan))
-    out += format("; weights of {} streamed{}{}", to_string(model),
-                  reads_files(plan, model)           ? " from its files"
-                  : plan.modes.blocks_on_disk(model) ? " from disk"
-                                                     : "",
+    out += format("; weights of {} offloaded to {}{}", to_string(model),
+                  reads_files(plan, model)           ? "its files"
+                  : plan.modes.blocks_on_disk(model) ? "disk"
+                                                     : "the CPU",
                   together_text(plan, model));
   for (const TagPlan& tag : plan.tags) {
     if (tag.gathers() && plan.modes.together(tag.id.model) > 1)
-      out += format("; weights of {} gathered{}", to_string(tag.id.model),
+      out += format("; weights of {} all-gathered{}", to_string(tag.id.model),
                     together_text(plan, tag.id.model));
   }
   for (const ActivationPlan& a : plan.activations) {
@@ -286,7 +286,7 @@ std::string sentence_of(const MemoryPlan& plan) {
     if (a.mode != spec::CheckpointMode::kAuto || tensors.empty()) continue;
     std::size_t most = 0;
     for (const auto& [tensor, blocks] : tensors) most = std::max(most, blocks);
-    out += format("; {} computes {} of {} tensors again in {} of {} blocks", to_string(a.model),
+    out += format("; {} recomputes {} of {} tensors in {} of {} layers", to_string(a.model),
                   tensors.size(), spec::kSavedTensors, most, a.checkpointing.blocks.size());
   }
   std::string changes;
@@ -310,31 +310,30 @@ std::string MemoryPlan::to_text() const {
   };
   table.rule();
   add_sums("persistent", [&](std::size_t p) { return schedule[p].persistent; });
-  add_sums("transient", [&](std::size_t p) { return phases[p].transient; });
+  add_sums("temporary", [&](std::size_t p) { return phases[p].transient; });
   add_sums("peak", [&](std::size_t p) { return schedule[p].peak; });
 
   std::string out = table.text() + once_text(*this) + sliced_text(*this) + peers_text(*this) +
                     stages_text(*this) + streamed_text(*this) + moves_text(*this) +
                     activations_text(*this);
-  out += format("\nall resident together  {}\n", all_resident);
+  out += format("\nwithout offloading     {}\n", all_resident);
   out +=
       format("capacity               {}\n", capacity.is_zero() ? "unlimited" : to_string(capacity));
   out += format("planned peak           {}\n", peak);
-  out +=
-      format("moved per step         {}{}\n", moved_per_step,
-             moved_per_step.is_zero()
-                 ? ""
-                 : format(", {:.3g} s at up to {:.1f} GB/s (both directions at once {:.1f} GB/s){}",
-                          copy_seconds, link.to_device / 1e9, link.both / 1e9,
-                          move_seconds < copy_seconds
-                              ? format(", {:.3g} s of them not behind a phase", move_seconds)
-                              : ""));
+  out += format(
+      "copied per step        {}{}\n", moved_per_step,
+      moved_per_step.is_zero()
+          ? ""
+          : format(", {:.3g} s at up to {:.1f} GB/s (both directions at once {:.1f} GB/s){}",
+                   copy_seconds, link.to_device / 1e9, link.both / 1e9,
+                   move_seconds < copy_seconds ? format(", {:.3g} s of them exposed", move_seconds)
+                                               : ""));
   out += format("host memory for copies {}\n", host_bytes);
   if (!batch_bytes.is_zero()) out += format("host memory for batch  {}\n", batch_bytes);
   if (!disk_bytes.is_zero()) out += format("on disk                {}\n", disk_bytes);
-  if (!rates_from.empty()) out += format("rates for seconds      {}\n", rates_from);
+  if (!rates_from.empty()) out += format("throughput from        {}\n", rates_from);
   for (const std::string& assignment : spec::assignments(changes))
-    out += format("chosen for the job     {}\n", assignment);
+    out += format("set by the plan        {}\n", assignment);
   if (!fits()) out += format("The plan is over the capacity by {}.\n", peak - capacity);
   return out;
 }

@@ -44,14 +44,14 @@ Result<DeviceChoice> choose(const spec::Job& job, const DeviceQuestion& asked, c
                             std::string& assumed) {
   if (!asked.gpu.empty()) return gpu_by_name(asked.gpu, job.device.memory);
   spec::DeviceConfig config = job.device;
-  if (config.kind != "host" && gpus.count == 0) {
+  if (!config.is_cpu() && gpus.count == 0) {
     std::string why = "this machine has no GPU";
     if (config.kind == "auto" && is_for_gpu(job, asked, why)) config.kind = "cuda";
     assumed =
         config.kind == "cuda"
             ? format(
                   "assumed, with an H200's rates, because {}; --gpu NAME plans for a "
-                  "card, device.kind=host for this CPU",
+                  "card, device.kind=cpu for this CPU",
                   why)
             : format("assumed, because {}; --gpu NAME or device.kind=cuda plans for one", why);
   }

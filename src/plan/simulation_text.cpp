@@ -24,14 +24,12 @@ std::vector<Named> named(const std::vector<spec::Mesh>& models, const StepShares
   };
   std::vector<Named> out = {{"compute", shares.compute, "operations of the device"}};
   constexpr std::array<std::string_view, spec::kAxes> kWords = {
-      "transfers between stages of the pipeline",
-      "collectives of ranks that have the same part of the model",
-      "collectives of ranks that divide sequences", "collectives of ranks that divide models"};
+      "transfers between pipeline stages", "data-parallel collectives",
+      "context-parallel collectives", "tensor-parallel collectives"};
   for (std::size_t a = 0; a < spec::kAxes; ++a)
     if (several(spec::group_of(static_cast<spec::Axis>(a))))
       out.push_back({kAxisNames[a], shares.axes[a], kWords[a]});
-  if (several(spec::Axis::kPipe))
-    out.push_back({"bubble", shares.bubble, "waiting for other stages of the pipeline"});
+  if (several(spec::Axis::kPipe)) out.push_back({"bubble", shares.bubble, "pipeline bubble"});
   out.push_back({"copies", shares.copies, "copies between the device and the host"});
   return out;
 }
@@ -62,7 +60,7 @@ std::string Simulation::binds() const {
 std::string Simulation::to_text() const {
   std::string out =
       format("step    {:.4g} s of {} sequences, {} tokens\n", seconds, sequences, tokens);
-  out += format("speed   {:.4g} tokens/s, {:.4g} a rank, which computes {:.4g} TFLOP/s\n",
+  out += format("speed   {:.4g} tokens/s, {:.4g} per rank, {:.4g} TFLOP/s per rank\n",
                 tokens_per_second(), tokens_per_second() / static_cast<double>(mesh.ranks()),
                 flops_per_rank() / 1e12);
   out += format("ranks   {}: {}; machines of {}\n", mesh.ranks(), axes_text(mesh),
@@ -75,7 +73,7 @@ std::string Simulation::to_text() const {
              most.capacity.is_zero() ? ""
              : most.fits()           ? format(", within {}", most.capacity)
                            : format(", over {} by {}", most.capacity, most.peak - most.capacity));
-  std::vector<std::string> head = {plans.alike ? "stage" : "first rank", "ranks", "blocks",
+  std::vector<std::string> head = {plans.alike ? "stage" : "first rank", "ranks", "layers",
                                    "memory"};
   const bool staged = !plans.forward.empty();
   if (staged) head.insert(head.end(), {"forward s", "backward s"});
@@ -102,9 +100,9 @@ std::string Simulation::to_text() const {
   out += table.text();
   if (staged)
     out += format(
-        "\n{} micro-batches a mini-batch{}{}; of equal stages {:.1f} % of their time would be "
-        "bubble\n",
-        micro_batches, plans.chunks > 1 ? format(", {} chunks a stage", plans.chunks) : "",
+        "\n{} micro-batches per mini-batch{}{}; with equal stages the bubble would be {:.1f} % of "
+        "their time\n",
+        micro_batches, plans.chunks > 1 ? format(", {} chunks per stage", plans.chunks) : "",
         plans.zero_bubble ? ", zero bubble" : "", 100 * plans.bubble() / (1 + plans.bubble()));
   return out;
 }

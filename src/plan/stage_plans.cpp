@@ -32,7 +32,7 @@ std::int64_t ModelBlocks::count() const {
 }
 
 std::string ModelBlocks::to_text() const {
-  std::string out = "blocks ";
+  std::string out = "layers ";
   for (const spec::BlockRange& range : ranges)
     out += format("{}{} to {}", &range == ranges.data() ? "" : ", ", range.first,
                   range.first + range.count - 1);
@@ -62,9 +62,9 @@ double StagePlans::seconds() const {
 }
 
 std::string StagePlans::to_text() const {
-  std::string text = format("{} {}", stages.size(), alike ? "stages" : "kinds of ranks");
-  if (pipe > 1) text += format(", {} micro-batches a mini-batch", micro_batches);
-  text += format(": a step takes {:.4g} s by the rates\n", seconds());
+  std::string text = format("{} {}", stages.size(), alike ? "stages" : "groups of ranks");
+  if (pipe > 1) text += format(", {} micro-batches per mini-batch", micro_batches);
+  text += format(": a step takes {:.4g} s (estimated)\n", seconds());
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const StagePlan& stage = stages[s];
     const double waits = stage.plan.stage_wait_seconds();

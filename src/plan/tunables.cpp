@@ -16,26 +16,25 @@ using Changes = std::vector<spec::JobChange>;
 using Size = spec::JobField<std::int64_t>;
 
 constexpr std::string_view kSmallerTraining =
-    "smaller micro batches in training: same result, more passes";
+    "smaller micro-batches in training: same result, more passes";
 constexpr std::string_view kSmallerInference =
-    "smaller micro batches in inference: same result, more passes";
+    "smaller micro-batches in inference: same result, more passes";
 constexpr std::string_view kFewerDecoded =
     "fewer sequences decoded together: same result, slower generation";
 constexpr std::string_view kDividedToGenerate =
-    "ranks divide the model where it generates: same result but for the order of sums";
+    "tensor parallelism during rollout: same result but for the order of sums";
 constexpr std::string_view kRecomputed =
-    "recompute blocks in backward: same result, a third more compute in training";
+    "recompute layers in backward: same result, a third more compute in training";
 constexpr std::string_view kRecomputedByPlan =
-    "activations that the plan chooses are computed again: same result";
+    "recompute activations that the plan chooses: same result";
 constexpr std::string_view kNarrowStates = "optimizer moments in bfloat16: another training";
 constexpr std::string_view kReferenceOnce =
     "the reference runs before the first step, not in each: same result";
 constexpr std::string_view kAdapters =
     "train LoRA adapters instead of all weights: another training";
-constexpr std::string_view kLooser = "the plan may do more: same result";
-constexpr std::string_view kDivided = "updates divided or streamed by the plan: same result";
-constexpr std::string_view kLeaves =
-    "tags leave the device between the phases that need them: same result";
+constexpr std::string_view kLooser = "allow more techniques: same result";
+constexpr std::string_view kDivided = "optimizer offload by the plan: same result";
+constexpr std::string_view kLeaves = "offload tags between the phases that need them: same result";
 constexpr std::string_view kShorter = "shorter responses: another training";
 
 constexpr std::int64_t kAdapterRank = 16;
@@ -126,14 +125,14 @@ Tunable reference_once() {
 
 Tunable free_residency() {
   return {kLeaves, 1, true, [](const spec::Job& job, int level) -> Changes {
-            if (level > 1 || job.memory.residency == spec::Residency::kAuto) return {};
+            if (level > 1 || job.memory.offload == spec::Residency::kAuto) return {};
             return {{fields::kResidency, spec::Residency::kAuto}};
           }};
 }
 
 Tunable free_updates() {
   return {kDivided, 1, true, [](const spec::Job& job, int level) -> Changes {
-            if (level > 1 || job.memory.update.automatic) return {};
+            if (level > 1 || job.memory.optimizer_offload.automatic) return {};
             return {{fields::kUpdate, spec::UpdateChoice()}};
           }};
 }

@@ -13,7 +13,7 @@ namespace {
 std::vector<MoveRow> rows_of(const PhaseRecord& record) {
   std::vector<MoveRow> rows;
   for (const MoveLine& move : record.moves) {
-    rows.push_back({record.phase, move.behind ? "behind" : "before", move.kind, move.tag, 1,
+    rows.push_back({record.phase, move.behind ? "overlapped" : "before", move.kind, move.tag, 1,
                     move.copied, move.copy_seconds, move.visible_seconds});
   }
   for (const StreamedLine& s : record.streamed) {
@@ -56,7 +56,7 @@ MoveTable MoveTable::from_records(std::span<const PhaseRecord> records) {
 std::string MoveTable::to_text() const {
   if (rows.empty()) return {};
   std::vector<std::vector<std::string>> cells{
-      {"phase", "when", "move", "tag", "times", "copied", "copy s", "visible s"}};
+      {"phase", "when", "move", "tag", "times", "copied", "copy s", "exposed s"}};
   for (const MoveRow& row : rows) {
     cells.push_back({row.phase, row.when, row.kind, row.tag, std::to_string(row.times),
                      to_string(row.copied),
@@ -76,7 +76,7 @@ Json MoveTable::to_json() const {
                    {"times", row.times},
                    {"copied", row.copied.count()},
                    {"copy_seconds", row.copy_seconds ? Json(*row.copy_seconds) : Json(nullptr)},
-                   {"visible_seconds", row.visible_seconds}});
+                   {"exposed_seconds", row.visible_seconds}});
   }
   return out;
 }

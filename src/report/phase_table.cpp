@@ -77,7 +77,7 @@ Result<PlanSummary> PlanSummary::from_json(const Json& plan) {
   };
   PlanSummary summary;
   summary.capacity = bytes(plan, "capacity", "");
-  summary.all_resident = bytes(plan, "all_resident", "");
+  summary.all_resident = bytes(plan, "peak_without_offload", "");
   summary.peak = bytes(plan, "peak", "");
   if (failure.ok() && !(plan.contains("phases") && plan["phases"].is_array())) wrong("phases");
   for (std::size_t i = 0; failure.ok() && i < plan["phases"].size(); ++i) {
@@ -88,7 +88,7 @@ Result<PlanSummary> PlanSummary::from_json(const Json& plan) {
       phase.name = entry["name"].get<std::string>();
     else
       wrong(path + "name");
-    phase.transient = bytes(entry, "transient", path);
+    phase.transient = bytes(entry, "temporary", path);
     phase.persistent = bytes(entry, "persistent", path);
     phase.peak = bytes(entry, "peak", path);
     summary.phases.push_back(std::move(phase));
@@ -202,7 +202,7 @@ double MemoryLines::deviation_percent() const {
 
 std::string MemoryLines::to_text() const {
   return format(
-      "all resident   {}\n"
+      "no offloading  {}\n"
       "ceiling        {}\n"
       "measured peak  {}  ({:+.1f} % of planned)\n"
       "planned peak   {}\n",
@@ -211,7 +211,7 @@ std::string MemoryLines::to_text() const {
 }
 
 Json MemoryLines::to_json() const {
-  return {{"all_resident", all_resident.count()},
+  return {{"peak_without_offload", all_resident.count()},
           {"ceiling", ceiling.count()},
           {"measured_peak", measured_peak.count()},
           {"planned_peak", planned_peak.count()}};

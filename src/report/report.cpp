@@ -19,7 +19,7 @@ std::vector<std::pair<std::string, std::string>> Report::headline() const {
   const auto bytes = [](std::uint64_t count) { return to_string(Bytes(count)); };
   std::vector<std::pair<std::string, std::string>> items;
   if (lines) {
-    items.emplace_back("all resident", to_string(lines->all_resident));
+    items.emplace_back("no offloading", to_string(lines->all_resident));
     items.emplace_back("ceiling", lines->ceiling.is_zero() ? "none" : to_string(lines->ceiling));
     items.emplace_back("measured peak", to_string(lines->measured_peak));
     items.emplace_back("planned peak", to_string(lines->planned_peak));

@@ -16,14 +16,14 @@ Result<MoveLine> move_of(const Json& json) {
   const Fields has{json};
   // Of older versions: all seconds of the call, nothing ran behind a phase.
   const char* visible =
-      json.is_object() && json.contains("seconds") ? "seconds" : "visible_seconds";
+      json.is_object() && json.contains("seconds") ? "seconds" : "exposed_seconds";
   const bool right = json.is_object() && has("kind", &Json::is_string) &&
                      has("tag", &Json::is_string) && has("copied", &Json::is_number_unsigned) &&
                      has(visible, &Json::is_number);
   if (!right)
     return Status(
         ErrorCode::kCorrupt,
-        "phase record: a move lacks \"kind\", \"tag\", \"copied\" or \"visible_seconds\"");
+        "phase record: a move lacks \"kind\", \"tag\", \"copied\" or \"exposed_seconds\"");
   const double waited = json[visible].get<double>();
   return MoveLine{
       json["kind"].get<std::string>(),
@@ -31,7 +31,7 @@ Result<MoveLine> move_of(const Json& json) {
       Bytes(json["copied"].get<std::uint64_t>()),
       has("copy_seconds", &Json::is_number) ? json["copy_seconds"].get<double>() : waited,
       waited,
-      has("behind", &Json::is_boolean) && json["behind"].get<bool>()};
+      has("overlapped", &Json::is_boolean) && json["overlapped"].get<bool>()};
 }
 
 Result<StreamedLine> streamed_of(const Json& json) {
@@ -39,11 +39,11 @@ Result<StreamedLine> streamed_of(const Json& json) {
   const bool right = json.is_object() && has("tag", &Json::is_string) &&
                      has("what", &Json::is_string) && has("to_device", &Json::is_number_unsigned) &&
                      has("to_host", &Json::is_number_unsigned) &&
-                     has("visible_seconds", &Json::is_number);
+                     has("exposed_seconds", &Json::is_number);
   if (!right)
     return Status(ErrorCode::kCorrupt,
                   "phase record: an entry of \"streamed\" lacks \"tag\", \"what\", \"to_device\", "
-                  "\"to_host\" or \"visible_seconds\"");
+                  "\"to_host\" or \"exposed_seconds\"");
   const auto bytes = [&](const char* key) {
     return Bytes(has(key, &Json::is_number_unsigned) ? json[key].get<std::uint64_t>() : 0);
   };
@@ -52,7 +52,7 @@ Result<StreamedLine> streamed_of(const Json& json) {
       json["what"].get<std::string>(),
       Bytes(json["to_device"].get<std::uint64_t>()),
       Bytes(json["to_host"].get<std::uint64_t>()),
-      json["visible_seconds"].get<double>(),
+      json["exposed_seconds"].get<double>(),
       bytes("disk_read"),
       bytes("disk_written"),
       has("disk_seconds", &Json::is_number) ? json["disk_seconds"].get<double>() : 0};
@@ -67,7 +67,7 @@ Json PhaseRecord::to_json() const {
                     {"what", s.what},
                     {"to_device", s.to_device.count()},
                     {"to_host", s.to_host.count()},
-                    {"visible_seconds", s.visible_seconds}});
+                    {"exposed_seconds", s.visible_seconds}});
     if ((s.disk_read + s.disk_written).is_zero()) continue;
     uses.back()["disk_read"] = s.disk_read.count();
     uses.back()["disk_written"] = s.disk_written.count();
@@ -79,13 +79,13 @@ Json PhaseRecord::to_json() const {
                      {"tag", m.tag},
                      {"copied", m.copied.count()},
                      {"copy_seconds", m.copy_seconds},
-                     {"visible_seconds", m.visible_seconds},
-                     {"behind", m.behind}});
+                     {"exposed_seconds", m.visible_seconds},
+                     {"overlapped", m.behind}});
   }
   Json out = {{"phase", phase},
               {"persistent", persistent.count()},
-              {"transient_allocated", transient_allocated.count()},
-              {"transient_reserved", transient_reserved.count()},
+              {"temporary_allocated", transient_allocated.count()},
+              {"temporary_reserved", transient_reserved.count()},
               {"peak", peak.count()},
               {"fragmentation_at_peak", fragmentation_at_peak.count()},
               {"moved", moved.count()},
@@ -93,9 +93,9 @@ Json PhaseRecord::to_json() const {
               {"move_seconds", move_seconds},
               {"moves", std::move(lines)},
               {"streamed", std::move(uses)},
-              {"peer_bytes", peer_bytes.count()},
-              {"peer_seconds", peer_seconds},
-              {"peer_visible_seconds", peer_visible_seconds},
+              {"communication_bytes", peer_bytes.count()},
+              {"communication_seconds", peer_seconds},
+              {"communication_exposed_seconds", peer_visible_seconds},
               {"as_planned", as_planned}};
   if (planned) out["planned"] = planned->count();
   return out;
@@ -123,8 +123,8 @@ Result<PhaseRecord> PhaseRecord::from_json(const Json& json) {
   if (field("phase", json.contains("phase") && json["phase"].is_string()))
     record.phase = json["phase"].get<std::string>();
   bytes("persistent", record.persistent);
-  bytes("transient_allocated", record.transient_allocated);
-  bytes("transient_reserved", record.transient_reserved);
+  bytes("temporary_allocated", record.transient_allocated);
+  bytes("temporary_reserved", record.transient_reserved);
   bytes("peak", record.peak);
   bytes("fragmentation_at_peak", record.fragmentation_at_peak);
   bytes("moved", record.moved);
@@ -147,10 +147,10 @@ Result<PhaseRecord> PhaseRecord::from_json(const Json& json) {
       record.streamed.push_back(std::move(line));
     }
   }
-  if (json.contains("peer_bytes")) {
-    bytes("peer_bytes", record.peer_bytes);
-    number("peer_seconds", record.peer_seconds);
-    number("peer_visible_seconds", record.peer_visible_seconds);
+  if (json.contains("communication_bytes")) {
+    bytes("communication_bytes", record.peer_bytes);
+    number("communication_seconds", record.peer_seconds);
+    number("communication_exposed_seconds", record.peer_visible_seconds);
   }
   if (json.contains("planned")) bytes("planned", record.planned.emplace());
   if (!failure.ok()) return failure;

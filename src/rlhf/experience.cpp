@@ -55,7 +55,7 @@ struct Arranged {
 class DrawnLengths {
  public:
   DrawnLengths(const spec::Job& job, const std::vector<rollout::Prompt>& prompts) {
-    if (!job.rollout.draw_lengths) return;
+    if (!job.rollout.sample_lengths) return;
     constexpr double kSpread = 32;  // of the longest to the shortest
     constexpr std::uint64_t kLengthStream = 0x6c656eULL;
     const auto longest = static_cast<double>(job.data.max_response_length);

@@ -50,8 +50,8 @@ spec::Degrees choose(const plan::OpenJob& open, const plan::Target& target) {
   if (!choice.fits()) throw_if_error(choice.refusal());
   const plan::DegreeCandidate& first = choice.candidates.front();
   log::info(
-      format("parallel: {}, the fastest of {} ways to divide the job over {} ranks: planned "
-             "{:.3g} s a step, {} a rank",
+      format("parallel: {}, the fastest of {} configurations for {} ranks: planned "
+             "{:.3g} s per step, {} per rank",
              joined(choice.overrides, " "), choice.candidates.size(), choice.ranks, first.seconds,
              first.peak));
   return first.degrees;

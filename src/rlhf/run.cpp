@@ -102,7 +102,7 @@ void TrainingRun::open_copy_lanes() {
 
 Launch join_ranks(spec::Job& job, const parallel::Environment& environment) {
   // A launcher may make only one GPU visible to each rank.
-  if (environment.size > 1 && job.device.kind != "host" && bridge::torch_cuda().devices > 1)
+  if (environment.size > 1 && !job.device.is_cpu() && bridge::torch_cuda().devices > 1)
     job.device.ordinal += environment.local_rank;
   Launch launch{bridge::choose_run_device(job.device), nullptr};
   if (environment.size == 1) {

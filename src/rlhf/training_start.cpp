@@ -68,7 +68,7 @@ void TrainingRun::compare_plans_of(spec::ModelId model) {
     std::vector<std::string> again;
     for (const auto& [tensor, blocks] : kept.recomputed())
       again.push_back(format("{} {}", to_string(tensor), blocks));
-    texts.push_back({format("what blocks of {} compute again", to_string(model)),
+    texts.push_back({format("what layers of {} recompute", to_string(model)),
                      again.empty() ? "nothing" : joined(again, ", ")});
   }
   groups.tensor().expect_same(texts);
@@ -205,7 +205,7 @@ std::string TrainingRun::whose_plan() const {
     return format("peaks of the {} stages: {}; stage {} needs most. This is the plan of stage 1",
                   kinds_.size(), peaks, most + 1);
   return format(
-      "peaks of {} kinds of ranks, which have other stages of models: {}; rank {} needs most. "
+      "peaks of {} groups of ranks, with different stages of models: {}; rank {} needs most. "
       "This is the plan of rank 0",
       kinds_.size(), peaks, kinds_[static_cast<std::size_t>(most)].first);
 }

@@ -91,6 +91,21 @@ std::string linked(std::string text) {
   return text;
 }
 
+/// Below the tables of a chapter.
+std::string techniques() {
+  std::string out =
+      "\n## Techniques of `memory.allow`\n\n| value | the plan may | default |\n| --- | --- | --- "
+      "|\n";
+  const std::vector<Measure> allowed = default_measures();
+  for (std::size_t m = 0; m < kMeasures; ++m) {
+    const auto measure = static_cast<Measure>(m);
+    const bool is_default = std::find(allowed.begin(), allowed.end(), measure) != allowed.end();
+    out += format("| `{}` | {} | {} |\n", to_string(measure), describe(measure),
+                  is_default ? "yes" : "no");
+  }
+  return out + "\nAll but `micro_batch` and `bf16_states` give bitwise identical results.\n";
+}
+
 std::string cell(std::string_view value) {
   return value.empty() ? "-" : format("`{}`", value);
 }
@@ -139,6 +154,7 @@ std::vector<ReferencePage> configuration_reference() {
     pages.push_back({std::string(kChapters[i].file),
                      format("# Configuration: {}\n\n{}[All pages](../configuration.md)\n\n{}",
                             kChapters[i].title, kWritten, linked(texts[i]))});
+  pages[1].text += techniques();  // of the chapter with [memory]
   pages.push_back(presets_page());
   // Between two sections is an empty line; behind the last one of a page is none.
   for (ReferencePage& page : pages)

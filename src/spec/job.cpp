@@ -117,7 +117,7 @@ bool MemoryConfig::allows(Measure measure) const {
 
 double MemoryConfig::disk_rate() const {
   constexpr double kNvme = 2e9;  // that shares reads and writes
-  return disk_bandwidth.is_zero() ? kNvme : static_cast<double>(disk_bandwidth.count());
+  return nvme_bandwidth.is_zero() ? kNvme : static_cast<double>(nvme_bandwidth.count());
 }
 
 std::filesystem::path Job::resolve(const std::string& path) const {

@@ -123,7 +123,7 @@ struct RolloutConfig : TokenSampling {
   double min_p = 0;
   double repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
   std::vector<std::string> stop;
-  bool draw_lengths = false;  ///< responses end at random lengths, for measurements
+  bool sample_lengths = false;  ///< responses end at random lengths, for measurements
   ValidationSampling val_kwargs;
 };
 

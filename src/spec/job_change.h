@@ -25,7 +25,7 @@ namespace neap::spec {
 template <class T>
 class JobField {
  public:
-  /// `of`: [](auto& job) -> auto& { return job.memory.update; }
+  /// `of`: [](auto& job) -> auto& { return job.memory.optimizer_offload; }
   template <class Of>
   constexpr explicit JobField(Of /*of*/)
       : read_([](const Job& job) -> const T& { return Of{}(job); }),
@@ -43,10 +43,10 @@ class JobField {
 namespace job_fields {
 
 inline constexpr JobField<Residency> kResidency([](auto& job) -> auto& {
-  return job.memory.residency;
+  return job.memory.offload;
 });
 inline constexpr JobField<UpdateChoice> kUpdate([](auto& job) -> auto& {
-  return job.memory.update;
+  return job.memory.optimizer_offload;
 });
 inline constexpr JobField<std::vector<Measure>> kAllow([](auto& job) -> auto& {
   return job.memory.allow;
@@ -152,7 +152,7 @@ class JobChange {
 
 /// Changes a job; whether its keys still agree with each other says Job::validate().
 void apply(const std::vector<JobChange>& changes, Job& job);
-/// The key of a member: "memory.update".
+/// The key of a member: "memory.optimizer_offload".
 template <class T>
 [[nodiscard]] std::string key_of(JobField<T> field) {
   Job job;

@@ -193,12 +193,14 @@ Status Job::validate() const {
   // Every shard is an open file while it is written.
   if (trainer.max_shard_size < Bytes(1'000'000))
     return wrong(format("trainer.max_shard_size is {}; the least is 1 MB", trainer.max_shard_size));
-  if (!memory.update.automatic && memory.update.mode == UpdateMode::kStreamed &&
-      !memory.allows(Measure::kStream))
-    return wrong("memory.update is \"streamed\", but memory.allow does not hold \"stream\"");
-  if (!memory.update.automatic && memory.update.mode == UpdateMode::kDisk &&
+  if (!memory.optimizer_offload.automatic &&
+      memory.optimizer_offload.mode == UpdateMode::kStreamed && !memory.allows(Measure::kStream))
+    return wrong(
+        "memory.optimizer_offload is \"cpu\", but memory.allow does not hold "
+        "\"offload_optimizer\"");
+  if (!memory.optimizer_offload.automatic && memory.optimizer_offload.mode == UpdateMode::kDisk &&
       !memory.allows(Measure::kDisk))
-    return wrong("memory.update is \"disk\", but memory.allow does not hold \"disk\"");
+    return wrong("memory.optimizer_offload is \"nvme\", but memory.allow does not hold \"nvme\"");
   if (!valid_resume_mode(trainer.resume_mode)) {
     return wrong(
         format("trainer.resume_mode is \"{}\"; it can be \"auto\", \"disable\" or the path "

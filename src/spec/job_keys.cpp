@@ -8,75 +8,47 @@
 
 #include "spec/micro_batches.h"
 #include "spec/peer_keys.h"
+#include "spec/renamed_keys.h"
 
 namespace neap::spec {
 namespace {
 
 void bind_device(ConfigTable& t, Job& job) {
-  t.bind("device.kind", &job.device.kind,
-         "`auto` takes the GPU if there is one, else the host device.")
-      .one_of({"auto", "cuda", "host"});
+  t.bind("device.kind", &job.device.kind, "`auto`: the GPU if there is one, else the CPU.")
+      .one_of({"auto", "cuda", "cpu"});
   t.bind("device.memory", &job.device.memory,
-         "Ceiling for the device memory of a rank; `0 B`: all that the device has.");
+         "Limit of the device memory of a rank; `0 B`: all that the device has.");
   t.bind("device.ordinal", &job.device.ordinal,
          "Index of the GPU. The ranks of a machine take this one and the next ones.")
       .at_least(0);
-  t.bind(
-       "device.dtype", &job.device.dtype,
-       "Type of weights in forward and backward; `auto`: bfloat16 on a GPU, float32 on the host. "
-       "With bfloat16 the optimizer keeps float32 masters unless `optim.master_dtype` says "
-       "otherwise. float64 is for comparisons on the host device: everything that a step computes "
-       "and keeps is float64.")
+  t.bind("device.dtype", &job.device.dtype,
+         "Type of weights in forward and backward; `auto`: bfloat16 on a GPU, float32 on the CPU. "
+         "With bfloat16 the optimizer keeps float32 master weights unless `optim.master_dtype` "
+         "says otherwise. `float64` is for comparisons on the CPU.")
       .one_of({"auto", "float32", "bfloat16", "float64"});
-  bind_enum(
-      t, "memory.residency", &job.memory.residency, parse_residency,
-      "`auto`: the plan decides what leaves the device between the phases that need it; `all`: "
-      "everything stays.")
+  bind_enum(t, "memory.offload", &job.memory.offload, parse_residency,
+            "`auto`: the plan offloads tags between the phases that need them; `none`: everything "
+            "stays on the device.")
       .one_of(residency_names());
-  bind_enum(t, "memory.update", &job.memory.update, parse_update_choice,
-            "What is on the device at once while a model is trained: `joined`: weights, gradients, "
-            "activations and optimizer states; `split`: forward and backward run without optimizer "
-            "states, the update without activations; `streamed`: optimizer states "
-            "rest on the host, and the update brings them part by part; `disk`: they rest on disk "
-            "(`disk` "
-            "of `memory.allow`); `auto`: the cheapest that fits. "
-            "Losses and weights are the same bit by bit.")
+  bind_enum(t, "memory.optimizer_offload", &job.memory.optimizer_offload, parse_update_choice,
+            "Where optimizer states are while a model trains. `none`: on the device. "
+            "`phase_split`: on the device, but not during forward and backward. `cpu`: in host "
+            "memory; the update loads them part by part. `nvme`: the same from disk. `auto`: the "
+            "fastest that fits. All give bitwise identical results.")
       .one_of(update_choice_names());
-  bind_enums(
-      t, "memory.allow", &job.memory.allow, parse_measure,
-      "What the plan may do so that the job fits, the fastest of it. `recompute`: compute "
-      "activations again, where `activation_checkpointing` is `auto`; `move`: keep tags on the "
-      "host while no phase needs them; `stream`: `streamed` updates; `stream_weights`: blocks of "
-      "models rest on the host and come to the device while others compute, with their gradients "
-      "where they train, and all together where the model generates; where that is not enough, "
-      "embedding and head, too; of weights that ranks slice each rank's slice rests there, and "
-      "where that is not enough that of their gradients; "
-      "`disk`: optimizer states, and where that is not enough blocks or slices and their "
-      "gradients, rest in "
-      "files, where the host has no room for them (not by "
-      "default); `micro_batch`: smaller micro-batches in training than "
-      "configured; `bf16_states`: `state_dtype` bfloat16. The first five leave every bit of the "
-      "results as it is. `micro_batch` adds the same numbers "
-      "in another order. `bf16_states` is another training: it is taken where a step gets 5 % "
-      "faster by it or nothing else fits, and a resumed run keeps what its checkpoint has. Frozen "
-      "weights on disk are read in place from the model's own safetensors files, where these have "
-      "them as they are computed with.")
+  bind_enums(t, "memory.allow", &job.memory.allow, parse_measure,
+             "Techniques that the plan may use so that the job fits, listed below.")
       .one_of(measure_names());
   t.bind("memory.overlap", &job.memory.overlap,
-         "Copies to and from the host begin while an earlier phase computes, where the plan finds "
-         "room "
-         "and time for them. Losses and weights are the same bit by bit.");
-  t.bind(
-      "memory.host_budget", &job.memory.host_budget,
-      "Most host memory for copies of what left the device; `0 B`: what a GPU's machine has free.");
-  t.bind("memory.disk_folder", &job.memory.disk_folder,
-         "Folder for what rests on disk, of each rank; empty: the system's temporary folder. Files "
-         "have "
-         "no names: they vanish with the process.");
-  t.bind(
-      "memory.disk_bandwidth", &job.memory.disk_bandwidth,
-      "For plans: bytes a second that the disk reads or writes, such as `5GB` (`neap bench disk` "
-      "measures it); `0 B`: 2 GB.");
+         "Copies to and from the host overlap with computation. Results are bitwise identical.");
+  t.bind("memory.host_budget", &job.memory.host_budget,
+         "Host memory for offloaded tensors; `0 B`: what the machine has free.");
+  t.bind("memory.nvme_path", &job.memory.nvme_path,
+         "Folder for tensors that are offloaded to disk; empty: the system's temporary folder. "
+         "The files have no names and vanish with the process.");
+  t.bind("memory.nvme_bandwidth", &job.memory.nvme_bandwidth,
+         "For plans: bytes per second that the disk reads or writes, such as `5GB` (`neap bench "
+         "disk` measures it); `0 B`: 2 GB.");
   t.bind("memory.alloc_conf", &job.memory.alloc_conf,
          "Settings of the transient pools' allocator, in the syntax of `PYTORCH_CUDA_ALLOC_CONF`.");
 }
@@ -188,7 +160,10 @@ void default_of_tasks(ConfigTable::Key& key, const Job& job, bool (*fits)(const 
 
 ConfigTable Job::bind() {
   ConfigTable t;
-  t.explain_unknown(explain_peer_key);
+  t.explain_unknown([](std::string_view path, bool exact) {
+    std::string text = explain_renamed_key(path);
+    return text.empty() ? explain_peer_key(path, exact) : text;
+  });
   bind_enum(t, "task", &task, parse_task,
             "What the job trains. `eval` trains nothing: `neap eval` runs it, and `neap plan` can "
             "plan it.")

@@ -13,16 +13,18 @@
 namespace neap::spec {
 
 enum class Measure : std::uint8_t {
-  kRecompute,      ///< compute activations again, where activation_checkpointing is "auto"
-  kMove,           ///< keep tags on the host while no phase needs them
-  kStream,         ///< keep optimizer states on the host and bring them part by part
-  kStreamWeights,  ///< keep blocks of a model on the host and bring each when it is used
-  kDisk,           ///< keep optimizer states on disk instead of the host, and blocks
-  kMicroBatch,     ///< train in smaller micro-batches: sums in another order
-  kBf16States,     ///< keep optimizer moments in bfloat16: another training
+  kRecompute,
+  kMove,
+  kStream,
+  kStreamWeights,
+  kDisk,
+  kMicroBatch,
+  kBf16States,
 };
 constexpr std::size_t kMeasures = 7;
 [[nodiscard]] std::string_view to_string(Measure measure);
+/// What it does, for the configuration reference.
+[[nodiscard]] std::string_view describe(Measure measure);
 /// All names, in order.
 [[nodiscard]] std::vector<std::string> measure_names();
 /// Those that a job allows unless it says otherwise. They leave every bit of the results as it is.

@@ -35,12 +35,10 @@ void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std
                "that "
                "gives other ids than the actor's is an error.");
   if (!trainable) return;
-  bind_enum(
-      t, at + ".activation_checkpointing", &m.activation_checkpointing, parse_checkpoint_mode,
-      "What each block keeps for its backward pass. `none`: nothing is recomputed; `selective`: "
-      "the outputs of norms, rotations and activations are recomputed; `full`: everything but "
-      "the block's input is; `auto`: the plan chooses by tensor and block the fastest that "
-      "fits. The results are the same.")
+  bind_enum(t, at + ".activation_checkpointing", &m.activation_checkpointing, parse_checkpoint_mode,
+            "What is recomputed in the backward pass. `none`: nothing; `selective`: the outputs "
+            "of norms, rotations and activations; `full`: everything but each layer's input; "
+            "`auto`: the fastest choice by tensor and layer that fits. Results are the same.")
       .one_of(checkpoint_mode_names());
   t.bind(at + ".enable_gradient_checkpointing", &m.enable_gradient_checkpointing,
          "verl's name for `activation_checkpointing = \"full\"`.");

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <string_view>
 
@@ -12,9 +11,9 @@
 namespace neap::spec {
 
 /// The value whose number is the place of `name` in `names`; `what` names the setting in the message.
-template <class Enum, std::size_t N>
-[[nodiscard]] Result<Enum> parse_name(const std::array<std::string_view, N>& names,
-                                      std::string_view name, std::string_view what) {
+template <class Enum, class Names>
+[[nodiscard]] Result<Enum> parse_name(const Names& names, std::string_view name,
+                                      std::string_view what) {
   const auto it = std::find(names.begin(), names.end(), name);
   if (it != names.end()) return static_cast<Enum>(it - names.begin());
   std::string known;

@@ -40,7 +40,7 @@ struct ParallelConfig {
   std::string pipeline_parallel_schedule = "1f1b";  ///< or zero_bubble (step/pipeline_schedule.h)
   /// Blocks of each part; empty: as spec/pipeline.h divides them.
   std::vector<double> pipeline_model_parallel_layout;
-  std::string transport = "auto";  ///< or copy_engine, or nccl: of what goes on behind computation
+  std::string transport = "auto";  ///< or p2p, or nccl: of what goes on behind computation
   AutomaticDegrees automatic{};
   // For plans: bytes a second of a rank, within a machine and to others; zero: the device's (plan/network.h).
   Bytes intra_node_bandwidth{0}, inter_node_bandwidth{0};

@@ -44,15 +44,15 @@ ConfigCondition of_several_ranks(const Job& job) {
 
 void bind_own_stages(ConfigTable& t, const std::string& at, ModelPlacement& p, const Job& job) {
   t.bind(at + ".pipeline_model_parallel_size", &p.pipeline_model_parallel_size,
-         "Stages that divide this model's blocks; 0: as `parallel.pipeline_model_parallel_size`.")
+         "Pipeline stages of this model; 0: as `parallel.pipeline_model_parallel_size`.")
       .in("stages")
       .at_least(0)
       .at_most(kMostRanks)
       .only(of_several_ranks(job));
   t.bind(at + ".pipeline_model_parallel_layout", &p.pipeline_model_parallel_layout,
-         "Blocks of each stage of this model, or of each chunk; `[]`: those of "
-         "`parallel.pipeline_model_parallel_layout` where it has as many stages as that says, else "
-         "as even as can be.")
+         "Layers of each stage of this model, or of each chunk; `[]`: those of "
+         "`parallel.pipeline_model_parallel_layout` if it has as many stages as that says, "
+         "else as even as can be.")
       .only({.holds =
                  [&p, &job] {
                    return p.pipeline_model_parallel_layout.empty() ||
@@ -61,33 +61,29 @@ void bind_own_stages(ConfigTable& t, const std::string& at, ModelPlacement& p, c
                                   job.parallel.pipeline_model_parallel_size) > 1;
                  },
              .words = "the model has several stages",
-             .otherwise = "one rank has all blocks of the model"});
+             .otherwise = "one rank has all layers of the model"});
 }
 
 void bind_slices(ConfigTable& t, Job& job) {
   AutomaticDegrees& automatic = job.parallel.automatic;
   t.bind("parallel.zero_stage", &job.parallel.zero_stage, &automatic.zero_stage,
-         "ZeRO's stage on several ranks, DeepSpeed's `zero_optimization.stage`. "
-         "0: every "
-         "rank keeps all gradients and optimizer states; 1: each keeps the states of its slice, "
-         "updates it "
-         "and sends it to the others; 2: and no gradients but the slice's; 3: and no weights but "
-         "the slice's, those of frozen models too: a block is gathered to be used. Losses and "
-         "weights are the same bit by bit where a mini-batch is one micro-batch, and with 1 "
-         "always." +
+         "ZeRO's stage, DeepSpeed's `zero_optimization.stage`. 0: nothing is sharded; 1: "
+         "optimizer states are; 2: and gradients; 3: and weights, those of frozen models too: "
+         "a layer is all-gathered before it is used. Results are bitwise identical where a "
+         "mini-batch is one micro-batch, and with 1 always." +
              std::string(kChosen))
       .at_least(0)
       .at_most(3)
       .only(of_training())
       .only({.holds =
                  [&job] { return job.parallel.zero_stage == 0 || job.data_parallel().ranks > 1; },
-             .words = "several ranks have the same part of the model",
+             .words = "several ranks are data-parallel",
              .otherwise = "one rank has each part of the model, and keeps all its states"});
   t.bind("parallel.zero_shard_size", &job.parallel.zero_shard_size, &automatic.zero_shards,
-         "Of the ranks that have the same part of the model those that slice it together (FSDP's "
-         "hybrid sharding): neighbours, so that gathers and most sums stay within a machine. The "
-         "others have the same slices, and add up the slices' gradients once an optimizer step. It "
-         "divides the number of these ranks; `0`: all." +
+         "Ranks of a ZeRO shard group (FSDP's hybrid sharding): neighbours, so that "
+         "all-gathers and most reduce-scatters stay within a machine. The groups are replicas "
+         "and all-reduce their shards' gradients once per optimizer step. It divides the "
+         "number of data-parallel ranks; `0`: all of them." +
              std::string(kChosen))
       .in("ranks")
       .at_least(0)
@@ -107,19 +103,18 @@ void bind_tensor(ConfigTable& t, Job& job) {
   AutomaticDegrees& automatic = job.parallel.automatic;
   t.bind("parallel.tensor_model_parallel_size", &job.parallel.tensor_model_parallel_size,
          &automatic.tensor,
-         "Ranks that divide each model between them (Megatron's tensor parallelism): heads of "
-         "attention, columns of the MLP, and the vocabulary. It divides the number of ranks; the "
-         "others divide the batch." +
+         "Ranks of a tensor-parallel group, as in Megatron: they share attention heads, "
+         "columns of the MLP, and the vocabulary. It divides the number of ranks; the groups "
+         "are data-parallel." +
              std::string(kChosen))
       .in("ranks")
       .at_least(1)
       .at_most(kMostRanks);
-  t.bind(
-       "parallel.sequence_parallel", &job.parallel.sequence_parallel,
-       "The ranks that divide a model also divide the rows of its hidden states outside attention "
-       "and MLP (Megatron's sequence parallelism), in training and scoring. Activations per rank "
-       "fall with the number of ranks; backward gathers the inputs of attention and MLP once "
-       "more. Where the size is `auto` and nobody sets this key, the plan chooses it, too.")
+  t.bind("parallel.sequence_parallel", &job.parallel.sequence_parallel,
+         "Megatron's sequence parallelism: a tensor-parallel group also shards hidden states "
+         "outside attention and MLP, in training and scoring. Activations per rank fall with "
+         "the number of ranks; backward all-gathers the inputs of attention and MLP once "
+         "more. If the size is `auto` and this key is not set, the plan chooses it.")
       .only({.holds =
                  [&job] {
                    return !job.parallel.sequence_parallel || any_model(job, [&](ModelId model) {
@@ -127,31 +122,28 @@ void bind_tensor(ConfigTable& t, Job& job) {
                    });
                  },
              .words = "parallel.tensor_model_parallel_size is at least 2",
-             .otherwise = "one rank has each model, with all rows of its hidden states"});
+             .otherwise = "one rank has each model, with all of its hidden states"});
 }
 
 void bind_context(ConfigTable& t, Job& job) {
   AutomaticDegrees& automatic = job.parallel.automatic;
   t.bind("parallel.context_parallel_size", &job.parallel.context_parallel_size, &automatic.context,
-         "Ranks that divide the tokens of each sequence between them (Megatron's context "
-         "parallelism), in training and scoring. They have the same part of the model and read the "
-         "same rows; attention gets the keys and values of all (`cp_comm_type`). Sequences have to "
-         "be packed "
-         "(`use_dynamic_bsz`), and a micro-batch has so many times the tokens of "
-         "`*_max_token_len_per_gpu`. It divides the number of ranks; the others divide the batch. "
-         "Responses are generated by all: each answers prompts of its own." +
+         "Ranks of a context-parallel group, as in Megatron: they share the tokens of each "
+         "sequence, in training and scoring. Attention gets the keys and values of all "
+         "(`cp_comm_type`). Sequences have to be packed (`use_dynamic_bsz`), and a "
+         "micro-batch has as many times the tokens of `*_max_token_len_per_gpu`. It divides "
+         "the number of ranks; the groups are data-parallel. During rollout all ranks are." +
              std::string(kChosen))
       .in("ranks")
       .at_least(1)
       .at_most(kMostRanks)
       .only(of_training());
-  bind_word(
-      t, "parallel.cp_comm_type", &job.parallel.cp_comm_type, &automatic.ring,
-      "How ranks that divide sequences get each other's keys and values (Megatron's key). "
-      "`all_gather`: each gathers those of all tokens, of one block at a time; `p2p`: they pass "
-      "round a ring of the ranks while each computes with those that it has, so that a rank "
-      "holds those of two ranks; their gradients pass round after them." +
-          std::string(kChosen))
+  bind_word(t, "parallel.cp_comm_type", &job.parallel.cp_comm_type, &automatic.ring,
+            "How a context-parallel group exchanges keys and values (Megatron's key). "
+            "`all_gather`: each rank gathers those of all tokens, one layer at a time; `p2p`: "
+            "ring attention, in which a rank holds those of two ranks, and their gradients "
+            "follow round the ring." +
+                std::string(kChosen))
       .one_of({"all_gather", "p2p", "auto"})
       .only({.holds =
                  [&job] {
@@ -168,9 +160,8 @@ void bind_stages(ConfigTable& t, Job& job) {
   AutomaticDegrees& automatic = job.parallel.automatic;
   t.bind("parallel.pipeline_model_parallel_size", &job.parallel.pipeline_model_parallel_size,
          &automatic.pipeline,
-         "Stages that divide each model's blocks between them (Megatron's pipeline parallelism, "
-         "schedule 1F1B); each rank has one stage. It divides the number of ranks; the others "
-         "divide the batch." +
+         "Pipeline stages of each model, as in Megatron; each rank has one. It divides the "
+         "number of ranks; the pipelines are data-parallel." +
              std::string(kChosen))
       .in("stages")
       .at_least(1)
@@ -179,49 +170,48 @@ void bind_stages(ConfigTable& t, Job& job) {
   const auto only_of_stages = [&job](auto is_set) {
     return ConfigCondition{.holds = [&job, is_set] { return !is_set() || job.has_stages(); },
                            .words = "parallel.pipeline_model_parallel_size is at least 2",
-                           .otherwise = "one rank has all blocks of a model"};
+                           .otherwise = "one rank has all layers of a model"};
   };
   t.bind("parallel.virtual_pipeline_model_parallel_size",
          &job.parallel.virtual_pipeline_model_parallel_size, &automatic.chunks,
-         "Chunks of blocks of each stage (schedule interleaved 1F1B): stages wait less for each "
-         "other by as many times, send as many times more, and keep more activations." +
+         "Chunks of layers per stage (interleaved 1F1B): the bubble shrinks by this factor, "
+         "communication grows by it, and stages keep more activations." +
              std::string(kChosen))
       .in("chunks")
       .at_least(1)
       .at_most(kMaxLayers)
       .only(
           only_of_stages([&job] { return job.parallel.virtual_pipeline_model_parallel_size > 1; }));
-  bind_word(
-      t, "parallel.pipeline_parallel_schedule", &job.parallel.pipeline_parallel_schedule,
-      &automatic.schedule,
-      "The order of a stage's forwards and backwards (torchtitan's key). `1f1b`: one of each in "
-      "turn; `zero_bubble`: the backward is in two parts (ZB-H1 of Qi et al.), and the weights' "
-      "is done where stages would wait for each other; each stage keeps something of as many "
-      "micro-batches as the first one." +
-          std::string(kChosen))
+  bind_word(t, "parallel.pipeline_parallel_schedule", &job.parallel.pipeline_parallel_schedule,
+            &automatic.schedule,
+            "The order of a stage's forwards and backwards (torchtitan's key). `1f1b`: one of "
+            "each in turn; `zero_bubble`: the backward of weights is a part of its own that "
+            "fills the bubble (ZB-H1 of Qi et al.); every stage then stores activations for as "
+            "many micro-batches as the first one." +
+                std::string(kChosen))
       .one_of({"1f1b", "zero_bubble", "auto"})
       .only(only_of_stages([&job] { return job.parallel.zero_bubble(); }));
   t.bind("parallel.pipeline_model_parallel_layout", &job.parallel.pipeline_model_parallel_layout,
-         "Blocks of each stage, as `[7, 8, 8, 5]` of a model with 28, or of each chunk in the "
-         "model's order; `[]`: the one with the most work has as little as possible, the head "
-         "included.")
+         "Layers of each stage, as `[7, 8, 8, 5]` of a model with 28, or of each chunk in the "
+         "model's order; `[]`: balanced by work, with the LM head.")
       .only(
           only_of_stages([&job] { return !job.parallel.pipeline_model_parallel_layout.empty(); }));
 }
 
 void bind_network(ConfigTable& t, Job& job) {
   t.bind("parallel.transport", &job.parallel.transport,
-         "How GPUs exchange gradients and sliced weights while they compute. `copy_engine`: they "
-         "write into each other's memory, on one machine; `nccl`: by its kernels, which take "
-         "multiprocessors; `auto`: the first where two GPUs of one machine have the same part of "
-         "the model, else `nccl`.")
-      .one_of({"auto", "copy_engine", "nccl"});
+         "How GPUs exchange gradients and sharded weights while they compute. `p2p`: copies "
+         "into each other's memory by copy engines, on one machine; `nccl`: its kernels, "
+         "which take multiprocessors; `auto`: `p2p` for two data-parallel GPUs of one "
+         "machine, else `nccl`.")
+      .one_of({"auto", "p2p", "nccl"});
   t.bind("parallel.intra_node_bandwidth", &job.parallel.intra_node_bandwidth,
-         "For plans: bytes a second that a rank sends to another one of its machine in a "
-         "collective, such as `25GB` over PCIe; `0 B`: as over NVLink on a GPU, 2 GB on the host.");
+         "For plans: bytes per second that a rank sends to another one of its machine in a "
+         "collective, such as `25GB` over PCIe; `0 B`: as over NVLink on a GPU, 2 GB on the "
+         "CPU.");
   t.bind("parallel.inter_node_bandwidth", &job.parallel.inter_node_bandwidth,
-         "For plans: bytes a second that a rank sends to other machines, its share of their "
-         "network; `0 B`: 45 GB on a GPU (400 Gb/s), 1.1 GB on the host (10 Gb/s).");
+         "For plans: bytes per second that a rank sends to other machines, its share of their "
+         "network; `0 B`: 45 GB on a GPU (400 Gb/s), 1.1 GB on the CPU (10 Gb/s).");
 }
 
 }  // namespace
@@ -230,52 +220,52 @@ void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, bo
                     const Job& job) {
   const ConfigCondition several = of_several_ranks(job);
   t.bind(at + ".zero_stage", &p.zero_stage, zero,
-         "ZeRO's stage of this model; -1: as `parallel.zero_stage`. Of a model that is not trained "
-         "only 3 slices anything: its weights." +
+         "ZeRO's stage of this model; -1: as `parallel.zero_stage`. A model that is not "
+         "trained is sharded only by 3." +
              std::string(kChosen))
       .at_least(-1)
       .at_most(3)
       .only(several);
   t.bind(at + ".zero_shard_size", &p.zero_shard_size,
-         "Ranks that slice this model together; 0: as `parallel.zero_shard_size`. The number of "
-         "all that have the same part of it: all of them.")
+         "Ranks per ZeRO shard group of this model; 0: as `parallel.zero_shard_size`. For one "
+         "group give the number of its data-parallel ranks.")
       .in("ranks")
       .at_least(0)
       .at_most(kMostRanks)
       .only(several);
   t.bind(at + ".tensor_model_parallel_size", &p.tensor_model_parallel_size,
-         "Ranks that divide this model between them in training and scoring; 0: as "
+         "Ranks per tensor-parallel group of this model in training and scoring; 0: as "
          "`parallel.tensor_model_parallel_size`.")
       .in("ranks")
       .at_least(0)
       .at_most(kMostRanks)
       .only(several);
   t.bind(at + ".sequence_parallel", &p.sequence_parallel,
-         "These ranks divide the rows of its hidden states, too; `\"\"`: as "
-         "`parallel.sequence_parallel`.")
+         "Sequence parallelism of this model; `\"\"`: as `parallel.sequence_parallel`.")
       .only({.holds =
                  [&p, &job] {
                    return !p.sequence_parallel.value_or(false) || job.parallel.automatic.tensor ||
                           size_of(p.tensor_model_parallel_size,
                                   job.parallel.tensor_model_parallel_size) > 1;
                  },
-             .words = "several ranks divide the model",
-             .otherwise = "one rank has all rows of its hidden states"});
+             .words = "the model is tensor-parallel",
+             .otherwise = "one rank has all of its hidden states"});
   t.bind(at + ".context_parallel_size", &p.context_parallel_size,
-         "Ranks that divide each sequence for this model; 0: as `parallel.context_parallel_size`.")
+         "Ranks per context-parallel group of this model; 0: as "
+         "`parallel.context_parallel_size`.")
       .in("ranks")
       .at_least(0)
       .at_most(kMostRanks)
       .only(several);
   t.bind(at + ".cp_comm_type", &p.cp_comm_type,
-         "How these ranks get each other's keys and values; `\"\"`: as `parallel.cp_comm_type`.")
+         "How these ranks exchange keys and values; `\"\"`: as `parallel.cp_comm_type`.")
       .one_of({"all_gather", "p2p", ""})
       .only({.holds =
                  [&p, &job] {
                    return !p.passes_keys() || job.parallel.automatic.context ||
                           size_of(p.context_parallel_size, job.parallel.context_parallel_size) > 1;
                  },
-             .words = "several ranks divide the model's sequences",
+             .words = "the model is context-parallel",
              .otherwise = "one rank has all tokens of a sequence"});
   bind_own_stages(t, at, p, job);
 }

@@ -14,7 +14,7 @@ namespace neap::spec {
 [[nodiscard]] std::span<const PeerKey> trl_keys();
 
 inline constexpr std::string_view kMoved =
-    "the plan decides what leaves the GPU between phases (memory.residency, memory.allow); leave "
+    "the plan decides what leaves the GPU between phases (memory.offload, memory.allow); leave "
     "it out";
 inline constexpr std::string_view kEngine =
     "generation is built in; its KV cache is sized by rollout.batch_size and the plan; leave it "

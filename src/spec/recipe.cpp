@@ -15,7 +15,8 @@ constexpr std::array<std::string_view, kPhases> kPhaseNames = {
     "update_critic",     "backward_actor",  "update_actor", "backward", "update",
     "generate_baseline", "baseline_rewards"};
 constexpr std::array<std::string_view, kTagKinds> kTagNames = {
-    "weights", "buffers", "blocks", "adapter", "grads", "unit_grads", "optimizer", "kv", "nccl"};
+    "weights", "prefetch", "rollout_weights", "adapter", "grads", "unit_grads", "optimizer",
+    "kv",      "nccl"};
 
 template <class Enum, std::size_t N>
 constexpr std::string_view name_of(const std::array<std::string_view, N>& names, Enum value) {

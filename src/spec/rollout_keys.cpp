@@ -102,7 +102,7 @@ void bind_rollout(ConfigTable& t, Job& job) {
           8);
   bind_rollout_sampling(t, at, r);
   t.bind(at + ".stop", &r.stop, "Texts that end a response, like an end token.");
-  t.bind(at + ".draw_lengths", &r.draw_lengths,
+  t.bind(at + ".sample_lengths", &r.sample_lengths,
          "For measurements with random weights: draws each response's length, log-uniform between "
          "1/32 of `data.max_response_length` and all of it.");
   t.bind(at + ".batch_size", &r.batch_size,
@@ -124,11 +124,9 @@ void bind_rollout(ConfigTable& t, Job& job) {
          "and logs its distance to the trainer's; `algorithm.rollout_correction` implies it.");
   generates.reset();
   std::optional<ConfigTable::Section> policies(std::in_place, t, of_policies());
-  t.bind(
-       at + ".tensor_model_parallel_size", &r.tensor_model_parallel_size,
-       "Ranks that divide the model where it generates (tensor parallelism), if other than in "
-       "training; 0: as in training. Each rank's part is made from the parts, slices or stages of "
-       "all when a generation begins.")
+  t.bind(at + ".tensor_model_parallel_size", &r.tensor_model_parallel_size,
+         "Tensor-parallel ranks during rollout; 0: as in training. Each rank's part is "
+         "assembled from all ranks' shards and stages when a rollout begins.")
       .in("ranks")
       .at_least(0)
       .at_most(kMostRanks);

@@ -10,10 +10,10 @@ namespace {
 // Indexed by the enums.
 constexpr std::array<std::string_view, 6> kTaskNames = {"sft",  "reward", "ppo",
                                                         "grpo", "dpo",    "eval"};
-constexpr std::array<std::string_view, kUpdateModes> kModeNames = {"joined", "split", "streamed",
-                                                                   "disk"};
+constexpr std::array<std::string_view, kUpdateModes> kModeNames = {"none", "phase_split", "cpu",
+                                                                   "nvme"};
 constexpr std::string_view kAuto = "auto";
-constexpr std::array<std::string_view, 2> kResidencyNames = {kAuto, "all"};
+constexpr std::array<std::string_view, 2> kResidencyNames = {kAuto, "none"};
 constexpr std::array<std::string_view, kModels> kModelNames = {"actor", "reference", "critic",
                                                                "reward"};
 
@@ -44,7 +44,7 @@ std::string_view to_string(Residency residency) {
 }
 
 Result<Residency> parse_residency(std::string_view name) {
-  return parse_name<Residency>(kResidencyNames, name, "memory.residency");
+  return parse_name<Residency>(kResidencyNames, name, "memory.offload");
 }
 
 std::string_view to_string(UpdateMode mode) {
@@ -63,7 +63,8 @@ std::string_view to_string(UpdateChoice choice) {
 
 Result<UpdateChoice> parse_update_choice(std::string_view name) {
   if (name == kAuto) return UpdateChoice{};
-  NEAP_TRY_ASSIGN(const UpdateMode mode, parse_name<UpdateMode>(kModeNames, name, "memory.update"));
+  NEAP_TRY_ASSIGN(const UpdateMode mode,
+                  parse_name<UpdateMode>(kModeNames, name, "memory.optimizer_offload"));
   return UpdateChoice{false, mode};
 }
 

@@ -29,7 +29,7 @@ constexpr std::size_t kModels = 4;
 /// Also its folder in a checkpoint.
 [[nodiscard]] std::string_view to_string(ModelId model);
 
-/// memory.residency: whether the plan decides what leaves the device between phases, or all stays.
+/// memory.offload: whether the plan decides what leaves the device between phases, or all stays.
 enum class Residency : std::uint8_t { kAuto, kAll };
 [[nodiscard]] std::vector<std::string> residency_names();
 [[nodiscard]] std::string_view to_string(Residency residency);
@@ -49,7 +49,7 @@ constexpr std::size_t kUpdateModes = 4;
 }
 [[nodiscard]] std::string_view to_string(UpdateMode mode);
 
-/// memory.update: one of the modes, or the plan's choice.
+/// memory.optimizer_offload: one of the modes, or the plan's choice.
 struct UpdateChoice {
   bool automatic = true;
   UpdateMode mode = UpdateMode::kJoined;  ///< unless automatic

@@ -122,13 +122,11 @@ void bind_trainer(ConfigTable& t, Job& job) {
       .at_least(0)
       .at_most(static_cast<double>(std::numeric_limits<std::int64_t>::max()));
   t.bind("trainer.deterministic", &r.deterministic,
-         "Makes two runs on a GPU equal bit by bit, at the cost in docs/training.md. Runs on the "
-         "host always are.");
-  t.bind(
-      "trainer.balance_batch", &r.balance_batch,
-      "Deals the rows of a mini-batch to ranks so that all have about as many tokens, and as many "
-      "rows; false: row i is rank i mod N's. Counts where sequences are packed "
-      "(`use_dynamic_bsz`). See docs/parallel.md.");
+         "Makes two runs on a GPU bitwise identical, at the cost in docs/training.md. Runs on "
+         "the CPU always are.");
+  t.bind("trainer.balance_batch", &r.balance_batch,
+         "Balances the rows of a mini-batch over ranks by their tokens; false: round robin. "
+         "It needs packed sequences (`use_dynamic_bsz`). See docs/parallel.md.");
   t.bind("trainer.nnodes", &r.nnodes,
          "Machines of the job; 0: from the launcher, one in a plan. See docs/parallel.md.")
       .at_least(0)

@@ -17,7 +17,7 @@
 
 namespace neap::step {
 
-/// Parts of ROLE.buffers that weights come to: one a slot for blocks, and in the same memory tables in their turns.
+/// Parts of ROLE.prefetch that weights come to: one a slot for blocks, and in the same memory tables in their turns.
 [[nodiscard]] inline std::string slot_part(std::size_t slot) {
   return format("weights.{}", slot);
 }

@@ -1,8 +1,8 @@
 // One model of the job (actor, critic, reference, reward) in the regions that the plan gives it:
 // weights, and for a trained one gradients and optimizer states.
 //
-// Tags      ROLE.weights, ROLE.grads, ROLE.optimizer (and ROLE.unit_grads where gradients are sliced, and ROLE.adapter with LoRA, ROLE.buffers where its
-//           weights are streamed or sliced, ROLE.blocks where it then generates, or does so with another part).
+// Tags      ROLE.weights, ROLE.grads, ROLE.optimizer (and ROLE.unit_grads where gradients are sliced, and ROLE.adapter with LoRA, ROLE.prefetch where its
+//           weights are streamed or sliced, ROLE.rollout_weights where it then generates, or does so with another part).
 // Residency the caller opens a phase, or holds the tags, before it touches contents.
 // Ranks     every rank loads, saves and restores together: all read the same folder, and every one writes what it has
 //           of tensors, the first the other files. Where ranks divide the model, each has its part, and the folder the

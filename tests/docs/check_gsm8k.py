@@ -26,11 +26,11 @@ def main():
             result = subprocess.run([neap, "plan", folder / f"{model.lower()}.toml", f"device.memory={ceiling}GiB", "--json"],
                                     capture_output=True, text=True, env=environment, check=True)
             plan = json.loads(result.stdout)
-            planned = [f"{plan['peak'] / GIB:.1f}", f"{plan['moved_per_step'] / GIB:.1f}", plan["updates"]["actor"]]
+            planned = [f"{plan['peak'] / GIB:.1f}", f"{plan['copied_per_step'] / GIB:.1f}", plan["optimizer_offload"]["actor"]]
             if planned != said or not plan["fits"]:
                 wrong.append(f"{model}, {ceiling} GiB: the README says {said}, the plan {planned}")
-            if f"{plan['outlook']['least_capacity'] / GIB:.1f}" not in (folder / "README.md").read_text():
-                wrong.append(f"{model}: the README does not name the least ceiling {plan['outlook']['least_capacity'] / GIB:.1f} GiB")
+            if f"{plan['alternatives']['min_capacity'] / GIB:.1f}" not in (folder / "README.md").read_text():
+                wrong.append(f"{model}: the README does not name the least ceiling {plan['alternatives']['min_capacity'] / GIB:.1f} GiB")
     print("\n".join(wrong) or f"{seen} plans are as the README says")
     return 1 if wrong or seen < 7 else 0
 

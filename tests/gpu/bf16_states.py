@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Losses of narrow optimizer states beside float32 ones, after many steps of the demo's SFT.
 
-usage: bf16_states.py OUT_DIR PACKAGE_DIR [--steps N] [--device cuda|host]
+usage: bf16_states.py OUT_DIR PACKAGE_DIR [--steps N] [--device cuda|cpu]
 
 Trains examples/reviews with float32 states, with bfloat16 moments, and with bfloat16 moments, gradients and weights without masters
 (stochastic rounding). Writes OUT_DIR/bf16-states.json and a table. Exits 1 where the loss on the held-out texts after N steps

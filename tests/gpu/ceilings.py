@@ -4,24 +4,24 @@
 usage: ceilings.py OUT_DIR PACKAGE_DIR [--case NAME]... [--ceiling GIB ...] [--steps N] [--minutes M] [--deterministic] [--rehearse]
 
 paper: actor and reference OPT-1.3b, critic and reward OPT-350m, 8 x (256 + 256), under 36, 28, 22 and 16 GiB.
-curve: four models of OPT-1.3b, 8 x (256 + 256), at six ceilings from all resident to the least capacity; those under which something
+curve: four models of OPT-1.3b, 8 x (256 + 256), at six ceilings from all resident to the minimum capacity; those under which something
 moves also with memory.overlap=false. Every move is printed with the seconds of its copies and those that the run waited for.
-least: streams under the least capacity that the plan finds for the paper's workload.
+least: streams under the minimum capacity that the plan finds for the paper's workload.
 qwen7b: full training of Qwen2.5-7B, 4 x 2 048, recomputation: all resident, with bfloat16 states under 79 GiB, then under 79 and 56 GiB
 (about 115 GiB of host memory). optimizers: Qwen2.5-1.5B, 8 x 1 024, with every kind of optimizer, all resident and under a ceiling.
 lora: rank 16 on Qwen2.5-7B, 2 x 2 048, and on 38 blocks of Qwen2.5-32B, 1 x 2 048: all resident, then with streamed weights at the least
 capacity. lora32b: all 64 blocks (64 GiB of host memory; a disk of 66 GB). lora4b, lora8b: rank 16 on Qwen3-4B, 1 x 2 048 (lora4b-files: frozen
 weights from the host, and read from their files), and on Llama-3.1-8B, 2 x 2 048; full8b: full training of the latter, 8 x 1 024
 (135 GiB of host memory), also under 6 GiB. full3b: full training of Llama-3.2-3B, 2 x 4 096, in micro-batches of one, full3b-one in one: all resident, then with
-streamed weights, gradients and states at the least capacity (54 GiB of host memory). grpo: full GRPO of Llama-3.2-3B with a reference and a
+streamed weights, gradients and states at the minimum capacity (54 GiB of host memory). grpo: full GRPO of Llama-3.2-3B with a reference and a
 reward model, 4 x 4 x 768, two responses at a time; grpo7b: the same of Qwen2.5-7B with LoRA; grpo7b-full: full, 16 x 1 536 (128 GiB of host memory); grpo14b: LoRA-32 of
 Qwen2.5-14B, 8 samples of 32k, of which 256 are generated; ppo: PPO of four models of Qwen2.5-1.5B, 16 x 1 280; full6b: full training of 24 of Llama-3.1-8B's 32 blocks, 8 x 1 024 (106 GiB of host memory),
 under 8 and 6 GiB, too; full3b-groups and full1b-groups: of tied Llama-3.2-3B and Qwen2.5-1.5B, 8 of 1 x 2 048, all resident and streamed
-in groups; each at the least capacity and at 1.3 times it. disk: Qwen2.5-1.5B, 8 x 1 024, its optimizer states in memory and on disk. These are run only when they are named.
+in groups; each at the minimum capacity and at 1.3 times it. disk: Qwen2.5-1.5B, 8 x 1 024, its optimizer states in memory and on disk. These are run only when they are named.
 Writes OUT_DIR/ceilings.jsonl, a line a run, and a table on stdout. After M minutes (default 9) no further run starts. Exits 1
 where a run fails, a phase is more than 0.2 % off its plan, moves are not the plan's, or, with --deterministic, losses differ from
 those of the largest ceiling (without it two runs on a GPU may differ). --ceiling: only these of a case, as its list has them
-(0: the least capacity, 1.3: as many times it). --rehearse: tiny models on the host.
+(0: the minimum capacity, 1.3: as many times it). --rehearse: tiny models on the host.
 """
 import pathlib
 import re
@@ -38,9 +38,9 @@ SMALL = {"vocab_size": 1024, "hidden_size": 256, "ffn_dim": 1024, "num_hidden_la
          "word_embed_proj_dim": 256}  # of a rehearsal: states of a few windows
 SMALL_QWEN = {"vocab_size": 1024, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4,
               "num_key_value_heads": 2}
-NARROW = ['memory.allow=["recompute","move","stream","bf16_states"]']
-WITH_DISK = 'memory.allow=["recompute","move","stream","disk"]'
-FROM_FILES = 'memory.allow=["recompute","move","stream","stream_weights","disk"]'
+NARROW = ['memory.allow=["recompute","offload","offload_optimizer","bf16_states"]']
+WITH_DISK = 'memory.allow=["recompute","offload","offload_optimizer","nvme"]'
+FROM_FILES = 'memory.allow=["recompute","offload","offload_optimizer","offload_weights","nvme"]'
 WAITING = ["memory.overlap=false"]
 PPO = Case("opt-1.3b", "ppo", 8, 256, 256)
 QWEN7B = Case("qwen2.5-7b", "sft", 4, 64, 1984, checkpointing="full")
@@ -52,7 +52,7 @@ LORA = ["actor_rollout_ref.model.lora_rank=16", "actor_rollout_ref.model.activat
 AUTO = ["actor_rollout_ref.model.activation_checkpointing=auto"]
 ROLLOUT = [*AUTO, "critic.model.activation_checkpointing=auto", "actor_rollout_ref.rollout.batch_size=2"]
 LORA32 = [*ROLLOUT, "actor_rollout_ref.model.lora_rank=32", "data.truncation=left"]
-TIMES = 1.3  # the least capacity
+TIMES = 1.3  # the minimum capacity
 # The job, its reward model, and ceilings in GiB (0: the least; TIMES: as many times the least) with overrides.
 WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
         "curve": (PPO, "opt-1.3b", [(56, []), *[(ceiling, extra) for ceiling in (44, 34, 26, 20, 0) for extra in ([], WAITING)]]),
@@ -76,7 +76,7 @@ WORK = {"paper": (PPO, "opt-350m", [(36, []), (28, []), (22, []), (16, [])]),
         "full6b": (Case("llama-3.1-6b", "sft", 8, 64, 960, micro=1), None, [(8, AUTO), (6, AUTO), (TIMES, AUTO), (0, AUTO)]),
         "full3b-groups": (Case("llama-3.2-3b", "sft", 8, 64, 1984, micro=1), None, [(75, AUTO), (8, AUTO), (5, AUTO), (0, AUTO)]),
         "full1b-groups": (Case("qwen2.5-1.5b", "sft", 8, 64, 1984, micro=1), None, [(60, AUTO), (6, AUTO), (4, AUTO), (0, AUTO)]),
-        "disk": (QWEN15, None, [(60, AUTO), (60, [*AUTO, "memory.update=disk", WITH_DISK])]),
+        "disk": (QWEN15, None, [(60, AUTO), (60, [*AUTO, "memory.optimizer_offload=nvme", WITH_DISK])]),
         "optimizers": (QWEN15, None, [(ceiling, kind) for kind in KINDS for ceiling in (60, 0)])}
 USUAL = ["paper", "curve", "least"]
 
@@ -84,9 +84,9 @@ USUAL = ["paper", "curve", "least"]
 def least_capacity(neap, job, overrides):
     """0 stands for it: what the plan says it needs, in MiB, rounded up."""
     done = subprocess.run([neap, "plan", job, *overrides, "device.memory=1MiB"], capture_output=True, text=True)
-    found = re.search(r"least capacity is ([\d.]+) (MiB|GiB)", done.stderr)
+    found = re.search(r"minimum capacity is ([\d.]+) (MiB|GiB)", done.stderr)
     if not found:
-        raise RuntimeError(f"no least capacity in: {done.stderr[-400:]}")
+        raise RuntimeError(f"no minimum capacity in: {done.stderr[-400:]}")
     return int(float(found[1]) * (1024 if found[2] == "GiB" else 1) + 11)
 
 
@@ -108,20 +108,20 @@ def show(name, results):
         print(f"{r['capacity'] / gib:>12.2f}{r['planned_peak'] / gib:>9.2f}{r['measured_peak'] / gib:>10.2f}"
               f"{r['seconds_a_step']:>9.3f}{r['planned_seconds']:>9.3f}{100 * r['planned_seconds'] / r['seconds_a_step']:>9.1f}"
               f"{moves:>9.3f}{r['planned_move_seconds']:>9.3f}"
-              f"{sum(p['stream_seconds'] for p in r['phases']):>11.3f}{r['moved_per_step'] / max(moves, 1e-9) / 1e9:>7.1f}"
-              f"  {'yes' if r['overlap'] else 'no':<7}  {r['updates']} {r['together']}", flush=True)
+              f"{sum(p['stream_seconds'] for p in r['phases']):>11.3f}{r['copied_per_step'] / max(moves, 1e-9) / 1e9:>7.1f}"
+              f"  {'yes' if r['overlap'] else 'no':<7}  {r['optimizer_offload']} {r['together']}", flush=True)
 
 
 def show_moves(results):
     """Copies and waiting of every move; the share of its copies that a move behind a phase is waited for."""
-    print(f"\n{'ceiling GiB':>12}  {'phase':<16}{'when':<8}{'move':<8}{'tag':<20}{'GiB':>7}{'copy s':>9}{'visible s':>11}{'share':>7}")
+    print(f"\n{'ceiling GiB':>12}  {'phase':<16}{'when':<12}{'move':<8}{'tag':<20}{'GiB':>7}{'copy s':>9}{'exposed s':>11}{'share':>7}")
     for r in results:
         for p in r["phases"]:
             for m in p["moves"]:
-                share = f"{100 * m['visible_seconds'] / m['copy_seconds']:.0f} %" if m["copy_seconds"] else "-"
-                print(f"{r['capacity'] / 2.0**30:>12.2f}  {p['phase']:<16}{'behind' if m['behind'] else 'before':<8}{m['kind']:<8}{m['tag']:<20}"
-                      f"{m['copied'] / 2.0**30:>7.2f}{m['copy_seconds']:>9.4f}{m['visible_seconds']:>11.4f}{share:>7}")
-        both = [(m["copy_seconds"], m["visible_seconds"]) for p in r["phases"] for m in p["moves"] if m["behind"]]
+                share = f"{100 * m['exposed_seconds'] / m['copy_seconds']:.0f} %" if m["copy_seconds"] else "-"
+                print(f"{r['capacity'] / 2.0**30:>12.2f}  {p['phase']:<16}{'overlapped' if m['overlapped'] else 'before':<12}{m['kind']:<8}{m['tag']:<20}"
+                      f"{m['copied'] / 2.0**30:>7.2f}{m['copy_seconds']:>9.4f}{m['exposed_seconds']:>11.4f}{share:>7}")
+        both = [(m["copy_seconds"], m["exposed_seconds"]) for p in r["phases"] for m in p["moves"] if m["overlapped"]]
         if both:
             copied, visible = map(sum, zip(*both))
             print(f"{r['capacity'] / 2.0**30:>12.2f}  behind phases in all: copies {copied:.4f} s, visible {visible:.4f} s, "
@@ -130,12 +130,12 @@ def show_moves(results):
 
 def measure(neap, job, folder, overrides):
     plan, metrics, result = plan_check.planned_and_measured(neap, job, folder, overrides)
-    return result | {"streamed_weights": plan["streamed_weights"], "together": plan.get("streamed_together", {}),
-                     "inputs": plan.get("streamed_inputs", []), "tables": plan.get("streamed_tables", []),
-                     "wait_seconds": sum(p["wait_seconds"] for p in plan["phases"]), "whole_cycle": len(result["phases"]) == len(plan["phases"]), "updates": plan["updates"],
-                     "overrides": plan["overrides"], "planned_seconds": plan["seconds"], "rates_from": plan["rates_from"],
+    return result | {"offloaded_weights": plan["offloaded_weights"], "together": plan.get("micro_batches_per_load", {}),
+                     "inputs": plan.get("offloaded_layer_inputs", []), "tables": plan.get("offloaded_embeddings", []),
+                     "wait_seconds": sum(p["wait_seconds"] for p in plan["phases"]), "whole_cycle": len(result["phases"]) == len(plan["phases"]), "optimizer_offload": plan["optimizer_offload"],
+                     "overrides": plan["overrides"], "planned_seconds": plan["seconds"], "throughput_from": plan["throughput_from"],
                      "planned_move_seconds": plan["move_seconds"], "planned_copy_seconds": plan["copy_seconds"],
-                     "overlap": "memory.overlap=false" not in overrides, "moved_per_step": plan["moved_per_step"],
+                     "overlap": "memory.overlap=false" not in overrides, "copied_per_step": plan["copied_per_step"],
                      "loss": [m[key] for key in ("train/loss", "actor/pg_loss", "critic/vf_loss") for m in metrics if key in m]}
 
 
@@ -146,7 +146,7 @@ def device_memory(neap, job, ceiling, largest, overrides):
     least = least_capacity(neap, job, overrides)
     if ceiling in (0, TIMES):
         return f"device.memory={int(least * (ceiling or 1))}MiB"
-    everything = plan_check.plan_of(neap, job, overrides)["all_resident"] >> 20
+    everything = plan_check.plan_of(neap, job, overrides)["peak_without_offload"] >> 20
     return f"device.memory={least + (everything - least) * ceiling // largest}MiB"
 
 
@@ -167,7 +167,7 @@ def main():
                 plan_check.make_case_model(work, reward, reviews, tiny)
             job = work / f"{name}.toml"
             job.write_text((plan_check.rehearsed(case) if ARGS.rehearse else case).toml(work))
-            base = ["device.kind=host" if ARGS.rehearse else "device.kind=cuda"]
+            base = ["device.kind=cpu" if ARGS.rehearse else "device.kind=cuda"]
             base += [f"reward_model.model.path={work / reward}"] if reward else []
             base += ["trainer.deterministic=true"] if ARGS.deterministic else []
             results = tables.setdefault(name, [])

@@ -41,7 +41,7 @@ lr = 1e-5
 [trainer]
 total_training_steps = 100000
 """
-HOST = ("device.kind=host", "device.memory=2GiB") if REHEARSE else ()
+HOST = ("device.kind=cpu", "device.memory=2GiB") if REHEARSE else ()
 
 
 def steps_of(folder):

@@ -47,7 +47,7 @@ class Program:
         self.neap, self.model = package / "bin" / "neap", model
 
     def lines(self, prompts, device, *options):
-        command = [self.neap, "generate", self.model, "--input", prompts, "--device", "host" if plan_check.ARGS.rehearse else device,
+        command = [self.neap, "generate", self.model, "--input", prompts, "--device", "cpu" if plan_check.ARGS.rehearse else device,
                    "--json", *map(str, options)]
         start = time.monotonic()
         done = subprocess.run(command, capture_output=True, text=True)
@@ -174,7 +174,7 @@ def save(program, work, _):
     job.write_text(plan_check.CASES["sft-qwen2.5-1.5b"].toml(work))
     overrides = ["trainer.total_training_steps=2", f"trainer.default_local_dir={folder}"]
     if plan_check.ARGS.rehearse:
-        overrides += ["device.kind=host", "device.memory=1GiB", "data.max_response_length=32"]
+        overrides += ["device.kind=cpu", "device.memory=1GiB", "data.max_response_length=32"]
     start = time.monotonic()
     done = subprocess.run([program.neap, "train", job, *overrides], capture_output=True, text=True)
     wrote = re.search(r"wrote \S+ in ([\d.]+) s", done.stderr)

@@ -35,7 +35,7 @@ STREAMED = ["data.truncation=right", "actor_rollout_ref.model.activation_checkpo
 WORK = {"3b-of-1-resident": (SFT3_SHORT, RESIDENT), "3b-of-1-streamed": (SFT3_SHORT, STREAMED), "1.5b": (SFT15, []), "1.5b-deterministic": (SFT15, REPEAT), "1.5b-of-1": (SFT15_ONE, KEPT),
         "1.5b-of-1-deterministic": (SFT15_ONE, KEPT + REPEAT), "3b-of-1": (SFT3, KEPT), "3b-of-1-deterministic": (SFT3, KEPT + REPEAT),
         "7b-lora-of-1": (LORA7, LORA + KEPT), "7b-lora-of-1-deterministic": (LORA7, LORA + KEPT + REPEAT), "opt-1.3b": (OPT, []),
-        "7b": (SFT7, ["memory.residency=all"])}
+        "7b": (SFT7, ["memory.offload=none"])}
 USUAL = [name for name in WORK if name != "7b"]
 TRAINING = ("train", "backward", "update")
 
@@ -44,7 +44,7 @@ def train_seconds(folder, steps):
     """Of a step: all, and of it waiting for streamed units."""
     rows = [r for r in plan_check.json_lines(folder / "phases.jsonl") if r["phase"] in TRAINING and 2 < r["step"] <= steps]
     measured = sorted({r["step"] for r in rows})
-    waits = [sum(part["visible_seconds"] for r in rows if r["step"] == step for part in r.get("streamed", ())) for step in measured]
+    waits = [sum(part["exposed_seconds"] for r in rows if r["step"] == step for part in r.get("streamed", ())) for step in measured]
     return (statistics.median(sum(r["seconds"] for r in rows if r["step"] == step) for step in measured), statistics.median(waits))
 
 
@@ -104,7 +104,7 @@ def main():
             if not suite.may_start(name):
                 continue
             if ARGS.rehearse:
-                case, overrides = plan_check.rehearsed(case), [*overrides, "device.kind=host", "device.memory=1GiB"]
+                case, overrides = plan_check.rehearsed(case), [*overrides, "device.kind=cpu", "device.memory=1GiB"]
             if not (folder / case.model).exists():
                 plan_check.make_case_model(folder, case.model, reviews, plan_check.TINY)
             job = folder / f"{name}.toml"

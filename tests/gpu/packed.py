@@ -4,7 +4,7 @@
 usage: packed.py OUT_DIR PACKAGE_DIR [--steps N] [--tolerance PERCENT] [--minutes M] [--rehearse]
 
 Qwen2.5-1.5B's shape with random weights, 32 prompts x 8 samples, up to 1 024 new tokens, with a reference and a reward model. Lengths
-are drawn (rollout.draw_lengths): the same ones in all runs. Padded: micro-batches of 8 sequences; packed: of as many tokens as these
+are drawn (rollout.sample_lengths): the same ones in all runs. Padded: micro-batches of 8 sequences; packed: of as many tokens as these
 have with their padding. Then packed with four times the budget and all blocks recomputed. Writes OUT_DIR/packed.jsonl, a line a run,
 and a table on stdout. Exits 1 where a run fails, a phase takes more than planned or is further from its plan than the tolerance
 (default 1 %), or the losses of the first step differ by more than 2 %. --rehearse: tiny models on the host.
@@ -61,9 +61,9 @@ def main():
         make_prompts(work / "grpo.jsonl", case, reviews)
         job = work / "job.toml"
         job.write_text(case.toml(work))
-        common = ["actor_rollout_ref.rollout.draw_lengths=true", "data.truncation=left"]
+        common = ["actor_rollout_ref.rollout.sample_lengths=true", "data.truncation=left"]
         if args.rehearse:
-            common += ["device.kind=host", "device.memory=1GiB"]
+            common += ["device.kind=cpu", "device.memory=1GiB"]
         for name, overrides in runs_of(case).items():
             if not runs.may_start(name):
                 continue

@@ -156,8 +156,8 @@ as_of sft_zero_bubble output/sft_whole 1e-3 "${sft[@]}" "${exact[@]}" "${staged[
 as_of sft_chunks_zero3 output/sft_whole 1e-3 "${sft[@]}" "${exact[@]}" "${staged[@]}" parallel.virtual_pipeline_model_parallel_size=2 \
   parallel.zero_stage=3
 # Optimizer states that rest on disk, each rank's in a file of its own.
-as_of sft_disk output/sft_2 1e-3 "${sft[@]}" "${exact[@]}" memory.update=disk \
-  'memory.allow=["recompute","move","stream","disk"]'
+as_of sft_disk output/sft_2 1e-3 "${sft[@]}" "${exact[@]}" memory.optimizer_offload=nvme \
+  'memory.allow=["recompute","offload","offload_optimizer","nvme"]'
 expect sft_stages_resumes 0 alone sft_stages_resumes "$neap" train $reviews/sft.toml "${exact[@]}" "${staged[@]:1}" \
   trainer.total_training_steps=22 trainer.resume_mode=../../output/sft_stages/latest \
   trainer.default_local_dir=../../output/sft_stages_resumes

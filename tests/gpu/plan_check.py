@@ -269,7 +269,7 @@ def both_ways(plan):
 
 def ceiling_of(neap, job, case, overrides):
     """The smallest ceiling, from the case's share on, under which the job fits."""
-    everything = plan_of(neap, job, overrides)["all_resident"]
+    everything = plan_of(neap, job, overrides)["peak_without_offload"]
     share = case.ceiling
     while True:
         limit = f"device.memory={int(everything * share)}B"
@@ -316,15 +316,15 @@ def in_a_step(records, warm, key):
 
 
 def stream_seconds(record):
-    return sum(s["visible_seconds"] for s in record["streamed"])
+    return sum(s["exposed_seconds"] for s in record["streamed"])
 
 
 def streamed_of(records):
     """Of one step: bytes over the link and seconds that the device's work waited, by tag and what of it."""
     sums = {}
     for s in (s for r in records for s in r["streamed"]):
-        line = sums.setdefault((s["tag"], s["what"]), {"tag": s["tag"], "what": s["what"], "to_device": 0, "to_host": 0, "visible_seconds": 0})
-        for key in ("to_device", "to_host", "visible_seconds"):
+        line = sums.setdefault((s["tag"], s["what"]), {"tag": s["tag"], "what": s["what"], "to_device": 0, "to_host": 0, "exposed_seconds": 0})
+        for key in ("to_device", "to_host", "exposed_seconds"):
             line[key] += s[key]
     return list(sums.values())
 
@@ -335,9 +335,9 @@ def moves_of(records, warm):
     for r in records:
         for m in r["moves"] if r["step"] > warm else []:
             if m["copied"]:
-                runs.setdefault((m["kind"], m["tag"], m["behind"]), []).append(m)
-    return [{"kind": kind, "tag": tag, "behind": behind}
-            | {key: statistics.mean(m[key] for m in some) for key in ("copied", "copy_seconds", "visible_seconds")}
+                runs.setdefault((m["kind"], m["tag"], m["overlapped"]), []).append(m)
+    return [{"kind": kind, "tag": tag, "overlapped": behind}
+            | {key: statistics.mean(m[key] for m in some) for key in ("copied", "copy_seconds", "exposed_seconds")}
             for (kind, tag, behind), some in runs.items()]
 
 
@@ -358,11 +358,11 @@ def compare(folder, metrics):
         copied = lambda moves: sum(m["bytes"] for m in moves if m["copies"])
         phases.append({"phase": phase["name"], "planned": phase["peak"], "measured": measured,
                        "percent": round(100 * (measured / phase["peak"] - 1), 3),
-                       "planned_transient": phase["transient"], "transient": max(r["transient_reserved"] for r in mine),
-                       "transient_allocated": max(r["transient_allocated"] for r in mine),
+                       "planned_transient": phase["temporary"], "temporary": max(r["temporary_reserved"] for r in mine),
+                       "temporary_allocated": max(r["temporary_allocated"] for r in mine),
                        "times": phase["times"],
                        "planned_moved": copied(phase["moves"]) + (phase["times"] - 1) * copied(phase["again"])
-                       + phase["times"] * streamed + phase.get("fetched", 0),
+                       + phase["times"] * streamed + phase.get("loaded", 0),
                        "moved": sum(r["moved"] for r in last), "as_planned": all(r["as_planned"] for r in last),
                        "move_seconds": in_a_step(mine, warm, "move_seconds"), "seconds": in_a_step(mine, warm, "seconds"),
                        "streamed": streamed_of(last), "stream_seconds": in_a_step(mine, warm, stream_seconds), "moves": moves_of(mine, warm)})
@@ -382,7 +382,7 @@ def planned_and_measured(neap, job, folder, overrides):
     """One run: its plan, its metrics, and what every suite keeps of them."""
     command, metrics = run_job(neap, job, folder, overrides, ARGS.steps, ARGS.seconds)
     plan, phases = compare(folder, metrics)
-    return plan, metrics, {"command": command, "capacity": plan["capacity"], "all_resident": plan["all_resident"],
+    return plan, metrics, {"command": command, "capacity": plan["capacity"], "peak_without_offload": plan["peak_without_offload"],
                            "planned_peak": plan["peak"], "measured_peak": max(p["measured"] for p in phases), "phases": phases,
                            "seconds_a_step": median(metrics, "timing_s/step")}
 
@@ -456,11 +456,11 @@ def show(result):
           f"{'planned':>9}{'move s':>8}{'s':>9}")
     for p in result["phases"]:
         print(f"{p['phase']:<14}{p['planned'] / gib:>13.3f}{p['measured'] / gib:>11.3f}{p['percent']:>+8.2f}"
-              f"{p['planned_transient'] / gib:>15.3f}{p['transient'] / gib:>11.3f}{p['moved'] / gib:>11.3f}"
+              f"{p['planned_transient'] / gib:>15.3f}{p['temporary'] / gib:>11.3f}{p['moved'] / gib:>11.3f}"
               f"{p['planned_moved'] / gib:>9.3f}{p['move_seconds']:>8.3f}{p['seconds']:>9.4f}")
     decode = f", decode {result['decode_ms_a_token']:.2f} ms a token" if "decode_ms_a_token" in result else ""
     print(f"{result['seconds_a_step']:.4f} s a step, {result['tokens_a_second']:.0f} tokens/s{decode}; all resident "
-          f"{result['all_resident'] / gib:.2f} GiB, ceiling {result['capacity'] / gib:.2f} GiB", flush=True)
+          f"{result['peak_without_offload'] / gib:.2f} GiB, ceiling {result['capacity'] / gib:.2f} GiB", flush=True)
 
 
 def common_arguments(description, cases, steps):
@@ -521,9 +521,9 @@ def main():
                 neap, folder = package / "bin" / "neap", work / f"{name}-{package_name}"
 
                 def measured():
-                    overrides = ["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else []
+                    overrides = ["device.kind=cpu", "device.memory=1GiB"] if ARGS.rehearse else []
                     if case.ceiling:
-                        overrides.append("memory.update=joined")  # a divided update needs no boundary that moves both ways
+                        overrides.append("memory.optimizer_offload=none")  # a divided update needs no boundary that moves both ways
                         overrides.append(ceiling_of(neap, job, case, overrides))
                     return measure(case, neap, job, folder, overrides)
 

@@ -56,13 +56,13 @@ WAYS |= {"zero3-host": (0, SMALL),
          "zero-bubble-host": (0, ["parallel.pipeline_model_parallel_size={n}", "parallel.pipeline_parallel_schedule=zero_bubble", *SMALL[1:3],
                                   "device.memory={middle}"]),
          "pipeline2-zero3-host": (0, ["parallel.pipeline_model_parallel_size=2", *SMALL[:3], "device.memory={middle}"]),
-         "zero3-disk": (0, [*SMALL, 'memory.allow=["recompute","move","stream","stream_weights","disk"]', "memory.host_budget={small}"])}
-# What goes behind computation, by NCCL or by the copy engines where the other one is usual.
+         "zero3-disk": (0, [*SMALL, 'memory.allow=["recompute","offload","offload_optimizer","offload_weights","nvme"]', "memory.host_budget={small}"])}
+# What goes behind computation, by NCCL or by copies between GPUs (p2p) where the other one is usual.
 WAYS |= {f"{way}-{transport}": (0, [*WAYS[way][1], f"parallel.transport={transport}"])
-         for way in ("data", "zero1", "zero2", "zero3", "tensor2-zero3") for transport in ("nccl", "copy_engine")}
-USUAL = {2: [way for way in WAYS if not way.endswith("-copy_engine") and not way.startswith(("tensor2", "rows2", "pipeline2", "context2", "shards2", "zero-bubble2"))
+         for way in ("data", "zero1", "zero2", "zero3", "tensor2-zero3") for transport in ("nccl", "p2p")}
+USUAL = {2: [way for way in WAYS if not way.endswith("-p2p") and not way.startswith(("tensor2", "rows2", "pipeline2", "context2", "shards2", "zero-bubble2"))
              and not way.endswith(("-host", "-disk"))],
-         4: [way for way in WAYS if not way.endswith(("-nccl", "-host", "-disk")) and way not in ("zero2-copy_engine", "zero2-micro")]}
+         4: [way for way in WAYS if not way.endswith(("-nccl", "-host", "-disk")) and way not in ("zero2-p2p", "zero2-micro")]}
 MICRO = {"qwen2.5-7b": 2}  # rows of a micro-batch, where 8 at once do not fit
 SAME_LOSS = 0.02  # of bfloat16 after some steps
 
@@ -111,7 +111,7 @@ def main():
             results = {}
             for way in ARGS.ways:
                 ranks = WAYS[way][0] or ARGS.ranks
-                keys = ["data.truncation=right"] + (["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else [])
+                keys = ["data.truncation=right"] + (["device.kind=cpu", "device.memory=1GiB"] if ARGS.rehearse else [])
                 keys += [key.format(n=ranks, tokens=case.micro * (case.prompt + case.response), **sizes)
                          for key in WAYS[way][1]]
                 if not suite.may_start(f"{model}, {way}"):

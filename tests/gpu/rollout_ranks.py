@@ -25,7 +25,7 @@ import plan_check  # noqa: E402
 WARM = 1
 SIZE = "actor_rollout_ref.rollout.tensor_model_parallel_size"
 KEYS = ["reward_model.model.path=", "reward.functions.0.kind=length", "reward.functions.0.buffer_length=16",
-        "actor_rollout_ref.actor.use_kl_loss=false", "actor_rollout_ref.rollout.draw_lengths=false"]
+        "actor_rollout_ref.actor.use_kl_loss=false", "actor_rollout_ref.rollout.sample_lengths=false"]
 
 
 def phases_of(folder, steps):
@@ -91,7 +91,7 @@ def main():
             rows = ARGS.ranks * case.rows
             keys = [*KEYS, *trained, f"{SIZE}={size}", f"actor_rollout_ref.actor.ppo_mini_batch_size={rows}"]
             keys += ARGS.keys
-            keys += ["device.kind=host", "device.memory=1GiB"] if ARGS.rehearse else []
+            keys += ["device.kind=cpu", "device.memory=1GiB"] if ARGS.rehearse else []
             port = 29800 + 10 * ARGS.stages + i
             result = suite.run(name, {"model": ARGS.model, "keys": ARGS.keys, "ranks_used": ARGS.ranks, "stages": ARGS.stages, "size": size, "environment": known}, folder,
                                lambda: measure(neap, job, folder, keys, port), wrong_in)

@@ -70,7 +70,7 @@ def job(work, environment, overrides, steps):
             if command.startswith("neap train"):
                 command += limit
             if command.startswith("neap generate") and plan_check.ARGS.rehearse:
-                command += " --device host"
+                command += " --device cpu"
             if not elsewhere:
                 seconds[command.split(" trainer.")[0]] = round(shown(log, command, work, environment), 1)
     folder = work / "output" / "first"
@@ -132,7 +132,7 @@ def main():
     package = args.package.resolve()
     neap, runs = package / "bin" / "neap", plan_check.Runs("start")
     known = plan_check.environment(neap)
-    host = ["device.kind=host", "device.memory=1GiB"] if args.rehearse else []
+    host = ["device.kind=cpu", "device.memory=1GiB"] if args.rehearse else []
     tiny = [*host, "data.max_prompt_length=32", "data.max_response_length=16", "data.train_batch_size=8", f"{ACTOR}.ppo_mini_batch_size=4"]
     with tempfile.TemporaryDirectory() as temporary:
         work = pathlib.Path(temporary)

@@ -48,7 +48,7 @@ P
 stage sft 0 train examples/reviews/sft.toml "$@"
 stage reward 0 train examples/reviews/reward.toml "$@"
 stage ppo 0 train examples/reviews/ppo.toml "$@"
-stage ppo_all_resident 3 train examples/reviews/ppo.toml memory.residency=all trainer.default_local_dir=output/all "$@"
+stage ppo_all_resident 3 train examples/reviews/ppo.toml memory.offload=none trainer.default_local_dir=output/all "$@"
 for f in output/reviews/ppo/report.html output/reviews/ppo/metrics.jsonl output/reviews/ppo/phases.jsonl output/reviews/ppo/plan.json; do
   if [ -e "$f" ]; then cp "$f" "$out/ppo_$(basename "$f")"; fi
 done

@@ -13,7 +13,8 @@ namespace {
 
 namespace fields = spec::job_fields;
 
-constexpr const char* kResidentWeights = R"(memory.allow=["recompute","move","stream"])";
+constexpr const char* kResidentWeights =
+    R"(memory.allow=["recompute","offload","offload_optimizer"])";
 
 TEST(GoldenPlans, FitRanksPlansThatFit) {
   spec::Job job;
@@ -167,7 +168,7 @@ TEST(GoldenPlans, OutlookHoldsWhatItPromises) {
 
 TEST(GoldenPlans, WithEverythingResidentNoSmallerPlanIsOffered) {
   spec::Job job;
-  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {"memory.residency=all"}, job).ok());
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {"memory.offload=none"}, job).ok());
   Target target = target_of(job);
   for (const Bytes size : {80_GiB, 16_GiB}) {
     target.capacity = size;

@@ -20,7 +20,7 @@ TEST(GoldenPlans, UpdatesAreDividedWhereThatFitsAndNotElsewhere) {
   std::map<spec::UpdateMode, Bytes> least;
   for (const spec::UpdateMode mode :
        {spec::UpdateMode::kJoined, spec::UpdateMode::kSplit, spec::UpdateMode::kStreamed}) {
-    job.memory.update = {false, mode};
+    job.memory.optimizer_offload = {false, mode};
     const Result<Bytes> found = least_capacity(job, target);
     ASSERT_TRUE(found.ok()) << found.status().message();
     least[mode] = *found;
@@ -33,7 +33,7 @@ TEST(GoldenPlans, UpdatesAreDividedWhereThatFitsAndNotElsewhere) {
   }
   EXPECT_LT(least[spec::UpdateMode::kSplit], least[spec::UpdateMode::kJoined]);
   EXPECT_LT(least[spec::UpdateMode::kStreamed], least[spec::UpdateMode::kSplit] / 2);
-  job.memory.update = {};
+  job.memory.optimizer_offload = {};
   EXPECT_EQ(*least_capacity(job, target), least[spec::UpdateMode::kStreamed]);
   // Where everything fits, nothing is divided.
   target.capacity = 48_GiB;
@@ -88,7 +88,7 @@ TEST(GoldenPlans, StatesGoToDiskWhereTheHostHasNoRoom) {
   EXPECT_GT(plan->seconds(), free->seconds());
   // The disk's rate decides.
   EXPECT_NEAR(phase.seconds, 2 * kStates / 2e9, 0.02 * phase.seconds);
-  job.memory.disk_bandwidth = 8_GiB;
+  job.memory.nvme_bandwidth = 8_GiB;
   const auto faster = make_plan(job, target);
   ASSERT_TRUE(faster.ok()) << faster.status().message();
   EXPECT_NEAR(faster->phases[*update].seconds, 2 * kStates / (8.0 * (1ull << 30)),
@@ -132,15 +132,15 @@ TEST(GoldenPlans, AllowedMeasuresAreTakenAndOthersAreNot) {
     return std::none_of(p.updated.begin(), p.updated.end(),
                         [](const UpdatePlan& u) { return u.mode == spec::UpdateMode::kStreamed; });
   };
-  const Result<MemoryPlan> exact = plan("[\"recompute\",\"move\",\"stream\"]", 79);
+  const Result<MemoryPlan> exact = plan("[\"recompute\",\"offload\",\"offload_optimizer\"]", 79);
   ASSERT_TRUE(exact.ok()) << exact.status().message();
   EXPECT_TRUE(exact->changes.empty());
   EXPECT_FALSE(joined(*exact));
   EXPECT_FALSE(keeps_all(*exact));
   // Without each of them.
-  EXPECT_FALSE(plan("[\"recompute\",\"move\"]", 79).ok());
-  EXPECT_FALSE(plan("[\"recompute\",\"stream\"]", 79).ok());
-  const Result<MemoryPlan> kept = plan("[\"move\",\"stream\"]", 139);
+  EXPECT_FALSE(plan("[\"recompute\",\"offload\"]", 79).ok());
+  EXPECT_FALSE(plan("[\"recompute\",\"offload_optimizer\"]", 79).ok());
+  const Result<MemoryPlan> kept = plan("[\"offload\",\"offload_optimizer\"]", 139);
   ASSERT_TRUE(kept.ok()) << kept.status().message();
   EXPECT_TRUE(keeps_all(*kept));
   const Result<MemoryPlan> still = plan("[]", 400);
@@ -149,10 +149,10 @@ TEST(GoldenPlans, AllowedMeasuresAreTakenAndOthersAreNot) {
   EXPECT_TRUE(keeps_all(*still));
   const Status refused = plan("[]", 200).status();
   EXPECT_EQ(refused.code(), ErrorCode::kDoesNotFit);
-  EXPECT_NE(refused.message().find("without \"move\" in memory.allow"), std::string::npos)
+  EXPECT_NE(refused.message().find("without \"offload\" in memory.allow"), std::string::npos)
       << refused.message();
   // bfloat16 states are faster under 79 GiB, and no faster where float32 ones fit without moves.
-  const std::string narrow = "[\"recompute\",\"move\",\"stream\",\"bf16_states\"]";
+  const std::string narrow = "[\"recompute\",\"offload\",\"offload_optimizer\",\"bf16_states\"]";
   const Result<MemoryPlan> states = plan(narrow, 79);
   ASSERT_TRUE(states.ok()) << states.status().message();
   EXPECT_EQ(states->changes.size(), 2U);
@@ -169,7 +169,7 @@ TEST(GoldenPlans, AutoIsNoSlowerThanAnyModeThatFits) {
       EXPECT_TRUE(
           spec::Job::load(kFolder / "qwen15_sft.toml",
                           {format("actor_rollout_ref.model.activation_checkpointing={}", mode),
-                           "memory.update=joined"},
+                           "memory.optimizer_offload=none"},
                           job)
               .ok());
       Target target = target_of(job);
@@ -232,7 +232,7 @@ TEST(GoldenPlans, OfA7BJobTakeMillisecondsAndSecondsWithTheSearch) {
     std::printf("%s: %.1f ms\n", what, 1e3 * seconds);
     EXPECT_LE(seconds, most) << what;
   };
-  const spec::Job plain = load({"memory.update=joined"});
+  const spec::Job plain = load({"memory.optimizer_offload=none"});
   // Three to six times the CPU time on a quiet desktop: slow memory and other programs.
   constexpr double kOnePlan = 0.060, kSearch = 6;
   limit("one plan", kOnePlan, [&] { return make_plan(plain, target_of(plain)).ok(); });

@@ -51,7 +51,7 @@ std::string activations_table() {
 
   text +=
       "\nPlans of supervised training of Qwen2.5-1.5B, 8 x 2048, on an H200; seconds by its "
-      "rates:\n\n| value | transient | less than `none` | seconds of a step | more than `none` "
+      "rates:\n\n| value | temporary | less than `none` | seconds of a step | more than `none` "
       "|\n|---|---|---|---|---|\n";
   double transient = 0, seconds = 0;  // of "none"
   for (const auto& [word, mode] : kModes) {
@@ -93,13 +93,14 @@ TEST(GoldenPlans, TheCommittedTableOfActivationsIsThePlans) {
 
 TEST(GoldenPlans, TheCommittedSentencesAreThePlans) {
   spec::Job job;
-  const std::string allow = "memory.allow=[\"recompute\",\"move\",\"stream\",\"bf16_states\"]";
+  const std::string allow =
+      "memory.allow=[\"recompute\",\"offload\",\"offload_optimizer\",\"bf16_states\"]";
   ASSERT_TRUE(
       spec::Job::load(kFolder / "qwen7b_ppo.toml", with_auto({allow, "device.memory=79GiB"}), job)
           .ok());
   const auto found = make_plan_with_outlook(job, target_of(job));
   ASSERT_TRUE(found.ok()) << found.status().message();
-  compare_page("outlook", "```" + found->outlook.to_text(found->plan) + "```\n");
+  compare_page("alternatives", "```" + found->outlook.to_text(found->plan) + "```\n");
 }
 
 TEST(GoldenPlans, TheCommittedReferencePagesAreTheTable) {

@@ -1,4 +1,4 @@
-// Plans that do not fit: the least capacity, and advice.
+// Plans that do not fit: the minimum capacity, and advice.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -33,7 +33,7 @@ TEST(GoldenPlans, TighterCeilingsMoveMoreAndThenFailWithAdvice) {
     }
     failed = true;
     EXPECT_EQ(plan.status().code(), ErrorCode::kDoesNotFit);
-    EXPECT_NE(plan.status().message().find("the least capacity is"), std::string::npos);
+    EXPECT_NE(plan.status().message().find("the minimum capacity is"), std::string::npos);
     EXPECT_NE(plan.status().message().find("rollout.batch_size=4: fits in "), std::string::npos)
         << plan.status().message();
   }
@@ -58,11 +58,11 @@ TEST(GoldenPlans, TheLeastCapacityThatARefusalNamesDoesAndALittleLessDoesNot) {
     std::vector<std::string> overrides;
   } jobs[] = {{"qwen15_sft.toml", {}},
               {"qwen15_sft.toml", {"memory.allow=[]"}},
-              {"qwen15_sft.toml", {"memory.allow=[\"stream\",\"micro_batch\"]"}},
+              {"qwen15_sft.toml", {"memory.allow=[\"offload_optimizer\",\"micro_batch\"]"}},
               {"opt_ppo.toml", {}},
               {"opt_ppo.toml", {"memory.host_budget=6GiB"}},
-              {"opt_ppo.toml", {"memory.update=streamed", "memory.host_budget=4GiB"}},
-              {"qwen7b_sft.toml", {"memory.update=joined"}}};
+              {"opt_ppo.toml", {"memory.optimizer_offload=cpu", "memory.host_budget=4GiB"}},
+              {"qwen7b_sft.toml", {"memory.optimizer_offload=none"}}};
   for (const auto& [config, overrides] : jobs) {
     SCOPED_TRACE(config + (overrides.empty() ? "" : " " + overrides.front()));
     spec::Job job;
@@ -76,7 +76,7 @@ TEST(GoldenPlans, TheLeastCapacityThatARefusalNamesDoesAndALittleLessDoesNot) {
       ASSERT_FALSE(plan.ok()) << to_string(asked);
       const std::string text = plan.status().message();
       if (text.find("no capacity is enough") != std::string::npos) break;
-      std::optional<Bytes> least = size_behind(text, "the least capacity is ");
+      std::optional<Bytes> least = size_behind(text, "the minimum capacity is ");
       ASSERT_TRUE(least.has_value()) << text;
       // The same, whatever was asked for.
       EXPECT_EQ(named.value_or(*least), *least) << text;
@@ -89,7 +89,7 @@ TEST(GoldenPlans, TheLeastCapacityThatARefusalNamesDoesAndALittleLessDoesNot) {
 }
 
 TEST(GoldenPlans, TheLeastCapacityIsThatOfTheJobsOwnSettings) {
-  for (const char* setting : {"memory.residency=all", "memory.allow=[]", "memory.residency=auto"}) {
+  for (const char* setting : {"memory.offload=none", "memory.allow=[]", "memory.offload=auto"}) {
     spec::Job job;
     ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {setting}, job).ok());
     Target target = target_of(job);
@@ -109,14 +109,15 @@ TEST(GoldenPlans, TheLeastCapacityIsThatOfTheJobsOwnSettings) {
   Target target = target_of(job);
   target.capacity = 20_GiB;
   const std::string refusal = make_plan(job, target).status().message();
-  const std::string looser = "'memory.allow=[\"move\",\"stream\",\"stream_weights\"]': fits in ";
+  const std::string looser =
+      "'memory.allow=[\"offload\",\"offload_optimizer\",\"offload_weights\"]': fits in ";
   const std::optional<Bytes> from = size_behind(refusal, looser);
   ASSERT_TRUE(from.has_value()) << refusal;
   target.capacity = *from;
   job.memory.allow = {spec::Measure::kMove, spec::Measure::kStream, spec::Measure::kStreamWeights};
   EXPECT_TRUE(make_plan(job, target).ok());
-  job.memory.residency = spec::Residency::kAll;
-  EXPECT_NE(knobs_text(job, target).find("memory.residency=auto: fits in "), std::string::npos)
+  job.memory.offload = spec::Residency::kAll;
+  EXPECT_NE(knobs_text(job, target).find("memory.offload=auto: fits in "), std::string::npos)
       << knobs_text(job, target);
 }
 

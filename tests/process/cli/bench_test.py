@@ -27,7 +27,7 @@ def check(what, holds, seen=""):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    done = run("--quick", "--device", "host", "--size", "64MiB", "--cycles", "2", "--json", "--disk-folder", folder)
+    done = run("--quick", "--device", "cpu", "--size", "64MiB", "--cycles", "2", "--json", "--disk-folder", folder)
     check("exit code", done.returncode == 0, done.stderr)
     out = json.loads(done.stdout)
     check("schema", out["schema"] == 1, out.get("schema"))
@@ -47,11 +47,11 @@ with tempfile.TemporaryDirectory() as folder:
             check("a limit with a name", row["limit"]["from"], key)
     check("the folder is left empty", os.listdir(folder) == [], os.listdir(folder))
 
-done = run("--device", "host", "--quick", "--size", "64MiB", "--cycles", "1", "--filter", "lookup")
+done = run("--device", "cpu", "--quick", "--size", "64MiB", "--cycles", "1", "--filter", "lookup")
 check("a table", done.returncode == 0 and "binary search" in done.stdout and "%" in done.stdout, done.stdout + done.stderr)
 
 # GB/s: the more the better.
-shares = [tuple(map(float, numbers)) for numbers in re.findall(r" ([\d.]+) +([\d.]+) GB/s +(\d+) %", run("--device", "host", "--quick", "--size", "64MiB",
+shares = [tuple(map(float, numbers)) for numbers in re.findall(r" ([\d.]+) +([\d.]+) GB/s +(\d+) %", run("--device", "cpu", "--quick", "--size", "64MiB",
                                                                                                 "--cycles", "1", "--filter", "backup").stdout)]
 check("shares in the table", len(shares) > 1, shares)
 for limit, measured, percent in shares:
@@ -59,22 +59,22 @@ for limit, measured, percent in shares:
     low, high = (100 * (measured + sign * 0.005) / (limit - sign * 0.005) for sign in (-1, 1))
     check("the share of the limit in the table", low - 0.51 < percent < high + 0.51, (limit, measured, percent))
 
-done = run("--device", "host", "--filter", "nonsense")
+done = run("--device", "cpu", "--filter", "nonsense")
 check("an unknown measurement is usage", done.returncode == 2 and "discard_kept" in done.stderr, done.stderr)
 done = run("--device", "teapot")
 check("an unknown device is usage", done.returncode == 2 and "teapot" in done.stderr, done.stderr)
-done = run("--device", "host", "--size", "900TiB")
+done = run("--device", "cpu", "--size", "900TiB")
 check("too large is refused", done.returncode == 3 and "choose" in done.stderr, (done.returncode, done.stderr))
 check("the limit is explained", "a quarter" in done.stderr and "available" in done.stderr, done.stderr)
 hint = re.search(r"--size (\d+)(\S+) or less", done.stderr)
 check("the hint can be pasted", hint is not None, done.stderr)
 if hint:
     less = f"{int(hint[1]) * 7 // 8}{hint[2]}"  # other programs may have taken memory meanwhile
-    done = run("--device", "host", "--quick", "--cycles", "1", "--filter", "lookup", "--size", less)
+    done = run("--device", "cpu", "--quick", "--cycles", "1", "--filter", "lookup", "--size", less)
     check("the hint works", done.returncode == 0, done.stderr)
-done = run("--device", "host", "--cycles", "0", "--filter", "lookup")
+done = run("--device", "cpu", "--cycles", "0", "--filter", "lookup")
 check("no cycles is usage", done.returncode == 2 and "--cycles" in done.stderr, done.stderr)
-done = run("--device", "host", "--size", "64MiB", "--filter", "disk", "--disk-folder", "/proc/nowhere")
+done = run("--device", "cpu", "--size", "64MiB", "--filter", "disk", "--disk-folder", "/proc/nowhere")
 check("no folder", done.returncode == 1 and "/proc/nowhere" in done.stderr, (done.returncode, done.stderr))
 
 for problem in problems:

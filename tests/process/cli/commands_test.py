@@ -82,7 +82,7 @@ class Commands(unittest.TestCase):
         plan = self.text("plan", PLANNED, "--capacity", "400GiB")
         self.assertRegex(plan, r"^sft of .*qwen7b_sft.toml on the GPU in bfloat16 \(assumed, with an H200's rates, because this machine has no GPU")
         self.assertRegex(plan.splitlines()[1], r"^needs    .* GiB in nvidia-smi with CUDA's context; \S+ B of host memory$")
-        self.assertRegex(plan, r"Least capacity: \S+ GiB, \S+ GiB in nvidia-smi with CUDA's context")
+        self.assertRegex(plan, r"Minimum capacity: \S+ GiB, \S+ GiB in nvidia-smi with CUDA's context")
         self.assertIn("train", plan)
         chosen = ["actor_rollout_ref.model.enable_gradient_checkpointing=false", "actor_rollout_ref.model.activation_checkpointing=auto"]
         fit = self.text("plan", PLANNED, *chosen, "--fit", "400GiB")
@@ -95,8 +95,8 @@ class Commands(unittest.TestCase):
         self.assertEqual(result["capacity"] + result["context"], 79 << 30)
         self.assertLessEqual(result["peak"], result["capacity"])
         self.assertTrue(result["plans"] and result["plans"][0]["overrides"], result["plans"])
-        self.assertNotIn("outlook", result)
-        self.assertIn("least_capacity", self.json("plan", PLANNED, "--capacity", "400GiB")["outlook"])
+        self.assertNotIn("alternatives", result)
+        self.assertIn("min_capacity", self.json("plan", PLANNED, "--capacity", "400GiB")["alternatives"])
         reference = self.text("plan", "--reference")
         pages = [f.read_text() for f in (SOURCE / "docs" / "configuration.md", *(SOURCE / "docs" / "configuration").glob("*.md"))]
         self.assertEqual(len(reference), sum(map(len, pages)))
@@ -123,7 +123,7 @@ class Commands(unittest.TestCase):
         named = self.json("plan", job, "--gpu", "rtx4090")
         self.assertIsNone(named["assumed"])
         self.assertLess(named["capacity"], 23 << 30)
-        on_host = self.text("plan", job, "device.kind=host", "--capacity", "400GiB").splitlines()
+        on_host = self.text("plan", job, "device.kind=cpu", "--capacity", "400GiB").splitlines()
         self.assertRegex(on_host[0], r"on the host memory in float32$")
         self.assertRegex(on_host[1], r"^needs    \S+ GiB of host memory$")
         # Without bfloat16 the plan is in float32, and the run needs that key, too.
@@ -159,14 +159,14 @@ class Commands(unittest.TestCase):
                          [(task, rank) for task in ("sft", "dpo", "grpo", "ppo") for rank in (0, 16)])
         for job in said["jobs"]:
             self.assertLessEqual(job["fastest"]["peak"], said["capacity"])
-            self.assertLessEqual(job["least_capacity"], job["fastest"]["peak"])
+            self.assertLessEqual(job["min_capacity"], job["fastest"]["peak"])
             # The keys make a job of which neap plan says the same.
             self.assertGreater(job["smallest"]["seconds"], 0)
         job = self.folder / "empty.toml"
         job.write_text("")
         plan = self.json("plan", job, *said["jobs"][1]["keys"], "--gpu", "rtx4090")
         self.assertEqual(plan["peak"], said["jobs"][1]["fastest"]["peak"])
-        self.assertEqual(plan["outlook"]["least_capacity"], said["jobs"][1]["least_capacity"])
+        self.assertEqual(plan["alternatives"]["min_capacity"], said["jobs"][1]["min_capacity"])
         self.refuses(2, "--simulate needs a job", "plan", model, "--simulate")
         self.refuses(2, "config.json", "plan", self.folder)
 
@@ -203,7 +203,7 @@ class Commands(unittest.TestCase):
         self.refuses(2, "give one of them", "plan", PLANNED, "--capacity", "1GiB", "--fit", "1GiB")
         self.refuses(2, "needs a configuration file", "plan")
         self.refuses(2, "greater than 0", "plan", PLANNED, "--capacity", "0GiB")
-        self.refuses(3, "least capacity", "plan", PLANNED, "--capacity", "1GiB")
+        self.refuses(3, "minimum capacity", "plan", PLANNED, "--capacity", "1GiB")
 
     def test_replay_repeats_the_recorded_settings_and_tries_others(self):
         for name in ("default", "expandable", "empty-cache"):

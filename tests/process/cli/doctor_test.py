@@ -29,7 +29,7 @@ def plan(**changes):
 
 def measures_keeps_and_plans_with_it():
     before, _ = plan()
-    assert before["rates_from"].startswith("measured on an H200; neap doctor"), before["rates_from"]
+    assert before["throughput_from"].startswith("measured on an H200; neap doctor"), before["throughput_from"]
     assert not CACHE.exists()
     done = neap("doctor", "--json")
     assert done.returncode == 0, done.stderr
@@ -41,7 +41,7 @@ def measures_keeps_and_plans_with_it():
         assert record["to_host"] == device["to_host_gbps"] * 1e9 > 1e8, record
         assert record["memory"] > 1e8 and record["remap"] > 0 and record["both"] > 1e8, record
     after, said = plan()
-    assert after["rates_from"].startswith(f"measured on {records[0]['date']} by neap doctor"), after["rates_from"]
+    assert after["throughput_from"].startswith(f"measured on {records[0]['date']} by neap doctor"), after["throughput_from"]
     assert after["link"]["both"] == records[0]["both"] and after["link"]["remap"] == records[0]["remap"]
     assert "rates" not in said, said
     # The host device has no record: its plans stay what they are.
@@ -52,12 +52,12 @@ def a_broken_record_is_one_message():
     for file in (CACHE / "neap" / "rates").iterdir():
         file.write_text("{}")
     result, said = plan()
-    assert result["rates_from"].startswith("measured on an H200"), result["rates_from"]
+    assert result["throughput_from"].startswith("measured on an H200"), result["throughput_from"]
     lines = [line for line in said.splitlines() if "holds no record of rates" in line]
     assert len(lines) == 1 and str(CACHE) in lines[0] and "ignored" in lines[0], said
     neap("doctor")
     result, said = plan()
-    assert "by neap doctor" in result["rates_from"] and said == "", said
+    assert "by neap doctor" in result["throughput_from"] and said == "", said
 
 
 def says_where_it_cannot_keep():

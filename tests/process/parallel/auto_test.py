@@ -16,7 +16,7 @@ AUTO = tuple(f"parallel.{key}=auto" for key in KEYS if key != "sequence_parallel
 # Whole models do not fit; nothing but dividing them is open.
 DIVIDED = (*AUTO[:2], "parallel.context_parallel_size=1", "parallel.cp_comm_type=all_gather", "parallel.zero_stage=0",
            "parallel.zero_shard_size=0", *AUTO[-2:])
-ALL_STAYS = ("memory.residency=all", "memory.update=joined")
+ALL_STAYS = ("memory.offload=none", "memory.optimizer_offload=none")
 
 
 class Auto(RankCase):
@@ -40,8 +40,8 @@ class Auto(RankCase):
 
     def least(self, ranks, *words):
         """Of all ways to divide the model, and of whole ones, with all states: MiB."""
-        choice = json.loads(self.plan(ranks, *words, *ALL_STAYS, "--json").stdout)["degrees"]
-        peaks = [(each["peak"], each["degrees"]) for each in choice["candidates"] if each["fits"]]
+        choice = json.loads(self.plan(ranks, *words, *ALL_STAYS, "--json").stdout)["parallel_sizes"]
+        peaks = [(each["peak"], each["parallel_sizes"]) for each in choice["candidates"] if each["fits"]]
         whole = min(peak for peak, degrees in peaks if degrees["data"] == ranks and degrees["zero"] == 0)
         return min(peak for peak, _ in peaks) / 2**20, whole / 2**20
 
@@ -63,7 +63,7 @@ class Auto(RankCase):
                     self.assert_same_files(auto, written)
                     self.assertEqual(self.metrics(f"out/{auto}"), self.metrics(f"out/{written}"))
                     planned = json.loads(self.plan(ranks, *keys, *words, "--json").stdout)
-                    self.assertEqual(planned["degrees"]["overrides"], [d for d in degrees if d not in keys])
+                    self.assertEqual(planned["parallel_sizes"]["overrides"], [d for d in degrees if d not in keys])
                     self.assertLessEqual(planned["peak"], mib * 2**20)
                     chosen.add(tuple(degrees))
             self.assertEqual(len(chosen), 2, chosen)
@@ -80,7 +80,7 @@ class Auto(RankCase):
         self.assertEqual(before, self.degrees("resumed"))
         # On other ranks they are chosen again.
         run = self.run_ranks(1, "resumed", *DIVIDED, *ALL_STAYS, "trainer.total_training_steps=3")
-        self.assertIn("the fastest of 1 ways", run.stderr)
+        self.assertIn("the fastest of 1 configurations", run.stderr)
         self.assertEqual(self.degrees("resumed", 3)[:2], [f"parallel.{key}=1" for key in KEYS[:2]])
 
     def test_a_row_that_no_rank_holds_is_one_for_several(self):
@@ -115,20 +115,20 @@ class Auto(RankCase):
         found = json.loads(done.stdout)
         self.assertLessEqual(found["peak"], 1.2 * least * 2**20)
         # All but replicas of slices, chunks and zero bubble, which take more memory.
-        self.assertEqual([words.split("=")[0] for words in found["degrees"]["overrides"]], [f"parallel.{key}" for key in KEYS[:-3]])
+        self.assertEqual([words.split("=")[0] for words in found["parallel_sizes"]["overrides"]], [f"parallel.{key}" for key in KEYS[:-3]])
         # Where no way fits as the job is, the nearest for which changes are enough.
         long = ("data.max_response_length=100", "data.micro_batch_size_per_gpu=6")
         done = launch.run(1, launch.NEAP, "plan", "sft.toml", *long, "--ranks", "2", "--fit", "12MiB", "--json", cwd=self.home)
         self.assertEqual(done.returncode, 0, done.stderr)
         found = json.loads(done.stdout)
-        self.assertFalse(any(each["fits"] for each in found["degrees"]["candidates"]))
+        self.assertFalse(any(each["fits"] for each in found["parallel_sizes"]["candidates"]))
         self.assertLessEqual(found["peak"], 12 * 2**20)
         self.assertIn("data.micro_batch_size_per_gpu=3", found["plans"][0]["overrides"])
         done = launch.run(1, launch.NEAP, "plan", "sft.toml", *long, "--ranks", "2", "--fit", "4MiB", cwd=self.home)
         self.assertEqual(done.returncode, 3, done.stderr)
         self.assertIn("fits into 4 MiB; the least that was found is", done.stderr)
         text = self.plan(2, *AUTO).stdout
-        self.assertIn("Ways to divide the job over 2 ranks: ", text)
+        self.assertIn("Parallel configurations for 2 ranks: ", text)
         self.assertIn("Chosen: parallel.pipeline_model_parallel_size=", text)
 
 

@@ -15,7 +15,7 @@ from train_process_test import read_lines, REWARD
 
 IN_TURNS = "trainer.balance_batch=false"
 # Of responses the longest is 32 times the shortest.
-SKEWED = ("actor_rollout_ref.rollout.draw_lengths=true", "data.max_response_length=32", *SGD)
+SKEWED = ("actor_rollout_ref.rollout.sample_lengths=true", "data.max_response_length=32", *SGD)
 PACKED = ("data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=128", *SGD)
 
 

@@ -27,7 +27,7 @@ MIB = 1 << 20
 GRPO = f"""
 task = "grpo"
 [device]
-kind = "host"
+kind = "cpu"
 memory = "1GiB"
 [data]
 train_files = ["prompts.jsonl"]

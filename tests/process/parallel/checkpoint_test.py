@@ -80,7 +80,7 @@ class Checkpoints(RankCase):
         for stage, failing in ((1, 0), (1, 1), (3, 1)):
             folder = f"limited-{stage}-{failing}"
             output = self.home / "out" / folder
-            words = (f"{ZERO}={stage}", "trainer.save_freq=1", "memory.residency=all")
+            words = (f"{ZERO}={stage}", "trainer.save_freq=1", "memory.offload=none")
             process = self.start_ranks(folder, (*words, "trainer.total_training_steps=1000"), [LIMITED, LIMITED])
             neap_program.wait_for(process, lambda output=output: (output / "global_step_2").exists(), timeout=120)
             start = time.monotonic()

@@ -90,7 +90,7 @@ class Ring(RankCase):
 
         gathered, ring = phase(), phase(RING)
         self.assertLess(ring["peak"] - ring["persistent"], 0.9 * (gathered["peak"] - gathered["persistent"]))
-        self.assertGreater(ring["sent"], 0)
+        self.assertGreater(ring["communication_bytes"], 0)
 
     def test_a_ring_of_one_rank_is_not_read(self):
         result = self.run_ranks(1, "alone", RING)

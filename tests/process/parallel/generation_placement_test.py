@@ -33,7 +33,7 @@ class GenerationPlacement(RolloutCase):
                     self.assert_same_files(whole, folder, step, files)
                     for one, two in zip(self.metrics(f"out/{whole}"), self.metrics(f"out/{folder}"), strict=True):
                         self.assert_near(one, two, 1e-6, folder)
-                    self.assertLess(self.part_bytes(folder, "actor.blocks"), 1.25 / size * self.part_bytes(whole, "actor.blocks"))
+                    self.assertLess(self.part_bytes(folder, "actor.rollout_weights"), 1.25 / size * self.part_bytes(whole, "actor.rollout_weights"))
 
     def compare_parts(self, name, *words, cases, task="grpo", files=FILES, step=2):
         """Runs on each mesh as it trains, and with the numbers of ranks that divide the model where it generates."""
@@ -90,7 +90,7 @@ class GenerationPlacement(RolloutCase):
             result = launch.run(1, launch.NEAP, "plan", "grpo.toml", "--json", "--ranks", "4", ZERO.format(3), *words, cwd=self.home)
             self.assertEqual(result.returncode, 0, result.stderr)
             tags = {tag["tag"]: tag for tag in json.loads(result.stdout)["tags"]}
-            return (sum(part["bytes"] for region in tags[name]["regions"] for part in region["parts"]) for name in ("actor.blocks", "rollout.kv"))
+            return (sum(part["bytes"] for region in tags[name]["regions"] for part in region["parts"]) for name in ("actor.rollout_weights", "rollout.kv"))
 
         (whole, alone), (part, together) = bytes_of(), bytes_of(f"{GENERATING}=2")
         self.assertLess(part, 0.6 * whole)

@@ -24,12 +24,12 @@ class StreamedKinds(StreamedStagesCase):
         # Micro-batches that go through a block together, and slices on the host.
         self.assert_streamed_is_resident("beside-groups", 2, (frozen, frozen), *whole, "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
                                          task="ppo", files=(*FILES, *CRITIC_FILES), room=1)
-        together = json.loads((self.home / "out/beside-groups/plan.json").read_text())["streamed_together"]
+        together = json.loads((self.home / "out/beside-groups/plan.json").read_text())["micro_batches_per_load"]
         self.assertGreater(together["reference"], 1)
         slices = ("actor_rollout_ref.ref.zero_stage=3", "reward_model.zero_stage=3", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1")
         for name, room in (("beside-slices", 0), ("beside-slices-groups", 2)):
             self.assert_streamed_is_resident(name, 2, (frozen[:2], frozen[:2]), *whole, *slices, task="ppo", files=(*FILES, *CRITIC_FILES), room=room)
-        plans = [json.loads((self.home / f"out/beside-slices-groups{rank}/plan.json").read_text())["streamed_together"] for rank in ("", "/ranks/1")]
+        plans = [json.loads((self.home / f"out/beside-slices-groups{rank}/plan.json").read_text())["micro_batches_per_load"] for rank in ("", "/ranks/1")]
         self.assertGreater(plans[0]["reference"], 1)
         self.assertEqual(plans[0]["reference"], plans[1]["reference"])
 
@@ -49,7 +49,7 @@ class StreamedKinds(StreamedStagesCase):
             self.assert_streamed_is_resident("shared-slices-groups", 2, (("critic",),) * 2, *whole, "critic.zero_stage=3", "critic.ppo_micro_batch_size_per_gpu=1",
                                              task="ppo", files=of_critic, room=6, trains_slices=True)
         for name in ("groups", "slices-groups"):
-            together = [json.loads((self.home / f"out/shared-{name}{rank}/plan.json").read_text())["streamed_together"]["critic"] for rank in ("", "/ranks/1")]
+            together = [json.loads((self.home / f"out/shared-{name}{rank}/plan.json").read_text())["micro_batches_per_load"]["critic"] for rank in ("", "/ranks/1")]
             self.assertGreater(together[0], 1, name)
             self.assertEqual(together[0], together[1], name)
         generates = (f"{CRITIC}=2", "critic.model.path=out/shallow/latest/reward", f"{JUDGE}=1")
@@ -61,7 +61,7 @@ class StreamedKinds(StreamedStagesCase):
         for name, words in (("", ()), ("-zero", ("parallel.zero_stage=2",))):
             with self.subTest(f"cut{name}"):
                 self.assert_streamed_is_resident(f"cut{name}", 4, (), f"{STAGES}=2", *cut, *words, task="dpo")
-                streamed = ["actor" in json.loads((self.home / f"out/{folder}/plan.json").read_text())["streamed_weights"]
+                streamed = ["actor" in json.loads((self.home / f"out/{folder}/plan.json").read_text())["offloaded_weights"]
                             for folder in (f"cut{name}", *(f"cut{name}/ranks/{rank}" for rank in (1, 2, 3)))]
                 self.assertEqual(streamed, [streamed[0]] * 2 + [streamed[2]] * 2)
                 self.assertIn(True, streamed)
@@ -69,13 +69,13 @@ class StreamedKinds(StreamedStagesCase):
     def test_each_stage_places_frozen_models_that_no_other_one_takes_part_in(self):
         """The second one has more of the actor, and less room. What a critic that trains has rests alike."""
         words = (f"{STAGES}=2", f"{REFERENCE}=1", f"{CRITIC}=1", f"{JUDGE}=1", CRITIC_LORA, "actor_rollout_ref.model.path=out/deep/latest/actor",
-                 "actor_rollout_ref.actor.pipeline_model_parallel_layout=[1,11]", 'memory.allow=["recompute", "stream", "stream_weights"]')
+                 "actor_rollout_ref.actor.pipeline_model_parallel_layout=[1,11]", 'memory.allow=["recompute", "offload_optimizer", "offload_weights"]')
         self.run_ranks(2, "apart-whole", *words, *RESIDENT, task="ppo")
         self.run_ranks(2, "apart", *words, "device.memory=46MiB", task="ppo")
         self.assert_same_files("apart-whole", "apart", files=(*FILES, *CRITIC_FILES))
         self.assertEqual(self.metrics("out/apart-whole"), self.metrics("out/apart"))
         plans = [self.assert_comes_as_planned(folder, False) for folder in ("apart", "apart/ranks/1")]
-        self.assertEqual([plan["streamed_weights"] for plan in plans], [["reference", "critic"], ["reference", "critic", "reward"]])
+        self.assertEqual([plan["offloaded_weights"] for plan in plans], [["reference", "critic"], ["reference", "critic", "reward"]])
 
     def test_an_actor_beside_stages(self):
         """It generates with all blocks."""

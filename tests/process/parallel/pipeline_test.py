@@ -28,9 +28,9 @@ class Pipeline(PipelineCase):
 
     def test_planned_seconds_are_those_of_the_simulation(self):
         """On every rank: with what stages wait for each other."""
-        for update in ("joined", "split"):
+        for update in ("none", "phase_split"):
             with self.subTest(update):
-                words = (STAGES.format(3), f"memory.update={update}", "trainer.total_training_steps=1")
+                words = (STAGES.format(3), f"memory.optimizer_offload={update}", "trainer.total_training_steps=1")
                 self.run_ranks(3, f"seconds-{update}", *words)
                 said = [launch.run(1, launch.NEAP, "plan", "sft.toml", *words, "trainer.n_gpus_per_node=3", "--json", *more, cwd=self.home)
                         for more in ((), ("--simulate",))]
@@ -54,9 +54,9 @@ class Pipeline(PipelineCase):
                 self.assert_stages_are_one_rank(name, 3, *words)
 
     def test_every_way_to_update(self):
-        for update in ("split", "streamed"):
+        for update in ("phase_split", "cpu"):
             with self.subTest(update):
-                self.assert_stages_are_one_rank(update, 2, f"memory.update={update}", "device.dtype=bfloat16")
+                self.assert_stages_are_one_rank(update, 2, f"memory.optimizer_offload={update}", "device.dtype=bfloat16")
 
     def test_packed_micro_batches(self):
         self.assert_stages_are_one_rank("packed", 3, "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=130", exact=False)
@@ -91,7 +91,7 @@ class Pipeline(PipelineCase):
     def test_stages_with_sliced_states(self):
         """Copies of a stage slice its optimizer states: the bits of whole ones."""
         for name, replicas, words in (("zero", 2, ()), ("zero-adafactor", 2, (f"{OPTIMIZER}optimizer=adafactor",)),
-                                      ("zero-streamed", 2, ("memory.update=streamed", "device.dtype=bfloat16")),
+                                      ("zero-streamed", 2, ("memory.optimizer_offload=cpu", "device.dtype=bfloat16")),
                                       ("mesh", 4, (TENSOR,))):
             with self.subTest(name):
                 self.assert_stages_are_one_rank(name, 2, "parallel.zero_stage=1", *words, replicas=replicas)
@@ -144,10 +144,10 @@ class Pipeline(PipelineCase):
         self.assert_same_files("killed", "calm", step=6)
 
     def least(self, *words):
-        """The least capacity in MiB."""
+        """The minimum capacity in MiB."""
         result = launch.run(1, launch.NEAP, "plan", "sft.toml", "--ranks", "2", *words, "device.memory=1MiB", cwd=self.home)
         self.assertEqual(result.returncode, 3, result.stderr)
-        return int(re.search(r"least capacity is (\d+) MiB", result.stderr).group(1))
+        return int(re.search(r"minimum capacity is (\d+) MiB", result.stderr).group(1))
 
     def overrides(self, folder):
         """What each of two ranks' plans chose."""
@@ -156,7 +156,7 @@ class Pipeline(PipelineCase):
     def test_sizes_and_types_that_stages_choose_together(self):
         """They are the run with these keys written out. A resumed run keeps the types of its states."""
         self.write_model("chosen", num_hidden_layers=12, tie_word_embeddings=False)
-        words = (STAGES.format(2), "actor_rollout_ref.model.path=chosen", "parallel.pipeline_model_parallel_layout=[3, 9]", "memory.update=joined")
+        words = (STAGES.format(2), "actor_rollout_ref.model.path=chosen", "parallel.pipeline_model_parallel_layout=[3, 9]", "memory.optimizer_offload=none")
         for measure, more, key in (("micro_batch", ("data.micro_batch_size_per_gpu=12",), "data.micro_batch_size_per_gpu="),
                                    ("bf16_states", (), f"{OPTIMIZER}state_dtype=bfloat16")):
             with self.subTest(measure):

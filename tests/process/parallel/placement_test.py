@@ -176,8 +176,8 @@ class Placement(PlacementCase):
     def test_a_plan_says_how_ranks_divide_each_model(self):
         words = (*tensor(critic=2), *zero(reference=3), *rows(critic="true"), *context(judge=4), *passes(judge="p2p"))
         text = self.plan(4, *words).stdout
-        self.assertRegex(text, r"Ranks of each model\n  actor +data 4\n  reference +data 4, ZeRO stage 3\n  critic +data 2 x tensor 2, divides rows\n"
-                         r"  reward +context 4, keys pass round\n")
+        self.assertRegex(text, r"Ranks of each model\n  actor +data 4\n  reference +data 4, ZeRO stage 3\n  critic +data 2 x tensor 2, sequence-parallel\n"
+                         r"  reward +context 4, ring attention\n")
         shown = json.loads(self.plan(4, *words, "--json").stdout)["placements"]
         self.assertEqual((shown["critic"]["tensor"], shown["critic"]["data"], shown["reference"]["zero"], shown["actor"]["tensor"]), (2, 2, 3, 1))
         self.assertIn("Ranks of every model: data 4\n", self.plan(4).stdout)
@@ -212,7 +212,7 @@ class Placement(PlacementCase):
                   "critic.ppo_micro_batch_size_per_gpu=16")
         # Ceilings at which each for itself would choose other updates of the critic, or that other tensors are computed again.
         for name, more, ceilings in (("updates", padded, (38, 42)), ("retention", ("critic.ppo_max_token_len_per_gpu=4000",), (46,))):
-            self.run_ranks(2, f"{name}-free", *words, *more, "device.memory=2GiB", "memory.residency=all", task="ppo")
+            self.run_ranks(2, f"{name}-free", *words, *more, "device.memory=2GiB", "memory.offload=none", task="ppo")
             for ceiling in ceilings:
                 with self.subTest(name, ceiling=ceiling):
                     folder, below = f"{name}-{ceiling}", f"device.memory={ceiling}MiB"
@@ -229,7 +229,7 @@ class Placement(PlacementCase):
                     printed = json.loads(self.plan(2, *words, *more, below, "--json").stdout)
                     self.assertEqual([plan["peak"] for plan in planned], [kind["peak"] for kind in printed["stages"]])
                     for plan in (*planned, printed):
-                        self.assertEqual(plan["updates"]["critic"], printed["updates"]["critic"])
+                        self.assertEqual(plan["optimizer_offload"]["critic"], printed["optimizer_offload"]["critic"])
                         self.assertEqual(plan["activations"][1], printed["activations"][1])
 
     def test_what_does_not_fit_is_refused(self):
@@ -280,10 +280,10 @@ class OwnStages(PlacementCase):
     def test_a_refusal_names_what_all_kinds_of_ranks_fit_in(self):
         """The second stage of the actor needs more than the first, where blocks stay on the device."""
         words = (*stages(actor=2), "actor_rollout_ref.actor.pipeline_model_parallel_layout=[1,4]", "critic.model.lora_rank=4",
-                 "critic.ppo_max_token_len_per_gpu=64", "trainer.total_training_steps=1", 'memory.allow=["recompute","move","stream"]')
+                 "critic.ppo_max_token_len_per_gpu=64", "trainer.total_training_steps=1", 'memory.allow=["recompute","offload","offload_optimizer"]')
         refusals = [self.plan(2, *words, "device.memory=1MiB", code=3), launch.run(2, launch.NEAP, "train", "ppo.toml", *words, "device.memory=1MiB", cwd=self.home)]
         self.assertEqual(refusals[1].returncode, 3, refusals[1].stderr)
-        (needed,) = {least for refusal in refusals for least in re.findall(r"least capacity is (\d+) MiB", refusal.stderr)}
+        (needed,) = {least for refusal in refusals for least in re.findall(r"minimum capacity is (\d+) MiB", refusal.stderr)}
         for refusal in refusals:
             self.assertIn("while planning rank 1", refusal.stderr)
         self.run_ranks(2, "least", *words, f"device.memory={needed}MiB", task="ppo")
@@ -291,15 +291,15 @@ class OwnStages(PlacementCase):
 
     def test_a_plan_chooses_a_stage_for_each_model(self):
         """One that fits; the run is that with the stages written out."""
-        words = ("trainer.total_training_steps=1", *WHOLE, *zero(critic="auto", reference="auto"), "memory.residency=all", "memory.update=joined")
-        shown = json.loads(self.plan(2, *words, "--json").stdout)["degrees"]
+        words = ("trainer.total_training_steps=1", *WHOLE, *zero(critic="auto", reference="auto"), "memory.offload=none", "memory.optimizer_offload=none")
+        shown = json.loads(self.plan(2, *words, "--json").stdout)["parallel_sizes"]
         self.assertEqual(len(shown["candidates"]), 8)
-        fitting = {(each["degrees"]["critic zero"], each["degrees"]["reference zero"]): each["peak"] for each in shown["candidates"] if each["fits"]}
+        fitting = {(each["parallel_sizes"]["critic zero"], each["parallel_sizes"]["reference zero"]): each["peak"] for each in shown["candidates"] if each["fits"]}
         self.assertEqual(len(fitting), 8)
         least = min(fitting.values())
         self.assertLess(least, fitting[0, 0])
         below = f"device.memory={least // 2**20}MiB"
-        chosen = json.loads(self.plan(2, *words, below, "--json").stdout)["degrees"]["overrides"]
+        chosen = json.loads(self.plan(2, *words, below, "--json").stdout)["parallel_sizes"]["overrides"]
         reference, critic = (int(word[-1]) for word in chosen)
         self.assertEqual(chosen, [f"actor_rollout_ref.ref.zero_stage={reference}", f"critic.zero_stage={critic}"])
         self.assertEqual(fitting[critic, reference], least)
@@ -307,14 +307,14 @@ class OwnStages(PlacementCase):
         self.run_mesh("written", *words, *chosen, below, task="ppo", copies=2)
         for files in (FILES, CRITIC_FILES):
             self.assert_same_files("written", "chosen", 1, files)
-        others = json.loads(self.plan(2, "parallel.tensor_model_parallel_size=auto", "--json").stdout)["degrees"]["candidates"]
-        self.assertNotIn("critic zero", others[0]["degrees"])
+        others = json.loads(self.plan(2, "parallel.tensor_model_parallel_size=auto", "--json").stdout)["parallel_sizes"]["candidates"]
+        self.assertNotIn("critic zero", others[0]["parallel_sizes"])
 
     def test_a_plan_has_every_kind_of_rank(self):
         staged = stages(actor=2, critic=4)
         text = self.plan(4, *staged).stdout
-        self.assertRegex(text, r"4 kinds of ranks, \d+ micro-batches a mini-batch")
-        self.assertRegex(text, r"  rank 1  actor blocks 0 to 2, reference blocks 0 to 4, critic blocks 1 to 1, reward blocks 0 to 4  peak")
+        self.assertRegex(text, r"4 groups of ranks, \d+ micro-batches per mini-batch")
+        self.assertRegex(text, r"  rank 1  actor layers 0 to 2, reference layers 0 to 4, critic layers 1 to 1, reward layers 0 to 4  peak")
         kinds = json.loads(self.plan(4, *staged, "--json").stdout)["stages"]
         self.assertEqual([kind["first_rank"] for kind in kinds], [0, 1, 2, 3])
         self.assertEqual(kinds[3]["models"]["reference"], {"first_block": 0, "blocks": 5})

@@ -20,7 +20,7 @@ class StagesCase(PipelineCase):
     def test_forms_of_training(self):
         self.write_model("untied", tie_word_embeddings=False)
         bf16 = "device.dtype=bfloat16"
-        cases = {"untied": ["actor_rollout_ref.model.path=untied"], "streamed": ["memory.update=streamed", bf16], "split": ["memory.update=split", bf16],
+        cases = {"untied": ["actor_rollout_ref.model.path=untied"], "streamed": ["memory.optimizer_offload=cpu", bf16], "split": ["memory.optimizer_offload=phase_split", bf16],
                  "recompute": ["actor_rollout_ref.model.activation_checkpointing=full"], "one-micro-batch": ["data.micro_batch_size_per_gpu=12"],
                  "clipped": ["actor_rollout_ref.actor.grad_clip=0.01", f"{OPTIMIZER}optimizer=adafactor"]}
         for name, words in cases.items():

@@ -27,7 +27,7 @@ class StreamedStages(StreamedStagesCase):
                                    ("chunks", 2, (f"{CHUNKS}=2", "trainer.test_freq=1")),
                                    ("rounds", 3, (f"{CHUNKS}=2", "data.train_batch_size=12", blocks.format([1, 2, 2, 1, 3, 3]))),
                                    ("parts", 2, (ZERO_BUBBLE, blocks.format([6, 6]))),
-                                   ("split", 2, ("memory.update=split", "device.dtype=bfloat16", blocks.format([4, 8]))),
+                                   ("split", 2, ("memory.optimizer_offload=phase_split", "device.dtype=bfloat16", blocks.format([4, 8]))),
                                    ("replicas", 4, ("parallel.zero_stage=1", "data.micro_batch_size_per_gpu=1")),
                                    ("slices", 4, ("parallel.zero_stage=3", "data.micro_batch_size_per_gpu=1")),
                                    ("tensor", 4, (f"{SIZE}=2", ROWS, blocks.format([4, 8]))))):
@@ -54,7 +54,7 @@ class StreamedStages(StreamedStagesCase):
                 self.assert_streamed_is_resident(name, ranks, (), f"{STAGES}=2", *deep, *words)
                 if name == "full":
                     plan = json.loads((self.home / "out/full/ranks/1/plan.json").read_text())
-                    self.assertEqual((plan["streamed_weights"], plan["updates"]), (["actor"], {"actor": "streamed"}))
+                    self.assertEqual((plan["offloaded_weights"], plan["optimizer_offload"]), (["actor"], {"actor": "cpu"}))
 
     def test_trained_slices_of_stages(self):
         """Of weights and of gradients, also of a table that two stages have."""
@@ -66,14 +66,14 @@ class StreamedStages(StreamedStagesCase):
                 if name == "slices-parts":
                     continue
                 plans = [json.loads((self.home / f"out/{folder}/plan.json").read_text()) for folder in (name, f"{name}/ranks/3")]
-                self.assertIn(["actor"], [plan["streamed_gradients"] for plan in plans])  # of one stage at least
+                self.assertIn(["actor"], [plan["offloaded_gradients"] for plan in plans])  # of one stage at least
 
     def test_blocks_of_stages_on_disk(self):
         """Frozen ones are read from the model's own files, those that train rest in files of each rank."""
         scratch = self.home / "scratch"
         scratch.mkdir()
         deep = ("actor_rollout_ref.model.path=out/deep/latest/actor", "data.micro_batch_size_per_gpu=2", f"{STAGES}=2")
-        allow = 'memory.allow=["recompute", "move", "stream", "stream_weights", "disk"]'
+        allow = 'memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"]'
         for name, words, files in (("disk-lora", ("actor_rollout_ref.model.lora_rank=4",), ADAPTERS), ("disk-full", (), FILES),
                                    ("disk-tables", ("actor_rollout_ref.model.path=out/tables/latest/actor",), FILES)):
             with self.subTest(name):
@@ -85,12 +85,12 @@ class StreamedStages(StreamedStagesCase):
                     middle = (low + high) // 2
                     fits = self.plan(2, "sft", *words, ceiling, f"memory.host_budget={middle}KiB").returncode == 0
                     low, high = (low, middle) if fits else (middle, high)
-                self.run_ranks(2, name, *words, ceiling, f"memory.host_budget={high}KiB", f"memory.disk_folder={scratch}")
+                self.run_ranks(2, name, *words, ceiling, f"memory.host_budget={high}KiB", f"memory.nvme_path={scratch}")
                 self.assertEqual(list(scratch.iterdir()), [])
                 self.assert_same_files(f"{name}-whole", name, files=files)
                 self.assertEqual(self.metrics(f"out/{name}-whole"), self.metrics(f"out/{name}"))
                 plans = [self.assert_comes_as_planned(folder, False) for folder in (name, f"{name}/ranks/1")]
-                self.assertIn(["actor"], [plan["streamed_from_disk"] for plan in plans])
+                self.assertIn(["actor"], [plan["weights_on_nvme"] for plan in plans])
 
     def test_tables_of_stages(self):
         """A head takes turns with its stage's blocks, also that of a table which both ends have."""
@@ -102,7 +102,7 @@ class StreamedStages(StreamedStagesCase):
                     self.assert_streamed_is_resident(f"{model}-{name}", 2, ((), ("actor",)), f"{STAGES}=2", path, *lora, *words, "trainer.test_freq=1",
                                                      files=ADAPTERS)
                     plan = json.loads((self.home / f"out/{model}-{name}/ranks/1/plan.json").read_text())
-                    self.assertEqual(plan["streamed_tables"], ["actor"])
+                    self.assertEqual(plan["offloaded_embeddings"], ["actor"])
 
     def test_trained_tables_of_stages(self):
         """The first stage's embedding and the last one's head come in turns with its blocks, with their gradients."""
@@ -113,7 +113,7 @@ class StreamedStages(StreamedStagesCase):
                                   ("turns-zero", 4, ("parallel.zero_stage=1", "data.micro_batch_size_per_gpu=1")))):
             with self.subTest(name):
                 self.assert_streamed_is_resident(name, ranks, (("actor",),) * ranks, f"{STAGES}=2", *words, *more)
-                tables = [json.loads((self.home / f"out/{folder}/plan.json").read_text())["streamed_tables"] for folder in (name, f"{name}/ranks/{ranks - 1}")]
+                tables = [json.loads((self.home / f"out/{folder}/plan.json").read_text())["offloaded_embeddings"] for folder in (name, f"{name}/ranks/{ranks - 1}")]
                 self.assertEqual(tables[1], ["actor"])
                 streamed.append(tables[0])
         self.assertIn(["actor"], streamed)  # in some stage that has the embedding, too
@@ -123,14 +123,14 @@ class StreamedStages(StreamedStagesCase):
         words = (f"{STAGES}=2", "actor_rollout_ref.model.path=out/deep/latest/actor", "actor_rollout_ref.model.lora_rank=4",
                  "data.micro_batch_size_per_gpu=2", "parallel.pipeline_model_parallel_layout=[4, 8]")
         self.run_ranks(2, "in-memory", *words, *RESIDENT)
-        words = (*words, KEPT.replace('"stream"', '"stream", "stream_weights", "disk"'))
+        words = (*words, KEPT.replace('"offload_optimizer"', '"offload_optimizer", "offload_weights", "nvme"'))
         words = (*words, f"device.memory={self.least(2, 'sft', *words) + 2}MiB", "memory.host_budget=2MiB")
         self.run_ranks(2, "in-files", *words)
         self.assert_same_files("in-memory", "in-files", files=ADAPTERS)
         self.assertEqual(self.metrics("out/in-memory"), self.metrics("out/in-files"))
         for folder in ("in-files", "in-files/ranks/1"):
             plan = self.assert_comes_as_planned(folder, False)
-            self.assertEqual((plan["streamed_from_files"], plan["disk_bytes"]), (["actor"], 0), folder)
+            self.assertEqual((plan["weights_in_model_files"], plan["disk_bytes"]), (["actor"], 0), folder)
             planned = {phase["name"]: phase["disk_read"] for phase in plan["phases"]}
             for record in read_lines(self.home / "out" / folder / "phases.jsonl"):
                 read = sum(use.get("disk_read", 0) for use in record["streamed"])
@@ -150,12 +150,12 @@ class StreamedStages(StreamedStagesCase):
     def test_an_actor_in_stages_generates_from_files(self):
         words = (f"{STAGES}=2", "actor_rollout_ref.model.path=out/deep/latest/actor", "actor_rollout_ref.model.lora_rank=4")
         self.run_ranks(2, "rollout-memory", *words, *RESIDENT, task="grpo")
-        words = (*words, KEPT.replace('"stream"', '"stream", "stream_weights", "disk"'), "memory.host_budget=12MiB")
+        words = (*words, KEPT.replace('"offload_optimizer"', '"offload_optimizer", "offload_weights", "nvme"'), "memory.host_budget=12MiB")
         self.run_ranks(2, "rollout-files", *words, f"device.memory={self.least(2, 'grpo', *words)}MiB", task="grpo")
         self.assert_same_files("rollout-memory", "rollout-files", files=ADAPTERS)
         self.assertEqual(self.metrics("out/rollout-memory"), self.metrics("out/rollout-files"))
         for folder in ("rollout-files", "rollout-files/ranks/1"):
-            self.assertIn("actor", self.assert_comes_as_planned(folder, False)["streamed_from_files"])
+            self.assertIn("actor", self.assert_comes_as_planned(folder, False)["weights_in_model_files"])
 
     def test_parts_that_generate_come_from_the_host(self):
         """Of an actor that ranks divide otherwise in training, without stages."""

@@ -11,8 +11,8 @@ from train_process_test import grpo_of, MODEL, PPO, read_lines, REWARD, SFT  # n
 # Blocks of 1 MiB beside a table as large.
 DEEP = dict(MODEL, num_hidden_layers=12, hidden_size=128, intermediate_size=512, tie_word_embeddings=False)
 TABLES = dict(DEEP, vocab_size=8192)
-RESIDENT = ("device.memory=2GiB", "memory.residency=all")
-KEPT = 'memory.allow=["recompute", "move", "stream"]'
+RESIDENT = ("device.memory=2GiB", "memory.offload=none")
+KEPT = 'memory.allow=["recompute", "offload", "offload_optimizer"]'
 CRITIC_LORA = "critic.model.lora_rank=4"
 CRITIC_FILES = ("critic/adapter_model.safetensors", "critic/optimizer.safetensors")
 
@@ -52,16 +52,16 @@ class StreamedStagesCase(RankCase):
         return launch.run(1, launch.NEAP, "plan", f"{task}.toml", "--ranks", str(ranks), *words, cwd=self.home)
 
     def least(self, ranks, task, *words):
-        """The least capacity in MiB that all kinds of ranks fit in: what the first refusal says."""
+        """The minimum capacity in MiB that all kinds of ranks fit in: what the first refusal says."""
         result = self.plan(ranks, task, *words, "device.memory=1MiB")
         self.assertEqual(result.returncode, 3, result.stderr)
-        least = int(re.search(r"least capacity is (\d+) MiB", result.stderr).group(1))
+        least = int(re.search(r"minimum capacity is (\d+) MiB", result.stderr).group(1))
         result = self.plan(ranks, task, *words, f"device.memory={least}MiB")
         self.assertEqual(result.returncode, 0, result.stderr)
         return least
 
     def assert_streamed_is_resident(self, name, ranks, models, *words, task="sft", files=FILES, room=0, trains_slices=False):
-        """`models`: what each rank streams at least, at the least capacity with `room` MiB more; one of them something."""
+        """`models`: what each rank streams at least, at the minimum capacity with `room` MiB more; one of them something."""
         self.run_ranks(ranks, f"{name}-whole", *words, *RESIDENT, task=task)
         least = self.least(ranks, task, *words)
         self.assertLess(least, self.least(ranks, task, *words, KEPT), name)
@@ -71,8 +71,8 @@ class StreamedStagesCase(RankCase):
         any_streams = False
         for rank in range(ranks):
             plan = self.assert_comes_as_planned(name if rank == 0 else f"{name}/ranks/{rank}", any("zero_stage" in word for word in words), trains_slices)
-            self.assertLessEqual(set(models[rank] if models else ()), set(plan["streamed_weights"]), (name, rank))
-            any_streams = any_streams or bool(plan["streamed_weights"])
+            self.assertLessEqual(set(models[rank] if models else ()), set(plan["offloaded_weights"]), (name, rank))
+            any_streams = any_streams or bool(plan["offloaded_weights"])
         self.assertTrue(any_streams, name)
 
     def assert_comes_as_planned(self, folder, sliced, trains_slices=False):
@@ -84,19 +84,19 @@ class StreamedStagesCase(RankCase):
                 continue  # of other rows
             key = record["step"], record["phase"]
             runs[key] = runs.get(key, 0) + 1
-            of = moved.setdefault(key, {"fetched": 0, "stored": 0})
-            of["fetched"] += sum(use["to_device"] for use in record["streamed"])
-            of["stored"] += sum(use["to_host"] for use in record["streamed"])
-        if plan["streamed_weights"]:
-            self.assertTrue(any(of["fetched"] for of in moved.values()), folder)
+            of = moved.setdefault(key, {"loaded": 0, "written_back": 0})
+            of["loaded"] += sum(use["to_device"] for use in record["streamed"])
+            of["written_back"] += sum(use["to_host"] for use in record["streamed"])
+        if plan["offloaded_weights"]:
+            self.assertTrue(any(of["loaded"] for of in moved.values()), folder)
         for (step, phase), of in moved.items():
             self.assertEqual(runs[step, phase], planned[phase]["times"], (folder, step, phase))
             if trains_slices and phase in ("backward", "backward_critic", "values"):  # ranks have slices of other units, each used as often as these
-                self.assertGreater(of["fetched"], 0, (folder, step, phase))
-                self.assertEqual(of["stored"] > 0, phase != "values" and bool(plan["streamed_gradients"]), (folder, step, phase))
+                self.assertGreater(of["loaded"], 0, (folder, step, phase))
+                self.assertEqual(of["written_back"] > 0, phase != "values" and bool(plan["offloaded_gradients"]), (folder, step, phase))
                 continue
             # Planned of the largest slice, which may be another rank's.
-            if sliced and (phase.startswith("update") or (phase == "backward" and plan["streamed_tables"])):
+            if sliced and (phase.startswith("update") or (phase == "backward" and plan["offloaded_embeddings"])):
                 for way, size in of.items():
                     self.assertLessEqual(size, planned[phase][way], (folder, step, phase))
                 continue

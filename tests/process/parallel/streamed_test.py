@@ -21,8 +21,8 @@ DEEP = dict(WIDE, num_hidden_layers=16)
 UNTIED = dict(TABLES, tie_word_embeddings=False)
 # Units of more than a tile: ranks cut them.
 LARGE = dict(MODEL, hidden_size=768, intermediate_size=2048, num_attention_heads=6, num_key_value_heads=6, head_dim=128, num_hidden_layers=3)
-RESIDENT = ("device.memory=2GiB", "memory.residency=all")
-KEPT = 'memory.allow=["recompute", "move", "stream"]'
+RESIDENT = ("device.memory=2GiB", "memory.offload=none")
+KEPT = 'memory.allow=["recompute", "offload", "offload_optimizer"]'
 
 
 def actor(name):
@@ -60,10 +60,10 @@ class Streamed(RankCase):
         return launch.run(1, launch.NEAP, "plan", f"{task}.toml", "--ranks", str(ranks), *words, cwd=self.home)
 
     def least(self, ranks, task, *words):
-        """The least capacity in MiB."""
+        """The minimum capacity in MiB."""
         result = self.plan(ranks, task, *words, "device.memory=1MiB")
         self.assertEqual(result.returncode, 3, result.stderr)
-        return int(re.search(r"least capacity is (\d+) MiB", result.stderr).group(1))
+        return int(re.search(r"minimum capacity is (\d+) MiB", result.stderr).group(1))
 
     def assert_streamed_is_resident(self, name, ranks, *words, task="sft", stages=(0, 1, 2), models=("actor",), files=FILES, tables=False,
                                     peaks=1.0):
@@ -89,9 +89,9 @@ class Streamed(RankCase):
     def assert_comes_as_planned(self, folder, models, capacity, tables, exact, peaks, sliced=False):
         """`sliced`: plans of updates are those of the largest slice, which may be another rank's."""
         plan = json.loads((self.home / "out" / folder / "plan.json").read_text())
-        self.assertLessEqual(set(models), set(plan["streamed_weights"]), folder)
+        self.assertLessEqual(set(models), set(plan["offloaded_weights"]), folder)
         if tables:
-            self.assertTrue(plan["streamed_tables"], folder)
+            self.assertTrue(plan["offloaded_embeddings"], folder)
         planned = {phase["name"]: phase for phase in plan["phases"]}
         fetched, stored, runs = {}, {}, {}
         for record in read_lines(self.home / "out" / folder / "phases.jsonl"):
@@ -105,10 +105,10 @@ class Streamed(RankCase):
         self.assertTrue(any(fetched.values()), folder)
         for key, size in fetched.items() if exact else ():
             if size and sliced and key[1].startswith("update"):
-                self.assertLessEqual(size, runs[key] * planned[key[1]]["fetched"], (folder, key))
+                self.assertLessEqual(size, runs[key] * planned[key[1]]["loaded"], (folder, key))
             elif size:
-                self.assertEqual(size % planned[key[1]]["fetched"], 0, (folder, key, size, planned[key[1]]["fetched"]))
-                self.assertLessEqual(stored[key], planned[key[1]]["stored"], (folder, key))
+                self.assertEqual(size % planned[key[1]]["loaded"], 0, (folder, key, size, planned[key[1]]["loaded"]))
+                self.assertLessEqual(stored[key], planned[key[1]]["written_back"], (folder, key))
 
     def test_supervised(self):
         self.assert_streamed_is_resident("wide", 2, actor("wide"))
@@ -118,7 +118,7 @@ class Streamed(RankCase):
 
     def test_blocks_on_disk(self):
         """Where no rank's host memory has room for them: each rank has files of its own."""
-        allow = 'memory.allow=["recompute", "move", "stream", "stream_weights", "disk"]'
+        allow = 'memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"]'
         scratch = self.home / "scratch"
         scratch.mkdir()
         for name, ranks, more in (("0", 2, ("parallel.zero_stage=0",)), ("1", 2, ("parallel.zero_stage=1",)), ("2", 3, ("parallel.zero_stage=2",)),
@@ -131,7 +131,7 @@ class Streamed(RankCase):
                 middle = (low + high) // 2
                 fits = self.plan(ranks, "sft", *words, ceiling, f"memory.host_budget={middle}KiB").returncode == 0
                 low, high = (low, middle) if fits else (middle, high)
-            self.run_ranks(ranks, f"disk-{name}", *words, ceiling, f"memory.host_budget={high}KiB", f"memory.disk_folder={scratch}")
+            self.run_ranks(ranks, f"disk-{name}", *words, ceiling, f"memory.host_budget={high}KiB", f"memory.nvme_path={scratch}")
             self.assertEqual(list(scratch.iterdir()), [])
             self.assert_same_files(f"disk-{name}-whole", f"disk-{name}")
             self.assertEqual(self.metrics(f"out/disk-{name}-whole"), self.metrics(f"out/disk-{name}"))
@@ -140,7 +140,7 @@ class Streamed(RankCase):
 
     def test_slices_on_disk(self):
         """Of weights and gradients: each rank has its own."""
-        allow = 'memory.allow=["recompute", "move", "stream", "stream_weights", "disk"]'
+        allow = 'memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"]'
         scratch = self.home / "scratch-slices"
         scratch.mkdir()
         for name, ranks, more in (("one", 2, ("data.micro_batch_size_per_gpu=6",)), ("groups", 2, ("data.micro_batch_size_per_gpu=3",)),
@@ -154,7 +154,7 @@ class Streamed(RankCase):
                 middle = (low + high) // 2
                 fits = self.plan(ranks, "sft", *words, f"memory.host_budget={middle}KiB").returncode == 0
                 low, high = (low, middle) if fits else (middle, high)
-            self.run_ranks(ranks, f"slices-{name}", *words, f"memory.host_budget={high}KiB", f"memory.disk_folder={scratch}")
+            self.run_ranks(ranks, f"slices-{name}", *words, f"memory.host_budget={high}KiB", f"memory.nvme_path={scratch}")
             self.assertEqual(list(scratch.iterdir()), [])
             self.assert_same_files(f"slices-{name}-device", f"slices-{name}")
             self.assertEqual(self.metrics(f"out/slices-{name}-device"), self.metrics(f"out/slices-{name}"))
@@ -162,15 +162,15 @@ class Streamed(RankCase):
                 folder = f"slices-{name}" if rank == 0 else f"slices-{name}/ranks/{rank}"
                 self.assert_disk_is_used_as_planned(folder, False)
                 plan = json.loads((self.home / "out" / folder / "plan.json").read_text())
-                self.assertEqual(plan["streamed_gradients"], ["actor"])
-                rests = [part for tag in plan["tags"] for part in tag.get("hosted", []) if part.get("on") == "disk"]
+                self.assertEqual(plan["offloaded_gradients"], ["actor"])
+                rests = [part for tag in plan["tags"] for part in tag.get("offloaded", []) if part.get("on") == "disk"]
                 self.assertEqual(sorted(part["kind"] for part in rests), ["gradients", "states", "weights"])
                 self.assertEqual(sum(part["bytes"] for part in rests), plan["disk_bytes"])
 
     def assert_disk_is_used_as_planned(self, folder, exact):
         """`exact`: else plans are those of the largest slice, which may be another rank's."""
         plan = json.loads((self.home / "out" / folder / "plan.json").read_text())
-        self.assertEqual((plan["streamed_from_disk"], plan["updates"]), (["actor"], {"actor": "disk"}))
+        self.assertEqual((plan["weights_on_nvme"], plan["optimizer_offload"]), (["actor"], {"actor": "nvme"}))
         for record in read_lines(self.home / "out" / folder / "phases.jsonl"):
             phase = next(phase for phase in plan["phases"] if phase["name"] == record["phase"])
             moved = {key: phase["times"] * sum(use.get(key, 0) for use in record["streamed"]) for key in ("disk_read", "disk_written")}
@@ -234,7 +234,7 @@ class Streamed(RankCase):
                 self.run_ranks(ranks, f"{name}-host", *words, f"device.memory={least}MiB")
                 self.assert_same_files(f"{name}-device", f"{name}-host")
                 self.assertEqual(self.metrics(f"out/{name}-device"), self.metrics(f"out/{name}-host"))
-                together = [json.loads((self.home / f"out/{name}-{where}/plan.json").read_text())["streamed_together"] for where in ("device", "host")]
+                together = [json.loads((self.home / f"out/{name}-{where}/plan.json").read_text())["micro_batches_per_load"] for where in ("device", "host")]
                 self.assertEqual(together, [{"actor": 1}] * 2)
                 for rank in range(ranks):
                     self.assert_gradients_come_as_planned(f"{name}-host" if rank == 0 else f"{name}-host/ranks/{rank}", least << 20, name)
@@ -242,14 +242,14 @@ class Streamed(RankCase):
         words = (actor("deep"), "data.micro_batch_size_per_gpu=6", "parallel.zero_stage=3")
         least, kept = self.least(2, "sft", *words), self.least(2, "sft", *words, KEPT)
         plans = [json.loads(self.plan(2, "sft", *words, f"device.memory={size}MiB", "--json").stdout) for size in range(least, kept + 1)]
-        chosen = [(plan["streamed_weights"], plan["streamed_gradients"]) for plan in plans]
+        chosen = [(plan["offloaded_weights"], plan["offloaded_gradients"]) for plan in plans]
         self.assertEqual(chosen[0], (["actor"], ["actor"]))
         self.assertIn((["actor"], []), chosen)
         self.assertEqual(chosen[-1], ([], []))
 
     def assert_gradients_come_as_planned(self, folder, capacity, name):
         plan = json.loads((self.home / "out" / folder / "plan.json").read_text())
-        self.assertEqual(plan["streamed_gradients"], ["actor"])
+        self.assertEqual(plan["offloaded_gradients"], ["actor"])
         self.assertNotIn("actor.grads", [tag["tag"] for tag in plan["tags"]])
         planned = {phase["name"]: phase for phase in plan["phases"]}
         moved = {"to_device": 0, "to_host": 0}
@@ -312,9 +312,9 @@ class Streamed(RankCase):
         for share in (0.25, 0.5, 0.75):
             capacity = least + int(share * (kept - least))
             shown = json.loads(self.plan(2, "sft", *words, f"device.memory={capacity}MiB", "--json").stdout)
-            if max(shown["streamed_together"].values(), default=1) > 1:
+            if max(shown["micro_batches_per_load"].values(), default=1) > 1:
                 break
-        self.assertGreater(max(shown["streamed_together"].values(), default=1), 1)
+        self.assertGreater(max(shown["micro_batches_per_load"].values(), default=1), 1)
         self.run_ranks(2, "together-whole", *words, *RESIDENT)
         self.run_ranks(2, "together", *words, f"device.memory={capacity}MiB")
         self.assert_same_files("together-whole", "together")
@@ -340,11 +340,11 @@ class Streamed(RankCase):
             words = (actor("wide"), "data.micro_batch_size_per_gpu=6", f"parallel.zero_stage={stage}")
             words = (*words, f"device.memory={self.least(2, 'sft', *words)}MiB")
             shown = self.plan(2, "sft", *words)
-            self.assertRegex(shown.stdout, r"actor\.buffers: 6 blocks.* with gradients.*rest on the host", shown.stderr)
+            self.assertRegex(shown.stdout, r"actor\.prefetch: 6 layers.* with gradients.*offloaded to the CPU", shown.stderr)
             plan = json.loads(self.plan(2, "sft", *words, "--json").stdout)
             backward = next(phase for phase in plan["phases"] if phase["name"] == "backward")
-            stored[stage] = backward["stored"]
-            self.assertGreater(backward["sent"], 0)
+            stored[stage] = backward["written_back"]
+            self.assertGreater(backward["communication_bytes"], 0)
         # A rank stores what it steps of the gradients, about half of them.
         self.assertLess(stored[1], 0.8 * stored[0])
         self.assertEqual(stored[2], stored[1])

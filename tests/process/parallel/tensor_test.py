@@ -128,11 +128,11 @@ class Tensor(RankCase):
                                      self.file(one, "actor/optimizer.safetensors", 3), 1e-5, one)
 
     def test_types_and_ways_to_update(self):
-        for name, words in {"bf16": ["device.dtype=bfloat16"], "split": ["memory.update=split"],
-                            "streamed": ["memory.update=streamed", "device.dtype=bfloat16"],
+        for name, words in {"bf16": ["device.dtype=bfloat16"], "split": ["memory.optimizer_offload=phase_split"],
+                            "streamed": ["memory.optimizer_offload=cpu", "device.dtype=bfloat16"],
                             "packed": ["data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=128"],
                             "zero1": ["parallel.zero_stage=1", "device.dtype=bfloat16"],
-                            "zero2": ["parallel.zero_stage=2", "memory.update=streamed"],
+                            "zero2": ["parallel.zero_stage=2", "memory.optimizer_offload=cpu"],
                             "recomputed": ["actor_rollout_ref.model.activation_checkpointing=full"]}.items():
             for rows in ((), (ROWS,)):
                 folder = f"{name}{'-rows' if rows else ''}"

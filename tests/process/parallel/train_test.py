@@ -66,13 +66,13 @@ class Train(TrainCase):
         self.assert_planned_is_measured("out/sft-2")
         self.assert_planned_is_measured("out/sft-2/ranks/1")
         plan = json.loads((self.home / "out/sft-2/plan.json").read_text())
-        (sent,) = [phase["sent"] for phase in plan["phases"] if phase["name"] == "train"]
+        (sent,) = [phase["communication_bytes"] for phase in plan["phases"] if phase["name"] == "train"]
         self.assertGreater(sent, 0)
         for folder, expected in (("sft", 0), ("sft-2", sent), ("sft-2/ranks/1", sent)):
             rows = [row for row in read_lines(self.home / "out" / folder / "phases.jsonl") if row["phase"] == "train"]
             # As a ring each of two ranks sends as much as the sums have.
-            self.assertEqual({row["peer_bytes"] for row in rows}, {expected})
-            self.assertTrue(all((row["peer_seconds"] > 0) == (expected > 0) for row in rows))
+            self.assertEqual({row["communication_bytes"] for row in rows}, {expected})
+            self.assertTrue(all((row["communication_seconds"] > 0) == (expected > 0) for row in rows))
 
     def test_reward_is_the_same_on_one_rank_and_two(self):
         self.two_ranks("reward", "reward-2")
@@ -236,7 +236,7 @@ class Train(TrainCase):
         self.assertEqual(result.stderr.count("gone.jsonl"), 1, result.stderr)
         result = self.train(2, "ppo", "device.memory=4MiB", "trainer.default_local_dir=out/slip")
         self.assertEqual(result.returncode, 3, result.stderr)
-        self.assertEqual(result.stderr.count("least capacity"), 1, result.stderr)
+        self.assertEqual(result.stderr.count("minimum capacity"), 1, result.stderr)
         result = self.train(2, "sft", "trainer.n_gpus_per_node=3", "trainer.default_local_dir=out/slip")
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertIn("2 processes", result.stderr)

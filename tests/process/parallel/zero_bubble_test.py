@@ -41,7 +41,7 @@ class ZeroBubble(stages_case.StagesCase):
     def test_the_later_stages_keep_more_than_with_1f1b_and_wait_less(self):
         for name, words in (("1f1b", ()), ("zero-bubble", (ZERO_BUBBLE,))):
             self.run_ranks(3, name, STAGES.format(3), *words, "trainer.total_training_steps=1")
-        kept = {(name, rank): phase["transient_allocated"] for name in ("1f1b", "zero-bubble") for rank in range(3)
+        kept = {(name, rank): phase["temporary_allocated"] for name in ("1f1b", "zero-bubble") for rank in range(3)
                 for phase in read_lines(self.home / "out" / name / (f"ranks/{rank}" if rank else "") / "phases.jsonl") if phase["phase"] == "train"}
         self.assertEqual(kept["1f1b", 0], kept["zero-bubble", 0])
         for rank in (1, 2):

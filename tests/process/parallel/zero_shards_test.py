@@ -19,7 +19,7 @@ ZERO = "parallel.zero_stage={}"
 SHARDS = "parallel.zero_shard_size={}"
 START = "actor_rollout_ref.model.path=start"
 ADAPTER = ("actor/adapter_model.safetensors", FILES[1])
-TAGS = tuple(f"actor.{name}" for name in ("weights", "grads", "unit_grads", "optimizer", "buffers"))
+TAGS = tuple(f"actor.{name}" for name in ("weights", "grads", "unit_grads", "optimizer", "prefetch"))
 
 
 class ZeroShards(RankCase):
@@ -100,7 +100,7 @@ class ZeroShards(RankCase):
         bf16 = "device.dtype=bfloat16"
         cases = {"narrow": [bf16, *(f"{OPTIMIZER}{key}_dtype=bfloat16" for key in ("state", "gradient", "master"))],
                  "adafactor": [f"{OPTIMIZER}optimizer=adafactor", bf16], "sm3": [f"{OPTIMIZER}optimizer=sm3", f"{OPTIMIZER}momentum=0.9"],
-                 "split": [bf16, "memory.update=split"], "streamed": [bf16, "memory.update=streamed"],
+                 "split": [bf16, "memory.optimizer_offload=phase_split"], "streamed": [bf16, "memory.optimizer_offload=cpu"],
                  "lora": [START, bf16, "actor_rollout_ref.model.lora_rank=4"]}
         for name, words in cases.items():
             with self.subTest(name):
@@ -171,9 +171,9 @@ class ZeroShards(RankCase):
         self.add_model("wide", dict(MODEL, vocab_size=16_000, hidden_size=512, intermediate_size=1024, num_attention_heads=8, head_dim=64,
                                     num_hidden_layers=8))
         every, text = plan("actor_rollout_ref.model.path=wide")
-        self.assertNotIn("slices over", text)
+        self.assertNotIn("ZeRO shard group", text)
         some, text = plan("actor_rollout_ref.model.path=wide", SHARDS.format(4))
-        self.assertIn("slices over 4", text)
+        self.assertIn("ZeRO shard group of 4", text)
         self.assertLess(some["seconds"], 0.8 * every["seconds"])
         weights = [next(tag["bytes"] for tag in out["tags"] if tag["tag"] == "actor.weights") for out in (every, some)]
         self.assertLess(weights[0], weights[1])

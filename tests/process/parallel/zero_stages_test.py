@@ -34,8 +34,8 @@ class ZeroStages(ZeroStagesCase):
         start = "actor_rollout_ref.model.path=out/started/latest/actor"
         bf16 = "device.dtype=bfloat16"
         cases = {"narrow": [bf16, *(f"{OPTIMIZER}{key}_dtype=bfloat16" for key in ("state", "gradient", "master"))],
-                 "adafactor": [f"{OPTIMIZER}optimizer=adafactor", bf16], "split": [bf16, "memory.update=split"],
-                 "streamed": ["memory.update=streamed", f"{OPTIMIZER}optimizer=sm3", f"{OPTIMIZER}momentum=0.9"],
+                 "adafactor": [f"{OPTIMIZER}optimizer=adafactor", bf16], "split": [bf16, "memory.optimizer_offload=phase_split"],
+                 "streamed": ["memory.optimizer_offload=cpu", f"{OPTIMIZER}optimizer=sm3", f"{OPTIMIZER}momentum=0.9"],
                  "recompute": ["actor_rollout_ref.model.activation_checkpointing=full"],
                  "lora": [start, bf16, "actor_rollout_ref.model.lora_rank=4"]}
         for name, words in cases.items():

@@ -63,8 +63,8 @@ class ZeroTensor(RankCase):
         cases = {"tied": ("actor_rollout_ref.model.path=deep",), "rows": ("actor_rollout_ref.model.path=deep", ROWS),
                  "untied": ("actor_rollout_ref.model.path=untied", "actor_rollout_ref.actor.grad_clip=0.5"),
                  "untied-rows": ("actor_rollout_ref.model.path=untied", ROWS, "actor_rollout_ref.model.activation_checkpointing=full"),
-                 "narrow": ("device.dtype=bfloat16", *narrow), "split": ("device.dtype=bfloat16", "memory.update=split"),
-                 "streamed": ("device.dtype=bfloat16", "memory.update=streamed", ROWS),
+                 "narrow": ("device.dtype=bfloat16", *narrow), "split": ("device.dtype=bfloat16", "memory.optimizer_offload=phase_split"),
+                 "streamed": ("device.dtype=bfloat16", "memory.optimizer_offload=cpu", ROWS),
                  "adafactor": (f"{OPTIMIZER}optimizer=adafactor", START), "sm3": (f"{OPTIMIZER}optimizer=sm3", START, ROWS),
                  "lora": lora, "lora-rows": (*lora, ROWS, "device.dtype=bfloat16"),
                  "validated": ("trainer.test_freq=1", 'data.val_files=["three.jsonl"]')}

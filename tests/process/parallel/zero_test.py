@@ -137,11 +137,11 @@ class Zero(RankCase):
                 self.assert_sliced_is_whole(name, 3, *words)
 
     def test_every_way_to_update(self):
-        for update in ("joined", "split", "streamed", "disk"):
+        for update in ("none", "phase_split", "cpu", "nvme"):
             with self.subTest(update):
-                self.assert_sliced_is_whole(update, 2, f"memory.update={update}", "device.dtype=bfloat16",
-                                            'memory.allow=["recompute", "move", "stream", "stream_weights", "disk"]')
-        self.assert_sliced_is_whole("stay", 2, "memory.residency=all")
+                self.assert_sliced_is_whole(update, 2, f"memory.optimizer_offload={update}", "device.dtype=bfloat16",
+                                            'memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"]')
+        self.assert_sliced_is_whole("stay", 2, "memory.offload=none")
 
     def test_adapters_are_sliced(self):
         self.run_ranks(1, "base", "trainer.total_training_steps=1")
@@ -237,7 +237,7 @@ class Zero(RankCase):
             out = json.loads(result.stdout)
             self.assertEqual(out["ranks"], ranks)
             tags = {tag["tag"]: sum(part["bytes"] for region in tag["regions"] for part in region["parts"]) for tag in out["tags"]}
-            return [tags.get(f"actor.{name}", 0) for name in ("optimizer", "grads", "unit_grads", "weights", "buffers")]
+            return [tags.get(f"actor.{name}", 0) for name in ("optimizer", "grads", "unit_grads", "weights", "prefetch")]
 
         # 33 million elements of tables and 16 blocks of 3 million.
         self.add_model("many", dict(MODEL, vocab_size=32_000, hidden_size=512, intermediate_size=1408, num_attention_heads=8,

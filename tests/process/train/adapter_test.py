@@ -95,7 +95,7 @@ class Adapters(TrainCase):
         (self.home / "eval.jsonl").write_text(rows)
         texts = []
         for words in (["out/lora"], ["adapter"], ["out/sft", "--adapter", "adapter"], ["out/sft"]):
-            result = self.neap("eval", words[0], "eval.jsonl", *words[1:], "data.max_response_length=12", "device.kind=host",
+            result = self.neap("eval", words[0], "eval.jsonl", *words[1:], "data.max_response_length=12", "device.kind=cpu",
                                "--output", "rows.jsonl")
             self.assertEqual(result.returncode, 0, result.stderr)
             texts.append((self.home / "rows.jsonl").read_text())

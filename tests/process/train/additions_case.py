@@ -10,7 +10,7 @@ import neap_program
 
 UNSTEADY = ("timing_s/", "perf/", "memory/")
 BATCH = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32",
-         "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32", "device.kind=host",
+         "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32", "device.kind=cpu",
          "device.memory=256MiB"]
 SMALL = [*BATCH, "trainer.total_training_steps=4"]
 
@@ -44,7 +44,7 @@ class TrainedCase(AdditionsCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.sft_run = cls.neap("train", "sft.toml", "device.kind=host")
+        cls.sft_run = cls.neap("train", "sft.toml", "device.kind=cpu")
         assert cls.sft_run.returncode == 0, cls.sft_run.stderr
 
     @classmethod

@@ -21,7 +21,7 @@ JUDGE = dict(ACTOR, hidden_size=8, head_dim=4)
 RL = """
 task = "grpo"
 [device]
-kind = "host"
+kind = "cpu"
 [data]
 train_files = ["prompts.jsonl"]
 train_batch_size = 16
@@ -80,7 +80,7 @@ ALGORITHMS = {
 DPO = """
 task = "dpo"
 [device]
-kind = "host"
+kind = "cpu"
 memory = "MEMORY"
 [data]
 train_files = ["bandit_pairs.jsonl"]
@@ -183,7 +183,7 @@ class Algorithms(TrainCase):
         free = self.train("dpo-free", "dpo.toml", [])
         refusal = self.neap("train", "dpo.toml", "device.memory=2MiB", "trainer.default_local_dir=out/dpo-tight")
         self.assertEqual(refusal.returncode, 3, refusal.stderr)
-        least = int(re.search(r"least capacity is (\d+) MiB", refusal.stderr).group(1))
+        least = int(re.search(r"minimum capacity is (\d+) MiB", refusal.stderr).group(1))
         tight = self.train("dpo-tight", "dpo.toml", [f"device.memory={least}MiB"])
         self.assertEqual(tight, free)
         for record in read_lines(self.home / "out/dpo-tight/phases.jsonl"):

@@ -58,7 +58,7 @@ class Hostile(DataCase):
             for turn in range(120):
                 for row in self.rows:
                     out.write(json.dumps(dict(row, note=f"{turn}")) + "\n")
-        disk = [self.path, "train", *SFT, "device.kind=host", "device.memory=256MiB", "data.train_files=large.jsonl", "data.rows_in_memory=0B",
+        disk = [self.path, "train", *SFT, "device.kind=cpu", "device.memory=256MiB", "data.train_files=large.jsonl", "data.rows_in_memory=0B",
                 "data.cache_dir=shared"]
         start = lambda out: neap_program.start(*disk, f"trainer.default_local_dir=out/{out}", cwd=self.home, env=self.environment())
         killed = start("killed")
@@ -74,7 +74,7 @@ class Hostile(DataCase):
         self.assertEqual(list((self.home / "shared").glob("*.rows.tmp-*")), [])
 
     def start_with_rows_on_disk(self, out, *words):
-        return neap_program.start(self.path, "train", *SFT, "device.kind=host", "device.memory=256MiB", "data.rows_in_memory=0B",
+        return neap_program.start(self.path, "train", *SFT, "device.kind=cpu", "device.memory=256MiB", "data.rows_in_memory=0B",
                                   f"trainer.default_local_dir=out/{out}", *words, cwd=self.home, env=self.environment())
 
     def logged(self, out):
@@ -134,7 +134,7 @@ class Hostile(DataCase):
         self.train("kept", *SFT, "trainer.total_training_steps=1")
         script = ('mkdir -p small && mount -t tmpfs -o size=24k tmpfs small && "$@"; code=$?; ls small >left; mount -o remount,size=1m small && '
                   '"$@" && exit $code')
-        result = subprocess.run([*neap_program.NAMESPACE, "sh", "-c", script, "sh", self.path, "train", *SFT, "device.kind=host", "device.memory=256MiB",
+        result = subprocess.run([*neap_program.NAMESPACE, "sh", "-c", script, "sh", self.path, "train", *SFT, "device.kind=cpu", "device.memory=256MiB",
                                  "data.rows_in_memory=0B", "data.cache_dir=small", "trainer.default_local_dir=out/kept"],
                                 cwd=self.home, env=self.environment(), capture_output=True, text=True, timeout=300, check=False)
         self.assertEqual(result.returncode, 1, result.stderr)
@@ -148,7 +148,7 @@ class Hostile(DataCase):
         def limit():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (30000, 30000))
-        result = neap_program.run(self.path, "train", *SFT, "device.kind=host", "device.memory=256MiB", "data.rows_in_memory=0B", "data.cache_dir=full",
+        result = neap_program.run(self.path, "train", *SFT, "device.kind=cpu", "device.memory=256MiB", "data.rows_in_memory=0B", "data.cache_dir=full",
                              "trainer.default_local_dir=out/full", cwd=self.home, env=self.environment(), preexec_fn=limit)
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("data.cache_dir", result.stderr)

@@ -43,7 +43,7 @@ class DataCase(AdditionsCase):
 
     @classmethod
     def neap(cls, *words, **more):
-        return neap_program.run(cls.path, *words, "device.kind=host", "device.memory=256MiB", cwd=cls.home, env=cls.environment(**more))
+        return neap_program.run(cls.path, *words, "device.kind=cpu", "device.memory=256MiB", cwd=cls.home, env=cls.environment(**more))
 
     def train(self, out, *words, expect=0, **more):
         result = self.neap("train", *words, f"trainer.default_local_dir=out/{out}", **more)

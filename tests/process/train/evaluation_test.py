@@ -120,7 +120,7 @@ class EvaluationCase(TrainedCase):
         fails(2, "unknown key", CHECKPOINT, "held_out.jsonl", "val.n=3")
         fails(2, "positions", CHECKPOINT, "held_out.jsonl", "data.max_response_length=1000")
         fails(2, "data.max_prompt_length is 3", CHECKPOINT, "held_out.jsonl", "data.max_prompt_length=3")
-        fails(3, "least capacity", CHECKPOINT, "held_out.jsonl", "device.memory=1MiB")
+        fails(3, "minimum capacity", CHECKPOINT, "held_out.jsonl", "device.memory=1MiB")
         fails(2, "Cannot create no/such/folder.jsonl", CHECKPOINT, "held_out.jsonl", "--output", "no/such/folder.jsonl")
         for override, instead in (('data.val_files=["other.jsonl"]', "as DATA"), ("data.train_files=other.jsonl", "as DATA"),
                                   ("task=ppo", "one task"), ("actor_rollout_ref.model.path=model", "as CHECKPOINT"),
@@ -154,9 +154,9 @@ class EvaluationCase(TrainedCase):
         config = json.loads((self.home / "model/config.json").read_text())
         (self.home / "wide/config.json").write_text(json.dumps(dict(config, vocab_size=50000)))
         def transient(*words):
-            result = self.neap("plan", "grpo.toml", "--json", "device.kind=host", "device.memory=8GiB", "actor_rollout_ref.model.path=wide", *words)
+            result = self.neap("plan", "grpo.toml", "--json", "device.kind=cpu", "device.memory=8GiB", "actor_rollout_ref.model.path=wide", *words)
             self.assertEqual(result.returncode, 0, result.stderr)
-            return next(p["transient_allocated"] for p in json.loads(result.stdout)["phases"] if p["name"] == "generate")
+            return next(p["temporary_allocated"] for p in json.loads(result.stdout)["phases"] if p["name"] == "generate")
         plain = transient(*SAMPLED[:3])
         sorted_ = transient(*SAMPLED)
         self.assertGreater(sorted_, plain)
@@ -166,7 +166,7 @@ class EvaluationCase(TrainedCase):
     # ---- the best checkpoint ----
 
     def sft(self, out, *words, expect=0):
-        result = self.neap("train", "sft.toml", "device.kind=host", f"trainer.default_local_dir=out/{out}", "data.val_files=sft_train.jsonl",
+        result = self.neap("train", "sft.toml", "device.kind=cpu", f"trainer.default_local_dir=out/{out}", "data.val_files=sft_train.jsonl",
                            "trainer.test_freq=1", "trainer.best_metric=val/loss", *words)
         self.assertEqual(result.returncode, expect, result.stderr)
         return result

@@ -42,7 +42,7 @@ class Generate(unittest.TestCase):
                                            'max_prompt_length = 32\nmax_response_length = 32\n'
                                            '[actor_rollout_ref.model]\npath = "model"\n'
                                            '[trainer]\ntotal_training_steps = 2\ndefault_local_dir = "out"\n')
-        result = cls.neap("train", "sft.toml", "device.kind=host")
+        result = cls.neap("train", "sft.toml", "device.kind=cpu")
         assert result.returncode == 0, result.stderr
 
     @classmethod
@@ -394,14 +394,14 @@ class Generate(unittest.TestCase):
     def test_a_rollout_samples_so(self):
         home = self.base / "additions"
         neap_program.make_additions(home)
-        result = self.neap("train", "sft.toml", "device.kind=host", "trainer.total_training_steps=2", cwd=home)
+        result = self.neap("train", "sft.toml", "device.kind=cpu", "trainer.total_training_steps=2", cwd=home)
         self.assertEqual(result.returncode, 0, result.stderr)
         rollout = "actor_rollout_ref.rollout."
         result = self.neap(
             "train", "grpo.toml", "data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8",
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32", f"{rollout}n=4", f"{rollout}log_prob_micro_batch_size_per_gpu=32",
             f"{rollout}min_p=0.01", f"{rollout}presence_penalty=0.5", f"{rollout}repetition_penalty=1.1", f"{rollout}stop=['7']",
-            f"{rollout}calculate_log_probs=true", "trainer.total_training_steps=2", "device.kind=host", "device.memory=256MiB",
+            f"{rollout}calculate_log_probs=true", "trainer.total_training_steps=2", "device.kind=cpu", "device.memory=256MiB",
             "trainer.default_local_dir=out/sampled", cwd=home)
         self.assertEqual(result.returncode, 0, result.stderr)
         for row in (json.loads(line) for line in (home / "out/sampled/validation.jsonl").read_text().splitlines()):

@@ -35,7 +35,7 @@ class Jobs(TrainCase):
         self.assertNotEqual(self.metrics("out/seed-a"), self.metrics("out/seed-c"))
 
     def test_everything_resident_does_not_fit_under_the_ceiling(self):
-        result = self.neap("train", "ppo.toml", "memory.residency=all",
+        result = self.neap("train", "ppo.toml", "memory.offload=none",
                            "trainer.default_local_dir=out/all")
         self.assert_fails(result, 3, f"of {self.ceiling} MiB is free", "held by", "actor.optimizer")
         self.assertIn("over the capacity", result.stdout)

@@ -33,8 +33,8 @@ class Packing(TrainCase):
         for phase in plan["phases"]:
             mine = [r for r in read_lines(self.home / folder / "phases.jsonl") if r["phase"] == phase["name"]]
             if mine:
-                out[phase["name"]] = (phase["transient"], max(r["transient_reserved"] for r in mine),
-                                      phase["transient_allocated"], max(r["transient_allocated"] for r in mine))
+                out[phase["name"]] = (phase["temporary"], max(r["temporary_reserved"] for r in mine),
+                                      phase["temporary_allocated"], max(r["temporary_allocated"] for r in mine))
         self.assertTrue(out)
         return out
 
@@ -70,7 +70,7 @@ class Packing(TrainCase):
                           "actor/entropy"])
 
     def test_grpo_with_lengths_that_are_drawn(self):
-        drawn = f"{ROLLOUT}draw_lengths=true"
+        drawn = f"{ROLLOUT}sample_lengths=true"
         budgets = [f"{ACTOR}use_dynamic_bsz=true", f"{ACTOR}ppo_max_token_len_per_gpu=90", "algorithm.mask_truncated_completions=true"]
         padded = self.run_job("grpo", "drawn-padded", drawn, budgets[-1])
         packed = self.run_job("grpo", "drawn-packed", drawn, *budgets)

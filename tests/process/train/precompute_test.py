@@ -63,7 +63,7 @@ class Precompute(TrainCase):
         for record in self.records(name):
             phase = planned[record["phase"]]
             self.assertEqual(record["persistent"], phase["persistent"], record)
-            self.assertEqual(record["transient_reserved"], phase["transient"], record)
+            self.assertEqual(record["temporary_reserved"], phase["temporary"], record)
         self.assertEqual(max(r["peak"] for r in self.records(name)), plan["peak"])
         return plan
 
@@ -95,15 +95,15 @@ class Precompute(TrainCase):
         each, once = plan(), plan(ONCE)
         reference = next(tag["bytes"] for tag in each["tags"] if tag["tag"] == "reference.weights")
         self.assertEqual(each["peak"] - once["peak"], reference)
-        self.assertEqual(each["all_resident"] - once["all_resident"], reference)
+        self.assertEqual(each["peak_without_offload"] - once["peak_without_offload"], reference)
         self.assertLess(once["seconds"], each["seconds"], "of a step")
         text = self.neap("plan", "dpo.toml", ONCE).stdout
         self.assertIn("ref_logp (once)", text)
-        self.assertIn("Once, before the first step: ref_logp; then reference.weights are given up", text)
+        self.assertIn("Once, before the first step: ref_logp; then reference.weights are freed", text)
         # Under a ceiling the reference is not copied to the host and back.
-        least = each["outlook"]["least_capacity"]
+        least = each["alternatives"]["min_capacity"]
         each, once = plan(f"device.memory={least}B"), plan(ONCE, f"device.memory={least}B")
-        self.assertGreater(each["moved_per_step"], once["moved_per_step"])
+        self.assertGreater(each["copied_per_step"], once["copied_per_step"])
         self.assertGreater(each["host_bytes"], once["host_bytes"])
         self.train("tight", ONCE, f"device.memory={least}B")
         self.train("free", ONCE, "device.memory=0B")

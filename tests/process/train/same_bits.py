@@ -27,7 +27,7 @@ MODELS = {
                  "num_attention_heads": 4, "max_position_embeddings": 128, "use_parallel_residual": True, "rotary_pct": 0.5,
                  "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "torch_dtype": "float32"},
 }
-BASE = ["device.kind=host", "device.memory=2GiB", "data.train_batch_size=12", "data.use_dynamic_bsz=false", "data.micro_batch_size_per_gpu=4",
+BASE = ["device.kind=cpu", "device.memory=2GiB", "data.train_batch_size=12", "data.use_dynamic_bsz=false", "data.micro_batch_size_per_gpu=4",
         "data.max_prompt_length=24", "data.max_response_length=16", "data.truncation=right", "trainer.total_training_steps=2",
         "trainer.save_freq=2", "trainer.test_freq=2", "actor_rollout_ref.actor.optim.lr=1e-3", "actor_rollout_ref.model.path=MODEL",
         'trainer.logger=["jsonl"]', "trainer.default_local_dir=out"]
@@ -41,7 +41,7 @@ GRPO = ["task=grpo", f"{ROLLOUT}n=2", f"{ACTOR}use_kl_loss=true", f"{ROLLOUT}bat
 SFT = ["task=sft", 'data.train_files=["sft_train.jsonl"]', 'data.val_files=["few.jsonl"]']
 PAIRS = ['data.train_files=["pairs_train.jsonl"]', 'data.val_files=["few_pairs.jsonl"]']
 PACKED = ["data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=96"]
-RL_PACKED = [f"{ACTOR}use_dynamic_bsz=true", f"{ACTOR}ppo_max_token_len_per_gpu=90", f"{ROLLOUT}draw_lengths=true"]
+RL_PACKED = [f"{ACTOR}use_dynamic_bsz=true", f"{ACTOR}ppo_max_token_len_per_gpu=90", f"{ROLLOUT}sample_lengths=true"]
 LORA = ["actor_rollout_ref.model.lora_rank=4"]
 JOBS = {
     "sft": ("tied", SFT),

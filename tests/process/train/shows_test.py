@@ -154,11 +154,11 @@ class Shows(TrainedCase):
                           ("actor.optimizer", "actor.optimizer"), ("rollout.kv", "rollout.kv"), ("rank.kv", "rollout.kv")):
             self.assertEqual(lines[line]["measured"], {"value": tags[tag], "source": f"memory.ntrace: {tag}"}, line)
         self.assertEqual(lines["actor.transient"]["measured"]["value"],
-                         max(row["transient_reserved"] for row in phases if row["phase"] == "train_actor"))
+                         max(row["temporary_reserved"] for row in phases if row["phase"] == "train_actor"))
         self.assertIsNone(lines["actor.activations"]["measured"])
         text = self.neap("plan", "--formulas", "grpo.toml", *BATCH, *words, "--run", "out/measured").stdout
         self.assertIn("measured: by a run", text)
-        other = self.neap("plan", "--formulas", "sft.toml", "device.kind=host", "--run", "out/measured")
+        other = self.neap("plan", "--formulas", "sft.toml", "device.kind=cpu", "--run", "out/measured")
         self.assertEqual(other.returncode, 2, other.stdout)
         self.assertIn("is a run of the task grpo, and the job's is sft", other.stderr)
 
@@ -196,7 +196,7 @@ class Shows(TrainedCase):
             self.assertEqual(shown["actor/pg_loss"], written[step]["actor/pg_loss"])
 
     def test_sft_marks_what_it_would_not_have_written(self):
-        result = self.neap("train", "sft.toml", "device.kind=host", "data.val_files=['sft_train.jsonl']", "trainer.total_training_steps=40",
+        result = self.neap("train", "sft.toml", "device.kind=cpu", "data.val_files=['sft_train.jsonl']", "trainer.total_training_steps=40",
                            "trainer.default_local_dir=out/marked")
         self.assertEqual(result.returncode, 0, result.stderr)
         rows = [(row["prompt"], row["response"]) for row in read_lines(self.home / "sft_train.jsonl")]

@@ -56,7 +56,7 @@ GROUPED = {**{name: JOBS[name][0] for name in ("sft", "sft full", "dpo full", "d
            "dpo full tables packed": [*JOBS["dpo full tables"][0], "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=128"]}
 
 
-DISK = 'memory.allow=["recompute", "move", "stream", "stream_weights", "disk"]'
+DISK = 'memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"]'
 # Full training of blocks that take more than huge pages of host memory.
 ON_DISK = {"sft": ["sft.toml", *STEPS, "data.micro_batch_size_per_gpu=2"],
            "dpo": ["dpo.toml", *STEPS, "actor_rollout_ref.model.activation_checkpointing=full"],
@@ -67,10 +67,10 @@ class StreamedCase(TrainCase):
     """Runs under the least memory, beside those of which everything is resident."""
 
     def least(self, *words):
-        """The least capacity in MiB."""
+        """The minimum capacity in MiB."""
         result = self.neap("plan", *words, "device.memory=1MiB")
         self.assertEqual(result.returncode, 3, result.stderr)
-        return int(re.search(r"least capacity is (\d+) MiB", result.stderr).group(1))
+        return int(re.search(r"minimum capacity is (\d+) MiB", result.stderr).group(1))
 
     def least_host(self, *words):
         """The least memory.host_budget in bytes."""
@@ -112,7 +112,7 @@ class StreamedCase(TrainCase):
             fetched[key] = fetched.get(key, 0) + sum(s["to_device"] for s in record["streamed"])
         self.assertTrue(any(fetched.values()))
         for (step, phase), size in fetched.items():
-            planned = phases[phase]["fetched"]
+            planned = phases[phase]["loaded"]
             if not packed and phase != "validate":  # a validation may run the phase again
                 self.assertEqual(size, planned * max(1, round(size / max(1, planned))), (step, phase))
 
@@ -143,40 +143,40 @@ class StreamedWeights(StreamedCase):
         with_inputs = 0
         for name, (words, models) in JOBS.items():
             with self.subTest(name):
-                resident = self.train(f"{name} resident", *words, "device.memory=2GiB", "memory.residency=all")
-                kept = self.least(*words, 'memory.allow=["recompute", "move", "stream"]')
+                resident = self.train(f"{name} resident", *words, "device.memory=2GiB", "memory.offload=none")
+                kept = self.least(*words, 'memory.allow=["recompute", "offload", "offload_optimizer"]')
                 least = self.least(*words)
                 self.assertLess(least, kept)
                 streamed = self.train(f"{name} streamed", *words, f"device.memory={least}MiB")
                 self.assert_equal_runs(resident, streamed)
                 plan = json.loads((streamed / "plan.json").read_text())
-                self.assertEqual(set(plan["streamed_weights"]), models)
+                self.assertEqual(set(plan["offloaded_weights"]), models)
                 if "tables" in name:
-                    self.assertEqual(set(plan["streamed_tables"]), models)
+                    self.assertEqual(set(plan["offloaded_embeddings"]), models)
                 # Less is kept on the device between forward and backward.
-                self.assertTrue(set(plan["streamed_inputs"]) <= models)
-                with_inputs += bool(plan["streamed_inputs"])
+                self.assertTrue(set(plan["offloaded_layer_inputs"]) <= models)
+                with_inputs += bool(plan["offloaded_layer_inputs"])
                 self.check_phases(streamed, plan, least << 20)
         self.assertGreater(with_inputs, min(4, len(JOBS) - 1))
 
     def test_groups_of_micro_batches_have_the_same_bits(self):
         for name, words in GROUPED.items():
             with self.subTest(name):
-                kept = self.least(*words, 'memory.allow=["recompute", "move", "stream"]')
+                kept = self.least(*words, 'memory.allow=["recompute", "offload", "offload_optimizer"]')
                 least = self.least(*words)
                 for share in (0.9, 0.75, 0.5, 0.25):
                     capacity = least + int(share * (kept - least))
                     shown = self.neap("plan", *words, f"device.memory={capacity}MiB", "--json")
-                    if max(json.loads(shown.stdout)["streamed_together"].values(), default=1) > 1:
+                    if max(json.loads(shown.stdout)["micro_batches_per_load"].values(), default=1) > 1:
                         break
-                resident = self.train(f"{name} in memory", *words, "device.memory=2GiB", "memory.residency=all")
+                resident = self.train(f"{name} in memory", *words, "device.memory=2GiB", "memory.offload=none")
                 grouped = self.train(f"{name} grouped", *words, f"device.memory={capacity}MiB")
                 self.assert_equal_runs(resident, grouped)
                 plan = json.loads((grouped / "plan.json").read_text())
-                self.assertGreater(max(plan["streamed_together"].values()), 1)
+                self.assertGreater(max(plan["micro_batches_per_load"].values()), 1)
                 self.check_phases(grouped, plan, capacity << 20)
                 single = json.loads(self.neap("plan", *words, f"device.memory={least}MiB", "--json").stdout)
-                self.assertLess(sum(phase["fetched"] for phase in plan["phases"]), sum(phase["fetched"] for phase in single["phases"]))
+                self.assertLess(sum(phase["loaded"] for phase in plan["phases"]), sum(phase["loaded"] for phase in single["phases"]))
 
     def test_blocks_on_disk_have_the_same_bits(self):
         self.add_model("large", dict(WIDE, hidden_size=256, intermediate_size=768, num_hidden_layers=6))
@@ -184,19 +184,19 @@ class StreamedWeights(StreamedCase):
         for name, words in ON_DISK.items():
             with self.subTest(name):
                 words = [*words, "actor_rollout_ref.model.path=out/large/latest/actor", DISK]
-                resident = self.train(f"{name} not on disk", *words, "device.memory=2GiB", "memory.residency=all")
+                resident = self.train(f"{name} not on disk", *words, "device.memory=2GiB", "memory.offload=none")
                 ceiling = f"device.memory={self.least(*words) + 8}MiB"
                 budget = self.least_host(*words, ceiling)
                 scratch = self.home / f"scratch-{name}"
                 scratch.mkdir()
-                run = self.train(f"{name} on disk", *words, ceiling, f"memory.host_budget={budget}B", f"memory.disk_folder={scratch}")
+                run = self.train(f"{name} on disk", *words, ceiling, f"memory.host_budget={budget}B", f"memory.nvme_path={scratch}")
                 self.assertEqual(list(scratch.iterdir()), [])
                 self.assert_equal_runs(resident, run)
                 plan = json.loads((run / "plan.json").read_text())
-                self.assertIn("actor", plan["streamed_from_disk"])
-                self.assertEqual(plan["updates"], {"actor": "disk"})
+                self.assertIn("actor", plan["weights_on_nvme"])
+                self.assertEqual(plan["optimizer_offload"], {"actor": "nvme"})
                 self.assertEqual(plan["host_bytes"], budget)
-                rests = [part for tag in plan["tags"] for part in tag.get("hosted", []) if part.get("on") == "disk"]
+                rests = [part for tag in plan["tags"] for part in tag.get("offloaded", []) if part.get("on") == "disk"]
                 self.assertEqual(sum(part["bytes"] for part in rests), plan["disk_bytes"])
                 self.assertEqual({part["kind"] for part in rests}, {"weights", "gradients", "states"})
                 phases = {phase["name"]: phase for phase in plan["phases"]}
@@ -235,8 +235,8 @@ class StreamedWeights(StreamedCase):
         least = self.least(*words)
         shown = self.neap("plan", *words, f"device.memory={least}MiB")
         self.assertEqual(shown.returncode, 0, shown.stderr)
-        self.assertRegex(shown.stdout, r"actor\.buffers: 10 blocks, the embedding with inputs, [0-9.]+ MiB in all, rest on the host; "
-                                       r"backward fetches [0-9.]+ MiB, stores [0-9.]+ MiB and waits")
+        self.assertRegex(shown.stdout, r"actor\.prefetch: 10 layers, the embedding with inputs, [0-9.]+ MiB in all, offloaded to the CPU; "
+                                       r"backward loads [0-9.]+ MiB, writes back [0-9.]+ MiB and waits")
         # Not with a host budget that the blocks are over.
         refused = self.neap("plan", *words, f"device.memory={least}MiB", "memory.host_budget=8MiB")
         self.assertEqual(refused.returncode, 3, refused.stdout)

@@ -27,7 +27,7 @@ NEAP, REVIEWS = "neap", pathlib.Path(".")
 SFT = """
 task = "sft"
 [device]
-kind = "host"
+kind = "cpu"
 memory = "256MiB"
 [data]
 use_dynamic_bsz = false
@@ -51,7 +51,7 @@ default_local_dir = "out/sft"
 REWARD = """
 task = "reward"
 [device]
-kind = "host"
+kind = "cpu"
 memory = "256MiB"
 [data]
 use_dynamic_bsz = false
@@ -73,7 +73,7 @@ default_local_dir = "out/reward"
 PPO = """
 task = "ppo"
 [device]
-kind = "host"
+kind = "cpu"
 memory = "CEILING"
 [data]
 train_files = ["prompts.jsonl"]
@@ -142,7 +142,7 @@ class TrainCase(unittest.TestCase):
         # The tightest ceiling under which the job runs at all.
         (cls.home / "ppo.toml").write_text(PPO.replace("CEILING", "4MiB"))
         refusal = cls.neap("train", "ppo.toml")
-        cls.ceiling = int(re.search(r"least capacity is (\d+) MiB", refusal.stderr).group(1))
+        cls.ceiling = int(re.search(r"minimum capacity is (\d+) MiB", refusal.stderr).group(1))
         (cls.home / "ppo.toml").write_text(PPO.replace("CEILING", f"{cls.ceiling}MiB"))
 
     @classmethod

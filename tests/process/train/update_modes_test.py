@@ -14,7 +14,7 @@ import time
 
 from train_process_test import MODEL, TrainCase, main, read_lines
 
-DISK = 'memory.allow=["recompute", "move", "stream", "stream_weights", "disk"]'
+DISK = 'memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"]'
 TRAINED = {"sft": ["actor"], "reward": ["reward"], "ppo": ["actor", "critic"], "grpo": ["actor"]}
 # A step's numbers that depend on the plan.
 RECIPES = {
@@ -37,10 +37,10 @@ class UpdateModes(TrainCase):
             assert result.returncode == 0, result.stderr
 
     def least(self, arguments, mode):
-        """The least capacity in MiB under an update mode."""
-        result = self.neap("plan", *arguments, f"memory.update={mode}", "device.memory=1MiB")
+        """The minimum capacity in MiB under an update mode."""
+        result = self.neap("plan", *arguments, f"memory.optimizer_offload={mode}", "device.memory=1MiB")
         self.assertEqual(result.returncode, 3, result.stderr)
-        return int(re.search(r"least capacity is (\d+) MiB", result.stderr).group(1))
+        return int(re.search(r"minimum capacity is (\d+) MiB", result.stderr).group(1))
 
     def train(self, name, arguments):
         folder = f"out/{name}"
@@ -78,7 +78,7 @@ class UpdateModes(TrainCase):
             moves = [(m["kind"], m["tag"], m["bytes"] if m["copies"] else 0) for m in phase["again" if round else "moves"]]
             self.assertEqual([(m["kind"], m["tag"], m["copied"]) for m in record["moves"]], moves)
         self.assertEqual(runs, {name: p["times"] for name, p in planned.items()})
-        self.assertEqual(sum(r["moved"] for r in last), plan["moved_per_step"])
+        self.assertEqual(sum(r["moved"] for r in last), plan["copied_per_step"])
 
     def assert_disk_as_planned(self, folder, used):
         """A step reads and writes what the plan says, which is all states for each mini-batch."""
@@ -89,7 +89,7 @@ class UpdateModes(TrainCase):
             moved = sum(s.get(key, 0) for r in step for s in r["streamed"])
             self.assertEqual(moved, sum(p[key] for p in plan["phases"]))
             self.assertEqual(moved > 0, used)
-        states = [part for tag in plan["tags"] for part in tag.get("hosted", []) if part.get("on") == "disk"]
+        states = [part for tag in plan["tags"] for part in tag.get("offloaded", []) if part.get("on") == "disk"]
         self.assertEqual(sum(part["bytes"] for part in states), plan["disk_bytes"])
         self.assertEqual(plan["disk_bytes"] > 0, used)
 
@@ -127,24 +127,24 @@ class UpdateModes(TrainCase):
         for seed in range(first, first + count):
             task, dice, arguments = self.random_job(seed)
             with self.subTest(seed=seed, task=task, arguments=arguments):
-                calm = self.train(f"modes-{seed}-all", arguments + ["memory.residency=all", "device.memory=1GiB"])
-                least = {mode: self.least(arguments, mode) for mode in ("joined", "split", "streamed", "disk", "auto")}
+                calm = self.train(f"modes-{seed}-all", arguments + ["memory.offload=none", "device.memory=1GiB"])
+                least = {mode: self.least(arguments, mode) for mode in ("none", "phase_split", "cpu", "nvme", "auto")}
                 self.assertEqual(least["auto"], min(least.values()))
-                self.assertEqual(least["disk"], least["streamed"])
-                for mode in ("auto", "split", "streamed", "disk"):
+                self.assertEqual(least["nvme"], least["cpu"])
+                for mode in ("auto", "phase_split", "cpu", "nvme"):
                     capacity = least[mode] + (0 if mode == "auto" else dice.randrange(0, 12))
                     run = self.train(f"modes-{seed}-{mode}",
-                                     arguments + [f"memory.update={mode}", f"device.memory={capacity}MiB"])
+                                     arguments + [f"memory.optimizer_offload={mode}", f"device.memory={capacity}MiB"])
                     self.assert_equal_runs(task, calm, run)
                     self.assert_as_planned(run, capacity)
-                    self.assert_disk_as_planned(run, used=mode == "disk")
+                    self.assert_disk_as_planned(run, used=mode == "nvme")
                     plan = json.loads((self.home / run / "plan.json").read_text())
-                    streamed += sum(part["kind"] == "states" for tag in plan["tags"] for part in tag.get("hosted", [])) > 2
-                    copied_behind = sum(m["behind"] for phase in plan["phases"] for m in phase["moves"])
+                    streamed += sum(part["kind"] == "states" for tag in plan["tags"] for part in tag.get("offloaded", [])) > 2
+                    copied_behind = sum(m["overlapped"] for phase in plan["phases"] for m in phase["moves"])
                     behind += copied_behind
                     if copied_behind:
                         waiting = self.train(f"modes-{seed}-{mode}-waiting", arguments + [
-                            f"memory.update={mode}", f"device.memory={capacity}MiB", "memory.overlap=false"])
+                            f"memory.optimizer_offload={mode}", f"device.memory={capacity}MiB", "memory.overlap=false"])
                         self.assert_equal_runs(task, calm, waiting)
                         self.assert_as_planned(waiting, capacity)
         if count >= 8:
@@ -153,7 +153,7 @@ class UpdateModes(TrainCase):
 
     def test_killed_in_an_update_resumes_exactly(self):
         """kill -9 while parts of the states come and go, soon after a backward was recorded."""
-        for mode in ("streamed", "disk"):
+        for mode in ("cpu", "nvme"):
             with self.subTest(mode):
                 self.kill_in_updates(mode)
 
@@ -162,8 +162,8 @@ class UpdateModes(TrainCase):
         scratch.mkdir()
         arguments = ["ppo.toml", "actor_rollout_ref.model.path=out/deep-actor/latest/actor",
                      "critic.model.path=out/deep-reward/latest/reward", "trainer.total_training_steps=6",
-                     "trainer.save_freq=1", "data.val_files=[]", DISK, f"memory.update={mode}",
-                     f"memory.disk_folder={scratch}"]
+                     "trainer.save_freq=1", "data.val_files=[]", DISK, f"memory.optimizer_offload={mode}",
+                     f"memory.nvme_path={scratch}"]
         arguments.append(f"device.memory={self.least(arguments, mode)}MiB")
         self.train(f"{mode}-calm", arguments)
         killed = self.home / f"out/{mode}-killed"
@@ -192,16 +192,16 @@ class UpdateModes(TrainCase):
     def test_a_checkpoint_goes_on_under_another_mode(self):
         arguments = ["sft.toml", "actor_rollout_ref.model.path=deep", "device.dtype=bfloat16", "data.val_files=[]"]
         calm = self.train("other-calm", arguments + ["trainer.total_training_steps=4"])
-        for mode, steps in (("streamed", 1), ("joined", 2), ("disk", 3), ("streamed", 4)):
-            self.train("other-mixed", arguments + [DISK, f"memory.update={mode}", f"trainer.total_training_steps={steps}"])
+        for mode, steps in (("cpu", 1), ("none", 2), ("nvme", 3), ("cpu", 4)):
+            self.train("other-mixed", arguments + [DISK, f"memory.optimizer_offload={mode}", f"trainer.total_training_steps={steps}"])
         self.assert_equal_runs("sft", calm, "out/other-mixed")
 
     def test_states_that_the_plan_narrows_stay_narrow(self):
         """memory.allow with bf16_states: taken where nothing else fits, kept by a resumed run that has room."""
-        arguments = ["sft.toml", "actor_rollout_ref.model.path=deep", "data.val_files=[]", "memory.update=joined"]
-        exact = self.least(arguments + ["memory.allow=[]"], "joined")
+        arguments = ["sft.toml", "actor_rollout_ref.model.path=deep", "data.val_files=[]", "memory.optimizer_offload=none"]
+        exact = self.least(arguments + ["memory.allow=[]"], "none")
         narrow = ['memory.allow=["bf16_states"]']
-        capacity = self.least(arguments + narrow, "joined")
+        capacity = self.least(arguments + narrow, "none")
         self.assertLess(capacity, exact)
         chosen = "actor_rollout_ref.actor.optim.state_dtype=bfloat16"
 
@@ -222,30 +222,30 @@ class UpdateModes(TrainCase):
         self.assert_fails(result, 3, "does not fit")
 
     def test_host_memory_that_ends_is_an_error_before_the_run(self):
-        arguments = ["sft.toml", "actor_rollout_ref.model.path=deep", "memory.update=streamed"]
+        arguments = ["sft.toml", "actor_rollout_ref.model.path=deep", "memory.optimizer_offload=cpu"]
         result = self.neap("train", *arguments, "memory.host_budget=1MiB", "trainer.default_local_dir=out/no-host")
         self.assert_fails(result, 3, "host budget of 1 MiB")
 
     def test_states_go_to_disk_where_the_host_has_no_room(self):
         """Weights and gradients take the host's memory; what is left is less than the states."""
         arguments = ["sft.toml", "actor_rollout_ref.model.path=deep", "data.val_files=[]", "trainer.total_training_steps=3"]
-        arguments.append(f"device.memory={self.least(arguments, 'streamed')}MiB")
+        arguments.append(f"device.memory={self.least(arguments, 'cpu')}MiB")
         calm = self.train("roomy", arguments)
         streamed = json.loads((self.home / calm / "plan.json").read_text())
-        disk = self.train("to-disk-all", arguments + [DISK, "memory.update=disk"])
+        disk = self.train("to-disk-all", arguments + [DISK, "memory.optimizer_offload=nvme"])
         budget = json.loads((self.home / disk / "plan.json").read_text())["host_bytes"]
         self.assertLess(budget, streamed["host_bytes"])
         narrow = arguments + [f"memory.host_budget={budget}B"]
         self.assert_fails(self.neap("train", *narrow, "trainer.default_local_dir=out/refused"), 3, "host budget")
         run = self.train("to-disk", narrow + [DISK])
         plan = json.loads((self.home / run / "plan.json").read_text())
-        self.assertEqual(plan["updates"], {"actor": "disk"})
+        self.assertEqual(plan["optimizer_offload"], {"actor": "nvme"})
         self.assertLessEqual(plan["host_bytes"], budget)
         self.assert_equal_runs("sft", calm, run)
         self.assert_disk_as_planned(run, used=True)
 
     def test_a_full_disk_is_told_once_and_before_the_run(self):
-        arguments = ["sft.toml", "actor_rollout_ref.model.path=deep", DISK, "memory.update=disk"]
+        arguments = ["sft.toml", "actor_rollout_ref.model.path=deep", DISK, "memory.optimizer_offload=nvme"]
         def limit():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (256 << 10, 256 << 10))

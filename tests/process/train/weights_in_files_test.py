@@ -93,24 +93,24 @@ class WeightsInFiles(StreamedCase):
             with self.subTest(name):
                 before = hashes(self.wide)
                 room = 2 if "tables" in name else 8
-                resident = self.train(f"{name} resident", *words, "device.memory=2GiB", "memory.residency=all")
+                resident = self.train(f"{name} resident", *words, "device.memory=2GiB", "memory.offload=none")
                 tight, budget = self.tight(*words, room=room)
                 scratch = self.home / f"scratch-{name}"
                 scratch.mkdir()
-                run = self.train(f"{name} in files", *tight, f"memory.disk_folder={scratch}")
+                run = self.train(f"{name} in files", *tight, f"memory.nvme_path={scratch}")
                 self.assertEqual(list(scratch.iterdir()), [])
                 self.assert_equal_runs(resident, run)
                 self.assertEqual(hashes(self.wide), before)
                 plan = json.loads((run / "plan.json").read_text())
-                self.assertEqual(plan["streamed_from_files"], in_files)
-                self.assertEqual(set(plan["streamed_from_disk"]), {*in_files, *on_disk})
+                self.assertEqual(plan["weights_in_model_files"], in_files)
+                self.assertEqual(set(plan["weights_on_nvme"]), {*in_files, *on_disk})
                 self.assertEqual(plan["host_bytes"], budget)
-                rests = {tag["tag"]: [part for part in tag.get("hosted", [])] for tag in plan["tags"]}
+                rests = {tag["tag"]: [part for part in tag.get("offloaded", [])] for tag in plan["tags"]}
                 for model in in_files:
-                    names = [part["name"] for part in rests[f"{model}.buffers"] if part.get("on") == "files"]
+                    names = [part["name"] for part in rests[f"{model}.prefetch"] if part.get("on") == "files"]
                     self.assertEqual(names[:6], [f"block.{i}" for i in range(6)])
                     self.assertEqual(set(names[6:]), TABLES_OF.get((name, model), set()))
-                    self.assertFalse([part for part in rests[f"{model}.buffers"] if part["kind"] == "weights" and "on" not in part])
+                    self.assertFalse([part for part in rests[f"{model}.prefetch"] if part["kind"] == "weights" and "on" not in part])
                 taken = [part["bytes"] for parts in rests.values() for part in parts if part.get("on") == "disk"]
                 self.assertEqual(sum(taken), plan["disk_bytes"])
                 self.assertEqual(bool(taken), bool(on_disk))
@@ -130,11 +130,11 @@ class WeightsInFiles(StreamedCase):
     def test_shards_in_any_order(self):
         shard(self.wide, self.home / "sharded")
         words = ["sft.toml", *LORA, *STEPS, "actor_rollout_ref.model.path=sharded"]
-        resident = self.train("sharded resident", *words, "device.memory=2GiB", "memory.residency=all")
+        resident = self.train("sharded resident", *words, "device.memory=2GiB", "memory.offload=none")
         tight, budget = self.tight(*words)
         run = self.train("sharded in files", *tight)
         plan = json.loads((run / "plan.json").read_text())
-        self.assertEqual((plan["streamed_from_files"], plan["disk_bytes"], plan["host_bytes"]), (["actor"], 0, budget))
+        self.assertEqual((plan["weights_in_model_files"], plan["disk_bytes"], plan["host_bytes"]), (["actor"], 0, budget))
         self.assert_equal_runs(resident, run)
         self.check_disk(run, plan)
 
@@ -146,7 +146,7 @@ class WeightsInFiles(StreamedCase):
             source = self.train(f"source {len(more)}", *words, "device.memory=2GiB", *more)
             resumed = self.train(f"resumed {len(more)}", *tight, f"trainer.resume_mode={source}/global_step_2")
             plan = json.loads((resumed / "plan.json").read_text())
-            self.assertEqual(plan["streamed_from_files"], ["actor"])
+            self.assertEqual(plan["weights_in_model_files"], ["actor"])
             self.assertEqual(self.metrics(whole)[2:], self.metrics(resumed)[-1:])
             self.assert_equal_files(whole / "global_step_3", resumed / "global_step_3")
 
@@ -155,10 +155,10 @@ class WeightsInFiles(StreamedCase):
         for name, more, room in (("bfloat16", ["device.dtype=bfloat16"], 2), ("base", ["trainer.save_lora_base=true"], 8)):
             with self.subTest(name):
                 tight, budget = self.tight(*words, *more, room=room)
-                resident = self.train(f"{name} resident", *words, *more, "device.memory=2GiB", "memory.residency=all")
+                resident = self.train(f"{name} resident", *words, *more, "device.memory=2GiB", "memory.offload=none")
                 run = self.train(f"{name} copied", *tight)
                 plan = json.loads((run / "plan.json").read_text())
-                self.assertEqual((plan["streamed_from_files"], plan["streamed_from_disk"]), ([], ["actor"]))
+                self.assertEqual((plan["weights_in_model_files"], plan["weights_on_nvme"]), ([], ["actor"]))
                 self.assertGreater(plan["disk_bytes"], 0)
                 self.assertEqual(plan["host_bytes"], budget)
                 self.assert_equal_runs(resident, run)
@@ -167,7 +167,7 @@ class WeightsInFiles(StreamedCase):
         tight, _ = self.tight("sft.toml", *LORA, *STEPS)
         shown = self.neap("plan", *tight)
         self.assertEqual(shown.returncode, 0, shown.stderr)
-        self.assertRegex(shown.stdout, r"actor\.buffers: 6 blocks[a-z, ]*, [0-9.]+ MiB in all, are read from the model's files and pass [0-9.]+ MiB of host memory")
+        self.assertRegex(shown.stdout, r"actor\.prefetch: 6 layers[a-z, ]*, [0-9.]+ MiB in all, read from the model's files through [0-9.]+ MiB of pinned staging buffers")
         self.assertNotIn("on disk", shown.stdout)
 
     def started(self, name, model):

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 class RuntimeTest : public ::testing::Test {
  protected:
   std::unique_ptr<Runtime> make(Bytes capacity) {
-    job_.device.kind = "host";
+    job_.device.kind = "cpu";
     job_.device.memory = capacity;
     return Runtime::make(job_, choose_run_device(job_.device), small_plan(capacity), nullptr);
   }
@@ -82,7 +82,7 @@ TEST_F(RuntimeTest, TensorsOfAPhaseComeFromItsPoolAndTheirPagesGoBack) {
 TEST_F(RuntimeTest, APhaseThatFollowsItselfBeginsWithThePagesOfThePool) {
   plan::MemoryPlan plan = small_plan(32_MiB);
   plan.phases[0].keeps_pool = true;
-  job_.device.kind = "host";
+  job_.device.kind = "cpu";
   job_.device.memory = 32_MiB;
   const auto runtime = Runtime::make(job_, choose_run_device(job_.device), plan, nullptr);
   const auto taken = [&] {
@@ -167,7 +167,7 @@ TEST_F(RuntimeTest, RuntimesTakeTurnsAndLibtorchKeepsItsAllocator) {
 
 TEST_F(RuntimeTest, AContextHasItsThreadsOnlyWhileItIsEntered) {
   at::set_num_threads(3);
-  job_.device.kind = "host";
+  job_.device.kind = "cpu";
   job_.device.memory = 64_MiB;
   plan::DeviceChoice choice = choose_run_device(job_.device);
   const auto make_with = [&](std::int64_t threads) {

@@ -71,7 +71,7 @@ TEST_F(MeasuredTest, LinesHaveTheRecordsOfTheirTagsAndPhases) {
 TEST_F(MeasuredTest, WhatLacksARecordHasNone) {
   load("qwen7b_grpo.toml");
   // Streamed: no tag of whole weights; the update in phases of its own.
-  run_.measured.tags = {{"actor.buffers", 10},
+  run_.measured.tags = {{"actor.prefetch", 10},
                         {"reference.weights", 20},
                         {"reward.weights", 3},
                         {"actor.optimizer", 40},

@@ -55,7 +55,7 @@ TEST(Sheet, CountsAreThePlansTags) {
 }
 
 TEST(Sheet, TheCeilingDoesNotChangeCounts) {
-  const JobSizes sizes = sizes_of("opt_ppo_streamed.toml", {"memory.update=joined"});
+  const JobSizes sizes = sizes_of("opt_ppo_streamed.toml", {"memory.optimizer_offload=none"});
   EXPECT_TRUE(sizes.plan.fits());
   EXPECT_TRUE(sizes.plan.moved_per_step.is_zero());
 }

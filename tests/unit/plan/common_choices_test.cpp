@@ -120,13 +120,14 @@ TEST_F(CommonChoicesTest, KindsThatWouldChooseOtherwiseTakeTheChoiceOfOne) {
 }
 
 TEST_F(CommonChoicesTest, ARefusalNamesWhatTheKindNeedsThatNeedsMost) {
-  const spec::Job job = this->job(
-      {"critic.tensor_model_parallel_size=2", R"(memory.allow=["recompute", "move", "stream"])"});
+  const spec::Job job =
+      this->job({"critic.tensor_model_parallel_size=2",
+                 R"(memory.allow=["recompute", "offload", "offload_optimizer"])"});
   const Bytes first = own(job, 100_MiB, 0).least, second = own(job, 100_MiB, 1).least;
   ASSERT_LT(first, second);
   const Status status = plan_stages(job, target(100_MiB)).status();
   EXPECT_EQ(status.code(), ErrorCode::kDoesNotFit);
-  EXPECT_NE(status.message().find("the least capacity is " + capacity_text(second)),
+  EXPECT_NE(status.message().find("the minimum capacity is " + capacity_text(second)),
             std::string::npos)
       << status.message();
   EXPECT_NE(status.message().find("planning rank 1"), std::string::npos) << status.message();
@@ -312,7 +313,7 @@ TEST_F(CommonChoicesTest, WhatPlansChooseOfTheJobsKeysIsOneChoiceOfAllKinds) {
        {std::pair("micro_batch", "1"), std::pair("micro_batch", "2"),
         std::pair("bf16_states", "2")}) {
     SCOPED_TRACE(std::string(measure) + ", stages of the critic: " + stages);
-    const spec::Job job = this->job({std::string(R"(memory.allow=["move", ")") + measure + "\"]",
+    const spec::Job job = this->job({std::string(R"(memory.allow=["offload", ")") + measure + "\"]",
                                      std::string("critic.pipeline_model_parallel_size=") + stages});
     Bytes capacity = std::max(own(job, 100_MiB, 0).least, own(job, 100_MiB, 1).least);
     while (variant(job, capacity, 0) == variant(job, capacity, 1) && capacity < 16_GiB)
@@ -398,7 +399,7 @@ TEST_F(CommonChoicesTest, TheSmallerOfTwoKeepsWhatBothKeep) {
 // Whatever two kinds chose, a plan can take the smaller of each part.
 TEST_F(CommonChoicesTest, TheSmallerOfTwoThatPlansHaveIsOneThatPlansHave) {
   constexpr const char* kAllowed =
-      R"(memory.allow=["recompute", "move", "stream", "stream_weights", "disk"])";
+      R"(memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"])";
   for (const char* zero : {"critic.zero_stage=0", "critic.zero_stage=3"}) {
     const spec::Job job = this->job({kAllowed, zero, "critic.model.activation_checkpointing=full",
                                      "actor_rollout_ref.model.activation_checkpointing=full"});

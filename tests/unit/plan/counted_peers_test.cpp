@@ -215,9 +215,8 @@ TEST(PeersMemory, HasSlotsWhereGpusWriteIntoEachOthersMemory) {
   };
   for (const Case& c :
        {Case{1, 2, 1, "auto", true}, Case{1, 2, 1, "nccl", false}, Case{1, 1, 1, "auto", false},
-        Case{1, 4, 1, "auto", false}, Case{1, 4, 1, "copy_engine", true},
-        Case{1, 4, 2, "auto", true}, Case{2, 1, 1, "auto", false}, Case{2, 2, 2, "auto", false},
-        Case{1, 2, 2, "copy_engine", false}}) {
+        Case{1, 4, 1, "auto", false}, Case{1, 4, 1, "p2p", true}, Case{1, 4, 2, "auto", true},
+        Case{2, 1, 1, "auto", false}, Case{2, 2, 2, "auto", false}, Case{1, 2, 2, "p2p", false}}) {
     spec::Job job;
     job.task = spec::Task::kSft;
     job.trainer.nnodes = c.nodes;

@@ -207,7 +207,8 @@ TEST_F(DegreeSearch, ChunksOrZeroBubbleWhereTheyFit) {
   ASSERT_LT(plain.peak, std::min(parts.peak, chunks.peak));
   // Nothing is computed again.
   std::vector<std::string> whole = keys;
-  whole.insert(whole.end(), {"memory.allow=[]", "memory.residency=all", "memory.update=joined"});
+  whole.insert(whole.end(),
+               {"memory.allow=[]", "memory.offload=none", "memory.optimizer_offload=none"});
   target_.capacity = plain.peak;
   const DegreeChoice tight = choose_degrees(open(2, whole), target_);
   ASSERT_TRUE(tight.fits());
@@ -255,7 +256,7 @@ TEST_F(DegreeSearch, APlanForARunSaysThatThePoolOfItsOnePhaseStays) {
     return plan.ok() && plan->phases.front().keeps_pool;
   };
   EXPECT_TRUE(kept(make_plan(open(1, {}).job, target_)));
-  EXPECT_FALSE(kept(make_plan(open(1, {"memory.update=split"}).job, target_)));
+  EXPECT_FALSE(kept(make_plan(open(1, {"memory.optimizer_offload=phase_split"}).job, target_)));
 }
 
 TEST_F(DegreeSearch, WhereNothingFitsItSaysWhatCameNearest) {
@@ -267,7 +268,7 @@ TEST_F(DegreeSearch, WhereNothingFitsItSaysWhatCameNearest) {
   EXPECT_TRUE(choice.overrides.empty());
   const Status why = choice.refusal();
   EXPECT_EQ(why.code(), ErrorCode::kDoesNotFit);
-  EXPECT_NE(why.message().find("None of the 5 ways to divide the job over 2 ranks fits under"),
+  EXPECT_NE(why.message().find("None of the 5 parallel configurations for 2 ranks fits into"),
             std::string::npos)
       << why.message();
   const DegreeCandidate& nearest = choice.candidates.front();
@@ -292,11 +293,13 @@ TEST_F(DegreeSearch, ATableHasWhatFitsWhatDoesNotAndWhatCannotBe) {
   target_.capacity = 2_GiB;
   const DegreeChoice choice = choose_degrees(open(8, kAll), target_);
   const std::string text = choice.to_text();
-  EXPECT_NE(text.find("Ways to divide the job over 8 ranks: "), std::string::npos);
-  EXPECT_NE(text.find("pipe  tensor  rows  context  ring  zero  shards  chunks  zero_bubble  data"),
+  EXPECT_NE(text.find("Parallel configurations for 8 ranks: "), std::string::npos);
+  EXPECT_NE(text.find("pipe  tensor  sequence_parallel  context  ring_attention  zero  "
+                      "zero_shard_size  chunks  zero_bubble  data"),
             std::string::npos);
   EXPECT_NE(text.find("does not fit"), std::string::npos) << text;
-  EXPECT_NE(text.find("pipe 8, tensor 1, rows 0, context 1, ring 0, zero 0, shards 0, chunks 1, "
+  EXPECT_NE(text.find("pipe 8, tensor 1, sequence_parallel 0, context 1, ring_attention 0, zero 0, "
+                      "zero_shard_size 0, chunks 1, "
                       "zero_bubble 0: pipeline_model_parallel_size 8 is more than the 6 blocks"),
             std::string::npos)
       << text;

@@ -89,7 +89,7 @@ TEST(Residency, TightensToTheLeastCapacityAndNamesIt) {
   MemoryPlan small = ppo(least - 1_MiB);
   const Status status = solve_residency(small, spec::Residency::kAuto);
   EXPECT_EQ(status.code(), ErrorCode::kDoesNotFit);
-  EXPECT_NE(status.message().find("the least capacity is 410 MiB. Phase \"train_"),
+  EXPECT_NE(status.message().find("the minimum capacity is 410 MiB. Phase \"train_"),
             std::string::npos)
       << status.message();
 }

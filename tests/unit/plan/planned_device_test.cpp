@@ -53,7 +53,7 @@ TEST(PlannedDevice, ASmallModelIsPlannedForTheHostAndThatIsSaid) {
 
 TEST(PlannedDevice, NothingIsAssumedOfWhatIsNamed) {
   EXPECT_TRUE(device_of(large(), {.gpu = "a100"}).assumed.empty());
-  const PlannedDevice host = device_of(large({"device.kind=host"}), {});
+  const PlannedDevice host = device_of(large({"device.kind=cpu"}), {});
   EXPECT_TRUE(host.assumed.empty());
   EXPECT_FALSE(host.choice.target.cuda);
   EXPECT_FALSE(device_of(large({"device.kind=cuda"}), {}).assumed.empty());

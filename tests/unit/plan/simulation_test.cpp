@@ -308,7 +308,8 @@ TEST_F(Simulations, OneRankTakesWhatItsPlanSays) {
 TEST_F(Simulations, PlansOfStagesHaveTheSecondsOfTheStep) {
   std::vector<std::string> keys = stages(4);
   // One ends its moves later than the others: parts of an update are phases, and states come and go.
-  for (const char* update : {"memory.update=joined", "memory.update=split"}) {
+  for (const char* update :
+       {"memory.optimizer_offload=none", "memory.optimizer_offload=phase_split"}) {
     keys.emplace_back(update);
     const Simulation s = run(8, keys);
     const Result<StagePlans> plans = plan_stages(job(8, keys), gpu_by_name("h100", {})->target);

@@ -99,7 +99,8 @@ TEST_F(StreamedStages, AWholeReferenceBesideAnActorInStagesIsStreamedWhereNothin
   for (const StagePlan& kind : found->stages) {
     EXPECT_TRUE(kind.plan.modes.streams_weights(ModelId::kReference));
     EXPECT_FALSE(kind.plan.modes.streams_weights(ModelId::kActor));
-    EXPECT_NE(sentence_of(kind.plan).find("weights of reference streamed"), std::string::npos);
+    EXPECT_NE(sentence_of(kind.plan).find("weights of reference offloaded to the CPU"),
+              std::string::npos);
     const PhasePlan& phase = kind.plan.phases.front();
     ASSERT_EQ(phase.id, spec::PhaseId::kReferenceLogProbs);
     EXPECT_GT(phase.fetched, Bytes());

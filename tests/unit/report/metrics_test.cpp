@@ -316,7 +316,7 @@ TEST(PhaseLog, RoundTrip) {
   record.move_seconds = 0.5;
   record.moves = {{"pause", "rollout.kv", 3_MiB, 0.25, 0.25},
                   {"resume", "actor.grads", 5_B, 0.125, 0.0625, true}};
-  record.streamed = {{"actor.buffers", "gradients", 13_B, 11_B, 0.75}};
+  record.streamed = {{"actor.prefetch", "gradients", 13_B, 11_B, 0.75}};
   record.peer_bytes = 17_B;
   record.peer_seconds = 0.375;
   record.peer_visible_seconds = 0.25;
@@ -354,7 +354,7 @@ TEST(PhaseLog, RoundTrip) {
   old["moves"] = Json::array();
   old["streamed"][0].erase("to_host");
   EXPECT_FALSE(PhaseRecord::from_json(old).ok());
-  for (const char* key : {"moves", "streamed", "as_planned", "peer_bytes"}) old.erase(key);
+  for (const char* key : {"moves", "streamed", "as_planned", "communication_bytes"}) old.erase(key);
   const auto older = PhaseRecord::from_json(old);
   ASSERT_TRUE(older.ok()) << older.status().message();
   EXPECT_TRUE(older->moves.empty());

@@ -301,7 +301,7 @@ TEST(Perfetto, EventsAreWhole) {
 
 TEST(Report, TextAndJson) {
   const Report report = run_report();
-  EXPECT_THAT(report.to_text(), HasSubstr("all resident"));
+  EXPECT_THAT(report.to_text(), HasSubstr("no offloading"));
   EXPECT_THAT(report.to_text(), HasSubstr("train_actor"));
   EXPECT_EQ(report.to_json()["lines"]["ceiling"], 120 * kMiB);
   EXPECT_EQ(report.to_json()["lines"]["measured_peak"], 116 * kMiB);

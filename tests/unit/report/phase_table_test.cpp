@@ -13,15 +13,15 @@ using testing::HasSubstr;
 Json plan_json() {
   return {{"schema", 1},
           {"capacity", (4_GiB).count()},
-          {"all_resident", (9_GiB).count()},
+          {"peak_without_offload", (9_GiB).count()},
           {"peak", (3_GiB).count()},
           {"phases",
            {{{"name", "generate"},
-             {"transient", (1_GiB).count()},
+             {"temporary", (1_GiB).count()},
              {"persistent", (1_GiB).count()},
              {"peak", (2_GiB).count()}},
             {{"name", "train_actor"},
-             {"transient", (2_GiB).count()},
+             {"temporary", (2_GiB).count()},
              {"persistent", (1_GiB).count()},
              {"peak", (3_GiB).count()}}}}};
 }
@@ -110,7 +110,7 @@ TEST(PhaseTable, WithoutAPlanTheColumnsGo) {
 TEST(MemoryLines, FourLines) {
   const MemoryLines lines{9_GiB, 4_GiB, 2970_MiB, 3_GiB};
   EXPECT_EQ(lines.to_text(),
-            "all resident   9 GiB\n"
+            "no offloading  9 GiB\n"
             "ceiling        4 GiB\n"
             "measured peak  2.90 GiB  (-3.3 % of planned)\n"
             "planned peak   3 GiB\n");
@@ -127,9 +127,9 @@ TEST(MoveTable, OneRowAMoveOfAPhaseWithItsMeans) {
   PhaseRecord second = first;
   second.moves[1].visible_seconds = 0.75;
   second.moves.pop_back();
-  first.streamed = {{"actor.buffers", "weights", 6_MiB, 2_MiB, 0.5}};
-  second.streamed = {{"actor.buffers", "weights", 4_MiB, 4_MiB, 0.25},
-                     {"actor.buffers", "inputs", 2_MiB, 1_MiB, 0}};
+  first.streamed = {{"actor.prefetch", "weights", 6_MiB, 2_MiB, 0.5}};
+  second.streamed = {{"actor.prefetch", "weights", 4_MiB, 4_MiB, 0.25},
+                     {"actor.prefetch", "inputs", 2_MiB, 1_MiB, 0}};
   const std::vector<PhaseRecord> records = {first, second};
   const MoveTable table = MoveTable::from_records(records);
   ASSERT_EQ(table.rows.size(), 4U) << "what copies nothing is left out";
@@ -139,16 +139,16 @@ TEST(MoveTable, OneRowAMoveOfAPhaseWithItsMeans) {
   EXPECT_EQ(table.rows[0].copy_seconds, 0.5);
   EXPECT_EQ(table.rows[0].visible_seconds, 0.5);
   EXPECT_EQ(table.rows[1].times, 1U);
-  EXPECT_EQ(table.rows[2].tag, "actor.buffers weights");
+  EXPECT_EQ(table.rows[2].tag, "actor.prefetch weights");
   EXPECT_EQ(table.rows[2].copied, 8_MiB);
   EXPECT_EQ(table.rows[2].visible_seconds, 0.375);
   EXPECT_FALSE(table.rows[2].copy_seconds.has_value());
   EXPECT_EQ(table.rows[3].times, 1U);
-  EXPECT_EQ(table.to_json()[0]["when"], "behind");
+  EXPECT_EQ(table.to_json()[0]["when"], "overlapped");
   EXPECT_EQ(table.to_json()[2]["when"], "within");
   EXPECT_TRUE(table.to_json()[2]["copy_seconds"].is_null());
   EXPECT_THAT(table.to_text(),
-              HasSubstr("generate  behind  resume         reward.weights      2   4 MiB"));
+              HasSubstr("generate  overlapped  resume         reward.weights      2   4 MiB"));
   EXPECT_TRUE(MoveTable::from_records({}).to_text().empty());
 }
 

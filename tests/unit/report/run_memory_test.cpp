@@ -33,8 +33,8 @@ class RunMemoryTest : public ::testing::Test {
     }
   }
   static constexpr const char* kPlan =
-      R"({"task": "grpo", "capacity": 0, "all_resident": 0, "peak": 0,
-          "phases": [{"name": "generate", "persistent": 96, "transient": 20, "peak": 116}],
+      R"({"task": "grpo", "capacity": 0, "peak_without_offload": 0, "peak": 0,
+          "phases": [{"name": "generate", "persistent": 96, "temporary": 20, "peak": 116}],
           "tags": [{"tag": "actor.weights", "bytes": 67108864}]})";
 
   TemporaryFolder run_;
@@ -71,7 +71,7 @@ TEST_F(RunMemoryTest, OtherFoldersAreNamed) {
   ASSERT_FALSE(memory.ok());
   EXPECT_NE(memory.status().message().find("has no plan.json"), std::string::npos);
   write_plan(
-      R"({"task": "grpo", "capacity": 0, "all_resident": 0, "peak": 0, "phases": [],
+      R"({"task": "grpo", "capacity": 0, "peak_without_offload": 0, "peak": 0, "phases": [],
           "tags": [{"tag": "actor.weights"}]})");
   write_phases();
   memory = read_run_memory(run_.path());

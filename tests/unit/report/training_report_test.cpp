@@ -107,7 +107,7 @@ TEST(TrainingCurves, PutsMetricsOnPanels) {
 class RunFolder : public testing::Test {
  protected:
   void SetUp() override {
-    write(kPlanFile, R"({"capacity": 100, "peak": 80, "all_resident": 90, "phases": []})");
+    write(kPlanFile, R"({"capacity": 100, "peak": 80, "peak_without_offload": 90, "phases": []})");
     write(kPhasesFile, "");
     write(kMetricsFile,
           "{\"step\":1,\"critic/score/mean\":0.1}\n{\"step\":2,\"critic/score/mean\":0.4}\n{\"st");

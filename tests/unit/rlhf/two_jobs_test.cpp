@@ -153,8 +153,8 @@ JobSetup float_grpo() {
            "actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.rollout.n=4",
            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=16",
-           "trainer.deterministic=false", "memory.update=split", "device.memory=10MiB",
-           "reward.functions=[{kind=\"regex\", pattern=\"[0-4]\"}]"},
+           "trainer.deterministic=false", "memory.optimizer_offload=phase_split",
+           "device.memory=10MiB", "reward.functions=[{kind=\"regex\", pattern=\"[0-4]\"}]"},
           1};
 }
 // Two phases a step. Blocks, their gradients and the optimizer states stream through slots.
@@ -194,7 +194,7 @@ spec::Job load_job(const JobSetup& setup, const fs::path& output) {
   const fs::path folder = fs::path(NEAP_SOURCE_DIR) / "examples/arithmetic";
   write_model(folder / "model", setup.layers, output / "model");
   std::vector<std::string> overrides = {
-      "device.kind=host",
+      "device.kind=cpu",
       "data.val_files=[]",
       "trainer.test_freq=-1",
       "trainer.best_metric=",

@@ -193,16 +193,16 @@ TEST(Degrees, AreReadBackFromWhatAFileHas) {
                                   [&](const DegreeKey& each) { return each.name == name; });
     return degree_of(*key, value);
   };
-  EXPECT_EQ(read("ring", "p2p"), 1);
-  EXPECT_EQ(read("ring", "all_gather"), 0);
-  EXPECT_EQ(read("ring", "auto"), std::nullopt);
-  EXPECT_EQ(read("ring", 1), std::nullopt);
+  EXPECT_EQ(read("ring_attention", "p2p"), 1);
+  EXPECT_EQ(read("ring_attention", "all_gather"), 0);
+  EXPECT_EQ(read("ring_attention", "auto"), std::nullopt);
+  EXPECT_EQ(read("ring_attention", 1), std::nullopt);
   EXPECT_EQ(read("zero_bubble", "zero_bubble"), 1);
   EXPECT_EQ(read("zero_bubble", "1f1b"), 0);
   EXPECT_EQ(read("zero_bubble", "auto"), std::nullopt);
   EXPECT_EQ(read("chunks", 2), 2);
-  EXPECT_EQ(read("rows", true), 1);
-  EXPECT_EQ(read("shards", 4), 4);
+  EXPECT_EQ(read("sequence_parallel", true), 1);
+  EXPECT_EQ(read("zero_shard_size", 4), 4);
   EXPECT_EQ(read("tensor", "auto"), std::nullopt);
 }
 

@@ -94,6 +94,24 @@ TEST_F(JobFile, ConditionsNameKeysAndTheirValues) {
   }
 }
 
+TEST_F(JobFile, AnOldKeyNamesTheNewOne) {
+  Job job;
+  const ConfigTable table = job.bind();
+  const auto renamed = [&](const std::string& old_key, const std::string& key) {
+    const std::string text = error(kPpo, {old_key + "=1"});
+    EXPECT_TRUE(has(text, "unknown key")) << text;
+    EXPECT_TRUE(has(text, "Its name is " + key + " now")) << text;
+    EXPECT_NE(table.find(key), nullptr) << key;
+    return text;
+  };
+  EXPECT_TRUE(has(renamed("memory.residency", "memory.offload"), "\"all\" is \"none\" now"));
+  EXPECT_TRUE(has(renamed("memory.update", "memory.optimizer_offload"),
+                  "are \"none\", \"phase_split\", \"cpu\", \"nvme\" now"));
+  renamed("memory.disk_folder", "memory.nvme_path");
+  renamed("memory.disk_bandwidth", "memory.nvme_bandwidth");
+  renamed("actor_rollout_ref.rollout.draw_lengths", "actor_rollout_ref.rollout.sample_lengths");
+}
+
 TEST_F(JobFile, KeysOfVerlAndTrlAreKnown) {
   const auto unknown = [&](const std::string& key, const std::string& part) {
     const std::string text = error(kPpo, {key + "=1"});
@@ -104,7 +122,7 @@ TEST_F(JobFile, KeysOfVerlAndTrlAreKnown) {
   unknown("data.val_batch_size",
           "verl's data.val_batch_size is actor_rollout_ref.rollout.batch_size here");
   unknown("val_batch_size", "verl's data.val_batch_size");
-  unknown("fsdp_config.param_offload", "memory.residency");
+  unknown("fsdp_config.param_offload", "memory.offload");
   unknown("actor_rollout_ref.actor.fsdp_config.fsdp_size", "parallel.zero_shard_size");
   unknown("actor_rollout_ref.actor.fsdp_config.wrap_policy", "docs/parallel.md");
   unknown("use_remove_padding", "packed without padding");
@@ -113,7 +131,8 @@ TEST_F(JobFile, KeysOfVerlAndTrlAreKnown) {
   unknown("trainer.learning_rate", "actor_rollout_ref.actor.optim.lr");
   unknown("custom_reward_function.path", "kind \"python\"");
   unknown("generation_batch_size", "data.train_batch_size here: it counts responses");
-  unknown("gradient_accumulation_steps", "per_device_train_batch_size x gradient_accumulation_steps");
+  unknown("gradient_accumulation_steps",
+          "per_device_train_batch_size x gradient_accumulation_steps");
   unknown("shuffle_dataset", "always shuffled");
   unknown("learning_rate", "algorithm.preset = \"trl\"");
   EXPECT_TRUE(

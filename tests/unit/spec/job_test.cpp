@@ -198,12 +198,15 @@ TEST_F(JobFile, MemoryAllowNamesWhatAPlanMayDo) {
   ASSERT_TRUE(load(kPpo, {"memory.allow=[\"bf16_states\"]"}).ok());
   EXPECT_TRUE(job_.memory.allows(Measure::kBf16States));
   EXPECT_FALSE(job_.memory.allows(Measure::kMove));
-  EXPECT_TRUE(has(error(kPpo, {"memory.allow=[\"fly\"]"}), "it can hold \"recompute\", \"move\""));
-  EXPECT_TRUE(has(error(kPpo, {"memory.allow=[\"move\"]", "memory.update=streamed"}),
-                  "memory.allow does not hold \"stream\""));
-  EXPECT_TRUE(load(kPpo, {"memory.allow=[\"stream\"]", "memory.update=streamed"}).ok());
-  EXPECT_TRUE(has(error(kPpo, {"memory.update=disk"}), "memory.allow does not hold \"disk\""));
-  EXPECT_TRUE(load(kPpo, {"memory.allow=[\"disk\"]", "memory.update=disk"}).ok());
+  EXPECT_TRUE(
+      has(error(kPpo, {"memory.allow=[\"fly\"]"}), "it can hold \"recompute\", \"offload\""));
+  EXPECT_TRUE(has(error(kPpo, {"memory.allow=[\"offload\"]", "memory.optimizer_offload=cpu"}),
+                  "memory.allow does not hold \"offload_optimizer\""));
+  EXPECT_TRUE(
+      load(kPpo, {"memory.allow=[\"offload_optimizer\"]", "memory.optimizer_offload=cpu"}).ok());
+  EXPECT_TRUE(
+      has(error(kPpo, {"memory.optimizer_offload=nvme"}), "memory.allow does not hold \"nvme\""));
+  EXPECT_TRUE(load(kPpo, {"memory.allow=[\"nvme\"]", "memory.optimizer_offload=nvme"}).ok());
 }
 
 TEST_F(JobFile, ChangesAreAppliedWithoutText) {
@@ -242,8 +245,8 @@ TEST_F(JobFile, EveryFieldThatAPlanChoosesHasItsKey) {
   }
   const std::vector<std::string> texts = assignments(changes);
   ASSERT_EQ(texts.size(), changes.size());
-  EXPECT_EQ(texts[0], "memory.residency=all");
-  EXPECT_EQ(texts[2], "memory.allow=[\"move\",\"bf16_states\"]");
+  EXPECT_EQ(texts[0], "memory.offload=none");
+  EXPECT_EQ(texts[2], "memory.allow=[\"offload\",\"bf16_states\"]");
   EXPECT_EQ(texts[4], "data.max_response_length=101");
   EXPECT_EQ(key_of(fields::state_dtype(ModelId::kReward)),
             "actor_rollout_ref.actor.optim.state_dtype");

@@ -156,7 +156,7 @@ TEST(ModelPlacement, RowsAndKeysOfAModelAreDividedAsItsOwnKeysSay) {
               AllOf(HasSubstr("actor_rollout_ref.ref.cp_comm_type"),
                     HasSubstr("one rank has all tokens of a sequence"),
                     HasSubstr("critic.sequence_parallel"),
-                    HasSubstr("one rank has all rows of its hidden states")));
+                    HasSubstr("one rank has all of its hidden states")));
   // Alike but for keys that say nothing.
   Job alike;
   ASSERT_TRUE(load_job({"critic.cp_comm_type=all_gather", "parallel.sequence_parallel=true",
