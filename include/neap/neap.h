@@ -138,9 +138,9 @@ typedef struct neap_region {
   const char* tag;
   void* address;
   uint64_t requested;
-  uint64_t size;       /* requested, rounded up to the device's granularity */
-  uint64_t mapped;     /* physical memory now */
-  uint64_t generation; /* grows each time new pages are mapped */
+  uint64_t size;    /* requested, rounded up to the device's granularity */
+  uint64_t mapped;  /* physical memory now */
+  uint64_t version; /* grows each time new pages are mapped */
   neap_state state;
   neap_policy policy;
   int32_t device;
@@ -264,40 +264,42 @@ NEAP_API neap_status neap_import(int32_t device, const char* tag, const neap_pag
 
 /* The small protocol over a Unix socket that carries pages, ownership and revocation;
  * docs/hand-over.md. */
-typedef struct neap_owner neap_owner;
-typedef struct neap_guest neap_guest;
+typedef struct neap_exporter neap_exporter;
+typedef struct neap_importer neap_importer;
 
-/* Serves offers at `path` from a thread of its own. The path must not exist, or be the socket of an owner
- * that has died. NEAP_ALREADY_EXISTS where another owner serves at it. */
-NEAP_API neap_status neap_owner_open(const char* path, neap_owner** owner);
-/* Lets guests map the region that begins at `address` under `name`. A pause of the region first revokes
- * it from every guest and waits for them at most `revoke_ms`; after that it fails with NEAP_BUSY and the
+/* Serves offers at `path` from a thread of its own. The path must not exist, or be the socket of an exporter
+ * that has died. NEAP_ALREADY_EXISTS where another exporter serves at it. */
+NEAP_API neap_status neap_exporter_open(const char* path, neap_exporter** exporter);
+/* Lets importers map the region that begins at `address` under `name`. A pause of the region first revokes
+ * it from every importer and waits for them at most `revoke_ms`; after that it fails with NEAP_BUSY and the
  * state is as before. */
-NEAP_API neap_status neap_owner_offer(neap_owner* owner, const char* name, void* address,
-                                      uint64_t revoke_ms);
-/* Withdraws an offer: guests unmap; returns when the last has unmapped or died. */
-NEAP_API neap_status neap_owner_withdraw(neap_owner* owner, const char* name, uint64_t revoke_ms);
-/* The number of guests that map `name`. */
-NEAP_API neap_status neap_owner_guests(neap_owner* owner, const char* name, uint64_t* guests);
+NEAP_API neap_status neap_exporter_offer(neap_exporter* exporter, const char* name, void* address,
+                                         uint64_t revoke_ms);
+/* Withdraws an offer: importers unmap; returns when the last has unmapped or died. */
+NEAP_API neap_status neap_exporter_withdraw(neap_exporter* exporter, const char* name,
+                                            uint64_t revoke_ms);
+/* The number of importers that map `name`. */
+NEAP_API neap_status neap_exporter_importers(neap_exporter* exporter, const char* name,
+                                             uint64_t* importers);
 /* Withdraws everything (waiting `revoke_ms` in all), closes the socket, frees the handle whatever
  * the outcome. */
-NEAP_API neap_status neap_owner_close(neap_owner* owner, uint64_t revoke_ms);
+NEAP_API neap_status neap_exporter_close(neap_exporter* exporter, uint64_t revoke_ms);
 
-/* Called on the guest's own thread before a lent region is unmapped; returns when the memory is no
- * longer in use. `lost` is 1 when the owner is gone and the region stays mapped until
- * neap_guest_drop. */
+/* Called on the importer's own thread before a lent region is unmapped; returns when the memory is no
+ * longer in use. `lost` is 1 when the exporter is gone and the region stays mapped until
+ * neap_importer_drop. */
 typedef void (*neap_revoked)(const char* name, void* address, int32_t lost, void* user);
-NEAP_API neap_status neap_guest_open(const char* path, neap_revoked revoked, void* user,
-                                     neap_guest** guest);
-/* Maps what the owner offers under `name` as a region of `tag` on `device`; waits up to `wait_ms`
- * for it to be offered. *generation is the owner's, to compare after a revocation. */
-NEAP_API neap_status neap_guest_take(neap_guest* guest, const char* name, int32_t device,
-                                     const char* tag, uint64_t wait_ms, void** address,
-                                     uint64_t* size, uint64_t* generation);
-/* Unmaps one lent region and tells the owner. */
-NEAP_API neap_status neap_guest_drop(neap_guest* guest, const char* name);
+NEAP_API neap_status neap_importer_open(const char* path, neap_revoked revoked, void* user,
+                                        neap_importer** importer);
+/* Maps what the exporter offers under `name` as a region of `tag` on `device`; waits up to `wait_ms`
+ * for it to be offered. *version is the exporter's, to compare after a revocation. */
+NEAP_API neap_status neap_importer_take(neap_importer* importer, const char* name, int32_t device,
+                                        const char* tag, uint64_t wait_ms, void** address,
+                                        uint64_t* size, uint64_t* version);
+/* Unmaps one lent region and tells the exporter. */
+NEAP_API neap_status neap_importer_drop(neap_importer* importer, const char* name);
 /* Drops everything and frees the handle. */
-NEAP_API neap_status neap_guest_close(neap_guest* guest);
+NEAP_API neap_status neap_importer_close(neap_importer* importer);
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 

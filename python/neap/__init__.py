@@ -11,7 +11,7 @@ Works with torch 2.6 and newer, and without torch. docs/python.md has the detail
 from ._errors import (AlreadyExistsError, BusyError, CancelledError, DeviceLostError, DriverError,
                       InvalidArgumentError, IoError, NeapError, NotFoundError,
                       OutOfHostMemoryError, OutOfMemoryError, TimeoutExpired, UnsupportedError)
-from ._hand_over import Export, Guest, Owner, export_region, import_region, receive
+from ._hand_over import Export, Exporter, Importer, export_region, import_region, receive
 from ._hooks import disabled, graph, hook_mode, preload, region, set_hook_mode, torch_allocator
 from ._library import library, library_path
 from ._regions import (Callbacks, Move, Policy, Region, RegionInfo, State, add_callbacks, alias,

@@ -107,44 +107,44 @@ def receive(connection, tag, *, device=0):
             os.close(page[0])
 
 
-_open_guests = set()  # their thread calls Python until they are closed
+_open_importers = set()  # their thread calls Python until they are closed
 
 
-class Owner:
+class Exporter:
     """Shares regions with other processes at a Unix socket; docs/hand-over.md.
 
-    Before a lent region is paused its guests are asked to let go, and waited for.
+    Before a lent region is paused its importers are asked to let go, and waited for.
     """
 
     def __init__(self, path):
         handle = c_void_p()
-        lib.library().call("neap_owner_open", os.fsencode(path), byref(handle))
+        lib.library().call("neap_exporter_open", os.fsencode(path), byref(handle))
         self._handle = handle
 
     def offer(self, name, what, *, revoke_timeout=10.0):
-        """Lets guests map the region of a tensor, Region or address under `name`."""
+        """Lets importers map the region of a tensor, Region or address under `name`."""
         region = info(what)
         if region.address != address_of(what):
             raise InvalidArgumentError(
                 f"the address lies {address_of(what) - region.address} bytes inside a region of "
                 f'tag "{region.tag}"; offer the region itself')
-        lib.library().call("neap_owner_offer", self._handle, lib.encoded(name, "a name"),
+        lib.library().call("neap_exporter_offer", self._handle, lib.encoded(name, "a name"),
                            region.address, lib.milliseconds(revoke_timeout))
 
     def withdraw(self, name, *, timeout=10.0):
-        lib.library().call("neap_owner_withdraw", self._handle, lib.encoded(name, "a name"),
+        lib.library().call("neap_exporter_withdraw", self._handle, lib.encoded(name, "a name"),
                            lib.milliseconds(timeout))
 
-    def guests(self, name):
+    def importers(self, name):
         count = c_uint64()
-        lib.library().call("neap_owner_guests", self._handle, lib.encoded(name, "a name"),
+        lib.library().call("neap_exporter_importers", self._handle, lib.encoded(name, "a name"),
                            byref(count))
         return count.value
 
     def close(self, *, timeout=10.0):
         if self._handle is not None:
             handle, self._handle = self._handle, None
-            lib.library().call("neap_owner_close", handle, lib.milliseconds(timeout))
+            lib.library().call("neap_exporter_close", handle, lib.milliseconds(timeout))
 
     def __enter__(self):
         return self
@@ -153,11 +153,11 @@ class Owner:
         self.close()
 
 
-class Guest:
-    """Maps what an Owner offers.
+class Importer:
+    """Maps what an Exporter offers.
 
-    on_revoked(name, address, lost) is called on a thread of the guest's before a region is
-    unmapped; it returns when the memory is no longer used. lost: the owner is gone, and the
+    on_revoked(name, address, lost) is called on a thread of the importer's before a region is
+    unmapped; it returns when the memory is no longer used. lost: the exporter is gone, and the
     region stays until drop().
     """
 
@@ -166,10 +166,10 @@ class Guest:
         self.error = None  #: the last exception of on_revoked
         self._callback = lib.REVOKED(self._revoked)
         handle = c_void_p()
-        lib.library().call("neap_guest_open", os.fsencode(path), self._callback, None,
+        lib.library().call("neap_importer_open", os.fsencode(path), self._callback, None,
                            byref(handle))
         self._handle = handle
-        _open_guests.add(self)
+        _open_importers.add(self)
 
     def _revoked(self, name, address, lost, _):
         if self._on_revoked is None:
@@ -180,23 +180,23 @@ class Guest:
             self.error = error
 
     def take(self, name, tag=None, *, device=0, wait=0.0):
-        """The region that is offered under `name`, as a Region; `generation` is the owner's."""
-        address, size, generation = c_void_p(), c_uint64(), c_uint64()
-        lib.library().call("neap_guest_take", self._handle, lib.encoded(name, "a name"), lib.ordinal(device),
+        """The region that is offered under `name`, as a Region; `version` is the exporter's."""
+        address, size, version = c_void_p(), c_uint64(), c_uint64()
+        lib.library().call("neap_importer_take", self._handle, lib.encoded(name, "a name"), lib.ordinal(device),
                            lib.encoded(tag or name, "a tag"), lib.milliseconds(wait), byref(address),
-                           byref(size), byref(generation))
+                           byref(size), byref(version))
         region = Region(address.value, on_destroy=lambda: self.drop(name))
-        region.owner_generation = generation.value
+        region.exporter_version = version.value
         return region
 
     def drop(self, name):
-        lib.library().call("neap_guest_drop", self._handle, lib.encoded(name, "a name"))
+        lib.library().call("neap_importer_drop", self._handle, lib.encoded(name, "a name"))
 
     def close(self):
         if self._handle is not None:
-            lib.library().call("neap_guest_close", self._handle)
+            lib.library().call("neap_importer_close", self._handle)
             self._handle = None
-            _open_guests.discard(self)
+            _open_importers.discard(self)
 
     def __enter__(self):
         return self

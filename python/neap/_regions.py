@@ -61,7 +61,7 @@ def address_of(what):
 
 
 class Region:
-    """Memory with an address that stays, made by allocate(), alias(), receive() or a Guest.
+    """Memory with an address that stays, made by allocate(), alias(), receive() or a Importer.
 
     Destroyed by destroy() or at the end of a `with`; not by garbage collection, because
     other code may hold its address.
@@ -73,7 +73,7 @@ class Region:
 
     @property
     def info(self):
-        """A snapshot: tag, size, mapped, state, policy, generation, device, requested."""
+        """A snapshot: tag, size, mapped, state, policy, version, device, requested."""
         return info(self.address)
 
     @property
@@ -128,7 +128,7 @@ class RegionInfo:
     requested: int
     size: int
     mapped: int
-    generation: int
+    version: int
     state: State
     policy: Policy
     device: int
@@ -137,7 +137,7 @@ class RegionInfo:
     @classmethod
     def of(cls, raw):
         return cls(raw.tag.decode("utf-8", "replace"), raw.address, raw.requested, raw.size,
-                   raw.mapped, raw.generation, State(raw.state), Policy(raw.policy), raw.device,
+                   raw.mapped, raw.version, State(raw.state), Policy(raw.policy), raw.device,
                    bool(raw.kept))
 
 

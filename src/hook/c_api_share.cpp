@@ -12,11 +12,11 @@ using neap::Status;
 using namespace neap::hook;  // NOLINT(google-build-using-namespace)
 namespace arena = neap::arena;
 
-struct neap_owner {
-  std::unique_ptr<HandOverOwner> owner;
+struct neap_exporter {
+  std::unique_ptr<HandOverOwner> exporter;
 };
-struct neap_guest {
-  std::unique_ptr<HandOverGuest> guest;
+struct neap_importer {
+  std::unique_ptr<HandOverGuest> importer;
 };
 
 namespace {
@@ -25,12 +25,12 @@ std::chrono::milliseconds milliseconds(uint64_t count) {
   return std::chrono::milliseconds(std::min<uint64_t>(count, 86'400'000));
 }
 
-Status check(const neap_owner* owner, const char* name) {
-  NEAP_TRY(require(owner != nullptr, "owner is null"));
+Status check(const neap_exporter* exporter, const char* name) {
+  NEAP_TRY(require(exporter != nullptr, "exporter is null"));
   return require(name != nullptr, "name is null");
 }
-Status check(const neap_guest* guest, const char* name) {
-  NEAP_TRY(require(guest != nullptr, "guest is null"));
+Status check(const neap_importer* importer, const char* name) {
+  NEAP_TRY(require(importer != nullptr, "importer is null"));
   return require(name != nullptr, "name is null");
 }
 
@@ -77,48 +77,49 @@ neap_status neap_import(int32_t device, const char* tag, const neap_page* pages,
   });
 }
 
-neap_status neap_owner_open(const char* path, neap_owner** owner) {
+neap_status neap_exporter_open(const char* path, neap_exporter** exporter) {
   return guarded([&]() -> Status {
-    NEAP_TRY(require(path != nullptr && owner != nullptr, "path or owner is null"));
+    NEAP_TRY(require(path != nullptr && exporter != nullptr, "path or exporter is null"));
     NEAP_TRY_ASSIGN(auto opened, HandOverOwner::open(path));
-    *owner = new neap_owner{std::move(opened)};
+    *exporter = new neap_exporter{std::move(opened)};
     return {};
   });
 }
-neap_status neap_owner_offer(neap_owner* owner, const char* name, void* address,
-                             uint64_t revoke_ms) {
+neap_status neap_exporter_offer(neap_exporter* exporter, const char* name, void* address,
+                                uint64_t revoke_ms) {
   return guarded([&]() -> Status {
-    NEAP_TRY(check(owner, name));
-    return owner->owner->offer(name, address, milliseconds(revoke_ms));
+    NEAP_TRY(check(exporter, name));
+    return exporter->exporter->offer(name, address, milliseconds(revoke_ms));
   });
 }
-neap_status neap_owner_withdraw(neap_owner* owner, const char* name, uint64_t revoke_ms) {
+neap_status neap_exporter_withdraw(neap_exporter* exporter, const char* name, uint64_t revoke_ms) {
   return guarded([&]() -> Status {
-    NEAP_TRY(check(owner, name));
-    return owner->owner->withdraw(name, milliseconds(revoke_ms));
+    NEAP_TRY(check(exporter, name));
+    return exporter->exporter->withdraw(name, milliseconds(revoke_ms));
   });
 }
-neap_status neap_owner_guests(neap_owner* owner, const char* name, uint64_t* guests) {
+neap_status neap_exporter_importers(neap_exporter* exporter, const char* name,
+                                    uint64_t* importers) {
   return guarded([&]() -> Status {
-    NEAP_TRY(check(owner, name));
-    NEAP_TRY(require(guests != nullptr, "guests is null"));
-    NEAP_TRY_ASSIGN(*guests, owner->owner->guests(name));
+    NEAP_TRY(check(exporter, name));
+    NEAP_TRY(require(importers != nullptr, "importers is null"));
+    NEAP_TRY_ASSIGN(*importers, exporter->exporter->guests(name));
     return {};
   });
 }
-neap_status neap_owner_close(neap_owner* owner, uint64_t revoke_ms) {
+neap_status neap_exporter_close(neap_exporter* exporter, uint64_t revoke_ms) {
   return guarded([&]() -> Status {
-    NEAP_TRY(require(owner != nullptr, "owner is null"));
-    Status outcome = owner->owner->close(milliseconds(revoke_ms));
-    delete owner;
+    NEAP_TRY(require(exporter != nullptr, "exporter is null"));
+    Status outcome = exporter->exporter->close(milliseconds(revoke_ms));
+    delete exporter;
     return outcome;
   });
 }
 
-neap_status neap_guest_open(const char* path, neap_revoked revoked, void* user,
-                            neap_guest** guest) {
+neap_status neap_importer_open(const char* path, neap_revoked revoked, void* user,
+                               neap_importer** importer) {
   return guarded([&]() -> Status {
-    NEAP_TRY(require(path != nullptr && guest != nullptr, "path or guest is null"));
+    NEAP_TRY(require(path != nullptr && importer != nullptr, "path or importer is null"));
     HandOverGuest::Revoked tell;
     if (revoked != nullptr) {
       tell = [revoked, user](const std::string& name, neap::device::Address at, bool lost) {
@@ -126,37 +127,38 @@ neap_status neap_guest_open(const char* path, neap_revoked revoked, void* user,
       };
     }
     NEAP_TRY_ASSIGN(auto opened, HandOverGuest::open(path, std::move(tell)));
-    *guest = new neap_guest{std::move(opened)};
+    *importer = new neap_importer{std::move(opened)};
     return {};
   });
 }
-neap_status neap_guest_take(neap_guest* guest, const char* name, int32_t device, const char* tag,
-                            uint64_t wait_ms, void** address, uint64_t* size,
-                            uint64_t* generation) {
+neap_status neap_importer_take(neap_importer* importer, const char* name, int32_t device,
+                               const char* tag, uint64_t wait_ms, void** address, uint64_t* size,
+                               uint64_t* version) {
   return guarded([&]() -> Status {
-    NEAP_TRY(check(guest, name));
+    NEAP_TRY(check(importer, name));
     NEAP_TRY(require_tag(tag, "A region needs a tag"));
     NEAP_TRY(require(address != nullptr, "address is null"));
-    NEAP_TRY_ASSIGN(const Loan loan, guest->guest->take(name, device, tag, milliseconds(wait_ms)));
+    NEAP_TRY_ASSIGN(const Loan loan,
+                    importer->importer->take(name, device, tag, milliseconds(wait_ms)));
     *address = pointer(loan.address);
     if (size != nullptr) *size = loan.size.count();
-    if (generation != nullptr) *generation = loan.generation;
+    if (version != nullptr) *version = loan.generation;
     return {};
   });
 }
-neap_status neap_guest_drop(neap_guest* guest, const char* name) {
+neap_status neap_importer_drop(neap_importer* importer, const char* name) {
   return guarded([&]() -> Status {
-    NEAP_TRY(check(guest, name));
-    return guest->guest->drop(name);
+    NEAP_TRY(check(importer, name));
+    return importer->importer->drop(name);
   });
 }
-neap_status neap_guest_close(neap_guest* guest) {
+neap_status neap_importer_close(neap_importer* importer) {
   return guarded([&]() -> Status {
-    NEAP_TRY(require(guest != nullptr, "guest is null"));
-    Status outcome = guest->guest->close();
+    NEAP_TRY(require(importer != nullptr, "importer is null"));
+    Status outcome = importer->importer->close();
     if (outcome.code() == ErrorCode::kBusy)
       return outcome;  // called from its own callback: still open
-    delete guest;
+    delete importer;
     return outcome;
   });
 }

@@ -69,8 +69,7 @@ Result<std::unique_ptr<HandOverGuest>> HandOverGuest::open(const std::string& pa
   NEAP_TRY(Runtime::get().usable());
   NEAP_TRY_ASSIGN(Descriptor socket, connect_to(path));
   if (!peer_is_same_user(socket.get())) {
-    return Status(ErrorCode::kUnsupported,
-                  "The hand-over owner at " + path + " runs as another user");
+    return Status(ErrorCode::kUnsupported, "The exporter at " + path + " runs as another user");
   }
   auto impl = std::make_unique<Impl>(std::move(socket));
   impl->revoked = std::move(revoked);
@@ -78,7 +77,7 @@ Result<std::unique_ptr<HandOverGuest>> HandOverGuest::open(const std::string& pa
       impl->wire.send({{"type", "hello"}, {"version", kHandOverVersion}, {"pid", ::getpid()}}));
   NEAP_TRY_ASSIGN(const Message welcome, impl->wire.receive());
   if (welcome.text("type") != "welcome") {
-    return Status(ErrorCode::kCorrupt, "The process at " + path + " is not a hand-over owner");
+    return Status(ErrorCode::kCorrupt, "The process at " + path + " is not an exporter");
   }
   impl->thread = std::thread([self = impl.get()] { self->run(); });
   return std::unique_ptr<HandOverGuest>(new HandOverGuest(std::move(impl)));
@@ -121,7 +120,7 @@ Status HandOverGuest::Impl::handle(Message& message) {
     settle(name, Status(known ? code : ErrorCode::kInternal, message.text("message")));
     return {};
   }
-  return {ErrorCode::kCorrupt, format("\"{}\" is not a message of an owner", type)};
+  return {ErrorCode::kCorrupt, format("\"{}\" is not a message of an exporter", type)};
 }
 
 Status HandOverGuest::Impl::arrive(const std::string& name, Message& message) {
@@ -230,7 +229,7 @@ void HandOverGuest::Impl::owner_is_gone() {
         lost.emplace_back(name, entry.loan.address);
       } else if (entry.phase != Phase::kLeaving) {
         entry.phase = Phase::kFailed;
-        entry.failure = {ErrorCode::kCancelled, "The owner of the hand-over is gone"};
+        entry.failure = {ErrorCode::kCancelled, "The exporter is gone"};
       }
     }
     changed.notify_all();
@@ -252,7 +251,7 @@ Result<Loan> HandOverGuest::take(const std::string& name, int device, const std:
       return Status(ErrorCode::kBusy, format("\"{}\" is being revoked", name));
     }
     self.changed.wait(lock, [&] { return !leaving(); });
-    if (self.owner_gone) return Status(ErrorCode::kCancelled, "The owner of the hand-over is gone");
+    if (self.owner_gone) return Status(ErrorCode::kCancelled, "The exporter is gone");
     if (self.borrowed.count(name) != 0) {
       return Status(ErrorCode::kAlreadyExists, format("\"{}\" is taken already", name));
     }
@@ -274,7 +273,7 @@ Result<Loan> HandOverGuest::take(const std::string& name, int device, const std:
   };
   if (!self.changed.wait_until(lock, Clock::now() + wait + kOwnerGrace, settled)) {
     self.borrowed[name].abandoned = true;
-    return Status(ErrorCode::kTimeout, format("The owner did not answer for \"{}\"", name));
+    return Status(ErrorCode::kTimeout, format("The exporter did not answer for \"{}\"", name));
   }
   const auto it = self.borrowed.find(name);
   if (it == self.borrowed.end() || it->second.phase == Phase::kLeaving) {
@@ -321,7 +320,7 @@ Status HandOverGuest::close() {
   Impl& self = *impl_;
   if (!self.thread.joinable()) return {};
   if (std::this_thread::get_id() == self.thread.get_id()) {
-    return {ErrorCode::kBusy, "A hand-over guest cannot be closed from its own callback"};
+    return {ErrorCode::kBusy, "An importer cannot be closed from its own callback"};
   }
   std::vector<std::string> names;
   {

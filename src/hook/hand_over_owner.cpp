@@ -131,7 +131,7 @@ void HandOverOwner::Impl::run() {
       const Status outcome = message.ok() ? handle(of[i], *message) : message.status();
       if (!outcome.ok()) {
         if (outcome.code() != ErrorCode::kCancelled) {
-          log::warn("Disconnecting a hand-over guest: " + outcome.message());
+          log::warn("Disconnecting an importer: " + outcome.message());
         }
         forget(of[i]);
       }
@@ -145,7 +145,7 @@ void HandOverOwner::Impl::accept_guest() {
   Descriptor accepted(::accept4(socket.descriptor(), nullptr, nullptr, SOCK_CLOEXEC));
   if (accepted.get() < 0) return;
   if (!peer_is_same_user(accepted.get())) {
-    log::warn("Rejecting a hand-over guest of another user");
+    log::warn("Rejecting an importer of another user");
     return;
   }
   const std::lock_guard lock(mutex);
@@ -183,7 +183,7 @@ Status HandOverOwner::Impl::handle(const std::shared_ptr<Guest>& guest, const Me
     guest->loans.erase(name);
     loans_changed.notify_all();
   } else {
-    return {ErrorCode::kCorrupt, format("\"{}\" is not a message of a guest", type)};
+    return {ErrorCode::kCorrupt, format("\"{}\" is not a message of an importer", type)};
   }
   return {};
 }
@@ -276,7 +276,7 @@ Status HandOverOwner::Impl::revoke(const std::string& name, std::chrono::millise
   std::unique_lock lock(mutex);
   if (loans_changed.wait_until(lock, deadline, [&] { return loans_of(name) == 0; })) return {};
   return {ErrorCode::kBusy,
-          format("{} guests still map \"{}\" after {} ms", loans_of(name), name, wait.count())};
+          format("{} importers still map \"{}\" after {} ms", loans_of(name), name, wait.count())};
 }
 
 Status HandOverOwner::offer(const std::string& name, const void* address, Duration revoke_wait) {

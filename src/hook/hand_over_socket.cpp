@@ -61,8 +61,8 @@ Result<Descriptor> take_lock(const std::string& path) {
     if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return io("lock", file, errno);
       return Status(ErrorCode::kAlreadyExists,
-                    format("Another hand-over owner uses {} and holds the lock on {}. Close that "
-                           "owner or use another path",
+                    format("Another exporter uses {} and holds the lock on {}. Close that "
+                           "exporter or use another path",
                            path, file));
     }
     // Its last owner may have removed it between the two calls.
@@ -135,7 +135,7 @@ Result<Descriptor> connect_to(const std::string& path) {
   NEAP_TRY_ASSIGN(Descriptor socket, new_socket(path));
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     if (errno == ENOENT || errno == ECONNREFUSED) {
-      return Status(ErrorCode::kNotFound, "No hand-over owner is listening at " + path);
+      return Status(ErrorCode::kNotFound, "No exporter is listening at " + path);
     }
     return io("connect to", path, errno);
   }

@@ -239,12 +239,12 @@ kv[:16].fill_(1)
 """, modes=("preload",)),
     Case("hand_over_and_kill_the_guest", """
 import neap
-GUEST = '''
+IMPORTER = '''
 import sys, time, torch, neap
 torch.cuda.init()
-guest = neap.Guest(sys.argv[1])
+importer = neap.Importer(sys.argv[1])
 begin = time.perf_counter()
-lent = guest.take("weights", tag="rollout", wait=20)
+lent = importer.take("weights", tag="rollout", wait=20)
 took = time.perf_counter() - begin
 x = torch.as_tensor(lent, device="cuda")
 x[:16].fill_(77)
@@ -259,15 +259,15 @@ view.fill_(3)
 torch.cuda.synchronize()
 path = os.path.join(tempfile.mkdtemp(), "socket")
 before = free()
-with neap.Owner(path) as owner:
-    owner.offer("weights", weights, revoke_timeout=20)
-    guest = start(GUEST, path)
-    total, took = line(guest).split()
+with neap.Exporter(path) as exporter:
+    exporter.offer("weights", weights, revoke_timeout=20)
+    importer = start(IMPORTER, path)
+    total, took = line(importer).split()
     assert int(total) == 4096 * 3
     number("hand_over_15gb_ms", float(took) * 1e3)
     assert view[:16].tolist() == [77] * 16     # the same memory
     assert before - free() < 2 * GIB           # no copy: a context at most
-    guest.kill(); guest.wait()
+    importer.kill(); importer.wait()
     begin = time.perf_counter()
     paused = neap.pause("trainer", policy="discard")
     number("pause_after_kill_ms", (time.perf_counter() - begin) * 1e3)
@@ -276,33 +276,33 @@ with neap.Owner(path) as owner:
 """, modes=("torch",)),
     Case("kill_the_owner", """
 import neap
-OWNER = '''
+EXPORTER = '''
 import sys, time, torch, neap
 weights = neap.allocate(2 << 30, tag="trainer")
 torch.as_tensor(weights, device="cuda").fill_(5)
 torch.cuda.synchronize()
-owner = neap.Owner(sys.argv[1])
-owner.offer("weights", weights)
+exporter = neap.Exporter(sys.argv[1])
+exporter.offer("weights", weights)
 print("ready", flush=True)
 time.sleep(60)
 '''
 path = os.path.join(tempfile.mkdtemp(), "socket")
-owner = start(OWNER, path)
-assert line(owner) == "ready"
+exporter = start(EXPORTER, path)
+assert line(exporter) == "ready"
 told = []
-guest = neap.Guest(path, on_revoked=lambda name, at, lost: told.append((name, lost)))
-lent = guest.take("weights", wait=20)
+importer = neap.Importer(path, on_revoked=lambda name, at, lost: told.append((name, lost)))
+lent = importer.take("weights", wait=20)
 x = torch.as_tensor(lent, device="cuda")
-os.kill(owner.pid, signal.SIGKILL); owner.wait()
+os.kill(exporter.pid, signal.SIGKILL); exporter.wait()
 deadline = time.monotonic() + 10
 while not told and time.monotonic() < deadline: time.sleep(0.01)
 assert told == [("weights", True)], told
-assert int(x.min()) == 5 and int(x.max()) == 5   # the pages outlive their owner
+assert int(x.min()) == 5 and int(x.max()) == 5   # the pages outlive their exporter
 before = free()
 del x
 lent.destroy()
 assert free() - before >= 2 * GIB - 64 * MIB
-guest.close()
+importer.close()
 """, modes=("preload",)),
     Case("no_growth_over_1000_cycles", """
 import neap

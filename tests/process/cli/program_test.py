@@ -140,7 +140,7 @@ class Program(unittest.TestCase):
             while not contents[text + struct.unpack_from("<I", contents, entry + 4)[0]:].startswith(b"libc.so.6\0"):
                 entry += struct.unpack_from("<I", contents, entry + 12)[0]
             version = entry + struct.unpack_from("<I", contents, entry + 8)[0]
-            at = contents.index(b"neap_owner_close\0", text)
+            at = contents.index(b"neap_exporter_close\0", text)
             changed[at:at + 11] = b"GLIBC_2.99\0"
             digest = 0
             for byte in b"GLIBC_2.99":

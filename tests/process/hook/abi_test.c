@@ -66,7 +66,7 @@ static void regions_keep_their_contents(void) {
   CHECK(region.address == address && strcmp(region.tag, "weights") == 0);
   CHECK(region.requested == 5 * MIB && region.size == 6 * MIB && region.mapped == 6 * MIB);
   CHECK(region.state == NEAP_RESIDENT && region.policy == NEAP_HOST && region.device == 0);
-  const uint64_t generation = region.generation;
+  const uint64_t version = region.version;
 
   const char* tags[] = {"weights", "nothing has this tag"};
   CHECK_OK(neap_prepare(tags, 2));
@@ -88,7 +88,7 @@ static void regions_keep_their_contents(void) {
   CHECK(move.regions == 0);
   CHECK(holds(address, 5 * MIB, 3));
   CHECK_OK(neap_region_find(address, &region));
-  CHECK(region.generation > generation);
+  CHECK(region.version > version);
   CHECK(neap_region_destroy((char*)address + 8) == NEAP_INVALID_ARGUMENT);
   CHECK_OK(neap_region_destroy(address));
 }
@@ -286,11 +286,11 @@ static void sharing(void) {
   CHECK(neap_export(source, pages, 0, &count) == NEAP_INVALID_ARGUMENT);
   CHECK(count >= 1 && count <= 16);
   CHECK_OK(neap_export(source, pages, 16, &count));
-  CHECK_OK(neap_import(0, "guest", pages, count, &imported));
+  CHECK_OK(neap_import(0, "importer", pages, count, &imported));
   for (size_t i = 0; i < count; ++i) CHECK(close(pages[i].descriptor) == 0);
   ((char*)imported)[6] = 2;
   CHECK(((char*)source)[6] == 2);
-  CHECK(neap_import(0, "guest", pages, 0, &imported) == NEAP_INVALID_ARGUMENT);
+  CHECK(neap_import(0, "importer", pages, 0, &imported) == NEAP_INVALID_ARGUMENT);
   CHECK_OK(neap_region_destroy(imported));
   CHECK_OK(neap_region_destroy(source));
 }

@@ -1,78 +1,78 @@
-"""Pages between processes: export and import by hand, and the protocol of owner and guest, with
+"""Pages between processes: export and import by hand, and the protocol of exporter and importer, with
 either of them killed."""
 
 from conftest import run
 
-GUEST = '''
+IMPORTER = '''
 import ctypes, os, sys, time
 import neap
 path, behaviour = sys.argv[1:3]
 told = []
-guest = neap.Guest(path, on_revoked=lambda name, at, lost: told.append((name, lost)))
-lent = guest.take("weights", tag="rollout", wait=60)
+importer = neap.Importer(path, on_revoked=lambda name, at, lost: told.append((name, lost)))
+lent = importer.take("weights", tag="rollout", wait=60)
 ctypes.memset(lent.address, 42, 16)
-print(lent.size, lent.owner_generation, neap.info(lent).tag, flush=True)
+print(lent.size, lent.exporter_version, neap.info(lent).tag, flush=True)
 if behaviour == "until_revoked":
     while not told: time.sleep(0.01)
     while neap.regions(): time.sleep(0.01)
     print(told[0], flush=True)
-    again = guest.take("weights", tag="rollout", wait=60)
-    print(ctypes.string_at(again.address, 3)[0], again.owner_generation, flush=True)
-    guest.close()
+    again = importer.take("weights", tag="rollout", wait=60)
+    print(ctypes.string_at(again.address, 3)[0], again.exporter_version, flush=True)
+    importer.close()
 elif behaviour == "drop":
     lent.destroy()
     print(len(neap.regions()), flush=True)
     sys.stdin.readline()
-elif behaviour == "until_owner_dies":
+elif behaviour == "until_exporter_dies":
     while not told: time.sleep(0.01)
     print(told[0], ctypes.string_at(lent.address, 1)[0], flush=True)
     lent.destroy()
     print(len(neap.regions()), flush=True)
     try:
-        guest.take("weights")
+        importer.take("weights")
     except neap.CancelledError:
         print("gone", flush=True)
-    guest.close()
+    importer.close()
 elif behaviour == "closes_in_callback":
     def close_now(name, at, lost):
         try:
-            guest.close()
+            importer.close()
         except neap.BusyError:
             told.append("busy")
-    guest._on_revoked = close_now
+    importer._on_revoked = close_now
     print("ready", flush=True)
     while not told: time.sleep(0.01)
     while neap.regions(): time.sleep(0.01)
-    again = guest.take("weights", tag="rollout", wait=60)
+    again = importer.take("weights", tag="rollout", wait=60)
     print(told, ctypes.string_at(again.address, 1)[0], flush=True)
     again.destroy()
-    guest.close()
+    importer.close()
 elif behaviour == "slow":
-    guest._on_revoked = lambda name, at, lost: time.sleep(0.5)
+    importer._on_revoked = lambda name, at, lost: time.sleep(0.5)
     print("ready", flush=True)
     sys.stdin.readline()
-    guest.close()
+    importer.close()
 elif behaviour == "stubborn":
-    guest._on_revoked = lambda name, at, lost: time.sleep(60)
+    importer._on_revoked = lambda name, at, lost: time.sleep(60)
     print("ready", flush=True)
     time.sleep(60)
 '''
 
-OWNER = f"""
+EXPORTER = f"""
 import neap
-GUEST = {GUEST!r}
+IMPORTER = {IMPORTER!r}
 folder = tempfile.mkdtemp()
 path = os.path.join(folder, "socket")
 def start(behaviour):
-    return subprocess.Popen([sys.executable, "-c", GUEST, path, behaviour], text=True,
+    return subprocess.Popen([sys.executable, "-c", IMPORTER, path, behaviour], text=True,
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 def line(process):
     text = process.stdout.readline().strip()
-    assert text, "the guest ended: " + str(process.wait())
+    assert text, "the importer ended: " + str(process.wait())
     return text
 def refused(words):
     try:
-        neap.Owner(path)
+        neap.Exporter(path)
     except neap.NeapError as error:
         assert words in str(error) and path in str(error), error
         return error
@@ -83,60 +83,60 @@ ctypes.memset(weights.address, 1, 6 * MIB)
 
 
 def test_a_pause_revokes_and_a_resume_lends_again():
-    run(OWNER + """
-with neap.Owner(path) as owner:
-    owner.offer("weights", weights)
-    guest = start("until_revoked")
-    size, generation, tag = line(guest).split()
+    run(EXPORTER + """
+with neap.Exporter(path) as exporter:
+    exporter.offer("weights", weights)
+    importer = start("until_revoked")
+    size, version, tag = line(importer).split()
     assert (int(size), tag) == (6 * MIB, "rollout")
-    assert ctypes.string_at(weights.address, 1)[0] == 42      # the guest wrote it: no copy
-    assert owner.guests("weights") == 1
+    assert ctypes.string_at(weights.address, 1)[0] == 42      # the importer wrote it: no copy
+    assert exporter.importers("weights") == 1
     neap.pause("trainer")
-    assert line(guest) == "('weights', False)"
-    assert owner.guests("weights") == 0
-    time.sleep(0.2)                                           # the guest waits for the offer
+    assert line(importer) == "('weights', False)"
+    assert exporter.importers("weights") == 0
+    time.sleep(0.2)                                           # the importer waits for the offer
     neap.resume("trainer")
-    first_byte, new_generation = map(int, line(guest).split())
-    assert first_byte == 42 and new_generation > int(generation)
-    assert guest.wait(60) == 0
+    first_byte, new_version = map(int, line(importer).split())
+    assert first_byte == 42 and new_version > int(version)
+    assert importer.wait(60) == 0
     assert neap.pause("trainer").regions == 1
 """)
 
 
 def test_dropping_withdrawing_and_names():
-    run(OWNER + """
-with neap.Owner(path) as owner:
+    run(EXPORTER + """
+with neap.Exporter(path) as exporter:
     try:
-        neap.Owner(path)
+        neap.Exporter(path)
         assert False
     except neap.AlreadyExistsError:
         pass
     assert oct(os.stat(path).st_mode & 0o777) == "0o600"
-    owner.offer("weights", weights)
+    exporter.offer("weights", weights)
     for what, name, kind in ((weights, "weights", neap.AlreadyExistsError),
                              (0x1000, "other", neap.NotFoundError),
                              (weights.address + 4096, "other", neap.InvalidArgumentError)):
         try:
-            owner.offer(name, what)
+            exporter.offer(name, what)
             assert False
         except kind:
             pass
-    guest = start("drop")
-    line(guest)
-    assert line(guest) == "0"
+    importer = start("drop")
+    line(importer)
+    assert line(importer) == "0"
     deadline = time.monotonic() + 60
-    while owner.guests("weights"):
+    while exporter.importers("weights"):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    guest.stdin.write("end\\n"); guest.stdin.flush()
-    assert guest.wait(60) == 0
-    owner.withdraw("weights")
+    importer.stdin.write("end\\n"); importer.stdin.flush()
+    assert importer.wait(60) == 0
+    exporter.withdraw("weights")
     try:
-        owner.guests("weights")
+        exporter.importers("weights")
         assert False
     except neap.NotFoundError:
         pass
-    reader = neap.Guest(path)
+    reader = neap.Importer(path)
     try:
         reader.take("weights", wait=0.1)
         assert False
@@ -148,28 +148,28 @@ assert not os.path.exists(path)
 
 
 def test_a_killed_guest_holds_nothing():
-    run(OWNER + """
-with neap.Owner(path) as owner:
-    owner.offer("weights", weights, revoke_timeout=30)
-    guest = start("stubborn")
-    line(guest); assert line(guest) == "ready"
-    assert owner.guests("weights") == 1
-    threading.Timer(0.3, lambda: os.kill(guest.pid, signal.SIGKILL)).start()
+    run(EXPORTER + """
+with neap.Exporter(path) as exporter:
+    exporter.offer("weights", weights, revoke_timeout=30)
+    importer = start("stubborn")
+    line(importer); assert line(importer) == "ready"
+    assert exporter.importers("weights") == 1
+    threading.Timer(0.3, lambda: os.kill(importer.pid, signal.SIGKILL)).start()
     begin = time.monotonic()
-    assert neap.pause("trainer").regions == 1                 # goes on once the guest is dead
+    assert neap.pause("trainer").regions == 1                 # goes on once the importer is dead
     assert 0.2 < time.monotonic() - begin < 30
-    guest.wait()
+    importer.wait()
     neap.resume("trainer")
     assert ctypes.string_at(weights.address, 1)[0] == 42
 """)
 
 
 def test_a_stubborn_guest_makes_the_pause_fail_with_everything_as_it_was():
-    run(OWNER + """
-with neap.Owner(path) as owner:
-    owner.offer("weights", weights, revoke_timeout=0.3)
-    guest = start("stubborn")
-    line(guest); assert line(guest) == "ready"
+    run(EXPORTER + """
+with neap.Exporter(path) as exporter:
+    exporter.offer("weights", weights, revoke_timeout=0.3)
+    importer = start("stubborn")
+    line(importer); assert line(importer) == "ready"
     try:
         neap.pause("trainer")
         assert False
@@ -177,9 +177,9 @@ with neap.Owner(path) as owner:
         assert "weights" in str(error)
     assert weights.info.state == neap.State.RESIDENT
     assert ctypes.string_at(weights.address, 1)[0] == 42
-    guest.kill(); guest.wait()
+    importer.kill(); importer.wait()
     deadline = time.monotonic() + 60
-    while owner.guests("weights"):
+    while exporter.importers("weights"):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert neap.pause("trainer").regions == 1
@@ -187,81 +187,81 @@ with neap.Owner(path) as owner:
 
 
 def test_a_guest_is_not_closed_by_its_own_callback():
-    run(OWNER + """
-with neap.Owner(path) as owner:
-    owner.offer("weights", weights, revoke_timeout=30)
-    guest = start("closes_in_callback")
-    line(guest); assert line(guest) == "ready"
+    run(EXPORTER + """
+with neap.Exporter(path) as exporter:
+    exporter.offer("weights", weights, revoke_timeout=30)
+    importer = start("closes_in_callback")
+    line(importer); assert line(importer) == "ready"
     assert neap.pause("trainer").regions == 1
     neap.resume("trainer")
-    assert line(guest) == "['busy'] 42"
-    assert guest.wait(60) == 0
+    assert line(importer) == "['busy'] 42"
+    assert importer.wait(60) == 0
 """)
 
 
 def test_an_owner_that_closes_waits_for_its_guests():
-    run(OWNER + """
-owner = neap.Owner(path)
-owner.offer("weights", weights)
-guest = start("slow")
-line(guest); assert line(guest) == "ready"
+    run(EXPORTER + """
+exporter = neap.Exporter(path)
+exporter.offer("weights", weights)
+importer = start("slow")
+line(importer); assert line(importer) == "ready"
 begin = time.monotonic()
-owner.close(timeout=30)
+exporter.close(timeout=30)
 assert 0.4 < time.monotonic() - begin < 30
-guest.stdin.write("end\\n"); guest.stdin.flush()
-assert guest.wait(60) == 0
+importer.stdin.write("end\\n"); importer.stdin.flush()
+assert importer.wait(60) == 0
 """)
 
 
 def test_a_killed_owner_leaves_its_pages_to_its_guests():
     run(f"""
-GUEST = {GUEST!r}
-OWNER = '''
+IMPORTER = {IMPORTER!r}
+EXPORTER = '''
 import sys, time, ctypes
 import neap
 weights = neap.allocate(6 << 20, tag="trainer", policy="host")
-owner = neap.Owner(sys.argv[1])
-owner.offer("weights", weights)
+exporter = neap.Exporter(sys.argv[1])
+exporter.offer("weights", weights)
 print("ready", flush=True)
 time.sleep(60)
 '''
 path = os.path.join(tempfile.mkdtemp(), "socket")
-owner = subprocess.Popen([sys.executable, "-c", OWNER, path], stdout=subprocess.PIPE, text=True)
-assert owner.stdout.readline().strip() == "ready"
-guest = subprocess.Popen([sys.executable, "-c", GUEST, path, "until_owner_dies"],
+exporter = subprocess.Popen([sys.executable, "-c", EXPORTER, path], stdout=subprocess.PIPE, text=True)
+assert exporter.stdout.readline().strip() == "ready"
+importer = subprocess.Popen([sys.executable, "-c", IMPORTER, path, "until_exporter_dies"],
                          stdout=subprocess.PIPE, text=True)
-assert guest.stdout.readline().split()[2] == "rollout"
-os.kill(owner.pid, signal.SIGKILL); owner.wait()
-assert guest.stdout.readline().strip() == "('weights', True) 42"
-assert guest.stdout.readline().strip() == "0"
-assert guest.stdout.readline().strip() == "gone"
-assert guest.wait(60) == 0
+assert importer.stdout.readline().split()[2] == "rollout"
+os.kill(exporter.pid, signal.SIGKILL); exporter.wait()
+assert importer.stdout.readline().strip() == "('weights', True) 42"
+assert importer.stdout.readline().strip() == "0"
+assert importer.stdout.readline().strip() == "gone"
+assert importer.wait(60) == 0
 import neap
-successor = neap.Owner(path)                                  # a dead socket is replaced
+successor = neap.Exporter(path)                                  # a dead socket is replaced
 successor.close()
 """.replace("\n        ", "\n"))
 
 
 def test_a_path_has_one_owner():
-    run(OWNER + """
+    run(EXPORTER + """
 import stat
-first = neap.Owner(path)
+first = neap.Exporter(path)
 os.unlink(path)                                               # as a cleaner of temporary files does
-error = refused("Close that owner or use another path")
+error = refused("Close that exporter or use another path")
 assert isinstance(error, neap.AlreadyExistsError) and not os.path.exists(path)
 os.unlink(path + ".lock")
-second = neap.Owner(path)
+second = neap.Exporter(path)
 first.close()                                                 # removes nothing of the second's
 assert stat.S_ISSOCK(os.stat(path).st_mode)
-neap.Guest(path).close()
-refused("Another hand-over owner")
+neap.Importer(path).close()
+refused("Another exporter")
 second.close()
 assert os.listdir(folder) == []
 """)
 
 
 def test_an_owner_replaces_nothing_that_is_not_its_own():
-    run(OWNER + """
+    run(EXPORTER + """
 for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):      # of another program
     other = socket.socket(socket.AF_UNIX, kind)
     other.bind(path); other.listen()
@@ -274,17 +274,17 @@ refused("Cannot open")
 assert not os.path.exists(target)
 os.unlink(path + ".lock")
 os.chdir(folder)
-owner = neap.Owner("socket")
+exporter = neap.Exporter("socket")
 os.chdir("/")
-owner.close()
+exporter.close()
 assert os.listdir(folder) == []
 """)
 
 
 def test_messages_that_break_the_protocol_do_not_harm_the_owner():
-    run(OWNER + """
-with neap.Owner(path) as owner:
-    owner.offer("weights", weights)
+    run(EXPORTER + """
+with neap.Exporter(path) as exporter:
+    exporter.offer("weights", weights)
     for message in (b"", b"{", b"[]", b"null", b'{"type":7}', b'{"type":"take","name":"weights"}',
                     b'{"type":"hello","version":99}', b'{"type":"hello","version":"1"}',
                     b"x" * 70000):
@@ -293,11 +293,11 @@ with neap.Owner(path) as owner:
         try:
             if message: s.send(message)
             else: s.close(); continue
-            assert s.recv(65536) == b"", message              # the owner hung up
+            assert s.recv(65536) == b"", message              # the exporter hung up
         except (ConnectionResetError, BrokenPipeError):
             pass
         s.close()
-    # A guest that says hello and then nonsense about its loans.
+    # An importer that says hello and then nonsense about its loans.
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     s.connect(path); s.settimeout(60)
     s.send(b'{"type":"hello","version":1}')
@@ -308,9 +308,9 @@ with neap.Owner(path) as owner:
     assert b"lend" in data and fds
     for fd in fds: os.close(fd)
     s.close()
-    guest = start("drop")
-    line(guest); assert line(guest) == "0"
-    guest.kill(); guest.wait()
+    importer = start("drop")
+    line(importer); assert line(importer) == "0"
+    importer.kill(); importer.wait()
 """)
 
 
@@ -343,26 +343,26 @@ mine.close()
 
 
 def test_a_forgotten_guest_is_still_told():
-    run(OWNER + """
+    run(EXPORTER + """
 import gc
 FORGETFUL = '''
 import gc, sys, neap
 def take():
-    guest = neap.Guest(sys.argv[1], on_revoked=lambda name, at, lost: print("told", flush=True))
-    guest.take("weights", tag="rollout", wait=60)
+    importer = neap.Importer(sys.argv[1], on_revoked=lambda name, at, lost: print("told", flush=True))
+    importer.take("weights", tag="rollout", wait=60)
 take()
 gc.collect()
 kept = [neap._library.REVOKED(lambda *_: None) for _ in range(1000)]   # takes what was freed
 print("ready", flush=True)
 sys.stdin.readline()
 '''
-with neap.Owner(path) as owner:
-    owner.offer("weights", weights, revoke_timeout=30)
-    guest = subprocess.Popen([sys.executable, "-c", FORGETFUL, path], text=True,
+with neap.Exporter(path) as exporter:
+    exporter.offer("weights", weights, revoke_timeout=30)
+    importer = subprocess.Popen([sys.executable, "-c", FORGETFUL, path], text=True,
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert line(guest) == "ready"
+    assert line(importer) == "ready"
     assert neap.pause("trainer").regions == 1
-    assert line(guest) == "told"
-    guest.stdin.write("end\\n"); guest.stdin.flush()
-    assert guest.wait(60) == 0
+    assert line(importer) == "told"
+    importer.stdin.write("end\\n"); importer.stdin.flush()
+    assert importer.wait(60) == 0
 """)

@@ -115,7 +115,7 @@ try:
     saver.keep_resident(goes); assert False               # the peer ends the process here
 except neap.BusyError: pass
 saver.resume("mixed")
-assert neap.info(stays).kept and neap.info(stays).generation == 1 < neap.info(goes).generation
+assert neap.info(stays).kept and neap.info(stays).version == 1 < neap.info(goes).version
 
 # What slime reaches for.
 cdll = saver._impl._binary_wrapper.cdll

@@ -105,7 +105,7 @@ def test_errors_have_types():
                            (lambda: neap.allocate(MIB, policy="keep"), neap.InvalidArgumentError),
                            (lambda: neap.set_hook_mode("preload"), neap.UnsupportedError),
                            (lambda: neap.region("x").__enter__(), neap.UnsupportedError),
-                           (lambda: neap.Guest("/nowhere/socket"), neap.NotFoundError)):
+                           (lambda: neap.Importer("/nowhere/socket"), neap.NotFoundError)):
             try:
                 call()
             except kind as error:
@@ -145,7 +145,7 @@ def test_callbacks_can_stop_a_pause():
         region = neap.allocate(2 * MIB, tag="nccl", policy="host")
         seen = []
         telling = neap.add_callbacks("nccl", before_unmap=lambda r: seen.append(("out", r.address)),
-                                     after_map=lambda r: seen.append(("in", r.generation)))
+                                     after_map=lambda r: seen.append(("in", r.version)))
         neap.pause("nccl"); neap.resume("nccl")
         assert seen[0] == ("out", region.address) and seen[1][0] == "in"
         def refuse(_):
