@@ -122,7 +122,7 @@ struct PhasePlan {
   /// A run that follows another one with nothing moved between begins with the pool's pages: it takes no more than with
   /// new ones.
   bool keeps_pool = false;
-  step::OfAxes<double> axis_seconds{};  ///< `peer_seconds` by axis
+  step::OfAxes<double> axis_seconds{};  ///< `communication_seconds` by axis
   PassSeconds passes{};  ///< of a training phase of a pipeline's stage: parts of `seconds`
   double flops = 0;      ///< of matrix products and attention, in one step
   Bytes disk_read{}, disk_written{};  ///< in one step; what it waits for them is in `wait_seconds`

@@ -430,7 +430,7 @@ TEST_F(CommonChoicesTest, TheSmallerOfTwoThatPlansHaveIsOneThatPlansHave) {
 // ... of two models at once: what rests where for one says nothing about the other.
 TEST_F(CommonChoicesTest, TheSmallerOfTwoModelsChoicesIsOneThatPlansHave) {
   const spec::Job job =
-      this->job({R"(memory.allow=["recompute", "move", "stream", "stream_weights", "disk"])",
+      this->job({R"(memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"])",
                  "critic.model.activation_checkpointing=full",
                  "actor_rollout_ref.model.activation_checkpointing=full"});
   const auto has = [&](const std::vector<ModelChoice>& fixed) {
