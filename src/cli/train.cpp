@@ -29,7 +29,7 @@ class TrainCommand final : public Command {
         "Plan, samples and the table of phases go to stdout, progress to stderr. Ctrl-C finishes "
         "the step\nand saves a checkpoint; the same command resumes from it "
         "(trainer.resume_mode).\nSeveral ranks: mpirun -n N, torchrun or srun before the same "
-        "command (docs/parallel.md).");
+        "command (docs/several-gpus.md).");
   }
   /// The attention kernels of each use, asked of libtorch on the device that a run would take, and
   /// the rates of matrix products and of starting operations there.
