@@ -75,7 +75,8 @@ class EvalCommand final : public Command {
            "a run")
         ->required();
     app.add_option("--adapter", adapter_, kAdapterHelp);
-    app.add_option("DATA", data_, "rows with prompts and right answers (JSONL)")->required();
+    app.add_option("DATA", data_, "rows with prompts and right answers (JSONL or Parquet)")
+        ->required();
     app.add_option("OVERRIDES", overrides_,
                    "key.path=value, as data.max_response_length=512 or "
                    "actor_rollout_ref.rollout.val_kwargs.n=4");

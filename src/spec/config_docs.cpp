@@ -114,8 +114,9 @@ ReferencePage presets_page() {
   std::string out = format(
       "# Configuration: Presets\n\n{}[All pages](../configuration.md)\n\n"
       "`algorithm.preset` gives keys that the job does not set these defaults; `-` is Neap's "
-      "default. Versions: verl 0.10.0.dev (1dda039b9), OpenRLHF 0.11.0 (3c3be623), TRL 1.10.0.dev0 "
-      "(f2cd57710). [algorithms.md](../algorithms.md#presets) has the differences that remain.\n\n"
+      "default. Versions: verl 0.10.0.dev (1dda039b9; on other pages b178a3c), OpenRLHF 0.11.0 "
+      "(3c3be623), TRL 1.10.0.dev0 (f2cd57710). [algorithms.md](../algorithms.md#presets) has the "
+      "differences that remain.\n\n"
       "| key | tasks | verl | OpenRLHF | TRL |\n| --- | --- | --- | --- | --- |\n",
       kWritten);
   for (const PresetEntry& entry : preset_entries()) {

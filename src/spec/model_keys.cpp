@@ -98,7 +98,8 @@ void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {
             "Type of the weights that are updated. float32: bfloat16 weights have a float32 copy. "
             "bfloat16: no copy; updates use stochastic rounding.")
       .one_of({"float32", "bfloat16"});
-  t.bind(at + ".lr_warmup_steps", &o.lr_warmup_steps, "Linear warm-up from zero.")
+  t.bind(at + ".lr_warmup_steps", &o.lr_warmup_steps,
+         "Linear warm-up: step i of n has i / n of `lr`.")
       .in("optimizer steps")
       .at_least(0);
   t.bind(at + ".lr_warmup_steps_ratio", &o.lr_warmup_steps_ratio,
