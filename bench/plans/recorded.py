@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Steps under a ceiling that were measured on a GPU, and what a plan of the same job says today.
 
-    recorded.py NEAP [--limit PERCENT]
+    recorded.py NEAP [--limit PERCENT] [--write]
 
 The rows are those of bench/results/{least-capacity,grpo14b}-*.jsonl, which tests/gpu/ceilings.py wrote. Each job is planned with its
 settings for the GPU that it ran on, with the rates of the catalogue; nothing is fitted to a row. A machine whose link to the host is
 slower than the catalogue's (the H100 of 2026-11-25: its streamed steps) shows as seconds that are short, and so does a program that
 was slower (the H100's grpo14b, before decoding took FlashAttention). Prints planned beside measured
 seconds and peaks; where a plan takes other ways than that of the day, both differ. --limit: exits 1 if the median error of the seconds
-is larger, or that of the peaks than 0.2 %.
+is larger, or that of the peaks than 0.2 %. --write: the host and disk bytes of these plans go to bench/results/planned-host.jsonl, for
+the tables of docs/measurements/training.md.
 """
 import argparse
 import functools
@@ -78,9 +79,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("neap", type=pathlib.Path)
     parser.add_argument("--limit", type=float)
+    parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     ceilings.ARGS = plan_check.ARGS = types.SimpleNamespace(steps=4, rehearse=False, deterministic=False)
-    errors, peaks = [], []
+    errors, peaks, hosts = [], [], []
     print(f"{'job':14} {'GPU':>5} {'GiB':>7} {'peak':>8} {'seconds':>9} {'planned':>9}")
     with tempfile.TemporaryDirectory() as work:
         for row in rows():
@@ -89,8 +91,12 @@ def main():
             peak = 100 * (plan["peak"] / row["measured_peak"] - 1)
             errors.append(abs(seconds))
             peaks.append(abs(peak))
+            hosts.append({"case": row["case"], "command": row["command"], "peak": plan["peak"], "host_bytes": plan["host_bytes"],
+                          "disk_bytes": plan["disk_bytes"]})
             print(f"{row['case']:14} {row['card']:>5} {row['capacity'] / 2**30:7.2f} {peak:+7.2f}% {row['seconds_a_step']:9.3f} "
                   f"{plan['seconds']:9.3f} {seconds:+4.0f} %", flush=True)
+    if arguments.write:
+        (ROOT / "bench" / "results" / "planned-host.jsonl").write_text("".join(json.dumps(host) + "\n" for host in hosts))
     median, of_peaks = statistics.median(errors), statistics.median(peaks)
     print(f"median error of the seconds {median:.1f} %, worst {max(errors):.0f} %; of the peaks {of_peaks:.2f} %, worst {max(peaks):.1f} %")
     return int(arguments.limit is not None and (median > arguments.limit or of_peaks > NEAR_PEAK))

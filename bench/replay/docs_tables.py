@@ -110,11 +110,11 @@ def make(neap):
     }
 
 
-def main():
-    neap, mode = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
+def put(tables, script, mode):
+    """Prints tables, given by page and name, or (--write, --check) compares them with those between their marks. How many differ."""
     stale = 0
-    for (page, name), rows in make(neap).items():
-        begin, end = f"<!-- {name}: bench/replay/docs_tables.py --write -->\n", "<!-- end -->"
+    for (page, name), rows in tables.items():
+        begin, end = f"<!-- {name}: {script} --write -->\n", "<!-- end -->"
         text = "\n".join(rows) + "\n"
         if mode not in ("--write", "--check"):
             print(f"{page}, {name}\n{text}")
@@ -128,7 +128,13 @@ def main():
         if mode == "--write":
             (ROOT / page).write_text(old[:at] + text + old[to:])
         else:
-            print(f"{page}: the table of {name} differs; bench/replay/docs_tables.py NEAP --write makes it")
+            print(f"{page}: the table of {name} differs; {script} --write makes it")
+    return stale
+
+
+def main():
+    neap, mode = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
+    stale = put(make(neap), "bench/replay/docs_tables.py", mode)
     return int(mode == "--check" and stale > 0)
 
 

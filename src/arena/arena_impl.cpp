@@ -12,7 +12,7 @@ namespace neap::arena {
 namespace {
 
 // The driver pins for one thread at a time, and copies need memory bandwidth as well: with more threads
-// the touching ends earlier but the whole ends later (docs/measurements/arena.md).
+// the touching ends earlier but the whole ends later (measured on an H200).
 constexpr unsigned kMostTouchThreads = 8;
 // With more tags than this, a tag without regions returns its addresses at once.
 constexpr std::size_t kTagsWithIdleAddresses = 64;

@@ -24,9 +24,9 @@ bool is_slower(const step::PeerRates& a, const step::PeerRates& b) {
 
 }  // namespace
 
-// Within a machine: NCCL's rings between two H100s that NVLink joins; a collective of two ranks takes 30 us
-// (docs/measurements/training.md). Between: nine tenths of a port of 400 Gb/s. Latencies of hops are those that NCCL
-// itself assumes (hwLat of graph/tuning.cc, protocol "simple"). Of MPI: between processes of a machine, and 10 Gb/s.
+// Within a machine: NCCL's rings between two H100s that NVLink joins; a collective of two ranks takes 30 us.
+// Between: nine tenths of a port of 400 Gb/s. Latencies of hops are those that NCCL itself assumes
+// (hwLat of graph/tuning.cc, protocol "simple"). Of MPI: between processes of a machine, and 10 Gb/s.
 Network default_network(bool cuda) {
   if (cuda) return {{250e9, 3.4e-6}, {45e9, 14e-6}, 23.2e-6, 0};
   return {{2e9, 0}, {1.1e9, 30e-6}, 20e-6, 0};

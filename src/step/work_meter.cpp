@@ -8,7 +8,7 @@ namespace neap::step {
 namespace {
 
 // To start a product takes so many times what `neap doctor` measures of an operation: by decoding of 1.5B with and without LoRA,
-// and of 7B, on two machines with H100s (docs/measurements/training.md).
+// and of 7B, on two machines with H100s (2026-11-26).
 constexpr double kProductIssues = 1.2;
 
 }  // namespace
@@ -39,7 +39,7 @@ void WorkMeter::add_kernel(double flops, double bytes_moved, Dtype dtype, double
 }
 
 // The device waits for starts of small operations, the program at the token's end for what is left of large ones: between the
-// larger of both and their sum. Decoding of 1.5B and 7B (docs/measurements/training.md) is near the root of squares.
+// larger of both and their sum. Decoding of 1.5B and 7B, measured, is near the root of squares.
 void WorkMeter::take_in_turns(const Work& start) {
   const double both =
       std::hypot(work_.seconds - start.seconds, work_.issue_seconds - start.issue_seconds);

@@ -135,6 +135,7 @@ def measure(neap, job, folder, overrides):
                      "wait_seconds": sum(p["wait_seconds"] for p in plan["phases"]), "whole_cycle": len(result["phases"]) == len(plan["phases"]), "optimizer_offload": plan["optimizer_offload"],
                      "overrides": plan["overrides"], "planned_seconds": plan["seconds"], "throughput_from": plan["throughput_from"],
                      "planned_move_seconds": plan["move_seconds"], "planned_copy_seconds": plan["copy_seconds"],
+                     "host_bytes": plan["host_bytes"], "disk_bytes": plan["disk_bytes"],
                      "overlap": "memory.overlap=false" not in overrides, "copied_per_step": plan["copied_per_step"],
                      "loss": [m[key] for key in ("train/loss", "actor/pg_loss", "critic/vf_loss") for m in metrics if key in m]}
 
