@@ -2,13 +2,12 @@
 """What each of several ranks keeps of a model that is trained, by ZeRO's stage: planned and measured bytes a parameter.
 
     states.py NEAP [--gpu] [--mpirun MPIRUN] [--ranks 1 2 4 8] [--out RESULTS.jsonl]
-    states.py --table RESULTS.jsonl
 
 Two steps of SFT of a decoder with random weights, on rows of examples/reviews, in bfloat16 with bfloat16 gradients and float32 masters and
 moments: 2 + 2 + 12 bytes a parameter, as ZeRO's table has for 1 billion. On CPU ranks over MPI it has 58 million parameters, with --gpu 1 billion
 (examples/plan/models/gpt-1b; about 16 GB of the disk for a checkpoint, one at a time). A line for each number of ranks and stage: of each rank, bytes of its tags by its plan.json, and the most that each held by its memory.ntrace; what was resident and the peak in the training
 phase. The losses and the checkpoint have to be stage 0's on as many ranks. Bits are the same because a mini-batch is one micro-batch.
-The second form prints the table of docs/formulas.md.
+scripts/measurements makes a table of docs/formulas.md of the results.
 """
 import argparse
 import hashlib
@@ -155,39 +154,14 @@ def measure(neap, run, home, ranks, stage, exactly):
             "losses": losses, "checkpoint": checkpoint}
 
 
-def table(path):
-    """Bytes a parameter: formula, planned, measured; behind "+" the slots."""
-    lines = [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
-    found = {(line["stage"], line["ranks"]): line["bytes_a_parameter"] for line in lines}
-    ranks = sorted({line["ranks"] for line in lines})
-    text = "| ranks | " + " | ".join(map(str, ranks)) + " |\n|---|" + "---|" * len(ranks) + "\n"
-    for stage in range(4):
-        for which in ("formula", "planned", "measured"):
-            cells = []
-            for count in ranks:
-                # One rank divides nothing.
-                entry = found[stage if count > 1 else 0, count]
-                cell = f"{entry[which]:.4g}"
-                if which != "formula" and entry[f"slots_{which}"] > 0:
-                    cell += f" + {entry[f'slots_{which}']:.3g}"
-                cells.append(cell)
-            text += f"| ZeRO-{stage}, {which} | " + " | ".join(cells) + " |\n"
-    print(text, end="")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("neap", nargs="?")
+    parser.add_argument("neap")
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--mpirun", default="mpirun")
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("--out")
-    parser.add_argument("--table")
     arguments = parser.parse_args()
-    if arguments.table:
-        return table(arguments.table)
-    if not arguments.neap:
-        parser.error("NEAP is missing")
     neap = str(pathlib.Path(arguments.neap).resolve())
     ports = iter(range(29850, 29999))
 
