@@ -75,7 +75,8 @@ std::string explain_peer_key(std::string_view path, bool exact) {
 std::string peer_default(Peer peer, std::string_view here) {
   std::string out;
   for (const PeerKey& key : peer_keys(peer)) {
-    if (key.here != here || key.value.empty()) continue;
+    // What has a note is not the same setting.
+    if (key.here != here || key.value.empty() || (key.key != here && !key.note.empty())) continue;
     const std::string one =
         key.key == here ? std::string(key.value) : format("`{}` {}", leaf(key.key), key.value);
     if (out.find(one) != std::string::npos) continue;  // the same key of another section
@@ -89,14 +90,13 @@ std::string peer_reference() {
       "# Keys of verl and TRL\n\n"
       "<!-- Written by `neap plan --peer-keys`; a test compares. Change "
       "src/spec/verl_keys.cpp or src/spec/trl_keys.cpp instead. -->\n\n"
-      "What replaces the configuration keys of verl (b178a3c, January 2026) and TRL (f2cd577, July "
-      "2026). Keys of verl with the same name and meaning are only in "
-      "[configuration.md](configuration.md). A file or command line that uses a key of this page "
-      "is refused with the same words.\n\n"
+      "Keys of verl (b178a3c, January 2026) and TRL (f2cd577, July 2026), and what to use instead. "
+      "Keys of verl with the same name and meaning are only in "
+      "[configuration.md](configuration.md). A job that uses a key of this page is refused with "
+      "the same words.\n\n"
       "Keys that a job does not set have Neap's defaults, which differ. `algorithm.preset = "
-      "\"verl\"` or `\"trl\"` takes [theirs](configuration/presets.md): it makes runs equal, but "
-      "for "
-      "[what differs](algorithms.md#presets), batch sizes, lengths and responses a prompt.\n";
+      "\"verl\"` or `\"trl\"` takes [theirs](configuration/presets.md), but for "
+      "[some differences](algorithms.md#presets), batch sizes, lengths and responses per prompt.\n";
   for (const Peer peer : kPeers) {
     out += format("\n## {}\n\n| key | default | here | note |\n| --- | --- | --- | --- |\n",
                   to_string(peer));

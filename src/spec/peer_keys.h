@@ -20,7 +20,8 @@ struct PeerKey {
   std::string_view key;
   std::string_view value;  ///< its default there; several with the trainers they are of; may be ""
   std::string_view here;   ///< the key that does the same; empty: there is none
-  std::string_view note;   ///< where they differ, or what to do where there is none
+  /// Where they differ, or what to do where there is none. Empty: they are the same setting.
+  std::string_view note;
 };
 /// Of verl b178a3c (January 2026) and TRL f2cd577 (July 2026).
 [[nodiscard]] std::span<const PeerKey> peer_keys(Peer peer);
@@ -28,7 +29,8 @@ struct PeerKey {
 /// What to write instead of a peer's key; empty: no such key is known. `exact`: the whole path is a
 /// peer's; otherwise its end or its last word may be.
 [[nodiscard]] std::string explain_peer_key(std::string_view path, bool exact);
-/// The defaults of a key's counterparts, for a cell of docs/configuration.md.
+/// The defaults of a key's counterparts that are the same setting, for a cell of
+/// docs/configuration.md.
 [[nodiscard]] std::string peer_default(Peer peer, std::string_view here);
 /// The page docs/verl-trl-keys.md.
 [[nodiscard]] std::string peer_reference();

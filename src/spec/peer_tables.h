@@ -17,10 +17,9 @@ inline constexpr std::string_view kMoved =
     "the plan decides what leaves the GPU between phases (memory.offload, memory.allow); leave "
     "it out";
 inline constexpr std::string_view kEngine =
-    "generation is built in; its KV cache is sized by rollout.batch_size and the plan; leave it "
-    "out";
-inline constexpr std::string_view kChunked = "the head is computed in chunks always; leave it out";
-inline constexpr std::string_view kFunctions =
-    "functions are [[reward.functions]] (docs/rewards.md)";
+    "generation is built in; rollout.batch_size and the plan size its KV cache; leave it out";
+inline constexpr std::string_view kChunked =
+    "the LM head is always computed in chunks; leave it out";
+inline constexpr std::string_view kFunctions = "a [[reward.functions]] each (docs/rewards.md)";
 
 }  // namespace neap::spec

@@ -124,7 +124,7 @@ TEST_F(JobFile, KeysOfVerlAndTrlAreKnown) {
   unknown("val_batch_size", "verl's data.val_batch_size");
   unknown("fsdp_config.param_offload", "memory.offload");
   unknown("actor_rollout_ref.actor.fsdp_config.fsdp_size", "parallel.zero_shard_size");
-  unknown("actor_rollout_ref.actor.fsdp_config.wrap_policy", "docs/parallel.md");
+  unknown("actor_rollout_ref.actor.fsdp_config.wrap_policy", "zero_stage");
   unknown("use_remove_padding", "packed without padding");
   unknown("+actor_rollout_ref.rollout.gpu_memory_utilization", "device.memory");
   unknown("num_generations", "TRL's num_generations is actor_rollout_ref.rollout.n here");
@@ -148,6 +148,16 @@ TEST_F(JobFile, KeysOfVerlAndTrlAreKnown) {
       EXPECT_NE(table.find(key.here), nullptr) << key.key << " -> " << key.here;
     }
   }
+}
+
+TEST(PeerKeys, DefaultsAreOfTheSameSetting) {
+  EXPECT_EQ(peer_default(Peer::kTrl, "actor_rollout_ref.model.activation_checkpointing"),
+            "`gradient_checkpointing` `true`");
+  EXPECT_EQ(peer_default(Peer::kVerl, "critic.optim.lr"), "0.00001");
+  // What only comes near has a note.
+  EXPECT_EQ(peer_default(Peer::kTrl, "critic.optim.lr"), "-");
+  EXPECT_EQ(peer_default(Peer::kVerl, "device.memory"), "-");
+  EXPECT_EQ(peer_default(Peer::kVerl, "trainer.default_local_dir"), "`checkpoints/...`");
 }
 
 TEST_F(JobFile, RulesBetweenKeysNameBoth) {
