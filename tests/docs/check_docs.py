@@ -17,7 +17,7 @@ from pathlib import Path
 
 FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?')
 ITEM = re.compile(r"(- |\d+\. |\|)")
-LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)]*))?\)")
 NO_EFFECT = re.compile(r"neap: warning: .* ha(s|ve) no effect")
 SHORT_TRAINING = " trainer.total_training_steps=1"
 
@@ -56,11 +56,27 @@ def write_files(page: Path, folder: Path):
             (folder / title).write_text("\n".join(lines) + "\n")
 
 
+def anchors(page: Path):
+    """Of its headings, as the site and GitHub make them: GitHub keeps a hyphen for each space."""
+    inside = False
+    for line in page.read_text().splitlines():
+        inside ^= line.lstrip().startswith("```")
+        if line.startswith("#") and not inside:
+            text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line.lstrip("#").strip())
+            kept = re.sub(r"[^\w\s-]", "", text).strip().lower()
+            yield from (re.sub(r"[-\s]+", "-", kept), kept.replace(" ", "-"))
+
+
 def broken_links(root: Path, page: Path):
     for number, line in enumerate(page.read_text().splitlines(), 1):
-        for target in LINK.findall(line):
-            if not re.match(r"^[a-z]+:", target) and not (page.parent / target).exists():
+        for target, anchor in LINK.findall(line):
+            file = page.parent / target if target else page
+            if re.match(r"^[a-z]+:", target):
+                continue
+            if not file.exists():
                 yield f"{page.relative_to(root)}:{number}: link to {target}, which is not there"
+            elif anchor and file.suffix == ".md" and anchor not in anchors(file):
+                yield f"{page.relative_to(root)}:{number}: link to {target}#{anchor}: there is no such heading"
 
 
 def joined_lists(root: Path, page: Path):
