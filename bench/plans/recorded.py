@@ -91,7 +91,7 @@ def main():
             peak = 100 * (plan["peak"] / row["measured_peak"] - 1)
             errors.append(abs(seconds))
             peaks.append(abs(peak))
-            hosts.append({"case": row["case"], "command": row["command"], "peak": plan["peak"], "host_bytes": plan["host_bytes"],
+            hosts.append({"case": row["case"], "date": row["date"], "peak": plan["peak"], "host_bytes": plan["host_bytes"],
                           "disk_bytes": plan["disk_bytes"]})
             print(f"{row['case']:14} {row['card']:>5} {row['capacity'] / 2**30:7.2f} {peak:+7.2f}% {row['seconds_a_step']:9.3f} "
                   f"{plan['seconds']:9.3f} {seconds:+4.0f} %", flush=True)
