@@ -48,7 +48,7 @@ class PlanCommand final : public Command {
            "--fit", fit_,
            "rank up to three plans that fit a card of this size, less what CUDA takes of it, "
            "with the settings that they need; those that need more host memory than the machine "
-           "has come last; with --ranks also parallel sizes (docs/parallel.md)")
+           "has come last; with --ranks also parallel sizes (docs/several-gpus.md)")
         ->type_name("SIZE");
     app.add_option(
            "--ranks", ranks_,
@@ -66,7 +66,7 @@ class PlanCommand final : public Command {
     CLI::Option* simulated = app.add_flag(
         "--simulate", simulate_,
         "simulate a step of all ranks: its time, its shares, and the memory of ranks with "
-        "different plans (docs/parallel.md)");
+        "different plans (docs/simulation.md)");
     simulated->excludes("--fit");
     app.add_option("--picture", picture_, "with --simulate: draw the stages of the pipeline")
         ->needs(simulated)

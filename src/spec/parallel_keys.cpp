@@ -16,7 +16,7 @@ bool any_model(const Job& job, const Holds& holds) {
 }
 
 constexpr const char* kChosen =
-    " `auto`: the plan chooses it for the ranks and their memory (docs/parallel.md).";
+    " `auto`: the plan chooses it for the ranks and their memory (docs/several-gpus.md).";
 
 // Of a model where `p` has its own keys.
 std::int64_t size_of(std::int64_t own, std::int64_t of_all) {

@@ -126,9 +126,9 @@ void bind_trainer(ConfigTable& t, Job& job) {
          "the CPU always are.");
   t.bind("trainer.balance_batch", &r.balance_batch,
          "Balances the rows of a mini-batch over ranks by their tokens; false: round robin. "
-         "It needs packed sequences (`use_dynamic_bsz`). See docs/parallel.md.");
+         "It needs packed sequences (`use_dynamic_bsz`). See docs/parallelism.md.");
   t.bind("trainer.nnodes", &r.nnodes,
-         "Machines of the job; 0: from the launcher, one in a plan. See docs/parallel.md.")
+         "Machines of the job; 0: from the launcher, one in a plan. See docs/several-gpus.md.")
       .at_least(0)
       .at_most(1 << 16);
   t.bind("trainer.n_gpus_per_node", &r.n_gpus_per_node,

@@ -182,7 +182,7 @@ constexpr PeerKey kVerlKeys[] = {
     {"actor_rollout_ref.rollout.checkpoint_engine.*", "", "", kEngine},
     {"actor_rollout_ref.rollout.prometheus.*", "", "", kEngine},
     {"actor_rollout_ref.rollout.trace.*", "", "", kEngine},
-    {"actor_rollout_ref.rollout.ignore_eos", "`false`", "actor_rollout_ref.rollout.draw_lengths", "for measurements: responses end at drawn lengths"},
+    {"actor_rollout_ref.rollout.ignore_eos", "`false`", "actor_rollout_ref.rollout.sample_lengths", "for measurements: responses end at drawn lengths"},
     {"actor_rollout_ref.rollout.do_sample", "`true`", "actor_rollout_ref.rollout.temperature", "0 is greedy"},
     {"actor_rollout_ref.rollout.prompt_length", "512", "data.max_prompt_length", ""},
     {"actor_rollout_ref.rollout.response_length", "512", "data.max_response_length", ""},
