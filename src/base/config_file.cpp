@@ -147,7 +147,7 @@ Status ConfigTable::apply_override(std::string_view assignment) {
   Json value;
   bool parsed = false;
   if (key == nullptr || (key->type != "text" && key->type != "size")) {
-    NEAP_TRY(check_levels(text, origin));
+    NEAP_TRY(check_levels(text, excerpt(origin, 200)));
     try {
       const toml::table table = toml::parse("v = " + text);
       value = to_json_value(*table.get("v"));

@@ -15,7 +15,7 @@ namespace neap::report {
 namespace {
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
-constexpr Bytes kMostEventBytes = 1_GiB;
+constexpr Bytes kMostEventBytes = 4_GiB;
 constexpr std::size_t kHeadBytes = 12, kTailBytes = 4;
 
 constexpr std::array<std::uint32_t, 256> make_table() {

@@ -16,7 +16,7 @@ namespace neap::report {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr Bytes kMostLine = 64_MiB;
+constexpr Bytes kMostRolloutLine = 64_MiB;
 constexpr std::string_view kStepField = "{\"step\":";
 
 std::optional<std::uint64_t> step_of(std::string_view line) {
@@ -39,7 +39,7 @@ Status cut_after(const fs::path& path, std::int64_t last) {
   const std::uintmax_t size = fs::file_size(path, error);
   if (error) return {};  // there is none
   NEAP_TRY_ASSIGN(Input input, Input::open(path));
-  LineReader lines(std::move(input), kMostLine);
+  LineReader lines(std::move(input), kMostRolloutLine);
   LineReader::Line line;
   std::uint64_t kept = 0;
   while (true) {

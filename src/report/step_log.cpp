@@ -10,7 +10,7 @@
 namespace neap::report {
 namespace {
 
-constexpr Bytes kMostLine = 16_MiB;
+constexpr Bytes kMostStepLine = 16_MiB;
 
 Result<Json> parse_row(std::string_view text, const std::filesystem::path& path,
                        std::size_t number) {
@@ -25,7 +25,7 @@ Result<Json> parse_row(std::string_view text, const std::filesystem::path& path,
 Status read_rows(const std::filesystem::path& path,
                  const std::function<void(const Json&, std::string_view)>& visit) {
   NEAP_TRY_ASSIGN(Input input, Input::open(path));
-  LineReader lines(std::move(input), kMostLine);
+  LineReader lines(std::move(input), kMostStepLine);
   LineReader::Line line;
   while (true) {
     NEAP_TRY_ASSIGN(const bool more, lines.next(line));

@@ -46,7 +46,7 @@ class Commands(unittest.TestCase):
 
     def test_a_small_stack_grows_or_is_named(self):
         def limited(limit):
-            return neap_program.run("sh", "-c", f'ulimit {limit} 256 && exec "$@"', "sh", NEAP, "plan", PLANNED, cwd=self.folder,
+            return neap_program.run("sh", "-c", f'ulimit {limit} 256 && exec "$@"', "sh", NEAP, "plan", PLANNED, "--gpu", "h200", cwd=self.folder,
                                     env=neap_program.environment(), stdout=subprocess.PIPE, timeout=250)
         soft, hard = limited("-Ss"), limited("-s")
         self.assertEqual(soft.returncode, 0, soft.stderr)
