@@ -3,7 +3,7 @@
 import ctypes
 import logging
 import os
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Literal, Optional, get_args
 
 try:
@@ -16,7 +16,7 @@ from neap import _hooks, _pools
 
 from .binary_wrapper import BinaryWrapper
 from .hooks.base import HookMode, HookUtilBase
-from .utils import is_xpu
+from .utils import get_binary_path_from_package, is_xpu
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +145,10 @@ class TorchMemorySaver:
 
     def _ensure_initialized(self):
         if self._impl is None:
-            self._impl = _TorchMemorySaverImpl(**self._impl_ctor_kwargs)
+            # Without torch the constructor says so.
+            has_gpu = torch is None or torch.cuda.is_available()
+            kind = _TorchMemorySaverImpl if has_gpu else _WithoutGpu
+            self._impl = kind(**self._impl_ctor_kwargs)
 
 
 class _TorchMemorySaverImpl:
@@ -266,6 +269,49 @@ class _TorchMemorySaverImpl:
         memory = (ctypes.c_uint8 * x.nbytes).from_address(ctypes.addressof(pointer.contents))
         backup = torch.frombuffer(memory, dtype=torch.uint8).view(x.dtype).reshape(x.shape)
         return backup if zero_copy else backup.clone()
+
+
+class _WithoutGpu(_TorchMemorySaverImpl):
+    """Where torch finds no GPU: programs go on, and there is no device memory to release."""
+
+    def __init__(self, hook_mode: HookMode = "preload"):
+        _sanity_checks()
+        logger.warning(
+            "torch_memory_saver: torch finds no GPU (torch.cuda.is_available() is False). Regions "
+            "have no effect, pause() and resume() do nothing, and tensors stay in host memory. If "
+            "this machine has a GPU, check nvidia-smi, CUDA_VISIBLE_DEVICES, and that torch is a "
+            "CUDA build (torch.version.cuda)")
+        self._is_xpu = is_xpu()
+        self._hook_mode = hook_mode
+        # The library keeps the settings. Which copy of it does not matter, nor that it is not hooked.
+        self._binary_wrapper = BinaryWrapper(
+            path_binary=get_binary_path_from_package("torch_memory_saver_hook_mode_torch"))
+        self._device_module = torch.cuda
+
+    @contextmanager
+    def region(self, tag: str, enable_cpu_backup: bool, enable_disk_backup: bool = False,
+               cpu_backup_backend: Optional[CpuBackupBackend] = None):
+        with self._with_region_config(tag, enable_cpu_backup, cpu_backup_backend,
+                                      enable_disk_backup):
+            yield
+
+    def cuda_graph(self, **settings):
+        raise RuntimeError("torch_memory_saver: cuda_graph() needs a GPU; torch finds none")
+
+    def disable(self, dispose_mem_pool_after_use: bool = True):
+        return nullcontext()
+
+    def pause(self, tag: Optional[str]):
+        pass
+
+    def resume(self, tag: Optional[str]):
+        pass
+
+    def keep_resident(self, x) -> int:
+        return 0
+
+    def get_cpu_backup(self, x, zero_copy: bool = False):
+        return None
 
 
 def _check_backend(what: str, word: str) -> None:

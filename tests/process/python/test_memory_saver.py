@@ -238,6 +238,39 @@ for name in ("mmap", "pinned"):
 """, saver_environment(memory_saver_files, TMS_INIT_CPU_BACKUP_BACKEND=word))
 
 
+@pytest.mark.parametrize("mode", ["torch", "preload"])
+def test_without_a_gpu_it_says_so_once_and_goes_on(memory_saver_files, mode):
+    done = run("""
+        import torch
+        torch.cuda.is_available = lambda: False
+        def none(*_, **__): raise RuntimeError("Found no NVIDIA driver on your system")
+        torch.cuda.current_device = torch.cuda.MemPool = none
+        from torch_memory_saver import torch_memory_saver as saver
+        saver.hook_mode = os.environ["MODE"]
+        for _ in range(2):
+            with saver.region("weights", enable_cpu_backup=True):
+                with saver.disable():
+                    pass
+            saver.pause("weights"); saver.resume("weights")
+        saver.pause(); saver.resume()
+        x = object()
+        assert saver.get_cpu_backup(x) is None and saver.keep_resident(x) == 0
+        saver.retain_cpu_backup = True
+        assert saver.retain_cpu_backup is True
+        saver.memory_margin_bytes = 1 << 20
+        assert saver._impl._binary_wrapper.cdll.tms_get_interesting_region() is False
+        try:
+            with saver.cuda_graph(None): assert False
+        except RuntimeError as error:
+            assert "needs a GPU" in str(error)
+        try:
+            with saver.region(cpu_backup_backend="mmap"): assert False
+        except ValueError: pass
+        """, saver_environment(memory_saver_files, MODE=mode, LD_LIBRARY_PATH=None))
+    assert done.stderr.count("no GPU") == 1, done.stderr
+    assert "pause() and resume() do nothing" in done.stderr
+
+
 def test_settings_are_checked_before_the_hook_is_looked_for(memory_saver_files):
     run("""
         import torch
