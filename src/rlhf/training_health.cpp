@@ -9,13 +9,16 @@ namespace neap::rlhf {
 namespace {
 
 constexpr int kSteps = 5;       // that a sign has to hold
-constexpr int kFirstSteps = 3;  // whose mean is how a run began
+constexpr int kFirstSteps = 3;  // that are how a run began
+constexpr int kLossSteps = 3;   // the bounds of the loss are wide
 
 constexpr double kTruncatedShare = 0.5;      // of responses
 constexpr double kEqualGroupsShare = 0.9;    // of prompts
 constexpr double kEntropyLeft = 0.1;         // of that at the start
 constexpr double kLengthLeft = 0.2;          // of that at the start
 constexpr double kShortestStart = 16;        // tokens; shorter responses cannot collapse
+constexpr double kLossGrowth = 2;            // of that at the start
+constexpr double kLeastLossGrowth = 1;       // nats; small losses double by chance
 constexpr double kLargestReferenceKl = 0.5;  // nats a token
 constexpr double kLargestPolicyKl = 0.1;     // nats a token, within a step
 
@@ -37,6 +40,7 @@ TrainingHealth::Metrics metrics_of(const Json& row) {
 void TrainingHealth::Start::add(double value) {
   if (steps == kFirstSteps || !std::isfinite(value)) return;
   sum += value;
+  least_of_all = steps == 0 ? value : std::min(least_of_all, value);
   ++steps;
 }
 
@@ -45,9 +49,17 @@ std::optional<double> TrainingHealth::Start::mean() const {
   return sum / steps;
 }
 
+std::optional<double> TrainingHealth::Start::least() const {
+  if (steps == 0) return std::nullopt;
+  return least_of_all;
+}
+
 TrainingHealth::TrainingHealth(const spec::Job& job) : job_(job) {
   add_divergence_signs();
-  if (!job.trains_policy()) return;
+  if (!job.trains_policy()) {
+    add_loss_sign();
+    return;
+  }
   add_reward_signs();
   add_collapse_signs();
 }
@@ -89,6 +101,21 @@ void TrainingHealth::add_divergence_signs() {
                name, *kl, key);
          }
          return std::nullopt;
+       }});
+}
+
+void TrainingHealth::add_loss_sign() {
+  // A loss that explodes does so within the first steps, so their least value is the start.
+  signs_.push_back(
+      {"loss", kLossSteps, [this](const Metrics& m) -> std::optional<std::string> {
+         const auto loss = value_of(m, "train/loss"), start = loss_.least();
+         if (!loss || !start || !(*loss > kLossGrowth * *start + kLeastLossGrowth))
+           return std::nullopt;
+         return format(
+             "The training diverges: train/loss rose from {:.3g} to {:.3g}. Start again, or resume "
+             "from an earlier checkpoint (trainer.resume_mode), with a lower "
+             "actor_rollout_ref.actor.optim.lr",
+             *start, *loss);
        }});
 }
 
@@ -154,6 +181,7 @@ void TrainingHealth::add_collapse_signs() {
 void TrainingHealth::begin(const Metrics& metrics) {
   if (const auto entropy = value_of(metrics, "actor/entropy")) entropy_.add(*entropy);
   if (const auto length = value_of(metrics, "response_length/mean")) length_.add(*length);
+  if (const auto loss = value_of(metrics, "train/loss")) loss_.add(*loss);
 }
 
 std::vector<TrainingHealth::Warning> TrainingHealth::look(const Metrics& metrics) {

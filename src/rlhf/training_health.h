@@ -47,23 +47,25 @@ class TrainingHealth {
     int held = 0;
     bool warned = false;
   };
-  /// The mean of a metric over the first steps of the run.
+  /// A metric over the first steps of the run.
   struct Start {
-    double sum = 0;
+    double sum = 0, least_of_all = 0;
     int steps = 0;
     void add(double value);
     [[nodiscard]] std::optional<double> mean() const;
+    [[nodiscard]] std::optional<double> least() const;  ///< from the first step on
   };
 
   void add_reward_signs();
   void add_collapse_signs();
   void add_divergence_signs();
+  void add_loss_sign();
   void begin(const Metrics& metrics);
   std::vector<Warning> look(const Metrics& metrics);
 
   const spec::Job& job_;
   std::vector<Sign> signs_;
-  Start entropy_, length_;
+  Start entropy_, length_, loss_;
 };
 
 }  // namespace neap::rlhf

@@ -97,10 +97,39 @@ TEST_F(TrainingHealthTest, AResumedRunKnowsHowItBeganAndWhatWasSaid) {
   EXPECT_THAT(texts.back(), HasSubstr("from 1 to 0.01"));
 }
 
+TEST_F(TrainingHealthTest, WarnsOfALossThatDiverges) {
+  for (const spec::Task task : {spec::Task::kSft, spec::Task::kDpo, spec::Task::kReward}) {
+    job.task = task;
+    TrainingHealth health(job);
+    std::vector<std::string> found;
+    for (const double loss : {2.0, 40.0, 900.0, 3600.0, 3600.0})
+      for (const std::string& sign : signs(health, {{"train/loss", loss}}, 1))
+        found.push_back(sign);
+    EXPECT_THAT(found, ElementsAre("loss"));
+    EXPECT_THAT(texts.back(), HasSubstr("train/loss rose from 2 to 3.6e+03"));
+    EXPECT_THAT(texts.back(), HasSubstr("actor_rollout_ref.actor.optim.lr"));
+  }
+}
+
+TEST_F(TrainingHealthTest, ALossThatOnlyVariesIsNoSign) {
+  job.task = spec::Task::kSft;
+  TrainingHealth health(job);
+  for (int round = 0; round < 5; ++round) {
+    for (const double loss : {0.2, 0.9, 0.5, 0.7})
+      EXPECT_THAT(signs(health, {{"train/loss", loss}}, 1), IsEmpty());
+    EXPECT_THAT(signs(health, {{"train/loss", 4}}, 2), IsEmpty());
+  }
+  job.task = spec::Task::kGrpo;
+  TrainingHealth other(job);
+  EXPECT_THAT(signs(other, {{"train/loss", 0.1}}, 3), IsEmpty());
+  EXPECT_THAT(signs(other, {{"train/loss", 10}}, 10), IsEmpty());
+}
+
 TEST_F(TrainingHealthTest, OtherTasksHaveALossOnly) {
   job.task = spec::Task::kSft;
   EXPECT_THAT(signs_of("response_length/truncated_ratio", 1), IsEmpty());
   EXPECT_THAT(signs_of("train/loss", INFINITY), ElementsAre("not_finite"));
+  EXPECT_THAT(signs_of("train/loss", std::nan("")), ElementsAre("not_finite"));
 }
 
 }  // namespace
