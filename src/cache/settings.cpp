@@ -151,6 +151,22 @@ constexpr std::string_view kIgnoredKeys[] = {
     "expandable_segments_min_reserve",
 };
 
+/// Keys that came after PyTorch 2.0.
+struct NewKey {
+  std::string_view key, since;
+  bool PolicyVersion::*known;
+};
+constexpr NewKey kNewKeys[] = {
+    {"expandable_segments", "2.1", &PolicyVersion::expandable_segments_key},
+    {"large_segment_size_mb", "2.11", &PolicyVersion::large_segment_size_key},
+};
+
+const NewKey* new_key(std::string_view key) {
+  const auto* const found = std::find_if(std::begin(kNewKeys), std::end(kNewKeys),
+                                         [&](const NewKey& known) { return known.key == key; });
+  return found == std::end(kNewKeys) ? nullptr : found;
+}
+
 Status apply(const Entry& entry, Settings& out) {
   if (entry.key == "max_split_size_mb") {
     NEAP_TRY_ASSIGN(out.max_split_size, mebibytes(entry, 0));
@@ -192,7 +208,8 @@ PolicyVersion PolicyVersion::for_version(std::string_view version) {
     std::from_chars(version.data() + dot + 1, version.data() + version.size(), minor);
   }
   if (major == 2 && minor < 11) {
-    policy.name = "2.1";
+    policy.name = minor == 0 ? "2.0" : "2.1";
+    policy.expandable_segments_key = minor > 0;
     policy.large_segment_size_key = false;
     policy.use_on_oom_first = false;
   } else if (major > 2 || (major == 2 && minor >= 13)) {
@@ -205,14 +222,16 @@ PolicyVersion PolicyVersion::for_version(std::string_view version) {
 Result<Settings> Settings::parse(std::string_view text, const PolicyVersion& version) {
   Settings out;
   NEAP_TRY_ASSIGN(const auto entries, split_entries(text));
+  for (const Entry& entry : entries) {
+    const NewKey* const key = new_key(entry.key);
+    if (key != nullptr && !(version.*key->known))
+      return Status(ErrorCode::kInvalidArgument,
+                    format("Allocator setting {} came with PyTorch {}, the policy is that of {}",
+                           key->key, key->since, version.name));
+  }
   // The segment size sets the default of one key and the lower bound of another.
   for (const Entry& entry : entries) {
     if (entry.key != "large_segment_size_mb") continue;
-    if (!version.large_segment_size_key)
-      return Status(ErrorCode::kInvalidArgument,
-                    format("Allocator setting large_segment_size_mb came with PyTorch 2.11, the "
-                           "policy is that of {}",
-                           version.name));
     NEAP_TRY_ASSIGN(out.large_segment_size, mebibytes(entry, 10));
     out.max_non_split_rounding = out.large_segment_size;
   }
@@ -224,6 +243,16 @@ Result<Settings> Settings::parse(std::string_view text, const PolicyVersion& ver
                format("{} {} MiB", version.large_segment_size_key ? "at least" : "above",
                       out.large_segment_size.count() >> 20));
   return out;
+}
+
+std::vector<std::string> needed_versions(std::string_view text) {
+  std::vector<std::string> sentences;
+  const auto entries = split_entries(text);
+  if (!entries.ok()) return sentences;
+  for (const Entry& entry : *entries)
+    if (const NewKey* const key = new_key(entry.key))
+      sentences.push_back(format("{} needs PyTorch {} or later.", key->key, key->since));
+  return sentences;
 }
 
 std::string Settings::to_string() const {

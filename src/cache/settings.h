@@ -26,7 +26,8 @@ inline constexpr Bytes kMaxRequest = Bytes(1ull << 60);
 /// Where PyTorch releases differ. Fields, not version numbers, decide; for_version() fills them.
 struct PolicyVersion {
   std::string_view name = "2.11";
-  bool large_segment_size_key = true;  ///< large_segment_size_mb is known
+  bool expandable_segments_key = true;
+  bool large_segment_size_key = true;
   bool use_on_oom_first = true;  ///< use_on_oom pools are tried before cached blocks are released
   bool private_pool_reclaims = false;  ///< a miss in a private pool may release cached blocks
   bool search_after_release = false;   ///< the pool is searched again after the last release
@@ -61,6 +62,9 @@ struct Settings {
   /// What a miss asks from the source for a block of `rounded` bytes, without expandable segments.
   [[nodiscard]] Bytes segment_size_for(Bytes rounded) const;
 };
+
+/// The releases that know the keys of `text`, one sentence for each key that came after 2.0.
+[[nodiscard]] std::vector<std::string> needed_versions(std::string_view text);
 
 /// Settings that contradict each other or do nothing, one sentence each.
 [[nodiscard]] std::vector<std::string> lint(const Settings& settings, bool uses_private_pools);

@@ -147,20 +147,18 @@ Result<std::string> fitting(const Workload& workload, const std::vector<Scenario
 }  // namespace
 
 std::vector<Scenario> candidates(const Workload& workload, Bytes capacity, Bytes recorded_peak) {
-  std::vector<std::string> confs = {"",
-                                    "expandable_segments:True",
-                                    "max_split_size_mb:64",
-                                    "max_split_size_mb:128",
-                                    "max_split_size_mb:256",
-                                    "max_split_size_mb:512",
-                                    "roundup_power2_divisions:4",
-                                    "roundup_power2_divisions:8",
-                                    "roundup_power2_divisions:16",
-                                    "expandable_segments:True,roundup_power2_divisions:8"};
-  if (workload.version.large_segment_size_key) {
-    confs.emplace_back("large_segment_size_mb:64");
-    confs.emplace_back("large_segment_size_mb:256");
-  }
+  const std::vector<std::string> confs = {"",
+                                          "expandable_segments:True",
+                                          "max_split_size_mb:64",
+                                          "max_split_size_mb:128",
+                                          "max_split_size_mb:256",
+                                          "max_split_size_mb:512",
+                                          "roundup_power2_divisions:4",
+                                          "roundup_power2_divisions:8",
+                                          "roundup_power2_divisions:16",
+                                          "expandable_segments:True,roundup_power2_divisions:8",
+                                          "large_segment_size_mb:64",
+                                          "large_segment_size_mb:256"};
   std::vector<std::string> empties_after = {"none"};
   std::vector<std::string> single;
   if (!workload.phase_names.empty()) {
@@ -170,6 +168,7 @@ std::vector<Scenario> candidates(const Workload& workload, Bytes capacity, Bytes
     if (single.size() > 12) single.clear();
   }
   std::vector<Scenario> all;
+  // A setting that the version does not know is left out.
   const auto add = [&](const std::string& conf, const std::string& empty, double fraction) {
     auto scenario = Scenario::make(conf, empty, fraction, workload.version);
     if (scenario.ok()) all.push_back(std::move(scenario).value());
@@ -189,8 +188,10 @@ std::vector<Scenario> candidates(const Workload& workload, Bytes capacity, Bytes
       add(format("garbage_collection_threshold:{}", threshold), "none", std::min(fraction, 1.0));
   }
   if (!workload.phase_names.empty()) {
-    auto scenario = Scenario::make("expandable_segments:True", "none", 0, workload.version);
+    // Neap brings its own PyTorch.
+    auto scenario = Scenario::make("expandable_segments:True", "none", 0, cache::PolicyVersion{});
     if (scenario.ok()) {
+      scenario->version = workload.version;
       scenario->phase_pools = true;
       scenario->conf = "neap phase pools";
       all.push_back(std::move(scenario).value());

@@ -65,14 +65,13 @@ std::string explain(const Advice& advice, const AdviceReport& report) {
   const Interval<Bytes> range = outcome.peak_reserved_range();
   if (baseline.oom)
     return format(
-        "{}: it fits, with a peak of {}, {} below the capacity, fragmentation overhead {}, for "
-        "about "
+        "{}: it fits, with a peak of {}, {} below the capacity, overhead {}, for about "
         "{:.0f} ms in {} driver calls.",
         text, to_string(range), report.below_capacity(outcome), outcome.fragmentation_overhead,
         outcome.driver_ms, outcome.driver_allocs + outcome.driver_frees);
   const auto saves = Bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(0, advice.saves)));
   return format(
-      "{}: the peak falls from {} to {} ({} less{}), fragmentation overhead from {} to {}, "
+      "{}: the peak falls from {} to {} ({} less{}), overhead from {} to {}, "
       "for about {:.0f} ms in {} driver calls.",
       text, baseline.peak_reserved, to_string(range), percent(saves, baseline.peak_reserved),
       range.is_one_number() ? "" : " by the best estimate", baseline.fragmentation_overhead,
@@ -109,7 +108,9 @@ void describe(Advice& advice, const AdviceReport& report, const Workload& worklo
   if (!advice.scenario.phase_pools) {
     cache::Settings effective = advice.scenario.settings;
     effective.memory_fraction = advice.scenario.fraction;
-    advice.warnings = cache::lint(effective, workload.uses_private_pools);
+    advice.warnings = cache::needed_versions(advice.scenario.conf);
+    for (std::string& sentence : cache::lint(effective, workload.uses_private_pools))
+      advice.warnings.push_back(std::move(sentence));
   }
   std::string doubt = exceptions(advice, report.baseline_outcome);
   if (doubt.empty()) return;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_map>
 
 #include "base/format.h"
+#include "replay/stack_text.h"
 
 namespace neap::replay {
 namespace {
@@ -66,26 +68,16 @@ class Walk {
   };
   using Groups = std::map<std::string, PinGroup>;
 
-  [[nodiscard]] std::string stack_of(const BlockLife& life) const {
-    if (life.birth_event == kNoEvent) return {};
-    const trace::Recording& recording = *w_.recording;
-    const auto frames = recording.stacks.stack(w_.device->events[life.birth_event].name);
-    std::string text;
-    std::size_t shown = 0;
-    for (const std::uint32_t id : frames) {
-      const trace::Frame& frame = recording.stacks.frame(id);
-      const std::string_view file = recording.names.name(frame.file);
-      if (file.empty() || file == "??") continue;
-      text +=
-          format("{}{} ({}:{})", shown == 0 ? "" : " < ", recording.names.name(frame.function),
-                 file.substr(file.rfind('/') == std::string_view::npos ? 0 : file.rfind('/') + 1),
-                 frame.line);
-      if (++shown == 3) break;
-    }
-    return text;
+  [[nodiscard]] const std::string& stack_of(const BlockLife& life) {
+    static const std::string kNone;
+    if (life.birth_event == kNoEvent) return kNone;
+    const std::uint32_t stack = w_.device->events[life.birth_event].name;
+    const auto [at, fresh] = stacks_.try_emplace(stack);
+    if (fresh) at->second = stack_text(*w_.recording, stack);
+    return at->second;
   }
 
-  [[nodiscard]] Names names_of(const View& block) const {
+  [[nodiscard]] Names names_of(const View& block) {
     const auto number = run_.block_at(block.address);
     if (!number) return {"(unknown)", size_class(block.size), {}};
     const BlockLife& life = w_.blocks[*number];
@@ -93,7 +85,7 @@ class Walk {
             size_class(block.size), stack_of(life)};
   }
 
-  [[nodiscard]] std::string describe(const View& block) const {
+  [[nodiscard]] std::string describe(const View& block) {
     const Names names = names_of(block);
     return format("{} born in {}{}{}", block.size, without_prefix_of(names.phase),
                   names.stack.empty() ? "" : " at ", names.stack);
@@ -185,6 +177,7 @@ class Walk {
   Groups by_phase_;
   Groups by_size_;
   Groups by_stack_;
+  std::unordered_map<std::uint32_t, std::string> stacks_;
 };
 
 }  // namespace

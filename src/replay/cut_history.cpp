@@ -20,7 +20,10 @@ std::string CutHistory::explanation() const {
       "What other settings give holds for the recorded window only, begun with these blocks laid "
       "out anew. The recorded settings, begun like that, reach a peak of {}, recorded were {}",
       reserved, live, blocks, replayed_peak, recorded_peak);
-  if (comparable()) return text + ", so settings can be compared within the window.";
+  if (comparable())
+    return text + (reproduced ? ", so settings can be compared within the window."
+                              : ". The two fit, but the fidelity is below 99.9 %: settings can be "
+                                "compared roughly.");
   return text +
          ": what came before has a part in the peak, so there are no savings and no advice. "
          "Record the whole run: call torch.cuda.memory._record_memory_history before the first "
@@ -38,6 +41,7 @@ Result<std::optional<CutHistory>> find_cut(const Workload& workload, const Fidel
   }
   NEAP_TRY_ASSIGN(const Outcome outcome,
                   run_scenario(workload, recorded_scenario(workload), kNoLimit));
+  cut.reproduced = recorded.holds();
   cut.recorded_peak = recorded.stats.peak_reserved;
   cut.replayed_peak = outcome.peak_reserved;
   return std::optional(cut);

@@ -16,6 +16,7 @@ struct CutHistory {
   std::uint64_t blocks = 0;  ///< live before the first event
   Bytes live, reserved;      ///< before the first event
   Bytes recorded_peak;       ///< reserved, in the recorded window
+  bool reproduced = true;    ///< the fidelity holds
   Bytes replayed_peak;       ///< the same, of the recorded settings from the blocks laid out anew
   /// Both peaks are within half a percent of each other.
   [[nodiscard]] bool comparable() const;

@@ -6,6 +6,20 @@
 
 namespace neap::replay {
 
+cache::PolicyVersion recorded_version(const trace::Recording& recording,
+                                      std::vector<std::string>* notes) {
+  // Snapshots hold no version. PyTorch records its settings from 2.3 on, this one since autumn 2025.
+  constexpr std::string_view kLateKey = "\"graph_capture_record_stream_reuse\"";
+  const trace::RecordedSettings& said = recording.settings;
+  if (recording.source != trace::Source::kTorchSnapshot) return {};
+  if (said.present && (said.json.empty() || said.json.find(kLateKey) != std::string::npos))
+    return {};
+  if (notes != nullptr)
+    notes->emplace_back(
+        "The file lacks what PyTorch 2.11 records: settings that came with it are not advised.");
+  return cache::PolicyVersion::for_version(said.present ? "2.3" : "2.2");
+}
+
 cache::Settings recorded_settings(const trace::Recording& recording,
                                   std::vector<std::string>* notes) {
   const trace::RecordedSettings& said = recording.settings;

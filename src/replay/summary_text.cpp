@@ -2,32 +2,95 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "replay/summary.h"
 
 namespace neap::replay {
 namespace {
 
-/// Columns as wide as their widest cell; the first is flush left, the others right.
+constexpr std::size_t kColumns = 120;
+
+/// `text` in lines of at most `columns`, broken at spaces; longer words break after their commas.
+std::vector<std::string> lines_of(std::string_view text, std::size_t columns) {
+  std::vector<std::string> lines(1);
+  const auto take = [&](std::string_view piece, std::string_view before) {
+    const std::size_t used = columns_of(lines.back());
+    if (used > 0 && used + before.size() + columns_of(piece) > columns)
+      lines.emplace_back(piece);
+    else
+      lines.back().append(used > 0 ? before : "").append(piece);
+  };
+  while (!text.empty()) {
+    std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+    std::string_view before = " ";
+    for (; columns_of(word) > columns; before = {}) {
+      const std::size_t room = bytes_of_columns(word, columns);
+      const std::size_t comma = word.substr(0, room).rfind(',');
+      const std::size_t end = comma == std::string_view::npos ? room : comma + 1;
+      take(word.substr(0, end), before);
+      word.remove_prefix(end);
+    }
+    take(word, before);
+  }
+  return lines;
+}
+
+/// `head`, and `text` to the right of it; with further lines below the first.
+std::string wrapped(std::string_view head, std::string_view text) {
+  std::string out;
+  std::string_view front = head;
+  const std::string below(columns_of(head), ' ');
+  for (const std::string& line : lines_of(text, kColumns - below.size())) {
+    out.append(front).append(line).append("\n");
+    front = below;
+  }
+  return out;
+}
+
+/// Columns as wide as their widest cell; the first is flush left, the others right. Where a row
+/// would be too long, the cells of the first two columns have several lines.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
   void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   [[nodiscard]] std::string text() const {
-    std::vector<std::size_t> widths(rows_[0].size());
-    for (const auto& row : rows_)
-      for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    const std::vector<std::size_t> widths = widths_that_fit();
     std::string out;
     for (const auto& row : rows_) {
-      std::string line = "  ";
-      for (std::size_t i = 0; i < row.size(); ++i)
-        line +=
-            i == 0 ? format("{:<{}}", row[i], widths[i]) : format("  {:>{}}", row[i], widths[i]);
-      out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+      std::vector<std::vector<std::string>> cells(row.size());
+      std::size_t height = 0;
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        cells[i] = lines_of(row[i], widths[i]);
+        height = std::max(height, cells[i].size());
+      }
+      for (std::size_t at = 0; at < height; ++at) {
+        std::string line;
+        for (std::size_t i = 0; i < row.size(); ++i) {
+          const std::string cell = at < cells[i].size() ? cells[i][at] : std::string();
+          const std::string space(widths[i] - std::min(widths[i], columns_of(cell)), ' ');
+          line += "  " + (i == 0 ? cell + space : space + cell);
+        }
+        out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+      }
     }
     return out;
   }
 
  private:
+  [[nodiscard]] std::vector<std::size_t> widths_that_fit() const {
+    std::vector<std::size_t> widths(rows_[0].size());
+    for (const auto& row : rows_)
+      for (std::size_t i = 0; i < row.size(); ++i)
+        widths[i] = std::max(widths[i], columns_of(row[i]));
+    std::size_t total = 2 * widths.size();
+    for (const std::size_t width : widths) total += width;
+    constexpr std::size_t kLeast = 14;
+    for (; total > kColumns && std::max(widths[0], widths[1]) > kLeast; --total)
+      --(widths[0] >= widths[1] ? widths[0] : widths[1]);
+    return widths;
+  }
+
   std::vector<std::vector<std::string>> rows_;
 };
 
@@ -46,14 +109,13 @@ std::string recorded(const Summary& summary) {
   const Workload& w = *summary.workload;
   const cache::CacheStats& stats = summary.fidelity.stats;
   const std::string conf = w.settings.to_string();
-  std::string text = format(
-      "Recorded   {} events on device {}, settings {}\n"
-      "           peak reserved {}, peak allocated {}, fragmentation at the peak {}\n"
-      "           {} driver allocations, {} driver frees\n",
-      w.allocator_events, w.device->ordinal, conf.empty() ? "(defaults)" : conf,
-      stats.peak_reserved, stats.peak_allocated, stats.fragmentation_at_peak, stats.device_allocs,
-      stats.device_frees);
-  return text;
+  return wrapped("Recorded   ", format("{} events on device {}, settings {}", w.allocator_events,
+                                       w.device->ordinal, conf.empty() ? "(defaults)" : conf)) +
+         format(
+             "           peak reserved {}, peak allocated {}, fragmentation at the peak {}\n"
+             "           {} driver allocations, {} driver frees\n",
+             stats.peak_reserved, stats.peak_allocated, stats.fragmentation_at_peak,
+             stats.device_allocs, stats.device_frees);
 }
 
 std::string fidelity(const Fidelity& f) {
@@ -61,12 +123,14 @@ std::string fidelity(const Fidelity& f) {
       format("Fidelity   {}, {}\n", share(f.allocs_equal, f.allocs, "addresses equal"),
              share(f.segments_equal, f.segments, "segment events"));
   if (f.first_divergence)
-    text += format("           first divergence at event {}: {}\n           likely reason: {}\n",
-                   f.first_divergence->event, f.first_divergence->what, f.first_divergence->reason);
-  if (!f.holds())
     text +=
-        "           BELOW 99.9 %: this replay does not reproduce the recording. The figures below\n"
-        "           show a tendency and predict nothing.\n";
+        wrapped("           first divergence ",
+                format("at event {}: {}", f.first_divergence->event, f.first_divergence->what)) +
+        wrapped("           likely reason: ", f.first_divergence->reason);
+  if (!f.holds())
+    text += wrapped("           ",
+                    "BELOW 99.9 %: this replay does not reproduce the recording. The figures below "
+                    "show a tendency.");
   return text;
 }
 
@@ -84,8 +148,8 @@ std::string phases(const Fidelity& recorded) {
 
 std::string what_if(const Summary& summary) {
   if (summary.what_if.empty()) return {};
-  Table table({"settings", "empty_cache after", "peak reserved", "peak allocated", "frag. overhead",
-               "driver allocs", "frees", "driver time", "retries"});
+  Table table({"settings", "emptied after", "reserved", "allocated", "overhead", "allocs", "frees",
+               "time", "retries"});
   std::string shortages;
   for (const WhatIf& line : summary.what_if) {
     const Outcome& o = line.outcome;
@@ -98,29 +162,31 @@ std::string what_if(const Summary& summary) {
                std::to_string(o.driver_frees), format("{:.0f} ms", o.driver_ms),
                std::to_string(o.retries)});
     if (o.oom)
-      shortages += format("  {}, {}: {}\n", line.scenario.name(), line.scenario.empty.to_string(),
-                          failure(*o.oom));
+      shortages += wrapped("  ", format("{}, {}: {}", line.scenario.name(),
+                                        line.scenario.empty.to_string(), failure(*o.oom)));
     else if (const std::size_t failed = o.orders_out_of_memory(); failed > 0)
-      shortages +=
-          format("  {}, {}: out of memory under {} of {} address orders\n", line.scenario.name(),
-                 line.scenario.empty.to_string(), failed, o.orders.size());
+      shortages += wrapped(
+          "  ", format("{}, {}: out of memory under {} of {} address orders", line.scenario.name(),
+                       line.scenario.empty.to_string(), failed, o.orders.size()));
   }
-  return format("\nWhat if{}\n", summary.cut ? ", in the recorded window" : "") + table.text() +
-         shortages;
+  return format("\nWhat if{}: peaks of memory, driver calls and their time\n",
+                summary.cut ? ", in the recorded window" : "") +
+         table.text() + shortages;
 }
 
 std::string advice(const AdviceReport& report) {
   std::string text = "\nAdvice\n";
-  if (!report.note.empty()) text += format("  {}\n", report.note);
+  if (!report.note.empty()) text += wrapped("  ", report.note);
   for (std::size_t i = 0; i < report.ranked.size(); ++i) {
     const Advice& a = report.ranked[i];
-    text += format("  {}. {}, peak {}\n     {}\n", i + 1, a.scenario.name(),
-                   to_string(a.outcome.peak_reserved_range()), a.why);
+    text += wrapped(format("  {}. ", i + 1), format("{}, peak {}", a.scenario.name(),
+                                                    to_string(a.outcome.peak_reserved_range()))) +
+            wrapped("     ", a.why);
     if (!a.environment.empty()) text += format("       {}\n", a.environment);
     if (!a.code.empty()) text += format("       {}\n", a.code);
-    for (const std::string& warning : a.warnings) text += format("     Note: {}\n", warning);
+    for (const std::string& warning : a.warnings) text += wrapped("     Note: ", warning);
   }
-  for (const std::string& note : report.lint) text += format("  Recorded settings: {}\n", note);
+  for (const std::string& note : report.lint) text += wrapped("  Recorded settings: ", note);
   return text;
 }
 
@@ -134,21 +200,21 @@ std::string groups(const char* title, const std::vector<PinGroup>& list, std::si
 }
 
 std::string blame(const Blame& b) {
-  std::string text = format(
-      "\nBlame, at event {} ({:.3f} s) in {}: {} reserved, {} allocated, {} pinned by live blocks, "
-      "{} "
-      "free to be released\n",
-      b.event, static_cast<double>(b.time_ns) / 1e9, without_prefix(b.phase), b.reserved,
-      b.allocated, b.pinned, b.releasable);
+  std::string text =
+      format("\nBlame, at event {} ({:.3f} s) in {}\n", b.event,
+             static_cast<double>(b.time_ns) / 1e9, without_prefix(b.phase)) +
+      format("  {} reserved, {} allocated, {} pinned by live blocks, {} free to be released\n",
+             b.reserved, b.allocated, b.pinned, b.releasable);
   text += groups("born in", b.by_phase, 12);
   text += groups("size", b.by_size, 12);
   text += groups("stack", b.by_stack, 10);
   if (!b.gaps.empty()) {
     text += "  largest gaps\n";
     for (const Gap& gap : b.gaps)
-      text += format("    {} in a segment of {}, between {} and {}\n", gap.size, gap.segment_size,
-                     gap.before.empty() ? "its start" : gap.before,
-                     gap.after.empty() ? "its end" : gap.after);
+      text +=
+          wrapped("    ", format("{} in a segment of {}, between {} and {}", gap.size,
+                                 gap.segment_size, gap.before.empty() ? "its start" : gap.before,
+                                 gap.after.empty() ? "its end" : gap.after));
   }
   return text;
 }
@@ -157,12 +223,12 @@ std::string blame(const Blame& b) {
 
 std::string to_text(const Summary& summary) {
   std::string text = recorded(summary) + fidelity(summary.fidelity);
-  if (summary.cut) text += format("Note       {}\n", summary.cut->explanation());
-  for (const std::string& note : summary.workload->notes) text += format("Note       {}\n", note);
+  if (summary.cut) text += wrapped("Note       ", summary.cut->explanation());
+  for (const std::string& note : summary.workload->notes) text += wrapped("Note       ", note);
   text += phases(summary.fidelity);
   if (summary.baseline.oom)
-    text += format("\nUnder a capacity of {}, the recorded settings run {}\n", summary.capacity,
-                   failure(*summary.baseline.oom));
+    text += "\n" + wrapped("", format("Under a capacity of {}, the recorded settings run {}",
+                                      summary.capacity, failure(*summary.baseline.oom)));
   text += what_if(summary);
   if (summary.advice) text += advice(*summary.advice);
   if (summary.blame) text += blame(*summary.blame);

@@ -361,6 +361,7 @@ Result<Workload> prepare(const trace::Recording& recording, const trace::DeviceR
   workload.recording = &recording;
   workload.device = &device;
   workload.settings = recorded_settings(recording, &workload.notes);
+  workload.version = recorded_version(recording, &workload.notes);
   Preparer(workload, options).run();
   if (workload.uses_private_pools) NEAP_TRY(infer_pools(workload, options.capacity));
   return workload;

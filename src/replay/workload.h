@@ -132,7 +132,10 @@ struct PrepareOptions {
                                        const trace::DeviceRecording& device,
                                        const PrepareOptions& options = {});
 
-/// The settings that a snapshot says it ran under, and the policy that fits it.
+/// The policy of the PyTorch that wrote a recording, as far as the recording shows it.
+[[nodiscard]] cache::PolicyVersion recorded_version(const trace::Recording& recording,
+                                                    std::vector<std::string>* notes);
+/// The settings that a snapshot says it ran under.
 [[nodiscard]] cache::Settings recorded_settings(const trace::Recording& recording,
                                                 std::vector<std::string>* notes);
 

@@ -97,6 +97,12 @@ TEST(Settings, RefusesWhatPyTorchRefuses) {
 TEST(Settings, OlderVersionsKnowFewerKeys) {
   const auto old = PolicyVersion::for_version("2.4.1");
   EXPECT_FALSE(Settings::parse("large_segment_size_mb:64", old).ok());
+  EXPECT_TRUE(Settings::parse("expandable_segments:True", old).ok());
+  const auto oldest = PolicyVersion::for_version("2.0.1");
+  EXPECT_FALSE(Settings::parse("expandable_segments:True", oldest).ok());
+  EXPECT_FALSE(Settings::parse("large_segment_size_mb:64", oldest).ok());
+  EXPECT_EQ(needed_versions("max_split_size_mb:64,large_segment_size_mb:64"),
+            std::vector<std::string>{"large_segment_size_mb needs PyTorch 2.11 or later."});
   EXPECT_FALSE(Settings::parse("max_split_size_mb:20", old).ok());
   EXPECT_TRUE(Settings::parse("max_split_size_mb:21", old).ok());
   EXPECT_TRUE(Settings::parse("max_split_size_mb:20").ok());

@@ -1,6 +1,8 @@
 // Advice on a recording made by hand, in which the settings that help differ by what they save.
 #include "replay/advice.h"
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +12,7 @@
 namespace neap::replay {
 namespace {
 
+using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -93,6 +96,27 @@ TEST_F(ThreeWays, EachReasonNamesItsSetting) {
   const Advice* const collected = of("garbage_collection_threshold:0.6");
   ASSERT_NE(collected, nullptr);
   EXPECT_THAT(collected->why, HasSubstr("egments that are idle longest are released"));
+}
+
+TEST_F(ThreeWays, OnlySettingsThatTheVersionKnowsAreTried) {
+  const auto tried = [&](std::string_view setting, const char* version) {
+    workload_.version = cache::PolicyVersion::for_version(version);
+    const auto all = candidates(workload_, 1_GiB, 1_GiB);
+    return std::any_of(all.begin(), all.end(), [&](const Scenario& scenario) {
+      return scenario.conf.find(setting) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(tried("large_segment_size_mb", "2.11"));
+  EXPECT_FALSE(tried("large_segment_size_mb", "2.10"));
+  EXPECT_TRUE(tried("expandable_segments", "2.1"));
+  EXPECT_FALSE(tried("expandable_segments", "2.0"));
+  EXPECT_TRUE(tried("neap phase pools", "2.0"));
+}
+
+TEST_F(ThreeWays, AdviceNamesTheVersionThatItNeeds) {
+  EXPECT_THAT(of("expandable_segments:True")->warnings,
+              Contains("expandable_segments needs PyTorch 2.1 or later."));
+  EXPECT_THAT(of("")->warnings, Not(Contains(HasSubstr("PyTorch"))));
 }
 
 TEST_F(ThreeWays, TheJsonHasEveryAdviceWithItsKeys) {

@@ -104,6 +104,21 @@ TEST(Workload, UnreadableSettingsAreANoteAndTheSingleValuesCount) {
   EXPECT_THAT(prepare(script.recording, script.device())->notes, IsEmpty());
 }
 
+TEST(Workload, TheFileShowsThatItsPyTorchIsOlderThanItsNewestSettings) {
+  trace::Recording recording;
+  recording.source = trace::Source::kTorchSnapshot;
+  std::vector<std::string> notes;
+  EXPECT_FALSE(recorded_version(recording, &notes).large_segment_size_key);
+  EXPECT_EQ(notes.size(), 1u);
+  recording.settings.present = true;
+  recording.settings.json = R"({"expandable_segments": false})";
+  EXPECT_FALSE(recorded_version(recording, nullptr).large_segment_size_key);
+  recording.settings.json = R"({"graph_capture_record_stream_reuse": false})";
+  EXPECT_TRUE(recorded_version(recording, nullptr).large_segment_size_key);
+  recording = {};
+  EXPECT_TRUE(recorded_version(recording, nullptr).large_segment_size_key);
+}
+
 TEST(Workload, MissingFreesAreCountedAndBelieved) {
   Script script;  // the free of the first block was dropped by skip_actions
   script.add(EventKind::kSegmentAlloc, kBase, 2 << 20)
