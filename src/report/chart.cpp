@@ -174,8 +174,9 @@ double Charts::time_axis(const Frame& frame) {
   for (double t = std::ceil(from_ / step) * step; t <= to_ + step * 1e-9; t += step) {
     const double x = frame.x(t);
     p_.rect(x - 0.5, band + kBand - 5, 1, 4, kFaint);
-    p_.text(x, band + kBand + 11, duration_text(std::abs(t) < step * 1e-9 ? 0 : t), 11, kFaint,
-            Anchor::kMiddle);
+    const std::string label = duration_text(std::abs(t) < step * 1e-9 ? 0 : t);
+    p_.text(std::min(x, options_.width - 2 - p_.text_width(label, 11) / 2), band + kBand + 11,
+            label, 11, kFaint, Anchor::kMiddle);
   }
   return band + kBand + kAxis + kGapBelow - 3;
 }

@@ -230,8 +230,12 @@ std::string head_html(const Report& report) {
 /// Title, headline figures and notes.
 std::string header_html(const Report& report) {
   std::string tiles, notes;
-  for (const auto& [name, value] : report.headline())
-    tiles += format("<div><dt>{}</dt><dd>{}</dd></div>", escape_markup(name), escape_markup(value));
+  for (const Report::Figure& figure : report.headline()) {
+    tiles += format("<div><dt>{}</dt><dd>{}</dd>", escape_markup(figure.name),
+                    escape_markup(figure.value));
+    if (!figure.meaning.empty()) tiles += format("<dd>{}</dd>", escape_markup(figure.meaning));
+    tiles += "</div>";
+  }
   for (const std::string& note : report.notes)
     notes += format("<p class=\"note\">{}</p>", escape_markup(note));
   return format("<header><h1>{}</h1><p>{}</p>{}<dl class=\"tiles\">{}</dl></header>\n",

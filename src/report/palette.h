@@ -13,10 +13,12 @@ namespace neap::report {
 
 /// One of nine hues, by index; beyond nine they repeat, darker.
 [[nodiscard]] Color hue(std::size_t index);
-/// By phase, in the order of first use; colours repeat, darker, after nine phases.
+/// One of the same, in an order that puts hues far apart first.
+[[nodiscard]] Color spread_hue(std::size_t index);
+/// By phase, in the order of first use. Where the history has tags, far from their colours.
 [[nodiscard]] std::map<std::string, Color> phase_colors(const History& history);
-/// One a layer. Tags of one model ("actor.weights", "actor.grads") share a hue; live blocks have
-/// the colour of the phase they were born in, greyed where there are tags too.
+/// One a layer. Tags of one model ("actor.weights", "actor.grads") are shades of a hue; live blocks
+/// have the colour of the phase they were born in.
 [[nodiscard]] std::vector<Color> layer_colors(const History& history);
 /// What the legend calls a layer.
 [[nodiscard]] std::string layer_label(const History& history, const Layer& layer);

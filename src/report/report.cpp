@@ -14,36 +14,50 @@ std::string duration_text(double seconds) {
   return format("{:.4g} us", seconds * 1e6);
 }
 
-std::vector<std::pair<std::string, std::string>> Report::headline() const {
+void Report::add_peaks(std::vector<Figure>& out) const {
+  const History& h = history;
+  const std::string reserved = to_string(Bytes(h.peak_reserved));
+  if (!lines) {
+    out.push_back({"peak reserved", reserved, "held from the driver"});
+  } else if (Bytes(h.peak_reserved) != lines->measured_peak) {
+    // Phases that the trace does not hold had the measured peak, or it counts no pages.
+    out.push_back({h.physical ? "peak in the trace" : "peak of addresses", reserved,
+                   h.physical ? "the trace is a part of the run"
+                              : "of allocator and tags; not all hold memory"});
+  }
+  out.push_back({"peak allocated", to_string(Bytes(h.peak_total)),
+                 is_run ? "tags and live tensors; the rest is free for reuse" : "live tensors"});
+}
+
+std::vector<Report::Figure> Report::headline() const {
   const History& h = history;
   const auto bytes = [](std::uint64_t count) { return to_string(Bytes(count)); };
-  std::vector<std::pair<std::string, std::string>> items;
+  std::vector<Figure> items;
   if (lines) {
-    items.emplace_back("no offloading", to_string(lines->all_resident));
-    items.emplace_back("ceiling", lines->ceiling.is_zero() ? "none" : to_string(lines->ceiling));
-    items.emplace_back("measured peak", to_string(lines->measured_peak));
-    items.emplace_back("planned peak", to_string(lines->planned_peak));
+    items.push_back({"no offloading", to_string(lines->all_resident), "all tags on the device"});
+    items.push_back({"ceiling", lines->ceiling.is_zero() ? "none" : to_string(lines->ceiling), ""});
+    items.push_back({"measured peak", to_string(lines->measured_peak), "held from the device"});
+    items.push_back({"planned peak", to_string(lines->planned_peak), ""});
   }
   if (h.events == 0) return items;
-  items.emplace_back("peak reserved", bytes(h.peak_reserved));
-  items.emplace_back("peak allocated", bytes(h.peak_total));
+  add_peaks(items);
   if (!h.driver_allocations.empty() && !h.physical) {
-    items.emplace_back("reserved w/o fragmentation", bytes(h.peak_without_fragmentation));
+    items.push_back({"reserved w/o fragmentation", bytes(h.peak_without_fragmentation), ""});
     const double over =
         100 * static_cast<double>(h.fragmentation_overhead()) /
         static_cast<double>(std::max<std::uint64_t>(1, h.peak_without_fragmentation));
-    items.emplace_back("fragmentation overhead",
-                       format("{} ({:.1f} %)", bytes(h.fragmentation_overhead()), over));
+    items.push_back({"fragmentation overhead",
+                     format("{} ({:.1f} %)", bytes(h.fragmentation_overhead()), over), ""});
   }
-  items.emplace_back("driver allocations", std::to_string(h.driver_allocs));
-  if (h.copied > 0) items.emplace_back("moved over the link", bytes(h.copied));
+  items.push_back({"driver allocations", std::to_string(h.driver_allocs), ""});
+  if (h.copied > 0) items.push_back({"moved over the link", bytes(h.copied), ""});
   return items;
 }
 
 std::string Report::to_text() const {
   std::string out = title + "\n" + subtitle + "\n\n";
   std::vector<std::vector<std::string>> cells;
-  for (const auto& [name, value] : headline()) cells.push_back({name, value});
+  for (const Figure& figure : headline()) cells.push_back({figure.name, figure.value});
   std::size_t width = 0;
   for (const auto& line : cells) width = std::max(width, line[0].size());
   for (const auto& line : cells) out += format("{:<{}}  {}\n", line[0], width, line[1]);

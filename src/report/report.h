@@ -29,8 +29,15 @@ struct Report {
   /// Headline, notes, table of phases, settings: what the command prints.
   [[nodiscard]] std::string to_text() const;
   [[nodiscard]] Json to_json() const;  ///< docs/report.md
-  /// Named numbers for the head of a page, as text.
-  [[nodiscard]] std::vector<std::pair<std::string, std::string>> headline() const;
+  /// A number for the head of a page.
+  struct Figure {
+    std::string name, value;
+    std::string meaning;  ///< a few words; empty where the name says it
+  };
+  [[nodiscard]] std::vector<Figure> headline() const;
+
+ private:
+  void add_peaks(std::vector<Figure>& out) const;
 };
 
 /// "12.345 s", "3.2 ms": short, for axes and tables.

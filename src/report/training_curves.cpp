@@ -1,7 +1,6 @@
 #include "report/training_curves.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <span>
 #include <string_view>
@@ -23,12 +22,12 @@ struct PanelKind {
 
 const std::vector<PanelKind>& panel_kinds() {
   static const std::vector<PanelKind> kKinds = {
-      {"Reward", {"critic/score/mean", "val/score/mean"}},
+      {"Reward", {"critic/score/mean", "val/score/mean", "val-core/*/reward/*"}},
       {"Reward by function", {"rewards/*/mean"}},
       {"Accuracy",
        {"train/accuracy", "train/mean_token_accuracy", "rewards/accuracies", "rewards/*/acc",
         "val/accuracy", "val/mean_token_accuracy", "val/rewards/accuracies", "val/acc/*",
-        "val-core/*"}},
+        "val-core/*/acc/*"}},
       {"Loss", {"train/loss", "actor/pg_loss", "val/loss"}},
       {"Loss of the critic", {"critic/vf_loss"}},
       {"Margin of chosen over rejected",
@@ -48,9 +47,10 @@ const std::vector<PanelKind>& panel_kinds() {
 bool matches(std::string_view pattern, std::string_view name) {
   const std::size_t star = pattern.find('*');
   if (star == std::string_view::npos) return pattern == name;
-  const std::string_view before = pattern.substr(0, star), after = pattern.substr(star + 1);
-  return name.size() > before.size() + after.size() && name.starts_with(before) &&
-         name.ends_with(after);
+  if (!name.starts_with(pattern.substr(0, star))) return false;
+  for (std::size_t end = star + 1; end <= name.size(); ++end)
+    if (matches(pattern.substr(star + 1), name.substr(end))) return true;
+  return false;
 }
 
 int find_panel(std::string_view name) {
@@ -63,7 +63,7 @@ int find_panel(std::string_view name) {
 
 // What a panel's points are drawn in.
 struct CurveFrame {
-  static constexpr double kWidth = 460, kHeight = 200, kLeft = 56, kRight = 8, kTop = 8,
+  static constexpr double kWidth = 460, kHeight = 200, kLeft = 56, kRight = 12, kTop = 8,
                           kBottom = 22;
   double from = 0, to = 1, low = 0, high = 1;
 
@@ -90,7 +90,10 @@ CurveFrame frame_of(const CurvePanel& panel) {
   if (out.to <= out.from) out.to = out.from + std::max(1.0, out.from * kLeastWidth);
   if (out.low > 0 && out.low < 0.4 * out.high) out.low = 0;
   const double extent = out.high - out.low;
-  const double margin = extent > 0 ? 0.04 * extent : std::max(std::abs(out.high) * 0.1, 1e-9);
+  const double size = std::max(std::abs(out.high), std::abs(out.low));
+  // Less than this is noise of a curve that stays where it is.
+  constexpr double kLeastExtent = 1e-5;
+  const double margin = extent > kLeastExtent * size ? 0.04 * extent : std::max(size * 0.1, 1e-9);
   out.high += margin;
   if (out.low != 0) out.low -= margin;
   return out;
@@ -109,6 +112,14 @@ std::vector<double> ticks_between(double low, double high, double step) {
   return out;
 }
 
+// With as many digits as tell it from the label that is `step` away.
+std::string value_label(double value, double step) {
+  constexpr int kUsual = 4, kAll = 17;
+  if (value == 0) return "0";
+  const double digits = std::floor(std::log10(std::abs(value))) - std::floor(std::log10(step)) + 1;
+  return format("{:.{}g}", value, std::clamp(static_cast<int>(digits), kUsual, kAll));
+}
+
 // Lines of the grid with their labels.
 std::string axes(const CurveFrame& frame) {
   std::string out;
@@ -117,13 +128,16 @@ std::string axes(const CurveFrame& frame) {
     const double value = std::abs(v) < up * 1e-9 ? 0 : v;
     out += format("<path class=\"grid\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>", CurveFrame::kLeft,
                   frame.y(value), CurveFrame::kWidth - CurveFrame::kRight);
-    out += format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{:.4g}</text>",
-                  CurveFrame::kLeft - 6, frame.y(value) + 3.5, value);
+    out += format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>",
+                  CurveFrame::kLeft - 6, frame.y(value) + 3.5, value_label(value, up));
   }
   const double step = std::max(1.0, nice_step((frame.to - frame.from) / 6));
   for (const double s : ticks_between(frame.from, frame.to, step)) {
-    out += format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:.0f}</text>",
-                  frame.x(s), CurveFrame::kHeight - 6, s);
+    const std::string label = format("{:.0f}", s);
+    constexpr double kHalfDigit = 3.5;
+    const double last = CurveFrame::kWidth - kHalfDigit * static_cast<double>(label.size());
+    out += format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>",
+                  std::min(frame.x(s), last), CurveFrame::kHeight - 6, label);
   }
   return out;
 }
@@ -214,8 +228,7 @@ std::vector<CurvePanel> TrainingCurves::panels() const {
 }
 
 std::string curve_color(std::size_t index) {
-  constexpr std::array<std::size_t, kMostCurves> kOrder = {0, 5, 2, 7, 3, 4, 6, 8};
-  return to_hex(hue(kOrder[index % kOrder.size()]));
+  return to_hex(spread_hue(index % kMostCurves));
 }
 
 std::string panel_svg(const CurvePanel& panel) {

@@ -30,15 +30,16 @@ StepRollouts samples_of(const Json& row) {
   return out;
 }
 
-std::string response_row(const Rollout& r) {
+std::string response_row(const Rollout& r, bool with_truth) {
   std::vector<std::string> scores = {format("{:.4g}", r.score)};
   if (!r.verdict.empty()) scores.push_back(r.verdict);
   for (const auto& [name, value] : r.rewards)
     if (!std::isnan(value)) scores.push_back(format("{} {:.4g}", name, value));
   scores.push_back(format("{} tokens{}", r.tokens, r.truncated ? ", cut" : ""));
-  return format("<tr><td class=\"scores\">{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-                escape_markup(joined(scores, ", ")), escape_markup(r.prompt),
-                escape_markup(joined(r.ground_truth, "\n")), escape_markup(r.response));
+  std::string out = format("<tr><td class=\"scores\">{}</td><td>{}</td>",
+                           escape_markup(joined(scores, ", ")), escape_markup(r.prompt));
+  if (with_truth) out += format("<td>{}</td>", escape_markup(joined(r.ground_truth, "\n")));
+  return out + format("<td>{}</td></tr>", escape_markup(r.response));
 }
 
 std::string step_html(const StepRollouts& step, bool open) {
@@ -48,15 +49,17 @@ std::string step_html(const StepRollouts& step, bool open) {
     high = std::max(high, r.score);
     sum += r.score;
   }
+  const bool with_truth = std::any_of(step.rollouts.begin(), step.rollouts.end(),
+                                      [](const Rollout& r) { return !r.ground_truth.empty(); });
   std::string out = format(
       "<details{}><summary>Step {}: {} responses{}, score {:.4g} ({:.4g} to {:.4g})</summary>"
       "<div class=\"scroll\"><table class=\"texts\"><thead><tr><th scope=\"col\">score</th>"
-      "<th scope=\"col\">prompt</th><th scope=\"col\">truth</th><th scope=\"col\">response</th>"
-      "</tr></thead><tbody>",
+      "<th scope=\"col\">prompt</th>{}<th scope=\"col\">response</th></tr></thead><tbody>",
       open ? " open" : "", step.step, step.rollouts.size(),
       step.whole ? "" : " (the last ones of the step)",
-      sum / static_cast<double>(step.rollouts.size()), low, high);
-  for (const Rollout& r : step.rollouts) out += response_row(r);
+      sum / static_cast<double>(step.rollouts.size()), low, high,
+      with_truth ? "<th scope=\"col\">truth</th>" : "");
+  for (const Rollout& r : step.rollouts) out += response_row(r, with_truth);
   return out + "</tbody></table></div></details>";
 }
 

@@ -41,6 +41,9 @@ Object.assign(Timeline.prototype, {
     byId("fitY").setAttribute("aria-pressed", String(on));
     this.redraw();
   },
+  showStep() {
+    if (this.step) this.setView(this.fromTime(this.step[0]), this.fromTime(this.step[1]));
+  },
   all() {
     this.whole();
     this.redraw();
@@ -129,7 +132,7 @@ Object.assign(Timeline.prototype, {
     });
     canvas.addEventListener("dblclick", (event) => this.zoomToPhase(valueAt(event)));
     const keys = { ArrowLeft: () => this.pan(-0.1), ArrowRight: () => this.pan(0.1), ArrowUp: () => this.zoom(0.8), ArrowDown: () => this.zoom(1.25),
-      "+": () => this.zoom(0.6), "=": () => this.zoom(0.6), "-": () => this.zoom(1.6), 0: () => this.all(), Home: () => this.all(),
+      "+": () => this.zoom(0.6), "=": () => this.zoom(0.6), "-": () => this.zoom(1.6), 0: () => this.all(), t: () => this.showStep(), Home: () => this.all(),
       ",": () => this.stepCursor(-1), ".": () => this.stepCursor(1), s: () => this.setFigure(false), f: () => this.setFigure(true),
       e: () => this.setEvents(!this.events), y: () => this.setFitY(!this.fitY) };
     canvas.addEventListener("keydown", (event) => {
@@ -153,6 +156,8 @@ Object.assign(Timeline.prototype, {
     byId("zoomIn").onclick = () => this.zoom(0.5);
     byId("zoomOut").onclick = () => this.zoom(2);
     byId("fit").onclick = () => this.all();
+    byId("step").onclick = () => this.showStep();
+    byId("step").hidden = !this.step;
     byId("axis").onclick = () => this.setEvents(!this.events);
     byId("fitY").onclick = () => this.setFitY(!this.fitY);
     byId("save").onclick = () => this.save();

@@ -13,7 +13,10 @@ class Timeline {
     this.cursor = null;
     this.canvas = byId("timeline");
     this.overview = byId("overview");
-    this.whole();
+    this.right = 14;
+    this.step = this.typicalStep();
+    if (this.step) [this.from, this.to] = this.step;
+    else this.whole();
     this.legend();
     this.listen();
   }
@@ -23,6 +26,22 @@ class Timeline {
   first() { return this.n ? this.starts()[0] : 0; }
   last() { return Math.max(this.first() + 1, this.events ? meta.events : meta.end); }
   whole() { this.from = this.first(); this.to = this.last(); }
+  /** Begin and end of a step as long as most, in nanoseconds; null where nothing repeats. Steps begin with the first of
+   * the phases that run most often. */
+  typicalStep() {
+    const c = this.c, begins = new Map();
+    for (let i = 0; i < c.phaseBegin.length; ++i) {
+      if (c.phaseDepth[i] > 0) continue;
+      if (!begins.has(c.phaseName[i])) begins.set(c.phaseName[i], []);
+      begins.get(c.phaseName[i]).push(c.phaseBegin[i]);
+    }
+    const most = Math.max(0, ...[...begins.values()].map((list) => list.length));
+    const first = [...begins.values()].find((list) => 2 * list.length >= most);
+    if (!meta.isRun || most < 5) return null;
+    const steps = first.slice(1).map((end, i) => [first[i], end]).sort((a, b) => a[1] - a[0] - (b[1] - b[0]));
+    const [from, to] = steps[steps.length >> 1], room = (to - from) * 0.03;
+    return [Math.max(this.first(), from - room), Math.min(this.last(), to + room)];
+  }
   leafAt(x) { return Math.max(0, Math.min(this.n - 1, upperBound(this.starts(), x) - 1)); }
   /** From nanoseconds into the axis in use. */
   fromTime(ns) {
@@ -92,7 +111,7 @@ class Timeline {
   draw() {
     const { context: g, width, height, ratio } = prepare(this.canvas);
     if (!this.n) return;
-    const left = 86, right = 14, top = 12, band = 18, bottom = 44;
+    const left = 86, right = this.right, top = 12, band = 18, bottom = 44;
     const box = this.box = { left, top, width: width - left - right, height: height - top - bottom };
     const count = Math.max(1, Math.round(box.width * Math.min(ratio, 2)));
     const s = this.samples = this.sample(this.from, this.to, count);
@@ -307,7 +326,8 @@ class Timeline {
     for (let tick = Math.ceil(this.from / scale / step); tick * step <= this.to / scale; ++tick) {
       const value = tick * step;
       g.fillRect(x(value * scale), y - 4, 1, 4);
-      g.fillText(this.events ? Math.round(value).toLocaleString("en") : timeText(value * 1e9, step * 1e9), x(value * scale), y + 2);
+      const label = this.events ? Math.round(value).toLocaleString("en") : timeText(value * 1e9, step * 1e9);
+      g.fillText(label, Math.min(x(value * scale), box.left + box.width + this.right - g.measureText(label).width / 2), y + 2);
     }
   }
   /** What the lines are, at the upper left where memory is low. */

@@ -8,6 +8,7 @@
 #include "report/chart.h"
 #include "report/html.h"
 #include "report/load_report.h"
+#include "report/palette.h"
 #include "report/payload.h"
 #include "report/perfetto.h"
 #include "report/png.h"
@@ -306,6 +307,48 @@ TEST(Report, TextAndJson) {
   EXPECT_EQ(report.to_json()["lines"]["ceiling"], 120 * kMiB);
   EXPECT_EQ(report.to_json()["lines"]["measured_peak"], 116 * kMiB);
   EXPECT_THAT(snapshot_report().to_text(), HasSubstr("out of memory"));
+}
+
+TEST(Report, OnePeakIsNamedOnceAndAnotherIsExplained) {
+  Report report = run_report();
+  ASSERT_TRUE(report.lines);
+  const auto peaks = [&] {
+    std::vector<std::string> names;
+    for (const Report::Figure& figure : report.headline())
+      if (figure.name.find("peak") != std::string::npos) names.push_back(figure.name);
+    return names;
+  };
+  report.lines->measured_peak = Bytes(report.history.peak_reserved);
+  EXPECT_THAT(peaks(), testing::ElementsAre("measured peak", "planned peak", "peak allocated"));
+  report.lines->measured_peak = Bytes(report.history.peak_reserved + kMiB);
+  EXPECT_EQ(peaks().size(), 4u);
+  for (const Report::Figure& figure : report.headline()) {
+    if (figure.name == "peak in the trace" || figure.name == "peak of addresses") {
+      EXPECT_THAT(figure.meaning, Not(testing::IsEmpty()));
+    }
+  }
+}
+
+TEST(Palette, ColoursOfLayersAreFarApart) {
+  History history;
+  for (const char* const tag :
+       {"actor.weights", "actor.grads", "actor.optimizer", "critic.weights", "critic.grads",
+        "critic.optimizer", "reference.weights", "reward.weights", "rollout.kv"})
+    history.layers.push_back({Layer::Kind::kTag, tag, 1});
+  for (const char* const phase : {"generate", "actor_logp", "ref_logp", "critic_value", "reward",
+                                  "train_actor", "train_critic"}) {
+    history.layers.push_back({Layer::Kind::kBirthPhase, phase, 1});
+    history.phases.emplace_back().name = phase;
+  }
+  const std::vector<Color> colors = layer_colors(history);
+  for (std::size_t a = 0; a < colors.size(); ++a)
+    for (std::size_t b = 0; b < a; ++b) {
+      const auto apart = [](int x, int y) { return (x - y) * (x - y); };
+      EXPECT_GE(apart(colors[a].red, colors[b].red) + apart(colors[a].green, colors[b].green) +
+                    apart(colors[a].blue, colors[b].blue),
+                40 * 40)
+          << history.layers[a].name << " and " << history.layers[b].name;
+    }
 }
 
 TEST(Settings, ReadFromAReplay) {

@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <fstream>
+#include <regex>
+#include <set>
 
 #include "report/html.h"
 #include "report/load_report.h"
@@ -103,6 +105,49 @@ TEST(TrainingCurves, PutsMetricsOnPanels) {
   EXPECT_THAT(svg, Not(HasSubstr("inf")));
 }
 
+TEST(TrainingCurves, TheRewardOfASourceIsNoAccuracy) {
+  TrainingCurves curves;
+  curves.add(row(1, {{"val-core/math/reward/mean@1", -3.5}, {"val-core/math/acc/mean@1", 0.5}}));
+  const auto panels = curves.panels();
+  ASSERT_EQ(panels.size(), 2u);
+  EXPECT_EQ(panels[0].title, "Reward");
+  EXPECT_EQ(panels[0].curves[0].name, "val-core/math/reward/mean@1");
+  EXPECT_EQ(panels[1].title, "Accuracy");
+  EXPECT_EQ(panels[1].curves[0].name, "val-core/math/acc/mean@1");
+}
+
+// The text of each label whose anchor is `anchor`, with its x.
+std::vector<std::pair<double, std::string>> labels(const std::string& svg,
+                                                   std::string_view anchor) {
+  std::vector<std::pair<double, std::string>> out;
+  const std::regex text("<text x=\"([0-9.]+)\" y=\"[0-9.]+\" text-anchor=\"" + std::string(anchor) +
+                        "\">([^<]*)</text>");
+  for (std::sregex_iterator at(svg.begin(), svg.end(), text), end; at != end; ++at)
+    out.emplace_back(std::stod((*at)[1]), (*at)[2]);
+  return out;
+}
+
+TEST(TrainingCurves, LabelsAreWholeAndDiffer) {
+  const std::pair<double, double> ranges[] = {{0.99991, 0.99999}, {7, 7},     {7, 7.0000001},
+                                              {1e-6, 3e-6},       {-20, 300}, {12345.1, 12345.9}};
+  for (const auto& [low, high] : ranges) {
+    TrainingCurves curves;
+    curves.add(row(1, {{"train/loss", low}}));
+    curves.add(row(150'000, {{"train/loss", high}}));
+    const std::string svg = panel_svg(curves.panels().at(0));
+    std::set<std::string> values;
+    const auto all = labels(svg, "end");
+    for (const auto& [x, text] : all) values.insert(text);
+    EXPECT_GE(values.size(), 2u) << svg;
+    EXPECT_EQ(values.size(), all.size()) << svg;
+    const auto steps = labels(svg, "middle");
+    ASSERT_FALSE(steps.empty());
+    EXPECT_EQ(steps.back().second, "150000");
+    // A digit is over 6 wide; the drawing 460.
+    EXPECT_LE(steps.back().first + 6 * 6.2 / 2, 460);
+  }
+}
+
 // A run's folder without a trace.
 class RunFolder : public testing::Test {
  protected:
@@ -142,6 +187,15 @@ TEST_F(RunFolder, PageHasCurvesWarningsAndTexts) {
   EXPECT_THAT(texts, HasSubstr("Step 1: 1 responses, score 0.5 (0.5 to 0.5)"));
   EXPECT_THAT(texts, HasSubstr("<td>&lt;script&gt;alert(1)&lt;/script&gt;\nfour</td>"));
   EXPECT_THAT(texts, HasSubstr("math 1, 7 tokens"));
+}
+
+TEST_F(RunFolder, ResponsesHaveATruthWhereOneIsKnown) {
+  const auto report = load_training(folder_.path());
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  const std::string texts = texts_html(*report);
+  const std::size_t training = texts.find("Responses in training");
+  EXPECT_THAT(texts.substr(0, training), Not(HasSubstr(">truth<")));
+  EXPECT_THAT(texts.substr(training), HasSubstr(">truth<"));
 }
 
 TEST_F(RunFolder, WithoutATraceHasAPage) {
