@@ -37,7 +37,7 @@ TEST_F(KernelThreads, TheVariableDecides) {
 TEST_F(KernelThreads, ThousandsAreRefused) {
   for (const char* threads : {"5000", "99999999999999999999"}) {
     ::setenv("OMP_NUM_THREADS", threads, 1);
-    const auto device = choose_device({.kind = "host"}, {}, Purpose::kPlan);
+    const auto device = choose_device({.kind = "cpu"}, {}, Purpose::kPlan);
     ASSERT_FALSE(device.ok());
     EXPECT_EQ(device.status().code(), ErrorCode::kInvalidArgument);
     EXPECT_TRUE(device.status().message().starts_with("OMP_NUM_THREADS is "));
