@@ -15,7 +15,7 @@ namespace neap::plan {
 
 inline constexpr std::array<std::string_view, spec::kAxes> kAxisNames = {"pipe", "data", "context",
                                                                          "tensor"};
-/// "data 2 x tensor 4, slices over 2"; "1" of one rank.
+/// "data 2 x tensor 4, ZeRO shard group of 2"; "1" of one rank.
 [[nodiscard]] std::string axes_text(const spec::Mesh& mesh);
 [[nodiscard]] Json axes_json(const spec::Mesh& mesh);
 
