@@ -16,7 +16,7 @@ constexpr std::string_view kAt = "algorithm.rollout_correction";
 constexpr double kMost = std::numeric_limits<float>::max();
 
 // A value in a message.
-std::string shown(std::string_view text) {
+std::string short_text(std::string_view text) {
   constexpr std::size_t kBytes = 40;
   return excerpt(text, kBytes);
 }
@@ -58,7 +58,7 @@ Result<Bounds> bounds_of(std::string_view key, std::string_view text) {
     return bad_value(
         format("{}.{} is \"{}\"; it can be a number such as 2.0, or two such as 0.5_5.0, "
                "the smaller first and none over {:.2g}",
-               kAt, key, shown(text), kMost));
+               kAt, key, short_text(text), kMost));
   }
   if (numbers.size() == 1) return Bounds{{}, numbers[0]};
   return Bounds{numbers[0], numbers[1]};
@@ -82,7 +82,7 @@ Result<RejectionRule> rule_of(const std::string& name) {
   return bad_value(
       format("{}.rollout_rs has \"{}\"; it can have token_k1 to token_k3, seq_sum_k1 to "
              "seq_sum_k3, seq_mean_k1 to seq_mean_k3, seq_max_k2 and seq_max_k3",
-             kAt, shown(name)));
+             kAt, short_text(name)));
 }
 
 }  // namespace
@@ -119,10 +119,10 @@ Result<std::vector<RejectionRule>> rejection_rules(const RolloutCorrectionConfig
   const std::vector<std::string> thresholds = parts_of(config.rollout_rs_threshold, ',');
   if (config.rollout_rs_threshold == "null" ||
       (thresholds.size() != 1 && thresholds.size() != names.size())) {
-    return bad_value(
-        format("{}.rollout_rs_threshold is \"{}\"; rollout_rs \"{}\" needs one threshold, "
-               "or one for each of its {} options",
-               kAt, shown(config.rollout_rs_threshold), shown(config.rollout_rs), names.size()));
+    return bad_value(format(
+        "{}.rollout_rs_threshold is \"{}\"; rollout_rs \"{}\" needs one threshold, "
+        "or one for each of its {} options",
+        kAt, short_text(config.rollout_rs_threshold), short_text(config.rollout_rs), names.size()));
   }
   for (std::size_t i = 0; i < names.size(); ++i) {
     NEAP_TRY_ASSIGN(RejectionRule rule, rule_of(names[i]));
