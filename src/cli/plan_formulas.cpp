@@ -55,7 +55,7 @@ Status print(const Json& json, const std::string& text, bool as_json) {
 void PlanFormulas::declare(CLI::App& app) {
   CLI::Option* flag =
       app.add_flag("--formulas", asked_,
-                   "print textbook formulas with their sources and values beside what is counted; "
+                   "print textbook formulas with sources and values, and what the plan counts; "
                    "CONFIG may also "
                    "be a config.json, its folder, or a file of cases (docs/formulas.md)");
   for (const char* other : {"--capacity", "--fit", "--gpu", "--simulate"}) flag->excludes(other);

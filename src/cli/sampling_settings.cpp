@@ -12,7 +12,8 @@ void SamplingFlags::declare(CLI::App& app) {
                  "0 takes the likeliest token; these five: else as generation_config.json of the "
                  "checkpoint says, or transformers' default")
       ->check(CLI::Range(0.0, 100.0));
-  app.add_option("--top-p", top_p, "mass of the likeliest tokens to draw from")
+  app.add_option("--top-p", top_p,
+                 "sample from the smallest set of tokens whose probabilities sum to this")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--top-k", top_k, "number of likeliest tokens to draw from; 0 or -1: all")
       ->check(CLI::Range(-1, 1 << 30));
