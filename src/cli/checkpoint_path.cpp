@@ -17,10 +17,11 @@ spec::ModelFiles model_files(const fs::path& path, const fs::path& adapter) {
     if (!adapter.empty()) files.adapter = adapter;
     return files;
   }
-  throw Error(ErrorCode::kNotFound,
-              format("{} is no model, adapter, checkpoint or training output: there is neither a "
-                     "config.json with weights nor an {} in it, in actor/ or in latest/actor/",
-                     path.string(), spec::kAdapterConfig));
+  throw Error(
+      ErrorCode::kNotFound,
+      format("{} is not a model, adapter, checkpoint or training output: there is neither a "
+             "config.json with weights nor an {} in it, in actor/ or in latest/actor/",
+             path.string(), spec::kAdapterConfig));
 }
 
 }  // namespace neap::cli

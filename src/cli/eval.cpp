@@ -214,7 +214,7 @@ int EvalCommand::run() {
   check_overrides();
   std::error_code error;
   if (!fs::is_regular_file(data_, error))
-    throw Error(ErrorCode::kNotFound, format("{} is no file", data_));
+    throw Error(ErrorCode::kNotFound, format("{} is not a file", data_));
   return run_on_ranks(config_, settings(), [&](const spec::Job& job, const rlhf::Launch& launch) {
     rlhf::EvaluationRequest request{job};
     request.any_prompt_length = !gives("data.max_prompt_length");

@@ -13,7 +13,7 @@ bool boolean_variable(const char* name) {
   const char* text = std::getenv(name);
   if (text == nullptr) return false;
   const auto value = parse_boolean(text);
-  if (!value) log::warn(format("{}=\"{}\" is no boolean; it counts as false", name, text));
+  if (!value) log::warn(format("{}=\"{}\" is not a boolean; it counts as false", name, text));
   return value.value_or(false);
 }
 

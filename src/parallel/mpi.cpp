@@ -306,7 +306,7 @@ const NeapMpi& load() {
   }
   void* const symbol = dlsym(library, NEAP_MPI_ENTRY);
   if (symbol == nullptr)
-    throw Error(ErrorCode::kUnsupported, format("{} is no plug-in of Neap", file.string()));
+    throw Error(ErrorCode::kUnsupported, format("{} is not a plug-in of Neap", file.string()));
   const NeapMpi* const mpi = reinterpret_cast<NeapMpiEntry>(symbol)();
   if (mpi->abi != NEAP_MPI_ABI) {
     throw Error(ErrorCode::kUnsupported,

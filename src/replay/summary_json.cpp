@@ -162,13 +162,14 @@ Result<std::vector<Scenario>> read_scenarios(std::string_view text, std::string_
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const std::string place = format("{}:{}", name, number);
     if (brace == std::string_view::npos)
-      return Status(ErrorCode::kInvalidArgument, format("{}: the line is no JSON object", place));
+      return Status(ErrorCode::kInvalidArgument,
+                    format("{}: the line is not a JSON object", place));
     line.remove_prefix(brace);
     NEAP_TRY_ASSIGN(const Json json, parse_json(line, place));
     const auto text_of = [&](const char* key) -> Result<std::string> {
       if (!json.contains(key) || json[key].is_null()) return std::string();
       if (!json[key].is_string())
-        return Status(ErrorCode::kInvalidArgument, format("{}: \"{}\" is no text", place, key));
+        return Status(ErrorCode::kInvalidArgument, format("{}: \"{}\" is not text", place, key));
       return json[key].get<std::string>();
     };
     NEAP_TRY_ASSIGN(const std::string conf, text_of("conf"));
@@ -176,7 +177,8 @@ Result<std::vector<Scenario>> read_scenarios(std::string_view text, std::string_
     double fraction = 0;
     if (json.contains("fraction") && !json["fraction"].is_null()) {
       if (!json["fraction"].is_number())
-        return Status(ErrorCode::kInvalidArgument, format("{}: \"fraction\" is no number", place));
+        return Status(ErrorCode::kInvalidArgument,
+                      format("{}: \"fraction\" is not a number", place));
       fraction = json["fraction"].get<double>();
     }
     auto scenario = Scenario::make(conf, empty, fraction, version);

@@ -251,7 +251,7 @@ Result<std::map<std::string, LoraModule, std::less<>>> chosen_modules(Fields& f,
 Result<AdapterConfig> AdapterConfig::from_json(const Json& config, std::string_view where,
                                                const Architecture& model) {
   if (!config.is_object())
-    return Status(ErrorCode::kCorrupt, format("{} is no JSON object", where));
+    return Status(ErrorCode::kCorrupt, format("{} is not a JSON object", where));
   Fields f(config, where);
   refuse_other_kinds(config, f);
   AdapterConfig out;

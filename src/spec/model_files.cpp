@@ -14,7 +14,7 @@ Result<Json> read_adapter_config(const fs::path& file) {
   NEAP_TRY_ASSIGN(const std::string text, read_file(file, 16_MiB));
   NEAP_TRY_ASSIGN(Json config, parse_json(text, file.string()));
   if (!config.is_object())
-    return Status(ErrorCode::kCorrupt, format("{} is no JSON object", file.string()));
+    return Status(ErrorCode::kCorrupt, format("{} is not a JSON object", file.string()));
   return config;
 }
 
@@ -56,11 +56,12 @@ Result<ModelFiles> find_model(const fs::path& folder) {
     if (!base.empty() && fs::exists(from / base / "config.json", ignored))
       return ModelFiles{from / base, folder};
   }
-  return Status(ErrorCode::kNotFound,
-                format("{}: base_model_name_or_path \"{}\" is no folder with a config.json. Give "
-                       "the base's folder as the model and this one as its adapter "
-                       "(lora_adapter_path, or --adapter)",
-                       file.string(), excerpt(base, 200)));
+  return Status(
+      ErrorCode::kNotFound,
+      format("{}: base_model_name_or_path \"{}\" is not a folder with a config.json. Give "
+             "the base's folder as the model and this one as its adapter "
+             "(lora_adapter_path, or --adapter)",
+             file.string(), excerpt(base, 200)));
 }
 
 }  // namespace neap::spec

@@ -239,7 +239,7 @@ Result<Extraction> parse_extraction(std::string_view name) {
   const auto at = std::find(kExtractions.begin(), kExtractions.end(), name);
   if (at == kExtractions.end())
     return Status(ErrorCode::kInvalidArgument,
-                  format("\"{}\" is no way to extract an answer", name));
+                  format("unknown way to extract an answer: \"{}\"", name));
   return static_cast<Extraction>(at - kExtractions.begin());
 }
 
