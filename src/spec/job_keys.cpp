@@ -23,18 +23,17 @@ void bind_device(ConfigTable& t, Job& job) {
       .at_least(0);
   t.bind("device.dtype", &job.device.dtype,
          "Type of weights in forward and backward; `auto`: bfloat16 on a GPU, float32 on the CPU. "
-         "With bfloat16 the optimizer keeps float32 master weights unless `optim.master_dtype` "
-         "says otherwise. `float64` is for comparisons on the CPU.")
+         "bfloat16 has master weights of `optim.master_dtype`. `float64` is for comparisons on the "
+         "CPU.")
       .one_of({"auto", "float32", "bfloat16", "float64"});
   bind_enum(t, "memory.offload", &job.memory.offload, parse_residency,
             "`auto`: the plan offloads tags between the phases that need them; `none`: everything "
             "stays on the device.")
       .one_of(residency_names());
   bind_enum(t, "memory.optimizer_offload", &job.memory.optimizer_offload, parse_update_choice,
-            "Where optimizer states are while a model trains. `none`: on the device. "
-            "`phase_split`: on the device, but not during forward and backward. `cpu`: in host "
-            "memory; the update loads them part by part. `nvme`: the same from disk. `auto`: the "
-            "fastest that fits. All give bitwise identical results.")
+            "Where optimizer states are. `none`: on the device; `phase_split`: on the device, but "
+            "not during forward and backward; `cpu`: in host memory, loaded part by part; `nvme`: "
+            "the same on disk; `auto`: the fastest that fits. Results are bitwise identical.")
       .one_of(update_choice_names());
   bind_enums(t, "memory.allow", &job.memory.allow, parse_measure,
              "Techniques that the plan may use so that the job fits, listed below.")

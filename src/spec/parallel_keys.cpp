@@ -15,8 +15,7 @@ bool any_model(const Job& job, const Holds& holds) {
   return std::any_of(all.begin(), all.end(), holds);
 }
 
-constexpr const char* kChosen =
-    " `auto`: the plan chooses it for the ranks and their memory (docs/several-gpus.md).";
+constexpr const char* kChosen = " `auto`: chosen by the plan (docs/several-gpus.md).";
 
 // Of a model where `p` has its own keys.
 std::int64_t size_of(std::int64_t own, std::int64_t of_all) {
@@ -67,10 +66,8 @@ void bind_own_stages(ConfigTable& t, const std::string& at, ModelPlacement& p, c
 void bind_slices(ConfigTable& t, Job& job) {
   AutomaticDegrees& automatic = job.parallel.automatic;
   t.bind("parallel.zero_stage", &job.parallel.zero_stage, &automatic.zero_stage,
-         "ZeRO's stage, DeepSpeed's `zero_optimization.stage`. 0: nothing is sharded; 1: "
-         "optimizer states are; 2: and gradients; 3: and weights, those of frozen models too: "
-         "a layer is all-gathered before it is used. Results are bitwise identical where a "
-         "mini-batch is one micro-batch, and with 1 always." +
+         "DeepSpeed's `zero_optimization.stage`. 0: nothing is sharded; 1: optimizer states; 2: "
+         "also gradients; 3: also weights, even frozen ones." +
              std::string(kChosen))
       .at_least(0)
       .at_most(3)
@@ -80,9 +77,7 @@ void bind_slices(ConfigTable& t, Job& job) {
              .words = "several ranks are data-parallel",
              .otherwise = "one rank has each part of the model, and keeps all its states"});
   t.bind("parallel.zero_shard_size", &job.parallel.zero_shard_size, &automatic.zero_shards,
-         "Ranks of a ZeRO shard group (FSDP's hybrid sharding): neighbours, so that "
-         "all-gathers and most reduce-scatters stay within a machine. The groups are replicas "
-         "and all-reduce their shards' gradients once per optimizer step. It divides the "
+         "Neighbouring ranks of a ZeRO shard group (FSDP's hybrid sharding). It divides the "
          "number of data-parallel ranks; `0`: all of them." +
              std::string(kChosen))
       .in("ranks")
@@ -111,10 +106,9 @@ void bind_tensor(ConfigTable& t, Job& job) {
       .at_least(1)
       .at_most(kMostRanks);
   t.bind("parallel.sequence_parallel", &job.parallel.sequence_parallel,
-         "Megatron's sequence parallelism: a tensor-parallel group also shards hidden states "
-         "outside attention and MLP, in training and scoring. Activations per rank fall with "
-         "the number of ranks; backward all-gathers the inputs of attention and MLP once "
-         "more. If the size is `auto` and this key is not set, the plan chooses it.")
+         "Megatron's sequence parallelism: tensor-parallel ranks also shard hidden states, in "
+         "training and scoring. If the size is `auto` and this key is not set, the plan chooses "
+         "it.")
       .only({.holds =
                  [&job] {
                    return !job.parallel.sequence_parallel || any_model(job, [&](ModelId model) {
@@ -128,21 +122,17 @@ void bind_tensor(ConfigTable& t, Job& job) {
 void bind_context(ConfigTable& t, Job& job) {
   AutomaticDegrees& automatic = job.parallel.automatic;
   t.bind("parallel.context_parallel_size", &job.parallel.context_parallel_size, &automatic.context,
-         "Ranks of a context-parallel group, as in Megatron: they share the tokens of each "
-         "sequence, in training and scoring. Attention gets the keys and values of all "
-         "(`cp_comm_type`). Sequences have to be packed (`use_dynamic_bsz`), and a "
-         "micro-batch has as many times the tokens of `*_max_token_len_per_gpu`. It divides "
-         "the number of ranks; the groups are data-parallel. During rollout all ranks are." +
+         "Ranks that share each sequence's tokens in training and scoring, as in Megatron. Needs "
+         "`use_dynamic_bsz`; a micro-batch has this many times `*_max_token_len_per_gpu` tokens." +
              std::string(kChosen))
       .in("ranks")
       .at_least(1)
       .at_most(kMostRanks)
       .only(of_training());
   bind_word(t, "parallel.cp_comm_type", &job.parallel.cp_comm_type, &automatic.ring,
-            "How a context-parallel group exchanges keys and values (Megatron's key). "
-            "`all_gather`: each rank gathers those of all tokens, one layer at a time; `p2p`: "
-            "ring attention, in which a rank holds those of two ranks, and their gradients "
-            "follow round the ring." +
+            "How context-parallel ranks exchange keys and values (Megatron's key). "
+            "`all_gather`: each rank gathers all; `p2p`: ring attention, with those of two ranks "
+            "at a time." +
                 std::string(kChosen))
       .one_of({"all_gather", "p2p", "auto"})
       .only({.holds =
@@ -184,10 +174,8 @@ void bind_stages(ConfigTable& t, Job& job) {
           only_of_stages([&job] { return job.parallel.virtual_pipeline_model_parallel_size > 1; }));
   bind_word(t, "parallel.pipeline_parallel_schedule", &job.parallel.pipeline_parallel_schedule,
             &automatic.schedule,
-            "The order of a stage's forwards and backwards (torchtitan's key). `1f1b`: one of "
-            "each in turn; `zero_bubble`: the backward of weights is a part of its own that "
-            "fills the bubble (ZB-H1 of Qi et al.); every stage then stores activations for as "
-            "many micro-batches as the first one." +
+            "Schedule of the stages (torchtitan's key). `zero_bubble` (ZB-H1): the backward of "
+            "weights fills the bubble; every stage stores as many activations as the first." +
                 std::string(kChosen))
       .one_of({"1f1b", "zero_bubble", "auto"})
       .only(only_of_stages([&job] { return job.parallel.zero_bubble(); }));
@@ -200,9 +188,8 @@ void bind_stages(ConfigTable& t, Job& job) {
 
 void bind_network(ConfigTable& t, Job& job) {
   t.bind("parallel.transport", &job.parallel.transport,
-         "How GPUs exchange gradients and sharded weights while they compute. `p2p`: copies "
-         "into each other's memory by copy engines, on one machine; `nccl`: its kernels, "
-         "which take multiprocessors; `auto`: `p2p` for two data-parallel GPUs of one "
+         "How GPUs exchange gradients and sharded weights. `p2p`: by copy engines, on one "
+         "machine; `nccl`: by NCCL's kernels; `auto`: `p2p` for two data-parallel GPUs of one "
          "machine, else `nccl`.")
       .one_of({"auto", "p2p", "nccl"});
   t.bind("parallel.intra_node_bandwidth", &job.parallel.intra_node_bandwidth,
@@ -220,8 +207,7 @@ void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, bo
                     const Job& job) {
   const ConfigCondition several = of_several_ranks(job);
   t.bind(at + ".zero_stage", &p.zero_stage, zero,
-         "ZeRO's stage of this model; -1: as `parallel.zero_stage`. A model that is not "
-         "trained is sharded only by 3." +
+         "ZeRO's stage of this model; -1: as `parallel.zero_stage`. Only 3 shards a frozen model." +
              std::string(kChosen))
       .at_least(-1)
       .at_most(3)

@@ -152,10 +152,9 @@ void bind_function(ConfigTable& t, RewardFunctionConfig& f) {
       "empty: the first of `reward_model.ground_truth`, `ground_truth`, `answer`, `solution`, "
       "`label` that the row has.");
   t.bind("extract", &f.extract,
-         "exact, numeric, symbolic: where the answer is in a response; the first that finds one "
+         "Where the answer is in a response; the first place that has one "
          "counts. `hashes`: after the last `####`; `pattern`: group 1 of the last match of "
-         "`pattern`. Empty: `whole` for exact; `hashes`, `boxed`, `answer_tag`, `answer_line`, "
-         "`last_number` for numeric; `boxed`, `answer_tag`, `hashes`, `answer_line` for symbolic.")
+         "`pattern`. Empty: by kind (docs/rewards.md).")
       .one_of(extraction_names());
   t.bind("pattern", &f.pattern, "Regular expression (PCRE2, UTF-8).");
   t.bind("ignore_case", &f.ignore_case, "exact: upper and lower case (ASCII) are the same.");
@@ -170,9 +169,8 @@ void bind_function(ConfigTable& t, RewardFunctionConfig& f) {
          "`<answer>...</answer>` up to the end; every tag once.")
       .one_of({"think", "think_answer"});
   t.bind("formula", &f.formula,
-         "length: score of a response of n tokens, with L = `max_length`, b = `buffer_length`, f = "
-         "`penalty_factor`. `verl` (DAPO): min(0, (L - b - n) / b f); `trl`: the same with f = 1 "
-         "and no less than -1; `openrlhf`: no less than -f.")
+         "length: score of n tokens. `verl` (DAPO): min(0, (L - b - n) / b f), with f = "
+         "`penalty_factor`; `trl`: with f = 1, at least -1; `openrlhf`: at least -f.")
       .one_of({"verl", "trl", "openrlhf"});
   t.bind("max_length", &f.max_length, "length: L; 0: `data.max_response_length`.")
       .in("tokens")
