@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Plans of the job of docs/one-gpu.md for models, methods and GPUs, without a GPU.
+
+    one_gpu.py NEAP > bench/results/planned-one-gpu.jsonl
+
+The job is the file that the page shows. Each line is a plan: model, method, GPU and what its --json says of memory and seconds; "fits" is
+false where nothing fits. scripts/measurements --write makes the table of the page.
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path += [str(ROOT / "tests" / "gpu"), str(ROOT / "tests" / "docs")]
+sys.dont_write_bytecode = True
+import check_docs  # noqa: E402
+import plan_check  # noqa: E402
+
+PAGE = ROOT / "docs" / "one-gpu.md"
+JOB = "one-gpu/grpo.toml"
+MODELS = ("qwen2.5-1.5b", "llama-3.2-3b", "qwen2.5-7b", "qwen2.5-14b", "qwen2.5-32b")
+GPUS = ("rtx4090", "l40s", "h100")
+FULL = ("actor_rollout_ref.model.lora_rank=0", "actor_rollout_ref.actor.optim.lr=1e-6")
+METHODS = {"LoRA-32": (), "full": FULL,
+           "full, 64 GiB of host memory": (*FULL, "--host", "64GiB", 'memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"]')}
+FIELDS = ("peak", "context", "host_bytes", "disk_bytes", "seconds")
+
+
+def planned(neap, folder, model, words):
+    done = subprocess.run([neap, "plan", JOB, "--json", f"actor_rollout_ref.model.path=../{model}", *words], cwd=folder,
+                          capture_output=True, text=True)
+    if done.returncode == 3:
+        return {"fits": False}
+    if done.returncode:
+        raise SystemExit(f"{model} {words}: exit {done.returncode}: {done.stderr[-400:]}")
+    plan = json.loads(done.stdout)
+    return {"fits": True, **{field: plan[field] for field in FIELDS}, "min_capacity": plan["alternatives"]["min_capacity"]}
+
+
+def main():
+    neap = pathlib.Path(sys.argv[1]).resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        check_docs.write_files(PAGE, folder)
+        for model in MODELS:
+            (folder / model).mkdir()
+            (folder / model / "config.json").write_text(json.dumps(plan_check.MODELS[model]))
+        for gpu in GPUS:
+            for model in MODELS:
+                for method, words in METHODS.items():
+                    print(json.dumps({"gpu": gpu, "model": model, "method": method, **planned(neap, folder, model, ("--gpu", gpu, *words))}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
