@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""docs/start.md on a GPU: its job to the end, then its job with the keys of section 5 on a 1.5B model: seconds and memory.
+"""docs/start.md on a GPU: its job to the end, then its job with other keys (OWN_KEYS) on a 1.5B model: seconds and memory.
 
 usage: start.py OUT_DIR PACKAGE_DIR [--steps N] [--minutes M] [--rehearse]
 
 job   the example's SFT, then the files of docs/start.md: plan, train (150 steps), report, generate, as the page shows them
 own   Qwen2.5-1.5B's shape with random weights, prompts of 100 to 400 words, responses of 512 tokens: N steps (default 2) of the job
-      with the keys of section 5: in full on the whole card and under 22 GiB, LoRA under 11 GiB; the last step is reported
+      with OWN_KEYS: in full on the whole card and under 22 GiB, LoRA under 11 GiB; the last step is reported
 Writes OUT_DIR/start.jsonl, a line a run, and to OUT_DIR what the job printed (start.log), its validation.jsonl and report.html; a
 table on stdout. After M minutes (default 9) no further run starts. Exits 1 if a run fails or takes more memory than planned.
 --rehearse: a tiny model and two steps, on the host.
@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT / "tests" / "docs"))
 import check_docs  # noqa: E402
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-SECTION_5 = ["data.max_prompt_length=512", "data.max_response_length=512", f"{ACTOR}.ppo_max_token_len_per_gpu=16384", f"{ROLLOUT}.n=8",
+OWN_KEYS = ["data.max_prompt_length=512", "data.max_response_length=512", f"{ACTOR}.ppo_max_token_len_per_gpu=16384", f"{ROLLOUT}.n=8",
              f"{ROLLOUT}.batch_size=256", "data.truncation=left"]
 FULL = [f"{ACTOR}.optim.lr=1e-6", f"{ACTOR}.use_kl_loss=true"]
 LORA = [f"{ACTOR}.optim.lr=1e-5", "actor_rollout_ref.model.lora_rank=32"]
@@ -96,7 +96,7 @@ def make_own(work, reviews):
 
 
 def own(neap, work, folder, overrides, steps):
-    common = [f"actor_rollout_ref.model.path={work / 'own'}", "data.train_files=own_train.jsonl", "data.val_files=own_val.jsonl", *SECTION_5]
+    common = [f"actor_rollout_ref.model.path={work / 'own'}", "data.train_files=own_train.jsonl", "data.val_files=own_val.jsonl", *OWN_KEYS]
     command, metrics = plan_check.run_job(neap, work / "first" / "grpo.toml", folder, [*common, *overrides], steps, 300)
     return {"command": command, "seconds_a_step": metrics[-1]["timing_s/step"],
             "response_length": metrics[-1]["response_length/mean"],
