@@ -3,8 +3,8 @@
 
     one_gpu.py NEAP > bench/results/planned-one-gpu.jsonl
 
-The job is the file that the page shows. Each line is a plan: model, method, GPU and what its --json says of memory and seconds; "fits" is
-false where nothing fits. scripts/measurements --write makes the table of the page.
+The job is the file that the page shows. Each line is a plan: model, method, GPU, and memory and seconds from its --json; "fits" is false
+where nothing fits. scripts/measurements --write makes the table of the page.
 """
 import json
 import pathlib
@@ -23,8 +23,8 @@ JOB = "one-gpu/grpo.toml"
 MODELS = ("qwen2.5-1.5b", "llama-3.2-3b", "qwen2.5-7b", "qwen2.5-14b", "qwen2.5-32b")
 GPUS = ("rtx4090", "l40s", "h100")
 FULL = ("actor_rollout_ref.model.lora_rank=0", "actor_rollout_ref.actor.optim.lr=1e-6")
-METHODS = {"LoRA-32": (), "full": FULL,
-           "full, 64 GiB of host memory": (*FULL, "--host", "64GiB", 'memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"]')}
+DISK = ("--host", "64GiB", 'memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"]')
+METHODS = {"LoRA-32": (), "full": FULL, "full, 64 GiB of host memory": (*FULL, *DISK)}
 FIELDS = ("peak", "context", "host_bytes", "disk_bytes", "seconds")
 
 
@@ -50,7 +50,8 @@ def main():
         for gpu in GPUS:
             for model in MODELS:
                 for method, words in METHODS.items():
-                    print(json.dumps({"gpu": gpu, "model": model, "method": method, **planned(neap, folder, model, ("--gpu", gpu, *words))}), flush=True)
+                    plan = planned(neap, folder, model, ("--gpu", gpu, *words))
+                    print(json.dumps({"gpu": gpu, "model": model, "method": method, **plan}), flush=True)
 
 
 if __name__ == "__main__":
