@@ -4,6 +4,7 @@
 In every Markdown file, each line of a ```console block that begins with "$ " is run by bash in a scratch folder that holds the
 examples and test data. It must exit 0, or with N where the line ends in "# exits N". Training commands run for one step.
 A job whose keys have no effect is a problem, too.
+Every line of an ```output block is one that the command before it printed.
 A block with a title (```toml title="first/job.toml") is a file that a reader copies: it is written before the page's commands.
 Usage: check_docs.py SOURCE_DIR NEAP_BINARY [--list]
 """
@@ -47,6 +48,16 @@ def commands(page: Path):
             if language == "console" and line.startswith("$ "):
                 text, _, note = line[2:].partition("  # exits ")
                 yield number, text, int(note) if note else 0
+
+
+def invented_output(page: Path, printed: dict[int, str]):
+    """Lines of ```output blocks that the command before them did not print; `printed` is by the commands' lines."""
+    for language, _, first, lines in blocks(page):
+        if language != "output":
+            continue
+        command = max((number for number in printed if number < first), default=None)
+        known = printed[command].splitlines() if command is not None else []
+        yield from ((number, line) for number, line in enumerate(lines, first) if line not in known)
 
 
 def write_files(page: Path, folder: Path):
@@ -104,6 +115,7 @@ def main() -> int:
             problems += broken_links(root, page)
             problems += joined_lists(root, page)
             write_files(page, Path(folder))
+            printed = {}
             for number, text, expected in commands(page):
                 where = f"{page.relative_to(root)}:{number}"
                 if "--list" in sys.argv:
@@ -118,11 +130,15 @@ def main() -> int:
                     problems.append(f"{where}: `{text}` took over 300 s")
                     continue
                 ran += 1
+                printed[number] = done.stdout
                 if done.returncode != expected:
                     problems.append(f"{where}: `{text}` exited {done.returncode}, not {expected}:\n    "
                                     + "\n    ".join(done.stderr.strip().splitlines()[-4:]))
                 problems += [f"{where}: {line}" for line in done.stderr.splitlines()
                              if NO_EFFECT.search(line) and "trainer.total_training_steps is 1" not in line]  # SHORT_TRAINING's
+            if "--list" not in sys.argv:
+                problems += [f"{page.relative_to(root)}:{number}: no command prints `{line}`"
+                             for number, line in invented_output(page, printed)]
     for problem in problems:
         print(problem)
     if ran == 0 and "--list" not in sys.argv:
