@@ -49,9 +49,8 @@ void bind_own_stages(ConfigTable& t, const std::string& at, ModelPlacement& p, c
       .at_most(kMostRanks)
       .only(of_several_ranks(job));
   t.bind(at + ".pipeline_model_parallel_layout", &p.pipeline_model_parallel_layout,
-         "Layers of each stage of this model, or of each chunk; `[]`: those of "
-         "`parallel.pipeline_model_parallel_layout` if it has as many stages as that says, "
-         "else as even as can be.")
+         "Layers of each stage or chunk of this model; `[]`: those of "
+         "`parallel.pipeline_model_parallel_layout` if it has as many stages, else evenly.")
       .only({.holds =
                  [&p, &job] {
                    return p.pipeline_model_parallel_layout.empty() ||
