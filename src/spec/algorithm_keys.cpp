@@ -76,10 +76,9 @@ void bind_rollout_correction(ConfigTable& t, RolloutCorrectionConfig& c) {
          "Leaves tokens or sequences out of the loss whose divergence is too large: `token_k1`, "
          "`seq_sum_k1`, `seq_mean_k1`, with `k2` or `k3` as well, `seq_max_k2`, `seq_max_k3`, or "
          "several with commas; `null`: none.");
-  t.bind(
-       at + ".rollout_rs_threshold", &c.rollout_rs_threshold,
-       "Of `k1`: `LO_HI` for the ratio of probabilities, `HI` for 1/HI to HI; of `k2` and `k3` the "
-       "largest value. One for all options, or one each with commas.")
+  t.bind(at + ".rollout_rs_threshold", &c.rollout_rs_threshold,
+         "`k1`: `LO_HI` for the ratio of probabilities, `HI` for 1/HI to HI; `k2` and `k3`: the "
+         "largest value. One for all options, or one each with commas.")
       .only(needs(at + ".rollout_rs", "not \"null\"", [&c] { return c.rejects(); }));
 }
 
@@ -89,7 +88,7 @@ void bind_truncation(ConfigTable& t, AlgorithmConfig& a) {
          "DAPO's dynamic sampling: prompts whose responses all have the same score are dropped, "
          "and more prompts are generated until the batch is full.");
   t.bind("algorithm.filter_groups.metric", &a.filter_groups.metric,
-         "What is compared: `score` or `seq_reward`, both the sum of a response's rewards; "
+         "The compared number: `score` or `seq_reward`, both the sum of a response's rewards; "
          "`seq_final_reward`: less the KL in the reward; `acc`: the accuracy that a reward "
          "function reports.")
       .one_of({"score", "seq_reward", "seq_final_reward", "acc"})

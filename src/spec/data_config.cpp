@@ -34,7 +34,7 @@ void bind_fields(ConfigTable& t, DataConfig& d) {
          "Field with the margin by which the preferred text's score has to be higher; optional.")
       .only(of_task(Task::kReward));
   t.bind("data.assistant_only_loss", &d.assistant_only_loss,
-         "Of a row that is a whole conversation only what the assistant wrote is trained on; "
+         "In a row that is a whole conversation, only the assistant's texts are trained on; "
          "`false`: all of its tokens.")
       .only(of_task(Task::kSft));
 }
@@ -56,7 +56,7 @@ void bind_lengths(ConfigTable& t, DataConfig& d) {
       .only(of_given_responses());
   bind_enum(
       t, "data.truncation", &d.truncation, parse_truncation,
-      "What happens to a longer prompt or response that is not filtered. `error`: the run ends; "
+      "A longer prompt or response that is not filtered: `error`: the run ends; "
       "`left`: the first tokens are cut; `right`: the last ones; `middle`: those in the middle.")
       .one_of(truncation_names());
 }

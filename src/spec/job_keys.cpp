@@ -164,7 +164,7 @@ ConfigTable Job::bind() {
     return text.empty() ? explain_peer_key(path, exact) : text;
   });
   bind_enum(t, "task", &task, parse_task,
-            "What the job trains. `eval` trains nothing: `neap eval` runs it, and `neap plan` can "
+            "The training task. `eval` trains nothing: `neap eval` runs it, and `neap plan` can "
             "plan it.")
       .one_of(task_names());
   bind_device(t, *this);

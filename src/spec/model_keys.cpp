@@ -36,7 +36,7 @@ void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std
                "gives other ids than the actor's is an error.");
   if (!trainable) return;
   bind_enum(t, at + ".activation_checkpointing", &m.activation_checkpointing, parse_checkpoint_mode,
-            "What is recomputed in the backward pass. `none`: nothing; `selective`: the outputs "
+            "Recomputation in the backward pass. `none`: nothing; `selective`: the outputs "
             "of norms, rotations and activations; `full`: everything but each layer's input; "
             "`auto`: the fastest choice by tensor and layer that fits. Results are the same.")
       .one_of(checkpoint_mode_names());

@@ -73,7 +73,8 @@ void bind_service(ConfigTable& t, RewardFunctionConfig& f) {
          "python: its name, with the parameters of verl, `(data_source, solution_str, "
          "ground_truth, extra_info)`, or of TRL, `(completions, prompts, **columns)`.");
   t.bind("env", &f.env,
-         "program, python: environment variables for it besides those that programs need to start "
+         "program, python: environment variables for it, in addition to those that programs need "
+         "to start "
          "(docs/rewards.md lists them): `NAME`, `PREFIX*`, `NAME=VALUE`; `*` is all.");
   t.bind("memory_limit", &f.memory_limit,
          "program, python: most private memory of each of its processes (RLIMIT_DATA); 0: half of "
@@ -109,7 +110,7 @@ void bind_service(ConfigTable& t, RewardFunctionConfig& f) {
       .one_of({"stop", "default"});
   t.bind("default_score", &f.default_score, "program, http, python: see `on_failure`.");
   t.bind("log", &f.log,
-         "program, http, python: numbers of the reply besides `score` that metrics show "
+         "program, http, python: numbers of the reply other than `score` that metrics show "
          "(`rewards/NAME/KEY`). `acc` "
          "is 1 for a right answer.");
 }
@@ -136,7 +137,7 @@ void require_kinds(ConfigTable& t, const RewardFunctionConfig& f) {
 void bind_function(ConfigTable& t, RewardFunctionConfig& f) {
   bind_enum(
       t, "kind", &f.kind, parse_reward_kind,
-      "What the function does. `exact`, `numeric`, `symbolic`: compares an answer with the row's "
+      "The function's rule. `exact`, `numeric`, `symbolic`: compares an answer with the row's "
       "ground truth; `regex`: searches for a pattern; `format`: checks tags; `length`: penalizes "
       "long responses; `program`, `http`, `python`: asks a program, a server or a "
       "Python function.")

@@ -30,7 +30,7 @@ void bind_logs(ConfigTable& t, TrainerConfig& r) {
       .at_least(0)
       .only(of_policies());
   t.bind("trainer.rollout_token_ids", &r.rollout_token_ids,
-         "`rollouts.jsonl` has the token ids, too: `prompt_ids` and `response_ids`, with the end "
+         "`rollouts.jsonl` also has the token ids: `prompt_ids` and `response_ids`, with the end "
          "token.")
       .only(of_policies());
   t.bind("trainer.rollout_max_size", &r.rollout_max_size,
@@ -100,7 +100,7 @@ void bind_trainer(ConfigTable& t, Job& job) {
   bind_schedule(t, job);
   TrainerConfig& r = job.trainer;
   t.bind("trainer.save_lora_base", &r.save_lora_base,
-         "With LoRA, checkpoints hold the base's weights, too; false: the adapter, the path of its "
+         "With LoRA, checkpoints also hold the base's weights; false: the adapter, the path of its "
          "base, and the optimizer.")
       .only({.key = "actor_rollout_ref.model.lora_rank",
              .holds =
