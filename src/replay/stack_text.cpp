@@ -37,7 +37,7 @@ Owner owner_of(std::string_view file, std::string_view function) {
 }
 
 std::string frame_text(std::string_view function, std::string_view file, std::uint32_t line) {
-  std::string text = shortened(function, 60);
+  std::string text = excerpt(function, 60);
   if (file.empty() || file == "??") return text;
   text += format(" ({}", file.substr(file.rfind('/') + 1));
   return text + (line == 0 ? ")" : format(":{})", line));

@@ -148,7 +148,7 @@ TEST(MoveTable, OneRowAMoveOfAPhaseWithItsMeans) {
   EXPECT_EQ(table.to_json()[2]["when"], "within");
   EXPECT_TRUE(table.to_json()[2]["copy_seconds"].is_null());
   EXPECT_THAT(table.to_text(),
-              HasSubstr("generate  overlapped  resume         reward.weights      2   4 MiB"));
+              HasSubstr("generate  overlapped  resume          reward.weights      2   4 MiB"));
   EXPECT_TRUE(MoveTable::from_records({}).to_text().empty());
 }
 
