@@ -10,7 +10,6 @@
 #include <fstream>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "plan/advice.h"
@@ -424,51 +423,6 @@ TEST_F(CommonChoicesTest, TheSmallerOfTwoThatPlansHaveIsOneThatPlansHave) {
       for (const ModelChoice& b : listed)
         EXPECT_EQ(std::count(listed.begin(), listed.end(), smaller_of(a, b)), 1)
             << zero << ": " << static_cast<int>(a.update) << " and " << static_cast<int>(b.update);
-  }
-}
-
-// ... of two models at once: what rests where for one says nothing about the other.
-TEST_F(CommonChoicesTest, TheSmallerOfTwoModelsChoicesIsOneThatPlansHave) {
-  const spec::Job job =
-      this->job({R"(memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"])",
-                 "critic.model.activation_checkpointing=full",
-                 "actor_rollout_ref.model.activation_checkpointing=full"});
-  const auto has = [&](const std::vector<ModelChoice>& fixed) {
-    const Result<PlanOrLeast> found = plan_or_least(job, target(Bytes()), {fixed});
-    EXPECT_TRUE(found.ok()) << found.status().message();
-    return found.ok() && found->plan.has_value();
-  };
-  const auto listed = [&](ModelId model) {
-    std::vector<ModelChoice> out;
-    for (const bool tables : {false, true}) {
-      for (const bool inputs : {false, true}) {
-        for (const bool disk : {false, true}) {
-          ModelChoice choice{model, disk ? spec::UpdateMode::kDisk : spec::UpdateMode::kStreamed};
-          choice.streams_weights = true;
-          choice.streams_tables = tables;
-          choice.inputs_on_host = inputs;
-          choice.blocks_on_disk = disk;
-          if (has({choice})) out.push_back(choice);
-        }
-      }
-    }
-    return out;
-  };
-  const std::vector<ModelChoice> actors = listed(ModelId::kActor),
-                                 critics = listed(ModelId::kCritic);
-  std::vector<std::pair<ModelChoice, ModelChoice>> pairs;
-  for (const ModelChoice& actor : actors)
-    for (const ModelChoice& critic : critics)
-      if (has({actor, critic})) pairs.emplace_back(actor, critic);
-  EXPECT_GT(pairs.size(), std::max(actors.size(), critics.size()));
-  EXPECT_TRUE(std::any_of(pairs.begin(), pairs.end(), [](const auto& pair) {
-    return pair.first.blocks_on_disk != pair.second.blocks_on_disk;
-  }));
-  for (const auto& [actor, critic] : pairs) {
-    for (const auto& [other_actor, other_critic] : pairs) {
-      const std::pair both(smaller_of(actor, other_actor), smaller_of(critic, other_critic));
-      EXPECT_EQ(std::count(pairs.begin(), pairs.end(), both), 1);
-    }
   }
 }
 
