@@ -178,7 +178,7 @@ class Adapters(TrainCase):
             return name
 
         nowhere = broken("nowhere", base_model_name_or_path="Qwen/Qwen2.5-1.5B")
-        self.assert_fails(self.neap("generate", nowhere, *PROMPT), 2, '"Qwen/Qwen2.5-1.5B" is no folder', "--adapter")
+        self.assert_fails(self.neap("generate", nowhere, *PROMPT), 2, '"Qwen/Qwen2.5-1.5B" is not a folder', "--adapter")
         self.assertEqual(self.text("out/sft", "--adapter", nowhere), self.tuned)
         for name, code, changes, part in (("rank", 2, {"r": 5}, "[4, 128]"), ("unknown", 2, {"target_modules": ["query"]}, "chooses no linear layer"),
                                           ("more", 1, {"modules_to_save": ["norm"]}, "has no tensor"),

@@ -114,7 +114,7 @@ class EvaluationCase(TrainedCase):
     def test_slips(self):
         def fails(code, part, *words):
             self.assertIn(part, self.eval(*words, expect=code).stderr)
-        fails(2, "gone is no model", "gone", "held_out.jsonl")
+        fails(2, "gone is not a model", "gone", "held_out.jsonl")
         fails(2, "gone.jsonl is not a file", CHECKPOINT, "gone.jsonl")
         fails(2, "are all the same", CHECKPOINT, "held_out.jsonl", SAMPLED[0])
         fails(2, "unknown key", CHECKPOINT, "held_out.jsonl", "val.n=3")

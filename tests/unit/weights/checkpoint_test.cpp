@@ -269,7 +269,7 @@ TEST_F(Checkpoint, AFolderWithAnAdapterAloneNamesItsBase) {
   }
   save_adapter(adapter, m.shape, m.head, lora, m.adapter_weights, "Qwen/Qwen2.5-1.5B");
   EXPECT_THAT([&] { ModelReader(adapter, m.shape, m.head); },
-              ThrowsMessage<Error>(HasSubstr("\"Qwen/Qwen2.5-1.5B\" is no folder")));
+              ThrowsMessage<Error>(HasSubstr("\"Qwen/Qwen2.5-1.5B\" is not a folder")));
 }
 
 TEST_F(Checkpoint, AMergedFolderIsTheAdaptedModelWithoutItsAdapter) {
