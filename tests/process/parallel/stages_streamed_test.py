@@ -10,8 +10,9 @@ import unittest
 
 import launch
 
+from neap_program import without
 from rank_case import CHUNKS, FILES, ROWS, SIZE, STAGES, ZERO_BUBBLE
-from streamed_stages_case import CRITIC_FILES, CRITIC_LORA, KEPT, RESIDENT, StreamedStagesCase, without
+from streamed_stages_case import CRITIC_FILES, CRITIC_LORA, KEPT, RESIDENT, StreamedStagesCase
 from train_process_test import read_lines  # noqa: E402
 
 ADAPTERS = ("actor/adapter_model.safetensors", FILES[1])

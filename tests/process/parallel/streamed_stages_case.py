@@ -1,5 +1,4 @@
 """Trainings whose blocks rest on the host, in jobs whose models have stages of a pipeline, for the tests beside it."""
-import os
 import pathlib
 import re
 
@@ -15,11 +14,6 @@ RESIDENT = ("device.memory=2GiB", "memory.offload=none")
 KEPT = 'memory.allow=["recompute", "offload", "offload_optimizer"]'
 CRITIC_LORA = "critic.model.lora_rank=4"
 CRITIC_FILES = ("critic/adapter_model.safetensors", "critic/optimizer.safetensors")
-
-
-def without(*names, of):
-    """Cases without those whose parts others cover. NEAP_TEST_SLOW=1: all of them."""
-    return [case for case in of if case[0] not in names or os.environ.get("NEAP_TEST_SLOW")]
 
 
 class StreamedStagesCase(RankCase):
