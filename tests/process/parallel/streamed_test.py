@@ -2,6 +2,7 @@
 """Trained blocks that rest on the host of each of several ranks. usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
 
 The same bits as with everything on the device, on the same ranks and whatever is sliced, in less memory.
+NEAP_TEST_SLOW=1: every case.
 """
 import json
 import pathlib
@@ -11,6 +12,7 @@ import unittest
 
 import launch
 
+from neap_program import slow
 from rank_case import FILES, OPTIMIZER, SIZE, RankCase
 from train_process_test import MODEL, PPO, REWARD, SFT, read_lines  # noqa: E402
 
@@ -184,6 +186,7 @@ class Streamed(RankCase):
         self.assert_streamed_is_resident("tables", 2, actor("tables"), tables=True)
         self.assert_streamed_is_resident("untied", 3, actor("untied"), tables=True, stages=(0, 1))
 
+    @slow
     def test_units_that_ranks_cut(self):
         words = (actor("large"), "data.micro_batch_size_per_gpu=4")
         self.assert_streamed_is_resident("large", 3, *words, stages=(0, 1))
@@ -210,6 +213,7 @@ class Streamed(RankCase):
         self.assert_streamed_is_resident("slices-lora", 3, actor("wide"), "actor_rollout_ref.model.lora_rank=4",
                                          "data.micro_batch_size_per_gpu=4", stages=(3,), files=("actor/adapter_model.safetensors", FILES[1]))
 
+    @slow
     def test_slices_of_other_tasks(self):
         self.assert_streamed_is_resident("dpo-slices", 2, actor("untied"), "data.micro_batch_size_per_gpu=6", task="dpo", stages=(3,))
         critic = ("critic.model.path=out/judge/latest/reward", "reward_model.model.path=out/judge/latest/reward")
@@ -292,6 +296,7 @@ class Streamed(RankCase):
             self.assertEqual(self.metrics(f"out/divided-{ranks}"), self.metrics(f"out/divided-{ranks}-streamed"))
             self.assert_comes_as_planned(f"divided-{ranks}-streamed", ("actor",), least << 20, False, True, 1.0)
 
+    @slow
     def test_replicas_of_slices(self):
         """What ranks keep and send is of the slices that two of them have together."""
         for stage in (1, 2, 3):

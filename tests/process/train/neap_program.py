@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import time
+import unittest
 
 NAMESPACE = ["unshare", "--map-root-user", "--mount"]
 HAS_NAMESPACES = shutil.which("unshare") is not None and subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
@@ -20,6 +21,9 @@ def without(*names, of):
     if isinstance(of, dict):
         return {name: case for name, case in of.items() if SLOW or name not in names}
     return [case for case in of if SLOW or case[0] not in names]
+
+
+slow = unittest.skipUnless(SLOW, "others cover its parts; NEAP_TEST_SLOW=1 runs it")
 
 
 def environment(without=(), **more):
