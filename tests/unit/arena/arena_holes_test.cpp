@@ -107,8 +107,8 @@ TEST_F(ArenaEdges, ManySharingRegionsGoInAnyOrder) {
     ASSERT_TRUE(arena->destroy(all[i]).ok());
     if (i % 4 == 0) all.push_back(arena->create("many", 4_MiB)->id);
   }
-  // A quarter of a second of a processor; with a search through all that is dead, tens of seconds.
-  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, kInstrumented ? 90 : 10);
+  // A quarter of a second of a fast processor, 12 of a slow one; with a search through all that is dead, minutes.
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, kInstrumented ? 90 : 40);
   arena.reset();
   EXPECT_EQ(sim->usage(), device::Ledger::Usage{});
 }

@@ -96,7 +96,7 @@ TEST_F(Config, DotsThatNestNothingAreTaken) {
   std::string list = "[";
   for (int i = 0; i < 500; ++i) list += (i % 2 == 0 ? "'a.b', " : "\"a.\\\"b\", ");
   const std::string dots(500, '.');
-  EXPECT_EQ(error("[data] # " + dots + "\nfiles = " + list + "\n + dots + , \"\"\"\n" + dots +
+  EXPECT_EQ(error("[data] # " + dots + "\nfiles = " + list + "\n'" + dots + "', \"\"\"\n" + dots +
                   "\"\"\"\"\"]\n"),
             "ok");
   EXPECT_EQ(fields_.files.size(), 502U);

@@ -294,10 +294,10 @@ TEST_F(Program, IsAskedAgainAboutTheOthersWhereOneHasNoScore) {
   python(R"(
 for line in sys.stdin:
     items = json.loads(line)["items"]
+    with open("requests", "a") as requests: print("request", file=requests)
     bad = [at for at, i in enumerate(items) if i["response"] in "023"]
     if bad: print(json.dumps({"error": "too hard", "item": bad[0], "retry": False}), flush=True)
     else: print(json.dumps([float(i["response"]) for i in items]), flush=True)
-    print("request", file=open("requests", "a"))
 )");
   config_.on_failure = "default";
   config_.default_score = -1;
