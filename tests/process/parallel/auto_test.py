@@ -105,7 +105,7 @@ class Auto(RankCase):
         for ranks in (1, 2):
             done = launch.run(ranks, launch.NEAP, "train", "sft.toml", *words, cwd=self.home)
             self.assertEqual(done.returncode, 3, done.stderr)
-            self.assertEqual(done.stderr.count("fits under 1 MiB a rank. The nearest is pipe"), 1, done.stderr)
+            self.assertEqual(done.stderr.count("fits into 1 MiB per rank. The nearest is pipe"), 1, done.stderr)
         self.assertIn("The nearest is", self.plan(2, *words, "--json", code=3).stderr)
 
     def test_fit_chooses_what_nobody_set(self):
