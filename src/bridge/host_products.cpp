@@ -20,8 +20,8 @@ bool has_half_products() {
 }
 
 bool is_converted(const at::Tensor& a) {
-  static const bool has_products = has_half_products();
-  return !has_products && a.is_cpu() &&
+  static const bool kHasProducts = has_half_products();
+  return !kHasProducts && a.is_cpu() &&
          (a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf);
 }
 

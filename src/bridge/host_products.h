@@ -15,7 +15,8 @@ namespace neap::bridge {
 at::Tensor& product_out(at::Tensor& out, const at::Tensor& a, const at::Tensor& b);
 
 // out = bias + a b. bias: [n] or [m, n].
-at::Tensor& product_plus_out(at::Tensor& out, const at::Tensor& bias, const at::Tensor& a, const at::Tensor& b);
+at::Tensor& product_plus_out(at::Tensor& out, const at::Tensor& bias, const at::Tensor& a,
+                             const at::Tensor& b);
 
 // c += alpha a b. c: [m, n] of the operands' type or float32.
 void add_product_(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, double alpha);
@@ -25,7 +26,7 @@ at::Tensor& batch_product_out(at::Tensor& out, const at::Tensor& a, const at::Te
 
 // out = start + alpha a b, by blocks in float32. start: [m, n], undefined (zeros) or `out`. What the others use on such a
 // processor; right on all.
-void product_through_float32(const at::Tensor& out, const at::Tensor& start, const at::Tensor& a, const at::Tensor& b,
-                             double alpha = 1);
+void product_through_float32(const at::Tensor& out, const at::Tensor& start, const at::Tensor& a,
+                             const at::Tensor& b, double alpha = 1);
 
 }  // namespace neap::bridge

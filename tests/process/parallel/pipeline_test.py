@@ -190,7 +190,7 @@ class Pipeline(PipelineCase):
         words = ("trainer.n_gpus_per_node=3", STAGES.format(3))
         shown = launch.run(1, launch.NEAP, "plan", "sft.toml", *words, cwd=self.home)
         self.assertEqual(shown.returncode, 0, shown.stderr)
-        self.assertEqual(len(re.findall(r"stage \d  blocks", shown.stdout)), 3, shown.stdout)
+        self.assertEqual(len(re.findall(r"stage \d  layers", shown.stdout)), 3, shown.stdout)
         self.assertEqual(shown.stdout.count("needs most"), 1)
         plan = json.loads(launch.run(1, launch.NEAP, "plan", "sft.toml", "--json", *words, cwd=self.home).stdout)
         peaks = [stage["peak"] for stage in plan["stages"]]
