@@ -15,6 +15,7 @@ import unittest
 
 import launch
 
+from neap_program import SLOW
 from rank_case import ARCHITECTURES, CONTEXT, OPTIMIZER, RankCase, ROWS, SGD, SIZE, STAGES, tensors, ZERO_BUBBLE
 from rollout_case import CRITIC_SGD
 from train_process_test import grpo_of, PPO, REWARD, SFT  # noqa: E402
@@ -188,8 +189,7 @@ class Cells(RankCase):
         self.assertGreater(moved, 1e-5, where)
 
     def test_combinations(self):
-        slow = bool(os.environ.get("NEAP_TEST_SLOW"))
-        wanted, numbers = RUN if slow else FEW, range(DRAWN)
+        wanted, numbers = RUN if SLOW else FEW, range(DRAWN)
         if some := os.environ.get("NEAP_TEST_CELLS"):
             first, last = map(int, some.split("-"))
             wanted, numbers = 1, range(first, last + 1)
@@ -200,7 +200,7 @@ class Cells(RankCase):
             with self.subTest(number=number, architecture=name, task=task, ranks=ranks, keys=own):
                 if self.compare(number, name, task, ranks, own, "float64"):
                     ran += 1
-                    if slow:
+                    if SLOW:
                         self.compare(number, name, task, ranks, own, "float32")
         self.assertGreaterEqual(ran, wanted)
 

@@ -6,12 +6,12 @@ Losses and weights are those of one rank but for the order of sums, as with gath
 more memory than its plan says. NEAP_TEST_SLOW=1: every architecture.
 """
 import json
-import os
 import sys
 import unittest
 
 import launch
 
+from neap_program import SLOW
 from rank_case import ARCHITECTURES, CONTEXT, name_of, RankCase, ROWS, SGD, SHORT_TEXTS
 from train_process_test import MODEL  # noqa: E402
 
@@ -62,7 +62,7 @@ class Ring(RankCase):
 
     def test_architectures_are_the_same_on_one_rank_and_several(self):
         names = ["bloom", "gemma2"]  # biases by distance, windows with a cap
-        if os.environ.get("NEAP_TEST_SLOW"):
+        if SLOW:
             names = sorted(path.stem for path in ARCHITECTURES.glob("*.json"))
         for name in names:
             model, _ = self.architecture(name)

@@ -5,12 +5,12 @@ Losses and weights are those of one rank but for the order of sums; files do not
 memory than its plan says. NEAP_TEST_SLOW=1: every architecture. Jobs that generate: context_rollout_test.py.
 """
 import json
-import os
 import sys
 import unittest
 
 import launch
 
+from neap_program import SLOW
 from rank_case import ARCHITECTURES, CONTEXT, name_of, OPTIMIZER, RankCase, ROWS, SGD, SHORT_TEXTS
 from train_process_test import MODEL  # noqa: E402
 
@@ -87,13 +87,13 @@ class Context(RankCase):
 
     def test_every_architecture_is_the_same_on_one_rank_and_several(self):
         names = sorted(path.stem for path in ARCHITECTURES.glob("*.json"))
-        if not os.environ.get("NEAP_TEST_SLOW"):
+        if not SLOW:
             names = ["bloom", "gemma2", "gpt2", "mistral", "phi3_longrope"]  # biases by distance, windows, tables of positions
         for name in names:
             model, _ = self.architecture(name)
             words = (f"actor_rollout_ref.model.path={model}", "trainer.total_training_steps=1", *SGD)
             self.run_mesh(f"{name}-1", *words)
-            for ranks in (2, 4) if os.environ.get("NEAP_TEST_SLOW") else (4,):
+            for ranks in (2, 4) if SLOW else (4,):
                 folder = f"{name}-{ranks}"
                 with self.subTest(folder):
                     self.run_mesh(folder, *words, context=ranks)

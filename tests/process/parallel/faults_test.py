@@ -15,12 +15,12 @@ import unittest
 import launch
 import neap_program
 
+from neap_program import SLOW
 from rank_case import FILES, SIZE, STAGES, RankCase
 from train_process_test import SFT  # noqa: E402
 
 ZERO = "parallel.zero_stage"
 FAULTY = ""
-SLOW = os.environ.get("NEAP_TEST_SLOW") == "1"
 TIMEOUT = 10  # seconds of waits; a busy machine needs some of them
 MESHES = {"zero3": (3, f"{ZERO}=3"), "zero1-parts": (4, f"{ZERO}=1", f"{SIZE}=2"), "stages": (2, f"{STAGES}=2")}
 

@@ -7,7 +7,6 @@ NEAP_TEST_SLOW=1: all 144 pairs.
 """
 import itertools
 import json
-import os
 import pathlib
 import random
 import struct
@@ -16,11 +15,11 @@ import unittest
 
 import launch
 
+from neap_program import SLOW
 from rank_case import CHUNKS, CONTEXT, FILES, OPTIMIZER, ROWS, SIZE, STAGES, ZERO_BUBBLE, RankCase
 from train_process_test import MODEL, SFT  # noqa: E402
 
 ZERO = "parallel.zero_stage"
-SLOW = os.environ.get("NEAP_TEST_SLOW") == "1"
 # Ranks and how they divide the model.
 MESHES = {"one": (1,), "data": (2,), "zero1": (2, f"{ZERO}=1"), "zero2": (4, f"{ZERO}=2"), "zero3": (3, f"{ZERO}=3"),
           "replicas": (4, f"{ZERO}=3", "parallel.zero_shard_size=2"), "tensor": (2, f"{SIZE}=2"),

@@ -5,7 +5,6 @@ Losses and weights are those of one rank but for the order of sums; files have w
 the memory that the plan says. NEAP_TEST_SLOW=1: every architecture.
 """
 import json
-import os
 import pathlib
 import re
 import sys
@@ -13,6 +12,7 @@ import unittest
 
 import launch
 
+from neap_program import SLOW
 from rank_case import ARCHITECTURES, OPTIMIZER, RankCase, ROWS, SGD, SIZE
 from train_process_test import MODEL, PPO, REWARD, SFT, read_lines  # noqa: E402
 
@@ -55,13 +55,13 @@ class Tensor(RankCase):
 
     def test_every_architecture_is_the_same_on_one_rank_and_several(self):
         names = sorted(path.stem for path in ARCHITECTURES.glob("*.json"))
-        if not os.environ.get("NEAP_TEST_SLOW"):
+        if not SLOW:
             names = ["bloom", "gemma2", "gpt2", "gpt_neox", "olmo2", "opt_post_norm", "phi3", "qwen3"]
         for name in names:
             model, sizes = self.architecture(name)
             start = (f"actor_rollout_ref.model.path={model}", "trainer.total_training_steps=1")
             self.run_ranks(1, f"{name}-1", *start, *SGD)
-            for size, rows in [(s, r) for s in (sizes if os.environ.get("NEAP_TEST_SLOW") else sizes[-1:]) for r in ((), (ROWS,))]:
+            for size, rows in [(s, r) for s in (sizes if SLOW else sizes[-1:]) for r in ((), (ROWS,))]:
                 folder = f"{name}-{size}{'-rows' if rows else ''}"
                 with self.subTest(folder):
                     self.run_ranks(size, folder, *start, *SGD, *rows, tensor=size)
@@ -103,8 +103,7 @@ class Tensor(RankCase):
         zero = {name: () for name in meshes} | {"z2t2": ("parallel.zero_stage=1",), "s2t2": ("parallel.zero_stage=2",)}
         for source, (ranks, tensor) in meshes.items():
             self.run_ranks(ranks, f"from-{source}", *zero[source], tensor=tensor)
-        slow = os.environ.get("NEAP_TEST_SLOW")
-        pairs = [(a, b) for a in meshes for b in meshes] if slow else \
+        pairs = [(a, b) for a in meshes for b in meshes] if SLOW else \
             [("1", "t2"), ("t2", "1"), ("t4", "z2t2"), ("z2t2", "t2"), ("d2t2", "t4"), ("2", "d2t2"), ("1", "s2t2"), ("s2t2", "t4")]
         for source, target in pairs:
             with self.subTest(source=source, target=target):

@@ -6,13 +6,13 @@ On the same ranks losses and files have the bits of whole parts where a mini-bat
 the memory that the plan says. NEAP_TEST_SLOW=1: every architecture.
 """
 import json
-import os
 import pathlib
 import sys
 import unittest
 
 import launch
 
+from neap_program import SLOW
 from rank_case import ARCHITECTURES, CONTEXT, FILES, OPTIMIZER, RankCase, ROWS, SGD, SIZE
 from train_process_test import grpo_of, MODEL, PPO, REWARD, SFT  # noqa: E402
 
@@ -77,7 +77,7 @@ class ZeroTensor(RankCase):
 
     def test_every_architecture(self):
         names = sorted(path.stem for path in ARCHITECTURES.glob("*.json"))
-        if not os.environ.get("NEAP_TEST_SLOW"):
+        if not SLOW:
             names = ["bloom", "gemma2", "gpt2", "olmo2", "opt_post_norm", "phi3"]
         for i, name in enumerate(names):
             model, sizes = self.architecture(name)

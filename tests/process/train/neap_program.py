@@ -12,7 +12,7 @@ import unittest
 NAMESPACE = ["unshare", "--map-root-user", "--mount"]
 HAS_NAMESPACES = shutil.which("unshare") is not None and subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
                                                                         capture_output=True, check=False).returncode == 0
-SLOW = bool(os.environ.get("NEAP_TEST_SLOW"))
+SLOW = os.environ.get("NEAP_TEST_SLOW") == "1"
 ADDITIONS = pathlib.Path(__file__).resolve().parent / "additions"
 
 
