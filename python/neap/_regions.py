@@ -61,7 +61,7 @@ def address_of(what):
 
 
 class Region:
-    """Memory with an address that stays, made by allocate(), alias(), receive() or a Importer.
+    """Memory with an address that stays, made by allocate(), alias(), receive() or an Importer.
 
     Destroyed by destroy() or at the end of a `with`; not by garbage collection, because
     other code may hold its address.

@@ -5,7 +5,7 @@
 // Matrix products of tensors on any device.
 //
 // libtorch multiplies bfloat16 and float16 on an x86 processor without AVX-512 one scalar at a time: 100 times slower than
-// float32. There, blocks of the operands are converted to float32, multiplied, and rounded once. This takes at most 16 MiB of
+// float32. There, blocks of the operands are converted to float32, multiplied, and rounded once. This takes at most 9 MiB of
 // host memory at a time, outside the device's memory. Every other product is libtorch's own.
 //
 // Threads: any; results do not depend on the thread. Failure: libtorch's exceptions.

@@ -16,7 +16,7 @@ namespace neap::report {
 
 struct MoveRow {
   std::string phase;
-  std::string when;         ///< "before" the phase, "overlapped" it, or "within" it
+  std::string when;         ///< "before" the phase, "overlapped" with it, or "within" it
   std::string kind, tag;    ///< as in MoveLine; within: "stream" and the tag with what of it
   std::uint64_t times = 0;  ///< the columns below are means of these
   Bytes copied;             ///< over the link

@@ -55,7 +55,7 @@ Outcome TrainingRun::execute() {
   show_progress();
   try {
     if (!found_) validate();
-    // Launchers send the signal where a rank was killed, too, and then no rank ends its step.
+    // Launchers also send the signal after a rank was killed. No rank ends its step then.
     interrupts.emplace(
         ranks_.alone()
             ? "\nStopping after this step, with a checkpoint. Once more to stop at once, without.\n"

@@ -100,7 +100,7 @@ class TrainingRun {
   [[nodiscard]] std::string what_is_left();
   /// "the same command resumes from there", or the key to set where the output folder was moved.
   [[nodiscard]] std::string how_to_resume() const;
-  /// Where the checkpoint of the last step is; `but`: what it lacks.
+  /// For messages: the folder of the last step's checkpoint. `but` says what it lacks.
   [[nodiscard]] std::string saved_steps(std::string_view but = "") const;
   [[nodiscard]] Status stopped(const Status& why, const std::string& kept) const;
   void finish();

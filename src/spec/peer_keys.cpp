@@ -75,7 +75,7 @@ std::string explain_peer_key(std::string_view path, bool exact) {
 std::string peer_default(Peer peer, std::string_view here) {
   std::string out;
   for (const PeerKey& key : peer_keys(peer)) {
-    // What has a note is not the same setting.
+    // A key with a note is not the same setting.
     if (key.here != here || key.value.empty() || (key.key != here && !key.note.empty())) continue;
     const std::string one =
         key.key == here ? std::string(key.value) : format("`{}` {}", leaf(key.key), key.value);

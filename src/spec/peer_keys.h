@@ -20,7 +20,7 @@ struct PeerKey {
   std::string_view key;
   std::string_view value;  ///< its default there; several with the trainers they are of; may be ""
   std::string_view here;   ///< the key that does the same; empty: there is none
-  /// Where they differ, or what to do where there is none. Empty: they are the same setting.
+  /// The difference, or what to do without a key here. Empty: both are the same setting.
   std::string_view note;
 };
 /// Of verl b178a3c (January 2026) and TRL f2cd577 (July 2026).

@@ -10,7 +10,7 @@ namespace {
 
 struct RenamedKey {
   std::string_view old_key, key;
-  std::string_view values;  ///< where these have other names, too; else empty
+  std::string_view values;  ///< new names of its values; empty: they keep theirs
 };
 constexpr std::array kRenamed = {
     RenamedKey{"memory.residency", "memory.offload", R"("all" is "none" now)"},

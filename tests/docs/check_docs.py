@@ -87,7 +87,7 @@ def broken_links(root: Path, page: Path):
             if not file.exists():
                 yield f"{page.relative_to(root)}:{number}: link to {target}, which is not there"
             elif anchor and file.suffix == ".md" and anchor not in anchors(file):
-                yield f"{page.relative_to(root)}:{number}: link to {target}#{anchor}: there is no such heading"
+                yield f"{page.relative_to(root)}:{number}: link to {target}#{anchor}: the page has no such heading"
 
 
 def joined_lists(root: Path, page: Path):

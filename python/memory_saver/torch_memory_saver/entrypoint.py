@@ -272,7 +272,7 @@ class _TorchMemorySaverImpl:
 
 
 class _WithoutGpu(_TorchMemorySaverImpl):
-    """Where torch finds no GPU: programs go on, and there is no device memory to release."""
+    """For machines without a GPU: programs go on, and no device memory is released."""
 
     def __init__(self, hook_mode: HookMode = "preload"):
         _sanity_checks()

@@ -154,7 +154,7 @@ TEST(PeerKeys, DefaultsAreOfTheSameSetting) {
   EXPECT_EQ(peer_default(Peer::kTrl, "actor_rollout_ref.model.activation_checkpointing"),
             "`gradient_checkpointing` `true`");
   EXPECT_EQ(peer_default(Peer::kVerl, "critic.optim.lr"), "0.00001");
-  // What only comes near has a note.
+  // A key that is only similar has a note.
   EXPECT_EQ(peer_default(Peer::kTrl, "critic.optim.lr"), "-");
   EXPECT_EQ(peer_default(Peer::kVerl, "device.memory"), "-");
   EXPECT_EQ(peer_default(Peer::kVerl, "trainer.default_local_dir"), "`checkpoints/...`");
