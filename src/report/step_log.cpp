@@ -23,7 +23,7 @@ Result<Json> parse_row(std::string_view text, const std::filesystem::path& path,
 
 // Every row and its text without the newline. An incomplete last line is left out.
 Status read_rows(const std::filesystem::path& path,
-                 const std::function<void(const Json&, std::string_view)>& visit) {
+                 const std::function<void(Json&&, std::string_view)>& visit) {
   NEAP_TRY_ASSIGN(Input input, Input::open(path));
   LineReader lines(std::move(input), kMostStepLine);
   LineReader::Line line;
@@ -35,8 +35,8 @@ Status read_rows(const std::filesystem::path& path,
       warn_of_torn_line(lines.where(line.number), line.text.size());
       return {};
     }
-    NEAP_TRY_ASSIGN(const Json value, parse_row(line.text, path, line.number));
-    visit(value, line.text);
+    NEAP_TRY_ASSIGN(Json value, parse_row(line.text, path, line.number));
+    visit(std::move(value), line.text);
   }
 }
 
@@ -70,7 +70,7 @@ Status StepLog::append(std::uint64_t step, const Json& fields) {
 
 Result<std::vector<Json>> StepLog::read(const std::filesystem::path& path) {
   std::vector<Json> rows;
-  NEAP_TRY(read_rows(path, [&](const Json& row, std::string_view) { rows.push_back(row); }));
+  NEAP_TRY(read_rows(path, [&](Json&& row, std::string_view) { rows.push_back(std::move(row)); }));
   return rows;
 }
 

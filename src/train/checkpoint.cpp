@@ -9,6 +9,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <limits>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -113,16 +114,19 @@ void point(const fs::path& link, const fs::path& folder) {
   check(error, "rename to", link);
 }
 
-// What a root has.
+// The folders of a root, by kind.
 struct Contents {
   std::vector<FoundCheckpoint> checkpoints;  // the highest step first
   std::vector<fs::path> replaced;            // older ones whose place a new one takes
   std::vector<fs::path> temporary;
 };
 
-void sort(std::vector<FoundCheckpoint>& checkpoints) {
+// The newest first; those after step `written` are of a run that was given up, and come last.
+void sort_by_age(std::vector<FoundCheckpoint>& checkpoints,
+                 std::int64_t written = std::numeric_limits<std::int64_t>::max()) {
+  const auto age = [&](const FoundCheckpoint& c) { return std::pair(c.step > written, -c.step); };
   std::sort(checkpoints.begin(), checkpoints.end(),
-            [](const auto& a, const auto& b) { return a.step > b.step; });
+            [&](const auto& a, const auto& b) { return age(a) < age(b); });
 }
 
 Contents contents_of(const fs::path& root) {
@@ -139,7 +143,7 @@ Contents contents_of(const fs::path& root) {
       out.replaced.push_back(child);
     }
   }
-  sort(out.checkpoints);
+  sort_by_age(out.checkpoints);
   return out;
 }
 
@@ -156,17 +160,11 @@ Contents settled_contents_of(const fs::path& root) {
       out.checkpoints.push_back({target, *step_of(target.filename().string()), {}});
     return true;
   });
-  sort(out.checkpoints);
+  sort_by_age(out.checkpoints);
   return out;
 }
 
 // Later steps than the one just written are of a run that was given up for an older checkpoint: they count as the oldest.
-void sort_by_age(std::vector<FoundCheckpoint>& checkpoints, std::int64_t written) {
-  const auto age = [&](const FoundCheckpoint& c) { return std::pair(c.step > written, -c.step); };
-  std::sort(checkpoints.begin(), checkpoints.end(),
-            [&](const auto& a, const auto& b) { return age(a) < age(b); });
-}
-
 void remove_old(const fs::path& root, std::int64_t written, const Retention& keep) {
   if (keep.newest <= 0) return;
   std::vector<FoundCheckpoint> all = all_checkpoints(root);
