@@ -56,7 +56,7 @@ Result<Address> ArenaSource::allocate(Bytes size, Stream stream, bool small_pool
 Status ArenaSource::free(Address at, Bytes size) {
   const auto it = ranges_.find(at);
   if (it == ranges_.end())
-    return {ErrorCode::kInvalidArgument, format("{:#x} is no segment of \"{}\"", at, tag_)};
+    return {ErrorCode::kInvalidArgument, format("{:#x} is not a segment of \"{}\"", at, tag_)};
   NEAP_TRY(take_pages(at, it->second.size));
   return unreserve(at, size);
 }
@@ -71,7 +71,7 @@ Result<Address> ArenaSource::reserve(Bytes size, Stream, bool small_pool) {
 Status ArenaSource::unreserve(Address at, Bytes) {
   const auto it = ranges_.find(at);
   if (it == ranges_.end())
-    return {ErrorCode::kInvalidArgument, format("{:#x} is no range of \"{}\"", at, tag_)};
+    return {ErrorCode::kInvalidArgument, format("{:#x} is not a range of \"{}\"", at, tag_)};
   NEAP_TRY(arena_.device().unreserve(at, it->second.size));
   ranges_.erase(it);
   return {};

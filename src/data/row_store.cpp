@@ -131,7 +131,7 @@ Status RowStore::Backing::check(std::string_view key) {
       !read_at(fd, 0, reinterpret_cast<char*>(&header), sizeof header) ||
       !read_at(fd, size - sizeof footer, reinterpret_cast<char*>(&footer), sizeof footer) ||
       view(header.magic) != kMagic || view(footer.magic) != kEnd)
-    return damaged("is no file of encoded rows");
+    return damaged("is not a file of encoded rows");
   if (header.version != kVersion) return damaged("is of another version of Neap");
   const std::uint64_t last = size - sizeof footer;
   if (footer.index_at < sizeof header || footer.index_at > footer.notes_at ||

@@ -75,7 +75,7 @@ Status refusal(const MemoryPlan& plan, const Shortage& shortage) {
           ? ", and with it stays what cannot be offloaded without \"offload\" in memory.allow"
           : "";
   return {ErrorCode::kDoesNotFit,
-          format("The job does not fit under {}: {}. Phase \"{}\" needs {}: {}transient {}{}",
+          format("The job does not fit under {}: {}. Phase \"{}\" needs {}: {}temporary {}{}",
                  shortage.capacity, least, plan.phases[worst].name(), capacity_text(alone), parts,
                  plan.phases[worst].transient, stays)};
 }

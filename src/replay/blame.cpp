@@ -87,7 +87,7 @@ class Walk {
 
   [[nodiscard]] std::string describe(const View& block) {
     const Names names = names_of(block);
-    return format("{} born in {}{}{}", block.size, without_prefix_of(names.phase),
+    return format("{} allocated in {}{}{}", block.size, without_prefix_of(names.phase),
                   names.stack.empty() ? "" : " at ", names.stack);
   }
   static std::string_view without_prefix_of(std::string_view phase) {

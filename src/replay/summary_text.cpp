@@ -205,7 +205,7 @@ std::string blame(const Blame& b) {
              static_cast<double>(b.time_ns) / 1e9, without_prefix(b.phase)) +
       format("  {} reserved, {} allocated, {} pinned by live blocks, {} free to be released\n",
              b.reserved, b.allocated, b.pinned, b.releasable);
-  text += groups("born in", b.by_phase, 12);
+  text += groups("allocated in", b.by_phase, 12);
   text += groups("size", b.by_size, 12);
   text += groups("stack", b.by_stack, 10);
   if (!b.gaps.empty()) {

@@ -29,7 +29,7 @@ struct LiveBlock {
   std::uint64_t size = 0;
   std::uint64_t requested = 0;
   std::uint64_t event = 0;    ///< index of the event that made it; kBeforeTrace if none did
-  std::uint16_t layer = 0;    ///< the caller's: phase of birth
+  std::uint16_t layer = 0;    ///< the caller's: the allocating phase
   bool pending_free = false;  ///< freed by the program, still in use by a stream
 };
 inline constexpr std::uint64_t kBeforeTrace = ~0ull;

@@ -290,8 +290,9 @@ double Charts::stack(double y) {
                        report_.plan->capacity.count() < 3 * most;
   if (ceiling) most = std::max(most, report_.plan->capacity.count());
   if (report_.plan) most = std::max(most, report_.plan->peak.count());
-  const Frame frame = axes(
-      y, report_.is_run ? "Device memory by tag and phase" : "Live blocks by phase of birth", most);
+  const Frame frame =
+      axes(y, report_.is_run ? "Device memory by tag and phase" : "Live blocks by allocating phase",
+           most);
   const std::size_t layers = history_.leaves.layer_count;
   std::vector<double> base(samples_.size(), frame.y(0));
   std::vector<std::uint64_t> sums(samples_.size(), 0);

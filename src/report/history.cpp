@@ -15,7 +15,7 @@ using trace::EventKind;
 
 constexpr std::string_view kOtherPhases = "other phases";
 
-/// Which layer a name has; tags and phases of birth are separate.
+/// Which layer a name has; tags and phases are separate.
 class LayerIndex {
  public:
   LayerIndex(const trace::Recording& recording, const trace::DeviceRecording& device,

@@ -25,7 +25,7 @@ inline constexpr std::size_t kMaxLeaves = 1u << 17;
 struct Layer {
   enum class Kind { kTag, kBirthPhase };
   Kind kind = Kind::kTag;
-  std::string name;  ///< tag, or phase of birth ("" = outside any phase)
+  std::string name;  ///< tag, or the allocating phase ("" = outside any phase)
   std::uint64_t peak = 0;
 };
 

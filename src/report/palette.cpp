@@ -114,8 +114,8 @@ std::vector<Color> layer_colors(const History& history) {
 std::string layer_label(const History& history, const Layer& layer) {
   if (layer.kind == Layer::Kind::kTag) return layer.name;
   const bool tags = has_tags(history);
-  if (layer.name.empty()) return tags ? "transient, outside phases" : "outside phases";
-  return tags ? "transient, " + layer.name : "born in " + layer.name;
+  if (layer.name.empty()) return tags ? "temporary, outside phases" : "outside phases";
+  return tags ? "temporary, " + layer.name : "allocated in " + layer.name;
 }
 
 }  // namespace neap::report

@@ -18,7 +18,7 @@ namespace neap::report {
 /// By phase, in the order of first use. Where the history has tags, far from their colours.
 [[nodiscard]] std::map<std::string, Color> phase_colors(const History& history);
 /// One a layer. Tags of one model ("actor.weights", "actor.grads") are shades of a hue; live blocks
-/// have the colour of the phase they were born in.
+/// have the color of the phase that allocated them.
 [[nodiscard]] std::vector<Color> layer_colors(const History& history);
 /// What the legend calls a layer.
 [[nodiscard]] std::string layer_label(const History& history, const Layer& layer);

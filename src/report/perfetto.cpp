@@ -67,7 +67,7 @@ std::string perfetto_json(const Report& report) {
   std::vector<std::string> names{json_text("reserved"),
                                  json_text(report.is_run ? "in use" : "allocated")};
   for (const Layer& layer : h.layers)
-    names.push_back(json_text((layer.kind == Layer::Kind::kTag ? "tag " : "born in ") +
+    names.push_back(json_text((layer.kind == Layer::Kind::kTag ? "tag " : "allocated in ") +
                               (layer.name.empty() ? std::string("(outside phases)") : layer.name)));
   for (std::size_t i = 0; i < leaves.size(); ++i) {
     const std::uint64_t end = i + 1 < leaves.size() ? leaves.begin_ns[i + 1] : h.end_ns;

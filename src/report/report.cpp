@@ -89,7 +89,7 @@ Json Report::to_json() const {
   out["lines"] = lines ? lines->to_json() : Json(nullptr);
   Json layers = Json::array();
   for (const Layer& layer : h.layers) {
-    layers.push_back({{"kind", layer.kind == Layer::Kind::kTag ? "tag" : "phase of birth"},
+    layers.push_back({{"kind", layer.kind == Layer::Kind::kTag ? "tag" : "phase"},
                       {"name", layer.name},
                       {"peak", layer.peak}});
   }

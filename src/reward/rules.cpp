@@ -133,7 +133,7 @@ Result<std::unique_ptr<RewardFunction>> make_rule(const spec::RewardFunctionConf
     case RewardKind::kProgram:
     case RewardKind::kHttp:
     case RewardKind::kPython:
-      return Status(ErrorCode::kInternal, "a service is no rule");
+      return Status(ErrorCode::kInternal, "a service is not a rule");
   }
   return out;
 }

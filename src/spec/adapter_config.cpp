@@ -111,7 +111,7 @@ class NumberPattern {
     NumberPattern out;
     if (!f.has(key) || f.is_null(key)) return out;
     const Json& object = f.value(key);
-    if (!object.is_object()) f.fail(key, "is no object");
+    if (!object.is_object()) f.fail(key, "is not an object");
     NEAP_TRY(f.status());
     for (const auto& [name, value] : object.items()) {
       const bool right = integers ? value.is_number_integer() : value.is_number();
@@ -268,7 +268,7 @@ Result<AdapterConfig> AdapterConfig::from_json(const Json& config, std::string_v
     if (is_list_of_texts(f.value(kKey)))
       out.modules_to_save = f.value(kKey).get<std::vector<std::string>>();
     else
-      f.fail(kKey, "is no list of names");
+      f.fail(kKey, "is not a list of names");
   }
   NEAP_TRY(f.status());
   NEAP_TRY_ASSIGN(out.lora.modules, chosen_modules(f, out, model));

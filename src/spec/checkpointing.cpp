@@ -70,7 +70,7 @@ Result<CheckpointMode> parse_checkpoint_mode(std::string_view name) {
     if (m.name == name) return m.mode;
   }
   return Status(ErrorCode::kInvalidArgument,
-                format("There is no activation checkpointing \"{}\"", name));
+                format("Unknown activation_checkpointing \"{}\"", name));
 }
 
 Checkpointing checkpointing(CheckpointMode mode, const Architecture& architecture) {

@@ -93,7 +93,7 @@ std::string_view to_string(Truncation truncation) {
 Result<Truncation> parse_truncation(std::string_view name) {
   for (std::size_t i = 0; i < kTruncations.size(); ++i)
     if (kTruncations[i] == name) return static_cast<Truncation>(i);
-  return wrong(format("There is no truncation \"{}\"", name));
+  return wrong(format("Unknown truncation \"{}\"", name));
 }
 
 void bind_data(ConfigTable& t, Job& job) {

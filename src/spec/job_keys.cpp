@@ -49,7 +49,7 @@ void bind_device(ConfigTable& t, Job& job) {
          "For plans: bytes per second that the disk reads or writes, such as `5GB` (`neap bench "
          "disk` measures it); `0 B`: 2 GB.");
   t.bind("memory.alloc_conf", &job.memory.alloc_conf,
-         "Settings of the transient pools' allocator, in the syntax of `PYTORCH_CUDA_ALLOC_CONF`.");
+         "Settings of the temporaries' allocator, in the syntax of `PYTORCH_CUDA_ALLOC_CONF`.");
 }
 
 void bind_critic(ConfigTable& t, Job& job) {

@@ -239,7 +239,7 @@ bool Machine::refuse(std::uint8_t op) {
                          static_cast<char>(op)),
                   ErrorCode::kUnsupported);
     default:
-      return fail(format("has 0x{:02x}, which is no instruction for data", op));
+      return fail(format("has 0x{:02x}, which is not an instruction for data", op));
   }
 }
 

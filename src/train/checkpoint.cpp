@@ -389,7 +389,7 @@ std::optional<FoundCheckpoint> find_checkpoint(const fs::path& root, const std::
     const auto step = step_of(folder.filename().string());
     if (error || !step || !fs::is_directory(folder, error)) {
       throw Error(ErrorCode::kInvalidArgument,
-                  format("trainer.resume_mode names {}, which is no checkpoint folder "
+                  format("trainer.resume_mode names {}, which is not a checkpoint folder "
                          "(global_step_N)",
                          given.string()));
     }

@@ -154,7 +154,7 @@ void Tokenizer::State::read_post_processor(const Tree& processor, std::string_vi
   if (type == "RobertaProcessing" || type == "BertProcessing") {
     const auto id = [&](const char* key) {
       const Tree& pair = field(processor, key);
-      if (!pair.is_array() || pair.size() != 2) corrupt(where, format("{} is no pair", key));
+      if (!pair.is_array() || pair.size() != 2) corrupt(where, format("{} is not a pair", key));
       return checked_id(pair[1], where, key);
     };
     prefix.insert(prefix.begin(), id("cls"));
@@ -172,7 +172,8 @@ void Tokenizer::State::read_template(const Tree& processor, std::string_view whe
   const Tree& single = field(processor, "single");
   if (!single.is_array()) corrupt(where, "the post-processor has no array \"single\"");
   for (const Tree& piece : single) {
-    if (!piece.is_object()) corrupt(where, "a piece of the post-processor's template is no object");
+    if (!piece.is_object())
+      corrupt(where, "a piece of the post-processor's template is not an object");
     if (piece.contains("Sequence")) {
       ++texts;
       continue;
