@@ -1,36 +1,65 @@
 #!/usr/bin/env python3
-"""The table of docs/symbolic-answers.md is what `neap reward` says of its pairs, in both orders. usage: check_symbolic.py NEAP PAGE"""
+"""The table of docs/symbolic-answers.md is what `neap reward` says of tests/golden/symbolic/pairs.txt, in both orders.
+
+Usage: check_symbolic.py NEAP SOURCE_DIR [--write]
+A line of pairs.txt that is not indented is a row's name; each line below it has answers, separated by two spaces, that are all
+equal or all different.
+"""
 import itertools
 import json
-import pathlib
 import re
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
+
+TABLE = re.compile(r"(<!-- pairs: .*?-->\n)(.*?)(<!-- end -->)", re.S)
 
 
-def pairs(page):
-    """Score that the page says, response, ground truth."""
-    for line in page.read_text().splitlines():
-        if not line.startswith("| ") or line.startswith(("| |", "| ---")):
-            continue
-        for score, cell in zip((1.0, 0.0), line.split("|")[2:]):
-            for group in cell.split(";"):
-                for answer, truth in itertools.permutations(re.findall(r"`([^`]*)`", group), 2):
-                    yield score, answer, truth
+def rows(file):
+    """Name and groups of answers."""
+    found = []
+    for line in file.read_text().splitlines():
+        if line.startswith("  "):
+            found[-1][1].append(line.strip().split("  "))
+        else:
+            found.append((line, []))
+    return found
+
+
+def scores(neap, pairs):
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "rows.jsonl"
+        data.write_text("".join(json.dumps({"prompt": "", "answer": truth, "response": f"\\boxed{{{answer}}}"}) + "\n" for answer, truth in pairs))
+        done = subprocess.run([neap, "reward", data, "--json", "reward.functions.0.kind=symbolic"], capture_output=True, text=True, check=True)
+    found = [response["reward"] for response in json.loads(done.stdout)["responses"]]
+    if len(found) != len(pairs):
+        raise SystemExit(f"{len(pairs)} pairs, {len(found)} scores")
+    return dict(zip(pairs, found))
 
 
 def main():
-    neap, some = sys.argv[1], list(pairs(pathlib.Path(sys.argv[2])))
-    with tempfile.TemporaryDirectory() as folder:
-        rows = pathlib.Path(folder) / "rows.jsonl"
-        rows.write_text("".join(json.dumps({"prompt": "", "answer": truth, "response": f"\\boxed{{{answer}}}"}) + "\n"
-                                for _, answer, truth in some))
-        done = subprocess.run([neap, "reward", rows, "--json", "reward.functions.0.kind=symbolic"], capture_output=True, text=True, check=True)
-    scored = [response["reward"] for response in json.loads(done.stdout)["responses"]]
-    wrong = [f"{answer} and {truth}: the page says {said}, neap {score}" for (said, answer, truth), score in zip(some, scored) if said != score]
-    print("\n".join(wrong) or f"{len(scored)} pairs are as the page says")
-    return int(bool(wrong) or len(scored) != len(some) or len(some) < 100)
+    page = Path(sys.argv[2]) / "docs" / "symbolic-answers.md"
+    table = rows(Path(sys.argv[2]) / "tests" / "golden" / "symbolic" / "pairs.txt")
+    pairs = [pair for _, groups in table for group in groups for pair in itertools.permutations(group, 2)]
+    score, mixed = scores(sys.argv[1], list(dict.fromkeys(pairs))), []
+    lines = ["| | equal | not equal |", "|---|---|---|"]
+    for name, groups in table:
+        cells = {1.0: [], 0.0: []}
+        for group in groups:
+            said = {score[pair] for pair in itertools.permutations(group, 2)}
+            if len(said) != 1:
+                mixed.append(f"neither all equal nor all different: {'  '.join(group)}")
+            cells[max(said)].append(", ".join(f"`{answer}`" for answer in group))
+        lines.append(f"| {name} | {'; '.join(cells[1.0])} | {'; '.join(cells[0.0])} |")
+    text = page.read_text()
+    new = TABLE.sub(lambda m: m[1] + "\n".join(lines) + "\n" + m[3], text)
+    if "--write" in sys.argv and not mixed:
+        page.write_text(new)
+    elif new != text:
+        mixed.append("docs/symbolic-answers.md does not have the table that neap makes of pairs.txt: run check_symbolic.py with --write")
+    print("\n".join(mixed) or f"{len(pairs)} pairs are as the page says")
+    return int(bool(mixed) or len(pairs) < 100 or not TABLE.search(text))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""The JSON that commands print is as docs/schemas says, and docs/plan-json.md and replay-json.md are these schemas as tables.
+
+Usage: check_schemas.py SOURCE_DIR NEAP_BINARY [--write]
+Runs quick commands and compares their output with the schema, both ways: a field that the schema lacks is a problem, and so is one
+that no command prints, unless it is in RARE. The schemas use a part of JSON Schema 2020-12: $ref, type, enum, anyOf, allOf, items,
+properties, required, additionalProperties.
+"""
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ALL = '["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"]'
+SFT = """task = "sft"
+data = {train_batch_size = 8, max_prompt_length = 512, max_response_length = 512, use_dynamic_bsz = false, micro_batch_size_per_gpu = 1}
+actor_rollout_ref.model.path = "MODELS/MODEL"
+"""
+SMALL, LARGE = "gpt-1b", "qwen2.5-7b"
+RECORDINGS = "tests/data/gpu-snapshots"
+SETTINGS = [{"conf": "expandable_segments:True"}, {"empty": "inference"}, {"fraction": 0.5}]
+# Schema, its root, model of the job, arguments.
+CASES = [
+    ("plan", "plan", SMALL, ["plan", "JOB", "--gpu", "h100", "--ranks", "2", "parallel.zero_stage=auto", "parallel.tensor_model_parallel_size=auto",
+                            "memory.offload=none", "device.memory=14GiB"]),
+    ("plan", "plan", SMALL, ["plan", "JOB", "--gpu", "h100", "--ranks", "4", "parallel.pipeline_model_parallel_size=2"]),
+    ("plan", "plan", LARGE, ["plan", "JOB", "--gpu", "rtx4090", "--host", "24GiB", f"memory.allow={ALL}"]),
+    ("plan", "plan", SMALL, ["plan", "JOB", "--gpu", "t4", "--fit", "8GiB", "device.dtype=float32"]),
+    ("plan", "plan", SMALL, ["plan", "JOB", "--gpu", "h100", "task=grpo", "reward.functions.0.kind=numeric",
+                            "actor_rollout_ref.rollout.batch_size=8", "device.memory=5GiB"]),
+    ("plan", "simulation", SMALL, ["plan", "JOB", "--gpu", "h100", "--simulate", "--ranks", "8"]),
+    ("plan", "model", SMALL, ["plan", "FOLDER", "--gpu", "h100"]),
+    ("replay", "replay", SMALL, ["replay", "RECORDINGS/phases.pickle.gz", "--capacity", "16GiB", "--settings", "SETTINGS"]),
+    ("replay", "replay", SMALL, ["replay", "RECORDINGS/cut-ring.pickle.gz", "--capacity", "300MiB", "--settings", "SETTINGS"]),
+    ("replay", "replay", SMALL, ["replay", "RECORDINGS/stacks.pickle.gz"]),
+]
+RARE = {"divergence.event", "divergence.what", "divergence.reason"}  # recordings whose addresses are not reproduced
+
+
+class Checker:
+    def __init__(self, schema):
+        self.schema, self.seen, self.problems = schema, set(), []
+
+    def named(self, name):
+        """A definition with the properties of those that it includes."""
+        own = self.schema["$defs"][name]
+        properties = {field: (name, value) for field, value in own.get("properties", {}).items()}
+        required = list(own.get("required", []))
+        for included in own.get("allOf", []):
+            more, needed = self.named(included["$ref"].rpartition("/")[2])
+            properties.update(more)
+            required += needed
+        return properties, required
+
+    def matches(self, value, kind):
+        return {"object": isinstance(value, dict), "array": isinstance(value, list), "string": isinstance(value, str),
+                "boolean": isinstance(value, bool), "integer": isinstance(value, int) and not isinstance(value, bool),
+                "number": isinstance(value, (int, float)) and not isinstance(value, bool), "null": value is None}[kind]
+
+    def check(self, value, schema, where):
+        if "anyOf" in schema:
+            null = value is None and {"type": "null"} in schema["anyOf"]
+            if not null:
+                self.check(value, next(each for each in schema["anyOf"] if each != {"type": "null"}), where)
+            return
+        if "$ref" in schema:
+            self.check_object(value, schema["$ref"].rpartition("/")[2], where)
+            return
+        kinds = schema.get("type", [])
+        kinds = [kinds] if isinstance(kinds, str) else kinds
+        if kinds and not any(self.matches(value, kind) for kind in kinds):
+            self.problems.append(f"{where}: {json.dumps(value)[:60]} is not of type {' or '.join(kinds)}")
+        elif "enum" in schema and value not in schema["enum"]:
+            self.problems.append(f"{where}: {json.dumps(value)[:60]} is not one of {', '.join(schema['enum'])}")
+        elif isinstance(value, list):
+            for each in value:
+                self.check(each, schema["items"], f"{where}[]")
+        elif isinstance(value, dict):
+            for key, each in value.items():
+                self.check(each, schema["additionalProperties"], f"{where}.{key}")
+
+    def check_object(self, value, name, where):
+        if not isinstance(value, dict):
+            self.problems.append(f"{where}: {json.dumps(value)[:60]} is not a {name}")
+            return
+        properties, required = self.named(name)
+        self.problems += [f"{where} lacks {field}, which the schema requires" for field in required if field not in value]
+        for field, each in value.items():
+            if field not in properties:
+                self.problems.append(f"{where}.{field} is not in the schema's {name}")
+                continue
+            owner, schema = properties[field]
+            self.seen.add((owner, field))
+            self.check(each, schema, f"{where}.{field}")
+
+    def unseen(self):
+        for name, own in self.schema["$defs"].items():
+            yield from (f"{name}.{field}" for field in own.get("properties", {}) if (name, field) not in self.seen)
+
+
+def type_text(schema, defs):
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        title = defs[name]["title"]
+        return f"[{title.lower()}](#{title.lower().replace(' ', '-')})"
+    if "anyOf" in schema:
+        return " or ".join(type_text(each, defs) for each in schema["anyOf"])
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    if kinds == ["array"]:
+        return f"list of {type_text(schema['items'], defs)}"
+    if kinds == ["object"]:
+        return f"object of {type_text(schema['additionalProperties'], defs)}"
+    return " or ".join(kinds)
+
+
+def page(name, schema):
+    """The schema as a page of Markdown."""
+    out = [f"# {schema['title']}", "", "<!-- Written by `tests/docs/check_schemas.py . build/full/bin/neap --write`; a test compares. "
+           f"Change docs/schemas/{name}.json instead. -->", "", f"{schema['description']} [Schema](schemas/{name}.json)"]
+    for own in schema["$defs"].values():
+        out += ["", f"## {own['title']}"]
+        if "description" in own:
+            out += [own["description"], ""]
+        out += ["| field | type | meaning |", "|---|---|---|"]
+        for field, value in own.get("properties", {}).items():
+            optional = "" if field in own.get("required", []) else ", optional"
+            out.append(f"| `{field}` | {type_text(value, schema['$defs'])}{optional} | {value.get('description', '')} |")
+        for included in own.get("allOf", []):
+            out.append(f"| | | and the fields of {type_text(included, schema['$defs'])} |")
+    return "\n".join(out) + "\n"
+
+
+def outputs(root, binary):
+    """Schema, root and parsed output of every case."""
+    models = root / "examples" / "plan" / "models"
+    with tempfile.TemporaryDirectory() as folder:
+        for schema, start, model, arguments in CASES:
+            job = Path(folder) / f"{model}.toml"
+            job.write_text(SFT.replace("MODELS", str(models)).replace("MODEL", model))
+            settings = Path(folder) / "settings.jsonl"
+            settings.write_text("".join(json.dumps(each) + "\n" for each in SETTINGS))
+            words = {"JOB": job, "FOLDER": models / model, "RECORDINGS": root / RECORDINGS, "SETTINGS": settings}
+            command = [binary, *("/".join(str(words.get(part, part)) for part in word.split("/")) for word in arguments), "--json"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=300)
+            if done.returncode != 0:
+                raise SystemExit(f"`{' '.join(command)}` exits {done.returncode}: {done.stderr.strip()}")
+            yield schema, start, " ".join(arguments), json.loads(done.stdout)
+
+
+def main():
+    root, binary = Path(sys.argv[1]).resolve(), str(Path(sys.argv[2]).resolve())
+    problems = []
+    checkers = {}
+    for file in sorted((root / "docs" / "schemas").glob("*.json")):
+        schema = json.loads(file.read_text())
+        checkers[file.stem] = Checker(schema)
+        target = root / "docs" / f"{file.stem}-json.md"
+        text = page(file.stem, schema)
+        if "--write" in sys.argv:
+            target.write_text(text)
+        elif not target.exists() or target.read_text() != text:
+            problems.append(f"docs/{target.name} is not docs/schemas/{file.name}: run check_schemas.py with --write")
+    if "--write" in sys.argv:
+        return 0
+    for schema, start, what, value in outputs(root, binary):
+        checkers[schema].check_object(value, start, what)
+    for each in SETTINGS:
+        checkers["replay"].check_object(each, "setting", "a line of settings")
+    for name, checker in checkers.items():
+        problems += checker.problems
+        problems += [f"docs/schemas/{name}.json: no command prints {field}" for field in checker.unseen() if field not in RARE]
+    print("\n".join(dict.fromkeys(problems)) or f"{len(CASES)} outputs are as {len(checkers)} schemas say")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
