@@ -40,7 +40,7 @@ void draw(Painter& painter, const Gantt& gantt) {
   for (std::size_t kind = 0; kind < gantt.kinds.size(); ++kind) {
     painter.rect(x, 24, 10, 10, hue(kind));
     painter.text(x + 14, 33, gantt.kinds[kind], kWords, kFaint);
-    x += 28 + painter.text_width(gantt.kinds[kind], kWords);
+    x += 36 + painter.text_width(gantt.kinds[kind], kWords);
   }
   const auto top_of = [](std::size_t row) { return kTop + static_cast<double>(row) * kRow; };
   const double end = kLabels + size.shown * scale;
