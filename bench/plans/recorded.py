@@ -3,7 +3,8 @@
 
     recorded.py NEAP [--limit PERCENT] [--write]
 
-The rows are those of bench/results/{least-capacity,grpo14b}-*.jsonl, which tests/gpu/ceilings.py wrote. Each job is planned with its
+The rows are those of bench/results/{least-capacity,grpo14b}-*.jsonl, which tests/gpu/ceilings.py wrote, and of start-h200.jsonl, which
+tests/gpu/start.py wrote with the job of docs/start.md. Each job is planned with its
 settings for the GPU that it ran on, with the rates of the catalogue; nothing is fitted to a row. A machine whose link to the host is
 slower than the catalogue's (the H100 of 2026-11-25: its streamed steps) shows as seconds that are short, and so does a program that
 was slower (the H100's grpo14b, before decoding took FlashAttention). Prints planned beside measured
@@ -25,9 +26,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 import ceilings  # noqa: E402
 import plan_check  # noqa: E402
+import start  # noqa: E402
 
-FILES = ("least-capacity-h200", "grpo14b-h200", "least-capacity-h100")
-OF_THE_MACHINE = ("trainer.default_local_dir=", "device.kind=", "reward_model.model.path=")
+FILES = ("least-capacity-h200", "grpo14b-h200", "least-capacity-h100", "start-h200")
+OF_THE_MACHINE = ("trainer.default_local_dir=", "device.kind=", "reward_model.model.path=", "actor_rollout_ref.model.path=", "data.train_files=",
+                  "data.val_files=")
+START_MODEL = "qwen2.5-1.5b"
 NEAR_PEAK = 0.2  # percent
 
 
@@ -35,7 +39,7 @@ def rows():
     for name in FILES:
         for line in (ROOT / "bench" / "results" / f"{name}.jsonl").read_text().splitlines():
             row = json.loads(line)
-            if row["case"] in ceilings.WORK:
+            if row["case"] in ceilings.WORK or row["case"] in start.OWN:
                 yield row | {"card": name.rsplit("-", 1)[1]}
 
 
@@ -51,6 +55,12 @@ def folder_of(work, prompt_words):
 @functools.cache
 def job_of(work, name):
     """The configuration of a case, whose models have no weights, and words that go with it."""
+    if name in start.OWN:
+        work = work / "start"
+        (work / START_MODEL).mkdir(parents=True, exist_ok=True)
+        (work / START_MODEL / "config.json").write_text(json.dumps(plan_check.MODELS[START_MODEL]))
+        start.check_docs.write_files(ROOT / "docs" / "start.md", work)
+        return work / "first" / "grpo.toml", (f"actor_rollout_ref.model.path={work / START_MODEL}", "data.train_files=[]", "data.val_files=[]")
     case, reward, _ = ceilings.WORK[name]
     work = folder_of(work, case.prompt if case.prompt > 1024 else 0)
     for model in filter(None, (case.model, reward)):
@@ -83,7 +93,7 @@ def main():
     arguments = parser.parse_args()
     ceilings.ARGS = plan_check.ARGS = types.SimpleNamespace(steps=4, rehearse=False, deterministic=False)
     errors, peaks, hosts = [], [], []
-    print(f"{'job':14} {'GPU':>5} {'GiB':>7} {'peak':>8} {'seconds':>9} {'planned':>9}")
+    print(f"{'job':20} {'GPU':>5} {'GiB':>7} {'peak':>8} {'seconds':>9} {'planned':>9}")
     with tempfile.TemporaryDirectory() as work:
         for row in rows():
             plan = planned(arguments.neap.resolve(), pathlib.Path(work), row)
@@ -93,7 +103,7 @@ def main():
             peaks.append(abs(peak))
             hosts.append({"case": row["case"], "date": row["date"], "peak": plan["peak"], "host_bytes": plan["host_bytes"],
                           "disk_bytes": plan["disk_bytes"]})
-            print(f"{row['case']:14} {row['card']:>5} {row['capacity'] / 2**30:7.2f} {peak:+7.2f}% {row['seconds_a_step']:9.3f} "
+            print(f"{row['case']:20} {row['card']:>5} {row['capacity'] / 2**30:7.2f} {peak:+7.2f}% {row['seconds_a_step']:9.3f} "
                   f"{plan['seconds']:9.3f} {seconds:+4.0f} %", flush=True)
     if arguments.write:
         (ROOT / "bench" / "results" / "planned-host.jsonl").write_text("".join(json.dumps(host) + "\n" for host in hosts))

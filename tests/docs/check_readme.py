@@ -4,9 +4,14 @@
 Usage: check_readme.py SOURCE_DIR
 """
 import json
+import re
 import statistics
 import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "gpu"))
+sys.dont_write_bytecode = True
+import ceilings  # noqa: E402
 
 GIB = 2**30
 WORDS = {"README.md": 700, "CHANGELOG.md": 250}
@@ -43,15 +48,32 @@ class Results:
             yield from values(self.rows(file.stem))
 
 
-def memory_and_time(row, gib: str, seconds: str) -> str:
-    return f"{row['measured_peak'] / GIB:{gib}} GiB, {row['seconds_a_step']:{seconds}} s"
+def gib(count) -> str:
+    return f"{count / GIB:.{2 if count < 10 * GIB else 1}f}"
+
+
+def training_row(results: Results, row, seconds: str) -> str:
+    """The cells behind a job's name: GPU and host GiB, seconds."""
+    host = results.newest("planned-host", case=row["case"], date=row["date"])["host_bytes"]
+    if "H200" not in row["environment"]["gpu"]:
+        raise SystemExit(f"README.md's GPU is not that of {row['case']}, {row['date']}")
+    return f"| {gib(row['measured_peak'])} / {host / GIB:.1f} | {row['seconds_a_step']:{seconds}} |"
+
+
+def key(row, name: str) -> int:
+    return int(re.search(rf"{re.escape(name)}=(\d+)", row["command"])[1])
 
 
 def training(results: Results):
-    grpo, limited = (results.newest("start-h200", case=c) for c in ("full", "full under 22 GiB"))
-    yield memory_and_time(limited, ".1f", ".1f") + " per step | no limit: " + memory_and_time(grpo, ".1f", ".1f")
+    whole, limited = (results.newest("start-h200", case=c) for c in ("full", "full under 22 GiB"))
+    # docs/start.md has 64 prompts per step.
+    job = f"{64 * key(whole, 'rollout.n')} responses of {key(whole, 'data.max_response_length')} tokens "
+    yield job + training_row(results, whole, ".1f")
+    yield f"limit {limited['capacity'] / GIB:.0f} GiB " + training_row(results, limited, ".1f")
     _, limited, whole = sorted(results.rows("least-capacity-h200", case="full3b"), key=lambda r: r["capacity"])
-    yield memory_and_time(limited, ".2f", ".2f") + " per step | no limit: " + memory_and_time(whole, ".1f", ".3f")
+    case = ceilings.WORK["full3b"][0]
+    yield f"{case.sequences} x {case.prompt + case.response:,} tokens ".replace(",", " ") + training_row(results, whole, ".3f")
+    yield f"limit {gib(limited['capacity'])} GiB " + training_row(results, limited, ".2f")
     torch = results.newest("ranks-four-h200", suite="fsdp2", model="qwen2.5-1.5b", ranks_used=4)
     yield f"{torch['ranks'][0]['reserved_peak'] / GIB:.1f} GiB, {torch['seconds_a_step']:.3f} s"
     own = results.newest("ranks-four-h200", suite="ranks", model="qwen2.5-1.5b", case="zero3")
@@ -62,11 +84,6 @@ def training(results: Results):
 def arena(results: Results):
     first = results.newest("side-by-side-h200", program="weights", number="first_pause_ms")["median"]
     yield f"{first['drop-in'] / 1000:.2f} s | torch_memory_saver: {first['torch_memory_saver'] / 1000:.1f} s"
-    times = {(c, w): results.newest("arena-h200", case=c, what=w)
-             for c in ("discard_released_used", "discard_kept") for w in ("pause", "resume")}
-    released, kept = (tuple(times[c, w] for w in ("pause", "resume")) for c in ("discard_released_used", "discard_kept"))
-    yield f"{released[0]['median']:.1f} / {released[1]['median']:.2f} ms; {kept[0]['median']:.2f} / {kept[1]['median']:.2f} ms"
-    yield "{:.1f} / {:.2f} ms; {:.2f} / {:.2f} ms".format(*(t["limit"]["median"] for t in released + kept))
 
 
 def plans(results: Results):
