@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The JSON that commands print is as docs/schemas says, and docs/plan-json.md and replay-json.md are these schemas as tables.
+"""The JSON that commands print is as docs/schemas says, and the pages docs/*-json.md are these schemas as tables.
 
 Usage: check_schemas.py SOURCE_DIR NEAP_BINARY [--write]
 Runs quick commands and compares their output with the schema, both ways: a field that the schema lacks is a problem, and so is one
@@ -7,6 +7,7 @@ that no command prints, unless it is in RARE. The schemas use a part of JSON Sch
 properties, required, additionalProperties.
 """
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,10 +32,15 @@ CASES = [
                             "actor_rollout_ref.rollout.batch_size=8", "device.memory=5GiB"]),
     ("plan", "simulation", SMALL, ["plan", "JOB", "--gpu", "h100", "--simulate", "--ranks", "8"]),
     ("plan", "model", SMALL, ["plan", "FOLDER", "--gpu", "h100"]),
-    ("replay", "replay", SMALL, ["replay", "RECORDINGS/phases.pickle.gz", "--capacity", "16GiB", "--settings", "SETTINGS"]),
     ("replay", "replay", SMALL, ["replay", "RECORDINGS/cut-ring.pickle.gz", "--capacity", "300MiB", "--settings", "SETTINGS"]),
     ("replay", "replay", SMALL, ["replay", "RECORDINGS/stacks.pickle.gz"]),
+    ("replay", "replay", SMALL, ["replay", "RECORDINGS/phases.pickle.gz", "--capacity", "16GiB", "--settings", "SETTINGS"]),
+    ("report", "report", SMALL, ["report", "RECORDINGS/phases.pickle.gz", "--at", "peak", "--replay", "LAST"]),
+    ("report", "report", SMALL, ["report", "RUN"]),
 ]
+# The run of the last case: layers and optimizer states are offloaded, to a disk.
+TRAIN = ["train", "JOBS/sft.toml", "trainer.total_training_steps=1", "data.val_files=[]", "device.memory=52MiB",
+         "memory.optimizer_offload=nvme", f"memory.allow={ALL}"]
 RARE = {"divergence.event", "divergence.what", "divergence.reason"}  # recordings whose addresses are not reproduced
 
 
@@ -133,21 +139,36 @@ def page(name, schema):
     return "\n".join(out) + "\n"
 
 
+def run(command, folder):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=folder, timeout=300)
+    if done.returncode != 0:
+        raise SystemExit(f"`{' '.join(map(str, command))}` exits {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
 def outputs(root, binary):
-    """Schema, root and parsed output of every case."""
+    """Schema, root and parsed output of every case, then of the lines of a run's phases.jsonl."""
     models = root / "examples" / "plan" / "models"
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "settings.jsonl").write_text("".join(json.dumps(each) + "\n" for each in SETTINGS))
+        shutil.copytree(root / "examples" / "reviews", folder / "reviews")
+        words = {"JOB": folder / "job.toml", "RECORDINGS": root / RECORDINGS, "SETTINGS": folder / "settings.jsonl",
+                 "JOBS": folder / "reviews", "RUN": folder / "run", "LAST": folder / "last.json"}
+
+        def neap(arguments):
+            return run([binary, *("/".join(str(words.get(part, part)) for part in word.split("/")) for word in arguments)], folder)
+
+        neap([*TRAIN, f"trainer.default_local_dir={words['RUN']}"])
         for schema, start, model, arguments in CASES:
-            job = Path(folder) / f"{model}.toml"
-            job.write_text(SFT.replace("MODELS", str(models)).replace("MODEL", model))
-            settings = Path(folder) / "settings.jsonl"
-            settings.write_text("".join(json.dumps(each) + "\n" for each in SETTINGS))
-            words = {"JOB": job, "FOLDER": models / model, "RECORDINGS": root / RECORDINGS, "SETTINGS": settings}
-            command = [binary, *("/".join(str(words.get(part, part)) for part in word.split("/")) for word in arguments), "--json"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=300)
-            if done.returncode != 0:
-                raise SystemExit(f"`{' '.join(command)}` exits {done.returncode}: {done.stderr.strip()}")
-            yield schema, start, " ".join(arguments), json.loads(done.stdout)
+            words["FOLDER"] = models / model
+            words["JOB"].write_text(SFT.replace("MODELS", str(models)).replace("MODEL", model))
+            text = neap([*arguments, "--json"])
+            if schema == "replay":
+                words["LAST"].write_text(text)
+            yield schema, start, " ".join(arguments), json.loads(text)
+        for line in (words["RUN"] / "phases.jsonl").read_text().splitlines():
+            yield "report", "phase_run", "phases.jsonl", json.loads(line)
 
 
 def main():
