@@ -37,6 +37,8 @@ CASES = [
     ("replay", "replay", SMALL, ["replay", "RECORDINGS/phases.pickle.gz", "--capacity", "16GiB", "--settings", "SETTINGS"]),
     ("report", "report", SMALL, ["report", "RECORDINGS/phases.pickle.gz", "--at", "peak", "--replay", "LAST"]),
     ("report", "report", SMALL, ["report", "RUN"]),
+    ("formulas", "sheet", SMALL, ["plan", "--formulas", "JOBS/sft.toml", "--run", "RUN"]),
+    ("formulas", "file", SMALL, ["plan", "--formulas", "EXAMPLES/plan/bloom-7b.toml"]),
 ]
 # The run of the last case: layers and optimizer states are offloaded, to a disk.
 TRAIN = ["train", "JOBS/sft.toml", "trainer.total_training_steps=1", "data.val_files=[]", "device.memory=52MiB",
@@ -154,7 +156,8 @@ def outputs(root, binary):
         (folder / "settings.jsonl").write_text("".join(json.dumps(each) + "\n" for each in SETTINGS))
         shutil.copytree(root / "examples" / "reviews", folder / "reviews")
         words = {"JOB": folder / "job.toml", "RECORDINGS": root / RECORDINGS, "SETTINGS": folder / "settings.jsonl",
-                 "JOBS": folder / "reviews", "RUN": folder / "run", "LAST": folder / "last.json"}
+                 "JOBS": folder / "reviews", "RUN": folder / "run", "LAST": folder / "last.json",
+                 "EXAMPLES": root / "examples"}
 
         def neap(arguments):
             return run([binary, *("/".join(str(words.get(part, part)) for part in word.split("/")) for word in arguments)], folder)
