@@ -7,6 +7,7 @@ that no command prints, unless it is in RARE. The schemas use a part of JSON Sch
 properties, required, additionalProperties.
 """
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -37,9 +38,18 @@ CASES = [
     ("replay", "replay", SMALL, ["replay", "RECORDINGS/phases.pickle.gz", "--capacity", "16GiB", "--settings", "SETTINGS"]),
     ("report", "report", SMALL, ["report", "RECORDINGS/phases.pickle.gz", "--at", "peak", "--replay", "LAST"]),
     ("report", "report", SMALL, ["report", "RUN"]),
+    ("run", "run", SMALL, ["run", "--tag", "kv", "--", sys.executable, "HOOKED"]),
     ("formulas", "sheet", SMALL, ["plan", "--formulas", "JOBS/sft.toml", "--run", "RUN"]),
     ("formulas", "file", SMALL, ["plan", "--formulas", "EXAMPLES/plan/bloom-7b.toml"]),
 ]
+# A program under the hook, which writes its own numbers.
+HOOKED = """import ctypes, os
+hook = ctypes.CDLL(os.environ["LD_PRELOAD"].split(":")[0])
+block, text, length = ctypes.c_void_p(), ctypes.create_string_buffer(1 << 16), ctypes.c_size_t()
+hook.cudaMalloc(ctypes.byref(block), ctypes.c_size_t(4096))
+hook.neap_stats_json(text, ctypes.c_size_t(len(text)), ctypes.byref(length))
+open("process.json", "wb").write(text.value)
+"""
 # The run of the last case: layers and optimizer states are offloaded, to a disk.
 TRAIN = ["train", "JOBS/sft.toml", "trainer.total_training_steps=1", "data.val_files=[]", "device.memory=52MiB",
          "memory.optimizer_offload=nvme", f"memory.allow={ALL}"]
@@ -142,7 +152,8 @@ def page(name, schema):
 
 
 def run(command, folder):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=folder, timeout=300)
+    environment = dict(os.environ, NEAP_HOOK_DEVICE="host:64MiB")
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=300)
     if done.returncode != 0:
         raise SystemExit(f"`{' '.join(map(str, command))}` exits {done.returncode}: {done.stderr.strip()}")
     return done.stdout
@@ -157,7 +168,8 @@ def outputs(root, binary):
         shutil.copytree(root / "examples" / "reviews", folder / "reviews")
         words = {"JOB": folder / "job.toml", "RECORDINGS": root / RECORDINGS, "SETTINGS": folder / "settings.jsonl",
                  "JOBS": folder / "reviews", "RUN": folder / "run", "LAST": folder / "last.json",
-                 "EXAMPLES": root / "examples"}
+                 "EXAMPLES": root / "examples", "HOOKED": folder / "hooked.py"}
+        words["HOOKED"].write_text(HOOKED)
 
         def neap(arguments):
             return run([binary, *("/".join(str(words.get(part, part)) for part in word.split("/")) for word in arguments)], folder)
@@ -166,10 +178,11 @@ def outputs(root, binary):
         for schema, start, model, arguments in CASES:
             words["FOLDER"] = models / model
             words["JOB"].write_text(SFT.replace("MODELS", str(models)).replace("MODEL", model))
-            text = neap([*arguments, "--json"])
+            text = neap([arguments[0], "--json", *arguments[1:]])
             if schema == "replay":
                 words["LAST"].write_text(text)
             yield schema, start, " ".join(arguments), json.loads(text)
+        yield "run", "process", "neap_stats_json", json.loads((folder / "process.json").read_text())
         for line in (words["RUN"] / "phases.jsonl").read_text().splitlines():
             yield "report", "phase_run", "phases.jsonl", json.loads(line)
 
