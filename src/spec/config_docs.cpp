@@ -32,7 +32,7 @@ constexpr std::string_view kIntro =
     "- A key that is set but not read is named in a warning, with the reason. It is an error if "
     "the key that enables it is missing (`lora_alpha` without `lora_rank`).\n\n"
     "The columns verl and TRL have their defaults for the same setting, with its name where that "
-    "differs (verl b178a3c, January 2026; TRL f2cd577, July 2026). "
+    "differs (verl {}; TRL {}). "
     "[verl-trl-keys.md](verl-trl-keys.md) has their other keys.\n\n";
 
 struct Chapter {
@@ -114,11 +114,10 @@ ReferencePage presets_page() {
   std::string out = format(
       "# Configuration: Presets\n\n{}[All pages](../configuration.md)\n\n"
       "`algorithm.preset` gives keys that the job does not set these defaults; `-` is Neap's "
-      "default. Versions: verl 0.10.0.dev (1dda039b9; on other pages b178a3c), OpenRLHF 0.11.0 "
-      "(3c3be623), TRL 1.10.0.dev0 (f2cd57710). [algorithms.md](../algorithms.md#presets) has the "
-      "differences that remain.\n\n"
+      "default. Versions: verl ({}), OpenRLHF 0.11.0 (3c3be623), TRL ({}). "
+      "[algorithms.md](../algorithms.md#presets) has the differences that remain.\n\n"
       "| key | tasks | verl | OpenRLHF | TRL |\n| --- | --- | --- | --- | --- |\n",
-      kWritten);
+      kWritten, kVerlVersion, kTrlVersion);
   for (const PresetEntry& entry : preset_entries()) {
     std::string tasks;
     for (const Task task : entry.tasks)
@@ -149,7 +148,8 @@ std::vector<ReferencePage> configuration_reference() {
     begin = end;
   }
   std::vector<ReferencePage> pages;
-  pages.push_back({"configuration.md", format("# Configuration\n\n{}{}{}{}", kWritten, kIntro,
+  pages.push_back({"configuration.md", format("# Configuration\n\n{}{}{}{}", kWritten,
+                                              format(kIntro, kVerlVersion, kTrlVersion),
                                               list_of_pages(), texts.back())});
   for (std::size_t i = 0; i < kChapters.size(); ++i)
     pages.push_back({std::string(kChapters[i].file),

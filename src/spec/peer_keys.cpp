@@ -86,17 +86,18 @@ std::string peer_default(Peer peer, std::string_view here) {
 }
 
 std::string peer_reference() {
-  std::string out =
+  std::string out = format(
       "# Keys of verl and TRL\n\n"
       "<!-- Written by `neap plan --peer-keys`; a test compares. Change "
       "src/spec/verl_keys.cpp or src/spec/trl_keys.cpp instead. -->\n\n"
-      "Keys of verl (b178a3c, January 2026) and TRL (f2cd577, July 2026), and what to use instead. "
+      "Keys of verl ({}) and TRL ({}), and what to use instead. "
       "Keys of verl with the same name and meaning are only in "
       "[configuration.md](configuration.md). A job that uses a key of this page is refused with "
       "the same words.\n\n"
       "Keys that a job does not set have Neap's defaults, which differ. `algorithm.preset = "
       "\"verl\"` or `\"trl\"` takes [theirs](configuration/presets.md), but for "
-      "[some differences](algorithms.md#presets), batch sizes, lengths and responses per prompt.\n";
+      "[some differences](algorithms.md#presets), batch sizes, lengths and responses per prompt.\n",
+      kVerlVersion, kTrlVersion);
   for (const Peer peer : kPeers) {
     out += format("\n## {}\n\n| key | default | here | note |\n| --- | --- | --- | --- |\n",
                   to_string(peer));

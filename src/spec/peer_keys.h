@@ -23,7 +23,9 @@ struct PeerKey {
   /// The difference, or what to do without a key here. Empty: both are the same setting.
   std::string_view note;
 };
-/// Of verl b178a3c (January 2026) and TRL f2cd577 (July 2026).
+/// The commits whose keys and defaults these, the presets and the docs have.
+inline constexpr std::string_view kVerlVersion = "b178a3c, January 2026";
+inline constexpr std::string_view kTrlVersion = "f2cd577, July 2026";
 [[nodiscard]] std::span<const PeerKey> peer_keys(Peer peer);
 
 /// What to write instead of a peer's key; empty: no such key is known. `exact`: the whole path is a
