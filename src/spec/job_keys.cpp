@@ -47,7 +47,7 @@ void bind_device(ConfigTable& t, Job& job) {
          "The files have no names and vanish with the process.");
   t.bind("memory.nvme_bandwidth", &job.memory.nvme_bandwidth,
          "For plans: bytes per second that the disk reads or writes, such as `5GB` (`neap bench "
-         "disk` measures it); `0 B`: 2 GB.");
+         "--filter disk` measures it); `0 B`: 2 GB.");
   t.bind("memory.alloc_conf", &job.memory.alloc_conf,
          "Settings of the temporaries' allocator, in the syntax of `PYTORCH_CUDA_ALLOC_CONF`.");
 }

@@ -3,11 +3,12 @@
 
 In every Markdown file, each line of a ```console block that begins with "$ " is run by bash in a scratch folder that holds the
 examples and test data. It must exit 0, or with N where the line ends in "# exits N". Training commands run for one step.
-A job whose keys have no effect is a problem, too.
+A job whose keys have no effect is a problem, too. Commands elsewhere are not run, but have subcommands and options that exist.
 Every line of an ```output block is one that the command before it printed.
 A block with a title (```toml title="first/job.toml") is a file that a reader copies: it is written before the page's commands.
 Usage: check_docs.py SOURCE_DIR NEAP_BINARY [--list]
 """
+import functools
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from pathlib import Path
 FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?')
 ITEM = re.compile(r"(- |\d+\. |\|)")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)]*))?\)")
+INLINE = re.compile(r"`(neap [^`]+)`")
 NO_EFFECT = re.compile(r"neap: warning: .* ha(s|ve) no effect")
 SHORT_TRAINING = " trainer.total_training_steps=1"
 
@@ -48,6 +50,24 @@ def commands(page: Path):
             if language == "console" and line.startswith("$ "):
                 text, _, note = line[2:].partition("  # exits ")
                 yield number, text, int(note) if note else 0
+
+
+def impossible_commands(page: Path, help_of):
+    """Lines with `neap ...`, also within a text, whose subcommand, option or first argument does not exist."""
+    found = [(number, line.removeprefix("$ ")) for _, _, first, lines in blocks(page) for number, line in enumerate(lines, first)]
+    found += [(number, code) for number, line in enumerate(page.read_text().splitlines(), 1) for code in INLINE.findall(line)]
+    for number, text in found:
+        words = re.split(r"\s#|[;|>]", text)[0].split()
+        if len(words) < 2 or words[0] != "neap" or not re.fullmatch(r"[a-z]+", words[1]):
+            continue
+        known = help_of(words[1])
+        if not known:
+            yield number, f"there is no command `neap {words[1]}`"
+        arguments = words[2:words.index("--")] if "--" in words else words[2:]
+        missing = [word for word in arguments if re.match(r"--[a-z]", word)
+                   and not re.search(rf"(?<![\w-]){re.escape(word.split('=')[0])}(?![\w-])", known)]
+        missing += [word for word in arguments[:1] if word[0] != "-" and "Positionals:" not in known]
+        yield from ((number, f"`neap {words[1]}` has no {word}") for word in missing)
 
 
 def invented_output(page: Path, printed: dict[int, str]):
@@ -104,6 +124,11 @@ def joined_lists(root: Path, page: Path):
 def main() -> int:
     root, binary = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     problems, ran = [], 0
+
+    @functools.cache
+    def help_of(command):
+        return subprocess.run([binary, command, "--help"], capture_output=True, text=True, check=False).stdout
+
     with tempfile.TemporaryDirectory() as folder:
         # A copy: runs write beside their configuration files.
         shutil.copytree(root / "examples", Path(folder) / "examples")
@@ -114,6 +139,7 @@ def main() -> int:
         for page in pages(root):
             problems += broken_links(root, page)
             problems += joined_lists(root, page)
+            problems += [f"{page.relative_to(root)}:{number}: {text}" for number, text in impossible_commands(page, help_of)]
             write_files(page, Path(folder))
             printed = {}
             for number, text, expected in commands(page):
