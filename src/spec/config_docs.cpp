@@ -31,9 +31,7 @@ constexpr std::string_view kIntro =
     "- An empty value (`trainer.stop_metric=`) restores a default that is an empty text or list.\n"
     "- A key that is set but not read is named in a warning, with the reason. It is an error if "
     "the key that enables it is missing (`lora_alpha` without `lora_rank`).\n\n"
-    "The columns verl and TRL have their defaults for the same setting, with its name where that "
-    "differs (verl {}; TRL {}). "
-    "[verl-trl-keys.md](verl-trl-keys.md) has their other keys.\n\n";
+    "[verl-trl-keys.md](verl-trl-keys.md) has the keys of verl and TRL with their defaults.\n\n";
 
 struct Chapter {
   std::string_view file, title;
@@ -133,11 +131,7 @@ ReferencePage presets_page() {
 
 std::vector<ReferencePage> configuration_reference() {
   Job job;
-  const auto of = [](Peer peer) {
-    return ConfigTable::Column{std::string(to_string(peer)),
-                               [peer](const std::string& key) { return peer_default(peer, key); }};
-  };
-  const std::string all = job.bind().to_markdown({of(Peer::kVerl), of(Peer::kTrl)});
+  const std::string all = job.bind().to_markdown();
   std::vector<std::string> texts(kChapters.size() + 1);
   constexpr std::string_view kHeading = "## ";
   for (std::size_t begin = 0; begin < all.size();) {
@@ -148,8 +142,7 @@ std::vector<ReferencePage> configuration_reference() {
     begin = end;
   }
   std::vector<ReferencePage> pages;
-  pages.push_back({"configuration.md", format("# Configuration\n\n{}{}{}{}", kWritten,
-                                              format(kIntro, kVerlVersion, kTrlVersion),
+  pages.push_back({"configuration.md", format("# Configuration\n\n{}{}{}{}", kWritten, kIntro,
                                               list_of_pages(), texts.back())});
   for (std::size_t i = 0; i < kChapters.size(); ++i)
     pages.push_back({std::string(kChapters[i].file),

@@ -72,28 +72,13 @@ std::string explain_peer_key(std::string_view path, bool exact) {
   return key == nullptr ? "" : sentence_of(peer, *key);
 }
 
-std::string peer_default(Peer peer, std::string_view here) {
-  std::string out;
-  for (const PeerKey& key : peer_keys(peer)) {
-    // A key with a note is not the same setting.
-    if (key.here != here || key.value.empty() || (key.key != here && !key.note.empty())) continue;
-    const std::string one =
-        key.key == here ? std::string(key.value) : format("`{}` {}", leaf(key.key), key.value);
-    if (out.find(one) != std::string::npos) continue;  // the same key of another section
-    out += (out.empty() ? "" : "; ") + one;
-  }
-  return out.empty() ? "-" : out;
-}
-
 std::string peer_reference() {
   std::string out = format(
       "# Keys of verl and TRL\n\n"
       "<!-- Written by `neap plan --peer-keys`; a test compares. Change "
       "src/spec/verl_keys.cpp or src/spec/trl_keys.cpp instead. -->\n\n"
-      "Keys of verl ({}) and TRL ({}), and what to use instead. "
-      "Keys of verl with the same name and meaning are only in "
-      "[configuration.md](configuration.md). A job that uses a key of this page is refused with "
-      "the same words.\n\n"
+      "Keys of verl ({}) and TRL ({}), their defaults, and what to use instead. A job that uses a "
+      "key that is not the same here is refused with the words of this page.\n\n"
       "Keys that a job does not set have Neap's defaults, which differ. `algorithm.preset = "
       "\"verl\"` or `\"trl\"` takes [theirs](configuration/presets.md), but for "
       "[some differences](algorithms.md#presets), batch sizes, lengths and responses per prompt.\n",
@@ -104,9 +89,11 @@ std::string peer_reference() {
     // Keys that differ in nothing else share a row.
     std::vector<std::pair<std::string, std::string>> rows;
     for (const PeerKey& key : peer_keys(peer)) {
-      if (key.key == key.here && key.note.empty()) continue;
-      std::string rest = format(" | {} | {} | {} |\n", key.value.empty() ? "-" : key.value,
-                                key.here.empty() ? "-" : format("`{}`", key.here), key.note);
+      const std::string here = key.here.empty()      ? "-"
+                               : key.here == key.key ? "the same"
+                                                     : format("`{}`", key.here);
+      std::string rest =
+          format(" | {} | {} | {} |\n", key.value.empty() ? "-" : key.value, here, key.note);
       const auto row = std::find_if(rows.begin(), rows.end(),
                                     [&](const auto& other) { return other.second == rest; });
       if (row == rows.end())

@@ -31,9 +31,6 @@ inline constexpr std::string_view kTrlVersion = "f2cd577, July 2026";
 /// What to write instead of a peer's key; empty: no such key is known. `exact`: the whole path is a
 /// peer's; otherwise its end or its last word may be.
 [[nodiscard]] std::string explain_peer_key(std::string_view path, bool exact);
-/// The defaults of a key's counterparts that are the same setting, for a cell of
-/// docs/configuration.md.
-[[nodiscard]] std::string peer_default(Peer peer, std::string_view here);
 /// The page docs/verl-trl-keys.md.
 [[nodiscard]] std::string peer_reference();
 

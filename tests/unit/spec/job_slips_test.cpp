@@ -150,14 +150,11 @@ TEST_F(JobFile, KeysOfVerlAndTrlAreKnown) {
   }
 }
 
-TEST(PeerKeys, DefaultsAreOfTheSameSetting) {
-  EXPECT_EQ(peer_default(Peer::kTrl, "actor_rollout_ref.model.activation_checkpointing"),
-            "`gradient_checkpointing` `true`");
-  EXPECT_EQ(peer_default(Peer::kVerl, "critic.optim.lr"), "0.00001");
-  // A key that is only similar has a note.
-  EXPECT_EQ(peer_default(Peer::kTrl, "critic.optim.lr"), "-");
-  EXPECT_EQ(peer_default(Peer::kVerl, "device.memory"), "-");
-  EXPECT_EQ(peer_default(Peer::kVerl, "trainer.default_local_dir"), "`checkpoints/...`");
+TEST(PeerKeys, ReferenceHasAllKeys) {
+  const std::string page = peer_reference();
+  for (const Peer peer : kPeers)
+    for (const PeerKey& key : peer_keys(peer))
+      EXPECT_NE(page.find("`" + std::string(key.key) + "`"), std::string::npos) << key.key;
 }
 
 TEST_F(JobFile, RulesBetweenKeysNameBoth) {
