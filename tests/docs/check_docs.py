@@ -4,7 +4,7 @@
 In every Markdown file, each line of a ```console block that begins with "$ " is run by bash in a scratch folder that holds the
 examples and test data. It must exit 0, or with N where the line ends in "# exits N". Training commands run for one step.
 A job whose keys have no effect is a problem, too. Commands elsewhere are not run, but have subcommands and options that exist.
-Every line of an ```output block is one that the command before it printed.
+Every line of an ```output block is one that the command before it printed; "..." stands for others.
 A block with a title (```toml title="first/job.toml") is a file that a reader copies: it is written before the page's commands.
 Usage: check_docs.py SOURCE_DIR NEAP_BINARY [--list]
 """
@@ -77,7 +77,7 @@ def invented_output(page: Path, printed: dict[int, str]):
             continue
         command = max((number for number in printed if number < first), default=None)
         known = printed[command].splitlines() if command is not None else []
-        yield from ((number, line) for number, line in enumerate(lines, first) if line not in known)
+        yield from ((number, line) for number, line in enumerate(lines, first) if line not in known and line != "...")
 
 
 def write_files(page: Path, folder: Path):
