@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""README.md: every number of its results is that of bench/results; README and CHANGELOG keep their budgets of words.
+"""Numbers in the text of README.md and some pages are those of bench/results; README and CHANGELOG keep their budgets of words.
 
 Usage: check_readme.py SOURCE_DIR
 """
@@ -86,6 +86,19 @@ def arena(results: Results):
     yield f"{first['drop-in'] / 1000:.2f} s | torch_memory_saver: {first['torch_memory_saver'] / 1000:.1f} s"
 
 
+def drop_in(results: Results):
+    pause, resume = (results.newest("side-by-side-h200", program="weights", number=n)["median"] for n in ("first_pause_ms", "first_resume_ms"))
+    old, new = "torch_memory_saver", "drop-in"
+    yield (f"takes {pause[new] / 1000:.2f} s instead of {pause[old] / 1000:.1f} s, "
+           f"the resume {resume[new] / 1000:.2f} s instead of {resume[old] / 1000:.1f} s")
+
+
+def grpo7b(results: Results):
+    row = results.newest("least-capacity-h100", case="grpo7b-full")
+    yield f"took {row['measured_peak'] / GIB:.2f} GiB and {row['seconds_a_step']:.1f} s"
+    yield f"{row['planned_seconds']:.1f} s"
+
+
 def plans(results: Results):
     percents = list(results.percents())
     near = sum(abs(p) <= 0.2 for p in percents)
@@ -98,14 +111,19 @@ def plans(results: Results):
 
 def demo(results: Results):
     seconds = sorted(r["seconds"] for r in results.rows("first-hour", command="make demo"))
-    yield f"took {seconds[0]} s, on a slower host {seconds[-1]} s"
+    yield f"{seconds[0]} s, on a slower host {seconds[-1]} s"
+
+
+PAGES = {"README.md": (training, arena, plans, demo), "docs/memory-saver.md": (drop_in,), "docs/start.md": (demo,), "docs/one-gpu.md": (grpo7b,)}
 
 
 def main() -> int:
     root = Path(sys.argv[1])
-    results, text = Results(root / "bench" / "results"), (root / "README.md").read_text()
-    problems = [f"README.md does not say \"{said}\", as bench/results does"
-                for part in (training, arena, plans, demo) for said in part(results) if said not in text]
+    results = Results(root / "bench" / "results")
+    problems = []
+    for page, parts in PAGES.items():
+        text = (root / page).read_text()
+        problems += [f"{page} does not say \"{said}\", as bench/results does" for part in parts for said in part(results) if said not in text]
     for name, most in WORDS.items():
         words = len((root / name).read_text().split())
         if words > most:
