@@ -10,6 +10,7 @@ import unittest
 
 import launch
 
+from neap_program import SLOW
 from rank_case import CONTEXT, name_of, OPTIMIZER, ROWS, SGD
 from rollout_case import CRITIC_SGD, KL_LOSS, RolloutCase, SCORE, ZERO
 from train_process_test import MODEL  # noqa: E402
@@ -34,7 +35,7 @@ class ContextRollout(RolloutCase):
     def test_ppo_is_the_same_on_one_rank_and_several(self):
         words = (*SGD, *CRITIC_SGD)
         self.run_mesh("ppo-1", *words, task="ppo")
-        for mesh in MESHES:
+        for mesh in MESHES if SLOW else MESHES[2:]:
             folder = f"ppo-{name_of(mesh)}"
             with self.subTest(folder):
                 self.run_mesh(folder, *words, task="ppo", **mesh)
@@ -60,7 +61,7 @@ class ContextRollout(RolloutCase):
         for name, words in variants.items():
             words = (*words, "trainer.total_training_steps=1", *SGD)
             self.run_mesh(f"{name}-1", *words, task="grpo")
-            for mesh in ({"context": 2}, {"context": 2, "copies": 2}):
+            for mesh in ({"context": 2}, {"context": 2, "copies": 2})[0 if SLOW else 1:]:
                 folder = f"{name}-{name_of(mesh)}"
                 with self.subTest(folder):
                     self.run_mesh(folder, *words, task="grpo", **mesh)
@@ -69,7 +70,7 @@ class ContextRollout(RolloutCase):
     def test_slices_and_adapters(self):
         lora = ("actor_rollout_ref.model.lora_rank=4", "critic.model.lora_rank=4")
         words = (*SGD, *CRITIC_SGD, "trainer.total_training_steps=1")
-        for name, more, stages in (("whole", (), (1, 2, 3)), ("lora", lora, (0, 3))):
+        for name, more, stages in (("whole", (), (1, 2, 3) if SLOW else (1, 3)), ("lora", lora, (0, 3))):
             self.run_mesh(f"{name}-1", *words, *more, task="ppo")
             file = "model" if name == "whole" else "adapter_model"
             meshes = [(stage, {"context": 2} if stage < 2 else {"context": 2, "copies": 2}) for stage in stages]
@@ -82,7 +83,8 @@ class ContextRollout(RolloutCase):
     def test_each_response_is_scored_once_by_a_function(self):
         asked = {}
         words = ("reward_model.model.path=", "reward.functions.0.kind=python", "reward.functions.0.name=sums", "reward.functions.0.path=sums.py")
-        for mesh in ({}, {"context": 2}, {"context": 4}, {"context": 2, "tensor": 2}, {"context": 2, "stages": 2}):
+        meshes = ({}, {"context": 2, "tensor": 2}, {"context": 2, "stages": 2}, {"context": 2}, {"context": 4})
+        for mesh in meshes if SLOW else meshes[:3]:
             name = f"asked-{name_of(mesh) or 1}"
             calls = self.home / f"{name}.txt"
             (self.home / "sums.py").write_text(SCORE.replace("CALLS", str(calls)))
@@ -96,9 +98,10 @@ class ContextRollout(RolloutCase):
 
     def test_a_run_resumes_on_another_mesh(self):
         meshes = {"1": {}, "d2": {"copies": 2}, "c2": {"context": 2}, "c4": {"context": 4}, "c2d2": {"context": 2, "copies": 2}}
-        for name in ("1", "c2"):
+        for name in ("1", "c2") if SLOW else ("c2",):
             self.run_mesh(f"from-{name}", task="ppo", **meshes[name])
-        for source, target in (("c2", "1"), ("c2", "d2"), ("c2", "c4"), ("1", "c2"), ("c2", "c2d2")):
+        pairs = (("c2", "1"), ("c2", "d2"), ("c2", "c4"), ("1", "c2"), ("c2", "c2d2"))
+        for source, target in pairs if SLOW else pairs[:3]:
             with self.subTest(source=source, target=target):
                 folder = f"{source}-to-{target}"
                 checkpoint = self.home / "out" / f"from-{source}" / "global_step_2"
@@ -107,7 +110,7 @@ class ContextRollout(RolloutCase):
                 for role in ("actor", "critic"):
                     self.assertEqual(self.file(f"from-{source}", f"{role}/model.safetensors").read_bytes(),
                                      self.file(folder, f"{role}/model.safetensors", 3).read_bytes())
-        for target in ("d2", "c4", "c2d2"):
+        for target in ("d2", "c4", "c2d2") if SLOW else ("d2", "c4"):
             self.assertEqual(self.texts("c2-to-1"), self.texts(f"c2-to-{target}"))
 
     def test_a_batch_is_a_multiple_of_the_ranks_that_generate(self):

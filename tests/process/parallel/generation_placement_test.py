@@ -11,6 +11,7 @@ import unittest
 
 import launch
 
+from neap_program import SLOW
 from rank_case import CONTEXT, FILES, name_of, ROWS, SGD, SIZE, STAGES
 from rollout_case import CRITIC_SGD, KL_LOSS, RolloutCase, ZERO
 
@@ -22,7 +23,7 @@ class GenerationPlacement(RolloutCase):
     def compare(self, name, *words, ranks=(2, 4), task="grpo", files=FILES, step=2):
         """Runs on one rank, and on several each way: with the whole model, and divided by 2 and by all."""
         self.run_mesh(f"{name}-1", *words, task=task)
-        for n in ranks:
+        for n in ranks if SLOW else ranks[-1:]:
             whole = f"{name}-{n}-whole"
             self.run_mesh(whole, *words, ZERO.format(3), task=task, copies=n)
             for size in sorted({2, n}):
@@ -38,6 +39,7 @@ class GenerationPlacement(RolloutCase):
     def compare_parts(self, name, *words, cases, task="grpo", files=FILES, step=2):
         """Runs on each mesh as it trains, and with the numbers of ranks that divide the model where it generates."""
         for mesh, sizes, *more in cases:
+            sizes = sizes if SLOW else sizes[-1:]
             alike = "-".join([name, name_of(mesh), *(word.split("=")[-1] for word in more)])
             self.run_mesh(alike, *words, *more, task=task, **mesh)
             for size in sizes:
@@ -72,7 +74,7 @@ class GenerationPlacement(RolloutCase):
 
     def test_ppo(self):
         critic = ("critic/model.safetensors", "critic/optimizer.safetensors")
-        self.compare("ppo", *SGD, *CRITIC_SGD, task="ppo", files=FILES + critic)
+        self.compare("ppo", *SGD, *CRITIC_SGD, task="ppo", files=FILES + critic, ranks=(4, 2))
 
     def test_adapters(self):
         self.compare("lora", *SGD, *CRITIC_SGD, "actor_rollout_ref.model.lora_rank=4", "critic.model.lora_rank=4", task="ppo",

@@ -2,6 +2,7 @@
 """`neap train` with stages of several chunks, interleaved 1F1B. usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
 
 Chunks give the bits of one rank that accumulates, take what each rank's plan says, and checkpoints do not depend on them.
+NEAP_TEST_SLOW=1: every case.
 """
 import json
 import sys
@@ -10,6 +11,7 @@ import unittest
 import launch
 import stages_case
 
+from neap_program import SLOW
 from pipeline_case import CHUNKS, STAGES
 
 
@@ -17,10 +19,11 @@ class Interleaved(stages_case.StagesCase):
     BLOCKS = 7
     DIVIDED = 2
     SCHEDULE = {"chunks": 2}
+    LEFT_OUT = ("split", "recompute", "dpo", "tensor")
 
     def test_chunks_are_one_rank_bit_by_bit(self):
         """Six micro-batches: full rounds of two and of three stages, and of four stages a round that lacks two."""
-        for stages, chunks in ((2, 2), (2, 3), (3, 2), (4, 1)):
+        for stages, chunks in ((2, 2), (2, 3), (3, 2), (4, 1)) if SLOW else ((2, 3), (3, 2)):
             with self.subTest(stages=stages, chunks=chunks):
                 one, divided = self.assert_stages_are_one_rank("adamw", stages, chunks=chunks)
                 self.assertEqual(self.validations(f"out/{one}"), self.validations(f"out/{divided}"))
@@ -41,7 +44,9 @@ class Interleaved(stages_case.StagesCase):
         for name, (ranks, words) in meshes.items():
             self.run_ranks(ranks, f"from-{name}", *words)
             self.assert_same_files("from-1", f"from-{name}")
-        for source, target in (("2x2", "1"), ("1", "2x2"), ("2", "2x2"), ("2x2", "2"), ("2x2", "3x2"), ("3x2", "2x2")):
+        # The same files, whatever saved them.
+        pairs = (("2x2", "1"), ("1", "2x2"), ("2", "2x2"), ("2x2", "2"), ("2x2", "3x2"), ("3x2", "2x2"))
+        for source, target in pairs if SLOW else pairs[-2:]:
             with self.subTest(source=source, target=target):
                 ranks, words = meshes[target]
                 folder, checkpoint = f"{source}-to-{target}", self.home / "out" / f"from-{source}" / "global_step_2"

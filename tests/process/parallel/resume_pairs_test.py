@@ -55,7 +55,7 @@ class ResumePairs(RankCase):
 
     def pairs(self, kind):
         every = list(itertools.product(MESHES, repeat=2))
-        return every if SLOW else random.Random(f"pairs of {kind}").sample(every, 14)
+        return every if SLOW else random.Random(f"pairs of {kind}").sample(every, 10)
 
     def assert_pairs(self, kind):
         for saved, resumed in self.pairs(kind):

@@ -10,7 +10,7 @@ import unittest
 
 import launch
 
-from neap_program import without
+from neap_program import least_host, without
 from rank_case import CHUNKS, FILES, ROWS, SIZE, STAGES, ZERO_BUBBLE
 from streamed_stages_case import CRITIC_FILES, CRITIC_LORA, KEPT, RESIDENT, StreamedStagesCase
 from train_process_test import read_lines  # noqa: E402
@@ -80,13 +80,9 @@ class StreamedStages(StreamedStagesCase):
             with self.subTest(name):
                 words = (*deep, *words, allow)
                 self.run_ranks(2, f"{name}-whole", *words, *RESIDENT)
-                ceiling = f"device.memory={self.least(2, 'sft', *words)}MiB"
-                low, high = 0, 1 << 18
-                while high - low > 128:
-                    middle = (low + high) // 2
-                    fits = self.plan(2, "sft", *words, ceiling, f"memory.host_budget={middle}KiB").returncode == 0
-                    low, high = (low, middle) if fits else (middle, high)
-                self.run_ranks(2, name, *words, ceiling, f"memory.host_budget={high}KiB", f"memory.nvme_path={scratch}")
+                words = (*words, f"device.memory={self.least(2, 'sft', *words)}MiB")
+                budget = least_host(lambda size: self.plan(2, "sft", *words, f"memory.host_budget={size}B", "--json"))
+                self.run_ranks(2, name, *words, f"memory.host_budget={budget}B", f"memory.nvme_path={scratch}")
                 self.assertEqual(list(scratch.iterdir()), [])
                 self.assert_same_files(f"{name}-whole", name, files=files)
                 self.assertEqual(self.metrics(f"out/{name}-whole"), self.metrics(f"out/{name}"))

@@ -12,7 +12,7 @@ import unittest
 
 import launch
 
-from neap_program import slow
+from neap_program import least_host, slow
 from rank_case import FILES, OPTIMIZER, SIZE, RankCase
 from train_process_test import MODEL, PPO, REWARD, SFT, read_lines  # noqa: E402
 
@@ -66,6 +66,10 @@ class Streamed(RankCase):
         result = self.plan(ranks, task, *words, "device.memory=1MiB")
         self.assertEqual(result.returncode, 3, result.stderr)
         return int(re.search(r"minimum capacity is (\d+) MiB", result.stderr).group(1))
+
+    def least_host(self, ranks, *words):
+        """The least memory.host_budget in bytes."""
+        return least_host(lambda budget: self.plan(ranks, "sft", *words, f"memory.host_budget={budget}B", "--json"))
 
     def assert_streamed_is_resident(self, name, ranks, *words, task="sft", stages=(0, 1, 2), models=("actor",), files=FILES, tables=False,
                                     peaks=1.0):
@@ -128,12 +132,8 @@ class Streamed(RankCase):
             words = (actor("large"), "data.micro_batch_size_per_gpu=2", allow, *more)
             self.run_ranks(ranks, f"disk-{name}-whole", *words, "parallel.zero_stage=0", *RESIDENT)
             ceiling = f"device.memory={self.least(ranks, 'sft', *words) + 4}MiB"
-            low, high = 0, 1 << 20
-            while high - low > 256:
-                middle = (low + high) // 2
-                fits = self.plan(ranks, "sft", *words, ceiling, f"memory.host_budget={middle}KiB").returncode == 0
-                low, high = (low, middle) if fits else (middle, high)
-            self.run_ranks(ranks, f"disk-{name}", *words, ceiling, f"memory.host_budget={high}KiB", f"memory.nvme_path={scratch}")
+            words = (*words, ceiling)
+            self.run_ranks(ranks, f"disk-{name}", *words, f"memory.host_budget={self.least_host(ranks, *words)}B", f"memory.nvme_path={scratch}")
             self.assertEqual(list(scratch.iterdir()), [])
             self.assert_same_files(f"disk-{name}-whole", f"disk-{name}")
             self.assertEqual(self.metrics(f"out/disk-{name}-whole"), self.metrics(f"out/disk-{name}"))
@@ -151,12 +151,7 @@ class Streamed(RankCase):
             kept = self.least(ranks, "sft", *words, KEPT)
             self.run_ranks(ranks, f"slices-{name}-device", *words, KEPT, f"device.memory={kept}MiB")
             words = (*words, allow, f"device.memory={self.least(ranks, 'sft', *words)}MiB")
-            low, high = 0, 1 << 20
-            while high - low > 1:
-                middle = (low + high) // 2
-                fits = self.plan(ranks, "sft", *words, f"memory.host_budget={middle}KiB").returncode == 0
-                low, high = (low, middle) if fits else (middle, high)
-            self.run_ranks(ranks, f"slices-{name}", *words, f"memory.host_budget={high}KiB", f"memory.nvme_path={scratch}")
+            self.run_ranks(ranks, f"slices-{name}", *words, f"memory.host_budget={self.least_host(ranks, *words)}B", f"memory.nvme_path={scratch}")
             self.assertEqual(list(scratch.iterdir()), [])
             self.assert_same_files(f"slices-{name}-device", f"slices-{name}")
             self.assertEqual(self.metrics(f"out/slices-{name}-device"), self.metrics(f"out/slices-{name}"))

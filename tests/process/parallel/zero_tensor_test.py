@@ -3,7 +3,7 @@
 usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
 
 On the same ranks losses and files have the bits of whole parts where a mini-batch is one micro-batch a rank; each rank takes
-the memory that the plan says. NEAP_TEST_SLOW=1: every architecture.
+the memory that the plan says. NEAP_TEST_SLOW=1: every architecture and case.
 """
 import json
 import pathlib
@@ -12,7 +12,7 @@ import unittest
 
 import launch
 
-from neap_program import SLOW
+from neap_program import SLOW, without
 from rank_case import ARCHITECTURES, CONTEXT, FILES, OPTIMIZER, RankCase, ROWS, SGD, SIZE
 from train_process_test import grpo_of, MODEL, PPO, REWARD, SFT  # noqa: E402
 
@@ -70,7 +70,7 @@ class ZeroTensor(RankCase):
                  "validated": ("trainer.test_freq=1", 'data.val_files=["three.jsonl"]')}
         # Held-out rows that one copy has more of than the other.
         (self.home / "three.jsonl").write_text("".join((self.home / "sft_val.jsonl").read_text().splitlines(keepends=True)[:5]))
-        for name, words in cases.items():
+        for name, words in without("tied", "split", "lora", "untied", of=cases).items():
             with self.subTest(name):
                 whole, sliced = self.assert_sliced_is_whole(name, *words, files=ADAPTER if "lora" in name else FILES)
                 self.assertLess(self.part_bytes(sliced, "actor.weights"), 0.66 * self.part_bytes(whole, "actor.weights"))
@@ -78,7 +78,7 @@ class ZeroTensor(RankCase):
     def test_every_architecture(self):
         names = sorted(path.stem for path in ARCHITECTURES.glob("*.json"))
         if not SLOW:
-            names = ["bloom", "gemma2", "gpt2", "olmo2", "opt_post_norm", "phi3"]
+            names = ["bloom", "gemma2", "gpt2", "olmo2", "phi3"]
         for i, name in enumerate(names):
             model, sizes = self.architecture(name)
             if 2 not in sizes:
@@ -94,7 +94,7 @@ class ZeroTensor(RankCase):
                  "ppo": ("ppo", ["actor", "critic"], FILES, ()), "ppo-rows": ("ppo", ["actor", "critic"], FILES, (ROWS,)),
                  "grpo": ("grpo", ["actor"], FILES, ("actor_rollout_ref.actor.use_kl_loss=true",)),
                  "grpo-lora": ("grpo", ["actor"], ADAPTER, lora)}
-        for name, (task, models, files, words) in cases.items():
+        for name, (task, models, files, words) in without("ppo-rows", of=cases).items():
             with self.subTest(name):
                 whole, sliced = self.assert_sliced_is_whole(
                     name, *words, files=[f.replace("actor", model, 1) for f in files for model in models],
@@ -129,7 +129,7 @@ class ZeroTensor(RankCase):
         # Each rank's rows of a mini-batch together.
         words = {name: (*keys, f"data.micro_batch_size_per_gpu={8 if name in ('1', 't2') else 4}", "device.dtype=bfloat16")
                  for name, (_, keys) in meshes.items()}
-        for source in ("1", "t2", "z3", "z1t2", "z3t2"):
+        for source in ("1", "t2", "z3", "z1t2", "z3t2") if SLOW else ("z3", "z1t2", "z3t2"):
             self.run_ranks(meshes[source][0], f"from-{source}", *words[source])
         # A checkpoint of slices of parts is that of parts.
         self.assert_same_files("from-z1t2", "from-z3t2")
@@ -141,7 +141,7 @@ class ZeroTensor(RankCase):
             self.assertIn("Resuming from", result.stderr)
             return folder
 
-        for source in ("1", "t2", "z3", "z1t2", "z3t2"):
+        for source in ("1", "t2", "z3", "z1t2", "z3t2") if SLOW else ("z3",):
             with self.subTest(source=source):
                 self.assert_same_files(resume(source, "t2d2"), resume(source, "z3t2"), step=3)
         with self.subTest("the other way round"):

@@ -79,6 +79,14 @@ def make_additions(folder):
     subprocess.run([sys.executable, ADDITIONS / "make_data.py", folder], check=True)
 
 
+def least_host(plan):
+    """The least memory.host_budget in bytes. `plan`: the outcome of `neap plan --json` with that many."""
+    least = 1 << 30
+    while (shown := plan(least - 1)).returncode == 0:  # what it takes is enough, and often the least
+        least = min(least - 1, json.loads(shown.stdout)["host_bytes"])
+    return least
+
+
 def read_lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 

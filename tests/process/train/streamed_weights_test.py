@@ -6,7 +6,7 @@ NEAP_TEST_SLOW=1: every job.
 import json
 import re
 
-from neap_program import SLOW, without
+from neap_program import SLOW, least_host, without
 from train_process_test import MODEL, PPO, REWARD, TrainCase, main, read_lines
 
 # Blocks of 1.6 MiB, so that two of them are little beside ten.
@@ -69,6 +69,7 @@ ON_DISK = {"sft": ["sft.toml", *STEPS, "data.micro_batch_size_per_gpu=2"],
 
 class StreamedCase(TrainCase):
     """Runs under the least memory, beside those of which everything is resident."""
+    residents = {}
 
     def least(self, *words):
         """The minimum capacity in MiB."""
@@ -78,21 +79,19 @@ class StreamedCase(TrainCase):
 
     def least_host(self, *words):
         """The least memory.host_budget in bytes."""
-        low, high, close = 0, 1 << 30, False
-        while high - low > 1:
-            budget = high - 1 if close else (low + high) // 2
-            shown = self.neap("plan", *words, f"memory.host_budget={budget}B", "--json")
-            if shown.returncode == 0:  # what it takes is enough, and often the least
-                high, close = json.loads(shown.stdout)["host_bytes"], not close
-            else:
-                low, close = budget, False
-        return high
+        return least_host(lambda budget: self.neap("plan", *words, f"memory.host_budget={budget}B", "--json"))
 
     def train(self, name, *words):
         folder = f"out/{name.replace(' ', '_')}"
         result = self.neap("train", *words, f"trainer.default_local_dir={folder}")
         self.assertEqual(result.returncode, 0, result.stderr)
         return self.home / folder
+
+    def resident(self, name, *words):
+        """One run for all cases with these words."""
+        if words not in self.residents:
+            self.residents[words] = self.train(name, *words, "device.memory=2GiB", "memory.offload=none")
+        return self.residents[words]
 
     def assert_equal_runs(self, one, other):
         self.assertEqual(self.metrics(one), self.metrics(other))
@@ -147,7 +146,7 @@ class StreamedWeights(StreamedCase):
         with_inputs = 0
         for name, (words, models) in without("reward", "sft full adafactor", "sft full tables", "reward full tables", "dpo", "grpo", of=JOBS).items():
             with self.subTest(name):
-                resident = self.train(f"{name} resident", *words, "device.memory=2GiB", "memory.offload=none")
+                resident = self.resident(f"{name} resident", *words)
                 kept = self.least(*words, 'memory.allow=["recompute", "offload", "offload_optimizer"]')
                 least = self.least(*words)
                 self.assertLess(least, kept)
@@ -173,7 +172,7 @@ class StreamedWeights(StreamedCase):
                     shown = self.neap("plan", *words, f"device.memory={capacity}MiB", "--json")
                     if max(json.loads(shown.stdout)["micro_batches_per_load"].values(), default=1) > 1:
                         break
-                resident = self.train(f"{name} in memory", *words, "device.memory=2GiB", "memory.offload=none")
+                resident = self.resident(f"{name} resident", *words)
                 grouped = self.train(f"{name} grouped", *words, f"device.memory={capacity}MiB")
                 self.assert_equal_runs(resident, grouped)
                 plan = json.loads((grouped / "plan.json").read_text())

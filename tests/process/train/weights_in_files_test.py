@@ -191,7 +191,7 @@ class WeightsInFiles(StreamedCase):
 
     def test_a_file_that_is_removed_stays(self):
         shutil.copytree(self.wide, self.home / "removed")
-        words = ["sft.toml", *LORA, "actor_rollout_ref.model.path=removed", "trainer.total_training_steps=12", "trainer.save_freq=12"]
+        words = ["sft.toml", *LORA, "actor_rollout_ref.model.path=removed", "trainer.total_training_steps=6", "trainer.save_freq=6"]
         tight, _ = self.tight(*words)
         calm = self.train("calm", *tight)
         output = self.home / "out/removed"
