@@ -5,7 +5,8 @@
 namespace neap::arena {
 namespace {
 
-// The first zone holds several regions like the first one; later zones double.
+// The first zone has room for several regions of the first region's size. Each later zone is twice
+// as large.
 constexpr std::uint64_t kFirstZoneFactor = 4;
 constexpr Bytes kSmallestZone = 1_GiB;
 
@@ -15,8 +16,8 @@ Result<device::Address> AddressSpace::take(Bytes size) {
   auto at = holes_.take(size);
   if (!at) {
     const Bytes granularity = device_.info().granularity;
-    // A page that is never used ends each zone: ranges of two reservations never touch, so that no
-    // call meant for one range crosses into another reservation.
+    // Each zone ends with a page that is never used. Ranges of two reservations therefore never
+    // touch, and no call meant for one range crosses into another reservation.
     const Bytes guard = granularity;
     Bytes reserved;
     for (const auto& [begin, known] : zones_) reserved += known.size;
@@ -41,7 +42,7 @@ Result<device::Address> AddressSpace::take(Bytes size) {
 void AddressSpace::give(device::Address at, Bytes size) {
   Zone& zone = zone_of(at);
   zone.used -= size;
-  // Never over the border of a zone: zones are given back one by one.
+  // No free range crosses a zone border, because zones are returned to the device one by one.
   holes_.add(at, size, zone.at, zone.at + zone.size.count());
 }
 

@@ -1,7 +1,7 @@
-// The addresses of one tag: a few large reserved zones, so that regions which move together are
-// adjacent and one driver call covers many.
+// Reserves the addresses of one tag in a few large zones. Regions that move together are then
+// adjacent, and one driver call covers many of them.
 //
-// Threads   needs the table lock.
+// Threads   the caller holds the table lock.
 //
 // Failure   that of Device::reserve.
 //
@@ -23,7 +23,7 @@ class AddressSpace {
 
   [[nodiscard]] Result<device::Address> take(Bytes size);
   void give(device::Address at, Bytes size);
-  /// Returns zones without a range in use to the device.
+  /// Returns zones without a used range to the device.
   Status clear();
   [[nodiscard]] bool empty() const { return zones_.empty(); }
 

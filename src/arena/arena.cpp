@@ -46,8 +46,8 @@ Result<std::unique_ptr<Arena>> Arena::make(device::Device& device, Options optio
 
 Arena::Arena(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Arena::~Arena() {
-  // In a forked child the locks may be held for good, the threads do not exist, and the addresses of
-  // backups may be in use for other memory.
+  // A forked child must not run the destructor: a lock may stay locked, the threads do not exist,
+  // and backup addresses may hold other memory.
   if (impl_ != nullptr && impl_->owner != current_process()) (void)impl_.release();
 }
 
@@ -83,7 +83,7 @@ bool has_block_between(const Tag& tag, Address from, Address to) {
   return it != tag.blocks.end() && it->first < to;
 }
 
-/// The pages that no other region of the tag uses. Needs the table lock.
+/// Pages of the region that no other region of the tag uses. The caller holds the table lock.
 std::vector<std::pair<Address, Page>> pages_of_only(const Tag& tag, const Region& region) {
   std::vector<std::pair<Address, Page>> pages;
   for (const auto& [at, page] : slots_touching(tag, region.block, region.block_size)) {
@@ -97,8 +97,8 @@ std::vector<std::pair<Address, Page>> pages_of_only(const Tag& tag, const Region
   return pages;
 }
 
-/// Unmaps what leaves with one region. After a failure it is mapped again, and the region has its
-/// state from before. Takes the table lock.
+/// Unmaps what leaves with one region. On failure, maps it again and restores the region's former
+/// state. Takes the table lock.
 Status unmap_region(Arena::Impl& arena, Region& region, const RegionInfo& info, Outgoing& out) {
   const bool tell = info.state == State::kResident;
   Status status = tell ? arena.call_before_unmap({info}) : Status();
@@ -122,7 +122,7 @@ void give_backup(Arena::Impl& arena, Tag& tag, Backup backup) {
   arena.hosts.give(backup.host);
   arena.hosts.release_free(&tag);
   if (backup.file == nullptr) return;
-  // Not an initializer list, which would keep a reference and close the file here.
+  // An initializer list would keep a reference and close the file here.
   std::vector<DiskCopy> last;
   last.push_back({0, std::move(backup.file), Bytes(0), Bytes(0)});
   arena.close_in_background(std::move(last));
@@ -135,7 +135,7 @@ Result<RegionInfo> Arena::create(std::string_view name, Bytes requested, Policy 
   NEAP_TRY(arena.check_process());
   NEAP_TRY_ASSIGN(const Bytes size, region_size(arena, requested));
   const auto what = [&] { return format("a region of {} for {}", size, name); };
-  if (size > arena.device.info().capacity)  // do not reserve or plan what cannot fit
+  if (size > arena.device.info().capacity)  // fail before reserving or planning what cannot fit
     return arena.explain(Status::out_of_memory("", {}), requested, what());
   std::unique_lock lock(arena.table);
   Tag& tag = arena.tag_named(name);
@@ -151,7 +151,7 @@ Result<RegionInfo> Arena::create(std::string_view name, Bytes requested, Policy 
   auto chunks = fill_runs(arena, tag, {run}, what);
   lock.lock();
   if (!chunks.ok()) {
-    arena.retire(tag, at, size);  // except for what the device refused to unmap
+    arena.retire(tag, at, size);  // ranges that the device refused to unmap stay
     return chunks.status();
   }
   enter_slots(*chunks);
@@ -180,7 +180,7 @@ Status Arena::destroy(RegionId id, bool release_pages) {
   Tag& tag = *region->tag;
   const Moving moving(arena, lock, {&tag});
   NEAP_TRY(moving.status());
-  NEAP_TRY_ASSIGN(region, find_region(arena, id));  // another move may have destroyed it
+  NEAP_TRY_ASSIGN(region, find_region(arena, id));  // another move may have destroyed it meanwhile
   const RegionInfo info = arena.describe(*region);
   const bool imported = region->imported;
   const auto leaving = pages_of_only(tag, *region);

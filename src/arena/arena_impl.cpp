@@ -11,13 +11,13 @@
 namespace neap::arena {
 namespace {
 
-// The driver pins for one thread at a time, and copies need memory bandwidth as well: with more threads
-// the touching ends earlier but the whole ends later (measured on an H200).
+// The driver pins for one thread at a time, and copies also need memory bandwidth. More threads
+// finish the touching earlier but the whole pause later (measured on an H200).
 constexpr unsigned kMostTouchThreads = 8;
 // With more tags than this, a tag without regions returns its addresses at once.
 constexpr std::size_t kTagsWithIdleAddresses = 64;
 
-// Large enough for copies at full speed, but at most a sixteenth of a small device.
+// Large enough for copies at full speed. A small device uses a sixteenth of its capacity at most.
 constexpr Bytes kLargestChunk = 512_MiB;
 
 unsigned touch_threads(unsigned wanted) {
@@ -25,8 +25,8 @@ unsigned touch_threads(unsigned wanted) {
   return std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMostTouchThreads);
 }
 
-// What a move maps, copies and unmaps at once on a device of this capacity (zero: a large one). An
-// exchange holds at most so much more than the larger side.
+// Bytes that a move maps, copies and unmaps at once on a device of this capacity (zero: a large
+// one). An exchange holds at most this much more than its larger side.
 Bytes transfer_chunk_size(Bytes granularity, Bytes capacity) {
   if (capacity.is_zero()) return kLargestChunk;
   return std::max(granularity, std::min(kLargestChunk, capacity / 16));
@@ -151,7 +151,7 @@ void Arena::Impl::reclaim(Tag& tag, Address at, Bytes size) {
 
 Address Arena::Impl::take_retired(Tag& tag, Bytes size) {
   if (tag.moving) return 0;
-  // Not pages that an alias or another process maps as well.
+  // Skip pages that an alias or another process also maps.
   const auto at = tag.retired.take_if(size, [&](Address from) {
     const auto slots = slots_touching(tag, from, size);
     return std::all_of(slots.begin(), slots.end(), [&](const auto& slot) {
@@ -248,7 +248,7 @@ void Arena::Impl::release_unkept_buffers() {
 
 void Arena::Impl::close_in_background(std::vector<DiskCopy> copies) {
   if (copies.empty()) return;
-  // The job holds the last references to the files.
+  // The background job then holds the last references to the files.
   const auto files = std::make_shared<std::vector<DiskCopy>>(std::move(copies));
   closer.run([files] { files->clear(); });
 }
@@ -325,7 +325,7 @@ std::vector<std::pair<Address, Page>> slots_touching(const Tag& tag, Address at,
 
 namespace {
 
-/// Adds the pages under `region`, the regions under these pages, and so on.
+/// Adds the pages under `region`, then the regions under these pages, and repeats for each of them.
 void add_staying(const Region& region, Staying& stay) {
   std::vector<const Region*> todo;
   if (stay.regions.insert(&region).second) todo.push_back(&region);

@@ -1,8 +1,8 @@
-// Runs work that no caller waits for, such as closing large files.
+// Runs work in the background that no caller waits for, such as closing large files.
 //
 // Threads   any. One job runs at a time; run() waits for the previous job.
 //
-// Failure   runs inline if no thread can be created.
+// Failure   runs the job inline if no thread can be created.
 #pragma once
 
 #include <functional>
@@ -28,7 +28,7 @@ class BackgroundWorker {
       job();
     }
   }
-  /// Returns when every job given so far is done.
+  /// Returns when every job submitted so far is done.
   void wait() {
     const std::lock_guard lock(mutex_);
     if (thread_.joinable()) thread_.join();

@@ -1,4 +1,4 @@
-// Copies resident tags to the host while they are used, for a pause that then copies nothing.
+// Copies resident tags to the host while they are in use, so that a later pause copies nothing.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -41,7 +41,8 @@ class EarlyBackup final : public TagTicket {
   }
 
  private:
-  /// What a pause would copy to the host. The regions stay resident. Needs the table lock.
+  /// Collects the bytes that a pause would copy to the host. The regions stay resident. The caller
+  /// holds the table lock.
   void gather() {
     out_ = gather_out(arena_, moving_->tags(), {});
     for (const auto& item : out_.items) item.region->state = State::kResident;
@@ -60,7 +61,7 @@ class EarlyBackup final : public TagTicket {
     return timer_.stop();
   }
 
-  /// The host copies are the contents. Needs the table lock.
+  /// Marks the host copies as current. The caller holds the table lock.
   void keep() {
     std::map<Tag*, Bytes> copied;
     for (auto& item : out_.items) {

@@ -1,4 +1,4 @@
-// Listeners: known under the table lock, called with no lock held.
+// Listeners are stored under the table lock and called without any lock.
 #include <algorithm>
 
 #include "arena/arena_impl.h"
@@ -12,7 +12,7 @@ using Listener = Arena::Impl::Listener;
 using Listeners = std::vector<std::shared_ptr<Listener>>;
 using Callback = std::function<Status(const RegionInfo&)>;
 
-/// The arenas whose listeners this thread is in, innermost first.
+/// The arenas whose listeners this thread is running, innermost first.
 struct Inside {
   const Arena::Impl* arena;
   const Inside* outer;
@@ -24,7 +24,7 @@ Listeners listeners_of(const Arena::Impl& arena) {
   return arena.listeners;
 }
 
-/// One listener's callback for one region, unless it does not listen to its tag, or not any more.
+/// Calls one listener for one region. Skips a listener of other tags or one that was removed.
 Status call(Arena::Impl& arena, Listener& listener, Callback Callbacks::*which,
             const RegionInfo& region) {
   if (!listener.tag.empty() && listener.tag != region.tag) return {};
@@ -44,8 +44,8 @@ Status call(Arena::Impl& arena, Listener& listener, Callback Callbacks::*which,
   return status;
 }
 
-/// Runs `first` for every region and listener in turn. When one fails, `back` runs for those that
-/// had succeeded, latest first, so that each listener is left as it was.
+/// Runs `first` for every region and listener in turn. If one fails, runs `back` for those that
+/// succeeded, latest first, so that each listener returns to its former state.
 Status call_all(Arena::Impl& arena, const std::vector<RegionInfo>& regions,
                 Callback Callbacks::*first, Callback Callbacks::*back, std::string_view name) {
   const Listeners listeners = listeners_of(arena);
@@ -109,9 +109,9 @@ void Arena::remove_callbacks(std::uint64_t id) {
   const std::shared_ptr<Listener> listener = *it;
   impl_->listeners.erase(it);
   listener->removed = true;
-  if (impl_->in_listener()) return;  // maybe in this one
+  if (impl_->in_listener()) return;  // this listener may be the caller
   impl_->settled.wait(lock, [&] { return listener->calls == 0; });
-  listener->callbacks = {};  // a move that is under way still holds the listener
+  listener->callbacks = {};  // a running move still holds the listener
 }
 
 Status Arena::Impl::call_before_unmap(const std::vector<RegionInfo>& infos) {

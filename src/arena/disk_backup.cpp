@@ -10,7 +10,7 @@ namespace neap::arena {
 namespace {
 
 constexpr std::size_t kPieces = 64;   // staging buffers: 64 MiB
-constexpr std::size_t kCopying = 16;  // copies under way ahead of them
+constexpr std::size_t kCopying = 16;  // copies in flight ahead of the file operations
 
 std::vector<DiskCopy> pieces_of(const std::vector<DiskCopy>& copies) {
   std::vector<DiskCopy> pieces;
@@ -21,14 +21,15 @@ std::vector<DiskCopy> pieces_of(const std::vector<DiskCopy>& copies) {
   return pieces;
 }
 
-/// Buffers for a few pieces. The destructor waits for copies in them and returns them to the pool.
+/// Buffers for a few pieces. The destructor waits for copies that use them, then returns them to
+/// the pool.
 class Staging {
  public:
   Staging(HostPool& hosts, device::CopyQueue& queue) : hosts_(hosts), queue_(queue) {}
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
   ~Staging() {
-    (void)queue_.drain();  // a failure has been reported, or the next call reports it
+    (void)queue_.drain();  // the failure has been reported, or the next call reports it
     hosts_.give(buffer_);
     hosts_.trim();
   }
@@ -52,8 +53,8 @@ class Staging {
   std::size_t count_ = 0;
 };
 
-/// Moves pieces between device and file. Each piece is a copy and a file operation, one after the
-/// other, in a staging buffer. Copies and file operations of different pieces overlap.
+/// Moves pieces between device and file. Each piece is a copy and a file operation, in either
+/// order, through one staging buffer. Copies and file operations of different pieces overlap.
 class Pipeline {
  public:
   enum class Order { kCopyFirst, kFileFirst };
@@ -88,7 +89,7 @@ class Pipeline {
                       return {};
                     },
                     [&](std::size_t i) { return transfers_[i % count].get(); }};
-    // A few copies keep the link busy; the other buffers are for the file.
+    // A few copies keep the link busy; the remaining buffers are for file operations.
     const std::size_t copying = std::min(kCopying, count);
     return order == Order::kCopyFirst ? flow(copy, file, copying - 1)
                                       : flow(file, copy, count - copying);
@@ -121,7 +122,7 @@ class Pipeline {
   Staging staging_;
   std::vector<std::uint64_t> marks_;
   std::vector<std::future<Status>> transfers_;
-  DiskWorkers workers_;  // last, so that its jobs end before what they use is destroyed
+  DiskWorkers workers_;  // last member: its jobs end before what they use is destroyed
 };
 
 }  // namespace

@@ -1,8 +1,13 @@
 // Backups in files: copies between device memory and files, through staging buffers.
 //
-// Model     Bytes go device -> staging buffer -> file, copies and writes of different pieces at once.
-// Threads   one call at a time for a queue; worker threads live as long as a call.
-// Failure   of the files (arena/disk_file.h), of the queue, and where there is no memory to stage in.
+// Model     Bytes are copied from the device to a staging buffer and written to the file. Copies
+//           and writes of different pieces overlap.
+//
+// Threads   one call at a time per queue; worker threads live as long as a call.
+//
+// Failure   that of the file (arena/disk_file.h) and of the queue; kOutOfHostMemory without memory
+//           for staging.
+//
 // Cost      host memory for at most 64 pieces of kDiskPiece while it runs.
 #pragma once
 

@@ -33,7 +33,7 @@ Status cannot_make(const std::string& folder, int error) {
                         error);
 }
 
-/// Removes named files whose process is gone: the kernel has released their locks.
+/// Removes named files whose process has ended: the kernel has released their locks.
 void remove_abandoned(const std::string& folder) {
   std::error_code error;
   std::filesystem::directory_iterator entries(folder, error);
@@ -47,7 +47,7 @@ void remove_abandoned(const std::string& folder) {
   }
 }
 
-/// Once for each folder.
+/// Removes them once per folder.
 void remove_abandoned_once(const std::string& folder) {
   static std::mutex mutex;
   static std::set<std::string> known;
@@ -61,7 +61,7 @@ Result<std::shared_ptr<DiskFile>> DiskFile::open_unnamed(std::string folder, Byt
   int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
   if (fd < 0) fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT)) {
-    // The file system has no unnamed files: a named one, unlinked at once.
+    // The file system has no unnamed files: make a named one and unlink it at once.
     std::string name = name_template(folder);
     fd = ::mkostemp(name.data(), O_CLOEXEC);
     if (fd >= 0) ::unlink(name.c_str());
@@ -71,14 +71,15 @@ Result<std::shared_ptr<DiskFile>> DiskFile::open_unnamed(std::string folder, Byt
 }
 
 Result<std::shared_ptr<DiskFile>> DiskFile::open_named(std::string folder, Bytes size) {
-  std::error_code ignored;  // the open below says what is wrong
+  std::error_code ignored;  // the open below reports the failure
   std::filesystem::create_directories(folder, ignored);
   remove_abandoned_once(folder);
   for (;;) {
     std::string name = name_template(folder);
     const int fd = ::mkostemp(name.data(), O_CLOEXEC);
     if (fd < 0) return cannot_make(folder, errno);
-    // Another process that removes abandoned files may have found this one before its lock.
+    // Another process may be removing abandoned files. It may have found this file before it was
+    // locked.
     struct stat status {};
     const bool locked = ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
     if (!locked || (::fstat(fd, &status) == 0 && status.st_nlink == 0)) {
@@ -86,7 +87,7 @@ Result<std::shared_ptr<DiskFile>> DiskFile::open_named(std::string folder, Bytes
       continue;
     }
     const int flags = ::fcntl(fd, F_GETFL);
-    if (flags >= 0) ::fcntl(fd, F_SETFL, flags | O_DIRECT);  // where the file system can
+    if (flags >= 0) ::fcntl(fd, F_SETFL, flags | O_DIRECT);  // if the file system can
     std::shared_ptr<DiskFile> file(new DiskFile(fd, std::move(folder), size));
     file->name_ = std::move(name);
     return file;
@@ -126,7 +127,7 @@ bool same_time(const timespec& a, const timespec& b) {
 Result<std::shared_ptr<DiskFile>> DiskFile::of_other(int descriptor, std::string path) {
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) return cannot_read(path, errno);
-  // Opened again, with flags of its own: of the same file, whatever its name is now.
+  // Opens the same file again with other flags, whatever its name is now.
   const std::string own = format("/proc/self/fd/{}", descriptor);
   int fd = ::open(own.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
   if (fd < 0) fd = ::open(own.c_str(), O_RDONLY | O_CLOEXEC);
@@ -157,7 +158,7 @@ void DiskFile::unlink() {
 }
 
 int DiskFile::take_space(off_t length) const {
-  // In pieces: after a signal, some file systems start the whole call again.
+  // Take space in pieces: some file systems start the whole call again after a signal.
   constexpr off_t kTakenAtOnce = 64 << 20;
   int refused = 0;
   for (off_t at = 0; at < length && refused == 0;) {
@@ -169,7 +170,7 @@ int DiskFile::take_space(off_t length) const {
     }
   }
   if (refused != EOPNOTSUPP) return refused;
-  // posix_fallocate then writes single bytes, which direct writes do not allow.
+  // posix_fallocate may fall back to single-byte writes, which direct I/O does not allow.
   const int flags = ::fcntl(descriptor_, F_GETFL);
   stop_direct();
   int error = EINTR;

@@ -50,7 +50,7 @@ Result<std::unique_ptr<DiskStorage>> DiskStorage::make(Arena& owner, std::string
 
 Status DiskStorage::settle() const {
   NEAP_TRY(file_->write_back());
-  // Pages of the cache that are written past have to be read again.
+  // Direct writes bypass the mapped pages, so these must be read again.
   ::madvise(data_, file_->size().count(), MADV_DONTNEED);
   return {};
 }
@@ -68,7 +68,7 @@ DiskLane::Batch DiskLane::begin(std::span<const DiskRange> ranges, const Transfe
   if (!workers_) workers_.emplace(std::numeric_limits<std::size_t>::max());
   Batch batch;
   for (const DiskRange& range : ranges) {
-    // Cut between pages of the file, so that no page is written by two.
+    // Cut between pages of the file, so that no two threads write one page.
     for (Bytes at; at < range.size;) {
       const Bytes offset = range.offset + at;
       const Bytes size = std::min(range.size - at, round_up(offset + 1_B, kDiskPiece) - offset);

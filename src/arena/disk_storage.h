@@ -1,15 +1,19 @@
-// Memory of a tag that rests in a file: its contents are there between the phases that use them, and ranges of it come
-// to host memory and go back while other work runs.
+// Memory of a tag that is offloaded to a file. Ranges are read into host memory and written back
+// while other work runs.
 //
-// Model     One unnamed file, whose space is taken when it is made and which vanishes with the storage or the process.
-//           Ranges are read and written past the page cache, several pieces at once, by threads of a DiskLane; whoever
-//           loads or saves has all of it at one address, through the cache. The two take turns: settle() is between
-//           them.
-// Threads   one makes, settles and destroys; ranges that do not overlap may be read and written by any.
-// Failure   kIo with the system's reason. make() finds a full disk. A disk that cannot be read where data() is touched
-//           ends the process with SIGBUS.
-// Cost      of making, that of reserving the file's space; no host memory but the page cache's, which the system takes
-//           back.
+// Model     One unnamed file, whose space is reserved when the storage is made. The file vanishes
+//           with the storage or the process. Threads of a DiskLane read and write ranges with
+//           direct I/O, several pieces at once. Code that loads or saves maps the whole file at one
+//           address through the page cache. Call settle() between these two uses.
+//
+// Threads   one thread makes, settles and destroys. Any thread may read and write ranges that do
+//           not overlap.
+//
+// Failure   kIo with the system's reason. make() fails on a full disk. If the disk cannot be read,
+//           touching data() ends the process with SIGBUS.
+//
+// Cost      making: reserving the file's space. Host memory: only the page cache, which the system
+//           can reclaim.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +34,7 @@ struct Tag;
 
 class DiskStorage {
  public:
-  /// In a file under Options::disk_folder. Contents are zero. `arena` outlives the storage.
+  /// Makes a file under Options::disk_folder. Contents are zero. `arena` outlives the storage.
   [[nodiscard]] static Result<std::unique_ptr<DiskStorage>> make(Arena& arena, std::string_view tag,
                                                                  Bytes size);
   ~DiskStorage();
@@ -39,7 +43,7 @@ class DiskStorage {
 
   [[nodiscard]] std::byte* data() const { return data_; }
   [[nodiscard]] Bytes size() const { return size_; }
-  /// What was written at data() is in the file. Nobody reads or writes a range meanwhile.
+  /// Makes writes at data() visible in the file. No range may be read or written meanwhile.
   [[nodiscard]] Status settle() const;
   [[nodiscard]] const DiskFile& file() const { return *file_; }
 
@@ -52,7 +56,8 @@ class DiskStorage {
   Bytes size_;
 };
 
-/// `size` bytes from `offset` of a file, and where they are in host memory: in a page as they are in the file's.
+/// `size` bytes from `offset` of a file, and their host memory. The memory has the same offset
+/// within a page as the file range.
 struct DiskRange {
   const DiskFile* file = nullptr;
   Bytes offset;
@@ -60,29 +65,30 @@ struct DiskRange {
   Bytes size;
 };
 
-/// Reads and writes of ranges by threads of its own.
+/// Reads and writes ranges on threads of its own.
 ///
 /// Threads   one at a time.
 class DiskLane {
  public:
-  /// Transfers that were begun together.
+  /// Transfers that were started together.
   class Batch {
    public:
-    /// Blocks until all have ended; the first failure. Again: success.
+    /// Blocks until all transfers have ended and returns the first failure. Later calls succeed.
     [[nodiscard]] Status wait();
 
    private:
     friend class DiskLane;
     std::vector<std::future<Status>> pieces_;
   };
-  /// Ranges and memory stay until the batch was waited for. A read overwrites whole pages of the memory.
+  /// Ranges and memory must stay valid until wait() returns. A read overwrites whole pages of the
+  /// memory.
   [[nodiscard]] Batch read(std::span<const DiskRange> ranges);
   [[nodiscard]] Batch write(std::span<const DiskRange> ranges);
 
  private:
   template <class Transfer>
   Batch begin(std::span<const DiskRange> ranges, const Transfer& transfer);
-  std::optional<DiskWorkers> workers_;  // once there is work
+  std::optional<DiskWorkers> workers_;  // created with the first transfer
 };
 
 }  // namespace neap::arena

@@ -1,7 +1,8 @@
-// Threads that read and write files, because many transfers at once use a disk better than one.
+// Threads that read and write files: a disk is faster with many transfers in flight.
 //
 // Threads   any. Internal to arena/.
-// Failure   without threads jobs run in the caller's.
+//
+// Failure   if no thread can be created, jobs run in the caller's thread.
 #pragma once
 
 #include <algorithm>
@@ -20,15 +21,16 @@
 
 namespace neap::arena {
 
-/// Many small transfers use a disk better than a few large ones (docs/measurements/arena.md).
+/// A disk is faster with many small transfers than with a few large ones
+/// (docs/measurements/arena.md).
 constexpr Bytes kDiskPiece = 1_MiB;
 
-/// Begins jobs in order. The destructor waits for all of them.
+/// Starts jobs in order. The destructor waits for all of them.
 class DiskWorkers {
-  static constexpr std::size_t kMost = 32;  // writes or reads under way
+  static constexpr std::size_t kMost = 32;  // reads or writes in flight
 
  public:
-  /// As many threads as may be of use for so many jobs.
+  /// Creates as many threads as this number of jobs can use.
   explicit DiskWorkers(std::size_t jobs) {
     for (std::size_t i = 0; i < std::min(kMost, jobs); ++i) {
       try {

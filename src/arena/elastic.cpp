@@ -16,7 +16,7 @@ Status check_range(const Region& region, Bytes offset, Bytes size) {
   return {};
 }
 
-/// What of [offset, offset+size) is not in the region's parts.
+/// Ranges of [offset, offset+size) that are not in the region's parts.
 std::vector<Part> gaps_in(const Region& region, Bytes offset, Bytes size) {
   std::vector<Part> gaps;
   Bytes next = offset;
@@ -46,16 +46,16 @@ void add_part(Region& region, const Part& part) {
   region.parts = std::move(merged);
 }
 
-/// The common start of both moves: finds the region, marks its tag as moving, and checks the range.
+/// First steps of shrink and grow: finds the region, marks its tag as moving and checks the range.
 class PartMove {
  public:
   PartMove(Arena::Impl& arena, RegionId id) : arena_(arena), id_(id), lock_(arena.table) {}
-  /// With the table lock held afterwards.
+  /// Returns with the table lock held.
   Status begin(Bytes offset, Bytes size) {
     NEAP_TRY_ASSIGN(region_, find_region(arena_, id_));
     moving_.emplace(arena_, lock_, std::vector<Tag*>{region_->tag});
     NEAP_TRY(moving_->status());
-    NEAP_TRY_ASSIGN(region_, find_region(arena_, id_));  // another move may have destroyed it
+    NEAP_TRY_ASSIGN(region_, find_region(arena_, id_));  // may be destroyed by now
     return check_range(*region_, offset, size);
   }
   [[nodiscard]] Region& region() const { return *region_; }

@@ -1,5 +1,5 @@
-// Exchange: one set of tags leaves while another comes, chunk by chunk. The pages of the first serve
-// the second, and copies use both directions of the link.
+// Exchange: one set of tags is paused while another is resumed, chunk by chunk. Pages of the first
+// are reused for the second, and both directions of the link are busy.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -21,15 +21,15 @@ class Exchange {
       for (const Bytes size : chunk.sizes) ++wanted_[size.count()];
   }
 
-  /// From the listeners' first call to their last.
+  /// Runs the exchange from the listeners' first call to their last.
   Status perform(const PauseOptions& options) {
     const Status status = perform_steps(options);
     queue_.drop();
     return status;
   }
 
-  /// After a failure: `in` is paused again, and `out` resident or, where it cannot come back, paused with
-  /// its backups: true then. Takes the table lock.
+  /// Undoes a failed exchange: `in` is paused again and `out` is resident again. Returns true if
+  /// `out` cannot become resident; it is then paused with its backups. Takes the table lock.
   bool take_back() {
     bool out_is_paused = false;
     if (started_) {
@@ -55,10 +55,11 @@ class Exchange {
     return out_is_paused;
   }
 
-  /// Gives the pages of `out` that `in` did not use to the store, or to the driver: all of them, or as
-  /// much as the driver gave, so that kept pages do not accumulate over exchanges.
+  /// Returns the pages of `out` that `in` did not use. The store gets them, or the driver if
+  /// `to_driver`. Otherwise the driver gets as many bytes as it provided, so that kept pages do not
+  /// accumulate over exchanges.
   void give_left_over(bool to_driver) {
-    // Small pages go first: large ones are more likely to be reused.
+    // Release small pages first: large ones are more likely to be reused.
     std::sort(loose_.begin(), loose_.end(),
               [](const Page& a, const Page& b) { return a.size < b.size; });
     std::vector<Page> gone, kept;
@@ -103,16 +104,16 @@ class Exchange {
     return finish_contents(arena_, in_, &queue_.get());
   }
 
-  /// After a failure: unmaps `in` and maps `out` again with its contents (discarded tags have none).
-  /// True if `out` is resident again, false if it is fully paused with its backups; a failure if
-  /// neither was possible.
+  /// Undoes a failed exchange: unmaps `in` and maps `out` again with its contents (discarded tags
+  /// have none). Returns true if `out` is resident again, false if it is fully paused with its
+  /// backups. Fails if neither was possible.
   Result<bool> go_back() {
     queue_.drop();
     std::vector<Page> pages;
     for (TransferChunk& chunk : in_.chunks) {
       Status status = unmap_chunk(arena_, chunk);
       if (!status.ok()) status = unmap_chunk(arena_, chunk);
-      if (!status.ok()) continue;  // undo of `in` tries again and logs
+      if (!status.ok()) continue;  // the undo of `in` tries again and logs
       pages.insert(pages.end(), chunk.pages.begin(), chunk.pages.end());
       chunk.pages.clear();
     }
@@ -125,7 +126,7 @@ class Exchange {
     for (std::size_t i = 0; i < out_.chunks.size(); ++i) {
       TransferChunk& chunk = out_.chunks[i];
       if (chunk.mapped != 0) {
-        // Chunks that had left are backed up already; restoring them may have failed half-way.
+        // Chunks that were unmapped have a backup. Restoring them may have failed half-way.
         if (i >= gone_) {
           NEAP_TRY(copy_out(chunk, queue_.get(), out_.readying));
           NEAP_TRY(queue_.get().drain());
@@ -137,7 +138,8 @@ class Exchange {
     return false;
   }
 
-  /// After go_back: gives regions whose pages changed a new generation. Needs the table lock.
+  /// Call after go_back(): regions whose pages changed get a new generation. The caller holds the
+  /// table lock.
   void count_generations() const {
     std::set<const Region*> moved;
     for (const TransferChunk* chunk : renewed_) {
@@ -166,7 +168,7 @@ class Exchange {
       return std::any_of(loose_.begin(), loose_.end(), same) ||
              std::any_of(bound_.begin(), bound_.end(), same);
     };
-    // First return the remaining pages of chunks that lost one, then take new ones.
+    // First return the remaining pages of chunks that lost one. Then take new pages.
     for (std::size_t i = 0; i < gone_; ++i) {
       TransferChunk& chunk = out_.chunks[i];
       if (chunk.mapped != 0 || std::all_of(chunk.pages.begin(), chunk.pages.end(), is_loose))
@@ -193,7 +195,7 @@ class Exchange {
     return queue_.get().drain();
   }
 
-  /// The part of the renewed chunks' contents that is on disk.
+  /// The contents of the renewed chunks that are on disk.
   [[nodiscard]] std::vector<DiskCopy> renewed_disk() const {
     std::vector<DiskCopy> copies;
     for (const DiskCopy& copy : out_.disk) {
@@ -230,8 +232,8 @@ class Exchange {
     return true;
   }
 
-  /// The next page for `in`. Physical memory grows by at most one chunk while `out` still has pages,
-  /// and then by what `in` needs beyond them.
+  /// The next page for `in`. While `out` still has pages, physical memory grows by at most one
+  /// chunk. After that it grows by what `in` still needs.
   Result<Page> next_page(Bytes size) {
     --wanted_[size.count()];
     Page page;
@@ -254,11 +256,12 @@ class Exchange {
       if (made.status().code() != ErrorCode::kOutOfDeviceMemory) return made.status();
       if (release_useless()) continue;
       if (all_gone) return arena_.explain(made.status(), in_.size(), "exchange");
-      made_ = released_ + arena_.chunk_size;  // the device is full: wait for `out` from here on
+      made_ = released_ + arena_.chunk_size;  // the device is full: use only pages of `out` from
+                                              // here on
     }
   }
 
-  /// Releases pages of `out` that fit nothing `in` still needs to the driver. True if there were any.
+  /// Releases pages of `out` to the driver whose size `in` no longer needs. True if there were any.
   bool release_useless() {
     std::map<std::uint64_t, std::uint64_t> wanted = wanted_;
     std::vector<Page> useless;
@@ -282,15 +285,16 @@ class Exchange {
   Outgoing& out_;
   Incoming& in_;
   QueueLease queue_;
-  bool told_ = false;     ///< listeners know that `out` leaves
+  bool told_ = false;     ///< listeners were called for `out`
   bool started_ = false;  ///< pages may have moved
   std::vector<std::uint64_t> marks_;
   std::size_t asked_ = 0, gone_ = 0;
   std::deque<Page> loose_;
   std::deque<Page> bound_;               ///< shared with an alias or another process: not reusable
-  std::vector<TransferChunk*> renewed_;  ///< of `out`, with new pages after go_back
-  std::map<std::uint64_t, std::uint64_t> wanted_;  ///< pages that `in` lacks, by size
-  Bytes made_, released_;                          ///< by the driver in this exchange
+  std::vector<TransferChunk*> renewed_;  ///< chunks of `out` that go_back() gave new pages
+  std::map<std::uint64_t, std::uint64_t> wanted_;  ///< count of pages that `in` lacks, by size
+  Bytes made_, released_;                          ///< created and released by the driver in this
+                                                   ///< exchange
 };
 
 Status check_names(std::span<const std::string> out_names, std::span<const std::string> in_names) {

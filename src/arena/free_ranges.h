@@ -30,7 +30,7 @@ class FreeRanges {
   std::optional<Place> take(Bytes size) {
     return take_if(size, [](Place) { return true; });
   }
-  /// The same among the smallest few ranges whose address `fits` accepts.
+  /// As take(), among the few smallest ranges; `fits` accepts or rejects an address.
   template <class F>
   std::optional<Place> take_if(Bytes size, F&& fits) {
     constexpr int kTries = 16;

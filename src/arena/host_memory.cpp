@@ -17,7 +17,7 @@ namespace neap::arena {
 namespace {
 
 constexpr std::uint64_t kHuge = 2ull << 20;
-constexpr Bytes kDiscarded = 64_MiB;  // by one madvise
+constexpr Bytes kDiscarded = 64_MiB;  // freed per madvise call
 
 std::optional<std::uint64_t> number_after(const std::string& text, std::string_view key) {
   const std::size_t found = text.find(key);
@@ -36,7 +36,7 @@ std::optional<std::uint64_t> number_in(const char* path, std::string_view key) {
   return number_after(*text, key);
 }
 
-/// Free memory under the cgroup's limit. File cache that can be dropped counts as free.
+/// Free memory under the cgroup's limit. Reclaimable file cache counts as free.
 std::optional<std::uint64_t> cgroup_room() {
   struct Files {
     const char *limit, *used, *stat;
@@ -82,14 +82,14 @@ Result<std::byte*> map_host(Bytes size) {
   std::byte* end = at + size.count();
   if (low + room > end) ::munmap(end, static_cast<std::size_t>(low + room - end));
   ::madvise(at, size.count(), MADV_HUGEPAGE);
-  // A forked child does not use backups, and pinned pages must not be copied on write.
+  // A forked child does not use backups, and pinned pages must not become copy-on-write.
   ::madvise(at, size.count(), MADV_DONTFORK);
   return at;
 }
 
 void unmap_host(std::byte* at, Bytes size, unsigned threads) {
-  // One thread frees a GiB of huge pages in 4 ms. madvise shares the address space's lock, munmap
-  // then finds nothing left to free.
+  // One thread frees a GiB of huge pages in 4 ms. madvise needs the address space's lock only
+  // shared, and munmap then has nothing left to free.
   if (threads > 1 && size / kDiscarded > 1) {
     parallel_for((size + kDiscarded - 1_B) / kDiscarded, threads, [&](std::size_t piece) {
       const Bytes from = kDiscarded * piece;
@@ -100,8 +100,8 @@ void unmap_host(std::byte* at, Bytes size, unsigned threads) {
 }
 
 Status populate_host(std::byte* at, Bytes size) {
-  // First one write for each huge page: a fault holds the address space's lock for less time than
-  // madvise does. The calls below take what is left without huge pages.
+  // First write once to each huge page: a page fault holds the address space's lock for less time
+  // than madvise does. The calls below populate what has no huge pages.
   for (std::uint64_t i = 0; i < size.count(); i += kHuge)
     *reinterpret_cast<volatile unsigned char*>(at + i) = 0;
 #ifdef MADV_POPULATE_WRITE

@@ -112,7 +112,7 @@ Status HostPool::add_block(Bytes size, Bytes expect, Owner owner, Limit limit) {
 
 std::optional<FreeRanges::Place> HostPool::take_free(Bytes size, Owner owner) {
   if (const auto at = free_[owner].take(size)) return at;
-  // Staging memory, which has no owner, is outside of the budget and stays so.
+  // Staging memory has no owner and stays outside of the budget.
   const auto found = std::find_if(unused_.begin(), unused_.end(), [&](const Block* block) {
     return block->size >= size && block->owner != kStaging && owner != kStaging && block->idle();
   });
@@ -321,7 +321,7 @@ void HostPool::Unpinning::done(const device::Copy& copy) {
   Bytes& left = to_copy_[chunk];
   left -= copy.size;
   if (!left.is_zero() || !chunk->pinned) return;
-  // Where the driver refuses, the block's end asks again.
+  // If the driver refuses, the block's destructor tries again.
   if (!pool_->device_.unregister_host(chunk->at).ok()) return;
   const std::lock_guard lock(pool_->mutex_);
   chunk->pinned = false;

@@ -1,18 +1,19 @@
-// Managed host memory for backups: large blocks in huge pages, first touched by many threads,
-// pinned in chunks, handed out in contiguous buffers and kept for the next pause.
+// Managed host memory for backups. Large blocks in huge pages are first touched by many threads and
+// pinned in chunks. Buffers are contiguous and are kept for the next pause.
 //
-// Model     take() hands out addresses at once; their memory is taken and pinned by ready(), which
-//           works in the background, in order, so that copies can start behind it. Every block
-//           belongs to one owner (a tag), so that it can go back when the owner's buffers do.
+// Model     take() returns addresses at once. ready() allocates and pins their memory in the
+//           background, in order, so that copies can start early. Every block belongs to one owner
+//           (a tag), so that it can be released with the owner's buffers.
 //
-// Threads   any; one lock, never held while memory is touched, pinned or given back.
+// Threads   any. One lock, never held while memory is touched, pinned or released.
 //
-// Failure   kOutOfHostMemory when the budget or the machine has no room even without free blocks. A
-//           chunk that cannot be pinned is used unpinned, with a warning: slower, not wrong.
+// Failure   kOutOfHostMemory when the budget or the machine has no room even after free blocks are
+//           released. A chunk that cannot be pinned is used unpinned, with a warning: slower, but
+//           correct.
 //
-// Cost      take is logarithmic in the number of free pieces. A fresh GiB costs about 22 ms of 16
-//           threads and 25 ms of the driver. A GiB that goes back costs 18 ms of the driver and 4 ms
-//           of CPU time, divided among several threads.
+// Cost      take is logarithmic in the number of free pieces. A fresh GiB takes about 22 ms of 16
+//           threads and 25 ms of the driver. Releasing a GiB takes 18 ms of the driver and 4 ms of
+//           CPU time, divided among several threads.
 #pragma once
 
 #include <condition_variable>
@@ -41,9 +42,9 @@ class HostPool {
   struct Block;
 
  public:
-  static constexpr Bytes kChunk = 128_MiB;  ///< pinned as one; no copy may cross its border
+  static constexpr Bytes kChunk = 128_MiB;  ///< pinned with one call; no copy may cross its border
   static constexpr Bytes kUnit = 2_MiB;     ///< blocks are whole huge pages
-  static constexpr Bytes kAlign = 4_KiB;    ///< buffers begin where direct input and output may
+  static constexpr Bytes kAlign = 4_KiB;    ///< alignment of buffers, for direct I/O
 
   HostPool(device::Device& device, Bytes budget, unsigned threads)
       : device_(device), budget_(budget), threads_(threads) {}
@@ -51,30 +52,31 @@ class HostPool {
   HostPool& operator=(const HostPool&) = delete;
   ~HostPool();
 
-  /// What a buffer must fit in: backups in the budget, what only passes through in the machine.
+  /// Limit for a buffer. Backups must fit in the budget; staging memory must fit in the machine.
   enum class Limit { kBudget, kMachine };
   using Owner = const void*;
-  static constexpr Owner kStaging = nullptr;  ///< for memory that contents only pass through
-  /// A contiguous buffer in a block of `owner`. `expect` is what the caller will ask for in all: a
-  /// new block is made that large where the budget allows. Blocks that no buffer uses change their
-  /// owner, or make room.
+  static constexpr Owner kStaging = nullptr;  ///< owner of staging memory
+  /// Returns a contiguous buffer in a block of `owner`. `expect`: total bytes that the caller will
+  /// ask for; a new block has that size if the budget allows. Unused blocks change their owner or
+  /// are released to make room.
   [[nodiscard]] Result<HostBuffer> take(Bytes size, Bytes expect, Owner owner,
                                         Limit limit = Limit::kBudget);
   void give(const HostBuffer& buffer);
-  /// A block for buffers of these sizes, which `owner` takes next. It has block_bytes() of them.
+  /// Makes a block for buffers of these sizes, which `owner` takes next. It has block_bytes(sizes)
+  /// bytes.
   [[nodiscard]] Status reserve(std::span<const Bytes> sizes, Owner owner);
-  /// What one block takes of the budget that has buffers of these sizes.
+  /// Bytes of the budget that one block with buffers of these sizes takes.
   [[nodiscard]] static Bytes block_bytes(std::span<const Bytes> sizes);
-  /// Unpins and unmaps blocks that no buffer uses; with `owner`, only blocks of that owner. The
-  /// memory is the system's when this returns.
+  /// Unpins and unmaps blocks that no buffer uses; with `owner`, only that owner's blocks. The
+  /// system has the memory when this returns.
   void release_free(std::optional<Owner> owner = std::nullopt);
-  /// The same when more is held than the budget allows.
+  /// As release_free(), if the held bytes exceed the budget.
   void trim();
   [[nodiscard]] Bytes held() const;
-  /// For later blocks; what is held stays.
+  /// Applies to later blocks; existing blocks stay.
   void set_budget(Bytes budget);
 
-  /// Threads that make buffers ready, in the order given. Joined when it dies.
+  /// Threads that prepare buffers in the given order. The destructor joins them.
   class Readying {
    public:
     Readying() = default;
@@ -83,7 +85,7 @@ class HostPool {
     ~Readying();
     /// Blocks until the chunks under [at, at+size) can be copied to.
     Status wait(const std::byte* at, Bytes size);
-    /// Until its threads are done.
+    /// Waits until its threads are done.
     void finish();
 
    private:
@@ -94,17 +96,17 @@ class HostPool {
   };
   [[nodiscard]] Readying ready(const std::vector<HostBuffer>& buffers);
 
-  /// Unpins chunks while copies from other chunks still run, for a caller that gives the buffers
-  /// back afterwards. Their contents stay.
+  /// Unpins chunks while copies from other chunks still run, for a caller that releases the buffers
+  /// afterwards. Contents stay.
   ///
   /// Threads   one user at a time.
   class Unpinning {
    public:
-    /// Says that `copy` will read from a buffer. Without effect in blocks that hold other buffers.
+    /// Announces that `copy` will read from a buffer. No effect in blocks that hold other buffers.
     void expect(const device::Copy& copy);
-    /// Says that it has: a chunk without further copies is unpinned.
+    /// Reports that `copy` has ended. A chunk without further copies is unpinned.
     void done(const device::Copy& copy);
-    /// Pins again what was unpinned, because the buffers stay in use.
+    /// Pins the unpinned chunks again, because the buffers stay in use.
     void undo();
 
    private:
@@ -140,15 +142,16 @@ class HostPool {
     std::vector<std::unique_ptr<Chunk>> chunks;
     [[nodiscard]] bool idle() const;
   };
-  /// A free range of one of the owner's blocks, or of a block that no buffer uses.
+  /// Takes a free range of the owner's blocks, or of a block that no buffer uses.
   [[nodiscard]] std::optional<FreeRanges::Place> take_free(Bytes size, Owner owner);
   [[nodiscard]] Status add_block(Bytes size, Bytes expect, Owner owner, Limit limit);
-  /// Unused blocks, each too small, may hold the memory: without them, if it has no room with them.
+  /// Calls `make`. If it has no room, releases unused blocks that are each too small and calls it
+  /// again.
   template <class Make>
   [[nodiscard]] Status make_room(std::unique_lock<std::mutex>& lock, const Make& make);
   [[nodiscard]] Block& block_of(const std::byte* at) const;
   void add_free(std::byte* at, Bytes size);
-  /// Unpins and unmaps; not under the lock.
+  /// Unpins and unmaps. Call it without the lock.
   void drop(Block& block);
 
   device::Device& device_;

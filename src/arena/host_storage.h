@@ -1,13 +1,15 @@
-// Host memory in which parts of a model rest while they are not on the device: pinned, writable, at one
-// address for life.
+// Pinned, writable host memory for offloaded parts of a model. Its address never changes.
 //
-// Model     Belongs to a tag and counts against Options::host_budget, as backups do, but pause and resume
-//           have no part in it: what is in it, and whether the device has a newer copy, is the owner's
-//           business. A TransferLane copies between it and resident regions.
-// Threads   one makes and destroys; the contents are the owner's.
+// Model     Belongs to a tag and counts against Options::host_budget, as backups do. Pause and
+//           resume do not touch it. The owner tracks its contents and whether the device has a
+//           newer copy. A TransferLane copies between it and resident regions.
+//
+// Threads   one thread makes and destroys; the owner guards the contents.
+//
 // Failure   kOutOfHostMemory.
-// Cost      whole huge pages, which storages share whose memory was reserved together. Of a fresh GiB as in
-//           host_pool.h: it is touched and pinned before make() returns.
+//
+// Cost      whole huge pages. Storages whose memory was reserved together share them. make()
+//           touches and pins before it returns; host_pool.h has the time per GiB.
 #pragma once
 
 #include <cstddef>
@@ -25,12 +27,13 @@ class HostStorage {
   /// Contents are undefined. `arena` outlives the storage.
   [[nodiscard]] static Result<std::unique_ptr<HostStorage>> make(Arena& arena, std::string_view tag,
                                                                  Bytes size);
-  /// Takes the memory of storages that are made for the tag next, one of each size, in one piece of taken(sizes).
+  /// Reserves the memory of storages that are made for the tag next, one of each size. It takes one
+  /// block of taken(sizes) bytes.
   [[nodiscard]] static Status reserve(Arena& arena, std::string_view tag,
                                       std::span<const Bytes> sizes);
-  /// What such storages take of the budget.
+  /// Bytes of the budget that such storages take.
   [[nodiscard]] static Bytes taken(std::span<const Bytes> sizes);
-  /// The memory goes back once the copies from and to it that are under way were waited for.
+  /// The memory is released after the caller has waited for all copies from and to it.
   ~HostStorage() = default;
   HostStorage(const HostStorage&) = delete;
   HostStorage& operator=(const HostStorage&) = delete;
@@ -38,7 +41,7 @@ class HostStorage {
   [[nodiscard]] std::byte* data() const;
   [[nodiscard]] Bytes size() const;
 
-  /// The memory, which lives until its last holder lets go. Internal to arena/.
+  /// The memory, which lives until its last holder is destroyed. Internal to arena/.
   class Memory;
   [[nodiscard]] const std::shared_ptr<Memory>& memory() const { return memory_; }
 

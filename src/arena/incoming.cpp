@@ -1,4 +1,4 @@
-// What comes to the device in a move: collecting it, commit and undo.
+// Regions that are resumed in a move: collecting them, commit and undo.
 #include <algorithm>
 #include <utility>
 
@@ -9,8 +9,8 @@
 namespace neap::arena {
 namespace {
 
-// From the first resume on, regions under this size share pages with adjacent regions of the same tag.
-// They move together anyway, and the number of handles determines the cost.
+// After their first resume, regions below this size share pages with adjacent regions of the same
+// tag. They move together anyway, and the cost depends on the number of page handles.
 constexpr Bytes kSmallRegion = 256_MiB;
 
 PageUse page_use(const Region& region) {
@@ -19,7 +19,7 @@ PageUse page_use(const Region& region) {
   return region.generation == 0 ? PageUse::kFirst : PageUse::kAgain;
 }
 
-/// Drops what the region no longer maps: a paused region may have shrunk.
+/// Removes spans that the region no longer maps: a paused region may have shrunk.
 void clip(const Region& region, std::vector<Span>& spans) {
   std::vector<Span> kept;
   for (const Span& span : spans) {
@@ -51,7 +51,7 @@ Result<Incoming> gather_in(Arena::Impl& arena, const std::vector<Tag*>& tags,
     bool any_copy = false;
     for (auto& [block, region] : tag->blocks) {
       if (region->state != State::kPaused) continue;
-      // A range that an earlier failed resume could not unmap.
+      // An earlier failed resume could not unmap this range.
       for (const auto& [at, page] : slots_touching(*tag, region->address, region->size)) {
         NEAP_TRY(arena.device.unmap(at, page.size).with_context("clearing an earlier failure"));
         tag->slots.erase(at);
@@ -108,7 +108,7 @@ void commit(Arena::Impl& arena, Incoming& in) {
     Backup& backup = region.backup;
     const bool keep_file = backup.file != nullptr && arena.options.named_disk_files;
     const bool keep_host = !backup.host.none() && arena.keep_host_buffers;
-    // Closed later, in the background: not under the lock.
+    // Closed later in the background, not under the lock.
     if (backup.file != nullptr && !keep_file)
       in.disk.push_back({0, std::move(backup.file), Bytes(0), Bytes(0)});
     if (!keep_host) arena.hosts.give(std::exchange(backup.host, {}));

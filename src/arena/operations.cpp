@@ -1,4 +1,4 @@
-// What the moves share: waiting, tags by name, copy queues, counters.
+// Helpers of all moves: waiting, tags by name, copy queues, counters.
 #include "arena/operations.h"
 
 #include <algorithm>
@@ -98,7 +98,8 @@ Result<std::uint64_t> CopyTimer::mark() {
 }
 
 void cut_copies(std::vector<TransferChunk>& chunks) {
-  // 0.3 ms of a link of 55 GB/s; larger where there would be more copies than a driver queues without blocking.
+  // 16 MiB take 0.3 ms on a link of 55 GB/s. Pieces are larger if there would be more copies than a
+  // driver queues without blocking.
   constexpr Bytes kPiece = 16_MiB;
   constexpr std::uint64_t kMostPieces = 512;
   Bytes all;
@@ -118,7 +119,7 @@ void cut_copies(std::vector<TransferChunk>& chunks) {
 }
 
 void note_pause(Arena::Impl& arena, const Outgoing& out, double seconds) {
-  std::map<Tag*, std::pair<Bytes, Bytes>> sums;  // left, copied
+  std::map<Tag*, std::pair<Bytes, Bytes>> sums;  // bytes that left the device, bytes copied
   for (const TransferChunk& chunk : out.chunks) sums[chunk.tag].first += chunk.size;
   for (const auto& item : out.items) {
     auto& sum = sums[item.region->tag];

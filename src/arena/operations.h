@@ -1,4 +1,4 @@
-// What pause, resume, exchange and the partial moves share. Internal to arena/.
+// Helpers that pause, resume, exchange, shrink and grow share. Internal to arena/.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace neap::arena {
 
-/// The time of a move, and of its steps for the log.
+/// Measures a move, and its steps for the log.
 class Stopwatch {
  public:
   [[nodiscard]] double seconds() const { return since(start_); }
@@ -20,7 +20,7 @@ class Stopwatch {
     steps_.emplace_back(name, since(last_));
     last_ = Clock::now();
   }
-  /// One line at debug level: the move, its tags, the milliseconds of each step.
+  /// Logs one line at debug level: the move, its tags and the milliseconds of each step.
   void log(const char* move, const std::vector<Tag*>& tags, const MoveReport& report) const;
 
  private:
@@ -41,7 +41,7 @@ class QueueLease {
   QueueLease& operator=(const QueueLease&) = delete;
   ~QueueLease();
   Status take();
-  /// Waits for the copies, whatever their outcome, and returns the queue.
+  /// Waits for the copies even if they failed, then returns the queue.
   void drop();
   [[nodiscard]] bool taken() const { return queue_ != nullptr; }
   [[nodiscard]] device::CopyQueue& get() const { return *queue_; }
@@ -51,15 +51,15 @@ class QueueLease {
   std::unique_ptr<device::CopyQueue> queue_;
 };
 
-/// The seconds of a ticket's copies, all in one direction.
+/// Measures the copies of a ticket, which all have one direction.
 class CopyTimer {
  public:
   enum class Direction { kToHost, kToDevice };
-  /// Before the first copy is queued. `queue` outlives the copies.
+  /// Call before the first copy is queued. `queue` outlives the copies.
   Status start(device::CopyQueue& queue, Direction direction);
-  /// After the last one.
+  /// Call after the last copy is queued.
   Status stop();
-  /// Waits for the copies. 0 if it was never started.
+  /// Waits for the copies and returns their seconds; 0 if start() was never called.
   [[nodiscard]] Result<double> seconds();
 
  private:
@@ -69,7 +69,8 @@ class CopyTimer {
   std::uint64_t first_ = 0, last_ = 0;
 };
 
-/// Cuts the copies of a ticket: the program's own copies wait for the one that the link carries.
+/// Cuts the copies of a ticket into pieces: other copies of the program wait for the piece on the
+/// link.
 void cut_copies(std::vector<TransferChunk>& chunks);
 
 Status wait_for(Arena::Impl& arena, const Fence& fence);
@@ -78,23 +79,24 @@ Status wait_for(Arena::Impl& arena, const Fence& fence);
 [[nodiscard]] std::string join(const std::vector<Tag*>& tags);
 [[nodiscard]] Bytes bytes_of(const std::vector<TransferChunk>& chunks);
 [[nodiscard]] bool has_copies(const std::vector<TransferChunk>& chunks);
-/// Where the region's contents are in its backup.
+/// Places of the region's contents in its backup.
 [[nodiscard]] std::vector<Span> spans_of(const Region& region, const Backup& backup);
 void sort_spans(std::vector<Span>& spans);
-/// Needs the table lock.
+/// The caller holds the table lock.
 [[nodiscard]] Result<Region*> find_region(const Arena::Impl& arena, RegionId id);
-/// Adds free memory and holders to an out-of-memory of gather_in. Not under the table lock.
+/// Adds free memory and holders to an out-of-memory status of gather_in. Call it without the table
+/// lock.
 [[nodiscard]] Status explain_shortage(Arena::Impl& arena, const Status& status);
-/// Takes pages for every chunk. Waits up to `wait` for memory.
+/// Takes pages for every chunk. Waits up to `wait` for another process to free memory.
 Status secure_pages(Arena::Impl& arena, Incoming& in, std::chrono::milliseconds wait);
 
-/// Counters and events of a move. Need the table lock.
+/// Record counters and events of a move. The caller holds the table lock.
 void note_pause(Arena::Impl& arena, const Outgoing& out, double seconds);
 void note_resume(Arena::Impl& arena, const Incoming& in, double seconds);
 void note_failure(const std::vector<Tag*>& tags);
 
-/// Maps `runs` of one tag with pages from the store or the device. Leaves nothing on failure.
-/// `what` names the purpose in error messages; it is called only then.
+/// Maps `runs` of one tag with pages from the store or the device. A failure leaves nothing mapped.
+/// `what` names the purpose in error messages and is called only for them.
 [[nodiscard]] Result<std::vector<TransferChunk>> fill_runs(
     Arena::Impl& arena, Tag& tag, const std::vector<Run>& runs,
     const std::function<std::string()>& what);

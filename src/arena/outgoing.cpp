@@ -1,4 +1,4 @@
-// What leaves the device in a move: collecting it, room for its contents, commit and undo.
+// Regions that are paused in a move: collecting them, space for their contents, commit and undo.
 #include <algorithm>
 #include <utility>
 
@@ -56,7 +56,7 @@ Outgoing gather_out(Arena::Impl& arena, const std::vector<Tag*>& tags,
 
 namespace {
 
-/// Host buffers for what is copied to the host, and the copies that go there.
+/// Takes host buffers for contents that are kept on the host, and adds their copies.
 Status secure_host(Arena::Impl& arena, Outgoing& out) {
   std::map<const Tag*, Bytes> need;
   for (const auto& item : out.items) {
@@ -76,8 +76,8 @@ Status secure_host(Arena::Impl& arena, Outgoing& out) {
       kept.insert(kept.end(), own_spans.begin(), own_spans.end());
       continue;
     }
-    // The buffer of the last cycle, or of prepare(). Its contents are invalid from here on. Only this
-    // move touches it: the tag is marked as moving.
+    // The buffer of the last pause or of prepare(). Its contents are invalid from here on. Only
+    // this move touches it, because the tag is marked as moving.
     HostBuffer small;
     {
       const std::unique_lock lock(arena.table);
@@ -113,7 +113,7 @@ Status secure_host(Arena::Impl& arena, Outgoing& out) {
   return {};
 }
 
-/// Files with room for what is copied to disk, and the copies that go there.
+/// Makes files for contents that are kept on disk, and adds their copies.
 Status secure_disk(Arena::Impl& arena, Outgoing& out) {
   std::string folder;
   {
@@ -125,7 +125,7 @@ Status secure_disk(Arena::Impl& arena, Outgoing& out) {
     const auto naming = named ? DiskFile::Naming::kNamed : DiskFile::Naming::kUnnamed;
     auto made = DiskFile::make(folder, size, naming);
     if (made.ok()) return made;
-    arena.closer.wait();  // files that are being closed may hold the space that is missing
+    arena.closer.wait();  // files that are being closed may hold the missing space
     return DiskFile::make(folder, size, naming);
   };
   Bytes need;
@@ -136,7 +136,7 @@ Status secure_disk(Arena::Impl& arena, Outgoing& out) {
   if (!named) {
     NEAP_TRY_ASSIGN(common, make(need));
   }
-  Bytes offset;  // in the common file
+  Bytes offset;  // in the shared file
   for (auto& item : out.items) {
     if (!item.copy || item.policy != Policy::kDisk) continue;
     const Bytes size = total(item.region->parts);
@@ -163,7 +163,8 @@ Status secure_disk(Arena::Impl& arena, Outgoing& out) {
 }  // namespace
 
 Status secure(Arena::Impl& arena, Outgoing& out) {
-  // The disk first: it may be full, and fresh host memory is taken in the background from then on.
+  // Secure disk space first: the disk may be full, and host memory starts to be allocated in the
+  // background after this.
   NEAP_TRY(secure_disk(arena, out));
   return secure_host(arena, out);
 }
@@ -190,8 +191,8 @@ void commit(Arena::Impl& arena, Outgoing& out) {
 
 namespace {
 
-/// Gives chunks that were released early new pages with the contents that the host has; what was to be
-/// discarded is undefined. A chunk without pages afterwards is lost.
+/// Gives new pages to chunks that were released early, and restores the contents that the host has.
+/// Contents that were to be discarded are undefined. A chunk that gets no pages is lost.
 void renew(Arena::Impl& arena, Outgoing& out) {
   std::vector<TransferChunk*> renewed;
   for (TransferChunk& chunk : out.chunks)

@@ -16,7 +16,7 @@ std::vector<Bytes> tile(Bytes size, const PageSizes& sizes, const PageCaps& caps
   std::vector<Bytes> classes{sizes.mapping};
   for (Bytes page = sizes.creating; page >= sizes.smallest; page = page / 2)
     classes.push_back(page);
-  // A cap under the smallest class is a class of its own (elastic regions).
+  // A cap below the smallest class is a class of its own (elastic regions).
   if (caps.anew < sizes.smallest && !caps.anew.is_zero()) classes.push_back(caps.anew);
 
   std::vector<Bytes> pages;
@@ -24,7 +24,8 @@ std::vector<Bytes> tile(Bytes size, const PageSizes& sizes, const PageCaps& caps
     pages.insert(pages.end(), count, page);
     size -= page * count;
   };
-  // Existing pages, down to one chunk: mapping smaller ones costs more than creating a large one.
+  // Prefer existing pages down to one chunk: below that, mapping them costs more than creating a
+  // large page.
   for (const Bytes page : classes) {
     if (page > caps.found || page < std::min(caps.anew, sizes.copying)) continue;
     const auto found = there.find(page.count());

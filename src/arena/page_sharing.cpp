@@ -10,7 +10,7 @@
 namespace neap::arena {
 namespace {
 
-/// The pages of a region that is wholly resident.
+/// The pages of a region. Fails unless the whole region is resident.
 Result<std::vector<std::pair<Address, Page>>> whole_slots(const Region& region) {
   if (region.state != State::kResident || total(region.parts) != region.size)
     return Status(ErrorCode::kBusy,
@@ -18,7 +18,7 @@ Result<std::vector<std::pair<Address, Page>>> whole_slots(const Region& region) 
   return slots_touching(*region.tag, region.address, region.size);
 }
 
-/// Addresses in `tag` for whole pages that begin `lead` before the region; a mapped chunk over them.
+/// A mapped chunk over addresses in `tag`. Its whole pages begin `lead` bytes before the region.
 struct Placed {
   Address block = 0;
   Bytes size;
@@ -43,7 +43,7 @@ Result<Placed> place(Arena::Impl& arena, std::unique_lock<std::shared_mutex>& lo
   if (placed.chunks.front().mapped == 0) {
     tag.space.give(placed.block, placed.size);
   } else {
-    // Stays mapped: these addresses keep the pages until the tag is destroyed.
+    // It stays mapped: its addresses keep the pages until the tag is destroyed.
     TransferChunk& stuck = placed.chunks.front();
     stuck.pages.resize(stuck.mapped);
     for (const Page& page : stuck.pages) arena.store.share(page.id);
@@ -65,7 +65,7 @@ Result<RegionInfo> Arena::alias(std::string_view name, RegionId source_id) {
   if (&tag != source->tag) tags.push_back(&tag);
   const Moving moving(arena, lock, tags);
   NEAP_TRY(moving.status());
-  NEAP_TRY_ASSIGN(source, find_region(arena, source_id));  // another move may have destroyed it
+  NEAP_TRY_ASSIGN(source, find_region(arena, source_id));  // may be destroyed by now
   if (source->imported)
     return Status(ErrorCode::kUnsupported, "an imported region cannot be aliased: import it again");
   NEAP_TRY_ASSIGN(const auto slots, whole_slots(*source));
@@ -91,7 +91,7 @@ Result<std::vector<ExportedPage>> Arena::export_pages(RegionId id) {
   NEAP_TRY(arena.check_process());
   std::unique_lock lock(arena.table);
   NEAP_TRY_ASSIGN(Region * region, find_region(arena, id));
-  // Does not wait: an owner exports on the thread that a pause of this tag waits for.
+  // Must not wait: an owner may export on the thread that a pause of this tag waits for.
   if (region->tag->moving)
     return Status(ErrorCode::kBusy, format("{} is on the move", region->tag->name));
   const Moving moving(arena, lock, {region->tag});

@@ -139,7 +139,7 @@ Result<Bytes> PageStore::release_some(Bytes bytes) {
     {
       const std::lock_guard lock(mutex_);
       if (kept_.empty()) break;
-      // The largest page that is not larger than needed, else the smallest.
+      // Take the largest page that does not exceed the need, else the smallest page.
       auto it = kept_.upper_bound((bytes - gone).count());
       if (it != kept_.begin()) --it;
       page = {it->second.back(), Bytes(it->first)};
@@ -159,7 +159,7 @@ Result<Bytes> PageStore::release_some(Bytes bytes) {
 }
 
 Result<Bytes> PageStore::release_down_to(Bytes keep) {
-  give({});  // tries again what the driver refused
+  give({});  // give() retries pages that the driver refused to release
   Bytes over;
   {
     const std::lock_guard lock(mutex_);

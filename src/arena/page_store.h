@@ -1,11 +1,10 @@
-// Pages that are not mapped, kept by exact size for reuse, and the count of all pages that the arena
-// holds.
+// Unmapped pages, kept by exact size for reuse. It also counts all pages that the arena holds.
 //
 // Threads   any; one lock, never held across a driver call.
 //
-// Failure   take fails with the device's status after every kept page has been released to the driver.
-//           take_all then also releases the pages that it created. A page that the driver refuses to
-//           release stays kept; an exported one is not reused.
+// Failure   take releases every kept page to the driver before it fails with the device's status.
+//           take_all then also releases the pages that it created. A page that the driver refuses
+//           to release stays kept; an exported one is not reused.
 //
 // Cost      a hit is a map lookup; a miss is one create.
 #pragma once
@@ -24,7 +23,7 @@ namespace neap::arena {
 struct Page {
   device::PageId id = device::PageId::kNone;
   Bytes size;
-  bool stuck = false;  ///< left mapped by a failed move, maybe without access
+  bool stuck = false;  ///< a failed move left it mapped, maybe without access
 };
 
 class PageStore {
@@ -37,22 +36,22 @@ class PageStore {
   PageStore(device::Device& device, EventRecorder& events, Bytes budget, Bytes physical_target)
       : device_(device), events_(events), budget_(budget), target_(physical_target) {}
 
-  /// A kept page of exactly `size`, or a new one.
+  /// Returns a kept page of exactly `size`, or a new one.
   [[nodiscard]] Result<Page> take(Bytes size);
-  /// All of `sizes` or none.
+  /// Takes pages of all `sizes`, or none.
   [[nodiscard]] Result<std::vector<Page>> take_all(const std::vector<Bytes>& sizes);
-  /// Only what is kept.
+  /// Takes a kept page; creates none.
   [[nodiscard]] bool take_kept(Bytes size, Page& page);
-  /// Ends one use of each page. Pages without a use are kept, or released to the driver: all if
-  /// `to_driver`, exported pages, and those over the budget.
+  /// Ends one use of each page. Pages without a use are kept. The driver gets exported pages, pages
+  /// over the budget, and all pages if `to_driver`.
   void give(const std::vector<Page>& pages, bool to_driver = false);
 
   /// Adds a use of the page.
   void share(device::PageId page);
-  /// Another process may map the page, so it is never reused.
+  /// Marks that another process may map the page: it is never reused.
   void mark_exported(device::PageId page);
 
-  /// Neither shared nor exported, so it may be reused at once.
+  /// True if the page is neither shared nor exported, so that it may be reused at once.
   [[nodiscard]] bool is_private(device::PageId page) const;
 
   /// Releases kept pages until at most `keep` bytes are left. Returns the bytes released.
@@ -79,7 +78,8 @@ class PageStore {
   Bytes target_;
   std::map<std::uint64_t, std::vector<device::PageId>> kept_;
   std::unordered_map<std::uint64_t, Special> special_;
-  std::vector<Page> refused_;  ///< exported pages that the driver did not release; tried again
+  std::vector<Page> refused_;  ///< exported pages that the driver refused to release; tried again
+                               ///< later
   Counts counts_;
 };
 

@@ -1,4 +1,4 @@
-// Pause: gather what leaves, secure room for its contents, move it out, commit; or undo.
+// Pause: collect the regions, secure space for their contents, copy and unmap, then commit or undo.
 #include <algorithm>
 #include <utility>
 
@@ -8,14 +8,15 @@
 namespace neap::arena {
 namespace {
 
-/// Whether a failed move could restore everything that has to be restored: the host has it.
+/// Whether the host has everything that a failed move must restore.
 bool is_restorable(const Outgoing& out) {
   return std::none_of(out.items.begin(), out.items.end(),
                       [](const auto& item) { return item.policy == Policy::kDisk; });
 }
 
-/// Gives an unmapped chunk's pages to the driver, which clears them while later chunks are copied and
-/// unmapped. At the end of the pause the clearing would slow a resume that follows.
+/// Releases an unmapped chunk's pages to the driver, which clears them while later chunks are
+/// copied and unmapped. If it cleared them at the end of the pause, a following resume would be
+/// slower.
 void release_early(Arena::Impl& arena, TransferChunk& chunk) {
   const auto is_private = [&](const Page& page) { return arena.store.is_private(page.id); };
   if (!std::all_of(chunk.pages.begin(), chunk.pages.end(), is_private)) return;
@@ -23,15 +24,15 @@ void release_early(Arena::Impl& arena, TransferChunk& chunk) {
   chunk.released = true;
 }
 
-// Transfer chunks that are queued for copying while earlier ones are unmapped: enough to keep the link
-// busy.
+// Transfer chunks that are queued for copying while earlier ones are unmapped: enough to keep the
+// link busy.
 constexpr std::size_t kCopiesAhead = 2;
 
 Status move_out(Arena::Impl& arena, Outgoing& out, bool release_pages) {
   QueueLease queue(arena);
   const bool copies = has_copies(out.chunks);
   if (copies || !out.disk.empty()) NEAP_TRY(queue.take());
-  // Files first: they are slow, and nothing is unmapped before they are complete.
+  // Write files first: they are slow, and nothing may be unmapped before they are complete.
   NEAP_TRY(out.disk.empty() ? Status() : copy_to_disk(out.disk, arena.hosts, queue.get()));
   const bool releases = release_pages && is_restorable(out);
   const std::size_t count = out.chunks.size();

@@ -9,7 +9,8 @@ void RegionIndex::insert(device::Address at, Bytes size, const Region& region) {
   const auto below = [](const Entry& e, device::Address address) { return e.begin < address; };
   auto first = std::lower_bound(entries_.begin(), entries_.end(), at, below);
   const auto last = std::lower_bound(first, entries_.end(), entry.end, below);
-  // All of [first, last) is empty, for regions do not overlap; none of it may be left to hide this.
+  // Regions do not overlap, so all entries of [first, last) are empty. The new entry reuses one of
+  // them, and no other empty entry may hide it.
   if (first == last && first != entries_.begin() && std::prev(first)->region == nullptr) --first;
   if (first != entries_.end() && first->region == nullptr) {
     *first = entry;
@@ -28,7 +29,7 @@ void RegionIndex::erase(device::Address at) {
       std::lower_bound(entries_.begin(), entries_.end(), at,
                        [](const Entry& e, device::Address address) { return e.begin < address; });
   it->region = nullptr;
-  // Half of them empty: clearing away is paid for by as many that were only marked.
+  // Clean up when half of the entries are empty: its cost is then spread over as many cheap erases.
   if (++empty_ * 2 <= entries_.size()) return;
   std::erase_if(entries_, [](const Entry& e) { return e.region == nullptr; });
   empty_ = 0;

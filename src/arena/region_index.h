@@ -1,14 +1,14 @@
 // All regions by address, for the lookups of allocators.
 //
-// Model     One sorted vector. A destroyed region leaves an empty entry, which is reused or removed with
-//           many others, so that neither insert nor erase usually moves the whole vector.
+// Model     One sorted vector. A destroyed region leaves an empty entry, which is reused or removed
+//           together with many others. Neither insert nor erase usually moves the whole vector.
 //
-// Threads   needs the table lock.
+// Threads   the caller holds the table lock.
 //
 // Failure   none.
 //
-// Cost      find: a binary search without branches. insert and erase: the same, and sometimes a move of
-//           the entries behind.
+// Cost      find: a binary search without branches. insert and erase: the same search, and
+//           sometimes a move of the following entries.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ class RegionIndex {
   /// The region that holds the address, or null.
   [[nodiscard]] const Region* find(device::Address at) const {
     if (entries_.empty()) return nullptr;
-    // No branches to mispredict: half the time of std::upper_bound.
+    // Without branches to mispredict it takes half the time of std::upper_bound.
     const Entry* entry = entries_.data();
     for (std::size_t left = entries_.size(); left > 1;) {
       const std::size_t half = left / 2;
@@ -36,7 +36,7 @@ class RegionIndex {
     }
     return at >= entry->begin && at < entry->end ? entry->region : nullptr;
   }
-  /// In the order of their addresses.
+  /// Visits regions in address order.
   template <class F>
   void for_each(F&& visit) const {
     for (const Entry& entry : entries_)
@@ -46,7 +46,7 @@ class RegionIndex {
  private:
   struct Entry {
     device::Address begin, end;
-    const Region* region;  ///< null if empty; then no region begins in [begin, end)
+    const Region* region;  ///< null if the entry is empty; then no region begins in [begin, end)
   };
   std::vector<Entry> entries_;
   std::size_t empty_ = 0;

@@ -1,4 +1,5 @@
-// Resume: gather what comes, take pages, map them and queue the copies; wait for these and commit. Or undo.
+// Resume: collect the regions, take pages, map them, queue the copies, wait for them and commit; or
+// undo.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -10,9 +11,9 @@
 namespace neap::arena {
 namespace {
 
-/// Takes pages as they are mapped: the driver clears released memory in the background, and makes pages
-/// of what is clean. Kept pages are taken for all chunks at once, because creating a page may release
-/// kept ones.
+/// Takes new pages only when they are mapped: the driver clears released memory in the background
+/// and creates pages from cleared memory. Kept pages are taken for all chunks at once, because
+/// creating a page may release kept ones.
 class PagesByChunk {
  public:
   PagesByChunk(PageStore& store, const std::vector<TransferChunk>& chunks) : store_(store) {
@@ -30,9 +31,9 @@ class PagesByChunk {
     for (const auto& [size, pages] : kept_) store_.give(pages);
   }
 
-  /// Kept pages are mapped together, new ones one by one, while the driver clears memory for the next.
-  /// After a failure the chunk has the pages that could be had, and some may be mapped. `lacks_pages`:
-  /// that there were not enough.
+  /// Maps kept pages together and new ones one by one, while the driver clears memory for the next.
+  /// After a failure the chunk has the pages that were available, and some may be mapped.
+  /// `lacks_pages` is set if there were not enough.
   Status map(Arena::Impl& arena, TransferChunk& chunk, bool& lacks_pages) {
     for (std::size_t i = chunk.pages.size(); i < chunk.sizes.size(); ++i) {
       const Bytes size = chunk.sizes[i];
@@ -55,10 +56,11 @@ class PagesByChunk {
   std::map<std::uint64_t, std::vector<Page>> kept_;
 };
 
-/// Unpins host buffers that are not kept, each chunk's when its copies are over.
+/// Unpins host buffers that are not to be kept, one chunk at a time, when the chunk's copies have
+/// ended.
 ///
-/// The driver waits for queued copies before it unpins. One chunk at a time, the GPU is never idle for
-/// long: after 0.1 s without work it takes 10 ms more for the next pages.
+/// The driver waits for queued copies before it unpins. Unpinning by chunk keeps the GPU from being
+/// idle: after 0.1 s without work the GPU needs 10 ms more for the next pages.
 class UnpinBehind {
  public:
   UnpinBehind(Arena::Impl& arena, Incoming& in, device::CopyQueue& queue) : in_(in), queue_(queue) {
@@ -68,7 +70,7 @@ class UnpinBehind {
     for (const TransferChunk& chunk : in.chunks)
       for (const device::Copy& copy : chunk.copies) in.unpinning->expect(copy);
   }
-  /// The copies of `chunk` are queued: unpins the buffers of the one before.
+  /// Call when the copies of `chunk` are queued. Unpins the buffers of the previous chunk.
   Status queued(const TransferChunk& chunk) {
     NEAP_TRY(finish());
     NEAP_TRY_ASSIGN(mark_, queue_.mark_to_device());
@@ -95,10 +97,10 @@ bool may_fit(Arena::Impl& arena, const Incoming& in) {
   return !memory.ok() || memory->free + arena.store.counts().kept >= in.size();
 }
 
-/// A resume in two halves.
+/// A resume that begin_resume() starts and finish() completes.
 class Resume final : public TagTicket {
  public:
-  /// Where contents are copied while the caller waits, or goes on.
+  /// kAtOnce: the caller waits for the copies. kBehind: they run while the caller continues.
   enum class Mode { kAtOnce, kBehind };
 
   Resume(Arena::Impl& arena, std::span<const std::string> names, Mode mode)
@@ -162,8 +164,8 @@ class Resume final : public TagTicket {
     return failed(std::move(status), kResuming);
   }
 
-  /// Takes the pages chunk by chunk while the contents are copied. Where memory is short, takes all of
-  /// them first, which can wait for other processes.
+  /// Takes the pages chunk by chunk while the contents are copied. If memory is short, takes all
+  /// pages first, which can wait for other processes.
   Status secure_and_move_in(std::chrono::milliseconds wait) {
     bool lacks_pages = false;
     if (may_fit(arena_, in_)) {
@@ -180,8 +182,8 @@ class Resume final : public TagTicket {
     return move_in(lacks_pages);
   }
 
-  /// Maps every chunk and queues its copies. Chunks without pages get them here; `lacks_pages` says that
-  /// there were not enough.
+  /// Maps every chunk and queues its copies. Chunks without pages get them here. `lacks_pages` is
+  /// set if there were not enough.
   Status move_in(bool& lacks_pages) {
     PagesByChunk pages(arena_.store, in_.chunks);
     const bool copies = has_copies(in_.chunks);
@@ -201,7 +203,8 @@ class Resume final : public TagTicket {
     return {};
   }
 
-  /// Waits for the copies and does what cannot run behind. Returns the seconds of a ticket's copies.
+  /// Waits for the copies and does the work that cannot run in the background. Returns the seconds
+  /// of a ticket's copies.
   Result<double> fill_in() {
     if (unpin_) NEAP_TRY(unpin_->finish());
     NEAP_TRY_ASSIGN(const double seconds, timer_.seconds());
@@ -238,8 +241,9 @@ Status secure_pages(Arena::Impl& arena, Incoming& in, std::chrono::milliseconds 
     const auto left = [&] { return deadline - std::chrono::steady_clock::now(); };
     if (pages.status().code() != ErrorCode::kOutOfDeviceMemory || left() <= left().zero())
       return arena.explain(pages.status(), in.size(), "resume");
-    // Another process gives no sign when it frees memory, so poll; at once when this arena got pages
-    // back. Take nothing meanwhile: two processes that each hold a part would wait for each other.
+    // Poll, because another process does not signal when it frees memory; retry at once when this
+    // arena got pages back. Hold no pages while waiting: two processes that each hold some would
+    // wait for each other.
     constexpr std::chrono::milliseconds kLookAgain{5};
     do {
       std::unique_lock lock(arena.table);

@@ -129,7 +129,7 @@ Status map_pages(Arena::Impl& arena, TransferChunk& chunk) {
     NEAP_TRY(arena.device.map(at, chunk.pages[chunk.mapped].id));
     at += chunk.pages[chunk.mapped].size.count();
   }
-  // All were mapped before: an earlier call may have failed to give access.
+  // All pages were mapped before: an earlier call may have failed to set access.
   if (at == from) from = chunk.at;
   NEAP_TRY(arena.device.set_access(from, Bytes(at - from)));
   arena.events.record(EventKind::kMap, from, Bytes(at - from));

@@ -15,7 +15,8 @@ bool lies_within(Bytes offset, Bytes size, Bytes whole) {
   return offset <= whole && size <= whole - offset;
 }
 
-/// The region of a transfer whose ranges exist and are there. Needs the table lock.
+/// The region of a transfer. Fails unless its ranges exist and are resident. The caller holds the
+/// table lock.
 Result<Region*> check(const Arena::Impl& arena, const Transfer& t) {
   NEAP_TRY_ASSIGN(Region* const region, find_region(arena, t.region));
   const std::string& tag = region->tag->name;
@@ -50,11 +51,11 @@ Result<std::unique_ptr<TransferLane>> TransferLane::make(Arena& arena) {
 
 TransferLane::~TransferLane() {
   if (!arena_.impl().check_process().ok()) {
-    (void)queue_.release();  // its threads or streams are the parent's
+    (void)queue_.release();  // its threads or streams belong to the parent
     return;
   }
   if (const Status done = drain(); !done.ok()) log::warn(done.message());
-  if (held_) (void)queue_->take_held_seconds();  // nobody asked for them
+  if (held_) (void)queue_->take_held_seconds();  // the caller did not take them
   arena_.impl().give_queue(std::move(queue_));
 }
 
@@ -90,7 +91,7 @@ Result<TransferLane::Mark> TransferLane::queue(Direction direction,
   }
   Result<std::uint64_t> mark = push(direction, copies);
   if (!mark.ok()) {
-    // Some copies may be queued, and a later mark could not tell when they are done.
+    // Some copies may be queued, and no later mark could tell when they end.
     const Status drained = queue_->drain();
     if (!drained.ok()) log::warn(drained.message());
     retire(made);
@@ -122,7 +123,7 @@ Status TransferLane::wait(Mark mark) {
   for (std::deque<Batch>& batches : under_way_) {
     const bool here = std::any_of(batches.begin(), batches.end(),
                                   [&](const Batch& batch) { return batch.mark == mark; });
-    // In their order, so that the queue forgets every mark.
+    // Wait in order, so that the queue forgets every mark.
     while (here && !batches.empty() && batches.front().mark <= mark) {
       if (Status done = queue_->wait(batches.front().queue_mark); !done.ok()) {
         const Status drained = drain();

@@ -1,15 +1,18 @@
-// Copies between resident regions and host storage, queued in order and run by the device's copy engines while
-// the caller goes on.
+// Copies between resident regions and host storage, queued in order. The device's copy engines run
+// them while the caller continues.
 //
-// Model     A region that a copy reads or writes stays where it is until the copy was waited for: pause,
-//           resume, exchange, destroy and the like of its tag are kBusy. Copies of one direction run in the
-//           order in which they were queued; the two directions run side by side. Ranges that copies of both
-//           directions touch are the caller's to keep apart.
+// Model     A region stays where it is until the caller has waited for all its copies: pause,
+//           resume, exchange, destroy and similar calls for its tag return kBusy. Copies of one
+//           direction run in queue order; the two directions run concurrently. The caller keeps
+//           apart ranges that copies of both directions touch.
+//
 // Threads   one at a time. Other lanes and moves of other tags may run meanwhile.
-// Failure   Nothing of a batch is queued where a range is wrong (kInvalidArgument, kNotFound) or a region not
-//           resident (kBusy). After a driver's failure no copy of the lane is under way, and what the copies
-//           since the last wait should have written is undefined.
-// Cost      a lookup for each copy and a driver call for each 128 MiB of it.
+//
+// Failure   Nothing of a batch is queued if a range is wrong (kInvalidArgument, kNotFound) or a
+//           region is not resident (kBusy). After a driver failure no copy of the lane is in
+//           flight. Destinations of copies since the last wait are undefined.
+//
+// Cost      a lookup for each copy and a driver call per 128 MiB of it.
 #pragma once
 
 #include <cstdint>
@@ -37,29 +40,32 @@ class TransferLane {
   /// The end of a batch.
   enum class Mark : std::uint64_t {};
 
-  /// `arena` outlives the lane. Cost: two streams of the device, unless an ended lane left some.
+  /// `arena` outlives the lane. Cost: two streams of the device, unless a destroyed lane left some.
   [[nodiscard]] static Result<std::unique_ptr<TransferLane>> make(Arena& arena);
-  /// Waits for everything.
+  /// Waits for all copies.
   ~TransferLane();
   TransferLane(const TransferLane&) = delete;
   TransferLane& operator=(const TransferLane&) = delete;
 
   [[nodiscard]] Result<Mark> to_device(std::span<const Transfer> batch);
   [[nodiscard]] Result<Mark> to_storage(std::span<const Transfer> batch);
-  /// Blocks until the batch, and those before it in its direction, are done. A mark may be waited for again.
+  /// Blocks until the batch, and earlier batches of its direction, are done. A mark may be waited
+  /// for again.
   Status wait(Mark mark);
   /// Blocks until every batch is done.
   Status drain();
 
-  /// Batches that are queued from now on begin after what `stream` was given so far.
+  /// Batches queued from now on begin after the work that `stream` already has.
   Status begin_after(device::StreamId stream);
-  /// What `stream` is given from now on begins after the batch. The batch must still be waited for, which costs
-  /// nothing once it is done. The time that the stream waits counts for `account`, a small number.
+  /// Work given to `stream` from now on begins after the batch. The caller must still wait for the
+  /// batch, which costs nothing once it is done. The stream's waiting time is added to `account`, a
+  /// small number.
   Status hold_stream(device::StreamId stream, Mark mark, std::size_t account);
-  /// Seconds that streams waited in hold_stream since the last call, by account. Blocks until these waits are over.
+  /// Seconds that streams waited in hold_stream since the last call, by account. Blocks until these
+  /// waits have ended.
   [[nodiscard]] Result<std::vector<double>> take_held_seconds();
-  /// Batches of the other direction that are queued from now on begin after the batch: for a part of a region that is
-  /// written again once it was stored. The batch must still be waited for.
+  /// Batches of the other direction queued from now on begin after the batch. For a part of a
+  /// region that is stored and then overwritten. The caller must still wait for the batch.
   Status hold_other_direction(Mark mark);
 
  private:
@@ -76,7 +82,7 @@ class TransferLane {
   [[nodiscard]] Result<Mark> queue(Direction direction, std::span<const Transfer> batch);
   [[nodiscard]] Result<std::uint64_t> push(Direction direction,
                                            const std::vector<device::Copy>& copies);
-  /// The batches up to the mark, if they are still under way.
+  /// The batches up to the mark, if they are still running.
   [[nodiscard]] const Batch* find(Mark mark) const;
   void retire(const Batch& batch);
   void retire_all();
@@ -88,7 +94,7 @@ class TransferLane {
   std::unique_ptr<device::CopyQueue> queue_;
   std::deque<Batch> under_way_[2];
   std::uint64_t last_mark_ = 0;
-  bool held_ = false;  // a stream, since seconds were taken
+  bool held_ = false;  // a stream was held since seconds were last taken
 };
 
 }  // namespace neap::arena

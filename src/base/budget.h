@@ -1,8 +1,8 @@
-// What one piece of work on foreign input may use: steps, bytes of memory, and processor time.
+// Limits of one piece of work on untrusted input: steps, bytes of memory, and processor time.
 //
-// Threads   one at a time. A Budget outlives what was made with it.
-// Failure   the function that a Budget is made with throws what its module throws; containers keep
-//           their contents.
+// Threads   one at a time. A Budget outlives the objects made with it.
+// Failure   the `Fail` function of the Budget throws what its module throws; containers keep their
+//           contents.
 // Cost      an addition and a comparison; the clock is read at every 64th tick().
 #pragma once
 
@@ -20,10 +20,10 @@ class Budget {
   struct Limits {
     std::int64_t steps;
     std::size_t bytes;
-    double seconds = 0;  ///< of the thread; 0: no limit
+    double seconds = 0;  ///< processor time of the thread; 0: no limit
   };
   enum class Spent : std::uint8_t { kSteps, kBytes, kSeconds };
-  /// Throws.
+  /// Always throws.
   using Fail = void (*)(Spent, const Limits&);
 
   Budget(const Limits& limits, Fail fail)
@@ -35,20 +35,20 @@ class Budget {
     steps_left_ -= static_cast<std::int64_t>(steps);
     if (steps_left_ < 0) end(Spent::kSteps);
   }
-  /// The steps of reading `bytes` of text.
+  /// Counts the steps of reading `bytes` of text.
   void read(std::size_t bytes) { spend(1 + bytes / 64); }
-  /// Memory, and the steps of filling it.
+  /// Counts memory, and the steps of filling it.
   void take(std::size_t bytes) {
     spend(1 + bytes / 256);
     if (bytes > bytes_left_) end(Spent::kBytes);
     bytes_left_ -= bytes;
   }
   void give_back(std::size_t bytes) noexcept { bytes_left_ += bytes; }
-  /// One piece of work whose steps nobody counts.
+  /// Counts one piece of work without steps of its own.
   void tick() {
     if (++ticks_ % kTicks == 0) look_at_clock();
   }
-  /// The time counts from here.
+  /// Restarts the limit of seconds.
   void restart_clock() { ticks_ = 0; }
 
  private:
@@ -74,7 +74,7 @@ class Budget {
   double started_ = 0;
 };
 
-/// An allocator that takes its memory from a Budget.
+/// An allocator whose memory counts against a Budget.
 template <class T>
 class Counted {
  public:
@@ -102,7 +102,7 @@ class Counted {
   friend bool operator==(const Counted& a, const Counted& b) { return a.budget_ == b.budget_; }
 
  private:
-  static constexpr std::size_t kHeaderBytes = 16;  // of malloc
+  static constexpr std::size_t kHeaderBytes = 16;  // per allocation, of malloc
   static std::size_t bytes(std::size_t n) { return n * sizeof(T) + kHeaderBytes; }
   Budget* budget_;
 };

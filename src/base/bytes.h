@@ -1,6 +1,6 @@
-// Sizes in bytes as a type of their own, and their text form.
+// Sizes in bytes as a separate type, and their text form.
 //
-// Threads   values; free of shared state.
+// Threads   values without shared state.
 // Failure   parsing returns Result; arithmetic is unchecked except where a function says so.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace neap {
 
-/// A number of bytes, not negative. Use saturating_sub for differences, or check first.
+/// A non-negative number of bytes. For differences use saturating_sub, or check first.
 class Bytes {
  public:
   constexpr Bytes() = default;
@@ -82,8 +82,7 @@ constexpr Bytes operator""_TiB(unsigned long long n) {
 
 template <class T>
 class Result;
-/// Reads "24GiB", "1.5 GiB", "512MB", "4096 B". A bare number is refused: the unit is part of the
-/// size.
+/// Parses "24GiB", "1.5 GiB", "512MB" and "4096 B". A number without a unit is rejected.
 [[nodiscard]] Result<Bytes> parse_bytes(std::string_view text);
 
 }  // namespace neap

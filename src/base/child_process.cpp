@@ -31,7 +31,7 @@ Status system_failure(std::string_view what, int error) {
   return {ErrorCode::kIo, format("{}: {}", what, system_reason(error))};
 }
 
-// Two ends of a pipe that programs started meanwhile do not inherit.
+// Both ends of a pipe. Programs started meanwhile do not inherit them.
 struct Pipe {
   std::array<int, 2> ends = {-1, -1};
   Pipe() = default;
@@ -50,8 +50,8 @@ struct Pipe {
   }
 };
 
-// A write to a program that ended raises SIGPIPE, which would end this process. Blocks it for this
-// thread and takes the one that came meanwhile.
+// A write to a program that has ended raises SIGPIPE, which would end this process. This blocks
+// SIGPIPE for this thread and consumes one that was raised meanwhile.
 class NoSigpipe {
  public:
   NoSigpipe() {
@@ -98,7 +98,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return out;
 }
 
-// Set from outside, a moment after the program has begun: before it reads its first line.
+// Sets limits from outside, just after the program has started and before it reads its first line.
 void limit(pid_t process, const ChildProcess::Program& program) {
   if (program.memory_limit.is_zero() && program.file_size_limit.is_zero()) return;
   const auto set = [&](__rlimit_resource what, Bytes most) {
@@ -106,7 +106,7 @@ void limit(pid_t process, const ChildProcess::Program& program) {
     if (::prlimit(process, what, nullptr, &now) != 0) return;
     now.rlim_max = std::min<rlim_t>(now.rlim_max, most.count());
     now.rlim_cur = std::min(now.rlim_cur, now.rlim_max);
-    (void)::prlimit(process, what, &now, nullptr);  // it may have ended
+    (void)::prlimit(process, what, &now, nullptr);  // the program may have ended
   };
   set(RLIMIT_CORE, Bytes());
   if (!program.memory_limit.is_zero()) set(RLIMIT_DATA, program.memory_limit);
@@ -127,7 +127,8 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const Program& program
   ::posix_spawn_file_actions_addclosefrom_np(&settings.actions, STDERR_FILENO + 1);
   if (!program.folder.empty())
     ::posix_spawn_file_actions_addchdir_np(&settings.actions, program.folder.c_str());
-  // A group of its own: Ctrl-C is for the run, and whatever it starts is killed with it.
+  // The program gets its own process group: Ctrl-C goes to the run only, and killing the group ends
+  // all its processes.
   sigset_t none;
   ::sigemptyset(&none);
   sigset_t usual;
@@ -193,7 +194,7 @@ Status ChildProcess::read(std::string& text) {
 
 void ChildProcess::read_errors() {
   std::array<char, 4096> buffer{};
-  // Bounded: a program that writes without end has its turn again.
+  // The loop is bounded, because a program may write without end. The next call continues.
   for (int turn = 0; turn < 64 && err_ >= 0; ++turn) {
     const ssize_t got = ::read(err_, buffer.data(), buffer.size());
     if (got < 0) return;
@@ -238,7 +239,7 @@ std::optional<int> ChildProcess::exit_code() const {
 
 bool ChildProcess::ended() const {
   siginfo_t info{};
-  // WNOWAIT: until it is reaped its id, which is the group's, is not given to another.
+  // WNOWAIT does not reap the process, so its id, which is also the group's id, is not reused.
   return process_ < 0 ||
          ::waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
          info.si_pid == process_;
@@ -291,7 +292,7 @@ void ChildProcess::end_all(Children children) {
   end_all(std::span<ChildProcess* const>(present(children)));
 }
 
-// Ends what is left of the group, too.
+// Also ends the remaining processes of the group.
 void ChildProcess::reap() {
   if (process_ < 0) return;
   (void)::kill(-process_, SIGKILL);

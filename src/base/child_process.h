@@ -1,10 +1,10 @@
-// A program with pipes to its stdin, stdout and stderr, in a process group of its own.
+// A program with pipes to its stdin, stdout and stderr, in its own process group.
 //
 // Threads   one at a time.
-// Failure   Status with the system's reason, and the end of what the program wrote to stderr.
-// Cost      started without copying this process's page tables. The destructor closes stdin and waits
-//           up to kExitSeconds for the program to end; then the whole group is killed. end_all() does
-//           that for many in the time of one.
+// Failure   Status with the system's reason and the end of the program's stderr.
+// Cost      it starts without copying this process's page tables. The destructor closes stdin,
+//           waits up to kExitSeconds for the program to end, then kills the group. end_all() does
+//           that for many programs in the time of one.
 #pragma once
 
 #include <sys/types.h>
@@ -27,12 +27,13 @@ class ChildProcess {
   static constexpr double kTermSeconds = 1;  ///< between SIGTERM and SIGKILL
 
   struct Program {
-    std::vector<std::string> words;  ///< the first is looked up in PATH unless it has a slash
-    std::filesystem::path folder{};  ///< empty: this process's
+    std::vector<std::string> words;  ///< the first word is looked up in PATH unless it has a slash
+    std::filesystem::path folder{};  ///< empty: this process's folder
     /// NAME=VALUE; nullopt: this process's environment.
     std::optional<std::vector<std::string>> environment{};
-    /// Of each of its processes, which cannot raise them; zero: this process's limit. Memory is what a
-    /// process can write to and shares with nobody (RLIMIT_DATA). A limited program writes no core file.
+    /// Limits of each process of the program, which cannot raise them; zero: this process's limit.
+    /// The memory limit counts private writable memory (RLIMIT_DATA). A limited program writes no
+    /// core file.
     Bytes memory_limit{}, file_size_limit{};
   };
   [[nodiscard]] static Result<std::unique_ptr<ChildProcess>> start(const Program& program);
@@ -40,33 +41,34 @@ class ChildProcess {
   ChildProcess& operator=(const ChildProcess&) = delete;
   ~ChildProcess();
 
-  // Descriptors for poll(); all are non-blocking.
+  // Descriptors for poll(). All are non-blocking.
   [[nodiscard]] int in() const { return in_; }
   [[nodiscard]] int out() const { return out_; }
   [[nodiscard]] int err() const { return err_; }
 
-  /// Writes as much as the pipe takes; the bytes written. A program that ended is a failure.
+  /// Writes as much as fits in the pipe and returns the bytes written. Fails if the program has
+  /// ended.
   [[nodiscard]] Result<std::size_t> write(std::string_view text);
-  /// Appends what is there to `text`. The end of stdout is a failure.
+  /// Appends the available output to `text`. Fails at the end of stdout.
   [[nodiscard]] Status read(std::string& text);
-  /// Keeps the last of what is there in stderr.
+  /// Keeps the last bytes of the available stderr.
   void read_errors();
-  /// "; it ended with exit code 1; its stderr ends with: ..." as far as there is something to say. Waits a moment for
-  /// a program that is about to end.
+  /// Returns "; it ended with exit code 1; its stderr ends with: ...", with only the parts that are
+  /// known. Waits briefly for a program that is about to end.
   [[nodiscard]] std::string last_words();
-  /// Of one that has ended of itself; nullopt: it runs, or a signal ended it.
+  /// Exit code of a program that has ended; nullopt if it runs or was ended by a signal.
   [[nodiscard]] std::optional<int> exit_code() const;
-  /// "; its stderr ends with: ...", of a program that runs.
+  /// Returns "; its stderr ends with: ..." for a program that runs.
   [[nodiscard]] std::string recent_errors();
-  /// What ends a program that reads lines.
+  /// Ends a program that reads lines until the end of stdin.
   void close_stdin();
 
-  /// SIGTERM to the group, SIGKILL kTermSeconds later to what is left of it.
+  /// Sends SIGTERM to the group, and SIGKILL kTermSeconds later to the processes that remain.
   void kill();
-  using Children = std::span<const std::unique_ptr<ChildProcess>>;  // null: none
-  /// kill() for many in the time of one.
+  using Children = std::span<const std::unique_ptr<ChildProcess>>;  // entries may be null
+  /// As kill(), for many programs in the time of one.
   static void kill_all(Children children);
-  /// Closes stdin of all, waits up to kExitSeconds for all to end and kills what is left.
+  /// Closes stdin of all, waits up to kExitSeconds for all to end, then kills the remaining ones.
   static void end_all(Children children);
 
  private:

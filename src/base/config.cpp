@@ -25,7 +25,7 @@ bool is_finite(const Json& value) {
   return !value.is_number() || std::isfinite(value.get<double>());
 }
 
-// JSON has no words for what is not finite.
+// JSON cannot represent infinity and NaN.
 std::string given_text(const Json& value) {
   return is_finite(value) ? value.dump() : number_text(value.get<double>());
 }
@@ -54,7 +54,7 @@ bool is_text(const Json& item) {
   return item.is_string();
 }
 
-// One item stands for a list of itself.
+// A single item is accepted as a list of one.
 template <class T>
 Status read_list(const Json& value, const std::string& type, bool (*accepts)(const Json&),
                  std::vector<T>& out) {
@@ -79,7 +79,7 @@ ConfigTable::Key& bind_list_of(ConfigTable::Key& key, std::vector<T>* field,
 }  // namespace
 
 std::string bound_text(double bound) {
-  constexpr double kExact = 1e15;  // as far as a double has every integer, and less
+  constexpr double kExact = 1e15;  // a double holds every integer up to here exactly
   const bool whole = bound == std::floor(bound) && std::abs(bound) < kExact;
   return whole ? std::to_string(static_cast<std::int64_t>(bound)) : number_text(bound);
 }
@@ -250,7 +250,7 @@ const ConfigTable::Key* ConfigTable::find(std::string_view path) const {
 }
 
 std::string ConfigTable::hint(std::string_view path) const {
-  // As Hydra writes additions and removals on a command line.
+  // Hydra marks additions and removals on a command line with + and ~.
   path.remove_prefix(std::min(path.find_first_not_of("+~"), path.size()));
   const std::string near = nearest(path);
   const bool in_other_section = !near.empty() && leaf(near) == leaf(path);
@@ -281,7 +281,7 @@ std::string ConfigTable::nearest(std::string_view path) const {
 
 namespace {
 
-// Of a list every word has to be one of the choices.
+// Every entry of a list must be one of the choices.
 Status check_choices(const ConfigTable::Key& key, const Json& value, const std::string& head) {
   if (key.choices.empty()) return {};
   const auto allowed = [&](const Json& word) {
@@ -298,7 +298,7 @@ Status check_choices(const ConfigTable::Key& key, const Json& value, const std::
       head + "is " + value.dump() + (value.is_array() ? "; it can hold " : "; it can be ") + list};
 }
 
-// A number is finite and within the key's bounds, and so is each of a list.
+// A number, or each number of a list, must be finite and within the key's bounds.
 Status check_numbers(const ConfigTable::Key& key, const Json& value, const std::string& head) {
   if (value.is_array()) {
     for (const Json& item : value) NEAP_TRY(check_numbers(key, item, head));
@@ -322,7 +322,7 @@ Status check_numbers(const ConfigTable::Key& key, const Json& value, const std::
   return {};
 }
 
-// What a text or list that nobody set holds, where that is empty; else null.
+// The value of an unset text or list if that is empty; else null.
 Json empty_default(const ConfigTable::Key& key) {
   for (const Json& empty : {Json(""), Json::array()})
     if (key.default_text == toml_text(empty)) return empty;
@@ -332,7 +332,8 @@ Json empty_default(const ConfigTable::Key& key) {
 }  // namespace
 
 Status ConfigTable::set(std::string_view path, const Json& value, const std::string& origin) {
-  // Messages have the path, and the nearest key is found in time proportional to its length.
+  // Messages contain the path. Finding the nearest key takes time proportional to the path's
+  // length.
   constexpr std::size_t kMostPath = 1000, kShown = 60;
   if (path.size() > kMostPath)
     return {ErrorCode::kInvalidArgument,

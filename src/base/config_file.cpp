@@ -1,4 +1,4 @@
-// Configuration files, and overrides of their keys: TOML.
+// Reads TOML: configuration files and overrides of keys.
 #include <toml++/toml.h>
 #include <algorithm>
 
@@ -11,7 +11,7 @@
 namespace neap {
 namespace {
 
-// TOML value -> JSON, keeping integers and floats apart.
+// Converts TOML to JSON and keeps integers and floats distinct.
 Json to_json_value(const toml::node& node) {
   if (const auto* v = node.as_boolean()) return v->get();
   if (const auto* v = node.as_integer()) return v->get();
@@ -30,7 +30,7 @@ Json to_json_value(const toml::node& node) {
   return nullptr;
 }
 
-// How deep tables and lists may nest: the parser's tables are read and freed by recursion.
+// Nesting limit of tables and lists, because the parser reads and frees tables recursively.
 constexpr std::size_t kMostLevels = 100;
 
 std::size_t end_of_string(std::string_view text, std::size_t at) {
@@ -51,7 +51,7 @@ std::size_t end_of_string(std::string_view text, std::size_t at) {
 
 // Counts the parts of dotted keys and the open brackets of each line of TOML, without parsing it.
 Status check_levels(std::string_view toml, std::string_view where) {
-  std::vector<std::size_t> open;  // the levels in front of each open bracket
+  std::vector<std::size_t> open;  // nesting levels before each open bracket
   std::size_t levels = 0;
   for (std::size_t i = 0; i < toml.size(); ++i) {
     const char c = toml[i];
@@ -118,14 +118,14 @@ Status ConfigTable::load_text(std::string_view text, std::string_view name) {
     return {ErrorCode::kInvalidArgument, utf16.message()};
   NEAP_TRY(check_levels(text, name));
   std::vector<Leaf> leaves;
-  try {  // toml++ throws; caught here
+  try {  // toml++ throws; exceptions are caught here
     collect(toml::parse(text, std::string(name)), "", leaves);
   } catch (const toml::parse_error& e) {
     return {ErrorCode::kInvalidArgument,
             std::string(name) + ":" + std::to_string(e.source().begin.line) + ":" +
                 std::to_string(e.source().begin.column) + ": " + std::string(e.description())};
   }
-  // A list comes before its tables, which may be on its line.
+  // A list must come before its tables, which may be on the same line.
   std::stable_sort(leaves.begin(), leaves.end(),
                    [](const Leaf& a, const Leaf& b) { return a.where.line < b.where.line; });
   for (const Leaf& leaf : leaves) {

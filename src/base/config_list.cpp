@@ -8,7 +8,7 @@
 namespace neap {
 namespace {
 
-// Keys of a table and of the tables in it, as "inner.key".
+// Flattens keys of a table and its nested tables to "inner.key".
 void flatten(const Json& table, const std::string& prefix,
              std::vector<std::pair<std::string, Json>>& out) {
   for (const auto& [key, value] : table.items()) {

@@ -1,4 +1,5 @@
-// When keys are read: conditions, defaults that depend on other keys, and keys that are set in vain.
+// Conditions for reading keys, defaults that depend on other keys, and keys that are set but not
+// read.
 #include <algorithm>
 
 #include "base/config.h"
@@ -18,7 +19,7 @@ std::string listed(const std::vector<std::string>& words, std::string_view last)
 
 }  // namespace
 
-/// Keys that are not read for one reason.
+/// Unread keys that share one reason.
 struct ConfigTable::Reason {
   std::vector<std::string> keys;
   std::string text, wish_of_one, wish_of_many;
@@ -35,7 +36,7 @@ bool ConfigTable::holds(const ConfigCondition& condition) const {
          condition.values.end();
 }
 
-// "task is "grpo""
+// For example: task is "grpo"
 std::string ConfigTable::reason(const ConfigCondition& condition) const {
   std::string text;
   if (!condition.key.empty())
@@ -45,7 +46,7 @@ std::string ConfigTable::reason(const ConfigCondition& condition) const {
   return text;
 }
 
-// "It is read where task is "ppo""
+// For example: It is read where task is "ppo"
 std::string ConfigTable::wish(const ConfigCondition& condition, bool many) const {
   std::vector<std::string> values;
   for (const Json& value : condition.values) values.push_back(value.dump());
@@ -76,7 +77,7 @@ Status ConfigTable::note_unread(const std::string& name, const std::string& orig
   });
   if (same == reasons.end())
     same = reasons.insert(reasons.end(), {{}, text, wish(*failed, false), wish_of_many});
-  // The name is in an origin on the command line.
+  // An origin on the command line already contains the name.
   same->keys.push_back(origin.starts_with('"') ? origin : format("{} ({})", name, origin));
   return {};
 }
@@ -89,7 +90,7 @@ Status ConfigTable::find_unread(const std::function<bool(const std::string&)>& h
   }
   for (const List& list : lists_) {
     if (list.items.empty()) continue;
-    // The place of the first key stands for the list's.
+    // The first key's origin stands for the whole list.
     std::string origin;
     for (const Key& key : list.items.front().keys_)
       if (origin.empty()) origin = key.origin;
@@ -117,7 +118,7 @@ Result<std::vector<std::string>> ConfigTable::unread(
 }
 
 Status ConfigTable::apply_defaults() {
-  // A default may depend on another one: until nothing changes.
+  // A default may depend on another default, so repeat until nothing changes.
   for (std::size_t round = 0; round < keys_.size(); ++round) {
     bool changed = false;
     for (const Key& key : keys_) {

@@ -44,7 +44,8 @@ std::string default_text(const Key& key) {
   return text;
 }
 
-// Of a key with fixed choices what is missing where that is shorter: "`task` is not `eval`".
+// For a key with fixed choices, names the excluded choices if that is shorter: "`task` is not
+// `eval`".
 std::string condition_text(const ConfigTable& table, const ConfigCondition& condition) {
   std::vector<Json> values = condition.values;
   std::string verb = "is";
@@ -66,7 +67,7 @@ std::string condition_text(const ConfigTable& table, const ConfigCondition& cond
   return condition.key.empty() ? names : format("`{}` {} {}", condition.key, verb, names);
 }
 
-// Those of `conditions` behind the first `known`, as a sentence.
+// Writes the conditions after the first `known` as a sentence.
 std::string read_where(const ConfigTable& table, const std::vector<ConfigCondition>& conditions,
                        std::size_t known) {
   std::string text;
@@ -83,12 +84,12 @@ std::string section_of(const Key& key) {
 // Keys of one section or list.
 struct Group {
   std::string title, intro;
-  std::size_t prefix = 0;  // bytes of each path that the title says
+  std::size_t prefix = 0;  // bytes of each path that the section's title already shows
   const ConfigTable* table = nullptr;
   std::vector<const Key*> keys;
 };
 
-// Conditions that all keys begin with.
+// Counts the leading conditions that all keys share.
 std::size_t shared_conditions(const Group& group) {
   const std::vector<ConfigCondition>& first = group.keys.front()->conditions;
   std::size_t shared = first.size();

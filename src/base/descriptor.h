@@ -1,6 +1,8 @@
-// Owns a file descriptor: of a file, a socket, an event. Negative: there is none.
+// Owns a file descriptor of a file, socket or event. A negative value means none.
 //
-// Threads   values.   Failure   none: what closing reports is dropped.
+// Threads   values.
+//
+// Failure   none: errors of close() are ignored.
 #pragma once
 
 #include <unistd.h>

@@ -22,7 +22,7 @@ Status io_error(std::string_view verb, const std::filesystem::path& path, int er
           "Cannot " + std::string(verb) + " " + path.string() + ": " + system_reason(error_number)};
 }
 
-// In names of temporary files: NAME.tmp-PID-DIGITS, the digits drawn at random.
+// Part of the names of temporary files: NAME.tmp-PID-DIGITS, with random digits.
 constexpr std::string_view kTemporaryMark = ".tmp-";
 constexpr std::size_t kRandomDigits = 16;
 
@@ -75,7 +75,7 @@ Result<std::string> read_file(const std::filesystem::path& path, Bytes limit) {
 }
 
 Result<std::filesystem::path> user_cache_folder() {
-  // A relative path is invalid by the base directory specification.
+  // The base directory specification rejects relative paths.
   const auto absolute = [](const char* variable) {
     const char* value = std::getenv(variable);
     const std::filesystem::path path = value == nullptr ? "" : value;
@@ -97,7 +97,7 @@ Result<TemporaryFile> TemporaryFile::create(const std::filesystem::path& path) {
   constexpr int kAttempts = 100;
   for (int i = 0; i < kAttempts; ++i) {
     std::uint64_t random = 0;
-    // It blocks only while the system starts.
+    // getrandom blocks only during system start.
     if (::getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random)) continue;
     std::filesystem::path temporary =
         path.string() + format("{}{}-{:016x}", kTemporaryMark, ::getpid(), random);
@@ -132,7 +132,7 @@ TemporaryFile::~TemporaryFile() {
 
 Status TemporaryFile::commit(bool sync) {
   if (sync && ::fsync(fd_) != 0 && errno != EINVAL) return io_error("write", target_, errno);
-  // A file system may say only now that the disk is full.
+  // A file system may report a full disk only at this point.
   Status status;
   if (::close(std::exchange(fd_, -1)) != 0) {
     status = io_error("write", target_, errno);

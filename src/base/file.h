@@ -1,4 +1,4 @@
-// Whole-file reading and crash-safe writing.
+// Reads whole files and writes files safely against crashes.
 #pragma once
 
 #include <filesystem>
@@ -10,13 +10,13 @@
 
 namespace neap {
 
-/// The whole file. Fails with the path and the system's reason; over `limit` it fails before
-/// reading.
+/// Reads the whole file. Fails with the path and the system's reason. A file larger than `limit`
+/// fails before it is read.
 [[nodiscard]] Result<std::string> read_file(const std::filesystem::path& path,
                                             Bytes limit = Bytes(1ull << 34));
 
-/// A new file next to `path`, under a name that nobody can foresee or share: another process or thread
-/// that writes `path` has its own. Removed on destruction, unless it was renamed.
+/// A new file next to `path` with an unpredictable, unique name, so that writers of `path` in other
+/// processes or threads do not share it. The destructor removes it unless it was renamed.
 class TemporaryFile {
  public:
   [[nodiscard]] static Result<TemporaryFile> create(const std::filesystem::path& path);
@@ -26,10 +26,10 @@ class TemporaryFile {
   TemporaryFile& operator=(const TemporaryFile&) = delete;
   ~TemporaryFile();
 
-  /// Open for reading and writing.
+  /// Descriptor, open for reading and writing.
   [[nodiscard]] int fd() const { return fd_; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// Puts it in the place of `path`. With `sync` both the contents and the name are on the disk then.
+  /// Renames the file to `path`. With `sync`, contents and name are on disk when this returns.
   [[nodiscard]] Status commit(bool sync);
 
  private:
@@ -37,23 +37,24 @@ class TemporaryFile {
   std::filesystem::path target_, path_;
   int fd_ = -1;
 };
-/// Removes temporary files that killed processes left in `folder`; the caller knows that nobody writes
-/// in it.
+/// Removes temporary files that killed processes left in `folder`. The caller ensures that nobody
+/// writes in it.
 void remove_temporary_files(const std::filesystem::path& folder);
 
-/// Writes `contents` to a temporary file in the same folder, fsyncs and renames it: readers see the
-/// old file or the new one. On any failure, a full disk included, the temporary file is removed and
-/// the old file is unchanged.
+/// Writes `contents` to a temporary file in the same folder, fsyncs it and renames it. Readers see
+/// either the old file or the new one. On any failure, including a full disk, the temporary file is
+/// removed and the old file is unchanged.
 [[nodiscard]] Status write_file_atomic(const std::filesystem::path& path,
                                        std::string_view contents);
 
-/// fsync of a file or folder, so that a rename inside it survives a power cut.
+/// Calls fsync on a file or folder, so that a rename inside it survives a power failure.
 [[nodiscard]] Status sync_path(const std::filesystem::path& path);
 
-/// `neap` in XDG_CACHE_HOME, else in ~/.cache; it may not exist. kNotFound where neither is known.
+/// The folder `neap` in XDG_CACHE_HOME, else in ~/.cache; it may not exist. kNotFound if neither is
+/// known.
 [[nodiscard]] Result<std::filesystem::path> user_cache_folder();
 
-/// "No space left on device" and the like, for messages.
+/// Text of an errno value for messages, such as "No space left on device".
 [[nodiscard]] std::string system_reason(int error_number);
 
 }  // namespace neap

@@ -10,7 +10,7 @@
 namespace neap {
 
 Result<std::string> file_identity(int fd) {
-  // Machines may have the same numbers for a file, of a file system that they share or of two.
+  // Two machines may use the same numbers for one shared file, or for files of two file systems.
   NEAP_TRY_ASSIGN(std::string kernel, read_file("/proc/sys/kernel/random/boot_id", 4_KiB));
   if (kernel.ends_with('\n')) kernel.pop_back();
   struct stat info {};

@@ -1,4 +1,4 @@
-// Which file a process has open: the one that another process has, or one that only looks the same.
+// Identifies an open file, so that processes can tell whether they have the same file open.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace neap {
 
-/// Equal texts: one file of one kernel, so that the processes have one cache of the file's pages. Texts have no
-/// line breaks. Fails where the system does not say which kernel runs.
+/// Equal texts mean the same file on the same kernel, so that the processes share the page cache of
+/// the file. Texts have no line breaks. Fails if the system does not say which kernel runs.
 [[nodiscard]] Result<std::string> file_identity(int fd);
 
 }  // namespace neap

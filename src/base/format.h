@@ -1,12 +1,12 @@
-// format("{} of {}", a, b): fmt's syntax without fmt's headers.
+// format("{} of {}", a, b): the syntax of fmt without its headers.
 //
-// The arguments are passed as one of a few types to one function in format.cpp, the only file that
-// compiles fmt. Instantiating fmt in every file took most of the build time, and torch ships
-// another version of fmt, whose symbols must not be mixed with these.
+// One function in format.cpp receives the arguments as one of a few types. Only that file compiles
+// fmt. Instantiating fmt in every file took most of the build time. torch also ships another
+// version of fmt, whose symbols must not be mixed with these.
 //
-// Threads   free of shared state.
+// Threads   no shared state.
 // Failure   a wrong format string does not compile. Throws std::bad_alloc.
-// Cost      one allocation for the text; 16 to 24 bytes of stack for each argument.
+// Cost      one allocation for the text; 16 to 24 bytes of stack per argument.
 #pragma once
 
 #include <array>
@@ -55,7 +55,8 @@ FormatArg format_arg(const T& value) {
   }
 }
 
-/// Reads a format string while compiling. wrong() is not constexpr: reaching it is the error.
+/// Checks a format string at compile time. wrong() is not constexpr, so reaching it is a compile
+/// error.
 class FormatCheck {
  public:
   consteval FormatCheck(std::string_view text, std::span<const FormatKind> arguments)
@@ -136,12 +137,12 @@ class CheckedFormat {
 
 }  // namespace detail
 
-/// A format string for these arguments, for functions that pass one on to format().
+/// A format string for these arguments, for functions that pass it on to format().
 template <class... Args>
 using FormatString = detail::CheckedFormat<std::type_identity_t<std::remove_cvref_t<Args>>...>;
 
-/// An object, not a function: no lookup by argument types finds a second one (std::format, where the
-/// standard library has it and an argument is a std::string).
+/// An object instead of a function, so that argument-dependent lookup does not also find
+/// std::format for a std::string argument.
 struct Format {
   template <class... Args>
   [[nodiscard]] std::string operator()(FormatString<Args...> text, const Args&... args) const {

@@ -1,8 +1,7 @@
-// XXH3 hashes of contents. They find what changed by accident; they do not guard against somebody who
-// looks for two contents with one hash.
+// XXH3 hashes of contents. They detect accidental changes, not deliberate collisions.
 //
-// Threads   values and functions without state.
-// Cost      some 10 GB/s.
+// Threads   values and stateless functions.
+// Cost      about 10 GB/s.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +15,12 @@ namespace neap {
 
 constexpr std::size_t kHashDigits = 32;
 
-/// 128 bits, in hexadecimal.
+/// Returns 128 bits in hexadecimal.
 [[nodiscard]] std::string hash_of(std::string_view text);
-/// 64 bits.
+/// Returns 64 bits.
 [[nodiscard]] std::uint64_t hash64(std::span<const std::byte> bytes);
 
-/// As hash_of, of contents that come piece by piece.
+/// As hash_of(), for contents that arrive in pieces.
 class RunningHash {
  public:
   RunningHash();

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kChunk = std::size_t{1} << 20;
 constexpr std::size_t kPackedChunk = std::size_t{1} << 16;
-// gzip cannot pack better than 1032 to 1. Traces and rows of data stay far under it.
+// gzip compresses at most 1032 to 1. Traces and rows of data stay far below this limit.
 constexpr std::uint64_t kMostUnpacking = 1000;
 constexpr std::uint64_t kUnpackingAllowance = 64ULL << 20;
 
@@ -71,7 +71,7 @@ class MemorySource final : public ByteSource {
   std::atomic<std::uint64_t> consumed_{0};
 };
 
-/// Puts back what was read to recognise the packing.
+/// Returns the bytes that were read to detect the compression, then reads on.
 class PrefixedSource final : public ByteSource {
  public:
   PrefixedSource(std::vector<std::uint8_t> prefix, std::unique_ptr<ByteSource> rest)
@@ -91,7 +91,8 @@ class PrefixedSource final : public ByteSource {
   std::unique_ptr<ByteSource> rest_;
 };
 
-/// What gzip and zstd share: packed input, the count against bombs, the end of the last member.
+/// Common part of gzip and zstd: compressed input, the limit against decompression bombs, the end
+/// of the last member.
 class UnpackingSource : public ByteSource {
  public:
   UnpackingSource(std::unique_ptr<ByteSource> packed, std::string name)
@@ -105,7 +106,7 @@ class UnpackingSource : public ByteSource {
   [[nodiscard]] std::uint64_t consumed() const final { return packed_->consumed(); }
 
  protected:
-  /// Unpacks from in_[in_at_, in_end_) into `to`.
+  /// Decompresses from in_[in_at_, in_end_) into `to`.
   virtual Result<std::size_t> unpack(std::span<std::uint8_t> to) = 0;
   [[nodiscard]] virtual bool between_members() const = 0;
   [[nodiscard]] Status broken(const std::string& what) const {
@@ -208,7 +209,7 @@ class ZstdSource final : public UnpackingSource {
   bool frame_ended_ = false;
 };
 
-/// Runs another source in a thread, two chunks ahead.
+/// Reads another source in a thread, two chunks ahead.
 class AheadSource final : public ByteSource {
  public:
   explicit AheadSource(std::unique_ptr<ByteSource> source) : source_(std::move(source)) {
@@ -252,8 +253,8 @@ class AheadSource final : public ByteSource {
     std::size_t size = 0;
     std::size_t at = 0;
     Status status;
-    bool ready = false;  // filled, under the lock
-    bool full = false;   // the reader's note that it has seen `ready`
+    bool ready = false;  // filled; guarded by the lock
+    bool full = false;   // the reader's own record that it has seen `ready`
   };
   void run() {
     for (std::size_t i = 0;; i ^= 1) {
@@ -267,7 +268,7 @@ class AheadSource final : public ByteSource {
       while (chunk.size < chunk.bytes.size()) {
         const Result<std::size_t> n = source_->read(std::span(chunk.bytes).subspan(chunk.size));
         if (!n.ok()) {
-          // What came before the damage is still read; the next chunk carries the reason.
+          // Bytes before the damage are still delivered; the next chunk carries the failure.
           if (chunk.size == 0) chunk.status = n.status();
           break;
         }
@@ -316,7 +317,7 @@ Status Input::start(std::unique_ptr<ByteSource> source) {
     return head.size() >= magic.size() && std::equal(magic.begin(), magic.end(), head.begin());
   };
   const bool gzip = begins({0x1F, 0x8B});
-  // pzstd begins with a skippable frame, which has one of 16 numbers.
+  // pzstd begins with a skippable frame, which has one of 16 magic numbers.
   const bool skippable = head.size() >= 4 && (head[0] & 0xF0U) == 0x50 && head[1] == 0x2A &&
                          head[2] == 0x4D && head[3] == 0x18;
   const bool zstd = begins({0x28, 0xB5, 0x2F, 0xFD}) || skippable;
@@ -324,10 +325,10 @@ Status Input::start(std::unique_ptr<ByteSource> source) {
   if (gzip) source = std::make_unique<GzipSource>(std::move(source), name_);
   if (zstd) source = std::make_unique<ZstdSource>(std::move(source), name_);
   packed_ = gzip || zstd;
-  // Small files are not worth a thread.
+  // A small file does not justify a thread.
   if (packed_ && file_size_ > kChunk / 4) source = std::make_unique<AheadSource>(std::move(source));
   source_ = std::move(source);
-  // Small files need no large buffers.
+  // A small file does not need large buffers.
   const std::uint64_t guess = file_size_ == 0 ? kChunk : file_size_ * (packed_ ? 16 : 1) + 4096;
   buffer_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(guess, kChunk)) + kPadding);
   cursor_ = end_ = buffer_.data();
@@ -365,7 +366,7 @@ bool Input::refill(std::size_t n) {
   if (have > 0) std::memmove(buffer_.data(), cursor_, have);
   std::size_t filled = have;
   while (filled < n) {
-    // A length that a damaged file claims costs memory only as far as there are bytes for it.
+    // A damaged file may claim any length. Grow only as bytes arrive, so that it costs no memory.
     if (filled == buffer_.size()) buffer_.resize(std::min(std::max(n, kChunk), buffer_.size() * 2));
     const Result<std::size_t> got = source_->read(std::span(buffer_).subspan(filled));
     if (!got.ok()) status_ = got.status();

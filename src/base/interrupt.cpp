@@ -13,13 +13,13 @@ namespace neap {
 namespace {
 
 constexpr std::uint32_t kSameEventMs = 1000;
-// The sender of what the terminal's keys ask for.
+// Sender id for signals from the terminal's keys.
 constexpr std::uint32_t kKernel = ~std::uint32_t{0};
 
 std::atomic<bool> g_requested{false};
 std::atomic<const char*> g_notice{nullptr};
-// Who has asked and when, in milliseconds: SENDER << 32 | TIME, in one word because the handler may run on two threads
-// at once.
+// Senders of signals and their times in milliseconds, as SENDER << 32 | TIME. It is one word,
+// because the handler may run on two threads at once.
 std::array<std::atomic<std::uint64_t>, 16> g_senders{};
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "a signal handler uses it");
 
@@ -29,9 +29,11 @@ std::uint32_t now_ms() {
   return static_cast<std::uint32_t>(std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000);
 }
 
-// Whether its sender asked before, and not for the same event. A 17th sender never did.
+// Whether the sender asked before, for another event. A 17th sender is not recorded and counts as
+// new.
 bool asked_before(const siginfo_t& info) {
-  // The process id is 0 where the sender is in another namespace, as outside of this container.
+  // The process id is 0 if the sender is in another namespace, for example outside of this
+  // container.
   const std::uint32_t sender =
       info.si_code > 0 ? kKernel : static_cast<std::uint32_t>(info.si_pid) + 1;
   const std::uint32_t now = now_ms();
@@ -48,11 +50,11 @@ void on_signal(int number, siginfo_t* info, void* /*context*/) {
   const bool again = number != SIGHUP && asked_before(*info);
   if (!g_requested.exchange(true)) {
     const char* const notice = g_notice.load();
-    // Nothing can be done about a closed stderr here.
+    // A failed write to stderr cannot be handled here.
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, notice, ::strlen(notice));
   } else if (again) {
     (void)::signal(number, SIG_DFL);
-    (void)::raise(number);  // delivered when this returns
+    (void)::raise(number);  // delivered when this function returns
   }
   errno = error;
 }

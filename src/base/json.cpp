@@ -11,10 +11,11 @@
 namespace neap {
 namespace {
 
-// Copying and printing recurse to the depth of a value: deep nesting would overflow the stack.
+// Copying and printing are recursive: deep nesting would overflow the stack.
 constexpr int kMaxDepth = 500;
 
-// The parser's reason, which ends with the text where it stopped: any bytes, and any number of them.
+// The parser's reason ends with the text at which it stopped. That text may have any bytes and any
+// length.
 std::string shown(std::string_view reason) {
   constexpr std::size_t kStart = 160, kEnd = 80;
   if (const auto start = reason.find("parse error"); start != std::string_view::npos)
@@ -24,11 +25,12 @@ std::string shown(std::string_view reason) {
          printable(reason.substr(reason.size() - kEnd));
 }
 
-/// Builds a Json from the events of nlohmann's parser. Json finds a member by comparing names one by one, so an object
-/// with many members has an index here while it is read. Of members with one name the last one counts.
+/// Builds a Json from the events of nlohmann's parser. Json finds a member by comparing names one
+/// by one, so an object with many members gets an index while it is read. The last of several
+/// members with one name counts.
 class Builder {
  public:
-  // The names are nlohmann's.
+  // nlohmann requires these names.
   bool null() { return put(nullptr); }
   bool boolean(bool value) { return put(value); }
   bool number_integer(Json::number_integer_t value) { return put(value); }
@@ -68,7 +70,8 @@ class Builder {
   /// An object or array that has not ended.
   struct Object {
     Json* value;
-    std::unordered_map<std::string, std::size_t> places;  // of members, where there are kFew
+    std::unordered_map<std::string, std::size_t> places;  // index of members, for objects with more
+                                                          // than kFew
   };
   Json* add(Json value) {
     if (open_.empty()) return &(root_ = std::move(value));
@@ -91,7 +94,7 @@ class Builder {
 
   Json root_;
   std::vector<Object> open_;  // outermost first
-  Json* member_ = nullptr;    // what the last key named
+  Json* member_ = nullptr;    // value of the last key
   std::string error_;
 };
 

@@ -14,7 +14,7 @@ std::string LineReader::where(std::uint64_t number) const {
 Result<bool> LineReader::next(Line& line) {
   constexpr std::size_t kFirstWindow = std::size_t{1} << 16;
   const std::size_t most = most_.count();
-  // The text stays where it is until the next call of ensure().
+  // The returned text stays valid until the next call of ensure().
   const auto take = [&](std::size_t bytes, bool ended) {
     line = {{reinterpret_cast<const char*>(input_.data()), bytes}, ++lines_, ended};
     input_.advance(bytes + (ended ? 1 : 0));

@@ -1,7 +1,7 @@
-// Lines of a file that may be packed, one after the other.
+// Reads a file line by line; the file may be compressed.
 //
 // Threads   one user.
-// Failure   kCorrupt for a line over the limit, with file:line; what Input says.
+// Failure   kCorrupt with file:line for a line over the limit; failures of Input.
 // Memory    the longest line, at most the limit, and Input's buffers.
 #pragma once
 
@@ -12,15 +12,15 @@ namespace neap {
 class LineReader {
  public:
   struct Line {
-    std::string_view text;     ///< without its end; valid until the next line is read
+    std::string_view text;     ///< without the line break; valid until the next line is read
     std::uint64_t number = 0;  ///< from 1
-    bool ended = false;        ///< false: the file ends without a newline
+    bool ended = false;        ///< false: the file ends without a newline after this line
   };
   LineReader(Input input, Bytes most) : input_(std::move(input)), most_(most) {}
-  /// False at the end.
+  /// Reads the next line. False at the end of the file.
   [[nodiscard]] Result<bool> next(Line& line);
   [[nodiscard]] const Input& input() const { return input_; }
-  /// "a.jsonl:12"
+  /// Place of a line for messages: "a.jsonl:12".
   [[nodiscard]] std::string where(std::uint64_t number) const;
 
  private:

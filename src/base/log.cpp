@@ -25,7 +25,7 @@ std::atomic<Level>& current() {
   return level;
 }
 
-// Leaked: lines may be written by destructors after statics are gone.
+// Never destroyed: destructors may log after statics are gone.
 std::mutex& mutex() {
   static auto* m = new std::mutex;
   return *m;

@@ -1,8 +1,8 @@
-// Lines on stderr for people. Data goes to stdout, never through here.
+// Writes log lines for people to stderr. Data goes to stdout and never through here.
 //
 // The level is read once from NEAP_LOG (debug, info, warn, error, off).
 //
-// Threads   any; a line is written whole.
+// Threads   any; a line is written as a whole.
 // Cost      a line below the level costs one relaxed load.
 #pragma once
 
@@ -17,7 +17,8 @@ void set_level(Level level);
   return wanted >= level();
 }
 
-/// Put before every line behind "neap: ": "rank 3: ". Set before threads write.
+/// Sets a text such as "rank 3: " that follows "neap: " in every line. Call it before other threads
+/// log.
 void set_prefix(std::string_view prefix);
 
 void write(Level level, std::string_view line);
@@ -34,8 +35,8 @@ inline void error(std::string_view line) {
   write(Level::kError, line);
 }
 
-/// A hook that runs before a line is written and one after, so that a progress bar can clear itself.
-/// Null removes it. Both run under the log's lock and must not log.
+/// Sets two functions that run before and after a line is written, so that a progress bar can clear
+/// itself. Null removes them. Both run under the log's lock and must not log.
 void set_line_guard(void (*before)(), void (*after)());
 
 }  // namespace neap::log

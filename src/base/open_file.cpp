@@ -27,7 +27,7 @@ Result<Descriptor> open_file(const std::filesystem::path& path,
     return Status(errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
                   format("Cannot {} {}: {}", verb, path.string(), system_reason(errno)));
   };
-  // Opening a pipe would otherwise wait for the program that writes.
+  // Without O_NONBLOCK, opening a pipe would wait for the program that writes.
   Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.get() < 0) return failure("open");
   struct stat info {};

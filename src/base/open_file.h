@@ -1,4 +1,4 @@
-// Opens a file to read it, without waiting for a program that may never write.
+// Opens a file for reading without waiting for a program that may never write.
 #pragma once
 
 #include <chrono>
@@ -11,9 +11,9 @@ namespace neap {
 
 inline constexpr std::chrono::milliseconds kPipePatience{5000};
 
-/// A file, a device or a pipe. A pipe with a name, into which nobody writes within `patience`, is
-/// kInvalidArgument; pipes without one, as a shell's `<(...)` makes, have a program that writes.
-/// Fails with the path and the system's reason.
+/// Opens a file, a device or a pipe. A named pipe without a writer within `patience` is
+/// kInvalidArgument. An unnamed pipe, as from a shell's `<(...)`, always has a writer. Fails with
+/// the path and the system's reason.
 [[nodiscard]] Result<Descriptor> open_file(const std::filesystem::path& path,
                                            std::chrono::milliseconds patience = kPipePatience);
 

@@ -20,7 +20,8 @@ pid_t current_process() {
   static const int kWatched =
       ::pthread_atfork(nullptr, nullptr, [] { known.store(0, std::memory_order_relaxed); });
   const pid_t process = ::getpid();
-  // Without the handler a forked child would have its parent's id: ask the system at each call.
+  // Without the fork handler a forked child would get its parent's id, so ask the system at each
+  // call.
   if (kWatched == 0) known.store(process, std::memory_order_relaxed);
   return process;
 }

@@ -1,4 +1,4 @@
-// Which process this is, and what it takes of the host.
+// The current process: its id, its signals and its host memory.
 //
 // Threads   any.
 #pragma once
@@ -10,12 +10,12 @@
 
 namespace neap {
 
-/// getpid() without the system call, cheap enough for every call of an allocator: one atomic read;
-/// the system is asked once, and again in a forked child.
+/// As getpid() without the system call: one atomic read, cheap enough for every call of an
+/// allocator. The system is asked once, and again in a forked child.
 [[nodiscard]] pid_t current_process();
 
-/// While it lives, the calling thread and those that it creates take none of the process's signals, which are
-/// for the program's own threads.
+/// During its lifetime, the calling thread and threads that it creates do not receive the process's
+/// signals. Signals are for the program's own threads.
 class SignalsBlocked {
  public:
   SignalsBlocked();
@@ -27,7 +27,7 @@ class SignalsBlocked {
   sigset_t before_{};
 };
 
-/// Host memory that the process holds now (VmRSS); zero where /proc does not say.
+/// Host memory that the process holds now (VmRSS); zero if /proc does not say.
 [[nodiscard]] Bytes resident_memory();
 
 }  // namespace neap

@@ -32,7 +32,7 @@ std::string clock_text(double seconds) {
 
 void put(std::string_view text) {
   if (::write(STDERR_FILENO, text.data(), text.size()) < 0)
-    return;  // nothing to do: it is only progress
+    return;  // progress output may fail silently
 }
 
 }  // namespace
@@ -142,7 +142,7 @@ std::string Progress::numbers(bool last) const {
     return std::chrono::duration<double>(to - from).count();
   };
   const auto now = Clock::now();
-  // Of the units that are done: the one under way neither slows nor speeds it.
+  // Use only finished units: a unit in progress must not change the rate.
   const double worked = between(start_, reached_);
   const std::uint64_t fresh = done_ - std::min(first_, done_);
   const double rate = worked > 0 ? static_cast<double>(fresh) / worked : 0;
@@ -157,7 +157,7 @@ std::string Progress::numbers(bool last) const {
   }
   if (last || total_ == 0)
     return out + "  " + clock_text(between(start_, now)) + (last ? " in all" : "");
-  // Before the first unit is done nothing is known of the rest.
+  // The rate is unknown until the first unit is done.
   if (rate > 0) {
     const double left = static_cast<double>(total_ - std::min(done_, total_)) / rate;
     out += "  " + clock_text(std::max(0.0, left - between(reached_, now))) + " left";
@@ -190,7 +190,7 @@ void Progress::draw(bool last) {
   if (terminal_ && total_ > 0) {
     constexpr std::size_t kNarrow = 8, kWide = 24;
     std::size_t columns = kWide;
-    if (!part.empty()) {  // it needs room
+    if (!part.empty()) {  // enough columns are left
       const std::size_t used = title_.size() + line.size() + 5;
       columns = std::clamp(terminal_columns() - std::min(used, terminal_columns()), kNarrow, kWide);
     }

@@ -7,12 +7,13 @@ extern char** environ;
 namespace neap {
 namespace {
 
-// Python 3.11 and newer: not even before the first line is the working folder searched. Older ones ignore it.
+// Python 3.11 and newer then never search the working folder, not even before the first line. Older
+// versions ignore it.
 constexpr std::string_view kSafePath = "PYTHONSAFEPATH=";
 constexpr std::string_view kPath = "PYTHONPATH=";
 
-// `sys` is built in, so that nothing is searched for before the folder is gone. The variable is not for programs that
-// the program starts.
+// `sys` is built in, so importing it searches no folder. The variable is removed because it is not
+// meant for programs that this program starts.
 constexpr std::string_view kPrelude = R"(import sys
 if sys.path and sys.path[0] == "":
     del sys.path[0]
@@ -21,7 +22,8 @@ if os.environ.get("PYTHONSAFEPATH") == "neap":
     del os.environ["PYTHONSAFEPATH"]
 )";
 
-// PYTHONPATH without empty entries, which mean the working folder and come of "$PYTHONPATH:/more".
+// Removes empty entries of PYTHONPATH. They mean the working folder and come from
+// "$PYTHONPATH:/more".
 std::string without_empty(std::string_view entry) {
   std::string out;
   std::string_view rest = entry.substr(kPath.size());

@@ -1,7 +1,9 @@
-// A program of Neap's for the python3 on PATH.
+// Runs Python code of Neap with the python3 on PATH.
 //
-// It imports what `python3` imports for the user, packages of PYTHONPATH and of the user's site folder included,
-// but nothing from the folder that the process was started in: a json.py or a torch/ there is not meant.
+// It imports what `python3` imports for the user, including packages of PYTHONPATH and of the
+// user's site folder. It never imports from the working folder, where a json.py or torch/ may be
+// unrelated.
+//
 // Threads   any, as long as none changes the environment.
 #pragma once
 
@@ -13,8 +15,8 @@
 
 namespace neap {
 
-/// `python3 -c CODE ARGUMENTS`. `interpreter` is another program or a wrapper, with its arguments. `environment` has
-/// NAME=VALUE; nullopt: this process's.
+/// Builds the command `python3 -c CODE ARGUMENTS`. `interpreter` is another program or a wrapper,
+/// with its arguments. `environment` has entries NAME=VALUE; nullopt: this process's environment.
 [[nodiscard]] ChildProcess::Program python_program(
     std::string_view code, const std::vector<std::string>& arguments,
     std::vector<std::string> interpreter = {"python3"},

@@ -30,7 +30,7 @@ struct Regex::Code {
   pcre2_code* code = nullptr;
   Options options;
   bool has_group = false;
-  bool jit_only = false;  ///< the fast entry, which checks nothing
+  bool jit_only = false;  ///< the fast entry point, which checks nothing
   std::uint32_t unchecked = 0;
   Code() = default;
   Code(const Code&) = delete;

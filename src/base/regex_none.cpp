@@ -1,4 +1,4 @@
-// Instead of regex.cpp where PCRE2 is missing.
+// Replaces regex.cpp in builds without PCRE2.
 #include "base/regex.h"
 
 namespace neap {

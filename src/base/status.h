@@ -1,8 +1,10 @@
 // Outcomes without exceptions: Status, Result<T>, and Error for the modules that throw.
 //
-// Below bridge/ every fallible function returns Status or Result<T>; nothing is thrown, because this
-// code runs inside malloc hooks, destructors and at exit. Above, `value_or_throw` turns a failure
-// into Error. Cost: a success is one null pointer; a failure is one allocation.
+// Below bridge/ every fallible function returns Status or Result<T>. Nothing is thrown there,
+// because this code runs inside malloc hooks, in destructors and at exit. Above bridge/,
+// `value_or_throw` turns a failure into Error.
+//
+// Cost      a success is one null pointer; a failure is one allocation.
 #pragma once
 
 #include <cstdlib>
@@ -25,12 +27,12 @@ enum class ErrorCode : int {
   kInvalidArgument = 1,
   kNotFound = 2,
   kAlreadyExists = 3,
-  kOutOfDeviceMemory = 4,  ///< the device or its budget is full; nothing else maps to this
+  kOutOfDeviceMemory = 4,  ///< the device or its budget is full; no other failure uses this code
   kOutOfHostMemory = 5,
-  kBusy = 6,        ///< in use now; the same call can succeed later
-  kCorrupt = 7,     ///< a file or message that violates its format
+  kBusy = 6,        ///< in use now; the same call may succeed later
+  kCorrupt = 7,     ///< a file or message violates its format
   kDeviceLost = 8,  ///< the context is gone; no later call on this device can succeed
-  kDriver = 9,      ///< any other error of the driver; native_code() has it
+  kDriver = 9,      ///< any other driver error; native_code() returns its code
   kUnsupported = 10,
   kIo = 11,
   kCancelled = 12,
@@ -40,7 +42,7 @@ enum class ErrorCode : int {
 };
 [[nodiscard]] std::string_view to_string(ErrorCode code);
 
-/// Who holds the memory that an allocation could not get.
+/// A holder of memory that an allocation could not get.
 struct MemoryHolder {
   std::string tag;
   Bytes bytes;
@@ -57,9 +59,9 @@ class [[nodiscard]] Status {
  public:
   Status() = default;
   Status(ErrorCode code, std::string message);
-  /// Out of device memory: appends "needs ... but ... is free; held by ..." to `what`.
+  /// Makes a kOutOfDeviceMemory: appends "needs ... but ... is free; held by ..." to `what`.
   static Status out_of_memory(std::string what, MemoryShortage shortage);
-  /// The driver's code and name, unchanged.
+  /// Keeps the driver's code and name unchanged.
   static Status driver(ErrorCode code, std::string message, int native_code);
 
   Status(const Status& other);
@@ -71,12 +73,13 @@ class [[nodiscard]] Status {
   [[nodiscard]] bool ok() const { return detail_ == nullptr; }
   explicit operator bool() const { return ok(); }
   [[nodiscard]] ErrorCode code() const;
-  /// Sentence and its context: "Resume needs 2 GiB but 1 GiB is free. - while resuming tag \"kv\"".
+  /// The sentence and its context: "Resume needs 2 GiB but 1 GiB is free. - while resuming tag
+  /// \"kv\"".
   [[nodiscard]] const std::string& message() const;
   [[nodiscard]] int native_code() const;
   /// Set for kOutOfDeviceMemory made by out_of_memory(); else null.
   [[nodiscard]] const MemoryShortage* shortage() const;
-  /// Adds " - while <what>" to a failure; a success passes through.
+  /// Adds " - while <what>" to a failure; returns a success unchanged.
   [[nodiscard]] Status with_context(std::string_view what) &&;
 
  private:
@@ -88,8 +91,7 @@ class [[nodiscard]] Status {
   return {};
 }
 
-/// A value or the reason why there is none. `value()` on a failure is a bug in the
-/// caller and aborts.
+/// A value, or the reason why there is none. Calling value() on a failure is a bug and aborts.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -127,7 +129,7 @@ class [[nodiscard]] Result {
   Status status_;
 };
 
-/// What the modules above bridge/ throw. Caught in main, which prints what() and picks the exit code.
+/// Thrown by the modules above bridge/. main() catches it, prints what() and selects the exit code.
 class Error : public std::runtime_error {
  public:
   explicit Error(Status status)
@@ -152,7 +154,7 @@ template <class T>
 
 #define NEAP_CONCAT_INNER(a, b) a##b
 #define NEAP_CONCAT(a, b) NEAP_CONCAT_INNER(a, b)
-/// Returns from the enclosing function when `expr` (a Status) failed.
+/// Returns from the enclosing function if `expr` (a Status) failed.
 #define NEAP_TRY(expr)                                               \
   do {                                                               \
     if (::neap::Status neap_s = (expr); !neap_s.ok()) return neap_s; \

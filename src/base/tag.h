@@ -7,7 +7,7 @@
 
 namespace neap {
 
-/// kInvalidArgument unless `tag` is UTF-8 text, which JSON and traces need, and not empty.
+/// kInvalidArgument if `tag` is empty or not UTF-8, which JSON and traces need.
 [[nodiscard]] Status check_tag(std::string_view tag);
 
 }  // namespace neap

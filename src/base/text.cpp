@@ -12,8 +12,8 @@
 namespace neap {
 namespace {
 
-// Blocks of Unicode whose characters are wide (East Asian Width W and F) or combine with the one
-// before. Coarse: what is missing moves a line's end by a column.
+// Unicode blocks whose characters are wide (East Asian Width W and F) or combine with the previous
+// one. The table is coarse: a missing block shifts the end of a line by a column.
 constexpr std::array<std::pair<std::int32_t, std::int32_t>, 11> kWide = {{{0x1100, 0x115F},
                                                                           {0x2E80, 0x303E},
                                                                           {0x3041, 0xA4CF},
@@ -103,7 +103,7 @@ std::size_t bytes_of_columns(std::string_view text, std::size_t columns) {
 
 std::string_view front_of(std::string_view text, std::size_t bytes) {
   if (text.size() <= bytes) return text;
-  // A character has at most three bytes behind its first: more are not UTF-8.
+  // A character has at most three bytes after its first; more are not UTF-8.
   std::size_t end = bytes;
   for (int i = 0; i < 3 && end > 0 && is_continuation(text[end]); ++i) --end;
   return text.substr(0, is_continuation(text[end]) ? bytes : end);

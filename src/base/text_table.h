@@ -1,4 +1,4 @@
-// Text in columns, for people.
+// Text in aligned columns, for people.
 //
 // Threads   any.
 #pragma once
@@ -9,8 +9,9 @@
 
 namespace neap {
 
-/// Columns as wide as their widest cell; the first to the left, the others to the right. At least one line; all have as many
-/// cells. `rules`: lines above which a rule is drawn.
+/// Each column is as wide as its widest cell. The first column is left-aligned, the others
+/// right-aligned. There is at least one line, and all lines have the same number of cells. `rules`:
+/// lines above which a rule is drawn.
 [[nodiscard]] std::string table_text(const std::vector<std::vector<std::string>>& lines,
                                      const std::vector<std::size_t>& rules = {});
 

@@ -1,4 +1,4 @@
-// UTF-8 (RFC 3629). Inline: tokenizers call it for every character.
+// UTF-8 (RFC 3629). Inline, because tokenizers call it for every character.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@ namespace neap {
 
 struct Utf8Point {
   std::int32_t value = -1;  ///< -1: the bytes here are not UTF-8
-  std::size_t bytes = 0;  ///< of the point; when not UTF-8, of the part that one U+FFFD stands for
+  std::size_t bytes = 0;  ///< bytes of the code point; if not UTF-8, bytes that one U+FFFD replaces
   bool cut = false;       ///< not UTF-8 only because the text ends too early
 };
 
-/// The code point at the front of a text that is not empty.
+/// The code point at the front of a non-empty text.
 [[nodiscard]] inline Utf8Point utf8_front(std::string_view text) {
   const auto byte_at = [&](std::size_t i) -> unsigned {
     return static_cast<unsigned char>(text[i]);
@@ -23,7 +23,7 @@ struct Utf8Point {
   if (lead < 0x80) return {static_cast<std::int32_t>(lead), 1, false};
   const std::size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
   if (lead < 0xc2 || lead > 0xf4) return {-1, 1, false};
-  // The second byte's range keeps out overlong forms, surrogates and points over 10FFFF.
+  // The range of the second byte excludes overlong forms, surrogates and code points over 10FFFF.
   const unsigned low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
   const unsigned high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
   auto value = static_cast<std::int32_t>(lead & (0xffu >> (length + 1)));
@@ -37,7 +37,7 @@ struct Utf8Point {
   return {value, length, false};
 }
 
-/// Bytes of ASCII at the front.
+/// Number of ASCII bytes at the front.
 [[nodiscard]] inline std::size_t ascii_prefix(std::string_view text) {
   std::size_t n = 0;
   for (std::uint64_t word; n + sizeof word <= text.size(); n += sizeof word) {

@@ -1,4 +1,4 @@
-// Pause and resume with contents in host memory: the first time, and from then on.
+// Pause and resume with contents in host memory: the first cycle, and later cycles.
 #include "arena/arena.h"
 #include "base/format.h"
 #include "bench/cases.h"
@@ -12,20 +12,20 @@ namespace {
 using arena::Arena;
 using arena::Policy;
 
-constexpr Bytes kChunk = 128_MiB;  // pinned at a time, as the arena does
+constexpr Bytes kChunk = 128_MiB;  // pinned at once, as in the arena
 
 struct Parts {
   Series touch, pin;  ///< ms
 };
 
-/// The two parts of a first pause that a copy alone does not have, each on its own.
+/// Times of touching and pinning, each measured separately. A first pause needs both in addition to the copy.
 Result<Parts> measure_parts(const Bench& bench, device::Device& device, Bytes size) {
   Parts parts;
   for (int i = 0; i < std::clamp(bench.cycles() / 4, 1, 5) + 1; ++i) {
     NEAP_TRY_ASSIGN(const auto room, HostRoom::make(size));
     const Timer touch;
     NEAP_TRY(room->touch(touching_threads()));
-    if (i > 0) parts.touch.add(touch.ms());  // the first makes the machine get its memory
+    if (i > 0) parts.touch.add(touch.ms());  // the first run makes the machine allocate its memory
     const Timer pin;
     for (Bytes at; at < size; at += kChunk)
       NEAP_TRY(device.register_host(room->at + at.count(), std::min(kChunk, size - at)));
@@ -35,7 +35,7 @@ Result<Parts> measure_parts(const Bench& bench, device::Device& device, Bytes si
   return parts;
 }
 
-/// Copies alone, both ways, in GB/s.
+/// Rates of plain copies in both directions, in GB/s.
 struct CopyRates {
   Series down, up;
 };
@@ -57,7 +57,8 @@ struct Cycles {
   Series pause_rate, resume_rate;    ///< GB/s, of later cycles
 };
 
-/// A fresh arena's first cycle and, with `checked`, the later ones and the contents.
+/// Measures a fresh arena's first cycle. With `checked`, also measures later cycles and checks the
+/// contents.
 Status measure_arena(Bench& bench, device::Device& device, bool checked, Cycles& out) {
   NEAP_TRY_ASSIGN(const auto arena, Arena::make(device));
   NEAP_TRY_ASSIGN(const Weights weights, create_weights(bench, *arena, "tag", Policy::kHost));

@@ -19,13 +19,14 @@ namespace neap::bench {
 namespace {
 
 constexpr Bytes kFull = 64_GiB;
-/// All weights of the backup cases at full size, and the sets of them that exist at once.
+/// Size of all weights in the backup cases at full size, and the number of such sets that exist at
+/// once.
 constexpr Bytes kWeights(15'300'000'000);
 constexpr std::uint64_t kSets = 2;
 constexpr Bytes kHostDefault = 1_GiB;
 constexpr Bytes kQuickHost = 128_MiB;
 constexpr Bytes kQuickCuda = 8_GiB;
-/// Small enough that weights divided by hundreds keep their proportions.
+/// Small enough that scaled-down weights keep their proportions.
 constexpr Bytes kHostGranularity = 64_KiB;
 
 std::uint64_t divisor(Bytes full, Bytes room) {
@@ -113,7 +114,7 @@ Result<Bench> Bench::make(Settings settings, Sink sink) {
   if (size > most) size = most;
   Bench bench(std::move(settings), std::move(sink));
   bench.divide_ = divisor(kFull, size);
-  // Backups lie in host memory; on the host device their pages, too.
+  // Backups are in host memory. On the CPU device, the pages are also in host memory.
   const Bytes each = host / 2 / (kSets * (cuda ? 1 : 2));
   bench.weights_divide_ = std::max(bench.divide_, divisor(kWeights, each));
   if (asked && bench.weights_divide_ > bench.divide_)

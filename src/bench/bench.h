@@ -1,11 +1,11 @@
-// Measurements of Neap, each with the limit that the same machine showed in the same run.
+// Benchmarks of Neap. Each compares with the limit that the same machine showed in the same run.
 //
-// Model     A case opens its own device, checks contents, measures, and hands rows to the sink. A row is a series of
-//           times or rates and, where there is one, the series of the limit: a plain loop over the driver's calls, a
-//           bare copy, a plain file. Sizes are those of one H200 (64 GiB, weights of a 7B model) divided by one
-//           number that makes them fit.
-// Threads   one bench at a time in one thread; cases start threads of their own.
-// Failure   Status; a case that fails leaves the others to run.
+// Model     A case opens its own device, checks contents, measures, and passes rows to the sink. A
+//           row is a series of times or rates. It may also have the series of its limit: a plain
+//           loop over driver calls, a bare copy or a plain file. Full sizes suit one H200 (64 GiB,
+//           weights of a 7B model). One number scales them down to fit.
+// Threads   one bench at a time in one thread; cases start their own threads.
+// Failure   Status; a failed case does not stop the others.
 // Cost      minutes at full size, seconds at 1/512.
 #pragma once
 
@@ -34,7 +34,7 @@ class Timer {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// Repeated measurements of one thing.
+/// Repeated measurements of one quantity.
 class Series {
  public:
   Series() = default;
@@ -42,7 +42,7 @@ class Series {
   void add(double value) { values_.push_back(value); }
   [[nodiscard]] bool empty() const { return values_.empty(); }
   [[nodiscard]] std::size_t count() const { return values_.size(); }
-  /// 0 is the smallest, 0.5 the median, 1 the largest; 0 when there is nothing.
+  /// 0 is the minimum, 0.5 the median, 1 the maximum. Returns 0 without measurements.
   [[nodiscard]] double at(double quantile) const;
   [[nodiscard]] double median() const { return at(0.5); }
 
@@ -50,7 +50,7 @@ class Series {
   std::vector<double> values_;
 };
 
-/// GB (10^9 bytes) a second.
+/// GB (10^9 bytes) per second.
 [[nodiscard]] inline double rate(Bytes bytes, double ms) {
   return static_cast<double>(bytes.count()) / 1e6 / ms;
 }
@@ -58,36 +58,38 @@ class Series {
 enum class Better { kLess, kMore };
 
 struct Row {
-  std::string name;  ///< of the case, or of a variant of it
+  std::string name;  ///< name of the case or of a variant
   std::string what;
   std::string unit;  ///< "ms", "GB/s", "ns", "us", "M/s"
   Better better = Better::kLess;
   Series measured;
-  Series limit;            ///< empty: this row is a limit itself, or has none
-  std::string limit_from;  ///< what the limit is, in words
+  Series limit;            ///< empty: this row is a limit, or has none
+  std::string limit_from;  ///< description of the limit
   Json detail = Json::object();
 
-  /// 1 at the limit, above it when Neap is better than the plain way; 0 without a limit.
+  /// 1 at the limit, above 1 if Neap is faster than the limit; 0 without a limit.
   [[nodiscard]] double reached() const;
 };
 [[nodiscard]] Json to_json(const Row& row);
 
 struct Settings {
-  std::string device = "auto";      ///< "cuda", "cpu", or what is there
-  Bytes size;                       ///< of the largest tag; zero: 64 GiB or what fits
+  std::string device = "auto";      ///< "cuda", "cpu", or "auto" for the available one
+  Bytes size;                       ///< of the largest tag; zero: 64 GiB, or less if that does not
+                                    ///< fit
   int cycles = 0;                   ///< zero: 20 on a GPU, 7 on the host, 3 when quick
-  bool quick = false;               ///< small sizes, for a look
+  bool quick = false;               ///< small sizes, for a quick look
   std::vector<std::string> filter;  ///< parts of case names; empty: all
   std::string disk_folder;          ///< empty: TMPDIR or /tmp
-  /// Starts a program that calls import_child(); --device NAME --import-child SOCKET are added. Empty: left out.
+  /// Starts a program that calls import_child(); --device NAME --import-child SOCKET are appended.
+  /// Empty: the case is skipped.
   std::vector<std::string> import_child;
-  std::string hook_library;  ///< empty: its rows are left out
+  std::string hook_library;  ///< empty: its rows are skipped
 };
 
 class Bench {
  public:
   using Sink = std::function<void(const Row&)>;
-  /// Chooses device and sizes. kDoesNotFit when memory is short for the size that was asked for.
+  /// Chooses device and sizes. kDoesNotFit if memory is too small for the requested size.
   [[nodiscard]] static Result<Bench> make(Settings settings, Sink sink);
 
   [[nodiscard]] const Settings& settings() const { return settings_; }
@@ -95,15 +97,15 @@ class Bench {
   [[nodiscard]] int cycles() const { return settings_.cycles; }
   [[nodiscard]] std::uint64_t divide() const { return divide_; }
   [[nodiscard]] std::uint64_t weights_divide() const { return weights_divide_; }
-  /// What an H200 would get, divided; at least `least`.
+  /// Scales a size for an H200 to this machine; at least `least`.
   [[nodiscard]] Bytes scaled(Bytes full, Bytes least = 64_KiB) const;
   [[nodiscard]] const std::string& disk_folder() const { return settings_.disk_folder; }
   [[nodiscard]] Result<std::unique_ptr<device::Device>> open_device() const;
-  /// A clear refusal before a case begins to take memory.
+  /// Fails with a clear message before a case starts to allocate.
   Status need_host(Bytes bytes, std::string_view why) const;
   Status need_disk(Bytes bytes) const;
   void add(const Row& row) const { sink_(row); }
-  /// Device, driver, kernel, processor, memory, sizes.
+  /// Device, driver, kernel, processor, memory and sizes.
   [[nodiscard]] Json environment() const;
 
  private:
@@ -116,19 +118,20 @@ class Bench {
 
 struct Case {
   std::string_view name;
-  std::string_view says;  ///< one line
+  std::string_view says;  ///< description in one line
   Status (*run)(Bench& bench);
   bool needs_cuda = false;
 };
-/// In the order they run: limits first.
+/// All cases in the order they run: limits first.
 [[nodiscard]] std::span<const Case> cases();
-/// Those that the filter and the device let run. kInvalidArgument when a filter fits none.
+/// Cases that the filter selects and the device supports. kInvalidArgument if a filter matches
+/// none.
 [[nodiscard]] Result<std::vector<const Case*>> wanted_cases(const Bench& bench);
 
 [[nodiscard]] Result<std::unique_ptr<device::Device>> open_device(std::string_view name,
                                                                   Bytes host_capacity);
 
-/// The other process of the hand-over: imports what comes over the socket, until its end.
+/// Code of the importing process: imports everything sent over the socket until it closes.
 Status import_child(const std::string& device, int socket);
 
 }  // namespace neap::bench

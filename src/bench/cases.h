@@ -8,7 +8,7 @@
 
 namespace neap::bench {
 
-/// Of the cases that need only one.
+/// Tags of the cases that need only one.
 inline const std::vector<std::string> kTag = {"tag"};
 
 Status run_host_memory(Bench& bench);

@@ -1,4 +1,4 @@
-// Bytes that a move must bring back, and regions like a model's weights. Internal to bench/.
+// Contents that a move must restore, and regions like a model's weights. Internal to bench/.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace neap::bench {
 
-/// 198 regions of a 7B model's tensors, 15.2 GB at full size: from norms to the embedding.
+/// Sizes of 198 tensors of a 7B model, from norms to the embedding: 15.2 GB at full size.
 [[nodiscard]] std::vector<Bytes> weight_sizes(const Bench& bench);
 
 struct Weights {
@@ -18,7 +18,7 @@ struct Weights {
 [[nodiscard]] Result<Weights> create_weights(const Bench& bench, arena::Arena& arena,
                                              std::string_view tag, arena::Policy policy);
 
-/// Random bytes: one buffer, begun at a place of each region's own.
+/// Random bytes in one buffer. Each region starts at a different offset of it.
 class Contents {
  public:
   Contents(device::Device& device, Bytes piece);

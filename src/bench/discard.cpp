@@ -1,4 +1,4 @@
-// Pause and resume of memory without keeping its contents.
+// Pause and resume of memory whose contents are discarded.
 #include <array>
 #include <cstring>
 #include <thread>
@@ -13,8 +13,8 @@ namespace {
 
 using arena::Arena;
 
-/// Where other work would be. The driver clears released memory in the background; who creates
-/// sooner waits for it.
+/// Idle times that stand for other work. The driver clears released memory in the background; a
+/// caller that creates pages earlier waits for it.
 struct Rest {
   std::chrono::milliseconds before{0};   ///< between resume and pause
   std::chrono::milliseconds between{0};  ///< between pause and resume
@@ -24,7 +24,7 @@ struct Shape {
   std::string name;
   std::uint64_t regions = 1;
   Bytes region;
-  std::uint64_t handles = 1;  ///< of the plain loop
+  std::uint64_t handles = 1;  ///< handles of the plain loop
   Bytes handle;
   bool release = false;
   Rest rest;
@@ -34,7 +34,7 @@ struct Times {
   Series pause, resume;
 };
 
-/// Times the two halves of each cycle; the first two warm up.
+/// Times pause and resume of each cycle. The first two cycles are warm-up.
 Result<Times> measure(const Bench& bench, const Rest& rest, const std::function<Status()>& pause,
                       const std::function<Status()>& resume) {
   Times times;
@@ -72,7 +72,7 @@ Result<Times> plain(const Bench& bench, const Shape& shape) {
       });
 }
 
-/// The region can be written and read where it ends: memory is there, and it is its own.
+/// Writes and reads both ends of the region to check that it has its own memory.
 Status check_usable(device::Device& device, const arena::RegionInfo& region) {
   std::array<std::byte, 4096> written{}, read{};
   std::memset(written.data(), static_cast<int>(static_cast<std::uint64_t>(region.id) & 0xff),
@@ -138,7 +138,7 @@ Status run_discard(Bench& bench) {
 
 Status run_released(Bench& bench) {
   NEAP_TRY(run_shape(bench, one_region(bench, "discard_released", true)));
-  if (!bench.cuda()) return {};  // nothing is cleared in the background there
+  if (!bench.cuda()) return {};  // the CPU device clears nothing in the background
   using std::chrono::milliseconds;
   NEAP_TRY(run_shape(bench, one_region(bench, "discard_released_used", true,
                                        {milliseconds(300), milliseconds(0)})));

@@ -15,7 +15,7 @@ namespace {
 constexpr Bytes kBlock = 1_MiB;
 constexpr unsigned kDepth = 32;
 
-/// Every block of the file once, `kDepth` under way. GB/s.
+/// Transfers every block of the file once, with `kDepth` in flight. Returns GB/s.
 template <class Transfer>
 Result<double> run_all(Bytes size, Transfer transfer) {
   std::atomic<std::uint64_t> next{0};
@@ -50,7 +50,8 @@ Status run_disk(Bench& bench) {
     NEAP_TRY_ASSIGN(const auto room, HostRoom::make(kBlock * kDepth));
     NEAP_TRY(room->touch(1));
     for (std::uint64_t i = 0; i < room->size.count(); i += 8) {
-      const std::uint64_t word = i * 0x9e3779b97f4a7c15ull;  // not all zeros: some disks notice
+      const std::uint64_t word = i * 0x9e3779b97f4a7c15ull;  // avoid zeros: some disks treat them
+                                                             // specially
       *reinterpret_cast<std::uint64_t*>(room->at + i) = word;
     }
     for (int i = 0; i < cycles; ++i) {
@@ -83,7 +84,8 @@ Status run_disk(Bench& bench) {
   NEAP_TRY(contents.write(regions));
   Series write, read;
   for (int i = 0; i < cycles; ++i) {
-    // The last cycle's file goes in the background, in the time of a phase; not in the next pause's.
+    // The last cycle's file is closed in the background. Wait for a typical phase, so that the
+    // close does not slow the next pause.
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(1.5 * close_ms.at(1)));
     const Timer out;
     NEAP_TRY(arena->pause(kTag).status());

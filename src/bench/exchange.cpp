@@ -1,4 +1,4 @@
-// One tag leaves while another comes.
+// Exchange: one tag is paused while another is resumed.
 #include "arena/arena.h"
 #include "bench/cases.h"
 #include "bench/contents.h"
@@ -31,7 +31,7 @@ Status run_exchange(Bench& bench) {
     const Timer timer;
     NEAP_TRY(arena->exchange(a_comes ? b : a, a_comes ? a : b).status());
     const double ms = timer.ms();
-    if (i < 2) {  // warm up, and look
+    if (i < 2) {  // warm-up and check of the contents
       NEAP_TRY(contents.check(a_comes ? one.regions : other.regions));
       continue;
     }

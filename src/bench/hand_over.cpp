@@ -1,4 +1,4 @@
-// Hand-over of 15 GB: as an alias in this process, and to another process over a socket.
+// Sharing 15 GB: as an alias in this process, and with another process over a socket.
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,8 +17,8 @@ namespace {
 using arena::Arena;
 using arena::ExportedPage;
 
-constexpr std::size_t kMost = 200;  // descriptors in one message
-constexpr int kRegions = 30;        // a block's weights each
+constexpr std::size_t kMost = 200;  // descriptors per message
+constexpr int kRegions = 30;        // one per transformer layer
 
 struct Batch {
   std::uint64_t count = 0;
@@ -76,7 +76,8 @@ Status hear(int socket) {
   return ::read(socket, &word, 1) == 1 ? Status() : failed("waiting for the other process");
 }
 
-/// The other process; its end of the socket closes and it is waited for, whatever happens.
+/// The other process. The destructor closes this end of the socket and waits for the process in
+/// every case.
 class Child {
  public:
   Child() = default;
@@ -110,7 +111,7 @@ class Child {
   pid_t process_ = -1;
 };
 
-/// Export, import, map, access and back, page by page: what a hand-over cannot do without.
+/// Export, import, map, set access and undo, page by page: the minimum that sharing needs.
 Result<double> plain(device::Device& device, Bytes each) {
   NEAP_TRY_ASSIGN(const device::Address at, device.reserve(each * kRegions, Bytes(0)));
   std::vector<device::PageId> own, imported;

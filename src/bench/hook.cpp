@@ -1,4 +1,4 @@
-// The same through the shared library that programs load: its own functions, as PyTorch calls them.
+// The same measurements through the hook library: its own functions, as PyTorch calls them.
 #include <dlfcn.h>
 
 #include <functional>
@@ -22,7 +22,7 @@ struct Hook {
   decltype(&neap_scope_enter) enter = nullptr;
   decltype(&neap_scope_exit) leave = nullptr;
   decltype(&neap_last_error) error = nullptr;
-  CudaMalloc cuda_malloc = nullptr;  ///< what LD_PRELOAD puts in the runtime's place
+  CudaMalloc cuda_malloc = nullptr;  ///< the replacement that LD_PRELOAD installs
   CudaFree cuda_free = nullptr;
 };
 
@@ -48,7 +48,7 @@ Result<Hook> load(const std::string& file) {
   return hook;
 }
 
-/// One way to allocate and free; a failure says why.
+/// One way to allocate and free. A failure has its reason.
 struct Way {
   std::string take_name, give_name;
   std::function<Result<void*>()> take;
@@ -56,7 +56,7 @@ struct Way {
   std::string limit_of_take, limit_of_give;
 };
 
-/// `ours` and `plain` in turns. The difference is the median of the differences of one turn.
+/// Runs `ours` and `plain` alternately. The result is the median of the differences per round.
 Status race(Bench& bench, const Way& ours, const Way& plain) {
   Series take, give, plain_take, plain_give, over_take, over_give;
   const auto turn = [](const Way& way, double& take_us, double& give_us) -> Status {
@@ -99,7 +99,8 @@ Status race(Bench& bench, const Way& ours, const Way& plain) {
   return {};
 }
 
-/// As PyTorch's allocator asks, and as a program whose cudaMalloc is hooked does.
+/// Measures one size, with calls as from PyTorch's allocator and as from a program with a hooked
+/// cudaMalloc.
 Status run_size(Bench& bench, const Hook& hook, Bytes size, bool has_runtime) {
   NEAP_TRY_ASSIGN(const auto device, bench.open_device());
   NEAP_TRY_ASSIGN(const auto plain, PlainRegion::make(*device, size, true));
@@ -165,7 +166,7 @@ Result<CudaRuntime> find_runtime() {
                 "no libcudart was found (LD_LIBRARY_PATH): the rows of cudaMalloc are left out");
 }
 
-/// Outside a scope: what passing a call on and counting it costs over the runtime's own call.
+/// Cost outside a scope: passing a call on and counting it, compared with the runtime's own call.
 Status run_passed_on(Bench& bench, const Hook& hook, const CudaRuntime& runtime) {
   const auto way = [](CudaMalloc take, CudaFree give, const std::string& limit) {
     return Way{"cudaMalloc 2 MiB passed on",

@@ -1,4 +1,4 @@
-// What this machine's memory and link can do at best.
+// The best rates of this machine's memory and link.
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr Bytes kSlice = 4_MiB;
 
-/// `work` for every slice of [0, size), by many threads; the first failure.
+/// Runs `work` for every chunk of [0, size) on many threads and returns the first failure.
 template <class Work>
 Status by_threads(unsigned threads, Bytes size, Work work) {
   std::atomic<std::uint64_t> next{0};

@@ -1,4 +1,4 @@
-// Fresh host memory, as backups take it. Internal to bench/.
+// Fresh host memory, allocated as backups do. Internal to bench/.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ struct HostRoom {
   HostRoom(const HostRoom&) = delete;
   HostRoom& operator=(const HostRoom&) = delete;
   ~HostRoom();
-  /// Addresses only.
+  /// Reserves addresses only.
   [[nodiscard]] static Result<std::unique_ptr<HostRoom>> make(Bytes size);
   Status touch(unsigned threads);
 
@@ -20,7 +20,7 @@ struct HostRoom {
   Bytes size;
 };
 
-/// As many as the arena uses.
+/// As many threads as the arena uses.
 [[nodiscard]] unsigned touching_threads();
 
 }  // namespace neap::bench

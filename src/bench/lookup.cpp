@@ -1,4 +1,4 @@
-// What happens on every allocation and every free: finding, creating and destroying a region.
+// The work on every allocation and every free: finding, creating and destroying a region.
 #include <random>
 
 #include "arena/arena.h"

@@ -14,7 +14,7 @@ namespace {
 using device::Address;
 using device::PageId;
 
-/// Ends of measurements: a failure here changes no number, but should be seen.
+/// Logs a failure at the end of a measurement: it changes no number, but should be visible.
 void say(const Status& status) {
   if (!status.ok()) log::warn(status.message());
 }
@@ -53,7 +53,7 @@ class DevicePlainRegion final : public PlainRegion {
   PageId page_ = PageId::kNone;
 };
 
-/// The GPU of `info` through the driver, with its primary context.
+/// Opens the GPU of `info` through the driver, with its primary context.
 Result<device::cuda::Card> open_card(const device::DeviceInfo& info) {
   device::cuda::Card card;
   NEAP_TRY_ASSIGN(card.driver, device::cuda::load_driver());
@@ -66,7 +66,7 @@ Result<device::cuda::Card> open_card(const device::DeviceInfo& info) {
   return card;
 }
 
-// Several copies in a row, until they are done.
+// Runs several copies in sequence and waits for them.
 Status copy_on_device(const device::DeviceInfo& info, Address to, Address from, Bytes size,
                       int times) {
   if (!info.touches_memory) return {ErrorCode::kUnsupported, info.name + " has no memory to copy"};
@@ -255,7 +255,7 @@ Result<double> PlainCopies::both() {
   return run(true, true);
 }
 Result<double> PlainCopies::on_device() {
-  constexpr int kTimes = 4;  // one alone is over before the wait for it has begun
+  constexpr int kTimes = 4;  // a single copy ends before the wait for it begins
   const Bytes half = size_ / 2;
   const Timer timer;
   NEAP_TRY(

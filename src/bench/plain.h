@@ -1,4 +1,5 @@
-// What a program without Neap would write over the same device: the limit of each row. Internal to bench/.
+// The limit of each row: the code that a program without Neap would use on the same device.
+// Internal to bench/.
 #pragma once
 
 #include <memory>
@@ -8,7 +9,7 @@
 
 namespace neap::bench {
 
-/// A loop over handles of one size in one range of addresses.
+/// Maps and unmaps handles of one size in one address range.
 class PlainLoop {
  public:
   [[nodiscard]] static Result<std::unique_ptr<PlainLoop>> make(device::Device& device,
@@ -35,9 +36,10 @@ class PlainLoop {
   std::vector<device::PageId> pages_;
 };
 
-/// The driver's calls behind one region: map and access, unmap; with `anew` its address is reserved
-/// and its page made and both given back, too, and the device is waited for before, as a free does. On a GPU the driver itself
-/// is called, not through Neap's device, between enter() and leave().
+/// The driver calls that one region needs: map, set access and unmap. With `anew` the loop also
+/// reserves the address and creates the page, and releases both. It then first waits for the
+/// device, as a free does. On a GPU, between enter() and leave(), the loop calls the driver
+/// directly.
 class PlainRegion {
  public:
   [[nodiscard]] static Result<std::unique_ptr<PlainRegion>> make(device::Device& device, Bytes size,
@@ -49,8 +51,8 @@ class PlainRegion {
   virtual void leave() {}
 };
 
-/// Copies between device memory and pinned host memory, in pieces through one queue, and within
-/// device memory.
+/// Copies between device memory and pinned host memory, in pieces through one queue, and copies
+/// within device memory.
 class PlainCopies {
  public:
   [[nodiscard]] static Result<std::unique_ptr<PlainCopies>> make(device::Device& device,
@@ -58,11 +60,11 @@ class PlainCopies {
   PlainCopies(const PlainCopies&) = delete;
   PlainCopies& operator=(const PlainCopies&) = delete;
   ~PlainCopies();
-  /// GB/s, after one copy that warms up.
+  /// GB/s, after one warm-up copy.
   [[nodiscard]] Result<double> to_host();
   [[nodiscard]] Result<double> to_device();
-  [[nodiscard]] Result<double> both();       ///< in sum
-  [[nodiscard]] Result<double> on_device();  ///< bytes read and written
+  [[nodiscard]] Result<double> both();       ///< sum of both directions
+  [[nodiscard]] Result<double> on_device();  ///< bytes read plus bytes written
 
  private:
   explicit PlainCopies(device::Device& device) : device_(device) {}

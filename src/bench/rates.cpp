@@ -9,7 +9,7 @@ namespace neap::bench {
 namespace {
 
 constexpr int kRepeats = 5;
-constexpr double kGiga = 1e9;  // PlainCopies gives GB/s
+constexpr double kGiga = 1e9;  // PlainCopies returns GB/s
 
 template <class Measure>
 Result<double> median_of(Measure measure) {
@@ -21,7 +21,7 @@ Result<double> median_of(Measure measure) {
   return series.median();
 }
 
-// Seconds a byte: pages of 16 MiB, as many as fill `size`, unmapped and mapped again.
+// Seconds per byte to unmap and map again pages of 16 MiB that fill `size`.
 Result<double> measure_remap(device::Device& device, Bytes size) {
   const Bytes page = round_up(std::min(16_MiB, size), device.info().granularity);
   NEAP_TRY_ASSIGN(const auto pages,

@@ -1,9 +1,9 @@
-// Rates of a device and its link, for plans: what `neap doctor` measures and keeps.
+// Measures the rates of a device and its link for plans. `neap doctor` runs and stores it.
 //
 // Threads   one.
-// Failure   kOutOfDeviceMemory or kOutOfHostMemory where there is no room for the copies; nothing is
+// Failure   kOutOfDeviceMemory or kOutOfHostMemory without room for the copies; nothing is
 //           left behind.
-// Cost      two seconds on a GPU, most of it to pin host memory.
+// Cost      two seconds on a GPU, most of it for pinning host memory.
 #pragma once
 
 #include "base/status.h"
@@ -12,8 +12,8 @@
 
 namespace neap::bench {
 
-/// Medians over copies of 1 GiB or an eighth of the free memory, whichever is less. `device` must
-/// have no other work.
+/// Medians over copies of 1 GiB, or of an eighth of the free memory if that is less. `device` must
+/// be idle.
 [[nodiscard]] Result<device::Rates> measure_rates(device::Device& device);
 
 }  // namespace neap::bench

@@ -1,4 +1,4 @@
-// The caching allocator and the replayer, which need no device.
+// Benchmarks of the caching allocator and of replay, which need no device.
 #include <cstdlib>
 #include <random>
 
@@ -16,7 +16,7 @@ constexpr Bytes kCard = 80_GiB;
 constexpr std::size_t kLive = 1024;  // blocks alive at once
 constexpr std::size_t kOperations = 1 << 17;
 
-/// Sizes as a step of training asks for them: many small ones, some of tens of MiB.
+/// Sizes as in a training step: many small ones and some of tens of MiB.
 std::vector<Bytes> request_sizes() {
   std::mt19937_64 random(3);
   std::vector<Bytes> sizes(kOperations);
@@ -27,7 +27,7 @@ std::vector<Bytes> request_sizes() {
   return sizes;
 }
 
-/// Frees a block at random and allocates the next, over and over. Returns ns a pair.
+/// Repeatedly frees a random block and allocates the next. Returns ns per pair.
 template <class Take, class Give>
 Result<double> churn(const std::vector<Bytes>& sizes, Take take, Give give) {
   using Block = typename std::invoke_result_t<Take, Bytes>;
