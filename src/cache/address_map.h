@@ -1,6 +1,6 @@
-// Address -> value, open addressing. A value that equals Value{} means "none".
+// A hash map from address to value with open addressing. A value equal to Value{} means "none".
 //
-// Threads   external locking.
+// Threads   the caller locks.
 // Cost      one or two cache lines; a rehash when the count doubles.
 #pragma once
 
@@ -21,13 +21,13 @@ class AddressMap {
       if (slots_[at].address == address) return slots_[at].value;
     }
   }
-  /// `address` is not in the map.
+  /// `address` must not be in the map.
   void insert(std::uint64_t address, Value value) {
     if (2 * (count_ + 1) > slots_.size()) grow();
     place(address, value);
     ++count_;
   }
-  /// Removes and returns; Value{} if there is none.
+  /// Removes and returns the value; Value{} if the map has none.
   Value take(std::uint64_t address) {
     std::size_t at = home(address);
     while (slots_[at].address != address || slots_[at].value == Value{}) {

@@ -82,7 +82,8 @@ Status ArenaSource::map(Address at, Bytes size) {
   if (it == ranges_.begin())
     return {ErrorCode::kInvalidArgument, format("{:#x} is in no range of \"{}\"", at, tag_)};
   const Range& range = std::prev(it)->second;
-  // A page of the allocator's size where that divides the request, else the granularity: any unit can be unmapped alone.
+  // Use the allocator's page size if it divides the request, else the granularity: any page can
+  // then be unmapped alone.
   Bytes unit = range.unit.is_zero() ? size : range.unit;
   if (!is_multiple_of(size, unit) || !is_multiple_of(unit, arena_.device().info().granularity)) {
     unit = arena_.device().info().granularity;
@@ -93,7 +94,7 @@ Status ArenaSource::map(Address at, Bytes size) {
     status = put_page(done, unit);
   if (status.ok()) status = arena_.device().set_access(at, size);
   if (status.ok()) return {};
-  // All or nothing. The page that failed was never mapped.
+  // Map all or nothing. The page that failed was never mapped.
   const Address end = pages_.contains(done - unit.count()) ? done : done - unit.count();
   if (end > at) {
     const Status undone = take_pages(at, Bytes(end - at));

@@ -1,10 +1,12 @@
-// Segments made of an arena's pages: what the cache releases stays in the page store for the next tag.
+// Segments made of an arena's pages. Segments that the cache releases stay in the page store for
+// the next tag.
 //
-// Model     An ordinary segment is one page at an address of its own. An expandable reservation is mapped in units of
-//           the pool's page (2 MiB small, Settings::large_segment_size large), so that any unit can be unmapped alone.
-// Threads   external locking (the cache's).
+// Model     An ordinary segment is one page at its own address. An expandable reservation is mapped
+//           in pages of the pool's size (2 MiB in the small pool, Settings::large_segment_size in
+//           the large one), so that each can be unmapped alone.
+// Threads   the caller (the cache) locks.
 // Failure   as Device and Arena; a failed call changes nothing.
-// Cost      two driver calls and one for the page, unless the store has one.
+// Cost      two driver calls, and one more for the page unless the store has one.
 #pragma once
 
 #include <map>
@@ -17,7 +19,7 @@ namespace neap::cache {
 
 class ArenaSource final : public SegmentSource {
  public:
-  /// `tag` is named as the holder of the pages in out-of-memory messages. The arena outlives the source.
+  /// Out-of-memory messages name `tag` as the holder of the pages. The arena outlives the source.
   /// `large_page`: Settings::large_segment_size of the cache.
   ArenaSource(arena::Arena& arena, std::string tag, Bytes large_page)
       : arena_(arena), tag_(std::move(tag)), large_page_(large_page) {}
@@ -37,15 +39,15 @@ class ArenaSource final : public SegmentSource {
  private:
   struct Range {
     Bytes size;
-    Bytes unit;  // of its pages; zero: one page for the whole range
+    Bytes unit;  // size of its pages; zero: one page for the whole range
   };
   struct Held {
     device::PageId page = device::PageId::kNone;
     Bytes size;
   };
-  /// Takes a page and maps it at `at`, without access yet.
+  /// Takes a page and maps it at `at`. It is not accessible yet.
   Status put_page(Address at, Bytes size);
-  /// Unmaps [at, at+size), whole pages, and gives them to the arena.
+  /// Unmaps the whole pages of [at, at+size) and returns them to the arena.
   Status take_pages(Address at, Bytes size);
 
   arena::Arena& arena_;

@@ -1,4 +1,4 @@
-// Blocks, the slab that they come from, and the pools that hold the free ones. Private to cache/.
+// Blocks, the slab that allocates them, and the pools of free blocks. Private to cache/.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace neap::cache {
 struct BlockPool;
 struct PrivatePool;
 
-/// The free blocks of one stream in one pool. BlockPool keeps its bins in the order of streams.
+/// The free blocks of one stream in one pool. BlockPool sorts its bins by stream.
 struct Bin {
   Stream stream = 0;
   BlockPool* pool = nullptr;
@@ -23,7 +23,7 @@ struct Bin {
 struct BlockPool {
   bool small = false;
   PrivatePool* owner = nullptr;
-  std::uint64_t search_count = 0;  ///< the clock of garbage collection
+  std::uint64_t search_count = 0;  ///< clock of the garbage collection
   std::vector<std::unique_ptr<Bin>> bins;
 };
 
@@ -31,12 +31,12 @@ struct PrivatePool {
   std::uint32_t id = 0;
   PrivatePoolOptions options;
   bool released = false;
-  std::uint64_t segments = 0;  ///< segments and reservations that it holds
+  std::uint64_t segments = 0;  ///< number of its segments and reservations
   BlockPool small;
   BlockPool large;
 };
 
-/// An expandable segment's range of addresses.
+/// The address range of an expandable segment.
 struct ExpandableRange {
   Address address = 0;
   Bytes size;
@@ -45,13 +45,13 @@ struct ExpandableRange {
 
 enum class BlockState : std::uint8_t { kUnused, kFree, kAllocated, kPending };
 
-/// Neighbours in a segment are linked in the order of addresses. A block is in exactly one place:
-/// its bin's free or unmapped index, or the map of live blocks.
+/// Neighbours in a segment are linked in address order. A block is in exactly one place: its bin's
+/// free or unmapped index, or the map of live blocks.
 struct Block {
   Address address = 0;
   std::uint64_t size = 0;
   std::uint64_t requested = 0;
-  std::uint64_t born = 0;  ///< the pool's search_count when it became free
+  std::uint64_t born = 0;  ///< search_count of the pool when the block became free
   Bin* bin = nullptr;
   Block* previous = nullptr;
   Block* next = nullptr;
@@ -61,7 +61,7 @@ struct Block {
   Block* pending_next = nullptr;
   BlockState state = BlockState::kUnused;
   bool mapped = true;
-  bool used_elsewhere = false;  ///< record_stream named another stream
+  bool used_elsewhere = false;  ///< record_stream was called with another stream
 
   [[nodiscard]] bool is_split() const { return previous != nullptr || next != nullptr; }
   [[nodiscard]] bool is_free() const { return state == BlockState::kFree; }

@@ -6,7 +6,7 @@
 namespace neap::cache {
 namespace {
 
-/// Locks unless the allocator has one thread.
+/// Locks unless the allocator is used by one thread only.
 class Guard {
  public:
   Guard(std::mutex& mutex, LockPolicy policy)

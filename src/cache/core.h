@@ -1,7 +1,7 @@
-// The state behind CachingAllocator and the steps of its policy. Private to cache/.
+// State of CachingAllocator and the steps of its policy. Private to cache/.
 //
-// Functions that can fail for want of memory return null or false; a failure of the source that is
-// not a shortage is kept in `failure` and ends the request.
+// Functions that may lack memory return null or false. Any other failure of the source is stored in
+// `failure` and ends the request.
 #pragma once
 
 #include <map>
@@ -18,18 +18,18 @@ struct CachingAllocator::Impl {
   struct Request {
     std::uint64_t requested;
     std::uint64_t size;          ///< rounded
-    std::uint64_t segment_size;  ///< asked from the source on a miss
+    std::uint64_t segment_size;  ///< requested from the source on a miss
     Bin* bin;
     Block* block = nullptr;
   };
 
-  // request.cpp: the path of malloc and free.
+  // request.cpp: malloc and free.
   Result<Address> malloc(Bytes size, Stream stream, std::uint32_t pool_id);
   Bin& bin_of(BlockPool& pool, Stream stream);
   BlockPool& pool_for(std::uint32_t id, bool small);
   PrivatePool& private_pool(std::uint32_t id);
   bool take_free_block(Request& request, Bin& bin);
-  /// Best fit for `wanted` rounded bytes; end() when no block may serve it.
+  /// Best fit for `wanted` rounded bytes; end() if no block fits.
   [[nodiscard]] FreeIndex::Cursor find_free_block(std::uint64_t wanted, const Bin& bin) const;
   [[nodiscard]] bool would_fit(Bytes size, Stream stream, std::uint32_t pool_id);
   bool take_from_fallback_pools(Request& request);
@@ -42,17 +42,18 @@ struct CachingAllocator::Impl {
   std::uint64_t merge(Block* into, Block* neighbour);
   Status shortage(const Request& request);
 
-  // expandable.cpp
+  // expandable.cpp:
   [[nodiscard]] bool expandable_for(const BlockPool& pool) const;
   Block* take_expandable(Bin& bin, std::uint64_t size);
   Block* find_expandable(Bin& bin, std::uint64_t size);
   bool map_block(Block* block, std::uint64_t size);
   Status unmap_block(Block* block, std::uint64_t begin, std::uint64_t end);
-  /// Unmaps the whole pages inside a free block; a reservation left empty is given back.
+  /// Unmaps the whole pages inside a free block. A reservation without mapped pages is returned to
+  /// the source.
   Status unmap_pages(Block* block);
   Status drop_range_if_empty(Block* block);
 
-  // release.cpp
+  // release.cpp:
   Status release_segment(Block* block);
   Status release_pool_blocks(BlockPool& pool);
   Status release_all();
@@ -60,7 +61,7 @@ struct CachingAllocator::Impl {
   void collect_garbage();
   Status synchronize();
 
-  // inspect.cpp
+  // inspect.cpp:
   std::vector<SegmentView> snapshot() const;
   Status adopt(const std::vector<SegmentView>& segments,
                const std::vector<Reservation>& reservations);
@@ -87,7 +88,7 @@ struct CachingAllocator::Impl {
     event.pool = static_cast<std::uint8_t>(bin.pool->owner == nullptr ? 0 : bin.pool->owner->id);
     options.events->record(event);
   }
-  /// Called before the driver gives `size` more bytes.
+  /// Call before the driver allocates `size` more bytes.
   void count_device_alloc(std::uint64_t size);
   void count_device_free(std::uint64_t size);
   [[nodiscard]] std::uint64_t requested_bytes() const { return requested; }
@@ -95,7 +96,7 @@ struct CachingAllocator::Impl {
   SegmentSource& source;
   CacheOptions options;
   bool limited = false;                 ///< a memory fraction is set
-  std::uint64_t allowed_bytes = ~0ull;  ///< what it allows
+  std::uint64_t allowed_bytes = ~0ull;  ///< bytes that the memory fraction allows
   mutable std::mutex mutex;
 
   BlockSlab slab;
@@ -106,12 +107,12 @@ struct CachingAllocator::Impl {
   std::vector<std::unique_ptr<ExpandableRange>> ranges;
   Block* pending_head = nullptr;
   Block* pending_tail = nullptr;
-  Status failure;  ///< why the current request must end at once
+  Status failure;  ///< failure that ends the current request
 
   std::uint64_t allocated = 0, reserved = 0, requested = 0, active = 0;
   std::uint64_t peak_allocated = 0, peak_reserved = 0, peak_requested = 0, peak_active = 0;
   std::uint64_t peak_without_fragmentation = 0, fragmentation_at_peak = 0, fragmentation_max = 0;
-  CacheStats counts;  ///< only its counters are kept up to date
+  CacheStats counts;  ///< only its counters are kept current
 };
 
 }  // namespace neap::cache

@@ -1,4 +1,4 @@
-// Expandable segments: one range of addresses for each stream and pool, mapped page by page.
+// Expandable segments: one address range per stream and pool, mapped page by page.
 #include <algorithm>
 
 #include "cache/core.h"
@@ -59,7 +59,7 @@ Block* Impl::take_expandable(Bin& bin, std::uint64_t size) {
   while (block->size < size) {
     Block* const next = block->next;
     if (!map_block(next, std::min(size - block->size, next->size))) return nullptr;
-    block = next;  // it was joined with the block before it
+    block = next;  // it was merged with the block before it
   }
   bin.free.erase(block->size, block->address);
   return block;
@@ -99,7 +99,8 @@ bool Impl::map_block(Block* block, std::uint64_t size) {
   return true;
 }
 
-/// [begin, end) are whole pages inside the free block. The rest of it stays mapped.
+/// [begin, end) are whole pages inside the free block. The remaining bytes of the block stay
+/// mapped.
 Status Impl::unmap_block(Block* block, std::uint64_t begin, std::uint64_t end) {
   NEAP_TRY(source.unmap(begin, Bytes(end - begin)));
   Bin& bin = *block->bin;

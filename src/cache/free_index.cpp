@@ -95,7 +95,8 @@ void FreeIndex::erase(Cursor at) {
     return;
   }
   if (at.slot == run->count) refresh(at.run);
-  // Two short neighbours become one run, so that the number of runs follows the number of entries.
+  // Merge two short neighbours into one run, so that the number of runs is proportional to the
+  // number of entries.
   if (run->count >= kRunLength / 4 || at.run + 1 >= runs_.size()) return;
   Run* next = runs_[at.run + 1].run;
   if (run->count + next->count > kRunLength / 2) return;

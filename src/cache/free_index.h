@@ -1,8 +1,8 @@
-// Free blocks ordered by (size, address): best fit by lower_bound, in short sorted runs.
+// Free blocks sorted by (size, address) in short runs, for best fit with lower_bound.
 //
-// Threads   external locking.
-// Cost      find, insert, erase: two binary searches and a move of at most 1 KiB; a heap allocation
-//           only when the number of entries passes its maximum so far.
+// Threads   the caller locks.
+// Cost      find, insert and erase take two binary searches and move at most 1 KiB. They allocate
+//           only when the number of entries exceeds its previous maximum.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class FreeIndex {
       return size != other_size ? size < other_size : address < other_address;
     }
   };
-  /// A place in the order. Any insert or erase makes it invalid.
+  /// A position in the order. Any insert or erase invalidates it.
   struct Cursor {
     std::size_t run = 0;
     std::size_t slot = 0;
@@ -36,7 +36,7 @@ class FreeIndex {
 
   [[nodiscard]] bool empty() const { return runs_.empty(); }
   [[nodiscard]] std::size_t size() const { return count_; }
-  /// First entry not before (size, address); end() when there is none.
+  /// First entry at or after (size, address); end() if none.
   [[nodiscard]] Cursor lower_bound(std::uint64_t size, std::uint64_t address) const;
   [[nodiscard]] Cursor begin() const { return {}; }
   [[nodiscard]] Cursor end() const { return {runs_.size(), 0}; }
@@ -44,7 +44,7 @@ class FreeIndex {
     return at.slot + 1 < runs_[at.run].run->count ? Cursor{at.run, at.slot + 1}
                                                   : Cursor{at.run + 1, 0};
   }
-  /// The entry before `at`, which is not begin().
+  /// The entry before `at`; `at` is not begin().
   [[nodiscard]] Cursor previous(Cursor at) const {
     return at.slot > 0 ? Cursor{at.run, at.slot - 1}
                        : Cursor{at.run - 1, runs_[at.run - 1].run->count - 1};
@@ -53,7 +53,7 @@ class FreeIndex {
 
   void insert(const Key& key);
   void erase(Cursor at);
-  /// Removes the entry of exactly (size, address); false if there is none.
+  /// Removes the entry of exactly (size, address); false if none exists.
   bool erase(std::uint64_t size, std::uint64_t address);
 
  private:
@@ -62,7 +62,7 @@ class FreeIndex {
     std::size_t count = 0;
     Key keys[kRunLength];
   };
-  /// A run and its last key, so that the search over runs stays in one array.
+  /// A run and its last key. Keys are stored here so that the search over runs reads one array.
   struct Slot {
     std::uint64_t size;
     std::uint64_t address;

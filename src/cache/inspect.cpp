@@ -1,4 +1,4 @@
-// Reads, replaces and checks the whole state: snapshot, adopt, invariants.
+// Reads, replaces and checks the whole state: snapshot, adopt and invariants.
 #include <algorithm>
 
 #include "base/format.h"
@@ -23,7 +23,7 @@ Status broken(const Block* block, std::string_view what) {
           format("Block at {:#x} of {} bytes {}", block->address, block->size, what)};
 }
 
-/// Builds the blocks of segments that another allocator had. Segments come in the order of their addresses.
+/// Builds the blocks of another allocator's segments, which arrive in address order.
 class Adoption {
  public:
   Adoption(Impl& cache, const std::vector<Reservation>& reservations)
@@ -47,14 +47,14 @@ class Adoption {
     return ok_status();
   }
 
-  /// The rest of the last reservation is unmapped.
+  /// Marks the remaining bytes of the last reservation as unmapped.
   void close_range() {
     if (range_ != nullptr) append_unmapped(*range_bin_, range_->address + range_->size.count());
     range_ = nullptr;
   }
 
  private:
-  /// A block behind the last one; `joined`: of the same segment or reservation.
+  /// Appends a block after the last one. `joined`: both are in the same segment or reservation.
   Block* append(Bin& bin, Address at, std::uint64_t size, bool joined) {
     Block* const block = cache_.slab.take();
     block->bin = &bin;
@@ -67,7 +67,7 @@ class Adoption {
     return block;
   }
 
-  /// What lies between the last segment of the reservation and `end`.
+  /// Appends the unmapped bytes between the last segment of the reservation and `end`.
   void append_unmapped(Bin& bin, Address end) {
     if (mapped_until_ >= end) return;
     Block* const block = append(bin, mapped_until_, end - mapped_until_, true);
@@ -75,7 +75,8 @@ class Adoption {
     bin.unmapped.insert({0, mapped_until_, block});
   }
 
-  /// An expandable segment: opens its reservation unless that is open, and fills it up to the segment.
+  /// Adds an expandable segment: opens its reservation unless it is open, and adds unmapped bytes
+  /// up to the segment.
   Status go_on_in_range(const SegmentView& segment, Bin& bin) {
     const auto home =
         std::find_if(reservations_.begin(), reservations_.end(), [&](const Reservation& r) {
@@ -138,9 +139,9 @@ class Adoption {
   Impl& cache_;
   const std::vector<Reservation>& reservations_;
   Block* last_ = nullptr;
-  ExpandableRange* range_ = nullptr;  ///< the open reservation
+  ExpandableRange* range_ = nullptr;  ///< the reservation being filled
   Bin* range_bin_ = nullptr;
-  Address mapped_until_ = 0;  ///< in it
+  Address mapped_until_ = 0;  ///< end of the mapped bytes in it
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Releasing memory: empty_cache, the retries of a miss, garbage collection.
+// Releasing memory: empty_cache, retries after a miss, and garbage collection.
 #include <algorithm>
 
 #include "cache/core.h"
@@ -7,7 +7,7 @@ namespace neap::cache {
 
 using Impl = CachingAllocator::Impl;
 
-/// `block` is a free, ordinary segment of its own.
+/// `block` is free and a whole ordinary segment.
 Status Impl::release_segment(Block* block) {
   NEAP_TRY(source.free(block->address, Bytes(block->size)));
   Bin& bin = *block->bin;
@@ -32,8 +32,7 @@ Status Impl::release_pool_blocks(BlockPool& pool) {
     }
   }
   for (Block* block : whole) NEAP_TRY(release_segment(block));
-  // Unmapping merges only unmapped neighbours, so the other free blocks of the list stay what they
-  // are.
+  // Unmapping merges only unmapped neighbours, so the other blocks of the list stay valid.
   for (Block* block : expandable) NEAP_TRY(unmap_pages(block));
   return ok_status();
 }
@@ -61,8 +60,8 @@ Status Impl::release_all() {
   return ok_status();
 }
 
-/// Releases blocks of at least max_split_size until the request can be served; false when there are
-/// not enough. What was released stays released.
+/// Releases blocks of at least max_split_size until the request fits. False if they are not enough;
+/// released blocks stay released.
 bool Impl::release_oversize(Request& request) {
   const Settings& settings = options.settings;
   if (settings.max_split_size == kUnlimited) return false;

@@ -1,4 +1,4 @@
-// malloc and free: best fit, split, merge, and what happens on a miss.
+// malloc and free: best fit, split, merge, and the steps after a miss.
 #include <algorithm>
 
 #include "base/format.h"
@@ -91,8 +91,8 @@ FreeIndex::Cursor Impl::find_free_block(std::uint64_t wanted, const Bin& bin) co
   if (at == end) return end;
   if (free[at].block->range != nullptr) {
     if (settings.expandable_segments) {
-      // A block at the edge of the mapped range counts with the unmapped bytes after it: the smallest
-      // sum is taken.
+      // For a block at the end of the mapped range, also count the unmapped bytes after it. The
+      // block with the smallest sum is chosen.
       const auto reach = [](const Block* block) {
         return block->size +
                (block->next != nullptr && !block->next->mapped ? block->next->size : 0);
@@ -243,7 +243,7 @@ void Impl::complete(Block* block) {
   insert_free(block);
 }
 
-/// `into` is in no index; `neighbour` is removed from its index and joined to `into`.
+/// `into` is in no index. `neighbour` is removed from its index and merged into `into`.
 std::uint64_t Impl::merge(Block* into, Block* neighbour) {
   if (neighbour == nullptr || !neighbour->is_free() || neighbour->mapped != into->mapped) return 0;
   Bin& bin = *neighbour->bin;

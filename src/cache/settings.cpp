@@ -90,7 +90,7 @@ Result<std::uint32_t> division(const Entry& entry, std::string_view text) {
   return *value;
 }
 
-/// Slot of a power of two in MiB: 1 MiB is 0, 32 GiB and above 15.
+/// Index of a power of two in MiB: 0 for 1 MiB, 15 for 32 GiB and more.
 std::size_t slot_of_mib(std::uint64_t mib) {
   return std::min<std::size_t>(static_cast<std::size_t>(std::bit_width(mib)) - 1, 15);
 }
@@ -133,7 +133,7 @@ Status parse_divisions(const Entry& entry, Settings& out) {
   return ok_status();
 }
 
-/// Keys that other parts of PyTorch read; they never change which block is chosen.
+/// Keys for other parts of PyTorch; they never change the choice of a block.
 constexpr std::string_view kIgnoredKeys[] = {
     "backend",
     "release_lock_on_cudamalloc",
@@ -151,7 +151,7 @@ constexpr std::string_view kIgnoredKeys[] = {
     "expandable_segments_min_reserve",
 };
 
-/// Keys that came after PyTorch 2.0.
+/// Keys added after PyTorch 2.0.
 struct NewKey {
   std::string_view key, since;
   bool PolicyVersion::*known;
@@ -229,7 +229,7 @@ Result<Settings> Settings::parse(std::string_view text, const PolicyVersion& ver
                     format("Allocator setting {} came with PyTorch {}, the policy is that of {}",
                            key->key, key->since, version.name));
   }
-  // The segment size sets the default of one key and the lower bound of another.
+  // The segment size is the default of one key and the lower bound of another.
   for (const Entry& entry : entries) {
     if (entry.key != "large_segment_size_mb") continue;
     NEAP_TRY_ASSIGN(out.large_segment_size, mebibytes(entry, 10));

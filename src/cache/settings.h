@@ -1,4 +1,4 @@
-// PYTORCH_CUDA_ALLOC_CONF, parsed, and the behaviour that changed between PyTorch versions.
+// Parsed PYTORCH_CUDA_ALLOC_CONF, and behaviour that differs between PyTorch versions.
 //
 // Threads   values.
 // Failure   parse names the key and the accepted values.
@@ -17,13 +17,14 @@ namespace neap::cache {
 /// Sizes that PyTorch fixes at compile time.
 inline constexpr Bytes kMinBlockSize = 512_B;
 inline constexpr Bytes kSmallSize = 1_MiB;       ///< largest block of the small pool
-inline constexpr Bytes kSmallSegment = 2_MiB;    ///< a segment (or page) of the small pool
-inline constexpr Bytes kMinLargeAlloc = 10_MiB;  ///< requests below it share a large segment
-inline constexpr Bytes kRoundLarge = 2_MiB;      ///< larger requests get a segment of their own
+inline constexpr Bytes kSmallSegment = 2_MiB;    ///< segment (or page) size of the small pool
+inline constexpr Bytes kMinLargeAlloc = 10_MiB;  ///< smaller requests share a large segment
+inline constexpr Bytes kRoundLarge = 2_MiB;      ///< larger requests get their own segment
 inline constexpr Bytes kUnlimited = Bytes(~0ull);
 inline constexpr Bytes kMaxRequest = Bytes(1ull << 60);
 
-/// Where PyTorch releases differ. Fields, not version numbers, decide; for_version() fills them.
+/// Differences between PyTorch releases. Code reads these fields, not a version number;
+/// for_version() sets them.
 struct PolicyVersion {
   std::string_view name = "2.11";
   bool expandable_segments_key = true;
@@ -33,7 +34,8 @@ struct PolicyVersion {
   bool search_after_release = false;   ///< the pool is searched again after the last release
   Bytes padding{0};                    ///< added to a request before rounding (Ascend: 32 B)
 
-  /// Nearest known behaviour for "2.4.1", "2.11.0+cu130", "2.13", "ascend"; the newest when empty.
+  /// Nearest known behaviour for "2.4.1", "2.11.0+cu130", "2.13" or "ascend"; the newest for an
+  /// empty text.
   [[nodiscard]] static PolicyVersion for_version(std::string_view version);
 };
 
@@ -47,26 +49,27 @@ struct Settings {
   std::array<std::uint32_t, 16> roundup_power2_divisions{};
   double memory_fraction = 0;  ///< set_per_process_memory_fraction; 0 = unset
 
-  /// Reads "max_split_size_mb:128,expandable_segments:True"; every key not named has its default.
-  /// Keys that steer pinned memory, capture or the driver are checked and then ignored.
+  /// Parses "max_split_size_mb:128,expandable_segments:True". Missing keys have their defaults.
+  /// Keys for pinned memory, capture or the driver are checked and then ignored.
   [[nodiscard]] static Result<Settings> parse(std::string_view text,
                                               const PolicyVersion& version = {});
-  /// The shortest text that parse() turns into these settings (without memory_fraction's key when
-  /// it is unset).
+  /// The shortest text that parse() turns into these settings. memory_fraction is omitted if it is
+  /// unset.
   [[nodiscard]] std::string to_string() const;
   bool operator==(const Settings&) const = default;
 
   [[nodiscard]] std::uint32_t divisions_for(Bytes size) const;
-  /// What a request of `size` bytes occupies.
+  /// Bytes that a request of `size` bytes occupies.
   [[nodiscard]] Bytes round(Bytes size) const;
-  /// What a miss asks from the source for a block of `rounded` bytes, without expandable segments.
+  /// Bytes that a miss requests from the source for a block of `rounded` bytes, without expandable
+  /// segments.
   [[nodiscard]] Bytes segment_size_for(Bytes rounded) const;
 };
 
-/// The releases that know the keys of `text`, one sentence for each key that came after 2.0.
+/// Releases that know the keys of `text`: one sentence per key added after 2.0.
 [[nodiscard]] std::vector<std::string> needed_versions(std::string_view text);
 
-/// Settings that contradict each other or do nothing, one sentence each.
+/// Settings that contradict each other or have no effect, one sentence each.
 [[nodiscard]] std::vector<std::string> lint(const Settings& settings, bool uses_private_pools);
 
 }  // namespace neap::cache

@@ -1,10 +1,10 @@
-// A device that only counts: segments at plausible addresses, up to a capacity.
+// A source that only counts: segments at realistic addresses, up to a capacity.
 //
-// Addresses imitate the CUDA driver, because ties between equally large free blocks are broken by
-// address: ordinary segments fill gaps of 32 MiB chunks that are handed out from the top down;
-// expandable ranges have their own addresses.
+// Equally large free blocks are chosen by address, so addresses imitate the CUDA driver. Ordinary
+// segments fill gaps in 32 MiB chunks that are allocated from the top down. Expandable ranges have
+// separate addresses.
 //
-// Threads   external locking.
+// Threads   the caller locks.
 // Cost      O(log n) per call.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace neap::cache {
 
 class SimSource : public SegmentSource {
  public:
-  /// `capacity` is the device's total memory; `held_elsewhere` the part of it that others hold.
+  /// `capacity` is the device's total memory. `held_elsewhere` is the part that others hold.
   explicit SimSource(Bytes capacity, Bytes held_elsewhere = {})
       : capacity_(capacity), limit_(saturating_sub(capacity, held_elsewhere)) {}
 
@@ -29,20 +29,20 @@ class SimSource : public SegmentSource {
   [[nodiscard]] Bytes capacity() const override { return capacity_; }
 
   [[nodiscard]] Bytes used() const { return used_; }
-  /// Marks a mapped range as in use: it counts and is not handed out.
+  /// Marks a mapped range as in use: it counts and is not allocated again.
   void occupy(Address at, Bytes size, bool expandable);
 
  protected:
   /// Chooses the address of a new ordinary segment; vacate() frees it.
   virtual Address place(Bytes length);
   virtual void vacate(Address at, Bytes length);
-  /// Takes the range at a known address: from the hole that it lies in, or as a new chunk whose
-  /// remainder ends at `limit` at the latest. Lower holes that would have fitted are dropped:
-  /// something else must be there.
+  /// Takes the range at a known address: from the gap that contains it, or as a new chunk whose
+  /// remainder ends at or before `limit`. Lower gaps that would have fitted are removed, because
+  /// something else must occupy them.
   void place_at(Address at, Bytes length, Address limit);
-  /// No hole is used again.
+  /// Forgets all gaps, so that none is used again.
   void forget_holes() { gaps_.clear(); }
-  /// New chunks are handed out below this.
+  /// New chunks are placed below this address.
   Address chunk_end_ = 0x7f0000000000;
 
  private:

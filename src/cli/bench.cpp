@@ -1,4 +1,4 @@
-// neap bench: the limits of this machine, and how close Neap comes to them.
+// neap bench: the limits of this machine, and how close Neap gets to them.
 #include <cstdio>
 #include <filesystem>
 

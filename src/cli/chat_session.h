@@ -1,7 +1,10 @@
-// A conversation with a checkpoint on the terminal: a line of input is a user's message, the reply is
-// written token by token.
+// A conversation with a checkpoint on the terminal. A line of input is a user's message; the reply
+// is written token by token.
 //
-// Threads   one at a time.   Failure   neap::Error.
+// Threads   one at a time.
+//
+// Failure   neap::Error.
+//
 // Cost      each reply prefills the whole conversation.
 #pragma once
 
@@ -15,11 +18,11 @@ namespace neap::cli {
 
 struct ChatOptions {
   std::uint64_t seed = 1;
-  std::int64_t prefill_tokens = 0;  ///< that one pass prefills
-  bool ask = false;                 ///< shows where the user writes
+  std::int64_t prefill_tokens = 0;  ///< prompt tokens per prefill pass
+  bool ask = false;                 ///< shows a prompt sign for the user's input
 };
 
-/// Until `input` ends. Ctrl-C stops a reply, whose text so far stays in the conversation.
+/// Runs until `input` ends. Ctrl-C stops a reply; its text so far stays in the conversation.
 void run_chat(TextModel& model, const SamplingSettings& settings, const ChatOptions& options,
               std::istream& input);
 

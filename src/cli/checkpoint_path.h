@@ -1,6 +1,8 @@
-// Where a checkpoint's model is.
+// Finds the model of a checkpoint.
 //
-// Threads   functions without state.   Failure   Error.
+// Threads   stateless functions.
+//
+// Failure   Error.
 #pragma once
 
 #include <filesystem>
@@ -12,9 +14,9 @@ namespace neap::cli {
 inline constexpr const char* kAdapterHelp =
     "folder of a LoRA adapter in PEFT's form that is added to CHECKPOINT's weights";
 
-/// The folder with config.json and weights, or with an adapter and the name of its base: `path` itself,
-/// or the actor in a checkpoint or in the newest one of a run's output. `adapter`, where there is one,
-/// in place of the folder's own.
+/// Finds the folder with config.json and weights, or with an adapter and the name of its base.
+/// `path` can be that folder, a checkpoint (its actor), or a run's output (its newest checkpoint).
+/// `adapter`, if given, replaces the folder's own adapter.
 [[nodiscard]] spec::ModelFiles model_files(const std::filesystem::path& path,
                                            const std::filesystem::path& adapter);
 

@@ -66,7 +66,7 @@ constexpr std::array<std::string_view, 11> kOrder{"train", "plan",     "replay",
                                                   "run",   "generate", "eval",   "reward",
                                                   "merge", "bench",    "doctor"};
 
-/// The parser only says that a command is required; this names the word.
+/// The parser only reports that a command is required; this check names the unknown word.
 Status check_command(std::string_view word) {
   if (word.empty() || word.front() == '-') return {};
   const auto nearest =
@@ -75,7 +75,7 @@ Status check_command(std::string_view word) {
       });
   const std::size_t distance = edit_distance(word, *nearest);
   if (distance == 0) return {};
-  // Behind half of the letters any word is near.
+  // If more than half of the letters differ, any word would be near.
   return {ErrorCode::kInvalidArgument,
           format("\"{}\" is not a command{}; `neap --help` lists them", word,
                  distance <= nearest->size() / 2 ? format(", did you mean \"{}\"?", *nearest)
@@ -105,7 +105,8 @@ int parse_and_run(const Commands& commands, int argc, char** argv) {
       known.emplace_back(sub, found->get());
       continue;
     }
-    // Listed only: main() passes these to the trainer's library before it comes here.
+    // These commands are only listed: main() passes them to the trainer's library before this code
+    // runs.
     for (const TrainerCommand& listed : kTrainerCommands) {
       if (listed.name == name) app.add_subcommand(std::string(name), std::string(listed.summary));
     }
@@ -124,7 +125,7 @@ int parse_and_run(const Commands& commands, int argc, char** argv) {
   return 2;
 }
 
-/// Fails a command whose printed text could not be written, as on a full disk.
+/// Fails a command whose output could not be written, for example on a full disk.
 int flushed(int code) {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;

@@ -1,6 +1,9 @@
-// A subcommand of `neap`: one file each, with a function that makes it (program_commands.h, trainer_commands.h).
+// A subcommand of `neap`. Each has its own file and a function that makes it (program_commands.h,
+// trainer_commands.h).
 //
-// Conventions  data on stdout, logs and progress on stderr; --json on every command that prints data; sizes with units.
+// Conventions  data on stdout, logs and progress on stderr; --json on every command that prints
+//              data; sizes with units.
+//
 // Exit codes   0 done, 1 failed, 2 usage, configuration or data, 3 does not fit in memory (exit_code below).
 #pragma once
 
@@ -24,15 +27,16 @@ class Command {
   virtual ~Command() = default;
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual std::string summary() const = 0;  ///< one line, no full stop
-  /// Declares options on this command's own app. Called once, before parsing.
+  /// Declares options on this command's app. Called once, before parsing.
   virtual void declare(CLI::App& app) = 0;
-  /// Does the work; returns the exit code. neap::Error and Status failures become messages in main.
+  /// Runs the command and returns the exit code. run_command() turns neap::Error and Status
+  /// failures into messages.
   virtual int run() = 0;
-  /// Facts of this command for `neap doctor`: names with text. Null: none.
+  /// Facts about this command for `neap doctor`, as names with text; null if it has none.
   [[nodiscard]] virtual Json facts() const { return nullptr; }
 };
 
-/// A command of the trainer's library, listed by a program that does not have the library loaded.
+/// A command of the trainer's library, for listing without loading that library.
 struct TrainerCommand {
   std::string_view name, summary;
 };
@@ -47,16 +51,15 @@ inline constexpr std::array<TrainerCommand, 4> kTrainerCommands = {kTrain, kGene
 
 using Commands = std::vector<std::unique_ptr<Command>>;
 
-/// Parses the command line and runs the one of `commands` that it names. Failures become messages.
+/// Parses the command line and runs the named command. Failures become messages.
 [[nodiscard]] int run_command(const Commands& commands, int argc, char** argv);
 
-/// Writes a command's data to standard output: whole, by one call where the system takes it so.
+/// Writes a command's data to standard output, with a single call if the system accepts it.
 [[nodiscard]] Status write_output(std::string_view text);
 
-/// 2 for usage and configuration, 3 for memory, 1 for the rest.
+/// Returns 2 for usage and configuration, 3 for memory, 1 for other failures.
 [[nodiscard]] int exit_code(const Status& status);
-/// Prints the failure on stderr, without the C++ stack that libtorch appends, and returns its exit
-/// code.
+/// Prints the failure on stderr without the C++ stack that libtorch appends. Returns its exit code.
 [[nodiscard]] int fail(const Status& status);
 [[nodiscard]] int fail(const std::exception& error);
 

@@ -1,4 +1,4 @@
-// `neap doctor`: hardware, libraries and settings found, link speed, and advice.
+// `neap doctor`: detected hardware, libraries and settings, link speed, and advice.
 #include <dlfcn.h>
 #include <gnu/libc-version.h>
 #include <link.h>
@@ -53,7 +53,7 @@ Bytes meminfo(const char* key) {
   return Bytes(0);
 }
 
-// "2026-11-22".
+// In the form "2026-11-22".
 std::string today() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
@@ -74,15 +74,16 @@ class Doctor final : public Command {
   int run() override;
 
  private:
-  /// Loads it as `neap train` would.
+  /// Loads the trainer as `neap train` does.
   Json describe_trainer();
-  /// The version that the trainer was built with, and those that all tests ran with.
+  /// The torch version that the trainer was built with, and the versions that passed all tests.
   Json describe_torch();
-  /// Preloads it into a program, as `neap run` would. The loader names what is missing, a version of glibc for one.
+  /// Preloads the hook into a program as `neap run` does. The loader names what is missing, for
+  /// example a version of glibc.
   Json describe_hook();
   Json system();
   Json describe(device::Device& device);
-  /// For plans. Of several GPUs of a name the first one's.
+  /// Stores the rates for plans. Several GPUs with the same name use the first one's rates.
   void keep(const std::string& gpu, const device::Rates& rates, Json& out);
   Json devices();
   static Json libraries();
@@ -92,9 +93,9 @@ class Doctor final : public Command {
   bool quick_ = false;
   std::vector<std::string> advice_;
   std::string no_gpu_;
-  Json products_;               ///< of the trainer's GPU, by type
-  double issue_seconds_ = 0;    ///< of the trainer on it
-  std::set<std::string> kept_;  ///< GPUs whose rates were written
+  Json products_;               ///< rates of matrix products on the trainer's GPU, by type
+  double issue_seconds_ = 0;    ///< the trainer's time to start an operation on it
+  std::set<std::string> kept_;  ///< names of GPUs whose rates were written
 };
 
 std::string Doctor::summary() const {
@@ -279,7 +280,8 @@ Json Doctor::devices() {
   options.capacity = 256_MiB;
   if (auto host = device::make_host_device(options); host.ok()) {
     out.push_back(describe(**host));
-    // Rates are measured on a small one; a run's is as large as the plans take it to be.
+    // Rates are measured on a small CPU device. A run's device has the size that the planner
+    // assumes.
     const auto planned = plan::choose_device({.kind = "cpu"}, {}, plan::Purpose::kPlan);
     if (planned.ok())
       out.back()["memory"] = out.back()["memory_free"] = planned->target.capacity.count();

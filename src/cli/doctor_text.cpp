@@ -55,7 +55,7 @@ void print_device(const Json& d) {
     print_line("throughput for plans", "kept in " + d["rates_file"].get<std::string>());
 }
 
-// What the trainer measured and chose, where it did.
+// Prints the kernels that the trainer measured and chose, if it did.
 void print_kernels(const Json& trainer) {
   if (trainer.contains("products")) {
     std::printf("\nMatrix products\n");

@@ -1,4 +1,4 @@
-// What `neap doctor` found, for people.
+// Prints the results of `neap doctor` for people.
 //
 // Threads   one.
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace neap::cli {
 
-/// `found`: what --json prints.
+/// `found`: the JSON that --json prints.
 void print_doctor(const Json& found);
 
 }  // namespace neap::cli

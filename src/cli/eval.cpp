@@ -1,4 +1,4 @@
-// neap eval: a checkpoint's responses to a file of prompts, scored.
+// neap eval: scores a checkpoint's responses to a file of prompts.
 #include <algorithm>
 #include <filesystem>
 #include <string>
@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 std::string figure_table(const rlhf::Evaluation& e) {
   std::vector<std::string> head = {"source", "rows"};
-  // Accuracy may be known for some sources only; their figures come first.
+  // Accuracy may be known for some sources only; these come first.
   const auto named = [&](const rlhf::SourceFigures& s, const std::string& name) {
     return std::find_if(s.figures.begin(), s.figures.end(),
                         [&](const auto& f) { return f.first == name; });
@@ -56,8 +56,8 @@ std::string other_metrics(const rlhf::Evaluation& e) {
   return out;
 }
 
-// A key that the command sets, whatever a file says, and what a command line gives instead;
-// empty: keys of a training, which do no harm.
+// A key that the command always sets, and the option that sets it on the command line. An empty
+// option marks training keys, which are harmless.
 struct OwnKey {
   std::string_view key;
   Json value;
@@ -102,7 +102,7 @@ class EvalCommand final : public Command {
   void check_overrides() const;
   [[nodiscard]] std::vector<std::string> settings() const;
   [[nodiscard]] bool gives(std::string_view key) const;
-  /// The folder whose responses these are.
+  /// The folder of the model that gives the responses.
   [[nodiscard]] std::string name_of_model() const {
     return (model_.adapter.empty() ? model_.base : model_.adapter).string();
   }
@@ -115,7 +115,7 @@ class EvalCommand final : public Command {
   bool json_ = false;
 };
 
-// On the command line or, as far as can be told without reading it, in the file.
+// Whether the command line sets the key. For a file, true if its text contains the key.
 bool EvalCommand::gives(std::string_view key) const {
   if (!config_.empty()) return true;
   const std::string start = format("{}=", key);
@@ -139,7 +139,7 @@ std::vector<OwnKey> EvalCommand::own_keys() const {
   };
 }
 
-// An override that is replaced would be taken for what the figures are of.
+// A replaced override would be silently ignored, and users would attribute the figures to it.
 void EvalCommand::check_overrides() const {
   const std::vector<OwnKey> own = own_keys();
   for (const std::string& text : overrides_) {
@@ -161,7 +161,7 @@ void EvalCommand::check_overrides() const {
 
 std::vector<std::string> EvalCommand::settings() const {
   std::vector<std::string> out = overrides_;
-  // Quoted as JSON, which TOML reads alike.
+  // JSON quoting is also valid TOML.
   for (const OwnKey& own : own_keys())
     out.push_back(format("{}={}", own.key, json_text(own.value)));
   return out;

@@ -26,11 +26,11 @@
 namespace neap::cli {
 namespace {
 
-// Prompts are read in parts, so that a file of any size takes the memory of one.
+// Prompts are read in parts, so that a file of any size needs the memory of one part.
 constexpr std::int64_t kTextsPerPart = 1024, kBatchesPerPart = 16;
 constexpr Bytes kMostPartBytes = 64_MiB;  // of prompts
 
-// Of a text and of a reply, where nothing else limits them.
+// Default limits of a text and of a reply.
 constexpr std::int64_t kNewTokens = 64, kReplyTokens = 1024;
 
 struct GenerateSettings {
@@ -42,7 +42,7 @@ struct GenerateSettings {
   spec::DeviceConfig device;
 };
 
-// CLI11 takes "-1" for the largest unsigned number.
+// CLI11 parses "-1" as the largest unsigned number.
 std::string not_negative(const std::string& text) {
   return text.starts_with('-') ? format("{} is less than 0", text) : std::string();
 }
@@ -129,7 +129,7 @@ void show_settings(const SamplingSettings& sampling, const spec::GenerationConfi
   if (!settings.json) log::info(format("Settings: {}", sampling.text()));
 }
 
-// A prompt for people: a conversation as its messages.
+// Shows a prompt to people; a conversation as its messages.
 std::string prompt_text(const Json& prompt) {
   if (prompt.is_string()) return prompt.get<std::string>();
   std::string out;
@@ -141,18 +141,19 @@ std::string prompt_text(const Json& prompt) {
   return out;
 }
 
-// Which text of which prompt, both counted from 0.
+// Index of the prompt and of its text, both from 0.
 struct Place {
   std::uint64_t prompt = 0, sample = 0;
 };
 
-// Texts in the order of the prompts, whichever end first.
+// Writes texts in the order of the prompts, whatever order they finish in.
 class Output {
  public:
   Output(const text::Tokenizer& tokenizer, const GenerateSettings& settings)
       : tokenizer_(tokenizer), settings_(settings), next_(settings.skip) {}
 
-  /// Writes what has ended, up to the first text that has not. `cut`: at its longest length.
+  /// Writes finished texts up to the first unfinished one. `cut`: the text reached its maximum
+  /// length.
   void add(const Request& request, Place place, const rollout::Response& response, bool cut) {
     if (cut) ++truncated_;
     const std::string text = tokenizer_.decode(response.tokens);
@@ -196,7 +197,7 @@ std::string Output::line(const Request& request, Place place, const rollout::Res
   return json_text(out) + "\n";
 }
 
-// The prompt before its first text.
+// Formats a text; the prompt precedes its first text.
 std::string Output::block(const Request& request, Place place, const rollout::Response& response,
                           bool cut, const std::string& text) const {
   const auto n = static_cast<std::uint64_t>(settings_.n);
@@ -208,10 +209,10 @@ std::string Output::block(const Request& request, Place place, const rollout::Re
                       cut ? ", cut" : "", text);
 }
 
-// Some of the prompts.
+// Some consecutive prompts.
 struct Part {
   std::vector<Request> requests;
-  std::uint64_t first = 0;  // prompts before them
+  std::uint64_t first = 0;  // number of prompts before them
   bool last = false;
 };
 
@@ -234,7 +235,7 @@ class Generate {
   SamplingSettings sampling_;
   PromptSource source_;
   Output output_;
-  std::uint64_t prompts_ = 0;  // that were read
+  std::uint64_t prompts_ = 0;  // number of prompts read
 };
 
 Generate::Generate(const GenerateSettings& settings, TextModel& model)
@@ -253,7 +254,7 @@ Part Generate::read_part() {
     Request request;
     part.last = !source_.next(request);
     if (part.last) break;
-    (void)most_new_tokens(request);  // fails before a text is made
+    (void)most_new_tokens(request);  // fails before any text is generated
     if (++prompts_ * n <= settings_.skip) continue;
     if (part.requests.empty()) part.first = prompts_ - 1;
     bytes += Bytes(request.tokens.size() * sizeof(text::TokenId));
@@ -262,7 +263,8 @@ Part Generate::read_part() {
   return part;
 }
 
-// Texts whose lengths turn positions differently are generated apart, so that none depends on the others.
+// Texts that need different position scaling are generated separately, so that no text depends on
+// others.
 void Generate::respond(const Part& part, Progress& progress) {
   const auto n = static_cast<std::uint64_t>(settings_.n);
   const std::uint64_t begin = std::max(part.first * n, settings_.skip);
@@ -288,14 +290,14 @@ void Generate::respond(const Part& part, const std::vector<std::uint64_t>& texts
   options.sampling = sampling_.sampling();
   options.sampling.log_probs = settings_.json;
   std::vector<rollout::Prompt> prompts;
-  std::vector<std::int64_t> left;  // new tokens of each text
+  std::vector<std::int64_t> left;  // remaining new tokens of each text
   for (const std::uint64_t text : texts) {
     prompts.push_back({request_of(text).tokens, random_key({settings_.seed, text / n, text % n})});
     left.push_back(most_new_tokens(request_of(text)));
     options.max_new_tokens = std::max(options.max_new_tokens, left.back());
   }
   rollout::StopStrings stops(model_.tokenizer(), sampling_.stop());
-  std::vector<bool> cut(texts.size(), false);  // before options.max_new_tokens
+  std::vector<bool> cut(texts.size(), false);  // whether it ends before options.max_new_tokens
   options.stops = [&](std::size_t response, std::int64_t token) {
     if (stops.push(response, token)) return true;
     const bool last = --left[response] == 0;

@@ -1,4 +1,4 @@
-// `neap`: every command but the trainer's, which is in a library of its own because it needs libtorch.
+// `neap`: all commands. The commands of the trainer are in a separate library, because it needs libtorch.
 #include <pthread.h>
 #include <sys/resource.h>
 
@@ -15,12 +15,13 @@
 
 namespace {
 
-/// Whether somebody may have put a library into the process that writes its records as it ends.
+/// True under LD_PRELOAD or CUPTI injection. Such a library may write its records in a destructor,
+/// so these must run.
 bool is_observed() {
   return std::getenv("LD_PRELOAD") != nullptr || std::getenv("CUDA_INJECTION64_PATH") != nullptr;
 }
 
-/// Takes more stack where `ulimit -s` left little; fails where there may not be enough.
+/// Raises the stack limit if `ulimit -s` is too low. Fails if the stack may be too small.
 neap::Status provide_stack() {
   constexpr rlim_t kLeast = 1U << 20, kWanted = 8U << 20;
   rlimit stack{};
@@ -32,7 +33,7 @@ neap::Status provide_stack() {
                          stack.rlim_max >> 10, kLeast >> 10, kWanted >> 10)};
   stack.rlim_cur = std::min(kWanted, stack.rlim_max);
   if (::setrlimit(RLIMIT_STACK, &stack) != 0) return {};
-  // Threads have what the limit was when the program started.
+  // Threads get the limit from the start of the program.
   pthread_attr_t attributes;
   if (::pthread_attr_init(&attributes) != 0) return {};
   ::pthread_attr_setstacksize(&attributes, stack.rlim_cur);
@@ -61,7 +62,7 @@ neap::cli::Commands program_commands() {
 int main(int argc, char** argv) {
   using namespace neap::cli;
   if (const neap::Status stack = provide_stack(); !stack.ok()) return fail(stack);
-  std::signal(SIGXFSZ, SIG_IGN);  // a write over the limit of a file's size fails, with a message
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file size limit then fails with a message
   const std::string_view name = argc > 1 ? argv[1] : "";
   const bool needs_trainer =
       std::any_of(kTrainerCommands.begin(), kTrainerCommands.end(),
@@ -71,7 +72,8 @@ int main(int argc, char** argv) {
   if (!trainer.ok()) return fail(trainer.status());
   const int code = trainer->main(argc, argv);
   if (is_observed()) return code;
-  // The command has closed and freed what it held. libtorch's static destructors would take 0.15 s.
+  // Skip static destructors: libtorch's would take 0.15 s, and the command has already released
+  // what it held.
   std::fflush(nullptr);
   std::_Exit(code);
 }

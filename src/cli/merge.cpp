@@ -1,4 +1,4 @@
-// neap merge: an adapter added to the weights of its base.
+// neap merge: adds an adapter to the weights of its base.
 #include <ATen/core/ScalarType.h>
 
 #include <filesystem>

@@ -1,4 +1,5 @@
-// `neap plan`: what a job needs before it runs, what would make it fit, and the reference of all keys.
+// `neap plan`: memory that a job needs, changes that would make it fit, and the reference of all
+// keys.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -130,7 +131,7 @@ class PlanCommand final : public Command {
                 format("--simulate needs a job; {} is a model", config_)};
       return plan_model(config_, overrides_, asked, json_);
     }
-    // For as many ranks as asked for --fit chooses what nobody has.
+    // With --fit and a number of ranks, choose all parallel sizes that are not set.
     const spec::OpenDegrees open =
         ranks_ > 0 && !fit_.empty() ? spec::OpenDegrees::kUnset : spec::OpenDegrees::kAuto;
     spec::Job job;
@@ -170,7 +171,7 @@ class PlanCommand final : public Command {
     return show(found.plan, out, knobs.empty() ? "" : knobs + "\n");
   }
 
-  // The job with the degrees that it left open.
+  // Chooses the parallel sizes that the job leaves open.
   Status choose_degrees(spec::Job& job, const plan::Target& target) {
     plan::DegreeChoice choice = plan::choose_degrees({config_, overrides_, job}, target);
     if (!choice.fits()) {
@@ -184,7 +185,8 @@ class PlanCommand final : public Command {
     return spec::Job::load(config_, overrides_, job);
   }
 
-  // Where none fits as the job is: of those that ranks divide without stages the nearest that fits with changes.
+  // If no parallel configuration fits, takes the nearest one without pipeline stages that fits with
+  // changes.
   Result<std::vector<std::string>> degrees_to_fit(const spec::Job& job,
                                                   const plan::DegreeChoice& choice,
                                                   const plan::Target& target) {
@@ -210,7 +212,7 @@ class PlanCommand final : public Command {
     return {device_.context.is_zero() ? Bytes() : device_.host, device_.host_is_asked};
   }
 
-  // Each stage is a kind of rank; the plan is that of the one which needs most.
+  // Each stage has its own plan. The shown plan is the one with the highest peak.
   Status plan_stages(const spec::Job& job) {
     if (!fit_.empty() && degrees_.is_null())
       return {
@@ -248,7 +250,7 @@ class PlanCommand final : public Command {
     if (plans.empty()) {
       NEAP_TRY_ASSIGN(plans, plan::find_fit(job, target, host_limit()));
     }
-    // A smaller one was made for a smaller capacity.
+    // A plan that needs less was made for a smaller capacity.
     for (plan::MemoryPlan& plan : plans) plan.capacity = target.capacity;
     Json out = json_of(plans.front());
     out["plans"] = Json::array();
@@ -292,14 +294,14 @@ class PlanCommand final : public Command {
 
   std::string config_, capacity_, fit_, gpu_, host_, picture_;
   std::vector<std::string> overrides_;
-  std::vector<std::string> adapted_, warnings_;  // as spec::Job's
+  std::vector<std::string> adapted_, warnings_;  // as in spec::Job
   std::string adapted_text_, degrees_text_, placements_text_;
-  std::vector<plan::MemoryPlan> fitted_;  // with the chosen degrees, where they need changes
+  std::vector<plan::MemoryPlan> fitted_;  // with the chosen parallel sizes, if they need changes
   plan::PlannedDevice device_;
   Json fields_;             // of the device
   Json placements_;         // of each model
   Json degrees_;            // how they were chosen; null: none was open
-  std::int64_t ranks_ = 0;  // 0: the configuration's
+  std::int64_t ranks_ = 0;  // 0: from the configuration
   bool json_ = false, reference_ = false, peer_keys_ = false, simulate_ = false;
   PlanFormulas formulas_;
   int code_ = 0;

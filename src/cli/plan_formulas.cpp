@@ -17,7 +17,7 @@ Result<plan::PlannedDevice> device_of(const spec::Job& job) {
   return plan::device_to_plan_for(job, {}, plan::driver_gpus());
 }
 
-// Of a run of the job; fails where the folder is another job's.
+// Records of a run of the job. Fails if the folder belongs to another job.
 Result<formulas::RunRecords> records_of(const std::string& folder, const formulas::JobSizes& sizes,
                                         std::vector<std::string>& notes) {
   NEAP_TRY_ASSIGN(const report::RunMemory run, report::read_run_memory(folder));

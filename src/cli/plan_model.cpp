@@ -32,16 +32,16 @@ constexpr std::array kTrainings = {
 struct Row {
   Training training;
   spec::Job job{};
-  std::vector<std::string> keys{};             // that make the job
-  std::optional<plan::MemoryPlan> fastest{};   // nullopt: none fits
-  std::optional<plan::MemoryPlan> smallest{};  // nullopt: the host's memory is too little for any
-  Bytes least{};                               // the capacity that it takes
+  std::vector<std::string> keys{};             // override keys of the job
+  std::optional<plan::MemoryPlan> fastest{};   // nullopt: no plan fits
+  std::optional<plan::MemoryPlan> smallest{};  // nullopt: host memory is too small for any plan
+  Bytes least{};                               // smallest capacity that works
 };
 
 std::vector<std::string> keys_of(const Training& training, const std::string& folder,
                                  std::int64_t tokens) {
   const std::int64_t response = tokens / 2;
-  const std::int64_t micro_batch = 2 * tokens;  // a pair of DPO's
+  const std::int64_t micro_batch = 2 * tokens;  // DPO trains on pairs
   std::vector<std::string> keys = {format("task={}", training.task),
                                    "actor_rollout_ref.model.path=" + folder,
                                    format("data.train_batch_size={}", kRows),

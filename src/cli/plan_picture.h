@@ -1,6 +1,6 @@
-// The stages of a simulated pipeline as a picture.
+// Draws the stages of a simulated pipeline.
 //
-// Failure   kInvalidArgument for another kind of file and for a job without stages, kIo.
+// Failure   kInvalidArgument for other file types and for a job without stages; kIo.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,7 @@
 
 namespace neap::cli {
 
-/// To an .svg or .png file: a mini-batch, forward and backward of each stage.
+/// Writes an .svg or .png file that shows forward and backward of each stage for one mini-batch.
 [[nodiscard]] Status write_picture(const plan::Simulation& simulation,
                                    const std::filesystem::path& file);
 

@@ -1,4 +1,4 @@
-// The commands that the program has without libtorch.
+// Commands of the program that do not need libtorch.
 #pragma once
 
 #include <memory>

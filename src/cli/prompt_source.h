@@ -1,7 +1,10 @@
-// The prompts of `neap generate`, one after the other: texts of the command line, lines of standard
-// input, rows of a file.
+// Prompts of `neap generate`, one at a time: texts of the command line, lines of standard input,
+// rows of a file.
 //
-// Threads   one at a time.   Failure   neap::Error that names the option, line or row.
+// Threads   one at a time.
+//
+// Failure   neap::Error that names the option, line or row.
+//
 // Memory    one row of the file.
 #pragma once
 
@@ -21,7 +24,7 @@ namespace neap::cli {
 
 struct Request {
   Json prompt;  ///< a text, or a conversation for the chat template
-  Json tools;   ///< for the template, too; null: none
+  Json tools;   ///< tools for the chat template; null: none
   std::vector<text::TokenId> tokens;
   std::string where;  ///< "--prompt 2", "prompts.jsonl:7"
 };
@@ -30,16 +33,16 @@ struct PromptOptions {
   std::vector<std::string> texts;
   std::istream* lines = nullptr;
   std::string file;
-  bool chat = false;  ///< texts are a user's message
+  bool chat = false;  ///< texts are user messages
 };
 
 class PromptSource {
  public:
   /// `options` and `tokenizer` outlive the source.
   PromptSource(const PromptOptions& options, const text::Tokenizer& tokenizer);
-  /// False at the end.
+  /// Reads the next prompt. False at the end.
   bool next(Request& request);
-  /// Of standard input, which were skipped so far.
+  /// Number of empty lines of standard input skipped so far.
   [[nodiscard]] std::size_t empty_lines() const { return empty_lines_; }
 
  private:
@@ -52,7 +55,7 @@ class PromptSource {
   const text::Tokenizer& tokenizer_;
   std::optional<chat::Conversations> conversations_;
   std::unique_ptr<data::RowSource> rows_;
-  std::size_t texts_ = 0, lines_ = 0, empty_lines_ = 0;  // that were read
+  std::size_t texts_ = 0, lines_ = 0, empty_lines_ = 0;  // counts of inputs read so far
 };
 
 }  // namespace neap::cli

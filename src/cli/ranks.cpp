@@ -29,7 +29,8 @@ int run_on_ranks(const std::filesystem::path& config, const std::vector<std::str
   job.launched_ranks = environment.size;
   job.launched_node_ranks = environment.local_size;
   const Status loaded = spec::Job::load(config, overrides, job, spec::OpenDegrees::kAuto);
-  // The first rank says the same, and its end ends the others. If it does not, its files are other ones.
+  // The first rank reports the same failure and then ends the others. Wait for it, unless its files
+  // differ.
   if (!loaded.ok() && environment.rank > 0) std::this_thread::sleep_for(kFirstRankSpeaks);
   throw_if_error(loaded);
   const auto tell = [&] {
@@ -50,7 +51,7 @@ int run_on_ranks(const std::filesystem::path& config, const std::vector<std::str
     return e.mine() ? fail(e) : exit_code(e.status());
   } catch (const std::exception& e) {
     const int code = fail(e);
-    // The others may be waiting for this rank in a collective.
+    // The other ranks may be waiting for this one in a collective.
     launch.ranks->abort(code);
     return code;
   }

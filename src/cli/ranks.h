@@ -1,6 +1,8 @@
-// A job on the ranks that the launcher started: what `neap train` and `neap eval` have in common.
+// Runs a job on the ranks that the launcher started, for `neap train` and `neap eval`.
 //
-// Threads   one a process.   Failure   messages and exit codes; Error for a job that is wrong.
+// Threads   one per process.
+//
+// Failure   messages and exit codes; Error for an invalid job.
 #pragma once
 
 #include <filesystem>
@@ -13,8 +15,8 @@
 
 namespace neap::cli {
 
-/// Loads the job (no file: from the overrides alone), joins the ranks and calls `body`, whose result is
-/// the exit code. A rank that fails ends the others.
+/// Loads the job (without a file: from the overrides alone), joins the ranks and calls `body`,
+/// which returns the exit code. A rank that fails ends the others.
 [[nodiscard]] int run_on_ranks(
     const std::filesystem::path& config, const std::vector<std::string>& overrides,
     const std::function<int(const spec::Job&, const rlhf::Launch&)>& body);

@@ -1,4 +1,5 @@
-// neap replay SNAPSHOT: fidelity of a recorded run, what-if under other settings, advice, blame.
+// neap replay SNAPSHOT: accuracy of the replay, other allocator settings, advice, and causes of
+// fragmentation.
 #include <charconv>
 #include <thread>
 
@@ -15,7 +16,8 @@
 namespace neap::cli {
 namespace {
 
-/// Half of the millisecond that times are printed to, in ns: the printed end can be given.
+/// Printed times are rounded to 1 ms. Accept times half of that outside of the recording, in ns, so
+/// that a printed end is accepted.
 constexpr double kTimeRounding = 5e5;
 
 class ReplayCommand : public Command {
@@ -112,7 +114,7 @@ class ReplayCommand : public Command {
     return ok_status();
   }
 
-  /// "2.11", "2.11.0", or "ascend".
+  /// Accepts "2.11", "2.11.0" or "ascend".
   Status check_policy() const {
     if (policy_.empty() || policy_ == "ascend") return ok_status();
     unsigned major = 0;
@@ -128,7 +130,7 @@ class ReplayCommand : public Command {
                policy_)};
   }
 
-  /// A phase that never begins would be missing without a word.
+  /// Without this check, a phase that never begins would be silently missing.
   Status check_phases(const replay::Workload& workload) const {
     for (const std::string& text : phases_at_) {
       NEAP_TRY_ASSIGN(const auto at, replay::PhaseAt::parse(text));
@@ -158,7 +160,7 @@ class ReplayCommand : public Command {
     return format("{:.3f} s", static_cast<double>(device.events.back().time_ns) / 1e9);
   }
 
-  /// Phase marks alone are no history.
+  /// Counts allocations: phase marks alone are not a history.
   static auto count_allocs(const trace::DeviceRecording& device) {
     return std::count_if(device.events.begin(), device.events.end(), [](const trace::Event& event) {
       return event.kind == trace::EventKind::kAlloc;

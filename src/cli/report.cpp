@@ -74,7 +74,7 @@ class ReportCommand final : public Command {
   }
 
  private:
-  /// --at, --from and --to, as far as they are about charts.
+  /// Applies --at, --from and --to to the charts.
   Status choose_part(const report::Report& report, report::ChartOptions& chart) const {
     chart.segment_maps = !load_options_.at.empty();
     if (!from_.empty()) {

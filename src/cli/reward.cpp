@@ -1,4 +1,4 @@
-// neap reward: scores given responses by a job's reward functions, as a training would.
+// neap reward: scores given responses with a job's reward functions, as training does.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -27,7 +27,7 @@ namespace neap::cli {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::size_t kPart = 256;  // responses that are scored at once
+constexpr std::size_t kPart = 256;  // responses scored at once
 constexpr std::array<std::string_view, 6> kResponseKeys = {
     "response", "responses", "completion", "completions", "output", "solution_str"};
 
@@ -38,7 +38,7 @@ struct GivenResponse {
   bool truncated = false;
 };
 
-// Of one function over all responses.
+// Summary of one function over all responses.
 struct Summary {
   std::string name;
   std::size_t scored = 0;
@@ -76,7 +76,7 @@ class RewardCommand final : public Command {
     app.add_option("--function", functions_,
                    "a Python function: file, or file:function; may be given several times")
         ->type_name("FILE.py[:NAME]")
-        ->allow_extra_args(false);  // what follows is an override
+        ->allow_extra_args(false);  // the following words are overrides
     app.add_option(
         "--response-key", response_key_,
         "field with the response; default: the first of response, responses, completion, "
@@ -104,9 +104,9 @@ class RewardCommand final : public Command {
   std::vector<std::string> overrides_, functions_;
   std::size_t show_ = 10;
   bool json_ = false;
-  bool by_length_ = false;  // a function counts tokens
+  bool by_length_ = false;  // some function counts tokens
   std::vector<GivenResponse> part_;
-  std::vector<Summary> summaries_;  // one a function, then their weighted sum
+  std::vector<Summary> summaries_;  // one per function, then their weighted sum
   std::vector<double> weights_;
   Json responses_ = Json::array();
   std::string shown_;
@@ -122,7 +122,7 @@ Result<reward::RewardSet> RewardCommand::make_set(spec::Job& job) const {
     const std::string path = fs::absolute(text.substr(0, colon)).string();
     std::string name = fs::path(path).stem().string();
     const auto& others = job.reward.functions;
-    // Of several functions of a file each has its own name.
+    // If a file has several functions, each has its own name.
     if (colon != std::string::npos &&
         std::any_of(others.begin(), others.end(), [&](const auto& f) { return f.name == name; }))
       name = text.substr(colon + 1);
@@ -148,8 +148,8 @@ Result<reward::RewardSet> RewardCommand::make_set(spec::Job& job) const {
                                   .scored_by_model = job.has_reward_model()});
 }
 
-// The text of a response as files have it: text, a message, a list whose last element is one, or an
-// object with "text".
+// Text of a response in common file formats: a text, a message, a list that ends with a message, or
+// an object with "text".
 std::string text_of(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_array() && !value.empty()) return text_of(value.back());

@@ -1,5 +1,5 @@
-// `neap run -- COMMAND`: any CUDA program under the hook: what it allocates, by tag, while it runs
-// and at its end, and a trace of it.
+// `neap run -- COMMAND`: runs any CUDA program under the hook. Shows its allocations by tag while
+// it runs and at its end, and can record a trace.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -39,7 +39,7 @@ constexpr Bytes kLargestReport(16U << 20);
 
 using Reports = std::multimap<int, Json>;
 
-/// A folder that the processes of the command write their numbers to; removed at the end.
+/// A folder in which the command's processes publish their statistics. Removed at the end.
 class LiveFolder {
  public:
   LiveFolder() = default;
@@ -63,8 +63,8 @@ class LiveFolder {
     return {};
   }
   [[nodiscard]] const std::string& path() const { return path_; }
-  /// Process id -> what each of its hook libraries wrote last. A file that is broken or being
-  /// replaced is skipped.
+  /// Reads the last report of each hook library by process id. Skips files that are broken or being
+  /// replaced.
   [[nodiscard]] Reports read() const {
     Reports found;
     std::error_code error;
@@ -83,7 +83,7 @@ class LiveFolder {
   static constexpr std::string_view kPrefix = "neap-run-";
   static constexpr auto kSettled = std::chrono::minutes(1);
 
-  /// A descriptor that locks the folder until its process ends, or -1.
+  /// Returns a descriptor that locks the folder until its process ends, or -1.
   static int lock(const std::string& path) {
     const int folder = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (folder < 0 || ::flock(folder, LOCK_EX | LOCK_NB) == 0) return folder;
@@ -91,8 +91,9 @@ class LiveFolder {
     return -1;
   }
 
-  /// Removes folders of this user whose `neap run` was killed: nobody holds their lock. One that has
-  /// just changed may be about to be locked, or its program still writes to it.
+  /// Removes folders of this user whose `neap run` was killed: nobody holds their lock. Skips a
+  /// recently changed folder, because it may be about to be locked or its program may still write
+  /// to it.
   static void remove_left(const char* base) {
     std::error_code error;
     for (fs::directory_iterator it(base, error), end; !error && it != end; it.increment(error)) {
@@ -141,7 +142,7 @@ Totals sum_of(const Reports& processes) {
   return totals;
 }
 
-/// "outside 1.20 GiB  weights 15.2 GiB  kv paused 64.0 GiB": what is where now, on one line.
+/// Current memory on one line: "outside 1.20 GiB  weights 15.2 GiB  kv paused 64.0 GiB".
 std::string live_line(const Totals& totals) {
   std::string line = format("outside {}", Bytes(totals.outside));
   for (const auto& [tag, row] : totals.tags) {
@@ -153,7 +154,7 @@ std::string live_line(const Totals& totals) {
   return line;
 }
 
-/// One line on a terminal that the next one replaces; nothing where stderr is a file.
+/// A line on a terminal that the next one replaces. Writes nothing if stderr is a file.
 class LiveLine {
  public:
   explicit LiveLine(bool wanted) : on_(wanted && ::isatty(STDERR_FILENO) == 1) {}
@@ -222,7 +223,7 @@ class RunCommand : public Command {
   }
 
  private:
-  /// What the hook could only warn about once the program runs.
+  /// Rejects options that the hook could only warn about after the program has started.
   [[nodiscard]] Status check_options() const {
     if (!tag_.empty()) NEAP_TRY(check_tag(tag_));
     if (trace_.empty()) return {};

@@ -60,13 +60,13 @@ T SamplingSettings::choose(const char* key, const std::optional<T>& flag, T in_f
 SamplingSettings::SamplingSettings(const SamplingFlags& flags, const spec::GenerationConfig& file,
                                    std::int64_t new_tokens)
     : file_(file), stop_(flags.stop) {
-  // An option that only sampling reads asks for it.
+  // An option that only sampling reads implies sampling.
   std::optional<bool> sample;
   if (flags.top_p || flags.top_k || flags.min_p) sample = true;
   if (flags.temperature) sample = *flags.temperature > 0;
-  if (sample == file.do_sample) sample.reset();  // the file says so already
+  if (sample == file.do_sample) sample.reset();  // the file already has this value
   sampling_ = step::greedy_sampling();
-  // true is not neutral: greedy decoding is always told.
+  // The default true is not neutral, so greedy decoding is always shown.
   if (choose("do_sample", sample, file.do_sample, true)) {
     const double in_file = file.temperature > 0 ? file.temperature : 1;
     sampling_.temperature = choose("temperature", flags.temperature, in_file, 1.0);

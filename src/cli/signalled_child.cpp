@@ -19,10 +19,11 @@ namespace neap::cli {
 namespace {
 
 constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
-/// systemd and Slurm send a signal to one process of a job after the other.
+/// systemd and Slurm signal the processes of a job one after the other; this is the time that they
+/// need.
 constexpr auto kSenderTime = std::chrono::milliseconds(50);
 
-// Keeps signals pending, so that they are taken by take() and not by a handler.
+// Keeps signals pending, so that take() receives them instead of a handler.
 class PendingSignals {
  public:
   PendingSignals() {
@@ -30,7 +31,7 @@ class PendingSignals {
     for (const int number : kForwarded) ::sigaddset(&watched_, number);
     ::sigaddset(&watched_, SIGCHLD);
     ::sigprocmask(SIG_BLOCK, &watched_, &before_);
-    // A parent may have left it ignored, and then no exit code is kept.
+    // A parent may have left SIGCHLD ignored; the kernel would then keep no exit code.
     struct sigaction usual {};
     usual.sa_handler = SIG_DFL;
     ::sigaction(SIGCHLD, &usual, nullptr);
@@ -38,9 +39,9 @@ class PendingSignals {
   PendingSignals(const PendingSignals&) = delete;
   PendingSignals& operator=(const PendingSignals&) = delete;
   ~PendingSignals() { restore(); }
-  /// What the process had before.
+  /// Restores the process's previous signal mask.
   void restore() const { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
-  /// Waits for a signal, for `period` at most unless it is zero. False: none came.
+  /// Waits for a signal, at most for `period` unless that is zero. False: no signal arrived.
   [[nodiscard]] bool take(siginfo_t& info, std::chrono::milliseconds period) const {
     if (period.count() == 0) return ::sigwaitinfo(&watched_, &info) > 0;
     const timespec limit{period.count() / 1000, period.count() % 1000 * 1'000'000};
@@ -51,16 +52,16 @@ class PendingSignals {
   sigset_t watched_{}, before_{};
 };
 
-// Tells a signal to the whole group, which the child got as well, from one to this process alone: siginfo_t is the
-// same. A process in the group (`cat`, waiting for the end of a pipe) blocks signals, so that what the group got stays
-// pending there, and /proc shows it.
+// Distinguishes a signal to the whole group, which the child also got, from one to this process
+// alone; siginfo_t is the same for both. A helper process in the group (`cat`, waiting for the end
+// of a pipe) blocks all signals. Signals to the group stay pending in it, and /proc shows them.
 class GroupWitness {
  public:
   GroupWitness() { start(); }
   GroupWitness(const GroupWitness&) = delete;
   GroupWitness& operator=(const GroupWitness&) = delete;
   ~GroupWitness() { stop(); }
-  /// Whether the group got this signal, which this process has just got.
+  /// Whether the group also got this signal, which this process has just received.
   [[nodiscard]] bool saw(int number) {
     std::this_thread::sleep_for(kSenderTime);
     if (const std::uint64_t pending = pending_signals(); pending != 0) {
@@ -87,7 +88,7 @@ class GroupWitness {
     std::array<char, 4> name = {"cat"};
     std::array<char*, 2> arguments = {name.data(), nullptr};
     std::array<char*, 1> variables = {nullptr};
-    // It inherits the mask of PendingSignals and this process's group.
+    // The child inherits the mask of PendingSignals and this process's group.
     const int error = ::posix_spawnp(&process_, name.data(), &actions, nullptr, arguments.data(),
                                      variables.data());
     ::posix_spawn_file_actions_destroy(&actions);
@@ -120,8 +121,9 @@ class GroupWitness {
   }
 
   pid_t process_ = -1;
-  int end_ = -1;            ///< of the pipe: closed with this process, however it ends
-  std::uint64_t seen_ = 0;  ///< bit n - 1: the group got signal n, this process has not taken it
+  int end_ = -1;            ///< end of the pipe: closed when this process ends in any way
+  std::uint64_t seen_ = 0;  ///< bit n - 1: the group got signal n, but this process has not taken
+                            ///< it yet
 };
 
 bool went_to_child(const siginfo_t& info, pid_t child, GroupWitness& witness) {
@@ -140,7 +142,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 Result<pid_t> start(const SignalledChild& child, const PendingSignals& signals) {
   const std::vector<char*> arguments = pointers(child.words);
   const std::vector<char*> variables = pointers(child.environment);
-  std::array<int, 2> report{};  // closed by a successful exec, else holds errno
+  std::array<int, 2> report{};  // a successful exec closes it; after a failure it holds errno
   if (::pipe2(report.data(), O_CLOEXEC) != 0)
     return Status(ErrorCode::kIo, "Cannot make a pipe: " + system_reason(errno));
   const pid_t process = ::fork();
@@ -172,7 +174,7 @@ Result<int> run_child(const SignalledChild& child, std::chrono::milliseconds per
                       const std::function<void()>& look) {
   const PendingSignals signals;
   NEAP_TRY_ASSIGN(const pid_t process, start(child, signals));
-  GroupWitness witness;  // started last: it has got nothing that the child has not
+  GroupWitness witness;  // started last: signals that it has, the child also got
   int status = 0;
   while (true) {
     const pid_t ended = ::waitpid(process, &status, WNOHANG);

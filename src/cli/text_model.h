@@ -1,7 +1,9 @@
-// A checkpoint that writes text: its tokenizer, its weights on a device, and a KV cache that grows to
-// what a call needs.
+// Generates text from a checkpoint: its tokenizer, its weights on a device, and a KV cache that
+// grows to the size of the largest call.
 //
-// Threads   one at a time.   Failure   neap::Error.
+// Threads   one at a time.
+//
+// Failure   neap::Error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,17 +25,17 @@ namespace neap::cli {
 
 class TextModel {
  public:
-  /// Reads everything but the weights.
+  /// Reads everything except the weights.
   explicit TextModel(spec::ModelFiles files);
-  /// Reads the weights, before the first text.
+  /// Reads the weights. Call it before the first generate().
   void load(const spec::DeviceConfig& device);
 
   [[nodiscard]] const spec::Architecture& shape() const { return shape_; }
   [[nodiscard]] const text::Tokenizer& tokenizer() const { return tokenizer_; }
   [[nodiscard]] const spec::GenerationConfig& config() const { return config_; }
 
-  /// One response a prompt, `batch` at a time, with prompts prefilled `prefill_tokens` at a time. Of the
-  /// options it sets what follows from the model and the prompts.
+  /// Generates one response per prompt, `batch` prompts at a time, with `prefill_tokens` per
+  /// prefill pass. Sets the options that follow from the model and the prompts.
   [[nodiscard]] std::vector<rollout::Response> generate(const std::vector<rollout::Prompt>& prompts,
                                                         std::int64_t batch,
                                                         std::int64_t prefill_tokens,
@@ -50,7 +52,7 @@ class TextModel {
   std::optional<bridge::DeviceContext> context_;
   at::TensorOptions options_;
   std::optional<ops::Transformer> transformer_;
-  at::Tensor cells_;  // of the largest cache so far
+  at::Tensor cells_;  // the largest cache so far
   ops::KvCache cache_;
 };
 

@@ -1,4 +1,4 @@
-// neap train: runs the stage that a configuration file describes.
+// neap train: runs the training that a configuration file describes.
 #include <string>
 #include <vector>
 
@@ -31,8 +31,8 @@ class TrainCommand final : public Command {
         "(trainer.resume_mode).\nSeveral ranks: mpirun -n N, torchrun or srun before the same "
         "command (docs/several-gpus.md).");
   }
-  /// The attention kernels of each use, asked of libtorch on the device that a run would take, and
-  /// the rates of matrix products and of starting operations there.
+  /// Facts from libtorch on the device of a run: the attention kernel of each use, the rates of
+  /// matrix products, and the time to start an operation.
   [[nodiscard]] Json facts() const override {
     const at::Device device(bridge::torch_cuda().available ? at::kCUDA : at::kCPU);
     Json out = Json::object();

@@ -1,4 +1,4 @@
-// The commands of the trainer's library, which need libtorch.
+// Commands of the trainer's library, which need libtorch.
 #pragma once
 
 #include <memory>

@@ -29,9 +29,9 @@ Status unsupported(std::string message) {
   return {ErrorCode::kUnsupported, std::move(message)};
 }
 
-/// The folder that holds torch/ of the torch that python3 would import; empty where there is none.
+/// The folder that contains torch/ for the torch that python3 would import; empty if none.
 fs::path root_of_python() {
-  // Without an import, which would take seconds.
+  // Find the module without importing it, which would take seconds.
   constexpr std::string_view kAsk =
       "import importlib.util as u; s = u.find_spec('torch'); "
       "print(s.submodule_search_locations[0] if s else '')";
@@ -48,7 +48,7 @@ fs::path root_of_python() {
   return text.empty() ? fs::path() : fs::path(text).parent_path();
 }
 
-/// Fails where torch/ under `root` is not the version that the trainer was built with.
+/// Fails if torch/ under `root` is not the version that the trainer was built with.
 Status check_version(const fs::path& root) {
   const fs::path file = root / "torch" / "version.py";
   const auto text = read_file(file, Bytes(1U << 20));
@@ -68,9 +68,9 @@ Status check_version(const fs::path& root) {
   return {};
 }
 
-/// While libgomp loads: its threads then spin for microseconds, not a millisecond, before they
-/// sleep. Where other processes use the cores, threads that spin delay those that they wait for
-/// (docs/training.md). Programs that the trainer starts do not inherit the variable.
+/// Set while libgomp loads. Its threads then spin for microseconds instead of a millisecond before
+/// they sleep. Where other processes use the cores, spinning threads delay the processes that they
+/// wait for (docs/training.md). Programs that the trainer starts do not inherit the variable.
 class BriefSpinning {
  public:
   BriefSpinning()
@@ -87,7 +87,7 @@ class BriefSpinning {
   bool ours_;
 };
 
-/// RTLD_GLOBAL: libtorch's libraries look for each other's symbols.
+/// RTLD_GLOBAL, because libtorch's libraries need each other's symbols.
 Status load_libtorch(const fs::path& root) {
   NEAP_TRY(check_version(root));
   const fs::path file = root / "torch" / "lib" / "libtorch_cpu.so";
@@ -96,7 +96,7 @@ Status load_libtorch(const fs::path& root) {
   return {};
 }
 
-/// Null where it does not load; dlerror() says why.
+/// Null if it does not load; dlerror() says why.
 void* open_trainer(const fs::path& file) {
   return ::dlopen(file.c_str(), RTLD_LAZY | RTLD_GLOBAL);
 }
@@ -143,7 +143,7 @@ Result<Trainer> load_trainer() {
   if (trainer.main == nullptr || trainer.facts == nullptr)
     return unsupported(format("{} is not Neap's trainer, or of another version: it lacks {} or {}",
                               trainer.library.string(), NEAP_TRAINER_MAIN, NEAP_TRAINER_FACTS));
-  // By name: finds the library that is loaded already.
+  // Opening by name finds the library that is already loaded.
   if (void* torch = ::dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD); torch != nullptr) {
     link_map* where = nullptr;
     if (::dlinfo(torch, RTLD_DI_LINKMAP, &where) == 0) trainer.libtorch = where->l_name;

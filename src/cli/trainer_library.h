@@ -1,11 +1,14 @@
-// Loads the trainer (libneap_trainer.so) and the libtorch that it needs.
+// Loads the trainer (libneap_trainer.so) and the libtorch that it needs. libtorch is the first of:
 //
-// libtorch is, in this order: NEAP_TORCH_ROOT, a folder that holds torch/; the one that the library
-// was linked with, in a build folder; the torch that python3 on PATH would import.
+// 1. the folder NEAP_TORCH_ROOT, which contains torch/;
+// 2. the libtorch that the library was linked with, in a build folder;
+// 3. the torch that python3 on PATH would import.
 //
 // Threads   one.
-// Failure   kUnsupported, with what is missing and how to get it.
-// Cost      one start of python3 where it is asked, and libtorch's own start (0.3 s).
+//
+// Failure   kUnsupported, with the missing part and how to get it.
+//
+// Cost      one start of python3 if it is asked, and libtorch's own start (0.3 s).
 #pragma once
 
 #include <filesystem>
@@ -23,10 +26,10 @@ struct Trainer {
   NeapTrainerMain main = nullptr;
   NeapTrainerFacts facts = nullptr;
   std::filesystem::path library;
-  std::filesystem::path libtorch;  ///< the libtorch_cpu.so in use
+  std::filesystem::path libtorch;  ///< path of the libtorch_cpu.so in use
 };
 
-/// Loads both for the rest of the process.
+/// Loads both libraries for the life of the process.
 [[nodiscard]] Result<Trainer> load_trainer();
 
 }  // namespace neap::cli

@@ -1,10 +1,11 @@
-// The interface of the trainer's library. C, so that library and program share no C++ objects.
+// The interface of the trainer's library. It is in C, so that library and program share no C++
+// objects.
 #pragma once
 
 /// Runs one of the trainer's commands; returns the exit code.
 extern "C" int neap_trainer_main(int argc, char** argv);
 
-/// What `neap doctor` reports about the trainer: a JSON object, valid until the next call.
+/// The trainer's facts for `neap doctor`: a JSON object, valid until the next call.
 extern "C" const char* neap_trainer_facts();
 
 using NeapTrainerFacts = const char* (*)();

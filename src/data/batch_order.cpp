@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::uint64_t kOrderStream = 0x6f72646572ULL, kFileStream = 0x66696c65ULL;
 
-// `total` rows divided by weight: rounded down, then one more each by the largest remainder. Every
-// file has one row at least.
+// Divides `total` rows by weight: rounds down, then adds one row each by the largest remainder.
+// Every file gets at least one row.
 std::vector<std::size_t> divide(std::size_t total, const std::vector<double>& weights) {
   std::vector<std::size_t> shares;
   std::vector<std::pair<double, std::size_t>> remainders;
@@ -64,13 +64,13 @@ std::int64_t BatchOrder::steps_per_epoch() const {
 void BatchOrder::shuffle(Order& order, std::uint64_t key) const {
   if (!options_.shuffle) return;
   for (std::size_t i = order.size() - 1; i > 0; --i) {
-    // The modulo's bias is below 2^-32 for the most rows that there can be.
+    // The modulo's bias is below 2^-32 for the largest possible number of rows.
     std::swap(order[i], order[mix(key + i) % (i + 1)]);
   }
 }
 
 BatchOrder::Order BatchOrder::weighted_rows(std::uint64_t epoch) const {
-  // Without shuffling the files' rows are spread evenly: row k of s stands at (k + 1/2) / s.
+  // Without shuffling, rows of all files are spread evenly: row k of s has position (k + 1/2) / s.
   std::vector<Order> picks(rows_.size());
   std::uint32_t first = 0;
   for (std::size_t f = 0; f < rows_.size(); ++f) {

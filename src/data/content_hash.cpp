@@ -16,7 +16,7 @@ namespace neap::data {
 namespace {
 
 constexpr std::size_t kChunk = std::size_t{1} << 20;
-// File systems keep times no coarser than this.
+// File systems store times at least this precisely.
 constexpr std::int64_t kFreshSeconds = 2;
 
 Status failure(std::string_view verb, const std::filesystem::path& file, int error) {

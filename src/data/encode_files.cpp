@@ -14,15 +14,15 @@ namespace neap::data {
 namespace fs = std::filesystem;
 namespace {
 
-// Large enough that creating threads costs nothing compared with it.
-constexpr std::size_t kBlockBytes = std::size_t{1} << 20;  // a thread
+// Large enough that the cost of creating threads is negligible.
+constexpr std::size_t kBlockBytes = std::size_t{1} << 20;  // per thread
 constexpr std::size_t kMostThreads = 64;
 constexpr std::size_t kPartBytes = std::size_t{1} << 18;
-constexpr const char* kContents = "contents";  // in a store's notes: the file's hash
-// Estimates of text in a packed byte; one that is too low costs time only.
+constexpr const char* kContents = "contents";  // name of the file's hash in a store's notes
+// Estimated bytes of text per compressed byte. A low estimate only costs time.
 constexpr std::uint64_t kPackedTimes = 4;
 
-// Rows as read, in one text.
+// Raw rows, concatenated in one text.
 class Block {
  public:
   void add(const RawRow& row) {
@@ -55,7 +55,7 @@ struct Part {
   Status status;
 };
 
-// Borders of parts of some kPartBytes.
+// Divides the block into parts of about kPartBytes.
 std::vector<Part> divide(const Block& block) {
   std::vector<Part> parts;
   std::size_t bytes = 0;
@@ -80,10 +80,11 @@ class Encoding {
 
   void show_progress(std::string title) { progress_.emplace(std::move(title), 100, "%"); }
 
-  /// `unchanged` is asked before the rows count as those of the file, whose contents have this hash.
+  /// Calls `unchanged` before the rows are accepted as those of the file, whose contents have this
+  /// hash.
   Result<RowStore> run(const std::function<Status()>& unchanged, const std::string& contents) {
     const Status status = encode_all();
-    NEAP_TRY(unchanged());  // says more than what a half-written row breaks
+    NEAP_TRY(unchanged());  // its message is clearer than that of a half-written row
     NEAP_TRY(status);
     Json notes = {{kContents, contents}};
     for (const auto& [what, count] : counts_) notes[what] = count;
@@ -96,7 +97,7 @@ class Encoding {
   Status encode_all() {
     for (bool more = true; more;) {
       Result<bool> filled = fill();
-      // Rows before damage are looked at first: their errors come first.
+      // Encode rows before the damage first, so that their errors are reported first.
       NEAP_TRY(encode_block());
       NEAP_TRY(filled.status());
       more = *filled;
@@ -105,7 +106,7 @@ class Encoding {
     return {};
   }
 
-  /// False when the source is at its end.
+  /// False at the end of the source.
   Result<bool> fill() {
     block_.clear();
     RawRow row;
@@ -132,7 +133,8 @@ class Encoding {
       for (const auto& [what, count] : part.out.counts) counts_[what] += count;
       for (const auto& [what, value] : part.out.maxima)
         maxima_[what] = std::max(maxima_[what], value);
-      firsts_.insert(part.out.firsts.begin(), part.out.firsts.end());  // parts are in order
+      firsts_.insert(part.out.firsts.begin(), part.out.firsts.end());  // parts are in order, so the
+                                                                       // first entry stays
     }
     return {};
   }
@@ -159,7 +161,7 @@ Result<RowStore> encode_rows(const fs::path& file, const RowEncoder& encode,
   NEAP_TRY_ASSIGN(auto source, RowSource::open(file));
   const std::uint64_t size = regular ? fs::file_size(file, error) : 0;
   if (Bytes(size * (source->packed() ? kPackedTimes : 1)) <= options.memory) {
-    // A pipe can be read only once.
+    // A pipe can be read only once, so it cannot be cached.
     MemoryRowWriter writer(regular ? options.memory : Bytes(UINT64_MAX));
     std::string contents;
     if (regular) {

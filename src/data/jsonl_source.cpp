@@ -5,7 +5,7 @@
 namespace neap::data {
 namespace {
 
-// A file that is one JSON array begins so, perhaps behind the mark of UTF-8.
+// Whether the line begins a JSON array, possibly after a UTF-8 byte-order mark.
 bool begins_array(std::string_view line) {
   constexpr std::string_view kMark = "\xEF\xBB\xBF";
   if (line.starts_with(kMark)) line.remove_prefix(kMark.size());

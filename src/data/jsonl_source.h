@@ -1,4 +1,4 @@
-// Lines of a file, plain or packed, as rows: see row_source.h.
+// Reads lines of a plain or compressed file as rows: see row_source.h.
 #pragma once
 
 #include "base/line_reader.h"

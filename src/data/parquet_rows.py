@@ -1,7 +1,7 @@
 """Writes the rows of a Parquet file as JSON lines: arguments FILE LONGEST.
 
-`#rows N` comes first and `#end` last; `#missing TEXT` says that pyarrow cannot be imported, `#error TEXT` why the rest
-is missing. Members that are null are left out, as a JSONL file has no such member; so are NaN and binary values.
+`#rows N` comes first and `#end` last. `#missing TEXT` reports that pyarrow cannot be imported. `#error TEXT` reports why
+the remaining rows are missing. Null members are omitted, as JSONL files do. NaN and binary values are also omitted.
 """
 import datetime
 import decimal
@@ -12,18 +12,19 @@ import resource
 import signal
 import sys
 
-# What a file may take for each of its bytes, and besides: it must not take the machine's memory, nor days.
+# Limits per byte of the file, and fixed ones: a file must neither use up the machine's memory nor
+# take days.
 MOST_MEMORY = 16 << 30
 MEMORY = 4 << 30
 UNPACKING = 1000
 ALLOWANCE = 64 << 20
 SECONDS, BYTES_OF_SECOND = 120, 100_000
-ROW = 256  # what any row costs, in bytes
+ROW = 256  # fixed cost of a row, in bytes
 BATCH = 256
 
 
 def plain(value):
-    """`value` as JSON has it; None where it is left out."""
+    """`value` as JSON; None if it is omitted."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
@@ -49,7 +50,7 @@ def plain(value):
 
 
 def set_limits(size):
-    """Of memory and processor time, for a file of `size` bytes; pyarrow is loaded."""
+    """Limits memory and processor time for a file of `size` bytes. Call it after pyarrow is loaded."""
     with open("/proc/self/statm") as file:
         loaded = int(file.read().split()[0]) * resource.getpagesize()
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -102,7 +103,7 @@ def main():
         write_rows(parquet, sys.argv[1], int(sys.argv[2]), out)
     except BrokenPipeError:
         raise
-    except Exception as error:  # whatever a damaged file makes of the library is the message
+    except Exception as error:  # the library may raise anything for a damaged file
         text = " ".join(f"{error or type(error).__name__}".split())
         out.write(f"#error {text}\n".encode(errors="replace"))
 

@@ -12,7 +12,7 @@
 
 namespace neap::data {
 
-// src/data/parquet_rows.py, made a string by CMake.
+// Text of src/data/parquet_rows.py, embedded by CMake.
 extern const char* const kParquetRows;
 
 namespace {
@@ -28,7 +28,7 @@ class ParquetSource final : public RowSource {
   ParquetSource(const ParquetSource&) = delete;
   ParquetSource& operator=(const ParquetSource&) = delete;
   ~ParquetSource() override {
-    if (!ended_) reader_->kill();  // it would wait for somebody to take its rows
+    if (!ended_) reader_->kill();  // else it would wait until its rows are read
   }
 
   Result<bool> next(RawRow& row) override {
@@ -50,7 +50,7 @@ class ParquetSource final : public RowSource {
     return total_ == 0 ? 0 : static_cast<double>(rows_) / static_cast<double>(total_);
   }
 
-  /// Reads how many rows there are, which is where a file that is no Parquet fails.
+  /// Reads the number of rows. A file that is not Parquet fails here.
   Status start() {
     NEAP_TRY_ASSIGN(const std::string_view text, line());
     constexpr std::string_view kRows = "#rows ";
@@ -73,7 +73,7 @@ class ParquetSource final : public RowSource {
             format("Cannot read {} as Parquet after row {}:{}", file_.string(), rows_, reason)};
   }
 
-  /// Valid until the next call.
+  /// The line is valid until the next call.
   [[nodiscard]] Result<std::string_view> line() {
     std::size_t searched = 0;
     while (true) {
@@ -95,7 +95,7 @@ class ParquetSource final : public RowSource {
     }
   }
 
-  /// Until there is something to read.
+  /// Waits until output is available.
   [[nodiscard]] Status wait() {
     while (true) {
       std::array<pollfd, 2> files{{{reader_->out(), POLLIN, 0}, {reader_->err(), POLLIN, 0}}};

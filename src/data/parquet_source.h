@@ -1,11 +1,11 @@
-// Rows of a Parquet file, read by pyarrow in a process of its own.
+// Rows of a Parquet file, read by pyarrow in a separate process.
 //
-// pyarrow's C++ libraries have no stable binary interface and are not in Debian, so `python3`, as
-// found on PATH, reads the file and writes rows as JSON lines to a pipe. A file that crashes the
-// library, takes its memory or its time, or unpacks as a decompression bomb does, is one error here.
+// pyarrow's C++ libraries have no stable binary interface and are not in Debian. So the `python3`
+// found on PATH reads the file and writes rows as JSON lines to a pipe. A file that crashes the
+// library, exceeds memory or time, or is a decompression bomb causes only an error here.
 //
-// Failure   kUnsupported where there is no python3 with pyarrow, with the command that installs it;
-//           kCorrupt with the library's reason.
+// Failure   kUnsupported without a python3 that has pyarrow; the message has the command that
+//           installs it. kCorrupt with the library's reason.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace neap::data {
 
 constexpr std::string_view kParquetMagic = "PAR1";
 
-/// How long the reader may write nothing: it may have to load pyarrow from a network.
+/// Maximum silence of the reader: it may have to load pyarrow from a network.
 inline constexpr std::chrono::minutes kReaderPatience{10};
 
 [[nodiscard]] Result<std::unique_ptr<RowSource>> open_parquet(

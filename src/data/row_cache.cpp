@@ -26,7 +26,7 @@ bool is_same_file(int fd, const fs::path& path) {
          ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
 }
 
-// Held until it goes.
+// Held until the object is destroyed.
 class FileLock {
  public:
   static Result<std::unique_ptr<FileLock>> take(const fs::path& file) {
@@ -40,7 +40,7 @@ class FileLock {
                    file.string(), system_reason(errno)));
       }
       out->wait(file);
-      // Else bound_cache of another process has removed it.
+      // Otherwise bound_cache of another process has removed the file: try again.
       if (is_same_file(out->fd_, file)) return out;
     }
   }
@@ -66,7 +66,7 @@ class FileLock {
   int fd_ = -1;
 };
 
-// Unless a process has it locked. On a file system without locks it stays.
+// Removes the file unless a process has locked it. On a file system without locks it stays.
 void remove_unused(const fs::path& file) {
   const int fd = ::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return;
@@ -80,7 +80,7 @@ struct CachedFile {
   std::time_t used = 0;
 };
 
-// Those of the folder whose names begin with a hash.
+// Files of the folder whose names begin with a hash.
 std::vector<CachedFile> cached_files(const fs::path& folder) {
   std::vector<CachedFile> out;
   std::error_code error;
@@ -153,7 +153,7 @@ Result<std::string> content_hash(const fs::path& folder, const fs::path& file) {
   if (known.ok() && known->size() == kHashDigits && !stamp.fresh) return *known;
   NEAP_TRY_ASSIGN(std::string hash, hash_of_file(file));
   NEAP_TRY(check_unchanged(file, stamp));
-  // A file that cannot be kept costs time at the next start, which is all.
+  // If the hash cannot be stored, the next start is slower. Nothing else depends on it.
   if (!stamp.fresh)
     if (const Status status = write_file_atomic(kept, hash); !status.ok())
       log::debug(status.message());
@@ -166,7 +166,7 @@ Result<RowStore> cached_rows(const fs::path& folder, const std::string& key, Byt
   const std::string name = key + ".rows";
   Result<RowStore> found = RowStore::open(folder / name, key);
   if (found.ok()) {
-    // The last use, by which bound_cache chooses; a file system may not keep it by itself.
+    // bound_cache selects by the time of last use, which a file system may not update on reads.
     const timespec times[2] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
     (void)::utimensat(AT_FDCWD, (folder / name).c_str(), times, AT_SYMLINK_NOFOLLOW);
     return found;

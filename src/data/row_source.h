@@ -1,11 +1,13 @@
-// Rows of a data file, one after the other, as the JSON text of each.
+// Rows of a data file, one at a time, as JSON texts.
 //
-// What a file is says its content, not its name: JSONL, plain or packed by gzip or zstd, or Parquet.
-// Empty lines are no rows.
+// The content decides the format, not the name: JSONL, plain or compressed by gzip or zstd, or
+// Parquet. Empty lines are skipped.
 //
 // Threads   one at a time.
-// Failure   Status naming the file and the row, kCorrupt: a packing that is broken, cut short or a
-//           decompression bomb, a row over kMostRowBytes, and what parquet_source.h says.
+//
+// Failure   a Status with the file and the row. kCorrupt for broken or truncated compression, a
+//           decompression bomb, or a row over kMostRowBytes. Also the failures of parquet_source.h.
+//
 // Memory    the largest row and 6 MiB.
 #pragma once
 
@@ -24,27 +26,27 @@ constexpr Bytes kMostRowBytes = 64_MiB;
 
 struct RawRow {
   std::string_view text;     ///< valid until the next row is read
-  std::uint64_t number = 0;  ///< of its line, or of its row in a Parquet file; from 1
+  std::uint64_t number = 0;  ///< of its line, or of its row in a Parquet file; counted from 1
 };
 
 class RowSource {
  public:
   [[nodiscard]] static Result<std::unique_ptr<RowSource>> open(const std::filesystem::path& file);
   virtual ~RowSource() = default;
-  /// False at the end.
+  /// Reads the next row. False at the end.
   [[nodiscard]] virtual Result<bool> next(RawRow& row) = 0;
-  /// "a.jsonl:12"
+  /// Place of a row for messages: "a.jsonl:12".
   [[nodiscard]] virtual std::string where(std::uint64_t number) const = 0;
-  /// Rows that were read.
+  /// Number of rows read.
   [[nodiscard]] virtual std::uint64_t position() const = 0;
-  /// Whether rows are larger than the bytes that they come from.
+  /// Whether rows are larger than their bytes in the file.
   [[nodiscard]] virtual bool packed() const = 0;
-  /// How much of the file was read, of 1; 0 where that is unknown.
+  /// Fraction of the file that was read; 0 if unknown.
   [[nodiscard]] virtual double progress() const = 0;
 };
 
-/// What a data file holds is the user's input, as the configuration that names its fields: kCorrupt
-/// becomes kInvalidArgument.
+/// Data files are user input, as is the configuration that names their fields: turns kCorrupt into
+/// kInvalidArgument.
 [[nodiscard]] Status wrong_input(const Status& status);
 
 }  // namespace neap::data

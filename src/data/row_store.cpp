@@ -78,7 +78,7 @@ Header make_header() {
 
 }  // namespace
 
-// Either bytes and ends, or a file.
+// Has either bytes and ends, or a file.
 struct RowStore::Backing {
   Backing() = default;
   Backing(const Backing&) = delete;
@@ -100,7 +100,7 @@ struct RowStore::Backing {
   Json notes;
 };
 
-// The index ascends to where it starts itself.
+// Checks that the index is ascending and ends where the index itself starts.
 Status RowStore::Backing::check_index(std::string& hash) const {
   RunningHash running;
   std::vector<RowEnd> window(kWindow / sizeof(RowEnd));
@@ -160,8 +160,8 @@ Result<RowStore> RowStore::open(const std::filesystem::path& file, std::string_v
     return Status(reason == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
                   format("Cannot open {}: {}", file.string(), system_reason(reason)));
   }
-  // While it is open it is not removed to bound the cache (row_cache.cpp). A file system without
-  // locks keeps the contents of an open file as well.
+  // The lock keeps bound_cache (row_cache.cpp) from removing an open file. A file system without
+  // locks still keeps the contents of an open file.
   (void)::flock(backing->fd, LOCK_SH | LOCK_NB);
   NEAP_TRY(backing->check(key));
   return RowStore(std::move(backing));
@@ -186,7 +186,8 @@ Result<std::string> RowStore::row(std::uint64_t number) const {
   if (!read_at(b.fd, b.footer.index_at + (number + 1 - entries) * sizeof(RowEnd), to,
                entries * sizeof(RowEnd)))
     return b.damaged("cannot be read");
-  // It was checked when the file was opened; a file that was changed since then costs no memory.
+  // The index was checked when the file was opened. If the file has changed since then, this check
+  // avoids a large allocation.
   if (ends[0].end > ends[1].end || ends[1].end > b.footer.index_at)
     return b.damaged("has a damaged index");
   std::string out(ends[1].end - ends[0].end, '\0');

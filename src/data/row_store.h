@@ -1,18 +1,19 @@
 // Rows of bytes by number, in memory or in a file.
 //
 //   header   "NEAPROWS", version (u32), 0 (u32)
-//   rows     one after the other
-//   index    for each row where it ends, from the first row's start (u64), and the row's hash (u64)
+//   rows     concatenated
+//   index    for each row its end, relative to the first row (u64), and its hash (u64)
 //   notes    JSON text
-//   footer   rows, where index and notes start, size of the notes (u64 each), key (32 bytes), hash of
-//            index, notes and what of the footer stands before it (32 bytes), "NEAPROWE"
-// All integers are little-endian. The host is.
+//   footer   number of rows, offsets of index and notes, size of the notes (u64 each), key (32 bytes),
+//            hash of index, notes and the footer so far (32 bytes), "NEAPROWE"
+//
+// All integers are little-endian, as on the host.
 //
 // Threads   RowStore: any. A writer: one.
-// Failure   Status with the path; kCorrupt for a row that is not what was written. An unfinished writer
+// Failure   Status with the path; kCorrupt for a row that differs from what was written. An unfinished writer
 //           leaves no file.
-// Cost      a row of a file is two reads of it, mostly from the page cache; nothing of it stays in
-//           the process. A writer holds 16 bytes a row and 1 MiB.
+// Cost      a row of a file takes two reads, mostly from the page cache, and no memory of the process. A
+//           writer holds 16 bytes per row and 1 MiB.
 #pragma once
 
 #include <cstdint>
@@ -36,15 +37,16 @@ struct RowEnd {
 class RowStore {
  public:
   struct Backing;
-  RowStore() = default;  ///< without rows
+  RowStore() = default;  ///< an empty store
   explicit RowStore(std::shared_ptr<const Backing> backing) : backing_(std::move(backing)) {}
-  /// A file that RowFileWriter made under the same key; kNotFound, or kCorrupt for another.
+  /// Opens a file that RowFileWriter made under the same key. kNotFound if it is missing, kCorrupt
+  /// if it has another key.
   [[nodiscard]] static Result<RowStore> open(const std::filesystem::path& file,
                                              std::string_view key);
 
   [[nodiscard]] std::uint64_t size() const;
   [[nodiscard]] Result<std::string> row(std::uint64_t number) const;
-  /// What the writer left with the rows.
+  /// Notes that the writer stored with the rows.
   [[nodiscard]] const Json& notes() const;
   /// Host memory that the rows take.
   [[nodiscard]] Bytes memory() const;
@@ -57,13 +59,13 @@ class RowWriter {
  public:
   virtual ~RowWriter() = default;
   [[nodiscard]] virtual Status append(std::string_view row) = 0;
-  /// Makes the rows a store; nothing is appended after it.
+  /// Turns the rows into a store. Nothing may be appended afterwards.
   [[nodiscard]] virtual Result<RowStore> finish(const Json& notes) = 0;
 };
 
 class MemoryRowWriter final : public RowWriter {
  public:
-  /// kOutOfHostMemory where rows and index are over `most`.
+  /// kOutOfHostMemory if rows and index exceed `most`.
   explicit MemoryRowWriter(Bytes most) : most_(most) {}
   [[nodiscard]] Status append(std::string_view row) override;
   [[nodiscard]] Result<RowStore> finish(const Json& notes) override;
@@ -76,7 +78,7 @@ class MemoryRowWriter final : public RowWriter {
 
 class RowFileWriter final : public RowWriter {
  public:
-  /// `file` appears when it is finished; until then a temporary file is written.
+  /// `file` appears when it is finished. A temporary file is written before.
   [[nodiscard]] static Result<std::unique_ptr<RowFileWriter>> create(std::filesystem::path file,
                                                                      std::string key);
   [[nodiscard]] Status append(std::string_view row) override;

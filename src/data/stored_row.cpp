@@ -25,7 +25,8 @@ class Cursor {
     }
     return false;
   }
-  /// What follows takes at least a byte for each of `count`, so a broken count costs no memory.
+  /// Each of `count` items takes at least a byte, so a corrupt count is rejected before it costs
+  /// memory.
   [[nodiscard]] bool count(std::uint64_t& value) { return number(value) && value <= left_.size(); }
   [[nodiscard]] std::string_view take(std::uint64_t size) {
     const std::string_view out = left_.substr(0, size);
@@ -50,7 +51,7 @@ class Cursor {
   return true;
 }
 
-// Lengths of runs of equal values, the first of true.
+// Writes the lengths of runs of equal values; the first run is of true.
 void put_mask(std::string& out, const std::vector<bool>& mask) {
   std::vector<std::uint64_t> runs;
   bool value = true;

@@ -1,6 +1,8 @@
-// A row as training takes it, and as bytes of a RowStore.
+// A row for training, and its encoding as bytes of a RowStore.
 //
-// Threads   values.   Failure   kCorrupt for bytes that are no row.
+// Threads   values.
+//
+// Failure   kCorrupt for bytes that do not encode a row.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +15,16 @@
 namespace neap::data {
 
 struct StoredRow {
-  /// What the row's task has: prompt; prompt and response; prompt, chosen and rejected.
+  /// Texts that the task needs: prompt; prompt and response; or prompt, chosen and rejected.
   std::vector<std::vector<std::int64_t>> texts;
   std::vector<bool> mask;  ///< of the last text; may be empty
   float margin = 0;
-  std::string json;  ///< the whole row, where something reads it; else empty
+  std::string json;  ///< the whole row if something reads it; else empty
 
   friend bool operator==(const StoredRow&, const StoredRow&) = default;
 };
 
-/// Ids take one byte for each 7 bits. None is negative.
+/// An id takes one byte per 7 bits. Ids are not negative.
 [[nodiscard]] std::string pack(const StoredRow& row);
 [[nodiscard]] Result<StoredRow> unpack(std::string_view bytes);
 

@@ -18,7 +18,7 @@ Status Ledger::check_reserve(Bytes size, Bytes alignment) const {
     return {
         ErrorCode::kInvalidArgument,
         format("cannot reserve {}: sizes are multiples of {} and not zero", size, granularity_)};
-  // More than any device has addresses for; sums of two such do not wrap.
+  // Exceeds the address space of any device, and the sum of two such sizes does not overflow.
   if (std::max(size, alignment) > Bytes(1ull << 62))
     return {ErrorCode::kInvalidArgument,
             format("cannot reserve {}, aligned to {}", size, alignment)};

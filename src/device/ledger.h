@@ -1,11 +1,11 @@
-// The bookkeeping that devices share: reserved ranges, live pages, and mappings.
+// Bookkeeping shared by all devices: reserved ranges, live pages, and mappings.
 //
-// It rejects what a driver would reject, so that host, sim and cuda report misuse alike. `native` is
-// what the device stores for a page: a descriptor, a driver handle, or nothing.
+// It rejects what a driver would reject, so that host, sim and cuda report misuse in the same way.
+// `native` is the device's own value for a page: a descriptor, a driver handle, or nothing.
 //
 // Threads   none; the device locks.
 //
-// Cost      one ordered-map lookup per call, plus one step for each page.
+// Cost      one ordered-map lookup per call, plus one step per page.
 #pragma once
 
 #include <map>
@@ -19,7 +19,7 @@ namespace neap::device {
 
 class Ledger {
  public:
-  /// Current totals; all zero if a program freed everything.
+  /// Current totals; all zero if the program freed everything.
   struct Usage {
     std::uint64_t reservations = 0, pages = 0, maps = 0;
     Bytes reserved, page_bytes, mapped;
@@ -41,7 +41,7 @@ class Ledger {
   Status check_unreserve(Address at, Bytes size) const;
   void remove_reservation(Address at);
 
-  /// Checks the size, and that one more page fits.
+  /// Checks the size, and that the capacity has room for one more page.
   Status check_create(Bytes size) const;
   /// `counted` pages count towards the capacity; imported pages count for their exporter.
   PageId add_page(Bytes size, std::uint64_t native, bool counted);
@@ -52,7 +52,7 @@ class Ledger {
   };
   [[nodiscard]] Result<Page> owned_page(PageId page) const;
   [[nodiscard]] bool is_mapped(PageId page) const;
-  /// Releases the page. Returns its native value if no map of it is left.
+  /// Releases the page. Returns its native value if it has no map left.
   std::optional<std::uint64_t> drop_claim(PageId page);
 
   Status check_map(Address at, PageId page) const;
@@ -60,7 +60,7 @@ class Ledger {
   /// Checks that [at, at+size) is mapped without holes and, if asked, ends at page borders and is accessible.
   Status check_mapped(Address at, Bytes size, bool whole_pages, bool accessible) const;
   void make_accessible(Address at, Bytes size);
-  /// Unmaps. Returns the native values of released pages without a map.
+  /// Unmaps. Returns the native values of released pages that have no map left.
   std::vector<std::uint64_t> remove_maps(Address at, Bytes size);
 
   /// Mappings that touch [at, at+size), in address order.
@@ -73,7 +73,7 @@ class Ledger {
   [[nodiscard]] std::uint64_t native_of(PageId page) const;
   /// Every mapping that is accessible now, in address order.
   [[nodiscard]] std::vector<std::pair<Address, Bytes>> accessible() const;
-  /// The native values of all pages, for a device's destructor.
+  /// Native values of all pages, for a device's destructor.
   [[nodiscard]] std::vector<std::uint64_t> natives() const;
   [[nodiscard]] std::vector<std::pair<Address, Bytes>> reservations() const;
 

@@ -50,7 +50,7 @@ Status LedgerDevice::release(PageId page) {
   NEAP_TRY(usable());
   const std::lock_guard lock(mutex_);
   NEAP_TRY_ASSIGN(const Ledger::Page found, ledger_.owned_page(page));
-  // While a map is left, the last unmap drops it. If that fails, the page stays owned.
+  // If a map is left, the last unmap releases the memory. If this call fails, the page stays owned.
   if (!ledger_.is_mapped(page)) NEAP_TRY(drop_page(found.native));
   (void)ledger_.drop_claim(page);
   return {};
@@ -80,7 +80,7 @@ Status LedgerDevice::unmap(Address at, Bytes size) {
   const std::lock_guard lock(mutex_);
   NEAP_TRY(ledger_.check_mapped(at, size, true, false));
   NEAP_TRY(unbind(at, size));
-  // The range is unmapped even if releasing a page without an owner fails.
+  // The range is unmapped even if releasing an unowned page fails.
   for (const std::uint64_t native : ledger_.remove_maps(at, size)) {
     if (const Status dropped = drop_page(native); !dropped.ok())
       log::warn(format("a page without an owner is lost: {}", dropped.message()));
@@ -111,7 +111,7 @@ Status LedgerDevice::register_host(void* at, Bytes size) {
     if (!hosts_.insert(at).second)
       return {ErrorCode::kAlreadyExists, format("host memory at {} is registered already", at)};
   }
-  // Pinning takes long, and many threads do it at once.
+  // Pin without the lock: pinning takes long, and many threads do it at once.
   Status pinned = pin(at, size);
   if (!pinned.ok()) {
     const std::lock_guard lock(mutex_);

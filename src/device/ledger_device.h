@@ -1,7 +1,7 @@
-// Base of devices with a ledger: every call checks, acts and records under one lock.
+// Base class of devices with a ledger. Every call checks, runs the operation and records it under one lock.
 //
-// Model     The ledger rejects misuse before anything is done, so that host, sim and cuda report it
-//           alike. A device implements only the operation itself, with checked arguments.
+// Model     The ledger rejects misuse before the operation runs, so that host, sim and cuda report misuse
+//           in the same way. A device implements only the operation, with checked arguments.
 //
 // Threads   any; the lock is held during the operation, never during a copy or a wait.
 //
@@ -25,7 +25,7 @@ class LedgerDevice : public Device {
   [[nodiscard]] Result<MemoryInfo> memory() override;
   /// Current totals, for leak tests.
   [[nodiscard]] Ledger::Usage usage() const;
-  /// Host ranges registered and not yet unregistered.
+  /// Number of host ranges that are registered now.
   [[nodiscard]] std::uint64_t registered_hosts() const;
 
   [[nodiscard]] Result<Address> reserve(Bytes size, Bytes alignment) final;
@@ -45,12 +45,12 @@ class LedgerDevice : public Device {
   explicit LedgerDevice(DeviceInfo info)
       : info_(std::move(info)), ledger_(info_.granularity, info_.capacity) {}
 
-  /// Called before the lock is taken, which may stay locked in a forked child.
+  /// Called before the lock is taken, because in a forked child it may stay locked.
   [[nodiscard]] virtual Status usable() const { return {}; }
   /// Checks that copies and fills may access these ranges.
   [[nodiscard]] Status check_copies(std::span<const Copy> copies) const;
 
-  // The acts. `native` is what make_page or take_in answered.
+  // The operations. `native` is the result of make_page or take_in.
   [[nodiscard]] virtual Result<Address> find_addresses(Bytes size, Bytes alignment) = 0;
   virtual Status drop_addresses(Address at, Bytes size) = 0;
   [[nodiscard]] virtual Result<std::uint64_t> make_page(Bytes size) = 0;
@@ -58,8 +58,8 @@ class LedgerDevice : public Device {
   virtual Status bind(Address at, Bytes size, std::uint64_t native) = 0;
   virtual Status open(Address at, Bytes size) = 0;
   virtual Status unbind(Address at, Bytes size) = 0;
-  /// Gives a peer access to what is accessible now and to what `open` opens later. Nothing to do for
-  /// devices whose memory is the process's.
+  /// Gives a peer access to all ranges that are accessible now, and to ranges that `open` adds
+  /// later. Devices whose memory is the process's have nothing to do.
   using Ranges = std::vector<std::pair<Address, Bytes>>;
   virtual Status admit(int ordinal, const Ranges& accessible);
   virtual Status pin(void* at, Bytes size) = 0;

@@ -12,7 +12,7 @@
 namespace neap::formulas {
 namespace {
 
-// Last words of the lines that publications report.
+// Last parts of the ids of lines that publications report.
 constexpr std::array kTerms = {"parameters",    "approximate", "weights",       "gradients",
                                "optimizer",     "states",      "activations",   "kv",
                                "total",         "generation",  "mixed_weights", "mixed_gradients",
@@ -116,7 +116,7 @@ Status load_case(const CaseFile& file, const Case& of, spec::Job& job) {
 Status add_published(const CaseFile& file, const Case& of, Sheet& sheet) {
   const double unit = unit_of(file.scale);
   for (const PublishedTerm& term : of.published) {
-    // A rank's line before the first model's.
+    // Search the lines of a rank before those of the first model.
     Line* line = sheet.find("rank." + term.term);
     for (Section& section : sheet.sections) {
       if (line != nullptr) break;

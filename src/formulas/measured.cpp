@@ -10,19 +10,19 @@ namespace {
 
 using spec::TagKind;
 
-// Measurements of parts are one of the whole; none where a part has none.
+// Adds the measurements of two parts; none if a part has none.
 std::optional<Measurement> operator+(const std::optional<Measurement>& a,
                                      const std::optional<Measurement>& b) {
   if (!a || !b) return std::nullopt;
   return Measurement{a->value + b->value, a->source + ", " + b->source};
 }
 
-// The lines that tags and temporaries of a rank give.
+// Fills the lines that follow from tags and temporaries of a rank.
 class RankLines {
  public:
   using Put = std::function<void(std::string_view id, const Measurement& value)>;
 
-  /// `tags_from`, `temporaries_from`: named in the values' sources.
+  /// `tags_from`, `temporaries_from`: sources named with the values.
   RankLines(const JobSizes& sizes, const RankMemory& memory, std::string tags_from,
             std::string temporaries_from, Put put)
       : sizes_(sizes),
@@ -44,7 +44,7 @@ class RankLines {
     set(name + ".transient", temporaries(model));
   }
 
-  /// A rank's part of a model that is divided in its own way.
+  /// Adds a rank's shard of a model with its own parallel sizes.
   void add_part(const ModelSizes& model) const {
     const std::string name = model.role.name() + ".rank_";
     set(name + "weights", tags({&model}, kWeights));
@@ -58,7 +58,7 @@ class RankLines {
 
   void add_rank() const {
     std::vector<const ModelSizes*> all;
-    std::optional<Measurement> largest;  // temporaries of training
+    std::optional<Measurement> largest;  // largest temporaries of any training phase
     bool every = true;
     for (const ModelSizes& model : sizes_.models) {
       all.push_back(&model);
@@ -94,7 +94,7 @@ class RankLines {
     if (found == memory_.tags.end()) return std::nullopt;
     return Measurement{found->second, tags_from_ + ": " + found->first};
   }
-  // The tags that the models have by their plan without a ceiling.
+  // Sum of the tags that the models have in their plan without a capacity limit.
   [[nodiscard]] std::optional<Measurement> tags(const std::vector<const ModelSizes*>& models,
                                                 std::initializer_list<TagKind> kinds) const {
     std::optional<Measurement> sum;
@@ -150,7 +150,7 @@ void add_measured(const spec::Job& job, const JobSizes& sizes, const RunRecords&
                             Line* line = sheet.find(id);
                             if (line != nullptr && !line->counted) line->counted = of.value;
                           });
-  // In the formulas the degrees of a generation are those of the training.
+  // The formulas assume that rollout uses the same parallel sizes as training.
   const bool generates_alike = !job.has_generation_placement();
   const RankLines measured(sizes, run.measured, run.tags_from, run.temporaries_from,
                            [&](std::string_view id, const Measurement& of) {
@@ -161,7 +161,7 @@ void add_measured(const spec::Job& job, const JobSizes& sizes, const RunRecords&
     lines.add_rank();
     if (generates_alike) lines.add_generation();
   }
-  // Sequences that ranks divide are whole in the sheet.
+  // The sheet counts whole sequences, so context parallelism has no measurement.
   const auto divided = [&](spec::ModelId model) {
     const spec::Mesh mesh = job.mesh(model);
     return mesh.size(spec::Axis::kTensor) > 1 || mesh.size(spec::Axis::kPipe) > 1 ||

@@ -1,6 +1,6 @@
-// What a finished run measured of a sheet's terms.
+// Measurements of a finished run for the terms of a sheet.
 //
-// Threads   values and functions without state.
+// Threads   values and stateless functions.
 #pragma once
 
 #include <map>
@@ -12,26 +12,26 @@
 
 namespace neap::formulas {
 
-/// Bytes of one rank.
+/// Bytes on one rank.
 struct RankMemory {
   using ByName = std::map<std::string, double, std::less<>>;
-  ByName tags;         ///< most that a tag holds of the device, by "actor.weights"
-  ByName temporaries;  ///< most that a phase's temporaries reserve, by "train_actor"
+  ByName tags;         ///< maximum device bytes of a tag, by "actor.weights"
+  ByName temporaries;  ///< maximum bytes reserved for a phase's temporaries, by "train_actor"
 };
 struct RunRecords {
   RankMemory measured;
-  std::string tags_from, temporaries_from;  ///< the files of `measured`, for Measurement::source
-  RankMemory planned;                       ///< by the plan that the run executed
+  std::string tags_from, temporaries_from;  ///< files of `measured`, for Measurement::source
+  RankMemory planned;                       ///< from the plan that the run executed
 };
 
-/// How the ranks of a job divide a model; data 0: by the job's ranks.
+/// Parallel sizes of a model; data 0: from the job's ranks.
 [[nodiscard]] Degrees degrees_of(const spec::Job& job, spec::ModelId model);
-/// Of each, where they divide not all alike; else nothing.
+/// Parallel sizes of each model, or nothing if all models have the same.
 [[nodiscard]] DegreesOfModels own_degrees_of(const spec::Job& job);
 
-/// Puts what a run of `job` measured to the lines. A line keeps none where a tag or phase that it is made of
-/// has no record. Lines of a whole model have measurements only of a run whose ranks hold it whole. What a rank has of
-/// divided ones is counted as the run's plan had it.
+/// Adds the measurements of a run of `job` to the lines. A line gets none if one of its tags or
+/// phases has no record. Lines of a whole model get measurements only if each rank of the run holds
+/// the whole model. Lines of a rank's shard count bytes as the run's plan did.
 void add_measured(const spec::Job& job, const JobSizes& sizes, const RunRecords& run, Sheet& sheet);
 
 }  // namespace neap::formulas

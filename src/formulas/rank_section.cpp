@@ -1,4 +1,4 @@
-// The sections of one rank, and the table by ranks.
+// The sections for one rank, and the table by number of ranks.
 #include <algorithm>
 #include <array>
 
@@ -13,7 +13,7 @@ States operator+(const States& a, const States& b) {
   return {a.weights + b.weights, a.gradients + b.gradients, a.optimizer + b.optimizer};
 }
 
-// "w N / t / d": the part of a rank of `letter`, which ZeRO divides from a stage on.
+// "w N / t / d": a rank's bytes of `letter`. ZeRO shards them from a given stage on.
 std::string part_formula(const char* bytes, const char* letter, const Degrees& of,
                          std::int64_t stage) {
   const std::string part = of.pipeline > 1 ? "(l / p x layer + embedding) / t"
@@ -150,7 +150,7 @@ double SheetBuilder::largest_training_transient() const {
   return largest;
 }
 
-// The rollout has whole weights of the actor on the ranks of one replica.
+// In rollout, the ranks of one replica together hold the actor's whole weights.
 void SheetBuilder::add_generation() {
   const ModelSizes& actor = sizes_.models.front();
   const Degrees& of = degrees(actor);
@@ -200,7 +200,8 @@ void SheetBuilder::add_by_ranks() {
   if (table.whole) add_counted_slices();
 }
 
-// ZeRO as a run of so many ranks reserves it, without the units that passes are at.
+// Adds the bytes of ZeRO shards that a run with this number of ranks reserves, without the units in
+// use.
 void SheetBuilder::add_counted_slices() {
   StatesByRanks& table = sheet_.by_ranks;
   const double adapters = tags(spec::TagKind::kAdapter);

@@ -1,6 +1,7 @@
-// Why a count differs from a formula, from the features of the model and the job.
+// Reasons why a count differs from a formula, derived from the features of the model and the job.
 //
-// Threads   functions without state; each returns a phrase without a full stop, "" if none is known.
+// Threads   stateless functions; each returns a phrase without a full stop, "" if no reason is
+//           known.
 #pragma once
 
 #include <string>
@@ -19,7 +20,7 @@ namespace neap::formulas {
 [[nodiscard]] std::string activation_reason(const ModelSizes& model, Recompute recompute);
 [[nodiscard]] std::string cache_reason(const spec::Architecture& a);
 
-/// Phrases that are not empty, with "; " between them.
+/// Joins the non-empty phrases with "; ".
 [[nodiscard]] std::string joined(std::initializer_list<std::string> phrases);
 
 }  // namespace neap::formulas

@@ -16,7 +16,7 @@ constexpr const char* kStatesSource = "Habana; ZeRO, 3.1";
 constexpr const char* kLayerSource = "Korthikanti, table 2";
 constexpr const char* kRounding = "regions are rounded up to pages";
 
-// Of a tag.
+// Adds rounding as a reason for the difference of a tag.
 std::string or_rounding(const std::string& reason) {
   return reason.empty() ? kRounding : reason;
 }
@@ -29,7 +29,7 @@ std::string letters_of(const Degrees& of) {
                 of.data, of.zero, of.sequence_parallel ? ", sequence parallel" : "");
 }
 
-// With the ranks of each part of a model.
+// Fills in the number of ranks that share each shard of a model.
 Result<Degrees> complete(const JobSizes& sizes, Degrees degrees) {
   const std::int64_t parts = degrees.tensor * degrees.pipeline;
   if (degrees.data != 0 || parts <= 0) return degrees;
@@ -172,7 +172,7 @@ void SheetBuilder::add_states(const ModelSizes& model) {
        Quantity::kBytes, value, sum, "the terms above"});
 }
 
-// Counts a float32 copy with the weights and one with the gradients: 20 N.
+// Counts one float32 copy with the weights and one with the gradients: 20 N.
 void SheetBuilder::add_mixed_precision(const ModelSizes& model) {
   if (sizes_.width >= 4 || model.adapter > 0) return;
   const std::string name = model.role.name();

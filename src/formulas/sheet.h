@@ -1,7 +1,8 @@
-// The sheet of `neap plan --formulas`: textbook terms of a job with formula, source and value, what Neap counts
-// for it, what a run of it measured, and what a publication reports.
+// The sheet of `neap plan --formulas`. It lists textbook terms of a job with formula, source and
+// value. Next to them are the bytes that Neap counts, the measurements of a run, and published
+// values.
 //
-// Threads   values and functions without state.
+// Threads   values and stateless functions.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +18,19 @@ namespace neap::formulas {
 
 enum class Quantity : std::uint8_t { kParameters, kBytes, kRatio };
 
-/// What a publication reports of a term.
+/// The published value of a term.
 struct Published {
   double value = 0;
-  double rounded_to = 0;  ///< the unit of its last digit
-  std::string why;        ///< the formula's value is another one
-  /// The formula's value, rounded like the published one, is the published one.
+  double rounded_to = 0;  ///< unit of the last published digit
+  std::string why;        ///< reason if the formula's value differs
+  /// Whether the formula's value, rounded like the published one, equals it.
   [[nodiscard]] bool agrees(double formula) const;
 };
 
-/// What a run recorded of a term (formulas/measured.h).
+/// The measurement of a term in a run (formulas/measured.h).
 struct Measurement {
   double value = 0;
-  std::string source;  ///< "memory.ntrace: actor.weights"; several behind commas
+  std::string source;  ///< "memory.ntrace: actor.weights"; several are separated by commas
 };
 
 struct Line {
@@ -39,8 +40,8 @@ struct Line {
   std::string source;
   Quantity quantity = Quantity::kBytes;
   double value = 0;
-  std::optional<double> counted{};  ///< as the job's plan counts it
-  std::string why{};                ///< what is counted differs from the value
+  std::optional<double> counted{};  ///< counted in the job's plan
+  std::string why{};                ///< reason if the counted value differs
   std::optional<Measurement> measured{};
   std::optional<Published> published{};
 };
@@ -48,34 +49,35 @@ struct Section {
   std::string title;
   std::vector<Line> lines;
 };
-/// Model states of a rank by the number of data-parallel ranks.
+/// Model states of a rank, by the number of data-parallel ranks.
 struct StatesByRanks {
   struct Row {
     std::string term;     ///< "ZeRO-1"
     std::string formula;  ///< "4 N + 12 N / d"
     std::vector<double> bytes;
   };
-  bool whole = true;  ///< N is all of the model: no tensor-parallel ranks or pipeline stages
+  bool whole = true;  ///< N is the whole model: neither tensor nor pipeline parallelism
   std::vector<std::int64_t> ranks;
   std::vector<Row> rows;
 };
 struct Sheet {
   std::string letters;  ///< "l = 96, h = 12288, ..."
   std::vector<Section> sections;
-  StatesByRanks by_ranks;            ///< empty where nothing trains
-  std::vector<std::string> remarks;  ///< sentences on what a publication says besides numbers
-  /// Null: there is no such line.
+  StatesByRanks by_ranks;            ///< empty if nothing trains
+  std::vector<std::string> remarks;  ///< sentences on other statements of a publication
+  /// Null if the line does not exist.
   [[nodiscard]] Line* find(std::string_view id);
   [[nodiscard]] const Line* find(std::string_view id) const;
 };
 
-/// A counted value differs from the formula's by more than rounding of regions explains.
+/// Whether a counted value differs from the formula's by more than the rounding of regions
+/// explains.
 [[nodiscard]] bool differs(double formula, double counted);
 
-/// Those of models that ranks divide each in its own way.
+/// Parallel sizes of models that have their own.
 using DegreesOfModels = std::map<spec::ModelId, Degrees>;
-/// The sheet of a job whose models are divided like this, but for those of `own`; data 0: by the job's ranks. Fails on
-/// degrees that the models cannot have.
+/// Makes the sheet of a job whose models have these parallel sizes, except the models in `own`.
+/// data 0: from the job's ranks. Fails on parallel sizes that the models cannot have.
 [[nodiscard]] Result<Sheet> make_sheet(const JobSizes& sizes, const Degrees& degrees,
                                        const DegreesOfModels& own = {});
 

@@ -1,4 +1,4 @@
-// Builds the lines of a sheet: what SheetBuilder's two files share.
+// Builds the lines of a sheet. Its code is in two files.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace neap::formulas {
 
 class SheetBuilder {
  public:
-  /// `degrees`: of each model; `alike`: they are the same.
+  /// `degrees`: parallel sizes of each model. `alike`: they are all the same.
   SheetBuilder(const JobSizes& sizes, DegreesOfModels degrees, bool alike)
       : sizes_(sizes), degrees_(std::move(degrees)), alike_(alike) {}
 
@@ -20,25 +20,26 @@ class SheetBuilder {
 
  private:
   [[nodiscard]] std::string letters() const;
-  /// An earlier model has the same parameters.
+  /// Whether an earlier model has the same parameters, so that these were already shown.
   [[nodiscard]] bool shown_before(const ModelSizes& model) const;
-  /// Of a layer that keeps what `recompute` leaves; the papers' activations have 2 bytes.
+  /// Formula of the activations that a layer stores under `recompute`. The papers assume 2 bytes
+  /// per activation.
   [[nodiscard]] std::string layer_formula(Recompute recompute, const Degrees& degrees) const;
-  /// "N_t" where some parameters do not train.
+  /// "N_t" if some parameters do not train.
   [[nodiscard]] const char* trained_letter() const;
-  /// Nothing where the models are divided: the counted plan has whole ones.
+  /// Returns nothing if the models are sharded: the counted plan has whole models.
   [[nodiscard]] std::optional<double> unless_divided(std::optional<double> counted) const {
     return divided() ? std::nullopt : counted;
   }
   [[nodiscard]] const Degrees& degrees(const ModelSizes& model) const {
     return degrees_.at(model.role.id);
   }
-  /// Any model.
+  /// Whether any model is sharded.
   [[nodiscard]] bool divided() const {
     return std::any_of(degrees_.begin(), degrees_.end(),
                        [](const auto& of) { return of.second.divided(); });
   }
-  /// Of all models.
+  /// Sum over all models.
   [[nodiscard]] double tags(spec::TagKind kind) const;
   Line& add_rank_line(const char* id, const char* term, std::string formula, double value,
                       std::optional<double> counted, const char* why = "the terms above");
@@ -48,7 +49,7 @@ class SheetBuilder {
   void add_activations(const ModelSizes& model);
   void add_divided_activations(const ModelSizes& model);
   void add_cache();
-  /// What a rank has of a model that is divided in its own way.
+  /// Adds a rank's shard of a model with its own parallel sizes.
   void add_rank_part(const ModelSizes& model);
   void add_rank_states();
   void add_rank_rest();
@@ -63,10 +64,10 @@ class SheetBuilder {
   [[nodiscard]] std::optional<double> tag(const ModelSizes& model, spec::TagKind kind) const {
     return sizes_.tag({kind, model.role.id});
   }
-  /// Of a model on one rank, as its parts and ZeRO's stage over `ranks` divide it.
+  /// States of a model on one rank, with its parallel sizes and ZeRO `stage` over `ranks`.
   [[nodiscard]] States rank_states(const ModelSizes& model, std::int64_t stage, double ranks,
                                    double gradient_bytes) const;
-  /// Of all models, as each is divided.
+  /// States of all models on one rank, each with its own parallel sizes.
   [[nodiscard]] States rank_states() const;
   [[nodiscard]] ParameterBytes bytes() const { return adam(sizes_.width); }
 
@@ -76,7 +77,7 @@ class SheetBuilder {
   Sheet sheet_;
 };
 
-/// An integer in full.
+/// Writes an integer with all digits.
 [[nodiscard]] std::string number(double value);
 
 }  // namespace neap::formulas

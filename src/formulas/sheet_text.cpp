@@ -7,7 +7,7 @@
 namespace neap::formulas {
 namespace {
 
-// Four digits, in decimal notation.
+// Four significant digits, in decimal notation.
 std::string digits(double value) {
   return std::abs(value) >= 1000 ? format("{:.0f}", value) : format("{:.4g}", value);
 }
@@ -31,7 +31,7 @@ std::string value_text(double value, Quantity quantity, Scale scale) {
   return value >= 1e6 ? digits(value / 1e6) + " M" : format("{:.0f}", value);
 }
 
-// As many decimals as the publication has.
+// Writes as many decimals as the publication.
 std::string published_text(const Published& published, Quantity quantity, Scale scale) {
   if (quantity != Quantity::kBytes) return value_text(published.value, quantity, scale);
   const double unit = scale == Scale::kGib ? 1024.0 * 1024 * 1024 : 1e9;
@@ -41,7 +41,7 @@ std::string published_text(const Published& published, Quantity quantity, Scale 
                 scale == Scale::kGib ? "GiB" : "GB");
 }
 
-// Columns as wide as their widest cell; `right`: aligned to the right.
+// Aligns columns by their widest cell. `right`: columns aligned to the right.
 std::string columns(const std::vector<std::vector<std::string>>& lines,
                     const std::vector<bool>& right, const std::vector<std::string>& below = {}) {
   std::vector<std::size_t> width(lines.front().size());

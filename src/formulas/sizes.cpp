@@ -36,7 +36,7 @@ double* part_of(CountedParameters& counted, spec::Module module, bool in_block) 
   }
 }
 
-// Bytes that the blocks keep of a forward over the micro-batch.
+// Bytes of activations that the layers store in a forward of the micro-batch.
 double kept_bytes(const plan::ModelRole& role, const spec::Checkpointing& checkpointing,
                   const MicroBatch& batch, spec::Dtype dtype, const step::KernelProfile& profile) {
   const auto allocated = [&](bool blocks) {
@@ -76,7 +76,7 @@ Recompute recompute_of(spec::CheckpointMode mode) {
     case spec::CheckpointMode::kFull:
       return Recompute::kFull;
     case spec::CheckpointMode::kNone:
-    case spec::CheckpointMode::kAuto:  // without a ceiling the plan keeps everything
+    case spec::CheckpointMode::kAuto:  // without a capacity limit the plan stores all activations
       break;
   }
   return Recompute::kNone;
@@ -134,7 +134,8 @@ void add_training(ModelSizes& model, const spec::Job& job, const spec::Phase& ph
   }
 }
 
-// Formulas divide whole models and states: a job without other ranks than those that share the batches of a model.
+// The formulas start from whole models and states. Returns the job without parallelism except data
+// parallelism of the model.
 spec::Job with_whole_models(const spec::Job& asked, spec::ModelId model) {
   spec::Job job = asked;
   job.parallel.zero_stage = 0;
@@ -143,7 +144,7 @@ spec::Job with_whole_models(const spec::Job& asked, spec::ModelId model) {
   job.parallel.tensor_model_parallel_size = 1;
   job.actor_placement = job.reference_placement = job.critic_placement = job.reward_placement = {};
   job.parallel.sequence_parallel = false;
-  // As many tokens of whole sequences as ranks that divide them have together.
+  // With context parallelism, count as many tokens of whole sequences as its ranks hold together.
   for (const auto& tokens : spec::job_fields::kScoringTokens)
     tokens.of(job) *= asked.context_ranks(model);
   for (const auto& tokens : spec::job_fields::kTrainingTokens)

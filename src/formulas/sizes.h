@@ -1,8 +1,11 @@
-// What the formulas' letters are for a job, and what its plan counts.
+// Values of the formulas' letters for a job, and the bytes that its plan counts.
 //
-// Threads   functions without state.
-// Failure   Status of the job's models or of its plan.
-// Cost      a plan without a ceiling, for each way to share batches that the models have: below a second for a 7B model.
+// Threads   stateless functions.
+//
+// Failure   the Status of the job's models or of its plan.
+//
+// Cost      a plan without a capacity limit for each data-parallel size of the models: below a
+//           second for a 7B model.
 #pragma once
 
 #include <array>
@@ -18,20 +21,21 @@
 
 namespace neap::formulas {
 
-/// Elements by what they belong to.
+/// Numbers of elements by part of the model.
 struct CountedParameters {
   double attention = 0, mlp = 0, norms = 0;  ///< of all layers
-  double embedding = 0;                      ///< with positions and what stands behind the table
-  double head = 0;  ///< with the final norm; a tied table is the embedding's
+  double embedding = 0;                      ///< with positions and later parts of the embedding
+  double head = 0;  ///< with the final norm; a tied matrix counts as embedding
   [[nodiscard]] double layers() const { return attention + mlp + norms; }
   [[nodiscard]] double sum() const { return layers() + embedding + head; }
 };
 [[nodiscard]] CountedParameters count_parameters(const spec::Architecture& shape, spec::Head head);
 
-/// Of a trained model.
+/// Activations of a trained model.
 struct CountedActivations {
-  double none = 0, selective = 0, full = 0;  ///< bytes that the first block keeps, by mode
-  double planned = 0;                        ///< bytes that all blocks keep as the plan says
+  double none = 0, selective = 0, full = 0;  ///< bytes that the first layer stores, by recompute
+                                             ///< mode
+  double planned = 0;                        ///< bytes that all layers store according to the plan
 };
 
 struct ModelSizes {
@@ -42,33 +46,33 @@ struct ModelSizes {
   [[nodiscard]] double trained() const {
     return !role.trained ? 0 : role.lora.rank > 0 ? adapter : parameters.sum();
   }
-  // Of a trained model:
+  // For a trained model:
   MicroBatch batch;
-  double micro_batches = 1;  ///< of an optimizer step
+  double micro_batches = 1;  ///< per optimizer step
   Recompute recompute = Recompute::kNone;
   spec::Dtype gradients = spec::Dtype::kFloat32;
-  double master = 0;  ///< bytes of the weights' copies that updates are added to
+  double master = 0;  ///< bytes of the master weights
   CountedActivations activations;
-  std::optional<spec::PhaseId> phase;  ///< the one that runs forward and backward
-  double transient = 0;                ///< its temporaries, as planned
+  std::optional<spec::PhaseId> phase;  ///< the phase that runs forward and backward
+  double transient = 0;                ///< planned temporaries of that phase
 };
 
 struct JobSizes {
   std::string task;
-  double width = 2;  ///< bytes of a weight
+  double width = 2;  ///< bytes per weight
   std::int64_t ranks = 1;
   std::vector<ModelSizes> models;
-  // Of the KV cache; no sequences: the job generates nothing.
+  // Size of the KV cache; no sequences: the job generates nothing.
   double cached_sequences = 0, cached_tokens = 0;
-  plan::MemoryPlan plan;  ///< of one rank with whole models, without a ceiling
+  plan::MemoryPlan plan;  ///< of one rank with whole models, without a capacity limit
 
-  /// The first model that trains; null: none does.
+  /// The first trained model; null if none is trained.
   [[nodiscard]] const ModelSizes* trained() const;
-  /// Bytes of a tag; nullopt: the plan has no such tag.
+  /// Bytes of a tag; nullopt if the plan lacks it.
   [[nodiscard]] std::optional<double> tag(spec::TagId id) const;
 };
 
-/// `target`: the device; its capacity does not count.
+/// `target`: the device. Its capacity is ignored.
 [[nodiscard]] Result<JobSizes> read_sizes(const spec::Job& job, plan::Target target);
 
 }  // namespace neap::formulas

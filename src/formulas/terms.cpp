@@ -56,7 +56,8 @@ double layer_activations(const Decoder& d, const MicroBatch& batch, Recompute re
   const double sbh = batch.length * batch.sequences * d.hidden * batch.width / 2;
   if (recompute == Recompute::kFull) return 2 * sbh;
   const auto t = static_cast<double>(degrees.tensor);
-  // Tensor parallelism leaves inputs, norms and the masks behind both parts whole: 10 of the 34.
+  // Tensor parallelism does not shard inputs, norms and the dropout masks after both parts: 10 of
+  // the 34.
   const double whole = degrees.sequence_parallel ? 10 / t : 10;
   const double scores =
       recompute == Recompute::kSelective ? 0 : 5 * d.heads * batch.length / (d.hidden * t);

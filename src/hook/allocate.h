@@ -1,4 +1,5 @@
-// Shared by the hooks and the PyTorch allocator: freeing a region by address, and logging failures.
+// Functions that the hooks and the PyTorch allocator share: freeing a region by address, and
+// logging failures.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +8,11 @@
 
 namespace neap::hook {
 
-/// Frees the region that begins at `address`, as cudaFree does, and releases its memory to the driver.
-/// False if no region begins there.
+/// Frees the region that begins at `address`, as cudaFree does, and releases its memory to the
+/// driver. False if no region begins there.
 [[nodiscard]] Result<bool> free_region_at(const void* address);
 
-/// Logs a failure that an error code cannot express, at most a few times per process.
+/// Logs a failure that the caller's error code cannot express, at most a few times per process.
 void log_hook_failure(std::string_view call, const Status& failure);
 
 }  // namespace neap::hook

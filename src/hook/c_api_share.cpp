@@ -1,4 +1,4 @@
-// neap.h: hand-over between processes.
+// neap.h: sharing pages between processes.
 #include <unistd.h>
 
 #include "hook/c_struct.h"
@@ -157,7 +157,7 @@ neap_status neap_importer_close(neap_importer* importer) {
     NEAP_TRY(require(importer != nullptr, "importer is null"));
     Status outcome = importer->importer->close();
     if (outcome.code() == ErrorCode::kBusy)
-      return outcome;  // called from its own callback: still open
+      return outcome;  // close() was called from its own callback, so the object is still open
     delete importer;
     return outcome;
   });

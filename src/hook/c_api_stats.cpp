@@ -1,4 +1,4 @@
-// neap.h: numbers and traces.
+// neap.h: statistics and traces.
 #include "hook/c_struct.h"
 #include "hook/error.h"
 #include "hook/outside.h"

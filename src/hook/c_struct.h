@@ -1,4 +1,4 @@
-// Reads and writes the C interface's structs, whose callers may be older or newer than this library.
+// Reads and writes the structs of the C interface. Callers may be older or newer than this library.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ Status read_struct(const Struct* given, Struct& known, std::string_view name) {
   return {};
 }
 
-/// Fills the fields that the caller's struct has. Null: nothing to fill.
+/// Fills the fields that the caller's struct has. Null is ignored.
 template <class Struct>
 void write_struct(Struct* out, const Struct& value) {
   if (out == nullptr) return;
@@ -46,7 +46,7 @@ Status check_struct(const Struct* out, std::string_view name) {
   if (condition) return {};
   return {ErrorCode::kInvalidArgument, std::string(what)};
 }
-/// `missing` when there is no tag; else what is wrong with it.
+/// Fails with `missing` for a null tag; else checks the tag.
 [[nodiscard]] Status require_tag(const char* tag, std::string_view missing);
 [[nodiscard]] Result<arena::Policy> policy_from(neap_policy policy);
 [[nodiscard]] Result<std::vector<std::string>> tags_from(const char* const* tags,

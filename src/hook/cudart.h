@@ -1,4 +1,5 @@
-// The CUDA runtime that the hooks forward calls to. Found at run time; this library is not linked to it.
+// The CUDA runtime that the hooks forward calls to. It is found at run time; this library is not
+// linked to it.
 //
 // Threads   any.
 //
@@ -25,10 +26,10 @@ enum CudaError : int {
 
 using CudaStream = void*;
 
-/// The next definition of `name` after this library: the program's libcudart if it is in the global
-/// scope (RTLD_NEXT), else a loaded libcudart of CUDA 13 or 12, else one that the loader finds. Null if
-/// there is none. The caller keeps a result; it tries again after a failure, because a runtime may be
-/// loaded later.
+/// Finds the next definition of `name` after this library. It searches the global scope
+/// (RTLD_NEXT), then a loaded libcudart of CUDA 13 or 12, then one that the loader finds. Null if
+/// none exists. The caller caches a result. After a failure it tries again, because a runtime may
+/// be loaded later.
 [[nodiscard]] void* find_in_cudart(const char* name);
 
 /// One function of the runtime, looked up at its first use.

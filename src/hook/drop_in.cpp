@@ -1,5 +1,5 @@
 // The C interface of torch_memory_saver on Neap, as its Python package and users of ctypes call it.
-// docs/python.md lists the differences; it never ends the process.
+// docs/python.md lists the differences. Unlike the original it never ends the process.
 //
 // A thread's settings are its base scope. Regions are Neap's, so neap_* functions work on them.
 #include <cstring>
@@ -47,7 +47,7 @@ std::vector<std::string> one_or_all(const char* tag) {
 Status change_settings(void (*change)(Settings&, const void*), const void* argument) {
   Settings settings = Runtime::get().settings();
   change(settings, argument);
-  // A retained copy stays readable until the next resume, as in the original.
+  // A kept host copy stays readable until the next resume, as in the original.
   return Runtime::get().configure(settings, arena::Arena::KeptBuffers::kReleaseAtResume);
 }
 
@@ -90,8 +90,8 @@ NEAP_API void tms_set_enable_disk_backup(bool value) {
 NEAP_API bool tms_get_enable_disk_backup() {
   return config().settings.disk_backup;
 }
-// "pinned" and "mmap" name the original's two kinds of backup. Neap has one kind, which is mapped and
-// pinned; the name is only stored and returned.
+// "pinned" and "mmap" are the original's two kinds of backup. Neap has one kind, which is mapped
+// and pinned. The name is only stored and returned.
 NEAP_API void tms_set_cpu_backup_backend(const char* name) {
   if (const char* known = known_backend(name != nullptr ? name : ""))
     config().settings.backend = known;
@@ -127,7 +127,7 @@ NEAP_API void set_memory_margin_bytes(uint64_t bytes) {
   Runtime::get().set_margin(Bytes(bytes));
 }
 
-/// The bytes that stay resident, 0 for memory outside of regions, or a negated neap_status.
+/// Returns the bytes that stay resident, 0 for memory outside of regions, or a negated neap_status.
 NEAP_API int64_t tms_keep_resident(const void* address) {
   int64_t bytes = 0;
   const neap_status status = guarded([&]() -> Status {
@@ -140,10 +140,11 @@ NEAP_API int64_t tms_keep_resident(const void* address) {
   return status == NEAP_OK ? bytes : -int64_t{status};
 }
 
-/// 0, or the neap_status of a failure that neap_last_error() explains.
+/// Returns 0, or a neap_status; neap_last_error() then has the reason.
 NEAP_API int tms_pause(const char* tag) {
   return guarded([&]() -> Status {
-    // Users of the original pause for other processes, so the memory goes to the driver.
+    // Users of the original pause to make room for other processes, so the memory is released to
+    // the driver.
     arena::PauseOptions options;
     options.release_pages = true;
     NEAP_TRY_ASSIGN(const auto moved, pause_everywhere(one_or_all(tag), options));
@@ -159,7 +160,7 @@ NEAP_API int tms_resume(const char* tag) {
   });
 }
 
-/// Null without a host copy; neap_last_error() has the reason.
+/// Null without a host copy; neap_last_error() then has the reason.
 NEAP_API uint8_t* tms_get_cpu_backup_pointer(const uint8_t* address, uint64_t size) {
   const void* host = nullptr;
   if (neap_host_copy(address, size, &host) != NEAP_OK) return nullptr;

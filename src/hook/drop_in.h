@@ -1,4 +1,4 @@
-// The drop-in's settings: what torch_memory_saver's environment variables and setters choose.
+// Settings of the drop-in, from torch_memory_saver's environment variables and setters.
 #pragma once
 
 #include <optional>
@@ -16,14 +16,14 @@ struct DropInSettings {
   bool disk_backup = false;
 };
 
-/// The initial settings of a thread: TMS_INIT_ENABLE, TMS_INIT_ENABLE_CPU_BACKUP,
-/// TMS_INIT_ENABLE_DISK_BACKUP and TMS_INIT_CPU_BACKUP_BACKEND. Read once. An invalid value is logged
-/// and replaced by the default (the Python package refuses it).
+/// The initial settings of a thread, from TMS_INIT_ENABLE, TMS_INIT_ENABLE_CPU_BACKUP,
+/// TMS_INIT_ENABLE_DISK_BACKUP and TMS_INIT_CPU_BACKUP_BACKEND. They are read once. An invalid
+/// value is logged and replaced by the default (the Python package rejects it).
 [[nodiscard]] const DropInSettings& drop_in_settings();
 [[nodiscard]] Scope to_scope(const DropInSettings& settings);
-/// "pinned" (also for "") or "mmap"; null for any other word.
+/// Returns "pinned" (also for "") or "mmap"; null for any other word.
 [[nodiscard]] const char* known_backend(std::string_view word);
-/// 1, true, yes, 0, false, no, in the spellings that torch_memory_saver accepts.
+/// Parses 1, true, yes, 0, false and no, in the spellings that torch_memory_saver accepts.
 [[nodiscard]] std::optional<bool> parse_boolean(std::string_view text);
 
 }  // namespace neap::hook

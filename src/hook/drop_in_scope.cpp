@@ -1,4 +1,4 @@
-// The drop-in's environment variables.
+// Reads the drop-in's environment variables.
 #include <cstdlib>
 
 #include "base/format.h"

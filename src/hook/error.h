@@ -1,8 +1,8 @@
-// The calling thread's last failure, and the conversion of a Status to neap_status.
+// The calling thread's last failure, and conversion of a Status to neap_status.
 //
 // Threads   each thread has its own last failure.
 //
-// Failure   guarded() lets no exception out.
+// Failure   guarded() lets no exception escape.
 #pragma once
 
 #include <exception>
@@ -14,12 +14,12 @@
 
 namespace neap::hook {
 
-/// Stores `status`, a failure, as the thread's last one and returns its code.
+/// Stores the failure `status` as the thread's last one and returns its code.
 neap_status fail(Status status);
-/// The thread's last failure; ok before the first. Valid until the next.
+/// The thread's last failure; ok before the first. Valid until the next failure.
 [[nodiscard]] const Status& last_failure();
 
-/// Runs `body`, which returns Status, for C code.
+/// Runs `body`, which returns Status, and converts its result for C callers.
 template <class Body>
 neap_status guarded(Body&& body) noexcept {
   try {

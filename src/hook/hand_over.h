@@ -1,16 +1,16 @@
-// Hand-over: an owner shares the pages of its regions with guests in other processes, without a copy.
+// Sharing between processes: an owner shares the pages of its regions with guests, without a copy.
 //
-// Model     The owner serves offers (name -> region) at a Unix socket. A guest takes an offer and
-//           maps the same pages as an imported region. Before the owner's region is paused or an
-//           offer is withdrawn, the owner asks every guest that maps it to unmap it, and waits. The
-//           socket shows when a process dies: a dead guest maps nothing; the pages of a dead owner
-//           stay in its guests until they drop them.
+// Model     The owner serves offers (name -> region) at a Unix socket. A guest takes an offer and maps
+//           the same pages as an imported region. Before the owner's region is paused or an offer is
+//           withdrawn, the owner asks every guest that maps it to unmap it, and waits. The socket shows
+//           when a process dies. A dead guest maps nothing. Pages of a dead owner stay valid in its
+//           guests until they drop them.
 //
-// Threads   any. Each object has a thread of its own, which calls the guest's revocation callback.
+// Threads   any. Each object has its own thread, which calls the guest's revocation callback.
 //
 // Failure   Status. If a guest does not unmap in time, the pause fails with kBusy.
 //
-// Cost      a take exports and imports one descriptor for each page; no bytes are copied.
+// Cost      a take exports and imports one descriptor per page; no bytes are copied.
 #pragma once
 
 #include <chrono>
@@ -32,7 +32,7 @@ class HandOverOwner {
   Status offer(const std::string& name, const void* address, Duration revoke_wait);
   Status withdraw(const std::string& name, Duration revoke_wait);
   [[nodiscard]] Result<std::uint64_t> guests(const std::string& name);
-  /// Withdraws everything and closes the socket, whatever the outcome.
+  /// Withdraws all offers and closes the socket, even after a failure.
   Status close(Duration revoke_wait);
 
  private:
@@ -57,7 +57,7 @@ class HandOverGuest {
   [[nodiscard]] Result<Loan> take(const std::string& name, int device, const std::string& tag,
                                   std::chrono::milliseconds wait);
   Status drop(const std::string& name);
-  /// Drops everything. kBusy on the guest's own thread.
+  /// Drops all regions. kBusy on the guest's own thread.
   Status close();
 
  private:

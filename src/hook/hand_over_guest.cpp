@@ -15,7 +15,7 @@ namespace neap::hook {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kOwnerGrace = std::chrono::seconds(10);  ///< beyond the wait sent to the owner
+constexpr auto kOwnerGrace = std::chrono::seconds(10);  ///< added to the wait sent to the owner
 constexpr std::uint64_t kMostPages = 1U << 20;
 
 enum class Phase { kAsked, kArriving, kHeld, kLeaving, kFailed };
@@ -28,7 +28,7 @@ struct Borrowed {
   std::vector<Descriptor> descriptors;
   Loan loan;
   Status failure;
-  bool abandoned = false;  ///< take() has given up; what arrives is returned
+  bool abandoned = false;  ///< take() has given up; a later loan is returned
 };
 
 bool read_numbers(const Json& list, std::array<std::uint64_t, 3>& numbers) {
@@ -47,7 +47,7 @@ struct HandOverGuest::Impl {
   Wire wire;
   std::thread thread;
 
-  std::mutex mutex;  ///< everything below
+  std::mutex mutex;  ///< guards the following members
   Revoked revoked;
   std::condition_variable changed;
   std::map<std::string, Borrowed> borrowed;
@@ -163,7 +163,7 @@ Status HandOverGuest::Impl::arrive(const std::string& name, Message& message) {
   return {};
 }
 
-/// Ends a request: the loan has arrived, or has failed.
+/// Ends a request with its loan or its failure.
 void HandOverGuest::Impl::settle(const std::string& name, Result<Loan> outcome) {
   bool goes_back = false;
   {
@@ -202,14 +202,14 @@ void HandOverGuest::Impl::let_go(const std::string& name) {
       it->second.phase = Phase::kLeaving;
       at = it->second.loan.address;
     } else if (it != borrowed.end() && it->second.phase == Phase::kLeaving) {
-      return;  // a drop is running on another thread and tells the owner
+      return;  // another thread is dropping the region and tells the owner
     }
   }
   if (at != 0) {
     if (tell) tell(name, at, false);
     if (const Status s = unmap(at); !s.ok()) log::error("Hand-over: " + s.message());
   }
-  // Sent before the entry is removed: a following take() must not reach the owner first.
+  // Send before removing the entry: a following take() must not reach the owner first.
   (void)wire.send({{"type", "drop"}, {"name", name}});
   if (at == 0) return;
   const std::lock_guard lock(mutex);

@@ -1,18 +1,19 @@
-// One connected Unix socket of the hand-over protocol: JSON messages with page descriptors.
+// One connected Unix socket of the sharing protocol: JSON messages with page descriptors.
 //
-// SOCK_SEQPACKET; a message is one JSON object of at most 64 KiB, with at most 128 descriptors:
+// SOCK_SEQPACKET. A message is one JSON object of at most 64 KiB, with at most 128 descriptors:
+//
 //   both   {"type": "hello" (guest, first) or "welcome" (owner), "version": 1, "pid": P}
 //   guest  {"type": "take", "name": N, "wait_ms": W}
 //   owner  {"type": "lend", "name": N, "size": S, "generation": G,
-//           "pages": [[offset, size, lead], ...], "last": B}: a descriptor for each page; more
-//           messages follow where "last" is false; `lead` of the first page lies before the region
+//           "pages": [[offset, size, lead], ...], "last": B}: one descriptor per page. If "last" is
+//           false, more messages follow. `lead` bytes of the first page precede the region.
 //   owner  {"type": "refuse", "name": N, "code": a neap_status, "message": M}
 //   owner  {"type": "revoke", "name": N}
-//   guest  {"type": "drop", "name": N}: on its own, or in answer to a revocation
+//   guest  {"type": "drop", "name": N}: without a request, or in answer to a revocation
 //
 // Threads   send() from any; receive() from one at a time.
 //
-// Failure   kCancelled if the peer is gone. kCorrupt if it breaks the format; the connection is then
+// Failure   kCancelled if the peer is gone. kCorrupt if it violates the format; the connection is then
 //           unusable.
 #pragma once
 
@@ -45,7 +46,7 @@ class Wire {
   [[nodiscard]] int descriptor() const { return socket_.get(); }
   Status send(const Json& body, std::span<const int> descriptors = {});
   [[nodiscard]] Result<Message> receive();
-  /// Shuts both directions down: the peer and a running receive() see the end.
+  /// Shuts down both directions: the peer and a running receive() see the end.
   void shut();
 
  private:

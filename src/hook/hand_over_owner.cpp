@@ -56,10 +56,10 @@ struct HandOverOwner::Impl {
   std::thread thread;
   std::atomic<bool> closing{false};
 
-  /// Held while a loan is made, from the export to the last message. A revocation waits for it, so that
-  /// a guest is not asked to unmap what it has not received yet.
+  /// Held while a loan is made, from the export to the last message. A revocation waits for it, so
+  /// that a guest is not asked to unmap a region that it has not received yet.
   std::mutex lending;
-  std::mutex mutex;  ///< everything below
+  std::mutex mutex;  ///< guards the following members
   std::condition_variable loans_changed;
   std::map<std::string, Offer> offers;
   std::list<std::shared_ptr<Guest>> guests;

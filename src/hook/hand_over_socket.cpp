@@ -65,12 +65,12 @@ Result<Descriptor> take_lock(const std::string& path) {
                            "exporter or use another path",
                            path, file));
     }
-    // Its last owner may have removed it between the two calls.
+    // Its last owner may have removed the file between the two calls.
     if (is_at(file, lock)) return lock;
   }
 }
 
-/// The caller has the lock: a socket without a listener was left by an owner that was killed.
+/// Removes a socket without a listener, which a killed owner left. The caller holds the lock.
 Status remove_left_socket(const std::string& path) {
   struct stat about {};
   if (::lstat(path.c_str(), &about) != 0) return {};
@@ -106,7 +106,7 @@ Status OwnerSocket::listen_at(const std::string& path) {
   NEAP_TRY(remove_left_socket(path));
   NEAP_TRY_ASSIGN(Descriptor socket, new_socket(path));
   const auto* generic = reinterpret_cast<const sockaddr*>(&address);
-  // Before bind, so that no other user can connect in between.
+  // Set the mode before bind, so that no other user can connect in between.
   ::fchmod(socket.get(), 0600);
   if (::bind(socket.get(), generic, sizeof address) != 0) return io("bind", path, errno);
   struct stat made {};
@@ -124,9 +124,10 @@ void OwnerSocket::close() {
   if (lock_.get() < 0) return;
   if (listener_.get() >= 0 && is_at(path_, device_, inode_)) ::unlink(path_.c_str());
   listener_ = Descriptor();
-  // Removed before it is unlocked: whoever locks it afterwards finds that it has no name.
+  // Remove the file before unlocking it: a process that locks it afterwards sees that it has no
+  // name.
   if (is_at(lock_path(path_), lock_)) ::unlink(lock_path(path_).c_str());
-  ::flock(lock_.get(), LOCK_UN);  // a forked child may have the descriptor as well
+  ::flock(lock_.get(), LOCK_UN);  // unlock explicitly: a forked child may also have the descriptor
   lock_ = Descriptor();
 }
 

@@ -1,7 +1,7 @@
-// The path of a hand-over: where the owner listens and guests connect.
+// The socket path where an owner listens and guests connect.
 //
-// Model     An owner holds the lock on PATH.lock for its life, so a path has one owner. The socket of an
-//           owner that was killed is replaced. An owner removes only what it made.
+// Model     An owner holds the lock on PATH.lock for its life, so a path has one owner. The socket
+//           of a killed owner is replaced. An owner removes only files that it made.
 //
 // Threads   one at a time.
 //
@@ -33,7 +33,7 @@ class OwnerSocket {
 
   std::string path_;  ///< absolute: the working folder may change
   Descriptor lock_, listener_;
-  dev_t device_ = 0;  ///< of the socket's name, with inode_
+  dev_t device_ = 0;  ///< device of the socket's name, with inode_
   ino_t inode_ = 0;
 };
 

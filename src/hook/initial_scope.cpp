@@ -1,5 +1,5 @@
-// NEAP_TAG=TAG puts a whole program into a scope: every hooked allocation becomes a region, without a
-// change to the program. NEAP_POLICY is the policy of its regions.
+// NEAP_TAG=TAG puts a whole program into a scope: every hooked allocation becomes a region, without
+// a change to the program. NEAP_POLICY sets the policy of its regions.
 #include <cstdlib>
 #include <string_view>
 

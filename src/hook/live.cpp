@@ -24,7 +24,7 @@ namespace {
 
 constexpr auto kInterval = std::chrono::milliseconds(250);
 
-/// Without fsync: the file is not needed after a power failure.
+/// Writes without fsync: the file is not needed after a power failure.
 void publish(const std::string& path, const std::string& text) {
   const std::string fresh = path + ".new";
   const int file = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -34,8 +34,9 @@ void publish(const std::string& path, const std::string& text) {
   if (!whole || ::rename(fresh.c_str(), path.c_str()) != 0) ::unlink(fresh.c_str());
 }
 
-/// A process may have several hook libraries (that of neap run, and a drop-in that Python loads). The
-/// first is the one whose functions the program calls; only the others can detect that.
+/// A process may have several hook libraries (that of `neap run`, and a drop-in that Python loads).
+/// The program calls the functions of the first one. Only the others can detect that they are not
+/// the first.
 bool is_first_hook() {
   static const bool kFirst = [] {
     Dl_info mine{};
@@ -54,7 +55,7 @@ std::string live_path(const char* folder) {
 void run(const std::string& path) {
   std::string last;
   while (true) {
-    // Without the driver's figures (free memory), which change all the time.
+    // Omit the driver's figures (free memory), which change all the time.
     std::string text = stats_json(StatsDetail::kWithoutDriver);
     if (text != last) {
       publish(path, text);
@@ -64,7 +65,7 @@ void run(const std::string& path) {
   }
 }
 
-/// Replaces "{pid}", so that the children of one command write separate files.
+/// Replaces "{pid}" by the process id, so that children of one command write separate files.
 std::string with_process_id(std::string path) {
   constexpr std::string_view kHole = "{pid}";
   if (const auto at = path.find(kHole); at != std::string::npos) {
@@ -83,7 +84,7 @@ std::string command_line() {
   return line;
 }
 
-std::atomic<int> started_in{0};  ///< process id, so that a forked child starts its own
+std::atomic<int> started_in{0};  ///< process id; a forked child therefore starts its own thread
 
 const char* variable(const char* name) {
   const char* value = std::getenv(name);
@@ -105,7 +106,7 @@ void finish_at_exit() {
 
 void Live::ensure_started() {
   if (started_in.load(std::memory_order_relaxed) == ::getpid()) return;
-  // A second library publishes only its regions: the first one counts the forwarded calls.
+  // A second library publishes only if it has regions. The first one counts the forwarded calls.
   if (!is_first_hook() && Runtime::get().devices().empty()) return;
   if (started_in.exchange(::getpid()) == ::getpid()) return;
   const char* folder = variable("NEAP_LIVE");

@@ -18,8 +18,8 @@ namespace {
 using Tags = std::span<const std::string>;
 using Move = std::function<Result<arena::MoveReport>(const OpenDevice&)>;
 
-/// The tags among `tags` (none: all) with a region in `state` on the device. These are what a move
-/// affects, so undoing it must not touch others.
+/// The tags among `tags` (none: all) with a region in `state` on the device. A move affects only
+/// these, so undoing it must not touch others.
 std::vector<std::string> tags_in(const OpenDevice& on, Tags tags, arena::State state) {
   std::set<std::string> found;
   for (const arena::RegionInfo& region : on.arena->regions()) {
@@ -31,8 +31,8 @@ std::vector<std::string> tags_in(const OpenDevice& on, Tags tags, arena::State s
   return {found.begin(), found.end()};
 }
 
-/// Runs `move` on every open device at the same time. If one fails, the moves of the others are undone
-/// by `undo_of`, which is called for each device before anything moves.
+/// Runs `move` on every open device at the same time. If one fails, the moves of the other devices
+/// are undone. `undo_of` is called for each device before anything moves, and returns its undo.
 Result<arena::MoveReport> everywhere(const Move& move,
                                      const std::function<Move(const OpenDevice&)>& undo_of) {
   Runtime& runtime = Runtime::get();

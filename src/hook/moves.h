@@ -1,11 +1,11 @@
-// Pause, resume and exchange on every open device: all of them move, or none.
+// Pause, resume and exchange on every open device: either all devices move, or none.
 //
 // Threads   any.
 //
-// Failure   the arena restores the device that failed; devices that had moved are moved back.
-//           Discarded contents are not restored.
+// Failure   the arena restores the failed device; devices that had moved are moved back. Discarded
+//           contents are not restored.
 //
-// Cost      that of the slowest device: they move at the same time.
+// Cost      that of the slowest device: all devices move at the same time.
 #pragma once
 
 #include <span>

@@ -53,7 +53,7 @@ Result<int> count_devices() {
   NEAP_TRY_ASSIGN(const Choice choice, read_choice());
   if (choice.host) return choice.count;
   auto count = device::cuda_device_count();
-  // Without a driver there are 0 GPUs; any other failure goes to the caller.
+  // Without a driver the count is 0; the caller gets any other failure.
   if (!count.ok() && count.status().code() == ErrorCode::kUnsupported) return 0;
   return count;
 }

@@ -1,6 +1,6 @@
-// Counts what the hooks forwarded to the CUDA runtime: calls, bytes, and live blocks.
+// Counts the calls that the hooks forwarded to the CUDA runtime, their bytes, and live blocks.
 //
-// Threads   any; sixteen locks by address.
+// Threads   any; sixteen locks, selected by address.
 //
 // Cost      about 100 ns per allocation.
 #pragma once
@@ -25,7 +25,7 @@ class Outside {
   static Outside& get();
   void allocated(const void* at, Bytes size, int device);
   void failed();
-  /// Removes the block. Returns its size, or zero for a block whose allocation was not seen.
+  /// Removes the block and returns its size; zero if its allocation was not seen.
   Bytes freed(const void* at);
   [[nodiscard]] OutsideStats stats() const;
   void lock_all();

@@ -1,5 +1,5 @@
-// The hooks: the CUDA runtime's allocation functions, replaced by LD_PRELOAD. Inside a scope an
-// allocation becomes a region; every other call is forwarded and counted.
+// The hooks: LD_PRELOAD replaces the CUDA runtime's allocation functions. Inside a scope an allocation
+// becomes a region; every other call is forwarded and counted.
 //
 // cudaMallocManaged is always forwarded: its memory is also host memory, which a region's is not.
 #include <sys/single_threaded.h>
@@ -23,10 +23,11 @@ namespace hook = neap::hook;
 
 namespace {
 
-/// NCCL registers the buffers of collectives in captured graphs by their pages at capture. After a pause other ranks
-/// would read and write the old pages, without an error. So the registration is switched off, unless the user has set
-/// the variable. Only when the library is loaded, and by a process of one thread: setenv() may free what another
-/// thread's getenv() returned.
+/// Turns off the registration of graph buffers in NCCL unless the user has set the variable. NCCL
+/// registers buffers of collectives in captured graphs by their pages at capture. After a pause
+/// other ranks would read and write the old pages, without an error. It runs only when the library
+/// is loaded and the process has one thread: setenv() may free a text that another thread got from
+/// getenv().
 [[gnu::constructor]] void leave_graph_buffers_unregistered() {
   if (__libc_single_threaded != 0) ::setenv("NCCL_GRAPH_REGISTER", "0", /*replace=*/0);
 }
@@ -55,8 +56,9 @@ bool is_captured(hook::CudaStream stream) {
   return false;
 }
 
-/// A program's first cudaMalloc makes the device's context current in its thread, and driver calls may
-/// rely on that. Creating a region does not; this query does, and is allowed during a capture.
+/// A program's first cudaMalloc makes the device's context current in its thread, and later driver
+/// calls may rely on that. Creating a region does not. This query does, and is allowed during a
+/// capture.
 void begin_runtime() {
   static thread_local bool begun = false;
   if (begun) return;
@@ -77,8 +79,8 @@ int cuda_error(const Status& status) {
   }
 }
 
-/// Serves an allocation inside a scope. False: forward it. An allocation on a captured stream is a node
-/// of the graph, which only the runtime can create.
+/// Serves an allocation inside a scope. False: the caller forwards it. An allocation on a captured
+/// stream is a node of the graph, which only the runtime can create.
 bool serve(const char* call, void** out, std::size_t size, int* result,
            hook::CudaStream const* stream = nullptr) noexcept {
   hook::Live::ensure_started();
@@ -99,7 +101,7 @@ bool serve(const char* call, void** out, std::size_t size, int* result,
   return true;
 }
 
-/// Frees a region. False if the address is not a region's: forward the call.
+/// Frees a region. False if the address is not in a region: the caller forwards the call.
 bool take_back(const char* call, void* address, hook::CudaStream const* stream,
                int* result) noexcept {
   if (address == nullptr) return false;
@@ -129,7 +131,7 @@ bool take_back(const char* call, void* address, hook::CudaStream const* stream,
   return ours;
 }
 
-/// Releases the pages that the stores keep, so that they do not block another allocation.
+/// Releases the pages that the stores keep, so that another allocation can use the memory.
 bool release_kept_pages() noexcept {
   bool any = false;
   (void)hook::guarded([&]() -> Status {
@@ -172,7 +174,7 @@ int pass_on_free(hook::CudartFunction<Function>& function, const char* call, voi
                  Arguments... arguments) {
   const Function next = function.get();
   if (next == nullptr) return no_runtime(call);
-  // Removed first: once it is free, another thread may get the same address.
+  // Remove the record before freeing: afterwards another thread may get the same address.
   if (address != nullptr) hook::Outside::get().freed(address);
   return next(address, arguments...);
 }
@@ -229,7 +231,8 @@ NEAP_API int cudaMallocManaged(void** out, std::size_t size, unsigned flags) {
   return pass_on_malloc(next, "cudaMallocManaged", out, size, flags);
 }
 
-/// Memory of cudaMalloc is accessible to peers that enabled access; this does the same for regions.
+/// Memory of cudaMalloc is accessible to peers that enabled access. This gives regions the same
+/// behaviour.
 NEAP_API int cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   static hook::CudartFunction<PeerFunction> next{"cudaDeviceEnablePeerAccess"};
   const PeerFunction function = next.get();

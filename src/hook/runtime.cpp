@@ -13,7 +13,7 @@
 namespace neap::hook {
 namespace {
 
-/// Larger than any address range; such a request is out of memory, as in the CUDA runtime.
+/// Larger than any address range. Such a request is out of memory, as in the CUDA runtime.
 constexpr Bytes kLargestRegion{1ull << 56};
 
 }  // namespace
@@ -25,7 +25,8 @@ Runtime& Runtime::get() {
 
 Runtime::Runtime() : settings_(initial_settings()) {
   settings_.arena.events = &Session::get();
-  // No other thread may hold these locks during a fork, else they stay locked in the child.
+  // No other thread may hold these locks during a fork, because they would stay locked in the
+  // child.
   ::pthread_atfork(
       [] {
         Runtime::get().mutex_.lock();
@@ -90,7 +91,7 @@ Result<OpenDevice> Runtime::open(int ordinal) {
     }
     slot = fresh.release();
     place.store(slot, std::memory_order_release);
-    // Registered after the driver's own, so it runs before them.
+    // Registered after the driver's handler, so it runs before it.
     static const int kAtExit = std::atexit([] {
       exiting_.store(true);
       for (const OpenDevice& on : get().devices()) on.arena->finish_disk_files();
@@ -169,7 +170,7 @@ Status Runtime::wait_for(const Place& place, device::StreamId stream) {
 }
 
 Status Runtime::free(const Place& place, Pages pages) {
-  // Destructors of static objects free memory as well; the driver frees it with the process.
+  // Destructors of static objects also free memory. The driver frees it with the process.
   if (exiting_.load(std::memory_order_relaxed)) return {};
   if (!place.region.mapped.is_zero()) NEAP_TRY(place.on.device->synchronize());
   return place.on.arena->destroy(place.region.id, pages == Pages::kRelease);
@@ -220,7 +221,7 @@ Status Runtime::remove_callbacks(std::uint64_t id) {
   }
   const auto registered = std::move(it->registered);
   listeners_.erase(it);
-  // The arenas wait for running callbacks, which may take this lock.
+  // The arenas wait for running callbacks, which may need this lock.
   lock.unlock();
   for (const auto& [ordinal, number] : registered) {
     Slot* slot = slots_[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire);

@@ -1,6 +1,6 @@
 // The process's devices and arenas: opened at first use, never closed.
 //
-// Model     One arena for each device ordinal. Settings are read when a device is opened.
+// Model     One arena per device ordinal. Settings are read when a device is opened.
 //
 // Threads   any; find() and devices() take no lock.
 //
@@ -34,7 +34,7 @@ struct OpenDevice {
   arena::Arena* arena = nullptr;
 };
 
-/// A region and the device that it lives on.
+/// A region and its device.
 struct Place {
   OpenDevice on;
   arena::RegionInfo region;
@@ -42,7 +42,7 @@ struct Place {
 
 struct Settings {
   arena::Options arena;
-  Bytes margin;  ///< creating a region fails as out of memory if less would stay free
+  Bytes margin;  ///< creating a region fails as out of memory if less than this would stay free
 };
 
 class Runtime {
@@ -59,17 +59,18 @@ class Runtime {
   /// Gives `peer` access to the regions of `ordinal`, now or when that device is opened.
   Status grant_peer(int ordinal, int peer);
 
-  /// A resident region with the tag and policy of `scope`. Checks the margin.
+  /// Makes a resident region with the tag and policy of `scope`. Checks the margin.
   [[nodiscard]] Result<arena::RegionInfo> allocate(int ordinal, const Scope& scope, Bytes size);
   /// The region that holds `address`, on any device. kNotFound in a forked child.
   [[nodiscard]] Result<Place> find(const void* address) const;
-  /// The same, but returns nullopt on a miss; builds no message. Every free of other memory calls it.
+  /// As find(), but returns nullopt on a miss and builds no message. Every free of other memory
+  /// calls it.
   [[nodiscard]] std::optional<Place> look_up(const void* address) const;
-  /// What free() does with the pages: keeps them in the store, or releases them to the driver.
+  /// Whether free() keeps the pages in the store or releases them to the driver.
   enum class Pages { kKeep, kRelease };
-  /// Waits for a stream's use of the region. Does nothing after exit has begun.
+  /// Waits until the stream no longer uses the region. Does nothing after exit has begun.
   Status wait_for(const Place& place, device::StreamId stream);
-  /// Waits for the device's work, unless the region is paused, then frees the region.
+  /// Frees the region. Unless it is paused, first waits for the device's work.
   Status free(const Place& place, Pages pages);
 
   Status configure(const Settings& settings,
@@ -90,7 +91,8 @@ class Runtime {
     std::uint64_t id;
     std::string tag;
     arena::Callbacks callbacks;
-    std::vector<std::pair<int, std::uint64_t>> registered;  ///< ordinal and the arena's id
+    std::vector<std::pair<int, std::uint64_t>> registered;  ///< device ordinal and the id in its
+                                                            ///< arena
   };
   static constexpr int kMostDevices = 64;
 
@@ -98,7 +100,7 @@ class Runtime {
   std::atomic<bool> forked_{false};
   static inline std::atomic<bool> exiting_{false};
   std::atomic<std::uint64_t> margin_{0};
-  mutable std::mutex mutex_;  ///< opening, settings, listeners, grants
+  mutable std::mutex mutex_;  ///< guards opening, settings, listeners and grants
   Settings settings_;
   std::vector<Listener> listeners_;
   std::uint64_t next_listener_ = 1;
@@ -108,7 +110,7 @@ class Runtime {
 /// The initial settings of the process, from the environment, as initial_scope().
 [[nodiscard]] Settings initial_settings();
 
-/// Opens one device by what NEAP_HOOK_DEVICE says: "cuda" (the default) or "host:SIZE[xCOUNT]".
+/// Opens one device as NEAP_HOOK_DEVICE says: "cuda" (the default) or "host:SIZE[xCOUNT]".
 [[nodiscard]] Result<std::unique_ptr<device::Device>> open_device(int ordinal);
 [[nodiscard]] Result<int> count_devices();
 

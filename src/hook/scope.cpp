@@ -37,7 +37,8 @@ const Scope& default_scope() {
 }  // namespace
 
 const char* intern_tag(std::string_view tag) {
-  // Usually the same as last time. A plain pointer stays usable during thread teardown.
+  // The tag is usually the same as in the last call. A plain pointer stays usable during thread
+  // teardown.
   static thread_local const std::string* last = nullptr;
   if (last != nullptr && *last == tag) return last->c_str();
   Shared& state = shared();

@@ -1,9 +1,9 @@
-// Decides which hooked allocations become regions: a stack of scopes for each thread.
+// Decides which hooked allocations become regions, with a stack of scopes per thread.
 //
-// Model     The thread's innermost scope decides. A thread without a scope uses the newest scope that
-//           was entered for all threads, then the process's default (from the environment).
+// Model     The thread's innermost scope decides. A thread without a scope uses the newest scope
+//           entered for all threads, then the process's default (from the environment).
 //
-// Threads   a stack belongs to its thread; all-threads scopes are shared under a lock.
+// Threads   a stack belongs to its thread; a lock guards the scopes for all threads.
 //
 // Cost      current_scope(): a few loads unless an all-threads scope is open.
 #pragma once
@@ -28,10 +28,10 @@ struct Scope {
 
 void enter_scope(const Scope& scope);
 Status exit_scope();
-/// The scope that decides for this thread; `enabled` is false outside of every scope.
+/// The scope that applies to this thread. `enabled` is false outside of every scope.
 [[nodiscard]] Scope current_scope();
-/// Changes the thread's outermost scope (the drop-in's setters). From the first change on it counts as
-/// a scope of the thread.
+/// Changes the thread's outermost scope (for the drop-in's setters). After the first change it
+/// counts as a scope of the thread.
 void change_base_scope(void (*change)(Scope&, const void*), const void* argument);
 [[nodiscard]] Scope base_scope();
 
@@ -39,7 +39,7 @@ void change_base_scope(void (*change)(Scope&, const void*), const void* argument
 /// from the variables TMS_INIT_*.
 [[nodiscard]] Scope initial_scope();
 
-/// For fork handlers: no other thread may hold the locks of this file during a fork.
+/// Fork handlers call it: no other thread may hold the locks of this file during a fork.
 void lock_scopes();
 void unlock_scopes();
 

@@ -1,7 +1,7 @@
-// The process's event sink: forwards events to a trace while one is recorded.
+// The process's event sink. It forwards events to a trace while one is recorded.
 //
 // Model     Arenas keep this sink; traces start and stop behind it. Names are interned here for the
-//           life of the process, and a new Recorder interns them in the same order, so ids agree.
+//           life of the process. A new Recorder interns them in the same order, so ids agree.
 //
 // Threads   any.
 //

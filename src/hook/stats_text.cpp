@@ -36,7 +36,7 @@ Json tag_json(const arena::TagStats& tag) {
           {"resume_gb_per_second", gigabytes_per_second(tag.copied_to_device, tag.resume_seconds)}};
 }
 
-/// Prometheus' escapes in label values.
+/// Escapes a label value for Prometheus.
 std::string label(std::string_view text) {
   std::string out;
   for (const char c : text) {

@@ -1,12 +1,12 @@
-// Statistics of every open device as text: JSON (schema in docs/hook.md) and Prometheus.
+// Statistics of every open device as text: JSON (schema in docs/hook.md) or Prometheus.
 #pragma once
 
 #include <string>
 
 namespace neap::hook {
 
-/// Free and total memory need a driver call for each device; the publisher and the exit handler omit
-/// them.
+/// Reading free and total memory takes a driver call per device. The publisher and the exit handler
+/// omit them.
 enum class StatsDetail { kFull, kWithoutDriver };
 
 [[nodiscard]] std::string stats_json(StatsDetail detail);

@@ -1,7 +1,8 @@
 // A thread-local object that is usable during process teardown.
 //
-// A plain thread_local with a destructor must not be used after its thread has begun to end, and static
-// destructors of other libraries free GPU memory then. This one is created again in that case, and leaks.
+// A plain thread_local with a destructor must not be used after its thread has begun to end. But
+// static destructors of other libraries free GPU memory at that time. This object is then created
+// again, and leaks.
 #pragma once
 
 namespace neap::hook {
@@ -17,7 +18,7 @@ class ThreadSlot {
     }
     return *object_;
   }
-  /// Null if the thread has none yet.
+  /// Null if the thread has not created it yet.
   static T* peek() { return object_; }
 
  private:

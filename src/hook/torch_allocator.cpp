@@ -1,4 +1,4 @@
-// PyTorch's pluggable allocator: see neap.h for what null and an exception mean.
+// PyTorch's pluggable allocator. neap.h explains a null result and an exception.
 #include <stdexcept>
 
 #include "base/format.h"
@@ -32,7 +32,7 @@ NEAP_API void* neap_torch_malloc(ssize_t size, int device, void* /*stream*/) {
 
 NEAP_API void neap_torch_free(void* address, ssize_t /*size*/, int /*device*/, void* /*stream*/) {
   if (address == nullptr) return;
-  // A free cannot fail: a failure is logged, and the memory is freed with the process.
+  // A free cannot report a failure: it is logged, and the memory is freed with the process.
   const neap_status status = hook::guarded([&]() -> neap::Status {
     NEAP_TRY_ASSIGN(const bool freed, hook::free_region_at(address));
     if (freed) return {};

@@ -15,7 +15,7 @@ struct Card {
   pid_t process = 0;  ///< that created the context
 };
 
-/// Fails in a forked child, which has no CUDA context.
+/// Fails in a forked child, where CUDA contexts are invalid.
 inline Status check_process(const Card& card) {
   if (current_process() == card.process) return {};
   return {ErrorCode::kUnsupported,
@@ -23,7 +23,7 @@ inline Status check_process(const Card& card) {
           "first use"};
 }
 
-/// The GPU of this number, without a context.
+/// Finds the GPU with this number. Creates no context.
 inline Result<Card> find_card(const Driver& driver, int ordinal) {
   Card card;
   card.driver = &driver;
@@ -31,13 +31,13 @@ inline Result<Card> find_card(const Driver& driver, int ordinal) {
   NEAP_TRY(to_status(driver, driver.device_get(&card.device, ordinal), "opening the GPU"));
   return card;
 }
-/// Its primary context, which stays retained: libtorch and other code may use it.
+/// Retains the card's primary context for good: libtorch and other code may use it.
 inline Status retain_context(Card& card) {
   return to_status(*card.driver, card.driver->context_retain(&card.context, card.device),
                    "opening the GPU's context");
 }
 
-/// Cost: two driver calls without a system call. A failed scope does not change the thread's context.
+/// Cost: two driver calls without a system call. If it fails, the thread's context is unchanged.
 class ContextScope {
  public:
   explicit ContextScope(const Card& card) : card_(card), status_(check_process(card)) {

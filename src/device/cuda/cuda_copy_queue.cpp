@@ -68,7 +68,7 @@ class CudaCopyQueue final : public CopyQueue {
 
   Status wait(std::uint64_t mark) override {
     const auto it = marks_.find(mark);
-    if (it == marks_.end()) return {};  // waited for before
+    if (it == marks_.end()) return {};  // already waited for
     const ContextScope scope(card_);
     NEAP_TRY(scope.status());
     Status status =
@@ -85,13 +85,13 @@ class CudaCopyQueue final : public CopyQueue {
     Status status = record(event, reinterpret_cast<cuda::Stream>(stream));  // NOLINT
     for (cuda::Stream copies : streams_)
       if (status.ok()) status = order(copies, event);
-    spare_.push_back(event);  // what waits for it keeps what was recorded
+    spare_.push_back(event);  // streams that wait for it keep the recorded point
     return status;
   }
 
   Status hold_stream(StreamId stream, std::uint64_t mark, std::size_t account) override {
     const auto it = marks_.find(mark);
-    if (it == marks_.end()) return {};  // waited for before
+    if (it == marks_.end()) return {};  // already waited for
     const ContextScope scope(card_);
     NEAP_TRY(scope.status());
     auto* const held = reinterpret_cast<cuda::Stream>(stream);  // NOLINT
@@ -119,10 +119,10 @@ class CudaCopyQueue final : public CopyQueue {
 
   Status hold_other_direction(std::uint64_t mark) override {
     const auto it = marks_.find(mark);
-    if (it == marks_.end()) return {};  // waited for before
+    if (it == marks_.end()) return {};  // already waited for
     const ContextScope scope(card_);
     NEAP_TRY(scope.status());
-    // Its own direction is in order anyway.
+    // The mark's own direction is in order anyway.
     for (cuda::Stream copies : streams_) NEAP_TRY(order(copies, it->second));
     return {};
   }
@@ -159,7 +159,7 @@ class CudaCopyQueue final : public CopyQueue {
     marks_.emplace(++last_mark_, event);
     return last_mark_;
   }
-  // These in the context.
+  // The following functions need the card's context.
   Result<cuda::Event> record_new(cuda::Stream stream) {
     NEAP_TRY_ASSIGN(const cuda::Event event, take_event());
     if (Status status = record(event, stream); !status.ok()) {
@@ -177,7 +177,7 @@ class CudaCopyQueue final : public CopyQueue {
     held_seconds_[hold.account] += seconds;
     return {};
   }
-  /// Blocks until both were reached.
+  /// Blocks until both events were reached.
   Result<double> seconds_of(cuda::Event from, cuda::Event to) {
     NEAP_TRY(to_status(*card_.driver, card_.driver->event_synchronize(to), "waiting for a copy"));
     float milliseconds = 0;
@@ -203,12 +203,12 @@ class CudaCopyQueue final : public CopyQueue {
                      "ordering streams");
   }
 
-  // A stream waits from one event to the other.
+  // The period from one event to the other in which a stream waited.
   struct Hold {
     std::size_t account;
     cuda::Event from, to;
   };
-  // More are not kept; the oldest of so many has long been reached.
+  // Maximum of stored holds. The oldest of so many has long been reached.
   static constexpr std::size_t kMostHolds = 1024;
 
   const cuda::Card& card_;

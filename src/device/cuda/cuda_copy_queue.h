@@ -1,4 +1,4 @@
-// Copies on two streams, one for each direction.
+// Asynchronous copies on two streams, one per direction.
 #pragma once
 
 #include <memory>

@@ -15,7 +15,7 @@ namespace {
 using cuda::ContextScope;
 using cuda::Driver;
 
-/// A stream for the blocking calls, which must not wait for other work.
+/// A stream for blocking calls, so that they do not wait for other work.
 struct BlockingStream {
   std::mutex mutex;
   cuda::Stream stream = nullptr;
@@ -31,7 +31,7 @@ class CudaDeviceImpl final : public CudaDevice {
 
   ~CudaDeviceImpl() override {
     const ContextScope scope(card_);
-    if (!scope.status().ok()) return;  // driver shutdown, or a forked child
+    if (!scope.status().ok()) return;  // after driver shutdown, or in a forked child
     const auto check = [](const Status& status) {
       if (!status.ok() && status.code() != ErrorCode::kDeviceLost) log::warn(status.message());
     };
@@ -96,7 +96,7 @@ class CudaDeviceImpl final : public CudaDevice {
   }
 
  private:
-  /// Builds the message only on failure: every allocation passes here.
+  /// Builds the message only on failure, because every allocation passes here.
   template <class... Parts>
   [[nodiscard]] Status status(int code, FormatString<Parts...> what, Parts&&... parts) const {
     if (code == 0) return {};
@@ -208,7 +208,7 @@ class CudaDeviceImpl final : public CudaDevice {
   }
   Result<std::uint64_t> take_in(int descriptor, Bytes) override {
     cuda::Handle handle = 0;
-    // The driver takes the descriptor's number in place of a pointer.
+    // The driver expects the descriptor's number in place of a pointer.
     NEAP_TRY(in_context(
         [&] {
           return driver_.import_handle(
@@ -236,7 +236,7 @@ class CudaDeviceImpl final : public CudaDevice {
       first = cuda::to_status(driver_, issue(copy), what);
       if (!first.ok()) break;
     }
-    // Wait even after a failure: the caller's buffers must not be in use when this returns.
+    // Wait even after a failure: the caller's buffers must not be in use after the return.
     Status done = cuda::to_status(driver_, driver_.stream_synchronize(blocking_.stream), what);
     return first.ok() ? std::move(done) : std::move(first);
   }
@@ -295,7 +295,8 @@ Result<std::unique_ptr<CudaDevice>> make_cuda_device(const CudaOptions& options)
 
   const ContextScope scope(card);
   NEAP_TRY(scope.status());
-  // Fabric handles need a running fabric manager, which the attribute does not show, so try one.
+  // Fabric handles need a running fabric manager. The attribute does not show whether one runs, so
+  // create one handle.
   if (info.exportable && attribute(cuda::kAttributeFabric) != 0) {
     cuda::AllocationProperties trial = properties;
     trial.handle_types |= cuda::kHandleFabric;

@@ -1,8 +1,9 @@
-// A GPU through the driver's virtual-memory interface: pages are allocation handles, mapping keeps addresses.
+// A GPU through the driver's virtual-memory interface. Pages are allocation handles; addresses do not change.
 //
-// Model     One primary context for each device, shared with the CUDA runtime and libtorch. Pages can be exported as
-//           POSIX file descriptors and used by GPUDirect RDMA if the device supports it. Every map is readable and
-//           writable by the device and every granted peer (grant_peer), also after a resume.
+// Model     Each device has one primary context, shared with the CUDA runtime and libtorch. Pages can be
+//           exported as POSIX file descriptors and used by GPUDirect RDMA if the device supports it. The
+//           device and every granted peer (grant_peer) can read and write all mapped pages, also after a
+//           resume.
 //
 // Threads   any. The lock is held during mapping calls, never during a copy or a wait.
 //
@@ -19,7 +20,7 @@ namespace neap::device {
 
 struct CudaOptions {
   int ordinal = 0;
-  Bytes capacity;  ///< the most that create gives; zero: all of the card's memory
+  Bytes capacity;  ///< limit of the bytes that create() provides; zero: the card's memory
 };
 
 class CudaDevice : public LedgerDevice {
@@ -27,7 +28,7 @@ class CudaDevice : public LedgerDevice {
   using LedgerDevice::LedgerDevice;
 };
 
-/// The number of GPUs that the driver sees; kUnsupported with the reason if there is no driver.
+/// The number of GPUs that the driver sees. kUnsupported with the reason if the driver is missing.
 [[nodiscard]] Result<int> cuda_device_count();
 [[nodiscard]] Result<std::unique_ptr<CudaDevice>> make_cuda_device(const CudaOptions& options);
 [[nodiscard]] inline Result<std::unique_ptr<CudaDevice>> make_cuda_device(int ordinal) {

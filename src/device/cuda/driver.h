@@ -1,10 +1,10 @@
 // The CUDA driver's functions, found at run time, so that one binary runs with and without a GPU.
 //
-// Declares only what Neap calls, with plain types; values are those of the driver interface.
+// Declares only the functions that Neap calls, with plain types. Values are those of the driver interface.
 //
 // Threads   any, after load_driver().
 //
-// Cost      load: one dlopen and one lookup for each function, once per process.
+// Cost      load: one dlopen and one lookup per function, once per process.
 #pragma once
 
 #include <cstddef>
@@ -56,7 +56,7 @@ constexpr int kAttributePosixDescriptor = 103;
 constexpr int kAttributeRdmaWithVirtualMemory = 110;
 constexpr int kAttributeFabric = 128;
 
-// name, exported symbol, parameters
+// Each line has the name, the exported symbol and the parameters.
 #define NEAP_CUDA_DRIVER_FUNCTIONS(X)                                                              \
   X(init, "cuInit", (unsigned flags))                                                              \
   X(driver_version, "cuDriverGetVersion", (int* version))                                          \
@@ -121,11 +121,12 @@ struct Driver {
   std::string path;  ///< the library that was loaded
 };
 
-/// Loads libcuda.so.1 (or the file in NEAP_LIBCUDA) and initializes it, once. kUnsupported with the reason otherwise.
+/// Loads libcuda.so.1 (or the file in NEAP_LIBCUDA) once and initializes it. kUnsupported with the
+/// reason if that fails.
 [[nodiscard]] Result<const Driver*> load_driver();
 
-/// Converts a driver result to a Status: out of memory and lost devices have their own codes, the rest is kDriver with
-/// the driver's error name and number. Zero is ok.
+/// Converts a driver result to a Status; zero is ok. Out of memory and lost devices have their own
+/// codes. Other errors are kDriver with the driver's error name and number.
 [[nodiscard]] Status to_status(const Driver& driver, Result32 code, std::string_view what);
 
 }  // namespace neap::device::cuda

@@ -8,7 +8,7 @@ namespace neap::device::cuda {
 namespace {
 
 Result<PeerFunctions> look_up(const Driver& driver) {
-  // It is loaded: this finds it again, and it stays.
+  // The library is loaded already. This call finds it again, and the handle stays open.
   void* library = ::dlopen(driver.path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     return Status(ErrorCode::kUnsupported, format("no NVIDIA driver ({})", ::dlerror()));

@@ -1,8 +1,11 @@
-// The driver's functions for memory that processes on one machine share, and for streams that wait for a number in
-// memory. Apart from the others, because drivers of before CUDA 11.7 have not all of them.
+// Driver functions for memory shared between processes of one machine, and for streams that wait
+// for a number in memory. They are separate, because drivers before CUDA 11.7 lack some of them.
 //
-// Threads   any.   Failure   kUnsupported, with the function that is missing.
-// Cost      one lookup for each function, once a process.
+// Threads   any.
+//
+// Failure   kUnsupported, with the missing function.
+//
+// Cost      one lookup per function, once per process.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +16,17 @@
 
 namespace neap::device::cuda {
 
-/// Of an allocation, for another process of the machine.
+/// Handle of an allocation, for another process of the machine.
 struct MemoryHandle {
   char bytes[64] = {};
 };
 constexpr unsigned kPeerAccessWhenOpened = 1;
-constexpr unsigned kWaitUntilAtLeast =
-    0;                                  ///< by the sign of the difference: numbers may wrap around
-constexpr unsigned kWriteAfterAll = 0;  ///< what the stream did before is seen everywhere first
+constexpr unsigned kWaitUntilAtLeast = 0;  ///< compares by the sign of the difference: numbers may
+                                           ///< wrap around
+constexpr unsigned kWriteAfterAll = 0;     ///< earlier writes of the stream are visible everywhere
+                                           ///< first
 
-// name, exported symbol, parameters
+// Each line has the name, the exported symbol and the parameters.
 #define NEAP_CUDA_PEER_FUNCTIONS(X)                                                              \
   X(allocate, "cuMemAlloc_v2", (DevicePtr * at, std::size_t size))                               \
   X(free, "cuMemFree_v2", (DevicePtr at))                                                        \

@@ -44,7 +44,7 @@ class Trigger {
     calls_ = 0;
     failed_.reset();
   }
-  /// The outcome of one call: ok means that it goes through.
+  /// The injected outcome of one call. Ok: the call is forwarded.
   Status pass(Call call) {
     const std::lock_guard lock(mutex_);
     if (plan_.only && *plan_.only != call) return {};
@@ -117,7 +117,7 @@ class FaultCopyQueue final : public CopyQueue {
     return below_->seconds_between(from, to);
   }
   Status drain() override {
-    // A drain that reports failure has still waited: nothing of this queue touches memory any more.
+    // A drain that fails must still have waited: afterwards no copy of this queue may touch memory.
     const Status injected = trigger_.pass(Call::kQueueDrain);
     const Status drained = below_->drain();
     return injected.ok() ? drained : injected;

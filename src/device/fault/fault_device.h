@@ -1,9 +1,9 @@
-// A device that fails on request: every call is forwarded to another device, except the one that a
-// test wants to fail.
+// A device that fails on request. It forwards every call to another device, except the one that a test
+// wants to fail.
 //
-// Model     Calls are counted from 1, all kinds together or one kind. The chosen call returns the chosen
-//           code without reaching the other device, so that it has changed nothing, as device.h
-//           requires. info() cannot fail and is not counted.
+// Model     Calls are counted from 1, either all calls or those of one kind. The chosen call returns the
+//           chosen code and does not reach the other device. It has therefore changed nothing, as
+//           device.h requires. info() cannot fail and is not counted.
 //
 // Threads   any.
 #pragma once

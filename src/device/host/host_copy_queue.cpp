@@ -43,15 +43,17 @@ class Lane {
   }
   std::uint64_t mark() {
     const std::lock_guard lock(mutex_);
-    reached_.try_emplace(pushed_, Clock::now());  // of copies that are not done yet: set again then
+    reached_.try_emplace(pushed_, Clock::now());  // copies not done yet: the time is set again when
+                                                  // they are
     return pushed_;
   }
   void wait(std::uint64_t count) {
     std::unique_lock lock(mutex_);
     done_cv_.wait(lock, [&] { return done_ >= count; });
-    reached_.erase(count);  // a queue that is never drained keeps no times
+    reached_.erase(count);  // bounds memory for a queue that is never drained
   }
-  /// When the copies before the mark were done, or when it was made if they were done before.
+  /// Time when the copies before the mark were done; if they were done before, the time when the
+  /// mark was made.
   Result<Clock::time_point> time_of(std::uint64_t mark) {
     std::unique_lock lock(mutex_);
     done_cv_.wait(lock, [&] { return done_ >= mark; });
@@ -102,7 +104,7 @@ class Lane {
   std::thread thread_;
 };
 
-// A mark is a count of copies with the direction in its lowest bit.
+// A mark is a count of copies. Its lowest bit is the direction.
 constexpr std::uint64_t kToDeviceBit = 1;
 
 class HostCopyQueue final : public CopyQueue {

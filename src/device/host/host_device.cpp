@@ -17,8 +17,8 @@
 namespace neap::device {
 namespace {
 
-// Pages' descriptors live above this where the limit allows: select() and friends of the host
-// program keep the low ones.
+// Descriptors of pages are above this number if the limit allows. The host program keeps the low
+// ones, which select() and similar calls need.
 constexpr int kLowestDescriptor = 4096;
 
 Status memory_failure(std::string_view what, int error) {
@@ -110,7 +110,7 @@ class HostDeviceImpl final : public HostDevice, public HostCopyChecks {
  private:
   Result<Address> find_addresses(Bytes size, Bytes alignment) override {
     const std::uint64_t align = std::max(alignment, info_.granularity).count();
-    // Room to find the alignment, the rest given back at once.
+    // Reserve more to find an aligned address, and return the excess at once.
     const std::size_t room = size.count() + align;
     void* start =
         ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -173,7 +173,8 @@ class HostDeviceImpl final : public HostDevice, public HostCopyChecks {
     return static_cast<std::uint64_t>(kept);
   }
 
-  /// Zeros by giving the memory back: no page is touched. False where the system cannot.
+  /// Zeroes the range by freeing its memory, so that no page is touched. False if the system
+  /// cannot.
   bool punch(Address at, Bytes size) {
     const std::lock_guard lock(mutex_);
     bool done = true;

@@ -33,7 +33,7 @@ class SimDeviceImpl final : public SimDevice {
 
  private:
   Result<Address> find_addresses(Bytes size, Bytes alignment) override {
-    // Ranges given back serve the next of the same size, so that addresses do not grow without bound.
+    // Reuse returned ranges of the same size, so that addresses do not grow without bound.
     const Bytes align = std::max(alignment, info_.granularity);
     for (auto it = free_.lower_bound({size.count(), 0});
          it != free_.end() && it->first == size.count(); ++it) {

@@ -1,6 +1,6 @@
-// A device that only counts: addresses from a fixed base without memory.
+// A device that only counts: addresses start at a fixed base and have no memory.
 //
-// Model     The same results as host/ and cuda/ for capacity, misuse and mappings. Addresses are the same
+// Model     Capacity, misuse and mappings give the same results as host/ and cuda/. Addresses are the same
 //           in every run. Copies and fills check their arguments and do nothing.
 //
 // Threads   any; one lock.
@@ -19,7 +19,7 @@ struct SimOptions {
   Bytes granularity = 2_MiB;
   std::string name = "simulated device";
   int ordinal = 0;
-  Address first_address = 0x7f0000000000;  ///< of the first reservation
+  Address first_address = 0x7f0000000000;  ///< address of the first reservation
 };
 
 class SimDevice : public LedgerDevice {
