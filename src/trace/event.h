@@ -1,8 +1,8 @@
-// What happened to memory, one record each: the common form of PyTorch's snapshots, Neap's own
-// traces and live runs.
+// One event of memory per record: the common form of PyTorch's snapshots, Neap's traces and live
+// runs.
 //
-// Cost   40 bytes a record; names (phases, tags, frames) are interned once in a NameTable and
-// referred to by id.
+// Cost   40 bytes per record. Names (phases, tags, frames) are interned once in a NameTable;
+//        records have their ids.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace neap::trace {
 
 /// Values are part of the file format and never reused.
 enum class EventKind : std::uint8_t {
-  // The caching allocator's, as PyTorch names them.
+  // Events of the caching allocator, as PyTorch names them.
   kAlloc = 1,  ///< size = requested bytes
   kFreeRequested = 2,
   kFreeCompleted = 3,
@@ -28,11 +28,11 @@ enum class EventKind : std::uint8_t {
   kSegmentUnmap = 7,
   kSnapshot = 8,
   kOom = 9,  ///< address = free bytes on the device, size = rounded request
-  // Marks.
+  // Marks:
   kPhaseBegin = 16,  ///< name = phase
   kPhaseEnd = 17,
-  kMark = 18,  ///< name = text; size: free for the writer's use
-  // The device's, as docs/glossary.md names them.
+  kMark = 18,  ///< name = text; the writer may use size
+  // Events of the device, as docs/glossary.md names them.
   kReserve = 32,
   kUnreserve = 33,
   kCreate = 34,  ///< address = page id
@@ -41,21 +41,21 @@ enum class EventKind : std::uint8_t {
   kUnmap = 37,
   kCopyToHost = 38,  ///< name = tag
   kCopyToDevice = 39,
-  // The arena's: a tag's regions as a whole.
+  // Events of the arena for all regions of a tag:
   kRegionCreate = 48,  ///< name = tag, size = region bytes
   kRegionDestroy = 49,
   kPause = 50,  ///< name = tag, size = bytes that left the device
   kResume = 51,
-  kStore = 52,  ///< pages in the page store after an operation: size = bytes
+  kStore = 52,  ///< size = bytes in the page store after an operation
 };
 
 struct Event {
-  std::uint64_t time_ns = 0;  ///< since the trace began
+  std::uint64_t time_ns = 0;  ///< since the start of the trace
   std::uint64_t address = 0;
   std::uint64_t size = 0;
   std::uint64_t stream = 0;
-  std::uint32_t name = 0;  ///< phase or tag (NameTable id); for the caching allocator's kinds a
-                           ///< call stack (id in Recording::stacks); 0 = none
+  std::uint32_t name = 0;  ///< Phase or tag (NameTable id); 0 = none. For events of the caching
+                           ///< allocator it is a call stack (id in Recording::stacks).
   std::uint16_t device = 0;
   EventKind kind = EventKind::kMark;
   std::uint8_t pool = 0;  ///< private pool index within the trace; 0 = default pool
@@ -63,11 +63,11 @@ struct Event {
 };
 static_assert(sizeof(Event) == 40);
 
-/// Interned strings. Threads: external locking.
+/// Interned strings. Threads: the caller locks.
 class NameTable {
  public:
   NameTable() { names_.emplace_back(); }
-  /// Id of `name`, new or known. The empty string is 0.
+  /// Id of `name`, which is added if it is new. The empty string has id 0.
   std::uint32_t intern(std::string_view name);
   /// Id of `name` if it is known, else 0.
   [[nodiscard]] std::uint32_t find(std::string_view name) const;
@@ -87,8 +87,8 @@ class NameTable {
   std::unordered_map<std::string, std::uint32_t, Hash, std::equal_to<>> ids_;
 };
 
-/// Where live events go. Called under the source's lock: implementations append and return. Sources leave time_ns zero;
-/// the sink stamps it.
+/// Receives live events. It is called under the source's lock, so implementations append and
+/// return. Sources leave time_ns zero; the sink sets it.
 class EventSink {
  public:
   virtual ~EventSink() = default;

@@ -1,9 +1,11 @@
 // A bounded queue of events with many writers and one reader.
 //
-// Model     a place of the ring has a sequence number that says whose turn it is: the writer of ticket p
-//           when it equals p, the reader of it when it equals p + 1.
-// Threads   push(), has_room() and pushed(): any, at once. pop() and popped(): one.
-// Cost      an atomic exchange an event; no locks, no heap memory after construction.
+// Model     Each place of the ring has a sequence number that says who may use it next. If it
+//           equals p, the writer of ticket p may. If it equals p + 1, the reader may.
+//
+// Threads   push(), has_room() and pushed(): any, concurrently. pop() and popped(): one.
+//
+// Cost      an atomic exchange per event; no locks, and no heap memory after construction.
 #pragma once
 
 #include <atomic>
@@ -27,7 +29,7 @@ class EventRing {
   }
   [[nodiscard]] std::size_t capacity() const { return slots_.size(); }
 
-  /// kDoneQuarter once in a quarter of the places.
+  /// Returns kDoneQuarter each time that a quarter of the ring has been written.
   [[nodiscard]] Push push(const Event& event, std::uint64_t time_ns) {
     std::uint64_t ticket = head_.load(std::memory_order_relaxed);
     while (true) {
@@ -48,12 +50,12 @@ class EventRing {
     const std::uint64_t at = head_.load(std::memory_order_relaxed);
     return slots_[at & mask_].sequence.load(std::memory_order_acquire) >= at;
   }
-  /// Tickets that writers have taken; the last events may still be on their way into their places.
+  /// Number of tickets that writers have taken. The last events may not be in their places yet.
   [[nodiscard]] std::uint64_t pushed(std::memory_order order = std::memory_order_acquire) const {
     return head_.load(order);
   }
 
-  /// False where the next ticket's event is not there yet.
+  /// False if the next ticket's event is not there yet.
   [[nodiscard]] bool pop(Event& out) {
     Slot& slot = slots_[tail_ & mask_];
     if (slot.sequence.load(std::memory_order_acquire) != tail_ + 1) return false;
@@ -72,8 +74,8 @@ class EventRing {
 
   std::vector<Slot> slots_;
   std::uint64_t mask_;
-  alignas(64) std::atomic<std::uint64_t> head_{0};  // next ticket
-  alignas(64) std::uint64_t tail_ = 0;              // the reader's
+  alignas(64) std::atomic<std::uint64_t> head_{0};  // next ticket for writers
+  alignas(64) std::uint64_t tail_ = 0;              // next ticket of the reader
 };
 
 }  // namespace neap::trace

@@ -1,4 +1,4 @@
-// The two readers behind trace::read, one for each family of files.
+// The two readers of trace::read, one for each family of formats.
 #pragma once
 
 #include "base/input.h"
@@ -6,7 +6,7 @@
 
 namespace neap::trace {
 
-/// Called now and then with the Input's consumed(); draws progress.
+/// Shows progress; called regularly with the Input's consumed().
 class ReadProgress {
  public:
   virtual ~ReadProgress() = default;
@@ -18,9 +18,9 @@ struct ReadContext {
   ReadProgress* progress = nullptr;  ///< may be null
 };
 
-/// Neap's own format; the input stands at the file header.
+/// Reads Neap's own format. The input is at the file header.
 [[nodiscard]] Result<Recording> read_neap_trace(Input& input, const ReadContext& context);
-/// PyTorch's pickle; the input stands at its first instruction.
+/// Reads PyTorch's pickle. The input is at its first instruction.
 [[nodiscard]] Result<Recording> read_torch_snapshot(Input& input, const ReadContext& context);
 [[nodiscard]] Status over_memory_limit(const Input& input, Bytes limit);
 

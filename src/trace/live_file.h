@@ -1,7 +1,9 @@
-// The file of a Recorder: which blocks a trace has that is written while the program runs.
+// Writes the file of a Recorder while the program runs.
 //
-// Threads   one at a time; names may grow under their lock meanwhile.
-// Failure   Status; the file ends at the last whole block.
+// Threads   one at a time; names may be added under their lock meanwhile.
+//
+// Failure   Status; the file ends with the last whole block.
+//
 // Cost      no heap allocation once the largest block has been seen.
 #pragma once
 
@@ -24,18 +26,19 @@ class LiveFile {
  public:
   /// Creates or replaces `path`.
   Status create(const std::filesystem::path& path) { return file_.create(path); }
-  /// When the trace begins.
+  /// Writes the start of the trace and its time.
   Status begin(std::chrono::system_clock::time_point wall);
   Status add(const Metadata& metadata);
-  /// Those that are new. Encoded under the lock, written outside it: who interns never waits for the disk.
+  /// Writes the names that are new. They are encoded under the lock and written outside of it, so
+  /// that interning never waits for the disk.
   Status add_new(const NameTable& names, std::mutex& lock);
   Status add(std::span<const Event> events);
   Status add_warning(std::string_view text);
-  /// Of all so far; nothing where none came.
+  /// Writes the total number of dropped events if it has grown.
   Status add_dropped(std::uint64_t all);
   /// Marks the file complete, syncs and closes it.
   Status end(std::uint64_t dropped);
-  /// Closes it as it is.
+  /// Closes the file without completing it.
   void abandon() { file_.abandon(); }
 
   [[nodiscard]] std::uint64_t bytes() const { return file_.size(); }
@@ -44,7 +47,7 @@ class LiveFile {
  private:
   wire::BlockFile file_;
   wire::Encoder encoder_;
-  std::size_t names_ = 1;  // the first is always there
+  std::size_t names_ = 1;  // the first name always exists
   std::uint64_t events_ = 0, dropped_ = 0;
 };
 

@@ -28,13 +28,13 @@ class NeapReader {
  private:
   Status corrupt(const std::string& what) const;
   Status read_file_header();
-  /// The end of a file whose writer was killed: accepted, with a note.
+  /// Handles the end of a file whose writer was killed: accepts it with a note.
   bool cut(std::uint64_t lost);
   Result<bool> read_block();
   Result<bool> cut_by_zeros();
   Status charge(std::uint64_t bytes);
   Status take(BlockType type, std::span<const std::uint8_t> payload);
-  /// Whether the block keeps its grammar; nothing for an unknown type.
+  /// Reads a block. False if it violates the grammar; nothing for an unknown type.
   std::optional<bool> take(BlockType type, Decoder& in);
   bool take_start(Decoder& in);
   bool take_metadata(Decoder& in);
@@ -56,7 +56,8 @@ class NeapReader {
   Input& input_;
   const ReadContext& context_;
   Recording out_;
-  std::map<std::uint16_t, DeviceRecording> devices_;  // addresses stay
+  std::map<std::uint16_t, DeviceRecording> devices_;  // a map, because its addresses must not
+                                                      // change
   DeviceRecording* last_device_ = nullptr;
   wire::BlockDecoder decoder_;
   std::vector<Event> scratch_;
@@ -120,7 +121,7 @@ Result<bool> NeapReader::read_block() {
   const std::span<const std::uint8_t, wire::kBlockHeaderSize> bytes(input_.data(),
                                                                     wire::kBlockHeaderSize);
   if (!wire::parse_block_header(bytes, header)) {
-    // A file system may leave zeros at the end after a power cut.
+    // After a power failure a file system may leave zeros at the end.
     if (std::all_of(bytes.begin(), bytes.end(), [](std::uint8_t b) { return b == 0; }))
       return cut_by_zeros();
     return corrupt("no block begins there");
@@ -168,7 +169,7 @@ Status NeapReader::take(BlockType type, std::span<const std::uint8_t> payload) {
   NEAP_TRY(charge(payload.size() * 2));
   Decoder in(payload);
   const std::optional<bool> ok = take(type, in);
-  if (!ok) return {};  // from a later minor version
+  if (!ok) return {};  // written by a later minor version
   if (!*ok || !in.ok() || in.left() != 0)
     return corrupt("a block of type " + std::to_string(static_cast<int>(type)) +
                    " breaks its grammar");
@@ -238,7 +239,7 @@ bool NeapReader::take_names(Decoder& in) {
   if (in.number() != out_.names.size()) return false;
   for (std::size_t n = in.count(); n > 0 && in.ok(); --n) {
     const std::size_t expected = out_.names.size();
-    if (out_.names.intern(in.text()) != expected) return false;  // empty or known
+    if (out_.names.intern(in.text()) != expected) return false;  // empty or already known
   }
   return true;
 }
@@ -359,7 +360,7 @@ Status NeapReader::take_events(std::span<const std::uint8_t> payload) {
     } else if (e.name >= out_.names.size()) {
       return corrupt("an event refers to a name that the file does not define");
     }
-    // A live allocator numbers its pools itself.
+    // A live allocator numbers its pools without a table.
     while (e.pool >= out_.pools.size()) out_.pools.emplace_back(0, out_.pools.size());
     if (last_device_ == nullptr || last_device_->ordinal != e.device)
       last_device_ = &device(e.device);

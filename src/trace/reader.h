@@ -1,12 +1,14 @@
-// Reads any trace file that Neap knows into a Recording: PyTorch's memory snapshots (pickles, plain
-// or packed with gzip or zstd) and Neap's own format.
+// Reads any supported trace file into a Recording: PyTorch's memory snapshots (pickles, plain or
+// compressed with gzip or zstd) and Neap's own format.
 //
 // Threads   free functions; any thread.
-// Failure   kNotFound, kIo; kUnsupported for a file of another kind; kCorrupt with the byte at which
-//           the file breaks its format; kOutOfHostMemory over the memory limit. Nothing in a file
-//           is executed, and no file takes unbounded memory, time or stack.
-// Cost      PyTorch snapshots at several hundred MB a second; memory at most twice the unpacked
-//           file.
+//
+// Failure   kNotFound, kIo; kUnsupported for other kinds of files; kCorrupt with the byte at which
+//           the file violates its format; kOutOfHostMemory over the memory limit. Nothing in a file
+//           is executed. Memory, time and stack are bounded for every file.
+//
+// Cost      several hundred MB per second for PyTorch snapshots; memory at most twice the
+//           decompressed file.
 #pragma once
 
 #include <filesystem>
@@ -19,15 +21,15 @@
 namespace neap::trace {
 
 struct ReadOptions {
-  /// Shows a progress bar on stderr while reading files large enough to take time.
+  /// Shows a progress bar on stderr for large files.
   bool progress = false;
-  /// The Recording and all that is needed to make it; zero means half of the machine's memory.
+  /// Limit of the memory for reading and the Recording; zero: half of the machine's memory.
   Bytes memory_limit;
 };
 
 [[nodiscard]] Result<Recording> read(const std::filesystem::path& path,
                                      const ReadOptions& options = {});
-/// The same over bytes in memory; `name` stands for the path in messages.
+/// As read(), for bytes in memory. `name` replaces the path in messages.
 [[nodiscard]] Result<Recording> read_bytes(std::span<const std::uint8_t> bytes,
                                            std::string_view name, const ReadOptions& options = {});
 

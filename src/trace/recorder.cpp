@@ -26,7 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Counts forks seen by this process: a Recorder made before one belongs to the parent.
+// Counts forks that this process has seen. A Recorder made before a fork belongs to the parent.
 std::atomic<std::uint32_t> fork_epoch{0};
 void watch_forks() {
   static std::once_flag once;
@@ -60,21 +60,21 @@ struct Recorder::Impl {
   EventRing ring;
 
   alignas(64) std::atomic<State> state{State::kOpen};
-  std::atomic<bool> full{false};     // the file has its most bytes
-  std::atomic<bool> stalled{false};  // a writer timed out: drop at once until there is space
+  std::atomic<bool> full{false};     // the file has reached its maximum size
+  std::atomic<bool> stalled{false};  // a writer timed out: drop events until there is space
   std::atomic<std::uint64_t> dropped{0};
   sem_t wake{};
   pthread_t thread{};
   bool thread_runs = false;
 
-  std::mutex mutex;  // names, metadata, written, status
+  std::mutex mutex;  // guards names, metadata, written and status
   std::condition_variable written_changed;
   NameTable names;
   Metadata new_metadata;
-  std::uint64_t written = 0;  // tickets whose events are in the file or given up
+  std::uint64_t written = 0;  // tickets whose events are in the file or dropped
   Status status;
 
-  // The background thread's own.
+  // Used by the background thread only:
   LiveFile file;
   std::vector<Event> batch;
   std::size_t batch_limit = 0;
@@ -122,7 +122,7 @@ bool Recorder::Impl::wait_for_room() {
 
 void Recorder::record(const Event& event) {
   Impl& self = *impl_;
-  // The background thread may call hooked allocators; waiting for itself would hang.
+  // The background thread may call hooked allocators. It must not wait for itself.
   if (self.state.load(std::memory_order_acquire) != State::kOpen ||
       self.full.load(std::memory_order_relaxed) || !self.is_ours() ||
       ::pthread_equal(::pthread_self(), self.thread) != 0)
@@ -131,14 +131,14 @@ void Recorder::record(const Event& event) {
   EventRing::Push push = EventRing::Push::kFull;
   while ((push = self.ring.push(event, time)) == EventRing::Push::kFull)
     if (!self.wait_for_room()) return;
-  // Four times a lap, so that a burst does not have to wait for the clock.
+  // Wake the writer four times per lap of the ring, so that a burst does not wait for the timer.
   if (push == EventRing::Push::kDoneQuarter) ::sem_post(&self.wake);
 }
 
 void Recorder::Impl::drain() {
   Event event;
   while (ring.pop(event)) {
-    // Two writers may take their stamps in one order and their tickets in the other.
+    // Two writers may take their times in one order and their tickets in the other.
     last_time = event.time_ns = std::max(last_time, event.time_ns);
     batch.push_back(event);
     if (batch.size() == batch_limit) write_batch();
@@ -211,7 +211,7 @@ void Recorder::Impl::run() {
     while (::sem_trywait(&wake) == 0) {
     }
     const bool closing = state.load(std::memory_order_acquire) == State::kClosing;
-    // A ticket taken before close may still be on its way into its slot.
+    // The event of a ticket taken before close may not be in its place yet.
     const std::uint64_t target = closing ? ring.pushed() : ring.popped();
     drain();
     while (ring.popped() < target) {
@@ -259,13 +259,13 @@ Result<std::unique_ptr<Recorder>> Recorder::open(const std::filesystem::path& pa
 
 Recorder::~Recorder() {
   const bool was_open = impl_->state.load() == State::kOpen;
-  // A failure of the background thread has been in the log already.
+  // A failure of the background thread was already logged.
   if (const Status s = close(); was_open && !s.ok() && !impl_->failed) log::warn(s.message());
 }
 
 std::uint32_t Recorder::intern(std::string_view name) {
   Impl& self = *impl_;
-  if (!self.is_ours()) return 0;  // in a forked child the lock may never be released
+  if (!self.is_ours()) return 0;  // in a forked child the lock may stay locked
   const std::lock_guard lock(self.mutex);
   return self.names.intern(front_of(name, kLongestName));
 }

@@ -1,10 +1,13 @@
-// A whole trace in memory: what the readers produce and replay/ and report/ consume.
+// A whole trace in memory. Readers produce it; replay/ and report/ use it.
 //
-// Model     One DeviceRecording per device: the final segments with their blocks (PyTorch
-//           snapshots only) and the events in order, phase marks merged in by time. Strings, call
-//           stacks and private pools are tables shared by all devices; events hold ids.
+// Model     One DeviceRecording per device. It has the final segments with their blocks (PyTorch
+//           snapshots only) and the events in order, with phase marks merged in by time. All
+//           devices share the tables of strings, call stacks and private pools; events have their
+//           ids.
+//
 // Threads   plain data; read-only use from any number of threads.
-// Cost      40 bytes an event, 32 a block, 48 a segment, 4 a frame of a distinct stack.
+//
+// Cost      40 bytes per event, 32 per block, 48 per segment, 4 per frame of a distinct stack.
 #pragma once
 
 #include <array>
@@ -21,22 +24,22 @@ namespace neap::trace {
 
 enum class BlockState : std::uint8_t { kAllocated = 0, kPendingFree = 1, kFree = 2 };
 
-/// A block of a segment at the moment of the snapshot.
+/// A block of a segment at the time of the snapshot.
 struct Block {
   std::uint64_t address = 0;
   std::uint64_t size = 0;
-  std::uint64_t requested = 0;  ///< as asked for; 0 when not recorded; stale in free blocks
+  std::uint64_t requested = 0;  ///< requested size; 0 if not recorded; out of date in free blocks
   std::uint32_t stack = 0;      ///< id in Recording::stacks, 0 = none
   BlockState state = BlockState::kFree;
   friend bool operator==(const Block&, const Block&) = default;
 };
 
-/// One contiguous mapped range that the allocator held at the moment of the snapshot.
+/// A contiguous mapped range that the allocator held at the time of the snapshot.
 struct Segment {
   std::uint64_t address = 0;
   std::uint64_t size = 0;
   std::uint64_t stream = 0;
-  std::uint32_t first_block = 0;  ///< into DeviceRecording::blocks
+  std::uint32_t first_block = 0;  ///< index in DeviceRecording::blocks
   std::uint32_t block_count = 0;
   std::uint32_t stack = 0;
   std::uint8_t pool = 0;  ///< index in Recording::pools
@@ -50,9 +53,9 @@ struct DeviceRecording {
   std::vector<Segment> segments;  ///< by address
   std::vector<Block> blocks;      ///< by segment, then address
   std::vector<Event> events;      ///< in recorded order; Event::device is `ordinal` in all
-  bool has_times = false;  ///< false: the file had no time stamps and every time_ns is the index
-  /// The file itself says that older events were overwritten in its ring buffer. False does not
-  /// prove a full history; that shows only in a free without an alloc.
+  bool has_times = false;         ///< false: the file has no times, and every time_ns is the index
+  /// The file says that older events were overwritten in its ring buffer. False does not prove a
+  /// complete history; a free without an alloc proves the contrary.
   bool overflowed = false;
   friend bool operator==(const DeviceRecording&, const DeviceRecording&) = default;
 
@@ -61,7 +64,7 @@ struct DeviceRecording {
   }
 };
 
-/// One line of a call stack; text as NameTable ids.
+/// One line of a call stack. Texts are NameTable ids.
 struct Frame {
   std::uint32_t function = 0;
   std::uint32_t file = 0;
@@ -69,20 +72,20 @@ struct Frame {
   friend bool operator==(const Frame&, const Frame&) = default;
 };
 
-/// Distinct call stacks, innermost frame first. Id 0 is "none".
+/// Distinct call stacks, innermost frame first. Id 0 means none.
 class StackTable {
  public:
-  /// Ids of frames(), innermost first. An unknown id is an empty stack.
+  /// Ids of frames(), innermost first. An unknown id returns an empty stack.
   [[nodiscard]] std::span<const std::uint32_t> stack(std::uint32_t id) const {
     if (id == 0 || id >= ends_.size()) return {};
     return std::span(frame_ids_).subspan(ends_[id - 1], ends_[id] - ends_[id - 1]);
   }
   [[nodiscard]] const Frame& frame(std::uint32_t frame_id) const { return frames_[frame_id]; }
   [[nodiscard]] const std::vector<Frame>& frames() const { return frames_; }
-  /// Number of ids, "none" included.
+  /// Number of ids, including "none".
   [[nodiscard]] std::size_t size() const { return ends_.size(); }
 
-  /// Appends without looking for duplicates (readers do that).
+  /// Appends without searching for duplicates; readers do that.
   std::uint32_t add_frame(const Frame& frame) {
     frames_.push_back(frame);
     return static_cast<std::uint32_t>(frames_.size() - 1);
@@ -92,7 +95,7 @@ class StackTable {
     ends_.push_back(frame_ids_.size());
     return static_cast<std::uint32_t>(ends_.size() - 1);
   }
-  /// Heap memory of the stacks, frames not counted.
+  /// Heap memory of the stacks, without the frames.
   [[nodiscard]] std::size_t bytes() const {
     return frame_ids_.capacity() * sizeof(std::uint32_t) + ends_.capacity() * sizeof(std::uint64_t);
   }
@@ -109,16 +112,17 @@ class StackTable {
   std::vector<std::uint64_t> ends_{0};
 };
 
-/// What `allocator_settings` of a snapshot said. Defaults are PyTorch's.
+/// Content of `allocator_settings` in a snapshot. Defaults are PyTorch's.
 struct RecordedSettings {
-  bool present = false;              ///< false: the file did not say; everything else is a default
+  bool present = false;              ///< false: the file has no settings, and all fields are
+                                     ///< defaults
   std::string conf;                  ///< PYTORCH_CUDA_ALLOC_CONF as set
   std::int64_t max_split_size = -1;  ///< bytes; -1 = unlimited
   double garbage_collection_threshold = 0;
   bool expandable_segments = false;
   /// For 1 MB, 2 MB, ... 32768 MB, as PyTorch stores them; 0 = off.
   std::array<std::uint32_t, 16> roundup_power2_divisions{};
-  std::uint64_t trace_alloc_max_entries = 0;  ///< 0 = not said
+  std::uint64_t trace_alloc_max_entries = 0;  ///< 0 = not recorded
   std::string json;                           ///< every key and value as recorded
   friend bool operator==(const RecordedSettings&, const RecordedSettings&) = default;
 };
@@ -127,23 +131,25 @@ enum class Source : std::uint8_t { kTorchSnapshot = 1, kNeap = 2 };
 
 struct Recording {
   Source source = Source::kNeap;
-  /// By ordinal; only devices that have segments or events.
+  /// By ordinal. Only devices with segments or events.
   std::vector<DeviceRecording> devices;
   NameTable names;
   StackTable stacks;
-  /// Private pools by the index that events and segments hold: PyTorch's (owner, id) pairs.
-  /// Entry 0 is the default pool (0, 0). The last index (255) stands for "all later ones".
+  /// Private pools by the index in events and segments: PyTorch's (owner, id) pairs. Entry 0 is the
+  /// default pool (0, 0). The last index (255) means all later ones.
   std::vector<std::pair<std::uint64_t, std::uint64_t>> pools{{0, 0}};
   RecordedSettings settings;
-  /// Opaque to trace/: "environment", "plan" (JSON) and whatever else the writer gave.
+  /// Keys and values that trace/ does not interpret: "environment", "plan" (JSON) and others.
   std::vector<std::pair<std::string, std::string>> metadata;
-  /// Wall clock at time_ns 0, since the Unix epoch; 0 when unknown.
+  /// Wall clock at time_ns 0, since the Unix epoch; 0 if unknown.
   std::uint64_t start_unix_ns = 0;
-  /// Events that the writer had to drop because its buffer was full. Any: addresses may not match.
+  /// Number of events that the writer dropped because its buffer was full. Unless it is 0,
+  /// addresses may not match.
   std::uint64_t dropped_events = 0;
-  /// Set when the file ends early (killed writer, cut copy): what was lost, for people.
+  /// Set if the file ends early (killed writer, incomplete copy): a description of the loss for
+  /// people.
   std::string truncated;
-  /// What was odd but did not stop the reader, one sentence each.
+  /// Irregularities that did not stop the reader, one sentence each.
   std::vector<std::string> warnings;
 
   [[nodiscard]] std::uint64_t event_count() const {
@@ -159,7 +165,7 @@ struct Recording {
   }
 };
 
-/// True for the kinds whose Event::name is a stack (PyTorch's allocator events); for all others it
+/// True for the kinds whose Event::name is a stack (PyTorch's allocator events). For all others it
 /// is a NameTable id.
 [[nodiscard]] constexpr bool names_a_stack(EventKind kind) {
   return kind >= EventKind::kAlloc && kind <= EventKind::kOom;

@@ -1,5 +1,5 @@
-// Values of a record's fields, with the errors that name them. Internal to the snapshot reader: inline,
-// because every field of every event passes here.
+// Reads values of a record's fields; errors name the field. Internal to the snapshot reader.
+// Inline, because every field of every event passes here.
 #pragma once
 
 #include "trace/snapshot_store.h"

@@ -8,7 +8,7 @@
 namespace neap::trace::snapshot {
 namespace {
 
-// Names and messages of a trace are far shorter; longer text is passed over.
+// Names and messages of a trace are far shorter; longer text is skipped.
 constexpr std::uint64_t kLongestText = 1U << 20;
 
 }  // namespace
@@ -60,7 +60,7 @@ bool Machine::push_integer(std::uint64_t size) {
     stack_.push({Tag::kInt, 0});
     return true;
   }
-  // Input lets eight bytes be read wherever it stands; what lies above the n is shifted out.
+  // Input allows reading eight bytes at any position. Bytes beyond the n are shifted out.
   static_assert(Input::kPadding >= 8);
   std::uint64_t value = 0;
   std::memcpy(&value, input_.data(), 8);
@@ -96,7 +96,7 @@ bool Machine::skip_bytes(std::uint64_t size) {
 bool Machine::put(std::uint64_t index) {
   if (!has(1)) return false;
   if (index >= memo_.size()) {
-    // Picklers count up from 0, and each number takes at least a byte of the file.
+    // Picklers number memo entries from 0, and each takes at least a byte of the file.
     if (index > at_) return fail(format("puts memo entry {} though it has fewer objects", index));
     while (memo_.size() <= index) memo_.push({});
   }
@@ -163,7 +163,7 @@ bool Machine::container_from_mark(std::uint8_t op) {
       ok = store_.set_items(made, items);
       break;
     case kAppends:
-      // The list lies under the mark, in the group that the mark had interrupted.
+      // The list is below the mark, in the group that the mark interrupted.
       if (mark <= (marks_.empty() ? 0 : marks_.back()))
         return fail("appends to a list that is not there");
       made = stack_[mark - 1];
@@ -243,7 +243,8 @@ bool Machine::refuse(std::uint8_t op) {
   }
 }
 
-// Part of the loop below, which is its only caller: the instructions that recordings are made of.
+// Always inlined into the loop below, its only caller. It handles the most frequent instructions of
+// recordings.
 [[gnu::always_inline]] inline bool Machine::step() {
   at_ = input_.position();
   if (!need(1)) return false;
@@ -306,12 +307,12 @@ bool Machine::refuse(std::uint8_t op) {
   }
 }
 
-// What a recording has a few times or never. Out of the loop above, to keep that small.
+// Handles rare instructions, outside of the loop above to keep the loop small.
 bool Machine::step_rare(std::uint8_t op) {
   switch (op) {
     case kProto:
       return need(1) && check_protocol(number<1>());
-    case kFrame:  // a hint for readers that buffer
+    case kFrame:  // a hint for buffering readers
       if (!need(8)) return false;
       input_.advance(8);
       return true;

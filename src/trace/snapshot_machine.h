@@ -1,9 +1,10 @@
-// The stack machine of Python's pickles, protocols 2 to 5, restricted to data: every instruction
-// that would import, call or build an object is refused.
+// The stack machine of Python's pickles, protocols 2 to 5, restricted to data. Every instruction
+// that would import, call or build an object is rejected.
 //
 // Failure   kCorrupt or kUnsupported with the byte; kOutOfHostMemory over the limit.
-// Cost      some nanoseconds an instruction; memory follows the bytes read, whatever lengths a
-//           file claims.
+//
+// Cost      some nanoseconds per instruction. Memory is proportional to the bytes read, whatever
+//           lengths a file claims.
 #pragma once
 
 #include <cstdlib>
@@ -15,8 +16,8 @@
 
 namespace neap::trace::snapshot {
 
-/// A vector of values that grows without touching its new half (on Linux large blocks move by
-/// their page tables), and whose push inlines to a compare and a store.
+/// A vector of values that grows without touching its new half: on Linux large blocks are moved by
+/// their page tables. Its push inlines to a compare and a store.
 class ValueStack {
  public:
   ValueStack() { grow(); }
@@ -38,7 +39,7 @@ class ValueStack {
   void grow() {
     capacity_ = capacity_ == 0 ? 4096 : capacity_ * 2;
     void* const moved = std::realloc(static_cast<void*>(values_), capacity_ * sizeof(Value));
-    if (moved == nullptr) std::abort();  // as operator new would end under this code
+    if (moved == nullptr) std::abort();  // as operator new would end in this code
     values_ = static_cast<Value*>(moved);
   }
   Value* values_ = nullptr;
@@ -50,11 +51,11 @@ class Machine {
  public:
   Machine(Input& input, Store& store, const ReadContext& context)
       : input_(input), store_(store), context_(context) {}
-  /// Runs to STOP; the pickled value, settled.
+  /// Runs to STOP and returns the pickled value, settled.
   [[nodiscard]] Result<Value> run();
 
  private:
-  /// One instruction; false with failure_ set, or at the end with done_.
+  /// Executes one instruction. False with failure_ set, or at the end with done_ set.
   [[nodiscard]] bool step();
   [[nodiscard]] bool step_rare(std::uint8_t op);
   [[nodiscard]] bool need(std::size_t n) { return input_.available() >= n || more(n); }
@@ -63,11 +64,11 @@ class Machine {
   [[nodiscard]] bool fail_from_store() { return fail(store_.error()); }
   [[nodiscard]] bool under_memory_limit();
 
-  /// An unsigned number of N bytes that need() has seen.
+  /// Reads an unsigned number of N bytes. need() must have checked them.
   template <std::size_t N>
   [[nodiscard]] std::uint64_t number() {
     std::uint64_t value = 0;
-    std::memcpy(&value, input_.data(), N);  // this machine is little-endian, as the format is
+    std::memcpy(&value, input_.data(), N);  // both the machine and the format are little-endian
     input_.advance(N);
     return value;
   }
@@ -92,7 +93,7 @@ class Machine {
   [[nodiscard]] bool append();
   [[nodiscard]] bool set_item();
   [[nodiscard]] bool check_protocol(std::uint64_t protocol);
-  /// The end of the pickle: sets done_, and returns false as a failure does.
+  /// Ends the pickle: sets done_ and returns false, as a failure does.
   [[nodiscard]] bool stop();
   [[nodiscard]] bool refuse(std::uint8_t op);
 

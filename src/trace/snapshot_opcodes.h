@@ -1,4 +1,4 @@
-// The instructions of a pickle that hold data, named as in Python's pickletools.
+// The data instructions of a pickle, named as in Python's pickletools.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// From the records of a snapshot to a Recording: devices, times, phase marks, names.
+// Converts the records of a snapshot to a Recording: devices, times, phase marks, names.
 #include <algorithm>
 #include <map>
 
@@ -27,7 +27,7 @@ class Assembly {
   }
 
   [[nodiscard]] Value member(Value dict, Word key) const;
-  /// A list of records of one kind; None and absence are an empty one.
+  /// Reads a list of records of one kind. None or a missing value is an empty list.
   Status records(Value v, Tag kind, std::string_view what, List& list) const;
   Status take_segments(Value v);
   Status take_traces(Value v);
@@ -38,8 +38,7 @@ class Assembly {
   void copy_events(const List& list, DeviceRecording& d);
   [[nodiscard]] std::uint64_t since_start(std::uint64_t time_us) const;
   Status take_annotations(Value v);
-  /// Begins go before the events of the same microsecond, ends after them; the marks keep their
-  /// order.
+  /// Begins go before the events of the same microsecond, ends after them. Marks keep their order.
   static void merge(std::vector<Event>& marks, std::vector<Event>& events);
   std::uint32_t name(std::uint32_t text_id);
   void take_names();
@@ -49,7 +48,7 @@ class Assembly {
   Store& store_;
   Recording out_;
   std::map<std::uint16_t, DeviceRecording> devices_;
-  std::vector<std::uint32_t> names_;  // text id to name id
+  std::vector<std::uint32_t> names_;  // from text id to name id
   std::uint64_t start_us_ = 0;
   bool in_order_ = true;
 };
@@ -124,7 +123,7 @@ Status Assembly::records(Value v, Tag kind, std::string_view what, List& list) c
 Status Assembly::take_segments(Value v) {
   List list;
   NEAP_TRY(records(v, Tag::kSegment, "segments", list));
-  // Lists may share what they hold; a snapshot's do not, and copies would multiply.
+  // Reject shared lists: a snapshot has none, and copies would multiply.
   if (list.count > store_.segments.size()) return corrupt("it lists segments several times");
   std::vector<std::uint32_t> order;
   order.reserve(static_cast<std::size_t>(list.count));
@@ -142,7 +141,7 @@ Status Assembly::take_segments(Value v) {
     NEAP_TRY(records(r.blocks, Tag::kBlock, "blocks", blocks));
     s.first_block = static_cast<std::uint32_t>(d.blocks.size());
     s.block_count = static_cast<std::uint32_t>(blocks.count);
-    // Lists may be shared; a snapshot's are not, and copies would multiply.
+    // Reject shared lists: a snapshot has none, and copies would multiply.
     if ((taken += blocks.count) > store_.blocks.size() || order.size() > store_.segments.size())
       return corrupt("several segments share one list of blocks");
     std::uint64_t next = s.address;
@@ -172,7 +171,7 @@ Status Assembly::take_traces(Value v) {
     NEAP_TRY(records(item, Tag::kEvent, "device_traces", list));
     if ((taken += list.count) > store_.events.size())
       return corrupt("several devices share one list of trace entries");
-    // Only runs that follow each other may be given back while they are copied.
+    // Pieces may be freed during the copy only if the runs are consecutive.
     if (list.count > 0) {
       in_order_ = in_order_ && list.kind == Tag::kEvent && list.first >= end_of_last;
       end_of_last = list.first + list.count;
@@ -262,7 +261,7 @@ void Assembly::merge(std::vector<Event>& marks, std::vector<Event>& events) {
       ++at;
     in_front_of[m] = at;
   }
-  // From the back, in place.
+  // Merge in place, from the end.
   std::size_t from = events.size();
   events.resize(events.size() + marks.size());
   std::size_t to = events.size();

@@ -1,4 +1,5 @@
-// Dicts of a snapshot's trace into records: events, frames, annotations. snapshot_state.cpp has the rest.
+// Converts dicts of a snapshot's trace into records: events, frames, annotations.
+// snapshot_state.cpp has the rest.
 #include <algorithm>
 
 #include "base/format.h"
@@ -160,7 +161,7 @@ bool Store::make_frame(std::span<const Value> pairs, Value& out) {
         f.file = text;
         break;
       case Word::kLine:
-        // Frames of C++ code without debug information have none.
+        // Frames of C++ code without debug information have no line.
         if (is_integer(v)) f.line = static_cast<std::uint32_t>(bits(v));
         break;
       default:

@@ -16,10 +16,10 @@ class SettingsReader {
  public:
   explicit SettingsReader(const Store& store) : store_(store) {}
 
-  /// `dict` is a settled dict. False where it has more than 1000 keys.
+  /// Reads a settled dict. False if it has more than 1000 keys.
   [[nodiscard]] bool read(Value dict, RecordedSettings& out);
-  /// What read() found: the entries of this device overflowed their buffer. Files have one answer for all
-  /// devices, or one for each by position or by number.
+  /// Whether the entries of this device overflowed their buffer, according to read(). Files have
+  /// one answer for all devices, or one per device, by position or by number.
   [[nodiscard]] bool overflowed(std::uint16_t ordinal) const;
 
  private:
@@ -27,7 +27,7 @@ class SettingsReader {
     return store_.texts.text(static_cast<std::uint32_t>(v.payload()));
   }
   void take_setting(std::string_view key, Value v, RecordedSettings& s);
-  /// For people and for keys that nothing here reads yet. Shared and deep values end at a budget.
+  /// Converts a value for people and for unknown keys. `budget` limits shared and deep values.
   [[nodiscard]] Json to_json(Value v, int depth, std::size_t& budget) const;
 
   const Store& store_;

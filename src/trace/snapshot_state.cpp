@@ -1,4 +1,4 @@
-// Dicts of a snapshot's final state into records: blocks with their history, segments.
+// Converts dicts of a snapshot's final state into records: segments, and blocks with their history.
 #include "base/format.h"
 #include "base/text.h"
 #include "trace/snapshot_fields.h"
@@ -105,7 +105,7 @@ bool Store::make_block(std::span<const Value> pairs, Value& out) {
         break;
       }
       case Word::kHistory:
-        // Before requested_size and frames were fields: the newest use comes first.
+        // Old files lack requested_size and frames. Their history has the newest use first.
         if (v.tag() == Tag::kList && list(v).count > 0) {
           const Value newest = item(list(v), 0);
           if (newest.tag() != Tag::kHistory) return wrong("block", Word::kHistory, v);

@@ -10,7 +10,7 @@ namespace {
 bool is_record(Tag tag) {
   return tag >= Tag::kEvent && tag <= Tag::kHistory;
 }
-// A list this long gives its buffer back when it settles; shorter ones are used again.
+// A list of this length frees its buffer when it settles; buffers of shorter lists are reused.
 constexpr std::size_t kKeptCapacity = 4096;
 
 std::uint64_t process_seed() {
@@ -32,7 +32,7 @@ TextTable::TextTable() {
 }
 
 Store::Store() {
-  lists_.emplace_back();  // every empty list
+  lists_.emplace_back();  // the shared empty list
 }
 
 std::uint64_t Store::bytes() const {
@@ -185,7 +185,7 @@ bool Store::new_tuple(std::span<Value> items, Value& out) {
 
 bool Store::append(Value list, std::span<Value> items) {
   if (list.tag() != Tag::kNode) return fail("appends to something that is not a list");
-  // A list that contains itself settles here and is then found to be no longer open.
+  // A list that contains itself settles here and is then rejected as no longer open.
   for (Value& v : items)
     if (!settle(v)) return false;
   Value& node = nodes_[list.payload()];
@@ -217,7 +217,7 @@ bool Store::set_items(Value dict, std::span<Value> pairs) {
   Value& node = nodes_[dict.payload()];
   if (node.tag() == Tag::kEmptyDict) {
     if (pairs.empty()) return true;
-    // The common case: a dict is filled by one instruction and its keys say what it is.
+    // The common case: one instruction fills a dict, and its keys determine its kind.
     if (const Tag kind = kind_of(pairs); kind != Tag::kDict) {
       Value record;
       if (!convert(kind, pairs, record)) return false;

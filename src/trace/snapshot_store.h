@@ -1,11 +1,13 @@
-// The objects of a memory snapshot while it is read: each dict turns into a compact record as soon
-// as it is complete, by the keys it has, so that no tree of Python objects is ever built.
+// Objects of a memory snapshot while it is read. Each dict becomes a compact record as soon as it
+// is complete. Its keys determine the record's kind. No tree of Python objects is ever built.
 //
-// Model     Containers are nodes: they may be put into others and into the memo, and grow until
-//           they are first used as an element; from then on they are settled and must not change.
-//           Nothing recurses: an element is always settled before its container.
+// Model     Containers are nodes. They may be put into other containers and into the memo, and grow
+//           until they are first used as an element. From then on they are settled and must not
+//           change. Nothing is recursive: an element is always settled before its container.
+//
 // Threads   one user.
-// Failure   functions return false and say why in error().
+//
+// Failure   functions return false and give the reason in error().
 #pragma once
 
 #include <cstdint>
@@ -21,7 +23,7 @@
 
 namespace neap::trace::snapshot {
 
-/// Events in pieces: grows without moving, and gives back memory while it is copied out.
+/// Events in pieces. It grows without moving events, and frees memory while it is copied out.
 class EventPool {
  public:
   static constexpr std::size_t kPiece = 65536;
@@ -32,7 +34,7 @@ class EventPool {
   [[nodiscard]] Event& operator[](std::size_t i) { return pieces_[i / kPiece][i % kPiece]; }
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] std::size_t bytes() const { return pieces_.size() * kPiece * sizeof(Event); }
-  /// Frees the pieces that lie wholly in front of `i`; their events must not be asked for again.
+  /// Frees the pieces that end before `i`. Their events must not be used again.
   void forget_before(std::size_t i) {
     for (; forgotten_ < i / kPiece; ++forgotten_) pieces_[forgotten_].reset();
   }
@@ -43,15 +45,15 @@ class EventPool {
   std::size_t forgotten_ = 0;
 };
 
-/// A settled list or tuple: a run of records of one kind in a row, or values.
+/// A settled list or tuple: consecutive records of one kind, or values.
 struct List {
-  Tag kind = Tag::kNone;  ///< of the run; kNone: `first` counts in list_values
+  Tag kind = Tag::kNone;  ///< of the records; kNone: `first` is an index of list_values
   std::uint64_t first = 0;
   std::uint64_t count = 0;
 };
 struct Dict {
-  std::uint64_t first = 0;  ///< in dict_values: key, value, key, value ...
-  std::uint64_t count = 0;  ///< pairs
+  std::uint64_t first = 0;  ///< index of dict_values: key, value, key, value ...
+  std::uint64_t count = 0;  ///< number of pairs
 };
 struct SegmentRecord {
   Segment segment;
@@ -71,7 +73,7 @@ struct History {
 
 /// Marks a block without its own address (old files).
 inline constexpr std::uint64_t kNoAddress = ~std::uint64_t{0};
-/// The kind of an event whose action is unknown here.
+/// The kind of an event with an unknown action.
 inline constexpr EventKind kUnknownAction{0};
 
 class Store {
@@ -87,9 +89,9 @@ class Store {
   /// Settles the items, in place.
   [[nodiscard]] bool new_tuple(std::span<Value> items, Value& out);
   [[nodiscard]] bool append(Value list, std::span<Value> items);
-  /// `pairs`: key, value, key, value ... Settles the values, in place.
+  /// `pairs`: key, value, key, value ... Settles the values in place.
   [[nodiscard]] bool set_items(Value dict, std::span<Value> pairs);
-  /// The record, list or dict behind a node, settled; other values as they are.
+  /// Settles a node and returns its record, list or dict. Other values are unchanged.
   [[nodiscard]] bool settle(Value& v);
 
   [[nodiscard]] const std::string& error() const { return error_; }
@@ -98,7 +100,7 @@ class Store {
   [[nodiscard]] bool is_integer(Value v) const {
     return v.tag() == Tag::kInt || v.tag() == Tag::kWide || v.tag() == Tag::kBig;
   }
-  /// As 64 bits, negative numbers as their complement. `v` is an integer.
+  /// The integer `v` as 64 bits, in two's complement.
   [[nodiscard]] std::uint64_t bits(Value v) const {
     return v.tag() == Tag::kInt ? static_cast<std::uint64_t>(v.number()) : wide_[v.payload()];
   }
@@ -122,18 +124,18 @@ class Store {
   std::vector<Block> blocks;
   std::vector<SegmentRecord> segments;
   std::vector<Annotation> annotations;
-  StackTable stacks;  ///< frames hold text ids here
-  /// Pairs of integers, and the index that an event or segment holds for them (0 = not used yet).
+  StackTable stacks;  ///< frames have text ids here
+  /// Pairs of integers, and the index that events and segments use for them (0 = not used yet).
   std::vector<std::pair<std::uint64_t, std::uint64_t>> pools;
   std::vector<std::uint8_t> pool_index;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> used_pools{{0, 0}};
   bool too_many_pools = false;
-  std::vector<std::pair<std::uint32_t, std::uint64_t>> unknown_actions;  ///< text id, how many
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> unknown_actions;  ///< text id and count
 
  private:
   struct OpenList {
     List run;
-    std::vector<Value> values;  // when it is no run
+    std::vector<Value> values;  // used unless the list is a run of records
   };
   [[nodiscard]] Value new_node(Value v) {
     nodes_.push_back(v);

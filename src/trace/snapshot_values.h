@@ -1,4 +1,4 @@
-// What the snapshot reader's stack machine works on: 8-byte values, interned text, tables of ids.
+// Data types of the snapshot reader's stack machine: 8-byte values, interned text, tables of ids.
 //
 // Cost   nothing here allocates per value; text is stored once.
 #pragma once
@@ -13,19 +13,19 @@
 namespace neap::trace::snapshot {
 
 enum class Tag : std::uint8_t {
-  kUnset,  // a memo slot that nothing was put into
+  kUnset,  // an unused memo slot
   kNone,
   kFalse,
   kTrue,
-  kInt,     // 56 bits with sign in the payload
+  kInt,     // the payload is a signed integer of 56 bits
   kWide,    // index of a signed 64-bit integer
-  kBig,     // index of an unsigned one above the signed range
-  kHuge,    // an integer that no 64 bits hold
+  kBig,     // index of an unsigned integer above the signed range
+  kHuge,    // an integer that does not fit in 64 bits
   kReal,    // index of a double
   kText,    // text id
   kOpaque,  // bytes or text that no reader needs
-  kNode,    // index into nodes: a container that others may share and that may still grow
-  // What a node holds:
+  kNode,    // index into nodes: a container that may be shared and may still grow
+  // Contents of a node:
   kEmptyDict,
   kOpenDict,
   kEmptyList,
@@ -50,7 +50,7 @@ class Value {
       : bits_(static_cast<std::uint64_t>(tag) << 56 | (payload & kPayload)) {}
   [[nodiscard]] constexpr Tag tag() const { return static_cast<Tag>(bits_ >> 56); }
   [[nodiscard]] constexpr std::uint64_t payload() const { return bits_ & kPayload; }
-  /// The payload with its sign.
+  /// The payload as a signed number.
   [[nodiscard]] constexpr std::int64_t number() const {
     return static_cast<std::int64_t>(bits_ << 8) >> 8;
   }
@@ -64,17 +64,17 @@ class Value {
 };
 static_assert(sizeof(Value) == 8);
 
-/// Text that the format gives a meaning. Known text has its enumerator as its id.
+/// Text with a meaning in the format. The id of such text is its enumerator.
 enum class Word : std::uint32_t {
   kEmpty,
-  // Keys that tell what a dict is.
+  // Keys that determine the kind of a dict:
   kAction,
   kTotalSize,
   kState,
   kFilename,
   kStage,
   kRealSize,
-  // Other keys.
+  // Other keys:
   kAddr,
   kAddress,
   kSize,
@@ -97,7 +97,7 @@ enum class Word : std::uint32_t {
   kDeviceTraces,
   kAllocatorSettings,
   kExternalAnnotations,
-  // Actions.
+  // Actions:
   kAlloc,
   kFreeRequested,
   kFreeCompleted,
@@ -108,7 +108,7 @@ enum class Word : std::uint32_t {
   kSnapshot,
   kOom,
   kAnnotate,
-  // States, stages, types.
+  // States, stages, types:
   kActiveAllocated,
   kActivePendingFree,
   kActiveAwaitingFree,
@@ -168,10 +168,11 @@ inline constexpr std::array<std::string_view, static_cast<std::size_t>(Word::kCo
     "small",
     "large"};
 
-/// A hash table of ids whose keys lie elsewhere.
+/// A hash table of ids. Their keys are stored elsewhere.
 class IdSet {
  public:
-  /// The id for which `same(id)` holds among those of `hash`, else what `make()` returns, added.
+  /// Returns the id among those of `hash` for which `same(id)` is true. Otherwise adds and returns
+  /// the result of `make()`.
   template <class Same, class Make>
   std::uint32_t find_or_add(std::uint64_t hash, Same same, Make make) {
     if (count_ * 2 >= slots_.size()) grow();
@@ -209,7 +210,7 @@ class IdSet {
   std::size_t mask_ = 0;
 };
 
-/// Seeded once a process, so that no file can be made to collide.
+/// Seeded once per process, so that no file can provoke collisions.
 class Hasher {
  public:
   Hasher();

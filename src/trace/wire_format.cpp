@@ -39,7 +39,7 @@ void encode_differences(std::span<const Event> events, Encoder& out, Get get) {
   }
 }
 
-// Payloads this small do not shrink; the header alone is 24 bytes.
+// Smaller payloads do not shrink; the header alone has 24 bytes.
 constexpr std::size_t kSmallestCompressed = 128;
 
 }  // namespace
@@ -89,7 +89,7 @@ void encode_events(std::span<const Event> events, Encoder& out) {
 
 bool decode_events(std::span<const std::uint8_t> bytes, std::vector<Event>& events) {
   Decoder in(bytes);
-  const std::size_t n = in.count(8);  // eight columns of at least a byte
+  const std::size_t n = in.count(8);  // eight columns of at least one byte
   if (!in.ok() || n > kMaxBlockEvents) return false;
   const std::size_t first = events.size();
   events.resize(first + n);
@@ -173,7 +173,7 @@ struct BlockFile::Impl {
   std::uint64_t size = 0;
   Status failure;
   ZSTD_CCtx* zstd = ZSTD_createCCtx();
-  std::vector<std::uint8_t> buffer;  // header and stored payload, one write
+  std::vector<std::uint8_t> buffer;  // header and stored payload, for a single write
 };
 
 BlockFile::BlockFile() : impl_(std::make_unique<Impl>()) {}
@@ -217,7 +217,8 @@ Status BlockFile::write_all(std::span<const std::uint8_t> bytes) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       const int reason = errno;
-      // Readers tolerate a cut block, but a whole one is better; a device or pipe cannot be cut.
+      // Readers accept an incomplete block, but a whole one is better. A device or pipe cannot be
+      // truncated.
       if (::ftruncate(impl_->fd, static_cast<off_t>(impl_->size)) != 0) {
       }
       impl_->failure = Status(ErrorCode::kIo, "Cannot write trace " + impl_->path.string() + ": " +

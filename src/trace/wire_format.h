@@ -1,8 +1,8 @@
 // The bytes of Neap's own trace files: numbers, event columns, framed blocks. docs/trace-format.md
-// is the grammar; this is its only implementation, shared by the Recorder, the Writer and the
-// reader.
+// has the grammar. The Recorder, the Writer and the reader share this implementation.
 //
 // Threads   one user at a time.
+//
 // Failure   Status; decoding checks every bound and never reads past its input.
 #pragma once
 
@@ -25,10 +25,10 @@ inline constexpr std::size_t kFileHeaderSize = 16;
 inline constexpr std::size_t kBlockHeaderSize = 24;
 inline constexpr std::uint32_t kBlockMagic = 0x4B4C424E;  // "NBLK"
 inline constexpr std::uint32_t kMaxBlockSize = 64U << 20;
-/// Most events in one block; a reader's working memory follows from it.
+/// Maximum of events per block; it bounds a reader's working memory.
 inline constexpr std::size_t kMaxBlockEvents = 65536;
 
-/// Values are part of the file format and never reused. Readers skip what they do not know.
+/// Values are part of the file format and never reused. Readers skip unknown types.
 enum class BlockType : std::uint8_t {
   kStart = 1,
   kMetadata = 2,
@@ -61,7 +61,7 @@ class Encoder {
     }
     bytes_.push_back(static_cast<std::uint8_t>(value));
   }
-  /// Small when near zero on either side; differences wrap around.
+  /// Writes a signed difference. Values near zero take few bytes; differences wrap around.
   void difference(std::uint64_t value) { number((value << 1) ^ (~(value >> 63) + 1)); }
   void real(double value);
   void text(std::string_view value) {
@@ -73,7 +73,8 @@ class Encoder {
   std::vector<std::uint8_t> bytes_;
 };
 
-/// Reads what Encoder wrote. After a failure every call gives zero or nothing; ask ok() at the end.
+/// Reads the output of Encoder. After a failure every call returns zero or nothing; check ok() at
+/// the end.
 class Decoder {
  public:
   explicit Decoder(std::span<const std::uint8_t> bytes)
@@ -92,14 +93,15 @@ class Decoder {
     const std::uint64_t value = number();
     return (value >> 1) ^ (~(value & 1) + 1);
   }
-  /// A number that must not exceed `most`.
+  /// Reads a number of at most `most`.
   std::uint64_t number_up_to(std::uint64_t most) {
     const std::uint64_t value = number();
     return value <= most ? value : fail();
   }
-  /// A count of things that take at least `least` bytes each: never more than can follow.
+  /// Reads a count of items of at least `least` bytes each. Fails if the input is too short for
+  /// that many.
   std::size_t count(std::size_t least = 1) {
-    const std::uint64_t value = number();  // read before what is left is asked
+    const std::uint64_t value = number();  // read it before checking the remaining bytes
     return static_cast<std::size_t>(value <= left() / least ? value : fail());
   }
   double real();
@@ -117,9 +119,9 @@ class Decoder {
   bool ok_ = true;
 };
 
-/// Events as columns: each field of all events together, times and addresses as differences.
+/// Encodes events as columns, one per field. Times and addresses are stored as differences.
 void encode_events(std::span<const Event> events, Encoder& out);
-/// Appends to `events`; false when the bytes are not whole and well formed.
+/// Appends to `events`. False if the bytes are incomplete or malformed.
 [[nodiscard]] bool decode_events(std::span<const std::uint8_t> bytes, std::vector<Event>& events);
 
 struct BlockHeader {
@@ -129,19 +131,19 @@ struct BlockHeader {
   std::uint32_t raw = 0;     ///< bytes after decompression
   std::uint32_t checksum = 0;
 };
-/// False when the bytes are not a block header of this format.
+/// False if the bytes are not a block header of this format.
 [[nodiscard]] bool parse_block_header(std::span<const std::uint8_t, kBlockHeaderSize> bytes,
                                       BlockHeader& header);
 [[nodiscard]] std::uint32_t checksum(std::span<const std::uint8_t> bytes);
 
-/// Decompresses block payloads; keeps its buffers and context.
+/// Decompresses block payloads. It reuses its buffers and context.
 class BlockDecoder {
  public:
   BlockDecoder();
   ~BlockDecoder();
   BlockDecoder(const BlockDecoder&) = delete;
   BlockDecoder& operator=(const BlockDecoder&) = delete;
-  /// The payload; valid until the next call. The text of a failure has no file name.
+  /// Returns the payload, valid until the next call. Failures have no file name.
   [[nodiscard]] Result<std::span<const std::uint8_t>> decode(const BlockHeader& header,
                                                              std::span<const std::uint8_t> stored);
 
@@ -150,8 +152,9 @@ class BlockDecoder {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Appends blocks to an open file. A block that cannot be written whole is cut off again, so that
-/// the file always ends at a block's end, and every later append fails alike.
+/// Appends blocks to an open file. A partly written block is removed again, so that the file always
+/// ends with a whole block. Every later append then returns the same failure.
+///
 /// Cost      no heap allocation once the largest block has been seen.
 class BlockFile {
  public:
@@ -161,12 +164,13 @@ class BlockFile {
   BlockFile& operator=(const BlockFile&) = delete;
   /// Creates or empties `path` and writes the file header.
   Status create(const std::filesystem::path& path);
-  /// Writes the file header to an empty file, which it closes in the end. `path` names it in messages.
+  /// Writes the file header to an empty file and takes ownership of `fd`. `path` names it in
+  /// messages.
   Status take(int fd, const std::filesystem::path& path);
   Status append(BlockType type, std::span<const std::uint8_t> payload);
-  /// fsync and close; the first failure of any operation.
+  /// Calls fsync and close. Returns the first failure of any operation.
   Status close();
-  /// Closes without syncing: the file stays as it is.
+  /// Closes without syncing; the contents stay.
   void abandon();
   [[nodiscard]] std::uint64_t size() const;
 

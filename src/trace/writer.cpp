@@ -13,14 +13,14 @@ namespace {
 
 using wire::BlockType;
 
-// Tables are cut into blocks of about this size, well under the format's limit.
+// Tables are cut into blocks of about this size, well below the format's limit.
 constexpr std::size_t kBlockSize = 1U << 20;
 
 class Writer {
  public:
   explicit Writer(const Recording& recording) : r_(recording) {}
 
-  /// Takes the descriptor.
+  /// Takes ownership of the descriptor.
   Status run(int fd, const std::filesystem::path& path) {
     NEAP_TRY(file_.take(fd, path));
     out_.byte(static_cast<std::uint8_t>(r_.source));
@@ -48,8 +48,8 @@ class Writer {
     return s;
   }
 
-  /// Writes entries first..size-1 in blocks: `head`, how many, and each by `put`. `weight` is about
-  /// the bytes of an entry.
+  /// Writes entries first..size-1 in blocks. `head` writes a block's beginning and count, `put`
+  /// writes an entry. `weight` estimates the bytes of an entry.
   template <class Head, class Weight, class Put>
   Status in_blocks(BlockType type, std::size_t first, std::size_t size, Head head, Weight weight,
                    Put put) {

@@ -2,7 +2,9 @@
 // read.
 //
 // Threads   free function; the Recording is only read.
-// Failure   the file appears whole or not at all: it is written under a temporary name and renamed.
+//
+// Failure   the file appears as a whole or not at all: it is written under a temporary name and
+//           renamed.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +14,7 @@
 
 namespace neap::trace {
 
-/// Reading `path` gives `recording` again, field by field; only `truncated` becomes a warning.
+/// Reading `path` returns an equal `recording`, except that `truncated` becomes a warning.
 Status write(const std::filesystem::path& path, const Recording& recording);
 
 }  // namespace neap::trace

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using at::Tensor;
 
-// A parameter's name without its last part, as "model.layers.0.self_attn.q_proj", and that part.
+// A parameter's name split into "model.layers.0.self_attn.q_proj" and its last part.
 struct NameParts {
   std::string module, leaf;
 };
@@ -26,7 +26,7 @@ NameParts parts_of(const std::string& name) {
   return {name.substr(0, dot), name.substr(dot + 1)};
 }
 
-// The path of a head that is tied with the embeddings, which has no parameter; else empty.
+// Path of a head that is tied to the embeddings and so has no parameter; else empty.
 std::string tied_head(const spec::Architecture& shape) {
   if (!shape.tie_word_embeddings) return {};
   spec::Architecture untied = shape;
@@ -61,7 +61,7 @@ FolderAdapter::FolderAdapter(const fs::path& folder, const spec::Architecture& s
     }
   }
   for (const TensorEntry& entry : file_.tensors()) {
-    // A language model has no place for the head that a reward model's adapter brings.
+    // The adapter of a reward model contains a head, which a language model ignores.
     if (used.contains(entry.name) || entry.name == format("{}score.weight", spec::kPeftPrefix))
       continue;
     const std::string head = tied_head(shape);
@@ -96,7 +96,7 @@ FolderAdapter::Change FolderAdapter::find_change(const spec::Parameter& paramete
                  format("{} has no tensor \"{}\", which {} asks for", file_.path().string(),
                         start + name, spec::kAdapterConfig));
   };
-  // PEFT wraps a layer that it adapts.
+  // PEFT wraps each layer that it adapts.
   for (const std::string& name : {leaf, "base_layer." + leaf})
     if (out.whole == nullptr) out.whole = find(name, parameter.shape);
   if (config.saves(module) && out.whole == nullptr) throw lacks(leaf);

@@ -1,10 +1,12 @@
-// A PEFT adapter added to the weights of its model: LoRA, with DoRA's magnitudes, trained biases and
-// modules that were saved whole.
+// A PEFT adapter added to the weights of its model: LoRA, DoRA magnitudes, trained biases and
+// modules saved as a whole.
 //
 // Threads   one at a time.
-// Failure   neap::Error on opening where the adapter is of a kind that cannot be added, or does not
-//           have the tensors that its configuration asks for.
-// Cost      a matrix at a time, in float32 on the host.
+//
+// Failure   neap::Error on opening if the adapter's kind cannot be added, or if tensors that its
+//           configuration needs are missing.
+//
+// Cost      one matrix at a time, in float32 on the host.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,21 +28,22 @@ class FolderAdapter {
   FolderAdapter(const std::filesystem::path& folder, const spec::Architecture& shape,
                 const std::vector<spec::FlatUnit>& units);
 
-  /// W + scale B A for the adapted matrices of a unit; what came whole replaces the model's.
+  /// Computes W + scale B A for the adapted matrices of a unit. Parameters saved as a whole replace
+  /// the model's.
   void apply(std::size_t unit, const at::Tensor& flat) const;
-  /// The names of all that it changes.
+  /// Names of all parameters that it changes.
   [[nodiscard]] std::vector<std::string> parameters() const;
-  /// Whether it brings the whole parameter.
+  /// Whether the adapter contains the whole parameter.
   [[nodiscard]] bool replaces(std::string_view parameter) const;
 
  private:
-  // What changes one parameter; entries are null where the file has no such tensor.
+  // The change of one parameter. Entries are null if the file lacks the tensor.
   struct Change {
     std::size_t unit = 0;
     spec::Parameter parameter;
-    const TensorEntry* whole = nullptr;            ///< in its place
-    const TensorEntry *a = nullptr, *b = nullptr;  ///< added
-    const TensorEntry* magnitudes = nullptr;       ///< norms of the rows after that
+    const TensorEntry* whole = nullptr;            ///< replaces the parameter
+    const TensorEntry *a = nullptr, *b = nullptr;  ///< factors of the product that is added
+    const TensorEntry* magnitudes = nullptr;       ///< row norms after the addition
     double scale = 0;
   };
   [[nodiscard]] Change find_change(const spec::Parameter& parameter,

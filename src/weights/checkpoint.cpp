@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using at::Tensor;
 
-// What config.json calls it.
+// The dtype's name in config.json.
 const char* torch_name_of(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
@@ -36,7 +36,7 @@ Json config_of(const spec::Architecture& shape, spec::Head head, at::ScalarType 
   return config;
 }
 
-// Whether there was such a file.
+// Copies a file. False if it does not exist.
 bool copy_file(const fs::path& from, const fs::path& to, const char* name) {
   std::error_code ignored;
   if (from.empty() || !fs::exists(from / name, ignored)) return false;
@@ -64,7 +64,7 @@ void make_folder(const fs::path& folder) {
 
 }  // namespace
 
-// config.json last.
+// Writes config.json last.
 void save_model_rest(const fs::path& folder, const spec::Architecture& shape, spec::Head head,
                      at::ScalarType dtype, const SaveOptions& options) {
   copy_companions(folder, options);

@@ -1,6 +1,7 @@
-// Models and adapters as folders that transformers and PEFT open. model_reader.h reads them.
+// Writes models and adapters as folders that transformers and PEFT open. model_reader.h reads them.
 //
 // Failure   neap::Error naming the file and the tensor.
+//
 // Cost      one pass over the bytes (tensor_io.h).
 #pragma once
 
@@ -22,30 +23,31 @@ namespace neap::weights {
 struct SaveOptions {
   std::optional<at::ScalarType> dtype = std::nullopt;  ///< of the file
   Bytes max_shard = 5_GiB;
-  /// Tokenizer files and chat template are copied from here. Empty: none.
+  /// Folder from which tokenizer files and chat template are copied. Empty: none.
   std::filesystem::path companions = {};
-  /// A language model's generation_config.json is copied from here; made of the shape where this is
-  /// empty or has none.
+  /// Folder from which a language model's generation_config.json is copied. If it is empty or lacks
+  /// the file, the file is made from the shape.
   std::filesystem::path origin = {};
   Sync sync = Sync::kOnCommit;
 };
-/// Writes config.json, generation_config.json and the weights, which come a unit of flat_layout at a time: a
-/// folder that transformers loads. Every file is replaced atomically, config.json last. options.dtype has to be
-/// set.
+/// Writes config.json, generation_config.json and the weights into a folder that transformers
+/// loads. The weights are given one unit of flat_layout at a time. Every file is replaced
+/// atomically, config.json last. options.dtype must be set.
 using UnitSource = std::function<at::Tensor(std::size_t unit)>;
 void save_model(const std::filesystem::path& folder, const spec::Architecture& shape,
                 spec::Head head, const UnitSource& weights, const SaveOptions& options);
-/// What it writes besides weights, of that dtype, into a folder that is there.
+/// Writes all files except the weights, for weights of this dtype, into an existing folder.
 void save_model_rest(const std::filesystem::path& folder, const spec::Architecture& shape,
                      spec::Head head, at::ScalarType dtype, const SaveOptions& options);
 /// The parameters of units, in order, as tensors of a file.
 [[nodiscard]] std::vector<TensorInfo> tensors_of(const std::vector<spec::FlatUnit>& units,
                                                  at::ScalarType dtype);
 
-/// The tokenizer's files, into a folder that is there.
+/// Copies the tokenizer's files into an existing folder.
 void copy_companions(const std::filesystem::path& folder, const SaveOptions& options);
 
-/// PEFT's adapter_model.safetensors, of units of lora_layout, and adapter_config.json, into a folder that is there.
+/// Writes adapter_config.json into an existing folder, and describes PEFT's
+/// adapter_model.safetensors with the units of lora_layout.
 [[nodiscard]] TensorFiles adapter_file(const std::filesystem::path& folder,
                                        const std::vector<spec::FlatUnit>& units,
                                        at::ScalarType dtype);
@@ -53,12 +55,13 @@ void save_adapter_config(const std::filesystem::path& folder, const spec::Archit
                          spec::Head head, const spec::LoraShape& lora,
                          const std::string& base_model);
 
-/// An adapter of PEFT's that goes on being one: every tensor of lora_layout, and no others.
+/// Reads a PEFT adapter to train it further. It must have exactly the tensors of lora_layout.
 class AdapterReader {
  public:
   AdapterReader(const std::filesystem::path& folder, const spec::Architecture& shape,
                 spec::Head head, const spec::LoraShape& lora);
-  /// Fills units [first, first + flat.size()) of spec::lora_layout, of any floating dtype.
+  /// Fills units [first, first + flat.size()) of spec::lora_layout. Tensors may have any floating
+  /// dtype.
   void read(std::size_t first, const std::vector<at::Tensor>& flat) const;
 
  private:

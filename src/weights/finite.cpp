@@ -7,10 +7,10 @@
 namespace neap::weights {
 namespace {
 
-// An element is NaN or infinite where all bits of its exponent are set.
+// An element is NaN or infinite if all bits of its exponent are set.
 template <class Bits>
 bool exponents_are_below(std::span<const std::byte> bytes, Bits exponent) {
-  constexpr std::size_t kAtOnce = 4096;  // a copy, because bytes need not be aligned
+  constexpr std::size_t kAtOnce = 4096;  // elements are copied, because bytes need not be aligned
   Bits part[kAtOnce];
   for (std::size_t at = 0; at < bytes.size(); at += sizeof part) {
     const std::size_t size = std::min(bytes.size() - at, sizeof part);

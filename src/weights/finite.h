@@ -1,6 +1,8 @@
-// NaN and infinity among the bytes of a tensor.
+// Detects NaN and infinity in the bytes of a tensor.
 //
-// Threads   a function without state.   Cost   one pass, faster than a hash.
+// Threads   a stateless function.
+//
+// Cost      one pass, faster than a hash.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +11,8 @@
 
 namespace neap::weights {
 
-/// Whether all of whole elements of `dtype` ("F32", "BF16", "F16", "F64") are finite; true for other types.
+/// Whether all elements of `dtype` ("F32", "BF16", "F16", "F64") are finite. True for other types.
+/// `bytes` has whole elements.
 [[nodiscard]] bool all_finite(std::string_view dtype, std::span<const std::byte> bytes);
 
 }  // namespace neap::weights

@@ -15,8 +15,8 @@ namespace {
 
 using at::Tensor;
 
-// Draws in float32, every piece from its own stream: the same values on every device and for every
-// number of threads.
+// Draws in float32, with a separate stream per piece. The values are therefore the same on every
+// device and for every number of threads.
 template <class Draw>
 void draw(const Tensor& target, std::uint64_t key, const Draw& draw_piece) {
   fill_tensor(target, [&](std::uint64_t piece, std::span<float> values) {
@@ -27,7 +27,8 @@ void draw(const Tensor& target, std::uint64_t key, const Draw& draw_piece) {
   });
 }
 
-// visit(parameter's view, parameter, key) for units from `first` on. `whole`: of all stages.
+// Calls visit(parameter's view, parameter, key) for the units from `first` on. `whole`: the units
+// of all stages.
 template <class Visit>
 void for_each_parameter(const std::vector<spec::FlatUnit>& whole,
                         const std::vector<spec::FlatUnit>& units, std::size_t first,
@@ -54,7 +55,7 @@ void initialize(const spec::Architecture& shape, spec::Head head, std::size_t fi
     if (p.name.ends_with(".bias") || p.name == "score.weight") {
       weight.zero_();
     } else if (weight.dim() == 1) {
-      weight.fill_(offset ? 0 : 1);  // a norm's: its gain is one
+      weight.fill_(offset ? 0 : 1);  // the gain of a norm is one
     } else {
       draw(weight, key, [&](Tensor piece, at::Generator& generator) {
         piece.normal_(0, standard_deviation, generator);
@@ -77,7 +78,7 @@ void initialize_adapters(const spec::Architecture& shape, spec::Head head,
     draw(weight, key,
          [&](Tensor piece, at::Generator& generator) { piece.uniform_(-bound, bound, generator); });
   };
-  // Another stream than the weights'.
+  // Uses a different stream than the weights.
   for_each_parameter(spec::lora_layout(spec::undivided(shape), head, lora),
                      spec::lora_layout(shape, head, lora), first, flat, seed + 1, visit);
 }

@@ -1,8 +1,10 @@
-// A model and its adapter as one folder that needs no PEFT.
+// Merges a model and its adapter into one folder that does not need PEFT.
 //
 // Threads   one at a time; reading and writing use libtorch's number of threads.
-// Failure   neap::Error; a folder that holds a model already is not touched.
-// Cost      one pass over the bytes; in memory is one unit (embedding, block, head) in float32.
+//
+// Failure   neap::Error; a folder that already has a model is not changed.
+//
+// Cost      one pass over the bytes; memory for one unit (embedding, layer or head) in float32.
 #pragma once
 
 #include <filesystem>
@@ -12,8 +14,9 @@
 
 namespace neap::weights {
 
-/// Writes `files` with the adapter added to the weights. options.dtype unset: the type of the base's
-/// file, bfloat16 for one of 8 bits. Companions and origin are the model's own.
+/// Writes the model of `files` with the adapter added to the weights. If options.dtype is unset,
+/// uses the dtype of the base's file, or bfloat16 if that has 8 bits. Companions and origin are the
+/// model's own.
 void merge_adapter(const spec::ModelFiles& files, const std::filesystem::path& to,
                    SaveOptions options = {});
 

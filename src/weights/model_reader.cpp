@@ -22,7 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 using at::Tensor;
 
-// Buffers that old files hold with their parameters, and copies of a tied matrix.
+// Whether an unused tensor is expected: buffers that old files store with parameters, and copies of
+// a tied matrix.
 bool is_expected_extra(const std::string& name, const spec::Architecture& shape) {
   if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
       name.ends_with("rotary_emb.inv_freq"))
@@ -30,14 +31,14 @@ bool is_expected_extra(const std::string& name, const spec::Architecture& shape)
   return shape.tie_word_embeddings && name == "lm_head.weight";
 }
 
-// Where a parameter comes from.
+// The tensors that a parameter is read from.
 struct Source {
   WeightFolder::Found values;
-  WeightFolder::Found scale;  ///< of 8-bit values; none elsewhere
+  WeightFolder::Found scale;  ///< scale of 8-bit values; null otherwise
 };
 
-// Quantized checkpoints of 8-bit floats: "X_scale_inv" of each block of 128 x 128 (DeepSeek), or
-// "X_scale", one for all or one a row (compressed-tensors). Both multiply.
+// Quantized checkpoints with 8-bit floats have a scale to multiply by. "X_scale_inv" has one per
+// block of 128 x 128 (DeepSeek). "X_scale" has one in total or one per row (compressed-tensors).
 WeightFolder::Found scale_of(const WeightFolder& weights, const WeightFolder::Found& values) {
   if (!values.tensor->dtype.starts_with("F8_")) return {};
   for (const char* end : {"_scale_inv", "_scale"}) {
@@ -46,7 +47,7 @@ WeightFolder::Found scale_of(const WeightFolder& weights, const WeightFolder::Fo
   return {};
 }
 
-// The scale at every element of a (rows, columns) matrix.
+// Expands the scale to every element of a (rows, columns) matrix.
 Tensor spread(Tensor scale, const Tensor& values, const std::string& name) {
   constexpr std::int64_t kBlock = 128;
   const auto blocks = [](std::int64_t size) { return (size + kBlock - 1) / kBlock; };
@@ -75,7 +76,7 @@ void read_scaled(const Source& source, const Tensor& target) {
 struct ModelReader::State {
   std::vector<spec::FlatUnit> units;
   WeightFolder weights;
-  std::vector<std::vector<Source>> sources;  ///< of each unit's parameters; none where missing
+  std::vector<std::vector<Source>> sources;  ///< sources of each unit's parameters; null if missing
   std::optional<FolderAdapter> adapter;
   std::vector<std::string> missing, unused;
 };

@@ -35,8 +35,8 @@ using detail::shown;
 
 constexpr std::uint64_t kMaxTensors = 4'000'000;
 
-// Reads the header without building a tree: a header of 100 MB with a million names costs no more
-// than its own size, and repeated keys are seen.
+// Reads the header without building a tree. A header of 100 MB with a million names then takes only
+// its own size, and repeated keys are detected.
 class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   std::vector<TensorEntry> tensors;
@@ -269,12 +269,12 @@ struct SafetensorsFile::State {
   std::map<std::string_view, const TensorEntry*> by_name;
   std::map<std::string, std::string> metadata;
   Checksums checksums = Checksums::kNone;
-  std::vector<std::uint64_t> hashes;  ///< in the order of `tensors`, where checksums are valid
+  std::vector<std::uint64_t> hashes;  ///< in the order of `tensors`, if the checksums are valid
 
   void take_checksums(std::string& header);
 };
 
-// Moves them out of the metadata.
+// Removes the checksums from the metadata and stores them.
 void SafetensorsFile::State::take_checksums(std::string& header) {
   const auto found = metadata.find(std::string(detail::kChecksumsKey));
   if (found == metadata.end()) return;

@@ -1,14 +1,17 @@
-// Safetensors files: reading with every check of the format, writing that survives a crash.
+// Safetensors files: reading with all checks of the format, and writing that survives a crash.
 //
-// Files that Neap writes have a checksum of the header and of each tensor in their metadata, which
-// other readers ignore. A program that rewrites such a file makes them stale, and they are ignored.
+// Files that Neap writes have checksums of the header and of each tensor in their metadata. Other
+// readers ignore them. If another program rewrites the file, the checksums no longer match the
+// header and are ignored.
 //
-// Needs no torch. Bytes are read with pread, not mapped: a file cut short while it is open becomes
-// an error, not a SIGBUS.
+// Needs no torch. Bytes are read with pread instead of a mapping, so that a file that is truncated
+// while it is open causes an error, not a SIGBUS.
 //
 // Threads   readers and writers may be used by several threads at once.
+//
 // Failure   neap::Error naming the file and the tensor.
-// Cost      opening reads the header only; reading copies once, straight to the caller's memory.
+//
+// Cost      opening reads the header only; reading copies once, directly to the caller's memory.
 #pragma once
 
 #include <array>
@@ -28,9 +31,9 @@
 
 namespace neap::weights {
 
-/// Bits of one element by the format's name ("BF16", "F32", ...); 0 for a name it does not have.
+/// Bits per element by the format's name ("BF16", "F32", ...); 0 for an unknown name.
 [[nodiscard]] int bits_of_dtype(std::string_view dtype);
-/// Its names of the types that models compute with.
+/// The format's names of the types that models compute with.
 struct DtypeName {
   spec::Dtype type;
   const char* name;
@@ -43,12 +46,12 @@ constexpr std::array<DtypeName, 6> kDtypeNames = {{{spec::Dtype::kBool, "BOOL"},
                                                    {spec::Dtype::kFloat64, "F64"}}};
 [[nodiscard]] const char* dtype_name(spec::Dtype dtype);
 
-/// A tensor without its bytes.
+/// Description of a tensor, without its bytes.
 struct TensorInfo {
   std::string name;
   std::string dtype;  ///< the format's: "F32", "BF16", "I64", ...
   std::vector<std::int64_t> shape;
-  bool weights = false;  ///< of a model: writing values that are not finite is an error
+  bool weights = false;  ///< a model's weights: writing non-finite values is an error
 };
 
 /// A tensor of a file.
@@ -61,29 +64,31 @@ class SafetensorsFile {
  public:
   static constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
-  /// Reads and checks the header: its size, JSON without repeated keys, known dtypes, shapes whose
-  /// product neither overflows nor disagrees with the offsets, data without holes or overlaps that
-  /// ends where the file ends.
+  /// Reads and checks the header:
+  ///
+  /// - its size, JSON without repeated keys, and known dtypes;
+  /// - shapes whose product does not overflow and agrees with the offsets;
+  /// - data without holes or overlaps that ends at the end of the file.
   [[nodiscard]] static SafetensorsFile open(const std::filesystem::path& path);
 
   [[nodiscard]] const std::filesystem::path& path() const;
-  /// In the order of their data.
+  /// Tensors in the order of their data.
   [[nodiscard]] const std::vector<TensorEntry>& tensors() const;
-  /// Without the checksums.
+  /// Metadata without the checksums.
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const;
-  /// Null when there is none of that name.
+  /// Null if the file lacks the name.
   [[nodiscard]] const TensorEntry* find(std::string_view name) const;
   /// Fills `out` with the tensor's bytes from `offset` on.
   void read(const TensorEntry& tensor, std::uint64_t offset, std::span<std::byte> out) const;
 
-  /// Where the tensor begins in the file.
+  /// Offset of the tensor in the file.
   [[nodiscard]] std::uint64_t offset_of(const TensorEntry& tensor) const;
-  /// Open while this or a copy lives.
+  /// Open while this object or a copy exists.
   [[nodiscard]] int descriptor() const;
 
   enum class Checksums : std::uint8_t {
     kNone,
-    kStale,  ///< the header is not the one that they were written with
+    kStale,  ///< the header has changed since they were written
     kValid
   };
   [[nodiscard]] Checksums checksums() const;
@@ -94,17 +99,17 @@ class SafetensorsFile {
   std::shared_ptr<const State> state_;
 };
 
-/// Compares the bytes of one tensor, read piece by piece, with the file's checksum if that is valid.
-/// Several threads may add pieces at a time.
+/// Compares the bytes of one tensor, read in pieces, with the file's checksum if that is valid.
+/// Several threads may add pieces concurrently.
 class TensorCheck {
  public:
-  /// Of the file; a piece begins at a multiple of it.
+  /// Piece size in bytes of the file. A piece begins at a multiple of it.
   static constexpr std::uint64_t kPiece = 16ull << 20;
 
   TensorCheck(const SafetensorsFile& file, const TensorEntry& tensor);
-  /// A whole piece of kPiece bytes, or the tensor's last.
+  /// Adds a whole piece of kPiece bytes, or the tensor's last piece.
   void add(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// After all pieces: kCorrupt where they are not what was written.
+  /// Call after all pieces. kCorrupt if the bytes differ from what was written.
   void finish() const;
 
  private:
@@ -113,20 +118,20 @@ class TensorCheck {
   std::vector<std::uint64_t> pieces_;  ///< empty: nothing is compared
 };
 
-/// Whether a finished file is on the disk when commit returns.
+/// Whether a file is on disk when commit returns.
 enum class Sync : std::uint8_t {
   kOnCommit,
-  kByCaller,  ///< who moves the whole folder into place syncs it first
+  kByCaller,  ///< the caller syncs the whole folder before moving it into place
 };
 
-/// One file, written in pieces and in any order: a temporary neighbour, which commit puts in place.
-/// Readers see the old file or the new one. Without a commit, after a failure too, the neighbour is
-/// removed and the old file is untouched. The space is reserved first where the file system can do
-/// so: a full disk fails before the first byte. Checksums cost nothing but their computation where
-/// pieces are those of TensorCheck; pieces that were written otherwise are read again by commit.
+/// Writes one file in pieces, in any order. Bytes go to a temporary file next to it, and commit
+/// renames that file. Readers see either the old file or the new one. Without a commit, or after a
+/// failure, the temporary file is removed and the old file is unchanged. Space is reserved first if
+/// the file system supports it, so a full disk fails before the first byte. Checksums cost only
+/// their computation if pieces are those of TensorCheck. commit reads other pieces again.
 ///
-/// Several processes of one machine may write one file: one makes it, the others join it, and all tell it what
-/// they have written before it commits.
+/// Several processes of one machine may write one file. One makes it and the others join it. All
+/// report their writes to it before it commits.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors,
@@ -136,35 +141,37 @@ class SafetensorsWriter {
   SafetensorsWriter& operator=(SafetensorsWriter&&) noexcept;
   ~SafetensorsWriter();
 
-  /// Bytes of the `tensor`-th of those given, from `offset` on; every byte is written once. Several
-  /// threads may write at a time.
+  /// Writes bytes of the tensor with index `tensor` from `offset` on. Every byte is written once.
+  /// Several threads may write concurrently.
   void write(std::size_t tensor, std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Fails when a tensor lacks bytes.
+  /// Fails if bytes of a tensor are missing.
   void commit();
 
   // ---- together with other processes ----
-  /// For join(): names the file while it is written.
+  // Name of the file while it is written, for join().
   [[nodiscard]] std::string shared_name() const;
-  /// The same file, made with the same tensors and metadata. None: this process does not see it, or not
-  /// through the cache of the process that made it, as on another machine.
+  /// Opens the same file, with the same tensors and metadata. None if this process does not see the
+  /// file, or not through the page cache of the process that made it, as on another machine.
   [[nodiscard]] static std::optional<SafetensorsWriter> join(
       const std::string& shared_name, std::vector<TensorInfo> tensors,
       const std::map<std::string, std::string>& metadata);
-  /// What a process has written.
+  /// Record of a process's writes.
   struct Written {
     struct Hash {
       std::size_t tensor = 0, piece = 0;
       std::uint64_t value = 0;
     };
-    std::vector<std::uint64_t> bytes;  ///< one a tensor
+    std::vector<std::uint64_t> bytes;  ///< one per tensor
     std::vector<Hash> hashes;          ///< of whole pieces
   };
-  /// Of this one since the last call.
+  /// This process's writes since the last call.
   [[nodiscard]] Written take_written();
   void add(const Written& of_another);
-  /// Reads pieces that nobody has hashed, which all are there: those with the number `turn` of each `turns`.
+  /// Reads and hashes pieces that are complete and not hashed yet. This call handles the pieces
+  /// with number `turn` of every `turns`.
   void hash_rest(std::size_t turn, std::size_t turns);
-  /// Instead of commit, in a process that joined. What the file system says only now fails.
+  /// Replaces commit in a process that joined. Reports failures that the file system shows only
+  /// now.
   void leave();
 
  private:
@@ -174,7 +181,7 @@ class SafetensorsWriter {
   std::unique_ptr<State> state_;
 };
 
-/// Which tensor is in which of some files.
+/// Assigns tensors to files.
 struct TensorFiles {
   struct File {
     std::filesystem::path path;
@@ -184,17 +191,18 @@ struct TensorFiles {
     std::size_t file = 0, tensor = 0;
   };
   std::vector<File> files;
-  std::vector<Place> places;  ///< one a tensor
+  std::vector<Place> places;  ///< one per tensor
 };
 [[nodiscard]] TensorFiles one_file(std::filesystem::path path, std::vector<TensorInfo> tensors);
-/// A model's folder: "model.safetensors" while everything fits in one shard, else
+/// Files of a model's folder: "model.safetensors" if everything fits in one shard. Otherwise
 /// "model-00001-of-0000N.safetensors" with "model.safetensors.index.json".
 [[nodiscard]] TensorFiles model_files(const std::filesystem::path& folder,
                                       const std::vector<TensorInfo>& tensors, Bytes max_shard);
-/// When its files are there: writes the index, then removes files of an earlier save under other names.
+/// Call after all files are written. Writes the index, then removes files of an earlier save with
+/// other names.
 void finish_model_files(const TensorFiles& files);
 
-/// The files of a model's folder, used as SafetensorsWriter.
+/// Writes the files of a model's folder; used like SafetensorsWriter.
 class ShardedWriter {
  public:
   ShardedWriter(const std::filesystem::path& folder, const std::vector<TensorInfo>& tensors,
@@ -211,7 +219,7 @@ class ShardedWriter {
 class WeightFolder {
  public:
   struct Found {
-    const SafetensorsFile* file = nullptr;  ///< null: there is none of that name
+    const SafetensorsFile* file = nullptr;  ///< null: the folder lacks the name
     const TensorEntry* tensor = nullptr;
     explicit operator bool() const { return tensor != nullptr; }
   };
@@ -219,7 +227,7 @@ class WeightFolder {
   [[nodiscard]] Found find(std::string_view name) const;
   [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
-  /// The index, where there is one, and the files of the tensors.
+  /// The index, if any, and the files of the tensors.
   [[nodiscard]] std::vector<std::filesystem::path> files() const;
 
  private:

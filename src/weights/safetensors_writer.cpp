@@ -1,4 +1,4 @@
-// Writing safetensors files piece by piece.
+// Writes safetensors files piece by piece.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -40,7 +40,7 @@ void write_at(int fd, const fs::path& path, std::uint64_t at, std::span<const st
   }
 }
 
-// Takes the space; a file system that cannot reserve it finds out while writing.
+// Reserves the space. If the file system cannot, a full disk is found while writing.
 void reserve(int fd, const fs::path& path, std::uint64_t bytes) {
   int result = 0;
   do {
@@ -50,7 +50,7 @@ void reserve(int fd, const fs::path& path, std::uint64_t bytes) {
     io_error("write", path, errno);
 }
 
-// Widest elements first, so that every tensor is aligned to its element.
+// Puts the widest elements first, so that every tensor is aligned to its element.
 std::vector<std::size_t> file_order(const fs::path& path, const std::vector<TensorInfo>& tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -88,7 +88,7 @@ struct SafetensorsWriter::State {
   struct Piece {
     std::uint64_t hash = 0;
     bool hashed = false;
-    bool told = false;  // by take_written(), or by another process
+    bool told = false;  // reported by take_written(), or by another process
   };
 
   State(fs::path where, std::vector<TensorInfo> infos,
@@ -100,13 +100,14 @@ struct SafetensorsWriter::State {
 
   fs::path path;
   Sync sync = Sync::kOnCommit;
-  std::optional<TemporaryFile> made;  // by this process
-  Descriptor joined;                  // that another one made
+  std::optional<TemporaryFile> made;  // the temporary file if this process made it
+  Descriptor joined;                  // the file if another process made it
   std::string header;                 // with blank checksums
   std::uint64_t data_begin = 0, data_bytes = 0;
-  std::vector<TensorEntry> tensors;                       // as given
-  std::unique_ptr<std::atomic<std::uint64_t>[]> missing;  // bytes not yet written, one a tensor
-  std::unique_ptr<std::atomic<std::uint64_t>[]> untold;   // bytes that take_written() will tell
+  std::vector<TensorEntry> tensors;                       // in the caller's order
+  std::unique_ptr<std::atomic<std::uint64_t>[]> missing;  // bytes not yet written, one entry per
+                                                          // tensor
+  std::unique_ptr<std::atomic<std::uint64_t>[]> untold;   // bytes that take_written() will report
   std::vector<std::vector<Piece>> pieces;                 // of each tensor
 };
 
@@ -201,7 +202,7 @@ std::string SafetensorsWriter::shared_name() const {
   const Result<std::string> identity = file_identity(state_->fd());
   if (!identity.ok()) return "";
   const std::string path = state_->path.string();
-  // A path through an open folder is one of this process.
+  // A path through /proc of an open folder is valid in one process only.
   std::error_code error;
   const fs::path absolute = fs::absolute(path);
   const fs::path folder = fs::canonical(absolute.parent_path(), error);
@@ -277,7 +278,7 @@ void SafetensorsWriter::commit() {
 }
 
 void SafetensorsWriter::write_checksums() {
-  // In the reader's order.
+  // In the order of the reader.
   const std::vector<TensorEntry>& tensors = state_->tensors;
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -19,7 +19,7 @@ using at::Tensor;
 
 constexpr std::uint64_t kPieceValues = kPieceBytes / sizeof(float);
 
-// Types of tensors in files that no model computes with.
+// Types in files that models do not compute with.
 struct StoredDtype {
   ScalarType type;
   const char* name;

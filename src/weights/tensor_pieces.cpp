@@ -21,7 +21,7 @@ using at::Tensor;
 
 template <class To, class From>
 void convert(const std::byte* from, std::byte* to, std::uint64_t count) {
-  // float holds every value of the narrower types.
+  // float represents every value of the narrower types.
   constexpr bool kWide =
       std::is_same_v<From, double> && (std::is_same_v<To, double> || std::is_same_v<To, float>);
   using Middle = std::conditional_t<kWide, double, float>;
@@ -47,7 +47,7 @@ void convert_from(const std::byte* from, ScalarType type, std::byte* to, std::ui
   }
 }
 
-// By plain loops: libtorch's own copies would start their threads under each of ours.
+// Uses plain loops: libtorch's own copies would start threads in each of these threads.
 void convert_values(const std::byte* from, ScalarType from_type, std::byte* to, ScalarType to_type,
                     std::uint64_t count) {
   switch (from_type) {
@@ -69,7 +69,7 @@ void convert_values(const std::byte* from, ScalarType from_type, std::byte* to, 
   }
 }
 
-// One of each a thread, from piece to piece.
+// One of each per thread, reused for all pieces.
 thread_local PieceBuffer first_buffer, second_buffer;
 
 }  // namespace
@@ -128,7 +128,7 @@ void for_each_piece(
     const bridge::StreamsOf::Current current(streams);
     visit(pieces[i], first_buffer, second_buffer);
   });
-  first_buffer.release();  // the caller's; the other threads have ended
+  first_buffer.release();  // belongs to the caller's thread; the other threads have ended
   second_buffer.release();
 }
 

@@ -1,8 +1,11 @@
-// What moves tensors in and out of files has of them at once: pieces of 16 MiB, by several threads, in the file's dtype.
+// Pieces of tensors that are read from or written to files: 16 MiB in the file's dtype, handled by
+// several threads.
 //
-// Threads   for_each_piece starts them; buffers are one thread's.
+// Threads   for_each_piece starts them; buffers belong to one thread.
+//
 // Failure   neap::Error for dtypes that are not converted.
-// Cost      host memory: two buffers of a piece a thread at most.
+//
+// Cost      host memory: at most two buffers of a piece per thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,10 +20,10 @@
 
 namespace neap::weights {
 
-/// Of a file's bytes.
+/// Bytes of a piece in the file.
 constexpr std::uint64_t kPieceBytes = TensorCheck::kPiece;
 
-/// Memory that grows to the largest piece.
+/// A buffer that grows to the largest piece.
 class PieceBuffer {
  public:
   std::byte* of(std::uint64_t bytes) {
@@ -45,12 +48,12 @@ class PieceBuffer {
 }
 [[nodiscard]] at::Tensor host_view(std::byte* bytes, std::uint64_t count, at::ScalarType type);
 
-/// Elements [first, first + count) of a flat tensor, in some dtype, in and out of host memory.
+/// Elements [first, first + count) of a flat tensor of any dtype, copied from and to host memory.
 class PieceValues {
  public:
   PieceValues(const at::Tensor& flat, std::uint64_t first, std::uint64_t count);
 
-  /// Where values of `type` may be put so that store() need not copy them; else the buffer.
+  /// Memory for values of `type`: the tensor's own if store() then need not copy, else the buffer.
   std::byte* place(at::ScalarType type, PieceBuffer& buffer) const;
   void store(const std::byte* from, at::ScalarType type, PieceBuffer& converted) const;
   /// The values as `type`, in the tensor itself or in a buffer.
@@ -66,19 +69,19 @@ class PieceValues {
   std::uint64_t count_;
 };
 
-/// Of one of several tensors.
+/// A piece of one of several tensors.
 struct TensorPiece {
   std::size_t tensor = 0;
-  std::uint64_t first = 0, count = 0;  ///< elements
+  std::uint64_t first = 0, count = 0;  ///< range of elements
 };
-/// Those of a tensor whose elements take `width` bytes in the file.
+/// Appends the pieces of a tensor whose elements take `width` bytes in the file.
 void cut_pieces(std::size_t tensor, std::uint64_t elements, std::uint64_t width,
                 std::vector<TensorPiece>& pieces);
 
-/// As many threads as libtorch has.
+/// The number of threads that libtorch uses.
 [[nodiscard]] std::size_t all_threads();
-/// visit(piece, buffer, buffer) of pieces of `tensors`, by so many threads. What they give a GPU is given to the caller's
-/// stream of it.
+/// Calls visit(piece, buffer, buffer) for the pieces of `tensors` with this number of threads. GPU
+/// work of these threads goes to the caller's stream.
 void for_each_piece(
     const std::vector<at::Tensor>& tensors, const std::vector<TensorPiece>& pieces,
     std::size_t threads,

@@ -31,7 +31,7 @@ std::vector<PartRun> within(const std::vector<PartRun>& runs, std::int64_t first
 
 namespace {
 
-// What a cut has of a tensor along a dimension, or all of it.
+// Copies a cut's part of a tensor along a dimension, or the whole tensor.
 void take_part(const spec::ParameterCut& cut, std::int64_t dimension, const Tensor& whole,
                Tensor part) {
   const at::NoGradGuard no_grad;
@@ -65,13 +65,15 @@ void UnitCuts::take(const spec::WholeState& state, std::int64_t rank, const Tens
   const spec::Parameter& p =
       part_[state.unit].parameters[static_cast<std::size_t>(state.parameter)];
   spec::ParameterCut cut = spec::cut_of(architecture_, {ranks_, rank}, p);
-  if (cut.dimension != state.dimension) cut = {};  // a number for each place of the other dimension
+  if (cut.dimension != state.dimension)
+    cut = {};  // the state has one number per position of the
+               // other dimension
   take_part(cut, 0, whole, part);
 }
 
 namespace {
 
-// Of sizes [first, end).
+// Product of the sizes [first, end).
 std::int64_t product(const std::vector<std::int64_t>& shape, std::size_t first, std::size_t end) {
   std::int64_t out = 1;
   for (std::size_t d = first; d < end; ++d) out *= shape[d];
@@ -87,7 +89,8 @@ void add_run(std::vector<PartRun>& runs, const PartRun& run) {
   }
 }
 
-// Of a tensor of `shape` that begins at `whole`, and its part, which begins at `part`.
+// Adds the runs of a tensor of `shape` that begins at `whole`, and of its part, which begins at
+// `part`.
 void add_cut(std::vector<PartRun>& runs, const spec::ParameterCut& cut,
              const std::vector<std::int64_t>& shape, std::int64_t part, std::int64_t whole) {
   if (!cut.cuts()) return add_run(runs, {part, whole, product(shape, 0, shape.size())});

@@ -40,7 +40,7 @@ bool has_units(const std::filesystem::path& folder, const std::vector<spec::Flat
   try {
     return find_units(WeightFolder::open(folder), units, dtype).has_value();
   } catch (const Error&) {
-    return false;  // whoever loads the model says why
+    return false;  // loading the model later reports the reason
   }
 }
 

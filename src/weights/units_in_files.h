@@ -1,9 +1,11 @@
-// Whether the files of a model have units of it as they are needed, so that they can be read where they are, again and
-// again.
+// Checks whether the files of a model store its units in the needed form, so that units can be read
+// from these files repeatedly.
 //
-// Threads   functions without state.
-// Failure   as of SafetensorsFile; has_units() has none.
-// Cost      of finding, that of reading the headers; of checking, one pass over the bytes.
+// Threads   stateless functions.
+//
+// Failure   that of SafetensorsFile; has_units() has none.
+//
+// Cost      finding reads the headers; checking is one pass over the bytes.
 #pragma once
 
 #include <filesystem>
@@ -17,20 +19,23 @@
 
 namespace neap::weights {
 
-/// A parameter's tensor under its name, or without the prefix that files of a base model lack.
+/// Finds a parameter's tensor by its name, or by the name without the prefix that base model files
+/// lack.
 [[nodiscard]] WeightFolder::Found find_parameter(const WeightFolder& folder,
                                                  const std::string& name);
 
-/// Of each unit its parameters' tensors, which the folder owns. nullopt: some parameter is not there in this shape and type.
+/// The parameters' tensors of each unit; the folder owns them. nullopt: some parameter is missing
+/// in this shape and type.
 using TensorsOfUnits = std::vector<std::vector<WeightFolder::Found>>;
 [[nodiscard]] std::optional<TensorsOfUnits> find_units(const WeightFolder& folder,
                                                        const std::vector<spec::FlatUnit>& units,
                                                        spec::Dtype dtype);
-/// Whether there are such. False, too, where there are no files that can be read.
+/// Whether the files have these units. Also false if no file can be read.
 [[nodiscard]] bool has_units(const std::filesystem::path& folder,
                              const std::vector<spec::FlatUnit>& units, spec::Dtype dtype);
 
-/// Compares tensors with their files' checksums, of files that have some: kCorrupt. By so many threads.
+/// Compares tensors with their files' checksums, if any, with this number of threads. kCorrupt if
+/// they differ.
 void check_tensors(const TensorsOfUnits& units, std::size_t threads);
 
 }  // namespace neap::weights

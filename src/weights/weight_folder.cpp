@@ -35,7 +35,7 @@ void remove_stale(const fs::path& folder, const std::vector<std::string>& kept) 
     if (ours && std::find(kept.begin(), kept.end(), name) == kept.end())
       stale.push_back(entry.path());
   }
-  std::error_code ignored;  // a leftover costs space only
+  std::error_code ignored;  // a leftover only takes space
   for (const fs::path& path : stale) fs::remove(path, ignored);
 }
 
@@ -132,7 +132,7 @@ WeightFolder WeightFolder::open(const fs::path& folder) {
                        : ""));
   }
   const std::string text = value_or_throw(read_file(index_path, 256_MiB));
-  // Sorted objects: neap::Json keeps keys in order by searching, which a hostile index could use.
+  // Uses sorted objects: neap::Json searches keys linearly, and a hostile index could exploit that.
   const auto index = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (index.is_discarded()) corrupt(index_path, "not valid JSON");
   const auto map = index.find("weight_map");

@@ -1,4 +1,4 @@
-// The tree of a chat template.
+// The syntax tree of a chat template.
 #pragma once
 
 #include <memory>
@@ -22,9 +22,9 @@ struct Expression {
     kTuple,      ///< parts
     kDict,       ///< parts: key, value, key, value ...
     kUnary,      ///< text: "-", "+" or "not"; parts: one
-    kBinary,     ///< text: the operator, "and" and "or" too; parts: two
+    kBinary,     ///< text: the operator, including "and" and "or"; parts: two
     kCompare,    ///< parts: n + 1, operators: n
-    kCondition,  ///< parts: value, test, and what holds otherwise if there is an "else"
+    kCondition,  ///< parts: value, test, and the "else" value if present
     kAttribute,  ///< parts: object; text
     kItem,       ///< parts: object, index
     kSlice,      ///< parts: begin, end, step; each may be null
@@ -34,18 +34,18 @@ struct Expression {
   };
   Kind kind = kConstant;
   int line = 0;
-  int height = 1;  ///< levels below it, itself included
+  int height = 1;  ///< levels of the tree, including this node
   std::string text;
   Value value;
   std::vector<ExpressionPtr> parts;
   std::vector<std::string> operators;
-  std::vector<std::pair<std::string, ExpressionPtr>> named;  ///< arguments with names
+  std::vector<std::pair<std::string, ExpressionPtr>> named;  ///< keyword arguments
   ExpressionPtr more_list, more_named;                       ///< *arguments, **arguments
 };
 
 struct Parameter {
   std::string name;
-  ExpressionPtr otherwise;  ///< null: none
+  ExpressionPtr otherwise;  ///< null: no "else"
 };
 
 struct Statement;
@@ -77,7 +77,7 @@ struct Statement {
   bool recursive = false;
 };
 
-/// The statements of a template. Throws TemplateError with the line.
+/// Parses a template into statements. Throws TemplateError with the line.
 [[nodiscard]] Body parse(std::string_view source);
 
 }  // namespace neap::chat

@@ -1,7 +1,8 @@
-// What one rendering may use. Strings and vectors of this header take their memory from a Budget and cannot be
-// made without one, so that every value of a template is counted.
+// Limits of one rendering. Strings and vectors of this header allocate from a Budget and require
+// one, so that every value of a template is counted.
 //
-// Threads   one. A Budget outlives what was made with it.
+// Threads   one. A Budget outlives the objects made with it.
+//
 // Failure   TemplateError; containers keep their contents.
 #pragma once
 
@@ -17,31 +18,32 @@
 
 namespace neap::chat {
 
-/// What ends a rendering; the interpreter adds the line. Never leaves the module.
+/// The exception that ends a rendering; the interpreter adds the line. It never leaves the module.
 class TemplateError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
-  int line = 0;  ///< 0: not known yet
+  int line = 0;  ///< 0: not set yet
 };
 /// Throws a TemplateError; `what` is cut at 4 KiB.
 [[noreturn]] void fail(std::string_view what);
 
 inline constexpr Budget::Limits kRendering{20'000'000, std::size_t{256} << 20};
-/// Texts longer than this fail.
+/// Longer texts fail.
 inline constexpr std::size_t kMaxText = std::size_t{64} << 20;
 
-/// As a Budget fails that a rendering was given.
+/// Fail function of a rendering's Budget.
 void fail_budget(Budget::Spent spent, const Budget::Limits& limits);
 
 using String = std::basic_string<char, std::char_traits<char>, Counted<char>>;
 template <class T>
 using Vector = std::vector<T, Counted<T>>;
 
-/// Characters that do not change. Copies and parts share them.
+/// Immutable characters. Copies and substrings share them.
 class Text {
  public:
   Text() = default;
-  /// Of characters that outlive the rendering: a literal, the template's source, the caller's JSON.
+  /// Refers to characters that outlive the rendering: a literal, the template's source, the
+  /// caller's JSON.
   static Text outside(std::string_view characters) {
     Text made;
     made.view_ = characters;
@@ -66,7 +68,7 @@ class Text {
 
  private:
   std::string_view view_;
-  std::shared_ptr<const String> owner_;  // null: outside
+  std::shared_ptr<const String> owner_;  // null: characters from outside
 };
 
 }  // namespace neap::chat

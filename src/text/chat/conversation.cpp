@@ -18,7 +18,7 @@ bool is_assistant(const Json& message) {
   return message.is_object() && message.value("role", Json()) == "assistant";
 }
 
-// The tokenizer throws, this module does not.
+// The tokenizer throws; this module returns Status.
 Result<std::vector<text::TokenId>> encode(const text::Tokenizer& tokenizer, std::string_view text) {
   try {
     return tokenizer.encode(text);
@@ -126,8 +126,8 @@ Result<TrainedIds> Conversations::trained(const Json& messages, const Json& tool
   TrainedIds out;
   NEAP_TRY_ASSIGN(out.ids, encode(tokenizer_, text));
   out.trained.resize(out.ids.size());
-  // How many ids the text up to `end` has in common with the whole; the next one holds what is
-  // behind, and the end of what is before where a token spans the border.
+  // Counts the ids that the text up to `end` has in common with the whole text. The next id
+  // contains what follows `end`. If a token spans the border, it also contains text before `end`.
   const auto ids_before = [&](std::size_t end, bool& spans) -> Result<std::size_t> {
     NEAP_TRY_ASSIGN(const std::vector<text::TokenId> part, encode(tokenizer_, text.substr(0, end)));
     const auto common = std::mismatch(part.begin(), part.end(), out.ids.begin(), out.ids.end());

@@ -1,9 +1,11 @@
-// Conversations as tokens: a tokenizer and its chat template together.
+// Tokenizes conversations with a tokenizer and its chat template.
 //
 // Threads   const calls from any thread.
+//
 // Failure   Status naming the template and the line, or the message.
-// Cost      a rendering for a prompt; without {% generation %} two more for each of the assistant's
-//           turns of a training text.
+//
+// Cost      one rendering per prompt. For a training text without {% generation %}, two more per
+//           assistant turn.
 #pragma once
 
 #include <optional>
@@ -18,34 +20,35 @@
 
 namespace neap::chat {
 
-/// What of a text the assistant wrote, in bytes.
+/// A text and the byte ranges that the assistant wrote.
 struct TrainedText {
   std::string text;
   std::vector<Rendered::Range> ranges;
 };
 struct TrainedIds {
   std::vector<text::TokenId> ids;
-  std::vector<bool> trained;  ///< of each id: whether the assistant wrote it
+  std::vector<bool> trained;  ///< for each id, whether the assistant wrote it
 };
 
 class Conversations {
  public:
-  /// With the tokenizer's own template. Fails if it has none or the template is broken.
+  /// Uses the tokenizer's own template. Fails if it has none or the template is broken.
   [[nodiscard]] static Result<Conversations> make(const text::Tokenizer& tokenizer);
   [[nodiscard]] static Result<Conversations> make(const text::Tokenizer& tokenizer,
                                                   std::string_view source, std::string_view where);
 
   /// The text that the model continues, up to the head of its turn. `tools` here and below: JSON
-  /// schemas of what the model may call, for the template; null: none.
+  /// schemas of functions that the model may call, for the template; null: none.
   [[nodiscard]] Result<std::string> prompt_text(const Json& messages, const Json& tools) const;
-  /// Its ids. The template writes BOS where it wants one.
+  /// The ids of prompt_text(). The template writes BOS itself if it needs one.
   [[nodiscard]] Result<std::vector<text::TokenId>> prompt(const Json& messages,
                                                           const Json& tools) const;
-  /// The ids of a conversation that is complete.
+  /// The ids of a complete conversation.
   [[nodiscard]] Result<std::vector<text::TokenId>> whole(const Json& messages,
                                                          const Json& tools) const;
-  /// The whole conversation, with the assistant's turns marked: by the template's {% generation %}
-  /// blocks, else by what each turn adds to the conversation before it and its head.
+  /// The whole conversation with the assistant's turns marked. {% generation %} blocks of the
+  /// template mark them. Without such blocks, a turn is the text that it adds to the conversation
+  /// before it and its head.
   [[nodiscard]] Result<TrainedText> trained_text(const Json& messages, const Json& tools) const;
   [[nodiscard]] Result<TrainedIds> trained(const Json& messages, const Json& tools) const;
 
@@ -58,7 +61,7 @@ class Conversations {
                                                                    const std::string& text) const;
   text::Tokenizer tokenizer_;
   Template template_;
-  Json tokens_;  // bos_token and the like
+  Json tokens_;  // bos_token and similar variables
 };
 
 }  // namespace neap::chat

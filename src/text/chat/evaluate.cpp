@@ -1,4 +1,4 @@
-// Expressions of chat templates: their values.
+// Evaluates expressions of chat templates.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -78,7 +78,7 @@ Value Interpreter::evaluate_kind(const Expression& e, const ScopePtr& scope) {
   return {};
 }
 
-// The filters of a block, which have its text where an expression has its input.
+// Applies the filters of a block. The block's text is their input.
 Value Interpreter::filtered(const Expression* e, Value input, const ScopePtr& scope) {
   if (e == nullptr) return input;
   const Value inner = filtered(e->parts[0].get(), std::move(input), scope);
@@ -158,7 +158,7 @@ Value Interpreter::compare_chain(const Expression& e, const ScopePtr& scope) {
 
 namespace {
 
-// Where each character of a text begins, and its end: for slices that skip.
+// Byte offset of each character, and the end: for slices with a step.
 Vector<std::size_t> character_places(std::string_view text, Budget& budget) {
   budget.spend(text.size() / 8);
   Vector<std::size_t> made(budget);
@@ -168,7 +168,7 @@ Vector<std::size_t> character_places(std::string_view text, Budget& budget) {
   made.push_back(text.size());
   return made;
 }
-// The bytes of the first `count` characters.
+// Number of bytes of the first `count` characters.
 std::size_t bytes_of(std::string_view text, std::int64_t count, Budget& budget) {
   std::size_t at = 0;
   for (; count > 0 && at < text.size(); --count) at += character_bytes(text.substr(at));

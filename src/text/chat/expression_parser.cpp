@@ -1,4 +1,4 @@
-// Expressions of chat templates, with the precedence of Jinja2.
+// Parses expressions of chat templates, with the precedence of Jinja2.
 #include <algorithm>
 #include <charconv>
 
@@ -22,7 +22,7 @@ void Parser::add(Expression& to, ExpressionPtr part) const {
   to.parts.push_back(std::move(part));
 }
 
-// One expression, or several with commas between them.
+// Parses one expression, or several separated by commas.
 ExpressionPtr Parser::tuple(bool condition, bool parentheses) {
   const int line = now().line;
   std::vector<ExpressionPtr> parts;
@@ -264,7 +264,7 @@ ExpressionPtr Parser::index() {
   return made;
 }
 
-// "(...)" of a call: appended to the node.
+// Parses the "(...)" of a call into the node.
 void Parser::arguments(Expression& call) {
   expect_operator("(");
   bool first = true;

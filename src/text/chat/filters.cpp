@@ -1,4 +1,4 @@
-// The filters of Jinja2 that chat templates use.
+// Jinja2 filters that chat templates use.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -25,7 +25,7 @@ Text required_text(Interpreter& i, const Arguments& a, std::size_t position, con
   return found->str(i.budget());
 }
 
-/// "a.b.0" of an item, as the `attribute` of filters names it.
+/// Resolves a path such as "a.b.0" in an item, for the `attribute` argument of filters.
 Value attribute_path(Interpreter& i, Value value, const Value& path) {
   if (path.is_integer()) return i.item(value, path);
   const Text text = path.str(i.budget());
@@ -120,7 +120,7 @@ Value f_items(Interpreter& i, const Value& v, const Arguments&) {
   return items_of(*v.dict(), i.budget());
 }
 
-/// As many spaces as `value` says, or the text that it is.
+/// As many spaces as the number `value`, or the text `value` itself.
 Text indent_of(Interpreter& i, const Value& value, const char* what) {
   if (!value.is_integer()) return value.str(i.budget());
   if (value.integer() < 0 || value.integer() > 1000)
@@ -201,7 +201,8 @@ Value f_indent(Interpreter& i, const Value& v, const Arguments& a) {
                   i.budget());
 }
 
-/// With two arguments a test and its argument, with one a test, with none truth.
+/// With two arguments they are a test and its argument, with one it is a test. Without arguments
+/// the truth value decides.
 bool selected(Interpreter& i, const Value& v, const Arguments& a, std::size_t from) {
   if (a.list.size() <= from) return v.truth();
   Arguments rest(i.budget());
@@ -239,7 +240,7 @@ Value f_map(Interpreter& i, const Value& v, const Arguments& a) {
   return made;
 }
 
-/// What items are ordered by: texts without case unless asked.
+/// Sort key of an item. Texts are compared without case unless requested.
 Value sort_key(Interpreter& i, const Value& v, const Value& attribute, bool case_sensitive) {
   const Value key = attribute.is<None>() ? v : attribute_path(i, v, attribute);
   return key.text() != nullptr && !case_sensitive ? Value(lower(*key.text(), i.budget())) : key;
@@ -247,7 +248,7 @@ Value sort_key(Interpreter& i, const Value& v, const Value& attribute, bool case
 using Keyed = Vector<std::pair<Value, Value>>;
 Value sorted(Interpreter& i, Keyed keyed, bool reverse) {
   Keyed other(i.budget());
-  other.reserve(keyed.size());  // as much as std::stable_sort takes
+  other.reserve(keyed.size());  // std::stable_sort allocates this much
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& x, const auto& y) {
     return reverse ? compare(y.first, x.first, i.budget()) < 0
                    : compare(x.first, y.first, i.budget()) < 0;

@@ -1,4 +1,4 @@
-// Runs a parsed template. One thread; one rendering.
+// Runs a parsed template. One thread per rendering.
 #pragma once
 
 #include <map>
@@ -9,7 +9,7 @@
 
 namespace neap::chat {
 
-/// Variables of a block; what it lacks is in the block around it.
+/// Variables of a block. Missing ones are looked up in the surrounding block.
 struct Scope {
   Scope(std::shared_ptr<Scope> around, Budget& budget)
       : variables(budget), parent(std::move(around)) {}
@@ -38,7 +38,7 @@ class Interpreter {
   [[nodiscard]] std::string_view text() const { return root_; }
   [[nodiscard]] const Vector<Range>& generated() const { return generated_; }
 
-  // For filters, tests and methods.
+  // Used by filters, tests and methods:
   [[nodiscard]] Budget& budget() { return budget_; }
   Value call(const Value& function, const Arguments& arguments);
   Value filter(std::string_view name, const Value& input, const Arguments& arguments);
@@ -46,7 +46,7 @@ class Interpreter {
   Value attribute(const Value& object, std::string_view name);
   Value item(const Value& object, const Value& index);
   Value make_namespace(const Arguments& arguments);
-  /// loop.changed(...)
+  /// Implements loop.changed(...).
   bool changed(const std::shared_ptr<Loop>& loop, const Arguments& arguments);
   [[nodiscard]] std::int64_t unix_time() const { return unix_time_; }
 
@@ -65,12 +65,12 @@ class Interpreter {
   Value macro(const Statement& statement, const ScopePtr& scope);
   Value call_macro(const Callable& macro, const Arguments& arguments);
   [[nodiscard]] ScopePtr scope_in(const ScopePtr& around);
-  /// Scopes that values hold are emptied at the end.
+  /// Registers a scope that a value holds. Such scopes are emptied at the end.
   void keep(const ScopePtr& scope);
-  /// What `run` writes.
+  /// Returns the text that `run` writes.
   template <class Run>
   Text captured(const Run& run);
-  /// What `body` writes, in a scope of its own.
+  /// Returns the text that `body` writes, in a new scope.
   Text captured(const Body& body, const ScopePtr& around);
   void write(std::string_view text);
   void assign(const Expression& target, Value value, const ScopePtr& scope);
@@ -86,32 +86,34 @@ class Interpreter {
   Arguments arguments_of(const Expression& e, const ScopePtr& scope, std::size_t from);
   Value filtered(const Expression* e, Value input, const ScopePtr& scope);
 
-  Budget budget_{kRendering, fail_budget};  // first: the others use it until they end
+  Budget budget_{kRendering, fail_budget};  // first member: the others use it until they are
+                                            // destroyed
   std::int64_t unix_time_;
   int depth_ = 0;
   ScopePtr globals_;
-  String root_{budget_};  // what the template has written
-  String* out_ = &root_;  // where writing goes now
+  String root_{budget_};  // output of the template
+  String* out_ = &root_;  // current output
   Vector<Range> generated_{budget_};
-  // These may hold themselves, through macros, attributes and arguments: they are emptied at the end.
+  // These objects may form reference cycles through macros, attributes and arguments, so they are
+  // emptied at the end.
   Vector<ScopePtr> kept_scopes_{budget_};
   Vector<std::shared_ptr<Namespace>> namespaces_{budget_};
   Vector<std::shared_ptr<Loop>> changed_loops_{budget_};
 };
 
-/// A filter or test by its name in Jinja2; nullptr: there is none.
+/// A filter or test by its name in Jinja2; nullptr if unknown.
 using Filter = Value (*)(Interpreter&, const Value& input, const Arguments&);
 using Test = bool (*)(Interpreter&, const Value& input, const Arguments&);
 [[nodiscard]] Filter find_filter(std::string_view name);
 [[nodiscard]] Test find_test(std::string_view name);
-/// A method of a text, list or dict; None: there is none.
+/// A method of a text, list or dict; None if unknown.
 [[nodiscard]] Value find_method(const Value& object, std::string_view name, Budget& budget);
-/// The pairs of a dict, as its method items() has them.
+/// The pairs of a dict, as returned by its method items().
 [[nodiscard]] List items_of(const Dict& dict, Budget& budget);
-/// Python's operators.
+/// Implements Python's binary operators.
 [[nodiscard]] Value operate(std::string_view op, const Value& left, const Value& right,
                             Budget& budget);
-/// strftime in the C locale.
+/// Implements strftime in the C locale.
 [[nodiscard]] Text time_text(std::int64_t unix_time, std::string_view layout, Budget& budget);
 
 }  // namespace neap::chat

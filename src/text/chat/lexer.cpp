@@ -13,7 +13,7 @@ namespace {
 
 namespace utf8 = text::utf8;
 
-// "\r\n" and "\r" as "\n"; one at the end is dropped.
+// Converts "\r\n" and "\r" to "\n" and removes one line break at the end.
 std::string with_plain_lines(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -74,13 +74,13 @@ class Lexer {
     return std::string_view::npos;
   }
 
-  /// Text up to a tag, without the white space that the tag takes before itself.
+  /// Adds the text before a tag, without the white space that the tag strips.
   void text_before(std::size_t at, char sign, bool is_variable) {
     std::string_view data = rest_.substr(0, at);
     if (sign == '-') {
       data.remove_suffix(utf8::trailing_space(data));
     } else if (sign != '+' && !is_variable) {
-      const std::size_t line = data.rfind('\n') + 1;  // 0 if there is none
+      const std::size_t line = data.rfind('\n') + 1;  // 0 without a line break
       const std::string_view before = data.substr(line);
       if ((line > 0 || line_starting_) && utf8::leading_space(before) == before.size())
         data = data.substr(0, line);
@@ -105,7 +105,7 @@ class Lexer {
     }
   }
 
-  /// After the closing tag whose last part begins at the front: what it takes behind itself.
+  /// Call at the last part of a closing tag. Strips the white space after the tag.
   void close(std::size_t tag_bytes, char sign, bool trims_line) {
     advance(tag_bytes);
     line_starting_ = false;
@@ -126,7 +126,7 @@ class Lexer {
     close(end + 2, sign, true);
   }
 
-  /// {% raw %}: text up to {% endraw %}.
+  /// Reads {% raw %}: text up to {% endraw %}.
   bool raw() {
     std::string_view look = rest_;
     look.remove_prefix(utf8::leading_space(look));
@@ -223,7 +223,7 @@ class Lexer {
     advance(n);
   }
 
-  // Python's escapes; an unknown one stays with its backslash.
+  // Reads Python's escapes. An unknown escape keeps its backslash.
   void string(char quote) {
     std::string out;
     std::size_t i = 1;
@@ -239,7 +239,7 @@ class Lexer {
     advance(i + 1);
   }
 
-  /// Appends what the escape at `i` stands for; returns its last position.
+  /// Appends the character of the escape at `i` and returns the escape's last position.
   std::size_t escape(std::size_t i, std::string& out) {
     const char c = rest_[i];
     static constexpr std::string_view kLetters = "nrtabfv\\'\"", kValues = "\n\r\t\a\b\f\v\\'\"";
@@ -302,7 +302,7 @@ class Lexer {
   std::string source_;
   std::string_view rest_;
   int line_ = 1;
-  bool line_starting_ = true;  // the tag before ended with a line
+  bool line_starting_ = true;  // the previous tag ended with a line break
   std::vector<Token> tokens_;
 };
 

@@ -1,4 +1,4 @@
-// Jinja2's tokens, with trim_blocks and lstrip_blocks as transformers sets them.
+// The tokens of Jinja2, with trim_blocks and lstrip_blocks as transformers sets them.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct Token {
   [[nodiscard]] bool is(Kind k, std::string_view t) const { return kind == k && text == t; }
 };
 
-/// The tokens of a template, kEnd last. Throws TemplateError with the line.
+/// Tokens of a template, ending with kEnd. Throws TemplateError with the line.
 [[nodiscard]] std::vector<Token> tokens_of(std::string_view source);
 
 }  // namespace neap::chat

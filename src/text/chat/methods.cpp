@@ -65,7 +65,7 @@ Value m_rsplit(I& i, const V& v, const A& a) {
   const String part = reversed_bytes(separator, i.budget());
   std::int64_t left = count_argument(a, 1, "maxsplit");
   List made(i.budget());
-  std::size_t done = 0;  // bytes from the end
+  std::size_t done = 0;  // bytes handled from the end
   for (std::size_t at;
        left != 0 && (at = find_part(backward, part, i.budget(), done)) != std::string_view::npos;
        --left) {

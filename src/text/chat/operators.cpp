@@ -1,4 +1,4 @@
-// Python's operators between values of chat templates.
+// Python's operators for values of chat templates.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,7 @@ namespace {
 
 std::int64_t checked(bool overflow, const std::int64_t& value) {
   if (overflow) fail("an integer is too large");
-  return value;  // by reference, because the operation of the other argument sets it
+  return value;  // a reference, because the operation of the other argument sets it
 }
 
 [[noreturn]] void unsupported(std::string_view op, const Value& left, const Value& right) {
@@ -39,7 +39,8 @@ Value integers(std::string_view op, std::int64_t a, std::int64_t b) {
     return op == "%" ? Value(std::int64_t{0})
                      : Value(checked(__builtin_sub_overflow(std::int64_t{0}, a, &r), r));
   const std::int64_t remainder = a % b;
-  const bool adjust = remainder != 0 && (remainder < 0) != (b < 0);  // Python rounds down
+  const bool adjust = remainder != 0 && (remainder < 0) != (b < 0);  // Python rounds towards minus
+                                                                     // infinity
   if (op == "%") return adjust ? remainder + b : remainder;
   return a / b - (adjust ? 1 : 0);
 }

@@ -78,7 +78,7 @@ Body Parser::body(const std::vector<std::string_view>& ends) {
     } else {
       const bool done = peek().kind == Token::kName &&
                         std::find(ends.begin(), ends.end(), peek().text) != ends.end();
-      take();  // the begin of the block
+      take();  // the opening tag of the block
       if (done) return out;
       out.push_back(statement());
     }
@@ -108,7 +108,7 @@ Statement Parser::statement() {
   error(format("Encountered unknown tag '{}'", tag));
 }
 
-// The rest of the opening tag, and the body up to the end tag.
+// Reads the rest of the opening tag, and the body up to the end tag.
 Body Parser::block(std::string_view end) {
   expect_block_end();
   Body made = body({end});

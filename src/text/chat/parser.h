@@ -1,4 +1,4 @@
-// Inside of parse(): statements are in parser.cpp, expressions in expression_parser.cpp.
+// Internal to parse(). Statements are in parser.cpp, expressions in expression_parser.cpp.
 #pragma once
 
 #include <string_view>
@@ -12,13 +12,15 @@ namespace neap::chat {
 class Parser {
  public:
   explicit Parser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
-  /// Up to a tag that `ends` names or the end of the template, which it must be if `ends` is empty.
+  /// Reads up to a tag in `ends`. If `ends` is empty, reads to the end of the template and fails on
+  /// other tags.
   Body body(const std::vector<std::string_view>& ends);
 
  private:
   static constexpr int kMaxDepth = 100;
-  static constexpr int kMaxHeight = 500;  ///< of an expression: a + b + c ... is one level for each
-  /// Counts nesting for as long as it lives.
+  static constexpr int kMaxHeight = 500;  ///< limit for an expression: a + b + c ... takes one
+                                          ///< level per operator
+  /// Counts the nesting depth during its lifetime.
   struct Nesting {
     explicit Nesting(Parser& p);
     ~Nesting() { --parser.depth_; }
@@ -61,7 +63,7 @@ class Parser {
   ExpressionPtr tuple(bool condition = true, bool parentheses = false);
   ExpressionPtr expression(bool condition = true);
   ExpressionPtr condition();
-  /// `operand` and further ones behind `word`, left to right.
+  /// Reads operands separated by `word`, from left to right.
   [[nodiscard]] ExpressionPtr chain(const char* word, ExpressionPtr (Parser::*operand)());
   ExpressionPtr either();
   ExpressionPtr both();

@@ -14,10 +14,11 @@ struct Template::Parsed {
 
 namespace {
 
-// Longer ones are refused: the longest of known checkpoints has 20 KiB, and a tree needs some 100 times its source.
+// Maximum size of a template. The longest one in known checkpoints has 20 KiB, and a tree takes
+// about 100 times its source.
 constexpr std::size_t kMaxSource = std::size_t{1} << 20;
 
-// What `run` returns, or why it failed.
+// Returns the result of `run`, or the reason why it failed.
 template <class T, class Run>
 Result<T> guarded(const std::string& where, const Run& run) {
   try {
@@ -30,7 +31,7 @@ Result<T> guarded(const std::string& where, const Run& run) {
   }
 }
 
-// As transformers gives messages to a template: what a model thought is there by two of its names.
+// Prepares messages as transformers does. The model's reasoning is available under two names.
 Value messages_of(const Json& messages, Budget& budget) {
   List made(budget);
   for (const Json& message : messages) {

@@ -1,13 +1,15 @@
-// Chat templates: Jinja2 as transformers sets it up, without Python.
+// Chat templates: Jinja2 as transformers configures it, without Python.
 //
-// A template is text of a checkpoint, so it is not trusted. It can only read what it is given and write
-// text, and a rendering that exceeds a bound fails: 1 MiB of source, 20 million steps of work, 256 MiB of
-// memory for its values, 64 MiB for a text.
+// A template comes with a checkpoint, so it is not trusted. It can only read its inputs and write
+// text. A rendering fails if it exceeds a bound: 1 MiB of source, 20 million steps, 256 MiB for its
+// values, 64 MiB for a text.
 //
 // Threads   const calls from any thread.
+//
 // Failure   Status with the template's name and the line; nothing is thrown.
-// Cost      parsing some 10 MB/s, rendering a conversation some 10 microseconds a message;
-//           texts of the conversation are not copied.
+//
+// Cost      parsing about 10 MB/s, rendering about 10 microseconds per message. Texts of the
+//           conversation are not copied.
 #pragma once
 
 #include <cstdint>
@@ -26,25 +28,25 @@ struct RenderOptions {
   Json tools;      ///< null: none
   Json documents;  ///< null: none
   bool add_generation_prompt = false;
-  /// More variables, such as bos_token; they replace those above.
+  /// Additional variables, such as bos_token; they override the ones above.
   Json variables = Json::object();
-  /// What strftime_now tells, in local time; absent: now.
+  /// Time for strftime_now, in local time; absent: the current time.
   std::optional<std::int64_t> unix_time;
 };
 
 struct Rendered {
   struct Range {
-    std::size_t begin, end;  ///< bytes of the text
+    std::size_t begin, end;  ///< byte range of the text
   };
   std::string text;
-  std::vector<Range> generated;  ///< what {% generation %} blocks wrote, in order
+  std::vector<Range> generated;  ///< output of {% generation %} blocks, in order
 };
 
 class Template {
  public:
   /// `where` names the template in messages.
   [[nodiscard]] static Result<Template> parse(std::string_view source, std::string_view where);
-  /// `messages`: objects with "role" and mostly "content".
+  /// `messages`: objects with "role" and usually "content".
   [[nodiscard]] Result<Rendered> render(const Json& messages, const RenderOptions& options) const;
 
  private:

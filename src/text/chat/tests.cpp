@@ -1,4 +1,4 @@
-// The tests of Jinja2 ("is ..."), and the time.
+// Jinja2's tests ("is ..."), and time formatting.
 #include <cmath>
 #include <ctime>
 #include <map>

@@ -14,7 +14,7 @@ namespace {
 
 namespace utf8 = text::utf8;
 
-// The text with each character changed by `map`, which appends to its first argument.
+// Converts each character with `map`, which appends to its first argument.
 template <class Map>
 String mapped(std::string_view text, Budget& budget, const Map& map) {
   budget.spend(text.size() / 8);
@@ -43,13 +43,15 @@ void append_upper(std::string& out, std::int32_t c) {
   }
 }
 
-// Python's white space at the front, which has the four separators 1C to 1F too.
+// Whether the text begins with white space as in Python, which includes the four separators 1C to
+// 1F.
 bool is_white(std::string_view text) {
   const std::int32_t c = utf8::front(text).value;
   return utf8::is_space(c) || (c >= 0x1c && c <= 0x1f);
 }
 
-// Large at the start and behind what `ends_word` names, else small.
+// Capitalizes letters at the start and after characters for which `ends_word` is true. Other
+// letters become lower case.
 Text with_large_initials(std::string_view text, Budget& budget, bool (*ends_word)(std::int32_t)) {
   bool begins = true;
   return mapped(text, budget, [&](std::string& out, std::int32_t c) {
@@ -75,7 +77,7 @@ std::size_t find_part(std::string_view text, std::string_view part, Budget& budg
                       std::size_t from) {
   if (from > text.size() || part.size() > text.size() - from) return std::string_view::npos;
   if (part.empty()) return from;
-  // Not string_view::find, which may compare the whole part at each place.
+  // string_view::find may compare the whole part at each position.
   const void* found = memmem(text.data() + from, text.size() - from, part.data(), part.size());
   const std::size_t at =
       found == nullptr ? std::string_view::npos
@@ -134,7 +136,7 @@ Text replaced(const Text& text, std::string_view from, std::string_view to, std:
               Budget& budget) {
   String out(budget);
   std::string_view rest = text;
-  if (from.empty()) {  // between all characters
+  if (from.empty()) {  // insert between all characters
     for (; count != 0; --count) {
       budget.spend(1);
       out += to;
@@ -179,7 +181,7 @@ Vector<Text> words(const Text& text, std::int64_t splits, Budget& budget) {
   Vector<Text> made(budget);
   std::string_view rest = text;
   budget.spend(rest.size() / 8);
-  // Up to the first character that is white space, or is none.
+  // Skips white space if `white`, else characters that are not white space.
   const auto skip = [&](bool white) {
     std::size_t n = 0;
     while (n < rest.size() && is_white(rest.substr(n)) == white)

@@ -194,7 +194,7 @@ void append_quoted(String& out, std::string_view text) {
   out += quote;
 }
 
-// Values share their parts: the text of a small one can be of any length.
+// Values share their parts, so a small value can have a text of any length.
 void append_repr(String& out, const Value& value, Budget& budget) {
   budget.spend(1);
   if (out.size() > kMaxText) fail("a value's text is too long");

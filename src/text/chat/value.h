@@ -1,4 +1,4 @@
-// Values of chat templates: what Jinja2 has, with Python's text, equality and order.
+// Values of chat templates: the types of Jinja2, with Python's text, equality and order.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,12 @@ struct Arguments {
   explicit Arguments(Budget& budget);
   Vector<Value> list;
   Vector<std::pair<Text, Value>> named;
-  /// The argument at `position` or called `name`, or nullptr.
+  /// The argument at `position` or with name `name`; nullptr if missing.
   [[nodiscard]] const Value* find(std::size_t position, std::string_view name) const;
 };
 
 struct Undefined {
-  Text why;  ///< the message of using it
+  Text why;  ///< message for uses of the undefined value
 };
 struct None {};
 struct List {
@@ -38,7 +38,7 @@ struct List {
   explicit List(Vector<Value> made);
   Vector<Value> items;
   bool tuple = false;
-  int depth = 1;  ///< of the nesting; bounded, because values are read and freed by recursion
+  int depth = 1;  ///< nesting depth; bounded, because values are read and freed recursively
 };
 struct Dict {
   explicit Dict(Budget& budget);
@@ -48,7 +48,7 @@ struct Dict {
   [[nodiscard]] const Value* find_text(std::string_view key, Budget& budget) const;
   void set(const Value& key, Value value);
 };
-/// An object with attributes that a template can set: namespace().
+/// The result of namespace(): an object with attributes that a template can set.
 struct Namespace {
   explicit Namespace(Budget& budget);
   Dict attributes;
@@ -58,17 +58,17 @@ struct Loop {
   explicit Loop(Vector<Value> all);
   Vector<Value> items;
   std::size_t index = 0;
-  int level = 0;    ///< of recursive loops
-  int nesting = 1;  ///< of the values that it holds
+  int level = 0;    ///< depth of recursive loops
+  int nesting = 1;  ///< nesting depth of its values
   Vector<Value> last_changed;
   bool changed_before = false;
-  const Statement* recursive = nullptr;  ///< of a recursive loop
-  std::shared_ptr<Scope> scope;          ///< around a recursive loop
+  const Statement* recursive = nullptr;  ///< set in a recursive loop
+  std::shared_ptr<Scope> scope;          ///< scope around a recursive loop
 };
 
 class Value {
  public:
-  /// Of functions and methods: `object` is what the method belongs to.
+  /// Signature of functions and methods. `object` owns the method.
   using Function = Value (*)(Interpreter&, const Value& object, const Arguments&);
   using ListPtr = std::shared_ptr<const List>;
   using DictPtr = std::shared_ptr<const Dict>;
@@ -82,13 +82,13 @@ class Value {
   template <std::size_t kSize>
   Value(const char (&literal)[kSize])  // NOLINT
       : v_(Text::outside({static_cast<const char*>(literal), kSize - 1})) {}
-  Value(const void*) = delete;                               // would be a bool
+  Value(const void*) = delete;                               // pointers would convert to bool
   Value(List l);                                             // NOLINT
   Value(Dict d);                                             // NOLINT
   Value(std::shared_ptr<Namespace> n) : v_(std::move(n)) {}  // NOLINT
   Value(Callable c, Budget& budget);
   explicit Value(Loop l);
-  /// Its texts are those of `json`, which outlives the rendering.
+  /// Shares the texts of `json`, which outlives the rendering.
   static Value of_json(const Json& json, Budget& budget);
   static Value undefined(std::string_view why, Budget& budget) {
     return Undefined{Text::copy(why, budget)};
@@ -125,11 +125,11 @@ class Value {
     const auto* p = std::get_if<std::shared_ptr<Loop>>(&v_);
     return p == nullptr ? nullptr : *p;
   }
-  /// bool, int or float.
+  /// Whether the value is a bool, int or float.
   [[nodiscard]] bool is_number() const { return is<bool>() || is<std::int64_t>() || is<double>(); }
   [[nodiscard]] bool is_integer() const { return is<bool>() || is<std::int64_t>(); }
-  [[nodiscard]] std::int64_t integer() const;  ///< of an is_integer()
-  [[nodiscard]] double number() const;         ///< of an is_number()
+  [[nodiscard]] std::int64_t integer() const;  ///< requires is_integer()
+  [[nodiscard]] double number() const;         ///< requires is_number()
 
   [[nodiscard]] bool truth() const;
   [[nodiscard]] Text str(Budget& budget) const;   ///< Python's str()
@@ -137,9 +137,9 @@ class Value {
   [[nodiscard]] const char* type() const;         ///< Python's name of the type
   /// Fails with the reason if this is undefined.
   const Value& defined() const;
-  /// What iterating gives: items, characters, keys. Fails for what is not iterable.
+  /// The items, characters or keys that iteration yields. Fails for a value that is not iterable.
   [[nodiscard]] Vector<Value> iterate(Budget& budget) const;
-  /// Calls `visit` with each of them in order.
+  /// As iterate(), but calls `visit` with each of them in order.
   template <class Visit>
   void each(Budget& budget, const Visit& visit) const;
 
@@ -149,7 +149,7 @@ class Value {
       v_;
 };
 
-// Here, where Value is complete.
+// Defined here, because Value must be complete.
 inline Arguments::Arguments(Budget& budget) : list(budget), named(budget) {}
 inline List::List(Budget& budget) : items(budget) {}
 inline List::List(Vector<Value> made) : items(std::move(made)) {}
@@ -158,22 +158,22 @@ inline Namespace::Namespace(Budget& budget) : attributes(budget) {}
 inline Loop::Loop(Vector<Value> all)
     : items(std::move(all)), last_changed(items.get_allocator().budget()) {}
 
-/// A function, a method or a macro.
+/// A function, method or macro.
 struct Callable {
   Value::Function call = nullptr;  ///< null: a macro
   Value object;
   const Statement* macro = nullptr;
-  std::shared_ptr<Scope> scope;  ///< of the macro
-  int depth = 1;                 ///< of the nesting of `object`
+  std::shared_ptr<Scope> scope;  ///< scope of the macro
+  int depth = 1;                 ///< nesting depth of `object`
 };
 
-/// Bytes of the character at the front of a text that is not empty.
+/// Bytes of the first character of a non-empty text.
 [[nodiscard]] std::size_t character_bytes(std::string_view text);
 [[noreturn]] void fail_not_iterable(const Value& value);
 
 template <class Visit>
 void Value::each(Budget& budget, const Visit& visit) const {
-  const Value held = *this;  // visit() may replace the variable that this is
+  const Value held = *this;  // visit() may replace the variable that holds this value
   if (held.is<Undefined>()) return;
   if (held.list() != nullptr) {
     for (const Value& item : held.list()->items) visit(item);
@@ -192,21 +192,22 @@ void Value::each(Budget& budget, const Visit& visit) const {
 }
 
 [[nodiscard]] bool equal(const Value& a, const Value& b, Budget& budget);
-/// Less than zero, zero or more. Fails for what Python does not order.
+/// Returns a number less than, equal to or greater than zero. Fails for values that Python does not
+/// order.
 [[nodiscard]] int compare(const Value& a, const Value& b, Budget& budget);
-/// Whether `item` is in a container. Fails for what contains nothing.
+/// Whether a container contains `item`. Fails for a value that is not a container.
 [[nodiscard]] bool contains(const Value& container, const Value& item, Budget& budget);
 
 struct JsonStyle {
   bool ensure_ascii = false;
   bool sort_keys = false;
-  Text indent;  ///< of a level; used if `pretty`
+  Text indent;  ///< indentation per level; used if `pretty`
   bool pretty = false;
   Text item_separator = Text::outside(", "), key_separator = Text::outside(": ");
 };
-/// Python's json.dumps.
+/// Implements Python's json.dumps.
 [[nodiscard]] Text to_json(const Value& value, const JsonStyle& style, Budget& budget);
-/// Python's repr of a float.
+/// Implements Python's repr of a float.
 [[nodiscard]] std::string float_text(double value);
 
 }  // namespace neap::chat

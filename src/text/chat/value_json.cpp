@@ -1,4 +1,4 @@
-// Python's json.dumps.
+// Implements Python's json.dumps.
 #include <algorithm>
 #include <cmath>
 

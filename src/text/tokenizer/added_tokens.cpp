@@ -64,8 +64,8 @@ void AddedTokenFinder::split(std::string_view text, std::vector<Part>& parts,
     if (token.lstrip) begin = std::max(done, begin - utf8::trailing_space(text.substr(0, begin)));
     if (token.rstrip) end += utf8::leading_space(text.substr(end));
     if (begin > done) parts.push_back({text.substr(done, begin - done), std::nullopt});
-    // A token in the white space that the one before took is found all the same, as in Hugging
-    // Face's library; what is behind it then follows again.
+    // A token inside white space that the previous token took is still found, as in Hugging Face's
+    // library. The text after it then appears twice.
     parts.push_back({text.substr(begin, std::max(begin, end) - begin), token.id});
     done = end;
   }

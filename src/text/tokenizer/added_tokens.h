@@ -1,4 +1,5 @@
-// Finds added tokens in a text: leftmost, then longest, as Hugging Face's automaton does.
+// Finds added tokens in a text. The leftmost match wins, then the longest, as in Hugging Face's
+// automaton.
 #pragma once
 
 #include <array>
@@ -13,15 +14,17 @@
 
 namespace neap::text {
 
-/// Threads: const calls from any thread. Cost: one table look-up for a byte that begins no token,
-/// else a step for each byte that a token shares with the text.
+/// Threads   const calls from any thread.
+///
+/// Cost      a table lookup for a byte that begins no token, else a step per byte that a token
+///           shares with the text.
 class AddedTokenFinder {
  public:
-  /// A token that is found by `pattern`; a later token with the same pattern replaces it.
+  /// Adds a token that matches `pattern`. A later token with the same pattern replaces it.
   void add(std::string_view pattern, const AddedToken& token);
   struct Part {
     std::string_view text;
-    std::optional<TokenId> id;  ///< set: an added token; else text between
+    std::optional<TokenId> id;  ///< set for an added token; absent for other text
   };
   void split(std::string_view text, std::vector<Part>& parts, Budget& budget) const;
   [[nodiscard]] bool empty() const { return tokens_.empty(); }
@@ -36,7 +39,8 @@ class AddedTokenFinder {
 
   std::array<Node, 256> first_{};                  // 0: no token begins with this byte
   std::unordered_map<std::uint64_t, Node> edges_;  // (node, byte) -> node
-  std::vector<std::int32_t> token_at_{-1};         // by node: the token that ends there
+  std::vector<std::int32_t> token_at_{-1};         // by node: the token that ends there, -1 for
+                                                   // none
   std::vector<AddedToken> tokens_;
 };
 

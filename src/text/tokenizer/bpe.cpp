@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::size_t kMaxPiece = std::size_t{1} << 30;  // positions are 32 bits wide
 constexpr std::size_t kKeptScratch = 65536;              // elements
-constexpr std::size_t kFewSymbols = 64;  // up to here searching all pairs beats a heap
+constexpr std::size_t kFewSymbols = 64;  // up to this number, searching all pairs is faster than a
+                                         // heap
 
 }  // namespace
 
@@ -28,13 +29,13 @@ struct Bpe::Scratch {
       return rank != o.rank ? rank > o.rank : position > o.position;
     }
   };
-  std::vector<Id> symbols;  // of the piece or of a part of it
+  std::vector<Id> symbols;  // of the piece or a part of it
   std::vector<Id> out;
   std::vector<Symbol> linked;
   std::vector<Candidate> heap;
   BpeCache cache;
 
-  /// Gives back what only a very long text needs.
+  /// Frees memory that only a very long text needs.
   void shrink() {
     const auto limit = [](auto& list) {
       if (list.capacity() > kKeptScratch) std::decay_t<decltype(list)>().swap(list);
@@ -73,8 +74,8 @@ Bpe::Id Bpe::id_of_point(std::int32_t point) const {
   return it == other_point_id_.end() ? -1 : it->second;
 }
 
-// Calls emit(id, begin) for each symbol, in the order in which the reference adds them: an unknown
-// character is added when the next known one is met, which may be after byte tokens.
+// Calls emit(id, begin) for each symbol, in the order of the reference. An unknown character is
+// added when the next known one is read, which may be after byte tokens.
 template <class Emit>
 void Bpe::for_each_symbol(std::string_view piece, bool& unk_seen, Emit&& emit) const {
   bool pending = false;
@@ -96,7 +97,8 @@ void Bpe::for_each_symbol(std::string_view piece, bool& unk_seen, Emit&& emit) c
       if (initial.id >= 0) {
         known(initial.id, at);
       } else if (!initial.bytes.empty()) {
-        unk_seen = true;  // several symbols at one place: a part's bytes do not tell which
+        unk_seen = true;  // several symbols have the same position, so bytes alone do not determine
+                          // the symbols
         for (const Id id : initial.bytes) emit(id, at);
       } else {
         unknown(at);
@@ -130,7 +132,8 @@ void Bpe::merge_few(std::vector<Id>& symbols, std::vector<Id>& out) const {
     std::size_t best = 0;
     std::uint32_t rank = ~std::uint32_t{0};
     for (std::size_t i = 0; i + 1 < n; ++i) {
-      const auto r = static_cast<std::uint32_t>(merges[i].rank);  // -1, no merge, is the largest
+      const auto r = static_cast<std::uint32_t>(merges[i].rank);  // -1 (no merge) becomes the
+                                                                  // largest value
       if (r < rank) {
         rank = r;
         best = i;
@@ -177,7 +180,7 @@ void Bpe::merge_many(Scratch& scratch, std::vector<Id>& out) const {
     Symbol& left = at(top.position);
     if (left.id < 0 || left.next < 0) continue;
     Symbol& right = at(left.next);
-    if (find(left.id, right.id).id != top.id) continue;  // stale
+    if (find(left.id, right.id).id != top.id) continue;  // outdated entry
     left.id = top.id;
     right.id = -1;
     left.next = right.next;
@@ -197,16 +200,16 @@ void Bpe::merge_symbols(Scratch& scratch, std::vector<Id>& out) const {
   }
 }
 
-// Cuts the symbols where no merge can join them, so that the parts are short and come from the cache.
+// Cuts the symbols where no merge can join them, so that parts are short and can be cached.
 void Bpe::encode_long(std::string_view piece, Scratch& scratch, std::vector<Id>& out) const {
   auto& symbols = scratch.symbols;
   symbols.clear();
-  std::size_t begin = 0;  // of the part in `symbols`
+  std::size_t begin = 0;  // start of the part in `symbols`
   bool unk_seen = false;
   const auto close = [&](std::size_t end) {
     if (symbols.empty()) return;
-    // With unknown characters a part's bytes do not tell its symbols; with ignore_merges the cache
-    // holds what a part would be as a piece of its own.
+    // Do not use the cache in two cases. With unknown characters, the bytes of a part do not
+    // determine its symbols. With ignore_merges, the cache treats a part as a separate piece.
     const std::size_t bytes = end - begin;
     if (unk_seen || !whole_.empty() || bytes > BpeCache::kMaxBytes) {
       merge_symbols(scratch, out);

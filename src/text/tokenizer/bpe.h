@@ -1,8 +1,8 @@
-// The BPE model: symbols of a piece of text to ids by ranked merges.
+// The BPE model: converts a piece of text to ids by ranked merges.
 //
-// A symbol is a byte (byte-level vocabularies) or a character. Ids are those of Hugging Face's
-// tokenizers library for valid UTF-8; bytes that are not UTF-8 encode as byte tokens where the
-// vocabulary has them.
+// A symbol is a byte (byte-level vocabularies) or a character. For valid UTF-8 the ids are those of
+// Hugging Face's tokenizers library. Bytes that are not UTF-8 become byte tokens if the vocabulary
+// has them.
 #pragma once
 
 #include <array>
@@ -29,11 +29,11 @@ template <class T>
 using StringMap = std::unordered_map<std::string, T, StringHash, std::equal_to<>>;
 
 struct BpeOptions {
-  bool byte_level = true;      ///< symbols are bytes in the alphabet's spelling, else characters
-  bool ignore_merges = false;  ///< a piece that is a token needs no merges
-  bool byte_fallback = false;  ///< characters without a token become their bytes "<0xNN>"
-  bool fuse_unk = false;       ///< a run of unknown characters becomes one token
-  std::optional<std::string> unk_token;  ///< for what is left; none: it is dropped
+  bool byte_level = true;      ///< symbols are bytes, spelled in the byte alphabet; else characters
+  bool ignore_merges = false;  ///< a piece that is a token is not merged
+  bool byte_fallback = false;  ///< a character without a token becomes its bytes "<0xNN>"
+  bool fuse_unk = false;       ///< consecutive unknown characters become one token
+  std::optional<std::string> unk_token;  ///< for other unknown characters; none: they are dropped
 };
 
 class Bpe {
@@ -41,18 +41,18 @@ class Bpe {
   using Id = std::int32_t;
   using Merges = std::vector<std::pair<std::string, std::string>>;
 
-  /// `merges` in rank order. Throws, naming `where` and the merge, when a merge's parts or product
-  /// are not in the vocabulary.
+  /// `merges` are in rank order. Throws if the vocabulary lacks a part or the result of a merge;
+  /// the message has `where` and the merge.
   Bpe(const StringMap<Id>& vocabulary, const Merges& merges, const BpeOptions& options,
       std::string_view where);
   ~Bpe();
   Bpe(const Bpe&) = delete;
   Bpe& operator=(const Bpe&) = delete;
 
-  /// Appends the ids of each piece. Threads: any; each call has a cache (2 MiB) of its own.
+  /// Appends the ids of each piece. Threads: any; each call uses its own cache (2 MiB).
   void encode(std::span<const std::string_view> pieces, std::vector<std::int64_t>& ids) const;
 
-  /// Whether both have the same merges in the same order, given the same vocabulary.
+  /// Whether both have the same merges in the same order. The vocabularies must be equal.
   [[nodiscard]] bool same_merges(const Bpe& other) const {
     return merges_ == other.merges_ && whole_.empty() == other.whole_.empty();
   }
@@ -65,10 +65,10 @@ class Bpe {
     bool operator==(const Merge&) const = default;
   };
   struct Scratch;
-  /// What a character becomes before any merge.
+  /// The symbols of a character before any merge.
   struct Initial {
     Id id = -1;             ///< its token
-    std::vector<Id> bytes;  ///< without a token: its byte tokens
+    std::vector<Id> bytes;  ///< byte tokens, if the character has no token
   };
 
   void read_merges(const StringMap<Id>& vocabulary, const Merges& merges, std::string_view where);
@@ -92,20 +92,20 @@ class Bpe {
   bool fuse_unk_ = false;
   std::optional<std::string> unk_token_;
   Id unk_ = -1;
-  std::array<Initial, 256> initial_;  // by byte; without byte_level, ASCII only
+  std::array<Initial, 256> initial_;  // by byte; without byte_level only ASCII
   std::array<Id, 256> byte_token_{};  // "<0xNN>"; all -1 without byte_fallback
-  // Of tokens of one character that is not ASCII: the basic plane as a table, the rest as a map.
+  // Tokens of one non-ASCII character: a table for the basic plane, a map for the rest.
   std::vector<Id> basic_point_id_;
   std::unordered_map<std::int32_t, Id> other_point_id_;
   PairTable<Merge> merges_;
-  // Pairs of symbols that some sequence of merges may bring into one token. A piece is cut where its
-  // neighbours are no such pair.
+  // Pairs of symbols that some sequence of merges may join into one token. A piece is cut between
+  // neighbours that are not such a pair.
   PairTable<bool> junctions_;
-  bool knows_junctions_ = false;  // the vocabulary is not too unusual for that
-  StringMap<Id> whole_;           // only with ignore_merges; by bytes with byte_level
+  bool knows_junctions_ = false;  // false if the vocabulary is too unusual
+  StringMap<Id> whole_;           // only with ignore_merges; keys are bytes with byte_level
 
   mutable std::mutex scratch_mutex_;
-  mutable std::vector<std::shared_ptr<Scratch>> scratch_;  // those that no call uses
+  mutable std::vector<std::shared_ptr<Scratch>> scratch_;  // not in use by any call
 };
 
 }  // namespace neap::text

@@ -1,5 +1,5 @@
-// Ids of short pieces that were seen before: a table of fixed size where a newer piece replaces an
-// older one. Not thread-safe; each call of Bpe::encode leases one.
+// Caches the ids of short pieces, in a table of fixed size where a newer piece replaces an older
+// one. Not thread-safe; each call of Bpe::encode leases one.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ class BpeCache {
   static constexpr std::size_t kMaxBytes = 55;
   static constexpr std::size_t kMaxIds = 16;
 
-  /// A piece of at most kMaxBytes, and the slot that it belongs to.
+  /// A piece of at most kMaxBytes, and its slot.
   struct Key {
     std::uint64_t words[7];
     std::size_t slot;
@@ -24,8 +24,8 @@ class BpeCache {
   [[nodiscard]] static Key key_of(std::string_view piece) {
     Key key{};
     if (!piece.empty()) std::memcpy(key.words, piece.data(), piece.size());
-    // The length in the last byte keeps a piece apart from itself with zero bytes behind it; + 1
-    // keeps the empty piece apart from a free slot.
+    // The last byte stores the length + 1. The length distinguishes pieces that differ only by
+    // trailing zero bytes. The + 1 distinguishes the empty piece from a free slot.
     key.words[6] |= static_cast<std::uint64_t>(piece.size() + 1) << 56;
     std::uint64_t hash = 0;
     for (const std::uint64_t word : key.words) {
@@ -35,7 +35,7 @@ class BpeCache {
     key.slot = static_cast<std::size_t>(hash >> (64 - kSlotBits));
     return key;
   }
-  /// The ids of the piece, or nullptr; `count` of them.
+  /// The `count` ids of the piece, or nullptr.
   [[nodiscard]] const std::int32_t* find(const Key& key, std::size_t& count) const {
     const Slot& slot = slots_[key.slot];
     if (std::memcmp(slot.words, key.words, sizeof slot.words) != 0) return nullptr;
@@ -51,8 +51,7 @@ class BpeCache {
   }
 
  private:
-  static constexpr unsigned kSlotBits =
-      14;  // times 128 bytes: 2 MiB, which stays in a core's cache
+  static constexpr unsigned kSlotBits = 14;  // x 128 bytes = 2 MiB, which stays in a core's cache
   struct alignas(64) Slot {
     std::uint64_t words[7];
     std::int32_t ids[kMaxIds];

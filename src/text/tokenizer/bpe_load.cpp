@@ -1,4 +1,4 @@
-// Making a BPE model from its vocabulary and merges.
+// Builds a BPE model from its vocabulary and merges.
 #include <algorithm>
 
 #include "base/format.h"
@@ -87,7 +87,7 @@ void Bpe::read_merges(const StringMap<Id>& vocabulary, const Merges& merges,
     };
     const Id left_id = id(left);
     const Id right_id = id(right);
-    // A repeated merge: the later rank, as the reference's map has it.
+    // A repeated merge gets the later rank, as in the reference.
     merges_.put(left_id, right_id, {static_cast<std::int32_t>(rank), id(left + right)});
   }
 }
@@ -95,7 +95,7 @@ void Bpe::read_merges(const StringMap<Id>& vocabulary, const Merges& merges,
 void Bpe::find_junctions(const StringMap<Id>& vocabulary, const Merges& merges) {
   constexpr Id kNone = -1;
   constexpr Id kSeveral = -2;
-  // The first and last symbol of every token that merges can reach.
+  // The first and last symbol of every token that merges can produce.
   std::unordered_map<Id, std::pair<Id, Id>> ends;
   const auto start = [&](Id id) {
     if (id >= 0) ends[id] = {id, id};
@@ -108,7 +108,8 @@ void Bpe::find_junctions(const StringMap<Id>& vocabulary, const Merges& merges) 
   for (const auto& [point, id] : other_point_id_) start(id);
   for (const Id id : byte_token_) start(id);
   start(unk_);
-  // A product is longer than its parts: in order of length each part is known before it is used.
+  // A merged token is longer than its parts. In order of length, each part is therefore known
+  // before it is used.
   std::vector<std::size_t> order(merges.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   const auto length = [&](std::size_t i) {

@@ -7,12 +7,12 @@
 
 namespace neap::text {
 
-/// Byte <-> character of the vocabulary's alphabet (printable bytes stand for themselves).
+/// The character of each byte. Printable bytes are their own characters.
 [[nodiscard]] const std::array<std::string, 256>& byte_characters();
-/// Bytes that a vocabulary token stands for. A token with a character outside the alphabet stands
-/// for its own UTF-8.
+/// The bytes of a vocabulary token. A token with a character outside of the alphabet has the bytes
+/// of its UTF-8.
 [[nodiscard]] std::string bytes_of_token(std::string_view token);
-/// The alphabet's spelling of bytes.
+/// Spells bytes in the alphabet.
 [[nodiscard]] std::string token_of_bytes(std::string_view bytes);
 
 }  // namespace neap::text

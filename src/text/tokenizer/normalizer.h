@@ -1,8 +1,10 @@
-// The normalizer of tokenizer.json: what a text becomes before it is split.
+// The normalizer of tokenizer.json, which changes a text before it is split.
 //
 // Threads   const calls from any thread.
-// Failure   neap::Error naming the file and the stage; where a text takes more than its Budget, too.
-// Cost      one copy of the text for each stage.
+//
+// Failure   neap::Error naming the file and the stage; also if a text exceeds its Budget.
+//
+// Cost      one copy of the text per stage.
 #pragma once
 
 #include <string>
@@ -19,7 +21,7 @@ namespace neap::text {
 class Normalizer {
  public:
   Normalizer() = default;
-  /// From the file's "normalizer"; null: texts stay as they are.
+  /// Reads the file's "normalizer"; null: texts are not changed.
   Normalizer(const Tree& config, std::string_view where);
 
   [[nodiscard]] bool empty() const { return stages_.empty(); }
@@ -45,7 +47,7 @@ class Normalizer {
   std::vector<Stage> stages_;
 };
 
-/// The pattern of a Split or Replace: {"String": ...} or {"Regex": ...}.
+/// Parses the pattern of a Split or Replace: {"String": ...} or {"Regex": ...}.
 [[nodiscard]] SplitPattern pattern_of(const Tree& value, std::string_view where);
 
 }  // namespace neap::text

@@ -11,7 +11,7 @@
 namespace neap::text {
 namespace {
 
-// Oniguruma's white space; PCRE2 counts U+180E too.
+// White space in Oniguruma. PCRE2 also includes U+180E.
 constexpr std::string_view kSpaces =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr std::string_view kNoSpaces =
@@ -24,7 +24,7 @@ std::string additions(std::string_view name) {
   return {};
 }
 
-// The inside of a class that matches \p{name}.
+// Content of a character class that matches \p{name}.
 std::string property(std::string name) {
   static const std::map<std::string, std::string, std::less<>> long_names = {
       {"Letter", "L"},
@@ -38,7 +38,7 @@ std::string property(std::string name) {
       {"Lowercase_Letter", "Ll"},
       {"Decimal_Number", "Nd"}};
   if (const auto it = long_names.find(name); it != long_names.end()) name = it->second;
-  // PCRE2 takes a script's name for its script extensions.
+  // By default PCRE2 matches a script's name against script extensions.
   if (name.size() > 2 && name != "Any") name = "sc:" + name;
   return "\\p{" + name + "}" + additions(name);
 }
@@ -75,7 +75,7 @@ class Translator {
   }
   void take() { out_ += in_[at_++]; }
 
-  /// A set as `inside` of a class; `negative`: its complement.
+  /// Writes a set with `inside` as content of a class. `negative`: its complement.
   void set(const std::string& inside, bool negative, std::string_view complement = {}) {
     if (depth_ == 0) {
       out_ += (negative ? "[^" : "[") + inside + "]";
@@ -139,7 +139,7 @@ class Translator {
     depth_ = 1;
     take();
     if (next_is("^")) take();
-    if (next_is("]")) {  // right behind the opening it is a literal
+    if (next_is("]")) {  // directly after the opening bracket it is a literal
       out_ += "\\]";
       ++at_;
     }
@@ -157,7 +157,7 @@ class Translator {
               : name == "[:space:]" ? std::string(kSpaces)
                                     : std::string(name);
       at_ = close + 2;
-    } else if (c == '[') {  // a class in a class: their union
+    } else if (c == '[') {  // a nested class: their union
       ++depth_;
       ++at_;
       if (next_is("^")) refuse("a negated class in a class");
@@ -168,7 +168,7 @@ class Translator {
     }
   }
 
-  // "{n,m}+" repeats the repetition, where PCRE2 would make it possessive.
+  // "{n,m}+" repeats the repetition; in PCRE2 it would be possessive.
   void quantifier() {
     const std::size_t close = in_.find('}', at_);
     const std::string_view all =
@@ -192,7 +192,7 @@ class Translator {
   std::string_view in_;
   std::string_view where_;
   std::size_t at_ = 0;
-  int depth_ = 0;  // of classes
+  int depth_ = 0;  // nesting depth of classes
   std::string out_;
 };
 

@@ -1,4 +1,4 @@
-// Regular expressions of tokenizer.json, which are Oniguruma's Ruby syntax, in PCRE2's.
+// Converts regular expressions of tokenizer.json from Oniguruma's Ruby syntax to PCRE2.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace neap::text {
 
-/// The same expression for PCRE2 with UTF, UCP and MULTILINE: white space, \w, \h, \p{...} and
-/// nested classes as Oniguruma has them. Throws, naming `where`, on what PCRE2 cannot express.
+/// Converts an expression for PCRE2 with UTF, UCP and MULTILINE. White space, \w, \h, \p{...} and
+/// nested classes keep their meaning. Throws, naming `where`, if PCRE2 cannot express it.
 [[nodiscard]] std::string pcre_of_onig(std::string_view pattern, std::string_view where);
 
 }  // namespace neap::text

@@ -1,4 +1,4 @@
-// A map from pairs of token ids, by open addressing: the hot look-up of BPE.
+// A map from pairs of token ids with open addressing: the hot lookup of BPE.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace neap::text {
 
-/// Of a size that is known before. Threads: const calls from any thread.
+/// The number of pairs is known in advance. Threads: const calls from any thread.
 template <class Value>
 class PairTable {
  public:
@@ -17,7 +17,7 @@ class PairTable {
       : slots_(std::bit_ceil(std::max<std::size_t>(16, pairs * 2)), Slot{kFree, {}}),
         mask_(slots_.size() - 1) {}
 
-  /// At most as many pairs as said at first.
+  /// The caller adds at most the announced number of pairs.
   void put(std::int32_t left, std::int32_t right, Value value) {
     const std::uint64_t key = key_of(left, right);
     std::size_t at = start(key);

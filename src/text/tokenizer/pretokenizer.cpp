@@ -75,7 +75,7 @@ void PreTokenizer::add(const Tree& config, std::string_view where) {
     points(utf8::is_space, SplitBehavior::kRemoved);
     points(utf8::is_punctuation, SplitBehavior::kIsolated);
   } else if (type == "Whitespace") {
-    // Runs of \w and runs of what is neither \w nor white space.
+    // Splits into runs of \w and runs of characters that are neither \w nor white space.
     points(utf8::is_space, SplitBehavior::kRemoved);
     points(utf8::is_word, SplitBehavior::kContiguous);
   } else if (type == "CharDelimiterSplit") {
@@ -188,7 +188,7 @@ void PreTokenizer::split(std::string_view text, bool first, Pieces& pieces, Budg
   if (text.empty()) return;
   const std::size_t before = pieces.list.size();
   pieces.list.push_back(text);
-  const char* begin = text.data();  // where a piece is the first one
+  const char* begin = text.data();  // start of the first piece
   for (const Stage& stage : stages_) {
     pieces.stage.assign(pieces.list.begin() + static_cast<std::ptrdiff_t>(before),
                         pieces.list.end());
@@ -200,7 +200,7 @@ void PreTokenizer::split(std::string_view text, bool first, Pieces& pieces, Budg
       const std::size_t at = pieces.list.size();
       apply(stage, piece, first_piece, pieces, budget);
       if (!first_piece || pieces.list.size() == at) continue;
-      // A stage that removed what the piece began with leaves no first piece.
+      // If a stage removed the beginning of the text, no piece is the first one.
       const std::string_view made = pieces.list[at];
       const bool copied = made.data() < piece.data() || made.data() >= piece.data() + piece.size();
       if (copied || made.data() == piece.data()) next_begin = made.data();

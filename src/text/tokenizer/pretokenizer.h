@@ -1,8 +1,11 @@
-// The pre-tokenizer of tokenizer.json: splits text into the pieces that BPE merges stay within.
+// The pre-tokenizer of tokenizer.json. It splits text into pieces; BPE merges never cross a piece's
+// border.
 //
 // Threads   const calls from any thread.
-// Failure   neap::Error naming the file and the stage; where a text takes more than its Budget, too.
-// Cost      a pass over the text for each stage; stages that change text copy it.
+//
+// Failure   neap::Error naming the file and the stage; also if a text exceeds its Budget.
+//
+// Cost      a pass over the text per stage; stages that change text copy it.
 #pragma once
 
 #include <array>
@@ -18,7 +21,7 @@
 
 namespace neap::text {
 
-/// Pieces of a text, and the copies that some of them point into.
+/// Pieces of a text, and the copies that some pieces refer to.
 struct Pieces {
   std::vector<std::string_view> list;
   std::deque<std::string> kept;
@@ -29,20 +32,20 @@ struct Pieces {
 
  private:
   friend class PreTokenizer;
-  std::vector<std::string_view> stage;  // what the next stage splits
+  std::vector<std::string_view> stage;  // input of the next stage
   std::vector<MatchPart> parts;
 };
 
 class PreTokenizer {
  public:
   PreTokenizer() = default;
-  /// From the file's "pre_tokenizer"; null: the whole text is one piece.
+  /// Reads the file's "pre_tokenizer"; null: the whole text is one piece.
   PreTokenizer(const Tree& config, std::string_view where);
 
-  /// Appends the pieces of a text between added tokens. `first`: the text that was given begins
-  /// here.
+  /// Appends the pieces of a text between added tokens. `first`: the text is the beginning of the
+  /// input.
   void split(std::string_view text, bool first, Pieces& pieces, Budget& budget) const;
-  /// Whether pieces are to be spelled in the byte alphabet; they come as plain bytes.
+  /// Whether pieces must be spelled in the byte alphabet. split() returns plain bytes.
   [[nodiscard]] bool byte_level() const { return byte_level_; }
 
  private:
@@ -51,7 +54,7 @@ class PreTokenizer {
     SplitBehavior behavior;
     bool invert;
   };
-  struct Points {  // splits at code points of a class
+  struct Points {  // splits at code points of one class
     Points(std::function<bool(std::int32_t)> matches, SplitBehavior at);
     [[nodiscard]] bool operator()(std::int32_t point) const {
       return point < 0x80 ? ascii[static_cast<std::size_t>(point)] : others(point);

@@ -14,12 +14,12 @@ const char* const kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 namespace {
-// A long run of one kind of character takes a frame for each.
+// A long run of similar characters needs a matching frame per character.
 constexpr Bytes kMemoryOfByte = 1_KiB;
 }  // namespace
 
 struct SplitPattern::Code {
-  std::optional<Regex> regex;  ///< nothing where `literal` is searched for
+  std::optional<Regex> regex;  ///< absent if `literal` is searched instead
   std::string source, literal;
 };
 
@@ -34,7 +34,7 @@ SplitPattern::SplitPattern(std::string_view pattern, std::string_view where) {
 }
 
 SplitPattern SplitPattern::literal(std::string_view text, std::string_view where) {
-  SplitPattern pattern("", where);  // the empty text matches everywhere, as an expression does
+  SplitPattern pattern("", where);  // the empty text matches everywhere, like a regular expression
   if (!text.empty()) {
     auto code = std::make_shared<Code>();
     code->literal = std::string(text);
@@ -46,10 +46,10 @@ SplitPattern SplitPattern::literal(std::string_view text, std::string_view where
 template <class Found>
 void SplitPattern::for_each_match_in_utf8(std::string_view text, Budget& budget,
                                           Found&& found) const {
-  // One for each thread: allocating it costs more than matching a short piece.
+  // One per thread: allocating it takes longer than matching a short piece.
   thread_local Regex::Finds finds;
   std::size_t from = 0;                       // the search starts here
-  std::size_t last = std::string_view::npos;  // end of the match before
+  std::size_t last = std::string_view::npos;  // end of the previous match
   while (from <= text.size()) {
     budget.tick();
     const Regex::Outcome outcome = code_->regex->search(text, from, finds);
@@ -59,8 +59,10 @@ void SplitPattern::for_each_match_in_utf8(std::string_view text, Budget& budget,
                   format("The tokenizer's pattern \"{}\" failed on a text of {} bytes: {}",
                          code_->source, text.size(), finds.reason()));
     const auto [begin, last_end] = finds.match();
-    const std::size_t end = std::max(begin, last_end);  // \K cannot be written, see pcre_of_onig
-    if (begin == end && end == last) {  // an empty match right behind another is none
+    const std::size_t end = std::max(begin, last_end);  // pcre_of_onig never writes \K, so end >=
+                                                        // begin
+    if (begin == end && end == last) {  // an empty match directly after another match does not
+                                        // count
       if (from >= text.size()) break;
       from += utf8::front(text.substr(from)).bytes;
       continue;
@@ -81,7 +83,7 @@ void SplitPattern::for_each_match(std::string_view text, Budget& budget, Found&&
     return;
   }
   if (is_utf8(text)) return for_each_match_in_utf8(text, budget, found);
-  // What is UTF-8 between bytes that are not.
+  // Search the valid UTF-8 between invalid bytes.
   for (std::size_t at = 0; at < text.size();) {
     std::size_t end = at;
     utf8::Point p;
@@ -145,7 +147,7 @@ void split_parts(std::string_view text, const std::vector<MatchPart>& parts, Spl
       joined.push_back(part);
     }
   };
-  bool previous = false;  // whether the part before was a match
+  bool previous = false;  // the previous part was a match
   if (behavior == SplitBehavior::kMergedWithNext) {
     for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
       fold(*part, part->match && !previous);

@@ -1,10 +1,11 @@
-// Places in a text where a pattern of tokenizer.json matches, and the pieces that a split there
-// leaves.
+// Finds matches of a tokenizer.json pattern in a text, and splits the text at them.
 //
 // Threads   const calls from any thread.
-// Failure   neap::Error: a pattern that does not compile, or that gives up on a text (backtracking
-//           is bounded, and the Budget pays for time and for what is written).
-// Cost      some 60 MB/s for the patterns of current models.
+//
+// Failure   neap::Error for a pattern that does not compile or gives up on a text. Backtracking is
+//           bounded, and the Budget limits time and output.
+//
+// Cost      about 60 MB/s for the patterns of current models.
 #pragma once
 
 #include <memory>
@@ -25,7 +26,7 @@ struct MatchPart {
   bool match;
 };
 
-/// What becomes of the matches.
+/// How a split treats the matches.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 /// A regular expression in the dialect of Hugging Face's tokenizers.
@@ -33,15 +34,15 @@ class SplitPattern {
  public:
   /// `where` names the file in errors.
   SplitPattern(std::string_view pattern, std::string_view where);
-  /// Of a text that stands for itself.
+  /// A pattern that matches `text` literally.
   [[nodiscard]] static SplitPattern literal(std::string_view text, std::string_view where);
 
-  /// Appends matches and what is between them, in order; they cover the text. Matches may be empty.
-  /// Bytes that are not UTF-8 never match.
+  /// Appends matches and the text between them, in order; together they cover the text. Matches may
+  /// be empty. Bytes that are not UTF-8 never match.
   void match(std::string_view text, std::vector<MatchPart>& parts, Budget& budget) const;
-  /// Appends the pieces that isolating the matches leaves, none empty.
+  /// Appends the non-empty pieces that result from isolating the matches.
   void split(std::string_view text, std::vector<std::string_view>& pieces, Budget& budget) const;
-  /// The text with each match replaced.
+  /// Returns the text with each match replaced by `by`.
   [[nodiscard]] std::string replace(std::string_view text, std::string_view by,
                                     Budget& budget) const;
 
@@ -54,7 +55,7 @@ class SplitPattern {
   std::shared_ptr<const Code> code_;
 };
 
-/// Appends the pieces that a split with `behavior` leaves of a text, none empty. `parts` cover it.
+/// Appends the non-empty pieces of a text after a split with `behavior`. `parts` cover the text.
 void split_parts(std::string_view text, const std::vector<MatchPart>& parts, SplitBehavior behavior,
                  std::vector<std::string_view>& pieces);
 

@@ -7,7 +7,7 @@
 namespace neap::text {
 namespace {
 
-// Tokenizers need some 20 steps and 0.1 microseconds for each byte.
+// Tokenizers need about 20 steps and 0.1 microseconds per byte.
 constexpr std::int64_t kSteps = 20'000'000, kStepsOfByte = 1000;
 constexpr double kSeconds = 10, kSecondsOfByte = 1e-5;
 

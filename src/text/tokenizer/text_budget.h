@@ -1,15 +1,15 @@
-// What encoding or decoding one text may use, whatever a tokenizer.json makes of it.
+// Limits of encoding or decoding one text, for any tokenizer.json.
 #pragma once
 
 #include "base/budget.h"
 
 namespace neap::text {
 
-/// A text may be written this many times over by all stages together, and kAllowance more.
+/// All stages together may write a text this many times, plus kAllowance.
 inline constexpr std::size_t kMostGrowth = 100;
 inline constexpr std::size_t kAllowance = std::size_t{64} << 20;
 
-/// Of a text of so many bytes. Fails with neap::Error.
+/// Budget for a text of this many bytes. Exceeding it throws neap::Error.
 [[nodiscard]] Budget text_budget(std::size_t bytes);
 
 }  // namespace neap::text

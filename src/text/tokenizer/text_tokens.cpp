@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A token id or a list of them; -1 and null stand for none.
+// Reads a token id or a list of them; -1 and null mean none.
 std::vector<TokenId> ids_of(const Json& config, const char* key, const fs::path& file) {
   std::vector<TokenId> out;
   const auto it = config.find(key);

@@ -1,7 +1,8 @@
-// The tokens that end and fill a text, as transformers takes them from a model's folder.
+// Tokens that end a text and pad a batch, read from a model's folder as transformers does.
 //
 // Pure      reads generation_config.json; keeps nothing.
-// Failure   Error when nothing would end a text, or when an id is not in the vocabulary.
+//
+// Failure   Error if no token can end a text, or if the vocabulary lacks an id.
 #pragma once
 
 #include <filesystem>
@@ -13,12 +14,13 @@
 namespace neap::text {
 
 struct TextTokens {
-  /// Each of them ends a generated text: eos_token_id of generation_config.json, else config.json's.
+  /// Each of these ends a generated text. From eos_token_id of generation_config.json, else of
+  /// config.json.
   std::vector<TokenId> ends;
-  /// What a text for training ends with: the tokenizer's eos_token if it is one of `ends`, else the
-  /// first of them.
+  /// Ends a training text: the tokenizer's eos_token if it is one of `ends`, else the first of
+  /// `ends`.
   TokenId end = 0;
-  /// Fills batches; masked everywhere. pad_token_id of config.json or generation_config.json, else
+  /// Pads batches; always masked. From pad_token_id of config.json or generation_config.json, else
   /// the tokenizer's pad_token, else `end`.
   TokenId pad = 0;
 

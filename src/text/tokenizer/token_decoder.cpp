@@ -9,17 +9,17 @@
 
 namespace neap::text {
 
-/// A step of decoding: tokens in, tokens out to the next step. A token may come in parts.
+/// A step of decoding, which passes its output to the next step. A token may arrive in parts.
 class DecodeStage {
  public:
   virtual ~DecodeStage() = default;
   [[nodiscard]] virtual std::unique_ptr<DecodeStage> fresh() const = 0;
-  /// A part of a token; `begins`: its first, `ends`: its last.
+  /// Takes a part of a token. `begins`: it is the first part; `ends`: it is the last.
   virtual void take(std::string_view text, bool begins, bool ends) = 0;
-  /// No token follows.
+  /// Call after the last token.
   virtual void finish() = 0;
   DecodeStage* next = nullptr;
-  Budget* budget = nullptr;  ///< of the stream
+  Budget* budget = nullptr;  ///< budget of the stream
 };
 
 namespace {
@@ -32,7 +32,7 @@ class Stage : public DecodeStage {
   }
 };
 
-/// A step that looks at whole tokens.
+/// A step that needs whole tokens.
 template <class Self>
 class WholeTokens : public Stage<Self> {
  public:
@@ -53,7 +53,7 @@ class WholeTokens : public Stage<Self> {
   std::string held_;
 };
 
-/// Joins all tokens into one. Nothing comes out where no token came in.
+/// Joins all tokens into one. Without input it emits nothing.
 template <class Self>
 class Joins : public Stage<Self> {
  protected:
@@ -81,7 +81,7 @@ class Fuse : public Joins<Fuse> {
   void finish() override { close(); }
 };
 
-/// Tokens in the byte alphabet to their bytes, and those to text.
+/// Converts tokens in the byte alphabet to bytes, and the bytes to text.
 class ByteLevel : public Joins<ByteLevel> {
  public:
   void take(std::string_view text, bool begins, bool ends) override {
@@ -107,8 +107,8 @@ class ByteLevel : public Joins<ByteLevel> {
     bytes_.erase(0, utf8::append_lossy(text, bytes_, final));
     part(text);
   }
-  std::string token_;  // that is not complete
-  std::string bytes_;  // of a character that is not complete
+  std::string token_;  // current incomplete token
+  std::string bytes_;  // bytes of an incomplete character
 };
 
 class Replace : public WholeTokens<Replace> {
@@ -159,7 +159,7 @@ class ByteFallback : public WholeTokens<ByteFallback> {
     }
     run_.clear();
   }
-  std::string run_;  // bytes of the byte tokens in a row
+  std::string run_;  // bytes of consecutive byte tokens
 };
 
 class Metaspace : public WholeTokens<Metaspace> {
@@ -173,10 +173,11 @@ class Metaspace : public WholeTokens<Metaspace> {
 
  private:
   SplitPattern mark_;
-  bool drop_;  // the marks of the first token stand for no spaces
+  bool drop_;  // removes the spaces of the first token's marks
 };
 
-/// Drops up to `left` of a character at the front of each token and up to `right` at its back.
+/// Removes up to `left` occurrences of a character at the front of each token, and up to `right` at
+/// its end.
 class Strip : public Stage<Strip> {
  public:
   Strip(std::string character, std::size_t left, std::size_t right)
@@ -192,7 +193,7 @@ class Strip : public Stage<Strip> {
     }
     if (!text.empty()) to_drop_ = 0;
     held_ += text;
-    // What could be dropped at the back waits for the token's end.
+    // Hold back characters that may have to be removed at the token's end.
     std::size_t keep = held_.size();
     for (std::size_t n = 0;
          n < right_ && std::string_view(held_).substr(0, keep).ends_with(character_); ++n)
@@ -211,10 +212,10 @@ class Strip : public Stage<Strip> {
   std::size_t left_, right_;
   std::size_t to_drop_ = 0;
   std::string held_;
-  bool open_ = false;  // a part of this token went on
+  bool open_ = false;  // a part of this token was passed on
 };
 
-/// Joins tokens with spaces: what happens without a decoder.
+/// Joins tokens with spaces: the behaviour without a decoder.
 class Spaces : public Stage<Spaces> {
  public:
   void take(std::string_view text, bool begins, bool ends) override {
@@ -228,7 +229,7 @@ class Spaces : public Stage<Spaces> {
   bool any_ = false;
 };
 
-/// The end of the chain: the text so far.
+/// The last step: collects the text so far.
 class Collect : public Stage<Collect> {
  public:
   void take(std::string_view part, bool, bool) override { text += part; }

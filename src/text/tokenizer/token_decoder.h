@@ -1,7 +1,8 @@
-// The decoder of tokenizer.json: token strings to text, all at once or one by one.
+// The decoder of tokenizer.json: converts token strings to text, all at once or one at a time.
 //
 // Threads   TokenDecoder: const calls from any thread. DecodeStream: one thread.
-// Failure   neap::Error naming the file and the stage; where decoding takes more than its Budget, too.
+//
+// Failure   neap::Error naming the file and the stage; also if decoding exceeds its Budget.
 #pragma once
 
 #include <memory>
@@ -16,10 +17,10 @@ namespace neap::text {
 
 class DecodeStage;
 
-/// Takes tokens one by one and returns the text that has become certain. Everything pushed and
-/// finish() together are the text of all tokens. What is not certain is held back: bytes of a
-/// character that is not complete, and byte tokens until a token that is none follows, because one
-/// wrong byte changes the text of the whole run.
+/// Takes tokens one at a time and returns the text that later tokens cannot change. All pushes and
+/// finish() together give the text of all tokens. Bytes of an incomplete character are held back.
+/// Byte tokens are held back until another token follows, because one wrong byte changes the text
+/// of the whole run.
 class DecodeStream {
  public:
   explicit DecodeStream(std::vector<std::unique_ptr<DecodeStage>> stages);
@@ -37,7 +38,7 @@ class DecodeStream {
 class TokenDecoder {
  public:
   TokenDecoder() = default;
-  /// From the file's "decoder"; null: tokens with spaces between them.
+  /// Reads the file's "decoder"; null: joins tokens with spaces.
   TokenDecoder(const Tree& config, std::string_view where);
   [[nodiscard]] DecodeStream stream() const;
 

@@ -54,8 +54,8 @@ std::vector<TokenId> Tokenizer::encode_prompt(std::string_view text) const {
 }
 
 std::optional<std::string> Tokenizer::difference(const Tokenizer& other) const {
-  // Spaces, digits, contractions, cases, line ends, scripts and composed characters: where the
-  // splitting patterns and normalizers of the supported tokenizers differ.
+  // Text that shows the differences between splitting patterns and normalizers of the supported
+  // tokenizers: spaces, digits, contractions, cases, line ends, scripts and composed characters.
   static constexpr std::string_view kProbe =
       "It's  1234567 o'clock; I'LL  pay $9.99!\n\n\ttab\r\nd\xC3\xA9j\xC3\xA0 vu e\xCC\x81 "
       "\xEF\xAC\x81 \xE6\xBD\xAE\xE6\xB1\x90 \xF0\x9F\x8C\x8A x_y=f(a)[0]//...   ";

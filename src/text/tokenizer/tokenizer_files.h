@@ -1,4 +1,4 @@
-// The files of a folder that a tokenizer is read from; each may be missing.
+// The tokenizer files of a folder; each may be missing.
 #pragma once
 
 #include <array>

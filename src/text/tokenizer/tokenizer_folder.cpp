@@ -1,4 +1,4 @@
-// A tokenizer's folder: its files in and out.
+// Reads and writes the tokenizer files of a folder.
 #include <algorithm>
 
 #include "base/file.h"
@@ -17,8 +17,8 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
-// vocab.json and merges.txt say nothing of the rest: GPT-2's way, with the special tokens that the
-// configuration names.
+// vocab.json and merges.txt do not describe the other stages. Use GPT-2's, with the special tokens
+// that the configuration names.
 Tree document_of_vocabulary(const fs::path& folder, const Tree& config) {
   const fs::path vocab_path = folder / "vocab.json";
   Tree vocab = read_json(vocab_path);

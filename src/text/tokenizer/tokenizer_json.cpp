@@ -1,4 +1,4 @@
-// Reading tokenizer.json and what tokenizer_config.json adds to it.
+// Reads tokenizer.json and the additions of tokenizer_config.json.
 #include <algorithm>
 #include <limits>
 
@@ -76,7 +76,7 @@ void Tokenizer::State::read_vocabulary(const Tree& vocab, std::string_view where
   std::int64_t largest = -1;
   for (const auto& [token, id] : vocab.items())
     largest = std::max(largest, checked_id(id, where, format("token \"{}\"", token)));
-  // Ids may have gaps, but a file cannot ask for memory far beyond its own size.
+  // Ids may have gaps, but a file must not cause allocations far beyond its own size.
   if (largest >= static_cast<std::int64_t>(vocab.size()) * 16 + 4096)
     corrupt(where, format("{} tokens have ids up to {}", vocab.size(), largest));
   tokens.resize(static_cast<std::size_t>(largest + 1));
@@ -145,7 +145,7 @@ void Tokenizer::State::make_finders() {
 void Tokenizer::State::read_post_processor(const Tree& processor, std::string_view where) {
   if (processor.is_null()) return;
   const std::string type = type_of(processor, where, "post_processor");
-  if (type == "ByteLevel") return;  // moves offsets only
+  if (type == "ByteLevel") return;  // changes offsets only
   if (type == "Sequence") {
     for (const Tree& stage : stages_of(processor, "processors", where))
       read_post_processor(stage, where);
@@ -204,7 +204,7 @@ std::optional<TokenId> Tokenizer::State::id_of(std::string_view token) const {
 void Tokenizer::State::read_config(Tree json, std::string_view where) {
   if (!json.is_object()) corrupt(where, "not a JSON object");
   if (const Tree& list = field(json, "added_tokens_decoder"); list.is_object()) {
-    // The flags here are those that transformers uses.
+    // transformers uses the flags from here.
     for (const auto& [id, entry] : list.items()) {
       const bool number =
           !id.empty() && id.size() < 10 &&
@@ -225,7 +225,7 @@ void Tokenizer::State::read_config(Tree json, std::string_view where) {
   role("pad_token", pad);
   const Tree& chat = field(json, "chat_template");
   if (chat.is_string()) chat_template = chat.get<std::string>();
-  if (chat.is_array()) {  // several, by name
+  if (chat.is_array()) {  // several templates, by name
     for (const Tree& entry : chat) {
       if (entry.is_object() && text_of(field(entry, "name")) == "default")
         chat_template = text_of(field(entry, "template"));
@@ -235,7 +235,7 @@ void Tokenizer::State::read_config(Tree json, std::string_view where) {
   config = std::move(json);
 }
 
-// The classes of Llama and Gemma make the post-processor anew from these two keys.
+// transformers' classes for Llama and Gemma rebuild the post-processor from these two keys.
 void Tokenizer::State::read_begin_and_end(const Tree& json, std::string_view where) {
   std::string name = text_of(field(json, "tokenizer_class"));
   if (name.ends_with("Fast")) name.resize(name.size() - 4);
@@ -260,7 +260,7 @@ Tokenizer Tokenizer::from_json(std::string_view text, std::string_view where) {
     Tokenizer t;
     t.state_ = std::make_shared<State>(text, where);
     return t;
-  } catch (const Tree::exception& e) {  // a value of another type than its field has
+  } catch (const Tree::exception& e) {  // a value has the wrong type
     corrupt(where, e.what());
   }
 }

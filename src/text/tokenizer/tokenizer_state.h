@@ -1,4 +1,4 @@
-// Inside of a Tokenizer; shared by reading, training and use.
+// Internal state of a Tokenizer, shared by reading, training and use.
 #pragma once
 
 #include <optional>
@@ -18,9 +18,9 @@ namespace neap::text {
 struct Tokenizer::State {
   State(std::string_view text, std::string_view where);
 
-  std::string document;             // tokenizer.json as it is
-  Tree config = Tree::object();     // tokenizer_config.json as it is
-  StringMap<Bpe::Id> vocabulary;    // with added tokens
+  std::string document;             // unmodified tokenizer.json
+  Tree config = Tree::object();     // unmodified tokenizer_config.json
+  StringMap<Bpe::Id> vocabulary;    // includes added tokens
   std::vector<std::string> tokens;  // by id
   std::vector<bool> special;        // by id
   std::vector<AddedToken> added;
@@ -28,9 +28,9 @@ struct Tokenizer::State {
   PreTokenizer pre_tokenizer;
   std::optional<Bpe> bpe;
   TokenDecoder decoder;
-  AddedTokenFinder raw_finder;          // on the text as given
-  AddedTokenFinder normalized_finder;   // on normalized text
-  std::vector<TokenId> prefix, suffix;  // of the post-processor
+  AddedTokenFinder raw_finder;          // searches the original text
+  AddedTokenFinder normalized_finder;   // searches the normalized text
+  std::vector<TokenId> prefix, suffix;  // added by the post-processor
   std::optional<TokenId> bos, eos, pad;
   std::string chat_template;
 

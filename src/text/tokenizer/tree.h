@@ -1,4 +1,4 @@
-// JSON of tokenizer files, and the checks that their readers share.
+// JSON of tokenizer files, and checks that their readers share.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@
 
 namespace neap::text {
 
-/// Objects as sorted maps: a vocabulary of 150,000 keys parses in time n log n, which neap::Json,
-/// whose objects keep their order by searching, does not.
+/// JSON whose objects are sorted maps: a vocabulary of 150,000 keys parses in time n log n. With
+/// neap::Json it would be too slow: its objects keep the order of keys and are searched linearly.
 using Tree = nlohmann::json;
 
 /// A field that may be absent; null counts as absent.
@@ -30,7 +30,7 @@ using Tree = nlohmann::json;
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
-/// The text of a token: "<s>" or {"content": "<s>", ...}.
+/// Reads the text of a token: "<s>" or {"content": "<s>", ...}.
 [[nodiscard]] inline std::string token_text(const Tree& value) {
   return value.is_object() ? text_of(field(value, "content")) : text_of(value);
 }
@@ -42,11 +42,11 @@ using Tree = nlohmann::json;
   throw Error(ErrorCode::kCorrupt, format("{}: {}", where, what));
 }
 
-/// JSON text as a tree. Fails on text that nests deeper than any tokenizer does, which would end as
-/// recursion in its readers.
+/// Parses JSON text. Fails on text that nests deeper than any tokenizer does, because its readers
+/// are recursive.
 [[nodiscard]] Tree parse_tree(std::string_view text, std::string_view where);
 
-/// The type of a stage of the pipeline, `what` being its field.
+/// The type of a pipeline stage. `what` is the stage's field, for messages.
 [[nodiscard]] inline std::string type_of(const Tree& stage, std::string_view where,
                                          const char* what) {
   const std::string type = stage.is_object() ? text_of(field(stage, "type")) : "";

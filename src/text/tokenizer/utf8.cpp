@@ -69,7 +69,7 @@ bool is_punctuation(std::int32_t c) {
 }
 
 void append_lower(std::string& out, std::int32_t c) {
-  if (c == 0x130) {  // the only one that becomes two
+  if (c == 0x130) {  // the only character whose lower case has two
     out += "i\xcc\x87";
     return;
   }
@@ -132,17 +132,17 @@ std::string normalize(std::string_view text, Form form) {
   if (!is_utf8(text)) return std::string(text);
   out.reserve(text.size());
   while (!text.empty()) {
-    // All forms leave ASCII as it is; only its last character may change with what follows.
+    // No form changes ASCII. Only its last character may combine with what follows.
     std::size_t same = ascii_prefix(text);
     if (same < text.size() && same > 0) --same;
-    // What no form changes separates what is around it. Newer versions of Unicode know more of it
-    // than the reference does, so the library gets the rest only.
+    // Text that no form changes separates the parts around it. The library's Unicode version is
+    // newer than the reference's, so pass only the remaining parts to the library.
     std::size_t run = same;
     for (bool ascii = false; run < text.size();) {
       const Point p = front(text.substr(run));
       const bool was_ascii = std::exchange(ascii, p.value < 0x80);
       if (ascii ? was_ascii : !is_in(unicode::kNormalized, p.value)) {
-        if (was_ascii) --run;  // between two characters of ASCII, or before one that separates
+        if (was_ascii) --run;  // between two ASCII characters, or before a separating one
         break;
       }
       run += p.bytes;
