@@ -12,13 +12,13 @@ using Kind = AddressOrder::Kind;
 
 constexpr std::uint64_t kChunk = (32_MiB).count();
 constexpr std::uint64_t kSegmentAlignment = (2_MiB).count();
-/// Where random and monotone orders begin when nothing else is there: in the middle of what a
-/// 47-bit address space leaves on both sides.
+/// First address of random and monotone orders without other segments: the middle of a 47-bit
+/// address space.
 constexpr Address kMiddle = 0x400000000000;
-/// Share of new segments that went to addresses freed before, measured on an H200: 40 to 85 %.
+/// Percentage of new segments at addresses that were freed before; 40 to 85 % measured on an H200.
 constexpr std::uint64_t kHolePercent = 65;
 
-/// Adds a range to disjoint ranges and joins it with its neighbours.
+/// Adds a range to disjoint ranges and merges it with its neighbours.
 void join(std::map<Address, std::uint64_t>& ranges, Address at, std::uint64_t size) {
   auto next = ranges.lower_bound(at);
   if (next != ranges.end() && at + size == next->first) {
@@ -77,7 +77,7 @@ void OrderedSource::queue_recorded(const Workload& workload) {
     if (event.kind != trace::EventKind::kSegmentAlloc) continue;
     const auto number = static_cast<std::uint32_t>(recorded_.size());
     SameSize& same_size = by_size_[event.size];
-    // An address that the recording got twice for this size is one place to reuse.
+    // An address that the recording used twice for this size can be reused once.
     if (order_.kind == Kind::kRecordedReused && same_size.number.contains(event.address)) continue;
     same_size.unused.insert(same_size.unused.end(), number);
     same_size.number[event.address] = number;
@@ -90,7 +90,7 @@ void OrderedSource::queue_recorded(const Workload& workload) {
     keep_below_recorded();
 }
 
-/// New chunks do not overlap any recorded address.
+/// Places new chunks below every recorded address.
 void OrderedSource::keep_below_recorded() {
   for (const Recorded& recorded : recorded_)
     chunk_end_ = std::min(chunk_end_, recorded.address / kChunk * kChunk);
@@ -102,12 +102,12 @@ bool OrderedSource::is_free(Address at, Bytes length) const {
   return next == live_.begin() || std::prev(next)->first + std::prev(next)->second <= at;
 }
 
-/// The next recorded address while the run is the recorded one.
+/// The next recorded address while the run follows the recording.
 std::optional<Address> OrderedSource::follow(Bytes length) {
   if (followed_ == recorded_.size() || recorded_[followed_].size != length.count() ||
       !is_free(recorded_[followed_].address, length)) {
     mode_ = Mode::kHoles;
-    live_.clear();  // from here on, SimSource keeps the holes
+    live_.clear();  // from here on SimSource tracks the holes
     return std::nullopt;
   }
   const Address at = recorded_[followed_].address;
@@ -121,8 +121,8 @@ std::optional<Address> OrderedSource::unused_of_size(Bytes length) {
   const auto found = by_size_.find(length.count());
   if (found == by_size_.end()) return std::nullopt;
   auto& unused = found->second.unused;
-  // An address can be inside a segment of another size for now. A few are tried, then it is
-  // cheaper to take a new one.
+  // An address may currently be inside a segment of another size. After a few tries a new address
+  // is cheaper.
   constexpr int kTries = 16;
   int tried = 0;
   for (auto at = unused.begin(); at != unused.end() && tried < kTries; ++at, ++tried) {
@@ -147,7 +147,7 @@ Address OrderedSource::place_in_hole(Bytes length) {
       return at;
     }
   }
-  // Three of four new ranges of the recorded calls lie below the others.
+  // In the recorded calls, three of four new ranges are below the others.
   if (random_() % 4 != 0) return low_ -= length.count();
   high_ += length.count();
   return high_ - length.count();
@@ -161,7 +161,7 @@ Address OrderedSource::place_anywhere(Bytes length) {
     const Address at = lowest + random_() % kSlots * kSegmentAlignment;
     if (is_free(at, length)) return at;
   }
-  // Nearly full, which takes terabytes of live segments: above all of them.
+  // Nearly full, which needs terabytes of live segments: place it above all of them.
   const auto last = std::prev(live_.end());
   return last->first + last->second;
 }
@@ -204,7 +204,7 @@ void OrderedSource::vacate(Address at, Bytes length) {
   released_ = true;
   if (order_.kind == Kind::kRecorded && mode_ == Mode::kFollow) {
     mode_ = Mode::kSizes;
-    forget_holes();  // recorded addresses lie in them
+    forget_holes();  // recorded addresses are in the holes
     keep_below_recorded();
   }
   const auto found = live_.find(at);

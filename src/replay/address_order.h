@@ -1,9 +1,9 @@
 // Address orders: where a simulated driver places new segments.
 //
-// Why       Best fit breaks ties between equally large free blocks by address, so the addresses of
-//           new segments can decide what a run reserves. After a release, the CUDA driver's choice
-//           is unknown: on an H200, no simple rule predicts a fifth of the addresses. What-if
-//           therefore replays a scenario under several orders and reports the range.
+// Why       Best fit chooses between equally large free blocks by address, so the addresses of new
+//           segments can affect the reserved memory of a run. The CUDA driver's choice after a
+//           release is unknown: on an H200, no simple rule predicts even a fifth of the addresses.
+//           What-if therefore replays a scenario under several orders and reports the range.
 //
 // Threads   one source per replay.
 //
@@ -22,15 +22,17 @@
 
 namespace neap::replay {
 
-/// kRecorded, the best estimate, follows the recorded run. While the sizes are the recorded ones,
-/// segments get the recorded addresses. When a segment was freed, they get each recorded address of
-/// their size once, in the recorded order. When another size came first, or when no address is
-/// left, the rule that held on an H200 until the first release decides: the lowest hole that fits,
-/// otherwise a new 32 MiB chunk below the others. Recordings without ordinary segments: kDescending.
+/// kRecorded is the best estimate and follows the recorded run. As long as sizes match the
+/// recording, segments get the recorded addresses. After a segment was freed, segments get each
+/// recorded address of their size once, in the recorded order. After a different size, or without
+/// unused addresses, a rule decides that held on an H200 until the first release. It takes the
+/// lowest hole that fits, otherwise a new 32 MiB chunk below the others. Recordings without
+/// ordinary segments use kDescending.
 struct AddressOrder {
   enum class Kind {
     kRecorded,        ///< see above
-    kRecordedReused,  ///< each recorded address of that size, again after its segment is freed
+    kRecordedReused,  ///< as kRecorded, but each recorded address is reused after its segment is
+                      ///< freed
     kLowestHole,      ///< the lowest hole that fits, otherwise a new 32 MiB chunk below the others
     kAscending,       ///< above all earlier segments
     kDescending,      ///< below all earlier segments
@@ -38,23 +40,23 @@ struct AddressOrder {
     kUniform,         ///< random: anywhere
   };
   Kind kind = Kind::kRecorded;
-  std::uint64_t seed = 0;  ///< of the random kinds
+  std::uint64_t seed = 0;  ///< seed of the random kinds
 };
 
 [[nodiscard]] std::string to_string(const AddressOrder& order);
 
-/// The first is the best estimate. `count` is at least 1.
+/// Returns `count` orders, at least 1. The first is the best estimate.
 [[nodiscard]] std::vector<AddressOrder> address_orders(std::size_t count);
 inline constexpr std::size_t kDefaultAddressOrders = 12;
 
-/// A simulated device that places ordinary segments in a given order. Expandable reservations keep
-/// the placement of SimSource: blocks of two reservations rarely compete.
+/// A simulated device that places ordinary segments in a given order. Expandable reservations are
+/// placed by SimSource, because blocks of two reservations rarely compete.
 class OrderedSource : public TimedSource {
  public:
   OrderedSource(Bytes capacity, const AddressOrder& order, const Workload& workload);
 
-  /// Whether an ordinary segment was freed. Before that, the driver's addresses do not
-  /// matter: runs that only grow give the same peak under every order that was seen on a GPU.
+  /// Whether an ordinary segment was freed. Before that the driver's addresses do not matter: under
+  /// every order seen on a GPU, runs that only grow have the same peak.
   [[nodiscard]] bool released_segments() const { return released_; }
 
  protected:
@@ -79,19 +81,19 @@ class OrderedSource : public TimedSource {
     std::uint64_t size = 0;
   };
   std::vector<Recorded> recorded_;
-  /// Of one size: the numbers in recorded_ that can be used, and the number of each address.
+  /// Segments of one size: usable indexes in recorded_, and the index of each address.
   struct SameSize {
     std::set<std::uint32_t> unused;
     std::map<cache::Address, std::uint32_t> number;
   };
   std::map<std::uint64_t, SameSize> by_size_;
-  /// kRecorded: follows the recording until a size differs (kHoles) or a segment is freed (kSizes).
+  /// kRecorded follows the recording until a size differs (kHoles) or a segment is freed (kSizes).
   enum class Mode { kFollow, kSizes, kHoles } mode_ = Mode::kFollow;
   std::size_t followed_ = 0;
   Ranges live_;
   Ranges holes_;
-  cache::Address low_ = 0;   ///< all segments are at or above it
-  cache::Address high_ = 0;  ///< and below it
+  cache::Address low_ = 0;   ///< lower bound of all segments
+  cache::Address high_ = 0;  ///< upper bound of all segments
   bool released_ = false;
 };
 

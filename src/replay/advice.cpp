@@ -9,7 +9,7 @@
 namespace neap::replay {
 namespace {
 
-/// How much a user has to change; among equal results the least wins.
+/// How much a user must change; among equal results the smallest effort wins.
 int effort(const Scenario& scenario) {
   const auto keys = std::count(scenario.conf.begin(), scenario.conf.end(), ':');
   return static_cast<int>(keys) + (scenario.empty.is_added() ? 1 : 0) +
@@ -21,7 +21,7 @@ class Ranking {
  public:
   explicit Ranking(const Outcome& baseline) : baseline_(baseline) {}
 
-  /// Keeps what saves at least half a percent of the peak by the best estimate.
+  /// Keeps a scenario that, in the best estimate, saves at least half a percent of the peak.
   void add(const Scenario& scenario, const Outcome& outcome) {
     if (outcome.oom) return;
     Advice advice;
@@ -30,7 +30,7 @@ class Ranking {
     if (saves_enough(advice.saves)) found_.push_back(std::move(advice));
   }
 
-  /// Replays those that would be listed under all address orders, until the list stays as it is.
+  /// Replays the scenarios to be listed under all address orders, until the list no longer changes.
   Status settle(const Workload& workload, Bytes capacity, const AdviceOptions& options) {
     for (;;) {
       sort();
@@ -71,13 +71,13 @@ class Ranking {
   }
 
   [[nodiscard]] bool saves_enough(std::int64_t saves) const {
-    // Whatever fits beats a baseline that ran out of memory.
+    // If the baseline ran out of memory, any scenario that fits is better.
     return baseline_.oom.has_value() ||
            saves * kLeastSaving >= static_cast<std::int64_t>(baseline_.peak_reserved.count());
   }
 
-  /// Peaks within half a percent count as equal: then driver time and effort decide. What fails or
-  /// saves too little under some order comes after what holds under all.
+  /// Peaks within half a percent count as equal; then driver time and effort decide. Scenarios that
+  /// fail or save too little under some order come after those that work under all.
   void sort() {
     const std::uint64_t unit = std::max<std::uint64_t>(
         1, baseline_.peak_requested.count() / static_cast<std::uint64_t>(kLeastSaving));
@@ -91,7 +91,7 @@ class Ranking {
                      [&](const Advice& a, const Advice& b) { return key(a) < key(b); });
   }
 
-  /// One entry per allocator setting, with its best empty_cache.
+  /// Lists one entry per allocator setting, with its best empty_cache.
   [[nodiscard]] std::vector<std::size_t> listed(std::size_t most) const {
     std::vector<std::size_t> list;
     for (std::size_t i = 0; i < found_.size() && list.size() < most; ++i) {
@@ -109,7 +109,8 @@ class Ranking {
   std::vector<Advice> found_;
 };
 
-/// How many settings fit where the recorded ones run out of memory; if none, how far they are.
+/// Counts the settings that fit where the recorded ones run out of memory. If none fits, tells how
+/// much is missing.
 Result<std::string> fitting(const Workload& workload, const std::vector<Scenario>& scenarios,
                             const std::vector<Result<Outcome>>& outcomes, Bytes capacity) {
   std::size_t fit = 0;
@@ -164,11 +165,11 @@ std::vector<Scenario> candidates(const Workload& workload, Bytes capacity, Bytes
   if (!workload.phase_names.empty()) {
     empties_after.insert(empties_after.end(), {"inference", "training", "all"});
     for (const std::string& name : workload.phase_names) single.emplace_back(without_prefix(name));
-    // With too many kinds of phases only the groups are tried.
+    // With many kinds of phases, try only groups of phases.
     if (single.size() > 12) single.clear();
   }
   std::vector<Scenario> all;
-  // A setting that the version does not know is left out.
+  // Skip settings that the version does not know.
   const auto add = [&](const std::string& conf, const std::string& empty, double fraction) {
     auto scenario = Scenario::make(conf, empty, fraction, workload.version);
     if (scenario.ok()) all.push_back(std::move(scenario).value());
@@ -180,7 +181,7 @@ std::vector<Scenario> candidates(const Workload& workload, Bytes capacity, Bytes
     add("expandable_segments:True", name, 0);
   }
   if (!capacity.is_zero() && recorded_peak <= capacity) {
-    // A limit at the recorded peak, so that idle segments are released well before it.
+    // A limit at the recorded peak releases idle segments early.
     const double fraction = std::ceil(100.0 * static_cast<double>(recorded_peak.count()) /
                                       static_cast<double>(capacity.count())) /
                             100.0;
@@ -188,7 +189,7 @@ std::vector<Scenario> candidates(const Workload& workload, Bytes capacity, Bytes
       add(format("garbage_collection_threshold:{}", threshold), "none", std::min(fraction, 1.0));
   }
   if (!workload.phase_names.empty()) {
-    // Neap brings its own PyTorch.
+    // Neap includes its own PyTorch.
     auto scenario = Scenario::make("expandable_segments:True", "none", 0, cache::PolicyVersion{});
     if (scenario.ok()) {
       scenario->version = workload.version;

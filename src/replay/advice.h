@@ -1,11 +1,12 @@
-// Which settings and which empty_cache would have helped: a search over what PyTorch offers, ranked.
+// Searches PyTorch's settings and places for empty_cache that would have reduced memory, and ranks
+// them.
 //
-// Method   Some sixty scenarios run once, with the best estimate of new segments' addresses. The
-//          best of them run under every address order; they are ranked by the most that they
-//          reserve under any.
+// Method   About sixty scenarios run once, with the best estimate of segment addresses. The best
+//          ones run under every address order. They are ranked by the most that they reserve under
+//          any order.
 //
-// Cost     some sixty replays, and ten for each ranked scenario that releases segments; spread over
-//          cores.
+// Cost     about sixty replays, and ten per ranked scenario that releases segments, distributed
+//          over cores.
 #pragma once
 
 #include "replay/cut_history.h"
@@ -13,25 +14,26 @@
 
 namespace neap::replay {
 
-/// Advice saves at least one part in this many of the peak: half a percent.
+/// Advice saves at least this fraction of the peak: 1/200, half a percent.
 inline constexpr std::int64_t kLeastSaving = 200;
 
 struct Advice {
   Scenario scenario;
   Outcome outcome;
-  /// Peak reserved of the recorded settings − this one's; 0 when those run out of memory.
+  /// Peak reserved under the recorded settings − under this one; 0 if the recorded settings run out
+  /// of memory.
   std::int64_t saves = 0;
   Interval<std::int64_t> saves_range;  ///< over the address orders
   std::string why;                     ///< one sentence
-  std::string environment;             ///< the line to paste; empty when nothing is set
-  std::string code;  ///< the line for empty_cache or the fraction; empty when none
+  std::string environment;             ///< the line to paste; empty if no variable is set
+  std::string code;  ///< the line for empty_cache or the fraction; empty if not needed
   std::vector<std::string> warnings;
 };
 
 struct AdviceOptions {
-  Bytes capacity;                 ///< zero: unknown, settings that need it are left out
-  std::optional<CutHistory> cut;  ///< not comparable: nothing is searched
-  Bytes recorded_peak;            ///< reserved by the recording; zero: unknown
+  Bytes capacity;                 ///< zero: unknown; settings that need it are skipped
+  std::optional<CutHistory> cut;  ///< if not comparable, nothing is searched
+  Bytes recorded_peak;            ///< reserved in the recording; zero: unknown
   unsigned threads = 1;
   std::size_t most = 5;
   std::size_t orders = kDefaultAddressOrders;
@@ -39,15 +41,15 @@ struct AdviceOptions {
 };
 
 struct AdviceReport {
-  Scenario baseline;  ///< the recorded settings, and where the program emptied its cache
+  Scenario baseline;  ///< the recorded settings, with the program's own empty_cache calls
   Outcome baseline_outcome;
   Bytes capacity;  ///< zero: unknown
-  /// Best first. Those that do not beat the baseline are left out; where it runs out of memory, those
-  /// that do, too.
+  /// Best first. Scenarios that do not beat the baseline are left out, unless the baseline runs out
+  /// of memory.
   std::vector<Advice> ranked;
-  std::string note;               ///< about the ranking: what fits, or why it is empty
+  std::string note;               ///< about the ranking: which settings fit, or why it is empty
   std::vector<std::string> lint;  ///< about the recorded settings
-  /// What is left of the capacity under the worst address order; only with a capacity.
+  /// Remaining capacity under the worst address order. Requires a capacity.
   [[nodiscard]] Bytes below_capacity(const Outcome& outcome) const;
 };
 
@@ -58,7 +60,7 @@ struct AdviceReport {
 
 /// Fills in `why`, `environment`, `code` and `warnings`.
 void describe(Advice& advice, const AdviceReport& report, const Workload& workload);
-/// `PYTORCH_CUDA_ALLOC_CONF="..."`, under the name that the version reads.
+/// Writes `PYTORCH_CUDA_ALLOC_CONF="..."`, with the variable name that the version reads.
 [[nodiscard]] std::string environment_line(const Scenario& scenario);
 [[nodiscard]] std::string code_line(const Scenario& scenario);
 

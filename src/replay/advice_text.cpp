@@ -1,4 +1,4 @@
-// What an advice says: the reason, the lines to paste, where it does not hold.
+// Text of an advice: the reason, the lines to paste, and its exceptions.
 #include <algorithm>
 
 #include "base/format.h"
@@ -79,7 +79,7 @@ std::string explain(const Advice& advice, const AdviceReport& report) {
       outcome.driver_allocs + outcome.driver_frees);
 }
 
-/// Names the address orders under which the advice does not hold.
+/// Names the address orders for which the advice is wrong.
 std::string exceptions(const Advice& advice, const Outcome& baseline) {
   std::string fails;
   std::string weak;

@@ -12,7 +12,7 @@ namespace {
 
 using View = cache::CachingAllocator::BlockView;
 
-/// Powers of eight in words; PyTorch's own borders at 1, 10 and 20 MiB among them.
+/// Text of a size class: powers of eight, and PyTorch's limits at 1, 10 and 20 MiB.
 std::string size_class(Bytes size) {
   constexpr std::pair<Bytes, const char*> kClasses[] = {
       {4_KiB, "at most 4 KiB"},    {64_KiB, "4 KiB to 64 KiB"},  {1_MiB, "64 KiB to 1 MiB"},
@@ -147,7 +147,7 @@ class Walk {
   void add_gap(const cache::CachingAllocator::SegmentView& segment, std::size_t i,
                std::size_t most) {
     const auto& blocks = segment.blocks;
-    if (blocks.size() == 1) return;  // a free segment is no gap
+    if (blocks.size() == 1) return;  // a free segment is not a gap
     auto& gaps = out_.gaps;
     const auto smaller = [](const Gap& a, const Gap& b) { return a.size > b.size; };
     if (gaps.size() == most && (most == 0 || blocks[i].size <= gaps.front().size)) return;
@@ -186,7 +186,7 @@ Result<std::uint32_t> peak_event(const Workload& workload, Bytes capacity) {
   RecordedRun run(workload, {.capacity = capacity});
   Bytes best;
   std::uint32_t at = 0;
-  bool grew = true;  // the state before the first event counts too
+  bool grew = true;  // the state before the first event also counts
   NEAP_TRY(run.run([&](const Op& op, const cache::CachingAllocator& allocator) {
     if (op.kind == OpKind::kSegmentAlloc || op.kind == OpKind::kSegmentMap) grew = true;
     if (op.kind != OpKind::kAlloc || !grew) return;
@@ -214,7 +214,7 @@ Result<Blame> blame(const Workload& workload, std::uint32_t event, Bytes capacit
   Blame out;
   out.event = event;
   if (event < workload.device->events.size()) out.time_ns = workload.device->events[event].time_ns;
-  // The shortest phase that holds the event is the innermost one.
+  // The shortest phase that contains the event is the innermost one.
   std::uint32_t phase = kNoPhase;
   for (std::uint32_t i = 0; i < workload.phases.size(); ++i) {
     const PhaseRun& candidate = workload.phases[i];

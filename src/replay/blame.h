@@ -1,11 +1,12 @@
-// What keeps memory from being released: at one moment of the recorded run, which live blocks pin
-// how much free memory in their segments.
+// Finds what keeps memory from being released: at one time of the recorded run, how much free
+// memory each live block pins in its segment.
 //
 // Model     Memory is released in units: an ordinary segment as a whole, an expandable one page by
-//           page. A unit with a live block in it is pinned: its free bytes are charged to the live
-//           blocks, in equal parts (share), and once more to a group that holds the unit alone
-//           (alone): what would be released without that group.
-// Cost      one replay up to the moment, then one walk over the blocks.
+//           page. A unit with a live block is pinned. Its free bytes are attributed to its live
+//           blocks in equal parts (share). If one group holds the unit alone, the bytes are also
+//           attributed to that group (alone): they would be released without it.
+//
+// Cost      one replay up to that time, then one pass over the blocks.
 #pragma once
 
 #include "replay/fidelity.h"
@@ -24,7 +25,7 @@ struct Gap {
   cache::Address address = 0;
   Bytes size;
   Bytes segment_size;
-  std::string before, after;  ///< the live blocks next to it
+  std::string before, after;  ///< the neighbouring live blocks
 };
 
 struct Blame {
@@ -32,20 +33,20 @@ struct Blame {
   std::uint64_t time_ns = 0;
   std::string phase;
   Bytes reserved, allocated, active;
-  Bytes releasable;                ///< free units: empty_cache would release them
-  Bytes pinned;                    ///< free bytes in units that a live block holds
-  std::vector<PinGroup> by_phase;  ///< phase in which the block was born; most pinned first
+  Bytes releasable;                ///< free units, which empty_cache would release
+  Bytes pinned;                    ///< free bytes in units with a live block
+  std::vector<PinGroup> by_phase;  ///< by the phase in which the block was born; most pinned first
   std::vector<PinGroup> by_size;
-  std::vector<PinGroup> by_stack;  ///< empty when no stacks were recorded
+  std::vector<PinGroup> by_stack;  ///< empty if no stacks were recorded
   std::vector<Gap> gaps;           ///< largest first
 };
 
 /// The event at which reserved memory first reached its peak.
 [[nodiscard]] Result<std::uint32_t> peak_event(const Workload& workload, Bytes capacity);
-/// The last event not after `time_ns`.
+/// The last event at or before `time_ns`.
 [[nodiscard]] std::uint32_t event_at(const Workload& workload, std::uint64_t time_ns);
 
-/// The state right after `event`.
+/// Analyses the state directly after `event`.
 [[nodiscard]] Result<Blame> blame(const Workload& workload, std::uint32_t event, Bytes capacity,
                                   std::size_t most_gaps = 10);
 

@@ -9,7 +9,7 @@ namespace {
 
 using cache::Address;
 
-/// Answers with the segments of the recording, in their order.
+/// Answers requests with the recorded segments, in their order.
 class RecordedSource : public cache::SegmentSource {
  public:
   struct Expected {
@@ -24,7 +24,7 @@ class RecordedSource : public cache::SegmentSource {
   [[nodiscard]] bool has_expected() const { return next_ < queue_.size(); }
   [[nodiscard]] const Expected& expected() const { return queue_[next_]; }
   [[nodiscard]] Expected take_expected() { return queue_[next_++]; }
-  /// Forgets what the last request did not use; returns how much that was.
+  /// Forgets the segments that the last request did not use, and returns their number.
   std::size_t clear() {
     const std::size_t left = queue_.size() - next_;
     queue_.clear();
@@ -67,7 +67,7 @@ class RecordedSource : public cache::SegmentSource {
   Bytes capacity_;
   std::vector<Expected> queue_;
   std::size_t next_ = 0;
-  Address invented_ = 1ull << 62;  ///< above anything that a driver hands out
+  Address invented_ = 1ull << 62;  ///< above all addresses that a driver returns
 };
 
 }  // namespace
@@ -146,7 +146,7 @@ struct RecordedRun::Impl {
     }
   }
 
-  /// Ranges that were mapped for a request that failed in the end.
+  /// Maps the ranges that were mapped for a request that failed in the end.
   void map_leftovers(const Op& op) {
     while (source.has_expected()) {
       const RecordedSource::Expected segment = source.take_expected();
@@ -160,7 +160,7 @@ struct RecordedRun::Impl {
     source.clear();
   }
 
-  /// The state before the first event.
+  /// Sets the state before the first event.
   Status start() {
     addresses.resize(workload.blocks.size());
     Status adopted = allocator->adopt(workload.initial_segments, workload.initial_reservations);
@@ -221,7 +221,7 @@ struct RecordedRun::Impl {
   std::optional<cache::CachingAllocator> allocator;
   PhaseTable phases;
   std::vector<Address> addresses;
-  cache::AddressMap<std::uint32_t> by_address;  ///< number + 1
+  cache::AddressMap<std::uint32_t> by_address;  ///< block number + 1
   Fidelity result;
 };
 

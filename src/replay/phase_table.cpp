@@ -29,7 +29,7 @@ cache::CacheStats PhaseTable::finish(cache::CachingAllocator& allocator) {
   return total_;
 }
 
-/// Adds what happened since the last call to the totals and to the innermost phase.
+/// Adds the changes since the last call to the totals and to the innermost phase.
 void PhaseTable::account(cache::CachingAllocator& allocator) {
   const cache::CacheStats before = total_;
   const cache::CacheStats now = allocator.stats();

@@ -1,4 +1,4 @@
-// The figures of each phase while the recorded run goes forward. Private to replay/.
+// Collects the figures of each phase while the recorded run advances. Private to replay/.
 #pragma once
 
 #include <vector>
@@ -12,8 +12,8 @@ class PhaseTable {
   explicit PhaseTable(const Workload& workload);
   /// Call at each phase mark, in the order of the marks.
   void apply(const Op& op, cache::CachingAllocator& allocator);
-  /// Call once at the end of the run. The allocator's peaks were reset at each mark; the result has
-  /// the peaks of the whole run.
+  /// Call once at the end of the run. Each mark resets the allocator's peaks; the result has the
+  /// peaks of the whole run.
   [[nodiscard]] cache::CacheStats finish(cache::CachingAllocator& allocator);
   [[nodiscard]] const std::vector<PhaseFigures>& figures() const { return figures_; }
 
@@ -22,7 +22,7 @@ class PhaseTable {
 
   const Workload& w_;
   std::vector<PhaseFigures> figures_;
-  std::vector<std::uint32_t> open_;  ///< runs, the innermost last
+  std::vector<std::uint32_t> open_;  ///< open runs of phases, innermost last
   cache::CacheStats total_;
 };
 

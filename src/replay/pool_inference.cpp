@@ -9,14 +9,14 @@
 namespace neap::replay {
 namespace {
 
-/// Numbers of pools that no snapshot names; recorded ones fit into eight bits.
+/// Numbers for inferred pools. Recorded numbers fit in eight bits.
 constexpr std::uint32_t kFirstInferredPool = 1000;
 constexpr std::uint32_t kUnknown = ~0u;
 
 /// Assigns a pool to every node.
 class PoolAssignment {
  public:
-  /// What an ambiguous segment is assigned to first.
+  /// First choice for an ambiguous segment.
   enum class Preference { kPreviousPool, kDefaultPool };
 
   PoolAssignment(const Workload& workload, const RecordedLayout& layout, Preference preference)
@@ -38,7 +38,7 @@ class PoolAssignment {
   }
 
  private:
-  /// The nodes that a stream's allocations touch one after the other, without repetitions.
+  /// The nodes of a stream's allocations in order, without repetitions.
   void order_allocations(const Workload& workload, const RecordedLayout& layout) {
     for (std::size_t i = 0; i < workload.ops.size(); ++i) {
       const std::uint32_t node = layout.node_of_op()[i];
@@ -55,7 +55,7 @@ class PoolAssignment {
 
   void assign() {
     for (const auto& [stream, visits] : visits_) {
-      std::vector<std::uint32_t> recent = {0};  // pools of this stream, the last used at the back
+      std::vector<std::uint32_t> recent = {0};  // pools of this stream, most recently used last
       for (std::size_t i = 0; i < visits.size(); ++i) {
         std::uint32_t& pool = pools_[visits[i]];
         if (pool == kUnknown) pool = choose(visits, i, recent);
@@ -82,8 +82,8 @@ class PoolAssignment {
     return next_pool_++;
   }
 
-  /// Moves segments to the pool that the allocations before and after theirs use: a capture sends
-  /// all allocations of its stream to one pool.
+  /// Moves segments to the pool of the allocations before and after theirs: a capture sends all
+  /// allocations of its stream to one pool.
   void smooth() {
     std::vector<std::map<std::uint32_t, int>> votes(nodes_.size());
     for (const auto& [stream, visits] : visits_) {
@@ -111,7 +111,7 @@ class PoolAssignment {
   std::uint32_t next_pool_ = kFirstInferredPool;
 };
 
-/// The part of a workload that an assignment changes.
+/// The part of a workload that depends on an assignment.
 struct Routing {
   explicit Routing(const Workload& workload)
       : ops(workload.ops), blocks(workload.blocks), segments(workload.initial_segments) {}
@@ -153,8 +153,8 @@ bool gives_back(OpKind kind) {
          kind == OpKind::kRecordedEmptyCache;
 }
 
-/// A private pool releases memory only after its owner was destroyed: marks that before each burst of
-/// releases that frees segments of private pools.
+/// A private pool releases memory only after its owner was destroyed. Adds a mark for that before
+/// each burst of releases with segments of private pools.
 void add_pool_releases(Workload& workload, const RecordedLayout& layout,
                        const PoolAssignment& assignment) {
   std::vector<Op> ops;

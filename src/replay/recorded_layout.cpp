@@ -7,8 +7,8 @@ namespace {
 
 using cache::Address;
 
-/// Conflicts per allocation that are looked at: free blocks of other pools can be many, and a few
-/// proofs are enough to separate two pools.
+/// Limit of conflicts examined per allocation. There may be many free blocks of other pools, and a
+/// few proofs separate two pools.
 constexpr int kMostCandidates = 64;
 
 }  // namespace
@@ -97,8 +97,8 @@ bool RecordedLayout::splits(const SegmentNode& node, std::uint64_t size, std::ui
   return size < w_.settings.max_split_size.count() && rest > cache::kSmallSize.count();
 }
 
-/// Free blocks that come before the chosen one in the allocator's search, or that would have made a
-/// new segment unnecessary.
+/// Collects free blocks that precede the chosen one in the allocator's search, or that would have
+/// made a new segment unnecessary.
 void RecordedLayout::collect_conflicts(const Piece& chosen, Address at, std::uint64_t size) {
   const FreeList& list = free_list(nodes_[chosen.node]);
   const std::pair<std::uint64_t, Address> key{chosen.size, at};
@@ -111,7 +111,7 @@ void RecordedLayout::collect_conflicts(const Piece& chosen, Address at, std::uin
     const auto piece = pieces_.find(it->second);
     const std::uint32_t other = piece->second.node;
     if (other == chosen.node) continue;
-    // A block that can grow is skipped for one with less space after it.
+    // The allocator prefers a block with less space after it to one that can grow.
     if (!fresh_segment_ && nodes_[other].expandable && is_at_edge(piece)) continue;
     if (nodes_[other].expandable && !w_.settings.expandable_segments) continue;
     add_conflict(chosen.node, other);
@@ -138,7 +138,7 @@ void RecordedLayout::free(Address at) {
   insert_free(at, freed.size, freed.node);
 }
 
-/// Joins free neighbours of the same node.
+/// Merges free neighbours of the same node.
 RecordedLayout::Pieces::iterator RecordedLayout::insert_free(Address at, std::uint64_t size,
                                                              std::uint32_t node) {
   auto next = pieces_.lower_bound(at);
@@ -166,7 +166,7 @@ void RecordedLayout::take_free(Pieces::iterator piece) {
   pieces_.erase(piece);
 }
 
-/// The reservation that a mapped range lies in or continues.
+/// The reservation that contains a mapped range or that it extends.
 std::uint32_t RecordedLayout::reservation_of(const trace::Event& event) const {
   for (std::size_t i = nodes_.size(); i-- > 0;) {
     const SegmentNode& node = nodes_[i];

@@ -1,4 +1,4 @@
-// Where blocks lay at every moment of the recorded run, and what that proves about pools. Private
+// Positions of blocks at every time of the recorded run, and what they prove about pools. Private
 // to replay/.
 #pragma once
 
@@ -14,15 +14,15 @@ namespace neap::replay {
 
 inline constexpr std::uint32_t kNoNode = ~0u;
 
-/// One segment from its allocation to its release, or one expandable reservation. All of it belongs
-/// to one pool.
+/// One segment from its allocation to its release, or one expandable reservation. It belongs to one
+/// pool.
 struct SegmentNode {
-  cache::Address begin = 0, end = 0;  ///< of all that was ever mapped
+  cache::Address begin = 0, end = 0;  ///< covers all bytes that were ever mapped
   cache::Stream stream = 0;
   bool small_pool = false;
   bool expandable = false;
-  std::optional<std::uint32_t> pool;     ///< known from the snapshot
-  std::vector<std::uint32_t> conflicts;  ///< nodes that are in other pools
+  std::optional<std::uint32_t> pool;     ///< set if the snapshot has it
+  std::vector<std::uint32_t> conflicts;  ///< nodes in other pools
 };
 
 /// Follows the recorded addresses and collects conflicts.
@@ -31,9 +31,9 @@ class RecordedLayout {
   explicit RecordedLayout(const Workload& workload);
 
   [[nodiscard]] const std::vector<SegmentNode>& nodes() const { return nodes_; }
-  /// By index of Workload::ops: the node that an allocation or a segment event touches.
+  /// By index of Workload::ops: the node of an allocation or segment event.
   [[nodiscard]] const std::vector<std::uint32_t>& node_of_op() const { return node_of_op_; }
-  /// By number of Workload::initial_segments.
+  /// The node of each of Workload::initial_segments.
   [[nodiscard]] const std::vector<std::uint32_t>& initial_nodes() const { return initial_nodes_; }
 
  private:
@@ -43,7 +43,7 @@ class RecordedLayout {
     bool free = true;
   };
   using Pieces = std::map<cache::Address, Piece>;
-  using FreeList = std::set<std::pair<std::uint64_t, cache::Address>>;  ///< size, address
+  using FreeList = std::set<std::pair<std::uint64_t, cache::Address>>;  ///< (size, address)
 
   void add_initial();
   void know_final_pools();
@@ -68,7 +68,7 @@ class RecordedLayout {
   Pieces pieces_;
   std::map<std::pair<cache::Stream, bool>, FreeList> free_;
   std::unordered_set<std::uint64_t> known_conflicts_;
-  bool fresh_segment_ = false;  ///< a segment was taken for the next allocation
+  bool fresh_segment_ = false;  ///< a segment was allocated for the next allocation
 };
 
 }  // namespace neap::replay

@@ -65,7 +65,7 @@ class Rewinder {
     }
   }
 
-  /// Without final segments the events themselves must be complete; they give the final state.
+  /// Without final segments the events must be complete; they then give the final state.
   void play_forward() {
     for (const Event& event : device_.events) {
       switch (event.kind) {
@@ -136,8 +136,8 @@ class Rewinder {
     return address < at->first + at->second.size ? at->second.pool : std::uint8_t{0};
   }
 
-  /// The pool of a range that is known from an event only: from its size, or from its neighbours in
-  /// the same reservation.
+  /// The pool of a range that is known only from an event: from its size, or from neighbours in the
+  /// same reservation.
   [[nodiscard]] Range describe(const Event& event) const {
     Range range{event.size, event.stream, event.pool, false,
                 event.kind == EventKind::kSegmentMap || event.kind == EventKind::kSegmentUnmap};
@@ -231,7 +231,7 @@ class Rewinder {
   Rewound out_;
 };
 
-/// Most bytes beyond its rounded size that an unsplit block can hold.
+/// Maximum bytes that an unsplit block can have beyond its rounded size.
 std::uint64_t most_slack(const Range& range, std::uint64_t size, const cache::Settings& settings) {
   if (range.small_pool || range.expandable) return cache::kMinBlockSize.count() - 1;
   if (size >= settings.max_split_size.count()) return ~0ull;

@@ -1,4 +1,4 @@
-// From the final segments back to the state before the first event. Private to replay/.
+// Rewinds from the final segments to the state before the first event. Private to replay/.
 #pragma once
 
 #include <map>
@@ -8,7 +8,7 @@
 
 namespace neap::replay {
 
-/// A mapped range while time runs backwards.
+/// A mapped range during the rewind.
 struct Range {
   std::uint64_t size = 0;
   std::uint64_t stream = 0;
@@ -19,7 +19,7 @@ struct Range {
 
 struct RewoundBlock {
   std::uint64_t address = 0;
-  std::uint64_t size = 0;  ///< as rounded; 0 = not known
+  std::uint64_t size = 0;  ///< rounded; 0 = unknown
   std::uint64_t requested = 0;
   std::uint64_t stream = 0;
   bool pending = false;
@@ -28,15 +28,14 @@ struct RewoundBlock {
 struct Rewound {
   std::map<std::uint64_t, Range> ranges;
   std::vector<RewoundBlock> blocks;  ///< by address
-  /// Pool of each alloc event by event index; empty when there is no private pool.
+  /// Pool of each alloc event, by event index. Empty without private pools.
   std::vector<std::uint8_t> alloc_pools;
 };
 
 [[nodiscard]] Rewound rewind(const trace::DeviceRecording& device, const cache::Settings& settings,
                              Anomalies& anomalies);
 
-/// Lays the blocks out in their segments: unknown sizes are derived, gaps become free
-/// blocks.
+/// Places the blocks in their segments: derives unknown sizes and turns gaps into free blocks.
 void lay_out(const Rewound& state, Workload& workload);
 
 }  // namespace neap::replay

@@ -1,4 +1,4 @@
-// What a scenario is made of: its settings, and after which phases the cache is emptied.
+// Parts of a scenario: its settings, and the phases after which the cache is emptied.
 #include <algorithm>
 
 #include "base/format.h"

@@ -1,4 +1,4 @@
-// The settings and the policy that a recording was made under.
+// The settings and the allocator policy of a recording.
 #include <algorithm>
 
 #include "base/format.h"
@@ -8,7 +8,8 @@ namespace neap::replay {
 
 cache::PolicyVersion recorded_version(const trace::Recording& recording,
                                       std::vector<std::string>* notes) {
-  // Snapshots hold no version. PyTorch records its settings from 2.3 on, this one since autumn 2025.
+  // Snapshots have no version. PyTorch records its settings from 2.3 on, and this one since autumn
+  // 2025.
   constexpr std::string_view kLateKey = "\"graph_capture_record_stream_reuse\"";
   const trace::RecordedSettings& said = recording.settings;
   if (recording.source != trace::Source::kTorchSnapshot) return {};
@@ -45,7 +46,7 @@ cache::Settings recorded_settings(const trace::Recording& recording,
         format("The recorded settings text is not readable ({}); the single values are taken.",
                parsed.status().message()));
   }
-  // The single values are what was in effect; the text may have been replaced at run time.
+  // The single values were in effect. The text may have been replaced at run time.
   settings.max_split_size = said.max_split_size < 0
                                 ? cache::kUnlimited
                                 : Bytes(static_cast<std::uint64_t>(said.max_split_size));

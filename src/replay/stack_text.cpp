@@ -9,7 +9,7 @@
 namespace neap::replay {
 namespace {
 
-/// Whose code a frame is, the most telling first.
+/// The owner of a frame's code, most informative first.
 enum class Owner : std::uint8_t { kUser, kTorchPython, kNative, kAllocator };
 constexpr std::size_t kOwners = 4;
 
@@ -19,7 +19,7 @@ bool holds_any(std::string_view text, std::initializer_list<std::string_view> pa
   });
 }
 
-/// Python's library, and code that PyTorch's compiler wrote, count as PyTorch's.
+/// Python's library and code written by PyTorch's compiler count as PyTorch's.
 bool is_torchs_python(std::string_view file) {
   if (holds_any(file, {"-packages/torch/", "/pytorch/torch/", "/torchinductor_"})) return true;
   if (holds_any(file, {"<frozen", "<eval_with_key>"})) return true;
@@ -29,7 +29,7 @@ bool is_torchs_python(std::string_view file) {
 Owner owner_of(std::string_view file, std::string_view function) {
   if (file.ends_with(".py") || file.starts_with('<'))
     return is_torchs_python(file) ? Owner::kTorchPython : Owner::kUser;
-  // "empty" creates a tensor for whoever asked.
+  // "empty" creates a tensor on behalf of its caller.
   if (function.empty() || function == "??" || function.starts_with("c10::") ||
       holds_any(function, {"CachingAllocator", "unwind", "CapturedTraceback", "empty"}))
     return Owner::kAllocator;

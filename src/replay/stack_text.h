@@ -1,8 +1,10 @@
-// The part of a recorded call stack that tells users where a block comes from.
+// The part of a recorded call stack that shows users where a block comes from.
 //
-// Model     PyTorch records its own frames first: with stacks="all" those of its allocator and its
-//           operators in C++, then its Python. A user knows the Python frames behind them.
+// Model     PyTorch records its own frames first. With stacks="all" these are its allocator and
+//           operators in C++, then its Python. A user knows the Python frames after them.
+//
 // Threads   free functions; any thread.
+//
 // Cost      one pass over the frames.
 #pragma once
 
@@ -12,9 +14,9 @@
 
 namespace neap::replay {
 
-/// The innermost frames of the user's Python with their callers, three in all: "loss (train.py:40) <
-/// main (train.py:90)". Without any, those of PyTorch's Python; without these, those of C++ outside
-/// the allocator. Empty for no stack.
+/// Up to three innermost frames of the user's Python: "loss (train.py:40) < main (train.py:90)".
+/// Without these, frames of PyTorch's Python. Without those, C++ frames outside of the allocator.
+/// Empty without a stack.
 [[nodiscard]] std::string stack_text(const trace::Recording& recording, std::uint32_t stack);
 
 }  // namespace neap::replay

@@ -21,15 +21,15 @@ struct Summary {
   std::vector<WhatIf> what_if;
   std::optional<AdviceReport> advice;
   std::optional<Blame> blame;
-  std::optional<CutHistory> cut;  ///< none: the history is whole
-  Outcome baseline;               ///< the recorded settings under `capacity`
+  std::optional<CutHistory> cut;  ///< absent if the history is complete
+  Outcome baseline;               ///< the recorded settings with `capacity`
   Bytes capacity;                 ///< zero when unknown
 };
 
 [[nodiscard]] Json to_json(const Summary& summary);
 [[nodiscard]] std::string to_text(const Summary& summary);
 
-/// Scenarios from a JSON lines file; anything before the first brace of a line is skipped.
+/// Parses scenarios from JSON lines. Text before the first brace of a line is skipped.
 [[nodiscard]] Result<std::vector<Scenario>> read_scenarios(std::string_view text,
                                                            std::string_view name,
                                                            const cache::PolicyVersion& version);

@@ -21,7 +21,7 @@ Json to_json(const std::optional<CutHistory>& cut) {
           {"comparable", cut->comparable()}};
 }
 
-/// The keys that every line of `what_if` has, in the order of the interface.
+/// The keys of every entry in `what_if`, in the documented order.
 Json figures(const Scenario& scenario, const Outcome& outcome) {
   const auto reserved = outcome.peak_reserved_range();
   const auto allocs = outcome.driver_allocs_range();
@@ -48,7 +48,7 @@ Json figures(const Scenario& scenario, const Outcome& outcome) {
 
 Json to_json(const Advice& advice, const AdviceReport& report) {
   Json entry = figures(advice.scenario, advice.outcome);
-  // Settings that run out of memory have no peak to compare with.
+  // Settings that run out of memory have no peak to compare.
   entry["saves"] = nullptr;
   entry["saves_range"] = nullptr;
   if (!report.baseline_outcome.oom) {

@@ -1,4 +1,4 @@
-// What `neap replay` prints for people.
+// Text that `neap replay` prints for people.
 #include <algorithm>
 
 #include "base/format.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kColumns = 120;
 
-/// `text` in lines of at most `columns`, broken at spaces; longer words break after their commas.
+/// Wraps `text` to at most `columns`, at spaces. Longer words are broken after commas.
 std::vector<std::string> lines_of(std::string_view text, std::size_t columns) {
   std::vector<std::string> lines(1);
   const auto take = [&](std::string_view piece, std::string_view before) {
@@ -36,7 +36,7 @@ std::vector<std::string> lines_of(std::string_view text, std::size_t columns) {
   return lines;
 }
 
-/// `head`, and `text` to the right of it; with further lines below the first.
+/// Writes `head` with the wrapped `text` to its right.
 std::string wrapped(std::string_view head, std::string_view text) {
   std::string out;
   std::string_view front = head;
@@ -48,8 +48,8 @@ std::string wrapped(std::string_view head, std::string_view text) {
   return out;
 }
 
-/// Columns as wide as their widest cell; the first is flush left, the others right. Where a row
-/// would be too long, the cells of the first two columns have several lines.
+/// Columns are as wide as their widest cell. The first is left-aligned, the others right-aligned.
+/// If a row would be too long, cells of the first two columns are wrapped.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }

@@ -14,7 +14,7 @@ using cache::CacheStats;
 
 constexpr std::uint32_t kTransientPool = 0xfffffff0;
 
-/// One scenario on one thread.
+/// Runs one scenario on one thread.
 class Run {
  public:
   Run(const Workload& workload, const Scenario& scenario, Bytes capacity, const AddressOrder& order)
@@ -55,8 +55,8 @@ class Run {
                        [](bool pending) { return pending; });
   }
 
-  /// The blocks that were live before the first event, in the order of their addresses. Their
-  /// recorded places came about under the recorded settings, by events that are missing.
+  /// Allocates the blocks that were live before the first event, by address. Their recorded
+  /// positions result from missing events under the recorded settings.
   Status set_initial_state() {
     for (std::uint32_t i = 0; i < w_.initial_blocks && !out_.oom; ++i) {
       allocate(Op{w_.blocks[i].requested, i, 0, w_.blocks[i].route, OpKind::kAlloc});
@@ -96,7 +96,7 @@ class Run {
     return allocator_->request_free(addresses_[block]);
   }
 
-  /// A retry or empty_cache may have completed the free before its recorded time.
+  /// A retry or empty_cache may have completed the free earlier than recorded.
   Status complete_free(std::uint32_t block) {
     if (epochs_[block] != 1 + allocator_->stats().synchronizations) return ok_status();
     return allocator_->complete_free(addresses_[block]);
@@ -193,7 +193,7 @@ Interval<T> interval(const std::vector<OrderFigures>& orders, Value value) {
   return range;
 }
 
-/// A dozen orders seldom contain the extremes: a quarter of the spread is added on both sides.
+/// A dozen orders rarely include the extremes, so a quarter of the range is added on both sides.
 constexpr std::uint64_t kMarginParts = 4;
 
 }  // namespace
@@ -211,7 +211,7 @@ Interval<Bytes> Outcome::peak_reserved_range() const {
   auto range =
       interval<Bytes>(orders, [](const OrderFigures& order) { return order.peak_reserved; });
   const Bytes margin = (range.most - range.least) / kMarginParts;
-  // Reserved memory holds what is allocated.
+  // Reserved memory cannot be below allocated memory.
   range.least =
       std::max(saturating_sub(range.least, margin), std::min(range.least, peak_allocated));
   range.most += margin;

@@ -16,7 +16,7 @@ namespace {
 using trace::Event;
 using trace::EventKind;
 
-/// Follows phases: recorded marks, or the marks that the user gave.
+/// Tracks phases, from recorded marks or from the user's.
 class PhaseTracker {
  public:
   PhaseTracker(Workload& workload, const PrepareOptions& options)
@@ -27,7 +27,7 @@ class PhaseTracker {
                      [](const PhaseAt& a, const PhaseAt& b) { return a.time_ns < b.time_ns; });
   }
 
-  /// Phase marks that come before `event`.
+  /// Adds the phase marks before `event`.
   void before(const Event& event, std::uint32_t index) {
     if (!options_.phases_at.empty()) {
       while (next_time_ < times_.size() && times_[next_time_].time_ns <= event.time_ns)
@@ -123,7 +123,7 @@ class Preparer {
   }
 
  private:
-  /// Ports of the allocator pad requests; block sizes in the final state show it.
+  /// Ports of the allocator pad requests, which is visible in block sizes of the final state.
   void detect_padding(const Rewound&) {
     std::uint64_t plain = 0;
     std::uint64_t padded = 0;
@@ -178,7 +178,7 @@ class Preparer {
   std::uint32_t add_block(std::uint64_t requested, std::uint16_t block_route,
                           std::uint32_t birth_event, std::uint32_t phase) {
     w_.blocks.push_back({requested, birth_event, phase, kNoPhase, false, block_route});
-    return static_cast<std::uint32_t>(w_.blocks.size());  // number + 1
+    return static_cast<std::uint32_t>(w_.blocks.size());  // block number + 1
   }
 
   void number_initial_blocks() {
@@ -206,7 +206,7 @@ class Preparer {
     w_.ops.push_back({size, block, index, 0, kind});
   }
 
-  /// The end of a block whose free was requested before or is both at once.
+  /// Ends a block. Its free was requested earlier, or request and completion coincide.
   void complete(std::uint32_t slot, std::uint32_t index) {
     push(pending_[slot - 1] ? OpKind::kCompleteFree : OpKind::kFree, slot - 1, 0, index);
     die(slot);
@@ -224,7 +224,7 @@ class Preparer {
     w_.ops.push_back({event.size, slot - 1, index, way, OpKind::kAlloc});
   }
 
-  /// Takes in the completion, too, where that is the next event: returns 1 then.
+  /// If the next event is the completion, handles it as well and returns 1.
   std::size_t request_free(const std::vector<Event>& events, std::size_t i) {
     const cache::Address at = events[i].address;
     const auto index = static_cast<std::uint32_t>(i);
@@ -246,7 +246,7 @@ class Preparer {
     return 0;
   }
 
-  /// Appends what the event means; returns how many further events were taken in.
+  /// Appends the operations of an event. Returns the number of further events handled.
   std::size_t step(const std::vector<Event>& events, std::size_t i, std::uint8_t pool) {
     const Event& event = events[i];
     const auto index = static_cast<std::uint32_t>(i);
@@ -289,8 +289,8 @@ class Preparer {
     }
   }
 
-  /// A burst of releases comes from empty_cache, unless the allocator was out of memory: then the
-  /// segment that it wanted follows at once.
+  /// A burst of releases comes from empty_cache, unless the allocator was out of memory. In that
+  /// case the segment that it needed follows at once.
   [[nodiscard]] bool looks_explicit(const std::vector<Event>& events, std::size_t i) const {
     if (phases_.just_ended(static_cast<std::uint32_t>(i))) return true;
     std::size_t after = i;
@@ -309,7 +309,7 @@ class Preparer {
   Workload& w_;
   const PrepareOptions& options_;
   PhaseTracker phases_;
-  cache::AddressMap<std::uint32_t> live_;  ///< address -> number + 1
+  cache::AddressMap<std::uint32_t> live_;  ///< address -> block number + 1
   std::vector<bool> pending_;
   bool in_burst_ = false;
 };
@@ -319,7 +319,7 @@ class Preparer {
 std::uint16_t Workload::route(const Route& wanted) {
   auto at = std::find(routes.begin(), routes.end(), wanted);
   if (at == routes.end()) {
-    // More routes than a number can hold: the rest share the last one.
+    // If there are more routes than numbers, the remaining ones share the last number.
     if (routes.size() == 0xffff) return 0xfffe;
     at = routes.insert(at, wanted);
   }

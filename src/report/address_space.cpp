@@ -28,12 +28,12 @@ AddressSpace::Segments::const_iterator AddressSpace::segment_of(std::uint64_t ad
 void AddressSpace::add_segment(std::uint64_t address, const SegmentRange& range) {
   reserved_ += range.size;
   auto [it, fresh] = segments_.insert({address, range});
-  if (!fresh) {  // the free of the older one is not in the trace
+  if (!fresh) {  // the trace lacks the free of the older segment
     reserved_ -= it->second.size;
     it->second = range;
   }
   if (!range.expandable) return;
-  // Pages of one expandable segment are one range.
+  // Pages of one expandable segment form one range.
   if (const auto next = std::next(it);
       next != segments_.end() && next->second.expandable && next->first == address + range.size &&
       next->second.stream == range.stream && next->second.pool == range.pool) {
@@ -123,7 +123,7 @@ void rewind(AddressSpace& space, const trace::DeviceRecording& device) {
       case EventKind::kFreeRequested:
         if (LiveBlock* block = space.find_block(event->address))
           block->pending_free = false;
-        else  // its free_completed came after the end, or was not recorded
+        else  // its free_completed came after the end or was not recorded
           space.add_block(event->address, event->size);
         break;
       case EventKind::kFreeCompleted: {

@@ -1,10 +1,13 @@
-// The address space of a caching allocator, rebuilt from recorded events: segments and the blocks
-// that live in them.
+// Rebuilds the address space of a caching allocator from recorded events: segments and their live
+// blocks.
 //
-// Sizes     events tell requested bytes; a block's real size follows from where its neighbour
-//           begins: a gap too small to be split belongs to the block before it (Layout below).
-// Threads   external locking.
-// Cost      two tree searches an event; a live block takes 64 bytes.
+// Sizes     events contain requested bytes. A block's real size follows from the start of its next
+//           neighbour: a gap that is too small to be split belongs to the block before it (Layout
+//           below).
+//
+// Threads   the caller locks.
+//
+// Cost      two tree searches per event; a live block takes 64 bytes.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +31,9 @@ struct SegmentRange {
 struct LiveBlock {
   std::uint64_t size = 0;
   std::uint64_t requested = 0;
-  std::uint64_t event = 0;    ///< index of the event that made it; kBeforeTrace if none did
-  std::uint16_t layer = 0;    ///< the caller's: the allocating phase
-  bool pending_free = false;  ///< freed by the program, still in use by a stream
+  std::uint64_t event = 0;    ///< index of the event that created it, or kBeforeTrace
+  std::uint16_t layer = 0;    ///< set by the caller: allocating phase
+  bool pending_free = false;  ///< freed by the program, but still used by a stream
 };
 inline constexpr std::uint64_t kBeforeTrace = ~0ull;
 
@@ -40,19 +43,19 @@ class AddressSpace {
   AddressSpace(const AddressSpace&) = delete;
   AddressSpace& operator=(const AddressSpace&) = delete;
 
-  /// State at the end of a recording, from its final segments.
+  /// Loads the state at the end of a recording from its final segments.
   void load(const trace::DeviceRecording& device);
 
   void add_segment(std::uint64_t address, const SegmentRange& range);
-  /// Removes [address, address+size), which may be a part of an expandable segment.
+  /// Removes [address, address+size), which may be part of an expandable segment.
   void remove_segment(std::uint64_t address, std::uint64_t size);
   /// Adds a live block and fills in its size. An older block at the same address is replaced.
   LiveBlock& add_block(std::uint64_t address, std::uint64_t requested);
   [[nodiscard]] LiveBlock* find_block(std::uint64_t address);
-  /// The block that was there; size 0 if there was none.
+  /// Returns the removed block; size 0 if none was there.
   LiveBlock remove_block(std::uint64_t address);
 
-  /// Extends blocks over gaps that became too small to be split, because rewind() added neighbours
+  /// Extends blocks over gaps that are now too small to be split, because rewind() added neighbours
   /// after them.
   void settle_sizes();
 
@@ -75,9 +78,10 @@ class AddressSpace {
   std::uint64_t reserved_ = 0;
 };
 
-/// Brings `space`, loaded with the final state, back to the moment before the first event. Exact but
-/// for blocks of the large pool that filled a gap whose other neighbour died before the trace began:
-/// the file does not hold their real size, and they count as rounded (at most 1 MiB less each).
+/// Rewinds `space`, which holds the final state, to the time before the first event. The result is
+/// exact except for some blocks of the large pool. If a block filled a gap and the gap's other
+/// neighbour was freed before the trace began, the file lacks its real size. Its rounded size is
+/// used, which is at most 1 MiB less.
 void rewind(AddressSpace& space, const trace::DeviceRecording& device);
 
 /// The allocator's settings under which `recording` was made.

@@ -41,7 +41,7 @@ Status AppendFile::open_file() {
   return {};
 }
 
-// Opens the file of this name in the folder, if it is not the open one any more.
+// Opens the file with this name in the folder again, unless it is the open one.
 Status AppendFile::follow() {
   struct stat ours {};
   struct stat there {};
@@ -64,8 +64,8 @@ Status AppendFile::write_now(std::string_view record) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       const int reason = errno;
-      // The torn record must not stand in front of the next one. If even cutting fails, readers
-      // still drop it.
+      // Remove the incomplete record, so that the next one does not follow it. If even that fails,
+      // readers still drop it.
       const bool cut = done == 0 || ::ftruncate(file_.get(), static_cast<off_t>(size_)) == 0;
       if (!cut) size_ += done;
       return io_error("write", path_, reason);

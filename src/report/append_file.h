@@ -1,12 +1,14 @@
-// A file that grows by whole records, each written by one call, so that a killed process leaves at
-// most one torn record at the end.
+// A file that grows by whole records. Each record is written by one call, so a killed process
+// leaves at most one incomplete record at the end.
 //
 // Threads   one owner at a time.
-// Failure   Status with the path and the system's reason; after a failed write (disk full) the file
-//           is cut back to its last whole record. Records that could not be written are kept and tried
-//           again with the next one.
 //
-// A file that somebody removes or replaces is made or opened again in the same folder, wherever that was moved.
+// Failure   Status with the path and the system's reason. After a failed write (disk full) the file
+//           is truncated to its last whole record. Records that could not be written are kept and
+//           retried with the next one.
+//
+// If another program removes or replaces the file, it is created or opened again in the same
+// folder, even if the folder was moved.
 #pragma once
 
 #include <cstdint>
@@ -22,21 +24,21 @@ namespace neap::report {
 
 class AppendFile {
  public:
-  /// Bytes of records that are kept while the disk has no room.
+  /// Maximum bytes of kept records while the disk is full.
   static constexpr std::size_t kMostKept = 16u << 20;
 
-  /// Opens for appending, making the file when it is not there.
+  /// Opens the file for appending and creates it if it is missing.
   [[nodiscard]] static Result<AppendFile> open(const std::filesystem::path& path);
 
-  /// Fails where the record is not in the file afterwards; then it is not kept either.
+  /// Fails if the record could not be written; then it is not kept either.
   Status write(std::string_view record);
-  /// Keeps a record that cannot be written now, with a warning for the first one. Fails where more than kMostKept
-  /// bytes would be kept.
+  /// Keeps a record that cannot be written now, and logs a warning for the first one. Fails if more
+  /// than kMostKept bytes would be kept.
   Status write_or_keep(std::string_view record);
-  /// Writes what is kept and syncs to the disk, so that it survives a power cut.
+  /// Writes the kept records and syncs to the disk, so that they survive a power failure.
   Status sync();
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// Somebody has moved the file, which stays open.
+  /// Call after another function has moved the file, which stays open.
   void moved_to(std::filesystem::path path) { path_ = std::move(path); }
   [[nodiscard]] std::uint64_t size() const { return size_; }  ///< bytes of whole records
 
@@ -52,7 +54,8 @@ class AppendFile {
   std::string kept_;  // whole records that are not in the file yet
 };
 
-/// Logs that a reader leaves out a torn last line of `bytes` bytes; `where` is the file, and its number if known.
+/// Logs that a reader skips an incomplete last line of `bytes` bytes. `where` is the file, with the
+/// line number if known.
 void warn_of_torn_line(std::string_view where, std::size_t bytes);
 
 }  // namespace neap::report

@@ -1,4 +1,4 @@
-// The page's own files, built into the library (assets/).
+// Files of the report page that are embedded in the library (assets/).
 #pragma once
 
 #include <string_view>

@@ -31,7 +31,7 @@ void Canvas::blend(std::uint32_t x, std::uint32_t y, const Color& color, double 
   pixel[2] = mixed(pixel[2], color.blue);
 }
 
-/// In pixels; a border inside a pixel covers its share of it.
+/// Coordinates are pixels. A border inside a pixel covers its fraction of the pixel.
 void Canvas::fill(double x0, double y0, double x1, double y1, const Color& color) {
   x0 = std::clamp(x0, 0.0, static_cast<double>(width_));
   x1 = std::clamp(x1, 0.0, static_cast<double>(width_));
@@ -52,8 +52,8 @@ void Canvas::rect(double x, double y, double width, double height, const Color& 
   fill(x * scale_, y * scale_, (x + width) * scale_, (y + height) * scale_, color);
 }
 
-/// Whole columns of pixels, so that neighbours leave no seam; of several columns within a pixel the
-/// highest counts, so that no peak is lost.
+/// Draws whole columns of pixels, so that neighbours leave no gap. If several columns share a
+/// pixel, the highest counts, so that no peak is lost.
 void Canvas::area(std::span<const Column> columns, double end_x, const Color& color) {
   if (columns.empty()) return;
   const auto pixel = [this](double x) {
@@ -73,7 +73,7 @@ void Canvas::area(std::span<const Column> columns, double end_x, const Color& co
   }
 }
 
-/// A bar with round ends, in pixels; coverage falls off over one pixel at its edge.
+/// Draws a bar with round ends, in pixels. Coverage decreases over one pixel at its edge.
 void Canvas::segment(Point a, Point b, double width, const Color& color) {
   const double radius = width / 2;
   const double dx = b.x - a.x, dy = b.y - a.y;
@@ -97,7 +97,7 @@ void Canvas::segment(Point a, Point b, double width, const Color& color) {
 
 void Canvas::line(std::span<const Point> points, const Stroke& stroke) {
   const double dash = stroke.dash * scale_;
-  double walked = 0;  // along the whole line, so that dashes go round corners
+  double walked = 0;  // distance along the whole line, so that dashes continue around corners
   for (std::size_t i = 1; i < points.size(); ++i) {
     const Point a{points[i - 1].x * scale_, points[i - 1].y * scale_};
     const Point b{points[i].x * scale_, points[i].y * scale_};

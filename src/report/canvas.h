@@ -1,6 +1,6 @@
-// A Painter that paints pixels, with anti-aliased edges and text from the stroke font.
+// A Painter that draws pixels, with anti-aliased edges and text in the stroke font.
 //
-// Cost   3 bytes a pixel; drawing touches the pixels it covers.
+// Cost   3 bytes per pixel; drawing touches only the pixels that it covers.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace neap::report {
 
 class Canvas final : public Painter {
  public:
-  /// `scale` pixels a point.
+  /// `scale`: pixels per point.
   Canvas(double width, double height, double scale, const Color& background);
   void rect(double x, double y, double width, double height, const Color& fill) override;
   void area(std::span<const Column> columns, double end_x, const Color& fill) override;

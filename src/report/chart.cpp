@@ -15,16 +15,16 @@
 namespace neap::report {
 namespace {
 
-/// What each column of pixels shows.
+/// Values shown in one column of pixels.
 struct Sample {
-  std::size_t leaf = 0;  ///< with the highest total
+  std::size_t leaf = 0;  ///< the leaf with the highest total
   std::uint64_t total_high = 0, reserved_high = 0;
 };
 
 struct Frame {
   double left, top, width, height;
-  double from, to;     ///< seconds
-  std::uint64_t most;  ///< bytes at the top
+  double from, to;     ///< range in seconds
+  std::uint64_t most;  ///< bytes at the top of the axis
   [[nodiscard]] double x(double seconds) const {
     return left + (seconds - from) / (to - from) * width;
   }
@@ -50,22 +50,22 @@ class Charts {
   }
 
   Frame axes(double y, std::string_view title, std::uint64_t most);
-  /// Phase band and time below the plot; returns where the next panel starts.
+  /// Draws the phase band and the time axis below the plot. Returns the position of the next panel.
   double time_axis(const Frame& frame);
   template <class Value>
   void steps(const Frame& frame, const Stroke& stroke, Value value);
   void level(const Frame& frame, std::uint64_t bytes, const Stroke& stroke);
   void cross(const Frame& frame, std::uint64_t ns, std::uint64_t bytes, const Color& color);
   void key(double& x, double y, const Stroke& stroke, const std::string& words);
-  /// Figure 1 of the paper: reserved, allocated, and reserved without fragmentation.
+  /// Draws figure 1 of the paper: reserved, allocated, and reserved without fragmentation.
   double figure(double y);
-  /// At each driver allocation a mark as long as the fragmentation, below reserved; of several in
-  /// one column, the longest.
+  /// Draws a mark at each driver allocation, below reserved and as long as the fragmentation. If
+  /// several are in one column, the longest is drawn.
   void marks(const Frame& frame);
-  /// Reserved minus the fragmentation of the last driver allocation, where there are any.
+  /// Draws reserved minus the fragmentation of the last driver allocation, if there are any.
   void without_fragmentation(const Frame& frame);
   double stack(double y);
-  /// Shown layers, largest peak first within the space that legend_height gave.
+  /// Lists the shown layers by falling peak, in the space of legend_height.
   double legend(double y);
   static double legend_height(const Report& report, const ChartOptions& options);
 
@@ -285,7 +285,7 @@ void Charts::without_fragmentation(const Frame& frame) {
 
 double Charts::stack(double y) {
   std::uint64_t most = std::max(history_.peak_total, history_.peak_reserved);
-  // A ceiling far above would flatten the chart; the header has it.
+  // Skip a ceiling far above the data, which would flatten the chart; the header names it.
   const bool ceiling = report_.plan && !report_.plan->capacity.is_zero() &&
                        report_.plan->capacity.count() < 3 * most;
   if (ceiling) most = std::max(most, report_.plan->capacity.count());

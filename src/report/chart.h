@@ -1,6 +1,7 @@
-// The report as one picture: figure with fragmentation, stack by layer, settings, segment map.
+// Draws the report as one picture: memory with fragmentation, stack by layer, settings, segment
+// map.
 //
-// Works on any Painter. A column of pixels shows the peak of its time, never an average.
+// It works with any Painter. A column of pixels shows the peak of its time, never an average.
 #pragma once
 
 #include <optional>
@@ -12,9 +13,9 @@ namespace neap::report {
 
 struct ChartOptions {
   double width = 1200;
-  /// Part of the trace; whole when unset.
+  /// Time range of the trace to draw; unset: all of it.
   std::optional<double> from_seconds, to_seconds;
-  bool segment_maps = false;  ///< one panel a map
+  bool segment_maps = false;  ///< draws one panel per map
 };
 
 /// Height that draw_charts needs at this width.
@@ -22,7 +23,7 @@ struct ChartOptions {
 void draw_charts(Painter& painter, const Report& report, const ChartOptions& options);
 
 [[nodiscard]] std::string chart_svg(const Report& report, const ChartOptions& options = {});
-/// `scale` pixels a point.
+/// `scale`: pixels per point.
 [[nodiscard]] Result<std::string> chart_png(const Report& report, const ChartOptions& options = {},
                                             double scale = 1.5);
 

@@ -52,7 +52,7 @@ double draw_segment_map(Painter& painter, const SegmentMap& map,
   constexpr double kRows = 30;
   const double top = y + kPanelHead, row_height = kMapHeight / kRows;
   const double per_row = std::max(1.0, std::ceil(static_cast<double>(map.reserved) / kRows));
-  double at = 0;  // bytes laid out so far
+  double at = 0;  // bytes placed so far
   const auto span = [&](double begin, double size, const Color& color) {
     while (size > 0) {
       const double row = std::floor(begin / per_row), in_row = begin - row * per_row;
@@ -69,7 +69,7 @@ double draw_segment_map(Painter& painter, const SegmentMap& map,
     for (const SegmentMap::Block& block : segment.blocks)
       span(at + static_cast<double>(block.offset), static_cast<double>(block.size),
            layer_colors[block.layer]);
-    // A hairline where a segment begins.
+    // Draws a thin line where a segment begins.
     span(at, std::min(size, per_row / width * 0.7), kFaint);
     at += size;
   }

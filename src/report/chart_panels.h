@@ -1,7 +1,7 @@
-// Panels of a chart without an axis of time, and the measures that all panels share. Internal to report/.
+// Panels of a chart without a time axis, and measures that all panels share. Internal to report/.
 //
-// Lengths are points. Each function draws from `y` on, `width` wide, and returns where the next panel
-// starts.
+// Lengths are points. Each function draws from `y` on, `width` wide, and returns the position of
+// the next panel.
 #pragma once
 
 #include <vector>
@@ -14,12 +14,12 @@ namespace neap::report {
 inline constexpr double kLeft = 84, kRight = 24, kHead = 64, kPanelHead = 30, kPlot = 270,
                         kBand = 22, kAxis = 26, kGapBelow = 14, kLegendRow = 17;
 
-/// A bar for each setting: peak reserved, and allocated in it.
+/// Draws a bar per setting: peak reserved, and allocated within it.
 double draw_settings(Painter& painter, const std::vector<SettingOutcome>& settings, double y,
                      double width);
 [[nodiscard]] double settings_height(std::size_t count);
 
-/// Segments one after another, largest first, in rows of equal bytes.
+/// Draws segments one after another, largest first, in rows of equal bytes.
 double draw_segment_map(Painter& painter, const SegmentMap& map,
                         const std::vector<Color>& layer_colors, double y, double width);
 inline constexpr double kSegmentMapHeight = 344;

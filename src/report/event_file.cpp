@@ -85,7 +85,7 @@ std::optional<std::uint64_t> take_varint(std::string_view& in) {
 // Summary: 1 repeated Value { 1 tag string, 2 simple_value float }.
 constexpr std::uint32_t kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5;
 
-/// The step of an Event message; 0 when it has none (the version record).
+/// The step of an Event message; 0 if it has none (the version record).
 std::optional<std::uint64_t> step_of(std::string_view event) {
   std::uint64_t step = 0;
   while (!event.empty()) {
@@ -130,7 +130,7 @@ std::string frame(std::string_view event) {
   return out;
 }
 
-/// The records of `contents` up to `last_step`, ending where the first broken one begins.
+/// Removes records after `last_step`. The result ends before the first broken record.
 std::string rewind(std::string_view contents, std::int64_t last_step) {
   std::string kept;
   while (contents.size() >= kHeadBytes) {

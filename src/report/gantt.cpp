@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kLabels = 70, kTop = 44, kRow = 18, kGapOfRows = 3, kMargin = 12,
                  kFootOfGantt = 24;
-constexpr double kBarLength = 14;  // of mean length
+constexpr double kBarLength = 14;  // for a bar of mean duration
 constexpr double kNarrowest = 480, kWidest = 8000;
 constexpr double kWords = 9;
 
@@ -52,7 +52,7 @@ void draw(Painter& painter, const Gantt& gantt) {
     if (bar.begin >= size.shown) continue;
     const double from = kLabels + bar.begin * scale;
     const double width = kLabels + std::min(bar.end, size.shown) * scale - from;
-    // A hair of the gap's colour parts bars that follow each other.
+    // Leave half a point between adjacent bars, in the background colour.
     painter.rect(from, top_of(bar.row), std::max(width - 0.5, 0.5), kRow - kGapOfRows,
                  hue(bar.kind));
     if (painter.text_width(bar.label, kWords - 2) + 2 < width)

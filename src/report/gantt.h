@@ -1,7 +1,11 @@
-// What several workers do when: a row each, a bar for each piece of work.
+// A chart of what several workers do over time: a row per worker, a bar per piece of work.
 //
-// Threads   functions without state.   Failure   none.
-// Cost      proportional to the bars that are drawn: of a long plan the beginning, as wide as kWidest.
+// Threads   stateless functions.
+//
+// Failure   none.
+//
+// Cost      proportional to the number of drawn bars. Only the beginning of a long plan is drawn,
+//           up to the width kWidest.
 #pragma once
 
 #include <cstddef>
@@ -16,19 +20,19 @@ struct GanttBar {
   std::size_t row = 0;
   std::size_t kind = 0;
   double begin = 0, end = 0;  ///< seconds
-  std::string label;          ///< drawn where it fits
+  std::string label;          ///< drawn if it fits
 };
 struct Gantt {
   std::string title;
-  std::vector<std::string> rows, kinds;  ///< their names
+  std::vector<std::string> rows, kinds;  ///< names of both
   std::vector<GanttBar> bars;
-  double seconds = 0;  ///< of all bars
+  double seconds = 0;  ///< total duration
 };
 struct GanttSize {
   double width = 0, height = 0;  ///< points
-  double shown = 0;              ///< seconds that fit
+  double shown = 0;              ///< seconds that fit in the width
 };
-/// A bar of mean length is wide enough for a number.
+/// The scale makes a bar of mean duration wide enough for a number.
 [[nodiscard]] GanttSize size_of(const Gantt& gantt);
 void draw(Painter& painter, const Gantt& gantt);
 

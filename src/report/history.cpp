@@ -15,7 +15,7 @@ using trace::EventKind;
 
 constexpr std::string_view kOtherPhases = "other phases";
 
-/// Which layer a name has; tags and phases are separate.
+/// Maps names to layers. Tags and phases are separate.
 class LayerIndex {
  public:
   LayerIndex(const trace::Recording& recording, const trace::DeviceRecording& device,
@@ -57,7 +57,7 @@ class LayerIndex {
       ranked.resize(max_birth_layers);
       has_other_ = true;
     }
-    // In the order of first use, which is the order of a step.
+    // In order of first use, which is the order within a step.
     std::sort(ranked.begin(), ranked.end(),
               [](const auto& a, const auto& b) { return a.second.order < b.second.order; });
     for (const auto& [name, use] : ranked) {
@@ -111,7 +111,7 @@ class Builder {
         layer_peaks_(index_.size()) {
     Leaves& leaves = history_.leaves;
     leaves.layer_count = index_.size();
-    // Idle stretches end a leaf early, so that a peak is not drawn wider than it was.
+    // An idle period ends its leaf early, so that a peak is not drawn wider than it was.
     const std::size_t most = std::max<std::size_t>(options.max_leaves, 64);
     const std::size_t by_count = most - most / 8;
     events_per_leaf_ = std::max<std::size_t>(1, (device.events.size() + by_count - 1) / by_count);
@@ -146,7 +146,7 @@ class Builder {
   }
 
  private:
-  /// The state before the first event: empty, or rewound from the snapshot's segments.
+  /// Sets the state before the first event: empty, or rewound from the snapshot's segments.
   void start(std::uint64_t first_ns) {
     now_ = first_ns;
     if (!device_.segments.empty()) {
@@ -245,11 +245,11 @@ class Builder {
     if (completed) space_.remove_block(address);
   }
 
-  /// Whether the event changed what is drawn.
+  /// Applies an event. True if it changed what is drawn.
   bool step(const Event& event) {
     switch (event.kind) {
       case EventKind::kAlloc: {
-        // A block still there was freed outside the trace.
+        // An older block at this address was freed outside of the trace.
         if (const LiveBlock old = space_.remove_block(event.address);
             old.size != 0 && !old.pending_free)
           died(old);
@@ -372,7 +372,7 @@ class Builder {
   std::size_t captured_ = 0;
   Residency residency_;
   std::vector<std::uint64_t> stack_, layer_peaks_;
-  std::vector<PhaseSpan> open_;  ///< with open_names_: the phases under way, outermost first
+  std::vector<PhaseSpan> open_;  ///< with open_names_: the current phases, outermost first
   std::vector<std::uint32_t> open_names_;
   std::unordered_map<std::uint64_t, std::uint64_t> pages_;
   std::uint64_t total_ = 0, tags_total_ = 0, requested_ = 0, physical_ = 0, peak_pool_reserved_ = 0;

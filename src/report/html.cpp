@@ -11,7 +11,7 @@
 namespace neap::report {
 namespace {
 
-/// JSON inside a script element: nothing in it may end the element.
+/// JSON inside a script element: escape everything that could end the element.
 std::string script_json(const Json& json) {
   std::string out;
   for (const char c : json_text(json)) c == '<' ? void(out += "\\u003c") : out.push_back(c);
@@ -64,8 +64,8 @@ std::string settings_html(const std::vector<SettingOutcome>& settings) {
   return out;
 }
 
-/// Of several driver allocations in one leaf, the one with the most fragmentation: as fine as the
-/// rest of the page.
+/// If a leaf has several driver allocations, keeps the one with the most fragmentation. The rest of
+/// the page has the same resolution.
 std::vector<DriverAllocation> marks_by_leaf(const History& history) {
   std::vector<DriverAllocation> marks;
   const std::vector<std::uint64_t>& first = history.leaves.first_event;
@@ -81,7 +81,8 @@ std::vector<DriverAllocation> marks_by_leaf(const History& history) {
   return marks;
 }
 
-/// Longest first when there are more than the page can use; then by begin again.
+/// If there are more phases than the page can show, keeps the longest. The result is sorted by
+/// begin.
 std::vector<PhaseSpan> longest_phases(std::vector<PhaseSpan> spans) {
   constexpr std::size_t kMost = 20000;
   if (spans.size() > kMost) {
@@ -188,7 +189,7 @@ Json plan_json(const PlanSummary& plan) {
           {"phases", std::move(phases)}};
 }
 
-/// Adds the columns that the page draws; returns what the page must know about them.
+/// Adds the columns that the page draws. Returns their description for the page.
 Json add_columns(Payload& payload, const Report& report) {
   const History& h = report.history;
   add_leaves(payload, h.leaves);
@@ -227,7 +228,7 @@ std::string head_html(const Report& report) {
          format("<title>{} - report</title>\n<style>\n{}</style>\n</head>\n", title, kReportCss);
 }
 
-/// Title, headline figures and notes.
+/// Writes title, main figures and notes.
 std::string header_html(const Report& report) {
   std::string tiles, notes;
   for (const Report::Figure& figure : report.headline()) {
@@ -263,7 +264,7 @@ Result<std::string> report_html(const Report& report) {
   out += head_html(report);
   out += "<body>\n" + header_html(report) + curves_html(report.training);
   if (report.history.events == 0) {
-    // A run without a trace: there is nothing to draw over time.
+    // Without a trace nothing can be drawn over time.
     return out + tables_html(report) + texts_html(report.training) + "</body>\n</html>\n";
   }
   if (!report.training.curves.empty()) out += "<h2>Memory over time</h2>\n";

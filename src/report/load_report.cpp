@@ -30,7 +30,7 @@ Result<const trace::DeviceRecording*> choose_device(const trace::Recording& reco
   return Status(ErrorCode::kInvalidArgument, "the trace holds no events and no segments");
 }
 
-/// Index of the event whose outcome is shown.
+/// Index of the event whose result is shown.
 Result<std::uint64_t> event_at(std::string_view moment, const trace::DeviceRecording& device,
                                const History& history) {
   const std::uint64_t last = device.events.empty() ? 0 : device.events.size() - 1;
@@ -122,7 +122,7 @@ Result<PlanSummary> read_plan(std::string_view text, std::string_view where) {
 
 Status check_moment(std::string_view option, double seconds, const History& history) {
   const double length = static_cast<double>(history.end_ns) * 1e-9;
-  // The length as it is printed is a moment of the recording, too, where it was rounded up.
+  // Also accept the printed length of the recording, which may have been rounded up.
   if (seconds <= length || duration_text(seconds) == duration_text(length)) return {};
   return {ErrorCode::kInvalidArgument,
           format("{} {} is after the end of the recording, which is {} long", option,
@@ -185,7 +185,7 @@ Result<Report> make_report(const trace::Recording& recording, std::string title,
 
 namespace {
 
-// Of a run that was told to write no trace.
+// For a run that was configured to write no trace.
 Result<Report> report_without_trace(const std::filesystem::path& run) {
   const auto has = [&](std::string_view file) {
     std::error_code ignored;

@@ -57,7 +57,7 @@ Result<MetricsLogger> MetricsLogger::open(MetricsOptions options) {
 
 Status MetricsLogger::log(std::uint64_t step, const Metrics& metrics) {
   if (options_.console) {
-    constexpr std::size_t kLogPrefix = 6;  // "neap: "
+    constexpr std::size_t kLogPrefix = 6;  // length of "neap: "
     log::info(console_line(step, options_.total_steps, metrics, options_.console_keys,
                            terminal_columns() - kLogPrefix));
   }
@@ -95,7 +95,7 @@ std::string console_line(std::uint64_t step, std::uint64_t total_steps, const Me
     const auto found = metrics.find(key.metric);
     if (found == metrics.end()) continue;
     const double value = found->second;
-    // Three digits, and whole numbers as they are.
+    // Shows three digits; whole numbers are shown completely.
     const bool whole = std::abs(value) >= 1000 && std::abs(value) < 1e6;
     const std::string text = "  " + key.label + (key.label.empty() ? "" : " ") +
                              (whole ? format("{:.0f}", value) : format("{:.3g}", value)) + key.unit;

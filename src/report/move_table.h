@@ -1,5 +1,6 @@
-// The copies between a run's device and the host, a row for each tag and phase: moves before and behind phases,
-// and what slots take and give within them. What was copied, how long that took, how much of it was waited for.
+// Table of the copies between a run's device and the host, with a row per tag and phase. It covers
+// moves between phases, moves overlapped with phases, and offloading within phases. It shows the
+// bytes, the duration, and the exposed time.
 //
 // Threads   values.
 #pragma once
@@ -17,15 +18,16 @@ namespace neap::report {
 struct MoveRow {
   std::string phase;
   std::string when;         ///< "before" the phase, "overlapped" with it, or "within" it
-  std::string kind, tag;    ///< as in MoveLine; within: "stream" and the tag with what of it
-  std::uint64_t times = 0;  ///< the columns below are means of these
+  std::string kind, tag;    ///< as in MoveLine; for "within": "stream" and the tag with the kind of
+                            ///< data
+  std::uint64_t times = 0;  ///< number of moves; the following columns are means
   Bytes copied;             ///< over the link
-  std::optional<double> copy_seconds{};  ///< of its copies; within: not known
-  double visible_seconds = 0;            ///< waited for
+  std::optional<double> copy_seconds{};  ///< duration of its copies; unknown for "within"
+  double visible_seconds = 0;            ///< time that the program waited
 };
 
 struct MoveTable {
-  std::vector<MoveRow> rows;  ///< what copied, in the order in which it first ran
+  std::vector<MoveRow> rows;  ///< in the order in which the moves first ran
 
   [[nodiscard]] static MoveTable from_records(std::span<const PhaseRecord> records);
   [[nodiscard]] std::string to_text() const;  ///< empty without rows

@@ -17,12 +17,12 @@ bool has_tags(const History& history) {
                      [](const Layer& l) { return l.kind == Layer::Kind::kTag; });
 }
 
-/// Towards white, or black below 0.
+/// Mixes with white, or with black if `by` is negative.
 Color shade(const Color& color, double by) {
   return mix(color, by < 0 ? rgb(0x000000) : rgb(0xffffff), std::abs(by));
 }
 
-/// How different two colours look, from their red, green and blue.
+/// Perceived difference of two colours, from their red, green and blue.
 double difference(const Color& a, const Color& b) {
   const double red = (a.red + b.red) / 2.0 / 256;
   const auto square = [](int d) { return static_cast<double>(d) * d; };
@@ -34,13 +34,13 @@ std::string model_of(const Layer& tag) {
   return tag.name.substr(0, tag.name.find('.'));
 }
 
-/// By the number of its layer.
+/// Colours by layer number.
 std::map<std::size_t, Color> tag_colors(const History& history) {
   constexpr std::array<double, 4> kShades = {-0.45, 0, 0.45, 0.75};
   std::map<std::string, std::size_t> tags;
   for (const Layer& layer : history.layers)
     if (layer.kind == Layer::Kind::kTag) ++tags[model_of(layer)];
-  std::map<std::string, std::pair<std::size_t, std::size_t>> models;  // hue, tags so far
+  std::map<std::string, std::pair<std::size_t, std::size_t>> models;  // hue, number of tags so far
   std::map<std::size_t, Color> colors;
   for (std::size_t i = 0; i < history.layers.size(); ++i) {
     const Layer& layer = history.layers[i];
@@ -53,7 +53,7 @@ std::map<std::size_t, Color> tag_colors(const History& history) {
   return colors;
 }
 
-/// Of nine hues and their shades, the one that differs most from all of `taken`.
+/// From nine hues and their shades, selects the one that differs most from all of `taken`.
 Color apart_from(const std::vector<Color>& taken) {
   Color best;
   double most = -1;

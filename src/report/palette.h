@@ -1,5 +1,5 @@
-// Colours for phases and layers: distinct for colour-blind readers and in print, the same in HTML,
-// SVG and PNG.
+// Colours of phases and layers. They are distinct for colour-blind readers and in print, and the
+// same in HTML, SVG and PNG.
 #pragma once
 
 #include <map>
@@ -11,16 +11,17 @@
 
 namespace neap::report {
 
-/// One of nine hues, by index; beyond nine they repeat, darker.
+/// One of nine hues by index. Further indexes repeat them in a darker shade.
 [[nodiscard]] Color hue(std::size_t index);
-/// One of the same, in an order that puts hues far apart first.
+/// One of the nine hues, in an order where neighbours differ most.
 [[nodiscard]] Color spread_hue(std::size_t index);
-/// By phase, in the order of first use. Where the history has tags, far from their colours.
+/// Colours by phase, in the order of first use. If the history has tags, the colours differ clearly
+/// from those of tags.
 [[nodiscard]] std::map<std::string, Color> phase_colors(const History& history);
-/// One a layer. Tags of one model ("actor.weights", "actor.grads") are shades of a hue; live blocks
-/// have the color of the phase that allocated them.
+/// One colour per layer. Tags of one model ("actor.weights", "actor.grads") are shades of one hue.
+/// Live blocks have the color of the phase that allocated them.
 [[nodiscard]] std::vector<Color> layer_colors(const History& history);
-/// What the legend calls a layer.
+/// Name of a layer in the legend.
 [[nodiscard]] std::string layer_label(const History& history, const Layer& layer);
 
 inline constexpr Color kPaper = rgb(0xffffff), kInk = rgb(0x1f2430), kFaint = rgb(0x6b7280),

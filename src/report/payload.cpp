@@ -16,7 +16,7 @@ void Payload::add(std::string_view name, std::span<const std::uint64_t> values) 
   std::uint64_t before = 0;
   for (const std::uint64_t value : values) {
     const std::uint64_t scaled = value / unit;
-    const std::uint64_t difference = scaled - before;  // modulo 2^64: the page adds it up again
+    const std::uint64_t difference = scaled - before;  // modulo 2^64; the page adds in the same way
     before = scaled;
     const auto negative = static_cast<std::uint64_t>(-static_cast<std::int64_t>(difference >> 63));
     std::uint64_t zigzag = (difference << 1) ^ negative;

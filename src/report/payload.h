@@ -1,8 +1,8 @@
 // Columns of numbers in the page: differences as variable-length integers, deflated, in base64.
 //
-// Grammar   each column is `count` values; a value is the zigzag varint (7 bits a byte, lowest
-//           first) of its difference to the one before, in units of the column's `unit`. Columns
-//           follow one another; the page's JSON lists name, unit and count in order.
+// Grammar   each column has `count` values. A value is encoded as its difference to the previous one, in
+//           units of the column's `unit`, as a zigzag varint (7 bits per byte, lowest first). Columns
+//           follow one another. The page's JSON lists name, unit and count in order.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kProcess = 1, kPhaseThread = 1, kDriverThread = 2;
 
-/// Microseconds with nanoseconds behind the point, as the viewer reads them.
+/// Writes microseconds with nanoseconds as decimals, as the viewer expects.
 std::string time_text(std::uint64_t ns) {
   return format("{}.{:03}", ns / 1000, ns % 1000);
 }
@@ -26,7 +26,7 @@ class Writer {
     add(format(R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":{}}}}})",
                kProcess, thread, json_text(name)));
   }
-  /// A counter keeps its value until the next one: equal values are written once.
+  /// A counter keeps its value until the next one, so repeated values are omitted.
   void counter(std::size_t track, const std::string& json_name, std::uint64_t ns,
                std::uint64_t bytes) {
     if (track >= last_.size()) last_.resize(track + 1, ~0ull);

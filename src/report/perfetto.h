@@ -1,8 +1,8 @@
-// The report as a trace for the Perfetto viewer (ui.perfetto.dev): JSON trace events.
+// Writes the report as a trace for the Perfetto viewer (ui.perfetto.dev): JSON trace events.
 //
-// Tracks    counters "reserved", "allocated" and one a layer; spans for phases; instants for driver
-//           allocations with their fragmentation. Long traces are written leaf by leaf, each with its
-//           lowest and its highest moment.
+// Tracks    counters "reserved", "allocated" and one per layer; spans for phases; instants for
+//           driver allocations with their fragmentation. Each leaf of a long trace is written with
+//           its lowest and highest point.
 #pragma once
 
 #include <string>

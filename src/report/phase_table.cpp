@@ -20,7 +20,7 @@ std::optional<Bytes> peak_of(const PlanSummary* plan, const PhaseRecord& record)
   return record.planned ? record.planned : peak_of(plan, record.phase);
 }
 
-/// Rows by the name of the phase and its planned peak, in the order of first use.
+/// Rows by phase name and planned peak, in the order of first use.
 class Rows {
  public:
   PhaseRow& row(const std::string& phase, std::optional<Bytes> planned, std::uint64_t step) {
@@ -37,7 +37,7 @@ class Rows {
     row.last_step = step;
     return row;
   }
-  /// Sums until take() divides them.
+  /// Adds to sums, which take() divides.
   void add(PhaseRow& row, std::uint64_t moved, double seconds, double move_seconds) {
     ++row.times;
     moved_[static_cast<std::size_t>(&row - table_.rows.data())] += moved;

@@ -25,7 +25,7 @@ Result<std::string> compress_with(std::string_view bytes, int window) {
   do {
     if (stream.avail_in == 0 && !rest.empty()) {
       const std::size_t now = std::min(rest.size(), kMostAtOnce);
-      // zlib's interface is not const; it only reads.
+      // zlib's pointer is not const, but zlib only reads.
       stream.next_in = const_cast<Bytef*>(reinterpret_cast<const Bytef*>(rest.data()));
       stream.avail_in = static_cast<uInt>(now);
       rest.remove_prefix(now);
@@ -72,7 +72,7 @@ Result<std::string> encode_png(std::span<const std::uint8_t> pixels, std::uint32
     return Status(
         ErrorCode::kInvalidArgument,
         format("a picture of {} x {} pixels cannot have {} bytes", width, height, pixels.size()));
-  // Each row takes the difference to the pixel on its left: flat areas become zeros.
+  // Each pixel is stored as the difference to its left neighbour, so flat areas become zeros.
   constexpr std::uint8_t kFilterSub = 1;
   std::string rows;
   rows.reserve((stride + 1) * height);

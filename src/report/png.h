@@ -9,11 +9,11 @@
 
 namespace neap::report {
 
-/// zlib's format (RFC 1950) of `bytes`, as PNG and the report's payload use it.
+/// Compresses `bytes` to zlib's format (RFC 1950), for PNG and the report's payload.
 [[nodiscard]] Result<std::string> deflate(std::string_view bytes);
-/// A gzip member (RFC 1952).
+/// Compresses `bytes` to a gzip member (RFC 1952).
 [[nodiscard]] Result<std::string> gzip(std::string_view bytes);
-/// `pixels` has width * height * 3 bytes, rows from the top.
+/// `pixels` has width * height * 3 bytes, with rows from the top.
 [[nodiscard]] Result<std::string> encode_png(std::span<const std::uint8_t> pixels,
                                              std::uint32_t width, std::uint32_t height);
 

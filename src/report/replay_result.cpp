@@ -161,13 +161,13 @@ Status check_same_recording(const Json& replay, const std::string& replay_name,
         ErrorCode::kCorrupt,
         format("reading {}: replay result: \"recorded\" with \"events\" is missing", replay_name)};
   const Json& recorded = replay["recorded"];
-  // What a replay counts as an event: the allocator's, without marks.
+  // Counts what a replay calls events: those of the allocator, without marks.
   const auto events = static_cast<std::uint64_t>(
       std::count_if(device.events.begin(), device.events.end(),
                     [](const trace::Event& event) { return trace::names_a_stack(event.kind); }));
   const std::uint64_t replayed = number(recorded, "events");
   const std::uint64_t ordinal = number(recorded, "device");
-  // A replay that left the recording has peaks of its own.
+  // A replay that deviated from the recording has different peaks.
   const Json fidelity = replay.value("fidelity", Json::object());
   const bool exact = fidelity.is_object() &&
                      number(fidelity, "allocs") == number(fidelity, "allocs_equal") &&

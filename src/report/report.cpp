@@ -20,7 +20,7 @@ void Report::add_peaks(std::vector<Figure>& out) const {
   if (!lines) {
     out.push_back({"peak reserved", reserved, "held from the driver"});
   } else if (Bytes(h.peak_reserved) != lines->measured_peak) {
-    // Phases that the trace does not hold had the measured peak, or it counts no pages.
+    // The measured peak was in a phase that the trace lacks, or the trace does not count pages.
     out.push_back({h.physical ? "peak in the trace" : "peak of addresses", reserved,
                    h.physical ? "the trace is a part of the run"
                               : "of allocator and tags; not all hold memory"});

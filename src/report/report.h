@@ -1,4 +1,4 @@
-// Everything a report shows, loaded from one input, independent of the output format.
+// All content of a report, loaded from one input and independent of the output format.
 #pragma once
 
 #include <optional>
@@ -15,24 +15,25 @@ namespace neap::report {
 
 struct Report {
   std::string title;     ///< the input's name
-  std::string subtitle;  ///< what it is: source, device, events, length
-  bool is_run = false;   ///< a run of Neap's (tags); else a snapshot of PyTorch's allocator
+  std::string subtitle;  ///< description: source, device, events, length
+  bool is_run = false;   ///< true: a run of Neap (with tags); false: a snapshot of PyTorch's
+                         ///< allocator
   History history;
   PhaseTable table;
   MoveTable moves;  ///< of a run
   std::optional<PlanSummary> plan;
   std::optional<MemoryLines> lines;
   TrainingReport training;               ///< of a run's folder
-  std::vector<SettingOutcome> settings;  ///< the recorded one first, when known
-  std::vector<std::string> notes;        ///< what the reader should know about the input
+  std::vector<SettingOutcome> settings;  ///< the recorded one first, if known
+  std::vector<std::string> notes;        ///< remarks on the input
 
-  /// Headline, notes, table of phases, settings: what the command prints.
+  /// Headline, notes, table of phases and settings: the command's output.
   [[nodiscard]] std::string to_text() const;
-  [[nodiscard]] Json to_json() const;  ///< docs/report.md
-  /// A number for the head of a page.
+  [[nodiscard]] Json to_json() const;  ///< see docs/report.md
+  /// A number for the page header.
   struct Figure {
     std::string name, value;
-    std::string meaning;  ///< a few words; empty where the name says it
+    std::string meaning;  ///< a few words; empty if the name is clear
   };
   [[nodiscard]] std::vector<Figure> headline() const;
 
@@ -40,7 +41,7 @@ struct Report {
   void add_peaks(std::vector<Figure>& out) const;
 };
 
-/// "12.345 s", "3.2 ms": short, for axes and tables.
+/// A short text for axes and tables: "12.345 s", "3.2 ms".
 [[nodiscard]] std::string duration_text(double seconds);
 
 }  // namespace neap::report

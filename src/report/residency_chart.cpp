@@ -17,7 +17,8 @@ bool Residency::apply(const trace::Event& event) {
       }
       return true;
     case EventKind::kRegionDestroy:
-      // Pages that a destroyed region shared with others of its tag stay mapped until their unmap.
+      // Pages that a destroyed region shared with others of its tag stay mapped until their unmap
+      // event.
       if (!has_maps_) change_(event.name, event.size, false);
       return true;
     case EventKind::kPause:
@@ -45,7 +46,7 @@ std::map<std::uint64_t, Residency::Range>::iterator Residency::first_overlap(
 
 void Residency::map(std::uint64_t begin, std::uint64_t end) {
   if (end <= begin) return;
-  unmap(begin, end);  // a lost unmap
+  unmap(begin, end);  // its unmap event was lost
   const auto region = first_overlap(regions_, begin);
   const bool owned = region != regions_.end() && region->first < end;
   mapped_[begin] = {end, owned ? region->second.tag : 0};
@@ -67,7 +68,7 @@ void Residency::unmap(std::uint64_t begin, std::uint64_t end) {
 void Residency::claim(std::uint64_t begin, std::uint64_t end, std::uint32_t tag) {
   if (end <= begin) return;
   for (auto it = first_overlap(regions_, begin); it != regions_.end() && it->first < end;)
-    it = regions_.erase(it);  // of regions destroyed long ago
+    it = regions_.erase(it);  // a region destroyed earlier
   regions_[begin] = {end, tag};
   for (auto it = first_overlap(mapped_, begin); it != mapped_.end() && it->first < end; ++it) {
     Range& range = it->second;

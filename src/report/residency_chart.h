@@ -1,11 +1,12 @@
-// Which tag's memory is mapped: from the arena's events.
+// Computes from the arena's events which tag's memory is mapped.
 //
-// The device's map and unmap events say what is mapped; region events say whose the addresses are,
-// in either order. For traces without map events (other writers) pause and resume events decide.
+// Map and unmap events of the device tell what is mapped. Region events tell the tag of the
+// addresses. Both may come first. In traces without map events (from other writers), pause and
+// resume events are used.
 //
-// Threads   external locking.
+// Threads   the caller locks.
+//
 // Cost      a tree search per event.
-//
 #pragma once
 
 #include <cstdint>
@@ -18,20 +19,21 @@ namespace neap::report {
 
 class Residency {
  public:
-  /// `has_maps`: the trace has map events. `change(tag, bytes, more)` is called for every change.
+  /// `has_maps`: the trace has map events. `change(tag, bytes, more)` is called for every change;
+  /// `more` tells growth.
   using Change = std::function<void(std::uint32_t tag, std::uint64_t bytes, bool more)>;
   Residency(bool has_maps, Change change) : has_maps_(has_maps), change_(std::move(change)) {}
-  /// Whether the event was one of the arena's that change what is resident.
+  /// True if the event is one of the arena's that change what is resident.
   bool apply(const trace::Event& event);
 
  private:
   struct Range {
     std::uint64_t end = 0;
-    std::uint32_t tag = 0;  ///< 0: of no tag
+    std::uint32_t tag = 0;  ///< 0: no tag
   };
   void map(std::uint64_t begin, std::uint64_t end);
   void unmap(std::uint64_t begin, std::uint64_t end);
-  /// The addresses are `tag`'s from now on, and what is mapped there already as well.
+  /// Assigns the addresses to `tag`, including memory that is already mapped there.
   void claim(std::uint64_t begin, std::uint64_t end, std::uint32_t tag);
   static std::map<std::uint64_t, Range>::iterator first_overlap(
       std::map<std::uint64_t, Range>& ranges, std::uint64_t begin);
@@ -40,7 +42,7 @@ class Residency {
   Change change_;
   std::map<std::uint64_t, Range> mapped_;  ///< disjoint
   std::map<std::uint64_t, Range>
-      regions_;  ///< disjoint; destroyed ones stay until addresses are reused
+      regions_;  ///< disjoint; destroyed regions stay until their addresses are reused
 };
 
 }  // namespace neap::report

@@ -32,12 +32,12 @@ Status read_failure(const fs::path& path) {
   return {ErrorCode::kIo, format("Cannot read {}", path.string())};
 }
 
-// Cuts the file before its first line of a step after `last`, and before a last line without an end.
-// Steps never fall, so that everything behind is of later steps, too.
+// Truncates the file before its first line of a step after `last`, and before an incomplete last
+// line. Steps never decrease, so all lines after such a line are also later.
 Status cut_after(const fs::path& path, std::int64_t last) {
   std::error_code error;
   const std::uintmax_t size = fs::file_size(path, error);
-  if (error) return {};  // there is none
+  if (error) return {};  // no such file
   NEAP_TRY_ASSIGN(Input input, Input::open(path));
   LineReader lines(std::move(input), kMostRolloutLine);
   LineReader::Line line;
@@ -66,10 +66,10 @@ Status cut_after(const fs::path& path, std::int64_t last) {
 
 struct Tail {
   std::string text;  ///< whole lines
-  bool cut = false;  ///< there are lines before
+  bool cut = false;  ///< the text starts after the beginning of the file
 };
 
-// The end of a file in whole lines, `most` bytes at most.
+// Reads the last whole lines of a file, at most `most` bytes.
 Result<Tail> tail(const fs::path& path, std::uint64_t most) {
   std::error_code error;
   const std::uintmax_t size = fs::file_size(path, error);
@@ -82,7 +82,7 @@ Result<Tail> tail(const fs::path& path, std::uint64_t most) {
   in.read(text.data(), static_cast<std::streamsize>(take));
   if (in.bad()) return read_failure(path);
   text.resize(static_cast<std::size_t>(in.gcount()));
-  const std::size_t whole = text.find_last_of('\n') + 1;  // npos + 1 is 0
+  const std::size_t whole = text.find_last_of('\n') + 1;  // 0 without a line break
   if (whole < text.size()) warn_of_torn_line(path.string(), text.size() - whole);
   text.resize(whole);
   if (take < size) text.erase(0, text.find('\n') + 1);
@@ -169,7 +169,7 @@ Status RolloutLog::append(std::uint64_t step, std::span<const Rollout> rollouts)
   for (const Rollout& rollout : rollouts) {
     Json line = {{"step", step}};
     line.update(rollout.to_json());
-    // Texts come from outside; a broken UTF-8 sequence must not end the run.
+    // Texts come from outside: invalid UTF-8 must not end the run.
     lines += json_text(line);
     lines += '\n';
   }

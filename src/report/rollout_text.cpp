@@ -1,4 +1,4 @@
-// The console's form of rollouts (rollout_log.h).
+// Formats rollouts for the console (rollout_log.h).
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -10,13 +10,13 @@
 namespace neap::report {
 namespace {
 
-constexpr std::size_t kIndent = 12;  // of texts: "  response  "
+constexpr std::size_t kIndent = 12;  // of texts after "  response  "
 
 bool is_part(const std::string& reward) {
   return reward.find('/') != std::string::npos;
 }
 
-// `text` in at most `lines` lines of `columns`, with the name before the first.
+// Wraps `text` to at most `lines` lines of `columns`. The name precedes the first line.
 std::string block(std::string_view name, std::string_view text, std::size_t lines,
                   std::size_t columns) {
   const std::size_t width = std::max<std::size_t>(columns, kIndent + 8) - kIndent;
@@ -49,7 +49,8 @@ std::string rollouts_text(std::span<const Rollout* const> rollouts, std::size_t 
   for (const Rollout* rollout : rollouts) {
     std::string head = format("  score {:.4g}", rollout->score);
     if (!rollout->verdict.empty()) head += format("   {}", printable(rollout->verdict));
-    // Parts of a function's score are in rollouts.jsonl; one function alone is the score.
+    // With one function its score is the total. Parts of a function's score are only in
+    // rollouts.jsonl.
     const bool several = std::count_if(rollout->rewards.begin(), rollout->rewards.end(),
                                        [](const auto& r) { return !is_part(r.first); }) > 1;
     for (const auto& [name, value] : rollout->rewards)

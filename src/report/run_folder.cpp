@@ -4,7 +4,7 @@ namespace neap::report {
 
 namespace {
 
-// Whether an object has a field of a type.
+// Checks whether an object has a field of a type.
 struct Fields {
   const Json& json;
   bool operator()(const char* key, bool (Json::*is)() const noexcept) const {
@@ -14,7 +14,7 @@ struct Fields {
 
 Result<MoveLine> move_of(const Json& json) {
   const Fields has{json};
-  // Of older versions: all seconds of the call, nothing ran behind a phase.
+  // Older versions store all seconds of the call; no move overlapped a phase.
   const char* visible =
       json.is_object() && json.contains("seconds") ? "seconds" : "exposed_seconds";
   const bool right = json.is_object() && has("kind", &Json::is_string) &&
@@ -130,7 +130,7 @@ Result<PhaseRecord> PhaseRecord::from_json(const Json& json) {
   bytes("moved", record.moved);
   number("seconds", record.seconds);
   number("move_seconds", record.move_seconds);
-  // Runs of older versions lack these.
+  // Older versions lack these fields.
   if (json.contains("moves")) {
     field("moves", json["moves"].is_array());
     if (field("as_planned", json.contains("as_planned") && json["as_planned"].is_boolean()))

@@ -2,15 +2,15 @@
 //
 //   memory.ntrace   events of the device, the arena and the pools (trace::Writer)
 //   plan.json       plan::MemoryPlan::to_json of the plan that the run executed
-//   phases.jsonl    one PhaseRecord a closed phase
-//   metrics.jsonl   one object a step: {"step": 3, "actor/ppo_kl": 0.001, ...}
+//   phases.jsonl    one PhaseRecord per closed phase
+//   metrics.jsonl   one object per step: {"step": 3, "actor/ppo_kl": 0.001, ...}
 //   tensorboard/    the same as event files
 //   validation.jsonl  metrics and samples of each validation
-//   warnings.jsonl  signs that the training goes wrong: {"step", "sign", "warning"}
+//   warnings.jsonl  health checks that failed: {"step", "sign", "warning"}
 //   rollouts.jsonl  responses with their scores (rollout_log.h)
 //   report.html     the report; written at the end of the run and by `neap report RUN`
 //
-// Threads   values, and one owner at a time for the writer.
+// Threads   values; the writer has one owner at a time.
 #pragma once
 
 #include <cstdint>
@@ -35,51 +35,50 @@ inline constexpr std::string_view kValidationFile = "validation.jsonl";
 inline constexpr std::string_view kWarningsFile = "warnings.jsonl";
 inline constexpr std::string_view kReportFile = "report.html";
 
-/// A move before a phase or behind it, as it was executed.
+/// A move as it was executed, between phases or overlapped with one.
 struct MoveLine {
   std::string kind;  ///< "pause", "resume", "backup"
   std::string tag;
   Bytes copied;                ///< over the link
-  double copy_seconds = 0;     ///< of its copies
-  double visible_seconds = 0;  ///< that were waited for; between phases all of them
-  bool behind = false;         ///< while the phase computed
+  double copy_seconds = 0;     ///< duration of its copies
+  double visible_seconds = 0;  ///< exposed time; between phases all of it
+  bool behind = false;         ///< overlapped with the phase's computation
 };
-/// What the slots of a tag took from the host and gave back within a phase.
+/// Data of a tag that were loaded from the host and written back within a phase.
 struct StreamedLine {
   std::string tag;
   std::string what;  ///< "weights", "gradients", "inputs", "states"
   Bytes to_device, to_host;
-  double visible_seconds =
-      0;  ///< that the device's work waited for it, part of the phase's seconds
-  // Of what rests on disk; seconds are those that the program waited, a part of the phase's, too.
+  double visible_seconds = 0;  ///< exposed time, part of the phase's seconds
+  // Bytes of data offloaded to disk. The exposed time is also part of the phase's seconds.
   Bytes disk_read{}, disk_written{};
   double disk_seconds = 0;
 };
-/// What one phase cost, measured. Bytes are peaks within the phase; the fields are those of
+/// Measured cost of one phase. Bytes are peaks within the phase. The fields are those of
 /// bridge::PhaseMeasurement.
 struct PhaseRecord {
   std::uint64_t step = 0;
   std::string phase;
   Bytes persistent, transient_allocated, transient_reserved, peak, fragmentation_at_peak;
-  Bytes moved;  ///< over the link: moves and what slots take and give
+  Bytes moved;  ///< over the link: moves, and loads and stores within the phase
   double seconds = 0;
-  double move_seconds = 0;  ///< waited for, before the phase and at its end
+  double move_seconds = 0;  ///< exposed time, before the phase and at its end
   std::vector<MoveLine> moves{};
   std::vector<StreamedLine> streamed{};
-  Bytes peer_bytes{};  ///< of tensors that ranks added up
-  /// Of the sums, and of these, those that nothing hid.
+  Bytes peer_bytes{};  ///< bytes of tensors that ranks exchanged
+  /// Duration of the communication, and its exposed part.
   double peer_seconds = 0, peer_visible_seconds = 0;
-  /// Moves and streamed bytes are those of the plan: tags, order, directions and bytes.
+  /// Whether moves and streamed bytes are the plan's: tags, order, directions and bytes.
   bool as_planned = false;
-  /// Peak by the plan that it ran under; unset: that plan has no such phase, or the record is of an
-  /// older version.
+  /// Peak in the plan that it ran under. Unset: that plan lacks the phase, or an older version
+  /// wrote the record.
   std::optional<Bytes> planned{};
 
   [[nodiscard]] Json to_json() const;  ///< without the step
   [[nodiscard]] static Result<PhaseRecord> from_json(const Json& json);
 };
 
-/// phases.jsonl, growing.
+/// Appends to phases.jsonl.
 class PhaseLog {
  public:
   [[nodiscard]] static Result<PhaseLog> open(const std::filesystem::path& folder,

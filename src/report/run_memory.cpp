@@ -54,7 +54,7 @@ Result<RunMemory> read_run_memory(const std::filesystem::path& run) {
     return out;
   }
   LoadOptions options;
-  options.max_leaves = 1024;  // peaks are exact with any
+  options.max_leaves = 1024;  // peaks are exact with any value
   NEAP_TRY_ASSIGN(Report report, load_report(run, options));
   for (const Layer& layer : report.history.layers)
     if (layer.kind == Layer::Kind::kTag && layer.peak > 0)

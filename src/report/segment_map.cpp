@@ -12,7 +12,7 @@ SegmentMap SegmentMap::capture(const AddressSpace& space, std::size_t max_blocks
     Segment segment;
     segment.address = address;
     segment.range = range;
-    std::uint64_t end = 0;                                                    // of the block before
+    std::uint64_t end = 0;  // of the previous block
     while (block != space.blocks().end() && block->first < address) ++block;  // outside segments
     for (; block != space.blocks().end() && block->first < address + range.size; ++block) {
       const LiveBlock& live = block->second;
@@ -31,7 +31,7 @@ SegmentMap SegmentMap::capture(const AddressSpace& space, std::size_t max_blocks
       segment.allocated += live.size;
     }
     if (segment.blocks.empty())
-      map.whole_segments_free += range.size;  // a free segment is no gap
+      map.whole_segments_free += range.size;  // a free segment is not a gap
     else
       map.largest_gap = std::max(map.largest_gap, range.size - std::min(range.size, end));
     map.reserved += range.size;

@@ -21,7 +21,7 @@ Result<Json> parse_row(std::string_view text, const std::filesystem::path& path,
   return value;
 }
 
-// Every row and its text without the newline. An incomplete last line is left out.
+// Reads every row and its text without the newline. Skips an incomplete last line.
 Status read_rows(const std::filesystem::path& path,
                  const std::function<void(Json&&, std::string_view)>& visit) {
   NEAP_TRY_ASSIGN(Input input, Input::open(path));
@@ -31,7 +31,7 @@ Status read_rows(const std::filesystem::path& path,
     NEAP_TRY_ASSIGN(const bool more, lines.next(line));
     if (!more) return {};
     if (!line.ended) {
-      // Killed while it was written, or the disk was full.
+      // The process was killed during the write, or the disk was full.
       warn_of_torn_line(lines.where(line.number), line.text.size());
       return {};
     }
@@ -64,7 +64,7 @@ Status StepLog::append(std::uint64_t step, const Json& fields) {
   Json line = Json::object();
   line["step"] = step;
   line.update(fields);
-  // Names come from outside; a broken UTF-8 sequence must not end the run.
+  // Names come from outside: invalid UTF-8 must not end the run.
   return file_.write_or_keep(json_text(line) + "\n");
 }
 

@@ -5,8 +5,8 @@
 namespace neap::report {
 namespace {
 
-// A point is a digit (x) and a letter (y: a = top of capitals, e = top of small letters,
-// m = baseline, q = bottom). Points of a stroke are joined; strokes stand between commas.
+// A point is a digit (x) and a letter (y: a = top of capitals, e = top of small letters, m =
+// baseline, q = bottom). Lines connect the points of a stroke. Commas separate strokes.
 struct Glyph {
   char letter;
   int width;
@@ -116,12 +116,12 @@ const Glyph& glyph(char letter) {
   return at < index.size() && index[at] != nullptr ? *index[at] : kBox;
 }
 
-/// Continuation bytes of UTF-8 belong to the character before them.
+/// Whether the byte begins a character. Continuation bytes of UTF-8 belong to the previous one.
 bool starts_character(char c) {
   return (static_cast<unsigned char>(c) & 0xc0u) != 0x80u;
 }
 
-/// Capitals are 0.7 of the size high, as in most fonts.
+/// Capitals have 0.7 of the font size, as in most fonts.
 double unit(double size) {
   return size * 0.7 / kBaseline;
 }

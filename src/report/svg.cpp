@@ -8,7 +8,7 @@
 namespace neap::report {
 namespace {
 
-/// Two decimals at most: a hundredth of a point is not seen, and paths stay short.
+/// Writes at most two decimals: a hundredth of a point is invisible, and paths stay short.
 std::string number(double value) {
   std::string text = format("{:.2f}", value);
   while (text.back() == '0') text.pop_back();
@@ -78,7 +78,8 @@ void SvgPainter::rect(double x, double y, double width, double height, const Col
 
 void SvgPainter::area(std::span<const Column> columns, double end_x, const Color& fill) {
   if (columns.empty()) return;
-  // Along the tops to the right, back along the bottoms; columns of equal height join.
+  // The path goes right along the tops and back along the bottoms. Columns of equal height are
+  // merged.
   std::string path = format("M{} {}", number(columns[0].x), number(columns[0].top));
   for (std::size_t i = 1; i < columns.size(); ++i) {
     if (columns[i].top == columns[i - 1].top) continue;

@@ -1,4 +1,4 @@
-// A Painter that writes SVG: text stays text, areas are one path each, no script, no links.
+// A Painter that writes SVG: text stays text, areas are one path each, without scripts and links.
 #pragma once
 
 #include "report/painter.h"
@@ -14,14 +14,14 @@ class SvgPainter final : public Painter {
   void text(double x, double y, std::string_view words, double size, const Color& color,
             Anchor anchor) override;
   [[nodiscard]] double text_width(std::string_view words, double size) const override;
-  /// The whole document. Nothing may be drawn afterwards.
+  /// Returns the whole document. Nothing may be drawn afterwards.
   [[nodiscard]] std::string finish();
 
  private:
   std::string out_;
 };
 
-/// Text for XML and HTML: & < > " ' escaped, control characters dropped.
+/// Escapes text for XML and HTML: & < > " ' are escaped, control characters are removed.
 [[nodiscard]] std::string escape_markup(std::string_view text);
 
 }  // namespace neap::report

@@ -1,6 +1,6 @@
-// Where the ticks of a chart's axis are.
+// Positions of the ticks on a chart's axis.
 //
-// Threads   functions without state.
+// Threads   stateless functions.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,10 @@
 
 namespace neap::report {
 
-/// 1, 2 or 5 times a power of ten: the next one from `least` on, which is over 0.
+/// The smallest of 1, 2 or 5 times a power of ten that is at least `least`, which is positive.
 [[nodiscard]] double nice_step(double least);
-/// Ticks of an axis from 0 to `most` bytes: a power of two apart, at most `count` of them.
+/// Ticks of an axis from 0 to `most` bytes. Their distance is a power of two; there are at most
+/// `count`.
 [[nodiscard]] std::vector<std::uint64_t> byte_ticks(std::uint64_t most, std::size_t count);
 
 }  // namespace neap::report

@@ -17,7 +17,7 @@
 
 namespace neap::report {
 
-// src/report/tracker.py, made a string by CMake.
+// Text of src/report/tracker.py, embedded by CMake.
 extern const char* const kTrackerProgram;
 
 namespace {
@@ -35,20 +35,20 @@ struct Tracker::Impl {
   double finish_seconds = 0;
   std::unique_ptr<ChildProcess> process;
 
-  std::mutex mutex;  // lines, closing, gone
+  std::mutex mutex;  // guards lines, closing and gone
   std::condition_variable changed;
   std::deque<std::string> lines;
   bool closing = false, gone = false;
   std::uint64_t dropped = 0;
   std::thread thread;
 
-  // The thread's own.
+  // Used by the thread only:
   std::string shown;
-  Clock::time_point deadline{};  // of the end, once closing
+  Clock::time_point deadline{};  // for the process's end, set when closing
 
   void run();
   [[nodiscard]] bool send(const std::string& line);
-  /// False: the process has ended.
+  /// Checks the process. False: it has ended.
   [[nodiscard]] bool look(bool until_writable, std::chrono::milliseconds wait);
   void end(const std::string& why);
 };
@@ -124,7 +124,7 @@ void Tracker::Impl::run() {
     return closing && Clock::now() > deadline;
   };
   std::string words = process->last_words();
-  // It may close its stdout long before it ends: W&B stops a service of its own then.
+  // The process may close its stdout long before it ends: W&B then stops its background service.
   while (alive && !words.starts_with("; it ") && !is_late()) words = process->last_words();
   const bool late = is_late();
   process.reset();
@@ -166,7 +166,8 @@ void Tracker::log(std::uint64_t step, const std::map<std::string, double>& metri
   std::string line = line_of({{"step", step}, {"metrics", std::move(values)}});
   const std::lock_guard lock(impl_->mutex);
   if (impl_->gone) return;
-  // The first line names the run; a process that hangs at its start keeps it there.
+  // Keep the first line, which names the run: a process that hangs at its start has not read it
+  // yet.
   if (impl_->lines.size() >= kMostLines) {
     impl_->lines.erase(impl_->lines.begin() + 1);
     if (impl_->dropped++ == 0)

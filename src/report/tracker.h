@@ -1,9 +1,12 @@
-// W&B or MLflow, through a process of the user's python3 that has their library.
+// Logs to W&B or MLflow, through a process of the user's python3 that has their library.
 //
-// Failure   never the training's: a process that cannot start, ends or hangs is one warning, and what
-//           is logged afterwards is dropped.
-// Threads   one owner at a time; a thread of its own talks to the process.
-// Cost      log() puts a line into a queue of at most kMostLines. finish() waits up to TrackerOptions::finish_seconds.
+// Failure   never affects the training. A process that cannot start, ends or hangs causes one
+//           warning, and later values are dropped.
+//
+// Threads   one owner at a time; a separate thread talks to the process.
+//
+// Cost      log() adds a line to a queue of at most kMostLines. finish() waits up to
+//           TrackerOptions::finish_seconds.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +21,11 @@ namespace neap::report {
 
 struct TrackerOptions {
   std::string kind;              ///< "wandb", "mlflow"
-  std::filesystem::path folder;  ///< the run's; holds KIND.json, which names the run for a resume
+  std::filesystem::path folder;  ///< the run's folder; KIND.json in it names the run for a resume
   std::string project, experiment;
-  Json config = Json::object();  ///< of the job
-  bool resumed = false;          ///< goes on with the run that KIND.json names
-  double finish_seconds = 30;    ///< that finish() waits at most
+  Json config = Json::object();  ///< the job's settings
+  bool resumed = false;          ///< continues the run that KIND.json names
+  double finish_seconds = 30;    ///< maximum wait of finish()
 };
 
 class Tracker {
@@ -35,9 +38,9 @@ class Tracker {
   /// Calls finish().
   ~Tracker();
 
-  /// NaN and infinities are left out, as JSON lacks them.
+  /// NaN and infinities are omitted, because JSON lacks them.
   void log(std::uint64_t step, const std::map<std::string, double>& metrics);
-  /// Until the process has sent everything and ended.
+  /// Waits until the process has sent everything and ended.
   void finish();
 
  private:

@@ -1,12 +1,12 @@
-# Sends a run's metrics to W&B or MLflow. Reads JSON lines on stdin: the run, then steps; ends with them.
-# "#shown TEXT" on stdout is for the log.
+# Sends a run's metrics to W&B or MLflow. Reads JSON lines from stdin: first the run, then steps.
+# Ends at the end of stdin. A line "#shown TEXT" on stdout is logged.
 import json
 import os
 import re
 import sys
 
 out = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)  # what libraries print is not for the program
+os.dup2(2, 1)  # output of libraries must not reach the program
 
 
 def show(text):
@@ -46,7 +46,7 @@ class Wandb:
         write_state(path, {"id": self.run.id})
         show("W&B run " + str(self.run.url or self.run.dir))
 
-    # Rows of steps that W&B has already are dropped by it.
+    # W&B drops rows of steps that it already has.
     def log(self, step, metrics):
         self.run.log(metrics, step=step)
 
@@ -64,7 +64,7 @@ class Mlflow:
         known = read_state(path).get("run_id") if run["resumed"] else None
         started = mlflow.start_run(run_id=known) if known else mlflow.start_run(run_name=run["experiment"])
         write_state(path, {"run_id": started.info.run_id})
-        self.last = -1  # steps of a resumed run that are there already
+        self.last = -1  # last step that a resumed run already has
         if known:
             self.last = int(started.data.metrics.get("training/global_step", -1))
         else:

@@ -13,11 +13,11 @@
 namespace neap::report {
 namespace {
 
-constexpr std::size_t kMostCurves = 8;  // of a panel
+constexpr std::size_t kMostCurves = 8;  // per panel
 
 struct PanelKind {
   std::string_view title;
-  std::vector<std::string_view> metrics;  // "*": any text
+  std::vector<std::string_view> metrics;  // "*" matches any text
 };
 
 const std::vector<PanelKind>& panel_kinds() {
@@ -61,7 +61,7 @@ int find_panel(std::string_view name) {
   return -1;
 }
 
-// What a panel's points are drawn in.
+// Coordinates of a panel's points.
 struct CurveFrame {
   static constexpr double kWidth = 460, kHeight = 200, kLeft = 56, kRight = 12, kTop = 8,
                           kBottom = 22;
@@ -85,13 +85,13 @@ CurveFrame frame_of(const CurvePanel& panel) {
       out.high = std::max(out.high, span.high);
     }
   }
-  // Steps of 2^53 and more have gaps between them.
+  // Steps of 2^53 and more are not exact in a double.
   constexpr double kLeastWidth = 1e-9;
   if (out.to <= out.from) out.to = out.from + std::max(1.0, out.from * kLeastWidth);
   if (out.low > 0 && out.low < 0.4 * out.high) out.low = 0;
   const double extent = out.high - out.low;
   const double size = std::max(std::abs(out.high), std::abs(out.low));
-  // Less than this is noise of a curve that stays where it is.
+  // A smaller extent is noise of a constant curve.
   constexpr double kLeastExtent = 1e-5;
   const double margin = extent > kLeastExtent * size ? 0.04 * extent : std::max(size * 0.1, 1e-9);
   out.high += margin;
@@ -103,7 +103,8 @@ std::string at(const CurveFrame& frame, double step, double value) {
   return format("{:.1f} {:.1f}", frame.x(step), frame.y(value));
 }
 
-// The multiples of `step` from `low` to `high`: few, whatever a double can tell apart.
+// Multiples of `step` from `low` to `high`. Their number stays small at the limits of double
+// precision.
 std::vector<double> ticks_between(double low, double high, double step) {
   constexpr int kMostTicks = 8;
   const double first = std::ceil(low / step) * step;
@@ -112,7 +113,7 @@ std::vector<double> ticks_between(double low, double high, double step) {
   return out;
 }
 
-// With as many digits as tell it from the label that is `step` away.
+// Writes as many digits as distinguish the value from a label at distance `step`.
 std::string value_label(double value, double step) {
   constexpr int kUsual = 4, kAll = 17;
   if (value == 0) return "0";
@@ -120,7 +121,7 @@ std::string value_label(double value, double step) {
   return format("{:.{}g}", value, std::clamp(static_cast<int>(digits), kUsual, kAll));
 }
 
-// Lines of the grid with their labels.
+// Draws grid lines with labels.
 std::string axes(const CurveFrame& frame) {
   std::string out;
   const double up = nice_step((frame.high - frame.low) / 5);
@@ -170,7 +171,7 @@ std::string drawing(const CurveFrame& frame, const std::vector<CurveSpan>& spans
 }  // namespace
 
 void Curve::add(std::uint64_t step, double value) {
-  constexpr double kMost = 1e300;  // sums and differences stay finite
+  constexpr double kMost = 1e300;  // keeps sums and differences finite
   if (!(std::abs(value) <= kMost)) return;
   if (spans_.empty()) first_ = value;
   last_ = value;

@@ -1,6 +1,8 @@
-// Curves of a training over its steps: reward, loss, KL, lengths, as panels of a page.
+// Curves of a training over its steps (reward, loss, KL, lengths), as panels of a page.
 //
-// Memory    a curve keeps at most 2 kMostSpans spans, however long the run is; neighbours merge.
+// Memory    a curve stores at most 2 kMostSpans spans for a run of any length; neighbours are
+//           merged.
+//
 // Threads   one owner at a time.
 #pragma once
 
@@ -13,7 +15,7 @@
 
 namespace neap::report {
 
-/// A metric over neighbouring steps.
+/// Values of a metric over neighbouring steps.
 struct CurveSpan {
   std::uint64_t first = 0, last = 0;  ///< steps
   std::uint64_t count = 0;
@@ -49,17 +51,17 @@ struct CurvePanel {
 /// Collects rows of metrics.jsonl and validation.jsonl.
 class TrainingCurves {
  public:
-  /// Numbers of a row become points of the curves that some panel shows.
+  /// Adds the numbers of a row to the curves that some panel shows.
   void add(const Json& row);
-  /// In the order of the page; without those that have no curve.
+  /// Panels in the order of the page, without those that have no curve.
   [[nodiscard]] std::vector<CurvePanel> panels() const;
 
  private:
   std::map<std::string, Curve> curves_;  // by metric
-  std::map<std::string, int> panel_of_;  // -1: none
+  std::map<std::string, int> panel_of_;  // -1: no panel
 };
 
-/// The panel's drawing, without its title, as an element of a page.
+/// Draws the panel, without its title, as an element of a page.
 [[nodiscard]] std::string panel_svg(const CurvePanel& panel);
 /// Colour of a panel's curve.
 [[nodiscard]] std::string curve_color(std::size_t index);

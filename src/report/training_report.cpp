@@ -13,8 +13,8 @@ namespace neap::report {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::size_t kOpenResponses = 16;  // longer lists are folded
-constexpr Bytes kMostResponses = 1_MiB;     // lines of rollouts.jsonl in a page
+constexpr std::size_t kOpenResponses = 16;  // longer lists are collapsed
+constexpr Bytes kMostResponses = 1_MiB;     // bytes of rollouts.jsonl shown in a page
 
 Status for_each_row(const fs::path& path, const std::function<void(const Json&)>& visit) {
   std::error_code ignored;

@@ -1,8 +1,10 @@
-// What a training did, for its report: curves, warnings, responses.
+// Curves, warnings and responses of a training for its report.
 //
-// Threads   values.   Failure   names the file and what is wrong with it; files that a run lacks are
-//           left out.
-// Cost      one pass over metrics.jsonl and validation.jsonl, a line at a time, and the newest
+// Threads   values.
+//
+// Failure   names the file and its defect; files that a run lacks are skipped.
+//
+// Cost      one pass over metrics.jsonl and validation.jsonl, one line at a time, and the newest
 //           responses.
 #pragma once
 
@@ -19,14 +21,14 @@ namespace neap::report {
 struct TrainingReport {
   std::vector<CurvePanel> curves;
   std::vector<std::string> warnings;    ///< "step 12: ..."
-  std::vector<StepRollouts> samples;    ///< of the first and the last validation
-  std::vector<StepRollouts> responses;  ///< of the newest steps that have them
+  std::vector<StepRollouts> samples;    ///< from the first and the last validation
+  std::vector<StepRollouts> responses;  ///< from the newest steps that have responses
 };
 
-/// Of a run's folder.
+/// Reads a run's folder.
 [[nodiscard]] Result<TrainingReport> load_training(const std::filesystem::path& run);
 
-/// Sections of the page: the curves, which come first, and the texts, which come last. Empty where
+/// Sections of the page: the curves, which come first, and the texts, which come last. Empty if
 /// there is nothing to show.
 [[nodiscard]] std::string curves_html(const TrainingReport& report);
 [[nodiscard]] std::string texts_html(const TrainingReport& report);

@@ -19,7 +19,7 @@ namespace {
 constexpr int kMaxLevels = 16;
 constexpr std::string_view kPlusMinus = "\\pm";
 
-// The bracket that opens at the front closes at the end.
+// Whether the opening bracket at the front closes at the end.
 bool is_enclosed(std::string_view text) {
   int depth = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -29,7 +29,7 @@ bool is_enclosed(std::string_view text) {
   return false;
 }
 
-// "x = 5", "5 = x" and "x \in [0, 1)": the name and what stands on the other side of the sign.
+// The name and the other side of "x = 5", "5 = x" or "x \in [0, 1)".
 struct Named {
   std::string_view name, rest;
 };
@@ -43,7 +43,7 @@ Named named(std::string_view text) {
   return {"", text};
 }
 
-// Names go where they say nothing: all parts are values of one variable, which some may name.
+// Removes names if all parts are values of one variable. Only some parts may have the name.
 void drop_names(std::vector<std::string_view>& parts) {
   std::string_view name;
   for (const std::string_view part : parts)
@@ -56,7 +56,7 @@ void drop_names(std::vector<std::string_view>& parts) {
   for (std::string_view& part : parts) part = named(part).rest;
 }
 
-// x = 1, y = 2, or the roots x_1 = 1, x_2 = 2 of one variable, which are a list.
+// Reads x = 1, y = 2. Roots x_1 = 1, x_2 = 2 of one variable become a list.
 std::optional<Answer> parse_assignment(const std::vector<std::string_view>& parts, int depth) {
   Answer out{.kind = AnswerKind::kAssignment};
   bool roots = true;
@@ -73,7 +73,7 @@ std::optional<Answer> parse_assignment(const std::vector<std::string_view>& part
   return out;
 }
 
-// The body of \begin{...}\end{...}; brackets may stand around it.
+// The body of \begin{...}\end{...}, which may be inside brackets.
 std::optional<std::string_view> matrix_body(std::string_view text) {
   constexpr std::string_view kBegin = "\\begin{";
   if (text.size() > 2 && nesting(text[0]) == 1 && is_enclosed(text))
@@ -82,7 +82,7 @@ std::optional<std::string_view> matrix_body(std::string_view text) {
   if (!text.starts_with(kBegin) || name_end == std::string_view::npos) return std::nullopt;
   const std::string_view name = text.substr(kBegin.size(), name_end - kBegin.size());
   const std::string tail = "\\end{" + std::string(name) + "}";
-  // vmatrix is a determinant.
+  // vmatrix is a determinant, so it is not a matrix.
   const bool matrix = name.ends_with("matrix") && name != "vmatrix" && name != "Vmatrix";
   if ((!matrix && name != "array") || !text.ends_with(tail)) return std::nullopt;
   std::string_view body = text.substr(name_end + 1, text.size() - tail.size() - name_end - 1);
@@ -100,13 +100,13 @@ std::optional<Answer> parse_matrix(std::string_view text, int depth) {
   if (!body) return std::nullopt;
   Answer out{.kind = AnswerKind::kMatrix};
   for (const std::string_view row : split(*body, "\\\\")) {
-    if (row.empty()) continue;  // behind the last
+    if (row.empty()) continue;  // an empty row after the last separator
     out.items.push_back(many(AnswerKind::kTuple, split(row, "&"), depth, ""));
   }
   return out;
 }
 
-// Brackets around parts: {a, b}, (a, b), [a, b).
+// Reads brackets with parts: {a, b}, (a, b), [a, b).
 std::optional<Answer> parse_brackets(std::string_view text, int depth) {
   const bool escaped = text.starts_with("\\{") && text.ends_with("\\}") && text.size() >= 4;
   if (!escaped && (text.size() < 3 || nesting(text[0]) != 1 || !is_enclosed(text)))
@@ -114,7 +114,7 @@ std::optional<Answer> parse_brackets(std::string_view text, int depth) {
   const std::size_t width = escaped ? 2 : 1;
   const auto parts = split(text.substr(width, text.size() - 2 * width), ",");
   if (parts.size() > kMaxItems) return std::nullopt;
-  if (escaped && parts.size() == 1) {  // {x : x < 5}, or its one element
+  if (escaped && parts.size() == 1) {  // {x : x < 5}, or a set of one element
     for (const std::string_view sign : {":", "\\mid", "|"}) {
       const auto sides = split(parts[0], sign);
       if (sides.size() == 2 && is_name(sides[0])) return parse(sides[1], depth + 1);
@@ -128,14 +128,14 @@ std::optional<Answer> parse_brackets(std::string_view text, int depth) {
     return item.kind == AnswerKind::kTuple && item.text == "[]" && out.text == "[]" &&
            item.items.size() == out.items.front().items.size();
   };
-  if (std::all_of(out.items.begin(), out.items.end(), is_row)) {  // [[1, 2], [3, 4]]
+  if (std::all_of(out.items.begin(), out.items.end(), is_row)) {  // rows: [[1, 2], [3, 4]]
     out = {.kind = AnswerKind::kMatrix, .items = std::move(out.items)};
     for (Answer& row : out.items) row.text.clear();
   }
   return out;
 }
 
-// (204)_{5} as 204_5; empty: it is no numeral with a base.
+// Converts (204)_{5} to 204_5. Empty if the text is not a numeral with a base.
 std::string numeral_of(std::string_view text) {
   const std::size_t mark = text.find('_');
   if (mark == std::string_view::npos) return {};
@@ -164,7 +164,7 @@ Answer parse_leaf(std::string_view text) {
   return out;
 }
 
-// 1:2 as a fraction, 1:2:3 part by part. What may be a time of day, 10:30, is a text.
+// Reads 1:2 as a fraction and 1:2:3 as parts. A possible time of day, such as 10:30, stays text.
 std::optional<Answer> parse_ratio(std::string_view text, int depth) {
   const auto parts = split(text, ":");
   const auto is_part = [](std::string_view part) { return parse_expression(part).has_value(); };
@@ -190,7 +190,7 @@ std::optional<Answer> parse_plus_minus(std::string_view text, int depth) {
   return out;
 }
 
-// The decimal is the other value as far as it goes: 16/81 \approx 0.198.
+// Whether the decimal equals the other value when rounded: 16/81 \approx 0.198.
 bool is_rounded(const Answer& exact, std::string_view text) {
   const auto decimal = canonical_decimal(text);
   if (!decimal || !exact.expression || !exact.expression->variables().empty()) return false;
@@ -202,10 +202,10 @@ bool is_rounded(const Answer& exact, std::string_view text) {
                                   0.5001 * std::pow(10.0, -places);
 }
 
-// a = b = c of equal sides is c, and so is "n = a = b = c"; a \approx 0.5 is a. Sides that contradict
-// each other are a text.
+// If the sides of a = b = c are equal, the answer is c, also in "n = a = b = c". The answer of a
+// \approx 0.5 is a. If the sides contradict each other, the answer is text.
 std::optional<Answer> parse_chain(std::string_view text, int depth) {
-  std::vector<std::pair<std::string_view, bool>> sides;  // with whether \approx stands before
+  std::vector<std::pair<std::string_view, bool>> sides;  // second: \approx precedes it
   bool approximate = false;
   for (const std::string_view exact : split(text, "=")) {
     bool first = true;
@@ -217,7 +217,7 @@ std::optional<Answer> parse_chain(std::string_view text, int depth) {
   }
   if (sides.size() < 2 || sides.size() > kMaxItems) return std::nullopt;
   const bool name = is_name(sides.front().first);
-  if (sides.size() == 2 && name && !approximate) return std::nullopt;  // named() reads it
+  if (sides.size() == 2 && name && !approximate) return std::nullopt;  // named() handles it
   if (name || sides.front().first.empty()) sides.erase(sides.begin());
   Answer last = parse(sides.front().first, depth + 1);
   for (std::size_t i = 1; i < sides.size(); ++i) {
@@ -318,7 +318,7 @@ std::string squeezed(std::string_view text) {
     if (n >= 3 && c == '}' && out[n - 3] == '{' && out[n - 2] != '\\')
       out.replace(n - 3, 3, 1, out[n - 2]);
   }
-  // The letter of a choice: (C).
+  // The letter of a multiple-choice answer: (C).
   if (out.size() == 3 && out.front() == '(' && out.back() == ')') out = out.substr(1, 1);
   return out;
 }

@@ -1,4 +1,4 @@
-// Inequalities, intervals and sets of numbers.
+// Parses inequalities, intervals and sets of numbers.
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +10,7 @@
 namespace neap::reward::answer_parser {
 namespace {
 
-// Sides and signs outside of brackets: '<', 'l' and 'n' for < \le \ne, '>' and 'g' for > \ge.
+// Sides and signs outside of brackets. '<', 'l' and 'n' mean < \le \ne; '>' and 'g' mean > \ge.
 struct Relation {
   std::vector<std::string_view> sides;
   std::string signs;
@@ -44,7 +44,7 @@ bool is_variable(std::string_view text) {
   return is_name(text) && !is_constant(text);
 }
 
-// The interval that x < 5 or 1 < x \le 2 is, with all signs to one side.
+// The interval of x < 5 or 1 < x \le 2. All signs have the same direction.
 std::optional<Answer> interval_of(const Relation& relation, int depth) {
   const auto& sides = relation.sides;
   const std::size_t at = sides.size() == 2 && is_variable(sides[0]) ? 0 : 1;
@@ -60,7 +60,7 @@ std::optional<Answer> interval_of(const Relation& relation, int depth) {
   return out;
 }
 
-// The real numbers but these, which are in their order.
+// The real numbers without these points, which are sorted.
 Answer without_points(const std::vector<std::string_view>& points, int depth) {
   Answer out{.kind = AnswerKind::kUnion};
   std::string_view below = "-\\infty";
@@ -72,7 +72,7 @@ Answer without_points(const std::vector<std::string_view>& points, int depth) {
   return out;
 }
 
-// -x < 2 becomes x > -(2); the texts of the new sides, which the relation refers to.
+// Converts -x < 2 to x > -(2). Returns the texts of the new sides; the relation refers to them.
 std::vector<std::string> negate(Relation& relation) {
   std::vector<std::string> texts;
   auto& sides = relation.sides;

@@ -31,14 +31,14 @@ std::vector<Extraction> usual_extractions(RewardKind kind) {
   }
 }
 
-// A data set may have the whole solution where another has the answer.
+// Some data sets store the whole solution in place of the answer.
 std::string_view answer_of_truth(std::string_view truth) {
   for (const Extraction how : {Extraction::kHashes, Extraction::kBoxed})
     if (const auto answer = extract(truth, how, nullptr)) return *answer;
   return truth;
 }
 
-// The number that last_number() found is all of what stands there: not that of "27x" or "not 27".
+// Whether the number from last_number() is the whole text: false for "27x" and "not 27".
 bool stands_alone(std::string_view text, std::string_view number) {
   const auto at = static_cast<std::size_t>(number.data() - text.data());
   std::string_view behind = text.substr(at + number.size());
@@ -57,7 +57,8 @@ bool stands_alone(std::string_view text, std::string_view number) {
   return true;
 }
 
-// The response gives an answer in a box, but the box is cut short or empty: no number before it counts.
+// Whether the response has an answer box that is incomplete or empty. An earlier number then does
+// not count.
 bool has_broken_box(std::string_view text) {
   const std::size_t begin = text.rfind("\\boxed{");
   const std::size_t thought = text.rfind("</think>");
@@ -98,13 +99,13 @@ class AnswerRule : public Rule {
     [[nodiscard]] virtual bool equals(std::string_view answer) const = 0;
   };
   [[nodiscard]] virtual std::unique_ptr<const Truth> read_truth(const std::string& truth) const = 0;
-  /// `answer` written in one way.
+  /// The canonical form of `answer`.
   [[nodiscard]] virtual std::optional<std::string> canonical(std::string_view answer) const = 0;
   [[nodiscard]] virtual Status check_truth(const std::string&) const { return {}; }
 
  private:
   struct Truths final : OfRow {
-    std::vector<std::unique_ptr<const Truth>> all;  // each is right
+    std::vector<std::unique_ptr<const Truth>> all;  // each of them is accepted
   };
   [[nodiscard]] std::unique_ptr<const OfRow> read_row(const Json& row) const override {
     auto out = std::make_unique<Truths>();
@@ -159,13 +160,13 @@ class ExactRule final : public AnswerRule {
 };
 
 struct Number {
-  Answer answer;  // an expression
+  Answer answer;  // parsed as an expression
   double value = 0;
   std::optional<UnitSize> unit{};
 };
 
-// A number, with its unit or name: "72 apples", "x = 12 * 6 = 72"; nullopt for anything else, as "27x",
-// "not 27", "27 or 28".
+// Reads a number with its unit or name: "72 apples", "x = 12 * 6 = 72". nullopt for other texts,
+// such as "27x", "not 27", "27 or 28".
 std::optional<Number> number_of(std::string_view text) {
   std::optional<ReadAnswer> read = read_answer(text);
   if (!read || read->answer.kind != AnswerKind::kExpression) return std::nullopt;

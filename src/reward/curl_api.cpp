@@ -11,7 +11,7 @@ namespace neap::reward {
 namespace {
 
 Status fill(CurlApi& api) {
-  // Never unloaded: libcurl and its TLS library keep state until the process ends.
+  // Never unload: libcurl and its TLS library have state until the process ends.
   void* library = ::dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return {ErrorCode::kUnsupported,

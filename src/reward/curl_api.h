@@ -1,4 +1,4 @@
-// The functions of libcurl in use, loaded from libcurl.so.4 at run time.
+// The required functions of libcurl, loaded from libcurl.so.4 at run time.
 //
 // Threads   any, after the first load.
 #pragma once
@@ -25,7 +25,7 @@ struct CurlApi {
   decltype(&::curl_slist_append) slist_append = nullptr;
   decltype(&::curl_slist_free_all) slist_free_all = nullptr;
 
-  /// Stays loaded. Fails with the package to install.
+  /// Loads the library for the life of the process. A failure names the package to install.
   [[nodiscard]] static Result<const CurlApi*> load();
 };
 

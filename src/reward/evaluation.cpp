@@ -51,7 +51,7 @@ double mean_accuracy(std::span<const Outcome> responses) {
 }  // namespace
 
 double pass_at_k(std::int64_t n, std::int64_t right, std::int64_t k) {
-  // C(n - c, k) / C(n, k), as a product of k factors below 1 that cannot overflow.
+  // Computes C(n - c, k) / C(n, k) as a product of k factors below 1, which cannot overflow.
   double none = 1;
   for (std::int64_t i = 0; i < k; ++i)
     none *= std::max(0.0, static_cast<double>(n - right - i)) / static_cast<double>(n - i);

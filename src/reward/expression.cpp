@@ -13,7 +13,7 @@ namespace {
 using Complex = std::complex<double>;
 using Value = Expression::Value;
 constexpr double kEps = std::numeric_limits<double>::epsilon();
-// Decimals of an answer are often rounded to 15 digits.
+// Answers often have decimals rounded to 15 digits.
 constexpr double kRelative = 1e-13;
 constexpr double kMaxRelative = 1e-9, kMaxAbsolute = 1e-12;
 constexpr int kPoints = 12;
@@ -29,7 +29,7 @@ Value power(const Value& a, const Value& b) {
     if (b.value == Complex(0)) return {1, 0};
     return {b.value.real() > 0 ? Complex(0) : Complex(std::nan("")), a.error};
   }
-  // std::pow of a whole exponent goes through logarithms and is off by their rounding.
+  // std::pow with a whole exponent uses logarithms, whose rounding error is too large.
   const double exponent = b.value.real();
   const bool whole =
       b.value.imag() == 0 && std::abs(exponent) <= 64 && exponent == std::floor(exponent);
@@ -45,7 +45,7 @@ Value power(const Value& a, const Value& b) {
   return rounded(value, std::abs(value) * (relative + 64 * kEps));
 }
 
-// The real root of a negative number where the degree is odd, else the principal one.
+// The real root of a negative number if the degree is odd, else the principal root.
 Value root(const Value& a, const Value& degree) {
   const double n = degree.value.real();
   const bool odd = degree.value.imag() == 0 && n == std::floor(n) && std::fmod(n, 2) != 0;
@@ -73,7 +73,7 @@ Value binomial(const Value& a, const Value& b) {
   double k = b.value.real();
   if (a.value.imag() != 0 || b.value.imag() != 0) return {std::nan(""), 0};
   if (k != std::floor(k)) {
-    if (n < 0 || k < 0) return {std::nan(""), 0};  // as factorials
+    if (n < 0 || k < 0) return {std::nan(""), 0};  // as for factorials
     const double value = std::tgamma(n + 1) / std::tgamma(k + 1) / std::tgamma(n - k + 1);
     return rounded(value, 64 * kEps * std::abs(value));
   }
@@ -113,13 +113,14 @@ Value call(Function function, const Value& a) {
 bool close(const Value& a, const Value& b) {
   if (!a.finite() || !b.finite()) return a.value == b.value;
   const double size = std::max(std::abs(a.value), std::abs(b.value));
-  // Bounded: an answer may be written so that its rounding error covers every truth.
+  // Bound the error: otherwise an answer could be written so that its rounding error covers every
+  // truth.
   const double rounding =
       std::min(8 * (a.error + b.error), std::max(kMaxRelative * size, kMaxAbsolute));
   return std::abs(a.value - b.value) <= rounding + kRelative * size;
 }
 
-// Calls `look` with the variables of both at one fixed point after another.
+// Calls `look` with values for the variables of both, at a sequence of fixed points.
 template <class Look>
 void visit_points(std::map<std::string, double> variables, Look&& look) {
   for (std::uint64_t point = 0; point < kPoints; ++point) {
@@ -127,7 +128,7 @@ void visit_points(std::map<std::string, double> variables, Look&& look) {
     for (auto& [name, value] : variables) {
       const auto bits = mix(random_key({0x6d617468ULL, point, number++}));
       const double unit = static_cast<double>(bits >> 11) * 0x1p-53;
-      // Both signs, away from 0 and 1, where different expressions often agree.
+      // Use both signs, and avoid 0 and 1, where different expressions often agree.
       value = (point % 3 == 2 ? -1 : 1) * (0.25 + 2.5 * unit);
     }
     if (!look(variables)) return;
@@ -151,7 +152,7 @@ Expression::Index Expression::number(double value) {
   return static_cast<Index>(nodes_.size() - 1);
 }
 Expression::Index Expression::whole_number(std::string_view digits) {
-  Node node{.number = std::nan(""), .residue = 0};  // where it is too large
+  Node node{.number = std::nan(""), .residue = 0};  // NaN if it is too large
   (void)std::from_chars(digits.data(), digits.data() + digits.size(), node.number);
   for (const char digit : digits) {
     const auto next = static_cast<std::uint64_t>(digit - '0');
@@ -263,7 +264,7 @@ Expression::Value Expression::apply(const Node& node, const Value& a, const Valu
   return {};
 }
 
-// A double cannot hold it, however it compares with what else it cannot hold.
+// True if a double cannot represent the value. Two such values must not compare as equal.
 bool Expression::is_out_of_range(const Node& node, const Value& value, const Value& a,
                                  const Value& b) {
   if (node.operation == Operation::kNumber || node.operation == Operation::kVariable) return false;
@@ -277,7 +278,7 @@ bool Expression::is_out_of_range(const Node& node, const Value& value, const Val
          !by_zero && a.finite() && b.finite();
 }
 
-// Infinity has a sign, but no sums and products.
+// True for sums and products with infinity. Only its sign has a meaning.
 bool Expression::computes_with_infinity(const Node& node, const Value& a, const Value& b) {
   if (node.operation == Operation::kNumber || node.operation == Operation::kNegate) return false;
   const auto infinite = [](const Value& x) {
@@ -294,7 +295,7 @@ Expression::Value Expression::evaluate(const std::map<std::string, double>& vari
     const Node& node = nodes_[i];
     values[i] = node.operation == Operation::kVariable ? Value{variables.at(node.name), 0}
                                                        : apply(node, at(node.left), at(node.right));
-    values[i].value += Complex(0);  // \sqrt{-1} with an imaginary part of -0 is -i
+    values[i].value += Complex(0);  // with an imaginary part of -0, \sqrt{-1} would be -i
     if (is_out_of_range(node, values[i], at(node.left), at(node.right)) ||
         computes_with_infinity(node, at(node.left), at(node.right)))
       values[i] = {std::nan(""), 0};
@@ -324,7 +325,7 @@ bool same_values(const Expression& a, const Expression& b) {
     const Value x = a.evaluate(point);
     const Value y = b.evaluate(point);
     const bool undefined = std::isnan(std::abs(x.value)) || std::isnan(std::abs(y.value));
-    // Says nothing, but that the other one can be computed.
+    // This point shows nothing except that the other expression can be computed.
     if (undefined && (exact || (!x.finite() && !y.finite()))) return !constant;
     same = x.finite() == y.finite() && close(x, y);
     agreed += same ? 1 : 0;
@@ -352,7 +353,8 @@ bool same_equations(const Expression& a, const Expression& b, const Expression& 
   const auto product = [](const Value& x, const Value& y) {
     return rounded(x.value * y.value, std::abs(x.value) * y.error + std::abs(y.value) * x.error);
   };
-  // left_i / right_i is one number: left_i right_0 = left_0 right_i, and it is neither 0 nor infinite.
+  // left_i / right_i is a constant if left_i right_0 = left_0 right_i. The constant is neither 0
+  // nor infinite.
   const auto& [left0, right0] = seen.front();
   if (left0.value == Complex(0) || right0.value == Complex(0)) return false;
   return std::all_of(seen.begin(), seen.end(), [&, l0 = left0, r0 = right0](const auto& pair) {

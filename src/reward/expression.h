@@ -1,7 +1,8 @@
-// Expressions of mathematics: a tree that can be evaluated. Two expressions are taken to be equal if
-// they have the same values at several points.
+// Mathematical expressions as trees that can be evaluated. Two expressions count as equal if they
+// have the same values at several points.
 //
 // Threads   values; const functions from any thread.
+//
 // Cost      an evaluation visits each node once; a tree has at most kMaxNodes.
 #pragma once
 
@@ -26,7 +27,7 @@ enum class Operation : std::uint8_t {
   kNegate,
   kRoot,  ///< of the first operand, with the second as degree
   kFactorial,
-  kBinomial,  ///< the first operand over the second
+  kBinomial,  ///< first operand over the second
   kAbsolute,
   kFunction
 };
@@ -36,19 +37,20 @@ class Expression {
  public:
   using Index = std::int32_t;
   static constexpr std::size_t kMaxNodes = 2000;
-  static constexpr double kMaxFactors = 5000;  ///< of a factorial or a binomial coefficient
+  static constexpr double kMaxFactors = 5000;  ///< limit for factorials and binomial coefficients
 
   Index number(double value);
   Index whole_number(std::string_view digits);
-  /// "1.715e14", of that value. It is exact, unless it has so many digits that it may be a rounded one.
+  /// Adds a decimal such as "1.715e14" with that value. It is exact, unless it has so many digits
+  /// that it may be rounded.
   Index decimal(std::string_view text, double value);
   Index variable(const std::string& name);
   Index node(Operation operation, Index left, Index right = -1);
   Index call(Function function, Index argument);
   void set_root(Index root) { root_ = root; }
-  /// The tree has become too large; its value means nothing.
+  /// The tree is too large, so its value is meaningless.
   [[nodiscard]] bool too_large() const { return nodes_.size() > kMaxNodes; }
-  /// An integer that stands in the text as such.
+  /// Whether the node is an integer literal.
   [[nodiscard]] bool is_whole_number(Index index) const;
   [[nodiscard]] bool is_ratio_of_whole_numbers(Index index) const;
   [[nodiscard]] bool is_minus_one(Index index) const;
@@ -59,12 +61,14 @@ class Expression {
     double error = 0;
     [[nodiscard]] bool finite() const;
   };
-  /// What is too large or too small for a double has no value (NaN); infinity is what the text says.
+  /// A result that is too large or too small for a double is NaN. Infinity appears only if the text
+  /// contains it.
   [[nodiscard]] Value evaluate(const std::map<std::string, double>& variables) const;
-  /// The exact value modulo kPrime; nullopt where it is not rational or too much work. Variables have
-  /// values of their own at each `point`.
+  /// The exact value modulo kPrime. nullopt if it is not rational or takes too much work. Variables
+  /// have different values at each `point`.
   [[nodiscard]] std::optional<std::uint64_t> residue(std::uint64_t point) const;
-  /// 2 q + 1 with a prime q: powers of one base with different small exponents differ.
+  /// The prime is 2 q + 1 with a prime q, so that powers of one base with different small exponents
+  /// differ.
   static constexpr std::uint64_t kPrime = 4'478'370'266'891'735'399;
   [[nodiscard]] std::map<std::string, double> variables() const;  ///< all with value 0
 
@@ -78,7 +82,7 @@ class Expression {
     std::optional<std::uint64_t> residue{};  // of an exact number
   };
   struct Exact;
-  /// `residue` times 10^exponent.
+  /// Computes `residue` times 10^exponent.
   [[nodiscard]] static std::uint64_t scaled_residue(std::uint64_t residue, int exponent);
   [[nodiscard]] static std::optional<Exact> apply(const Node& node, const Exact& a, const Exact& b);
   [[nodiscard]] static Value apply(const Node& node, const Value& a, const Value& b);
@@ -86,16 +90,16 @@ class Expression {
                                             const Value& b);
   [[nodiscard]] static bool computes_with_infinity(const Node& node, const Value& a,
                                                    const Value& b);
-  std::vector<Node> nodes_;  // operands before what uses them
+  std::vector<Node> nodes_;  // operands precede the nodes that use them
   Index root_ = -1;
 };
 
-/// Whether both are the same at every point; nullopt where one is not rational.
+/// Whether both are equal at every point; nullopt if one is not rational.
 [[nodiscard]] std::optional<bool> exactly_same(const Expression& a, const Expression& b);
-/// Equal at every one of several fixed points at which both are defined, within their rounding
-/// errors; false where they are defined at too few.
+/// Whether both are equal, within their rounding errors, at all of several fixed points where both
+/// are defined. False if they are defined at too few points.
 [[nodiscard]] bool same_values(const Expression& a, const Expression& b);
-/// a = b and c = d hold at the same points: a - b is a constant times c - d.
+/// Whether a = b and c = d have the same solutions: a - b is a constant times c - d.
 [[nodiscard]] bool same_equations(const Expression& a, const Expression& b, const Expression& c,
                                   const Expression& d);
 

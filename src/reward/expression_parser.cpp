@@ -20,9 +20,9 @@ constexpr int kMaxDepth = 64;
 struct NamedFunction {
   std::string_view name;
   Function function;
-  bool reciprocal = false;  // of the function
+  bool reciprocal = false;  // the result is the reciprocal of the function
 };
-// Longer names before their beginnings.
+// A longer name precedes names that it begins with.
 constexpr std::array<NamedFunction, 15> kFunctions = {{{"arcsin", Function::kAsin},
                                                        {"arccos", Function::kAcos},
                                                        {"arctan", Function::kAtan},
@@ -47,7 +47,7 @@ constexpr auto kGreek = std::to_array<std::string_view>(
      "varepsilon", "zeta", "Delta", "eta",   "theta",  "lambda", "mu",    "nu",
      "xi",         "rho",  "sigma", "tau",   "varphi", "chi",    "psi",   "omega"});
 
-// Every function returns kNone where the text is no expression; that ends the parse.
+// Every function returns kNone if the text is not an expression; that ends the parse.
 class Parser : TextCursor {
  public:
   Parser(std::string_view text, LogBase of_log) : TextCursor(text), of_log_(of_log) {}
@@ -92,7 +92,7 @@ class Parser : TextCursor {
     return left;
   }
 
-  // What braces enclose: a sum, or one above another.
+  // Reads the content of braces: a sum, or one expression above another.
   Index group() {
     const Index above = sum();
     if (above == kNone) return kNone;
@@ -117,17 +117,17 @@ class Parser : TextCursor {
     return left;
   }
 
-  // A factor without a sign before it: 2x, 3(a+b), and mixed numbers.
+  // Reads a factor without a multiplication sign: 2x, 3(a+b), and mixed numbers.
   Index next_factor(Index left) {
     const bool digits = is_digit(peek()) || peek() == '.';
     const bool may_be_mixed = after_number_ && out_.is_whole_number(left);
     const std::string_view before = trimmed(text_.substr(0, at_));
-    // 3!7!, (-1) 2, 2^6 3^5
+    // These are products: 3!7!, (-1) 2, 2^6 3^5.
     const bool product = before.ends_with('!') || before.ends_with(')') ||
                          (after_power_ && (text_[at_ - 1] == ' ' || before.ends_with('}')));
     if (digits && !may_be_mixed && !product) return kNone;
     Index right = power();
-    if (digits && !product) {  // 7 3/4; two numbers side by side are nothing else
+    if (digits && !product) {  // 7 3/4 is a mixed number; other adjacent numbers are invalid
       if (right == kNone || !take('/')) return kNone;
       right = join(Operation::kDivide, right, power());
     }
@@ -150,7 +150,7 @@ class Parser : TextCursor {
     bool negative = false;
     while (peek() == '-' || peek() == '+') negative ^= text_[at_++] == '-';
     const Index operand = power();
-    // -1\frac12 is -(1 + 1/2): the sign is put before what follows, too.
+    // -1\frac12 is -(1 + 1/2): the sign also applies to what follows.
     if (!negative || operand == kNone) return operand;
     Index all = operand;
     while (all != kNone && after_number_ && begins_factor()) all = next_factor(all);
@@ -176,7 +176,7 @@ class Parser : TextCursor {
   }
   Index exponent_of_power() {
     const bool negative = take('-');
-    const Index exponent = power();  // to the right first
+    const Index exponent = power();  // right-associative
     return negative ? wrap(Operation::kNegate, exponent) : exponent;
   }
 
@@ -214,7 +214,7 @@ class Parser : TextCursor {
       for (const std::string_view mark : {"\\overline", "\\bar", "\\dot"})
         if (take_word(mark)) return repeating(plain.substr(0, point), plain.substr(point + 1));
     }
-    // "1e-5": an exponent only where digits follow.
+    // "1e-5" has an exponent only if digits follow the "e".
     std::size_t end = at_;
     if (end < text_.size() && (text_[end] == 'e' || text_[end] == 'E')) {
       ++end;
@@ -232,7 +232,7 @@ class Parser : TextCursor {
     return out_.decimal(digits, value);
   }
 
-  // 0.1\overline{6} is 1/10 + 6/(10 (10 - 1)).
+  // Reads 0.1\overline{6} as 1/10 + 6/(10 (10 - 1)).
   Index repeating(std::string_view whole, std::string_view fraction) {
     const bool braces = take('{');
     const std::size_t start = at_;
@@ -251,7 +251,7 @@ class Parser : TextCursor {
                      power_of_ten(fraction.size()));
   }
 
-  // What \frac and \sqrt take: a group in braces, or one digit or letter.
+  // Reads the argument of \frac or \sqrt: a group in braces, or one digit or letter.
   Index argument() {
     const char c = peek();
     if (c == '{') return bracketed('{', '}', nullptr);
@@ -300,7 +300,7 @@ class Parser : TextCursor {
       if (take_word("\\" + std::string(named.name))) return function(named);
     for (const std::string_view name : kGreek)
       if (take_word("\\" + std::string(name))) return named(std::string(name));
-    // A letter, or several as of a line through points, under a sign.
+    // An accent over a letter, or over several letters (a line through points).
     for (const std::string_view accent :
          {"\\vec", "\\overrightarrow", "\\overline", "\\bar", "\\hat", "\\tilde", "\\dot"}) {
       if (!take_word(accent)) continue;
@@ -320,7 +320,7 @@ class Parser : TextCursor {
       degree = sum();
       if (degree == kNone || !take(']')) return kNone;
     }
-    // \sqrt 13 is meant as \sqrt{13}.
+    // \sqrt 13 means \sqrt{13}.
     const Index operand = latex && peek() != '(' && !is_digit(peek()) ? argument()
                           : latex && is_digit(peek())                 ? whole_digits()
                                                                       : primary();
@@ -328,7 +328,7 @@ class Parser : TextCursor {
     return join(Operation::kRoot, operand, degree == kNone ? out_.number(2) : degree);
   }
 
-  // The name is read: an optional base and power, then what the function is of.
+  // Reads a function after its name: an optional base and power, then its argument.
   Index function(const NamedFunction& named) {
     const Function which = named.function;
     Index base = kNone;
@@ -345,7 +345,7 @@ class Parser : TextCursor {
     }
     after_number_ = false;
     if (operand == kNone) return kNone;
-    if (exponent != kNone && out_.is_minus_one(exponent)) {  // \sin^{-1} is the inverse
+    if (exponent != kNone && out_.is_minus_one(exponent)) {  // \sin^{-1} is the inverse function
       const auto inverse = std::find_if(kInverses.begin(), kInverses.end(),
                                         [&](const auto& pair) { return pair.first == which; });
       if (named.reciprocal || inverse == kInverses.end()) return kNone;
@@ -363,8 +363,8 @@ class Parser : TextCursor {
                        [&](const NamedFunction& f) { return rest.starts_with(f.name); });
   }
 
-  // Letters: a name that plain text writes, or variables in a product. Three letters or more that
-  // are no name are a word, not mathematics.
+  // Reads letters: a name in plain text, or variables in a product. Three or more letters that are
+  // not a name are a word, not mathematics.
   Index word() {
     if (take_word("sqrt")) return square_root(false);
     if (take_word("pi")) return out_.number(std::acos(-1.0));
@@ -381,7 +381,7 @@ class Parser : TextCursor {
   LogBase of_log_;
   int depth_ = 0;
   bool after_power_ = false;   // the last factor is a power
-  bool after_number_ = false;  // the last factor is a number as it stands in the text
+  bool after_number_ = false;  // the last factor is a number literal
   Expression out_;
 };
 

@@ -1,6 +1,7 @@
-// Reads an expression as LaTeX or plain text writes it.
+// Parses an expression in LaTeX or plain text.
 //
-// Threads   functions without state.
+// Threads   stateless functions.
+//
 // Cost      linear in the text's length, at most 64 levels deep.
 #pragma once
 
@@ -11,12 +12,13 @@
 
 namespace neap::reward {
 
-/// What \log without a base means.
+/// Base of \log if none is given.
 enum class LogBase { kE, kTen };
 
-/// `text` as clean_latex() left it: numbers, single letters, Greek letters, + - * / ^ !, brackets,
-/// \frac, \binom, \sqrt, \sin and so on, 0.1\overline{6}, |x|, \log_b, subscripts, primes and accents of letters, products without a sign, mixed numbers (1\frac12,
-/// "7 3/4"). nullopt for anything else.
+/// Parses the output of clean_latex(); nullopt for other texts. It accepts numbers, single letters,
+/// Greek letters, + - * / ^ !, brackets, \frac, \binom, \sqrt, functions such as \sin,
+/// 0.1\overline{6}, |x| and \log_b. Letters may have subscripts, primes and accents. Products may
+/// omit the sign. Mixed numbers are 1\frac12 or "7 3/4".
 [[nodiscard]] std::optional<Expression> parse_expression(std::string_view text,
                                                          LogBase of_log = LogBase::kE);
 

@@ -17,7 +17,7 @@ std::optional<std::string_view> braced(std::string_view text, std::size_t from) 
   int depth = 1;
   for (std::size_t i = from; i < text.size(); ++i) {
     if (text[i] == '\\') {
-      ++i;  // \{ and \} are characters
+      ++i;  // \{ and \} are literal characters
     } else if (text[i] == '{') {
       ++depth;
     } else if (text[i] == '}' && --depth == 0) {
@@ -27,13 +27,13 @@ std::optional<std::string_view> braced(std::string_view text, std::size_t from) 
   return std::nullopt;
 }
 
-// A box, from its command to behind its contents.
+// A box, from its command to the end of its content.
 struct Box {
   std::size_t begin = 0, end = 0;
   std::string_view contents;
 };
 
-// The last box that begins before `limit`; contents are nullopt where it is cut short.
+// The last box that begins before `limit`. Its content is nullopt if the box is incomplete.
 std::optional<std::optional<Box>> last_box(std::string_view text, std::size_t limit) {
   Box box;
   std::size_t behind = std::string_view::npos;
@@ -59,13 +59,14 @@ std::optional<std::optional<Box>> last_box(std::string_view text, std::size_t li
                        text.size());
     return box;
   }
-  if (start == behind) return cut;  // another command
+  if (start == behind) return cut;  // a different command
   box.contents = trimmed(text.substr(start, text.find_first_of("$\n", start) - start));
   box.end = text.size();
   return box;
 }
 
-// "and", "or" or a comma, and what may stand around it: "$ and $x=".
+// Whether the text between two boxes joins them: "and", "or" or a comma, with other signs around it
+// as in "$ and $x=".
 bool joins_boxes(std::string_view text) {
   constexpr std::size_t kLongest = 40;
   if (text.size() > kLongest) return false;
@@ -80,7 +81,7 @@ bool joins_boxes(std::string_view text) {
     if (take(",") || take("and") || take("or")) {
       joins = true;
     } else if (rest.size() > 1 && is_letter(rest[0]) && (rest[1] == '=' || rest[1] == ' ')) {
-      at += 2;  // x =
+      at += 2;  // skip x =
     } else if (!take("\\text{") && !take("\\quad") && !take("\\qquad") && !take("\\(") &&
                !take("\\)") && !take("\\[") && !take("\\]") && !take("\\ ") && !take("\\,") &&
                !take("\\;")) {
@@ -92,7 +93,8 @@ bool joins_boxes(std::string_view text) {
   return joins;
 }
 
-// The last box; of several that are joined, "\boxed{1} and \boxed{2}", from the first to the last.
+// Content of the last box. If several are joined, as in "\boxed{1} and \boxed{2}", the text from
+// the first to the last.
 std::optional<std::string_view> boxed(std::string_view text) {
   constexpr int kMost = 16;
   const auto last = last_box(text, text.size());
@@ -125,12 +127,12 @@ bool same_letters(std::string_view text, std::size_t at, std::string_view lower)
       [](char a, char b) { return a == std::tolower(static_cast<unsigned char>(b)); });
 }
 
-// What opens a formula or bold print, without anything in it.
+// Whether the line only opens a formula or bold text.
 bool only_marks(std::string_view line) {
   return line.find_first_not_of("$*\\[( ") == std::string_view::npos;
 }
 
-// The first line behind `at` that says something.
+// The first line after `at` with content.
 std::string_view next_line(std::string_view text, std::size_t at) {
   constexpr int kMost = 4;
   for (int i = 0; i < kMost; ++i) {
@@ -142,7 +144,7 @@ std::string_view next_line(std::string_view text, std::size_t at) {
   return {};
 }
 
-// Behind the last "answer is" or "answer:", up to the end of the line.
+// The text after the last "answer is" or "answer:", up to the end of the line.
 std::optional<std::string_view> answer_line(std::string_view text) {
   constexpr std::string_view kWord = "answer";
   for (std::size_t at = text.size() < kWord.size() ? std::string_view::npos
@@ -164,7 +166,7 @@ std::optional<std::string_view> answer_line(std::string_view text) {
     if (!verb && !colon) continue;
     std::string_view line = line_from(text, next);
     if (colon && only_marks(line)) line = next_line(text, next);
-    // Minerva's prompts end so.
+    // Minerva's prompts end with this sentence.
     line = trimmed(line.substr(0, line.find("I hope it is correct")));
     while (line.ends_with('.') || line.ends_with('*'))
       line = trimmed(line.substr(0, line.size() - 1));
@@ -180,7 +182,7 @@ std::optional<std::string_view> hashes(std::string_view text) {
   return line_from(text, at + 4);
 }
 
-// A thought is no answer, and one without an end has none behind it.
+// Returns the text after the reasoning, which is not an answer. Empty if the reasoning has no end.
 std::string_view behind_thought(std::string_view text) {
   constexpr std::string_view kOpen = "<think>", kClose = "</think>";
   if (const std::size_t close = text.rfind(kClose); close != std::string_view::npos)

@@ -1,6 +1,6 @@
-// Where the answer of a response is.
+// Finds the answer in a response.
 //
-// Threads   functions without state.
+// Threads   stateless functions.
 #pragma once
 
 #include <optional>
@@ -11,10 +11,9 @@
 
 namespace neap::reward {
 
-/// The answer in `text`, without white space around it; nullopt where there is none. Only kWhole and
-/// kPattern read what `<think>` and `</think>` enclose. Boxes that "and", "or" or a comma joins are one
-/// answer, with their commands. `pattern` is
-/// read by kPattern only.
+/// The answer in `text` without surrounding white space; nullopt if there is none. Only kWhole and
+/// kPattern read the text between `<think>` and `</think>`. Boxes joined by "and", "or" or a comma
+/// are one answer, including their commands. Only kPattern uses `pattern`.
 [[nodiscard]] std::optional<std::string_view> extract(std::string_view text, spec::Extraction how,
                                                       const Pattern* pattern);
 

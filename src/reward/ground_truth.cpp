@@ -28,7 +28,7 @@ Status wrong(std::string message) {
   return {ErrorCode::kCorrupt, std::move(message)};
 }
 
-// `place` is the field, or an element of the list that the field is.
+// `place` names the field, or an element of the field's list.
 Result<std::string> text_of(const Json& value, const std::string& place) {
   if (value.is_number()) return value.dump();
   if (value.is_string()) {

@@ -1,6 +1,8 @@
 // The right answer of a row of data.
 //
-// Threads   functions without state.   Failure   kCorrupt, naming the field.
+// Threads   stateless functions.
+//
+// Failure   kCorrupt, naming the field.
 #pragma once
 
 #include <string>
@@ -11,12 +13,13 @@
 
 namespace neap::reward {
 
-/// The value at `path` of `row`, or, where `path` is empty, that of the first of the usual fields; null
-/// where it has none.
+/// The value at `path` of `row`. If `path` is empty, the first of the usual fields. Null if the row
+/// has none.
 [[nodiscard]] const Json* ground_truth_field(const Json& row, const std::string& path);
 
-/// The value at `path` ("reward_model.ground_truth") of `row`, or, where `path` is empty, the first of
-/// the usual fields. Text and numbers; of a list, each item is an accepted answer. Never empty.
+/// The accepted answers at `path` ("reward_model.ground_truth") of `row`. If `path` is empty, the
+/// first of the usual fields. The value is a text, a number, or a list of these, and each item is
+/// accepted. Never empty.
 [[nodiscard]] Result<std::vector<std::string>> ground_truths(const Json& row,
                                                              const std::string& path);
 

@@ -14,11 +14,11 @@ namespace neap::reward {
 namespace {
 
 using Clock = RequestQueue::Clock;
-// Before a request is sent again: twice as long each time, or as long as the server says.
+// Pause before a request is sent again. It doubles each time, unless the server gives a time.
 constexpr auto kFirstPause = std::chrono::milliseconds(500);
 constexpr auto kLongestPause = std::chrono::seconds(60);
 
-// "Authorization: Bearer $TOKEN" with the variable's value.
+// Replaces $TOKEN in "Authorization: Bearer $TOKEN" by the variable's value.
 Result<std::string> with_environment(const std::string& header) {
   std::string out;
   for (std::size_t at = 0; at < header.size();) {
@@ -49,7 +49,7 @@ Result<std::string> with_environment(const std::string& header) {
   return out;
 }
 
-// One request on its way.
+// A request in flight.
 struct Transfer {
   CURL* handle = nullptr;
   std::optional<std::size_t> request;
@@ -58,7 +58,7 @@ struct Transfer {
   bool too_large = false, no_memory = false;
 };
 
-// Called by C, which no exception may pass.
+// C code calls it, so no exception may escape.
 std::size_t keep(char* data, std::size_t size, std::size_t count, void* to) noexcept {
   auto& transfer = *static_cast<Transfer*>(to);
   if (transfer.reply.size() + size * count > kMaxReplyBytes) {
@@ -91,7 +91,7 @@ class Http final : public Transport {
   [[nodiscard]] Status open() {
     multi_ = curl_.multi_init();
     NEAP_TRY(add_header("Content-Type: application/json"));
-    NEAP_TRY(add_header("Expect:"));  // no question before a large body
+    NEAP_TRY(add_header("Expect:"));  // do not ask the server before sending a large body
     for (const std::string& header : config_.headers) {
       NEAP_TRY_ASSIGN(const std::string text, with_environment(header));
       NEAP_TRY(add_header(text));
@@ -138,7 +138,7 @@ class Http final : public Transport {
     return {};
   }
 
-  // Until a transfer goes on, or a request that waits may be sent.
+  // Waits until a transfer progresses, or a delayed request may be sent.
   void wait(const RequestQueue& queue) {
     auto until = Clock::now() + kStopPeriod;
     if (std::any_of(transfers_.begin(), transfers_.end(),
@@ -163,7 +163,7 @@ class Http final : public Transport {
     set(CURLOPT_TIMEOUT_MS, static_cast<long>(std::max(config_.timeout * 1000, 1.0)));
     set(CURLOPT_HTTPHEADER, headers_);
     set(CURLOPT_POST, 1L);
-    set(CURLOPT_POSTFIELDS, body.data());  // stays the caller's until run() returns
+    set(CURLOPT_POSTFIELDS, body.data());  // the caller keeps it until run() returns
     set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
     set(CURLOPT_WRITEFUNCTION, &keep);
     set(CURLOPT_WRITEDATA, static_cast<void*>(&transfer));
@@ -171,7 +171,7 @@ class Http final : public Transport {
     (void)curl_.multi_add_handle(multi_, h);
   }
 
-  // Takes the transfers that ended.
+  // Handles the transfers that have ended.
   [[nodiscard]] Status collect(Replies& replies, RequestQueue& queue) {
     int left = 0;
     while (const CURLMsg* message = curl_.multi_info_read(multi_, &left)) {
@@ -198,7 +198,7 @@ class Http final : public Transport {
     return {};
   }
 
-  /// 0 where there is none.
+  /// 0 without a response.
   [[nodiscard]] long status_code(const Transfer& transfer) const {
     long code = 0;
     (void)curl_.easy_getinfo(transfer.handle, CURLINFO_RESPONSE_CODE, &code);

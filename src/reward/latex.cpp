@@ -15,11 +15,11 @@ namespace {
 
 using Replacement = std::pair<std::string_view, std::string_view>;
 
-// What they enclose is prose.
+// The argument of these commands is prose.
 constexpr auto kTextCommands =
     std::to_array<std::string_view>({"\\text", "\\textbf", "\\textit", "\\textrm", "\\textsf",
                                      "\\texttt", "\\textnormal", "\\emph", "\\mbox", "\\hbox"});
-// What they enclose is mathematics, in which a letter is a variable or a constant.
+// The argument of these commands is mathematics, in which a letter is a variable or a constant.
 constexpr auto kStyleCommands = std::to_array<std::string_view>(
     {"\\mathrm", "\\mathbf", "\\mathit", "\\mathsf", "\\operatorname", "\\boldsymbol", "\\bold",
      "\\bm", "\\underline", "\\boxed", "\\fbox"});
@@ -31,7 +31,7 @@ void remove_all(std::string& text, std::string_view part, std::string_view by = 
     text.replace(at, part.size(), by);
 }
 
-// The brace that closes the one before `from`; npos: none does.
+// The brace that closes the one before `from`; npos if none does.
 std::size_t closing_brace(std::string_view text, std::size_t from) {
   int depth = 1;
   for (std::size_t i = from; i < text.size(); ++i) {
@@ -41,21 +41,21 @@ std::size_t closing_brace(std::string_view text, std::size_t from) {
   return std::string_view::npos;
 }
 
-// What stands before a unit.
+// Whether a unit can follow the text.
 bool ends_a_number(std::string_view text) {
   text = trimmed(text);
   return !text.empty() && (is_digit(text.back()) || text.back() == '}' || text.back() == ')' ||
                            text.ends_with("\\pi"));
 }
 
-// The 50^\text{th}: what is before `at`, and what stands there, is no power.
+// Whether `inner` at `at` makes an ordinal, as in 50^\text{th}, and not a power.
 bool is_ordinal(std::string_view text, std::size_t at, std::string_view inner) {
   constexpr std::array<std::string_view, 4> kEndings = {"st", "nd", "rd", "th"};
   return (text.substr(0, at).ends_with('^') || text.substr(0, at).ends_with("^{")) &&
          std::find(kEndings.begin(), kEndings.end(), inner) != kEndings.end();
 }
 
-// Removes the power of a unit at `at`, \text{cm}^2, and returns it.
+// Removes the power of a unit at `at` (\text{cm}^2) and returns it.
 std::string erase_power(std::string& text, std::size_t at) {
   if (at >= text.size() || text[at] != '^') return {};
   std::size_t end = at + 1;
@@ -65,7 +65,7 @@ std::string erase_power(std::string& text, std::size_t at) {
   return power;
 }
 
-// What a command stands for that encloses `whole`; sets `unit` where that is one behind a number.
+// Replacement for a command around `whole`. Sets `unit` if the content is a unit after a number.
 std::string opened(std::string_view whole, bool prose, bool behind_number, std::string& unit) {
   const std::string_view inner = trimmed(whole);
   if (behind_number && (prose ? is_unit(inner, true) : is_unit_symbol(inner))) {
@@ -78,15 +78,15 @@ std::string opened(std::string_view whole, bool prose, bool behind_number, std::
   return std::string(prose ? whole : inner);
 }
 
-// \text{...} and its kin: a unit behind a number goes, else the contents stay.
+// Replaces \text{...} and similar commands. A unit after a number is removed; other content stays.
 void open_commands(std::string& text, std::string_view name, bool prose, std::string& unit) {
   for (std::size_t at = 0; (at = text.find(name, at)) != std::string::npos;) {
     const std::size_t open = std::min(text.find_first_not_of(' ', at + name.size()), text.size());
     if (at + name.size() < text.size() && is_letter(text[at + name.size()])) {
-      at += name.size();  // another command
+      at += name.size();  // a different command
       continue;
     }
-    if (open == text.size() || text[open] != '{') {  // \mathbf i
+    if (open == text.size() || text[open] != '{') {  // an argument without braces: \mathbf i
       text.erase(at, open - at);
       continue;
     }
@@ -114,7 +114,7 @@ std::string open_texts(std::string& text) {
   return unit;
 }
 
-// "and" and "or" between parts; between inequalities "or" is a union.
+// Replaces "and" and "or" between parts by commas. Between inequalities "or" means union.
 void join_parts(std::string& text) {
   const bool inequalities = text.find_first_of("<>") != std::string::npos ||
                             text.find("\\le ") != std::string::npos ||
@@ -127,7 +127,7 @@ void join_parts(std::string& text) {
       text.replace(at, twice.size(), ",");
 }
 
-// Degrees are what angles are counted in, but functions of angles want radians.
+// Removes degree signs, except in trigonometric functions, which need radians.
 void replace_degrees(std::string& text) {
   constexpr std::array<std::string_view, 6> kOfAngles = {"sin", "cos", "tan", "sec", "csc", "cot"};
   const bool radians = std::any_of(kOfAngles.begin(), kOfAngles.end(), [&](std::string_view name) {
@@ -137,7 +137,7 @@ void replace_degrees(std::string& text) {
     remove_all(text, degree, radians ? " \\degree " : "");
 }
 
-// 11,\! 111 is one number.
+// Joins grouped digits: 11,\! 111 is one number.
 void tighten_groups(std::string& text) {
   constexpr std::string_view kTight = ",\\!";
   for (std::size_t at = 0; (at = text.find(kTight, at)) != std::string::npos; ++at) {
@@ -146,7 +146,7 @@ void tighten_groups(std::string& text) {
   }
 }
 
-// \textcolor{blue}{5} and \color{blue}.
+// Removes \textcolor{blue}{5} and \color{blue}, and keeps the content.
 void remove_colors(std::string& text) {
   for (const std::string_view name : {"\\textcolor{", "\\color{"})
     for (std::size_t at = 0; (at = text.find(name, at)) != std::string::npos;) {
@@ -156,7 +156,7 @@ void remove_colors(std::string& text) {
     }
 }
 
-// (0, 1) U (2, 3), as it is typed.
+// Replaces a typed U between intervals, as in (0, 1) U (2, 3), by a union.
 void join_unions(std::string& text) {
   for (std::size_t at = 0; (at = text.find('U', at)) != std::string::npos; ++at) {
     const std::string_view before = trimmed(std::string_view(text).substr(0, at));
@@ -176,7 +176,7 @@ void strip_end(std::string& text) {
   }
 }
 
-// What follows \pmod or mod at the end of `text`, which goes.
+// Removes \pmod or mod from the end of `text` and returns its argument.
 std::string take_modulus(std::string& text) {
   for (const std::string_view mark :
        {"(\\pmod", "\\pmod", "(\\bmod", "\\bmod", "(\\mod", "\\mod", "(mod ", " mod "}) {
@@ -197,7 +197,7 @@ std::string take_modulus(std::string& text) {
   return {};
 }
 
-// Words that stand for a number or a set where they are all of the text, without their article.
+// Replaces a text that is only a word for a number or a set, with or without article.
 std::string in_symbols(const std::string& text) {
   constexpr auto kWords = std::to_array<Replacement>({{"zero", "0"},
                                                       {"one", "1"},
@@ -230,11 +230,11 @@ std::string in_symbols(const std::string& text) {
 
 CleanedText clean_latex(std::string_view given) {
   std::string text(given);
-  // Backslashes that were escaped twice; in a matrix two of them end a row.
+  // Backslashes may have been escaped twice. In a matrix two of them end a row.
   if (text.find("\\begin") == std::string::npos) remove_all(text, "\\\\", "\\");
   tighten_groups(text);
   remove_colors(text);
-  if (text.find("{o}") != std::string::npos)  // a degree, as it is often typed
+  if (text.find("{o}") != std::string::npos)  // often typed for a degree sign
     for (const std::string_view name : {"\\text", "\\mathrm", "\\textrm"}) {
       remove_all(text, format("^{{{}{{o}}}}", name), "^\\circ ");
       remove_all(text, format("^{}{{o}}", name), "^\\circ ");

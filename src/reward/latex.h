@@ -1,6 +1,6 @@
-// Removes what LaTeX and prose put around an answer without changing what it says.
+// Removes LaTeX and prose around an answer without changing its meaning.
 //
-// Threads   functions without state.
+// Threads   stateless functions.
 #pragma once
 
 #include <string>
@@ -10,15 +10,18 @@ namespace neap::reward {
 
 struct CleanedText {
   std::string text;
-  bool percent = false;   ///< it ended with a percent sign, which is removed
-  std::string unit{};     ///< that was removed behind a number
-  std::string modulus{};  ///< of "9 \\pmod{11}", which is removed
+  bool percent = false;   ///< a percent sign at the end was removed
+  std::string unit{};     ///< a unit after a number, which was removed
+  std::string modulus{};  ///< the modulus of "9 \\pmod{11}", which was removed
 };
 
-/// Delimiters of formulas, spacing, \left and \right, signs of currencies, degrees, units in \text{}
-/// or as words behind a number, and a full stop at the end go; \dfrac becomes \frac, \cdot and
-/// \times "*", \leq and <= "\le ", typographic characters their plain forms, "and" and "or" between
-/// parts a comma. A degree in a function of angles is "\degree ".
+/// Normalizes a text.
+///
+/// - Removed: formula delimiters, spacing, \left and \right, currency signs, degree signs, units in
+///   \text{} or as words after a number, and a full stop at the end.
+/// - Replaced: \dfrac by \frac, \cdot and \times by "*", \leq and <= by "\le ", typographic
+///   characters by plain ones, "and" and "or" between parts by a comma.
+/// - A degree sign in a trigonometric function becomes "\degree ".
 [[nodiscard]] CleanedText clean_latex(std::string_view text);
 
 }  // namespace neap::reward

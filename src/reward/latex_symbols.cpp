@@ -11,7 +11,8 @@ namespace {
 
 using Replacement = std::pair<std::string_view, std::string_view>;
 
-// Commands: replaced where no letter follows. A name that ends in no letter stands for itself.
+// Commands are replaced if no letter follows them. A name that does not end in a letter is always
+// replaced.
 constexpr auto kCommands = std::to_array<Replacement>({{"\\left", ""},
                                                        {"\\right", ""},
                                                        {"\\big", ""},
@@ -94,7 +95,7 @@ constexpr auto kCommands = std::to_array<Replacement>({{"\\left", ""},
                                                        {"\\varnothing", "\\emptyset"},
                                                        {"\\in", "\\in "},
                                                        {"\\cup", "\\cup "}});
-// Characters of Unicode (UTF-8).
+// Unicode characters (UTF-8).
 constexpr auto kCharacters = std::to_array<Replacement>({{"\u2248", "\\approx "},
                                                          {"\u2212", "-"},
                                                          {"\u2013", "-"},
@@ -150,7 +151,7 @@ constexpr auto kCharacters = std::to_array<Replacement>({{"\u2248", "\\approx "}
                                                          {"\u215e", "\\frac{7}{8}"},
                                                          {"\u2150", "\\frac{1}{7}"},
                                                          {"\u2151", "\\frac{1}{9}"}});
-// Powers, by their digit.
+// Superscript digits, by digit.
 constexpr std::array<std::string_view, 10> kPowers = {"\u2070", "\u00b9", "\u00b2", "\u00b3",
                                                       "\u2074", "\u2075", "\u2076", "\u2077",
                                                       "\u2078", "\u2079"};
@@ -160,7 +161,7 @@ bool command_at(std::string_view text, std::size_t at, std::string_view name) {
   return !is_letter(name.back()) || end >= text.size() || !is_letter(text[end]);
 }
 
-// The digit of a power, which is passed; empty: there is none.
+// Reads a superscript digit and moves `at` past it. Empty if there is none.
 std::string power_at(std::string_view text, std::size_t& at) {
   for (std::size_t digit = 0; digit < kPowers.size(); ++digit) {
     if (!text.substr(at).starts_with(kPowers[digit])) continue;
@@ -170,7 +171,7 @@ std::string power_at(std::string_view text, std::size_t& at) {
   return {};
 }
 
-// Behind the distance to the next row of a matrix: \\[4pt].
+// Position after the optional row spacing of a matrix: \\[4pt].
 std::size_t behind_row_end(std::string_view text, std::size_t at) {
   if (at + 1 >= text.size() || text[at] != '[' || (!is_digit(text[at + 1]) && text[at + 1] != '-'))
     return at;
@@ -184,7 +185,7 @@ std::size_t behind_row_end(std::string_view text, std::size_t at) {
 
 std::string replace_names(std::string_view text) {
   std::string out;
-  bool digit_ended = false;  // the last was a power
+  bool digit_ended = false;  // the previous character was a superscript digit
   for (std::size_t at = 0; at < text.size();) {
     const auto replace = [&](const Replacement& r, bool found) {
       if (!found) return false;
@@ -199,7 +200,7 @@ std::string replace_names(std::string_view text) {
       return replace(r, text.substr(at).starts_with(r.first));
     };
     if (const std::string digit = power_at(text, at); !digit.empty()) {
-      // A second digit goes into the braces of the first.
+      // Add a second digit inside the braces of the first.
       out.insert(digit_ended ? out.size() - 1 : out.size(),
                  digit_ended ? digit : "^{" + digit + "}");
       digit_ended = true;
@@ -210,7 +211,7 @@ std::string replace_names(std::string_view text) {
     if (special && (std::any_of(kCommands.begin(), kCommands.end(), command) ||
                     std::any_of(kCharacters.begin(), kCharacters.end(), character)))
       continue;
-    if (text[at] == '\\' && text.substr(at).starts_with("\\\\")) {  // a row of a matrix
+    if (text[at] == '\\' && text.substr(at).starts_with("\\\\")) {  // end of a matrix row
       out += "\\\\";
       at = behind_row_end(text, at + 2);
       continue;

@@ -1,6 +1,8 @@
-// Commands of LaTeX and characters of Unicode, each written in one way.
+// Converts LaTeX commands and Unicode characters to one spelling each.
 //
-// Threads   functions without state.   Cost   linear in the text's length.
+// Threads   stateless functions.
+//
+// Cost      linear in the text's length.
 #pragma once
 
 #include <string>
@@ -8,7 +10,7 @@
 
 namespace neap::reward {
 
-/// `text` without commands of size and spacing, with others by their plain names, and without "$".
+/// Removes commands of size and spacing and "$", and replaces other commands by plain names.
 [[nodiscard]] std::string replace_names(std::string_view text);
 
 }  // namespace neap::reward

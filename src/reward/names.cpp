@@ -44,7 +44,7 @@ class NameReader {
       ++at_;
     return at_ - start;
   }
-  // What a bracket at this place encloses goes, without signs in it.
+  // Skips the content of a bracket at this position. False if it contains signs.
   bool enclosed(char open) {
     skip();
     if (at_ >= text_.size() || text_[at_] != open) return false;
@@ -57,7 +57,7 @@ class NameReader {
     }
     return false;
   }
-  // (x, y): letters in their order, so that a tuple without names has the same.
+  // Reads (x, y) with letters in alphabetical order, so that it matches a tuple without names.
   bool tuple() {
     const std::size_t start = at_;
     char last = 0;
@@ -112,7 +112,7 @@ class NameReader {
     return std::any_of(kNames.begin(), kNames.end(),
                        [&](std::string_view name) { return take_command(name); });
   }
-  // One letter, or the capital letters of points.
+  // Reads one letter, or capital letters that denote points.
   bool letter() {
     const std::size_t start = at_;
     const std::size_t capitals = letters(true);
@@ -122,7 +122,7 @@ class NameReader {
     ++at_;
     return at_ == text_.size() || !is_letter(text_[at_]);
   }
-  // Subscript, primes, the power of an inverse, and what a function is of.
+  // Reads what may follow a name: subscript, primes, the power of an inverse, and an argument.
   bool tail() {
     if (take("_")) {
       skip();

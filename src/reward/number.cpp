@@ -16,7 +16,7 @@ std::size_t digits_at(std::string_view text, std::size_t from) {
   return end - from;
 }
 
-// Length of the digits at `from` with commas between groups of three.
+// Length of the digits at `from`, which may have commas between groups of three.
 std::size_t whole_part_at(std::string_view text, std::size_t from) {
   std::size_t length = digits_at(text, from);
   if (length == 0 || length > 3) return length;
@@ -26,7 +26,7 @@ std::size_t whole_part_at(std::string_view text, std::size_t from) {
   return length;
 }
 
-// Length of the number without sign and exponent at `from`; 0 if there is none.
+// Length of the number at `from`, without sign and exponent; 0 if there is none.
 std::size_t number_at(std::string_view text, std::size_t from) {
   std::size_t length = whole_part_at(text, from);
   if (from + length < text.size() && text[from + length] == '.') {
@@ -36,11 +36,11 @@ std::size_t number_at(std::string_view text, std::size_t from) {
   return length;
 }
 
-// The first number that begins at `from` or later.
+// The first number that begins at or after `from`.
 std::optional<std::string_view> number_from(std::string_view text, std::size_t from) {
   for (std::size_t at = from; at < text.size(); ++at) {
     const std::size_t length = number_at(text, at);
-    const bool inside = text[at] == '.' && at > 0 && is_digit(text[at - 1]);  // 1.2.3
+    const bool inside = text[at] == '.' && at > 0 && is_digit(text[at - 1]);  // inside of 1.2.3
     if (length == 0 || inside) continue;
     if (at == from || text[at - 1] != '-') return text.substr(at, length);
     const char before = at > 1 ? text[at - 2] : ' ';
@@ -56,7 +56,7 @@ std::string without_commas(std::string_view text) {
   return out;
 }
 
-// "12", "345" and an exponent, as one decimal number.
+// Combines "12", "345" and an exponent into one decimal number.
 std::string placed(std::string_view whole, std::string_view fraction, int exponent) {
   constexpr std::size_t kPad = kMaxExponent;
   std::string digits(kPad, '0');

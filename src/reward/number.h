@@ -1,6 +1,6 @@
 // Decimal numbers as people write them in answers.
 //
-// Threads   functions without state.
+// Threads   stateless functions.
 #pragma once
 
 #include <optional>
@@ -9,17 +9,17 @@
 
 namespace neap::reward {
 
-/// The one way to write a decimal number: "1,234.50" -> "1234.5", "-0" -> "0", "1.2e3" -> "1200".
-/// Signs, leading zeros, groups of three digits and exponents up to 400 are read; anything else is
-/// nullopt.
+/// The canonical form of a decimal number: "1,234.50" -> "1234.5", "-0" -> "0", "1.2e3" -> "1200".
+/// Accepts signs, leading zeros, groups of three digits and exponents up to 400. nullopt for
+/// anything else.
 [[nodiscard]] std::optional<std::string> canonical_decimal(std::string_view text);
 
 /// The first and the last decimal number in a text: "costs $1,200.50." -> "1,200.50". A "-" belongs
-/// to it unless a digit, a letter or a bracket is right before.
+/// to the number unless a digit, a letter or a bracket directly precedes it.
 [[nodiscard]] std::optional<std::string_view> first_number(std::string_view text);
 [[nodiscard]] std::optional<std::string_view> last_number(std::string_view text);
 
-// Of ASCII; no locale is read.
+// For ASCII, independent of the locale.
 [[nodiscard]] constexpr bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
@@ -27,10 +27,10 @@ namespace neap::reward {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/// `text` with small letters (ASCII).
+/// Converts ASCII letters to lower case.
 [[nodiscard]] std::string lower_case(std::string_view text);
 
-/// `text` without white space at both ends.
+/// Removes white space at both ends.
 [[nodiscard]] std::string_view trimmed(std::string_view text);
 
 }  // namespace neap::reward

@@ -1,8 +1,11 @@
-// Regular expressions of users, with bounds on the work of one search.
+// Regular expressions from users, with bounds on the work of one search.
 //
-// Threads   const functions from any thread.   Failure   Status.
-// Cost      compiled once. A search that takes more than 5 million steps or 64 MiB ends as if
-//           nothing matched; gave_up() counts those.
+// Threads   const functions from any thread.
+//
+// Failure   Status.
+//
+// Cost      compiled once. A search that exceeds 5 million steps or 64 MiB returns no match;
+//           gave_up() counts such searches.
 #pragma once
 
 #include <atomic>
@@ -18,9 +21,9 @@ class Pattern {
  public:
   [[nodiscard]] static Result<Pattern> compile(std::string_view pattern);
   [[nodiscard]] bool found_in(std::string_view text) const;
-  /// Group 1 of the last match, or the whole match where the pattern has no group.
+  /// Group 1 of the last match, or the whole match if the pattern has no group.
   [[nodiscard]] std::optional<std::string_view> last_match(std::string_view text) const;
-  /// Searches that were given up.
+  /// Number of searches that exceeded a limit.
   [[nodiscard]] std::uint64_t gave_up() const;
 
  private:

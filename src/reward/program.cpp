@@ -14,19 +14,20 @@
 
 namespace neap::reward {
 
-// src/reward/python_worker.py, made a string by CMake.
+// Text of src/reward/python_worker.py, embedded by CMake.
 extern const char* const kPythonWorker;
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kImportTime = std::chrono::minutes(5);  // of the user's file: it may import torch
+constexpr auto kImportTime = std::chrono::minutes(5);  // for the user's file, which may import
+                                                       // torch
 
-// One copy of the program and the line that it works on.
+// One copy of the program, and the request that it works on.
 struct Worker {
   std::unique_ptr<ChildProcess> child;
-  bool ready = false;  // it has said so, where it does
-  bool sound = false;  // its last reply was a whole line: the next can be read
+  bool ready = false;  // it has reported that it is ready, if it does so
+  bool sound = false;  // its last reply was a whole line, so the next one can be read
   std::optional<std::size_t> request;
   std::string_view unsent;
   std::string reply;
@@ -49,7 +50,7 @@ class Program final : public Transport {
   [[nodiscard]] Status run(const std::vector<std::string>& requests, Replies& replies) override {
     RequestQueue queue(requests.size(), config_);
     Status status = run_all(requests, replies, queue);
-    // After a failure: the answers would come too late.
+    // After a failure the pending answers would arrive too late.
     ChildProcess::kill_all(taken(workers_, [](const Worker& w) { return w.request.has_value(); }));
     return status;
   }
@@ -61,7 +62,8 @@ class Program final : public Transport {
   };
   using Failed = std::vector<Failure>;
 
-  // Takes the children of the workers that `which` holds for, which are then as new.
+  // Takes the child processes of the workers for which `which` is true. These workers are then as
+  // new.
   template <class Which>
   static std::vector<std::unique_ptr<ChildProcess>> taken(std::vector<Worker>& workers,
                                                           const Which& which) {
@@ -151,7 +153,7 @@ Status Program::run_all(const std::vector<std::string>& requests, Replies& repli
   return {};
 }
 
-// Gives the worker a line. What it wrote without being asked is an error.
+// Sends a line to the worker. Fails if the worker has written without a request.
 Status Program::begin(Worker& worker, std::size_t request, std::string_view line) const {
   worker.request = request;
   worker.unsent = line;
@@ -182,7 +184,7 @@ void Program::wait() const {
                static_cast<int>(std::clamp(std::ceil(left.count()), 0.0, most)));
 }
 
-// The first whole line of what it wrote; false: none yet.
+// Takes the first whole line of the worker's output. False if it is incomplete.
 Result<bool> Program::take_line(Worker& worker, std::string& line) {
   const auto end = worker.reply.find('\n');
   if (end == std::string::npos) {
@@ -214,7 +216,7 @@ Status Program::read(Worker& worker) const {
   return explained(worker, worker.child->read(worker.reply));
 }
 
-// A program that ends as if all were done: what it should do.
+// Explains the failure of a program that ended with success: what it should have done instead.
 Status Program::explained(const Worker& worker, Status why) const {
   if (why.ok() || worker.child->exit_code() != 0) return why;
   return {why.code(),
@@ -224,7 +226,7 @@ Status Program::explained(const Worker& worker, Status why) const {
                               "ends, and writes one line of JSON for each at once (flush)")};
 }
 
-// Writes and reads what goes. A whole line is the reply.
+// Writes and reads without blocking. A whole line is the reply.
 Result<std::optional<std::string>> Program::reply_of(Worker& worker) const {
   worker.child->read_errors();
   if (!worker.unsent.empty()) {
@@ -271,7 +273,8 @@ Replies::Verdict Program::work(Worker& worker, Replies& replies, RequestQueue& q
   return {};
 }
 
-// Kills them together, unless only what they answered is wrong, and sends their requests again.
+// Kills the failed workers together, unless only their answers are wrong, and sends their requests
+// again.
 Status Program::fail(const Failed& failed, Replies& replies, RequestQueue& queue) {
   if (failed.empty()) return {};
   Status out;

@@ -1,8 +1,8 @@
-"""Scores responses by a function of the user's: arguments FILE FUNCTION ON_FAILURE.
+"""Scores responses with a function of the user's: arguments FILE FUNCTION ON_FAILURE.
 
-Reads requests from stdin and answers on stdout, as every reward program does (service.h); the first line that it writes is
-{"ready": true} or {"error": TEXT}. Both descriptors are put away before the user's file is imported: whatever it, a library or a
-program that it starts prints to stdout goes to stderr.
+Reads requests from stdin and answers on stdout, as every reward program does (service.h). The first line that it writes is
+{"ready": true} or {"error": TEXT}. Both descriptors are moved before the user's file is imported. Output to stdout from that
+file, a library or a program that it starts then goes to stderr.
 """
 import asyncio
 import importlib.machinery
@@ -14,7 +14,7 @@ import os
 import sys
 import traceback
 
-# As verl's trainers call a function of each name; TRL's get the row's fields besides.
+# Arguments with which verl's trainers call a function. TRL's functions also get the row's fields.
 VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
 VERL_BATCH = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
 TRL = ("prompts", "completions")
@@ -23,14 +23,14 @@ SIGNATURES = ("compute_score(data_source, solution_str, ground_truth, extra_info
               "solution_strs, ground_truths, extra_infos), or f(completions, prompts, **columns)")
 
 
-# A mistake in the code or the data: called again with the same arguments, the function raises it again. Libraries derive
-# errors of networks from some of these, so only Python's own classes count.
+# Errors of the code or the data, which the function would raise again for the same arguments.
+# Libraries derive network errors from some of these classes, so only Python's own classes count.
 MISTAKES = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError, RecursionError,
             SyntaxError, TypeError, ValueError)
 
 
 class Failure(Exception):
-    """What the user did wrong; `item` is the response's place in the request, `retry` says whether calling again may help."""
+    """An error of the user's function. `item` is the response's place in the request; `retry` says whether another call may succeed."""
 
     def __init__(self, text, item=None, retry=False):
         super().__init__(text)
@@ -52,7 +52,7 @@ def private_descriptors():
 
 
 def describe(error, path):
-    """"judge.py:12 in compute_score, float(text): ValueError: ...": the innermost line of the user's file, else of all."""
+    """"judge.py:12 in compute_score, float(text): ValueError: ...", for the innermost line of the user's file, else of any file."""
     traceback.print_exception(type(error), error, error.__traceback__)
     name = type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
@@ -67,8 +67,9 @@ def describe(error, path):
 
 
 def import_file(path):
-    """The module in `path`, under the name that other files of its folder import it by where that is free."""
-    sys.path.append(os.path.dirname(path))  # last: files next to it are found, but hide no other module
+    """Imports the module in `path`, under the name that other files of its folder use for it, if that name is free."""
+    sys.path.append(os.path.dirname(path))  # last, so that files next to it are found but hide no
+                                            # other module
     name = os.path.splitext(os.path.basename(path))[0]
     try:
         found = importlib.util.find_spec(name) if name.isidentifier() else None
@@ -114,7 +115,7 @@ class Function:
                 raise Failure(f"{place} wants \"{key}\", which is not given; it can be {SIGNATURES}")
 
     def one(self, item):
-        """verl's arguments for one response."""
+        """The arguments of verl for one response."""
         row = item["row"]
         values = (row.get("data_source"), item["response"], item["ground_truth"], row.get("extra_info") or {})
         return {key: value for key, value in zip(VERL, values) if takes(self.parameters, key)}
@@ -131,7 +132,7 @@ class Function:
         return {key: value for key, value in values.items() if takes(self.parameters, key)}
 
     def failure(self, error, place):
-        """Of one response. The first ends the request where it ends the run."""
+        """A failure for one response. If failures end the run, the first one ends the request."""
         mistake = isinstance(error, MISTAKES) and type(error).__module__ == "builtins"
         out = Failure(describe(error, self.path), place, retry=not mistake)
         if self.stops:
@@ -139,7 +140,7 @@ class Function:
         return out
 
     def results(self, items, first=0):
-        """What the function returns for each, or a Failure. `first`: the place of the first one in the request."""
+        """The function's results for `items`, or a Failure. `first`: place of the first item in the request."""
         if self.style is VERL:
             return self.results_one_by_one(items)
         try:
@@ -148,7 +149,7 @@ class Function:
         except BaseException as error:
             if len(items) == 1:
                 return [self.failure(error, first)]
-            half = len(items) // 2  # which one is it?
+            half = len(items) // 2  # find the failing item by halving
             return self.results(items[:half], first) + self.results(items[half:], first + half)
         if len(found) != len(items):
             raise Failure(f"{self.name} in {self.path} gave {len(found)} scores for {len(items)} responses")
@@ -183,7 +184,7 @@ class Function:
 
     def score(self, value, place):
         if value is None and self.style is TRL:
-            return None  # it has nothing to say about this response
+            return None  # no score for this response
         if not isinstance(value, dict):
             return self.number(value, place)
         if "score" not in value:
@@ -202,10 +203,10 @@ class Function:
 
 
 def plain(value):
-    """A number, truth or text as JSON has it; anything else as its own text."""
+    """A number, bool or text for JSON. Other values become their text."""
     if hasattr(value, "item") and getattr(value, "size", 1) == 1 or hasattr(value, "numel"):
         try:
-            value = value.item()  # of NumPy or torch
+            value = value.item()  # a NumPy or torch scalar
         except (TypeError, ValueError, RuntimeError):
             return repr(value)[:200]
     if value is None or isinstance(value, (bool, int, str)):

@@ -1,4 +1,5 @@
-// Which of a call's requests to a service are to be sent, when, and how often each has failed.
+// Decides which of a call's requests to a service are sent and when, and counts the failures of
+// each.
 //
 // Threads   one at a time.
 #pragma once
@@ -23,12 +24,12 @@ class RequestQueue {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Failures are told under the name of `config`, which outlives the queue.
+  /// Failures are reported under the name of `config`, which outlives the queue.
   RequestQueue(std::size_t requests, const spec::RewardFunctionConfig& config)
       : failures_(requests), open_(requests), config_(config) {
     for (std::size_t i = 0; i < requests; ++i) waiting_.push_back({i, Clock::time_point()});
   }
-  /// The next one whose time has come.
+  /// Takes the next request whose time has come.
   [[nodiscard]] std::optional<std::size_t> next() {
     const auto now = Clock::now();
     const auto at = std::find_if(waiting_.begin(), waiting_.end(),
@@ -38,7 +39,7 @@ class RequestQueue {
     waiting_.erase(at);
     return request;
   }
-  /// When the next one may be sent; the end of time where none waits.
+  /// Time when the next request may be sent; the maximum time if none waits.
   [[nodiscard]] Clock::time_point due() const {
     auto out = Clock::time_point::max();
     for (const Waiting& each : waiting_) out = std::min(out, each.not_before);
@@ -46,8 +47,8 @@ class RequestQueue {
   }
   void done() { --open_; }
   [[nodiscard]] std::int64_t failures_of(std::size_t request) const { return failures_[request]; }
-  /// Sends it again after `pause`; the failure where that is no use or it has been sent often enough. The first
-  /// request that fails for the n-th time is told about, for each n.
+  /// Sends the request again after `pause`. Returns the failure if that would not help or it was
+  /// sent often enough. For each n, the first request that fails for the n-th time is reported.
   [[nodiscard]] std::optional<Status> failed(std::size_t request, const Status& why, bool again,
                                              Clock::duration pause = {}) {
     const std::int64_t attempt = ++failures_[request];
@@ -77,7 +78,7 @@ class RequestQueue {
   const spec::RewardFunctionConfig& config_;
 };
 
-/// What becomes of requests.
+/// Receives the outcome of requests.
 class Replies {
  public:
   Replies() = default;
@@ -86,27 +87,29 @@ class Replies {
   virtual ~Replies() = default;
   struct Verdict {
     Status status;
-    bool again = true;  ///< after a failure: whether the same request may fare better
+    bool again = true;  ///< after a failure: sending the request again may succeed
   };
   [[nodiscard]] virtual Verdict accept(std::size_t request, std::string_view reply) = 0;
-  /// The request is not sent again. A failure ends the run, else the others go on.
+  /// The request will not be sent again. A returned failure ends the run; otherwise the other
+  /// requests continue.
   [[nodiscard]] virtual Status give_up(std::size_t request, const Status& why) = 0;
 };
 
-/// Something that answers requests in JSON with replies in JSON.
+/// A channel that answers requests in JSON with replies in JSON.
 class Transport {
  public:
   Transport() = default;
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
   virtual ~Transport() = default;
-  /// Sends all, several at once, until each is accepted or given up, or Setting::stop says so.
+  /// Sends all requests, several concurrently, until each is accepted or given up, or until
+  /// Setting::stop returns true.
   [[nodiscard]] virtual Status run(const std::vector<std::string>& requests, Replies& replies) = 0;
 };
 
-/// A reply is not read beyond this.
+/// Maximum size of a reply.
 constexpr std::size_t kMaxReplyBytes = std::size_t{64} << 20;
-/// How long a transport waits before it asks Setting::stop again.
+/// Interval at which a transport calls Setting::stop.
 constexpr auto kStopPeriod = std::chrono::milliseconds(100);
 
 }  // namespace neap::reward

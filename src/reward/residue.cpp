@@ -1,5 +1,5 @@
-// Exact values of rational expressions modulo a prime: equal expressions have equal residues, and
-// different ones almost never, however large the numbers are.
+// Exact values of rational expressions modulo a prime. Equal expressions have equal residues;
+// different ones almost never do, even for large numbers.
 #include <algorithm>
 #include <cmath>
 
@@ -37,13 +37,13 @@ std::uint64_t inverse(std::uint64_t a) {
 
 struct Expression::Exact {
   std::uint64_t residue = 0;
-  std::optional<double> whole{};  // the value itself, where it is a small whole number
+  std::optional<double> whole{};  // the value itself if it is a small whole number
 
   static Exact of(double whole) {
     const auto size = static_cast<std::uint64_t>(std::abs(whole)) % kPrime;
     return {whole < 0 ? minus(size) : size, whole};
   }
-  /// With `whole` as the value where it is exact.
+  /// Stores `whole` as the value if it is exact.
   static Exact of(std::uint64_t residue, const Exact& a, const Exact& b, double whole) {
     const bool exact =
         a.whole && b.whole && std::abs(whole) < kMaxWhole && whole == std::floor(whole);
@@ -57,7 +57,7 @@ struct Expression::Exact {
     return of(*exponent.whole < 0 ? inverse(size) : size, *this, exponent,
               std::pow(whole.value_or(0), *exponent.whole));
   }
-  /// n (n - 1) ... of `count` factors.
+  /// Computes n (n - 1) ... with `count` factors.
   [[nodiscard]] Exact falling(double count) const {
     Exact out = of(1.0);
     for (double i = 0; i < count; ++i) {

@@ -1,7 +1,8 @@
-// Functions that score responses: rules and programs of users, without a model.
+// Functions that score responses: rules, and users' programs. No model is involved.
 //
-// Threads   one at a time for each object.
-// Failure   Status. A rule never fails on a response, whatever it holds: what it cannot read is wrong.
+// Threads   one at a time per object.
+//
+// Failure   Status. A rule never fails on a response: text that it cannot read is a wrong answer.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +21,19 @@
 
 namespace neap::reward {
 
-/// A response to score. What it points to outlives the call.
+/// A response to score. Its pointers outlive the call.
 struct Response {
-  const Json* row = nullptr;  ///< of the data, as the file has it, with the prompt
+  const Json* row = nullptr;  ///< the row of the data file, with the prompt
   std::string_view text;      ///< decoded, without special tokens
-  std::int64_t tokens = 0;    ///< with the one that ends it
-  bool truncated = false;     ///< it reached the longest length without an end
-  std::string_view where{};   ///< of the row, for messages: "a.jsonl:12"
+  std::int64_t tokens = 0;    ///< includes the end token
+  bool truncated = false;     ///< it reached the maximum length without an end token
+  std::string_view where{};   ///< place of the row for messages: "a.jsonl:12"
 };
 
 struct Score {
-  double value = 0;             ///< NaN: the function has nothing to say about the response
-  std::vector<double> parts{};  ///< as part_names(); NaN where there is none
-  std::string reason{};         ///< what a service gave besides, for people
+  double value = 0;             ///< NaN: the function has no score for the response
+  std::vector<double> parts{};  ///< in the order of part_names(); NaN if missing
+  std::string reason{};         ///< explanation by a service, for people
 };
 
 class RewardFunction {
@@ -42,26 +43,27 @@ class RewardFunction {
   RewardFunction& operator=(const RewardFunction&) = delete;
   virtual ~RewardFunction() = default;
 
-  /// Further numbers of each score, for metrics. "acc" is 1 for a right answer.
+  /// Names of additional numbers per score, for metrics. "acc" is 1 for a right answer.
   [[nodiscard]] virtual std::vector<std::string> part_names() const = 0;
-  /// Whether the function can score responses to `row`; asked for every row before a run, by any
-  /// thread.
+  /// Whether the function can score responses to `row`. It is called for every row before a run,
+  /// from any thread.
   [[nodiscard]] virtual Status check(const Json& row) const = 0;
   /// One score for each response, in order.
   [[nodiscard]] virtual Result<std::vector<Score>> score(std::span<const Response> responses) = 0;
-  /// The answer that a response gives, written in one way for votes; nullopt where it gives none, and
-  /// from functions that look for none.
+  /// The answer in a response, in canonical form for votes. nullopt if it has none, or if the
+  /// function does not look for answers.
   [[nodiscard]] virtual std::optional<std::string> answer(const Response&) const { return {}; }
 };
 
-/// What functions know of the job besides their own table.
+/// The job's settings for reward functions, other than their own table.
 struct Setting {
   std::int64_t max_response_length = 0;  ///< tokens
-  std::string prompt_key{};              ///< field of a row with the prompt
-  std::filesystem::path folder{};        ///< programs run in it
-  std::size_t threads = 1;               ///< of rules
-  std::function<bool()> stop{};          ///< whether to give up waiting for a service (kCancelled)
-  bool scored_by_model = false;          ///< a reward model scores each response, too
+  std::string prompt_key{};              ///< field of a row that contains the prompt
+  std::filesystem::path folder{};        ///< working folder of programs
+  std::size_t threads = 1;               ///< for rules
+  std::function<bool()> stop{};          ///< returns true to stop waiting for a service
+                                         ///< (kCancelled)
+  bool scored_by_model = false;          ///< a reward model also scores each response
 };
 
 [[nodiscard]] Result<std::unique_ptr<RewardFunction>> make_function(

@@ -100,7 +100,7 @@ Result<std::vector<RewardSet::FunctionScores>> RewardSet::score_each(
   return out;
 }
 
-// The functions that count in the reward of a response, where none of them gives it a number.
+// The functions that count for a response, if none of them gives it a number.
 std::vector<std::size_t> RewardSet::silent_about(const Json& row, std::size_t response,
                                                  const std::vector<FunctionScores>& each) const {
   std::vector<std::size_t> out;
@@ -113,12 +113,12 @@ std::vector<std::size_t> RewardSet::silent_about(const Json& row, std::size_t re
   return out;
 }
 
-// No score is not a score of 0.
+// A missing score must not count as 0.
 Status RewardSet::complete(std::span<const Response> responses,
                            std::vector<FunctionScores>& each) const {
   if (scored_by_model_) return {};
   std::map<std::size_t, std::size_t>
-      defaults;  // functions, and how many responses each gives its default
+      defaults;  // functions, and the number of default scores of each
   for (std::size_t i = 0; i < responses.size(); ++i) {
     const Response& response = responses[i];
     const std::vector<std::size_t> silent = silent_about(*response.row, i, each);

@@ -1,6 +1,8 @@
-// What rules have in common: they score each response alone, several at a time.
+// Base of the rules, which score each response independently and several concurrently.
 //
-// Threads   score() starts its own; what a rule overrides is const and called by several at once.
+// Threads   score() starts its own threads. Functions that a rule overrides are const and called
+//           concurrently.
+//
 // Failure   kInvalidArgument for a wrong configuration.
 #pragma once
 
@@ -20,7 +22,7 @@ class Rule : public RewardFunction {
   [[nodiscard]] Result<std::vector<Score>> score(std::span<const Response> responses) final;
 
  protected:
-  /// What a rule needs to know of a row, made once for all responses to it.
+  /// A rule's data about a row, computed once for all responses to it.
   class OfRow {
    public:
     OfRow() = default;
@@ -29,7 +31,7 @@ class Rule : public RewardFunction {
     virtual ~OfRow() = default;
   };
   [[nodiscard]] virtual std::unique_ptr<const OfRow> read_row(const Json&) const { return nullptr; }
-  /// `of_row` is read_row() of the response's row.
+  /// `of_row` is the result of read_row() for the response's row.
   [[nodiscard]] virtual Score score_one(const Response& response, const OfRow* of_row) const = 0;
   [[nodiscard]] double value_of(bool correct) const {
     return correct ? config_.correct_score : config_.wrong_score;
@@ -41,7 +43,7 @@ class Rule : public RewardFunction {
   std::size_t threads_;
 };
 
-/// Rules that compare an answer with the row's ground truth: exact, numeric, symbolic.
+/// Makes rules that compare an answer with the row's ground truth: exact, numeric, symbolic.
 [[nodiscard]] std::unique_ptr<RewardFunction> make_answer_rule(
     const spec::RewardFunctionConfig& config, const Setting& setting,
     std::optional<Pattern> pattern);

@@ -14,7 +14,7 @@ namespace {
 
 using spec::RewardKind;
 
-// A thread costs more than it saves below this.
+// With fewer responses a thread costs more than it saves.
 constexpr std::size_t kResponsesOfAThread = 16;
 
 class PatternRule final : public Rule {
@@ -30,7 +30,7 @@ class PatternRule final : public Rule {
   Pattern pattern_;
 };
 
-// <think>...</think>, and behind it <answer>...</answer>; every tag once.
+// Requires <think>...</think> followed by <answer>...</answer>, with every tag once.
 class FormatRule final : public Rule {
  public:
   using Rule::Rule;
@@ -43,7 +43,7 @@ class FormatRule final : public Rule {
       ++n;
     return n;
   }
-  // What follows the tags of `name`, which `text` begins with.
+  // The text after the tags of `name`. nullopt unless `text` begins with them.
   [[nodiscard]] static std::optional<std::string_view> behind(std::string_view text,
                                                               std::string_view name) {
     const std::string open = format("<{}>", name);
@@ -87,7 +87,7 @@ class LengthRule final : public Rule {
 }  // namespace
 
 Result<std::vector<Score>> Rule::score(std::span<const Response> responses) {
-  std::unordered_map<const Json*, std::size_t> numbers;  // of rows
+  std::unordered_map<const Json*, std::size_t> numbers;  // row numbers
   std::vector<const Json*> rows;
   for (const Response& response : responses)
     if (numbers.emplace(response.row, rows.size()).second) rows.push_back(response.row);

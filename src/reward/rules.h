@@ -1,6 +1,8 @@
-// The rules: functions of a response's text and its row alone.
+// The rules: functions of a response's text and its row.
 //
-// Threads   const functions from any thread.   Failure   kInvalidArgument for a wrong pattern.
+// Threads   const functions from any thread.
+//
+// Failure   kInvalidArgument for a wrong pattern.
 #pragma once
 
 #include <memory>

@@ -31,7 +31,7 @@ Result<double> number_in(const Json& value, std::size_t item) {
 
 constexpr double kNoScore = std::numeric_limits<double>::quiet_NaN();
 
-// What a score has besides its number, for people: its reason, else the rest.
+// Text for people in a score: its reason, else its other fields.
 std::string reason_in(const Json& score) {
   const auto reason = score.find("reason");
   if (reason != score.end() && reason->is_string()) return reason->get<std::string>();
@@ -91,7 +91,7 @@ class Service final : public RewardFunction {
 
   [[nodiscard]] std::vector<std::string> part_names() const override { return config_.log; }
   [[nodiscard]] Status check(const Json& row) const override {
-    // A function takes whatever the field holds.
+    // A Python function accepts any content of the field.
     if (takes_raw_truth() && !config_.ground_truth.empty() &&
         ground_truth_field(row, config_.ground_truth) == nullptr)
       return {ErrorCode::kCorrupt, format("field \"{}\" is missing", config_.ground_truth)};
@@ -138,7 +138,7 @@ std::string Service::request(std::span<const Response> all,
   return json_text({{"items", std::move(out)}}) + "\n";
 }
 
-// Scores of a call's responses as they come in, and what of the rest is known.
+// Collects the scores of a call's responses, and the failures of others.
 class Service::Round final : public Replies {
  public:
   Round(const Service& service, std::span<const Response> responses)
@@ -150,7 +150,7 @@ class Service::Round final : public Replies {
     }
   }
 
-  // What is to be asked now; none: all is known.
+  // Requests to send now; empty if everything is known.
   [[nodiscard]] std::vector<std::string> requests() {
     asked_ = std::exchange(open_, {});
     about_.assign(asked_.size(), std::nullopt);
@@ -160,11 +160,12 @@ class Service::Round final : public Replies {
   }
   [[nodiscard]] Verdict accept(std::size_t request, std::string_view reply) override;
   [[nodiscard]] Status give_up(std::size_t request, const Status& why) override;
-  // With the default score for those that have none.
+  // Sets the default score for responses without one.
   [[nodiscard]] std::vector<Score> finish(const Status& end);
 
  private:
-  // After so many requests in a row that got no scores, no further ones are sent: each may take long.
+  // After this many consecutive requests without scores, no further ones are sent: each may take
+  // long.
   static constexpr int kMostSilent = 2;
 
   [[nodiscard]] std::string with_row(std::string_view text, std::size_t item) const;
@@ -179,10 +180,10 @@ class Service::Round final : public Replies {
   const Service& service_;
   std::span<const Response> responses_;
   std::vector<std::optional<Score>> scores_;
-  std::map<std::size_t, std::string> failures_;  // of responses
+  std::map<std::size_t, std::string> failures_;  // failures by response
   std::vector<std::vector<std::size_t>> open_, asked_;
   std::vector<std::optional<std::size_t>>
-      about_;  // a request's response that is why it has no scores
+      about_;  // the response that caused the failure of a request
   int silent_ = 0;
 };
 

@@ -1,12 +1,20 @@
-// A reward function outside of this process: a program or a server that scores batches of responses.
+// A reward function outside of this process: a program or a server that scores batches of
+// responses.
 //
-// A request is {"items": [{"prompt", "response", "truncated", "ground_truth", "row"}, ...]}, on one
-// line. A reply is {"scores": [...]}, or the list itself: for each item, in order, a number or an
-// object with "score", further numbers and, for people, "reason"; {"error": TEXT} where it has no score, and why. Instead
-// of scores it may be {"error": TEXT, "item": N}: why there are none, and the item that it is about. With "retry": false
-// an error would come again.
+// Request   {"items": [{"prompt", "response", "truncated", "ground_truth", "row"}, ...]}, on one
+//           line.
+//
+// Reply     {"scores": [...]}, or the list itself, with one entry per item in order. An entry is a
+//           number, or an object with "score", further numbers, and "reason" for people. {"error":
+//           TEXT} in place of an entry means that the item has no score.
+//
+// Error     {"error": TEXT, "item": N} as the whole reply means that there are no scores; N is the
+//           item that caused it. With "retry": false the error would occur again.
+//
 // Threads   one at a time.
-// Failure   as `on_failure` says: a Status, or the default score for each response that has none, with a warning.
+//
+// Failure   as `on_failure` says: a Status, or the default score for each response without one,
+//           with a warning.
 #pragma once
 
 #include <memory>
@@ -24,19 +32,19 @@ namespace neap::reward {
                                                            const Setting& setting,
                                                            std::unique_ptr<Transport> transport);
 
-/// What a reply has for an item: a score, or why there is none.
+/// The reply for an item: a score, or a failure.
 struct ItemReply {
   std::optional<Score> score;
   std::string failure{};
-  bool again = true;  ///< whether the failure may not come again
+  bool again = true;  ///< a retry may succeed
 };
 
 struct ReplyShape {
-  std::size_t count = 0;                ///< of items
+  std::size_t count = 0;                ///< number of items
   const std::vector<std::string>& log;  ///< names of parts
-  bool may_skip = false;                ///< null is a score: none
+  bool may_skip = false;                ///< null means no score
 };
-/// One for each item. Fails on a reply that is no list of so many.
+/// One reply per item. Fails unless the reply is a list of this length.
 [[nodiscard]] Result<std::vector<ItemReply>> parse_reply(std::string_view reply,
                                                          const ReplyShape& shape);
 

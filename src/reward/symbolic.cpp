@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kMaxBytes = 4096;
 
-// 1 234 567 -> 1234567, where that is all of the text.
+// Converts 1 234 567 to 1234567 if it is the whole text.
 std::string without_spaces(const std::string& text) {
   const std::size_t first = text.find(' ');
   if (first == 0 || first > 3 || text.find_first_not_of("0123456789 ") != std::string::npos)
@@ -32,7 +32,8 @@ std::string without_spaces(const std::string& text) {
   return out;
 }
 
-// 1,234,567 -> 1234567 outside of brackets; 1, 2 and 27,54,108 and 0,245 and (1,234) are lists.
+// Converts 1,234,567 to 1234567 outside of brackets. These stay lists: 1, 2 and 27,54,108 and 0,245
+// and (1,234).
 std::string without_thousands(std::string_view text) {
   std::string out;
   int depth = 0;
@@ -42,7 +43,8 @@ std::string without_thousands(std::string_view text) {
       out += text[i++];
       continue;
     }
-    // Digits with single commas between them, which are all groups of three or none is.
+    // Digits separated by single commas. Either all groups have three digits, or none counts as a
+    // group.
     std::size_t end = i, run = 0;
     bool first = true, groups = true;
     for (; end < text.size(); ++end) {
@@ -83,7 +85,7 @@ bool same_in_any_order(const std::vector<Answer>& a, const std::vector<Answer>& 
   });
 }
 
-// Of the sides of equations; false where one side is no expression.
+// Compares the sides of equations. False if a side is not an expression.
 bool have_same_solutions(const std::vector<Answer>& a, const std::vector<Answer>& b) {
   const auto has_expression = [](const Answer& side) { return side.expression.has_value(); };
   return std::all_of(a.begin(), a.end(), has_expression) &&
@@ -91,7 +93,7 @@ bool have_same_solutions(const std::vector<Answer>& a, const std::vector<Answer>
          same_equations(*a[0].expression, *a[1].expression, *b[0].expression, *b[1].expression);
 }
 
-// Of texts with words the case says nothing; of mathematics it does.
+// Ignores the case of texts with words, but not of mathematics.
 bool same_words(const std::string& a, const std::string& b) {
   if (a == b) return true;
   if (a.size() != b.size() || lower_case(a) != lower_case(b)) return false;
@@ -105,7 +107,8 @@ bool same_words(const std::string& a, const std::string& b) {
   return longest > 2 || (longest == 2 && lower_case(a) == "no");
 }
 
-// x = 1, y = 2 against (1, 2), in the order of the names, or against 1, 2 in that of the text.
+// Compares x = 1, y = 2 with (1, 2), in the order of the names, or with 1, 2, in the order of the
+// text.
 bool same_assignment(const Answer& a, const Answer& b) {
   if (b.kind == AnswerKind::kList) return b.text.empty() && same_in_order(a.items, b.items);
   std::vector<std::size_t> order(a.items.size());
@@ -126,12 +129,12 @@ bool same_assignment(const Answer& a, const Answer& b) {
   return true;
 }
 
-// y = 5 is not x = 5; longer names say what the question asks for.
+// y = 5 differs from x = 5. Longer names only repeat the question.
 bool contradict(const std::string& a, const std::string& b) {
   return a.size() == 1 && b.size() == 1 && a != b;
 }
 
-// A whole number whose neighbours have the same value within the rounding that same_values() allows.
+// A whole number whose neighbours are equal within the rounding that same_values() allows.
 bool is_long_whole_number(const std::string& decimal) {
   constexpr std::size_t kDigits = 12;
   const std::size_t last = decimal.find_last_not_of('0');
@@ -167,7 +170,8 @@ bool same(const Answer& a, const Answer& b) {
   return false;
 }
 
-// y = 2x + 1 and 2x - y = -1. An equation of one variable is to be solved.
+// Whether equations describe the same curve: y = 2x + 1 and 2x - y = -1. An equation in one
+// variable must be solved.
 bool same_curve(const Answer& a, const Answer& b) {
   if (a.kind != AnswerKind::kEquation || b.kind != AnswerKind::kEquation) return false;
   std::map<std::string, double> variables;
@@ -180,7 +184,7 @@ std::string as_hundredths(const std::string& text) {
   return "(" + text + ")/100";
 }
 
-// A text in all the ways in which it is compared.
+// A text in all forms used for comparison.
 struct Reading {
   std::string squeezed_text;
   Answer answer, statement;
@@ -197,7 +201,8 @@ struct Reading {
   [[nodiscard]] bool empty() const { return squeezed_text.empty(); }
 };
 
-// Behind a choice: more of an expression or of a list, not the value that the choice stands for.
+// Whether the text after a choice continues an expression or a list, so that it is not the value of
+// the choice.
 bool goes_on(std::string_view rest) {
   const std::string_view value = trimmed(rest);
   constexpr auto kOperators =
@@ -210,7 +215,7 @@ bool goes_on(std::string_view rest) {
                      [&](std::string_view sign) { return value.starts_with(sign); });
 }
 
-// C of "C", "(C)", "(C) 12", "C. 12" and "Option C"; 0: it is no choice.
+// Returns C for "C", "(C)", "(C) 12", "C. 12" and "Option C"; 0 if the text is not a choice.
 char choice_of(std::string_view text) {
   for (const std::string_view word : {"Option ", "option ", "Choice ", "choice "})
     if (text.starts_with(word)) text.remove_prefix(word.size());
@@ -225,7 +230,7 @@ char choice_of(std::string_view text) {
       std::string_view(bracket ? ")" : ".:)").find(rest[0]) == std::string_view::npos)
     return 0;
   if (goes_on(rest.substr(1))) return 0;
-  // No other choice: "(A) or (B)", "A. B."
+  // Reject a second choice: "(A) or (B)", "A. B."
   const std::string tail = std::string(rest.substr(1)) + ".";
   for (std::size_t i = 0; i + 1 < tail.size(); ++i)
     if (tail[i] >= 'A' && tail[i] <= 'J' && (i == 0 || !is_letter(tail[i - 1])) &&
@@ -234,18 +239,18 @@ char choice_of(std::string_view text) {
   return letter;
 }
 
-// "b" for the choice B.
+// Whether the text is "b" for the choice B.
 bool is_small_choice(const std::string& small, const std::string& choice) {
   return choice.size() == 1 && choice[0] >= 'A' && choice[0] <= 'D' && small == lower_case(choice);
 }
 
-// 1.5 m and 150 cm; nullopt: the units say nothing.
+// Compares 1.5 m and 150 cm. nullopt if the units do not decide.
 std::optional<bool> same_measure(const Reading& a, const Reading& t) {
   const auto of_a = size_of_unit(a.cleaned.unit);
   const auto of_t = size_of_unit(t.cleaned.unit);
   if (!of_a || !of_t || *of_a == *of_t) return std::nullopt;
   if (of_a->kind != of_t->kind) return false;
-  if (of_a->power != of_t->power)  // "15 cm" for 15 cm^2 lacks a sign
+  if (of_a->power != of_t->power)  // "15 cm" for 15 cm^2 lacks the power
     return of_a->factor == of_t->factor ? std::nullopt : std::optional(false);
   const auto in_first = [](const Reading& reading, const UnitSize& size) {
     return parse_answer("(" + reading.plain + ")*(" + std::string(size.factor) + ")^" +
@@ -254,7 +259,7 @@ std::optional<bool> same_measure(const Reading& a, const Reading& t) {
   return same(in_first(a, *of_a), in_first(t, *of_t));
 }
 
-// "0.0112 g" where the other one says that g is the unit.
+// Removes the unit from "0.0112 g" if the other answer names g as the unit.
 std::optional<Answer> without_unit(const Reading& reading, const std::string& unit) {
   const std::string& text = reading.plain;
   if (unit.empty() || !reading.cleaned.unit.empty() || !text.ends_with(unit)) return std::nullopt;
@@ -264,7 +269,7 @@ std::optional<Answer> without_unit(const Reading& reading, const std::string& un
   return parse_answer(number);
 }
 
-// 27 modulo 5 is not 27, and 9 modulo 11 not 9 modulo 12.
+// 27 modulo 5 differs from 27, and 9 modulo 11 from 9 modulo 12.
 bool same_modulus(const Reading& a, const Reading& t) {
   const std::string& one = a.cleaned.modulus;
   const std::string& other = t.cleaned.modulus;
@@ -298,7 +303,7 @@ bool same(const Reading& a, const Reading& t) {
 
 bool same_expression(const Answer& a, const Answer& b) {
   if (contradict(a.name, b.name)) return false;
-  // Two plain numbers are equal or not, however large.
+  // Two plain numbers of any size are compared exactly.
   if (!a.decimal.empty() && !b.decimal.empty()) return a.decimal == b.decimal;
   if (is_long_whole_number(a.decimal) || is_long_whole_number(b.decimal))
     return exactly_same(*a.expression, *b.expression).value_or(false);
@@ -309,7 +314,7 @@ bool same_expression(const Answer& a, const Answer& b) {
 
 struct SymbolicTruth::Impl {
   std::string text;
-  std::optional<Reading> reading;  // none of a text that is too long
+  std::optional<Reading> reading;  // nullopt if the text is too long
 };
 
 SymbolicTruth::SymbolicTruth(std::string_view truth) {

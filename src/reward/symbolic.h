@@ -1,8 +1,9 @@
-// Whether two answers say the same, as data sets of mathematics need it.
+// Decides whether two mathematical answers are equal, for data sets of mathematics.
 //
-// Threads   functions without state.
-// Cost      answers of more than 4 096 bytes are compared as text; else some 0.1 ms, and
-//           at most some 50 ms for those that are written to take long.
+// Threads   stateless functions.
+//
+// Cost      answers of more than 4 096 bytes are compared as text. Others take about 0.1 ms, and at
+//           most about 50 ms if written to be slow.
 #pragma once
 
 #include <memory>
@@ -14,17 +15,20 @@
 
 namespace neap::reward {
 
-/// A ground truth that is read once and compared often.
+/// A ground truth that is parsed once and compared often.
 class SymbolicTruth {
  public:
   explicit SymbolicTruth(std::string_view truth);
   SymbolicTruth(SymbolicTruth&&) noexcept;
   SymbolicTruth& operator=(SymbolicTruth&&) noexcept;
   ~SymbolicTruth();
-  /// Numbers, fractions, roots and expressions with variables by their values; percentages as the
-  /// number or the number / 100; tuples, intervals and matrices part by part; sets, lists and unions
-  /// in any order; inequalities as intervals; "x = 5" as 5; anything else as text without spaces and
-  /// upper case. Any thread.
+  /// Compares by the form of the answer. Any thread.
+  ///
+  /// - Numbers, fractions, roots and expressions with variables: by value.
+  /// - Percentages: as the number, or as the number / 100.
+  /// - Tuples, intervals and matrices: part by part. Sets, lists and unions: in any order.
+  /// - Inequalities: as intervals. "x = 5": as 5.
+  /// - Other text: without spaces, ignoring case.
   [[nodiscard]] bool equals(std::string_view answer) const;
 
  private:
@@ -36,10 +40,10 @@ struct ReadAnswer {
   Answer answer;
   std::optional<UnitSize> unit;
 };
-/// `text` as it is compared; nullopt where it is too long or empty.
+/// `text` in the form used for comparison; nullopt if it is too long or empty.
 [[nodiscard]] std::optional<ReadAnswer> read_answer(std::string_view text);
 
-/// Of two answers that are expressions. A whole number of many digits equals only what is exactly the same.
+/// Compares two expressions. A whole number with many digits equals only exactly equal values.
 [[nodiscard]] bool same_expression(const Answer& a, const Answer& b);
 
 [[nodiscard]] bool symbolically_equal(std::string_view answer, std::string_view truth);

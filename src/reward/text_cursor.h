@@ -1,6 +1,8 @@
-// A place in a text of mathematics, and the words and names that are read there.
+// A position in a mathematical text, with functions to read words and names there.
 //
-// Threads   one at a time.   Failure   none.
+// Threads   one at a time.
+//
+// Failure   none.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +17,12 @@ class TextCursor {
   explicit TextCursor(std::string_view text) : text_(text) {}
 
   void skip_spaces();
-  /// The next character that is no space; '\0' at the end.
+  /// The next character that is not a space; '\0' at the end.
   [[nodiscard]] char peek();
   bool take(char c);
-  /// A whole word: "\pi" is not the beginning of "\pink".
+  /// Takes a whole word: "\pi" does not match "\pink".
   bool take_word(std::string_view word);
-  /// What follows a name as a part of it: "_1", "_{AB}", "'". nullopt: a subscript that is none.
+  /// Reads what belongs to a name: "_1", "_{AB}", "'". nullopt: the subscript is not valid.
   std::optional<std::string> name_tail();
 
   std::string_view text_;

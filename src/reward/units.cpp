@@ -9,11 +9,11 @@
 namespace neap::reward {
 namespace {
 
-// Two letters that are no product of variables.
+// Two-letter units that are not products of variables.
 constexpr std::array<std::string_view, 24> kShort = {
     "cm", "mm", "km", "nm", "kg", "mg", "ft", "in", "yd", "mi", "oz", "lb",
     "hr", "ml", "mL", "mW", "kW", "Hz", "dm", "sq", "st", "nd", "rd", "th"};
-// They change the number, contradict it, or are mathematics.
+// These words change the number, contradict it, or are mathematics.
 constexpr auto kNoUnit = std::to_array<std::string_view>(
     {"and",         "or",        "plus",       "minus",     "times",     "over",       "divided",
      "squared",     "cubed",     "mod",        "to",        "than",      "if",         "for",
@@ -39,9 +39,9 @@ constexpr auto kNoUnit = std::to_array<std::string_view>(
      "minus",       "below",     "above",      "under",     "opposite",  "inverse",    "reciprocal",
      "answer",      "true",      "correct",    "can",       "cannot",    "could",      "may",
      "might"});
-constexpr int kOneByAnother = 100;  // kinds of such units
+constexpr int kOneByAnother = 100;  // offset of the kinds of such units
 constexpr std::size_t kMostWords = 5;
-// As they stand in \mathrm{}, with the letters that mathematics does not use upright.
+// Symbols inside of \mathrm{}, without letters that mathematics also writes upright.
 constexpr auto kSymbols = std::to_array<std::string_view>(
     {"m",   "s",   "g",   "h",   "N",   "J",    "W",   "V",  "K",   "L",  "Pa",
      "kPa", "Hz",  "kHz", "MHz", "GHz", "eV",   "MeV", "kJ", "mol", "ms", "ns",
@@ -104,13 +104,13 @@ constexpr auto kSizes = std::to_array<NamedSize>({{"m", 0, "1"},
                                                   {"dollar", 4, "1"},
                                                   {"cent", 4, "1/100"}});
 
-// The letters at the front.
+// The letters at the beginning.
 std::string_view first_word(std::string_view text) {
   const auto end = std::find_if_not(text.begin(), text.end(), is_letter);
   return text.substr(0, static_cast<std::size_t>(end - text.begin()));
 }
 
-// 5 p.m. is no length of time.
+// 5 p.m. is not a duration.
 bool is_time(std::string_view words) {
   constexpr std::array<std::string_view, 4> kHalves = {"a.m", "p.m", "A.M", "P.M"};
   return std::any_of(kHalves.begin(), kHalves.end(),
@@ -129,7 +129,7 @@ bool has_only_words(std::string_view words) {
   return true;
 }
 
-// Where letters begin that belong to no command and no name of a constant or function.
+// Start of letters that are not part of a command or of a name of a constant or function.
 std::size_t words_at(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {
@@ -147,7 +147,7 @@ std::size_t words_at(std::string_view text) {
 bool is_unit(std::string_view words, bool in_text) {
   const std::string_view first = first_word(words);
   if (first.empty() || !has_only_words(words) || is_time(words)) return false;
-  // 4\text{i} is no 4.
+  // 4\text{i} is not 4.
   if (in_text && words.size() == 1) return is_unit_symbol(words);
   if (in_text && first.size() == 1 && !is_unit_symbol(first)) return false;
   if (!in_text && first.size() < 3 && !words.starts_with("m/s") &&
@@ -173,7 +173,7 @@ bool is_unit_symbol(std::string_view text) {
 
 namespace {
 
-// "5 million" is a number, with or without a unit.
+// Writes "5 million", with or without a unit, as a number.
 void write_magnitude(std::string& text) {
   for (const Magnitude& m : kMagnitudes) {
     const std::size_t at = lower_case(text).find(m.word);

@@ -13,8 +13,8 @@ extern char** environ;
 namespace neap::reward {
 namespace {
 
-// Where programs, their libraries and their caches are, how texts are written, which devices are theirs. docs/rewards.md
-// has the list.
+// Variables for the paths of programs, libraries and caches, text encoding, and devices.
+// docs/rewards.md has the list.
 constexpr std::array<std::string_view, 36> kUsual = {"PATH",
                                                      "HOME",
                                                      "USER",
@@ -64,7 +64,7 @@ Variables own_variables() {
   return out;
 }
 
-// Copies what `wanted` names; false where that is nothing.
+// Copies the variables that `wanted` names. False if there are none.
 bool take(std::string_view wanted, const Variables& from, Variables& to) {
   if (!wanted.ends_with('*')) {
     const auto at = from.find(wanted);

@@ -1,6 +1,8 @@
-// What a reward program sees of this process's environment.
+// The environment of a reward program.
 //
-// Threads   any, as long as none changes the environment.   Failure   kInvalidArgument, naming the variable.
+// Threads   any, as long as none changes the environment.
+//
+// Failure   kInvalidArgument, naming the variable.
 #pragma once
 
 #include <string>
@@ -10,8 +12,9 @@
 
 namespace neap::reward {
 
-/// NAME=VALUE of the variables that programs need to start and to find their libraries and devices; no others, because
-/// they may be secrets. `more` adds NAME (which has to be set), PREFIX* (whatever is set; "*": all) and NAME=VALUE.
+/// NAME=VALUE of the variables that programs need to start and to find their libraries and devices.
+/// Others are excluded, because they may be secrets. `more` adds NAME (which must be set), PREFIX*
+/// (all that are set; "*": all) and NAME=VALUE.
 [[nodiscard]] Result<std::vector<std::string>> worker_environment(
     const std::vector<std::string>& more);
 

@@ -65,9 +65,7 @@ void UnitCuts::take(const spec::WholeState& state, std::int64_t rank, const Tens
   const spec::Parameter& p =
       part_[state.unit].parameters[static_cast<std::size_t>(state.parameter)];
   spec::ParameterCut cut = spec::cut_of(architecture_, {ranks_, rank}, p);
-  if (cut.dimension != state.dimension)
-    cut = {};  // the state has one number per position of the
-               // other dimension
+  if (cut.dimension != state.dimension) cut = {};  // one number per place of the other one
   take_part(cut, 0, whole, part);
 }
 

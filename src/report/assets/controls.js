@@ -1,4 +1,4 @@
-// What the pointer, the keys and the buttons do to the timeline.
+// Handles the pointer, keys and buttons of the timeline.
 Object.assign(Timeline.prototype, {
   legend() {
     const box = byId("legend");
@@ -55,7 +55,7 @@ Object.assign(Timeline.prototype, {
     }
     return names.length ? names.join(" > ") : "outside phases";
   },
-  /** What is known about a leaf, as [head lines, rows]. */
+  /** Facts about a leaf, as [head lines, rows]. */
   facts(leaf, reserved) {
     const c = this.c, next = leaf + 1 < this.n ? c.event[leaf + 1] : meta.events, count = next - c.event[leaf];
     const head = [`${timeText(c.peakTime[leaf], 1)}, ${this.phaseText(c.peakTime[leaf])}`];
@@ -79,7 +79,7 @@ Object.assign(Timeline.prototype, {
     showTip(event, ...this.facts(this.samples.peak[column], this.samples.reserved[column]));
     this.redraw();
   },
-  /** The cursor to the next change, for the keyboard; told in words below the chart. */
+  /** Moves the cursor to the next change, for the keyboard. Text below the chart describes it. */
   stepCursor(by) {
     const now = this.leafAt(this.cursor === null ? this.from : this.cursor);
     const leaf = Math.max(0, Math.min(this.n - 1, now + by));

@@ -1,5 +1,5 @@
 "use strict";
-// Reads the page's numbers and answers "highest and lowest in this stretch" in logarithmic time.
+// Reads the page's numbers. Finds the highest and lowest value of a range in logarithmic time.
 
 const meta = JSON.parse(document.getElementById("meta").textContent);
 const byId = (id) => document.getElementById(id);
@@ -19,7 +19,7 @@ async function readColumns() {
     const values = new Float64Array(count);
     let value = 0;
     for (let i = 0; i < count; ++i) {
-      // Beyond 31 bits the shift operators of the language wrap; multiplication does not.
+      // Shift operators of JavaScript wrap beyond 31 bits; multiplication does not.
       let zigzag = 0, scale = 1, byte;
       do {
         byte = bytes[at++];
@@ -34,7 +34,8 @@ async function readColumns() {
   return columns;
 }
 
-/** Index of the best value of any stretch; `sign` 1: highest, -1: lowest. The first one of equals. */
+/** Finds the index of the best value of any range. `sign` 1: highest, -1: lowest. The first of equal
+ * values wins. */
 class Extreme {
   constructor(values, sign) {
     this.values = values;
@@ -53,7 +54,7 @@ class Extreme {
     }
   }
   better(a, b) { return (this.values[b] - this.values[a]) * this.sign > 0 ? b : a; }
-  /** Over [begin, end), which is not empty. */
+  /** Searches [begin, end), which is not empty. */
   find(begin, end) {
     let best = begin, right = -1;
     const pick = (level, i) => (level === 0 ? i : this.levels[level - 1][i]);
@@ -68,7 +69,7 @@ class Extreme {
   }
 }
 
-/** First index whose value is greater than `x`. */
+/** Index of the first value greater than `x`. */
 function upperBound(values, x) {
   let low = 0, high = values.length;
   while (low < high) {
@@ -99,7 +100,7 @@ function element(tag, text, parent) {
   if (parent) parent.append(made);
   return made;
 }
-/** Rows of [colour or null, name, value] beside the pointer. */
+/** Shows rows of [colour or null, name, value] next to the pointer. */
 function showTip(event, head, rows) {
   const tip = byId("tip");
   tip.replaceChildren();
@@ -119,7 +120,7 @@ function showTip(event, head, rows) {
 }
 const hideTip = () => { byId("tip").hidden = true; };
 const cssColor = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
-/** A canvas's context in CSS pixels, sized to the screen's own. */
+/** Returns a canvas context in CSS pixels, with the resolution of the screen. */
 function prepare(canvas) {
   const ratio = Math.min(devicePixelRatio || 1, 3), box = canvas.getBoundingClientRect();
   const width = Math.max(1, Math.round(box.width * ratio)), height = Math.max(1, Math.round(box.height * ratio));

@@ -1,4 +1,4 @@
-/** Segments one after another in rows of equal bytes; what no block covers is free. */
+/** Draws segments one after another in rows of equal bytes. Bytes without a block are free. */
 class SegmentView {
   constructor(columns, layers) {
     this.c = columns;

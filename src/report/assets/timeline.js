@@ -21,13 +21,13 @@ class Timeline {
     this.listen();
   }
 
-  // ---- Coordinates: time in nanoseconds, or events.
+  // ---- Coordinates: time in nanoseconds, or event numbers.
   starts() { return this.events ? this.c.event : this.c.begin; }
   first() { return this.n ? this.starts()[0] : 0; }
   last() { return Math.max(this.first() + 1, this.events ? meta.events : meta.end); }
   whole() { this.from = this.first(); this.to = this.last(); }
-  /** Begin and end of a step as long as most, in nanoseconds; null where nothing repeats. Steps begin with the first of
-   * the phases that run most often. */
+  /** Begin and end, in nanoseconds, of a step of typical length; null if nothing repeats. A step
+   * begins with the first of the phases that run most often. */
   typicalStep() {
     const c = this.c, begins = new Map();
     for (let i = 0; i < c.phaseBegin.length; ++i) {
@@ -43,7 +43,7 @@ class Timeline {
     return [Math.max(this.first(), from - room), Math.min(this.last(), to + room)];
   }
   leafAt(x) { return Math.max(0, Math.min(this.n - 1, upperBound(this.starts(), x) - 1)); }
-  /** From nanoseconds into the axis in use. */
+  /** Converts nanoseconds to the unit of the current axis. */
   fromTime(ns) {
     if (!this.events) return ns;
     const leaf = Math.max(0, upperBound(this.c.begin, ns) - 1), c = this.c;
@@ -81,7 +81,7 @@ class Timeline {
       this.drawOverview();
     });
   }
-  /** For each column of pixels: the leaf with the highest total, and the extremes. */
+  /** For each column of pixels: the leaf with the highest total, and the minimum and maximum. */
   sample(from, to, count) {
     const starts = this.starts(), peak = new Uint32Array(count), reserved = new Float64Array(count);
     let begin = Math.max(0, upperBound(starts, from) - 1);
@@ -93,7 +93,7 @@ class Timeline {
     }
     return { peak, reserved };
   }
-  /** First leaf that begins at or after x, searched from `low`. */
+  /** First leaf that begins at or after x, searched from `low` on. */
   nextLeaf(starts, x, low) {
     let high = this.n;
     while (low < high) {
@@ -161,7 +161,7 @@ class Timeline {
       g.fillText(bytesText(tick), box.left - 8, y(tick));
     }
   }
-  /** Areas from the bottom up, one path a layer. */
+  /** Draws areas from the bottom up, one path per layer. */
   drawStack(g, s, y, box) {
     const count = s.peak.length, sums = new Float64Array(count), step = box.width / count;
     this.layers.forEach((layer, index) => {
@@ -194,7 +194,8 @@ class Timeline {
     this.steps(g, allocated, y, box, cssColor("allocated"), 1.3, []);
     this.marks(g, x, y, box);
   }
-  /** Fragmentation at driver allocations: a bar below reserved, and reserved without it, dotted. */
+  /** Fragmentation at driver allocations: a bar below reserved, and a dotted line for reserved
+   * without it. */
   marks(g, x, y, box) {
     const c = this.c, at = this.events ? c.markEvent : c.markTime;
     const begin = Math.max(0, upperBound(at, this.from) - 1), end = Math.min(at.length, upperBound(at, this.to) + 1);
@@ -330,7 +331,7 @@ class Timeline {
       g.fillText(label, Math.min(x(value * scale), box.left + box.width + this.right - g.measureText(label).width / 2), y + 2);
     }
   }
-  /** What the lines are, at the upper left where memory is low. */
+  /** Legend of the lines, at the upper left where memory is low. */
   keys(g, box) {
     const lines = [[meta.isRun ? "held from the device" : "reserved", "reserved", []]];
     if (this.figure) lines.push(["allocated", "allocated", []], ["reserved w/o fragmentation", "without", [3, 3]], ["fragmentation", "mark", []]);
