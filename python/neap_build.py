@@ -1,8 +1,8 @@
-"""Builds the native files with CMake for both distributions' setup.py, and names the wheel after what they need.
+"""Builds the native files with CMake for both distributions, and names the wheel by the system that they need.
 
-NEAP_PREBUILT_DIR   a folder with the files already built (bin/, lib/ of a build folder); nothing is compiled then.
-NEAP_BUILD_DIR      where to build; default build/python in the repository.
-NEAP_TORCH_ROOT     with it the trainer (neap train, neap generate) is built, too; scripts/setup prints it.
+NEAP_PREBUILT_DIR   a folder with built files (bin/, lib/ of a build folder); nothing is compiled.
+NEAP_BUILD_DIR      the build folder; default build/python in the repository.
+NEAP_TORCH_ROOT     if set, the trainer (neap train, neap generate) is also built; scripts/setup prints it.
 """
 
 import os
@@ -22,17 +22,17 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def tell(text):
-    """To the user: pip shows what a build prints only with -v, but a terminal can be written to."""
+    """Prints for the user. pip shows a build's output only with -v, so the text also goes to the terminal."""
     print(text, flush=True)
     try:
         with open("/dev/tty", "w") as terminal:
             terminal.write(f"\n  {text}\n")
     except OSError:
-        pass  # there is none
+        pass  # no terminal
 
 
 def build(targets):
-    """The build folder, with these CMake targets built."""
+    """Builds these CMake targets and returns the build folder."""
     prebuilt = os.environ.get("NEAP_PREBUILT_DIR")
     if prebuilt:
         return Path(prebuilt)
@@ -81,14 +81,14 @@ class BuildNative(build_ext):
         copy_stripped(source, Path(self.get_ext_fullpath(extension.name)))
 
 
-# The glibc of the oldest distributions that have a libstdc++ with these symbols (auditwheel's policies).
+# The glibc of the oldest distributions whose libstdc++ has these symbols (from auditwheel's policies).
 GLIBC_OF_LIBSTDCXX = [((3, 4, 19), (2, 17)), ((3, 4, 22), (2, 24)), ((3, 4, 24), (2, 27)), ((3, 4, 25), (2, 28)),
                       ((3, 4, 28), (2, 31)), ((3, 4, 29), (2, 34)), ((3, 4, 30), (2, 35)), ((3, 4, 32), (2, 38)),
                       ((3, 4, 33), (2, 39))]
 
 
 def versions(data, name):
-    """The versions of `name` among an ELF file's needed symbols: they stand whole in its string table."""
+    """The versions of `name` among an ELF file's needed symbols. The string table contains them as whole strings."""
     found = re.findall(rb"\0" + name + rb"_([0-9.]+)(?=\0)", data)
     return [tuple(int(part) for part in text.decode().split(".")) for text in found]
 
@@ -108,7 +108,7 @@ def glibc_needed(files):
 
 
 class PlatformWheel(bdist_wheel):
-    """The native files use nothing of Python: one wheel serves every version of it on Linux from one glibc on."""
+    """The native files do not use Python, so one wheel works with every Python version on Linux from one glibc on."""
 
     def finalize_options(self):
         super().finalize_options()

@@ -1,6 +1,6 @@
 """The distribution `neap`: the Python package, and the command `neap` with its libraries.
 
-The drop-in for torch_memory_saver replaces another package, so it is a distribution of its own: memory_saver/.
+The drop-in for torch_memory_saver replaces another package, so it is a separate distribution: memory_saver/.
 """
 
 import os
@@ -24,7 +24,7 @@ class BuildNeap(BuildNative):
 
     def run(self):
         super().run()
-        # As CMake's install lays them out. As data, because setuptools takes a script for text.
+        # The layout is that of CMake's install. They are data, because setuptools would treat a script as text.
         folder = build(["neap", self.library[0]])
         stage = Path(self.build_temp) / "program"
         files = [("bin", folder / "bin" / "neap")]

@@ -1,6 +1,6 @@
 """The distribution `torch_memory_saver` on Neap.
 
-It has the name of the package that it replaces, so that pip replaces that one and dependents are
+It has the name of the package that it replaces, so that pip replaces that package and dependents are
 satisfied. The local version identifies it.
 """
 
@@ -12,8 +12,8 @@ from setuptools import Extension, setup
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from neap_build import BuildNative, PlatformWheel  # noqa: E402
 
-# Launchers name these files in site-packages: one for each hook mode, with and without the CUDA
-# version that the peer builds for. Here they are copies of one library that needs no version.
+# Launchers use these file names in site-packages: one per hook mode, with and without a CUDA version.
+# Here they are copies of one library that works with every CUDA version.
 STEMS = [f"torch_memory_saver_hook_mode_{mode}{cuda}"
          for mode in ("preload", "torch") for cuda in ("", "_cu12", "_cu13")]
 

@@ -1,8 +1,8 @@
-"""Neap: GPU memory in tagged regions that keep their address while their memory comes and goes.
+"""Neap: GPU memory in tagged regions. A region keeps its address while its memory is released and restored.
 
     with neap.region("weights", policy="host"):
         model = build_model()
-    neap.pause("weights")      # the memory is free for others; contents are on the host
+    neap.pause("weights")      # others can use the memory; contents are on the host
     neap.resume("weights")     # same addresses, same contents
 
 Works with torch 2.6 and newer, and without torch. docs/python.md has the details.

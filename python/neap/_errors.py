@@ -1,4 +1,4 @@
-"""Exceptions: one class for each kind of failure, all derived from NeapError."""
+"""Exceptions: one class per kind of failure, all derived from NeapError."""
 
 import sys
 
@@ -32,10 +32,10 @@ class AlreadyExistsError(NeapError):
 class OutOfMemoryError(NeapError):
     """Out of device memory.
 
-    need, free, capacity: bytes, or None where they are not known.
-    holders: what holds the rest, as (tag, bytes), largest first.
+    need, free, capacity: bytes, or None if unknown.
+    holders: the remaining memory as (tag, bytes), largest first.
 
-    Where torch is loaded this is a torch.OutOfMemoryError too.
+    If torch is loaded, this is also a torch.OutOfMemoryError.
     """
 
     need = None
@@ -53,7 +53,7 @@ class OutOfHostMemoryError(NeapError, MemoryError):
 
 
 class BusyError(NeapError):
-    """In use now; the same call can succeed later."""
+    """In use now; the same call may succeed later."""
 
 
 class DeviceLostError(NeapError):
@@ -73,7 +73,7 @@ class IoError(NeapError, OSError):
 
 
 class CancelledError(NeapError):
-    """A callback returned an error, or the other process of a hand-over is gone."""
+    """A callback returned an error, or the other process of a shared region is gone."""
 
 
 class TimeoutExpired(NeapError, TimeoutError):

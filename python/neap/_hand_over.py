@@ -45,7 +45,7 @@ class Export:
 
 
 def export_region(what):
-    """The pages of the resident region that contains a tensor, Region or address."""
+    """Exports the pages of the resident region that contains a tensor, Region or address."""
     region = info(what)
     count = c_size_t()
     capacity = 1024
@@ -62,7 +62,7 @@ def export_region(what):
 
 
 def import_region(pages, tag, *, device=0):
-    """A Region over pages of another process; `pages` is an Export, or its pages."""
+    """Makes a Region over pages of another process. `pages` is an Export, or its pages."""
     pages = getattr(pages, "pages", pages)
     raw = (lib.Page * max(len(pages), 1))()
     for i, (descriptor, offset, size, lead) in enumerate(pages):
@@ -84,7 +84,7 @@ def _receive_exactly(connection, size):
 
 
 def receive(connection, tag, *, device=0):
-    """The other end of Export.send(): a Region over the pages that were sent."""
+    """Receives the pages of Export.send() and makes a Region over them."""
     mark, count, _ = _HEADER.unpack(_receive_exactly(connection, _HEADER.size))
     if mark != _MARK or not 0 < count <= _MOST_PAGES:
         raise InvalidArgumentError("the message is not an export of Neap")
@@ -107,13 +107,13 @@ def receive(connection, tag, *, device=0):
             os.close(page[0])
 
 
-_open_importers = set()  # their thread calls Python until they are closed
+_open_importers = set()  # their threads call Python until they are closed
 
 
 class Exporter:
     """Shares regions with other processes at a Unix socket; docs/hand-over.md.
 
-    Before a lent region is paused its importers are asked to let go, and waited for.
+    Before a shared region is paused, its importers are asked to unmap it. The pause waits for them.
     """
 
     def __init__(self, path):
@@ -156,9 +156,9 @@ class Exporter:
 class Importer:
     """Maps what an Exporter offers.
 
-    on_revoked(name, address, lost) is called on a thread of the importer's before a region is
-    unmapped; it returns when the memory is no longer used. lost: the exporter is gone, and the
-    region stays until drop().
+    on_revoked(name, address, lost) is called on a thread of the importer before a region is unmapped.
+    It must return only when the memory is no longer used. If `lost` is true, the exporter is gone,
+    and the region stays mapped until drop().
     """
 
     def __init__(self, path, on_revoked=None):
@@ -180,7 +180,7 @@ class Importer:
             self.error = error
 
     def take(self, name, tag=None, *, device=0, wait=0.0):
-        """The region that is offered under `name`, as a Region; `version` is the exporter's."""
+        """Maps the region offered under `name` and returns a Region. Its `version` is the exporter's."""
         address, size, version = c_void_p(), c_uint64(), c_uint64()
         lib.library().call("neap_importer_take", self._handle, lib.encoded(name, "a name"), lib.ordinal(device),
                            lib.encoded(tag or name, "a tag"), lib.milliseconds(wait), byref(address),

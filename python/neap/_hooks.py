@@ -36,7 +36,7 @@ def set_hook_mode(mode):
 
 
 def hook_mode():
-    """"preload" or "torch": what region() does in this process."""
+    """"preload" or "torch": the mode of region() in this process."""
     if _mode != "auto":
         return _mode
     return "preload" if lib.library().preloaded else "torch"
@@ -44,7 +44,7 @@ def hook_mode():
 
 @contextmanager
 def preload():
-    """Processes started inside have the hook preloaded."""
+    """Processes started inside preload the hook."""
     path = lib.library_path()
     before = os.environ.get("LD_PRELOAD")
     os.environ["LD_PRELOAD"] = f"{path}:{before}" if before else path
@@ -69,7 +69,7 @@ def _scope(tag, policy, enabled=True, all_threads=False):
 
 
 def _torch():
-    """torch where the program uses it on a GPU; Neap does not import it by itself."""
+    """The module torch if the program uses it on a GPU. Neap never imports it on its own."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return torch
@@ -77,7 +77,7 @@ def _torch():
 
 
 def _configured_expandable(environment=os.environ):
-    """The allocator's settings when they switch expandable segments on, else None."""
+    """The allocator's settings if they turn expandable segments on, else None."""
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         settings = environment.get(name, "")
         for item in settings.split(","):
@@ -96,8 +96,8 @@ def without_expandable(settings):
 
 @contextmanager
 def _no_expandable_segments(torch):
-    """Expandable segments bypass cudaMalloc, so a preloaded hook does not see them. The setting is
-    process-wide: the first region turns it off, and the last one on again."""
+    """Turns expandable segments off, because they bypass cudaMalloc and a preloaded hook does not see
+    them. The setting is process-wide: the first region turns it off, the last one turns it on again."""
     global _regions_without_expandable
     settings = _configured_expandable()
     if settings is None:
@@ -128,14 +128,14 @@ def torch_allocator():
 
 
 def pluggable_allocator(path, malloc, free):
-    """Two functions of a library as an allocator for torch.cuda.MemPool."""
+    """Makes an allocator for torch.cuda.MemPool from two functions of a library."""
     from torch.cuda.memory import CUDAPluggableAllocator
 
     return _pools.keep(CUDAPluggableAllocator(path, malloc, free).allocator())
 
 
 def _maker(torch, mode):
-    """A function that makes a pool whose memory comes from Neap in this hook mode."""
+    """Returns a function that makes a pool whose memory comes from Neap in this hook mode."""
     if mode == "torch":
         return lambda: torch.cuda.MemPool(torch_allocator())
     return torch.cuda.MemPool
@@ -153,8 +153,8 @@ def region(tag="default", policy=Policy.DISCARD, *, device=None, all_threads=Fal
     """Allocations inside belong to `tag` and move with it.
 
     device       torch's current device by default.
-    all_threads  also those of threads without a scope of their own, autograd's for one; with
-                 torch this catches what they allocate from the driver, not what its cache has.
+    all_threads  also allocations of threads without a scope, such as autograd's. With torch this
+                 covers their allocations from the driver, not those from torch's cache.
     """
     policy = as_policy(policy)
     with ExitStack() as stack:
@@ -165,7 +165,7 @@ def region(tag="default", policy=Policy.DISCARD, *, device=None, all_threads=Fal
             stack.enter_context(_no_expandable_segments(torch))
             stack.enter_context(_pools.use(torch, ("region", tag, policy, index, lib.library().path),
                                            _maker(torch, mode), index))
-            # Else other threads' memory would be in the region's pool but not belong to the region.
+            # Otherwise memory of other threads would be in the region's pool without belonging to the region.
             all_threads = all_threads or _pools.catches_all_threads(torch)
         elif not lib.library().preloaded:
             raise UnsupportedError(
@@ -189,7 +189,7 @@ def disabled():
 @contextmanager
 def graph(cuda_graph, tag="default", policy=Policy.DISCARD, *, pool=None, stream=None,
           capture_error_mode="global"):
-    """torch.cuda.graph() whose memory belongs to `tag`, in both hook modes.
+    """Like torch.cuda.graph(), but its memory belongs to `tag`. Works in both hook modes.
 
     Graphs of one tag share a pool, unless `pool` names another.
     """

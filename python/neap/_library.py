@@ -1,4 +1,4 @@
-"""libneap_hook.so and its C interface (include/neap/neap.h), by ctypes."""
+"""Calls libneap_hook.so through its C interface (include/neap/neap.h), with ctypes."""
 
 import ctypes
 import operator
@@ -9,8 +9,8 @@ from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_size_t, c_uint
 
 from ._errors import InvalidArgumentError, UnsupportedError, make_error
 
-# NCCL registers the buffers of captured graphs by their pages, which a pause takes away. Set when the package is
-# imported: later, other threads may be reading the environment.
+# NCCL registers the buffers of captured graphs by their pages, and a pause releases pages. The variable is set at
+# import, because later other threads may read the environment.
 os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
 
 ABI_VERSION = 1
@@ -19,7 +19,7 @@ LIBRARY_NAME = "libneap_hook.so"
 
 
 class _Struct(ctypes.Structure):
-    """A struct of the interface: struct_size comes first and is always set."""
+    """A struct of the interface. struct_size is the first field and is always set."""
 
     def __init__(self, **fields):
         super().__init__(struct_size=ctypes.sizeof(type(self)), **fields)
@@ -128,7 +128,7 @@ def _preloaded():
 
 
 def library_path():
-    """The library's file: NEAP_HOOK_LIBRARY, or the one in this package."""
+    """Path of the library: NEAP_HOOK_LIBRARY, or the file in this package."""
     chosen = os.environ.get("NEAP_HOOK_LIBRARY")
     if chosen:
         return chosen
@@ -136,7 +136,7 @@ def library_path():
 
 
 def file_of(symbol):
-    """The file that a function of a loaded library comes from."""
+    """Path of the loaded library that contains a function."""
 
     class DlInfo(ctypes.Structure):
         _fields_ = [("dli_fname", c_char_p), ("dli_fbase", c_void_p), ("dli_sname", c_char_p),
@@ -198,7 +198,7 @@ class Library:
         return shortage.need, shortage.free, shortage.capacity, tuple(holders)
 
     def text(self, name):
-        """The text that a function writes; calls it again if the text has grown."""
+        """Returns the text that a function writes. Calls it again if the text has grown."""
         length = c_size_t()
         capacity = 4096
         while True:
@@ -214,7 +214,7 @@ _library = None
 
 
 def library():
-    """Loads the library at first use; uses the preloaded one if there is one."""
+    """Loads the library at first use, or uses the preloaded one."""
     global _library
     if _library is None:
         with _lock:
@@ -233,8 +233,8 @@ def library():
 
 
 def adopt(cdll):
-    """The Library of a hook that other code has loaded. This package then uses it, unless the current one
-    has regions already."""
+    """Makes a Library of a hook that other code has loaded. This package then uses it, unless the current
+    one already has regions."""
     global _library
     theirs = Library(cdll, False)
     preloaded = _preloaded()
@@ -246,12 +246,12 @@ def adopt(cdll):
 
 
 def milliseconds(seconds):
-    """For the interface, which treats a day as infinite."""
+    """Converts seconds to milliseconds. The interface treats a day as infinite."""
     return int(min(max(seconds, 0), 86400) * 1000)
 
 
 def encoded(text, what):
-    """A str for C, which ends it at its first NUL."""
+    """Encodes a str for C. Rejects NUL, which would end the text."""
     if not isinstance(text, str):
         raise TypeError(f"{what} is a str, not {type(text).__name__}")
     if "\0" in text:
@@ -260,7 +260,7 @@ def encoded(text, what):
 
 
 def _integer(value, what, least, most):
-    """ctypes cuts off what does not fit."""
+    """Checks the range, because ctypes silently truncates."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -275,12 +275,12 @@ def byte_count(value, what="a size in bytes"):
 
 
 def ordinal(value):
-    """A device's number; -1 where a call takes it for all devices."""
+    """Checks a device number; in some calls -1 means all devices."""
     return _integer(value, "a device", -1, 2**31 - 1)
 
 
 def tag_list(tags):
-    """(array, count) for tags given as one string, several, or none (= every tag)."""
+    """Returns (array, count) for one tag, several tags, or None (every tag)."""
     if tags is None:
         tags = ()
     elif isinstance(tags, str):

@@ -1,10 +1,10 @@
-"""torch's memory pools, one for each kind of region.
+"""torch's memory pools, one per kind of region.
 
-A pool serves its kind only: blocks of one tag never serve another. torch takes a pool from one user at a time,
-so threads that are in regions of one kind together get a pool each.
+Separate pools keep blocks of one tag from serving another. torch lets only one user at a time use a pool.
+If several threads are in regions of one kind, each therefore gets its own pool.
 
-Of a thread's nested pools torch is told the innermost only; the outer ones are set aside meanwhile. Left
-to itself it would take the outermost (up to 2.9), or refuse (a pool inside itself, in every version).
+When a thread nests pools, torch is told only the innermost one. The outer ones are deactivated meanwhile.
+Otherwise torch would use the outermost pool (up to 2.9), or reject a pool inside itself (every version).
 """
 
 import atexit
@@ -16,21 +16,21 @@ _lock = threading.RLock()
 _busy = set()  # ids of pools in use
 _shared = {}  # kind -> the one pool of graphs
 _uses = 0  # pools in use by torch, and captures
-_temporary = []  # dropped when none is in use
+_temporary = []  # dropped when no pool is in use
 _thread = threading.local()
 
 
 def keep(thing):
-    """Lets `thing` outlive the interpreter. Up to torch 2.9, a pool that is destroyed with the modules may
-    outlive its allocator, and an assertion then ends the process."""
+    """Keeps `thing` alive until the process ends. Up to torch 2.9, a pool that is destroyed with the
+    modules may outlive its allocator, and an assertion then ends the process."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
     return thing
 
 
 class Pools(dict):
-    """kind -> pool. `more` has further pools of a kind, made when the first was in use.
+    """Maps a kind to its pool. `more` has further pools of a kind, made while the first was in use.
 
-    Like a defaultdict with `make`: looking up a kind makes its pool.
+    Works like a defaultdict with `make`: looking up a kind makes its pool.
     """
 
     def __init__(self, make=None):
@@ -48,7 +48,7 @@ class Pools(dict):
             keep(pool)
 
     def acquire(self, kind, make):
-        """A pool that is not in use; return it with release()."""
+        """Returns an unused pool. Give it back with release()."""
         with _lock:
             for pool in (self.get(kind), *self.more.get(kind, ())):
                 if pool is not None and id(pool) not in _busy:
@@ -89,7 +89,7 @@ def _stack():
 
 @contextmanager
 def _told(torch, use):
-    """Inside, torch uses `use` in place of this thread's current pool; None: no pool."""
+    """Inside, torch uses `use` instead of this thread's current pool; None: no pool."""
     global _uses
     stack = _stack()
     outer = stack[-1] if stack else None
@@ -113,7 +113,7 @@ def _told(torch, use):
             if outer is not None:
                 outer.begin()
     finally:
-        with _lock:  # held during destruction: no thread may begin to use a pool
+        with _lock:  # held during destruction, so that no thread begins to use a pool
             _uses -= 1
             if _uses == 0 and _temporary and not torch.cuda.is_current_stream_capturing():
                 _temporary.clear()
@@ -121,11 +121,11 @@ def _told(torch, use):
 
 @contextmanager
 def use(torch, kind, make, device=None, pools=None):
-    """torch.cuda.use_mem_pool with a pool of `kind`, made by make() where none is free."""
+    """Like torch.cuda.use_mem_pool, with a pool of `kind`. make() makes one if none is free."""
     pools = _pools if pools is None else pools
     mine = next((u.pool for u in reversed(_stack()) if u is not None and u.kind == kind), None)
 
-    def make_on_device():  # a pool's allocator is known to the device that it is made on
+    def make_on_device():  # a pool's allocator is registered with the device that it is made on
         with torch.cuda.device(torch.cuda.current_device() if device is None else device):
             return make()
 
@@ -140,8 +140,8 @@ def use(torch, kind, make, device=None, pools=None):
 
 @contextmanager
 def use_temporary(torch):
-    """A pool of torch's own memory, dropped when no pool is in use any more: dropping one empties it,
-    which torch's allocator asserts against during another pool's use."""
+    """Makes a pool of torch's own memory, which is dropped when no pool is in use. Dropping a pool empties
+    it, and torch's allocator asserts that this does not happen while another pool is in use."""
     pool = torch.cuda.MemPool()
     with _lock:
         _temporary.append(pool)
@@ -153,13 +153,13 @@ def use_temporary(torch):
 
 @contextmanager
 def capture(torch, kind, make):
-    """For a graph's capture: yields the pool of `kind` (make None: no pool), and sets this thread's
-    others aside."""
+    """For a graph's capture: yields the pool of `kind` (make None: no pool) and deactivates this thread's
+    other pools."""
     pool = None
     if make is not None:
         with _lock:
             pool = _shared[kind] = _shared.get(kind) or keep(make())
-    # Up to 2.7 a pool's allocator is asked only where the pool is the thread's active one.
+    # Up to 2.7 torch calls a pool's allocator only if the pool is the thread's active one.
     context = getattr(torch.cuda.memory, "MemPoolContext", None)
     with _told(torch, None):
         active = context(pool) if context is not None and pool is not None else None
@@ -170,6 +170,6 @@ def capture(torch, kind, make):
 
 
 def catches_all_threads(torch):
-    """Whether a pool in use gets other threads' allocations, too (2.6)."""
+    """Whether a pool in use also gets allocations of other threads (2.6)."""
     return (hasattr(torch._C, "_cuda_beginAllocateToPool")
             and not hasattr(torch._C, "_cuda_beginAllocateCurrentThreadToPool"))

@@ -1,4 +1,4 @@
-"""Regions, moves and what belongs to them; no torch here."""
+"""Regions, their moves, and related functions. This file does not use torch."""
 
 import ctypes
 import enum
@@ -13,7 +13,7 @@ from ._errors import InvalidArgumentError
 
 
 class Policy(enum.IntEnum):
-    """What becomes of a tag's contents while it is paused."""
+    """How a tag's contents are kept while it is paused."""
 
     DISCARD = 0  #: undefined after resume
     HOST = 1  #: kept in host memory
@@ -40,10 +40,10 @@ def as_policy(policy):
 
 @dataclass(frozen=True)
 class Move:
-    """What a pause, resume or exchange did."""
+    """Result of a pause, resume or exchange."""
 
-    bytes: int  #: that left or came to the device
-    copied: int  #: of them, to or from the host or a disk
+    bytes: int  #: bytes that left or entered the device
+    copied: int  #: part of `bytes` copied to or from the host or a disk
     regions: int
     seconds: float
 
@@ -61,10 +61,10 @@ def address_of(what):
 
 
 class Region:
-    """Memory with an address that stays, made by allocate(), alias(), receive() or an Importer.
+    """Memory with a fixed address, made by allocate(), alias(), receive() or an Importer.
 
-    Destroyed by destroy() or at the end of a `with`; not by garbage collection, because
-    other code may hold its address.
+    Destroyed by destroy() or at the end of a `with`. Garbage collection does not destroy it, because
+    other code may use its address.
     """
 
     def __init__(self, address, on_destroy=None):
@@ -91,12 +91,12 @@ class Region:
                 "version": 3}
 
     def shrink(self, offset, size):
-        """Gives up the memory of [offset, offset+size); the address range stays."""
+        """Releases the memory of [offset, offset+size). The address range stays."""
         return _move("neap_shrink", self.address, lib.byte_count(offset, "an offset"),
                      lib.byte_count(size))
 
     def grow(self, offset, size):
-        """Takes memory back for [offset, offset+size)."""
+        """Restores the memory of [offset, offset+size)."""
         return _move("neap_grow", self.address, lib.byte_count(offset, "an offset"),
                      lib.byte_count(size))
 
@@ -142,7 +142,7 @@ class RegionInfo:
 
 
 def device_count():
-    """How many devices regions can be made on; 0 without a GPU."""
+    """Number of devices on which regions can be made; 0 without a GPU."""
     count = c_int32()
     lib.library().call("neap_device_count", byref(count))
     return count.value
@@ -150,10 +150,10 @@ def device_count():
 
 def configure(*, page_store_budget=None, host_budget=None, keep_host_buffers=True,
               touch_threads=0, disk_folder=None, margin=0):
-    """Settings, at any time, for moves that begin later; all of them, also those not named.
+    """Changes settings at any time, for moves that begin later. Settings that are not named get their default.
 
-    Backups that exist stay where they are until their region resumes. Without keep_host_buffers
-    those of resident regions go now. Only touch_threads is fixed once a device is open (BusyError).
+    Existing backups stay where they are until their region resumes. Without keep_host_buffers, those of
+    resident regions are released now. Only touch_threads is fixed once a device is open (BusyError).
     """
     options = lib.Options(
         page_store_budget=lib.NO_LIMIT if page_store_budget is None else page_store_budget,
@@ -164,7 +164,7 @@ def configure(*, page_store_budget=None, host_budget=None, keep_host_buffers=Tru
 
 
 def allocate(size, tag="default", policy=Policy.DISCARD, *, device=0, paused=False):
-    """A Region of `size` bytes, resident unless `paused`. Needs no torch and no hook."""
+    """Makes a Region of `size` bytes, resident unless `paused`. Needs neither torch nor the hook."""
     address = c_void_p()
     name = "neap_region_create_paused" if paused else "neap_region_create"
     lib.library().call(name, lib.ordinal(device), lib.encoded(tag, "a tag"), lib.byte_count(size),
@@ -173,7 +173,7 @@ def allocate(size, tag="default", policy=Policy.DISCARD, *, device=0, paused=Fal
 
 
 def alias(source, tag):
-    """A second Region, with a tag and an address of its own, over the same pages."""
+    """Makes a second Region, with its own tag and address, over the same pages."""
     address = c_void_p()
     lib.library().call("neap_region_alias", lib.encoded(tag, "a tag"), address_of(source),
                        byref(address))
@@ -186,10 +186,10 @@ def grant_peer(device, peer):
 
 
 def keep_resident(what, keep=True):
-    """Makes pauses pass by the region that a tensor, Region or address lies in, or (keep False) no longer.
+    """Excludes the region of a tensor, Region or address from pauses; keep False ends that.
 
-    For memory whose pages others hold on to, such as buffers that NCCL registered in a captured CUDA
-    graph. Returns the bytes that stay: whole pages, with small neighbours under them.
+    For memory whose pages others use, such as buffers that NCCL registered in a captured CUDA graph.
+    Returns the bytes that stay: whole pages, including small regions that share them.
     """
     stays = c_uint64()
     lib.library().call("neap_keep_resident", address_of(what), int(keep), byref(stays))
@@ -197,7 +197,7 @@ def keep_resident(what, keep=True):
 
 
 def info(what):
-    """RegionInfo of the region that a tensor, Region or address lies in."""
+    """RegionInfo of the region that contains a tensor, Region or address."""
     raw = lib.RegionInfo()
     lib.library().call("neap_region_find", address_of(what), byref(raw))
     return RegionInfo.of(raw)
@@ -238,14 +238,14 @@ def _pause_options(policy, streams, synchronize, keep_pages, unchanged):
 
 def pause(tags=None, *, policy=None, streams=None, synchronize=True, keep_pages=False,
           unchanged=False):
-    """Takes the memory of all regions of `tags` (a string, several, None: every tag).
+    """Releases the memory of all regions of `tags` (a string, several, None: every tag).
 
-    policy       overrides the tags' own, now and later.
+    policy       overrides the tags' own policy, now and later.
     streams      waits for these streams only; default: for the whole device.
-    synchronize  False: the caller has waited already.
-    keep_pages   True: the memory waits in this process for the next resume or region, which is ten
-                 times faster. False: it goes to the driver, for torch and other processes.
-    unchanged    not written since the last backup, which is kept as it is.
+    synchronize  False: the caller has already waited.
+    keep_pages   True: this process keeps the memory for the next resume or region, which is ten times
+                 faster. False: the driver gets the memory, for torch and other processes.
+    unchanged    the tags were not written since the last backup, which is reused.
     """
     array, count = lib.tag_list(tags)
     options = _pause_options(policy, streams, synchronize, keep_pages, unchanged)
@@ -253,7 +253,7 @@ def pause(tags=None, *, policy=None, streams=None, synchronize=True, keep_pages=
 
 
 def resume(tags=None, *, wait=0.0):
-    """Gives memory back at the same addresses; waits up to `wait` seconds for another process."""
+    """Restores memory at the same addresses. Waits up to `wait` seconds for other processes to free memory."""
     array, count = lib.tag_list(tags)
     options = lib.ResumeOptions(wait_ms=lib.milliseconds(wait))
     return _move("neap_resume", array, count, byref(options))
@@ -261,9 +261,9 @@ def resume(tags=None, *, wait=0.0):
 
 def exchange(out, in_, *, policy=None, streams=None, synchronize=True, keep_pages=False,
              unchanged=False):
-    """Pauses the tags `out` while it resumes `in_`, with the pages of one serving the other.
+    """Pauses the tags `out` while it resumes `in_`, which reuses the pages of `out`.
 
-    keep_pages is about what is left over.
+    keep_pages applies to the remaining pages.
     """
     leaving, leaving_count = lib.tag_list(out)
     coming, coming_count = lib.tag_list(in_)
@@ -272,12 +272,12 @@ def exchange(out, in_, *, policy=None, streams=None, synchronize=True, keep_page
 
 
 def prepare(tags=None):
-    """Makes the host memory that the tags' next pause needs, now instead of then."""
+    """Allocates the host memory of the tags' next pause in advance."""
     lib.library().call("neap_prepare", *lib.tag_list(tags))
 
 
 def release_store(keep=0, *, device=-1):
-    """Gives kept pages to the driver until at most `keep` bytes are kept; returns what went."""
+    """Releases kept pages to the driver until at most `keep` bytes are kept. Returns the bytes released."""
     released = c_uint64()
     lib.library().call("neap_release_store", lib.ordinal(device), lib.byte_count(keep),
                        byref(released))
@@ -287,8 +287,8 @@ def release_store(keep=0, *, device=-1):
 def host_copy(what, size=None):
     """The host copy of a region's bytes as a memoryview, without a copy.
 
-    `what` is a tensor, Region or address; valid until the region resumes or is destroyed.
-    Raises NotFoundError where there is none.
+    `what` is a tensor, Region or address. The view is valid until the region resumes or is destroyed.
+    Raises NotFoundError without a host copy.
     """
     address = address_of(what)
     if size is None:
@@ -302,14 +302,14 @@ def host_copy(what, size=None):
     return memoryview((ctypes.c_ubyte * size).from_address(host.value)).toreadonly()
 
 
-_thunks = []  # what C calls: kept for good, because a move that is under way may call what was removed
+_thunks = []  # called from C; kept for good, because a running move may call a removed one
 
 
 class Callbacks:
-    """Functions told of moves; remove() ends it."""
+    """Functions that are called at moves, until remove()."""
 
     def __init__(self, tag, before_unmap, after_map):
-        self.error = None  #: what the functions raised last
+        self.error = None  #: last exception of the functions
         self._functions = [before_unmap, after_map]
         thunks = [self._thunk(i) for i in range(2)]
         number = c_uint64()
@@ -329,7 +329,7 @@ class Callbacks:
                 if function is not None:
                     function(RegionInfo.of(raw.contents))
                 return 0
-            except BaseException as error:  # C code must not see it; the pause then fails
+            except BaseException as error:  # must not reach C code; the pause fails instead
                 self.error = error
                 return 1
 
@@ -343,21 +343,21 @@ class Callbacks:
 
 
 def add_callbacks(tag=None, *, before_unmap=None, after_map=None):
-    """Calls before_unmap(RegionInfo) before memory goes and after_map(RegionInfo) after it came.
+    """Calls before_unmap(RegionInfo) before memory is released and after_map(RegionInfo) after it is mapped.
 
-    For what registered addresses elsewhere (NCCL, RDMA, IPC). An exception in before_unmap
-    stops the pause with everything as it was. Lasts until remove() of the returned object.
+    For code that registered addresses elsewhere (NCCL, RDMA, IPC). An exception in before_unmap stops
+    the pause and restores the former state. Ends with remove() of the returned object.
     """
     return Callbacks(tag, before_unmap, after_map)
 
 
 def stats():
-    """All numbers as a dictionary; docs/hook.md has the schema."""
+    """All statistics as a dictionary; docs/hook.md has the schema."""
     return json.loads(lib.library().text("neap_stats_json"))
 
 
 def prometheus():
-    """The same in Prometheus' text format."""
+    """All statistics in Prometheus' text format."""
     return lib.library().text("neap_stats_prometheus")
 
 
@@ -373,7 +373,7 @@ def trace(path):
 
 @contextmanager
 def phase(name):
-    """Marks a phase in the trace; without one it does nothing."""
+    """Marks a phase in the trace. Does nothing without a trace."""
     encoded = lib.encoded(name, "a phase")
     lib.library().call("neap_phase_begin", encoded)
     try:

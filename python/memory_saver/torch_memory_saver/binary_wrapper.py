@@ -34,7 +34,7 @@ _SIGNATURES = {
 
 
 class _HookLibrary(ctypes.CDLL):
-    """The peer's library is linked with the CUDA runtime, so programs call that through it, too."""
+    """The peer's library is linked with the CUDA runtime, so programs also call the runtime through it."""
 
     def __getattr__(self, name):
         try:
@@ -48,7 +48,7 @@ class _HookLibrary(ctypes.CDLL):
 
 
 def _cuda_runtime():
-    """The runtime that torch has loaded."""
+    """The CUDA runtime that torch has loaded."""
     process = ctypes.CDLL(None)
     if hasattr(process, "cudaGetLastError"):
         return process
@@ -65,7 +65,7 @@ def _setup_function_signatures(cdll):
 
 
 class BinaryWrapper:
-    """`cdll` is the library, by the path that the hook mode found."""
+    """Loads the library as `cdll` from the path that the hook mode found."""
 
     def __init__(self, path_binary: str):
         try:
@@ -85,7 +85,7 @@ class BinaryWrapper:
         cpu_backup_backend: Optional[str] = None,
         enable_disk_backup: bool = False,
     ):
-        """The calling thread's settings for later allocations. cpu_backup_backend None: unchanged."""
+        """Sets the calling thread's settings for later allocations. cpu_backup_backend None: unchanged."""
         self.cdll.tms_set_current_tag(tag.encode())
         self.cdll.tms_set_interesting_region(interesting_region)
         self.cdll.tms_set_enable_cpu_backup(enable_cpu_backup)
@@ -94,7 +94,7 @@ class BinaryWrapper:
         self.cdll.tms_set_enable_disk_backup(enable_disk_backup)
 
     def get_config(self) -> dict:
-        """What set_config() takes, as it is now."""
+        """The current arguments of set_config()."""
         return dict(
             tag=self.cdll.tms_get_current_tag().decode(),
             interesting_region=self.cdll.tms_get_interesting_region(),
@@ -104,12 +104,12 @@ class BinaryWrapper:
         )
 
     def region_of(self, address: int) -> RegionInfo:
-        """The region that holds an address; raises where none does."""
+        """The region that contains an address. Raises if none does."""
         raw = _library.RegionInfo()
         self._library.call("neap_region_find", address, ctypes.byref(raw))
         return RegionInfo.of(raw)
 
     def check(self, status: int):
-        """Raises what a call failed with."""
+        """Raises the exception for a failed call."""
         if status != 0:
             self._library.raise_last(status)

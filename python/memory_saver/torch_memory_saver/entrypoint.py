@@ -54,7 +54,7 @@ class TorchMemorySaver:
     def cuda_graph(self, cuda_graph, pool=None, stream=None, capture_error_mode="global",
                    tag: str = _TAG_DEFAULT, enable_cpu_backup: bool = False,
                    cpu_backup_backend: Optional[CpuBackupBackend] = None):
-        """torch.cuda.graph() whose memory belongs to `tag`; in both hook modes."""
+        """Like torch.cuda.graph(), but its memory belongs to `tag`. Works in both hook modes."""
         self._validate_cpu_backup_backend(enable_cpu_backup, cpu_backup_backend)
         self._ensure_initialized()
         with self._impl.cuda_graph(cuda_graph=cuda_graph, pool=pool, stream=stream,
@@ -65,7 +65,7 @@ class TorchMemorySaver:
 
     @contextmanager
     def disable(self):
-        """Inside a region: allocations that do not belong to it."""
+        """Allocations inside do not belong to the surrounding region."""
         self._ensure_initialized()
         with self._impl.disable():
             yield
@@ -76,8 +76,8 @@ class TorchMemorySaver:
         self._impl.pause(tag)
 
     def resume(self, tag: Optional[str] = None):
-        """Restores it at the same addresses, or raises neap.OutOfMemoryError and changes
-        nothing. Resuming a resident tag does nothing."""
+        """Restores the memory of `tag`, or of every tag, at the same addresses. Raises neap.OutOfMemoryError
+        and changes nothing if memory is short. Resuming a resident tag does nothing."""
         self._ensure_initialized()
         self._impl.resume(tag)
 
@@ -145,7 +145,7 @@ class TorchMemorySaver:
 
     def _ensure_initialized(self):
         if self._impl is None:
-            # Without torch the constructor says so.
+            # Without torch the constructor reports it.
             has_gpu = torch is None or torch.cuda.is_available()
             kind = _TorchMemorySaverImpl if has_gpu else _WithoutGpu
             self._impl = kind(**self._impl_ctor_kwargs)
@@ -162,8 +162,8 @@ class _TorchMemorySaverImpl:
         self._hook_util = HookUtilBase.create(hook_mode=hook_mode)
         self._binary_wrapper = BinaryWrapper(path_binary=self._hook_util.get_path_binary())
         self._device_module = torch.cuda
-        # By (tag, enable_cpu_backup, enable_disk_backup, backend, device), as programs that drop a
-        # pool expect: its allocations are freed with it.
+        # Keys are (tag, enable_cpu_backup, enable_disk_backup, backend, device), as programs that drop a
+        # pool expect. The pool's allocations are freed with it.
         self._mem_pools = _pools.Pools(self._make_pool)
 
     def _make_pool(self):
@@ -186,8 +186,8 @@ class _TorchMemorySaverImpl:
     @contextmanager
     def cuda_graph(self, cuda_graph, pool, stream, capture_error_mode, tag: str,
                    enable_cpu_backup: bool, cpu_backup_backend: Optional[CpuBackupBackend] = None):
-        # In mode torch the memory comes by way of a pool with Neap's allocator: one for each pool
-        # that callers name, so that graphs that share memory go on sharing it.
+        # In mode "torch" a pool with Neap's allocator provides the memory. Each pool that callers name has
+        # its own, so that graphs that share memory still share it.
         kind = ("torch_memory_saver graph", pool, tag, enable_cpu_backup,
                 self._resolve_backend(enable_cpu_backup, cpu_backup_backend),
                 self._current_device())
@@ -203,7 +203,7 @@ class _TorchMemorySaverImpl:
             yield
 
     def _resolve_backend(self, enable_cpu_backup, cpu_backup_backend) -> str:
-        """What a region's backups use; "" without CPU backups."""
+        """The kind of a region's CPU backups; "" without CPU backups."""
         if not enable_cpu_backup:
             return ""
         return (cpu_backup_backend
@@ -256,7 +256,7 @@ class _TorchMemorySaverImpl:
     def get_cpu_backup(self, x, zero_copy: bool = False):
         assert x.is_cuda, f"the tensor is on {x.device}"
         assert x.is_contiguous(), f"the tensor is not contiguous: {x.shape} {x.stride()}"
-        region = self._binary_wrapper.region_of(x.data_ptr())  # raises where none holds it
+        region = self._binary_wrapper.region_of(x.data_ptr())  # raises if no region contains it
         if x.data_ptr() + x.nbytes > region.address + region.size:
             raise neap.InvalidArgumentError("the tensor exceeds its region")
         pointer = self._binary_wrapper.cdll.tms_get_cpu_backup_pointer(
@@ -272,7 +272,7 @@ class _TorchMemorySaverImpl:
 
 
 class _WithoutGpu(_TorchMemorySaverImpl):
-    """For machines without a GPU: programs go on, and no device memory is released."""
+    """For machines without a GPU: programs continue, and no device memory is released."""
 
     def __init__(self, hook_mode: HookMode = "preload"):
         _sanity_checks()
@@ -283,7 +283,7 @@ class _WithoutGpu(_TorchMemorySaverImpl):
             "CUDA build (torch.version.cuda)")
         self._is_xpu = is_xpu()
         self._hook_mode = hook_mode
-        # The library keeps the settings. Which copy of it does not matter, nor that it is not hooked.
+        # The library stores the settings. Any copy of it will do, even one that is not hooked.
         self._binary_wrapper = BinaryWrapper(
             path_binary=get_binary_path_from_package("torch_memory_saver_hook_mode_torch"))
         self._device_module = torch.cuda

@@ -1,4 +1,4 @@
-"""For tests of programs that use the package; not an interface for anyone else."""
+"""For tests of programs that use the package; not a public interface."""
 
 from .utils import is_xpu
 
@@ -14,7 +14,7 @@ def empty_cache():
 
 
 def get_and_print_gpu_memory(message: str, gpu_id: int = 0) -> int:
-    """Used bytes of a whole GPU, by all processes: NVML's figure where torch can ask NVML."""
+    """Used bytes of a whole GPU, by all processes. From NVML if torch can query it."""
     import torch
 
     try:

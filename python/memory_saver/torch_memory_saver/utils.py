@@ -1,4 +1,4 @@
-"""Where the library files are, and small helpers that launchers import."""
+"""Paths of the library files, and small helpers that launchers import."""
 
 import ctypes
 import os
@@ -9,13 +9,13 @@ _SUPPORTED_CUDA_MAJORS = (13, 12)
 
 
 def is_xpu() -> bool:
-    """Always false: Neap's devices are NVIDIA's."""
+    """Always false: Neap supports NVIDIA devices only."""
     return False
 
 
 def _detect_cuda_major() -> int:
-    """torch's CUDA version, else that of a CUDA runtime that can be loaded, else the newest: the library
-    file is the same for all."""
+    """torch's CUDA version, else that of a loadable CUDA runtime, else the newest. The library file is
+    the same for all versions."""
     try:
         import torch
 
@@ -47,7 +47,7 @@ def get_binary_path_from_package(stem: str) -> Path:
 
 @contextmanager
 def change_env(key: str, value: str):
-    """An environment variable that is `value` inside, and what it was before outside."""
+    """Sets an environment variable to `value` inside, and restores it afterwards."""
     before = os.environ.get(key)
     os.environ[key] = value
     try:

@@ -22,5 +22,5 @@ class HookUtilBase(ABC):
         ...
 
     def get_allocator(self):
-        """None: torch's own, whose cudaMalloc is hooked."""
+        """None: torch's own allocator, whose cudaMalloc is hooked."""
         return None
