@@ -69,8 +69,8 @@ struct Options {
   /// each pause makes an unnamed file.
   bool named_disk_files = false;
   trace::EventSink* events = nullptr;  ///< outlives the arena; may be null
-  unsigned touch_threads = 0;          ///< threads for the first touch of backups; 0: one per two
-                                       ///< cores, at most 8
+  unsigned touch_threads = 0;          ///< for touching new backups; 0: one per two cores, at most
+                                       ///< 8
 };
 
 struct RegionInfo {

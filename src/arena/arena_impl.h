@@ -142,7 +142,7 @@ struct Arena::Impl {
   [[nodiscard]] std::vector<MemoryHolder> holders() const;
 
   // --- any thread, with or without the lock ------------------------------------------------------
-  // Fails in a forked child: the device's state belongs to the parent.
+  /// Fails in a forked child: the device's state belongs to the parent.
   Status check_process() const;
   /// Adds the bytes needed, the free bytes and the holders to an out-of-memory status of the
   /// device.

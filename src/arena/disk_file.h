@@ -49,8 +49,8 @@ class DiskFile {
   Status read(Bytes offset, std::byte* to, Bytes size) const;
   /// As write() and read(), for a range that need not begin or end at page borders. Memory must
   /// have the same offset within a page as the range. A read overwrites whole pages of memory at
-  /// both ends. A write leaves the rest of these pages unchanged. In a file of its own they are
-  /// whole.
+  /// both ends. A write leaves the other bytes of these pages unchanged. The files of a DiskStorage
+  /// have whole pages.
   Status write_part(Bytes offset, const std::byte* from, Bytes size) const;
   Status read_part(Bytes offset, std::byte* to, Bytes size) const;
   static constexpr Bytes kPage = 4_KiB;

@@ -55,9 +55,9 @@ class Exchange {
     return out_is_paused;
   }
 
-  /// Returns the pages of `out` that `in` did not use. The store gets them, or the driver if
-  /// `to_driver`. Otherwise the driver gets as many bytes as it provided, so that kept pages do not
-  /// accumulate over exchanges.
+  /// Returns the pages of `out` that `in` did not use. The driver first gets as many bytes as it
+  /// provided in this exchange, so that kept pages do not accumulate. The store gets the other
+  /// pages, or the driver if `to_driver`.
   void give_left_over(bool to_driver) {
     // Release small pages first: large ones are more likely to be reused.
     std::sort(loose_.begin(), loose_.end(),
@@ -256,8 +256,7 @@ class Exchange {
       if (made.status().code() != ErrorCode::kOutOfDeviceMemory) return made.status();
       if (release_useless()) continue;
       if (all_gone) return arena_.explain(made.status(), in_.size(), "exchange");
-      made_ = released_ + arena_.chunk_size;  // the device is full: use only pages of `out` from
-                                              // here on
+      made_ = released_ + arena_.chunk_size;  // the device is full: from here use pages of `out`
     }
   }
 
@@ -293,8 +292,7 @@ class Exchange {
   std::deque<Page> bound_;               ///< shared with an alias or another process: not reusable
   std::vector<TransferChunk*> renewed_;  ///< chunks of `out` that go_back() gave new pages
   std::map<std::uint64_t, std::uint64_t> wanted_;  ///< count of pages that `in` lacks, by size
-  Bytes made_, released_;                          ///< created and released by the driver in this
-                                                   ///< exchange
+  Bytes made_, released_;                          ///< by the driver in this exchange
 };
 
 Status check_names(std::span<const std::string> out_names, std::span<const std::string> in_names) {

@@ -145,8 +145,8 @@ class HostPool {
   /// Takes a free range of the owner's blocks, or of a block that no buffer uses.
   [[nodiscard]] std::optional<FreeRanges::Place> take_free(Bytes size, Owner owner);
   [[nodiscard]] Status add_block(Bytes size, Bytes expect, Owner owner, Limit limit);
-  /// Calls `make`. If it has no room, releases unused blocks that are each too small and calls it
-  /// again.
+  /// Calls `make`. If it has no room, releases the unused blocks and calls it again: each may be
+  /// too small, but together they may hold the memory.
   template <class Make>
   [[nodiscard]] Status make_room(std::unique_lock<std::mutex>& lock, const Make& make);
   [[nodiscard]] Block& block_of(const std::byte* at) const;

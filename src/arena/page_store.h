@@ -78,8 +78,7 @@ class PageStore {
   Bytes target_;
   std::map<std::uint64_t, std::vector<device::PageId>> kept_;
   std::unordered_map<std::uint64_t, Special> special_;
-  std::vector<Page> refused_;  ///< exported pages that the driver refused to release; tried again
-                               ///< later
+  std::vector<Page> refused_;  ///< exported pages that the driver refused to release; retried
   Counts counts_;
 };
 

@@ -20,8 +20,7 @@ struct TransferChunk {
   /// pause.
   std::vector<device::Copy> kept;
   std::size_t mapped = 0;  ///< the first `mapped` pages are mapped now
-  bool released = false;   ///< the driver has the pages already; the host has all contents to be
-                           ///< kept
+  bool released = false;   ///< the driver has the pages; the host has all contents to keep
 };
 
 /// A range of device memory and the place of its contents: a host address or a file offset.

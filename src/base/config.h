@@ -42,8 +42,7 @@ struct ConfigCondition {
   std::string key{};              ///< the key that decides, in the same table
   std::vector<Json> values{};     ///< values of that key
   std::function<bool()> holds{};  ///< replaces the comparison with `values`
-  std::string words{};            ///< text for people instead of `values` if holds() decides:
-                                  ///< "above 0"
+  std::string words{};            ///< text instead of `values` if holds() decides: "above 0"
   Unread unread = Unread::kHarmless;
   std::string otherwise{};  ///< behaviour without the key: "every weight is trained"
 };
@@ -73,8 +72,7 @@ class ConfigTable {
       std::function<bool()> holds;
       Json value;
     };
-    std::vector<Default> other_defaults;  ///< the first one that holds is used if the key is not
-                                          ///< set
+    std::vector<Default> other_defaults;  ///< the first that holds applies if the key is unset
     std::function<Status(const Json&)> assign;
     std::function<Json()> read;
 

@@ -70,8 +70,7 @@ class Builder {
   /// An object or array that has not ended.
   struct Object {
     Json* value;
-    std::unordered_map<std::string, std::size_t> places;  // index of members, for objects with more
-                                                          // than kFew
+    std::unordered_map<std::string, std::size_t> places;  // index of objects with > kFew members
   };
   Json* add(Json value) {
     if (open_.empty()) return &(root_ = std::move(value));

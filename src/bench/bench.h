@@ -74,8 +74,7 @@ struct Row {
 
 struct Settings {
   std::string device = "auto";      ///< "cuda", "cpu", or "auto" for the available one
-  Bytes size;                       ///< of the largest tag; zero: 64 GiB, or less if that does not
-                                    ///< fit
+  Bytes size;                       ///< of the largest tag; zero: 64 GiB, or what fits
   int cycles = 0;                   ///< zero: 20 on a GPU, 7 on the host, 3 when quick
   bool quick = false;               ///< small sizes, for a quick look
   std::vector<std::string> filter;  ///< parts of case names; empty: all

@@ -115,7 +115,8 @@ class EvalCommand final : public Command {
   bool json_ = false;
 };
 
-// Whether the command line sets the key. For a file, true if its text contains the key.
+// Whether the file or an override sets the key. The file is not parsed here, so it counts as
+// setting every key.
 bool EvalCommand::gives(std::string_view key) const {
   if (!config_.empty()) return true;
   const std::string start = format("{}=", key);

@@ -29,8 +29,8 @@ int run_on_ranks(const std::filesystem::path& config, const std::vector<std::str
   job.launched_ranks = environment.size;
   job.launched_node_ranks = environment.local_size;
   const Status loaded = spec::Job::load(config, overrides, job, spec::OpenDegrees::kAuto);
-  // The first rank reports the same failure and then ends the others. Wait for it, unless its files
-  // differ.
+  // The first rank reports the same failure and then ends the others, so wait for it. If it does
+  // not, its files differ, and this rank reports its own failure.
   if (!loaded.ok() && environment.rank > 0) std::this_thread::sleep_for(kFirstRankSpeaks);
   throw_if_error(loaded);
   const auto tell = [&] {

@@ -58,8 +58,7 @@ class SamplingSettings {
   std::vector<std::string> stop_;
   std::int64_t new_tokens_ = 0;                 // maximum
   bool by_option_ = false;                      // an option set the maximum
-  std::optional<std::int64_t> length_;          // maximum of prompt and text together, instead of
-                                                // new_tokens_
+  std::optional<std::int64_t> length_;          // maximum of prompt and text, if given instead
   std::vector<std::string> notes_{"", "", ""};  // texts by source
 };
 

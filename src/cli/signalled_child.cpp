@@ -122,8 +122,7 @@ class GroupWitness {
 
   pid_t process_ = -1;
   int end_ = -1;            ///< end of the pipe: closed when this process ends in any way
-  std::uint64_t seen_ = 0;  ///< bit n - 1: the group got signal n, but this process has not taken
-                            ///< it yet
+  std::uint64_t seen_ = 0;  ///< bit n - 1: the group got signal n, this process has not yet
 };
 
 bool went_to_child(const siginfo_t& info, pid_t child, GroupWitness& witness) {

@@ -133,8 +133,7 @@ class Encoding {
       for (const auto& [what, count] : part.out.counts) counts_[what] += count;
       for (const auto& [what, value] : part.out.maxima)
         maxima_[what] = std::max(maxima_[what], value);
-      firsts_.insert(part.out.firsts.begin(), part.out.firsts.end());  // parts are in order, so the
-                                                                       // first entry stays
+      firsts_.insert(part.out.firsts.begin(), part.out.firsts.end());  // the first entry stays
     }
     return {};
   }
@@ -161,7 +160,7 @@ Result<RowStore> encode_rows(const fs::path& file, const RowEncoder& encode,
   NEAP_TRY_ASSIGN(auto source, RowSource::open(file));
   const std::uint64_t size = regular ? fs::file_size(file, error) : 0;
   if (Bytes(size * (source->packed() ? kPackedTimes : 1)) <= options.memory) {
-    // A pipe can be read only once, so it cannot be cached.
+    // A pipe can be read only once, so its rows stay in memory.
     MemoryRowWriter writer(regular ? options.memory : Bytes(UINT64_MAX));
     std::string contents;
     if (regular) {

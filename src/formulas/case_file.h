@@ -38,8 +38,7 @@ struct PublishedTerm {
 /// Batch sizes for training a model without a job.
 struct ModelBatch {
   std::int64_t sequences = 1;      ///< of a micro-batch
-  std::int64_t length = 0;         ///< tokens per sequence; 0: 2 048, or the model's maximum if
-                                   ///< smaller
+  std::int64_t length = 0;         ///< tokens per sequence; 0: 2 048, or the model's maximum
   std::int64_t micro_batches = 1;  ///< per update
 };
 struct Case {

@@ -33,8 +33,7 @@ struct CountedParameters {
 
 /// Activations of a trained model.
 struct CountedActivations {
-  double none = 0, selective = 0, full = 0;  ///< bytes that the first layer stores, by recompute
-                                             ///< mode
+  double none = 0, selective = 0, full = 0;  ///< bytes that the first layer stores, by mode
   double planned = 0;                        ///< bytes that all layers store according to the plan
 };
 

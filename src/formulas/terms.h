@@ -29,8 +29,7 @@ struct Degrees {
   std::int64_t chunks = 1;         ///< c: chunks of a pipeline stage with an interleaved schedule
   bool zero_bubble = false;        ///< the pipeline uses a zero-bubble schedule
   std::int64_t data = 1;           ///< d: ranks with the same shard of the model
-  std::int64_t zero = 0;           ///< stage: 1 shards optimizer states, 2 also gradients, 3 also
-                                   ///< weights
+  std::int64_t zero = 0;           ///< 1 shards optimizer states, 2 also gradients, 3 also weights
   bool sequence_parallel = false;  ///< shards by tokens what tensor parallelism does not shard
   [[nodiscard]] bool divided() const {
     return tensor > 1 || pipeline > 1 || (zero > 0 && data > 1);

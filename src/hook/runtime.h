@@ -91,8 +91,7 @@ class Runtime {
     std::uint64_t id;
     std::string tag;
     arena::Callbacks callbacks;
-    std::vector<std::pair<int, std::uint64_t>> registered;  ///< device ordinal and the id in its
-                                                            ///< arena
+    std::vector<std::pair<int, std::uint64_t>> registered;  ///< device, and the id in its arena
   };
   static constexpr int kMostDevices = 64;
 

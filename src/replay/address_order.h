@@ -31,8 +31,7 @@ namespace neap::replay {
 struct AddressOrder {
   enum class Kind {
     kRecorded,        ///< see above
-    kRecordedReused,  ///< as kRecorded, but each recorded address is reused after its segment is
-                      ///< freed
+    kRecordedReused,  ///< as kRecorded, but reuses an address after its segment is freed
     kLowestHole,      ///< the lowest hole that fits, otherwise a new 32 MiB chunk below the others
     kAscending,       ///< above all earlier segments
     kDescending,      ///< below all earlier segments

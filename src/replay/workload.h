@@ -87,8 +87,7 @@ struct Workload {
   const trace::Recording* recording = nullptr;
   const trace::DeviceRecording* device = nullptr;
   std::vector<Op> ops;
-  std::vector<BlockLife> blocks;  ///< the first `initial_blocks` of them were live before the first
-                                  ///< event
+  std::vector<BlockLife> blocks;  ///< the first `initial_blocks` lived before the first event
   std::uint32_t initial_blocks = 0;
   std::vector<cache::Address> initial_addresses;
   std::vector<bool> initial_pending;

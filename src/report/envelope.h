@@ -36,8 +36,7 @@ class Envelope {
   };
   static Node join(const Node& left, const Node& right);
   std::size_t size_ = 0;
-  std::vector<std::vector<Node>> levels_;  ///< [0] has the leaves; each further level has half as
-                                           ///< many
+  std::vector<std::vector<Node>> levels_;  ///< [0]: the leaves; each further level has half
 };
 
 }  // namespace neap::report

@@ -81,8 +81,7 @@ struct History {
   std::uint64_t driver_allocs = 0, driver_frees = 0, ooms = 0;
   std::uint64_t copied = 0;
   std::uint64_t unmatched_frees = 0;   ///< frees of blocks whose allocation is not in the trace
-  bool started_in_the_middle = false;  ///< a ring buffer lost the beginning; the start was rewound
-                                       ///< from the final state
+  bool started_in_the_middle = false;  ///< the beginning is lost; its state was rewound
   std::vector<SegmentMap> maps;        ///< as requested by HistoryOptions::capture_events
   bool physical = false;  ///< reserved counts pages of the device, not segments of the allocator
 
@@ -95,8 +94,7 @@ struct History {
 
 struct HistoryOptions {
   std::size_t max_leaves = kMaxLeaves;
-  std::size_t max_birth_layers = 24;  ///< number of phases with their own layer, by most bytes; the
-                                      ///< others share one layer
+  std::size_t max_birth_layers = 24;  ///< phases with their own layer; the others share one
   /// The state directly after each of these events is stored as a map. Indexes are ascending.
   std::vector<std::uint64_t> capture_events;
 };

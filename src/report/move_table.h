@@ -18,8 +18,7 @@ namespace neap::report {
 struct MoveRow {
   std::string phase;
   std::string when;         ///< "before" the phase, "overlapped" with it, or "within" it
-  std::string kind, tag;    ///< as in MoveLine; for "within": "stream" and the tag with the kind of
-                            ///< data
+  std::string kind, tag;    ///< as in MoveLine; for "within": "stream", tag and kind of data
   std::uint64_t times = 0;  ///< number of moves; the following columns are means
   Bytes copied;             ///< over the link
   std::optional<double> copy_seconds{};  ///< duration of its copies; unknown for "within"

@@ -23,8 +23,7 @@ struct History;
 struct SettingOutcome {
   enum class Kind { kTried, kRecorded, kAdvised };
   std::string conf;   ///< PYTORCH_CUDA_ALLOC_CONF
-  std::string empty;  ///< phases after which empty_cache() is called: none, inference, training,
-                      ///< all, names
+  std::string empty;  ///< when empty_cache() is called: none, inference, training, all, names
   double fraction = 0;
   Bytes peak_reserved, peak_allocated;
   std::uint64_t driver_allocs = 0, driver_frees = 0, retries = 0;

@@ -16,8 +16,7 @@ namespace neap::report {
 struct Report {
   std::string title;     ///< the input's name
   std::string subtitle;  ///< description: source, device, events, length
-  bool is_run = false;   ///< true: a run of Neap (with tags); false: a snapshot of PyTorch's
-                         ///< allocator
+  bool is_run = false;   ///< true: a run of Neap (with tags); false: a PyTorch snapshot
   History history;
   PhaseTable table;
   MoveTable moves;  ///< of a run

@@ -14,8 +14,7 @@ struct SegmentMap {
   struct Block {
     std::uint64_t offset = 0;  ///< from the segment's address
     std::uint64_t size = 0;
-    std::uint32_t count = 1;  ///< number of neighbouring blocks merged into one (small blocks of
-                              ///< one layer)
+    std::uint32_t count = 1;  ///< neighbouring small blocks of a layer that were merged
     std::uint16_t layer = 0;
     bool pending_free = false;
   };

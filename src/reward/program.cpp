@@ -20,8 +20,7 @@ extern const char* const kPythonWorker;
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kImportTime = std::chrono::minutes(5);  // for the user's file, which may import
-                                                       // torch
+constexpr auto kImportTime = std::chrono::minutes(5);  // the user's file may import torch
 
 // One copy of the program, and the request that it works on.
 struct Worker {

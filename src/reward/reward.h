@@ -61,8 +61,7 @@ struct Setting {
   std::string prompt_key{};              ///< field of a row that contains the prompt
   std::filesystem::path folder{};        ///< working folder of programs
   std::size_t threads = 1;               ///< for rules
-  std::function<bool()> stop{};          ///< returns true to stop waiting for a service
-                                         ///< (kCancelled)
+  std::function<bool()> stop{};          ///< true: stop waiting for a service (kCancelled)
   bool scored_by_model = false;          ///< a reward model also scores each response
 };
 

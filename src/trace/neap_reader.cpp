@@ -56,8 +56,7 @@ class NeapReader {
   Input& input_;
   const ReadContext& context_;
   Recording out_;
-  std::map<std::uint16_t, DeviceRecording> devices_;  // a map, because its addresses must not
-                                                      // change
+  std::map<std::uint16_t, DeviceRecording> devices_;  // a map, to keep addresses stable
   DeviceRecording* last_device_ = nullptr;
   wire::BlockDecoder decoder_;
   std::vector<Event> scratch_;

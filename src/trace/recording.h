@@ -114,8 +114,7 @@ class StackTable {
 
 /// Content of `allocator_settings` in a snapshot. Defaults are PyTorch's.
 struct RecordedSettings {
-  bool present = false;              ///< false: the file has no settings, and all fields are
-                                     ///< defaults
+  bool present = false;              ///< false: no settings in the file, only defaults
   std::string conf;                  ///< PYTORCH_CUDA_ALLOC_CONF as set
   std::int64_t max_split_size = -1;  ///< bytes; -1 = unlimited
   double garbage_collection_threshold = 0;

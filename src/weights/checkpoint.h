@@ -46,8 +46,8 @@ void save_model_rest(const std::filesystem::path& folder, const spec::Architectu
 /// Copies the tokenizer's files into an existing folder.
 void copy_companions(const std::filesystem::path& folder, const SaveOptions& options);
 
-/// Writes adapter_config.json into an existing folder, and describes PEFT's
-/// adapter_model.safetensors with the units of lora_layout.
+/// adapter_file() describes PEFT's adapter_model.safetensors with the units of lora_layout.
+/// save_adapter_config() writes adapter_config.json. The folder must exist.
 [[nodiscard]] TensorFiles adapter_file(const std::filesystem::path& folder,
                                        const std::vector<spec::FlatUnit>& units,
                                        at::ScalarType dtype);

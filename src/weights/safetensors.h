@@ -148,7 +148,7 @@ class SafetensorsWriter {
   void commit();
 
   // ---- together with other processes ----
-  // Name of the file while it is written, for join().
+  /// Name of the file while it is written, for join().
   [[nodiscard]] std::string shared_name() const;
   /// Opens the same file, with the same tensors and metadata. None if this process does not see the
   /// file, or not through the page cache of the process that made it, as on another machine.

@@ -105,8 +105,7 @@ struct SafetensorsWriter::State {
   std::string header;                 // with blank checksums
   std::uint64_t data_begin = 0, data_bytes = 0;
   std::vector<TensorEntry> tensors;                       // in the caller's order
-  std::unique_ptr<std::atomic<std::uint64_t>[]> missing;  // bytes not yet written, one entry per
-                                                          // tensor
+  std::unique_ptr<std::atomic<std::uint64_t>[]> missing;  // bytes not yet written, per tensor
   std::unique_ptr<std::atomic<std::uint64_t>[]> untold;   // bytes that take_written() will report
   std::vector<std::vector<Piece>> pieces;                 // of each tensor
 };

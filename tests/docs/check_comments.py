@@ -27,7 +27,7 @@ C_TOKEN = re.compile(r"""
 """, re.S | re.X)
 MARK = re.compile(r"^(?:///?<?|#!?|/\*+<?|\*(?!/))[ ]?|\s*\*/$")
 LABEL = re.compile(r"^\S+(?: \S+)? {2,}\S")  # "Threads   any", "Exit codes   0 done"
-LINE_MARK = re.compile(r"//|#")
+LINE_MARK = re.compile(r"///?|#")
 DIRECTIVE = re.compile(r"^\s*(?:NOLINT|clang-format|IWYU|type:|noqa|SPDX|eslint|!/usr)")
 
 
@@ -59,13 +59,18 @@ def python_comments(text):
             previous = token.type
 
 
+def line_mark(comment):
+    match = LINE_MARK.match(comment.lines[0])
+    return match and match[0]
+
+
 def comments(name, text):
-    """Comments of a file. Line comments that follow each other in one column are one comment."""
+    """Comments of a file. Line comments with one mark that follow each other in one column are one comment."""
     found = []
     for comment in python_comments(text) if name.endswith(".py") else c_comments(text):
         last = found[-1] if found else None
         if last and comment.is_alone and comment.column == last.column and comment.line == last.line + len(last.lines) \
-                and LINE_MARK.match(comment.lines[0]) and LINE_MARK.match(last.lines[0]):
+                and line_mark(comment) and line_mark(comment) == line_mark(last):
             found[-1] = last._replace(lines=last.lines + comment.lines)
         else:
             found.append(comment)

@@ -29,6 +29,7 @@ class Comments(unittest.TestCase):
                          ["One\nsentence.", "size", "Two\nlines."])
         self.assertEqual(read("a.h", "/// One.\n///\n/// Two.\nint a;\n"), ["One.\n\nTwo."])
         self.assertEqual(read("a.cpp", "int a;  // of one\n        // thing\nint b;\n// other\n"), ["of one\nthing", "other"])
+        self.assertEqual(read("a.h", "// Section\n/// One.\n/// More.\nint a;\n"), ["Section", "One.\nMore."])
         self.assertEqual(read("a.js", "const a = `// text`;  // note\n"), ["note"])
 
     def test_strings_are_no_comments(self):

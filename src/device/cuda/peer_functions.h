@@ -21,10 +21,8 @@ struct MemoryHandle {
   char bytes[64] = {};
 };
 constexpr unsigned kPeerAccessWhenOpened = 1;
-constexpr unsigned kWaitUntilAtLeast = 0;  ///< compares by the sign of the difference: numbers may
-                                           ///< wrap around
-constexpr unsigned kWriteAfterAll = 0;     ///< earlier writes of the stream are visible everywhere
-                                           ///< first
+constexpr unsigned kWaitUntilAtLeast = 0;  ///< by the sign of the difference, as numbers may wrap
+constexpr unsigned kWriteAfterAll = 0;     ///< earlier writes of the stream are visible first
 
 // Each line has the name, the exported symbol and the parameters.
 #define NEAP_CUDA_PEER_FUNCTIONS(X)                                                              \

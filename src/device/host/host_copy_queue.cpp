@@ -43,8 +43,7 @@ class Lane {
   }
   std::uint64_t mark() {
     const std::lock_guard lock(mutex_);
-    reached_.try_emplace(pushed_, Clock::now());  // copies not done yet: the time is set again when
-                                                  // they are
+    reached_.try_emplace(pushed_, Clock::now());  // set again when pending copies are done
     return pushed_;
   }
   void wait(std::uint64_t count) {

@@ -86,8 +86,7 @@ class Interpreter {
   Arguments arguments_of(const Expression& e, const ScopePtr& scope, std::size_t from);
   Value filtered(const Expression* e, Value input, const ScopePtr& scope);
 
-  Budget budget_{kRendering, fail_budget};  // first member: the others use it until they are
-                                            // destroyed
+  Budget budget_{kRendering, fail_budget};  // first member: destroyed after the others
   std::int64_t unix_time_;
   int depth_ = 0;
   ScopePtr globals_;

@@ -39,8 +39,7 @@ Value integers(std::string_view op, std::int64_t a, std::int64_t b) {
     return op == "%" ? Value(std::int64_t{0})
                      : Value(checked(__builtin_sub_overflow(std::int64_t{0}, a, &r), r));
   const std::int64_t remainder = a % b;
-  const bool adjust = remainder != 0 && (remainder < 0) != (b < 0);  // Python rounds towards minus
-                                                                     // infinity
+  const bool adjust = remainder != 0 && (remainder < 0) != (b < 0);  // Python rounds down
   if (op == "%") return adjust ? remainder + b : remainder;
   return a / b - (adjust ? 1 : 0);
 }

@@ -18,8 +18,7 @@ class Parser {
 
  private:
   static constexpr int kMaxDepth = 100;
-  static constexpr int kMaxHeight = 500;  ///< limit for an expression: a + b + c ... takes one
-                                          ///< level per operator
+  static constexpr int kMaxHeight = 500;  ///< limit; a + b + c ... takes a level per operator
   /// Counts the nesting depth during its lifetime.
   struct Nesting {
     explicit Nesting(Parser& p);

@@ -39,8 +39,7 @@ class AddedTokenFinder {
 
   std::array<Node, 256> first_{};                  // 0: no token begins with this byte
   std::unordered_map<std::uint64_t, Node> edges_;  // (node, byte) -> node
-  std::vector<std::int32_t> token_at_{-1};         // by node: the token that ends there, -1 for
-                                                   // none
+  std::vector<std::int32_t> token_at_{-1};         // by node: the token ending there, or -1
   std::vector<AddedToken> tokens_;
 };
 

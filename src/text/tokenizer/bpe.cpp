@@ -12,8 +12,7 @@ namespace {
 
 constexpr std::size_t kMaxPiece = std::size_t{1} << 30;  // positions are 32 bits wide
 constexpr std::size_t kKeptScratch = 65536;              // elements
-constexpr std::size_t kFewSymbols = 64;  // up to this number, searching all pairs is faster than a
-                                         // heap
+constexpr std::size_t kFewSymbols = 64;  // up to here a search of all pairs beats a heap
 
 }  // namespace
 
@@ -97,8 +96,7 @@ void Bpe::for_each_symbol(std::string_view piece, bool& unk_seen, Emit&& emit) c
       if (initial.id >= 0) {
         known(initial.id, at);
       } else if (!initial.bytes.empty()) {
-        unk_seen = true;  // several symbols have the same position, so bytes alone do not determine
-                          // the symbols
+        unk_seen = true;  // bytes do not determine symbols that share a position
         for (const Id id : initial.bytes) emit(id, at);
       } else {
         unknown(at);
@@ -132,8 +130,7 @@ void Bpe::merge_few(std::vector<Id>& symbols, std::vector<Id>& out) const {
     std::size_t best = 0;
     std::uint32_t rank = ~std::uint32_t{0};
     for (std::size_t i = 0; i + 1 < n; ++i) {
-      const auto r = static_cast<std::uint32_t>(merges[i].rank);  // -1 (no merge) becomes the
-                                                                  // largest value
+      const auto r = static_cast<std::uint32_t>(merges[i].rank);  // -1 becomes the maximum
       if (r < rank) {
         rank = r;
         best = i;

@@ -59,10 +59,8 @@ void SplitPattern::for_each_match_in_utf8(std::string_view text, Budget& budget,
                   format("The tokenizer's pattern \"{}\" failed on a text of {} bytes: {}",
                          code_->source, text.size(), finds.reason()));
     const auto [begin, last_end] = finds.match();
-    const std::size_t end = std::max(begin, last_end);  // pcre_of_onig never writes \K, so end >=
-                                                        // begin
-    if (begin == end && end == last) {  // an empty match directly after another match does not
-                                        // count
+    const std::size_t end = std::max(begin, last_end);  // pcre_of_onig never writes \K
+    if (begin == end && end == last) {                  // an empty match after another is skipped
       if (from >= text.size()) break;
       from += utf8::front(text.substr(from)).bytes;
       continue;
