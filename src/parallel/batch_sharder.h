@@ -1,9 +1,8 @@
-// Which rows of a batch are a rank's: row i of the batch goes to rank i mod size.
+// BatchSharder assigns the rows of a batch to ranks: row i goes to rank i mod size (round robin).
 //
-// Dealt out like cards, so that rows [a, b) of the batch, a mini-batch, are rows [a / size,
-// b / size) of every rank's share, whatever the mini-batches' size; and so that the batch does not
-// depend on the number of ranks.
-// A block is what must stay together: the `block` sequences that answer one prompt.
+// Rows [a, b) of the batch are rows [a / size, b / size) of every rank's share. So each mini-batch
+// is spread over all ranks, whatever its size, and the batch does not depend on the number of
+// ranks. The `block` sequences that answer one prompt form a block. A block is never split.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,19 +23,20 @@ class BatchSharder {
         rank_(static_cast<std::size_t>(communicator.rank())),
         size_(static_cast<std::size_t>(communicator.size())) {}
 
-  /// Number in the batch of this rank's row `local`.
+  /// The number in the batch of this rank's row `local`.
   [[nodiscard]] std::size_t global(std::size_t local) const { return local * size_ + rank_; }
 
-  /// This rank's rows of a batch; ranks may differ by one.
+  /// This rank's rows of a batch. Shares of ranks differ by at most one row.
   template <class T>
   [[nodiscard]] std::vector<T> of(const std::vector<T>& batch) const {
     std::vector<T> out;
     for (std::size_t i = rank_; i < batch.size(); i += size_) out.push_back(batch[i]);
     return out;
   }
-  /// Of so many rows, those of the rank that has most.
+  /// The rows of the rank with the largest share, for a batch of `rows`.
   [[nodiscard]] std::size_t most_of(std::size_t rows) const { return (rows + size_ - 1) / size_; }
-  /// As `of`, but as many on every rank: where the batch ends early, its last row comes again.
+  /// As `of`, but every rank gets the same number of rows: the last row is repeated where the batch
+  /// ends early.
   template <class T>
   [[nodiscard]] std::vector<T> of_padded(const std::vector<T>& batch) const {
     std::vector<T> out;
@@ -45,7 +45,8 @@ class BatchSharder {
     return out;
   }
 
-  /// The batch (size * n, ...) of every rank's (n, ...), in host memory; n a multiple of `block`.
+  /// Gathers the batch (size * n, ...) in host memory from every rank's (n, ...). n is a multiple
+  /// of `block`.
   [[nodiscard]] at::Tensor gather(const at::Tensor& mine, std::int64_t block) const;
   /// This rank's rows (n, ...) of the batch (size * n, ...), contiguous.
   [[nodiscard]] at::Tensor pick(const at::Tensor& batch, std::int64_t block) const;

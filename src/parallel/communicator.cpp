@@ -52,7 +52,7 @@ void check_pair(const at::Tensor& one, const at::Tensor& all, int size, const ch
   }
 }
 
-// The numbers live in host memory, whatever phase is open.
+// Uses host memory, so that it works in any phase.
 at::Tensor host_tensor(std::vector<double>& values) {
   return at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())},
                        at::TensorOptions().dtype(at::kDouble));
@@ -199,7 +199,8 @@ std::int64_t Communicator::begin_shift(const at::Tensor& mine, const at::Tensor&
   return do_begin_shift(mine, theirs);
 }
 
-// A rank may wait until the next one receives: of neighbours some always receive first, so that not all of them wait.
+// send() may block until the receiver is ready. Of two neighbours one receives first, so that the
+// ring cannot deadlock.
 std::int64_t Communicator::shift_at_once(const at::Tensor& mine, const at::Tensor& theirs) {
   const auto start = std::chrono::steady_clock::now();
   const bool sends_first = rank_ % 2 == 0;
@@ -297,7 +298,7 @@ void Communicator::expect_same(std::int64_t value, const std::string& what) {
 }
 
 void Communicator::expect_same(const std::vector<NamedText>& texts) {
-  constexpr std::size_t kLongestText = 200;  // of what a message repeats
+  constexpr std::size_t kLongestText = 200;  // limit for a text that a message repeats
   if (alone()) return;
   expect_same(std::ssize(texts), "The number of things that ranks compare");
   std::vector<std::int64_t> mine;
@@ -335,7 +336,7 @@ class Single final : public Communicator {
   void abort(int /*exit_code*/) noexcept override {}
 
  private:
-  // Never reached: the public functions answer for one rank.
+  // Never called: the public functions return early for one rank.
   void do_all_reduce(const at::Tensor&, Reduce) override {}
   void do_reduce_scatter(const at::Tensor&, const Counts&) override {}
   void do_all_gather(const at::Tensor&, const Counts&) override {}

@@ -1,18 +1,21 @@
-// What the ranks of a job say to each other: collectives on flat tensors.
+// Collectives of a job's ranks on flat tensors.
 //
-// Every rank calls the same functions in the same order with the same shapes; a call returns when
-// this rank's result is there. Sums run in the order of the ranks (MPI), or in an order that NCCL
-// fixes for a machine and a size: the same run twice gives the same bits, and every rank has them.
-// Parts     of a tensor that is divided over ranks: counts[r] elements for rank r, one after another, all of
-//           it together. A rank may have none. Over MPI a part's sum has the bits of all_reduce.
-// Tensors   contiguous; float32, float64, bfloat16, float16, int64, int32, uint8. bfloat16 and
-//           float16 are summed in float32 and rounded once over MPI. On the communicator's device,
-//           or in host memory, which a GPU communicator stages through a small buffer.
+// Every rank calls the same functions in the same order with the same shapes. A call returns when
+// this rank's result is complete. MPI adds in ascending order of ranks; NCCL's order is fixed for a
+// machine and a size. So a repeated run gets bitwise the same sums, and all ranks have the same
+// result.
+// Parts     a tensor sharded over ranks: counts[r] elements of rank r, in the order of ranks,
+//           without gaps. A count may be 0. Over MPI a part's sum is bitwise equal to that of
+//           all_reduce.
+// Tensors   contiguous; float32, float64, bfloat16, float16, int64, int32, uint8. Over MPI,
+//           bfloat16 and float16 are summed in float32 and rounded once. Tensors are on the
+//           communicator's device or in host memory; a GPU communicator stages host tensors through
+//           a small buffer.
 // Threads   one at a time.
-// Failure   Error: a tensor that does not fit the call, a rank that is gone (kIo), or one that did
-//           not come in time (kTimeout). After a failure only abort is left.
-// A rank that goes without a word, or that stops: mpirun, srun and torchrun end the others where it is gone; waits end by
-//           themselves after the timeout.
+// Failure   Error: a tensor that does not fit the call, a lost rank (kIo), or a rank that did not
+//           arrive in time (kTimeout). After a failure only abort() may be called.
+// Lost      mpirun, srun and torchrun end the other ranks when a process dies. Every wait also has
+//           a timeout.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,92 +46,99 @@ class Communicator {
   [[nodiscard]] bool first() const { return rank_ == 0; }
   [[nodiscard]] virtual std::string name() const = 0;  ///< "single", "mpi", "nccl"
 
-  /// `t` of every rank becomes the reduction of all.
+  /// All-reduce of `t` in place.
   void all_reduce(const at::Tensor& t, Reduce op = Reduce::kSum);
-  /// `in` (n,) of rank r becomes elements [r n, (r + 1) n) of `out` (size * n,) on every rank. `in`
-  /// may be that very part of `out`.
+  /// All-gather: `in` (n,) of rank r becomes elements [r n, (r + 1) n) of `out` (size * n,) on
+  /// every rank. `in` may alias its place in `out`.
   void all_gather(const at::Tensor& out, const at::Tensor& in);
-  /// This rank's part of `t` (n,) becomes the sum of all ranks'; the other parts are undefined.
+  /// Reduce-scatter in place: this rank's part of `t` (n,) becomes the sum over ranks. The other
+  /// parts are undefined.
   void reduce_scatter(const at::Tensor& t, const std::vector<std::int64_t>& counts);
-  /// `t` of rank `root` becomes the sum of all ranks'; on the others it is undefined.
+  /// `t` of rank `root` becomes the sum over ranks. On the other ranks it is undefined.
   void reduce(const at::Tensor& t, int root);
-  /// Every part of `t` (n,) becomes that of its rank.
+  /// All-gather in place: every part of `t` (n,) becomes that of its rank.
   void all_gather(const at::Tensor& t, const std::vector<std::int64_t>& counts);
   /// `t` of every rank becomes rank `root`'s.
   void broadcast(const at::Tensor& t, int root);
-  /// Between two ranks: `t` goes to another one, which receives a tensor of as many bytes in the same memory
-  /// (the host's, or the device's). It may return before that one has it, and may wait until it receives.
+  /// Point to point: `t` is sent to another rank, which receives a tensor of the same number of
+  /// bytes in the same kind of memory (host or device). send() may return early, and it may block
+  /// until the receiver is ready.
   void send(const at::Tensor& t, int to);
   void receive(const at::Tensor& t, int from);
   /// Returns when every rank has called it.
   void barrier();
 
-  // ---- sums and gathers that are made while this rank computes: the peers lane ----
-  /// A tensor of every rank; with `counts`, its parts (n,).
+  // ---- collectives that overlap with this rank's computation: the communication queue ----
+  /// A tensor of every rank. With `counts` it is divided into parts.
   struct PartialSum {
     at::Tensor tensor;
     std::vector<std::int64_t> counts;
   };
-  /// Begins all_reduce of each, or reduce_scatter where there are counts. They belong to the call until join(). On
-  /// a GPU it begins when what this thread's stream was given so far is done, and nothing waits for it; over MPI it
-  /// is done when the call returns. Host tensors are summed at once, too. The number is for wait_for().
+  /// Starts an all_reduce of each tensor, or a reduce_scatter where `counts` are given. The caller
+  /// must not touch the tensors until join(). On a GPU the work starts after what this thread's
+  /// stream has been given so far, and the call does not wait. Over MPI, and for host tensors, the
+  /// work is complete when the call returns. Pass the returned number to wait_for().
   std::int64_t begin_sums(const std::vector<PartialSum>& sums);
-  /// A tensor (n,) of which rank r has counts[r] elements, one after another: this rank's, and where all come to.
+  /// `mine` is this rank's part; `whole` (n,) receives counts[r] elements of each rank r, in the
+  /// order of ranks.
   struct PartialGather {
     at::Tensor mine, whole;
     std::vector<std::int64_t> counts;
   };
-  /// Begins to gather each, as begin_sums.
+  /// Starts an all_gather of each. Rules are those of begin_sums().
   [[nodiscard]] std::int64_t begin_gathers(const std::vector<PartialGather>& gathers);
-  /// What this thread's stream is given from now on begins when what has the number is there. The program does not
-  /// wait.
+  /// Later work of this thread's stream waits for operation `begun`. The host does not wait.
   void wait_for(std::int64_t begun);
-  /// Begins to send `mine` to the next rank, of the last one to the first, and to receive what the one before sends in
-  /// `theirs`, of as many bytes in the same memory, as begin_sums. Both belong to the call until wait_for().
+  /// Starts a shift: sends `mine` to the next rank (the last rank sends to the first) and receives
+  /// the previous rank's tensor in `theirs`. Both have the same number of bytes in the same kind of
+  /// memory. Otherwise as begin_sums(), but the tensors are free again after wait_for().
   [[nodiscard]] std::int64_t begin_shift(const at::Tensor& mine, const at::Tensor& theirs);
-  /// Waits for everything that was begun.
+  /// Waits for all operations that were started.
   void join();
-  /// What the lane did since it was asked last. Visible on a GPU: behind everything that it was given before join().
+  /// Use of the communication queue since the last call. On a GPU, exposed time is the time after
+  /// everything that was enqueued before join().
   [[nodiscard]] bridge::PeerUse take_lane_use() { return std::exchange(lane_use_, {}); }
 
-  /// From now on the lane's tensors go through the GPUs' copy engines, where each rank reaches the others' memory
-  /// (parallel/copy_lane.h). Every rank calls it. Otherwise why they do not; empty: they do.
+  /// Moves the communication queue to the GPUs' copy engines, if each rank can map the others'
+  /// memory (parallel/copy_lane.h). Every rank calls it. Returns an empty string on success,
+  /// otherwise the reason.
   [[nodiscard]] virtual std::string open_copy_lane() { return "the ranks are not on GPUs"; }
-  /// Whether they do.
+  /// Whether the communication queue uses the copy engines.
   [[nodiscard]] virtual bool has_copy_lane() const { return false; }
 
-  // Numbers of the host.
-  /// How many more the rank with most of something has than this one, which has `own`.
+  /// The difference between the largest value over ranks and this rank's value `own`.
   [[nodiscard]] std::int64_t more_elsewhere(std::int64_t own);
   [[nodiscard]] double sum(double x);
   void sum(std::vector<double>& values);
   void max(std::vector<double>& values);
-  /// Every rank's values, one after another; ranks may have other numbers of them.
+  /// All ranks' values in the order of ranks. Ranks may have different numbers of values.
   [[nodiscard]] std::vector<double> join(const std::vector<double>& values);
   [[nodiscard]] bool any(bool flag);
-  /// Fails on every rank when `value` is not the same everywhere; `what` says what it is.
+  /// Fails on every rank unless `value` is the same on all. `what` names it in the message.
   void expect_same(std::int64_t value, const std::string& what);
-  /// Fails on every rank when texts differ, and names them with what this rank has.
+  /// Fails on every rank if the texts differ. The message names those that differ and shows this
+  /// rank's text.
   struct NamedText {
     std::string name, text;
   };
   void expect_same(const std::vector<NamedText>& texts);
 
-  /// The ranks that give the same `color`, in the order of their numbers here: a communicator of their own,
-  /// which this one outlives. Every rank calls it. A GPU communicator keeps buffers on the card for each.
+  /// A communicator of the ranks that pass the same `color`, in the order of their numbers here.
+  /// This communicator must outlive it. Every rank calls it. A GPU communicator allocates device
+  /// buffers for each group.
   [[nodiscard]] std::unique_ptr<Communicator> split(int color);
 
-  /// Ranks that wait for this one go on waiting: their timeouts begin again. For work of unknown length, as a
-  /// generation's steps; most calls do nothing.
+  /// Restarts the timeouts of ranks that wait for this one. Call it during work of unknown length,
+  /// such as a generation. Most calls do nothing.
   virtual void show_life() {}
-  /// Tells the other ranks, as far as they can be reached, that this one ends with `exit_code`. Under
-  /// MPI the job is killed and this does not return.
+  /// Tells the other ranks, if they can be reached, that this one ends with `exit_code`. Under MPI
+  /// it kills the job and does not return.
   virtual void abort(int exit_code) noexcept = 0;
 
  protected:
   using Counts = std::vector<std::int64_t>;
   Communicator(int rank, int size) : rank_(rank), size_(size) {}
-  /// Where a rank's part begins.
+  /// The first element of a rank's part.
   [[nodiscard]] static std::int64_t first_of(const Counts& counts, int rank);
   std::int64_t sum_at_once(const std::vector<PartialSum>& sums);
   std::int64_t gather_at_once(const std::vector<PartialGather>& gathers);
@@ -138,18 +148,18 @@ class Communicator {
   void add_lane_use(const bridge::PeerUse& use) { lane_use_ += use; }
 
  private:
-  // Arguments are checked: contiguous, of a known type, not empty, and size_ > 1.
+  // Arguments are already checked: contiguous, of a known type, not empty, and size_ > 1.
   virtual void do_all_reduce(const at::Tensor& t, Reduce op) = 0;
-  // Of one dimension; parts are all of it.
+  // Tensors have one dimension, and the parts cover them.
   virtual void do_reduce_scatter(const at::Tensor& t, const Counts& counts) = 0;
   virtual void do_all_gather(const at::Tensor& t, const Counts& counts) = 0;
   virtual void do_broadcast(const at::Tensor& t, int root) = 0;
   virtual void do_send(const at::Tensor& t, int to) = 0;
   virtual void do_receive(const at::Tensor& t, int from) = 0;
   virtual void do_barrier() = 0;
-  // This rank becomes `rank` of `size`.
+  // In the new group this process is rank `rank` of `size`.
   [[nodiscard]] virtual std::unique_ptr<Communicator> do_split(int color, int rank, int size) = 0;
-  // At least one, none empty.
+  // There is at least one tensor, and none is empty.
   virtual std::int64_t do_begin_sums(const std::vector<PartialSum>& sums) {
     return sum_at_once(sums);
   }
@@ -172,14 +182,15 @@ class Communicator {
 };
 
 struct ConnectOptions {
-  at::Device device = at::kCPU;  ///< of the ranks' tensors: MPI on the CPU, NCCL on a GPU
+  at::Device device = at::kCPU;  ///< device of the ranks' tensors: MPI for the CPU, NCCL for a GPU
   double timeout_seconds = 1800;
 };
-/// One rank: no library is loaded. Several: the backend's library is, and the ranks meet; fails when
-/// it is missing, when the launcher did not prepare it, or when ranks stay away.
+/// Connects the ranks. One rank loads no library. Several ranks load the backend's library and meet
+/// at the rendezvous. Fails if the library is missing, the launcher did not set it up, or ranks do
+/// not arrive.
 [[nodiscard]] std::unique_ptr<Communicator> connect(const Environment& environment,
                                                     const ConnectOptions& options);
-/// One rank of one.
+/// A communicator of one rank.
 [[nodiscard]] std::unique_ptr<Communicator> make_single();
 
 }  // namespace neap::parallel

@@ -29,16 +29,17 @@ namespace {
 namespace cuda = device::cuda;
 using CopyClock = std::chrono::steady_clock;
 
-constexpr std::int64_t kSlots = 4;  // of a pair: a piece of a sum and one of a gather, twice
+// per pair of ranks: one for a sum and one for a gather, each doubled
+constexpr std::int64_t kSlots = 4;
 constexpr std::int64_t kSlotMultiple = 4096;
 constexpr auto kLongestEnd = std::chrono::seconds(5);
-constexpr std::uint32_t kEndOfWaits = 1U << 30;  // above every number that is waited for
+constexpr std::uint32_t kEndOfWaits = 1U << 30;  // above every message number
 
-// What a rank tells the others, in bytes: they run the same program.
+// What a rank tells the others, as raw bytes: all run the same program.
 struct CopyPeer {
   cuda::MemoryHandle handle;
-  char counters[64] = {};  // the first rank's: their name
-  char problem[192] = {};  // why this rank cannot
+  char counters[64] = {};  // name of the counters; only the first rank sets it
+  char problem[192] = {};  // why this rank cannot take part
 };
 static_assert(std::is_trivially_copyable_v<CopyPeer>);
 
@@ -62,7 +63,7 @@ class CudaCopyLane final : public CopyLane {
                   kSlotMultiple;
   }
 
-  // This rank's memory, for `out`.
+  // Allocates this rank's memory and describes it in `out`.
   Status make_memory(CopyPeer& out) {
     NEAP_TRY_ASSIGN(const cuda::Driver* driver, cuda::load_driver());
     NEAP_TRY_ASSIGN(functions_, cuda::load_peer_functions(*driver));
@@ -82,7 +83,7 @@ class CudaCopyLane final : public CopyLane {
     return {};
   }
 
-  // The other ranks'.
+  // Maps the other ranks' memory.
   Status reach(const std::vector<CopyPeer>& peers) {
     if (!counters_) {
       NEAP_TRY_ASSIGN(SharedCounters opened,
@@ -105,7 +106,7 @@ class CudaCopyLane final : public CopyLane {
     }
     return {};
   }
-  // When all ranks have them.
+  // Called once all ranks have mapped the memory.
   void keep() {
     counters_->remove_name();
     connected_ = true;
@@ -123,7 +124,7 @@ class CudaCopyLane final : public CopyLane {
     }
     for (const cuda::DevicePtr at : imported_)
       if (at != 0) (void)functions_->close_handle(at);
-    // Memory that another rank has mapped must not be freed.
+    // Memory must not be freed while another rank has it mapped.
     if (connected_ && !ended_) wait_until_all_closed();
     if (registered_) (void)card_.driver->host_unregister(counters_->data());
     if (slots_ != 0) (void)functions_->free(slots_);
@@ -159,7 +160,7 @@ class CudaCopyLane final : public CopyLane {
       past.push_back(sent(r, rank_).value + kEndOfWaits);
       past.push_back(taken(rank_, r).value + kEndOfWaits);
     }
-    // Again and again: another rank's GPU may still write its numbers.
+    // Repeated, because another rank's GPU may still write its own numbers.
     do {
       for (int r = 0; r < ranks_; ++r) {
         sent(r, rank_).value = past[2 * static_cast<std::size_t>(r)];
@@ -170,8 +171,8 @@ class CudaCopyLane final : public CopyLane {
   }
 
  private:
-  // Of a sender and a receiver: messages that are there, and messages that the receiver is done with. Then of each rank
-  // whether it is gone.
+  // Counters: for each sender and receiver, messages that have arrived and messages that were
+  // consumed; then, for each rank, whether it has ended.
   [[nodiscard]] std::size_t pairs() const {
     return static_cast<std::size_t>(ranks_) * static_cast<std::size_t>(ranks_);
   }
@@ -194,7 +195,7 @@ class CudaCopyLane final : public CopyLane {
                                         static_cast<const char*>(counters_->data()));
   }
 
-  // A message's slot in the receiver's memory.
+  // The buffer of a message in the receiver's memory.
   [[nodiscard]] cuda::DevicePtr slot(cuda::DevicePtr memory, int from, int to,
                                      std::int64_t message) const {
     const std::int64_t sender = from < to ? from : from - 1;
@@ -215,7 +216,7 @@ class CudaCopyLane final : public CopyLane {
     if (code != 0) throw_if_error(status(code, what));
   }
 
-  // Pushes read `from`, whose first element is the whole's `from_first`.
+  // Executes `steps`. Pushes read `from`, which begins at element `from_first` of the whole tensor.
   void run(const std::vector<ExchangeStep>& steps, const at::Tensor& from, std::int64_t from_first,
            const at::Tensor& whole, const c10::Stream& in) {
     const cuda::ContextScope scope(card_);
@@ -265,7 +266,7 @@ class CudaCopyLane final : public CopyLane {
           "copying what another rank has sent");
     say(in, taken(step.peer, rank_), step.message);
   }
-  // A message (count,), when it is there.
+  // Waits on the stream for a message and returns it (count,).
   at::Tensor arrived(int peer, std::int64_t message, std::int64_t count, const at::Tensor& like) {
     wait(bridge::native_handle(*in_), sent(peer, rank_), message);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's address
@@ -273,7 +274,7 @@ class CudaCopyLane final : public CopyLane {
     return at::from_blob(place, {count}, like.options());
   }
 
-  // Counters have how many messages there were.
+  // Waits until the counter exceeds the message's number.
   void wait(cuda::Stream stream, const SharedCounters::Counter& counter, std::int64_t message) {
     check(functions_->wait_value(stream, on_device(counter),
                                  static_cast<std::uint32_t>(message + 1), cuda::kWaitUntilAtLeast),
@@ -289,7 +290,7 @@ class CudaCopyLane final : public CopyLane {
     try {
       return out_->query() && (!in_ || in_->query());
     } catch (const std::exception&) {
-      return true;  // a lost device: nothing runs
+      return true;  // the device is lost: nothing runs
     }
   }
   void wait_until_all_closed() const {
@@ -311,17 +312,17 @@ class CudaCopyLane final : public CopyLane {
   std::int64_t slot_bytes_ = 0;
   cuda::Card card_;
   const cuda::PeerFunctions* functions_ = nullptr;
-  cuda::DevicePtr slots_ = 0;              // of this rank: kSlots for each other one
-  std::vector<cuda::DevicePtr> imported_;  // of each other rank; its own is 0
+  cuda::DevicePtr slots_ = 0;              // this rank's buffers: kSlots for each other rank
+  std::vector<cuda::DevicePtr> imported_;  // mapped memory of each rank; 0 for this rank
   std::optional<SharedCounters> counters_;
   cuda::DevicePtr counters_on_device_ = 0;
   bool registered_ = false, connected_ = false;
   std::atomic<bool> ended_ = false;
-  std::optional<c10::Stream> out_, in_;  // pushes; the lane's own
+  std::optional<c10::Stream> out_, in_;  // stream of the pushes; stream of the rest
   int exceptions_;
 };
 
-// What each rank tells the others.
+// All-gathers what each rank tells the others.
 std::vector<CopyPeer> exchange_cards(Communicator& group, const CopyPeer& mine) {
   const auto size = static_cast<std::int64_t>(sizeof(CopyPeer));
   const at::Tensor own = at::empty({size}, at::kByte);
@@ -333,7 +334,7 @@ std::vector<CopyPeer> exchange_cards(Communicator& group, const CopyPeer& mine) 
   return out;
 }
 
-// The first rank's reason of those that have one.
+// The problem of the lowest rank that has one.
 std::string problem_of(const std::vector<CopyPeer>& cards) {
   for (std::size_t r = 0; r < cards.size(); ++r)
     if (cards[r].problem[0] != '\0') return format("rank {}: {}", r, cards[r].problem);

@@ -25,7 +25,7 @@ class Reader {
   }
   [[nodiscard]] bool has(const char* name) const { return text(name).has_value(); }
 
-  /// Nothing when it is not set.
+  /// nullopt if the variable is not set.
   [[nodiscard]] Result<std::optional<std::int64_t>> number(const char* name) const {
     const auto value = text(name);
     if (!value) return std::optional<std::int64_t>();
@@ -42,7 +42,7 @@ class Reader {
   const Environment::Lookup& lookup_;
 };
 
-/// The four variables in which a launcher says who a process is.
+/// The four variables in which a launcher gives a process its rank and size.
 struct Names {
   Launcher launcher;
   const char *rank, *size, *local_rank, *local_size;
@@ -62,8 +62,8 @@ Status in_range(const char* name, std::int64_t value, std::int64_t low, std::int
           format("{} is {}; {} to {} are possible", name, value, low, high)};
 }
 
-/// Rank and size by one launcher's names; one rank of one when they are not set. Of the local pair
-/// the size may be missing (Slurm has none as a number).
+/// Reads rank and size from one launcher's variables. Returns one rank of one if they are not set.
+/// The local size may be missing: Slurm does not give it as a number.
 Result<Environment> read_ranks(const Reader& reader, const Names& names) {
   Environment out;
   NEAP_TRY_ASSIGN(const auto rank, reader.number(names.rank));
@@ -100,7 +100,7 @@ Result<Environment> read_ranks(const Reader& reader, const Names& names) {
   return out;
 }
 
-/// MASTER_ADDR and MASTER_PORT, both or none.
+/// MASTER_ADDR and MASTER_PORT must both be set, or neither.
 Status read_master(const Reader& reader, Environment& out) {
   const auto address = reader.text("MASTER_ADDR");
   NEAP_TRY_ASSIGN(const auto port, reader.number("MASTER_PORT"));
@@ -132,7 +132,8 @@ Status complete_torchrun(const Reader& reader, Environment& out) {
 }
 
 Status complete_slurm(const Reader& reader, Environment& out) {
-  // Tasks of this machine stand in a list by machines ("2(x3),1"); exact where all have the same.
+  // Slurm gives tasks per machine as a list such as "2(x3),1". The quotient is exact if all
+  // machines have the same number.
   NEAP_TRY_ASSIGN(const auto nodes, reader.number("SLURM_STEP_NUM_NODES"));
   if (nodes && *nodes >= 1 && out.size % *nodes == 0)
     out.local_size = static_cast<int>(out.size / *nodes);
@@ -146,7 +147,8 @@ Status complete_slurm(const Reader& reader, Environment& out) {
                    list ? "SLURM_JOB_ID" : "SLURM_STEP_NODELIST")};
   }
   out.master_address = first_host(*list);
-  // Every rank comes to the same port, and neighbours on a shared machine to other ones.
+  // All ranks of a job derive the same port. Different jobs on a shared machine get different
+  // ports.
   out.master_port = kFirstPort + static_cast<int>((*job * 31 + step.value_or(0)) % kPorts);
   return {};
 }
@@ -175,7 +177,7 @@ std::string first_host(const std::string& list) {
   const auto number = list.find_first_of("-,]", end + 1);
   if (number == std::string::npos) return list.substr(0, end);
   const auto close = list.find(']', end);
-  // What follows the bracket belongs to every name of it: "rack[1-2]-gpu".
+  // Text after the bracket is part of each name: "rack[1-2]-gpu".
   std::string suffix;
   if (close != std::string::npos) {
     suffix = list.substr(close + 1, list.find(',', close) - close - 1);
@@ -189,13 +191,13 @@ Result<Environment> Environment::detect(const Lookup& lookup) {
   NEAP_TRY_ASSIGN(Environment openmpi, read_ranks(reader, kOpenMpiNames));
   NEAP_TRY_ASSIGN(Environment pmi, read_ranks(reader, kPmiNames));
   Environment slurm;
-  // srun's own step, not the allocation around it: an sbatch script has SLURM_PROCID=0 as well.
+  // These variables belong to srun's own step. SLURM_PROCID=0 is also set in an sbatch script.
   if (reader.has("SLURM_STEP_NUM_TASKS") && reader.has("SLURM_STEP_ID")) {
     NEAP_TRY_ASSIGN(slurm, read_ranks(reader, kSlurmNames));
   }
   Environment& mpi = openmpi.size > 1 ? openmpi : pmi;
-  // torchrun may itself be started once a machine by mpirun or srun; ranks set by hand may not
-  // contradict the launcher that runs.
+  // mpirun or srun may start torchrun once per machine, so torchrun wins. Variables that were set
+  // by hand must agree with the launcher.
   const bool elastic = reader.has("TORCHELASTIC_RUN_ID");
   if (torchrun.size > 1 && mpi.size > 1 && !elastic &&
       (torchrun.rank != mpi.rank || torchrun.size != mpi.size)) {

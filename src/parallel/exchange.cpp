@@ -6,7 +6,7 @@
 namespace neap::parallel {
 namespace {
 
-// Vector loads of every type begin at its multiples.
+// Parts begin at multiples that allow vector loads of every type.
 constexpr std::int64_t kPartMultiple = 64;
 
 }  // namespace
@@ -22,7 +22,7 @@ std::vector<std::int64_t> even_parts(std::int64_t elements, int ranks) {
   return out;
 }
 
-// A tensor's parts, cut into pieces.
+// A tensor's parts, divided into pieces.
 struct ExchangeOrder::Pieces {
   Pieces(const std::vector<std::int64_t>& parts, std::int64_t most_elements)
       : counts(parts), most(most_elements) {
@@ -42,7 +42,7 @@ struct ExchangeOrder::Pieces {
   const std::vector<std::int64_t>& counts;
   std::int64_t most;
   std::vector<std::int64_t> firsts;
-  std::int64_t rounds = 0;  // of the longest part
+  std::int64_t rounds = 0;  // pieces of the longest part
 };
 
 ExchangeOrder::ExchangeOrder(int rank, int ranks)
@@ -51,7 +51,7 @@ ExchangeOrder::ExchangeOrder(int rank, int ranks)
       sent_(static_cast<std::size_t>(ranks)),
       taken_(static_cast<std::size_t>(ranks)) {}
 
-// From the next rank on, so that not all write to the same one.
+// Starts with the next rank, so that ranks do not all write to the same one.
 std::vector<int> ExchangeOrder::peers() const {
   std::vector<int> out;
   for (int i = 1; i < ranks_; ++i) out.push_back((rank_ + i) % ranks_);
@@ -67,7 +67,8 @@ void ExchangeOrder::add_sums(const Pieces& pieces, std::int64_t piece,
   const std::int64_t n = pieces.count(rank_, piece);
   if (n == 0) return;
   const std::int64_t first = pieces.first(rank_, piece);
-  // Ranks below this one are added up in their slots, then come to this one's numbers; the others follow.
+  // Messages of lower ranks are added up in a buffer, then this rank's values are added, then the
+  // higher ranks' messages. This keeps the ascending order.
   for (int peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_) continue;
     ExchangeStep step{ExchangeStep::Kind::kAdd, peer, next_of(peer), first, n};
@@ -108,7 +109,7 @@ std::vector<ExchangeStep> ExchangeOrder::sum(const std::vector<std::int64_t>& co
                                              std::int64_t most) {
   const Pieces pieces(counts, most);
   std::vector<ExchangeStep> out;
-  // A piece's sum leaves while the next one's numbers come in.
+  // The sum of one piece is sent while the next piece arrives.
   for (std::int64_t piece = 0; piece <= pieces.rounds; ++piece) {
     if (piece < pieces.rounds) add_sums(pieces, piece, out);
     if (piece > 0) add_gathers(pieces, piece - 1, true, out);

@@ -1,16 +1,17 @@
-// Sums and gathers between ranks that write into slots in each other's memory: who does what, in which order.
+// The order of sums and gathers between ranks that write into buffers in each other's memory.
 //
-// Model     For each pair of a sender and a receiver the receiver has kSlots slots, which messages use in turns. A
-//           sender writes a message when the one before it in that slot has been taken, a receiver reads it when it
-//           has come. Pieces of a slot's size go through one after the other, so that sums, copies in and copies out
-//           of different pieces run at the same time.
-// Order     Every rank makes the same exchanges in the same order. Executed one after the other, too, the steps of all
-//           ranks end: a step waits only for steps that have an earlier place. So it does not matter how far a rank's
-//           pushes run ahead of its other steps, nor if a GPU runs them in one queue.
-// Bits      An element's sum adds ranks in ascending order, whoever adds it up: that of a whole tensor has the bits of
-//           that of its parts.
+// Model     For each pair of a sender and a receiver, the receiver has kSlots buffers, used in
+//           turn. A sender writes a message once the previous message in that buffer has been
+//           consumed. A receiver reads a message once it has arrived. Tensors pass in pieces of a
+//           buffer's size. So additions and copies of different pieces run at the same time.
+// Order     Every rank makes the same exchanges in the same order. A step waits only for steps with
+//           an earlier place, so executing each rank's steps in order cannot deadlock. Pushes may
+//           run ahead of a rank's other steps, or all may share one queue.
+// Bits      An element's sum adds ranks in ascending order on whichever rank it is computed. So the
+//           sum of a whole tensor is bitwise equal to the sums of its parts.
 //
-// Threads   values; an ExchangeOrder belongs to one thread.   Failure   none.
+// Threads   values; an ExchangeOrder belongs to one thread.
+// Failure   none.
 #pragma once
 
 #include <cstddef>
@@ -20,35 +21,36 @@
 namespace neap::parallel {
 
 struct ExchangeStep {
-  /// kPush: elements of the tensor go to a slot of `peer`. kAdd: the message of `peer` is added to what `into` is
-  /// about. kStore: the message of `peer` becomes elements of the tensor.
+  /// kPush copies elements of the tensor to a buffer of `peer`. kAdd adds the message of `peer` to
+  /// the target of `into`. kStore copies the message of `peer` into the tensor.
   enum class Kind : std::uint8_t { kPush, kAdd, kStore };
   Kind kind = Kind::kPush;
   int peer = 0;
-  std::int64_t message = 0;           ///< of this sender to this receiver, from 0 on
+  std::int64_t message = 0;           ///< number among this sender's messages to this receiver
   std::int64_t first = 0, count = 0;  ///< elements of the whole tensor
-  int into = -1;  ///< kAdd: the peer whose message the sum is left in; -1: the tensor
+  int into = -1;  ///< kAdd: the sum is left in this peer's message; -1: in the tensor
   std::int64_t into_message = 0;
-  bool summed =
-      false;  ///< kPush: it and the pushes after it are of sums that the steps kAdd before it make
+  /// kPush: this push and later ones read sums that earlier kAdd steps produce
+  bool summed = false;
 };
 
-/// Elements that each of so many ranks adds up of a whole tensor.
+/// Divides `elements` evenly: the elements that each rank sums.
 [[nodiscard]] std::vector<std::int64_t> even_parts(std::int64_t elements, int ranks);
 
-/// Numbers the messages of one rank's exchanges.
+/// Produces the steps of one rank and numbers its messages.
 class ExchangeOrder {
  public:
   ExchangeOrder(int rank, int ranks);
 
-  // Parts lie one after another, counts[r] elements of rank r; a piece has at most `most` elements.
-  /// Each rank's part becomes its sum.
+  // In all calls, parts are in the order of ranks with counts[r] elements each. A piece has at most
+  // `most` elements.
+  /// Reduce-scatter.
   [[nodiscard]] std::vector<ExchangeStep> sum_parts(const std::vector<std::int64_t>& counts,
                                                     std::int64_t most);
-  /// All parts become their sums, on every rank.
+  /// All-reduce.
   [[nodiscard]] std::vector<ExchangeStep> sum(const std::vector<std::int64_t>& counts,
                                               std::int64_t most);
-  /// Every part becomes its rank's.
+  /// All-gather.
   [[nodiscard]] std::vector<ExchangeStep> gather(const std::vector<std::int64_t>& counts,
                                                  std::int64_t most);
 
@@ -62,7 +64,7 @@ class ExchangeOrder {
   [[nodiscard]] std::int64_t next_of(int peer) { return taken_[static_cast<std::size_t>(peer)]++; }
 
   int rank_, ranks_;
-  std::vector<std::int64_t> sent_, taken_;  // messages to and from each rank
+  std::vector<std::int64_t> sent_, taken_;  // messages to each rank, and from each rank
 };
 
 }  // namespace neap::parallel

@@ -1,11 +1,13 @@
-// The groups of ranks that the models of a job talk in: of each axis of a model's mesh the ranks that differ along it only,
-// and the copies of a part of the model, all or those that slice it together.
+// Communicators for the groups of ranks of a job's models: one for each axis of a model's mesh, one
+// for its data-parallel replicas, and one for its ZeRO shard group. A rollout with different tensor
+// parallelism has a group of its own.
 //
-// Where a generation divides a model otherwise, the ranks that do so there are a group, too. Made once, by every rank
-// together, in the order of spec/rank_groups.h; models share those with the same ranks. A group of one does nothing, and one
-// of all ranks is the communicator that it is made from: neither takes memory.
+// Every rank creates them together, in the order of spec/rank_groups.h. Models share a group if its
+// ranks are the same. A group of one rank does nothing, and a group of all ranks is the world
+// communicator; neither takes memory.
 //
-// Threads   as communicators.   Failure   Error, where the ranks cannot be connected.
+// Threads   as communicators.
+// Failure   Error if ranks cannot be connected.
 #pragma once
 
 #include <array>
@@ -20,16 +22,16 @@
 
 namespace neap::parallel {
 
-/// Communicators that groups share.
+/// The communicators that groups share.
 class MadeGroups {
  public:
-  /// `world` outlives them.
+  /// `world` must outlive them.
   MadeGroups(Communicator& world, const std::vector<spec::Mesh>& models,
              const spec::Mesh& generation);
   MadeGroups(const MadeGroups&) = delete;
   MadeGroups& operator=(const MadeGroups&) = delete;
   [[nodiscard]] Communicator& world() const { return world_; }
-  /// Of these meshes.
+  /// The communicator along an axis of one of these meshes.
   [[nodiscard]] Communicator& along(const spec::Mesh& mesh, spec::Axis axis) const;
 
  private:
@@ -38,33 +40,33 @@ class MadeGroups {
   std::map<spec::RankGroup, std::unique_ptr<Communicator>> made_;
 };
 
-/// Those of one model.
+/// The groups of one model.
 class Groups {
  public:
-  /// `world` has the mesh's ranks, and outlives the groups. `generation`: how the same ranks are arranged where they
-  /// generate.
+  /// `world` has the mesh's ranks and must outlive the groups. `generation` is the mesh of the same
+  /// ranks during rollouts.
   Groups(Communicator& world, const spec::Mesh& mesh, const spec::Mesh& generation)
       : Groups(std::make_shared<MadeGroups>(world, std::vector<spec::Mesh>{mesh}, generation), mesh,
                generation) {}
   Groups(Communicator& world, const spec::Mesh& mesh) : Groups(world, mesh, mesh) {}
-  /// Of meshes whose groups are made.
+  /// For a mesh whose communicators already exist.
   Groups(std::shared_ptr<const MadeGroups> made, const spec::Mesh& mesh,
          const spec::Mesh& generation);
 
   [[nodiscard]] Communicator& world() const { return made_->world(); }
-  /// Ranks that divide the batch.
+  /// Ranks that share the batch (data parallel).
   [[nodiscard]] Communicator& data() const { return along(spec::Axis::kData); }
-  /// Ranks that divide the tokens of each sequence.
+  /// Ranks that share the tokens of each sequence (context parallel).
   [[nodiscard]] Communicator& context() const { return along(spec::Axis::kContext); }
-  /// Ranks that have the same part of the model: along data and context. They add up its gradients.
+  /// Ranks with the same shard of the model, along data and context. They all-reduce its gradients.
   [[nodiscard]] Communicator& copies() const { return along(spec::Axis::kCopies); }
-  /// Of these the ranks that slice it together: all of them, or some.
+  /// The ZeRO shard group: all of copies(), or some of them.
   [[nodiscard]] Communicator& shards() const { return along(spec::Axis::kShards); }
-  /// And those that have the same slices.
+  /// Ranks with the same ZeRO shards, in different shard groups (hybrid sharding).
   [[nodiscard]] Communicator& replicas() const { return along(spec::Axis::kReplicas); }
-  /// Ranks that divide the model.
+  /// The tensor-parallel group.
   [[nodiscard]] Communicator& tensor() const { return along(spec::Axis::kTensor); }
-  /// Those that divide it where it generates.
+  /// The tensor-parallel group of rollouts.
   [[nodiscard]] Communicator& generating() const { return *generating_; }
   [[nodiscard]] Communicator& along(spec::Axis axis) const {
     return *groups_.at(static_cast<std::size_t>(axis));
@@ -76,12 +78,12 @@ class Groups {
   Communicator* generating_ = nullptr;
 };
 
-/// Those of each model of a job.
+/// The groups of every model of a job.
 class JobGroups {
  public:
-  /// `world` has the job's ranks, and outlives the groups.
+  /// `world` has the job's ranks and must outlive the groups.
   JobGroups(Communicator& world, const spec::Job& job);
-  /// Of the job's main model, whose ranks share its batches.
+  /// The groups of the job's main model, whose ranks share its batches.
   [[nodiscard]] const Groups& main() const { return of_models_.at(main_); }
   [[nodiscard]] const Groups& of(spec::ModelId model) const { return of_models_.at(model); }
 

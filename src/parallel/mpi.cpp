@@ -67,7 +67,7 @@ class Mpi final : public Communicator {
             std::make_shared<All>(All{rank, size, timeout_seconds, LifePace(timeout_seconds), {}})),
         piece_bytes_(piece_bytes),
         exceptions_(std::uncaught_exceptions()) {}
-  // A group of them.
+  // A group of some of the ranks.
   Mpi(const Mpi& whole, int rank, int size, int group)
       : Communicator(rank, size),
         mpi_(whole.mpi_),
@@ -77,7 +77,8 @@ class Mpi final : public Communicator {
         exceptions_(std::uncaught_exceptions()) {}
 
   ~Mpi() override {
-    // An exception under way: the others may wait for this rank, and MPI's end would wait for them.
+    // While an exception is in flight, MPI's shutdown could block: the others may wait for this
+    // rank.
     if (group_ == 0 && !aborted_ && all_->failure.ok() && std::uncaught_exceptions() == exceptions_)
       end();
   }
@@ -95,7 +96,7 @@ class Mpi final : public Communicator {
   }
 
  private:
-  // What the ranks' groups have in common.
+  // What all groups share.
   struct All {
     int rank, size;
     double timeout_seconds;
@@ -103,7 +104,7 @@ class Mpi final : public Communicator {
     Status failure;  // of the first call that failed
   };
 
-  // function() calls MPI and returns its error code.
+  // `function` calls MPI and returns its error code.
   template <class Function>
   void call(const char* what, const Function& function) const {
     if (all_->failure.ok()) {
@@ -113,7 +114,7 @@ class Mpi final : public Communicator {
     }
     throw Error(all_->failure);
   }
-  // A rank that does not come to the end would keep this one and the launcher waiting.
+  // If a rank never reaches the end, this one and the launcher would wait for it.
   void end() noexcept {
     try {
       call("finish", [&] { return mpi_.finish(); });
@@ -140,7 +141,7 @@ class Mpi final : public Communicator {
   [[nodiscard]] std::size_t me() const { return static_cast<std::size_t>(rank()); }
   [[nodiscard]] static std::size_t size_of(int bytes) { return static_cast<std::size_t>(bytes); }
 
-  // Elements of part r when `n` are cut into one part a rank.
+  // Elements of part r when `n` elements are divided into one part per rank.
   [[nodiscard]] std::int64_t part(std::int64_t n, int r) const {
     return n / size() + (r < n % size() ? 1 : 0);
   }
@@ -172,7 +173,7 @@ class Mpi final : public Communicator {
     });
   }
 
-  // Each rank's part in rounds of equal size: one of them at a time is gathered from its place.
+  // All ranks' parts advance in rounds of equal size. Each round gathers one piece of each part.
   void do_reduce_scatter(const at::Tensor& t, const Counts& counts) override {
     const auto width = static_cast<std::int64_t>(t.element_size());
     auto* const data = static_cast<std::byte*>(t.mutable_data_ptr());
@@ -234,7 +235,7 @@ class Mpi final : public Communicator {
     return std::make_unique<Mpi>(*this, rank, size, made);
   }
 
-  // Of parts, one a rank, one after another: bytes.
+  // The byte ranges of parts, one per rank, without gaps.
   struct Layout {
     std::vector<int> bytes, offsets;
     [[nodiscard]] std::int64_t sum() const { return offsets.back() + bytes.back(); }
@@ -250,7 +251,8 @@ class Mpi final : public Communicator {
     return layout;
   }
 
-  // `parts` has one for each rank: this rank's becomes the reduction of all ranks', at `out`.
+  // `parts` has one part per rank. The reduction over ranks of this rank's part is written to
+  // `out`.
   void reduce_parts(at::ScalarType type, const std::byte* parts, const Layout& layout,
                     std::byte* out, Reduce op, const char* what) {
     const auto width = static_cast<std::int64_t>(c10::elementSize(type));
@@ -264,7 +266,7 @@ class Mpi final : public Communicator {
     reduce_rows(type, out, rows, mine / width, size(), op);
   }
 
-  // visit(bytes of each rank's next piece, places of them) until every part has been gone through.
+  // Calls visit(bytes of each rank's next piece, their offsets) until all parts are done.
   template <class Visit>
   void by_rounds(const Counts& counts, std::int64_t width, const Visit& visit) {
     const std::int64_t longest = *std::max_element(counts.begin(), counts.end());
@@ -282,7 +284,7 @@ class Mpi final : public Communicator {
 
   const NeapMpi& mpi_;
   std::shared_ptr<All> all_;
-  int group_ = 0;  // its number
+  int group_ = 0;  // number of the group
   std::int64_t piece_bytes_;
   int exceptions_;
   bool aborted_ = false;
@@ -298,7 +300,7 @@ const NeapMpi& load() {
                        found.status().message()));
   }
   const fs::path& file = *found;
-  // Global: MPI loads parts of its own that look for its symbols.
+  // RTLD_GLOBAL, because MPI loads components that look up its symbols.
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
     throw Error(ErrorCode::kUnsupported, format("{} does not load: {}. Is OpenMPI installed here?",

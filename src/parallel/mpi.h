@@ -1,12 +1,13 @@
 // Collectives of CPU ranks over MPI.
 //
-// Sums are Neap's own: each rank gathers its part of the buffer from all, adds in the order of the
-// ranks and gives the result to all. So bits do not depend on MPI's algorithms or on who came first,
-// and bfloat16, which MPI does not know, works. Traffic is that of a ring, 2 (R - 1) / R of the
-// buffer each way.
-// Waits     end after a timeout; then, or when MPI fails, every later call fails at once. A rank that works for long says so
-//           (show_life).
-// Memory    workspaces of about 8 MiB of plain host memory, none of a phase's.
+// Neap adds the sums: each rank gathers its part of the buffer from all ranks, adds in the order of
+// ranks and sends the result to all. So results do not depend on MPI's algorithm or on arrival
+// order. bfloat16 also works, which MPI does not know. Traffic is that of a ring: 2 (R - 1) / R of
+// the buffer each way.
+//
+// Waits     have a timeout. After a timeout or a failure of MPI every later call fails at once. A
+//           rank that computes for long calls show_life().
+// Memory    work buffers of about 8 MiB of ordinary host memory, outside the arena.
 #pragma once
 
 #include <memory>
@@ -17,12 +18,12 @@
 
 namespace neap::parallel {
 
-/// Loads libneap_mpi.so, which is in ../lib of the program, and starts MPI. Fails when it is
-/// not there, or when MPI finds other ranks than the launcher announced.
+/// Loads libneap_mpi.so from ../lib of the program and starts MPI. Fails if the library is missing,
+/// or if MPI's rank or size differs from the launcher's.
 [[nodiscard]] std::unique_ptr<Communicator> connect_mpi(const Environment& environment,
                                                         double timeout_seconds);
 
-/// Over a table of functions (a test's, or the plug-in's), which outlives it.
+/// Uses a table of functions (a test's, or the plug-in's), which must outlive it.
 [[nodiscard]] std::unique_ptr<Communicator> make_mpi(const NeapMpi& mpi, int rank, int size,
                                                      std::int64_t piece_bytes,
                                                      double timeout_seconds);

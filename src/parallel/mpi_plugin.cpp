@@ -1,4 +1,5 @@
-// libneap_mpi.so: MPI behind parallel/mpi_plugin.h. It and mpi_waits are the only files of Neap that see mpi.h.
+// libneap_mpi.so implements parallel/mpi_plugin.h over MPI. Only this file and mpi_waits include
+// mpi.h.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include "parallel/mpi_plugin.h"
@@ -15,7 +16,7 @@ namespace {
 
 neap::parallel::MpiWaits waits;
 
-// Groups 1, 2, ..., until MPI ends.
+// Groups 1, 2, ...; they live until MPI ends.
 std::vector<MPI_Comm> more_groups;
 
 MPI_Comm comm_of(int group) {
@@ -23,8 +24,8 @@ MPI_Comm comm_of(int group) {
 }
 
 int start(double timeout_seconds, int* rank, int* size) {
-  // Regions come and go at the same addresses: a cache of pinned pages would hold pages that are no
-  // longer there.
+  // The arena unmaps and remaps pages at the same addresses, which would make a cache of pinned
+  // pages stale.
   setenv("OMPI_MCA_mpi_leave_pinned", "0", 0);
   int provided = 0;
   if (const int e = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided); e != 0)
@@ -41,7 +42,8 @@ int barrier(int group) {
 }
 
 int split(int group, int color, int* result) {
-  if (const int e = barrier(group); e != 0) return e;  // splitting itself waits without an end
+  // MPI_Comm_split has no timeout, so ranks meet at a barrier first
+  if (const int e = barrier(group); e != 0) return e;
   MPI_Comm made = MPI_COMM_NULL;
   if (const int e = MPI_Comm_split(comm_of(group), color, 0, &made); e != 0) return e;
   if (const int e = MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN); e != 0) return e;

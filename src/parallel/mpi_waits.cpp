@@ -14,9 +14,10 @@ namespace {
 
 constexpr int kPollsAtOnce = 1000;
 constexpr std::chrono::milliseconds kListening{50};
-// Between the ranks' ends of one wait: mpirun takes a second to end the others.
+// Ranks time out one after another, so that the first one can name the late rank: mpirun takes a
+// second to end the others.
 constexpr double kSecondsBetweenRanks = 2;
-// Of the limit: then a rank says that it waits.
+// Fraction of the timeout after which a rank says that it waits.
 constexpr double kLongWait = 0.25;
 
 }  // namespace
@@ -33,7 +34,7 @@ int MpiWaits::begin(double timeout_seconds) {
 }
 
 int MpiWaits::tell(Word word) {
-  // A send may read its word when this call is over.
+  // Static, because a send may read its word after this call has returned.
   static constexpr std::array<int, 3> kWords{kWorks, kWaits, kWaitsNoMore};
   for (int r = 0; r < static_cast<int>(waiting_.size()); ++r) {
     if (r == rank_) continue;

@@ -1,10 +1,12 @@
-// How libneap_mpi.so waits for other ranks: by polling, with an end.
+// Waits of libneap_mpi.so for other ranks: it polls, with a timeout.
 //
-// Ranks tell each other three words over a communicator of their own: that one works, that it waits for others, and that it
-// waits no more. The first begins everybody's time again; the others say after a timeout who did not come.
+// Ranks send each other three signals on a communicator of their own: "working", "waiting" and
+// "done waiting". "Working" restarts everybody's timeout. The other two let a rank say after a
+// timeout which ranks did not arrive.
 //
-// Threads   one.   Failure   MPI's error codes, NEAP_MPI_TIMED_OUT.
-// Cost      a wait that takes longer than a few microseconds yields the processor between polls.
+// Threads   one.
+// Failure   MPI's error codes, NEAP_MPI_TIMED_OUT.
+// Cost      polling; a wait longer than a few microseconds yields the processor between polls.
 #pragma once
 
 #include <mpi.h>
@@ -16,26 +18,26 @@ namespace neap::parallel {
 
 class MpiWaits {
  public:
-  /// After MPI's start; every rank calls it.
+  /// Call after MPI's start, on every rank.
   [[nodiscard]] int begin(double timeout_seconds);
-  /// Until `request`, which `begun` says was begun without an error, is done.
+  /// Waits until `request` is complete. `begun` is the error code of the call that started it.
   [[nodiscard]] int finish(int begun, MPI_Request& request);
   [[nodiscard]] int show_life() { return tell(kWorks); }
-  /// missing[r]: rank r has not said that it waits.
+  /// Sets missing[r] if rank r has not said that it waits.
   void missing(char* missing) const;
 
  private:
   using Clock = std::chrono::steady_clock;
   enum Word : int { kWorks, kWaits, kWaitsNoMore };
   [[nodiscard]] int tell(Word word);
-  // Hears all that has come; `works`: a rank does.
+  // Receives all pending signals. Sets `works` if a rank is working.
   [[nodiscard]] int listen(bool& works);
   [[nodiscard]] int wait_long(MPI_Request& request);
 
   MPI_Comm words_ = MPI_COMM_NULL;
   int rank_ = 0;
   std::chrono::duration<double> limit_{0};
-  std::vector<bool> waiting_;  // by rank
+  std::vector<bool> waiting_;  // per rank
 };
 
 }  // namespace neap::parallel

@@ -26,7 +26,7 @@ namespace neap::parallel {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::int64_t kStageBytes = 512 << 10;  // of libtorch's small blocks
+constexpr std::int64_t kStageBytes = 512 << 10;  // counted among libtorch's small allocations
 
 class Nccl final : public Communicator {
  public:
@@ -49,7 +49,7 @@ class Nccl final : public Communicator {
     check(api_.comm_init_rank(&comm_, size(), id, rank()), "ncclCommInitRank");
     watch();
   }
-  /// Of some ranks of `all`, connected by `comm`.
+  /// A group of some ranks of `all`, connected by `comm`.
   Nccl(const Nccl& all, NcclComm comm, int rank, int size)
       : Communicator(rank, size),
         api_(all.api_),
@@ -69,7 +69,7 @@ class Nccl final : public Communicator {
     watch_.reset();
     copies_.reset();
     if (comm_ == nullptr || gave_up) return;
-    // Destroying waits for what is under way, which after a failure may never end.
+    // Destroying the communicator waits for pending work, which may never end after a failure.
     if (std::uncaught_exceptions() == exceptions_) {
       api_.comm_destroy(comm_);
     } else {
@@ -102,14 +102,15 @@ class Nccl final : public Communicator {
   void watch() {
     watch_.emplace(*rendezvous_, rank(), timeout_seconds_, [this] { give_up(); });
   }
-  // Ends what waits for other ranks, from any thread.
+  // Aborts waits for other ranks. Any thread may call it.
   void give_up() {
-    // First what streams wait for: NCCL frees memory, and so waits for the whole card.
+    // Streams' waits are ended first: NCCL frees memory, which waits for the whole card.
     if (copies_) copies_->end_waits();
     api_.comm_abort(comm_);
   }
 
-  // NCCL makes the group without another rendezvous; ranks of one key have the order of their numbers.
+  // NCCL creates the group without another rendezvous. Ranks with the same key are ordered by their
+  // numbers.
   std::unique_ptr<Communicator> do_split(int color, int rank, int size) override {
     const c10::DeviceGuard guard(device_);
     NcclComm made = nullptr;
@@ -134,11 +135,11 @@ class Nccl final : public Communicator {
       throw Error(ErrorCode::kIo, "The ranks are no longer connected");
   }
 
-  // call(calls) on the current stream, and its end.
+  // Runs call(calls) on the current stream and waits for it.
   template <class Call>
   void run(const char* name, const Call& call) {
     expect_connected();
-    do_join();  // one call is watched at a time
+    do_join();  // the watch follows one call at a time
     const c10::DeviceGuard guard(device_);
     watch_->begin(name);
     const int result = call(on(bridge::current_stream(device_)));
@@ -147,7 +148,7 @@ class Nccl final : public Communicator {
       wait(name);
     }
     watch_->end();
-    // Aborted: the card's work has ended without a result, and the communicator is gone.
+    // After an abort the card's work has ended without a result, and the communicator is gone.
     if (watch_->gave_up()) throw Error(watch_->reason());
   }
 
@@ -160,8 +161,8 @@ class Nccl final : public Communicator {
     return std::any_of(all.begin(), all.end(),
                        [&](const Each& one) { return (one.*tensor).is_cpu(); });
   }
-  // By copies each, or as one call of NCCL. What was begun is watched until join(): a failure of another rank ends it,
-  // and so does waiting too long, counted from the last call.
+  // Enqueues each tensor by copies, or all as one NCCL call. The work is watched until join(): a
+  // failure of another rank ends it, and so does a timeout, counted from the last call.
   template <class Each, class Copy, class Enqueue>
   std::int64_t begin_on_lane(const char* name, const std::vector<Each>& all,
                              at::Tensor Each::*tensor, const Copy& copy, const Enqueue& enqueue) {
@@ -178,7 +179,7 @@ class Nccl final : public Communicator {
       });
     });
   }
-  // enqueue(lane) gives NCCL's result.
+  // enqueue(lane) returns NCCL's result.
   template <class Enqueue>
   std::int64_t enqueue_on_lane(const char* name, Bytes bytes, const Enqueue& enqueue) {
     expect_connected();
@@ -224,7 +225,7 @@ class Nccl final : public Communicator {
         });
   }
 
-  // Always by NCCL: the copy lane is of ranks that have the same part of the model.
+  // Always uses NCCL: the copy engines serve only data-parallel replicas.
   std::int64_t do_begin_shift(const at::Tensor& mine, const at::Tensor& theirs) override {
     if (mine.is_cpu()) return shift_at_once(mine, theirs);
     return enqueue_on_lane("the shift of keys and values", Bytes(mine.nbytes()),
@@ -252,14 +253,15 @@ class Nccl final : public Communicator {
     add_lane_use(lane_.take_use());
     end_lane();
   }
-  // Aborted: the card's work has ended without a result, and the communicator is gone.
+  // After an abort the card's work has ended without a result, and the communicator is gone.
   void end_lane() {
     lane_.clear();
     watch_->end();
     if (watch_->gave_up()) throw Error(watch_->reason());
   }
 
-  // Until the stream has come here. Short waits spin: a collective in a step takes microseconds.
+  // Waits until the stream has reached this point. Short waits spin, because a step's collectives
+  // take microseconds.
   void wait(const char* name) {
     c10::Event event(device_.type());
     event.record(bridge::current_stream(device_));
@@ -280,7 +282,7 @@ class Nccl final : public Communicator {
     }
   }
 
-  // A piece of host memory on the card and, after `work`, back again.
+  // Copies a piece of host memory to the card, runs `work`, and copies it back.
   template <class Work>
   void through_card(const at::Tensor& host, const Work& work) {
     by_stages(host, [&](const at::Tensor& part) {
@@ -289,7 +291,7 @@ class Nccl final : public Communicator {
       part.copy_(staged);
     });
   }
-  // work(part) for each piece of host memory.
+  // Calls work(piece) for each piece of host memory.
   template <class Work>
   void by_stages(const at::Tensor& host, const Work& work) {
     const std::int64_t most =
@@ -369,7 +371,7 @@ class Nccl final : public Communicator {
   LifePace pace_{timeout_seconds_};
   std::shared_ptr<Rendezvous> rendezvous_;
   PeersLane lane_;
-  std::unique_ptr<CopyLane> copies_;  // the lane's sums and gathers; none: NCCL's
+  std::unique_ptr<CopyLane> copies_;  // copy-engine collectives; null: NCCL runs them
   int exceptions_;
   NcclComm comm_ = nullptr;
   std::optional<NcclWatch> watch_;

@@ -1,9 +1,12 @@
 // Collectives of GPU ranks over NCCL.
 //
-// Every call waits for its result on the host, and while it waits looks for errors of NCCL, for word
-// of a failed rank, and at the clock: a rank that dies does not leave the others hanging.
-// Memory    NCCL keeps buffers of its own on the card, outside Neap's ceiling as the CUDA context is
-//           (docs/parallelism.md). Host tensors pass through 512 KiB of the card.
+// Every call waits on the host for its result. While it waits it checks for NCCL's errors, for
+// reports of failed ranks, and for the timeout. So a rank that dies does not block the others.
+//
+// Threads   one at a time.
+// Failure   Error, as parallel/communicator.h says.
+// Memory    NCCL keeps buffers on the card that do not count against Neap's limit, like the CUDA
+//           context (docs/parallelism.md). Host tensors pass through 512 KiB of device memory.
 #pragma once
 
 #include <memory>

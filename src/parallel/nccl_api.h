@@ -1,5 +1,5 @@
-// The part of NCCL's C interface that Neap uses, declared here so that neither its header nor the
-// CUDA toolkit is needed to build. Its numbers are stable since NCCL 2.10.
+// The part of NCCL's C interface that Neap uses. It is declared here so that a build needs neither
+// NCCL's header nor the CUDA toolkit. The numbers are stable since NCCL 2.10.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ enum NcclType : int {
 };
 enum NcclOp : int { kNcclSum = 0, kNcclMax = 2 };
 
-/// The library's functions, found at run time; results are ncclResult_t as int.
+/// The library's functions, loaded at run time. Results are ncclResult_t as int.
 struct NcclApi {
   int (*get_unique_id)(NcclId* id);
   int (*comm_init_rank)(NcclComm* comm, int size, NcclId id, int rank);
@@ -56,7 +56,7 @@ struct NcclApi {
   int (*group_end)();
 };
 
-/// Loads libnccl.so.2, which libtorch_cuda has brought along. Once a process.
+/// Loads libnccl.so.2, which comes with libtorch_cuda, once per process.
 [[nodiscard]] Result<const NcclApi*> load_nccl();
 
 }  // namespace neap::parallel

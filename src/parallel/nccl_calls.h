@@ -1,9 +1,9 @@
-// What ranks do with each other's tensors, as calls of NCCL on a stream.
+// Collectives of several tensors as NCCL calls on a stream.
 //
 // Tensors   contiguous, on this rank's card.
 // Threads   one at a time for a communicator; a call returns before its work is done.
-// Failure   NCCL's result, kNcclSuccess or an error.
-// Cost      that of NCCL's own calls.
+// Failure   NCCL's result: kNcclSuccess or an error.
+// Cost      that of NCCL's calls.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,25 +16,25 @@
 
 namespace neap::parallel {
 
-/// A value, made for each use. What it refers to outlives it.
+/// A short-lived value. What it refers to must outlive it.
 class NcclCalls {
  public:
-  /// Elements of each rank's part, one part behind another.
+  /// Elements of each rank's part, in the order of ranks.
   using Counts = std::vector<std::int64_t>;
   NcclCalls(const NcclApi& api, NcclComm comm, int rank, CudaStream stream)
       : api_(api), comm_(comm), rank_(rank), stream_(stream) {}
 
   int all_reduce(const at::Tensor& t, Reduce op) const;
-  /// Each rank's part of `t` becomes that of the sum; the others are undefined then, or as they were.
+  /// This rank's part of `t` becomes that of the sum. The others are undefined.
   int reduce_scatter(const at::Tensor& t, const Counts& counts) const;
-  /// `mine`: this rank's part, which may be in its place in `whole`.
+  /// `mine` is this rank's part. It may alias its place in `whole`.
   int all_gather(const at::Tensor& mine, const at::Tensor& whole, const Counts& counts) const;
   int broadcast(const at::Tensor& t, int root) const;
   int send(const at::Tensor& t, int to) const;
   int receive(const at::Tensor& t, int from) const;
 
-  /// Calls that NCCL runs as one; the first error. calls(next) gives each of them to next. A group that was begun is
-  /// ended whatever happens.
+  /// Groups calls into one NCCL operation. calls(next) passes each result to `next`; the first
+  /// error is returned. The group is closed even after an error.
   template <class Calls>
   int as_one(const Calls& calls) const {
     int result = api_.group_start();
@@ -47,7 +47,7 @@ class NcclCalls {
   }
 
   [[nodiscard]] static bool alike(const Counts& counts);
-  /// visit(part, its rank) of those that have elements.
+  /// Calls visit(part, its rank) for each part that is not empty.
   template <class Visit>
   static void by_rank(const at::Tensor& t, const Counts& counts, const Visit& visit) {
     std::int64_t first = 0;

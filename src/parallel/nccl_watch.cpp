@@ -52,7 +52,7 @@ void NcclWatch::loop() {
     const auto failure = rendezvous_.failure();
     const std::int64_t signs = rendezvous_.signs_of_life();
     lock.lock();
-    if (!waits_ || calls_ != call) continue;  // it has ended meanwhile
+    if (!waits_ || calls_ != call) continue;  // the call has ended meanwhile
     if (std::exchange(signs_, signs) != signs) clock_.restart();
     const WaitClock::Seconds waited = clock_.look();
     if (failure) {

@@ -1,11 +1,12 @@
-// Watches calls that take long, from a thread of its own, because a call may wait inside NCCL
-// itself: it connects to a peer when it first needs it. A rank that has failed, or that does not
-// come in time, makes it abort the communicator, which ends the call. Time begins again when any rank shows that it
-// works (Communicator::show_life).
+// Watches long NCCL calls from a separate thread. The caller cannot watch them, because it may
+// block inside NCCL, which connects to a peer on first use. If a rank has failed or is late, the
+// watch aborts the communicator, which ends the call. The timeout restarts when any rank calls
+// Communicator::show_life().
 //
 // Threads   begin() and end() belong to one thread; the rest may be called from any.
-// Failure   none of its own; after it gave up, reason() says why.
-// Cost      a thread that wakes once a second, and looks at the rendezvous while a call takes longer.
+// Failure   none of its own; reason() says why it aborted.
+// Cost      a thread that wakes once a second. It queries the rendezvous only while a call takes
+//           longer than that.
 #pragma once
 
 #include <atomic>
@@ -23,7 +24,7 @@ namespace neap::parallel {
 
 class NcclWatch {
  public:
-  /// Calls abort() at most once, from its thread. `rendezvous` outlives it.
+  /// Calls `abort` at most once, from its thread. `rendezvous` must outlive it.
   NcclWatch(Rendezvous& rendezvous, int rank, double timeout_seconds, std::function<void()> abort);
   NcclWatch(const NcclWatch&) = delete;
   NcclWatch& operator=(const NcclWatch&) = delete;
@@ -32,7 +33,7 @@ class NcclWatch {
   void begin(const char* call);
   void end();
   [[nodiscard]] bool gave_up() const { return gave_up_; }
-  /// Why it gave up.
+  /// Why it aborted.
   [[nodiscard]] Status reason() const;
 
  private:
@@ -44,15 +45,15 @@ class NcclWatch {
   std::function<void()> abort_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  WaitClock clock_;  // since the call's begin, or the last sign of life behind that
+  WaitClock clock_;  // since the call's begin, or the last sign of life after it
   std::int64_t calls_ = 0;
-  bool waits_ = false;      // the last one has not ended
-  std::int64_t signs_ = 0;  // of life, when they were last counted
+  bool waits_ = false;      // the last call has not ended
+  std::int64_t signs_ = 0;  // signs of life at the last check
   const char* call_ = "";
   Status reason_;
   std::atomic<bool> gave_up_ = false;
   bool ending_ = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last member, because the thread uses the others
 };
 
 }  // namespace neap::parallel

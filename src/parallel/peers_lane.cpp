@@ -20,7 +20,8 @@ c10::Event PeersLane::timed_event(const c10::Stream& stream) const {
 
 std::int64_t PeersLane::begin(Bytes bytes, const std::function<void(const c10::Stream&)>& enqueue) {
   forget_used();
-  // Of a high priority: its few blocks are started before those of products that wait for a multiprocessor.
+  // High priority, so that its few thread blocks start before those of matrix products that wait
+  // for a multiprocessor.
   if (!stream_) stream_ = bridge::pool_stream(device_, bridge::StreamPriority::kHigh);
   bridge::order(current(), *stream_);
   Begun begun{timed_event(*stream_), std::nullopt, std::nullopt, bytes};
@@ -32,7 +33,7 @@ std::int64_t PeersLane::begin(Bytes bytes, const std::function<void(const c10::S
 
 void PeersLane::wait_for(std::int64_t number) {
   const std::int64_t place = number - first_;
-  if (place < 0 || place >= std::ssize(begun_)) return;  // it was joined
+  if (place < 0 || place >= std::ssize(begun_)) return;  // already joined
   Begun& begun = begun_[static_cast<std::size_t>(place)];
   if (!begun.computed) begun.computed.emplace(timed_event(current()));
   begun.ended->block(current());
@@ -63,7 +64,7 @@ void PeersLane::count(const Begun& begun) {
   use_ += {begun.bytes, all, std::min(visible, all)};
 }
 
-// What was waited for and has ended: passes begin thousands.
+// Drops operations that were waited for and have ended: a pass starts thousands.
 void PeersLane::forget_used() {
   while (!begun_.empty() && begun_.front().computed && begun_.front().computed->query() &&
          begun_.front().ended->query()) {

@@ -1,8 +1,9 @@
-// What a GPU's ranks do together while it computes: a stream of its own, and what was begun on it, by numbers.
+// The communication queue of a GPU: a stream of its own, and the operations started on it, by
+// numbers.
 //
 // Threads   one at a time; libtorch's current stream is that thread's.
 // Failure   c10::Error from libtorch.
-// Cost      two timed events for each begin.
+// Cost      two timed events per begin().
 #pragma once
 
 #include <c10/core/Event.h>
@@ -23,15 +24,17 @@ class PeersLane {
  public:
   explicit PeersLane(c10::Device device) : device_(device) {}
 
-  /// Its stream begins what `enqueue` gives it when the current one has come here. The number is for wait_for().
+  /// Enqueues work that starts after what the current stream has been given so far. Pass the number
+  /// to wait_for().
   std::int64_t begin(Bytes bytes, const std::function<void(const c10::Stream&)>& enqueue);
-  /// What the current stream is given from now on begins when what has the number is done, and everything before it.
+  /// Later work of the current stream waits for operation `number` and everything before it.
   void wait_for(std::int64_t number);
-  /// The same for everything that was begun. False: there is nothing.
+  /// Waits as wait_for() for every operation. False if there is none.
   bool wait_for_all();
-  /// After the current stream has come to wait_for_all(): nothing is under way any more.
+  /// Adds up times. Call it after the current stream has passed wait_for_all(), when nothing is
+  /// running.
   void count_all();
-  /// Forgets all of it, whatever has become of it.
+  /// Forgets all operations, whether or not they succeeded.
   void clear();
   [[nodiscard]] bridge::PeerUse take_use() { return std::exchange(use_, {}); }
 
@@ -39,7 +42,7 @@ class PeersLane {
   struct Begun {
     c10::Event started;
     std::optional<c10::Event> ended;
-    std::optional<c10::Event> computed;  // by what waits for it
+    std::optional<c10::Event> computed;  // recorded on the stream that waits for it
     Bytes bytes;
   };
   [[nodiscard]] c10::Stream current() const { return bridge::current_stream(device_); }
@@ -49,9 +52,9 @@ class PeersLane {
 
   c10::Device device_;
   std::optional<c10::Stream> stream_;
-  std::deque<Begun> begun_;  // since the last clear(), by ascending numbers
+  std::deque<Begun> begun_;  // since the last clear(), in ascending order
   std::int64_t first_ = 1;
-  std::optional<c10::Event> joined_;  // the current stream, before it waited for all
+  std::optional<c10::Event> joined_;  // on the current stream, before it waited for all
   bridge::PeerUse use_;
 };
 

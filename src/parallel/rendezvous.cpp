@@ -29,7 +29,7 @@ class StoreRendezvous final : public Rendezvous {
     c10d::TCPStoreOptions options;
     options.port = static_cast<std::uint16_t>(environment.master_port);
     options.isServer = environment.rank == 0 && !environment.agent_store;
-    options.waitWorkers = false;  // share() waits
+    options.waitWorkers = false;  // share() waits instead
     options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_seconds * 1000));
     where_ = format("{}:{}", environment.master_address, environment.master_port);
     try {
@@ -64,7 +64,7 @@ class StoreRendezvous final : public Rendezvous {
       const std::string text = format("Rank {} failed (exit code {})", rank_, exit_code);
       store_->set(kFailedKey, Bytes8(text.begin(), text.end()));
       (void)store_->check({kFailedKey});  // returns after the store has the value
-    } catch (...) {                       // the store may be what failed
+    } catch (...) {                       // the store itself may have failed
     }
   }
 
@@ -85,7 +85,7 @@ class StoreRendezvous final : public Rendezvous {
   std::int64_t count_signs(std::int64_t more) noexcept {
     try {
       signs_ = store_->add(kLifeKey, more);
-    } catch (...) {  // failure() says so
+    } catch (...) {  // failure() reports it
     }
     return signs_;
   }

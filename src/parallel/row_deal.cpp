@@ -15,7 +15,7 @@ namespace {
 
 using Rows = std::vector<std::int64_t>;
 
-// A share of a mini-batch.
+// One rank's rows of a mini-batch.
 struct Share {
   std::int64_t tokens = 0;
   Rows rows;
@@ -43,7 +43,7 @@ std::vector<Share> shares_of(const Rows& lengths, std::int64_t first, std::int64
   return shares;
 }
 
-// Each row's place in a list; -1: the list does not have it.
+// The place of each row in a list; -1 if the list does not have it.
 Rows places_in(const Rows& list, std::size_t rows) {
   Rows out(rows, -1);
   for (std::size_t i = 0; i < list.size(); ++i)
@@ -51,7 +51,7 @@ Rows places_in(const Rows& list, std::size_t rows) {
   return out;
 }
 
-// Rows of host tensors, of which only the first elements are sent.
+// Packs rows of host tensors into messages; only the first elements of each row are sent.
 class RowParts {
  public:
   RowParts(const Rows& counts, const at::Tensor& rows)
@@ -65,7 +65,7 @@ class RowParts {
   [[nodiscard]] std::size_t bytes(std::int64_t row) const {
     return static_cast<std::size_t>(counts_[static_cast<std::size_t>(row)]) * element_;
   }
-  /// A message of these rows, not yet filled.
+  /// An empty message for these rows.
   [[nodiscard]] at::Tensor message(const Rows& rows) const {
     std::size_t size = 0;
     for (const std::int64_t row : rows) size += bytes(row);
@@ -195,7 +195,7 @@ at::Tensor RowDeal::send(const at::Tensor& mine, const RowDeal& to, const Rows& 
   for (const std::int64_t row : own())
     if (const std::int64_t at = place(to_place, row); at >= 0)
       std::memcpy(parts.at(out, at), parts.at(rows, place(from_place, row)), parts.bytes(row));
-  // Both ends take a pair's rows in the order of the list that they come from.
+  // Both ends take the rows of a pair in the sender's order.
   const auto send_to = [&](int rank) {
     const Rows theirs = places_in(to.lists_[static_cast<std::size_t>(rank)], counts.size());
     Rows sent;
@@ -221,7 +221,7 @@ at::Tensor RowDeal::send(const at::Tensor& mine, const RowDeal& to, const Rows& 
       next += parts.bytes(row);
     }
   };
-  // Every rank takes its pairs in one order of all pairs, so that none waits for one that waits for it.
+  // All ranks go through all pairs in the same order, so that they cannot deadlock.
   for (int first = 0; first < ranks_.size(); ++first) {
     for (int second = first + 1; second < ranks_.size(); ++second) {
       if (ranks_.rank() == first) {

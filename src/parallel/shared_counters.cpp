@@ -17,7 +17,7 @@ namespace neap::parallel {
 namespace {
 
 constexpr std::size_t kPageBytes = 4096;
-constexpr int kNames = 16;  // that are tried
+constexpr int kNames = 16;  // names to try
 
 Status failed(const char* what, const std::string& name) {
   return {ErrorCode::kIo, format("{} shared memory {}: {}", what, name, system_reason(errno))};
@@ -43,7 +43,7 @@ Result<SharedCounters> SharedCounters::make(std::size_t count) {
       return failed("making", out.name_);
     }
     out.named_ = true;
-    // Taken now: a full /dev/shm would otherwise end the process at the first access.
+    // Allocated now: with a full /dev/shm the first access would otherwise kill the process.
     if (const int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(out.bytes_));
         error != 0) {
       errno = error;

@@ -1,9 +1,11 @@
-// Counters that processes of one machine have in common, by a name: a file of shared memory.
+// Atomic counters in shared memory, for processes of one machine.
 //
-// Model     One process makes it, the others open it, and the first one removes the name when all have: the memory
-//           goes with the last process, whichever way it ends.
-// Threads   any: counters are atomic. Each lies in a cache line of its own.
-// Failure   Status: kIo with the system's reason; kInvalidArgument where the file is another's or of another size.
+// Model     One process creates a named file and the others open it. The creator removes the name
+//           once all have opened it. So the memory is freed with the last process, even after a
+//           crash.
+// Threads   any: counters are atomic, each in its own cache line.
+// Failure   Status: kIo with the system's reason; kInvalidArgument if the file has another owner or
+//           another size.
 #pragma once
 
 #include <atomic>
@@ -22,7 +24,7 @@ class SharedCounters {
   };
   static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
-  /// All zero, under a new name.
+  /// Creates counters, all zero, under a new name.
   [[nodiscard]] static Result<SharedCounters> make(std::size_t count);
   [[nodiscard]] static Result<SharedCounters> open(const std::string& name, std::size_t count);
 
@@ -31,10 +33,10 @@ class SharedCounters {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] Counter& at(std::size_t i) const { return counters_[i]; }
-  /// Whole pages: a driver can register them.
+  /// Page-aligned, so that a driver can register it.
   [[nodiscard]] void* data() const { return counters_; }
   [[nodiscard]] std::size_t size_bytes() const { return bytes_; }
-  /// No further process can open it.
+  /// No further process can open it afterwards.
   void remove_name();
 
  private:
@@ -42,7 +44,7 @@ class SharedCounters {
   [[nodiscard]] Status map(int file);
 
   std::string name_;
-  bool named_ = false;  // by this process, and not removed
+  bool named_ = false;  // this process created the name and has not removed it
   Counter* counters_ = nullptr;
   std::size_t bytes_ = 0;
 };

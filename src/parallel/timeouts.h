@@ -1,4 +1,4 @@
-// What communicators do about ranks that are late, whatever carries their messages.
+// Timeouts for late ranks, shared by all communicators.
 //
 // Threads   one at a time.
 #pragma once
@@ -11,11 +11,12 @@
 
 namespace neap::parallel {
 
-/// How often a rank that works shows it: several times in a timeout, not at every call. Its begin counts as shown.
+/// Limits how often a working rank shows life: several times per timeout instead of in every call.
+/// Construction counts as the first time.
 class LifePace {
  public:
   explicit LifePace(double timeout_seconds) : between_(timeout_seconds / kSignsInATimeout) {}
-  /// Whether the next one is due; then it counts as shown.
+  /// Whether a sign of life is due. If so, it counts as given.
   [[nodiscard]] bool due() {
     const auto now = std::chrono::steady_clock::now();
     if (now - shown_ < between_) return false;
@@ -29,7 +30,7 @@ class LifePace {
   std::chrono::steady_clock::time_point shown_ = std::chrono::steady_clock::now();
 };
 
-/// `who`: the ranks that did not come, as "1, 3"; empty where it is not known.
+/// `who` lists the missing ranks, such as "1, 3". It is empty if they are not known.
 [[nodiscard]] inline Status wait_timed_out(int rank, double seconds, const char* call,
                                            const std::string& who) {
   const char* const kind = who.find(',') == std::string::npos ? "rank" : "ranks";

@@ -1,4 +1,4 @@
-// How long a process has waited for others, without the time in which it was stopped itself.
+// Measures how long a process has waited for others, excluding time in which it was itself stopped.
 //
 // Threads   one at a time.
 #pragma once
@@ -8,8 +8,8 @@
 
 namespace neap::parallel {
 
-/// A wait looks at it at least once a second. A longer gap means that this process did not run (SIGSTOP, Ctrl-Z, a machine
-/// that was suspended). The other ranks were not late in that time, so it does not count.
+/// Call look() at least once a second. A longer gap means that this process did not run (SIGSTOP,
+/// Ctrl-Z, a suspended machine). The other ranks were not late during it, so it does not count.
 class WaitClock {
  public:
   using Clock = std::chrono::steady_clock;
@@ -28,7 +28,7 @@ class WaitClock {
   }
 
  private:
-  static constexpr Seconds kLongestGap{2};  // busy machines need more than the second
+  static constexpr Seconds kLongestGap{2};  // more than a second, for busy machines
   Clock::time_point looked_;
   Seconds waited_{0};
 };
