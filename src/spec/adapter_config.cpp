@@ -46,7 +46,8 @@ bool is_truthy(const Json& value) {
          !((value.is_structured() || value.is_string()) && value.empty());
 }
 
-// Names, as a set that finds a path's own name and each of its ends behind a dot.
+// A set of names. A path is in it if the path, or any suffix of it after a dot, is one of the
+// names.
 class NameSet {
  public:
   explicit NameSet(const Json& list) {
@@ -104,7 +105,7 @@ class ModuleChoice {
   bool all_linear_ = false;
 };
 
-// rank_pattern and alpha_pattern: the first key that a path, or its end behind a dot, matches.
+// rank_pattern and alpha_pattern: the first key that matches a path or a suffix of it after a dot.
 class NumberPattern {
  public:
   static Result<NumberPattern> read(Fields& f, const char* key, bool integers) {
@@ -148,7 +149,7 @@ class NumberPattern {
   };
   Status add(Fields& f, const char* key, const std::string& name, double number) {
     const Entry entry{names_.size() + patterns_.size(), number};
-    // Most keys are names, of every layer in some files; the dots in them mean themselves.
+    // Most keys are plain names, and some files list every layer. Dots in names are literal.
     if (name.find_first_of("^$*+?()[]{}|\\") == std::string::npos) {
       names_.emplace(name, entry);
       return {};
@@ -168,7 +169,7 @@ class NumberPattern {
   std::vector<std::pair<NamePattern, Entry>> patterns_;
 };
 
-// Empty: every block.
+// An empty set means every block.
 std::set<std::int64_t> read_layers(Fields& f) {
   constexpr const char* kKey = "layers_to_transform";
   std::set<std::int64_t> out;
@@ -195,14 +196,15 @@ void refuse_other_kinds(const Json& config, Fields& f) {
         "trainable_token_indices", "use_bdlora", "use_qalora"}) {
     if (f.has(key) && is_truthy(f.value(key))) f.refuse(key, kNotSupported);
   }
-  // Variants of LoRA; these are of how an adapter starts, below.
+  // Keys of LoRA variants. Those in `starts` only choose the initial values; they are handled
+  // below.
   const std::set<std::string_view> starts = {"corda_config", "eva_config", "loftq_config",
                                              "lora_ga_config"};
   for (const auto& [key, value] : config.items()) {
     if (key.ends_with("_config") && !starts.contains(key) && is_truthy(value))
       f.refuse(key, kNotSupported);
   }
-  // Others change the base's weights, and the adapter goes with the changed ones.
+  // Some initialisations change the base's weights, and the adapter fits only the changed weights.
   constexpr std::string_view kKey = "init_lora_weights";
   if (!f.has(kKey.data()) || !f.value(kKey.data()).is_string()) return;
   const std::string start = f.value(kKey.data()).get<std::string>();
@@ -211,7 +213,7 @@ void refuse_other_kinds(const Json& config, Fields& f) {
                           shown(start)));
 }
 
-// Every layer that the configuration chooses, with its rank and alpha.
+// All layers that the configuration selects, with rank and alpha.
 Result<std::map<std::string, LoraModule, std::less<>>> chosen_modules(Fields& f,
                                                                       const AdapterConfig& config,
                                                                       const Architecture& model) {

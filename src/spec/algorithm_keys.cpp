@@ -1,4 +1,5 @@
-// The keys of losses, advantages and corrections, with their limits and their words for docs/configuration.md.
+// The keys of losses, advantages and corrections, with limits and help texts for
+// docs/configuration.md.
 #include "spec/job_keys.h"
 #include "spec/loss_kinds.h"
 #include "spec/micro_batches.h"
@@ -197,7 +198,7 @@ void bind_actor(ConfigTable& t, Job& job) {
       .at_least(0);
   bind_placement(t, at, job.actor_placement, &job.parallel.automatic.actor_zero, job);
   bind_optimizer(t, at + ".optim", a.optim);
-  // Of fine-tuning all weights of a model that exists.
+  // The default for full fine-tuning of an existing model.
   default_of_tasks(
       t.at(at + ".optim.lr"), job,
       [](const Job& j) { return j.task == Task::kSft || j.task == Task::kReward; }, 1e-5);

@@ -17,7 +17,7 @@ std::string known_types() {
   return list;
 }
 
-// Checks that concern several features of any model type.
+// Checks that involve several features and apply to every model type.
 Status check(const Architecture& a, std::string_view where) {
   if (a.num_attention_heads % a.num_key_value_heads != 0) {
     return {ErrorCode::kInvalidArgument,
@@ -34,7 +34,7 @@ Status check(const Architecture& a, std::string_view where) {
   return {};
 }
 
-// Ids that stop generation belong to generation_config.json where a folder has one.
+// generation_config.json, if the folder has one, overrides the ids that stop generation.
 Status read_generation_config(const std::filesystem::path& file, Architecture& a) {
   std::error_code none;
   if (!std::filesystem::exists(file, none)) return {};
@@ -71,7 +71,7 @@ bool Architecture::layers_alike() const {
 }
 
 std::int64_t Architecture::longest_sequence() const {
-  // With these kinds of scaling max_position_embeddings may be what it was before.
+  // With these kinds of scaling, max_position_embeddings may still be the value before scaling.
   if (rotary.scaling != Rotary::Scaling::kDynamic && rotary.scaling != Rotary::Scaling::kYarn)
     return max_position_embeddings;
   const double stretched = static_cast<double>(rotary.original_max_positions) * rotary.factor;
@@ -174,12 +174,13 @@ Json Architecture::to_json(Head head) const {
     j["eos_token_id"] = eos_token_ids;
   else
     j["eos_token_id"] = id_or_null(eos_token_ids.empty() ? -1 : eos_token_ids.front());
-  // Not of the model: the type of one file's tensors, and the labels of another head.
+  // These keys describe the tensors' type in one file, or labels of another head, and not the
+  // model.
   for (const char* key :
        {"dtype", "torch_dtype", "num_labels", "id2label", "label2id", "problem_type"})
     j.erase(key);
   if (scalar) {
-    // Hugging Face counts labels by this map.
+    // Hugging Face derives the number of labels from this map.
     j["id2label"] = {{"0", "LABEL_0"}};
     j["label2id"] = {{"LABEL_0", 0}};
   }

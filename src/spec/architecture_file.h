@@ -1,10 +1,11 @@
-// What one file of spec/architectures provides: how a model_type's config.json becomes features, and
-// what its classes and parameters are called.
+// The interface of a file in spec/architectures: it converts a model_type's config.json to
+// features, and names classes and parameters.
 //
-// architectures/<model_type>.cpp defines `const ArchitectureFile spec::architectures::<model_type>`.
-// The build registers every file of that folder; nothing else names a model_type.
+// architectures/<model_type>.cpp defines `const ArchitectureFile
+// spec::architectures::<model_type>`. The build registers every file of that folder; nothing else
+// names a model_type.
 //
-// Threads   constants, and functions without state.
+// Threads   constants, and stateless functions.
 // Failure   read() reports through Fields.
 #pragma once
 
@@ -18,14 +19,14 @@
 
 namespace neap::spec {
 
-/// Names of modules in a checkpoint. Those of a block are relative to it ("self_attn.q_proj").
-/// A name may be given for a module that a model of this type does not always have.
+/// Names of modules in a checkpoint. Names within a block are relative to it ("self_attn.q_proj").
+/// A name may be given for a module that only some models of this type have.
 class ModuleNames {
  public:
   constexpr ModuleNames(std::initializer_list<std::pair<Module, std::string_view>> names) {
     set(names);
   }
-  /// These, with some modules called otherwise.
+  /// A copy with some names replaced.
   [[nodiscard]] constexpr ModuleNames with(
       std::initializer_list<std::pair<Module, std::string_view>> names) const {
     ModuleNames out = *this;
@@ -47,17 +48,17 @@ struct ArchitectureFile {
   std::string_view model_type;
   std::string_view language_model_class;  ///< "LlamaForCausalLM"
   std::string_view scalar_class;          ///< "LlamaForSequenceClassification"
-  /// Fills everything but model_type and config. Checks of single features that every type shares
-  /// follow it (architecture.cpp).
+  /// Sets all fields except model_type and config. Checks that all types share follow in
+  /// architecture.cpp.
   void (*read)(Fields& fields, Architecture& a);
-  std::string_view base_prefix;  ///< base_model_prefix: files of the bare model lack "<prefix>."
-  std::string_view blocks;       ///< in front of a block's number: "model.layers"
+  std::string_view base_prefix;  ///< base_model_prefix; files of the bare model omit "<prefix>."
+  std::string_view blocks;       ///< path of the blocks, before a block's number: "model.layers"
   ModuleNames names;
 };
 
-/// Every registered file, by model_type in alphabetical order.
+/// All registered files, sorted by model_type.
 [[nodiscard]] const std::vector<const ArchitectureFile*>& architecture_files();
-/// Null when no file has that type.
+/// Null if no file has that type.
 [[nodiscard]] const ArchitectureFile* find_architecture_file(std::string_view model_type);
 
 }  // namespace neap::spec

@@ -28,7 +28,8 @@ constexpr std::array<Mode, 4> kModes = {{{"none", CheckpointMode::kNone},
                                          {"full", CheckpointMode::kFull},
                                          {"auto", CheckpointMode::kAuto}}};
 
-// Outputs of norms, rotations and products of elements: a few passes over memory each.
+// Outputs of norms, rotations and elementwise products. Recomputing one takes a few passes over
+// memory.
 BlockRetention selective(const Architecture& a) {
   BlockRetention r;
   const auto recompute = [&](SavedTensor t) { r.set(t, Retention::kRecompute); };

@@ -1,8 +1,8 @@
-// Activation checkpointing: what a block keeps of its forward for its backward, tensor by tensor.
+// Activation checkpointing: which tensors of a block's forward are kept for its backward.
 //
-// Backward reads the tensors of SavedTensor. Each has a retention: it is kept, or computed again
-// from tensors that come before it. The block's input is always kept. Losses and gradients do not
-// depend on the choice.
+// Backward reads the tensors of SavedTensor. Each is either kept, or recomputed from tensors that
+// come before it. The block's input is always kept. Losses and gradients do not depend on the
+// choice.
 #pragma once
 
 #include <array>
@@ -16,28 +16,28 @@
 
 namespace neap::spec {
 
-/// Tensors that a block's backward reads, in the order in which forward makes them; each is made
-/// from earlier ones and the block's input. An architecture has some of them only.
+/// Tensors that a block's backward reads, in forward order. Each is computed from earlier ones and
+/// the block's input. An architecture uses only some of them.
 enum class SavedTensor : std::uint8_t {
-  kAttentionInput,   ///< (N, C): what q, k and v are projected from
-  kProjections,      ///< v, and q and k where norms read them before the rotation
-  kQueryKey,         ///< q and k as attention reads them
-  kAttentionOut,     ///< (N, H * D) and what the attention kernel keeps for its backward
-  kAttentionResult,  ///< (N, C): what a norm behind attention reads
+  kAttentionInput,   ///< (N, C): input of the q, k and v projections
+  kProjections,      ///< v; also q and k if a norm reads them before the rotation
+  kQueryKey,         ///< q and k as the attention kernel reads them
+  kAttentionOut,     ///< (N, H * D) and what the attention kernel saves for its backward
+  kAttentionResult,  ///< (N, C): input of a norm after attention
   kMiddle,           ///< (N, C): residual stream between attention and MLP
-  kMlpInput,         ///< (N, C): what gate and up are projected from
+  kMlpInput,         ///< (N, C): input of the gate and up projections
   kGate,             ///< (N, F)
   kUp,               ///< (N, F)
-  kActivated,        ///< (N, F): activation of gate, or of up where there is no gate
+  kActivated,        ///< (N, F): activation of gate, or of up without a gate
   kProduct,          ///< (N, F): activated * up
-  kMlpResult,        ///< (N, C): what a norm behind the MLP reads
+  kMlpResult,        ///< (N, C): input of a norm after the MLP
 };
 constexpr std::size_t kSavedTensors = 12;
 [[nodiscard]] std::string_view to_string(SavedTensor tensor);
 
 enum class Retention : std::uint8_t { kKeep, kRecompute };
 
-/// The retention of each tensor of one block.
+/// Which tensors of one block are kept.
 class BlockRetention {
  public:
   [[nodiscard]] Retention operator[](SavedTensor t) const { return of_[index(t)]; }
@@ -54,24 +54,24 @@ class BlockRetention {
   std::array<Retention, kSavedTensors> of_{};
 };
 
-/// The retention of every block of a model.
+/// Which tensors of every block of a model are kept.
 struct Checkpointing {
   std::vector<BlockRetention> blocks;
   friend bool operator==(const Checkpointing&, const Checkpointing&) = default;
 };
 
-/// What a configuration asks for.
+/// The modes that a configuration can select.
 enum class CheckpointMode : std::uint8_t {
   kNone,       ///< keep everything
-  kSelective,  ///< compute again what needs no matrix product
-  kFull,       ///< keep the input
-  kAuto,       ///< the plan chooses for each tensor and block
+  kSelective,  ///< recompute everything that needs no matrix product
+  kFull,       ///< keep only the block's input
+  kAuto,       ///< the plan decides for each tensor and block
 };
 [[nodiscard]] std::string_view to_string(CheckpointMode mode);
 [[nodiscard]] std::vector<std::string> checkpoint_mode_names();
 [[nodiscard]] Result<CheckpointMode> parse_checkpoint_mode(std::string_view name);
 
-/// What `mode` means for a model. kAuto starts as kFull, what fits if anything does.
+/// The initial choice of `mode`. kAuto starts as kFull, which needs the least memory.
 [[nodiscard]] Checkpointing checkpointing(CheckpointMode mode, const Architecture& architecture);
 
 }  // namespace neap::spec

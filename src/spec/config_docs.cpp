@@ -35,7 +35,7 @@ constexpr std::string_view kIntro =
 
 struct Chapter {
   std::string_view file, title;
-  std::array<std::string_view, 3> sections;  ///< first elements of paths
+  std::array<std::string_view, 3> sections;  ///< first elements of key paths
 };
 
 constexpr std::array kChapters = {
@@ -49,7 +49,7 @@ constexpr std::array kChapters = {
     Chapter{"configuration/trainer.md", "Trainer", {"trainer"}},
 };
 
-/// Index into kChapters; their count for a section of the first page.
+/// An index into kChapters, or the number of chapters for a section of the first page.
 std::size_t chapter_of(std::string_view heading) {
   if (heading.starts_with("[[")) heading.remove_prefix(2);
   const std::string_view name = heading.substr(0, heading.find_first_of(".]\n"));
@@ -72,7 +72,7 @@ std::string list_of_pages() {
   return out + "| [Presets](configuration/presets.md) | defaults of verl, OpenRLHF and TRL |\n\n";
 }
 
-/// "docs/training.md" in the text of a key as a link of a page in docs/configuration/.
+/// Replaces "docs/training.md" in a key's help by a link from a page in docs/configuration/.
 std::string linked(std::string text) {
   constexpr std::string_view kFolder = "docs/", kEnd = ".md", kHere = "configuration/";
   for (std::size_t at = 0; (at = text.find(kFolder, at)) != std::string::npos;) {
@@ -89,7 +89,7 @@ std::string linked(std::string text) {
   return text;
 }
 
-/// Below the tables of a chapter.
+/// Text below the tables of the memory chapter.
 std::string techniques() {
   std::string out =
       "\n## Techniques of `memory.allow`\n\n| value | the plan may | default |\n| --- | --- | --- "
@@ -148,9 +148,9 @@ std::vector<ReferencePage> configuration_reference() {
     pages.push_back({std::string(kChapters[i].file),
                      format("# Configuration: {}\n\n{}[All pages](../configuration.md)\n\n{}",
                             kChapters[i].title, kWritten, linked(texts[i]))});
-  pages[1].text += techniques();  // of the chapter with [memory]
+  pages[1].text += techniques();  // the chapter of [memory]
   pages.push_back(presets_page());
-  // Between two sections is an empty line; behind the last one of a page is none.
+  // Sections are separated by an empty line; a page does not end with one.
   for (ReferencePage& page : pages)
     while (page.text.ends_with("\n\n")) page.text.pop_back();
   return pages;

@@ -1,4 +1,4 @@
-// The pages docs/configuration.md and docs/configuration/, from the table that reads configurations.
+// Generates docs/configuration.md and docs/configuration/ from the table that reads configurations.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 namespace neap::spec {
 
 struct ReferencePage {
-  std::string file;  ///< below docs/
+  std::string file;  ///< path below docs/
   std::string text;
 };
-/// The page with the links to the others first.
+/// The first page is the overview, which links to the others.
 [[nodiscard]] std::vector<ReferencePage> configuration_reference();
 
 }  // namespace neap::spec

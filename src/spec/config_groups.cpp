@@ -8,7 +8,7 @@
 namespace neap::spec::architectures {
 namespace {
 
-// A token id; negative where there is none.
+// A token id; negative if there is none.
 std::int64_t token(Fields& f, const char* key, const Json& v) {
   if (v.is_null()) return -1;
   if (!v.is_number_integer() ||

@@ -9,7 +9,7 @@
 namespace neap::spec::architectures {
 namespace {
 
-// The object with rotary settings: a rope_scaling that says anything replaces rope_parameters.
+// The object with rotary settings. A non-empty rope_scaling replaces rope_parameters.
 const char* rotary_object(Fields& f) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!f.has(key) || f.is_null(key)) continue;
@@ -23,7 +23,7 @@ const char* rotary_object(Fields& f) {
 }
 
 double bounded(Fields& f, const char* key, double missing) {
-  // Whatever is in these bounds gives finite frequencies.
+  // Values within these bounds give finite frequencies.
   constexpr double kLow = 1e-6;
   constexpr double kHigh = 1e18;
   const double v = f.positive(key, missing);
@@ -31,13 +31,13 @@ double bounded(Fields& f, const char* key, double missing) {
   return std::clamp(v, kLow, kHigh);
 }
 
-// `factor`, which its kind cannot do without.
+// Reads `factor`, which this kind of scaling requires.
 double required(Fields& f, const char* key) {
   if (!f.has(key)) f.fail(key, "is missing");
   return bounded(f, key, 1);
 }
 
-// The top-level key wins, and its default where the class has one.
+// The top-level key takes precedence, including its default if the class has one.
 std::int64_t original_positions(Fields& top, Fields& f, const Architecture& a,
                                 const RotaryKeys& keys) {
   constexpr const char* kKey = "original_max_position_embeddings";
@@ -56,7 +56,7 @@ void read_yarn(Fields& f, Rotary& r, const Architecture& a) {
   if (!f.has("factor")) f.fail("factor", "is missing");
   r.factor = f.is_null("factor") ? ratio_of_positions(r, a) : bounded(f, "factor", 1);
   r.attention_factor = f.positive_or_null("attention_factor", std::nullopt).value_or(0);
-  // Zero and null mean the default, as for Hugging Face.
+  // Zero and null mean the default, as in Hugging Face.
   const auto given = [&f](const char* key, double fallback) {
     const double v = f.is_null(key) ? 0 : f.number(key, 0);
     if (v < 0) f.fail(key, format("is {}; it cannot be negative", v));
@@ -70,7 +70,7 @@ void read_yarn(Fields& f, Rotary& r, const Architecture& a) {
   if (r.theta <= 1) f.fail("rope_theta", format("is {}; yarn needs more than 1", r.theta));
 }
 
-// Divisors of the frequencies, one for each pair of dimensions that turns.
+// Divisors of the frequencies, one per rotated pair of dimensions.
 std::vector<float> read_divisors(Fields& f, const char* key, const Rotary& r) {
   std::vector<float> out;
   if (f.has(key) && f.value(key).is_array()) {
@@ -132,7 +132,7 @@ void read_scaling(Fields& top, Fields& f, Architecture& a, const std::string& ty
   }
 }
 
-// Which dimensions of a head turn.
+// Reads which dimensions of a head are rotated.
 void read_rotary_dimensions(Fields& f, Architecture& a, const RotaryKeys& keys, double partial) {
   if (partial <= 0 || partial > 1)
     return f.fail(keys.partial, format("is {}; it can be over 0 and up to 1", partial));
@@ -147,7 +147,7 @@ void read_rotary_dimensions(Fields& f, Architecture& a, const RotaryKeys& keys, 
                               a.head_dim, r.dimensions));
 }
 
-// One kind of layer's settings, from its object and the older top-level keys.
+// Reads the settings of one kind of layer, from its object and the older top-level keys.
 void read_one_rotary(Fields& f, Fields& inner, Architecture& a, const RotaryKeys& keys) {
   a.rotary.theta = inner.has("rope_theta") ? bounded(inner, "rope_theta", 1)
                                            : bounded(f, keys.theta, keys.default_theta);
@@ -181,7 +181,7 @@ void read_rotary_by_layer(Fields& f, Architecture& a, const RotaryKeys& full,
                           const RotaryKeys& sliding) {
   const char* key = rotary_object(f);
   Fields outer = key != nullptr ? f.object(key) : Fields(kNoSettings, "");
-  const bool flat = !differs_by_layer(outer);  // then it says nothing of sliding layers
+  const bool flat = !differs_by_layer(outer);  // a flat object says nothing about sliding layers
   const auto read = [&](const char* kind, const RotaryKeys& keys) {
     Rotary before = std::exchange(a.rotary, {});
     if (flat && std::string_view(kind) == "full_attention") {

@@ -8,12 +8,13 @@ namespace neap::spec {
 std::array<TokenRange, 2> own_tokens(std::int64_t length, const ContextShard& shard) {
   const std::int64_t c = shard.ranks, i = shard.rank;
   if (c == 1) return {TokenRange{0, length}, TokenRange{length, 0}};
-  // The first chunks of ranks are one longer, in their order, then the second ones.
+  // The remainder makes chunks one token longer: first the first chunks of ranks 0, 1, ..., then
+  // their second chunks.
   const std::int64_t least = length / (2 * c), rest = length % (2 * c);
   const std::int64_t longer = std::min(rest, c);     // first chunks that are longer
-  const std::int64_t second_longer = rest - longer;  // second chunks that are
+  const std::int64_t second_longer = rest - longer;  // second chunks that are longer
   const std::int64_t first = i * least + std::min(i, longer);
-  // Second chunks go from the last rank's to the first one's.
+  // Second chunks lie in descending order of ranks.
   const std::int64_t before = std::max<std::int64_t>(0, second_longer - (i + 1));
   const std::int64_t second = c * least + longer + (c - 1 - i) * least + before;
   return {TokenRange{first, least + (i < longer ? 1 : 0)},
@@ -22,7 +23,7 @@ std::array<TokenRange, 2> own_tokens(std::int64_t length, const ContextShard& sh
 
 ContextPlaces context_places(const std::vector<std::int64_t>& lengths, std::int64_t ranks) {
   const std::int64_t all = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-  std::int64_t rows = 0;  // of one rank
+  std::int64_t rows = 0;  // per rank
   for (const std::int64_t length : lengths) rows += rows_of_each(length, ranks);
   ContextPlaces out{std::vector<std::int64_t>(static_cast<std::size_t>(all)),
                     std::vector<std::int64_t>(static_cast<std::size_t>(ranks * rows), all)};

@@ -1,12 +1,14 @@
-// How the ranks along the axis "context" divide the tokens of each sequence.
+// Context parallelism: how ranks along the axis "context" share the tokens of each sequence.
 //
-// A sequence is cut into 2 c chunks for c ranks, and rank i has chunks i and 2 c - 1 - i: with causal attention the
-// first see few keys and the last see many, so every rank has as many pairs of tokens (Megatron, Llama 3). Sizes of
-// chunks differ by one at most, and so do the tokens of ranks. The first rank has the most, and every rank
-// has as many rows of hidden states for the sequence: rows_of_each(length, c), of which the last may be padding.
+// A sequence is divided into 2 c chunks for c ranks. Rank i has chunks i and 2 c - 1 - i. With
+// causal attention early tokens see few keys and late tokens see many, so this balances the work
+// (Megatron, Llama 3). Sizes of chunks differ by at most one token, and so do those of ranks; the
+// first rank has the most. Every rank has rows_of_each(length, c) rows of hidden states per
+// sequence, of which the last may be padding.
 //
-// Threads   values and functions without state.   Failure   none.
-// Cost      proportional to the tokens where places of all of them are asked for.
+// Threads   values and stateless functions.
+// Failure   none.
+// Cost      proportional to the tokens, for functions that return places of all tokens.
 #pragma once
 
 #include <array>
@@ -17,10 +19,11 @@
 
 namespace neap::spec {
 
-/// Which of the ranks that divide sequences this is.
+/// Which rank of a context-parallel group this is.
 struct ContextShard {
   std::int64_t ranks = 1, rank = 0;
-  bool ring = false;  ///< keys and values pass round; otherwise each rank gathers all of them
+  /// ring attention: keys and values are passed around; otherwise each rank all-gathers them
+  bool ring = false;
   friend bool operator==(const ContextShard&, const ContextShard&) = default;
 };
 
@@ -31,15 +34,16 @@ struct TokenRange {
   friend bool operator==(const TokenRange&, const TokenRange&) = default;
 };
 
-/// Those of a rank, in ascending order; either may be empty. Of one rank the whole sequence, and nothing.
+/// The tokens of a rank, in ascending order; either range may be empty. With one rank, the first
+/// range is the whole sequence.
 [[nodiscard]] std::array<TokenRange, 2> own_tokens(std::int64_t length, const ContextShard& shard);
 
-/// Places between the tokens of N sequences, one after another, and the rows of all ranks: those of the first rank,
-/// sequence by sequence, then those of the next one.
+/// Maps the tokens of N sequences, one after another, to the rows of all ranks and back. Rows are
+/// ordered by rank, then by sequence.
 struct ContextPlaces {
-  std::vector<std::int64_t> rows;  ///< (tokens,): the row that each token is
-  std::vector<std::int64_t>
-      tokens;  ///< (rows,): the token that each row is; padding has the number of all tokens
+  std::vector<std::int64_t> rows;  ///< (tokens,): the row of each token
+  /// (rows,): the token of each row; the number of tokens for padding
+  std::vector<std::int64_t> tokens;
 };
 [[nodiscard]] ContextPlaces context_places(const std::vector<std::int64_t>& lengths,
                                            std::int64_t ranks);

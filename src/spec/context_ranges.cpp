@@ -17,7 +17,7 @@ AttentionRanges gathered_ranges(std::span<const std::int64_t> lengths, const Con
   for (const std::int64_t length : lengths) {
     const std::array<TokenRange, 2> own = own_tokens(length, shard);
     const std::int64_t rows = rows_of_each(length, shard.ranks);
-    const std::int64_t end = own.at(which).end();  // of the keys
+    const std::int64_t end = own.at(which).end();  // end of the keys
     if (which == 0) {
       out.add(own[0].count, end);
       out.add(rows - own[0].count, 0);
@@ -31,8 +31,8 @@ AttentionRanges gathered_ranges(std::span<const std::int64_t> lengths, const Con
   return out;
 }
 
-// The other rank's first range is before all of this rank's tokens if its number is lower; otherwise both of its ranges
-// are between this rank's two.
+// If the other rank's number is lower, its first range lies before all of this rank's tokens.
+// Otherwise both of its ranges lie between this rank's two.
 AttentionRanges ring_ranges(std::span<const std::int64_t> lengths, const ContextShard& shard,
                             std::int64_t from) {
   AttentionRanges out;

@@ -1,11 +1,13 @@
-// What a kernel computes in one call where ranks divide sequences (spec/context_parallel.h): queries and keys of several
-// sequences, one after another, cut into ranges. The queries of a range see keys of the same range only.
+// Ranges of queries and keys that one attention kernel call computes under context parallelism
+// (spec/context_parallel.h). Queries and keys of several sequences lie one after another. Queries
+// of a range attend only to keys of the same range.
 //
-// A kernel takes ranges that follow each other. What it is to pass over is a range of queries without keys, or of keys
-// without queries, so that nothing is copied. Rows of padding see some keys or none: their results and gradients, which
-// are zero, are of no account.
+// Ranges must be contiguous for the kernel. So parts to skip are ranges of queries without keys, or
+// of keys without queries; nothing is copied. Padding rows may attend to some keys or none. Their
+// results are not used, and their gradients are zero.
 //
-// Threads   values and functions without state.   Failure   none.
+// Threads   values and stateless functions.
+// Failure   none.
 // Cost      proportional to the sequences.
 #pragma once
 
@@ -19,28 +21,31 @@ namespace neap::spec {
 
 struct AttentionRanges {
   std::vector<std::int64_t> queries, keys;  ///< rows of each range
-  /// The queries of a range are those of its last keys; otherwise they see all of them.
+  /// Causal: a range's queries belong to its last keys. Otherwise queries attend to all keys of the
+  /// range.
   bool causal = true;
   void add(std::int64_t of_queries, std::int64_t of_keys) {
     queries.push_back(of_queries);
     keys.push_back(of_keys);
   }
-  /// Pairs of a query and a key that it sees, twice.
+  /// Twice the number of pairs of a query and a key that it attends to.
   [[nodiscard]] double pairs() const;
 };
 
-/// Ranges of a sequence in a call, at most.
+/// The maximum number of ranges per sequence in one call.
 constexpr std::int64_t kRangesOfSequence = 3;
 
-/// Of a rank that has gathered keys of all tokens in their order: its first ranges (0) or its second ones (1) of these
-/// sequences. Of its rows all; those of the other ranges have no keys.
+/// For a rank that has gathered the keys of all tokens in order. `which` selects its first (0) or
+/// second (1) token range of these sequences. The call gets all rows of the rank; those of the
+/// other token range have no keys.
 [[nodiscard]] AttentionRanges gathered_ranges(std::span<const std::int64_t> lengths,
                                               const ContextShard& shard, std::size_t which);
-/// Of a rank that has the rows of another one, or its own, as its keys.
+/// For a rank that holds the keys of rank `from`, which may be itself.
 [[nodiscard]] AttentionRanges ring_ranges(std::span<const std::int64_t> lengths,
                                           const ContextShard& shard, std::int64_t from);
 
-/// The rank whose keys a ring brings in a round: its own ones first, then those of the ranks before it.
+/// The rank whose keys arrive in a round of ring attention: first this rank's own, then those of
+/// the ranks before it.
 [[nodiscard]] inline std::int64_t rank_of_round(const ContextShard& shard, std::int64_t round) {
   return (shard.rank + shard.ranks - round) % shard.ranks;
 }

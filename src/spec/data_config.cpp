@@ -16,7 +16,7 @@ namespace neap::spec {
 namespace {
 
 constexpr std::array<std::string_view, 4> kTruncations = {"error", "left", "right", "middle"};
-// As far as decimal fractions may miss 1: 3 x 0.333 does not count as 1, 3 x 0.333333 does.
+// Tolerance for weights that should add up to 1: 3 x 0.333333 is accepted and 3 x 0.333 is not.
 constexpr double kWeightTolerance = 1e-5;
 
 void bind_fields(ConfigTable& t, DataConfig& d) {

@@ -1,6 +1,7 @@
-// The section `data` of a configuration: files, fields, lengths, and what happens to texts over them.
+// The section `data` of a configuration: files, fields, lengths, and truncation of long texts.
 //
-// Threads   values.   Failure   Status naming the key.
+// Threads   values.
+// Failure   Status naming the key.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +14,12 @@
 
 namespace neap::spec {
 
-/// What happens to a text with more tokens than its limit; verl's names.
+/// What to do with a text that has more tokens than its limit. Names are verl's.
 enum class Truncation : std::uint8_t {
   kError,
-  kLeft,    ///< loses its first tokens
-  kRight,   ///< loses its last tokens
-  kMiddle,  ///< keeps both ends
+  kLeft,    ///< drop the first tokens
+  kRight,   ///< drop the last tokens
+  kMiddle,  ///< keep both ends
 };
 [[nodiscard]] std::vector<std::string> truncation_names();
 [[nodiscard]] std::string_view to_string(Truncation truncation);
@@ -26,13 +27,14 @@ enum class Truncation : std::uint8_t {
 
 struct DataConfig {
   std::vector<std::string> train_files, val_files;
-  std::vector<double> train_weights;  ///< empty: every row of every file once an epoch
+  std::vector<double> train_weights;  ///< empty: each epoch has every row of every file once
   std::string prompt_key = "prompt", response_key = "response", chosen_key = "chosen",
               rejected_key = "rejected", margin_key = "margin", ranking_key = "ranking";
-  bool assistant_only_loss = true;  ///< sft, of whole conversations
+  bool assistant_only_loss = true;  ///< for sft on conversations
   std::int64_t train_batch_size = 64;
   std::int64_t micro_batch_size_per_gpu = 4;  ///< sft, reward and dpo
-  bool use_dynamic_bsz = true;                ///< of them: micro-batches by tokens, packed
+  /// for sft, reward and dpo: packed micro-batches, bounded by tokens
+  bool use_dynamic_bsz = true;
   std::int64_t max_token_len_per_gpu = 8192;
   std::int64_t max_prompt_length = 1024, max_response_length = 1024;
   bool filter_overlong_prompts = false, filter_overlong_responses = false;

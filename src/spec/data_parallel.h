@@ -1,5 +1,6 @@
-// The ranks that have the same part of a model, and what of it they divide (ZeRO): all of them together, or as replicas
-// of so many that slice it.
+// The data-parallel ranks of a model, which all hold the same tensor-parallel shard, and what ZeRO
+// shards among them. Either all of them form one shard group, or several groups are replicas
+// (hybrid sharding).
 //
 // Threads   values.
 #pragma once
@@ -11,8 +12,8 @@ namespace neap::spec {
 struct DataParallel {
   std::int64_t ranks = 1;
   std::int64_t zero_stage = 0;
-  std::int64_t replicas = 1;  ///< ranks that have the same slices
-  /// Ranks that slice the part together.
+  std::int64_t replicas = 1;  ///< number of ranks with the same ZeRO shards
+  /// Ranks per shard group.
   [[nodiscard]] std::int64_t shards() const { return ranks / replicas; }
   [[nodiscard]] bool slices_states() const { return zero_stage > 0 && shards() > 1; }
   [[nodiscard]] bool slices_gradients() const { return zero_stage > 1 && shards() > 1; }

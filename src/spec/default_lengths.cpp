@@ -10,7 +10,7 @@
 namespace neap::spec {
 namespace {
 
-// The fewest positions of the job's models.
+// The smallest number of positions of the job's models.
 std::int64_t fewest_positions(const Job& job) {
   std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
   for (const ModelSource& model : describe(job).models) {
@@ -26,7 +26,7 @@ std::int64_t fewest_positions(const Job& job) {
 
 Result<std::vector<std::string>> adapt_lengths(const ConfigTable& table, const Job& job) {
   std::vector<std::string> adapted;
-  // `neap eval` takes the lengths from the prompts.
+  // `neap eval` derives the lengths from the prompts.
   if (job.task == Task::kEval || job.actor_model.path.empty()) return adapted;
   const ConfigTable::Key* prompt = table.find("data.max_prompt_length");
   const ConfigTable::Key* response = table.find("data.max_response_length");

@@ -14,10 +14,10 @@ using KeyKind = DegreeKey::Kind;
 
 constexpr std::int64_t kZeroStages = 4;
 constexpr std::string_view kChunksPath = "parallel.virtual_pipeline_model_parallel_size";
-// A stage waits half as long with each; more have little left to save, and send as many times as much.
+// Each doubling halves a stage's idle time. More chunks save little and multiply communication.
 constexpr std::int64_t kChunks[] = {1, 2, 4};
 
-// What a file has for 0 and 1, where it is a word.
+// Words that a file uses for 0 and 1.
 using Words = std::array<const char*, 2>;
 std::optional<Words> words_of(KeyKind kind) {
   if (kind == KeyKind::kRing) return Words{"all_gather", "p2p"};
@@ -25,12 +25,12 @@ std::optional<Words> words_of(KeyKind kind) {
   return std::nullopt;
 }
 
-// What nobody divides.
+// The value without parallelism.
 std::int64_t least_of(KeyKind kind) {
   return kind == KeyKind::kAxis || kind == KeyKind::kChunks ? 1 : 0;
 }
 
-// They take more memory than what there is without them.
+// Whether it takes more memory than its default.
 bool costs_memory(KeyKind kind) {
   return kind == KeyKind::kShards || kind == KeyKind::kChunks || kind == KeyKind::kSchedule;
 }
@@ -41,7 +41,7 @@ std::int64_t size_along(const Degrees& degrees, std::string_view path) {
   return 1;
 }
 
-// Stages of ZeRO of a model of its own; -1, as all, where the job has none.
+// ZeRO stages that one model can have; -1 if the job has no such model.
 std::vector<std::int64_t> stages_of(const Job& job, const DegreeKey& key, const Degrees& chosen) {
   const ModelId main = job.main_model();
   const ModelId model = key.model == ModelId::kActor ? main : key.model;
@@ -55,12 +55,12 @@ std::vector<std::int64_t> stages_of(const Job& job, const DegreeKey& key, const 
       size(own.tensor_model_parallel_size, "parallel.tensor_model_parallel_size") *
       size(own.pipeline_model_parallel_size, "parallel.pipeline_model_parallel_size");
   if (job.ranks() <= parts) return {0};
-  // Of a model that is not trained only stage 3 slices anything.
+  // For a model that is not trained, only stage 3 shards anything.
   if (model != main && model != ModelId::kCritic) return {0, 3};
   return {0, 1, 2, 3};
 }
 
-// What an open key may be, where those before it in the list are chosen.
+// Possible values of an open key, given the values of the keys before it.
 std::vector<std::int64_t> choices(const Job& job, const DegreeKey& key, const Degrees& chosen) {
   std::vector<std::int64_t> out;
   const std::int64_t left = data_ranks(job, chosen);
@@ -115,7 +115,7 @@ void open_degrees(OpenDegrees open, const ConfigTable& table, ParallelConfig& pa
 }
 
 std::vector<Degrees> possible_degrees(const Job& job) {
-  // Keys that are not open, first: the others have to go with them.
+  // Keys that are not open come first, because open keys must be compatible with them.
   Degrees fixed{};
   for (std::size_t k = 0; k < kDegreeKeys.size(); ++k) {
     const DegreeKey& key = kDegreeKeys[k];

@@ -1,9 +1,10 @@
-// The keys that say how ranks divide a job, and which a plan may choose: "auto". They are those of [parallel], and the
-// stages of ZeRO of single models.
+// The parallel sizes of a job that a plan may choose ("auto"): the keys of [parallel], and the ZeRO
+// stages of single models.
 //
-// One table: who enumerates, reads, writes or prints degrees goes through it.
+// All code that enumerates, reads, writes or prints parallel sizes uses this table.
 //
-// Threads   values and functions without state.   Failure   none.
+// Threads   values and stateless functions.
+// Failure   none.
 #pragma once
 
 #include <array>
@@ -21,21 +22,21 @@ namespace neap::spec {
 
 struct DegreeKey {
   enum class Kind : std::uint8_t {
-    kAxis,           ///< of the mesh: divides the ranks
-    kZeroStage,      ///< of ranks that have the same part of the model
-    kShards,         ///< of these those that slice it together; 0: all
-    kRows,           ///< a switch of ranks along the axis "tensor"
-    kRing,           ///< a switch of ranks along the axis "context": "all_gather" or "p2p"
-    kChunks,         ///< of each stage
-    kSchedule,       ///< a switch of stages: "1f1b" or "zero_bubble"
-    kModelZeroStage  ///< of a model alone; where it is not open, 0 in place of its value
+    kAxis,           ///< size of a mesh axis
+    kZeroStage,      ///< ZeRO stage of data-parallel ranks
+    kShards,         ///< ranks per shard group; 0: all data-parallel ranks
+    kRows,           ///< sequence parallelism, for ranks along the axis "tensor"
+    kRing,           ///< "all_gather" or "p2p" (ring attention), for ranks along the axis "context"
+    kChunks,         ///< chunks per pipeline stage
+    kSchedule,       ///< schedule of pipeline stages: "1f1b" or "zero_bubble"
+    kModelZeroStage  ///< ZeRO stage of one model; 0 unless the key is open
   };
-  std::string_view name;  ///< for tables
+  std::string_view name;  ///< column name in tables
   std::string_view path;
   Kind kind = Kind::kAxis;
   bool AutomaticDegrees::*automatic = nullptr;
   std::int64_t (*value)(const ParallelConfig&) = nullptr;
-  ModelId model = ModelId::kActor;  ///< of kModelZeroStage; kActor: the main one
+  ModelId model = ModelId::kActor;  ///< for kModelZeroStage; kActor: the main model
 };
 inline constexpr std::array kDegreeKeys = {
     DegreeKey{"pipe", "parallel.pipeline_model_parallel_size", DegreeKey::Kind::kAxis,
@@ -74,26 +75,26 @@ inline constexpr std::array kDegreeKeys = {
     DegreeKey{"reward zero", "reward_model.zero_stage", DegreeKey::Kind::kModelZeroStage,
               &AutomaticDegrees::reward_zero, nullptr, ModelId::kReward}};
 
-/// A value of each key, in their order.
+/// The value of each key, in the order of kDegreeKeys.
 using Degrees = std::array<std::int64_t, kDegreeKeys.size()>;
 
-/// Whether tables have a key: those of single models only where they are open.
+/// Whether tables show a key. Keys of single models are shown only if they are open.
 [[nodiscard]] inline bool is_shown(const DegreeKey& key, const AutomaticDegrees& open) {
   return key.kind != DegreeKey::Kind::kModelZeroStage || open.*key.automatic;
 }
-/// Marks the keys that stay open in a job whose keys `table` has read. sequence_parallel is open with the size, unless
-/// it is set. Replicas of slices need more memory than slices over all, chunks and zero bubble more than 1F1B: who asks
-/// for what nobody has set gets none.
+/// Marks the keys that stay open, in a job whose keys `table` has read. sequence_parallel is open
+/// with the tensor-parallel size, unless it is set. Shard groups, chunks and zero bubble cost
+/// memory, so kUnset does not open them.
 void open_degrees(OpenDegrees open, const ConfigTable& table, ParallelConfig& parallel);
-/// All that the open keys of a job may be together on its ranks, the least divided first: sizes whose product divides
-/// the ranks, stages of ZeRO where several ranks have the same part, and of stages up to four chunks or zero bubble.
-/// Those that the job has stay.
+/// All combinations of the open keys that are valid on the job's ranks, least sharded first. The
+/// product of sizes divides the ranks, ZeRO needs several data-parallel ranks, and stages get up to
+/// four chunks or zero bubble. Keys that are not open keep their values.
 [[nodiscard]] std::vector<Degrees> possible_degrees(const Job& job);
-/// "parallel.tensor_model_parallel_size=2" of the keys that are open in the job.
+/// "parallel.tensor_model_parallel_size=2" for each open key.
 [[nodiscard]] std::vector<std::string> assignments(const Job& job, const Degrees& degrees);
-/// What a file has of a key; nullopt: nothing that is one of its values.
+/// Converts a key's value in a file to a number; nullopt if it is not valid.
 [[nodiscard]] std::optional<std::int64_t> degree_of(const DegreeKey& key, const Json& value);
-/// Ranks along the axis "data".
+/// The data-parallel size.
 [[nodiscard]] std::int64_t data_ranks(const Job& job, const Degrees& degrees);
 
 }  // namespace neap::spec

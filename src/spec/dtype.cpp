@@ -12,7 +12,7 @@ namespace {
 constexpr std::array<std::string_view, 6> kDtypeNames = {"bool",    "int64",   "bfloat16",
                                                          "float16", "float32", "float64"};
 
-// To `bits` bits of significand, in the current rounding mode (to nearest even).
+// Rounds to `bits` bits of significand, in the current rounding mode (nearest even).
 double to_bits(double value, int bits) {
   int exponent = 0;
   const double fraction = std::frexp(value, &exponent);

@@ -1,4 +1,4 @@
-// Element types, for code that has no tensor library under it.
+// Element types, for code that does not use a tensor library.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace neap::spec {
 
 enum class Dtype : std::uint8_t { kBool, kInt64, kBfloat16, kFloat16, kFloat32, kFloat64 };
-/// As torch names it: "bfloat16".
+/// torch's name: "bfloat16".
 [[nodiscard]] std::string_view to_string(Dtype dtype);
 [[nodiscard]] Result<Dtype> parse_dtype(std::string_view name);
 
@@ -34,8 +34,7 @@ enum class Dtype : std::uint8_t { kBool, kInt64, kBfloat16, kFloat16, kFloat32, 
   return Bytes(static_cast<std::uint64_t>(elements * element_bytes(dtype)));
 }
 
-/// `value` as a scalar of that type, rounded to nearest even. Values outside the type's normal range
-/// are not looked at.
+/// `value` rounded to that type, to nearest even. `value` must be in the type's normal range.
 [[nodiscard]] double rounded(double value, Dtype dtype);
 
 }  // namespace neap::spec

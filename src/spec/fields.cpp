@@ -7,7 +7,7 @@
 namespace neap::spec {
 namespace {
 
-// A value as it stands in the file, cut where it would fill a terminal.
+// The value's JSON, shortened for messages.
 std::string shown(const Json& value) {
   constexpr std::size_t kLimit = 80;
   std::string text = value.dump(-1, ' ', true);
@@ -32,7 +32,7 @@ std::optional<std::int64_t> Fields::integer_or_null(const char* key,
     fail(key, format("is {}, not an integer", shown(v)));
     return range.low;
   }
-  // nlohmann keeps a literal over 2^63 - 1 as unsigned.
+  // nlohmann stores literals over 2^63 - 1 as unsigned.
   const bool huge =
       v.is_number_unsigned() && v.get<std::uint64_t>() > static_cast<std::uint64_t>(range.high);
   if (huge || v.get<std::int64_t>() < range.low || v.get<std::int64_t>() > range.high) {

@@ -1,9 +1,9 @@
-// Reads the keys of one config.json object with Hugging Face's rules: a missing key has the class's
-// default, null is a value.
+// Reads the keys of a config.json object by Hugging Face's rules: a missing key has the class's
+// default, and null is a value.
 //
-// Threads   one at a time; the JSON and `where` outlive the reader.
-// Failure   the first one stays in status(), with file, key and value; later reads return values
-//           inside their bounds.
+// Threads   one at a time; the JSON and `where` must outlive the reader.
+// Failure   status() keeps the first failure, with file, key and value. Later reads return values
+//           within their bounds.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace neap::spec {
 
-// Bounds that keep every product of a hostile config inside 64 bits.
+// With these bounds, products of sizes from an untrusted file fit in 64 bits.
 constexpr std::int64_t kMaxVocab = std::int64_t{1} << 26;
 constexpr std::int64_t kMaxWidth = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxLayers = 4096;
@@ -30,7 +30,7 @@ class Fields {
  public:
   Fields(const Json& json, std::string_view where) : json_(json), where_(where) {}
 
-  /// The key is there, perhaps as null.
+  /// Whether the key exists; it may be null.
   [[nodiscard]] bool has(const char* key) const { return json_.contains(key); }
   [[nodiscard]] bool is_null(const char* key) const { return has(key) && json_[key].is_null(); }
   [[nodiscard]] const Json& value(const char* key) const { return json_[key]; }
@@ -40,23 +40,23 @@ class Fields {
   [[nodiscard]] std::optional<std::int64_t> integer_or_null(const char* key,
                                                             std::optional<std::int64_t> missing,
                                                             Range range = {});
-  /// Finite.
+  /// Must be finite.
   [[nodiscard]] double number(const char* key, double missing);
-  /// Greater than zero.
+  /// Must be greater than zero.
   [[nodiscard]] double positive(const char* key, double missing);
-  /// Greater than zero; null reads as nullopt.
+  /// Must be greater than zero; null reads as nullopt.
   [[nodiscard]] std::optional<double> positive_or_null(const char* key,
                                                        std::optional<double> missing);
   [[nodiscard]] bool boolean(const char* key, bool missing);
   [[nodiscard]] std::string text(const char* key, const std::string& missing);
-  /// The key's value is an object; its members are read with object().
+  /// A reader for the key's value, which must be an object.
   [[nodiscard]] Fields object(const char* key) const;
 
   /// kInvalidArgument: "<where>: <key> <what>".
   void fail(std::string_view key, std::string_view what);
-  /// kUnsupported: a value that the passes do not compute.
+  /// kUnsupported: a value whose computation is not implemented.
   void refuse(std::string_view key, std::string_view what);
-  /// Takes over the failure of a reader of an object inside this one.
+  /// Takes over the failure of an inner object's reader.
   void absorb(const Fields& inner);
   [[nodiscard]] const Status& status() const { return status_; }
 

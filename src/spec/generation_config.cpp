@@ -11,10 +11,10 @@
 namespace neap::spec {
 namespace {
 
-// Keys that only other ways of decoding read, with the value at which they change nothing.
+// A key of another decoding method, with the value at which it has no effect.
 struct OtherKey {
   const char* name;
-  const char* neutral;  // as JSON; null: no value
+  const char* neutral;  // as JSON
 };
 constexpr std::array<OtherKey, 23> kOtherKeys = {{{"num_beams", "1"},
                                                   {"num_beam_groups", "1"},
@@ -74,7 +74,7 @@ Result<GenerationConfig> GenerationConfig::from_json(const Json& json, const std
   out.temperature = f.number("temperature", out.temperature);
   if (out.temperature < 0 || (out.do_sample && out.temperature == 0))
     f.fail("temperature", format("is {}; with do_sample it must be above 0", out.temperature));
-  // -1 stands for all as 0 does.
+  // -1 means all, as 0 does.
   out.top_k = std::max<std::int64_t>(0, f.integer("top_k", out.top_k, {-1, kMaxVocab}));
   out.top_p = share(f, "top_p", out.top_p);
   out.min_p = share(f, "min_p", out.min_p);

@@ -17,7 +17,7 @@
 namespace neap::spec {
 namespace {
 
-// The shape of the adapter that training continues, in place of the keys.
+// Takes the adapter's shape from the adapter that training continues, instead of from the keys.
 Status read_adapter(const Job& job, const ConfigTable& table, const std::string& at,
                     const std::string& base, ModelId id, ModelConfig& m) {
   if (m.lora_adapter_path.empty()) return {};
@@ -49,7 +49,7 @@ Status read_adapter(const Job& job, const ConfigTable& table, const std::string&
   return {};
 }
 
-// Of a job that nobody divides.
+// Names the keys with "auto" that have their defaults, because no plan chooses them here.
 std::optional<std::string> note_on_defaults(const AutomaticDegrees& automatic) {
   std::vector<std::string> paths;
   for (const DegreeKey& key : kDegreeKeys)
@@ -65,7 +65,7 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
                  Job& job, OpenDegrees open) {
   ConfigTable table = job.bind();
   if (!file.empty()) NEAP_TRY(table.load_file(file));
-  // `neap eval` takes the file of a training, most of which it does not read.
+  // `neap eval` accepts a training configuration and ignores most of it.
   const bool is_of_training = job.task != Task::kEval;
   job.folder = file.parent_path();
   for (const std::string& text : overrides) NEAP_TRY(table.apply_override(text));
@@ -102,7 +102,7 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
   return file.empty() ? valid : Status(valid).with_context(format("checking {}", file.string()));
 }
 
-// Of the models that the task trains; `neap eval` merges the actor's.
+// Adapters of the models that the task trains. `neap eval` merges the actor's adapter.
 Status Job::read_adapters(const ConfigTable& table) {
   if (task == Task::kEval) return {};
   NEAP_TRY(read_adapter(*this, table, "actor_rollout_ref.model", actor_model.path, main_model(),
@@ -116,7 +116,7 @@ bool MemoryConfig::allows(Measure measure) const {
 }
 
 double MemoryConfig::disk_rate() const {
-  constexpr double kNvme = 2e9;  // that shares reads and writes
+  constexpr double kNvme = 2e9;  // shared by reads and writes
   return nvme_bandwidth.is_zero() ? kNvme : static_cast<double>(nvme_bandwidth.count());
 }
 
@@ -132,7 +132,8 @@ std::filesystem::path Job::output_folder() const {
 
 Result<ModelFiles> Job::model_files(ModelId model, const std::string& path,
                                     const std::string& adapter) const {
-  // The folder's own models first: a critic may start as a reward or a language model.
+  // Looks for the models in this order, because a critic may start from a reward model or a
+  // language model.
   const auto in = [&](std::initializer_list<ModelId> models) {
     return find_model_folder(resolve(path), models);
   };
@@ -151,7 +152,7 @@ bool Job::uses_reference() const {
          (trains_policy() && (algorithm.use_kl_in_reward || actor.use_kl_loss));
 }
 bool Job::reference_is_actor_base() const {
-  // What runs once comes before the actor's weights are there.
+  // A precomputation runs before the actor's weights are loaded.
   return uses_reference() && !precomputes_reference() && actor_model.lora.rank > 0 &&
          (reference_model.path.empty() || reference_model.path == actor_model.path);
 }
@@ -225,7 +226,7 @@ ModelPlacement Job::placement(ModelId model) const {
   }
   if (!own.pipeline_model_parallel_layout.empty())
     out.pipeline_model_parallel_layout = own.pipeline_model_parallel_layout;
-  // Of one rank they say nothing.
+  // With one stage a layout has no effect.
   if (out.pipeline_model_parallel_size == 1) out.pipeline_model_parallel_layout.clear();
   if (out.tensor_model_parallel_size == 1) out.sequence_parallel = false;
   if (out.context_parallel_size == 1) out.cp_comm_type = ParallelConfig().cp_comm_type;
@@ -240,12 +241,12 @@ bool Job::places_models_alike() const {
 Mesh Job::mesh(ModelId model) const {
   const ModelPlacement own = placement(model);
   const std::int64_t tensor = own.tensor_model_parallel_size;
-  // Evaluation does not read these keys.
+  // `neap eval` ignores these keys.
   const bool trains = task != Task::kEval;
   const std::int64_t stages = trains ? own.pipeline_model_parallel_size : 1;
   const std::int64_t context = trains ? own.context_parallel_size : 1;
   const std::int64_t rows = std::max<std::int64_t>(1, ranks() / (stages * context * tensor));
-  // A size that does not fit is refused (spec/parallel_checks.h).
+  // spec/parallel_checks.h rejects sizes that do not divide the ranks.
   std::int64_t shards = trains && own.zero_stage > 0 ? own.zero_shard_size : 0;
   if (shards == 1 || (shards > 1 && rows * context % shards != 0)) shards = 0;
   return Mesh()
@@ -295,7 +296,7 @@ std::int64_t Job::rollout_batch() const {
 PrefillShape Job::prefill() const {
   const std::int64_t prompts = (rollout_batch() + rollout.n - 1) / rollout.n;
   const std::int64_t longest = data.max_prompt_length;
-  // Without chunks a prompt is one pass, however long.
+  // Without chunked prefill a prompt takes one pass, whatever its length.
   const std::int64_t budget = rollout.enable_chunked_prefill
                                   ? rollout.max_num_batched_tokens
                                   : std::max(rollout.max_num_batched_tokens, longest);

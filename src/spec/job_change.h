@@ -1,10 +1,10 @@
-// Changes of a job by member and value: what a plan chooses of its keys.
+// Changes of a job's members, as typed values. A plan uses them for the keys that it chooses.
 //
-// The table of a member's key path, its values as text and their limits is Job::bind(). key_of() and
-// assignments() look a member up there, for people and files; nothing else handles text.
+// Job::bind() has each member's key path, text form and limits. key_of() and assignments() look a
+// member up there for messages and files; no other code handles text.
 //
-// Threads   values and functions without state.
-// Failure   a value of another type than the member's does not compile.
+// Threads   values and stateless functions.
+// Failure   a value of the wrong type does not compile.
 // Cost      assignments() and key_of() bind a job's keys: 0.2 ms.
 #pragma once
 
@@ -21,7 +21,7 @@
 
 namespace neap::spec {
 
-/// A member of the job that has a key.
+/// A member of the job that a key sets.
 template <class T>
 class JobField {
  public:
@@ -39,7 +39,7 @@ class JobField {
   T& (*write_)(Job&);
 };
 
-/// The members that a plan may choose.
+/// The members that a plan may change.
 namespace job_fields {
 
 inline constexpr JobField<Residency> kResidency([](auto& job) -> auto& {
@@ -65,7 +65,7 @@ inline constexpr JobField<std::int64_t> kRolloutTensorRanks([](auto& job) -> aut
   return job.rollout.tensor_model_parallel_size;
 });
 
-// Micro-batches: rows of padded ones, tokens of packed ones.
+// Sizes of micro-batches: rows if padded, tokens if packed.
 inline constexpr JobField<std::int64_t> kDataRows([](auto& job) -> auto& {
   return job.data.micro_batch_size_per_gpu;
 });
@@ -109,12 +109,13 @@ inline constexpr JobField<std::int64_t> kValueTokens([](auto& job) -> auto& {
   return job.critic.forward_max_token_len_per_gpu;
 });
 
-/// Of tokens of a rank's micro-batch, those of scoring first: where these are 0, another one stands for them.
+/// Token budgets of micro-batches, scoring first. A scoring budget of 0 means that another key
+/// applies.
 inline constexpr std::array kScoringTokens = {kLogProbTokens, kReferenceTokens, kRewardTokens,
                                               kValueTokens};
 inline constexpr std::array kTrainingTokens = {kDataTokens, kActorTokens, kCriticTokens};
 
-// Of a trained model: the critic has keys of its own, the others have the actor's.
+// The critic has its own key; other trained models use the actor's.
 [[nodiscard]] JobField<CheckpointMode> activation_checkpointing(ModelId model);
 [[nodiscard]] JobField<bool> gradient_checkpointing(ModelId model);
 [[nodiscard]] JobField<std::int64_t> lora_rank(ModelId model);
@@ -130,7 +131,7 @@ class JobChange {
 
   void apply(Job& job) const;
   [[nodiscard]] const void* member_of(Job& job) const;
-  /// The value for a member; null: the change is of another.
+  /// The new value of `field`; null if this change is about another member.
   template <class T>
   [[nodiscard]] const T* value_of(JobField<T> field) const {
     const auto* setting = std::get_if<Setting<T>>(&setting_);
@@ -150,15 +151,15 @@ class JobChange {
       setting_;
 };
 
-/// Changes a job; whether its keys still agree with each other says Job::validate().
+/// Applies changes to a job. Job::validate() checks whether its keys still agree with each other.
 void apply(const std::vector<JobChange>& changes, Job& job);
-/// The key of a member: "memory.optimizer_offload".
+/// The key path of a member: "memory.optimizer_offload".
 template <class T>
 [[nodiscard]] std::string key_of(JobField<T> field) {
   Job job;
   return job.bind().find_bound(&field.of(job))->path;
 }
-/// "key.path=value" each, as on a command line.
+/// As "key.path=value", the form of command-line overrides.
 [[nodiscard]] std::vector<std::string> assignments(const std::vector<JobChange>& changes);
 
 }  // namespace neap::spec

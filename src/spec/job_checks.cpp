@@ -1,4 +1,4 @@
-// What the keys of a job have to do with each other.
+// Checks of a job that involve several keys.
 #include <algorithm>
 #include <array>
 
@@ -25,7 +25,7 @@ Status divides(std::string_view small_key, std::int64_t small, std::string_view 
 }
 
 bool valid_resume_mode(const std::string& mode) {
-  // A single word that is neither keyword is a typo, not a folder.
+  // A single word that is neither keyword is treated as a typo, not as a folder.
   return mode == "auto" || mode == "disable" || mode.find('/') != std::string::npos;
 }
 
@@ -66,7 +66,7 @@ Status validate_losses(const Job& job) {
   return {};
 }
 
-// Of a job with a rollout.
+// For jobs with a rollout.
 Status validate_advantages(const Job& job) {
   const bool gae = job.algorithm.adv_estimator == AdvantageEstimator::kGae;
   if (gae != job.has_critic()) {
@@ -163,7 +163,7 @@ Status validate_rewards(const Job& job) {
                "there; give the program and its arguments as a list: [\"{}\"]",
                i, command[0], words));
   }
-  // An evaluation without a rule takes the one that the rows' answers ask for.
+  // Without a reward function, `neap eval` derives one from the answers in the data.
   if (!job.trains_policy() || job.has_reward_model() || !job.reward.functions.empty()) return {};
   return wrong(
       format("{} needs rewards: set reward_model.model.path, or add [[reward.functions]] "
@@ -177,7 +177,7 @@ Status Job::validate() const {
   if (actor_model.path.empty())
     return wrong(
         "actor_rollout_ref.model.path is missing: the folder with the model's config.json");
-  // A plan needs no rows.
+  // A plan needs no data.
   if (launched_ranks > 0 && task != Task::kEval && data.train_files.empty())
     return wrong(
         "data.train_files is empty: name the files to train on, as data.train_files = "
@@ -190,7 +190,7 @@ Status Job::validate() const {
   NEAP_TRY(validate_optimizer(kCriticOptimizer, critic.optim, device));
   NEAP_TRY(check_sizes(*this));
   NEAP_TRY(check_ranks(*this));
-  // Every shard is an open file while it is written.
+  // Every shard is an open file while it is written, so tiny shards would open too many.
   if (trainer.max_shard_size < Bytes(1'000'000))
     return wrong(format("trainer.max_shard_size is {}; the least is 1 MB", trainer.max_shard_size));
   if (!memory.optimizer_offload.automatic &&

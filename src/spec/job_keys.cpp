@@ -1,5 +1,5 @@
-// Job::bind(): every key of a configuration file, with its limits and its words for docs/configuration.md. Here: the
-// device, memory, the critic and rewards.
+// Job::bind(): every key of a configuration file, with limits and help for docs/configuration.md.
+// This file has the device, memory, critic and rewards.
 #include "spec/job_keys.h"
 #include "spec/size_checks.h"
 #include "spec/token_budgets.h"

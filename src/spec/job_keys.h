@@ -1,6 +1,7 @@
-// The parts of Job::bind(): each binds the keys of some sections of a configuration file.
+// Parts of Job::bind(): each function binds the keys of some sections.
 //
-// Threads   values.   Failure   none.
+// Threads   values.
+// Failure   none.
 #pragma once
 
 #include <string>
@@ -25,7 +26,7 @@ ConfigTable::Key& bind_enum(ConfigTable& t, const std::string& path, Enum* field
       [field] { return std::string(to_string(*field)); }, std::move(help));
 }
 
-/// A list of them.
+/// For a key with a list of values.
 template <class Enum>
 ConfigTable::Key& bind_enums(ConfigTable& t, const std::string& path, std::vector<Enum>* field,
                              Result<Enum> (*parse)(std::string_view), std::string help) {
@@ -48,24 +49,25 @@ ConfigTable::Key& bind_enums(ConfigTable& t, const std::string& path, std::vecto
       std::move(help));
 }
 
-/// Sections that occur more than once in a file (actor and critic, actor and reward model) are bound at a
-/// path. A model that is not trained has only paths.
+/// Sections that occur several times in a file (actor and critic, actor and reward model) are bound
+/// at a path. A model that is not trained has only the path keys.
 void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std::string& path_help,
                 bool trainable);
 void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o);
 void bind_loss_aggregation(ConfigTable& t, const std::string& path, LossAggregation* field);
 
 void bind_parallel(ConfigTable& t, Job& job);
-/// What ranks divide of one model, at a path. `zero`: the plan chooses its stage of ZeRO.
+/// Binds the parallel keys of one model at a path. `zero` is set if the plan chooses the ZeRO
+/// stage.
 void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, bool* zero,
                     const Job& job);
 void bind_actor(ConfigTable& t, Job& job);
-/// With the reference, whose log-probabilities are computed with the rollout's.
+/// Also binds the reference, whose log-probabilities are computed with the rollout's.
 void bind_rollout(ConfigTable& t, Job& job);
 void bind_algorithm(ConfigTable& t, Job& job);
 void bind_dpo(ConfigTable& t, DpoConfig& d);
 void bind_trainer(ConfigTable& t, Job& job);
-/// What a key starts with in the tasks that `fits` is true of.
+/// Sets the default of a key in tasks for which `fits` returns true.
 void default_of_tasks(ConfigTable::Key& key, const Job& job, bool (*fits)(const Job& job),
                       Json value);
 

@@ -1,6 +1,7 @@
-// A model of a job, resolved from its files: what plans and runs take of it.
+// A model of a job, resolved from its files, as plans and runs need it.
 //
-// Threads   values.   Failure   kInvalidArgument for files that cannot be read, and an adapter that does not fit.
+// Threads   values.
+// Failure   kInvalidArgument for files that cannot be read or an adapter that does not fit.
 // Cost      reads config.json.
 #pragma once
 
@@ -17,33 +18,34 @@ namespace neap::spec {
 struct JobModel {
   ModelId id = ModelId::kActor;
   ModelFiles files{};
-  Architecture shape{};  ///< of this rank: a part of `whole` where ranks divide the model
+  Architecture shape{};  ///< this rank's shard or stage of `whole`
   Architecture whole{};
-  /// Where ranks divide the model otherwise to generate: this rank's part there. See generating().
+  /// This rank's shard for rollouts, if rollouts use another tensor-parallel size. See
+  /// generating().
   std::optional<Architecture> generation_part{};
   Head head = Head::kLanguageModel;
-  bool generates = false;  ///< responses, in some phase
+  bool generates = false;  ///< some phase generates with it
   bool trained = false;
-  // Of a trained model:
-  LoraShape lora{};  ///< rank 0: none
+  // For a trained model:
+  LoraShape lora{};  ///< rank 0: no adapter
   OptimizerConfig optimizer{};
 
-  /// Of this rank where responses are generated.
+  /// The architecture of this rank in rollouts.
   [[nodiscard]] const Architecture& generating() const {
     return generation_part ? *generation_part : shape;
   }
-  /// Ranks have parts of another size there, by heads.
+  /// Whether rollouts use another tensor-parallel size.
   [[nodiscard]] bool divides_otherwise_to_generate() const {
     return generating().tensor.ranks != shape.tensor.ranks;
   }
-  /// An update changes its blocks, not an adapter's.
+  /// Whether updates change the blocks' weights, and not an adapter.
   [[nodiscard]] bool trains_blocks() const { return trained && lora.rank == 0; }
-  /// The embedding's table is the head's, too.
+  /// Whether the head shares the embedding's weight.
   [[nodiscard]] bool ties_table() const { return shape.ties_table(head); }
-  /// "actor", for people.
+  /// "actor"; for messages.
   [[nodiscard]] std::string name() const { return std::string(to_string(id)); }
 };
-/// A model of the job's recipe, as a rank of the job has it. Ranks of a stage have the same sizes.
+/// The model as one rank has it. Ranks of the same stage have the same sizes.
 [[nodiscard]] Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id,
                                        std::int64_t rank = 0);
 

@@ -1,6 +1,7 @@
-// When keys are read, for the tables of Job::bind().
+// Conditions under which keys are read, for the tables of Job::bind().
 //
-// Threads   values.   Failure   none.
+// Threads   values.
+// Failure   none.
 #pragma once
 
 #include <initializer_list>
@@ -13,12 +14,12 @@
 
 namespace neap::spec {
 
-/// Where the key `path` has one of `values`.
+/// The key is read if key `path` has one of `values`.
 [[nodiscard]] inline ConfigCondition where(std::string path, std::vector<Json> values) {
   return {.key = std::move(path), .values = std::move(values)};
 }
 
-/// As where(); to forget the other key is an error, with what happens then.
+/// As where(), but setting the key without `path` is an error. `otherwise` says what would happen.
 [[nodiscard]] inline ConfigCondition needs(std::string path, std::vector<Json> values,
                                            std::string otherwise = {}) {
   return {.key = std::move(path),
@@ -27,7 +28,7 @@ namespace neap::spec {
           .otherwise = std::move(otherwise)};
 }
 
-/// As needs(), by `holds`, which `words` say.
+/// As needs(), with the condition `holds`. `words` describe it.
 [[nodiscard]] inline ConfigCondition needs(std::string path, std::string words,
                                            std::function<bool()> holds,
                                            std::string otherwise = {}) {
@@ -38,21 +39,21 @@ namespace neap::spec {
           .otherwise = std::move(otherwise)};
 }
 
-/// Where the job's task is one of those that `fits` is true of.
+/// The key is read in tasks for which `fits` returns true.
 [[nodiscard]] ConfigCondition of_tasks(bool (*fits)(const Job& job));
 [[nodiscard]] inline ConfigCondition of_task(Task task) {
   return where("task", {std::string(to_string(task))});
 }
-/// Of the tasks that train.
+/// In tasks that train.
 [[nodiscard]] ConfigCondition of_training();
 [[nodiscard]] ConfigCondition of_policies();
 [[nodiscard]] ConfigCondition of_responses();
-/// Of sft, reward and dpo, whose rows have their responses.
+/// In sft, reward and dpo, whose data contain the responses.
 [[nodiscard]] ConfigCondition of_given_responses();
 
-/// The key that says whether ppo's and grpo's sequences are packed.
+/// The key that packs the sequences of ppo and grpo.
 inline const std::string kPacksPolicy = "actor_rollout_ref.actor.use_dynamic_bsz";
-/// And the rows of sft, reward and dpo.
+/// The key that packs the rows of sft, reward and dpo.
 inline const std::string kPacksRows = "data.use_dynamic_bsz";
 
 }  // namespace neap::spec

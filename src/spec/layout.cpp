@@ -15,7 +15,7 @@ const ModuleNames& names_of(const Architecture& a) {
   return file != nullptr ? file->names : kNone;
 }
 
-// Who has a parameter (spec/tensor_parallel.cpp says which elements).
+// Which ranks have a parameter. spec/tensor_parallel.cpp says which elements.
 Spread spread_of(const Architecture& a, Module module, Part part) {
   const std::int64_t ranks = a.tensor.ranks;
   if (ranks == 1) return {};
@@ -26,13 +26,13 @@ Spread spread_of(const Architecture& a, Module module, Part part) {
     const std::int64_t parts = keys ? a.key_parts : ranks;
     return {parts, parts < ranks, dimension};
   }
-  // The other factor of an adapter: each rank's part of the layer adds to its gradient.
+  // For the replicated factor of an adapter, each rank computes a term of the gradient.
   if (part == Part::kLoraA || part == Part::kLoraB) return summed;
   switch (module) {
     case Module::kQueryNorm:
     case Module::kKeyNorm:
       return a.norm_across_heads ? copied : summed;
-    // Applied to hidden states between attention and MLP.
+    // Applied to hidden states between attention and the MLP, which are replicated.
     case Module::kPositionEmbedding:
     case Module::kProjectIn:
     case Module::kEmbeddingNorm:
@@ -46,10 +46,10 @@ Spread spread_of(const Architecture& a, Module module, Part part) {
   }
 }
 
-// Collects a unit's parameters, each at the next aligned offset.
+// Collects a unit's parameters and aligns their offsets.
 class UnitBuilder {
  public:
-  /// `prefix` comes in front of every module's name.
+  /// `prefix` is put before every module's name.
   UnitBuilder(const Architecture& a, std::string unit, std::string prefix = "")
       : architecture_(a), names_(names_of(a)), prefix_(std::move(prefix)) {
     unit_.name = std::move(unit);
@@ -107,7 +107,7 @@ bool of_attention(Module module) {
          module == Module::kQueryKeyValue;
 }
 
-// The modules of a block in the order of its forward pass.
+// The modules of a block, in forward order.
 FlatUnit block_unit(const Architecture& a, std::int64_t i, const std::vector<Linear>& linears) {
   UnitBuilder u(a, i);
   const bool norm_behind = a.placement.after || a.placement.over;
@@ -115,7 +115,7 @@ FlatUnit block_unit(const Architecture& a, std::int64_t i, const std::vector<Lin
   for (const Linear& l : linears)
     if (of_attention(l.module)) u.add_linear(l);
   if (a.query_key_norm) {
-    // Across the heads of all ranks.
+    // The norm spans the heads of all ranks.
     const std::int64_t ranks = a.tensor.ranks;
     u.add_norm(Module::kQueryNorm, a.norm_across_heads ? ranks * a.query_width() : a.head_dim);
     u.add_norm(Module::kKeyNorm, a.norm_across_heads ? ranks * a.key_value_width() : a.head_dim);
@@ -211,7 +211,7 @@ std::vector<FlatUnit> flat_layout(const Architecture& a, Head head) {
 }
 
 Status check_lora(const Architecture& a, const LoraShape& lora) {
-  if (!lora.modules.empty()) return {};  // read from a file, which was checked
+  if (!lora.modules.empty()) return {};  // an adapter's file was checked when it was read
   const std::vector<Linear> linears = block_linears(a);
   for (const std::string& target : lora.targets) {
     const LoraShape one{.rank = lora.rank, .targets = {target}};
@@ -246,7 +246,7 @@ std::vector<FlatUnit> lora_layout(const Architecture& a, Head head, const LoraSh
       u.add(l.module, Part::kLoraA, name + ".lora_A.weight", {rank, l.in});
       u.add(l.module, Part::kLoraB, name + ".lora_B.weight", {l.out, rank});
     }
-    // Of an adapter of some blocks.
+    // An adapter may skip blocks.
     if (FlatUnit unit = u.take(); !unit.parameters.empty()) units.push_back(std::move(unit));
   }
   if (head == Head::kScalar && a.has_head()) {

@@ -1,6 +1,7 @@
-// Kinds of losses, advantages and KL estimates, by their names in a configuration: verl's.
+// Losses, advantage estimators and KL estimates, with verl's configuration names.
 //
-// Threads   functions without state.   Failure   kInvalidArgument naming the known ones.
+// Threads   stateless functions.
+// Failure   kInvalidArgument that lists the known names.
 #pragma once
 
 #include <cstdint>
@@ -12,54 +13,54 @@
 
 namespace neap::spec {
 
-/// How the losses of tokens become one number. Tokens and sequences are those of the whole
-/// mini-batch.
+/// How token losses are reduced to one number, over the whole mini-batch.
 enum class LossAggregation : std::uint8_t {
-  kTokenMean,                 ///< over the mini-batch's tokens
-  kTokenSum,                  ///< nothing is divided
-  kSequenceMeanTokenSum,      ///< sums of sequences over the number of sequences
-  kSequenceMeanTokenMean,     ///< means of sequences over the number of sequences
-  kSequenceMeanTokenSumNorm,  ///< kSequenceMeanTokenSum over a constant length
+  kTokenMean,                 ///< mean over tokens
+  kTokenSum,                  ///< sum over tokens
+  kSequenceMeanTokenSum,      ///< sum per sequence, then mean over sequences
+  kSequenceMeanTokenMean,     ///< mean per sequence, then mean over sequences
+  kSequenceMeanTokenSumNorm,  ///< kSequenceMeanTokenSum divided by a constant length
 };
 [[nodiscard]] std::vector<std::string> loss_aggregation_names();
 [[nodiscard]] std::string_view to_string(LossAggregation mode);
 [[nodiscard]] Result<LossAggregation> parse_loss_aggregation(std::string_view name);
 
-/// The actor's loss of a token from its ratio to the old policy and its advantage.
+/// The actor's loss of a token, from its ratio to the old policy and its advantage.
 enum class PolicyLoss : std::uint8_t {
-  kVanilla,  ///< PPO's clip with the dual clip
-  kGspo,     ///< clips one ratio a sequence, the geometric mean of its tokens'
-  kCispo,    ///< log-probabilities weighted with the clipped ratio, which has no gradient
-  kGpg,      ///< log-probabilities weighted with the advantage alone
-  kDro,      ///< those, less the squared distance to the old policy
-  kSapo,     ///< a sigmoid of the ratio in place of the clip
-  kGeoMean,  ///< one ratio a sequence: the geometric mean of its tokens' clipped ratios
-  kClipCov,  ///< PPO's clip; tokens of high covariance with the advantage are left out at random
-  kKlCov,    ///< no clip; tokens of the highest covariance are pulled to the old policy
+  kVanilla,  ///< PPO's clip with dual clip
+  kGspo,     ///< clips one ratio per sequence: the geometric mean of its tokens' ratios
+  kCispo,    ///< log-probabilities weighted by the clipped ratio, which gets no gradient
+  kGpg,      ///< log-probabilities weighted by the advantage
+  kDro,      ///< as kGpg, minus the squared distance to the old policy
+  kSapo,     ///< a sigmoid of the ratio instead of the clip
+  kGeoMean,  ///< one ratio per sequence: the geometric mean of its tokens' clipped ratios
+  kClipCov,  ///< PPO's clip; random tokens of high covariance with the advantage are left out
+  kKlCov,    ///< no clip; a KL penalty on tokens with the highest covariance
 };
-/// The loss draws tokens at random.
+/// Whether the loss selects tokens at random.
 [[nodiscard]] constexpr bool draws_tokens(PolicyLoss kind) {
   return kind == PolicyLoss::kClipCov;
 }
 [[nodiscard]] std::vector<std::string> policy_loss_names();
 [[nodiscard]] std::string_view to_string(PolicyLoss kind);
 [[nodiscard]] Result<PolicyLoss> parse_policy_loss(std::string_view name);
-/// `configured`, or what the loss always takes.
+/// The aggregation that the loss requires, or else `configured`.
 [[nodiscard]] LossAggregation aggregation_of(PolicyLoss kind, LossAggregation configured);
 
-/// DPO's loss of a pair, from what the policy gained over the reference on both responses.
+/// DPO's loss of a pair, from the log-probability gains of the policy over the reference on both
+/// responses.
 enum class PreferenceLoss : std::uint8_t {
-  kSigmoid,      ///< logistic; with label smoothing cDPO
-  kSigmoidNorm,  ///< logistic of gains per token
-  kIpo,          ///< squared distance of gains per token to 1 / (2 beta)
-  kIpoSum,       ///< squared distance of whole gains to it
+  kSigmoid,      ///< logistic; cDPO with label smoothing
+  kSigmoidNorm,  ///< logistic, of gains per token
+  kIpo,          ///< squared distance of the gain per token to 1 / (2 beta)
+  kIpoSum,       ///< squared distance of the total gain to 1 / (2 beta)
   kHinge,
-  kRobust,  ///< logistic, unbiased under labels that are wrong with probability label_smoothing
+  kRobust,  ///< logistic; unbiased if labels are wrong with probability label_smoothing
 };
 [[nodiscard]] std::vector<std::string> preference_loss_names();
 [[nodiscard]] std::string_view to_string(PreferenceLoss kind);
 [[nodiscard]] Result<PreferenceLoss> parse_preference_loss(std::string_view name);
-/// Whether a response's gain is divided by its length.
+/// Whether gains are divided by the response's length.
 [[nodiscard]] constexpr bool per_token(PreferenceLoss kind) {
   return kind == PreferenceLoss::kSigmoidNorm || kind == PreferenceLoss::kIpo;
 }
@@ -78,10 +79,10 @@ enum class AdvantageEstimator : std::uint8_t {
 [[nodiscard]] std::vector<std::string> advantage_estimator_names();
 [[nodiscard]] std::string_view to_string(AdvantageEstimator estimator);
 [[nodiscard]] Result<AdvantageEstimator> parse_advantage_estimator(std::string_view name);
-/// Whether it compares the responses to one prompt with each other.
+/// Whether it compares the responses to one prompt.
 [[nodiscard]] bool compares_responses(AdvantageEstimator estimator);
 
-/// Estimates of KL(p || q) from delta = log p - log q of a sample of p.
+/// Estimates of KL(p || q) from delta = log p - log q at a sample of p.
 enum class KlEstimator : std::uint8_t {
   kK1,   ///< delta
   kAbs,  ///< |delta|
@@ -90,11 +91,11 @@ enum class KlEstimator : std::uint8_t {
 };
 struct KlKind {
   KlEstimator value = KlEstimator::kK1;
-  /// The gradient is that of k2, the value its own: a name with "+" behind it.
+  /// Uses k2's gradient with its own value. Its name ends in "+".
   bool straight_through = false;
 };
 [[nodiscard]] std::vector<std::string> kl_names();
-/// verl's longer name, with "+" where it has one.
+/// verl's long name, with "+" if straight_through.
 [[nodiscard]] std::string to_string(KlKind kind);
 [[nodiscard]] Result<KlKind> parse_kl(std::string_view name);
 

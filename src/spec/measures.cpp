@@ -10,7 +10,8 @@ namespace {
 struct Row {
   std::string_view name, text;
 };
-// Indexed by the enum; the default ones come first, and the exact ones before the others.
+// Indexed by the enum: default measures first, and measures with bitwise identical results before
+// the others.
 constexpr std::array<Row, kMeasures> kRows = {
     {{"recompute", "recompute activations where `activation_checkpointing` is `auto`"},
      {"offload", "keep tags in host memory during phases that do not need them"},

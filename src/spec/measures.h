@@ -1,6 +1,6 @@
-// What a plan may do so that a job fits: memory.allow.
+// Measures that a plan may take so that a job fits: memory.allow.
 //
-// Threads   values and functions without state.
+// Threads   values and stateless functions.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ enum class Measure : std::uint8_t {
 };
 constexpr std::size_t kMeasures = 7;
 [[nodiscard]] std::string_view to_string(Measure measure);
-/// What it does, for the configuration reference.
+/// The measure's description in the configuration reference.
 [[nodiscard]] std::string_view describe(Measure measure);
-/// All names, in order.
+/// All names, in enum order.
 [[nodiscard]] std::vector<std::string> measure_names();
-/// Those that a job allows unless it says otherwise. They leave every bit of the results as it is.
+/// The measures that are allowed by default. Results stay bitwise identical.
 [[nodiscard]] std::vector<Measure> default_measures();
 [[nodiscard]] Result<Measure> parse_measure(std::string_view name);
 

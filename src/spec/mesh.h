@@ -1,17 +1,19 @@
-// How the ranks of a job are arranged: along named axes, of which each divides something else.
+// The arrangement of a job's ranks along named axes. Each axis shards something else:
 //
-//   pipe     layers
-//   data     rows of a batch, and by ZeRO what is kept for training
-//   context  tokens of a sequence (spec/context_parallel.h); where responses are generated, each rank's rows
+//   pipe     layers (pipeline stages)
+//   data     rows of a batch, and with ZeRO the states of training
+//   context  tokens of a sequence (spec/context_parallel.h); in rollouts, rows
 //   tensor   heads, the MLP's columns and the vocabulary (spec/tensor_parallel.h)
-// Rows of a batch are dealt to the ranks along data. Those along context have the same rows and divide each sequence;
-// a generation computes one token of a sequence at a time, so there the rows are dealt on to the ranks along context.
+// Rows of a batch are assigned to the ranks along data. Ranks along context have the same rows and
+// share each sequence. A decoding step has one token per sequence, so in rollouts the ranks along
+// context get different rows.
 //
-// Neighbours along the last axis have neighbouring numbers, so that they are on one machine: those of tensor
-// talk most. Of the ranks that have the same part of the model, neighbours may slice it in groups of their own: each
-// such group has all of the part, and the groups are replicas (spec/data_parallel.h).
+// Neighbours along the last axis have adjacent numbers, so they are on the same machine: tensor
+// parallelism communicates most. Ranks with the same shard of the model may form several ZeRO shard
+// groups of neighbours, which are replicas of each other (spec/data_parallel.h).
 //
-// Threads   values.   Failure   none.
+// Threads   values.
+// Failure   none.
 #pragma once
 
 #include <array>
@@ -22,9 +24,9 @@
 
 namespace neap::spec {
 
-/// In place of an axis: kCopies, data and context together, along which ranks have the same part of a model and
-/// add up its gradients; kShards, those of these that slice it together, and kReplicas, those that have the same slices;
-/// kSelf, this rank alone.
+/// Combinations that can be used like an axis. kCopies is data and context together: ranks with the
+/// same shard of the model, which all-reduce its gradients. kShards is a ZeRO shard group within
+/// kCopies. kReplicas are ranks with the same ZeRO shards. kSelf is this rank alone.
 enum class Axis : std::uint8_t {
   kPipe,
   kData,
@@ -36,20 +38,21 @@ enum class Axis : std::uint8_t {
   kSelf
 };
 constexpr std::size_t kAxes = 4;
-/// Ranks talk to those along an axis, to copies, or to some of these.
+/// Communication runs along an axis, or within copies, shards or replicas.
 constexpr std::size_t kGroups = kAxes + 3;
 static_assert(static_cast<std::size_t>(Axis::kReplicas) + 1 == kGroups);
 
-/// Whom collectives in the name of an axis are among: those of "data" add up gradients, and are among all copies.
+/// The group of a collective that is named after an axis. Gradients are summed over all copies, so
+/// "data" means kCopies.
 [[nodiscard]] constexpr Axis group_of(Axis axis) {
   return axis == Axis::kData ? Axis::kCopies : axis;
 }
 
-/// The ranks along an axis: `size` of them, `stride` apart. Axes, of one mesh or of two over the same ranks, that have the
-/// same one have the same lines.
+/// The ranks along an axis: `size` ranks, `stride` apart. Axes with equal spans, even of two meshes
+/// over the same ranks, consist of the same groups.
 struct AxisSpan {
   std::int64_t stride = 1, size = 1;
-  /// Where a rank is among them, and the first one of its line.
+  /// A rank's position in its group, and the first rank of its group.
   [[nodiscard]] std::int64_t coordinate(std::int64_t rank) const {
     return size == 1 ? 0 : rank / stride % size;
   }
@@ -59,21 +62,22 @@ struct AxisSpan {
   friend auto operator<=>(const AxisSpan&, const AxisSpan&) = default;
 };
 
-/// Rows that each of several ranks has of `all`; the last ones' may be padding.
+/// Rows per rank, if `all` rows are shared evenly. The last ranks may have padding.
 [[nodiscard]] constexpr std::int64_t rows_of_each(std::int64_t all, std::int64_t ranks) {
   return (all + ranks - 1) / ranks;
 }
 
 class Mesh {
  public:
-  /// Sizes that are not given are 1.
+  /// All sizes are 1 until they are set.
   Mesh() { sizes_.fill(1); }
   Mesh& set(Axis axis, std::int64_t size) {
     sizes_.at(place_of(axis)) = size;
     return *this;
   }
 
-  /// So many neighbouring copies slice a part together, a divisor of theirs; 0: all of them.
+  /// The number of neighbouring copies in a ZeRO shard group, a divisor of all copies; 0: all of
+  /// them.
   Mesh& set_shards(std::int64_t size) {
     shards_ = size;
     return *this;
@@ -95,11 +99,11 @@ class Mesh {
   [[nodiscard]] AxisSpan span(Axis axis) const {
     return {axis == Axis::kSelf ? 0 : stride(axis), size(axis)};
   }
-  /// Where a rank is along an axis.
+  /// The position of a rank along an axis.
   [[nodiscard]] std::int64_t coordinate(std::int64_t rank, Axis axis) const {
     return span(axis).coordinate(rank);
   }
-  /// The ranks that differ from `rank` along this axis only, with it, in the order of their coordinates.
+  /// The group of `rank` along this axis, in the order of positions.
   [[nodiscard]] std::vector<std::int64_t> line(std::int64_t rank, Axis axis) const {
     std::vector<std::int64_t> out;
     const AxisSpan ranks = span(axis);
@@ -110,10 +114,10 @@ class Mesh {
 
  private:
   static constexpr std::size_t place_of(Axis axis) { return static_cast<std::size_t>(axis); }
-  /// From a rank to its neighbour along the axis.
+  /// The distance from a rank to its neighbour along the axis.
   [[nodiscard]] std::int64_t stride(Axis axis) const {
     if (axis == Axis::kReplicas) return stride(Axis::kShards) * size(Axis::kShards);
-    // Copies are neighbours.
+    // Data and context are adjacent axes.
     const std::size_t last = place_of(axis < Axis::kCopies ? axis : Axis::kContext);
     std::int64_t n = 1;
     for (std::size_t i = last + 1; i < kAxes; ++i) n *= sizes_[i];

@@ -23,7 +23,7 @@ std::int64_t largest_divisor(std::int64_t value, std::int64_t most) {
   return divisor;
 }
 
-// Divisors up to twice the size that was asked for, the largest of them.
+// Divisors of `share` up to twice `asked`; only the largest ones.
 std::string possible_sizes(std::int64_t share, std::int64_t asked) {
   std::vector<std::int64_t> sizes;
   for (std::int64_t most = 2 * asked; most >= 1 && sizes.size() < kNamedSizes;) {
@@ -40,7 +40,7 @@ std::vector<BatchDivision> batch_divisions(const Job& job) {
   const std::int64_t ranks = job.data_ranks();
   const std::string batch = "data.train_batch_size";
   if (job.task == Task::kEval) return {};
-  // Of models whose batches other ranks share.
+  // For models with another data-parallel size than the main model.
   std::vector<BatchDivision> shared;
   for (const ModelId model : job.models())
     if (const std::int64_t of_model = job.data_ranks(model); of_model != ranks)
@@ -51,7 +51,7 @@ std::vector<BatchDivision> batch_divisions(const Job& job) {
                       micro(job.data.micro_batch_size_per_gpu), ranks});
     return shared;
   }
-  // By the name of the key that has the number.
+  // The name of the key that provides the number.
   const std::string of_actor =
       job.actor.ppo_mini_batch_size == 0 ? batch : "actor_rollout_ref.actor.ppo_mini_batch_size";
   std::vector<BatchDivision> all = {{of_actor, job.actor_mini_batch(), job.rollout.n,

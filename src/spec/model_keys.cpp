@@ -1,4 +1,4 @@
-// Keys of a model and of its optimizer, wherever a file has them.
+// Keys of a model and of its optimizer, for every section that has them.
 #include <map>
 
 #include "base/format.h"
@@ -9,7 +9,7 @@
 namespace neap::spec {
 namespace {
 
-// A kind of optimizer lists the keys that it reads and not every kind does.
+// Restricts keys to the optimizers that read them.
 void require_optimizers(ConfigTable& t, const std::string& at) {
   const std::vector<std::string> kinds = optimizer_names();
   std::map<std::string, std::vector<Json>> readers;

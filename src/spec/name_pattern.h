@@ -1,9 +1,9 @@
-// Regular expressions over the paths of modules, as PEFT's configurations have them.
+// Regular expressions for module paths, as in PEFT's configurations.
 //
 // Threads   a value; may be shared when const.
-// Failure   kUnsupported for what does not compile, has more than 2000 bytes, or in a build without
-//           PCRE2. A path whose match takes too many steps does not match.
-// Cost      bounded for any pattern and path: files are not trusted.
+// Failure   kUnsupported for an invalid pattern, one of more than 2000 bytes, or a build without
+//           PCRE2. A path whose match exceeds the step limit does not match.
+// Cost      bounded for any pattern and path, because files are not trusted.
 #pragma once
 
 #include <string_view>
@@ -17,7 +17,7 @@ namespace neap::spec {
 class NamePattern {
  public:
   [[nodiscard]] static Result<NamePattern> compile(std::string_view text);
-  /// The whole path.
+  /// Whether the pattern matches the whole path.
   [[nodiscard]] bool matches(std::string_view path) const;
 
  private:

@@ -1,4 +1,4 @@
-// Enums by the names that configurations have for them.
+// Conversion between enums and their configuration names.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 
 namespace neap::spec {
 
-/// The value whose number is the place of `name` in `names`; `what` names the setting in the message.
+/// The enum value whose number is the index of `name` in `names`. `what` names the setting in
+/// messages.
 template <class Enum, class Names>
 [[nodiscard]] Result<Enum> parse_name(const Names& names, std::string_view name,
                                       std::string_view what) {

@@ -8,28 +8,28 @@
 namespace neap::spec {
 namespace {
 
-/// What an update of an element reads besides numbers of the same element.
+/// What the update of an element depends on, besides that element's own state.
 enum class Step : std::uint8_t {
   kElements,  ///< nothing
-  kMatrices,  ///< others of its parameter
+  kMatrices,  ///< other elements of its parameter
 };
 
 struct Kind {
   OptimizerKind kind;
   std::string_view name;
-  /// Adds everything but the master.
+  /// Adds all state tensors except the master copy.
   void (*add)(const OptimizerSpec& spec, const FlatUnit& unit, UnitState& state);
   Step step;
   std::vector<std::string> keys;  ///< see optimizer_keys()
 };
 
-// Two moments a weight.
+// Two moments per weight.
 void add_adamw(const OptimizerSpec& spec, const FlatUnit& unit, UnitState& state) {
   state.add("exp_avg", unit.elements, spec.states);
   state.add("exp_avg_sq", unit.elements, spec.states);
 }
 
-// A number for each row and each column of a matrix, or one for each element of a vector.
+// For a matrix, one number per row and one per column. For a vector, one number per element.
 void add_factored(const std::string& name, const OptimizerSpec& spec, const FlatUnit& unit,
                   UnitState& state) {
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {

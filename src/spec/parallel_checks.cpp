@@ -26,7 +26,7 @@ Status validate_ranks(const TrainerConfig& t, std::int64_t launched) {
       nodes, each, launched));
 }
 
-// The key that has a number of a model's placement: its own, or that of all models.
+// The key that sets a number of a model's placement: the model's own key, or the one of [parallel].
 std::string placement_key(const Job& job, ModelId model, std::int64_t ModelPlacement::*member) {
   const bool own = job.own_placement(model).*member != ModelPlacement().*member;
   std::string_view name = "zero_stage";
@@ -45,7 +45,7 @@ std::string placement_key(const Job& job, ModelId model, std::int64_t ModelPlace
   return format("{}.{}", section, name);
 }
 
-// Of a key that says how many ranks divide a model.
+// For a key with a parallel size.
 Status divides_ranks(const Job& job, std::string_view key, std::int64_t size) {
   const std::int64_t ranks = job.ranks();
   if (ranks % size == 0) return {};
@@ -58,10 +58,10 @@ Status divides_ranks(const Job& job, std::string_view key, std::int64_t size) {
       joined(possible, ", ")));
 }
 
-// What a backward in two parts goes with.
+// Conditions of a backward in two parts.
 Status validate_zero_bubble(const Job& job) {
   constexpr const char* kSchedule = "parallel.pipeline_parallel_schedule \"zero_bubble\"";
-  // The order of its lists is that of one chunk.
+  // The schedule is defined for one chunk per stage.
   if (job.parallel.virtual_pipeline_model_parallel_size > 1)
     return wrong(
         format("{} does not go with parallel.virtual_pipeline_model_parallel_size {}; take 1 chunk "
@@ -81,7 +81,7 @@ Status validate_layout(const Job& job, ModelId model) {
   return {};
 }
 
-// Copies that slice a part of a model together, and replicas of them.
+// ZeRO shard groups and their replicas.
 Status validate_shards(const Job& job, ModelId model) {
   const std::int64_t size = job.placement(model).zero_shard_size;
   if (size == 0 || job.placement(model).zero_stage == 0 || job.task == Task::kEval) return {};
@@ -97,7 +97,7 @@ Status validate_shards(const Job& job, ModelId model) {
       joined(possible, ", ")));
 }
 
-// What ranks that divide sequences go with.
+// Conditions of context parallelism.
 Status validate_context(const Job& job, ModelId model) {
   const std::int64_t size = job.context_ranks(model);
   if (size == 1 || job.packs()) return {};
@@ -130,7 +130,7 @@ Status validate_mesh(const Job& job, ModelId model) {
   return validate_context(job, model);
 }
 
-// Where ranks generate otherwise than they train.
+// Conditions of rollouts whose placement differs from training.
 Status validate_generation(const Job& job) {
   return divides_ranks(job, "actor_rollout_ref.rollout.tensor_model_parallel_size",
                        job.generation_mesh().size(Axis::kTensor));

@@ -1,6 +1,8 @@
-// Whether a job's ranks are those that were started, and what they divide goes together.
+// Checks that the job has the number of ranks that were started, and that its parallel sizes are
+// valid together.
 //
-// Threads   a function without state.   Failure   kInvalidArgument, with the sizes that would do.
+// Threads   a stateless function.
+// Failure   kInvalidArgument with the sizes that would be valid.
 #pragma once
 
 #include "base/status.h"

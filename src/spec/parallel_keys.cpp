@@ -1,4 +1,4 @@
-// The keys of what ranks divide.
+// The keys of parallel settings.
 #include <algorithm>
 #include <utility>
 
@@ -17,12 +17,13 @@ bool any_model(const Job& job, const Holds& holds) {
 
 constexpr const char* kChosen = " `auto`: chosen by the plan (docs/several-gpus.md).";
 
-// Of a model where `p` has its own keys.
+// The size of a model, given its own keys and those of all models.
 std::int64_t size_of(std::int64_t own, std::int64_t of_all) {
   return own > 0 ? own : of_all;
 }
 
-// A word, or "auto": then `automatic` is set and the field stays as it is.
+// Binds a key whose value is a word or "auto". "auto" sets `automatic` and leaves the field
+// unchanged.
 ConfigTable::Key& bind_word(ConfigTable& t, std::string path, std::string* field, bool* automatic,
                             std::string help) {
   return t.bind(

@@ -10,28 +10,29 @@ namespace {
 
 using Range = ParameterCut::Range;
 
-// Elements of a divided dimension, from `from` in the part of `giver` and `to` in the taker's.
+// A run of elements of the cut dimension: from `from` in the shard of `giver` to `to` in the
+// receiver's shard.
 struct Segment {
   std::int64_t giver = 0, from = 0, to = 0, count = 0;
 };
 
-// What a part has of a dimension of `size`.
+// The ranges of a dimension of `size` that a shard has.
 std::vector<Range> ranges_of(const Architecture& whole, const TensorShard& shard,
                              const Parameter& parameter, std::int64_t size) {
   const ParameterCut cut = cut_of(whole, shard, parameter);
   return cut.cuts() ? cut.ranges : std::vector<Range>{{0, size}};
 }
 
-// Part of a range that a taker lacks, and where it begins in its part.
+// A missing range of the receiver, and its start in the receiver's shard.
 struct Lacking {
   Range range;
   std::int64_t to = 0;
 };
 
-// Takes from `lacking` what the giver has.
+// Moves what the giver has from `lacking` to `out`.
 void take_from(std::int64_t giver, const std::vector<Range>& ranges, std::vector<Lacking>& lacking,
                std::vector<Segment>& out) {
-  std::int64_t at = 0;  // of the range in the giver's part
+  std::int64_t at = 0;  // start of the range in the giver's shard
   for (const Range& range : ranges) {
     std::vector<Lacking> left;
     for (const Lacking& each : lacking) {
@@ -53,8 +54,8 @@ void take_from(std::int64_t giver, const std::vector<Range>& ranges, std::vector
   }
 }
 
-// Of a parameter that is cut along `dimension`: what rank `taker` gets, from itself as far as it has it, else from the
-// next ones.
+// What rank `taker` gets of a parameter that is cut along `dimension`: from itself if it has it,
+// else from the following ranks.
 std::vector<Segment> segments_of(const Architecture& whole, const Parameter& parameter,
                                  std::size_t dimension, const std::vector<TensorShard>& wanted,
                                  std::int64_t taker) {
@@ -75,7 +76,7 @@ std::vector<Segment> segments_of(const Architecture& whole, const Parameter& par
   return out;
 }
 
-// From and to which rank.
+// Sender and receiver.
 using Pair = std::pair<std::int64_t, std::int64_t>;
 
 void add_boxes(const Architecture& whole, const FlatUnit& unit, std::size_t number,
@@ -99,11 +100,11 @@ void add_boxes(const Architecture& whole, const FlatUnit& unit, std::size_t numb
   }
 }
 
-// One after another, each with `most` elements at most.
+// Splits boxes into transfers of at most `most` elements.
 std::vector<PartTransfer> pieces_of(const Pair& pair, const std::vector<SharedBox>& boxes,
                                     std::int64_t most) {
   std::vector<PartTransfer> out;
-  std::int64_t left = 0;  // of the last one
+  std::int64_t left = 0;  // elements left in the last one
   for (SharedBox box : boxes) {
     while (box.rows > 0) {
       if (left < box.columns) {
@@ -122,7 +123,7 @@ std::vector<PartTransfer> pieces_of(const Pair& pair, const std::vector<SharedBo
   return out;
 }
 
-// The pairs in rounds, each of which has a rank once.
+// Orders pairs in rounds. A rank occurs at most once in a round.
 std::vector<Pair> in_rounds(const std::map<Pair, std::vector<SharedBox>>& boxes,
                             std::size_t ranks) {
   std::vector<Pair> waiting, out;
@@ -174,7 +175,7 @@ std::vector<PartTransfer> part_transfers(const Architecture& whole, const FlatUn
 TransferSizes transfer_sizes(const Architecture& whole, const std::vector<FlatUnit>& units,
                              std::int64_t from, std::int64_t to, std::int64_t most) {
   TransferSizes out;
-  // Further ranks want the same parts as the first ones.
+  // The pattern of shards repeats after lcm(from, to) ranks.
   for (std::int64_t first = 0; first < std::lcm(from, to); first += from) {
     std::vector<std::int64_t> busy(static_cast<std::size_t>(from));
     const std::vector<TensorShard> wanted = wanted_parts(from, first, to);

@@ -24,8 +24,8 @@ bool covers(std::string_view pattern, std::string_view path) {
                                  : pattern == path;
 }
 
-// "fsdp_config.param_offload" of "actor_rollout_ref.actor.fsdp_config.param_offload", and keys below
-// "fsdp_config".
+// Whether the end of one path matches the other: "fsdp_config.param_offload" matches
+// "actor_rollout_ref.actor.fsdp_config.param_offload". "fsdp_config" matches the keys below it.
 bool ends_alike(std::string_view pattern, std::string_view path) {
   if (!pattern.ends_with(".*"))
     return pattern.ends_with(std::string(".").append(path)) || leaf(pattern) == leaf(path);
@@ -39,7 +39,7 @@ struct Found {
   const PeerKey* key = nullptr;
 };
 
-// The entry of one key says more than that of a section.
+// An entry of a key takes precedence over an entry of its section.
 Found find_key(std::string_view path, bool exact) {
   Found found;
   for (const Peer peer : kPeers) {
@@ -86,7 +86,7 @@ std::string peer_reference() {
   for (const Peer peer : kPeers) {
     out += format("\n## {}\n\n| key | default | here | note |\n| --- | --- | --- | --- |\n",
                   to_string(peer));
-    // Keys that differ in nothing else share a row.
+    // Keys that have everything else in common share a row.
     std::vector<std::pair<std::string, std::string>> rows;
     for (const PeerKey& key : peer_keys(peer)) {
       const std::string here = key.here.empty()      ? "-"

@@ -1,6 +1,6 @@
-// Configuration keys of verl and TRL, with their defaults and what does the same here.
+// Configuration keys of verl and TRL, with their defaults and Neap's equivalents.
 //
-// Threads   values and functions without state.
+// Threads   values and stateless functions.
 #pragma once
 
 #include <array>
@@ -16,11 +16,11 @@ inline constexpr std::array kPeers = {Peer::kVerl, Peer::kTrl};
 [[nodiscard]] std::string_view to_string(Peer peer);
 
 struct PeerKey {
-  /// With ".*" at the end: all keys below it.
+  /// A trailing ".*" means all keys below.
   std::string_view key;
-  std::string_view value;  ///< its default there; several with the trainers they are of; may be ""
-  std::string_view here;   ///< the key that does the same; empty: there is none
-  /// The difference, or what to do without a key here. Empty: both are the same setting.
+  std::string_view value;  ///< its default there, with trainers' names if they differ; may be ""
+  std::string_view here;   ///< Neap's equivalent key; empty: none
+  /// The difference, or a replacement if there is no key. Empty: both keys are the same setting.
   std::string_view note;
 };
 /// The commits whose keys and defaults these, the presets and the docs have.
@@ -28,8 +28,8 @@ inline constexpr std::string_view kVerlVersion = "b178a3c, January 2026";
 inline constexpr std::string_view kTrlVersion = "f2cd577, July 2026";
 [[nodiscard]] std::span<const PeerKey> peer_keys(Peer peer);
 
-/// What to write instead of a peer's key; empty: no such key is known. `exact`: the whole path is a
-/// peer's; otherwise its end or its last word may be.
+/// What to write instead of verl's or TRL's key; empty if the key is not known. With `exact` the
+/// whole path must match; otherwise its end or its last component may match.
 [[nodiscard]] std::string explain_peer_key(std::string_view path, bool exact);
 /// The page docs/verl-trl-keys.md.
 [[nodiscard]] std::string peer_reference();

@@ -10,7 +10,8 @@
 namespace neap::spec {
 namespace {
 
-// Of an undivided model, whose blocks are alike: a block's, and what the first and the last part have besides.
+// Sizes of a block, and of what the first and the last part have in addition. All blocks of a model
+// are equal.
 struct PartSizes {
   std::int64_t block = 0, first = 0, last = 0;
   [[nodiscard]] std::int64_t of(std::int64_t part, std::int64_t parts, std::int64_t blocks) const {
@@ -18,7 +19,7 @@ struct PartSizes {
   }
 };
 
-// Elements of the matrices that a token is multiplied by. Rows of a table that are looked up cost nothing.
+// Elements of the matrices that a token is multiplied by. Embedding lookups count as zero.
 PartSizes work_of(const Architecture& whole, Head head) {
   PartSizes out;
   for (const Linear& linear : block_linears(whole)) out.block += linear.in * linear.out;
@@ -30,7 +31,7 @@ PartSizes work_of(const Architecture& whole, Head head) {
   return out;
 }
 
-// Parameters, which weights, gradients and optimizer states follow.
+// Parameters, which determine the bytes of weights, gradients and optimizer states.
 PartSizes parameters_of(const Architecture& whole, Head head) {
   PartSizes out;
   for (const FlatUnit& unit : flat_layout(whole, head)) {
@@ -46,7 +47,7 @@ PartSizes parameters_of(const Architecture& whole, Head head) {
   return out;
 }
 
-// The most blocks of each part whose work is `most` at most; empty: a part has none.
+// The largest number of blocks per part whose work is at most `most`; empty if some part gets none.
 std::vector<std::int64_t> most_blocks(const PartSizes& work, std::int64_t parts,
                                       std::int64_t most) {
   std::vector<std::int64_t> out;
@@ -58,7 +59,7 @@ std::vector<std::int64_t> most_blocks(const PartSizes& work, std::int64_t parts,
   return out;
 }
 
-// Those of the division whose largest part has the least work.
+// As above, for the division that minimises the work of the largest part.
 std::vector<std::int64_t> most_blocks(const PartSizes& work, std::int64_t parts,
                                       std::int64_t blocks, std::int64_t low, std::int64_t high) {
   while (low < high) {
@@ -73,7 +74,7 @@ std::vector<std::int64_t> most_blocks(const PartSizes& work, std::int64_t parts,
   return most_blocks(work, parts, high);
 }
 
-// Of all stages.
+// Parts of all stages.
 std::int64_t parts_of(const Architecture& whole, std::int64_t stages) {
   return stages == 1 ? 1 : stages * whole.pipeline.chunks;
 }
@@ -111,7 +112,7 @@ std::vector<std::int64_t> divide_blocks(const Architecture& whole, Head head, st
     for (std::int64_t p = part % stages; p < parts; p += stages) sum += elements(p);
     return sum;
   };
-  // Each further block goes where there is least with it.
+  // Adds each remaining block to the part where the result is smallest.
   for (std::int64_t left = blocks - parts; left > 0; --left) {
     std::int64_t chosen = -1;
     std::pair<std::int64_t, std::int64_t> least;

@@ -1,17 +1,19 @@
-// How the stages of a pipeline divide a model: each has some blocks one after another, the first one the
-// embedding, the last one the final norm and the head. Where stages have chunks, blocks are divided into
+// Divides a model into pipeline stages. Each stage has consecutive blocks. The first also has the
+// embedding, and the last has the final norm and the head. With chunks, blocks are divided into
 // stages * chunks parts, and chunk c of stage s is part c * stages + s (step/pipeline_schedule.h).
 //
-// A stage is an Architecture of its own: layouts, tags, optimizer states and passes follow from it. Where the
-// head is the embedding's table, the first and the last stage each have a copy of it.
+// A stage is an Architecture of its own, from which layouts, tags, optimizer states and passes
+// follow. If the head is tied to the embedding, the first and the last stage each have a copy of
+// the weight.
 //
-// Blocks are divided so that the part with the most work has as little as possible: the matrices that a token is
-// multiplied by, the head and an embedding's projection with those of the blocks. Scores of attention, which are the
-// same in each block and depend on lengths, are left out. Of such divisions one whose parts, and then stages, have
-// parameters as even as can be, and of these one whose later parts have more: earlier ones keep activations of more
-// micro-batches.
+// The division minimises the work of the largest part. Work counts the matrices that each token is
+// multiplied by, including the head and an embedding's projection. Attention scores are left out,
+// because they depend on lengths and are the same in every block. Among equal divisions it balances
+// parameters over parts, then over stages. Then it prefers more parameters in later parts, because
+// earlier stages keep activations of more micro-batches.
 //
-// Threads   values and functions without state.   Failure   kInvalidArgument, with the sizes that would do.
+// Threads   values and stateless functions.
+// Failure   kInvalidArgument with the sizes that would be valid.
 #pragma once
 
 #include <cstdint>
@@ -24,21 +26,22 @@
 
 namespace neap::spec {
 
-/// Blocks of each part, of an undivided model with as many blocks as parts at least: its layout, if it has one.
+/// The number of blocks of each part: the configured layout if there is one. `whole` must have at
+/// least as many blocks as parts.
 [[nodiscard]] std::vector<std::int64_t> divide_blocks(const Architecture& whole, Head head,
                                                       std::int64_t stages);
 
-/// A stage of the undivided model `whole`. `name`: the model's, for messages.
+/// A stage of the whole model. `name` is used in messages.
 [[nodiscard]] Result<Architecture> stage_of(const Architecture& whole, Head head,
                                             std::int64_t stages, std::int64_t stage,
                                             std::string_view name);
 
-/// The stage that a unit of the whole model's layout, or of its adapters', belongs to; of one that two stages
-/// have the first.
+/// The stage that has a unit of the whole model or of its adapters. For a unit on two stages it is
+/// the first.
 [[nodiscard]] std::int64_t stage_of_unit(const Architecture& whole, Head head, std::int64_t stages,
                                          const FlatUnit& unit);
 
-/// All stages together, with their layout.
+/// The whole model, with its stages' layout.
 [[nodiscard]] Architecture undivided(Architecture stage);
 
 }  // namespace neap::spec

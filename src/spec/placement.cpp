@@ -27,7 +27,7 @@ StatePlacement::StatePlacement(const OptimizerSpec& optimizer, std::vector<FlatU
 void StatePlacement::find_fullest() {
   std::vector<Bytes> sums(static_cast<std::size_t>(ranks_.shards()));
   for (std::size_t u = 0; u < units_.size(); ++u) {
-    std::map<std::int64_t, Bytes> bytes;  // of so many elements; few numbers are different
+    std::map<std::int64_t, Bytes> bytes;  // bytes by number of elements; few numbers occur
     for (std::size_t r = 0; r < sums.size(); ++r) {
       const std::int64_t count = counts(u)[r];
       if (count == 0) continue;
@@ -78,7 +78,7 @@ std::vector<StatePart> StatePlacement::parts() const {
     for (const FlatUnit& unit : units_) out.push_back({unit.name, Bytes()});
   }
   for (const Piece& piece : pieces(fullest_)) out[piece.part].bytes += state(piece).bytes();
-  // A part of no bytes would have no address: SGD without momentum keeps nothing.
+  // A part needs at least one byte to have an address. SGD without momentum keeps no states.
   for (StatePart& part : out) part.bytes = std::max(part.bytes, kStateAlignment);
   return out;
 }
@@ -101,7 +101,7 @@ std::vector<OwnedRange> StatePlacement::owners(const WholeState& state) const {
   std::vector<OwnedRange> out;
   for (std::int64_t rank = 0; rank < ranks_.shards(); ++rank)
     if (const OwnedRange mine = range(state.unit, rank); mine.count > 0) out.push_back(mine);
-  // Its unit is one rank's.
+  // An uncut unit belongs to one rank.
   if (!state.flat()) out = {{out.front().rank, 0, state.elements}};
   return out;
 }

@@ -47,7 +47,7 @@ const std::vector<PresetEntry>& preset_entries() {
 
 namespace {
 
-// A value as a configuration file has it: a boolean, a number, else text.
+// Parses a value as a configuration file would: a boolean, a number, or text.
 Json value_of(std::string_view text) {
   Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   return value.is_discarded() ? Json(std::string(text)) : value;

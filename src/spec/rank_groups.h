@@ -1,9 +1,11 @@
-// The groups of ranks that the models of a job talk in.
+// The groups of ranks that a job's models communicate in.
 //
-// A group is the ranks along an axis of a mesh. Those of one rank and of all are no groups of their own; axes with the same
-// ranks share one, whichever model they are of. Every rank makes them in this order.
+// A group consists of the ranks along an axis of a mesh. A single rank and all ranks need no group
+// of their own. Axes with the same ranks share a group, even across models. Every rank creates the
+// groups in this order.
 //
-// Threads   functions without state.   Failure   none.
+// Threads   stateless functions.
+// Failure   none.
 #pragma once
 
 #include <compare>
@@ -15,20 +17,20 @@
 namespace neap::spec {
 
 struct RankGroup {
-  bool divides_model = false;  ///< along the axis tensor, of training or of a generation
+  bool divides_model = false;  ///< along the axis "tensor", in training or in rollouts
   AxisSpan span{};
   friend auto operator<=>(const RankGroup&, const RankGroup&) = default;
 };
 [[nodiscard]] inline RankGroup group_along(const Mesh& mesh, Axis axis) {
   return {axis == Axis::kTensor, mesh.span(axis)};
 }
-/// Neither one rank nor all.
+/// Whether it needs a communicator: it is neither one rank nor all.
 [[nodiscard]] inline bool is_made(const RankGroup& group, std::int64_t ranks) {
   return group.span.size > 1 && group.span.size < ranks;
 }
 
-/// Of models with these meshes over the same ranks, the one that generates first, and of the axis tensor of
-/// `generation`, each once.
+/// The groups of these models' meshes and the tensor axis of `generation`, each once. The model
+/// that generates comes first.
 [[nodiscard]] std::vector<RankGroup> groups_of(const std::vector<Mesh>& models,
                                                const Mesh& generation);
 

@@ -1,7 +1,8 @@
-// Which ranks of a job do the same work: those that have the same stage of each model's pipeline. They are neighbours, and
-// have plans of the same sizes.
+// Groups the ranks of a job that have the same plan: those with the same stage of every model.
+// Their numbers are contiguous.
 //
-// Threads   functions without state.   Failure   none.
+// Threads   stateless functions.
+// Failure   none.
 // Cost      proportional to the stages of all models.
 #pragma once
 
@@ -18,11 +19,11 @@ struct RankKind {
   std::int64_t first = 0, count = 1;
   friend bool operator==(const RankKind&, const RankKind&) = default;
 };
-/// Of models with these meshes over the same ranks, ascending.
+/// For models with these meshes over the same ranks, in ascending order.
 [[nodiscard]] std::vector<RankKind> rank_kinds(const std::vector<Mesh>& models);
-/// Whether each of these is a stage of all models.
+/// Whether each kind is one stage of all models.
 [[nodiscard]] bool are_stages(const std::vector<RankKind>& kinds, const std::vector<Mesh>& models);
-/// The number of a rank's.
+/// The kind that a rank belongs to.
 [[nodiscard]] std::size_t kind_of(const std::vector<RankKind>& kinds, std::int64_t rank);
 
 }  // namespace neap::spec

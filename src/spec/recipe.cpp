@@ -27,7 +27,7 @@ bool contains(const std::vector<TagId>& tags, TagId tag) {
   return std::find(tags.begin(), tags.end(), tag) != tags.end();
 }
 
-// What the keys of the actor say of a trained model.
+// Settings of a trained model that the actor's keys provide.
 ModelSource trained_actor(const Job& job, ModelId id, Head head) {
   return {.id = id,
           .path = job.actor_model.path,
@@ -37,7 +37,8 @@ ModelSource trained_actor(const Job& job, ModelId id, Head head) {
           .grad_clip = job.actor.grad_clip};
 }
 
-// Runs every test_freq steps. Where it never does it is planned all the same: the last step may have one.
+// Runs every test_freq steps. It is planned even without test_freq, because the last step may
+// validate.
 void validation(RecipeBuilder& b, const Job& job, Body body, ModelId model) {
   const bool repeats = job.trainer.test_freq > 0 && !job.data.val_files.empty();
   b.phase(PhaseId::kValidate, body, model).share =
@@ -58,7 +59,8 @@ void reward_model(RecipeBuilder& b, const Job& job) {
   validation(b, job, Body::kPairScores, ModelId::kReward);
 }
 
-// A frozen reference and its log-probabilities, from the actor's base where that is the same.
+// A frozen reference and its log-probabilities. It shares the actor's base if that is the same
+// model.
 void reference_model(RecipeBuilder& b, const Job& job) {
   if (job.uses_reference() && !job.reference_is_actor_base())
     b.frozen(ModelId::kReference, job.reference_path(), Head::kLanguageModel);
@@ -82,7 +84,7 @@ void preferences(RecipeBuilder& b, const Job& job) {
   if (job.precomputes_reference()) reference_log_probs(b, job);
 }
 
-// PPO; without a critic: GRPO and similar algorithms.
+// PPO with a critic; GRPO and similar algorithms without one.
 void policy_gradient(RecipeBuilder& b, const Job& job, bool critic) {
   b.trained(trained_actor(job, ModelId::kActor, Head::kLanguageModel));
   b.key_values();
@@ -98,7 +100,7 @@ void policy_gradient(RecipeBuilder& b, const Job& job, bool critic) {
   if (job.has_reward_model()) b.frozen(ModelId::kReward, job.reward_model.path, Head::kScalar);
 
   b.phase(PhaseId::kGenerate, Body::kGenerate, ModelId::kActor);
-  // Dynamic sampling repeats generation and rewards, or what it compares, until the batch is full.
+  // Dynamic sampling repeats generation and rewards (or the KL terms) until the batch is full.
   const bool filter = job.algorithm.filter_groups.enable;
   if (filter && job.has_reward_model())
     b.phase(PhaseId::kRewards, Body::kSequenceScores, ModelId::kReward);

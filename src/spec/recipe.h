@@ -1,9 +1,10 @@
 // The recipe of a job: its models, the phases of one step, and for every phase the tags that it
-// needs, writes or discards. Plans price this list and the trainer runs it.
+// needs, writes or discards. Plans estimate this list, and the trainer runs it.
 //
-// A new algorithm adds a Task, its function in recipe.cpp and the bodies that it lacks.
+// A new algorithm needs a Task, a function in recipe.cpp, and any phase bodies that do not exist
+// yet.
 //
-// Threads   values and functions without state.
+// Threads   values and stateless functions.
 #pragma once
 
 #include <array>
@@ -29,40 +30,40 @@ enum class PhaseId : std::uint8_t {
   kTrainActor,
   kTrain,
   kValidate,
-  // A training phase in two parts (TrainPart).
+  // A training phase divided into two (TrainPart).
   kBackwardCritic,
   kUpdateCritic,
   kBackwardActor,
   kUpdateActor,
   kBackward,
   kUpdate,
-  // ReMax's greedy response to each prompt, and its score.
+  // ReMax's greedy response to each prompt, and its reward.
   kGenerateBaseline,
   kBaselineRewards,
 };
 constexpr std::size_t kPhases = 17;
-/// The name in plans, traces, reports and metrics: "generate", "actor_logp".
+/// Name in plans, traces, reports and metrics: "generate", "actor_logp".
 [[nodiscard]] std::string_view to_string(PhaseId phase);
 
-/// Which part of a training body a phase runs.
+/// The part of a training body that a phase runs.
 enum class TrainPart : std::uint8_t {
   kNone,      ///< the phase does not train
   kAll,       ///< every mini-batch: forward, backward and update
   kBackward,  ///< forward and backward of one mini-batch
-  kUpdate,    ///< its optimizer step
+  kUpdate,    ///< optimizer step of one mini-batch
 };
 
-/// What a phase runs (step/runner.h).
+/// The computation of a phase (step/runner.h).
 enum class Body : std::uint8_t {
   kGenerate,        ///< prefill and decode
-  kLogProbs,        ///< of responses
+  kLogProbs,        ///< log-probabilities of responses
   kTokenScores,     ///< a score at every token of a response
   kSequenceScores,  ///< a score at the last token
   kPolicyUpdate,
   kValueUpdate,
   kCrossEntropyUpdate,
-  kPairUpdate,        ///< Bradley-Terry on chosen and rejected
-  kPreferenceUpdate,  ///< DPO on them
+  kPairUpdate,        ///< Bradley-Terry loss on chosen and rejected responses
+  kPreferenceUpdate,  ///< DPO loss on chosen and rejected responses
   kCrossEntropy,      ///< log-probabilities of the data, without an update
   kPairScores,
 };
@@ -70,16 +71,18 @@ enum class Body : std::uint8_t {
 /// A kind of memory that outlives a phase.
 enum class TagKind : std::uint8_t {
   kWeights,
-  kBuffers,  ///< slots for the blocks of streamed or sliced weights; of streamed ones that are trained, their gradients
-  /// While the model generates, all blocks of streamed weights; all weights of its part where ranks have slices, stages or
-  /// other parts of it in training.
+  /// prefetch buffers for blocks of offloaded or sharded weights; also their gradients, if
+  /// offloaded blocks are trained
+  kBuffers,
+  /// Rollout weights: all blocks, if weights are offloaded. Otherwise all weights of the rank's
+  /// rollout shard, if training has ZeRO shards, stages or another tensor-parallel size.
   kBlocks,
   kAdapter,
-  kGradients,      ///< all, or this rank's slice
-  kUnitGradients,  ///< of sliced ones: those of the unit that backward is at
-  kOptimizer,      ///< the states, or slots for streamed ones
+  kGradients,      ///< all of them, or this rank's shard
+  kUnitGradients,  ///< sharded: gradients of the unit that backward computes
+  kOptimizer,      ///< the states, or prefetch buffers for offloaded states
   kKeyValues,
-  kPeers,  ///< what the library keeps by which ranks talk: no contents, always there
+  kPeers,  ///< memory of the communication library: no contents, always resident
 };
 constexpr std::size_t kTagKinds = 9;
 struct TagId {
@@ -89,55 +92,64 @@ struct TagId {
 };
 /// "actor.weights", "critic.optimizer", "rollout.kv", "ranks.nccl".
 [[nodiscard]] std::string to_string(TagId tag);
-/// Nothing reads what an earlier phase left in it.
+/// Whether no phase reads what an earlier phase left in it.
 [[nodiscard]] constexpr bool is_scratch(TagKind kind) {
   return kind == TagKind::kGradients || kind == TagKind::kKeyValues || kind == TagKind::kBuffers ||
          kind == TagKind::kBlocks || kind == TagKind::kUnitGradients || kind == TagKind::kPeers;
 }
 
-/// A model of the job and where it comes from.
+/// A model of the job and the origin of its weights.
 struct ModelSource {
   ModelId id = ModelId::kActor;
   std::string path;
   Head head = Head::kLanguageModel;
-  /// Of a trained model; null: frozen. Both point into the job.
+  /// For a trained model; null: frozen. Both pointers refer to the job.
   const ModelConfig* trained = nullptr;
   const OptimizerConfig* optimizer = nullptr;
-  double grad_clip = 0;    ///< most gradient norm; 0: any
-  bool init_head = false;  ///< a scalar head that the folder lacks starts at zero
-  std::string adapter{};   ///< folder of an adapter that is merged into the weights; empty: none
-  /// Its blocks rest on the host; each is on the device while it is used, and all while it generates.
+  double grad_clip = 0;    ///< maximum gradient norm; 0: no clipping
+  bool init_head = false;  ///< initialise a missing scalar head with zeros
+  std::string adapter{};   ///< folder of an adapter to merge into the weights; empty: none
+  /// Layer-wise offload: blocks are in host memory and are loaded while they are used. For rollouts
+  /// all of them are loaded.
   bool streamed = false;
-  bool streams_tables = false;  ///< so do its embedding and its head, where they can
-  /// Of a trained one: a rank keeps the gradients that it steps, and backward has memory for those of two units. Not
-  /// where blocks that train rest on the host: whole gradients rest there, too.
+  bool streams_tables = false;  ///< the embedding and the head are also offloaded, if possible
+  /// For a trained model: each rank keeps only the gradients that it updates, and backward holds
+  /// full gradients of at most two units. Not set if trained blocks are offloaded, because their
+  /// full gradients are offloaded, too.
   bool slices_gradients = false;
-  /// Each rank has a slice of its weights. A block, the embedding and the head are gathered to be used, all of them
-  /// together to generate.
+  /// ZeRO-3: each rank has a shard of the weights. A block, the embedding or the head is gathered
+  /// before use; rollouts gather all of them.
   bool sliced = false;
-  bool slice_on_host = false;      ///< and this rank's rests on the host: it comes to be gathered
-  bool gradients_on_host = false;  ///< of such a trained one: the slice of its gradients, too
-  bool streams_states = false;  ///< its optimizer states rest there, and parts come to be stepped
-  bool states_on_disk = false;  ///< or on disk
-  /// What else rests on the host rests there: blocks of a streamed one with their gradients, or slices.
+  /// this rank's shard is in host memory and is loaded for each gather
+  bool slice_on_host = false;
+  /// trained model with slice_on_host: the shard of its gradients is in host memory, too
+  bool gradients_on_host = false;
+  /// optimizer states are in host memory; parts are loaded for the update
+  bool streams_states = false;
+  bool states_on_disk = false;  ///< optimizer states are on disk instead
+  /// What would be offloaded to host memory goes to disk: blocks with their gradients, or shards.
   bool blocks_on_disk = false;
-  bool inputs_on_host =
-      false;  ///< of a streamed one: what its blocks read waits there for the backward
+  /// for an offloaded model: inputs of its blocks are kept in host memory until the backward
+  bool inputs_on_host = false;
   [[nodiscard]] bool adapted() const { return trained != nullptr && trained->lora.rank > 0; }
 };
 
-/// How what a phase's model has comes from where it rests. Predictions of a phase depend on it: they are kept by it.
+/// How a phase loads its model's data. Estimates of a phase depend on these, so they are part of
+/// the key of cached estimates.
 struct PhaseStreaming {
-  /// Blocks come from the host one after another, tables in turns, and in an update optimizer states.
+  /// Blocks are loaded one after another; the embedding and the head are loaded when used; an
+  /// update loads optimizer states in parts.
   bool streams_weights = false, streams_tables = false, streams_states = false;
-  bool states_on_disk = false;  ///< of streamed ones
-  bool blocks_on_disk = false;  ///< of streamed weights, or slices
-  bool slices_weights = false;  ///< blocks and tables are gathered one after another
+  bool states_on_disk = false;  ///< offloaded states are on disk
+  bool blocks_on_disk = false;  ///< offloaded weights or shards are on disk
+  /// ZeRO-3: blocks, embedding and head are gathered one after another
+  bool slices_weights = false;
   bool slices_gradients = false;
   bool slice_on_host = false, gradients_on_host = false;
-  /// Inputs of streamed blocks wait on the host between their forward and their backward.
+  /// Inputs of offloaded blocks are in host memory between forward and backward.
   bool inputs_on_host = false;
-  /// All of the weights that rest elsewhere come when the phase begins; of streamed ones this rank's blocks from the host.
+  /// Loads all weights when the phase begins (a rollout). fetches_blocks: this rank's offloaded
+  /// blocks are loaded from the host.
   bool gathers_weights = false, fetches_blocks = false;
   friend auto operator<=>(const PhaseStreaming&, const PhaseStreaming&) = default;
 };
@@ -145,50 +157,53 @@ struct PhaseStreaming {
 struct Phase : PhaseStreaming {
   PhaseId id = PhaseId::kTrain;
   Body body = Body::kCrossEntropyUpdate;
-  ModelId model = ModelId::kActor;  ///< the one that it runs
-  bool adapter_off = false;         ///< the frozen base alone, as the reference
-  bool baseline = false;            ///< of one greedy response to each prompt
-  bool entropy = false;             ///< of log-probabilities: their entropy, too
+  ModelId model = ModelId::kActor;  ///< the model that the phase runs
+  bool adapter_off = false;         ///< run the frozen base without its adapter, as the reference
+  bool baseline = false;            ///< one greedy response per prompt
+  bool entropy = false;             ///< with log-probabilities: also compute the entropy
   TrainPart part = TrainPart::kNone;
-  /// Micro-batches that go through a block before the next block is used, where weights are streamed or sliced.
+  /// For offloaded or sharded weights: micro-batches that pass through a block before the next
+  /// block is loaded.
   std::int64_t together = 1;
-  /// Steps may have no other phase: then it follows itself.
+  /// The phase follows itself, because steps may have no other phase.
   bool follows_itself = false;
-  /// Runs in a step. A backward phase and the update behind it repeat together, in turn. 0: the phase
-  /// runs before the first step and never again, with nothing on the device but what it needs.
+  /// Number of runs per step. A backward phase and its update alternate. 0: the phase runs once,
+  /// before the first step, with nothing on the device but what it needs.
   std::int64_t times = 1;
-  double share = 1;             ///< of steps that have it: less than one of a validation
-  std::vector<TagId> needs;     ///< resident during the phase
-  std::vector<TagId> writes;    ///< of needs, those whose contents change
-  std::vector<TagId> discards;  ///< not needed, and their contents are worthless from here on
+  double share = 1;           ///< fraction of steps that include it; less than 1 for validation
+  std::vector<TagId> needs;   ///< tags that are resident during the phase
+  std::vector<TagId> writes;  ///< the subset of `needs` that it modifies
+  /// tags that it does not need and whose contents are no longer used
+  std::vector<TagId> discards;
   [[nodiscard]] bool trains() const { return part != TrainPart::kNone; }
-  /// It reads or writes what an update changes of the optimizer.
+  /// Whether it reads or writes optimizer data that an update changes.
   [[nodiscard]] bool updates() const {
     return part == TrainPart::kAll || part == TrainPart::kUpdate;
   }
   [[nodiscard]] bool runs_once() const { return times == 0; }
 };
 
-/// How a training body goes through a rank's rows: sequences, or pairs of them.
+/// How a training body divides a rank's rows. A row is a sequence or a pair.
 struct UpdateShape {
   std::int64_t epochs = 1;
-  std::int64_t rows = 0;         ///< of an epoch
-  std::int64_t mini_batch = 0;   ///< rows of an optimizer step
-  std::int64_t micro_batch = 0;  ///< rows of a forward and backward
-  /// Optimizer steps of a training step.
+  std::int64_t rows = 0;         ///< rows per epoch
+  std::int64_t mini_batch = 0;   ///< rows per optimizer step
+  std::int64_t micro_batch = 0;  ///< rows per forward and backward
+  /// Optimizer steps per training step.
   [[nodiscard]] std::int64_t updates() const { return epochs * (rows / mini_batch); }
 };
-/// Of a body that trains.
+/// For a body that trains.
 [[nodiscard]] UpdateShape update_shape(const Job& job, Body body);
 
-/// How a phase cuts its rows into micro-batches.
+/// How a phase divides its rows into micro-batches.
 struct Batching {
-  std::int64_t rows = 0;  ///< of a micro-batch; of a rollout those that are decoded together
-  /// Of one with packed sequences, those that other ranks have of them, too; 0: they are padded, and `rows` counts.
+  std::int64_t rows = 0;  ///< rows per micro-batch; in a rollout, sequences decoded at once
+  /// Tokens of a packed micro-batch, including those of other context-parallel ranks; 0: padded,
+  /// and `rows` applies.
   std::int64_t tokens = 0;
-  std::int64_t sequences_of_row = 1;  ///< 2 of pairs in training
-  std::int64_t most_rows = 0;         ///< of a step or mini-batch; no packed micro-batch has more
-  std::int64_t together = 1;          ///< micro-batches of a group
+  std::int64_t sequences_of_row = 1;  ///< 2 for pairs in training
+  std::int64_t most_rows = 0;  ///< rows of a step or mini-batch, which bound a packed micro-batch
+  std::int64_t together = 1;   ///< micro-batches per load of a block
   friend auto operator<=>(const Batching&, const Batching&) = default;
 };
 [[nodiscard]] Batching batching_of(const Job& job, const Phase& phase);
@@ -196,42 +211,44 @@ struct Batching {
 struct Recipe {
   Task task = Task::kPpo;
   std::vector<ModelSource> models;
-  std::vector<TagId> tags;    ///< in the order in which their regions are made
-  std::vector<Phase> phases;  ///< one step, in order; last those that run once, before the first
+  std::vector<TagId> tags;  ///< in the order in which their regions are created
+  /// the phases of a step in order; then those that run once before the first step
+  std::vector<Phase> phases;
 
-  /// Null when the job has none.
+  /// Null if the job has no such model.
   [[nodiscard]] const ModelSource* find(ModelId model) const;
   [[nodiscard]] const Phase* find(PhaseId phase) const;
   /// The first phase that runs `body`, or that part of it.
   [[nodiscard]] const Phase* find(Body body, std::optional<TrainPart> part = {}) const;
   /// Models with gradients, in order.
   [[nodiscard]] std::vector<ModelId> trained() const;
-  /// Some phase generates with the model.
+  /// Whether some phase generates with the model.
   [[nodiscard]] bool generates(ModelId model) const;
-  /// No phase writes it: what was loaded stays valid.
+  /// Whether no phase writes it, so that a loaded copy stays valid.
   [[nodiscard]] bool frozen(TagId tag) const;
 };
 
-/// How a step runs each model: a trained one's updates divided into phases, weights streamed.
+/// How a step runs each model: how updates are divided into phases, and what is offloaded.
 class ModelModes {
  public:
   [[nodiscard]] UpdateMode of(ModelId model) const { return modes_[index(model)]; }
   void set(ModelId model, UpdateMode mode) { modes_[index(model)] = mode; }
   [[nodiscard]] bool streams_weights(ModelId model) const { return streamed_[index(model)]; }
   void stream_weights(ModelId model) { streamed_[index(model)] = true; }
-  /// Of streamed weights.
+  /// With offloaded weights.
   [[nodiscard]] bool streams_tables(ModelId model) const { return tables_[index(model)]; }
   void stream_tables(ModelId model) { tables_[index(model)] = true; }
-  /// Of streamed weights: blocks rest on disk, with their gradients; of sliced ones the slices that else rest on the host.
+  /// Offloaded blocks with their gradients are on disk; with ZeRO-3, the shards that would be in
+  /// host memory.
   [[nodiscard]] bool blocks_on_disk(ModelId model) const { return disk_[index(model)]; }
   void keep_blocks_on_disk(ModelId model) { disk_[index(model)] = true; }
-  /// Of streamed weights of a trained model.
+  /// With offloaded weights of a trained model.
   [[nodiscard]] bool inputs_on_host(ModelId model) const { return inputs_[index(model)]; }
   void keep_inputs_on_host(ModelId model) { inputs_[index(model)] = true; }
-  /// Of sliced weights of a trained model whose slice rests on the host: that of its gradients does, too.
+  /// With a trained ZeRO-3 model whose weight shard is in host memory: its gradient shard is, too.
   [[nodiscard]] bool gradients_on_host(ModelId model) const { return gradients_[index(model)]; }
   void keep_gradients_on_host(ModelId model) { gradients_[index(model)] = true; }
-  /// Of streamed or sliced weights: micro-batches that go through a block before the next block is used.
+  /// With offloaded or sharded weights: micro-batches per load of a block.
   [[nodiscard]] std::int64_t together(ModelId model) const { return together_[index(model)]; }
   void set_together(ModelId model, std::int64_t count) { together_[index(model)] = count; }
   friend bool operator==(const ModelModes&, const ModelModes&) = default;
@@ -247,8 +264,8 @@ class ModelModes {
   }();
 };
 
-/// Models whose weights, or slices of them, can rest on the host: those that a phase of a step runs for something else
-/// than to generate, which reads every block for each token.
+/// Models whose weights or shards can be offloaded: those that a step also uses outside of
+/// generation. Generation reads every block for each token, so offloading would be too slow there.
 [[nodiscard]] std::vector<ModelId> streamable(const Recipe& recipe);
 /// The recipe of `job`, which must outlive it.
 [[nodiscard]] Recipe describe(const Job& job, const ModelModes& modes = {});

@@ -1,4 +1,4 @@
-// How the phases of a recipe take the rows of a rank: mini-batches, micro-batches, budgets of tokens.
+// How the phases of a recipe divide a rank's rows: mini-batches, micro-batches and token budgets.
 #include <algorithm>
 
 #include "spec/recipe.h"
@@ -6,7 +6,7 @@
 namespace neap::spec {
 
 UpdateShape update_shape(const Job& job, Body body) {
-  // Of responses to a mini-batch's prompts, each rank has its share.
+  // Each data-parallel rank has its share of the responses to a mini-batch's prompts.
   const auto of_responses = [&](ModelId model, std::int64_t epochs, std::int64_t prompts,
                                 std::int64_t micro) {
     return UpdateShape{epochs, job.sequences_per_rank(model),
@@ -83,7 +83,7 @@ bool takes_pairs(Body body) {
 }  // namespace
 
 Batching batching_of(const Job& job, const Phase& phase) {
-  // Ranks that divide sequences fill their budgets together.
+  // Context-parallel ranks share their micro-batches, so their budgets add up.
   Batching out{rows_at_once(job, phase),
                tokens_at_once(job, phase) * job.context_ranks(phase.model),
                takes_pairs(phase.body) ? 2 : 1, 0, 1};

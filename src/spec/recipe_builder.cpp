@@ -6,7 +6,7 @@
 namespace neap::spec {
 namespace {
 
-// The phase that runs `part` of what `joined` runs as one.
+// The phase that runs `part` when `joined` is divided.
 PhaseId phase_of(PhaseId joined, TrainPart part) {
   if (part != TrainPart::kBackward && part != TrainPart::kUpdate) return joined;
   const bool backward = part == TrainPart::kBackward;
@@ -149,12 +149,13 @@ void RecipeBuilder::fill_own_tag(Phase& p, TagKind kind, TagId tag, bool adapted
     }
     case TagKind::kBuffers:
     case TagKind::kBlocks: {
-      // Where ranks divide a sliced model to generate, whole units pass the slots, and leave their parts. Those of
-      // stages, and streamed ones, have a place in the blocks.
+      // If rollouts of a ZeRO-3 model use another tensor-parallel size, whole units pass through
+      // the prefetch buffers and only the rank's shards are kept. With stages or offloaded weights,
+      // units have space in the rollout weights instead.
       const bool passes_slots = places_generation_ && !has_stages_ && recipe_.find(p.model)->sliced;
       const bool used =
           p.gathers_weights ? kind == TagKind::kBlocks || passes_slots : kind == TagKind::kBuffers;
-      // The parts of an update come to the optimizer's slots.
+      // An update loads the states in parts into prefetch buffers.
       if (p.part == TrainPart::kUpdate || !used) return;
       p.needs.push_back(tag);
       p.writes.push_back(tag);

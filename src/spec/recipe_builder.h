@@ -1,6 +1,7 @@
-// Builds a Recipe from what a task says: its models and its phases. Tags follow from them.
+// Builds a Recipe from a task's models and phases. It derives the tags.
 //
-// Threads   one.   Failure   none.
+// Threads   one.
+// Failure   none.
 #pragma once
 
 #include <string>
@@ -10,10 +11,11 @@
 
 namespace neap::spec {
 
-/// Adds models with their tags, then phases, whose tags follow from what they do with their model.
+/// Add models with their tags first, then phases. A phase's tags follow from what it does with its
+/// model.
 class RecipeBuilder {
  public:
-  /// The job outlives it.
+  /// `job` must outlive the builder.
   RecipeBuilder(const Job& job, const ModelModes& modes);
 
   void frozen(ModelId id, const std::string& path, Head head, const std::string& adapter = {}) {
@@ -22,26 +24,27 @@ class RecipeBuilder {
   void trained(const ModelSource& source);
   void key_values() { add_tag(TagKind::kKeyValues, ModelId::kActor); }
 
-  /// For the caller to say more of it, until the next one.
+  /// Returns the new phase for further settings. The reference is valid until the next call.
   Phase& phase(PhaseId id, Body body, ModelId model);
-  /// Backward and update, in one phase or two. `joined`: the phase's name while it is one.
+  /// Backward and update, as one phase or two. `joined` is the name of the single phase.
   void update(PhaseId joined, Body body, ModelId model);
 
-  /// With the tags of every phase. It is the builder's last call.
+  /// Fills the tags of every phase and returns the recipe. It must be the last call.
   [[nodiscard]] Recipe take();
 
  private:
   void add_model(const ModelSource& source);
   void add_tag(TagKind kind, ModelId model) { recipe_.tags.push_back({kind, model}); }
-  /// Where it generates, it reads memory of its own.
+  /// Whether generation reads the model's weights from a separate tag.
   [[nodiscard]] bool gathers_to_generate(const ModelSource& model) const {
     return model.streamed || model.sliced || places_generation_;
   }
-  // The tags that the job has, in their order.
+  // The job's tags, in order.
   void fill_tags(Phase& p) const;
-  // No phase of a step runs the model.
+  // Whether no phase of a step runs the model.
   [[nodiscard]] bool runs_once(ModelId model) const;
-  // A tag of the phase's own model. `adapted`: the adapter is what training changes.
+  // Adds a tag of the phase's own model. `adapted`: training changes the adapter instead of the
+  // weights.
   void fill_own_tag(Phase& p, TagKind kind, TagId tag, bool adapted) const;
 
   const Job& job_;

@@ -10,7 +10,7 @@ namespace {
 
 struct RenamedKey {
   std::string_view old_key, key;
-  std::string_view values;  ///< new names of its values; empty: they keep theirs
+  std::string_view values;  ///< new names of its values; empty: unchanged
 };
 constexpr std::array kRenamed = {
     RenamedKey{"memory.residency", "memory.offload", R"("all" is "none" now)"},

@@ -1,6 +1,6 @@
-// Keys that had another name before version 0.1.0.
+// Keys that were renamed before version 0.1.0.
 //
-// Threads   a function without state.
+// Threads   a stateless function.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace neap::spec {
 
-/// What to write instead of an old key; empty: `path` is not one.
+/// What to write instead of an old key; empty if `path` is not an old key.
 [[nodiscard]] std::string explain_renamed_key(std::string_view path);
 
 }  // namespace neap::spec

@@ -16,8 +16,8 @@ using Keys = std::vector<std::string_view>;
 
 struct KindInfo {
   std::string_view name;
-  Keys reads;     // besides those that all read
-  Keys required;  // of these
+  Keys reads;     // keys besides those that all kinds read
+  Keys required;  // subset of `reads`
 };
 
 // Indexed by the enum.
@@ -59,7 +59,7 @@ std::string listed(const Keys& keys) {
   return out;
 }
 
-// Of a program that scores responses.
+// Keys of a program that scores responses.
 void bind_service(ConfigTable& t, RewardFunctionConfig& f) {
   t.bind(
       "command", &f.command,
@@ -115,7 +115,7 @@ void bind_service(ConfigTable& t, RewardFunctionConfig& f) {
          "is 1 for a right answer.");
 }
 
-// A kind refuses keys that only others read.
+// A kind rejects keys that only other kinds read.
 void require_kinds(ConfigTable& t, const RewardFunctionConfig& f) {
   const auto only = [&](std::string_view key, ConfigCondition condition) {
     condition.unread = Unread::kMistake;

@@ -1,7 +1,8 @@
-// What a job's rewards are computed by besides a reward model: a list of functions, each a table
+// The reward functions of a job, which are used with or without a reward model. Each is a table
 // `[[reward.functions]]`.
 //
-// Threads   values and functions without state.   Failure   kInvalidArgument, naming the key.
+// Threads   values.
+// Failure   Status naming the key.
 #pragma once
 
 #include <cstdint>
@@ -16,40 +17,40 @@
 namespace neap::spec {
 
 enum class RewardKind : std::uint8_t {
-  kExact,     ///< the answer is the ground truth, character by character
+  kExact,     ///< the answer equals the ground truth, character by character
   kNumeric,   ///< the answer is the same number
   kSymbolic,  ///< the answer is the same mathematical object
-  kRegex,     ///< the response matches a pattern
+  kRegex,     ///< the response contains a match of a pattern
   kFormat,    ///< the response has the tags of a reasoning answer
-  kLength,    ///< a penalty for responses that come close to the limit
-  kProgram,   ///< a program of the user scores batches of responses
-  kHttp,      ///< a server does
-  kPython,    ///< a Python function of the user does
+  kLength,    ///< a penalty for responses close to the length limit
+  kProgram,   ///< a user's program scores batches of responses
+  kHttp,      ///< a server scores batches of responses
+  kPython,    ///< a user's Python function scores responses
 };
 [[nodiscard]] std::vector<std::string> reward_kind_names();
 [[nodiscard]] std::string_view to_string(RewardKind kind);
 [[nodiscard]] Result<RewardKind> parse_reward_kind(std::string_view name);
 
-/// Where in a response its answer is.
+/// Where in a response the answer is.
 enum class Extraction : std::uint8_t {
-  kWhole,       ///< all of it
-  kHashes,      ///< behind the last "####", to the end of the line
+  kWhole,       ///< the whole response
+  kHashes,      ///< after the last "####", to the end of the line
   kBoxed,       ///< in the last \boxed{}
   kAnswerTag,   ///< in the last <answer></answer>
-  kAnswerLine,  ///< behind the last "answer is" or "Answer:", to the end of the line
+  kAnswerLine,  ///< after the last "answer is" or "Answer:", to the end of the line
   kLastNumber,  ///< the last number
-  kPattern,     ///< the first group of the last match of a pattern
+  kPattern,     ///< first group of the last match of a pattern
 };
 [[nodiscard]] std::vector<std::string> extraction_names();
 [[nodiscard]] Result<Extraction> parse_extraction(std::string_view name);
 
 struct RewardFunctionConfig {
   RewardKind kind = RewardKind::kExact;
-  std::string name;  ///< in metrics; empty: the kind's
+  std::string name;  ///< name in metrics; empty: the kind's name
   double weight = 1;
-  std::vector<std::string> data_sources;  ///< rows that it scores; empty: all
+  std::vector<std::string> data_sources;  ///< only rows of these sources are scored; empty: all
   std::string ground_truth;               ///< path in a row; empty: the usual ones
-  std::vector<std::string> extract;       ///< tried in order; empty: the kind's own
+  std::vector<std::string> extract;       ///< tried in order; empty: the kind's default
   std::string pattern;
   bool ignore_case = false;
   double tolerance = 0;
@@ -60,9 +61,9 @@ struct RewardFunctionConfig {
   std::int64_t buffer_length = 0;
   double penalty_factor = 1;
   std::vector<std::string> command;
-  std::string path, function = "compute_score";  ///< of Python
-  std::vector<std::string> env;                  ///< variables besides the usual ones
-  Bytes memory_limit;                            ///< 0: half of the machine's
+  std::string path, function = "compute_score";  ///< for kPython
+  std::vector<std::string> env;  ///< environment variables to pass on, besides the usual ones
+  Bytes memory_limit;            ///< 0: half of the machine's memory
   Bytes file_size_limit = 8_GiB;
   std::string url;
   std::vector<std::string> headers;
@@ -83,8 +84,7 @@ struct RewardConfig {
   std::deque<RewardFunctionConfig> functions;
   /// Binds `[[reward.functions]]`.
   void bind(ConfigTable& table);
-  /// Keys that a function's kind does not read but that are set, missing ones, and names that occur
-  /// twice.
+  /// Fails for keys that a function's kind does not read, missing keys, and names that occur twice.
   [[nodiscard]] Status validate(const ConfigTable& table) const;
 };
 

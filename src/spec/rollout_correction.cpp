@@ -15,7 +15,7 @@ constexpr std::string_view kAt = "algorithm.rollout_correction";
 // Divergences are compared in float32.
 constexpr double kMost = std::numeric_limits<float>::max();
 
-// A value in a message.
+// Shortens a value for a message.
 std::string short_text(std::string_view text) {
   constexpr std::size_t kBytes = 40;
   return excerpt(text, kBytes);
@@ -42,7 +42,7 @@ struct Bounds {
   double high = 0;
 };
 
-// "2.0" or "0.5_5.0".
+// Parses "2.0" or "0.5_5.0".
 Result<Bounds> bounds_of(std::string_view key, std::string_view text) {
   const std::vector<std::string> parts = parts_of(text, '_');
   std::vector<double> numbers;
@@ -129,7 +129,7 @@ Result<std::vector<RejectionRule>> rejection_rules(const RolloutCorrectionConfig
     NEAP_TRY_ASSIGN(const Bounds bounds,
                     bounds_of("rollout_rs_threshold", thresholds[thresholds.size() == 1 ? 0 : i]));
     if (rule.estimator == 1) {
-      // Of ratios: the logarithm of both ends, of 1 / HI and HI where there is one number.
+      // For ratios, compare logarithms. A single number HI means 1 / HI to HI.
       rule.low = std::log(bounds.low ? *bounds.low : 1 / bounds.high);
       rule.high = std::log(bounds.high);
     } else {

@@ -1,7 +1,8 @@
-// Correction between the policy that sampled and the one that trains: what
-// `algorithm.rollout_correction` says, in verl's words.
+// Rollout correction: correction for the difference between the sampling policy and the trained
+// policy. Settings are those of `algorithm.rollout_correction`, with verl's names.
 //
-// Threads   values and functions without state.   Failure   kInvalidArgument.
+// Threads   values and stateless functions.
+// Failure   kInvalidArgument.
 #pragma once
 
 #include <cstdint>
@@ -14,32 +15,33 @@
 
 namespace neap::spec {
 
-/// As the keys have it; "null" is off.
+/// The keys' values; "null" means off.
 struct RolloutCorrectionConfig {
   std::string rollout_is = "null";           ///< null, token, sequence
   std::string rollout_is_threshold = "2.0";  ///< "HI", or "LO_HI"
   bool rollout_is_batch_normalize = false;
-  std::string rollout_rs = "null";            ///< list of options, with commas
-  std::string rollout_rs_threshold = "null";  ///< one, or one an option
+  std::string rollout_rs = "null";            ///< comma-separated options
+  std::string rollout_rs_threshold = "null";  ///< one threshold, or one per option
 
-  bool bypass_mode = false;  ///< the rollout's log-probabilities stand for the trainer's old ones
-  std::string loss_type = "ppo_clip";  ///< of bypass mode: ppo_clip, reinforce
+  bool bypass_mode = false;  ///< the rollout's log-probabilities replace the trainer's old ones
+  std::string loss_type = "ppo_clip";  ///< for bypass_mode: ppo_clip, reinforce
 
   [[nodiscard]] bool weighs() const { return rollout_is != "null"; }
   [[nodiscard]] bool rejects() const { return rollout_rs != "null"; }
   [[nodiscard]] bool any() const { return weighs() || rejects() || bypass_mode; }
-  /// Weights are made of a whole batch, before the updates.
+  /// Weights are computed for a whole batch, before the updates.
   [[nodiscard]] bool weighs_batch() const { return weighs() && !bypass_mode; }
 };
 
 /// Importance weights of tokens.
 struct ImportanceWeights {
-  bool sequences = false;     ///< one weight a sequence, on each of its tokens
-  std::optional<double> low;  ///< set: weights outside are 0; else the larger ones are cut to high
+  bool sequences = false;  ///< one weight per sequence, applied to each of its tokens
+  /// if set, weights outside [low, high] become 0; otherwise weights are capped at high
+  std::optional<double> low;
   double high = 2;
 };
 
-/// What is left out of the loss: tokens or sequences whose divergence is outside [low, high].
+/// Excludes tokens or sequences from the loss if their divergence is outside [low, high].
 struct RejectionRule {
   enum class Scope : std::uint8_t { kToken, kSequenceSum, kSequenceMean, kSequenceMax };
   std::string name;  ///< "seq_mean_k1"
@@ -49,18 +51,19 @@ struct RejectionRule {
 };
 
 [[nodiscard]] std::vector<std::string> rollout_is_names();
-/// Of a configuration that weighs.
+/// Only if the configuration uses weights.
 [[nodiscard]] Result<ImportanceWeights> importance_weights(const RolloutCorrectionConfig& config);
-/// In the order of the list; empty where nothing is rejected.
+/// In the order of the list; empty if nothing is rejected.
 [[nodiscard]] Result<std::vector<RejectionRule>> rejection_rules(
     const RolloutCorrectionConfig& config);
 
-/// What bypass mode does with each micro-batch.
+/// What bypass mode applies to each micro-batch.
 struct BypassTerms {
   std::vector<RejectionRule> rejections;
-  std::optional<ImportanceWeights> weights;  ///< REINFORCE only: PPO's ratio holds them
-  bool normalize = false;                    ///< weights are divided by their mean
-  bool reinforce = false;                    ///< no ratio and no clip
+  /// for REINFORCE only; PPO's ratio already contains them
+  std::optional<ImportanceWeights> weights;
+  bool normalize = false;  ///< divide weights by their mean
+  bool reinforce = false;  ///< use neither ratio nor clip
 };
 [[nodiscard]] std::vector<std::string> bypass_loss_names();
 [[nodiscard]] Result<BypassTerms> bypass_terms(const RolloutCorrectionConfig& config);

@@ -1,4 +1,5 @@
-// The keys of generation and of the reference, with their limits and their words for docs/configuration.md.
+// The keys of generation and of the reference, with limits and help texts for
+// docs/configuration.md.
 #include <optional>
 
 #include "spec/job_keys.h"

@@ -1,5 +1,5 @@
-// Frequencies of the rotary embedding and slopes of ALiBi. In float32 in the order of Hugging Face's operations: their
-// rounding is part of the model.
+// Frequencies of the rotary embedding and slopes of ALiBi. They are computed in float32 in Hugging
+// Face's order of operations, because their rounding affects the model's results.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -15,7 +15,7 @@ std::vector<float> powers(double theta, std::int64_t dimensions) {
   std::vector<float> out;
   for (std::int64_t i = 0; i < dimensions; i += 2) {
     const float exponent = static_cast<float>(i) / static_cast<float>(dimensions);
-    // By way of double: rounded once.
+    // Computed in double, so that it is rounded once.
     out.push_back(static_cast<float>(
         std::pow(static_cast<double>(static_cast<float>(theta)), static_cast<double>(exponent))));
   }
@@ -30,7 +30,7 @@ double dynamic_theta(const Rotary& r, std::int64_t length) {
   return r.dimensions > 2 ? r.theta * std::pow(stretch, dimensions / (dimensions - 2)) : r.theta;
 }
 
-// Yarn: the dimension that makes this many rotations over the original positions.
+// Yarn: the dimension that rotates this many times over the original positions.
 double dimension_of(const Rotary& r, double rotations) {
   return static_cast<double>(r.dimensions) *
          std::log(static_cast<double>(r.original_max_positions) /
@@ -56,7 +56,7 @@ double longrope_attention_factor(const Rotary& r) {
                    std::log(r.factor) / std::log(static_cast<double>(r.original_max_positions)));
 }
 
-// Each dimension has a divisor of its own; sequences beyond the original positions have others.
+// Each dimension has its own divisor. Sequences beyond the original positions use other divisors.
 void apply_longrope(const Rotary& r, std::int64_t length, std::vector<float>& frequencies) {
   const std::vector<float> power = powers(r.theta, r.dimensions);
   const std::vector<float>& factors =
@@ -64,7 +64,7 @@ void apply_longrope(const Rotary& r, std::int64_t length, std::vector<float>& fr
   for (std::size_t i = 0; i < frequencies.size(); ++i) frequencies[i] = 1 / (factors[i] * power[i]);
 }
 
-// Slow dimensions are interpolated, fast ones kept, with a ramp between.
+// Slow dimensions are interpolated, fast ones are kept, and a ramp connects them.
 void apply_yarn(const Rotary& r, std::vector<float>& frequencies) {
   double low = dimension_of(r, r.beta_fast);
   double high = dimension_of(r, r.beta_slow);
@@ -86,7 +86,8 @@ void apply_yarn(const Rotary& r, std::vector<float>& frequencies) {
   }
 }
 
-// Wavelengths over original / low are stretched by the factor, those under original / high kept.
+// Wavelengths over original / low are multiplied by the factor; those under original / high are
+// kept.
 void apply_llama3(const Rotary& r, std::vector<float>& frequencies) {
   const auto original = static_cast<float>(r.original_max_positions);
   const auto low = static_cast<float>(r.low_frequency_factor);
@@ -107,7 +108,7 @@ void apply_llama3(const Rotary& r, std::vector<float>& frequencies) {
 
 }  // namespace
 
-// Heads beyond a power of two take every second slope of twice as many.
+// If `heads` is not a power of two, the other heads take every second slope of twice as many heads.
 std::vector<float> alibi_slopes(std::int64_t heads) {
   const auto powers_of_two =
       static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(heads)));

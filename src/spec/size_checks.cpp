@@ -18,14 +18,14 @@ Status check_ranks_of_plan(const Job& job) {
                       job.trainer.nnodes, job.trainer.n_gpus_per_node, job.ranks(), kMostRanks));
 }
 
-// The rows of a step in words: "data.train_batch_size 64 x actor_rollout_ref.rollout.n 8".
+// The rows of a step as text: "data.train_batch_size 64 x actor_rollout_ref.rollout.n 8".
 std::string step_text(const Job& job) {
   std::string text = format("data.train_batch_size {}", job.data.train_batch_size);
   if (job.has_rollout()) return text + format(" x actor_rollout_ref.rollout.n {}", job.rollout.n);
   return job.has_pairs() ? text + " pairs" : text;
 }
 
-// The fewest ranks that share a step's rows.
+// The smallest number of ranks that share a step's rows.
 std::int64_t fewest_sharing(const Job& job) {
   std::int64_t fewest = job.has_rollout() ? job.generating_ranks() : job.data_ranks();
   for (const ModelId model : job.models()) fewest = std::min(fewest, job.data_ranks(model));
@@ -51,7 +51,7 @@ struct PaddedSize {
   std::int64_t rows = 0;
 };
 
-// Those that the job reads.
+// The micro-batch sizes that the job reads.
 std::vector<PaddedSize> padded_sizes(const Job& job) {
   const PaddedSize of_reference{"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
                                 job.reference_micro_batch_size_per_gpu};
@@ -78,7 +78,7 @@ std::vector<PaddedSize> padded_sizes(const Job& job) {
   return out;
 }
 
-// Packed ones are bounded by their keys.
+// Packed micro-batches are bounded by their keys.
 Status check_micro_batches(const Job& job) {
   if (job.packs()) return {};
   for (const PaddedSize& size : padded_sizes(job)) {
@@ -107,7 +107,7 @@ Status check_generation(const Job& job) {
       job.rollout.max_num_batched_tokens, job.data.max_prompt_length, chunks, kMostChunks));
 }
 
-// The lists of a pipeline's stages have every micro-batch of a mini-batch for each chunk.
+// The schedule of a pipeline lists every micro-batch of a mini-batch for each chunk.
 Status check_stages(const Job& job) {
   if (!job.has_stages()) return {};
   const std::int64_t longest = job.max_sequence_length();

@@ -1,9 +1,10 @@
 // Bounds of a job's sizes.
 //
-// A key's own bound is in its table (Job::bind()). Here are bounds that several keys share, and products of
-// keys. Within them no number of a plan overflows, and a plan takes bounded time and memory.
+// The bound of a single key is in its table (Job::bind()). Here are bounds that several keys share,
+// and bounds of products of keys. Within them a plan's numbers cannot overflow, and planning takes
+// bounded time and memory.
 //
-// Threads   functions without state.
+// Threads   stateless functions.
 // Failure   kInvalidArgument with the keys, their values and the bound.
 #pragma once
 
@@ -14,26 +15,27 @@
 
 namespace neap::spec {
 
-// Of keys:
-inline constexpr std::int64_t kMostRows = std::int64_t{1} << 24;       ///< of a step, all ranks
-inline constexpr std::int64_t kMostResponses = std::int64_t{1} << 16;  ///< to a prompt
-inline constexpr std::int64_t kMostLength = std::int64_t{1} << 26;  ///< of a prompt or a response
-/// Tokens of a micro-batch on a rank.
+// Bounds of keys:
+inline constexpr std::int64_t kMostRows = std::int64_t{1} << 24;       ///< per step, over all ranks
+inline constexpr std::int64_t kMostResponses = std::int64_t{1} << 16;  ///< per prompt
+inline constexpr std::int64_t kMostLength = std::int64_t{1} << 26;     ///< per prompt or response
+/// Tokens per micro-batch on a rank.
 inline constexpr std::int64_t kMostMicroTokens = std::int64_t{1} << 22;
-inline constexpr std::int64_t kMostEpochs = 256;  ///< over a step's sequences
+inline constexpr std::int64_t kMostEpochs = 256;  ///< epochs over a step's sequences
 
-// Of products:
+// Bounds of products:
 inline constexpr std::int64_t kMostRanks = std::int64_t{1} << 16;
-/// Of a step, that one rank scores, trains or generates.
+/// Sequences of a step that one rank scores, trains or generates.
 inline constexpr std::int64_t kMostSequences = std::int64_t{1} << 18;
-/// In the KV cache of a rank.
+/// Tokens in the KV cache of a rank.
 inline constexpr std::int64_t kMostCachedTokens = std::int64_t{1} << 30;
-/// Forwards of all stages of a pipeline in a mini-batch, of each chunk.
+/// Forwards of one mini-batch over all stages and chunks of a pipeline.
 inline constexpr std::int64_t kMostStageSteps = std::int64_t{1} << 21;
 /// Parts in which one prompt is prefilled.
 inline constexpr std::int64_t kMostChunks = std::int64_t{1} << 16;
 
-/// Of sizes that are within the bounds of their own keys. Before any other product of them.
+/// Checks products of sizes that are within their own bounds. Call it before computing any other
+/// product of them.
 [[nodiscard]] Status check_sizes(const Job& job);
 
 }  // namespace neap::spec

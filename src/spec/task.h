@@ -1,6 +1,7 @@
-// What a job does with which models, what stays on the device, and how updates are divided into phases.
+// Tasks, models, memory.offload, and how updates are divided into phases.
 //
-// Threads   values and functions without state.   Failure   kInvalidArgument for an unknown name.
+// Threads   values and stateless functions.
+// Failure   kInvalidArgument for an unknown name.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ enum class Task : std::uint8_t {
   kPpo,
   kGrpo,
   kDpo,
-  kEval,  ///< trains nothing: responses to held-out prompts and their scores
+  kEval,  ///< trains nothing; generates responses to held-out prompts and scores them
 };
 [[nodiscard]] std::vector<std::string> task_names();
 [[nodiscard]] std::string_view to_string(Task task);
@@ -26,33 +27,33 @@ enum class Task : std::uint8_t {
 
 enum class ModelId : std::uint8_t { kActor, kReference, kCritic, kReward };
 constexpr std::size_t kModels = 4;
-/// Also its folder in a checkpoint.
+/// Also the name of its folder in a checkpoint.
 [[nodiscard]] std::string_view to_string(ModelId model);
 
-/// memory.offload: whether the plan decides what leaves the device between phases, or all stays.
+/// memory.offload: the plan decides what is offloaded between phases, or everything stays.
 enum class Residency : std::uint8_t { kAuto, kAll };
 [[nodiscard]] std::vector<std::string> residency_names();
 [[nodiscard]] std::string_view to_string(Residency residency);
 [[nodiscard]] Result<Residency> parse_residency(std::string_view name);
 
-/// What is on the device at once while a model is trained. Results are the same, bit by bit.
+/// What is on the device at the same time while a model is trained. Results are bitwise identical.
 enum class UpdateMode : std::uint8_t {
-  kJoined,    ///< one phase: weights, gradients, activations and optimizer state
-  kSplit,     ///< backward without optimizer state, then the update without activations
-  kStreamed,  ///< split, and the update brings the optimizer states part by part
-  kDisk,      ///< streamed, and they rest on disk instead of on the host
+  kJoined,    ///< one phase with weights, gradients, activations and optimizer states
+  kSplit,     ///< backward without optimizer states, then the update without activations
+  kStreamed,  ///< as kSplit, but the update loads optimizer states part by part from host memory
+  kDisk,      ///< as kStreamed, but the states are on disk
 };
 constexpr std::size_t kUpdateModes = 4;
-/// The update brings the states from where they rest.
+/// Whether the update loads the states part by part.
 [[nodiscard]] constexpr bool streams_states(UpdateMode mode) {
   return mode == UpdateMode::kStreamed || mode == UpdateMode::kDisk;
 }
 [[nodiscard]] std::string_view to_string(UpdateMode mode);
 
-/// memory.optimizer_offload: one of the modes, or the plan's choice.
+/// memory.optimizer_offload: one of the modes, or chosen by the plan.
 struct UpdateChoice {
   bool automatic = true;
-  UpdateMode mode = UpdateMode::kJoined;  ///< unless automatic
+  UpdateMode mode = UpdateMode::kJoined;  ///< used unless automatic
   friend bool operator==(const UpdateChoice&, const UpdateChoice&) = default;
 };
 [[nodiscard]] std::vector<std::string> update_choice_names();

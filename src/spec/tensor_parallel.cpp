@@ -23,7 +23,7 @@ std::vector<Size> divided_sizes(const Architecture& a) {
           {"tokens of the vocabulary", a.vocab_size}};
 }
 
-// A key head that several ranks have goes with a matrix of keys alone, and with norms of each head.
+// Copies of key heads require a separate key matrix, and norms per head.
 bool copies_key_heads(const Architecture& a) {
   return a.qkv == QkvLayout::kSeparate && !a.norm_across_heads;
 }
@@ -45,7 +45,7 @@ std::string possible_sizes(const Architecture& a) {
   return joined(sizes, ", ");
 }
 
-// Equal parts of `all`, of which this is one.
+// This shard's range of `all`, which is divided evenly.
 Range share(std::int64_t all, const TensorShard& shard) {
   return {shard.rank * all / shard.ranks, all / shard.ranks};
 }
@@ -61,7 +61,7 @@ Range behind(Range range, std::int64_t first) {
   return {range.first + first, range.count};
 }
 
-// What ranks divide of a matrix: the numbers that it makes of a token, or those that it reads.
+// Which side of a matrix is sharded: its outputs or its inputs.
 enum class Side { kNone, kOutputs, kInputs };
 Side divided_side(Module module) {
   switch (module) {
@@ -83,7 +83,7 @@ Side divided_side(Module module) {
   }
 }
 
-// Those that a rank has.
+// The ranges that a rank has.
 std::vector<Range> own_ranges(const Architecture& a, const TensorShard& shard, Module module) {
   const std::int64_t inner = a.intermediate_size;
   switch (module) {
@@ -104,7 +104,7 @@ std::vector<Range> own_ranges(const Architecture& a, const TensorShard& shard, M
     case Module::kUp:
     case Module::kDown:
       return {share(inner, shard)};
-    default:  // of the vocabulary
+    default:  // rows of the vocabulary
       return {share(a.vocab_size, shard)};
   }
 }
@@ -141,7 +141,7 @@ int cut_dimension(const Architecture& a, Module module, Part part) {
   const Side side = divided_side(module);
   const bool table = module == Module::kTokenEmbedding || module == Module::kLmHead;
   const bool input_first = a.input_major && part == Part::kWeight && !table;
-  // A bias goes with outputs; of an adapter A has the inputs and B the outputs.
+  // A bias follows the outputs. In an adapter, A follows the inputs and B the outputs.
   if (side == Side::kOutputs && part != Part::kLoraA) return input_first ? 1 : 0;
   if (side == Side::kInputs && (part == Part::kWeight || part == Part::kLoraA))
     return input_first ? 0 : 1;
@@ -164,7 +164,7 @@ std::vector<SpreadRange> spread_ranges(const FlatUnit& unit) {
     if (out.empty() || out.back().spread != spread) out.push_back({p.offset, 0, spread});
     out.back().count = p.offset + p.elements() - out.back().first;
   }
-  // With the padding behind.
+  // Includes the padding that follows.
   for (std::size_t i = 0; i < out.size(); ++i)
     out[i].count = (i + 1 < out.size() ? out[i + 1].first : unit.elements) - out[i].first;
   return out;

@@ -10,25 +10,25 @@
 namespace neap::spec {
 namespace {
 
-/// What a key allows.
+/// The budget that a key sets.
 struct Budget {
   const char* key;
   std::int64_t tokens;
 };
 
-/// What a model asks of it.
+/// What a model requires of a budget.
 struct Demand {
   Budget budget;
   ModelId model;
-  std::int64_t sequences = 1;  ///< of the longest row
+  std::int64_t sequences = 1;  ///< sequences of the longest row
 };
 
-// The budget of a key, or where it has none the one before.
+// The budget of a key, or of the fallback if the key is unset.
 Budget or_else(Budget budget, const Budget& otherwise) {
   return budget.tokens != 0 ? budget : otherwise;
 }
 
-// Of a job that packs. Evaluation only generates.
+// For packed jobs. Evaluation only generates, so it has none.
 std::vector<Demand> demands(const Job& job) {
   if (job.task == Task::kEval) return {};
   const ModelId main = job.main_model();
@@ -64,7 +64,7 @@ std::vector<Demand> demands(const Job& job) {
   return out;
 }
 
-// Ranks that divide sequences fill their budgets together.
+// Context-parallel ranks share their micro-batches, so their budgets add up.
 std::int64_t least_of(const Job& job, const Demand& demand) {
   return rows_of_each(demand.sequences * job.max_sequence_length(),
                       job.context_ranks(demand.model));
@@ -97,7 +97,7 @@ Result<std::vector<std::string>> adapt_token_budgets(const ConfigTable& table, c
     const ConfigTable::Key& key = *table.find(demand.budget.key);
     const std::int64_t least = least_of(job, demand);
     if (key.is_set || demand.budget.tokens >= least) continue;
-    // No machine has a micro-batch of more; the check that follows says what is too long.
+    // The maximum cannot be exceeded. The check that follows reports what is too long.
     if (static_cast<double>(least) > *key.maximum) continue;
     std::int64_t& most = wanted[demand.budget.key];
     most = std::max(most, least);

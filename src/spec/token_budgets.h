@@ -1,7 +1,7 @@
-// Tokens of packed micro-batches against the longest row.
+// Checks and adapts token budgets of packed micro-batches, which must hold the longest row.
 //
-// Threads   functions without state.
-// Failure   Status with the key, its value and the least that it can be.
+// Threads   stateless functions.
+// Failure   Status with the key, its value and the smallest valid value.
 #pragma once
 
 #include <string>
@@ -12,15 +12,15 @@
 
 namespace neap::spec {
 
-/// Of a budget in docs/configuration.md.
+/// Text for a budget in docs/configuration.md.
 inline const std::string kHoldsRow =
     " If it is not set it is as large as the longest row asks for.";
 
-/// Of a job that packs: the longest row fits into every budget.
+/// For packed jobs: checks that the longest row fits every budget.
 [[nodiscard]] Status check_token_budgets(const Job& job);
 
-/// Budgets that nobody set and that the longest row does not fit into become as large as it. Returns these,
-/// "key.path=value" each.
+/// Raises budgets that the user did not set to the longest row. Returns the assignments as
+/// "key.path=value".
 [[nodiscard]] Result<std::vector<std::string>> adapt_token_budgets(const ConfigTable& table,
                                                                    const Job& job);
 

@@ -6,7 +6,7 @@
 namespace neap::spec {
 namespace {
 
-// What a run shows and writes besides checkpoints.
+// Keys of logs and other outputs besides checkpoints.
 void bind_logs(ConfigTable& t, TrainerConfig& r) {
   t.bind("trainer.logger", &r.logger,
          "Where metrics go: `console`, `jsonl`, `tensorboard`, `wandb`, `mlflow`. The last two "
@@ -41,7 +41,7 @@ void bind_logs(ConfigTable& t, TrainerConfig& r) {
          "`phases.jsonl` always has each phase's peak.");
 }
 
-// Tasks whose steps take seconds; those of ppo and grpo take minutes.
+// Steps of these tasks take seconds; those of ppo and grpo take minutes.
 bool steps_are_short(const Job& job) {
   return !job.has_rollout();
 }

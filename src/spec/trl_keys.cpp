@@ -1,4 +1,4 @@
-// The keys of TRL: data, a line a key.
+// The keys of TRL: data, one line per key.
 #include "spec/peer_tables.h"
 
 namespace neap::spec {

@@ -8,7 +8,7 @@
 namespace neap::spec {
 namespace {
 
-// What each rank lacks of its share of `total`.
+// The elements that each rank lacks of its share of `total`.
 std::vector<double> lacks(const std::vector<std::int64_t>& sums, std::int64_t total) {
   const double share = static_cast<double>(total) / static_cast<double>(sums.size());
   std::vector<double> out;
@@ -17,7 +17,8 @@ std::vector<double> lacks(const std::vector<std::int64_t>& sums, std::int64_t to
   return out;
 }
 
-// `elements` in proportion to `wanted`, each cut at the nearest end of a tile, of which the last may be short.
+// Divides `elements` in proportion to `wanted`. Each cut is at the nearest end of a tile; the last
+// tile may be short.
 std::vector<std::int64_t> cut(std::int64_t elements, std::int64_t tile,
                               const std::vector<double>& wanted) {
   const double all = std::accumulate(wanted.begin(), wanted.end(), 0.0);
@@ -39,8 +40,9 @@ std::vector<std::int64_t> cut(std::int64_t elements, std::int64_t tile,
 
 }  // namespace
 
-// A tied table first, then the largest unit. One that is not divided is the rank's that has least so far; of another one
-// each rank gets what it lacks of its share of the units so far, to the nearest tile.
+// A tied embedding comes first, then units from largest to smallest. An uncut unit goes to the rank
+// with the fewest elements so far. For other units each rank gets what it lacks of its share so
+// far, rounded to a tile.
 UnitSlices::UnitSlices(const std::vector<FlatUnit>& units, std::int64_t ranks, std::int64_t tile,
                        bool cuts)
     : counts_(units.size(), std::vector<std::int64_t>(static_cast<std::size_t>(ranks))) {

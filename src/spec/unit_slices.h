@@ -1,6 +1,6 @@
-// How ranks divide units of a model: which elements of each are on which rank.
+// How ZeRO shards the units of a model: which elements of each unit are on which rank.
 //
-// Threads   values and functions without state.
+// Threads   values and stateless functions.
 // Cost      proportional to the number of units and ranks.
 #pragma once
 
@@ -14,33 +14,35 @@ namespace neap::spec {
 
 class UnitSlices {
  public:
-  /// Elements of a unit that one rank has.
+  /// Elements of a unit on one rank.
   struct Range {
     std::int64_t first = 0, count = 0;
   };
 
   UnitSlices() = default;
-  /// Units of more than a tile are cut between tiles of so many elements, if `cuts`. Every rank has about as many
-  /// elements of each of them, and of all units together. A table that is embedding and head is cut without regard to
-  /// other units: the first and the last stage of a pipeline, which have it, cut it alike.
+  /// With `cuts`, units larger than a tile are cut between tiles of `tile` elements. Every rank has
+  /// about the same number of elements of each unit and in total. A tied embedding is cut
+  /// independently of other units, so that the first and last pipeline stage cut their copies in
+  /// the same way.
   UnitSlices(const std::vector<FlatUnit>& units, std::int64_t ranks, std::int64_t tile, bool cuts);
 
-  /// Of each rank, one after another.
+  /// Elements of each rank, in the order of ranks.
   [[nodiscard]] const std::vector<std::int64_t>& counts(std::size_t unit) const {
     return counts_.at(unit);
   }
   [[nodiscard]] Range range(std::size_t unit, std::int64_t rank) const;
-  /// Where a unit's begin in a rank's elements of all units together.
+  /// Where a unit's elements start among a rank's elements of all units.
   [[nodiscard]] std::int64_t slice_first(std::size_t unit, std::int64_t rank) const;
-  /// Most elements that a rank has.
+  /// The largest number of elements of any rank.
   [[nodiscard]] std::int64_t slice_elements() const { return slice_elements_; }
 
  private:
-  std::vector<std::vector<std::int64_t>> counts_;  // one a unit
+  std::vector<std::vector<std::int64_t>> counts_;  // one per unit
   std::int64_t slice_elements_ = 0;
 };
 
-/// Slices of units whose elements nothing sums over: as even as parameters are aligned.
+/// Shards that are as even as parameter alignment allows, for units that need no sums over
+/// elements.
 [[nodiscard]] UnitSlices even_slices(const std::vector<FlatUnit>& units, std::int64_t ranks);
 
 }  // namespace neap::spec

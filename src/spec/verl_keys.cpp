@@ -1,4 +1,4 @@
-// The keys of verl: data, a line a key.
+// The keys of verl: data, one line per key.
 #include "spec/peer_tables.h"
 
 namespace neap::spec {

@@ -1,4 +1,4 @@
-// A value that a configuration cannot have.
+// The error of an invalid configuration value.
 #pragma once
 
 #include <string>

@@ -13,7 +13,7 @@ void read(Fields& f, Architecture& a) {
   a.num_hidden_layers = f.integer(layers, 2, {.high = kMaxLayers});
   a.num_attention_heads = f.integer(heads, 8);
   a.num_key_value_heads = a.num_attention_heads;
-  a.max_position_embeddings = kMaxPositions;  // there is none
+  a.max_position_embeddings = kMaxPositions;  // the format has no limit
   derive_head_dim(f, a, width, heads);
   a.embedding_norm = true;
   a.alibi = true;

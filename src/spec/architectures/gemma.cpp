@@ -14,7 +14,7 @@ void read(Fields& f, Architecture& a) {
               .positions = 8192});
   read_head_dim(f, a, 256);
   read_gemma(f, a);
-  // Older files say "gelu" and mean the approximation.
+  // Older files say "gelu" and mean the tanh approximation.
   a.activation = read_activation(f, "hidden_act", "gelu_pytorch_tanh");
   if (a.activation == Activation::kGelu) a.activation = Activation::kGeluTanh;
   read_rotary(f, a);

@@ -17,7 +17,8 @@ void read(Fields& f, Architecture& a) {
   a.query_key_norm = true;
   read_rotary_by_layer(f, a, {.default_theta = 1000000},
                        {.theta = "rope_local_base_freq", .default_theta = 10000});
-  // The layers that slide turn by their own angles: without a window they cannot be told.
+  // Sliding layers have their own rotation angles. Without a window, it is unknown which layers
+  // slide.
   if (f.has("sliding_window") && f.is_null("sliding_window"))
     f.refuse("sliding_window", "is null, which is not supported");
   const std::int64_t pattern = f.integer("sliding_window_pattern", 6);

@@ -30,7 +30,7 @@ void read(Fields& f, Architecture& a) {
 extern const ArchitectureFile granite = {
     .model_type = "granite",
     .language_model_class = "GraniteForCausalLM",
-    // transformers has no such class; the layout is the others'.
+    // transformers has no such class. The layout follows other models.
     .scalar_class = "GraniteForSequenceClassification",
     .read = read,
     .base_prefix = "model",

@@ -17,7 +17,7 @@ void read(Fields& f, Architecture& a) {
   a.activation = read_activation(f, "hidden_act", "silu");
   a.tie_word_embeddings = f.boolean("tie_word_embeddings", false);
   read_rotary(f, a);
-  // Every layer slides, whatever layer_types says.
+  // All layers slide; layer_types is ignored.
   set_window(a, f.integer_or_null("sliding_window", 4096, {.low = 1, .high = kMaxPositions}),
              [](std::int64_t) { return true; });
   read_tokens(f, a, {.bos = 1, .eos = 2});

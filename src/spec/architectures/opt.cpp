@@ -22,7 +22,7 @@ void read(Fields& f, Architecture& a) {
   a.learned_positions = true;
   a.position_offset = 2;
   a.norm = NormKind::kLayerNorm;
-  a.norm_eps = 1e-5;  // no key says so
+  a.norm_eps = 1e-5;  // fixed; the file has no key for it
   a.gated = false;
   a.activation = read_activation(f, "activation_function", "relu");
   a.attention_bias = a.attention_output_bias = a.mlp_bias = true;

@@ -15,7 +15,7 @@ void read(Fields& f, Architecture& a) {
   read_head_dim(f, a, 0);
   a.norm_eps = f.number("rms_norm_eps", 1e-6);
   a.activation = read_activation(f, "hidden_act", "silu");
-  a.attention_bias = true;  // no key says so
+  a.attention_bias = true;  // fixed; the file has no key for it
   a.tie_word_embeddings = f.boolean("tie_word_embeddings", false);
   read_rotary(f, a);
   read_qwen_window(f, a);

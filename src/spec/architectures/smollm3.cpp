@@ -4,8 +4,8 @@
 namespace neap::spec::architectures {
 namespace {
 
-// `no_rope_layers`: 1 for a layer that rotates, 0 for one that does not; without it every
-// `no_rope_layer_interval`-th does not.
+// `no_rope_layers` has 1 for a layer that rotates and 0 for one that does not. If it is missing,
+// every `no_rope_layer_interval`-th layer does not rotate.
 std::vector<bool> read_unrotated(Fields& f, const Architecture& a) {
   const auto layers = static_cast<std::size_t>(a.num_hidden_layers);
   const std::int64_t interval = f.integer("no_rope_layer_interval", 4);
