@@ -13,7 +13,7 @@
 namespace neap::rlhf {
 namespace {
 
-// What the first rank of each kind has planned.
+// The outcome of each kind, from its first rank.
 std::vector<plan::KindOutcome> outcomes_of(const std::vector<spec::RankKind>& kinds,
                                            const plan::KindOutcome& own,
                                            parallel::Communicator& ranks) {

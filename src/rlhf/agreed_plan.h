@@ -1,9 +1,11 @@
-// The plan of a rank of a run: that of its kind (spec/rank_kinds.h), for the least device among the kind's ranks, by choices that
-// are those of all kinds for models that they share (plan/common_choices.h).
+// The plan that a rank runs with. Ranks of a kind (spec/rank_kinds.h) share a plan, made for the
+// smallest device among them. Kinds agree on the settings of models that they share
+// (plan/common_choices.h).
 //
-// Threads   one. Every rank calls them together.
-// Failure   CollectiveError. Where kinds do not fit, of the one that needs most.
-// Cost      as plan::make_plan for this rank's kind, once a round.
+// Threads   one. Every rank calls these functions together.
+// Failure   CollectiveError. If some kinds do not fit, it is that of the kind that needs the most
+//           memory.
+// Cost      plan::make_plan for this rank's kind, once per round.
 #pragma once
 
 #include "parallel/communicator.h"
@@ -12,7 +14,8 @@
 
 namespace neap::rlhf {
 
-/// The target of this rank, with the least memory of device and host that one of `among`, which has this rank, has.
+/// This rank's target with the least device and host memory of the ranks `among`, which include
+/// this rank.
 [[nodiscard]] plan::Target least_target(plan::Target own, const spec::RankKind& among,
                                         parallel::Communicator& ranks);
 

@@ -1,7 +1,8 @@
-// The checkpoint with the best validation (trainer.best_metric): which step it is, in this run and in
-// those that it resumed from.
+// The checkpoint with the best validation (trainer.best_metric), over this run and the runs that it
+// resumed.
 //
-// Threads   one at a time.   Failure   Error.
+// Threads   one at a time.
+// Failure   Error.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +19,20 @@ class BestCheckpoint {
  public:
   explicit BestCheckpoint(const spec::TrainerConfig& config) : config_(&config) {}
 
-  /// Whether the validation after `step` is the best so far, a later one only if it is better. That
-  /// before the first step, of which there is no checkpoint, only counts in better_start(). Fails where
-  /// the metric is missing.
+  /// Whether the validation after `step` is the best so far. A later one must be strictly better.
+  /// The validation before the first step has no checkpoint, so it only affects better_start().
+  /// Fails if the metric is missing.
   bool offer(std::int64_t step, const Metrics& metrics);
-  /// Of the best so far.
+  /// The best step so far.
   [[nodiscard]] std::optional<std::int64_t> step() const;
   [[nodiscard]] double value() const { return best_->value; }
-  /// The validation before the first step, where it was better than the best checkpoint's.
+  /// The value before the first step, if it was better than the best checkpoint's.
   [[nodiscard]] std::optional<double> better_start() const;
 
-  /// For the checkpoint; null where nothing was validated.
+  /// For the checkpoint; null if nothing was validated.
   [[nodiscard]] Json to_json() const;
-  /// From it, if it compared the same metric and the best checkpoint is still in `root`.
+  /// Restores from a checkpoint, if it compared the same metric and the best checkpoint is still in
+  /// `root`.
   void restore(const Json& saved, const std::filesystem::path& root);
 
  private:

@@ -12,7 +12,7 @@
 namespace neap::rlhf {
 namespace {
 
-// Scores (B) and the positions of each group's members.
+// The scores (B), and the positions of each group's members.
 struct Groups {
   std::vector<double> scores;
   std::map<std::int64_t, std::vector<std::size_t>> members;
@@ -159,7 +159,7 @@ Advantages rloo_advantages(const at::Tensor& token_rewards, const at::Tensor& ma
 
 namespace {
 
-// Discounted sums of rewards from each token on, (B, T); carried through where the mask is 0.
+// Discounted sums of rewards from each token on, (B, T). Positions with mask 0 pass the value on.
 at::Tensor discounted_returns(const at::Tensor& token_rewards, const at::Tensor& mask,
                               double gamma) {
   at::Tensor returns = at::empty_like(token_rewards);

@@ -1,4 +1,5 @@
-// Direct preference optimization: the actor learns from pairs, against a frozen reference.
+// Direct preference optimization: the actor learns from preference pairs, relative to a frozen
+// reference.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -65,7 +66,7 @@ class DpoTrainer final : public Trainer {
     Pairs mine = read_pairs(context_, held_out(), scored);
     const auto pairs = static_cast<double>(held_out().size());
     std::vector<double> sums(6, 0);
-    Metrics timings;  // of no interest here
+    Metrics timings;  // not used here
     const step::Experience<at::Tensor> batch =
         with_reference(std::move(mine.sequences), known_.held_out, scored, timings);
     const at::Tensor log_probs =
@@ -102,7 +103,8 @@ class DpoTrainer final : public Trainer {
  private:
   [[nodiscard]] const Rows& held_out() const { return context_.data.held_out; }
 
-  // With the reference's log-probabilities: those of `rows` in `known`, or phase "ref_logp" computes them.
+  // Adds the reference's log-probabilities: those of `rows` in `known`, or computed in phase
+  // "ref_logp".
   [[nodiscard]] step::Experience<at::Tensor> with_reference(train::Sequences sequences,
                                                             const at::Tensor& known,
                                                             const std::vector<std::size_t>& rows,

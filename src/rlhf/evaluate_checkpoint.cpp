@@ -21,10 +21,10 @@ namespace neap::rlhf {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kNotNumeric = "not_numeric";  // rows, in the store's notes
+constexpr const char* kNotNumeric = "not_numeric";  // number of rows, in the store's notes
 
-// Finds a rule for rows that come without one while they are read: counts those that have no number
-// as their right answer, fails at one without any.
+// Collects, while rows are read, what is needed to derive a reward function. Counts rows whose
+// answer is not a number, and fails for rows without an answer.
 RowCheck rule_check() {
   const auto rule = [](spec::RewardKind kind) {
     spec::RewardConfig config;
@@ -55,7 +55,7 @@ RowCheck rule_check() {
   return {check, "any rule"};
 }
 
-// One line of JSON for each row, under a temporary name until the last.
+// A JSON Lines file with one line per row. It has a temporary name until it is complete.
 class ResponseFile {
  public:
   ResponseFile(const fs::path& path, const std::vector<PromptRow>& rows, const RewardScorer& scorer,
@@ -77,7 +77,7 @@ class ResponseFile {
   const std::vector<PromptRow>& rows_;
   const RewardScorer& scorer_;
   const spec::Job& job_;
-  Json responses_ = Json::array();  // of the row under way
+  Json responses_ = Json::array();  // of the current row
 };
 
 Json ResponseFile::head(std::size_t row) const {
@@ -134,7 +134,8 @@ class EvaluationRun {
   JobData data_;
   plan::MemoryPlan plan_;
   std::unique_ptr<bridge::Runtime> runtime_;
-  std::optional<bridge::DeviceContext::Entered> entered_;  // from the first weights to the end
+  // entered from the first weights to the end
+  std::optional<bridge::DeviceContext::Entered> entered_;
   std::optional<Context> context_;
   std::optional<RewardScorer> scorer_;
   std::optional<parallel::JobGroups> groups_;
@@ -142,7 +143,7 @@ class EvaluationRun {
   std::vector<PromptRow> prompts_;
 };
 
-// Rows, tokenizer, and what follows from them for the job.
+// Reads rows and tokenizer, and sets what the job leaves open.
 void EvaluationRun::read() {
   text_.emplace(open_texts(job_, tokenizer_));
   const spec::Architecture& shape = text_->actor;
@@ -183,7 +184,7 @@ void EvaluationRun::fit_to_rows(const spec::Architecture& shape) {
                job_.data.max_prompt_length, job_.data.max_response_length, shape.longest_sequence(),
                shape.longest_sequence() - job_.data.max_prompt_length));
   }
-  // A small file needs no cache for more sequences than it has.
+  // A cache for more sequences than the file has would waste memory.
   const std::int64_t ranks = job_.data_ranks();
   const std::int64_t most = (std::ssize(prompts_) + ranks - 1) / ranks * job_.rollout.val_kwargs.n;
   job_.rollout.batch_size = std::min(job_.rollout_batch(), most);

@@ -12,7 +12,7 @@
 namespace neap::rlhf {
 namespace {
 
-// Batches of the rollout that are decoded before their tensors are dropped.
+// Batches of the rollout per part. The tensors of a part are freed before the next part.
 constexpr std::int64_t kBatchesPerPart = 8;
 constexpr std::string_view kUnknownSource = "unknown";  // verl's name
 
@@ -23,7 +23,7 @@ class Collector {
     outcomes_.reserve(rows.size() * static_cast<std::size_t>(setup.sampling.n));
   }
 
-  /// Rows [first, first + count) of the set.
+  /// Processes rows [first, first + count) of the set.
   void part(std::size_t first, std::size_t count);
   [[nodiscard]] Evaluation finish();
 
@@ -37,9 +37,9 @@ class Collector {
   Context& context_;
   const std::vector<PromptRow>& rows_;
   const EvaluationSetup& setup_;
-  std::size_t ended_ = 0;  // responses of this rank in the parts before
+  std::size_t ended_ = 0;  // responses of this rank in earlier parts
   std::vector<reward::Outcome> outcomes_;
-  std::vector<at::Tensor> scores_, numbers_, model_scores_, lengths_, truncated_;  // one a part
+  std::vector<at::Tensor> scores_, numbers_, model_scores_, lengths_, truncated_;  // one per part
   std::vector<at::Tensor> divergence_;                                             // (B,) sums
 };
 
@@ -122,7 +122,7 @@ void Collector::add_means(Metrics& metrics) const {
   }
 }
 
-// Rows by their data source, in the order in which sources occur.
+// Groups rows by data source, in order of first occurrence.
 void Collector::add_figures(Evaluation& out) const {
   const std::int64_t n = setup_.sampling.n;
   const auto each = static_cast<std::size_t>(n);
@@ -155,7 +155,8 @@ Evaluation Collector::finish() {
                        [](const auto& f) { return f.first.starts_with("acc/"); });
   };
   for (const auto& [name, value] : out.all.figures) {
-    if (!name.starts_with("reward/mean@")) out.metrics["val/" + name] = value;  // val/score/mean
+    // already in val/score/mean
+    if (!name.starts_with("reward/mean@")) out.metrics["val/" + name] = value;
   }
   for (const SourceFigures& source : out.sources) {
     for (const auto& [name, value] : source.figures)

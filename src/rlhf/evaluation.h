@@ -1,8 +1,11 @@
-// Held-out prompts answered, scored and summed up: validation in training, and `neap eval`.
+// Generates responses to held-out prompts, scores and aggregates them. Used by validation in
+// training and by `neap eval`.
 //
-// Memory    prompts go through in parts of a few batches, so that the host holds the tensors of a part.
-// Ranks     each answers its share; metrics are the whole set's everywhere.
-// Threads   one at a time.   Failure   Error; StepFailure where a reward function fails.
+// Memory    prompts are processed in parts of a few batches; host memory holds the tensors of one
+//           part.
+// Ranks     each rank answers its share; every rank gets the metrics of the whole set.
+// Threads   one at a time.
+// Failure   Error; StepFailure if a reward function fails.
 #pragma once
 
 #include <cstdint>
@@ -20,33 +23,35 @@ namespace neap::rlhf {
 
 /// A response to a held-out prompt.
 struct EvaluatedResponse {
-  std::size_t row = 0;    ///< of the set
-  std::int64_t turn = 0;  ///< which of the prompt's n responses
+  std::size_t row = 0;    ///< index in the set
+  std::int64_t turn = 0;  ///< number among the prompt's n responses
   report::Rollout sample;
   const reward::Outcome& outcome;
-  std::span<const double> numbers;  ///< of RewardScorer::columns; NaN where a function gives none
+  /// values of RewardScorer::columns; NaN if a function gives none
+  std::span<const double> numbers;
 };
 
-/// Whom to ask and how.
+/// What an evaluation needs.
 struct EvaluationSetup {
   train::ModelWorker& actor;
   train::ModelWorker* reward_model = nullptr;
   RewardScorer& functions;
   spec::ValidationSampling sampling;
-  std::uint64_t key = 0;  ///< of the random streams
-  /// Adds to this rank's responses, as log-probabilities.
+  std::uint64_t key = 0;  ///< key of the random streams
+  /// Adds data such as log-probabilities to this rank's responses.
   std::function<void(Experience&)> add{};
-  /// On this rank, how many responses have ended; a part's scores come after its responses.
+  /// Reports how many responses of this rank have ended. A part is scored after all its responses
+  /// have ended.
   std::function<void(std::size_t ended)> on_progress{};
-  /// Every response in the order of the prompts, n to each.
+  /// Called for each response, in the order of prompts with n responses each.
   std::function<void(const EvaluatedResponse&)> on_response{};
 };
 
-/// Of the random streams of a job's validation. An evaluation with the same seed and sampling gives the
-/// same responses.
+/// The key of the random streams of a job's validation. An evaluation with the same seed and
+/// sampling settings gives the same responses.
 [[nodiscard]] std::uint64_t validation_key(const spec::Job& job);
 
-/// Figures of the rows of one data source.
+/// Metrics of the rows of one data source.
 struct SourceFigures {
   std::string source;
   std::size_t rows = 0;
@@ -54,9 +59,10 @@ struct SourceFigures {
 };
 
 struct Evaluation {
-  Metrics metrics;                     ///< "val/score/mean", "val-core/SOURCE/acc/mean@4"
-  SourceFigures all;                   ///< of every row; its source is empty
-  std::vector<SourceFigures> sources;  ///< in the order of the rows; none where no row names one
+  Metrics metrics;    ///< "val/score/mean", "val-core/SOURCE/acc/mean@4"
+  SourceFigures all;  ///< over all rows; its source is empty
+  /// in order of first occurrence; empty if no row has a source
+  std::vector<SourceFigures> sources;
 };
 
 [[nodiscard]] Evaluation evaluate(Context& context, const std::vector<PromptRow>& rows,

@@ -38,7 +38,7 @@ Experience experience_of(const Context& context, const std::vector<train::Tokens
   return out;
 }
 
-// Sequences as a phase that scores takes them.
+// Sequences in the arrangement of a scoring phase.
 struct Arranged {
   Arranged(const Context& context, const train::Sequences& sequences, const spec::Phase& phase) {
     const bridge::HostScope host;
@@ -51,12 +51,12 @@ struct Arranged {
   step::Experience<at::Tensor> experience;
 };
 
-// Where responses end whose lengths are drawn: never, where they are not.
+// With sampled lengths, decides where responses end. Otherwise it never ends one.
 class DrawnLengths {
  public:
   DrawnLengths(const spec::Job& job, const std::vector<rollout::Prompt>& prompts) {
     if (!job.rollout.sample_lengths) return;
-    constexpr double kSpread = 32;  // of the longest to the shortest
+    constexpr double kSpread = 32;  // ratio of the longest to the shortest length
     constexpr std::uint64_t kLengthStream = 0x6c656eULL;
     const auto longest = static_cast<double>(job.data.max_response_length);
     for (const rollout::Prompt& prompt : prompts) {
@@ -249,7 +249,7 @@ TokenLogProbs log_probs_in_phase(Context& context, ops::Transformer& model,
   LiveBackend backend(context.job, model, arranged.experience, {}, context.progress);
   backend.run(described);
   const bridge::HostScope host;
-  // Rows beyond a response contain garbage, so they are zeroed.
+  // Positions after a response contain garbage, so they are zeroed.
   const auto joined = [&](const at::Tensor& t) {
     return t.defined() ? arranged.restored(t) * sequences.mask : t;
   };

@@ -19,7 +19,7 @@ void describe_experience(const spec::Job& job, const Experience& e, Metrics& met
   summarize(metrics, "prompt_length", e.sequences.last + 1 - lengths);
   summarize(metrics, "critic/score", e.scores);
   metrics["critic/score/std"] = e.scores.to(at::kDouble).std(false).item<double>();
-  if (const std::int64_t n = job.rollout.n; n > 1) {  // TRL's name; verl has none
+  if (const std::int64_t n = job.rollout.n; n > 1) {  // TRL's name; verl has no such metric
     metrics["frac_reward_zero_std"] =
         1 - static_cast<double>(rows_of_varied_groups(e.scores, n).numel()) /
                 static_cast<double>(e.scores.numel());

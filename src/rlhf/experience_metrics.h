@@ -1,6 +1,7 @@
-// What a step's log says of the whole batch's experience: lengths, scores, entropy and values, under verl's names.
+// Metrics of the whole batch's experience: lengths, scores, entropy and values, with verl's names.
 //
-// Threads   a function without state.   Failure   c10::Error from libtorch.
+// Threads   a stateless function.
+// Failure   c10::Error from libtorch.
 #pragma once
 
 #include "rlhf/experience.h"

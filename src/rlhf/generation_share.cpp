@@ -9,7 +9,7 @@
 namespace neap::rlhf {
 namespace {
 
-// (prompts, 1 + width): the length of each, and its tokens.
+// (prompts, 1 + width): the length and the tokens of each prompt.
 at::Tensor padded(const std::vector<train::Tokens>& prompts, std::int64_t width) {
   at::Tensor out = at::zeros({std::ssize(prompts), 1 + width}, at::dtype(at::kLong));
   auto* row = out.mutable_data_ptr<std::int64_t>();
@@ -29,7 +29,8 @@ std::vector<train::Tokens> unpadded(const at::Tensor& rows) {
   return out;
 }
 
-// Values of responses, one after another: this rank's at `first`, then every rank's.
+// All-gathers values of responses. This rank's values start at `first`; the result has all ranks'
+// values in the order of ranks.
 template <class T, class Values>
 std::vector<T> gather_values(parallel::Communicator& among, at::ScalarType type,
                              const std::vector<std::int64_t>& counts,
@@ -44,11 +45,12 @@ std::vector<T> gather_values(parallel::Communicator& among, at::ScalarType type,
   return all;
 }
 
-// Of every `party`-th rank, as many each; the others have none.
+// Responses of every `party`-th rank, which all have the same number. Other ranks of a party have
+// no responses of their own.
 std::vector<rollout::Response> gather_responses(parallel::Communicator& among, std::int64_t party,
                                                 const std::vector<rollout::Response>& mine) {
   const bridge::HostScope host;
-  // Of each the number of its tokens, whether it has ended, and whether it has log-probabilities.
+  // Per response: the number of tokens, whether it has ended, and whether it has log-probabilities.
   constexpr std::size_t kNumbers = 3;
   std::vector<double> numbers;
   for (const rollout::Response& r : mine)

@@ -39,7 +39,7 @@ class NoSink final : public step::MemorySink {
   void release(std::uint64_t) override {}
 };
 
-// A model, its cache and the inputs of a step of one sequence, with either kind of tensor.
+// Decodes one token of one sequence, on real or counting tensors.
 template <class Ops, class T = typename Ops::Tensor>
 void decode(Ops& ops, const step::Weights<T>& weights, const step::SlotCache<T>& cache,
             const T& integers, const T& uniforms) {
@@ -48,15 +48,15 @@ void decode(Ops& ops, const step::Weights<T>& weights, const step::SlotCache<T>&
   (void)step::decode_and_sample(ops, weights, rows, {uniforms, {}, {}}, cache, kTokens, {});
 }
 
-// Operations of a step, as plans count them.
+// The number of operations in a step, as plans count them.
 double counted(const spec::Architecture& shape) {
   using step::CountedTensor;
   using step::Dtype;
   NoSink sink;
   step::KernelProfile profile;
   profile.cuda = true;
-  // A second for each operation that is started, and nothing for what kernels compute: the seconds
-  // of a token are of both.
+  // Counts one second per launched operation and zero for computation. The seconds of a token
+  // combine both.
   constexpr double kAtOnce = 1e30;
   profile.rates = {
       .half_flops = kAtOnce, .single_flops = kAtOnce, .bytes = kAtOnce, .issue_seconds = 1};
@@ -92,11 +92,11 @@ double measure_issue_seconds(at::Device device) {
   std::array<double, 5> seconds{};
   for (std::size_t round = 0; round <= seconds.size(); ++round) {
     const auto start = std::chrono::steady_clock::now();
-    // Each step waits for its token.
+    // Each step waits for its token, so launches are not queued ahead.
     for (int i = 0; i < kSteps; ++i)
       decode(network.ops(), network.weights(), cache, integers, uniforms);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    if (round > 0) seconds[round - 1] = took.count() / kSteps;  // the first one warms up
+    if (round > 0) seconds[round - 1] = took.count() / kSteps;  // the first round warms up
   }
   std::sort(seconds.begin(), seconds.end());
   return seconds[seconds.size() / 2] / counted(shape);

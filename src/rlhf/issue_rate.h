@@ -1,15 +1,16 @@
-// What the program takes to start an operation, for plans that count seconds.
+// Measures the host time to launch an operation, for time estimates in plans.
 //
-// Threads   one.   Failure   throws what libtorch throws.
-// Cost      a fraction of a second, and a few MiB of the device.
+// Threads   one.
+// Failure   throws what libtorch throws.
+// Cost      a fraction of a second, and a few MiB of device memory.
 #pragma once
 
 #include <c10/core/Device.h>
 
 namespace neap::rlhf {
 
-/// Seconds that a decoding step of a small model takes for each of the operations that a plan counts
-/// of it. On a GPU the kernels are shorter than the program's part, which is what is measured.
+/// Seconds per counted operation of a decoding step of a small model. On a GPU its kernels are
+/// shorter than the launches, so the launches are what is measured.
 [[nodiscard]] double measure_issue_seconds(at::Device device);
 
 }  // namespace neap::rlhf

@@ -36,7 +36,7 @@ class Reader {
     options_.show_progress = log::enabled(log::Level::kInfo);
   }
 
-  /// `training`: their lengths are shown.
+  /// `training` rows get a histogram of lengths in the log.
   Rows read(const std::vector<std::string>& files, bool keep, bool training) {
     const RowEncoder encoder(context_, check_, keep);
     options_.recipe = encoder.recipe();
@@ -104,7 +104,7 @@ JobData read_data(const TextContext& context, const RowCheck& check, std::size_t
   JobData out;
   if (context.job.task != spec::Task::kEval)
     out.train = reader.read(config.train_files, false, true);
-  // Validation names a prompt's data source and right answer.
+  // Validation needs the data source and the answer of each prompt.
   if (!config.val_files.empty())
     out.held_out = reader.read(config.val_files, context.job.has_rollout(), false);
   return out;

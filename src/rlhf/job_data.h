@@ -1,12 +1,13 @@
-// A job's training and validation rows: encoded once, read a batch at a time.
+// A job's training and validation data: encoded once, and read a batch at a time.
 //
 //   sft           prompt, response and its mask
-//   reward, dpo   prompt, chosen, rejected, margin: one stored row for each pair of a row
+//   reward, dpo   prompt, chosen, rejected, margin: one stored row per pair
 //   ppo, grpo     prompt; and the whole row as JSON for reward functions and validation
 //
-// Texts over their limit are filtered or cut here, as the configuration says, and counted.
+// Texts over their limit are filtered or truncated here, as the configuration says, and counted.
 //
-// Threads   one at a time; encoding uses several.   Failure   Error with file and row.
+// Threads   one at a time; encoding uses several.
+// Failure   Error with file and row.
 // Memory    data.rows_in_memory, and what data/encode_files.h says.
 #pragma once
 
@@ -30,7 +31,7 @@ class Rows {
   [[nodiscard]] std::size_t size() const { return files_.size(); }
   [[nodiscard]] data::StoredRow at(std::size_t number) const;
   [[nodiscard]] const data::FileRows& files() const { return files_; }
-  /// How often encoding and checking counted `name`.
+  /// The count under `name` from encoding and checking.
   [[nodiscard]] std::uint64_t count(const std::string& name) const { return files_.count(name); }
 
  private:
@@ -38,21 +39,22 @@ class Rows {
 };
 
 struct JobData {
-  Rows train;     ///< empty in eval
+  Rows train;     ///< empty for `neap eval`
   Rows held_out;  ///< empty without data.val_files
 };
 
 [[nodiscard]] reward::RewardSet make_rewards(const spec::Job& job, std::int64_t threads);
 
-/// Threads that encode: of large files one rank of a machine encodes while the others wait for it.
+/// The number of encoding threads. For large files one rank per machine encodes while the others
+/// wait, so it uses their threads too.
 [[nodiscard]] std::size_t encoding_threads(std::int64_t of_a_rank, int ranks);
 
-/// Reads what the job's files hold, or finds it in the cache. Rows of prompts that fail the check are
-/// errors. How many rows were filtered and cut is logged.
+/// Encodes the job's files, or reads them from the cache. A row that fails the check is an error.
+/// Logs how many rows were filtered and truncated.
 [[nodiscard]] JobData read_data(const TextContext& context, const RowCheck& check,
                                 std::size_t threads);
 
-/// Of the training rows.
+/// The order of training batches.
 [[nodiscard]] data::BatchOrder batch_order(const spec::Job& job, const JobData& data);
 
 }  // namespace neap::rlhf

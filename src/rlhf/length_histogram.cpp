@@ -11,9 +11,9 @@ namespace neap::rlhf {
 namespace {
 
 constexpr std::array kKinds = {"prompt", "response", "chosen", "rejected"};
-constexpr std::size_t kBins = 40;  // the last one ends at 2^39 tokens
+constexpr std::size_t kBins = 40;  // the last bin ends at 2^39 tokens
 
-// Texts of (2^(bin - 1), 2^bin] tokens.
+// The bin of texts with (2^(bin - 1), 2^bin] tokens.
 std::string bin_name(const std::string& kind, std::size_t bin) {
   return format("tokens/{}/{}", kind, bin);
 }

@@ -1,7 +1,8 @@
-// Lengths of a data file's texts in tokens: counted while it is encoded, kept in the notes of its rows,
-// shown before training.
+// A histogram of the lengths in tokens of a data file's texts. It is counted while the file is
+// encoded, stored in the notes of its rows, and logged before training.
 //
-// Threads   functions without shared state.   Cost   a look-up a text.
+// Threads   stateless functions.
+// Cost      a look-up per text.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +14,25 @@
 
 namespace neap::rlhf {
 
-/// A text of a row: which one, and how long it may be.
+/// The kind of a text and its length limit.
 struct LimitedText {
   std::string kind;  ///< "prompt", "response", "chosen", "rejected"
   std::int64_t most = 0;
 };
-/// Counts a text of `tokens` tokens in the row at `where`.
+/// Counts a text of `tokens` tokens from the row at `where`.
 void count_length(const LimitedText& text, std::int64_t tokens, const std::string& where,
                   data::EncodedRows& out);
 
-/// What is known of a kind of text over its limit.
+/// Texts of one kind that exceed their limit.
 struct Overlong {
   std::uint64_t count = 0;
-  std::int64_t longest = 0;  ///< tokens, of all texts
-  std::string first;         ///< where the first one is, and its tokens
+  std::int64_t longest = 0;  ///< longest text, in tokens
+  std::string first;         ///< location and length of the first one
 };
-/// nullopt: none is over its limit.
+/// nullopt if no text exceeds its limit.
 [[nodiscard]] std::optional<Overlong> overlong(const Json& notes, const std::string& kind);
 
-/// Each kind of text with a line for each doubling of the length, in whole lines.
+/// A table with one line per kind of text and doubling of the length.
 [[nodiscard]] std::string lengths_text(const Json& notes, std::int64_t prompt_limit,
                                        std::int64_t response_limit);
 

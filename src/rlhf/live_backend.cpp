@@ -29,7 +29,8 @@ void LiveBackend::run(const spec::Phase& phase) {
   step::run_phase(*this, phase);
 }
 
-// Of the micro-batches of the whole step's updates, those of the mini-batches before are done.
+// Progress counts micro-batches of all updates of the step; those of earlier mini-batches are
+// already done.
 void LiveBackend::begin_progress(const spec::Phase& phase) {
   const std::string name(to_string(phase.id));
   const auto size = [](auto n) { return static_cast<std::uint64_t>(n); };

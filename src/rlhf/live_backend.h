@@ -1,6 +1,7 @@
-// A phase of the job with its data: what step/runner.h needs, with libtorch.
+// Executes a phase with data and libtorch: the backend that step/runner.h needs.
 //
-// Threads   one at a time.   Failure   Error; c10::Error from libtorch.
+// Threads   one at a time.
+// Failure   Error; c10::Error from libtorch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,24 +23,24 @@
 
 namespace neap::rlhf {
 
-/// What a phase that trains works with.
+/// What a training phase needs.
 struct LiveTraining {
   train::Optimizer* optimizer = nullptr;
   const spec::Checkpointing* checkpointing = nullptr;
-  double max_norm = 0;  ///< of the gradients; 0: any
+  double max_norm = 0;  ///< maximum gradient norm; 0: no clipping
   step::UpdateRange updates;
   std::function<double(std::int64_t update)> learning_rate;
-  /// What losses are divided by in the mini-batch that starts with this rank's row `first`.
+  /// The loss denominators of the mini-batch that starts with this rank's row `first`.
   std::function<step::LossScale(std::int64_t first)> scale;
   std::function<void(step::LossNumbers)> take_numbers;
-  /// visit(unit) for every unit, or part of one, while its tensors are on the device.
+  /// Calls visit(unit) for every unit, or part of a unit, while its tensors are on the device.
   using VisitPart = std::function<void(const train::OptimizerUnit&)>;
   std::function<void(const VisitPart&)> for_each_part;
-  /// Weights that other ranks have stepped come.
+  /// All-gathers the weights after other ranks have updated their shards.
   std::function<void()> gather_weights;
 };
 
-/// What a phase that generates works with.
+/// What a generation phase needs.
 struct LiveGeneration {
   ops::KvCache& cache;
   const std::vector<rollout::Prompt>& prompts;
@@ -49,30 +50,31 @@ struct LiveGeneration {
 class LiveBackend {
  public:
   using Ops = ops::AtenOps;
-  /// Everything outlives the backend; `experience` is arranged as the phase takes it. `progress`, if
-  /// any, shows the micro-batches.
+  /// All arguments must outlive the backend. `experience` is arranged as the phase needs it.
+  /// `progress`, if not null, shows the micro-batches.
   LiveBackend(const spec::Job& job, ops::Transformer& model,
               const step::Experience<at::Tensor>& experience, LiveTraining training = {},
               Progress* progress = nullptr);
-  /// Of a phase that generates; everything outlives the backend.
+  /// For a generation phase. All arguments must outlive the backend.
   LiveBackend(const spec::Job& job, ops::Transformer& model, const LiveGeneration& generation);
 
-  /// Runs the body of a phase, which is open.
+  /// Runs the body of an open phase.
   void run(const spec::Phase& phase);
 
-  /// Results on the host, joined: of log-probabilities and scores. Undefined where there are none.
+  /// Concatenated results of log-probabilities and scores, on the host; undefined if the phase has
+  /// none.
   [[nodiscard]] at::Tensor log_probs() const { return join(log_probs_); }
   [[nodiscard]] at::Tensor entropies() const { return join(entropies_); }
   [[nodiscard]] at::Tensor right() const { return join(right_); }
   [[nodiscard]] at::Tensor scores() const { return join(scores_); }
-  /// Of a generation: one a prompt, in their order.
+  /// The responses of a generation, one per prompt, in order.
   [[nodiscard]] std::vector<rollout::Response> take_responses() { return std::move(responses_); }
-  /// Mean of the gradients' norms before clipping, and the last learning rate.
+  /// The mean gradient norm before clipping, and the last learning rate.
   [[nodiscard]] double gradient_norm() const;
   [[nodiscard]] double learning_rate() const { return learning_rate_; }
-  /// Updates that were skipped because the norm of their gradients was not finite.
+  /// Updates that were skipped because their gradient norm was not finite.
   [[nodiscard]] std::int64_t skipped_updates() const { return skipped_; }
-  /// The mini-batches of the next run.
+  /// Sets the mini-batches of the next run.
   void set_updates(const step::UpdateRange& updates) { training_.updates = updates; }
 
   // ---- step::Backend ----

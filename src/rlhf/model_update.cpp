@@ -75,7 +75,7 @@ void ModelUpdate::add(const step::LossNumbers& numbers) {
 ModelUpdate::Sums ModelUpdate::shared() const {
   if (context_.model_groups.of(source_.id).along(spec::Axis::kPipe).alone()) return sums_;
   const bridge::HostScope host;
-  // Names, a line each; value and weight of each, no weight of a share.
+  // One name per line. Each has a value and a weight; shares have no weight.
   std::string names;
   std::vector<double> values;
   for (const auto& [name, value] : sums_.shares) {

@@ -1,6 +1,7 @@
-// The updates of one model in a training step: its phases, optimizer steps and metrics.
+// Runs the updates of one model in a training step: phases, optimizer steps and metrics.
 //
-// Threads   one at a time.   Failure   Error.
+// Threads   one at a time.
+// Failure   Error.
 #pragma once
 
 #include <cstdint>
@@ -16,35 +17,37 @@
 
 namespace neap::rlhf {
 
-/// Ends of metrics' names. An update is skipped if the norm of its gradients is not finite.
+/// Suffixes of metrics. An update is skipped if its gradient norm is not finite.
 inline constexpr const char* kSkippedUpdates = "/skipped_updates";
 inline constexpr const char* kSkippedInARow = "/skipped_updates_in_a_row";
 
 class ModelUpdate {
  public:
-  /// The updates of training step `step` by `body`, whose model `worker` is. Fails for a model that
-  /// cannot be trained.
+  /// The updates of training step `step` for the model of `worker`, with phase body `body`. Fails
+  /// for a model that cannot be trained.
   ModelUpdate(Context& context, train::ModelWorker& worker, spec::Body body, std::int64_t step);
 
-  /// `batch` as the updates take it; its rows are theirs.
+  /// Arranges `batch` for the updates. Its rows are this rank's rows of the updates.
   [[nodiscard]] train::ArrangedBatch arrange(train::Sequences batch) const;
-  /// What losses are divided by in the mini-batch that starts with the arranged batch's row `first`.
+  /// The loss denominators of the mini-batch that starts with row `first` of the arranged batch.
   using Scale = std::function<step::LossScale(std::int64_t first)>;
-  /// Every mini-batch of every epoch of such a batch, in the phases that the plan divides them into.
+  /// Runs every mini-batch of every epoch, in the phases that the plan uses.
   void run(const step::Experience<at::Tensor>& arranged, const Scale& scale);
 
-  /// The losses' numbers over all ranks' micro-batches, and PREFIX/grad_norm and PREFIX/lr; where updates were
-  /// skipped also how many of this step, and how many in a row until its end. Every rank calls it.
+  /// Adds the losses' metrics over all ranks' micro-batches, PREFIX/grad_norm and PREFIX/lr. If
+  /// updates were skipped, it also adds their number in this step and the number in a row. Every
+  /// rank calls it.
   void put(Metrics& metrics, const std::string& prefix) const;
 
  private:
   void add(const step::LossNumbers& numbers);
   struct Sums {
-    // Shares add up in a mini-batch, and mini-batches are averaged; means are averaged by weight.
+    // Metrics of two kinds. Shares are summed within a mini-batch and averaged over mini-batches;
+    // means are averaged by weight.
     std::map<std::string, double> shares;
     std::map<std::string, std::pair<double, double>> means;  // sum, weight
   };
-  /// Those of the last stage.
+  /// The sums of the last pipeline stage.
   [[nodiscard]] Sums shared() const;
 
   Context& context_;
@@ -53,7 +56,7 @@ class ModelUpdate {
   const spec::ModelSource& source_;
   spec::UpdateShape shape_;
   std::int64_t first_update_, skipped_ = 0;
-  double grad_norm_ = 0, lr_ = 0;  // a mean, the last one
+  double grad_norm_ = 0, lr_ = 0;  // mean over updates, and last value
   Sums sums_;
 };
 

@@ -23,11 +23,12 @@ Result<spec::Job> read_with(const plan::OpenJob& open, const spec::Degrees& degr
   job.launched_ranks = open.job.launched_ranks;
   job.launched_node_ranks = open.job.launched_node_ranks;
   NEAP_TRY(spec::Job::load(open.file, overrides, job));
-  job.device.ordinal = open.job.device.ordinal;  // this rank's
+  job.device.ordinal = open.job.device.ordinal;  // each rank has its own device
   return job;
 }
 
-// Those of the checkpoint that the run resumes from; of one that cannot be read the run says why.
+// The sizes of the checkpoint that the run resumes from. If it cannot be read, the run reports that
+// later.
 std::optional<spec::Degrees> saved_degrees_of(const spec::Job& job) {
   try {
     const auto found = train::find_checkpoint(job.output_folder(), job.trainer.resume_mode,
@@ -39,7 +40,7 @@ std::optional<spec::Degrees> saved_degrees_of(const spec::Job& job) {
   }
 }
 
-// On the first rank.
+// Runs on the first rank.
 spec::Degrees choose(const plan::OpenJob& open, const plan::Target& target) {
   if (const auto saved = saved_degrees_of(open.job); saved && read_with(open, *saved).ok()) {
     log::info(format("parallel: {} as in the checkpoint that the run resumes from",
@@ -61,7 +62,7 @@ spec::Degrees choose(const plan::OpenJob& open, const plan::Target& target) {
 
 spec::Job close_degrees(const plan::OpenJob& open, const Launch& launch) {
   parallel::Communicator& ranks = *launch.ranks;
-  // The plan has to fit on every rank.
+  // Uses the smallest memory, because the plan has to fit on every rank.
   const plan::Target target = least_target(launch.device.target, {0, ranks.size()}, ranks);
   spec::Degrees degrees{};
   parallel::run_collectively(ranks, [&] {

@@ -1,8 +1,10 @@
-// The degrees that a job leaves open ("auto"), for a run: chosen once, on the first rank, for all.
+// Chooses the parallel sizes that a job leaves open ("auto"). The first rank chooses once for all
+// ranks.
 //
-// A run that resumes on as many ranks keeps those of its checkpoint.
+// A run that resumes on the same number of ranks keeps the sizes of its checkpoint.
 //
-// Threads   one.   Failure   CollectiveError where none fits, on every rank.
+// Threads   one.
+// Failure   CollectiveError on every rank if nothing fits.
 #pragma once
 
 #include "plan/degree_search.h"
@@ -10,7 +12,7 @@
 
 namespace neap::rlhf {
 
-/// The job of `open` with its degrees, read again. Every rank calls it.
+/// The job of `open`, loaded again with the chosen sizes. Every rank calls it.
 [[nodiscard]] spec::Job close_degrees(const plan::OpenJob& open, const Launch& launch);
 
 }  // namespace neap::rlhf

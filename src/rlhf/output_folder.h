@@ -1,7 +1,8 @@
-// The output folder of a run, which somebody may move or remove while the run trains: a run follows a
-// folder that was moved, and has another folder to save in where its own is lost.
+// The output folder of a run, which may be moved or removed while the run trains. A run follows a
+// folder that was moved. If its folder is lost, it saves in a new one.
 //
-// Threads   one at a time.   Failure   Error.
+// Threads   one at a time.
+// Failure   Error.
 #pragma once
 
 #include <filesystem>
@@ -15,20 +16,22 @@ namespace neap::rlhf {
 class OutputFolder {
  public:
   explicit OutputFolder(std::filesystem::path path) : path_(std::move(path)) {}
-  /// Of the first rank, which writes in it. kBusy: another run does.
+  /// Called by the first rank, which writes in the folder. kBusy: another run uses it.
   void lock() { lock_.emplace(path_); }
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// For writers: valid even if the folder is moved meanwhile.
+  /// A path for writers that stays valid if the folder is moved.
   [[nodiscard]] std::filesystem::path stable_path() const {
     return lock_ ? lock_->stable_path() : path_;
   }
-  /// The key and value that make a command go on in this folder, if it was moved since the run began; else empty.
+  /// If the folder was moved since the run began: the key and value with which a command resumes
+  /// from it. Else empty.
   [[nodiscard]] std::string change_of_key() const;
-  /// Of a locked folder: false where it is lost. One that was moved is followed, with a warning.
+  /// Needs the lock. Returns false if the folder is lost. A moved folder is followed, with a
+  /// warning.
   [[nodiscard]] bool is_there();
-  /// In place of a lost folder: one of the same path, or where others use that, PATH.rescued-PID.
-  /// Returns what happened to the lost one.
+  /// Replaces a lost folder by a new one with the same path, or PATH.rescued-PID if that path is in
+  /// use. Returns what happened to the lost one.
   std::string replace();
 
  private:

@@ -18,7 +18,8 @@ Status bad_row(std::string message) {
   return {ErrorCode::kCorrupt, std::move(message)};
 }
 
-// Bytes that both texts start with: whole characters, without a space at the end.
+// The length in bytes of the common prefix. It ends at a whole character, and without a trailing
+// space.
 std::size_t common_bytes(const std::string& a, const std::string& b) {
   const std::size_t most = std::min(a.size(), b.size());
   std::size_t n = 0;
@@ -37,7 +38,7 @@ Json messages(const Json& all, std::size_t first, std::size_t end) {
   return out;
 }
 
-// Takes what both responses start with off them, as the prompt.
+// Moves the common prefix of both responses to the prompt.
 Status split_prompt(PairRow& row) {
   const bool whole = row.chosen.is_array() && row.rejected.is_array() && row.chosen.size() > 1;
   if (!row.prompt.is_null() && (row.prompt.is_array() || !whole)) return {};
@@ -47,7 +48,7 @@ Status split_prompt(PairRow& row) {
   if (row.chosen.is_array()) {
     const std::size_t most = std::min(row.chosen.size(), row.rejected.size());
     while (n < most && row.chosen[n] == row.rejected[n]) ++n;
-    if (n > 0 && n == most) --n;  // of equal conversations the last message is the response
+    if (n > 0 && n == most) --n;  // if conversations are equal, the last message is the response
     row.prompt = messages(row.chosen, 0, n);
     row.chosen = messages(row.chosen, n, row.chosen.size());
     row.rejected = messages(row.rejected, n, row.rejected.size());
@@ -62,7 +63,7 @@ Status split_prompt(PairRow& row) {
   return n > 0 ? Status() : bad_row("the row has no prompt, and the responses start differently");
 }
 
-// The ranked responses, the best first; of a row without a ranking its two.
+// The responses from best to worst: the ranking, or the chosen and the rejected response.
 Result<std::vector<Json>> responses_of(const Json& row, const spec::DataConfig& data) {
   std::vector<Json> out;
   if (row.contains(data.ranking_key)) {

@@ -7,8 +7,8 @@
 namespace neap::rlhf {
 namespace {
 
-// What slots take and give. An update's bytes are the same in every run; of other phases the plan has
-// those of a step with the most micro-batches.
+// Bytes of offloaded parts. An update moves the same bytes in every run. For other phases the plan
+// assumes the maximum number of micro-batches.
 bool streamed_as_planned(const bridge::PhaseMeasurement& m, const plan::MemoryPlan& plan,
                          std::size_t phase) {
   const plan::PhasePlan& planned = plan.phases[phase];

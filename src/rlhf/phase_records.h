@@ -1,4 +1,4 @@
-// Measured phases in the form of phases.jsonl, compared with the plan.
+// Measured phases in the format of phases.jsonl, compared with the plan.
 //
 // Threads   values.
 #pragma once

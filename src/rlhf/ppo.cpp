@@ -1,4 +1,4 @@
-// PPO with a critic, and GRPO without one: the cycle of phases that the memory plan is made for.
+// PPO with a critic and GRPO without one: the cycle of phases that the memory plan describes.
 #include <ATen/ATen.h>
 
 #include <set>
@@ -51,24 +51,28 @@ class PpoTrainer final : public Trainer {
  private:
   [[nodiscard]] const spec::Job& job() const { return context_.job; }
   [[nodiscard]] const Rows& held_out() const { return context_.data.held_out; }
-  /// Everything up to the advantages.
+  /// Computes everything up to the advantages.
   [[nodiscard]] Experience make_experience(std::int64_t step, Metrics& metrics);
-  /// (rows, tokens) of these rows of the batch.
+  /// (rows, tokens) for these rows of the batch.
   [[nodiscard]] at::Tensor token_noise(const std::vector<std::int64_t>& rows,
                                        std::int64_t step) const;
-  /// This rank's rows of the batch by `deal`, with what models compute of them. The batch takes what it needs.
+  /// Assigns the batch to ranks with `deal`, and returns this rank's rows with the models' results.
+  /// The batch gets the numbers that it needs.
   [[nodiscard]] Experience compute_on_dealt_rows(Experience& all, const train::Sequences& generated,
                                                  const RowCounts& counts,
                                                  const parallel::RowDeal& deal, Metrics& metrics);
-  /// Whether the advantages or the correction read log-probabilities, which else stay with their rows.
+  /// Whether the advantages or the correction need log-probabilities of the whole batch. If not,
+  /// they stay on their ranks.
   [[nodiscard]] bool batch_reads_log_probs() const {
     return job().algorithm.use_kl_in_reward || job().keeps_rollout_log_probs();
   }
-  /// Of the whole batch, with tokens that come to the first rank. Every rank calls it.
+  /// Shows responses of the whole batch. Their tokens are gathered on the first rank. Every rank
+  /// calls it.
   void show_rollouts(Experience all, const train::Sequences& generated, const RowCounts& counts);
-  /// On the whole batch.
+  /// Operates on the whole batch.
   void add_advantages(Experience& all, Metrics& metrics);
-  /// Mask and weights of the loss, on the whole batch; the mask of `all` becomes the loss's.
+  /// Computes mask and weights of the loss for the whole batch. The mask of `all` becomes that of
+  /// the loss.
   void correct_loss(Experience& all, Metrics& metrics);
 
   Context& context_;
@@ -95,7 +99,8 @@ Metrics PpoTrainer::train_step(std::int64_t step) {
   return metrics;
 }
 
-// Numbers in (0, 1] of each token's place in the batch, whatever ranks have it.
+// One number in (0, 1] per token. It depends on the token's place in the batch, and not on the rank
+// that has it.
 at::Tensor PpoTrainer::token_noise(const std::vector<std::int64_t>& rows, std::int64_t step) const {
   const std::uint64_t key = random_key({static_cast<std::uint64_t>(job().trainer.seed),
                                         kNoiseStream, static_cast<std::uint64_t>(step)});
@@ -139,8 +144,8 @@ Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   if (shows_rollouts(job().trainer, step + 1)) show_rollouts(all, mine.e.sequences, counts);
   correct_loss(all, metrics);
   const at::Tensor tokens = all.sequences.mask.sum(-1, false, at::kDouble);
-  for (Experience* e : {&all, &dealt})
-    e->entropy = e->rollout_log_probs = at::Tensor();  // updates read none
+  // updates do not read these
+  for (Experience* e : {&all, &dealt}) e->entropy = e->rollout_log_probs = at::Tensor();
   transform_rows(all, [&](const at::Tensor& t) { return deal.pick(t); });
   take_rows(dealt, std::move(all));
   if (spec::draws_tokens(job().actor.loss_mode)) dealt.noise = token_noise(deal.own(), step);
@@ -196,7 +201,7 @@ void PpoTrainer::correct_loss(Experience& e, Metrics& metrics) {
     const spec::RolloutCorrectionConfig& config = job().algorithm.rollout_correction;
     describe_divergence(divergence, metrics);
     e.rollout_weights = rollout_weights(config, divergence, metrics);
-    // One ratio a sequence has one weight a sequence.
+    // GMPO has one ratio per sequence, so it needs one weight per sequence.
     if (config.weighs() && job().actor.loss_mode == spec::PolicyLoss::kGeoMean)
       e.rollout_weights = geometric_means(e.rollout_weights, mask);
     mask = accepted_mask(config, divergence, metrics);
@@ -219,7 +224,7 @@ void PpoTrainer::add_advantages(Experience& e, Metrics& metrics) {
     metrics["actor/reward_kl_penalty_coeff"] = beta;
   }
   AdvantageInputs in{rewards, mask, e.values, e.baselines, {}};
-  // Sequences that answer the same prompt.
+  // Sequences that answer the same prompt form a group.
   for (std::int64_t i = 0; i < mask.size(0); ++i) in.group.push_back(i / job().rollout.n);
   Advantages out = make_advantages(algorithm, in);
   e.advantages = std::move(out.advantages);
@@ -237,10 +242,10 @@ Validation PpoTrainer::validate(std::int64_t step) {
                         .functions = scorer_,
                         .sampling = sampling,
                         .key = validation_key(job())};
-  // The KL is a mean over what the actor samples.
+  // The KL is an expectation over the actor's samples, so greedy responses give none.
   if (sampling.do_sample && job().uses_reference() && !job().bypasses_old_log_probs()) {
     setup.add = [&](Experience& mine) {
-      Metrics timings;  // of no interest here
+      Metrics timings;  // not used here
       models_.add_log_probs(mine, timings);
     };
   }
@@ -252,7 +257,7 @@ Validation PpoTrainer::validate(std::int64_t step) {
   };
   std::vector<PromptRow> prompts;
   run_in_step(context_.ranks, [&] { prompts = read_prompts(held_out()); });
-  // The same phases run in steps.
+  // Steps run the same phases, so the stage is named.
   if (context_.progress != nullptr) context_.progress->set_stage("validation");
   out.metrics = evaluate(context_, prompts, setup).metrics;
   if (context_.progress != nullptr) context_.progress->set_stage("");

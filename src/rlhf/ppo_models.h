@@ -1,7 +1,8 @@
-// The models of PPO and GRPO: the actor, and a reward model, a reference and a critic where the job has them.
+// The models of PPO and GRPO: the actor, and optionally a reward model, a reference and a critic.
 //
-// Threads   one at a time.   Failure   Error.
-// Memory    as of a train::ModelWorker each.
+// Threads   one at a time.
+// Failure   Error.
+// Memory    that of a train::ModelWorker for each model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,23 +21,23 @@ namespace neap::rlhf {
 
 class PpoModels {
  public:
-  /// `context` outlives it.
+  /// `context` must outlive it.
   explicit PpoModels(Context& context);
 
   [[nodiscard]] train::ModelWorker& actor() { return actor_; }
-  /// Null without one.
+  /// Null if the job has none.
   [[nodiscard]] train::ModelWorker* reward() { return reward_ ? &*reward_ : nullptr; }
   [[nodiscard]] train::ModelWorker* critic() { return critic_ ? &*critic_ : nullptr; }
 
-  /// As of a Trainer: all of them, and those that are trained.
+  /// Load and save as Trainer does: load all models, save those that are trained.
   void load();
   void save(const std::filesystem::path& folder);
   void restore(const std::filesystem::path& folder);
 
-  /// Of the actor before its update and of the reference, where the job has one; `entropy` with the former. Those of
-  /// sampling stand for the actor's where the job bypasses its pass.
+  /// Adds the log-probabilities of the actor before its update, with `entropy`, and of the
+  /// reference if there is one. If the job bypasses the actor's pass, those of sampling are used.
   void add_log_probs(Experience& e, Metrics& metrics);
-  /// By the reward model, (B,); undefined without one.
+  /// The reward model's scores (B,); undefined if there is none.
   [[nodiscard]] at::Tensor scores(const train::Sequences& sequences, spec::PhaseId phase);
 
  private:

@@ -11,8 +11,8 @@
 namespace neap::rlhf {
 namespace {
 
-// Updates over mini-batches of experience. The whole mini-batch decides what its losses are divided
-// by, wherever its rows are.
+// Runs updates over mini-batches of experience. Loss denominators count the whole mini-batch over
+// all ranks.
 class ExperienceUpdate {
  public:
   ExperienceUpdate(Context& context, train::ModelWorker& worker, const Experience& e,
@@ -38,7 +38,7 @@ class ExperienceUpdate {
     });
   }
 
-  Experience experience;  ///< in the order of the micro-batches
+  Experience experience;  ///< in the order of micro-batches
   ModelUpdate update;
 
  private:

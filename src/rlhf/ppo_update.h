@@ -1,9 +1,10 @@
-// The learning half of a PPO step, from experience with advantages.
+// The training half of a PPO step, from experience with advantages.
 //
-// Ranks     each runs its share of every mini-batch; gradients are added before each optimizer step,
-//           and losses are divided by the whole mini-batch's counts, so that the number of ranks
-//           changes sums' order and nothing else.
-// Threads   one at a time.   Failure   Error.
+// Ranks     each rank runs its share of every mini-batch. Gradients are summed before each
+//           optimizer step, and losses are divided by counts of the whole mini-batch. So the number
+//           of ranks changes only the order of sums.
+// Threads   one at a time.
+// Failure   Error.
 #pragma once
 
 #include <cstdint>

@@ -5,8 +5,9 @@
 namespace neap::rlhf {
 namespace {
 
-constexpr double kLeastShare = 0.3;  // of one core; one thread alone gets more on a busy machine
-constexpr double kSeconds = 30;      // that it has to last
+// of one core; even a single thread gets more on a busy machine
+constexpr double kLeastShare = 0.3;
+constexpr double kSeconds = 30;  // minimum duration
 
 }  // namespace
 

@@ -1,7 +1,8 @@
-// Whether other programs take the cores that a run on the host device computes with: its threads meet
-// after each kernel, so a step waits until all of them have had a core.
+// Detects that other programs use the cores of a CPU run. Its threads synchronise after each
+// kernel, so a step waits until every thread has had a core.
 //
-// Threads   one owner at a time.   Cost   none to speak of.
+// Threads   one owner at a time.
+// Cost      negligible.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,13 @@ class ProcessorShare {
  public:
   explicit ProcessorShare(std::int64_t threads) : threads_(threads) {}
 
-  /// A step took `cpu_seconds` of the process and `seconds` by the clock, without reward functions.
-  /// Returns a warning with what to change, once, when the run has mostly waited for half a minute.
+  /// Records a step: CPU seconds of the process and wall-clock seconds, without reward functions.
+  /// Returns a warning once, after half a minute of mostly waiting.
   [[nodiscard]] std::optional<std::string> note(double cpu_seconds, double seconds);
 
  private:
   std::int64_t threads_;
-  double cpu_seconds_ = 0, seconds_ = 0;  // of the steps in a row that mostly waited
+  double cpu_seconds_ = 0, seconds_ = 0;  // of consecutive steps that mostly waited
   bool warned_ = false;
 };
 

@@ -35,7 +35,7 @@ std::string hash_of_rows(const Rows& rows) {
   return hash;
 }
 
-// By contents: a folder may move, and "latest" may become another checkpoint.
+// The hash is over contents, because a folder may move, and "latest" may become another checkpoint.
 std::string hash_of_model(const spec::Job& job, const spec::ModelFiles& files) {
   std::vector<fs::path> all = {files.base / "config.json"};
   const std::vector<fs::path> weights = weights::WeightFolder::open(files.base).files();
@@ -74,7 +74,7 @@ class Computation {
     return all_.narrow(0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(count));
   }
 
-  // What an earlier run left.
+  // Reads what an earlier run left.
   void read() {
     parallel::run_collectively(ranks_, [&] {
       if (!ranks_.first()) return;
@@ -127,14 +127,14 @@ class Computation {
     const std::size_t batch = batch_size();
     const std::size_t round = ((total_ + batch - 1) / batch + kSaves - 1) / kSaves * batch;
     while (done_ < total_) {
-      // Training and held-out rows are in files of their own.
+      // Training and held-out rows are in different files.
       const std::size_t end = done_ < train_ ? train_ : total_;
       compute_round(reference.model(), std::min(done_ + round, end), progress);
       parallel::run_collectively(ranks_, [&] { save(); });
     }
     throw_if_error(held->close());
   }
-  // Of the ranks that share the reference's batches.
+  // For the ranks that share the reference's batches.
   [[nodiscard]] parallel::BatchSharder sharder() const {
     return parallel::BatchSharder(groups_.data());
   }
@@ -142,8 +142,8 @@ class Computation {
     return static_cast<std::size_t>(context_.job.data.train_batch_size);
   }
 
-  // The pairs [done_, end): as many at a time as a step has, for which the phase was planned. The last of a
-  // file take pairs before them along, so that they have its shape, too.
+  // Computes pairs [done_, end), in batches of the size that the phase was planned for. The last
+  // batch of a file is filled up with earlier pairs, so that it has the same shape.
   void compute_round(ops::Transformer& reference, std::size_t end,
                      std::optional<Progress>& progress) {
     const bool held_out = done_ >= train_;
@@ -161,7 +161,7 @@ class Computation {
         std::vector<std::size_t> numbers(seen + fresh);
         std::iota(numbers.begin(), numbers.end(), first - offset - seen);
         Pairs pairs;
-        // Ranks compute together what they have slices of.
+        // Ranks with ZeRO shards must compute together, so reading must fail on all or none.
         parallel::run_collectively(
             ranks_, [&] { pairs = gather_pairs(context_, rows, sharder().of_padded(numbers)); });
         const TokenLogProbs out = log_probs_in_phase(context_, reference, pairs.sequences,
@@ -188,12 +188,12 @@ class Computation {
   }
 
   Context& context_;
-  const parallel::Groups& groups_;  // the reference's
+  const parallel::Groups& groups_;  // of the reference
   parallel::Communicator& ranks_;
-  std::size_t train_, total_;  // pairs
+  std::size_t train_, total_;  // numbers of pairs
   std::size_t done_ = 0;
   fs::path file_;
-  std::string identity_;  // the first rank's
+  std::string identity_;  // of the first rank
   at::Tensor all_;        // (total, 2)
 };
 

@@ -1,15 +1,17 @@
-// Log-probabilities of every pair under DPO's reference, computed before the first step: the training
+// Log-probabilities of every pair under DPO's reference, computed before the first step. Training
 // phases then need no reference.
 //
-//   OUTPUT/reference_log_probs.safetensors   "log_probs", float32 (pairs, 2), chosen and rejected: of
-//                                            the training rows, then of the held-out ones
-// The file is written after each twentieth of the pairs. A run that was killed goes on behind the
-// pairs that the file has, and a resumed run reads all of them: both go on with the same numbers. A file
-// of other rows, of another reference or in another type is made anew.
+//   OUTPUT/reference_log_probs.safetensors   "log_probs", float32 (pairs, 2), chosen and rejected:
+//                                            the training rows, then the held-out rows
+// The file is written after every twentieth of the pairs. A run that was killed continues after the
+// pairs in the file, and a resumed run reads all of them. The values are the same in both cases. A
+// file for other rows, another reference or another type is replaced.
 //
-// Tags      those of the reference, which get no pages again.
-// Ranks     all call together; each computes its share, and the first reads and writes the file.
-// Threads   one at a time.   Failure   Error.   Memory   8 bytes a pair, in host memory.
+// Tags      those of the reference, which get no pages afterwards.
+// Ranks     all call it together; each computes its share, and the first reads and writes the file.
+// Threads   one at a time.
+// Failure   Error.
+// Memory    8 bytes per pair, in host memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,10 +29,10 @@ inline constexpr const char* kReferenceLogProbsFile = "reference_log_probs.safet
 struct ReferenceLogProbs {
   at::Tensor train, held_out;
 };
-/// Before the weights of other models are loaded.
+/// Call it before loading the weights of other models.
 [[nodiscard]] ReferenceLogProbs compute_reference_log_probs(Context& context);
 
-/// Of some pairs, (2 n,): all chosen, then all rejected, as gather_pairs has them.
+/// The values of some pairs, (2 n,): all chosen, then all rejected, in the order of gather_pairs.
 [[nodiscard]] at::Tensor select_pairs(const at::Tensor& log_probs,
                                       const std::vector<std::size_t>& numbers);
 

@@ -16,13 +16,13 @@ namespace {
 
 constexpr std::uint64_t kRolloutStream = 0x726f6c6cULL;
 
-// What each rank generated and a filter keeps, batch by batch.
+// The generated sequences that a filter keeps, batch by batch, on the ranks that generated them.
 class KeptSequences {
  public:
   KeptSequences(parallel::Communicator& ranks, std::int64_t n)
       : ranks_(ranks), n_(n), lists_(static_cast<std::size_t>(ranks.size())) {}
 
-  /// Of a batch, of which `mine` are this rank's, these rows.
+  /// Keeps `rows` of a batch. `mine` are this rank's sequences of it.
   void keep(const train::Sequences& mine, const at::Tensor& rows) {
     std::vector<std::int64_t> own;
     const at::Tensor kept = rows.contiguous();
@@ -38,7 +38,8 @@ class KeptSequences {
     transform_rows(parts_.back(), [&](const at::Tensor& t) { return t.index_select(0, places); });
   }
 
-  /// This rank's of the first ones, whose `counts` these are.
+  /// Assigns the first sequences to ranks and returns this rank's. `counts` are those of the first
+  /// sequences.
   [[nodiscard]] train::Sequences deal(Context& context, const parallel::RowDeal& to,
                                       const RowCounts& counts) {
     Experience mine = join(std::move(parts_));
@@ -52,9 +53,9 @@ class KeptSequences {
 
  private:
   parallel::Communicator& ranks_;
-  std::int64_t n_, count_ = 0;  // rows so far, of all ranks
+  std::int64_t n_, count_ = 0;  // rows so far, over all ranks
   parallel::RowLists lists_;
-  std::vector<Experience> parts_;  // this rank's sequences
+  std::vector<Experience> parts_;  // sequences of this rank
 };
 
 }  // namespace
@@ -105,7 +106,7 @@ void ResponseSource::expect_more(std::int64_t batches, std::int64_t rows) const 
                       batches, rows / n, wanted / n)),
         context_.ranks.first());
   }
-  // No limit is the default, and a policy that solves nothing would generate for ever.
+  // There is no limit by default, and a policy that solves nothing would generate forever.
   if (context_.ranks.any(InterruptScope::requested())) throw StepInterrupted();
   if (batches > 1 && context_.ranks.first()) {
     log::info(

@@ -13,20 +13,21 @@
 namespace neap::rlhf {
 namespace {
 
-// Deals the prompts that stages, and ranks that divide sequences, have together: to stages, and a stage's on.
+// Divides prompts for scoring among pipeline stages, and within a stage among context-parallel
+// ranks, which all have the same responses.
 class AnsweringShare {
  public:
   explicit AnsweringShare(const Context& context)
       : stages_(context.groups.along(spec::Axis::kPipe)), context_(context.groups.context()) {}
 
-  // Of so many prompts, those of the rank that has most.
+  // The number of prompts on the rank with the largest share.
   [[nodiscard]] std::size_t most_of(std::size_t prompts) const {
     return context_.most_of(stages_.most_of(prompts));
   }
   [[nodiscard]] std::size_t global(std::size_t local) const {
     return stages_.global(context_.global(local));
   }
-  // Of every rank's (most n, ...): (prompts n, ...).
+  // (prompts n, ...) from every rank's (most n, ...).
   [[nodiscard]] at::Tensor gather(const at::Tensor& mine, std::size_t prompts,
                                   std::int64_t n) const {
     const auto rows = [&](const at::Tensor& t, std::size_t of) {
@@ -48,7 +49,7 @@ at::Tensor RewardScorer::score(const std::vector<PromptRow>& prompts, std::int64
   const auto rows = static_cast<std::int64_t>(answering.most_of(prompts.size())) * n;
   std::vector<ResponseText> texts;
   std::vector<reward::Response> responses;
-  texts.reserve(static_cast<std::size_t>(rows));  // responses refer to them
+  texts.reserve(static_cast<std::size_t>(rows));  // reserved, because responses refer to elements
   for (std::size_t i = 0; answering.global(i) < prompts.size(); ++i) {
     const PromptRow& prompt = prompts[answering.global(i)];
     const std::int64_t first = static_cast<std::int64_t>(answering.global(i)) * n;
@@ -61,7 +62,7 @@ at::Tensor RewardScorer::score(const std::vector<PromptRow>& prompts, std::int64
   const auto numbers = score_collectively(responses);
   const bridge::HostScope host;
   const auto columns = static_cast<std::int64_t>(set_.columns().size());
-  // As many rows on every rank; those beyond its own are dropped.
+  // All ranks need the same number of rows; surplus rows are dropped.
   at::Tensor out = at::zeros({rows, columns}, at::TensorOptions().dtype(at::kDouble));
   auto* to = out.mutable_data_ptr<double>();
   for (const std::vector<double>& row : numbers) to = std::copy(row.begin(), row.end(), to);
@@ -104,7 +105,7 @@ std::optional<std::string> RewardScorer::answer(const PromptRow& prompt,
 
 void RewardScorer::describe(const at::Tensor& numbers, Metrics& metrics) {
   const reward::RewardSet::Column* function = nullptr;
-  bool scored = false;  // by that function
+  bool scored = false;  // scored by that function
   for (std::size_t c = 0; c < set_.columns().size(); ++c) {
     const reward::RewardSet::Column& column = set_.columns()[c];
     const at::Tensor all = numbers.select(1, static_cast<std::int64_t>(c));
@@ -114,7 +115,7 @@ void RewardScorer::describe(const at::Tensor& numbers, Metrics& metrics) {
       function = &column;
       scored = any;
     }
-    // Later batches may lack what only some responses have.
+    // Checked once, because later batches may lack parts that only some responses have.
     if (scored && looked_for_.insert(column.name).second && !any && context_.ranks.first()) {
       log::warn(
           format("Reward \"{}\": no reply to the first batch has a number \"{}\", which log "
@@ -134,7 +135,8 @@ std::vector<std::vector<double>> RewardScorer::score_collectively(
     std::span<const reward::Response> responses) {
   std::vector<std::vector<double>> numbers;
   if (context_.progress != nullptr) context_.progress->begin_part("reward functions");
-  // Ranks that divide a model have the same responses: one asks, in case another answer would come.
+  // Tensor-parallel ranks have the same responses. One of them scores, because a second call could
+  // give another result.
   parallel::Communicator& alike = context_.groups.tensor();
   run_in_step(context_.ranks, [&] {
     if (alike.first()) numbers = value_or_throw(set_.score(responses));

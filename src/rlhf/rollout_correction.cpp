@@ -19,7 +19,7 @@ at::Tensor held(const at::Tensor& x) {
   return step::held_log_ratio(ops, x);
 }
 
-// In float64, and so what follows.
+// In float64, as everything that follows.
 at::Tensor log_ratio(const RolloutDivergence& d) {
   ops::AtenOps ops(d.mask.device());
   return step::rollout_log_ratio(ops, d.trainer, d.rollout, d.mask).to(at::kDouble);

@@ -1,9 +1,12 @@
-// Correction between rollout and trainer: importance weights, rejection, and how far both are apart.
+// Correction for the difference between rollout and trainer: importance weights, rejection, and
+// metrics of the difference.
 //
-// Both have the same weights, but not the same kernels: decoding reads a cache, rounds elsewhere,
-// and in other systems is another engine. verl's formulas (step/rollout_terms.h) and metric names.
+// Both have the same weights but different kernels: decoding reads a cache and rounds differently,
+// and in other systems it is a different engine. Formulas (step/rollout_terms.h) and metric names
+// are verl's.
 //
-// Threads   free functions without state.   Failure   Error for a configuration that is wrong.
+// Threads   stateless functions.
+// Failure   Error for an invalid configuration.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,22 +16,22 @@
 
 namespace neap::rlhf {
 
-/// Of a whole batch, (B, T): log-probabilities of the sampled tokens when they were sampled and under
-/// the trainer's pass over them.
+/// Log-probabilities of the sampled tokens of a whole batch, (B, T): when they were sampled, and in
+/// the trainer's pass.
 struct RolloutDivergence {
   at::Tensor rollout, trainer, mask;
 };
 
-/// rollout_corr/kl and the other measures of the distance.
+/// Adds rollout_corr/kl and the other metrics of the difference.
 void describe_divergence(const RolloutDivergence& d, Metrics& metrics);
-/// (B, T) without gradient, 0 outside the mask; undefined where the configuration weighs nothing.
+/// (B, T) without gradient, 0 outside the mask. Undefined if the configuration uses no weights.
 [[nodiscard]] at::Tensor rollout_weights(const spec::RolloutCorrectionConfig& config,
                                          const RolloutDivergence& d, Metrics& metrics);
 /// The mask without what the rules reject.
 [[nodiscard]] at::Tensor accepted_mask(const spec::RolloutCorrectionConfig& config,
                                        const RolloutDivergence& d, Metrics& metrics);
 
-/// Each sequence's geometric mean of weights (B, T), on each of its tokens.
+/// The geometric mean of each sequence's weights (B, T), repeated for each of its tokens.
 [[nodiscard]] at::Tensor geometric_means(const at::Tensor& weights, const at::Tensor& mask);
 
 }  // namespace neap::rlhf

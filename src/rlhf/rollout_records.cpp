@@ -10,7 +10,7 @@
 namespace neap::rlhf {
 namespace {
 
-// Of row `i` of RewardScorer::score's numbers.
+// Row `i` of RewardScorer::score's result.
 std::span<const double> numbers_of(const at::Tensor& numbers, std::int64_t i) {
   if (!numbers.defined()) return {};
   const auto columns = static_cast<std::size_t>(numbers.size(1));
@@ -47,7 +47,7 @@ std::vector<report::Rollout> rollouts_of(const Context& context, const RewardSco
   const at::Tensor numbers = batch.numbers.defined() ? batch.numbers.contiguous() : batch.numbers;
   std::vector<report::Rollout> out;
   PromptRow prompt;
-  std::int64_t read = -1;  // the row that `prompt` is
+  std::int64_t read = -1;  // the row that `prompt` has
   for (std::int64_t i = 0; i < batch.sequences.size(); ++i) {
     if (const auto row = batch.rows[i].item<std::int64_t>(); row != read) {
       prompt = read_prompts(context.data.train, {static_cast<std::size_t>(row)}).front();
@@ -100,7 +100,7 @@ std::set<std::size_t> rows_to_show(std::size_t rows, std::size_t count, std::int
       {static_cast<std::uint64_t>(seed), kShownStream, static_cast<std::uint64_t>(step)});
   for (std::uint64_t i = 0; out.size() < wanted; ++i) {
     const double u = static_cast<double>(uniform(key, i));
-    // The next row that is free, so that small sets end.
+    // Takes the next free row, so that the loop ends for small sets.
     auto row = std::min(static_cast<std::size_t>(u * static_cast<double>(rows)), rows - 1);
     while (out.contains(row)) row = (row + 1) % rows;
     out.insert(row);

@@ -9,7 +9,7 @@
 namespace neap::rlhf {
 namespace {
 
-// As verl: of ranks as rows come in turns, and as they are dealt.
+// As in verl: the balance of round robin, and of the balanced assignment.
 void describe(const parallel::RowLists& in_turns, const parallel::RowLists& dealt,
               const std::vector<std::int64_t>& lengths, Metrics& metrics) {
   const auto put = [&](const std::string& prefix, const parallel::RowLists& lists) {
@@ -26,7 +26,7 @@ void describe(const parallel::RowLists& in_turns, const parallel::RowLists& deal
   metrics["global_seqlen/mean"] = static_cast<double>(all) / static_cast<double>(dealt.size());
 }
 
-// Rows in blocks of `block`, of which `mini_batch` rows make a mini-batch.
+// Assigns blocks of `block` rows; `mini_batch` rows form a mini-batch.
 parallel::RowLists lists_of(const Context& context, const std::vector<std::int64_t>& lengths,
                             std::int64_t block, std::int64_t mini_batch, Metrics& metrics) {
   const std::int64_t ranks = context.data_ranks().size();
@@ -48,7 +48,7 @@ parallel::RowDeal deal_responses(const Context& context, const Experience& all, 
   const spec::Job& job = context.job;
   const at::Tensor lengths = all.sequences.lengths.contiguous();
   const auto* first = lengths.const_data_ptr<std::int64_t>();
-  // Every mini-batch of either model consists of these.
+  // Mini-batches of the actor and of the critic consist of whole groups of this many prompts.
   std::int64_t prompts = job.actor_mini_batch();
   if (job.has_critic()) prompts = std::gcd(prompts, job.critic_mini_batch());
   return {context.data_ranks(), lists_of(context, {first, first + lengths.numel()}, job.rollout.n,
@@ -70,7 +70,7 @@ std::vector<std::size_t> deal_rows(const Context& context, const Rows& rows,
       std::int64_t& length = lengths.emplace_back(0);
       const data::StoredRow row = rows.at(number);
       for (const std::vector<std::int64_t>& text : row.texts) length += std::ssize(text);
-      // Both responses of a pair come with the prompt.
+      // A pair has both responses.
       if (context.job.has_pairs()) length += std::ssize(row.texts.front());
     }
   });

@@ -1,6 +1,7 @@
-// Rows of a step dealt to the ranks that divide its batch by their tokens (trainer.balance_batch).
+// Balanced assignment of a step's rows to data-parallel ranks, by tokens (trainer.balance_batch).
 //
-// Threads   one at a time.   Failure   Error, as of a communicator, and StepFailure for rows that cannot be read.
+// Threads   one at a time.
+// Failure   Error, as of a communicator; StepFailure for rows that cannot be read.
 #pragma once
 
 #include <cstddef>
@@ -12,18 +13,19 @@
 
 namespace neap::rlhf {
 
-/// Rows are dealt by their tokens: padded ones are all as long.
+/// Whether rows are assigned by tokens. Padded rows all have the same length.
 [[nodiscard]] bool balances(const spec::Job& job);
 
-/// Who scores and trains which responses of a whole batch, `n` to a prompt: those of each mini-batch stay in it. Without
-/// balance as the prompts are dealt. Says how even ranks' tokens are where there are several.
+/// Assigns the responses of a whole batch, `n` per prompt, to ranks for scoring and training.
+/// Responses stay in their mini-batch. Without balancing it is the assignment of the prompts. With
+/// several ranks it adds metrics of the balance.
 [[nodiscard]] parallel::RowDeal deal_responses(const Context& context, const Experience& all,
                                                Metrics& metrics);
 
-/// The rows of a whole batch as the prompts are dealt.
+/// The assignment of the batch's rows that follows from the prompts.
 [[nodiscard]] parallel::RowDeal generated_rows(const Context& context, const RowCounts& counts);
 
-/// This rank's of `batch`, the numbers of rows that make one mini-batch. Every rank calls it.
+/// This rank's row numbers of `batch`, which is one mini-batch. Every rank calls it.
 [[nodiscard]] std::vector<std::size_t> deal_rows(const Context& context, const Rows& rows,
                                                  const std::vector<std::size_t>& batch,
                                                  Metrics& metrics);

@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Raised with every change of tokenizer, chat template or this file that gives other rows for the
-// same data: caches of earlier builds are not read then.
+// Increase it with every change of the tokenizer, chat template or this file that changes the rows
+// of the same data. Caches of earlier builds are then ignored.
 constexpr int kEncoding = 4;
 
 // Names in a store's notes.
@@ -28,14 +28,14 @@ constexpr const char* kPromptCut = "prompt_cut";
 constexpr const char* kResponseCut = "response_cut";
 constexpr const char* kNothingTrained = "nothing_trained";
 constexpr const char* kEndless = "endless";
-constexpr std::string_view kTooLong =
-    "too long/";  // with a kind of text: the limit, where it is an error
+// followed by a kind of text: the limit, if exceeding it is an error
+constexpr std::string_view kTooLong = "too long/";
 
-// What becomes of a text with too many tokens.
+// The limit of a text's tokens.
 struct Limit {
   std::string kind;  // LimitedText
   std::int64_t most;
-  std::string key;  // for messages
+  std::string key;  // used in messages
   bool filter;
   const char* left_out;
   const char* cut;
@@ -60,7 +60,7 @@ Limit response_limit(const spec::DataConfig& data, const char* kind,
           kResponseCut};
 }
 
-// The positions that stay of `items`: `most` of them.
+// Truncates `items` to `most` elements.
 template <class T>
 void cut(std::vector<T>& items, std::int64_t most, spec::Truncation truncation) {
   const std::int64_t size = std::ssize(items);
@@ -70,13 +70,13 @@ void cut(std::vector<T>& items, std::int64_t most, spec::Truncation truncation) 
   items.erase(items.begin() + head, items.begin() + head + (size - most));
 }
 
-// A row's texts against their limits.
+// Fits a row's texts to their limits.
 class Fitting {
  public:
   Fitting(const spec::DataConfig& data, const std::string& where, data::EncodedRows& out)
       : data_(data), where_(where), out_(out) {}
 
-  /// False: the row is left out.
+  /// False if the row is to be left out.
   [[nodiscard]] bool fit(train::Tokens& tokens, const Limit& limit,
                          train::TokenMask* mask = nullptr) const {
     count_length({limit.kind, limit.most}, std::ssize(tokens), where_, out_);
@@ -85,7 +85,7 @@ class Fitting {
       ++out_.counts[limit.left_out];
       return false;
     }
-    // All of them are counted; then check_lengths fails.
+    // All such texts are counted first; then check_lengths() fails.
     if (data_.truncation == spec::Truncation::kError) {
       out_.firsts.try_emplace(format("{}{}", kTooLong, limit.kind),
                               format("{} is {}", limit.key, limit.most));
@@ -117,7 +117,7 @@ std::string tokenizer_hash(const fs::path& folder) {
   return hash_of(all);
 }
 
-// Templates may write today's date.
+// Templates may insert today's date.
 std::string today() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   std::tm parts{};

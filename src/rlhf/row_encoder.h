@@ -1,7 +1,7 @@
-// One row of a data file as the rows that are stored: see job_data.h.
+// Encodes one row of a data file into stored rows: see job_data.h.
 //
 // Threads   const calls from any thread.
-// Failure   Status with the row's place.
+// Failure   Status with the row's location.
 #pragma once
 
 #include <functional>
@@ -16,24 +16,24 @@
 
 namespace neap::rlhf {
 
-/// What rows of prompts are checked for.
+/// A check of rows with prompts.
 struct RowCheck {
-  /// Empty: nothing. Called by several threads; may count.
+  /// Empty: no check. Called by several threads; it may count.
   std::function<Status(const Json& row, data::EncodedRows& out)> row;
-  Json recipe;  ///< everything besides the row that the outcome depends on
+  Json recipe;  ///< everything that the outcome depends on, besides the row
 };
-/// That the job's rewards can score them.
+/// Checks that the job's reward functions can score the rows.
 [[nodiscard]] RowCheck reward_check(const spec::Job& job, const reward::RewardSet& rewards);
 
 class RowEncoder {
  public:
-  /// Both outlive it. `keep`: prompts come with their whole row also where nothing checks it.
+  /// Both must outlive it. `keep`: store the whole row with each prompt even if nothing checks it.
   RowEncoder(const TextContext& context, const RowCheck& check, bool keep)
       : context_(context), check_(check), keep_(keep) {}
 
   [[nodiscard]] Status encode(const data::RawRow& row, const std::string& where,
                               data::EncodedRows& out) const;
-  /// Everything besides the file that the result depends on: tokenizer, template, keys of the job,
+  /// Everything that the result depends on besides the file: tokenizer, template, keys of the job,
   /// and kEncoding of this build.
   [[nodiscard]] std::string recipe() const;
 
@@ -48,11 +48,11 @@ class RowEncoder {
   bool keep_;
 };
 
-/// Fails where texts are over their limit and the job neither filters nor cuts them; `notes` are those
-/// of the file's rows.
+/// Fails if texts exceed their limit and the job neither filters nor truncates them. `notes` are
+/// those of the file's rows.
 [[nodiscard]] Status check_lengths(const Json& notes, const std::string& file);
 
-/// For each name of a store's notes what it counts: "rows left out: their prompt is over ...".
+/// A description of each count in a store's notes: "rows left out: their prompt is over ...".
 [[nodiscard]] const std::map<std::string, std::string>& counted_rows();
 
 }  // namespace neap::rlhf

@@ -1,10 +1,12 @@
-// Rows of a batch for a model whose batches other ranks share (the axis "data" of spec::Job::mesh(model)): this rank has
-// the rows that the job deals it, and computes those that the model's ranks deal it.
+// Moves rows of a batch between ranks for a model with another data-parallel size
+// (spec::Job::mesh(model)). This rank sends the rows that the job assigns to it, and computes the
+// rows that the model's mesh assigns to it.
 //
-// All rows pass every rank's host memory. Those of each mini-batch stay in it, and are dealt by their tokens where the
-// job balances them (rlhf/row_balance.h).
+// All rows pass through every rank's host memory. Rows stay in their mini-batch, and are balanced
+// by tokens if the job balances rows (rlhf/row_balance.h).
 //
-// Threads   one at a time.   Failure   Error, as of a communicator.
+// Threads   one at a time.
+// Failure   Error, as of a communicator.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,25 +22,27 @@ namespace neap::rlhf {
 
 class RowExchange {
  public:
-  /// Of rows as `mine`, of which other ranks may have more or fewer; in mini-batches, as many as they. Every rank calls
-  /// it, and what follows. Does nothing for a model whose batches are shared as the job's.
+  /// `mine` are this rank's rows, in `mini_batches` mini-batches; other ranks may have other
+  /// numbers of rows. Every rank calls it and the functions below. It does nothing for a model with
+  /// the job's data-parallel size.
   RowExchange(const Context& context, spec::ModelId model, const train::Sequences& mine,
               std::int64_t mini_batches = 1);
 
-  /// Of a tensor with one entry for each of this rank's rows: those of the rows that it computes.
+  /// Converts a tensor with an entry for each of this rank's rows to the rows that it computes.
   [[nodiscard]] at::Tensor take(const at::Tensor& mine) const;
-  /// Which are not packed.
+  /// For sequences that are not packed.
   [[nodiscard]] train::Sequences take(const train::Sequences& mine) const;
-  /// The reverse, of what it computed. Undefined stays.
+  /// Converts results of the computed rows back to this rank's rows. An undefined tensor stays
+  /// undefined.
   [[nodiscard]] at::Tensor give_back(const at::Tensor& computed) const;
 
  private:
-  // The batch of all.
+  // The whole batch.
   [[nodiscard]] at::Tensor gather(const at::Tensor& mine) const;
 
-  std::int64_t
-      own_ = 0,
-      padded_ = 0;  // rows of this rank, and with some of them again as many as every other one has
+  std::int64_t own_ = 0,
+               // rows of this rank; and padded to the largest number of any rank by repeating rows
+      padded_ = 0;
   std::optional<parallel::RowDeal> of_job_, of_model_;
 };
 

@@ -15,7 +15,8 @@
 namespace neap::rlhf {
 namespace {
 
-// Connects the ranks' GPUs, and says what that takes of this one beside what the plan has for it.
+// Connects the ranks' GPUs. Logs the device memory that this takes in addition to the plan's
+// allowance.
 std::unique_ptr<parallel::Communicator> connect_gpus(const spec::Job& job,
                                                      const parallel::Environment& environment,
                                                      parallel::ConnectOptions options) {
@@ -23,7 +24,7 @@ std::unique_ptr<parallel::Communicator> connect_gpus(const spec::Job& job,
   const auto free = [&] { return value_or_throw(plan::free_memory(job.device)); };
   const Bytes before = free();
   std::unique_ptr<parallel::Communicator> ranks = parallel::connect(environment, options);
-  ranks->barrier();  // the first collective makes the buffers
+  ranks->barrier();  // the first collective allocates the buffers
   if (ranks->first())
     log::info(format("{} takes {} of the GPU; the plan has {} for it", ranks->name(),
                      saturating_sub(before, free()),
@@ -38,7 +39,7 @@ Outcome TrainingRun::execute() {
   groups_.emplace(ranks_, job_);
   if (already_done()) return Outcome::kAlreadyDone;
   open_copy_lanes();
-  // Errors in data, weights and checkpoint are found before the run's files are touched.
+  // Errors in data, weights and checkpoint must be found before the run's files are modified.
   make_plan();
   compare_plans();
   spec::apply(plan_.changes, job_);
@@ -51,11 +52,11 @@ Outcome TrainingRun::execute() {
   parallel::run_collectively(ranks_, [&] { load(); });
   parallel::run_collectively(ranks_, [&] { open_output(); });
   files_->write_phases(runtime_->take_measurements(), step_, nullptr);
-  std::optional<InterruptScope> interrupts;  // until the last checkpoint is written
+  std::optional<InterruptScope> interrupts;  // active until the last checkpoint is written
   show_progress();
   try {
     if (!found_) validate();
-    // Launchers also send the signal after a rank was killed. No rank ends its step then.
+    // Launchers also send the signal after a rank was killed. Then no rank can finish its step.
     interrupts.emplace(
         ranks_.alone()
             ? "\nStopping after this step, with a checkpoint. Once more to stop at once, without.\n"
@@ -68,7 +69,7 @@ Outcome TrainingRun::execute() {
   } catch (const StepFailure& e) {
     keep_steps_before(e);
   }
-  follow_output();  // since the last step
+  follow_output();  // it may have moved since the last step
   if (progress_) progress_->finish();
   if (interrupted_ && step_ < total_steps_) {
     if (ranks_.first()) {
@@ -77,7 +78,7 @@ Outcome TrainingRun::execute() {
     return Outcome::kInterrupted;
   }
   finish();
-  follow_output();  // or since then
+  follow_output();  // or since the line above
   return Outcome::kDone;
 }
 
@@ -109,7 +110,7 @@ Launch join_ranks(spec::Job& job, const parallel::Environment& environment) {
     launch.ranks = parallel::make_single();
     return launch;
   }
-  // The machine's memory is for all of its ranks.
+  // All ranks of a machine share its memory.
   launch.device.target.host_memory =
       launch.device.target.host_memory / static_cast<std::uint64_t>(environment.local_size);
   parallel::ConnectOptions options;

@@ -38,7 +38,8 @@ report::MetricsLogger open_metrics(const spec::Job& job, const fs::path& output,
   return value_or_throw(report::MetricsLogger::open(options));
 }
 
-// The head and the texts in lines of at most `columns`, the first behind "neap: ".
+// Wraps the head and the texts in lines of at most `columns` characters. The first line starts
+// after "neap: ".
 std::string in_lines(const std::string& head, const std::vector<std::string>& texts,
                      std::size_t columns) {
   std::string out = head;
@@ -134,7 +135,7 @@ void RunOutput::write_validation(std::int64_t step, const Validation& result, do
   std::vector<std::string> shown;
   for (const auto& [name, value] : result.metrics) {
     line[name] = value;
-    // The rest is in the file.
+    // Details are in the file only.
     const bool detail =
         name.ends_with("/min") || name.ends_with("/max") || name.starts_with("val-aux/");
     if (!detail) shown.push_back(format("{} {:.4g}", name, value));
@@ -158,7 +159,7 @@ Status RunOutput::sync() {
 
 void RunOutput::conclude(Bytes peak) const {
   const fs::path page = folders_.output / std::string(report::kReportFile);
-  // The models are saved: a report or a summary that fails is a warning, not an error.
+  // The models are already saved, so a failing report or summary is only a warning.
   const Status written = report::write_report(folders_.output, page);
   if (written.ok()) {
     log::info(format("wrote report to {}", page.string()));

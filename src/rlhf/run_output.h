@@ -1,8 +1,9 @@
-// What a run writes for people and programs to read: phases, metrics, validations, the report and its
-// last words on the console. Each rank has its phases; the first one has the rest.
+// Output of a run for people and programs: phases, metrics, validations, the report, and the
+// summary on the console. Each rank writes its phases; the first one writes the rest.
 //
 // Threads   one owner at a time.
-// Failure   Error. Lines that cannot be written (disk full) are kept and tried again; too many of them are an Error.
+// Failure   Error. Lines that cannot be written (disk full) are kept and written later; too many of
+//           them are an Error.
 #pragma once
 
 #include <cstdint>
@@ -23,35 +24,37 @@
 namespace neap::rlhf {
 
 struct RunFolders {
-  std::filesystem::path output;  ///< of all ranks
-  std::filesystem::path own;     ///< of this rank's files; the first one's is `output`
+  std::filesystem::path output;  ///< of the whole run
+  std::filesystem::path own;     ///< for this rank's files; `output` on the first rank
   [[nodiscard]] bool first() const { return output == own; }
 };
 
 class RunOutput {
  public:
-  /// Opens the files and writes the plan. `from`: the step of the checkpoint that the run resumes from
-  /// (-1: from the start, over what a killed run left); unset: the folder has to be without a run.
+  /// Opens the files and writes the plan. `from` is the step of the checkpoint that the run resumes
+  /// from. -1 restarts from scratch over the files of a killed run. If it is unset, the folder must
+  /// not have a run.
   RunOutput(const spec::Job& job, RunFolders folders, const plan::MemoryPlan& plan,
             std::int64_t total_steps, std::optional<std::int64_t> from);
 
-  /// Notes the phases of step `step`, and in `metrics`, if any, what they held and moved.
+  /// Records the phases of step `step`. If `metrics` is not null, it gets their memory and
+  /// transfers.
   void write_phases(const std::vector<bridge::PhaseMeasurement>& measured, std::int64_t step,
                     Metrics* metrics);
-  /// Warns of signs that the training goes wrong.
+  /// Writes metrics, and warns if they indicate a failing training.
   void write_step(std::int64_t step, const Metrics& metrics);
-  /// The responses of step `step`: some of them to the console.
+  /// Writes the responses of step `step`, and prints some of them.
   void write_rollouts(std::int64_t step, const std::vector<report::Rollout>& rollouts);
   void write_validation(std::int64_t step, const Validation& result, double seconds);
-  /// To the disk; call with each checkpoint. Rows that cannot be written are kept.
+  /// Flushes to disk; call it with each checkpoint. Rows that cannot be written are kept.
   [[nodiscard]] Status sync();
-  /// The folder has another path; the files stay open.
+  /// Sets the folder's new path. Open files stay open.
   void moved_to(const std::filesystem::path& output) {
     folders_.output = output;
     if (rollouts_) rollouts_->moved_to(output);
   }
-  /// The report's page, and the summary on stdout; a warning where one of them fails. `peak`: of the
-  /// rank that held most.
+  /// Writes the report page, and prints the summary to stdout. A failure is only a warning. `peak`
+  /// is that of the rank with the highest peak.
   void conclude(Bytes peak) const;
 
  private:
@@ -63,12 +66,12 @@ class RunOutput {
   std::optional<report::MetricsLogger> metrics_;
   std::optional<report::StepLog> validations_;
   std::optional<report::RolloutLog> rollouts_;
-  std::size_t shown_rollouts_;  // at a step, on the console
+  std::size_t shown_rollouts_;  // per step, on the console
   TrainingHealth health_;
   std::optional<report::StepLog> warnings_;
 };
 
-/// To stdout, at once.
+/// Prints to stdout and flushes.
 void print(const std::string& text);
 
 }  // namespace neap::rlhf

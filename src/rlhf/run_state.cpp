@@ -32,7 +32,7 @@ Json::json_pointer pointer_to(std::string path) {
   return Json::json_pointer("/" + path);
 }
 
-// Keys that say where things are and how results are kept: no other training by them.
+// Keys about locations and output formats; they do not change the training.
 constexpr std::array kOutsideTraining = {"actor_rollout_ref.actor.zero_stage",
                                          "actor_rollout_ref.actor.zero_shard_size",
                                          "actor_rollout_ref.actor.tensor_model_parallel_size",
@@ -71,7 +71,7 @@ constexpr std::array kOutsideTraining = {"actor_rollout_ref.actor.zero_stage",
                                          "trainer.save_lora_base",
                                          "trainer.val_samples"};
 
-// Of these a finished run may differ, besides: how far it goes, how it is watched, what it runs on.
+// More keys in which a finished run may differ: its length, its logs, and the device.
 constexpr std::array kOutsideResult = {"device.kind",
                                        "device.memory",
                                        "memory",
@@ -91,7 +91,7 @@ void erase(Json& config, std::span<const char* const> paths) {
   }
 }
 
-// "key: was 1, is 2" of the checkpoint's training and the job's.
+// Lists "key: was 1, is 2" for the checkpoint's training and the job's.
 std::vector<std::string> differences(const Json& state, const spec::Job& job) {
   if (!state.contains("config")) return {};
   Json now = config_json(job);
@@ -99,7 +99,7 @@ std::vector<std::string> differences(const Json& state, const spec::Job& job) {
   return config_differences(state["config"], now);
 }
 
-// A model that a job reads from a folder.
+// A model that a job loads from a folder.
 struct NamedModel {
   spec::ModelId id = spec::ModelId::kActor;
   std::string key;
@@ -123,7 +123,7 @@ std::vector<NamedModel> models_of(const spec::Job& job) {
   return out;
 }
 
-// "KEY.path: the folder has other contents"
+// Lists "KEY.path: the folder has other contents".
 std::vector<std::string> model_differences(const Json& state, const Json& identity) {
   std::vector<std::string> out;
   const Json saved = state.value("models", Json::object());
@@ -134,7 +134,7 @@ std::vector<std::string> model_differences(const Json& state, const Json& identi
   return out;
 }
 
-// Nothing where the files are not there or are not what can be hashed twice.
+// Null if the files are missing, or cannot be read twice (a pipe).
 Json contents_of(const spec::Job& job, const std::vector<std::string>& files) {
   Json out = Json::array();
   for (const std::string& name : files) {
@@ -188,7 +188,7 @@ Json identity_of(const spec::Job& job) {
   for (const NamedModel& model : models_of(job)) {
     const Result<spec::ModelFiles> files = job.model_files(model.id, model.path);
     std::error_code error;
-    // What is not there is told by those who need it.
+    // A missing model is reported where it is needed.
     if (files.ok() && fs::exists(files->base / "config.json", error))
       models[model.key] = weights::fingerprint(*files);
   }
@@ -201,7 +201,7 @@ Json identity_of(const spec::Job& job) {
 std::optional<bool> is_of_run(const fs::path& checkpoint, const Json& identity,
                               const Json& resumed) {
   const std::string run = identity.value("run", "");
-  // Checkpoints of versions that gave runs no name are told apart by nothing.
+  // Older versions gave runs no name, so their checkpoints cannot be told apart.
   const bool was_unnamed = resumed.is_object() && !resumed.contains("run");
   try {
     return read_run_state(checkpoint).value("run", was_unnamed ? run : "") == run;

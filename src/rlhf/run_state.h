@@ -1,7 +1,8 @@
-// trainer.json of a checkpoint: the job and the data that it was trained with, and what a run that
-// resumes continues with.
+// trainer.json of a checkpoint: the job and data that it was trained with, and the state that a
+// resumed run continues with.
 //
-// Threads   none of its own.   Failure   Error.
+// Threads   none of its own.
+// Failure   Error.
 #pragma once
 
 #include <cstdint>
@@ -21,48 +22,52 @@
 
 namespace neap::rlhf {
 
-/// Refuses a file of another form.
+/// Fails for an unknown format.
 [[nodiscard]] Json read_run_state(const std::filesystem::path& checkpoint);
 
-/// Throws where a file of the checkpoint is missing or not what was saved, or trainer.json cannot be read.
+/// Throws if a file of the checkpoint is missing or changed, or if trainer.json cannot be read.
 void check_whole(const std::filesystem::path& checkpoint);
 
-/// What a job asks for, by its keys before a plan chose others; the contents of the folders of its models
-/// (weights/fingerprint.h); and in "run" a random name of the run, which processes that resume it keep.
+/// The job's keys before a plan chose others, and the contents of its models' folders
+/// (weights/fingerprint.h). "run" is a random name of the run, which resumed runs keep.
 [[nodiscard]] Json identity_of(const spec::Job& job);
-/// Whether the run with this identity, which resumed from `resumed` (null: it did not resume), wrote a checkpoint folder;
-/// nullopt: the folder's state cannot be read.
+/// Whether a checkpoint folder was written by the run with this identity. `resumed` is the identity
+/// in the checkpoint that the run resumed from, or null. nullopt: the folder's state cannot be
+/// read.
 [[nodiscard]] std::optional<bool> is_of_run(const std::filesystem::path& checkpoint,
                                             const Json& identity, const Json& resumed);
 
-/// Into the folder of a checkpoint that is being written.
+/// Writes trainer.json into the folder of a checkpoint that is being written.
 void write_run_state(const std::filesystem::path& checkpoint, std::int64_t step,
                      const spec::Job& job, const Json& identity, const Rows& rows,
                      const BestCheckpoint& best, const StopTarget& stop);
 
-/// Refuses a checkpoint of another task.
+/// Fails for a checkpoint of another task.
 void check_task(const Json& state, const std::filesystem::path& checkpoint, const spec::Job& job);
-/// Refuses a finished run, whose last checkpoint is `found`, of other models, data or keys than the
-/// job's. Keys that do not change what is trained are not compared, nor are files that are gone.
+/// `found` is the last checkpoint of a finished run. Fails if that run had other models, data or
+/// keys than the job. Keys that do not affect training are not compared, and neither are missing
+/// files.
 void check_finished(const Json& state, const train::FoundCheckpoint& found, const spec::Job& job,
                     const Json& identity);
 
-/// Warnings where keys, models or rows differ; fails where the checkpoint holds an adapter alone and its
-/// base differs. Keys that only say where things are or how results are kept are not compared.
+/// Warnings for keys, models or rows that differ. Fails if the checkpoint holds only an adapter and
+/// its base differs. Keys about locations or output formats are not compared.
 [[nodiscard]] std::vector<std::string> check_run_state(const Json& state,
                                                        const std::filesystem::path& checkpoint,
                                                        const spec::Job& job, const Json& identity,
                                                        const Rows& rows);
 
-/// Why a checkpoint cannot be continued: with the keys that differ from it, or as broken_checkpoint.
+/// An error that explains why a checkpoint cannot be continued: the keys that differ, or
+/// broken_checkpoint().
 [[nodiscard]] Status refused_resume(Status status, const train::FoundCheckpoint& found,
                                     const Json& state, const spec::Job& job);
 /// kInvalidArgument: why a checkpoint cannot be read, and how to resume from the one before it.
 [[nodiscard]] Status broken_checkpoint(const Status& why, const train::FoundCheckpoint& found);
 
-/// What the plan may choose and a resumed run has to keep, as the checkpoint's run had it.
+/// Settings that a plan may choose and that a resumed run must keep, as in the checkpoint's run.
 [[nodiscard]] std::vector<spec::JobChange> saved_choices(const Json& state);
-/// How the checkpoint's run divided its ranks; nullopt: the job has another number of them, or the file does not say.
+/// The parallel sizes of the checkpoint's run. nullopt if the job has another number of ranks, or
+/// if the file does not say.
 [[nodiscard]] std::optional<spec::Degrees> saved_degrees(const Json& state, const spec::Job& job);
 
 }  // namespace neap::rlhf

@@ -88,7 +88,7 @@ class SftTrainer final : public Trainer {
     return train::make_sequences(prompts, responses, sequence_shape(context_), masks);
   }
 
-  // Of the held-out rows `numbers`, whose masks and right tokens are rows of the tensors.
+  // Sample texts of the held-out rows `numbers`. The tensors have one row per number.
   [[nodiscard]] std::vector<report::Rollout> samples(const std::vector<std::size_t>& numbers,
                                                      const at::Tensor& masks,
                                                      const at::Tensor& right,

@@ -1,7 +1,8 @@
-// The value of a validation metric that ends a training before its last step (trainer.stop_metric,
-// stop_value, stop_mode).
+// Ends a training early once a validation metric reaches a value (trainer.stop_metric, stop_value,
+// stop_mode).
 //
-// Threads   one at a time.   Failure   Error.
+// Threads   one at a time.
+// Failure   Error.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +19,17 @@ class StopTarget {
  public:
   explicit StopTarget(const spec::TrainerConfig& config) : config_(&config) {}
 
-  /// The validation after `step`; that before the first step does not end a training. Fails where the
-  /// metric is missing.
+  /// Records the validation after `step`. The validation before the first step does not end a
+  /// training. Fails if the metric is missing.
   void note(std::int64_t step, const Metrics& metrics);
-  /// By the last validation; never by a NaN.
+  /// Whether the last validation reached the target. A NaN never does.
   [[nodiscard]] bool reached() const;
-  /// "val/loss 0.71 at step 140 (trainer.stop_value 0.75)", of the last validation.
+  /// "val/loss 0.71 at step 140 (trainer.stop_value 0.75)", for the last validation.
   [[nodiscard]] std::string text() const;
 
-  /// For the checkpoint: the last validation, not what it was compared with. Null where there is none.
+  /// For the checkpoint: the last validation without its target. Null if there is none.
   [[nodiscard]] Json to_json() const;
-  /// From the checkpoint of `step`, if its weights were validated by the same metric.
+  /// Restores from the checkpoint of `step`, if its weights were validated with the same metric.
   void restore(const Json& saved, std::int64_t step);
 
  private:

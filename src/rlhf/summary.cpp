@@ -14,7 +14,7 @@ namespace {
 
 std::string samples_text(const Json& validation) {
   std::string out = format("\nTexts at step {}:\n", validation["step"].get<std::int64_t>());
-  constexpr std::size_t kColumns = 240;  // of a text: three lines of a terminal
+  constexpr std::size_t kColumns = 240;  // length of a text: three lines of a terminal
   for (const Json& json : validation["samples"]) {
     const auto sample = report::Rollout::from_json(json);
     out += format("  {}score {:.4g}  {} |{}\n",

@@ -1,4 +1,7 @@
-// What a run says at its end: held-out data before and after with texts, phases, the four memory lines.
+// The summary at a run's end: held-out metrics before and after with sample texts, phases, and the
+// four memory lines.
+//
+// Threads   one at a time.
 #pragma once
 
 #include <filesystem>

@@ -17,7 +17,7 @@ const chat::Conversations& conversations_of(const TextContext& context, const st
                      context.conversations.status().message(), context.tokenizer_folder.string()));
 }
 
-// Without a template a conversation is a text only where it is one message and no tools.
+// Without a template, a conversation counts as text only if it is one message without tools.
 bool is_text(const TextContext& context, const Json& messages, const Json& tools) {
   return !context.conversations.ok() && tools.is_null() && messages.size() == 1 &&
          messages[0].value("content", Json()).is_string();
@@ -57,7 +57,7 @@ train::Tokens encode_prompt(const TextContext& context, const Json& row, const J
 
 namespace {
 
-// The text of a response that is text, or one message of the assistant.
+// The text of a response, which is a text or one message of the assistant.
 std::optional<std::string> text_of_response(const Json& response, const std::string& where) {
   const bool message = response.is_array() && response.size() == 1 &&
                        response[0].value("role", Json()) == "assistant";
@@ -125,7 +125,7 @@ ContinuedPrompt encode_continued(const TextContext& context, const Json& row, co
 
 namespace {
 
-// Nothing is before the first token that could predict it.
+// The first token is not trained: no token precedes it from which it could be predicted.
 TrainingText all_but_the_first(const TextContext& context, const Json& messages, const Json& tools,
                                const std::string& where) {
   const Result<train::Tokens> ids = conversations_of(context, where).whole(messages, tools);

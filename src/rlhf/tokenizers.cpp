@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 struct TokenizerReader {
   spec::ModelId model = spec::ModelId::kActor;
-  const char* key;  // of its model
+  const char* key;  // the key of its path
   std::string path, tokenizer_path;
 };
 
@@ -28,7 +28,7 @@ std::vector<TokenizerReader> readers(const spec::Job& job) {
                    job.reward_model.tokenizer_path});
   }
   if (job.has_critic()) {
-    // A critic that starts as the reward model has its tokenizer, too.
+    // A critic that starts as the reward model also has that model's tokenizer.
     const bool own = !job.critic.model.path.empty() || !job.critic.model.tokenizer_path.empty();
     out.push_back({spec::ModelId::kCritic, "critic.model", job.critic_path(),
                    own ? job.critic.model.tokenizer_path : job.reward_model.tokenizer_path});

@@ -1,4 +1,7 @@
-// Whether the models of a job can read each other's tokens.
+// Checks that the models of a job use the same token ids.
+//
+// Threads   a stateless function.
+// Failure   Error naming the model.
 #pragma once
 
 #include "spec/job.h"
@@ -6,9 +9,9 @@
 
 namespace neap::rlhf {
 
-/// Fails when a model's vocabulary is smaller than the tokenizer's, or when the reference, critic or
-/// reward model comes with a tokenizer that gives other ids than the actor's: they all read the ids
-/// that the actor wrote. A folder without a tokenizer is taken to use the actor's.
+/// All models read the token ids that the actor writes. Fails if a model's vocabulary is smaller
+/// than the tokenizer's. Also fails if the tokenizer of the reference, critic or reward model maps
+/// to other ids than the actor's. A folder without a tokenizer is assumed to use the actor's.
 void check_tokenizers(const spec::Job& job, const text::Tokenizer& actor);
 
 }  // namespace neap::rlhf

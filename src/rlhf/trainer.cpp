@@ -23,7 +23,8 @@ at::Tensor Context::from_last_stage(spec::ModelId model, const at::Tensor& t) co
   const bridge::HostScope host;
   const int last = stages.size() - 1;
   const bool mine = stages.rank() == last;
-  // Whether there is one, its type and dimensions, its sizes.
+  // The header of a tensor: whether it is defined, its type, its number of dimensions, and its
+  // sizes.
   constexpr std::size_t kMostDimensions = 8;
   std::vector<std::int64_t> shape(3 + kMostDimensions);
   if (mine && t.defined()) {

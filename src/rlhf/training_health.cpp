@@ -8,19 +8,19 @@
 namespace neap::rlhf {
 namespace {
 
-constexpr int kSteps = 5;       // that a sign has to hold
-constexpr int kFirstSteps = 3;  // that are how a run began
-constexpr int kLossSteps = 3;   // the bounds of the loss are wide
+constexpr int kSteps = 5;       // steps that a sign has to hold
+constexpr int kFirstSteps = 3;  // steps that define the start of a run
+constexpr int kLossSteps = 3;   // fewer, because the loss has wide thresholds
 
 constexpr double kTruncatedShare = 0.5;      // of responses
 constexpr double kEqualGroupsShare = 0.9;    // of prompts
-constexpr double kEntropyLeft = 0.1;         // of that at the start
-constexpr double kLengthLeft = 0.2;          // of that at the start
-constexpr double kShortestStart = 16;        // tokens; shorter responses cannot collapse
-constexpr double kLossGrowth = 2;            // of that at the start
+constexpr double kEntropyLeft = 0.1;         // as a fraction of the start
+constexpr double kLengthLeft = 0.2;          // as a fraction of the start
+constexpr double kShortestStart = 16;        // tokens; shorter responses are not checked
+constexpr double kLossGrowth = 2;            // as a factor of the start
 constexpr double kLeastLossGrowth = 1;       // nats; small losses double by chance
-constexpr double kLargestReferenceKl = 0.5;  // nats a token
-constexpr double kLargestPolicyKl = 0.1;     // nats a token, within a step
+constexpr double kLargestReferenceKl = 0.5;  // nats per token
+constexpr double kLargestPolicyKl = 0.1;     // nats per token, within a step
 
 std::optional<double> value_of(const TrainingHealth::Metrics& metrics, const char* name) {
   const auto at = metrics.find(name);
@@ -105,7 +105,7 @@ void TrainingHealth::add_divergence_signs() {
 }
 
 void TrainingHealth::add_loss_sign() {
-  // A loss that explodes does so within the first steps, so their least value is the start.
+  // A loss explodes within the first steps, so their smallest value is used as the start.
   signs_.push_back(
       {"loss", kLossSteps, [this](const Metrics& m) -> std::optional<std::string> {
          const auto loss = value_of(m, "train/loss"), start = loss_.least();

@@ -1,10 +1,11 @@
-// Signs that a training learns nothing or falls apart, seen in its metrics: one warning each, with what
-// to change.
+// Detects from metrics that a training learns nothing or diverges. Each sign gives one warning with
+// advice.
 //
-// A sign counts when it holds for several steps in a row; the bounds are in training_health.cpp. A
-// warning is given once a run, resumed runs included.
+// A sign counts if it holds for several steps in a row; thresholds are in training_health.cpp. A
+// warning is given once per run, including resumed runs.
 //
-// Threads   one owner at a time.   Cost   a few look-ups a step.
+// Threads   one owner at a time.
+// Cost      a few look-ups per step.
 #pragma once
 
 #include <cstdint>
@@ -24,25 +25,25 @@ class TrainingHealth {
  public:
   using Metrics = std::map<std::string, double>;
   struct Warning {
-    std::string sign;  ///< "truncated", "equal_scores": stays the same between versions
+    std::string sign;  ///< "truncated", "equal_scores"; must not change between versions
     std::string text;
   };
 
-  /// The job outlives it.
+  /// `job` must outlive it.
   explicit TrainingHealth(const spec::Job& job);
 
-  /// What begins to be worth saying with this step's metrics.
+  /// The warnings that this step's metrics cause.
   [[nodiscard]] std::vector<Warning> note(const Metrics& metrics);
-  /// Of a resumed run, in turn: its rows of metrics.jsonl, which say how it began.
+  /// For a resumed run: replays its rows of metrics.jsonl in order, which show how the run began.
   void replay(const Json& row);
-  /// Then the signs that it has warned of.
+  /// Sets the signs that were already warned about. Call it after replay().
   void set_warned(const std::set<std::string>& signs);
 
  private:
   struct Sign {
     std::string name;
-    int steps;  ///< in a row, until it counts
-    /// What is wrong and what to do; nullopt: nothing is.
+    int steps;  ///< consecutive steps until it counts
+    /// What is wrong and what to do; nullopt if nothing is wrong.
     std::function<std::optional<std::string>(const Metrics&)> look;
     int held = 0;
     bool warned = false;
@@ -53,7 +54,8 @@ class TrainingHealth {
     int steps = 0;
     void add(double value);
     [[nodiscard]] std::optional<double> mean() const;
-    [[nodiscard]] std::optional<double> least() const;  ///< from the first step on
+    /// the smallest value, from the first step on
+    [[nodiscard]] std::optional<double> least() const;
   };
 
   void add_reward_signs();

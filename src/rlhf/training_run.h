@@ -1,7 +1,8 @@
-// One training run: what comes before its first step (training_start.cpp), its steps and checkpoints
-// (training_steps.cpp), and the order of it all (run.cpp).
+// One training run: the preparation before its first step (training_start.cpp), its steps and
+// checkpoints (training_steps.cpp), and their order (run.cpp).
 //
-// Threads   one at a time.   Failure   as rlhf::run.
+// Threads   one at a time.
+// Failure   as rlhf::run.
 #pragma once
 
 #include <cstdint>
@@ -87,57 +88,59 @@ class TrainingRun {
   void end_where_updates_fail();
   void write_logs(const std::function<void()>& write);
   void end_where_logs_fail();
-  /// Saves in another folder.
+  /// Saves in another folder, and ends the run with an error.
   [[noreturn]] void rescue();
   void validate();
   void note_validation(const Metrics& metrics);
   void save();
-  /// The last step, if it is not saved yet; returns when it is on the disk.
+  /// Saves the last step if it is not saved yet. Returns when it is on disk.
   void save_last();
-  /// `work` writes a checkpoint or waits for one. If it fails, the message says which one is left.
+  /// `work` writes a checkpoint or waits for one. If it fails, the message names the remaining
+  /// checkpoint.
   void at_checkpoint(const std::function<void()>& work);
-  /// For messages: the checkpoint that a run which ends leaves.
+  /// For messages: the checkpoint that remains when the run ends.
   [[nodiscard]] std::string what_is_left();
-  /// "the same command resumes from there", or the key to set where the output folder was moved.
+  /// "the same command resumes from there"; or the key to set if the output folder was moved.
   [[nodiscard]] std::string how_to_resume() const;
-  /// For messages: the folder of the last step's checkpoint. `but` says what it lacks.
+  /// For messages: the folder of the last step's checkpoint. `but` says what is missing in it.
   [[nodiscard]] std::string saved_steps(std::string_view but = "") const;
   [[nodiscard]] Status stopped(const Status& why, const std::string& kept) const;
   void finish();
 
-  spec::Job job_;  // with what the plan chose
+  spec::Job job_;  // with the plan's choices
   const std::vector<spec::RankKind> kinds_;
   const plan::DeviceChoice& device_;
   ProcessorShare processor_share_{device_.target.threads};
   parallel::Communicator& ranks_;
   std::optional<parallel::JobGroups> groups_;
-  OutputFolder output_;  // locked by the first rank
+  OutputFolder output_;  // the first rank holds the lock
   RunFolders folders_;
-  Json identity_;  // of the job as it came
+  Json identity_;  // of the job as configured
   std::optional<train::FoundCheckpoint> found_;
-  Json state_ = Json::object();  // of that checkpoint
+  Json state_ = Json::object();  // from the checkpoint to resume from
   std::int64_t total_steps_ = 0;
   plan::MemoryPlan plan_;
-  std::vector<double> kind_peaks_;  // as planned, of each kind of rank
+  std::vector<double> kind_peaks_;  // planned peak of each kind of rank
   std::unique_ptr<trace::Recorder> recorder_;
   std::unique_ptr<bridge::Runtime> runtime_;
-  std::optional<bridge::DeviceContext::Entered> entered_;  // from the first weights to the end
+  // entered from the first weights to the end
+  std::optional<bridge::DeviceContext::Entered> entered_;
   std::optional<text::Tokenizer> tokenizer_;
   std::optional<TextContext> texts_;
   std::optional<reward::RewardSet> rewards_;
   std::optional<JobData> data_;
-  std::optional<Progress> progress_;  // of the first rank
+  std::optional<Progress> progress_;  // on the first rank
   std::optional<Context> context_;
   std::unique_ptr<Trainer> trainer_;
   std::optional<RunOutput> files_;
   BestCheckpoint best_{job_.trainer};
   StopTarget stop_{job_.trainer};
   train::BackgroundCommit commit_;
-  std::int64_t step_ = 0;  // steps that are done
+  std::int64_t step_ = 0;  // finished steps
   std::int64_t saved_ = -1;
   std::int64_t validated_ = -1;
   Status log_failure_;
-  double skipped_in_a_row_ = 0;  // at the end of the last step, of the model with the most
+  double skipped_in_a_row_ = 0;  // at the end of the last step; the maximum over models
   bool interrupted_ = false;
 };
 

@@ -1,4 +1,4 @@
-// What a run does before its first step: compares ranks, finds the checkpoint, plans, builds, loads.
+// The start of a run: compares ranks, finds the checkpoint, plans, builds models and loads them.
 #include <algorithm>
 
 #include "base/config.h"
@@ -21,8 +21,8 @@
 namespace neap::rlhf {
 namespace fs = std::filesystem;
 
-// Ranks that train different things would add up gradients that do not belong together, or wait for
-// each other for ever. What a rank runs on may differ.
+// If ranks trained different jobs, they would sum unrelated gradients or wait for each other
+// forever. Only device settings may differ.
 void TrainingRun::compare_jobs() {
   std::vector<parallel::Communicator::NamedText> texts;
   for (const auto& [path, value] : job_.bind().values()) {
@@ -31,7 +31,8 @@ void TrainingRun::compare_jobs() {
   ranks_.expect_same(texts);
 }
 
-// Ranks with other rates may have chosen otherwise; ranks whose folders hold other models have tags of other sizes.
+// Ranks with other measured throughput could choose other plans. Ranks whose folders hold other
+// models have tags of other sizes.
 void TrainingRun::compare_plans() {
   std::string choices;
   for (const std::string& text : spec::assignments(plan_.changes)) choices += text + " ";
@@ -45,7 +46,8 @@ void TrainingRun::compare_plans() {
     kind_peaks_.push_back(peaks.at(static_cast<std::size_t>(kind.first)));
 }
 
-// Stages of a model differ. Ranks that divide its passes sum up, or gather, between operations that they compute again.
+// Stages of a model differ. Ranks that share its passes must agree on recomputation, because
+// collectives run between recomputed operations.
 void TrainingRun::compare_plans_of(spec::ModelId model) {
   const parallel::Groups& groups = groups_->of(model);
   std::vector<parallel::Communicator::NamedText> texts;
@@ -75,7 +77,7 @@ void TrainingRun::compare_plans_of(spec::ModelId model) {
   groups.context().expect_same(texts);
 }
 
-// Every rank has planned its own stages.
+// Every rank has planned only its own stages, so the waits between stages are added here.
 void TrainingRun::add_stage_waits() {
   if (kinds_.size() == 1) return;
   std::vector<double> numbers;
@@ -136,7 +138,7 @@ bool TrainingRun::is_finished() const {
   return found_ && (stop_.reached() || found_->step >= total_steps_);
 }
 
-// The checkpoint to resume from, if there is one, and what it says.
+// Finds the checkpoint to resume from, if any, and reads its state.
 void TrainingRun::find_state() {
   found_ = train::find_checkpoint(output_.path(), job_.trainer.resume_mode,
                                   job_.resolve(job_.trainer.resume_mode), check_whole);
@@ -158,10 +160,10 @@ std::optional<bool> TrainingRun::is_own(const fs::path& checkpoint) const {
   return is_of_run(checkpoint, identity_, found_ ? state_ : Json());
 }
 
-// Their checkpoints would be replaced by this run's of the same steps.
+// This run would replace other runs' checkpoints of the same steps.
 void TrainingRun::refuse_other_runs() const {
   for (const train::FoundCheckpoint& each : train::all_checkpoints(output_.path())) {
-    // One that cannot be read may be a damaged one of the run that is resumed.
+    // An unreadable checkpoint may be a damaged one of the run that is resumed.
     if (is_own(each.folder).value_or(found_.has_value())) continue;
     throw Error(ErrorCode::kAlreadyExists,
                 format("{} holds a run already: this run did not write {}. Set "
@@ -173,7 +175,7 @@ void TrainingRun::refuse_other_runs() const {
   }
 }
 
-// Where epochs decide, it depends on the rows.
+// With epochs, the number of steps depends on the rows.
 std::int64_t TrainingRun::count_steps() {
   if (job_.trainer.total_training_steps > 0) return job_.trainer.total_training_steps;
   read_data();
@@ -194,7 +196,7 @@ void TrainingRun::make_plan() {
   plan_ = agreed_plan(job_, device_.target, ranks_);
 }
 
-// Which ranks the first one's plan is of.
+// For messages: which ranks the first rank's plan applies to.
 std::string TrainingRun::whose_plan() const {
   if (kinds_.size() == 1) return "this is the plan of each";
   std::string peaks;
@@ -232,7 +234,7 @@ void TrainingRun::load() {
   }
 }
 
-// Optimizer states are read in the type that they were written in: a plan does not choose it again.
+// Optimizer states keep the type of the checkpoint, so the plan must not choose it again.
 void TrainingRun::keep_states() {
   if (!job_.memory.allows(spec::Measure::kBf16States)) return;
   std::erase(job_.memory.allow, spec::Measure::kBf16States);
@@ -265,7 +267,8 @@ void TrainingRun::build() {
   trainer_ = make_trainer(*context_);
 }
 
-// Under another name until nothing can fail any more: a run that is refused leaves an older trace.
+// Uses a temporary name until nothing can fail any more, so that a rejected run keeps an older
+// trace.
 void TrainingRun::open_trace() {
   if (job_.trainer.trace_max_size.is_zero()) return;
   const fs::path trace = folders_.own / (std::string(report::kTraceFile) + ".new");
@@ -276,7 +279,7 @@ void TrainingRun::open_trace() {
 }
 
 void TrainingRun::open_output() {
-  // A killed run can leave results without a checkpoint; "auto" starts over them.
+  // A killed run can leave results without a checkpoint. With "auto" they are overwritten.
   std::optional<std::int64_t> from;
   if (found_) {
     from = found_->step;
@@ -289,10 +292,11 @@ void TrainingRun::open_output() {
     throw_if_error(recorder_->rename(trace));
   } else {
     std::error_code ignored;
-    fs::remove(trace, ignored);  // of an earlier process: it is not this run's memory
+    fs::remove(trace, ignored);  // of an earlier process; it does not describe this run's memory
   }
   files_.emplace(job_, folders_, plan_, total_steps_, from);
-  // A kill between a checkpoint and its links, or an older checkpoint to resume from.
+  // Repairs links after a kill between a checkpoint and its links, or when resuming from an older
+  // checkpoint.
   if (ranks_.first() && !job_.trainer.best_metric.empty())
     (void)train::point_best(output_.path(), best_.step());
 }

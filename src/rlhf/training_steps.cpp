@@ -16,8 +16,9 @@ namespace neap::rlhf {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::int64_t kRescuing = -2;  // in place of the step that is saved
-// A run ends where so many updates of a model in a row were skipped: the next ones would be, too.
+constexpr std::int64_t kRescuing = -2;  // used instead of the number of the step that is saved
+// A run ends if so many updates of a model in a row were skipped, because the next ones would be
+// skipped, too.
 constexpr double kMostSkippedInARow = 10;
 
 double value_or_zero(const Metrics& metrics, const char* name) {
@@ -37,7 +38,7 @@ void TrainingRun::show_progress() {
 void TrainingRun::loop() {
   if (progress_) progress_->start(static_cast<std::uint64_t>(step_));
   while (step_ < total_steps_ && !stop_.reached()) {
-    // A signal may reach one rank first, or only one: all stop after the same step.
+    // A signal may reach ranks at different times, or only one rank. All stop after the same step.
     interrupted_ = ranks_.any(InterruptScope::requested());
     if (interrupted_) break;
     one_step();
@@ -82,7 +83,7 @@ void TrainingRun::one_step() {
   ++step_;
   metrics["training/global_step"] = static_cast<double>(step_);
   write_logs([&] { files_->write_phases(runtime_->take_measurements(), step_, &metrics); });
-  // The rank that took most: the ceiling holds for each.
+  // The maximum over ranks, because the limit applies to each.
   std::vector<double> memory = {runtime_->peak_allocated().gib(), runtime_->peak().gib(),
                                 resident_memory().gib()};
   ranks_.max(memory);
@@ -97,7 +98,7 @@ void TrainingRun::one_step() {
   });
 }
 
-// What fails is not lost with the steps: end_where_logs_fail() saves them.
+// A failure is reported by end_where_logs_fail(), which saves the steps first.
 void TrainingRun::write_logs(const std::function<void()>& write) {
   try {
     write();
@@ -116,7 +117,7 @@ void TrainingRun::end_where_logs_fail() {
       own);
 }
 
-// Skipped updates leave the weights of the last good one.
+// Skipped updates keep the weights of the last good update.
 void TrainingRun::end_where_updates_fail() {
   if (skipped_in_a_row_ < kMostSkippedInARow) {
     skipped_in_a_row_ = 0;
@@ -167,7 +168,7 @@ void TrainingRun::save() {
     log::warn(format("Logs are not complete: {}", kept.message()));
   saved_ = step_;
   if (progress_) progress_->begin_part("checkpoint");
-  std::unique_ptr<train::CheckpointWriter> writer;  // of the first rank
+  std::unique_ptr<train::CheckpointWriter> writer;  // on the first rank
   parallel::run_collectively(ranks_, [&] {
     if (!ranks_.first()) return;
     commit_.wait();
@@ -203,7 +204,7 @@ void TrainingRun::save_last() {
 
 void TrainingRun::at_checkpoint(const std::function<void()>& work) {
   const auto stopped_here = [&](const Status& why) {
-    // Files that are missing now are none that the command named.
+    // A missing file is not the user's mistake at this point, so the code is kIo.
     const ErrorCode code = why.code() == ErrorCode::kNotFound ? ErrorCode::kIo : why.code();
     return stopped({code, why.message()}, what_is_left());
   };
@@ -244,7 +245,7 @@ void TrainingRun::rescue() {
   try {
     commit_.wait();
   } catch (const Error& e) {
-    log::debug(e.what());  // of the lost folder
+    log::debug(e.what());  // about the lost folder
   }
   std::string loss = "The output folder is lost";
   if (ranks_.first()) loss = output_.replace();
@@ -273,7 +274,7 @@ void TrainingRun::finish() {
   if (recorder_) throw_if_error(recorder_->close());
   const std::vector<double> peaks = ranks_.join({static_cast<double>(runtime_->peak().count())});
   if (!ranks_.first()) return;
-  // Of the ranks that have this one's plan.
+  // Over the ranks with this rank's plan.
   const double peak = *std::max_element(peaks.begin(), peaks.begin() + kinds_.front().count);
   files_->conclude(Bytes(static_cast<std::uint64_t>(peak)));
   if (stop_.reached()) print(format("stopped        {}\n", stop_.text()));
