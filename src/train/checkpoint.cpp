@@ -27,13 +27,13 @@ namespace {
 
 constexpr std::string_view kPrefix = "global_step_";
 constexpr std::string_view kLatestFile = "latest_checkpointed_iteration.txt";
-// A checkpoint that is written or removed: NAME.tmp-PID.
+// Suffix of a checkpoint that is being written or removed: NAME.tmp-PID.
 constexpr std::string_view kTemporary = ".tmp-";
-// An older checkpoint while another of its step takes its place.
+// Suffix of an older checkpoint while a new one of the same step replaces it.
 constexpr std::string_view kReplaced = ".replaced";
 constexpr std::string_view kLatestLink = "latest", kBestLink = "best";
 
-// Digits alone.
+// A number, if the text has only digits.
 std::optional<std::int64_t> number_in(std::string_view text) {
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -45,7 +45,7 @@ std::string temporary_of(const fs::path& path) {
   return format("{}{}{}", path.string(), kTemporary, ::getpid());
 }
 
-/// N for "global_step_N", nothing for other names (temporary folders too).
+/// N for "global_step_N"; nullopt for other names, including temporary folders.
 std::optional<std::int64_t> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   return number_in(name.substr(kPrefix.size()));
@@ -90,7 +90,7 @@ void sync_tree(const fs::path& folder) {
   throw_if_error(sync_path(folder));
 }
 
-// False: it is something else, which stays.
+// False if it is not a link that this program made; then it is kept.
 bool may_replace(const fs::path& link) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(link, error);
@@ -105,7 +105,7 @@ void point(const fs::path& link, const fs::path& folder) {
   const fs::path temporary = temporary_of(link);
   fs::remove(temporary, error);
   fs::create_directory_symlink(folder.filename(), temporary, error);
-  // A file system without links still has the text file, and trainer.json.
+  // A file system without links still has the text file and trainer.json.
   if (error) {
     log::warn(format("Cannot make the link {}: {}", link.string(), error.message()));
     return;
@@ -116,12 +116,12 @@ void point(const fs::path& link, const fs::path& folder) {
 
 // The folders of a root, by kind.
 struct Contents {
-  std::vector<FoundCheckpoint> checkpoints;  // the highest step first
-  std::vector<fs::path> replaced;            // older ones whose place a new one takes
+  std::vector<FoundCheckpoint> checkpoints;  // highest step first
+  std::vector<fs::path> replaced;            // older checkpoints that a new one replaces
   std::vector<fs::path> temporary;
 };
 
-// The newest first; those after step `written` are of a run that was given up, and come last.
+// Sorts the newest first. Steps after `written` were abandoned, and come last.
 void sort_by_age(std::vector<FoundCheckpoint>& checkpoints,
                  std::int64_t written = std::numeric_limits<std::int64_t>::max()) {
   const auto age = [&](const FoundCheckpoint& c) { return std::pair(c.step > written, -c.step); };
@@ -147,13 +147,14 @@ Contents contents_of(const fs::path& root) {
   return out;
 }
 
-// The same after a kill in put_in_place: an older checkpoint whose place is empty returns to it. Several ranks may do so.
+// As contents_of, after repairing a kill in put_in_place(): an older checkpoint is renamed back if
+// its place is free. Several ranks may do so at once.
 Contents settled_contents_of(const fs::path& root) {
   Contents out = contents_of(root);
   std::erase_if(out.replaced, [&](const fs::path& old) {
     const fs::path target = root / old.stem();
     std::error_code error;
-    // Its place is taken where the new one is whole; the next writer removes the old one.
+    // If the place is taken, the new checkpoint is complete. The next writer removes the old one.
     if (fs::exists(target, error)) return false;
     fs::rename(old, target, error);
     if (fs::is_directory(target, error))
@@ -164,7 +165,8 @@ Contents settled_contents_of(const fs::path& root) {
   return out;
 }
 
-// Later steps than the one just written are of a run that was given up for an older checkpoint: they count as the oldest.
+// Steps later than the one just written were abandoned for an older checkpoint, so they count as
+// the oldest.
 void remove_old(const fs::path& root, std::int64_t written, const Retention& keep) {
   if (keep.newest <= 0) return;
   std::vector<FoundCheckpoint> all = all_checkpoints(root);
@@ -173,7 +175,7 @@ void remove_old(const fs::path& root, std::int64_t written, const Retention& kee
     if (all[i].step == keep.best) continue;
     const fs::path& folder = all[i].folder;
     if (keep.is_own && !keep.is_own(folder)) continue;
-    // Renamed first: a kill in the middle of the removal must not leave half a checkpoint.
+    // Renamed first, because a kill during the removal must not leave half a checkpoint.
     const fs::path doomed = temporary_of(folder);
     std::error_code error;
     fs::rename(folder, doomed, error);
@@ -181,8 +183,9 @@ void remove_old(const fs::path& root, std::int64_t written, const Retention& kee
   }
 }
 
-// Moves a new folder to where an older one may be; returns where that is now, to be removed, or nothing. At no time is
-// there none: where the file system cannot exchange names, the older one waits under a name that is put back.
+// Moves a new folder to a place that an older one may have. Returns the older one's new path, for
+// removal, or an empty path. At every moment one of both can be found: if the file system cannot
+// exchange names, the older one gets a name that is repaired after a kill.
 fs::path put_in_place(const fs::path& folder, const fs::path& target) {
   std::error_code error;
   if (!fs::exists(target, error)) {
@@ -221,7 +224,7 @@ CheckpointWriter::CheckpointWriter(fs::path root, std::int64_t step) : step_(ste
   const Contents left = settled_contents_of(root_);
   for (const std::vector<fs::path>& folders : {left.temporary, left.replaced})
     for (const fs::path& folder : folders) remove_quietly(folder);
-  // Not one that somebody else made.
+  // Fails if somebody else created the folder.
   if (::mkdir(folder_.c_str(), 0777) != 0)
     check(std::error_code(errno, std::generic_category()), "create", folder_);
 }
@@ -240,8 +243,8 @@ Status CheckpointWriter::readable(const Status& failure) const {
                              : failure.message();
   const ErrorCode code = removed ? ErrorCode::kIo : failure.code();
   std::string now = fs::read_symlink(root_, error).string();
-  if (error) return {code, std::move(text)};        // root_ is the path itself
-  constexpr std::string_view kGone = " (deleted)";  // so the kernel names a removed folder
+  if (error) return {code, std::move(text)};        // root_ is already the path itself
+  constexpr std::string_view kGone = " (deleted)";  // the kernel's suffix for a removed folder
   if (now.ends_with(kGone) && !fs::exists(now, error)) now.resize(now.size() - kGone.size());
   const std::string through = root_.string();
   for (std::size_t at = 0; (at = text.find(through, at)) != std::string::npos; at += now.size())
@@ -261,7 +264,7 @@ void CheckpointWriter::commit_folder(const Retention& keep) {
   write_checksums(folder_);
   sync_tree(folder_);
   const fs::path target = checkpoint_folder(root_, step_);
-  // There is one where a run was killed before it pointed to it, or resumed from an older one.
+  // One may exist if a run was killed before it set the links, or resumed from an older checkpoint.
   const fs::path older = put_in_place(folder_, target);
   committed_ = true;
   throw_if_error(sync_path(root_));
@@ -324,7 +327,8 @@ std::vector<FoundCheckpoint> other_checkpoints(const FoundCheckpoint& one) {
 
 namespace {
 
-// The step in the text file; nullopt, with the reason in `why`: it does not name a folder that is there.
+// The checkpoint that the text file names. nullopt, with the reason in `why`, if there is no such
+// folder.
 std::optional<FoundCheckpoint> pointed_checkpoint(const fs::path& root, std::string& why) {
   const fs::path pointer = root / kLatestFile;
   std::error_code error;

@@ -1,23 +1,22 @@
-// Checksums of the files of a checkpoint: what a disk or a copy has damaged is found before a run
-// continues from it.
+// Checksums of a checkpoint's files. They reveal damage by a disk or a copy before a run resumes.
 //
-//   CHECKPOINT/checksums.json   hash and bytes of each file by its path in the checkpoint
-// Files of tensors have their checksums inside (weights/safetensors.h), which reading compares; of them
-// checksums.json has the bytes only.
+//   CHECKPOINT/checksums.json   hash and bytes of each file, by its path in the checkpoint
+// Tensor files contain their own checksums (weights/safetensors.h), which are checked when they are
+// read. checksums.json has only their sizes.
 //
-// Threads   functions without state.   Failure   Error.
-// Cost      one pass over the files that hold no tensors.
+// Threads   stateless functions.
+// Failure   Error.
+// Cost      one pass over the files without tensors.
 #pragma once
 
 #include <filesystem>
 
 namespace neap::train {
 
-/// Of all files in a folder, into it.
+/// Writes checksums.json for all files in the folder.
 void write_checksums(const std::filesystem::path& checkpoint);
 
-/// kCorrupt with the file that is missing or is not what was written. A checkpoint without checksums
-/// passes.
+/// kCorrupt with the file that is missing or has changed. A checkpoint without checksums passes.
 void check_files(const std::filesystem::path& checkpoint);
 
 }  // namespace neap::train

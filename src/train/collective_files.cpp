@@ -26,7 +26,8 @@ std::uint64_t width_of(const FilePart& part) {
 using Place = CollectiveFiles::Place;
 constexpr std::int64_t kNumbersOfPlace = sizeof(Place) / sizeof(std::int64_t);
 
-// Of a buffer with `bytes` bytes of the part's elements from `first` on.
+// The places of a buffer that holds `bytes` bytes of the part's elements, starting at element
+// `first`.
 std::vector<Place> places_of(const FilePart& part, std::int64_t first, std::size_t bytes) {
   const auto width = static_cast<std::int64_t>(width_of(part));
   const std::int64_t end = first + static_cast<std::int64_t>(bytes) / width;
@@ -42,7 +43,8 @@ std::vector<Place> places_of(const FilePart& part, std::int64_t first, std::size
   return out;
 }
 
-// Tensors cut so that pieces of a file's tensor that a run has whole come whole: they are hashed on the way.
+// Divides tensors so that a hashed piece that lies within a run is written whole, and can be hashed
+// while it is written.
 class Segments {
  public:
   Segments(const std::vector<FilePart>& parts, const std::vector<std::int64_t>& elements) {
@@ -50,7 +52,7 @@ class Segments {
       if (!part.runs.empty()) add(part, elements[part.tensor]);
   }
   [[nodiscard]] const std::vector<weights::TensorWrite>& writes() const { return writes_; }
-  // Of bytes of the write with that number.
+  // The places of bytes of write number `number`.
   [[nodiscard]] std::vector<Place> places(std::size_t number, std::uint64_t offset,
                                           std::size_t bytes) const {
     const Segment& segment = segments_[number];
@@ -64,7 +66,7 @@ class Segments {
     const FilePart* part = nullptr;
     std::int64_t first = 0;
   };
-  // `elements`: of the file's tensor.
+  // `elements` is the size of the file's tensor.
   void add(const FilePart& part, std::int64_t elements) {
     const auto piece = static_cast<std::int64_t>(TensorCheck::kPiece / width_of(part));
     std::int64_t first = part.runs.front().part;
@@ -90,7 +92,7 @@ class Segments {
   std::vector<Segment> segments_;
 };
 
-// Ranks exchange doubles, which hold halves of a hash.
+// Ranks exchange doubles. A double holds half of a hash exactly.
 constexpr int kHalfBits = 32;
 double half_of(std::uint64_t value, bool upper) {
   return static_cast<double>(upper ? value >> kHalfBits : value & 0xffffffffU);
@@ -99,7 +101,7 @@ std::uint64_t joined(double upper, double lower) {
   return static_cast<std::uint64_t>(upper) << kHalfBits | static_cast<std::uint64_t>(lower);
 }
 
-// The number of tensors and of hashes, then both.
+// Format: the numbers of tensors and of hashes, then both lists.
 std::vector<double> encoded(const SafetensorsWriter::Written& written) {
   std::vector<double> out = {static_cast<double>(written.bytes.size()),
                              static_cast<double>(written.hashes.size())};
@@ -111,7 +113,7 @@ std::vector<double> encoded(const SafetensorsWriter::Written& written) {
   return out;
 }
 
-// Moves `at` behind it.
+// Advances `at` past what it reads.
 SafetensorsWriter::Written decoded(std::vector<double>::const_iterator& at) {
   SafetensorsWriter::Written out;
   out.bytes.resize(static_cast<std::size_t>(*at++));
@@ -128,7 +130,7 @@ at::Tensor view_of(const void* data, std::int64_t count, at::ScalarType type) {
   return at::from_blob(const_cast<void*>(data), {count}, at::dtype(type));
 }
 
-// Of the first rank, on every one.
+// Broadcasts the first rank's text.
 std::string broadcast_text(parallel::Communicator& ranks, std::string text) {
   auto bytes = static_cast<std::int64_t>(text.size());
   ranks.broadcast(view_of(&bytes, 1, at::kLong), 0);
@@ -137,7 +139,7 @@ std::string broadcast_text(parallel::Communicator& ranks, std::string text) {
   return text;
 }
 
-// Bytes and their places, from one rank to all.
+// Broadcasts bytes and their places from one rank.
 class Parcel {
  public:
   Parcel(parallel::Communicator& ranks, int from) : ranks_(ranks), from_(from) {}
@@ -152,7 +154,7 @@ class Parcel {
     sizes_ = {};
     ranks_.broadcast(view_of(sizes_.data(), 2, at::kLong), from_);
   }
-  // False: that was all.
+  // False after the last one.
   [[nodiscard]] bool receive() {
     ranks_.broadcast(view_of(sizes_.data(), 2, at::kLong), from_);
     if (sizes_[1] == 0) return false;
@@ -173,7 +175,7 @@ class Parcel {
 
   parallel::Communicator& ranks_;
   int from_;
-  std::array<std::int64_t, 2> sizes_{};  // of both
+  std::array<std::int64_t, 2> sizes_{};  // sizes of both tensors
   std::vector<Place> places_;
   std::vector<std::byte> bytes_;
 };
@@ -207,7 +209,7 @@ void CollectiveFiles::join_first(const weights::TensorFiles& files,
     if (auto file = SafetensorsWriter::join(name, files.files[i].tensors, metadata))
       joined.push_back(std::move(*file));
   }
-  // All of them, or none.
+  // A rank either sees all files or none.
   if (joined.size() == files.files.size()) writers_ = std::move(joined);
 }
 
@@ -245,7 +247,7 @@ void CollectiveFiles::write_own(const PartSource& source) {
   });
 }
 
-// The others are told the end after a failure, too.
+// Also sends the end marker after a failure, because the others wait for it.
 Status CollectiveFiles::send(const PartSource& source) {
   Parcel parcel(ranks_, ranks_.rank());
   const Status status = parallel::status_of([&] {
@@ -262,7 +264,7 @@ Status CollectiveFiles::send(const PartSource& source) {
   return status;
 }
 
-// The first rank writes what comes, as long as it can.
+// The first rank writes what it receives, until a failure.
 void CollectiveFiles::receive(int from, Status& status) {
   Parcel parcel(ranks_, from);
   while (parcel.receive())
@@ -292,7 +294,7 @@ void CollectiveFiles::add(const std::vector<double>& all) {
 
 void CollectiveFiles::commit() {
   std::vector<double> written = exchange();
-  // All bytes are there by now. Ranks that see the files count their turns.
+  // All bytes are written by now. Ranks that see the files share the hashing in turn.
   const auto mine = see_.begin() + ranks_.rank();
   const auto turn = static_cast<std::size_t>(std::accumulate(see_.begin(), mine, 0.0));
   const auto turns = static_cast<std::size_t>(std::accumulate(see_.begin(), see_.end(), 0.0));

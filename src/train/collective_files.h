@@ -1,15 +1,17 @@
-// Safetensors files of a checkpoint that all ranks write together: each what it has, in place. The bytes of the
-// files do not depend on the ranks.
+// Safetensors files of a checkpoint that all ranks write together, each its own elements. The bytes
+// of the files do not depend on the number of ranks.
 //
-// Places    The first rank makes the files. Ranks that see them, as processes of its machine, write into them; what
-//           the others have the first one gets from them. Two machines never write into one file: a network file system
-//           need not merge what they write into one of its pages, or into one of its objects.
-// Checksums A piece of 16 MiB that one rank writes whole is hashed on the way. The others are read again from the
-//           page cache, by all ranks of the machine together.
-// Failure   CollectiveError on every rank if one fails, and the files are as they were, but for those before one that
-//           cannot be committed; of one rank alone Error.
-// Threads   one; a rank that writes uses libtorch's.
-// Cost      host memory: that of weights::write_tensors; 16 MiB more where ranks do not see the files.
+// Places    The first rank creates the files. Ranks that see them, on the same machine, write into
+//           them directly. Other ranks send their data to the first rank. Two machines never write
+//           to one file, because a network file system may not merge writes to the same page or
+//           object. Checksums A piece of 16 MiB that one rank writes whole is hashed while it is
+//           written. Other pieces are read again from the page cache; the ranks of the machine
+//           share that work.
+// Failure   CollectiveError on every rank if one fails; Error for a single rank. Files are
+//           unchanged, except those before a file whose commit fails.
+// Threads   one; a rank that writes uses libtorch's threads.
+// Cost      host memory: that of weights::write_tensors; 16 MiB more if some ranks do not see the
+//           files.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,11 +31,12 @@
 
 namespace neap::train {
 
-/// Elements of one tensor of the files that a rank writes.
+/// Elements of one tensor that a rank writes.
 struct FilePart {
-  std::size_t tensor = 0;  ///< its number
-  at::Tensor values;       ///< (n,) of the file's dtype, on any device
-  /// Where they are in the file's tensor, ascending in `values`; what is in no run is not written.
+  std::size_t tensor = 0;  ///< number among the tensors
+  at::Tensor values;       ///< (n,) with the file's dtype, on any device
+  /// The places of `values` in the tensor, in the order of `values`. Elements outside the runs are
+  /// not written.
   std::vector<weights::PartRun> runs;
 };
 using PartVisit = std::function<void(const std::vector<FilePart>& parts)>;
@@ -42,29 +45,30 @@ using PartSource = std::function<void(const PartVisit& visit)>;
 
 class CollectiveFiles {
  public:
-  /// Every rank gives the same but for paths, which are the first one's. As SafetensorsWriter.
+  /// All ranks pass the same arguments except paths; the first rank's paths are used. Otherwise as
+  /// SafetensorsWriter.
   CollectiveFiles(parallel::Communicator& ranks, const weights::TensorFiles& files,
                   const std::map<std::string, std::string>& metadata, weights::Sync sync);
 
-  /// Every rank writes its parts. Once; `source` makes no collective call.
+  /// Every rank writes its parts, once. `source` must not make collective calls.
   void write(const PartSource& source);
-  /// Every element was written once.
+  /// Requires that every element was written once.
   void commit();
 
-  /// Where bytes of a buffer go, in numbers that ranks send.
+  /// The destination of bytes of a buffer, as numbers that ranks can send.
   struct Place {
-    std::int64_t tensor = 0, offset = 0;  ///< in its file, bytes
-    std::int64_t from = 0, bytes = 0;     ///< in the buffer
+    std::int64_t tensor = 0, offset = 0;  ///< tensor in its file; offset in bytes
+    std::int64_t from = 0, bytes = 0;     ///< position in the buffer; number of bytes
   };
 
  private:
   void join_first(const weights::TensorFiles& files,
                   const std::map<std::string, std::string>& metadata);
   void write_own(const PartSource& source);
-  /// Of a rank that does not see the files to the first one; all others receive.
+  /// A rank that does not see the files sends its parts to the first rank; all other ranks receive.
   [[nodiscard]] Status send(const PartSource& source);
   void receive(int from, Status& status);
-  /// What every rank has written since the last call.
+  /// All-gathers what every rank has written since the last call.
   [[nodiscard]] std::vector<double> exchange();
   void add(const std::vector<double>& all);
   void write_places(const std::vector<Place>& places, std::span<const std::byte> bytes);
@@ -73,9 +77,9 @@ class CollectiveFiles {
 
   parallel::Communicator& ranks_;
   std::vector<weights::TensorFiles::Place> tensors_;
-  std::vector<std::int64_t> elements_;               // of the tensors
-  std::vector<weights::SafetensorsWriter> writers_;  // none: this rank does not see the files
-  std::vector<double> see_;                          // 1 or 0, one a rank
+  std::vector<std::int64_t> elements_;               // per tensor
+  std::vector<weights::SafetensorsWriter> writers_;  // empty if this rank does not see the files
+  std::vector<double> see_;                          // 1 or 0 per rank: whether it sees the files
 };
 
 }  // namespace neap::train

@@ -1,10 +1,12 @@
-// What a model generates with whose ranks have slices, stages or other parts of it in training: all of its weights, or
-// where ranks divide it otherwise to generate (spec::Job::generation_mesh) this rank's part of them.
+// Prepares rollout weights for a model whose ranks have ZeRO shards, stages or another
+// tensor-parallel size in training. They are all of the model's weights, or this rank's shard with
+// spec::Job::generation_mesh.
 //
-// Parts     units come one after another to a place of their source; from there the ranks that divide the model in
-//           training give each other what they generate with.
-// Threads   one at a time.   Failure   Error, as of a communicator.
-// Cost      gathers what this rank trains of the model once a call, and what it lacks.
+// Parts     units are gathered one after another into a buffer of their source. From there, the
+//           training tensor-parallel group exchanges the elements that rollouts need.
+// Threads   one at a time.
+// Failure   Error, as of a communicator.
+// Cost      each call gathers this rank's training shard and receives what it lacks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,21 +23,21 @@ class GenerationWeights {
  public:
   /// Units of one layout.
   struct Units {
-    UnitSource* from = nullptr;  ///< outlives this
+    UnitSource* from = nullptr;  ///< must outlive this
     std::vector<at::Tensor> to;
-    std::unique_ptr<PartExchange> parts;  ///< null: both are divided alike
+    std::unique_ptr<PartExchange> parts;  ///< null: training and rollouts use the same shards
   };
-  /// The base's, and those of adapters where passes do not read the ones that train.
+  /// Units of the base, and of adapters if rollouts do not read the trained ones.
   explicit GenerationWeights(std::vector<Units> units) : units_(std::move(units)) {}
 
-  /// They become those of now. Every rank calls it, in a phase that generates.
+  /// Updates the rollout weights. Every rank calls it, in a phase that generates.
   void gather();
 
  private:
   std::vector<Units> units_;
 };
 
-/// Units that a rank has, which outlive it.
+/// Units that are on the device. They must outlive it.
 class ResidentUnits final : public UnitSource {
  public:
   explicit ResidentUnits(const std::vector<at::Tensor>& units) : units_(units) {}

@@ -1,9 +1,9 @@
-// Gradients of which this rank keeps a slice that rests in host memory: a unit's come while ranks add up what a group of
-// micro-batches has added, and leave again.
+// Offloaded gradient shards (ZeRO). The gradients of a unit are loaded for the reduce-scatter after
+// a group of micro-batches, and copied back to the host.
 //
 // Threads   one at a time.
 // Failure   Error.
-// Cost      two copies of a slice for each group but the first of a mini-batch, which has one.
+// Cost      two copies of a shard per group; only one for the first group of a mini-batch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,13 +22,14 @@ namespace neap::train {
 class HostedGradients final : public step::GradientSlots<ops::AtenOps>::Hosted {
  public:
   struct Piece {
-    std::string slot;   ///< the plan's part that its gradients come to
-    at::Tensor memory;  ///< (count,), of that
-    Bytes from;         ///< in the slice
+    std::string slot;   ///< the plan's part that holds its gradients on the device
+    at::Tensor memory;  ///< (count,), on the device
+    Bytes from;         ///< offset within the slot
   };
-  /// With a piece's gradients, to which nothing more of this rank is added, before they leave.
+  /// Called with a piece's gradients when they are complete on this rank, before they are
+  /// offloaded.
   using Complete = std::function<void(std::size_t piece, const at::Tensor& gradients)>;
-  /// `slices` outlives it.
+  /// `slices` must outlive it.
   HostedGradients(bridge::StreamedSlices& slices, std::vector<Piece> pieces, Complete complete);
 
   void fetch(std::size_t piece) override;
@@ -39,7 +40,7 @@ class HostedGradients final : public step::GradientSlots<ops::AtenOps>::Hosted {
   [[nodiscard]] bridge::StreamedSlices::Range range_of(std::size_t piece) const;
   bridge::StreamedSlices& slices_;
   std::vector<Piece> pieces_;
-  std::vector<std::size_t> slots_;  // one a piece
+  std::vector<std::size_t> slots_;  // one per piece
   Complete complete_;
 };
 

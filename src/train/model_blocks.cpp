@@ -1,4 +1,4 @@
-// Blocks of a frozen model that are read from its own files whenever they are used.
+// Blocks of a frozen model that are read from its own files on every use.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -21,7 +21,8 @@ std::vector<at::Tensor> ModelWorker::places_of_base() {
   std::vector<at::Tensor> out = weights_;
   for (std::size_t i = 0; i < out.size(); ++i) {
     if (out[i].defined()) continue;
-    // A table is nowhere: its rows are read, and a head comes to the memory of tables.
+    // The embedding and the head have no copy. Rows of the embedding are read on demand, and the
+    // head is read into the buffer of tables.
     if (layout_[i].block < 0) {
       out[i] =
           at::empty({layout_[i].elements}, at::dtype(runtime_.compute_dtype()).device(at::kMeta));

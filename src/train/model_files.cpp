@@ -1,4 +1,4 @@
-// A model's folders: where its weights and adapters come from, and checkpoints of them.
+// The folders of a model: where weights and adapters come from, and checkpoints of them.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -187,7 +187,8 @@ std::int64_t ModelWorker::sum_of_bits(const at::Tensor& flat) {
 
 void ModelWorker::expect_agreement(bool weights) const {
   if (groups_.world().alone()) return;
-  std::int64_t all = 0, slices = 0, copied = 0;  // copied: what every rank has of a divided model
+  // copied: elements that every rank of a tensor-parallel group has
+  std::int64_t all = 0, slices = 0, copied = 0;
   // `tensor` has a unit's elements from `first` on.
   const auto add_copied = [&](const spec::FlatUnit& unit, const at::Tensor& tensor,
                               std::int64_t first) {
@@ -206,7 +207,8 @@ void ModelWorker::expect_agreement(bool weights) const {
     }
   };
   if (weights && !sliced_) add(weights_, layout_);
-  // Replicas have the same slice, other copies do not; the ranks that divide this one have it of their parts.
+  // Replicas have the same ZeRO shard and other data-parallel ranks do not. Every rank of the
+  // tensor-parallel group has the copied elements in its part.
   for (std::size_t u = 0; weights && sliced_ && u < layout_.size(); ++u) {
     slices += sum_of_bits(weights_[u]);
     add_copied(layout_[u], weights_[u], sliced_->slices().range(u, groups_.shards().rank()).first);
@@ -263,7 +265,7 @@ void ModelWorker::write_weights(const fs::path& folder, const weights::SaveOptio
   });
 }
 
-// When they are loaded: the folder may be replaced before adapters are saved.
+// Recorded while loading: the folder may be replaced before adapters are saved.
 void ModelWorker::note_base() {
   const fs::path base = base_folder();
   if (!base.empty() && spec::has_weights(base))
@@ -277,7 +279,7 @@ void ModelWorker::write_adapters(const fs::path& folder, weights::Sync sync) {
     own.metadata[weights::kBaseKey] = base_fingerprint_;
   write_units(weights::adapter_file(folder, units, adapters_.front().scalar_type()), units, sync,
               own);
-  // By its name PEFT finds the base.
+  // PEFT finds the base by its path.
   by_first([&] {
     weights::save_adapter_config(folder, spec_.whole, spec_.head, spec_.lora,
                                  base_folder().string());
@@ -307,7 +309,8 @@ void ModelWorker::visit_own_units(const std::vector<spec::FlatUnit>& whole, cons
                               : spec::UnitSlices::Range{0, unit.elements};
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const std::size_t tensor = first[own.numbers[u]] + i;
-      // Copies, which are equal, share the tensors, and so do replicas of slices.
+      // Data-parallel ranks have equal copies, so they divide the tensors among each other.
+      // Replicas of ZeRO shards do the same.
       const bool mine_to_write = own.slices != nullptr
                                      ? writes_slice(tensor)
                                      : tensor % static_cast<std::size_t>(copies.size()) == rank;
@@ -318,7 +321,7 @@ void ModelWorker::visit_own_units(const std::vector<spec::FlatUnit>& whole, cons
                    : std::vector<weights::PartRun>{{p.offset, 0, p.elements()}};
       parts.push_back({tensor, own.values[u], weights::within(runs, mine.first, mine.count)});
     }
-    // Columns that are cut have a run for each row.
+    // If columns are sharded, each row is a run.
     if (own.cuts) visit(std::exchange(parts, {}));
   }
   visit(parts);

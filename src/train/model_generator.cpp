@@ -1,4 +1,5 @@
-// What a model generates with whose weights rest elsewhere in training: on the host, in slices, stages or other parts.
+// Rollouts of a model whose training weights are offloaded, or in ZeRO shards, stages or another
+// tensor-parallel size.
 #include <algorithm>
 #include <utility>
 

@@ -1,4 +1,4 @@
-// What stages of a pipeline do together with a model: copies are equal.
+// Operations of all pipeline stages on a model; data-parallel copies are equal.
 #include <ATen/ATen.h>
 
 #include "base/format.h"
@@ -9,7 +9,7 @@ namespace neap::train {
 
 void ModelWorker::expect_equal_tables() const {
   if (!spec_.whole.ties_table(spec_.head)) return;
-  // In two numbers that a double holds.
+  // As two numbers that a double holds exactly.
   const auto halves = [](std::uint64_t all) {
     return std::vector<double>{static_cast<double>(all >> 32),
                                static_cast<double>(all & 0xffffffffU)};

@@ -1,4 +1,5 @@
-// Optimizer states of a model: which are this rank's, how they start, and their file in a checkpoint.
+// Optimizer states of a model: which are on this rank, their initial values, and their file in a
+// checkpoint.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -18,7 +19,7 @@ constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kKindKey = "optimizer";
 constexpr const char* kStepsKey = "steps";
 
-// One of `states` has the name.
+// `states` must contain the name.
 std::size_t number_of(const std::vector<spec::WholeState>& states, std::string_view name) {
   return static_cast<std::size_t>(
       std::find_if(states.begin(), states.end(),
@@ -26,7 +27,7 @@ std::size_t number_of(const std::vector<spec::WholeState>& states, std::string_v
       states.begin());
 }
 
-// The optimizer steps that a file's states have seen.
+// The number of optimizer steps that a file's states have seen.
 std::int64_t steps_of(const weights::SafetensorsFile& states) {
   const auto steps = states.metadata().find(kStepsKey);
   std::int64_t count = -1;
@@ -75,15 +76,15 @@ at::Tensor ModelWorker::own_part(const spec::WholeState& state) const {
 
 void ModelWorker::start_units(const UnitFill& fill) {
   for (const at::Tensor& state : states_) at::Tensor(state).zero_();
-  if (has_lora() && !start_) {  // a new adapter: masters take its start
+  if (has_lora() && !start_) {  // a new adapter: master weights start from it
     for (const OptimizerUnit& piece : pieces_) piece.target().copy_(piece.weights);
     return;
   }
   const UnitFill start = start_ ? adapter_source(*start_) : fill;
   if (placement_->sliced() && optimizer_->spec().has_master()) return start_sliced_masters(start);
   if (trains_slices()) return of_base(start)(0, weights_);
-  // Where there are masters they take the file's full precision, and the weights are rounded from
-  // them. A target that is the weights is not copied.
+  // Master weights are loaded from the file in full precision, and the weights are rounded from
+  // them. A target that is the weights themselves is not copied.
   std::vector<at::Tensor> targets;
   for (const OptimizerUnit& unit : optimizer_->units()) targets.push_back(unit.target());
   if (!start_)
@@ -92,7 +93,7 @@ void ModelWorker::start_units(const UnitFill& fill) {
   for (std::size_t i = 0; i < targets.size(); ++i) optimizer_->units()[i].weights.copy_(targets[i]);
 }
 
-// A unit at a time through host memory, in the masters' type.
+// Goes through host memory one unit at a time, in the type of the master weights.
 void ModelWorker::start_sliced_masters(const UnitFill& fill) {
   const bridge::HostScope host;
   const at::ScalarType master = bridge::to_aten(optimizer_->spec().master);
@@ -147,7 +148,7 @@ void ModelWorker::visit_own_states(const std::vector<spec::WholeState>& all,
     }
     if (!cuts_) continue;
     if (rank == 0 && groups_.tensor().first()) add_padding(number, state, parts);
-    // Columns that are cut have a run for each row.
+    // If columns are sharded, each row is a run.
     visit(std::exchange(parts, {}));
   }
   visit(parts);

@@ -16,7 +16,7 @@ namespace {
 
 using spec::TagKind;
 
-// What rests on the host or on disk as (elements,).
+// Offloaded data as a tensor (elements,).
 at::Tensor host_tensor(const bridge::Resting& storage, std::int64_t elements,
                        at::ScalarType dtype) {
   return at::from_blob(storage.data(), {elements}, at::dtype(dtype));
@@ -145,7 +145,7 @@ std::optional<ops::StreamedBase> ModelWorker::streamed_base() {
   bridge::StreamedBlocks& blocks = runtime_.streamed_blocks(tag(TagKind::kBuffers));
   ops::StreamedBase out;
   out.slots = &blocks;
-  const spec::FlatUnit& first = layout_.front();  // of a stage without an embedding a block
+  const spec::FlatUnit& first = layout_.front();  // a block, on a stage without an embedding
   out.table_on_host =
       first.find(spec::Module::kTokenEmbedding) != nullptr && hosted(first) != nullptr;
   const auto weights = [&](const bridge::StreamedBlocks::Slot& slot) {
@@ -181,7 +181,7 @@ void ModelWorker::make_optimizer(const std::vector<at::Tensor>& weights,
                                  std::vector<at::Tensor>& gradients) {
   const spec::OptimizerSpec& optimizer = placement_->optimizer();
   std::vector<OptimizerUnit> units;
-  std::vector<bool> rests;  // on the host
+  std::vector<bool> rests;  // whether a unit is offloaded
   for (std::size_t i = 0; i < trained_layout().size(); ++i) {
     const spec::FlatUnit& layout = trained_layout()[i];
     gradients.push_back(unit_gradients(layout, bridge::to_aten(optimizer.gradients)));
@@ -252,7 +252,7 @@ step::GradientSlots<ops::AtenOps>::Hosted* ModelWorker::hosted_gradients() {
                           .narrow(0, 0, piece.count),
                       spec::tensor_bytes(piece.slice_first, dtype)});
   }
-  // Replicas add theirs up, and norms are taken, while they are on the device.
+  // Gradients are summed over replicas, and norms are computed, while they are on the device.
   const auto complete = [this](std::size_t piece, const at::Tensor& gradients) {
     if (replicas() != nullptr) replicas()->wait_for(replicas()->begin_sums({{gradients, {}}}));
     const OptimizerUnit& own = pieces_[piece];

@@ -106,7 +106,7 @@ std::int64_t Optimizer::further_groups(std::int64_t own) const {
   return slices_gradients() ? ranks_.more_elsewhere(own) : 0;
 }
 
-// Each is one rank's, so that sums change no bits.
+// Each value is set on one rank only, so the sums are exact.
 std::vector<double> Optimizer::all_norms(std::vector<double> own) const {
   if (!slice_) return own;
   const auto ranges = [](const OptimizerUnit& unit, std::int64_t from, std::int64_t elements) {

@@ -1,16 +1,12 @@
-// The optimizer of a model: its units, the sum of their gradients over ranks, and its steps.
+// The optimizer of a model: its units, the reduction of gradients over ranks, and its steps.
 //
-// Ranks     every rank steps with the same gradients, the sum of all ranks', and rounds by the same
-//           random numbers, so weights stay the same. Where states are sliced each rank steps its pieces
-//           with their gradients alone, and gets the other weights from those who have. Replicas of such
-//           ranks add up the gradients of their pieces before they step them: the order of a sum is that of the
-//           ranks that slice together, then that of the replicas.
-//
+// Ranks     every rank steps with the same gradients, the sum over all ranks, and rounds with the
+//           same random numbers. So weights stay equal. With sharded states each rank updates its
+//           pieces, then all-gathers the other weights. With hybrid sharding, replicas also sum the
+//           gradients of their pieces: first over the shard group, then over replicas.
 // Threads   one at a time.
-//
 // Failure   c10::Error from libtorch.
-//
-// Cost      of a step see step/optimizer.h.
+// Cost      for a step see step/optimizer.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,8 +23,8 @@
 
 namespace neap::train {
 
-/// The learning rate of optimizer step `step` (from 0) of `total`: linear warm-up, then constant, or
-/// a line or half a cosine down to min_lr_ratio of it.
+/// The learning rate of optimizer step `step` (from 0) of `total`: linear warm-up, then constant,
+/// or linear or cosine decay to min_lr_ratio of it.
 [[nodiscard]] double learning_rate(const spec::OptimizerConfig& config, std::int64_t step,
                                    std::int64_t total);
 
@@ -37,20 +33,21 @@ using OptimizerUnit = step::TrainedUnit<at::Tensor>;
 /// A tensor of a unit's state, as a view of the unit's region `state` (bytes,).
 [[nodiscard]] at::Tensor state_view(const at::Tensor& state, const spec::StateTensor& tensor);
 
-/// What a rank steps where states are sliced.
+/// What a rank updates if states are sharded.
 struct OptimizerSlice {
   spec::StatePlacement placement;
-  std::vector<OptimizerUnit> pieces;  ///< the placement's of this rank, with states
-  bool weights = false;               ///< no rank has weights but its pieces'
-  /// Those with the same pieces, which outlive the optimizer; null: none.
+  std::vector<OptimizerUnit> pieces;  ///< this rank's pieces of the placement, with states
+  bool weights = false;               ///< weights are sharded, too
+  /// Ranks with the same pieces, which must outlive the optimizer; null: none.
   parallel::Communicator* replicas = nullptr;
 };
 
 class Optimizer {
  public:
-  /// `ranks` have the same part of the model, or slice it together. `spec` and the units are of `config`; units of sliced states have none, and of sliced gradients no
-  /// gradients. `seed`: of stochastic rounding. `reduced_together`: bytes of gradients that are handed to the
-  /// ranks as one. `ranks` outlives it.
+  /// `ranks` are the data-parallel ranks or the ZeRO shard group, and must outlive the optimizer.
+  /// `spec` and the units belong to `config`. Units have no states if states are sharded, and no
+  /// gradients if gradients are. `seed` is for stochastic rounding. `reduced_together` is the
+  /// bucket size of gradient reductions in bytes.
   Optimizer(const spec::OptimizerConfig& config, const spec::OptimizerSpec& spec,
             std::uint64_t seed, std::vector<OptimizerUnit> units, parallel::Communicator& ranks,
             std::optional<OptimizerSlice> slice = std::nullopt,
@@ -58,44 +55,47 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Begins to add up the ranks' gradients while backward goes on, once the model sends them here: of sliced states
-  /// those of each rank's pieces on it. Null: there is one rank and no unit on the host, or they are sliced and added as
-  /// they come.
+  /// Receives gradients from the model, and starts to reduce them while backward continues. With
+  /// sharded states each rank gets the sums of its pieces. Null if there is one rank and no
+  /// offloaded unit, or if gradients are sharded, which are reduced elsewhere.
   [[nodiscard]] step::GradientSink<at::Tensor>* gradient_sink() {
     return reduction_ ? &*reduction_ : nullptr;
   }
-  /// The rest of them, in the same order, then those of pieces over their replicas; returns when all are there. What
-  /// rests on the host was added up before it left.
+  /// Reduces the remaining gradients in the same order, then sums those of pieces over replicas.
+  /// Returns when all are complete. Offloaded gradients were already reduced before they were
+  /// copied to the host.
   void reduce_gradients();
-  /// Groups that other ranks have more than this one's, where ranks add gradients up group by group.
+  /// If ranks reduce gradients after each group of micro-batches: how many more groups other ranks
+  /// have.
   [[nodiscard]] std::int64_t further_groups(std::int64_t own) const;
-  /// Norms of all ranges of all units (step/gradient_norm.h), in order, from those of pieces(). Every rank calls it.
+  /// All-gathers the gradient norms of all ranges of all units (step/gradient_norm.h), in order.
+  /// `own` are those of pieces(). Every rank calls it.
   [[nodiscard]] std::vector<double> all_norms(std::vector<double> own) const;
-  /// Of sliced states and whole weights on the device: those that other ranks have stepped, one unit at a time, into
-  /// place.
+  /// With sharded states and whole weights on the device: all-gathers the weights that other ranks
+  /// have updated, one unit at a time.
   void gather_weights();
-  /// Whether a step can be made from gradients of this norm: it is finite. Counts those that are not.
+  /// Whether gradients with this norm can be used: it is finite. Counts those that are not.
   [[nodiscard]] bool accepts(double norm);
-  /// How many norms since the last accepted one were not finite.
+  /// Non-finite norms since the last accepted one.
   [[nodiscard]] std::int64_t refused_in_a_row() const { return refused_; }
-  /// What gradients of this finite norm are scaled by, so that it is `max_norm` at most; 1 where that is
-  /// not positive.
+  /// The factor that scales gradients of this finite norm to at most `max_norm`. It is 1 if
+  /// `max_norm` is not positive.
   [[nodiscard]] static double clip_scale(double norm, double max_norm) {
     return max_norm > 0 && norm > max_norm ? max_norm / (norm + 1e-6) : 1;
   }
 
-  /// Counts a step; step::step_unit for each unit, or each part of them, then makes it.
+  /// Counts a step. The caller then calls step::step_unit for each unit, or each part.
   [[nodiscard]] step::Update begin_step(double lr, double gradient_scale = 1);
 
   [[nodiscard]] std::int64_t steps() const { return steps_; }
   void restore_steps(std::int64_t steps) { steps_ = steps; }
   [[nodiscard]] const spec::OptimizerSpec& spec() const { return spec_; }
   [[nodiscard]] const std::vector<OptimizerUnit>& units() const { return units_; }
-  /// Those that this rank steps.
+  /// The pieces that this rank updates.
   [[nodiscard]] const std::vector<OptimizerUnit>& pieces() const {
     return slice_ ? slice_->pieces : units_;
   }
-  /// Those whose gradients it keeps.
+  /// The units whose gradients this rank keeps.
   [[nodiscard]] const std::vector<OptimizerUnit>& with_gradients() const {
     return slices_gradients() ? slice_->pieces : units_;
   }

@@ -30,7 +30,7 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
 }
 
-// "HOST PID", which the holder writes once it has the lock.
+// "HOST PID", as written by the holder once it has the lock.
 std::string read_holder(int file) {
   std::array<char, 300> text{};
   const ssize_t size = ::pread(file, text.data(), text.size() - 1, 0);
@@ -42,7 +42,7 @@ std::string read_holder(int file) {
 }
 
 Error refusal(const fs::path& folder) {
-  // A holder that has just taken the lock needs a moment to write its name.
+  // Retries, because a new holder needs a moment to write its name.
   std::string holder;
   const int file = ::open((folder / kLockFile).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
   for (int i = 0; i < 20 && file >= 0 && (holder = read_holder(file)).empty(); ++i)
@@ -75,7 +75,7 @@ OutputLock::OutputLock(fs::path folder) : folder_(std::move(folder)) {
   }
   directory_ = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory_ < 0) throw io_error("open", folder_);
-  // Of other failures the file's lock says more.
+  // For other failures, the lock of the file gives a better message.
   const bool taken = ::flock(directory_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   try {
     if (taken || !lock_file()) throw refusal(folder_);
@@ -139,7 +139,7 @@ fs::path OutputLock::moved_to() const {
 }
 
 OutputLock::~OutputLock() {
-  // The next holder's name must not be taken for ours. A failure is harmless.
+  // Erases the name, so that it is not taken for the next holder's. A failure is harmless.
   if (file_ >= 0) {
     (void)!::ftruncate(file_, 0);
     ::close(file_);

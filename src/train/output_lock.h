@@ -1,15 +1,17 @@
-// One training run a folder: the first locks FOLDER itself and FOLDER/train.lock, a second is refused.
+// Allows one training run per folder. The first run locks FOLDER itself and FOLDER/train.lock; a
+// second one is rejected.
 //
-// The kernel releases the locks when the process ends, however it ends; the file stays. The folder's
-// lock holds where train.lock is removed, but only on file systems that lock folders (not NFS). The
-// file's is an open-file-description lock, which NFS and most cluster file systems pass to their
-// server. On a file system without locks (Lustre mounted without `flock`) a warning is logged and
-// nothing is held.
+// The kernel releases the locks when the process ends, for any reason. The file stays. The lock of
+// the folder also works if train.lock is removed, but not on NFS. The lock of the file is an
+// open-file-description lock, which NFS and most cluster file systems forward to their server. On a
+// file system without locks (Lustre mounted without `flock`) a warning is logged and nothing is
+// locked.
 //
-// A lock does not keep others from moving or removing the folder: a run asks check() after each step.
+// A lock does not prevent others from moving or removing the folder. So a run calls check() after
+// each step.
 //
 // Threads   one at a time.
-// Failure   Error: kBusy with the holder's host and process id, kIo when the file cannot be made.
+// Failure   Error: kBusy with the holder's host and process id; kIo if the file cannot be created.
 #pragma once
 
 #include <filesystem>
@@ -20,7 +22,7 @@ namespace neap::train {
 
 class OutputLock {
  public:
-  /// Makes the folder where it is missing and takes its lock without waiting.
+  /// Creates the folder if it is missing, and takes its lock without waiting.
   explicit OutputLock(std::filesystem::path folder);
   OutputLock(const OutputLock&) = delete;
   OutputLock& operator=(const OutputLock&) = delete;
@@ -29,15 +31,15 @@ class OutputLock {
   /// What happened to the folder since the last call.
   struct Change {
     std::string what;           ///< "was removed", for messages
-    std::filesystem::path now;  ///< where the folder is, still locked; empty: it is lost
+    std::filesystem::path now;  ///< the folder's path, still locked; empty: it is lost
   };
-  /// Nothing where the folder is where it was. A train.lock that was removed is made again.
+  /// nullopt if the folder has not moved. A removed train.lock is created again.
   [[nodiscard]] std::optional<Change> check();
-  /// A path to the locked folder that stays right wherever it is moved.
+  /// A path to the locked folder that stays valid if the folder is moved.
   [[nodiscard]] std::filesystem::path stable_path() const;
 
  private:
-  /// False: another process has it.
+  /// Returns false if another process has the lock.
   [[nodiscard]] bool lock_file();
   [[nodiscard]] std::filesystem::path moved_to() const;
 

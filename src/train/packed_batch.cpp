@@ -20,7 +20,7 @@ using Places = std::vector<std::int32_t>;
 at::Tensor tensor_of(const Rows& values) {
   return at::tensor(values, at::kLong);
 }
-// Which keeps them.
+// The tensor takes ownership of the vector.
 at::Tensor tensor_of(Places&& values) {
   auto* const kept = new Places(std::move(values));
   return at::from_blob(
@@ -32,13 +32,13 @@ Rows values_of(const at::Tensor& t) {
   return {from, from + flat.numel()};
 }
 
-// Which rows go together, and the batch's sequences and rows in that order.
+// The grouping of rows, and the order of the batch's sequences and rows.
 struct Arrangement {
   step::Cuts cuts;
   Rows order, row_order;
 };
 
-// The rows that go together, of those with these tokens.
+// Groups rows, given their numbers of tokens.
 std::vector<Rows> groups_of(const Rows& tokens, const spec::Batching& batching,
                             const step::PackingLimits& limits) {
   if (batching.tokens > 0) return step::pack_rows(tokens, limits, batching.sequences_of_row);
@@ -72,7 +72,7 @@ Arrangement arrangement_of(const Sequences& batch, const spec::Batching& batchin
   for (std::int64_t m = 0; m < mini_batches; ++m) {
     std::vector<step::MicroBatch>& cuts = out.cuts.emplace_back();
     Rows own(sizes.begin() + m * each, sizes.begin() + (m + 1) * each);
-    // Every mini-batch has a micro-batch: metrics have the same names on every rank.
+    // Every mini-batch needs a micro-batch, so that metrics have the same names on every rank.
     if (each > 0 && std::all_of(own.begin(), own.end(), [](std::int64_t n) { return n == 0; }))
       own.front() = all[static_cast<std::size_t>(m * each)];
     for (const Rows& together : groups_of(own, batching, limits)) {
@@ -86,7 +86,7 @@ Arrangement arrangement_of(const Sequences& batch, const spec::Batching& batchin
   return out;
 }
 
-// Lays sequences of a batch out one after another, or a rank's tokens of them.
+// Concatenates sequences of a batch, or this rank's tokens of them.
 class Packer {
  public:
   Packer(const Sequences& batch, const spec::ContextShard& shard)
@@ -120,7 +120,7 @@ class Packer {
         positions_.push_back(static_cast<std::int32_t>(i));
       }
     }
-    // Padding, up to the rows of the rank that has most.
+    // Pads to the number of rows of the rank with the most.
     const std::int64_t end = first_row_ + start + spec::rows_of_each(length, shard_.ranks);
     out_tokens_.resize(static_cast<std::size_t>(end));
     positions_.resize(static_cast<std::size_t>(end));
@@ -165,7 +165,7 @@ class Packer {
   }
 
  private:
-  // The row of a token among this rank's of its sequence; -1: another rank has it.
+  // A token's row among this rank's rows of its sequence; -1: another rank has it.
   [[nodiscard]] std::int64_t own_row(std::int64_t token) const {
     std::int64_t before = 0;
     for (const spec::TokenRange& range : own_) {
@@ -176,11 +176,12 @@ class Packer {
   }
 
   spec::ContextShard shard_;
-  std::array<spec::TokenRange, 2> own_;  // of the sequence that is added
+  std::array<spec::TokenRange, 2> own_;  // of the sequence that is being added
   at::Tensor tokens_, columns_, targets_, mask_, last_;
   Rows lengths_;
   std::int64_t width_, response_;
-  std::int64_t first_row_ = 0, place_ = 0, number_ = 0;  // the last two in the micro-batch
+  // place_ and number_ count within the micro-batch
+  std::int64_t first_row_ = 0, place_ = 0, number_ = 0;
   Places out_tokens_, positions_, rows_, out_targets_, places_;
   Rows out_last_, last_places_, lengths_of_;
   Rows starts_ = {0}, counts_ = {0}, last_counts_ = {0};

@@ -8,7 +8,7 @@
 namespace neap::train {
 namespace {
 
-// (rows, columns) of a flat unit.
+// A box (rows, columns) of a flat unit.
 at::Tensor box_of(const at::Tensor& flat, const spec::FlatUnit& unit, const spec::SharedBox& box,
                   const spec::SharedBox::Place& place) {
   at::Tensor matrix = ops::parameter_view(flat, unit.parameters[box.parameter]);

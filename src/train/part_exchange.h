@@ -1,7 +1,9 @@
-// The parts that ranks generate with, from the parts of another division by heads that they train.
+// Converts training shards to rollout shards of another tensor-parallel size.
 //
-// Threads   one at a time.   Failure   Error, as of a communicator.
-// Cost      a rank copies what it has, and sends and receives the rest (spec/part_transfers.h) by way of one buffer.
+// Threads   one at a time.
+// Failure   Error, as of a communicator.
+// Cost      a rank copies what it has, and sends and receives the rest through one buffer
+//           (spec/part_transfers.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,17 +18,18 @@ namespace neap::train {
 
 class PartExchange {
  public:
-  /// Layouts of the same units: of the whole model, of this rank's part where it trains and of the one where it
-  /// generates.
+  /// Layouts of the same units: of the whole model, of this rank's training shard, and of its
+  /// rollout shard.
   struct Layouts {
     std::vector<spec::FlatUnit> whole, from, to;
   };
-  /// `holders` divide the model in training, and outlive it. `wanted`: the parts that they generate with. `buffer`: the
-  /// elements of the largest transfer; undefined where there is none.
+  /// `holders` is the training tensor-parallel group, which must outlive this. `wanted` are the
+  /// group's rollout shards. `buffer` has the size of the largest transfer; undefined if there is
+  /// none.
   PartExchange(parallel::Communicator& holders, const spec::Architecture& whole, Layouts layouts,
                const std::vector<spec::TensorShard>& wanted, at::Tensor buffer);
 
-  /// Of a unit. Every one of them calls it for the same units in the same order.
+  /// Exchanges a unit. All holders call it for the same units in the same order.
   void run(std::size_t unit, const at::Tensor& from, const at::Tensor& to) const;
 
  private:
@@ -34,7 +37,7 @@ class PartExchange {
 
   parallel::Communicator& holders_;
   Layouts layouts_;
-  std::vector<std::vector<spec::PartTransfer>> transfers_;  // of each unit
+  std::vector<std::vector<spec::PartTransfer>> transfers_;  // per unit
   at::Tensor buffer_;
 };
 

@@ -21,7 +21,7 @@ step::SlicedTables tables_of(const spec::JobModel& model) {
   return step::sliced_tables(model.shape, model.head, spec::flat_layout(model.shape, model.head));
 }
 
-// What passes release may not throw.
+// Passes' release() must not throw.
 Status caught(const std::function<void()>& work) {
   const bridge::NoAutograd no_autograd;
   try {
@@ -97,7 +97,7 @@ std::int64_t SlicedWeights::begin(
     throw_if_error(host_->wait_for_slot(slot));
     return ranks_.begin_gathers(gathers);
   }
-  // The work goes on while a stream of its own waits for what the gather reads.
+  // A separate stream waits for what the gather reads, so that the main stream continues.
   if (!fetched_) fetched_ = bridge::pool_stream(device, bridge::StreamPriority::kUsual);
   bridge::order(bridge::current_stream(device), *fetched_);
   throw_if_error(host_->hold(static_cast<device::StreamId>(reinterpret_cast<std::uintptr_t>(
@@ -136,7 +136,7 @@ void SlicedWeights::gather(const std::vector<at::Tensor>& whole) {
 
 void SlicedWeights::gather_each(const TakeUnit& take) {
   const std::vector<at::Tensor> to = places();
-  std::vector<std::int64_t> first(units_.size());  // of a table's place
+  std::vector<std::int64_t> first(units_.size());  // start of a table's place
   for (const auto& turn : tables_.units)
     for (const step::SlicedTables::Placed& placed : turn) first[placed.unit] = placed.first;
   for (std::size_t u = 0; u < units_.size(); ++u) {
@@ -145,7 +145,7 @@ void SlicedWeights::gather_each(const TakeUnit& take) {
       ranks_.wait_for(ranks_.begin_gathers({gather_of(u, to[u])}));
     } else {
       const std::size_t slot = units_[u].block >= 0 ? 0 : memory_.slots.size();
-      // Behind what has read the unit before.
+      // Starts after the work that reads the previous unit.
       throw_if_error(host_->begin_after_work());
       fetch(slot, u, first[u]);
       const std::int64_t begun = begin(slot, {gather_of(u, to[u])});

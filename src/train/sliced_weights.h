@@ -1,14 +1,17 @@
-// A model's weights of which each rank has a slice, and memory that a few units come to while they are used (ZeRO-3).
+// ZeRO-3 weights: each rank has a shard, and units are all-gathered into a few buffers while they
+// are used.
 //
-// Model     Blocks have two slots; the embedding and the head come to the same memory in turns. A pass begins with a
-//           turn of the embedding, and a head has one behind the last block. Units are gathered from all ranks in the
-//           order in which the passes use them, and leave without a copy. The next block comes while one computes, or
-//           before (over MPI always): see step::gathers_overlap_passes. So every rank has to run as many passes, and
-//           use the units of each in the same order. Where the slice rests on the host a unit's part of it comes to its
-//           place in the unit first. On disk, that of the block behind is read meanwhile.
+// Model     Blocks use two prefetch buffers; the embedding and the head share another one. A pass
+//           starts with the embedding, and a head follows the last block. Units are all-gathered in
+//           the order of their use and released without a copy. The next block is gathered while
+//           one computes, or before it (always over MPI): see step::gathers_overlap_passes. So all
+//           ranks must run the same number of passes and use units in the same order. If the shard
+//           is in host memory, the rank's part of a unit is first loaded to its place in the
+//           buffer. If it is on disk, the part of the block after that is read in advance.
 // Threads   one at a time.
-// Failure   Error, as of a communicator; of release() at the next use().
-// Cost      each pass gathers the whole model once, and going back the blocks and the head once more.
+// Failure   Error, as of a communicator. A failure of release() is thrown by the next use().
+// Cost      each pass gathers the whole model once; a backward gathers the blocks and the head once
+//           more.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,15 +35,15 @@ namespace neap::train {
 
 class SlicedWeights final : public step::WindowedBlocks, public UnitSource {
  public:
-  /// Where units come to: each slot has the elements of the largest block, the tables' memory those of the
-  /// largest turn.
+  /// The buffers of gathered units. A block's buffer has the elements of the largest block; the
+  /// buffer of tables has those of the larger one.
   struct Memory {
     std::vector<at::Tensor> slots;
     at::Tensor tables;
   };
-  /// `slice`: of this rank, in host memory where there is a `host` that brings it. `ranks` have the same part of the
-  /// model, and outlive this, as the host does. `overlaps`: gathers run while passes compute; else what the device is
-  /// given next begins behind each.
+  /// `slice` is this rank's shard. It is in host memory if there is a `host`, which loads it.
+  /// `ranks` is the shard group. Both must outlive this. `overlaps`: gathers run while passes
+  /// compute. Otherwise, later work of the device waits for each gather.
   SlicedWeights(parallel::Communicator& ranks, const spec::JobModel& model, spec::UnitSlices slices,
                 const at::Tensor& slice, Memory memory, bool overlaps,
                 bridge::StreamedSlices* host = nullptr);
@@ -49,19 +52,19 @@ class SlicedWeights final : public step::WindowedBlocks, public UnitSource {
   [[nodiscard]] const std::vector<at::Tensor>& own() const { return own_; }
   [[nodiscard]] const spec::UnitSlices& slices() const { return slices_; }
   [[nodiscard]] const std::vector<at::Tensor>& slots() const { return memory_.slots; }
-  /// Where each unit is while it is used, a block in the first slot.
+  /// The buffer of each unit while it is used; the first buffer for blocks.
   [[nodiscard]] std::vector<at::Tensor> places() const;
 
-  /// One unit, to `part`, which is `whole`; what the device is given next begins when it is there. Every rank calls it, for
-  /// units in order.
+  /// Gathers one unit into `whole`, which is the buffer `part`. Later work of the device waits for
+  /// it. Every rank calls it, with units in the same order.
   void gather_unit(std::size_t unit, const at::Tensor& whole, const bridge::SlotPart& part);
-  /// Of a slice on the host: the parts that gather() is for.
+  /// For a shard in host memory: the parts that gather() fills.
   void set_generating(std::vector<bridge::SlotPart> units) { generating_ = std::move(units); }
   void gather(const std::vector<at::Tensor>& whole) override;
-  /// To where they are used.
+  /// Gathers each unit into the buffer where passes use it.
   void gather_each(const TakeUnit& take) override;
 
-  /// Every slot holds weights of before the last update.
+  /// Drops the contents of all buffers, because they predate the last update.
   void expect(step::Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) override;
   [[nodiscard]] std::int64_t further_passes(std::int64_t own) override {
     return ranks_.more_elsewhere(own);
@@ -77,16 +80,16 @@ class SlicedWeights final : public step::WindowedBlocks, public UnitSource {
   [[nodiscard]] Status begin_turn(step::Table table, const step::TableTurns::Turn& turn) override;
   [[nodiscard]] Status end_turn(const step::TableTurns::Turn&) override { return {}; }
 
-  // Of a slice on the host: a unit's range of it, for a place whose first byte is `to`.
+  // For a shard in host memory: a unit's range of it, to be copied to byte `to` of its destination.
   [[nodiscard]] bridge::StreamedSlices::Range range_of(std::size_t unit, std::int64_t to) const;
-  // Behind the slot's fetches, if any.
+  // Starts a gather after the buffer's loads, if any.
   std::int64_t begin(std::size_t slot,
                      const std::vector<parallel::Communicator::PartialGather>& gathers);
   void fetch(std::size_t slot, std::size_t unit, std::int64_t to = 0);
-  // Of a slice on the host, to where it generates.
+  // For a shard in host memory: gathers a unit into its rollout weights.
   [[nodiscard]] std::int64_t begin_to(std::size_t unit, const at::Tensor& whole,
                                       const bridge::SlotPart& part);
-  // What comes of the block behind.
+  // Reads the next block's part from disk.
   void read_ahead();
   [[nodiscard]] at::Tensor place_of(const step::SlicedTables::Placed& placed) const;
   [[nodiscard]] parallel::Communicator::PartialGather gather_of(std::size_t unit,
@@ -99,12 +102,12 @@ class SlicedWeights final : public step::WindowedBlocks, public UnitSource {
   Memory memory_;
   step::SlicedTables tables_;
   bool overlaps_;
-  bridge::StreamedSlices* host_;  // null: the slice is on the device
+  bridge::StreamedSlices* host_;  // null: the shard is on the device
   std::vector<bridge::SlotPart> generating_;
-  std::optional<c10::Stream>
-      fetched_;                       // of a GPU: gathers begin behind it, and it waits for fetches
-  std::vector<std::size_t> blocks_;   // their units
-  std::vector<std::int64_t> filled_;  // by slot: what comes there
+  // on a GPU: a stream that waits for loads; gathers start after it
+  std::optional<c10::Stream> fetched_;
+  std::vector<std::size_t> blocks_;   // units of the blocks
+  std::vector<std::int64_t> filled_;  // the gather that fills each buffer
 };
 
 }  // namespace neap::train

@@ -1,7 +1,10 @@
-// The units of a model that stages of a pipeline divide, from the stage that has each, or whose ranks have slices of it.
+// The units of a model with pipeline stages, broadcast from the stage that has each. The stage's
+// ranks may have ZeRO shards of it.
 //
-// Threads   one at a time.   Failure   Error, as of a communicator.
-// Cost      broadcasts each unit over the stages. Where all come together, each stage takes its own beside the others.
+// Threads   one at a time.
+// Failure   Error, as of a communicator.
+// Cost      broadcasts each unit over the stages. If all units are gathered at once, each stage
+//           loads its own units meanwhile.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,12 +21,13 @@ namespace neap::train {
 class StageUnits final : public UnitSource {
  public:
   struct Unit {
-    int stage = 0;  ///< that sends it
-    /// It comes to a tensor, from this stage's own ranks; every one of them calls it. Empty: this stage has it not.
+    int stage = 0;  ///< stage that sends it
+    /// Copies the unit to a tensor from this stage's ranks; every one of them calls it. Empty: the
+    /// unit is on another stage.
     std::function<void(const at::Tensor& to)> take;
   };
-  /// `stages`, which may be one, outlive it. `place`: where a unit is that is taken, (elements of the largest,);
-  /// undefined: none is.
+  /// `stages`, which may be one, must outlive it. `place` is the buffer for a unit that is taken,
+  /// with the elements of the largest unit; undefined: units are not taken.
   StageUnits(parallel::Communicator& stages, std::vector<spec::FlatUnit> layout,
              std::vector<Unit> units, at::Tensor place);
 
