@@ -12,7 +12,8 @@
 namespace neap::plan {
 namespace {
 
-// Some models cannot take a change (a rank over their width); such a change is no candidate.
+// A change may be impossible for a model, such as a LoRA rank over a layer's width. Then it is not
+// a candidate.
 bool least_of(const spec::Job& job, const Target& target, Bytes& least) {
   if (!job.validate().ok()) return false;
   const Result<Bytes> found = least_capacity(job, target);
@@ -30,7 +31,7 @@ std::vector<Suggestion> find_knobs(const spec::Job& job, const Target& target) {
   for (const Tunable& tunable : tunables(job)) {
     Suggestion best;
     best.min_capacity = now;
-    // As far as it helps; of a change in the training only the first step.
+    // Goes as far as the change helps, but only one level if it changes the training.
     std::vector<spec::JobChange> last;
     for (int level = 1; level == 1 || tunable.keeps_training; ++level) {
       Suggestion suggestion;
@@ -58,21 +59,21 @@ namespace {
 
 constexpr std::size_t kRanked = 3;
 constexpr std::size_t kMostSuggestions = 5;
-constexpr int kOtherLevels = 6;  // of a change in the training
+constexpr int kOtherLevels = 6;  // levels of a change of the training
 
-// A plan that does not fit is told what would help.
+// Adds suggestions to the error of a plan that does not fit.
 Status with_suggestions(const spec::Job& job, const Target& target, const Status& status) {
   if (status.code() != ErrorCode::kDoesNotFit) return status;
   const std::string text = knobs_text(job, target);
   return {ErrorCode::kDoesNotFit, status.message() + (text.empty() ? "" : ". " + text)};
 }
 
-// As a shell takes it.
+// Quoted for a shell.
 std::string quoted(const std::string& assignment) {
   return assignment.find('[') == std::string::npos ? assignment : "'" + assignment + "'";
 }
 
-// The fastest that fits, and what less memory costs. A plan that is no faster than a smaller one is
+// The fastest plan that fits, then smaller ones. A plan that is no faster than a smaller one is
 // left out.
 Result<std::vector<MemoryPlan>> ranked_plans(PlanSearch& search, Bytes capacity) {
   std::vector<MemoryPlan> plans;
@@ -87,7 +88,7 @@ Result<std::vector<MemoryPlan>> ranked_plans(PlanSearch& search, Bytes capacity)
   return plans;
 }
 
-// Jobs of other trainings, the least change first.
+// Jobs with a changed training, the smallest change first.
 struct OtherTraining {
   spec::Job job;
   std::vector<spec::JobChange> changes;
@@ -138,7 +139,7 @@ namespace {
 
 using Plans = Result<std::vector<MemoryPlan>>;
 
-// None where nothing fits.
+// Empty if nothing fits.
 Plans same_training(const spec::Job& job, const Target& target) {
   NEAP_TRY_ASSIGN(PlanSearch search, PlanSearch::make(job, target, PlanSearch::Scope::kWide));
   Plans plans = ranked_plans(search, target.capacity);
@@ -154,7 +155,8 @@ Plans any_training(const spec::Job& job, const Target& target) {
   NEAP_TRY_ASSIGN(Bytes smallest, same.least_capacity());
   for (const OtherTraining& other : trainings_beside(job)) {
     Result<PlanSearch> search = PlanSearch::make(other.job, target, PlanSearch::Scope::kWide);
-    if (!search.ok()) continue;  // some models cannot take a change: a rank over their width
+    // a change may be impossible for a model, such as a LoRA rank over a layer's width
+    if (!search.ok()) continue;
     const Result<Bytes> least = search->least_capacity();
     if (!least.ok()) continue;
     smallest = std::min(smallest, *least);
@@ -199,7 +201,7 @@ Result<std::vector<MemoryPlan>> find_fit(const spec::Job& job, const Target& tar
   }
   std::erase_if(more, fits_host);
   if (within->empty() && more.empty()) return any_training(job, unlimited);
-  // One place at least for those that need more host memory.
+  // Keeps at least one place for plans that need more host memory.
   std::vector<MemoryPlan> plans = *std::move(within);
   if (!more.empty()) plans.resize(std::min(plans.size(), kRanked - 1));
   for (MemoryPlan& plan : more) {
@@ -265,7 +267,7 @@ Result<PlanWithOutlook> make_plan_with_outlook(const spec::Job& job, const Targe
   return out;
 }
 
-// Of the phase that is a whole step. It is counted of the plan that is taken.
+// For the phase that is a whole step. It is computed only for the final plan.
 Status find_kept_pool(const spec::Job& configured, const Target& target, MemoryPlan& plan) {
   spec::Job job = configured;
   spec::apply(plan.changes, job);

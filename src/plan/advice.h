@@ -1,5 +1,9 @@
-// Which settings lower a job's memory, and by how much: each effect is a plan made with the setting
-// changed, not a formula.
+// Suggests settings that lower a job's memory, and by how much. Each effect comes from a plan with
+// the changed setting, not from a formula.
+//
+// Threads   stateless functions.
+// Failure   Status of the planner.
+// Cost      one plan per candidate.
 #pragma once
 
 #include <optional>
@@ -13,37 +17,37 @@
 namespace neap::plan {
 
 struct Suggestion {
-  bool keeps_training = true;  ///< the result is the same but for rounding
+  bool keeps_training = true;  ///< the result is the same except for rounding
   std::vector<spec::JobChange> changes;
-  std::string_view effect;  ///< what it costs, for people
-  Bytes min_capacity;       ///< with it
+  std::string_view effect;  ///< what the change costs, in words
+  Bytes min_capacity;       ///< minimum capacity with the change
 };
-/// Single changes that lower the minimum capacity: first those that make the job fit `target.capacity`,
-/// of them first those that keep the training, and the ones that lower it most.
+/// Single changes that lower the minimum capacity. Those that make the job fit `target.capacity`
+/// come first; among them those that keep the training; then those that lower it most.
 [[nodiscard]] std::vector<Suggestion> find_knobs(const spec::Job& job, const Target& target);
-/// The first of them, a line each below a headline; empty: nothing lowers it.
+/// The first suggestions, one per line below a headline; empty if nothing helps.
 [[nodiscard]] std::string knobs_text(const spec::Job& job, const Target& target);
 
-/// Up to three plans that fit `target.capacity`, fastest first: each takes at least 10 % less memory
-/// than the one before, or the least there is. Their `changes` make the job fit; those that keep
-/// the training are looked for first, then adapters and shorter responses. kDoesNotFit when nothing
-/// helps.
-/// With a limit those that need more host memory come behind, but where the job has a budget of its own.
+/// Up to three plans that fit `target.capacity`, fastest first. Each takes at least 10 % less
+/// memory than the one before, or is the smallest plan. Their `changes` make the job fit. Changes
+/// that keep the training are tried first, then adapters and shorter responses. kDoesNotFit if
+/// nothing helps. With a host limit, plans that exceed it come last, unless the job sets a host
+/// budget.
 struct HostLimit {
-  Bytes bytes{};  ///< zero: none
-  /// Adapters and shorter responses are looked for before a plan that needs more.
+  Bytes bytes{};  ///< zero: no limit
+  /// Try adapters and shorter responses before plans that exceed the limit.
   bool asked = false;
 };
 [[nodiscard]] Result<std::vector<MemoryPlan>> find_fit(const spec::Job& job, const Target& target,
                                                        HostLimit host = {});
-/// What the changes of a plan cost, a line each.
+/// What a plan's changes cost, one entry per change.
 [[nodiscard]] std::vector<std::string_view> effects_of(const MemoryPlan& plan);
 
-/// Alternatives to a plan: what more memory would buy, and what less would cost.
+/// Alternatives to a plan: what more memory would gain, and what less memory would cost.
 struct Outlook {
   std::optional<MemoryPlan> faster, smaller;
   Bytes least_capacity;
-  /// Sentences; nothing where the plan does not fit. `context`: what a card shows in addition.
+  /// Sentences; empty if the plan does not fit. `context` is memory that a card shows in addition.
   [[nodiscard]] std::string to_text(const MemoryPlan& plan, Bytes context = {}) const;
   [[nodiscard]] Json to_json() const;
 };
@@ -55,18 +59,18 @@ struct PlanWithOutlook {
 [[nodiscard]] Result<PlanWithOutlook> make_plan_with_outlook(const spec::Job& job,
                                                              const Target& target);
 
-/// As make_plan, with choices that the plan takes as they are: of models that ranks with other plans share
-/// (common_choices.h).
+/// As make_plan, with choices that the plan must keep, because ranks with other plans share the
+/// models (common_choices.h).
 [[nodiscard]] Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target,
                                            const FixedChoices& fixed);
-/// The same without words where none fits, and without what only a run asks.
+/// As make_plan, but without a message if nothing fits, and without what only a run needs.
 struct PlanOrLeast {
   std::optional<MemoryPlan> plan{};
-  Bytes least{};  ///< else the minimum capacity with which one fits; the largest number: none does
+  Bytes least{};  ///< minimum capacity if nothing fits; the largest number: none is enough
 };
 [[nodiscard]] Result<PlanOrLeast> plan_or_least(const spec::Job& job, const Target& target,
                                                 const FixedChoices& fixed);
-/// What only a run asks of a plan, which takes as long as two predictions: PhasePlan::keeps_pool.
+/// Computes PhasePlan::keeps_pool, which only a run needs. It takes as long as two predictions.
 [[nodiscard]] Status find_kept_pool(const spec::Job& configured, const Target& target,
                                     MemoryPlan& plan);
 

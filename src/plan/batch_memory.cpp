@@ -8,9 +8,9 @@
 namespace neap::plan {
 namespace {
 
-// All in float32 or int32.
+// Elements are float32 or int32.
 constexpr std::int64_t kNumber = 4;
-// What a metric takes of a tensor: the tokens that count, which these are, and their float64.
+// Bytes per element of a metric: the masked values, the mask, and their float64 copy.
 constexpr std::int64_t kMetric = 4 + 1 + 8;
 
 class Batch {
@@ -22,7 +22,8 @@ class Batch {
         width_(job.max_sequence_length()),
         response_(job.data.max_response_length) {}
 
-  // Sequences as they were generated and as they are dealt, numbers of the dealt rows, and those of all.
+  // Sequences as generated and as reassigned, numbers of the reassigned rows, and numbers of all
+  // rows.
   [[nodiscard]] std::int64_t with_advantages() const {
     const bool alone = own_ == all_;
     const bool moved = !alone && job_.trainer.balance_batch && job_.packs();
@@ -36,7 +37,7 @@ class Batch {
     return (moved ? 2 : 1) * sequences() + of_own * numbers(own_) +
            (of_all + kRewardsAdvantagesReturns) * numbers(all_) + kMetric * all_ * response_;
   }
-  // The dealt rows, and those of them that are packed as a model takes them.
+  // The reassigned rows, and their packed form for a model.
   [[nodiscard]] std::int64_t with_updates() const {
     constexpr std::int64_t kAdvantagesReturns = 2;
     const std::int64_t read = log_probs() + job_.has_critic() + kAdvantagesReturns +
@@ -44,16 +45,16 @@ class Batch {
                               spec::draws_tokens(job_.actor.loss_mode);
     const std::int64_t dealt = sequences() + read * numbers(own_);
     if (!job_.packs()) return dealt;
-    // Tokens with their positions; of responses rows, tokens and places.
+    // Tokens with their positions; for responses rows, tokens and positions.
     const std::int64_t packed = kNumber * own_ * (2 * width_ + 3 * response_);
     return dealt + packed + (read + 1) * numbers(own_);
   }
 
  private:
-  // With a place and a target for each token of responses, and their mask.
+  // Includes a position and a target for each response token, and their mask.
   [[nodiscard]] std::int64_t sequences() const { return kNumber * own_ * (width_ + 3 * response_); }
   [[nodiscard]] std::int64_t numbers(std::int64_t rows) const { return kNumber * rows * response_; }
-  // Of the actor, unless the rollout's are those, and of the reference.
+  // Of the actor, unless the rollout's are used, and of the reference.
   [[nodiscard]] std::int64_t log_probs() const {
     return !job_.bypasses_old_log_probs() + job_.uses_reference();
   }

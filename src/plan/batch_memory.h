@@ -1,9 +1,12 @@
-// Host memory of a step's batch of PPO and GRPO, besides what a device has of it.
+// Host memory of a step's batch of PPO and GRPO, in addition to what is on the device.
 //
-// Model     A rank has the tokens of its own rows. Of the whole batch it has numbers: of each place of a response those
-//           that advantages and the correction of the rollout read. Rows are padded to the longest sequence, and all
-//           are counted as long as that. Advantages or the updates take most, whichever is more.
-// Threads   a function without state.   Failure   none.   Cost   none.
+// Model     A rank has the tokens of its own rows. Of the whole batch it has the numbers that
+//           advantages and rollout correction read, for each response position. All rows are
+//           counted with the length of the longest sequence. The result is the maximum of computing
+//           advantages and of the updates.
+// Threads   a stateless function.
+// Failure   none.
+// Cost      negligible.
 #pragma once
 
 #include "base/bytes.h"
@@ -11,7 +14,7 @@
 
 namespace neap::plan {
 
-/// The most that a rank has at once; zero of other tasks.
+/// The largest amount at any time; zero for other tasks.
 [[nodiscard]] Bytes batch_bytes(const spec::Job& job);
 
 }  // namespace neap::plan

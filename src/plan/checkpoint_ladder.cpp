@@ -33,10 +33,10 @@ class LiveBytes final : public step::MemorySink {
 
 struct BlockCost {
   double seconds = 0;     ///< of forward and backward
-  std::int64_t kept = 0;  ///< between them
+  std::int64_t kept = 0;  ///< bytes between them
 };
 
-// One block of the model over one micro-batch.
+// One block of the model with one micro-batch.
 class Probe {
  public:
   Probe(const ModelRole& role, spec::Dtype dtype, const step::KernelProfile& profile,
@@ -96,7 +96,7 @@ CheckpointLadder::CheckpointLadder(const ModelRole& role, spec::Dtype dtype,
                       std::max(0.0, without.seconds - all.seconds) / static_cast<double>(bytes)});
     return true;
   };
-  // Tensors that share memory free it only together: neighbours, as parts of one product.
+  // Tensors that share memory, such as parts of one product, are freed only together.
   Item rest;
   for (std::size_t t = 0; t < spec::kSavedTensors; ++t) {
     const auto tensor = static_cast<SavedTensor>(t);
@@ -111,7 +111,8 @@ CheckpointLadder::CheckpointLadder(const ModelRole& role, spec::Dtype dtype,
     return a.seconds_per_byte < b.seconds_per_byte;
   });
   for (Priced& p : priced) items_.push_back(std::move(p.item));
-  // What frees nothing goes with the last, so that the last rung keeps inputs only.
+  // Tensors that free nothing are dropped with the last item, so that the last rung keeps only
+  // inputs.
   if (items_.empty()) items_.emplace_back();
   items_.back().insert(items_.back().end(), rest.begin(), rest.end());
 }

@@ -1,12 +1,12 @@
-// What a model's blocks could keep, from everything to their inputs: each rung takes less memory and
-// more time than the one before.
+// What a model's blocks could keep, from everything down to their inputs only. Each rung takes less
+// memory and more time than the one before.
 //
-// Tensors are ordered by seconds of recomputation for each byte that goes, which counting operations
-// give on one block. A rung drops the first tensors in all blocks and the next one in the first few:
-// backward starts at the last blocks, whose tensors it needs at once.
+// Tensors are ordered by recomputation time per byte, measured by counting the operations of one
+// block. A rung drops the first tensors in all blocks, and the next tensor in the first few blocks.
+// It starts with the first blocks because backward needs the last blocks' tensors at once.
 //
 // Threads   values.
-// Cost      some tens of passes over one block, without contents: below a millisecond.
+// Cost      tens of passes over one block without data: less than a millisecond.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,20 @@ namespace neap::plan {
 
 class CheckpointLadder {
  public:
-  /// For micro-batches of `spans`.
+  /// For micro-batches with shape `spans`.
   CheckpointLadder(const ModelRole& role, spec::Dtype dtype, const step::KernelProfile& profile,
                    const step::Spans<step::CountedTensor>& spans);
 
-  /// The last rung: every block keeps its input only.
+  /// The last rung: every block keeps only its input.
   [[nodiscard]] std::size_t last() const { return items_.size() * layers_; }
-  /// Rungs on which all blocks are equal: 0, ..., last().
+  /// All blocks are equal on rungs 0, step(), 2 step(), ..., last().
   [[nodiscard]] std::size_t step() const { return layers_; }
   [[nodiscard]] spec::Checkpointing at(std::size_t rung) const;
 
  private:
-  using Item = std::vector<spec::SavedTensor>;  // go together
+  using Item = std::vector<spec::SavedTensor>;  // dropped together
   std::size_t layers_;
-  std::vector<Item> items_;  // the least seconds for each byte first
+  std::vector<Item> items_;  // in the order in which they are dropped: least time per byte first
 };
 
 }  // namespace neap::plan

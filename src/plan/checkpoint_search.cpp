@@ -22,7 +22,8 @@ PhasePlan between(const PhasePlan& a, const PhasePlan& b, double share) {
   return out;
 }
 
-// No step with these operations moves these bytes in less. What slots take and give is in the operations.
+// A lower bound of a step's time with these operations and bytes. Loads of prefetch buffers are
+// part of the operations.
 double least_seconds(const MemoryPlan& plan, double operations) {
   const Bytes moved = plan.moved_per_step - plan.streamed_per_step();
   const double moves = static_cast<double>(moved.count()) /
@@ -41,7 +42,7 @@ class CheckpointSearch {
         limit_(limit) {}
 
   Result<bool> run() {
-    // Where everything can be kept without a move there is nothing to search.
+    // If everything can be kept without moves, there is nothing to search.
     NEAP_TRY_ASSIGN(const bool all, keeps_all());
     if (all) return finish();
     const double fewest_operations = plan_.operation_seconds();
@@ -51,9 +52,9 @@ class CheckpointSearch {
     if (is_too_large()) return false;
     NEAP_TRY_ASSIGN(const std::optional<double> least, cost());
     keep_best(least);
-    // The least memory needs the fewest moves.
+    // The rung with the least memory needs the fewest moves.
     if (least && least_seconds(plan_, fewest_operations) >= limit_) return false;
-    // The choice for one model changes what the next one's costs, so twice where there are several.
+    // The choice for one model changes the cost for the next, so several models take two rounds.
     for (std::size_t round = 0; round < (choices_.size() > 1 ? 2 : 1); ++round) {
       for (std::size_t c = 0; c < choices_.size(); ++c) {
         NEAP_TRY(choose_step(c));
@@ -85,8 +86,8 @@ class CheckpointSearch {
     return {};
   }
 
-  // Of the whole step with the present rungs; nothing where they do not fit or operations alone
-  // take as long as the best.
+  // Seconds of the whole step with the current rungs. nullopt if they do not fit, or if operations
+  // alone take as long as the best.
   Result<std::optional<double>> cost() {
     if (plan_.operation_seconds() >= best_) return std::optional<double>();
     NEAP_TRY_ASSIGN(const bool fits, solve_if_fits(plan_, residency_, best_));
@@ -105,12 +106,12 @@ class CheckpointSearch {
     return true;
   }
 
-  // Whatever moves: some phase alone is over the capacity.
+  // Some phase alone exceeds the capacity, so no moves can help.
   [[nodiscard]] bool is_too_large() const {
     return residency_ == spec::Residency::kAuto && !plan_.capacity.is_zero() &&
            least_needed(plan_) > plan_.capacity;
   }
-  // Of model `c`, the first rung with all blocks equal that may fit; the last one if none does.
+  // For model `c`, the first rung with equal blocks that may fit; otherwise the last one.
   Result<std::size_t> first_that_fits(std::size_t c) {
     const std::size_t step = choices_[c].ladder->step();
     std::size_t low = 0;
@@ -127,7 +128,8 @@ class CheckpointSearch {
     return high * step;
   }
 
-  // The cheapest rung of model `c` on which all blocks are equal. Operations grow with the rung.
+  // Chooses the fastest rung of model `c` with equal blocks. Time of operations grows with the
+  // rung.
   Status choose_step(std::size_t c) {
     std::size_t chosen = rungs_[c];
     const CheckpointLadder& ladder = *choices_[c].ladder;
@@ -141,7 +143,7 @@ class CheckpointSearch {
     return set(c, chosen, Accuracy::kQuick);
   }
 
-  // From there down, as long as it gets cheaper: fewer blocks compute the last tensors again.
+  // Continues from there while it gets faster: fewer blocks recompute the last tensors.
   Status refine(std::size_t c) {
     const std::size_t before = rungs_[c];
     NEAP_TRY_ASSIGN(const std::size_t rung, lowest_below(c));
@@ -171,8 +173,8 @@ class CheckpointSearch {
     return high;
   }
 
-  // The plan with the best rungs, or the first ones from there on that exact predictions let fit;
-  // false: there are none.
+  // Builds the plan with the best rungs, or the next ones that fit with exact predictions. Returns
+  // false if there are none.
   Result<bool> finish() {
     if (!found_ || best_ >= limit_) return false;
     const std::vector<std::size_t> best = *found_;
@@ -194,7 +196,7 @@ class CheckpointSearch {
   std::vector<std::size_t> rungs_;
   double limit_;
   double best_ = std::numeric_limits<double>::infinity();
-  std::optional<std::vector<std::size_t>> found_;  // the rungs that take `best_`
+  std::optional<std::vector<std::size_t>> found_;  // the rungs that take `best_` seconds
 };
 
 }  // namespace

@@ -1,14 +1,14 @@
-// Which tensors blocks keep where activation_checkpointing is "auto": recomputation and moves
-// together take the least time that fits.
+// Chooses the tensors that blocks keep if activation_checkpointing is "auto". It minimises the time
+// of recomputation and offloading together, under the capacity.
 //
-// Search  Ladders order the retentions of each model. Of each model in turn, every rung on which all
-//         blocks are alike is tried with the best moves; then the rungs below the best one, by
-//         bisection over seconds and bytes interpolated between the two. Predictions are quick ones
-//         until a rung is found; from there the first rung is taken that an exact one lets fit.
-//         Exact for one model and moves that only grow with what is kept. A rung whose operations
-//         alone take as long as the best plan is left out.
-// Cost    a prediction of one phase for each rung on which all blocks are equal and a few more, a
-//         schedule for each rung tried: some tens for each model.
+// Search    Ladders order the choices of each model. For each model in turn, it tries every rung
+//           with equal blocks, each with the best moves. Then it tries the rungs just below the
+//           best one, by bisection on interpolated seconds and bytes. Predictions are quick ones
+//           until a rung is found. From there it takes the first rung that also fits with an exact
+//           prediction. The result is exact for one model if moves only grow with what is kept. A
+//           rung is skipped if its operations alone take as long as the best plan.
+// Cost      a prediction of one phase for each rung with equal blocks and a few more, and a
+//           schedule for each rung tried: tens per model.
 #pragma once
 
 #include <cstddef>
@@ -22,17 +22,17 @@
 
 namespace neap::plan {
 
-/// A model whose retention is to be chosen.
+/// A model whose checkpointing is to be chosen.
 struct CheckpointChoice {
-  std::size_t activation = 0;  ///< its place in MemoryPlan::activations
-  std::size_t phase = 0;       ///< the phase that runs its backward
+  std::size_t activation = 0;  ///< index in MemoryPlan::activations
+  std::size_t phase = 0;       ///< phase that runs its backward
   const CheckpointLadder* ladder = nullptr;
-  /// That phase with the retention of a rung.
+  /// Predicts that phase for a rung.
   std::function<Result<PhasePlan>(std::size_t rung, Accuracy accuracy)> predict;
 };
 
-/// Fills activations, their phases and the schedule of `plan`. False when nothing fits that takes
-/// less than `limit` seconds, even with blocks that keep their inputs only.
+/// Fills activations, their phases and the schedule of `plan`. Returns false if nothing takes less
+/// than `limit` seconds and fits, even if blocks keep only their inputs.
 [[nodiscard]] Result<bool> solve_checkpointing(MemoryPlan& plan,
                                                const std::vector<CheckpointChoice>& choices,
                                                spec::Residency residency, double limit);

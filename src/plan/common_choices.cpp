@@ -11,14 +11,14 @@
 namespace neap::plan {
 namespace {
 
-// Sums of the same seconds in another order.
+// The same seconds can differ by the order of sums.
 constexpr double kSameTime = 1e-9;
 constexpr double kNoRetention = -1;
 constexpr std::int64_t kNoTogether = 0;
 constexpr unsigned kHalf = 32;
 constexpr std::uint64_t kLowHalf = (std::uint64_t{1} << kHalf) - 1;
 
-// Some ranks along an axis are of several kinds.
+// Whether ranks along an axis are of several kinds.
 bool crosses_kinds(const spec::Mesh& mesh, spec::Axis axis,
                    const std::vector<spec::RankKind>& kinds) {
   for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank) {
@@ -28,7 +28,8 @@ bool crosses_kinds(const spec::Mesh& mesh, spec::Axis axis,
   return false;
 }
 
-// The slowest first; those that take as long as the slowest of the rest, but for rounding, by their numbers.
+// Sorts the slowest kinds first. Kinds that are equally slow, within rounding, are sorted by
+// number.
 std::vector<std::size_t> slowest_first(std::vector<std::size_t> kinds,
                                        const std::vector<KindOutcome>& outcomes) {
   const auto seconds = [&](std::size_t kind) { return outcomes[kind].seconds; };
@@ -80,7 +81,7 @@ bool is_chosen_alike(const spec::Job& job, spec::ModelId model) {
 }
 
 std::vector<double> KindOutcome::to_numbers() const {
-  // A double does not have the largest number of bytes.
+  // A double cannot represent the largest number of bytes, so two are used.
   std::vector<double> out = {seconds, static_cast<double>(least.count() >> kHalf),
                              static_cast<double>(least.count() & kLowHalf)};
   if (!choices.variant) return out;
@@ -160,7 +161,7 @@ bool CommonChoices::take(std::vector<KindOutcome> outcomes) {
   } else {
     if (all_planned(round) && (best_ == 0 || seconds(round) < seconds(best_) * (1 - kSameTime)))
       best_ = round;
-    // Choices of others make no kind faster.
+    // Other kinds' settings do not make a kind faster, so later rounds cannot win.
     if (best_ > 0 && seconds(best_) <= seconds(0) * (1 + kSameTime)) return false;
   }
   const std::size_t next = round + 1;
@@ -169,7 +170,8 @@ bool CommonChoices::take(std::vector<KindOutcome> outcomes) {
   return false;
 }
 
-// Of each shared stage, and of the job, the choice of the kind at `place` among those that have it, the slowest first.
+// For each shared stage, and for the job: the settings of the kind at `place` among those that have
+// it, slowest first.
 CommonChoices::Choices CommonChoices::of_kinds(const std::vector<KindOutcome>& outcomes,
                                                std::size_t place) const {
   const auto at_place = [&](std::vector<std::size_t> kinds) -> const FixedChoices& {
@@ -184,7 +186,7 @@ CommonChoices::Choices CommonChoices::of_kinds(const std::vector<KindOutcome>& o
   return out;
 }
 
-// None where all chose alike.
+// Adds no trials if all kinds chose the same.
 void CommonChoices::add_trials() {
   const std::vector<KindOutcome>& outcomes = rounds_.front();
   std::vector<Choices> trials;

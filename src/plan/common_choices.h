@@ -1,23 +1,24 @@
-// What ranks with other stages of some models choose alike of a model that they share.
+// Makes ranks agree on the settings of a model that they share, if they have different stages of
+// other models.
 //
-// Each kind of rank (spec/rank_kinds.h) has a plan of its own. Where several have the same stage of a model, or all of it, these
-// choose alike
-//   of a model that trains    how it is updated and where its weights rest: what ranks add up, or slice, has the same sizes
-//   of one that ranks of several kinds divide, or slice together
-//                             where its weights rest, and how many micro-batches go through a block together, which they do
-//                             not through stages: they meet in its passes
-//   of one that they divide and train
-//                             what blocks compute again, too: collectives are between these operations
-// Of other models each kind chooses for itself. What memory.allow lets plans choose of the job's keys (sizes of
-// micro-batches, types of optimizer states) is one choice of all kinds.
+// Each kind of rank (spec/rank_kinds.h) has its own plan. Kinds that have the same stage of a
+// model, or all of it, agree on these settings:
+// - for a trained model: optimizer offload and where weights are stored, because all-reduced or
+//   sharded tensors must have the same sizes;
+// - for a model that such ranks share by tensor, context or ZeRO parallelism: where weights are
+//   stored and how many micro-batches pass through a block per load, because their passes run
+//   collectives together;
+// - if that model is also trained: what blocks recompute, because collectives run between these
+//   operations. For other models each kind decides alone. The choices that memory.allow permits for
+//   the job's keys (micro-batch sizes, types of optimizer states) are the same for all kinds.
 //
-// Rounds  At first each kind plans for itself. Where they chose otherwise, all plan again with the choices of one of them, of
-//         the one whose step takes longest first; if some kind does not fit with any of these, with the smaller of each
-//         part of them, which takes no more of any device. The round is taken whose slowest kind is fastest.
-//         Every rank of a run comes to the same end, because all know what each kind has planned.
-//
-// Threads   one at a time.   Failure   as plan_or_least.
-// Cost      a plan of a kind for each round in which it has to choose otherwise than at first.
+// Rounds    First, each kind plans alone. If settings differ, all kinds plan again with the
+//           settings of one of them, starting with the slowest kind. If some kind never fits, a
+//           last round uses the smaller option of each setting. The round with the fastest step
+//           wins. Every rank knows the results of all kinds, so all come to the same decision.
+// Threads   one at a time.
+// Failure   as plan_or_least.
+// Cost      a plan of a kind for each round in which it has to change settings.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +33,7 @@
 
 namespace neap::plan {
 
-/// A stage of a model that several kinds have and of which they choose alike.
+/// A stage of a model that several kinds have, on whose settings they agree.
 struct SharedStage {
   spec::ModelId model = spec::ModelId::kActor;
   std::vector<std::size_t> kinds;
@@ -42,17 +43,17 @@ struct SharedStage {
   }
 };
 [[nodiscard]] std::vector<SharedStage> shared_stages(const spec::Job& job);
-/// Whether all ranks with the same stage of the model choose alike.
+/// Whether all ranks with the same stage of the model agree on its settings.
 [[nodiscard]] bool is_chosen_alike(const spec::Job& job, spec::ModelId model);
 
-/// What a kind has planned in a round.
+/// The result of a kind's plan in a round.
 struct KindOutcome {
-  double seconds = 0;  ///< of a step, without what it waits for other stages
-  Bytes least{};       ///< zero: it has a plan; else the minimum capacity with which it does
-  FixedChoices
-      choices;  ///< where it has a plan: of its shared stages, in their order, and of the job
+  double seconds = 0;  ///< of a step, without waits for other stages
+  Bytes least{};       ///< zero: it has a plan; else the minimum capacity for one
+  /// if it has a plan: settings of its shared stages, in their order, and of the job
+  FixedChoices choices;
   [[nodiscard]] bool planned() const { return least.is_zero(); }
-  /// For other ranks; of one of these models.
+  /// Conversion to and from numbers that ranks exchange.
   [[nodiscard]] std::vector<double> to_numbers() const;
   [[nodiscard]] static KindOutcome from_numbers(const std::vector<double>& numbers);
 };
@@ -61,49 +62,51 @@ class CommonChoices {
  public:
   explicit CommonChoices(const spec::Job& job);
 
-  /// What a kind's next plan takes as it is.
+  /// The settings that a kind's next plan must keep.
   [[nodiscard]] FixedChoices fixed(std::size_t kind) const { return fixed(kind, rounds_.size()); }
-  /// What a kind's plan chose of shared stages and of the job.
+  /// The settings that a kind's plan chose for shared stages and the job.
   [[nodiscard]] FixedChoices chosen(std::size_t kind, const MemoryPlan& plan) const;
-  /// Of each kind, planned with fixed(). Whether there is another round.
+  /// Takes the outcome of each kind, planned with fixed(). Returns whether there is another round.
   [[nodiscard]] bool take(std::vector<KindOutcome> outcomes);
 
-  // After the last one:
-  /// Whose plans are taken.
+  // After the last round:
+  /// The round whose plans are used.
   [[nodiscard]] std::size_t round() const { return best_; }
   [[nodiscard]] FixedChoices fixed(std::size_t kind, std::size_t round) const;
-  /// The kind that has no plan and needs most; nullopt: all have one.
+  /// The kind without a plan that needs the most memory; nullopt if all kinds have a plan.
   [[nodiscard]] std::optional<std::size_t> refused() const;
-  /// What that one needs.
+  /// The minimum capacity of that kind.
   [[nodiscard]] Bytes least() const;
 
  private:
-  using Choices = FixedChoices;  // models: one a shared stage
+  using Choices = FixedChoices;  // `models` has one entry per shared stage
   [[nodiscard]] Choices of_kinds(const std::vector<KindOutcome>& outcomes, std::size_t place) const;
   void add_trials();
   [[nodiscard]] bool all_planned(std::size_t round) const;
   [[nodiscard]] double seconds(std::size_t round) const;
-  // Of rounds in which some kind has no plan: in which the one that needs most needs least.
+  // Among rounds in which some kind has no plan: the one with the smallest minimum capacity.
   [[nodiscard]] std::size_t nearest() const;
 
-  static constexpr std::size_t kMostTrials = 4;  // with choices of kinds
+  static constexpr std::size_t kMostTrials = 4;  // rounds with the settings of one kind
   std::vector<SharedStage> stages_;
   std::vector<std::vector<KindOutcome>> rounds_;
   std::vector<Choices> trials_{Choices{}};  // of each round; the first has none
-  std::size_t kinds_trials_ = 0;  // of them with choices of kinds; behind these the smallest
-  std::size_t best_ = 0;          // zero: no later round has plans of all kinds
+  // number of rounds with the settings of one kind; smaller ones follow
+  std::size_t kinds_trials_ = 0;
+  std::size_t best_ = 0;  // zero: in no later round do all kinds have a plan
 };
 
-/// The plans of a kind of rank, one a round. Failures say which kind it is.
+/// The plans of one kind of rank, one per round. Failures name the kind.
 class KindPlans {
  public:
-  /// `job` outlives them. `target.rank` is one of the kind's.
+  /// `job` must outlive it. `target.rank` is a rank of the kind.
   KindPlans(const spec::Job& job, Target target);
-  /// The next round's.
+  /// Makes the next round's plan.
   [[nodiscard]] Result<KindOutcome> plan(const CommonChoices& common);
-  /// Of the round that is taken, as plan_or_least makes it: it fits, or misses the capacity where everything is to stay.
+  /// The plan of the chosen round, as plan_or_least makes it. It fits, or exceeds the capacity if
+  /// nothing may be offloaded.
   [[nodiscard]] Result<MemoryPlan> take(const CommonChoices& common);
-  /// Where it has none there: why, and what would help.
+  /// If there is no plan: the reason, and suggestions.
   [[nodiscard]] Status refusal(const CommonChoices& common) const;
 
  private:

@@ -24,7 +24,7 @@ using step::CountingOps;
 using step::Dtype;
 using Weights = step::Weights<CountedTensor>;
 
-// Which part of a stage's training phase takes how long.
+// Measures the time of each part of a stage's training phase.
 class PassClock {
  public:
   void enter(const CountingOps& ops, double PassSeconds::*part) { enter(ops, seconds_.*part); }
@@ -55,7 +55,7 @@ class PassClock {
   double since_ = 0;
 };
 
-// The sizes of requests of a phase whose largest micro-batch is known.
+// The sizes of requests of a phase with the largest micro-batch.
 class RequestSizes final : public step::MemorySink {
  public:
   [[nodiscard]] std::uint64_t allocate(std::int64_t bytes) override {
@@ -64,7 +64,8 @@ class RequestSizes final : public step::MemorySink {
   }
   void release(std::uint64_t) override {}
 
-  // Each with the most that the head reads, and with as many as give the head's widest tensor that size.
+  // For each size: one with the maximum number of tokens that the head reads, and one where the
+  // head's widest tensor has that size.
   [[nodiscard]] std::vector<step::PackedSize> smaller(const step::PackedSize& most,
                                                       std::int64_t tokens_of_ranks) const {
     std::set<std::int64_t> rows = {most.rows};
@@ -88,13 +89,13 @@ class RequestSizes final : public step::MemorySink {
   std::set<std::int64_t> sizes_;  // larger ones
 };
 
-// One phase; what it computes is dropped.
+// Runs one phase and drops its results.
 class CountedBackend {
   using T = CountedTensor;
 
  public:
   using Ops = CountingOps;
-  /// `trained`: the phase's model as the rank has it where it trains.
+  /// `trained` is the phase's model as this rank trains it.
   CountedBackend(CountingOps& ops, const spec::Job& job, const ModelRole& trained, ModelRole role,
                  Dtype dtype, const spec::Phase& phase, std::int64_t most_decode_steps,
                  std::vector<step::PackedSize> smaller)
@@ -109,7 +110,7 @@ class CountedBackend {
       if (phase.gathers_weights) gather_model(trained, phase);
       return;
     }
-    // Of an update it has the norms.
+    // The update computes its norms.
     if (phase.slices_weights &&
         (phase.part != spec::TrainPart::kUpdate || phase.gradients_on_host)) {
       const bool overlaps = step::gathers_overlap_passes(
@@ -144,7 +145,7 @@ class CountedBackend {
   [[nodiscard]] const spec::Job& job() const { return job_; }
   [[nodiscard]] const Weights& weights() const { return weights_; }
   [[nodiscard]] const step::Experience<T>& experience() const { return experience_; }
-  /// Of a stage's list.
+  /// Called for an action of a stage's schedule.
   void begins(const step::PipelineAction& action) {
     using Kind = step::PipelineAction::Kind;
     if (!action.computes()) return;
@@ -180,7 +181,7 @@ class CountedBackend {
   [[nodiscard]] const std::vector<step::TrainedUnit<T>>& pieces() const {
     return training_->pieces();
   }
-  /// All mini-batches of a step; an update alone is counted once.
+  /// All mini-batches of a step. A separate update phase is counted once.
   [[nodiscard]] step::UpdateRange updates(const spec::Phase& phase) const {
     return {0, spec::update_shape(job_, phase.body).updates()};
   }
@@ -191,8 +192,8 @@ class CountedBackend {
     if (staged()) clock_.enter(ops_, &PassSeconds::sums);
     training_->reduce_gradients();
   }
-  // Numbers that ranks add up or compare pass through 512 KiB of a GPU (parallel/nccl.cpp), which is part of
-  // what is planned for kernels' small buffers. Tensors of a collective stay where they are.
+  // Numbers that ranks exchange pass through 512 KiB of device memory (parallel/nccl.cpp). The plan
+  // covers them by its allowance for kernels' small buffers. Tensors of a collective stay in place.
   [[nodiscard]] std::vector<double> all_norms(std::vector<double> own) const { return own; }
   template <class Visit>
   void beside(const Visit& visit) {
@@ -210,14 +211,14 @@ class CountedBackend {
 
  private:
   [[nodiscard]] bool staged() const { return role_.shape.pipeline.stages > 1; }
-  // What rests on the host or the disk, for a generation.
+  // Loads what is offloaded to host memory or disk, for a generation.
   void fetch(double bytes, bool on_disk) {
     const double read =
         on_disk ? ops_.begin_disk(step::Direction::kToDevice, bytes, ops_.now()) : ops_.now();
     ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, bytes, read));
   }
-  // Blocks or slices that rest there, then all units from slices or stages, then parts from other parts. To copy what a
-  // rank has takes far less time than to gather.
+  // Loads offloaded blocks or shards, then gathers units from ZeRO shards or stages, then exchanges
+  // tensor-parallel shards. Local copies are ignored: they are much faster than gathers.
   void gather_model(const ModelRole& trained, const spec::Phase& phase) {
     const std::int64_t stages = trained.shape.pipeline.stages;
     const bool slices = role_.ranks.slices_weights();
@@ -231,7 +232,7 @@ class CountedBackend {
     if (rests > 0) {
       const double begin = ops_.now();
       fetch(rests, phase.blocks_on_disk);
-      // One unit after another, those of a stage while the others wait.
+      // Units are gathered one after another; the other stages' units take as long.
       const double others = static_cast<double>(stages - 1) * (ops_.now() - begin);
       if (trained.divides_otherwise_to_generate())
         ops_.wait_for_peers(ops_.now() + others, 0, spec::Axis::kPipe);
@@ -244,11 +245,11 @@ class CountedBackend {
       return spec::total_elements(spec::flat_layout(shape, role_.head));
     };
     const double gathered = bytes_of(elements_of(spec::undivided(trained.shape)), dtype_);
-    // Of a stage, its units.
+    // The units of this stage.
     if (slices)
       gather_at_once(ops_, role_.ranks,
                      stages == 1 ? gathered : bytes_of(elements_of(trained.shape), dtype_));
-    // From each stage its units: every rank sends as much as in a gather.
+    // Each stage broadcasts its units, which sends as much per rank as a gather.
     if (stages > 1) sends(gathered_bytes(stages, gathered), spec::Axis::kPipe);
     if (trained.shape.tensor.ranks > 1 && trained.divides_otherwise_to_generate())
       sends(bytes_of(transfers_to_generate(trained).busiest, dtype_), spec::Axis::kTensor);
@@ -282,7 +283,7 @@ std::vector<step::PackedSize> smaller_sizes(const step::KernelProfile& profile,
   const std::int64_t sequences = packed.cuts.front().front().count * batching.sequences_of_row;
   const auto last = static_cast<std::size_t>(sequences);
   const step::PackedSize most{packed.starts[last], packed.counts[last]};
-  std::int64_t tokens = 0;  // of all ranks that divide sequences
+  std::int64_t tokens = 0;  // of all context-parallel ranks
   for (std::size_t i = 0; i < last; ++i) tokens += packed.lengths[i];
   step::run_phase(backend, phase);
   return sizes.smaller(most, tokens);

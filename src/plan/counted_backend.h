@@ -1,7 +1,9 @@
-// What phases ask of memory and time, by running their bodies (step/runner.h) over operations that
-// count, with weights and data of the job's sizes.
+// Predicts the memory and time of phases. It runs their bodies (step/runner.h) with counting
+// operations, and with weights and data of the job's sizes.
 //
-// Cost   milliseconds: two rounds are run of each loop, and of a long generation a few dozen steps.
+// Threads   one.
+// Cost      milliseconds: it runs two rounds of each loop, and a few dozen steps of a long
+//           generation.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +15,19 @@
 
 namespace neap::plan {
 
-/// Packed micro-batches in which tensors of some width are as large as the allocator's pool of small tensors takes. Its
-/// pages are needed in addition to those of the larger micro-batches, and between two of these sizes it holds less.
-/// They follow from the requests of the largest micro-batch. None where the phase packs nothing.
+/// Packed micro-batches some of whose tensors just fit the allocator's pool for small tensors.
+/// Those pages are needed in addition to the pages for larger micro-batches. Sizes in between need
+/// less. They are derived from the requests of the largest micro-batch. Empty if the phase is not
+/// packed.
 [[nodiscard]] std::vector<step::PackedSize> smaller_sizes(const step::KernelProfile& profile,
                                                           const spec::Job& job,
                                                           const JobModels& models,
                                                           step::Dtype dtype,
                                                           const spec::Phase& phase);
 
-/// Runs a phase of `job` over counting operations. `most_decode_steps`: of a generation so many,
-/// evenly spread, the longest included. Returns the seconds of its parts where it trains a stage of a pipeline.
+/// Runs a phase of `job` with counting operations. Of a generation it runs `most_decode_steps`
+/// steps, evenly spread and including the longest. Returns the seconds per part if the phase trains
+/// a pipeline stage.
 PassSeconds count_phase(step::CountingOps& ops, const spec::Job& job, const JobModels& models,
                         step::Dtype dtype, const spec::Phase& phase,
                         std::int64_t most_decode_steps);

@@ -49,7 +49,7 @@ double CountedBlocks::bring(double bytes, double from, Bytes own) {
   sent_ += sent;
   const bool at_once = !ops_.profile().cuda || !rests_.overlaps;
   if (!own.is_zero()) {
-    // The program waits for what it reads, which was begun when what came before had been read.
+    // The host waits for the read, which started when the previous read had ended.
     if (rests_.on_disk) {
       const double asked = ops_.now(), begun = read_ahead_ ? read_ : asked;
       read_ = ops_.begin_disk(Direction::kToDevice, static_cast<double>(own.count()), begun);
@@ -66,8 +66,9 @@ double CountedBlocks::bring(double bytes, double from, Bytes own) {
   return gathered_;
 }
 
-// The program fills all slots before it uses the first, so each read runs while the block before the one counted here
-// computes, and while the last one does nothing is read. Of blocks that are alike any can be the one that hides nothing.
+// The host fills all buffers before the first use. So each read overlaps with the block before the
+// one counted here, and nothing is read during the last block. Among equal blocks, it does not
+// matter which one overlaps with nothing.
 void CountedBlocks::end_reads() {
   read_ahead_ = false;
   ops_.wait_until(ops_.now() + std::exchange(hidden_, 0));
@@ -129,7 +130,8 @@ CountedTensor CountedBlocks::inputs(std::int64_t, std::int64_t count) {
 }
 
 const step::Block<CountedTensor>& CountedBlocks::use(std::size_t block, step::BlockUse how) {
-  // Of blocks that are alike the first ones of a forward pass stand for all: uses count, not numbers.
+  // With equal blocks, the first ones of a forward pass represent all: the number of uses matters,
+  // not which block.
   const auto first = static_cast<std::size_t>(chunk_.blocks.first),
              count = static_cast<std::size_t>(chunk_.blocks.count);
   used_ = sweep_ == step::Sweep::kForward ? first + position_++ % count : block;
@@ -175,7 +177,8 @@ void CountedBlocks::fetch_until(std::size_t block) {
   }
 }
 
-// The first blocks of a forward sweep stand for all, of which a rank may have more or less.
+// The first blocks of a forward sweep represent all, although a rank may have more or less of other
+// blocks.
 Bytes CountedBlocks::own_bytes(std::size_t block) const {
   if (rests_.own.empty()) return {};
   if (sweep_ != step::Sweep::kForward) return rests_.own[block];
@@ -192,8 +195,8 @@ void CountedBlocks::fetch(const Fetch& fetch) {
   const double first = weights + (place.inputs ? input_bytes_ : 0);
   double from = fetch.from, gradients_from = fetch.gradients_from;
   if (rests_.on_disk && !rests_.ranks && weights + gradients > 0) {
-    // Gradients come to the window from which those before were written. What was read comes to the slot when that is
-    // used.
+    // Gradients are read into the window from which the previous ones were written. Data that was
+    // read is copied to the buffer when the buffer is used.
     const double read =
         ops_.begin_disk(Direction::kToDevice, weights + gradients,
                         gradients > 0 ? std::max(from, written_[place.slot]) : from);
@@ -242,7 +245,7 @@ CountedTensor CountedBlocks::rows_from_files(const T& table, const T& indices) {
   const double read = static_cast<double>(indices.size(0)) * static_cast<double>(table.size(1)) *
                       static_cast<double>(element_bytes(dtype()));
   ops_.wait_until(ops_.begin_disk(Direction::kToDevice, read, ops_.now()));
-  return {};  // from there on as of a table in host memory
+  return {};  // from there on it is as a table in host memory
 }
 
 void CountedBlocks::release_table() noexcept {
@@ -251,7 +254,7 @@ void CountedBlocks::release_table() noexcept {
     last_stored_ = held_ = ops_.begin_copy(
         Direction::kToHost, leaving_bytes(step::key_of(turn_table_), turn_.last), work_);
   }
-  // Blocks that are alike were left out.
+  // Equal blocks were skipped.
   if (sweep_ == step::Sweep::kForward && passes_ > 1 && position_ > 0) {
     position_ = 0;
     window_.expect(sweep_, passes_, chunk_);
@@ -272,7 +275,7 @@ CountedTensor CountedBlocks::complete_gradients(step::UnitKey unit) {
   return (unit < 0 ? turn_.last : use_.last) ? gradients_of(unit) : T();
 }
 
-// Of a block by its number, of the table whose turn it is.
+// The gradients of a block by its number, or of the table in use.
 CountedTensor CountedBlocks::gradients_of(step::UnitKey unit) const {
   if (unit < 0) return T::outside({rests_.tables.units[turn_.unit].elements}, *rests_.gradients);
   const Bytes weights = rests_.blocks[static_cast<std::size_t>(unit)].bytes;

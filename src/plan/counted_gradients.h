@@ -1,7 +1,7 @@
-// Gradients of which a rank keeps a slice on the host, on a plan's clocks: what train/hosted_gradients.h does.
+// Simulates train/hosted_gradients.h: gradient shards that are offloaded to host memory.
 //
 // Threads   one.
-// Cost      below a microsecond a piece, and its norms.
+// Cost      below a microsecond per piece, plus its norms.
 #pragma once
 
 #include <algorithm>
@@ -22,11 +22,11 @@ class CountedGradients final : public step::GradientSlots<step::CountingOps>::Ho
 
  public:
   struct Piece {
-    std::string_view slot;  ///< of its unit
+    std::string_view slot;  ///< buffer of its unit
     T gradients;            ///< (count,)
   };
-  /// `on_disk`: they rest there. `norms`: takes those of a piece. A plan leaves out groups that are alike: each may be
-  /// the last one. `ops` outlives it.
+  /// `on_disk`: they are on disk. `norms` computes those of a piece. A plan skips equal groups, so
+  /// each group may be the last one. `ops` must outlive it.
   CountedGradients(step::CountingOps& ops, std::vector<Piece> pieces, bool on_disk,
                    std::function<void(std::size_t piece)> norms)
       : ops_(ops), pieces_(std::move(pieces)), on_disk_(on_disk), norms_(std::move(norms)) {}
@@ -47,7 +47,7 @@ class CountedGradients final : public step::GradientSlots<step::CountingOps>::Ho
   }
   [[nodiscard]] T use(std::size_t piece) override {
     Slot& slot = slots_[pieces_[piece].slot];
-    // The program waits for what it reads, and the copy begins then.
+    // The host waits for the read; then the copy starts.
     if (std::exchange(slot.comes, false)) {
       ops_.wait_until(slot.read);
       slot.filled = begin(step::Direction::kToDevice, piece, ops_.now());
@@ -71,7 +71,7 @@ class CountedGradients final : public step::GradientSlots<step::CountingOps>::Ho
   /// Times of its last copies.
   struct Slot {
     double filled = 0, stored = 0, written = 0, read = 0;
-    bool comes = false;  // read, to be copied
+    bool comes = false;  // it is being loaded
   };
   step::CountingOps& ops_;
   std::vector<Piece> pieces_;

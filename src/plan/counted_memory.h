@@ -1,8 +1,9 @@
-// The transient pool of a phase that only counts: the caching allocator on a device without memory.
+// The pool of temporaries of a phase that is only counted: the caching allocator on a device
+// without memory.
 //
 // Threads   one.
-// Failure   the first failing request is kept in status(); later requests get address 0.
-// Cost      about 100 ns a request.
+// Failure   status() has the first request that failed; later requests get address 0.
+// Cost      about 100 ns per request.
 #pragma once
 
 #include <cstdint>

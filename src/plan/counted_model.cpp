@@ -12,7 +12,7 @@ using step::CountedTensor;
 using step::Dtype;
 using Weights = step::Weights<CountedTensor>;
 
-// `gradients`: their type; none where the units are frozen.
+// `gradients` is their type; nullopt if the units are frozen.
 void bind_units(Weights& w, const std::vector<spec::FlatUnit>& units, Dtype dtype,
                 std::optional<Dtype> gradients) {
   for (const spec::FlatUnit& unit : units) {

@@ -1,6 +1,6 @@
-// A job's model with tensors that only have sizes: what passes that count run over.
+// A job's model with tensors that only have sizes, for passes that count.
 //
-// Threads   functions without state.
+// Threads   stateless functions.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@
 
 namespace neap::plan {
 
-/// The model that a phase runs: without the adapter where the phase switches it off, and as ranks divide it there.
+/// The model as a phase runs it: without the adapter if the phase disables it, and with the
+/// rollout's shard in rollouts.
 [[nodiscard]] ModelRole role_of(const JobModels& models, const spec::Phase& phase);
 
-/// A model whose parameters take no memory: their regions are counted elsewhere.
+/// Parameters take no memory here; their regions are counted elsewhere.
 [[nodiscard]] step::Weights<step::CountedTensor> counted_weights(const ModelRole& role,
                                                                  step::Dtype dtype);
 

@@ -1,7 +1,7 @@
-// The sums of gradients over ranks in a plan, on the clock of what is computed: how much of them backward hides.
+// Simulates the reduction of gradients over ranks, and how much of it overlaps with backward.
 //
 // Threads   one.
-// Cost      below a microsecond a unit.
+// Cost      below a microsecond per unit.
 #pragma once
 
 #include <algorithm>
@@ -21,20 +21,19 @@ namespace neap::plan {
   return static_cast<double>(spec::tensor_bytes(elements, dtype).count());
 }
 
-/// Bytes that each of so many ranks sends so that a tensor is gathered or, the other way, its parts are summed: as a
-/// ring.
+/// Bytes that each rank sends in a ring all-gather or reduce-scatter of a tensor.
 [[nodiscard]] inline double gathered_bytes(std::int64_t ranks, double bytes) {
   const auto n = static_cast<double>(ranks);
   return (n - 1) / n * bytes;
 }
 
-/// A gather of a tensor from ranks that slice it, which is waited for.
+/// An all-gather over a shard group that is waited for.
 inline void gather_at_once(step::CountingOps& ops, const spec::DataParallel& ranks, double bytes) {
   const double sent = gathered_bytes(ranks.shards(), bytes);
   ops.wait_for_peers(ops.now() + ops.peer_seconds(sent, 1, spec::Axis::kShards), sent);
 }
 
-/// The sums of slices over their replicas, which are waited for.
+/// An all-reduce of shards over replicas that is waited for.
 inline void sum_over_replicas(step::CountingOps& ops, const spec::DataParallel& ranks,
                               double bytes) {
   if (ranks.replicas == 1 || bytes == 0) return;
@@ -42,12 +41,12 @@ inline void sum_over_replicas(step::CountingOps& ops, const spec::DataParallel& 
   ops.wait_for_peers(ops.now() + ops.peer_seconds(sent, 2, spec::Axis::kReplicas), sent);
 }
 
-/// Sums that run while the device computes. On the host they are made at once.
+/// Reductions that overlap with computation. On the CPU they do not overlap.
 class CountedPeers final : public step::GradientSink<step::CountedTensor> {
   using T = step::CountedTensor;
 
  public:
-  /// `ops` and the units outlive it.
+  /// `ops` and the units must outlive it.
   CountedPeers(step::CountingOps& ops, const spec::DataParallel& ranks,
                const std::vector<step::TrainedUnit<T>>& units,
                const std::vector<step::TrainedUnit<T>>& pieces, std::int64_t element_bytes)
@@ -68,7 +67,7 @@ class CountedPeers final : public step::GradientSink<step::CountedTensor> {
   CountedPeers(const CountedPeers&) = delete;
   CountedPeers& operator=(const CountedPeers&) = delete;
 
-  // A plan leaves out groups that are alike: each may be the last one that runs.
+  // A plan skips equal groups, so each group may be the last one.
   void begin_group(bool) override {
     reduction_.restart();
     reduction_.begin_group(true);
@@ -86,8 +85,8 @@ class CountedPeers final : public step::GradientSink<step::CountedTensor> {
   }
   void sum(step::UnitKey unit, const T& gradients) override { reduction_.sum(unit, gradients); }
 
-  /// The rest of a mini-batch; what is computed next waits for all of it. Of a plan that left out the last group, units
-  /// on the host are in the rest.
+  /// The rest of a mini-batch; later computation waits for it. If the plan skipped the last group,
+  /// offloaded units are part of the rest.
   void finish() {
     reduction_.finish();
     ops_.wait_for_peers(ops_.profile().cuda ? lane_ : ops_.now() + busy_, sent_);
@@ -98,7 +97,7 @@ class CountedPeers final : public step::GradientSink<step::CountedTensor> {
   }
 
  private:
-  // What a sum sends, and how long it takes.
+  // Bytes and seconds of a reduction.
   struct Sum {
     double sent = 0, seconds = 0;
   };
@@ -125,9 +124,9 @@ class CountedPeers final : public step::GradientSink<step::CountedTensor> {
   spec::DataParallel ranks_;
   const std::vector<step::TrainedUnit<T>>& units_;
   step::GradientReduction<T> reduction_;
-  // Of the mini-batch: when the lane is done, its seconds and what it has sent.
+  // For the mini-batch: when the communication queue ends, its busy seconds, and its bytes.
   double lane_ = 0, busy_ = 0, sent_ = 0;
-  std::set<std::size_t> left_;  // units that were added up before they left for the host
+  std::set<std::size_t> left_;  // units that were reduced before they were offloaded
 };
 
 }  // namespace neap::plan

@@ -1,5 +1,7 @@
-// A list of a generation's actions, with prompts and random numbers that have sizes only: what a plan
-// counts, or a recorded run again.
+// The actions of a generation, with prompts and random numbers that only have sizes: what a plan
+// counts, or a recorded run.
+//
+// Threads   one.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +13,7 @@
 
 namespace neap::plan {
 
-/// A step::GenerationSource; both arguments outlive it.
+/// A step::GenerationSource. Both arguments must outlive it.
 class CountedSource {
   using T = step::CountedTensor;
 

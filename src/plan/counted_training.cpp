@@ -55,7 +55,7 @@ void CountedTraining::make_units(const spec::Phase& phase, const std::vector<boo
                                              flat(n, dtype_), flat(n, optimizer_.gradients),
                                              &state_tensor));
     units_.back().on_host = rests[units_.size() - 1];
-    // Their norms are taken in backward.
+    // Their norms are computed in backward.
     if ((units_.back().on_host || phase.gradients_on_host) &&
         phase.part == spec::TrainPart::kUpdate)
       blocks_->keep_norms(step::key_of(units_.back().unit, role_.shape), {});
@@ -63,8 +63,8 @@ void CountedTraining::make_units(const spec::Phase& phase, const std::vector<boo
   if (blocks_ != nullptr) blocks_->read_norms(ops_);
 }
 
-// Of the rank that has most. Others have other pieces, which may take more memory while they are stepped:
-// no piece of a unit takes more than the whole unit.
+// Pieces of the rank with the most elements. Pieces of other ranks may take more memory in the
+// update, but none takes more than its whole unit.
 void CountedTraining::make_pieces(const spec::Phase& phase) {
   const spec::StatePlacement placement = placement_of(role_, dtype_);
   if (!placement.sliced()) {
@@ -88,7 +88,7 @@ void CountedTraining::make_pieces(const spec::Phase& phase) {
     unit.on_host = unit.on_host || phase.gradients_on_host;
 }
 
-// Of units on the host.
+// For offloaded units.
 void CountedTraining::keep_own_gradients(const spec::StatePlacement& placement, std::int64_t rank) {
   for (std::size_t u = 0; u < units_.size(); ++u)
     if (units_[u].on_host)
@@ -97,7 +97,7 @@ void CountedTraining::keep_own_gradients(const spec::StatePlacement& placement, 
           spec::tensor_bytes(placement.slices().range(u, rank).count, optimizer_.gradients));
 }
 
-// Of pieces on the host. Those of other ranks take no more memory for their norms than whole units.
+// For offloaded pieces. Norms of other ranks' pieces take no more memory than those of whole units.
 void CountedTraining::host_gradients(bool on_disk) {
   std::vector<CountedGradients::Piece> pieces;
   for (const step::TrainedUnit<T>& piece : pieces_)
@@ -127,7 +127,7 @@ void CountedTraining::take_gradients() {
       hosted_gradients_ ? &*hosted_gradients_ : nullptr);
 }
 
-// On a GPU behind the gathers that were begun. Where nothing hides them they are waited for.
+// On a GPU they follow the started gathers. Without overlap they are waited for.
 std::int64_t CountedTraining::begin_sums(double gradients) {
   Sums& sums = sums_.emplace_back();
   sums.sent = gathered_bytes(role_.ranks.shards(), gradients);
@@ -160,7 +160,7 @@ void CountedTraining::for_each_part(const Visit& visit) {
 void CountedTraining::stream_parts(const Visit& visit) {
   const std::vector<step::UpdatePart>& list = parts_->list();
   CountedParts counted(ops_);
-  // Rounds are alike once every window was used.
+  // Rounds are equal once every window has been used.
   const std::int64_t lasting = on_disk_ ? step::kUpdateWindows : 1;
   for (std::size_t i = 0; i < list.size();) {
     std::size_t alike = i;

@@ -1,8 +1,9 @@
-// What a training phase has beside its model in a plan: trained units and this rank's pieces of them, their gradients,
-// which ranks add up, and the update. As train/optimizer.h has them, with sizes and on clocks.
+// Simulates what a training phase has besides its model: trained units, this rank's pieces,
+// gradients, their reduction, and the update. It follows train/optimizer.h with sizes and simulated
+// clocks.
 //
 // Threads   one.
-// Cost      below a microsecond a unit, and what the operations take.
+// Cost      below a microsecond per unit, plus the operations.
 #pragma once
 
 #include <cstdint>
@@ -27,26 +28,28 @@ class CountedTraining {
 
  public:
   using Visit = std::function<void(const step::TrainedUnit<T>&)>;
-  /// Of a phase that trains `role`. `blocks`: where they are streamed or sliced, else null. All but the phase outlive it.
+  /// For a phase that trains `role`. `blocks` is null unless they are offloaded or sharded.
+  /// Everything except the phase must outlive it.
   CountedTraining(step::CountingOps& ops, const ModelRole& role, step::Dtype dtype,
                   const spec::Phase& phase, CountedBlocks* blocks);
   CountedTraining(const CountedTraining&) = delete;
   CountedTraining& operator=(const CountedTraining&) = delete;
 
   [[nodiscard]] const spec::OptimizerSpec& optimizer() const { return optimizer_; }
-  /// Those whose gradients this rank keeps, and those that it steps (step::Backend).
+  /// The units whose gradients this rank keeps, and the pieces that it updates (step::Backend).
   [[nodiscard]] const Units& units() const { return gradients_ ? pieces_ : units_; }
   [[nodiscard]] const Units& pieces() const { return pieces_; }
-  /// Of other ranks, where one plan is for all of them: they may take more memory.
+  /// Pieces of other ranks, if one plan is for all: they may take more memory.
   [[nodiscard]] const Units& of_others() const { return of_others_; }
-  /// Where backward gives gradients to; null where they stay.
+  /// The receiver of backward's gradients; null if they stay in place.
   [[nodiscard]] step::GradientSink<T>* sink();
 
-  /// What is left of a mini-batch's sums over ranks.
+  /// Reduces the rest of a mini-batch's gradients.
   void reduce_gradients();
-  /// visit(piece) for every piece, or part of one, in order, while it is on the device; then aside for each of others.
+  /// Calls visit(piece) for every piece, or part of one, in order, while it is on the device. Then
+  /// it visits the pieces of other ranks, for memory only.
   void for_each_part(const Visit& visit);
-  /// Weights that ranks have updated for each other.
+  /// All-gathers updated weights.
   void gather_weights();
 
  private:
@@ -66,17 +69,18 @@ class CountedTraining {
   CountedBlocks* blocks_;
   spec::OptimizerSpec optimizer_;
   Units units_, pieces_, of_others_;
-  std::optional<CountedGradients> hosted_gradients_;                 // of pieces
-  std::optional<step::GradientSlots<step::CountingOps>> gradients_;  // that are sliced
+  std::optional<CountedGradients> hosted_gradients_;  // of the pieces
+  // only if gradients are sharded
+  std::optional<step::GradientSlots<step::CountingOps>> gradients_;
   struct Sums {
     double ended = 0, sent = 0;
   };
-  std::vector<Sums> sums_;                  // of sliced gradients
-  double lane_ = 0;                         // when the last ones have ended
-  std::optional<CountedPeers> peers_;       // of gradients that ranks add up
-  std::optional<step::UpdateParts> parts_;  // of streamed states
-  Bytes slot_bytes_, window_bytes_;         // that these come to
-  bool on_disk_ = false;                    // states
+  std::vector<Sums> sums_;                  // of sharded gradients
+  double lane_ = 0;                         // when the last reduction has ended
+  std::optional<CountedPeers> peers_;       // gradients that ranks all-reduce
+  std::optional<step::UpdateParts> parts_;  // of offloaded states
+  Bytes slot_bytes_, window_bytes_;         // buffers for these parts
+  bool on_disk_ = false;                    // the states are on disk
 };
 
 }  // namespace neap::plan

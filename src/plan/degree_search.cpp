@@ -19,7 +19,7 @@
 namespace neap::plan {
 namespace {
 
-// Sums of the same seconds in another order.
+// The same seconds can differ by the order of sums.
 constexpr double kSameSeconds = 1e-9;
 constexpr std::size_t kShownFits = 12, kShownOthers = 6;
 
@@ -34,7 +34,7 @@ DegreeCandidate plan_candidate(const OpenJob& open, const spec::Degrees& degrees
   spec::Job job;
   job.launched_ranks = open.job.launched_ranks;
   job.launched_node_ranks = open.job.launched_node_ranks;
-  // Not with the file, which is that of all.
+  // Without the file's name, which is the same for all candidates.
   const auto refuse = [&](const Status& status) {
     out.refused = status.message().substr(0, status.message().find(" - while checking"));
     return out;
@@ -53,7 +53,7 @@ DegreeCandidate plan_candidate(const OpenJob& open, const spec::Degrees& degrees
   return out;
 }
 
-// A bar for those who wait.
+// A progress bar that appears late.
 class LateProgress {
  public:
   explicit LateProgress(std::size_t total) : total_(total) {}
@@ -80,7 +80,7 @@ bool comes_before(const DegreeCandidate& a, const DegreeCandidate& b) {
   return order(a) < order(b);
 }
 
-// Of those that are as fast as the first, the one that divides least comes first.
+// Among candidates that are as fast as the first, moves the least sharded one to the front.
 void put_simplest_first(std::vector<DegreeCandidate>& sorted) {
   const double most = sorted.front().seconds * (1 + kSameSeconds);
   const auto end = std::find_if(sorted.begin(), sorted.end(), [&](const DegreeCandidate& each) {
@@ -100,7 +100,7 @@ std::string degrees_text(const DegreeCandidate& candidate, const spec::Automatic
   return out;
 }
 
-// Each reason once, with the first candidate that has it.
+// Lists each reason once, with the first candidate that has it.
 std::string refused_text(const std::vector<DegreeCandidate>& candidates,
                          const spec::AutomaticDegrees& open) {
   struct Reason {

@@ -19,7 +19,7 @@
 namespace neap::plan {
 namespace {
 
-// One logical core of each physical one in the affinity mask.
+// Counts one logical core per physical core in the affinity mask.
 std::int64_t physical_cores() {
   cpu_set_t mask;
   CPU_ZERO(&mask);
@@ -34,7 +34,7 @@ std::int64_t physical_cores() {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(cores.size()));
 }
 
-// Whole cores of the cgroup's quota ("max 100000" or "200000 100000"); the given number without one.
+// Whole cores of the cgroup's quota ("max 100000" or "200000 100000"); `cores` without a quota.
 std::int64_t within_quota(std::int64_t cores) {
   const auto text = read_file("/sys/fs/cgroup/cpu.max", 4_KiB);
   if (!text.ok()) return cores;
@@ -75,7 +75,7 @@ CudaGpus driver_gpus() {
 }
 
 Result<std::int64_t> kernel_threads() {
-  // More threads than processors are only slow; OpenMP crashes where there are thousands.
+  // A few threads per core are only slow; with thousands OpenMP crashes.
   constexpr std::int64_t kFew = 256;
   const std::int64_t most = std::max<std::int64_t>(kFew, ::sysconf(_SC_NPROCESSORS_CONF));
   if (const char* value = std::getenv("OMP_NUM_THREADS"); value != nullptr) {

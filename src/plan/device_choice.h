@@ -1,9 +1,9 @@
-// The device that a job runs on, chosen once: plans are made for it and the run opens it.
+// Chooses the device of a job. Plans and the run use the same choice.
 //
 // Threads   any.
-// Failure   kInvalidArgument for a GPU that does not exist, kUnsupported if CUDA is requested and
+// Failure   kInvalidArgument for a GPU that does not exist; kUnsupported if CUDA is requested but
 //           cannot be used.
-// Cost      0.1 s for the context of a GPU.
+// Cost      0.1 s for a GPU's context.
 #pragma once
 
 #include <string>
@@ -14,10 +14,10 @@ namespace neap::plan {
 
 struct DeviceChoice {
   Target target;     ///< capacity: device.memory, or what is free now
-  std::string name;  ///< for people: "NVIDIA H200", "host memory"
+  std::string name;  ///< for messages: "NVIDIA H200", "host memory"
 };
 
-/// GPUs that the program can compute on; `reason` says why there are none.
+/// GPUs that the program can use; `reason` says why there are none.
 struct CudaGpus {
   int count = 0;
   std::string reason;
@@ -26,18 +26,18 @@ struct CudaGpus {
 [[nodiscard]] CudaGpus driver_gpus();
 
 enum class Purpose {
-  kPlan,  ///< device.kind = "cuda" can be planned for where there is no GPU
+  kPlan,  ///< device.kind = "cuda" can be planned without a GPU
   kRun,
 };
 [[nodiscard]] Result<DeviceChoice> choose_device(const spec::DeviceConfig& config,
                                                  const CudaGpus& gpus, Purpose purpose);
 
-/// Cores that this process may use: OMP_NUM_THREADS, else the physical cores of its affinity mask
-/// within its cgroup's quota. Kernels' scratch memory depends on it, so the run sets its threads to it.
-/// Fails where OMP_NUM_THREADS is far more than the machine has.
+/// The cores that this process may use: OMP_NUM_THREADS, else the physical cores of its affinity
+/// mask within its cgroup's quota. The run uses that many threads, because kernels' scratch memory
+/// depends on it. Fails if OMP_NUM_THREADS is far larger than the machine.
 [[nodiscard]] Result<std::int64_t> kernel_threads();
 
-/// Of the GPU that the configuration names, now.
+/// Free memory of the configured GPU, now.
 [[nodiscard]] Result<Bytes> free_memory(const spec::DeviceConfig& config);
 
 }  // namespace neap::plan

@@ -7,15 +7,17 @@
 namespace neap::plan {
 namespace {
 
-// Copies between two places in host memory, as the host device makes them; both directions share it.
+// Copies within host memory, for the CPU device; both directions share it.
 constexpr double kHostCopyRate = 8e9;
 
-// Of operations, what simulated steps need to take as long as measured ones: the median of five ways to divide batches or
-// blocks over two H100s, and the mean of two that divide each pass, as bench/ranks/published.py prints them.
+// Factors by which operations of several ranks are slower than simulated, so that simulated and
+// measured steps agree. The first is the median of five data-parallel or pipeline jobs on two
+// H100s; the other is the mean of two tensor- or context-parallel jobs. bench/ranks/published.py
+// prints them.
 constexpr double kSlowdown = 1.02;
 constexpr double kSlowdownOfPasses = 1.16;
 
-// A record without products is from a doctor that had no libtorch.
+// A record without matrix products comes from a doctor without libtorch.
 void take_measured(PlanRates& rates, const MeasuredRates& measured) {
   const device::Rates& d = measured.device;
   rates.link = {d.to_host, d.to_device, d.both, d.remap};
@@ -30,9 +32,10 @@ void take_measured(PlanRates& rates, const MeasuredRates& measured) {
 }  // namespace
 
 step::KernelRates default_rates(bool cuda, std::int64_t threads) {
-  // Of an H200: products of 4096^3, traffic of a copy; of its server's core: an operation of libtorch, by the decoding of
-  // OPT-1.3b (10.9 us) and Qwen2.5-0.5B (13 us). Kernels in graphs start after 1.2 us, products after 3.4 (an H100,
-  // tests/gpu/products.py); kernels of streams a little later.
+  // Values of an H200: products of 4096^3, and traffic of a copy. For the CPU: an operation of
+  // libtorch, from decoding OPT-1.3b (10.9 us) and Qwen2.5-0.5B (13 us). Kernels in CUDA graphs
+  // start after 1.2 us and products after 3.4 us (H100, tests/gpu/products.py); kernels on streams
+  // take a little longer.
   if (cuda) return {775e12, 50e12, 4e12, 2e-6, 12e-6, 2.2e-6};
   const auto n = static_cast<double>(threads);
   return {30e9 * n, 60e9 * n, 8e9 * n, 2e-6, 0};
@@ -68,7 +71,7 @@ PlanRates rates_of_gpu(const std::string& name) {
 PlanRates rates_of_host(std::int64_t threads) {
   PlanRates rates;
   rates.kernels = default_rates(false, threads);
-  // Remapping is a part of its copies.
+  // The copies already include remapping.
   rates.link = {kHostCopyRate, kHostCopyRate, kHostCopyRate, 0};
   rates.from = "of a server's core for each thread";
   return rates;

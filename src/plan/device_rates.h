@@ -1,7 +1,9 @@
-// What a device reaches, for plans that count seconds.
+// Measured throughput of a device, for time estimates in plans.
 //
-// Of a GPU: what `neap doctor` measured on it (rate_file.h), else the H200's, measured as well. Of the
-// host device: those of a server's core for each thread.
+// For a GPU: what `neap doctor` measured (rate_file.h), else values of an H200. For the CPU: a
+// server's core per thread.
+//
+// Threads   stateless functions.
 #pragma once
 
 #include <string>
@@ -14,18 +16,18 @@ namespace neap::plan {
 struct PlanRates {
   step::KernelRates kernels;
   Link link;
-  std::string from;  ///< for people: "measured on 2026-11-22 by neap doctor"
+  std::string from;  ///< for messages: "measured on 2026-11-22 by neap doctor"
 };
 [[nodiscard]] PlanRates rates_of_gpu(const std::string& name);
-/// Where a plan is made for a GPU and there is none.
+/// For planning a GPU job on a machine without one.
 [[nodiscard]] PlanRates rates_without_gpu();
 [[nodiscard]] PlanRates rates_of_host(std::int64_t threads);
 
-/// Of kernels alone, without a measurement.
+/// Throughput of kernels without a measurement.
 [[nodiscard]] step::KernelRates default_rates(bool cuda, std::int64_t threads);
 
-/// Of a GPU that works together with others: its operations take longer than alone, most where they divide the passes of
-/// a model (by tensors or sequences).
+/// Throughput of a GPU that works with others. Its operations take longer than alone, most with
+/// tensor or context parallelism (`divide_passes`).
 [[nodiscard]] step::KernelRates rates_among_ranks(step::KernelRates alone, bool divide_passes);
 
 }  // namespace neap::plan

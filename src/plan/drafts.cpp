@@ -13,7 +13,7 @@ namespace neap::plan {
 namespace {
 
 constexpr std::int64_t kAsConfigured = -1;
-// What a group's tensors take grows with it, and so does the time that counting them takes.
+// Memory of a group grows with its size, and so does the time to count it.
 constexpr std::int64_t kMostTogether = 32;
 
 }  // namespace
@@ -75,7 +75,7 @@ Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes, Accuracy accurac
                     predict(modes, phase, kAsConfigured, counted[plan.phases.size()]));
     planned.times = phase.times;
     planned.share = phase.share;
-    // Of a backward the body runs every mini-batch, of an update one.
+    // A backward phase runs every mini-batch; an update phase runs one.
     if (phase.part == spec::TrainPart::kUpdate) {
       const PhasePlan once = planned;
       add_work(planned, once, phase.times - 1);
@@ -104,7 +104,7 @@ Bytes Drafts::least_capacity(MemoryPlan draft) const {
 
 Result<double> Drafts::least_seconds(const MemoryPlan& draft) {
   double sum = draft.operation_seconds();
-  // Larger groups may leave nothing to wait for.
+  // Larger groups may remove all waits.
   if (!grouped(draft.modes).empty()) {
     for (std::size_t p = 0; p < draft.cycle(); ++p)
       sum -= draft.phases[p].share * (draft.phases[p].wait_seconds + draft.phases[p].peer_seconds);
@@ -151,19 +151,20 @@ std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
   return out;
 }
 
-// Streams a model, with as much of what is wanted as it can; returns that.
+// Offloads a model as far as `wanted` and the model allow, and returns what is offloaded.
 Drafts::OnHost Drafts::stream(spec::ModelModes& modes, spec::ModelId model,
                               const spec::Recipe& recipe, const OnHost& wanted) const {
   OnHost done;
   modes.stream_weights(model);
   const ModelRole& role = models_.at(model);
-  // Of slices tables come as blocks do, and inputs stay.
+  // With ZeRO-3 shards, tables are handled like blocks, and inputs stay.
   if (recipe.find(model)->sliced) {
     done.gradients = wanted.gradients && role.trains_blocks();
     if (done.gradients) modes.keep_gradients_on_host(model);
     return done;
   }
-  // Several micro-batches wait for their way back through a stage, and two stages exchange a tied table's gradients.
+  // On a stage several micro-batches wait for their backward. With a tied embedding, two stages
+  // exchange its gradients.
   const bool staged = role.shape.pipeline.stages > 1;
   done.inputs = wanted.inputs && role.trained && !staged;
   if (done.inputs) modes.keep_inputs_on_host(model);
@@ -184,8 +185,8 @@ std::vector<spec::ModelModes> Drafts::placed_modes(WeightPlacement weights) cons
   if (job_.memory.offload == spec::Residency::kAll ||
       !job_.memory.allows(spec::Measure::kStreamWeights))
     return all;
-  // The largest alone, then with the next one, to all of them. Blocks that an update changes are stepped
-  // part by part, as their states are.
+  // First the largest model alone, then with the next one, up to all. Trained blocks are updated
+  // part by part, like their states.
   std::vector<spec::ModelId> models;
   const spec::Recipe recipe = spec::describe(job_);
   for (const spec::ModelId model : streamable()) {
@@ -195,7 +196,7 @@ std::vector<spec::ModelModes> Drafts::placed_modes(WeightPlacement weights) cons
         return !models_.at(other).trains_blocks() || spec::streams_states(modes.of(other));
       });
       if (!parts) continue;
-      // Of models whose choice is open: others rest as theirs says, whatever the placement.
+      // For models without fixed choices. The others follow their choices for any placement.
       OnHost placed;
       for (const spec::ModelId other : models) {
         const ModelChoice* const fixed = choice_for(fixed_, other);
@@ -215,7 +216,8 @@ std::vector<spec::ModelModes> Drafts::placed_modes(WeightPlacement weights) cons
   return all;
 }
 
-// Those of streamed blocks and tables, and slices. States take more than these, so they go first.
+// Modes for offloaded blocks and tables, and shards, on disk. Optimizer states are larger, so they
+// are moved to disk first.
 std::vector<spec::ModelModes> Drafts::disk_modes() const {
   std::vector<spec::ModelModes> out;
   if (!job_.memory.allows(spec::Measure::kDisk)) return out;
@@ -290,7 +292,7 @@ std::vector<spec::ModelId> Drafts::streamable() const {
     if (fixed != nullptr && !fixed->streams_weights) continue;
     const std::vector<PartPlan> blocks =
         hosted_blocks(models_.at(model), compute_dtype(job_, target_));
-    // All of them would be in slots.
+    // All blocks would fit into the buffers.
     if (!recipe.find(model)->sliced && blocks.size() <= kBlockSlots) continue;
     Bytes sum;
     for (const PartPlan& block : blocks) sum += block.bytes;
@@ -305,7 +307,7 @@ std::vector<spec::ModelId> Drafts::streamable() const {
   return out;
 }
 
-// A retention of a rung takes the place of the configured one while its phase is counted.
+// The checkpointing of a rung replaces the configured one while its phase is counted.
 Result<PhasePlan> Drafts::predict(const spec::ModelModes& modes, const spec::Phase& phase,
                                   std::int64_t rung, Accuracy accuracy) {
   ModelRole& role = *models_.slot(phase.model);
@@ -329,8 +331,8 @@ Result<PhasePlan> Drafts::predict(const spec::ModelModes& modes, const spec::Pha
   return plan;
 }
 
-// Of a phase that trains and updates, from what its two parts are where they are phases: these are
-// known for every way to divide the updates and every type of states.
+// Predicts a joint training phase from its backward and its update as separate phases. Their
+// predictions are known for every update mode and type of states.
 Result<PhasePlan> Drafts::predict_parts(const spec::ModelModes& modes, const spec::Phase& phase,
                                         std::int64_t rung) {
   spec::ModelModes split = modes;
@@ -363,7 +365,7 @@ std::vector<CheckpointChoice> Drafts::choices(const spec::ModelModes& modes) {
       const CheckpointLadder& ladder = ladder_of(phase);
       out.push_back(
           {i, p, &ladder, [this, modes, phase, &ladder](std::size_t rung, Accuracy accuracy) {
-             // The draft keeps what the last rung keeps.
+             // The draft already has the last rung's checkpointing.
              return rung == ladder.last()
                         ? predict(modes, phase, kAsConfigured, Accuracy::kExact)
                         : predict(modes, phase, static_cast<std::int64_t>(rung), accuracy);

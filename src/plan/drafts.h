@@ -1,12 +1,14 @@
-// Drafts of one job: its plans for each way to divide the updates, before and after moves and
-// retentions are chosen.
+// Drafts of one job: a plan for each way to divide the updates, before moves and recomputation are
+// chosen.
 //
-// Models are read once. A phase is predicted once for each size of micro-batch, type of optimizer
-// state and retention that it depends on; jobs that differ in these alone share the predictions.
+// Models are read once. A phase is predicted once per micro-batch size, type of optimizer states
+// and checkpointing choice. Jobs that differ only in these share the predictions.
 //
 // Threads   one.
-// Failure   kInvalidArgument for settings that contradict each other or models that cannot be read.
-// Cost      a prediction takes 0.1 to 2 ms, a draft of predicted phases a fraction of a millisecond.
+// Failure   kInvalidArgument for settings that contradict each other, or models that cannot be
+//           read.
+// Cost      a prediction takes 0.1 to 2 ms; a draft of predicted phases takes a fraction of a
+//           millisecond.
 #pragma once
 
 #include <array>
@@ -25,13 +27,13 @@
 
 namespace neap::plan {
 
-/// What was predicted of jobs that differ in micro-batches, optimizer states and retentions alone.
+/// Predictions for jobs that differ only in micro-batches, optimizer states and checkpointing.
 struct Predictions {
   struct Key {
     spec::PhaseId phase{};
     spec::Batching batching;
-    std::optional<spec::Dtype> states;  ///< of the optimizer, where the phase updates
-    std::int64_t rung = 0;              ///< -1: the retention as configured
+    std::optional<spec::Dtype> states;  ///< of the optimizer, if the phase updates
+    std::int64_t rung = 0;              ///< -1: checkpointing as configured
     Accuracy accuracy{};
     spec::PhaseStreaming streaming;
     friend auto operator<=>(const Key&, const Key&) = default;
@@ -40,15 +42,17 @@ struct Predictions {
   std::map<std::pair<spec::ModelId, spec::Batching>, CheckpointLadder> ladders;
 };
 
-/// Where weights are while their model computes, of those models that can: a search takes the next one
-/// where nothing fits, and of streamed ones where groups of micro-batches make it faster.
+/// Where weights are while their model computes, for models that allow it. A search tries the next
+/// one if nothing fits. With offloaded weights it also tries larger groups of micro-batches, if
+/// that is faster.
 enum class WeightPlacement {
   kResident,
-  kStreamed,           ///< blocks come one after another
-  kStreamedTables,     ///< and embedding and head in turns with them
-  kStreamedInputs,     ///< and what blocks read waits on the host for their backward
-  kStreamedGradients,  ///< as kStreamed, and slices of gradients rest on the host, too
-  kStreamedDisk,  ///< as kStreamed, kStreamedTables or kStreamedGradients, and blocks or slices rest on disk
+  kStreamed,           ///< layer-wise offload of blocks
+  kStreamedTables,     ///< also offload the embedding and the head
+  kStreamedInputs,     ///< also offload inputs of blocks between forward and backward
+  kStreamedGradients,  ///< as kStreamed, and gradient shards are offloaded
+  /// as kStreamed, kStreamedTables or kStreamedGradients, but blocks or shards are on disk
+  kStreamedDisk,
 };
 inline constexpr std::array kWeightPlacements = {
     WeightPlacement::kResident,          WeightPlacement::kStreamed,
@@ -57,40 +61,45 @@ inline constexpr std::array kWeightPlacements = {
 
 class Drafts {
  public:
-  /// `job` and `predictions` outlive the drafts. `models` are the job's. `fixed`: choices that each draft takes.
+  /// `job` and `predictions` must outlive the drafts. `models` belong to the job. Each draft keeps
+  /// the choices in `fixed`.
   Drafts(const spec::Job& job, const Target& target, JobModels models, Predictions& predictions,
          std::vector<ModelChoice> fixed = {});
-  /// The models of a job for a target.
+  /// Reads the models of a job for a target.
   [[nodiscard]] static Result<JobModels> read(const spec::Job& job, const Target& target);
 
-  /// Tags, phases and transients, without a capacity and a schedule. Where the plan chooses
-  /// retentions they are the ones of least memory. `accuracy`: of the phases whose retention solve() chooses; it counts
-  /// those again, exactly, that it takes.
+  /// A plan with tags, phases and temporaries, but without a capacity and a schedule. Checkpointing
+  /// that the plan chooses is set to the least memory. `accuracy` applies to phases whose
+  /// checkpointing solve() chooses; solve() predicts the chosen ones again exactly.
   [[nodiscard]] Result<MemoryPlan> draft(const spec::ModelModes& modes,
                                          Accuracy accuracy = Accuracy::kExact);
-  /// The minimum capacity for which solve() finds a plan of this draft. The largest number: none does.
+  /// The minimum capacity for which solve() finds a plan of this draft. The largest number: none.
   [[nodiscard]] Bytes least_capacity(MemoryPlan draft) const;
-  /// Fills the schedule, and what blocks keep where the plan chooses it; false: nothing fits the
-  /// capacity and takes less than `limit` seconds.
+  /// Fills the schedule, and checkpointing if the plan chooses it. Returns false if nothing fits
+  /// the capacity with less than `limit` seconds.
   [[nodiscard]] Result<bool> solve(MemoryPlan& plan, double limit);
-  /// No plan that solve() makes of this draft takes less time: operations without recomputation.
+  /// A lower bound of the time of solve()'s plans: operations without recomputation.
   [[nodiscard]] Result<double> least_seconds(const MemoryPlan& draft);
 
-  /// Every way to run the models that memory.optimizer_offload, memory.allow and fixed choices permit, with weights so placed;
-  /// fewer phases first. Nothing is streamed where everything is to stay, unless memory.optimizer_offload says so.
+  /// Every way to run the models that memory.optimizer_offload, memory.allow and fixed choices
+  /// permit, for a weight placement; fewer phases first. Nothing is offloaded if everything is to
+  /// stay, unless memory.optimizer_offload says so.
   [[nodiscard]] std::vector<spec::ModelModes> modes(WeightPlacement weights) const;
-  /// The same with groups of micro-batches that go through a block together, for the streamed and sliced models that
-  /// can and of which no choice of these is fixed: those of a mini-batch at once, in two groups, in four ...
+  /// As modes(), with groups of micro-batches per load of a block. It applies to offloaded and
+  /// sharded models that support it and have no fixed choice. Groups are a whole mini-batch, half
+  /// of it, a quarter, ...
   [[nodiscard]] std::vector<spec::ModelModes> grouped(const spec::ModelModes& modes) const;
 
  private:
-  /// Most micro-batches that the model's streamed phases run for a mini-batch, or in all.
+  /// The largest number of micro-batches that the model's offloaded phases run per mini-batch, or
+  /// in total.
   [[nodiscard]] std::int64_t groupable(const spec::Recipe& recipe, spec::ModelId model) const;
-  /// Models whose weights can be streamed: first those that fixed choices stream, then those with the largest blocks.
+  /// Models whose weights can be offloaded: first those that fixed choices offload, then those with
+  /// the largest blocks.
   [[nodiscard]] std::vector<spec::ModelId> streamable() const;
   [[nodiscard]] std::vector<spec::ModelModes> update_modes() const;
   [[nodiscard]] std::vector<spec::ModelModes> disk_modes() const;
-  /// What rests on the host of a model whose blocks come from there.
+  /// What is in host memory for a model with offloaded blocks.
   struct OnHost {
     bool tables = false, inputs = false, gradients = false;
     static OnHost of(const ModelChoice& choice) {
@@ -99,9 +108,10 @@ class Drafts {
   };
   OnHost stream(spec::ModelModes& modes, spec::ModelId model, const spec::Recipe& recipe,
                 const OnHost& wanted) const;
-  /// Of models whose choice is fixed with more than that, some that do not follow it.
+  /// Modes for a placement. They may conflict with models whose choice is fixed in more than the
+  /// weights.
   [[nodiscard]] std::vector<spec::ModelModes> placed_modes(WeightPlacement weights) const;
-  /// A phase of the job's recipe with these modes.
+  /// Predicts a phase of the job's recipe with these modes.
   Result<PhasePlan> predict(const spec::ModelModes& modes, const spec::Phase& phase,
                             std::int64_t rung, Accuracy accuracy);
   Result<PhasePlan> predict_parts(const spec::ModelModes& modes, const spec::Phase& phase,

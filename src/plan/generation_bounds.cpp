@@ -11,13 +11,13 @@ namespace {
 
 using step::GenerationAction;
 
-/// Batches that are decoded in turn, all alike.
+/// Equal batches that are decoded one after another.
 struct Batches {
-  double times = 1;        // how many
-  std::int64_t batch = 1;  // sequences that are decoded together
-  std::int64_t n = 1;      // for each prompt
+  double times = 1;        // number of batches
+  std::int64_t batch = 1;  // sequences decoded together
+  std::int64_t n = 1;      // responses per prompt
   step::SamplingOptions sampling;
-  bool waits = false;  // there may be more sequences, which start as others end
+  bool waits = false;  // more sequences may be waiting, which start as others end
 };
 
 class Bounds {
@@ -58,8 +58,8 @@ class Bounds {
     out.rows = rows(started(b, 1));
     return out;
   }
-  /// Prefills `prompts` together for the sequences of each, or one in chunks. `gone`: sequences of the
-  /// first prompt that started before.
+  /// Prefills `prompts` together with all their sequences, or one prompt in chunks. `gone`
+  /// sequences of the first prompt have already started.
   [[nodiscard]] std::vector<GenerationAction> prefill(const Batches& b, std::int64_t prompts,
                                                       std::int64_t gone = 0) const {
     std::vector<GenerationAction> out;
@@ -76,9 +76,9 @@ class Bounds {
     return out;
   }
 
-  /// Passes with fewer rows as sequences end, fewer prompts as they start one after another, shorter
-  /// chunks. Their tensors are smaller, but a pool keeps segments for the most that its small ones
-  /// and its large ones took, which may be of different passes.
+  /// Passes with fewer rows as sequences end, fewer prompts as they start one after another, and
+  /// shorter chunks. Their tensors are smaller. But a pool keeps segments for the largest use of
+  /// its small and of its large tensors, which may be in different passes.
   void add_smaller(const Batches& b, std::int64_t prompts) const {
     const auto visit = [&](std::vector<GenerationAction> actions) {
       visitor_.visit({std::move(actions), b.sampling});
@@ -94,7 +94,7 @@ class Bounds {
         visit({std::move(some)});
       });
     } else if (b.waits) {
-      // Where all rows become free together, the first may take the last sequence of a prompt.
+      // If all rows become free at once, the first may take the last sequence of a prompt.
       const std::int64_t most = 1 + step::div_up(b.batch - 1, b.n);
       if (most > prompts && most <= prefill_.prompts) visit(prefill(b, most, b.n - 1));
       for_smaller(prompts, [&](std::int64_t some) { visit(prefill(b, some)); });
@@ -123,7 +123,7 @@ void for_each_generation_pass(const spec::Job& job, const spec::Phase& phase,
   const spec::ValidationSampling& validation = job.rollout.val_kwargs;
   Batches held_out{batches, batch, validation.n, step::sampling_options(validation), true};
   if (job.task == spec::Task::kEval) return bounds.add(held_out);
-  // Validation runs in this phase, too, outside of a step; it may take more memory.
+  // Validation also uses this phase, outside of steps, and may take more memory.
   const bool validates = !job.data.val_files.empty() && !phase.baseline;
   Batches b{batches, batch, job.rollout.n, step::sampling_options(job.rollout),
             validates || responses > batch};

@@ -1,7 +1,8 @@
-// The actions of a job's generations as a plan counts them: of the longest prompts and responses, and
-// smaller ones as sequences end.
+// The actions of a job's generations as a plan counts them: with the longest prompts and responses,
+// and with fewer as sequences end.
 //
-// Cost   of a long generation a few dozen decoding steps are visited.
+// Threads   one.
+// Cost      a few dozen decoding steps for a long generation.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +15,21 @@
 
 namespace neap::plan {
 
-/// Actions that are counted together; nothing stays on the device from one pass to the next.
+/// Actions that are counted together. No memory is kept between passes.
 struct GenerationPass {
   std::vector<step::GenerationAction> actions;
   step::SamplingOptions sampling;
-  double times = 1;  ///< that their work counts
+  double times = 1;  ///< factor of their work
 };
 
 struct GenerationVisitor {
   std::function<void(const GenerationPass&)> visit;
-  /// Runs a body whose passes count for memory alone, or does not (CountingOps::aside).
+  /// Runs a body whose passes count only for memory, or skips it (CountingOps::aside).
   std::function<void(const std::function<void()>&)> aside;
 };
 
-/// The passes of a phase, in order. `most_decode_steps`: of a batch so many, evenly spread, the longest
-/// included.
+/// Visits the passes of a phase in order. Of a batch it takes `most_decode_steps` steps, evenly
+/// spread and including the longest.
 void for_each_generation_pass(const spec::Job& job, const spec::Phase& phase,
                               std::int64_t most_decode_steps, const GenerationVisitor& visitor);
 

@@ -14,10 +14,11 @@ constexpr Bytes gib(double n) {
   return Bytes(static_cast<std::uint64_t>(n * (1 << 30)));
 }
 
-// As data sheets state them: FLOP/s of dense products of 16-bit elements, added up in float32, and of float32 arithmetic;
-// bytes a second of memory, of NVLink and of PCIe each way (of PCIe in place of NVLink where a card has none, or only a
-// bridge for two). Free: what CUDA reports as the total (bytes for error correction and the driver's own are gone): measured
-// on H100 and H200, as users' out-of-memory messages state it for RTX 4090 and 5090, T4 and L40S, estimated for others.
+// Values of data sheets: FLOP/s of dense 16-bit products with float32 accumulation, and of float32
+// arithmetic; bytes per second of memory, of NVLink and of PCIe each way. PCIe replaces NVLink for
+// cards without it, or with only a bridge for two. `free` is the total that CUDA reports, after
+// error correction and the driver's share. It was measured on H100 and H200, taken from users'
+// out-of-memory messages for RTX 4090 and 5090, T4 and L40S, and estimated for others.
 struct Gpu {
   std::string_view name;
   Card card;
@@ -53,7 +54,7 @@ constexpr std::array kGpus = {
     Gpu{"a10g", {"A10G", 24_GiB, gib(22)}, 70e12, 35e12, 0.6e12, 32e9, 32e9, 80},
     Gpu{"t4", {"T4", 16_GiB, gib(14.5), false}, 65e12, 8.1e12, 0.32e12, 16e9, 16e9, 40},
 };
-// default_rates() and Link are an H200's, default_network() that of two H100s.
+// default_rates() and Link are an H200's; default_network() is that of two H100s.
 constexpr const Gpu& kMeasured = kGpus[3];
 static_assert(kMeasured.name == "h200");
 

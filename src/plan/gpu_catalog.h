@@ -1,8 +1,10 @@
-// GPUs that plans can be made for where there is none: what their vendor states, and what of it kernels reach.
+// GPUs that plans can be made for without having one: the vendor's data, and the fraction of it
+// that kernels reach.
 //
-// The shares that kernels reach were measured once, on an H200, and NCCL's on two H100s; they are the same for every GPU.
+// The fractions were measured on an H200, and NCCL's on two H100s. They are used for every GPU.
 //
-// Threads   functions without state.   Failure   kInvalidArgument, with the names.
+// Threads   stateless functions.
+// Failure   kInvalidArgument with the known names.
 #pragma once
 
 #include <string>
@@ -15,22 +17,24 @@ namespace neap::plan {
 
 [[nodiscard]] std::vector<std::string> gpu_names();
 
-/// A process takes this much of a card before it allocates: CUDA's context and kernels that libraries load. Measured on
-/// H100 and H200 with libtorch: 0.7 to 0.8 GiB. nvidia-smi shows it, a plan does not count it.
+/// Memory that a process uses on a card before it allocates anything: CUDA's context and kernels
+/// loaded by libraries. It was measured with libtorch on H100 and H200 as 0.7 to 0.8 GiB.
+/// nvidia-smi includes it; a plan does not.
 constexpr Bytes kCudaContext = 800_MiB;
 
 struct Card {
   std::string_view title;
-  Bytes memory;  ///< as it is sold
-  Bytes free;    ///< where nothing runs: what CUDA reports
+  Bytes memory;  ///< nominal size
+  Bytes free;    ///< free memory that CUDA reports on an idle card
   bool bfloat16 = true;
 };
-/// Null: none of that name.
+/// Null if there is no such card.
 [[nodiscard]] const Card* find_card(std::string_view name);
-/// The free memory of every known card that is sold with that much; `memory` where no card is.
+/// The free memory of every known card with this nominal size; `memory` if there is none.
 [[nodiscard]] Bytes free_of_size(Bytes memory);
 
-/// A device of that name as a plan's target, with what is free on it less the context; `memory`: a ceiling, or zero.
+/// The named device as a plan's target, with its free memory minus the context. `memory` is a
+/// limit, or zero.
 [[nodiscard]] Result<DeviceChoice> gpu_by_name(std::string_view name, Bytes memory);
 
 }  // namespace neap::plan

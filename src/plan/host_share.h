@@ -1,4 +1,6 @@
-// What a run leaves of host memory to copies of what left the device.
+// The share of host memory that a run may use for offloaded data.
+//
+// Threads   a stateless function.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +9,8 @@
 
 namespace neap::plan {
 
-/// Of free host memory. In addition to copies a run holds its libraries, a GPU's context, batches and buffers of files.
+/// The part of free host memory for offloaded data. A run also needs memory for its libraries, a
+/// GPU's context, batches and file buffers.
 [[nodiscard]] constexpr Bytes for_copies(Bytes free) {
   return free - std::min(free / 4, 4_GiB);
 }

@@ -42,7 +42,7 @@ void JobVariants::open_settings() {
     if (!job_.memory.allows(spec::Measure::kRecompute) ||
         configured_mode(id) == spec::CheckpointMode::kAuto)
       continue;
-    // The two keys may not contradict each other.
+    // The two keys must not contradict each other.
     const spec::JobField<bool> other_key = fields::gradient_checkpointing(id);
     if (other_key.of(job_)) changes.emplace_back(other_key, false);
     changes.emplace_back(fields::activation_checkpointing(id), spec::CheckpointMode::kAuto);

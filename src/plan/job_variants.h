@@ -1,16 +1,17 @@
-// The variants of a job among which a plan is searched, and the drafts of each.
+// The variants of a job that a plan search considers, and the drafts of each.
 //
-// Variant A job that differs from the configured one in types of optimizer states and in sizes of
-//         micro-batches. Kinds of micro-batches are training, inference and rollout; each has levels:
-//         0 is as configured, each further one is smaller.
-// Draft   A variant has one for every way to run its models (drafts.h).
-// Scope   kConfigured: only what memory.allow permits. kWide: also smaller micro-batches of every kind,
-//         and what the job settles of residency, updates and recomputation is left to the plan.
-//
-// Threads one.
-// Failure kInvalidArgument for settings that contradict each other or models that cannot be read.
-// Cost    models are read once. Variants and drafts are made when they are first asked for and kept;
-//         they share what was predicted of phases.
+// Variant   A job with other types of optimizer states or other micro-batch sizes. Micro-batches
+//           are of three kinds: training, inference and rollout. Each kind has levels: 0 is as
+//           configured, and each further level is smaller.
+// Draft     A variant has one for every way to run its models (drafts.h).
+// Scope     kConfigured allows only what memory.allow permits. kWide also allows smaller
+//           micro-batches of every kind, and lets the plan choose offloading, updates and
+//           recomputation that the job fixes.
+// Threads   one.
+// Failure   kInvalidArgument for settings that contradict each other, or models that cannot be
+//           read.
+// Cost      models are read once. Variants and drafts are created on first use and kept. They share
+//           the predictions of phases.
 #pragma once
 
 #include <map>
@@ -26,46 +27,46 @@ namespace neap::plan {
 
 struct Draft {
   MemoryPlan plan;
-  double least_seconds = 0;  ///< no plan of the draft takes less
-  bool exact = true;         ///< else the plan may need more
+  double least_seconds = 0;  ///< lower bound of the time of the draft's plans
+  bool exact = true;         ///< otherwise the plan may need more memory
 };
 
 struct Variant {
   VariantChoice choice;
   spec::Job job;
-  std::vector<spec::JobChange> changes;  ///< that make it from the job
+  std::vector<spec::JobChange> changes;  ///< changes from the job to this variant
   std::unique_ptr<Drafts> drafts;
   std::map<WeightPlacement, std::vector<Draft>> made;
 };
 
-/// The drafts of a variant. They stay where they are. Drafts with resident weights are not exact: one round tells their
-/// seconds, and most are left when their least seconds or bytes are known.
+/// The drafts of a variant; their addresses are stable. Drafts with resident weights are not exact:
+/// one round of each loop gives their time, and most are discarded by their lower bounds.
 [[nodiscard]] Result<std::vector<Draft>*> drafts_of(Variant& variant, WeightPlacement weights);
-/// Counts again what is not exact.
+/// Predicts inexact parts again.
 [[nodiscard]] Status make_exact(Variant& variant, Draft& draft);
 
 class JobVariants {
  public:
   enum class Scope { kConfigured, kWide };
-  /// `target` outlives the variants. `fixed`: choices that every draft takes.
+  /// `target` must outlive the variants. Each draft keeps the choices in `fixed`.
   [[nodiscard]] static Result<JobVariants> make(const spec::Job& job, const Target& target,
                                                 Scope scope, FixedChoices fixed = {});
 
-  /// With what kWide leaves to the plan.
+  /// The job, with what kWide leaves to the plan.
   [[nodiscard]] const spec::Job& job() const { return job_; }
   [[nodiscard]] bool has_fixed() const { return !fixed_.empty(); }
-  /// Types of optimizer states, from 0: as configured, then bfloat16 wherever that is allowed.
+  /// Types of optimizer states: 0 is as configured, then bfloat16 wherever it is allowed.
   [[nodiscard]] std::size_t states() const { return states_.size(); }
-  /// How far each kind of micro-batches is made smaller.
+  /// The level of each kind of micro-batch.
   using Levels = std::vector<int>;
   [[nodiscard]] const Levels& deepest() const { return deepest_; }
-  /// As far as each kind goes down, all kinds by the same number of levels; the largest sizes first.
+  /// All kinds reduced by the same number of levels, as far as each goes; the largest sizes first.
   [[nodiscard]] std::vector<Levels> together() const;
 
-  /// Null where the keys contradict each other, or another one is fixed. It stays where it is.
+  /// Null if the keys contradict each other, or if another variant is fixed. The address is stable.
   [[nodiscard]] Result<Variant*> at(std::size_t states, const Levels& levels);
-  /// Completes the changes from the configured job in a variant's plan: adds those that left settings to the
-  /// plan, but where it chose what is configured.
+  /// Adds to a plan's changes those that kWide made, except where the plan chose the configured
+  /// value.
   void add_opened(MemoryPlan& plan) const;
 
  private:
@@ -80,10 +81,10 @@ class JobVariants {
   void add_states();
   [[nodiscard]] spec::CheckpointMode configured_mode(spec::ModelId trained) const;
 
-  // Changes that leave to the plan what the job settles.
+  // Changes that let the plan choose what the job fixes.
   struct Opened {
     std::vector<spec::JobChange> residency, update;
-    std::vector<std::vector<spec::JobChange>> retention;  // one for each trained model
+    std::vector<std::vector<spec::JobChange>> retention;  // per trained model
   };
   spec::Job configured_, job_;
   const Target* target_;
@@ -92,7 +93,7 @@ class JobVariants {
   JobModels models_;
   std::vector<Tunable> kinds_;
   Levels deepest_;
-  std::vector<std::vector<spec::JobChange>> states_;  // changes of each
+  std::vector<std::vector<spec::JobChange>> states_;  // changes for each type of states
   std::unique_ptr<Predictions> predictions_ = std::make_unique<Predictions>();
   FixedChoices fixed_;
   std::map<std::pair<std::size_t, Levels>, Variant> variants_;

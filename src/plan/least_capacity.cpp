@@ -24,7 +24,7 @@ Bytes least_needed(const MemoryPlan& plan) {
 }
 
 Bytes min_capacity(const MemoryPlan& plan) {
-  // Without a host budget every tag can be away wherever it is not needed.
+  // Without a host budget, every tag can be offloaded wherever it is not needed.
   Bytes low;
   Bytes high;
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
@@ -34,9 +34,10 @@ Bytes min_capacity(const MemoryPlan& plan) {
     high = std::max(high, all);
   }
   if (any_residency_fits(plan, low)) return low;
-  // What rests on the host alone may be over its budget.
+  // Data that is always offloaded may already exceed the host budget.
   if (!any_residency_fits(plan, high)) return Bytes(~0ull);
-  // The host budget binds, or nothing may move: fitting is monotone in the capacity.
+  // The host budget is a constraint, or nothing may move. Bisection works, because fitting is
+  // monotone in the capacity.
   while (high - low > 1_B) {
     const Bytes middle = low + (high - low) / 2;
     (any_residency_fits(plan, middle) ? high : low) = middle;
@@ -60,7 +61,7 @@ Status refusal(const MemoryPlan& plan, const Shortage& shortage) {
   if (lacks_host)
     least += format(" with a host budget of {}, and {} with enough host memory", plan.host_budget,
                     capacity_text(shortage.with_host));
-  // The phase that sets the minimum capacity, for the message.
+  // The phase that determines the minimum capacity, for the message.
   std::size_t worst = 0;
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
     if (needed_by(plan, p) > needed_by(plan, worst)) worst = p;

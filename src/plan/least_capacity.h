@@ -1,6 +1,6 @@
-// How little memory a plan can do with, and why one that does not fit is refused.
+// The minimum memory of a plan, and the error of a plan that does not fit.
 //
-// Threads   functions without state.
+// Threads   stateless functions.
 #pragma once
 
 #include <cstddef>
@@ -9,21 +9,21 @@
 
 namespace neap::plan {
 
-/// Of a phase: its transients and the tags that it needs.
+/// A phase's temporaries and the tags that it needs.
 [[nodiscard]] Bytes needed_by(const MemoryPlan& plan, std::size_t phase);
-/// Of the phase that needs most: no schedule takes less.
+/// The maximum over phases; no schedule takes less.
 [[nodiscard]] Bytes least_needed(const MemoryPlan& plan);
-/// The minimum capacity under which a schedule exists (host budget included); transient included. The
-/// largest number where the host budget forbids every schedule.
+/// The minimum capacity for which a schedule exists, including temporaries and within the host
+/// budget. The largest number if the host budget allows none.
 [[nodiscard]] Bytes min_capacity(const MemoryPlan& plan);
 
 /// What a plan that does not fit would need.
 struct Shortage {
-  Bytes capacity;   ///< that was asked for
-  Bytes least;      ///< that would do; the largest number: none does
-  Bytes with_host;  ///< the same with as much host memory as it wants
+  Bytes capacity;   ///< the requested capacity
+  Bytes least;      ///< minimum capacity; the largest number: none is enough
+  Bytes with_host;  ///< minimum capacity with unlimited host memory
 };
-/// Why the plan does not fit, and what would do: kDoesNotFit.
+/// kDoesNotFit: why the plan does not fit, and what would help.
 [[nodiscard]] Status refusal(const MemoryPlan& plan, const Shortage& shortage);
 
 }  // namespace neap::plan

@@ -23,7 +23,7 @@ Bytes bytes_of(const std::vector<PartPlan>& parts) {
   return sum;
 }
 
-// Whole pages of the largest.
+// Whole pages for the largest part.
 Bytes window_of(const std::vector<PartPlan>& parts) {
   Bytes most;
   for (const PartPlan& part : parts) most = std::max(most, part.bytes);

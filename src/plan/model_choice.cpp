@@ -40,7 +40,7 @@ ModelChoice choice_of(const MemoryPlan& plan, spec::ModelId model, ChoiceParts p
 ModelChoice smaller_of(const ModelChoice& a, const ModelChoice& b) {
   ModelChoice out{a.model, std::max(a.update, b.update)};
   for (const auto choice : kWeightChoices) out.*choice = a.*choice || b.*choice;
-  // Blocks go to disk where the host has no room; their inputs have none there, either.
+  // Blocks are on disk because host memory is short, so their inputs do not fit there either.
   if (out.blocks_on_disk) out.inputs_on_host = false;
   if (a.retention && b.retention) out.retention = kept_by_both(*a.retention, *b.retention);
   if (a.together && b.together) out.together = std::min(*a.together, *b.together);

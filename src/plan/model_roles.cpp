@@ -30,7 +30,8 @@ std::vector<spec::FlatUnit> blocks_of(const ModelRole& role) {
   return units;
 }
 
-// Not where each rank has parts of tensors, an adapter is added, or checkpoints have the base.
+// Not possible with tensor parallelism, with an adapter that is merged, or if checkpoints contain
+// the base.
 bool has_blocks_in_files(const spec::Job& job, const ModelRole& role, spec::Dtype compute) {
   const bool streams =
       job.memory.allows(spec::Measure::kDisk) && job.memory.allows(spec::Measure::kStreamWeights);
@@ -193,7 +194,7 @@ bool HostedTables::gives_rows() const {
 
 HostedTables hosted_tables(const ModelRole& role, bool turns) {
   HostedTables out;
-  // Without turns an update would have to change it on the device.
+  // Without loading into buffers, an update would have to change it on the device.
   if (role.generates || (role.trains_blocks() && !turns)) return out;
   const bool tied = role.ties_table();
   for (spec::FlatUnit& unit : spec::flat_layout(role.shape, role.head)) {

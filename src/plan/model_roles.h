@@ -1,6 +1,7 @@
-// The models of a job as plans see them: what of each is trained, by which ranks, and what of it rests elsewhere.
+// The models of a job as plans see them: what is trained, by which ranks, and what is offloaded.
 //
-// Threads   values and functions without state.   Failure   kInvalidArgument for files that cannot be read.
+// Threads   values and stateless functions.
+// Failure   kInvalidArgument for files that cannot be read.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +21,20 @@
 
 namespace neap::plan {
 
-/// A model of the job, and what its blocks keep while it trains.
+/// A model of the job with the checkpointing of its blocks.
 struct ModelRole : spec::JobModel {
   spec::CheckpointMode checkpoint_mode = spec::CheckpointMode::kNone;
   spec::Checkpointing checkpointing{};
-  spec::DataParallel ranks{};  ///< that have it
-  /// The rank whose slices are counted; nullopt: the one that has most, and what others take besides.
+  spec::DataParallel ranks{};  ///< ranks that have it
+  /// The rank whose shards are counted. nullopt: the rank with the most, plus what others may need
+  /// in addition.
   std::optional<std::int64_t> rank{};
-  /// Frozen blocks, and tables with them, are read from the model's own files where blocks rest on disk: these have them as
-  /// they are computed with.
+  /// Frozen blocks on disk, and tables with them, are read from the model's own files, which have
+  /// them in the compute type.
   bool blocks_in_files = false;
-  std::int64_t context_rank = 0;  ///< of those that divide sequences: the first one has most rows
+  std::int64_t context_rank = 0;  ///< context-parallel rank; the first one has the most rows
 };
-/// The shapes behind a job's paths, read once, as a rank has them.
+/// The architectures of a job's models, read once, as a rank has them.
 struct JobModels {
   std::optional<ModelRole> actor, reference, critic, reward;
   [[nodiscard]] std::optional<ModelRole>& slot(spec::ModelId model);
@@ -42,66 +44,69 @@ struct JobModels {
 [[nodiscard]] Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe,
                                             spec::Dtype compute, std::int64_t rank = 0);
 
-/// What forward and backward compute in.
+/// The type of forward and backward.
 [[nodiscard]] spec::Dtype compute_dtype(const spec::Job& job, const Target& target);
-/// The optimizer of a trained model; read_models has checked that the types go together.
+/// The optimizer of a trained model. read_models() has checked its types.
 [[nodiscard]] spec::OptimizerSpec optimizer_of(const ModelRole& role, spec::Dtype compute);
-/// Bytes of its elements.
+/// Bytes per element.
 [[nodiscard]] std::uint64_t compute_width(const spec::Job& job, const Target& target);
 
-/// What the ranks that divide it in training give each other of it to generate, where they are divided otherwise there.
+/// What the training tensor-parallel group exchanges for rollouts with another tensor-parallel
+/// size.
 [[nodiscard]] spec::TransferSizes transfers_to_generate(const ModelRole& role);
-/// Units that training steps: the adapters', or the base's without them.
+/// The trained units: the adapters', or else the base's.
 [[nodiscard]] std::vector<spec::FlatUnit> trained_units(const ModelRole& role);
-/// Where their optimizer states are.
+/// The placement of their optimizer states.
 [[nodiscard]] spec::StatePlacement placement_of(const ModelRole& role, spec::Dtype compute);
-/// What rests on the host of a model whose weights are streamed, or sliced.
+/// What is in host memory for a model with offloaded or sharded weights.
 struct HostedUnits {
-  bool blocks = false;  ///< of streamed ones
-  bool tables = false;  ///< the embedding and the head, too, where they can
-  bool slice = false;   ///< of sliced ones
+  bool blocks = false;  ///< of offloaded weights
+  bool tables = false;  ///< the embedding and the head, too, if possible
+  bool slice = false;   ///< ZeRO-3 weight shard
   step::RestsOnDisk on_disk{};
-  bool gradient_slice = false;  ///< of sliced ones
+  bool gradient_slice = false;  ///< ZeRO-3 gradient shard
 };
-/// Of each trained unit, whether its weights and gradients rest there.
+/// For each trained unit, whether its weights and gradients are in host memory.
 [[nodiscard]] std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted);
-/// How ranks divide the weights of a model of which they keep slices.
+/// The ZeRO-3 sharding of a model's weights.
 [[nodiscard]] spec::UnitSlices weight_slices(const ModelRole& role, spec::Dtype compute);
-/// Of a rank's slice each unit's bytes: the role's rank, or the one that has most.
+/// Bytes of a rank's shard of each unit: of the role's rank, or of the rank with the most.
 [[nodiscard]] std::vector<Bytes> slice_bytes(const ModelRole& role, spec::Dtype compute);
-/// What streamed states are stepped in, on the rank that has most.
+/// The parts in which offloaded states are updated, on the rank with the most.
 [[nodiscard]] step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute,
                                              HostedUnits hosted);
 
-/// Of a slot: the largest part of any rank.
+/// Size of a buffer: the largest part of any rank.
 [[nodiscard]] Bytes update_slot_bytes(const ModelRole& role, spec::Dtype compute,
                                       HostedUnits hosted);
 
-/// The same of a window of host memory, where states rest on disk.
+/// Size of a pinned staging buffer for states on disk.
 [[nodiscard]] Bytes update_window_bytes(const ModelRole& role, spec::Dtype compute,
                                         HostedUnits hosted);
 
 using step::kBlockSlots;
-/// One a unit.
+/// One part per unit.
 [[nodiscard]] std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units,
                                                spec::Dtype dtype);
-/// The blocks of a model whose weights are streamed, in order; or as many elements of another type.
+/// The blocks of a model with offloaded weights, in order; or the same numbers of elements in
+/// another type.
 [[nodiscard]] std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute);
-/// What comes to a slot of each: of what files have only parameters, without the padding between them.
+/// What is loaded for each block. Files have only the parameters, without padding between them.
 [[nodiscard]] std::vector<PartPlan> fetched_blocks(const ModelRole& role, spec::Dtype compute,
                                                    bool on_disk);
-/// A window for any of them, wherever in a page files have each parameter.
+/// Size of a staging buffer for any block, wherever its parameters start within a page of the file.
 [[nodiscard]] Bytes file_window(const ModelRole& role, spec::Dtype compute);
-/// Units of it outside the blocks that rest on the host, and those of them that come to the slots' memory
-/// in turns. None of a model that generates: decoding reads both for each token.
+/// Offloaded units that are not blocks, and those of them that are loaded into prefetch buffers.
+/// Empty for a model that generates, because decoding reads both for each token.
 struct HostedTables {
   std::vector<spec::FlatUnit> units;
   step::TableUnits turns;
   [[nodiscard]] bool has(const std::string& unit) const;
-  /// The embedding, which is the first: rows of a batch are copied.
+  /// Whether the first unit is the embedding, of which only a batch's rows are copied.
   [[nodiscard]] bool gives_rows() const;
 };
-/// `turns`: all that can; else a frozen embedding that only gives rows.
+/// `turns`: all units that can be loaded into buffers; else only a frozen embedding whose rows are
+/// copied.
 [[nodiscard]] HostedTables hosted_tables(const ModelRole& role, bool turns);
 
 }  // namespace neap::plan

@@ -32,15 +32,15 @@ Bytes nccl_bytes(const std::vector<ModelRanks>& models, const spec::Mesh& genera
   const spec::Mesh& main = models.front().mesh;
   if (main.ranks() <= 1) return {};
   const std::int64_t peers = 6 * settings.peer_channels, ring = 12 * settings.channels;
-  // The first initialization of the process, then the first collective.
+  // The first initialisation of the process, then the first collective.
   Bytes sum = mebibytes(180 + peers) + mebibytes(186 + ring);
   std::vector<spec::Mesh> meshes;
   meshes.reserve(models.size());
   for (const ModelRanks& model : models) meshes.push_back(model.mesh);
   const std::size_t groups = spec::groups_of(meshes, generation).size();
   sum += mebibytes(6 + peers + ring) * groups;
-  // The first send or receive, and connections of each group that sends: stages, ranks that pass keys and values round,
-  // and parts that give each other others to generate with.
+  // The first send or receive, then the connections of each group that sends: stages, ring
+  // attention, and exchanges of rollout shards.
   constexpr spec::Axis kTensor = spec::Axis::kTensor;
   std::set<spec::RankGroup> senders;
   for (const auto& [mesh, passes_keys] : models) {
@@ -67,7 +67,7 @@ bool uses_copy_lane(const spec::Job& job, spec::ModelId model) {
   const std::int64_t together = mesh.size(spec::Axis::kShards);
   if (job.task == spec::Task::kEval || together == 1) return false;
   if (job.parallel.transport != "auto") return job.parallel.transport == "p2p";
-  // More ranks have smaller slots, and were no faster than NCCL.
+  // With more ranks buffers are smaller, and it was no faster than NCCL.
   if (together > 2) return false;
   const Network network = network_of(job, {});
   for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank)

@@ -1,8 +1,10 @@
-// What talking to other ranks takes of each GPU, which the arena knows nothing of.
+// Device memory that communication takes outside the arena.
 //
-// NCCL's was measured with NCCL 2.28 on two H100s of one host, multicast off; the formula fits four settings within a MiB.
+// NCCL's was measured with NCCL 2.28 on two H100s of one machine, with multicast off. The formula
+// is exact to a MiB for four settings.
 //
-// Threads   functions without state.   Failure   none.
+// Threads   stateless functions.
+// Failure   none.
 #pragma once
 
 #include <cstdint>
@@ -14,33 +16,36 @@
 
 namespace neap::plan {
 
-/// Of NCCL, for a communicator.
+/// NCCL's settings per communicator.
 struct NcclSettings {
   std::int64_t peer_channels = 32;  ///< between two ranks
-  std::int64_t channels = 24;       ///< of a ring
+  std::int64_t channels = 24;       ///< per ring
   /// NCCL_MAX_CTAS limits both.
   [[nodiscard]] static NcclSettings of_process();
 };
 
-/// Of a model.
+/// The ranks of a model.
 struct ModelRanks {
   spec::Mesh mesh;
-  bool passes_keys = false;  ///< round the ranks that divide sequences
+  bool passes_keys = false;  ///< context-parallel ranks use ring attention
 };
 
-/// Of a communicator of all ranks and those of the groups of a job's models (spec/rank_groups.h), the one that generates
-/// first, whose collectives go through rings. Connections to send through are of stages, of parts that give each other
-/// others to generate with and of ranks that divide sequences and pass keys and values round. Zero of one rank.
+/// NCCL's memory for a communicator of all ranks and for the groups of a job's models
+/// (spec/rank_groups.h). The model that generates comes first. Collectives use rings.
+/// Point-to-point connections are counted for pipeline stages, ring attention, and exchanges of
+/// rollout shards. Zero for one rank.
 [[nodiscard]] Bytes nccl_bytes(const std::vector<ModelRanks>& models, const spec::Mesh& generation,
                                const NcclSettings& settings);
 [[nodiscard]] Bytes nccl_bytes(const spec::Job& job, const NcclSettings& settings);
 
-/// GPUs that have the same part of a model are to write into each other's memory (parallel/copy_lane.h).
+/// Whether data-parallel GPUs of a model are to write into each other's memory
+/// (parallel/copy_lane.h).
 [[nodiscard]] bool uses_copy_lane(const spec::Job& job, spec::ModelId model);
-/// Slots of ranks that write into each other's memory, however many (parallel/copy_lane.h), for each group of them.
+/// Buffers of a group of ranks that write into each other's memory, for any number of ranks
+/// (parallel/copy_lane.h).
 constexpr Bytes kCopyLaneBytes = 64_MiB;
 
-/// All of a rank: of the job's meshes and transport. Zero of one rank.
+/// All communication memory of a rank, for the job's meshes and transport. Zero for one rank.
 [[nodiscard]] Bytes peers_bytes(const spec::Job& job, const NcclSettings& settings);
 
 }  // namespace neap::plan

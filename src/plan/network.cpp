@@ -5,7 +5,7 @@
 namespace neap::plan {
 namespace {
 
-// Ranks of a group that share a machine: the fewest of any. 0: all ranks are in one.
+// The smallest number of ranks of a group that share a machine; 0: all ranks are on one.
 std::int64_t fewest_together(const Network& network, const std::vector<std::int64_t>& group) {
   std::int64_t fewest = std::ssize(group);
   for (auto from = group.begin(); from != group.end();) {
@@ -24,9 +24,9 @@ bool is_slower(const step::PeerRates& a, const step::PeerRates& b) {
 
 }  // namespace
 
-// Within a machine: NCCL's rings between two H100s that NVLink joins; a collective of two ranks takes 30 us.
-// Between: nine tenths of a port of 400 Gb/s. Latencies of hops are those that NCCL itself assumes
-// (hwLat of graph/tuning.cc, protocol "simple"). Of MPI: between processes of a machine, and 10 Gb/s.
+// Within a machine: NCCL's rings between two H100s with NVLink; a collective of two ranks takes 30
+// us. Between machines: nine tenths of a 400 Gb/s port. Hop latencies are those of NCCL (hwLat in
+// graph/tuning.cc, protocol "simple"). For MPI: between processes of a machine, and 10 Gb/s.
 Network default_network(bool cuda) {
   if (cuda) return {{250e9, 3.4e-6}, {45e9, 14e-6}, 23.2e-6, 0};
   return {{2e9, 0}, {1.1e9, 30e-6}, 20e-6, 0};
@@ -51,7 +51,7 @@ step::PeerRates group_rates(const Network& network, const std::vector<std::int64
   const auto passes = static_cast<double>(group.size()) - 1;
   const std::int64_t together = fewest_together(network, group);
   if (together == 0) return {network.within.bytes, network.start, passes * network.within.latency};
-  // A ring goes through all ranks of a machine before it leaves it.
+  // A ring visits all ranks of a machine before it leaves it.
   const double ports = static_cast<double>(together) * network.between.bytes;
   const double bytes = together > 1 ? std::min(network.within.bytes, ports) : ports;
   return {bytes, network.start, passes * std::max(network.within.latency, network.between.latency)};

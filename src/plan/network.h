@@ -1,11 +1,13 @@
-// What joins ranks, and what that costs: an alpha-beta model of rings whose slowest hop decides.
+// The network between ranks: an alpha-beta model of rings, where the slowest hop decides.
 //
-// Machines have equally many ranks with neighbouring numbers. A ring of n ranks passes its data n - 1 times for a gather
-// or for the parts of a sum, and twice that for sums that all ranks get. Each pass takes the latency of the slowest hop,
-// and the bytes that a rank sends take its rate. A group with g ranks in each machine has g of the machine's network
-// ports; the other groups along the same axis have the others.
+// All machines have the same number of ranks, with adjacent numbers. A ring of n ranks passes data
+// n - 1 times for an all-gather or reduce-scatter, and twice as often for an all-reduce. Each pass
+// takes the latency of the slowest hop, plus the sent bytes divided by its throughput. A group with
+// g ranks per machine uses g of the machine's network ports; other groups along the same axis use
+// the others.
 //
-// Threads   values and functions without state.   Failure   none.
+// Threads   values and stateless functions.
+// Failure   none.
 #pragma once
 
 #include <cstdint>
@@ -16,35 +18,36 @@
 
 namespace neap::plan {
 
-/// One connection of a rank to another one.
+/// A connection between two ranks.
 struct Hop {
-  double bytes = 0;    ///< a second, each way
-  double latency = 0;  ///< seconds until the first of them is there
+  double bytes = 0;    ///< per second, each way
+  double latency = 0;  ///< seconds until the first byte arrives
 };
 
 struct Network {
-  Hop within, between;          ///< machines
-  double start = 0;             ///< seconds to begin a collective
-  std::int64_t node_ranks = 0;  ///< of a machine; 0: all
+  Hop within, between;          ///< within a machine; between machines
+  double start = 0;             ///< seconds to start a collective
+  std::int64_t node_ranks = 0;  ///< ranks per machine; 0: all
   [[nodiscard]] std::int64_t node_of(std::int64_t rank) const {
     return node_ranks > 0 ? rank / node_ranks : 0;
   }
 };
 
-/// Of NCCL over NVLink and 400 Gb/s a GPU between machines, or of MPI.
+/// NCCL over NVLink, and 400 Gb/s per GPU between machines; or MPI.
 [[nodiscard]] Network default_network(bool cuda);
-/// With the job's machines and what its keys say of their connections.
+/// With the job's machines, and bandwidths that its keys set.
 [[nodiscard]] Network network_of(const spec::Job& job, const Network& device);
 
-/// Of ranks in ascending order.
+/// `group` is in ascending order.
 [[nodiscard]] bool on_one_machine(const Network& network, const std::vector<std::int64_t>& group);
-/// Of a collective over `group`, of ranks in ascending order.
+/// Rates of a collective over `group`, in ascending order.
 [[nodiscard]] step::PeerRates group_rates(const Network& network,
                                           const std::vector<std::int64_t>& group);
-/// Along an axis: of the slowest of its groups.
+/// Rates along an axis: those of its slowest group.
 [[nodiscard]] step::PeerRates axis_rates(const Network& network, const spec::Mesh& mesh,
                                          spec::Axis axis);
-/// Of so many bytes from every rank of a stage to the same rank of the next one, the slowest of them.
+/// Time for each rank of a stage to send `bytes` to the same rank of the next stage; the slowest
+/// pair decides.
 [[nodiscard]] double transfer_seconds(const Network& network, const spec::Mesh& mesh,
                                       std::int64_t stage, double bytes);
 

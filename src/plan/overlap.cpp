@@ -12,17 +12,17 @@ namespace {
 
 enum Direction : std::size_t { kToHost = 0, kToDevice = 1 };
 
-// Of one tag with one residency, in a step.
+// Copies of one tag with one residency, per step.
 struct Copies {
-  PhaseMask resumes = 0, backups = 0;  // phases behind which it copies
+  PhaseMask resumes = 0, backups = 0;  // phases with which it copies
   double bytes = 0;                    // of all copies
-  double behind_seconds = 0;           // of those behind phases, hidden or not
-  double visible_seconds = 0;          // the part of them that is not hidden
-  double between_seconds = 0;          // of those between phases
+  double behind_seconds = 0;           // of copies that overlap with phases, hidden or exposed
+  double visible_seconds = 0;          // exposed part of them
+  double between_seconds = 0;          // of copies between phases
   [[nodiscard]] double waited() const { return visible_seconds + between_seconds; }
 };
 
-// The seconds that each direction of the link has behind each visit of a step.
+// Free seconds of each link direction in each phase visit of a step.
 class LinkTime {
  public:
   explicit LinkTime(const MemoryPlan& plan) : plan_(plan), walk_(walk_of(plan)) {
@@ -31,7 +31,7 @@ class LinkTime {
     rate_[kToDevice] = std::min(plan.link.to_device, plan.link.both / 2);
     for (const Visit& visit : walk_) {
       const PhasePlan& phase = plan.phases[visit.phase];
-      // Less what its own copies take.
+      // Minus the phase's own copies.
       const auto left = [&](Bytes copied, Direction direction) {
         const double seconds = static_cast<double>(copied.count()) / rate_[direction];
         return std::max(0.0, phase.seconds - seconds) / static_cast<double>(phase.times);
@@ -44,11 +44,11 @@ class LinkTime {
     Free free = free_;
     return walk(tag, resident, free);
   }
-  // The same, and the time is no longer free.
+  // As copies_of, and marks the time as used.
   Copies take(const TagPlan& tag, PhaseMask resident) { return walk(tag, resident, free_); }
 
  private:
-  using Free = std::vector<std::array<double, 2>>;  // of each visit
+  using Free = std::vector<std::array<double, 2>>;  // per visit
 
   Copies walk(const TagPlan& tag, PhaseMask resident, Free& free) const {
     Copies sum;
@@ -56,7 +56,7 @@ class LinkTime {
     TagState state;
     state.resident = (resident & phase_bit(walk_.back().phase)) != 0;
     state.dirty = tag.contents == Contents::kLive;
-    for (int round = 0; round < 2; ++round) {  // the first one reaches the steady cycle
+    for (int round = 0; round < 2; ++round) {  // the first round reaches the steady cycle
       for (std::size_t v = 0; v < walk_.size(); ++v) {
         const std::size_t phase = walk_[v].phase;
         const bool stays = (resident & phase_bit(phase)) != 0;
@@ -84,7 +84,7 @@ class LinkTime {
     const auto bytes = static_cast<double>(tag.bytes.count());
     sum.bytes += bytes * times;
     if (!behind) {
-      // At best: in exchange for as much the other way.
+      // Best case: an exchange with the same bytes the other way.
       sum.between_seconds += bytes / plan_.link.both * times;
       return;
     }
@@ -95,8 +95,9 @@ class LinkTime {
     sum.visible_seconds += (seconds - hidden) * times;
   }
 
-  // For each time that the tag leaves, of the phases since its last write the one that hides most of the copy, if that
-  // is more than half. Not across a loop's border, where the next phase is not always the same.
+  // For each absence of the tag: among the phases since its last write, the one that hides most of
+  // the copy, if that is more than half. It does not cross a loop's border, where the next phase
+  // varies.
   [[nodiscard]] PhaseMask backups_of(const TagPlan& tag, PhaseMask resident,
                                      const Free& free) const {
     PhaseMask backups = 0;
@@ -128,7 +129,7 @@ class LinkTime {
   Free free_;
 };
 
-// Extends the phases of residency, one tag after another.
+// Extends residencies, one tag after another.
 class Extension {
  public:
   Extension(const MemoryPlan& plan, const std::vector<TagOption>& chosen)
@@ -142,7 +143,7 @@ class Extension {
     }
   }
 
-  // The residency with the least seconds of waiting; of equals, that of the fewest phases.
+  // The residency with the least exposed time; among equals the one with the fewest phases.
   PhaseMask extend(const LinkTime& link, const TagPlan& tag, PhaseMask resident) {
     const Copies before = link.look(tag, resident);
     double least = before.waited();
@@ -151,7 +152,7 @@ class Extension {
       PhaseMask best = resident;
       for (const PhaseMask longer : longer_ones(tag, resident)) {
         const Copies copies = link.look(tag, longer);
-        // Coming and going in every round of a loop may hide, but is more to copy.
+        // Moving in every round of a loop may be hidden, but copies more bytes.
         if (copies.waited() >= least * (1 - kSame) || copies.bytes > before.bytes) continue;
         least = copies.waited();
         best = longer;
@@ -168,7 +169,8 @@ class Extension {
   [[nodiscard]] std::size_t next(std::size_t p, bool forward) const {
     return (p + (forward ? 1 : phases_ - 1)) % phases_;
   }
-  // From each end of each absence, as far as the tag fits; a phase of the absence is left. Short ones first.
+  // Extends from each end of each absence as far as the tag fits, leaving at least one phase of
+  // absence. Short extensions first.
   [[nodiscard]] std::vector<PhaseMask> longer_ones(const TagPlan& tag, PhaseMask resident) const {
     std::vector<PhaseMask> all;
     for (const bool forward : {false, true}) {

@@ -1,11 +1,13 @@
-// Copies that run while a phase computes: which ones, and the seconds that are left of them.
+// Chooses which copies overlap with phases, and computes their exposed time.
 //
-// A copy to the device can run behind an earlier phase that does not need the tag, if the tag's bytes fit there: the tag
-// is then resident in that phase and all that follow. A copy to the host can run behind a phase after the last one that
-// writes the tag, if the tag is still resident: its pages leave when it would have left. Such a copy begins with its phase
-// and is waited for at the phase's end. It hides for as long as the phase computes and the link's direction is free.
+// A copy to the device can overlap with an earlier phase that does not need the tag, if the tag
+// fits there. The tag is then resident from that phase on. A copy to the host can overlap with a
+// phase after the last one that writes the tag, while the tag is still resident; its pages are
+// freed at the same time as before. Such a copy starts with its phase and is waited for at the
+// phase's end. It is hidden for as long as the phase computes and the link's direction is free.
 //
-// Threads   functions without state.   Cost   about 0.1 ms for a job's plan.
+// Threads   stateless functions.
+// Cost      about 0.1 ms for a job's plan.
 #pragma once
 
 #include <vector>
@@ -14,17 +16,18 @@
 
 namespace neap::plan {
 
-/// Copies behind the phases of a step.
+/// The copies of a step that overlap with phases.
 struct Overlap {
-  // Phases, one set a tag.
-  std::vector<PhaseMask> resumes;  ///< what comes when they begin comes behind them
-  std::vector<PhaseMask> backups;  ///< a host copy is made behind them
+  // Sets of phases, one per tag.
+  std::vector<PhaseMask> resumes;  ///< resumes at their start overlap with them
+  std::vector<PhaseMask> backups;  ///< a host copy is made during them
   double copy_seconds = 0;
-  double visible_seconds = 0;  ///< the part that the phases do not hide
+  double visible_seconds = 0;  ///< exposed part of the copies
 };
 
-/// Keeps tags of `chosen` longer where that hides copies and their bytes fit, and chooses the phases of host copies.
-/// Larger tags first; each direction of the link is given away once.
+/// Extends the residency of tags in `chosen` where that hides copies and the tags fit. Also chooses
+/// the phases of host copies. Larger tags come first, and each second of a link direction is used
+/// once.
 [[nodiscard]] Overlap hide_copies(const MemoryPlan& plan, std::vector<TagOption>& chosen);
 
 }  // namespace neap::plan

@@ -7,7 +7,8 @@
 namespace neap::plan {
 namespace {
 
-// Of ranks that divide sequences: a call takes so many at most, and with one to three ranges of each.
+// With context parallelism, a call takes a limited number of sequences, each with one to three
+// ranges.
 std::vector<std::int64_t> further_divided(const step::KernelProfile& profile,
                                           const spec::Architecture& shape,
                                           const step::PackingLimits& packing,

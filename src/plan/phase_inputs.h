@@ -1,5 +1,4 @@
-// The data that a phase reads, in the sizes that a plan counts: padded, or the extremes of what can be
-// packed.
+// The inputs of a phase with the sizes that a plan counts: padded, or the extremes of packing.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +12,26 @@
 
 namespace neap::plan {
 
-/// Numbers of packed sequences with which attention takes more scratch memory than with more of them, on one of `ranks`
-/// that divide each.
+/// Numbers of packed sequences for which attention takes more scratch memory than for larger
+/// numbers, on one of `ranks` context-parallel ranks.
 [[nodiscard]] std::vector<std::int64_t> further_sequences(const step::KernelProfile& profile,
                                                           const spec::Architecture& shape,
                                                           const step::PackingLimits& packing,
                                                           const step::SequenceLimits& limits,
                                                           std::int64_t ranks);
 
-/// The sequences of a micro-batch of a training phase, with as many rows as any.
+/// The sequences of a training micro-batch with the maximum number of rows.
 [[nodiscard]] step::Spans<step::CountedTensor> micro_batch_spans(const spec::Job& job,
                                                                  const spec::Phase& phase);
 
-/// Micro-batches of a phase, or of a mini-batch of it; of packed sequences as many as there can be.
+/// Micro-batches of a phase, or of one of its mini-batches; for packed sequences the maximum.
 [[nodiscard]] std::int64_t micro_batches(const spec::Job& job, const spec::Phase& phase);
 
-/// host(shape, dtype) makes a tensor on the host.
+/// host(shape, dtype) creates a tensor in host memory.
 template <class T, class Host>
 class PhaseInputs {
  public:
-  /// `smaller`: packed micro-batches that count in addition to the largest ones.
+  /// `smaller` are packed micro-batches that are counted in addition to the largest ones.
   PhaseInputs(const spec::Job& job, const step::KernelProfile& profile, const Host& host,
               std::vector<step::PackedSize> smaller = {})
       : job_(job),
@@ -42,8 +41,8 @@ class PhaseInputs {
         width_(job.max_sequence_length()),
         response_(job.data.max_response_length) {}
 
-  /// Of a phase that runs a model of this shape, on one of the ranks that divide sequences. Every tensor that any
-  /// body may read; those that a job may lack only where it has them.
+  /// Inputs of a phase that runs a model of this shape, on one context-parallel rank. They have
+  /// every tensor that a body may read; optional tensors only if the job has them.
   [[nodiscard]] step::Experience<T> experience(const spec::Architecture& shape,
                                                const spec::Phase& phase,
                                                std::int64_t context_rank = 0) const {
@@ -83,7 +82,7 @@ class PhaseInputs {
             longs({n}),
             longs({n})};
   }
-  /// `mini_batches` of so many rows as the phase takes, or what stands for them where they are packed.
+  /// `mini_batches` mini-batches with the phase's rows, or representative ones if they are packed.
   [[nodiscard]] step::Sequences<T> sequences(const spec::Architecture& shape,
                                              const spec::Batching& batching,
                                              std::int64_t mini_batches,
@@ -107,7 +106,7 @@ class PhaseInputs {
         layout.lengths,   layout.starts,
         layout.counts,    step::Cuts(static_cast<std::size_t>(mini_batches), layout.micro_batches)};
     if (ranks == 1) return all;
-    // As if every last token were this rank's.
+    // As if this rank had every last token.
     all.packed->context = context;
     all.packed->last_places = longs({all.size()});
     for (std::int64_t i = 0; i <= all.size(); ++i) all.packed->last_counts.push_back(i);

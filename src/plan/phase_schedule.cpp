@@ -15,7 +15,7 @@
 namespace neap::plan {
 namespace {
 
-// Exchanges between phases; moves behind them are counted by hide_copies.
+// Exchanges between phases. hide_copies() counts the moves that overlap.
 void add_moves(MemoryPlan& plan, const std::vector<Move>& moves, std::int64_t times) {
   Bytes out, in, mapped, all;
   for (const Move& move : moves) {
@@ -45,7 +45,7 @@ void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
   }
   for (std::size_t t = 0; t < plan.tags.size(); ++t) {
     const TagPlan& tag = plan.tags[t];
-    // All blocks of streamed weights are counted with what the host has of them.
+    // Blocks of offloaded weights are counted in full, although the host already has some of them.
     const TagPlan* const slots = plan.slots_behind(tag);
     const bool counted = slots != nullptr && !slots->hosted.empty() && !slots->gathers();
     if (plan.in_cycle(tag) && !counted)
@@ -57,7 +57,7 @@ void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
   plan.all_resident = std::max(plan.all_resident + largest_transient, plan.peak);
 }
 
-// Moves of every visit, from what the visit before left, round the cycle.
+// The moves of every visit in the cycle, starting from the state that the previous visit left.
 void write_schedule(MemoryPlan& plan, const std::vector<TagOption>& chosen,
                     const Overlap& overlap) {
   plan.schedule.assign(plan.phases.size(), {});
@@ -100,7 +100,7 @@ void write_schedule(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
   const Overlap overlap = hide_copies(plan, longer);
   if (overlap.copy_seconds <= 0) return;
   write_schedule(plan, longer, overlap);
-  // A copy that is not hidden enough was better exchanged for one the other way.
+  // An overlapped copy that is mostly exposed is worse than an exchange with a copy the other way.
   if (plan.move_seconds >= between) write_schedule(plan, chosen, none);
 }
 
@@ -120,7 +120,7 @@ Status check(const MemoryPlan& plan) {
   return {};
 }
 
-// Bytes that the link cannot move in `limit` seconds, or in those that operations leave of them.
+// The bytes that the link can move in `limit` seconds, or in the part that operations leave.
 Bytes most_bytes(const MemoryPlan& plan, double limit) {
   const double left = limit - (plan.overlap ? 0 : plan.operation_seconds());
   const double bytes = left * std::max({plan.link.to_host, plan.link.to_device, plan.link.both});

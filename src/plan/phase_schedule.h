@@ -1,8 +1,8 @@
 // Chooses which tags stay on the device in which phase: the cheapest schedule that fits.
 //
-// Cost    bytes over the link in one step of the steady cycle; among equals, bytes mapped again.
-//
-// Threads   functions without state.
+// Threads   stateless functions.
+// Cost      (of a schedule) bytes over the link in one step of the steady cycle; among equals,
+//           bytes that are remapped.
 #pragma once
 
 #include <limits>
@@ -11,8 +11,8 @@
 
 namespace neap::plan {
 
-/// solve_residency, without words where nothing fits: false. With a `limit` of seconds of the whole
-/// step, schedules whose bytes alone take longer are not looked for.
+/// As solve_residency, but returns false without a message if nothing fits. Schedules whose bytes
+/// alone would take a whole step over `limit` seconds are skipped.
 [[nodiscard]] Result<bool> solve_if_fits(MemoryPlan& plan, spec::Residency mode,
                                          double limit = std::numeric_limits<double>::infinity());
 

@@ -12,7 +12,7 @@
 namespace neap::plan {
 namespace {
 
-// The first phase of each body of the step: an update that is a phase of its own belongs to the one before it.
+// The first phase of each body of the step. A separate update phase belongs to the body before it.
 struct Body {
   std::size_t first = 0;
   spec::Phase phase;
@@ -52,7 +52,7 @@ class StageClocks {
   }
 
  private:
-  // `of`: of each kind of rank.
+  // `of` has each kind of rank.
   Status run_body(const spec::Phase& phase, const std::vector<StageWork>& of) {
     const spec::Mesh mesh = job_.mesh(phase.model);
     if (phase.body == spec::Body::kGenerate || mesh.size(spec::Axis::kPipe) == 1) {
@@ -75,7 +75,7 @@ class StageClocks {
     return {};
   }
 
-  // `of`: of each stage of the phase's model.
+  // `of` has each stage of the phase's model.
   Result<std::vector<StageWaits>> run_stages(const spec::Phase& phase,
                                              const std::vector<StageWork>& of) {
     const std::int64_t micro_batches = plan::micro_batches(job_, phase);
@@ -107,14 +107,14 @@ class StageClocks {
     return waits;
   }
 
-  // Each works with the whole model.
+  // Each rank has the whole model.
   void wait_for_slowest(const std::vector<StageWork>& of) {
     double most = 0;
     for (const StageWork& kind : of) most = std::max(most, kind.seconds);
     for (std::size_t k = 0; k < of.size(); ++k) out_.waits[k].push_back({0, most - of[k].seconds});
   }
 
-  // Gradients are summed up when a stage has done its list; norms are those of all stages.
+  // Gradients are reduced when a stage has finished its schedule. Norms need all stages.
   [[nodiscard]] double seconds_of_update(const step::PipelineRun& run,
                                          const std::vector<StageWork>& of, double table,
                                          double updates) const {
@@ -128,7 +128,8 @@ class StageClocks {
     return seconds + update;
   }
 
-  // Of a table that is embedding and head, or of a rank's slice: what the first and the last stage send each other.
+  // The time for the first and the last stage to exchange a tied embedding, or a rank's shard of
+  // it.
   [[nodiscard]] double table_seconds(const spec::Phase& phase) const {
     const ModelRole& role = models_.at(phase.model);
     if (!phase.trains() || !role.trains_blocks() || !role.ties_table()) return 0;
@@ -149,7 +150,7 @@ class StageClocks {
             shape.hidden_size) *
         static_cast<double>(element_bytes(dtype_));
     step::PipelineTimes out;
-    // Chunks of a phase that does not train are taken to be alike.
+    // Chunks of a phase that does not train are assumed to be equal.
     const double part = runs * static_cast<double>(chunks_);
     for (std::size_t c = 0; c < static_cast<std::size_t>(chunks_); ++c) {
       for (const StageWork& stage : of) {

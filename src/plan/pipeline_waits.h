@@ -1,10 +1,11 @@
-// What the stages of a pipeline wait for each other in a step: their actions (step/pipeline_schedule.h) run side by side
-// on clocks, over the connections of plan/network.h. `neap plan`, its simulation and `neap train` take their seconds from
-// here.
+// The time that pipeline stages wait for each other in a step. It simulates their actions
+// (step/pipeline_schedule.h) on clocks, with the connections of plan/network.h. `neap plan`, its
+// simulation and `neap train` take their times from here.
 //
-// Model     Transfers take both stages, which wait for each other. Gradients are summed up behind a stage's last
-//           backward, and the update begins when all stages have their norms. All ranks end a body together.
-// Threads   values and functions without state.
+// Model     Transfers occupy both stages, which wait for each other. Gradients are reduced after a
+//           stage's last backward. The update begins when all stages have their norms. All ranks
+//           end a body together.
+// Threads   values and stateless functions.
 // Failure   as read_models.
 // Cost      a microsecond for each action of all stages.
 #pragma once
@@ -18,36 +19,37 @@
 
 namespace neap::plan {
 
-/// What a kind of rank (spec/rank_kinds.h) does alone in a body of the step: a phase, or the two parts of a training phase. Of one step.
+/// The work of a kind of rank (spec/rank_kinds.h) in a body of the step, without waits. A body is a
+/// phase, or the two parts of a training phase. Times are per step.
 struct StageWork {
   double seconds = 0, sums = 0;
-  // Of each chunk; the weights' part of a backward that is in two.
+  // Per chunk; `weights` is the second part of a backward.
   std::vector<double> forward{}, backward{}, weights{};
-  // They are parts of `seconds`, where the phase trains; else zeros.
-  /// Behind the last backward.
+  // Parts of `seconds`, for a training phase; else zeros.
+  /// The time after the last backward.
   [[nodiscard]] double update() const;
 };
-/// Of a plan without waits, in the order of the step, which is that of every rank.
+/// From a plan without waits, in the order of the step, which is the same on every rank.
 [[nodiscard]] std::vector<StageWork> stage_work(const spec::Job& job, const MemoryPlan& plan);
 
-/// What a stage waits in a body of the step, besides.
+/// The waits of a stage in a body of the step.
 struct StageWaits {
   double transfers = 0;  ///< to and from other stages
-  double bubble = 0;     ///< until another stage is there
+  double bubble = 0;     ///< until another stage is ready
 };
 struct StagedStep {
-  std::vector<std::vector<StageWaits>> waits;  ///< of each kind, as stage_work() has the bodies
-  // Where stages train, of the last such body:
-  std::optional<spec::ModelId> model;  ///< that they divide
+  std::vector<std::vector<StageWaits>> waits;  ///< per kind, with the bodies of stage_work()
+  // For the last body that trains in stages:
+  std::optional<spec::ModelId> model;  ///< the model with stages
   std::vector<double> forward,
-      backward;  ///< a micro-batch's on each part (step/pipeline_schedule.h), both parts of it
+      backward;  ///< of a micro-batch on each part (step/pipeline_schedule.h), both parts
   std::vector<step::PipelineSpan> spans;  ///< of a mini-batch
 };
-/// `work`: of each kind of rank. `plan`: of any of them.
+/// `work` has each kind of rank; `plan` is that of any of them.
 [[nodiscard]] Result<StagedStep> run_stages(const spec::Job& job, const Target& target,
                                             const MemoryPlan& plan,
                                             const std::vector<std::vector<StageWork>>& work);
-/// Adds those of its kind to a plan without them.
+/// Adds the waits of a kind to its plan, which must have none yet.
 void add_waits(const spec::Job& job, const std::vector<StageWaits>& waits, MemoryPlan& plan);
 
 }  // namespace neap::plan

@@ -1,6 +1,7 @@
-// How a plan says what ranks divide of each model.
+// Describes the parallel sizes of each model in a plan.
 //
-// Threads   functions without state.   Failure   none.
+// Threads   stateless functions.
+// Failure   none.
 #pragma once
 
 #include <array>
@@ -15,13 +16,13 @@ namespace neap::plan {
 
 inline constexpr std::array<std::string_view, spec::kAxes> kAxisNames = {"pipe", "data", "context",
                                                                          "tensor"};
-/// "data 2 x tensor 4, ZeRO shard group of 2"; "1" of one rank.
+/// "data 2 x tensor 4, ZeRO shard group of 2"; "1" for one rank.
 [[nodiscard]] std::string axes_text(const spec::Mesh& mesh);
 [[nodiscard]] Json axes_json(const spec::Mesh& mesh);
 
-/// A line for each model of a job, or one for all that ranks divide alike. Empty for one rank.
+/// One line per model, or one line for all if they are the same. Empty for one rank.
 [[nodiscard]] std::string placements_text(const spec::Job& job);
-/// By model: docs/plan-json.md.
+/// Per model: docs/plan-json.md.
 [[nodiscard]] Json placements_json(const spec::Job& job);
 
 }  // namespace neap::plan

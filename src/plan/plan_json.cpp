@@ -91,7 +91,7 @@ Json json_of(const RegionPlan& region) {
   return {{"name", region.name}, {"bytes", region.bytes.count()}, {"parts", std::move(parts)}};
 }
 
-/// Of the plan's tag number `t`.
+/// For the plan's tag number `t`.
 Json tag_json(const MemoryPlan& plan, std::size_t t) {
   const TagPlan& tag = plan.tags[t];
   Json out = Json::object();

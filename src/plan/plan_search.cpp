@@ -10,12 +10,12 @@
 namespace neap::plan {
 namespace {
 
-constexpr double kInexactGain = 0.95;  // of the seconds of exact plans
+constexpr double kInexactGain = 0.95;  // relative to the time of exact plans
 constexpr double kFasterGain = 0.95;
 constexpr double kSmallerShare = 0.9;
-constexpr double kCapacityStep = 0.02;  // least difference of two plans' memory
-constexpr double kFasterStep = 0.04;    // accuracy of the memory that a faster plan needs
-// Sums of the same seconds in another order.
+constexpr double kCapacityStep = 0.02;  // minimum relative difference of two plans' memory
+constexpr double kFasterStep = 0.04;    // relative accuracy of a faster plan's memory
+// The same seconds can differ by the order of sums.
 constexpr double kSame = 1e-9;
 constexpr Bytes kNoCapacity(~0ull);
 constexpr std::size_t kRounds = 2;  // over the kinds of micro-batches
@@ -39,13 +39,13 @@ Result<PlanSearch> PlanSearch::make(const spec::Job& job, const Target& target, 
 Result<MemoryPlan> PlanSearch::fastest(Bytes capacity) {
   NEAP_TRY_ASSIGN(std::optional<MemoryPlan> best, fastest_within({capacity}));
   if (!best && variants_.job().memory.offload == spec::Residency::kAll) {
-    // A run may try; of all plans the one that misses the capacity by least.
+    // A run may be attempted with the plan that exceeds the capacity by least.
     NEAP_TRY_ASSIGN(const Bytes least, least_capacity());
     NEAP_TRY_ASSIGN(best, fastest_within({least}));
     if (best) best->capacity = capacity;
   }
   if (!best) return refusal_of(capacity);
-  // Who leaves is chosen by bytes. Where more has to leave, there may be room to hide more.
+  // Tags are chosen by bytes. If more are offloaded, there may be room to hide more copies.
   while (best->overlap && best->move_seconds > 0) {
     NEAP_TRY_ASSIGN(const Bytes wanted, smaller_capacity(*best));
     NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_within({wanted, best->seconds()}));
@@ -56,8 +56,8 @@ Result<MemoryPlan> PlanSearch::fastest(Bytes capacity) {
   return std::move(*best);
 }
 
-// The narrow states bound the search for an exact plan, which wins unless it is slower than they are by
-// more than the gain asked for.
+// The plan with bfloat16 states bounds the search for a plan as configured. That one wins unless it
+// is slower by more than the required gain.
 PlanSearch::Found PlanSearch::fastest_within(Limits limits) {
   std::optional<MemoryPlan> best;
   for (std::size_t states = variants_.states(); states-- > 0;) {
@@ -78,13 +78,13 @@ PlanSearch::Found PlanSearch::fastest_of_states(std::size_t states, Limits limit
       return found;
     }
     if (limits.capacity.is_zero()) {
-      // Fixed choices may leave none.
+      // Fixed choices may leave no drafts.
       NEAP_TRY_ASSIGN(const bool any, has_drafts(states, weights));
       if (any) break;
       continue;
     }
     NEAP_TRY_ASSIGN(const Closest least, closest(states, weights, HostMemory::kBudget));
-    if (limits.capacity >= least.least) break;  // some fit, none is fast enough
+    if (limits.capacity >= least.least) break;  // some fit, but none is fast enough
   }
   return std::optional<MemoryPlan>();
 }
@@ -114,7 +114,7 @@ Status PlanSearch::improve(MemoryPlan& best, std::size_t states, WeightPlacement
 PlanSearch::Found PlanSearch::fastest_of_sizes(std::size_t states, WeightPlacement weights,
                                                Limits limits) {
   std::optional<MemoryPlan> best;
-  JobVariants::Levels levels;  // of the best
+  JobVariants::Levels levels;  // levels of the best plan
   const auto improves = [&](const JobVariants::Levels& there) -> Result<bool> {
     NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(states, there));
     if (variant == nullptr) return false;
@@ -131,7 +131,7 @@ PlanSearch::Found PlanSearch::fastest_of_sizes(std::size_t states, WeightPlaceme
   }
   if (!best) return best;
   const JobVariants::Levels& deepest = variants_.deepest();
-  // A kind alone has nothing to wait for in a second round.
+  // With one kind, a second round changes nothing.
   for (std::size_t round = 0; round < std::min(levels.size(), kRounds); ++round) {
     for (std::size_t kind = 0; kind < levels.size(); ++kind) {
       for (const int step : {1, -1}) {
@@ -171,7 +171,8 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, WeightPlacemen
   return best;
 }
 
-// Larger groups bring less and keep more. From the largest that fit as long as the next ones gain.
+// Larger groups load less and keep more. Starts from the largest that fit and continues while it
+// gets faster.
 PlanSearch::Found PlanSearch::fastest_of_groups(Drafts& drafts, MemoryPlan draft, Limits limits) {
   std::optional<MemoryPlan> best;
   const std::vector<spec::ModelModes> grouped = drafts.grouped(draft.modes);
@@ -217,8 +218,8 @@ Result<PlanSearch::Closest> PlanSearch::closest(std::size_t states, WeightPlacem
   return found;
 }
 
-// Of the drafts that a search tries before it gives up: from the smallest micro-batches up, as long as
-// that lowers the capacity.
+// Among the drafts that a search tries before it gives up: starts with the smallest micro-batches
+// and continues up while that lowers the capacity.
 Result<PlanSearch::Closest> PlanSearch::find_closest(std::size_t states, WeightPlacement weights,
                                                      HostMemory host) {
   Closest closest{nullptr, kNoCapacity};
@@ -228,7 +229,8 @@ Result<PlanSearch::Closest> PlanSearch::find_closest(std::size_t states, WeightP
     if (variant == nullptr) continue;
     NEAP_TRY_ASSIGN(std::vector<Draft>* const drafts, drafts_of(*variant, weights));
     Closest here{nullptr, closest.least};
-    // The last ones take least, and most others need more before anything is chosen. Of equals the first counts.
+    // The last drafts take least, and most others exceed them before any choice. Among equals the
+    // first wins.
     for (auto draft = drafts->rbegin(); draft != drafts->rend(); ++draft) {
       if (least_needed(draft->plan) > here.least) continue;
       NEAP_TRY(make_exact(*variant, *draft));

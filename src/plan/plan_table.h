@@ -1,4 +1,4 @@
-// A table of text with rules. Internal to plan/.
+// A text table with rules. Internal to plan/.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace neap::plan {
 
-/// As table_text(), with a rule below the head.
+/// As table_text(), with a rule below the header.
 class Table {
  public:
   explicit Table(std::vector<std::string> head) { rows_.push_back(std::move(head)); }

@@ -62,7 +62,7 @@ std::string_view kind_word(Move::Kind kind) {
 
 std::string capacity_text(Bytes least) {
   const Bytes shown = least < 1_GiB ? round_up(least, 1_MiB) : least;
-  // Texts are of the nearest number: the next one where that is too small.
+  // Texts are rounded to the nearest number. If that is too small, the next one is used.
   for (Bytes more;; more += least / 4096) {
     std::string text = to_string(shown + more);
     const Result<Bytes> read = parse_bytes(text);
@@ -72,7 +72,7 @@ std::string capacity_text(Bytes least) {
 
 namespace {
 
-// Lines for the moves before a phase and those that run behind it.
+// One line for the moves before a phase, and one for those that overlap with it.
 std::string lines_of(const std::vector<Move>& moves, const std::string& phase,
                      const std::string& which) {
   std::string before, behind;
@@ -128,7 +128,7 @@ std::string hosted_text(const HostedPlan& hosted) {
   return format("{} layers{}{}{}", hosted.blocks.size(), tables, gradients, inputs);
 }
 
-// How much of it there is, and where.
+// How much is offloaded, and where.
 std::string rest_text(const HostedPlan& hosted) {
   if (!hosted.in_files().is_zero())
     return format("{} in all, read from the model's files through {} of pinned staging buffers",
@@ -139,7 +139,7 @@ std::string rest_text(const HostedPlan& hosted) {
   return format("{} in all, offloaded to the CPU", hosted.bytes());
 }
 
-// Tags that hold what a rank keeps of states that the ranks divide.
+// Tags with ZeRO shards of states.
 std::string sliced_text(const MemoryPlan& plan) {
   std::string out;
   for (const TagPlan& tag : plan.tags) {
@@ -151,7 +151,7 @@ std::string sliced_text(const MemoryPlan& plan) {
   return out;
 }
 
-// What ranks add up and gather.
+// Communication: reductions and gathers.
 std::string peers_text(const MemoryPlan& plan) {
   std::string out;
   for (const PhasePlan& phase : plan.phases) {
@@ -162,7 +162,7 @@ std::string peers_text(const MemoryPlan& plan) {
   return out.empty() ? out : "\n" + out + "\n";
 }
 
-// What stages of a pipeline wait for each other.
+// Waits of pipeline stages for each other.
 std::string stages_text(const MemoryPlan& plan) {
   std::string out;
   for (const PhasePlan& phase : plan.phases) {
@@ -175,13 +175,13 @@ std::string stages_text(const MemoryPlan& plan) {
   return out.empty() ? out : "\n" + out + "\n";
 }
 
-// Empty where each micro-batch goes through all blocks before the next one.
+// Empty if each micro-batch passes through all blocks before the next one.
 std::string together_text(const MemoryPlan& plan, spec::ModelId model) {
   const std::int64_t together = plan.modes.together(model);
   return together > 1 ? format(" for {} micro-batches per load", together) : "";
 }
 
-// What rests elsewhere and comes to slots, and what that costs.
+// What is offloaded and loaded into prefetch buffers, and its cost.
 std::string streamed_text(const MemoryPlan& plan) {
   std::string out;
   for (const TagPlan& tag : plan.tags) {
@@ -226,7 +226,7 @@ std::string streamed_text(const MemoryPlan& plan) {
   return out;
 }
 
-// What the plan chose for models with "auto".
+// The plan's choices for models with "auto".
 std::string activations_text(const MemoryPlan& plan) {
   std::string out;
   for (const ActivationPlan& a : plan.activations) {

@@ -13,10 +13,10 @@
 namespace neap::plan {
 namespace {
 
-// A larger model trains on a host for weeks, not hours.
+// A larger model would train on a CPU for weeks.
 constexpr double kMostHostParameters = 1e9;
 
-// Zero where the model cannot be read: who reads it next says why.
+// Zero if the model cannot be read; a later reader reports the error.
 double parameters_of(const spec::Job& job) {
   const auto files = job.model_files(job.main_model(), job.actor_model.path);
   if (!files.ok()) return 0;
@@ -26,7 +26,8 @@ double parameters_of(const spec::Job& job) {
       spec::total_elements(spec::flat_layout(*shape, spec::Head::kLanguageModel)));
 }
 
-// Whether a job that names no device is planned for a GPU though the machine has none; `why` says the reason.
+// Whether a job without a device is planned for a GPU although the machine has none. `why` gets the
+// reason.
 bool is_for_gpu(const spec::Job& job, const DeviceQuestion& asked, std::string& why) {
   if (asked.model) {
     why = "this machine has no GPU";
@@ -58,7 +59,7 @@ Result<DeviceChoice> choose(const spec::Job& job, const DeviceQuestion& asked, c
   return choose_device(config, gpus, Purpose::kPlan);
 }
 
-// The capacity that is left of a card, and how.
+// Computes the capacity of a card, and describes how.
 Status use_card(const DeviceQuestion& asked, PlannedDevice& device) {
   Target& target = device.choice.target;
   const Card* const card = find_card(asked.gpu);
@@ -89,11 +90,11 @@ void use_host(const DeviceQuestion& asked, bool is_here, PlannedDevice& device) 
   if (device.host_is_asked) {
     target.host_memory = device.host;
   } else if (!is_here) {
-    target.host_memory = Bytes();  // of another machine
+    target.host_memory = Bytes();  // another machine's memory is unknown
   }
 }
 
-// A GPU that lacks bfloat16 computes in float32.
+// A GPU without bfloat16 computes in float32.
 Status use_type(const spec::Job& job, const Card* card, PlannedDevice& device) {
   spec::Job typed = job;
   if (card != nullptr && !card->bfloat16) {

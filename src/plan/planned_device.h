@@ -1,14 +1,15 @@
-// The device that `neap plan` plans for, which need not be here, and what is assumed of it.
+// The device that `neap plan` plans for, which may not exist here, and the assumptions about it.
 //
-// Order     the GPU that is asked for by name; else the one that device.kind and device.ordinal name here. Without a GPU here
-//           a job of device.kind "auto" is planned for this machine's CPU, where it would run, but one whose model nobody
-//           trains there for a GPU in bfloat16.
-// Sizes     what a job allocates is less than a card has: of a card's size its driver's part and the context are subtracted.
-//           A capacity is what the job allocates, as device.memory.
-//
+// Order     a GPU that is requested by name; else the one that device.kind and device.ordinal
+//           select. Without a GPU, a job with device.kind "auto" is planned for this machine's CPU,
+//           where it would run. But a model that nobody would train on a CPU is planned for a GPU
+//           in bfloat16.
+// Sizes     capacities are what the job may allocate, as device.memory. For a card's nominal size,
+//           the driver's share and the context are subtracted.
 // Threads   any.
-// Failure   kInvalidArgument for a GPU that does not exist, sizes that leave nothing, and a type that the GPU lacks.
-// Cost      0.1 s for the context of a GPU that is here.
+// Failure   kInvalidArgument for an unknown GPU, sizes that leave nothing, and a type that the GPU
+//           lacks.
+// Cost      0.1 s for the context of a GPU of this machine.
 #pragma once
 
 #include <string>
@@ -18,41 +19,41 @@
 
 namespace neap::plan {
 
-/// The question's options, which come before the job's keys. Empty and zero: not given.
+/// The command's options, which override the job's keys. Empty and zero mean not given.
 struct DeviceQuestion {
   std::string gpu{};   ///< a name of the catalog
-  Bytes capacity{};    ///< in place of device.memory
-  Bytes card{};        ///< the size of a card
+  Bytes capacity{};    ///< replaces device.memory
+  Bytes card{};        ///< nominal size of a card
   Bytes host{};        ///< memory of the card's machine
-  bool model = false;  ///< a model, not a job, is planned: for a GPU
+  bool model = false;  ///< a model is planned instead of a job: use a GPU
 };
 
 struct PlannedDevice {
   DeviceChoice choice;
   std::string where;    ///< "the RTX 4090 in bfloat16"
-  std::string assumed;  ///< what nobody said, and how to say it; empty: nothing
-  std::string
-      sizes;  ///< how `choice.target.capacity` comes from a card's size; empty: as it was given
-  std::vector<std::string> keys;  ///< of the job, which a run on the device needs, too
-  Bytes context;  ///< of CUDA, that nvidia-smi shows in addition to what is planned; zero: no GPU
-  Bytes host;     ///< of host memory for copies, what this machine has or was asked for
+  std::string assumed;  ///< assumptions, and how to change them; empty: none
+  /// how `choice.target.capacity` follows from a card's size; empty: it was given
+  std::string sizes;
+  std::vector<std::string> keys;  ///< keys of the job that a run on the device also needs
+  Bytes context;  ///< CUDA context, which nvidia-smi shows in addition to the plan; zero: no GPU
+  Bytes host;     ///< host memory for offloaded data: this machine's, or as requested
   bool host_is_asked = false;
 
-  /// The first line of every answer and error says this.
+  /// The first line of every answer and error.
   [[nodiscard]] std::string heading() const;
-  /// With the context: what nvidia-smi shows.
+  /// Including the context, as nvidia-smi shows it.
   [[nodiscard]] Bytes on_card(Bytes planned) const { return planned + context; }
-  /// The plan needs more host memory than that.
+  /// Whether the plan needs more host memory than that.
   [[nodiscard]] bool lacks_host(const MemoryPlan& plan) const {
     return context > Bytes() && plan.host_bytes > host;
   }
   /// As fields of docs/plan-json.md.
   [[nodiscard]] Json to_json(const spec::Job& job) const;
-  /// A line or two: what a plan takes of the device and of its host.
+  /// One or two lines with the plan's device and host memory.
   [[nodiscard]] std::string totals(const MemoryPlan& plan) const;
 };
 
-/// `keys` are to be assigned to the job, which has none of them yet.
+/// The caller must assign `keys` to the job, which does not have them yet.
 [[nodiscard]] Result<PlannedDevice> device_to_plan_for(const spec::Job& job,
                                                        const DeviceQuestion& asked,
                                                        const CudaGpus& gpus);

@@ -26,7 +26,7 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
-// 13000 is CUDA 13.0; 0 without a driver.
+// 13000 means CUDA 13.0; 0 without a driver.
 int driver_version() {
   const auto driver = device::cuda::load_driver();
   return driver.ok() ? (*driver)->version : 0;
@@ -39,7 +39,7 @@ std::string file_word(const std::string& name) {
   return word;
 }
 
-// The fields of the record, for both directions.
+// The fields of the record, used for reading and writing.
 std::array<std::pair<const char*, double*>, 8> numbers(MeasuredRates& r) {
   return {{{"to_host", &r.device.to_host},
            {"to_device", &r.device.to_device},

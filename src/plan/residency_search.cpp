@@ -26,7 +26,8 @@ class Search {
       return plan.tags[a].bytes > plan.tags[b].bytes;
     });
     for (const std::size_t t : order_) options_.push_back(tag_options(plan, plan.tags[t]));
-    // Of the tags from k on: the least bytes of each phase, the least cost, the least host memory.
+    // For the tags from k on: the least bytes in each phase, the least cost, and the least host
+    // memory.
     least_.assign(order_.size() + 1, std::vector<std::uint64_t>(phases_, 0));
     cheapest_.assign(order_.size() + 1, MoveCost{});
     least_host_.assign(order_.size() + 1, 0);
@@ -54,7 +55,7 @@ class Search {
     return found_;
   }
 
-  /// The options chosen, one a tag in the plan's order; empty when nothing fits.
+  /// The chosen options, one per tag in the plan's order; nullopt if nothing fits.
   std::optional<std::vector<TagOption>> run() {
     search();
     if (!found_) return std::nullopt;
@@ -104,8 +105,8 @@ class Search {
     }
   }
 
-  // No completion of this node costs less: every remaining tag at its cheapest, and on top what the
-  // most crowded phase must still shed, as a fractional knapsack.
+  // A lower bound for completions of this node: every remaining tag at its cheapest, plus the cost
+  // of what the most crowded phase must still free, as a fractional knapsack.
   [[nodiscard]] MoveCost bound(std::size_t k, MoveCost cost) const {
     MoveCost low = cost;
     low += cheapest_[k];
@@ -124,13 +125,13 @@ class Search {
       }
       worst = std::max(worst, extra);
     }
-    // Rounded down with a margin for the arithmetic: a bound may be low, never high.
+    // Rounded down with a margin for rounding errors: a bound must never be too high.
     low.transfer_bytes += static_cast<std::uint64_t>(worst * (1 - 1e-15L));
     return low;
   }
 
-  // Tags that their cheapest option keeps in a phase: what leaving it costs more, the least for each
-  // byte first.
+  // Tags whose cheapest option keeps them in a phase, with the extra cost of leaving it; the least
+  // cost per byte first.
   void find_leavers() {
     at_cheapest_.assign(order_.size() + 1, std::vector<std::uint64_t>(phases_, 0));
     leavers_.assign(phases_, {});
@@ -160,23 +161,23 @@ class Search {
   std::size_t phases_;
   std::uint64_t host_limit_;
   bool feasible_ = true;
-  std::vector<std::uint64_t> room_;  // for tags, one a phase
+  std::vector<std::uint64_t> room_;  // for tags, per phase
   std::vector<std::size_t> order_;   // tags, largest first
   std::vector<std::vector<TagOption>> options_;
   std::vector<std::vector<std::uint64_t>> least_;
   std::vector<MoveCost> cheapest_;
   std::vector<std::uint64_t> least_host_;
   struct Leaver {
-    std::size_t tag;  // in order_
+    std::size_t tag;  // index in order_
     std::uint64_t bytes, extra;
   };
-  std::vector<std::vector<Leaver>> leavers_;             // one list a phase
-  std::vector<std::vector<std::uint64_t>> at_cheapest_;  // of the tags from k on, in each phase
+  std::vector<std::vector<Leaver>> leavers_;             // one list per phase
+  std::vector<std::vector<std::uint64_t>> at_cheapest_;  // for the tags from k on, per phase
   std::vector<std::uint64_t> used_;
   std::vector<std::size_t> chosen_, best_;
-  MoveCost best_cost_;  // of the best that was found; before, the limit
+  MoveCost best_cost_;  // cost of the best solution; initially the limit
   bool found_ = false;
-  bool first_only_ = false;  // any that is found will do
+  bool first_only_ = false;  // any solution will do
 };
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace {
 
 constexpr auto kPipe = static_cast<std::size_t>(spec::Axis::kPipe);
 
-// What a stage spends a step on, of which all take `seconds`.
+// The parts of a stage's step; all stages take `seconds`.
 StepShares shares_of(const MemoryPlan& plan, double seconds) {
   StepShares out;
   for (std::size_t p = 0; p < plan.cycle(); ++p) {

@@ -1,9 +1,10 @@
-// A step of all ranks of a job without the machines: its seconds, what they are spent on, and the memory of each rank.
+// Simulates a step of all ranks of a job without the machines: its time, the parts of it, and the
+// memory of each rank.
 //
-// Model     Ranks of the same stages of pipelines do the same work. Of each kind one plan is made, by counting its passes,
-//           with what stages wait for each other (plan/stage_plans.h). Ranks that are equal are simulated once.
-// Threads   functions without state.
-// Failure   as make_plan, with the stage.
+// Model     Ranks with the same pipeline stages do the same work. Each kind has one plan, made by
+//           counting its passes, with the waits of stages for each other (plan/stage_plans.h).
+// Threads   stateless functions.
+// Failure   as make_plan, naming the stage.
 // Cost      as plan_stages.
 #pragma once
 
@@ -17,13 +18,13 @@
 
 namespace neap::plan {
 
-/// What ranks spend a step on. The mean of all ranks.
+/// The parts of a step's time, averaged over all ranks.
 struct StepShares {
   double compute = 0;  ///< seconds of operations, forward to update
-  step::OfAxes<double>
-      axes{};  ///< of collectives of an axis that nothing hides, and of transfers between stages
-  double bubble = 0;  ///< that a stage waits for others
-  double copies = 0;  ///< that operations wait for the link to the host
+  /// exposed collectives of each axis, and transfers between stages
+  step::OfAxes<double> axes{};
+  double bubble = 0;  ///< waits of a stage for others
+  double copies = 0;  ///< exposed copies from and to the host
   [[nodiscard]] double sum() const;
 };
 struct SimulatedStage {
@@ -31,22 +32,22 @@ struct SimulatedStage {
   StepShares step;
 };
 struct Simulation {
-  spec::Mesh mesh;                 ///< the main model's
-  std::vector<spec::Mesh> models;  ///< of each
-  std::int64_t node_ranks = 0;     ///< of a machine
+  spec::Mesh mesh;                 ///< of the main model
+  std::vector<spec::Mesh> models;  ///< of each model
+  std::int64_t node_ranks = 0;     ///< ranks per machine
   std::int64_t micro_batches = 0;
-  std::int64_t sequences = 0, tokens = 0;  ///< of a step over all ranks, padding included
-  double seconds = 0;                      ///< of a step
-  double flops = 0;                        ///< of a step over all ranks, recomputation included
+  std::int64_t sequences = 0, tokens = 0;  ///< per step over all ranks, including padding
+  double seconds = 0;                      ///< per step
+  double flops = 0;                        ///< per step over all ranks, including recomputation
   StepShares shares;
-  std::vector<SimulatedStage> stages;  ///< as `plans` has them
+  std::vector<SimulatedStage> stages;  ///< in the order of `plans`
   StagePlans plans;
 
   [[nodiscard]] double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
   [[nodiscard]] double flops_per_rank() const {
     return flops / seconds / static_cast<double>(mesh.ranks());
   }
-  /// What takes most of a step besides computing.
+  /// The largest part of a step besides computation.
   [[nodiscard]] std::string binds() const;
   [[nodiscard]] std::string to_text() const;
   [[nodiscard]] Json to_json() const;  ///< docs/plan-json.md

@@ -16,7 +16,7 @@ struct Named {
   std::string_view words;
 };
 
-// Axes of one rank have nothing.
+// Axes of size one are left out.
 std::vector<Named> named(const std::vector<spec::Mesh>& models, const StepShares& shares) {
   const auto several = [&](spec::Axis axis) {
     return std::any_of(models.begin(), models.end(),

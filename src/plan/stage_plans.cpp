@@ -100,7 +100,7 @@ Json StagePlans::to_json() const {
 
 namespace {
 
-// Of what parts of a model take, on each kind of rank.
+// Sums values of model parts over the parts on each kind of rank.
 std::vector<double> of_kinds(const std::vector<double>& parts, const spec::Mesh& mesh,
                              const std::vector<StagePlan>& kinds) {
   const auto stages = static_cast<std::size_t>(mesh.size(spec::Axis::kPipe));
@@ -148,7 +148,7 @@ Result<std::vector<ModelBlocks>> blocks_of(const spec::Job& job, const spec::Rec
   return out;
 }
 
-// What the first model that trains in stages does.
+// Describes the first model that trains in stages.
 void describe_pipeline(const spec::Job& job, const spec::Recipe& recipe, StagePlans& out) {
   for (const spec::Phase& phase : recipe.phases) {
     if (!phase.trains() || out.pipe > 1) continue;
@@ -162,7 +162,7 @@ void describe_pipeline(const spec::Job& job, const spec::Recipe& recipe, StagePl
   }
 }
 
-// Of the plans of each kind.
+// From the plans of all kinds.
 Result<StagePlans> stage_plans_of(const spec::Job& job, const Target& target,
                                   std::vector<MemoryPlan> plans) {
   const spec::Recipe recipe = spec::describe(job);
@@ -178,7 +178,7 @@ Result<StagePlans> stage_plans_of(const spec::Job& job, const Target& target,
   return out;
 }
 
-// Of each kind of rank, and how they agreed.
+// All kinds of rank, and how they agreed.
 struct AgreedKinds {
   CommonChoices common;
   std::vector<KindPlans> kinds;

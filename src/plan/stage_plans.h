@@ -1,8 +1,10 @@
-// The plans of a job whose models stages of a pipeline divide: one for each kind of rank (spec/rank_kinds.h), by choices in
-// common (plan/common_choices.h). Their seconds have what stages wait for each other (plan/pipeline_waits.h).
+// The plans of a job with pipeline stages: one for each kind of rank (spec/rank_kinds.h), with
+// agreed settings (plan/common_choices.h). Their times include waits for other stages
+// (plan/pipeline_waits.h).
 //
-// Threads   functions without state.   Failure   as make_plan, of the kind that needs most, with the stage.
-// Cost      a plan for each kind and round.
+// Threads   stateless functions.
+// Failure   as make_plan, for the kind that needs the most, naming the stage.
+// Cost      a plan per kind and round.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +20,14 @@
 
 namespace neap::plan {
 
-/// What a rank has of a model.
+/// The blocks of a model that a rank has.
 struct ModelBlocks {
   spec::ModelId model = spec::ModelId::kActor;
   std::vector<spec::BlockRange> ranges;  ///< of its chunks
   [[nodiscard]] std::int64_t count() const;
   [[nodiscard]] std::string to_text() const;  ///< "blocks 0 to 3"
 };
-/// Of a kind of rank.
+/// The plan of a kind of rank.
 struct StagePlan {
   spec::RankKind ranks;
   std::vector<ModelBlocks> models;  ///< of the recipe
@@ -34,30 +36,30 @@ struct StagePlan {
 };
 struct StagePlans {
   std::vector<StagePlan> stages;
-  bool alike = true;  ///< each is a stage of every model
-  // Of the first model that trains in stages:
-  std::int64_t pipe = 1;           ///< so many
-  std::int64_t micro_batches = 0;  ///< of a mini-batch
-  std::int64_t chunks = 1;         ///< of a stage
-  bool zero_bubble = false;        ///< the schedule
-  // Of several stages that train:
-  std::vector<double> forward{}, backward{};  ///< a micro-batch's on each kind, all chunks together
+  bool alike = true;  ///< each kind is one stage of every model
+  // For the first model that trains in stages:
+  std::int64_t pipe = 1;           ///< number of stages
+  std::int64_t micro_batches = 0;  ///< per mini-batch
+  std::int64_t chunks = 1;         ///< per stage
+  bool zero_bubble = false;        ///< uses the zero-bubble schedule
+  // If several stages train:
+  std::vector<double> forward{}, backward{};  ///< of a micro-batch on each kind, over all chunks
   std::vector<step::PipelineSpan> spans{};    ///< of a mini-batch
-  /// Of a step: its operations, which all ranks end together, and the moves of the one that has most.
+  /// Per step: the operations, which all ranks end together, plus the largest time for moves.
   [[nodiscard]] double seconds() const;
-  /// The kind that needs most memory.
+  /// The kind that needs the most memory.
   [[nodiscard]] std::size_t binding() const;
-  /// Of a stage's time, what it waits for others if all compute as long: (p - 1) / (m v); with zero bubble and a forward
-  /// and both parts of a backward that take as long, (p - 1) / (3 m).
+  /// The fraction of a stage's time spent waiting if all stages take equally long: (p - 1) / (m v).
+  /// With zero bubble and equal times for forward and both parts of backward it is (p - 1) / (3 m).
   [[nodiscard]] double bubble() const;
   [[nodiscard]] std::string name_of(std::size_t kind) const;    ///< "stage 1", "ranks 2 to 3"
-  [[nodiscard]] std::string blocks_of(std::size_t kind) const;  ///< of all models
+  [[nodiscard]] std::string blocks_of(std::size_t kind) const;  ///< for all models
   [[nodiscard]] std::string to_text() const;
   [[nodiscard]] Json to_json() const;
 };
 [[nodiscard]] Result<StagePlans> plan_stages(const spec::Job& job, const Target& target);
 
-/// As plan_or_least, of all kinds of ranks.
+/// As plan_or_least, for all kinds of rank.
 struct StagesOrLeast {
   std::optional<StagePlans> plans{};
   Bytes least{};

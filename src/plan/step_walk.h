@@ -1,4 +1,4 @@
-// A step as its phases run. Internal to plan/.
+// A step as the sequence of its phases. Internal to plan/.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace neap::plan {
 
-/// A phase of the walk. A loop's second round is used for all later ones: every tag is in the
-/// same state in them.
+/// A phase of the walk. A loop's second round represents all later ones, in which every tag is in
+/// the same state.
 struct Visit {
   std::size_t phase = 0;
   bool again = false;
@@ -18,7 +18,7 @@ struct Visit {
 };
 [[nodiscard]] std::vector<Visit> walk_of(const MemoryPlan& plan);
 
-/// A loop begins or ends between phase p and the next.
+/// Whether a loop begins or ends between phase p and the next.
 [[nodiscard]] bool is_cut(const MemoryPlan& plan, std::size_t p);
 
 }  // namespace neap::plan

@@ -1,6 +1,6 @@
-// The moves between phases that bring tags to where a schedule wants them.
+// The moves between phases that a schedule requires for its tags.
 //
-// Threads   functions without state.
+// Threads   stateless functions.
 #pragma once
 
 #include <optional>
@@ -13,20 +13,22 @@ namespace neap::plan {
 /// Where a tag's contents are.
 struct TagState {
   bool resident = false;
-  bool dirty = true;  ///< the host copy is not (or no longer) the contents
+  bool dirty = true;  ///< the host copy is missing or stale
 };
-/// Makes the tag resident or not. Whether that copies.
+/// Changes whether the tag is resident. Returns whether that copies.
 bool change_residency(const TagPlan& tag, TagState& state, bool resident);
-/// The move of a tag that is to be resident or away, and its state after it; nullopt: none.
+/// The move that makes a tag resident or offloaded, and updates its state; nullopt if none is
+/// needed.
 [[nodiscard]] std::optional<Move> move_tag(const TagPlan& tag, TagState& state, bool resident);
-/// Moves of all tags, in the order in which they are executed: pauses that copy nothing, pauses that
-/// copy, resumes. The runtime calls it for what is outside the cycle.
+/// Moves of all tags, in execution order: pauses that copy nothing, pauses that copy, resumes. The
+/// runtime uses it outside the cycle.
 [[nodiscard]] std::vector<Move> moves_to(const MemoryPlan& plan, std::vector<TagState>& states,
                                          const std::vector<bool>& resident);
-/// The same for a phase, with those that run behind it at the end: resumes, then backups. The schedule is made of these.
+/// The same for a phase, followed by moves that overlap with it: resumes, then backups. Schedules
+/// consist of these.
 [[nodiscard]] std::vector<Move> moves_into(const MemoryPlan& plan, std::vector<TagState>& states,
                                            std::size_t phase);
-/// What is written in a phase makes host copies stale.
+/// Writing a tag in a phase makes its host copy stale.
 void enter_phase(const MemoryPlan& plan, std::vector<TagState>& states, std::size_t phase);
 
 }  // namespace neap::plan

@@ -8,12 +8,12 @@
 namespace neap::plan {
 namespace {
 
-// Maximal runs of phases, round the cycle, that do not need the tag, cut at loops' borders.
+// Maximal runs of phases in the cycle that do not need the tag, cut at loops' borders.
 std::vector<PhaseMask> gaps_of(const MemoryPlan& plan, const TagPlan& tag) {
   const std::size_t n = plan.cycle();
   std::size_t first = 0;
   while (first < n && tag.need[first] != Need::kNeed) ++first;
-  if (first == n) return {all_phases(n)};  // no phase needs it: one gap that never ends
+  if (first == n) return {all_phases(n)};  // no phase needs it: one gap without end
   std::vector<PhaseMask> gaps;
   bool in_gap = false;
   for (std::size_t k = 1; k < n; ++k) {
@@ -40,7 +40,7 @@ TagOption make_option(const std::vector<Visit>& walk, const TagPlan& tag, PhaseM
   TagState state;
   state.resident = (resident & phase_bit(walk.back().phase)) != 0;
   state.dirty = tag.contents == Contents::kLive;
-  for (int round = 0; round < 2; ++round) {  // the first one reaches the steady cycle
+  for (int round = 0; round < 2; ++round) {  // the first round reaches the steady cycle
     for (const Visit& visit : walk) {
       const bool stays = (resident & phase_bit(visit.phase)) != 0;
       const bool moves = state.resident != stays;

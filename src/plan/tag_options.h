@@ -1,14 +1,13 @@
-// The ways in which one tag can come and go during a step.
+// The ways in which one tag can be moved during a step.
 //
-// Model   A step is a walk over phases; a loop's phases run in rounds. Between two phases that need it
-//         a tag has a *gap*, and in a gap it stays or it is away; leaving for a part of a gap moves
-//         the same bytes as leaving for all of it and frees less. A gap that reaches into a loop is
-//         cut there, since the moves inside are made in every round. So a tag has at most 2^gaps
-//         options, each with a set of phases in which it is resident and a cost, and tags
-//         depend on each other only through the capacity of each phase.
-//         In a phase that runs once the tags that it needs are resident, and no others.
-//
-// Threads   functions without state.
+// Model     A step is a walk over phases; a loop's phases run in rounds. Between two phases that
+//           need it a tag has a *gap*. In a gap it either stays or is offloaded. Leaving for a part
+//           of a gap moves the same bytes as leaving for all of it, and frees less. A gap that
+//           crosses a loop's border is cut there, since moves inside the loop happen in every
+//           round. So a tag has at most 2^gaps options, each with a set of resident phases and a
+//           cost. Tags interact only through the capacity of each phase. In a phase that runs once,
+//           exactly the tags that it needs are resident.
+// Threads   stateless functions.
 #pragma once
 
 #include <compare>
@@ -30,7 +29,7 @@ struct MoveCost {
   friend auto operator<=>(const MoveCost&, const MoveCost&) = default;
 };
 
-/// A set of phases, a bit each.
+/// A set of phases, one bit each.
 using PhaseMask = std::uint64_t;
 constexpr PhaseMask phase_bit(std::size_t p) {
   return PhaseMask{1} << p;
@@ -43,12 +42,12 @@ constexpr PhaseMask all_phases(std::size_t n) {
 struct TagOption {
   PhaseMask resident = 0;  ///< on the device in these phases
   MoveCost cost;
-  Bytes host;  ///< host copy that it needs
+  Bytes host;  ///< host memory that it needs
 };
-/// All options of one of the plan's tags that no other option beats in everything, cheapest first.
+/// All Pareto-optimal options of one of the plan's tags, cheapest first.
 [[nodiscard]] std::vector<TagOption> tag_options(const MemoryPlan& plan, const TagPlan& tag);
 
-/// The phases that run once and need the tag: there it has no choice.
+/// The phases that run once and need the tag; there it has no choice.
 [[nodiscard]] PhaseMask needed_once(const MemoryPlan& plan, const TagPlan& tag);
 
 }  // namespace neap::plan

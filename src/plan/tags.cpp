@@ -11,7 +11,7 @@
 namespace neap::plan {
 namespace {
 
-// A region of this many granules wastes at most a part in as many by rounding up.
+// Rounding up a region of this many granules wastes at most this fraction.
 constexpr std::uint64_t kGranulesPerRegion = 32;
 
 std::vector<PartPlan> optimizer_parts(const ModelRole& role, spec::Dtype dtype) {
@@ -23,7 +23,7 @@ std::vector<PartPlan> optimizer_parts(const ModelRole& role, spec::Dtype dtype) 
 
 std::vector<PartPlan> key_value_parts(const spec::Job& job, const ModelRole& role,
                                       spec::Dtype dtype) {
-  // Keys and values, a row of num_key_value_heads * head_dim each, for every layer and position.
+  // Keys and values: a row of num_key_value_heads * head_dim each, for every layer and position.
   const spec::Architecture& shape = role.generating();
   const std::int64_t elements = 2 * shape.blocks() * shape.num_key_value_heads * shape.head_dim *
                                 job.rollout_batch() * job.max_sequence_length();
@@ -36,9 +36,9 @@ Bytes largest_of(const std::vector<PartPlan>& parts) {
   return largest;
 }
 
-// Weights of slices, stages or other parts where they generate. Adapters are there where a rank has not the same ones
-// in training. Where they are divided otherwise, too, there is a place for units that come from stages or the host, and
-// one for what parts are given by other ranks.
+// Rollout weights of a model with ZeRO shards, stages or another tensor-parallel size in training.
+// They include adapters if a rank has different ones in training. With another tensor-parallel
+// size, there is also space for units from stages or the host, and for elements from other ranks.
 std::vector<PartPlan> generating_parts(const ModelRole& role, spec::Dtype dtype, bool streamed) {
   std::vector<PartPlan> parts = unit_parts(spec::flat_layout(role.generating(), role.head), dtype);
   if (!role.generation_part) return parts;
@@ -63,7 +63,7 @@ std::vector<PartPlan> generating_parts(const ModelRole& role, spec::Dtype dtype,
   return parts;
 }
 
-// Streamed weights: the rest stays on the device.
+// With offloaded weights, the units that stay on the device.
 std::vector<spec::FlatUnit> resident_units(const ModelRole& role, bool tables) {
   std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
   const HostedTables hosted = hosted_tables(role, tables);
@@ -81,7 +81,7 @@ const spec::Phase* training_phase(const spec::Recipe& recipe, spec::ModelId mode
   return found == recipe.phases.end() ? nullptr : &*found;
 }
 
-// What a block reads in a group of micro-batches.
+// The inputs of a block for a group of micro-batches.
 Bytes group_inputs(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
                    spec::Dtype dtype) {
   const spec::Phase* const phase = training_phase(recipe, role.id);
@@ -116,7 +116,7 @@ std::vector<PartPlan> weight_slots(Bytes bytes) {
   return parts;
 }
 
-// Of blocks that are gathered, and of tables, which have the memory of all slots.
+// Buffers for gathered blocks. Tables use the memory of all block buffers.
 std::vector<RegionPlan> gather_regions(const ModelRole& role, spec::Dtype dtype) {
   RegionPlan region =
       pack_regions(weight_slots(largest_of(hosted_blocks(role, dtype))), Bytes(~0ull)).front();
@@ -130,8 +130,8 @@ std::vector<RegionPlan> gather_regions(const ModelRole& role, spec::Dtype dtype)
   return {std::move(region)};
 }
 
-// Weights of all slots, those of tables last, then their gradients, then inputs of blocks. Tables have the
-// memory of all slots.
+// Weights of all buffers (those of tables last), then their gradients, then inputs of blocks.
+// Tables use the memory of all block buffers.
 std::vector<RegionPlan> slot_regions(const HostedPlan& hosted, Bytes enough) {
   std::vector<PartPlan> parts = weight_slots(largest_of(hosted.blocks));
   const auto add = [&](const char* what, Bytes bytes) {
@@ -159,8 +159,9 @@ Bytes gradient_slice_bytes(const ModelRole& role, spec::Dtype dtype) {
   return spec::tensor_bytes(placement.slice_elements(), placement.optimizer().gradients);
 }
 
-// Where backward adds gradients of which a rank keeps a slice: those of two units, and those of a table that is added to
-// at both ends. `on_host`: behind them, where any rank's gradients of these units are added up.
+// Buffers where backward accumulates sharded gradients: of two units, and of a tied embedding,
+// which gets gradients at both ends. `on_host`: they are followed by space where gradients of these
+// units are reduced on any rank.
 std::vector<PartPlan> gradient_slots(const ModelRole& role, spec::Dtype dtype, bool on_host) {
   const spec::Dtype gradients = optimizer_of(role, dtype).gradients;
   std::vector<PartPlan> whole, own;
@@ -182,7 +183,8 @@ std::vector<PartPlan> gradient_slots(const ModelRole& role, spec::Dtype dtype, b
   return whole;
 }
 
-// Of a slice on disk, for the largest range of any rank wherever it begins in a page.
+// Staging buffer for a shard on disk: for the largest range of any rank, wherever it starts within
+// a page.
 Bytes slice_window(const ModelRole& role, const spec::UnitSlices& slices, spec::Dtype dtype) {
   const std::size_t units = spec::flat_layout(role.shape, role.head).size();
   std::int64_t most = 0;
@@ -206,12 +208,12 @@ std::vector<PartPlan> update_slots(Bytes bytes) {
   return parts;
 }
 
-// Where it generates, it reads its own tables, and the blocks that it trains.
+// Whether it generates with its own tables, and with the blocks that it trains.
 bool generates_with_own_blocks(const ModelRole& role, const spec::ModelSource& source) {
   return source.streamed && !role.generation_part;
 }
 
-// Of a tag that is not of slots for blocks.
+// For a tag that does not consist of block buffers.
 std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe,
                                 const JobModels& models, spec::TagId tag, spec::Dtype dtype) {
   const ModelRole& role = models.at(tag.model);
@@ -278,11 +280,11 @@ void place(TagPlan& tag, std::vector<RegionPlan> regions, Bytes granularity) {
   for (const RegionPlan& region : tag.regions) tag.bytes += round_up(region.bytes, granularity);
 }
 
-// Of a mini-batch in more than one group: gradients of a tied table's rows, and their tokens.
+// With several groups per mini-batch: gradients of a tied embedding's rows, and their tokens.
 Bytes tied_rows(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
                 spec::Dtype dtype) {
   if (!role.trains_blocks() || !role.ties_table() || !role.shape.embeds()) return {};
-  if (role.ranks.slices_gradients()) return {};  // they leave with each group
+  if (role.ranks.slices_gradients()) return {};  // they are reduced with each group
   const std::int64_t width = spec::flat_layout(role.shape, role.head)
                                  .front()
                                  .find(spec::Module::kTokenEmbedding)
@@ -326,7 +328,7 @@ HostedPlan hosted_of(const spec::Job& job, const spec::Recipe& recipe, const Mod
   return out;
 }
 
-// Taken by a library: no region, and no phase can give it up.
+// Memory of a library: it has no regions, and no phase can free it.
 TagPlan peers_tag(const spec::Job& job, const spec::Recipe& recipe) {
   TagPlan tag;
   tag.id = {spec::TagKind::kPeers};

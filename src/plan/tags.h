@@ -1,4 +1,4 @@
-// What lives longer than a phase: the tags of a job, their regions and where they are needed.
+// What outlives a phase: the tags of a job, their regions, and where they are needed.
 #pragma once
 
 #include <vector>
@@ -9,11 +9,12 @@
 
 namespace neap::plan {
 
-/// Tags with regions and needs, in the order of the recipe; of several GPU ranks what NCCL takes besides.
+/// Tags with regions and needs, in the order of the recipe. With several GPU ranks, NCCL's memory
+/// is added.
 [[nodiscard]] std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe,
                                               const JobModels& models, const Target& target);
 
-/// Lays parts, in order, into regions of at least `enough` bytes; a part is never divided.
+/// Places parts, in order, into regions of at least `enough` bytes. A part is never split.
 [[nodiscard]] std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts,
                                                    Bytes enough);
 

@@ -10,10 +10,10 @@
 namespace neap::plan {
 namespace {
 
-// cuBLAS keeps two workspaces for each thread that multiplies: 32 MiB on Hopper, and 1 MiB for products that add a bias.
-// The runtime makes them before the first phase.
+// cuBLAS keeps two workspaces for each thread that multiplies: 32 MiB on Hopper, and 1 MiB for
+// products that add a bias. The runtime creates them before the first phase.
 constexpr std::int64_t kCublasWorkspace = 32 << 20, kBiasWorkspace = 1 << 20;
-// After the second round every round finds the pool in the same state.
+// From the second round on, every round finds the pool in the same state.
 constexpr std::int64_t kRepeats = 2;
 constexpr std::int64_t kDecodeSteps = 48;
 
@@ -21,7 +21,7 @@ constexpr std::int64_t kDecodeSteps = 48;
 struct CublasWorkspaces {
   explicit CublasWorkspaces(step::CountingOps& ops) {
     if (!ops.profile().cuda) return;
-    // make_cublas_workspaces()'s product and its factor are in front of the second one.
+    // The product of make_cublas_workspaces() and its factor precede the second workspace.
     const step::CountedTensor factor = ops.empty({256}, step::Dtype::kBfloat16);
     products = ops.empty({kCublasWorkspace}, step::Dtype::kBool);
     const step::CountedTensor product = ops.empty({256}, step::Dtype::kBfloat16);

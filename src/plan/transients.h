@@ -1,6 +1,9 @@
-// What each phase of a job asks of its transient pool, and what the pool then takes from the device.
+// Predicts what each phase of a job requests from its pool of temporaries, and what the pool then
+// reserves on the device.
 //
-// Every batch of a job has the same shape, so the prediction depends on the configuration alone.
+// Every batch of a job has the same shape, so the prediction depends only on the configuration.
+//
+// Threads   stateless functions.
 #pragma once
 
 #include <cstdint>
@@ -12,28 +15,29 @@
 
 namespace neap::plan {
 
-/// Settings of the phase pools: memory.alloc_conf, or by default expandable segments with pages of
-/// 2 MiB, so that a pool holds what its tensors need and no more. On CUDA libtorch's allocator runs
-/// under PYTORCH_CUDA_ALLOC_CONF, which the bridge sets to expandable segments where the user has
-/// not set it.
+/// Settings of the phase pools: memory.alloc_conf. The default is expandable segments with pages of
+/// 2 MiB, so that a pool reserves only what its tensors need. On CUDA, libtorch's allocator uses
+/// PYTORCH_CUDA_ALLOC_CONF, which the bridge sets to expandable segments unless the user has set
+/// it.
 [[nodiscard]] Result<cache::Settings> pool_settings(const spec::Job& job, const Target& target);
 
-/// What the operations of a job's phases depend on.
-/// `phase`: null of those that train and score; ranks may divide a model otherwise where it generates.
+/// The settings that the operations of a job's phases depend on. `phase` is null for phases that
+/// train and score; rollouts may use another tensor-parallel size.
 [[nodiscard]] step::KernelProfile kernel_profile(const spec::Job& job, const Target& target,
                                                  const spec::Phase* phase = nullptr);
 
 enum class Accuracy : std::uint8_t {
-  kExact,  ///< two rounds of each loop: later ones find the pool as the second left it
-  kQuick,  ///< one round, for a search: the same seconds, and a peak that a later round may pass
+  kExact,  ///< two rounds of each loop: later rounds start with the same pool
+  kQuick,  ///< one round, for a search: the same time, but a later round may have a higher peak
 };
-/// Peaks of a phase. Fails on unknown allocator settings.
+/// Peaks of a phase. Fails for unknown allocator settings.
 [[nodiscard]] Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models,
                                               const Target& target, const spec::Phase& phase,
                                               Accuracy accuracy = Accuracy::kExact);
 
-/// Whether a second run of a phase takes no more than the first where it begins with its pages: PhasePlan::keeps_pool,
-/// which make_plan() fills. Only a run asks, and it takes as long as two predictions.
+/// Whether a second run of a phase that starts with the first run's pages takes no more memory:
+/// PhasePlan::keeps_pool, which make_plan() fills. Only a run needs it; it takes as long as two
+/// predictions.
 [[nodiscard]] Result<bool> keeps_pool(const spec::Job& job, const JobModels& models,
                                       const Target& target, const spec::Phase& phase);
 

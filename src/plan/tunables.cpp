@@ -43,25 +43,26 @@ constexpr std::int64_t kShortestResponse = 8;
 constexpr std::array kTrainingSizes = {fields::kDataRows,   fields::kDataTokens,
                                        fields::kActorRows,  fields::kActorTokens,
                                        fields::kCriticRows, fields::kCriticTokens};
-// Where 0, they are those of another key.
+// If 0, another key applies.
 constexpr std::array kInferenceRows = {fields::kLogProbRows, fields::kReferenceRows,
                                        fields::kRewardRows, fields::kValueRows};
 
-// Largest divisor of `value` that is at most value / 2^halvings; micro batches must divide.
+// The largest divisor of `value` that is at most value / 2^halvings; micro-batches must divide.
 std::int64_t shrink(std::int64_t value, int halvings) {
   std::int64_t d = std::max<std::int64_t>(1, value >> halvings);
   while (value % d != 0) --d;
   return d;
 }
 
-// A size of the job that is made smaller.
+// A size of the job that can be reduced.
 struct SizeNow {
   Size field;
   std::int64_t value = 0;
 };
 
-// All are halved together, a level for each time that changes one of them: budgets of tokens as far as
-// the longest row of `least` tokens, with 0 sizes that divide as far as 1.
+// Halves all sizes together; a level is a halving that changes at least one of them. Token budgets
+// (`least` > 0) go down to the longest row of `least` tokens; other sizes go down to 1 and must
+// divide.
 Changes shrink_all(const std::vector<SizeNow>& sizes, std::int64_t least, int level) {
   const auto at = [&](std::int64_t value, int halvings) {
     return least > 0 ? std::min(value, std::max(least, value >> halvings))
@@ -137,7 +138,7 @@ Tunable free_updates() {
           }};
 }
 
-// The measures that leave every bit as it is, one more at each level.
+// The measures that keep results bitwise identical, one more per level.
 Tunable exact_measures() {
   return {kLooser, 1, true, [](const spec::Job& job, int level) -> Changes {
             std::vector<spec::Measure> missing;
@@ -152,7 +153,7 @@ Tunable exact_measures() {
           }};
 }
 
-// Of the job's trained models with keys of their own, those that `accepts` is true of.
+// The job's trained models with keys of their own for which `accepts` returns true.
 template <class Accepts>
 std::vector<spec::ModelId> configured_models(const spec::Job& job, const Accepts& accepts) {
   std::vector<spec::ModelId> out;
@@ -179,8 +180,8 @@ Tunable full_recomputation(const spec::Job& job) {
           }};
 }
 
-// Adapters are trained on weights. Only sft can start without any; in other tasks a folder that has
-// none is one whose weights are still to be downloaded.
+// Adapters need weights to be added to. Only sft can start without weights. For other tasks, a
+// folder without weights means that they are still to be downloaded.
 bool takes_adapters(const spec::Job& job, spec::ModelId id, const std::string& path) {
   const Result<spec::ModelFiles> files = job.model_files(id, path);
   return files.ok() && (job.task != spec::Task::kSft || spec::has_weights(files->base));
@@ -225,14 +226,14 @@ Tunable inference_micro_batches() {
 Tunable rollout_batches() {
   return {kFewerDecoded, 1, true, [](const spec::Job& job, int level) -> Changes {
             if (!job.has_rollout()) return {};
-            // 0 is the whole batch.
+            // 0 means the whole batch.
             return shrink_all({{fields::kRolloutBatch, job.rollout_batch()}}, 0, level);
           }};
 }
 
 Tunable divided_generation() {
   return {kDividedToGenerate, 1, true, [](const spec::Job& job, int level) -> Changes {
-            // Beside its whole weights a part saves nothing.
+            // A rollout shard saves nothing if the rank has whole weights anyway.
             if (!job.data_parallel().slices_weights() && job.mesh().size(spec::Axis::kPipe) == 1)
               return {};
             spec::Job changed = job;
