@@ -7,7 +7,7 @@
 namespace neap::bridge {
 namespace {
 
-/// libtorch chooses with or without cuDNN while it lives.
+/// While it lives, libtorch may or may not choose cuDNN.
 class CudnnAllowed {
  public:
   explicit CudnnAllowed(bool allowed) : before_(at::globalContext().userEnabledCuDNNSDP()) {
@@ -42,8 +42,8 @@ AttentionBackward::AttentionBackward(const AttentionChoice& choice)
     : deterministic_(choice.deterministic),
       before_(at::globalContext().deterministicAlgorithms()),
       warn_only_(at::globalContext().deterministicAlgorithmsWarnOnly()) {
-  // Only here: elsewhere the switch has libtorch copy whole KV caches, and the kernels that Neap
-  // takes there are deterministic without it.
+  // Limited to this scope. Elsewhere the switch makes libtorch copy whole KV caches, and Neap's
+  // kernels are deterministic without it.
   if (deterministic_) at::globalContext().setDeterministicAlgorithms(true, false);
 }
 
@@ -72,7 +72,7 @@ std::vector<AttentionKernel> attention_kernels(at::Device device) {
     }
     const CudnnAllowed generation(false);
     add("prefill", at::_fused_sdp_choice(keys, keys, keys, std::nullopt, 0.0, true));
-    // FlashAttention is told how many keys there are (step/decoding.h); other kernels have a mask.
+    // FlashAttention gets the number of keys (step/decoding.h); other kernels need a mask.
     const bool counted = device.is_cuda() && dtype != at::kFloat;
     add("decode", at::_fused_sdp_choice(query, keys, keys,
                                         counted ? std::nullopt : std::optional(mask), 0.0, false));

@@ -1,16 +1,16 @@
-// Which attention kernels run. Measured on an H200 (tests/gpu/attention_kernels.py):
+// Chooses attention kernels. Measured on an H200 (tests/gpu/attention_kernels.py):
 //
-//   training, scoring   cuDNN in bfloat16: forward and backward take 0.6 to 0.8 of flash attention's
-//                       time. It plans a kernel for each shape, which takes 70 ms; a job has few.
-//   generation          never cuDNN: the lengths change with every token. Prefill and decoding
-//                       take flash attention (step/decoding.h)
-//   deterministic       flash attention, whose backward pass can repeat its bits; cuDNN's cannot
+//   training, scoring   cuDNN in bfloat16: forward and backward take 0.6 to 0.8 of the time of
+//                       FlashAttention. Planning a kernel for a shape takes 70 ms; a job has few.
+//   generation          FlashAttention for prefill and decoding (step/decoding.h). cuDNN would plan
+//                       a kernel per token, because lengths change.
+//   deterministic       FlashAttention, whose backward can be deterministic; cuDNN's cannot
 //
-// float32 takes the memory-efficient kernel, and what a kernel does not support the plain formula.
-// ops::AtenOps chooses by an AttentionChoice of its own and calls the kernel by name, so libtorch's switches of
-// attention kernels do not count.
+// float32 uses the memory-efficient kernel, and unsupported cases use the plain formula.
+// ops::AtenOps has an AttentionChoice of its own and calls the kernel by name, so libtorch's global
+// switches for attention kernels have no effect.
 //
-// Threads   the scope on the thread that runs the pass.
+// Threads   use the scope on the thread that runs the pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,13 +20,13 @@
 
 namespace neap::bridge {
 
-/// What a job asks of its attention.
+/// A job's requirements for attention.
 struct AttentionChoice {
-  bool deterministic = false;  ///< backward passes give the same bits in every run
+  bool deterministic = false;  ///< backward passes are bitwise reproducible
 };
 
-/// Around a backward pass through attention: libtorch's deterministic algorithms, where the choice asks for them. What
-/// the process had comes back.
+/// Enables libtorch's deterministic algorithms during a backward pass through attention, if
+/// required. Restores the process's setting.
 class AttentionBackward {
  public:
   explicit AttentionBackward(const AttentionChoice& choice);
@@ -38,7 +38,8 @@ class AttentionBackward {
   bool deterministic_, before_, warn_only_;
 };
 
-/// What libtorch takes on a device for a job that need not be deterministic, asked with tensors of usual shapes.
+/// The kernels that libtorch uses on a device for a job without deterministic mode, tested with
+/// tensors of usual shapes.
 struct AttentionKernel {
   std::string use;     ///< "training", "prefill", "decode"
   std::string dtype;   ///< "bfloat16", "float32"

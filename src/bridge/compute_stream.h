@@ -1,11 +1,10 @@
-// The stream of a GPU that a job computes on: one of libtorch's pool, not CUDA's default stream.
+// The compute stream of a job on a GPU. It comes from libtorch's pool, and is not CUDA's default
+// stream.
 //
-// Model     The default stream waits for streams of other libraries and cannot be captured into a graph. All jobs
-//           of a process compute on one stream of a card, because cuBLAS keeps a workspace and libtorch's
-//           allocator a pool for each stream.
-//
-// Threads   libtorch has a current stream for each thread.
-//
+// Model     The default stream waits for streams of other libraries, and cannot be captured into a
+//           graph. All jobs of a process share one compute stream per card, because cuBLAS keeps a
+//           workspace and libtorch's allocator a pool for each stream.
+// Threads   libtorch has a current stream per thread.
 // Failure   c10::Error from libtorch.
 #pragma once
 
@@ -20,14 +19,15 @@ namespace neap::bridge {
 
 class ComputeStream {
  public:
-  /// Of a CPU there is none. libtorch_cuda is loaded for a GPU (torch_cuda.h).
+  /// There is no stream for a CPU. For a GPU, libtorch_cuda must be loaded (torch_cuda.h).
   explicit ComputeStream(c10::Device device);
 
-  /// As the driver knows it; kDefault where there is none.
+  /// The driver's handle; kDefault if there is no stream.
   [[nodiscard]] device::StreamId id() const { return id_; }
 
-  /// While it lives, the stream is libtorch's current one on this thread. Work on it begins after what the stream
-  /// before was given, and that one's next work after what this one was given. Nothing waits on the host.
+  /// Makes the stream libtorch's current one on this thread while it lives. Work on it starts after
+  /// earlier work of the previous stream, and later work of the previous stream starts after work
+  /// on it. The host never waits.
   class Current {
    public:
     explicit Current(const ComputeStream& stream);
@@ -36,7 +36,7 @@ class ComputeStream {
     ~Current();
 
    private:
-    std::optional<c10::Stream> before_;  // none: nothing changed
+    std::optional<c10::Stream> before_;  // nullopt: nothing changed
   };
 
  private:

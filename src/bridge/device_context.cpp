@@ -38,10 +38,10 @@ TorchSettings TorchSettings::now() {
 void TorchSettings::install() const {
   const TorchSettings before = now();
   at::Context& torch = at::globalContext();
-  // With the same number libtorch also forgets the kernels that it has compiled.
+  // Setting the same number would make libtorch forget its compiled kernels.
   if (before.threads != threads) at::set_num_threads(threads);
   torch.setDeterministicAlgorithms(deterministic, warn_only);
-  // With the same precision it also overwrites what was set for one library.
+  // Setting the same precision would overwrite settings of single libraries.
   if (before.float32 != float32) torch.setFloat32MatmulPrecision(name_of(float32));
 }
 

@@ -1,15 +1,15 @@
-// What a job computes with: the opened device, the choice of kernels, and the settings that libtorch has once a process.
+// What a job computes with: the open device, the choice of kernels, and libtorch's process-wide
+// settings.
 //
-// Model     A setting of libtorch is the job's only while the job's context is entered; leaving puts back what was there.
-//           So runtimes with different settings work in one process, one after the other or in turns. Entered is for
-//           TorchSettings and, on a GPU, the stream. The CPU allocator (phase_allocator.h) and the limit of libtorch's CUDA allocator
-//           (torch_cuda_memory.h) are the job's while one of its phases is open; a backward pass of attention turns
-//           deterministic algorithms on where the job asks for them (attention.h).
-//
-// Threads   A context is entered and left on the thread that computes: libtorch keeps the number of threads for each
-//           thread. Contexts that are entered inside each other are left in the reverse order.
-//
-// Failure   neap::Error, when a device is opened.
+// Model     libtorch's settings are the job's only while its context is entered. Leaving restores
+//           the previous ones. So runtimes with different settings can take turns in one process.
+//           Entered applies TorchSettings and, on a GPU, the stream. The CPU allocator
+//           (phase_allocator.h) and the limit of libtorch's CUDA allocator (torch_cuda_memory.h)
+//           are set only during the job's phases. A backward pass of attention enables
+//           deterministic algorithms if the job requires them (attention.h).
+// Threads   enter and leave a context on the thread that computes, because libtorch keeps the
+//           number of threads per thread. Nested contexts are left in reverse order.
+// Failure   neap::Error when a device is opened.
 #pragma once
 
 #include <ATen/Context.h>
@@ -25,38 +25,39 @@
 
 namespace neap::bridge {
 
-/// The choice of a run: GPUs are those that libtorch can use.
+/// The device of a run, chosen among the GPUs that libtorch can use.
 [[nodiscard]] plan::DeviceChoice choose_run_device(const spec::DeviceConfig& config);
 
-/// Settings that change what libtorch computes, or in which order it adds.
+/// Settings that change libtorch's results, or the order of its sums.
 struct TorchSettings {
-  int threads = 1;  ///< of the calling thread's kernels
+  int threads = 1;  ///< for kernels of the calling thread
   bool deterministic = false, warn_only = false;
   at::Float32MatmulPrecision float32 = at::Float32MatmulPrecision::HIGHEST;  ///< HIGH: TF32
 
   [[nodiscard]] static TorchSettings now();
-  /// Sets what differs. Cost: nothing, but that another number of threads makes libtorch start its threads again.
+  /// Applies settings that differ. It costs nothing, except that a changed number of threads
+  /// restarts libtorch's threads.
   void install() const;
   friend bool operator==(const TorchSettings&, const TorchSettings&) = default;
 };
 
 class DeviceContext {
  public:
-  /// Opens what was chosen. The job's settings are those that libtorch has now, with the choice's threads: what the process
-  /// sets later does not change the job.
+  /// Opens the chosen device. The job's settings are libtorch's current ones, with the choice's
+  /// number of threads. Later changes by the process do not affect the job.
   DeviceContext(const spec::Job& job, const plan::DeviceChoice& choice);
 
   [[nodiscard]] const std::shared_ptr<device::Device>& device() const { return device_; }
-  /// How libtorch names the device.
+  /// libtorch's name of the device.
   [[nodiscard]] at::Device torch() const { return torch_; }
-  /// Of forward and backward.
+  /// The type of forward and backward.
   [[nodiscard]] at::ScalarType dtype() const { return dtype_; }
   [[nodiscard]] AttentionChoice attention() const { return attention_; }
-  /// Of what is computed while the context is entered.
+  /// The stream that computes while the context is entered.
   [[nodiscard]] device::StreamId stream() const { return stream_.id(); }
 
-  /// While it lives, libtorch has the context's settings and stream. Cost: see TorchSettings::install; on a GPU two
-  /// events besides, where another stream was current.
+  /// Applies the context's settings and stream to libtorch while it lives. For the cost see
+  /// TorchSettings::install. On a GPU it adds two events if another stream was current.
   class Entered {
    public:
     explicit Entered(const DeviceContext& context);

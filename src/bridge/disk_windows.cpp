@@ -48,7 +48,7 @@ Status DiskWindows::begin(std::size_t slot, const Coming& unit) {
     ranges.push_back({part.file, part.offset, to.data() + part.in_window.count(), part.size});
     use(kind).disk_read += part.size;
   };
-  // The unit before has come from there long ago.
+  // The previous unit's copy ended long ago, so this does not block.
   NEAP_TRY(lane_.wait_for_fetch(slot));
   if (unit.gradients != nullptr) {
     NEAP_TRY(begin_writes());
@@ -100,7 +100,7 @@ Status DiskWindows::pass(std::size_t lane_slot, const FileUnit& unit, const Slot
     return windows_[piece % windows_.size()];
   };
   for (std::size_t slot = 0; slot < windows_.size(); ++slot) NEAP_TRY(drop(slot));
-  // One is read while the one before comes.
+  // Reads one piece while the previous one is copied.
   for (std::size_t i = 0; i <= pieces.size(); ++i) {
     if (i < pieces.size()) {
       const FileUnit::Part& piece = pieces[i];
@@ -174,7 +174,7 @@ Status DiskWindows::leave(std::size_t slot, const Slot& from, const arena::DiskS
   return {};
 }
 
-// What left the device before.
+// Writes what was copied from the device earlier.
 Status DiskWindows::begin_writes() {
   for (std::size_t slot = 0; slot < windows_.size(); ++slot) {
     Window& window = windows_[slot];
@@ -199,7 +199,7 @@ Status DiskWindows::close() {
   Status first = begin_writes();
   for (std::size_t slot = 0; slot < windows_.size(); ++slot) {
     windows_[slot].leaving = nullptr;
-    (void)drop(slot);  // nobody needs it
+    (void)drop(slot);  // it is not needed any more
     Status done = wait(windows_[slot].writing, Kind::kGradients);
     if (first.ok()) first = std::move(done);
   }

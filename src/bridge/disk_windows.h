@@ -1,12 +1,14 @@
-// Units on disk on their way to slots of device memory and back: each slot has windows of pinned host memory.
+// Transfers units between disk and prefetch buffers on the device, through pinned staging buffers
+// ("windows") in host memory.
 //
-// Model     What a slot lacks is read to its windows while others compute, and is copied to the slot when that is used.
-//           Gradients leave a slot for its window, and are written from there when later ones leave. Weights that never
-//           change may be in files of somebody else, in any order and anywhere in a page: a window has a place for each
-//           range that lies in a page as that does.
+// Model     Each prefetch buffer has staging buffers. A unit is read into them while others
+//           compute, and copied to the device when it is used. Gradients are copied to a staging
+//           buffer, and written when the next ones leave. Frozen weights may be in external files,
+//           in any order and at any offset. A staging buffer places each range at the same offset
+//           within a page as the file.
 // Threads   one at a time.
-// Failure   Status; what a transfer under way should have written is then undefined.
-// Cost      pinned host memory as large as the slots.
+// Failure   Status; the data of a running transfer is then undefined.
+// Cost      pinned host memory of the size of the prefetch buffers.
 #pragma once
 
 #include <array>
@@ -25,78 +27,80 @@
 
 namespace neap::bridge {
 
-/// Where something rests: one of the two.
+/// Where data is stored: exactly one of the two is set.
 struct Resting {
   const arena::HostStorage* host = nullptr;
   const arena::DiskStorage* disk = nullptr;
   [[nodiscard]] std::byte* data() const { return host != nullptr ? host->data() : disk->data(); }
 };
 
-/// What files have of a unit: all of it in one, or each parameter somewhere.
+/// The location of a unit in files: the whole unit at once, or each parameter separately.
 struct FileUnit {
   struct Part {
     const arena::DiskFile* file = nullptr;
     Bytes offset, size;  ///< in the file
     Bytes in_unit{};
-    Bytes in_window{};  ///< in a page as in the file
+    Bytes in_window{};  ///< same offset within a page as in the file
   };
   std::vector<Part> parts;
-  /// Gives each part pages of its own in a window. How many bytes these take.
+  /// Assigns separate pages of a staging buffer to each part. Returns the bytes needed.
   [[nodiscard]] Bytes place();
 };
 
-/// Waits for transfers; the time is `use`'s.
+/// Waits for transfers and adds the time to `use`.
 [[nodiscard]] Status wait_counted(arena::DiskLane::Batch& batch, LinkUse& use);
 
 class DiskWindows {
  public:
-  /// For as many slots. `weights`, `gradients`: whole pages as large as the largest unit's; without gradients zero. The
-  /// first two outlive this.
+  /// `slots` is the number of prefetch buffers. `weights` and `gradients` are the sizes of the
+  /// staging buffers: whole pages for the largest unit; zero without gradients. `arena` and `lane`
+  /// must outlive it.
   DiskWindows(arena::Arena& arena, SlotLane& lane, const std::string& tag, std::size_t slots,
               Bytes weights, Bytes gradients);
 
-  /// A unit's weights and gradients that come to a slot; null: not these.
+  /// Weights and gradients of a unit to load; null parts are not loaded.
   struct Coming {
     const FileUnit* weights = nullptr;
     const arena::DiskStorage* gradients = nullptr;
   };
-  /// Begins to read; what was read for the slot before and has not come there is dropped.
+  /// Starts reading. Data that was read for the slot earlier and not yet copied is dropped.
   [[nodiscard]] Status begin(std::size_t slot, const Coming& unit);
-  /// Places of a slot, as a transfer has them.
+  /// Places within a slot, as transfers have them.
   struct Slot {
     arena::RegionId region = arena::RegionId::kNone;
     Bytes weights, gradients;
   };
-  /// Begins to copy what was read for the slot to it, if anything.
+  /// Starts copying to the slot what was read for it, if anything.
   [[nodiscard]] Status arrive(std::size_t slot, const Slot& to);
-  /// Brings a unit, in pieces by the windows of all slots, whose contents are lost: to `to`, with the fetches of a slot of
-  /// the lane.
+  /// Loads a unit into `to` in pieces, through the staging buffers of all slots, whose contents are
+  /// lost. It uses slot `lane_slot` of the lane.
   [[nodiscard]] Status pass(std::size_t lane_slot, const FileUnit& unit, const Slot& to);
-  /// Rows of so many bytes of a matrix, one behind another. Blocks until they are there.
+  /// Reads rows of `width` bytes of a matrix, one after another. Blocks until they are read.
   [[nodiscard]] Status read_rows(const FileUnit::Part& matrix, Bytes width,
                                  std::span<const std::int64_t> rows, std::byte* to);
-  /// It will not be used.
+  /// Drops what was read for the slot.
   [[nodiscard]] Status drop(std::size_t slot);
-  /// Bytes of a unit's gradients.
+  /// A range of a unit's gradients.
   struct Range {
     Bytes first, size;
   };
-  /// Begins to take gradients away from a slot, where all of the unit's are.
+  /// Starts copying gradients from a slot that holds all gradients of the unit.
   [[nodiscard]] Status leave(std::size_t slot, const Slot& from,
                              const arena::DiskStorage& gradients, const Range& range);
-  /// Nothing is under way; what left is in the files.
+  /// Waits until no transfer is running and all gradients are in the files.
   [[nodiscard]] Status close();
 
-  /// Adds what was read and written since the last call.
+  /// Adds the bytes read and written since the last call.
   void add_use(LinkUses& uses);
 
  private:
   struct Window {
     std::unique_ptr<arena::HostStorage> weights, gradients;
     Coming coming;
-    const arena::DiskStorage* leaving = nullptr;  // in `gradients`, not yet being written
-    Range leaves;                                 // of them
-    const arena::DiskStorage* written = nullptr;  // from there
+    // the copy to `gradients` has started, but not the write
+    const arena::DiskStorage* leaving = nullptr;
+    Range leaves;                                 // which part of them
+    const arena::DiskStorage* written = nullptr;  // destination of the running write
     arena::DiskLane::Batch reading, writing;
   };
   [[nodiscard]] Status begin_writes();
@@ -106,7 +110,7 @@ class DiskWindows {
   SlotLane& lane_;
   std::vector<Window> windows_;
   LinkUses uses_{};
-  arena::DiskLane disk_;  // last: its jobs end before what they use is destroyed
+  arena::DiskLane disk_;  // last member, so that its jobs end before what they use is destroyed
 };
 
 }  // namespace neap::bridge

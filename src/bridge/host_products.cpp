@@ -8,7 +8,7 @@
 namespace neap::bridge {
 namespace {
 
-constexpr std::int64_t kRows = 256, kColumns = 256, kDepth = 4096;  // of a block
+constexpr std::int64_t kRows = 256, kColumns = 256, kDepth = 4096;  // size of a block
 
 bool has_half_products() {
 #if defined(__x86_64__)
@@ -31,13 +31,13 @@ class Block {
   explicit Block(std::int64_t size)
       : values_(std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(size))) {}
 
-  // rows x columns, not initialized; `transposed`: columns are contiguous.
+  // rows x columns, not initialised. With `transposed`, columns are contiguous.
   [[nodiscard]] at::Tensor of_size(std::int64_t rows, std::int64_t columns,
                                    bool transposed = false) const {
     if (transposed) return of_size(columns, rows).t();
     return at::from_blob(values_.get(), {rows, columns}, at::TensorOptions().dtype(at::kFloat));
   }
-  // The values of a matrix, in the order of its memory.
+  // A copy of a matrix's values with the same memory order.
   [[nodiscard]] at::Tensor holding(const at::Tensor& matrix) const {
     at::Tensor block = of_size(matrix.size(0), matrix.size(1), matrix.stride(0) < matrix.stride(1));
     return block.copy_(matrix);

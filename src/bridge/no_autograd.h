@@ -1,4 +1,6 @@
-// Tensor operations of this thread without autograd.
+// Disables autograd for tensor operations of this thread.
+//
+// Threads   each scope belongs to one thread.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -6,9 +8,9 @@
 
 namespace neap::bridge {
 
-/// While it lives, operations of this thread record nothing and skip the dispatcher's autograd layers: host time that
-/// counts where tensors are small, as in decoding. No tensor may require gradients. Scopes end in the
-/// reverse order of their beginnings.
+/// While it lives, operations of this thread record nothing and skip the dispatcher's autograd
+/// layers. That saves host time, which matters for small tensors, as in decoding. No tensor may
+/// require gradients. Scopes end in reverse order.
 struct NoAutograd {
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below_autograd;

@@ -1,4 +1,4 @@
-// What a rank exchanged with others while it computed.
+// Measured communication between ranks.
 //
 // Threads   values.
 #pragma once
@@ -7,11 +7,11 @@
 
 namespace neap::bridge {
 
-/// Sums over ranks.
+/// Use of collectives that may overlap with computation.
 struct PeerUse {
   Bytes bytes;                 ///< of the tensors
-  double seconds = 0;          ///< that they took
-  double visible_seconds = 0;  ///< of these, those that nothing hid
+  double seconds = 0;          ///< total time
+  double visible_seconds = 0;  ///< exposed part of it
   PeerUse& operator+=(const PeerUse& o) {
     bytes += o.bytes;
     seconds += o.seconds;

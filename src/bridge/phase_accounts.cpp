@@ -12,7 +12,7 @@ PhaseAccounts::PhaseAccounts(Bytes ceiling, const ScheduleExecutor& executor,
 
 Bytes PhaseAccounts::room() const {
   if (ceiling_.is_zero()) return {};
-  // An exhausted ceiling leaves one byte: zero would be no limit.
+  // One byte remains if the limit is exhausted, because zero would mean no limit.
   const Bytes taken = executor_.persistent();
   return std::max(saturating_sub(ceiling_, taken), Bytes(1));
 }

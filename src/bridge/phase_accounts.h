@@ -1,4 +1,4 @@
-// What phases took, and whether the ceiling held.
+// Measurements of phases, and whether the memory limit held.
 //
 // Threads   one at a time.
 #pragma once
@@ -14,16 +14,16 @@ namespace neap::bridge {
 
 class PhaseAccounts {
  public:
-  /// `ceiling`: what the user set; zero: none. `executor` and `plan` outlive it.
+  /// `ceiling` is the user's limit; zero: none. `executor` and `plan` must outlive it.
   PhaseAccounts(Bytes ceiling, const ScheduleExecutor& executor, const plan::MemoryPlan& plan);
 
-  /// What the temporaries of the open phase may take in addition to its tags; zero: as much as
-  /// there is.
+  /// What temporaries of the open phase may take in addition to its tags; zero: no limit.
   [[nodiscard]] Bytes room() const;
-  /// Keeps the measurement of a phase that has ended. On CUDA libtorch's allocator is limited to its room, give or take a
-  /// segment: the status says where the phase took more than the ceiling.
+  /// Stores the measurement of a phase that has ended. On CUDA libtorch's allocator is limited to
+  /// room(), within one segment. The status reports a phase that exceeded the limit.
   [[nodiscard]] Status add(PhaseMeasurement measurement);
-  /// Notes a request of a phase that libtorch's allocator failed. `free`: of the device, without a ceiling.
+  /// Records a request that libtorch's allocator failed in a phase. `free` is the device's free
+  /// memory, ignoring the limit.
   void note_oom(const PhaseMeasurement& measurement, Bytes request, Bytes free);
 
   [[nodiscard]] std::vector<PhaseMeasurement> take() { return std::exchange(measurements_, {}); }

@@ -21,7 +21,8 @@ void PhaseAllocator::install() {
   host_ = before;
   thread_ = std::this_thread::get_id();
   host_scopes_ = 0;
-  // libtorch ignores a priority below that of the allocator it has, and does not say which that is.
+  // libtorch ignores a priority below that of the current allocator, and does not report that
+  // priority. So increasing values are tried.
   for (priority_ = 0;; ++priority_) {
     c10::SetCPUAllocator(this, priority_);
     if (c10::GetCPUAllocator() == this) return;

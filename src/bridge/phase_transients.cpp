@@ -16,7 +16,7 @@ class HostTransients final : public PhaseTransients {
   HostTransients(std::shared_ptr<arena::Arena> arena, const cache::Settings& settings,
                  trace::EventSink* events)
       : pool_(TransientPool::make(std::move(arena), settings, events)) {}
-  // The device itself has the ceiling as its capacity.
+  // `room` is not needed, because the device's capacity is the limit.
   void open(const std::string& phase, Bytes) override { pool_->open(phase); }
   TransientUse close(const std::string& phase, bool keep) override {
     const cache::CacheStats stats = pool_->stats();
@@ -40,7 +40,7 @@ class CudaTransients final : public PhaseTransients {
  public:
   explicit CudaTransients(c10::DeviceIndex index) : index_(index) { make_cublas_workspaces(index); }
   void open(const std::string&, Bytes room) override {
-    // What was born and died between phases left pages that the plan does not know.
+    // Allocations between phases may have left pages that are not in the plan.
     if (reserved() != kept_) give_back();
     limit_.emplace(index_, room.is_zero() ? room : room + kTorchCudaSegment);
     refusals_before_ = last_torch_cuda_oom().count;
@@ -79,8 +79,8 @@ class CudaTransients final : public PhaseTransients {
   }
 
   c10::DeviceIndex index_;
-  Bytes kept_;                           // reserved when the last phase closed, pages kept
-  std::optional<TorchCudaLimit> limit_;  // of the open phase
+  Bytes kept_;                           // reserved bytes if the last phase's pages were kept
+  std::optional<TorchCudaLimit> limit_;  // set while a phase is open
   std::uint64_t refusals_before_ = 0;
 };
 

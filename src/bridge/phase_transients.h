@@ -1,7 +1,8 @@
-// The temporaries of a phase, whoever allocates them: the phase pool on the host device, libtorch's
-// own allocator on CUDA. libtorch's allocators are a process' own: a runtime's are set for its phases only.
+// The temporaries of a phase: a phase pool on the CPU, libtorch's own allocator on CUDA. libtorch's
+// allocators are process-wide, so a runtime configures them only during its phases.
 //
-// Threads   open and close on one thread.   Failure   neap::Error.
+// Threads   open and close on one thread.
+// Failure   neap::Error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,10 +17,10 @@
 
 namespace neap::bridge {
 
-/// What a phase's temporaries took, as peaks.
+/// Peaks of a phase's temporaries.
 struct TransientUse {
   Bytes allocated, reserved;
-  Bytes fragmentation;  ///< reserved - allocated when the pool last had to grow to its peak
+  Bytes fragmentation;  ///< reserved - allocated when the pool last grew to its peak
   /// The last request that libtorch's CUDA allocator failed in the phase.
   std::optional<Bytes> refused{};
 };
@@ -27,19 +28,19 @@ struct TransientUse {
 class PhaseTransients {
  public:
   virtual ~PhaseTransients() = default;
-  /// `room`: what the phase's temporaries may take; zero: as much as there is.
+  /// `room` is the limit of the phase's temporaries; zero: no limit.
   virtual void open(const std::string& phase, Bytes room) = 0;
-  /// Gives libtorch its own settings back, and the pages unless `keep`: then the next phase begins with them.
-  /// Temporaries that are still alive keep their pages; a warning says how many bytes.
+  /// Restores libtorch's settings. Frees the pages unless `keep`, which leaves them for the next
+  /// phase. Live temporaries keep their pages; a warning gives their bytes.
   virtual TransientUse close(const std::string& phase, bool keep) = 0;
-  /// The pages that close kept. Between phases.
+  /// Frees the pages that close() kept. Call it between phases.
   virtual void give_back() = 0;
 };
 
-/// Segments are pages of `arena`, whose device has the ceiling as its capacity.
+/// Segments are pages of `arena`, whose device has the limit as its capacity.
 [[nodiscard]] std::unique_ptr<PhaseTransients> make_host_transients(
     std::shared_ptr<arena::Arena> arena, const cache::Settings& settings, trace::EventSink* events);
-/// Makes cuBLAS' workspaces at once.
+/// Creates cuBLAS' workspaces immediately.
 [[nodiscard]] std::unique_ptr<PhaseTransients> make_cuda_transients(c10::DeviceIndex index);
 
 }  // namespace neap::bridge

@@ -19,7 +19,7 @@ void wait_for(at::Device device) {
       .synchronizeDevice(std::max<c10::DeviceIndex>(0, device.index()));
 }
 
-// Median of rounds of several products in a row.
+// The median over rounds of several products in a row.
 double flops_of(at::Device device, at::ScalarType dtype) {
   const std::int64_t n = device.is_cpu() ? 512 : 4096;
   const int times = device.is_cpu() ? 2 : 10;
@@ -35,7 +35,7 @@ double flops_of(at::Device device, at::ScalarType dtype) {
     wait_for(device);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     const auto size = static_cast<double>(n);
-    if (round > 0)  // the first one warms up
+    if (round > 0)  // the first round warms up
       rates[round - 1] = 2 * size * size * size * times / seconds.count();
   }
   std::sort(rates.begin(), rates.end());

@@ -1,15 +1,15 @@
-// Rates of libtorch's matrix products, for plans that count seconds.
+// Measures the throughput of libtorch's matrix products, for time estimates in plans.
 //
 // Threads   one.
 // Failure   throws what libtorch throws.
-// Cost      a second: products of 4096^3 on a GPU, of 512^3 on the host.
+// Cost      a second: products of 4096^3 on a GPU, of 512^3 on the CPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace neap::bridge {
 
-/// FLOPs in a second.
+/// In FLOP/s.
 struct ProductRates {
   double half_flops = 0;    ///< bfloat16
   double single_flops = 0;  ///< float32

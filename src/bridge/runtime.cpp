@@ -63,19 +63,19 @@ class RuntimeImpl final : public Runtime {
   plan::MemoryPlan plan_;
   trace::EventSink* events_;
   DeviceContext context_;
-  std::shared_ptr<arena::Arena> arena_;  // keeps the device
+  std::shared_ptr<arena::Arena> arena_;  // keeps the device alive
   std::unique_ptr<ScheduleExecutor> executor_;
   std::map<std::size_t, StreamedBlocks> streamed_blocks_;  // by tag
   std::map<std::size_t, StreamedSlices> streamed_slices_;
   std::map<std::size_t, StreamedStates> streamed_states_;
   std::unique_ptr<PhaseTransients> transients_;
   std::unique_ptr<PhaseAccounts> accounts_;
-  std::optional<std::size_t> pool_of_;  // the phase whose pages its pool has kept
+  std::optional<std::size_t> pool_of_;  // the phase whose pool has kept its pages
   PeerUse peers_;                       // of the open phase
   bool in_phase_ = false;
 };
 
-/// In a context until close or death. Runs `end` once, before it leaves.
+/// Stays in a context until close() or destruction. Runs `end` once before leaving it.
 class ScopeImpl : public Runtime::Scope {
  public:
   ScopeImpl(std::string what, std::unique_ptr<DeviceContext::Entered> entered,
@@ -84,7 +84,7 @@ class ScopeImpl : public Runtime::Scope {
   ScopeImpl(const ScopeImpl&) = delete;
   ScopeImpl& operator=(const ScopeImpl&) = delete;
   ~ScopeImpl() override {
-    // An exception may be under way.
+    // Must not throw: an exception may be in flight.
     if (const Status status = close(); !status.ok())
       log::error(format("{} failed: {}", what_, status.message()));
   }
@@ -112,7 +112,7 @@ RuntimeImpl::RuntimeImpl(const spec::Job& job, const plan::DeviceChoice& choice,
     : plan_(plan), events_(events), context_(job, choice) {
   arena::Options options;
   options.events = events;
-  // Recycled pages must not raise the high-water mark that was promised.
+  // Recycled pages must not raise the peak above the plan's.
   options.physical_target = plan.peak - plan.outside_bytes();
   if (!job.memory.nvme_path.empty())
     options.disk_folder = job.resolve(job.memory.nvme_path).string();
@@ -162,7 +162,7 @@ void RuntimeImpl::add_streamed(std::size_t index) {
   }
   const auto add_slice = [&](Bytes slice, step::StreamedKind kind) {
     if (slice.is_zero()) return;
-    // Of gradients, those that a slice's come to are the last.
+    // For gradients, the last buffers belong to the shard.
     std::vector<SlotPart> slots = slots_of(tag);
     slots.erase(slots.begin(), slots.end() - static_cast<std::ptrdiff_t>(hosted.slice_slots));
     streamed_slices_.emplace(
@@ -173,7 +173,7 @@ void RuntimeImpl::add_streamed(std::size_t index) {
   add_slice(hosted.slice, step::StreamedKind::kWeights);
   add_slice(hosted.gradient_slice, step::StreamedKind::kGradients);
   if (hosted.blocks.empty()) return;
-  // The weights of all slots, those of tables last, then their gradients, then inputs of blocks.
+  // Weights of all buffers (those of tables last), then their gradients, then inputs of blocks.
   const std::vector<SlotPart> parts = slots_of(tag);
   const bool trained = !hosted.gradients.empty();
   std::vector<StreamedBlocks::Slot> slots(plan::kBlockSlots + (hosted.turns.any() ? 1 : 0));
@@ -269,13 +269,13 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(spec::PhaseId id) {
       [this, index, entry = std::move(entry), start] { return end_phase(index, entry, start); });
 }
 
-// Pages that a pool keeps are the next phase's only if it is the same one and finds the tags where they were.
+// Kept pages are useful only if the same phase follows and no tag moves.
 void RuntimeImpl::give_pool_back() {
   if (std::exchange(pool_of_, std::nullopt)) transients_->give_back();
 }
 
-// The arena keeps pages for the next tag. With what libtorch's allocator will take they must stay under the ceiling; on
-// the host device both take them from the arena.
+// The arena keeps pages for the next tag. Together with libtorch's allocator they must stay under
+// the limit. On the CPU both take pages from the arena.
 void RuntimeImpl::leave_room(std::size_t phase) {
   if (!context_.torch().is_cuda() || plan_.capacity.is_zero()) return;
   const Bytes transient = plan_.phases[phase].transient + kTorchCudaSegment;
@@ -287,7 +287,7 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   in_phase_ = false;
   const std::string name = plan_.phases[index].name();
   const bool cuda = context_.torch().is_cuda();
-  // The stream that computes, not the device: what copies run behind the phase is waited for below.
+  // Synchronises the compute stream only. Copies that overlap with the phase are waited for below.
   const Status finished = cuda ? context_.device()->synchronize(context_.stream()) : Status();
   PhaseMeasurement m;
   m.phase = plan_.phases[index].id;
@@ -301,7 +301,7 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
     if (Status closed = slices.close(); !closed.ok()) fetched = std::move(closed);
   }
   if (Status counted = count_streamed(m); fetched.ok()) fetched = std::move(counted);
-  // Before the pool is emptied: the driver waits for all copies when memory is freed.
+  // Before the pool is emptied, because the driver waits for all copies when memory is freed.
   const Status copied = executor_->finish_copies(m.behind);
   m.entry = std::move(entry);
   m.persistent = executor_->persistent();
@@ -321,7 +321,7 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   return cuda ? within : Status();
 }
 
-// After the device's work: what it waited for is known then.
+// After the device's work, because its waits are known only then.
 Status RuntimeImpl::count_streamed(PhaseMeasurement& m) {
   const auto add = [&](std::size_t tag, Result<LinkUses> uses) -> Status {
     if (!uses.ok()) return uses.status();

@@ -1,18 +1,18 @@
-// The bridge: libtorch's memory comes from Neap's device, by the memory plan.
+// The bridge: libtorch allocates from Neap's device, by the memory plan.
 //
-// Model     On the CPU every tensor born inside a phase comes from that phase's transient pool (a CachingAllocator over
-//           the arena's pages); persistent tensors are views of arena regions; whatever is made outside a phase or
-//           under HostScope is plain host memory, as it would be with a GPU. On CUDA, regions are arena regions of
-//           the card and transients come from libtorch's own allocator. Pools are emptied at a phase's end; where
-//           the plan says so (PhasePlan::keeps_pool) not before another phase begins or a tag moves.
-//
-// Settings  what libtorch has once a process is this runtime's only inside its phases and holds (device_context.h). Runtimes
-//           of one process take turns: one phase is open at a time.
-//
-// Threads   phases are opened and closed by one thread; tensors may be made and freed by any (autograd's too).
-//
-// Failure   exceptions (neap::Error with a MemoryShortage for out of memory; c10::Error from libtorch). Ends have a
-//           status: Phase::close, Hold::close.
+// Model     On the CPU, tensors created in a phase come from that phase's pool of temporaries: a
+//           CachingAllocator over the arena's pages. Persistent tensors are views of arena regions.
+//           Tensors created outside a phase, or under HostScope, are in ordinary host memory, as
+//           with a GPU. On CUDA, regions are arena regions of the card, and temporaries come from
+//           libtorch's own allocator. Pools are emptied at a phase's end. If the plan says so
+//           (PhasePlan::keeps_pool), they are emptied only when another phase begins or a tag
+//           moves.
+// Settings  libtorch's process-wide settings are this runtime's only inside its phases and holds
+//           (device_context.h). Runtimes of one process take turns: one phase is open at a time.
+// Threads   one thread opens and closes phases; any thread may create and free tensors, including
+//           autograd's.
+// Failure   exceptions: neap::Error, with a MemoryShortage for out of memory; c10::Error from
+//           libtorch. Phase::close and Hold::close return a status.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -39,38 +39,38 @@ namespace neap::bridge {
 
 class PhaseAllocator;
 
-/// What the slots of a tag took and gave.
+/// Transfers between a tag's prefetch buffers and the host.
 struct StreamedUse {
   spec::TagId tag{};
   step::StreamedKind kind{};
   LinkUse use;
 };
 
-/// What one phase cost, measured. Bytes are peaks within the phase.
+/// Measurements of one phase. Bytes are peaks within the phase.
 struct PhaseMeasurement {
   spec::PhaseId phase = spec::PhaseId::kTrain;
-  Bytes persistent;             ///< arena regions resident during the phase
-  Bytes transient_allocated;    ///< pool: live tensors
-  Bytes transient_reserved;     ///< pool: taken from the device
-  Bytes peak;                   ///< most physical device memory held in the phase
-  Bytes fragmentation_at_peak;  ///< reserved - allocated when the pool last had to grow to its peak
-  Transition entry;             ///< the moves before it
-  std::vector<MoveRecord> behind{};  ///< the moves that ran while it computed
-  std::vector<StreamedUse>
-      streamed{};      ///< between slots and the host; what was not used is left out
-  PeerUse peers;       ///< sums over ranks that ran beside it
-  double seconds = 0;  ///< of the phase's own work, streaming included
+  Bytes persistent;                  ///< arena regions that are resident during the phase
+  Bytes transient_allocated;         ///< pool: live tensors
+  Bytes transient_reserved;          ///< pool: reserved from the device
+  Bytes peak;                        ///< largest physical device memory in the phase
+  Bytes fragmentation_at_peak;       ///< reserved - allocated when the pool last grew to its peak
+  Transition entry;                  ///< the moves before it
+  std::vector<MoveRecord> behind{};  ///< the moves that overlapped with it
+  /// copies of prefetch buffers; unused ones are left out
+  std::vector<StreamedUse> streamed{};
+  PeerUse peers;       ///< collectives that overlapped with it
+  double seconds = 0;  ///< time of the phase, including copies of prefetch buffers
   [[nodiscard]] Bytes streamed_to_device() const;
   [[nodiscard]] Bytes streamed_to_host() const;
   [[nodiscard]] Bytes moved() const;
-  /// Waited for: moves before it and what was left of those behind it.
+  /// Exposed time: moves before the phase, and the exposed part of overlapped moves.
   [[nodiscard]] double move_seconds() const;
 };
 
 class Runtime {
  public:
-  /// Opens the chosen device and reserves every region of the plan. `events` may be null, else outlives the runtime and
-  /// every tensor of its phases.
+  /// Opens the chosen device and reserves every region of the plan. `events` may be null; otherwise
+  /// it must outlive the runtime and every tensor of its phases.
   static std::unique_ptr<Runtime> make(const spec::Job& job, const plan::DeviceChoice& choice,
                                        const plan::MemoryPlan& plan, trace::EventSink* events);
   virtual ~Runtime() = default;
@@ -79,59 +79,62 @@ class Runtime {
   /// bfloat16 on CUDA, float32 on the CPU, or as configured.
   [[nodiscard]] virtual at::ScalarType compute_dtype() const = 0;
   [[nodiscard]] virtual const plan::MemoryPlan& plan() const = 0;
-  /// Entered by phases and holds. Who works for long outside of them enters it too.
+  /// Phases and holds enter it. Longer work outside of them should enter it, too.
   [[nodiscard]] virtual const DeviceContext& context() const = 0;
 
-  /// A flat tensor over the plan's part `name` of `tag`: (bytes / element size,) of `dtype`. Its address never changes;
-  /// its contents may be touched only while the tag is resident (in phases that need it, or under hold).
+  /// A flat tensor over part `name` of `tag`: (bytes / element size,) of `dtype`. Its address never
+  /// changes. Its contents may be accessed only while the tag is resident: in phases that need it,
+  /// or under hold().
   [[nodiscard]] virtual at::Tensor region(spec::TagId tag, std::string_view name,
                                           at::ScalarType dtype) = 0;
 
-  /// The same for copies to it.
+  /// The same part, as a target of copies.
   [[nodiscard]] virtual SlotPart part(spec::TagId tag, std::string_view name) const = 0;
 
-  /// The blocks that the plan keeps on the host behind the slots of `tag`, one of Contents::kScratch that
-  /// has such blocks. Used in phases that need the tag.
+  /// The blocks in host memory behind the prefetch buffers of `tag`, which must be one of
+  /// Contents::kScratch with such blocks. Use it in phases that need the tag.
   [[nodiscard]] virtual StreamedBlocks& streamed_blocks(spec::TagId tag) = 0;
-  /// The slice of the weights, or of gradients, that the plan keeps on the host behind the slots of `tag`; null: it is on
-  /// the device.
+  /// The offloaded shard of weights or gradients behind the buffers of `tag`; null: it is on the
+  /// device.
   [[nodiscard]] virtual StreamedSlices* streamed_slices(spec::TagId tag) = 0;
-  /// The optimizer states that the plan keeps on the host behind the slots of `tag`; null: the tag holds them.
+  /// The offloaded optimizer states behind the buffers of `tag`; null: the tag holds them.
   [[nodiscard]] virtual StreamedStates* streamed_states(spec::TagId tag) = 0;
 
-  /// Something that is open until close, or until it dies: then a failure is only logged.
+  /// Stays open until close() or destruction. A failure in the destructor is only logged.
   class Scope {
    public:
     virtual ~Scope() = default;
-    /// The second call does nothing.
+    /// A second call does nothing.
     [[nodiscard]] virtual Status close() = 0;
   };
-  /// Makes tags resident outside the schedule (initialization, checkpoint, validation) until the end, which puts the
-  /// cycle's state back.
+  /// Makes tags resident outside the schedule (initialisation, checkpoint, validation). The end
+  /// restores the cycle's state.
   [[nodiscard]] virtual std::unique_ptr<Scope> hold(const std::vector<spec::TagId>& tags) = 0;
 
-  /// Moves tags as the schedule says for the phase, binds its pool, marks it in the trace. The end closes the pool
-  /// and records a measurement; it fails where the phase took more than device.memory. Tensors of the phase must be
-  /// dead by then: one that survives keeps its page and is named in a warning.
+  /// Moves tags as the schedule says for the phase, opens its pool and marks it in the trace. The
+  /// end closes the pool and records a measurement. It fails if the phase exceeded device.memory.
+  /// Tensors of the phase must be freed by then; a surviving tensor keeps its page, and a warning
+  /// names it.
   [[nodiscard]] virtual std::unique_ptr<Scope> phase(spec::PhaseId id) = 0;
 
-  /// Of the open phase.
+  /// Adds to the open phase.
   virtual void note_peers(const PeerUse& use) = 0;
 
-  /// One for each phase closed since the last call, in order.
+  /// One per phase closed since the last call, in order.
   [[nodiscard]] virtual std::vector<PhaseMeasurement> take_measurements() = 0;
-  /// Largest physical device memory over the whole run, and largest allocated (persistent + live
-  /// transients).
+  /// The largest physical device memory of the run. peak_allocated() is the largest allocated
+  /// memory: persistent + live temporaries.
   [[nodiscard]] virtual Bytes peak() const = 0;
   [[nodiscard]] virtual Bytes peak_allocated() const = 0;
-  /// CUDA: what libtorch's allocator could not give when it last threw c10::OutOfMemoryError in a phase, with need,
-  /// free and holders; success if it never did. (On the host device the exception says it itself.)
+  /// CUDA: the request for which libtorch's allocator last threw c10::OutOfMemoryError in a phase,
+  /// with the free memory and its holders; success if there was none. On the CPU the exception has
+  /// this text.
   [[nodiscard]] virtual Status last_oom() const = 0;
   [[nodiscard]] virtual arena::Arena& arena() = 0;
 };
 
-/// Tensors made by this thread while it lives are plain host memory, not the open phase's (batches, logs,
-/// checkpoints). Opened inside the phase.
+/// While it lives, tensors created by this thread are in ordinary host memory instead of the open
+/// phase (batches, logs, checkpoints). Create it inside the phase.
 class HostScope {
  public:
   HostScope();
@@ -140,10 +143,10 @@ class HostScope {
   HostScope& operator=(const HostScope&) = delete;
 
  private:
-  PhaseAllocator* allocator_;  // of the open phase, if this thread is its own
+  PhaseAllocator* allocator_;  // of the open phase, if this is its thread
 };
 
-/// A copy of `t` that outlives the phase: plain host memory.
+/// A copy of `t` in ordinary host memory, which may outlive the phase.
 [[nodiscard]] at::Tensor to_host(const at::Tensor& t);
 
 }  // namespace neap::bridge

@@ -20,7 +20,7 @@ template <class Items>
               format("The plan has no {} \"{}\"; it has {}", kind, wanted, known));
 }
 
-// Copied in one direction by the arena so far.
+// Bytes that the arena has copied in one direction so far.
 Bytes copied_by(const arena::Stats& stats, spec::TagId tag, Move::Kind kind) {
   const std::string name = to_string(tag);
   for (const arena::TagStats& t : stats.tags) {
@@ -29,18 +29,18 @@ Bytes copied_by(const arena::Stats& stats, spec::TagId tag, Move::Kind kind) {
   return {};
 }
 
-// One call of the arena: a run of moves of one kind, or an exchange.
+// One call of the arena: consecutive moves of one kind, or an exchange.
 struct Call {
   std::vector<std::string> out, in;
   arena::PauseOptions options;
-  std::size_t moves = 0;  // of the list, in order
+  std::size_t moves = 0;  // number of moves, in order
 };
 
 bool same_kind(const Move& a, const Move& b) {
   return a.kind == b.kind && a.copies == b.copies && a.policy == b.policy;
 }
 
-// `moves` are ordered as plan::moves_to orders them.
+// `moves` are in the order of plan::moves_to.
 std::vector<Call> calls_of(const std::vector<Move>& moves) {
   std::vector<Call> calls;
   for (std::size_t i = 0; i < moves.size(); ++i) {
@@ -129,12 +129,13 @@ Bytes ScheduleExecutor::persistent() const {
   return sum;
 }
 
-// The cycle has a list of moves for entering `phase` after the last one, and it is `moves`. In a loop there
-// are two, for the first round and for later ones.
+// Whether `moves` are the cycle's list for entering `phase` after the last one. A loop has two
+// lists: for the first round and for later ones.
 bool ScheduleExecutor::is_scheduled(std::size_t phase, const std::vector<Move>& moves) const {
   const plan::PhaseSchedule& s = plan_.schedule[phase];
   const std::size_t phases = plan_.cycle();
-  if (phase >= phases) return moves.empty();  // it runs once: its tags were brought to be loaded
+  // a phase that runs once: its tags were made resident for loading
+  if (phase >= phases) return moves.empty();
   if (!last_phase_) return false;
   std::size_t next = (*last_phase_ + 1) % phases;
   while (next != phase && plan_.schedule[next].moves.empty()) next = (next + 1) % phases;
@@ -153,7 +154,7 @@ Transition ScheduleExecutor::enter(std::size_t phase) {
   std::vector<plan::TagState> states = states_;
   std::vector<Move> moves = plan::moves_into(plan_, states, phase);
   const bool scheduled = is_scheduled(phase, moves);
-  last_phase_.reset();  // until the moves are done
+  last_phase_.reset();  // until the moves are complete
   const auto behind =
       std::find_if(moves.begin(), moves.end(), [](const Move& move) { return move.behind; });
   Transition done = execute({moves.begin(), behind});
@@ -167,7 +168,7 @@ Transition ScheduleExecutor::enter(std::size_t phase) {
 void ScheduleExecutor::begin(const Move& move) {
   before_moves_();
   const std::vector<std::string> tags = {to_string(move.tag)};
-  // Not the whole device: its copies would be waited for as well.
+  // A fence of the whole device would also wait for its copies.
   const arena::Fence work = arena::Fence::of({computes_});
   const bool resume = move.kind == Move::Kind::kResume;
   auto ticket = resume ? arena_.begin_resume(tags) : arena_.begin_backup(tags, work);
@@ -241,7 +242,8 @@ Transition ScheduleExecutor::execute(const std::vector<Move>& moves) {
   return done;
 }
 
-// After a failure: a tag that was leaving may be paused, with its contents. One that is still coming counts as resident.
+// After a failure: a leaving tag may be paused with its contents. A tag that is still arriving
+// counts as resident.
 void ScheduleExecutor::resync() {
   for (std::size_t t = 0; t < states_.size(); ++t) {
     if (plan_.tags[t].is_outside()) continue;

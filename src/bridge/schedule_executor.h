@@ -1,14 +1,14 @@
 // Executes the plan's schedule on the arena: which tags are on the device in which phase.
 //
-// Moves come from plan::moves_to, which wrote the schedule: inside the cycle they are the plan's list,
-// outside it (the first phase, validation, after hold) the way back into it. They are executed in their
-// order; pauses that copy and the resumes behind them are one exchange, which uses both directions of
-// the link. Moves that run behind the phase begin after them and are finished by finish_copies, at the
-// phase's end or before whatever moves next.
+// Moves come from plan::moves_to, which also wrote the schedule. Inside the cycle they are the
+// plan's list. Outside it (the first phase, validation, after hold) they lead back into the cycle.
+// They run in order. Pauses that copy and the resumes after them form one exchange, which uses both
+// directions of the link. Moves that overlap with the phase start after them. finish_copies()
+// completes them at the phase's end, or before the next move.
 //
 // Threads   one at a time.
-// Failure   neap::Error. A move that failed has changed nothing, or what was leaving is paused with its
-//           contents (arena.h); resident() says which.
+// Failure   neap::Error. A failed move has changed nothing, or the leaving tag is paused with its
+//           contents (arena.h); resident() tells.
 #pragma once
 
 #include <functional>
@@ -26,20 +26,20 @@
 
 namespace neap::bridge {
 
-/// A move as it was executed.
+/// An executed move.
 struct MoveRecord {
   plan::Move::Kind kind = plan::Move::Kind::kPause;
   spec::TagId tag{};
-  Bytes planned;               ///< over the link, by the plan
-  Bytes copied;                ///< over the link, as the arena counted
-  double copy_seconds = 0;     ///< of its copies; between phases the same as visible_seconds
-  double visible_seconds = 0;  ///< waited for; of one call's seconds its share by bytes
-  bool behind = false;         ///< it ran while the phase computed
+  Bytes planned;               ///< bytes over the link by the plan
+  Bytes copied;                ///< bytes over the link as counted by the arena
+  double copy_seconds = 0;     ///< time of its copies; between phases equal to visible_seconds
+  double visible_seconds = 0;  ///< exposed time; a call's time is divided by bytes
+  bool behind = false;         ///< it overlapped with the phase
 };
 
-/// What was done before a phase, without what runs behind it.
+/// The moves before a phase, without those that overlap with it.
 struct Transition {
-  std::vector<MoveRecord> moves;  ///< in the order of execution
+  std::vector<MoveRecord> moves;  ///< in execution order
   double seconds = 0;
   bool scheduled = false;  ///< the moves are the plan's
   [[nodiscard]] Bytes copied() const;
@@ -47,35 +47,36 @@ struct Transition {
 
 class ScheduleExecutor {
  public:
-  /// Reserves the plan's regions. Both outlive it.
-  /// `computes`: the stream of what phases compute. `before_moves` is called whenever a tag is about to move.
+  /// Reserves the plan's regions. `arena` and `plan` must outlive it. `computes` is the compute
+  /// stream. `before_moves` is called before any tag moves.
   ScheduleExecutor(arena::Arena& arena, const plan::MemoryPlan& plan, device::StreamId computes,
                    std::function<void()> before_moves);
 
-  /// One flag a tag, in the plan's order.
+  /// One flag per tag, in the plan's order.
   using Set = std::vector<bool>;
 
-  /// Brings the tags into the state that the schedule wants for `phase` (index), whatever the state is now.
+  /// Brings the tags from any state into the one that the schedule requires for `phase` (index).
   Transition enter(std::size_t phase);
-  /// Waits for what runs behind the phase and adds it to `done`, with what was waited for since the last call. The first
-  /// failure; its tag is as before the move.
+  /// Waits for moves that overlap with the phase, and adds them to `done` with their exposed time
+  /// since the last call. Returns the first failure; that tag is as before the move.
   [[nodiscard]] Status finish_copies(std::vector<MoveRecord>& done);
-  /// Makes exactly `wanted` resident.
+  /// Makes exactly the tags in `wanted` resident.
   Transition move_to(const Set& wanted);
-  /// `tags` in addition to what is there; where that is over the plan's peak, to what never leaves the device in a step;
-  /// where that is, alone. The caller may write them.
+  /// Makes `tags` resident in addition to the current ones. If that exceeds the plan's peak, only
+  /// tags that never leave the device in a step stay. If that still exceeds it, `tags` are resident
+  /// alone. The caller may write them.
   Transition bring(const std::vector<spec::TagId>& tags);
-  /// Makes `before` resident again, and keeps what has come since and never leaves the device in a step: no host memory
-  /// is planned for it.
+  /// Makes `before` resident again. Tags that arrived since and never leave the device in a step
+  /// stay, because no host memory is planned for them.
   Transition put_back(const Set& before);
 
   [[nodiscard]] Set resident() const;
   /// Bytes of the resident tags.
   [[nodiscard]] Bytes persistent() const;
-  /// Throw Error that names those there are.
+  /// Throws Error with the existing names if there is no such tag.
   [[nodiscard]] std::size_t tag_index(spec::TagId tag) const;
   [[nodiscard]] std::size_t phase_index(spec::PhaseId phase) const;
-  /// Where a part of a tag lies; kNotFound as an Error.
+  /// The location of a part of a tag; kNotFound as an Error.
   struct Place {
     device::Address address = 0;
     Bytes bytes;
@@ -86,7 +87,7 @@ class ScheduleExecutor {
 
  private:
   [[nodiscard]] bool fits(const Set& tags) const;
-  /// Some phase of a step has it not.
+  /// Whether some phase of a step runs without the tag.
   [[nodiscard]] bool leaves(std::size_t tag) const;
   [[nodiscard]] bool is_scheduled(std::size_t phase, const std::vector<plan::Move>& moves) const;
   Transition execute(const std::vector<plan::Move>& moves);
@@ -100,14 +101,14 @@ class ScheduleExecutor {
   device::StreamId computes_;
   std::function<void()> before_moves_;
   std::vector<plan::TagState> states_;
-  std::optional<std::size_t> last_phase_;                        // that was entered
+  std::optional<std::size_t> last_phase_;                        // the phase that was entered last
   std::map<std::pair<spec::TagId, std::string>, Place> places_;  // (tag, part)
   struct Begun {
     plan::Move move;
     std::unique_ptr<arena::Ticket> ticket;
   };
   std::vector<Begun> begun_;
-  std::vector<MoveRecord> finished_;  // not asked for yet
+  std::vector<MoveRecord> finished_;  // not yet returned by finish_copies()
 };
 
 }  // namespace neap::bridge

@@ -6,9 +6,10 @@
 namespace neap::bridge {
 namespace {
 
-// The lane remembers a batch until it was waited for. One so many batches back has long been done.
+// The lane remembers batches until they were waited for. A batch that is so many batches old has
+// certainly ended.
 constexpr std::size_t kMostRemembered = 32;
-// The account of waits that are nobody's.
+// The index for waits that are not counted.
 constexpr std::size_t kUncounted = step::kStreamedKinds.size();
 
 Bytes bytes_of(std::span<const arena::Transfer> copies) {

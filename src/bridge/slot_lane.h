@@ -1,10 +1,12 @@
-// Copies between slots of device memory and host storage, ordered with what the device computes.
+// Copies between prefetch buffers ("slots") and host storage, ordered with the device's
+// computation.
 //
-// Model     A slot is filled, used by work that the device is given, stored, and filled again. Copies and
-//           work run side by side; only the device's stream waits for what it needs, not the program.
+// Model     A buffer is filled, used by work of the device, stored, and filled again. Copies
+//           overlap with computation. Only the device's stream waits for what it needs; the host
+//           does not.
 // Threads   one at a time.
-// Failure   Status; what a copy under way should have written is then undefined.
-// Cost      a driver call or two each.
+// Failure   Status; the data of a running copy is then undefined.
+// Cost      one or two driver calls per function.
 #pragma once
 
 #include <array>
@@ -25,11 +27,11 @@
 
 namespace neap::bridge {
 
-/// What went over the link, and how long the device's work waited for it.
+/// Bytes over the link, and the time that the device's work waited for them.
 struct LinkUse {
   Bytes to_device, to_host;
   double visible_seconds = 0;
-  // Of what rests on disk; seconds are those that the program waited.
+  // For data on disk; the seconds are host waits.
   Bytes disk_read, disk_written;
   double disk_seconds = 0;
   void add_disk(const LinkUse& other) {
@@ -42,27 +44,28 @@ using LinkUses = std::array<LinkUse, step::kStreamedKinds.size()>;  ///< by kind
 
 class SlotLane {
  public:
-  /// `computes`: the stream of the work. `arena` outlives the lane.
+  /// `computes` is the compute stream. `arena` must outlive the lane.
   SlotLane(arena::Arena& arena, device::StreamId computes, std::size_t slots);
 
-  /// What a fetch waits for besides the work before the last begin_after_work().
+  /// What a fetch waits for, besides work before the last begin_after_work().
   enum class After : std::uint8_t {
     kNothing,
-    kStoreOfSlot,  ///< it overwrites what is being stored
-    kEveryStore,   ///< and reads what another slot may be storing
+    kStoreOfSlot,  ///< the store of its slot, which it overwrites
+    kEveryStore,   ///< all stores, because it reads what another slot may be storing
   };
-  /// Begins to fill a slot, or what of it holds a kind.
+  /// Starts to fill a slot, or its part for one kind of data.
   [[nodiscard]] Status fetch(std::size_t slot, step::StreamedKind kind,
                              std::span<const arena::Transfer> copies, After after);
-  /// What the device is given from now on begins after the slot's copies, in and out.
+  /// Later work of the device waits for the slot's copies in both directions.
   [[nodiscard]] Status wait_for_slot(std::size_t slot);
-  /// The same of another stream than the work's, whose waits nobody counts. The work has to wait for the slot, too.
+  /// The same for a stream that does not compute; its waits are not counted. The compute stream
+  /// must also wait for the slot.
   [[nodiscard]] Status hold(device::StreamId stream, std::size_t slot);
-  /// Copies that are queued from now on begin after the work that the device was given so far.
+  /// Copies that are queued later start after the device's work so far.
   [[nodiscard]] Status begin_after_work();
-  /// Fetches that are queued from now on begin after every store so far.
+  /// Fetches that are queued later start after all stores so far.
   [[nodiscard]] Status fetch_after_stores();
-  /// Begins to store what of a slot holds a kind.
+  /// Starts to store a slot's part for one kind of data.
   [[nodiscard]] Status store(std::size_t slot, step::StreamedKind kind,
                              std::span<const arena::Transfer> copies);
   /// Blocks until the slot's last fetch has ended.
@@ -71,15 +74,14 @@ class SlotLane {
   [[nodiscard]] Status wait_for_store(std::size_t slot);
   /// Waits for all copies.
   [[nodiscard]] Status drain();
-  /// Since the last call. Blocks until the device's work has waited for what it waits for.
+  /// The use since the last call. Blocks until the device's work has passed its waits.
   [[nodiscard]] Result<LinkUses> take_use();
 
  private:
   using Mark = arena::TransferLane::Mark;
   struct Slot {
-    std::optional<Mark> fetched, stored;  // its last ones
-    std::map<Mark, step::StreamedKind>
-        awaits;  // by the work; in the order in which they were queued
+    std::optional<Mark> fetched, stored;        // the slot's last fetch and store
+    std::map<Mark, step::StreamedKind> awaits;  // waits of the compute stream, in queue order
   };
   [[nodiscard]] Status queued(std::size_t slot, step::StreamedKind kind, Mark mark);
   device::StreamId computes_;

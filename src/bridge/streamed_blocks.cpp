@@ -123,7 +123,7 @@ Status StreamedBlocks::bring_to_generate(std::size_t block, const SlotPart& part
     NEAP_TRY(lane_.fetch(0, Kind::kWeights, {&copy, 1}, SlotLane::After::kNothing));
     return lane_.wait_for_slot(0);
   }
-  // Through the windows of all slots.
+  // Uses the staging buffers of all slots.
   const std::size_t windows = slots_.size(), last = block + windows - 1;
   for (std::size_t next = block == 0 ? 0 : last; next <= last && next < storage_.size(); ++next)
     NEAP_TRY(disk_->begin(next % windows, {&storage_[next].files}));
@@ -209,8 +209,8 @@ Status StreamedBlocks::bring(step::BlockWindow::Place place) {
   }
   if (place.weights && !disk_)
     NEAP_TRY(fetch(Kind::kWeights, all_of(slot.weights, *unit.weights), SlotLane::After::kNothing));
-  // Inputs were stored from a slot that was used again, or given to a table, since: the work that this fetch
-  // begins after has waited for that store.
+  // Inputs were stored from a slot that has been used again since, or given to a table. The work
+  // that this fetch follows has already waited for that store.
   if (place.inputs)
     NEAP_TRY(fetch(Kind::kInputs, inputs_of(place.block, place.slot), SlotLane::After::kNothing));
   if (!place.gradients || disk_) return {};

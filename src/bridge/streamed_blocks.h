@@ -1,16 +1,18 @@
-// The blocks and tables of a model that rest in host memory, a few of them on the device at a time.
+// Layer-wise offload: the blocks and tables of a model are in host memory, and a few of them are on
+// the device at a time.
 //
-// Model     A block rests in host memory, which is pinned, or on disk (bridge/disk_windows.h), and has its contents there
-//           for life: loading and saving work there. Those of a frozen model may be in files of somebody else, which are
-//           only read.
-//           In a phase blocks come to slots, parts of arena regions at fixed addresses, while others
-//           compute. Gradients of a trained model come with its blocks' backward and leave after it. Inputs of
-//           blocks leave after their forward and come with their backward. Tables (step/table_turns.h) come to
-//           the same memory in turns of their own. Where the model generates, all blocks come to parts of
-//           their own.
+// Model     A block is in pinned host memory or on disk (bridge/disk_windows.h) for its lifetime;
+//           loading and saving use it there. Blocks of a frozen model may be in external files,
+//           which are only read. In a phase, blocks are loaded into prefetch buffers while others
+//           compute. The buffers are parts of arena regions at fixed addresses. Gradients of
+//           trained blocks are loaded for the block's backward and copied back after it. Inputs of
+//           blocks are copied to the host after their forward and loaded for their backward. Tables
+//           (step/table_turns.h) use the same memory at other times. For rollouts, all blocks are
+//           loaded into the rollout weights.
 // Threads   one at a time.
-// Failure   Error; of release() and of copies under way at the next use() or close().
-// Cost      of host memory see arena/host_storage.h. A use queues at most two copies.
+// Failure   Error. Failures of release() and of running copies are thrown by the next use() or
+//           close().
+// Cost      for host memory see arena/host_storage.h. A use queues at most two copies.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +33,7 @@ namespace neap::bridge {
 
 /// A part of a region that is resident while a phase uses it.
 struct SlotPart {
-  std::string name;  ///< the plan's
+  std::string name;  ///< the plan's name
   arena::RegionId region = arena::RegionId::kNone;
   Bytes offset;
 };
@@ -40,7 +42,7 @@ class StreamedBlocks final : public step::WindowedBlocks {
  public:
   struct Slot {
     SlotPart weights;
-    std::optional<SlotPart> gradients{}, inputs{};  ///< of all slots or of none
+    std::optional<SlotPart> gradients{}, inputs{};  ///< set for all slots or for none
   };
   struct UnitBytes {
     std::string name;
@@ -48,15 +50,16 @@ class StreamedBlocks final : public step::WindowedBlocks {
   };
   struct Tables {
     std::vector<UnitBytes> units;
-    step::TableUnits turns;    ///< of `units`
-    std::optional<Slot> slot;  ///< in the memory of all slots, for the turns
+    step::TableUnits turns;    ///< numbers in `units`
+    std::optional<Slot> slot;  ///< buffer for tables, which overlaps all slots
   };
-  /// Where blocks rest on disk, sizes of the windows that they pass (bridge/disk_windows.h); zeros: on the host.
+  /// For blocks on disk: sizes of the staging buffers (bridge/disk_windows.h); zeros: blocks are in
+  /// host memory.
   struct OnDisk {
     Bytes weights, gradients;
-    bool in_files;  ///< those that read_from() names
+    bool in_files;  ///< weights are in the files that read_from() names
   };
-  /// `computes`: the stream of the passes. The arena outlives this.
+  /// `computes` is the stream of the passes. `arena` must outlive it.
   StreamedBlocks(arena::Arena& arena, device::StreamId computes, const std::string& tag,
                  std::vector<Slot> slots, const std::vector<UnitBytes>& blocks,
                  const Tables& tables, const OnDisk& disk = {});
@@ -65,41 +68,42 @@ class StreamedBlocks final : public step::WindowedBlocks {
   [[nodiscard]] const std::optional<Slot>& table_slot() const { return table_slot_; }
   struct Storage {
     std::string name;
-    std::unique_ptr<arena::HostStorage> weights, gradients, inputs;  ///< null: there are none here
+    std::unique_ptr<arena::HostStorage> weights, gradients, inputs;  ///< null: not in host memory
     std::unique_ptr<arena::DiskStorage> disk_weights, disk_gradients;
-    FileUnit files;  ///< that weights are read from, where they rest on disk
+    FileUnit files;  ///< for data on disk: where weights are read from
     [[nodiscard]] Resting resting_weights() const { return {weights.get(), disk_weights.get()}; }
     [[nodiscard]] Resting resting_gradients() const {
       return {gradients.get(), disk_gradients.get()};
     }
     Bytes all_gradients;        ///< zero: it is frozen
-    Bytes own_first, own_size;  ///< of complete gradients, that leave
+    Bytes own_first, own_size;  ///< the range of complete gradients that is copied to the host
     [[nodiscard]] DiskWindows::Range leaving(bool complete) const {
       return complete ? DiskWindows::Range{own_first, own_size}
                       : DiskWindows::Range{Bytes(), all_gradients};
     }
   };
   [[nodiscard]] const Storage& block(std::size_t i) const { return storage_[i]; }
-  /// Null: it is not on the host.
+  /// Null if the table is not offloaded.
   [[nodiscard]] const Storage* table(const std::string& name) const;
-  /// Whether blocks are read from files of somebody else. They have no memory of their own then.
+  /// Whether blocks are read from external files. Then they have no memory of their own.
   [[nodiscard]] bool in_files() const { return on_disk_.in_files; }
-  /// Which, and the tables with them: before the first phase, and again where other ones have the same weights. Fails
-  /// where the windows are too small. `files` are those of the parts.
+  /// Sets the files of blocks and tables, which `files` keeps open. Call it before the first phase,
+  /// and again if other files have the same weights. Fails if the staging buffers are too small.
   [[nodiscard]] Status read_from(std::vector<FileUnit> blocks, std::vector<FileUnit> tables,
                                  std::vector<std::shared_ptr<const arena::DiskFile>> files);
   [[nodiscard]] bool reads_rows() const override { return in_files() && !tables_.empty(); }
   void read_rows(std::span<const std::int64_t> rows, Bytes width, std::byte* to) override;
-  /// Of a unit's gradients, where nothing more is added to them, only so many bytes leave, from `first` on: others are
-  /// another rank's.
+  /// When a unit's gradients are complete, only `size` bytes starting at `first` are copied to the
+  /// host: the others belong to another rank.
   void keep_own(const std::string& name, Bytes first, Bytes size);
 
-  /// A phase begins: the slots are resident and hold nothing. Fails where a file that is read was changed.
+  /// Begins a phase: the slots are resident and empty. Fails if a file that is read was changed.
   [[nodiscard]] Status open();
-  /// A block comes to a part that is resident and large enough, behind the work that the device was given so far. What it
-  /// is given next begins after that. All blocks come in order; the next one is read from disk meanwhile.
+  /// Loads a block into a resident part that is large enough. The copy starts after the device's
+  /// work so far, and later work waits for it. Blocks must be loaded in order; the next one is read
+  /// from disk meanwhile.
   [[nodiscard]] Status bring_to_generate(std::size_t block, const SlotPart& part);
-  /// It ends: everything was waited for. The slots may leave.
+  /// Ends the phase: waits for everything. The slots may be unmapped afterwards.
   [[nodiscard]] Status close();
 
   void set_input_bytes(std::int64_t bytes) override {
@@ -122,13 +126,13 @@ class StreamedBlocks final : public step::WindowedBlocks {
   [[nodiscard]] DiskWindows::Slot place_of(std::size_t slot) const;
 
   std::vector<Slot> slots_;
-  std::optional<Slot> table_slot_;  // of the lane the one behind `slots_`
+  std::optional<Slot> table_slot_;  // in the lane, the slot after `slots_`
   std::vector<Storage> storage_, tables_;
   SlotLane lane_;
   std::optional<DiskWindows> disk_;
   OnDisk on_disk_;
-  std::vector<std::shared_ptr<const arena::DiskFile>> files_;  // of somebody else
-  Bytes input_bytes_;                                          // of a block and a group
+  std::vector<std::shared_ptr<const arena::DiskFile>> files_;  // external files
+  Bytes input_bytes_;  // of a block and a group of micro-batches
 };
 
 }  // namespace neap::bridge

@@ -44,7 +44,7 @@ arena::Transfer StreamedSlices::transfer(std::size_t window, const SlotPart& par
           disk ? in_window(window, range) : range.from, range.size};
 }
 
-// What was there before has left for the device or the file.
+// The window's previous data is already on the device or in the file.
 Status StreamedSlices::read(std::size_t window, const Range& range) {
   Window& to = each_window_[window];
   NEAP_TRY(wait_counted(to.writing, disk_use_));
@@ -142,7 +142,7 @@ Status StreamedSlices::close() {
   for (std::optional<Coming>& coming : coming_) coming.reset();
   for (Window& window : each_window_) {
     window.leaving.reset();
-    (void)window.reading.wait();  // nobody needs it
+    (void)window.reading.wait();  // it is not needed any more
     Status written = wait_counted(window.writing, disk_use_);
     if (first.ok()) first = std::move(written);
   }

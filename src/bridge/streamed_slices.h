@@ -1,16 +1,19 @@
-// This rank's slice of a model's weights, or of their gradients, which rests in host memory or on disk: ranges of it come
-// to slots.
+// This rank's ZeRO shard of a model's weights or gradients, in host memory or on disk. Ranges of it
+// are loaded into prefetch buffers.
 //
-// Model     The slice has its contents for life: loading, saving and updates work there. On the host it is pinned; on disk
-//           a range passes a window of pinned memory, of which there are as many as slots. In a phase a range
-//           of weights comes to the place that it has in the whole unit, from which ranks gather
-//           (train/sliced_weights.h). Blocks take the first windows in turns, so that the range of the next one is read
-//           to another window while one is in use. A range of gradients comes to memory of its own, and leaves when
-//           something was added to it (train/hosted_gradients.h); it is read while others are added up.
+// Model     The shard is stored there for its lifetime; loading, saving and updates use it there.
+//           In host memory it is pinned. On disk, a range passes through a pinned staging buffer
+//           ("window"), of which there is one per slot. In a phase, a range of weights is loaded to
+//           its place in the whole unit, from which ranks all-gather (train/sliced_weights.h).
+//           Blocks use the first staging buffers in turn, so the next range is read while another
+//           buffer is in use. A range of gradients is loaded into memory of its own, and copied
+//           back after it changed (train/hosted_gradients.h). It is read while other gradients are
+//           reduced.
 // Threads   one at a time.
-// Failure   Status; of copies under way at close().
-// Cost      of host memory see arena/host_storage.h, of disks arena/disk_storage.h. A fetch queues one copy; the program
-//           waits for what is read by then. Writes run beside it.
+// Failure   Status; failures of running copies are returned by close().
+// Cost      for host memory see arena/host_storage.h, for disks arena/disk_storage.h. A fetch
+//           queues one copy; the host waits for data that must be read first. Writes run in the
+//           background.
 #pragma once
 
 #include <cstddef>
@@ -30,50 +33,52 @@ namespace neap::bridge {
 
 class StreamedSlices {
  public:
-  /// `computes`: the stream of the passes; `slots`: of weights those of blocks, then the tables'. `window`: where the
-  /// slice rests on disk, bytes of each slot's: whole pages; zero: on the host. The arena outlives this.
+  /// `computes` is the stream of the passes. `slots` of weights are those of blocks, then the
+  /// tables'. `window` is the size of each staging buffer if the shard is on disk, in whole pages;
+  /// zero: host memory. `arena` must outlive it.
   StreamedSlices(arena::Arena& arena, device::StreamId computes, const std::string& tag,
                  std::vector<SlotPart> slots, Bytes slice, step::StreamedKind kind,
                  Bytes window = {});
 
   [[nodiscard]] Resting slice() const { return {slice_.get(), disk_slice_.get()}; }
   [[nodiscard]] const std::vector<SlotPart>& slots() const { return slots_; }
-  /// A phase begins: loading and saving have ended.
+  /// Begins a phase, after loading and saving have ended.
   [[nodiscard]] Status open() { return disk_slice_ ? disk_slice_->settle() : Status(); }
-  /// Bytes [from, from + size) of the slice, and where they come to.
+  /// Bytes [from, from + size) of the shard, and their destination.
   struct Range {
     Bytes from, size, to;
     [[nodiscard]] bool same_bytes(const Range& other) const {
       return from == other.from && size == other.size;
     }
   };
-  /// Fetches that follow begin behind the work that the device was given so far.
+  /// Later fetches start after the device's work so far.
   [[nodiscard]] Status begin_after_work() { return lane_.begin_after_work(); }
-  /// Begins to bring a range to a slot, behind what is stored from there.
+  /// Starts to load a range into a slot, after running stores from it.
   [[nodiscard]] Status fetch(std::size_t slot, const Range& range) {
     return fetch(slot, slots_[slot], range);
   }
-  /// The same in two: on disk the first call begins to read, the second one to copy what was read, if anything.
+  /// fetch() in two calls. For a shard on disk, begin() starts to read, and arrive() starts to copy
+  /// what was read, if anything.
   [[nodiscard]] Status begin(std::size_t slot, const Range& range);
   [[nodiscard]] Status arrive(std::size_t slot);
-  /// Of weights: begins to read what the next fetch to a block's slot, or where it generates, brings. Where that
-  /// brings something else, it is read again.
+  /// For weights: starts to read what the next fetch to a block's slot, or to rollout weights, will
+  /// need. If that needs something else, it is read again.
   [[nodiscard]] Status read_ahead(const Range& range);
-  /// What was read ahead is out of date.
+  /// Drops what was read ahead, because it is stale.
   [[nodiscard]] Status forget_ahead();
-  /// Begins to take it back, behind the work that the device was given before begin_after_work().
+  /// Starts to copy a range back, after the device's work before begin_after_work().
   [[nodiscard]] Status store(std::size_t slot, const Range& range);
-  /// As fetch() to a unit's place where it generates, with the first slot's fetches.
+  /// As fetch(), to a unit of the rollout weights, counted as the first slot's fetch.
   [[nodiscard]] Status fetch_to_generate(const SlotPart& unit, const Range& range) {
     return fetch(0, unit, range);
   }
-  /// What `stream` is given from now on begins behind the slot's fetches. It is none that computes.
+  /// Later work of `stream`, which is not a compute stream, waits for the slot's fetches.
   [[nodiscard]] Status hold(device::StreamId stream, std::size_t slot) {
     return lane_.hold(stream, slot);
   }
-  /// The same of the stream that computes.
+  /// The same for the compute stream.
   [[nodiscard]] Status wait_for_slot(std::size_t slot) { return lane_.wait_for_slot(slot); }
-  /// A phase ends: everything was waited for. The slots may leave.
+  /// Ends a phase: waits for everything. The slots may be unmapped afterwards.
   [[nodiscard]] Status close();
 
   [[nodiscard]] Result<LinkUses> take_use();
@@ -85,20 +90,20 @@ class StreamedSlices {
   [[nodiscard]] Status begin_to(std::size_t slot, const SlotPart& part, const Range& range);
   [[nodiscard]] Status arrive_at(std::size_t slot, const SlotPart& part);
   [[nodiscard]] Status read(std::size_t window, const Range& range);
-  // In a page as in the slice's.
+  // Same offset within a page as in the shard.
   [[nodiscard]] Bytes in_window(std::size_t window, const Range& range) const;
   [[nodiscard]] arena::DiskRange in_slice(std::size_t window, const Range& range) const;
-  /// What has left slots is written, or about to be.
+  /// Starts to write what was copied from slots.
   [[nodiscard]] Status begin_writes();
 
   std::vector<SlotPart> slots_;
-  std::unique_ptr<arena::HostStorage> slice_, windows_;  // one of them, or windows and
+  std::unique_ptr<arena::HostStorage> slice_, windows_;  // slice_, or windows_ with disk_slice_
   std::unique_ptr<arena::DiskStorage> disk_slice_;
   step::StreamedKind kind_;
   Bytes window_;
   SlotLane lane_;
   struct Window {
-    std::size_t slot = 0;          // that it was copied to, or left, last
+    std::size_t slot = 0;          // the slot of its last copy
     std::optional<Range> leaving;  // not yet being written
     arena::DiskLane::Batch reading, writing;
   };
@@ -107,13 +112,13 @@ class StreamedSlices {
     Range range;
   };
   std::vector<Window> each_window_;
-  std::vector<std::optional<Coming>> coming_;  // by slot
+  std::vector<std::optional<Coming>> coming_;  // per slot
   std::optional<Coming> ahead_;
-  std::size_t turns_ =
-      0;  // windows that blocks take in turns; others belong to the slot with their number
+  // number of windows that blocks use in turn; other slots have the window with their number
+  std::size_t turns_ = 0;
   std::size_t turn_ = 0;
   LinkUse disk_use_;
-  arena::DiskLane disk_;  // last: its jobs end before what they use is destroyed
+  arena::DiskLane disk_;  // last member, so that its jobs end before what they use is destroyed
 };
 
 }  // namespace neap::bridge

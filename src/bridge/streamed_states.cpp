@@ -77,7 +77,8 @@ void StreamedStates::begin_read(std::size_t part) {
   if (!in.empty()) moving(part).reading = disk_.read(in);
 }
 
-// Once it has left the device. Of a part that does not come back the window is free once its copies have ended.
+// Starts when the part has left the device. The window of a part that is not copied back is free
+// once its loads have ended.
 Status StreamedStates::begin_write(std::size_t part) {
   const auto out = ranges(part, &Copy::stored);
   if (out.empty()) return on_disk() ? lane_.wait_for_fetch(slot_of(part)) : Status();
@@ -96,7 +97,7 @@ Status StreamedStates::wait_for_writes() {
   return first;
 }
 
-// After a failure: nothing is under way.
+// After a failure: waits until nothing is running.
 Status StreamedStates::stop() {
   Status drained = lane_.drain();
   for (Moving& part : moving_) (void)part.reading.wait();
@@ -115,7 +116,7 @@ void StreamedStates::for_each(std::size_t parts, const CopiesOf& copies, const V
 }
 
 void StreamedStates::move(std::size_t parts, const CopiesOf& copies, const Visit& visit) {
-  // Parts come to slots ahead of the one that is stepped by all slots but the one whose part still leaves.
+  // Parts are loaded ahead into all slots except the one whose part is still being stored.
   const std::size_t coming = slots_.size() - 1;
   const std::size_t read = coming + (on_disk() ? step::kPartsAhead : 0);
   std::size_t next = 0, next_read = 0;
@@ -130,7 +131,7 @@ void StreamedStates::move(std::size_t parts, const CopiesOf& copies, const Visit
     visit(part, slot_of(part));
     throw_if_error(lane_.begin_after_work());
     throw_if_error(store(part));
-    // The one before has left the device, or is about to.
+    // The previous part has left the device, or is about to.
     if (part > 0) throw_if_error(begin_write(part - 1));
   }
   if (parts > 0) throw_if_error(begin_write(parts - 1));

@@ -1,12 +1,14 @@
-// Optimizer states that rest in host memory or on disk and come to slots part by part while an update steps them.
+// Optimizer states in host memory or on disk. An update loads them part by part into prefetch
+// buffers.
 //
-// Model     A unit's memory has its states for life: loading and saving work there. In
-//           an update parts come to slots of an arena region, are stepped, and go back, while others come.
-//           On the host it is pinned. On disk parts pass windows of pinned memory: a few are read ahead of those
-//           that come to slots, and written behind them, while others are stepped.
+// Model     A unit's states are stored there for their lifetime; loading and saving use them there.
+//           In an update, parts are loaded into slots of an arena region, updated, and copied back,
+//           while others are loaded. In host memory the states are pinned. On disk, parts pass
+//           through pinned staging buffers ("windows"): a few parts are read ahead of the loads,
+//           and written after the copies back.
 // Threads   one at a time.
-// Failure   Error. What an update that fails should have stored is then undefined.
-// Cost      of host memory see arena/host_storage.h, of disks arena/disk_storage.h.
+// Failure   Error. After a failed update, the data that it should have stored is undefined.
+// Cost      for host memory see arena/host_storage.h, for disks arena/disk_storage.h.
 #pragma once
 
 #include <array>
@@ -27,34 +29,35 @@ namespace neap::bridge {
 
 class StreamedStates {
  public:
-  /// `computes`: the stream of the steps; `units`: their sizes. `window`: where these rest on disk, bytes of each of
-  /// step::kUpdateWindows; zero: they rest on the host. The arena outlives this.
+  /// `computes` is the stream of the updates; `units` are their sizes. `window` is the size of each
+  /// of step::kUpdateWindows staging buffers if the states are on disk; zero: host memory. `arena`
+  /// must outlive it.
   StreamedStates(arena::Arena& arena, device::StreamId computes, const std::string& tag,
                  std::vector<SlotPart> slots, const std::vector<Bytes>& units, Bytes window = {});
 
   [[nodiscard]] const std::vector<SlotPart>& slots() const { return slots_; }
   [[nodiscard]] Resting states(std::size_t unit) const;
-  /// Bytes of a window; zero: they rest on the host.
+  /// Size of a staging buffer; zero: the states are in host memory.
   [[nodiscard]] Bytes window() const { return window_bytes_; }
 
-  /// A range of what rests elsewhere and its place in a slot.
+  /// A range of offloaded states, and its place in a slot.
   struct Copy {
     Resting from;
     step::StreamedKind kind = step::StreamedKind::kStates;
     Bytes storage_offset, slot_offset, size;
     bool fetched = true, stored = true;
-    Bytes window_offset{};  ///< of what rests on disk: in a page as in the storage
+    Bytes window_offset{};  ///< for data on disk: same offset within a page as in the storage
   };
   using CopiesOf = std::function<std::vector<Copy>(std::size_t part)>;
   using Visit = std::function<void(std::size_t part, std::size_t slot)>;
-  /// visit() for parts 0 .. parts - 1, in order, each while its copies are in a slot, which is resident.
-  /// Everything was waited for when it returns. Parts do not overlap.
+  /// Calls visit() for parts 0 .. parts - 1, in order, each while its copies are in a resident
+  /// slot. Everything has completed when it returns. Parts must not overlap.
   void for_each(std::size_t parts, const CopiesOf& copies, const Visit& visit);
 
   [[nodiscard]] Result<LinkUses> take_use();
 
  private:
-  /// A part from when it is read to when it was written. Its number says which window it has.
+  /// A part between its read and its write. Its number determines its window.
   struct Moving {
     std::vector<Copy> copies;
     arena::DiskLane::Batch reading, writing;
@@ -77,15 +80,15 @@ class StreamedStates {
   [[nodiscard]] bool on_disk() const { return windows_ != nullptr; }
 
   std::vector<SlotPart> slots_;
-  // One a unit, of one kind:
+  // One per unit, of one kind:
   std::vector<std::unique_ptr<arena::HostStorage>> hosts_;
   std::vector<std::unique_ptr<arena::DiskStorage>> disks_;
-  std::unique_ptr<arena::HostStorage> windows_;  // all, where they rest on disk
+  std::unique_ptr<arena::HostStorage> windows_;  // staging buffers, if the states are on disk
   Bytes window_bytes_;
   SlotLane lane_;
   LinkUse disk_use_;
   std::vector<Moving> moving_;
-  arena::DiskLane disk_;  // last: its jobs end before what they use is destroyed
+  arena::DiskLane disk_;  // last member, so that its jobs end before what they use is destroyed
 };
 
 }  // namespace neap::bridge

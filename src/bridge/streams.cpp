@@ -26,7 +26,8 @@ void* native_handle(const c10::Stream& stream) {
 }
 
 void order(const c10::Stream& earlier, const c10::Stream& later) {
-  // An event's calls go back to the device that was current: of another card that makes a context, half a GiB.
+  // Without the guard, an event's calls switch to the previously current device. If that is another
+  // card, this creates a context there, which takes half a GiB.
   const c10::DeviceGuard guard(earlier.device());
   c10::Event event(earlier.device_type());
   event.record(earlier);

@@ -1,7 +1,8 @@
-// Streams of a GPU as libtorch has them, without its CUDA headers.
+// Access to libtorch's GPU streams without CUDA headers.
 //
-// Threads   libtorch has a current stream for each thread: the default one, where the thread chose none.
-// Failure   c10::Error from libtorch. libtorch_cuda is loaded (torch_cuda.h).
+// Threads   libtorch has a current stream per thread; the default one if the thread has not set
+//           one.
+// Failure   c10::Error from libtorch. libtorch_cuda must be loaded (torch_cuda.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,25 +16,25 @@ namespace neap::bridge {
 
 enum class StreamPriority : std::uint8_t { kUsual, kHigh };
 
-/// libtorch's current one, which tensors are made on.
+/// libtorch's current stream, on which tensors are created.
 [[nodiscard]] c10::Stream current_stream(c10::Device device);
-/// On this thread. Returns the one before.
+/// Sets this thread's current stream. Returns the previous one.
 c10::Stream make_current(const c10::Stream& stream);
-/// Of libtorch's pool.
+/// A stream of libtorch's pool.
 [[nodiscard]] c10::Stream pool_stream(c10::Device device, StreamPriority priority);
-/// As the driver knows it.
+/// The driver's handle.
 [[nodiscard]] void* native_handle(const c10::Stream& stream);
-/// What `later` is given from now on begins after what `earlier` was given so far. Nothing waits on the host.
+/// Later work of `later` starts after the work of `earlier` so far. The host does not wait.
 void order(const c10::Stream& earlier, const c10::Stream& later);
 
-/// A thread's streams of the devices of tensors, for threads that help it: their work on the tensors begins after what it
-/// was given, and before what it is given next.
+/// The current streams of a thread, for the devices of some tensors. Helper threads use it: their
+/// work starts after the thread's earlier work, and before its later work.
 class StreamsOf {
  public:
-  /// Of the calling thread.
+  /// Takes the calling thread's streams.
   explicit StreamsOf(const std::vector<at::Tensor>& tensors);
 
-  /// While it lives, they are current on this thread.
+  /// Makes them current on this thread while it lives.
   class Current {
    public:
     explicit Current(const StreamsOf& streams);
@@ -46,7 +47,7 @@ class StreamsOf {
   };
 
  private:
-  std::vector<c10::Stream> streams_;  // one a device; a CPU has none
+  std::vector<c10::Stream> streams_;  // one per device; none for a CPU
 };
 
 }  // namespace neap::bridge

@@ -9,7 +9,7 @@
 namespace neap::bridge {
 namespace {
 
-/// The file in libtorch's folder: which libtorch is loaded is known only now.
+/// A file in the folder of the loaded libtorch, which is known only at run time.
 std::string beside_libtorch(const char* name) {
   Dl_info info{};
   const auto* const symbol = reinterpret_cast<const void*>(&at::globalContext);
@@ -21,13 +21,14 @@ std::string beside_libtorch(const char* name) {
 
 TorchCuda load() {
   TorchCuda result;
-  // Without a driver libtorch_cuda has nothing to offer and seconds to cost.
+  // Without a driver, loading libtorch_cuda would take seconds for nothing.
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (driver == nullptr) {
     result.reason = "no NVIDIA driver (libcuda.so.1 does not load)";
     return result;
   }
-  // Read when the allocator first works. Expandable segments keep a phase's leftovers from splitting the next one's room.
+  // libtorch reads it when the allocator is first used. With expandable segments, leftovers of a
+  // phase cannot fragment the next phase's memory.
   if (std::getenv("PYTORCH_CUDA_ALLOC_CONF") == nullptr &&
       std::getenv("PYTORCH_ALLOC_CONF") == nullptr) {
     setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 0);

@@ -1,4 +1,7 @@
-// Whether CUDA is to be had: libtorch_cuda is loaded when a driver is there, never linked.
+// Whether CUDA is available. libtorch_cuda is never linked; it is loaded if there is a driver.
+//
+// Threads   any.
+// Cost      seconds with a GPU, a failed dlopen without one; once per process.
 #pragma once
 
 #include <string>
@@ -8,9 +11,9 @@ namespace neap::bridge {
 struct TorchCuda {
   bool available = false;
   int devices = 0;
-  std::string reason;  ///< why not, for people
+  std::string reason;  ///< why not; for messages
 };
-/// Loads once a process. Cost: seconds where a GPU is, a failed dlopen elsewhere. Threads: any.
+/// Loads libtorch_cuda on the first call.
 [[nodiscard]] const TorchCuda& torch_cuda();
 
 }  // namespace neap::bridge

@@ -53,7 +53,7 @@ TorchCudaLimit::TorchCudaLimit(int ordinal, Bytes limit) : ordinal_(ordinal) {
   const auto index = static_cast<c10::DeviceIndex>(ordinal);
   const auto total = static_cast<double>(torch_cuda_allocator().getMemoryInfo(index).second);
   before_ = torch_cuda_allocator().getMemoryFraction(index);
-  // Half a byte more than asked for: the allocator rounds the product down.
+  // Half a byte more than requested, because the allocator rounds the product down.
   const double share = (static_cast<double>(limit.count()) + 0.5) / total;
   torch_cuda_allocator().setMemoryFraction(limit.is_zero() ? 1.0 : std::min(share, 1.0), index);
 }

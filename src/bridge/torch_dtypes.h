@@ -1,4 +1,4 @@
-// Element types of libtorch and of plans.
+// Conversion between element types of libtorch and of plans.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -7,7 +7,7 @@
 
 namespace neap::bridge {
 
-/// Throws kUnsupported for a type that no plan has.
+/// Throws kUnsupported for a type that plans do not have.
 [[nodiscard]] spec::Dtype to_step(at::ScalarType type);
 [[nodiscard]] at::ScalarType to_aten(spec::Dtype dtype);
 

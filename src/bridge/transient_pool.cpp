@@ -13,7 +13,7 @@
 namespace neap::bridge {
 namespace {
 
-constexpr const char* kTag = "transient";  // of the pool's pages in the arena
+constexpr const char* kTag = "transient";  // tag of the pool's pages in the arena
 
 class Pool final : public TransientPool,
                    public PhaseAllocator,
@@ -33,7 +33,7 @@ class Pool final : public TransientPool,
   c10::DataPtr allocate(std::size_t size) override;
 
  private:
-  // What a tensor of the pool holds: the pool lives as long as its last tensor.
+  // Held by each tensor of the pool, so that the pool lives as long as its last tensor.
   struct Block {
     std::shared_ptr<Pool> pool;
     cache::Address at;
@@ -45,7 +45,7 @@ class Pool final : public TransientPool,
     out.events = events;
     return out;
   }
-  /// The cache knows its own blocks only; who holds the rest of the device, the arena knows.
+  /// The cache knows only its own blocks; the arena knows the other holders of the device's memory.
   [[nodiscard]] Status shortage(Bytes need) const {
     MemoryShortage out;
     out.need = need;

@@ -1,9 +1,11 @@
-// The memory of a phase's tensors on the host device: libtorch's CPU allocator while the phase is open
-// (phase_allocator.h).
+// The pool of a phase's tensors on the CPU. It replaces libtorch's CPU allocator while the phase is
+// open (phase_allocator.h).
 //
-// Threads   open and close on one thread, whose tensors come from here. Tensors may be freed by any thread.
-// Lifetime  tensors may outlive their phase and the pool: each keeps the memory of the pool alive.
-// Failure   neap::Error: opening while a phase of another pool is open.
+// Threads   open and close on one thread, whose tensors come from here. Any thread may free
+//           tensors.
+// Lifetime  tensors may outlive their phase and the pool object: each keeps the pool's memory
+//           alive.
+// Failure   neap::Error if a phase of another pool is open.
 #pragma once
 
 #include <memory>
@@ -23,11 +25,11 @@ class TransientPool {
                                              trace::EventSink* events);
   virtual ~TransientPool() = default;
 
-  /// From now on tensors of threads outside a HostScope come from here; peaks start anew.
+  /// Tensors of this thread outside a HostScope now come from here. Resets the peaks.
   virtual void open(std::string phase) = 0;
-  /// Puts back the allocator that libtorch had. Returns the bytes of tensors that are still alive.
+  /// Restores libtorch's allocator. Returns the bytes of live tensors.
   virtual Bytes close() = 0;
-  /// Free segments go to the arena. While it is closed.
+  /// Returns free segments to the arena. Call it while the pool is closed.
   virtual void give_back() = 0;
   [[nodiscard]] virtual cache::CacheStats stats() const = 0;
 };
