@@ -1,4 +1,4 @@
-// Attention on libtorch: its kernels, masks, and what packed and divided sequences need of them.
+// Attention on libtorch: kernels, masks, and the handling of packed and context-parallel sequences.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
@@ -16,7 +16,8 @@ using at::Tensor;
 
 namespace {
 
-// As many key heads as query heads, for kernels that want it: (B, K, T, D) -> (B, H, T, D).
+// Repeats key heads to the number of query heads, for kernels that need it: (B, K, T, D) -> (B, H,
+// T, D).
 Tensor repeated(const Tensor& t, std::int64_t heads) {
   return t.size(1) == heads ? t : t.repeat_interleave(heads / t.size(1), 1);
 }
@@ -25,7 +26,7 @@ Tensor repeated(const Tensor& t, std::int64_t heads) {
 Tensor by_row(const Tensor& t) {
   return t.transpose(1, 2).reshape({t.size(0) * t.size(2), t.size(1), t.size(3)});
 }
-// The same, summed over the repeats of each key head: (N, K, D).
+// As by_row(), summed over the repeats of each key head: (N, K, D).
 Tensor summed_rows(const Tensor& t, std::int64_t key_heads) {
   const Tensor r = by_row(t);
   const std::int64_t heads = r.size(1);
@@ -33,7 +34,7 @@ Tensor summed_rows(const Tensor& t, std::int64_t key_heads) {
                             : r.view({r.size(0), key_heads, heads / key_heads, r.size(2)}).sum(2);
 }
 
-// For one query a sequence the kernel has another layout of its results.
+// The kernel uses another result layout for one query per sequence, so there are at least two.
 std::int64_t at_least_two(std::int64_t rows) {
   return std::max<std::int64_t>(2, rows);
 }
@@ -41,7 +42,7 @@ std::int64_t longest_of(const step::Spans<Tensor>& spans) {
   return *std::max_element(spans.lengths.begin(), spans.lengths.end());
 }
 
-// Those of packed sequences, whole.
+// The ranges of packed sequences without context parallelism.
 step::PackedRanges<Tensor> ranges_of(const step::Spans<Tensor>& spans) {
   const std::int64_t longest = longest_of(spans);
   return {spans.starts, spans.starts, std::ssize(spans.lengths), longest, longest};
@@ -76,7 +77,7 @@ step::AttentionContext<Tensor> packed_attention(step::Heads<Tensor> heads,
 
 }  // namespace
 
-// cuDNN where bridge/attention.h has it: training and scoring, not generation.
+// Uses cuDNN as bridge/attention.h says: for training and scoring, not for generation.
 step::AttentionKernel AtenOps::kernel_of(const Tensor& q, const step::ScoreOptions& options,
                                          const step::Spans<Tensor>& spans) const {
   return step::attention_kernel(options, spans, q.is_cuda(),
@@ -84,7 +85,7 @@ step::AttentionKernel AtenOps::kernel_of(const Tensor& q, const step::ScoreOptio
                                 q.size(-1));
 }
 
-// A row without keys has plus infinity in the kernel's own results.
+// A row without keys has plus infinity in the kernel's results.
 step::AttentionContext<Tensor> AtenOps::attention_of_ranges(
     const step::Heads<Tensor>& heads, const step::PackedRanges<Tensor>& ranges,
     const step::ScoreOptions& options) const {

@@ -1,4 +1,4 @@
-// Attention of one query a sequence and its cache on libtorch.
+// Decoding attention on libtorch: one query per sequence, with a cache.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
@@ -16,8 +16,8 @@ using at::Tensor;
 
 namespace {
 
-// cache (B, K, T, D) as rows of packed sequences: (rows, 1, D) or, with as many key heads as queries, (rows, K, D), of
-// which row r of head k is r + k T rows of D elements from the first.
+// Views cache (B, K, T, D) as rows of packed sequences: (rows, 1, D), or (rows, K, D) with as many
+// key heads as queries. Row r of head k starts at row r + k T of D elements.
 Tensor packed_rows(const Tensor& cache, bool by_key_head) {
   const std::int64_t key_heads = cache.size(1), tokens = cache.size(2), width = cache.size(3);
   if (by_key_head) return cache.view({-1, 1, width});
@@ -84,8 +84,8 @@ Tensor AtenOps::decode_attention(const Tensor& q, const Tensor& keys, const Tens
     return step::decode_attention_by_products(*this, q, keys, values, seen.mask, options);
   if (step::decodes_by_flash(options, q.is_cuda(), dtype, q.size(2)))
     return decode_by_flash(q, keys, values, seen, options.scale);
-  // The query heads of one key head look at the same keys: they stand where a kernel expects query
-  // positions, so that keys are read once and never repeated.
+  // The query heads of one key head read the same keys. They are passed as query positions, so that
+  // keys are read once and never repeated.
   const std::int64_t batch = q.size(0);
   const std::int64_t key_heads = keys.size(1);
   const std::int64_t group = q.size(1) / key_heads;

@@ -15,7 +15,7 @@ at::ScalarType wide_type(const Tensor& t) {
   return to_aten(step::wide(to_step(t.scalar_type())));
 }
 
-// rsqrt(mean(x^2) + eps) a row: (N, 1), wide.
+// rsqrt(mean(x^2) + eps) per row: (N, 1), in the wide type.
 Tensor rms_reciprocal(const Tensor& x, double eps) {
   const Tensor out = at::empty({x.size(0), 1}, x.options().dtype(wide_type(x)));
   const bridge::HostScope scratch;
@@ -23,21 +23,22 @@ Tensor rms_reciprocal(const Tensor& x, double eps) {
   return out.square_().div_(static_cast<double>(x.size(-1))).add_(eps).rsqrt_();
 }
 
-// What an RMS norm multiplies by, wide: of a parameter's size.
+// The factor of an RMS norm, in the wide type; it has the parameter's size.
 Tensor gain(const Tensor& weight, bool offset) {
   const bridge::HostScope scratch;
   const Tensor wide = weight.to(wide_type(weight));
   return offset ? wide.add(1) : wide;
 }
 
-// a * b where a row of `a` meets a number or a parameter: (N, C), wide.
+// a * b, where each row of `a` is multiplied by a number or a parameter: (N, C), in the wide type.
 Tensor wide_product(const Tensor& a, const Tensor& b) {
   Tensor out = at::empty(a.sizes(), a.options().dtype(wide_type(a)));
   const bridge::HostScope scratch;
   return at::mul_out(out, a, b);
 }
 
-// d += by, converted without the phase's memory where the dtypes differ: parameters of one row.
+// d += by. If the types differ, the conversion does not use the phase's memory, because these are
+// single rows.
 void add_row(const Tensor& d, const Tensor& by) {
   const bridge::HostScope scratch;
   d.add_(by);
@@ -104,10 +105,10 @@ Tensor AtenOps::norm_backward(spec::NormKind kind, const Tensor& dy, const Tenso
 }
 
 Tensor AtenOps::rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse) const {
-  // [x1 cos - x2 sin, x2 cos + x1 sin, rest]; the inverse turns back and is also the gradient.
+  // [x1 cos - x2 sin, x2 cos + x1 sin, rest]. The inverse rotation is also the gradient.
   const double sign = inverse ? -1 : 1;
   const std::int64_t half = cos.size(-1);
-  const Tensor c = cos.unsqueeze(1);  // (P, 1, d / 2): over sequences and heads
+  const Tensor c = cos.unsqueeze(1);  // (P, 1, d / 2): broadcast over sequences and heads
   const Tensor s = sin.unsqueeze(1);
   Tensor y = at::empty(x.sizes(), x.options());
   const auto by_position = [&](const Tensor& t) {

@@ -1,4 +1,5 @@
-// Everyday operations on libtorch; norms and attention are in aten_kernels.cpp, reductions in aten_reductions.cpp.
+// Common operations on libtorch. Norms and attention are in aten_kernels.cpp, reductions in
+// aten_reductions.cpp.
 #include "ops/aten_ops.h"
 
 #include <ATen/Functions.h>
@@ -21,12 +22,12 @@ at::IntArrayRef sizes_of(const Shape& shape) {
   return {shape.begin(), shape.rank()};
 }
 
-// libtorch's CPU kernels make temporaries of their own: scalars as tensors, oneDNN's scratch, a row
-// of indices. They do not scale with a job and no GPU kernel has them, so they are plain host memory:
-// what an operation takes of the phase's memory is its results.
+// libtorch's CPU kernels create temporaries that GPU kernels do not: scalars as tensors, oneDNN's
+// scratch, a row of indices. Their size does not grow with a job. So they are in ordinary host
+// memory, and only an operation's results use the phase's memory.
 using Scratch = bridge::HostScope;
 
-// A comparison as numbers of the operands' dtype.
+// A comparison as 0 and 1 in the operands' type.
 template <class Compare>
 Tensor as_numbers(const Tensor& like, const Compare& compare) {
   Tensor boolean = at::empty(like.sizes(), like.options().dtype(at::kBool));
@@ -67,7 +68,7 @@ Tensor AtenOps::from_host(const std::vector<std::int64_t>& values) const {
 }
 Tensor AtenOps::to_device(const Tensor& t) const {
   if (t.scalar_type() != at::kInt) return t.to(device_);
-  // Batches on the host keep tokens and their places in half the bytes that kernels read.
+  // Batches on the host store tokens and positions in half the bytes that kernels read.
   at::Tensor wide;
   {
     const bridge::HostScope host;
@@ -333,10 +334,10 @@ Tensor AtenOps::take_rows(const Tensor& table, const Tensor& indices) const {
 }
 void AtenOps::add_to_rows_(const Tensor& table, const Tensor& indices, const Tensor& rows) const {
   const Tensor values = rows.to(table.scalar_type());
-  // Each device has one deterministic kernel and one that adds atomically: index_put_ is atomic for
-  // float32 on the CPU with several threads, index_add_ is atomic on CUDA.
+  // On each device one of both kernels is deterministic and the other adds atomically. index_put_
+  // is atomic for float32 on the CPU with several threads; index_add_ is atomic on CUDA.
   if (table.is_cuda()) {
-    // Unsafe: without a look at the indices, which would wait for the device. The forward pass has
+    // Unsafe: skips the check of indices, which would wait for the device. The forward pass has
     // checked them.
     Tensor rows_of = table;
     (void)at::_index_put_impl_(rows_of, {indices}, values, /*accumulate=*/true, /*unsafe=*/true);

@@ -1,6 +1,8 @@
-// The operations of step/operations.h on libtorch: tensors of the CPU or of a GPU.
+// The operations of step/operations.h on libtorch, for tensors on the CPU or a GPU.
 //
-// What each takes in addition to its result is in step/counting_ops.h; tests/unit/operations compares.
+// step/counting_ops.h states the memory that each operation takes besides its result;
+// tests/unit/operations compares both.
+//
 // Threads   one call at a time. No autograd: the caller holds bridge::NoAutograd.
 // Failure   c10::Error from libtorch, neap::Error.
 #pragma once
@@ -26,7 +28,8 @@ namespace neap::ops {
 using bridge::to_aten;
 using bridge::to_step;
 
-/// Ranks that divide a model, and those that divide sequences. They outlive what takes them; null: none do.
+/// The tensor-parallel and context-parallel groups of a model. They must outlive their users; null:
+/// size one.
 struct Peers {
   parallel::Communicator* tensor = nullptr;
   parallel::Communicator* context = nullptr;
@@ -44,7 +47,7 @@ class AtenOps {
   [[nodiscard]] at::Device device() const { return device_; }
 
   // ---- stages of a pipeline ----
-  /// `links` outlives the operations; null: there are no other stages.
+  /// `links` must outlive the operations; null: no other stages.
   void set_stages(step::StageLinks<Tensor>* links) { stages_ = links; }
   void send(const Tensor& t, std::int64_t stage) const { stages_->send(t, stage); }
   void receive_(const Tensor& t, std::int64_t stage) const { stages_->receive(t, stage); }
@@ -60,14 +63,14 @@ class AtenOps {
   void aside(const Body& body) const {
     body();
   }
-  /// body(), with the attention kernels of generation (bridge/attention.h).
+  /// Runs body() with the attention kernels of generation (bridge/attention.h).
   template <class Body>
   auto generating(const Body& body) {
     const Generating scope(generating_);
     return body();
   }
 
-  /// body(), which makes a token that the program waits for.
+  /// Runs body(), which produces a token that the host waits for.
   template <class Body>
   auto one_token(const Body& body) const {
     return body();
@@ -81,7 +84,7 @@ class AtenOps {
   [[nodiscard]] Tensor join_columns(Tensor a, spec::Axis axis) const;
   [[nodiscard]] Tensor own_columns(const Tensor& a, spec::Axis axis) const;
   [[nodiscard]] Tensor join_rows(const Tensor& a, spec::Axis axis) const;
-  using Shift = std::int64_t;  ///< of a communicator
+  using Shift = std::int64_t;  ///< number of a shift in the communicator
   [[nodiscard]] Shift begin_shift(const Tensor& mine, const Tensor& theirs, spec::Axis axis) const;
   void finish_shift(Shift shift, spec::Axis axis) const;
   void end_shifts(spec::Axis axis) const;
@@ -265,7 +268,7 @@ class AtenOps {
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x,
                                                  const Tensor& rstd, const Tensor& weight,
                                                  const Tensor& d_weight, bool offset) const;
-  /// Of an axis with several ranks.
+  /// For an axis with several ranks.
   [[nodiscard]] parallel::Communicator& along(spec::Axis axis) const { return *peers_.along(axis); }
   at::Device device_;
   bridge::AttentionChoice attention_;

@@ -34,7 +34,7 @@ void AtenOps::fused_sgd_(const Tensor& x, const Tensor& g, const Tensor& momentu
                          const spec::OptimizerConfig& config) const {
   std::vector<Tensor> buffers;
   if (momentum.defined()) buffers.push_back(momentum);
-  // A buffer of zeros becomes the gradient, as torch.optim.SGD's first step makes it.
+  // A momentum buffer of zeros becomes the gradient, as in the first step of torch.optim.SGD.
   at::_fused_sgd_({x}, {g}, buffers, config.weight_decay, momentum.defined() ? config.momentum : 0,
                   lr, /*dampening=*/0, config.nesterov, /*maximize=*/false,
                   /*is_first_step=*/false);
@@ -61,7 +61,7 @@ void AtenOps::round_stochastically_(const Tensor& to, const Tensor& value, const
   const Tensor flat_value = value.view({-1});
   const std::int64_t end = first + flat_to.numel();
   for (std::int64_t at = first; at < end;) {
-    // Each tile of the noise is changed by a number of its own, so that no two are alike.
+    // Each tile modifies the noise with its own number, so that all tiles differ.
     const std::int64_t tile = at / step::kNoise;
     const std::int64_t next = std::min(end, (tile + 1) * step::kNoise);
     const auto change =
@@ -83,7 +83,7 @@ void AtenOps::round_stochastically_(const Tensor& to, const Tensor& value, const
 
 namespace {
 
-// int32 with the bits of a uint32.
+// An int32 with the bits of a uint32.
 at::Scalar wrapped(std::uint32_t x) {
   return static_cast<std::int64_t>(static_cast<std::int32_t>(x));
 }
@@ -94,7 +94,7 @@ Tensor rounding_noise_by_operations(at::Device device, std::uint64_t key, std::i
   const NoiseKey k(key);
   Tensor x = at::arange(0, n, at::dtype(at::kInt).device(device));
   x.mul_(wrapped(k.multiplier)).add_(wrapped(k.offset));
-  // Shifts of int32 fill with the sign; masks take it off again.
+  // Shifts of int32 copy the sign bit; masks remove it.
   Tensor shifted = at::empty_like(x);
   const auto scramble = [&](int shift, std::uint32_t mask, std::uint32_t multiplier) {
     at::bitwise_right_shift_out(shifted, x, shift);
@@ -110,7 +110,7 @@ void round_by_operations(const Tensor& to, const Tensor& value, const Tensor& no
                          std::int32_t change) {
   const Tensor bits = at::bitwise_xor(noise, static_cast<std::int64_t>(change));
   bits.add_(value.view(at::kInt));
-  // The upper half of each sum is the bfloat16.
+  // The upper half of each sum is the bfloat16 value.
   to.view(at::kShort).copy_(bits.view(at::kShort).view({-1, 2}).select(1, 1));
 }
 

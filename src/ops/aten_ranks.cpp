@@ -1,4 +1,4 @@
-// Operations of several ranks on libtorch.
+// Operations on libtorch that involve several ranks.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
@@ -58,7 +58,7 @@ Tensor AtenOps::own_columns(const Tensor& a, Axis axis) const {
 
 namespace {
 
-// Of the last ranks fewer, or none.
+// The last ranks may have fewer rows, or none.
 std::int64_t rows_without_padding(std::int64_t all, std::int64_t ranks, std::int64_t rank) {
   const std::int64_t each = spec::rows_of_each(all, ranks);
   return std::clamp<std::int64_t>(all - rank * each, 0, each);

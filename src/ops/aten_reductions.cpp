@@ -1,4 +1,4 @@
-// Sums, maxima, sorted rows and what sampling makes of them, on libtorch.
+// Sums, maxima, sorting and sampling on libtorch.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
@@ -12,8 +12,8 @@ using step::Dtype;
 
 namespace {
 
-// Sums of each row's first elements. On CUDA libtorch's kernel for one row adds in an order that
-// differs from run to run; the one for several rows does not.
+// Whether rows are a single row on a GPU. libtorch's CUDA kernel for sums of one row is not
+// deterministic; the one for several rows is.
 bool one_row_on_gpu(const Tensor& rows) {
   return rows.is_cuda() && rows.size(0) == 1;
 }
@@ -95,7 +95,7 @@ void AtenOps::penalize_(const Tensor& a, const Tensor& seen, const Tensor& amoun
     x.mul_(factors.fill_(repetition).masked_fill_(positive, 1 / repetition));
   }
   x.sub_(amounts);
-  a.scatter_(-1, seen, x);  // repeated places get the same value each time
+  a.scatter_(-1, seen, x);  // repeated indices get the same value each time
 }
 Tensor AtenOps::search_last(const Tensor& a, const Tensor& target) const {
   Tensor rank = at::empty(target.sizes(), target.options().dtype(at::kLong));

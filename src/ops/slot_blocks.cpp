@@ -26,10 +26,10 @@ const spec::FlatUnit& table_unit(const step::Weights<Tensor>& weights,
 
 namespace {
 
-// Every block bound to every slot's memory.
+// Every block, bound to every slot's memory.
 class SlotBlocks final : public step::BlockSource<Tensor> {
  public:
-  /// `weights` is bound but for what is streamed.
+  /// `weights` is bound except for what is offloaded or sharded.
   SlotBlocks(const step::Weights<Tensor>& weights, const StreamedBase& streamed)
       : slots_(*streamed.slots),
         inputs_(streamed.inputs),
@@ -102,7 +102,7 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
   }
 
  private:
-  // Gradients that no slot has stay where they are.
+  // Gradients without a slot stay in place.
   static std::vector<step::Block<Tensor>> bind(const step::Weights<Tensor>& weights,
                                                const std::vector<spec::FlatUnit>& units,
                                                const Tensor& memory, const Tensor& gradients) {
@@ -127,15 +127,15 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
   static std::size_t place_of(step::Table table) { return static_cast<std::size_t>(table); }
 
   step::BlockSlots& slots_;
-  std::vector<std::vector<step::Block<Tensor>>> blocks_;  // by slot
-  std::vector<Tensor> gradients_;                         // by slot; undefined: frozen
-  std::vector<Tensor> inputs_;                            // by slot, or empty
+  std::vector<std::vector<step::Block<Tensor>>> blocks_;  // per slot
+  std::vector<Tensor> gradients_;                         // per slot; undefined: frozen
+  std::vector<Tensor> inputs_;                            // per slot, or empty
   std::int64_t width_;                                    // C
-  std::vector<std::int64_t> elements_;                    // by block
+  std::vector<std::int64_t> elements_;                    // per block
   step::BlockSlots::Place place_;                         // of the block in use
   step::TableUnits tables_;
-  std::array<Tensor, 2> table_gradients_;  // by table
-  step::TableTurns::Turn turn_;            // the last one
+  std::array<Tensor, 2> table_gradients_;  // per table
+  step::TableTurns::Turn turn_;            // the last turn
 };
 
 }  // namespace

@@ -1,10 +1,13 @@
-// A model's blocks and tables that rest elsewhere, bound to the slots that they come to.
+// Binds offloaded or sharded blocks and tables to the prefetch buffers ("slots") that they are
+// loaded into.
 //
-// Model     Each slot has memory for the largest block; every block is bound to every slot's at once, and a pass takes the
-//           binding of the slot that its block came to. What rests where, and when it comes, is step::BlockSlots'.
+// Model     Each slot has memory for the largest block. Every block is bound to every slot in
+//           advance, and a pass uses the binding of the slot that its block is in. step::BlockSlots
+//           decides what is loaded when.
 // Threads   one at a time: that of the passes.
-// Failure   neap::Error where memory is too small for a unit; what the slots throw.
-// Cost      views of every block for every slot; no memory of tensors. Rows from files are copied to the device.
+// Failure   neap::Error if memory is too small for a unit; what the slots throw.
+// Cost      views of every block for every slot; no tensor memory. Embedding rows from files are
+//           copied to the device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,24 +21,26 @@
 
 namespace neap::ops {
 
-/// Blocks and tables of the base that rest elsewhere and are in slots while they are used.
+/// Offloaded or sharded blocks and tables of the base, which are in slots while they are used.
 struct StreamedBase {
-  step::BlockSlots* slots = nullptr;  ///< outlives the model
-  /// Of each slot: (elements of the largest block,); gradients are empty where the base is frozen.
+  step::BlockSlots* slots = nullptr;  ///< must outlive the model
+  /// Per slot: (elements of the largest block,). Gradients are empty if the base is frozen.
   std::vector<at::Tensor> memory, gradients;
-  /// Of each slot, as many elements as a group's inputs have; empty: they do not rest elsewhere.
+  /// Per slot: the inputs of a group of micro-batches; empty: inputs are not offloaded.
   std::vector<at::Tensor> inputs;
-  /// Of tables while it is their turn: (elements of the largest,). Undefined: the base's weights are where they come to.
+  /// The buffer of a table while it is in use: (elements of the largest table,). Undefined: the
+  /// table stays in the base's weights.
   at::Tensor table_memory, table_gradients;
   bool table_on_host = false;  ///< the embedding is in host memory, or `slots` reads its rows
 };
 
-/// The one of `units` that a table's turn takes.
+/// The unit of `units` that a table's turn loads.
 [[nodiscard]] const spec::FlatUnit& table_unit(const step::Weights<at::Tensor>& weights,
                                                const std::vector<spec::FlatUnit>& units,
                                                step::Table table);
 
-/// What passes take blocks from. `weights` is bound but for what is streamed; `streamed.slots` outlives the result.
+/// The source of blocks for passes. `weights` is bound except for what is offloaded or sharded.
+/// `streamed.slots` must outlive the result.
 [[nodiscard]] std::unique_ptr<step::BlockSource<at::Tensor>> make_slot_blocks(
     const step::Weights<at::Tensor>& weights, const StreamedBase& streamed);
 

@@ -1,4 +1,4 @@
-// The other stages of a pipeline through a communicator, whose ranks they are.
+// Links to the other pipeline stages through a communicator.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +13,7 @@ namespace neap::ops {
 
 class StageLinks final : public step::StageLinks<at::Tensor> {
  public:
-  /// `stages` outlives it.
+  /// `stages` has one rank per stage, and must outlive it.
   explicit StageLinks(parallel::Communicator& stages) : stages_(stages) {}
   void send(const at::Tensor& t, std::int64_t stage) override {
     stages_.send(t, static_cast<int>(stage));

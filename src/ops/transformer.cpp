@@ -41,7 +41,7 @@ void check_cache(const KvCache& cache, std::size_t layers, std::int64_t batch,
                      cache.keys.empty() ? 0 : cache.max_tokens(), layers, batch, tokens));
 }
 
-// One value a row that the head reads.
+// Checks that there is one value per row that the head reads.
 void check_rows(const Tensor& hidden, const Tensor& rows, const Tensor& per_row, const char* what) {
   const std::int64_t count = rows.defined() ? rows.size(0) : hidden.size(0);
   if (per_row.dim() != 1 || per_row.size(0) != count)
@@ -115,7 +115,7 @@ Transformer::Transformer(const spec::Architecture& architecture, spec::Head head
   weights_.table_on_host = streamed->table_on_host;
 }
 
-// What passes read of tables in their turns; rows of the embedding are read where it rests.
+// Binds the tables to their buffers. Embedding rows are read where the embedding is stored.
 void Transformer::bind_tables(const StreamedBase& streamed) {
   if (!streamed.table_memory.defined()) return;
   const step::TableUnits tables = streamed.slots->tables();

@@ -1,24 +1,18 @@
 // A decoder-only transformer over flat parameters: the passes of step/ on libtorch's operations.
 //
-// Model     Weights (and gradients, where a unit is trained) are 1-D tensors given by the caller,
-//           one for each unit of spec::flat_layout. The model keeps views and owns no memory that
-//           outlives a call. Any floating dtype; norms, softmax and log-probabilities are computed
-//           in float32 inside (float64 for a float64 model).
-//
-// Rows      Hidden states are (N, C) with one row a token. A batch (B, T) is padded on the right:
-//           with causal attention a real token never sees padding, so no mask exists. Rows of
-//           padding contain garbage to ignore; their gradients are zero if the caller's loss leaves
-//           them out.
-//
-// Training  forward_train returns a Tape; the heads turn hidden states into losses and d_hidden;
-//           Tape::backward walks the blocks in reverse. Gradients are added to the flat gradient
-//           tensors; the caller zeroes them. Nothing is recorded by autograd.
-//
+// Model     Weights, and gradients of trained units, are 1-D tensors given by the caller, one per
+//           unit of spec::flat_layout. The model keeps views, and owns no memory that outlives a
+//           call. Any floating type is possible. Norms, softmax and log-probabilities are computed
+//           in float32 (float64 for a float64 model).
+// Rows      Hidden states are (N, C) with one row per token. A batch (B, T) is padded on the right.
+//           With causal attention a real token never sees padding, so no mask is needed. Padding
+//           rows contain garbage. Their gradients are zero if the caller's loss excludes them.
+// Training  forward_train returns a Tape. The heads turn hidden states into losses and d_hidden.
+//           Tape::backward goes through the blocks in reverse order. Gradients are added to the
+//           flat gradient tensors, which the caller zeroes. autograd records nothing.
 // Threads   one call at a time.
-//
-// Failure   neap::Error on shapes that disagree, c10::Error from libtorch.
-//
-// Cost      said at each function of step/transformer.h, step/embedding.h and step/head.h.
+// Failure   neap::Error for shapes that disagree; c10::Error from libtorch.
+// Cost      stated at each function of step/transformer.h, step/embedding.h and step/head.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,14 +31,14 @@
 
 namespace neap::ops {
 
-/// One tensor for each flat unit. `grads` is empty (nothing is trained) or has one entry a unit,
-/// undefined where the unit is frozen; its dtype may be wider than the weights'.
+/// One tensor per flat unit. `grads` is empty if nothing is trained; otherwise it has one entry per
+/// unit, undefined if the unit is frozen. The type of gradients may be wider than that of weights.
 struct FlatTensors {
   std::vector<at::Tensor> weights;  // each (unit.elements,)
   std::vector<at::Tensor> grads;    // each (unit.elements,)
 };
 
-/// Throws unless `t` is what a flat unit asks for; `what` names it in the message.
+/// Throws unless `t` fits the flat unit. `what` names it in the message.
 void check_flat(const at::Tensor& t, const spec::FlatUnit& unit, const char* what);
 /// A parameter of a flat unit, in its shape.
 [[nodiscard]] at::Tensor parameter_view(const at::Tensor& flat, const spec::Parameter& p);
@@ -58,14 +52,15 @@ struct TrainOptions {
   spec::Checkpointing checkpointing;  ///< empty: every block keeps everything
 };
 
-/// What forward_train leaves behind for backward.
+/// The state that forward_train keeps for backward.
 class Tape {
  public:
   Tape(class Transformer& model, step::Tape<at::Tensor> tape)
       : model_(&model), tape_(std::move(tape)) {}
   /// Output of the last block, before the final norm: (N, C).
   [[nodiscard]] const at::Tensor& hidden() const;
-  /// Walks the blocks in reverse from d_hidden (N, C), then the embedding. Once.
+  /// Goes through the blocks in reverse order from d_hidden (N, C), then the embedding. Call it
+  /// once.
   void backward(at::Tensor d_hidden);
 
  private:
@@ -73,9 +68,9 @@ class Tape {
   step::Tape<at::Tensor> tape_;
 };
 
-/// Keys and values of past tokens, in static tensors given by the caller.
+/// Keys and values of past tokens, in tensors given by the caller.
 struct KvCache : step::SlotCache<at::Tensor> {
-  /// Views over one flat tensor laid out [layer][key, value](B, K, T_max, D).
+  /// Views of one flat tensor with layout [layer][key, value](B, K, T_max, D).
   [[nodiscard]] static KvCache over(const at::Tensor& flat, const spec::Architecture& architecture,
                                     std::int64_t batch, std::int64_t max_tokens);
   [[nodiscard]] static std::int64_t elements(const spec::Architecture& architecture,
@@ -85,7 +80,7 @@ struct KvCache : step::SlotCache<at::Tensor> {
 using step::LogProbOptions;
 using LogProbs = step::LogProbs<at::Tensor>;
 
-/// A named view into a flat unit.
+/// A named view of part of a flat unit.
 struct NamedParameter {
   std::string name;
   std::size_t unit = 0;
@@ -95,8 +90,8 @@ struct NamedParameter {
 
 class Transformer {
  public:
-  /// `streamed`: what `base` has of blocks is not used. `peers`: the ranks that divide the model, of a part of
-  /// one (spec/tensor_parallel.h), and sequences.
+  /// With `streamed`, the blocks in `base` are ignored. `peers` has the tensor-parallel group, for
+  /// a shard of a model (spec/tensor_parallel.h), and the context-parallel group.
   Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
               std::optional<Lora> lora = std::nullopt,
               std::optional<StreamedBase> streamed = std::nullopt,
@@ -108,28 +103,29 @@ class Transformer {
   [[nodiscard]] spec::Head head() const { return weights_.head; }
   [[nodiscard]] at::Device device() const { return ops_.device(); }
   [[nodiscard]] at::ScalarType dtype() const { return step::any_weight(weights_).scalar_type(); }
-  /// Base parameters in the order of flat_layout / adapters in the order of lora_layout.
+  /// Base parameters in the order of flat_layout; adapters in the order of lora_layout.
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return parameters_; }
   [[nodiscard]] const std::vector<NamedParameter>& adapters() const { return adapters_; }
-  /// What the passes of step/ take.
+  /// The weights and operations for the passes of step/.
   [[nodiscard]] const step::Weights<at::Tensor>& weights() const { return weights_; }
   [[nodiscard]] AtenOps& ops() { return ops_; }
-  /// Where gradients go when backward has added them; outlives the passes. Null: they stay.
+  /// `sink` receives gradients once backward has added them, and must outlive the passes. Null:
+  /// they stay in place.
   void send_gradients(step::GradientSink<at::Tensor>* sink) { weights_.sink = sink; }
 
   /// tokens (B, T), right-padded -> output of the last block, before the final norm: (B * T, C).
   [[nodiscard]] at::Tensor forward(const at::Tensor& tokens);
-  /// As forward, keeping what backward needs.
+  /// As forward, and keeps what backward needs.
   [[nodiscard]] Tape forward_train(const at::Tensor& tokens, const TrainOptions& options);
 
-  /// See step::prefill; `rows` (B',), undefined: 0..B'-1.
+  /// See step::prefill. `rows` is (B',); undefined means 0..B'-1.
   [[nodiscard]] at::Tensor prefill(const at::Tensor& tokens, const at::Tensor& lengths,
                                    const KvCache& cache, const at::Tensor& rows = {});
   /// See step::decode.
   [[nodiscard]] at::Tensor decode(const at::Tensor& tokens, const at::Tensor& positions,
                                   const KvCache& cache, std::int64_t key_limit);
 
-  // The heads of step/head.h; rows undefined: all rows of hidden.
+  // The heads of step/head.h. If `rows` is undefined, all rows of `hidden` are used.
   [[nodiscard]] at::Tensor logits(const at::Tensor& hidden);
   [[nodiscard]] LogProbs log_probs(const at::Tensor& hidden, const at::Tensor& rows,
                                    const at::Tensor& targets, const LogProbOptions& options = {});
@@ -146,7 +142,7 @@ class Transformer {
   [[nodiscard]] at::Tensor scores_backward(const at::Tensor& hidden, const at::Tensor& rows,
                                            const at::Tensor& d_scores);
 
-  /// Throws unless sequences of `length` tokens fit the model.
+  /// Throws if sequences of `length` tokens do not fit the model.
   void check_length(std::int64_t length) const;
 
  private:
