@@ -18,7 +18,7 @@ at::Tensor on_host(const std::vector<std::int64_t>& v) {
   return at::tensor(v, at::kLong);
 }
 
-/// Prompts of the same tokens share their prefill.
+/// Prompts with equal tokens share their prefill.
 std::vector<step::SequenceStart> starts_of(const std::vector<Prompt>& prompts) {
   const auto less = [](const std::vector<std::int64_t>* a, const std::vector<std::int64_t>* b) {
     return *a < *b;
@@ -94,7 +94,7 @@ step::DecodeRows<at::Tensor> LiveSource::decode_rows(std::int64_t rows) const {
   return {on_host(tokens), on_host(positions), on_host(advance)};
 }
 
-/// Idle rows draw what is not read.
+/// Idle rows draw random numbers that are not used.
 step::Draw<at::Tensor> LiveSource::draw(const std::vector<std::int64_t>& rows,
                                         std::int64_t width) const {
   std::vector<float> uniforms, amounts;

@@ -1,6 +1,7 @@
-// The data of a generation: prompts, random numbers and responses of the actions that a schedule makes.
+// The data of a generation: prompts, random numbers and responses for the actions of a schedule.
 //
-// Threads   one at a time.   Failure   Error on prompts that do not fit; c10::Error from libtorch.
+// Threads   one at a time.
+// Failure   Error for prompts that do not fit; c10::Error from libtorch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,19 +19,19 @@
 
 namespace neap::rollout {
 
-/// A step::GenerationSource with tensors.
+/// A step::GenerationSource with real tensors.
 class LiveSource {
   using T = at::Tensor;
 
  public:
-  /// `prompts`, `options` and `cache` outlive it.
+  /// `prompts`, `options` and `cache` must outlive it.
   template <step::KvLayout<ops::AtenOps> Cache>
   LiveSource(Cache& cache, const std::vector<Prompt>& prompts, const GenerateOptions& options)
       : LiveSource(
             prompts, options, {cache.rows(), cache.max_tokens()},
             [&cache](std::int64_t row, std::int64_t tokens) { return cache.start(row, tokens); }) {}
 
-  /// One response a prompt, in their order.
+  /// One response per prompt, in the order of prompts.
   [[nodiscard]] std::vector<Response> take_responses() { return std::move(responses_); }
 
   // ---- step::GenerationSource ----
@@ -59,11 +60,11 @@ class LiveSource {
   const GenerateOptions& options_;
   step::GenerationSchedule schedule_;
   std::vector<Response> responses_;
-  std::vector<SeenTokens> seen_;  // of each sequence, with penalties
-  bool decodes_ = false;          // the last action
+  std::vector<SeenTokens> seen_;  // per sequence, if penalties are used
+  bool decodes_ = false;          // kind of the last action
 };
 
-/// As generate(), in any layout of the cache.
+/// As generate(), with any layout of the cache.
 template <step::KvLayout<ops::AtenOps> Cache>
 std::vector<Response> generate_in(ops::Transformer& model, Cache& cache,
                                   const std::vector<Prompt>& prompts,

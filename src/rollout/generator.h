@@ -1,8 +1,10 @@
-// Generation with a KV cache that lies in an arena region.
+// Generation with a KV cache in an arena region.
 //
-// step/generation_schedule.h decides which sequences start, move and are decoded. A sequence's tokens
-// depend on its prompt and key, not on the other rows.
-// Threads   one at a time.   Failure   Error on prompts that do not fit; c10::Error from libtorch.
+// step/generation_schedule.h decides which sequences start, move and are decoded. A sequence's
+// tokens depend only on its prompt and key, and not on the other rows.
+//
+// Threads   one at a time.
+// Failure   Error for prompts that do not fit; c10::Error from libtorch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,34 +21,36 @@ namespace neap::rollout {
 
 struct Prompt {
   std::vector<std::int64_t> tokens;  ///< at least one
-  std::uint64_t key = 0;             ///< of its random stream
+  std::uint64_t key = 0;             ///< key of its random stream
 };
 
 struct Response {
   std::vector<std::int64_t> tokens;
-  std::vector<float> log_probs;  ///< of the tokens, where the sampling options ask for them
-  bool ended = false;            ///< by eos or a stop; false: cut at max_new_tokens
+  std::vector<float> log_probs;  ///< of the tokens, if the sampling options ask for them
+  bool ended = false;  ///< by an end token or a stop text; false: truncated at max_new_tokens
 };
 
 struct GenerateOptions {
   step::SamplingOptions sampling{};
   std::int64_t prompt_width = 0;    ///< prompts are padded to it; at least the longest prompt
-  std::int64_t max_new_tokens = 0;  ///< prompt_width + max_new_tokens <= the cache's tokens
-  std::vector<std::int64_t> eos_token_ids{};  ///< each ends a sequence and is part of it
-  /// Takes each token of a response; true ends it (StopStrings::push). None: no other end.
+  std::int64_t max_new_tokens = 0;  ///< prompt_width + max_new_tokens must fit the cache
+  std::vector<std::int64_t> eos_token_ids{};  ///< each ends a sequence, and is part of it
+  /// Called with each token of a response; returning true ends it (StopStrings::push). Empty: no
+  /// such check.
   std::function<bool(std::size_t response, std::int64_t token)> stops{};
   std::int64_t pad_token_id = 0;
-  spec::PrefillShape
-      prefill{};  ///< fewer tokens than prompt_width: one prompt at a time, in chunks
-  /// Is told how many responses have ended after each step; false stops early with what is there.
+  spec::PrefillShape prefill{};  ///< if tokens < prompt_width: one prompt at a time, in chunks
+  /// Called after each step with the number of ended responses. Returning false stops early with
+  /// the responses so far.
   std::function<bool(std::size_t ended)> on_progress{};
-  /// Is told of each response when it has ended.
+  /// Called for each response when it has ended.
   std::function<void(std::size_t response, const Response&)> on_response{};
-  /// Is told of each action before it is executed.
+  /// Called before each action is executed.
   std::function<void(const step::GenerationAction&)> on_action{};
 };
 
-/// One response a prompt, in their order. The cache may hold anything.
+/// One response per prompt, in the order of prompts. The initial contents of the cache do not
+/// matter.
 [[nodiscard]] std::vector<Response> generate(ops::Transformer& model, ops::KvCache& cache,
                                              const std::vector<Prompt>& prompts,
                                              const GenerateOptions& options);

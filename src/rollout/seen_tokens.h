@@ -1,6 +1,7 @@
-// What penalties of sampling know of a sequence.
+// The tokens of a sequence that sampling penalties apply to.
 //
-// Threads   one at a time.   Cost   a row for each token that is drawn.
+// Threads   one at a time.
+// Cost      a row for each sampled token.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace neap::rollout {
 
-/// The distinct tokens of a sequence, in order, and how often each is in its response.
+/// The distinct tokens of a sequence, in order, with their counts in its response.
 class SeenTokens {
  public:
   SeenTokens() = default;
@@ -20,7 +21,7 @@ class SeenTokens {
   }
   void add_to_response(std::int64_t token) { ++counts_[find(token)]; }
 
-  /// A row of step::Draw.
+  /// Appends a row of step::Draw.
   void append_to(const step::SamplingOptions& options, std::size_t width,
                  std::vector<std::int64_t>& seen, std::vector<float>& amounts) const {
     for (std::size_t i = 0; i < width; ++i) {

@@ -1,7 +1,9 @@
-// Tells when the text of a growing response contains one of some strings.
+// Detects stop texts in a growing response.
 //
-// Text is what the tokenizer decodes, so that a string is found wherever tokens cut it.
-// Threads   one at a time.   Cost   the decoding of each token once.
+// Texts are compared after decoding, so a stop text is found however tokens split it.
+//
+// Threads   one at a time.
+// Cost      the decoding of each token once.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +17,16 @@ namespace neap::rollout {
 
 class StopStrings {
  public:
-  /// Empty strings are left out.
+  /// Empty strings are ignored.
   StopStrings(const text::Tokenizer& tokenizer, std::vector<std::string> strings);
 
-  /// Takes the next token of a response. True: its text now contains one of the strings.
+  /// Adds the next token of a response. Returns true if its text now contains a stop text.
   [[nodiscard]] bool push(std::size_t response, std::int64_t token);
 
  private:
   struct Text {
     text::StreamDecoder decoder;
-    std::string tail;  // that may begin a string
+    std::string tail;  // end of the text, where a stop text may begin
   };
 
   text::Tokenizer tokenizer_;
