@@ -1,12 +1,12 @@
-// Attention by matrix products, for what fused kernels lack: a cap on the scores, a bias by distance,
-// and a window.
+// Attention by matrix products, for cases that fused kernels lack: soft-capped scores, ALiBi, and
+// windows.
 //
-// Scores exist for a chunk of queries at a time; the backward pass makes them again from log_sum.
-// Written over operations like the passes, so that what it takes is counted by running it.
+// Scores exist for one chunk of queries at a time. The backward pass recomputes them from log_sum.
+// The code is written over operations like the passes, so a plan counts its memory by running it.
 //
-// Packed sequences go through a kernel one after another where it takes one length only.
+// Packed sequences pass through a kernel one after another if it accepts only one length.
 //
-// B sequences of T tokens, H query heads and K key heads of D; G = H / K.
+// B sequences of T tokens, H query heads and K key heads of size D; G = H / K.
 #pragma once
 
 #include <algorithm>
@@ -16,16 +16,17 @@
 
 namespace neap::step {
 
-/// Elements of one chunk of scores: 128 MiB of float32. At least one query of every head.
+/// Elements of one chunk of scores: 128 MiB of float32. A chunk has at least one query of every
+/// head.
 constexpr std::int64_t kScoreChunkElements = std::int64_t{1} << 25;
 
-/// Whether fused kernels compute it: no cap, no bias, and no key hidden by the window.
+/// Whether fused kernels support it: no cap, no ALiBi, and no key hidden by the window.
 [[nodiscard]] inline bool is_plain(const ScoreOptions& o, std::int64_t length) {
   return o.softcap == 0 && !o.alibi && (o.window == 0 || o.window >= length);
 }
 
-/// The kernel of a batch's attention; `cudnn` as for fused_kernel. It depends on the job and not on
-/// the batch: packed sequences count as the longest that there may be.
+/// The kernel of a batch's attention; `cudnn` is as in fused_kernel. It depends on the job, not on
+/// the batch: packed sequences count with the longest possible length.
 template <class T>
 [[nodiscard]] AttentionKernel attention_kernel(const ScoreOptions& o, const Spans<T>& spans,
                                                bool cuda, bool cudnn, Dtype dtype,
@@ -33,14 +34,14 @@ template <class T>
   if (!is_plain(o, spans.length)) return AttentionKernel::kProducts;
   return fused_kernel(cuda, cudnn && !spans.packed(), dtype, width);
 }
-/// Whether `kernel` takes packed sequences one after another.
+/// Whether packed sequences pass through `kernel` one after another.
 template <class T>
 [[nodiscard]] bool takes_in_turn(AttentionKernel kernel, const Spans<T>& spans) {
   return spans.packed() && kernel != AttentionKernel::kFlash;
 }
 
-/// Whether the last `queries` of `keys` tokens go through FlashAttention: its causal mask ends at the
-/// last key. For a single query it has another layout of its results.
+/// Whether the last `queries` of `keys` tokens use FlashAttention, whose causal mask ends at the
+/// last key. It uses another result layout for a single query.
 [[nodiscard]] inline bool chunk_by_flash(const ScoreOptions& o, bool cuda, Dtype dtype,
                                          std::int64_t width, std::int64_t queries,
                                          std::int64_t keys) {
@@ -48,17 +49,18 @@ template <class T>
          fused_kernel(cuda, false, dtype, width) == AttentionKernel::kFlash;
 }
 
-/// Queries [first, first + count) of every sequence, and the keys that any of them attends to.
+/// Queries [first, first + count) of every sequence, and the keys that they attend to.
 struct QueryChunk {
   std::int64_t first = 0, count = 0;
   std::int64_t first_key = 0, keys = 0;
 };
-/// Query i is `first_place` + i tokens behind the first of the keys, and attends to one of them at least.
+/// Query i is at position `first_place` + i, counted from the first key, and attends to at least
+/// one key.
 template <class Visit>
 void for_each_query_chunk(std::int64_t pairs, std::int64_t queries, std::int64_t keys,
                           std::int64_t first_place, std::int64_t window,
                           std::int64_t chunk_elements, const Visit& visit) {
-  // A chunk no longer than the window attends to at most two windows of keys.
+  // A chunk that is no longer than the window attends to at most two windows of keys.
   const bool slides = window > 0 && window < first_place + queries;
   const std::int64_t widest = slides ? std::min(keys, 2 * window) : keys;
   const std::int64_t most = slides ? std::min(window, queries) : queries;
@@ -72,8 +74,8 @@ void for_each_query_chunk(std::int64_t pairs, std::int64_t queries, std::int64_t
   }
 }
 
-/// scores (B, H, n, m), wide: adds each head's slope times the place of the key, of which the first is
-/// `first_key`. A row's softmax sees distances only, so that places stand for them.
+/// scores (B, H, n, m), wide: adds each head's slope times the key's position; the first key is
+/// `first_key`. Softmax ignores a constant per row, so positions can replace distances.
 template <class Ops, class T = typename Ops::Tensor>
 void add_alibi_(Ops& ops, const T& scores, const ScoreOptions& options, std::int64_t first_key) {
   const std::int64_t heads = scores.size(1);
@@ -86,7 +88,7 @@ void add_alibi_(Ops& ops, const T& scores, const ScoreOptions& options, std::int
   ops.add_(scores, ops.view(bias, {heads, 1, keys}));
 }
 
-/// The operands of attention by head, as views. The queries are those of the last tokens.
+/// The operands of attention by head, as views. The queries belong to the last tokens.
 template <class T>
 struct ByHead {
   T q;     // (B, H, Q, D)
@@ -99,7 +101,7 @@ ByHead<T> by_head(Ops& ops, const Heads<T>& heads, std::int64_t sequences) {
           ops.by_head(heads.v, sequences)};
 }
 
-/// Places in their sequence of the first query and the first key.
+/// Positions within the sequence of the first query and the first key.
 struct FirstPlaces {
   std::int64_t query = 0, key = 0;
 };
@@ -109,12 +111,12 @@ class ChunkedAttention {
   using T = typename Ops::Tensor;
 
  public:
-  /// The queries are those of a sequence's last keys.
+  /// The queries belong to the sequence's last keys.
   ChunkedAttention(Ops& ops, ByHead<T> operands, const ScoreOptions& options,
                    std::int64_t chunk_elements = kScoreChunkElements)
       : ChunkedAttention(ops, operands, options, {operands.k.size(2) - operands.q.size(2), 0},
                          chunk_elements) {}
-  /// Each query attends to one of the keys at least.
+  /// Each query must attend to at least one key.
   ChunkedAttention(Ops& ops, ByHead<T> operands, const ScoreOptions& options,
                    const FirstPlaces& places, std::int64_t chunk_elements = kScoreChunkElements)
       : ops_(ops),
@@ -147,7 +149,7 @@ class ChunkedAttention {
     });
   }
 
-  /// From out and dy (B, H, T, D): writes dq and adds to dk, dv (B * K, T, D), which are wide.
+  /// From out and dy (B, H, T, D): writes dq, and adds to dk and dv (B * K, T, D), which are wide.
   void backward(const T& out, const T& log_sum, const T& dy, const T& dq, const T& dk,
                 const T& dv) {
     const Dtype dtype = ops_.dtype(x_.q);
@@ -182,14 +184,14 @@ class ChunkedAttention {
     for_each_query_chunk(sequences_ * heads_, queries_, length_, behind_first_key(),
                          options_.window, chunk_elements_, visit);
   }
-  // The first query.
+  // Position of the first query, counted from the first key.
   [[nodiscard]] std::int64_t behind_first_key() const { return places_.query - places_.key; }
-  // x (B, H, Q, D) -> (B * K, G * n, D), copied.
+  // x (B, H, Q, D) -> (B * K, G * n, D), as a copy.
   T queries(const T& x, const QueryChunk& c) {
     return ops_.view(ops_.clone(ops_.narrow(x, 2, c.first, c.count)),
                      {sequences_ * key_heads_, -1, width_});
   }
-  // x (B, K, T, D) -> (B * K, m, D), copied where there are several sequences.
+  // x (B, K, T, D) -> (B * K, m, D), as a copy if there are several sequences.
   T keys(const T& x, const QueryChunk& c) {
     T part = ops_.narrow(x, 2, c.first_key, c.keys);
     if (sequences_ > 1) part = ops_.clone(part);
@@ -202,14 +204,14 @@ class ChunkedAttention {
   void add_to_keys(const T& to, const QueryChunk& c, const T& chunk) {
     ops_.add_(ops_.narrow(to, 1, c.first_key, c.keys), chunk);
   }
-  // Scores (B * K, G * n, m) as R = B * H * n rows of m, and back.
+  // Views scores (B * K, G * n, m) as R = B * H * n rows of m, and back.
   T rows(const T& scores) { return ops_.view(scores, {-1, scores.size(-1)}); }
   T matrices(const T& rows, const QueryChunk& c) {
     return ops_.view(rows, {sequences_ * key_heads_, -1, c.keys});
   }
 
-  // Scores of a chunk as rows, wide: scaled, capped, minus infinity where a key is not seen. `slope`
-  // takes the cap's derivative.
+  // Scores of a chunk as rows, wide: scaled, capped, and minus infinity for hidden keys. `slope`
+  // receives the cap's derivative.
   T scores_of(const QueryChunk& c, const T& q, T* slope) {
     T s = rows(ops_.batch_product(q, ops_.transpose(keys(x_.k, c))));
     s = ops_.convert(std::move(s), wide(ops_.dtype(q)));
@@ -243,7 +245,7 @@ class ChunkedAttention {
   std::int64_t sequences_, heads_, key_heads_, queries_, length_, width_;
 };
 
-/// The queries of a sequence are those of its last keys.
+/// The queries belong to a sequence's last keys.
 template <class Ops, class T = typename Ops::Tensor>
 AttentionContext<T> chunked_attention(Ops& ops, Heads<T> heads, std::int64_t sequences,
                                       const ScoreOptions& options,
@@ -338,8 +340,8 @@ Heads<T> attention_in_turn_backward(Ops& ops, AttentionContext<T> c, T d_out) {
   return out;
 }
 
-/// The last n tokens of one sequence, q (n, H, D), against its keys and values (1, K, T, D):
-/// (n, H * D). Scores exist for a chunk of queries at a time.
+/// The last n tokens of one sequence, q (n, H, D), attend to its keys and values (1, K, T, D): (n,
+/// H * D). Scores exist for one chunk of queries at a time.
 template <class Ops, class T = typename Ops::Tensor>
 T attention_of_last(Ops& ops, const T& q, const T& keys, const T& values,
                     const ScoreOptions& options,

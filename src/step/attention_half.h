@@ -1,4 +1,5 @@
-// Attention of one transformer block, with what stands before and behind it, at work on one batch of rows.
+// Attention of one transformer block, including the norms before and after it, for one batch of
+// rows.
 #pragma once
 
 #include <utility>
@@ -19,8 +20,8 @@ class AttentionHalf : public BlockHalf<Ops> {
  public:
   using Base::Base;
 
-  /// The residual stream behind attention, (N, C), from the saved input. `attend(heads)` takes the
-  /// rotated heads and gives an AttentionContext.
+  /// The residual stream after attention, (N, C), from the saved input. `attend(heads)` takes the
+  /// rotated heads and returns an AttentionContext.
   template <class Attend>
   T forward(const Attend& attend) {
     make_operands();
@@ -63,7 +64,7 @@ class AttentionHalf : public BlockHalf<Ops> {
                          std::exchange(s_.attention_norm, {}), dx, later_);
   }
 
-  /// The residual stream behind attention, from what is kept.
+  /// The residual stream after attention, from kept tensors.
   T make_stream() {
     if (!norm_behind()) return make_attention_sum();
     make_attention_result();
@@ -98,7 +99,7 @@ class AttentionHalf : public BlockHalf<Ops> {
                        sliding ? rows_.sliding_sin : rows_.sin, inverse);
   }
 
-  // q and k before their norms.
+  // Recomputes q and k before their norms.
   void make_projected_query_key() {
     if (s_.query.defined()) return;
     Heads<T> heads = project(/*query_key=*/true, /*value=*/false);
@@ -106,7 +107,7 @@ class AttentionHalf : public BlockHalf<Ops> {
     s_.key = std::move(heads.k);
   }
 
-  // Those of q, k and v that are missing, as attention reads them.
+  // Recomputes those of q, k and v that are missing, in the form that attention reads.
   void make_operands() {
     Heads<T>& heads = s_.attention.heads;
     Heads<T> projected{s_.query, s_.key, {}};
@@ -156,7 +157,7 @@ class AttentionHalf : public BlockHalf<Ops> {
     run_attention([this](Heads<T> heads) { return attend(std::move(heads)); });
   }
 
-  // Attention's output, projected.
+  // Projects attention's output.
   T project_out() {
     make_attention_out();
     if (!drops(Saved::kAttentionOut)) return linear(ops_, w_.attention_out, s_.attention.out);
@@ -167,8 +168,8 @@ class AttentionHalf : public BlockHalf<Ops> {
     return linear(ops_, w_.attention_out, out);
   }
 
-  // Attention's projected output, with the block's input where the norm reads their sum or where
-  // there is none.
+  // Attention's projected output. The block's input is added if the norm reads the sum or there is
+  // no norm.
   T make_attention_sum() {
     T y = finish_part(project_out());
     if (!a_.placement.after) ops_.add_(y, s_.input);
@@ -177,8 +178,8 @@ class AttentionHalf : public BlockHalf<Ops> {
   void make_attention_result() {
     if (!s_.attention_result.defined()) s_.attention_result = make_attention_sum();
   }
-  // What the backward of the norm behind attention reads. The stream that the norm makes may have
-  // been kept under another name, the MLP's input, and the statistics not.
+  // Recomputes what the backward of the norm after attention reads. The norm's result may have been
+  // kept as the MLP's input without the norm's statistics.
   void make_attention_after() {
     make_attention_result();
     if (!s_.attention_after.rstd.defined())

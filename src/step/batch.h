@@ -12,35 +12,36 @@
 
 namespace neap::step {
 
-/// The sequences of a batch without padding, one after another, in the order of their micro-batches. Where ranks divide
-/// the tokens of each (spec/context_parallel.h), this rank's rows, of which some are padding, and what it has of
-/// responses and of last tokens.
+/// The sequences of a batch without padding, one after another, in the order of their
+/// micro-batches. With context parallelism (spec/context_parallel.h) it has this rank's rows, some
+/// of which are padding, and its part of responses and last tokens.
 template <class T>
 struct Packed {
   T tokens, positions;  // (N,) int64
-  // (M,) int64, of the response's tokens that count: the row whose output predicts the token, the
-  // token, and its place among B x R. Rows and places are counted in their micro-batch.
+  // (M,) int64, for the response tokens in the mask: the row whose output predicts the token, the
+  // token, and its position in B x R. Rows and positions are relative to the micro-batch.
   T rows, targets, places;
-  T last;  // (L,) int64: row of the last token in its micro-batch; L = B, or this rank's
+  T last;  // (L,) int64: row of the last token, within its micro-batch; L = B, or this rank's part
   std::vector<std::int64_t> lengths;  ///< (B,): tokens of each sequence
-  std::vector<std::int64_t> starts;   ///< (B + 1,): first row of each sequence, and N
-  std::vector<std::int64_t> counts;   ///< (B + 1,): the same of M
+  std::vector<std::int64_t> starts;   ///< (B + 1,): first row of each sequence, then N
+  std::vector<std::int64_t> counts;   ///< (B + 1,): the same for M
   Cuts cuts;                          ///< the micro-batches
-  // Where ranks divide sequences:
+  // With context parallelism:
   spec::ContextShard context{};
-  T last_places{};                          // (L,) int64: which sequence of its micro-batch each is
-  std::vector<std::int64_t> last_counts{};  ///< (B + 1,): as counts, of L
-  std::int64_t width = 0;                   ///< W, where there are no padded tokens
+  T last_places{};  // (L,) int64: the sequence of each, within its micro-batch
+  std::vector<std::int64_t> last_counts{};  ///< (B + 1,): as counts, for L
+  std::int64_t width = 0;                   ///< W, if there are no padded tokens
 };
 
-/// Prompts with their responses as one padded batch, and without padding where `packed` is set. Then tokens, columns and
-/// targets may be there alone. On the host they may be int32, padded and packed: Ops::to_device widens them.
+/// Prompts with their responses as one padded batch, and also without padding if `packed` is set.
+/// Then only tokens, columns and targets of the padded form may be set. On the host they may be
+/// int32; Ops::to_device converts them.
 template <class T>
 struct Sequences {
   T tokens;   // (B, W) int64
-  T columns;  // (B, R) int64: column whose output predicts the response's token
-  T targets;  // (B, R) int64: that token; pad where the response is shorter
-  T mask;     // (B, R) float32: 1 on the response's tokens
+  T columns;  // (B, R) int64: column whose output predicts the response token
+  T targets;  // (B, R) int64: that token; pad after the response
+  T mask;     // (B, R) float32: 1 for response tokens
   T last;     // (B,) int64: column of the last token
   T lengths;  // (B,) int64: tokens
   std::optional<Packed<T>> packed{};
@@ -51,15 +52,15 @@ struct Sequences {
   }
 };
 
-/// What phases read besides their sequences, on the host: (B, R) but for the last two. What a body does
-/// not read may be undefined.
+/// Inputs of phases besides their sequences, on the host: (B, R) except the last two. Tensors that
+/// a body does not read may be undefined.
 template <class T>
 struct Experience {
   Sequences<T> sequences;
   T old_log_probs, ref_log_probs, values, advantages, returns;
-  T rollout_weights;  // of the policy's loss
-  T noise;            // by which losses draw tokens
-  T margins;          // (P,) of pairs
+  T rollout_weights;  // for the policy's loss
+  T noise;            // for losses that sample tokens
+  T margins;          // (P,) for pairs
   T reference_sums;   // (B,) log-probabilities of whole responses under the reference
 };
 
@@ -71,19 +72,20 @@ std::int64_t rows_of(const Sequences<T>& all, std::int64_t first, std::int64_t c
   return starts[static_cast<std::size_t>(first + count)] - starts[static_cast<std::size_t>(first)];
 }
 
-/// Rows [first, first + count) of `t` on the device.
+/// Rows [first, first + count) of `t`, on the device.
 template <class Ops, class T = typename Ops::Tensor>
 T part_on_device(Ops& ops, const T& t, std::int64_t first, std::int64_t count) {
   return t.defined() ? ops.to_device(ops.narrow(t, 0, first, count)) : T();
 }
 
-/// What the losses of a model with these weights compute in.
+/// The type in which losses of a model with these weights are computed.
 template <class Ops, class T = typename Ops::Tensor>
 [[nodiscard]] Dtype loss_dtype(Ops& ops, const Weights<T>& w) {
   return wide(ops.dtype(any_weight(w)));
 }
 
-/// Sequences [first, first + count) of a batch on the device; of a packed one a micro-batch. `numbers`: loss_dtype().
+/// Sequences [first, first + count) of a batch on the device; for a packed batch, a micro-batch.
+/// `numbers` is loss_dtype().
 template <class Ops>
 class DeviceBatch {
   using T = typename Ops::Tensor;
@@ -118,7 +120,7 @@ class DeviceBatch {
   [[nodiscard]] const T& mask() const { return mask_; }  // (B, R)
   /// The batch's rows of a host tensor of numbers.
   [[nodiscard]] T part(const T& t) const { return part(t, first_, count_); }
-  /// Other rows of one.
+  /// Other rows of such a tensor.
   [[nodiscard]] T part(const T& t, std::int64_t first, std::int64_t count) const {
     return t.defined() ? ops_.convert(part_on_device(ops_, t, first, count), numbers_) : T();
   }
@@ -132,15 +134,15 @@ class DeviceBatch {
     if (!spans.divided()) spans.starts = ops_.starts_of(spans.lengths);
     return {tokens_, std::move(spans), positions_};
   }
-  /// Rows of the outputs that predict response tokens: (M,); padded, M = B * R.
+  /// Rows whose outputs predict response tokens: (M,). If padded, M = B * R.
   [[nodiscard]] T response_rows() const {
     if (all_.packed) return columns_;
     const T first = ops_.iota(count_, all_.width());
     return ops_.view(ops_.add(columns_, ops_.view(first, {-1, 1})), {-1});
   }
-  /// Those tokens: (M,).
+  /// The response tokens: (M,).
   [[nodiscard]] T targets() const { return ops_.view(targets_, {-1}); }
-  /// x (M,) by sequence, (B, R), those of all ranks: 0 where no token counts.
+  /// x (M,) by sequence, (B, R), from all context-parallel ranks. 0 outside the mask.
   [[nodiscard]] T by_sequence(const T& x) const {
     if (!all_.packed) return ops_.view(x, {count_, -1});
     const T out = ops_.zeros({count_ * response(), 1}, ops_.dtype(x));
@@ -154,12 +156,12 @@ class DeviceBatch {
     if (!all_.packed) return ops_.view(x, {-1});
     return ops_.view(ops_.take_rows(ops_.view(x, {-1, 1}), places_), {-1});
   }
-  /// Rows of the last tokens: (L,), L = B or those of them that this rank has.
+  /// Rows of the last tokens: (L,). L is B, or this rank's number of them.
   [[nodiscard]] T last_token_rows() const {
     if (all_.packed) return last_;
     return ops_.add(last_, ops_.iota(count_, all_.width()));
   }
-  /// x (L,) of them by sequence, (B,), those of all ranks.
+  /// x (L,) at the last tokens, by sequence (B,), from all context-parallel ranks.
   [[nodiscard]] T last_by_sequence(const T& x) const {
     if (!divided()) return x;
     const T out = ops_.zeros({count_, 1}, ops_.dtype(x));
@@ -167,7 +169,7 @@ class DeviceBatch {
     ops_.sum_over_(out, spec::Axis::kContext);
     return ops_.view(out, {count_});
   }
-  /// x (B,) of them: (L,).
+  /// The inverse: x (B,) at this rank's last tokens, (L,).
   [[nodiscard]] T last_by_row(const T& x) const {
     if (!divided()) return x;
     return ops_.view(ops_.take_rows(ops_.view(x, {-1, 1}), last_places_), {-1});

@@ -6,7 +6,7 @@
 
 namespace neap::step {
 
-/// Puts the views of one parameter of `unit` in place; `gradient` may be undefined.
+/// Stores the views of one parameter of `unit`; `gradient` may be undefined.
 template <class T>
 void bind_parameter(Weights<T>& w, const spec::FlatUnit& unit, const spec::Parameter& parameter,
                     const T& weight, const T& gradient) {
@@ -15,7 +15,7 @@ void bind_parameter(Weights<T>& w, const spec::FlatUnit& unit, const spec::Param
   *slot.gradient = gradient;
 }
 
-/// After the base's parameters: what follows from them. A tied head reads the embedding's table.
+/// Completes the binding after the base's parameters: a tied head reads the embedding's weight.
 template <class T>
 void finish_binding(Weights<T>& w) {
   for (std::size_t i = 0; i < w.blocks.size(); ++i)

@@ -1,6 +1,6 @@
 // A transformer block: inference, and forward and backward for training.
 //
-// N rows of tokens, C hidden, H query and K key heads of D, F intermediate.
+// N rows of tokens, C hidden, H query heads and K key heads of size D, F intermediate.
 #pragma once
 
 #include <algorithm>
@@ -10,11 +10,11 @@
 
 namespace neap::step {
 
-/// Elements of the widest tensor of one chunk of rows of an MLP, if nothing is kept.
+/// Elements of the widest tensor of one chunk of rows of an MLP that keeps nothing.
 constexpr std::int64_t kMlpChunkElements = std::int64_t{1} << 25;
 
-/// x (N, C) -> (N, C). Nothing is kept and the MLP runs in chunks of rows. `attend(heads)` takes the
-/// rotated heads and gives an AttentionContext, of which only `out` is read.
+/// x (N, C) -> (N, C). Keeps nothing, and computes the MLP in chunks of rows. `attend(heads)` takes
+/// the rotated heads and returns an AttentionContext, of which only `out` is read.
 template <class Ops, class Attend, class T = typename Ops::Tensor>
 T block_inference(Ops& ops, const spec::Architecture& a, const Block<T>& w, T x,
                   const Rows<T>& rows, const Attend& attend,
@@ -40,8 +40,8 @@ T block_inference(Ops& ops, const spec::Architecture& a, const Block<T>& w, T x,
   return y;
 }
 
-/// x (N, C) -> (N, C), leaving in `saved` what its retention keeps. The same bits for every
-/// retention; x is not written to.
+/// x (N, C) -> (N, C). Stores in `saved` what its retention keeps. Results are bitwise the same for
+/// every retention. x is not modified.
 template <class Ops, class T = typename Ops::Tensor>
 T block_forward(Ops& ops, const spec::Architecture& a, const Block<T>& w, T x, const Rows<T>& rows,
                 SavedBlock<T>& saved) {
@@ -52,8 +52,8 @@ T block_forward(Ops& ops, const spec::Architecture& a, const Block<T>& w, T x, c
   return MlpHalf<Ops>(attention).forward(std::move(read), std::move(y));
 }
 
-/// From d (N, C), the gradient of the block's result: that of its input. Adds the gradients of `w`, or leaves them
-/// in `later`.
+/// Returns the gradient of the block's input from d (N, C), the gradient of its result. Adds the
+/// gradients of `w`, or stores what they need in `later`.
 template <class Ops, class T = typename Ops::Tensor>
 T block_backward(Ops& ops, const spec::Architecture& a, const Block<T>& w, SavedBlock<T> saved, T d,
                  const Rows<T>& rows, GradientQueue<T>* later = nullptr) {

@@ -1,14 +1,13 @@
-// What the two halves of a transformer block's pass, attention and MLP, have in common.
+// Common parts of the two halves of a block's pass: attention and MLP.
 //
-// Each tensor of SavedBlock has a function that makes it from earlier ones unless it is there.
-// Forward makes them in order and drops what the retention does not keep after its last reader;
-// backward makes what is missing before it reads it. So every retention runs the same operations on
-// the same values.
+// Each tensor of SavedBlock has a function that computes it from earlier ones if it is missing.
+// Forward computes them in order, and drops those that the retention does not keep after their last
+// use. Backward recomputes what is missing before reading it. So every retention runs the same
+// operations on the same values.
 //
-// Order and lifetime of temporaries are part of the meaning: the plan runs this same code with
-// operations that only count.
+// The order and lifetime of temporaries matter: a plan runs this code with counting operations.
 //
-// Where ranks divide rows, (N, C) is (n, C) between the halves' first and last products.
+// With sequence parallelism, (N, C) is (n, C) between the halves' first and last matrix products.
 #pragma once
 
 #include <utility>
@@ -37,7 +36,8 @@ class BlockHalf {
   }
   [[nodiscard]] bool norm_behind() const { return a_.placement.after || a_.placement.over; }
 
-  // From this rank's part of a half's last product to what the half adds to the residual stream.
+  // Completes this rank's part of a half's last product to what the half adds to the residual
+  // stream.
   T finish_part(T part) {
     T y = sum_of_parts(ops_, rows_, std::move(part));
     scale_part(y);
@@ -47,7 +47,8 @@ class BlockHalf {
     if (a_.residual_scale != 1) ops_.scale_(y, a_.residual_scale);
   }
 
-  // Through the norm behind a half: `d`, of the norm's result, becomes that of the residual stream.
+  // Backward of the norm after a half: `d`, the gradient of the norm's result, becomes that of the
+  // residual stream.
   T behind_backward(const Norm<T>& p, T& read, NormStatistics<T>& statistics, T& d) {
     if (!norm_behind()) return part_gradient(d);
     T dy = norm_backward(ops_, a_, p, std::exchange(read, {}), std::exchange(statistics, {}), d,
@@ -56,12 +57,13 @@ class BlockHalf {
     return dy;
   }
 
-  // As linear_backward. Where the matrix's gradients come later, nothing is written into x and dy from here on.
+  // As linear_backward. If the matrix's gradients are computed later, x and dy must not be modified
+  // after this call.
   T matrix_backward(const Linear<T>& p, const T& x, const T& dy, T into = {}) {
     return linear_backward(ops_, p, x, dy, std::move(into), later_);
   }
 
-  // That of a half's result from `d`, which the residual stream needs too.
+  // The gradient of a half's result from `d`, which the residual stream also needs.
   T part_gradient(const T& d) {
     if (a_.residual_scale == 1) return d;
     T dy = ops_.clone(d);
@@ -75,7 +77,7 @@ class BlockHalf {
   const Rows<T>& rows_;
   SavedBlock<T>& s_;
   Pass pass_;
-  GradientQueue<T>* later_;  // of a backward that leaves gradients; else null
+  GradientQueue<T>* later_;  // set if the backward defers weight gradients; else null
 };
 
 }  // namespace neap::step

@@ -1,4 +1,4 @@
-// Norms and projections to heads, forward and backward: what blocks and heads are made of.
+// Norms and projections to heads, forward and backward, which blocks and heads share.
 #pragma once
 
 #include <utility>
@@ -16,7 +16,8 @@ T norm(Ops& ops, const spec::Architecture& a, const Norm<T>& p, const T& x,
   return std::move(r.y);
 }
 
-/// From dy (N, C): that of x, which is consumed. `later`: of a block whose gradients are added later.
+/// Returns the gradient of x from dy (N, C), which is consumed. `later` is set if the block's
+/// weight gradients are computed later.
 template <class Ops, class T = typename Ops::Tensor>
 T norm_backward(Ops& ops, const spec::Architecture& a, const Norm<T>& p, T x,
                 NormStatistics<T> statistics, const T& dy, GradientQueue<T>* later = nullptr) {
@@ -42,7 +43,7 @@ T fused_part(Ops& ops, const spec::Architecture& a, const T& all, std::int64_t p
                    : ops.narrow(all, 1, heads + (part - 1) * groups, groups);
 }
 
-/// h (N, C) -> heads: q and k, v, or all; one product makes all of a fused projection.
+/// h (N, C) -> heads: q and k, v, or all. A fused projection computes all with one product.
 template <class Ops, class T = typename Ops::Tensor>
 Heads<T> project_heads(Ops& ops, const spec::Architecture& a, const Block<T>& w, const T& h,
                        bool query_key, bool value) {
@@ -70,7 +71,8 @@ Heads<T> project_heads(Ops& ops, const spec::Architecture& a, const Block<T>& w,
   return out;
 }
 
-/// Gradient of h (N, C) from those of the heads, which are consumed. `later` as for linear_backward.
+/// Gradient of h (N, C) from those of the heads, which are consumed. `later` is as in
+/// linear_backward.
 template <class Ops, class T = typename Ops::Tensor>
 T project_heads_backward(Ops& ops, const spec::Architecture& a, const Block<T>& w, const T& h,
                          Heads<T> d, GradientQueue<T>* later = nullptr) {
@@ -93,8 +95,8 @@ T project_heads_backward(Ops& ops, const spec::Architecture& a, const Block<T>& 
   return through(w.query, std::exchange(d.q, T()), a.query_width(), std::move(dh));
 }
 
-/// Rows that the norm of queries and keys x (N, H, D) reads: (N H, D), or (N, H D) with the heads of all
-/// ranks where it goes across heads.
+/// The rows that the norm of queries or keys x (N, H, D) reads: (N H, D), or (N, H D) with the
+/// heads of all ranks if the norm spans heads.
 template <class Ops, class T = typename Ops::Tensor>
 T head_norm_rows(Ops& ops, const spec::Architecture& a, T x) {
   const std::int64_t n = x.size(0);
@@ -102,19 +104,19 @@ T head_norm_rows(Ops& ops, const spec::Architecture& a, T x) {
   if (!a.norm_across_heads) return ops.view(x, {n * heads, a.head_dim});
   return ops.join_columns(ops.view(x, {n, heads * a.head_dim}), spec::Axis::kTensor);
 }
-/// From such rows to x (N, H, D).
+/// The inverse: from such rows to x (N, H, D).
 template <class Ops, class T = typename Ops::Tensor>
 T of_head_norm_rows(Ops& ops, const spec::Architecture& a, const T& rows, const Shape& heads) {
   return ops.view(a.norm_across_heads ? ops.own_columns(rows, spec::Axis::kTensor) : rows, heads);
 }
-/// The norm of queries or keys: x (N, H, D).
+/// The norm of queries or keys x (N, H, D).
 template <class Ops, class T = typename Ops::Tensor>
 T head_norm(Ops& ops, const spec::Architecture& a, const Norm<T>& p, const T& x,
             NormStatistics<T>* statistics) {
   return of_head_norm_rows(ops, a, norm(ops, a, p, head_norm_rows(ops, a, x), statistics),
                            {x.size(0), x.size(1), a.head_dim});
 }
-/// From dy (N, H, D): that of x, which is consumed.
+/// Returns the gradient of x from dy (N, H, D), which is consumed.
 template <class Ops, class T = typename Ops::Tensor>
 T head_norm_backward(Ops& ops, const spec::Architecture& a, const Norm<T>& p, T x,
                      NormStatistics<T> statistics, const T& dy, GradientQueue<T>* later = nullptr) {

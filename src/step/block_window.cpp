@@ -37,8 +37,8 @@ void BlockWindow::expect(Sweep sweep, std::int64_t passes, const spec::BlockChun
   blocks_ = static_cast<std::size_t>(chunk.blocks.count);
   breaks_ = {all_breaks_.at_start && chunk.embeds, all_breaks_.after_forward && chunk.has_head,
              all_breaks_.after_backward && chunk.embeds};
-  // Each block takes the slot that it had in the first part, whose weights are of no use in this one. Tables had their turns
-  // there.
+  // Each block keeps the slot of the first part, whose weights are not needed in this part. Tables
+  // were used in the first part.
   if (sweep == Sweep::kBackwardWeights) {
     std::fill(slots_.begin(), slots_.end(), Slot{});
     breaks_ = {};
@@ -80,7 +80,7 @@ std::vector<std::size_t> BlockWindow::soon() const {
     if (is_break(place)) break;
     const std::size_t block = expected_at(place).block;
     if (!contains(out, block)) out.push_back(block);
-    // A model of fewer blocks than slots.
+    // for models with fewer blocks than slots
     if (place - next_ > uses_of(sweep_, blocks_)) break;
   }
   return out;
@@ -196,7 +196,7 @@ BlockWindow::Leaving BlockWindow::release(std::size_t block) {
     ++added_[block];
     slot.gradients = false;
   }
-  // Those of a backward are of no use any more.
+  // Inputs are not needed after their backward.
   slot.inputs = slot.keeps;
   slot.used = slot.adds = slot.completes = slot.keeps = false;
   return out;

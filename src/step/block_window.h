@@ -1,14 +1,15 @@
-// Which blocks of a model are in the slots of a few, by the order in which passes use them.
+// Decides which blocks of a model are in which prefetch buffers ("slots"), from the order in which
+// passes use them.
 //
-// A slot holds one block, and in training its gradients and inputs. A block that will be used soon is brought
-// while others compute; the slot that it takes holds a block which is used later than any of those, or never.
-// Gradients of a mini-batch start at zero, leave their slot after each pass and come back with the next.
-// A block that is expected takes the slot of its number, modulo theirs, where that is free: so where each pass of a stage is expected for
-// itself, it has the same one in all of them.
-// Inputs are kept in a slot on the way forward, leave it and come back for the way back.
+// A slot holds one block, and in training its gradients and inputs. A block that will be used soon
+// is loaded while others compute. It replaces a block that is used later than those, or never.
+// Gradients of a mini-batch start at zero. They are copied to the host after each pass and loaded
+// again for the next. Block i uses slot i mod n if it is free, so a block gets the same slot in
+// every pass of a stage. Inputs are kept in a slot during the forward, then copied to the host and
+// loaded again for the backward.
 //
 // Threads   one at a time.
-// Cost      a few comparisons a call.
+// Cost      a few comparisons per call.
 #pragma once
 
 #include <cstddef>
@@ -20,92 +21,93 @@
 
 namespace neap::step {
 
-/// How a pass goes through blocks 0 .. n - 1, or those of a chunk. A stage of a pipeline expects each forward and backward
-/// for itself.
+/// The order in which a pass goes through blocks 0 .. n - 1, or those of a chunk. A pipeline stage
+/// announces each forward and backward separately.
 enum class Sweep : std::uint8_t {
   kForward,          ///< from 0 to n - 1
-  kForwardBackward,  ///< and back
+  kForwardBackward,  ///< from 0 to n - 1, then back
   kBackward,         ///< from n - 1 to 0
-  // Of a backward in two parts, each from n - 1 to 0:
+  // Parts of a backward in two parts, each from n - 1 to 0:
   kBackwardInput,
   kBackwardWeights,
 };
 
-/// What a pass does with a block.
+/// How a pass uses a block.
 enum class BlockUse : std::uint8_t {
-  kRead,          ///< its weights
-  kKeepInputs,    ///< the same, and its inputs are kept for a backward
-  kAddGradients,  ///< in a backward, to gradients if the block has any
-  kReadBack,      ///< its weights, in a backward whose second part adds to its gradients
-  kAddLater,      ///< to its gradients, in that second part, which reads no weights
+  kRead,          ///< reads its weights
+  kKeepInputs,    ///< reads its weights, and keeps its inputs for a backward
+  kAddGradients,  ///< in a backward: reads its weights, and adds to its gradients if it has any
+  kReadBack,      ///< first part of a backward: reads its weights only
+  kAddLater,      ///< second part of a backward: adds to its gradients, without reading weights
 };
 
-/// What comes and goes with a block besides its weights.
+/// Data that are loaded with a block besides its weights.
 struct WithBlocks {
-  bool gradients = false;  ///< the blocks are trained
-  bool inputs = false;     ///< those of a group of micro-batches (step/training.h)
+  bool gradients = false;  ///< gradients of trained blocks
+  bool inputs = false;     ///< inputs of a group of micro-batches (step/training.h)
 };
 
-/// Where the memory of all slots is used for something else, which is when clear() is called.
+/// Moments at which the memory of all slots is used for a table. The caller then calls clear().
 struct Breaks {
-  bool at_start = false;  ///< before the first block of a pass forward that is expected
-  bool after_forward =
-      false;  ///< behind the last block, and before it where a pass back is expected alone
-  bool after_backward = false;  ///< behind the first one
+  bool at_start = false;  ///< before the first block of an expected forward
+  /// after the last block of a forward, and before it in a separate backward
+  bool after_forward = false;
+  bool after_backward = false;  ///< after the first block of a backward
 };
 
 class BlockWindow {
  public:
-  /// What has to be brought to a slot.
+  /// Data to load into a slot.
   struct Place {
     std::size_t block = 0, slot = 0;
     bool weights = true, gradients = false, inputs = false;
     [[nodiscard]] bool any() const { return weights || gradients || inputs; }
   };
 
-  /// At least two slots.
+  /// `slots` is at least two.
   BlockWindow(std::size_t blocks, std::size_t slots, WithBlocks with = {}, Breaks breaks = {});
 
-  /// No block has gradients yet; so many passes back of its chunk add to each one's.
+  /// Starts a mini-batch in which `passes_back` backward passes add to the gradients of each block
+  /// of a chunk. No block has gradients yet.
   void begin_mini_batch(std::int64_t passes_back);
-  /// The uses that follow, of a chunk's blocks. Earlier expectations are dropped. Passes forward and back are those of a
-  /// mini-batch, which they begin.
+  /// Announces the next passes over a chunk's blocks, and drops earlier announcements. A
+  /// kForwardBackward pass is a whole mini-batch, and starts it.
   void expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk);
-  /// Of all blocks.
+  /// For all blocks.
   void expect(Sweep sweep, std::int64_t passes) {
     expect(sweep, passes, {{0, static_cast<std::int64_t>(added_.size())}});
   }
-  /// What should be brought now, to a slot that nobody uses for it; it counts as being there. nullopt:
-  /// nothing.
+  /// The next data to load, into a free slot; they count as present from then on. nullopt: nothing
+  /// to load.
   [[nodiscard]] std::optional<Place> next_to_bring();
-  /// The block whose weights are brought after those that are there, once a slot is free. nullopt: none is expected, or
-  /// not before the memory of all slots is used for something else.
+  /// The block whose weights will be loaded next, once a slot is free. nullopt: none is announced
+  /// before the slots' memory is used for a table.
   [[nodiscard]] std::optional<std::size_t> brought_then() const;
 
   struct Use {
-    Place missing;      ///< what has to be brought first, if anything
+    Place missing;      ///< what must be loaded first
     bool zero = false;  ///< the gradients start at zero
-    bool last = false;  ///< nothing is added to them after this use
+    bool last = false;  ///< no later use adds to the gradients
   };
-  /// Until release(block) its slot is kept. One that was not expected ends the expectation.
+  /// Keeps the slot until release(block). A block that was not announced cancels the announcement.
   [[nodiscard]] Use use(std::size_t block, BlockUse how = BlockUse::kRead);
-  /// What leaves the slot: gradients that were added to, inputs that were kept.
+  /// Data to copy to the host: gradients that changed, inputs that were kept.
   struct Leaving {
     std::size_t slot = 0;
     bool gradients = false, inputs = false;
-    bool complete = false;  ///< nothing is added to the gradients any more
+    bool complete = false;  ///< the gradients are complete
     [[nodiscard]] bool any() const { return gradients || inputs; }
   };
   Leaving release(std::size_t block);
-  /// What is in the slots is lost. Nothing is in use.
+  /// Marks the contents of all slots as lost. No slot may be in use.
   void clear();
-  /// So are the expected uses.
+  /// Also drops the announced uses.
   void forget();
 
  private:
   struct Slot {
     std::optional<std::size_t> block;
-    bool weights = false, gradients = false, inputs = false;  // the block's
+    bool weights = false, gradients = false, inputs = false;  // present data of the block
     bool used = false, adds = false, completes = false, keeps = false;
     std::int64_t last_use = 0;
   };
@@ -117,34 +119,36 @@ class BlockWindow {
   [[nodiscard]] bool starts_forward() const {
     return sweep_ == Sweep::kForward || sweep_ == Sweep::kForwardBackward;
   }
-  /// Before the first of the expected uses.
+  /// Before the first of the announced uses.
   [[nodiscard]] bool breaks_at_start() const {
     return starts_forward() ? breaks_.at_start : breaks_.after_forward;
   }
-  /// A use behind which no block is brought yet.
+  /// Whether no block may be loaded for uses after this one yet.
   [[nodiscard]] bool is_break(std::int64_t place) const;
-  /// As many different blocks as there are slots: those in use, then those that are used next.
+  /// As many different blocks as there are slots: those in use, then those used next.
   [[nodiscard]] std::vector<std::size_t> soon() const;
-  /// The next use of a block adds to its gradients.
+  /// Whether the next use of a block adds to its gradients.
   [[nodiscard]] bool adds_next(std::size_t block) const;
-  /// What the next use of a block needs that its slot, or none, does not have.
+  /// What the next use of a block needs and `slot`, which may be null, does not have.
   [[nodiscard]] Place lacking(std::size_t block, const Slot* slot) const;
   [[nodiscard]] Slot* holder_of(std::size_t block);
-  /// Unused, and holding none of `keep`: that of a block's number, or else the one that was used longest ago. Null: none.
+  /// A slot that is not in use and holds none of `keep`: slot i mod n of the block, or else the
+  /// least recently used one. Null: none.
   [[nodiscard]] Slot* free_slot(const std::vector<std::size_t>& keep,
                                 std::optional<std::size_t> block = {});
   void put(Slot& slot, std::size_t block);
 
-  std::size_t first_ = 0, blocks_;  // that are expected
+  std::size_t first_ = 0, blocks_;  // the announced blocks
   std::vector<Slot> slots_;
   WithBlocks with_;
-  Breaks all_breaks_, breaks_;   // those of the blocks that are expected
-  std::int64_t cleared_at_ = 0;  // place of the last clear()
-  std::vector<std::int64_t>
-      added_;  // by block: passes back of the mini-batch that have added to its gradients
-  std::int64_t passes_back_ = 0;  // of the mini-batch
+  // all_breaks_ are as configured; breaks_ apply to the announced blocks
+  Breaks all_breaks_, breaks_;
+  std::int64_t cleared_at_ = 0;  // position of the last clear()
+  // per block: backward passes of the mini-batch that have added to its gradients
+  std::vector<std::int64_t> added_;
+  std::int64_t passes_back_ = 0;  // per mini-batch
   Sweep sweep_ = Sweep::kForward;
-  std::int64_t next_ = 0, end_ = 0;  // of the expected uses
+  std::int64_t next_ = 0, end_ = 0;  // of the announced uses
   std::int64_t uses_ = 0;
 };
 

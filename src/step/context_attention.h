@@ -1,13 +1,15 @@
-// Attention of packed sequences whose tokens ranks divide (spec/context_parallel.h): each rank gathers keys and values
-// of all tokens and attends from its own, as Llama 3 does. Backward gathers them again and leaves each rank the sums of
-// their gradients. Where they pass round the ranks instead: step/ring_attention.h.
+// Attention of packed sequences with context parallelism (spec/context_parallel.h), as in Llama 3:
+// each rank all-gathers keys and values of all tokens, and computes its own queries. Backward
+// gathers them again and reduce-scatters their gradients. For ring attention see
+// step/ring_attention.h.
 //
-// A rank's tokens of a sequence are two ranges, and the queries of one are those of the last of the keys before its
-// end. So kernels need no mask of their own: causal, with windows and biases by distance, they go by whole sequences.
-// FlashAttention takes the first ranges of several sequences in one call and their second ones in another, without a copy
-// of any key: what follows a range's keys is a range of keys without queries (spec/context_ranges.h).
+// A rank's tokens of a sequence are two ranges. The queries of a range belong to the last keys
+// before its end. So kernels work as for whole sequences: causal, with windows and ALiBi, without
+// an extra mask. FlashAttention computes the first ranges of several sequences in one call and
+// their second ranges in another, without copying keys: keys after a range form a range without
+// queries (spec/context_ranges.h).
 //
-// n rows of this rank, N tokens of all sequences, H query heads and K key heads of D.
+// n rows of this rank, N tokens of all sequences, H query heads and K key heads of size D.
 #pragma once
 
 #include <utility>
@@ -18,8 +20,8 @@ namespace neap::step {
 
 /// A range of a rank's tokens, and the keys of its sequence before the range's end.
 struct ContextPiece {
-  std::int64_t row = 0, rows = 0;        ///< of this rank
-  std::int64_t first_key = 0, keys = 0;  ///< of all tokens
+  std::int64_t row = 0, rows = 0;        ///< among this rank's rows
+  std::int64_t first_key = 0, keys = 0;  ///< among all tokens
 };
 template <class T, class Visit>
 void for_each_piece(const Spans<T>& spans, const Visit& visit) {
@@ -35,7 +37,7 @@ void for_each_piece(const Spans<T>& spans, const Visit& visit) {
   }
 }
 
-/// FlashAttention, where it computes all of a job's sequences; otherwise products.
+/// FlashAttention if it supports all of the job's sequences; otherwise matrix products.
 template <class T>
 [[nodiscard]] AttentionKernel context_kernel(const ScoreOptions& options, const Spans<T>& spans,
                                              bool cuda, Dtype dtype, std::int64_t width) {
@@ -43,12 +45,12 @@ template <class T>
   return kernel == AttentionKernel::kFlash ? kernel : AttentionKernel::kProducts;
 }
 
-/// The keys (0) or values (1) of both (N, 2, K, D).
+/// The keys (0) or values (1) of `both` (N, 2, K, D).
 template <class Ops, class T = typename Ops::Tensor>
 T side_of(Ops& ops, const T& both, std::int64_t side) {
   return ops.select(both, 1, side);
 }
-/// `count` rows of them from `first` on.
+/// Rows [first, first + count) of side_of().
 template <class Ops, class T = typename Ops::Tensor>
 T side_rows(Ops& ops, const T& both, std::int64_t side, std::int64_t first, std::int64_t count) {
   return ops.narrow(side_of(ops, both, side), 0, first, count);
@@ -63,7 +65,7 @@ T own_keys(Ops& ops, const Heads<T>& own) {
   return both;
 }
 
-/// Keys and values of all tokens in their order, (N, 2, K, D), from this rank's.
+/// All-gathers keys and values of all tokens in order, (N, 2, K, D).
 template <class Ops, class T = typename Ops::Tensor>
 T join_keys(Ops& ops, const Heads<T>& own, const Spans<T>& spans) {
   T rows;  // of all ranks
@@ -75,8 +77,8 @@ T join_keys(Ops& ops, const Heads<T>& own, const Spans<T>& spans) {
   return ops.view(rows, {-1, 2, own.k.size(1), own.k.size(2)});
 }
 
-/// This rank's rows (n, 2, K, D) of the sums of all ranks' gradients d (N + 1, 2, K, D), the last of which is that of
-/// padding.
+/// This rank's rows (n, 2, K, D) of the sum over ranks of the gradients d (N + 1, 2, K, D). The
+/// last row of d belongs to padding.
 template <class Ops, class T = typename Ops::Tensor>
 T own_key_gradients(Ops& ops, T d, const Spans<T>& spans) {
   const std::int64_t heads = d.size(2), width = d.size(3);
@@ -86,7 +88,7 @@ T own_key_gradients(Ops& ops, T d, const Spans<T>& spans) {
   return ops.view(rows, {-1, 2, heads, width});
 }
 
-/// Of this rank's rows, without results.
+/// The context of this rank's rows, without results.
 template <class Ops, class T = typename Ops::Tensor>
 AttentionContext<T> context_without_results(Ops& ops, AttentionKernel kernel, Heads<T> heads,
                                             const Spans<T>& spans, const ScoreOptions& options) {
@@ -106,7 +108,7 @@ Heads<T> operands_of(Ops& ops, const T& q, const T& both, const ContextCall<T>& 
           side_rows(ops, both, 0, call.first_key, call.keys),
           side_rows(ops, both, 1, call.first_key, call.keys)};
 }
-/// What its backward reads: of its rows the results of all keys.
+/// What the call's backward reads: the results of its rows over all keys.
 template <class Ops, class T = typename Ops::Tensor>
 AttentionContext<T> saved_of(Ops& ops, const AttentionContext<T>& c, const T& both,
                              const ContextCall<T>& call) {
@@ -131,7 +133,7 @@ T sum_rows_of(Ops& ops, const T& log_sum, std::int64_t first, std::int64_t count
   return ops.narrow(ops.view(log_sum, {1, log_sum.size(0), -1}), 2, first, count);
 }
 
-/// Rows of padding have results of no account. By kFlash or kProducts.
+/// Results of padding rows are not used. The kernel is kFlash or kProducts.
 template <class Ops, class T = typename Ops::Tensor>
 AttentionContext<T> gathered_attention(Ops& ops, AttentionKernel kernel, Heads<T> heads,
                                        const Spans<T>& spans, const ScoreOptions& options) {
@@ -151,7 +153,7 @@ AttentionContext<T> gathered_attention(Ops& ops, AttentionKernel kernel, Heads<T
     });
     return c;
   }
-  // A row has keys in one of the two rounds, and the other one's result is zero.
+  // A row has keys in only one of the two rounds, and the other round's result is zero.
   bool first = true;
   for (const std::vector<ContextCall<T>>& round : *spans.rounds) {
     for (const ContextCall<T>& call : round) {

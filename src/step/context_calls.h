@@ -1,4 +1,4 @@
-// What attention reads of a batch whose sequences ranks divide, made once for all blocks.
+// Inputs of attention for a batch with context parallelism, computed once for all blocks.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 
 namespace neap::step {
 
-/// Sequences that a kernel takes in one call: it takes scratch memory for a tile of rows more with each of their ranges.
+/// The maximum number of sequences per kernel call. A kernel needs scratch memory for one more tile
+/// of rows per range.
 constexpr std::int64_t kSequencesOfCall = 32;
 
 template <class Ops, class T = typename Ops::Tensor>
@@ -59,7 +60,7 @@ ContextRounds<T> context_rounds(Ops& ops, const Spans<T>& spans) {
   return out;
 }
 
-/// `spans` with what attention reads of them, where ranks divide sequences.
+/// Adds to `spans` what attention needs with context parallelism.
 template <class Ops, class T = typename Ops::Tensor>
 Spans<T> with_places(Ops& ops, Spans<T> spans) {
   if (!spans.divided()) return spans;

@@ -1,10 +1,10 @@
-// Clocks of copies between the device and the host, which run beside what the device computes.
+// Simulated clocks of copies between device and host, which overlap with computation.
 //
-// Each direction is a lane: its copies run in order, each when the one before has ended and what it waits for
-// is there. Where the other lane is known to be busy both are slower. What hides behind what follows from
-// the times that lanes and computing wait for each other.
+// Each direction is a queue: a copy starts when the one before has ended and its inputs are ready.
+// If the other direction is known to be busy, both are slower. Overlap follows from the times at
+// which queues and computation wait for each other.
 //
-// Times   seconds from a phase's start on which each round of a loop that is run counts once.
+// Times     seconds since a phase's start; each simulated round of a loop counts once.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@
 
 namespace neap::step {
 
-/// Bytes a second between the device and the host. With zeros no seconds are counted.
+/// Bytes per second between device and host. Zeros mean that no time is counted.
 struct LinkRates {
   double to_device = 0, to_host = 0;
-  double both = 0;  ///< the sum of both directions at once
+  double both = 0;  ///< both directions together
 };
 
 enum class Direction : std::uint8_t { kToDevice, kToHost };
@@ -25,7 +25,7 @@ enum class Direction : std::uint8_t { kToDevice, kToHost };
 class CopyClocks {
  public:
   explicit CopyClocks(const LinkRates& rates) : rates_(rates) {}
-  /// Begins at `from` or later. When it has ended.
+  /// Starts a copy at `from` or later. Returns when it ends.
   double copy(Direction direction, double bytes, double from) {
     const double full = direction == Direction::kToDevice ? rates_.to_device : rates_.to_host;
     double& lane = ends_[index(direction)];
@@ -36,7 +36,7 @@ class CopyClocks {
     const double together = std::clamp(busy, 0.0, bytes / shared);
     return lane += together + (bytes - together * shared) / full;
   }
-  /// When the last copy of either has ended.
+  /// When the last copy of either direction ends.
   [[nodiscard]] double end() const { return std::max(ends_[0], ends_[1]); }
 
  private:

@@ -1,7 +1,7 @@
-// A tensor of which only the size and the life are counted.
+// A tensor that has only a size and a lifetime.
 //
 // Threads   a sink and its tensors belong to one thread.
-// Failure   none; a sink that runs out hands out addresses that mean nothing and remembers it.
+// Failure   none; a sink that runs out of memory records it, and returns meaningless addresses.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace neap::step {
 
-/// Takes the requests of counted tensors.
+/// Receives the requests of counted tensors.
 class MemorySink {
  public:
   virtual ~MemorySink() = default;
@@ -43,7 +43,8 @@ class CountedTensor {
   [[nodiscard]] Dtype dtype() const { return dtype_; }
   [[nodiscard]] std::int64_t bytes() const { return shape_.elements() * element_bytes(dtype_); }
 
-  /// Memory that is there anyway (weights, the KV cache, host tensors): no request is made.
+  /// A tensor whose memory exists anyway (weights, the KV cache, host tensors), so nothing is
+  /// requested.
   [[nodiscard]] static CountedTensor outside(const Shape& shape, Dtype dtype) {
     CountedTensor t;
     t.shape_ = shape;
@@ -65,7 +66,7 @@ class CountedTensor {
     std::swap(dtype_, o.dtype_);
     std::swap(defined_, o.defined_);
   }
-  // Not inlined: where it is, GCC warns of uses behind it that the number of holders rules out.
+  // Not inlined, because GCC would warn of uses after free that the reference count rules out.
   [[gnu::noinline]] void free_storage();
   Storage* storage_ = nullptr;
   Shape shape_;

@@ -1,4 +1,4 @@
-// What counted operations cost, and what their costs depend on.
+// The cost of counted operations, and what it depends on.
 #pragma once
 
 #include <algorithm>
@@ -17,34 +17,35 @@ using OfAxes = std::array<T, spec::kAxes>;
 template <class T>
 using OfGroups = std::array<T, spec::kGroups>;
 
-/// What kernels' scratch memory and time depend on.
+/// What the scratch memory and time of kernels depend on.
 struct KernelProfile {
   bool cuda = false;
-  std::int64_t threads = 1;    ///< of the CPU kernels
-  bool deterministic = false;  ///< backward passes that repeat their bits on a GPU
+  std::int64_t threads = 1;    ///< of CPU kernels
+  bool deterministic = false;  ///< backward passes on a GPU are bitwise reproducible
   CudaDevice device{};
   KernelRates rates{};
   LinkRates link{};
-  LinkRates disk{};                ///< from it, to it, and both
-  std::int64_t tensor_ranks = 1;   ///< that divide a model
-  std::int64_t context_ranks = 1;  ///< that divide sequences
+  LinkRates disk{};                ///< read from disk, write to disk, and both
+  std::int64_t tensor_ranks = 1;   ///< tensor-parallel size
+  std::int64_t context_ranks = 1;  ///< context-parallel size
   OfGroups<PeerRates> peers{};
 };
 
-/// What operations cost apart from memory.
+/// The cost of operations, besides memory.
 struct Work {
   double flops = 0;          ///< of matrix products and attention
-  double bytes_moved = 0;    ///< read and written: each operand of each kernel once
-  double seconds = 0;        ///< each operation bound by one of the two
-  double issue_seconds = 0;  ///< of the program
-  double fetched_bytes = 0;  ///< from the host, by copies that run while operations compute
-  double stored_bytes = 0;   ///< and to it
+  double bytes_moved = 0;    ///< reads plus writes: each operand of each kernel once
+  double seconds = 0;        ///< each operation is bound by one of the two
+  double issue_seconds = 0;  ///< host time
+  double fetched_bytes = 0;  ///< from the host, by copies that overlap with computation
+  double stored_bytes = 0;   ///< to the host, by such copies
   double disk_read = 0, disk_written = 0;  ///< the same from and to a disk
-  double wait_seconds = 0;                 ///< for such copies
+  double wait_seconds = 0;                 ///< exposed time of such copies
   double peer_bytes = 0;                   ///< sent to other ranks
-  double peer_seconds = 0;                 ///< in collectives, as far as nothing hides them
-  OfAxes<double> axis_seconds{};           ///< these, by the axis whose ranks they are of
-  /// A GPU works while the program starts the next operations: the slower of both decides.
+  double peer_seconds = 0;                 ///< exposed time of collectives
+  OfAxes<double> axis_seconds{};           ///< peer_seconds by axis
+  /// A GPU works while the host launches the next operations, so the slower of both determines the
+  /// time.
   [[nodiscard]] double elapsed() const {
     return std::max(seconds, issue_seconds) + wait_seconds + peer_seconds;
   }

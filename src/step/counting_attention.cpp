@@ -1,4 +1,4 @@
-// Attention and its masks, counted.
+// Counting versions of attention and its masks.
 #include <tuple>
 #include <utility>
 
@@ -8,10 +8,12 @@
 namespace neap::step {
 namespace {
 
-// How long a kernel takes: its FLOPs at a share of the rate of a large matrix product (775 TFLOP/s), and a start, in FLOPs
-// at that rate. Whole sequences of 2 048 to 32 768 tokens with heads of 128 on an H200: within 15 % for 28 and 40 heads
-// (bench/results/attention-long-h200.jsonl). FlashAttention's deterministic backward is slower with more blocks of keys
-// at once: with 12 heads it takes two thirds of this. The memory-efficient kernel is attention-h200.jsonl's.
+// Speed of an attention kernel: the fraction of a large matrix product's rate (775 TFLOP/s) that
+// its FLOPs reach, and a start-up cost in FLOPs at that rate. Fitted for whole sequences of 2 048
+// to 32 768 tokens with heads of 128 on an H200; the error is within 15 % for 28 and 40 heads
+// (bench/results/attention-long-h200.jsonl). FlashAttention's deterministic backward gets slower
+// with more blocks of keys at once; with 12 heads it takes two thirds of this time. The
+// memory-efficient kernel's values are from attention-h200.jsonl.
 struct Speed {
   double share = 0.5, start_flops = 0;
   [[nodiscard]] double share_with_start(double flops) const {
@@ -46,9 +48,10 @@ Speed backward_speed(AttentionKernel kernel, bool deterministic) {
   }
   return {};
 }
-// Of the memory's rate (bench/results/kernel-times-h100.jsonl).
+// Fraction of the memory throughput (bench/results/kernel-times-h100.jsonl).
 constexpr double kHalvesShare = 0.42;
-// Of rows of one sequence, both orders counted. Of one length each has so many keys: its last ones have the queries.
+// Pairs of a query and a key of one sequence; both orders are counted. With one length each
+// sequence has `keys` keys, and the queries belong to the last of them.
 double pairs_of(const Spans<CountedTensor>& spans, std::int64_t keys) {
   const auto square = [](std::int64_t n) {
     return static_cast<double>(n) * static_cast<double>(n);
@@ -67,7 +70,7 @@ double pairs_of(const Spans<CountedTensor>& spans, std::int64_t keys) {
 
 CountedTensor CountingOps::rotate(const CountedTensor& x, const CountedTensor&,
                                   const CountedTensor&, bool) {
-  // A product and a fused multiply-add for each half, whose elements do not lie in a row.
+  // Each half takes a product and a fused multiply-add, with elements that are not contiguous.
   for (int kernel = 0; kernel < 4; ++kernel) add_traffic(1.25 * bytes(x), kHalvesShare);
   return make(x.shape(), x.dtype());
 }
@@ -116,8 +119,9 @@ AttentionContext<CountedTensor> CountingOps::attention_by(AttentionKernel kernel
   AttentionContext<CountedTensor> out;
   out.options = options;
   out.spans = spans;
-  // Two products, causal: half of all pairs.
-  const std::int64_t length = heads.k.size(0) / spans.sequences;  // of keys; of packed ones unused
+  // Two causal products: half of all pairs each.
+  // of keys; unused for packed sequences
+  const std::int64_t length = heads.k.size(0) / spans.sequences;
   const double flops = 2.0 * static_cast<double>(h * d) * pairs_of(spans, length);
   add_kernel(flops, 2 * bytes(heads.q) + 2 * bytes(heads.k), dtype,
              forward_speed(kernel).share_with_start(flops));
@@ -147,8 +151,8 @@ AttentionContext<CountedTensor> CountingOps::attention_by(AttentionKernel kernel
   return out;
 }
 
-// Returns the state of the kernel's random numbers, which it makes without dropout, too. For packed sequences what
-// shares of the keys give is freed in another order.
+// Returns the state of the kernel's random numbers, which it allocates even without dropout. For
+// packed sequences, the partial results over keys are freed in another order.
 std::pair<CountedTensor, CountedTensor> CountingOps::flash_forward_scratch(
     const FlashSplits& splits, bool packed) {
   CountedTensor log_sums = make({splits.log_sums}, Dtype::kFloat32);
@@ -173,9 +177,10 @@ Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTen
   const std::int64_t d = saved.heads.q.size(2);
   const std::int64_t key_heads = saved.heads.k.size(1);
   const std::int64_t key_rows = saved.heads.k.size(0);
-  const std::int64_t length = key_rows / saved.spans.sequences;  // of keys; of packed ones unused
+  // of keys; unused for packed sequences
+  const std::int64_t length = key_rows / saved.spans.sequences;
   const Dtype dtype = saved.heads.q.dtype();
-  // Five products: the scores again, and the gradients of values, weights, queries and keys.
+  // Five products: the recomputed scores, and the gradients of values, weights, queries and keys.
   const double flops = 5.0 * static_cast<double>(h * d) * pairs_of(saved.spans, length);
   add_kernel(flops, 4 * bytes(saved.heads.q) + 4 * bytes(saved.heads.k), dtype,
              backward_speed(saved.kernel, profile().deterministic).share_with_start(flops));
@@ -237,7 +242,7 @@ Heads<CountedTensor> CountingOps::attention_of_ranges_backward(
   return out;
 }
 
-// Keys and values, and their gradients, for every query head.
+// Keys, values and their gradients are repeated for every query head.
 Heads<CountedTensor> CountingOps::efficient_attention_backward(
     AttentionContext<CountedTensor> saved, CountedTensor d_out, const AttentionSizes& sizes) {
   const Dtype dtype = saved.heads.q.dtype();
@@ -253,7 +258,7 @@ Heads<CountedTensor> CountingOps::efficient_attention_backward(
     {
       const CountedTensor product = make(every, Dtype::kFloat32);  // dO * O
       sums = make({n, sizes.heads}, Dtype::kFloat32);
-      // By head, which is the same where there is one head or row.
+      // The layout by head has the same size if there is one head or one row.
       if (sizes.heads > 1 && sizes.length > 1) sums = make({n, sizes.heads}, Dtype::kFloat32);
     }
     workspace = make({efficient_backward_workspace(sizes)}, Dtype::kBool);
@@ -284,7 +289,7 @@ void CountingOps::attention_backward_scratch(AttentionKernel kernel, const Atten
           flash_backward_scratch(sizes, profile().deterministic, profile().device);
       const CountedTensor sums = make({scratch.row_sums}, Dtype::kFloat32);
       const CountedTensor accumulator = make({scratch.accumulator}, Dtype::kFloat32);
-      add_traffic(2 * bytes(accumulator));  // zeroed, and its parts added up
+      add_traffic(2 * bytes(accumulator));  // zeroed, and its parts are added
       const CountedTensor dk = make({scratch.key_heads}, dtype);
       const CountedTensor dv = make({scratch.key_heads}, dtype);
       return;

@@ -1,4 +1,4 @@
-// Attention of one query a sequence and its cache, counted.
+// Counting version of decoding attention: one query per sequence.
 #include <algorithm>
 #include <tuple>
 
@@ -8,10 +8,11 @@
 namespace neap::step {
 namespace {
 
-// Of the rate of products: these are bound by the cache's bytes.
+// Fraction of the rate of matrix products; decoding is bound by the cache's bytes.
 constexpr double kDecodeShare = 0.45;
-// Of the memory's rate, FlashAttention's on an H200 (bench/results/decode-kernels-h200.jsonl): where keys of a sequence
-// are divided between blocks, and where each block reads its own and so many fill the card.
+// Fraction of the memory throughput that FlashAttention reaches on an H200
+// (bench/results/decode-kernels-h200.jsonl): if a sequence's keys are divided among blocks; and if
+// each block reads its own keys, with enough blocks to fill the card.
 constexpr double kDividedKeysRate = 0.9, kWholeKeysRate = 0.5;
 constexpr std::int64_t kWholeKeysBlocks = 110;
 
@@ -66,7 +67,7 @@ CountedTensor CountingOps::decode_attention(const CountedTensor& q, const Counte
   if (decodes_by_products(options, profile().cuda, q.dtype(), d))
     return decode_attention_by_products(*this, q, keys, values, seen.mask, options);
   const bool flash = decodes_by_flash(options, profile().cuda, q.dtype(), d);
-  // Masks hide keys that are read.
+  // Keys that a mask hides are still read.
   const std::int64_t read =
       flash && options.window > 0 ? std::min(seen.limit, options.window) : seen.limit;
   const std::int64_t group = h / k;
@@ -90,7 +91,7 @@ CountedTensor CountingOps::decode_attention(const CountedTensor& q, const Counte
     log_sum = CountedTensor();
     seed = CountedTensor();
   } else if (profile().cuda && group > 1 && group < h) {
-    out = make({b, h * d}, q.dtype());  // heads back in their order
+    out = make({b, h * d}, q.dtype());  // heads in their original order
   }
   return out;
 }

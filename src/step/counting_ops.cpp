@@ -6,8 +6,9 @@
 namespace neap::step {
 namespace {
 
-// Of the memory's rate, where a kernel does not reach it (an H100; bench/results/kernel-times-h100.jsonl and
-// products-h100.jsonl): to wider elements, with one operand for many rows, gradients of a norm's input and of its weights.
+// Fractions of the memory throughput of slower kernels (an H100;
+// bench/results/kernel-times-h100.jsonl and products-h100.jsonl): conversion to a wider type, an
+// operand that is broadcast over rows, gradients of a norm's input, and gradients of its weights.
 constexpr double kWideningShare = 0.65;
 constexpr double kBroadcastShare = 0.82;
 constexpr double kNormShare = 0.86;
@@ -147,7 +148,7 @@ CountedTensor CountingOps::unary(const CountedTensor& a) {
 }
 CountedTensor CountingOps::elementwise(const CountedTensor& a, const CountedTensor& b) {
   Shape shape = a.shape();
-  // The operand with more dimensions or larger ones decides.
+  // The operand with more dimensions, or larger ones, determines the result's shape.
   if (b.shape().elements() > shape.elements()) shape = b.shape();
   if (a.shape().rank() == b.shape().rank()) {
     for (std::size_t i = 0; i < shape.rank(); ++i) {
@@ -220,7 +221,8 @@ void CountingOps::add_to_rows_(const CountedTensor& table, const CountedTensor&,
   const CountedTensor converted = convert(rows, table.dtype());
   add_traffic(3 * bytes(converted));
   if (!profile().cuda) return;
-  // Rows of the same index are added one after another: the indices are sorted with their places.
+  // Rows with the same index are added one after another, so indices are sorted with their
+  // positions.
   const Shape column{rows.size(0)};
   CountedTensor linear;
   {
@@ -254,7 +256,7 @@ NormResult<CountedTensor> CountingOps::norm(spec::NormKind kind, const CountedTe
   add_traffic(2 * bytes(x));
   if (kind == spec::NormKind::kLayerNorm) {
     out.y = make(x.shape(), x.dtype());
-    // Statistics of the CPU kernel have the parameters' dtype.
+    // Statistics of the CPU kernel have the parameters' type.
     out.mean = make(column, profile().cuda ? inner : x.dtype());
     out.rstd = make(column, profile().cuda ? inner : x.dtype());
     return out;
@@ -305,7 +307,7 @@ CountedTensor CountingOps::norm_backward(spec::NormKind kind, const CountedTenso
   const CountedTensor beta =
       d_bias.defined() ? make(weight.shape(), weight.dtype()) : CountedTensor();
   gain = CountedTensor();
-  // Partial sums of the CPU kernel, one pair of rows a thread.
+  // The CPU kernel's partial sums: one pair of rows per thread.
   if (!profile().cuda) touch(2 * profile().threads * x.size(1), x.dtype());
   return dx;
 }

@@ -1,4 +1,4 @@
-// Operations of optimizers, counted: norms, fused steps, stochastic rounding.
+// Counting versions of optimizer operations: norms, fused steps, stochastic rounding.
 #include <algorithm>
 
 #include "step/counting_ops.h"
@@ -6,7 +6,7 @@
 namespace neap::step {
 namespace {
 
-// Of the memory's rate (an H100; bench/results/kernel-times-h100.jsonl).
+// Fractions of the memory throughput (an H100; bench/results/kernel-times-h100.jsonl).
 constexpr double kNormOfShare = 0.6, kFusedShare = 0.88;
 
 }  // namespace
@@ -27,7 +27,7 @@ void CountingOps::fused_sgd_(const CountedTensor& x, const CountedTensor& g,
   add_traffic(2 * (bytes(x) + bytes(momentum)) + bytes(g));
 }
 CountedTensor CountingOps::rounding_noise(std::uint64_t, std::int64_t n) {
-  CountedTensor out = make({n}, Dtype::kFloat32);  // as wide as int32
+  CountedTensor out = make({n}, Dtype::kFloat32);  // same size as int32
   if (profile().cuda) touch(n, Dtype::kFloat32);
   add_traffic(bytes(out));
   return out;

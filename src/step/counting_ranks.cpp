@@ -1,11 +1,11 @@
-// Operations of several ranks, counted.
+// Counting versions of operations on several ranks.
 #include <algorithm>
 
 #include "step/counting_ops.h"
 
 namespace neap::step {
 
-// As a ring: to every rank a part of the sums, then from every rank its part.
+// As a ring: a reduce-scatter, then an all-gather.
 void CountingOps::reduce_over(double bytes_of_one, spec::Axis axis) {
   const auto n = static_cast<double>(ranks(axis));
   if (n > 1) add_peer_work(2 * (n - 1) / n * bytes_of_one, axis, 2);

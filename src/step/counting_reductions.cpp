@@ -1,11 +1,11 @@
-// Sums, maxima, sorted rows and what sampling makes of them, counted.
+// Counting versions of sums, maxima, sorting and sampling.
 #include "step/counting_ops.h"
 
 namespace neap::step {
 namespace {
 
-// Of the memory's rate: a row of logits is one block's, and its parts are added up at the end (an H100;
-// bench/results/kernel-times-h100.jsonl).
+// Fraction of the memory throughput: one block reads a row of logits, and its partial sums are
+// added at the end (an H100; bench/results/kernel-times-h100.jsonl).
 constexpr double kReductionShare = 0.75;
 
 }  // namespace
@@ -79,7 +79,7 @@ void CountingOps::cumulate_last_(const CountedTensor& a) {
   if (profile().cuda && a.size(0) == 1) sum_of_one_scratch(a);
   in_place(a);
 }
-// One row is added up as two, which are copied for it.
+// One row is copied and summed as two.
 void CountingOps::sum_of_one_scratch(const CountedTensor& row) {
   const Shape two{2, row.size(1)};
   const CountedTensor rows = make(two, row.dtype());

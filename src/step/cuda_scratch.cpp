@@ -10,20 +10,21 @@ namespace {
 std::int64_t round_up(std::int64_t a, std::int64_t to) {
   return div_up(a, to) * to;
 }
-constexpr std::int64_t kThreads = 512, kWarp = 32;  // of a block that adds
-constexpr std::int64_t kCudnnUnit = 128;  // the gradients for each query head take multiples
-constexpr std::int64_t kSortUnit = 256;   // as do those of a sort's temporary storage
+constexpr std::int64_t kThreads = 512, kWarp = 32;  // of a summing block
+constexpr std::int64_t kCudnnUnit = 128;            // gradients per query head are padded to this
+constexpr std::int64_t kSortUnit = 256;             // a sort's temporary storage is padded to this
 
 constexpr std::int64_t kBitsAPass = 8;
 
-// Counters of a radix sort of n pairs: a histogram of 64-bit counts a pass, one of 32-bit counts a
-// tile, and the passes' own.
+// Counters of a radix sort of n pairs: a histogram of 64-bit counts per pass, one of 32-bit counts
+// per tile, and those of the passes.
 std::int64_t radix_sort_counters(std::int64_t n, std::int64_t tile, std::int64_t passes) {
   constexpr std::int64_t kBins = 1 << kBitsAPass;
   return kBins * (8 * passes + 4 * div_up(n, tile)) + 2 * kSortUnit - 1;
 }
 
-// How many blocks share a sum, each with a partial result, where a thread would add `values`.
+// The number of blocks that share a sum, each with a partial result, if a thread would otherwise
+// add `values`.
 std::int64_t blocks_of_a_sum(std::int64_t values, std::int64_t grid, std::int64_t threads,
                              const CudaDevice& device) {
   constexpr std::int64_t kMinValues = 16, kMaxValues = 256;
@@ -41,12 +42,12 @@ std::int64_t largest_power_of_two(std::int64_t n) {
 
 }  // namespace
 
-// libtorch's ReduceConfig for a sum over the slower of two dimensions: neighbouring threads take
-// neighbouring columns, a block's further threads and further blocks share the rows.
+// libtorch's ReduceConfig for a sum over the slower of two dimensions. Neighbouring threads take
+// neighbouring columns; other threads of a block, and other blocks, share the rows.
 ReductionScratch column_sum_scratch(std::int64_t rows, std::int64_t columns, Dtype dtype,
                                     const CudaDevice& device) {
   constexpr std::int64_t kMaxValues = 256;
-  std::int64_t vector = 4;  // columns a load
+  std::int64_t vector = 4;  // columns per load
   while (columns % vector != 0) vector /= 2;
   const std::int64_t threads = kThreads / vector;
   const std::int64_t x = std::min(threads, largest_power_of_two(columns / vector));
@@ -77,7 +78,7 @@ ReductionScratch row_sum_scratch(std::int64_t rows, std::int64_t columns,
   return {4 * rows * blocks, 4 * rows};
 }
 
-// As FlashAttention chooses it: the fewest shares whose last wave of blocks is nearly full.
+// FlashAttention's heuristic: the fewest shares whose last wave of blocks is nearly full.
 FlashSplits flash_forward_splits(const AttentionSizes& s, const CudaDevice& device) {
   constexpr std::int64_t kMost = 128, kQueries = 64;
   constexpr double kFull = 0.8, kNearlyBest = 0.85;
@@ -87,7 +88,7 @@ FlashSplits flash_forward_splits(const AttentionSizes& s, const CudaDevice& devi
   const std::int64_t slots = 2 * device.multiprocessors;
   if (static_cast<double>(blocks) >= kFull * static_cast<double>(slots)) return {};
   const std::int64_t most = std::min({kMost, slots, key_blocks});
-  const auto differs = [&](std::int64_t n) {  // from one share fewer
+  const auto differs = [&](std::int64_t n) {  // from that with one share fewer
     return n == 1 || div_up(key_blocks, n) != div_up(key_blocks, n - 1);
   };
   const auto efficiency = [&](std::int64_t n) {
@@ -138,7 +139,8 @@ std::vector<std::int64_t> sequences_of_more_scratch(const AttentionSizes& sizes,
 
 std::int64_t cudnn_backward_workspace(const AttentionSizes& s, Dtype dtype) {
   const std::int64_t rows = s.sequences * s.heads * s.length;
-  // dQ and the row sums of dO * O in float32; grouped keys get one gradient a query head first.
+  // dQ and the row sums of dO * O in float32. With grouped keys, each query head first gets a
+  // gradient of its own.
   const std::int64_t grouped =
       s.key_heads != s.heads ? 2 * round_up(rows * s.width * element_bytes(dtype), kCudnnUnit) : 0;
   return kCudnnWorkspace + 4 * rows * s.width + 4 * rows + grouped;
@@ -156,7 +158,7 @@ std::int64_t pair_sort_scratch(std::int64_t n, std::int64_t limit) {
   if (n <= kOneBlock) return 1;
   const std::int64_t passes = div_up(
       static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(limit - 1))), kBitsAPass);
-  // Keys and values once more, where there are several passes.
+  // A second copy of keys and values, if there are several passes.
   return radix_sort_counters(n, kTile, passes) + (passes > 1 ? 2 * round_up(8 * n, kSortUnit) : 0);
 }
 
@@ -170,7 +172,7 @@ RowSortScratch row_sort_scratch(std::int64_t rows, std::int64_t n) {
   out.places = 8 * all;
   out.temporary = copies + radix_sort_counters(all, 5376, 4);
   if (rows == 1) return out;
-  // Few rows are sorted as one, by value and then by row.
+  // With few rows, all are sorted together by value, then by row.
   out.pairs = 8 * all;
   out.keys = 4 * all;
   out.second = radix_sort_counters(all, 5760, 1);

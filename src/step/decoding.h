@@ -1,11 +1,13 @@
-// One query a sequence against its keys in the cache: which kernel, and what it is told of the keys.
+// Decoding attention: the choice of kernel, and what it is told about the keys. Each sequence has
+// one query, against its keys in the cache.
 //
-// FlashAttention takes the cache as packed sequences that begin anywhere, with numbers of keys that are on the device.
-// Where query heads share a key head, each sequence and key head is a packed sequence of its own: its queries are then
-// neighbours, and the kernel divides the keys of one between blocks, so that few sequences fill a card.
-// Other kernels add a mask to the scores of all keys below a limit.
+// FlashAttention reads the cache as packed sequences with arbitrary starts; numbers of keys are on
+// the device. If query heads share a key head, each pair of a sequence and a key head is a packed
+// sequence. Then its queries are contiguous, and the kernel divides the keys of one among blocks,
+// so that few sequences fill a card. Other kernels add a mask to the scores of all keys below a
+// limit.
 //
-// Written over operations like the passes, so that what it takes is counted by running it.
+// The code is written over operations like the passes, so a plan counts its memory by running it.
 #pragma once
 
 #include <utility>
@@ -15,28 +17,30 @@
 
 namespace neap::step {
 
-/// Whether one query a sequence goes through decode_attention_by_products: its mask has the window.
+/// Whether decoding uses decode_attention_by_products; its mask includes the window.
 [[nodiscard]] inline bool decodes_by_products(const ScoreOptions& o, bool cuda, Dtype dtype,
                                               std::int64_t width) {
   return o.softcap > 0 || o.alibi || (cuda && !fused_width(dtype, width));
 }
-/// Whether it goes through FlashAttention.
+/// Whether decoding uses FlashAttention.
 [[nodiscard]] inline bool decodes_by_flash(const ScoreOptions& o, bool cuda, Dtype dtype,
                                            std::int64_t width) {
   return !decodes_by_products(o, cuda, dtype, width) &&
          fused_kernel(cuda, /*cudnn=*/false, dtype, width) == AttentionKernel::kFlash;
 }
 
-/// Whether a block's queries lie apart, between keys and values of other sequences: a fused projection leaves them so, and
-/// nothing behind it writes them to memory of their own. FlashAttention takes those that share a key head as neighbours.
+/// Whether a block's queries are not contiguous, because a fused projection leaves them between
+/// keys and values and nothing copies them afterwards. FlashAttention needs queries that share a
+/// key head to be contiguous.
 [[nodiscard]] inline bool leaves_queries_apart(const spec::Architecture& a, std::int64_t block) {
   return a.qkv != spec::QkvLayout::kSeparate && !a.rotates(block) &&
          a.num_attention_heads > a.num_key_value_heads;
 }
 
-/// Rows of a cache (B, K, T, D) as packed sequences: how many each of B sequences is, and from one to the next.
+/// Rows of a cache (B, K, T, D) as packed sequences: how many each of the B sequences has, and
+/// their stride.
 struct PackedCache {
-  std::int64_t of_sequence = 1;  ///< K where H / K query heads share a key head, else 1
+  std::int64_t of_sequence = 1;  ///< K if H / K query heads share a key head, else 1
   std::int64_t stride = 0;       ///< in rows of D elements
 };
 [[nodiscard]] inline PackedCache packed_cache(std::int64_t heads, std::int64_t key_heads,
@@ -44,7 +48,8 @@ struct PackedCache {
   return heads > key_heads ? PackedCache{key_heads, tokens} : PackedCache{1, key_heads * tokens};
 }
 
-/// One query a sequence, q (B, H, D), against the keys that mask (B, limit) shows: (B, H * D). H query heads, K key heads.
+/// One query per sequence, q (B, H, D), against the keys that mask (B, limit) shows: (B, H * D). H
+/// query heads, K key heads.
 template <class Ops, class T = typename Ops::Tensor>
 T decode_attention_by_products(Ops& ops, const T& q, const T& keys, const T& values, const T& mask,
                                const ScoreOptions& options) {

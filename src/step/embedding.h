@@ -1,6 +1,6 @@
 // The embedding: tokens to hidden states.
 //
-// Hidden states are (N, C) rows; (n, C) where ranks divide the rows.
+// Hidden states are (N, C) rows, or (n, C) with sequence parallelism.
 #pragma once
 
 #include <utility>
@@ -10,20 +10,21 @@
 
 namespace neap::step {
 
-/// Models that scale their embedding round the factor to its dtype first.
+/// Models that scale their embedding first round the factor to its type.
 template <class Ops, class T = typename Ops::Tensor>
 double embedding_scale(Ops& ops, const Weights<T>& w) {
   return spec::rounded(w.architecture.embedding_scale, ops.dtype(w.token_table));
 }
 
-/// Of a table that is not on the device: at indices (N,) -> (N, E).
+/// Reads an embedding that is not on the device: at indices (N,) -> (N, E).
 template <class Ops, class T = typename Ops::Tensor>
 T rows_from_elsewhere(Ops& ops, const Weights<T>& w, const T& indices) {
   T rows = w.source->rows_from_files(w.token_table, indices);
   return rows.defined() ? rows : ops.take_rows_from_host(w.token_table, indices);
 }
 
-/// Rows of the table (N, E), of which each rank has some; (n, E) where ranks divide the rows.
+/// Rows of the embedding (N, E), which is sharded by tensor parallelism; (n, E) with sequence
+/// parallelism.
 template <class Ops, class T = typename Ops::Tensor>
 T token_rows(Ops& ops, const Weights<T>& w, const T& tokens, const Rows<T>& rows) {
   const OwnIndices<T> own = ops.own_indices(tokens, w.token_table.size(0), spec::Axis::kTensor);
@@ -33,8 +34,8 @@ T token_rows(Ops& ops, const Weights<T>& w, const T& tokens, const Rows<T>& rows
   return sum_of_parts(ops, rows, std::move(x));
 }
 
-/// Rows of the table of positions that are added to x (n, C): (P, C) for every P of them, or (n, C) where
-/// ranks divide the rows.
+/// Rows of the position table that are added to x (n, C): (P, C) for every P rows, or (n, C) with
+/// sequence parallelism.
 template <class Ops, class T = typename Ops::Tensor>
 T position_indices(Ops& ops, const Weights<T>& w, const Rows<T>& rows) {
   const std::int64_t first = w.architecture.position_offset;
@@ -45,7 +46,7 @@ T position_indices(Ops& ops, const Weights<T>& w, const Rows<T>& rows) {
   return ops.plus(ops.own_rows(ops.view(all, {-1}), spec::Axis::kTensor), first);
 }
 
-/// What embed's norm reads, and without one its result.
+/// The input of embed's norm, or the result if there is no norm.
 template <class Ops, class T = typename Ops::Tensor>
 T embed_rows(Ops& ops, const Weights<T>& w, const T& tokens, const Rows<T>& rows) {
   T x = token_rows(ops, w, tokens, rows);
@@ -57,7 +58,7 @@ T embed_rows(Ops& ops, const Weights<T>& w, const T& tokens, const Rows<T>& rows
   }
   return x;
 }
-/// tokens (N,), N a multiple of the positions' P -> (N, C), or (n, C).
+/// tokens (N,) -> (N, C), or (n, C). N must be a multiple of the positions' P.
 template <class Ops, class T = typename Ops::Tensor>
 T embed(Ops& ops, const Weights<T>& w, const T& tokens, const Rows<T>& rows) {
   T x = embed_rows(ops, w, tokens, rows);
@@ -65,8 +66,9 @@ T embed(Ops& ops, const Weights<T>& w, const T& tokens, const Rows<T>& rows) {
   return norm<Ops, T>(ops, w.architecture, w.embedding_norm, x, nullptr);
 }
 
-/// From d (N, C), or (n, C): adds the gradients of the norm, the positions and the projection, and returns
-/// those of the table's rows at `tokens`, (N, E) on every rank; undefined where the table is frozen.
+/// From d (N, C) or (n, C): adds the gradients of the norm, the positions and the projection.
+/// Returns those of the embedding's rows at `tokens`, (N, E) on every rank; undefined if the
+/// embedding is frozen.
 template <class Ops, class T = typename Ops::Tensor>
 T embed_rows_backward(Ops& ops, const Weights<T>& w, const T& tokens, const Rows<T>& rows, T d) {
   if (w.architecture.embedding_norm) {

@@ -1,11 +1,13 @@
-// Optimizers whose second moment is a number for each row and each column of a matrix: Adafactor and
-// SM3.
+// Optimizers with factored second moments, one number per row and per column of a matrix: Adafactor
+// and SM3.
 //
-// A vector is a matrix of one row without row numbers: its column numbers are the elements'. Matrices
-// are walked in tiles of rows, so that scratch does not grow with the model, and sums are sums of tiles.
+// A vector is a matrix of one row without row numbers; its column numbers belong to elements.
+// Matrices are processed in tiles of rows, so scratch memory does not grow with the model, and sums
+// are sums of tiles.
 //
-// Of a matrix that ranks divide along rows or columns each has the numbers of its own, and all those of the
-// other side: sums and means over a divided side are of all ranks.
+// With tensor parallelism along rows or columns, each rank has the numbers of its own rows or
+// columns, and all numbers of the other side. Sums and means over a sharded side are over all
+// ranks.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +22,7 @@ namespace neap::step {
 /// A parameter as a matrix over the flat tensors of its unit.
 class ParameterMatrix {
  public:
-  /// In tiles of `tile` elements at most, but at least a row.
+  /// With tiles of at most `tile` elements, but at least one row.
   ParameterMatrix(const spec::Parameter& p, std::int64_t tile)
       : rows_(p.shape.size() == 2 ? p.shape[0] : 1),
         columns_(p.elements() / rows_),
@@ -29,7 +31,7 @@ class ParameterMatrix {
         parts_(p.spread.parts),
         divides_rows_(parts_ > 1 && p.shape.size() == 2 && p.spread.dimension == 0) {}
 
-  // This rank's, and of all ranks.
+  // Of this rank, and of all ranks.
   [[nodiscard]] std::int64_t rows() const { return rows_; }
   [[nodiscard]] std::int64_t columns() const { return columns_; }
   [[nodiscard]] bool divides_rows() const { return divides_rows_; }
@@ -39,21 +41,21 @@ class ParameterMatrix {
     return divides_columns() ? parts_ * columns_ : columns_;
   }
   [[nodiscard]] double elements() const { return static_cast<double>(parts_ * rows_ * columns_); }
-  /// Sums of this rank's numbers become those of all parts where the side that was summed over is divided.
+  /// Completes this rank's sums to those over all ranks, if the summed side is sharded.
   template <class Ops, class T = typename Ops::Tensor>
   void complete_(Ops& ops, const T& sums, bool divided) const {
     if (!divided) return;
     ops.sum_over_(sums, spec::Axis::kTensor);
-    // As many ranks have each part.
+    // Every shard is on the same number of ranks.
     if (const std::int64_t copies = ops.ranks(spec::Axis::kTensor) / parts_; copies > 1)
       ops.scale_(sums, 1 / static_cast<double>(copies));
   }
   [[nodiscard]] bool in_one_block() const { return block_ == rows_; }
-  /// Place of a row in the flat unit.
+  /// Offset of a row in the flat unit.
   [[nodiscard]] std::int64_t first_element(std::int64_t row) const {
     return offset_ + row * columns_;
   }
-  /// visit(first row, count), in order.
+  /// Calls visit(first row, count) for each tile, in order.
   template <class Visit>
   void for_each_block(const Visit& visit) const {
     for (std::int64_t row = 0; row < rows_; row += block_)
@@ -67,11 +69,11 @@ class ParameterMatrix {
 
  private:
   std::int64_t rows_, columns_, offset_, block_;
-  std::int64_t parts_;  // that ranks have, of which this is one
+  std::int64_t parts_;  // number of shards
   bool divides_rows_;
 };
 
-/// total += norm^2, on the device: reading it back would wait for every parameter.
+/// total += norm^2, on the device. Reading it back would synchronise for every parameter.
 template <class Ops, class T = typename Ops::Tensor>
 void add_square(Ops& ops, T& total, const T& norm) {
   ops.multiply_(norm, norm);
@@ -102,7 +104,8 @@ class AdafactorStep {
   }
 
  private:
-  // Second moments from this step's gradient, then the factors of the direction.
+  // Updates the second moments from this step's gradient, then computes the factors of the
+  // direction.
   void find_factors(const ParameterMatrix& p, std::int64_t parameter) {
     const std::int64_t row = u_.place("exp_avg_sq_row", parameter);
     const bool factored = row >= 0;
@@ -134,7 +137,7 @@ class AdafactorStep {
     ops_.rsqrt_(row_factor_);
   }
 
-  // The moment at `place` after it has taken the mean of `n` squares, in float32.
+  // Updates the moment at `place` with the mean of `n` squares, in float32.
   T moment(std::int64_t place, const T& sums, std::int64_t n) {
     const double beta = 1 - std::pow(static_cast<double>(update_.step), update_.config.beta2_decay);
     const T state = u_.at(place);
@@ -147,7 +150,7 @@ class AdafactorStep {
     return value;
   }
 
-  // Gradient over the root of the second moment: (count, columns).
+  // Gradient divided by the root of the second moment: (count, columns).
   T direction(const ParameterMatrix& p, std::int64_t first, std::int64_t count) {
     T u = ops_.multiply(access_.load(p.part(ops_, u_.gradients, first, count)), column_factor_);
     if (row_factor_.defined())
@@ -155,7 +158,7 @@ class AdafactorStep {
     return u;
   }
 
-  // What directions are multiplied by: () on the device.
+  // The factor of directions: () on the device.
   T step_size(const ParameterMatrix& p) {
     const spec::OptimizerConfig& c = update_.config;
     constexpr double kNoLimit = std::numeric_limits<double>::infinity();
@@ -205,7 +208,7 @@ class AdafactorStep {
   const Update& update_;
   UnitAccess<Ops> access_;
   T row_factor_, column_factor_;  // of the current parameter
-  T only_direction_;              // kept where the parameter is one block
+  T only_direction_;              // kept if the parameter is a single tile
 };
 
 template <class Ops, class T = typename Ops::Tensor>
@@ -216,8 +219,9 @@ void adafactor_step(Ops& ops, const TrainedUnit<T>& u, const Update& update) {
 
 // ---- SM3 (Anil, Gupta, Koren and Singer, 2019, SM3-II) ----
 
-/// One parameter. An element's accumulator is the smaller of its row's and its column's plus its
-/// squared gradient; then each row and column keeps its largest. Momentum as in its authors' code.
+/// Updates one parameter. An element's accumulator is the smaller one of its row and its column,
+/// plus its squared gradient. Then each row and column keeps its maximum. Momentum is as in the
+/// authors' code.
 template <class Ops, class T = typename Ops::Tensor>
 void sm3_parameter(Ops& ops, UnitAccess<Ops>& access, const TrainedUnit<T>& u, const Update& update,
                    std::int64_t parameter) {

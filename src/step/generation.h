@@ -1,8 +1,8 @@
 // The body of a generation: executes actions (generation_schedule.h) over operations.
 //
-// A GenerationSource is what a generation needs from outside: its actions, prompts and random numbers,
-// and a place for tokens. A run's source has data and decides by the tokens how it goes on
-// (rollout/generation.h); a plan's has a list of actions (plan/counted_source.h).
+// A GenerationSource provides actions, prompts and random numbers, and receives tokens. In a run,
+// the source has data, and its next actions depend on the tokens (rollout/generation.h). In a plan,
+// the source has a fixed list of actions (plan/counted_source.h).
 //
 // B rows of the cache, S sequences of B' prompts.
 #pragma once
@@ -21,7 +21,7 @@
 
 namespace neap::step {
 
-/// The next tokens after hidden states (B, C), on the device; `draw` is on the host.
+/// Samples the next tokens from hidden states (B, C), on the device. `draw` is on the host.
 template <class Ops, class T = typename Ops::Tensor>
 Sampled<T> sampled(Ops& ops, const Weights<T>& w, const T& hidden, const SamplingOptions& sampling,
                    const Draw<T>& draw) {
@@ -38,17 +38,17 @@ Sampled<T> on_host(Ops& ops, const Sampled<T>& s) {
   return {ops.to_host(s.tokens), s.log_probs.defined() ? ops.to_host(s.log_probs) : T()};
 }
 
-/// What starts the sequences of some prompts; all on the host, int64.
+/// The data to start sequences of some prompts; all on the host, int64.
 template <class T>
 struct PromptBatch {
   T tokens;   // (B', T), padded on the right
   T lengths;  // (B',)
-  T rows;     // (J, B'): of the cache, for J sequences of each prompt; one may come again
+  T rows;     // (J, B'): rows of the cache, for J sequences of each prompt; a row may be repeated
   T prompts;  // (S,): the prompt of each sequence that gets a token
 };
 
-/// Prefills each prompt once, for all of its sequences, and samples their first tokens, on the host.
-/// `draw` of S sequences, on the host.
+/// Prefills each prompt once for all of its sequences, and samples their first tokens. `draw`, for
+/// S sequences, and the result are on the host.
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
 Sampled<T> prefill_and_sample(Ops& ops, const Weights<T>& w, const PromptBatch<T>& batch,
                               const Draw<T>& draw, const Cache& cache,
@@ -67,20 +67,21 @@ struct ChunkBatch {
   T prompts;  // (S,): 0 for each sequence of the prompt
 };
 
-/// What the next decoding step starts from: (B,) int64 each.
+/// The input of the next decoding step: (B,) int64 each.
 template <class T>
 struct DecodeRows {
-  T tokens;     // the last one of each row
-  T positions;  // its position
-  T advance;    // 1, or 0 of an idle row: its position stays within the cache
+  T tokens;     // the last token of each row
+  T positions;  // the position of that token
+  T advance;    // 1, or 0 for an idle row, whose position stays within the cache
 };
-/// From the host to the device.
+/// Copies it from the host to the device.
 template <class Ops, class T = typename Ops::Tensor>
 DecodeRows<T> on_device(Ops& ops, const DecodeRows<T>& rows) {
   return {ops.to_device(rows.tokens), ops.to_device(rows.positions), ops.to_device(rows.advance)};
 }
 
-/// One decoding step: the next tokens (B,), on the host. `rows` are those of the step after it.
+/// One decoding step: returns the next tokens (B,), on the host. `rows` becomes the input of the
+/// next step.
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
 Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, DecodeRows<T>& rows,
                              const Draw<T>& draw, const Cache& cache, std::int64_t key_limit,
@@ -97,16 +98,16 @@ concept GenerationSource = requires(S& source, const PrefillPrompts& prompts,
                                     const PrefillChunk& chunk, std::int64_t n,
                                     const std::vector<std::int64_t>& rows, const Sampled<T>& next) {
   { source.sampling() } -> std::convertible_to<const SamplingOptions&>;
-  // Null: the generation is over.
+  // Null: the generation has ended.
   { source.next() } -> std::same_as<const GenerationAction*>;
   // All on the host.
   { source.prompts(prompts) } -> std::same_as<PromptBatch<T>>;
   { source.chunk(chunk) } -> std::same_as<ChunkBatch<T>>;
   // The last tokens of the first n rows.
   { source.decode_rows(n) } -> std::same_as<DecodeRows<T>>;
-  // For the next token of each of the rows; n: of what penalties need.
+  // Random numbers for the next token of each of the rows. n is the width that penalties need.
   { source.draw(rows, n) } -> std::same_as<Draw<T>>;
-  // The next token of each of the rows.
+  // Receives the next token of each of the rows.
   source.take(rows, next);
 };
 
@@ -152,7 +153,7 @@ class GenerationBody {
   }
 
  private:
-  /// The first tokens of the sequences of a prompt, from its last hidden state.
+  /// Samples the first tokens of a prompt's sequences from its last hidden state.
   void sample_first(const PrefillChunk& action, const T& prompts) {
     T hidden = std::exchange(hidden_, T());
     if (std::ssize(action.rows) > 1) hidden = ops_.take_rows(hidden, ops_.to_device(prompts));
@@ -166,7 +167,7 @@ class GenerationBody {
   Cache& cache_;
   Source& source_;
   T hidden_;                              // (1, C) of the last chunk
-  std::optional<DecodeRows<T>> decoded_;  // on the device; none once a row starts, moves or ends
+  std::optional<DecodeRows<T>> decoded_;  // on the device; unset once a row starts, moves or ends
 };
 
 /// Executes all actions of a source.

@@ -18,7 +18,7 @@ std::vector<std::vector<std::int64_t>> PrefillPrompts::rows_by_prompt() const {
 GenerationSchedule::GenerationSchedule(const GenerationLimits& limits,
                                        std::vector<SequenceStart> sequences, StartRow start)
     : limits_(limits), sequences_(std::move(sequences)), start_(std::move(start)) {
-  // A pass takes the chunks of one prompt.
+  // A chunked pass has chunks of one prompt.
   if (in_chunks()) limits_.prefill.prompts = std::min<std::int64_t>(1, limits_.prefill.prompts);
   if (limits_.max_new_tokens <= 0) sequences_.clear();
   rows_.resize(static_cast<std::size_t>(std::min(limits_.rows, std::ssize(sequences_))));
@@ -100,12 +100,12 @@ std::int64_t GenerationSchedule::rows_in_use() const {
   return n;
 }
 
-/// Gives idle rows to waiting sequences, as many as have few enough prompts between them and as the
-/// cache has room for.
+/// Assigns idle rows to waiting sequences, limited by the number of prompts per pass and by the
+/// room in the cache.
 PrefillPrompts GenerationSchedule::fill_rows() {
   PrefillPrompts out;
   out.width = limits_.prompt_width;
-  std::map<std::size_t, std::int64_t> places;  // by prompt
+  std::map<std::size_t, std::int64_t> places;  // per prompt
   for (std::int64_t row = 0; row < std::ssize(rows_) && waiting_ < sequences_.size(); ++row) {
     if (sequence_of(row) != kIdle) continue;
     const SequenceStart& sequence = sequences_[waiting_];
@@ -134,7 +134,7 @@ void GenerationSchedule::admit() {
   }
 }
 
-/// Moves sequences from the last rows to idle ones where at least half of the rows would be idle.
+/// Moves sequences from the last rows to idle ones if at least half of the rows would be idle.
 void GenerationSchedule::compact() {
   const auto busy = static_cast<std::int64_t>(std::count_if(
       rows_.begin(), rows_.end(), [](const Row& row) { return row.sequence != kIdle; }));

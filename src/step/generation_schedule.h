@@ -1,12 +1,13 @@
-// What a generation does, without tensors: a list of actions, and the scheduler that makes it.
+// What a generation does, without tensors: a list of actions, and the scheduler that produces it.
 //
-// Each sequence takes a row of the cache. As one ends, a waiting one takes its row, so the cache's size
-// bounds memory and not the number of sequences. Sequences of one prompt that start together share its
-// prefill. When nothing waits, sequences move to lower rows as others end, so that steps get smaller.
-// step/generation.h executes actions over any operations: those of a run as it makes them, a recorded
-// list again, or the list that a plan takes as a bound.
+// Each sequence uses a row of the cache. When it ends, a waiting sequence takes its row. So the
+// cache's size bounds memory, but not the number of sequences. Sequences of one prompt that start
+// together share its prefill. When nothing waits, sequences move to lower rows as others end, so
+// that steps get smaller. step/generation.h executes actions over any operations: those that a run
+// produces, a recorded list, or the list that a plan uses as a bound.
 //
-// Threads   one at a time.   Failure   Status on prompts that do not fit.
+// Threads   one at a time.
+// Failure   Status for prompts that do not fit.
 // Cost      an action takes time in proportion to its rows.
 #pragma once
 
@@ -22,32 +23,33 @@
 
 namespace neap::step {
 
-/// Before the first sequence.
+/// Precedes the first sequence.
 struct ClearCache {};
-/// Whole prompts, padded to one width; gives the sequences that start with them their first tokens.
+/// Prefills whole prompts, padded to one width, and samples the first tokens of their sequences.
 struct PrefillPrompts {
   std::int64_t width = 0;
   std::vector<std::int64_t> lengths;  ///< tokens of each prompt
-  std::vector<std::int64_t> rows;     ///< of each sequence
-  std::vector<std::int64_t> prompts;  ///< of each sequence: the place of its prompt in `lengths`
-  /// The rows of each prompt, none of them empty.
+  std::vector<std::int64_t> rows;     ///< per sequence
+  std::vector<std::int64_t> prompts;  ///< per sequence: the index of its prompt in `lengths`
+  /// The rows of each prompt; each has at least one.
   [[nodiscard]] std::vector<std::vector<std::int64_t>> rows_by_prompt() const;
 };
-/// Tokens [first, first + count) of one prompt; the last chunk gives its sequences their first tokens.
+/// Prefills tokens [first, first + count) of one prompt. The last chunk samples the first tokens of
+/// its sequences.
 struct PrefillChunk {
-  std::int64_t width = 0;  ///< of the longest prompt, as above
+  std::int64_t width = 0;  ///< width of the longest prompt, as above
   std::int64_t first = 0;
   std::int64_t count = 0;
   bool last = false;
-  std::vector<std::int64_t> rows;  ///< of each sequence
+  std::vector<std::int64_t> rows;  ///< per sequence
 };
-/// A token for each of the first rows; idle ones compute what is not read. No sequence that is decoded
-/// has more than `key_limit` tokens before it.
+/// Decodes a token for each of the first rows; results of idle rows are not used. Each decoded
+/// sequence has at most `key_limit` earlier tokens.
 struct DecodeStep {
   std::int64_t rows = 0;
   std::int64_t key_limit = 1;
 };
-/// The sequence of a row, which has so many tokens, goes to an idle row.
+/// Moves the sequence of a row, with its number of tokens, to an idle row.
 struct MoveRow {
   std::int64_t from = 0;
   std::int64_t to = 0;
@@ -60,7 +62,7 @@ struct EndRow {
 using GenerationAction =
     std::variant<ClearCache, PrefillPrompts, PrefillChunk, DecodeStep, MoveRow, EndRow>;
 
-/// Appends the chunks of a prompt of so many tokens, none longer than `chunk`.
+/// Appends the chunks of a prompt with `length` tokens, each of at most `chunk` tokens.
 template <class Actions>
 void append_chunks(Actions& actions, PrefillChunk shape, std::int64_t length, std::int64_t chunk) {
   for (shape.first = 0; shape.first < length; shape.first += chunk) {
@@ -72,14 +74,13 @@ void append_chunks(Actions& actions, PrefillChunk shape, std::int64_t length, st
 
 struct GenerationLimits {
   std::int64_t rows = 0;          ///< of the cache
-  std::int64_t row_tokens = 0;    ///< of each row
+  std::int64_t row_tokens = 0;    ///< per row
   std::int64_t prompt_width = 0;  ///< at least the tokens of the longest prompt
   std::int64_t max_new_tokens = 0;
-  spec::PrefillShape
-      prefill{};  ///< fewer tokens than prompt_width: one prompt at a time, in chunks
+  spec::PrefillShape prefill{};  ///< if tokens < prompt_width: one prompt at a time, in chunks
 };
 
-/// A sequence that is to be generated.
+/// A sequence to be generated.
 struct SequenceStart {
   std::size_t prompt = 0;          ///< equal prompts have the same number
   std::int64_t prompt_tokens = 0;  ///< at least one
@@ -88,8 +89,8 @@ struct SequenceStart {
 class GenerationSchedule {
  public:
   static constexpr std::size_t kIdle = ~std::size_t{0};
-  /// Row `row` starts a sequence of up to `tokens` tokens; false: the cache has no room until another
-  /// one ends (KvLayout::start).
+  /// Starts a sequence of up to `tokens` tokens in row `row`. Returns false if the cache has no
+  /// room until another one ends (KvLayout::start).
   using StartRow = std::function<bool(std::int64_t row, std::int64_t tokens)>;
 
   /// Without sequences or new tokens there is nothing to do.
@@ -97,19 +98,20 @@ class GenerationSchedule {
                                                        std::vector<SequenceStart> sequences,
                                                        StartRow start);
 
-  /// The next action, after all before it are executed and their tokens are added; null once every
-  /// sequence has ended. It stays valid until the next call.
+  /// The next action. Call it after executing the previous one and adding its tokens. Null once
+  /// every sequence has ended. It is valid until the next call.
   [[nodiscard]] Result<const GenerationAction*> next();
-  /// The sequence of a row got a token, which may be its last. Whether the sequence has ended with it.
+  /// Adds a token to the sequence of a row; `ends`: it is the last one. Returns whether the
+  /// sequence has ended.
   bool add_token(std::int64_t row, bool ends);
 
   /// kIdle: none.
   [[nodiscard]] std::size_t sequence_of(std::int64_t row) const { return row_of(row).sequence; }
-  /// Place of its last token.
+  /// Position of its last token.
   [[nodiscard]] std::int64_t position(std::int64_t row) const { return row_of(row).tokens - 1; }
-  /// Tokens of its response.
+  /// Number of response tokens.
   [[nodiscard]] std::int64_t new_tokens(std::int64_t row) const;
-  /// Sequences that have ended.
+  /// Number of ended sequences.
   [[nodiscard]] std::size_t ended() const { return ended_; }
 
  private:
@@ -138,7 +140,7 @@ class GenerationSchedule {
   std::vector<Row> rows_;
   std::size_t waiting_ = 0;  // sequences from here on have not started
   std::size_t ended_ = 0;
-  std::deque<GenerationAction> actions_;  // that come next
+  std::deque<GenerationAction> actions_;  // the next actions
   GenerationAction current_;
 };
 

@@ -1,4 +1,4 @@
-// The norm of a model's gradients, from norms of tiles.
+// The norm of a model's gradients, computed from norms of tiles.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace neap::step {
 
-/// Elements [first, first + count) of a unit as what norms are taken of, one after another: cut between the
-/// unit's tiles, and where parameters are spread in another way.
+/// Elements [first, first + count) of a unit as the ranges whose norms are computed. They are cut
+/// between the unit's tiles, and where the sharding of parameters changes.
 inline std::vector<spec::SpreadRange> norm_ranges(const spec::FlatUnit& unit, std::int64_t first,
                                                   std::int64_t count) {
   std::vector<spec::SpreadRange> out;
@@ -29,7 +29,7 @@ inline std::vector<spec::SpreadRange> norm_ranges(const spec::FlatUnit& unit, st
   return out;
 }
 
-/// Norms (ranges,) of `ranges` of a unit's gradients, of which the first is the unit's element `first`.
+/// Norms (ranges,) of `ranges` of a unit's gradients, which start at the unit's element `first`.
 template <class Ops, class T = typename Ops::Tensor>
 T range_norms(Ops& ops, const T& gradients, std::int64_t first,
               const std::vector<spec::SpreadRange>& ranges) {
@@ -43,7 +43,7 @@ T range_norms(Ops& ops, const T& gradients, std::int64_t first,
   return norms;
 }
 
-/// Norms of the ranges of `gradients`, of which the first is the unit's element `first`.
+/// Norms of the ranges of `gradients`, which start at the unit's element `first`.
 template <class Ops, class T = typename Ops::Tensor>
 RangeNorms<T> part_norms(Ops& ops, const spec::FlatUnit& unit, std::int64_t first,
                          const T& gradients, const spec::TensorShard& shard) {
@@ -54,9 +54,10 @@ RangeNorms<T> part_norms(Ops& ops, const spec::FlatUnit& unit, std::int64_t firs
   return out;
 }
 
-/// Norms of the ranges of `pieces` of a model `w`, one after another; zero for what another rank counts where
-/// ranks divide the model: one before this one, or of a table with two copies the first stage. Those of units
-/// that rest on the host are the source's, taken when their last gradients left.
+/// Norms of the ranges of `pieces` of a model `w`, one after another. They are zero for elements
+/// that another rank counts: an earlier rank of the tensor-parallel group, or the first stage for a
+/// tied embedding. For offloaded units the source has computed them when the gradients were
+/// complete.
 template <class Ops, class T = typename Ops::Tensor>
 std::vector<double> piece_norms(Ops& ops, const std::vector<TrainedUnit<T>>& pieces,
                                 const Weights<T>* w = nullptr) {
@@ -82,7 +83,7 @@ std::vector<double> piece_norms(Ops& ops, const std::vector<TrainedUnit<T>>& pie
   return out;
 }
 
-/// Of each of these norms where its unit lies in the whole model.
+/// For each of these norms, the place of its unit in the whole model.
 template <class T>
 std::vector<double> piece_places(const std::vector<TrainedUnit<T>>& pieces, const Weights<T>& w) {
   std::vector<double> out;
@@ -100,15 +101,15 @@ std::vector<double> piece_places(const std::vector<TrainedUnit<T>>& pieces, cons
   return out;
 }
 
-/// Norm of all gradients together, from those of all their ranges in order, stage by stage, added up on the
-/// host: the same bits wherever a unit is cut between tiles, and when a run is resumed.
+/// The norm of all gradients from the norms of all ranges, in order of stages, added on the host.
+/// The result is bitwise the same however units are cut between tiles, also after a resume.
 template <class Ops>
 double joint_norm(Ops& ops, const std::vector<double>& norms) {
   double squares = 0;
   for (const double norm : ops.join_stages(norms)) squares += norm * norm;
   return std::sqrt(ops.total_over(squares, spec::Axis::kTensor));
 }
-/// The same in the order of `places`, where stages have blocks of several parts of the model.
+/// The same in the order of `places`, for stages that have blocks of several model parts.
 template <class Ops>
 double joint_norm(Ops& ops, const std::vector<double>& norms, const std::vector<double>& places) {
   const std::vector<double> all = ops.join_stages(norms), at = ops.join_stages(places);
@@ -121,7 +122,8 @@ double joint_norm(Ops& ops, const std::vector<double>& norms, const std::vector<
   return std::sqrt(ops.total_over(squares, spec::Axis::kTensor));
 }
 
-/// Of what several ranks have of a unit and compute a part of its gradient each: adds these up.
+/// Sums gradients of parameters for which several ranks of the tensor-parallel group each compute a
+/// term.
 template <class Ops, class T = typename Ops::Tensor>
 void sum_spread_gradients(Ops& ops, const spec::FlatUnit& unit, const T& gradients,
                           const spec::TensorShard& shard) {
@@ -140,11 +142,11 @@ void sum_spread_gradients(Ops& ops, const spec::FlatUnit& unit, const T& gradien
   }
 }
 
-/// Of gradients (elements,) that leave for the host and to which nothing more is added: adds up the ranks'. Norms of
-/// the elements that this rank keeps.
+/// Reduces complete gradients (elements,) over ranks before they are offloaded. Returns the norms
+/// of this rank's elements.
 template <class Ops, class T = typename Ops::Tensor>
 RangeNorms<T> complete_gradients(Ops& ops, const Weights<T>& w, UnitKey key, const T& gradients) {
-  // Sums know blocks by their numbers in the whole model.
+  // Reductions count blocks in the whole model.
   const UnitKey number = key < 0 ? key : w.architecture.block_at(key);
   const auto [unit, first, count] = w.sink->leaving(number);
   const spec::TensorShard& shard = w.architecture.tensor;

@@ -1,13 +1,13 @@
-// Gradients that every rank has and that ranks add up, handed over unit by unit while backward goes on.
+// Buckets of replicated gradients, which are reduced over ranks while backward continues.
 //
-// Model     Backward completes the head's, then those of the blocks from the last to the first, then the embedding's.
-//           In the last group of a mini-batch each unit is handed over when it is complete; what is left then follows
-//           in the same order. Small units go together. So every rank hands over the same buckets in the same order,
-//           whatever its groups are, a rank without any included.
-//           Gradients that rest on the host are handed over one by one, each before it leaves the device, and waited
-//           for. Every rank comes to them in the same order, too.
-//
-// Threads   one at a time.   Failure   of the hand-over.
+// Model     Backward completes the head's gradients, then those of the blocks from last to first,
+//           then the embedding's. In the last group of a mini-batch, each unit is passed on when it
+//           is complete; the remaining ones follow in the same order. Small units share a bucket.
+//           So every rank reduces the same buckets in the same order, whatever its groups are, even
+//           if it has none. Offloaded gradients are reduced one by one before they leave the
+//           device, and are waited for, also in the same order on every rank.
+// Threads   one at a time.
+// Failure   that of the reduction.
 #pragma once
 
 #include <algorithm>
@@ -24,20 +24,20 @@
 
 namespace neap::step {
 
-/// Units are handed over together until they have so many bytes: a collective of them takes several times as long as
-/// its start does.
+/// Bucket size in bytes. A collective of this size takes several times as long as its start.
 constexpr std::int64_t kReductionBytes = std::int64_t{16} << 20;
 
 template <class T>
 class GradientReduction final : public GradientSink<T> {
  public:
-  /// begin(units, by their number): adds up their gradients over ranks, at once or while backward goes on.
+  /// Called as begin(unit numbers): reduces their gradients over ranks, immediately or while
+  /// backward continues.
   using Begin = std::function<void(const std::vector<std::size_t>& units)>;
-  /// sum(unit, gradients): of one whose gradients rest on the host, while they are on the device. What is computed next
-  /// begins behind it.
+  /// Called as sum(unit, gradients) for a unit with offloaded gradients, while they are on the
+  /// device. Later computation waits for it.
   using Sum = std::function<void(std::size_t unit, const T& gradients)>;
-  /// Of `units`, which outlive it and whose gradients have `element_bytes` an element; `pieces`: those that this rank
-  /// steps. Those on the device are handed over when `together` bytes are.
+  /// `units` and `pieces` (those that this rank updates) must outlive it. Gradients have
+  /// `element_bytes` per element. A bucket is passed on at `together` bytes.
   GradientReduction(const std::vector<TrainedUnit<T>>& units,
                     const std::vector<TrainedUnit<T>>& pieces, std::int64_t element_bytes,
                     Begin begin, Sum sum, std::int64_t together = kReductionBytes)
@@ -75,13 +75,13 @@ class GradientReduction final : public GradientSink<T> {
   }
   void sum(UnitKey key, const T& gradients) override { sum_(leaving_.at(key).first, gradients); }
 
-  /// Hands over the rest of a mini-batch. The next one begins.
+  /// Passes on the rest of a mini-batch, and starts the next one.
   void finish() {
     while (next_ < order_.size()) add_next();
     hand_over();
     restart();
   }
-  /// As if nothing of the mini-batch had been handed over.
+  /// Forgets what was passed on in this mini-batch.
   void restart() {
     next_ = 0;
     pending_.clear();
@@ -95,7 +95,7 @@ class GradientReduction final : public GradientSink<T> {
     UnitKey key = 0;
     std::int64_t bytes = 0;
   };
-  // Backward comes to them in ascending order.
+  // Backward reaches units in ascending order of this value.
   static UnitKey turn_of(UnitKey key) {
     if (key == key_of(Table::kHead)) return std::numeric_limits<UnitKey>::min();
     return key == key_of(Table::kEmbedding) ? std::numeric_limits<UnitKey>::max() : -key;
@@ -117,7 +117,7 @@ class GradientReduction final : public GradientSink<T> {
   std::int64_t together_;
   std::map<UnitKey, std::pair<std::size_t, typename GradientSink<T>::Leaving>> leaving_;
   std::vector<Unit> order_;
-  std::size_t next_ = 0;  // of order_
+  std::size_t next_ = 0;  // index into order_
   std::vector<std::size_t> pending_;
   std::int64_t pending_bytes_ = 0;
   bool last_group_ = false;

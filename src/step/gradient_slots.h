@@ -1,13 +1,16 @@
-// Gradients of which a rank keeps a slice: memory for those of two units at a time, where backward adds them.
+// Sharded gradients (ZeRO-2 and 3): memory for full gradients of two units at a time, in which
+// backward accumulates them.
 //
-// When a group of micro-batches has gone through a unit, its gradients are added up over ranks (along the
-// tensor axis those of parameters that several of them have), while backward goes on with the next one in the other
-// memory. Then each rank adds its elements to its slice, and the memory is the next unit's but one. The head comes
-// first, then the blocks from the last to the first, then the embedding, behind which all sums are waited for. A tied
-// table is added to at both ends, so it has memory of its own. A slice that rests on the host comes unit by unit to
-// memory beside that, and leaves again. Units of different chunks of a stage are added to in different orders.
+// When a group of micro-batches has passed a unit, its gradients are reduce-scattered over ranks
+// while backward continues with the next unit in the other buffer. Parameters that several
+// tensor-parallel ranks hold are also summed over those. Then each rank adds its elements to its
+// shard, and the buffer is free. The head comes first, then the blocks from last to first, then the
+// embedding, after which all reductions are waited for. A tied embedding gets gradients at both
+// ends, so it has a buffer of its own. An offloaded shard is loaded unit by unit into separate
+// memory, and copied back. Units of different chunks of a stage are visited in different orders.
 //
-// Threads   one at a time.   Failure   of the sums.
+// Threads   one at a time.
+// Failure   that of the reductions.
 #pragma once
 
 #include <algorithm>
@@ -25,16 +28,17 @@
 
 namespace neap::step {
 
-/// Parts of ROLE.unit_grads: two for units by turns, and one for a tied table.
+/// Parts of ROLE.unit_grads: two for units in turn, and one for a tied embedding.
 constexpr std::array<std::string_view, 2> kSharedSlots = {"unit.0", "unit.1"};
 constexpr std::string_view kTiedSlot = "tied";
 
-/// Part of the same tag where a rank's gradients of a unit are added up that has this slot, if they rest on the host.
+/// For offloaded gradients: the part of the same tag in which a rank's shard of a unit with this
+/// slot is accumulated.
 inline std::string own_slot(std::string_view slot) {
   return "own." + std::string(slot);
 }
 
-/// The part that a trained unit's gradients are added in, of a model or a stage of it. The first part has blocks only.
+/// The part for gradients of a trained unit of a model or stage. The first part is only for blocks.
 inline std::string_view gradient_slot(const spec::FlatUnit& unit, const spec::Architecture& shape,
                                       spec::Head head) {
   const bool tied = shape.has_head() && shape.ties_table(head);
@@ -51,31 +55,32 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
  public:
   struct Unit {
     spec::FlatUnit unit;
-    T gradients;  ///< (elements,), of its slot
+    T gradients;  ///< (elements,), in its slot
   };
-  /// Sums over ranks, of each rank's elements on that rank.
+  /// Reduce-scatter over ranks.
   struct Sums {
-    /// Begins those of a unit behind what was computed so far. Their number.
+    /// Starts the reduction of a unit after the computation so far. Returns its number.
     std::function<std::int64_t(std::size_t unit, const T& gradients)> begin;
-    /// What is computed from now on begins when those with the number are there.
+    /// Later computation waits for the reductions with this number.
     std::function<void(std::int64_t)> wait;
   };
-  /// Gradients of pieces that rest on the host.
+  /// Gradients of pieces that are offloaded.
   class Hosted {
    public:
     Hosted() = default;
     Hosted(const Hosted&) = delete;
     Hosted& operator=(const Hosted&) = delete;
     virtual ~Hosted() = default;
-    /// Begins to bring what groups of this mini-batch have added to a piece's.
+    /// Starts to load a piece's gradients, which groups of this mini-batch have added.
     virtual void fetch(std::size_t piece) = 0;
-    /// Their memory (count,), for what is computed next.
+    /// Their memory (count,), for the next computation.
     [[nodiscard]] virtual T use(std::size_t piece) = 0;
-    /// Begins to take them away. `complete`: nothing more is added to them.
+    /// Starts to copy them back. `complete`: nothing more is added to them.
     virtual void leave(std::size_t piece, bool complete) = 0;
   };
-  /// `units`: all trained ones of a model, or a stage of it, with this shape. `pieces`: of some of them, of this rank;
-  /// `ops` outlives the slots, and so does `hosted`, where the pieces' gradients rest on the host.
+  /// `units` are all trained units of a model or stage with this shape. `pieces` are this rank's
+  /// pieces. `ops` must outlive the slots, and so must `hosted`, which is set if the pieces'
+  /// gradients are offloaded.
   GradientSlots(Ops& ops, std::vector<Unit> units, std::vector<TrainedUnit<T>> pieces,
                 const spec::Architecture& shape, spec::Head head, Sums sums,
                 Hosted* hosted = nullptr)
@@ -133,7 +138,7 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
       });
     }
   }
-  // What leaves for the host does so here.
+  // Offloaded gradients are handled here, not by the caller.
   [[nodiscard]] typename GradientSink<T>::Leaving leaving(UnitKey) const override { return {}; }
   void sum(UnitKey, const T&) override {}
 
@@ -142,14 +147,14 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
     std::size_t unit = 0;
     std::int64_t number = 0;
   };
-  // Passes count the blocks of a stage.
+  // Passes number blocks within a stage.
   [[nodiscard]] UnitKey key_in_stage(std::size_t unit) const {
     return key_of(units_[unit].unit, shape_);
   }
   [[nodiscard]] UnitKey first_use(std::size_t unit) const {
     return slots_[unit] == kTiedSlot ? key_of(Table::kHead) : key_in_stage(unit);
   }
-  // Of the unit that a slot has: its elements of this rank go to the slice.
+  // Ends the reduction of a slot's unit: this rank's elements are added to the shard.
   void end_sums(std::string_view slot) {
     const auto found = std::find_if(begun_.begin(), begun_.end(),
                                     [&](const Begun& begun) { return slots_[begun.unit] == slot; });
@@ -167,7 +172,7 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
       if (hosted_ != nullptr) hosted_->leave(piece, last);
     });
   }
-  // Of a unit.
+  // The pieces of a unit.
   template <class Visit>
   void for_each_piece(std::size_t unit, const Visit& visit) const {
     for (std::size_t p = 0; p < pieces_.size(); ++p)
@@ -181,11 +186,11 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
   spec::TensorShard shard_;
   Sums sums_;
   Hosted* hosted_;
-  std::int64_t groups_ = 0;              // of the mini-batch
-  std::vector<std::int64_t> added_;      // by unit: of these, that have added to its gradients
-  std::vector<std::string_view> slots_;  // by unit
-  std::vector<bool> joined_;             // by unit: a table that another stage has, too
-  std::vector<Begun> begun_;             // at most one a slot
+  std::int64_t groups_ = 0;              // groups per mini-batch
+  std::vector<std::int64_t> added_;      // per unit: groups that have added to its gradients
+  std::vector<std::string_view> slots_;  // per unit
+  std::vector<bool> joined_;             // per unit: it is on another stage, too
+  std::vector<Begun> begun_;             // at most one per slot
 };
 
 }  // namespace neap::step

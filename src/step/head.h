@@ -1,6 +1,6 @@
 // Heads: hidden states to log-probabilities or scores.
 //
-// Hidden states are (N, C) rows; R of them are read. Logits exist for a chunk of rows at a time.
+// Hidden states are (N, C) rows, of which R are read. Logits exist for one chunk of rows at a time.
 #pragma once
 
 #include <algorithm>
@@ -10,16 +10,16 @@
 
 namespace neap::step {
 
-/// Elements of one chunk of wide logits: 128 MiB of float32. Rows a chunk are this / V, at least 1.
+/// Elements of one chunk of wide logits: 128 MiB of float32. A chunk has this / V rows, at least 1.
 constexpr std::int64_t kLogitsChunkElements = std::int64_t{1} << 25;
 
-// ---- what a head's matrix is applied to ----
+// ---- the input of a head's matrix ----
 
 template <class T>
 struct SavedHeadInput {
-  T input;  // (N, C): what the norm reads
+  T input;  // (N, C): input of the norm
   NormStatistics<T> norm;
-  T normed;  // (N, C): what is projected out; undefined without a projection
+  T normed;  // (N, C): input of the projection; undefined without one
 };
 
 template <class Ops, class T = typename Ops::Tensor>
@@ -44,8 +44,8 @@ T head_input_backward(Ops& ops, const Weights<T>& w, SavedHeadInput<T>& saved, T
                        std::exchange(saved.norm, {}), d);
 }
 
-/// Walks the rows that a head reads, a chunk at a time: of hidden (N, C) those in `rows` (R,)
-/// int64, or all where it is undefined.
+/// Visits the rows that a head reads, one chunk at a time: those in `rows` (R,) int64 of hidden (N,
+/// C); all rows if it is undefined.
 template <class Ops>
 class HeadRows {
   using T = typename Ops::Tensor;
@@ -98,12 +98,12 @@ template <class T>
 struct LogProbs {
   T log_probs;  // (R,) wide: log p(target) at each row
   T entropy;    // (R,) wide; undefined unless requested
-  T right;      // (R,) wide: 1 where no token is likelier than the target, else 0; undefined unless
-                // requested
-  T log_sum;    // (R,) wide: log sum exp of the row's logits; backward needs it
+  // (R,) wide: 1 if no token is more likely than the target, else 0; undefined unless requested
+  T right;
+  T log_sum;  // (R,) wide: log sum exp of the row's logits; for backward
 };
 
-/// What capped logits are divided by.
+/// The divisor of capped logits.
 template <class T>
 double logits_divisor(const Weights<T>& w, double temperature) {
   return temperature * w.architecture.logits_divisor;
@@ -119,7 +119,7 @@ T scaled_logits(Ops& ops, const Weights<T>& w, const T& z, double temperature) {
   return logits;
 }
 
-/// Logits (n,) of the targets, of which each rank of the axis has some columns.
+/// Logits (n,) of the targets. Each rank of the axis has some columns.
 template <class Ops, class T = typename Ops::Tensor>
 T target_logits(Ops& ops, const T& logits, const T& targets, spec::Axis axis) {
   const OwnIndices<T> own = ops.own_indices(targets, logits.size(1), axis);
@@ -129,8 +129,8 @@ T target_logits(Ops& ops, const T& logits, const T& targets, spec::Axis axis) {
   return chosen;
 }
 
-/// Reads a chunk's logits (n, V), the columns of this rank of the axis, and destroys them. Every member
-/// is (n,).
+/// Reads a chunk's logits (n, V), which are this rank's columns, and destroys them. Every member of
+/// the result is (n,).
 template <class Ops, class T = typename Ops::Tensor>
 LogProbs<T> reduce_logits(Ops& ops, T logits, const T& targets, const LogProbOptions& options,
                           spec::Axis axis) {
@@ -141,7 +141,7 @@ LogProbs<T> reduce_logits(Ops& ops, T logits, const T& targets, const LogProbOpt
   if (options.accuracy) out.right = ops.at_least(chosen, ops.view(top, {-1}));
   ops.subtract_(logits, top);
   T weighted;
-  T log_sum;  // above top
+  T log_sum;  // relative to top
   if (options.entropy) {
     const T e = ops.exp(logits);
     log_sum = ops.sum_last(e);
@@ -162,15 +162,15 @@ LogProbs<T> reduce_logits(Ops& ops, T logits, const T& targets, const LogProbOpt
   return out;
 }
 
-/// d loss / d logits, in the logits' memory. Rows of the other arguments are (n,); entropy and
-/// d_entropy may be undefined.
+/// d loss / d logits, written to the logits' memory. Rows of the other arguments are (n,). entropy
+/// and d_entropy may be undefined.
 template <class Ops, class T = typename Ops::Tensor>
 T logits_gradient(Ops& ops, const Weights<T>& w, T logits, const T& targets, const T& log_sum,
                   const T& d_log_prob, const T& entropy, const T& d_entropy, double temperature) {
   const auto column = [&](const T& t) { return ops.view(t, {-1, 1}); };
   const double cap = w.architecture.logit_softcap;
   const double divisor = logits_divisor(w, temperature);
-  // d tanh-cap: 1 - (capped / cap)^2, from the capped logits before they are overwritten.
+  // Derivative of the cap: 1 - (capped / cap)^2, computed before the capped logits are overwritten.
   T slope;
   if (cap > 0) slope = ops.softcap_slope(logits, cap / divisor);
   ops.subtract_(logits, column(log_sum));  // log p
@@ -194,7 +194,7 @@ T logits_gradient(Ops& ops, const Weights<T>& w, T logits, const T& targets, con
   return logits;
 }
 
-/// (R, C) -> (R, V) wide logits, whole on every rank: for sampling.
+/// (R, C) -> (R, V) wide logits, whole on every rank, for sampling.
 template <class Ops, class T = typename Ops::Tensor>
 T logits(Ops& ops, const Weights<T>& w, const T& hidden) {
   const T z = head_input(ops, w, hidden, static_cast<SavedHeadInput<T>*>(nullptr));
@@ -221,7 +221,7 @@ void put(Ops& ops, const LogProbs<T>& all, std::int64_t first, std::int64_t n,
   if (all.right.defined()) ops.copy_(ops.narrow(all.right, 0, first, n), part.right);
 }
 
-/// log p(targets) at `rows` of hidden (N, C). targets (R,) int64.
+/// log p(targets) at `rows` of hidden (N, C). targets is (R,) int64.
 template <class Ops, class T = typename Ops::Tensor>
 LogProbs<T> log_probs(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows,
                       const T& targets, const LogProbOptions& options) {
@@ -241,8 +241,8 @@ LogProbs<T> log_probs(Ops& ops, const Weights<T>& w, const T& hidden, const T& r
   return out;
 }
 
-/// From g (n, V), the gradient of the logits of z (n, E): adds the matrix's gradient and that of
-/// the rows' hidden states to d_hidden.
+/// From g (n, V), the gradient of the logits of z (n, E): adds the matrix's gradient, and adds the
+/// gradient of the rows' hidden states to d_hidden.
 template <class Ops, class T = typename Ops::Tensor>
 void logits_backward(Ops& ops, const Weights<T>& w, const HeadRows<Ops>& head,
                      SavedHeadInput<T>& saved, T z, T g, const T& d_hidden, std::int64_t first,
@@ -255,8 +255,8 @@ void logits_backward(Ops& ops, const Weights<T>& w, const HeadRows<Ops>& head,
   head.add(d_hidden, first, n, head_input_backward(ops, w, saved, std::move(d)));
 }
 
-/// Gradient of a loss through log_probs: d_log_probs (R,) and d_entropy (R,) or undefined. Makes the
-/// logits again, adds to the head's gradients, returns d_hidden (N, C).
+/// Gradient of a loss through log_probs. d_log_probs and d_entropy are (R,); either may be
+/// undefined. Recomputes the logits, adds to the head's gradients, and returns d_hidden (N, C).
 template <class Ops, class T = typename Ops::Tensor>
 T log_probs_backward(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows,
                      const T& targets, const LogProbs<T>& forward, const T& d_log_probs,
@@ -280,8 +280,8 @@ struct CrossEntropy {
   LogProbs<T> values;
   T d_hidden;  // (N, C)
 };
-/// loss = -sum(weights * log_probs) with weights (R,): values and gradient in one pass, one matrix
-/// product less than log_probs and log_probs_backward.
+/// loss = -sum(weights * log_probs) with weights (R,). Values and gradient take one pass, with one
+/// matrix product less than log_probs and log_probs_backward.
 template <class Ops, class T = typename Ops::Tensor>
 CrossEntropy<T> cross_entropy(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows,
                               const T& targets, const T& weights, const LogProbOptions& options) {
@@ -306,7 +306,7 @@ CrossEntropy<T> cross_entropy(Ops& ops, const Weights<T>& w, const T& hidden, co
 
 // ---- scalar head ----
 
-/// (R,) wide at `rows` of hidden (N, C); undefined: all.
+/// (R,) wide at `rows` of hidden (N, C); undefined: all rows.
 template <class Ops, class T = typename Ops::Tensor>
 T scores(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows) {
   const HeadRows<Ops> head(ops, hidden, rows, kLogitsChunkElements, hidden.size(1));
@@ -318,7 +318,7 @@ T scores(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows) {
   return out;
 }
 
-/// From d_scores (R,): adds to the head's gradients, returns d_hidden (N, C).
+/// From d_scores (R,): adds to the head's gradients, and returns d_hidden (N, C).
 template <class Ops, class T = typename Ops::Tensor>
 T scores_backward(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows,
                   const T& d_scores) {

@@ -5,13 +5,15 @@
 namespace neap::step {
 namespace {
 
-// A device's power and its clocks are those of many products in a row; the rate is that of one large product after another
-// kind of work.
+// The measured rate is that of one large product after other work. In a long series of products,
+// power limits the clocks to this fraction.
 constexpr double kProductShare = 0.94;
-constexpr double kProductTraffic = 0.93;  // of the memory's rate
-// Tiles read what they add to when they are done, and write it: as much time as 2.75 reads in a row.
+constexpr double kProductTraffic = 0.93;  // fraction of the memory throughput
+// Tiles read and write the tensor that they add to when they are done. This takes as long as 2.75
+// contiguous reads.
 constexpr double kSumTraffic = 2.75;
-// Arithmetic and traffic hide each other in part: 1 would be their sum, infinity the larger of both.
+// Arithmetic and traffic partly overlap. The exponent 1 would mean their sum, infinity their
+// maximum.
 constexpr double kHiding = 2.6;
 
 }  // namespace

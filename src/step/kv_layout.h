@@ -1,12 +1,12 @@
-// Where the keys and values of generated sequences are.
+// Where the keys and values of generated sequences are stored.
 //
 // A generation gives each sequence a row. A layout is a class that knows where the tokens of a row
-// are stored: the passes of transformer.h hand it the heads of each block, and rollout/ tells it when
-// rows start, move and end. No other code finds a token's key or value. SlotCache is the layout that
-// Neap runs; another one, such as blocks with a table and an attention kernel of their own, is a class
-// with the members of KvLayout.
+// are stored. The passes of transformer.h give it the heads of each block, and rollout/ reports
+// when rows start, move and end. No other code accesses cached keys or values. SlotCache is the
+// layout that Neap uses. Another layout, such as a paged cache with its own attention kernel, is a
+// class with the members of KvLayout.
 //
-// H query heads and K key heads of D.
+// H query heads and K key heads of size D.
 #pragma once
 
 #include <concepts>
@@ -24,7 +24,7 @@ namespace neap::step {
 /// Some tokens of a prompt.
 struct PromptChunk {
   std::vector<std::int64_t> rows;  ///< of the sequences that start with the prompt
-  std::int64_t first = 0;          ///< place of the chunk's first token; those before are stored
+  std::int64_t first = 0;  ///< position of the chunk's first token; earlier tokens are stored
 };
 
 template <class L, class Ops, class T = typename Ops::Tensor>
@@ -32,37 +32,38 @@ concept KvLayout = requires(L& mutable_layout, const L& layout, const typename L
                             Ops& ops, const spec::Architecture& architecture,
                             const PromptChunk& chunk, const T& tensor, Heads<T> heads,
                             const ScoreOptions& options, std::int64_t n, std::size_t block) {
-  // Rows that there may be, and tokens of each.
+  // The number of rows, and of tokens per row.
   { layout.rows() } -> std::convertible_to<std::int64_t>;
   { layout.max_tokens() } -> std::convertible_to<std::int64_t>;
-  // Before the first sequence.
+  // Precedes the first sequence.
   mutable_layout.clear(ops);
-  // Row n starts a sequence of up to n tokens; false: there is no room until another one ends.
+  // Starts a sequence of up to n tokens in row n. Returns false if there is no room until another
+  // one ends.
   { mutable_layout.start(n, n) } -> std::same_as<bool>;
   mutable_layout.end(n);
-  // The sequence of a row, and its first tokens, become those of another row.
+  // Moves the sequence of a row, with its first tokens, to another row.
   mutable_layout.move(ops, n, n, n);
   // Whole prompts: stores heads (B' * length) as the first tokens of rows (J, B'), int64.
   layout.store_prompts(ops, block, tensor, heads, n);
-  // Stores the heads (N) of a chunk and attends to them and to what was stored before.
+  // Stores the heads (N) of a chunk, and attends to them and to earlier tokens.
   { layout.attend_chunk(ops, block, chunk, heads, options) } -> std::same_as<AttentionContext<T>>;
-  // One token for each of the first B rows, at `positions` (B,); `key_limit` is a host bound on
-  // max(positions) + 1. What all blocks need is made once.
+  // One token for each of the first B rows, at `positions` (B,). `key_limit` is a host bound on
+  // max(positions) + 1. Computes once what all blocks need.
   { layout.step(ops, architecture, tensor, n, Dtype::kFloat32) } -> std::same_as<typename L::Step>;
   // Stores the heads (B) and attends: (B, H * D).
   { layout.attend_token(ops, block, step, heads, options) } -> std::same_as<T>;
 };
 
-/// Slots of one length: row b's token at position p is at [b, :, p, :].
+/// Slots of one length: the token at position p of row b is at [b, :, p, :].
 template <class T>
 struct SlotCache {
-  std::vector<T> keys, values;  // one a block, each (B, K, T_max, D)
+  std::vector<T> keys, values;  // one per block, each (B, K, T_max, D)
 
   [[nodiscard]] std::int64_t rows() const { return keys.at(0).size(0); }
   [[nodiscard]] std::int64_t max_tokens() const { return keys.at(0).size(2); }
 
-  /// Attention weighs places that it must not see with zero, and zero times the NaN that a recycled
-  /// page may hold is NaN.
+  /// Zeroes the cache: attention gives hidden positions the weight zero, but zero times a NaN in a
+  /// recycled page is NaN.
   template <class Ops>
   void clear(Ops& ops) {
     for (const std::vector<T>* tensors : {&keys, &values}) {

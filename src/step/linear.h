@@ -1,4 +1,4 @@
-// Matrices of a network, forward and backward, with adapters. Gradients are added to what is there.
+// Matrices of a network, forward and backward, with adapters. Gradients accumulate.
 #pragma once
 
 #include <utility>
@@ -21,7 +21,7 @@ T linear(Ops& ops, const Linear<T>& p, const T& x) {
   return y;
 }
 
-/// d (m, n) += a^T b for a (N, m), b (N, n). Without a temporary where the operations can.
+/// d (m, n) += a^T b for a (N, m), b (N, n). Needs no temporary if the operations support it.
 template <class Ops, class T = typename Ops::Tensor>
 void add_outer(Ops& ops, const T& d, const T& a, const T& b) {
   if (ops.adds_products(ops.dtype(d), ops.dtype(a))) {
@@ -31,7 +31,8 @@ void add_outer(Ops& ops, const T& d, const T& a, const T& b) {
   }
 }
 
-/// Rows (N, E) of a table's gradient at tokens (N,), of which each rank has some: zeroes those of others.
+/// Rows (N, E) of the gradient of an embedding at tokens (N,), which is sharded over ranks. Rows of
+/// other ranks are zeroed.
 template <class Ops, class T = typename Ops::Tensor>
 void add_token_rows(Ops& ops, const T& d_table, const T& tokens, const T& rows) {
   const OwnIndices<T> own = ops.own_indices(tokens, d_table.size(0), spec::Axis::kTensor);
@@ -39,26 +40,28 @@ void add_token_rows(Ops& ops, const T& d_table, const T& tokens, const T& rows) 
   ops.add_to_rows_(d_table, own.indices, rows);
 }
 
-/// Gradients of a matrix that are computed later: what they are sums of. The matrix stays where it is until then.
+/// Deferred gradients of a matrix: the tensors that they are computed from. The matrix must not
+/// move until then.
 template <class T>
 struct LaterGradients {
   const Linear<T>* matrix = nullptr;
   T x, dy;   // (N, in), (N, out)
-  T d_down;  // (N, rank), of an adapter
+  T d_down;  // (N, rank), for an adapter
 };
-/// Those of a block. Gradients of its norms are computed with those of its input; `keeps_norms`: where the block's have
-/// no memory until then, in tensors of their own.
+/// The deferred gradients of a block. Gradients of its norms are computed with the input's
+/// gradient. `keeps_norms`: they are stored in separate tensors, because the block's gradients have
+/// no memory until later.
 template <class T>
 struct GradientQueue {
   struct OfNorm {
-    T to, gradients;  // (C,), or (D,) of heads
+    T to, gradients;  // (C,), or (D,) for heads
   };
   bool keeps_norms = false;
   std::vector<LaterGradients<T>> matrices{};
   std::vector<OfNorm> norms{};
 };
 
-/// The norm with the gradients that its backward adds to.
+/// The norm with the tensors that its backward adds to.
 template <class Ops, class T = typename Ops::Tensor>
 Norm<T> norm_to_add(Ops& ops, const Norm<T>& p, GradientQueue<T>* later) {
   Norm<T> out = p;
@@ -72,7 +75,7 @@ Norm<T> norm_to_add(Ops& ops, const Norm<T>& p, GradientQueue<T>* later) {
   return out;
 }
 
-/// Those of the matrix and its bias, from x (N, in) and dy (N, out).
+/// Adds the gradients of the matrix and its bias, from x (N, in) and dy (N, out).
 template <class Ops, class T = typename Ops::Tensor>
 void add_matrix_gradients(Ops& ops, const Linear<T>& p, const T& x, const T& dy) {
   if (p.d_weight.defined()) {
@@ -85,7 +88,7 @@ void add_matrix_gradients(Ops& ops, const Linear<T>& p, const T& x, const T& dy)
   if (p.d_bias.defined()) ops.add_(p.d_bias, ops.sum_rows(dy, ops.dtype(p.d_bias)));
 }
 
-/// Those of its adapter, from d_down (N, rank) besides.
+/// Adds the gradients of its adapter; also uses d_down (N, rank).
 template <class Ops, class T = typename Ops::Tensor>
 void add_adapter_gradients(Ops& ops, const Linear<T>& p, const T& x, const T& dy, const T& d_down) {
   if (p.d_lora_a.defined()) add_outer(ops, p.d_lora_a, d_down, x);
@@ -95,7 +98,7 @@ void add_adapter_gradients(Ops& ops, const Linear<T>& p, const T& x, const T& dy
   add_outer(ops, p.d_lora_b, dy, down);
 }
 
-/// In the order of the queue. What each needs is freed behind it.
+/// Computes them in the order of the queue, and frees what each needed.
 template <class Ops, class T = typename Ops::Tensor>
 void add_later_gradients(Ops& ops, GradientQueue<T> queue) {
   for (LaterGradients<T>& each : queue.matrices) {
@@ -108,8 +111,8 @@ void add_later_gradients(Ops& ops, GradientQueue<T> queue) {
     ops.add_(each.to, each.gradients);
 }
 
-/// From x (N, in) and dy (N, out): adds the gradients of `p`, or leaves them in `later`, which keeps x and dy as they
-/// are. Returns `into` + dx (N, in); `into` undefined: dx.
+/// From x (N, in) and dy (N, out): adds the gradients of `p`, or defers them in `later`, which
+/// keeps x and dy. Returns `into` + dx (N, in), or dx if `into` is undefined.
 template <class Ops, class T = typename Ops::Tensor>
 T linear_backward(Ops& ops, const Linear<T>& p, const T& x, const T& dy, T into = {},
                   GradientQueue<T>* later = nullptr) {

@@ -1,9 +1,9 @@
-// Losses of one micro-batch with their gradients written out: no autograd, so that plan and run ask
-// for the same tensors.
+// Losses of one micro-batch with explicit gradients. Without autograd, plan and run allocate the
+// same tensors.
 //
-// Every tensor is (B, T) float32 unless said otherwise: B sequences, T response tokens. `weights`
-// is what a token's loss counts; the losses of a mini-batch's micro-batches add up to the
-// mini-batch's.
+// Every tensor is (B, T) float32 unless stated otherwise: B sequences, T response tokens. `weights`
+// is the weight of each token's loss. The losses of a mini-batch's micro-batches add up to that of
+// the mini-batch.
 #pragma once
 
 #include <algorithm>
@@ -14,20 +14,20 @@
 
 namespace neap::step {
 
-/// |log ratio| is clamped to this: e^20 is finite in every dtype in use.
+/// The limit of |log ratio|: e^20 is finite in every type in use.
 constexpr double kLogRatioLimit = 20;
 constexpr double kKlLimit = 10;
 /// More than any sequence has.
 constexpr double kMostTokens = 1e30;
 
-/// What a loss is divided by: counts of the whole mini-batch.
+/// The divisors of a loss: counts of the whole mini-batch.
 struct LossScale {
-  double tokens = 0;     ///< masked tokens
-  double sequences = 0;  ///< all of them, with masked tokens or without
-  double horizon = 0;    ///< length that seq-mean-token-sum-norm divides by
+  double tokens = 0;     ///< tokens in the mask
+  double sequences = 0;  ///< all sequences, with or without tokens in the mask
+  double horizon = 0;    ///< divisor of seq-mean-token-sum-norm
 };
 
-/// Weight of each token under `mode`; sum(loss * weights) is the aggregated loss.
+/// The weight of each token under `mode`; sum(loss * weights) is the aggregated loss.
 template <class Ops, class T = typename Ops::Tensor>
 T loss_weights(Ops& ops, const T& mask, spec::LossAggregation mode, const LossScale& scale) {
   const double tokens = std::max(scale.tokens, 1.0);
@@ -56,7 +56,7 @@ T loss_weights(Ops& ops, const T& mask, spec::LossAggregation mode, const LossSc
   return weights;
 }
 
-/// sum(x * w), read back.
+/// sum(x * w), read back to the host.
 template <class Ops, class T = typename Ops::Tensor>
 double weighted_sum(Ops& ops, const T& x, const T& w) {
   return ops.read(ops.sum(ops.multiply(x, w)));
@@ -85,7 +85,7 @@ T kl_value(Ops& ops, const T& delta, spec::KlEstimator kind) {
   }
   return {};
 }
-/// Its derivative in delta.
+/// Its derivative with respect to delta.
 template <class Ops, class T = typename Ops::Tensor>
 T kl_slope(Ops& ops, const T& delta, spec::KlEstimator kind) {
   switch (kind) {
@@ -96,7 +96,7 @@ T kl_slope(Ops& ops, const T& delta, spec::KlEstimator kind) {
     case spec::KlEstimator::kK2:
       return ops.clone(delta);
     case spec::KlEstimator::kK3: {
-      // d (e^x - x - 1) / d delta with x = -delta, zero where either clamp holds.
+      // d (e^x - x - 1) / d delta with x = -delta; zero if either clamp is active.
       const T x = ops.negate(delta);
       const T held = ops.clamp(x, -kLogRatioLimit, kLogRatioLimit);
       const T slope = ops.exp(held);
@@ -122,7 +122,7 @@ struct ValueGradient {
   T d_values;
   double loss = 0, clip_fraction = 0;
 };
-/// Half of the larger squared error of the value and of the value clipped around the old one.
+/// Half of the larger squared error: of the value, or of the value clipped around the old one.
 template <class Ops, class T = typename Ops::Tensor>
 ValueGradient<T> value_loss(Ops& ops, const T& values, const T& returns, const T& old_values,
                             const T& mask, const T& weights, double cliprange) {
@@ -140,7 +140,7 @@ ValueGradient<T> value_loss(Ops& ops, const T& values, const T& returns, const T
   const double count = ops.read(ops.sum(mask));
   out.clip_fraction = masked_mean(ops, ops.above(clipped, plain), mask, count);
   out.loss = 0.5 * weighted_sum(ops, ops.maximum(plain, clipped), weights);
-  // Where the clipped error is larger the value has left the range, and nothing moves with it.
+  // If the clipped error is larger, the value is outside the range and has no gradient.
   out.d_values = ops.multiply(error, weights);
   ops.multiply_(out.d_values, ops.at_least(plain, clipped));
   return out;

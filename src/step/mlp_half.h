@@ -1,4 +1,4 @@
-// The MLP of one transformer block, with what stands before and behind it, at work on one batch of rows.
+// The MLP of one transformer block, including the norms before and after it, for one batch of rows.
 #pragma once
 
 #include <utility>
@@ -17,10 +17,11 @@ class MlpHalf : public BlockHalf<Ops> {
   using typename Base::T;
 
  public:
-  /// Of the same block and rows as `attention`, which makes what the MLP reads where that was not kept.
+  /// For the same block and rows as `attention`, which recomputes the MLP's input if it was not
+  /// kept.
   explicit MlpHalf(AttentionHalf<Ops>& attention) : Base(attention), attention_(attention) {}
 
-  /// The block's result (N, C) from what the MLP reads and the residual stream.
+  /// The block's result (N, C), from the MLP's input and the residual stream.
   T forward(T read, T residual) {
     (a_.parallel_residual ? s_.input : s_.middle) = std::move(read);
     make_mlp_input();
@@ -48,7 +49,8 @@ class MlpHalf : public BlockHalf<Ops> {
     return y;
   }
 
-  /// Gradient of what the MLP read. `d`, of the block's result, becomes that of the residual stream.
+  /// Gradient of the MLP's input. `d`, the gradient of the block's result, becomes that of the
+  /// residual stream.
   T backward(T& d) {
     if (norm_behind()) make_mlp_result();
     T dy = rows_of_all(ops_, rows_,
@@ -65,7 +67,7 @@ class MlpHalf : public BlockHalf<Ops> {
   }
 
  private:
-  // What the norm before the MLP reads.
+  // The input of the norm before the MLP.
   const T& mlp_reads() {
     if (a_.parallel_residual) return s_.input;
     if (!s_.middle.defined()) s_.middle = attention_.make_stream();
@@ -76,7 +78,7 @@ class MlpHalf : public BlockHalf<Ops> {
     const T& read = mlp_reads();
     s_.mlp_input = a_.placement.before ? norm(ops_, a_, w_.mlp_norm, read, &s_.mlp_norm) : read;
   }
-  // The MLP's input as its products read it.
+  // The MLP's input in the form that its products read.
   const T& make_mlp_read() {
     make_mlp_input();
     if (!mlp_read_.defined()) mlp_read_ = rows_of_all(ops_, rows_, s_.mlp_input);
@@ -96,7 +98,7 @@ class MlpHalf : public BlockHalf<Ops> {
     if (a_.fused_gate) return make_gate_up();
     s_.up = linear(ops_, w_.up, make_mlp_read());
   }
-  // Both halves of one product (N, 2 F), or the one that is missing.
+  // Recomputes both halves of one product (N, 2 F), or the missing one.
   void make_gate_up() {
     const T both = linear(ops_, w_.gate_up, make_mlp_read());
     if (!s_.gate.defined()) s_.gate = half(both, 0);
@@ -133,7 +135,7 @@ class MlpHalf : public BlockHalf<Ops> {
     if (drops(Saved::kUp)) s_.up = T();
   }
 
-  // The MLP's projected output, with the residual as in make_attention_sum, which consumes it.
+  // The MLP's projected output, with the residual as in make_attention_sum(), which is consumed.
   T make_mlp_sum(T& residual) {
     T y;
     if (a_.gated) {
@@ -190,7 +192,7 @@ class MlpHalf : public BlockHalf<Ops> {
     return dx;
   }
 
-  // Of the other factor, in the product's memory where nothing reads that any more.
+  // Gradient of the other factor, written to the product's memory if nothing reads that any more.
   T make_d_up(const T& d) {
     T product = std::exchange(s_.product, {});
     if (later_ != nullptr) return ops_.multiply(d, s_.activated);
@@ -219,7 +221,7 @@ class MlpHalf : public BlockHalf<Ops> {
   }
 
   AttentionHalf<Ops>& attention_;
-  T mlp_read_;  // (ranks n, C): the MLP's input of all ranks, from its first reader to its last
+  T mlp_read_;  // (ranks n, C): the MLP's input of all ranks, while it is needed
 };
 
 }  // namespace neap::step

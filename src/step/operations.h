@@ -1,15 +1,15 @@
-// The operations that passes use, and what each guarantees.
+// The operations that passes use, and their guarantees.
 //
-// A pass is a function template over `Ops`. ops::AtenOps computes with libtorch;
-// step::CountingOps makes tensors without contents, asks an allocator for the same bytes in the
-// same order, and adds up FLOPs and bytes. Nothing else differs between a run and its plan.
+// A pass is a function template over `Ops`. ops::AtenOps computes with libtorch. step::CountingOps
+// creates tensors without contents, requests the same bytes in the same order from an allocator,
+// and adds up FLOPs and bytes. A run and its plan differ in nothing else.
 //
-// Tensor    a handle with shared ownership: copies refer to the same memory, which is freed
-//           with the last handle. size(i), defined(). An empty handle is no tensor.
-// Memory    each operation's comment in counting_ops.h says what it takes in addition to its
-//           result, on the host and on CUDA. tests/unit/operations checks both implementations, for
-//           each operation and element type.
-// Names     a trailing underscore writes into the first argument.
+// Tensor    a handle with shared ownership: copies refer to the same memory, which is freed with
+//           the last handle. It has size(i) and defined(). An empty handle is not a tensor.
+// Memory    each operation's comment in counting_ops.h states what it takes besides its result, on
+//           the CPU and on CUDA. tests/unit/operations checks both implementations, for each
+//           operation and element type.
+// Names     a trailing underscore means that the first argument is written.
 #pragma once
 
 #include <cmath>
@@ -27,27 +27,28 @@ namespace neap::step {
 template <class T>
 struct NormResult {
   T y;           // (N, C)
-  T mean, rstd;  // (N, 1); mean undefined for RMS norms
+  T mean, rstd;  // (N, 1); mean is undefined for RMS norms
 };
 
 /// How scores become weights.
 struct ScoreOptions {
   double scale = 1;
   double softcap = 0;  ///< 0: none
-  std::int64_t window =
-      0;  ///< keys that a query attends to, its own included; 0: all before and its own
-  bool alibi = false;           ///< spec::alibi_slopes times the key's place is added
-  std::int64_t first_head = 0;  ///< that this rank has, where several divide the heads
-  std::int64_t all_heads = 0;   ///< of the model; 0: this rank has them all
+  /// number of keys that a query attends to, including its own; 0: all up to its own
+  std::int64_t window = 0;
+  bool alibi = false;           ///< add spec::alibi_slopes times the key's position
+  std::int64_t first_head = 0;  ///< first head of this rank, with tensor parallelism
+  std::int64_t all_heads = 0;   ///< heads of the whole model; 0: this rank has all heads
 };
 
 /// libtorch's fused kernels, and the matrix products of attention.h.
 enum class AttentionKernel : std::uint8_t { kHost, kFlash, kCudnn, kEfficient, kProducts };
-/// Whether fused kernels on a GPU take heads of `width`: rows of 16 bytes, at most 256 elements.
+/// Whether fused kernels on a GPU support heads of `width`: rows of multiples of 16 bytes, and at
+/// most 256 elements.
 [[nodiscard]] inline bool fused_width(Dtype dtype, std::int64_t width) {
   return width * element_bytes(dtype) % 16 == 0 && width <= 256;
 }
-/// The kernel for heads of `width` where the options are plain; `cudnn`: where it may be taken.
+/// The kernel for heads of `width` with plain options. `cudnn`: cuDNN may be used.
 [[nodiscard]] inline AttentionKernel fused_kernel(bool cuda, bool cudnn, Dtype dtype,
                                                   std::int64_t width) {
   if (!cuda) return AttentionKernel::kHost;
@@ -56,8 +57,8 @@ enum class AttentionKernel : std::uint8_t { kHost, kFlash, kCudnn, kEfficient, k
   return cudnn && width <= 128 ? AttentionKernel::kCudnn : AttentionKernel::kFlash;
 }
 
-/// Whether a product of matrices is added to one of a wider type without a temporary: cuBLAS does it, libtorch's CPU
-/// kernels do not.
+/// Whether a matrix product can be added to a wider type without a temporary. cuBLAS can do it;
+/// libtorch's CPU kernels cannot.
 [[nodiscard]] inline bool adds_products(bool cuda, Dtype sum, Dtype factors) {
   return sum == factors || (cuda && sum == wide(factors));
 }
@@ -68,38 +69,39 @@ struct Heads {
   T k, v;  // (N, K, D)
 };
 
-/// What a kernel takes in one call: spec::AttentionRanges of packed queries and keys.
+/// The input of one kernel call: spec::AttentionRanges of packed queries and keys.
 template <class T>
 struct PackedRanges {
-  T queries, keys;         // on a GPU: (E + 1,) int32, where each range begins, and the end
+  T queries, keys;         // on a GPU: (E + 1,) int32, the start of each range, and the end
   std::int64_t count = 0;  ///< E
-  std::int64_t most_queries = 0, most_keys = 0;  ///< of a range
-  double pairs = 0;                              ///< of a query and a key that it sees, twice
+  std::int64_t most_queries = 0, most_keys = 0;  ///< per range
+  double pairs = 0;  ///< twice the pairs of a query and a key that it attends to
   bool causal = true;
 };
-/// Where its queries and keys are.
+/// The queries and keys of one call.
 template <class T>
 struct ContextCall {
-  std::int64_t first_row = 0, rows = 0;  ///< of this rank's
-  std::int64_t first_key = 0, keys = 0;  ///< of all tokens or, in a ring, of a rank's rows
+  std::int64_t first_row = 0, rows = 0;  ///< among this rank's rows
+  /// among all tokens; with ring attention, among a rank's rows
+  std::int64_t first_key = 0, keys = 0;
   PackedRanges<T> ranges;
 };
-/// A rank's attention where ranks divide sequences, one round after another: of its first ranges and its second ones,
-/// or of the keys that a ring brings.
+/// A rank's attention with context parallelism, as a list of rounds. A round computes the first or
+/// the second token ranges, or with ring attention the keys that arrive.
 template <class T>
 using ContextRounds = std::vector<std::vector<ContextCall<T>>>;
 
-/// The sequences that N rows are, one after another: of one length each, or packed without padding. Where ranks
-/// divide the tokens of packed ones, the rows are this rank's (spec/context_parallel.h).
+/// The sequences in N rows, one after another: all of one length, or packed without padding. With
+/// context parallelism the rows are this rank's (spec/context_parallel.h).
 template <class T>
 struct Spans {
   std::int64_t sequences = 0;
-  std::int64_t length = 0;              ///< of each; packed: the most that a job's may have
-  std::vector<std::int64_t> lengths{};  ///< packed: of each, whole; else empty
-  T starts{};  // packed, on a GPU: (B + 1,) int32, the first row of each and N
+  std::int64_t length = 0;              ///< per sequence; packed: the maximum in the job
+  std::vector<std::int64_t> lengths{};  ///< packed: per sequence, as whole sequences; else empty
+  T starts{};  // packed, on a GPU: (B + 1,) int32, the first row of each sequence, then N
   spec::ContextShard context{};
-  // Of ranks that divide sequences:
-  T rows_of_tokens{}, tokens_of_rows{};  // spec::ContextPlaces, where each gathers all keys
+  // With context parallelism:
+  T rows_of_tokens{}, tokens_of_rows{};  // spec::ContextPlaces, if each rank gathers all keys
   std::shared_ptr<const ContextRounds<T>> rounds{};
   [[nodiscard]] bool packed() const { return !lengths.empty(); }
   [[nodiscard]] bool divided() const { return context.ranks > 1; }
@@ -111,35 +113,36 @@ struct Spans {
   }
 };
 
-/// What attention leaves for its backward.
+/// The state that attention keeps for its backward.
 template <class T>
 struct AttentionContext {
   Heads<T> heads;
   T out;           // (N, H * D)
   T log_sum;       // (B, H, T), packed (H, N)
-  T seed, offset;  ///< of kernels that could drop scores out
+  T seed, offset;  ///< of kernels that support dropout
   AttentionKernel kernel = AttentionKernel::kHost;
   ScoreOptions options;
   Spans<T> spans;
-  std::vector<AttentionContext> parts;  ///< of packed sequences in turn, without heads and out
+  std::vector<AttentionContext> parts;  ///< for packed sequences one by one; without heads and out
 };
 
-/// The keys that one query of each of B sequences attends to, for the kernel that decodes (step/decoding.h).
+/// For decoding (step/decoding.h): the keys that one query of each of B sequences attends to.
 template <class T>
 struct DecodeKeys {
-  std::int64_t limit = 0;  ///< host bound on the keys of a sequence
-  T mask;                  // (B, limit), added to scores; FlashAttention has none
-  // Of each packed sequence, int32: number of the first row of the cache and one more, number of keys, and 0, 1, 2, ...
+  std::int64_t limit = 0;  ///< host bound on the number of keys per sequence
+  T mask;                  // (B, limit), added to scores; not used by FlashAttention
+  // int32, per packed sequence: its first row of the cache, then the end; its number of keys; and
+  // 0, 1, 2, ...
   T starts;  // (S + 1,)
   T used;    // (S,)
   T counts;  // (S + 1,)
 };
 
-/// Places in a rank's part of something that the ranks of an axis divide evenly.
+/// Indices into a rank's share of something that is evenly sharded along an axis.
 template <class T>
 struct OwnIndices {
-  T indices;  // (N,) int64; 0 or the last one for those of other ranks
-  T foreign;  // (N,) bool: of other ranks; undefined: none are
+  T indices;  // (N,) int64; 0 or the last index for elements of other ranks
+  T foreign;  // (N,) bool: belongs to another rank; undefined: none does
 };
 
 template <class T>
@@ -148,13 +151,13 @@ struct Sorted {
   T order;   // (B, V) int64
 };
 
-/// Elements from row to row of a decode_mask: kernels copy a mask whose rows do not start at multiples
-/// of 16 bytes.
+/// Row stride of a decode_mask, in elements: kernels copy a mask whose rows do not start at
+/// multiples of 16 bytes.
 [[nodiscard]] constexpr std::int64_t decode_mask_stride(std::int64_t keys) {
   return (keys + 15) / 16 * 16;
 }
 
-/// Numbers of a rounding_noise; elements beyond them use them again, changed: 16 MiB.
+/// Length of a rounding_noise, 16 MiB. Further elements reuse its numbers, modified.
 constexpr std::int64_t kNoise = std::int64_t{1} << 22;
 
 inline ScoreOptions score_options(const spec::Architecture& a, std::int64_t layer) {

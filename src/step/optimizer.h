@@ -1,7 +1,8 @@
 // One update of a model's trained units from their gradients.
 //
-// A step touches one unit after another, and of a unit only its own tensors: any order of the units gives
-// the same bits, and so does any split of a unit into parts where its elements do not depend on each other.
+// A step of a unit touches only that unit's tensors. So the order of units does not matter. If the
+// optimizer's elements are independent, a unit may also be updated in parts. Results are bitwise
+// the same.
 #pragma once
 
 #include <algorithm>
@@ -13,23 +14,23 @@
 
 namespace neap::step {
 
-/// Those of blocks that come to slots start at zero there.
+/// Gradients of offloaded or sharded blocks are zeroed in their prefetch buffers instead.
 template <class Ops, class T = typename Ops::Tensor>
 void zero_gradients(Ops& ops, const std::vector<TrainedUnit<T>>& units) {
   for (const TrainedUnit<T>& unit : units)
     if (!unit.on_host) ops.zero_(unit.gradients);
 }
 
-/// A step whose elements do not depend on each other, by a fused kernel over the flat unit:
-/// kernel(x, g, state) with the tensors of the state that belong to the whole unit, in order. Where
-/// every tensor is float32 there is no scratch.
+/// A step with independent elements, as one fused kernel over the flat unit: kernel(x, g, state).
+/// `state` has the tensors that belong to the whole unit, in order. If every tensor is float32, no
+/// scratch memory is needed.
 template <class Ops, class Kernel, class T = typename Ops::Tensor>
 void step_elementwise(Ops& ops, const TrainedUnit<T>& u, const Update& update,
                       const Kernel& kernel) {
   UnitAccess<Ops> access(ops, u, update);
   const T target = u.target();
   bool exact = access.is_exact(target) && access.is_exact(u.gradients);
-  std::vector<std::int64_t> dense;  // places
+  std::vector<std::int64_t> dense;  // indices into the state
   for (std::int64_t i = 0; i < std::ssize(u.state); ++i) {
     if (i == u.place("master")) continue;
     dense.push_back(i);
@@ -51,7 +52,7 @@ void step_elementwise(Ops& ops, const TrainedUnit<T>& u, const Update& update,
   }
 }
 
-/// AdamW as torch.optim.AdamW.
+/// AdamW, as torch.optim.AdamW.
 template <class Ops, class T = typename Ops::Tensor>
 void adamw_step(Ops& ops, const TrainedUnit<T>& u, const Update& update) {
   const T count = ops.filled_like(u.weights, static_cast<double>(update.step));
@@ -60,7 +61,7 @@ void adamw_step(Ops& ops, const TrainedUnit<T>& u, const Update& update) {
   });
 }
 
-/// SGD as torch.optim.SGD: weight decay is part of the gradient.
+/// SGD, as torch.optim.SGD: weight decay is added to the gradient.
 template <class Ops, class T = typename Ops::Tensor>
 void sgd_step(Ops& ops, const TrainedUnit<T>& u, const Update& update) {
   step_elementwise(ops, u, update, [&](const T& x, const T& g, const std::vector<T>& state) {
@@ -68,7 +69,7 @@ void sgd_step(Ops& ops, const TrainedUnit<T>& u, const Update& update) {
   });
 }
 
-/// One step of one unit. It may be a part of one. A master is rounded to nearest into the weights.
+/// One step of one unit, or of a part of it. A master copy is rounded to nearest into the weights.
 template <class Ops, class T = typename Ops::Tensor>
 void step_unit(Ops& ops, const TrainedUnit<T>& u, const Update& update) {
   if (update.gradient_scale != 1) ops.scale_(u.gradients, update.gradient_scale);

@@ -14,7 +14,8 @@ constexpr std::int64_t kFewestSequences = 8;
 constexpr std::int64_t kShortSequence = 64;
 constexpr std::int64_t kShareOfResponse = 8;
 
-// Adds `count` sequences of `tokens` together: the longest first, the last ones of one token.
+// Adds a micro-batch of `count` sequences with `tokens` tokens in total: the longest sequences
+// first, the last ones with one token.
 void add_sequences(PackedLayout& layout, std::int64_t tokens, std::int64_t count,
                    const SequenceLimits& limits, bool aside) {
   const std::int64_t first = std::ssize(layout.starts) - 1;
@@ -24,21 +25,22 @@ void add_sequences(PackedLayout& layout, std::int64_t tokens, std::int64_t count
     tokens -= length;
     layout.lengths.push_back(length);
     layout.starts.push_back(layout.starts.back() + length);
-    layout.counts.push_back(read);  // which sequence reads which is of no account
+    layout.counts.push_back(read);  // it does not matter which sequence reads which
   }
   layout.micro_batches.push_back({first / limits.of_row, count / limits.of_row, 0, aside});
 }
 
-// From whole sequences to the rows of one of the ranks that divide them: as many as any sequences of as many tokens leave
-// a rank, where each is rounded up. Every sequence has a row, and what is left makes the first ones long: kernels take
-// some of them in one call, of which one then has most rows. Of the fewest sequences one is as long as any.
+// Converts whole sequences to the rows of one context-parallel rank. The number of rows is the
+// maximum for this number of tokens, where each sequence is rounded up. Every sequence has a row.
+// The rest makes the first sequences long, because a kernel takes some of them per call, and one
+// call should have the most rows. With the fewest sequences, one has the maximum length.
 void divide(PackedLayout& layout, const SequenceLimits& limits, std::int64_t ranks) {
   const std::int64_t longest = spec::rows_of_each(limits.longest, ranks);
   const std::vector<std::int64_t> read = std::exchange(layout.counts, {0});
   layout.starts = {0};
   for (const MicroBatch& micro : layout.micro_batches) {
     const std::int64_t first = micro.first * limits.of_row, count = micro.count * limits.of_row;
-    if (first < std::ssize(layout.starts) - 1) continue;  // as the one before
+    if (first < std::ssize(layout.starts) - 1) continue;  // same as the previous one
     const auto from = layout.lengths.begin() + first, to = from + count;
     const std::int64_t tokens = std::accumulate(from, to, std::int64_t{0});
     const std::int64_t all = std::min((tokens + count * (ranks - 1)) / ranks, count * longest);
@@ -55,7 +57,7 @@ void divide(PackedLayout& layout, const SequenceLimits& limits, std::int64_t ran
   }
 }
 
-// So many more of the last micro-batch.
+// Repeats the last micro-batch.
 void repeat_last(PackedLayout& layout, std::int64_t times) {
   layout.micro_batches.insert(layout.micro_batches.end(), static_cast<std::size_t>(times),
                               MicroBatch(layout.micro_batches.back()));
@@ -72,7 +74,7 @@ std::size_t group_size(const std::vector<MicroBatch>& cuts, std::int64_t togethe
 
 std::int64_t groups_of(const std::vector<MicroBatch>& cuts, std::int64_t together) {
   const auto size = static_cast<std::int64_t>(group_size(cuts, together));
-  std::int64_t groups = 0, open = 0;  // micro-batches that follow each other
+  std::int64_t groups = 0, open = 0;  // consecutive micro-batches
   for (const MicroBatch& micro : cuts) {
     if (!micro.aside) {
       ++open;
@@ -145,13 +147,13 @@ std::int64_t most_micro_batches(std::int64_t rows, std::int64_t budget,
 
 namespace {
 
-// With the most sequences: kernels that take them one by one keep something of each.
+// Uses the most sequences, because kernels that take sequences one by one keep something for each.
 void add_smaller(PackedLayout& layout, const PackingLimits& most, const SequenceLimits& limits,
                  const PackedSize& size, std::int64_t ranks) {
   const auto sequences_in = [&](std::int64_t tokens) {
     return std::min(most.sequences, tokens / limits.of_row * limits.of_row);
   };
-  // Of ranks that divide sequences, as many tokens as leave each so many rows.
+  // With context parallelism, the number of tokens that gives each rank this many rows.
   const std::int64_t of_ranks = std::min(size.rows * ranks, most.tokens);
   const std::int64_t rounded = of_ranks - (ranks - 1) * sequences_in(of_ranks);
   const std::int64_t tokens = ranks > 1 ? std::max(rounded, sequences_in(of_ranks)) : of_ranks;

@@ -1,9 +1,10 @@
-// The micro-batches of a phase, and scoring; training.h has losses, generation.h generation, runner.h the
-// phases.
+// The micro-batches of a phase, and scoring. Losses are in training.h, generation in generation.h,
+// and phases in runner.h.
 //
-// Experience is on the host; each micro-batch is copied to the device. Results go to the host through
-// the caller's sinks. ops.repeat(n, body) is a loop in a run. A plan runs only the first few rounds:
-// every padded micro-batch of a phase has the same shape, and of packed ones it counts the largest.
+// Experience is on the host, and each micro-batch is copied to the device. Results go to the host
+// through the caller's sinks. ops.repeat(n, body) is a loop in a run. A plan runs only its first
+// few rounds: padded micro-batches of a phase have the same shape, and for packed ones it counts
+// the largest.
 //
 // B sequences of W columns; R response tokens each.
 #pragma once
@@ -18,12 +19,14 @@
 
 namespace neap::step {
 
-/// The micro-batches of all sequences in an inference phase: the packed ones, or padded ones of `size`.
+/// The micro-batches of all sequences in an inference phase: the packed ones, or padded ones of
+/// `size`.
 template <class T>
 std::vector<MicroBatch> inference_cuts(const Sequences<T>& all, std::int64_t size) {
   return all.packed ? all.packed->cuts.at(0) : padded_cuts(all.size(), size);
 }
-/// visit(group) for each, in order. In a plan groups of the same numbers of rows cost the same.
+/// Calls visit(group) for each group, in order. In a plan, groups with the same numbers of rows
+/// have the same cost.
 template <class Ops, class Visit>
 void for_each_group(Ops& ops, const std::vector<MicroBatch>& cuts, std::int64_t together,
                     const Visit& visit) {
@@ -31,7 +34,7 @@ void for_each_group(Ops& ops, const std::vector<MicroBatch>& cuts, std::int64_t 
   for (auto from = cuts.begin(); from != cuts.end();) {
     if (from->aside) {
       const std::vector<MicroBatch> group(size, *from++);
-      ops.aside([&] { visit(Group(group)); });  // or not
+      ops.aside([&] { visit(Group(group)); });  // may be skipped
       continue;
     }
     const auto to = std::find_if(from, cuts.end(), [](const MicroBatch& m) { return m.aside; });
@@ -46,7 +49,7 @@ void for_each_group(Ops& ops, const std::vector<MicroBatch>& cuts, std::int64_t 
     from = to;
   }
 }
-/// visit(micro-batch) for each.
+/// Calls visit(micro-batch) for each.
 template <class Ops, class Visit>
 void for_each_micro_batch(Ops& ops, const std::vector<MicroBatch>& cuts, const Visit& visit) {
   for_each_group(ops, cuts, 1, [&](Group group) { visit(group.front()); });
@@ -54,14 +57,14 @@ void for_each_micro_batch(Ops& ops, const std::vector<MicroBatch>& cuts, const V
 
 // ---- inference phases ----
 
-/// Which micro-batches an inference phase runs.
+/// The micro-batches of an inference phase.
 struct InferenceCuts {
-  std::int64_t rows = 1;      ///< of a padded one
-  std::int64_t together = 1;  ///< of a group
+  std::int64_t rows = 1;      ///< rows of a padded micro-batch
+  std::int64_t together = 1;  ///< micro-batches per group
 };
 
-/// A group's hidden states (N, C) of each micro-batch, with what was copied to the device for it. Only the
-/// last stage has them.
+/// Visits the hidden states (N, C) of each micro-batch of a group, with its data on the device.
+/// Only the last pipeline stage has them.
 template <class Ops, class Visit>
 void for_each_hidden(Ops& ops, const Weights<typename Ops::Tensor>& w,
                      const Sequences<typename Ops::Tensor>& all, const InferenceCuts& how,
@@ -87,8 +90,8 @@ void for_each_hidden(Ops& ops, const Weights<typename Ops::Tensor>& w,
   for (std::int64_t i = 0; i < further; ++i) run({});
 }
 
-/// Log-probabilities of the responses and what else is requested. sink(micro, values) gets LogProbs of
-/// host tensors (fresh, R), without log_sum.
+/// Computes log-probabilities of the responses, and what else is requested. sink(micro, values)
+/// receives LogProbs of host tensors (fresh, R), without log_sum.
 template <class Ops, class Sink, class T = typename Ops::Tensor>
 void log_prob_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all,
                     const InferenceCuts& how, const LogProbOptions& options, const Sink& sink) {
@@ -134,7 +137,7 @@ void score_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all, const I
 
 // ---- mini-batches of training phases ----
 
-/// The micro-batches of each mini-batch: the packed ones, or of equal size.
+/// The micro-batches of each mini-batch: packed, or of equal size.
 template <class T>
 Cuts update_cuts(const spec::UpdateShape& shape, const Sequences<T>& all) {
   if (all.packed) return all.packed->cuts;

@@ -1,21 +1,27 @@
-// A stage's part of a mini-batch: its list of actions (step/pipeline_schedule.h) with tensors.
+// A pipeline stage's part of a mini-batch: executes its schedule (step/pipeline_schedule.h) with
+// tensors.
 //
-// Micro-batches pass a chunk in order, so what waits is in queues: a plan leaves out rounds that are alike.
+// Micro-batches pass through a chunk in order, so waiting tensors are in queues. A plan skips equal
+// rounds.
 //
-// A backward in two parts leaves the gradients of the blocks' matrices, with what they are sums of: inputs of products
-// and gradients of results, which the input's part has at hand. The gradients of norms, embedding and head are in the
-// first part. Each parameter's sums have the order of micro-batches, and the bits of a backward in one.
+// A backward in two parts defers the weight gradients of the blocks' matrices. It keeps the inputs
+// of products and the gradients of their results. Gradients of norms, embedding and head belong to
+// the first part. Each parameter's sum runs over micro-batches in the same order as in a backward
+// in one part, so results are bitwise the same.
 //
-// Where the ranks that have a stage slice its weights or gradients, they meet in every action that computes. They have
-// the same list of actions, and so do all stages: a rank with fewer micro-batches takes part in those of the others with
-// empty ones, which no stage sends on. A collective stands in the one order of all transfers where its action does, so
-// ranks cannot wait for each other in a circle. Of a backward in two parts the input's gathers weights and leaves the
-// head's gradients to the slices, the weights' leaves the blocks' and gathers nothing. A block's gradients have memory in
-// the latter alone, so those of its norms wait in tensors of their own. So it is with gradients that rest on the host.
+// With ZeRO sharding of weights or gradients, ranks of the same stage run collectives in every
+// action that computes. They have the same schedule, and so do all stages. A rank with fewer
+// micro-batches joins with empty ones, which stages do not send on. Collectives are in the single
+// order of all transfers, at the place of their action, so ranks cannot deadlock. In a backward in
+// two parts, the first part gathers weights and reduces the head's gradients. The second part
+// reduces the blocks' gradients and gathers nothing. A block's gradients have memory only in the
+// second part, so those of its norms wait in separate tensors. The same holds for offloaded
+// gradients.
 //
-// A table that is embedding and head has two copies, on the first and the last stage. The last one gives the
-// sums of its heads to the first, which adds its embeddings and gives back all of them: the bits of one rank. Of sliced
-// gradients ranks exchange their slices, which both stages cut alike.
+// A tied embedding has two copies, on the first and the last stage. The last stage sends the sums
+// of its heads' gradients to the first. The first adds those of its embeddings and sends back the
+// total, so results are bitwise those of one rank. With sharded gradients ranks exchange their
+// shards, which both stages cut in the same way.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +36,7 @@
 
 namespace neap::step {
 
-/// A backend (step/runner.h) of a model that stages divide.
+/// Runs a backend (step/runner.h) of a model with pipeline stages.
 template <class B, class Objective>
 class StageRun {
   using Ops = typename B::Ops;
@@ -38,8 +44,8 @@ class StageRun {
   using Kind = PipelineAction::Kind;
 
  public:
-  /// Everything outlives it. Gradients of the mini-batch `cuts` are added to those of the model. Micro-batches of no
-  /// rows are others'.
+  /// All arguments must outlive it. Gradients of the mini-batch `cuts` are added to those of the
+  /// model. Micro-batches without rows belong to other ranks.
   StageRun(B& b, const std::vector<MicroBatch>& cuts, const Objective& objective)
       : b_(b),
         ops_(b.ops()),
@@ -58,7 +64,7 @@ class StageRun {
     const auto alike = [&](std::int64_t a, std::int64_t b) {
       return micro_of(a).count == micro_of(b).count;
     };
-    // What is kept changes places with every round, and finds all of them in about two turns.
+    // Kept tensors alternate between rounds, and reach a steady state after about two turns.
     const std::int64_t kept =
         shape.chunks == 1 ? micro_batches_kept(shape, stage.stage) : kRoundsOfKeptChunks;
     const std::int64_t lasting = std::min(2 * kept, kMostLasting);
@@ -75,21 +81,22 @@ class StageRun {
   }
 
  private:
-  // With chunks a round is one of all parts, and a micro-batch is done when the third round behind it begins.
+  // With chunks, a round covers all parts, and a micro-batch is complete when the third round after
+  // it begins.
   static constexpr std::int64_t kRoundsOfKeptChunks = 3;
-  // Bounds the time of plans.
+  // Bounds the planning time.
   static constexpr std::int64_t kMostLasting = 8;
   struct Open {
-    std::optional<DeviceBatch<Ops>> batch;  // where the head follows
+    std::optional<DeviceBatch<Ops>> batch;  // set if the head follows
     MicroBatch micro;
-    std::vector<Tape<T>> tapes;  // one, or none of a micro-batch without rows
+    std::vector<Tape<T>> tapes;  // one, or none for a micro-batch without rows
   };
   struct Chunk {
     spec::BlockChunk part;
-    bool first = true;                                  // of its stage
-    std::deque<T> hidden{}, gradients{};                // received
-    std::deque<Open> open{};                            // wait for their backward
-    std::deque<std::vector<GradientQueue<T>>> later{};  // and for its second part
+    bool first = true;                                  // first part of its stage
+    std::deque<T> hidden{}, gradients{};                // received from other stages
+    std::deque<Open> open{};                            // waiting for their backward
+    std::deque<std::vector<GradientQueue<T>>> later{};  // waiting for its second part
   };
 
   [[nodiscard]] const MicroBatch& micro_of(std::int64_t number) const {
@@ -125,7 +132,7 @@ class StageRun {
   void receive(std::deque<T>& queue, const MicroBatch& micro, std::int64_t stage) {
     queue.push_back(receive_hidden(ops_, w_, rows_in(micro), stage));
   }
-  // What waits longest.
+  // Takes the oldest entry.
   T take(std::deque<T>& queue, const MicroBatch& micro) {
     T x = std::move(queue.front());
     queue.pop_front();
@@ -179,12 +186,12 @@ class StageRun {
       if (leaves_) end_group(chunk.part);
       if (has_rows) input_gradients_ = std::move(d.front());
     }
-    // Once a micro-batch: with the loss, or last of all.
+    // Once per micro-batch: with the loss, or at the end.
     if (has_rows && (chunk.part.has_head || (chunk.first && !w_.architecture.has_head())))
       b_.take_numbers(std::move(numbers));
   }
 
-  // Without an embedding. The last stage may have a copy of a tied one.
+  // For a stage without an embedding. The last stage may have a copy of a tied one.
   void end_group(const spec::BlockChunk& part) {
     if (part.has_head) {
       w_.sink->take(key_of(Table::kEmbedding));
@@ -209,7 +216,8 @@ class StageRun {
     return d;
   }
 
-  // A tied table's rows wait for all heads, unless its gradients leave with each micro-batch.
+  // Row gradients of a tied embedding wait for all heads, unless its gradients are reduced with
+  // each micro-batch.
   void embedding_backward(Open& open, std::vector<T> d) {
     const bool keeps = trains_tied_table(w_) && !leaves_;
     with_embedding_gradients(ops_, w_, [&] {
@@ -231,7 +239,7 @@ class StageRun {
     if (leaves_) {
       return w_.sink->complete_table([&](const T& all) {
         if (heads) return exchange_table(all, all);
-        // The memory that a micro-batch's are added in.
+        // The buffer in which a micro-batch's gradients are accumulated.
         const T slot = w_.sink->new_gradients(key_of(Table::kEmbedding)).front();
         const T sums = ops_.narrow(slot, 0, 0, all.size(0));
         ops_.receive_(sums, last);
@@ -249,7 +257,7 @@ class StageRun {
         ops_, cuts_, [&](const MicroBatch& micro) { tied_.add(ops_, w_.d_token_table, micro); });
     ops_.send(all, last);
   }
-  // Of the last stage: its heads' sums for all.
+  // Exchanges the heads' sums of the last stage for the total.
   void exchange_table(const T& sums, const T& all) {
     ops_.send(sums, 0);
     ops_.receive_(all, 0);
@@ -260,14 +268,14 @@ class StageRun {
   const Weights<T>& w_;
   const std::vector<MicroBatch>& cuts_;
   const Objective& objective_;
-  bool leaves_;  // gradients, with each micro-batch
+  bool leaves_;  // gradients are reduced with each micro-batch
   std::vector<Chunk> chunks_;
   T input_gradients_;  // of the last backward
   TiedRows<T> tied_;
 };
 
-/// Forward, loss and backward of every micro-batch of a mini-batch, as a stage has part in them. Its
-/// gradients start at zero. Micro-batches that a plan counts for memory alone fill a pipeline each.
+/// Runs a stage's part of forward, loss and backward for every micro-batch of a mini-batch. Its
+/// gradients start at zero. Micro-batches that a plan counts only for memory fill a pipeline each.
 template <class B, class Objective>
 void add_stage_gradients(B& b, const std::vector<MicroBatch>& cuts, const Objective& objective) {
   zero_gradients(b.ops(), b.units());

@@ -17,7 +17,7 @@ class Rounds {
       : actions_(actions),
         alike_(alike),
         period_(shape.chunks == 1 ? 1 : static_cast<std::size_t>(shape.parts())) {
-    // Each begins with a forward, or with the list.
+    // Each begins with a forward, or at the start of the schedule.
     for (std::size_t i = 0; i < actions.size(); ++i) {
       if (i == 0 || actions[i].kind == Kind::kForward) begins_.push_back(i);
       seen_.insert(key_of(actions[i]));
@@ -67,7 +67,7 @@ class Rounds {
     return one.kind == two.kind && one.chunk == two.chunk && one.peer == two.peer &&
            two.micro_batch - one.micro_batch == later && alike_(one.micro_batch, two.micro_batch);
   }
-  // What comes in is used, and what is kept goes.
+  // Whether everything received is used, and everything kept is freed.
   [[nodiscard]] bool is_steady(const PipelineRound& round) const {
     std::map<Key, std::int64_t> counts;
     for (std::size_t i = round.first; i < round.first + round.actions; ++i)
@@ -88,7 +88,7 @@ class Rounds {
   const PipelineActions& actions_;
   const std::function<bool(std::int64_t, std::int64_t)>& alike_;
   std::size_t period_;
-  std::vector<std::size_t> begins_;  // of turns, and where the last one ends
+  std::vector<std::size_t> begins_;  // starts of turns, and the end of the last one
   std::set<Key> seen_;
 };
 

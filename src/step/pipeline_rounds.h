@@ -1,7 +1,8 @@
-// The actions of a stage in rounds: where several in turn do the same, a plan counts one of them for all.
+// Groups the actions of a stage in rounds. If consecutive rounds do the same, a plan counts one of
+// them for all.
 //
-// Threads   functions without state.
-// Cost      proportional to the actions, times stages * chunks at most.
+// Threads   stateless functions.
+// Cost      proportional to the actions, at most times stages * chunks.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +14,13 @@
 
 namespace neap::step {
 
-/// So many actions, `times` times, each time with later micro-batches.
+/// A number of actions that are repeated `times` times, each time with later micro-batches.
 struct PipelineRound {
   std::size_t first = 0, actions = 0;
   std::int64_t times = 1;
 };
-/// Of a stage's list. Rounds are one where they do the same with micro-batches that are `alike`, and leave as much
-/// waiting as there was.
+/// Rounds of a stage's schedule are merged if they do the same with micro-batches that are `alike`,
+/// and the number of waiting tensors is unchanged.
 [[nodiscard]] std::vector<PipelineRound> rounds_of(
     const PipelineShape& shape, const PipelineActions& actions,
     const std::function<bool(std::int64_t, std::int64_t)>& alike);

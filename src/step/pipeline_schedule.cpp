@@ -24,10 +24,11 @@ struct Compute {
   [[nodiscard]] std::int64_t time() const { return kind == Kind::kBackward ? 2 : 1; }
 };
 using Computes = std::vector<Compute>;
-// What a stage does without a transfer between.
+// The computations of a stage between transfers.
 using Turns = std::vector<Computes>;
 
-// Chunk and micro-batch of a stage's n-th forward: rounds of `stages` micro-batches through every chunk.
+// Chunk and micro-batch of a stage's n-th forward: rounds of `stages` micro-batches through every
+// chunk.
 std::vector<Compute> forwards_of(const PipelineShape& shape) {
   Computes out;
   for (std::int64_t first = 0; first < shape.micro_batches; first += shape.stages) {
@@ -38,7 +39,7 @@ std::vector<Compute> forwards_of(const PipelineShape& shape) {
   return out;
 }
 
-// Backwards go through the chunks in reverse.
+// Backwards pass through the chunks in reverse order.
 std::vector<Compute> backwards_of(const PipelineShape& shape) {
   Computes out = forwards_of(shape);
   for (Compute& each : out) {
@@ -48,7 +49,7 @@ std::vector<Compute> backwards_of(const PipelineShape& shape) {
   return out;
 }
 
-// Forwards in front of the first backward, besides the one that comes with each backward.
+// Forwards before the first backward, in addition to the one that accompanies each backward.
 std::int64_t warm_up(const PipelineShape& shape, std::int64_t stage) {
   const std::int64_t behind = shape.stages - stage - 1;
   const std::int64_t count =
@@ -56,7 +57,7 @@ std::int64_t warm_up(const PipelineShape& shape, std::int64_t stage) {
   return std::min(count, shape.micro_batches * shape.chunks);
 }
 
-// Of full rounds.
+// For full rounds.
 Turns turns_of_full(const PipelineShape& shape, std::int64_t stage) {
   const Computes forwards = forwards_of(shape), backwards = backwards_of(shape);
   const auto warm = static_cast<std::size_t>(warm_up(shape, stage));
@@ -72,9 +73,10 @@ Turns turns_of_full(const PipelineShape& shape, std::int64_t stage) {
   return out;
 }
 
-// One chunk, backward in two parts, but on the first stage, where nobody waits for the input's. While the stage before
-// has a forward to do before it needs the gradients, they are sent behind the weights' part, with what comes from there:
-// neighbours meet once for a forward and a backward.
+// One chunk with a backward in two parts, except on the first stage, where nobody waits for the
+// input gradients. If the previous stage still has a forward to do before it needs the gradients,
+// they are sent after the weight gradients, together with the data from there. So neighbours meet
+// once per forward and backward.
 Turns zero_bubble_turns(const PipelineShape& shape, std::int64_t stage) {
   const std::int64_t micro_batches = shape.micro_batches, warm = warm_up(shape, stage);
   const Kind backward = stage == 0 ? Kind::kBackward : Kind::kBackwardInput;
@@ -90,7 +92,7 @@ Turns zero_bubble_turns(const PipelineShape& shape, std::int64_t stage) {
   return out;
 }
 
-// The last round may lack micro-batches: the order is that of full rounds without them.
+// The last round may lack micro-batches. The order is that of full rounds without them.
 Turns training_turns(const PipelineShape& shape, std::int64_t stage) {
   if (shape.zero_bubble && shape.stages > 1) return zero_bubble_turns(shape, stage);
   PipelineShape full = shape;
@@ -111,10 +113,10 @@ std::vector<Turns> training_turns(const PipelineShape& shape) {
   return out;
 }
 
-// The stages side by side in units of time, of which a backward takes two.
+// Places all stages on one time axis; a backward takes two units.
 class Timetable {
  public:
-  /// `only`: the stage whose list is asked for; what others do counts for its times alone.
+  /// `only` is the stage whose list is requested; of the others only times are computed.
   Timetable(const PipelineShape& shape, std::vector<Turns> turns,
             std::optional<std::int64_t> only = {})
       : shape_(shape), turns_(std::move(turns)), only_(only) {
@@ -125,8 +127,9 @@ class Timetable {
     fill();
   }
 
-  // Every stage's part of the one order: by time, transfers in front of what begins at that time. Of those at one time
-  // all that go forward come first, and of these all of even stages: neighbours make theirs side by side, not in turn.
+  // Every stage's part of the global order. It is sorted by time; transfers precede computations
+  // that begin at the same time. Among transfers of one time, forward ones come first, and among
+  // these the ones of even stages. So pairs of neighbours transfer at the same time, not in turn.
   [[nodiscard]] std::vector<PipelineActions> lists() {
     const auto order = [](const Entry& entry) {
       const bool computes = entry.action.computes();
@@ -177,7 +180,7 @@ class Timetable {
     }
   }
 
-  // When what a turn needs is there; nullopt: it is not known yet.
+  // When the inputs of a turn are available; nullopt: not known yet.
   [[nodiscard]] std::optional<std::int64_t> ready_at(std::int64_t stage,
                                                      const Computes& turn) const {
     std::int64_t last = 0;
@@ -200,7 +203,7 @@ class Timetable {
     return end < 0 ? std::nullopt : std::optional(end);
   }
 
-  // Returns when it ends, which is when its results go to the stages of the next parts.
+  // Returns when the turn ends, which is when its results are sent to the stages of the next parts.
   std::int64_t run(std::int64_t stage, const Computes& turn, std::int64_t time) {
     for (const Compute& compute : turn) {
       keep({time, stage, {compute.kind, compute.micro_batch, compute.chunk, -1}, 0});
@@ -228,8 +231,8 @@ class Timetable {
   PipelineShape shape_;
   std::vector<Turns> turns_;
   std::optional<std::int64_t> only_;
-  std::vector<std::vector<std::int64_t>> forward_ends_, backward_ends_;  // by part and micro-batch
-  std::vector<Entry> entries_;  // a transfer is its sender's
+  std::vector<std::vector<std::int64_t>> forward_ends_, backward_ends_;  // per part and micro-batch
+  std::vector<Entry> entries_;  // a transfer is listed under its sender
 };
 
 }  // namespace
@@ -277,7 +280,7 @@ PipelineStorage storage_of(const PipelineActions& actions) {
 std::int64_t micro_batches_kept(const PipelineShape& shape, std::int64_t stage) {
   if (shape.zero_bubble) return shape.stages;
   if (shape.chunks == 1) return shape.stages - stage;
-  // A micro-batch is done when the third round behind it begins.
+  // A micro-batch is complete when the third round after it begins.
   PipelineShape rounds = shape;
   rounds.micro_batches = 4 * shape.stages;
   return storage_of(stage_schedule(rounds, stage)).micro_batches;
@@ -285,7 +288,7 @@ std::int64_t micro_batches_kept(const PipelineShape& shape, std::int64_t stage) 
 
 namespace {
 
-// Stages that run their lists side by side.
+// Simulates stages that run their lists at the same time.
 class Stages {
  public:
   Stages(const std::vector<PipelineActions>& lists, const PipelineTimes& times,
@@ -315,7 +318,7 @@ class Stages {
   [[nodiscard]] const PipelineAction* next(std::size_t s) const {
     return next_[s] < lists_[s].size() ? &lists_[s][next_[s]] : nullptr;
   }
-  // Whether the stage's next action is done; else it waits.
+  // Executes the stage's next action if possible. Otherwise it waits.
   bool step(std::size_t s) {
     const PipelineAction& action = *next(s);
     if (action.computes()) {
@@ -334,7 +337,7 @@ class Stages {
     if (kind == Kind::kForward) return times_.forward;
     return kind == Kind::kBackwardWeights ? times_.weights : times_.backward;
   }
-  // Both sides are there.
+  // Whether both sides have reached the transfer.
   bool meet(std::size_t s, const PipelineAction& mine) {
     const auto peer = static_cast<std::size_t>(mine.peer);
     const PipelineAction* const theirs = next(peer);

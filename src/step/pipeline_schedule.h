@@ -1,28 +1,29 @@
-// What the stages of a pipeline do for the gradients of a mini-batch, as data: a list of actions a stage.
+// Pipeline schedules: what each stage does for the gradients of a mini-batch, as a list of actions.
 //
-// The blocks of a model are cut into stages * chunks parts; chunk c of stage s is part c * stages + s.
-// Micro-batches go through all parts in order, their gradients back. Every part adds the gradients of
-// micro-batches in ascending order: parameters get the bits that one rank accumulates.
+// The blocks of a model are divided into stages * chunks parts; chunk c of stage s is part c *
+// stages + s. Micro-batches pass through all parts in order, and their gradients back. Every part
+// accumulates gradients in ascending order of micro-batches, so results are bitwise those of one
+// rank.
 //
 // - One stage: forward and backward of each micro-batch in turn (accumulation).
-// - One chunk: 1F1B. Stage s begins with stages - s - 1 forwards, then takes a forward and a backward in
-//   turn, so that at most stages - s micro-batches are kept for their backward.
-// - Zero bubble (ZB-H1 of Qi et al., 2023): 1F1B whose backward is in two parts, the input's and the weights'. Stage s
-//   does the latter s micro-batches later, so that it has work while others warm up and drain. Each stage keeps something
-//   of as many micro-batches as the first one does, `stages`. Where these parts take B and W and a forward F, stages wait
-//   (stages - 1) (F + B - W) in place of (stages - 1) (F + B + W).
-// - Several chunks: interleaved 1F1B as in Megatron, in rounds of `stages` micro-batches a chunk. Where the last round
-//   has fewer, its stages wait for those that it lacks. Between warming up and draining a stage takes a forward and a
-//   backward, and then makes the transfers of both: at that time its neighbours are there, too, and no stage waits
-//   because it has to send in the middle of another one's work.
+// - One chunk: 1F1B. Stage s starts with stages - s - 1 forwards, then alternates forward and
+//   backward, so that it keeps at most stages - s micro-batches.
+// - Zero bubble (ZB-H1 of Qi et al., 2023): 1F1B whose backward is divided into input gradients and
+//   weight gradients. Stage s computes the latter s micro-batches later, so that it has work while
+//   others warm up and drain. Every stage keeps something of `stages` micro-batches, as many as the
+//   first stage does. With times F, B and W, stages wait (stages - 1) (F + B - W) instead of
+//   (stages - 1) (F + B + W).
+// - Several chunks: interleaved 1F1B as in Megatron, in rounds of `stages` micro-batches per chunk.
+//   If the last round has fewer, its stages wait for the missing ones. Between warm-up and drain, a
+//   stage runs a forward and a backward, then the transfers of both. Its neighbours transfer at the
+//   same time, so no stage waits because another one sends in the middle of its work.
 //
-// Transfers cannot wait for each other in a circle, even where a send returns only when its receive has
-// begun: all lists are parts of one order of everything that the stages do, in which a transfer stands
-// once, behind the action that makes what it carries and in front of the one that needs it. The order is that
-// of stages whose backward takes as long as two forwards, and each of its parts as long as one.
+// Transfers cannot deadlock, even if a send returns only when its receive has begun. All lists are
+// parts of one global order of actions, in which each transfer occurs once: after the action that
+// produces its data, and before the one that needs it. The order is that of stages whose backward
+// takes as long as two forwards, and each of its parts as long as one forward.
 //
-// Threads   values and functions without state.
-//
+// Threads   values and stateless functions.
 // Cost      proportional to stages * chunks * micro_batches.
 #pragma once
 
@@ -39,29 +40,29 @@ namespace neap::step {
 struct PipelineShape {
   std::int64_t stages = 1;
   std::int64_t micro_batches = 1;
-  std::int64_t chunks = 1;   ///< parts of the model that a stage has
-  bool zero_bubble = false;  ///< of one chunk
+  std::int64_t chunks = 1;   ///< parts of the model per stage
+  bool zero_bubble = false;  ///< with one chunk only
   [[nodiscard]] std::int64_t parts() const { return stages * chunks; }
   [[nodiscard]] std::int64_t part(std::int64_t stage, std::int64_t chunk) const {
     return chunk * stages + stage;
   }
 };
-/// Of the schedule of a model's stages.
+/// The schedule's shape for a model's stages.
 [[nodiscard]] inline PipelineShape shape_of(const spec::PipelineStage& stage,
                                             std::int64_t micro_batches = 1) {
   return {stage.stages, micro_batches, stage.chunks, stage.zero_bubble};
 }
 struct PipelineAction {
   enum class Kind : std::uint8_t {
-    kReceiveHidden,     ///< the input of a chunk, from the stage before it
+    kReceiveHidden,     ///< input of a chunk, from the previous stage
     kForward,           ///< of a micro-batch through a chunk
-    kSendHidden,        ///< its output
-    kReceiveGradients,  ///< those of a chunk's output, from the stage behind it
-    kBackward,          ///< through a chunk; begins with the loss in the last one of the last stage
-    kSendGradients,     ///< those of its input
+    kSendHidden,        ///< output of the chunk
+    kReceiveGradients,  ///< gradients of a chunk's output, from the next stage
+    kBackward,          ///< through a chunk; the last chunk of the last stage starts with the loss
+    kSendGradients,     ///< gradients of the chunk's input
     // A backward in two parts:
-    kBackwardInput,    ///< without the gradients of the blocks' matrices
-    kBackwardWeights,  ///< these
+    kBackwardInput,    ///< without the weight gradients of the blocks' matrices
+    kBackwardWeights,  ///< these weight gradients
   };
   Kind kind = Kind::kForward;
   std::int64_t micro_batch = 0, chunk = 0;
@@ -77,50 +78,50 @@ struct PipelineAction {
 };
 using PipelineActions = std::vector<PipelineAction>;
 
-/// One list a stage. Sizes are 1 at least.
+/// One list per stage. All sizes are at least 1.
 [[nodiscard]] std::vector<PipelineActions> pipeline_schedule(const PipelineShape& shape);
 
-/// One of them, in a fraction of the time.
+/// The list of one stage, in a fraction of the time.
 [[nodiscard]] PipelineActions stage_schedule(const PipelineShape& shape, std::int64_t stage);
 
-/// Of a forward pass without a backward: each micro-batch through all chunks in turn.
+/// For a forward pass without a backward: each micro-batch passes through all chunks in turn.
 [[nodiscard]] std::vector<PipelineActions> pipeline_inference(const PipelineShape& shape);
 
-/// What a list keeps at the same time.
+/// Maximum numbers of tensors that a list keeps at the same time.
 struct PipelineStorage {
   std::int64_t tapes = 0;          ///< chunks that wait for their backward, or a part of it
-  std::int64_t micro_batches = 0;  ///< of these
+  std::int64_t micro_batches = 0;  ///< micro-batches of these
   std::int64_t received = 0;       ///< hidden states and gradients that wait for their use
 };
 [[nodiscard]] PipelineStorage storage_of(const PipelineActions& actions);
-/// Micro-batches of which a stage keeps something for a backward, of as many as there may be: the shape's number of them
-/// does not matter.
+/// The maximum number of micro-batches of which a stage keeps something for a backward, for any
+/// number of micro-batches.
 [[nodiscard]] std::int64_t micro_batches_kept(const PipelineShape& shape, std::int64_t stage);
 
-/// Seconds of a micro-batch.
+/// Seconds per micro-batch.
 struct PipelineTimes {
-  std::vector<double> forward, backward;  ///< of every part
-  std::vector<double>
-      transfer{};  ///< of every stage to the next one or back; from the last one to the first
-  /// Of every part whose backward is in two: that of its weights. `backward` is that of its input then.
+  std::vector<double> forward, backward;  ///< per part
+  /// from each stage to the next one, or back; from the last stage to the first
+  std::vector<double> transfer{};
+  /// Per part, if the backward has two parts: the time of the weight gradients. `backward` is then
+  /// that of the input gradients.
   std::vector<double> weights{};
 };
 struct PipelineRun {
   double seconds = 0;  ///< of the stage that ends last
-  // Of each stage:
+  // Per stage:
   std::vector<double> busy;          ///< computing
-  std::vector<double> transferring;  ///< in transfers, when both stages are there
-  std::vector<double> ends;          ///< when it is done
+  std::vector<double> transferring;  ///< in transfers, once both stages are ready
+  std::vector<double> ends;          ///< end of the stage
 };
-/// When a stage computes.
+/// A time span in which a stage computes.
 struct PipelineSpan {
   std::size_t stage = 0;
   PipelineAction action;
   double begin = 0, end = 0;
 };
-/// Runs the lists side by side. A transfer begins when both stages have come to it and takes both until it
-/// is done. Fails when stages wait for each other.
-/// `spans`: what is computed when, unless it is null.
+/// Simulates all lists. A transfer starts when both stages have reached it, and occupies both until
+/// it is done. Fails if stages deadlock. `spans`, if not null, receives the computation spans.
 [[nodiscard]] Result<PipelineRun> run_pipeline(const std::vector<PipelineActions>& stages,
                                                const PipelineTimes& times,
                                                std::vector<PipelineSpan>* spans = nullptr);

@@ -1,4 +1,4 @@
-// The actor's losses of one micro-batch with their gradients written out (losses.h).
+// The actor's losses of one micro-batch with explicit gradients (losses.h).
 #pragma once
 
 #include <algorithm>
@@ -9,15 +9,15 @@
 
 namespace neap::step {
 
-/// The largest log ratio of a sequence (GSPO).
+/// The maximum log ratio of a sequence (GSPO).
 constexpr double kSequenceLogRatioLimit = 10;
 /// Less than any covariance.
 constexpr double kNever = -1e30;
 
 struct PolicyStatistics {
-  double loss = 0;                 ///< this micro-batch's share of the mini-batch's
-  double clip_fraction = 0;        ///< masked share of tokens at which the clipped side was taken
-  double clip_fraction_lower = 0;  ///< and at which the dual clip was
+  double loss = 0;                 ///< this micro-batch's share of the mini-batch's loss
+  double clip_fraction = 0;        ///< fraction of masked tokens that used the clipped side
+  double clip_fraction_lower = 0;  ///< fraction that used the dual clip
   double kl = 0;                   ///< masked mean of old - new
 };
 template <class T>
@@ -26,14 +26,14 @@ struct PolicyGradient {
   PolicyStatistics statistics;
 };
 
-/// What the actor's loss reads of a micro-batch.
+/// Inputs of the actor's loss for a micro-batch.
 template <class T>
 struct PolicyInputs {
   T old_log_probs, log_probs, advantages, mask, weights;
-  T noise{};  ///< in (0, 1], of a loss that draws tokens (spec::draws_tokens)
+  T noise{};  ///< in (0, 1], for a loss that samples tokens (spec::draws_tokens)
 };
 
-/// PPO's loss is the larger of the two.
+/// Both sides of PPO's loss, which is the larger one.
 template <class T>
 struct ClipSides {
   T plain, clipped;
@@ -46,7 +46,7 @@ ClipSides<T> clip_sides(Ops& ops, const T& cost, const T& ratio, const spec::Act
   return {std::move(plain), std::move(clipped)};
 }
 
-/// PPO's clipped loss with dual clip and its gradient with respect to log_probs.
+/// PPO's clipped loss with dual clip, and its gradient with respect to log_probs.
 template <class Ops, class T = typename Ops::Tensor>
 PolicyGradient<T> vanilla_policy_loss(Ops& ops, const PolicyInputs<T>& in,
                                       const spec::ActorConfig& config) {
@@ -61,15 +61,15 @@ PolicyGradient<T> vanilla_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   const double count = ops.read(ops.sum(in.mask));
   out.statistics.clip_fraction = masked_mean(ops, ops.above(clipped, plain), in.mask, count);
   out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
-  // Only the plain side moves with the ratio: on the clipped side beyond the range nothing does,
-  // and within it both sides are one.
+  // Only the unclipped side depends on the ratio. Within the range both sides are equal; beyond it
+  // the clipped side has no gradient.
   out.d_log_probs = ops.multiply(plain, in.weights);
   ops.multiply_(out.d_log_probs, ops.at_least(plain, clipped));
   if (config.clip_ratio_c > 0) {
     const T bound = ops.clone(cost);
     ops.scale_(bound, config.clip_ratio_c);
-    const T over = ops.above(loss, bound);      // the dual clip would hold
-    ops.multiply_(over, ops.above(cost, 0.0));  // where the advantage is negative
+    const T over = ops.above(loss, bound);      // the dual clip would apply
+    ops.multiply_(over, ops.above(cost, 0.0));  // but only for a negative advantage
     out.statistics.clip_fraction_lower = masked_mean(ops, over, in.mask, count);
     // loss = over ? bound : loss
     ops.subtract_(bound, loss);
@@ -82,8 +82,8 @@ PolicyGradient<T> vanilla_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   return out;
 }
 
-/// GSPO: the ratio of each token has the value of its sequence's, exp of the mean log ratio (at most
-/// kSequenceLogRatioLimit), and the gradient of its own log-probability. No dual clip.
+/// GSPO: the ratio of each token has the value of its sequence's ratio, exp of the mean log ratio
+/// (at most kSequenceLogRatioLimit), and the gradient of its own log-probability. No dual clip.
 template <class Ops, class T = typename Ops::Tensor>
 PolicyGradient<T> gspo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
                                    const spec::ActorConfig& config) {
@@ -188,8 +188,9 @@ PolicyGradient<T> sapo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   return out;
 }
 
-/// GMPO: the ratio of a sequence is exp of the mean of its tokens' log ratios, each clipped on the side
-/// where that makes the loss larger. `weights` of a sequence's tokens add up to the sequence's.
+/// GMPO: the ratio of a sequence is exp of the mean of its tokens' log ratios. Each is clipped on
+/// the side that makes the loss larger. The `weights` of a sequence's tokens add up to the
+/// sequence's weight.
 template <class Ops, class T = typename Ops::Tensor>
 PolicyGradient<T> geo_mean_policy_loss(Ops& ops, const PolicyInputs<T>& in,
                                        const spec::ActorConfig& config) {
@@ -212,7 +213,7 @@ PolicyGradient<T> geo_mean_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   }
   ops.multiply_(held, sign);
   const T plain = ops.multiply(delta, sign);
-  const T moves = ops.at_least(held, plain);  // the clip does not hold
+  const T moves = ops.at_least(held, plain);  // the clip is not active
   const T used = ops.minimum(plain, held);
   ops.multiply_(used, sign);
   const T lengths = ops.sum_last(in.mask);  // (B,)
@@ -222,7 +223,7 @@ PolicyGradient<T> geo_mean_policy_loss(Ops& ops, const PolicyInputs<T>& in,
     ops.divide_(sum, lengths);
     return sum;
   };
-  const T loss = ops.exp(mean(used));  // (B,): the ratio, then its cost
+  const T loss = ops.exp(mean(used));  // (B,): first the ratio, then the loss
   ops.multiply_(loss, mean(in.advantages));
   ops.scale_(loss, -1);
   ops.multiply_(loss, ops.sum_last(in.weights));
@@ -233,7 +234,7 @@ PolicyGradient<T> geo_mean_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   return out;
 }
 
-/// Covariances of advantages and log-probabilities, token by token; kNever outside of the mask.
+/// Covariance of advantage and log-probability per token; kNever outside the mask.
 template <class Ops, class T = typename Ops::Tensor>
 T covariances(Ops& ops, const PolicyInputs<T>& in, double count) {
   const T out = ops.clone(in.advantages);
@@ -248,7 +249,7 @@ T covariances(Ops& ops, const PolicyInputs<T>& in, double count) {
   ops.add_(out, outside);
   return out;
 }
-/// 1 where x is among the `ratio` x count largest, at least one; of equal ones all are.
+/// 1 for the `ratio` x count largest elements, at least one; ties are all included.
 template <class Ops, class T = typename Ops::Tensor>
 T largest(Ops& ops, const T& x, double ratio, double count) {
   const auto wanted = std::max<std::int64_t>(1, static_cast<std::int64_t>(ratio * count));
@@ -256,8 +257,8 @@ T largest(Ops& ops, const T& x, double ratio, double count) {
   return ops.at_least(x, ops.narrow(sorted.values, 1, wanted - 1, 1));
 }
 
-/// Clip-Cov: PPO's clip; of the tokens that it leaves alone and whose covariance is within the bounds,
-/// some drawn at random (`noise`) have no loss.
+/// Clip-Cov: PPO's clip. Some tokens that are not clipped and whose covariance is within the bounds
+/// are selected at random (`noise`) and get no loss.
 template <class Ops, class T = typename Ops::Tensor>
 PolicyGradient<T> clip_cov_policy_loss(Ops& ops, const PolicyInputs<T>& in,
                                        const spec::ActorConfig& config) {
@@ -290,7 +291,7 @@ PolicyGradient<T> clip_cov_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   return out;
 }
 
-/// KL-Cov: -A ratio, and for the tokens of the largest covariance + coefficient |log ratio|.
+/// KL-Cov: -A ratio; tokens with the largest covariance also get + coefficient |log ratio|.
 template <class Ops, class T = typename Ops::Tensor>
 PolicyGradient<T> kl_cov_policy_loss(Ops& ops, const PolicyInputs<T>& in,
                                      const spec::ActorConfig& config) {

@@ -1,6 +1,6 @@
-// Losses of pairs, a preferred response and another one, with their gradients written out.
+// Losses of preference pairs with explicit gradients.
 //
-// A batch of P pairs is 2 P sequences: all chosen, then all rejected.
+// A batch of P pairs has 2 P sequences: all chosen, then all rejected.
 #pragma once
 
 #include <string>
@@ -30,8 +30,8 @@ struct PairGradient {
   double right = 0;   ///< pairs whose chosen score is higher
   double margin = 0;  ///< sum of chosen - rejected
 };
-/// -log sigmoid(chosen - rejected - margin) + center (chosen + rejected)^2, summed over pairs and
-/// divided by `pairs` (Bradley-Terry). scores (2, P): chosen, then rejected; margins (P,).
+/// Bradley-Terry: -log sigmoid(chosen - rejected - margin) + center (chosen + rejected)^2, summed
+/// over pairs and divided by `pairs`. scores (2, P): chosen, then rejected; margins (P,).
 template <class Ops, class T = typename Ops::Tensor>
 PairGradient<T> pairwise_loss(Ops& ops, const T& scores, const T& margins, double center,
                               double pairs) {
@@ -58,9 +58,9 @@ PairGradient<T> pairwise_loss(Ops& ops, const T& scores, const T& margins, doubl
 
 // ---- DPO ----
 
-/// Sums over pairs, but for the loss.
+/// Sums over pairs, except for the loss.
 struct PreferenceStatistics {
-  double loss = 0;                                    ///< divided by all pairs
+  double loss = 0;                                    ///< divided by the number of all pairs
   double chosen_reward = 0, rejected_reward = 0;      ///< beta (log p - log p of the reference)
   double right = 0;                                   ///< pairs whose chosen reward is higher
   double chosen_log_prob = 0, rejected_log_prob = 0;  ///< of whole responses
@@ -81,8 +81,8 @@ struct PreferenceGradient {
   PreferenceStatistics statistics;
 };
 
-/// The loss of each pair (P,) and its slope at h (P,), the difference of what the policy gained over
-/// the reference on the chosen and on the rejected response.
+/// The loss of each pair (P,), and its derivative with respect to h (P,). h is the policy's gain
+/// over the reference on the chosen response, minus that on the rejected response.
 template <class T>
 struct PreferenceSlope {
   T loss, slope;
@@ -95,8 +95,8 @@ PreferenceSlope<T> preference_slope(Ops& ops, const T& h, const spec::DpoConfig&
     case spec::PreferenceLoss::kSigmoid:
     case spec::PreferenceLoss::kSigmoidNorm:
     case spec::PreferenceLoss::kRobust: {
-      // -(1 - s) log sigmoid(x) - t log sigmoid(-x), with t = s for cDPO and -s for the robust form,
-      // which is divided by 1 - 2 s.
+      // -(1 - s) log sigmoid(x) - t log sigmoid(-x), with t = s for cDPO and t = -s for the robust
+      // form, which is divided by 1 - 2 s.
       const bool robust = config.loss_type == spec::PreferenceLoss::kRobust;
       const double s = config.label_smoothing;
       const double t = robust ? -s : s;
@@ -106,7 +106,7 @@ PreferenceSlope<T> preference_slope(Ops& ops, const T& h, const spec::DpoConfig&
       out.loss = ops.log_sigmoid(x);
       ops.scale_(out.loss, -(1 - s) * scale);
       ops.add_scaled_(out.loss, ops.log_sigmoid(ops.negate(x)), -t * scale);
-      // d: (1 - s + t) sigmoid(x) - (1 - s)
+      // Derivative: (1 - s + t) sigmoid(x) - (1 - s)
       out.slope = ops.sigmoid(x);
       ops.scale_(out.slope, (1 - s + t) * scale * beta);
       ops.add_(out.slope, -(1 - s) * scale * beta);
@@ -133,8 +133,8 @@ PreferenceSlope<T> preference_slope(Ops& ops, const T& h, const spec::DpoConfig&
   return out;
 }
 
-/// log_probs and mask (2 P, R), `reference` (2 P,) sums over the mask. The loss is divided by
-/// `all_pairs`.
+/// log_probs and mask are (2 P, R); `reference` (2 P,) has sums over the mask. The loss is divided
+/// by `all_pairs`.
 template <class Ops, class T = typename Ops::Tensor>
 PreferenceGradient<T> preference_loss(Ops& ops, const T& log_probs, const T& mask,
                                       const T& reference, const spec::DpoConfig& config,
@@ -152,7 +152,7 @@ PreferenceGradient<T> preference_loss(Ops& ops, const T& log_probs, const T& mas
   sum.rejected_reward = config.beta * ops.read(ops.sum(side(gains, 1)));
   sum.right = ops.read(ops.sum(ops.above(side(gains, 0), side(gains, 1))));
 
-  T lengths;  // (2 P,) where responses count by token
+  T lengths;  // (2 P,), if gains are divided by length
   if (spec::per_token(config.loss_type)) {
     lengths = ops.clamp(ops.sum_last(mask), 1, kMostTokens);
     ops.divide_(gains, lengths);

@@ -1,11 +1,12 @@
-// Attention of packed sequences whose tokens ranks divide, where keys and values pass from rank to rank (Liu et al. 2023):
-// a rank has its own, then those of the ranks before it, one after another, and those of the next one come while it
-// computes. Softmaxes of parts of the keys are joined by their sums. Backward sends keys and values round once more, and
-// their gradients after them: each rank adds its share, and they end where the keys are at home.
+// Ring attention of packed sequences with context parallelism (Liu et al. 2023). A rank starts with
+// its own keys and values; then those of the ranks before it arrive, one after another. The next
+// ones arrive while it computes. Softmaxes over parts of the keys are combined by their log-sums.
+// Backward passes keys and values around again, followed by their gradients: each rank adds its
+// share, and the gradients end at the owner of the keys.
 //
-// So a rank holds keys and values of two ranks, and in backward two ranks' gradients of them besides.
+// So a rank holds keys and values of two ranks, and in backward also two ranks' gradients of them.
 //
-// n rows of each rank, H query heads and K key heads of D.
+// n rows of each rank, H query heads and K key heads of size D.
 #pragma once
 
 #include <algorithm>
@@ -17,15 +18,16 @@
 
 namespace neap::step {
 
-/// A range of a rank's tokens, and a range of those whose keys it has: queries that see a key, and keys that one of
-/// them sees. Rows are of the two ranks.
+/// A range of this rank's tokens and a range of tokens of the rank whose keys it has. Only queries
+/// that see a key, and keys that are seen, are included. Rows are relative to each rank.
 struct RingPiece {
   std::int64_t row = 0, rows = 0;
   std::int64_t first_key = 0, keys = 0;
   FirstPlaces places;
   [[nodiscard]] bool own() const { return row == first_key && places.query == places.key; }
 };
-/// Those of a round. Of a range of queries the first one that is visited has its own keys.
+/// Visits the pieces of a round. For each range of queries, the first visited piece has its own
+/// keys.
 template <class T, class Visit>
 void for_each_ring_piece(const Spans<T>& spans, std::int64_t round, std::int64_t window,
                          const Visit& visit) {
@@ -61,7 +63,8 @@ void for_each_ring_piece(const Spans<T>& spans, std::int64_t round, std::int64_t
   }
 }
 
-/// visit(round, keys) with the keys and values (n, 2, K, D) of each rank, this one's first. The next ones come meanwhile.
+/// Calls visit(round, keys) with the keys and values (n, 2, K, D) of each rank, this one's first.
+/// The next ones arrive meanwhile.
 template <class Ops, class T, class Visit>
 void for_each_round(Ops& ops, T keys, const spec::ContextShard& shard, const Visit& visit) {
   for (std::int64_t round = 0; round + 1 < shard.ranks; ++round) {
@@ -74,8 +77,9 @@ void for_each_round(Ops& ops, T keys, const spec::ContextShard& shard, const Vis
   visit(shard.ranks - 1, keys);
 }
 
-/// Joins softmaxes over other keys to `out` (1, H, m, D), wide, with the logarithms of their sums `log_sum` (1, H, m):
-/// `more`, of `out`'s shape, which is lost, with `more_sum`. A row without keys has minus infinity there.
+/// Combines softmaxes over different keys. Merges `more`, with log-sums `more_sum`, into `out` (1,
+/// H, m, D), wide, with log-sums `log_sum` (1, H, m). `more` has out's shape and is destroyed. A
+/// row without keys has the log-sum minus infinity.
 template <class Ops, class T = typename Ops::Tensor>
 void join_softmax_(Ops& ops, const T& out, const T& log_sum, const T& more, const T& more_sum) {
   const T gap = ops.subtract(more_sum, log_sum);  // (1, H, m)
@@ -86,7 +90,7 @@ void join_softmax_(Ops& ops, const T& out, const T& log_sum, const T& more, cons
   ops.subtract_(log_sum, ops.log_sigmoid(ops.negate(gap)));
 }
 
-/// Rows of padding have results of no account. By kFlash or kProducts.
+/// Results of padding rows are not used. The kernel is kFlash or kProducts.
 template <class Ops, class T = typename Ops::Tensor>
 AttentionContext<T> ring_attention(Ops& ops, AttentionKernel kernel, Heads<T> heads,
                                    const Spans<T>& spans, const ScoreOptions& options) {
@@ -134,8 +138,8 @@ AttentionContext<T> ring_attention(Ops& ops, AttentionKernel kernel, Heads<T> he
   return c;
 }
 
-/// The gradients of keys and values (n, 2, K, D), wide, that follow them round the ranks: in each round those of the
-/// keys that are there, which come from the rank before and go on to the next one.
+/// The wide gradients of keys and values (n, 2, K, D), which follow them around the ring. In each
+/// round they arrive from the previous rank, and are sent on to the next.
 template <class Ops>
 class RingGradients {
   using T = typename Ops::Tensor;
@@ -143,7 +147,7 @@ class RingGradients {
  public:
   RingGradients(Ops& ops, T zeros) : ops_(ops), here_(std::move(zeros)) {}
 
-  /// As soon as something is added in a round.
+  /// Call it before the first addition in a round.
   const T& here() {
     if (shift_) {
       ops_.finish_shift(*shift_, spec::Axis::kContext);
@@ -152,13 +156,13 @@ class RingGradients {
     }
     return here_;
   }
-  /// The round is over.
+  /// Ends the round.
   void pass_on() {
     const T& mine = here();
     next_ = ops_.empty({mine.size(0), 2, mine.size(2), mine.size(3)}, ops_.dtype(mine));
     shift_.emplace(ops_.begin_shift(mine, next_, spec::Axis::kContext));
   }
-  /// Behind the last round: of this rank's keys.
+  /// After the last round: the gradients of this rank's keys.
   T take() {
     (void)here();
     return std::exchange(here_, T());
@@ -221,7 +225,7 @@ Heads<T> ring_attention_backward(Ops& ops, AttentionContext<T> c, T d_out) {
   return out;
 }
 
-/// By the kind that the ranks' shards name.
+/// Uses the method that the ranks' shards select.
 template <class Ops, class T = typename Ops::Tensor>
 AttentionContext<T> context_attention(Ops& ops, AttentionKernel kernel, Heads<T> heads,
                                       const Spans<T>& spans, const ScoreOptions& options) {

@@ -1,6 +1,6 @@
-// What is made of the log-probabilities that the rollout kept: the tokens that count, and their weights. Of a
-// whole batch before its updates (rlhf/rollout_correction.h), or in bypass mode of each micro-batch, from the
-// policy as it is now. Nothing here has a gradient.
+// Terms computed from the rollout's log-probabilities: the tokens that count, and their weights.
+// They are computed for a whole batch before its updates (rlhf/rollout_correction.h), or in bypass
+// mode for each micro-batch with the current policy. They have no gradient.
 //
 // Tensors are (B, T): B sequences, T response tokens.
 #pragma once
@@ -12,20 +12,20 @@
 
 namespace neap::step {
 
-/// Log-probability less the rollout's, 0 outside of the mask.
+/// Log-probability minus the rollout's, 0 outside the mask.
 template <class Ops, class T = typename Ops::Tensor>
 T rollout_log_ratio(Ops& ops, const T& log_probs, const T& rollout, const T& mask) {
   const T r = ops.subtract(log_probs, rollout);
   ops.multiply_(r, mask);
   return r;
 }
-/// Within what an exponential takes.
+/// Clamped to a range in which exp is finite.
 template <class Ops, class T = typename Ops::Tensor>
 T held_log_ratio(Ops& ops, const T& r) {
   return ops.clamp(r, -kLogRatioLimit, kLogRatioLimit);
 }
 
-/// A measure of each token's divergence, 0 outside of the mask.
+/// A divergence estimate of each token, 0 outside the mask.
 template <class Ops, class T = typename Ops::Tensor>
 T divergence_of_tokens(Ops& ops, const T& r, const T& mask, int estimator) {
   T k = ops.negate(r);
@@ -64,14 +64,14 @@ T accepted_tokens(Ops& ops, const T& r, const T& mask,
   return kept;
 }
 
-/// The ratio of the probabilities of tokens, or of whole sequences on each of their tokens; 0 outside of
-/// the mask.
+/// The probability ratios of tokens; or of whole sequences, repeated for each token. 0 outside the
+/// mask.
 template <class Ops, class T = typename Ops::Tensor>
 T probability_ratios(Ops& ops, const T& r, const T& mask, const spec::ImportanceWeights& rule) {
   const T log = rule.sequences ? ops.view(ops.sum_last(r), {-1, 1}) : r;
   return ops.multiply(mask, ops.exp(held_log_ratio(ops, log)));
 }
-/// The weights that the rule makes of them.
+/// The weights that the rule derives from the ratios.
 template <class Ops, class T = typename Ops::Tensor>
 T bounded_weights(Ops& ops, T w, const spec::ImportanceWeights& rule) {
   if (!rule.low) return ops.clamp(w, 0, rule.high);
@@ -81,7 +81,7 @@ T bounded_weights(Ops& ops, T w, const spec::ImportanceWeights& rule) {
   return w;
 }
 
-/// Divides weights by their mean over tokens, or over the sequences that have some. The mean.
+/// Divides weights by their mean over tokens, or over sequences with tokens. Returns the mean.
 template <class Ops, class T = typename Ops::Tensor>
 double normalize_weights(Ops& ops, const T& w, const T& mask, const spec::ImportanceWeights& rule) {
   double mean = 0;
@@ -100,9 +100,9 @@ double normalize_weights(Ops& ops, const T& w, const T& mask, const spec::Import
 template <class T>
 struct RolloutTerms {
   T mask;     // tokens that count
-  T weights;  // undefined: none
+  T weights;  // undefined: no weights
 };
-/// What becomes of `mask` and which weights there are at the current log-probabilities.
+/// The mask and weights at the current log-probabilities.
 template <class Ops, class T = typename Ops::Tensor>
 RolloutTerms<T> rollout_terms(Ops& ops, const T& log_probs, const T& rollout, const T& mask,
                               const spec::BypassTerms& terms) {

@@ -1,8 +1,8 @@
-// The body of every phase, written once: what it reads, its options, micro-batches, losses and update.
+// The body of every phase: what it reads, its options, micro-batches, losses and update.
 //
-// A Backend is what a phase needs from outside: operations, a model, data, places for results, the
-// ranks. The plan's has shapes (plan/counted_backend.h), the trainer's has tensors
-// (rlhf/live_backend.h); both run this code, so a phase asks for the same memory in both.
+// A Backend provides operations, a model, data, places for results, and the ranks. The plan's has
+// shapes (plan/counted_backend.h), and the trainer's has tensors (rlhf/live_backend.h). Both run
+// this code, so a phase requests the same memory in both.
 #pragma once
 
 #include <concepts>
@@ -20,7 +20,7 @@
 
 namespace neap::step {
 
-/// Mini-batches of a training step, counted from its first: those that one run of a phase takes.
+/// The mini-batches that one run of a phase takes, counted from the first of the training step.
 struct UpdateRange {
   std::int64_t first = 0, count = 1;
 };
@@ -35,46 +35,47 @@ concept Backend = requires(B& b, const spec::Phase& phase, const MicroBatch& mic
   { b.weights() } -> std::convertible_to<const Weights<T>&>;
   // The data that the phase reads, arranged as its Batching says.
   { b.experience() } -> std::same_as<const Experience<T>&>;
-  // Results of a micro-batch, on the host: (fresh, R) log-probabilities and what the phase has besides,
-  // or scores.
+  // Receives the results of a micro-batch, on the host: log-probabilities (fresh, R) with the
+  // phase's other results, or scores.
   b.take_log_probs(values);
   b.take_scores(t);
 
   // ---- generation ----
   requires KvLayout < std::remove_cvref_t<decltype(b.cache())>,
   typename B::Ops > ;
-  // visit(source) for each GenerationSource (generation.h) that the phase runs through.
+  // Calls visit(source) for each GenerationSource (generation.h) of the phase.
   b.for_each_generation(phase, [](auto&) {});
 
   // ---- training ----
   { b.checkpointing() } -> std::same_as<const spec::Checkpointing&>;
-  // Units, or pieces of them, whose gradients this rank keeps; and those that it steps.
+  // The units, or pieces of them, whose gradients this rank keeps; and those that it updates.
   { b.units() } -> std::same_as<const std::vector<TrainedUnit<T>>&>;
   { b.pieces() } -> std::same_as<const std::vector<TrainedUnit<T>>&>;
   { b.updates(phase) } -> std::same_as<UpdateRange>;
-  // What losses are divided by in the mini-batch that starts with row n of this rank's.
+  // The loss denominators of the mini-batch that starts with this rank's row n.
   { b.scale(n) } -> std::same_as<LossScale>;
   b.take_numbers(std::move(numbers));
-  // Groups without micro-batches that this rank runs behind its n, because others have more and ranks meet in
-  // each.
+  // The number of empty groups that this rank runs after its n groups, because other ranks have
+  // more and all must join each group's collectives.
   { b.further_groups(n) } -> std::same_as<std::int64_t>;
-  // Adds the gradients of all ranks, where this rank steps them: what the weights' sink has not begun to add up
-  // while backward went on. Of sliced gradients everything was added up group by group.
+  // Reduces the gradients that the weights' sink has not started to reduce during backward. Sharded
+  // gradients were already reduced after each group.
   b.reduce_gradients();
-  // Norms of all tiles from those of this rank's pieces; the step that follows, which clips by their norm. No step:
-  // the norm is not finite, and the weights stay as they are on all ranks.
-  // visit(units) with those of other ranks that take memory in a plan for all of them, and no work.
+  // Returns the norms of all tiles from those of this rank's pieces. Then the step that follows,
+  // which clips by the total norm. No step: the norm is not finite, and the weights stay unchanged
+  // on all ranks. Calls visit(units) with units of other ranks, which a plan for all ranks counts
+  // for memory only.
   b.beside([](const std::vector<TrainedUnit<T>>&) {});
   { b.all_norms(std::vector<double>()) } -> std::same_as<std::vector<double>>;
   { b.begin_step(n, norm) } -> std::same_as<std::optional<Update>>;
-  // visit(piece) for every one of pieces(), or every part of them in order, while its tensors are on the
-  // device.
+  // Calls visit(piece) for every piece of pieces(), or every part of them in order, while its
+  // tensors are on the device.
   b.for_each_part([](const TrainedUnit<T>&) {});
-  // Weights that other ranks have updated.
+  // All-gathers updated weights.
   b.gather_weights();
 };
 
-/// Of all ranks' gradients together.
+/// The norm of all ranks' gradients together.
 template <Backend B>
 double gradient_norm(B& b) {
   const auto& pieces = b.pieces();
@@ -83,7 +84,7 @@ double gradient_norm(B& b) {
   return joint_norm(b.ops(), norms, b.all_norms(piece_places(pieces, b.weights())));
 }
 
-/// One optimizer step, that of mini-batch `update`, whose gradients are those of all ranks.
+/// One optimizer step, for mini-batch `update`, with the gradients of all ranks.
 template <Backend B, class T = typename B::Ops::Tensor>
 void update_weights(B& b, std::int64_t update) {
   b.beside([&](const std::vector<TrainedUnit<T>>& others) {
@@ -96,7 +97,7 @@ void update_weights(B& b, std::int64_t update) {
 }
 
 /// Forward, loss and backward of every micro-batch of a mini-batch, whose gradients start at zero.
-/// `together`: micro-batches of a group.
+/// `together` is the group size.
 template <Backend B, class Objective, class T = typename B::Ops::Tensor>
 void add_gradients(B& b, const std::vector<MicroBatch>& cuts, std::int64_t together,
                    const Objective& objective) {
@@ -107,11 +108,12 @@ void add_gradients(B& b, const std::vector<MicroBatch>& cuts, std::int64_t toget
   expect_passes(b.weights(), Sweep::kForwardBackward, groups + further);
   GradientSink<T>* const sink = b.weights().sink;
   std::optional<TiedRows<T>> tied;
-  // Gradients that a rank keeps a slice of leave the table with each group.
+  // Sharded gradients are reduced with each group.
   const bool leaves = sink != nullptr && sink->takes_groups();
   if (sink != nullptr) sink->begin_mini_batch(groups + further);
   if (groups > 1 && trains_tied_table(b.weights()) && !leaves) tied.emplace();
-  // Else what several of the ranks that divide the model have is added up behind backward, before anything leaves.
+  // Otherwise, sums over the tensor-parallel group are made after backward, before any other
+  // reduction.
   const bool early = sums_overlap_backward(b.ops(), b.weights().architecture);
   const auto run = [&](Group group, bool last) {
     if (sink != nullptr && early) sink->begin_group(last);
@@ -131,10 +133,10 @@ void add_gradients(B& b, const std::vector<MicroBatch>& cuts, std::int64_t toget
   });
 }
 
-/// Of a mini-batch, over the ranks.
+/// Reduces a mini-batch's gradients over ranks.
 template <Backend B, class T = typename B::Ops::Tensor>
 void reduce_gradients(B& b) {
-  // Gradients that a rank keeps a slice of were added up with each group.
+  // Sharded gradients were already reduced with each group.
   const GradientSink<T>* const sink = b.weights().sink;
   if (sink == nullptr || !sink->takes_groups())
     for (const TrainedUnit<T>& unit : b.units())
@@ -144,7 +146,8 @@ void reduce_gradients(B& b) {
   if (b.weights().source != nullptr) b.weights().source->read_norms(b.ops());
 }
 
-/// The mini-batches of a training phase, or its part of them. objective(scale): of a mini-batch.
+/// The mini-batches of a training phase, or its range of them. objective(scale) creates the
+/// objective of a mini-batch.
 template <Backend B, class MakeObjective>
 void train_phase(B& b, const spec::Phase& phase, const MakeObjective& objective) {
   using spec::TrainPart;
@@ -191,7 +194,7 @@ void generate(B& b, const spec::Phase& phase) {
       phase, [&](auto& source) { run_generation(b.ops(), b.weights(), b.cache(), source); });
 }
 
-/// Runs a phase of the job's recipe, which is open.
+/// Runs an open phase of the job's recipe.
 template <Backend B>
 void run_phase(B& b, const spec::Phase& phase) {
   const spec::Job& job = b.job();

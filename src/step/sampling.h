@@ -1,4 +1,4 @@
-// The next token of each sequence from its logits.
+// Samples the next token of each sequence from its logits.
 #pragma once
 
 #include <algorithm>
@@ -11,16 +11,17 @@
 namespace neap::step {
 
 struct SamplingOptions {
-  double temperature = 1;   ///< 0: the likeliest token
+  double temperature = 1;   ///< 0: greedy
   double top_p = 1;         ///< the smallest set of tokens whose cumulative probability reaches it
-  std::int64_t top_k = -1;  ///< that many likeliest tokens; -1: all
-  bool log_probs = false;   ///< of the tokens, after penalties and temperature, before what follows
-  double min_p = 0;         ///< drops tokens less likely than this share of the likeliest
-  double repetition_penalty =
-      1;                         ///< of tokens in the prompt or response: their logit is divided by
-                                 ///< it where positive, else multiplied
-  double presence_penalty = 0;   ///< subtracted from the logit of tokens in the response
-  double frequency_penalty = 0;  ///< subtracted for each time that they are there
+  std::int64_t top_k = -1;  ///< only the most likely tokens; -1: all
+  /// of sampled tokens: after penalties and temperature, before top_k, top_p and min_p
+  bool log_probs = false;
+  double min_p = 0;  ///< drops tokens below this fraction of the highest probability
+  /// for tokens in the prompt or response: a positive logit is divided by it, a negative one
+  /// multiplied
+  double repetition_penalty = 1;
+  double presence_penalty = 0;   ///< subtracted from the logits of tokens in the response
+  double frequency_penalty = 0;  ///< subtracted once per occurrence in the response
 
   [[nodiscard]] bool penalizes() const {
     return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
@@ -31,18 +32,18 @@ struct SamplingOptions {
 template <class T>
 struct Draw {
   T uniforms;  // (B,) float32 in [0, 1)
-  // With penalties: the tokens seen, (B, U) int64, where the rest of a row repeats its first; and what
-  // is subtracted from their logits, (B, U) float32.
+  // With penalties: the distinct tokens so far, (B, U) int64, where a row is filled up with its
+  // first token; and what to subtract from their logits, (B, U) float32.
   T seen, amounts;
 };
 
 template <class T>
 struct Sampled {
   T tokens;     // (B,) int64
-  T log_probs;  // (B,) wide; undefined unless asked for
+  T log_probs;  // (B,) wide; undefined unless requested
 };
 
-/// The likeliest token each time.
+/// Greedy decoding.
 [[nodiscard]] inline SamplingOptions greedy_sampling() {
   SamplingOptions options;
   options.temperature = 0;
@@ -55,7 +56,7 @@ struct Sampled {
   options.top_k = t.top_k;
   return options;
 }
-/// Of training prompts.
+/// For training prompts.
 [[nodiscard]] inline SamplingOptions sampling_options(const spec::RolloutConfig& r) {
   SamplingOptions options = sampling_options(static_cast<const spec::TokenSampling&>(r));
   options.min_p = r.min_p;
@@ -64,25 +65,25 @@ struct Sampled {
   options.frequency_penalty = r.frequency_penalty;
   return options;
 }
-/// Of held-out prompts.
+/// For held-out prompts.
 [[nodiscard]] inline SamplingOptions sampling_options(const spec::ValidationSampling& v) {
   return v.do_sample ? sampling_options(static_cast<const spec::TokenSampling&>(v))
                      : greedy_sampling();
 }
 
-/// Whether tokens have to be sorted by their probability, which takes memory.
+/// Whether tokens must be sorted by probability, which takes memory.
 [[nodiscard]] inline bool needs_order(const SamplingOptions& o) {
   return o.temperature > 0 && (o.top_k > 0 || o.top_p < 1);
 }
 
-/// logits (B, V) wide, divided by the temperature; uniforms (B,) in [0, 1) -> (B,) int64.
+/// logits (B, V), wide, already divided by the temperature; uniforms (B,) in [0, 1) -> (B,) int64.
 template <class Ops, class T = typename Ops::Tensor>
 T choose(Ops& ops, T logits, const SamplingOptions& options, const T& uniforms) {
   if (options.temperature <= 0) return ops.argmax_last(logits);
   const std::int64_t vocabulary = logits.size(1);
   const bool by_count = options.top_k > 0 && options.top_k < vocabulary;
   const bool by_mass = options.top_p < 1;
-  T order;  // (B, V): the token at each rank, where ranks matter
+  T order;  // (B, V): the token at each rank, if tokens are sorted
   if (by_count || by_mass) {
     Sorted<T> sorted = ops.sort_descending(logits);
     logits = std::move(sorted.values);
@@ -97,14 +98,14 @@ T choose(Ops& ops, T logits, const SamplingOptions& options, const T& uniforms) 
     ops.drop_beyond_mass_(mass, options.top_p);
   }
   ops.cumulate_last_(mass);
-  // The first rank whose cumulative mass exceeds the target, which is below the whole.
+  // The first rank whose cumulative probability exceeds the target, which is less than the total.
   const T draws = ops.convert(uniforms, ops.dtype(mass));
   const T target = ops.multiply(ops.view(draws, {-1, 1}), ops.narrow(mass, 1, vocabulary - 1, 1));
   const T rank = ops.search_last(mass, target);  // (B, 1)
   return order.defined() ? ops.gather_last(order, ops.view(rank, {-1})) : ops.view(rank, {-1});
 }
 
-/// logits (B, V) wide, destroyed.
+/// logits (B, V), wide, are destroyed.
 template <class Ops, class T = typename Ops::Tensor>
 Sampled<T> sample(Ops& ops, T logits, const SamplingOptions& options, const Draw<T>& draw) {
   if (options.penalizes())

@@ -1,4 +1,4 @@
-// What a block's forward leaves for its backward.
+// The state that a block's forward keeps for its backward.
 #pragma once
 
 #include "spec/checkpointing.h"
@@ -9,11 +9,11 @@ namespace neap::step {
 /// What a norm's backward reads in addition to its input.
 template <class T>
 struct NormStatistics {
-  T mean, rstd;  // (N, 1); mean undefined for RMS norms
+  T mean, rstd;  // (N, 1); mean is undefined for RMS norms
 };
 
-/// The tensors of spec::SavedTensor by name; those that the retention does not keep are undefined
-/// between forward and backward. Statistics belong to the tensor that their norm makes.
+/// The tensors of spec::SavedTensor by name. Those that the retention does not keep are undefined
+/// between forward and backward. Statistics belong to the tensor that their norm produces.
 template <class T>
 struct SavedBlock {
   spec::BlockRetention retention;
@@ -21,9 +21,9 @@ struct SavedBlock {
 
   T attention_input;                 // (N, C)
   NormStatistics<T> attention_norm;  //
-  T query, key;  // (N, H, D), (N, K, D): before their norms, where they have any
+  T query, key;                      // (N, H, D), (N, K, D): before their norms, if there are any
   NormStatistics<T> query_norm, key_norm;
-  AttentionContext<T> attention;      // .heads: v of kProjections, q and k of kQueryKey
+  AttentionContext<T> attention;      // .heads has v of kProjections, and q and k of kQueryKey
   T attention_result;                 // (N, C)
   NormStatistics<T> attention_after;  // of kMiddle
   T middle;                           // (N, C)

@@ -1,4 +1,4 @@
-// Sizes of tensors, for code that has no tensor library under it.
+// Sizes of tensors, for code that does not use a tensor library.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace neap::step {
 using spec::Dtype;
 using spec::element_bytes;
 
-/// What norms, softmax and log-probabilities are computed in.
+/// The type in which norms, softmax and log-probabilities are computed.
 [[nodiscard]] constexpr Dtype wide(Dtype dtype) {
   return dtype == Dtype::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32;
 }
@@ -31,7 +31,7 @@ class Shape {
     for (const std::int64_t size : sizes) sizes_[rank_++] = size;
   }
   [[nodiscard]] std::size_t rank() const { return rank_; }
-  /// Dimension `i`; negative counts from the end.
+  /// Dimension `i`; negative numbers count from the end.
   [[nodiscard]] std::int64_t operator[](std::int64_t i) const { return sizes_[index(i)]; }
   void set(std::int64_t i, std::int64_t size) { sizes_[index(i)] = size; }
   [[nodiscard]] std::int64_t elements() const {

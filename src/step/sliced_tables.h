@@ -1,4 +1,5 @@
-// Where the units outside the blocks of sliced weights are in the memory that they come to in turns.
+// For ZeRO-3 weights: the places of embedding and head in the memory that they share with the
+// blocks' prefetch buffers.
 //
 // Threads   values.
 #pragma once
@@ -17,25 +18,27 @@
 
 namespace neap::step {
 
-/// Parts of ROLE.prefetch that weights come to: one a slot for blocks, and in the same memory tables in their turns.
+/// Parts of ROLE.prefetch for weights: one per slot for blocks. Tables use the same memory in their
+/// turns.
 [[nodiscard]] inline std::string slot_part(std::size_t slot) {
   return format("weights.{}", slot);
 }
 constexpr std::string_view kTablesPart = "weights.table";
-/// A block computes while the next one comes.
+/// One block computes while the next one is loaded.
 constexpr std::size_t kBlockSlots = 2;
 
 struct SlicedTables {
   struct Placed {
-    std::size_t unit = 0;    ///< of the layout
-    std::int64_t first = 0;  ///< its first element's place
+    std::size_t unit = 0;    ///< number in the layout
+    std::int64_t first = 0;  ///< offset of its first element
   };
-  std::array<std::vector<Placed>, 2> units;  ///< of each table's turn
+  std::array<std::vector<Placed>, 2> units;  ///< for each table's turn
   std::int64_t elements = 0;                 ///< of the largest turn
   TableUnits turns;
 };
 
-/// Of a model with spec::flat_layout, or a stage of it. The turn of a tied head has the embedding, too.
+/// For a model, or a stage of it, with spec::flat_layout. The turn of a tied head includes the
+/// embedding.
 [[nodiscard]] inline SlicedTables sliced_tables(const spec::Architecture& shape, spec::Head head,
                                                 const std::vector<spec::FlatUnit>& layout) {
   SlicedTables out;

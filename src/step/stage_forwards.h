@@ -1,4 +1,4 @@
-// A stage's part of an inference phase: groups of micro-batches through its chunks, forward.
+// A stage's part of an inference phase: forward of groups of micro-batches through its chunks.
 #pragma once
 
 #include <algorithm>
@@ -14,18 +14,18 @@
 
 namespace neap::step {
 
-/// visit(group, batches, hidden): of each group, on the last stage.
+/// Calls visit(group, batches, hidden) for each group, on the last stage.
 template <class Ops, class Visit>
 class StageForwards {
   using T = typename Ops::Tensor;
   using Kind = PipelineAction::Kind;
 
  public:
-  /// Everything outlives it.
+  /// All arguments must outlive it.
   StageForwards(Ops& ops, const Weights<T>& w, const Sequences<T>& all, const Visit& visit)
       : ops_(ops), w_(w), all_(all), visit_(visit), received_(chunks(w)) {}
 
-  /// Micro-batches that a plan counts for memory alone fill a pipeline each.
+  /// Micro-batches that a plan counts only for memory fill a pipeline each.
   void run(const std::vector<MicroBatch>& cuts, std::int64_t together) {
     const std::size_t size = group_size(cuts, together);
     std::vector<MicroBatch> counted;
@@ -34,7 +34,7 @@ class StageForwards {
     std::vector<Group> groups;
     for (Group rest(counted); !rest.empty(); rest = rest.subspan(groups.back().size()))
       groups.push_back(rest.first(std::min(size, rest.size())));
-    // Ranks that slice the stage take part in each other's forwards, without rows.
+    // Ranks that shard the stage (ZeRO-3) join each other's forwards without rows.
     groups.resize(groups.size() + static_cast<std::size_t>(further_passes(w_, std::ssize(groups))));
     run(groups);
     const auto stages = static_cast<std::size_t>(w_.architecture.pipeline.stages);
@@ -115,7 +115,7 @@ class StageForwards {
   const Weights<T>& w_;
   const Sequences<T>& all_;
   const Visit& visit_;
-  std::vector<std::deque<T>> received_;  // of each chunk
+  std::vector<std::deque<T>> received_;  // per chunk
   std::vector<T> hidden_;                // of the last forward, to be sent
 };
 

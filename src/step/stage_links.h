@@ -1,4 +1,4 @@
-// The other stages of a pipeline, as operations reach them.
+// The interface of operations to the other pipeline stages.
 #pragma once
 
 #include <cstdint>
@@ -6,17 +6,20 @@
 
 namespace neap::step {
 
-/// Threads   one at a time.   Failure   Error.
-/// Order     what one stage sends another comes in the order of sending. A send may wait until the other
-///           stage receives.
+/// Links to the other stages.
+///
+/// Threads   one at a time.
+/// Failure   Error.
+/// Order     data from one stage to another arrive in the order of sending. A send may wait until
+///           the other stage receives.
 template <class T>
 class StageLinks {
  public:
   virtual ~StageLinks() = default;
   virtual void send(const T& t, std::int64_t stage) = 0;
-  /// Into `t`, of the shape and type that the other stage sends.
+  /// Receives into `t`, which has the shape and type of the sent tensor.
   virtual void receive(const T& t, std::int64_t stage) = 0;
-  /// The values of all stages, one after another; every stage calls it.
+  /// The values of all stages, in order; every stage calls it.
   [[nodiscard]] virtual std::vector<double> join(const std::vector<double>& mine) = 0;
 };
 

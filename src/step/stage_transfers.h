@@ -1,8 +1,9 @@
-// Hidden states between stages of a pipeline, and their gradients.
+// Transfers of hidden states between pipeline stages, and of their gradients.
 //
-// Ranks that divide a model by tensor have the same ones. Each sends its part of the rows to the rank of the next stage
-// that has its part of the model, and that stage joins them (Megatron's scatter and gather): a network between machines
-// carries them once. Where ranks divide the rows anyway, each sends what it has.
+// Tensor-parallel ranks have the same hidden states. Each sends its share of the rows to the rank
+// with the same shard in the next stage, and that stage all-gathers them (Megatron's
+// scatter-gather). So the network between machines carries them once. With sequence parallelism,
+// each rank sends the rows that it has.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +13,12 @@
 
 namespace neap::step {
 
-/// x (N, C), or a rank's rows of it (n, C) where ranks divide them.
+/// Sends x (N, C), or a rank's rows (n, C) with sequence parallelism.
 template <class Ops, class T = typename Ops::Tensor>
 void send_hidden(Ops& ops, const Weights<T>& w, const T& x, std::int64_t stage) {
   ops.send(w.architecture.tensor.divides_rows ? x : ops.own_rows(x, spec::Axis::kTensor), stage);
 }
-/// Of N rows those that this rank gets: (n, C).
+/// Receives this rank's share of N rows: (n, C).
 template <class Ops, class T = typename Ops::Tensor>
 T receive_hidden(Ops& ops, const Weights<T>& w, std::int64_t rows, std::int64_t stage) {
   const spec::Architecture& a = w.architecture;
@@ -26,7 +27,7 @@ T receive_hidden(Ops& ops, const Weights<T>& w, std::int64_t rows, std::int64_t 
   ops.receive_(x, stage);
   return x;
 }
-/// What a pass reads of them: (N, C), or (n, C) where ranks divide the rows.
+/// What a pass reads: (N, C), or (n, C) with sequence parallelism.
 template <class Ops, class T = typename Ops::Tensor>
 T joined_hidden(Ops& ops, const Weights<T>& w, T x, std::int64_t rows) {
   const spec::TensorShard& shard = w.architecture.tensor;

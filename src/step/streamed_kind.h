@@ -1,4 +1,4 @@
-// What comes to slots of device memory from the host and leaves them again.
+// Kinds of data that are copied between prefetch buffers on the device and the host.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Units outside the blocks whose memory on the device is that of the blocks' slots: they come for a turn, in which
-// no block is used, and their gradients leave after it.
+// Embedding and head that share the memory of the blocks' prefetch buffers. They are loaded for a
+// turn in which no block is in use, and their gradients are copied back after it.
 //
 // Threads   one at a time.
 #pragma once
@@ -14,21 +14,24 @@
 
 namespace neap::step {
 
-/// What a turn is for.
+/// The purpose of a turn.
 enum class Table : std::uint8_t {
-  kEmbedding,  ///< its rows where they are not read elsewhere, or its gradients
+  kEmbedding,  ///< its rows, if they are not read elsewhere, or its gradients
   kHead,       ///< its matrix and, in training, its gradients
 };
 constexpr std::size_t index_of(Table table) {
   return static_cast<std::size_t>(table);
 }
 
-/// Which unit each turn takes, by number; a tied head takes the embedding. nullopt: it is on the device.
+/// The number of the unit that each turn loads; a tied head loads the embedding. nullopt: it stays
+/// on the device.
 struct TableUnits {
   std::optional<std::size_t> embedding, head;
-  /// A pass begins with a turn of the embedding: its rows cannot be read where it rests.
+  /// A pass starts with a turn of the embedding, because its rows cannot be read from where it is
+  /// stored.
   bool reads_embedding = false;
-  /// And ends with one: its backward computes again what its norm or projection reads.
+  /// A pass ends with such a turn, because its backward recomputes the input of its norm or
+  /// projection.
   bool reads_it_again = false;
   [[nodiscard]] bool takes(Table table, BlockUse how) const {
     if (!of(table)) return false;
@@ -40,8 +43,8 @@ struct TableUnits {
   }
   [[nodiscard]] bool any() const { return embedding || head; }
   [[nodiscard]] bool tied() const { return embedding && embedding == head; }
-  /// A head's turn is between forward and backward, an embedding's behind them; that of a tied one only
-  /// behind the last pass (step/tied_rows.h).
+  /// A head's turn is between forward and backward, an embedding's after both. That of a tied
+  /// embedding is only after the last pass (step/tied_rows.h).
   [[nodiscard]] Breaks breaks() const {
     return {reads_embedding, head.has_value(), embedding.has_value() && !tied()};
   }
@@ -52,7 +55,7 @@ class TableTurns {
   /// `trained`: the units have gradients.
   TableTurns(const TableUnits& units, bool trained) : units_(units), trained_(trained) {}
 
-  /// As those of BlockWindow.
+  /// As BlockWindow::begin_mini_batch.
   void begin_mini_batch(std::int64_t passes_back) {
     started_ = {};
     turns_ = {};
@@ -63,13 +66,13 @@ class TableTurns {
   }
   struct Turn {
     std::size_t unit = 0;
-    bool weights = false, gradients = false;  ///< these come
-    bool adds = false;                        ///< to gradients, which leave after it
-    bool zero = false;                        ///< the gradients start at zero
-    bool last = false;                        ///< nothing is added to them after it
-    bool blocks_follow = true;                ///< another turn does not
+    bool weights = false, gradients = false;  ///< what is loaded
+    bool adds = false;          ///< it adds to gradients, which are copied back afterwards
+    bool zero = false;          ///< the gradients start at zero
+    bool last = false;          ///< no later turn adds to the gradients
+    bool blocks_follow = true;  ///< no other turn follows directly
   };
-  /// Of a table that has a unit.
+  /// Only for a table that has a unit.
   [[nodiscard]] Turn take(Table table, BlockUse how) {
     Turn turn;
     turn.unit = *units_.of(table);
@@ -94,8 +97,8 @@ class TableTurns {
  private:
   TableUnits units_;
   bool trained_;
-  std::array<bool, 2> started_{};        // by unit: gradients of the mini-batch exist
-  std::array<std::int64_t, 2> turns_{};  // of the mini-batch so far
+  std::array<bool, 2> started_{};        // per unit: gradients of the mini-batch exist
+  std::array<std::int64_t, 2> turns_{};  // turns of the mini-batch so far
   std::int64_t passes_ = 0;
 };
 

@@ -1,10 +1,12 @@
-// Gradients of a tied table's rows, kept until every head of a mini-batch has added its own.
+// Gradients of a tied embedding's rows, which are kept until every head of a mini-batch has added
+// its own.
 //
-// A head and an embedding of one table add to the same sums. In every mini-batch all heads come first, then
-// all embeddings, both by ascending micro-batch: the sums have the same bits for every size of groups.
+// Head and embedding add to the same gradient. In every mini-batch all heads come first, then all
+// embeddings, each in ascending order of micro-batches. So results are bitwise the same for every
+// group size.
 //
 // Threads   one at a time.
-// Cost      host memory of (N, E) and (N,) int64 for each micro-batch, and two copies of it.
+// Cost      host memory of (N, E) and (N,) int64 per micro-batch, copied twice.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +19,7 @@
 
 namespace neap::step {
 
-/// Of a model that trains a table which is its embedding and its head.
+/// Whether the model trains a tied embedding.
 template <class T>
 [[nodiscard]] bool trains_tied_table(const Weights<T>& w) {
   return w.architecture.ties_table(w.head) && w.d_token_table.defined();
@@ -26,12 +28,12 @@ template <class T>
 template <class T>
 class TiedRows {
  public:
-  /// Gradients (N, E) of the rows at tokens (N,).
+  /// Keeps the gradients (N, E) of the rows at tokens (N,).
   template <class Ops>
   void keep(Ops& ops, const MicroBatch& micro, const T& tokens, const T& gradients) {
     kept_.push_back({micro, ops.to_pinned(tokens), ops.to_pinned(gradients)});
   }
-  /// Adds those of a micro-batch to the table's (V, E).
+  /// Adds those of a micro-batch to the embedding's gradient (V, E).
   template <class Ops>
   void add(Ops& ops, const T& table, const MicroBatch& micro) {
     const Rows& rows = of(micro);
@@ -43,7 +45,7 @@ class TiedRows {
     MicroBatch micro;
     T tokens, gradients;
   };
-  // A plan leaves out groups that are alike: then those of a micro-batch of as many rows.
+  // A plan skips equal groups, so this may be a micro-batch with the same number of rows.
   [[nodiscard]] const Rows& of(const MicroBatch& micro) const {
     const auto find = [&](std::int64_t MicroBatch::*what) {
       return std::find_if(kept_.begin(), kept_.end(), [&](const Rows& rows) {

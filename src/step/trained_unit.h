@@ -1,5 +1,5 @@
-// What an optimizer's step reads and writes: a trained unit with its state, and access to tensors of
-// any type as float32.
+// The data of an optimizer step: a trained unit with its state, and access to tensors of any type
+// as float32.
 #pragma once
 
 #include <algorithm>
@@ -14,18 +14,19 @@
 
 namespace neap::step {
 
-/// One trained flat unit, or a part of it; every tensor has one dimension.
+/// A trained flat unit, or a part of it. Every tensor has one dimension.
 template <class T>
 struct TrainedUnit {
   spec::FlatUnit unit;
-  std::int64_t index = 0;  ///< among the model's trained units
-  std::int64_t first = 0;  ///< of a part: its first element
-  bool on_host = false;    ///< weights and gradients rest in host memory
+  std::int64_t index = 0;  ///< number among the model's trained units
+  std::int64_t first = 0;  ///< for a part: its first element
+  bool on_host = false;    ///< weights and gradients are offloaded
   T weights, gradients;    // (elements,)
   spec::UnitState layout;
-  std::vector<T> state;  ///< one for each of layout.tensors()
+  std::vector<T> state;  ///< one per tensor of layout.tensors()
 
-  /// Place of a tensor in `state`; `parameter`: index in unit.parameters. -1 when there is none.
+  /// The index of a tensor in `state`; -1 if there is none. `parameter` is an index in
+  /// unit.parameters.
   [[nodiscard]] std::int64_t place(std::string_view name,
                                    std::int64_t parameter = spec::StateTensor::kWholeUnit) const {
     const spec::StateTensor* found = layout.find(name, parameter);
@@ -35,14 +36,14 @@ struct TrainedUnit {
     return place < 0 ? T() : state[static_cast<std::size_t>(place)];
   }
   [[nodiscard]] T master() const { return at(place("master")); }
-  /// What updates are added to.
+  /// The tensor that updates are added to.
   [[nodiscard]] T target() const {
     const T copy = master();
     return copy.defined() ? copy : weights;
   }
 };
 
-/// `view(tensor)` makes the tensor that a spec::StateTensor describes.
+/// `view(tensor)` creates the tensor that a spec::StateTensor describes.
 template <class T, class View>
 TrainedUnit<T> make_trained_unit(const spec::OptimizerSpec& optimizer, spec::FlatUnit unit,
                                  std::int64_t index, T weights, T gradients, const View& view) {
@@ -56,8 +57,8 @@ TrainedUnit<T> make_trained_unit(const spec::OptimizerSpec& optimizer, spec::Fla
   return out;
 }
 
-/// A rank's piece of `unit`; view(tensor) as make_trained_unit. Where the unit has no weights or gradients of its own,
-/// neither has the piece.
+/// A rank's piece of `unit`; view(tensor) is as in make_trained_unit. If the unit has no weights or
+/// gradients, neither has the piece.
 template <class Ops, class View, class T = typename Ops::Tensor>
 TrainedUnit<T> make_piece(Ops& ops, const TrainedUnit<T>& unit, const spec::Piece& piece,
                           spec::UnitState states, const View& view) {
@@ -74,10 +75,10 @@ TrainedUnit<T> make_piece(Ops& ops, const TrainedUnit<T>& unit, const spec::Piec
   return out;
 }
 
-/// Elements that a pass over a tensor converts at once: 16 MiB of float32. It bounds the scratch of a
-/// step; kernels on a GPU are large enough to be limited by memory.
+/// Elements that a pass over a tensor converts at once: 16 MiB of float32. It bounds the scratch
+/// memory of a step, and is large enough for kernels to reach the memory throughput.
 constexpr std::int64_t kSpan = std::int64_t{1} << 22;
-/// A span is a tile: scratch of both is the same.
+/// A tile has the size of a span, so both need the same scratch memory.
 constexpr std::int64_t kTile = spec::kTile;
 static_assert(kTile == kSpan);
 
@@ -87,16 +88,16 @@ struct Update {
   const spec::OptimizerConfig& config;
   double lr = 0;
   std::int64_t step = 1;      ///< counted from 1
-  std::uint64_t seed = 0;     ///< of stochastic rounding
+  std::uint64_t seed = 0;     ///< for stochastic rounding
   double gradient_scale = 1;  ///< clips the gradients
-  std::int64_t span = kSpan;  ///< of element-wise steps; their bits do not depend on it
-  std::int64_t tile = kTile;  ///< of factored ones
+  std::int64_t span = kSpan;  ///< for element-wise steps; their results do not depend on it
+  std::int64_t tile = kTile;  ///< for factored steps
 };
 
-/// Tensors of a unit in float32, those of a float64 model in float64. Such a tensor is worked on in
-/// place; another one is copied by load() and written back by store() with stochastic rounding: an
-/// update far below the spacing of bfloat16 counts in the mean, where rounding to nearest would lose
-/// it in every step.
+/// Access to a unit's tensors in float32, or float64 for a float64 model. A tensor of that type is
+/// used in place. Another one is copied by load() and written back by store() with stochastic
+/// rounding. Rounding to nearest would lose updates far below the spacing of bfloat16 in every
+/// step; stochastic rounding keeps their mean.
 template <class Ops>
 class UnitAccess {
   using T = typename Ops::Tensor;
@@ -110,11 +111,12 @@ class UnitAccess {
 
   [[nodiscard]] T load(const T& t) { return ops_.convert(t, wide(ops_.dtype(t))); }
   [[nodiscard]] bool is_exact(const T& t) const { return ops_.dtype(t) == wide(ops_.dtype(t)); }
-  /// `to` is part of the tensor at `place`, from its element `first`; kTarget: of the weights.
+  /// `to` is part of the tensor at `place`, starting at its element `first`. kTarget means the
+  /// weights.
   void store(const T& to, const T& value, std::int64_t place, std::int64_t first) {
     if (!is_exact(to)) round(to, value, place, first);
   }
-  /// As store() for a value that load() did not give.
+  /// As store(), for a value that does not come from load().
   void write(const T& to, const T& value, std::int64_t place, std::int64_t first) {
     if (is_exact(to)) {
       ops_.copy_(to, value);

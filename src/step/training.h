@@ -1,9 +1,9 @@
-// One micro-batch of a training phase: forward to the last block's output, a loss that gives the
-// output's gradient, and backward from it. Losses are what training bodies differ in.
+// One micro-batch of a training phase: forward to the last block's output, a loss that computes the
+// output's gradient, and the backward. Training bodies differ only in their loss.
 //
-// An objective is a loss of a body with what it is told besides data: d_hidden(ops, weights,
-// experience, batch, hidden, numbers) returns the gradient of `hidden`, adds to the head's gradients
-// and to the numbers for the metrics. kSequencesOfRow: 2 where a row is a pair.
+// An objective is the loss of a body with its settings. d_hidden(ops, weights, experience, batch,
+// hidden, numbers) returns the gradient of `hidden`, and adds to the head's gradients and to the
+// metrics `numbers`. kSequencesOfRow is 2 if a row is a pair.
 #pragma once
 
 #include <optional>
@@ -21,8 +21,7 @@
 
 namespace neap::step {
 
-/// A number of a micro-batch for the metrics: a share of the mini-batch's, or a mean over `weight`
-/// elements.
+/// A metric of a micro-batch: a share of the mini-batch's value, or a mean over `weight` elements.
 struct LossNumber {
   std::string name;
   double value = 0;
@@ -30,8 +29,8 @@ struct LossNumber {
 };
 using LossNumbers = std::vector<LossNumber>;
 
-/// The actor's loss of PPO and GRPO. Reads old_log_probs, advantages and, where the configuration says
-/// so, ref_log_probs, rollout_weights and noise.
+/// The actor's loss of PPO and GRPO. Reads old_log_probs and advantages. If the configuration says
+/// so, it also reads ref_log_probs, rollout_weights and noise.
 struct PolicyObjective {
   const spec::ActorConfig& config;
   LossScale scale;
@@ -39,7 +38,7 @@ struct PolicyObjective {
   LogProbOptions options{};
   static constexpr std::int64_t kSequencesOfRow = 1;
 
-  /// Of a job that was validated.
+  /// For a job that was validated.
   [[nodiscard]] static PolicyObjective of(const spec::Job& job, const LossScale& scale) {
     PolicyObjective out{job.actor, scale};
     out.options.temperature = job.log_prob_temperature();
@@ -62,7 +61,8 @@ struct PolicyObjective {
   }
 
  private:
-  // Of the loss by `current`, the log-probabilities, and by their entropy: (B, R).
+  // Gradients of the loss with respect to `current`, the log-probabilities, and to their entropy:
+  // (B, R).
   template <class Ops, class T>
   void gradients(Ops& ops, const Experience<T>& e, const DeviceBatch<Ops>& batch, const T& current,
                  T& d_log_probs, T& d_entropy, LossNumbers& numbers) const {
@@ -105,7 +105,8 @@ struct PolicyObjective {
                                    {"actor/ppo_kl", s.kl, tokens}});
   }
 
-  // The rollout's policy stands for the old one: tokens are rejected, and weighed without a ratio.
+  // Bypass mode: the rollout's policy replaces the old one. Tokens are rejected, and weighted
+  // without a ratio.
   template <class Ops, class T>
   void bypass_rollout(Ops& ops, const DeviceBatch<Ops>& batch, const T& current, const T& old,
                       double tokens, const T& weights, T& mask, T& policy_weights,
@@ -123,7 +124,7 @@ struct PolicyObjective {
   }
 };
 
-/// The critic's. Reads returns and values.
+/// The critic's loss. Reads returns and values.
 struct ValueObjective {
   double cliprange = 0;
   spec::LossAggregation aggregation = spec::LossAggregation::kTokenMean;
@@ -175,8 +176,8 @@ struct CrossEntropyObjective {
   }
 };
 
-/// Bradley-Terry's of pairs: of each micro-batch all chosen, then all rejected. Reads margins. The loss
-/// is divided by `pairs`.
+/// The Bradley-Terry loss of pairs. Each micro-batch has all chosen, then all rejected. Reads
+/// margins. The loss is divided by `pairs`.
 struct PairObjective {
   double center = 0, pairs = 1;
   static constexpr std::int64_t kSequencesOfRow = 2;
@@ -201,7 +202,7 @@ struct PairObjective {
   }
 };
 
-/// DPO's of pairs, as above. Reads reference_sums.
+/// DPO's loss of pairs, arranged as above. Reads reference_sums.
 struct PreferenceObjective {
   const spec::DpoConfig& config;
   double pairs = 1;
@@ -226,9 +227,9 @@ struct PreferenceObjective {
   }
 };
 
-/// Micro-batches of `e`, in rows or pairs, through the model `w`, all of them through a block before the
-/// next one: adds the gradients, but for those of a tied embedding's rows where `tied` takes them. Returns
-/// the objective's numbers of each.
+/// Trains micro-batches of `e` (in rows or pairs) on the model `w`; all of them pass through a
+/// block before the next block. Adds the gradients, except those of a tied embedding's rows if
+/// `tied` takes them. Returns the objective's numbers per micro-batch.
 template <class Ops, class Objective, class T = typename Ops::Tensor>
 std::vector<LossNumbers> train_group(Ops& ops, const Weights<T>& w, const Experience<T>& e,
                                      Group group, const Objective& objective,
@@ -268,7 +269,7 @@ std::vector<LossNumbers> train_group(Ops& ops, const Weights<T>& w, const Experi
   return numbers;
 }
 
-/// The same of rows [first, first + count), or pairs.
+/// The same for rows or pairs [first, first + count).
 template <class Ops, class Objective, class T = typename Ops::Tensor>
 LossNumbers train_micro_batch(Ops& ops, const Weights<T>& w, const Experience<T>& e,
                               std::int64_t first, std::int64_t count, const Objective& objective,
@@ -277,10 +278,9 @@ LossNumbers train_micro_batch(Ops& ops, const Weights<T>& w, const Experience<T>
   return std::move(train_group(ops, w, e, Group(&micro, 1), objective, keep)[0]);
 }
 
-/// What one block takes of a training pass, for plans that price its tensors: forward and backward
-/// of the first block over a batch of N tokens; `hidden` and the gradient are (N, C), or (n, C) where
-/// ranks divide the rows. between() runs
-/// while the block's tensors are kept.
+/// Forward and backward of the first block over a batch of N tokens, for plans that estimate its
+/// tensors. `hidden` and the gradient are (N, C), or (n, C) with sequence parallelism. between()
+/// runs while the block's tensors are kept.
 template <class Ops, class Between, class T = typename Ops::Tensor>
 void train_one_block(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch, const T& hidden,
                      const T& gradient, const spec::BlockRetention& retention,

@@ -16,21 +16,22 @@
 
 namespace neap::step {
 
-/// What forward_train leaves for backward.
+/// The state that forward_train keeps for backward.
 template <class T>
 struct Tape {
   T tokens;  // (N,) int64
   Rows<T> rows;
   std::vector<SavedBlock<T>> blocks;
-  T hidden;  // (N, C): output of the last block, before the final norm; of a stage before the last (n, C)
+  // (N, C): output of the last block, before the final norm; (n, C) on a stage before the last
+  T hidden;
 };
 
-/// Tokens of a batch and the sequences that they are.
+/// Tokens of a batch, and how they form sequences.
 template <class T>
 struct BatchTokens {
   T tokens;  // (N,) int64
   Spans<T> spans;
-  T positions;  // packed: (N,) int64; undefined: 0 .. length - 1 in each
+  T positions;  // packed: (N,) int64; undefined: 0 .. length - 1 in each sequence
 };
 /// Sequences of `length` tokens, one after another: tokens (N,).
 template <class T>
@@ -38,9 +39,9 @@ BatchTokens<T> of_one_length(const T& tokens, std::int64_t length) {
   return {tokens, {tokens.size(0) / length, length}, {}};
 }
 
-/// positions (P,) int64 and their rotation. `longest`: tokens that a sequence may have. Rotations that
-/// depend on it (dynamic, longrope) are those of the job's longest sequence in training, scoring and
-/// generation alike, whatever the batch holds: keys in the cache and log-probabilities stay comparable.
+/// positions (P,) int64 with their rotation. `longest` is the maximum length of a sequence.
+/// Rotations that depend on it (dynamic, longrope) use the job's longest sequence in training,
+/// scoring and generation. So cached keys and log-probabilities stay comparable.
 template <class Ops, class T = typename Ops::Tensor>
 Rows<T> make_rows(Ops& ops, const Weights<T>& w, Spans<T> spans, T positions,
                   std::int64_t longest) {
@@ -76,7 +77,7 @@ Rows<T> rows_of_batch(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch
   return rows;
 }
 
-/// Whether the linear layers of all blocks have adapters of the same shapes.
+/// Whether the adapters of all blocks have the same shapes.
 template <class T>
 bool adapters_alike(const Weights<T>& w) {
   const auto same = [](const Linear<T>* a, const Linear<T>* b) {
@@ -90,8 +91,8 @@ bool adapters_alike(const Weights<T>& w) {
   });
 }
 
-/// each(i, block) for every block of a range. Blocks that keep nothing have the same cost if their layers and
-/// adapters are alike.
+/// Calls each(i, block) for every block of a range. Blocks that keep nothing have the same cost if
+/// their layers and adapters are equal.
 template <class Ops, class T, class Each>
 void for_each_block(Ops& ops, const Weights<T>& w, const spec::BlockRange& range,
                     const Each& each) {
@@ -107,7 +108,7 @@ void for_each_block(Ops& ops, const Weights<T>& w, const spec::BlockRange& range
     for (std::int64_t i = 0; i < range.count; ++i) block(i);
   }
 }
-/// x (N, C) through every block with each(i, block, x).
+/// Passes x (N, C) through every block with each(i, block, x).
 template <class Ops, class T, class Each>
 T through_blocks(Ops& ops, const Weights<T>& w, T x, const Each& each) {
   for_each_block(ops, w, {0, std::ssize(w.blocks)},
@@ -115,8 +116,9 @@ T through_blocks(Ops& ops, const Weights<T>& w, T x, const Each& each) {
   return x;
 }
 
-/// The last block's output of each batch, in the order of forward_train: (N, C), or (n, C) where no head follows.
-/// Keeps nothing. `inputs`: what the chunk's first block reads of each, where that is not the embedding.
+/// The last block's output of each batch, in the order of forward_train: (N, C), or (n, C) if no
+/// head follows. Keeps nothing. `inputs` are those of the chunk's first block, if that is not the
+/// embedding.
 template <class Ops, class T = typename Ops::Tensor>
 std::vector<T> forward(Ops& ops, const Weights<T>& w, const std::vector<BatchTokens<T>>& batches,
                        const spec::BlockChunk& chunk, std::vector<T> inputs = {}) {
@@ -143,15 +145,16 @@ std::vector<T> forward(Ops& ops, const Weights<T>& w, const std::vector<BatchTok
     for (std::size_t b = 0; b < batches.size(); ++b) x[b] = tokens_of_all(ops, rows[b], x[b]);
   return x;
 }
-/// Of one batch through a model without stages.
+/// For one batch, and a model without stages.
 template <class Ops, class T = typename Ops::Tensor>
 T forward(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch) {
   return std::move(forward(ops, w, std::vector<BatchTokens<T>>{batch}, w.architecture.chunk(0))[0]);
 }
 
-/// Every batch through a block before the next block, so that a block that rests elsewhere comes once.
-/// Keeps of each block what `checkpointing` says; of blocks beyond it everything. One tape a batch.
-/// `inputs`: what the chunk's first block reads of each batch, where that is not the embedding.
+/// Passes every batch through a block before the next block, so that an offloaded or sharded block
+/// is loaded once. Keeps what `checkpointing` says for each block; blocks that it does not list
+/// keep everything. Returns one tape per batch. `inputs` are those of the chunk's first block, if
+/// that is not the embedding.
 template <class Ops, class T = typename Ops::Tensor>
 std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
                                    const std::vector<BatchTokens<T>>& batches,
@@ -194,23 +197,24 @@ std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
     for (Tape<T>& tape : tapes) tape.hidden = tokens_of_all(ops, tape.rows, tape.hidden);
   return tapes;
 }
-/// Through a model without stages.
+/// For a model without stages.
 template <class Ops, class T = typename Ops::Tensor>
 std::vector<Tape<T>> forward_train(Ops& ops, const Weights<T>& w,
                                    const std::vector<BatchTokens<T>>& batches,
                                    const spec::Checkpointing& checkpointing) {
   return forward_train(ops, w, batches, checkpointing, w.architecture.chunk(0));
 }
-/// Of one batch.
+/// For one batch.
 template <class Ops, class T = typename Ops::Tensor>
 Tape<T> forward_train(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch,
                       const spec::Checkpointing& checkpointing) {
   return std::move(forward_train(ops, w, std::vector<BatchTokens<T>>{batch}, checkpointing)[0]);
 }
 
-/// From the gradients d of each tape's hidden state, in its shape: adds those of every trained parameter of
-/// the chunk's blocks, in the order of the tapes, or leaves those of the blocks, from the last to the first, in `later`
-/// for add_blocks_gradients. They become those of the first block's input.
+/// Backward through the chunk's blocks, from the gradients d of each tape's hidden state, in the
+/// order of the tapes. Adds the gradients of trained parameters. Or defers those of the blocks,
+/// from last to first, in `later` for add_blocks_gradients(). d becomes the gradient of the first
+/// block's input.
 template <class Ops, class T = typename Ops::Tensor>
 void blocks_backward(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chunk,
                      std::vector<Tape<T>>& tapes, std::vector<T>& d,
@@ -245,8 +249,8 @@ void blocks_backward(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chun
     });
   }
 }
-/// What blocks_backward left of a chunk. The blocks' weights are not needed. Gradients that come from elsewhere have the
-/// memory that they had there.
+/// Computes the gradients that blocks_backward deferred for a chunk. It does not need the blocks'
+/// weights. Offloaded or sharded gradients use the same memory as before.
 template <class Ops, class T = typename Ops::Tensor>
 void add_blocks_gradients(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chunk,
                           std::vector<GradientQueue<T>> later) {
@@ -261,7 +265,7 @@ void add_blocks_gradients(Ops& ops, const Weights<T>& w, const spec::BlockChunk&
     });
   }
 }
-/// add() adds to the gradients of the embedding's table while it is on the device.
+/// Runs add(), which adds to the gradients of the embedding while they are on the device.
 template <class Ops, class T, class Add>
 void with_embedding_gradients(Ops& ops, const Weights<T>& w, const Add& add) {
   const UsedTable<T> table(w, Table::kEmbedding, BlockUse::kAddGradients);
@@ -271,7 +275,7 @@ void with_embedding_gradients(Ops& ops, const Weights<T>& w, const Add& add) {
     return complete_gradients(ops, w, unit, gradients);
   });
 }
-/// The same through the embedding, too. Consumes its arguments.
+/// As blocks_backward, followed by the embedding. Consumes its arguments.
 template <class Ops, class T = typename Ops::Tensor>
 void backward(Ops& ops, const Weights<T>& w, std::vector<Tape<T>> tapes, std::vector<T> d) {
   blocks_backward(ops, w, w.architecture.chunk(0), tapes, d);
@@ -280,7 +284,7 @@ void backward(Ops& ops, const Weights<T>& w, std::vector<Tape<T>> tapes, std::ve
       embed_backward(ops, w, tapes[b].tokens, tapes[b].rows, std::move(d[b]));
   });
 }
-/// Of one tape.
+/// For one tape.
 template <class Ops, class T = typename Ops::Tensor>
 void backward(Ops& ops, const Weights<T>& w, Tape<T> tape, T d) {
   std::vector<Tape<T>> tapes;
@@ -335,9 +339,9 @@ T prefill_chunk(Ops& ops, const Weights<T>& w, const T& tokens, const PromptChun
   return ops.clone(ops.narrow(x, 0, n - 1, 1));
 }
 
-/// One token a sequence: tokens (B,), positions (B,) where they go, int64. Row b attends to
-/// positions 0..positions[b]; `key_limit` is a host bound on max(positions) + 1, so that nothing
-/// waits for the device. Returns (B, C).
+/// One token per sequence: tokens (B,) at positions (B,), int64. Row b attends to positions
+/// 0..positions[b]. `key_limit` is a host bound on max(positions) + 1, so that nothing waits for
+/// the device. Returns (B, C).
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
 T decode(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions, const Cache& cache,
          std::int64_t key_limit) {

@@ -1,5 +1,5 @@
-// How passes get a block: from memory that holds the whole model, or from a source that has a few
-// blocks on the device at a time.
+// Access of passes to blocks: from memory that holds the whole model, or from a source that has a
+// few blocks on the device at a time.
 #pragma once
 
 #include <cstddef>
@@ -18,46 +18,47 @@
 
 namespace neap::step {
 
-/// Memory on the device for a few blocks of a model that rests elsewhere, and in training for their
-/// gradients and inputs, which rest there, too.
+/// Device memory for a few blocks of an offloaded or sharded model, and in training for their
+/// gradients and inputs.
 ///
-/// Threads   one at a time.   Failure   Error.
+/// Threads   one at a time.
+/// Failure   Error.
 class BlockSlots {
  public:
   virtual ~BlockSlots() = default;
-  /// Of a mini-batch that goes through chunks action by action: so many passes back of each one add to gradients, none
-  /// has yet.
+  /// Starts a mini-batch that passes through chunks action by action. `passes_back` backward passes
+  /// per chunk add to gradients, which do not exist yet.
   virtual void begin_mini_batch(std::int64_t passes_back) = 0;
-  /// The passes that follow through a chunk, so that blocks come before they are used. Passes forward and back are those
-  /// of a mini-batch, which they begin.
+  /// Announces the next passes through a chunk, so that blocks are loaded before their use. A
+  /// kForwardBackward pass is a whole mini-batch, and starts it.
   virtual void expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) = 0;
-  /// Passes that other ranks have more than this one, which takes part in theirs.
+  /// The number of passes that other ranks run in addition to this rank's; this rank must join
+  /// them.
   [[nodiscard]] virtual std::int64_t further_passes(std::int64_t) { return 0; }
-  /// Inputs that are kept from now on take so many bytes, from the front of their slot's memory.
+  /// Sets the bytes of inputs that are kept from now on, at the start of their slot's memory.
   virtual void set_input_bytes(std::int64_t bytes) = 0;
   struct Place {
     std::size_t slot = 0;
-    bool zero =
-        false;  ///< the slot's gradients are garbage: whoever adds to them sets them to zero
-    bool last = false;  ///< nothing is added to the block's gradients after this use
+    bool zero = false;  ///< the slot's gradients are garbage: the first user must zero them
+    bool last = false;  ///< no later use adds to the block's gradients
   };
-  /// The slot that holds the block for what the device is given next, until release(block).
+  /// The slot that holds the block for later work of the device, until release(block).
   [[nodiscard]] virtual Place use(std::size_t block, BlockUse how) = 0;
   virtual void release(std::size_t block) noexcept = 0;
 
-  /// Which tables come to the slots' memory.
+  /// The tables that share the slots' memory.
   [[nodiscard]] virtual TableUnits tables() const = 0;
-  /// A turn of one of them, from here to release_table(). No block is in use.
+  /// A turn of a table, until release_table(). No block may be in use.
   [[nodiscard]] virtual TableTurns::Turn use_table(Table table, BlockUse how) = 0;
   virtual void release_table() noexcept = 0;
 
   /// Whether the embedding's rows are read from files.
   [[nodiscard]] virtual bool reads_rows() const { return false; }
-  /// Such rows, of so many bytes each, one behind another. Blocks until they are there.
+  /// Reads such rows, of `width` bytes each, one after another. Blocks until they are read.
   virtual void read_rows(std::span<const std::int64_t>, Bytes, std::byte*) {}
 };
 
-/// A block by its number, or a table.
+/// A block's number, or a table.
 using UnitKey = std::int64_t;
 constexpr UnitKey key_of(Table table) {
   return -1 - static_cast<UnitKey>(table);
@@ -67,19 +68,19 @@ inline UnitKey key_of(const spec::FlatUnit& unit) {
   return key_of(unit.find(spec::Module::kTokenEmbedding) != nullptr ? Table::kEmbedding
                                                                     : Table::kHead);
 }
-/// The same of a rank's part of a model, as its passes count blocks.
+/// As key_of(unit), for a rank's part of a model, where passes number blocks within that part.
 inline UnitKey key_of(const spec::FlatUnit& unit, const spec::Architecture& shape) {
   return unit.block >= 0 ? shape.place_of_block(unit.block) : key_of(unit);
 }
 
-/// Norms of ranges of a unit's gradients (step/gradient_norm.h), where they were computed: reading them would make the
-/// program wait for everything before, and what is given to the device next for copies that are under way.
+/// Norms of ranges of a unit's gradients (step/gradient_norm.h), kept on the device. Reading them
+/// back at once would block the host until earlier work and running copies are done.
 template <class T>
 struct RangeNorms {
   T values{};                     ///< (ranges,); undefined: there are none
-  std::vector<bool> counts_here;  ///< false: another of the ranks that divide the model counts it
+  std::vector<bool> counts_here;  ///< false: another rank of the tensor-parallel group counts it
 
-  /// Zero for what another rank counts.
+  /// Values are zero if another rank counts them.
   template <class Ops>
   [[nodiscard]] std::vector<double> read(Ops& ops) const {
     if (!values.defined()) return {};
@@ -90,7 +91,7 @@ struct RangeNorms {
   }
 };
 
-/// As BlockSlots, for passes, which take blocks bound to their slot's memory.
+/// As BlockSlots, for passes: it returns blocks that are bound to their slot's memory.
 template <class T>
 class BlockSource {
  public:
@@ -100,38 +101,40 @@ class BlockSource {
   virtual void expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) = 0;
   /// As BlockSlots::further_passes.
   [[nodiscard]] virtual std::int64_t further_passes(std::int64_t) { return 0; }
-  /// Whether every block of a pass forward comes as the one before it does: not where a pass may find some of them.
+  /// Whether loading every block of a forward costs the same. It does not if a pass may find some
+  /// of them already loaded.
   [[nodiscard]] virtual bool uses_alike() const { return true; }
-  /// Micro-batches of so many rows in all go through the blocks, and back.
+  /// Starts a group of micro-batches with `rows` rows in total, which pass through the blocks
+  /// forward and back.
   virtual void begin_group(std::int64_t rows) = 0;
-  /// Of the block in use, where the inputs of the group's rows [first, first + count) are: (count, C).
-  /// Undefined: they do not rest elsewhere.
+  /// Where the block in use keeps the inputs of the group's rows [first, first + count): (count,
+  /// C). Undefined: inputs are not offloaded.
   [[nodiscard]] virtual T inputs(std::int64_t first, std::int64_t count) = 0;
   [[nodiscard]] virtual const Block<T>& use(std::size_t block, BlockUse how) = 0;
   virtual void release(std::size_t block) noexcept = 0;
-  /// Whether gradients of blocks come with them.
+  /// Whether gradients of blocks are loaded with them.
   [[nodiscard]] virtual bool has_gradients() const = 0;
-  /// Whether a table comes to the slots' memory for its turn.
+  /// Whether a table is loaded into the slots' memory for this use.
   [[nodiscard]] virtual bool has_turn(Table table, BlockUse how) const = 0;
   virtual void use_table(Table table, BlockUse how) = 0;
   virtual void release_table() noexcept = 0;
-  /// The embedding (V, C) at indices (N,) -> (N, C), of one in files. Undefined: it is in host memory.
+  /// For an embedding in files: (V, C) at indices (N,) -> (N, C). Undefined: it is in host memory.
   [[nodiscard]] virtual T rows_from_files(const T&, const T&) { return T(); }
-  /// Of what is used for its gradients: those that hold garbage and have to start at zero (elements,);
-  /// undefined: none.
+  /// Gradients of the unit in use that contain garbage and must be zeroed (elements,); undefined:
+  /// none.
   [[nodiscard]] virtual T new_gradients(UnitKey unit) = 0;
-  /// Of what is used for its gradients: all of them (elements,) where nothing is added after this use;
-  /// undefined where something is, or it has none.
+  /// The gradients of the unit in use (elements,), if no later use adds to them. Otherwise
+  /// undefined, also if it has none.
   [[nodiscard]] virtual T complete_gradients(UnitKey unit) = 0;
 
-  /// Of complete gradients, in the phase's memory. A tied head's are the embedding's.
+  /// Norms of complete gradients, in the phase's memory. A tied head's are the embedding's.
   void keep_norms(UnitKey unit, RangeNorms<T> norms) { taken_[unit] = std::move(norms); }
-  /// Reads what was kept, once nothing more is added to gradients of the mini-batch.
+  /// Reads the kept norms, once all gradients of the mini-batch are complete.
   template <class Ops>
   void read_norms(Ops& ops) {
     for (const auto& [unit, norms] : std::exchange(taken_, {})) norms_[unit] = norms.read(ops);
   }
-  /// Those that were read last.
+  /// The norms that were read last.
   [[nodiscard]] const std::vector<double>& norms(UnitKey unit) const { return norms_.at(unit); }
 
  private:
@@ -139,52 +142,58 @@ class BlockSource {
   std::map<UnitKey, std::vector<double>> norms_;
 };
 
-/// Takes gradients from where backward adds them.
+/// Receives gradients after backward has added them.
 ///
-/// Threads   one at a time.   Failure   Error.
+/// Threads   one at a time.
+/// Failure   Error.
 template <class T>
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  /// A mini-batch begins, in which so many groups of micro-batches add to each unit's gradients.
+  /// Starts a mini-batch. Its argument is the number of groups of micro-batches that add to each
+  /// unit's gradients.
   virtual void begin_mini_batch(std::int64_t) {}
-  /// One begins, after which gradients may leave at once. `last`: no later one of the mini-batch adds to gradients, but
-  /// those of a tied table's rows may be added behind it (step/tied_rows.h).
+  /// Starts a group. Afterwards, gradients may be passed on immediately. `last`: no later group of
+  /// the mini-batch adds to gradients. Those of a tied embedding's rows may still be added
+  /// (step/tied_rows.h).
   virtual void begin_group(bool) {}
-  /// Gradients leave the units' memory with each group.
+  /// Whether gradients are reduced with each group, so that units share memory.
   [[nodiscard]] virtual bool takes_groups() const = 0;
-  /// Those that hold garbage when the unit is used for its gradients, and start at zero: (elements,) each.
+  /// The gradients of a unit that contain garbage and must be zeroed before its first use:
+  /// (elements,) each.
   [[nodiscard]] virtual std::vector<T> new_gradients(UnitKey unit) = 0;
-  /// A group has added what it adds to the unit's. The embedding's come last.
+  /// A group has added all of its gradients of the unit. The embedding comes last.
   virtual void take(UnitKey unit) = 0;
-  /// In place of the embedding's, where a group goes through neither an embedding nor a head.
+  /// Replaces the embedding's take(), if a group passes through neither an embedding nor a head.
   virtual void end_group() = 0;
-  /// Of gradients that leave with each group, behind the last one: visit(gradients) with what this rank keeps of a tied
-  /// table's (count,) that two stages have, if anything. They are complete then.
+  /// For gradients that are reduced with each group: completes a tied embedding that two stages
+  /// have, after the last group. Calls visit(gradients) with this rank's part (count,), if any.
   virtual void complete_table(const std::function<void(const T&)>&) {}
 
-  // ---- units whose gradients rest on the host ----
-  /// One of them, and its elements that this rank keeps once the ranks' are added up.
+  // ---- units with offloaded gradients ----
+  /// Such a unit, and the elements that this rank keeps after the reduction.
   struct Leaving {
     const spec::FlatUnit* unit = nullptr;
     std::int64_t first = 0, count = 0;
   };
-  /// Gradients that rest on the host never come here without it.
+  /// Must be called before offloaded gradients are reduced.
   [[nodiscard]] virtual Leaving leaving(UnitKey unit) const = 0;
-  /// Adds up the ranks' gradients (elements,) of one, to which nothing more is added. What is computed next begins
-  /// behind that.
+  /// Reduces complete gradients (elements,) of such a unit over ranks. Later computation waits for
+  /// it.
   virtual void sum(UnitKey unit, const T& gradients) = 0;
 };
 
-/// Whether gradients are added up while backward goes on. Not where it has collectives of its own, among ranks that
-/// divide the model or sequences, or transfers between stages: communicators of a GPU take turns.
+/// Whether reductions overlap with backward. They do not if backward has collectives of its own
+/// (tensor or context parallelism) or transfers between stages, because communicators of a GPU must
+/// take turns.
 template <class Ops>
 [[nodiscard]] bool sums_overlap_backward(const Ops& ops, const spec::Architecture& shape) {
   return ops.ranks(spec::Axis::kTensor) == 1 && ops.ranks(spec::Axis::kContext) == 1 &&
          shape.pipeline.stages == 1;
 }
-/// The same of gathers of sliced weights while a pass computes. Those of copy engines take no turns with collectives of
-/// ranks that divide the model, or transfers; ranks that divide sequences are themselves among those that gather.
+/// Whether gathers of ZeRO-3 weights overlap with passes. Copy engines need not take turns with
+/// tensor-parallel collectives or transfers. Context-parallel ranks are themselves among the ranks
+/// that gather.
 [[nodiscard]] inline bool gathers_overlap_passes(const spec::Architecture& shape,
                                                  std::int64_t context_ranks, bool copy_engines) {
   const bool divided = shape.tensor.ranks > 1 || shape.pipeline.stages > 1;
@@ -201,18 +210,19 @@ void expect_passes(const Weights<T>& w, Sweep sweep, std::int64_t passes,
                    const spec::BlockChunk& chunk) {
   if (w.source != nullptr) w.source->expect(sweep, passes, chunk);
 }
-/// Through all blocks.
+/// For all blocks.
 template <class T>
 void expect_passes(const Weights<T>& w, Sweep sweep, std::int64_t passes) {
   expect_passes(w, sweep, passes, w.architecture.chunk(0));
 }
-/// Passes without a batch that a rank with `own` of them runs behind these: as BlockSlots::further_passes.
+/// As BlockSlots::further_passes: the number of passes without a batch after this rank's `own`
+/// passes.
 template <class T>
 [[nodiscard]] std::int64_t further_passes(const Weights<T>& w, std::int64_t own) {
   return w.source != nullptr ? w.source->further_passes(own) : 0;
 }
 
-/// Of a backward in two parts, whether the second one brings blocks' gradients.
+/// Whether the second part of a backward loads the blocks' gradients.
 template <class T>
 [[nodiscard]] bool brings_gradients(const Weights<T>& w) {
   return w.source != nullptr && w.source->has_gradients();
@@ -223,14 +233,14 @@ template <class T>
   return brings_gradients(w) || (w.sink != nullptr && w.sink->takes_groups());
 }
 
-/// The gradients of what is used.
+/// Gradients of a unit during its use.
 template <class T>
 class UsedGradients {
  public:
-  /// Null: it comes from no source, its gradients stay.
+  /// `source` is null if the unit is not loaded; then its gradients stay in place.
   UsedGradients(BlockSource<T>* source, GradientSink<T>* sink, UnitKey unit)
       : source_(source), sink_(sink), unit_(unit) {}
-  /// Before a group adds to them.
+  /// Call it before a group adds to them.
   template <class Ops>
   void begin(Ops& ops) {
     if (source_ != nullptr) {
@@ -240,8 +250,8 @@ class UsedGradients {
     if (sink_ == nullptr) return;
     for (const T& gradients : sink_->new_gradients(unit_)) ops.zero_(gradients);
   }
-  /// Behind it. complete(unit, gradients) for those of a source that are complete and leave: adds up the ranks', and
-  /// takes norms (step/gradient_norm.h).
+  /// Call it after that. complete(unit, gradients) is called for loaded gradients that are complete
+  /// and will be offloaded: it reduces them over ranks and computes norms (step/gradient_norm.h).
   template <class Complete>
   void end(const Complete& complete) {
     if (sink_ != nullptr) sink_->take(unit_);
@@ -256,7 +266,7 @@ class UsedGradients {
   UnitKey unit_;
 };
 
-/// A block of a model while its weights, or its gradients alone, are on the device.
+/// A block of a model while its weights, or only its gradients, are on the device.
 template <class T>
 class UsedBlock {
  public:

@@ -6,8 +6,8 @@
 namespace neap::step {
 namespace {
 
-// Copies of a span take long enough to reach the link's rate, and few parts of a small model would not
-// hide behind each other.
+// Copies of a span take long enough to reach the link's throughput. With fewer parts, copies of a
+// small model would not overlap.
 constexpr std::int64_t kLeastSpan = std::int64_t{1} << 16;
 constexpr std::int64_t kSpansOfModel = 64;
 
@@ -77,7 +77,7 @@ PartLayout UpdateParts::layout(const UpdatePart& part) const {
   const spec::Piece& piece = pieces_[part.piece];
   const std::int64_t in_slice = piece.slice_first + part.first - piece.first;
   if (on_host(part.unit) || slices_.weights) {
-    // A master takes the update; the weights are rounded from it.
+    // If there is a master copy, it takes the update, and the weights are rounded from it.
     add_flat(PartTensor::Kind::kWeights, slices_.weights ? in_slice : part.first, optimizer.weights,
              !optimizer.has_master(), true);
   }
@@ -125,14 +125,14 @@ std::vector<GatheredPart> UpdateParts::gathered(Bytes slot, Bytes window) const 
   for (std::size_t unit = 0; unit < on_host_.size(); ++unit) {
     if (!on_host_[unit]) continue;
     const bool disk = rests_on_disk(unit);
-    // Wherever it begins in a page.
+    // Wherever the part starts within a page.
     const Bytes room = disk ? std::min(slot, window - kWindowPage) : slot;
     const std::int64_t most = static_cast<std::int64_t>(room.count()) / width;
     const std::int64_t elements = placement_.units()[unit].elements;
     for (std::int64_t first = 0; first < elements; first += most) {
       const std::int64_t end = std::min(elements, first + most);
       GatheredPart& part = out.emplace_back(GatheredPart{unit, first, {}, disk});
-      std::int64_t at = 0;  // where a rank's elements begin
+      std::int64_t at = 0;  // start of a rank's elements
       for (const std::int64_t count : placement_.counts(unit)) {
         part.counts.push_back(
             std::max<std::int64_t>(0, std::min(end, at + count) - std::max(first, at)));
@@ -144,7 +144,7 @@ std::vector<GatheredPart> UpdateParts::gathered(Bytes slot, Bytes window) const 
 }
 
 Bytes UpdateParts::slot_bytes() const {
-  // A slot has an address even where nothing comes to it. The first part of a piece is its largest.
+  // A slot needs an address even if nothing is loaded. The first part of a piece is its largest.
   Bytes most = spec::kStateAlignment;
   for (const UpdatePart& part : parts_)
     if (part.first == pieces_[part.piece].first) most = std::max(most, layout(part).bytes);
@@ -155,7 +155,7 @@ Bytes UpdateParts::window_bytes() const {
   Bytes most = kWindowPage;
   for (const UpdatePart& part : parts_) {
     if (part.first != pieces_[part.piece].first) continue;
-    Bytes pages;  // wherever it begins
+    Bytes pages;  // wherever it starts within a page
     for (const PartTensor& tensor : layout(part).tensors)
       if (tensor.on_disk) pages += round_up(tensor.bytes(), kWindowPage) + kWindowPage;
     most = std::max(most, pages);

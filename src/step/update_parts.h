@@ -1,12 +1,12 @@
-// How an update goes through trained units whose optimizer states rest on the host: in parts that come
-// to slots of device memory, are stepped there and go back.
+// Updates of trained units with offloaded optimizer states, in parts: each is loaded into a buffer
+// ("slot") on the device, updated, and copied back.
 //
-// A part is a span of a rank's piece of a unit (spec/placement.h) where the optimizer's elements do not
-// depend on each other, else a whole unit. Of a unit whose weights and gradients rest on the host as well,
-// these come with the states, and so do slices that rest there. States, and blocks, may rest on disk instead:
-// they pass windows of host memory.
+// A part is a span of a rank's piece of a unit (spec/placement.h), or a whole unit if the
+// optimizer's elements depend on each other. Offloaded weights and gradients of a unit, and
+// offloaded ZeRO shards, are loaded together with the states. States and blocks may also be on
+// disk; then they pass through pinned staging buffers ("windows").
 //
-// Threads   values and functions without state.
+// Threads   values and stateless functions.
 #pragma once
 
 #include <array>
@@ -26,88 +26,91 @@ struct UpdatePart {
   std::int64_t first = 0, count = 0;  ///< of the unit's elements
 };
 
-/// A tensor of a part: where it rests, and where it is in a slot.
+/// A tensor of a part: where it is stored, and its place in a slot.
 struct PartTensor {
   using Kind = StreamedKind;
   Kind kind = Kind::kStates;
-  std::size_t state = 0;  ///< of kStates: its place in TrainedUnit::state
+  std::size_t state = 0;  ///< for kStates: index in TrainedUnit::state
   std::int64_t elements = 0;
   Dtype dtype = Dtype::kFloat32;
-  /// From the start of the unit's weights or gradients, of the rank's slice of all of these, or of the part of the tag
-  /// that has the states.
+  /// From the start of the unit's weights or gradients, of the rank's shard, or of the tag's part
+  /// with the states.
   Bytes storage_offset;
   Bytes slot_offset;
   bool fetched = true, stored = true;
-  bool on_disk = false;   ///< it rests there, and passes a window of host memory
-  Bytes window_offset{};  ///< in that
+  bool on_disk = false;   ///< it is on disk, and passes through a staging buffer
+  Bytes window_offset{};  ///< offset in that buffer
   [[nodiscard]] Bytes bytes() const { return spec::tensor_bytes(elements, dtype); }
 };
 struct PartLayout {
   std::vector<PartTensor> tensors;
   Bytes bytes;   ///< of a slot
-  Bytes window;  ///< what of one it takes
+  Bytes window;  ///< bytes of a staging buffer that it uses
   [[nodiscard]] Bytes fetched() const;
   [[nodiscard]] Bytes stored() const;
-  // Of these, from and to a disk:
+  // Bytes of these that are read from and written to disk:
   [[nodiscard]] Bytes disk_read() const;
   [[nodiscard]] Bytes disk_written() const;
 };
 
-/// A span of a unit that rests on the host and whose weights several ranks have stepped: it comes together in a slot,
-/// each rank its own, and the others' leave.
+/// A span of an offloaded unit whose weights several ranks have updated. Each rank loads its own
+/// elements into a slot, the span is all-gathered there, and the others' elements are copied back.
 struct GatheredPart {
   std::size_t unit = 0;
   std::int64_t first = 0;            ///< of the unit's elements
-  std::vector<std::int64_t> counts;  ///< elements of each rank, one after another
-  bool on_disk = false;              ///< it rests there, and passes a window
+  std::vector<std::int64_t> counts;  ///< elements per rank, in the order of ranks
+  bool on_disk = false;              ///< it is on disk, and passes through a staging buffer
   struct Range {
     std::int64_t first = 0, count = 0;  ///< of the part's elements
   };
-  /// Of a range: from the start of the unit's weights, and in the window, as in pages of the file.
+  /// Of a range: from the start of the unit's weights, and in the staging buffer, with the same
+  /// offset within a page as in the file.
   [[nodiscard]] Bytes storage_offset(const Range& range, Dtype weights) const;
   [[nodiscard]] Bytes window_offset(const Range& range, Dtype weights) const;
   [[nodiscard]] std::int64_t elements() const;
   [[nodiscard]] Range own(std::int64_t rank) const;
-  /// Those before and behind a rank's own. A range may be empty.
+  /// The ranges before and after a rank's own. A range may be empty.
   [[nodiscard]] std::array<Range, 2> others(std::int64_t rank) const;
 };
 
-/// One part comes and one goes while a third is stepped.
+/// One part is loaded and one is stored while a third is updated.
 constexpr std::size_t kUpdateSlots = 3;
 
-/// A rank's slices that rest on the host.
+/// A rank's offloaded ZeRO shards.
 struct SlicesOnHost {
   bool weights = false, gradients = false;
 };
 
-/// What rests on disk.
+/// What is on disk.
 struct RestsOnDisk {
   bool states = false;
-  bool blocks =
-      false;  ///< weights and gradients of blocks that else rest on the host, or slices of them
+  /// weights and gradients of blocks, or ZeRO shards of them, that would otherwise be in host
+  /// memory
+  bool blocks = false;
 };
-/// There: two more parts are read ahead, and one is being written. A part is in host memory as it is in pages of the
-/// file, whose other bytes come with it.
+/// For parts on disk: two more are read ahead, and one is being written. A part has the same offset
+/// within a page as in the file, and whole pages are transferred.
 constexpr std::size_t kPartsAhead = 2;
 constexpr std::size_t kUpdateWindows = kUpdateSlots + kPartsAhead + 1;
 constexpr Bytes kWindowPage = 4_KiB;
 
 class UpdateParts {
  public:
-  /// Those of a rank. `on_host`: of each unit, whether its weights and gradients rest there; `slices`: whether the
-  /// rank's slices of all units' do.
+  /// The parts of a rank. `on_host`: for each unit, whether its weights and gradients are
+  /// offloaded. `slices`: whether the rank's ZeRO shards are.
   UpdateParts(spec::StatePlacement placement, std::int64_t rank, std::vector<bool> on_host,
               SlicesOnHost slices = {}, RestsOnDisk on_disk = {});
 
-  /// In the order in which they are stepped: unit by unit.
+  /// In the order of updates: unit by unit.
   [[nodiscard]] const std::vector<UpdatePart>& list() const { return parts_; }
   [[nodiscard]] PartLayout layout(const UpdatePart& part) const;
   [[nodiscard]] bool on_host(std::size_t unit) const { return on_host_[unit]; }
-  /// Of the largest part.
+  /// Size of the largest part.
   [[nodiscard]] Bytes slot_bytes() const;
-  /// Of a window, for the largest part.
+  /// Size of a staging buffer for the largest part.
   [[nodiscard]] Bytes window_bytes() const;
-  /// Of the units on the host where states are sliced, in slots of so many bytes, and of those on disk in windows.
+  /// Spans of offloaded units with sharded states that must be gathered, in slots of this size; for
+  /// units on disk, also in staging buffers of this size.
   [[nodiscard]] std::vector<GatheredPart> gathered(Bytes slot, Bytes window) const;
 
  private:
@@ -116,15 +119,15 @@ class UpdateParts {
   }
   spec::StatePlacement placement_;
   std::vector<spec::Piece> pieces_;
-  std::vector<spec::UnitState> states_;  // one a piece
+  std::vector<spec::UnitState> states_;  // one per piece
   std::vector<bool> on_host_;
   SlicesOnHost slices_;
   RestsOnDisk on_disk_;
   std::vector<UpdatePart> parts_;
 };
 
-/// The part of `piece` that lies in a slot: in_slot(PartTensor) makes its tensors; what does not come to
-/// the slot is where it was.
+/// The part of `piece` that is in a slot; in_slot(PartTensor) creates its tensors. Tensors that are
+/// not loaded stay where they are.
 template <class Ops, class InSlot, class T = typename Ops::Tensor>
 TrainedUnit<T> part_of(Ops& ops, const TrainedUnit<T>& piece, const UpdatePart& part,
                        const PartLayout& layout, const InSlot& in_slot) {

@@ -1,8 +1,8 @@
 // A model's parameters and gradients by their place in the network, for any kind of tensor.
 //
-// Tensors are views of flat units (spec/layout.h) that somebody else owns. An undefined gradient
-// means that the parameter is frozen; an undefined bias or norm means that the architecture has
-// none.
+// Tensors are views of flat units (spec/layout.h) that the model does not own. An undefined
+// gradient means that the parameter is frozen. An undefined bias or norm means that the
+// architecture has none.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ template <class T>
 struct Linear {
   T weight, d_weight;     // (out, in), or (in, out) when input_major
   T bias, d_bias;         // (out,)
-  bool adds_bias = true;  ///< false: another rank adds it, where ranks add up what they compute
+  bool adds_bias = true;  ///< false: another rank adds it before the ranks' results are summed
   T lora_a, d_lora_a;     // (rank, in)
   T lora_b, d_lora_b;     // (out, rank)
   double lora_scale = 0;
@@ -42,12 +42,12 @@ struct Block {
   std::int64_t index = 0;  ///< from 0
   Norm<T> attention_norm, attention_after_norm, mlp_norm, mlp_after_norm;
   Norm<T> query_norm, key_norm;
-  Linear<T> query_key_value;  ///< where the three are one matrix
+  Linear<T> query_key_value;  ///< if the three are one matrix
   Linear<T> query, key, value;
   Linear<T> attention_out;
   Linear<T> gate;  ///< undefined: up alone is activated
   Linear<T> up, down;
-  Linear<T> gate_up;  ///< where the two are one matrix
+  Linear<T> gate_up;  ///< if the two are one matrix
 };
 
 template <class T>
@@ -62,18 +62,19 @@ struct Weights {
   T token_table, d_token_table;  // (V, E)
   bool table_on_host = false;    ///< token_table is in host memory or files: its rows are copied
   T position_table, d_position_table;  // (positions, C); undefined without learned positions
-  Linear<T> project_in, project_out;   ///< where the embedding is narrower
+  Linear<T> project_in, project_out;   ///< if the embedding is narrower
   Norm<T> embedding_norm;              ///< undefined: none
   std::vector<Block<T>> blocks;        ///< of this stage
-  BlockSource<T>* source =
-      nullptr;  ///< of blocks that are not all on the device (units.h), else null
-  GradientSink<T>* sink = nullptr;  ///< of gradients that are kept elsewhere (units.h), else null
+  /// source of blocks that are not all on the device (units.h), else null
+  BlockSource<T>* source = nullptr;
+  /// receiver of gradients that are kept elsewhere (units.h), else null
+  GradientSink<T>* sink = nullptr;
   Norm<T> final_norm;
   Linear<T> lm_head;  ///< tied: a view of token_table
   Linear<T> score;
 };
 
-/// Where a parameter and its gradient stand.
+/// A parameter and its gradient.
 template <class T>
 struct Slot {
   T* weight = nullptr;
@@ -176,14 +177,15 @@ template <class T>
   return {};
 }
 
-/// The places of a block's matrices.
+/// The matrices of a block.
 template <class SomeBlock>
 [[nodiscard]] auto linears_of(SomeBlock& b) {
   return std::array{
       &b.query_key_value, &b.query, &b.key, &b.value, &b.attention_out, &b.gate, &b.up,
       &b.gate_up,         &b.down};
 }
-/// One of the weights, which all have the same type. A stage between the first and the last has no table.
+/// Any one of the weights, which all have the same type. A stage between the first and the last has
+/// no table.
 template <class T>
 [[nodiscard]] const T& any_weight(const Weights<T>& w) {
   if (w.token_table.defined()) return w.token_table;
@@ -191,7 +193,7 @@ template <class T>
     if (l->defined()) return l->weight;
   return w.token_table;
 }
-/// Calls `visit(Linear&)` for every matrix of the blocks that the model has.
+/// Calls `visit(Linear&)` for every matrix of the blocks.
 template <class T, class Visit>
 void for_each_block_linear(Weights<T>& w, const Visit& visit) {
   for (Block<T>& b : w.blocks) {

@@ -42,8 +42,8 @@ void WindowedBlocks::release(std::size_t block) noexcept {
   if (failed_.ok()) failed_ = std::move(status);
 }
 
-// What the device was given so far may write the gradients that leave, and read the slot that the next
-// block comes to.
+// The device's work so far may write the gradients that are stored, and read the slot that the next
+// block is loaded into.
 Status WindowedBlocks::after_release(std::size_t block, BlockWindow::Leaving leaving) {
   NEAP_TRY(begin_after_work());
   if (leaving.any()) NEAP_TRY(leave(block, leaving));

@@ -1,7 +1,7 @@
-// Slots for the blocks and tables of a model that rest elsewhere, whichever way they come from there and leave.
+// The common part of prefetch buffers for blocks and tables, whether they are offloaded or sharded.
 //
 // Threads   one at a time.
-// Failure   Error; of release() and of what is under way at the next use().
+// Failure   Error; failures of release() and of running copies are thrown by the next use().
 #pragma once
 
 #include <cstddef>
@@ -26,22 +26,22 @@ class WindowedBlocks : public BlockSlots {
 
  protected:
   WindowedBlocks(std::size_t blocks, std::size_t slots, WithBlocks with, const TableUnits& tables);
-  /// Nothing is in the slots, and nothing is expected.
+  /// Empties the slots, and drops the announced passes.
   void forget();
   [[nodiscard]] Status take_failure();
   /// As BlockWindow's.
   [[nodiscard]] std::optional<std::size_t> brought_then() const { return window_.brought_then(); }
 
-  /// What comes and leaves from now on does so after the work that the device was given so far.
+  /// Later loads and stores start after the device's work so far.
   [[nodiscard]] virtual Status begin_after_work() = 0;
-  /// Begins to bring what a slot lacks.
+  /// Starts to load what a slot lacks.
   [[nodiscard]] virtual Status bring(BlockWindow::Place place) = 0;
-  /// What the device is given from now on begins when everything has come to the slot.
+  /// Later work of the device waits for the slot's loads.
   [[nodiscard]] virtual Status wait_for_slot(std::size_t slot) = 0;
-  /// Begins to take away what leaves a block's slot.
+  /// Starts to store what leaves a block's slot.
   [[nodiscard]] virtual Status leave(std::size_t block, BlockWindow::Leaving what) = 0;
-  /// The work so far reads and writes the slots' memory, and gradients may still leave it. What the device is given
-  /// from now on begins when the table has come there.
+  /// Starts a turn. Earlier work may use the slots' memory, and gradients may still be copied from
+  /// it. Later work of the device waits until the table is loaded.
   [[nodiscard]] virtual Status begin_turn(Table table, const TableTurns::Turn& turn) = 0;
   [[nodiscard]] virtual Status end_turn(const TableTurns::Turn& turn) = 0;
 
@@ -53,7 +53,7 @@ class WindowedBlocks : public BlockSlots {
   TableUnits tables_;
   BlockWindow window_;
   TableTurns turns_;
-  TableTurns::Turn turn_;  // the last one
+  TableTurns::Turn turn_;  // the last turn
   Status failed_;
 };
 

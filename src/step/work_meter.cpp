@@ -7,8 +7,9 @@
 namespace neap::step {
 namespace {
 
-// To start a product takes so many times what `neap doctor` measures of an operation: by decoding of 1.5B with and without LoRA,
-// and of 7B, on two machines with H100s (2026-11-26).
+// Launching a matrix product takes this multiple of the launch time that `neap doctor` measures.
+// Fitted to decoding of 1.5B with and without LoRA, and of 7B, on two machines with H100s
+// (2026-11-26).
 constexpr double kProductIssues = 1.2;
 
 }  // namespace
@@ -38,8 +39,9 @@ void WorkMeter::add_kernel(double flops, double bytes_moved, Dtype dtype, double
                std::max(bytes_moved / rates.bytes, flops / (share * product_rate(dtype))));
 }
 
-// The device waits for starts of small operations, the program at the token's end for what is left of large ones: between the
-// larger of both and their sum. Decoding of 1.5B and 7B, measured, is near the root of squares.
+// The device waits for launches of small operations, and the host waits at the token's end for the
+// rest of large ones. The time is between the maximum of both and their sum. Measured decoding of
+// 1.5B and 7B is close to the root of the sum of squares.
 void WorkMeter::take_in_turns(const Work& start) {
   const double both =
       std::hypot(work_.seconds - start.seconds, work_.issue_seconds - start.issue_seconds);
@@ -54,7 +56,7 @@ double WorkMeter::begin_copy(Direction direction, double bytes, double from) {
 
 double WorkMeter::begin_disk(Direction direction, double bytes, double from) {
   (direction == Direction::kToDevice ? work_.disk_read : work_.disk_written) += weight_ * bytes;
-  // Its reads and writes share one rate.
+  // Its reads and writes share one throughput.
   return disk_.copy(direction, bytes, std::max(from, disk_.end()));
 }
 
