@@ -6,7 +6,7 @@
 //                       a kernel per token, because lengths change.
 //   deterministic       FlashAttention, whose backward can be deterministic; cuDNN's cannot
 //
-// float32 uses the memory-efficient kernel, and unsupported cases use the plain formula.
+// float32 uses the memory-efficient kernel, and unsupported cases use the plain formula. The class
 // ops::AtenOps has an AttentionChoice of its own and calls the kernel by name, so libtorch's global
 // switches for attention kernels have no effect.
 //

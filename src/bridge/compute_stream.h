@@ -19,10 +19,10 @@ namespace neap::bridge {
 
 class ComputeStream {
  public:
-  /// There is no stream for a CPU. For a GPU, libtorch_cuda must be loaded (torch_cuda.h).
+  /// A CPU has no stream. For a GPU, libtorch_cuda must be loaded (torch_cuda.h).
   explicit ComputeStream(c10::Device device);
 
-  /// The driver's handle; kDefault if there is no stream.
+  /// The driver's handle; kDefault for a CPU.
   [[nodiscard]] device::StreamId id() const { return id_; }
 
   /// Makes the stream libtorch's current one on this thread while it lives. Work on it starts after

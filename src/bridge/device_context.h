@@ -1,5 +1,5 @@
-// What a job computes with: the open device, the choice of kernels, and libtorch's process-wide
-// settings.
+// The context in which a job computes: the open device, the choice of kernels, and libtorch's
+// process-wide settings.
 //
 // Model     libtorch's settings are the job's only while its context is entered. Leaving restores
 //           the previous ones. So runtimes with different settings can take turns in one process.

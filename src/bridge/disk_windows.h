@@ -97,7 +97,7 @@ class DiskWindows {
   struct Window {
     std::unique_ptr<arena::HostStorage> weights, gradients;
     Coming coming;
-    // the copy to `gradients` has started, but not the write
+    // The copy to `gradients` has started, but not the write.
     const arena::DiskStorage* leaving = nullptr;
     Range leaves;                                 // which part of them
     const arena::DiskStorage* written = nullptr;  // destination of the running write

@@ -17,13 +17,14 @@ class PhaseAccounts {
   /// `ceiling` is the user's limit; zero: none. `executor` and `plan` must outlive it.
   PhaseAccounts(Bytes ceiling, const ScheduleExecutor& executor, const plan::MemoryPlan& plan);
 
-  /// What temporaries of the open phase may take in addition to its tags; zero: no limit.
+  /// The memory that temporaries of the open phase may take in addition to its tags; zero: no
+  /// limit.
   [[nodiscard]] Bytes room() const;
   /// Stores the measurement of a phase that has ended. On CUDA libtorch's allocator is limited to
   /// room(), within one segment. The status reports a phase that exceeded the limit.
   [[nodiscard]] Status add(PhaseMeasurement measurement);
   /// Records a request that libtorch's allocator failed in a phase. `free` is the device's free
-  /// memory, ignoring the limit.
+  /// memory, which matters only without a limit.
   void note_oom(const PhaseMeasurement& measurement, Bytes request, Bytes free);
 
   [[nodiscard]] std::vector<PhaseMeasurement> take() { return std::exchange(measurements_, {}); }

@@ -56,7 +56,7 @@ struct PhaseMeasurement {
   Bytes fragmentation_at_peak;       ///< reserved - allocated when the pool last grew to its peak
   Transition entry;                  ///< the moves before it
   std::vector<MoveRecord> behind{};  ///< the moves that overlapped with it
-  /// copies of prefetch buffers; unused ones are left out
+  /// Copies of prefetch buffers; unused ones are left out.
   std::vector<StreamedUse> streamed{};
   PeerUse peers;       ///< collectives that overlapped with it
   double seconds = 0;  ///< time of the phase, including copies of prefetch buffers
@@ -79,7 +79,7 @@ class Runtime {
   /// bfloat16 on CUDA, float32 on the CPU, or as configured.
   [[nodiscard]] virtual at::ScalarType compute_dtype() const = 0;
   [[nodiscard]] virtual const plan::MemoryPlan& plan() const = 0;
-  /// Phases and holds enter it. Longer work outside of them should enter it, too.
+  /// Phases and holds enter it. Longer work outside of them should also enter it.
   [[nodiscard]] virtual const DeviceContext& context() const = 0;
 
   /// A flat tensor over part `name` of `tag`: (bytes / element size,) of `dtype`. Its address never

@@ -73,7 +73,7 @@ class ScheduleExecutor {
   [[nodiscard]] Set resident() const;
   /// Bytes of the resident tags.
   [[nodiscard]] Bytes persistent() const;
-  /// Throws Error with the existing names if there is no such tag.
+  /// Throws Error with the existing names if the tag does not exist.
   [[nodiscard]] std::size_t tag_index(spec::TagId tag) const;
   [[nodiscard]] std::size_t phase_index(spec::PhaseId phase) const;
   /// The location of a part of a tag; kNotFound as an Error.

@@ -47,7 +47,7 @@ class SlotLane {
   /// `computes` is the compute stream. `arena` must outlive the lane.
   SlotLane(arena::Arena& arena, device::StreamId computes, std::size_t slots);
 
-  /// What a fetch waits for, besides work before the last begin_after_work().
+  /// The stores that a fetch waits for, in addition to work before the last begin_after_work().
   enum class After : std::uint8_t {
     kNothing,
     kStoreOfSlot,  ///< the store of its slot, which it overwrites

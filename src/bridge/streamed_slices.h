@@ -97,7 +97,8 @@ class StreamedSlices {
   [[nodiscard]] Status begin_writes();
 
   std::vector<SlotPart> slots_;
-  std::unique_ptr<arena::HostStorage> slice_, windows_;  // slice_, or windows_ with disk_slice_
+  // slice_ in host memory; windows_ for disk_slice_
+  std::unique_ptr<arena::HostStorage> slice_, windows_;
   std::unique_ptr<arena::DiskStorage> disk_slice_;
   step::StreamedKind kind_;
   Bytes window_;
@@ -114,7 +115,7 @@ class StreamedSlices {
   std::vector<Window> each_window_;
   std::vector<std::optional<Coming>> coming_;  // per slot
   std::optional<Coming> ahead_;
-  // number of windows that blocks use in turn; other slots have the window with their number
+  // Number of windows that blocks use in turn; other slots have the window with their number.
   std::size_t turns_ = 0;
   std::size_t turn_ = 0;
   LinkUse disk_use_;

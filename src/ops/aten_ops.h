@@ -1,6 +1,6 @@
 // The operations of step/operations.h on libtorch, for tensors on the CPU or a GPU.
 //
-// step/counting_ops.h states the memory that each operation takes besides its result;
+// step/counting_ops.h states the memory that each operation takes in addition to its result;
 // tests/unit/operations compares both.
 //
 // Threads   one call at a time. No autograd: the caller holds bridge::NoAutograd.

@@ -199,7 +199,7 @@ std::int64_t Communicator::begin_shift(const at::Tensor& mine, const at::Tensor&
   return do_begin_shift(mine, theirs);
 }
 
-// send() may block until the receiver is ready. Of two neighbours one receives first, so that the
+// send() may block until the receiver is ready. One of two neighbours receives first, so that the
 // ring cannot deadlock.
 std::int64_t Communicator::shift_at_once(const at::Tensor& mine, const at::Tensor& theirs) {
   const auto start = std::chrono::steady_clock::now();

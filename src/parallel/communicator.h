@@ -60,9 +60,8 @@ class Communicator {
   void all_gather(const at::Tensor& t, const std::vector<std::int64_t>& counts);
   /// `t` of every rank becomes rank `root`'s.
   void broadcast(const at::Tensor& t, int root);
-  /// Point to point: `t` is sent to another rank, which receives a tensor of the same number of
-  /// bytes in the same kind of memory (host or device). send() may return early, and it may block
-  /// until the receiver is ready.
+  /// Point to point. The receiver's tensor must have the same number of bytes in the same kind of
+  /// memory, host or device. send() may return early or block until the receiver is ready.
   void send(const at::Tensor& t, int to);
   void receive(const at::Tensor& t, int from);
   /// Returns when every rank has called it.

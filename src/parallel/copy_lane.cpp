@@ -29,13 +29,13 @@ namespace {
 namespace cuda = device::cuda;
 using CopyClock = std::chrono::steady_clock;
 
-// per pair of ranks: one for a sum and one for a gather, each doubled
+// Per pair of ranks: one for a sum and one for a gather, each doubled.
 constexpr std::int64_t kSlots = 4;
 constexpr std::int64_t kSlotMultiple = 4096;
 constexpr auto kLongestEnd = std::chrono::seconds(5);
 constexpr std::uint32_t kEndOfWaits = 1U << 30;  // above every message number
 
-// What a rank tells the others, as raw bytes: all run the same program.
+// The data that a rank sends to the others, as raw bytes: all run the same program.
 struct CopyPeer {
   cuda::MemoryHandle handle;
   char counters[64] = {};  // name of the counters; only the first rank sets it

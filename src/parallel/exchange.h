@@ -21,8 +21,8 @@
 namespace neap::parallel {
 
 struct ExchangeStep {
-  /// kPush copies elements of the tensor to a buffer of `peer`. kAdd adds the message of `peer` to
-  /// the target of `into`. kStore copies the message of `peer` into the tensor.
+  /// A step kPush copies elements of the tensor to a buffer of `peer`. A step kAdd adds the message
+  /// of `peer` to the target of `into`. A step kStore copies the message of `peer` into the tensor.
   enum class Kind : std::uint8_t { kPush, kAdd, kStore };
   Kind kind = Kind::kPush;
   int peer = 0;

@@ -96,7 +96,7 @@ class Mpi final : public Communicator {
   }
 
  private:
-  // What all groups share.
+  // State that all groups share.
   struct All {
     int rank, size;
     double timeout_seconds;

@@ -16,7 +16,7 @@
 
 namespace neap::parallel {
 
-/// A short-lived value. What it refers to must outlive it.
+/// A short-lived value. Its arguments must outlive it.
 class NcclCalls {
  public:
   /// Elements of each rank's part, in the order of ranks.

@@ -73,8 +73,8 @@ std::string quoted(const std::string& assignment) {
   return assignment.find('[') == std::string::npos ? assignment : "'" + assignment + "'";
 }
 
-// The fastest plan that fits, then smaller ones. A plan that is no faster than a smaller one is
-// left out.
+// The fastest plan that fits, then smaller ones. A plan is left out if a smaller one is at least as
+// fast.
 Result<std::vector<MemoryPlan>> ranked_plans(PlanSearch& search, Bytes capacity) {
   std::vector<MemoryPlan> plans;
   NEAP_TRY_ASSIGN(MemoryPlan first, search.fastest(capacity));

@@ -22,8 +22,9 @@ struct Suggestion {
   std::string_view effect;  ///< what the change costs, in words
   Bytes min_capacity;       ///< minimum capacity with the change
 };
-/// Single changes that lower the minimum capacity. Those that make the job fit `target.capacity`
-/// come first; among them those that keep the training; then those that lower it most.
+/// Single changes that lower the minimum capacity. Changes that make the job fit `target.capacity`
+/// come first, and among them those that keep the training. Then they are sorted by how much they
+/// lower it.
 [[nodiscard]] std::vector<Suggestion> find_knobs(const spec::Job& job, const Target& target);
 /// The first suggestions, one per line below a headline; empty if nothing helps.
 [[nodiscard]] std::string knobs_text(const spec::Job& job, const Target& target);
@@ -40,7 +41,7 @@ struct HostLimit {
 };
 [[nodiscard]] Result<std::vector<MemoryPlan>> find_fit(const spec::Job& job, const Target& target,
                                                        HostLimit host = {});
-/// What a plan's changes cost, one entry per change.
+/// The cost of a plan's changes, one entry per change.
 [[nodiscard]] std::vector<std::string_view> effects_of(const MemoryPlan& plan);
 
 /// Alternatives to a plan: what more memory would gain, and what less memory would cost.

@@ -54,7 +54,7 @@ class Batch {
   // Includes a position and a target for each response token, and their mask.
   [[nodiscard]] std::int64_t sequences() const { return kNumber * own_ * (width_ + 3 * response_); }
   [[nodiscard]] std::int64_t numbers(std::int64_t rows) const { return kNumber * rows * response_; }
-  // Of the actor, unless the rollout's are used, and of the reference.
+  // The actor's, unless the rollout's are used, and the reference's.
   [[nodiscard]] std::int64_t log_probs() const {
     return !job_.bypasses_old_log_probs() + job_.uses_reference();
   }

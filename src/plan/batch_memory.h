@@ -1,7 +1,7 @@
 // Host memory of a step's batch of PPO and GRPO, in addition to what is on the device.
 //
-// Model     A rank has the tokens of its own rows. Of the whole batch it has the numbers that
-//           advantages and rollout correction read, for each response position. All rows are
+// Model     A rank has the tokens of its own rows. It also has numbers of the whole batch: those
+//           that advantages and rollout correction read, for each response position. All rows are
 //           counted with the length of the longest sequence. The result is the maximum of computing
 //           advantages and of the updates.
 // Threads   a stateless function.

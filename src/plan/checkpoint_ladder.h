@@ -1,5 +1,5 @@
-// What a model's blocks could keep, from everything down to their inputs only. Each rung takes less
-// memory and more time than the one before.
+// Choices of the tensors that a model's blocks keep, from everything down to their inputs only.
+// Each rung takes less memory and more time than the one before.
 //
 // Tensors are ordered by recomputation time per byte, measured by counting the operations of one
 // block. A rung drops the first tensors in all blocks, and the next tensor in the first few blocks.

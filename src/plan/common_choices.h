@@ -5,12 +5,13 @@
 // model, or all of it, agree on these settings:
 // - for a trained model: optimizer offload and where weights are stored, because all-reduced or
 //   sharded tensors must have the same sizes;
-// - for a model that such ranks share by tensor, context or ZeRO parallelism: where weights are
-//   stored and how many micro-batches pass through a block per load, because their passes run
-//   collectives together;
+// - for a model whose passes run collectives among such ranks (tensor, context or ZeRO
+//   parallelism): where weights are stored, and the number of micro-batches per load of a block;
 // - if that model is also trained: what blocks recompute, because collectives run between these
-//   operations. For other models each kind decides alone. The choices that memory.allow permits for
-//   the job's keys (micro-batch sizes, types of optimizer states) are the same for all kinds.
+//   operations.
+//
+// For other models each kind decides alone. The choices that memory.allow permits for the job's
+// keys (micro-batch sizes, types of optimizer states) are the same for all kinds.
 //
 // Rounds    First, each kind plans alone. If settings differ, all kinds plan again with the
 //           settings of one of them, starting with the slowest kind. If some kind never fits, a
@@ -50,7 +51,7 @@ struct SharedStage {
 struct KindOutcome {
   double seconds = 0;  ///< of a step, without waits for other stages
   Bytes least{};       ///< zero: it has a plan; else the minimum capacity for one
-  /// if it has a plan: settings of its shared stages, in their order, and of the job
+  /// If it has a plan: settings of its shared stages, in their order, and of the job.
   FixedChoices choices;
   [[nodiscard]] bool planned() const { return least.is_zero(); }
   /// Conversion to and from numbers that ranks exchange.
@@ -91,7 +92,7 @@ class CommonChoices {
   std::vector<SharedStage> stages_;
   std::vector<std::vector<KindOutcome>> rounds_;
   std::vector<Choices> trials_{Choices{}};  // of each round; the first has none
-  // number of rounds with the settings of one kind; smaller ones follow
+  // Number of rounds with the settings of one kind; smaller ones follow.
   std::size_t kinds_trials_ = 0;
   std::size_t best_ = 0;  // zero: in no later round do all kinds have a plan
 };
@@ -106,7 +107,7 @@ class KindPlans {
   /// The plan of the chosen round, as plan_or_least makes it. It fits, or exceeds the capacity if
   /// nothing may be offloaded.
   [[nodiscard]] Result<MemoryPlan> take(const CommonChoices& common);
-  /// If there is no plan: the reason, and suggestions.
+  /// Without a plan: the reason, and suggestions.
   [[nodiscard]] Status refusal(const CommonChoices& common) const;
 
  private:

@@ -15,17 +15,16 @@
 
 namespace neap::plan {
 
-/// Packed micro-batches some of whose tensors just fit the allocator's pool for small tensors.
-/// Those pages are needed in addition to the pages for larger micro-batches. Sizes in between need
-/// less. They are derived from the requests of the largest micro-batch. Empty if the phase is not
-/// packed.
+/// Packed micro-batches some of whose tensors just fit the allocator's pool for small tensors. Its
+/// pages are needed in addition to the pages for larger micro-batches. Sizes in between need less.
+/// They are derived from the requests of the largest micro-batch. Empty if the phase is not packed.
 [[nodiscard]] std::vector<step::PackedSize> smaller_sizes(const step::KernelProfile& profile,
                                                           const spec::Job& job,
                                                           const JobModels& models,
                                                           step::Dtype dtype,
                                                           const spec::Phase& phase);
 
-/// Runs a phase of `job` with counting operations. Of a generation it runs `most_decode_steps`
+/// Runs a phase of `job` with counting operations. For a generation it runs `most_decode_steps`
 /// steps, evenly spread and including the longest. Returns the seconds per part if the phase trains
 /// a pipeline stage.
 PassSeconds count_phase(step::CountingOps& ops, const spec::Job& job, const JobModels& models,

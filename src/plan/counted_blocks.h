@@ -21,7 +21,7 @@
 
 namespace neap::plan {
 
-/// What is offloaded to host memory, or sharded over ranks.
+/// Data in host memory, or sharded over ranks.
 struct CountedRests {
   std::vector<PartPlan> blocks;  ///< weights
   HostedTables tables;
@@ -113,7 +113,7 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   step::BlockWindow window_;
   step::BlockWindow::Use use_;
   std::int64_t passes_back_ = 0;  // backward passes per mini-batch
-  // the current backward pass is the last one that adds to gradients
+  // The current backward pass is the last one that adds to gradients.
   std::optional<bool> completes_;
   step::TableTurns turns_;
   step::TableTurns::Turn turn_;
@@ -125,7 +125,7 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   std::deque<Fetch> queued_;
   // Times of each buffer's last copies, and the times that queued copies wait for.
   std::array<double, kBlockSlots> filled_{}, stored_{};
-  // for gradients on disk: end of the write from the buffer's window
+  // For gradients on disk: end of the write from the buffer's window.
   std::array<double, kBlockSlots> written_{};
   double work_ = 0, last_stored_ = 0, held_ = 0;
   // For shards on disk: when the last one had been read, how much of that was hidden by

@@ -1,4 +1,4 @@
-// Simulates what a training phase has besides its model: trained units, this rank's pieces,
+// Simulates the parts of a training phase other than its model: trained units, this rank's pieces,
 // gradients, their reduction, and the update. It follows train/optimizer.h with sizes and simulated
 // clocks.
 //
@@ -70,7 +70,7 @@ class CountedTraining {
   spec::OptimizerSpec optimizer_;
   Units units_, pieces_, of_others_;
   std::optional<CountedGradients> hosted_gradients_;  // of the pieces
-  // only if gradients are sharded
+  // Only if gradients are sharded.
   std::optional<step::GradientSlots<step::CountingOps>> gradients_;
   struct Sums {
     double ended = 0, sent = 0;

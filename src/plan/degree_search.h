@@ -35,7 +35,7 @@ struct DegreeChoice {
   std::int64_t ranks = 1;
   Bytes capacity;
   spec::AutomaticDegrees open{};  ///< the keys that were open
-  /// those that fit, fastest first; then the others, by missing memory
+  /// Candidates that fit come first, fastest first; then the others, by missing memory.
   std::vector<DegreeCandidate> candidates;
   std::vector<std::string> overrides;  ///< those of the first candidate; empty if nothing fits
   [[nodiscard]] bool fits() const { return !candidates.empty() && candidates.front().fits; }

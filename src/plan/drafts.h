@@ -51,7 +51,7 @@ enum class WeightPlacement {
   kStreamedTables,     ///< also offload the embedding and the head
   kStreamedInputs,     ///< also offload inputs of blocks between forward and backward
   kStreamedGradients,  ///< as kStreamed, and gradient shards are offloaded
-  /// as kStreamed, kStreamedTables or kStreamedGradients, but blocks or shards are on disk
+  /// As kStreamed, kStreamedTables or kStreamedGradients, but blocks or shards are on disk.
   kStreamedDisk,
 };
 inline constexpr std::array kWeightPlacements = {
@@ -99,7 +99,7 @@ class Drafts {
   [[nodiscard]] std::vector<spec::ModelId> streamable() const;
   [[nodiscard]] std::vector<spec::ModelModes> update_modes() const;
   [[nodiscard]] std::vector<spec::ModelModes> disk_modes() const;
-  /// What is in host memory for a model with offloaded blocks.
+  /// The data in host memory for a model with offloaded blocks.
   struct OnHost {
     bool tables = false, inputs = false, gradients = false;
     static OnHost of(const ModelChoice& choice) {

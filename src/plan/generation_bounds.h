@@ -28,7 +28,7 @@ struct GenerationVisitor {
   std::function<void(const std::function<void()>&)> aside;
 };
 
-/// Visits the passes of a phase in order. Of a batch it takes `most_decode_steps` steps, evenly
+/// Visits the passes of a phase in order. For a batch it takes `most_decode_steps` steps, evenly
 /// spread and including the longest.
 void for_each_generation_pass(const spec::Job& job, const spec::Phase& phase,
                               std::int64_t most_decode_steps, const GenerationVisitor& visitor);

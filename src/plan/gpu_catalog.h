@@ -28,7 +28,7 @@ struct Card {
   Bytes free;    ///< free memory that CUDA reports on an idle card
   bool bfloat16 = true;
 };
-/// Null if there is no such card.
+/// Null for an unknown card.
 [[nodiscard]] const Card* find_card(std::string_view name);
 /// The free memory of every known card with this nominal size; `memory` if there is none.
 [[nodiscard]] Bytes free_of_size(Bytes memory);

@@ -17,7 +17,7 @@ namespace neap::plan {
 /// budget. The largest number if the host budget allows none.
 [[nodiscard]] Bytes min_capacity(const MemoryPlan& plan);
 
-/// What a plan that does not fit would need.
+/// The requirements of a plan that does not fit.
 struct Shortage {
   Bytes capacity;   ///< the requested capacity
   Bytes least;      ///< minimum capacity; the largest number: none is enough

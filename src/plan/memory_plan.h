@@ -34,7 +34,7 @@ enum class Need { kNeed, kOptional, kDrop };
 enum class Contents {
   kLive,    ///< must be restored: weights, optimizer states
   kFrozen,  ///< never change after loading: one host copy stays valid
-  /// need not be kept: undefined when the next phase that needs them begins (gradients, KV cache)
+  /// Need not be kept: undefined when the next phase that needs them begins (gradients, KV cache).
   kScratch
 };
 
@@ -64,7 +64,7 @@ struct HostedPlan {
   std::vector<PartPlan> states{};  ///< of the optimizer: spec::StatePlacement::parts()
   bool states_on_disk = false;     ///< otherwise in host memory
   /// `blocks` and `gradients` are on disk, and pass through one pinned staging buffer per prefetch
-  /// buffer
+  /// buffer.
   bool blocks_on_disk = false;
   /// Staging buffer per prefetch buffer, if blocks and tables are read from the model's files.
   /// Zero: blocks on disk have files of the run.
@@ -73,7 +73,7 @@ struct HostedPlan {
   Bytes slice{};           ///< ZeRO-3 weights in host memory
   Bytes gradient_slice{};  ///< ZeRO-3 gradients in host memory
   std::size_t slice_slots = 0;  ///< buffers for ranges of the shard: the last parts of the tag
-  /// staging buffer of each of these if the shard is on disk; zero: in host memory
+  /// Staging buffer of each of these if the shard is on disk; zero: in host memory.
   Bytes slice_window{};
   Bytes inputs{};     ///< inputs of each block for its backward; zero: they stay on the device
   Bytes tied_rows{};  ///< in a mini-batch, after the gradients (step/tied_rows.h)
@@ -100,7 +100,7 @@ struct TagPlan {
   std::vector<bool> write;  ///< per phase: whether the phase changes the contents
   Contents contents = Contents::kLive;
   HostedPlan hosted{};
-  /// for rollout weights: this rank trains these blocks and offloads them
+  /// For rollout weights: this rank trains these blocks and offloads them.
   bool own_blocks = false;
   /// Buffers for weights that are gathered from ZeRO shards.
   [[nodiscard]] bool gathers() const {
@@ -210,7 +210,7 @@ struct UpdatePlan {
 /// of the job's keys.
 struct VariantChoice {
   std::size_t states = 0;  ///< type of optimizer states; 0: as configured
-  /// micro-batch size of each kind; 0: as configured, larger levels are smaller
+  /// Micro-batch size of each kind; 0: as configured, larger levels are smaller.
   std::vector<int> levels{};
   friend bool operator==(const VariantChoice&, const VariantChoice&) = default;
 };
@@ -249,15 +249,15 @@ struct MemoryPlan {
   std::vector<spec::JobChange> changes;
   VariantChoice variant;                ///< the variant with these changes
   std::vector<PhaseSchedule> schedule;  ///< per phase; the steady cycle
-  /// every tag of a step at once without offloading, plus the largest temporaries
+  /// Every tag of a step at once without offloading, plus the largest temporaries.
   Bytes all_resident;
   Bytes peak;  ///< largest phase peak of the schedule
-  /// bytes over the link, both directions: moves, and loads of prefetch buffers
+  /// Bytes over the link, both directions: moves, and loads of prefetch buffers.
   Bytes moved_per_step;
   double copy_seconds = 0;  ///< of a step's moves, at the link's throughput
   double move_seconds = 0;  ///< exposed part of them
   Bytes host_bytes;  ///< offloaded data: one copy of each tag that is ever paused with its contents
-  /// host memory of a step's batch (batch_memory.h), which is not offloaded data
+  /// Host memory of a step's batch (batch_memory.h), which is not offloaded data.
   Bytes batch_bytes;
   Bytes disk_bytes;  ///< on disk
 
@@ -296,9 +296,9 @@ struct MemoryPlan {
 };
 
 /// The fastest plan of the job by estimated time, over all settings that the configuration leaves
-/// open (plan_search.h). kDoesNotFit if none fits, with the minimum capacity and the settings that
-/// would lower it. With memory.offload "none" the plan may exceed the capacity (see fits()), and
-/// the run then fails at the device's own limit.
+/// open (plan_search.h). Fails with kDoesNotFit if none fits, with the minimum capacity and the
+/// settings that would lower it. With memory.offload "none", the plan may exceed the capacity (see
+/// fits()), and the run then fails at the device's own limit.
 [[nodiscard]] Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target);
 /// The minimum capacity of the job, over the same settings.
 [[nodiscard]] Result<Bytes> least_capacity(const spec::Job& job, const Target& target);

@@ -1,4 +1,4 @@
-// What a plan chose for a model, and choices that a plan must keep.
+// A plan's choices for a model, and choices that a plan must keep.
 //
 // Threads   values and stateless functions.
 #pragma once
@@ -38,7 +38,7 @@ struct FixedChoices {
   friend bool operator==(const FixedChoices&, const FixedChoices&) = default;
 };
 
-/// Which parts a choice has, besides update and weights.
+/// The parts of a choice in addition to update and weights.
 struct ChoiceParts {
   bool retention = false;  ///< checkpointing of a trained model
   bool together = false;

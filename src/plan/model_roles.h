@@ -51,17 +51,17 @@ struct JobModels {
 /// Bytes per element.
 [[nodiscard]] std::uint64_t compute_width(const spec::Job& job, const Target& target);
 
-/// What the training tensor-parallel group exchanges for rollouts with another tensor-parallel
-/// size.
+/// Elements that the training tensor-parallel group exchanges for rollouts with another
+/// tensor-parallel size.
 [[nodiscard]] spec::TransferSizes transfers_to_generate(const ModelRole& role);
 /// The trained units: the adapters', or else the base's.
 [[nodiscard]] std::vector<spec::FlatUnit> trained_units(const ModelRole& role);
 /// The placement of their optimizer states.
 [[nodiscard]] spec::StatePlacement placement_of(const ModelRole& role, spec::Dtype compute);
-/// What is in host memory for a model with offloaded or sharded weights.
+/// The data in host memory for a model with offloaded or sharded weights.
 struct HostedUnits {
   bool blocks = false;  ///< of offloaded weights
-  bool tables = false;  ///< the embedding and the head, too, if possible
+  bool tables = false;  ///< also the embedding and the head, if possible
   bool slice = false;   ///< ZeRO-3 weight shard
   step::RestsOnDisk on_disk{};
   bool gradient_slice = false;  ///< ZeRO-3 gradient shard
@@ -91,7 +91,8 @@ using step::kBlockSlots;
 /// The blocks of a model with offloaded weights, in order; or the same numbers of elements in
 /// another type.
 [[nodiscard]] std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute);
-/// What is loaded for each block. Files have only the parameters, without padding between them.
+/// The data that are loaded for each block. Files have only the parameters, without padding between
+/// them.
 [[nodiscard]] std::vector<PartPlan> fetched_blocks(const ModelRole& role, spec::Dtype compute,
                                                    bool on_disk);
 /// Size of a staging buffer for any block, wherever its parameters start within a page of the file.

@@ -2,9 +2,9 @@
 //
 // A copy to the device can overlap with an earlier phase that does not need the tag, if the tag
 // fits there. The tag is then resident from that phase on. A copy to the host can overlap with a
-// phase after the last one that writes the tag, while the tag is still resident; its pages are
-// freed at the same time as before. Such a copy starts with its phase and is waited for at the
-// phase's end. It is hidden for as long as the phase computes and the link's direction is free.
+// phase after the last one that writes the tag, while the tag is still resident. Its pages are
+// freed no earlier than without the overlap. Such a copy starts with its phase and is waited for at
+// the phase's end. It is hidden for as long as the phase computes and the link's direction is free.
 //
 // Threads   stateless functions.
 // Cost      about 0.1 ms for a job's plan.

@@ -53,7 +53,7 @@ class PhaseInputs {
     }
     step::Experience<T> out;
     spec::Batching batching = spec::batching_of(job_, phase);
-    // Those that a stage keeps at the same time.
+    // The micro-batches that a stage keeps at the same time.
     const spec::PipelineStage& stage = shape.pipeline;
     if (phase.trains() && stage.stages > 1)
       batching.together = step::micro_batches_kept(step::shape_of(stage), stage.stage);

@@ -45,7 +45,7 @@ void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
   }
   for (std::size_t t = 0; t < plan.tags.size(); ++t) {
     const TagPlan& tag = plan.tags[t];
-    // Blocks of offloaded weights are counted in full, although the host already has some of them.
+    // Offloaded weights are counted with their host memory, so the rollout copy adds nothing.
     const TagPlan* const slots = plan.slots_behind(tag);
     const bool counted = slots != nullptr && !slots->hosted.empty() && !slots->gathers();
     if (plan.in_cycle(tag) && !counted)

@@ -8,13 +8,13 @@
 //           2. Weight placement: resident, offloaded blocks, then also tables, then also inputs of
 //              blocks. The next one is tried if nothing fits at any micro-batch size. The last is
 //              also tried if blocks fit, because it may allow larger groups.
-//           3. Micro-batch sizes: the largest that fit, all kinds together. Then each kind is varied
-//              in turn, twice, one level down or up while that helps.
+//           3. Micro-batch sizes: the largest that fit, all kinds together. Then each kind is
+//              varied in turn, twice, one level down or up while that helps.
 //           4. The drafts of that variant: every way to divide the updates or to offload models,
 //              with one micro-batch or a group per load of a block.
 //           5. The best checkpointing (checkpoint_search.h) and moves (residency_search.h).
-// Bounds    A draft is skipped if it needs more than the capacity, or if its least time is no
-//           better than the best plan. The least time is all operations without recomputation or
+// Bounds    A draft is skipped if it needs more than the capacity, or if the best plan is at least
+//           as fast as its least time. The least time is all operations without recomputation or
 //           optional moves.
 // Fixed     choices of models and of the job's keys that are shared with other plans
 //           (common_choices.h); drafts have no others.
@@ -85,7 +85,7 @@ class PlanSearch {
   Result<Bytes> smaller_capacity(const MemoryPlan& plan);
 
   JobVariants variants_;
-  // searches that were done
+  // Searches that were done.
   std::map<std::tuple<std::size_t, WeightPlacement, HostMemory>, Closest> closest_;
 };
 

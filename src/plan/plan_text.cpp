@@ -181,7 +181,7 @@ std::string together_text(const MemoryPlan& plan, spec::ModelId model) {
   return together > 1 ? format(" for {} micro-batches per load", together) : "";
 }
 
-// What is offloaded and loaded into prefetch buffers, and its cost.
+// Data that are offloaded and loaded into prefetch buffers, and the cost.
 std::string streamed_text(const MemoryPlan& plan) {
   std::string out;
   for (const TagPlan& tag : plan.tags) {

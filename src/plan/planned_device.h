@@ -32,7 +32,7 @@ struct PlannedDevice {
   DeviceChoice choice;
   std::string where;    ///< "the RTX 4090 in bfloat16"
   std::string assumed;  ///< assumptions, and how to change them; empty: none
-  /// how `choice.target.capacity` follows from a card's size; empty: it was given
+  /// How `choice.target.capacity` follows from a card's size; empty: it was given.
   std::string sizes;
   std::vector<std::string> keys;  ///< keys of the job that a run on the device also needs
   Bytes context;  ///< CUDA context, which nvidia-smi shows in addition to the plan; zero: no GPU

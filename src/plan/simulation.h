@@ -21,7 +21,7 @@ namespace neap::plan {
 /// The parts of a step's time, averaged over all ranks.
 struct StepShares {
   double compute = 0;  ///< seconds of operations, forward to update
-  /// exposed collectives of each axis, and transfers between stages
+  /// Exposed collectives of each axis, and transfers between stages.
   step::OfAxes<double> axes{};
   double bubble = 0;  ///< waits of a stage for others
   double copies = 0;  ///< exposed copies from and to the host
@@ -47,7 +47,7 @@ struct Simulation {
   [[nodiscard]] double flops_per_rank() const {
     return flops / seconds / static_cast<double>(mesh.ranks());
   }
-  /// The largest part of a step besides computation.
+  /// The largest part of a step except computation.
   [[nodiscard]] std::string binds() const;
   [[nodiscard]] std::string to_text() const;
   [[nodiscard]] Json to_json() const;  ///< docs/plan-json.md

@@ -1,4 +1,4 @@
-// What outlives a phase: the tags of a job, their regions, and where they are needed.
+// The data that outlive a phase: the tags of a job, their regions, and where they are needed.
 #pragma once
 
 #include <vector>

@@ -16,7 +16,7 @@ struct Tunable {
   std::string_view effect;     ///< what it costs, in words
   int weight = 1;              ///< penalty per level
   bool keeps_training = true;  ///< the result is the same except for rounding
-  /// The changes that lead a job to a level, counted from 1; empty: there is no such level.
+  /// The changes that lead a job to a level, counted from 1; empty: the level does not exist.
   std::function<std::vector<spec::JobChange>(const spec::Job&, int level)> changes;
 };
 
@@ -30,7 +30,7 @@ struct Tunable {
 /// For a job: those above; leaving fixed settings to the plan; a reference that runs once; full
 /// recomputation; LoRA; shorter responses.
 [[nodiscard]] std::vector<Tunable> tunables(const spec::Job& job);
-/// Those that change the training. Adapters are excluded if sft starts from random weights.
+/// Tunables that change the training. Adapters are excluded if sft starts from random weights.
 [[nodiscard]] std::vector<Tunable> other_trainings(const spec::Job& job);
 
 /// The cost, in words, of a change by one of these or by a plan. Empty for any other change.

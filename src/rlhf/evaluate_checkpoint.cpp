@@ -134,7 +134,7 @@ class EvaluationRun {
   JobData data_;
   plan::MemoryPlan plan_;
   std::unique_ptr<bridge::Runtime> runtime_;
-  // entered from the first weights to the end
+  // Entered from the first weights to the end.
   std::optional<bridge::DeviceContext::Entered> entered_;
   std::optional<Context> context_;
   std::optional<RewardScorer> scorer_;

@@ -155,7 +155,7 @@ Evaluation Collector::finish() {
                        [](const auto& f) { return f.first.starts_with("acc/"); });
   };
   for (const auto& [name, value] : out.all.figures) {
-    // already in val/score/mean
+    // Already in val/score/mean.
     if (!name.starts_with("reward/mean@")) out.metrics["val/" + name] = value;
   }
   for (const SourceFigures& source : out.sources) {

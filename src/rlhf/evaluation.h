@@ -27,11 +27,11 @@ struct EvaluatedResponse {
   std::int64_t turn = 0;  ///< number among the prompt's n responses
   report::Rollout sample;
   const reward::Outcome& outcome;
-  /// values of RewardScorer::columns; NaN if a function gives none
+  /// Values of RewardScorer::columns; NaN if a function gives none.
   std::span<const double> numbers;
 };
 
-/// What an evaluation needs.
+/// The inputs of an evaluation.
 struct EvaluationSetup {
   train::ModelWorker& actor;
   train::ModelWorker* reward_model = nullptr;
@@ -61,7 +61,7 @@ struct SourceFigures {
 struct Evaluation {
   Metrics metrics;    ///< "val/score/mean", "val-core/SOURCE/acc/mean@4"
   SourceFigures all;  ///< over all rows; its source is empty
-  /// in order of first occurrence; empty if no row has a source
+  /// In order of first occurrence; empty if no row has a source.
   std::vector<SourceFigures> sources;
 };
 

@@ -51,9 +51,9 @@ struct Generation {
   spec::PhaseId phase = spec::PhaseId::kGenerate;
   std::int64_t n = 1;  ///< responses per prompt
   step::SamplingOptions sampling;
-  /// key of the random streams, which also depend on a prompt's place in the whole batch
+  /// Key of the random streams, which also depend on a prompt's place in the whole batch.
   std::uint64_t key = 0;
-  /// place of the first prompt, if this batch is part of a larger one
+  /// Place of the first prompt, if this batch is part of a larger one.
   std::size_t first_prompt = 0;
   /// Reports the number of ended responses of this rank.
   std::function<void(std::size_t ended)> on_progress{};

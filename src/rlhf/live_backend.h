@@ -23,7 +23,7 @@
 
 namespace neap::rlhf {
 
-/// What a training phase needs.
+/// The inputs of a training phase.
 struct LiveTraining {
   train::Optimizer* optimizer = nullptr;
   const spec::Checkpointing* checkpointing = nullptr;
@@ -40,7 +40,7 @@ struct LiveTraining {
   std::function<void()> gather_weights;
 };
 
-/// What a generation phase needs.
+/// The inputs of a generation phase.
 struct LiveGeneration {
   ops::KvCache& cache;
   const std::vector<rollout::Prompt>& prompts;

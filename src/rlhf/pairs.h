@@ -2,7 +2,7 @@
 //
 // Rows      `prompt`, `chosen` and `rejected` (texts or conversations) and an optional number
 //           `margin`. Or `prompt` and `ranking`, a list of responses with the best first, which
-//           gives a pair for every two of them. If there is no prompt, or a text comes with whole
+//           gives a pair for every two of them. Without a prompt, or if a text comes with whole
 //           conversations, the common start of both responses is the prompt, as in TRL.
 // Threads   one at a time.
 // Failure   Error with file and line.

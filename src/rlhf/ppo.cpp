@@ -144,7 +144,7 @@ Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   if (shows_rollouts(job().trainer, step + 1)) show_rollouts(all, mine.e.sequences, counts);
   correct_loss(all, metrics);
   const at::Tensor tokens = all.sequences.mask.sum(-1, false, at::kDouble);
-  // updates do not read these
+  // Updates do not read these.
   for (Experience* e : {&all, &dealt}) e->entropy = e->rollout_log_probs = at::Tensor();
   transform_rows(all, [&](const at::Tensor& t) { return deal.pick(t); });
   take_rows(dealt, std::move(all));

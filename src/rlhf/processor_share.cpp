@@ -5,7 +5,7 @@
 namespace neap::rlhf {
 namespace {
 
-// of one core; even a single thread gets more on a busy machine
+// The fraction of one core. Even a single thread gets more on a busy machine.
 constexpr double kLeastShare = 0.3;
 constexpr double kSeconds = 30;  // minimum duration
 

@@ -3,6 +3,7 @@
 //
 //   OUTPUT/reference_log_probs.safetensors   "log_probs", float32 (pairs, 2), chosen and rejected:
 //                                            the training rows, then the held-out rows
+//
 // The file is written after every twentieth of the pairs. A run that was killed continues after the
 // pairs in the file, and a resumed run reads all of them. The values are the same in both cases. A
 // file for other rows, another reference or another type is replaced.

@@ -106,7 +106,7 @@ void ResponseSource::expect_more(std::int64_t batches, std::int64_t rows) const 
                       batches, rows / n, wanted / n)),
         context_.ranks.first());
   }
-  // There is no limit by default, and a policy that solves nothing would generate forever.
+  // The default has no limit, and a policy that solves nothing would generate forever.
   if (context_.ranks.any(InterruptScope::requested())) throw StepInterrupted();
   if (batches > 1 && context_.ranks.first()) {
     log::info(

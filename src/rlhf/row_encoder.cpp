@@ -28,7 +28,7 @@ constexpr const char* kPromptCut = "prompt_cut";
 constexpr const char* kResponseCut = "response_cut";
 constexpr const char* kNothingTrained = "nothing_trained";
 constexpr const char* kEndless = "endless";
-// followed by a kind of text: the limit, if exceeding it is an error
+// Followed by a kind of text: the limit, if exceeding it is an error.
 constexpr std::string_view kTooLong = "too long/";
 
 // The limit of a text's tokens.

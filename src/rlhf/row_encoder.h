@@ -20,7 +20,7 @@ namespace neap::rlhf {
 struct RowCheck {
   /// Empty: no check. Called by several threads; it may count.
   std::function<Status(const Json& row, data::EncodedRows& out)> row;
-  Json recipe;  ///< everything that the outcome depends on, besides the row
+  Json recipe;  ///< everything that the outcome depends on, except the row
 };
 /// Checks that the job's reward functions can score the rows.
 [[nodiscard]] RowCheck reward_check(const spec::Job& job, const reward::RewardSet& rewards);
@@ -33,7 +33,7 @@ class RowEncoder {
 
   [[nodiscard]] Status encode(const data::RawRow& row, const std::string& where,
                               data::EncodedRows& out) const;
-  /// Everything that the result depends on besides the file: tokenizer, template, keys of the job,
+  /// Everything that the result depends on except the file: tokenizer, template, keys of the job,
   /// and kEncoding of this build.
   [[nodiscard]] std::string recipe() const;
 

@@ -41,7 +41,8 @@ class RowExchange {
   [[nodiscard]] at::Tensor gather(const at::Tensor& mine) const;
 
   std::int64_t own_ = 0,
-               // rows of this rank; and padded to the largest number of any rank by repeating rows
+               // Rows of this rank; the same, padded to the largest number of any rank by repeating
+      // rows.
       padded_ = 0;
   std::optional<parallel::RowDeal> of_job_, of_model_;
 };

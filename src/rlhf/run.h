@@ -32,7 +32,7 @@ enum class Outcome {
   kInterrupted   ///< by SIGINT, SIGTERM or SIGHUP; there is a checkpoint of the last whole step
 };
 
-/// What a process runs on. It is chosen once, for the plan and for the run.
+/// The device and ranks of a process. They are chosen once, for the plan and for the run.
 struct Launch {
   plan::DeviceChoice device;
   std::unique_ptr<parallel::Communicator> ranks;

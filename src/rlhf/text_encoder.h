@@ -19,7 +19,7 @@
 
 namespace neap::rlhf {
 
-/// What encoding needs. The job and the tokenizer must outlive it.
+/// The inputs of encoding. The job and the tokenizer must outlive it.
 struct TextContext {
   const spec::Job& job;
   const text::Tokenizer& tokenizer;

@@ -43,7 +43,7 @@ class TrainingHealth {
   struct Sign {
     std::string name;
     int steps;  ///< consecutive steps until it counts
-    /// What is wrong and what to do; nullopt if nothing is wrong.
+    /// The problem and its remedy; nullopt if everything is fine.
     std::function<std::optional<std::string>(const Metrics&)> look;
     int held = 0;
     bool warned = false;
@@ -54,7 +54,7 @@ class TrainingHealth {
     int steps = 0;
     void add(double value);
     [[nodiscard]] std::optional<double> mean() const;
-    /// the smallest value, from the first step on
+    /// The smallest value, from the first step on.
     [[nodiscard]] std::optional<double> least() const;
   };
 

@@ -123,7 +123,7 @@ class TrainingRun {
   std::vector<double> kind_peaks_;  // planned peak of each kind of rank
   std::unique_ptr<trace::Recorder> recorder_;
   std::unique_ptr<bridge::Runtime> runtime_;
-  // entered from the first weights to the end
+  // Entered from the first weights to the end.
   std::optional<bridge::DeviceContext::Entered> entered_;
   std::optional<text::Tokenizer> tokenizer_;
   std::optional<TextContext> texts_;

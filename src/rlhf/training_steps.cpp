@@ -17,8 +17,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::int64_t kRescuing = -2;  // used instead of the number of the step that is saved
-// A run ends if so many updates of a model in a row were skipped, because the next ones would be
-// skipped, too.
+// A run ends if so many updates of a model in a row were skipped, because the next ones would also
+// be skipped.
 constexpr double kMostSkippedInARow = 10;
 
 double value_or_zero(const Metrics& metrics, const char* name) {

@@ -196,7 +196,7 @@ void refuse_other_kinds(const Json& config, Fields& f) {
         "trainable_token_indices", "use_bdlora", "use_qalora"}) {
     if (f.has(key) && is_truthy(f.value(key))) f.refuse(key, kNotSupported);
   }
-  // Keys of LoRA variants. Those in `starts` only choose the initial values; they are handled
+  // Keys of LoRA variants. The keys in `starts` only choose the initial values; they are handled
   // below.
   const std::set<std::string_view> starts = {"corda_config", "eva_config", "loftq_config",
                                              "lora_ga_config"};

@@ -48,7 +48,7 @@ struct NormPlacement {
 /// Rotary embedding: which dimensions are rotated, and by which angles.
 struct Rotary {
   enum class Scaling { kNone, kLinear, kDynamic, kYarn, kLlama3, kLongrope };
-  /// rotated dimensions at the start of each head; 0: learned positions
+  /// Rotated dimensions at the start of each head; 0: learned positions.
   std::int64_t dimensions = 0;
   double theta = 10000;
   Scaling scaling = Scaling::kNone;
@@ -99,7 +99,7 @@ struct PipelineStage {
   std::int64_t stages = 1, stage = 0;
   std::int64_t chunks = 1;   ///< chunks per stage (virtual pipeline)
   bool zero_bubble = false;  ///< schedule whose backward has two parts (step/pipeline_schedule.h)
-  /// blocks of this stage's chunks, numbered in the whole model; empty without stages
+  /// Blocks of this stage's chunks, numbered in the whole model; empty without stages.
   std::vector<BlockRange> ranges{};
   std::vector<std::int64_t> layout{};  ///< blocks of each part; empty: divide_blocks() decides
   friend bool operator==(const PipelineStage&, const PipelineStage&) = default;
@@ -116,7 +116,7 @@ struct Architecture {
   PipelineStage pipeline;            ///< layers are counted over all stages
   /// Numbers of heads, intermediate size and vocabulary size are those of this shard.
   TensorShard tensor;
-  /// number of different shards of the key heads; further ranks hold copies
+  /// Number of different shards of the key heads; further ranks hold copies.
   std::int64_t key_parts = 1;
   std::int64_t vocab_size = 0;
   std::int64_t hidden_size = 0;
@@ -130,7 +130,7 @@ struct Architecture {
   // Embedding.
   std::int64_t embedding_dim = 0;  ///< hidden_size, except for OPT-350m, which projects in and out
   double embedding_scale = 1;  ///< full precision; rounded() to the activations' type before use
-  /// position table of max_position_embeddings + position_offset rows
+  /// Position table of max_position_embeddings + position_offset rows.
   bool learned_positions = false;
   std::int64_t position_offset = 0;  ///< OPT starts at 2
   bool embedding_norm = false;       ///< norm after the embedding (BLOOM)
@@ -140,12 +140,12 @@ struct Architecture {
   double norm_eps = 1e-5;
   NormPlacement placement;
   bool parallel_residual = false;  ///< attention and MLP read the same x
-  /// factor of what a sublayer adds to the residual stream; norms come before
+  /// Factor of what a sublayer adds to the residual stream; norms come before.
   double residual_scale = 1;
   Rotary rotary;
   Rotary sliding_rotary;  ///< for sliding layers; no dimensions: same as the other layers
   QkvLayout qkv = QkvLayout::kSeparate;
-  /// one per layer: queries and keys are not rotated; empty: all are rotated
+  /// One per layer: queries and keys are not rotated; empty: all are rotated.
   std::vector<bool> unrotated_layers;
   bool query_key_norm = false;     ///< over each head's dimensions, before the rotation
   bool norm_across_heads = false;  ///< that norm spans all heads
@@ -159,7 +159,7 @@ struct Architecture {
   bool attention_output_bias = false;
   bool mlp_bias = false;
   bool input_major = false;  ///< block matrices are stored (in, out) (GPT-2)
-  /// number of keys that a query of a sliding layer attends to; 0: no layer slides
+  /// Number of keys that a query of a sliding layer attends to; 0: no layer slides.
   std::int64_t sliding_window = 0;
   std::vector<bool> sliding_layers;  ///< one per layer; empty: no layer slides
 
@@ -207,7 +207,7 @@ struct Architecture {
   [[nodiscard]] bool has_head() const { return pipeline.stage + 1 == pipeline.stages; }
 };
 
-/// What a parameter belongs to.
+/// The part of the network that a parameter belongs to.
 enum class Module : std::uint8_t {
   kTokenEmbedding,
   kPositionEmbedding,

@@ -22,7 +22,7 @@ namespace neap::spec {
 /// Which rank of a context-parallel group this is.
 struct ContextShard {
   std::int64_t ranks = 1, rank = 0;
-  /// ring attention: keys and values are passed around; otherwise each rank all-gathers them
+  /// Ring attention: keys and values are passed around; otherwise each rank all-gathers them.
   bool ring = false;
   friend bool operator==(const ContextShard&, const ContextShard&) = default;
 };

@@ -14,7 +14,7 @@
 
 namespace neap::spec {
 
-/// What to do with a text that has more tokens than its limit. Names are verl's.
+/// How a text with more tokens than its limit is shortened. Names are verl's.
 enum class Truncation : std::uint8_t {
   kError,
   kLeft,    ///< drop the first tokens
@@ -33,7 +33,7 @@ struct DataConfig {
   bool assistant_only_loss = true;  ///< for sft on conversations
   std::int64_t train_batch_size = 64;
   std::int64_t micro_batch_size_per_gpu = 4;  ///< sft, reward and dpo
-  /// for sft, reward and dpo: packed micro-batches, bounded by tokens
+  /// For sft, reward and dpo: packed micro-batches, bounded by tokens.
   bool use_dynamic_bsz = true;
   std::int64_t max_token_len_per_gpu = 8192;
   std::int64_t max_prompt_length = 1024, max_response_length = 1024;

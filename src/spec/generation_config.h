@@ -26,7 +26,7 @@ struct GenerationConfig {
   double min_p = 0;
   double repetition_penalty = 1;
   std::optional<std::int64_t> max_new_tokens;
-  /// prompt and response together, if max_new_tokens is missing
+  /// Prompt and response together, if max_new_tokens is missing.
   std::optional<std::int64_t> max_length;
   std::vector<std::string> stop_strings;
 

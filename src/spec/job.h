@@ -48,12 +48,12 @@ struct OptimizerConfig {
 };
 
 struct ModelConfig {
-  /// folder with config.json, and with weights unless they are initialised at random
+  /// Folder with config.json, and with weights unless they are initialised at random.
   std::string path;
   std::string tokenizer_path;  ///< folder with tokenizer.json; empty: the model's
   CheckpointMode activation_checkpointing = CheckpointMode::kAuto;
   bool enable_gradient_checkpointing = false;  ///< verl's switch for mode "full"
-  /// adapter to continue training; empty: a new one, if lora_rank says so
+  /// Adapter to continue training; empty: a new one, if lora_rank says so.
   std::string lora_adapter_path;
   /// From the keys, or from the adapter's file.
   LoraShape lora{.rank = 0, .targets = {std::string(kAllLinear)}, .alpha = 16};
@@ -83,7 +83,7 @@ struct ActorConfig {
   double kl_loss_coef = 0.001;
   KlKind kl_loss_type{KlEstimator::kK3};
   LossAggregation loss_agg_mode = LossAggregation::kTokenMean;
-  /// for seq-mean-token-sum-norm; 0: the maximum response length
+  /// For seq-mean-token-sum-norm; 0: the maximum response length.
   std::int64_t loss_scale_factor = 0;
   double grad_clip = 1.0;
   OptimizerConfig optim;
@@ -189,7 +189,7 @@ struct TrainerConfig {
   bool save_lora_base = false;  ///< with LoRA: also store the base's weights in each checkpoint
   std::string best_metric;      ///< validation metric whose best checkpoint is kept; empty: none
   std::string best_mode = "max";
-  /// validation metric that ends training once it reaches stop_value; empty: never
+  /// Metric of validation that ends training at stop_value; empty: none.
   std::string stop_metric;
   double stop_value = 0;
   std::string stop_mode = "max";
@@ -218,7 +218,7 @@ struct Job {
   ModelPlacement actor_placement;  ///< of actor_rollout_ref.actor: the main model
   ModelPlacement reference_placement, critic_placement, reward_placement;
   DataConfig data;
-  /// also the trained model of sft and dpo, and the base of a reward model in training
+  /// Also what sft and dpo train, and the base of the reward task.
   ModelConfig actor_model;
   ModelConfig reference_model;  ///< empty path: the actor's initial model
   ModelConfig reward_model;     ///< for ppo and grpo; empty path: none
@@ -300,15 +300,13 @@ struct Job {
     return task == Task::kDpo && dpo.precompute_ref_log_probs;
   }
   [[nodiscard]] bool uses_reference() const;
-  /// Whether the reference is the actor's frozen base with the adapter off, and not a separate
-  /// model.
+  /// Whether the reference is the actor's base with the adapter off, and not a model of its own.
   [[nodiscard]] bool reference_is_actor_base() const;
   /// The path of the reference model, by default the actor's.
   [[nodiscard]] const std::string& reference_path() const;
   /// The path of the critic's initial model, by default the reward model's, else the actor's.
   [[nodiscard]] const std::string& critic_path() const;
-  /// Whether the critic may start with a scalar head of zeros: no model with such a head was named,
-  /// or the key allows it.
+  /// Whether a scalar head of zeros is allowed: no model with a head was named, or the key says so.
   [[nodiscard]] bool starts_critic_head() const;
   /// Prompts per optimizer step.
   [[nodiscard]] std::int64_t actor_mini_batch() const;
@@ -335,8 +333,7 @@ struct Job {
   [[nodiscard]] Mesh mesh() const { return mesh(main_model()); }
   /// In the order of models().
   [[nodiscard]] std::vector<Mesh> model_meshes() const;
-  /// The arrangement of ranks during rollouts: mesh(), or one without stages and with the rollout's
-  /// tensor-parallel size.
+  /// Ranks in rollouts: mesh(), or without stages and with the rollout's tensor-parallel size.
   [[nodiscard]] Mesh generation_mesh() const;
   /// Whether rollouts shard the model differently than training does.
   [[nodiscard]] bool has_generation_placement() const {

@@ -19,7 +19,7 @@ namespace neap::spec {
 
 /// Which ranks along the axis "tensor" have a parameter.
 struct Spread {
-  /// number of different shards, each on the same number of ranks; 1: replicated
+  /// Number of different shards, each on the same number of ranks; 1: replicated.
   std::int64_t parts = 1;
   /// Ranks with the same shard compute different terms of its gradient, which must be summed.
   bool summed = false;

@@ -27,7 +27,7 @@ struct MemoryConfig {
   std::string alloc_conf;   ///< PYTORCH_CUDA_ALLOC_CONF's format, for pools of temporaries
   std::string nvme_path;    ///< folder for NVMe offload; empty: the system's temporary folder
   Bytes nvme_bandwidth{0};  ///< bytes per second, for plans; 0: the default of disk_rate()
-  /// measures that the plan may take so that the job fits
+  /// Measures that the plan may take so that the job fits.
   std::vector<Measure> allow = default_measures();
   [[nodiscard]] bool allows(Measure measure) const;
   /// Bytes per second that plans assume.

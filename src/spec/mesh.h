@@ -4,6 +4,7 @@
 //   data     rows of a batch, and with ZeRO the states of training
 //   context  tokens of a sequence (spec/context_parallel.h); in rollouts, rows
 //   tensor   heads, the MLP's columns and the vocabulary (spec/tensor_parallel.h)
+//
 // Rows of a batch are assigned to the ranks along data. Ranks along context have the same rows and
 // share each sequence. A decoding step has one token per sequence, so in rollouts the ranks along
 // context get different rows.
@@ -24,9 +25,10 @@
 
 namespace neap::spec {
 
-/// Combinations that can be used like an axis. kCopies is data and context together: ranks with the
-/// same shard of the model, which all-reduce its gradients. kShards is a ZeRO shard group within
-/// kCopies. kReplicas are ranks with the same ZeRO shards. kSelf is this rank alone.
+/// Combinations that can be used like an axis. kCopies is data and context together. Ranks along it
+/// have the same shard of the model, and all-reduce its gradients. The axis kShards is a ZeRO shard
+/// group within kCopies. The axis kReplicas has the ranks with the same ZeRO shards. The axis kSelf
+/// is this rank alone.
 enum class Axis : std::uint8_t {
   kPipe,
   kData,

@@ -8,7 +8,7 @@
 namespace neap::spec {
 namespace {
 
-/// What the update of an element depends on, besides that element's own state.
+/// The inputs of an element's update, in addition to that element's own state.
 enum class Step : std::uint8_t {
   kElements,  ///< nothing
   kMatrices,  ///< other elements of its parameter

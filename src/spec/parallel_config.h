@@ -34,7 +34,7 @@ struct ParallelConfig {
   std::int64_t tensor_model_parallel_size = 1;  ///< of every model (spec/tensor_parallel.h)
   bool sequence_parallel = false;  ///< the tensor-parallel ranks also shard hidden states by rows
   std::int64_t context_parallel_size = 1;  ///< of every sequence (spec/context_parallel.h)
-  /// or p2p: how context-parallel ranks exchange keys and values
+  /// all_gather or p2p: how context-parallel ranks exchange keys and values.
   std::string cp_comm_type = "all_gather";
   std::int64_t pipeline_model_parallel_size = 1;  ///< stages of every model (spec/pipeline.h)
   std::int64_t virtual_pipeline_model_parallel_size = 1;  ///< chunks per stage

@@ -54,8 +54,8 @@ void take_from(std::int64_t giver, const std::vector<Range>& ranges, std::vector
   }
 }
 
-// What rank `taker` gets of a parameter that is cut along `dimension`: from itself if it has it,
-// else from the following ranks.
+// The elements that rank `taker` gets of a parameter that is cut along `dimension`: from itself if
+// it has it, else from the following ranks.
 std::vector<Segment> segments_of(const Architecture& whole, const Parameter& parameter,
                                  std::size_t dimension, const std::vector<TensorShard>& wanted,
                                  std::int64_t taker) {

@@ -71,8 +71,8 @@ enum class Body : std::uint8_t {
 /// A kind of memory that outlives a phase.
 enum class TagKind : std::uint8_t {
   kWeights,
-  /// prefetch buffers for blocks of offloaded or sharded weights; also their gradients, if
-  /// offloaded blocks are trained
+  /// Prefetch buffers for blocks of offloaded or sharded weights; also their gradients, if
+  /// offloaded blocks are trained.
   kBuffers,
   /// Rollout weights: all blocks, if weights are offloaded. Otherwise all weights of the rank's
   /// rollout shard, if training has ZeRO shards, stages or another tensor-parallel size.
@@ -115,21 +115,22 @@ struct ModelSource {
   bool streams_tables = false;  ///< the embedding and the head are also offloaded, if possible
   /// For a trained model: each rank keeps only the gradients that it updates, and backward holds
   /// full gradients of at most two units. Not set if trained blocks are offloaded, because their
-  /// full gradients are offloaded, too.
+  /// full gradients are also offloaded.
   bool slices_gradients = false;
   /// ZeRO-3: each rank has a shard of the weights. A block, the embedding or the head is gathered
   /// before use; rollouts gather all of them.
   bool sliced = false;
-  /// this rank's shard is in host memory and is loaded for each gather
+  /// This rank's shard is in host memory and is loaded for each gather.
   bool slice_on_host = false;
-  /// trained model with slice_on_host: the shard of its gradients is in host memory, too
+  /// Trained model with slice_on_host: the shard of its gradients is also in host memory.
   bool gradients_on_host = false;
-  /// optimizer states are in host memory; parts are loaded for the update
+  /// Optimizer states are in host memory; parts are loaded for the update.
   bool streams_states = false;
   bool states_on_disk = false;  ///< optimizer states are on disk instead
-  /// What would be offloaded to host memory goes to disk: blocks with their gradients, or shards.
+  /// Data that would be offloaded to host memory go to disk: blocks with their gradients, or
+  /// shards.
   bool blocks_on_disk = false;
-  /// for an offloaded model: inputs of its blocks are kept in host memory until the backward
+  /// For an offloaded model: inputs of its blocks are kept in host memory until the backward.
   bool inputs_on_host = false;
   [[nodiscard]] bool adapted() const { return trained != nullptr && trained->lora.rank > 0; }
 };
@@ -173,7 +174,7 @@ struct Phase : PhaseStreaming {
   double share = 1;           ///< fraction of steps that include it; less than 1 for validation
   std::vector<TagId> needs;   ///< tags that are resident during the phase
   std::vector<TagId> writes;  ///< the subset of `needs` that it modifies
-  /// tags that it does not need and whose contents are no longer used
+  /// Tags that it does not need and whose contents are no longer used.
   std::vector<TagId> discards;
   [[nodiscard]] bool trains() const { return part != TrainPart::kNone; }
   /// Whether it reads or writes optimizer data that an update changes.
@@ -212,7 +213,7 @@ struct Recipe {
   Task task = Task::kPpo;
   std::vector<ModelSource> models;
   std::vector<TagId> tags;  ///< in the order in which their regions are created
-  /// the phases of a step in order; then those that run once before the first step
+  /// The phases of a step in order; then those that run once before the first step.
   std::vector<Phase> phases;
 
   /// Null if the job has no such model.
@@ -245,7 +246,8 @@ class ModelModes {
   /// With offloaded weights of a trained model.
   [[nodiscard]] bool inputs_on_host(ModelId model) const { return inputs_[index(model)]; }
   void keep_inputs_on_host(ModelId model) { inputs_[index(model)] = true; }
-  /// With a trained ZeRO-3 model whose weight shard is in host memory: its gradient shard is, too.
+  /// With a trained ZeRO-3 model whose weight shard is in host memory: its gradient shard is there
+  /// as well.
   [[nodiscard]] bool gradients_on_host(ModelId model) const { return gradients_[index(model)]; }
   void keep_gradients_on_host(ModelId model) { gradients_[index(model)] = true; }
   /// With offloaded or sharded weights: micro-batches per load of a block.

@@ -8,7 +8,7 @@
 
 namespace neap::spec {
 
-/// What to write instead of an old key; empty if `path` is not an old key.
+/// The replacement for an old key; empty if `path` is not an old key.
 [[nodiscard]] std::string explain_renamed_key(std::string_view path);
 
 }  // namespace neap::spec

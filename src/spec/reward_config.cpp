@@ -16,7 +16,7 @@ using Keys = std::vector<std::string_view>;
 
 struct KindInfo {
   std::string_view name;
-  Keys reads;     // keys besides those that all kinds read
+  Keys reads;     // keys in addition to those that all kinds read
   Keys required;  // subset of `reads`
 };
 

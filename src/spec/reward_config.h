@@ -62,8 +62,9 @@ struct RewardFunctionConfig {
   double penalty_factor = 1;
   std::vector<std::string> command;
   std::string path, function = "compute_score";  ///< for kPython
-  std::vector<std::string> env;  ///< environment variables to pass on, besides the usual ones
-  Bytes memory_limit;            ///< 0: half of the machine's memory
+  /// Environment variables to pass on, in addition to the usual ones.
+  std::vector<std::string> env;
+  Bytes memory_limit;  ///< 0: half of the machine's memory
   Bytes file_size_limit = 8_GiB;
   std::string url;
   std::vector<std::string> headers;

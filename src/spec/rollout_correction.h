@@ -36,7 +36,7 @@ struct RolloutCorrectionConfig {
 /// Importance weights of tokens.
 struct ImportanceWeights {
   bool sequences = false;  ///< one weight per sequence, applied to each of its tokens
-  /// if set, weights outside [low, high] become 0; otherwise weights are capped at high
+  /// If set, weights outside [low, high] become 0. Otherwise weights are capped at high.
   std::optional<double> low;
   double high = 2;
 };
@@ -57,10 +57,10 @@ struct RejectionRule {
 [[nodiscard]] Result<std::vector<RejectionRule>> rejection_rules(
     const RolloutCorrectionConfig& config);
 
-/// What bypass mode applies to each micro-batch.
+/// The terms that bypass mode applies to each micro-batch.
 struct BypassTerms {
   std::vector<RejectionRule> rejections;
-  /// for REINFORCE only; PPO's ratio already contains them
+  /// For REINFORCE only; PPO's ratio already contains them.
   std::optional<ImportanceWeights> weights;
   bool normalize = false;  ///< divide weights by their mean
   bool reinforce = false;  ///< use neither ratio nor clip

@@ -36,7 +36,7 @@ enum class Residency : std::uint8_t { kAuto, kAll };
 [[nodiscard]] std::string_view to_string(Residency residency);
 [[nodiscard]] Result<Residency> parse_residency(std::string_view name);
 
-/// What is on the device at the same time while a model is trained. Results are bitwise identical.
+/// The data on the device while a model is trained. Results are bitwise identical.
 enum class UpdateMode : std::uint8_t {
   kJoined,    ///< one phase with weights, gradients, activations and optimizer states
   kSplit,     ///< backward without optimizer states, then the update without activations

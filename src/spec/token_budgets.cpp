@@ -16,7 +16,7 @@ struct Budget {
   std::int64_t tokens;
 };
 
-/// What a model requires of a budget.
+/// The size of a budget that a model requires.
 struct Demand {
   Budget budget;
   ModelId model;

@@ -6,7 +6,7 @@
 namespace neap::spec {
 namespace {
 
-// Keys of logs and other outputs besides checkpoints.
+// Keys of logs and other outputs except checkpoints.
 void bind_logs(ConfigTable& t, TrainerConfig& r) {
   t.bind("trainer.logger", &r.logger,
          "Where metrics go: `console`, `jsonl`, `tensorboard`, `wandb`, `mlflow`. The last two "

@@ -168,8 +168,8 @@ class AttentionHalf : public BlockHalf<Ops> {
     return linear(ops_, w_.attention_out, out);
   }
 
-  // Attention's projected output. The block's input is added if the norm reads the sum or there is
-  // no norm.
+  // Attention's projected output. The block's input is added if the norm reads the sum or without a
+  // norm.
   T make_attention_sum() {
     T y = finish_part(project_out());
     if (!a_.placement.after) ops_.add_(y, s_.input);

@@ -52,8 +52,8 @@ struct Sequences {
   }
 };
 
-/// Inputs of phases besides their sequences, on the host: (B, R) except the last two. Tensors that
-/// a body does not read may be undefined.
+/// Inputs of phases in addition to their sequences, on the host: (B, R) except the last two.
+/// Tensors that a body does not read may be undefined.
 template <class T>
 struct Experience {
   Sequences<T> sequences;

@@ -95,8 +95,8 @@ T project_heads_backward(Ops& ops, const spec::Architecture& a, const Block<T>& 
   return through(w.query, std::exchange(d.q, T()), a.query_width(), std::move(dh));
 }
 
-/// The rows that the norm of queries or keys x (N, H, D) reads: (N H, D), or (N, H D) with the
-/// heads of all ranks if the norm spans heads.
+/// The rows that the norm of queries or keys x (N, H, D) reads: (N H, D). If the norm spans heads,
+/// they are (N, H D) with the heads of all ranks.
 template <class Ops, class T = typename Ops::Tensor>
 T head_norm_rows(Ops& ops, const spec::Architecture& a, T x) {
   const std::int64_t n = x.size(0);

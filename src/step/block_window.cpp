@@ -80,7 +80,7 @@ std::vector<std::size_t> BlockWindow::soon() const {
     if (is_break(place)) break;
     const std::size_t block = expected_at(place).block;
     if (!contains(out, block)) out.push_back(block);
-    // for models with fewer blocks than slots
+    // For models with fewer blocks than slots.
     if (place - next_ > uses_of(sweep_, blocks_)) break;
   }
   return out;

@@ -41,7 +41,7 @@ enum class BlockUse : std::uint8_t {
   kAddLater,      ///< second part of a backward: adds to its gradients, without reading weights
 };
 
-/// Data that are loaded with a block besides its weights.
+/// Data that are loaded with a block in addition to its weights.
 struct WithBlocks {
   bool gradients = false;  ///< gradients of trained blocks
   bool inputs = false;     ///< inputs of a group of micro-batches (step/training.h)
@@ -50,7 +50,7 @@ struct WithBlocks {
 /// Moments at which the memory of all slots is used for a table. The caller then calls clear().
 struct Breaks {
   bool at_start = false;  ///< before the first block of an expected forward
-  /// after the last block of a forward, and before it in a separate backward
+  /// After the last block of a forward, and before it in a separate backward.
   bool after_forward = false;
   bool after_backward = false;  ///< after the first block of a backward
 };
@@ -70,8 +70,8 @@ class BlockWindow {
   /// Starts a mini-batch in which `passes_back` backward passes add to the gradients of each block
   /// of a chunk. No block has gradients yet.
   void begin_mini_batch(std::int64_t passes_back);
-  /// Announces the next passes over a chunk's blocks, and drops earlier announcements. A
-  /// kForwardBackward pass is a whole mini-batch, and starts it.
+  /// Announces the next passes over a chunk's blocks, and drops earlier announcements. Passes of
+  /// kForwardBackward are those of one mini-batch, and start it.
   void expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk);
   /// For all blocks.
   void expect(Sweep sweep, std::int64_t passes) {
@@ -129,7 +129,7 @@ class BlockWindow {
   [[nodiscard]] std::vector<std::size_t> soon() const;
   /// Whether the next use of a block adds to its gradients.
   [[nodiscard]] bool adds_next(std::size_t block) const;
-  /// What the next use of a block needs and `slot`, which may be null, does not have.
+  /// The data that the next use of a block needs and that `slot`, which may be null, does not have.
   [[nodiscard]] Place lacking(std::size_t block, const Slot* slot) const;
   [[nodiscard]] Slot* holder_of(std::size_t block);
   /// A slot that is not in use and holds none of `keep`: slot i mod n of the block, or else the
@@ -144,7 +144,7 @@ class BlockWindow {
   // all_breaks_ are as configured; breaks_ apply to the announced blocks
   Breaks all_breaks_, breaks_;
   std::int64_t cleared_at_ = 0;  // position of the last clear()
-  // per block: backward passes of the mini-batch that have added to its gradients
+  // Per block: backward passes of the mini-batch that have added to its gradients.
   std::vector<std::int64_t> added_;
   std::int64_t passes_back_ = 0;  // per mini-batch
   Sweep sweep_ = Sweep::kForward;

@@ -108,7 +108,7 @@ Heads<T> operands_of(Ops& ops, const T& q, const T& both, const ContextCall<T>& 
           side_rows(ops, both, 0, call.first_key, call.keys),
           side_rows(ops, both, 1, call.first_key, call.keys)};
 }
-/// What the call's backward reads: the results of its rows over all keys.
+/// The input of the call's backward: the results of its rows over all keys.
 template <class Ops, class T = typename Ops::Tensor>
 AttentionContext<T> saved_of(Ops& ops, const AttentionContext<T>& c, const T& both,
                              const ContextCall<T>& call) {

@@ -8,9 +8,9 @@ struct KernelRates {
   double half_flops = 0;         ///< matrix products of 16-bit elements
   double single_flops = 0;       ///< matrix products of wider elements
   double bytes = 0;              ///< of memory, reads plus writes
-  double operation_seconds = 0;  ///< fixed time of an operation, besides its traffic
+  double operation_seconds = 0;  ///< fixed time of an operation, in addition to its traffic
   double issue_seconds = 0;      ///< on a GPU: host time to launch an operation
-  /// fixed time of a matrix product, besides arithmetic, traffic and operation_seconds
+  /// Fixed time of a matrix product, in addition to arithmetic, traffic and operation_seconds.
   double product_start_seconds = 0;
 };
 

@@ -17,7 +17,7 @@ using OfAxes = std::array<T, spec::kAxes>;
 template <class T>
 using OfGroups = std::array<T, spec::kGroups>;
 
-/// What the scratch memory and time of kernels depend on.
+/// The settings that determine the scratch memory and time of kernels.
 struct KernelProfile {
   bool cuda = false;
   std::int64_t threads = 1;    ///< of CPU kernels
@@ -31,7 +31,7 @@ struct KernelProfile {
   OfGroups<PeerRates> peers{};
 };
 
-/// The cost of operations, besides memory.
+/// The cost of operations, except memory.
 struct Work {
   double flops = 0;          ///< of matrix products and attention
   double bytes_moved = 0;    ///< reads plus writes: each operand of each kernel once

@@ -177,7 +177,7 @@ Heads<CountedTensor> CountingOps::attention_backward(AttentionContext<CountedTen
   const std::int64_t d = saved.heads.q.size(2);
   const std::int64_t key_heads = saved.heads.k.size(1);
   const std::int64_t key_rows = saved.heads.k.size(0);
-  // of keys; unused for packed sequences
+  // The number of keys; unused for packed sequences.
   const std::int64_t length = key_rows / saved.spans.sequences;
   const Dtype dtype = saved.heads.q.dtype();
   // Five products: the recomputed scores, and the gradients of values, weights, queries and keys.

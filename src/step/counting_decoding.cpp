@@ -10,9 +10,10 @@ namespace {
 
 // Fraction of the rate of matrix products; decoding is bound by the cache's bytes.
 constexpr double kDecodeShare = 0.45;
-// Fraction of the memory throughput that FlashAttention reaches on an H200
-// (bench/results/decode-kernels-h200.jsonl): if a sequence's keys are divided among blocks; and if
-// each block reads its own keys, with enough blocks to fill the card.
+// Fractions of the memory throughput that FlashAttention reaches on an H200
+// (bench/results/decode-kernels-h200.jsonl). The first applies if a sequence's keys are divided
+// among blocks. The second applies if each block reads its own keys, with enough blocks to fill the
+// card.
 constexpr double kDividedKeysRate = 0.9, kWholeKeysRate = 0.5;
 constexpr std::int64_t kWholeKeysBlocks = 110;
 

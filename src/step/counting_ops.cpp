@@ -7,8 +7,9 @@ namespace neap::step {
 namespace {
 
 // Fractions of the memory throughput of slower kernels (an H100;
-// bench/results/kernel-times-h100.jsonl and products-h100.jsonl): conversion to a wider type, an
-// operand that is broadcast over rows, gradients of a norm's input, and gradients of its weights.
+// bench/results/kernel-times-h100.jsonl and products-h100.jsonl). They are conversion to a wider
+// type, an operand that is broadcast over rows, gradients of a norm's input, and gradients of its
+// weights.
 constexpr double kWideningShare = 0.65;
 constexpr double kBroadcastShare = 0.82;
 constexpr double kNormShare = 0.86;

@@ -65,17 +65,17 @@ class CountingOps : public WorkMeter {
   [[nodiscard]] Tensor join_columns(Tensor a, spec::Axis axis);
   /// The inverse: this rank's columns, as a copy.
   [[nodiscard]] Tensor own_columns(const Tensor& a, spec::Axis axis);
-  // Of N rows each rank has n = ceil(N / ranks); rows of the last ranks may be padding.
+  // With N rows, each rank has n = ceil(N / ranks) rows. Rows of the last ranks may be padding.
   /// a (n, ...) of each rank -> (ranks * n, ...), in the order of ranks; `a` itself for one rank.
   [[nodiscard]] Tensor join_rows(const Tensor& a, spec::Axis axis);
   /// A shift along a ring: when it completes, and the bytes that a rank sends.
   struct Shift {
     double end = 0, sent = 0;
   };
-  /// Starts a shift along a ring of several ranks: sends `mine` to the next rank (the last sends to
-  /// the first) and receives the previous rank's tensor, of the same shape and type, in `theirs`.
-  /// The caller must not touch either until finish_shift(), after which later computation waits for
-  /// it. On a GPU it overlaps with computation. It takes no memory.
+  /// Starts a shift along a ring of several ranks. It sends `mine` to the next rank; the last rank
+  /// sends to the first. It receives the previous rank's tensor, of the same shape and type, in
+  /// `theirs`. The caller must not touch either until finish_shift(), after which later computation
+  /// waits for it. On a GPU it overlaps with computation. It takes no memory.
   [[nodiscard]] Shift begin_shift(const Tensor& mine, const Tensor& theirs, spec::Axis axis);
   void finish_shift(const Shift& shift, spec::Axis axis);
   /// Call it after the last of several shifts.
@@ -205,7 +205,7 @@ class CountingOps : public WorkMeter {
   void cumulate_last_(const Tensor& a);
   /// Zeroes elements after a cumulative probability of top_p; the first element stays.
   void drop_beyond_mass_(const Tensor& a, double top_p);
-  /// zeroes elements below this fraction of the row's maximum
+  /// Zeroes elements below this fraction of the row's maximum.
   void drop_below_(const Tensor& a, double share);
   /// a (R, V), seen (R, U) int64, amounts (R, U): applies the penalties of SamplingOptions.
   void penalize_(const Tensor& a, const Tensor& seen, const Tensor& amounts, double repetition);
@@ -274,9 +274,9 @@ class CountingOps : public WorkMeter {
   /// require.
   [[nodiscard]] Tensor decode_mask(const Tensor& positions, std::int64_t key_limit,
                                    std::int64_t window, Dtype dtype);
-  /// What decode_attention with `heads` query heads needs about the keys up to positions (B,), in a
-  /// cache (B', K, T, D). All positions are below `key_limit`. It is computed once per step for all
-  /// blocks with these options.
+  /// The data about keys that decode_attention needs with `heads` query heads. They are the keys up
+  /// to positions (B,), in a cache (B', K, T, D). All positions are below `key_limit`. It is
+  /// computed once per step for all blocks with these options.
   [[nodiscard]] DecodeKeys<Tensor> decode_keys(const Tensor& positions, const Tensor& cache,
                                                std::int64_t heads, std::int64_t key_limit,
                                                const ScoreOptions& options);

@@ -1,5 +1,5 @@
-// Memory that libtorch 2.11's CUDA kernels allocate besides their results, computed as in its
-// source and in cuDNN's frontend. tests/gpu/model compares it with the allocator's trace.
+// Memory that libtorch 2.11's CUDA kernels allocate in addition to their results, computed as in
+// its source and in cuDNN's frontend. tests/gpu/model compares it with the allocator's trace.
 //
 // Threads   stateless functions.
 #pragma once
@@ -78,9 +78,10 @@ constexpr std::int64_t kCudnnWorkspace = 256;
 /// The memory-efficient kernel's backward in float32: tiles of dQ with their locks, in bytes.
 [[nodiscard]] std::int64_t efficient_backward_workspace(const AttentionSizes& sizes);
 
-/// Bytes that sorting n int64 keys below `limit` with int64 values takes besides its results.
+/// Bytes that sorting n int64 keys below `limit` with int64 values takes in addition to its
+/// results.
 [[nodiscard]] std::int64_t pair_sort_scratch(std::int64_t n, std::int64_t limit);
-/// Bytes that sorting each of `rows` rows of n float32 with their indices takes besides its
+/// Bytes that sorting each of `rows` rows of n float32 with their indices takes in addition to its
 /// results. `places`, `pairs` and `keys` live until the end; `temporary` and then `second` live
 /// meanwhile.
 struct RowSortScratch {

@@ -46,7 +46,7 @@ T position_indices(Ops& ops, const Weights<T>& w, const Rows<T>& rows) {
   return ops.plus(ops.own_rows(ops.view(all, {-1}), spec::Axis::kTensor), first);
 }
 
-/// The input of embed's norm, or the result if there is no norm.
+/// The input of embed's norm, or the result without a norm.
 template <class Ops, class T = typename Ops::Tensor>
 T embed_rows(Ops& ops, const Weights<T>& w, const T& tokens, const Rows<T>& rows) {
   T x = token_rows(ops, w, tokens, rows);

@@ -31,7 +31,7 @@ class ParameterMatrix {
         parts_(p.spread.parts),
         divides_rows_(parts_ > 1 && p.shape.size() == 2 && p.spread.dimension == 0) {}
 
-  // Of this rank, and of all ranks.
+  // The numbers of this rank, and of all ranks.
   [[nodiscard]] std::int64_t rows() const { return rows_; }
   [[nodiscard]] std::int64_t columns() const { return columns_; }
   [[nodiscard]] bool divides_rows() const { return divides_rows_; }

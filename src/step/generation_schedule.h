@@ -1,10 +1,10 @@
-// What a generation does, without tensors: a list of actions, and the scheduler that produces it.
+// A generation without tensors: a list of actions, and the scheduler that produces it.
 //
 // Each sequence uses a row of the cache. When it ends, a waiting sequence takes its row. So the
 // cache's size bounds memory, but not the number of sequences. Sequences of one prompt that start
 // together share its prefill. When nothing waits, sequences move to lower rows as others end, so
-// that steps get smaller. step/generation.h executes actions over any operations: those that a run
-// produces, a recorded list, or the list that a plan uses as a bound.
+// that steps get smaller. Actions can be executed over any operations (step/generation.h): those
+// that a run produces, a recorded list, or the list that a plan uses as a bound.
 //
 // Threads   one at a time.
 // Failure   Status for prompts that do not fit.

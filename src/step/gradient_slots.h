@@ -189,7 +189,7 @@ class GradientSlots final : public GradientSink<typename Ops::Tensor> {
   std::int64_t groups_ = 0;              // groups per mini-batch
   std::vector<std::int64_t> added_;      // per unit: groups that have added to its gradients
   std::vector<std::string_view> slots_;  // per unit
-  std::vector<bool> joined_;             // per unit: it is on another stage, too
+  std::vector<bool> joined_;             // per unit: another stage also has it
   std::vector<Begun> begun_;             // at most one per slot
 };
 

@@ -37,8 +37,8 @@ concept KvLayout = requires(L& mutable_layout, const L& layout, const typename L
   { layout.max_tokens() } -> std::convertible_to<std::int64_t>;
   // Precedes the first sequence.
   mutable_layout.clear(ops);
-  // Starts a sequence of up to n tokens in row n. Returns false if there is no room until another
-  // one ends.
+  // Starts a sequence of up to n tokens in row n. Returns false if it has to wait until another one
+  // ends.
   { mutable_layout.start(n, n) } -> std::same_as<bool>;
   mutable_layout.end(n);
   // Moves the sequence of a row, with its first tokens, to another row.

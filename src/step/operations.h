@@ -1,14 +1,15 @@
 // The operations that passes use, and their guarantees.
 //
-// A pass is a function template over `Ops`. ops::AtenOps computes with libtorch. step::CountingOps
-// creates tensors without contents, requests the same bytes in the same order from an allocator,
-// and adds up FLOPs and bytes. A run and its plan differ in nothing else.
+// A pass is a function template over `Ops`. The implementation ops::AtenOps computes with libtorch.
+// The implementation step::CountingOps creates tensors without contents, requests the same bytes in
+// the same order from an allocator, and adds up FLOPs and bytes. A run and its plan differ in
+// nothing else.
 //
 // Tensor    a handle with shared ownership: copies refer to the same memory, which is freed with
 //           the last handle. It has size(i) and defined(). An empty handle is not a tensor.
-// Memory    each operation's comment in counting_ops.h states what it takes besides its result, on
-//           the CPU and on CUDA. tests/unit/operations checks both implementations, for each
-//           operation and element type.
+// Memory    each operation's comment in counting_ops.h states what it takes in addition to its
+//           result, on the CPU and on CUDA. A test (tests/unit/operations) checks both
+//           implementations, for each operation and element type.
 // Names     a trailing underscore means that the first argument is written.
 #pragma once
 
@@ -34,7 +35,7 @@ struct NormResult {
 struct ScoreOptions {
   double scale = 1;
   double softcap = 0;  ///< 0: none
-  /// number of keys that a query attends to, including its own; 0: all up to its own
+  /// Number of keys that a query attends to, including its own; 0: all up to its own.
   std::int64_t window = 0;
   bool alibi = false;           ///< add spec::alibi_slopes times the key's position
   std::int64_t first_head = 0;  ///< first head of this rank, with tensor parallelism
@@ -82,7 +83,7 @@ struct PackedRanges {
 template <class T>
 struct ContextCall {
   std::int64_t first_row = 0, rows = 0;  ///< among this rank's rows
-  /// among all tokens; with ring attention, among a rank's rows
+  /// Among all tokens; with ring attention, among a rank's rows.
   std::int64_t first_key = 0, keys = 0;
   PackedRanges<T> ranges;
 };

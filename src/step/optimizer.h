@@ -69,7 +69,8 @@ void sgd_step(Ops& ops, const TrainedUnit<T>& u, const Update& update) {
   });
 }
 
-/// One step of one unit, or of a part of it. A master copy is rounded to nearest into the weights.
+/// One step of one unit. It may be a part of a unit. A master copy is rounded to nearest into the
+/// weights.
 template <class Ops, class T = typename Ops::Tensor>
 void step_unit(Ops& ops, const TrainedUnit<T>& u, const Update& update) {
   if (update.gradient_scale != 1) ops.scale_(u.gradients, update.gradient_scale);

@@ -69,7 +69,7 @@ struct PackingLimits {
 /// Micro-batches that represent everything that can be packed, for plans.
 struct PackedLayout {
   std::vector<std::int64_t> lengths;  ///< tokens of each sequence
-  /// first row of each sequence on a rank, then the number of rows
+  /// First row of each sequence on a rank, then the number of rows.
   std::vector<std::int64_t> starts;
   std::vector<std::int64_t> counts;       ///< the same for tokens that the head reads
   std::vector<MicroBatch> micro_batches;  ///< in rows of data
@@ -78,15 +78,15 @@ struct PackedLayout {
 struct PackedSize {
   std::int64_t rows = 0, read = 0;
 };
-/// What a layout has besides its largest micro-batches.
+/// Micro-batches of a layout in addition to its largest ones.
 struct LayoutOptions {
-  /// adds a micro-batch for each of these numbers of sequences
+  /// Adds a micro-batch for each of these numbers of sequences.
   std::vector<std::int64_t> further{};
   std::vector<PackedSize> smaller{};  ///< adds a micro-batch for each of these sizes
-  /// size of the first group, whose micro-batches have the most sequences
+  /// Size of the first group, whose micro-batches have the most sequences.
   std::int64_t together = 1;
-  /// context-parallel size (spec/context_parallel.h); no micro-batch gives a rank more rows than
-  /// one of the layout
+  /// Context-parallel size (spec/context_parallel.h); no micro-batch gives a rank more rows than
+  /// one of the layout.
   std::int64_t ranks = 1;
 };
 /// The layout of `rows` rows: a micro-batch with the most sequences, then those with the fewest

@@ -101,7 +101,7 @@ struct PipelineStorage {
 /// Seconds per micro-batch.
 struct PipelineTimes {
   std::vector<double> forward, backward;  ///< per part
-  /// from each stage to the next one, or back; from the last stage to the first
+  /// From each stage to the next one, or back; from the last stage to the first.
   std::vector<double> transfer{};
   /// Per part, if the backward has two parts: the time of the weight gradients. `backward` is then
   /// that of the input gradients.

@@ -81,8 +81,8 @@ struct PreferenceGradient {
   PreferenceStatistics statistics;
 };
 
-/// The loss of each pair (P,), and its derivative with respect to h (P,). h is the policy's gain
-/// over the reference on the chosen response, minus that on the rejected response.
+/// The loss of each pair (P,), and its derivative with respect to h (P,). Here h is the policy's
+/// gain over the reference on the chosen response, minus that on the rejected response.
 template <class T>
 struct PreferenceSlope {
   T loss, slope;

@@ -14,11 +14,12 @@ struct SamplingOptions {
   double temperature = 1;   ///< 0: greedy
   double top_p = 1;         ///< the smallest set of tokens whose cumulative probability reaches it
   std::int64_t top_k = -1;  ///< only the most likely tokens; -1: all
-  /// of sampled tokens: after penalties and temperature, before top_k, top_p and min_p
+  /// Log-probabilities of sampled tokens: after penalties and temperature, before top_k, top_p and
+  /// min_p.
   bool log_probs = false;
   double min_p = 0;  ///< drops tokens below this fraction of the highest probability
-  /// for tokens in the prompt or response: a positive logit is divided by it, a negative one
-  /// multiplied
+  /// For tokens in the prompt or response: a positive logit is divided by it, a negative one
+  /// multiplied.
   double repetition_penalty = 1;
   double presence_penalty = 0;   ///< subtracted from the logits of tokens in the response
   double frequency_penalty = 0;  ///< subtracted once per occurrence in the response
@@ -28,7 +29,7 @@ struct SamplingOptions {
   }
 };
 
-/// What the next token of each sequence depends on besides its logits.
+/// Inputs for the next token of each sequence, in addition to its logits.
 template <class T>
 struct Draw {
   T uniforms;  // (B,) float32 in [0, 1)

@@ -6,13 +6,13 @@
 
 namespace neap::step {
 
-/// What a norm's backward reads in addition to its input.
+/// The input of a norm's backward in addition to the norm's input.
 template <class T>
 struct NormStatistics {
   T mean, rstd;  // (N, 1); mean is undefined for RMS norms
 };
 
-/// The tensors of spec::SavedTensor by name. Those that the retention does not keep are undefined
+/// The tensors of spec::SavedTensor by name. A tensor that the retention does not keep is undefined
 /// between forward and backward. Statistics belong to the tensor that their norm produces.
 template <class T>
 struct SavedBlock {

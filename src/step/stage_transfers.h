@@ -27,7 +27,7 @@ T receive_hidden(Ops& ops, const Weights<T>& w, std::int64_t rows, std::int64_t 
   ops.receive_(x, stage);
   return x;
 }
-/// What a pass reads: (N, C), or (n, C) with sequence parallelism.
+/// The hidden states as a pass reads them: (N, C), or (n, C) with sequence parallelism.
 template <class Ops, class T = typename Ops::Tensor>
 T joined_hidden(Ops& ops, const Weights<T>& w, T x, std::int64_t rows) {
   const spec::TensorShard& shard = w.architecture.tensor;

@@ -1,9 +1,9 @@
 // One micro-batch of a training phase: forward to the last block's output, a loss that computes the
 // output's gradient, and the backward. Training bodies differ only in their loss.
 //
-// An objective is the loss of a body with its settings. d_hidden(ops, weights, experience, batch,
-// hidden, numbers) returns the gradient of `hidden`, and adds to the head's gradients and to the
-// metrics `numbers`. kSequencesOfRow is 2 if a row is a pair.
+// An objective is the loss of a body with its settings. Its function d_hidden(ops, weights,
+// experience, batch, hidden, numbers) returns the gradient of `hidden`. It adds to the head's
+// gradients and to the metrics `numbers`. kSequencesOfRow is 2 if a row is a pair.
 #pragma once
 
 #include <optional>

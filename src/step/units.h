@@ -29,8 +29,8 @@ class BlockSlots {
   /// Starts a mini-batch that passes through chunks action by action. `passes_back` backward passes
   /// per chunk add to gradients, which do not exist yet.
   virtual void begin_mini_batch(std::int64_t passes_back) = 0;
-  /// Announces the next passes through a chunk, so that blocks are loaded before their use. A
-  /// kForwardBackward pass is a whole mini-batch, and starts it.
+  /// Announces the next passes through a chunk, so that blocks are loaded before their use. Passes
+  /// of kForwardBackward are those of one mini-batch, and start it.
   virtual void expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) = 0;
   /// The number of passes that other ranks run in addition to this rank's; this rank must join
   /// them.
@@ -154,7 +154,7 @@ class GradientSink {
   /// unit's gradients.
   virtual void begin_mini_batch(std::int64_t) {}
   /// Starts a group. Afterwards, gradients may be passed on immediately. `last`: no later group of
-  /// the mini-batch adds to gradients. Those of a tied embedding's rows may still be added
+  /// the mini-batch adds to gradients. Gradients of a tied embedding's rows may still be added
   /// (step/tied_rows.h).
   virtual void begin_group(bool) {}
   /// Whether gradients are reduced with each group, so that units share memory.

@@ -6,8 +6,8 @@
 namespace neap::step {
 namespace {
 
-// Copies of a span take long enough to reach the link's throughput. With fewer parts, copies of a
-// small model would not overlap.
+// A span is large enough for its copies to reach the link's throughput. A model has enough spans
+// for copies and updates to overlap.
 constexpr std::int64_t kLeastSpan = std::int64_t{1} << 16;
 constexpr std::int64_t kSpansOfModel = 64;
 

@@ -63,8 +63,8 @@ struct GatheredPart {
   struct Range {
     std::int64_t first = 0, count = 0;  ///< of the part's elements
   };
-  /// Of a range: from the start of the unit's weights, and in the staging buffer, with the same
-  /// offset within a page as in the file.
+  /// The offset of a range: from the start of the unit's weights, and in the staging buffer, with
+  /// the same offset within a page as in the file.
   [[nodiscard]] Bytes storage_offset(const Range& range, Dtype weights) const;
   [[nodiscard]] Bytes window_offset(const Range& range, Dtype weights) const;
   [[nodiscard]] std::int64_t elements() const;
@@ -81,11 +81,11 @@ struct SlicesOnHost {
   bool weights = false, gradients = false;
 };
 
-/// What is on disk.
+/// Which data are on disk.
 struct RestsOnDisk {
   bool states = false;
-  /// weights and gradients of blocks, or ZeRO shards of them, that would otherwise be in host
-  /// memory
+  /// Weights and gradients of blocks, or ZeRO shards of them, that would otherwise be in host
+  /// memory.
   bool blocks = false;
 };
 /// For parts on disk: two more are read ahead, and one is being written. A part has the same offset

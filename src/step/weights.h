@@ -65,9 +65,9 @@ struct Weights {
   Linear<T> project_in, project_out;   ///< if the embedding is narrower
   Norm<T> embedding_norm;              ///< undefined: none
   std::vector<Block<T>> blocks;        ///< of this stage
-  /// source of blocks that are not all on the device (units.h), else null
+  /// Source of blocks that are not all on the device (units.h), else null.
   BlockSource<T>* source = nullptr;
-  /// receiver of gradients that are kept elsewhere (units.h), else null
+  /// Receiver of gradients that are kept elsewhere (units.h), else null.
   GradientSink<T>* sink = nullptr;
   Norm<T> final_norm;
   Linear<T> lm_head;  ///< tied: a view of token_table

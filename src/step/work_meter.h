@@ -24,9 +24,9 @@ class WorkMeter {
  public:
   [[nodiscard]] const KernelProfile& profile() const { return profile_; }
   [[nodiscard]] const Work& work() const { return work_; }
-  /// Runs body(i) for i = 0 .. n - 1; all rounds must have the same cost. What a round allocates is
-  /// freed by the `lasting`-th round after it. If a plan runs more than one round, it runs that
-  /// many, and one more.
+  /// Runs body(i) for i = 0 .. n - 1; all rounds must have the same cost. Memory that a round
+  /// allocates is freed by the `lasting`-th round after it. If a plan runs more than one round, it
+  /// runs that many, and one more.
   template <class Body>
   void repeat(std::int64_t n, const Body& body, std::int64_t lasting = 1) {
     const std::int64_t enough =
@@ -81,7 +81,8 @@ class WorkMeter {
                                     spec::Axis axis = spec::Axis::kData) const {
     return step::peer_seconds(profile_.peers.at(static_cast<std::size_t>(axis)), sent, rounds);
   }
-  /// Later computation starts at `time` or later, after collectives that sent so many bytes.
+  /// Later computation starts at `time` or later, after collectives that sent `sent` bytes per
+  /// rank.
   void wait_for_peers(double time, double sent, spec::Axis axis = spec::Axis::kData);
 
  protected:

@@ -327,8 +327,8 @@ std::vector<FoundCheckpoint> other_checkpoints(const FoundCheckpoint& one) {
 
 namespace {
 
-// The checkpoint that the text file names. nullopt, with the reason in `why`, if there is no such
-// folder.
+// The checkpoint that the text file names. nullopt, with the reason in `why`, if the folder does
+// not exist.
 std::optional<FoundCheckpoint> pointed_checkpoint(const fs::path& root, std::string& why) {
   const fs::path pointer = root / kLatestFile;
   std::error_code error;

@@ -89,7 +89,7 @@ class BackgroundCommit {
                                                       std::int64_t step);
 
 /// Sets the link `best` in `root` to the checkpoint of `step`, or removes it. Returns false and
-/// does nothing if there is no such checkpoint.
+/// does nothing if the checkpoint does not exist.
 [[nodiscard]] bool point_best(const std::filesystem::path& root, std::optional<std::int64_t> step);
 
 struct FoundCheckpoint {

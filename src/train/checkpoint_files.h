@@ -1,6 +1,7 @@
 // Checksums of a checkpoint's files. They reveal damage by a disk or a copy before a run resumes.
 //
 //   CHECKPOINT/checksums.json   hash and bytes of each file, by its path in the checkpoint
+//
 // Tensor files contain their own checksums (weights/safetensors.h), which are checked when they are
 // read. checksums.json has only their sizes.
 //

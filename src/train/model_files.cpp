@@ -187,7 +187,7 @@ std::int64_t ModelWorker::sum_of_bits(const at::Tensor& flat) {
 
 void ModelWorker::expect_agreement(bool weights) const {
   if (groups_.world().alone()) return;
-  // copied: elements that every rank of a tensor-parallel group has
+  // Copied: elements that every rank of a tensor-parallel group has.
   std::int64_t all = 0, slices = 0, copied = 0;
   // `tensor` has a unit's elements from `first` on.
   const auto add_copied = [&](const spec::FlatUnit& unit, const at::Tensor& tensor,

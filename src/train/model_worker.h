@@ -52,7 +52,7 @@ struct WorkerSpec : spec::JobModel {
   bool streamed = false;
   bool sliced = false;  ///< ZeRO-3: each rank has a shard of the weights, except for adapters
   bool slice_on_host = false;      ///< the weight shard is offloaded
-  bool gradients_on_host = false;  ///< the gradient shard is offloaded, too
+  bool gradients_on_host = false;  ///< the gradient shard is also offloaded
   step::RestsOnDisk on_disk{};     ///< which offloaded data are on disk instead of in host memory
   std::int64_t zero_stage = 0;  ///< ZeRO stage of optimizer states and gradients (spec/placement.h)
   /// For random initialisation, if the folder has no weights, and for stochastic rounding.
@@ -68,7 +68,7 @@ class ModelWorker {
   ModelWorker(bridge::Runtime& runtime, const parallel::Groups& groups, WorkerSpec spec);
 
   [[nodiscard]] ops::Transformer& model() { return *model_; }
-  /// The weights without the adapter; model() if there is no adapter.
+  /// The weights without the adapter; model() for a model without an adapter.
   [[nodiscard]] ops::Transformer& base() { return base_ ? *base_ : *model_; }
   /// The model for rollouts: model(), or a model over the rollout weights.
   [[nodiscard]] ops::Transformer& generator() { return generator_ ? *generator_ : *model_; }
@@ -159,7 +159,7 @@ class ModelWorker {
   [[nodiscard]] bridge::SlotPart part_to_generate(const spec::FlatUnit& unit) const;
   /// Copies a unit of the base to its rollout weights `to`.
   void take_to_generate(std::size_t unit, const at::Tensor& to);
-  /// The base's tensors for rollouts. Those that must be gathered are added to `units`; for
+  /// The base's tensors for rollouts. Tensors that must be gathered are added to `units`; for
   /// offloaded weights these are the blocks.
   [[nodiscard]] std::vector<at::Tensor> own_to_generate(
       std::vector<GenerationWeights::Units>& units);
@@ -176,7 +176,8 @@ class ModelWorker {
   /// The exchange from training shards to rollout shards; null if both are the same.
   using LayoutOf = std::function<std::vector<spec::FlatUnit>(const spec::Architecture&)>;
   [[nodiscard]] std::unique_ptr<PartExchange> parts_to_generate(const LayoutOf& layout);
-  /// What passes read: base_weights(), and prefetch buffers for offloaded or sharded blocks.
+  /// The weights that passes read: base_weights(), and prefetch buffers for offloaded or sharded
+  /// blocks.
   [[nodiscard]] std::optional<ops::StreamedBase> streamed_base();
   /// Divides the base among ranks (ZeRO-3), and sets the memory for gathered units.
   void slice_base();
@@ -287,7 +288,7 @@ class ModelWorker {
   const parallel::Groups& groups_;
   WorkerSpec spec_;
   std::vector<spec::FlatUnit> layout_, adapter_layout_;
-  // numbers of this rank's units in the whole model
+  // Numbers of this rank's units in the whole model.
   std::vector<std::size_t> numbers_, adapter_numbers_;
   std::optional<ops::StageLinks> links_;                  // to the other stages
   std::optional<weights::UnitCuts> cuts_, adapter_cuts_;  // set with tensor parallelism

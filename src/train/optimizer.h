@@ -33,11 +33,11 @@ using OptimizerUnit = step::TrainedUnit<at::Tensor>;
 /// A tensor of a unit's state, as a view of the unit's region `state` (bytes,).
 [[nodiscard]] at::Tensor state_view(const at::Tensor& state, const spec::StateTensor& tensor);
 
-/// What a rank updates if states are sharded.
+/// The elements that a rank updates if states are sharded.
 struct OptimizerSlice {
   spec::StatePlacement placement;
   std::vector<OptimizerUnit> pieces;  ///< this rank's pieces of the placement, with states
-  bool weights = false;               ///< weights are sharded, too
+  bool weights = false;               ///< weights are also sharded
   /// Ranks with the same pieces, which must outlive the optimizer; null: none.
   parallel::Communicator* replicas = nullptr;
 };

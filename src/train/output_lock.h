@@ -28,7 +28,7 @@ class OutputLock {
   OutputLock& operator=(const OutputLock&) = delete;
   ~OutputLock();
 
-  /// What happened to the folder since the last call.
+  /// A change of the folder since the last call.
   struct Change {
     std::string what;           ///< "was removed", for messages
     std::filesystem::path now;  ///< the folder's path, still locked; empty: it is lost

@@ -104,7 +104,7 @@ class SlicedWeights final : public step::WindowedBlocks, public UnitSource {
   bool overlaps_;
   bridge::StreamedSlices* host_;  // null: the shard is on the device
   std::vector<bridge::SlotPart> generating_;
-  // on a GPU: a stream that waits for loads; gathers start after it
+  // On a GPU: a stream that waits for loads; gathers start after it.
   std::optional<c10::Stream> fetched_;
   std::vector<std::size_t> blocks_;   // units of the blocks
   std::vector<std::int64_t> filled_;  // the gather that fills each buffer
