@@ -129,7 +129,7 @@ Tensor AtenOps::starts_of(const std::vector<std::int64_t>& lengths) const {
   std::vector<std::int32_t> starts = {0};
   for (const std::int64_t length : lengths)
     starts.push_back(starts.back() + static_cast<std::int32_t>(length));
-  return at::tensor(starts, at::kInt).to(device_);
+  return from_values(starts.data(), std::ssize(starts), at::kInt);
 }
 
 std::pair<Tensor, Tensor> AtenOps::places_of(const std::vector<std::int64_t>& lengths,

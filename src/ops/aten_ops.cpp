@@ -61,20 +61,31 @@ Tensor AtenOps::iota(std::int64_t n, std::int64_t stride) const {
   return at::arange(0, n * stride, stride, at::dtype(at::kLong).device(device_));
 }
 Tensor AtenOps::from_host(const std::vector<float>& values) const {
-  return at::tensor(values, at::kFloat).to(device_);
+  return from_values(values.data(), std::ssize(values), at::kFloat);
 }
 Tensor AtenOps::from_host(const std::vector<std::int64_t>& values) const {
-  return at::tensor(values, at::kLong).to(device_);
+  return from_values(values.data(), std::ssize(values), at::kLong);
+}
+Tensor AtenOps::from_values(const void* values, std::int64_t count, at::ScalarType type) const {
+  // Only read.
+  const Tensor view = at::from_blob(const_cast<void*>(values), {count}, at::dtype(type));  // NOLINT
+  return device_.is_cpu() ? view.clone() : upload(view, type);
 }
 Tensor AtenOps::to_device(const Tensor& t) const {
-  if (t.scalar_type() != at::kInt) return t.to(device_);
-  // Batches on the host store tokens and positions in half the bytes that kernels read.
-  at::Tensor wide;
+  // Batches on the host keep tokens and their places in half the bytes that kernels read.
+  const at::ScalarType type = t.scalar_type() == at::kInt ? at::kLong : t.scalar_type();
+  const bool there = t.device().type() == device_.type();
+  return there && type == t.scalar_type() ? t : upload(t, type);
+}
+// A copy from pageable memory would wait for everything that the device was given before.
+Tensor AtenOps::upload(const Tensor& t, at::ScalarType type) const {
+  Tensor staged;
   {
     const bridge::HostScope host;
-    wide = t.to(at::kLong);
+    staged = at::empty(t.sizes(), at::dtype(type).pinned_memory(!device_.is_cpu()));
+    staged.copy_(t);
   }
-  return wide.to(device_);
+  return staged.to(device_, type, /*non_blocking=*/true);
 }
 Tensor AtenOps::to_host(const Tensor& t) const {
   return bridge::to_host(t);
@@ -345,6 +356,10 @@ void AtenOps::add_to_rows_(const Tensor& table, const Tensor& indices, const Ten
     const Scratch scratch;
     table.index_add_(0, indices, values);
   }
+}
+void AtenOps::put_rows_(const Tensor& table, const Tensor& indices, const Tensor& rows) const {
+  const Scratch scratch;
+  table.index_copy_(0, indices, rows);
 }
 Tensor AtenOps::gather_last(const Tensor& a, const Tensor& indices) const {
   return a.gather(1, indices.unsqueeze(1)).squeeze(1);

@@ -194,6 +194,7 @@ class AtenOps {
   [[nodiscard]] Tensor take_rows(const Tensor& table, const Tensor& indices) const;
   [[nodiscard]] Tensor take_rows_from_host(const Tensor& table, const Tensor& indices) const;
   void add_to_rows_(const Tensor& table, const Tensor& indices, const Tensor& rows) const;
+  void put_rows_(const Tensor& table, const Tensor& indices, const Tensor& rows) const;
   [[nodiscard]] Tensor gather_last(const Tensor& a, const Tensor& indices) const;
   void add_to_last_(const Tensor& a, const Tensor& indices, const Tensor& values) const;
   [[nodiscard]] Tensor last_rows(const Tensor& lengths, std::int64_t length) const;
@@ -268,7 +269,11 @@ class AtenOps {
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x,
                                                  const Tensor& rstd, const Tensor& weight,
                                                  const Tensor& d_weight, bool offset) const;
-  /// For an axis with several ranks.
+  /// Host values on the device, in another type: nothing waits.
+  [[nodiscard]] Tensor upload(const Tensor& t, at::ScalarType type) const;
+  [[nodiscard]] Tensor from_values(const void* values, std::int64_t count,
+                                   at::ScalarType type) const;
+  /// Of an axis with several ranks.
   [[nodiscard]] parallel::Communicator& along(spec::Axis axis) const { return *peers_.along(axis); }
   at::Device device_;
   bridge::AttentionChoice attention_;

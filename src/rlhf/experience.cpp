@@ -189,6 +189,7 @@ void gather_rows(Experience& e, const parallel::RowDeal& deal, const RowCounts& 
       *t = deal.gather(*t);
     }
   }
+  if (s.columns.defined()) train::complete_columns(s);
 }
 
 Experience gather_experience(Context& context, const Experience& mine, std::int64_t n,

@@ -235,6 +235,9 @@ void CountingOps::add_to_rows_(const CountedTensor& table, const CountedTensor&,
   const CountedTensor range = make(column, Dtype::kInt64);
   touch(pair_sort_scratch(rows.size(0), table.size(0)), Dtype::kBool);
 }
+void CountingOps::put_rows_(const CountedTensor&, const CountedTensor&, const CountedTensor& rows) {
+  add_traffic(2 * bytes(rows));
+}
 CountedTensor CountingOps::gather_last(const CountedTensor& a, const CountedTensor& indices) {
   return make({indices.size(0)}, a.dtype());
 }

@@ -220,6 +220,8 @@ class CountingOps : public WorkMeter {
   /// table (V, C) at indices (N,) += rows (N, C). Rows are first converted to the table's type.
   /// Results are deterministic on every device.
   void add_to_rows_(const Tensor& table, const Tensor& indices, const Tensor& rows);
+  /// table (V, C) at indices (N,), all different, = rows (N, C), of the table's dtype.
+  void put_rows_(const Tensor& table, const Tensor& indices, const Tensor& rows);
   /// a (R, V) at indices (R,) -> (R,).
   [[nodiscard]] Tensor gather_last(const Tensor& a, const Tensor& indices);
   /// a (R, V) at indices (R,) += values (R,).

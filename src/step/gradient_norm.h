@@ -29,18 +29,15 @@ inline std::vector<spec::SpreadRange> norm_ranges(const spec::FlatUnit& unit, st
   return out;
 }
 
-/// Norms (ranges,) of `ranges` of a unit's gradients, which start at the unit's element `first`.
+/// Norms of `ranges` of a unit's gradients, of which the first is the unit's element `first`, in `norms` from place `at` on.
 template <class Ops, class T = typename Ops::Tensor>
-T range_norms(Ops& ops, const T& gradients, std::int64_t first,
-              const std::vector<spec::SpreadRange>& ranges) {
-  const Dtype dtype = wide(ops.dtype(gradients));
-  const T norms = ops.empty({std::ssize(ranges)}, dtype);
-  for (std::size_t i = 0; i < ranges.size(); ++i) {
-    const T part = ops.narrow(gradients, 0, ranges[i].first - first, ranges[i].count);
-    const T norm = ops.norm_of(ops.convert(part, dtype));
-    ops.copy_(ops.narrow(norms, 0, static_cast<std::int64_t>(i), 1), norm);
+void put_norms(Ops& ops, const T& norms, std::int64_t at, const T& gradients, std::int64_t first,
+               const std::vector<spec::SpreadRange>& ranges) {
+  const Dtype dtype = ops.dtype(norms);
+  for (const spec::SpreadRange& range : ranges) {
+    const T part = ops.narrow(gradients, 0, range.first - first, range.count);
+    ops.copy_(ops.narrow(norms, 0, at++, 1), ops.norm_of(ops.convert(part, dtype)));
   }
-  return norms;
 }
 
 /// Norms of the ranges of `gradients`, which start at the unit's element `first`.
@@ -48,37 +45,58 @@ template <class Ops, class T = typename Ops::Tensor>
 RangeNorms<T> part_norms(Ops& ops, const spec::FlatUnit& unit, std::int64_t first,
                          const T& gradients, const spec::TensorShard& shard) {
   const std::vector<spec::SpreadRange> ranges = norm_ranges(unit, first, gradients.size(0));
-  RangeNorms<T> out{range_norms(ops, gradients, first, ranges), {}};
+  RangeNorms<T> out{ops.empty({std::ssize(ranges)}, wide(ops.dtype(gradients))), {}};
+  put_norms(ops, out.values, 0, gradients, first, ranges);
   for (const spec::SpreadRange& range : ranges)
     out.counts_here.push_back(range.spread.counts_on(shard));
   return out;
 }
 
-/// Norms of the ranges of `pieces` of a model `w`, one after another. They are zero for elements
-/// that another rank counts: an earlier rank of the tensor-parallel group, or the first stage for a
-/// tied embedding. For offloaded units the source has computed them when the gradients were
-/// complete.
+/// Norms of the ranges of `pieces` of a model `w`, one after another, read together; zero for what another rank counts
+/// where ranks divide the model: one before this one, or of a table with two copies the first stage. Those of units
+/// that rest on the host are the source's, taken when their last gradients left.
 template <class Ops, class T = typename Ops::Tensor>
 std::vector<double> piece_norms(Ops& ops, const std::vector<TrainedUnit<T>>& pieces,
                                 const Weights<T>* w = nullptr) {
   const spec::Architecture architecture = w != nullptr ? w->architecture : spec::Architecture();
   const bool copies = w != nullptr && spec::copies_table(architecture, w->head);
+  const auto is_copy = [&](const TrainedUnit<T>& piece) {
+    return copies && piece.unit.find(spec::Module::kTokenEmbedding) != nullptr;
+  };
+  std::vector<std::vector<spec::SpreadRange>> ranges(pieces.size());  // of those on the device
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const TrainedUnit<T>& piece = pieces[i];
+    if (piece.on_host) continue;
+    ranges[i] = norm_ranges(piece.unit, piece.first, piece.gradients.size(0));
+    if (!is_copy(piece)) count += std::ssize(ranges[i]);
+  }
+  std::vector<double> taken;
+  if (count > 0) {
+    const auto any = std::find_if(pieces.begin(), pieces.end(),
+                                  [](const TrainedUnit<T>& piece) { return !piece.on_host; });
+    const T norms = ops.empty({count}, wide(ops.dtype(any->gradients)));
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      if (pieces[i].on_host || is_copy(pieces[i])) continue;
+      put_norms(ops, norms, at, pieces[i].gradients, pieces[i].first, ranges[i]);
+      at += std::ssize(ranges[i]);
+    }
+    taken = ops.read_all(norms);
+  }
   std::vector<double> out;
-  for (const TrainedUnit<T>& piece : pieces) {
-    const bool copy = copies && piece.unit.find(spec::Module::kTokenEmbedding) != nullptr;
-    if (piece.on_host) {
-      std::vector<double> norms = w->source->norms(key_of(piece.unit, w->architecture));
-      if (copy) std::fill(norms.begin(), norms.end(), 0);
+  auto next = taken.begin();
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].on_host) {
+      std::vector<double> norms = w->source->norms(key_of(pieces[i].unit, architecture));
+      if (is_copy(pieces[i])) std::fill(norms.begin(), norms.end(), 0);
       out.insert(out.end(), norms.begin(), norms.end());
       continue;
     }
-    if (copy) {
-      out.resize(out.size() + norm_ranges(piece.unit, piece.first, piece.gradients.size(0)).size());
-      continue;
+    for (const spec::SpreadRange& range : ranges[i]) {
+      const double norm = is_copy(pieces[i]) ? 0 : *next++;
+      out.push_back(range.spread.counts_on(architecture.tensor) ? norm : 0);
     }
-    const std::vector<double> norms =
-        part_norms(ops, piece.unit, piece.first, piece.gradients, architecture.tensor).read(ops);
-    out.insert(out.end(), norms.begin(), norms.end());
   }
   return out;
 }

@@ -44,8 +44,8 @@ T head_input_backward(Ops& ops, const Weights<T>& w, SavedHeadInput<T>& saved, T
                        std::exchange(saved.norm, {}), d);
 }
 
-/// Visits the rows that a head reads, one chunk at a time: those in `rows` (R,) int64 of hidden (N,
-/// C); all rows if it is undefined.
+/// Walks the rows that a head reads, a chunk at a time: of hidden (N, C) those in `rows` (R,)
+/// int64, all different, or all where it is undefined.
 template <class Ops>
 class HeadRows {
   using T = typename Ops::Tensor;
@@ -69,12 +69,12 @@ class HeadRows {
     return rows_.defined() ? ops_.take_rows(hidden_, ops_.narrow(rows_, 0, first, n))
                            : ops_.narrow(hidden_, 0, first, n);
   }
-  /// d_hidden += d at the chunk's rows.
-  void add(const T& d_hidden, std::int64_t first, std::int64_t n, const T& d) const {
+  /// d_hidden = d at the chunk's rows.
+  void put(const T& d_hidden, std::int64_t first, std::int64_t n, const T& d) const {
     if (rows_.defined()) {
-      ops_.add_to_rows_(d_hidden, ops_.narrow(rows_, 0, first, n), d);
+      ops_.put_rows_(d_hidden, ops_.narrow(rows_, 0, first, n), d);
     } else {
-      ops_.add_(ops_.narrow(d_hidden, 0, first, n), d);
+      ops_.copy_(ops_.narrow(d_hidden, 0, first, n), d);
     }
   }
 
@@ -241,8 +241,8 @@ LogProbs<T> log_probs(Ops& ops, const Weights<T>& w, const T& hidden, const T& r
   return out;
 }
 
-/// From g (n, V), the gradient of the logits of z (n, E): adds the matrix's gradient, and adds the
-/// gradient of the rows' hidden states to d_hidden.
+/// From g (n, V), the gradient of the logits of z (n, E): adds the matrix's gradient, and writes that of
+/// the rows' hidden states into d_hidden.
 template <class Ops, class T = typename Ops::Tensor>
 void logits_backward(Ops& ops, const Weights<T>& w, const HeadRows<Ops>& head,
                      SavedHeadInput<T>& saved, T z, T g, const T& d_hidden, std::int64_t first,
@@ -252,7 +252,7 @@ void logits_backward(Ops& ops, const Weights<T>& w, const HeadRows<Ops>& head,
   ops.sum_over_(d, spec::Axis::kTensor);
   g = T();
   z = T();
-  head.add(d_hidden, first, n, head_input_backward(ops, w, saved, std::move(d)));
+  head.put(d_hidden, first, n, head_input_backward(ops, w, saved, std::move(d)));
 }
 
 /// Gradient of a loss through log_probs. d_log_probs and d_entropy are (R,); either may be
@@ -330,7 +330,7 @@ T scores_backward(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows,
     const T d =
         ops.convert(ops.view(ops.narrow(d_scores, 0, first, n), {-1, 1}), ops.dtype(hidden));
     T dz = linear_backward(ops, w.score, z, d);
-    head.add(d_hidden, first, n, head_input_backward(ops, w, saved, std::move(dz)));
+    head.put(d_hidden, first, n, head_input_backward(ops, w, saved, std::move(dz)));
   });
   return d_hidden;
 }

@@ -3,12 +3,19 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/format.h"
 #include "base/status.h"
 
 namespace neap::train {
+
+void complete_columns(Sequences& sequences) {
+  const std::int64_t width = sequences.tokens.size(1), response = sequences.columns.size(1);
+  auto* columns = sequences.columns.mutable_data_ptr<std::int32_t>();
+  for (std::int64_t i = 0; i < sequences.columns.size(0); ++i, columns += response)
+    for (std::int64_t r = 1; r < response; ++r)
+      columns[r] = static_cast<std::int32_t>((columns[0] + r) % width);
+}
 
 Sequences sequences_of(const at::Tensor& tokens, const std::vector<std::int64_t>& lengths,
                        const std::vector<std::int64_t>& responses, const SequenceShape& shape) {
@@ -30,13 +37,14 @@ Sequences sequences_of(const at::Tensor& tokens, const std::vector<std::int64_t>
     const std::int64_t response = responses[i], prompt = lengths[i] - response;
     std::copy_n(row + prompt, response, targets);
     std::fill_n(mask, response, 1.0F);
-    std::iota(columns, columns + response, static_cast<std::int32_t>(prompt - 1));
+    *columns = static_cast<std::int32_t>(prompt - 1);
     *last++ = lengths[i] - 1;
     row += shape.width;
     columns += shape.response;
     targets += shape.response;
     mask += shape.response;
   }
+  complete_columns(out);
   return out;
 }
 

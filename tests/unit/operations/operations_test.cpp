@@ -213,8 +213,9 @@ TEST_P(Operations, Indices) {
     return [&ops, table = in({100, 48}, d), rows_on_host = in.host({100, 48}, d),
             wide = in({100, 48}, Dtype::kFloat32), rows = in({64, 48}, d),
             at = in({64}, Dtype::kInt64), logits = in({64, 90}, Dtype::kFloat32),
-            values = in({64}, Dtype::kFloat32)] {
+            values = in({64}, Dtype::kFloat32), different = in({64}, Dtype::kInt64)] {
       (void)ops.take_rows(table, at);
+      ops.put_rows_(table, different, rows);
       (void)ops.take_rows_from_host(rows_on_host, at);
       ops.add_to_rows_(table, at, rows);
       ops.add_to_rows_(wide, at, rows);
