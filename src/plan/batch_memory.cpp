@@ -29,7 +29,7 @@ class Batch {
     const bool moved = !alone && job_.trainer.balance_batch && job_.packs();
     const bool whole = job_.algorithm.use_kl_in_reward || job_.keeps_rollout_log_probs();
     std::int64_t of_all = job_.keeps_rollout_log_probs() + job_.has_critic();
-    if (!job_.bypasses_old_log_probs()) ++of_all;  // entropies
+    if (job_.computes_old_log_probs()) ++of_all;  // entropies
     if (whole) of_all += log_probs();
     if (!alone) ++of_all;  // masks
     const std::int64_t of_own = alone && whole ? 0 : log_probs() + (alone ? 0 : job_.has_critic());
@@ -54,9 +54,9 @@ class Batch {
   // Includes a position and a target for each response token, and their mask.
   [[nodiscard]] std::int64_t sequences() const { return kNumber * own_ * (width_ + 3 * response_); }
   [[nodiscard]] std::int64_t numbers(std::int64_t rows) const { return kNumber * rows * response_; }
-  // The actor's, unless the rollout's are used, and the reference's.
+  // Of the actor, unless the rollout's or the update's are those, and of the reference.
   [[nodiscard]] std::int64_t log_probs() const {
-    return !job_.bypasses_old_log_probs() + job_.uses_reference();
+    return job_.computes_old_log_probs() + job_.uses_reference();
   }
 
   const spec::Job& job_;

@@ -242,8 +242,8 @@ Validation PpoTrainer::validate(std::int64_t step) {
                         .functions = scorer_,
                         .sampling = sampling,
                         .key = validation_key(job())};
-  // The KL is an expectation over the actor's samples, so greedy responses give none.
-  if (sampling.do_sample && job().uses_reference() && !job().bypasses_old_log_probs()) {
+  // The KL is a mean over what the actor samples.
+  if (job().validates_divergence()) {
     setup.add = [&](Experience& mine) {
       Metrics timings;  // not used here
       models_.add_log_probs(mine, timings);

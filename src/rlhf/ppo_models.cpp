@@ -39,7 +39,7 @@ void PpoModels::add_log_probs(Experience& e, Metrics& metrics) {
   const spec::Job& job = context_.job;
   if (job.bypasses_old_log_probs()) {
     e.old_log_probs = e.rollout_log_probs;
-  } else {
+  } else if (job.computes_old_log_probs()) {
     const Stopwatch watch(metrics, "old_log_prob");
     TokenLogProbs actor =
         response_log_probs(context_, actor_.model(), e.sequences, spec::PhaseId::kActorLogProbs);

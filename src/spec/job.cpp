@@ -151,6 +151,11 @@ bool Job::uses_reference() const {
   return task == Task::kDpo ||
          (trains_policy() && (algorithm.use_kl_in_reward || actor.use_kl_loss));
 }
+bool Job::old_log_probs_are_current() const {
+  const bool one_update = actor.ppo_epochs == 1 && actor_mini_batch() == data.train_batch_size;
+  return trains_policy() && one_update && !algorithm.use_kl_in_reward &&
+         !keeps_rollout_log_probs() && !validates_divergence();
+}
 bool Job::reference_is_actor_base() const {
   // A precomputation runs before the actor's weights are loaded.
   return uses_reference() && !precomputes_reference() && actor_model.lora.rank > 0 &&

@@ -110,7 +110,7 @@ void policy_gradient(RecipeBuilder& b, const Job& job, bool critic) {
       b.phase(PhaseId::kGenerateBaseline, Body::kGenerate, ModelId::kActor).baseline = true;
   };
   if (!job.filters_by_kl()) generate_baseline();
-  if (!job.bypasses_old_log_probs())
+  if (job.computes_old_log_probs())
     b.phase(PhaseId::kActorLogProbs, Body::kLogProbs, ModelId::kActor).entropy = true;
   reference_log_probs(b, job);
   if (job.filters_by_kl()) generate_baseline();

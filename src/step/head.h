@@ -92,6 +92,7 @@ struct LogProbOptions {
   double temperature = 1;  ///< logits are divided by it
   bool entropy = false;
   bool accuracy = false;
+  std::int64_t parts = 1;  ///< in which a chunk's logits are reduced
   std::int64_t chunk_elements = kLogitsChunkElements;
 };
 template <class T>
@@ -234,9 +235,13 @@ LogProbs<T> log_probs(Ops& ops, const Weights<T>& w, const T& hidden, const T& r
           head_input(ops, w, head.hidden(first, n), static_cast<SavedHeadInput<T>*>(nullptr));
       f = scaled_logits(ops, w, z, options.temperature);
     }
-    put(ops, out, first, n,
-        reduce_logits(ops, std::move(f), ops.narrow(targets, 0, first, n), options,
-                      spec::Axis::kTensor));
+    const std::int64_t part = (n + options.parts - 1) / options.parts;
+    for (std::int64_t i = 0; i < n; i += part) {
+      const std::int64_t m = std::min(part, n - i);
+      put(ops, out, first + i, m,
+          reduce_logits(ops, ops.narrow(f, 0, i, m), ops.narrow(targets, 0, first + i, m), options,
+                        spec::Axis::kTensor));
+    }
   });
   return out;
 }

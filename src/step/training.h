@@ -29,12 +29,14 @@ struct LossNumber {
 };
 using LossNumbers = std::vector<LossNumber>;
 
-/// The actor's loss of PPO and GRPO. Reads old_log_probs and advantages. If the configuration says
-/// so, it also reads ref_log_probs, rollout_weights and noise.
+/// The actor's loss of PPO and GRPO. Reads advantages and, where the configuration says so, old_log_probs,
+/// ref_log_probs, rollout_weights and noise.
 struct PolicyObjective {
   const spec::ActorConfig& config;
   LossScale scale;
   std::optional<spec::BypassTerms> bypass{};
+  bool old_is_current =
+      false;  ///< the old log-probabilities are the current ones, without a gradient
   LogProbOptions options{};
   static constexpr std::int64_t kSequencesOfRow = 1;
 
@@ -42,7 +44,9 @@ struct PolicyObjective {
   [[nodiscard]] static PolicyObjective of(const spec::Job& job, const LossScale& scale) {
     PolicyObjective out{job.actor, scale};
     out.options.temperature = job.log_prob_temperature();
-    out.options.entropy = job.actor.entropy_coeff != 0;
+    out.old_is_current = job.old_log_probs_are_current();
+    out.options.entropy = out.old_is_current || out.in_loss();
+    if (out.options.entropy && !out.in_loss()) out.options.parts = kPartsWithEntropy;
     if (job.bypasses_old_log_probs())
       out.bypass = *spec::bypass_terms(job.algorithm.rollout_correction);
     return out;
@@ -56,20 +60,29 @@ struct PolicyObjective {
     const LogProbs<T> out = log_probs(ops, w, hidden, rows, targets, options);
     T d_log_probs, d_entropy;
     gradients(ops, e, batch, batch.by_sequence(out.log_probs), d_log_probs, d_entropy, numbers);
+    if (old_is_current) {  // no phase before has measured it
+      const double tokens = ops.read(ops.sum(batch.mask()));
+      numbers.push_back({"actor/entropy",
+                         masked_mean(ops, batch.by_sequence(out.entropy), batch.mask(), tokens),
+                         tokens});
+    }
     return log_probs_backward(ops, w, hidden, rows, targets, out, batch.by_row(d_log_probs),
                               batch.by_row(d_entropy), options);
   }
 
  private:
-  // Gradients of the loss with respect to `current`, the log-probabilities, and to their entropy:
-  // (B, R).
+  // A copy of all exponentials would take more than the logits did in the model's type.
+  static constexpr std::int64_t kPartsWithEntropy = 2;
+  [[nodiscard]] bool in_loss() const { return config.entropy_coeff != 0; }
+
+  // Of the loss by `current`, the log-probabilities, and by their entropy: (B, R).
   template <class Ops, class T>
   void gradients(Ops& ops, const Experience<T>& e, const DeviceBatch<Ops>& batch, const T& current,
                  T& d_log_probs, T& d_entropy, LossNumbers& numbers) const {
     const spec::LossAggregation mode = config.loss_agg_mode;
     const spec::LossAggregation policy_mode = spec::aggregation_of(config.loss_mode, mode);
     const T weights = loss_weights(ops, batch.mask(), mode, scale);
-    const T old = batch.part(e.old_log_probs);
+    const T old = old_is_current ? current : batch.part(e.old_log_probs);
     const double tokens = ops.read(ops.sum(batch.mask()));
     T mask = batch.mask();
     T policy_weights =
@@ -94,7 +107,7 @@ struct PolicyObjective {
       ops.scale_(d_kl, config.kl_loss_coef);
       ops.add_(d_log_probs, d_kl);
     }
-    if (options.entropy) {
+    if (in_loss()) {
       d_entropy = ops.clone(weights);
       ops.scale_(d_entropy, -config.entropy_coeff);
     }

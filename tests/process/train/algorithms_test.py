@@ -254,6 +254,23 @@ class Algorithms(TrainCase):
         centred = run("centred", 0.0, "reward_model.center_rewards_coefficient=10.0")
         self.assertNotEqual(centred["train/loss"], plain["train/loss"])
 
+    def test_one_update_needs_no_old_log_probabilities(self):
+        one = ["actor_rollout_ref.actor.ppo_mini_batch_size=16", "trainer.total_training_steps=3"]
+        forced = "actor_rollout_ref.rollout.calculate_log_probs=true"  # the divergence from the rollout reads them
+        for name, keys in {"plain": [], "entropy": ["actor_rollout_ref.actor.entropy_coeff=0.01"],
+                           "gspo": ["actor_rollout_ref.actor.policy_loss.loss_mode=gspo"]}.items():
+            with self.subTest(name):
+                without, with_pass = self.train(f"once-{name}", "bandit.toml", one + keys), self.train(
+                    f"once-{name}-pass", "bandit.toml", [*one, *keys, forced])
+                phases = [{record["phase"] for record in read_lines(self.home / f"out/{run}/phases.jsonl")}
+                          for run in (f"once-{name}", f"once-{name}-pass")]
+                self.assertEqual(phases[1] - phases[0], {"actor_logp"})
+                for mine, its in zip(without, with_pass):
+                    self.assertEqual(mine["actor/ppo_kl"], 0.0)
+                    self.assertGreater(mine["actor/entropy"], 1.0)
+                    for number in ("actor/pg_loss", "actor/grad_norm", "actor/entropy", "critic/score/mean"):
+                        self.assertAlmostEqual(mine[number], its[number], delta=1e-5 * max(1, abs(its[number])), msg=number)
+
     def test_dynamic_sampling_fills_the_batch(self):
         dapo = ["algorithm.filter_groups.enable=true", "trainer.total_training_steps=6", "trainer.save_freq=3",
                 "actor_rollout_ref.rollout.n=2"]

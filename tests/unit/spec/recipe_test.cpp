@@ -85,6 +85,40 @@ TEST(Recipe, NoReferenceWithoutATermThatUsesIt) {
   EXPECT_EQ(recipe_of(job).find(PhaseId::kReferenceLogProbs), nullptr);
 }
 
+TEST(Recipe, OneUpdateComputesNoOldLogProbabilitiesUnlessTheyAreRead) {
+  Job job = job_of(Task::kGrpo);
+  job.algorithm.use_kl_in_reward = false;
+  job.data.train_batch_size = 64;
+  const auto computes = [](const Job& of) {
+    return recipe_of(of).find(PhaseId::kActorLogProbs) != nullptr;
+  };
+  for (const std::int64_t prompts : {0, 64}) {
+    job.actor.ppo_mini_batch_size = prompts;
+    EXPECT_FALSE(computes(job));
+    EXPECT_TRUE(job.old_log_probs_are_current());
+  }
+  const auto with = [&](const auto& change) {
+    Job other = job;
+    change(other);
+    return computes(other);
+  };
+  EXPECT_TRUE(with([](Job& j) { j.actor.ppo_mini_batch_size = 32; }));
+  EXPECT_TRUE(with([](Job& j) { j.actor.ppo_epochs = 2; }));
+  EXPECT_TRUE(with([](Job& j) { j.algorithm.use_kl_in_reward = true; }));
+  EXPECT_TRUE(with([](Job& j) { j.rollout.calculate_log_probs = true; }));
+  EXPECT_TRUE(with([](Job& j) { j.algorithm.rollout_correction.rollout_is = "token"; }));
+  EXPECT_FALSE(with([](Job& j) { j.algorithm.rollout_correction.bypass_mode = true; }));
+  const auto validated = [](Job& j) {
+    j.actor.use_kl_loss = true;
+    j.data.val_files = {"prompts.jsonl"};
+  };
+  EXPECT_FALSE(with(validated));
+  EXPECT_TRUE(with([&](Job& j) {
+    validated(j);
+    j.rollout.val_kwargs.do_sample = true;
+  }));
+}
+
 TEST(Recipe, RemaxDecodesAndScoresABaseline) {
   Job job = job_of(Task::kGrpo);
   job.algorithm.adv_estimator = AdvantageEstimator::kRemax;
