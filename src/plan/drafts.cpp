@@ -317,7 +317,8 @@ Result<PhasePlan> Drafts::predict(const spec::ModelModes& modes, const spec::Pha
       phase.updates() ? std::optional(role.optimizer.state_dtype) : std::nullopt,
       rung,
       accuracy,
-      static_cast<const spec::PhaseStreaming&>(phase)};
+      static_cast<const spec::PhaseStreaming&>(phase),
+      phase.logits_chunk};
   const auto known = predictions_.phases.find(key);
   if (known != predictions_.phases.end()) return known->second;
   if (accuracy == Accuracy::kQuick && phase.part == spec::TrainPart::kAll)

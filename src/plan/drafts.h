@@ -36,6 +36,7 @@ struct Predictions {
     std::int64_t rung = 0;              ///< -1: checkpointing as configured
     Accuracy accuracy{};
     spec::PhaseStreaming streaming;
+    std::int64_t logits_chunk = 0;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   std::map<Key, PhasePlan> phases;

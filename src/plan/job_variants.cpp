@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "spec/rank_kinds.h"
+
 namespace neap::plan {
 namespace {
 
@@ -79,6 +81,11 @@ void JobVariants::add_states() {
 
 spec::CheckpointMode JobVariants::configured_mode(spec::ModelId trained) const {
   return spec::describe(configured_).find(trained)->trained->checkpoint_mode();
+}
+
+bool JobVariants::may_reorder_sums() const {
+  return target_->cuda && !job_.trainer.deterministic &&
+         spec::rank_kinds(job_.model_meshes()).size() == 1;
 }
 
 std::vector<JobVariants::Levels> JobVariants::together() const {

@@ -148,6 +148,7 @@ Json summary_json(const MemoryPlan& plan) {
           {"move_seconds", plan.move_seconds},
           {"copied_per_step", plan.moved_per_step.count()},
           {"peak", plan.peak.count()},
+          {"logits_chunk", plan.modes.logits_chunk()},
           {"host_bytes", plan.host_bytes.count()},
           {"batch_bytes", plan.batch_bytes.count()},
           {"disk_bytes", plan.disk_bytes.count()},

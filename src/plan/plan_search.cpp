@@ -12,6 +12,7 @@ namespace {
 
 constexpr double kInexactGain = 0.95;  // relative to the time of exact plans
 constexpr double kFasterGain = 0.95;
+constexpr double kLogitsGain = 0.995;  // of the seconds, for the memory of larger chunks of logits
 constexpr double kSmallerShare = 0.9;
 constexpr double kCapacityStep = 0.02;  // minimum relative difference of two plans' memory
 constexpr double kFasterStep = 0.04;    // relative accuracy of a faster plan's memory
@@ -53,11 +54,33 @@ Result<MemoryPlan> PlanSearch::fastest(Bytes capacity) {
     best = std::move(found);
     best->capacity = capacity;
   }
+  NEAP_TRY(enlarge_logits(*best));
   return std::move(*best);
 }
 
-// The plan with bfloat16 states bounds the search for a plan as configured. That one wins unless it
-// is slower by more than the required gain.
+Status PlanSearch::enlarge_logits(MemoryPlan& best) {
+  if (!variants_.may_reorder_sums()) return {};
+  NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(best.variant.states, best.variant.levels));
+  if (variant == nullptr) return {};
+  for (const std::int64_t chunk : spec::kLargerLogitsChunks) {
+    spec::ModelModes modes = best.modes;
+    modes.set_logits_chunk(chunk);
+    NEAP_TRY_ASSIGN(MemoryPlan plan, variant->drafts->draft(modes));
+    plan.capacity = best.capacity;
+    if (!best.capacity.is_zero() && least_needed(plan) > best.capacity) continue;
+    NEAP_TRY_ASSIGN(const bool found, variant->drafts->solve(plan, best.seconds() * kLogitsGain));
+    if (!found) continue;
+    plan.changes = variant->changes;
+    plan.variant = variant->choice;
+    variants_.add_opened(plan);
+    best = std::move(plan);
+    break;
+  }
+  return {};
+}
+
+// The narrow states bound the search for an exact plan, which wins unless it is slower than they are by
+// more than the gain asked for.
 PlanSearch::Found PlanSearch::fastest_within(Limits limits) {
   std::optional<MemoryPlan> best;
   for (std::size_t states = variants_.states(); states-- > 0;) {
@@ -271,7 +294,9 @@ Result<Bytes> PlanSearch::smaller_capacity(const MemoryPlan& plan) {
 PlanSearch::Found PlanSearch::smaller(const MemoryPlan& plan) {
   NEAP_TRY_ASSIGN(const Bytes wanted, smaller_capacity(plan));
   if (wanted > share_of(plan.peak, 1 - kCapacityStep)) return std::optional<MemoryPlan>();
-  return fastest_within({wanted});
+  NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_within({wanted}));
+  if (found) NEAP_TRY(enlarge_logits(*found));
+  return found;
 }
 
 PlanSearch::Found PlanSearch::faster(const MemoryPlan& plan) {
@@ -288,6 +313,7 @@ PlanSearch::Found PlanSearch::faster(const MemoryPlan& plan) {
       low = middle;
     }
   }
+  NEAP_TRY(enlarge_logits(*best));
   return best;
 }
 

@@ -1,26 +1,26 @@
 // Searches the fastest plan of a job under a capacity, over everything that the configuration
 // leaves open.
 //
-// Order     Nested loops, from outer to inner. Each passes the time of the best plan so far to the
-//           next.
-//           1. Types of optimizer states, bfloat16 first. They change results, so a plan as
-//              configured wins unless it takes 5 % more time.
-//           2. Weight placement: resident, offloaded blocks, then also tables, then also inputs of
-//              blocks. The next one is tried if nothing fits at any micro-batch size. The last is
-//              also tried if blocks fit, because it may allow larger groups.
-//           3. Micro-batch sizes: the largest that fit, all kinds together. Then each kind is
-//              varied in turn, twice, one level down or up while that helps.
-//           4. The drafts of that variant: every way to divide the updates or to offload models,
-//              with one micro-batch or a group per load of a block.
-//           5. The best checkpointing (checkpoint_search.h) and moves (residency_search.h).
-// Bounds    A draft is skipped if it needs more than the capacity, or if the best plan is at least
-//           as fast as its least time. The least time is all operations without recomputation or
-//           optional moves.
-// Fixed     choices of models and of the job's keys that are shared with other plans
-//           (common_choices.h); drafts have no others.
-// Threads   one.
-// Cost      a search for a 7B PPO job takes 10 to 300 ms. Later searches with other capacities
-//           reuse variants, drafts and minimum capacities.
+// Order   From the outside in; each step passes on how many seconds the best plan so far takes.
+//         1. Types of optimizer states, bfloat16 first. That changes results, so a plan as configured
+//            wins unless it takes 5 % more time.
+//         2. Resident weights; streamed blocks, then tables with them, then inputs of blocks, where those
+//            before fit at no size of micro-batches. The latter where blocks fit, too: that may make room
+//            for larger groups.
+//         3. Sizes of micro-batches: the largest that fit, all kinds together; then one kind after
+//            another, twice, each a level down or up as long as that helps.
+//         4. The drafts of that variant: every way to divide the updates or to stream models, with blocks
+//            for one micro-batch or for groups of them.
+//         5. The best retentions (checkpoint_search.h) and moves (residency_search.h) of a draft.
+//         6. Of the best plan, logits in larger chunks where that fits and is faster. That changes the order of sums:
+//            not where a job is deterministic, or where other ranks may choose otherwise.
+// Bounds  A draft is left out whose least seconds, all operations without recomputation or optional
+//         moves, are no better than the best plan, or that needs more than the capacity.
+// Fixed   choices of models, and of the job's keys, that other plans share (common_choices.h): no draft has others.
+// Cost    seconds by the device's rates. A search of a 7B PPO job takes 10 to 300 ms; later ones with
+//         other capacities reuse variants, drafts and least capacities.
+//
+// Threads one.
 #pragma once
 
 #include <limits>
@@ -68,7 +68,9 @@ class PlanSearch {
   // Tries placements that offload more than `weights`.
   Status improve(MemoryPlan& best, std::size_t states, WeightPlacement weights, Limits limits);
   Found fastest_of_drafts(Variant& variant, WeightPlacement weights, Limits limits);
-  // For a draft, with one micro-batch or several per load of a block.
+  // By logits in larger chunks.
+  Status enlarge_logits(MemoryPlan& best);
+  // Of a draft, with blocks that come for one micro-batch or for several at once.
   static Found fastest_of_groups(Drafts& drafts, MemoryPlan draft, Limits limits);
 
   // The draft with the minimum capacity.

@@ -155,6 +155,12 @@ struct PhaseStreaming {
   friend auto operator<=>(const PhaseStreaming&, const PhaseStreaming&) = default;
 };
 
+/// Elements of wide logits that a head makes at a time: 128 MiB of float32. Each time the gradients of its matrix are
+/// read and written.
+constexpr std::int64_t kLogitsChunk = std::int64_t{1} << 25;
+/// Those that a plan may choose in its place, the fastest first. They change the order of sums.
+inline constexpr std::array kLargerLogitsChunks = {std::int64_t{1} << 28, std::int64_t{1} << 27};
+
 struct Phase : PhaseStreaming {
   PhaseId id = PhaseId::kTrain;
   Body body = Body::kCrossEntropyUpdate;
@@ -166,7 +172,8 @@ struct Phase : PhaseStreaming {
   /// For offloaded or sharded weights: micro-batches that pass through a block before the next
   /// block is loaded.
   std::int64_t together = 1;
-  /// The phase follows itself, because steps may have no other phase.
+  std::int64_t logits_chunk = kLogitsChunk;  ///< elements at a time, where it makes logits of texts
+  /// Steps may have no other phase: then it follows itself.
   bool follows_itself = false;
   /// Number of runs per step. A backward phase and its update alternate. 0: the phase runs once,
   /// before the first step, with nothing on the device but what it needs.
@@ -229,7 +236,7 @@ struct Recipe {
   [[nodiscard]] bool frozen(TagId tag) const;
 };
 
-/// How a step runs each model: how updates are divided into phases, and what is offloaded.
+/// How a step runs each model: a trained one's updates divided into phases, weights streamed. And all: logits in chunks.
 class ModelModes {
  public:
   [[nodiscard]] UpdateMode of(ModelId model) const { return modes_[index(model)]; }
@@ -253,6 +260,8 @@ class ModelModes {
   /// With offloaded or sharded weights: micro-batches per load of a block.
   [[nodiscard]] std::int64_t together(ModelId model) const { return together_[index(model)]; }
   void set_together(ModelId model, std::int64_t count) { together_[index(model)] = count; }
+  [[nodiscard]] std::int64_t logits_chunk() const { return logits_chunk_; }
+  void set_logits_chunk(std::int64_t elements) { logits_chunk_ = elements; }
   friend bool operator==(const ModelModes&, const ModelModes&) = default;
 
  private:
@@ -264,6 +273,7 @@ class ModelModes {
     out.fill(1);
     return out;
   }();
+  std::int64_t logits_chunk_ = kLogitsChunk;
 };
 
 /// Models whose weights or shards can be offloaded: those that a step also uses outside of

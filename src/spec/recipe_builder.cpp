@@ -20,6 +20,27 @@ PhaseId phase_of(PhaseId joined, TrainPart part) {
   }
 }
 
+// Of texts: a token's at a time are no chunk.
+bool makes_logits(const Phase& phase) {
+  switch (phase.body) {
+    case Body::kLogProbs:
+    case Body::kCrossEntropy:
+      return true;
+    case Body::kPolicyUpdate:
+    case Body::kCrossEntropyUpdate:
+    case Body::kPreferenceUpdate:
+      return phase.part != TrainPart::kUpdate;
+    case Body::kGenerate:
+    case Body::kTokenScores:
+    case Body::kSequenceScores:
+    case Body::kPairScores:
+    case Body::kValueUpdate:
+    case Body::kPairUpdate:
+      break;
+  }
+  return false;
+}
+
 }  // namespace
 
 RecipeBuilder::RecipeBuilder(const Job& job, const ModelModes& modes)
@@ -113,6 +134,7 @@ void RecipeBuilder::fill_tags(Phase& p) const {
   p.gathers_weights = gathers_to_generate(model) && generates;
   p.fetches_blocks = model.streamed && generates;
   if (p.streams_weights || p.slices_weights) p.together = modes_.together(p.model);
+  if (makes_logits(p)) p.logits_chunk = modes_.logits_chunk();
   p.streams_tables = p.streams_weights && model.streams_tables;
   p.streams_states = model.streams_states && p.updates();
   p.states_on_disk = model.states_on_disk && p.updates();

@@ -6,14 +6,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "spec/recipe.h"
 #include "step/block_parts.h"
 
 namespace neap::step {
 
-/// Elements of one chunk of wide logits: 128 MiB of float32. A chunk has this / V rows, at least 1.
-constexpr std::int64_t kLogitsChunkElements = std::int64_t{1} << 25;
-
-// ---- the input of a head's matrix ----
+// ---- what a head's matrix is applied to ----
 
 template <class T>
 struct SavedHeadInput {
@@ -92,8 +90,8 @@ struct LogProbOptions {
   double temperature = 1;  ///< logits are divided by it
   bool entropy = false;
   bool accuracy = false;
-  std::int64_t parts = 1;  ///< in which a chunk's logits are reduced
-  std::int64_t chunk_elements = kLogitsChunkElements;
+  std::int64_t parts = 1;                            ///< in which a chunk's logits are reduced
+  std::int64_t chunk_elements = spec::kLogitsChunk;  ///< rows are this / V, at least 1
 };
 template <class T>
 struct LogProbs {
@@ -314,7 +312,7 @@ CrossEntropy<T> cross_entropy(Ops& ops, const Weights<T>& w, const T& hidden, co
 /// (R,) wide at `rows` of hidden (N, C); undefined: all rows.
 template <class Ops, class T = typename Ops::Tensor>
 T scores(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows) {
-  const HeadRows<Ops> head(ops, hidden, rows, kLogitsChunkElements, hidden.size(1));
+  const HeadRows<Ops> head(ops, hidden, rows, spec::kLogitsChunk, hidden.size(1));
   const T out = ops.empty({head.count()}, wide(ops.dtype(hidden)));
   head.for_each([&](std::int64_t first, std::int64_t n) {
     const T z = head_input(ops, w, head.hidden(first, n), static_cast<SavedHeadInput<T>*>(nullptr));
@@ -327,7 +325,7 @@ T scores(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows) {
 template <class Ops, class T = typename Ops::Tensor>
 T scores_backward(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows,
                   const T& d_scores) {
-  const HeadRows<Ops> head(ops, hidden, rows, kLogitsChunkElements, hidden.size(1));
+  const HeadRows<Ops> head(ops, hidden, rows, spec::kLogitsChunk, hidden.size(1));
   const T d_hidden = ops.zeros({hidden.size(0), hidden.size(1)}, ops.dtype(hidden));
   head.for_each([&](std::int64_t first, std::int64_t n) {
     SavedHeadInput<T> saved;

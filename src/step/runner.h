@@ -176,6 +176,7 @@ void log_prob_phase(B& b, const spec::Phase& phase) {
   options.temperature = b.job().log_prob_temperature();
   options.entropy = phase.entropy;
   options.accuracy = phase.body == spec::Body::kCrossEntropy;
+  options.chunk_elements = phase.logits_chunk;
   log_prob_phase(b.ops(), b.weights(), b.experience().sequences, inference_cuts_of(b.job(), phase),
                  options,
                  [&](const MicroBatch&, const LogProbs<T>& values) { b.take_log_probs(values); });
@@ -198,6 +199,13 @@ void generate(B& b, const spec::Phase& phase) {
 template <Backend B>
 void run_phase(B& b, const spec::Phase& phase) {
   const spec::Job& job = b.job();
+  const auto in_chunks = [&phase](const auto& objective) {
+    return [&phase, objective](const LossScale& scale) {
+      auto out = objective(scale);
+      out.options.chunk_elements = phase.logits_chunk;
+      return out;
+    };
+  };
   switch (phase.body) {
     case spec::Body::kGenerate:
       return generate(b, phase);
@@ -210,23 +218,25 @@ void run_phase(B& b, const spec::Phase& phase) {
     case spec::Body::kPairScores:
       return score_phase(b, phase, false);
     case spec::Body::kPolicyUpdate:
-      return train_phase(b, phase,
-                         [&](const LossScale& scale) { return PolicyObjective::of(job, scale); });
+      return train_phase(b, phase, in_chunks([&](const LossScale& scale) {
+                           return PolicyObjective::of(job, scale);
+                         }));
     case spec::Body::kValueUpdate:
       return train_phase(b, phase, [&](const LossScale& scale) {
         return ValueObjective{job.critic.cliprange_value, job.critic.loss_agg_mode, scale};
       });
     case spec::Body::kCrossEntropyUpdate:
-      return train_phase(
-          b, phase, [](const LossScale& scale) { return CrossEntropyObjective{scale.tokens}; });
+      return train_phase(b, phase, in_chunks([](const LossScale& scale) {
+                           return CrossEntropyObjective{scale.tokens};
+                         }));
     case spec::Body::kPairUpdate:
       return train_phase(b, phase, [&](const LossScale& scale) {
         return PairObjective{job.center_rewards_coefficient, scale.sequences};
       });
     case spec::Body::kPreferenceUpdate:
-      return train_phase(b, phase, [&](const LossScale& scale) {
-        return PreferenceObjective{job.dpo, scale.sequences};
-      });
+      return train_phase(b, phase, in_chunks([&](const LossScale& scale) {
+                           return PreferenceObjective{job.dpo, scale.sequences};
+                         }));
   }
 }
 

@@ -168,6 +168,7 @@ struct ValueObjective {
 /// Cross entropy of the responses, divided by `tokens`.
 struct CrossEntropyObjective {
   double tokens = 1;
+  LogProbOptions options{.accuracy = true};
   static constexpr std::int64_t kSequencesOfRow = 1;
 
   template <class Ops, class T = typename Ops::Tensor>
@@ -176,8 +177,6 @@ struct CrossEntropyObjective {
     const T weights = ops.clone(batch.mask());
     ops.divide_(weights, tokens);
     const T flat = batch.by_row(weights);
-    LogProbOptions options;
-    options.accuracy = true;
     CrossEntropy<T> out =
         cross_entropy(ops, w, hidden, batch.response_rows(), batch.targets(), flat, options);
     const auto total = [&](const T& values) {
@@ -219,6 +218,7 @@ struct PairObjective {
 struct PreferenceObjective {
   const spec::DpoConfig& config;
   double pairs = 1;
+  LogProbOptions options{};
   static constexpr std::int64_t kSequencesOfRow = 2;
 
   template <class Ops, class T = typename Ops::Tensor>
@@ -226,7 +226,6 @@ struct PreferenceObjective {
              const T& hidden, LossNumbers& numbers) const {
     const T rows = batch.response_rows();
     const T targets = batch.targets();
-    const LogProbOptions options;
     const LogProbs<T> out = log_probs(ops, w, hidden, rows, targets, options);
     PreferenceGradient<T> loss =
         preference_loss(ops, batch.by_sequence(out.log_probs), batch.mask(),

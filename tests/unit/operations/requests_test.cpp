@@ -161,6 +161,9 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
   // Every other one takes sliced weights through groups of micro-batches.
   if (r.job.data_parallel().slices_weights() && seed % 2 == 0)
     for (const spec::ModelSource& model : joined.models) modes.set_together(model.id, 2);
+  // Some take logits in chunks of a few rows.
+  if (seed % 4 == 3)
+    modes.set_logits_chunk(5 * r.models.at(joined.models.front().id).shape.vocab_size);
   // The world has the ranks that divide batches, whatever else the job divides.
   const spec::DataParallel division = r.job.data_parallel();
   const parallel::Groups groups(
