@@ -4,6 +4,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "base/format.h"
 #include "base/status.h"
@@ -89,6 +90,11 @@ Tensor AtenOps::upload(const Tensor& t, at::ScalarType type) const {
 }
 Tensor AtenOps::to_host(const Tensor& t) const {
   return bridge::to_host(t);
+}
+void AtenOps::wait_for_device() const {
+  if (device_.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(device_.type());
+  guard.getStream(device_).synchronize();
 }
 Tensor AtenOps::to_pinned(const Tensor& t) const {
   if (!t.is_cuda()) return bridge::to_host(t);

@@ -107,6 +107,8 @@ class AtenOps {
   [[nodiscard]] Tensor from_host(const std::vector<std::int64_t>& values) const;
   [[nodiscard]] Tensor to_device(const Tensor& t) const;
   [[nodiscard]] Tensor to_host(const Tensor& t) const;
+  [[nodiscard]] Tensor to_host_later(const Tensor& t) const { return to_pinned(t); }
+  void wait_for_device() const;
   [[nodiscard]] Tensor to_pinned(const Tensor& t) const;
   [[nodiscard]] Tensor from_pinned(const Tensor& t) const;
   [[nodiscard]] double read(const Tensor& t) const;

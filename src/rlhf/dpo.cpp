@@ -76,18 +76,20 @@ class DpoTrainer final : public Trainer {
       const bridge::HostScope host;
       const at::NoGradGuard no_grad;
       ops::AtenOps ops(at::kCPU);
-      const step::PreferenceStatistics s =
-          step::preference_loss(ops, log_probs, batch.sequences.mask, batch.reference_sums,
-                                context_.job.dpo, pairs)
-              .statistics;
-      sums = {s.loss,  s.chosen_reward,   s.rejected_reward,
-              s.right, s.chosen_log_prob, s.rejected_log_prob};
+      const auto s = step::preference_loss(ops, log_probs, batch.sequences.mask,
+                                           batch.reference_sums, context_.job.dpo, pairs)
+                         .statistics;
+      const auto number = [](const at::Tensor& t) { return t.item<double>(); };
+      sums.clear();
+      for (const auto& value : {s.loss, s.chosen_reward, s.rejected_reward, s.right,
+                                s.chosen_log_prob, s.rejected_log_prob})
+        sums.push_back(value.value(number));
     }
     context_.data_ranks().sum(sums);
     Validation out;
     out.metrics["val/loss"] = sums[0];
-    for (const auto& [name, value] :
-         step::preference_means({sums[0], sums[1], sums[2], sums[3], sums[4], sums[5]}, pairs))
+    for (const auto& [name, value] : step::preference_means<double>(
+             {sums[0], sums[1], sums[2], sums[3], sums[4], sums[5]}, pairs))
       out.metrics[std::string("val/") + name] = value;
     return out;
   }

@@ -78,9 +78,15 @@ step::LossScale LiveBackend::scale(std::int64_t first) {
   return training_.scale(first);
 }
 
-void LiveBackend::take_numbers(step::LossNumbers numbers) {
-  if (training_.take_numbers) training_.take_numbers(std::move(numbers));
+void LiveBackend::take_numbers(step::KeptNumbers<at::Tensor> numbers) {
+  numbers_.push_back(std::move(numbers));
   end_micro_batch();
+}
+
+void LiveBackend::read_numbers() {
+  ops().wait_for_device();
+  for (const step::KeptNumbers<at::Tensor>& numbers : std::exchange(numbers_, {}))
+    if (training_.take_numbers) training_.take_numbers(numbers.read(ops()));
 }
 
 std::optional<step::Update> LiveBackend::begin_step(std::int64_t update, double norm) {

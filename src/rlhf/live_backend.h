@@ -102,7 +102,8 @@ class LiveBackend {
   }
   [[nodiscard]] step::UpdateRange updates(const spec::Phase&) const { return training_.updates; }
   [[nodiscard]] step::LossScale scale(std::int64_t first);
-  void take_numbers(step::LossNumbers numbers);
+  void take_numbers(step::KeptNumbers<at::Tensor> numbers);
+  void read_numbers();
   [[nodiscard]] std::int64_t further_groups(std::int64_t own) const {
     return training_.optimizer->further_groups(own);
   }
@@ -130,6 +131,7 @@ class LiveBackend {
   Progress* progress_ = nullptr;
   std::optional<LiveGeneration> generation_;
   std::vector<at::Tensor> log_probs_, entropies_, right_, scores_;
+  std::vector<step::KeptNumbers<at::Tensor>> numbers_;  // of the mini-batch
   std::vector<rollout::Response> responses_;
   double norms_ = 0, learning_rate_ = 0;
   std::int64_t steps_ = 0, skipped_ = 0;

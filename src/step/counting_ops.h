@@ -107,7 +107,10 @@ class CountingOps : public WorkMeter {
   [[nodiscard]] Tensor to_device(const Tensor& t);
   /// A copy outside the phase's memory.
   [[nodiscard]] Tensor to_host(const Tensor& t);
-  /// As to_host(), for a tensor that only from_pinned() reads: on a GPU it does not wait.
+  /// The same of a few numbers, there when wait_for_device() has returned.
+  [[nodiscard]] Tensor to_host_later(const Tensor& t) { return to_host(t); }
+  void wait_for_device() const {}
+  /// The same that only from_pinned() reads: on a GPU nothing waits for it.
   [[nodiscard]] Tensor to_pinned(const Tensor& t);
   /// Copies it back to the device; no copy is made if the device is the host.
   [[nodiscard]] Tensor from_pinned(const Tensor& t);

@@ -10,6 +10,7 @@
 
 #include "spec/job.h"
 #include "spec/loss_kinds.h"
+#include "step/loss_numbers.h"
 #include "step/operations.h"
 
 namespace neap::step {
@@ -56,10 +57,10 @@ T loss_weights(Ops& ops, const T& mask, spec::LossAggregation mode, const LossSc
   return weights;
 }
 
-/// sum(x * w), read back to the host.
+/// sum(x * w): ().
 template <class Ops, class T = typename Ops::Tensor>
-double weighted_sum(Ops& ops, const T& x, const T& w) {
-  return ops.read(ops.sum(ops.multiply(x, w)));
+T weighted_sum(Ops& ops, const T& x, const T& w) {
+  return ops.sum(ops.multiply(x, w));
 }
 
 /// A KL estimate at delta = log p - log p_ref.
@@ -111,16 +112,16 @@ T kl_slope(Ops& ops, const T& delta, spec::KlEstimator kind) {
   return {};
 }
 
-/// Mean of x over the mask.
+/// Mean of x over `count` () tokens of the mask.
 template <class Ops, class T = typename Ops::Tensor>
-double masked_mean(Ops& ops, const T& x, const T& mask, double count) {
-  return weighted_sum(ops, x, mask) / (count + 1e-8);
+LossValue<T> masked_mean(Ops& ops, const T& x, const T& mask, const T& count) {
+  return LossValue<T>::mean(weighted_sum(ops, x, mask), count);
 }
 
 template <class T>
 struct ValueGradient {
   T d_values;
-  double loss = 0, clip_fraction = 0;
+  LossValue<T> loss, clip_fraction;
 };
 /// Half of the larger squared error: of the value, or of the value clipped around the old one.
 template <class Ops, class T = typename Ops::Tensor>
@@ -137,10 +138,9 @@ ValueGradient<T> value_loss(Ops& ops, const T& values, const T& returns, const T
   ops.multiply_(near, near);
   const T& clipped = near;
   ValueGradient<T> out;
-  const double count = ops.read(ops.sum(mask));
-  out.clip_fraction = masked_mean(ops, ops.above(clipped, plain), mask, count);
-  out.loss = 0.5 * weighted_sum(ops, ops.maximum(plain, clipped), weights);
-  // If the clipped error is larger, the value is outside the range and has no gradient.
+  out.clip_fraction = masked_mean(ops, ops.above(clipped, plain), mask, ops.sum(mask));
+  out.loss = {weighted_sum(ops, ops.maximum(plain, clipped), weights), 0.5};
+  // Where the clipped error is larger the value has left the range, and nothing moves with it.
   out.d_values = ops.multiply(error, weights);
   ops.multiply_(out.d_values, ops.at_least(plain, clipped));
   return out;

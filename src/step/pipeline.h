@@ -172,7 +172,7 @@ class StageRun {
     chunk.open.pop_front();
     expect_passes(w_, later == nullptr ? Sweep::kBackward : Sweep::kBackwardInput, 1, chunk.part);
     const bool has_rows = open.micro.count > 0;
-    LossNumbers numbers;
+    KeptNumbers<T> numbers;
     std::vector<T> d;
     if (chunk.part.has_head) {
       d = head_backward(open, numbers);
@@ -201,13 +201,15 @@ class StageRun {
   }
 
   // Gradients of the last block's output.
-  std::vector<T> head_backward(Open& open, LossNumbers& numbers) {
+  std::vector<T> head_backward(Open& open, KeptNumbers<T>& numbers) {
     const UsedTable<T> head(w_, Table::kHead, BlockUse::kAddGradients);
     head.gradients().begin(ops_);
     std::vector<T> d;
     if (open.micro.count > 0) {
+      LossSums<T> sums;
       d.push_back(objective_.d_hidden(ops_, w_, b_.experience(), *open.batch,
-                                      open.tapes.front().hidden, numbers));
+                                      open.tapes.front().hidden, sums));
+      numbers = KeptNumbers<T>(ops_, sums);
       open.batch.reset();
     }
     head.gradients().end([&](UnitKey unit, const T& gradients) {

@@ -14,16 +14,17 @@ constexpr double kSequenceLogRatioLimit = 10;
 /// Less than any covariance.
 constexpr double kNever = -1e30;
 
+template <class T>
 struct PolicyStatistics {
-  double loss = 0;                 ///< this micro-batch's share of the mini-batch's loss
-  double clip_fraction = 0;        ///< fraction of masked tokens that used the clipped side
-  double clip_fraction_lower = 0;  ///< fraction that used the dual clip
-  double kl = 0;                   ///< masked mean of old - new
+  LossValue<T> loss{};           ///< this micro-batch's share of the mini-batch's
+  LossValue<T> clip_fraction{};  ///< masked share of tokens at which the clipped side was taken
+  LossValue<T> clip_fraction_lower{};  ///< and at which the dual clip was
+  LossValue<T> kl{};                   ///< masked mean of old - new
 };
 template <class T>
 struct PolicyGradient {
   T d_log_probs;
-  PolicyStatistics statistics;
+  PolicyStatistics<T> statistics;
 };
 
 /// Inputs of the actor's loss for a micro-batch.
@@ -58,7 +59,7 @@ PolicyGradient<T> vanilla_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   const T loss = ops.maximum(plain, clipped);
 
   PolicyGradient<T> out;
-  const double count = ops.read(ops.sum(in.mask));
+  const T count = ops.sum(in.mask);
   out.statistics.clip_fraction = masked_mean(ops, ops.above(clipped, plain), in.mask, count);
   out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
   // Only the unclipped side depends on the ratio. Within the range both sides are equal; beyond it
@@ -89,7 +90,7 @@ PolicyGradient<T> gspo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
                                    const spec::ActorConfig& config) {
   const T difference = ops.subtract(in.log_probs, in.old_log_probs);
   PolicyGradient<T> out;
-  const double count = ops.read(ops.sum(in.mask));
+  const T count = ops.sum(in.mask);
   out.statistics.kl = -masked_mean(ops, difference, in.mask, count);
   const T mean = ops.sum_last(ops.multiply(difference, in.mask));  // (B,)
   ops.divide_(mean, ops.clamp(ops.sum_last(in.mask), 1, kMostTokens));
@@ -113,7 +114,7 @@ PolicyGradient<T> cispo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   const T ratio = ops.exp(ops.clamp(delta, -kLogRatioLimit, kLogRatioLimit));
   const T clipped = ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high);
   PolicyGradient<T> out;
-  const double count = ops.read(ops.sum(in.mask));
+  const T count = ops.sum(in.mask);
   out.statistics.kl =
       -masked_mean(ops, ops.clamp(delta, -kLogRatioLimit, kLogRatioLimit), in.mask, count);
   out.statistics.clip_fraction = 1 - masked_mean(ops, ops.equal(ratio, clipped), in.mask, count);
@@ -128,7 +129,7 @@ PolicyGradient<T> cispo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
 template <class Ops, class T = typename Ops::Tensor>
 PolicyGradient<T> gpg_policy_loss(Ops& ops, const PolicyInputs<T>& in) {
   PolicyGradient<T> out;
-  const double count = ops.read(ops.sum(in.mask));
+  const T count = ops.sum(in.mask);
   out.statistics.kl =
       masked_mean(ops, ops.subtract(in.old_log_probs, in.log_probs), in.mask, count);
   out.d_log_probs = ops.multiply(in.advantages, in.weights);
@@ -142,7 +143,7 @@ template <class Ops, class T = typename Ops::Tensor>
 PolicyGradient<T> dro_policy_loss(Ops& ops, const PolicyInputs<T>& in,
                                   const spec::ActorConfig& config) {
   PolicyGradient<T> out;
-  const double count = ops.read(ops.sum(in.mask));
+  const T count = ops.sum(in.mask);
   const T delta = ops.subtract(in.log_probs, in.old_log_probs);
   out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
   const T loss = ops.multiply(delta, delta);
@@ -164,7 +165,7 @@ PolicyGradient<T> sapo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   const T delta = ops.clamp(difference, -kLogRatioLimit, kLogRatioLimit);
   const T ratio = ops.exp(delta);
   PolicyGradient<T> out;
-  const double count = ops.read(ops.sum(in.mask));
+  const T count = ops.sum(in.mask);
   out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
   const T tau = ops.above(in.advantages, 0.0);
   ops.scale_(tau, config.tau_pos - config.tau_neg);
@@ -196,7 +197,7 @@ PolicyGradient<T> geo_mean_policy_loss(Ops& ops, const PolicyInputs<T>& in,
                                        const spec::ActorConfig& config) {
   const T delta = ops.subtract(in.log_probs, in.old_log_probs);
   PolicyGradient<T> out;
-  const double count = ops.read(ops.sum(in.mask));
+  const T count = ops.sum(in.mask);
   out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
   const T held = ops.clamp(delta, -config.clip_ratio_low, config.clip_ratio_high);
   const T sign = ops.sign(in.advantages);
@@ -227,7 +228,7 @@ PolicyGradient<T> geo_mean_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   ops.multiply_(loss, mean(in.advantages));
   ops.scale_(loss, -1);
   ops.multiply_(loss, ops.sum_last(in.weights));
-  out.statistics.loss = ops.read(ops.sum(loss));
+  out.statistics.loss = ops.sum(loss);
   ops.divide_(loss, lengths);
   out.d_log_probs = ops.multiply(moves, in.mask);
   ops.multiply_(out.d_log_probs, ops.view(loss, {-1, 1}));
@@ -237,10 +238,13 @@ PolicyGradient<T> geo_mean_policy_loss(Ops& ops, const PolicyInputs<T>& in,
 /// Covariance of advantage and log-probability per token; kNever outside the mask.
 template <class Ops, class T = typename Ops::Tensor>
 T covariances(Ops& ops, const PolicyInputs<T>& in, double count) {
+  const auto mean = [&](const T& x) {
+    return ops.read(weighted_sum(ops, x, in.mask)) / (count + 1e-8);
+  };
   const T out = ops.clone(in.advantages);
-  ops.add_(out, -masked_mean(ops, in.advantages, in.mask, count));
+  ops.add_(out, -mean(in.advantages));
   const T log_probs = ops.clone(in.log_probs);
-  ops.add_(log_probs, -masked_mean(ops, in.log_probs, in.mask, count));
+  ops.add_(log_probs, -mean(in.log_probs));
   ops.multiply_(out, log_probs);
   ops.multiply_(out, in.mask);
   const T outside = ops.clone(in.mask);
@@ -264,7 +268,7 @@ PolicyGradient<T> clip_cov_policy_loss(Ops& ops, const PolicyInputs<T>& in,
                                        const spec::ActorConfig& config) {
   const T delta = ops.subtract(in.log_probs, in.old_log_probs);
   PolicyGradient<T> out;
-  const double count = ops.read(ops.sum(in.mask));
+  const T count = ops.sum(in.mask);
   out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
   const T ratio = ops.exp(delta);
   const T cost = ops.negate(in.advantages);
@@ -272,11 +276,12 @@ PolicyGradient<T> clip_cov_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   const T free = ops.at_least(plain, clipped);
   T kept;
   {
-    const T covariance = covariances(ops, in, count);
+    const double tokens = ops.read(count);  // decides how many are drawn
+    const T covariance = covariances(ops, in, tokens);
     const T candidates = ops.multiply(in.mask, free);
     ops.multiply_(candidates, ops.above(covariance, config.clip_cov_lb));
     ops.multiply_(candidates, ops.above(ops.negate(covariance), -config.clip_cov_ub));
-    kept = largest(ops, ops.multiply(in.noise, candidates), config.clip_cov_ratio, count);
+    kept = largest(ops, ops.multiply(in.noise, candidates), config.clip_cov_ratio, tokens);
     ops.multiply_(kept, candidates);
     ops.scale_(kept, -1);
     ops.add_(kept, 1.0);
@@ -297,10 +302,11 @@ PolicyGradient<T> kl_cov_policy_loss(Ops& ops, const PolicyInputs<T>& in,
                                      const spec::ActorConfig& config) {
   const T delta = ops.subtract(in.log_probs, in.old_log_probs);
   PolicyGradient<T> out;
-  const double count = ops.read(ops.sum(in.mask));
+  const T count = ops.sum(in.mask);
   const T distance = ops.absolute(delta);
   out.statistics.kl = masked_mean(ops, distance, in.mask, count);
-  const T held = largest(ops, covariances(ops, in, count), config.kl_cov_ratio, count);
+  const double tokens = ops.read(count);  // decides how many are chosen
+  const T held = largest(ops, covariances(ops, in, tokens), config.kl_cov_ratio, tokens);
   ops.scale_(held, config.ppo_kl_coef);
   const T plain = ops.exp(delta);
   ops.multiply_(plain, in.advantages);

@@ -26,9 +26,9 @@ T of_both_sides(Ops& ops, const T& d) {
 template <class T>
 struct PairGradient {
   T d_scores;  // (2, P)
-  double loss = 0;
-  double right = 0;   ///< pairs whose chosen score is higher
-  double margin = 0;  ///< sum of chosen - rejected
+  LossValue<T> loss;
+  LossValue<T> right;   ///< pairs whose chosen score is higher
+  LossValue<T> margin;  ///< sum of chosen - rejected
 };
 /// Bradley-Terry: -log sigmoid(chosen - rejected - margin) + center (chosen + rejected)^2, summed
 /// over pairs and divided by `pairs`. scores (2, P): chosen, then rejected; margins (P,).
@@ -39,17 +39,17 @@ PairGradient<T> pairwise_loss(Ops& ops, const T& scores, const T& margins, doubl
   const T rejected = ops.select(scores, 0, 1);
   const T difference = ops.subtract(chosen, rejected);  // (P,)
   PairGradient<T> out;
-  out.right = ops.read(ops.sum(ops.above(difference, 0.0)));
-  out.margin = ops.read(ops.sum(difference));
+  out.right = ops.sum(ops.above(difference, 0.0));
+  out.margin = ops.sum(difference);
   ops.subtract_(difference, margins);
-  out.loss = -ops.read(ops.sum(ops.log_sigmoid(difference))) / pairs;
+  out.loss = {ops.sum(ops.log_sigmoid(difference)), -1, pairs};
   const T d = ops.sigmoid(difference);  // d (-log sigmoid) = sigmoid - 1
   ops.add_(d, -1.0);
   ops.divide_(d, pairs);
   out.d_scores = of_both_sides(ops, d);
   if (center > 0) {
     const T sum = ops.add(chosen, rejected);
-    out.loss += center * ops.read(ops.sum(ops.multiply(sum, sum))) / pairs;
+    out.loss = out.loss + LossValue<T>(ops.sum(ops.multiply(sum, sum)), center, pairs);
     for (const std::int64_t side : {0, 1})
       ops.add_scaled_(ops.select(out.d_scores, 0, side), sum, 2 * center / pairs);
   }
@@ -58,16 +58,18 @@ PairGradient<T> pairwise_loss(Ops& ops, const T& scores, const T& margins, doubl
 
 // ---- DPO ----
 
-/// Sums over pairs, except for the loss.
+/// Sums over pairs, but for the loss. V: double, or LossValue.
+template <class V>
 struct PreferenceStatistics {
-  double loss = 0;                                    ///< divided by the number of all pairs
-  double chosen_reward = 0, rejected_reward = 0;      ///< beta (log p - log p of the reference)
-  double right = 0;                                   ///< pairs whose chosen reward is higher
-  double chosen_log_prob = 0, rejected_log_prob = 0;  ///< of whole responses
+  V loss{};                                  ///< divided by all pairs
+  V chosen_reward{}, rejected_reward{};      ///< beta (log p - log p of the reference)
+  V right{};                                 ///< pairs whose chosen reward is higher
+  V chosen_log_prob{}, rejected_log_prob{};  ///< of whole responses
 };
 /// Means over `pairs`, with TRL's names.
-[[nodiscard]] inline std::vector<std::pair<std::string, double>> preference_means(
-    const PreferenceStatistics& s, double pairs) {
+template <class V>
+[[nodiscard]] std::vector<std::pair<std::string, V>> preference_means(
+    const PreferenceStatistics<V>& s, double pairs) {
   return {{"rewards/chosen", s.chosen_reward / pairs},
           {"rewards/rejected", s.rejected_reward / pairs},
           {"rewards/accuracies", s.right / pairs},
@@ -78,7 +80,7 @@ struct PreferenceStatistics {
 template <class T>
 struct PreferenceGradient {
   T d_log_probs;  // (2 P, R)
-  PreferenceStatistics statistics;
+  PreferenceStatistics<LossValue<T>> statistics;
 };
 
 /// The loss of each pair (P,), and its derivative with respect to h (P,). Here h is the policy's
@@ -145,12 +147,12 @@ PreferenceGradient<T> preference_loss(Ops& ops, const T& log_probs, const T& mas
     return ops.select(ops.view(both, {2, -1}), 0, i);
   };
   PreferenceGradient<T> out;
-  PreferenceStatistics& sum = out.statistics;
-  sum.chosen_log_prob = ops.read(ops.sum(side(sums, 0)));
-  sum.rejected_log_prob = ops.read(ops.sum(side(sums, 1)));
-  sum.chosen_reward = config.beta * ops.read(ops.sum(side(gains, 0)));
-  sum.rejected_reward = config.beta * ops.read(ops.sum(side(gains, 1)));
-  sum.right = ops.read(ops.sum(ops.above(side(gains, 0), side(gains, 1))));
+  PreferenceStatistics<LossValue<T>>& sum = out.statistics;
+  sum.chosen_log_prob = ops.sum(side(sums, 0));
+  sum.rejected_log_prob = ops.sum(side(sums, 1));
+  sum.chosen_reward = {ops.sum(side(gains, 0)), config.beta};
+  sum.rejected_reward = {ops.sum(side(gains, 1)), config.beta};
+  sum.right = ops.sum(ops.above(side(gains, 0), side(gains, 1)));
 
   T lengths;  // (2 P,), if gains are divided by length
   if (spec::per_token(config.loss_type)) {
@@ -159,7 +161,7 @@ PreferenceGradient<T> preference_loss(Ops& ops, const T& log_probs, const T& mas
   }
   const PreferenceSlope<T> pairs =
       preference_slope(ops, ops.subtract(side(gains, 0), side(gains, 1)), config);
-  sum.loss = ops.read(ops.sum(pairs.loss)) / all_pairs;
+  sum.loss = {ops.sum(pairs.loss), 1, all_pairs};
 
   const T d = of_both_sides(ops, pairs.slope);
   ops.divide_(d, all_pairs);

@@ -27,7 +27,7 @@ struct UpdateRange {
 
 template <class B, class T = typename B::Ops::Tensor>
 concept Backend = requires(B& b, const spec::Phase& phase, const MicroBatch& micro, const T& t,
-                           const LogProbs<T>& values, LossNumbers numbers, std::int64_t n,
+                           const LogProbs<T>& values, KeptNumbers<T> numbers, std::int64_t n,
                            double norm) {
   { b.ops() } -> std::same_as<typename B::Ops&>;
   { b.job() } -> std::same_as<const spec::Job&>;
@@ -54,9 +54,11 @@ concept Backend = requires(B& b, const spec::Phase& phase, const MicroBatch& mic
   { b.updates(phase) } -> std::same_as<UpdateRange>;
   // The loss denominators of the mini-batch that starts with this rank's row n.
   { b.scale(n) } -> std::same_as<LossScale>;
+  // Of a micro-batch; to be read when the mini-batch ends.
   b.take_numbers(std::move(numbers));
-  // The number of empty groups that this rank runs after its n groups, because other ranks have
-  // more and all must join each group's collectives.
+  b.read_numbers();
+  // Groups without micro-batches that this rank runs behind its n, because others have more and ranks meet in
+  // each.
   { b.further_groups(n) } -> std::same_as<std::int64_t>;
   // Reduces the gradients that the weights' sink has not started to reduce during backward. Sharded
   // gradients were already reduced after each group.
@@ -117,8 +119,9 @@ void add_gradients(B& b, const std::vector<MicroBatch>& cuts, std::int64_t toget
   const bool early = sums_overlap_backward(b.ops(), b.weights().architecture);
   const auto run = [&](Group group, bool last) {
     if (sink != nullptr && early) sink->begin_group(last);
-    for (LossNumbers& numbers : train_group(b.ops(), b.weights(), b.experience(), group, objective,
-                                            b.checkpointing(), tied ? &*tied : nullptr))
+    for (KeptNumbers<T>& numbers :
+         train_group(b.ops(), b.weights(), b.experience(), group, objective, b.checkpointing(),
+                     tied ? &*tied : nullptr))
       b.take_numbers(std::move(numbers));
   };
   for_each_group(b.ops(), cuts, together, [&](Group group) {
@@ -161,6 +164,7 @@ void train_phase(B& b, const spec::Phase& phase, const MakeObjective& objective)
     add_gradients(b, cuts.at(static_cast<std::size_t>(row / shape.mini_batch)), phase.together,
                   objective(b.scale(row)));
     reduce_gradients(b);
+    b.read_numbers();
     if (phase.part == TrainPart::kAll) update_weights(b, update);
   });
 }

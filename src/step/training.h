@@ -1,9 +1,9 @@
 // One micro-batch of a training phase: forward to the last block's output, a loss that computes the
 // output's gradient, and the backward. Training bodies differ only in their loss.
 //
-// An objective is the loss of a body with its settings. Its function d_hidden(ops, weights,
-// experience, batch, hidden, numbers) returns the gradient of `hidden`. It adds to the head's
-// gradients and to the metrics `numbers`. kSequencesOfRow is 2 if a row is a pair.
+// An objective is a loss of a body with what it is told besides data: d_hidden(ops, weights,
+// experience, batch, hidden, numbers) returns the gradient of `hidden`, adds to the head's gradients
+// and to the numbers (loss_numbers.h) for the metrics. kSequencesOfRow: 2 where a row is a pair.
 #pragma once
 
 #include <optional>
@@ -20,14 +20,6 @@
 #include "step/tied_rows.h"
 
 namespace neap::step {
-
-/// A metric of a micro-batch: a share of the mini-batch's value, or a mean over `weight` elements.
-struct LossNumber {
-  std::string name;
-  double value = 0;
-  std::optional<double> weight{};
-};
-using LossNumbers = std::vector<LossNumber>;
 
 /// The actor's loss of PPO and GRPO. Reads advantages and, where the configuration says so, old_log_probs,
 /// ref_log_probs, rollout_weights and noise.
@@ -54,14 +46,14 @@ struct PolicyObjective {
 
   template <class Ops, class T = typename Ops::Tensor>
   T d_hidden(Ops& ops, const Weights<T>& w, const Experience<T>& e, const DeviceBatch<Ops>& batch,
-             const T& hidden, LossNumbers& numbers) const {
+             const T& hidden, LossSums<T>& numbers) const {
     const T rows = batch.response_rows();
     const T targets = batch.targets();
     const LogProbs<T> out = log_probs(ops, w, hidden, rows, targets, options);
     T d_log_probs, d_entropy;
     gradients(ops, e, batch, batch.by_sequence(out.log_probs), d_log_probs, d_entropy, numbers);
     if (old_is_current) {  // no phase before has measured it
-      const double tokens = ops.read(ops.sum(batch.mask()));
+      const T tokens = ops.sum(batch.mask());
       numbers.push_back({"actor/entropy",
                          masked_mean(ops, batch.by_sequence(out.entropy), batch.mask(), tokens),
                          tokens});
@@ -78,12 +70,12 @@ struct PolicyObjective {
   // Of the loss by `current`, the log-probabilities, and by their entropy: (B, R).
   template <class Ops, class T>
   void gradients(Ops& ops, const Experience<T>& e, const DeviceBatch<Ops>& batch, const T& current,
-                 T& d_log_probs, T& d_entropy, LossNumbers& numbers) const {
+                 T& d_log_probs, T& d_entropy, LossSums<T>& numbers) const {
     const spec::LossAggregation mode = config.loss_agg_mode;
     const spec::LossAggregation policy_mode = spec::aggregation_of(config.loss_mode, mode);
     const T weights = loss_weights(ops, batch.mask(), mode, scale);
     const T old = old_is_current ? current : batch.part(e.old_log_probs);
-    const double tokens = ops.read(ops.sum(batch.mask()));
+    const T tokens = ops.sum(batch.mask());
     T mask = batch.mask();
     T policy_weights =
         policy_mode == mode ? weights : loss_weights(ops, batch.mask(), policy_mode, scale);
@@ -111,7 +103,7 @@ struct PolicyObjective {
       d_entropy = ops.clone(weights);
       ops.scale_(d_entropy, -config.entropy_coeff);
     }
-    const PolicyStatistics& s = policy.statistics;
+    const PolicyStatistics<T>& s = policy.statistics;
     numbers.insert(numbers.end(), {{"actor/pg_loss", s.loss},
                                    {"actor/pg_clipfrac", s.clip_fraction, tokens},
                                    {"actor/pg_clipfrac_lower", s.clip_fraction_lower, tokens},
@@ -122,14 +114,14 @@ struct PolicyObjective {
   // without a ratio.
   template <class Ops, class T>
   void bypass_rollout(Ops& ops, const DeviceBatch<Ops>& batch, const T& current, const T& old,
-                      double tokens, const T& weights, T& mask, T& policy_weights,
-                      LossNumbers& numbers) const {
+                      const T& tokens, const T& weights, T& mask, T& policy_weights,
+                      LossSums<T>& numbers) const {
     const RolloutTerms<T> terms = rollout_terms(ops, current, old, batch.mask(), *bypass);
     mask = terms.mask;
     ops.multiply_(weights, mask);
-    const double rejected = 1 - masked_mean(ops, mask, batch.mask(), tokens);
     if (!bypass->rejections.empty())
-      numbers.push_back({"rollout_corr/rollout_rs_masked_fraction", rejected, tokens});
+      numbers.push_back({"rollout_corr/rollout_rs_masked_fraction",
+                         1 - masked_mean(ops, mask, batch.mask(), tokens), tokens});
     if (!terms.weights.defined()) return;
     numbers.push_back({"rollout_corr/rollout_is_mean",
                        masked_mean(ops, terms.weights, batch.mask(), tokens), tokens});
@@ -146,7 +138,7 @@ struct ValueObjective {
 
   template <class Ops, class T = typename Ops::Tensor>
   T d_hidden(Ops& ops, const Weights<T>& w, const Experience<T>& e, const DeviceBatch<Ops>& batch,
-             const T& hidden, LossNumbers& numbers) const {
+             const T& hidden, LossSums<T>& numbers) const {
     const T rows = batch.response_rows();
     const T& mask = batch.mask();
     T d_values;
@@ -155,7 +147,7 @@ struct ValueObjective {
       const T weights = loss_weights(ops, mask, aggregation, scale);
       ValueGradient<T> loss = value_loss(ops, values, batch.part(e.returns), batch.part(e.values),
                                          mask, weights, cliprange);
-      const double tokens = ops.read(ops.sum(mask));
+      const T tokens = ops.sum(mask);
       numbers = {{"critic/vf_loss", loss.loss},
                  {"critic/vf_clipfrac", loss.clip_fraction, tokens},
                  {"critic/vpred_mean", masked_mean(ops, values, mask, tokens), tokens}};
@@ -173,16 +165,18 @@ struct CrossEntropyObjective {
 
   template <class Ops, class T = typename Ops::Tensor>
   T d_hidden(Ops& ops, const Weights<T>& w, const Experience<T>&, const DeviceBatch<Ops>& batch,
-             const T& hidden, LossNumbers& numbers) const {
+             const T& hidden, LossSums<T>& numbers) const {
     const T weights = ops.clone(batch.mask());
     ops.divide_(weights, tokens);
     const T flat = batch.by_row(weights);
     CrossEntropy<T> out =
         cross_entropy(ops, w, hidden, batch.response_rows(), batch.targets(), flat, options);
     const auto total = [&](const T& values) {
-      return ops.total_over(weighted_sum(ops, values, flat), spec::Axis::kContext);
+      const T sum = weighted_sum(ops, values, flat);
+      ops.sum_over_(sum, spec::Axis::kContext);
+      return sum;
     };
-    numbers = {{"train/loss", -total(out.values.log_probs)},
+    numbers = {{"train/loss", {total(out.values.log_probs), -1}},
                {"train/mean_token_accuracy", total(out.values.right)}};
     return std::move(out.d_hidden);
   }
@@ -196,7 +190,7 @@ struct PairObjective {
 
   template <class Ops, class T = typename Ops::Tensor>
   T d_hidden(Ops& ops, const Weights<T>& w, const Experience<T>& e, const DeviceBatch<Ops>& batch,
-             const T& hidden, LossNumbers& numbers) const {
+             const T& hidden, LossSums<T>& numbers) const {
     const std::int64_t count = batch.size() / 2;
     const T last = batch.last_token_rows();
     T d_scores;
@@ -205,9 +199,10 @@ struct PairObjective {
       const T margins = batch.part(e.margins, batch.first() / 2, count);
       PairGradient<T> loss = pairwise_loss(ops, both, margins, center, pairs);
       const auto n = static_cast<double>(count);
+      const auto pairs_here = LossValue<T>::fixed(n);
       numbers = {{"train/loss", loss.loss},
-                 {"train/accuracy", loss.right / n, n},
-                 {"train/margin", loss.margin / n, n}};
+                 {"train/accuracy", loss.right / n, pairs_here},
+                 {"train/margin", loss.margin / n, pairs_here}};
       d_scores = std::move(loss.d_scores);
     }
     return scores_backward(ops, w, hidden, last, batch.last_by_row(ops.view(d_scores, {-1})));
@@ -223,7 +218,7 @@ struct PreferenceObjective {
 
   template <class Ops, class T = typename Ops::Tensor>
   T d_hidden(Ops& ops, const Weights<T>& w, const Experience<T>& e, const DeviceBatch<Ops>& batch,
-             const T& hidden, LossNumbers& numbers) const {
+             const T& hidden, LossSums<T>& numbers) const {
     const T rows = batch.response_rows();
     const T targets = batch.targets();
     const LogProbs<T> out = log_probs(ops, w, hidden, rows, targets, options);
@@ -233,7 +228,7 @@ struct PreferenceObjective {
     const auto n = static_cast<double>(batch.size() / 2);
     numbers = {{"train/loss", loss.statistics.loss}};
     for (const auto& [name, value] : preference_means(loss.statistics, n))
-      numbers.push_back({name, value, n});
+      numbers.push_back({name, value, LossValue<T>::fixed(n)});
     return log_probs_backward(ops, w, hidden, rows, targets, out,
                               batch.by_row(std::exchange(loss.d_log_probs, {})), T(), options);
   }
@@ -243,9 +238,10 @@ struct PreferenceObjective {
 /// block before the next block. Adds the gradients, except those of a tied embedding's rows if
 /// `tied` takes them. Returns the objective's numbers per micro-batch.
 template <class Ops, class Objective, class T = typename Ops::Tensor>
-std::vector<LossNumbers> train_group(Ops& ops, const Weights<T>& w, const Experience<T>& e,
-                                     Group group, const Objective& objective,
-                                     const spec::Checkpointing& keep, TiedRows<T>* tied = nullptr) {
+std::vector<KeptNumbers<T>> train_group(Ops& ops, const Weights<T>& w, const Experience<T>& e,
+                                        Group group, const Objective& objective,
+                                        const spec::Checkpointing& keep,
+                                        TiedRows<T>* tied = nullptr) {
   constexpr std::int64_t kOfRow = Objective::kSequencesOfRow;
   std::vector<DeviceBatch<Ops>> batches;
   std::vector<BatchTokens<T>> tokens;
@@ -255,13 +251,15 @@ std::vector<LossNumbers> train_group(Ops& ops, const Weights<T>& w, const Experi
     tokens.push_back(batches.back().tokens());
   }
   std::vector<Tape<T>> tapes = forward_train(ops, w, tokens, keep);
-  std::vector<LossNumbers> numbers(group.size());
+  std::vector<KeptNumbers<T>> numbers;
   std::vector<T> d_hidden;
   {
     const UsedTable<T> head(w, Table::kHead, BlockUse::kAddGradients);
     head.gradients().begin(ops);
     for (std::size_t i = 0; i < group.size(); ++i) {
-      d_hidden.push_back(objective.d_hidden(ops, w, e, batches[i], tapes[i].hidden, numbers[i]));
+      LossSums<T> sums;
+      d_hidden.push_back(objective.d_hidden(ops, w, e, batches[i], tapes[i].hidden, sums));
+      numbers.emplace_back(ops, sums);
       tapes[i].hidden = T();
     }
     head.gradients().end([&](UnitKey unit, const T& gradients) {
@@ -281,13 +279,16 @@ std::vector<LossNumbers> train_group(Ops& ops, const Weights<T>& w, const Experi
   return numbers;
 }
 
-/// The same for rows or pairs [first, first + count).
+/// The same of rows [first, first + count), or pairs, and the numbers are read.
 template <class Ops, class Objective, class T = typename Ops::Tensor>
 LossNumbers train_micro_batch(Ops& ops, const Weights<T>& w, const Experience<T>& e,
                               std::int64_t first, std::int64_t count, const Objective& objective,
                               const spec::Checkpointing& keep) {
   const MicroBatch micro{first, count};
-  return std::move(train_group(ops, w, e, Group(&micro, 1), objective, keep)[0]);
+  const std::vector<KeptNumbers<T>> kept =
+      train_group(ops, w, e, Group(&micro, 1), objective, keep);
+  ops.wait_for_device();
+  return kept.front().read(ops);
 }
 
 /// Forward and backward of the first block over a batch of N tokens, for plans that estimate its

@@ -116,9 +116,11 @@ class TestBackend {
   const std::vector<step::TrainedUnit<Tensor>>& pieces() { return units_; }
   step::UpdateRange updates(const spec::Phase&) { return {}; }
   step::LossScale scale(std::int64_t) { return {}; }
-  void take_numbers(step::LossNumbers values) {
-    for (const step::LossNumber& each : values) numbers.emplace_back(each.name, each.value);
+  void take_numbers(const step::KeptNumbers<Tensor>& values) {
+    for (const step::LossNumber& each : values.read(ops()))
+      numbers.emplace_back(each.name, each.value);
   }
+  void read_numbers() {}
   std::int64_t further_groups(std::int64_t) { return 0; }
   void reduce_gradients() {}
   template <class Visit>

@@ -93,7 +93,7 @@ struct Unlikelihood {
   template <class Ops, class T = typename Ops::Tensor>
   T d_hidden(Ops& ops, const step::Weights<T>& w, const step::Experience<T>&,
              const step::DeviceBatch<Ops>& batch, const T& hidden,
-             step::LossNumbers& numbers) const {
+             step::LossSums<T>& numbers) const {
     const T rows = batch.response_rows(), targets = batch.targets();
     const auto out = step::log_probs(ops, w, hidden, rows, targets, {});
     const T slope = ops.clone(batch.mask());
