@@ -132,12 +132,15 @@ CASES = {
     "sft-qwen2.5-1.5b-none": Case("qwen2.5-1.5b", "sft", 8, 64, 1984, checkpointing="none"),
     "sft-qwen2.5-1.5b": Case("qwen2.5-1.5b", "sft", 8, 64, 1984),
     "sft-qwen2.5-1.5b-recompute": Case("qwen2.5-1.5b", "sft", 8, 64, 1984, checkpointing="full"),
+    "sft-qwen2.5-1.5b-of-1": Case("qwen2.5-1.5b", "sft", 8, 64, 1984, micro=1, checkpointing="none"),
+    "grpo-qwen2.5-0.5b-short": Case("qwen2.5-0.5b", "grpo", 16, 256, 256, micro=16, n=4),  # one update a rollout
     "grpo-qwen2.5-0.5b": Case("qwen2.5-0.5b", "grpo", 16, 256, 1024, micro=16, n=4),
     "dpo-qwen2.5-1.5b": Case("qwen2.5-1.5b", "dpo", 8, 64, 960, micro=4),
     "dpo-qwen2.5-1.5b-once": Case("qwen2.5-1.5b", "dpo", 8, 64, 960, micro=4, once=True),
     "sft-qwen2.5-7b-recompute": Case("qwen2.5-7b", "sft", 4, 64, 1984, checkpointing="full"),
 }
-USUAL = [name for name in CASES if name not in ("sft-opt-1.3b", "sft-qwen2.5-1.5b-none", "sft-qwen2.5-1.5b-recompute")
+USUAL = [name for name in CASES if name not in ("sft-opt-1.3b", "sft-qwen2.5-1.5b-none", "sft-qwen2.5-1.5b-recompute",
+                                                "sft-qwen2.5-1.5b-of-1", "grpo-qwen2.5-0.5b-short")
          and not name.startswith("dpo-")]
 
 
