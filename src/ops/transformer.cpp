@@ -208,13 +208,17 @@ Tape Transformer::forward_train(const Tensor& tokens, const TrainOptions& option
                                      options.checkpointing)};
 }
 
+step::Rotations<Tensor> Transformer::rotations_of(const KvCache& cache) const {
+  return step::make_rotations(ops_, weights_.architecture, cache.max_tokens());
+}
+
 Tensor Transformer::prefill(const Tensor& tokens, const Tensor& lengths, const KvCache& cache,
                             const Tensor& rows) {
   const bridge::NoAutograd no_autograd;
   check_batch(tokens);
   check_length(tokens.size(1));
   check_cache(cache, weights_.blocks.size(), tokens.size(0), tokens.size(1));
-  return step::prefill(ops_, weights_, tokens.contiguous(), lengths,
+  return step::prefill(ops_, weights_, rotations_of(cache), tokens.contiguous(), lengths,
                        (rows.defined() ? rows : ops_.iota(tokens.size(0))).view({1, -1}), cache);
 }
 
@@ -222,7 +226,7 @@ Tensor Transformer::decode(const Tensor& tokens, const Tensor& positions, const 
                            std::int64_t key_limit) {
   const bridge::NoAutograd no_autograd;
   check_cache(cache, weights_.blocks.size(), tokens.size(0), key_limit);
-  return step::decode(ops_, weights_, tokens, positions, cache, key_limit);
+  return step::decode(ops_, weights_, rotations_of(cache), tokens, positions, cache, key_limit);
 }
 
 Tensor Transformer::logits(const Tensor& hidden) {

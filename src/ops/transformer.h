@@ -152,6 +152,7 @@ class Transformer {
   void bind_adapters(const Lora& lora);
   void bind_tables(const StreamedBase& streamed);
   void require(spec::Head head, const char* what) const;
+  [[nodiscard]] step::Rotations<at::Tensor> rotations_of(const KvCache& cache) const;
 
   step::Weights<at::Tensor> weights_;
   std::unique_ptr<step::BlockSource<at::Tensor>> streamed_;  // weights_.source

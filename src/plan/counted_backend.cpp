@@ -170,7 +170,7 @@ class CountedBackend {
       CountedSource source(pass.actions, pass.sampling);
       ops_.weighted(pass.times, [&] { visit(source); });
     };
-    for_each_generation_pass(job_, phase, most_decode_steps_,
+    for_each_generation_pass(job_, phase, ops_.profile().cuda, most_decode_steps_,
                              {count, [&](const auto& body) { ops_.aside(body); }});
   }
 

@@ -37,10 +37,11 @@ step::DecodeRows<CountedTensor> CountedSource::decode_rows(std::int64_t rows) co
 }
 
 step::Draw<CountedTensor> CountedSource::draw(const std::vector<std::int64_t>& rows,
-                                              std::int64_t width) const {
+                                              std::int64_t steps, std::int64_t width) const {
   const std::int64_t n = std::ssize(rows);
-  if (!sampling_.penalizes()) return {floats({n}), {}, {}};
-  return {floats({n}), longs({n, width}), floats({n, width})};
+  const CountedTensor uniforms = steps > 1 ? floats({steps, n}) : floats({n});
+  if (!sampling_.penalizes()) return {uniforms, {}, {}};
+  return {uniforms, longs({n, width}), floats({n, width})};
 }
 
 }  // namespace neap::plan

@@ -27,7 +27,8 @@ class CountedSource {
   [[nodiscard]] step::PromptBatch<T> prompts(const step::PrefillPrompts& action) const;
   [[nodiscard]] step::ChunkBatch<T> chunk(const step::PrefillChunk& action) const;
   [[nodiscard]] step::DecodeRows<T> decode_rows(std::int64_t rows) const;
-  [[nodiscard]] step::Draw<T> draw(const std::vector<std::int64_t>& rows, std::int64_t width) const;
+  [[nodiscard]] step::Draw<T> draw(const std::vector<std::int64_t>& rows, std::int64_t steps,
+                                   std::int64_t width) const;
   void take(const std::vector<std::int64_t>&, const step::Sampled<T>&) const {}
 
  private:

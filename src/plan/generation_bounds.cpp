@@ -22,8 +22,10 @@ struct Batches {
 
 class Bounds {
  public:
-  Bounds(const spec::Job& job, std::int64_t most_decode_steps, const GenerationVisitor& visitor)
-      : prefill_(job.prefill()),
+  Bounds(const spec::Job& job, bool cuda, std::int64_t most_decode_steps,
+         const GenerationVisitor& visitor)
+      : cuda_(cuda),
+        prefill_(job.prefill()),
         prompt_(job.data.max_prompt_length),
         response_(job.data.max_response_length),
         most_decode_steps_(most_decode_steps),
@@ -38,6 +40,12 @@ class Bounds {
     for (std::int64_t i = 1; i <= steps; ++i) {
       const std::int64_t limit = prompt_ + (response_ - 1) * i / steps;
       visitor_.visit({{step::DecodeStep{b.batch, limit}}, b.sampling, b.times * each});
+    }
+    // Tokens that are read together have a place each. A step takes the same time in them.
+    const std::int64_t read = std::min(response_ - 1, step::steps_of_a_read(cuda_, b.sampling));
+    if (read > 1) {
+      const std::int64_t first = prompt_ + response_ - read;
+      visitor_.visit({{step::DecodeStep{b.batch, first, read}}, b.sampling, 0});
     }
     visitor_.aside([&] { add_smaller(b, prompts); });
   }
@@ -107,6 +115,7 @@ class Bounds {
     for (std::int64_t n = size - step; n > 0; n -= step) visit(n);
   }
 
+  bool cuda_;
   spec::PrefillShape prefill_;
   std::int64_t prompt_, response_, most_decode_steps_;
   const GenerationVisitor& visitor_;
@@ -114,9 +123,9 @@ class Bounds {
 
 }  // namespace
 
-void for_each_generation_pass(const spec::Job& job, const spec::Phase& phase,
+void for_each_generation_pass(const spec::Job& job, const spec::Phase& phase, bool cuda,
                               std::int64_t most_decode_steps, const GenerationVisitor& visitor) {
-  const Bounds bounds(job, most_decode_steps, visitor);
+  const Bounds bounds(job, cuda, most_decode_steps, visitor);
   const spec::Batching batching = spec::batching_of(job, phase);
   const std::int64_t responses = batching.most_rows, batch = batching.rows;
   const double batches = static_cast<double>(responses) / static_cast<double>(batch);

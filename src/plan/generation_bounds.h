@@ -28,9 +28,9 @@ struct GenerationVisitor {
   std::function<void(const std::function<void()>&)> aside;
 };
 
-/// Visits the passes of a phase in order. For a batch it takes `most_decode_steps` steps, evenly
-/// spread and including the longest.
-void for_each_generation_pass(const spec::Job& job, const spec::Phase& phase,
+/// The passes of a phase on a GPU or the host, in order. `most_decode_steps`: of a batch so many, evenly spread, the longest
+/// included.
+void for_each_generation_pass(const spec::Job& job, const spec::Phase& phase, bool cuda,
                               std::int64_t most_decode_steps, const GenerationVisitor& visitor);
 
 }  // namespace neap::plan

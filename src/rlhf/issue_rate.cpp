@@ -45,7 +45,9 @@ void decode(Ops& ops, const step::Weights<T>& weights, const step::SlotCache<T>&
             const T& integers, const T& uniforms) {
   step::DecodeRows<T> rows =
       step::on_device(ops, step::DecodeRows<T>{integers, integers, integers});
-  (void)step::decode_and_sample(ops, weights, rows, {uniforms, {}, {}}, cache, kTokens, {});
+  const step::Rotations<T> rotations = step::make_rotations(ops, weights.architecture, kTokens);
+  (void)step::decode_and_sample(ops, weights, rotations, rows, {uniforms, {}, {}}, cache,
+                                step::DecodeStep{1, kTokens}, {});
 }
 
 // The number of operations in a step, as plans count them.

@@ -87,7 +87,8 @@ class LiveBackend {
   [[nodiscard]] ops::KvCache& cache() { return generation_->cache; }
   template <class Visit>
   void for_each_generation(const spec::Phase&, const Visit& visit) {
-    rollout::LiveSource source(generation_->cache, generation_->prompts, generation_->options);
+    rollout::LiveSource source(model_, generation_->cache, generation_->prompts,
+                               generation_->options);
     visit(source);
     responses_ = source.take_responses();
   }

@@ -35,12 +35,14 @@ std::vector<step::SequenceStart> starts_of(const std::vector<Prompt>& prompts) {
 }  // namespace
 
 LiveSource::LiveSource(const std::vector<Prompt>& prompts, const GenerateOptions& options,
-                       const CacheSize& cache, step::GenerationSchedule::StartRow start)
+                       const CacheSize& cache, std::int64_t decode_steps,
+                       step::GenerationSchedule::StartRow start)
     : prompts_(prompts),
       options_(options),
-      schedule_(value_or_throw(step::GenerationSchedule::make(
-          {cache.rows, cache.tokens, options.prompt_width, options.max_new_tokens, options.prefill},
-          starts_of(prompts), std::move(start)))),
+      schedule_(value_or_throw(
+          step::GenerationSchedule::make({cache.rows, cache.tokens, options.prompt_width,
+                                          options.max_new_tokens, options.prefill, decode_steps},
+                                         starts_of(prompts), std::move(start)))),
       responses_(prompts.size()) {
   if (!options.sampling.penalizes()) return;
   for (const Prompt& prompt : prompts) seen_.emplace_back(prompt.tokens);
@@ -94,25 +96,34 @@ step::DecodeRows<at::Tensor> LiveSource::decode_rows(std::int64_t rows) const {
   return {on_host(tokens), on_host(positions), on_host(advance)};
 }
 
-/// Idle rows draw random numbers that are not used.
-step::Draw<at::Tensor> LiveSource::draw(const std::vector<std::int64_t>& rows,
+/// Idle rows draw what is not read.
+step::Draw<at::Tensor> LiveSource::draw(const std::vector<std::int64_t>& rows, std::int64_t steps,
                                         std::int64_t width) const {
   std::vector<float> uniforms, amounts;
   std::vector<std::int64_t> seen;
+  for (std::int64_t step = 0; step < steps; ++step) {
+    for (const std::int64_t row : rows) {
+      const std::size_t sequence = schedule_.sequence_of(row);
+      const bool idle = sequence == step::GenerationSchedule::kIdle;
+      const auto place = static_cast<std::size_t>(step);
+      uniforms.push_back(
+          idle ? 0.0F
+               : uniform(prompts_[sequence].key, responses_[sequence].tokens.size() + place));
+    }
+  }
+  const bridge::HostScope host;
+  const auto n = std::ssize(rows);
+  at::Tensor draws = at::tensor(uniforms, at::kFloat);
+  if (steps > 1) draws = draws.view({steps, n});
+  if (!options_.sampling.penalizes()) return {draws, {}, {}};
   for (const std::int64_t row : rows) {
     const std::size_t sequence = schedule_.sequence_of(row);
     const bool idle = sequence == step::GenerationSchedule::kIdle;
-    uniforms.push_back(idle ? 0.0F
-                            : uniform(prompts_[sequence].key, responses_[sequence].tokens.size()));
-    if (!options_.sampling.penalizes()) continue;
     const SeenTokens none;
     const SeenTokens& tokens = idle ? none : seen_[sequence];
     tokens.append_to(options_.sampling, static_cast<std::size_t>(width), seen, amounts);
   }
-  const bridge::HostScope host;
-  const auto n = std::ssize(rows);
-  if (!options_.sampling.penalizes()) return {at::tensor(uniforms, at::kFloat), {}, {}};
-  return {at::tensor(uniforms, at::kFloat), at::tensor(seen, at::kLong).view({n, width}),
+  return {draws, at::tensor(seen, at::kLong).view({n, width}),
           at::tensor(amounts, at::kFloat).view({n, width})};
 }
 
@@ -129,9 +140,12 @@ void LiveSource::take(const std::vector<std::int64_t>& rows,
   const at::Tensor kept =
       next.log_probs.defined() ? next.log_probs.to(at::kFloat).contiguous() : at::Tensor();
   const float* log_probs = kept.defined() ? kept.const_data_ptr<float>() : nullptr;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (schedule_.sequence_of(rows[i]) == step::GenerationSchedule::kIdle) continue;
-    add_token(rows[i], tokens[i], log_probs == nullptr ? nullptr : log_probs + i);
+  // Of several steps, in their order; what follows the last token of a sequence is left out.
+  const auto count = static_cast<std::size_t>(next.tokens.numel());
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::int64_t row = rows[i % rows.size()];
+    if (schedule_.sequence_of(row) == step::GenerationSchedule::kIdle) continue;
+    add_token(row, tokens[i], log_probs == nullptr ? nullptr : log_probs + i);
   }
 }
 

@@ -24,11 +24,13 @@ class LiveSource {
   using T = at::Tensor;
 
  public:
-  /// `prompts`, `options` and `cache` must outlive it.
+  /// Of a model's texts. `prompts`, `options` and `cache` outlive it.
   template <step::KvLayout<ops::AtenOps> Cache>
-  LiveSource(Cache& cache, const std::vector<Prompt>& prompts, const GenerateOptions& options)
+  LiveSource(const ops::Transformer& model, Cache& cache, const std::vector<Prompt>& prompts,
+             const GenerateOptions& options)
       : LiveSource(
             prompts, options, {cache.rows(), cache.max_tokens()},
+            step::steps_of_a_read(model.device().is_cuda(), options.sampling, options.decode_steps),
             [&cache](std::int64_t row, std::int64_t tokens) { return cache.start(row, tokens); }) {}
 
   /// One response per prompt, in the order of prompts.
@@ -40,7 +42,8 @@ class LiveSource {
   [[nodiscard]] step::PromptBatch<T> prompts(const step::PrefillPrompts& action) const;
   [[nodiscard]] step::ChunkBatch<T> chunk(const step::PrefillChunk& action) const;
   [[nodiscard]] step::DecodeRows<T> decode_rows(std::int64_t rows) const;
-  [[nodiscard]] step::Draw<T> draw(const std::vector<std::int64_t>& rows, std::int64_t width) const;
+  [[nodiscard]] step::Draw<T> draw(const std::vector<std::int64_t>& rows, std::int64_t steps,
+                                   std::int64_t width) const;
   void take(const std::vector<std::int64_t>& rows, const step::Sampled<T>& next);
 
  private:
@@ -48,7 +51,8 @@ class LiveSource {
     std::int64_t rows = 0, tokens = 0;
   };
   LiveSource(const std::vector<Prompt>& prompts, const GenerateOptions& options,
-             const CacheSize& cache, step::GenerationSchedule::StartRow start);
+             const CacheSize& cache, std::int64_t decode_steps,
+             step::GenerationSchedule::StartRow start);
 
   [[nodiscard]] const std::vector<std::int64_t>& prompt_of(std::int64_t row) const {
     return prompts_[schedule_.sequence_of(row)].tokens;
@@ -70,7 +74,7 @@ std::vector<Response> generate_in(ops::Transformer& model, Cache& cache,
                                   const std::vector<Prompt>& prompts,
                                   const GenerateOptions& options) {
   const bridge::NoAutograd no_autograd;
-  LiveSource source(cache, prompts, options);
+  LiveSource source(model, cache, prompts, options);
   step::run_generation(model.ops(), model.weights(), cache, source);
   return source.take_responses();
 }

@@ -39,9 +39,10 @@ struct GenerateOptions {
   /// such check.
   std::function<bool(std::size_t response, std::int64_t token)> stops{};
   std::int64_t pad_token_id = 0;
-  spec::PrefillShape prefill{};  ///< if tokens < prompt_width: one prompt at a time, in chunks
-  /// Called after each step with the number of ended responses. Returning false stops early with
-  /// the responses so far.
+  spec::PrefillShape
+      prefill{};  ///< fewer tokens than prompt_width: one prompt at a time, in chunks
+  std::int64_t decode_steps = 0;  ///< whose tokens are read together; 0: as suits the device
+  /// Is told how many responses have ended after each step; false stops early with what is there.
   std::function<bool(std::size_t ended)> on_progress{};
   /// Called for each response when it has ended.
   std::function<void(std::size_t response, const Response&)> on_response{};

@@ -21,16 +21,21 @@
 
 namespace neap::step {
 
-/// Samples the next tokens from hidden states (B, C), on the device. `draw` is on the host.
 template <class Ops, class T = typename Ops::Tensor>
-Sampled<T> sampled(Ops& ops, const Weights<T>& w, const T& hidden, const SamplingOptions& sampling,
-                   const Draw<T>& draw) {
+Draw<T> on_device(Ops& ops, const Draw<T>& draw, const SamplingOptions& sampling) {
   Draw<T> here{ops.to_device(draw.uniforms), {}, {}};
   if (sampling.penalizes()) {
     here.seen = ops.to_device(draw.seen);
     here.amounts = ops.to_device(draw.amounts);
   }
-  return sample(ops, logits(ops, w, hidden), sampling, here);
+  return here;
+}
+
+/// The next tokens after hidden states (B, C), on the device; `draw` is on the host.
+template <class Ops, class T = typename Ops::Tensor>
+Sampled<T> sampled(Ops& ops, const Weights<T>& w, const T& hidden, const SamplingOptions& sampling,
+                   const Draw<T>& draw) {
+  return sample(ops, logits(ops, w, hidden), sampling, on_device(ops, draw, sampling));
 }
 
 template <class Ops, class T = typename Ops::Tensor>
@@ -50,10 +55,10 @@ struct PromptBatch {
 /// Prefills each prompt once for all of its sequences, and samples their first tokens. `draw`, for
 /// S sequences, and the result are on the host.
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
-Sampled<T> prefill_and_sample(Ops& ops, const Weights<T>& w, const PromptBatch<T>& batch,
-                              const Draw<T>& draw, const Cache& cache,
+Sampled<T> prefill_and_sample(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations,
+                              const PromptBatch<T>& batch, const Draw<T>& draw, const Cache& cache,
                               const SamplingOptions& sampling) {
-  T hidden = prefill(ops, w, ops.to_device(batch.tokens), ops.to_device(batch.lengths),
+  T hidden = prefill(ops, w, rotations, ops.to_device(batch.tokens), ops.to_device(batch.lengths),
                      ops.to_device(batch.rows), cache);
   if (batch.prompts.size(0) != hidden.size(0))
     hidden = ops.take_rows(hidden, ops.to_device(batch.prompts));
@@ -80,22 +85,40 @@ DecodeRows<T> on_device(Ops& ops, const DecodeRows<T>& rows) {
   return {ops.to_device(rows.tokens), ops.to_device(rows.positions), ops.to_device(rows.advance)};
 }
 
-/// One decoding step: returns the next tokens (B,), on the host. `rows` becomes the input of the
-/// next step.
+/// The steps of an action: the next tokens of its rows, on the host, (B,) of one step, (steps, B) of several. `rows`
+/// are those of the step after them. Nothing waits for the device before all steps are given to it.
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
-Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, DecodeRows<T>& rows,
-                             const Draw<T>& draw, const Cache& cache, std::int64_t key_limit,
-                             const SamplingOptions& sampling) {
-  const Sampled<T> next = sampled(
-      ops, w, decode(ops, w, rows.tokens, rows.positions, cache, key_limit), sampling, draw);
-  rows.tokens = ops.view(next.tokens, {-1});
-  ops.add_(rows.positions, rows.advance);
-  return on_host(ops, next);
+Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations,
+                             DecodeRows<T>& rows, const Draw<T>& draw, const Cache& cache,
+                             const DecodeStep& action, const SamplingOptions& sampling) {
+  const auto next = [&](std::int64_t step, const auto& draw_here) {
+    const T hidden =
+        decode(ops, w, rotations, rows.tokens, rows.positions, cache, action.key_limit + step);
+    const Draw<T> here = draw_here();
+    Sampled<T> out = sample(ops, logits(ops, w, hidden), sampling, here);
+    rows.tokens = ops.view(out.tokens, {-1});
+    ops.add_(rows.positions, rows.advance);
+    return out;
+  };
+  if (action.steps == 1)
+    return on_host(ops, next(0, [&] { return on_device(ops, draw, sampling); }));
+  const Draw<T> all_here = on_device(ops, draw, sampling);
+  const Shape all{action.steps, action.rows};
+  Sampled<T> out{ops.empty(all, Dtype::kInt64), T()};
+  if (sampling.log_probs) out.log_probs = ops.empty(all, wide(ops.dtype(any_weight(w))));
+  ops.repeat(action.steps, [&](std::int64_t step) {
+    const Sampled<T> one = next(step, [&]() -> Draw<T> {
+      return {ops.select(all_here.uniforms, 0, step), all_here.seen, all_here.amounts};
+    });
+    ops.copy_(ops.select(out.tokens, 0, step), rows.tokens);
+    if (one.log_probs.defined()) ops.copy_(ops.select(out.log_probs, 0, step), one.log_probs);
+  });
+  return on_host(ops, out);
 }
 
 template <class S, class T>
 concept GenerationSource = requires(S& source, const PrefillPrompts& prompts,
-                                    const PrefillChunk& chunk, std::int64_t n,
+                                    const PrefillChunk& chunk, std::int64_t n, std::int64_t m,
                                     const std::vector<std::int64_t>& rows, const Sampled<T>& next) {
   { source.sampling() } -> std::convertible_to<const SamplingOptions&>;
   // Null: the generation has ended.
@@ -105,9 +128,9 @@ concept GenerationSource = requires(S& source, const PrefillPrompts& prompts,
   { source.chunk(chunk) } -> std::same_as<ChunkBatch<T>>;
   // The last tokens of the first n rows.
   { source.decode_rows(n) } -> std::same_as<DecodeRows<T>>;
-  // Random numbers for the next token of each of the rows. n is the width that penalties need.
-  { source.draw(rows, n) } -> std::same_as<Draw<T>>;
-  // Receives the next token of each of the rows.
+  // For the next n tokens of each of the rows; m: of what penalties need.
+  { source.draw(rows, n, m) } -> std::same_as<Draw<T>>;
+  // The next tokens of each of the rows.
   source.take(rows, next);
 };
 
@@ -118,29 +141,33 @@ class GenerationBody {
 
  public:
   GenerationBody(Ops& ops, const Weights<T>& w, Cache& cache, Source& source)
-      : ops_(ops), w_(w), cache_(cache), source_(source) {}
+      : ops_(ops),
+        w_(w),
+        cache_(cache),
+        source_(source),
+        rotations_(make_rotations(ops, w.architecture, cache.max_tokens())) {}
 
   void operator()(const ClearCache&) { cache_.clear(ops_); }
   void operator()(const PrefillPrompts& action) {
     decoded_.reset();
-    const Draw<T> draw = source_.draw(action.rows, action.width);
-    source_.take(action.rows, prefill_and_sample(ops_, w_, source_.prompts(action), draw, cache_,
-                                                 source_.sampling()));
+    const Draw<T> draw = source_.draw(action.rows, 1, action.width);
+    source_.take(action.rows, prefill_and_sample(ops_, w_, rotations_, source_.prompts(action),
+                                                 draw, cache_, source_.sampling()));
   }
   void operator()(const PrefillChunk& action) {
     decoded_.reset();
     const ChunkBatch<T> batch = source_.chunk(action);
     hidden_ = T();
-    hidden_ =
-        prefill_chunk(ops_, w_, ops_.to_device(batch.tokens), {action.rows, action.first}, cache_);
+    hidden_ = prefill_chunk(ops_, w_, rotations_, ops_.to_device(batch.tokens),
+                            {action.rows, action.first}, cache_);
     if (action.last) sample_first(action, batch.prompts);
   }
   void operator()(const DecodeStep& action) {
     std::vector<std::int64_t> rows(static_cast<std::size_t>(action.rows));
     std::iota(rows.begin(), rows.end(), 0);
     if (!decoded_) decoded_ = on_device(ops_, source_.decode_rows(action.rows));
-    const Draw<T> draw = source_.draw(rows, action.key_limit);
-    source_.take(rows, decode_and_sample(ops_, w_, *decoded_, draw, cache_, action.key_limit,
+    const Draw<T> draw = source_.draw(rows, action.steps, action.key_limit);
+    source_.take(rows, decode_and_sample(ops_, w_, rotations_, *decoded_, draw, cache_, action,
                                          source_.sampling()));
   }
   void operator()(const MoveRow& action) {
@@ -157,7 +184,7 @@ class GenerationBody {
   void sample_first(const PrefillChunk& action, const T& prompts) {
     T hidden = std::exchange(hidden_, T());
     if (std::ssize(action.rows) > 1) hidden = ops_.take_rows(hidden, ops_.to_device(prompts));
-    const Draw<T> draw = source_.draw(action.rows, action.width);
+    const Draw<T> draw = source_.draw(action.rows, 1, action.width);
     const Sampled<T> next = on_host(ops_, sampled(ops_, w_, hidden, source_.sampling(), draw));
     source_.take(action.rows, next);
   }
@@ -166,6 +193,7 @@ class GenerationBody {
   const Weights<T>& w_;
   Cache& cache_;
   Source& source_;
+  Rotations<T> rotations_;
   T hidden_;                              // (1, C) of the last chunk
   std::optional<DecodeRows<T>> decoded_;  // on the device; unset once a row starts, moves or ends
 };

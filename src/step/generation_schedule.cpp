@@ -45,6 +45,10 @@ Status GenerationSchedule::check() const {
             format("Prefilling {} tokens of {} prompts at a time makes no progress",
                    limits_.prefill.tokens, limits_.prefill.prompts)};
   }
+  if (limits_.decode_steps < 1) {
+    return {ErrorCode::kInvalidArgument,
+            format("Decoding {} steps at a time makes no progress", limits_.decode_steps)};
+  }
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     const std::int64_t length = sequences_[i].prompt_tokens;
     if (length == 0 || length > limits_.prompt_width) {
@@ -150,9 +154,12 @@ void GenerationSchedule::compact() {
 }
 
 void GenerationSchedule::decode() {
-  DecodeStep step{rows_in_use()};
-  for (const Row& row : rows_) {
-    if (row.sequence != kIdle) step.key_limit = std::max(step.key_limit, row.tokens);
+  DecodeStep step{rows_in_use(), 1, limits_.decode_steps};
+  for (std::int64_t row = 0; row < step.rows; ++row) {
+    if (sequence_of(row) == kIdle) continue;
+    step.key_limit = std::max(step.key_limit, row_of(row).tokens);
+    // No step behind the last token that a sequence may have: its row may be another's then.
+    step.steps = std::min(step.steps, limits_.max_new_tokens - new_tokens(row));
   }
   actions_.emplace_back(step);
 }

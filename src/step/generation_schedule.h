@@ -43,11 +43,13 @@ struct PrefillChunk {
   bool last = false;
   std::vector<std::int64_t> rows;  ///< per sequence
 };
-/// Decodes a token for each of the first rows; results of idle rows are not used. Each decoded
-/// sequence has at most `key_limit` earlier tokens.
+/// `steps` tokens, one after another, for each of the first rows; the program reads them together. Idle rows compute
+/// what is not read, and so does a sequence that has ended before the last of them. No sequence that is decoded has
+/// more than `key_limit` tokens before the first.
 struct DecodeStep {
   std::int64_t rows = 0;
   std::int64_t key_limit = 1;
+  std::int64_t steps = 1;
 };
 /// Moves the sequence of a row, with its number of tokens, to an idle row.
 struct MoveRow {
@@ -77,7 +79,9 @@ struct GenerationLimits {
   std::int64_t row_tokens = 0;    ///< per row
   std::int64_t prompt_width = 0;  ///< at least the tokens of the longest prompt
   std::int64_t max_new_tokens = 0;
-  spec::PrefillShape prefill{};  ///< if tokens < prompt_width: one prompt at a time, in chunks
+  spec::PrefillShape
+      prefill{};  ///< fewer tokens than prompt_width: one prompt at a time, in chunks
+  std::int64_t decode_steps = 1;  ///< most of a DecodeStep
 };
 
 /// A sequence to be generated.

@@ -32,16 +32,16 @@ struct SamplingOptions {
 /// Inputs for the next token of each sequence, in addition to its logits.
 template <class T>
 struct Draw {
-  T uniforms;  // (B,) float32 in [0, 1)
-  // With penalties: the distinct tokens so far, (B, U) int64, where a row is filled up with its
-  // first token; and what to subtract from their logits, (B, U) float32.
+  T uniforms;  // (B,) float32 in [0, 1); of several steps (steps, B)
+  // With penalties: the tokens seen, (B, U) int64, where the rest of a row repeats its first; and what
+  // is subtracted from their logits, (B, U) float32.
   T seen, amounts;
 };
 
 template <class T>
 struct Sampled {
-  T tokens;     // (B,) int64
-  T log_probs;  // (B,) wide; undefined unless requested
+  T tokens;     // (B,) int64; of several steps (steps, B)
+  T log_probs;  // as those, wide; undefined unless asked for
 };
 
 /// Greedy decoding.
@@ -72,7 +72,18 @@ struct Sampled {
                      : greedy_sampling();
 }
 
-/// Whether tokens must be sorted by probability, which takes memory.
+/// Decoding steps whose tokens are read together; `wanted`: so many, 0: as suits the device. A GPU computes while the
+/// program prepares the next step; what follows the end of a sequence is not used, so they are few. Penalties need each
+/// token on the host.
+[[nodiscard]] inline std::int64_t steps_of_a_read(bool cuda, const SamplingOptions& o,
+                                                  std::int64_t wanted = 0) {
+  constexpr std::int64_t kOfGpu = 4;
+  if (o.penalizes()) return 1;
+  if (wanted > 0) return wanted;
+  return cuda ? kOfGpu : 1;
+}
+
+/// Whether tokens have to be sorted by their probability, which takes memory.
 [[nodiscard]] inline bool needs_order(const SamplingOptions& o) {
   return o.temperature > 0 && (o.top_k > 0 || o.top_p < 1);
 }

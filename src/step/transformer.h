@@ -12,6 +12,7 @@
 #include "step/gradient_norm.h"
 #include "step/head.h"
 #include "step/kv_layout.h"
+#include "step/rotation.h"
 #include "step/units.h"
 
 namespace neap::step {
@@ -39,40 +40,12 @@ BatchTokens<T> of_one_length(const T& tokens, std::int64_t length) {
   return {tokens, {tokens.size(0) / length, length}, {}};
 }
 
-/// positions (P,) int64 with their rotation. `longest` is the maximum length of a sequence.
-/// Rotations that depend on it (dynamic, longrope) use the job's longest sequence in training,
-/// scoring and generation. So cached keys and log-probabilities stay comparable.
-template <class Ops, class T = typename Ops::Tensor>
-Rows<T> make_rows(Ops& ops, const Weights<T>& w, Spans<T> spans, T positions,
-                  std::int64_t longest) {
-  Rows<T> rows;
-  rows.spans = std::move(spans);
-  rows.positions = std::move(positions);
-  const spec::Architecture& a = w.architecture;
-  if (a.rotary.dimensions == 0) return rows;
-  const Dtype dtype = ops.dtype(any_weight(w));
-  const T places = ops.convert(rows.positions, Dtype::kFloat32);  // (P,)
-  const auto turn = [&](const spec::Rotary& rotary, T& cos, T& sin) {
-    const spec::RotaryTable table = spec::rotary_table(rotary, longest);
-    const T frequencies = ops.from_host(table.frequencies);                 // (d / 2,)
-    const T angles = ops.multiply(ops.view(places, {-1, 1}), frequencies);  // (P, d / 2)
-    const auto scaled = [&](T t) {
-      if (table.attention_factor != 1) ops.scale_(t, table.attention_factor);
-      return ops.convert(std::move(t), dtype);
-    };
-    cos = scaled(ops.cosine(angles));
-    sin = scaled(ops.sine(angles));
-  };
-  turn(a.rotary, rows.cos, rows.sin);
-  if (a.sliding_rotary.dimensions > 0) turn(a.sliding_rotary, rows.sliding_cos, rows.sliding_sin);
-  return rows;
-}
-
 template <class Ops, class T = typename Ops::Tensor>
 Rows<T> rows_of_batch(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch) {
   const std::int64_t length = batch.spans.length;
-  Rows<T> rows = make_rows(ops, w, with_places(ops, batch.spans),
-                           batch.spans.packed() ? batch.positions : ops.iota(length), length);
+  const Rotations<T> rotations = make_rotations(ops, w.architecture, length);
+  Rows<T> rows = make_rows(ops, ops.dtype(any_weight(w)), with_places(ops, batch.spans),
+                           batch.spans.packed() ? batch.positions : ops.iota(length), rotations);
   if (w.architecture.tensor.divides_rows) rows.divided = batch.tokens.size(0);
   return rows;
 }
@@ -295,14 +268,15 @@ void backward(Ops& ops, const Weights<T>& w, Tape<T> tape, T d) {
 }
 
 /// Runs right-padded prompts, tokens (B', T) with `lengths` (B',) int64, and stores their keys and
-/// values in the cache's `rows` (J, B') int64, J for each prompt. Returns each prompt's last hidden
+/// values in the cache's `rows` (J, B') int64, J for each prompt. `rotations` of its tokens. Returns each prompt's last hidden
 /// state (B', C).
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
-T prefill(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths, const T& rows,
-          const Cache& cache) {
+T prefill(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations, const T& tokens,
+          const T& lengths, const T& rows, const Cache& cache) {
   const std::int64_t t = tokens.size(1);
   const T flat = ops.view(tokens, {-1});
-  const Rows<T> places = make_rows(ops, w, {tokens.size(0), t}, ops.iota(t), cache.max_tokens());
+  const Rows<T> places =
+      make_rows(ops, ops.dtype(any_weight(w)), {tokens.size(0), t}, ops.iota(t), rotations);
   const auto attend = [&](std::size_t i, Heads<T> heads) {
     cache.store_prompts(ops, i, rows, heads, t);
     return ops.attention(std::move(heads), places.spans,
@@ -321,11 +295,11 @@ T prefill(Ops& ops, const Weights<T>& w, const T& tokens, const T& lengths, cons
 
 /// Runs the next tokens (n,) of a prompt. Returns the last one's hidden state (1, C).
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
-T prefill_chunk(Ops& ops, const Weights<T>& w, const T& tokens, const PromptChunk& chunk,
-                const Cache& cache) {
+T prefill_chunk(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations, const T& tokens,
+                const PromptChunk& chunk, const Cache& cache) {
   const std::int64_t n = tokens.size(0);
-  const Rows<T> places =
-      make_rows(ops, w, {1, n}, ops.plus(ops.iota(n), chunk.first), cache.max_tokens());
+  const Rows<T> places = make_rows(ops, ops.dtype(any_weight(w)), {1, n},
+                                   ops.plus(ops.iota(n), chunk.first), rotations);
   const T x = ops.generating([&] {
     return through_blocks(
         ops, w, embed(ops, w, tokens, places), [&](std::size_t i, const Block<T>& block, T in) {
@@ -343,11 +317,11 @@ T prefill_chunk(Ops& ops, const Weights<T>& w, const T& tokens, const PromptChun
 /// 0..positions[b]. `key_limit` is a host bound on max(positions) + 1, so that nothing waits for
 /// the device. Returns (B, C).
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
-T decode(Ops& ops, const Weights<T>& w, const T& tokens, const T& positions, const Cache& cache,
-         std::int64_t key_limit) {
-  const Rows<T> rows = make_rows(ops, w, {tokens.size(0), 1}, positions, cache.max_tokens());
-  const typename Cache::Step step =
-      cache.step(ops, w.architecture, positions, key_limit, ops.dtype(any_weight(w)));
+T decode(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations, const T& tokens,
+         const T& positions, const Cache& cache, std::int64_t key_limit) {
+  const Dtype dtype = ops.dtype(any_weight(w));
+  const Rows<T> rows = make_rows(ops, dtype, {tokens.size(0), 1}, positions, rotations);
+  const typename Cache::Step step = cache.step(ops, w.architecture, positions, key_limit, dtype);
   return ops.one_token([&] {
     return through_blocks(
         ops, w, embed(ops, w, tokens, rows), [&](std::size_t i, const Block<T>& block, T x) {

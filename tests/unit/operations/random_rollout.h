@@ -36,6 +36,7 @@ class RandomRollout {
     options.prompt_width = job.data.max_prompt_length;
     options.max_new_tokens = job.data.max_response_length;
     options.prefill = job.prefill();
+    options.decode_steps = dice.between(1, 5);
     for (std::int64_t token = dice.between(0, 40); token < vocabulary; token += 40)
       options.eos_token_ids.push_back(token);
     options.stops = [this](std::size_t response, std::int64_t token) {

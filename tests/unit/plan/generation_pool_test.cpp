@@ -61,12 +61,15 @@ class GenerationPool : public ::testing::Test {
       const auto longs = [](const step::Shape& s) { return host(s, Dtype::kInt64); };
       const step::PromptBatch<CountedTensor> batch{longs({prompts, kPrompt}), longs({prompts}),
                                                    longs({1, prompts}), longs({prompts})};
-      (void)step::prefill_and_sample(ops, weights, batch,
+      const step::Rotations<CountedTensor> rotations =
+          step::make_rotations(ops, a, kPrompt + kResponse);
+      (void)step::prefill_and_sample(ops, weights, rotations, batch,
                                      {host({prompts}, Dtype::kFloat32), {}, {}}, cache, {});
       step::DecodeRows<CountedTensor> now = step::on_device(
           ops, step::DecodeRows<CountedTensor>{longs({rows}), longs({rows}), longs({rows})});
-      (void)step::decode_and_sample(ops, weights, now, {host({rows}, Dtype::kFloat32), {}, {}},
-                                    cache, limit, {});
+      (void)step::decode_and_sample(ops, weights, rotations, now,
+                                    {host({rows}, Dtype::kFloat32), {}, {}}, cache,
+                                    step::DecodeStep{rows, limit}, {});
     }
     return memory.peak_reserved();
   }
@@ -120,15 +123,20 @@ TEST_F(GenerationPool, PromptsThatNeverWaitCostNothing) {
 // The actions of a rollout whose sequences end by chance.
 class RolloutActions {
  public:
-  RolloutActions(const spec::Job& job, std::int64_t n, std::mt19937_64& random) : random_(random) {
+  RolloutActions(const spec::Job& job, std::int64_t n, std::int64_t decode_steps,
+                 std::mt19937_64& random)
+      : random_(random) {
     std::vector<step::SequenceStart> sequences;
     for (std::size_t prompt = 0; prompt < 24; ++prompt) {
       const std::int64_t tokens = between(1, job.data.max_prompt_length);
       for (std::int64_t k = 0; k < n; ++k) sequences.push_back({prompt, tokens});
     }
-    const step::GenerationLimits limits{job.rollout_batch(), job.max_sequence_length(),
-                                        job.data.max_prompt_length, job.data.max_response_length,
-                                        job.prefill()};
+    const step::GenerationLimits limits{job.rollout_batch(),
+                                        job.max_sequence_length(),
+                                        job.data.max_prompt_length,
+                                        job.data.max_response_length,
+                                        job.prefill(),
+                                        decode_steps};
     schedule_.emplace(*step::GenerationSchedule::make(
         limits, std::move(sequences), [](std::int64_t, std::int64_t) { return true; }));
   }
@@ -154,7 +162,8 @@ class RolloutActions {
     for (const std::int64_t row : action.rows) add_token(row);
   }
   void add_tokens(const step::DecodeStep& action) {
-    for (std::int64_t row = 0; row < action.rows; ++row) {
+    for (std::int64_t i = 0; i < action.steps * action.rows; ++i) {
+      const std::int64_t row = i % action.rows;
       if (schedule_->sequence_of(row) != step::GenerationSchedule::kIdle) add_token(row);
     }
   }
@@ -186,7 +195,8 @@ TEST_F(GenerationPool, ThePlanHoldsARolloutsActions) {
     const std::int64_t n = held_out ? job_.rollout.val_kwargs.n : job_.rollout.n;
     // The plan's steps take their tokens from the host; a run on the host keeps those of the step before.
     const Bytes tokens(target_.cuda ? 0 : 512);
-    EXPECT_LE(peak_of(RolloutActions(job_, n, random).list()), peak_of_plan() + tokens);
+    const std::int64_t steps = step::steps_of_a_read(target_.cuda, {});
+    EXPECT_LE(peak_of(RolloutActions(job_, n, steps, random).list()), peak_of_plan() + tokens);
   }
 }
 

@@ -189,6 +189,42 @@ TEST_F(Generator, EndsAtEosAndAtTheLimit) {
   }
 }
 
+// Rows that have ended are computed until the next read, so other products have other sizes, and other last bits.
+TEST_F(Generator, TokensReadTogetherAreThoseReadOneByOne) {
+  options_.sampling.log_probs = true;
+  std::size_t early = 0;
+  for (const bool ends : {true, false}) {
+    options_.eos_token_ids =
+        ends ? std::vector<std::int64_t>{0, 5, 9, 14, 21, 33, 40} : std::vector<std::int64_t>{};
+    for (const std::int64_t slots : {7, 3, 1}) {
+      options_.decode_steps = 1;
+      const std::vector<Response> one = run(prompts_, slots);
+      for (const std::int64_t steps : {2, 3, 4, 20}) {
+        SCOPED_TRACE(::testing::Message() << slots << " rows, " << steps << " steps");
+        options_.decode_steps = steps;
+        std::size_t reads = 0;
+        options_.on_action = [&](const step::GenerationAction& action) {
+          const auto* decodes = std::get_if<step::DecodeStep>(&action);
+          if (decodes != nullptr && decodes->steps > 1) ++reads;
+        };
+        const std::vector<Response> several = run(prompts_, slots);
+        EXPECT_GT(reads, 0U);
+        for (std::size_t i = 0; i < one.size(); ++i) {
+          EXPECT_EQ(several[i].tokens, one[i].tokens) << i;
+          EXPECT_EQ(several[i].ended, one[i].ended) << i;
+          if (one[i].ended && one[i].tokens.size() > 1) ++early;
+          if (!ends) {
+            EXPECT_EQ(several[i].log_probs, one[i].log_probs) << i;
+          }
+          EXPECT_THAT(several[i].log_probs,
+                      ::testing::Pointwise(::testing::FloatNear(1e-6F), one[i].log_probs));
+        }
+      }
+    }
+  }
+  EXPECT_GT(early, 10U);
+}
+
 TEST_F(Generator, PenaltiesReachEverySequence) {
   options_.eos_token_ids = {};
   options_.sampling.temperature = 0;

@@ -30,6 +30,7 @@ class Execution {
         lengths_.push_back(between(1, limits_.max_new_tokens));
       }
     }
+    limits_.decode_steps = between(1, 5);
   }
   void run() {
     schedule_.emplace(*GenerationSchedule::make(
@@ -45,7 +46,7 @@ class Execution {
     EXPECT_EQ(schedule_->ended(), sequences_.size());
     EXPECT_TRUE(rows_.empty());
   }
-  std::int64_t moves = 0, refills = 0;
+  std::int64_t moves = 0, refills = 0, reads_of_several = 0;
 
  private:
   struct Row {
@@ -114,8 +115,18 @@ class Execution {
     if (next_ == sequences_.size()) {
       EXPECT_LT(action.rows, 2 * std::ssize(rows_));
     }
+    EXPECT_GE(action.steps, 1);
+    EXPECT_LE(action.steps, limits_.decode_steps);
+    if (action.steps > 1) ++reads_of_several;
     const auto rows = rows_;
-    for (const auto& [at, row] : rows) add_token(at);
+    for (std::int64_t step = 0; step < action.steps; ++step) {
+      for (const auto& [at, row] : rows) {
+        if (rows_.at(at).ended) continue;
+        // A row's tokens stay within it, whenever its sequence ends.
+        EXPECT_LT(rows_.at(at).tokens, prompt_tokens(row) + limits_.max_new_tokens);
+        add_token(at);
+      }
+    }
   }
   void execute(const MoveRow& action) {
     ++moves;
@@ -143,7 +154,7 @@ class Execution {
 };
 
 TEST(GenerationSchedule, GeneratesEverySequenceInWhateverRowsThereAre) {
-  std::int64_t moves = 0, refills = 0;
+  std::int64_t moves = 0, refills = 0, reads_of_several = 0;
   for (std::uint64_t seed = 1; seed <= 400; ++seed) {
     SCOPED_TRACE(seed);
     Execution execution(seed);
@@ -151,9 +162,11 @@ TEST(GenerationSchedule, GeneratesEverySequenceInWhateverRowsThereAre) {
     if (HasFailure()) return;
     moves += execution.moves;
     refills += execution.refills;
+    reads_of_several += execution.reads_of_several;
   }
   EXPECT_GT(moves, 50);
   EXPECT_GT(refills, 100);  // sequences started as others ended
+  EXPECT_GT(reads_of_several, 100);
 }
 
 TEST(GenerationSchedule, RefusesWhatCannotStart) {
@@ -167,6 +180,7 @@ TEST(GenerationSchedule, RefusesWhatCannotStart) {
   EXPECT_EQ(code(limits, 5), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code({2, 11, 4, 8, {1, 4}}, 4), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code({2, 12, 4, 8, {0, 4}}, 4), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({2, 12, 4, 8, {1, 4}, 0}, 4), ErrorCode::kInvalidArgument);
   GenerationSchedule schedule = *GenerationSchedule::make(limits, {{0, 4}}, never);
   EXPECT_TRUE(std::holds_alternative<ClearCache>(**schedule.next()));
   EXPECT_EQ(schedule.next().status().code(), ErrorCode::kDoesNotFit);

@@ -1,0 +1,62 @@
+// The rotation of queries and keys by their places.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "spec/architecture.h"
+#include "step/operations.h"
+#include "step/rows.h"
+
+namespace neap::step {
+
+/// What does not depend on places: on the device, made once for many passes.
+template <class T>
+struct Rotation {
+  T frequencies;  // (d / 2,) float32; undefined: nothing turns
+  double attention_factor = 1;
+};
+template <class T>
+struct Rotations {
+  Rotation<T> all, sliding;
+};
+
+/// `longest`: tokens that a sequence may have. Rotations that depend on it (dynamic, longrope) are those of the job's
+/// longest sequence in training, scoring and generation alike, whatever the batch holds: keys in the cache and
+/// log-probabilities stay comparable.
+template <class Ops, class T = typename Ops::Tensor>
+Rotations<T> make_rotations(Ops& ops, const spec::Architecture& a, std::int64_t longest) {
+  const auto make = [&](const spec::Rotary& rotary) -> Rotation<T> {
+    if (rotary.dimensions == 0) return {};
+    const spec::RotaryTable table = spec::rotary_table(rotary, longest);
+    return {ops.from_host(table.frequencies), table.attention_factor};
+  };
+  if (a.rotary.dimensions == 0) return {};
+  return {make(a.rotary), make(a.sliding_rotary)};
+}
+
+/// positions (P,) int64 and their rotation in `dtype`.
+template <class Ops, class T = typename Ops::Tensor>
+Rows<T> make_rows(Ops& ops, Dtype dtype, Spans<T> spans, T positions,
+                  const Rotations<T>& rotations) {
+  Rows<T> rows;
+  rows.spans = std::move(spans);
+  rows.positions = std::move(positions);
+  if (!rotations.all.frequencies.defined()) return rows;
+  const T places = ops.convert(rows.positions, Dtype::kFloat32);  // (P,)
+  const auto turn = [&](const Rotation<T>& rotation, T& cos, T& sin) {
+    const T angles = ops.multiply(ops.view(places, {-1, 1}), rotation.frequencies);  // (P, d / 2)
+    const auto scaled = [&](T t) {
+      if (rotation.attention_factor != 1) ops.scale_(t, rotation.attention_factor);
+      return ops.convert(std::move(t), dtype);
+    };
+    cos = scaled(ops.cosine(angles));
+    sin = scaled(ops.sine(angles));
+  };
+  turn(rotations.all, rows.cos, rows.sin);
+  if (rotations.sliding.frequencies.defined())
+    turn(rotations.sliding, rows.sliding_cos, rows.sliding_sin);
+  return rows;
+}
+
+}  // namespace neap::step
