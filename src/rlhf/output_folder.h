@@ -30,8 +30,10 @@ class OutputFolder {
   /// Needs the lock. Returns false if the folder is lost. A moved folder is followed, with a
   /// warning.
   [[nodiscard]] bool is_there();
-  /// Replaces a lost folder by a new one with the same path, or PATH.rescued-PID if that path is in
-  /// use. Returns what happened to the lost one.
+  /// Of the other ranks: where the first one works now.
+  void follow(std::filesystem::path path) { path_ = std::move(path); }
+  /// In place of a lost folder: one of the same path, or where others use that, PATH.rescued-PID.
+  /// Returns what happened to the lost one.
   std::string replace();
 
  private:

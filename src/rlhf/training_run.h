@@ -85,6 +85,9 @@ class TrainingRun {
   void one_step();
   void note_processor_share(double cpu_seconds, double seconds);
   void follow_output();
+  /// Every rank calls it, and follows a folder that was moved.
+  [[nodiscard]] bool output_is_lost();
+  void share_output();
   void end_where_updates_fail();
   void write_logs(const std::function<void()>& write);
   void end_where_logs_fail();
@@ -113,7 +116,8 @@ class TrainingRun {
   ProcessorShare processor_share_{device_.target.threads};
   parallel::Communicator& ranks_;
   std::optional<parallel::JobGroups> groups_;
-  OutputFolder output_;  // the first rank holds the lock
+  OutputFolder output_;                                  // locked by the first rank
+  std::filesystem::path shared_output_{output_.path()};  // that every rank knows
   RunFolders folders_;
   Json identity_;  // of the job as configured
   std::optional<train::FoundCheckpoint> found_;

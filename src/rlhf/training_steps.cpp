@@ -58,10 +58,25 @@ void TrainingRun::loop() {
 
 // The output folder may have been moved or removed during the step.
 void TrainingRun::follow_output() {
-  const fs::path before = output_.path();
-  const bool lost = !output_.is_there();
-  if (ranks_.any(lost)) rescue();
-  if (output_.path() != before) files_->moved_to(output_.path());
+  if (output_is_lost()) rescue();
+}
+
+bool TrainingRun::output_is_lost() {
+  std::vector<double> changes = {output_.is_there() ? 0.0 : 1.0, 0};
+  changes[1] = ranks_.first() && output_.path() != shared_output_ ? 1 : 0;
+  ranks_.max(changes);
+  if (changes[1] > 0) share_output();
+  return changes[0] > 0;
+}
+
+void TrainingRun::share_output() {
+  const std::string own = ranks_.first() ? output_.path().string() : "";
+  const std::vector<double> letters = ranks_.join(std::vector<double>(own.begin(), own.end()));
+  std::string path;
+  for (const double letter : letters) path += static_cast<char>(letter);
+  shared_output_ = path;
+  output_.follow(shared_output_);
+  files_->moved_to(shared_output_);
 }
 
 void TrainingRun::one_step() {
@@ -211,7 +226,7 @@ void TrainingRun::at_checkpoint(const std::function<void()>& work) {
   try {
     work();
   } catch (const parallel::CollectiveError& e) {
-    if (saved_ != kRescuing && ranks_.any(!output_.is_there())) rescue();
+    if (saved_ != kRescuing && output_is_lost()) rescue();
     throw parallel::CollectiveError(stopped_here(e.status()), e.mine());
   } catch (const Error& e) {
     if (ranks_.alone() && saved_ != kRescuing && !output_.is_there()) rescue();
@@ -248,7 +263,10 @@ void TrainingRun::rescue() {
     log::debug(e.what());  // about the lost folder
   }
   std::string loss = "The output folder is lost";
-  if (ranks_.first()) loss = output_.replace();
+  parallel::run_collectively(ranks_, [&] {
+    if (ranks_.first()) loss = output_.replace();
+  });
+  share_output();
   saved_ = kRescuing;
   save_last();
   throw parallel::CollectiveError(
@@ -256,7 +274,10 @@ void TrainingRun::rescue() {
 }
 
 void TrainingRun::keep_steps_before(const StepFailure& failure) {
-  if (step_ > 0) save_last();
+  if (step_ > 0) {
+    follow_output();
+    save_last();
+  }
   const std::string kept = step_ > 0 ? saved_steps() : "The same command starts again";
   throw StepFailure(stopped(failure.status(), kept), failure.mine());
 }

@@ -95,6 +95,24 @@ class Checkpoints(RankCase):
             self.assertEqual("rank 1: " in error, failing == 1, error)
             self.assert_resumes(folder, *words, step=step)
 
+    def test_every_rank_knows_that_the_folder_was_moved(self):
+        """One that fails says where the newest checkpoint is."""
+        output, moved = self.home / "out/to-move", self.home / "out/mövéd"
+        process = self.start_ranks("to-move", (f"{ZERO}=1", "trainer.save_freq=1", "trainer.total_training_steps=1000", "memory.offload=none"),
+                                   [LIMITED, LIMITED])
+        neap_program.wait_for(process, lambda: (output / "global_step_1").exists(), timeout=120)
+        output.rename(moved)
+        step = neap_program.logged_steps(moved)
+        neap_program.wait_for(process, lambda: neap_program.logged_steps(moved) > step + 1, timeout=120)
+        resource.prlimit(launch.rank_process(process.pid, 1), resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        result = self.finish(process)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        (error,) = self.errors(result)
+        step = int((moved / "latest_checkpointed_iteration.txt").read_text())
+        self.assertRegex(error, rf"rank 1: .*The newest checkpoint is {re.escape(str(moved.resolve()))}/global_step_{step}; "
+                                rf"to resume from there, set trainer.default_local_dir={re.escape(str(moved.resolve()))}")
+        self.assertFalse(output.exists())
+
     def test_a_folder_that_is_removed_during_a_save_is_replaced(self):
         output = self.home / "out/removed"
         process = self.start_ranks("removed", (f"{ZERO}=1", "trainer.save_freq=1", "trainer.total_training_steps=1000"), [(), ()])
