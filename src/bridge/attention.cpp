@@ -38,7 +38,7 @@ const char* name_of(at::SDPBackend backend) {
 
 }  // namespace
 
-AttentionBackward::AttentionBackward(const AttentionChoice& choice)
+AttentionBackward::AttentionBackward(const KernelChoice& choice)
     : deterministic_(choice.deterministic),
       before_(at::globalContext().deterministicAlgorithms()),
       warn_only_(at::globalContext().deterministicAlgorithmsWarnOnly()) {

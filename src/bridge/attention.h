@@ -7,7 +7,7 @@
 //   deterministic       FlashAttention, whose backward can be deterministic; cuDNN's cannot
 //
 // float32 uses the memory-efficient kernel, and unsupported cases use the plain formula. The class
-// ops::AtenOps has an AttentionChoice of its own and calls the kernel by name, so libtorch's global
+// ops::AtenOps has a KernelChoice of its own and calls the kernel by name, so libtorch's global
 // switches for attention kernels have no effect.
 //
 // Threads   use the scope on the thread that runs the pass.
@@ -18,18 +18,21 @@
 #include <string>
 #include <vector>
 
+#include "step/own_kernels.h"
+
 namespace neap::bridge {
 
-/// A job's requirements for attention.
-struct AttentionChoice {
-  bool deterministic = false;  ///< backward passes are bitwise reproducible
+/// A job's requirements for kernels.
+struct KernelChoice {
+  bool deterministic = false;  ///< backward passes of attention are bitwise reproducible
+  step::OwnKernels own{};
 };
 
 /// Enables libtorch's deterministic algorithms during a backward pass through attention, if
 /// required. Restores the process's setting.
 class AttentionBackward {
  public:
-  explicit AttentionBackward(const AttentionChoice& choice);
+  explicit AttentionBackward(const KernelChoice& choice);
   AttentionBackward(const AttentionBackward&) = delete;
   AttentionBackward& operator=(const AttentionBackward&) = delete;
   ~AttentionBackward();

@@ -2,10 +2,14 @@
 
 #include <ATen/Parallel.h>
 
+#include "base/format.h"
+#include "base/log.h"
 #include "bridge/torch_cuda.h"
 #include "bridge/torch_dtypes.h"
 #include "device/cuda/cuda_device.h"
 #include "device/host/host_device.h"
+#include "kernels/compiler.h"
+#include "plan/model_roles.h"
 #include "plan/tags.h"
 
 namespace neap::bridge {
@@ -29,6 +33,10 @@ at::Device torch_device(const spec::DeviceConfig& config, const plan::DeviceChoi
 
 }  // namespace
 
+Status own_kernels_missing() {
+  return kernels::load_compiler().status();
+}
+
 TorchSettings TorchSettings::now() {
   const at::Context& torch = at::globalContext();
   return {at::get_num_threads(), torch.deterministicAlgorithms(),
@@ -48,14 +56,22 @@ void TorchSettings::install() const {
 plan::DeviceChoice choose_run_device(const spec::DeviceConfig& config) {
   plan::CudaGpus gpus;
   if (!config.is_cpu()) gpus = {torch_cuda().devices, torch_cuda().reason};
-  return value_or_throw(plan::choose_device(config, gpus, plan::Purpose::kRun));
+  plan::DeviceChoice choice =
+      value_or_throw(plan::choose_device(config, gpus, plan::Purpose::kRun));
+  if (plan::Target& target = choice.target; target.own_kernels && config.kernels == "neap") {
+    if (const Status reason = own_kernels_missing(); !reason.ok()) {
+      target.own_kernels = false;
+      log::info(format("libtorch's kernels run in place of Neap's: {}", reason.message()));
+    }
+  }
+  return choice;
 }
 
 DeviceContext::DeviceContext(const spec::Job& job, const plan::DeviceChoice& choice)
     : torch_(torch_device(job.device, choice)),
       stream_(torch_),
       settings_(TorchSettings::now()),
-      attention_{job.trainer.deterministic} {
+      kernels_{job.trainer.deterministic, plan::own_kernels(job, choice.target)} {
   settings_.threads = static_cast<int>(choice.target.threads);
   if (choice.target.cuda) {
     device::CudaOptions options;

@@ -25,6 +25,9 @@
 
 namespace neap::bridge {
 
+/// Why Neap's kernels cannot be compiled here.
+[[nodiscard]] Status own_kernels_missing();
+
 /// The device of a run, chosen among the GPUs that libtorch can use.
 [[nodiscard]] plan::DeviceChoice choose_run_device(const spec::DeviceConfig& config);
 
@@ -52,7 +55,7 @@ class DeviceContext {
   [[nodiscard]] at::Device torch() const { return torch_; }
   /// The type of forward and backward.
   [[nodiscard]] at::ScalarType dtype() const { return dtype_; }
-  [[nodiscard]] AttentionChoice attention() const { return attention_; }
+  [[nodiscard]] KernelChoice kernels() const { return kernels_; }
   /// The stream that computes while the context is entered.
   [[nodiscard]] device::StreamId stream() const { return stream_.id(); }
 
@@ -76,7 +79,7 @@ class DeviceContext {
   ComputeStream stream_;
   at::ScalarType dtype_ = at::kFloat;
   TorchSettings settings_;
-  AttentionChoice attention_;
+  KernelChoice kernels_;
 };
 
 }  // namespace neap::bridge

@@ -304,10 +304,10 @@ Json Doctor::libraries() {
 Json Doctor::environment() {
   Json out = Json::object();
   for (const char* name :
-       {"NEAP_LOG", "NEAP_PROGRESS", "NEAP_LIBCUDA", "NEAP_TORCH_ROOT", "PYTORCH_CUDA_ALLOC_CONF",
-        "PYTORCH_ALLOC_CONF", "LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
-        "CUDA_MODULE_LOADING", "OMP_NUM_THREADS", "NCCL_NVLS_ENABLE", "TMS_INIT_ENABLE", "RANK",
-        "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID"}) {
+       {"NEAP_LOG", "NEAP_PROGRESS", "NEAP_LIBCUDA", "NEAP_LIBNVRTC", "NEAP_TORCH_ROOT",
+        "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "LD_PRELOAD", "LD_LIBRARY_PATH",
+        "CUDA_VISIBLE_DEVICES", "CUDA_MODULE_LOADING", "OMP_NUM_THREADS", "NCCL_NVLS_ENABLE",
+        "TMS_INIT_ENABLE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID"}) {
     if (const char* value = std::getenv(name); value != nullptr) out[name] = value;
   }
   return out;

@@ -65,6 +65,8 @@ void print_kernels(const Json& trainer) {
   if (trainer.contains("issue_seconds"))
     print_line("an operation",
                format("{:.3g} µs to start it", trainer["issue_seconds"].get<double>() * 1e6));
+  if (trainer.contains("own_kernels"))
+    print_line("Neap's kernels", trainer["own_kernels"].get<std::string>());
   if (trainer.contains("attention")) {
     std::printf("\nAttention kernels\n");
     for (const auto& [use, kernel] : trainer["attention"].items())

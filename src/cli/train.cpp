@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "bridge/attention.h"
+#include "bridge/device_context.h"
 #include "bridge/product_rates.h"
 #include "bridge/torch_cuda.h"
 #include "cli/command.h"
@@ -39,7 +40,10 @@ class TrainCommand final : public Command {
     for (const bridge::AttentionKernel& k : bridge::attention_kernels(device))
       out[format("{}, {}", k.use, k.dtype)] = k.kernel;
     Json facts = {{"attention", std::move(out)}, {"products", products(device)}};
-    if (device.is_cuda()) facts["issue_seconds"] = rlhf::measure_issue_seconds(device);
+    if (!device.is_cuda()) return facts;
+    facts["issue_seconds"] = rlhf::measure_issue_seconds(device);
+    const Status missing = bridge::own_kernels_missing();
+    facts["own_kernels"] = missing.ok() ? "compiled by NVRTC" : missing.message();
     return facts;
   }
   int run() override {

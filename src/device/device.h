@@ -41,6 +41,7 @@ struct DeviceInfo {
   Bytes granularity;        ///< sizes and offsets of pages and maps are multiples of this
   Bytes capacity;           ///< maximum that create() provides on an otherwise unused device
   int multiprocessors = 0;  ///< of a GPU; 0 if the device has none or does not report them
+  int architecture = 0;     ///< of a GPU, 90: compute capability 9.0; 0 as above
   bool exportable = false;  ///< export_page() works
   bool gpu_direct_rdma = false;
   bool touches_memory =

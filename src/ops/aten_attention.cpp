@@ -81,7 +81,7 @@ step::AttentionContext<Tensor> packed_attention(step::Heads<Tensor> heads,
 step::AttentionKernel AtenOps::kernel_of(const Tensor& q, const step::ScoreOptions& options,
                                          const step::Spans<Tensor>& spans) const {
   return step::attention_kernel(options, spans, q.is_cuda(),
-                                !attention_.deterministic && !generating_, to_step(q.scalar_type()),
+                                !kernels_.deterministic && !generating_, to_step(q.scalar_type()),
                                 q.size(-1));
 }
 
@@ -99,7 +99,7 @@ step::Heads<Tensor> AtenOps::attention_of_ranges_backward(step::AttentionContext
                                                           const step::PackedRanges<Tensor>& ranges,
                                                           Tensor d_out) const {
   const step::Heads<Tensor>& heads = saved.heads;
-  const bridge::AttentionBackward scope(attention_);
+  const bridge::AttentionBackward scope(kernels_);
   auto [dq, dk, dv] = at::_flash_attention_backward(
       d_out.view(heads.q.sizes()), heads.q, heads.k, heads.v, saved.out.view(heads.q.sizes()),
       saved.log_sum, ranges.queries, ranges.keys, at_least_two(ranges.most_queries),
@@ -228,7 +228,7 @@ step::Heads<Tensor> AtenOps::attention_backward(step::AttentionContext<Tensor> s
     saved = {};
   };
   const auto summed = [&](const Tensor& t) { return summed_rows(t, key_heads); };
-  const bridge::AttentionBackward scope(attention_);
+  const bridge::AttentionBackward scope(kernels_);
   if (saved.kernel == step::AttentionKernel::kCudnn) {
     auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
         dy, q, k, v, y, saved.log_sum, saved.seed, saved.offset, {}, {}, {}, length, length, 0.0,

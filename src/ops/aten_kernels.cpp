@@ -107,6 +107,7 @@ Tensor AtenOps::norm_backward(spec::NormKind kind, const Tensor& dy, const Tenso
 Tensor AtenOps::rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse) const {
   // [x1 cos - x2 sin, x2 cos + x1 sin, rest]. The inverse rotation is also the gradient.
   const double sign = inverse ? -1 : 1;
+  if (own_kernels(dtype(x))) return turned(x, cos, sin, sign);
   const std::int64_t half = cos.size(-1);
   const Tensor c = cos.unsqueeze(1);  // (P, 1, d / 2): broadcast over sequences and heads
   const Tensor s = sin.unsqueeze(1);

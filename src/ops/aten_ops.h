@@ -42,8 +42,8 @@ struct Peers {
 class AtenOps {
  public:
   using Tensor = at::Tensor;
-  explicit AtenOps(at::Device device, bridge::AttentionChoice attention = {}, Peers peers = {})
-      : device_(device), attention_(attention), peers_(peers) {}
+  explicit AtenOps(at::Device device, bridge::KernelChoice kernels = {}, Peers peers = {})
+      : device_(device), kernels_(kernels), peers_(peers) {}
   [[nodiscard]] at::Device device() const { return device_; }
 
   // ---- stages of a pipeline ----
@@ -176,6 +176,19 @@ class AtenOps {
   [[nodiscard]] Tensor activate_backward(const Tensor& dy, const Tensor& x,
                                          spec::Activation kind) const;
 
+  // ---- Neap's kernels on a GPU (aten_own.cpp) ----
+  [[nodiscard]] bool own_kernels(step::Dtype dtype) const { return kernels_.own.take(dtype); }
+  void gate_into(const Tensor& out, const Tensor& gate, const Tensor& up,
+                 spec::Activation kind) const;
+  void gate_backward_into(const Tensor& d_gate, const Tensor& d_up, const Tensor& d,
+                          const Tensor& gate, const Tensor& up, spec::Activation kind) const;
+  void logit_values_into(const Tensor& log_probs, const Tensor& log_sums, const Tensor& entropies,
+                         const Tensor& rights, const Tensor& logits, const Tensor& targets,
+                         const step::LogitShape& shape) const;
+  void logit_gradient_(const Tensor& logits, const Tensor& targets, const Tensor& log_sums,
+                       const Tensor& d_log_probs, const Tensor& entropies,
+                       const Tensor& d_entropies, const step::LogitShape& shape) const;
+
   // ---- reductions ----
   [[nodiscard]] Tensor sum(const Tensor& a) const;
   [[nodiscard]] Tensor sum_last(const Tensor& a) const;
@@ -268,6 +281,9 @@ class AtenOps {
   };
   [[nodiscard]] step::AttentionKernel kernel_of(const Tensor& q, const step::ScoreOptions& options,
                                                 const step::Spans<Tensor>& spans) const;
+  /// By Neap's kernel.
+  [[nodiscard]] Tensor turned(const Tensor& x, const Tensor& cos, const Tensor& sin,
+                              double sign) const;
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x,
                                                  const Tensor& rstd, const Tensor& weight,
                                                  const Tensor& d_weight, bool offset) const;
@@ -278,7 +294,7 @@ class AtenOps {
   /// Of an axis with several ranks.
   [[nodiscard]] parallel::Communicator& along(spec::Axis axis) const { return *peers_.along(axis); }
   at::Device device_;
-  bridge::AttentionChoice attention_;
+  bridge::KernelChoice kernels_;
   step::StageLinks<Tensor>* stages_ = nullptr;
   Peers peers_;
   bool generating_ = false;

@@ -97,11 +97,11 @@ void Tape::backward(Tensor d_hidden) {
 
 Transformer::Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
                          std::optional<Lora> lora, std::optional<StreamedBase> streamed,
-                         bridge::AttentionChoice attention, Peers peers)
+                         bridge::KernelChoice kernels, Peers peers)
     : ops_(streamed               ? streamed->memory.at(0).device()
            : base.weights.empty() ? at::Device(at::kCPU)
                                   : base.weights[0].device(),
-           attention, peers) {
+           kernels, peers) {
   weights_.architecture = architecture;
   weights_.head = head;
   weights_.blocks.resize(static_cast<std::size_t>(architecture.blocks()));

@@ -95,7 +95,7 @@ class Transformer {
   Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
               std::optional<Lora> lora = std::nullopt,
               std::optional<StreamedBase> streamed = std::nullopt,
-              bridge::AttentionChoice attention = {}, Peers peers = {});
+              bridge::KernelChoice kernels = {}, Peers peers = {});
   Transformer(Transformer&&) noexcept = default;
   Transformer& operator=(Transformer&&) noexcept = default;
 

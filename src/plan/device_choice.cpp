@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "device/cuda/cuda_device.h"
+#include "kernels/compiler.h"
 #include "plan/device_rates.h"
 #include "plan/host_share.h"
 
@@ -58,6 +59,7 @@ Status fill_cuda(const spec::DeviceConfig& config, DeviceChoice& choice) {
   choice.target.granularity = device->info().granularity;
   if (device->info().multiprocessors > 0)
     choice.target.multiprocessors = device->info().multiprocessors;
+  choice.target.own_kernels = device->info().architecture >= kernels::kOldestArchitecture;
   use_rates(choice.target, rates_of_gpu(choice.name));
   choice.target.host_memory = for_copies(arena::available_host_memory());
   if (!config.memory.is_zero()) return {};
@@ -111,7 +113,7 @@ Result<DeviceChoice> choose_device(const spec::DeviceConfig& config, const CudaG
     if (purpose == Purpose::kRun)
       return Status(ErrorCode::kUnsupported,
                     format("device.kind is \"cuda\", but {}", gpus.reason));
-    target.cuda = true;
+    target.cuda = target.own_kernels = true;
     choice.name = "GPU";
     use_rates(target, rates_without_gpu());
     return choice;

@@ -94,6 +94,7 @@ Result<DeviceChoice> gpu_by_name(std::string_view name, Bytes memory) {
   out.name = found->card.title;
   Target& target = out.target;
   target.cuda = true;
+  target.own_kernels = found->card.bfloat16;
   target.capacity = found->card.free - kCudaContext;
   if (!memory.is_zero()) target.capacity = std::min(memory, target.capacity);
   target.multiprocessors = found->multiprocessors;

@@ -224,6 +224,7 @@ struct Target {
   std::int64_t rank = 0;               ///< the job's rank that the plan is for
   std::int64_t threads = 2;            ///< of libtorch's CPU kernels; each takes scratch memory
   std::int64_t multiprocessors = 132;  ///< of the GPU; the default is that of H100 and H200
+  bool own_kernels = false;            ///< the GPU can run Neap's kernels (step/own_kernels.h)
   step::KernelRates rates{};           ///< zeros: default_rates()
   Link link;
   std::optional<Network> network{};  ///< nullopt: default_network()

@@ -226,6 +226,10 @@ spec::Dtype compute_dtype(const spec::Job& job, const Target& target) {
   return *spec::parse_dtype(job.device.dtype);
 }
 
+step::OwnKernels own_kernels(const spec::Job& job, const Target& target) {
+  return {target.cuda && target.own_kernels && job.device.kernels == "neap"};
+}
+
 spec::OptimizerSpec optimizer_of(const ModelRole& role, spec::Dtype compute) {
   return *spec::OptimizerSpec::of(role.optimizer, compute);
 }

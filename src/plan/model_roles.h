@@ -16,6 +16,7 @@
 #include "spec/part_transfers.h"
 #include "spec/placement.h"
 #include "spec/recipe.h"
+#include "step/own_kernels.h"
 #include "step/sliced_tables.h"
 #include "step/update_parts.h"
 
@@ -46,6 +47,8 @@ struct JobModels {
 
 /// The type of forward and backward.
 [[nodiscard]] spec::Dtype compute_dtype(const spec::Job& job, const Target& target);
+/// Whether Neap's kernels run.
+[[nodiscard]] step::OwnKernels own_kernels(const spec::Job& job, const Target& target);
 /// The optimizer of a trained model. read_models() has checked its types.
 [[nodiscard]] spec::OptimizerSpec optimizer_of(const ModelRole& role, spec::Dtype compute);
 /// Bytes per element.

@@ -58,6 +58,7 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target,
   profile.cuda = target.cuda;
   profile.threads = target.threads;
   profile.deterministic = job.trainer.deterministic;
+  profile.own = own_kernels(job, target);
   profile.device.multiprocessors = target.multiprocessors;
   profile.rates =
       target.rates.bytes > 0 ? target.rates : default_rates(target.cuda, target.threads);

@@ -26,6 +26,11 @@ void bind_device(ConfigTable& t, Job& job) {
          "bfloat16 has master weights of `optim.master_dtype`. `float64` is for comparisons on the "
          "CPU.")
       .one_of({"auto", "float32", "bfloat16", "float64"});
+  t.bind("device.kernels", &job.device.kernels,
+         "`neap`: Neap's CUDA kernels for gated MLPs, rotary embeddings and logits, if the GPU has "
+         "compute capability 8.0 and NVRTC, which comes with torch, is found. Results differ by "
+         "rounding. `libtorch`: libtorch's kernels.")
+      .one_of({"libtorch", "neap"});
   bind_enum(t, "memory.offload", &job.memory.offload, parse_residency,
             "`auto`: the plan offloads tags between the phases that need them; `none`: everything "
             "stays on the device.")

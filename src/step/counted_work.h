@@ -9,6 +9,7 @@
 #include "step/copy_clocks.h"
 #include "step/counted_rates.h"
 #include "step/cuda_scratch.h"
+#include "step/own_kernels.h"
 
 namespace neap::step {
 
@@ -22,6 +23,7 @@ struct KernelProfile {
   bool cuda = false;
   std::int64_t threads = 1;    ///< of CPU kernels
   bool deterministic = false;  ///< backward passes on a GPU are bitwise reproducible
+  OwnKernels own{};
   CudaDevice device{};
   KernelRates rates{};
   LinkRates link{};

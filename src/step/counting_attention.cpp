@@ -70,6 +70,10 @@ double pairs_of(const Spans<CountedTensor>& spans, std::int64_t keys) {
 
 CountedTensor CountingOps::rotate(const CountedTensor& x, const CountedTensor&,
                                   const CountedTensor&, bool) {
+  if (own_kernels(x.dtype())) {
+    add_traffic(2 * bytes(x));
+    return make(x.shape(), x.dtype());
+  }
   // Each half takes a product and a fused multiply-add, with elements that are not contiguous.
   for (int kernel = 0; kernel < 4; ++kernel) add_traffic(1.25 * bytes(x), kHalvesShare);
   return make(x.shape(), x.dtype());

@@ -194,6 +194,27 @@ class CountingOps : public WorkMeter {
     return elementwise(dy, x);
   }
 
+  // ---- Neap's kernels on a GPU: what step/mlp_half.h and step/head.h make of other operations elsewhere ----
+  [[nodiscard]] bool own_kernels(Dtype dtype) const { return profile().own.take(dtype); }
+  /// out (N, F) = activate(gate) * up, and out may be the gate. Rows of all may lie apart.
+  void gate_into(const Tensor& out, const Tensor& gate, const Tensor&, spec::Activation) {
+    add_traffic(2 * bytes(gate) + bytes(out));
+  }
+  /// From d (N, F), of that product: the gradients of gate and up. d_gate may be d.
+  void gate_backward_into(const Tensor& d_gate, const Tensor& d_up, const Tensor& d, const Tensor&,
+                          const Tensor&, spec::Activation) {
+    add_traffic(3 * bytes(d) + bytes(d_gate) + bytes(d_up));
+  }
+  /// From logits (n, V) and targets (n,), into float32 (n,): log p of the target, log sum exp, entropy and 1 or 0 where no
+  /// logit is larger. The last two may be undefined.
+  void logit_values_into(const Tensor& log_probs, const Tensor& log_sums, const Tensor& entropies,
+                         const Tensor& rights, const Tensor& logits, const Tensor& targets,
+                         const LogitShape& shape);
+  /// Logits (n, V) become the gradient of a loss by them, from those by log p and entropy; the latter undefined: none.
+  void logit_gradient_(const Tensor& logits, const Tensor& targets, const Tensor& log_sums,
+                       const Tensor& d_log_probs, const Tensor& entropies,
+                       const Tensor& d_entropies, const LogitShape& shape);
+
   // ---- reductions ----
   [[nodiscard]] Tensor sum(const Tensor& a);       ///< all: ()
   [[nodiscard]] Tensor sum_last(const Tensor& a);  ///< (..., n) -> (...)

@@ -104,6 +104,17 @@ void CountingOps::penalize_(const CountedTensor& a, const CountedTensor& seen, c
   const CountedTensor positive = make(seen.shape(), Dtype::kBool);
   const CountedTensor factors = make(seen.shape(), a.dtype());
 }
+void CountingOps::logit_values_into(const CountedTensor&, const CountedTensor&,
+                                    const CountedTensor&, const CountedTensor&,
+                                    const CountedTensor& logits, const CountedTensor&,
+                                    const LogitShape&) {
+  add_traffic(bytes(logits), kReductionShare);
+}
+void CountingOps::logit_gradient_(const CountedTensor& logits, const CountedTensor&,
+                                  const CountedTensor&, const CountedTensor&, const CountedTensor&,
+                                  const CountedTensor&, const LogitShape&) {
+  add_traffic(2 * bytes(logits));
+}
 CountedTensor CountingOps::search_last(const CountedTensor& a, const CountedTensor& target) {
   add_traffic(bytes(target));
   return make({a.size(0), 1}, Dtype::kInt64);

@@ -11,7 +11,7 @@
 
 namespace neap::step {
 
-// ---- what a head's matrix is applied to ----
+// ---- the input of a head's matrix ----
 
 template <class T>
 struct SavedHeadInput {
@@ -42,8 +42,8 @@ T head_input_backward(Ops& ops, const Weights<T>& w, SavedHeadInput<T>& saved, T
                        std::exchange(saved.norm, {}), d);
 }
 
-/// Walks the rows that a head reads, a chunk at a time: of hidden (N, C) those in `rows` (R,)
-/// int64, all different, or all where it is undefined.
+/// Visits the rows that a head reads, one chunk at a time: those in `rows` (R,) int64 of hidden (N,
+/// C), which are distinct; all rows if it is undefined.
 template <class Ops>
 class HeadRows {
   using T = typename Ops::Tensor;
@@ -220,26 +220,88 @@ void put(Ops& ops, const LogProbs<T>& all, std::int64_t first, std::int64_t n,
   if (all.right.defined()) ops.copy_(ops.narrow(all.right, 0, first, n), part.right);
 }
 
-/// log p(targets) at `rows` of hidden (N, C). targets is (R,) int64.
+/// The logits of z (n, E). If Neap's kernels accept their type and rows are whole, the kernels read
+/// them as the head's matrix product wrote them. Otherwise the functions above do.
+template <class Ops>
+class LogitsChunk {
+  using T = typename Ops::Tensor;
+
+ public:
+  LogitsChunk(Ops& ops, const Weights<T>& w, const T& z, double temperature)
+      : ops_(ops),
+        w_(w),
+        temperature_(temperature),
+        own_(ops.own_kernels(ops.dtype(z)) && ops.ranks(spec::Axis::kTensor) == 1),
+        logits_(own_ ? linear(ops, w.lm_head, z) : scaled_logits(ops, w, z, temperature)) {}
+
+  /// Writes rows first .. first + n of `all`, and returns them. Keeps the logits.
+  LogProbs<T> values(const T& targets, const LogProbOptions& options, const LogProbs<T>& all,
+                     std::int64_t first, std::int64_t n) {
+    if (own_) return own_values(targets, all, first, n);
+    LogProbs<T> out =
+        reduce_logits(ops_, ops_.clone(logits_), targets, options, spec::Axis::kTensor);
+    put(ops_, all, first, n, out);
+    return out;
+  }
+  /// Like values, but destroys the logits: this needs less memory.
+  void last_values(const T& targets, const LogProbOptions& options, const LogProbs<T>& all,
+                   std::int64_t first, std::int64_t n) {
+    if (own_) {
+      (void)own_values(targets, all, first, n);
+      return;
+    }
+    const std::int64_t part = (n + options.parts - 1) / options.parts;
+    for (std::int64_t i = 0; i < n; i += part) {
+      const std::int64_t m = std::min(part, n - i);
+      put(ops_, all, first + i, m,
+          reduce_logits(ops_, ops_.narrow(logits_, 0, i, m), ops_.narrow(targets, 0, i, m), options,
+                        spec::Axis::kTensor));
+    }
+  }
+  /// Like logits_gradient. Destroys the logits.
+  T gradient(const T& targets, const T& log_sum, const T& d_log_prob, const T& entropy,
+             const T& d_entropy) {
+    if (!own_)
+      return logits_gradient(ops_, w_, std::move(logits_), targets, log_sum, d_log_prob, entropy,
+                             d_entropy, temperature_);
+    ops_.logit_gradient_(logits_, targets, log_sum, d_log_prob, entropy, d_entropy, shape());
+    return std::move(logits_);
+  }
+
+ private:
+  LogProbs<T> own_values(const T& targets, const LogProbs<T>& all, std::int64_t first,
+                         std::int64_t n) {
+    const auto part = [&](const T& t) { return t.defined() ? ops_.narrow(t, 0, first, n) : T(); };
+    const LogProbs<T> out{part(all.log_probs), part(all.entropy), part(all.right),
+                          part(all.log_sum)};
+    ops_.logit_values_into(out.log_probs, out.log_sum, out.entropy, out.right, logits_, targets,
+                           shape());
+    return out;
+  }
+  [[nodiscard]] LogitShape shape() const {
+    return {w_.architecture.logit_softcap, logits_divisor(w_, temperature_)};
+  }
+
+  Ops& ops_;
+  const Weights<T>& w_;
+  double temperature_;
+  bool own_;
+  T logits_;  // (n, V)
+};
+
+/// log p(targets) at `rows` of hidden (N, C). targets (R,) int64.
 template <class Ops, class T = typename Ops::Tensor>
 LogProbs<T> log_probs(Ops& ops, const Weights<T>& w, const T& hidden, const T& rows,
                       const T& targets, const LogProbOptions& options) {
   const HeadRows<Ops> head(ops, hidden, rows, options.chunk_elements, w.architecture.vocab_size);
   const LogProbs<T> out = make_log_probs(ops, hidden, head.count(), options);
   head.for_each([&](std::int64_t first, std::int64_t n) {
-    T f;
-    {
+    LogitsChunk<Ops> logits = [&] {
       const T z =
           head_input(ops, w, head.hidden(first, n), static_cast<SavedHeadInput<T>*>(nullptr));
-      f = scaled_logits(ops, w, z, options.temperature);
-    }
-    const std::int64_t part = (n + options.parts - 1) / options.parts;
-    for (std::int64_t i = 0; i < n; i += part) {
-      const std::int64_t m = std::min(part, n - i);
-      put(ops, out, first + i, m,
-          reduce_logits(ops, ops.narrow(f, 0, i, m), ops.narrow(targets, 0, first + i, m), options,
-                        spec::Axis::kTensor));
-    }
+      return LogitsChunk<Ops>(ops, w, z, options.temperature);
+    }();
+    logits.last_values(ops.narrow(targets, 0, first, n), options, out, first, n);
   });
   return out;
 }
@@ -270,9 +332,9 @@ T log_probs_backward(Ops& ops, const Weights<T>& w, const T& hidden, const T& ro
     const auto part = [&](const T& t) { return t.defined() ? ops.narrow(t, 0, first, n) : T(); };
     SavedHeadInput<T> saved;
     T z = head_input(ops, w, head.hidden(first, n), &saved);
-    T g = logits_gradient(ops, w, scaled_logits(ops, w, z, options.temperature), part(targets),
-                          part(forward.log_sum), part(d_log_probs), part(forward.entropy),
-                          part(d_entropy), options.temperature);
+    T g = LogitsChunk<Ops>(ops, w, z, options.temperature)
+              .gradient(part(targets), part(forward.log_sum), part(d_log_probs),
+                        part(forward.entropy), part(d_entropy));
     logits_backward(ops, w, head, saved, std::move(z), std::move(g), d_hidden, first, n);
   });
   return d_hidden;
@@ -295,13 +357,10 @@ CrossEntropy<T> cross_entropy(Ops& ops, const Weights<T>& w, const T& hidden, co
     const T target = ops.narrow(targets, 0, first, n);
     SavedHeadInput<T> saved;
     T z = head_input(ops, w, head.hidden(first, n), &saved);
-    T f = scaled_logits(ops, w, z, options.temperature);
-    const LogProbs<T> values =
-        reduce_logits(ops, ops.clone(f), target, options, spec::Axis::kTensor);
-    put(ops, out.values, first, n, values);
+    LogitsChunk<Ops> logits(ops, w, z, options.temperature);
+    const LogProbs<T> values = logits.values(target, options, out.values, first, n);
     const T d_log_prob = ops.negate(ops.narrow(weights, 0, first, n));
-    T g = logits_gradient(ops, w, std::move(f), target, values.log_sum, d_log_prob, T(), T(),
-                          options.temperature);
+    T g = logits.gradient(target, values.log_sum, d_log_prob, T(), T());
     logits_backward(ops, w, head, saved, std::move(z), std::move(g), out.d_hidden, first, n);
   });
   return out;

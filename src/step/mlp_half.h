@@ -122,8 +122,27 @@ class MlpHalf : public BlockHalf<Ops> {
       s_.activated = ops_.activate(from, a_.activation);
     }
   }
+  // Whether one kernel makes the product, and nothing else reads act(gate).
+  bool skips_activated() {
+    if (s_.activated.defined()) return false;
+    if (pass_ != Pass::kBackward && !drops(Saved::kActivated)) return false;
+    make_gate();
+    return ops_.own_kernels(ops_.dtype(s_.gate));
+  }
+  void make_product_at_once() {
+    make_up();
+    if (drops(Saved::kGate)) {
+      ops_.gate_into(s_.gate, s_.gate, s_.up, a_.activation);
+      s_.product = std::move(s_.gate);
+    } else {
+      s_.product = ops_.empty({s_.gate.size(0), s_.gate.size(1)}, ops_.dtype(s_.gate));
+      ops_.gate_into(s_.product, s_.gate, s_.up, a_.activation);
+    }
+    if (drops(Saved::kUp)) s_.up = T();
+  }
   void make_product() {
     if (s_.product.defined()) return;
+    if (skips_activated()) return make_product_at_once();
     make_activated();
     make_up();
     if (drops(Saved::kActivated)) {
@@ -175,29 +194,49 @@ class MlpHalf : public BlockHalf<Ops> {
     make_product();
     T d = matrix_backward(w_.down, s_.product, dy);
     dy = T();
-    make_activated();
-    make_up();
-    T d_up = make_d_up(d);
-    s_.activated = T();
-    ops_.multiply_(d, s_.up);
-    s_.up = T();
-    make_gate();
-    const T d_gate = ops_.activate_backward(d, s_.gate, a_.activation);
-    d = T();
-    s_.gate = T();
+    T d_up = factors_backward(d);
     T dx = matrix_backward(w_.up, make_mlp_read(), d_up);
     d_up = T();
-    dx = matrix_backward(w_.gate, make_mlp_read(), d_gate, std::move(dx));
+    dx = matrix_backward(w_.gate, make_mlp_read(), d, std::move(dx));
     drop_mlp_input();
     return dx;
   }
 
-  // Gradient of the other factor, written to the product's memory if nothing reads that any more.
-  T make_d_up(const T& d) {
+  // Turns d, the product's gradient, into the gate's. Returns that of the other factor.
+  T factors_backward(T& d) {
+    if (ops_.own_kernels(ops_.dtype(d))) {
+      make_factors();
+      T d_up = memory_of_d_up(d);
+      ops_.gate_backward_into(d, d_up, d, s_.gate, s_.up, a_.activation);
+      drop_factors();
+      return d_up;
+    }
+    make_activated();
+    make_up();
+    T d_up = memory_of_d_up(d);
+    ops_.multiply_into(d_up, d, s_.activated);
+    s_.activated = T();
+    ops_.multiply_(d, s_.up);
+    s_.up = T();
+    make_gate();
+    d = ops_.activate_backward(d, s_.gate, a_.activation);
+    s_.gate = T();
+    return d_up;
+  }
+  // The product's memory, if nothing reads it any more.
+  T memory_of_d_up(const T& d) {
     T product = std::exchange(s_.product, {});
-    if (later_ != nullptr) return ops_.multiply(d, s_.activated);
-    ops_.multiply_into(product, d, s_.activated);
-    return product;
+    if (later_ == nullptr) return product;
+    return ops_.empty({d.size(0), d.size(1)}, ops_.dtype(d));
+  }
+  void make_factors() {
+    make_gate();
+    make_up();
+    s_.activated = T();
+  }
+  void drop_factors() {
+    s_.gate = T();
+    s_.up = T();
   }
 
   T fused_gated_backward(T dy) {
@@ -205,19 +244,33 @@ class MlpHalf : public BlockHalf<Ops> {
     const T d = matrix_backward(w_.down, s_.product, dy);
     dy = T();
     s_.product = T();
+    const T d_both = both_factors_backward(d);
+    T dx = matrix_backward(w_.gate_up, make_mlp_read(), d_both);
+    drop_mlp_input();
+    return dx;
+  }
+  // From d, of the product, which it may overwrite.
+  T both_factors_backward(const T& d) {
+    const auto make_both = [&] {
+      return ops_.empty({d.size(0), 2 * a_.intermediate_size}, ops_.dtype(d));
+    };
+    if (ops_.own_kernels(ops_.dtype(d))) {
+      make_factors();
+      T d_both = make_both();
+      ops_.gate_backward_into(half(d_both, 0), half(d_both, 1), d, s_.gate, s_.up, a_.activation);
+      drop_factors();
+      return d_both;
+    }
     make_activated();
     make_up();
     make_gate();
-    const T d_both = ops_.empty({d.size(0), 2 * a_.intermediate_size}, ops_.dtype(d));
+    T d_both = make_both();
     ops_.multiply_into(half(d_both, 1), d, s_.activated);
     s_.activated = T();
     ops_.multiply_(d, s_.up);
     ops_.copy_(half(d_both, 0), ops_.activate_backward(d, s_.gate, a_.activation));
-    s_.up = T();
-    s_.gate = T();
-    T dx = matrix_backward(w_.gate_up, make_mlp_read(), d_both);
-    drop_mlp_input();
-    return dx;
+    drop_factors();
+    return d_both;
   }
 
   AttentionHalf<Ops>& attention_;

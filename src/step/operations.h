@@ -64,6 +64,12 @@ enum class AttentionKernel : std::uint8_t { kHost, kFlash, kCudnn, kEfficient, k
   return sum == factors || (cuda && sum == wide(factors));
 }
 
+/// How a logit counts: a cap c makes it c tanh(l / c), then it is divided.
+struct LogitShape {
+  double softcap = 0;  ///< 0: none
+  double divisor = 1;
+};
+
 template <class T>
 struct Heads {
   T q;     // (N, H, D)

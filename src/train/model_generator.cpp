@@ -141,7 +141,7 @@ void ModelWorker::make_generator(const std::optional<ops::Lora>& lora) {
   generating_ = std::make_unique<GenerationWeights>(std::move(units));
   generator_ = std::make_unique<ops::Transformer>(
       spec_.generating(), spec_.head, ops::FlatTensors{std::move(base), {}}, std::move(adapted),
-      std::nullopt, runtime_.context().attention(),
+      std::nullopt, runtime_.context().kernels(),
       ops::Peers{&groups_.generating(), &groups_.context()});
 }
 

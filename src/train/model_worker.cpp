@@ -65,16 +65,16 @@ ModelWorker::ModelWorker(bridge::Runtime& runtime, const parallel::Groups& group
     make_optimizer(tensors.weights, tensors.grads);
   }
   const std::optional<ops::StreamedBase> streamed = streamed_base();
-  const bridge::AttentionChoice attention = runtime_.context().attention();
+  const bridge::KernelChoice kernels = runtime_.context().kernels();
   const ops::Peers peers{&groups_.tensor(), &groups_.context()};
   if (spec_.generates && (streamed || spec_.generation_part)) make_generator(lora);
   if (lora) {
     base_ =
         std::make_unique<ops::Transformer>(spec_.shape, spec_.head, ops::FlatTensors{places, {}},
-                                           std::nullopt, streamed, attention, peers);
+                                           std::nullopt, streamed, kernels, peers);
   }
   model_ = std::make_unique<ops::Transformer>(spec_.shape, spec_.head, std::move(base),
-                                              std::move(lora), streamed, attention, peers);
+                                              std::move(lora), streamed, kernels, peers);
   if (gradients_) {
     model_->send_gradients(&*gradients_);
   } else if (optimizer_) {
@@ -225,7 +225,7 @@ void ModelWorker::take_gradients(const std::vector<at::Tensor>& gradients) {
   std::vector<step::GradientSlots<ops::AtenOps>::Unit> units;
   for (std::size_t i = 0; i < gradients.size(); ++i)
     units.push_back({trained_layout()[i], gradients[i]});
-  slice_ops_.emplace(runtime_.device(), bridge::AttentionChoice{},
+  slice_ops_.emplace(runtime_.device(), bridge::KernelChoice{},
                      ops::Peers{&groups_.tensor(), &groups_.context()});
   const bool behind = step::sums_overlap_backward(*slice_ops_, spec_.shape);
   parallel::Communicator& ranks = groups_.shards();

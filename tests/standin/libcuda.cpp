@@ -333,6 +333,18 @@ STANDIN_API int cuEventElapsedTime(float* milliseconds, Opaque begin, Opaque end
   return kSuccess;
 }
 
+// No code runs on the stand-in.
+STANDIN_API int cuModuleLoadData(void**, const void*) {
+  return kNotSupported;
+}
+STANDIN_API int cuModuleGetFunction(void**, void*, const char*) {
+  return kNotSupported;
+}
+STANDIN_API int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                               unsigned, Opaque, void**, void**) {
+  return kNotSupported;
+}
+
 STANDIN_API int cuPointerGetAttribute(void* data, int attribute, Address at) {
   ENTER("cuPointerGetAttribute")
   int device = 0;

@@ -286,6 +286,8 @@ Result<std::unique_ptr<CudaDevice>> make_cuda_device(const CudaOptions& options)
   info.ordinal = options.ordinal;
   info.name = name.data();
   info.multiprocessors = attribute(cuda::kAttributeMultiprocessors);
+  info.architecture =
+      10 * attribute(cuda::kAttributeCapabilityMajor) + attribute(cuda::kAttributeCapabilityMinor);
   info.exportable = attribute(cuda::kAttributePosixDescriptor) != 0;
   info.gpu_direct_rdma = attribute(cuda::kAttributeRdmaWithVirtualMemory) != 0;
   cuda::AllocationProperties properties;

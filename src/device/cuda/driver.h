@@ -21,6 +21,8 @@ using Handle = unsigned long long;     // CUmemGenericAllocationHandle
 using Context = void*;
 using Stream = void*;
 using Event = void*;
+using Module = void*;
+using Function = void*;
 
 struct Location {
   int type = 1;  // a device
@@ -51,6 +53,8 @@ constexpr int kGranularityRecommended = 1;
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kHostRegisterPortable = 1;
 constexpr int kAttributeMultiprocessors = 16;
+constexpr int kAttributeCapabilityMajor = 75;
+constexpr int kAttributeCapabilityMinor = 76;
 constexpr int kAttributeVirtualMemory = 102;
 constexpr int kAttributePosixDescriptor = 103;
 constexpr int kAttributeRdmaWithVirtualMemory = 110;
@@ -110,6 +114,13 @@ constexpr int kAttributeFabric = 128;
   X(event_record, "cuEventRecord", (Event event, Stream stream))                                   \
   X(event_synchronize, "cuEventSynchronize", (Event event))                                        \
   X(event_elapsed, "cuEventElapsedTime", (float* milliseconds, Event begin, Event end))            \
+  X(module_load, "cuModuleLoadData", (Module * module, const void* image))                         \
+  X(module_function, "cuModuleGetFunction",                                                        \
+    (Function * function, Module module, const char* name))                                        \
+  X(launch, "cuLaunchKernel",                                                                      \
+    (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,       \
+     unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters,  \
+     void** extra))                                                                                \
   X(error_name, "cuGetErrorName", (Result32 error, const char** name))                             \
   X(error_text, "cuGetErrorString", (Result32 error, const char** text))
 

@@ -52,7 +52,7 @@ struct Moved {
   Moved(const TestModel& m, at::ScalarType dtype)
       : weights(move(m.weights, dtype)),
         grads(move(m.grads, dtype == at::kBFloat16 ? at::kFloat : dtype)),
-        model(m.shape, m.head, {weights, grads}) {}
+        model(m.shape, m.head, {weights, grads}, std::nullopt, std::nullopt, {.own = {true}}) {}
   static std::vector<Tensor> move(const std::vector<Tensor>& from, at::ScalarType dtype) {
     std::vector<Tensor> to;
     for (const Tensor& t : from) to.push_back(t.to(at::Device(at::kCUDA, 0), dtype));

@@ -37,9 +37,13 @@ inline at::Device test_device() {
 /// On a GPU one with as many multiprocessors as an H100 or H200.
 inline step::KernelProfile test_profile() {
   step::KernelProfile profile;
-  profile.cuda = test_device().is_cuda();
+  profile.cuda = profile.own.on = test_device().is_cuda();
   profile.threads = at::get_num_threads();
   return profile;
+}
+
+inline bridge::KernelChoice test_kernels() {
+  return {.own = test_profile().own};
 }
 
 /// Records the requests of the test's device.
@@ -81,7 +85,7 @@ void expect_same_requests(const char* name, const Prepare& prepare, int ranks = 
   const bridge::NoAutograd no_autograd;
   if (!test_device().is_cuda()) (void)RecordingAllocator::instance();
   MuteRanks others(ranks - 1, ranks);
-  Aten aten(test_device(), {}, {&others, &others});
+  Aten aten(test_device(), test_kernels(), {&others, &others});
   auto work = prepare(aten, AtenInputs{});
   work();  // what libtorch makes once a process
   start_recording();

@@ -1,0 +1,85 @@
+#include "kernels/card_kernels.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "base/format.h"
+#include "kernels/cubins.h"
+
+namespace neap::kernels {
+namespace {
+
+namespace cuda = device::cuda;
+
+Result<std::unique_ptr<CardKernels>> open(int ordinal) {
+  NEAP_TRY_ASSIGN(const Compiler* const compiler, load_compiler());
+  NEAP_TRY_ASSIGN(const cuda::Driver* const driver, cuda::load_driver());
+  NEAP_TRY_ASSIGN(cuda::Card card, cuda::find_card(*driver, ordinal));
+  NEAP_TRY(cuda::retain_context(card));
+  int major = 0, minor = 0;
+  const auto ask = [&](int& value, int attribute) {
+    return to_status(*driver, driver->device_attribute(&value, attribute, card.device),
+                     "asking for the GPU's compute capability");
+  };
+  NEAP_TRY(ask(major, cuda::kAttributeCapabilityMajor));
+  NEAP_TRY(ask(minor, cuda::kAttributeCapabilityMinor));
+  return std::make_unique<CardKernels>(*compiler, card, 10 * major + minor);
+}
+
+}  // namespace
+
+Result<CardKernels*> CardKernels::of(int ordinal) {
+  static std::mutex mutex;
+  static std::map<int, std::unique_ptr<CardKernels>> cards;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<CardKernels>& card = cards[ordinal];
+  if (card == nullptr) {
+    NEAP_TRY_ASSIGN(card, open(ordinal));
+  }
+  return card.get();
+}
+
+Result<CardKernels::File*> CardKernels::load(std::string_view source) {
+  if (const auto found = files_.find(source); found != files_.end()) return &found->second;
+  const auto all = sources();
+  const auto wanted = std::ranges::find(all, source, &Source::name);
+  if (wanted == all.end())
+    return Status(ErrorCode::kInternal, format("there is no file of kernels named {}", source));
+  NEAP_TRY_ASSIGN(const std::string cubin, cubin_of(compiler_, *wanted, architecture_,
+                                                    card_.driver->version, cubin_folder()));
+  File file;
+  NEAP_TRY(to_status(*card_.driver, card_.driver->module_load(&file.module, cubin.data()),
+                     format("loading the kernels of {}.cu", source)));
+  return &files_.emplace(source, std::move(file)).first->second;
+}
+
+Result<cuda::Function> CardKernels::find(std::string_view source, std::string_view kernel) {
+  NEAP_TRY_ASSIGN(File* const file, load(source));
+  if (const auto found = file->kernels.find(kernel); found != file->kernels.end())
+    return found->second;
+  const std::string name(kernel);
+  cuda::Function function = nullptr;
+  NEAP_TRY(to_status(*card_.driver,
+                     card_.driver->module_function(&function, file->module, name.c_str()),
+                     format("finding the kernel {} of {}.cu", kernel, source)));
+  file->kernels.emplace(name, function);
+  return function;
+}
+
+Status CardKernels::launch_with(std::string_view source, std::string_view kernel, const Grid& grid,
+                                cuda::Stream stream, void** parameters) {
+  const cuda::ContextScope scope(card_);
+  NEAP_TRY(scope.status());
+  cuda::Function function = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    NEAP_TRY_ASSIGN(function, find(source, kernel));
+  }
+  const auto size = [](std::int64_t n) { return static_cast<unsigned>(n); };
+  return to_status(*card_.driver,
+                   card_.driver->launch(function, size(grid.x), size(grid.y), 1, size(grid.threads),
+                                        1, 1, 0, stream, parameters, nullptr),
+                   format("starting the kernel {} of {}.cu", kernel, source));
+}
+
+}  // namespace neap::kernels

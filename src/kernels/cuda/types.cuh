@@ -1,0 +1,46 @@
+// Element types of tensors, and vectors of them. NVRTC compiles this in front of each kernel's file: no header is read.
+
+struct Bf16 {
+  unsigned short bits;
+};
+
+__device__ inline float widen(float x) {
+  return x;
+}
+__device__ inline float widen(Bf16 x) {
+  return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
+}
+
+template <class T>
+__device__ inline T narrow(float x);
+template <>
+__device__ inline float narrow<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline Bf16 narrow<Bf16>(float x) {
+  Bf16 y;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+}
+
+/// N elements that are read and written at once.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Vector {
+  T at[N];
+};
+template <int N, class T>
+__device__ inline Vector<T, N> load(const T* from) {
+  return *reinterpret_cast<const Vector<T, N>*>(from);
+}
+template <int N, class T>
+__device__ inline void store(T* to, const Vector<T, N>& x) {
+  *reinterpret_cast<Vector<T, N>*>(to) = x;
+}
+
+/// The names that the program asks for: of each type with vectors of 16 bytes, and with single elements.
+#define NEAP_KERNELS_OF_TYPES(X) \
+  X(bf16_vector, Bf16, 8)        \
+  X(bf16_single, Bf16, 1)        \
+  X(f32_vector, float, 4)        \
+  X(f32_single, float, 1)

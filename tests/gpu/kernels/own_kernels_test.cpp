@@ -1,0 +1,211 @@
+// Neap's kernels on a card against the operations that they replace, in float64 on the CPU; and twice the same bits.
+#include <ATen/ATen.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "bridge/no_autograd.h"
+#include "ops/aten_ops.h"
+#include "step/head.h"
+
+namespace neap::ops {
+namespace {
+
+using at::Tensor;
+
+bool has_cuda() {
+  static const bool loaded = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr;
+  return loaded && at::hasCUDA();
+}
+
+struct Size {
+  std::int64_t rows, columns;
+};
+
+class OwnKernels : public ::testing::TestWithParam<at::ScalarType> {
+ protected:
+  void SetUp() override {
+    if (!has_cuda()) GTEST_SKIP() << "no card here";
+    at::manual_seed(7);
+  }
+  [[nodiscard]] Tensor random(at::IntArrayRef sizes, double spread = 1) const {
+    return at::randn(sizes, at::kDouble).mul_(spread).to(at::Device(at::kCUDA, 0), GetParam());
+  }
+  // Rounding of a result, and of what a kernel rounds on the way to it: sums of float32 that nearly cancel are off by a part
+  // of the largest.
+  void near(const Tensor& actual, const Tensor& expected, const char* what) const {
+    if (expected.numel() == 0) return;
+    const double unit = GetParam() == at::kBFloat16 ? 1.0 / 128 : 8e-6;
+    const Tensor e = expected.to(at::kDouble);
+    const Tensor off = (actual.to(at::kCPU, at::kDouble) - e).abs();
+    const double largest = std::max(1.0, e.abs().max().item<double>());
+    const Tensor allowed = e.abs().mul(unit).add(4e-6 * largest);
+    EXPECT_TRUE(at::all(off <= allowed).item<bool>())
+        << what << " is off by up to " << off.max().item<double>() << " of "
+        << e.abs().max().item<double>();
+  }
+  static Tensor exact(const Tensor& t) { return t.to(at::kCPU, at::kDouble); }
+
+  AtenOps own_{at::Device(at::kCUDA, 0), {.own = {true}}};
+  AtenOps reference_{at::kCPU};
+  const bridge::NoAutograd no_autograd_;
+};
+INSTANTIATE_TEST_SUITE_P(Types, OwnKernels, ::testing::Values(at::kBFloat16, at::kFloat),
+                         [](const auto& i) { return std::string(c10::toString(i.param)); });
+
+constexpr Size kSizes[] = {{0, 64}, {1, 1}, {1, 8960}, {3, 7}, {37, 129}, {64, 4864}, {70001, 24}};
+constexpr spec::Activation kActivations[] = {spec::Activation::kSilu, spec::Activation::kGelu,
+                                             spec::Activation::kGeluTanh, spec::Activation::kRelu};
+
+TEST_P(OwnKernels, GatedProduct) {
+  for (const Size& size : kSizes) {
+    for (const auto kind : kActivations) {
+      const Tensor gate = random({size.rows, size.columns}, 2);
+      const Tensor up = random({size.rows, size.columns});
+      const Tensor expected = reference_.activate(exact(gate), kind).mul(exact(up));
+      const Tensor out = at::empty_like(gate);
+      own_.gate_into(out, gate, up, kind);
+      near(out, expected, "the product");
+      const Tensor again = gate.clone();
+      own_.gate_into(again, again, up, kind);
+      EXPECT_TRUE(at::equal(out, again)) << "in place";
+      // Halves of one product.
+      const Tensor both = at::cat({gate, up}, 1);
+      const Tensor halves = at::empty_like(gate);
+      own_.gate_into(halves, both.narrow(1, 0, size.columns),
+                     both.narrow(1, size.columns, size.columns), kind);
+      EXPECT_TRUE(at::equal(out, halves)) << "of halves";
+    }
+  }
+}
+
+TEST_P(OwnKernels, GatedProductBackward) {
+  for (const Size& size : kSizes) {
+    for (const auto kind : kActivations) {
+      const Tensor gate = random({size.rows, size.columns}, 2);
+      const Tensor up = random({size.rows, size.columns});
+      const Tensor d = random({size.rows, size.columns});
+      const Tensor of_up = exact(d).mul(reference_.activate(exact(gate), kind));
+      const Tensor of_gate =
+          reference_.activate_backward(exact(d).mul(exact(up)), exact(gate), kind);
+      const Tensor d_gate = d.clone();
+      const Tensor d_up = at::empty_like(d);
+      own_.gate_backward_into(d_gate, d_up, d_gate, gate, up, kind);
+      near(d_up, of_up, "of up");
+      near(d_gate, of_gate, "of the gate");
+      const Tensor both = at::empty({size.rows, 2 * size.columns}, d.options());
+      own_.gate_backward_into(both.narrow(1, 0, size.columns),
+                              both.narrow(1, size.columns, size.columns), d, gate, up, kind);
+      EXPECT_TRUE(at::equal(both, at::cat({d_gate, d_up}, 1))) << "of halves";
+    }
+  }
+}
+
+TEST_P(OwnKernels, Rotation) {
+  struct Heads {
+    std::int64_t rows, heads, width, half, positions;
+  };
+  for (const Heads& h : {Heads{0, 2, 64, 32, 1}, Heads{6, 3, 64, 32, 3}, Heads{10, 1, 80, 16, 10},
+                         Heads{12, 5, 10, 3, 4}, Heads{70002, 2, 16, 8, 35001}}) {
+    // As a part of one product of queries, keys and values.
+    const Tensor all = random({h.rows, h.heads + 2, h.width});
+    const Tensor x = all.narrow(1, 1, h.heads);
+    const Tensor cos = random({h.positions, h.half});
+    const Tensor sin = random({h.positions, h.half});
+    for (const bool inverse : {false, true}) {
+      const Tensor y = own_.rotate(x, cos, sin, inverse);
+      near(y, reference_.rotate(exact(x), exact(cos), exact(sin), inverse), "rotated");
+      EXPECT_TRUE(at::equal(y, own_.rotate(x, cos, sin, inverse)));
+    }
+  }
+}
+
+class Logits : public OwnKernels {
+ protected:
+  struct Shaping {
+    double softcap, divisor;
+    bool entropy;
+  };
+  void compare(const Size& size, const Shaping& by) {
+    const Tensor logits = random({size.rows, size.columns}, 5);
+    const Tensor targets = at::randint(size.columns, {size.rows}, at::dtype(at::kLong));
+    if (size.rows > 1) logits.select(0, 0).select(0, targets[0].item<std::int64_t>()).fill_(40);
+    const step::LogitShape shape{by.softcap, by.divisor};
+    const Tensor expected_logits = exact(logits);
+    if (by.softcap > 0) reference_.softcap_(expected_logits, by.softcap);
+    reference_.scale_(expected_logits, 1 / by.divisor);
+    const step::LogProbOptions options{.entropy = by.entropy, .accuracy = true};
+    const auto expected = step::reduce_logits(reference_, expected_logits.clone(), targets, options,
+                                              spec::Axis::kTensor);
+    const auto made = [&] { return at::empty({size.rows}, logits.options().dtype(at::kFloat)); };
+    step::LogProbs<Tensor> values{made(), by.entropy ? made() : Tensor(), made(), made()};
+    const Tensor places = targets.to(at::kCUDA);
+    own_.logit_values_into(values.log_probs, values.log_sum, values.entropy, values.right, logits,
+                           places, shape);
+    wide_near(values.log_probs, expected.log_probs, "log p");
+    wide_near(values.log_sum, expected.log_sum, "log sum");
+    if (by.entropy) wide_near(values.entropy, expected.entropy, "entropy");
+    EXPECT_TRUE(at::equal(values.right.cpu().to(at::kDouble), expected.right));
+    compare_gradients(logits, places, shape, expected_logits, expected, values);
+  }
+
+ private:
+  static void wide_near(const Tensor& actual, const Tensor& expected, const char* what) {
+    const double off =
+        expected.numel() == 0 ? 0 : (exact(actual) - expected).abs().max().item<double>();
+    EXPECT_LT(off, 2e-5) << what;
+  }
+  void compare_gradients(const Tensor& logits, const Tensor& targets, const step::LogitShape& shape,
+                         const Tensor& shaped, const step::LogProbs<Tensor>& expected,
+                         const step::LogProbs<Tensor>& values) {
+    const auto numbers = [&] { return at::randn({logits.size(0)}, at::kFloat); };
+    const Tensor d_log_prob = numbers();
+    const Tensor d_entropy = expected.entropy.defined() ? numbers() : Tensor();
+    step::Weights<Tensor> weights;
+    weights.architecture.logit_softcap = shape.softcap;
+    weights.architecture.logits_divisor = 1;
+    const auto as_double = [](const Tensor& t) { return t.defined() ? t.to(at::kDouble) : t; };
+    const Tensor gradient = step::logits_gradient(
+        reference_, weights, shaped.clone(), targets.cpu(), expected.log_sum, as_double(d_log_prob),
+        expected.entropy, as_double(d_entropy), shape.divisor);
+    const auto on_card = [](const Tensor& t) { return t.defined() ? t.to(at::kCUDA) : t; };
+    const auto own_gradient = [&] {
+      const Tensor g = logits.clone();
+      own_.logit_gradient_(g, targets, values.log_sum, on_card(d_log_prob), values.entropy,
+                           on_card(d_entropy), shape);
+      return g;
+    };
+    const Tensor g = own_gradient();
+    near(g, gradient, "the gradient");
+    EXPECT_TRUE(at::equal(g, own_gradient()));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Types, Logits, ::testing::Values(at::kBFloat16, at::kFloat),
+                         [](const auto& i) { return std::string(c10::toString(i.param)); });
+
+TEST_P(Logits, ValuesAndGradients) {
+  for (const Size& size : {Size{0, 100}, Size{1, 1}, Size{2, 7}, Size{5, 129}, Size{3, 1000},
+                           Size{70001, 8}, Size{9, 50257}, Size{33, 151936}}) {
+    compare(size, {0, 1, false});
+    compare(size, {0, 0.7, true});
+    compare(size, {30, 1.3, false});
+    compare(size, {30, 1, true});
+  }
+}
+
+TEST_P(Logits, OfRowsThatLieApart) {
+  const Tensor wide = random({6, 1032}, 3);
+  const Tensor part = wide.narrow(1, 8, 1000);
+  const Tensor targets = at::arange(6, at::dtype(at::kLong).device(at::kCUDA));
+  const auto log_probs_of = [&](const Tensor& logits) {
+    const Tensor out = at::empty({6}, logits.options().dtype(at::kFloat));
+    own_.logit_values_into(out, at::empty_like(out), {}, {}, logits, targets, {});
+    return out;
+  };
+  EXPECT_TRUE(at::equal(log_probs_of(part), log_probs_of(part.contiguous())));
+}
+
+}  // namespace
+}  // namespace neap::ops
