@@ -27,7 +27,7 @@ bool is_finite(const Json& value) {
 
 // JSON cannot represent infinity and NaN.
 std::string given_text(const Json& value) {
-  return is_finite(value) ? value.dump() : number_text(value.get<double>());
+  return is_finite(value) ? excerpt(value.dump(), 200) : number_text(value.get<double>());
 }
 
 std::string type_name(const Json& value) {
@@ -293,9 +293,9 @@ Status check_choices(const ConfigTable::Key& key, const Json& value, const std::
   std::string list;
   for (const std::string& choice : key.choices)
     list += (list.empty() ? "\"" : ", \"") + choice + "\"";
-  return {
-      ErrorCode::kInvalidArgument,
-      head + "is " + value.dump() + (value.is_array() ? "; it can hold " : "; it can be ") + list};
+  return {ErrorCode::kInvalidArgument, head + "is " + given_text(value) +
+                                           (value.is_array() ? "; it can hold " : "; it can be ") +
+                                           list};
 }
 
 // A number, or each number of a list, must be finite and within the key's bounds.
@@ -322,6 +322,15 @@ Status check_numbers(const ConfigTable::Key& key, const Json& value, const std::
   return {};
 }
 
+// Limits of lists: each table of a list takes tens of kilobytes.
+Status check_count(std::size_t count, bool tables, const std::string& head) {
+  constexpr std::size_t kMostTables = 1000, kMostValues = 10'000;
+  const std::size_t most = tables ? kMostTables : kMostValues;
+  if (count <= most) return {};
+  return {ErrorCode::kInvalidArgument,
+          format("{}has {} {}; the most is {}", head, count, tables ? "tables" : "values", most)};
+}
+
 // The value of an unset text or list if that is empty; else null.
 Json empty_default(const ConfigTable::Key& key) {
   for (const Json& empty : {Json(""), Json::array()})
@@ -344,8 +353,11 @@ Status ConfigTable::set(std::string_view path, const Json& value, const std::str
   if (it == keys_.end()) {
     std::string_view rest;
     if (const List* list = list_of(path, &rest)) {
-      const auto at = static_cast<std::size_t>(list - lists_.data());
-      return set_in_list(lists_[at], rest, value, origin);
+      List& found = lists_[static_cast<std::size_t>(list - lists_.data())];
+      const std::string head = origin + ": " + prefix_ + found.path + " ";
+      if (rest.empty()) NEAP_TRY(check_count(value.size(), true, head));
+      NEAP_TRY(set_in_list(found, rest, value, origin));
+      return check_count(found.items.size(), true, head);
     }
     return {ErrorCode::kInvalidArgument,
             format("{}: unknown key \"{}{}\"{}", origin, prefix_, path, hint(path))};
@@ -361,6 +373,7 @@ Status ConfigTable::set(std::string_view path, const Json& value, const std::str
   }
   if (key.type == "number" && value.is_number_integer())
     converted = static_cast<double>(value.get<std::int64_t>());
+  NEAP_TRY(check_count(value.size(), false, head));
   NEAP_TRY(check_numbers(key, value, head));
   NEAP_TRY(check_choices(key, value, head));
   if (Status status = key.assign(converted); !status.ok()) {

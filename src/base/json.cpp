@@ -18,8 +18,9 @@ constexpr int kMaxDepth = 500;
 // length.
 std::string shown(std::string_view reason) {
   constexpr std::size_t kStart = 160, kEnd = 80;
-  if (const auto start = reason.find("parse error"); start != std::string_view::npos)
-    reason.remove_prefix(start);
+  if (const auto id = reason.find("] ");
+      reason.starts_with("[json.exception") && id < reason.size())
+    reason.remove_prefix(id + 2);  // nlohmann's, of the kind of error
   if (reason.size() <= kStart + kEnd) return printable(reason);
   return printable(front_of(reason, kStart)) + " ... " +
          printable(reason.substr(reason.size() - kEnd));

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/text.h"
+
 namespace neap {
 namespace {
 
@@ -269,6 +271,26 @@ TEST_F(ConfigList, ErrorsNameTheTableAndTheLine) {
   EXPECT_NE(error("[route.stops]\nname='a'\n").find("written as [[route.stops]]"),
             std::string::npos);
   EXPECT_NE(error("route.stops=[1]\n").find("takes a list of tables"), std::string::npos);
+}
+
+TEST_F(ConfigList, ListsHaveALimit) {
+  const std::string limit = "route.stops has 1001 tables; the most is 1000";
+  std::string tables, values, numbers;
+  for (int i = 0; i < 12'000; ++i) {
+    tables += "[[route.stops]]\n";
+    values += i < 1001 ? "{}," : "";
+    numbers += "1,";
+  }
+  EXPECT_EQ(error(tables), "a.toml:1001: " + limit);
+  EXPECT_EQ(error("route.stops = [" + values + "]\n"), "a.toml:1: " + limit);
+  const std::string added = table_.apply_override("route.stops=[" + values + "]").message();
+  EXPECT_TRUE(added.ends_with("on the command line: " + limit)) << excerpt(added, 200);
+  std::vector<double> rates;
+  table_.bind("route.rates", &rates, "Rates.");
+  EXPECT_EQ(error("[route]\nrates = [" + numbers + "]\n"),
+            "a.toml:2: route.rates has 12000 values; the most is 10000");
+  // What is wrong with a long one is told briefly.
+  EXPECT_LT(error("[route]\ntitle = [" + numbers.substr(0, 8000) + "]\n").size(), 300U);
 }
 
 TEST_F(ConfigList, WhatIsWrittenIsReadAgain) {

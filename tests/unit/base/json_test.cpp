@@ -23,6 +23,10 @@ TEST(Json, FailuresPrintNoRawBytes) {
   EXPECT_THAT(message, Not(HasSubstr("\xE9")));
 }
 
+TEST(Json, ANumberThatIsTooLargeIsToldPlainly) {
+  EXPECT_EQ(failure("{\"a\": -1e999}"), "a.json: not valid JSON: number overflow parsing '-1e999'");
+}
+
 TEST(Json, FailuresAreShort) {
   const std::string message = failure("{\"a\": \"" + std::string(100000, 'x') + "the end\xFF");
   EXPECT_LT(message.size(), 400U);
