@@ -14,24 +14,20 @@ struct Fields {
 
 Result<MoveLine> move_of(const Json& json) {
   const Fields has{json};
-  // Older versions store all seconds of the call; no move overlapped a phase.
-  const char* visible =
-      json.is_object() && json.contains("seconds") ? "seconds" : "exposed_seconds";
-  const bool right = json.is_object() && has("kind", &Json::is_string) &&
-                     has("tag", &Json::is_string) && has("copied", &Json::is_number_unsigned) &&
-                     has(visible, &Json::is_number);
+  const bool right =
+      json.is_object() && has("kind", &Json::is_string) && has("tag", &Json::is_string) &&
+      has("copied", &Json::is_number_unsigned) && has("copy_seconds", &Json::is_number) &&
+      has("exposed_seconds", &Json::is_number) && has("overlapped", &Json::is_boolean);
   if (!right)
-    return Status(
-        ErrorCode::kCorrupt,
-        "phase record: a move lacks \"kind\", \"tag\", \"copied\" or \"exposed_seconds\"");
-  const double waited = json[visible].get<double>();
-  return MoveLine{
-      json["kind"].get<std::string>(),
-      json["tag"].get<std::string>(),
-      Bytes(json["copied"].get<std::uint64_t>()),
-      has("copy_seconds", &Json::is_number) ? json["copy_seconds"].get<double>() : waited,
-      waited,
-      has("overlapped", &Json::is_boolean) && json["overlapped"].get<bool>()};
+    return Status(ErrorCode::kCorrupt,
+                  "phase record: a move lacks \"kind\", \"tag\", \"copied\", \"copy_seconds\", "
+                  "\"exposed_seconds\" or \"overlapped\"");
+  return MoveLine{json["kind"].get<std::string>(),
+                  json["tag"].get<std::string>(),
+                  Bytes(json["copied"].get<std::uint64_t>()),
+                  json["copy_seconds"].get<double>(),
+                  json["exposed_seconds"].get<double>(),
+                  json["overlapped"].get<bool>()};
 }
 
 Result<StreamedLine> streamed_of(const Json& json) {
@@ -165,16 +161,20 @@ Result<PhaseLog> PhaseLog::open(const std::filesystem::path& folder,
 
 Result<std::vector<PhaseRecord>> PhaseLog::read(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kPhasesFile;
-  NEAP_TRY_ASSIGN(const std::vector<Json> lines, StepLog::read(path));
   std::vector<PhaseRecord> records;
-  records.reserve(lines.size());
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    auto record = PhaseRecord::from_json(lines[i]);
-    if (!record.ok())
-      return Status(record.status())
-          .with_context("reading line " + std::to_string(i + 1) + " of " + path.string());
-    records.push_back(std::move(record).value());
-  }
+  Status failure;
+  NEAP_TRY(StepLog::for_each(path, [&](const Json& row) {
+    if (!failure.ok()) return;
+    auto record = PhaseRecord::from_json(row);
+    if (record.ok()) {
+      records.push_back(std::move(record).value());
+    } else {
+      failure = Status(record.status())
+                    .with_context("reading line " + std::to_string(records.size() + 1) + " of " +
+                                  path.string());
+    }
+  }));
+  if (!failure.ok()) return failure;
   return records;
 }
 

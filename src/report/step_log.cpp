@@ -52,7 +52,9 @@ Result<StepLog> StepLog::open(const std::filesystem::path& path,
                     path.string() + " already holds a run; resume it or choose another folder");
     std::string kept;
     NEAP_TRY(read_rows(path, [&](const Json& row, std::string_view text) {
-      if (row["step"].get<std::int64_t>() <= *resume_step) kept.append(text) += '\n';
+      const auto step = row["step"].get<std::uint64_t>();
+      if (*resume_step >= 0 && step <= static_cast<std::uint64_t>(*resume_step))
+        kept.append(text) += '\n';
     }));
     if (kept.size() != size) NEAP_TRY(write_file_atomic(path, kept));
   }
