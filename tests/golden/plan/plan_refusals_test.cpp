@@ -70,7 +70,7 @@ TEST(GoldenPlans, TheLeastCapacityThatARefusalNamesDoesAndALittleLessDoesNot) {
     Target target = target_of(job);
     std::optional<Bytes> named;
     Bytes asked = 1_GiB;
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2; ++i) {
       target.capacity = asked;
       const Result<MemoryPlan> plan = make_plan(job, target);
       ASSERT_FALSE(plan.ok()) << to_string(asked);
@@ -80,10 +80,12 @@ TEST(GoldenPlans, TheLeastCapacityThatARefusalNamesDoesAndALittleLessDoesNot) {
       ASSERT_TRUE(least.has_value()) << text;
       // The same, whatever was asked for.
       EXPECT_EQ(named.value_or(*least), *least) << text;
+      if (!named) {
+        target.capacity = *least;
+        EXPECT_TRUE(make_plan(job, target).ok()) << to_string(*least);
+      }
       named = least;
-      target.capacity = *least;
-      EXPECT_TRUE(make_plan(job, target).ok()) << to_string(*least);
-      asked = *least / 100 * (97 + static_cast<std::uint64_t>(i)) - 20_MiB;
+      asked = *least / 100 * 99 - 20_MiB;
     }
   }
 }

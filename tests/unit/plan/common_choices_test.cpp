@@ -395,34 +395,67 @@ TEST_F(CommonChoicesTest, TheSmallerOfTwoKeepsWhatBothKeep) {
   EXPECT_TRUE(both.retention->blocks[0].keeps(spec::SavedTensor::kUp));
 }
 
+constexpr const char* kAllowed =
+    R"(memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"])";
+constexpr const char* kRecomputeActor = "actor_rollout_ref.model.activation_checkpointing=full";
+constexpr const char* kRecomputeCritic = "critic.model.activation_checkpointing=full";
+
+bool plans_have(const spec::Job& job, const Target& target, std::vector<ModelChoice> choices) {
+  const Result<PlanOrLeast> found = plan_or_least(job, target, {std::move(choices)});
+  EXPECT_TRUE(found.ok()) << found.status().message();
+  return found.ok() && found->plan.has_value();
+}
+
+// Of one model, without a limit of memory.
+std::vector<ModelChoice> listed_choices(const spec::Job& job, const Target& target, ModelId model) {
+  std::vector<ModelChoice> out;
+  for (std::size_t mode = 0; mode < spec::kUpdateModes; ++mode) {
+    for (unsigned bits = 0; bits < 1U << kWeightChoices.size(); ++bits) {
+      ModelChoice choice{model, static_cast<spec::UpdateMode>(mode)};
+      for (std::size_t i = 0; i < kWeightChoices.size(); ++i)
+        choice.*kWeightChoices[i] = (bits >> i & 1) != 0;
+      if (plans_have(job, target, {choice})) out.push_back(choice);
+    }
+  }
+  return out;
+}
+
+void expect_smaller_ones_are_listed(const std::vector<ModelChoice>& listed,
+                                    const std::string& where) {
+  for (const ModelChoice& a : listed)
+    for (const ModelChoice& b : listed)
+      EXPECT_EQ(std::count(listed.begin(), listed.end(), smaller_of(a, b)), 1)
+          << where << ": " << static_cast<int>(a.update) << " and " << static_cast<int>(b.update);
+}
+
 // Whatever two kinds chose, a plan can take the smaller of each part.
 TEST_F(CommonChoicesTest, TheSmallerOfTwoThatPlansHaveIsOneThatPlansHave) {
-  constexpr const char* kAllowed =
-      R"(memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"])";
   for (const char* zero : {"critic.zero_stage=0", "critic.zero_stage=3"}) {
-    const spec::Job job = this->job({kAllowed, zero, "critic.model.activation_checkpointing=full",
-                                     "actor_rollout_ref.model.activation_checkpointing=full"});
-    const auto has = [&](const ModelChoice& choice) {
-      const Result<PlanOrLeast> found = plan_or_least(job, target(Bytes()), {{choice}});
-      EXPECT_TRUE(found.ok()) << found.status().message();
-      return found.ok() && found->plan.has_value();
-    };
-    std::vector<ModelChoice> listed;
-    for (std::size_t mode = 0; mode < spec::kUpdateModes; ++mode) {
-      for (unsigned bits = 0; bits < 1U << kWeightChoices.size(); ++bits) {
-        ModelChoice choice{ModelId::kCritic, static_cast<spec::UpdateMode>(mode)};
-        for (std::size_t i = 0; i < kWeightChoices.size(); ++i)
-          choice.*kWeightChoices[i] = (bits >> i & 1) != 0;
-        if (has(choice)) listed.push_back(choice);
-      }
-    }
+    const spec::Job job = this->job({kAllowed, zero, kRecomputeCritic, kRecomputeActor});
+    const std::vector<ModelChoice> listed = listed_choices(job, target(Bytes()), ModelId::kCritic);
     ASSERT_GT(listed.size(), 8u) << zero;
     EXPECT_TRUE(std::any_of(listed.begin(), listed.end(),
                             [](const ModelChoice& each) { return each.blocks_on_disk; }));
-    for (const ModelChoice& a : listed)
-      for (const ModelChoice& b : listed)
-        EXPECT_EQ(std::count(listed.begin(), listed.end(), smaller_of(a, b)), 1)
-            << zero << ": " << static_cast<int>(a.update) << " and " << static_cast<int>(b.update);
+    expect_smaller_ones_are_listed(listed, zero);
+  }
+}
+
+TEST_F(CommonChoicesTest, TheSmallerOnesOfTwoModelsGoWithModesThatTheUserFixed) {
+  for (const char* fixed : {"phase_split", "nvme"}) {
+    const spec::Job job = this->job({kAllowed, std::string("memory.optimizer_offload=") + fixed,
+                                     kRecomputeCritic, kRecomputeActor});
+    std::vector<ModelChoice> smallest;
+    for (const ModelId model : {ModelId::kActor, ModelId::kCritic}) {
+      const std::vector<ModelChoice> listed = listed_choices(job, target(Bytes()), model);
+      ASSERT_FALSE(listed.empty()) << fixed;
+      for (const ModelChoice& each : listed)
+        EXPECT_EQ(each.update, listed.front().update) << fixed << ", " << to_string(model);
+      expect_smaller_ones_are_listed(listed, fixed);
+      smallest.push_back(listed.front());
+      for (const ModelChoice& each : listed) smallest.back() = smaller_of(smallest.back(), each);
+    }
+    EXPECT_EQ(smallest[0].update, smallest[1].update) << fixed;
+    EXPECT_TRUE(plans_have(job, target(Bytes()), smallest)) << fixed;
   }
 }
 
