@@ -86,8 +86,9 @@ TEST_F(JobFile, ConditionsNameKeysAndTheirValues) {
       EXPECT_NE(condition.values.empty(), !condition.holds) << key.path;
       for (const Json& value : condition.values) {
         if (decides->choices.empty()) continue;
-        EXPECT_NE(std::find(decides->choices.begin(), decides->choices.end(), value),
-                  decides->choices.end())
+        EXPECT_NE(
+            std::find(decides->choices.begin(), decides->choices.end(), value.get<std::string>()),
+            decides->choices.end())
             << key.path << " is read where " << condition.key << " is " << value;
       }
     }
