@@ -254,11 +254,11 @@ class AtenWorld {
     if (streamed && role.generates)
       m.generator =
           std::make_unique<ops::Transformer>(role.shape, role.head, ops::FlatTensors{m.weights, {}},
-                                             lora, std::nullopt, test_kernels(), peers());
+                                             lora, std::nullopt, testing::test_kernels(), peers());
     if (m.sliced) base.weights = m.sliced->places();
     if (streamed && streamed->table_on_host) base.weights.front() = base.weights.front().cpu();
     m.transformer = std::make_unique<ops::Transformer>(role.shape, role.head, base, lora, streamed,
-                                                       test_kernels(), peers());
+                                                       testing::test_kernels(), peers());
     return m;
   }
   // `role` has the shape of the part.
@@ -276,8 +276,8 @@ class AtenWorld {
     }
     dividing_.emplace(static_cast<int>(shard.rank), static_cast<int>(shard.ranks));
     divided_ = std::make_unique<ops::Transformer>(
-        role.shape, role.head, ops::FlatTensors{weights, {}}, lora, std::nullopt, test_kernels(),
-        ops::Peers{&*dividing_, &context_});
+        role.shape, role.head, ops::FlatTensors{weights, {}}, lora, std::nullopt,
+        testing::test_kernels(), ops::Peers{&*dividing_, &context_});
     return *divided_;
   }
   [[nodiscard]] ops::Peers peers() { return {&tensor_, &context_}; }

@@ -32,7 +32,11 @@ ModelRole qwen_role() {
 constexpr std::int64_t kSequences = 8, kLength = 2048;
 
 step::KernelProfile profile() {
-  return {true, 2, false, {}, default_rates(true, 2)};
+  step::KernelProfile out;
+  out.cuda = true;
+  out.threads = 2;
+  out.rates = default_rates(true, 2);
+  return out;
 }
 CheckpointLadder ladder_of(const ModelRole& role) {
   return {role, spec::Dtype::kBfloat16, profile(), {kSequences, kLength}};
