@@ -287,11 +287,11 @@ class AtenOps {
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x,
                                                  const Tensor& rstd, const Tensor& weight,
                                                  const Tensor& d_weight, bool offset) const;
-  /// Host values on the device, in another type: nothing waits.
+  /// Copies host values to the device and converts them, without a wait.
   [[nodiscard]] Tensor upload(const Tensor& t, at::ScalarType type) const;
   [[nodiscard]] Tensor from_values(const void* values, std::int64_t count,
                                    at::ScalarType type) const;
-  /// Of an axis with several ranks.
+  /// The communicator of an axis with several ranks.
   [[nodiscard]] parallel::Communicator& along(spec::Axis axis) const { return *peers_.along(axis); }
   at::Device device_;
   bridge::KernelChoice kernels_;

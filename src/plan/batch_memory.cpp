@@ -54,7 +54,7 @@ class Batch {
   // Includes a position and a target for each response token, and their mask.
   [[nodiscard]] std::int64_t sequences() const { return kNumber * own_ * (width_ + 3 * response_); }
   [[nodiscard]] std::int64_t numbers(std::int64_t rows) const { return kNumber * rows * response_; }
-  // Of the actor, unless the rollout's or the update's are those, and of the reference.
+  // Log-probabilities of the actor's own pass, if the job has one, and of the reference.
   [[nodiscard]] std::int64_t log_probs() const {
     return job_.computes_old_log_probs() + job_.uses_reference();
   }

@@ -5,15 +5,15 @@
 //         1. Types of optimizer states, bfloat16 first. That changes results, so a plan as configured
 //            wins unless it takes 5 % more time.
 //         2. Resident weights; streamed blocks, then tables with them, then inputs of blocks, where those
-//            before fit at no size of micro-batches. The latter where blocks fit, too: that may make room
-//            for larger groups.
+//            before fit at no size of micro-batches. Inputs are also tried where blocks fit, because they
+//            may make room for larger groups.
 //         3. Sizes of micro-batches: the largest that fit, all kinds together; then one kind after
 //            another, twice, each a level down or up as long as that helps.
 //         4. The drafts of that variant: every way to divide the updates or to stream models, with blocks
 //            for one micro-batch or for groups of them.
 //         5. The best retentions (checkpoint_search.h) and moves (residency_search.h) of a draft.
-//         6. Of the best plan, logits in larger chunks where that fits and is faster. That changes the order of sums:
-//            not where a job is deterministic, or where other ranks may choose otherwise.
+//         6. Larger chunks of logits for the best plan, if they fit and are faster. They change the order
+//            of sums. A deterministic job, and ranks with different plans, keep the usual chunk.
 // Bounds  A draft is left out whose least seconds, all operations without recomputation or optional
 //         moves, are no better than the best plan, or that needs more than the capacity.
 // Fixed   choices of models, and of the job's keys, that other plans share (common_choices.h): no draft has others.
@@ -68,9 +68,9 @@ class PlanSearch {
   // Tries placements that offload more than `weights`.
   Status improve(MemoryPlan& best, std::size_t states, WeightPlacement weights, Limits limits);
   Found fastest_of_drafts(Variant& variant, WeightPlacement weights, Limits limits);
-  // By logits in larger chunks.
+  // Tries larger chunks of logits.
   Status enlarge_logits(MemoryPlan& best);
-  // Of a draft, with blocks that come for one micro-batch or for several at once.
+  // Tries a draft with blocks that are loaded for one micro-batch, or for several at once.
   static Found fastest_of_groups(Drafts& drafts, MemoryPlan draft, Limits limits);
 
   // The draft with the minimum capacity.

@@ -30,7 +30,7 @@ class OutputFolder {
   /// Needs the lock. Returns false if the folder is lost. A moved folder is followed, with a
   /// warning.
   [[nodiscard]] bool is_there();
-  /// Of the other ranks: where the first one works now.
+  /// For the other ranks: sets the path where the first rank works now.
   void follow(std::filesystem::path path) { path_ = std::move(path); }
   /// In place of a lost folder: one of the same path, or where others use that, PATH.rescued-PID.
   /// Returns what happened to the lost one.

@@ -140,7 +140,7 @@ void LiveSource::take(const std::vector<std::int64_t>& rows,
   const at::Tensor kept =
       next.log_probs.defined() ? next.log_probs.to(at::kFloat).contiguous() : at::Tensor();
   const float* log_probs = kept.defined() ? kept.const_data_ptr<float>() : nullptr;
-  // Of several steps, in their order; what follows the last token of a sequence is left out.
+  // Tokens of several steps come in their order. Tokens behind the end of a sequence are dropped.
   const auto count = static_cast<std::size_t>(next.tokens.numel());
   for (std::size_t i = 0; i < count; ++i) {
     const std::int64_t row = rows[i % rows.size()];

@@ -24,7 +24,7 @@ class LiveSource {
   using T = at::Tensor;
 
  public:
-  /// Of a model's texts. `prompts`, `options` and `cache` outlive it.
+  /// A source for `model`. `prompts`, `options` and `cache` outlive it.
   template <step::KvLayout<ops::AtenOps> Cache>
   LiveSource(const ops::Transformer& model, Cache& cache, const std::vector<Prompt>& prompts,
              const GenerateOptions& options)

@@ -155,10 +155,10 @@ struct PhaseStreaming {
   friend auto operator<=>(const PhaseStreaming&, const PhaseStreaming&) = default;
 };
 
-/// Elements of wide logits that a head makes at a time: 128 MiB of float32. Each time the gradients of its matrix are
-/// read and written.
+/// Elements of wide logits that a head computes at a time: 128 MiB of float32. Each chunk reads and
+/// writes the gradients of the matrix.
 constexpr std::int64_t kLogitsChunk = std::int64_t{1} << 25;
-/// Those that a plan may choose in its place, the fastest first. They change the order of sums.
+/// Larger chunks that a plan may choose, the fastest first. They change the order of sums.
 inline constexpr std::array kLargerLogitsChunks = {std::int64_t{1} << 28, std::int64_t{1} << 27};
 
 struct Phase : PhaseStreaming {

@@ -20,7 +20,7 @@ PhaseId phase_of(PhaseId joined, TrainPart part) {
   }
 }
 
-// Of texts: a token's at a time are no chunk.
+// Whether a phase computes logits in chunks. Generation computes those of one token at a time.
 bool makes_logits(const Phase& phase) {
   switch (phase.body) {
     case Body::kLogProbs:

@@ -29,7 +29,8 @@ inline std::vector<spec::SpreadRange> norm_ranges(const spec::FlatUnit& unit, st
   return out;
 }
 
-/// Norms of `ranges` of a unit's gradients, of which the first is the unit's element `first`, in `norms` from place `at` on.
+/// Writes norms of `ranges` of a unit's gradients to `norms`, from index `at`. The gradients start at
+/// the unit's element `first`.
 template <class Ops, class T = typename Ops::Tensor>
 void put_norms(Ops& ops, const T& norms, std::int64_t at, const T& gradients, std::int64_t first,
                const std::vector<spec::SpreadRange>& ranges) {
@@ -52,9 +53,10 @@ RangeNorms<T> part_norms(Ops& ops, const spec::FlatUnit& unit, std::int64_t firs
   return out;
 }
 
-/// Norms of the ranges of `pieces` of a model `w`, one after another, read together; zero for what another rank counts
-/// where ranks divide the model: one before this one, or of a table with two copies the first stage. Those of units
-/// that rest on the host are the source's, taken when their last gradients left.
+/// Norms of the ranges of `pieces` of a model `w`, one after another, with one read. They are zero for
+/// elements that another rank counts: an earlier rank of the tensor-parallel group, or the first stage
+/// for a tied embedding. For offloaded units the source has computed them when the gradients were
+/// complete.
 template <class Ops, class T = typename Ops::Tensor>
 std::vector<double> piece_norms(Ops& ops, const std::vector<TrainedUnit<T>>& pieces,
                                 const Weights<T>* w = nullptr) {
@@ -63,7 +65,7 @@ std::vector<double> piece_norms(Ops& ops, const std::vector<TrainedUnit<T>>& pie
   const auto is_copy = [&](const TrainedUnit<T>& piece) {
     return copies && piece.unit.find(spec::Module::kTokenEmbedding) != nullptr;
   };
-  std::vector<std::vector<spec::SpreadRange>> ranges(pieces.size());  // of those on the device
+  std::vector<std::vector<spec::SpreadRange>> ranges(pieces.size());  // for pieces on the device
   std::int64_t count = 0;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const TrainedUnit<T>& piece = pieces[i];

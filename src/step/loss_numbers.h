@@ -1,5 +1,5 @@
-// Numbers of losses for the metrics. They stay on the device while a mini-batch is computed, and are read when it ends:
-// a number that is read makes the program wait for everything before it.
+// Numbers of losses for the metrics. They stay on the device until the mini-batch ends, because a read
+// waits for all earlier work.
 #pragma once
 
 #include <optional>
@@ -9,13 +9,13 @@
 
 namespace neap::step {
 
-/// A constant and quotients of sums. Of a sum X is a tensor (), or its place among those that were kept.
+/// A constant plus quotients of sums. X is the sum: a tensor (), or its index among the kept ones.
 template <class X>
 struct LossValue {
   struct Term {
     X sum;
     double factor = 1, divisor = 1;
-    std::optional<X> count{};  ///< divides, too
+    std::optional<X> count{};  ///< the sum is divided by it
   };
   double constant = 0;
   std::vector<Term> terms{};
@@ -29,7 +29,7 @@ struct LossValue {
     out.constant = value;
     return out;
   }
-  /// Of nothing: 0.
+  /// The mean is 0 if `count` is 0.
   [[nodiscard]] static LossValue mean(X sum, X count) {
     LossValue out(std::move(sum));
     out.terms.front().count = std::move(count);
@@ -44,7 +44,7 @@ struct LossValue {
       out += t.factor * read(t.sum) / (t.count ? read(*t.count) + 1e-8 : t.divisor);
     return out;
   }
-  /// The same of what place(x) gives for each sum.
+  /// The same value with place(x) for each sum x.
   template <class Place>
   [[nodiscard]] auto placed(const Place& place) const {
     using Y = decltype(place(terms.front().sum));
@@ -77,7 +77,7 @@ struct LossValue {
   }
 };
 
-/// A number of a micro-batch: a share of the mini-batch's, or a mean over `weight` elements.
+/// A number of a micro-batch: an addend of the mini-batch's number, or a mean over `weight` elements.
 template <class X>
 struct LossSum {
   std::string name;
@@ -87,7 +87,7 @@ struct LossSum {
 template <class X>
 using LossSums = std::vector<LossSum<X>>;
 
-/// The same when it was read.
+/// A LossSum on the host.
 struct LossNumber {
   std::string name;
   double value = 0;
@@ -95,7 +95,7 @@ struct LossNumber {
 };
 using LossNumbers = std::vector<LossNumber>;
 
-/// Numbers of a micro-batch on their way to the host.
+/// Numbers of a micro-batch while they are copied to the host.
 template <class T>
 class KeptNumbers {
  public:
@@ -120,7 +120,7 @@ class KeptNumbers {
     sums_ = ops.to_host_later(all);
   }
 
-  /// When the device has done what it was given.
+  /// Call it after the device has finished the work before it.
   template <class Ops>
   [[nodiscard]] LossNumbers read(Ops& ops) const {
     std::vector<double> sums;

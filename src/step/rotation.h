@@ -1,4 +1,4 @@
-// The rotation of queries and keys by their places.
+// Rotary embeddings: the rotation of queries and keys by their positions.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace neap::step {
 
-/// What does not depend on places: on the device, made once for many passes.
+/// The constants of a rotation, on the device. Many passes share them.
 template <class T>
 struct Rotation {
-  T frequencies;  // (d / 2,) float32; undefined: nothing turns
+  T frequencies;  // (d / 2,) float32; undefined: no rotation
   double attention_factor = 1;
 };
 template <class T>
@@ -21,9 +21,9 @@ struct Rotations {
   Rotation<T> all, sliding;
 };
 
-/// `longest`: tokens that a sequence may have. Rotations that depend on it (dynamic, longrope) are those of the job's
-/// longest sequence in training, scoring and generation alike, whatever the batch holds: keys in the cache and
-/// log-probabilities stay comparable.
+/// `longest` is the maximum number of tokens of the job's sequences. Scaling that depends on the length
+/// (dynamic, longrope) assumes it in training, scoring and generation, so their log-probabilities
+/// agree.
 template <class Ops, class T = typename Ops::Tensor>
 Rotations<T> make_rotations(Ops& ops, const spec::Architecture& a, std::int64_t longest) {
   const auto make = [&](const spec::Rotary& rotary) -> Rotation<T> {
@@ -35,7 +35,7 @@ Rotations<T> make_rotations(Ops& ops, const spec::Architecture& a, std::int64_t 
   return {make(a.rotary), make(a.sliding_rotary)};
 }
 
-/// positions (P,) int64 and their rotation in `dtype`.
+/// The rows at `positions` (P,) int64, with their rotation in `dtype`.
 template <class Ops, class T = typename Ops::Tensor>
 Rows<T> make_rows(Ops& ops, Dtype dtype, Spans<T> spans, T positions,
                   const Rotations<T>& rotations) {

@@ -54,7 +54,7 @@ concept Backend = requires(B& b, const spec::Phase& phase, const MicroBatch& mic
   { b.updates(phase) } -> std::same_as<UpdateRange>;
   // The loss denominators of the mini-batch that starts with this rank's row n.
   { b.scale(n) } -> std::same_as<LossScale>;
-  // Of a micro-batch; to be read when the mini-batch ends.
+  // Keeps the numbers of a micro-batch until the mini-batch ends.
   b.take_numbers(std::move(numbers));
   b.read_numbers();
   // Groups without micro-batches that this rank runs behind its n, because others have more and ranks meet in

@@ -1,9 +1,9 @@
 // One micro-batch of a training phase: forward to the last block's output, a loss that computes the
 // output's gradient, and the backward. Training bodies differ only in their loss.
 //
-// An objective is a loss of a body with what it is told besides data: d_hidden(ops, weights,
-// experience, batch, hidden, numbers) returns the gradient of `hidden`, adds to the head's gradients
-// and to the numbers (loss_numbers.h) for the metrics. kSequencesOfRow: 2 where a row is a pair.
+// An objective is the loss of a body with its settings. Its d_hidden(ops, weights, experience, batch,
+// hidden, numbers) returns the gradient of `hidden`. It adds to the gradients of the head and to the
+// numbers (loss_numbers.h) for the metrics. kSequencesOfRow is 2 if a row is a pair.
 #pragma once
 
 #include <optional>
@@ -21,8 +21,8 @@
 
 namespace neap::step {
 
-/// The actor's loss of PPO and GRPO. Reads advantages and, where the configuration says so, old_log_probs,
-/// ref_log_probs, rollout_weights and noise.
+/// The actor's loss of PPO and GRPO. Reads advantages and, depending on the configuration,
+/// old_log_probs, ref_log_probs, rollout_weights and noise.
 struct PolicyObjective {
   const spec::ActorConfig& config;
   LossScale scale;
@@ -52,7 +52,7 @@ struct PolicyObjective {
     const LogProbs<T> out = log_probs(ops, w, hidden, rows, targets, options);
     T d_log_probs, d_entropy;
     gradients(ops, e, batch, batch.by_sequence(out.log_probs), d_log_probs, d_entropy, numbers);
-    if (old_is_current) {  // no phase before has measured it
+    if (old_is_current) {  // no earlier phase has computed it
       const T tokens = ops.sum(batch.mask());
       numbers.push_back({"actor/entropy",
                          masked_mean(ops, batch.by_sequence(out.entropy), batch.mask(), tokens),
@@ -63,11 +63,11 @@ struct PolicyObjective {
   }
 
  private:
-  // A copy of all exponentials would take more than the logits did in the model's type.
+  // The entropy needs a copy of the exponentials. Halves keep it as small as logits in bfloat16.
   static constexpr std::int64_t kPartsWithEntropy = 2;
   [[nodiscard]] bool in_loss() const { return config.entropy_coeff != 0; }
 
-  // Of the loss by `current`, the log-probabilities, and by their entropy: (B, R).
+  // Gradients of the loss with respect to `current`, the log-probabilities, and to the entropy: (B, R).
   template <class Ops, class T>
   void gradients(Ops& ops, const Experience<T>& e, const DeviceBatch<Ops>& batch, const T& current,
                  T& d_log_probs, T& d_entropy, LossSums<T>& numbers) const {

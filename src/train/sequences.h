@@ -33,12 +33,14 @@ using Sequences = step::Sequences<at::Tensor>;
                                      const std::vector<std::int64_t>& responses,
                                      const SequenceShape& shape);
 
-/// From the first column of each response the others, padding too, all of a sequence different.
+/// Sets the columns of each response from its first column. Columns of a sequence are distinct,
+/// padding included.
 void complete_columns(Sequences& sequences);
 
-/// Makes `last` the column that a scalar head is read at. As in transformers' sequence classifiers
-/// that is the last token that is not `pad`, the pad_token_id of the head's model: where a model
-/// pads with its end token, the token before the end. A negative `pad` leaves the last token. Host memory.
+/// Sets `last` to the column where a scalar head is read: the last token that is not `pad`, the
+/// pad_token_id of the head's model. This follows transformers' sequence classifiers. If a model
+/// pads with its end token, it is the token before the end token. A negative `pad` leaves the last
+/// token. Host memory.
 void read_scores_before_padding(Sequences& sequences, std::int64_t pad);
 
 using Tokens = std::vector<std::int64_t>;
