@@ -91,21 +91,6 @@ TEST(Head, OnePassEqualsTwo) {
   EXPECT_LT(largest_difference(p.m.grads.back(), grads.back()), 1e-6);
 }
 
-TEST(Head, RepeatedRowsAddUp) {
-  Problem p;
-  const Tensor rows = at::tensor({4, 4}, at::kLong);
-  const Tensor targets = at::tensor({4, 9}, at::kLong);
-  const Tensor weights = at::ones({2}, at::kDouble);
-  const auto both = p.m.model->cross_entropy(p.hidden, rows, targets, weights);
-  const auto part = [&](std::int64_t i) {
-    return p.m.model
-        ->cross_entropy(p.hidden, rows.narrow(0, i, 1), targets.narrow(0, i, 1),
-                        weights.narrow(0, i, 1))
-        .d_hidden;
-  };
-  EXPECT_LT(largest_difference(both.d_hidden, part(0) + part(1)), 1e-6);
-}
-
 TEST(Head, LargeLogitsStayFinite) {
   Problem p;
   const LogProbOptions options{.temperature = 1e-4, .entropy = true};

@@ -81,7 +81,7 @@ TEST(Recipe, AdaptersLeaveTheBaseAsReference) {
 TEST(Recipe, NoReferenceWithoutATermThatUsesIt) {
   Job job = job_of(Task::kGrpo);
   job.algorithm.use_kl_in_reward = false;
-  EXPECT_EQ(phases(recipe_of(job)), (Lines{"generate", "actor_logp", "rewards", "train_actor"}));
+  EXPECT_EQ(phases(recipe_of(job)), (Lines{"generate", "rewards", "train_actor"}));
   EXPECT_EQ(recipe_of(job).find(PhaseId::kReferenceLogProbs), nullptr);
 }
 

@@ -138,7 +138,7 @@ TEST_F(Folder, CheckpointsAppearWholeAndOldOnesGo) {
   EXPECT_EQ(find_checkpoint(root_, "x/", root_ / "global_step_2", check_files)->step, 2);
   EXPECT_NE(message([&] {
               (void)find_checkpoint(root_, "x/", root_, check_files);
-            }).find("no checkpoint folder"),
+            }).find("not a checkpoint folder"),
             std::string::npos);
 }
 
