@@ -142,7 +142,7 @@ WeightFolder WeightFolder::open(const fs::path& folder) {
   for (const auto& [name, value] : map->items()) {
     const std::string file = value.is_string() ? value.get<std::string>() : "";
     if (file.empty() || file.find('/') != std::string::npos || file == "." || file == "..")
-      corrupt(index_path, format("\"{}\" is in \"{}\", which is not a file name", shown(name),
+      corrupt(index_path, format("\"{}\" is in {}, which is not a file name", shown(name),
                                  shown(json_text(value))));
     const auto [it, fresh] = opened.emplace(file, weights.files_.size());
     if (fresh) weights.files_.push_back(SafetensorsFile::open(folder / file));

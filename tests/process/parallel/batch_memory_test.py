@@ -83,7 +83,9 @@ class BatchMemory(RankCase):
                 many, counted_many = self.most(ranks, f"many-{ranks}", 256)
                 measured, counted = many - few, counted_many - counted_few
                 self.assertGreater(counted, 100)
-                self.assertLess(abs(measured / counted - 1), 0.2, (measured, counted))
+                # The plan counts responses of full length; these end early, so metrics copy few values.
+                self.assertGreater(measured / counted, 0.7, (measured, counted))
+                self.assertLess(measured / counted, 1.1, (measured, counted))
 
 
 if __name__ == "__main__":
