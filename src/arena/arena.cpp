@@ -202,7 +202,7 @@ Status Arena::destroy(RegionId id, bool release_pages) {
   if (imported) {
     for (const auto& [at, page] : leaving) {
       if (const Status gone = arena.device.release(page.id); !gone.ok())
-        log::warn(format("an imported page was not let go: {}", gone.message()));
+        log::warn(format("an imported page was not released: {}", gone.message()));
     }
   } else {
     arena.store.give(pages_of(out.chunks), release_pages);

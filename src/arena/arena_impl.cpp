@@ -53,7 +53,7 @@ Arena::Impl::Impl(device::Device& device_in, Options options_in)
 Arena::Impl::~Impl() {
   if (owner != current_process()) return;
   const auto say = [](const Status& status) {
-    if (!status.ok()) log::warn(format("at the arena's end: {}", status.message()));
+    if (!status.ok()) log::warn(format("the arena was not closed cleanly: {}", status.message()));
   };
   idle_queues.clear();
   std::vector<Page> pages;

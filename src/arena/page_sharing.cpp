@@ -166,7 +166,7 @@ Result<RegionInfo> Arena::import_pages(std::string_view name,
   lock.unlock();
   for (const Page& page : pages) {
     if (const Status gone = arena.device.release(page.id); !gone.ok())
-      log::warn(format("an imported page was not let go: {}", gone.message()));
+      log::warn(format("an imported page was not released: {}", gone.message()));
   }
   return std::move(status).with_context(format("importing pages for {}", name));
 }

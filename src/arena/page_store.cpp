@@ -120,7 +120,7 @@ void PageStore::give(const std::vector<Page>& pages, bool to_driver) {
   for (const Page& page : leaving) {
     const Status released = release(page);
     if (released.ok()) continue;
-    log::warn(format("a page of {} stays kept: {}", page.size, released.message()));
+    log::warn(format("a page of {} was not released: {}", page.size, released.message()));
     const std::lock_guard lock(mutex_);
     kept_[page.size.count()].push_back(page.id);
     counts_.kept += page.size;

@@ -4,7 +4,7 @@
 //
 // Failure   take releases every kept page to the driver before it fails with the device's status.
 //           take_all then also releases the pages that it created. A page that the driver refuses
-//           to release stays kept; an exported one is not reused.
+//           to release is kept; an exported page is not reused.
 //
 // Cost      a hit is a map lookup; a miss is one create.
 #pragma once
