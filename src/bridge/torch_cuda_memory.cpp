@@ -29,18 +29,21 @@ void observe_oom() {
 
 }  // namespace
 
-c10::cuda::CUDACachingAllocator::CUDAAllocator& torch_cuda_allocator() {
+std::atomic<c10::cuda::CUDACachingAllocator::CUDAAllocator*>& torch_cuda_allocator_slot() {
   using c10::cuda::CUDACachingAllocator::CUDAAllocator;
   // c10::cuda::CUDACachingAllocator::allocator, which get() reads; this binary does not link it.
   static constexpr const char* kSymbol = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
   static auto* const kSlot =
       static_cast<std::atomic<CUDAAllocator*>*>(dlsym(RTLD_DEFAULT, kSymbol));
-  CUDAAllocator* const found = kSlot == nullptr ? nullptr : kSlot->load();
-  if (found == nullptr) {
+  if (kSlot == nullptr || kSlot->load() == nullptr) {
     throw Error(ErrorCode::kUnsupported,
                 "libc10_cuda has no caching allocator: is this the torch that Neap was built for?");
   }
-  return *found;
+  return *kSlot;
+}
+
+c10::cuda::CUDACachingAllocator::CUDAAllocator& torch_cuda_allocator() {
+  return *torch_cuda_allocator_slot().load();
 }
 
 TorchCudaOom last_torch_cuda_oom() {

@@ -1,10 +1,11 @@
-// libtorch's CUDA allocator: its limit, and cuBLAS' workspaces. This is the only file that needs
-// CUDA's headers. Its symbol is looked up in the libc10_cuda that torch_cuda() has loaded.
+// libtorch's CUDA allocator: its limit, and cuBLAS' workspaces. Only this file and
+// torch_cuda_scratch.cpp need CUDA's headers. Its symbol is looked up in the libc10_cuda that torch_cuda() has loaded.
 //
 // Threads   any; requires torch_cuda().available.
 // Failure   neap::Error.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "base/bytes.h"
@@ -15,6 +16,9 @@ class CUDAAllocator;
 
 namespace neap::bridge {
 
+/// The place where libtorch finds its allocator of GPU memory.
+[[nodiscard]] std::atomic<c10::cuda::CUDACachingAllocator::CUDAAllocator*>&
+torch_cuda_allocator_slot();
 /// libtorch's allocator of GPU memory.
 [[nodiscard]] c10::cuda::CUDACachingAllocator::CUDAAllocator& torch_cuda_allocator();
 

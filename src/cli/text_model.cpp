@@ -9,6 +9,9 @@
 
 #include "base/format.h"
 #include "base/status.h"
+#include "bridge/torch_cuda_memory.h"
+#include "bridge/torch_dtypes.h"
+#include "plan/graph_sizes.h"
 #include "weights/model_reader.h"
 
 namespace neap::cli {
@@ -36,8 +39,11 @@ TextModel::TextModel(spec::ModelFiles files)
 void TextModel::load(const spec::DeviceConfig& config) {
   spec::Job job;
   job.device = config;
-  context_.emplace(job, bridge::choose_run_device(config));
+  const plan::DeviceChoice choice = bridge::choose_run_device(config);
+  target_ = choice.target;
+  context_.emplace(job, choice);
   const bridge::DeviceContext::Entered entered(*context_);
+  if (target_->cuda) bridge::make_cublas_workspaces(context_->torch().index());
   options_ = at::TensorOptions().device(context_->torch()).dtype(context_->dtype());
   const std::vector<spec::FlatUnit> units = spec::flat_layout(shape_, spec::Head::kLanguageModel);
   std::int64_t elements = 0;
@@ -66,6 +72,27 @@ ops::KvCache& TextModel::cache(std::int64_t batch, std::int64_t tokens) {
   return cache_;
 }
 
+at::Tensor TextModel::graphs(std::int64_t batch, std::int64_t tokens,
+                             const step::SamplingOptions& sampling) {
+  if (!target_->cuda) return {};
+  plan::ModelRole role;
+  role.shape = shape_;
+  role.head = spec::Head::kLanguageModel;
+  step::KernelProfile profile;
+  profile.cuda = true;
+  profile.device.multiprocessors = target_->multiprocessors;
+  const Bytes bytes = plan::graph_scratch(role, bridge::to_step(context_->dtype()), batch, tokens,
+                                          sampling, profile);
+  if (bytes.is_zero()) return {};
+  const auto size = static_cast<std::int64_t>(bytes.count());
+  if (!scratch_.defined() || scratch_.numel() < size) {
+    scratch_ = at::Tensor();
+    scratch_ = on_device("The tensors of a decoding step", bytes,
+                         [&] { return at::empty({size}, options_.dtype(at::kByte)); });
+  }
+  return scratch_;
+}
+
 std::vector<rollout::Response> TextModel::generate(const std::vector<rollout::Prompt>& prompts,
                                                    std::int64_t batch, std::int64_t prefill_tokens,
                                                    rollout::GenerateOptions options) {
@@ -76,9 +103,10 @@ std::vector<rollout::Response> TextModel::generate(const std::vector<rollout::Pr
   for (const rollout::Prompt& prompt : prompts)
     options.prompt_width = std::max(options.prompt_width, std::ssize(prompt.tokens));
   const std::int64_t rows = std::min(batch, std::ssize(prompts));
+  const std::int64_t tokens = options.prompt_width + options.max_new_tokens;
   options.prefill = spec::prefill_shape(rows, options.prompt_width, prefill_tokens);
-  return rollout::generate(
-      *transformer_, cache(rows, options.prompt_width + options.max_new_tokens), prompts, options);
+  options.graphs = graphs(rows, tokens, options.sampling);
+  return rollout::generate(*transformer_, cache(rows, tokens), prompts, options);
 }
 
 }  // namespace neap::cli

@@ -43,17 +43,22 @@ class TextModel {
 
  private:
   [[nodiscard]] ops::KvCache& cache(std::int64_t batch, std::int64_t tokens);
+  /// Memory to decode in CUDA graphs with such a cache; undefined: no graphs.
+  [[nodiscard]] at::Tensor graphs(std::int64_t batch, std::int64_t tokens,
+                                  const step::SamplingOptions& sampling);
 
   spec::ModelFiles files_;
   spec::Architecture shape_;
   spec::GenerationConfig config_;
   text::Tokenizer tokenizer_;
   text::TextTokens text_;
+  std::optional<plan::Target> target_;
   std::optional<bridge::DeviceContext> context_;
   at::TensorOptions options_;
   std::optional<ops::Transformer> transformer_;
   at::Tensor cells_;  // the largest cache so far
   ops::KvCache cache_;
+  at::Tensor scratch_;  // of graphs
 };
 
 }  // namespace neap::cli

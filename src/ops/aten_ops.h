@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bridge/attention.h"
+#include "bridge/step_graphs.h"
 #include "bridge/torch_dtypes.h"
 #include "spec/job.h"
 #include "step/operations.h"
@@ -45,6 +46,7 @@ class AtenOps {
   explicit AtenOps(at::Device device, bridge::KernelChoice kernels = {}, Peers peers = {})
       : device_(device), kernels_(kernels), peers_(peers) {}
   [[nodiscard]] at::Device device() const { return device_; }
+  [[nodiscard]] bool cuda() const { return device_.is_cuda(); }
 
   // ---- stages of a pipeline ----
   /// `links` must outlive the operations; null: no other stages.
@@ -53,6 +55,15 @@ class AtenOps {
   void receive_(const Tensor& t, std::int64_t stage) const { stages_->receive(t, stage); }
   [[nodiscard]] std::vector<double> join_stages(const std::vector<double>& mine) const {
     return stages_ == nullptr ? mine : stages_->join(mine);
+  }
+
+  // ---- graphs (step/decode_graphs.h) ----
+  /// `graphs` must outlive its use here; null: none.
+  void set_graphs(bridge::StepGraphs* graphs) { graphs_ = graphs; }
+  [[nodiscard]] bool graphs() const { return graphs_ != nullptr; }
+  template <class Body>
+  void graphed(const step::GraphKey& key, const Body& body) const {
+    graphs_->run(key, body);
   }
 
   template <class Body>
@@ -297,6 +308,7 @@ class AtenOps {
   bridge::KernelChoice kernels_;
   step::StageLinks<Tensor>* stages_ = nullptr;
   Peers peers_;
+  bridge::StepGraphs* graphs_ = nullptr;
   bool generating_ = false;
 };
 

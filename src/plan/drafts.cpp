@@ -8,6 +8,7 @@
 #include "plan/least_capacity.h"
 #include "plan/phase_schedule.h"
 #include "plan/transients.h"
+#include "step/decode_graphs.h"
 
 namespace neap::plan {
 namespace {
@@ -85,7 +86,21 @@ Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes, Accuracy accurac
     if (phase.part == spec::TrainPart::kUpdate && phase.times > 1)
       plan.loops.push_back({last - 1, last, phase.times});
   }
+  size_graphs(plan.tags, plan.phases, target_.granularity);
   return plan;
+}
+
+std::string_view Drafts::no_graphs_reason() const {
+  const spec::Recipe recipe = spec::describe(job_);
+  const spec::Phase* const phase = recipe.find(spec::Body::kGenerate);
+  if (phase == nullptr) return "the job does not generate";
+  if (job_.rollout.graphs == "off") return "actor_rollout_ref.rollout.graphs is off";
+  const step::SamplingOptions sampling = job_.task == spec::Task::kEval
+                                             ? step::sampling_options(job_.rollout.val_kwargs)
+                                             : step::sampling_options(job_.rollout);
+  return step::no_graphs_reason(models_.at(phase->model).generating(),
+                                {target_.cuda, compute_dtype(job_, target_),
+                                 job_.generation_mesh().size(spec::Axis::kTensor), sampling});
 }
 
 Result<bool> Drafts::solve(MemoryPlan& plan, double limit) {
@@ -318,7 +333,8 @@ Result<PhasePlan> Drafts::predict(const spec::ModelModes& modes, const spec::Pha
       rung,
       accuracy,
       static_cast<const spec::PhaseStreaming&>(phase),
-      phase.logits_chunk};
+      phase.logits_chunk,
+      phase.graphs};
   const auto known = predictions_.phases.find(key);
   if (known != predictions_.phases.end()) return known->second;
   if (accuracy == Accuracy::kQuick && phase.part == spec::TrainPart::kAll)

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct Predictions {
     Accuracy accuracy{};
     spec::PhaseStreaming streaming;
     std::int64_t logits_chunk = 0;
+    bool graphs = false;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   std::map<Key, PhasePlan> phases;
@@ -81,6 +83,9 @@ class Drafts {
   [[nodiscard]] Result<bool> solve(MemoryPlan& plan, double limit);
   /// A lower bound of the time of solve()'s plans: operations without recomputation.
   [[nodiscard]] Result<double> least_seconds(const MemoryPlan& draft);
+
+  /// Why the job's generations cannot decode in graphs; empty: they can.
+  [[nodiscard]] std::string_view no_graphs_reason() const;
 
   /// Every way to run the models that memory.optimizer_offload, memory.allow and fixed choices
   /// permit, for a weight placement; fewer phases first. Nothing is offloaded if everything is to

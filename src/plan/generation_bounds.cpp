@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "step/decode_graphs.h"
 #include "step/shape.h"
 
 namespace neap::plan {
@@ -22,9 +23,12 @@ struct Batches {
 
 class Bounds {
  public:
-  Bounds(const spec::Job& job, bool cuda, std::int64_t most_decode_steps,
+  Bounds(const spec::Job& job, bool cuda, bool graphs, std::int64_t most_decode_steps,
          const GenerationVisitor& visitor)
       : cuda_(cuda),
+        graphs_(graphs),
+        cache_rows_(job.rollout_batch()),
+        cache_tokens_(job.max_sequence_length()),
         prefill_(job.prefill()),
         prompt_(job.data.max_prompt_length),
         response_(job.data.max_response_length),
@@ -37,21 +41,33 @@ class Bounds {
     visitor_.visit({prefill(b, prompts), b.sampling, b.times * passes});
     const std::int64_t steps = std::min(response_ - 1, most_decode_steps_);
     const double each = static_cast<double>(response_ - 1) / static_cast<double>(steps);
+    const std::int64_t rows = rows_to_decode(b.batch);
+    const std::int64_t read = std::min(response_ - 1, step::steps_of_a_read(cuda_, b.sampling));
+    const std::int64_t counted = graphs_ ? read : 1;  // around graphs, there is work of a read
     for (std::int64_t i = 1; i <= steps; ++i) {
-      const std::int64_t limit = prompt_ + (response_ - 1) * i / steps;
-      visitor_.visit({{step::DecodeStep{b.batch, limit}}, b.sampling, b.times * each});
+      const std::int64_t last = prompt_ + (response_ - 1) * i / steps;
+      const std::int64_t limit = std::max<std::int64_t>(1, last - counted + 1);
+      visitor_.visit({{step::DecodeStep{rows, limit, counted}},
+                      b.sampling,
+                      b.times * each / static_cast<double>(counted)});
     }
     // Tokens that are read together have a place each. A step takes the same time in them.
-    const std::int64_t read = std::min(response_ - 1, step::steps_of_a_read(cuda_, b.sampling));
     if (read > 1) {
       const std::int64_t first = prompt_ + response_ - read;
-      visitor_.visit({{step::DecodeStep{b.batch, first, read}}, b.sampling, 0});
+      visitor_.visit({{step::DecodeStep{rows, first, read}}, b.sampling, 0});
     }
+    if (graphs_)  // all that a run may make, for their memory
+      step::for_each_graph(rows, cache_tokens_, [&](const step::GraphKey& key) {
+        visitor_.visit({{step::DecodeStep{key.rows, key.key_limit}}, b.sampling, 0});
+      });
     visitor_.aside([&] { add_smaller(b, prompts); });
   }
 
  private:
   [[nodiscard]] bool in_chunks() const { return prefill_.tokens < prompt_; }
+  [[nodiscard]] std::int64_t rows_to_decode(std::int64_t sequences) const {
+    return cuda_ ? step::decode_bucket(sequences, cache_rows_) : sequences;
+  }
   [[nodiscard]] static std::int64_t started(const Batches& b, std::int64_t prompts) {
     return std::min(b.batch, prompts * b.n);
   }
@@ -91,9 +107,13 @@ class Bounds {
     const auto visit = [&](std::vector<GenerationAction> actions) {
       visitor_.visit({std::move(actions), b.sampling});
     };
-    for_smaller(b.batch, [&](std::int64_t n) {
-      visit({step::DecodeStep{n, prompt_ + response_ - 1}});
-    });
+    const std::int64_t longest = prompt_ + response_ - 1;
+    if (cuda_) {
+      for (std::int64_t n = 1; n < rows_to_decode(b.batch); n *= 2)
+        visit({step::DecodeStep{n, longest}});
+    } else {
+      for_smaller(b.batch, [&](std::int64_t n) { visit({step::DecodeStep{n, longest}}); });
+    }
     if (in_chunks()) {
       for_smaller(prefill_.tokens, [&](std::int64_t n) {
         step::PrefillChunk some = chunk(b);
@@ -115,7 +135,8 @@ class Bounds {
     for (std::int64_t n = size - step; n > 0; n -= step) visit(n);
   }
 
-  bool cuda_;
+  bool cuda_, graphs_;
+  std::int64_t cache_rows_, cache_tokens_;
   spec::PrefillShape prefill_;
   std::int64_t prompt_, response_, most_decode_steps_;
   const GenerationVisitor& visitor_;
@@ -125,7 +146,7 @@ class Bounds {
 
 void for_each_generation_pass(const spec::Job& job, const spec::Phase& phase, bool cuda,
                               std::int64_t most_decode_steps, const GenerationVisitor& visitor) {
-  const Bounds bounds(job, cuda, most_decode_steps, visitor);
+  const Bounds bounds(job, cuda, phase.graphs, most_decode_steps, visitor);
   const spec::Batching batching = spec::batching_of(job, phase);
   const std::int64_t responses = batching.most_rows, batch = batching.rows;
   const double batches = static_cast<double>(responses) / static_cast<double>(batch);

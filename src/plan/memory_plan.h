@@ -107,7 +107,9 @@ struct TagPlan {
     return id.kind == spec::TagKind::kBuffers && hosted.blocks.empty();
   }
   /// Memory of a library, which the arena does not manage. It is taken for the whole run.
-  [[nodiscard]] bool is_outside() const { return id.kind == spec::TagKind::kPeers; }
+  [[nodiscard]] bool is_outside() const {
+    return id.kind == spec::TagKind::kPeers || id.kind == spec::TagKind::kGraphNodes;
+  }
   [[nodiscard]] std::string name() const { return to_string(id); }  ///< for messages and files
 };
 /// Sums over all micro-batches and mini-batches of a step.
@@ -133,8 +135,10 @@ struct PhasePlan {
   /// takes no more memory than with new ones.
   bool keeps_pool = false;
   step::OfAxes<double> axis_seconds{};  ///< exposed communication per axis
-  PassSeconds passes{};  ///< for training phases of a pipeline stage: parts of `seconds`
-  double flops = 0;      ///< matrix products and attention, per step
+  PassSeconds passes{};   ///< for training phases of a pipeline stage: parts of `seconds`
+  double flops = 0;       ///< matrix products and attention, per step
+  Bytes graph_scratch{};  ///< of decoding in graphs: their tensors
+  Bytes graph_nodes{};    ///< and the driver's memory
   Bytes disk_read{}, disk_written{};  ///< per step; waits for them are in `wait_seconds`
   // For pipeline stages; included in `seconds` (plan/pipeline_waits.h). A search leaves them out.
   double transfer_seconds = 0;  ///< transfers to and from other stages
@@ -241,6 +245,7 @@ struct MemoryPlan {
   Link link;
   std::string rates_from;         ///< origin of the rates of link and operations, for messages
   spec::ModelModes modes;         ///< of the recipe that the phases come from
+  std::string no_graphs;          ///< why decoding is not in CUDA graphs; empty: it is
   std::vector<PhasePlan> phases;  ///< in the order of a step; then those that run once
   std::vector<Loop> loops;        ///< phases that run several times per step
   std::vector<TagPlan> tags;

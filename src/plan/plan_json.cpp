@@ -149,6 +149,8 @@ Json summary_json(const MemoryPlan& plan) {
           {"copied_per_step", plan.moved_per_step.count()},
           {"peak", plan.peak.count()},
           {"logits_chunk", plan.modes.logits_chunk()},
+          {"decodes_in_graphs", plan.modes.graphs()},
+          {"no_graphs", plan.no_graphs},
           {"host_bytes", plan.host_bytes.count()},
           {"batch_bytes", plan.batch_bytes.count()},
           {"disk_bytes", plan.disk_bytes.count()},

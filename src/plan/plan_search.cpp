@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kInexactGain = 0.95;  // relative to the time of exact plans
 constexpr double kFasterGain = 0.95;
-constexpr double kLogitsGain = 0.995;  // of the seconds, for the memory of larger chunks of logits
+constexpr double kRefinedGain = 0.995;  // of the seconds, for memory of graphs or chunks of logits
 constexpr double kSmallerShare = 0.9;
 constexpr double kCapacityStep = 0.02;  // minimum relative difference of two plans' memory
 constexpr double kFasterStep = 0.04;    // relative accuracy of a faster plan's memory
@@ -54,29 +54,62 @@ Result<MemoryPlan> PlanSearch::fastest(Bytes capacity) {
     best = std::move(found);
     best->capacity = capacity;
   }
-  NEAP_TRY(enlarge_logits(*best));
+  NEAP_TRY(refine(*best));
   return std::move(*best);
+}
+
+Result<bool> PlanSearch::replaced(MemoryPlan& best, const spec::ModelModes& modes) {
+  NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(best.variant.states, best.variant.levels));
+  if (variant == nullptr) return false;
+  NEAP_TRY_ASSIGN(MemoryPlan plan, variant->drafts->draft(modes));
+  plan.capacity = best.capacity;
+  if (!best.capacity.is_zero() && least_needed(plan) > best.capacity) return false;
+  NEAP_TRY_ASSIGN(const bool found, variant->drafts->solve(plan, best.seconds() * kRefinedGain));
+  if (!found) return false;
+  plan.changes = variant->changes;
+  plan.variant = variant->choice;
+  plan.no_graphs = best.no_graphs;
+  variants_.add_opened(plan);
+  best = std::move(plan);
+  return true;
+}
+
+Status PlanSearch::take_graphs(MemoryPlan& best) {
+  NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(best.variant.states, best.variant.levels));
+  if (variant == nullptr) return {};
+  best.no_graphs = variant->drafts->no_graphs_reason();
+  if (!best.no_graphs.empty()) return {};
+  spec::ModelModes modes = best.modes;
+  modes.decode_in_graphs();
+  NEAP_TRY_ASSIGN(const bool found, replaced(best, modes));
+  if (!found) best.no_graphs = "they do not fit, or are not faster";
+  return {};
 }
 
 Status PlanSearch::enlarge_logits(MemoryPlan& best) {
   if (!variants_.may_reorder_sums()) return {};
-  NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(best.variant.states, best.variant.levels));
-  if (variant == nullptr) return {};
   for (const std::int64_t chunk : spec::kLargerLogitsChunks) {
     spec::ModelModes modes = best.modes;
     modes.set_logits_chunk(chunk);
-    NEAP_TRY_ASSIGN(MemoryPlan plan, variant->drafts->draft(modes));
-    plan.capacity = best.capacity;
-    if (!best.capacity.is_zero() && least_needed(plan) > best.capacity) continue;
-    NEAP_TRY_ASSIGN(const bool found, variant->drafts->solve(plan, best.seconds() * kLogitsGain));
-    if (!found) continue;
-    plan.changes = variant->changes;
-    plan.variant = variant->choice;
-    variants_.add_opened(plan);
-    best = std::move(plan);
-    break;
+    NEAP_TRY_ASSIGN(const bool found, replaced(best, modes));
+    if (found) break;
   }
   return {};
+}
+
+Status PlanSearch::refine(MemoryPlan& best) {
+  NEAP_TRY(take_graphs(best));
+  return enlarge_logits(best);
+}
+
+Result<double> PlanSearch::saved_by_graphs(const MemoryPlan& plan) {
+  if (!plan.modes.graphs()) return 0.0;
+  NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(plan.variant.states, plan.variant.levels));
+  if (variant == nullptr) return 0.0;
+  spec::ModelModes eager = plan.modes;
+  eager.decode_in_graphs(false);
+  NEAP_TRY_ASSIGN(const MemoryPlan draft, variant->drafts->draft(eager));
+  return draft.operation_seconds() - plan.operation_seconds();
 }
 
 // The narrow states bound the search for an exact plan, which wins unless it is slower than they are by
@@ -295,12 +328,14 @@ PlanSearch::Found PlanSearch::smaller(const MemoryPlan& plan) {
   NEAP_TRY_ASSIGN(const Bytes wanted, smaller_capacity(plan));
   if (wanted > share_of(plan.peak, 1 - kCapacityStep)) return std::optional<MemoryPlan>();
   NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_within({wanted}));
-  if (found) NEAP_TRY(enlarge_logits(*found));
+  if (found) NEAP_TRY(refine(*found));
   return found;
 }
 
 PlanSearch::Found PlanSearch::faster(const MemoryPlan& plan) {
-  const double wanted = plan.seconds() * kFasterGain;
+  // A search knows plans without graphs, which the best one gets behind it.
+  NEAP_TRY_ASSIGN(const double saved, saved_by_graphs(plan));
+  const double wanted = plan.seconds() * kFasterGain + saved;
   NEAP_TRY_ASSIGN(std::optional<MemoryPlan> best, fastest_within({Bytes(), wanted}));
   if (!best) return best;
   Bytes low = plan.peak;
@@ -313,7 +348,8 @@ PlanSearch::Found PlanSearch::faster(const MemoryPlan& plan) {
       low = middle;
     }
   }
-  NEAP_TRY(enlarge_logits(*best));
+  NEAP_TRY(refine(*best));
+  if (best->seconds() > plan.seconds() * kFasterGain) best.reset();
   return best;
 }
 

@@ -12,8 +12,9 @@
 //         4. The drafts of that variant: every way to divide the updates or to stream models, with blocks
 //            for one micro-batch or for groups of them.
 //         5. The best retentions (checkpoint_search.h) and moves (residency_search.h) of a draft.
-//         6. Larger chunks of logits for the best plan, if they fit and are faster. They change the order
-//            of sums. A deterministic job, and ranks with different plans, keep the usual chunk.
+//         6. CUDA graphs of decoding for the best plan, then larger chunks of logits, if they fit and are
+//            faster. The chunks change the order of sums. A deterministic job, and ranks with different
+//            plans, keep the usual chunk.
 // Bounds  A draft is left out whose least seconds, all operations without recomputation or optional
 //         moves, are no better than the best plan, or that needs more than the capacity.
 // Fixed   choices of models, and of the job's keys, that other plans share (common_choices.h): no draft has others.
@@ -68,8 +69,14 @@ class PlanSearch {
   // Tries placements that offload more than `weights`.
   Status improve(MemoryPlan& best, std::size_t states, WeightPlacement weights, Limits limits);
   Found fastest_of_drafts(Variant& variant, WeightPlacement weights, Limits limits);
-  // Tries larger chunks of logits.
+  // Tries to decode in graphs, then larger chunks of logits.
+  Status refine(MemoryPlan& best);
+  Status take_graphs(MemoryPlan& best);
   Status enlarge_logits(MemoryPlan& best);
+  // Replaces the best plan by its draft with other modes, if that fits and is faster.
+  Result<bool> replaced(MemoryPlan& best, const spec::ModelModes& modes);
+  // What graphs save a plan.
+  Result<double> saved_by_graphs(const MemoryPlan& plan);
   // Tries a draft with blocks that are loaded for one micro-batch, or for several at once.
   static Found fastest_of_groups(Drafts& drafts, MemoryPlan draft, Limits limits);
 

@@ -6,6 +6,7 @@
 #include "plan/counted_backend.h"
 #include "plan/nccl_memory.h"
 #include "spec/pipeline.h"
+#include "step/decode_graphs.h"
 #include "step/gradient_slots.h"
 
 namespace neap::plan {
@@ -250,6 +251,8 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
     }
     case spec::TagKind::kKeyValues:
       return key_value_parts(job, role, dtype);
+    case spec::TagKind::kGraphs:  // size_graphs()
+    case spec::TagKind::kGraphNodes:
     case spec::TagKind::kPeers:
       break;
   }
@@ -329,13 +332,13 @@ HostedPlan hosted_of(const spec::Job& job, const spec::Recipe& recipe, const Mod
 }
 
 // Memory of a library: it has no regions, and no phase can free it.
-TagPlan peers_tag(const spec::Job& job, const spec::Recipe& recipe) {
+TagPlan outside_tag(spec::TagKind kind, Bytes bytes, std::size_t phases) {
   TagPlan tag;
-  tag.id = {spec::TagKind::kPeers};
+  tag.id = {kind};
   tag.contents = Contents::kScratch;
-  tag.bytes = peers_bytes(job, NcclSettings::of_process());
-  tag.need.assign(recipe.phases.size(), Need::kNeed);
-  tag.write.assign(recipe.phases.size(), false);
+  tag.bytes = bytes;
+  tag.need.assign(phases, Need::kNeed);
+  tag.write.assign(phases, false);
   return tag;
 }
 
@@ -373,7 +376,7 @@ std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe
     }
     if (id.kind == spec::TagKind::kBlocks)
       tag.own_blocks = generates_with_own_blocks(models.at(id.model), *recipe.find(id.model));
-    if (id.kind != spec::TagKind::kKeyValues)
+    if (id.kind != spec::TagKind::kKeyValues && id.kind != spec::TagKind::kGraphs)
       tag.hosted = hosted_of(job, recipe, models.at(id.model), id, dtype);
     const Bytes enough = target.granularity * kGranulesPerRegion;
     const auto regions = [&] {
@@ -385,8 +388,27 @@ std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe
     place(tag, regions(), target.granularity);
     tags.push_back(std::move(tag));
   }
-  if (target.cuda && job.ranks() > 1) tags.push_back(peers_tag(job, recipe));
+  if (target.cuda && job.ranks() > 1)
+    tags.push_back(outside_tag(spec::TagKind::kPeers, peers_bytes(job, NcclSettings::of_process()),
+                               recipe.phases.size()));
   return tags;
+}
+
+void size_graphs(std::vector<TagPlan>& tags, const std::vector<PhasePlan>& phases,
+                 Bytes granularity) {
+  const auto graphs = std::find_if(tags.begin(), tags.end(), [](const TagPlan& tag) {
+    return tag.id.kind == spec::TagKind::kGraphs;
+  });
+  if (graphs == tags.end()) return;
+  Bytes scratch, nodes;
+  for (const PhasePlan& phase : phases) {
+    scratch = std::max(scratch, phase.graph_scratch);
+    nodes = std::max(nodes, phase.graph_nodes);
+  }
+  place(*graphs, pack_regions({{std::string(step::kGraphScratchPart), Bytes(), scratch}}, scratch),
+        granularity);
+  tags.push_back(
+      outside_tag(spec::TagKind::kGraphNodes, round_up(nodes, granularity), phases.size()));
 }
 
 }  // namespace neap::plan

@@ -14,6 +14,10 @@ namespace neap::plan {
 [[nodiscard]] std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe,
                                               const JobModels& models, const Target& target);
 
+/// Sizes the tag of graphs by the phases, and adds the driver's memory for them. Does nothing if the plan has none.
+void size_graphs(std::vector<TagPlan>& tags, const std::vector<PhasePlan>& phases,
+                 Bytes granularity);
+
 /// Places parts, in order, into regions of at least `enough` bytes. A part is never split.
 [[nodiscard]] std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts,
                                                    Bytes enough);

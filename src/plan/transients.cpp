@@ -1,11 +1,13 @@
 #include "plan/transients.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "base/format.h"
 #include "plan/counted_backend.h"
 #include "plan/counted_memory.h"
 #include "plan/device_rates.h"
+#include "step/decode_graphs.h"
 
 namespace neap::plan {
 namespace {
@@ -59,6 +61,7 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target,
   profile.threads = target.threads;
   profile.deterministic = job.trainer.deterministic;
   profile.own = own_kernels(job, target);
+  profile.graphs = target.cuda && phase != nullptr && phase->graphs;
   profile.device.multiprocessors = target.multiprocessors;
   profile.rates =
       target.rates.bytes > 0 ? target.rates : default_rates(target.cuda, target.threads);
@@ -109,6 +112,10 @@ Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, c
   plan.axis_seconds = work.axis_seconds;
   plan.passes = passes;
   plan.flops = work.flops;
+  const step::CountedGraphs& graphs = ops.graphs_made();
+  plan.graph_scratch = Bytes(graphs.scratch());
+  plan.graph_nodes = Bytes(std::min(graphs.count(), step::kMostGraphs) *
+                           static_cast<std::uint64_t>(graphs.kernels()) * step::kGraphNodeBytes);
   plan.disk_read = Bytes(static_cast<std::uint64_t>(work.disk_read));
   plan.disk_written = Bytes(static_cast<std::uint64_t>(work.disk_written));
   return plan;

@@ -114,8 +114,12 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
         context.runtime.region({spec::TagKind::kKeyValues}, "kv", context.runtime.compute_dtype()),
         actor.spec().generating(), job.rollout_batch(), job.max_sequence_length());
     actor.gather_generator();
+    const spec::Phase& phase = *context.recipe.find(generation.phase);
+    if (phase.graphs)
+      options.graphs =
+          context.runtime.region({spec::TagKind::kGraphs}, step::kGraphScratchPart, at::kByte);
     LiveBackend backend(job, actor.generator(), LiveGeneration{cache, requests, options});
-    backend.run(*context.recipe.find(generation.phase));
+    backend.run(phase);
     generated = backend.take_responses();
   });
   std::vector<train::Tokens> repeated;

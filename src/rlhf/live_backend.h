@@ -89,6 +89,7 @@ class LiveBackend {
   void for_each_generation(const spec::Phase&, const Visit& visit) {
     rollout::LiveSource source(model_, generation_->cache, generation_->prompts,
                                generation_->options);
+    const rollout::GraphScope graphs(model_, generation_->options);
     visit(source);
     responses_ = source.take_responses();
   }

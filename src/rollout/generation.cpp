@@ -35,14 +35,14 @@ std::vector<step::SequenceStart> starts_of(const std::vector<Prompt>& prompts) {
 }  // namespace
 
 LiveSource::LiveSource(const std::vector<Prompt>& prompts, const GenerateOptions& options,
-                       const CacheSize& cache, std::int64_t decode_steps,
+                       const CacheSize& cache, const Decoding& decoding,
                        step::GenerationSchedule::StartRow start)
     : prompts_(prompts),
       options_(options),
-      schedule_(value_or_throw(
-          step::GenerationSchedule::make({cache.rows, cache.tokens, options.prompt_width,
-                                          options.max_new_tokens, options.prefill, decode_steps},
-                                         starts_of(prompts), std::move(start)))),
+      schedule_(value_or_throw(step::GenerationSchedule::make(
+          {cache.rows, cache.tokens, options.prompt_width, options.max_new_tokens, options.prefill,
+           decoding.steps, decoding.rows_in_powers},
+          starts_of(prompts), std::move(start)))),
       responses_(prompts.size()) {
   if (!options.sampling.penalizes()) return;
   for (const Prompt& prompt : prompts) seen_.emplace_back(prompt.tokens);

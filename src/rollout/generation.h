@@ -9,10 +9,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "bridge/no_autograd.h"
+#include "bridge/step_graphs.h"
 #include "rollout/generator.h"
 #include "rollout/seen_tokens.h"
 #include "step/generation.h"
@@ -30,7 +32,9 @@ class LiveSource {
              const GenerateOptions& options)
       : LiveSource(
             prompts, options, {cache.rows(), cache.max_tokens()},
-            step::steps_of_a_read(model.device().is_cuda(), options.sampling, options.decode_steps),
+            {step::steps_of_a_read(model.device().is_cuda(), options.sampling,
+                                   options.decode_steps),
+             model.device().is_cuda()},
             [&cache](std::int64_t row, std::int64_t tokens) { return cache.start(row, tokens); }) {}
 
   /// One response per prompt, in the order of prompts.
@@ -50,8 +54,12 @@ class LiveSource {
   struct CacheSize {
     std::int64_t rows = 0, tokens = 0;
   };
+  struct Decoding {
+    std::int64_t steps = 1;
+    bool rows_in_powers = false;
+  };
   LiveSource(const std::vector<Prompt>& prompts, const GenerateOptions& options,
-             const CacheSize& cache, std::int64_t decode_steps,
+             const CacheSize& cache, const Decoding& decoding,
              step::GenerationSchedule::StartRow start);
 
   [[nodiscard]] const std::vector<std::int64_t>& prompt_of(std::int64_t row) const {
@@ -68,6 +76,22 @@ class LiveSource {
   bool decodes_ = false;          // kind of the last action
 };
 
+/// While it exists, a model decodes in graphs, if the options have memory for them.
+class GraphScope {
+ public:
+  GraphScope(ops::Transformer& model, const GenerateOptions& options) : ops_(model.ops()) {
+    if (options.graphs.defined()) graphs_ = bridge::StepGraphs::make(options.graphs);
+    ops_.set_graphs(graphs_.get());
+  }
+  ~GraphScope() { ops_.set_graphs(nullptr); }
+  GraphScope(const GraphScope&) = delete;
+  GraphScope& operator=(const GraphScope&) = delete;
+
+ private:
+  ops::AtenOps& ops_;
+  std::unique_ptr<bridge::StepGraphs> graphs_;
+};
+
 /// As generate(), with any layout of the cache.
 template <step::KvLayout<ops::AtenOps> Cache>
 std::vector<Response> generate_in(ops::Transformer& model, Cache& cache,
@@ -75,6 +99,7 @@ std::vector<Response> generate_in(ops::Transformer& model, Cache& cache,
                                   const GenerateOptions& options) {
   const bridge::NoAutograd no_autograd;
   LiveSource source(model, cache, prompts, options);
+  const GraphScope graphs(model, options);
   step::run_generation(model.ops(), model.weights(), cache, source);
   return source.take_responses();
 }

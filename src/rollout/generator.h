@@ -28,6 +28,7 @@ struct Response {
   std::vector<std::int64_t> tokens;
   std::vector<float> log_probs;  ///< of the tokens, if the sampling options ask for them
   bool ended = false;  ///< by an end token or a stop text; false: truncated at max_new_tokens
+  friend bool operator==(const Response&, const Response&) = default;
 };
 
 struct GenerateOptions {
@@ -42,6 +43,8 @@ struct GenerateOptions {
   spec::PrefillShape
       prefill{};  ///< fewer tokens than prompt_width: one prompt at a time, in chunks
   std::int64_t decode_steps = 0;  ///< whose tokens are read together; 0: as suits the device
+  /// Bytes on the GPU for the tensors of decoding in CUDA graphs (step/decode_graphs.h); undefined: no graphs.
+  at::Tensor graphs{};
   /// Is told how many responses have ended after each step; false stops early with what is there.
   std::function<bool(std::size_t ended)> on_progress{};
   /// Called for each response when it has ended.

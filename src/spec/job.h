@@ -128,6 +128,7 @@ struct RolloutConfig : TokenSampling {
   double repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
   std::vector<std::string> stop;
   bool sample_lengths = false;  ///< sample response lengths at random, for measurements
+  std::string graphs = "auto";  ///< decoding in CUDA graphs: "auto" or "off"
   ValidationSampling val_kwargs;
 };
 

@@ -15,8 +15,8 @@ constexpr std::array<std::string_view, kPhases> kPhaseNames = {
     "update_critic",     "backward_actor",  "update_actor", "backward", "update",
     "generate_baseline", "baseline_rewards"};
 constexpr std::array<std::string_view, kTagKinds> kTagNames = {
-    "weights", "prefetch", "rollout_weights", "adapter", "grads", "unit_grads", "optimizer",
-    "kv",      "nccl"};
+    "weights",   "prefetch", "rollout_weights", "adapter",     "grads", "unit_grads",
+    "optimizer", "kv",       "graphs",          "graph_nodes", "nccl"};
 
 template <class Enum, std::size_t N>
 constexpr std::string_view name_of(const std::array<std::string_view, N>& names, Enum value) {
@@ -142,7 +142,9 @@ std::string_view to_string(PhaseId phase) {
 
 std::string to_string(TagId tag) {
   std::string_view owner = to_string(tag.model);
-  if (tag.kind == TagKind::kKeyValues) owner = "rollout";
+  if (tag.kind == TagKind::kKeyValues || tag.kind == TagKind::kGraphs ||
+      tag.kind == TagKind::kGraphNodes)
+    owner = "rollout";
   if (tag.kind == TagKind::kPeers) owner = "ranks";
   return format("{}.{}", owner, name_of(kTagNames, tag.kind));
 }

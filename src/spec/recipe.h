@@ -82,20 +82,23 @@ enum class TagKind : std::uint8_t {
   kUnitGradients,  ///< sharded: gradients of the unit that backward computes
   kOptimizer,      ///< the states, or prefetch buffers for offloaded states
   kKeyValues,
-  kPeers,  ///< memory of the communication library: no contents, always resident
+  kGraphs,      ///< tensors of a decoding step in a CUDA graph
+  kGraphNodes,  ///< memory of the driver for these graphs: no contents, always resident
+  kPeers,       ///< the same of the communication library
 };
-constexpr std::size_t kTagKinds = 9;
+constexpr std::size_t kTagKinds = 11;
 struct TagId {
   TagKind kind = TagKind::kWeights;
   ModelId model = ModelId::kActor;
   friend auto operator<=>(const TagId&, const TagId&) = default;
 };
-/// "actor.weights", "critic.optimizer", "rollout.kv", "ranks.nccl".
+/// "actor.weights", "critic.optimizer", "rollout.kv", "rollout.graphs", "ranks.nccl".
 [[nodiscard]] std::string to_string(TagId tag);
 /// Whether no phase reads what an earlier phase left in it.
 [[nodiscard]] constexpr bool is_scratch(TagKind kind) {
   return kind == TagKind::kGradients || kind == TagKind::kKeyValues || kind == TagKind::kBuffers ||
-         kind == TagKind::kBlocks || kind == TagKind::kUnitGradients || kind == TagKind::kPeers;
+         kind == TagKind::kBlocks || kind == TagKind::kUnitGradients || kind == TagKind::kGraphs ||
+         kind == TagKind::kGraphNodes || kind == TagKind::kPeers;
 }
 
 /// A model of the job and the origin of its weights.
@@ -173,6 +176,7 @@ struct Phase : PhaseStreaming {
   /// block is loaded.
   std::int64_t together = 1;
   std::int64_t logits_chunk = kLogitsChunk;  ///< elements at a time, where it makes logits of texts
+  bool graphs = false;  ///< a generation decodes in CUDA graphs where it can (step/decode_graphs.h)
   /// Steps may have no other phase: then it follows itself.
   bool follows_itself = false;
   /// Number of runs per step. A backward phase and its update alternate. 0: the phase runs once,
@@ -236,7 +240,8 @@ struct Recipe {
   [[nodiscard]] bool frozen(TagId tag) const;
 };
 
-/// How a step runs each model: a trained one's updates divided into phases, weights streamed. And all: logits in chunks.
+/// How a step runs each model: a trained one's updates divided into phases, weights streamed. And all: logits in chunks,
+/// decoding in graphs.
 class ModelModes {
  public:
   [[nodiscard]] UpdateMode of(ModelId model) const { return modes_[index(model)]; }
@@ -262,6 +267,8 @@ class ModelModes {
   void set_together(ModelId model, std::int64_t count) { together_[index(model)] = count; }
   [[nodiscard]] std::int64_t logits_chunk() const { return logits_chunk_; }
   void set_logits_chunk(std::int64_t elements) { logits_chunk_ = elements; }
+  [[nodiscard]] bool graphs() const { return graphs_; }
+  void decode_in_graphs(bool on = true) { graphs_ = on; }
   friend bool operator==(const ModelModes&, const ModelModes&) = default;
 
  private:
@@ -274,6 +281,7 @@ class ModelModes {
     return out;
   }();
   std::int64_t logits_chunk_ = kLogitsChunk;
+  bool graphs_ = false;
 };
 
 /// Models whose weights or shards can be offloaded: those that a step also uses outside of

@@ -135,13 +135,14 @@ void RecipeBuilder::fill_tags(Phase& p) const {
   p.fetches_blocks = model.streamed && generates;
   if (p.streams_weights || p.slices_weights) p.together = modes_.together(p.model);
   if (makes_logits(p)) p.logits_chunk = modes_.logits_chunk();
+  p.graphs = generates && modes_.graphs();
   p.streams_tables = p.streams_weights && model.streams_tables;
   p.streams_states = model.streams_states && p.updates();
   p.states_on_disk = model.states_on_disk && p.updates();
   p.blocks_on_disk = model.blocks_on_disk;
   p.inputs_on_host = p.streams_weights && model.inputs_on_host && p.trains();
   for (const TagId tag : recipe_.tags) {
-    if (tag.kind == TagKind::kKeyValues) {
+    if (tag.kind == TagKind::kKeyValues || tag.kind == TagKind::kGraphs) {
       (generates ? p.needs : p.discards).push_back(tag);
       if (generates) p.writes.push_back(tag);
     } else if (tag.model == p.model) {
@@ -196,6 +197,8 @@ void RecipeBuilder::fill_own_tag(Phase& p, TagKind kind, TagId tag, bool adapted
       p.writes.push_back(tag);
       return;
     case TagKind::kKeyValues:
+    case TagKind::kGraphs:
+    case TagKind::kGraphNodes:
     case TagKind::kPeers:
       return;
   }

@@ -22,7 +22,11 @@ class RecipeBuilder {
     add_model({.id = id, .path = path, .head = head, .adapter = adapter});
   }
   void trained(const ModelSource& source);
-  void key_values() { add_tag(TagKind::kKeyValues, ModelId::kActor); }
+  /// Of generations.
+  void key_values() {
+    add_tag(TagKind::kKeyValues, ModelId::kActor);
+    if (modes_.graphs()) add_tag(TagKind::kGraphs, ModelId::kActor);
+  }
 
   /// Returns the new phase for further settings. The reference is valid until the next call.
   Phase& phase(PhaseId id, Body body, ModelId model);

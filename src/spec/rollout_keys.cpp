@@ -123,6 +123,10 @@ void bind_rollout(ConfigTable& t, Job& job) {
   t.bind(at + ".calculate_log_probs", &r.calculate_log_probs,
          "Keeps the log-probability of each sampled token (before `min_p`, `top_k` and `top_p`) "
          "and logs its distance to the trainer's; `algorithm.rollout_correction` implies it.");
+  t.bind(at + ".graphs", &r.graphs,
+         "`auto`: decodes in CUDA graphs where the plan has memory for them; `off`: never. Results "
+         "are bitwise identical.")
+      .one_of({"auto", "off"});
   generates.reset();
   std::optional<ConfigTable::Section> policies(std::in_place, t, of_policies());
   t.bind(at + ".tensor_model_parallel_size", &r.tensor_model_parallel_size,

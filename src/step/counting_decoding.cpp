@@ -43,7 +43,7 @@ DecodeKeys<CountedTensor> CountingOps::decode_keys(const CountedTensor& position
                                                    std::int64_t key_limit,
                                                    const ScoreOptions& options) {
   DecodeKeys<CountedTensor> out;
-  out.limit = key_limit;
+  out.limit = out.read = key_limit;
   if (!decodes_by_flash(options, profile().cuda, cache.dtype(), cache.size(3))) {
     out.mask = decode_mask(positions, key_limit, options.window, cache.dtype());
     return out;
@@ -69,8 +69,8 @@ CountedTensor CountingOps::decode_attention(const CountedTensor& q, const Counte
     return decode_attention_by_products(*this, q, keys, values, seen.mask, options);
   const bool flash = decodes_by_flash(options, profile().cuda, q.dtype(), d);
   // Keys that a mask hides are still read.
-  const std::int64_t read =
-      flash && options.window > 0 ? std::min(seen.limit, options.window) : seen.limit;
+  std::int64_t read = flash ? seen.read : seen.limit;
+  if (flash && options.window > 0) read = std::min(read, options.window);
   const std::int64_t group = h / k;
   FlashSplits splits;
   double rate = 1;

@@ -29,7 +29,7 @@ CountedTensor CountingOps::make(const Shape& shape, Dtype dtype) {
   CountedTensor t = CountedTensor::outside(shape, dtype);
   // An empty tensor takes no memory.
   if (const std::int64_t size = t.bytes(); size > 0)
-    t.storage_ = new CountedTensor::Storage{&sink_, sink_.allocate(size), 1};
+    t.storage_ = new CountedTensor::Storage{sink_, sink_->allocate(size), 1};
   return t;
 }
 

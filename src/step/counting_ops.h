@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -20,16 +21,37 @@
 #include "step/counted_work.h"
 #include "step/cuda_scratch.h"
 #include "step/operations.h"
+#include "step/scratch_places.h"
 #include "step/work_meter.h"
 
 namespace neap::step {
+
+/// Different graphs.
+class CountedGraphs {
+ public:
+  void add(const GraphKey& key, std::uint64_t scratch, double kernels) {
+    scratch_ = std::max(scratch_, scratch);
+    kernels_ = std::max(kernels_, kernels);
+    keys_.insert(key);
+  }
+  /// The largest scratch: graphs share it.
+  [[nodiscard]] std::uint64_t scratch() const { return scratch_; }
+  [[nodiscard]] std::size_t count() const { return keys_.size(); }
+  /// Of the largest graph.
+  [[nodiscard]] double kernels() const { return kernels_; }
+
+ private:
+  std::uint64_t scratch_ = 0;
+  double kernels_ = 0;
+  std::set<GraphKey> keys_;
+};
 
 class CountingOps : public WorkMeter {
  public:
   using Tensor = CountedTensor;
   /// `sink` must outlive the operations and their tensors. `most_repeats` is as in WorkMeter.
   CountingOps(MemorySink& sink, const KernelProfile& profile, std::int64_t most_repeats)
-      : WorkMeter(profile, most_repeats), sink_(sink), cudnn_(!profile.deterministic) {}
+      : WorkMeter(profile, most_repeats), sink_(&sink), cudnn_(!profile.deterministic) {}
 
   /// Runs body() with the attention kernels of generation, whose lengths change with every call.
   template <class Body>
@@ -39,6 +61,23 @@ class CountingOps : public WorkMeter {
     cudnn_ = before;
     return result;
   }
+
+  [[nodiscard]] bool cuda() const { return profile().cuda; }
+
+  // ---- graphs (step/decode_graphs.h) ----
+  [[nodiscard]] bool graphs() const { return profile().graphs; }
+  /// Runs body(), which a run captures and replays. Its tensors have places of their own, and no other operation waits
+  /// for the host.
+  template <class Body>
+  void graphed(const GraphKey& key, const Body& body) {
+    ScratchSink scratch;
+    MemorySink* const before = std::exchange(sink_, &scratch);
+    const double kernels = in_graph(body);
+    sink_ = before;
+    graphs_made_.add(key, scratch.extent(), kernels);
+  }
+  /// Of all graphed bodies.
+  [[nodiscard]] const CountedGraphs& graphs_made() const { return graphs_made_; }
 
   // ---- stages of a pipeline ----
   /// Sends to another stage. It waits until that stage receives, and takes no memory.
@@ -359,8 +398,9 @@ class CountingOps : public WorkMeter {
   void reduction_scratch(const ReductionScratch& scratch);
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x, bool trained);
 
-  MemorySink& sink_;
-  bool cudnn_;          ///< attention may use its kernels
+  MemorySink* sink_;
+  bool cudnn_;  ///< attention may use its kernels
+  CountedGraphs graphs_made_;
   double shifted_ = 0;  // when all shifts so far are complete
 };
 

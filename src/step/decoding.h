@@ -10,6 +10,9 @@
 // The code is written over operations like the passes, so a plan counts its memory by running it.
 #pragma once
 
+#include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <utility>
 
 #include "step/attention.h"
@@ -27,6 +30,31 @@ namespace neap::step {
                                            std::int64_t width) {
   return !decodes_by_products(o, cuda, dtype, width) &&
          fused_kernel(cuda, /*cudnn=*/false, dtype, width) == AttentionKernel::kFlash;
+}
+
+/// Whether every block does.
+[[nodiscard]] inline bool decodes_by_flash(const spec::Architecture& a, bool cuda, Dtype dtype) {
+  return decodes_by_flash(score_options(a, 0), cuda, dtype, a.head_dim);
+}
+
+/// `n` or the next power of two, at most `most`: many steps then run the same kernels.
+[[nodiscard]] inline std::int64_t decode_bucket(std::int64_t n, std::int64_t most) {
+  return std::min(static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(n))), most);
+}
+
+/// A host bound on the keys of a sequence in a decoding step.
+struct KeyLimit {
+  KeyLimit(std::int64_t n) : keys(n), rounded(n) {}  // NOLINT(google-explicit-constructor)
+  KeyLimit(std::int64_t n, std::int64_t bucket) : keys(n), rounded(bucket) {}
+  std::int64_t keys;     ///< of the longest sequence
+  std::int64_t rounded;  ///< what kernels are told
+};
+/// FlashAttention reads the keys that there are. The limit only decides among how many blocks it divides them, so it is
+/// rounded, and the results of a step are those of a graph.
+[[nodiscard]] inline KeyLimit key_limit(std::int64_t keys, std::int64_t cache_tokens, bool flash) {
+  constexpr std::int64_t kFewest = 256;
+  if (!flash) return keys;
+  return {keys, decode_bucket(std::max(keys, kFewest), cache_tokens)};
 }
 
 /// Whether a block's queries are not contiguous, because a fused projection leaves them between

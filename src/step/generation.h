@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "step/decode_graphs.h"
 #include "step/generation_schedule.h"
 #include "step/sampling.h"
 #include "step/transformer.h"
@@ -72,17 +73,17 @@ struct ChunkBatch {
   T prompts;  // (S,): 0 for each sequence of the prompt
 };
 
-/// The input of the next decoding step: (B,) int64 each.
-template <class T>
-struct DecodeRows {
-  T tokens;     // the last token of each row
-  T positions;  // the position of that token
-  T advance;    // 1, or 0 for an idle row, whose position stays within the cache
-};
 /// Copies it from the host to the device.
 template <class Ops, class T = typename Ops::Tensor>
 DecodeRows<T> on_device(Ops& ops, const DecodeRows<T>& rows) {
   return {ops.to_device(rows.tokens), ops.to_device(rows.positions), ops.to_device(rows.advance)};
+}
+
+/// What kernels of a step are told about its keys.
+template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
+KeyLimit limit_of(Ops& ops, const Weights<T>& w, const Cache& cache, std::int64_t keys) {
+  const bool flash = decodes_by_flash(w.architecture, ops.cuda(), ops.dtype(any_weight(w)));
+  return key_limit(keys, cache.max_tokens(), flash);
 }
 
 /// The steps of an action: the next tokens of its rows, on the host, (B,) of one step, (steps, B) of several. `rows`
@@ -92,8 +93,8 @@ Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, const Rotations<T>& 
                              DecodeRows<T>& rows, const Draw<T>& draw, const Cache& cache,
                              const DecodeStep& action, const SamplingOptions& sampling) {
   const auto next = [&](std::int64_t step, const auto& draw_here) {
-    const T hidden =
-        decode(ops, w, rotations, rows.tokens, rows.positions, cache, action.key_limit + step);
+    const T hidden = decode(ops, w, rotations, rows.tokens, rows.positions, cache,
+                            limit_of(ops, w, cache, action.key_limit + step));
     const Draw<T> here = draw_here();
     Sampled<T> out = sample(ops, logits(ops, w, hidden), sampling, here);
     rows.tokens = ops.view(out.tokens, {-1});
@@ -112,6 +113,37 @@ Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, const Rotations<T>& 
     });
     ops.copy_(ops.select(out.tokens, 0, step), rows.tokens);
     if (one.log_probs.defined()) ops.copy_(ops.select(out.log_probs, 0, step), one.log_probs);
+  });
+  return on_host(ops, out);
+}
+
+/// The same in graphs: a step of the same rows and limit of keys is the same graph.
+template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
+Sampled<T> decode_in_graphs(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations,
+                            const DecodeState<T>& all, const Draw<T>& draw, const Cache& cache,
+                            const DecodeStep& action, const SamplingOptions& sampling) {
+  const DecodeState<T> state = first_rows(ops, all, action.rows);
+  const DecodeRows<T>& rows = state.rows;
+  const Shape shape{action.steps, action.rows};
+  const T uniforms = ops.view(ops.to_device(draw.uniforms), shape);
+  Sampled<T> out{ops.empty(shape, Dtype::kInt64), T()};
+  if (state.log_probs.defined()) out.log_probs = ops.empty(shape, ops.dtype(state.log_probs));
+  ops.repeat(action.steps, [&](std::int64_t step) {
+    const KeyLimit limit = limit_of(ops, w, cache, action.key_limit + step);
+    const auto next = [&] {
+      const T hidden = decode(ops, w, rotations, rows.tokens, rows.positions, cache, limit);
+      const Sampled<T> one =
+          sample(ops, logits(ops, w, hidden), sampling, Draw<T>{state.uniforms, {}, {}});
+      ops.copy_(rows.tokens, ops.view(one.tokens, {-1}));
+      ops.add_(rows.positions, rows.advance);
+      if (one.log_probs.defined()) ops.copy_(state.log_probs, one.log_probs);
+    };
+    ops.one_token([&] {
+      ops.copy_(state.uniforms, ops.select(uniforms, 0, step));
+      ops.graphed(GraphKey{action.rows, limit.rounded}, next);
+      ops.copy_(ops.select(out.tokens, 0, step), rows.tokens);
+      if (out.log_probs.defined()) ops.copy_(ops.select(out.log_probs, 0, step), state.log_probs);
+    });
   });
   return on_host(ops, out);
 }
@@ -145,7 +177,12 @@ class GenerationBody {
         w_(w),
         cache_(cache),
         source_(source),
-        rotations_(make_rotations(ops, w.architecture, cache.max_tokens())) {}
+        rotations_(make_rotations(ops, w.architecture, cache.max_tokens())) {
+    const Dtype dtype = ops.dtype(any_weight(w));
+    const SamplingOptions& sampling = source.sampling();
+    if (decodes_in_graphs(ops, w.architecture, dtype, sampling))
+      state_ = make_decode_state(ops, cache.rows(), dtype, sampling.log_probs);
+  }
 
   void operator()(const ClearCache&) { cache_.clear(ops_); }
   void operator()(const PrefillPrompts& action) {
@@ -165,10 +202,12 @@ class GenerationBody {
   void operator()(const DecodeStep& action) {
     std::vector<std::int64_t> rows(static_cast<std::size_t>(action.rows));
     std::iota(rows.begin(), rows.end(), 0);
-    if (!decoded_) decoded_ = on_device(ops_, source_.decode_rows(action.rows));
+    if (!decoded_) decoded_ = placed(source_.decode_rows(action.rows), action.rows);
     const Draw<T> draw = source_.draw(rows, action.steps, action.key_limit);
-    source_.take(rows, decode_and_sample(ops_, w_, rotations_, *decoded_, draw, cache_, action,
-                                         source_.sampling()));
+    source_.take(rows, state_ ? decode_in_graphs(ops_, w_, rotations_, *state_, draw, cache_,
+                                                 action, source_.sampling())
+                              : decode_and_sample(ops_, w_, rotations_, *decoded_, draw, cache_,
+                                                  action, source_.sampling()));
   }
   void operator()(const MoveRow& action) {
     decoded_.reset();
@@ -180,6 +219,15 @@ class GenerationBody {
   }
 
  private:
+  /// Copies the rows of the next step to the device; for graphs to their state.
+  DecodeRows<T> placed(const DecodeRows<T>& from, std::int64_t count) {
+    if (!state_) return on_device(ops_, from);
+    const DecodeRows<T> to = first_rows(ops_, *state_, count).rows;
+    ops_.copy_(to.tokens, from.tokens);
+    ops_.copy_(to.positions, from.positions);
+    ops_.copy_(to.advance, from.advance);
+    return to;
+  }
   /// Samples the first tokens of a prompt's sequences from its last hidden state.
   void sample_first(const PrefillChunk& action, const T& prompts) {
     T hidden = std::exchange(hidden_, T());
@@ -194,6 +242,7 @@ class GenerationBody {
   Cache& cache_;
   Source& source_;
   Rotations<T> rotations_;
+  std::optional<DecodeState<T>> state_;   // for graphs
   T hidden_;                              // (1, C) of the last chunk
   std::optional<DecodeRows<T>> decoded_;  // on the device; unset once a row starts, moves or ends
 };

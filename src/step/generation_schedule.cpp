@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "step/decoding.h"
 
 namespace neap::step {
 
@@ -21,7 +22,10 @@ GenerationSchedule::GenerationSchedule(const GenerationLimits& limits,
   // A chunked pass has chunks of one prompt.
   if (in_chunks()) limits_.prefill.prompts = std::min<std::int64_t>(1, limits_.prefill.prompts);
   if (limits_.max_new_tokens <= 0) sequences_.clear();
-  rows_.resize(static_cast<std::size_t>(std::min(limits_.rows, std::ssize(sequences_))));
+  const std::int64_t wanted = std::ssize(sequences_);
+  rows_.resize(static_cast<std::size_t>(limits_.rows_in_powers && wanted > 0
+                                            ? decode_bucket(wanted, limits_.rows)
+                                            : std::min(limits_.rows, wanted)));
   if (!sequences_.empty()) actions_.emplace_back(ClearCache{});
 }
 
@@ -104,6 +108,11 @@ std::int64_t GenerationSchedule::rows_in_use() const {
   return n;
 }
 
+std::int64_t GenerationSchedule::rows_to_decode() const {
+  const std::int64_t used = rows_in_use();
+  return limits_.rows_in_powers ? decode_bucket(used, std::ssize(rows_)) : used;
+}
+
 /// Assigns idle rows to waiting sequences, limited by the number of prompts per pass and by the
 /// room in the cache.
 PrefillPrompts GenerationSchedule::fill_rows() {
@@ -154,7 +163,7 @@ void GenerationSchedule::compact() {
 }
 
 void GenerationSchedule::decode() {
-  DecodeStep step{rows_in_use(), 1, limits_.decode_steps};
+  DecodeStep step{rows_to_decode(), 1, limits_.decode_steps};
   for (std::int64_t row = 0; row < step.rows; ++row) {
     if (sequence_of(row) == kIdle) continue;
     step.key_limit = std::max(step.key_limit, row_of(row).tokens);

@@ -82,6 +82,8 @@ struct GenerationLimits {
   spec::PrefillShape
       prefill{};  ///< fewer tokens than prompt_width: one prompt at a time, in chunks
   std::int64_t decode_steps = 1;  ///< most of a DecodeStep
+  /// A DecodeStep has a power of two rows, or all: few different steps.
+  bool rows_in_powers = false;
 };
 
 /// A sequence to be generated.
@@ -133,6 +135,7 @@ class GenerationSchedule {
   }
   [[nodiscard]] bool in_chunks() const { return limits_.prefill.tokens < limits_.prompt_width; }
   [[nodiscard]] std::int64_t rows_in_use() const;
+  [[nodiscard]] std::int64_t rows_to_decode() const;
   [[nodiscard]] PrefillPrompts fill_rows();
   void admit();
   void compact();

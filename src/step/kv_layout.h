@@ -31,7 +31,8 @@ template <class L, class Ops, class T = typename Ops::Tensor>
 concept KvLayout = requires(L& mutable_layout, const L& layout, const typename L::Step& step,
                             Ops& ops, const spec::Architecture& architecture,
                             const PromptChunk& chunk, const T& tensor, Heads<T> heads,
-                            const ScoreOptions& options, std::int64_t n, std::size_t block) {
+                            const ScoreOptions& options, const KeyLimit& limit, std::int64_t n,
+                            std::size_t block) {
   // The number of rows, and of tokens per row.
   { layout.rows() } -> std::convertible_to<std::int64_t>;
   { layout.max_tokens() } -> std::convertible_to<std::int64_t>;
@@ -47,9 +48,11 @@ concept KvLayout = requires(L& mutable_layout, const L& layout, const typename L
   layout.store_prompts(ops, block, tensor, heads, n);
   // Stores the heads (N) of a chunk, and attends to them and to earlier tokens.
   { layout.attend_chunk(ops, block, chunk, heads, options) } -> std::same_as<AttentionContext<T>>;
-  // One token for each of the first B rows, at `positions` (B,). `key_limit` is a host bound on
+  // One token for each of the first B rows, at `positions` (B,). `limit` is a host bound on
   // max(positions) + 1. Computes once what all blocks need.
-  { layout.step(ops, architecture, tensor, n, Dtype::kFloat32) } -> std::same_as<typename L::Step>;
+  {
+    layout.step(ops, architecture, tensor, limit, Dtype::kFloat32)
+    } -> std::same_as<typename L::Step>;
   // Stores the heads (B) and attends: (B, H * D).
   { layout.attend_token(ops, block, step, heads, options) } -> std::same_as<T>;
 };
@@ -114,16 +117,19 @@ struct SlotCache {
     DecodeKeys<T> all, window;
   };
   template <class Ops>
-  Step step(Ops& ops, const spec::Architecture& a, const T& positions, std::int64_t key_limit,
+  Step step(Ops& ops, const spec::Architecture& a, const T& positions, const KeyLimit& limit,
             Dtype) const {
     const auto seen = [&](std::int64_t window) {
       ScoreOptions options = score_options(a, 0);
       options.window = window;
-      return ops.decode_keys(positions, keys.at(0), a.num_attention_heads, key_limit, options);
+      DecodeKeys<T> out =
+          ops.decode_keys(positions, keys.at(0), a.num_attention_heads, limit.rounded, options);
+      out.read = limit.keys;
+      return out;
     };
     DecodeKeys<T> all = seen(0);
     const std::int64_t window = a.sliding_window;
-    DecodeKeys<T> last = window > 0 && window < key_limit ? seen(window) : all;
+    DecodeKeys<T> last = window > 0 && window < limit.rounded ? seen(window) : all;
     return {positions, std::move(all), std::move(last)};
   }
   template <class Ops>

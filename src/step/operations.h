@@ -137,6 +137,7 @@ struct AttentionContext {
 template <class T>
 struct DecodeKeys {
   std::int64_t limit = 0;  ///< host bound on the number of keys per sequence
+  std::int64_t read = 0;   ///< of them FlashAttention reads at most so many
   T mask;                  // (B, limit), added to scores; not used by FlashAttention
   // int32, per packed sequence: its first row of the cache, then the end; its number of keys; and
   // 0, 1, 2, ...

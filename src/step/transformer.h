@@ -314,14 +314,14 @@ T prefill_chunk(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations, co
 }
 
 /// One token per sequence: tokens (B,) at positions (B,), int64. Row b attends to positions
-/// 0..positions[b]. `key_limit` is a host bound on max(positions) + 1, so that nothing waits for
+/// 0..positions[b]. `limit` is a host bound on max(positions) + 1, so that nothing waits for
 /// the device. Returns (B, C).
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
 T decode(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations, const T& tokens,
-         const T& positions, const Cache& cache, std::int64_t key_limit) {
+         const T& positions, const Cache& cache, const KeyLimit& limit) {
   const Dtype dtype = ops.dtype(any_weight(w));
   const Rows<T> rows = make_rows(ops, dtype, {tokens.size(0), 1}, positions, rotations);
-  const typename Cache::Step step = cache.step(ops, w.architecture, positions, key_limit, dtype);
+  const typename Cache::Step step = cache.step(ops, w.architecture, positions, limit, dtype);
   return ops.one_token([&] {
     return through_blocks(
         ops, w, embed(ops, w, tokens, rows), [&](std::size_t i, const Block<T>& block, T x) {

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "spec/mesh.h"
 #include "step/copy_clocks.h"
@@ -56,10 +57,27 @@ class WorkMeter {
   /// the device's computation.
   template <class Body>
   auto one_token(const Body& body) {
-    const Work start = work_;
-    auto result = body();
-    take_in_turns(start);
-    return result;
+    const Turns turns(*this);
+    return body();
+  }
+
+  /// Runs body(), which the host launches as a whole. Returns the number of its kernels.
+  template <class Body>
+  double in_graph(const Body& body) {
+    const Work before = std::exchange(work_, {});
+    const double weight = std::exchange(weight_, 1);
+    const std::int64_t repeats =
+        std::exchange(most_repeats_, std::max(most_repeats_, kGraphRounds));
+    const double issued = std::exchange(issued_seconds_, 0);
+    in_graph_ = true;
+    kernels_ = 0;
+    body();
+    in_graph_ = false;
+    most_repeats_ = repeats;
+    weight_ = weight;
+    issued_seconds_ = issued;
+    launch_graph(std::exchange(work_, before));
+    return kernels_;
   }
 
   // ---- copies that overlap with computation ----
@@ -114,14 +132,34 @@ class WorkMeter {
   }
 
  private:
+  // A scope of operations that end before the host goes on.
+  class Turns {
+   public:
+    explicit Turns(WorkMeter& meter) : meter_(meter), start_(meter.work_) {}
+    ~Turns() {
+      if (!meter_.in_graph_) meter_.take_in_turns(start_);
+    }
+    Turns(const Turns&) = delete;
+    Turns& operator=(const Turns&) = delete;
+
+   private:
+    WorkMeter& meter_;
+    Work start_;
+  };
   /// Advances the clock to `time`. Returns by how much.
   double advance_to(double time);
   void take_in_turns(const Work& start);
+  void launch_graph(const Work& body);
+
+  // From the second round on, a loop finds its tensors' places as the round before left them.
+  static constexpr std::int64_t kGraphRounds = 2;
 
   KernelProfile profile_;
   std::int64_t most_repeats_;
   Work work_;
   double weight_ = 1;
+  bool in_graph_ = false;
+  double kernels_ = 0;  // of the graph
   CopyClocks copies_, disk_;
   double clock_ = 0;
   double computed_seconds_ = 0, issued_seconds_ = 0;  // since `clock_`; each operation counts once

@@ -2,6 +2,7 @@
 // device with one, fails and breaks the capture.
 #include "capture.h"
 
+#include <cstddef>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -11,7 +12,7 @@
 namespace neap::standin {
 namespace {
 
-constexpr int kIllegalState = 401, kUnsupported = 900, kInvalidated = 901;
+constexpr int kIllegalState = 401, kUnsupported = 900, kInvalidated = 901, kNotSupported = 801;
 
 struct Captures {
   std::mutex mutex;
@@ -61,5 +62,25 @@ STANDIN_API int cuStreamIsCapturing(Stream stream, int* state) {
 STANDIN_API int cuThreadExchangeStreamCaptureMode(int* mode) {
   static thread_local int current = 0;
   std::swap(*mode, current);
+  return 0;
+}
+// Nothing was recorded, so there is nothing to run.
+STANDIN_API int cuGraphGetNodes(std::uint64_t, std::uint64_t*, std::size_t* count) {
+  *count = 0;
+  return 0;
+}
+STANDIN_API int cuGraphInstantiateWithFlags(std::uint64_t*, std::uint64_t, unsigned long long) {
+  return kNotSupported;
+}
+STANDIN_API int cuGraphUpload(std::uint64_t, Stream) {
+  return kNotSupported;
+}
+STANDIN_API int cuGraphLaunch(std::uint64_t, Stream) {
+  return kNotSupported;
+}
+STANDIN_API int cuGraphExecDestroy(std::uint64_t) {
+  return 0;
+}
+STANDIN_API int cuGraphDestroy(std::uint64_t) {
   return 0;
 }

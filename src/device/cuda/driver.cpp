@@ -36,7 +36,7 @@ Result<const Driver*> load() {
     delete driver;
     return Status(
         ErrorCode::kUnsupported,
-        format("{} has no {}; Neap needs the driver of CUDA 11.3 or newer", file, missing));
+        format("{} has no {}; Neap needs the driver of CUDA 11.4 or newer", file, missing));
   }
   if (const Result32 code = driver->init(0); code != 0) {
     Status status = to_status(*driver, code, "starting the CUDA driver");

@@ -23,6 +23,8 @@ using Stream = void*;
 using Event = void*;
 using Module = void*;
 using Function = void*;
+using Graph = void*;
+using GraphExec = void*;
 
 struct Location {
   int type = 1;  // a device
@@ -51,6 +53,7 @@ constexpr int kAccessNone = 0;
 constexpr int kAccessReadWrite = 3;
 constexpr int kGranularityRecommended = 1;
 constexpr unsigned kStreamNonBlocking = 1;
+constexpr int kCaptureThreadLocal = 1;
 constexpr unsigned kHostRegisterPortable = 1;
 constexpr int kAttributeMultiprocessors = 16;
 constexpr int kAttributeCapabilityMajor = 75;
@@ -121,6 +124,15 @@ constexpr int kAttributeFabric = 128;
     (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,       \
      unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters,  \
      void** extra))                                                                                \
+  X(capture_begin, "cuStreamBeginCapture_v2", (Stream stream, int mode))                           \
+  X(capture_end, "cuStreamEndCapture", (Stream stream, Graph * graph))                             \
+  X(graph_nodes, "cuGraphGetNodes", (Graph graph, void** nodes, std::size_t* count))               \
+  X(graph_instantiate, "cuGraphInstantiateWithFlags",                                              \
+    (GraphExec * exec, Graph graph, unsigned long long flags))                                     \
+  X(graph_upload, "cuGraphUpload", (GraphExec exec, Stream stream))                                \
+  X(graph_launch, "cuGraphLaunch", (GraphExec exec, Stream stream))                                \
+  X(graph_exec_destroy, "cuGraphExecDestroy", (GraphExec exec))                                    \
+  X(graph_destroy, "cuGraphDestroy", (Graph graph))                                                \
   X(error_name, "cuGetErrorName", (Result32 error, const char** name))                             \
   X(error_text, "cuGetErrorString", (Result32 error, const char** text))
 

@@ -79,6 +79,33 @@ TEST(GoldenPlans, LogitsComeInLargerChunksWhereTheyFit) {
   }
 }
 
+TEST(GoldenPlans, DecodingIsInGraphsWhereTheyFit) {
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
+  const auto plan_of = [&](Bytes capacity) {
+    Target target = target_of(job);
+    target.capacity = capacity;
+    return *make_plan(job, target);
+  };
+  const MemoryPlan in_graphs = plan_of(Bytes());
+  EXPECT_TRUE(in_graphs.modes.graphs());
+  const std::optional<std::size_t> tag = in_graphs.index_of({spec::TagKind::kGraphs});
+  ASSERT_TRUE(tag);
+  EXPECT_EQ(in_graphs.tags[*tag].name(), "rollout.graphs");
+  EXPECT_GT(in_graphs.tags[*tag].bytes, Bytes());
+  const Bytes least = *least_capacity(job, target_of(job));
+  const MemoryPlan tight = plan_of(least);
+  EXPECT_FALSE(tight.modes.graphs());
+  EXPECT_FALSE(tight.index_of({spec::TagKind::kGraphs}));
+  EXPECT_LE(tight.peak, least);
+
+  job.rollout.graphs = "off";
+  const MemoryPlan eager = plan_of(Bytes());
+  EXPECT_FALSE(eager.modes.graphs());
+  EXPECT_LT(in_graphs.phases.front().seconds, 0.75 * eager.phases.front().seconds);
+  EXPECT_EQ(*least_capacity(job, target_of(job)), least);
+}
+
 TEST(GoldenPlans, ExactSettingsGoAllTheWayDownBeforeTheTrainingChanges) {
   spec::Job job;
   ASSERT_TRUE(spec::Job::load(kFolder / "qwen7b_grpo.toml",

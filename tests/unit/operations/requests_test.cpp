@@ -73,17 +73,23 @@ testing::Requests requests_of_plan(const testing::RandomJob& r, const spec::Phas
   return std::move(sink.requests);
 }
 
-testing::Requests requests_of_actions(const testing::RandomJob& r, const spec::Phase& phase,
-                                      const testing::RandomRollout& rollout) {
+struct CountedActions {
+  testing::Requests requests;
+  std::uint64_t graph_scratch = 0;
+};
+CountedActions count_actions(const testing::RandomJob& r, const spec::Phase& phase,
+                             const testing::RandomRollout& rollout, bool graphs) {
   const ModelRole role = role_of(r.models, phase);
   testing::RecordingSink sink;
-  step::CountingOps ops(sink, profile_of(r, phase), 1 << 20);
+  step::KernelProfile profile = profile_of(r, phase);
+  profile.graphs = graphs;
+  step::CountingOps ops(sink, profile, 1 << 20);
   step::SlotCache<step::CountedTensor> cache =
       counted_cache(role, r.dtype, r.job.rollout_batch(), r.job.max_sequence_length());
   CountedSource source(rollout.actions, rollout.options.sampling);
   step::run_generation(ops, counted_weights(role, r.dtype), cache, source);
   EXPECT_TRUE(sink.empty());
-  return std::move(sink.requests);
+  return {std::move(sink.requests), ops.graphs_made().scratch()};
 }
 
 void compare_generation(AtenWorld& world, const testing::RandomJob& r, const spec::Phase& phase,
@@ -92,16 +98,34 @@ void compare_generation(AtenWorld& world, const testing::RandomJob& r, const spe
   ops::Transformer& model = world.generator(role);
   ops::KvCache cache = world.cache(role, r.job.rollout_batch(), r.job.max_sequence_length());
   testing::Requests measured;
-  // On a GPU libraries keep what their first call makes.
-  for (int runs = testing::test_device().is_cuda() ? 2 : 1; runs > 0; --runs) {
+  // On a GPU libraries keep what their first call makes, and the third run decodes in graphs.
+  const bool cuda = testing::test_device().is_cuda();
+  std::uint64_t graph_scratch = 0;
+  std::vector<rollout::Response> first;
+  for (int runs = cuda ? 3 : 1; runs > 0; --runs) {
     testing::RandomRollout rollout(r.job, phase, role.shape.vocab_size, seed);
+    const bool graphs = cuda && runs == 1 && graph_scratch > 0;
+    if (graphs) {
+      rollout.options.graphs =
+          at::empty({static_cast<std::int64_t>(graph_scratch)},
+                    at::TensorOptions().dtype(at::kByte).device(model.device()));
+    }
     rlhf::LiveBackend backend(r.job, model,
                               rlhf::LiveGeneration{cache, rollout.prompts, rollout.options});
     testing::start_recording();
     backend.run(phase);
     measured = testing::stop_recording();
-    if (runs > 1) continue;
-    ASSERT_EQ(testing::difference(measured, requests_of_actions(r, phase, rollout)), "");
+    std::vector<rollout::Response> responses = backend.take_responses();
+    if (first.empty())
+      first = std::move(responses);
+    else
+      EXPECT_TRUE(responses == first);
+    if (runs == 3) continue;
+    ASSERT_EQ(testing::difference(measured, count_actions(r, phase, rollout, graphs).requests), "");
+    if (runs == 2) {
+      graph_scratch = count_actions(r, phase, rollout, true).graph_scratch;
+      continue;
+    }
     for (const step::GenerationAction& action : rollout.actions) ++counts[action.index()];
   }
   // A plan's steps take their tokens from the host. Where that is the device, those of the step before

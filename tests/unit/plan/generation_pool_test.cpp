@@ -9,7 +9,9 @@
 #include "plan/counted_memory.h"
 #include "plan/counted_model.h"
 #include "plan/counted_source.h"
+#include "plan/graph_sizes.h"
 #include "plan/transients.h"
+#include "step/decode_graphs.h"
 #include "step/generation.h"
 
 namespace neap::plan {
@@ -74,21 +76,32 @@ class GenerationPool : public ::testing::Test {
     return memory.peak_reserved();
   }
 
-  // The peak of the tensors of body(ops, dtype).
+  struct Peak {
+    Bytes phase;  // of its tensors
+    std::uint64_t graphs = 0;
+  };
+  // Of body(ops, dtype).
   template <class Body>
-  [[nodiscard]] Bytes peak(const Body& body) const {
+  [[nodiscard]] Peak peak(const Body& body) const {
     CountedMemory memory(value_or_throw(pool_settings(job_, target_)));
-    step::CountingOps ops(memory, kernel_profile(job_, target_), 2);
+    step::KernelProfile profile = kernel_profile(job_, target_);
+    profile.graphs = graphs_;
+    step::CountingOps ops(memory, profile, 2);
     body(ops, compute_dtype(job_, target_));
-    return memory.peak_allocated();
+    return {memory.peak_allocated(), ops.graphs_made().scratch()};
   }
-  [[nodiscard]] Bytes peak_of_plan() const {
-    const spec::Recipe recipe = spec::describe(job_);
+  [[nodiscard]] spec::Recipe recipe() const {
+    spec::ModelModes modes;
+    modes.decode_in_graphs(graphs_);
+    return spec::describe(job_, modes);
+  }
+  [[nodiscard]] Peak peak_of_plan() const {
+    const spec::Recipe recipe = this->recipe();
     return peak([&](step::CountingOps& ops, Dtype dtype) {
       count_phase(ops, job_, models_, dtype, recipe.phases.front(), 48);
     });
   }
-  [[nodiscard]] Bytes peak_of(const std::vector<step::GenerationAction>& actions) const {
+  [[nodiscard]] Peak peak_of(const std::vector<step::GenerationAction>& actions) const {
     return peak([&](step::CountingOps& ops, Dtype dtype) {
       step::SlotCache<CountedTensor> cache =
           counted_cache(*models_.actor, dtype, job_.rollout_batch(), job_.max_sequence_length());
@@ -102,6 +115,7 @@ class GenerationPool : public ::testing::Test {
   spec::Job job_;
   JobModels models_;
   Target target_;
+  bool graphs_ = false;
 };
 
 TEST_F(GenerationPool, FewerPromptsMayTakeMoreThanAllOfThem) {
@@ -123,8 +137,7 @@ TEST_F(GenerationPool, PromptsThatNeverWaitCostNothing) {
 // The actions of a rollout whose sequences end by chance.
 class RolloutActions {
  public:
-  RolloutActions(const spec::Job& job, std::int64_t n, std::int64_t decode_steps,
-                 std::mt19937_64& random)
+  RolloutActions(const spec::Job& job, std::int64_t n, bool cuda, std::mt19937_64& random)
       : random_(random) {
     std::vector<step::SequenceStart> sequences;
     for (std::size_t prompt = 0; prompt < 24; ++prompt) {
@@ -136,7 +149,8 @@ class RolloutActions {
                                         job.data.max_prompt_length,
                                         job.data.max_response_length,
                                         job.prefill(),
-                                        decode_steps};
+                                        step::steps_of_a_read(cuda, {}),
+                                        cuda};
     schedule_.emplace(*step::GenerationSchedule::make(
         limits, std::move(sequences), [](std::int64_t, std::int64_t) { return true; }));
   }
@@ -182,6 +196,7 @@ TEST_F(GenerationPool, ThePlanHoldsARolloutsActions) {
   for (int i = 0; i < 300; ++i) {
     SCOPED_TRACE(i);
     target_.cuda = between(0, 1) == 1;
+    graphs_ = target_.cuda && between(0, 1) == 1;
     const bool held_out = between(0, 1) == 1;
     job_.task = held_out ? spec::Task::kEval : spec::Task::kGrpo;
     job_.data.train_batch_size = between(1, 16);
@@ -195,9 +210,45 @@ TEST_F(GenerationPool, ThePlanHoldsARolloutsActions) {
     const std::int64_t n = held_out ? job_.rollout.val_kwargs.n : job_.rollout.n;
     // The plan's steps take their tokens from the host; a run on the host keeps those of the step before.
     const Bytes tokens(target_.cuda ? 0 : 512);
-    const std::int64_t steps = step::steps_of_a_read(target_.cuda, {});
-    EXPECT_LE(peak_of(RolloutActions(job_, n, steps, random).list()), peak_of_plan() + tokens);
+    const Peak planned = peak_of_plan(),
+               taken = peak_of(RolloutActions(job_, n, target_.cuda, random).list());
+    EXPECT_LE(taken.phase, planned.phase + tokens);
+    EXPECT_LE(taken.graphs, planned.graphs);
+    EXPECT_EQ(planned.graphs > 0, graphs_);
   }
+}
+
+TEST_F(GenerationPool, GraphsTakeDecodingOutOfThePhase) {
+  target_.cuda = true;
+  const std::vector<step::GenerationAction> decoding = {step::DecodeStep{kRows, kPrompt, 4}};
+  const Bytes decoded = peak_of(decoding).phase;
+  const auto planned = [&] {
+    return value_or_throw(predict_phase(job_, models_, target_, recipe().phases.front()));
+  };
+  const PhasePlan eager = planned();
+  EXPECT_TRUE(eager.graph_scratch.is_zero());
+  graphs_ = true;
+  const PhasePlan in_graphs = planned();
+  EXPECT_LT(peak_of(decoding).phase, Bytes(decoded.count() / 10));
+  EXPECT_LT(in_graphs.seconds, 0.6 * eager.seconds);
+  const auto scratch = [&](Dtype dtype, const step::SamplingOptions& sampling) {
+    return graph_scratch(*models_.actor, dtype, job_.rollout_batch(), job_.max_sequence_length(),
+                         sampling, kernel_profile(job_, target_));
+  };
+  step::SamplingOptions sampling = step::sampling_options(job_.rollout);
+  EXPECT_EQ(scratch(Dtype::kBfloat16, sampling), in_graphs.graph_scratch);
+  EXPECT_TRUE(scratch(Dtype::kFloat32, sampling).is_zero());
+  sampling.presence_penalty = 1;
+  EXPECT_TRUE(scratch(Dtype::kBfloat16, sampling).is_zero());
+  job_.rollout.presence_penalty = 1;
+  EXPECT_TRUE(planned().graph_scratch.is_zero());
+
+  // Of 1, 2, 4 .. 64 rows.
+  const std::uint64_t nodes = in_graphs.graph_nodes.count() / step::kGraphNodeBytes;
+  EXPECT_EQ(nodes % 7, 0U);
+  EXPECT_GT(nodes / 7, 10 * static_cast<std::uint64_t>(models_.actor->shape.blocks()));
+  target_.cuda = false;
+  EXPECT_TRUE(scratch(Dtype::kBfloat16, {}).is_zero());
 }
 
 }  // namespace

@@ -82,11 +82,11 @@ class BlockCache {
     step::DecodeKeys<at::Tensor> all, window;
   };
   [[nodiscard]] Step step(AtenOps& ops, const spec::Architecture& a, const at::Tensor& positions,
-                          std::int64_t key_limit, step::Dtype dtype) const {
+                          const step::KeyLimit& limit, step::Dtype dtype) const {
     const auto seen = [&](std::int64_t window) {
       step::DecodeKeys<at::Tensor> out;
-      out.limit = key_limit;
-      out.mask = ops.decode_mask(positions, key_limit, window, dtype);
+      out.limit = limit.rounded;
+      out.mask = ops.decode_mask(positions, limit.rounded, window, dtype);
       return out;
     };
     return {positions, seen(0), seen(a.sliding_window)};

@@ -64,6 +64,22 @@ TEST(Recipe, PpoIsTheTableOfTheArchitecture) {
   EXPECT_FALSE(r.frozen({TagKind::kWeights, ModelId::kActor}));
 }
 
+TEST(Recipe, GraphsOfDecodingHaveATagOfGenerations) {
+  const Job job = job_of(Task::kGrpo);
+  EXPECT_FALSE(recipe_of(job).find(PhaseId::kGenerate)->graphs);
+  ModelModes modes;
+  modes.decode_in_graphs();
+  const Recipe r = describe(job, modes);
+  EXPECT_EQ(table(r),
+            (Lines{"actor.weights need need - - write", "actor.grads - - - - write",
+                   "actor.optimizer - - - - write", "rollout.kv write drop drop drop drop",
+                   "rollout.graphs write drop drop drop drop", "reference.weights - - need - -",
+                   "reward.weights - - - need -"}));
+  for (const Phase& phase : r.phases) EXPECT_EQ(phase.graphs, phase.body == Body::kGenerate);
+  EXPECT_TRUE(is_scratch(TagKind::kGraphs));
+  EXPECT_EQ(to_string(TagId{TagKind::kGraphNodes}), "rollout.graph_nodes");
+}
+
 TEST(Recipe, AdaptersLeaveTheBaseAsReference) {
   Job job = job_of(Task::kGrpo);
   job.actor_model.lora.rank = 8;

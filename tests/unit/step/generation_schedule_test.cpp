@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "step/decoding.h"
 #include "step/generation_schedule.h"
 
 namespace neap::step {
@@ -31,6 +32,7 @@ class Execution {
       }
     }
     limits_.decode_steps = between(1, 5);
+    limits_.rows_in_powers = between(0, 1) == 1;
   }
   void run() {
     schedule_.emplace(*GenerationSchedule::make(
@@ -110,10 +112,11 @@ class Execution {
     decoded_ = true;
     std::int64_t longest = 0;
     for (const auto& [at, row] : rows_) longest = std::max(longest, row.tokens);
-    EXPECT_EQ(action.rows, rows_.rbegin()->first + 1);
+    const std::int64_t used = rows_.rbegin()->first + 1;
+    EXPECT_EQ(action.rows, limits_.rows_in_powers ? decode_bucket(used, limits_.rows) : used);
     EXPECT_EQ(action.key_limit, longest);
     if (next_ == sequences_.size()) {
-      EXPECT_LT(action.rows, 2 * std::ssize(rows_));
+      EXPECT_LT(used, 2 * std::ssize(rows_));
     }
     EXPECT_GE(action.steps, 1);
     EXPECT_LE(action.steps, limits_.decode_steps);
@@ -167,6 +170,27 @@ TEST(GenerationSchedule, GeneratesEverySequenceInWhateverRowsThereAre) {
   EXPECT_GT(moves, 50);
   EXPECT_GT(refills, 100);  // sequences started as others ended
   EXPECT_GT(reads_of_several, 100);
+}
+
+TEST(GenerationSchedule, DecodesRowsInPowersOfTwo) {
+  const auto rows_of = [](std::int64_t rows, std::size_t sequences) {
+    GenerationLimits limits{rows, 12, 4, 8, {8, 32}};
+    limits.rows_in_powers = true;
+    std::vector<SequenceStart> starts(sequences, {0, 4});
+    GenerationSchedule schedule = *GenerationSchedule::make(
+        limits, std::move(starts), [](std::int64_t, std::int64_t) { return true; });
+    for (;;) {
+      const GenerationAction action = **schedule.next();
+      if (const auto* const step = std::get_if<DecodeStep>(&action)) return step->rows;
+      if (const auto* const prompts = std::get_if<PrefillPrompts>(&action))
+        for (const std::int64_t row : prompts->rows) schedule.add_token(row, false);
+    }
+  };
+  EXPECT_EQ(rows_of(8, 3), 4);
+  EXPECT_EQ(rows_of(8, 8), 8);
+  EXPECT_EQ(rows_of(6, 5), 6);
+  EXPECT_EQ(rows_of(6, 20), 6);
+  EXPECT_EQ(rows_of(8, 1), 1);
 }
 
 TEST(GenerationSchedule, RefusesWhatCannotStart) {
