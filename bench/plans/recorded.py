@@ -32,6 +32,7 @@ FILES = ("least-capacity-h200", "grpo14b-h200", "least-capacity-h100", "start-h2
 OF_THE_MACHINE = ("trainer.default_local_dir=", "device.kind=", "reward_model.model.path=", "actor_rollout_ref.model.path=", "data.train_files=",
                   "data.val_files=")
 START_MODEL = "qwen2.5-1.5b"
+KERNELS = "device.kernels=libtorch"  # as in these runs
 NEAR_PEAK = 0.2  # percent
 
 
@@ -78,7 +79,7 @@ def job_of(work, name):
 def planned(neap, work, row):
     job, words = job_of(work, row["case"])
     measured = [word for word in row["command"].split(".toml ", 1)[1].split() if not word.startswith(OF_THE_MACHINE)]
-    done = subprocess.run([neap, "plan", job, "--gpu", row["card"], "--json", "device.kind=cuda", *words, *measured],
+    done = subprocess.run([neap, "plan", job, "--gpu", row["card"], "--json", "device.kind=cuda", KERNELS, *words, *measured],
                           capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{row['case']}: exit {done.returncode}: {done.stderr[-400:]}")

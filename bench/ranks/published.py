@@ -5,7 +5,7 @@
 
 Every row is a job of NEAP (the program) with the model, the batch, the ranks, the GPUs and the network of the publication. Rates of GPUs
 are shares of their data sheets that were measured on one H200 and two H100s (src/plan/gpu_catalog.cpp, network.cpp); a network is nine
-tenths of its ports. Nothing is fitted to a row. Prints ours beside theirs with the error in percent, the median and the worst of each
+tenths of its ports. Kernels are libtorch's, as in our own rows. Nothing is fitted to a row. Prints ours beside theirs with the error in percent, the median and the worst of each
 table; rows whose sharding Neap does not have are listed with the reason. OUT.jsonl gets a line a row. --limit: exits 1 if the
 median error of the steps' times, or of model states, is larger.
 """
@@ -146,7 +146,7 @@ def simulate(neap, work, r, extra=()):
     keys = ["task=sft", f"actor_rollout_ref.model.path={folder}", f"actor_rollout_ref.model.activation_checkpointing={r['checkpointing']}",
             f"actor_rollout_ref.actor.optim.gradient_dtype={r['gradients']}", "data.use_dynamic_bsz=false", f"data.train_batch_size={r['batch']}",
             f"data.micro_batch_size_per_gpu={r['micro']}", f"data.max_prompt_length={prompt}", f"data.max_response_length={length - prompt}",
-            "memory.offload=none", "memory.optimizer_offload=none", f"parallel.tensor_model_parallel_size={r['tensor']}",
+            "memory.offload=none", "memory.optimizer_offload=none", "device.kernels=libtorch", f"parallel.tensor_model_parallel_size={r['tensor']}",
             f"parallel.zero_stage={r['zero']}", f"parallel.sequence_parallel={str(r['rows']).lower()}", f"parallel.inter_node_bandwidth={PORT_SHARE * r['network'] / 8:.0f}B"]
     if r["pipe"] > 1:
         keys.append(f"parallel.pipeline_model_parallel_size={r['pipe']}")

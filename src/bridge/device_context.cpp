@@ -8,7 +8,7 @@
 #include "bridge/torch_dtypes.h"
 #include "device/cuda/cuda_device.h"
 #include "device/host/host_device.h"
-#include "kernels/compiler.h"
+#include "kernels/card_kernels.h"
 #include "plan/model_roles.h"
 #include "plan/tags.h"
 
@@ -33,8 +33,9 @@ at::Device torch_device(const spec::DeviceConfig& config, const plan::DeviceChoi
 
 }  // namespace
 
-Status own_kernels_missing() {
-  return kernels::load_compiler().status();
+Status load_own_kernels(int ordinal) {
+  NEAP_TRY_ASSIGN(kernels::CardKernels* const card, kernels::CardKernels::of(ordinal));
+  return card->load_all();
 }
 
 TorchSettings TorchSettings::now() {
@@ -58,12 +59,13 @@ plan::DeviceChoice choose_run_device(const spec::DeviceConfig& config) {
   if (!config.is_cpu()) gpus = {torch_cuda().devices, torch_cuda().reason};
   plan::DeviceChoice choice =
       value_or_throw(plan::choose_device(config, gpus, plan::Purpose::kRun));
-  if (plan::Target& target = choice.target; target.own_kernels && config.kernels == "neap") {
-    if (const Status reason = own_kernels_missing(); !reason.ok()) {
-      target.own_kernels = false;
-      log::info(format("libtorch's kernels run in place of Neap's: {}", reason.message()));
-    }
-  }
+  plan::Target& target = choice.target;
+  Status loaded;
+  if (target.own_kernels && config.takes_own_kernels())
+    loaded = load_own_kernels(static_cast<int>(config.ordinal));
+  throw_if_error(plan::settle_own_kernels(config, loaded, target));
+  if (config.takes_own_kernels() && !target.no_own_kernels.empty())
+    log::info(format("libtorch's kernels run: {}", target.no_own_kernels));
   return choice;
 }
 

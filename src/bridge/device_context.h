@@ -25,10 +25,11 @@
 
 namespace neap::bridge {
 
-/// Why Neap's kernels cannot be compiled here.
-[[nodiscard]] Status own_kernels_missing();
+/// Compiles and loads Neap's kernels for the GPU with this number; fails where they do not run.
+/// About a second if they are not on the disk, else milliseconds.
+[[nodiscard]] Status load_own_kernels(int ordinal);
 
-/// The device of a run, chosen among the GPUs that libtorch can use.
+/// The device of a run, chosen among the GPUs that libtorch can use, and whether Neap's kernels run.
 [[nodiscard]] plan::DeviceChoice choose_run_device(const spec::DeviceConfig& config);
 
 /// Settings that change libtorch's results, or the order of its sums.

@@ -42,8 +42,8 @@ class TrainCommand final : public Command {
     Json facts = {{"attention", std::move(out)}, {"products", products(device)}};
     if (!device.is_cuda()) return facts;
     facts["issue_seconds"] = rlhf::measure_issue_seconds(device);
-    const Status missing = bridge::own_kernels_missing();
-    facts["own_kernels"] = missing.ok() ? "compiled by NVRTC" : missing.message();
+    const Status loaded = bridge::load_own_kernels(0);
+    facts["own_kernels"] = loaded.ok() ? "compiled by NVRTC" : loaded.message();
     return facts;
   }
   int run() override {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "base/format.h"
+#include "base/parallel_for.h"
 #include "kernels/cubins.h"
 
 namespace neap::kernels {
@@ -23,7 +25,7 @@ Result<std::unique_ptr<CardKernels>> open(int ordinal) {
   };
   NEAP_TRY(ask(major, cuda::kAttributeCapabilityMajor));
   NEAP_TRY(ask(minor, cuda::kAttributeCapabilityMinor));
-  return std::make_unique<CardKernels>(*compiler, card, 10 * major + minor);
+  return std::make_unique<CardKernels>(*compiler, card, 10 * major + minor, cubin_folder());
 }
 
 }  // namespace
@@ -39,17 +41,51 @@ Result<CardKernels*> CardKernels::of(int ordinal) {
   return card.get();
 }
 
+CardKernels::CardKernels(const Compiler& compiler, const cuda::Card& card, int architecture,
+                         std::filesystem::path folder)
+    : compiler_(compiler), card_(card), architecture_(architecture), folder_(std::move(folder)) {}
+
+Result<CardKernels::File> CardKernels::load(const Source& source) const {
+  const cuda::ContextScope scope(card_);
+  NEAP_TRY(scope.status());
+  const cuda::Driver& driver = *card_.driver;
+  File file;
+  const auto cubin = [&](const std::filesystem::path& folder) {
+    return cubin_of(compiler_, source, architecture_, driver.version, folder);
+  };
+  NEAP_TRY_ASSIGN(const std::string kept, cubin(folder_));
+  if (driver.module_load(&file.module, kept.data()) == 0) return file;
+  // It may come from another machine's disk.
+  NEAP_TRY_ASSIGN(const std::string compiled, cubin({}));
+  NEAP_TRY(to_status(driver, driver.module_load(&file.module, compiled.data()),
+                     format("loading the kernels of {}.cu", source.name)));
+  return file;
+}
+
+Status CardKernels::load_all() {
+  const auto all = sources();
+  std::vector<File> files(all.size());
+  std::vector<Status> loaded(all.size());
+  const std::lock_guard lock(mutex_);
+  parallel_for(all.size(), all.size(), [&](std::size_t i) {
+    if (files_.contains(all[i].name)) return;
+    Result<File> file = load(all[i]);
+    loaded[i] = file.status();
+    if (file.ok()) files[i] = *std::move(file);
+  });
+  for (const Status& status : loaded) NEAP_TRY(status);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    files_.try_emplace(std::string(all[i].name), std::move(files[i]));
+  return {};
+}
+
 Result<CardKernels::File*> CardKernels::load(std::string_view source) {
   if (const auto found = files_.find(source); found != files_.end()) return &found->second;
   const auto all = sources();
   const auto wanted = std::ranges::find(all, source, &Source::name);
   if (wanted == all.end())
     return Status(ErrorCode::kInternal, format("there is no file of kernels named {}", source));
-  NEAP_TRY_ASSIGN(const std::string cubin, cubin_of(compiler_, *wanted, architecture_,
-                                                    card_.driver->version, cubin_folder()));
-  File file;
-  NEAP_TRY(to_status(*card_.driver, card_.driver->module_load(&file.module, cubin.data()),
-                     format("loading the kernels of {}.cu", source)));
+  NEAP_TRY_ASSIGN(File file, load(*wanted));
   return &files_.emplace(source, std::move(file)).first->second;
 }
 

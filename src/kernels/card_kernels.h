@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <string>
@@ -30,8 +31,12 @@ class CardKernels {
   /// The kernels for the GPU with this number. They belong to the process.
   [[nodiscard]] static Result<CardKernels*> of(int ordinal);
 
-  CardKernels(const Compiler& compiler, const device::cuda::Card& card, int architecture)
-      : compiler_(compiler), card_(card), architecture_(architecture) {}
+  /// `folder`: of compiled kernels (cubins.h).
+  CardKernels(const Compiler& compiler, const device::cuda::Card& card, int architecture,
+              std::filesystem::path folder);
+
+  /// Compiles what is not on the disk, and loads all. Later launches find everything.
+  [[nodiscard]] Status load_all();
 
   /// Starts `kernel` of a source on a stream of the card. Its parameters are the arguments, which have the types that
   /// it declares.
@@ -56,10 +61,12 @@ class CardKernels {
   [[nodiscard]] Result<device::cuda::Function> find(std::string_view source,
                                                     std::string_view kernel);
   [[nodiscard]] Result<File*> load(std::string_view source);
+  [[nodiscard]] Result<File> load(const Source& source) const;
 
   const Compiler& compiler_;
   device::cuda::Card card_;
   int architecture_;
+  std::filesystem::path folder_;
   std::mutex mutex_;
   std::map<std::string, File, std::less<>> files_;
 };

@@ -59,7 +59,8 @@ Status fill_cuda(const spec::DeviceConfig& config, DeviceChoice& choice) {
   choice.target.granularity = device->info().granularity;
   if (device->info().multiprocessors > 0)
     choice.target.multiprocessors = device->info().multiprocessors;
-  choice.target.own_kernels = device->info().architecture >= kernels::kOldestArchitecture;
+  choice.target.no_own_kernels = no_own_kernels_on(device->info().architecture);
+  choice.target.own_kernels = choice.target.no_own_kernels.empty();
   use_rates(choice.target, rates_of_gpu(choice.name));
   choice.target.host_memory = for_copies(arena::available_host_memory());
   if (!config.memory.is_zero()) return {};
@@ -122,6 +123,29 @@ Result<DeviceChoice> choose_device(const spec::DeviceConfig& config, const CudaG
   use_rates(target, rates_of_host(target.threads));
   if (target.capacity.is_zero()) target.capacity = arena::available_host_memory();
   return choice;
+}
+
+std::string no_own_kernels_on(int architecture) {
+  if (architecture >= kernels::kOldestArchitecture) return {};
+  const auto capability = [](int number) { return format("{}.{}", number / 10, number % 10); };
+  return format("the GPU has compute capability {}, and Neap's kernels need {}",
+                capability(architecture), capability(kernels::kOldestArchitecture));
+}
+
+Status settle_own_kernels(const spec::DeviceConfig& config, const Status& loaded, Target& target) {
+  if (target.own_kernels && !loaded.ok()) {
+    target.own_kernels = false;
+    // A compiler's log has many lines.
+    target.no_own_kernels = loaded.message().substr(0, loaded.message().find('\n'));
+  }
+  if (config.kernels != "neap" || target.own_kernels) return {};
+  const std::string reason = !target.cuda  ? "the job runs on the CPU"
+                             : loaded.ok() ? target.no_own_kernels
+                                           : loaded.message();
+  return Status(ErrorCode::kUnsupported,
+                format("device.kernels is \"neap\", but Neap's kernels do not run: {}. With "
+                       "\"auto\" the job takes libtorch's where they do not",
+                       reason));
 }
 
 Result<Bytes> free_memory(const spec::DeviceConfig& config) {

@@ -37,6 +37,13 @@ enum class Purpose {
 /// depends on it. Fails if OMP_NUM_THREADS is far larger than the machine.
 [[nodiscard]] Result<std::int64_t> kernel_threads();
 
+/// Compute capability 90 is 9.0. Why a GPU does not run Neap's kernels; empty: it does.
+[[nodiscard]] std::string no_own_kernels_on(int architecture);
+/// Whether the target runs Neap's kernels. `loaded`: whether they load on this machine.
+/// kUnsupported if they do not run and the job requires them.
+[[nodiscard]] Status settle_own_kernels(const spec::DeviceConfig& config, const Status& loaded,
+                                        Target& target);
+
 /// Free memory of the configured GPU, now.
 [[nodiscard]] Result<Bytes> free_memory(const spec::DeviceConfig& config);
 

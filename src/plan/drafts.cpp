@@ -60,6 +60,8 @@ Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes, Accuracy accurac
   plan.overlap = job_.memory.overlap;
   plan.link = target_.link;
   plan.rates_from = target_.rates_from;
+  plan.own_kernels = own_kernels(job_, target_).on;
+  if (job_.device.takes_own_kernels()) plan.no_own_kernels = target_.no_own_kernels;
   plan.modes = modes;
   const spec::Recipe recipe = spec::describe(job_, modes);
   plan.tags = build_tags(job_, recipe, models_, target_);

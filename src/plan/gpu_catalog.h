@@ -24,9 +24,10 @@ constexpr Bytes kCudaContext = 800_MiB;
 
 struct Card {
   std::string_view title;
-  Bytes memory;  ///< nominal size
-  Bytes free;    ///< free memory that CUDA reports on an idle card
-  bool bfloat16 = true;
+  Bytes memory;      ///< nominal size
+  Bytes free;        ///< free memory that CUDA reports on an idle card
+  int architecture;  ///< 90: compute capability 9.0
+  [[nodiscard]] constexpr bool bfloat16() const { return architecture >= 80; }
 };
 /// Null for an unknown card.
 [[nodiscard]] const Card* find_card(std::string_view name);

@@ -228,7 +228,8 @@ struct Target {
   std::int64_t rank = 0;               ///< the job's rank that the plan is for
   std::int64_t threads = 2;            ///< of libtorch's CPU kernels; each takes scratch memory
   std::int64_t multiprocessors = 132;  ///< of the GPU; the default is that of H100 and H200
-  bool own_kernels = false;            ///< the GPU can run Neap's kernels (step/own_kernels.h)
+  bool own_kernels = false;            ///< the GPU runs Neap's kernels (step/own_kernels.h)
+  std::string no_own_kernels;          ///< why it does not; empty: it does, or nobody asked
   step::KernelRates rates{};           ///< zeros: default_rates()
   Link link;
   std::optional<Network> network{};  ///< nullopt: default_network()
@@ -244,6 +245,8 @@ struct MemoryPlan {
   bool overlap = false;  ///< copies may overlap with phases
   Link link;
   std::string rates_from;         ///< origin of the rates of link and operations, for messages
+  bool own_kernels = false;       ///< Neap's kernels run
+  std::string no_own_kernels;     ///< why they do not although the job would take them
   spec::ModelModes modes;         ///< of the recipe that the phases come from
   std::string no_graphs;          ///< why decoding is not in CUDA graphs; empty: it is
   std::vector<PhasePlan> phases;  ///< in the order of a step; then those that run once

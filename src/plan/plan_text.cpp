@@ -331,6 +331,8 @@ std::string MemoryPlan::to_text() const {
   out += format("host memory for copies {}\n", host_bytes);
   if (!batch_bytes.is_zero()) out += format("host memory for batch  {}\n", batch_bytes);
   if (!disk_bytes.is_zero()) out += format("on disk                {}\n", disk_bytes);
+  if (!no_own_kernels.empty())
+    out += format("kernels                libtorch's: {}\n", no_own_kernels);
   if (!rates_from.empty()) out += format("throughput             {}\n", rates_from);
   for (const std::string& assignment : spec::assignments(changes))
     out += format("set by the plan        {}\n", assignment);

@@ -97,7 +97,7 @@ void use_host(const DeviceQuestion& asked, bool is_here, PlannedDevice& device) 
 // A GPU without bfloat16 computes in float32.
 Status use_type(const spec::Job& job, const Card* card, PlannedDevice& device) {
   spec::Job typed = job;
-  if (card != nullptr && !card->bfloat16) {
+  if (card != nullptr && !card->bfloat16()) {
     if (job.device.dtype == "bfloat16")
       return {ErrorCode::kInvalidArgument,
               format("The {} has no bfloat16 (compute capability 7.5): plan with "
@@ -136,6 +136,7 @@ Result<PlannedDevice> device_to_plan_for(const spec::Job& job, const DeviceQuest
     device.sizes = format("{} to plan with: {} that are free on the {}, less {} for CUDA's context",
                           target.capacity, card->free, card->title, kCudaContext);
   }
+  NEAP_TRY(settle_own_kernels(job.device, Status(), target));
   return device;
 }
 

@@ -27,10 +27,12 @@ void bind_device(ConfigTable& t, Job& job) {
          "CPU.")
       .one_of({"auto", "float32", "bfloat16", "float64"});
   t.bind("device.kernels", &job.device.kernels,
-         "`neap`: Neap's CUDA kernels for gated MLPs, rotary embeddings and logits, if the GPU has "
-         "compute capability 8.0 and NVRTC, which comes with torch, is found. Results differ by "
-         "rounding. `libtorch`: libtorch's kernels.")
-      .one_of({"libtorch", "neap"});
+         "`neap`: Neap's CUDA kernels for gated MLPs, rotary embeddings and logits. They need "
+         "compute "
+         "capability 8.0 and NVRTC, which comes with torch. `libtorch`: libtorch's; results differ "
+         "by "
+         "rounding. `auto`: Neap's where they run.")
+      .one_of({"auto", "neap", "libtorch"});
   bind_enum(t, "memory.offload", &job.memory.offload, parse_residency,
             "`auto`: the plan offloads tags between the phases that need them; `none`: everything "
             "stays on the device.")

@@ -3,11 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/hash.h"
+#include "base/process.h"
+#include "kernels/card_kernels.h"
 
 namespace neap::kernels {
 namespace {
@@ -53,9 +57,11 @@ class CountingCompiler final : public Compiler {
   [[nodiscard]] std::string version() const override { return version_; }
   [[nodiscard]] Result<std::string> compile(const Source& source, int architecture) const override {
     ++compiled;
+    if (fails_) return Status(ErrorCode::kInternal, "it does not compile");
     return format("{} for {}", source.text, architecture);
   }
-  mutable int compiled = 0;
+  mutable std::atomic<int> compiled = 0;
+  bool fails_ = false;
   std::string version_ = "13.0";
 };
 
@@ -116,6 +122,80 @@ TEST_F(Cubins, NeedNoFolder) {
   EXPECT_EQ(cubin(), "text for 90");
   EXPECT_EQ(cubin_of(compiler_, {"one", "text"}, 90, 13000, {}).value(), "text for 90");
   EXPECT_EQ(compiler_.compiled, 2);
+}
+
+// The driver's part in loading, with images that it refuses.
+struct FakeDriver {
+  static constexpr std::string_view kRefused = "damaged";
+  static int load(device::cuda::Module* module, const void* image) {
+    ++loads;
+    *module = const_cast<void*>(image);
+    return static_cast<const char*>(image) == kRefused ? 200 : 0;
+  }
+  FakeDriver() {
+    loads = 0;
+    driver.version = 13000;
+    driver.context_push = [](device::cuda::Context) { return 0; };
+    driver.context_pop = [](device::cuda::Context*) { return 0; };
+    driver.module_load = load;
+    driver.error_name = [](int, const char** name) {
+      *name = "CUDA_ERROR_INVALID_IMAGE";
+      return 0;
+    };
+    driver.error_text = [](int, const char** text) {
+      *text = "device kernel image is invalid";
+      return 0;
+    };
+    card.driver = &driver;
+    card.process = current_process();
+  }
+  inline static std::atomic<int> loads = 0;
+  device::cuda::Driver driver;
+  device::cuda::Card card;
+};
+
+class Loading : public Cubins {
+ protected:
+  [[nodiscard]] Status load() {
+    CardKernels kernels(compiler_, fake_.card, 90, folder_ / "kernels");
+    return kernels.load_all();
+  }
+  void keep(const std::string& cubin) const {
+    for (const auto& file : fs::directory_iterator(folder_ / "kernels"))
+      std::ofstream(file.path(), std::ios::trunc) << hash_of(cubin) + cubin;
+  }
+  const int files_ = static_cast<int>(sources().size());
+  FakeDriver fake_;
+};
+
+TEST_F(Loading, CompilesWhatIsNotOnTheDisk) {
+  ASSERT_TRUE(load().ok());
+  EXPECT_EQ(compiler_.compiled, files_);
+  ASSERT_TRUE(load().ok());
+  EXPECT_EQ(compiler_.compiled, files_);
+  EXPECT_EQ(FakeDriver::loads, 2 * files_);
+}
+
+TEST_F(Loading, CompilesAgainWhatTheDriverRefuses) {
+  ASSERT_TRUE(load().ok());
+  keep(std::string(FakeDriver::kRefused));
+  ASSERT_TRUE(load().ok());
+  EXPECT_EQ(compiler_.compiled, 2 * files_);
+}
+
+TEST_F(Loading, SaysWhatTheDriverRefuses) {
+  fake_.driver.module_load = [](device::cuda::Module*, const void*) { return 200; };
+  const Status status = load();
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.message().find(".cu"), std::string::npos) << status.message();
+}
+
+TEST_F(Loading, SaysWhatDoesNotCompile) {
+  compiler_.fails_ = true;
+  const Status status = load();
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("does not compile"), std::string::npos) << status.message();
+  EXPECT_EQ(FakeDriver::loads, 0);
 }
 
 }  // namespace

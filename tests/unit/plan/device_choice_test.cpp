@@ -71,5 +71,59 @@ TEST_F(KernelThreads, WithoutItThePhysicalCoresOfTheMask) {
   EXPECT_EQ(kernel_threads().value(), 1);
 }
 
+class OwnKernelsOf : public testing::Test {
+ protected:
+  Status settle(const std::string& kernels, const Status& loaded = {}) {
+    return settle_own_kernels({.kernels = kernels}, loaded, target_);
+  }
+  Target target_ = [] {
+    Target target;
+    target.cuda = target.own_kernels = true;
+    return target;
+  }();
+  const Status no_nvrtc_{ErrorCode::kUnsupported, "NVRTC does not load: no such file"};
+};
+
+TEST_F(OwnKernelsOf, ACardThatLoadsThemRuns) {
+  EXPECT_TRUE(settle("auto").ok());
+  EXPECT_TRUE(settle("neap").ok());
+  EXPECT_TRUE(target_.own_kernels);
+  EXPECT_EQ(target_.no_own_kernels, "");
+}
+
+TEST_F(OwnKernelsOf, ACardWithoutACompilerDoesNotRunAndTheReasonIsKept) {
+  EXPECT_TRUE(settle("auto", no_nvrtc_).ok());
+  EXPECT_FALSE(target_.own_kernels);
+  EXPECT_EQ(target_.no_own_kernels, no_nvrtc_.message());
+  const Status log(ErrorCode::kInternal, "NVRTC cannot compile gated.cu:\nline 1\nline 2");
+  target_.own_kernels = true;
+  EXPECT_TRUE(settle("auto", log).ok());
+  EXPECT_EQ(target_.no_own_kernels, "NVRTC cannot compile gated.cu:");
+}
+
+TEST_F(OwnKernelsOf, AreAnErrorWhereTheJobRequiresThem) {
+  const auto refused = [&](const Status& status, const std::string& reason) {
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.code(), ErrorCode::kUnsupported);
+    EXPECT_EQ(status.message(),
+              "device.kernels is \"neap\", but Neap's kernels do not run: " + reason +
+                  ". With \"auto\" the job takes libtorch's where they do not");
+  };
+  refused(settle("neap", no_nvrtc_), no_nvrtc_.message());
+  target_.no_own_kernels = no_own_kernels_on(75);
+  refused(settle("neap"), "the GPU has compute capability 7.5, and Neap's kernels need 8.0");
+  EXPECT_TRUE(settle("libtorch").ok());
+  target_ = {};
+  refused(settle("neap"), "the job runs on the CPU");
+  EXPECT_TRUE(settle("auto").ok());
+  EXPECT_EQ(target_.no_own_kernels, "");
+}
+
+TEST_F(OwnKernelsOf, CardsRunFromComputeCapability8) {
+  EXPECT_EQ(no_own_kernels_on(80), "");
+  EXPECT_EQ(no_own_kernels_on(120), "");
+  EXPECT_NE(no_own_kernels_on(75), "");
+}
+
 }  // namespace
 }  // namespace neap::plan

@@ -11,6 +11,7 @@ namespace neap::plan {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 const CudaGpus kNoGpu{0, "no driver"};
 
@@ -94,6 +95,36 @@ TEST(PlannedDevice, AGpuWithoutBfloat16ComputesInFloat32AndThatIsSaid) {
   const auto refused = device_to_plan_for(large({"device.dtype=bfloat16"}), {.gpu = "t4"}, kNoGpu);
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.status().message(), HasSubstr("has no bfloat16"));
+}
+
+TEST(PlannedDevice, AGpuRunsNeapsKernelsUnlessItIsTooOldAndThatIsSaid) {
+  const auto planned = [](const spec::Job& job, const std::string& gpu) {
+    const PlannedDevice device = device_of(job, {.gpu = gpu});
+    Result<MemoryPlan> plan = make_plan(job, device.choice.target);
+    EXPECT_TRUE(plan.ok()) << plan.status().message();
+    return *std::move(plan);
+  };
+  const std::vector<std::string> words = {"device.dtype=float32"};
+  const spec::Job job = job_of("examples/reviews/model", words);
+  const MemoryPlan on_l4 = planned(job, "l4");
+  EXPECT_TRUE(on_l4.own_kernels);
+  EXPECT_THAT(on_l4.to_text(), Not(HasSubstr("kernels  ")));
+  EXPECT_EQ(on_l4.to_json()["kernels"], "neap");
+  EXPECT_TRUE(on_l4.to_json()["no_own_kernels"].is_null());
+  const MemoryPlan on_t4 = planned(job, "t4");
+  EXPECT_FALSE(on_t4.own_kernels);
+  const std::string reason = "the GPU has compute capability 7.5, and Neap's kernels need 8.0";
+  EXPECT_THAT(on_t4.to_text(), HasSubstr("kernels                libtorch's: " + reason + "\n"));
+  EXPECT_EQ(on_t4.to_json()["kernels"], "libtorch");
+  EXPECT_EQ(on_t4.to_json()["no_own_kernels"], reason);
+  const spec::Job asked =
+      job_of("examples/reviews/model", {"device.kernels=libtorch", "device.dtype=float32"});
+  EXPECT_FALSE(planned(asked, "l4").own_kernels);
+  EXPECT_THAT(planned(asked, "t4").to_text(), Not(HasSubstr("kernels  ")));
+  const spec::Job required = job_of("examples/reviews/model", {"device.kernels=neap"});
+  EXPECT_TRUE(device_to_plan_for(required, {.gpu = "l4"}, kNoGpu).ok());
+  EXPECT_FALSE(device_to_plan_for(required, {.gpu = "t4"}, kNoGpu).ok());
+  EXPECT_FALSE(device_to_plan_for(required, {}, kNoGpu).ok()) << "it would run on the CPU";
 }
 
 TEST(PlannedDevice, HostMemoryIsThisMachinesOrAsAsked) {
