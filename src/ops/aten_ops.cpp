@@ -350,6 +350,8 @@ Tensor AtenOps::take_rows(const Tensor& table, const Tensor& indices) const {
   return table.index_select(0, indices);
 }
 void AtenOps::add_to_rows_(const Tensor& table, const Tensor& indices, const Tensor& rows) const {
+  if (kernels_.own.add_rows(dtype(table), dtype(rows), rows.size(1)))
+    return own_add_to_rows_(table, indices, rows);
   const Tensor values = rows.to(table.scalar_type());
   // On each device one of both kernels is deterministic and the other adds atomically. index_put_
   // is atomic for float32 on the CPU with several threads; index_add_ is atomic on CUDA.

@@ -199,6 +199,15 @@ class AtenOps {
   void logit_gradient_(const Tensor& logits, const Tensor& targets, const Tensor& log_sums,
                        const Tensor& d_log_probs, const Tensor& entropies,
                        const Tensor& d_entropies, const step::LogitShape& shape) const;
+  [[nodiscard]] bool own_norm_rows(step::Dtype dtype, std::int64_t columns) const {
+    return kernels_.own.norm_rows(dtype, columns);
+  }
+  [[nodiscard]] Tensor own_rms_norm_backward(spec::NormKind kind, const Tensor& dy, const Tensor& x,
+                                             const Tensor& rstd, const Tensor& weight,
+                                             const Tensor& d_weight, const Tensor& added) const;
+  void own_add_to_rows_(const Tensor& table, const Tensor& indices, const Tensor& rows) const;
+  void own_adamw_(const step::AdamWTensors<Tensor>& t, double scale, std::int64_t step, double lr,
+                  const spec::OptimizerConfig& config) const;
 
   // ---- reductions ----
   [[nodiscard]] Tensor sum(const Tensor& a) const;

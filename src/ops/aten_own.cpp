@@ -2,9 +2,11 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <string_view>
 
 #include "base/format.h"
 #include "base/status.h"
@@ -21,6 +23,11 @@ namespace {
 constexpr std::int64_t kMostRowsOfGrid = 65535;  // blocks along y; kernels go on from there
 constexpr std::int64_t kWarp = 32;
 constexpr std::int64_t kVectorBytes = 16;
+constexpr std::int64_t kAdamWVector = 4;  // of adamw.cu
+
+std::uintptr_t address_of(const Tensor& t) {
+  return reinterpret_cast<std::uintptr_t>(t.const_data_ptr());
+}
 
 // Elements of a vector where every tensor allows vectors, else 1: rows begin and end at multiples of 16 bytes.
 std::int64_t vector_width(std::initializer_list<Tensor> tensors,
@@ -28,17 +35,18 @@ std::int64_t vector_width(std::initializer_list<Tensor> tensors,
   const std::int64_t width = kVectorBytes / tensors.begin()->element_size();
   const auto whole = [&](std::int64_t elements) { return elements % width == 0; };
   for (const Tensor& t : tensors) {
-    const auto address = reinterpret_cast<std::uintptr_t>(t.const_data_ptr());
-    if (address % kVectorBytes != 0) return 1;
+    if (address_of(t) % kVectorBytes != 0) return 1;
     for (std::int64_t i = 0; i + 1 < t.dim(); ++i)
       if (!whole(t.stride(i))) return 1;
   }
   return std::ranges::all_of(lengths, whole) ? width : 1;
 }
 
-std::string kernel_name(const char* what, const Tensor& t, std::int64_t width) {
-  return format("{}_{}_{}", what, t.scalar_type() == at::kBFloat16 ? "bf16" : "f32",
-                width > 1 ? "vector" : "single");
+const char* type_name(const Tensor& t) {
+  return t.scalar_type() == at::kBFloat16 ? "bf16" : "f32";
+}
+std::string kernel_name(std::string_view what, const Tensor& t, std::int64_t width) {
+  return format("{}_{}_{}", what, type_name(t), width > 1 ? "vector" : "single");
 }
 
 // `items` in blocks of at most `most` threads.
@@ -52,6 +60,13 @@ void check(const Tensor& t, const Tensor& like, const char* what) {
   throw Error(
       ErrorCode::kInternal,
       format("{}: a kernel takes tensors of one type on a GPU with rows of neighbours", what));
+}
+
+// Rows without gaps whose vectors can be read at once.
+void check_whole(const Tensor& t, const Tensor& like, const char* what) {
+  check(t, like, what);
+  if (t.is_contiguous() && address_of(t) % kVectorBytes == 0) return;
+  throw Error(ErrorCode::kInternal, format("{}: a kernel takes rows without gaps", what));
 }
 
 template <class... Arguments>
@@ -120,6 +135,79 @@ Tensor AtenOps::turned(const Tensor& x, const Tensor& cos, const Tensor& sin, do
          x.const_data_ptr(), x.stride(0), x.stride(1), cos.const_data_ptr(), sin.const_data_ptr(),
          x.size(0), heads, x.size(2), half, cos.size(0), static_cast<float>(sign));
   return y;
+}
+
+Tensor AtenOps::own_rms_norm_backward(spec::NormKind kind, const Tensor& dy, const Tensor& x,
+                                      const Tensor& rstd, const Tensor& weight,
+                                      const Tensor& d_weight, const Tensor& added) const {
+  Tensor dx = at::empty(x.sizes(), x.options());
+  const std::int64_t rows = x.size(0);
+  const std::int64_t columns = x.size(1);
+  const std::int64_t blocks = step::norm_blocks(rows);
+  const Tensor sums =
+      d_weight.defined() ? at::empty({blocks, columns}, x.options().dtype(at::kFloat)) : Tensor();
+  if (rows == 0) return dx;
+  for (const Tensor& t : {dy, x, weight, added.defined() ? added : x})
+    check_whole(t, x, "RMS norm backward");
+  constexpr std::int64_t kOfThread = 8;  // elements of a row
+  launch(x, "rms_norm", kernel_name("backward", x, kVectorBytes),
+         {blocks, 1, (columns / kOfThread + kWarp - 1) / kWarp * kWarp}, dx.mutable_data_ptr(),
+         dy.const_data_ptr(), x.const_data_ptr(), rstd.const_data_ptr<float>(),
+         weight.const_data_ptr(), added.defined() ? added.const_data_ptr() : nullptr, numbers(sums),
+         rows, columns, kind == spec::NormKind::kRmsOffset ? 1.0F : 0.0F);
+  if (!d_weight.defined()) return dx;
+  constexpr std::int64_t kLanes = 32, kThreads = 256;
+  launch(x, "rms_norm", format("add_sums_{}", type_name(d_weight)),
+         {(columns + kLanes - 1) / kLanes, 1, kThreads}, d_weight.mutable_data_ptr(),
+         read_numbers(sums), blocks, columns);
+  return dx;
+}
+
+void AtenOps::own_add_to_rows_(const Tensor& table, const Tensor& indices,
+                               const Tensor& rows) const {
+  check(rows, rows, "rows");
+  check(table, table, "table");
+  check(indices, indices, "indices");
+  if (rows.numel() == 0) return;
+  const std::int64_t columns = rows.size(1);
+  const std::int64_t width = vector_width({rows}, {columns});
+  const kernels::Grid of_row = grid_of(columns / width, 1, 256);
+  launch(rows, "add_rows", kernel_name(format("add_{}", type_name(table)), rows, width),
+         {rows.size(0), of_row.x, of_row.threads}, table.mutable_data_ptr(), table.stride(0),
+         indices.const_data_ptr<std::int64_t>(), rows.const_data_ptr(), rows.stride(0),
+         rows.size(0), columns);
+}
+
+void AtenOps::own_adamw_(const step::AdamWTensors<Tensor>& t, double scale, std::int64_t step,
+                         double lr, const spec::OptimizerConfig& config) const {
+  struct {  // AdamW of adamw.cu
+    float scale, keep, beta1, rest1, beta2, rest2, step_size, root, eps;
+  } by{};
+  const auto number = [](double x) { return static_cast<float>(x); };
+  const auto at_step = static_cast<double>(step);
+  by.scale = number(scale);
+  by.keep = number(1 - lr * config.weight_decay);
+  by.beta1 = number(config.beta1);
+  by.rest1 = number(1 - config.beta1);
+  by.beta2 = number(config.beta2);
+  by.rest2 = number(1 - config.beta2);
+  by.step_size = number(lr / (1 - std::pow(config.beta1, at_step)));
+  by.root = number(std::sqrt(1 - std::pow(config.beta2, at_step)));
+  by.eps = number(config.eps);
+  for (const Tensor& state : {t.average, t.square}) check(state, t.x, "AdamW");
+  check(t.gradient, t.gradient, "AdamW");
+  if (t.copy.defined()) check(t.copy, t.copy, "AdamW");
+  const std::int64_t count = t.x.numel();
+  if (count == 0) return;
+  const Tensor& copy = t.copy.defined() ? t.copy : t.x;
+  const bool vectors =
+      std::ranges::all_of(std::initializer_list<Tensor>{t.x, t.average, t.square, t.gradient, copy},
+                          [](const Tensor& one) { return address_of(one) % kVectorBytes == 0; });
+  const std::int64_t width = vectors && count % kAdamWVector == 0 ? kAdamWVector : 1;
+  launch(t.x, "adamw", kernel_name("update", t.gradient, width), grid_of(count / width, 1, 256),
+         t.x.mutable_data_ptr(), t.average.mutable_data_ptr(), t.square.mutable_data_ptr(),
+         t.gradient.const_data_ptr(), t.copy.defined() ? t.copy.mutable_data_ptr() : nullptr, count,
+         by);
 }
 
 void AtenOps::logit_values_into(const Tensor& log_probs, const Tensor& log_sums,

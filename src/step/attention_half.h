@@ -32,7 +32,8 @@ class AttentionHalf : public BlockHalf<Ops> {
     return forward([this](Heads<T> heads) { return attend(std::move(heads)); });
   }
 
-  /// Gradient of the block's input through attention; `d` as in MlpHalf::backward.
+  /// Gradient of the block's input through attention and the residual stream; `d` as in
+  /// MlpHalf::backward.
   T backward(T& d) {
     if (norm_behind()) make_attention_after();
     T dy = tokens_of_all(
@@ -59,9 +60,11 @@ class AttentionHalf : public BlockHalf<Ops> {
                                   std::move(heads), later_);
     dx = sum_of_parts(ops_, rows_, std::move(dx));
     s_.attention_input = T();
-    if (!a_.placement.before) return dx;
-    return norm_backward(ops_, a_, w_.attention_norm, std::move(s_.input),
-                         std::exchange(s_.attention_norm, {}), dx, later_);
+    if (a_.placement.before)
+      return norm_backward(ops_, a_, w_.attention_norm, std::move(s_.input),
+                           std::exchange(s_.attention_norm, {}), dx, later_, d);
+    ops_.add_(dx, d);
+    return dx;
   }
 
   /// The residual stream after attention, from kept tensors.

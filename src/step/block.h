@@ -60,12 +60,10 @@ T block_backward(Ops& ops, const spec::Architecture& a, const Block<T>& w, Saved
   AttentionHalf<Ops> attention(ops, a, w, rows, saved, Pass::kBackward, later);
   T dx = MlpHalf<Ops>(attention).backward(d);
   if (!a.parallel_residual) {
-    ops.add_(dx, d);
     d = std::move(dx);
     dx = T();
   }
   T more = attention.backward(d);
-  ops.add_(more, d);
   if (dx.defined()) ops.add_(more, dx);
   return more;
 }

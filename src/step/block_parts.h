@@ -16,14 +16,19 @@ T norm(Ops& ops, const spec::Architecture& a, const Norm<T>& p, const T& x,
   return std::move(r.y);
 }
 
-/// Returns the gradient of x from dy (N, C), which is consumed. `later` is set if the block's
-/// weight gradients are computed later.
+/// Returns the gradient of x from dy (N, C), which is consumed, plus `added` (N, C), which may be
+/// undefined. `later` is set if the block's weight gradients are computed later.
 template <class Ops, class T = typename Ops::Tensor>
 T norm_backward(Ops& ops, const spec::Architecture& a, const Norm<T>& p, T x,
-                NormStatistics<T> statistics, const T& dy, GradientQueue<T>* later = nullptr) {
+                NormStatistics<T> statistics, const T& dy, GradientQueue<T>* later = nullptr,
+                const T& added = {}) {
   const Norm<T> to = norm_to_add(ops, p, later);
-  return ops.norm_backward(a.norm, dy, x, statistics.mean, statistics.rstd, to.weight, to.d_weight,
+  if (a.norm != spec::NormKind::kLayerNorm && ops.own_norm_rows(ops.dtype(x), x.size(1)))
+    return ops.own_rms_norm_backward(a.norm, dy, x, statistics.rstd, to.weight, to.d_weight, added);
+  T dx = ops.norm_backward(a.norm, dy, x, statistics.mean, statistics.rstd, to.weight, to.d_weight,
                            to.d_bias);
+  if (added.defined()) ops.add_(dx, added);
+  return dx;
 }
 
 /// Rows of a fused projection.

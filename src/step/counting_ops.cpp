@@ -219,6 +219,9 @@ CountedTensor CountingOps::take_rows_from_host(const CountedTensor& table,
 }
 void CountingOps::add_to_rows_(const CountedTensor& table, const CountedTensor&,
                                const CountedTensor& rows) {
+  if (profile().own.add_rows(table.dtype(), rows.dtype(), rows.size(1)))
+    return add_traffic(bytes(rows) * (1 + 2.0 * static_cast<double>(element_bytes(table.dtype())) /
+                                              static_cast<double>(element_bytes(rows.dtype()))));
   const CountedTensor converted = convert(rows, table.dtype());
   add_traffic(3 * bytes(converted));
   if (!profile().cuda) return;
@@ -313,6 +316,19 @@ CountedTensor CountingOps::norm_backward(spec::NormKind kind, const CountedTenso
   gain = CountedTensor();
   // The CPU kernel's partial sums: one pair of rows per thread.
   if (!profile().cuda) touch(2 * profile().threads * x.size(1), x.dtype());
+  return dx;
+}
+
+CountedTensor CountingOps::own_rms_norm_backward(spec::NormKind, const CountedTensor&,
+                                                 const CountedTensor& x, const CountedTensor&,
+                                                 const CountedTensor&,
+                                                 const CountedTensor& d_weight,
+                                                 const CountedTensor& added) {
+  add_traffic((added.defined() ? 4 : 3) * bytes(x), kNormShare);
+  CountedTensor dx = make(x.shape(), x.dtype());
+  if (!d_weight.defined()) return dx;
+  const CountedTensor sums = make({norm_blocks(x.size(0)), x.size(1)}, Dtype::kFloat32);
+  add_traffic(bytes(sums));
   return dx;
 }
 

@@ -233,7 +233,7 @@ class CountingOps : public WorkMeter {
     return elementwise(dy, x);
   }
 
-  // ---- Neap's kernels on a GPU: what step/mlp_half.h and step/head.h make of other operations elsewhere ----
+  // ---- Neap's kernels on a GPU: what step/mlp_half.h, step/block_parts.h, step/head.h and step/optimizer.h make of other operations elsewhere ----
   [[nodiscard]] bool own_kernels(Dtype dtype) const { return profile().own.take(dtype); }
   /// out (N, F) = activate(gate) * up, and out may be the gate. Rows of all may lie apart.
   void gate_into(const Tensor& out, const Tensor& gate, const Tensor&, spec::Activation) {
@@ -253,6 +253,18 @@ class CountingOps : public WorkMeter {
   void logit_gradient_(const Tensor& logits, const Tensor& targets, const Tensor& log_sums,
                        const Tensor& d_log_probs, const Tensor& entropies,
                        const Tensor& d_entropies, const LogitShape& shape);
+
+  [[nodiscard]] bool own_norm_rows(Dtype dtype, std::int64_t columns) const {
+    return profile().own.norm_rows(dtype, columns);
+  }
+  /// As norm_backward() of an RMS norm, plus `added`, which may be undefined. With d_weight it takes
+  /// a row of float32 a block.
+  [[nodiscard]] Tensor own_rms_norm_backward(spec::NormKind kind, const Tensor& dy, const Tensor& x,
+                                             const Tensor& rstd, const Tensor& weight,
+                                             const Tensor& d_weight, const Tensor& added);
+  /// One step of torch.optim.AdamW from the gradient times `scale`. `step` counts from 1.
+  void own_adamw_(const AdamWTensors<Tensor>& t, double scale, std::int64_t step, double lr,
+                  const spec::OptimizerConfig&);
 
   // ---- reductions ----
   [[nodiscard]] Tensor sum(const Tensor& a);       ///< all: ()

@@ -22,6 +22,12 @@ void CountingOps::fused_adamw_(const CountedTensor& x, const CountedTensor& g,
                                const CountedTensor&, double, const spec::OptimizerConfig&) {
   add_traffic(2 * (bytes(x) + bytes(average) + bytes(square)) + bytes(g), kFusedShare);
 }
+void CountingOps::own_adamw_(const AdamWTensors<CountedTensor>& t, double, std::int64_t, double,
+                             const spec::OptimizerConfig&) {
+  const double copy = t.copy.defined() ? bytes(t.copy) : 0;
+  add_traffic(2 * (bytes(t.x) + bytes(t.average) + bytes(t.square)) + bytes(t.gradient) + copy,
+              kFusedShare);
+}
 void CountingOps::fused_sgd_(const CountedTensor& x, const CountedTensor& g,
                              const CountedTensor& momentum, double, const spec::OptimizerConfig&) {
   add_traffic(2 * (bytes(x) + bytes(momentum)) + bytes(g));

@@ -50,7 +50,7 @@ class MlpHalf : public BlockHalf<Ops> {
   }
 
   /// Gradient of the MLP's input. `d`, the gradient of the block's result, becomes that of the
-  /// residual stream.
+  /// residual stream. It is added unless both halves read the block's input.
   T backward(T& d) {
     if (norm_behind()) make_mlp_result();
     T dy = rows_of_all(ops_, rows_,
@@ -59,9 +59,13 @@ class MlpHalf : public BlockHalf<Ops> {
            : a_.gated    ? gated_backward(std::move(dy))
                          : plain_backward(std::move(dy));
     dx = sum_of_parts(ops_, rows_, std::move(dx));
-    if (a_.placement.before)
+    const T stream = a_.parallel_residual ? T() : d;
+    if (a_.placement.before) {
       dx = norm_backward(ops_, a_, w_.mlp_norm, mlp_reads(), std::exchange(s_.mlp_norm, {}), dx,
-                         later_);
+                         later_, stream);
+    } else if (stream.defined()) {
+      ops_.add_(dx, stream);
+    }
     s_.middle = T();
     return dx;
   }

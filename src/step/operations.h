@@ -70,6 +70,13 @@ struct LogitShape {
   double divisor = 1;
 };
 
+/// The tensors (n,) of a step of AdamW: float32, but for the gradient, which may be bfloat16.
+template <class T>
+struct AdamWTensors {
+  T x, average, square, gradient;
+  T copy;  ///< bfloat16, gets x; undefined: there is none
+};
+
 template <class T>
 struct Heads {
   T q;     // (N, H, D)

@@ -52,6 +52,26 @@ void step_elementwise(Ops& ops, const TrainedUnit<T>& u, const Update& update,
   }
 }
 
+/// Whether one kernel updates the unit, from the gradient before its scale to the copy of the master.
+template <class Ops, class T = typename Ops::Tensor>
+bool takes_own_adamw(Ops& ops, const TrainedUnit<T>& u) {
+  const auto is = [&](const T& t, Dtype dtype) { return ops.dtype(t) == dtype; };
+  if (!ops.own_kernels(ops.dtype(u.gradients)) || !is(u.target(), Dtype::kFloat32)) return false;
+  if (u.master().defined() && !is(u.weights, Dtype::kBfloat16)) return false;
+  return std::all_of(u.state.begin(), u.state.end(),
+                     [&](const T& t) { return is(t, Dtype::kFloat32); });
+}
+template <class Ops, class T = typename Ops::Tensor>
+void own_adamw_step(Ops& ops, const TrainedUnit<T>& u, const Update& update) {
+  AdamWTensors<T> t;
+  t.x = u.target();
+  t.average = u.at(u.place("exp_avg"));
+  t.square = u.at(u.place("exp_avg_sq"));
+  t.gradient = u.gradients;
+  if (u.master().defined()) t.copy = u.weights;
+  ops.own_adamw_(t, update.gradient_scale, update.step, update.lr, update.config);
+}
+
 /// AdamW, as torch.optim.AdamW.
 template <class Ops, class T = typename Ops::Tensor>
 void adamw_step(Ops& ops, const TrainedUnit<T>& u, const Update& update) {
@@ -73,6 +93,8 @@ void sgd_step(Ops& ops, const TrainedUnit<T>& u, const Update& update) {
 /// weights.
 template <class Ops, class T = typename Ops::Tensor>
 void step_unit(Ops& ops, const TrainedUnit<T>& u, const Update& update) {
+  if (update.optimizer.kind == spec::OptimizerKind::kAdamW && takes_own_adamw(ops, u))
+    return own_adamw_step(ops, u, update);
   if (update.gradient_scale != 1) ops.scale_(u.gradients, update.gradient_scale);
   switch (update.optimizer.kind) {
     case spec::OptimizerKind::kAdamW:

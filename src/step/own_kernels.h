@@ -2,6 +2,8 @@
 // same choice.
 #pragma once
 
+#include <cstdint>
+
 #include "spec/dtype.h"
 
 namespace neap::step {
@@ -13,6 +15,24 @@ struct OwnKernels {
   [[nodiscard]] constexpr bool take(spec::Dtype dtype) const {
     return on && (dtype == spec::Dtype::kBfloat16 || dtype == spec::Dtype::kFloat32);
   }
+  /// Whether they add such rows to a table. Narrower ones have too few columns for a block's threads.
+  [[nodiscard]] constexpr bool add_rows(spec::Dtype table, spec::Dtype rows,
+                                        std::int64_t columns) const {
+    constexpr std::int64_t kLeastColumns = 64;
+    return take(rows) && columns >= kLeastColumns &&
+           (table == rows || table == spec::Dtype::kFloat32);
+  }
+  /// Whether they compute the backward of RMS norms of such rows: a block has 32 to 512 threads.
+  [[nodiscard]] constexpr bool norm_rows(spec::Dtype dtype, std::int64_t columns) const {
+    return take(dtype) && columns % 8 == 0 && columns >= 512 && columns <= 4096;
+  }
 };
+
+/// Blocks of that kernel. Each leaves a row of sums.
+constexpr std::int64_t norm_blocks(std::int64_t rows) {
+  constexpr std::int64_t kMostBlocks = 256, kRowsAtOnce = 4;
+  const std::int64_t blocks = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
+  return blocks < kMostBlocks ? blocks : kMostBlocks;
+}
 
 }  // namespace neap::step

@@ -1,5 +1,6 @@
 // Neap's kernels on a card against the operations that they replace, in float64 on the CPU; and twice the same bits.
 #include <ATen/ATen.h>
+#include <ATen/ops/_fused_adamw.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +8,7 @@
 #include <string>
 
 #include "bridge/no_autograd.h"
+#include "bridge/torch_dtypes.h"
 #include "ops/aten_ops.h"
 #include "step/head.h"
 
@@ -118,6 +120,87 @@ TEST_P(OwnKernels, Rotation) {
       const Tensor y = own_.rotate(x, cos, sin, inverse);
       near(y, reference_.rotate(exact(x), exact(cos), exact(sin), inverse), "rotated");
       EXPECT_TRUE(at::equal(y, own_.rotate(x, cos, sin, inverse)));
+    }
+  }
+}
+
+// Tokens: few distinct ones, many, one alone, each once.
+TEST_P(OwnKernels, RowsAddedToATable) {
+  struct Rows {
+    std::int64_t count, columns, tokens;
+  };
+  for (const Rows& r : {Rows{0, 64, 5}, Rows{1, 64, 1}, Rows{300, 72, 300}, Rows{777, 1001, 9},
+                        Rows{4096, 1536, 1000}, Rows{5000, 4096, 1}, Rows{2048, 896, 20000}}) {
+    const Tensor rows = random({r.count, r.columns});
+    const Tensor indices = at::randint(r.tokens, {r.count}, at::dtype(at::kLong));
+    if (r.count == r.tokens) indices.copy_(at::randperm(r.count));
+    const Tensor on_card = indices.to(at::kCUDA);
+    for (const at::ScalarType type : {at::kFloat, GetParam()}) {
+      const Tensor table = random({r.tokens, r.columns}).to(type);
+      ASSERT_TRUE(step::OwnKernels{true}.add_rows(bridge::to_step(type),
+                                                  bridge::to_step(GetParam()), r.columns));
+      const Tensor expected = exact(table);
+      expected.index_add_(0, indices, exact(rows));
+      const Tensor again = table.clone();
+      own_.add_to_rows_(table, on_card, rows);
+      own_.add_to_rows_(again, on_card, rows);
+      near(table, expected, "the table");
+      EXPECT_TRUE(at::equal(table, again));
+    }
+  }
+}
+
+TEST_P(OwnKernels, BackwardOfRmsNorms) {
+  for (const Size& size : {Size{1, 512}, Size{3, 1536}, Size{4, 4096}, Size{1030, 896},
+                           Size{5000, 2048}, Size{16384, 1536}}) {
+    ASSERT_TRUE(own_.own_norm_rows(bridge::to_step(GetParam()), size.columns));
+    const Tensor x = random({size.rows, size.columns});
+    const Tensor dy = random({size.rows, size.columns});
+    const Tensor weight = random({size.columns});
+    const Tensor added = random({size.rows, size.columns});
+    for (const auto kind : {spec::NormKind::kRms, spec::NormKind::kRmsOffset}) {
+      const auto forward = reference_.norm(kind, exact(x), exact(weight), {}, 1e-6);
+      const Tensor d_weight = at::zeros({size.columns}, at::kDouble);
+      const Tensor dx = reference_.norm_backward(kind, exact(dy), exact(x), {}, forward.rstd,
+                                                 exact(weight), d_weight, {});
+      const Tensor rstd = forward.rstd.to(at::Device(at::kCUDA, 0), at::kFloat);
+      const auto own = [&](const Tensor& to, const Tensor& more) {
+        return own_.own_rms_norm_backward(kind, dy, x, rstd, weight, to, more);
+      };
+      const Tensor sums = at::zeros({size.columns}, x.options().dtype(at::kFloat));
+      near(own(sums, added), dx.add(exact(added)), "the gradient");
+      EXPECT_LT((exact(sums) - d_weight).abs().max().item<double>(),
+                1e-6 * static_cast<double>(size.rows) + 1e-4);
+      const Tensor rounded = at::zeros({size.columns}, x.options());
+      const Tensor alone = own(rounded, {});
+      near(alone, dx, "the gradient alone");
+      EXPECT_TRUE(at::equal(rounded, sums.to(GetParam())));
+      EXPECT_TRUE(at::equal(alone, own({}, {}))) << "without the weight's";
+    }
+  }
+}
+
+TEST_P(OwnKernels, StepsOfAdamW) {
+  const auto wide = [](std::int64_t n) {
+    return at::randn({n}, at::dtype(at::kFloat).device(at::kCUDA, 0));
+  };
+  for (const std::int64_t n : {1, 7, 4096, 100003, 1048576}) {
+    for (const bool copied : {true, false}) {
+      step::AdamWTensors<Tensor> t{wide(n), wide(n).mul_(0.1), wide(n).square_(), random({n}), {}};
+      if (copied) t.copy = at::empty({n}, t.x.options().dtype(at::kBFloat16));
+      const Tensor x = exact(t.x), average = exact(t.average), square = exact(t.square);
+      const Tensor g = exact(t.gradient).mul(0.3);
+      const spec::OptimizerConfig config{.weight_decay = 0.1};
+      at::_fused_adamw_({x}, {g}, {average}, {square}, {}, {at::full({}, 7, at::kFloat)}, 1e-2,
+                        config.beta1, config.beta2, config.weight_decay, config.eps, false, false);
+      own_.own_adamw_(t, 0.3, 7, 1e-2, config);
+      const auto close = [](const Tensor& actual, const Tensor& expected) {
+        return at::allclose(exact(actual), expected, 2e-6, 2e-6);
+      };
+      EXPECT_TRUE(close(t.x, x));
+      EXPECT_TRUE(close(t.average, average));
+      EXPECT_TRUE(close(t.square, square));
+      if (copied) EXPECT_TRUE(at::equal(t.copy, t.x.to(at::kBFloat16)));
     }
   }
 }

@@ -3,6 +3,7 @@
 
 #include "base/format.h"
 #include "conformance.h"
+#include "step/block_parts.h"
 #include "step/context_calls.h"
 #include "step/kv_layout.h"
 #include "step/linear.h"
@@ -212,6 +213,7 @@ TEST_P(Operations, Indices) {
   same("indices", [d](auto& ops, auto in) {
     return [&ops, table = in({100, 48}, d), rows_on_host = in.host({100, 48}, d),
             wide = in({100, 48}, Dtype::kFloat32), rows = in({64, 48}, d),
+            long_table = in({100, 96}, Dtype::kFloat32), long_rows = in({64, 96}, d),
             at = in({64}, Dtype::kInt64), logits = in({64, 90}, Dtype::kFloat32),
             values = in({64}, Dtype::kFloat32), different = in({64}, Dtype::kInt64)] {
       (void)ops.take_rows(table, at);
@@ -219,6 +221,7 @@ TEST_P(Operations, Indices) {
       (void)ops.take_rows_from_host(rows_on_host, at);
       ops.add_to_rows_(table, at, rows);
       ops.add_to_rows_(wide, at, rows);
+      ops.add_to_rows_(long_table, at, long_rows);
       (void)ops.gather_last(logits, at);
       ops.add_to_last_(logits, at, values);
       (void)ops.last_rows(at, 9);
@@ -240,6 +243,29 @@ TEST_P(Operations, Norms) {
                 db = trained && biased ? in({48}, Dtype::kFloat32) : T()] {
           const auto r = ops.norm(kind, x, w, b, 1e-5);
           (void)ops.norm_backward(kind, dy, x, r.mean, r.rstd, w, dw, db);
+        };
+      });
+    }
+  }
+}
+
+TEST_P(Operations, NormsOfWideRows) {
+  const Dtype d = GetParam();
+  for (const auto kind : {spec::NormKind::kRms, spec::NormKind::kRmsOffset}) {
+    for (const bool trained : {true, false}) {
+      same("norm", [=](auto& ops, auto in) {
+        using T = decltype(in({1}, d));
+        return [&ops, kind, x = in({70, 512}, d), dy = in({70, 512}, d), w = in({512}, d),
+                added = in({70, 512}, d), dw = trained ? in({512}, Dtype::kFloat32) : T()] {
+          spec::Architecture a;
+          a.norm = kind;
+          step::Norm<T> p;
+          p.weight = w;
+          p.d_weight = dw;
+          step::NormStatistics<T> statistics;
+          (void)step::norm(ops, a, p, x, &statistics);
+          (void)step::norm_backward(ops, a, p, x, statistics, dy,
+                                    static_cast<step::GradientQueue<T>*>(nullptr), added);
         };
       });
     }

@@ -1,0 +1,125 @@
+// What passes ask of Neap's kernels in place of libtorch's operations: fewer bytes, and no memory that they do not need.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "step/block_parts.h"
+#include "step/counting_ops.h"
+#include "step/optimizer.h"
+
+namespace neap::step {
+namespace {
+
+using T = CountedTensor;
+
+class Requested final : public MemorySink {
+ public:
+  std::uint64_t allocate(std::int64_t size) override {
+    bytes.push_back(size);
+    return bytes.size();
+  }
+  void release(std::uint64_t) override {}
+  std::vector<std::int64_t> bytes;
+};
+
+KernelProfile profile_of(bool own) {
+  KernelProfile profile;
+  profile.cuda = true;
+  profile.own.on = own;
+  profile.rates.bytes = 1;
+  return profile;
+}
+
+// Work and requests of `work(ops)`.
+template <class Body>
+std::pair<double, std::vector<std::int64_t>> counted(bool own, const Body& work) {
+  Requested memory;
+  CountingOps ops(memory, profile_of(own), 1);
+  work(ops);
+  return {ops.work().bytes_moved, memory.bytes};
+}
+
+constexpr std::int64_t kElements = 1 << 20;
+
+// The bytes that a step moves an element.
+std::pair<double, std::vector<std::int64_t>> step_of(bool own, Dtype states,
+                                                     const std::string& kind,
+                                                     Dtype gradients = Dtype::kFloat32) {
+  spec::OptimizerConfig config;
+  config.kind = kind;
+  config.state_dtype = states;
+  config.gradient_dtype = gradients;
+  const spec::OptimizerSpec optimizer = *spec::OptimizerSpec::of(config, Dtype::kBfloat16);
+  spec::FlatUnit unit;
+  unit.parameters.emplace_back().shape = {kElements};
+  unit.elements = kElements;
+  const TrainedUnit<T> trained = make_trained_unit<T>(
+      optimizer, unit, 0, T::outside({kElements}, Dtype::kBfloat16),
+      T::outside({kElements}, gradients),
+      [](const spec::StateTensor& t) { return T::outside({t.elements}, t.dtype); });
+  auto [bytes, requests] = counted(own, [&](CountingOps& ops) {
+    step_unit(ops, trained, {.optimizer = optimizer, .config = config, .gradient_scale = 0.5});
+  });
+  return {bytes / kElements, requests};
+}
+
+TEST(OwnAdamW, IsOneKernelFromTheGradientToTheRoundedWeights) {
+  const auto [bytes, requests] = step_of(true, Dtype::kFloat32, "adamw");
+  EXPECT_EQ(bytes, 3 * 8 + 4 + 2);
+  EXPECT_TRUE(requests.empty());
+  EXPECT_EQ(step_of(true, Dtype::kFloat32, "adamw", Dtype::kBfloat16).first, 3 * 8 + 2 + 2);
+  // Scale and copy read and write again.
+  EXPECT_EQ(step_of(false, Dtype::kFloat32, "adamw").first, 8 + 3 * 8 + 4 + 4 + 2);
+}
+
+TEST(OwnAdamW, LeavesOtherStatesAndOptimizersToLibtorch) {
+  EXPECT_EQ(step_of(true, Dtype::kBfloat16, "adamw"), step_of(false, Dtype::kBfloat16, "adamw"));
+  EXPECT_EQ(step_of(true, Dtype::kFloat32, "sgd"), step_of(false, Dtype::kFloat32, "sgd"));
+}
+
+TEST(OwnRows, AreAddedToATableWithoutASort) {
+  const auto added = [](bool own, Dtype table, std::int64_t columns) {
+    return counted(own,
+                   [&](CountingOps& ops) {
+                     ops.add_to_rows_(T::outside({1000, columns}, table),
+                                      T::outside({64}, Dtype::kInt64),
+                                      T::outside({64, columns}, Dtype::kBfloat16));
+                   })
+        .second;
+  };
+  EXPECT_TRUE(added(true, Dtype::kFloat32, 64).empty());
+  EXPECT_TRUE(added(true, Dtype::kBfloat16, 4096).empty());
+  EXPECT_FALSE(added(false, Dtype::kFloat32, 64).empty());
+  // A block's threads have too few columns.
+  EXPECT_EQ(added(true, Dtype::kFloat32, 1), added(false, Dtype::kFloat32, 1));
+}
+
+TEST(OwnNorms, AddTheResidualStreamsGradient) {
+  const auto backward = [](bool own, spec::NormKind kind, std::int64_t columns) {
+    return counted(own, [&](CountingOps& ops) {
+      spec::Architecture a;
+      a.norm = kind;
+      const auto rows = [&] { return T::outside({1000, columns}, Dtype::kBfloat16); };
+      Norm<T> p;
+      p.weight = T::outside({columns}, Dtype::kBfloat16);
+      p.d_weight = T::outside({columns}, Dtype::kFloat32);
+      const T column = T::outside({1000, 1}, Dtype::kFloat32);
+      (void)norm_backward(ops, a, p, rows(), {column, column}, rows(),
+                          static_cast<GradientQueue<T>*>(nullptr), rows());
+    });
+  };
+  const auto [bytes, requests] = backward(true, spec::NormKind::kRms, 512);
+  const std::int64_t row = 512 * 4;
+  EXPECT_EQ(requests, (std::vector<std::int64_t>{1000 * 512 * 2, norm_blocks(1000) * row}));
+  EXPECT_EQ(norm_blocks(1000), 250);
+  EXPECT_EQ(norm_blocks(1 << 20), 256);
+  EXPECT_LT(bytes, 0.6 * backward(false, spec::NormKind::kRms, 512).first);
+  EXPECT_EQ(backward(true, spec::NormKind::kLayerNorm, 512),
+            backward(false, spec::NormKind::kLayerNorm, 512));
+  EXPECT_EQ(backward(true, spec::NormKind::kRms, 128), backward(false, spec::NormKind::kRms, 128));
+}
+
+}  // namespace
+}  // namespace neap::step
