@@ -27,11 +27,9 @@ void bind_device(ConfigTable& t, Job& job) {
          "CPU.")
       .one_of({"auto", "float32", "bfloat16", "float64"});
   t.bind("device.kernels", &job.device.kernels,
-         "`neap`: Neap's CUDA kernels for gated MLPs, rotary embeddings and logits. They need "
-         "compute "
-         "capability 8.0 and NVRTC, which comes with torch. `libtorch`: libtorch's; results differ "
-         "by "
-         "rounding. `auto`: Neap's where they run.")
+         "`neap`: Neap's CUDA kernels for gated MLPs, rotary embeddings, logits, norms, embedding "
+         "gradients and AdamW. They need compute capability 8.0 and NVRTC, which comes with torch. "
+         "`libtorch`: libtorch's; results differ by rounding. `auto`: Neap's where they run.")
       .one_of({"auto", "neap", "libtorch"});
   bind_enum(t, "memory.offload", &job.memory.offload, parse_residency,
             "`auto`: the plan offloads tags between the phases that need them; `none`: everything "
