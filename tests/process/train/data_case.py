@@ -39,7 +39,7 @@ class DataCase(AdditionsCase):
 
     @classmethod
     def environment(cls, **more):
-        return neap_program.environment(XDG_CACHE_HOME=str(cls.base / "cache"), OMP_NUM_THREADS="2", **more)
+        return neap_program.environment(XDG_CACHE_HOME=str(cls.base / "cache"), **more)
 
     @classmethod
     def neap(cls, *words, **more):

@@ -27,8 +27,9 @@ slow = unittest.skipUnless(SLOW, "others cover its parts; NEAP_TEST_SLOW=1 runs 
 
 
 def environment(without=(), **more):
-    """The test's own, without variables whose names start with one of `without`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(tuple(without))}
+    """The test's own, without variables whose names start with one of `without`. One thread, because other tests use the cores."""
+    own = {"OMP_NUM_THREADS": "1", **os.environ}
+    kept = {name: value for name, value in own.items() if not name.startswith(tuple(without))}
     return {**kept, "NEAP_PROGRESS": "off", **more}
 
 
