@@ -127,6 +127,28 @@ class Bounds {
       if (most > prompts && most <= prefill_.prompts) visit(prefill(b, most, b.n - 1));
       for_smaller(prompts, [&](std::int64_t some) { visit(prefill(b, some)); });
     }
+    // Sampling fewer tokens may take more scratch. Decoding on a GPU does not show it: it has few numbers of rows, or
+    // graphs.
+    const std::int64_t most = started(b, in_chunks() ? 1 : prompts);
+    if (cuda_ && (b.waits || most < b.batch))
+      for_smaller(most, [&](std::int64_t n) { visit(start(b, n)); });
+  }
+  /// The pass that starts `n` sequences.
+  [[nodiscard]] std::vector<GenerationAction> start(const Batches& b, std::int64_t n) const {
+    if (!in_chunks()) {
+      step::PrefillPrompts some;
+      some.width = prompt_;
+      some.lengths.assign(static_cast<std::size_t>(step::div_up(n, b.n)), prompt_);
+      some.rows = rows(n);
+      for (const std::int64_t row : some.rows) some.prompts.push_back(row / b.n);
+      return {std::move(some)};
+    }
+    step::PrefillChunk last = chunk(b);
+    last.first = prompt_ - 1;
+    last.count = 1;
+    last.last = true;
+    last.rows = rows(n);
+    return {std::move(last)};
   }
   template <class Visit>
   static void for_smaller(std::int64_t size, const Visit& visit) {
