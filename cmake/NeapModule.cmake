@@ -6,12 +6,11 @@
 #   NO_UNITY: its files define the same names, so they cannot be compiled as one (option NEAP_UNITY).
 # neap_use_pch(TARGET core|cli|torch|core_test|torch_test)
 #   Gives TARGET a precompiled header of libraries, one for all targets that ask for the same.
-# neap_add_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [ARGS ...] [TIMEOUT seconds] [COST seconds] [OPTIMIZED] [APART])
+# neap_add_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [ARGS ...] [TIMEOUT seconds] [COST seconds] [OPTIMIZED] [APART] [REPLACES])
 #   One GoogleTest program, one ctest entry for each test case. Those with a COST start first.
 #   What links libtorch is one entry, because loading it takes longer than most cases; there a case that is skipped
 #   fails. APART: it has an entry for each case, too.
-#   What tests link is optimized, they themselves only with OPTIMIZED: for tests with a clock, because the linker may
-#   take a library's inline functions from the test.
+#   What tests link is optimized, they themselves only with OPTIMIZED. REPLACES: it defines functions that a module has.
 # neap_add_fuzzer(NAME SOURCES ... [DEPS ...] CORPUS folder...)
 #   CORPUS: folders, golden files of other tests among them.
 #   Preset fuzz: a libFuzzer program (scripts/fuzz runs them all). Otherwise: the
@@ -107,6 +106,36 @@ function(neap_compile_as_test TARGET)
   endif()
 endfunction()
 
+# Links the modules of DEPS, whole, before TARGET's own objects: of an inline function that several objects have the linker
+# takes the first, and a test's is not optimized.
+function(neap_link_modules_first TARGET)
+  if(NEAP_SANITIZE)
+    return() # optimized as tests are
+  endif()
+  set(files "")
+  set(seen "")
+  set(ahead ${ARGN})
+  while(ahead)
+    list(POP_FRONT ahead module)
+    string(REGEX REPLACE "^\\$<LINK_ONLY:(.*)>$" "\\1" module "${module}")
+    if(module IN_LIST seen OR NOT TARGET ${module})
+      continue()
+    endif()
+    list(APPEND seen ${module})
+    get_target_property(type ${module} TYPE)
+    get_target_property(imported ${module} IMPORTED)
+    if(type STREQUAL "STATIC_LIBRARY" AND NOT imported)
+      list(APPEND files $<TARGET_FILE:${module}>)
+    endif()
+    get_target_property(links ${module} INTERFACE_LINK_LIBRARIES)
+    if(links)
+      list(APPEND ahead ${links})
+    endif()
+  endwhile()
+  list(REMOVE_DUPLICATES files)
+  target_link_options(${TARGET} PRIVATE LINKER:--whole-archive ${files} LINKER:--no-whole-archive)
+endfunction()
+
 # Compiles several files of TARGET as one where NEAP_UNITY is on: templates of libraries are instantiated once for all
 # of them, which is most of a build from nothing. Two batches, so that two cores have work.
 function(neap_use_unity TARGET)
@@ -171,12 +200,12 @@ function(neap_use_pch TARGET KIND)
 endfunction()
 
 function(neap_add_test NAME)
-  cmake_parse_arguments(ARG "OPTIMIZED;APART" "TIMEOUT;COST" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMIZED;APART;REPLACES" "TIMEOUT;COST" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
   if(NOT NEAP_TESTS)
     return()
   endif()
   add_executable(${NAME} ${ARG_SOURCES})
-  set_target_properties(${NAME} PROPERTIES NEAP_OPTIMIZED ${ARG_OPTIMIZED})
+  set_target_properties(${NAME} PROPERTIES NEAP_OPTIMIZED ${ARG_OPTIMIZED} NEAP_REPLACES ${ARG_REPLACES})
   neap_test_program(${NAME} ${ARG_DEPS})
   neap_use_unity(${NAME})
   set(properties LABELS "${ARG_LABELS}")
@@ -218,6 +247,10 @@ function(neap_test_program NAME)
   if(NOT optimized)
     string(APPEND kind "_test")
     neap_compile_as_test(${NAME})
+    get_target_property(replaces ${NAME} NEAP_REPLACES)
+    if(NOT replaces)
+      neap_link_modules_first(${NAME} ${ARGN})
+    endif()
   endif()
   set_target_properties(${NAME} PROPERTIES NEAP_PCH_KIND ${kind})
   neap_use_pch(${NAME} ${kind})
