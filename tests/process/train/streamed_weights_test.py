@@ -53,6 +53,9 @@ JOBS = {
                  *STEPS], {"actor", "reference", "critic", "reward"}),
 }
 
+# Their parts are in the others, or in GROUPED.
+COVERED = ("reward", "reward full", "sft full adafactor", "sft full tables", "reward full tables", "dpo", "dpo full", "grpo", "grpo full")
+
 # Where there is a little more room a block comes once for several micro-batches, if its copies were waited for.
 GROUPED = {**{name: JOBS[name][0] for name in ("sft", "sft full", "dpo full", "dpo full tables", "ppo")},
            "sft full tables small": [*JOBS["sft full tables"][0], "data.micro_batch_size_per_gpu=1"],
@@ -133,7 +136,7 @@ class StreamedWeights(StreamedCase):
         (cls.home / "ppo.toml").write_text(ppo)
         grpo = re.sub(r"\[critic\][^\[]*", "", ppo.replace('"ppo"', '"grpo"')).replace("out/reward/", "out/judge/")
         (cls.home / "grpo.toml").write_text(grpo.replace("ref.rollout]", "ref.rollout]\nn = 2"))
-        once = ["trainer.total_training_steps=1", "device.memory=2GiB"]
+        once = ["trainer.total_training_steps=1", "data.train_batch_size=2", "data.micro_batch_size_per_gpu=2", "device.memory=2GiB"]
         for words in (["sft.toml", *once], ["sft.toml", "actor_rollout_ref.model.path=wide", "trainer.default_local_dir=out/wide", *once],
                       ["sft.toml", "actor_rollout_ref.model.path=untied", "trainer.default_local_dir=out/untied", *once],
                       ["sft.toml", "actor_rollout_ref.model.path=tables", "trainer.default_local_dir=out/tables", *once],
@@ -144,7 +147,7 @@ class StreamedWeights(StreamedCase):
 
     def test_equal_bits_in_less_memory(self):
         with_inputs = 0
-        for name, (words, models) in without("reward", "sft full adafactor", "sft full tables", "reward full tables", "dpo", "grpo", of=JOBS).items():
+        for name, (words, models) in without(*COVERED, of=JOBS).items():
             with self.subTest(name):
                 resident = self.resident(f"{name} resident", *words)
                 kept = self.least(*words, 'memory.allow=["recompute", "offload", "offload_optimizer"]')
@@ -215,21 +218,22 @@ class StreamedWeights(StreamedCase):
     def test_a_run_takes_the_host_memory_that_is_planned(self):
         for name in ("sft full tables", "dpo", "ppo all"):
             with self.subTest(name):
-                words = [*JOBS[name][0], f"device.memory={self.least(*JOBS[name][0])}MiB"]
+                words = [*JOBS[name][0], "trainer.total_training_steps=1"]
+                words.append(f"device.memory={self.least(*words)}MiB")
                 budget = self.least_host(*words)
                 run = self.train(f"{name} in host memory", *words, f"memory.host_budget={budget}B")
                 self.assertEqual(json.loads((run / "plan.json").read_text())["host_bytes"], budget)
                 refused = self.neap("train", *words, f"memory.host_budget={budget - 1}B", "trainer.default_local_dir=out/refused")
                 self.assert_fails(refused, 3, "host budget")
         # Nothing leaves the device: before the first step, either.
-        run = self.train("no host memory", *JOBS["dpo full"][0], "device.memory=2GiB", "memory.host_budget=1B")
+        run = self.train("no host memory", *JOBS["dpo full"][0], "trainer.total_training_steps=1", "device.memory=2GiB", "memory.host_budget=1B")
         self.assertEqual(json.loads((run / "plan.json").read_text())["host_bytes"], 0)
 
     def test_resumes_under_another_capacity(self):
         words, _ = JOBS["sft"]
-        whole = self.train("whole", *words, "device.memory=2GiB")
+        whole = self.resident("sft resident", *words)
         least = self.least(*words)
-        resumed = self.train("resumed", *words, f"device.memory={least}MiB", "trainer.resume_mode=out/whole/global_step_2")
+        resumed = self.train("resumed", *words, f"device.memory={least}MiB", f"trainer.resume_mode={whole}/global_step_2")
         self.assertEqual(self.metrics(whole)[2:], self.metrics(resumed)[-1:])
         self.assert_equal_files(whole / "global_step_3", resumed / "global_step_3")
 
