@@ -130,7 +130,7 @@ TEST_P(OwnKernels, RowsAddedToATable) {
     std::int64_t count, columns, tokens;
   };
   for (const Rows& r : {Rows{0, 64, 5}, Rows{1, 64, 1}, Rows{300, 72, 300}, Rows{777, 1001, 9},
-                        Rows{4096, 1536, 1000}, Rows{5000, 4096, 1}, Rows{2048, 896, 20000}}) {
+                        Rows{2000, 1536, 300}, Rows{3000, 2176, 1}, Rows{512, 896, 2000}}) {
     const Tensor rows = random({r.count, r.columns});
     const Tensor indices = at::randint(r.tokens, {r.count}, at::dtype(at::kLong));
     if (r.count == r.tokens) indices.copy_(at::randperm(r.count));
@@ -151,8 +151,8 @@ TEST_P(OwnKernels, RowsAddedToATable) {
 }
 
 TEST_P(OwnKernels, BackwardOfRmsNorms) {
-  for (const Size& size : {Size{1, 512}, Size{3, 1536}, Size{4, 4096}, Size{1030, 896},
-                           Size{5000, 2048}, Size{16384, 1536}}) {
+  for (const Size& size :
+       {Size{1, 512}, Size{3, 1536}, Size{4, 4096}, Size{1030, 896}, Size{2051, 1536}}) {
     ASSERT_TRUE(own_.own_norm_rows(bridge::to_step(GetParam()), size.columns));
     const Tensor x = random({size.rows, size.columns});
     const Tensor dy = random({size.rows, size.columns});
@@ -184,7 +184,7 @@ TEST_P(OwnKernels, StepsOfAdamW) {
   const auto wide = [](std::int64_t n) {
     return at::randn({n}, at::dtype(at::kFloat).device(at::kCUDA, 0));
   };
-  for (const std::int64_t n : {1, 7, 4096, 100003, 1048576}) {
+  for (const std::int64_t n : {1, 7, 4096, 100003}) {
     for (const bool copied : {true, false}) {
       step::AdamWTensors<Tensor> t{wide(n), wide(n).mul_(0.1), wide(n).square_(), random({n}), {}};
       if (copied) t.copy = at::empty({n}, t.x.options().dtype(at::kBFloat16));
