@@ -54,7 +54,8 @@ void TextModel::load(const spec::DeviceConfig& config) {
     for (const spec::FlatUnit& unit : units) flat.push_back(at::zeros({unit.elements}, options_));
   });
   weights::ModelReader(files_, shape_, spec::Head::kLanguageModel).read(0, flat);
-  transformer_.emplace(shape_, spec::Head::kLanguageModel, ops::FlatTensors{flat, {}});
+  transformer_.emplace(shape_, spec::Head::kLanguageModel, ops::FlatTensors{flat, {}}, std::nullopt,
+                       std::nullopt, context_->kernels());
 }
 
 ops::KvCache& TextModel::cache(std::int64_t batch, std::int64_t tokens) {
@@ -80,6 +81,7 @@ at::Tensor TextModel::graphs(std::int64_t batch, std::int64_t tokens,
   role.head = spec::Head::kLanguageModel;
   step::KernelProfile profile;
   profile.cuda = true;
+  profile.own = context_->kernels().own;
   profile.device.multiprocessors = target_->multiprocessors;
   const Bytes bytes = plan::graph_scratch(role, bridge::to_step(context_->dtype()), batch, tokens,
                                           sampling, profile);
