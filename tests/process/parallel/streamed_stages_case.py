@@ -27,7 +27,8 @@ class StreamedStagesCase(RankCase):
         (cls.home / "reward.toml").write_text(REWARD.replace("total_training_steps = 3", "total_training_steps = 1"))
         (cls.home / "dpo.toml").write_text(REWARD.replace('"reward"', '"dpo"').replace("total_training_steps = 3", "total_training_steps = 2")
                                            .replace("save_freq = -1", "save_freq = 2").replace('["pairs_val.jsonl"]', "[]"))
-        once = ("trainer.total_training_steps=1", "trainer.save_freq=1", "device.memory=4GiB")
+        once = ("trainer.total_training_steps=1", "trainer.save_freq=1", "device.memory=4GiB", "data.train_batch_size=2",
+                "data.micro_batch_size_per_gpu=2")
         for task, name, path in (("sft", "small", "few"), ("sft", "deep", "deep"), ("sft", "tables", "tables"), ("sft", "tied", "tied"),
                                  ("reward", "judge", "out/deep/latest/actor"),
                                  ("reward", "shallow", "out/small/latest/actor")):

@@ -50,7 +50,8 @@ class Streamed(RankCase):
         models = {"wide": WIDE, "deep": DEEP, "tables": TABLES, "untied": UNTIED, "large": LARGE}
         for name, config in models.items():
             cls.add_model(name, config)
-        once = ("trainer.total_training_steps=1", "trainer.save_freq=1", "device.memory=4GiB", "data.micro_batch_size_per_gpu=4")
+        once = ("trainer.total_training_steps=1", "trainer.save_freq=1", "device.memory=4GiB", "data.train_batch_size=4",
+                "data.micro_batch_size_per_gpu=4")
         for name in models:
             result = launch.run(1, launch.NEAP, "train", "sft.toml", f"actor_rollout_ref.model.path={name}",
                                 f"trainer.default_local_dir=out/{name}", *once, cwd=cls.home)
