@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "plan/batch_memory.h"
+#include "plan/checkpoint_copy.h"
 #include "plan/counted_backend.h"
 #include "plan/least_capacity.h"
 #include "plan/phase_schedule.h"
@@ -65,6 +66,7 @@ Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes, Accuracy accurac
   plan.modes = modes;
   const spec::Recipe recipe = spec::describe(job_, modes);
   plan.tags = build_tags(job_, recipe, models_, target_);
+  plan.checkpoint_copy = checkpoint_copy(job_, recipe, plan.tags);
   for (const spec::ModelId id : trained_) {
     const ModelRole& role = models_.at(id);
     plan.activations.push_back({id, role.checkpoint_mode, role.checkpointing});

@@ -269,6 +269,9 @@ struct MemoryPlan {
   /// Host memory of a step's batch (batch_memory.h), which is not offloaded data.
   Bytes batch_bytes;
   Bytes disk_bytes;  ///< on disk
+  /// Host memory for a copy of a checkpoint that is written while training continues, at most
+  /// (checkpoint_copy.h). Zero: none is wanted.
+  Bytes checkpoint_copy;
 
   /// The number of `phases` in a step. The others run once, before the first step, and have only
   /// the tags that they need.
@@ -297,6 +300,11 @@ struct MemoryPlan {
   [[nodiscard]] double waiting_seconds() const;
   /// Bytes of tags that the arena does not manage.
   [[nodiscard]] Bytes outside_bytes() const;
+  /// Whether checkpoints are copied: the copy fits in the host memory that the rest leaves.
+  [[nodiscard]] bool copies_checkpoints() const {
+    return !checkpoint_copy.is_zero() &&
+           (host_budget.is_zero() || host_bytes + checkpoint_copy <= host_budget);
+  }
   [[nodiscard]] bool fits() const { return capacity.is_zero() || peak <= capacity; }
   /// Null if the model is not trained.
   [[nodiscard]] const spec::Checkpointing* checkpointing(spec::ModelId model) const;

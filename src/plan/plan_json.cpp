@@ -154,6 +154,8 @@ Json summary_json(const MemoryPlan& plan) {
           {"host_bytes", plan.host_bytes.count()},
           {"batch_bytes", plan.batch_bytes.count()},
           {"disk_bytes", plan.disk_bytes.count()},
+          {"checkpoint_copy_bytes",
+           (plan.copies_checkpoints() ? plan.checkpoint_copy : Bytes()).count()},
           {"optimizer_offload", std::move(updates)},
           {"offloaded_weights", std::move(streamed)},
           {"offloaded_embeddings", std::move(tables)},

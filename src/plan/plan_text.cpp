@@ -331,6 +331,11 @@ std::string MemoryPlan::to_text() const {
   out += format("host memory for copies {}\n", host_bytes);
   if (!batch_bytes.is_zero()) out += format("host memory for batch  {}\n", batch_bytes);
   if (!disk_bytes.is_zero()) out += format("on disk                {}\n", disk_bytes);
+  if (!checkpoint_copy.is_zero() && !copies_checkpoints())
+    out += format(
+        "checkpoints            training waits while they are written: a copy needs up to {} more "
+        "host memory, {} in all, and {} is allowed\n",
+        checkpoint_copy, host_bytes + checkpoint_copy, host_budget);
   if (!no_own_kernels.empty())
     out += format("kernels                libtorch's: {}\n", no_own_kernels);
   if (!rates_from.empty()) out += format("throughput             {}\n", rates_from);

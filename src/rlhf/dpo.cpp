@@ -94,8 +94,8 @@ class DpoTrainer final : public Trainer {
     return out;
   }
 
-  void save(const std::filesystem::path& folder) override {
-    actor_.save(folder / to_string(spec::ModelId::kActor), context_.save_options());
+  void save(const std::filesystem::path& folder, train::SavedFiles& files) override {
+    actor_.save(folder / to_string(spec::ModelId::kActor), context_.save_options(), files);
   }
   void restore(const std::filesystem::path& folder) override {
     if (reference_) reference_->load();

@@ -45,7 +45,7 @@ class PpoTrainer final : public Trainer {
   }
   [[nodiscard]] bool can_validate() const override { return held_out().size() > 0; }
   Validation validate(std::int64_t step) override;
-  void save(const std::filesystem::path& folder) override;
+  void save(const std::filesystem::path& folder, train::SavedFiles& files) override;
   void restore(const std::filesystem::path& folder) override;
 
  private:
@@ -264,8 +264,8 @@ Validation PpoTrainer::validate(std::int64_t step) {
   return out;
 }
 
-void PpoTrainer::save(const std::filesystem::path& folder) {
-  models_.save(folder);
+void PpoTrainer::save(const std::filesystem::path& folder, train::SavedFiles& files) {
+  models_.save(folder, files);
   if (!context_.ranks.first()) return;
   Json state = Json::object();
   state["kl_coef"] = kl_control_.value();

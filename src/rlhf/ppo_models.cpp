@@ -23,9 +23,10 @@ void PpoModels::load() {
   if (critic_) critic_->load();
 }
 
-void PpoModels::save(const std::filesystem::path& folder) {
-  actor_.save(folder / to_string(spec::ModelId::kActor), context_.save_options());
-  if (critic_) critic_->save(folder / to_string(spec::ModelId::kCritic), context_.save_options());
+void PpoModels::save(const std::filesystem::path& folder, train::SavedFiles& files) {
+  actor_.save(folder / to_string(spec::ModelId::kActor), context_.save_options(), files);
+  if (critic_)
+    critic_->save(folder / to_string(spec::ModelId::kCritic), context_.save_options(), files);
 }
 
 void PpoModels::restore(const std::filesystem::path& folder) {

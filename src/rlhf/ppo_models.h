@@ -31,7 +31,7 @@ class PpoModels {
 
   /// Load and save as Trainer does: load all models, save those that are trained.
   void load();
-  void save(const std::filesystem::path& folder);
+  void save(const std::filesystem::path& folder, train::SavedFiles& files);
   void restore(const std::filesystem::path& folder);
 
   /// Adds the log-probabilities of the actor before its update, with `entropy`, and of the

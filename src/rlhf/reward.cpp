@@ -60,8 +60,8 @@ class RewardTrainer final : public Trainer {
     return {{{"val/loss", sums[0] / pairs}, {"val/accuracy", sums[1] / pairs}}, {}};
   }
 
-  void save(const std::filesystem::path& folder) override {
-    reward_.save(folder / to_string(spec::ModelId::kReward), context_.save_options());
+  void save(const std::filesystem::path& folder, train::SavedFiles& files) override {
+    reward_.save(folder / to_string(spec::ModelId::kReward), context_.save_options(), files);
   }
   void restore(const std::filesystem::path& folder) override {
     reward_.restore(folder / to_string(spec::ModelId::kReward));

@@ -68,6 +68,9 @@ Outcome TrainingRun::execute() {
     save_last();
   } catch (const StepFailure& e) {
     keep_steps_before(e);
+  } catch (const parallel::CollectiveError&) {  // every rank is here
+    finish_save();
+    throw;
   }
   follow_output();  // it may have moved since the last step
   if (progress_) progress_->finish();

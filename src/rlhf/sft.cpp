@@ -62,8 +62,8 @@ class SftTrainer final : public Trainer {
     return result;
   }
 
-  void save(const std::filesystem::path& folder) override {
-    actor_.save(folder / to_string(spec::ModelId::kActor), context_.save_options());
+  void save(const std::filesystem::path& folder, train::SavedFiles& files) override {
+    actor_.save(folder / to_string(spec::ModelId::kActor), context_.save_options(), files);
   }
   void restore(const std::filesystem::path& folder) override {
     actor_.restore(folder / to_string(spec::ModelId::kActor));

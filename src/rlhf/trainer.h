@@ -25,6 +25,7 @@
 #include "spec/job.h"
 #include "spec/recipe.h"
 #include "train/model_worker.h"
+#include "train/saved_files.h"
 #include "train/sequences.h"
 
 namespace neap::rlhf {
@@ -118,8 +119,9 @@ class Trainer {
   [[nodiscard]] virtual bool can_validate() const = 0;
   /// Validates after `step` steps.
   virtual Validation validate(std::int64_t step) = 0;
-  /// Saves everything that later steps depend on, except the step number. The first rank writes.
-  virtual void save(const std::filesystem::path& folder) = 0;
+  /// Saves everything that later steps depend on, except the step number. The caller completes
+  /// `files`; the next step may come first.
+  virtual void save(const std::filesystem::path& folder, train::SavedFiles& files) = 0;
   virtual void restore(const std::filesystem::path& folder) = 0;
 };
 

@@ -29,8 +29,10 @@
 #include "spec/rank_kinds.h"
 #include "text/tokenizer/tokenizer.h"
 #include "trace/recorder.h"
+#include "train/background_save.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_files.h"
+#include "train/host_copies.h"
 
 namespace neap::rlhf {
 
@@ -95,9 +97,15 @@ class TrainingRun {
   [[noreturn]] void rescue();
   void validate();
   void note_validation(const Metrics& metrics);
-  void save();
+  /// `goes_on`: more steps follow, so that a copy of the models can be written meanwhile.
+  void save(bool goes_on);
+  /// Memory for that copy; null: the plan has none, or the machine had none before.
+  [[nodiscard]] train::HostCopies* copies();
+  void note_without_copy(const Status& why);
   /// Saves the last step if it is not saved yet. Returns when it is on disk.
   void save_last();
+  /// Waits for the checkpoint in the background, in a run that fails for another reason.
+  void finish_save();
   /// `work` writes a checkpoint or waits for one. If it fails, the message names the remaining
   /// checkpoint.
   void at_checkpoint(const std::function<void()>& work);
@@ -139,8 +147,11 @@ class TrainingRun {
   std::optional<RunOutput> files_;
   BestCheckpoint best_{job_.trainer};
   StopTarget stop_{job_.trainer};
-  train::BackgroundCommit commit_;
-  std::int64_t step_ = 0;  // finished steps
+  std::optional<train::HostCopies> copies_;
+  bool copies_fit_ = true;
+  train::BackgroundSave background_{ranks_};
+  double save_seconds_ = 0;  // that training waited for checkpoints since the last step
+  std::int64_t step_ = 0;    // finished steps
   std::int64_t saved_ = -1;
   std::int64_t validated_ = -1;
   Status log_failure_;

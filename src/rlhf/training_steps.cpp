@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <utility>
 
 #include "base/format.h"
 #include "base/interrupt.h"
@@ -20,6 +21,8 @@ constexpr std::int64_t kRescuing = -2;  // used instead of the number of the ste
 // A run ends if so many updates of a model in a row were skipped, because the next ones would also
 // be skipped.
 constexpr double kMostSkippedInARow = 10;
+// Seconds that are worth a word.
+constexpr double kShownWait = 0.1;
 
 double value_or_zero(const Metrics& metrics, const char* name) {
   const auto at = metrics.find(name);
@@ -45,13 +48,13 @@ void TrainingRun::loop() {
     follow_output();
     end_where_updates_fail();
     end_where_logs_fail();
-    at_checkpoint([&] { parallel::run_collectively(ranks_, [&] { commit_.poll(); }); });
+    at_checkpoint([&] { background_.poll(); });
     if (progress_) progress_->update(static_cast<std::uint64_t>(step_));
     const bool last = step_ == total_steps_;
     const auto due = [&](std::int64_t every) { return every > 0 && step_ % every == 0; };
     if (last || due(job_.trainer.test_freq)) validate();
     if (last || stop_.reached() || due(job_.trainer.save_freq) || best_.step() == step_)
-      at_checkpoint([&] { save(); });
+      at_checkpoint([&] { save(/*goes_on=*/!last && !stop_.reached()); });
   }
   save_last();
 }
@@ -97,6 +100,7 @@ void TrainingRun::one_step() {
   metrics["training/epoch"] = static_cast<double>(epoch);
   ++step_;
   metrics["training/global_step"] = static_cast<double>(step_);
+  if (save_seconds_ > 0) metrics["timing_s/save_checkpoint"] = std::exchange(save_seconds_, 0);
   write_logs([&] { files_->write_phases(runtime_->take_measurements(), step_, &metrics); });
   // The maximum over ranks, because the limit applies to each.
   std::vector<double> memory = {runtime_->peak_allocated().gib(), runtime_->peak().gib(),
@@ -177,21 +181,40 @@ void TrainingRun::note_validation(const Metrics& metrics) {
   stop_.note(step_, metrics);
 }
 
-void TrainingRun::save() {
+train::HostCopies* TrainingRun::copies() {
+  if (!copies_fit_) copies_.reset();
+  if (!copies_fit_ || !plan_.copies_checkpoints()) return nullptr;
+  if (!copies_) copies_.emplace(runtime_->arena());
+  return &*copies_;
+}
+
+void TrainingRun::note_without_copy(const Status& why) {
+  if (why.ok()) return;
+  copies_fit_ = false;
+  if (ranks_.first())
+    log::warn(format("Training waits while checkpoints are written: {}", why.message()));
+}
+
+void TrainingRun::save(bool goes_on) {
   const auto start = std::chrono::steady_clock::now();
+  const auto seconds = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
   if (const Status kept = files_->sync(); !kept.ok())
     log::warn(format("Logs are not complete: {}", kept.message()));
   saved_ = step_;
   if (progress_) progress_->begin_part("checkpoint");
+  background_.wait();
+  const double waited = seconds();
   std::unique_ptr<train::CheckpointWriter> writer;  // on the first rank
   parallel::run_collectively(ranks_, [&] {
-    if (!ranks_.first()) return;
-    commit_.wait();
-    writer = std::make_unique<train::CheckpointWriter>(output_.stable_path(), step_);
+    if (ranks_.first())
+      writer = std::make_unique<train::CheckpointWriter>(output_.stable_path(), step_);
   });
   const auto readable = [&](const Status& why) { return writer ? writer->readable(why) : why; };
+  train::SavedFiles files(ranks_, goes_on ? copies() : nullptr);
   try {
-    trainer_->save(writer ? writer->folder() : fs::path());
+    trainer_->save(writer ? writer->folder() : fs::path(), files);
     parallel::run_collectively(ranks_, [&] {
       if (writer)
         write_run_state(writer->folder(), step_, job_, identity_, data_->train, best_, stop_);
@@ -201,19 +224,26 @@ void TrainingRun::save() {
   } catch (const Error& e) {
     throw Error(readable(e.status()));
   }
-  if (!writer) return;
-  commit_.start(std::move(writer),
-                {job_.trainer.max_ckpt_to_keep, best_.step(),
-                 [this](const fs::path& folder) { return is_own(folder) == true; }});
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  log::info(format("wrote {} in {:.1f} s; it goes to the disk in the background",
-                   train::checkpoint_folder(output_.path(), step_).string(), seconds.count()));
+  note_without_copy(files.without_copy());
+  const bool copied = files.copied();
+  background_.start(std::move(files), std::move(writer),
+                    {job_.trainer.max_ckpt_to_keep, best_.step(),
+                     [this](const fs::path& folder) { return is_own(folder) == true; }});
+  save_seconds_ += seconds();
+  if (!ranks_.first()) return;
+  const std::string folder = train::checkpoint_folder(output_.path(), step_).string();
+  const std::string before =
+      waited < kShownWait ? "" : format(", after {:.1f} s for the one before", waited);
+  log::info(copied ? format("copied the models in {:.1f} s; {} is written in the background{}",
+                            seconds() - waited, folder, before)
+                   : format("wrote {} in {:.1f} s; it goes to the disk in the background{}", folder,
+                            seconds() - waited, before));
 }
 
 void TrainingRun::save_last() {
   at_checkpoint([&] {
-    if (saved_ != step_) save();
-    parallel::run_collectively(ranks_, [&] { commit_.wait(); });
+    if (saved_ != step_) save(/*goes_on=*/false);
+    background_.wait();
   });
 }
 
@@ -256,12 +286,16 @@ std::string TrainingRun::saved_steps(std::string_view but) const {
                 train::checkpoint_folder(output_.path(), step_).string(), but, how_to_resume());
 }
 
-void TrainingRun::rescue() {
+void TrainingRun::finish_save() {
   try {
-    commit_.wait();
+    background_.wait();
   } catch (const Error& e) {
-    log::debug(e.what());  // about the lost folder
+    log::debug(e.what());  // the run reports its own failure
   }
+}
+
+void TrainingRun::rescue() {
+  finish_save();  // may fail because of the lost folder
   std::string loss = "The output folder is lost";
   parallel::run_collectively(ranks_, [&] {
     if (ranks_.first()) loss = output_.replace();

@@ -194,6 +194,7 @@ struct TrainerConfig {
   std::string stop_metric;
   double stop_value = 0;
   std::string stop_mode = "max";
+  bool async_save = true;  ///< write a copy of the models while training continues, if it fits
   Bytes max_shard_size = 5_GiB;
   std::string default_local_dir;     ///< empty: output/TASK
   std::string resume_mode = "auto";  ///< auto, disable, or the folder of a checkpoint

@@ -119,6 +119,8 @@ constexpr PeerKey kVerlKeys[] = {
     {"actor_rollout_ref.actor.shuffle", "`false`", "data.shuffle", "mini-batches follow the order of the batch"},
     {"actor_rollout_ref.actor.data_loader_seed", "42", "trainer.seed", ""},
     {"actor_rollout_ref.actor.freeze_vision_tower", "`false`", "", "models are text only; leave it out"},
+    {"actor_rollout_ref.actor.checkpoint.async_save", "`false`", "trainer.async_save", ""},
+    {"critic.checkpoint.async_save", "`false`", "trainer.async_save", ""},
     {"actor_rollout_ref.actor.checkpoint.*", "", "", kComplete},
     {"critic.checkpoint.*", "", "", kComplete},
     {"actor_rollout_ref.actor.profiler.*", "", "", kTraced},

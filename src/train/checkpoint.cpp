@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <chrono>
 #include <cstdio>
 #include <limits>
 #include <system_error>
@@ -289,29 +288,6 @@ bool point_best(const fs::path& root, std::optional<std::int64_t> step) {
   if (!fs::is_directory(folder, error)) return false;
   point(link, folder);
   return true;
-}
-
-BackgroundCommit::~BackgroundCommit() {
-  try {
-    wait();
-  } catch (const std::exception& e) {
-    log::error(format("The last checkpoint was not saved: {}", e.what()));
-  }
-}
-
-void BackgroundCommit::start(std::unique_ptr<CheckpointWriter> writer, const Retention& keep) {
-  wait();
-  running_ =
-      std::async(std::launch::async, [writer = std::move(writer), keep] { writer->commit(keep); });
-}
-
-void BackgroundCommit::poll() {
-  if (running_.valid() && running_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
-    running_.get();
-}
-
-void BackgroundCommit::wait() {
-  if (running_.valid()) running_.get();
 }
 
 std::vector<FoundCheckpoint> all_checkpoints(const fs::path& root) {

@@ -8,11 +8,9 @@
 //                                            the run compares them
 //
 // A checkpoint is written as global_step_N.tmp-PID, synced to disk, then renamed. A kill or a full
-// disk leaves the last complete checkpoint in place. Most of the time of a save goes into syncing
-// the kernel's page cache to disk. That needs no memory of the program, so it can continue during
-// training. The folders decide which checkpoints exist. Without the text file, the newest complete
-// checkpoint is found by its name. A writer opens the root folder and works through that
-// descriptor, so the root may be moved or renamed meanwhile.
+// disk leaves the last complete checkpoint in place. The folders decide which checkpoints exist.
+// Without the text file, the newest complete checkpoint is found by its name. A writer opens the
+// root folder and works through that descriptor, so the root may be moved or renamed meanwhile.
 //
 // Threads   one writer per root.
 // Failure   Error.
@@ -21,8 +19,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <future>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -68,21 +64,6 @@ class CheckpointWriter {
   std::int64_t step_;
   std::filesystem::path folder_;
   bool committed_ = false;
-};
-
-/// Commits one checkpoint while the caller continues.
-class BackgroundCommit {
- public:
-  /// Waits for a running commit. A failure is only logged.
-  ~BackgroundCommit();
-  /// Waits for the previous commit first.
-  void start(std::unique_ptr<CheckpointWriter> writer, const Retention& keep);
-  /// Throws the failure of a commit that has ended.
-  void poll();
-  void wait();
-
- private:
-  std::future<void> running_;
 };
 
 [[nodiscard]] std::filesystem::path checkpoint_folder(const std::filesystem::path& root,

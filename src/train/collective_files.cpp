@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "parallel/run_collectively.h"
 #include "weights/tensor_io.h"
+#include "weights/tensor_pieces.h"
 
 namespace neap::train {
 namespace {
@@ -225,7 +226,7 @@ void CollectiveFiles::write_places(const std::vector<Place>& places,
 
 void CollectiveFiles::write(const PartSource& source) {
   Status status;
-  if (sees()) status = parallel::status_of([&] { write_own(source); });
+  if (sees()) status = parallel::status_of([&] { write_own(source, weights::all_threads()); });
   for (int rank = 0; rank < ranks_.size(); ++rank) {
     if (see_[static_cast<std::size_t>(rank)] != 0) continue;
     if (rank == ranks_.rank()) {
@@ -237,13 +238,18 @@ void CollectiveFiles::write(const PartSource& source) {
   parallel::run_collectively(ranks_, [&] { throw_if_error(status); });
 }
 
-void CollectiveFiles::write_own(const PartSource& source) {
+bool CollectiveFiles::all_see() const {
+  return std::all_of(see_.begin(), see_.end(), [](double sees) { return sees != 0; });
+}
+
+void CollectiveFiles::write_own(const PartSource& source, std::size_t threads) {
   source([&](const std::vector<FilePart>& parts) {
     const Segments segments(parts, elements_);
-    weights::write_tensors(segments.writes(), [&](std::size_t number, std::uint64_t offset,
-                                                  std::span<const std::byte> bytes) {
-      write_places(segments.places(number, offset, bytes.size()), bytes);
-    });
+    weights::write_tensors(
+        segments.writes(), threads,
+        [&](std::size_t number, std::uint64_t offset, std::span<const std::byte> bytes) {
+          write_places(segments.places(number, offset, bytes.size()), bytes);
+        });
   });
 }
 
@@ -253,8 +259,8 @@ Status CollectiveFiles::send(const PartSource& source) {
   const Status status = parallel::status_of([&] {
     source([&](const std::vector<FilePart>& parts) {
       const Segments segments(parts, elements_);
-      weights::write_tensors_in_order(
-          segments.writes(),
+      weights::write_tensors(
+          segments.writes(), /*threads=*/1,
           [&](std::size_t number, std::uint64_t offset, std::span<const std::byte> bytes) {
             parcel.send(segments.places(number, offset, bytes.size()), bytes);
           });
@@ -292,25 +298,32 @@ void CollectiveFiles::add(const std::vector<double>& all) {
   }
 }
 
-void CollectiveFiles::commit() {
-  std::vector<double> written = exchange();
-  // All bytes are written by now. Ranks that see the files share the hashing in turn.
+void CollectiveFiles::share() {
+  const std::vector<double> written = exchange();
+  parallel::run_collectively(ranks_, [&] { add(written); });
+}
+
+// All bytes are written by now. Ranks that see the files share the hashing in turn.
+void CollectiveFiles::hash_rest() {
   const auto mine = see_.begin() + ranks_.rank();
   const auto turn = static_cast<std::size_t>(std::accumulate(see_.begin(), mine, 0.0));
   const auto turns = static_cast<std::size_t>(std::accumulate(see_.begin(), see_.end(), 0.0));
-  parallel::run_collectively(ranks_, [&] {
-    add(written);
-    for (SafetensorsWriter& writer : writers_) {
-      writer.hash_rest(turn, turns);
-      if (!ranks_.first()) writer.leave();
-    }
-  });
-  written = exchange();
-  parallel::run_collectively(ranks_, [&] {
-    add(written);
-    for (SafetensorsWriter& writer : writers_)
-      if (ranks_.first()) writer.commit();
-  });
+  for (SafetensorsWriter& writer : writers_) {
+    writer.hash_rest(turn, turns);
+    if (!ranks_.first()) writer.leave();
+  }
+}
+
+void CollectiveFiles::finish() {
+  for (SafetensorsWriter& writer : writers_)
+    if (ranks_.first()) writer.commit();
+}
+
+void CollectiveFiles::commit() {
+  share();
+  parallel::run_collectively(ranks_, [&] { hash_rest(); });
+  share();
+  parallel::run_collectively(ranks_, [&] { finish(); });
 }
 
 }  // namespace neap::train

@@ -9,7 +9,8 @@
 //           share that work.
 // Failure   CollectiveError on every rank if one fails; Error for a single rank. Files are
 //           unchanged, except those before a file whose commit fails.
-// Threads   one; a rank that writes uses libtorch's threads.
+// Threads   one at a time; a rank that writes uses several. Calls that are not collective may come
+//           from another thread than the collective ones.
 // Cost      host memory: that of weights::write_tensors; 16 MiB more if some ranks do not see the
 //           files.
 #pragma once
@@ -55,6 +56,18 @@ class CollectiveFiles {
   /// Requires that every element was written once.
   void commit();
 
+  // ---- write() and commit() in steps, of which only share() is collective ----
+  /// Whether every rank sees the files, as write_own() requires.
+  [[nodiscard]] bool all_see() const;
+  /// Writes this rank's parts with this number of threads.
+  void write_own(const PartSource& source, std::size_t threads);
+  /// After write_own() and after hash_rest(): tells the others what this rank has done.
+  void share();
+  /// This rank's part of the hashes that are missing.
+  void hash_rest();
+  /// On the first rank: completes the files. The others do nothing.
+  void finish();
+
   /// The destination of bytes of a buffer, as numbers that ranks can send.
   struct Place {
     std::int64_t tensor = 0, offset = 0;  ///< tensor in its file; offset in bytes
@@ -64,7 +77,6 @@ class CollectiveFiles {
  private:
   void join_first(const weights::TensorFiles& files,
                   const std::map<std::string, std::string>& metadata);
-  void write_own(const PartSource& source);
   /// A rank that does not see the files sends its parts to the first rank; all other ranks receive.
   [[nodiscard]] Status send(const PartSource& source);
   void receive(int from, Status& status);

@@ -221,12 +221,13 @@ void ModelWorker::expect_agreement(bool weights) const {
   if (weights && has_stages()) expect_equal_tables();
 }
 
-void ModelWorker::save(const fs::path& folder, const weights::SaveOptions& options) {
+void ModelWorker::save(const fs::path& folder, const weights::SaveOptions& options,
+                       SavedFiles& files) {
   const auto held = hold(saves_weights());
   const bridge::HostScope host;
   expect_agreement(saves_weights());
-  write(folder, options);
-  if (optimizer_) write_states(folder);
+  write(folder, options, files);
+  if (optimizer_) write_states(folder, files);
   throw_if_error(held->close());
 }
 
@@ -236,7 +237,7 @@ void ModelWorker::by_first(const std::function<void()>& work) const {
   });
 }
 
-void ModelWorker::write(const fs::path& folder, weights::SaveOptions options) {
+void ModelWorker::write(const fs::path& folder, weights::SaveOptions options, SavedFiles& saved) {
   by_first([&] {
     std::error_code error;
     fs::create_directories(folder, error);
@@ -246,23 +247,22 @@ void ModelWorker::write(const fs::path& folder, weights::SaveOptions options) {
   options.origin = spec_.files.base;
   options.sync = weights::Sync::kByCaller;
   if (saves_weights()) {
-    write_weights(folder, options);
+    write_weights(folder, options, saved);
   } else {
     by_first([&] { weights::copy_companions(folder, options); });
   }
-  if (has_lora()) write_adapters(folder, options.sync);
+  if (has_lora()) write_adapters(folder, options.sync, saved);
 }
 
-void ModelWorker::write_weights(const fs::path& folder, const weights::SaveOptions& options) {
+void ModelWorker::write_weights(const fs::path& folder, const weights::SaveOptions& options,
+                                SavedFiles& saved) {
   const std::vector<spec::FlatUnit> units = spec::flat_layout(spec_.whole, spec_.head);
   const at::ScalarType type = weights_.front().scalar_type();
   const weights::TensorFiles files =
       weights::model_files(folder, weights::tensors_of(units, type), options.max_shard);
-  write_units(files, units, options.sync, {layout_, numbers_, cuts_, weights_, sliced_.get()});
-  by_first([&] {
-    weights::finish_model_files(files);
-    weights::save_model_rest(folder, spec_.whole, spec_.head, type, options);
-  });
+  write_units(files, units, options.sync, {layout_, numbers_, cuts_, weights_, sliced_.get()},
+              saved, [files] { weights::finish_model_files(files); });
+  by_first([&] { weights::save_model_rest(folder, spec_.whole, spec_.head, type, options); });
 }
 
 // Recorded while loading: the folder may be replaced before adapters are saved.
@@ -272,13 +272,13 @@ void ModelWorker::note_base() {
     base_fingerprint_ = weights::fingerprint({base, {}});
 }
 
-void ModelWorker::write_adapters(const fs::path& folder, weights::Sync sync) {
+void ModelWorker::write_adapters(const fs::path& folder, weights::Sync sync, SavedFiles& saved) {
   const auto units = spec::lora_layout(spec_.whole, spec_.head, spec_.lora);
   OwnUnits own{adapter_layout_, adapter_numbers_, adapter_cuts_, adapters_, nullptr};
   if (!base_fingerprint_.empty() && !saves_weights())
     own.metadata[weights::kBaseKey] = base_fingerprint_;
   write_units(weights::adapter_file(folder, units, adapters_.front().scalar_type()), units, sync,
-              own);
+              own, saved);
   // PEFT finds the base by its path.
   by_first([&] {
     weights::save_adapter_config(folder, spec_.whole, spec_.head, spec_.lora,
@@ -288,10 +288,11 @@ void ModelWorker::write_adapters(const fs::path& folder, weights::Sync sync) {
 
 void ModelWorker::write_units(const weights::TensorFiles& files,
                               const std::vector<spec::FlatUnit>& whole, weights::Sync sync,
-                              const OwnUnits& own) {
-  CollectiveFiles file(groups_.world(), files, own.metadata, sync);
-  file.write([&](const PartVisit& visit) { visit_own_units(whole, own, visit); });
-  file.commit();
+                              const OwnUnits& own, SavedFiles& saved,
+                              std::function<void()> finished) {
+  saved.add(
+      CollectiveFiles(groups_.world(), files, own.metadata, sync),
+      [&](const PartVisit& visit) { visit_own_units(whole, own, visit); }, std::move(finished));
 }
 
 void ModelWorker::visit_own_units(const std::vector<spec::FlatUnit>& whole, const OwnUnits& own,

@@ -116,19 +116,18 @@ void ModelWorker::start_sliced_masters(const UnitFill& fill) {
   }
 }
 
-void ModelWorker::write_states(const fs::path& folder) {
+void ModelWorker::write_states(const fs::path& folder, SavedFiles& saved) {
   const std::vector<spec::WholeState> states = whole_states();
   std::vector<weights::TensorInfo> infos;
   infos.reserve(states.size());
   for (const spec::WholeState& state : states)
     infos.push_back(
         {state.name, weights::dtype_name(bridge::to_aten(state.dtype)), {state.elements}});
-  CollectiveFiles file(groups_.world(), weights::one_file(folder / kOptimizerFile, infos),
-                       {{kKindKey, std::string(to_string(optimizer_->spec().kind))},
-                        {kStepsKey, std::to_string(optimizer_->steps())}},
-                       weights::Sync::kByCaller);
-  file.write([&](const PartVisit& visit) { visit_own_states(states, visit); });
-  file.commit();
+  saved.add(CollectiveFiles(groups_.world(), weights::one_file(folder / kOptimizerFile, infos),
+                            {{kKindKey, std::string(to_string(optimizer_->spec().kind))},
+                             {kStepsKey, std::to_string(optimizer_->steps())}},
+                            weights::Sync::kByCaller),
+            [&](const PartVisit& visit) { visit_own_states(states, visit); });
 }
 
 void ModelWorker::visit_own_states(const std::vector<spec::WholeState>& all,

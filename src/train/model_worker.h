@@ -35,6 +35,7 @@
 #include "train/generation_weights.h"
 #include "train/hosted_gradients.h"
 #include "train/optimizer.h"
+#include "train/saved_files.h"
 #include "train/sliced_weights.h"
 #include "weights/checkpoint.h"
 #include "weights/model_reader.h"
@@ -91,10 +92,11 @@ class ModelWorker {
   void load();
   /// Writes weights in Hugging Face's format (config.json, model.safetensors), and
   /// optimizer.safetensors for a trained model. With LoRA it writes only the adapter, if a folder
-  /// holds the base. The caller that makes the folder a checkpoint syncs it. Only the companions
-  /// and the shard size of `options` are used. Fails before writing if ranks have different
-  /// weights.
-  void save(const std::filesystem::path& folder, const weights::SaveOptions& options);
+  /// holds the base. The tensors are complete when the caller has completed `files`. The caller
+  /// that makes the folder a checkpoint syncs it. Only the companions and the shard size of
+  /// `options` are used. Fails before writing if ranks have different weights.
+  void save(const std::filesystem::path& folder, const weights::SaveOptions& options,
+            SavedFiles& files);
   /// Reads back what save() wrote, bitwise. An adapter's base is read from where load() reads it.
   void restore(const std::filesystem::path& folder);
 
@@ -242,10 +244,11 @@ class ModelWorker {
   void start_sliced_masters(const UnitFill& fill);
   /// Allows a missing scalar head, which starts at zero, only if the job says so. Otherwise fails.
   void check_missing_head() const;
-  void write(const std::filesystem::path& folder, weights::SaveOptions options);
-  void write_weights(const std::filesystem::path& folder, const weights::SaveOptions& options);
+  void write(const std::filesystem::path& folder, weights::SaveOptions options, SavedFiles& saved);
+  void write_weights(const std::filesystem::path& folder, const weights::SaveOptions& options,
+                     SavedFiles& saved);
   void note_base();
-  void write_adapters(const std::filesystem::path& folder, weights::Sync sync);
+  void write_adapters(const std::filesystem::path& folder, weights::Sync sync, SavedFiles& saved);
   /// Runs `work` on the first rank. A failure is thrown on every rank.
   void by_first(const std::function<void()>& work) const;
   /// Weights or adapters, with information about this rank's units.
@@ -259,11 +262,12 @@ class ModelWorker {
   };
   /// Every rank writes its elements. `whole` is the layout of the whole model.
   void write_units(const weights::TensorFiles& files, const std::vector<spec::FlatUnit>& whole,
-                   weights::Sync sync, const OwnUnits& own);
+                   weights::Sync sync, const OwnUnits& own, SavedFiles& saved,
+                   std::function<void()> finished = {});
   void visit_own_units(const std::vector<spec::FlatUnit>& whole, const OwnUnits& own,
                        const PartVisit& visit) const;
   /// Every rank writes its own states.
-  void write_states(const std::filesystem::path& folder);
+  void write_states(const std::filesystem::path& folder, SavedFiles& saved);
   /// Visits the states in the file that this rank writes.
   void visit_own_states(const std::vector<spec::WholeState>& all, const PartVisit& visit) const;
   void add_padding(std::size_t number, const spec::WholeState& state,

@@ -9,6 +9,7 @@
 #include "spec/adapter_config.h"
 #include "text/tokenizer/tokenizer_files.h"
 #include "weights/tensor_io.h"
+#include "weights/tensor_pieces.h"
 
 namespace neap::weights {
 namespace {
@@ -100,7 +101,7 @@ void save_model(const fs::path& folder, const spec::Architecture& shape, spec::H
     std::vector<TensorWrite> writes;
     for (const spec::Parameter& p : units[u].parameters)
       writes.push_back({number++, ops::parameter_view(flat, p), type});
-    write_tensors(writes,
+    write_tensors(writes, all_threads(),
                   [&](std::size_t tensor, std::uint64_t offset, std::span<const std::byte> bytes) {
                     files.write(tensor, offset, bytes);
                   });

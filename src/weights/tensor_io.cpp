@@ -128,9 +128,8 @@ const TensorEntry& entry_of(const SafetensorsFile& file, const std::string& name
   return *entry;
 }
 
-namespace {
-
-void write_by(std::size_t threads, const std::vector<TensorWrite>& writes, const PieceSink& sink) {
+void write_tensors(const std::vector<TensorWrite>& writes, std::size_t threads,
+                   const PieceSink& sink) {
   std::vector<Tensor> flat;
   std::vector<TensorPiece> pieces;
   for (std::size_t i = 0; i < writes.size(); ++i) {
@@ -145,16 +144,6 @@ void write_by(std::size_t threads, const std::vector<TensorWrite>& writes, const
                                                .load(write.dtype, copied, converted);
                    sink(write.number, piece.first * width, {from, piece.count * width});
                  });
-}
-
-}  // namespace
-
-void write_tensors(const std::vector<TensorWrite>& writes, const PieceSink& sink) {
-  write_by(all_threads(), writes, sink);
-}
-
-void write_tensors_in_order(const std::vector<TensorWrite>& writes, const PieceSink& sink) {
-  write_by(1, writes, sink);
 }
 
 void fill_tensor(const Tensor& target,
@@ -190,7 +179,7 @@ void TensorFileWriter::write(std::size_t first, std::size_t count) {
   std::vector<TensorWrite> writes;
   for (std::size_t i = first; i < first + count; ++i)
     writes.push_back({i, tensors_.at(i).second, tensors_[i].second.scalar_type()});
-  write_tensors(writes,
+  write_tensors(writes, all_threads(),
                 [this](std::size_t tensor, std::uint64_t offset, std::span<const std::byte> bytes) {
                   file_.write(tensor, offset, bytes);
                 });

@@ -1,4 +1,5 @@
-// Reads and writes tensors in files, in pieces of 16 MiB, with as many threads as libtorch has.
+// Reads and writes tensors in files, in pieces of 16 MiB, with several threads: as many as libtorch
+// has, unless the caller says how many.
 //
 // Tensors   contiguous, on any device. If the floating dtypes of file and tensor differ, values are
 //           rounded to the nearest. Other dtypes must be equal.
@@ -47,10 +48,9 @@ struct TensorWrite {
   at::ScalarType dtype = at::kFloat;  ///< dtype in the file
 };
 /// Passes every tensor's bytes to `sink`, in pieces that begin at multiples of TensorCheck::kPiece
-/// bytes.
-void write_tensors(const std::vector<TensorWrite>& writes, const PieceSink& sink);
-/// As write_tensors(), on the caller's thread only and in order.
-void write_tensors_in_order(const std::vector<TensorWrite>& writes, const PieceSink& sink);
+/// bytes, with this number of threads. With one, they come in order on the caller's thread.
+void write_tensors(const std::vector<TensorWrite>& writes, std::size_t threads,
+                   const PieceSink& sink);
 
 /// Calls fill(piece number, float values) for every piece of `elements` values and stores them in
 /// `target`. Several threads run concurrently. Pieces have 4 Mi values except the last.

@@ -127,6 +127,28 @@ class Folders(TrainCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertTrue((self.home / "output/sft/global_step_1").is_dir())
 
+    def test_a_checkpoint_in_the_background_is_that_of_a_run_that_waits(self):
+        """The model changes while it is written; offloaded states change in place."""
+        words = ("train", "sft.toml", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=0", "trainer.total_training_steps=4", "data.val_files=[]")
+        cases = {"waits": ("trainer.async_save=false",), "no-room": ("memory.host_budget=1MiB",), "copied": (),
+                 "offloaded": ("memory.optimizer_offload=cpu",)}
+        saved = {}
+        for name, more in cases.items():
+            out = self.home / f"out/saved-{name}"
+            result = self.neap(*words, f"trainer.default_local_dir=out/saved-{name}", *more)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            copied = 0 if name in ("waits", "no-room") else 3  # the last one has no step behind it
+            self.assertEqual(result.stderr.count("is written in the background"), copied, result.stderr)
+            self.assertEqual(result.stderr.count("it goes to the disk in the background"), 4 - copied, result.stderr)
+            self.assertEqual(["timing_s/save_checkpoint" in row for row in neap_program.read_lines(out / "metrics.jsonl")],
+                             [False, True, True, True])
+            saved[name] = {path.relative_to(out): path.read_bytes() for path in out.glob("global_step_*/actor/*.safetensors")}
+            self.assertEqual(len(saved[name]), 8)
+            self.assertTrue(saved[name] == saved["waits"], name)
+        plan = self.neap("plan", "sft.toml", "memory.host_budget=1MiB")
+        self.assertRegex(plan.stdout, r"checkpoints +training waits while they are written: a copy needs up to \S+ MiB more host memory")
+        self.assertNotIn("training waits", self.neap("plan", "sft.toml").stdout)
+
     def test_a_run_follows_a_folder_that_is_moved(self):
         process, out = self.running("to-move")
         moved = out.rename(self.home / "out/moved-away")

@@ -260,7 +260,9 @@ class SteppedJob {
   [[nodiscard]] Results results() {
     const fs::path folder = output_ / "stepped";
     fs::create_directories(folder);
-    trainer_->save(folder);
+    train::SavedFiles files(context_->ranks);
+    trainer_->save(folder, files);
+    files.commit();
     return {metrics_, requests_.list(), runtime_->peak(), tensors_in(folder)};
   }
 

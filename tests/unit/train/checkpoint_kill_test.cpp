@@ -1,10 +1,12 @@
-// A process that is killed while it commits a checkpoint, at every system call that changes the folder: "auto" finds
-// a whole checkpoint each time, and the next writer goes on.
+// A process that is killed while it writes a checkpoint in the background, at every system call that changes the folder:
+// "auto" finds a whole checkpoint each time, and the next writer goes on.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
@@ -13,13 +15,17 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/status.h"
+#include "parallel/communicator.h"
+#include "train/background_save.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_files.h"
+#include "unit/train/copies_memory.h"
+#include "weights/tensor_io.h"
 
 namespace {
 
-int calls_to_go = 0;    // 0: no kill
-bool exchanges = true;  // false: a file system that cannot exchange two names
+std::atomic<int> calls_to_go = 0;  // 0: no kill
+bool exchanges = true;             // false: a file system that cannot exchange two names
 
 void count_call() {
   if (calls_to_go > 0 && --calls_to_go == 0) ::kill(::getpid(), SIGKILL);
@@ -54,12 +60,21 @@ extern "C" int fsync(int file) {
   count_call();
   return static_cast<int>(::syscall(SYS_fsync, file));
 }
+extern "C" ssize_t pwrite(int file, const void* from, std::size_t count, off_t at) {
+  count_call();
+  return ::syscall(SYS_pwrite64, file, from, count, at);
+}
+extern "C" ssize_t pwrite64(int file, const void* from, std::size_t count, off_t at) {
+  return pwrite(file, from, count, at);
+}
 #pragma GCC visibility pop
 
 namespace neap::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kValues = "values.safetensors";
 
 class CommitKilled : public ::testing::Test {
  protected:
@@ -70,22 +85,34 @@ class CommitKilled : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(root_); }
 
-  void write(std::int64_t step, const Retention& keep, const std::string& text) {
-    CheckpointWriter writer(root_, step);
-    fs::create_directory(writer.folder() / "actor");
-    std::ofstream(writer.folder() / "actor" / "weights") << text;
-    writer.commit(keep);
+  static at::Tensor values_of(const std::string& text) {
+    return at::full({5}, 100.0 * text.front() + static_cast<double>(text.size()), at::kFloat);
   }
-  /// As write(), in a process that is killed at the `call`-th call of its commit. False: it ended before.
+  void write(std::int64_t step, const Retention& keep, const std::string& text, int call = 0) {
+    const auto ranks = parallel::make_single();
+    testing::CopiesMemory memory;
+    BackgroundSave background(*ranks);
+    auto writer = std::make_unique<CheckpointWriter>(root_, step);
+    const fs::path actor = writer->folder() / "actor";
+    fs::create_directory(actor);
+    std::ofstream(actor / "weights") << text;
+    SavedFiles saved(*ranks, memory.copies.get());
+    const at::Tensor values = values_of(text);
+    calls_to_go = call;
+    saved.add(CollectiveFiles(*ranks, weights::one_file(actor / kValues, {{"x", "F32", {5}}}), {},
+                              weights::Sync::kByCaller),
+              [&](const PartVisit& visit) { visit({{0, values, {{0, 0, 5}}}}); });
+    values.zero_();
+    background.start(std::move(saved), std::move(writer), keep);
+    background.wait();
+    calls_to_go = 0;
+  }
+  /// As write(), in a process that is killed at the `call`-th call. False: it ended before.
   bool write_and_be_killed(std::int64_t step, const Retention& keep, const std::string& text,
                            int call) {
     const pid_t child = ::fork();
     if (child == 0) {
-      CheckpointWriter writer(root_, step);
-      fs::create_directory(writer.folder() / "actor");
-      std::ofstream(writer.folder() / "actor" / "weights") << text;
-      calls_to_go = call;
-      writer.commit(keep);
+      write(step, keep, text, call);
       ::_exit(0);
     }
     int status = 0;
@@ -96,7 +123,12 @@ class CommitKilled : public ::testing::Test {
   std::string newest() const {
     const auto found = find_checkpoint(root_, "auto", {}, check_files);
     if (!found) return "none";
-    return value_or_throw(read_file(found->folder / "actor" / "weights"));
+    const std::string text = value_or_throw(read_file(found->folder / "actor" / "weights"));
+    const at::Tensor values = at::empty({5});
+    weights::load_tensors(weights::SafetensorsFile::open(found->folder / "actor" / kValues),
+                          {{"x", values}});
+    EXPECT_TRUE(values.equal(values_of(text))) << text;
+    return text;
   }
   /// Kills a commit of `step` everywhere; before() makes the folder. Each time the newest checkpoint is the one before or the
   /// new one.

@@ -11,7 +11,9 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "ops/aten_ops.h"
+#include "parallel/communicator.h"
 #include "step/phases.h"
+#include "train/background_save.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_files.h"
 #include "train/optimizer.h"
@@ -170,11 +172,12 @@ TEST_F(Folder, TheBestCheckpointStaysAndItsLinkPointsToIt) {
 }
 
 TEST_F(Folder, ACheckpointIsCommittedInTheBackgroundAndItsFailureIsNotLost) {
-  BackgroundCommit commit;
+  const auto ranks = parallel::make_single();
+  BackgroundSave commit(*ranks);
   for (const std::int64_t step : {1, 2, 3}) {
     auto writer = std::make_unique<CheckpointWriter>(root_, step);
     std::ofstream(writer->folder() / "weights") << step;
-    commit.start(std::move(writer), {2, {}, {}});
+    commit.start(SavedFiles(*ranks), std::move(writer), {2, {}, {}});
     if (step < 3) commit.wait();
   }
   commit.wait();
@@ -182,7 +185,7 @@ TEST_F(Folder, ACheckpointIsCommittedInTheBackgroundAndItsFailureIsNotLost) {
   EXPECT_FALSE(fs::exists(root_ / "global_step_1"));
   auto writer = std::make_unique<CheckpointWriter>(root_, 4);
   fs::remove_all(writer->folder());
-  commit.start(std::move(writer), {2, {}, {}});
+  commit.start(SavedFiles(*ranks), std::move(writer), {2, {}, {}});
   EXPECT_NE(message([&] {
               while (true) commit.poll();
             }).find("global_step_4"),

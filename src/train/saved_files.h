@@ -1,0 +1,57 @@
+// The tensor files of one checkpoint, which all ranks write together.
+//
+// Model     add() takes what a rank writes: where host memory has room, a copy of it; otherwise it
+//           writes it at once. After that, models may change. The rest is done in stages. Any
+//           thread may run a rank's part of a stage, which needs no device. share() comes between
+//           two stages, on the thread of the ranks' collectives.
+// Threads   one at a time.
+// Failure   Error; CollectiveError where the call is collective. Files are then unfinished.
+// Cost      host memory: the copies, and that of weights::write_tensors.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "parallel/communicator.h"
+#include "train/collective_files.h"
+#include "train/host_copies.h"
+
+namespace neap::train {
+
+class SavedFiles {
+ public:
+  /// Without `copies`, add() writes at once. Both must outlive it.
+  explicit SavedFiles(parallel::Communicator& ranks, HostCopies* copies = nullptr)
+      : ranks_(&ranks), copies_(copies) {}
+
+  /// Every rank calls it. `finished` runs on the first rank when the files are complete.
+  void add(CollectiveFiles files, const PartSource& source, std::function<void()> finished = {});
+  /// Whether all of it waits in host memory to be written.
+  [[nodiscard]] bool copied() const;
+  /// Why ranks write at once although they have `copies`; success: they do not.
+  [[nodiscard]] const Status& without_copy() const { return without_copy_; }
+
+  static constexpr std::size_t kStages = 3;
+  /// This rank's part of a stage, with this number of threads.
+  void run(std::size_t stage, std::size_t threads);
+  /// Every rank calls it, when all have ended a stage that is not the last.
+  void share();
+  /// All stages. Every rank calls it.
+  void commit();
+
+ private:
+  struct Entry {
+    CollectiveFiles files;
+    PartSource copied;  // empty: written
+    std::function<void()> finished;
+  };
+  [[nodiscard]] bool takes_copy(const CollectiveFiles& files, const PartSource& source);
+
+  parallel::Communicator* ranks_;
+  HostCopies* copies_;
+  Status without_copy_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace neap::train
