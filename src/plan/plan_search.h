@@ -75,7 +75,7 @@ class PlanSearch {
   Status enlarge_logits(MemoryPlan& best);
   // Replaces the best plan by its draft with other modes, if that fits and is faster.
   Result<bool> replaced(MemoryPlan& best, const spec::ModelModes& modes);
-  // What graphs save a plan.
+  // The seconds that graphs save a plan.
   Result<double> saved_by_graphs(const MemoryPlan& plan);
   // Tries a draft with blocks that are loaded for one micro-batch, or for several at once.
   static Found fastest_of_groups(Drafts& drafts, MemoryPlan draft, Limits limits);

@@ -22,7 +22,7 @@ class RecipeBuilder {
     add_model({.id = id, .path = path, .head = head, .adapter = adapter});
   }
   void trained(const ModelSource& source);
-  /// Of generations.
+  /// The tags of generations.
   void key_values() {
     add_tag(TagKind::kKeyValues, ModelId::kActor);
     if (modes_.graphs()) add_tag(TagKind::kGraphs, ModelId::kActor);

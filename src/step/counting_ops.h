@@ -37,7 +37,7 @@ class CountedGraphs {
   /// The largest scratch: graphs share it.
   [[nodiscard]] std::uint64_t scratch() const { return scratch_; }
   [[nodiscard]] std::size_t count() const { return keys_.size(); }
-  /// Of the largest graph.
+  /// The most of a graph.
   [[nodiscard]] double kernels() const { return kernels_; }
 
  private:
@@ -76,7 +76,7 @@ class CountingOps : public WorkMeter {
     sink_ = before;
     graphs_made_.add(key, scratch.extent(), kernels);
   }
-  /// Of all graphed bodies.
+  /// The graphs of all bodies so far.
   [[nodiscard]] const CountedGraphs& graphs_made() const { return graphs_made_; }
 
   // ---- stages of a pipeline ----

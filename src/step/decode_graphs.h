@@ -34,7 +34,7 @@ void for_each_graph(std::int64_t rows, std::int64_t tokens, const Visit& visit) 
   }
 }
 
-/// What the decision depends on besides the architecture.
+/// The decision depends on these and on the architecture.
 struct GraphConditions {
   bool cuda = false;
   Dtype dtype = Dtype::kFloat32;
@@ -68,7 +68,7 @@ struct DecodeRows {
   T advance;    // 1, or 0 for an idle row, whose position stays within the cache
 };
 
-/// What a graph reads and writes, of the first B rows of a cache.
+/// The tensors that a graph reads and writes, for the first B rows of a cache.
 template <class T>
 struct DecodeState {
   DecodeRows<T> rows;

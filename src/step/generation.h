@@ -79,7 +79,7 @@ DecodeRows<T> on_device(Ops& ops, const DecodeRows<T>& rows) {
   return {ops.to_device(rows.tokens), ops.to_device(rows.positions), ops.to_device(rows.advance)};
 }
 
-/// What kernels of a step are told about its keys.
+/// The limit of keys that a step's kernels get.
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
 KeyLimit limit_of(Ops& ops, const Weights<T>& w, const Cache& cache, std::int64_t keys) {
   const bool flash = decodes_by_flash(w.architecture, ops.cuda(), ops.dtype(any_weight(w)));

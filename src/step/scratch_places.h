@@ -24,7 +24,7 @@ struct GraphKey {
 
 class ScratchPlaces {
  public:
-  /// Of places and sizes, as in libtorch's allocator.
+  /// The unit of places and sizes, as in libtorch's allocator.
   static constexpr std::uint64_t kAlignment = 512;
 
   /// The offset of a place for `bytes` > 0.
