@@ -200,7 +200,9 @@ TEST_P(OwnKernels, StepsOfAdamW) {
       EXPECT_TRUE(close(t.x, x));
       EXPECT_TRUE(close(t.average, average));
       EXPECT_TRUE(close(t.square, square));
-      if (copied) EXPECT_TRUE(at::equal(t.copy, t.x.to(at::kBFloat16)));
+      if (copied) {
+        EXPECT_TRUE(at::equal(t.copy, t.x.to(at::kBFloat16)));
+      }
     }
   }
 }
