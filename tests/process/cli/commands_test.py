@@ -138,7 +138,7 @@ class Commands(unittest.TestCase):
         self.assertIn("fastest first, but those that need more host memory last", ranked)
         plans = re.findall(r"(?m)^  \d\. .*$", ranked)
         self.assertIn("lora_rank", plans[0])
-        self.assertRegex(plans[0], r"; [0-9.]+ MiB of host memory$")
+        self.assertRegex(plans[0], r"; [0-9.]+ (?:B|MiB) of host memory$")
         self.assertNotIn("lora_rank", plans[-1])
         self.assertRegex(plans[-1], r"; [0-9.]+ GiB of host memory, more than 6 GiB$")
         full = ["plan", PLANNED, "--gpu", "h100", "device.memory=0B"]

@@ -101,7 +101,9 @@ class CommitKilled : public ::testing::Test {
     calls_to_go = call;
     saved.add(CollectiveFiles(*ranks, weights::one_file(actor / kValues, {{"x", "F32", {5}}}), {},
                               weights::Sync::kByCaller),
-              [&](const PartVisit& visit) { visit({{0, values, {{0, 0, 5}}}}); });
+              [&](const PartVisit& visit) {
+                visit({{0, values, {{0, 0, 5}}}});
+              });
     values.zero_();
     background.start(std::move(saved), std::move(writer), keep);
     background.wait();
