@@ -20,7 +20,7 @@ bool saves_while_training(const spec::TrainerConfig& trainer) {
 Bytes checkpoint_copy(const spec::Job& job, const spec::Recipe& recipe,
                       const std::vector<TagPlan>& tags) {
   Bytes sum;
-  if (!job.trainer.async_save || !saves_while_training(job.trainer)) return sum;
+  if (!job.trainer.async_save || job.ranks() > 1 || !saves_while_training(job.trainer)) return sum;
   for (const TagPlan& tag : tags) {
     const spec::ModelSource* const model = recipe.find(tag.id.model);
     if (tag.is_outside() || model == nullptr || model->trained == nullptr) continue;

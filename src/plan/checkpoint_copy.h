@@ -15,7 +15,7 @@
 
 namespace neap::plan {
 
-/// At most. Zero if the run saves only at its end, or if the job wants no copies.
+/// At most. Zero if the run saves only at its end, has several ranks, or wants no copies.
 [[nodiscard]] Bytes checkpoint_copy(const spec::Job& job, const spec::Recipe& recipe,
                                     const std::vector<TagPlan>& tags);
 

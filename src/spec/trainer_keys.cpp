@@ -71,7 +71,8 @@ void bind_schedule(ConfigTable& t, Job& job) {
                               .words = "not empty"}),
                    job, steps_are_short, 200);
   t.bind("trainer.async_save", &r.async_save,
-         "Checkpoints are copied to host memory, if it has room, and written while training goes "
+         "One rank copies checkpoints to host memory, if it has room, and writes them while "
+         "training goes "
          "on; false: training waits until they are written.");
   t.bind("trainer.max_ckpt_to_keep", &r.max_ckpt_to_keep, "Number of checkpoints to keep; 0: all.")
       .in("checkpoints")

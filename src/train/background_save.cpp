@@ -37,6 +37,16 @@ void BackgroundSave::start(SavedFiles files, std::unique_ptr<CheckpointWriter> w
                            Retention keep) {
   wait();
   save_ = std::make_unique<Save>(Save{std::move(writer), std::move(keep), std::move(files)});
+  try {
+    // Ranks share results between steps only: a kill before the next steps would lose the files.
+    while (!ranks_.alone() && save_->stage + 1 < SavedFiles::kStages) {
+      parallel::run_collectively(ranks_, [&] { run_stage(*save_); });
+      save_->files.share();
+    }
+  } catch (...) {
+    save_.reset();
+    throw;
+  }
   launch();
 }
 

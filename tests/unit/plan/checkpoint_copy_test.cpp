@@ -43,6 +43,9 @@ TEST(CheckpointCopy, IsWantedOnlyIfARunSavesBeforeItsEnd) {
   job.trainer.async_save = false;
   EXPECT_EQ(copy_of(job, tags), 0_B);
   job.trainer.async_save = true;
+  job.trainer.n_gpus_per_node = 2;
+  EXPECT_EQ(copy_of(job, tags), 0_B);
+  job.trainer.n_gpus_per_node = 1;
   job.trainer.save_freq = -1;
   EXPECT_EQ(copy_of(job, tags), 0_B);
   job.trainer.best_metric = "val/score/mean";
