@@ -1,8 +1,7 @@
 // Host memory for a copy of a checkpoint, so that training need not wait until it is written.
 //
-// Model     What a rank holds of trained models and of their optimizer states, on the device, in
-//           host memory or on disk. A run needs less if other ranks hold the same and write parts
-//           of it.
+// Model     What the only rank holds of trained models and of their optimizer states, on the device,
+//           in host memory or on disk.
 // Threads   a stateless function.
 // Failure   none.
 // Cost      negligible.

@@ -211,19 +211,14 @@ void TrainingRun::save(bool goes_on) {
     if (ranks_.first())
       writer = std::make_unique<train::CheckpointWriter>(output_.stable_path(), step_);
   });
-  const auto readable = [&](const Status& why) { return writer ? writer->readable(why) : why; };
   train::SavedFiles files(ranks_, goes_on ? copies() : nullptr);
-  try {
+  train::with_readable_errors(writer.get(), [&] {
     trainer_->save(writer ? writer->folder() : fs::path(), files);
     parallel::run_collectively(ranks_, [&] {
       if (writer)
         write_run_state(writer->folder(), step_, job_, identity_, data_->train, best_, stop_);
     });
-  } catch (const parallel::CollectiveError& e) {
-    throw parallel::CollectiveError(readable(e.status()), e.mine());
-  } catch (const Error& e) {
-    throw Error(readable(e.status()));
-  }
+  });
   note_without_copy(files.without_copy());
   const bool copied = files.copied();
   background_.start(std::move(files), std::move(writer),

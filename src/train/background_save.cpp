@@ -27,6 +27,19 @@ void lower_priority() {
 
 }  // namespace
 
+void with_readable_errors(const CheckpointWriter* writer, const std::function<void()>& work) {
+  const auto readable = [&](const Status& why) {
+    return writer == nullptr ? why : writer->readable(why);
+  };
+  try {
+    work();
+  } catch (const parallel::CollectiveError& e) {
+    throw parallel::CollectiveError(readable(e.status()), e.mine());
+  } catch (const Error& e) {
+    throw Error(readable(e.status()));
+  }
+}
+
 BackgroundSave::~BackgroundSave() {
   if (!running_.valid()) return;
   const Status ended = parallel::status_of([&] { running_.get(); });
@@ -36,38 +49,18 @@ BackgroundSave::~BackgroundSave() {
 void BackgroundSave::start(SavedFiles files, std::unique_ptr<CheckpointWriter> writer,
                            Retention keep) {
   wait();
-  save_ = std::make_unique<Save>(Save{std::move(writer), std::move(keep), std::move(files)});
-  try {
-    // Ranks share results between steps only: a kill before the next steps would lose the files.
-    while (!ranks_.alone() && save_->stage + 1 < SavedFiles::kStages) {
-      parallel::run_collectively(ranks_, [&] { run_stage(*save_); });
-      save_->files.share();
-    }
-  } catch (...) {
-    save_.reset();
-    throw;
-  }
-  launch();
-}
-
-void BackgroundSave::run_stage(Save& save) {
-  try {
-    save.files.run(save.stage, std::max<std::size_t>(weights::all_threads() / 2, 1));
-  } catch (const Error& e) {
-    throw Error(save.writer ? save.writer->readable(e.status()) : e.status());
-  }
-  if (++save.stage == SavedFiles::kStages && save.writer) save.writer->commit(save.keep);
-}
-
-void BackgroundSave::launch() {
-  running_ = std::async(std::launch::async, [&save = *save_, alone = ranks_.alone()] {
+  auto save = std::make_unique<Save>(Save{std::move(writer), std::move(keep), std::move(files)});
+  if (!ranks_.alone()) commit_files(*save, weights::all_threads());
+  save_ = std::move(save);
+  running_ = std::async(std::launch::async, [this, &save = *save_] {
     lower_priority();
-    run_stage(save);
-    while (alone && save.stage < SavedFiles::kStages) {
-      save.files.share();
-      run_stage(save);
-    }
+    if (ranks_.alone()) commit_files(save, std::max<std::size_t>(weights::all_threads() / 2, 1));
+    if (save.writer) save.writer->commit(save.keep);
   });
+}
+
+void BackgroundSave::commit_files(Save& save, std::size_t threads) {
+  with_readable_errors(save.writer.get(), [&] { save.files.commit(threads); });
 }
 
 void BackgroundSave::advance(bool waits) {
@@ -75,21 +68,8 @@ void BackgroundSave::advance(bool waits) {
   if (waits) running_.wait();
   const bool busy = running_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
   if (ranks_.any(busy)) return;
-  try {
-    parallel::run_collectively(ranks_, [&] { running_.get(); });
-    if (save_->stage < SavedFiles::kStages) {
-      save_->files.share();
-      return launch();
-    }
-  } catch (...) {
-    save_.reset();
-    throw;
-  }
-  save_.reset();
-}
-
-void BackgroundSave::wait() {
-  while (save_) advance(/*waits=*/true);
+  const std::unique_ptr<Save> ended = std::move(save_);
+  parallel::run_collectively(ranks_, [&] { running_.get(); });
 }
 
 }  // namespace neap::train

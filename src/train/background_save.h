@@ -1,12 +1,13 @@
 // Writes a checkpoint in the background while training continues: at most one at a time.
 //
-// Model     Stages of a thread of each rank. With several ranks, poll() and wait() start the next
-//           stage when all ranks have ended one, because ranks only communicate on one thread. One
-//           rank needs no calls. The last stage commits the folder.
+// Model     A thread completes the files of one rank, and commits the folder. Several ranks complete
+//           the files before start() returns, because ranks only communicate on one thread.
 // Threads   one of the owner; a thread at low priority, which starts helpers.
 // Failure   Error, or CollectiveError on every rank. The checkpoint is then removed.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <future>
 #include <memory>
 
@@ -15,6 +16,9 @@
 #include "train/saved_files.h"
 
 namespace neap::train {
+
+/// Runs `work`. Its errors say what happened to the checkpoint's folder; `writer` may be null.
+void with_readable_errors(const CheckpointWriter* writer, const std::function<void()>& work);
 
 class BackgroundSave {
  public:
@@ -28,20 +32,18 @@ class BackgroundSave {
   /// Every rank calls it. Waits for the previous checkpoint first. `writer` is null except on the
   /// first rank.
   void start(SavedFiles files, std::unique_ptr<CheckpointWriter> writer, Retention keep);
-  /// Every rank calls it. Throws the failure of a stage that has ended.
+  /// Every rank calls it. Throws the failure of a checkpoint that has ended.
   void poll() { advance(/*waits=*/false); }
   /// Every rank calls it. Returns when the checkpoint is on disk.
-  void wait();
+  void wait() { advance(/*waits=*/true); }
 
  private:
   struct Save {
     std::unique_ptr<CheckpointWriter> writer;
     Retention keep;
     SavedFiles files;
-    std::size_t stage = 0;
   };
-  static void run_stage(Save& save);
-  void launch();
+  static void commit_files(Save& save, std::size_t threads);
   void advance(bool waits);
 
   parallel::Communicator& ranks_;

@@ -298,32 +298,25 @@ void CollectiveFiles::add(const std::vector<double>& all) {
   }
 }
 
-void CollectiveFiles::share() {
-  const std::vector<double> written = exchange();
-  parallel::run_collectively(ranks_, [&] { add(written); });
-}
-
-// All bytes are written by now. Ranks that see the files share the hashing in turn.
-void CollectiveFiles::hash_rest() {
+void CollectiveFiles::commit() {
+  std::vector<double> written = exchange();
+  // All bytes are written by now. Ranks that see the files share the hashing in turn.
   const auto mine = see_.begin() + ranks_.rank();
   const auto turn = static_cast<std::size_t>(std::accumulate(see_.begin(), mine, 0.0));
   const auto turns = static_cast<std::size_t>(std::accumulate(see_.begin(), see_.end(), 0.0));
-  for (SafetensorsWriter& writer : writers_) {
-    writer.hash_rest(turn, turns);
-    if (!ranks_.first()) writer.leave();
-  }
-}
-
-void CollectiveFiles::finish() {
-  for (SafetensorsWriter& writer : writers_)
-    if (ranks_.first()) writer.commit();
-}
-
-void CollectiveFiles::commit() {
-  share();
-  parallel::run_collectively(ranks_, [&] { hash_rest(); });
-  share();
-  parallel::run_collectively(ranks_, [&] { finish(); });
+  parallel::run_collectively(ranks_, [&] {
+    add(written);
+    for (SafetensorsWriter& writer : writers_) {
+      writer.hash_rest(turn, turns);
+      if (!ranks_.first()) writer.leave();
+    }
+  });
+  written = exchange();
+  parallel::run_collectively(ranks_, [&] {
+    add(written);
+    for (SafetensorsWriter& writer : writers_)
+      if (ranks_.first()) writer.commit();
+  });
 }
 
 }  // namespace neap::train

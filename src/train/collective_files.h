@@ -9,8 +9,7 @@
 //           share that work.
 // Failure   CollectiveError on every rank if one fails; Error for a single rank. Files are
 //           unchanged, except those before a file whose commit fails.
-// Threads   one at a time; a rank that writes uses several. Calls that are not collective may come
-//           from another thread than the collective ones.
+// Threads   one at a time; a rank that writes uses several.
 // Cost      host memory: that of weights::write_tensors; 16 MiB more if some ranks do not see the
 //           files.
 #pragma once
@@ -56,17 +55,10 @@ class CollectiveFiles {
   /// Requires that every element was written once.
   void commit();
 
-  // ---- write() and commit() in steps, of which only share() is collective ----
   /// Whether every rank sees the files, as write_own() requires.
   [[nodiscard]] bool all_see() const;
-  /// Writes this rank's parts with this number of threads.
+  /// Writes this rank's parts with this number of threads. Not collective.
   void write_own(const PartSource& source, std::size_t threads);
-  /// After write_own() and after hash_rest(): tells the others what this rank has done.
-  void share();
-  /// This rank's part of the hashes that are missing.
-  void hash_rest();
-  /// On the first rank: completes the files. The others do nothing.
-  void finish();
 
   /// The destination of bytes of a buffer, as numbers that ranks can send.
   struct Place {

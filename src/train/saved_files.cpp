@@ -5,7 +5,6 @@
 
 #include "base/status.h"
 #include "parallel/run_collectively.h"
-#include "weights/tensor_pieces.h"
 
 namespace neap::train {
 
@@ -42,24 +41,15 @@ bool SavedFiles::copied() const {
                      [](const Entry& entry) { return static_cast<bool>(entry.copied); });
 }
 
-void SavedFiles::run(std::size_t stage, std::size_t threads) {
+void SavedFiles::commit(std::size_t threads) {
   for (Entry& entry : entries_) {
-    if (stage == 0 && entry.copied) entry.files.write_own(entry.copied, threads);
-    if (stage == 1) entry.files.hash_rest();
-    if (stage != 2) continue;
-    entry.files.finish();
-    if (entry.finished && ranks_->first()) entry.finished();
-  }
-}
-
-void SavedFiles::share() {
-  for (Entry& entry : entries_) entry.files.share();
-}
-
-void SavedFiles::commit() {
-  for (std::size_t stage = 0; stage < kStages; ++stage) {
-    if (stage > 0) share();
-    parallel::run_collectively(*ranks_, [&] { run(stage, weights::all_threads()); });
+    parallel::run_collectively(*ranks_, [&] {
+      if (entry.copied) entry.files.write_own(entry.copied, threads);
+    });
+    entry.files.commit();
+    parallel::run_collectively(*ranks_, [&] {
+      if (entry.finished && ranks_->first()) entry.finished();
+    });
   }
 }
 

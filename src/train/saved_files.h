@@ -1,9 +1,8 @@
 // The tensor files of one checkpoint, which all ranks write together.
 //
 // Model     add() takes what a rank writes: where host memory has room, a copy of it; otherwise it
-//           writes it at once. After that, models may change. The rest is done in stages. Any
-//           thread may run a rank's part of a stage, which needs no device. share() comes between
-//           two stages, on the thread of the ranks' collectives.
+//           writes it at once. After that, models may change. commit() does the rest. One rank may
+//           call it on any thread.
 // Threads   one at a time.
 // Failure   Error; CollectiveError where the call is collective. Files are then unfinished.
 // Cost      host memory: the copies, and that of weights::write_tensors.
@@ -32,13 +31,9 @@ class SavedFiles {
   /// Why ranks write at once although they have `copies`; success: they do not.
   [[nodiscard]] const Status& without_copy() const { return without_copy_; }
 
-  static constexpr std::size_t kStages = 3;
-  /// This rank's part of a stage, with this number of threads.
-  void run(std::size_t stage, std::size_t threads);
-  /// Every rank calls it, when all have ended a stage that is not the last.
-  void share();
-  /// All stages. Every rank calls it.
-  void commit();
+  /// Writes the copies with this number of threads, and completes the files. Every rank calls it. It
+  /// needs no device.
+  void commit(std::size_t threads);
 
  private:
   struct Entry {

@@ -41,7 +41,7 @@ TEST_F(FilesSavedByRanks, AreThoseOfTheMomentWithAndWithoutACopy) {
         take(ranks, saved, shards_, parts_of(ranks.rank()));
         EXPECT_EQ(saved.copied(), budget > 2_MiB);
         EXPECT_EQ(saved.without_copy().ok(), budget > 2_MiB);
-        saved.commit();
+        saved.commit(2);
         if (save == 0) held = memory.copies->bytes();
         EXPECT_EQ(memory.copies->bytes(), held) << "is kept";
       }
@@ -62,7 +62,7 @@ TEST_F(FilesSavedByRanks, HaveCopiesOnAllRanksOrOnNone) {
     EXPECT_FALSE(saved.copied());
     EXPECT_EQ(saved.without_copy().message() == "another rank has no room", ranks.first())
         << saved.without_copy().message();
-    saved.commit();
+    saved.commit(2);
   });
 }
 
