@@ -173,7 +173,7 @@ def page():
         "Reserved / fragmentation / allocated; with `empty_cache()` reserved / fragmentation. The paper's in GB, others in GiB. Fragmentation is reserved minus "
         "allocated bytes when the allocator asked the driver for the peak's segment.", "",
         *sizes(stacks), "",
-        "Neap's arena gives memory back after each phase, so there is no column with `empty_cache()`.", "",
+        "Neap has no column with `empty_cache()`: its arena gives memory back after each phase.", "",
         "## Signs", "", *signs(stacks), "",
         f"An effect below {NO_EFFECT} GiB counts as none. Why some differ from the paper's:", "",
         "- Checkpointing lowers fragmentation here and raises it in the paper. Rows are compared with the one without a strategy, which has "
@@ -188,7 +188,7 @@ def page():
         "## Replays", "",
         "`neap replay` reproduces every recording and predicts `empty_cache()` after all phases from the recording without it.", "",
         *replays(rows), "",
-        "Where `empty_cache()` helps, predicted, GiB reserved:", "", *where(), "",
+        "Predicted GiB reserved, by the place of `empty_cache()`:", "", *where(), "",
         "## How it was run", "",
         "- OPT-1.3b and OPT-350m with random weights, LoRA of rank 128, 2 rows of 256 + 256 tokens, float16, eager attention, two steps, torch's fused AdamW in place "
         "of DeepSpeed's compiled one.",

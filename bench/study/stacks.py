@@ -6,7 +6,7 @@ import torch
 
 import rlhf
 
-# What each strategy of the paper's tables switches on: the ZeRO stage, offloading to the host, gradient checkpointing.
+# The paper's strategies: ZeRO stage, offloading to the host, gradient checkpointing.
 STRATEGIES = {
     "none": (0, False, False), "zero1": (1, False, False), "zero2": (2, False, False), "zero3": (3, False, False),
     "zero3-offload": (3, True, False), "checkpointing": (0, False, True), "all": (3, True, True),
@@ -70,7 +70,7 @@ class DeepSpeed:
 
     def engine(self, role, name, rank):
         values, training = ROLES[role]
-        # As DeepSpeed-Chat: models that do not train are sharded with ZeRO-3 only, and of these the reward model alone is offloaded.
+        # DeepSpeed-Chat shards models that do not train with ZeRO-3 only. It offloads only the reward model.
         stage = self.stage if training or self.sharded else 0
         settings = self.config(stage, self.offload and role != "ref", training)
         kept = self.hf(settings) if self.sharded else None  # transformers looks for it while it lives

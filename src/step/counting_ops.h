@@ -257,8 +257,8 @@ class CountingOps : public WorkMeter {
   [[nodiscard]] bool own_norm_rows(Dtype dtype, std::int64_t columns) const {
     return profile().own.norm_rows(dtype, columns);
   }
-  /// As norm_backward() of an RMS norm, plus `added`, which may be undefined. With d_weight it takes
-  /// a row of float32 a block.
+  /// Adds `added`, which may be undefined, to norm_backward() of an RMS norm. d_weight takes a row of
+  /// float32 per block.
   [[nodiscard]] Tensor own_rms_norm_backward(spec::NormKind kind, const Tensor& dy, const Tensor& x,
                                              const Tensor& rstd, const Tensor& weight,
                                              const Tensor& d_weight, const Tensor& added);

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "base/bytes.h"
+
 namespace neap::step {
 
 std::uint64_t ScratchPlaces::take(std::uint64_t bytes) {
-  const std::uint64_t size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const std::uint64_t size = round_up(Bytes(bytes), Bytes(kAlignment)).count();
   std::uint64_t at = 0;
   for (const auto& [offset, end] : used_) {
     if (offset - at >= size) break;

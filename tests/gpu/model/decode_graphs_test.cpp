@@ -99,7 +99,7 @@ class SmallModel {
     return out;
   }
 
-  // What a plan counts for these actions.
+  // A plan counts these actions.
   [[nodiscard]] step::CountedGraphs counted(const Outcome& run,
                                             const step::SamplingOptions& sampling) const {
     step::ScratchSink sink;
@@ -174,7 +174,7 @@ TEST_P(GraphsOnCard, GiveTheBitsOfStepsLaunchedOneByOne) {
   }
 }
 
-// What libtorch's allocator keeps is the same before and after, so nothing of a graph is in it.
+// libtorch's allocator keeps the same bytes before and after, so it holds nothing of a graph.
 TEST_P(GraphsOnCard, LeaveNothingBehind) {
   SmallModel model(GetParam().shape);
   const Tensor region = scratch(64 << 20);

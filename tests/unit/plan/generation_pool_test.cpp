@@ -80,7 +80,7 @@ class GenerationPool : public ::testing::Test {
     Bytes phase;  // of its tensors
     std::uint64_t graphs = 0;
   };
-  // Of body(ops, dtype).
+  // The peak of body(ops, dtype).
   template <class Body>
   [[nodiscard]] Peak peak(const Body& body) const {
     CountedMemory memory(value_or_throw(pool_settings(job_, target_)));
@@ -243,7 +243,7 @@ TEST_F(GenerationPool, GraphsTakeDecodingOutOfThePhase) {
   job_.rollout.presence_penalty = 1;
   EXPECT_TRUE(planned().graph_scratch.is_zero());
 
-  // Of 1, 2, 4 .. 64 rows.
+  // Seven graphs: 1, 2, 4 .. 64 rows.
   const std::uint64_t nodes = in_graphs.graph_nodes.count() / step::kGraphNodeBytes;
   EXPECT_EQ(nodes % 7, 0U);
   EXPECT_GT(nodes / 7, 10 * static_cast<std::uint64_t>(models_.actor->shape.blocks()));

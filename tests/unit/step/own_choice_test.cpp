@@ -1,4 +1,4 @@
-// What passes ask of Neap's kernels in place of libtorch's operations: fewer bytes, and no memory that they do not need.
+// Passes call Neap's kernels in place of libtorch's operations. They move fewer bytes and need less memory.
 #include <gtest/gtest.h>
 
 #include <cstdint>

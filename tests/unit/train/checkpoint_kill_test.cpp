@@ -109,7 +109,7 @@ class CommitKilled : public ::testing::Test {
     background.wait();
     calls_to_go = 0;
   }
-  /// As write(), in a process that is killed at the `call`-th call. False: it ended before.
+  /// Runs write() in a process that is killed at the `call`-th call. False: it ended before.
   bool write_and_be_killed(std::int64_t step, const Retention& keep, const std::string& text,
                            int call) {
     const pid_t child = ::fork();

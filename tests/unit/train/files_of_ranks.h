@@ -45,7 +45,7 @@ class FilesOfRanks : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(root_); }
 
-  /// Of all files, one after another.
+  /// The bytes of all files, one after another.
   std::string contents() const {
     std::string out;
     for (const weights::TensorFiles::File& file : shards_.files)
@@ -91,7 +91,7 @@ class FilesOfRanks : public ::testing::Test {
           {static_cast<const std::byte*>(tensors_[i].const_data_ptr()), tensors_[i].nbytes()});
     writer.commit();
   }
-  /// Of three ranks: cuts within and between pieces, rows' parts, a tensor of one rank.
+  /// The parts of one of three ranks: cuts within and between pieces, parts of rows, a tensor of one rank.
   std::vector<FilePart> parts_of(int rank) const {
     constexpr std::int64_t kMi = 1 << 20;
     if (rank == 0)
