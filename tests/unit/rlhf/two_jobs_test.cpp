@@ -262,7 +262,7 @@ class SteppedJob {
     fs::create_directories(folder);
     train::SavedFiles files(context_->ranks);
     trainer_->save(folder, files);
-    files.commit();
+    files.commit(1);
     return {metrics_, requests_.list(), runtime_->peak(), tensors_in(folder)};
   }
 
