@@ -282,11 +282,8 @@ std::string TrainingRun::saved_steps(std::string_view but) const {
 }
 
 void TrainingRun::finish_save() {
-  try {
-    background_.wait();
-  } catch (const Error& e) {
-    log::debug(e.what());  // the run reports its own failure
-  }
+  // The run reports its own failure.
+  if (const Status ended = background_.finish_here(); !ended.ok()) log::debug(ended.message());
 }
 
 void TrainingRun::rescue() {

@@ -41,35 +41,39 @@ void with_readable_errors(const CheckpointWriter* writer, const std::function<vo
 }
 
 BackgroundSave::~BackgroundSave() {
-  if (!running_.valid()) return;
-  const Status ended = parallel::status_of([&] { running_.get(); });
-  if (!ended.ok()) log::error(format("The last checkpoint was not saved: {}", ended.message()));
+  if (const Status ended = finish_here(); !ended.ok())
+    log::error(format("The last checkpoint was not saved: {}", ended.message()));
 }
 
 void BackgroundSave::start(SavedFiles files, std::unique_ptr<CheckpointWriter> writer,
                            Retention keep) {
   wait();
-  auto save = std::make_unique<Save>(Save{std::move(writer), std::move(keep), std::move(files)});
-  if (!ranks_.alone()) commit_files(*save, weights::all_threads());
-  save_ = std::move(save);
-  running_ = std::async(std::launch::async, [this, &save = *save_] {
+  const auto commit_files = [](Save& save, std::size_t threads) {
+    with_readable_errors(save.writer.get(), [&] { save.files.commit(threads); });
+  };
+  Save all{std::move(writer), std::move(keep), std::move(files)};
+  const bool alone = ranks_.alone();
+  if (!alone) commit_files(all, weights::all_threads());
+  running_ = std::async(std::launch::async, [save = std::move(all), alone, commit_files]() mutable {
     lower_priority();
-    if (ranks_.alone()) commit_files(save, std::max<std::size_t>(weights::all_threads() / 2, 1));
+    if (alone) commit_files(save, std::max<std::size_t>(weights::all_threads() / 2, 1));
     if (save.writer) save.writer->commit(save.keep);
   });
 }
 
-void BackgroundSave::commit_files(Save& save, std::size_t threads) {
-  with_readable_errors(save.writer.get(), [&] { save.files.commit(threads); });
+// One collective, whether or not the thread has ended: the number of calls does not depend on time.
+void BackgroundSave::advance(bool waits) {
+  parallel::run_collectively(ranks_, [&] {
+    if (!running_.valid()) return;
+    const bool ended = running_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    if (waits || ended) running_.get();
+  });
 }
 
-void BackgroundSave::advance(bool waits) {
-  if (!save_) return;
-  if (waits) running_.wait();
-  const bool busy = running_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-  if (ranks_.any(busy)) return;
-  const std::unique_ptr<Save> ended = std::move(save_);
-  parallel::run_collectively(ranks_, [&] { running_.get(); });
+Status BackgroundSave::finish_here() {
+  return parallel::status_of([&] {
+    if (running_.valid()) running_.get();
+  });
 }
 
 }  // namespace neap::train

@@ -36,6 +36,8 @@ class BackgroundSave {
   void poll() { advance(/*waits=*/false); }
   /// Every rank calls it. Returns when the checkpoint is on disk.
   void wait() { advance(/*waits=*/true); }
+  /// Waits for this rank's thread only, and returns its failure.
+  [[nodiscard]] Status finish_here();
 
  private:
   struct Save {
@@ -43,12 +45,10 @@ class BackgroundSave {
     Retention keep;
     SavedFiles files;
   };
-  static void commit_files(Save& save, std::size_t threads);
   void advance(bool waits);
 
   parallel::Communicator& ranks_;
-  std::unique_ptr<Save> save_;  // null: none
-  std::future<void> running_;   // uses save_
+  std::future<void> running_;
 };
 
 }  // namespace neap::train
