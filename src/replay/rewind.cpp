@@ -238,11 +238,54 @@ std::uint64_t most_slack(const Range& range, std::uint64_t size, const cache::Se
   return cache::kSmallSize.count();
 }
 
+std::uint64_t rounded(const RewoundBlock& block, const Workload& workload) {
+  return workload.settings.round(Bytes(block.requested) + workload.version.padding).count();
+}
+
+/// Takes the distance to the allocation behind a block as its size, if the allocator could have
+/// given that size to the request.
+void learn_size(RewoundBlock& block, std::uint64_t next, const Rewound& state,
+                const Workload& workload) {
+  const auto above = state.ranges.upper_bound(block.address);
+  if (above == state.ranges.begin()) return;
+  const auto& [start, range] = *std::prev(above);
+  if (next >= start + range.size) return;
+  const std::uint64_t size = next - block.address;
+  const std::uint64_t least = rounded(block, workload);
+  if (size >= least && size - least <= most_slack(range, least, workload.settings))
+    block.size = size;
+}
+
 }  // namespace
 
 Rewound rewind(const trace::DeviceRecording& device, const cache::Settings& settings,
                Anomalies& anomalies) {
   return Rewinder(device, settings, anomalies).run();
+}
+
+void learn_sizes(Rewound& state, const Workload& workload) {
+  std::map<std::uint64_t, RewoundBlock*> live;  // null: allocated by an event
+  std::size_t unknown = 0;
+  for (RewoundBlock& block : state.blocks) {
+    live.emplace(block.address, &block);
+    unknown += block.size == 0 ? 1 : 0;
+  }
+  for (const Event& event : workload.device->events) {
+    if (unknown == 0) return;
+    const bool allocates = event.kind == EventKind::kAlloc;
+    if (!allocates && event.kind != EventKind::kFreeCompleted) continue;
+    const auto at = live.try_emplace(event.address, nullptr).first;
+    if (at->second != nullptr && at->second->size == 0) --unknown;
+    at->second = nullptr;
+    if (!allocates) {
+      live.erase(at);
+    } else if (at != live.begin()) {
+      RewoundBlock* before = std::prev(at)->second;
+      if (before == nullptr || before->size != 0) continue;
+      learn_size(*before, event.address, state, workload);
+      if (before->size != 0) --unknown;
+    }
+  }
 }
 
 void lay_out(const Rewound& state, Workload& workload) {
@@ -273,7 +316,7 @@ void lay_out(const Rewound& state, Workload& workload) {
           following != state.blocks.end() && following->address < end ? following->address : end;
       std::uint64_t size = block->size;
       if (size == 0 || block->address + size > limit) {
-        size = workload.settings.round(Bytes(block->requested) + workload.version.padding).count();
+        size = rounded(*block, workload);
         const std::uint64_t room = limit - block->address;
         if (size > room) {
           ++workload.anomalies.segments_inconsistent;

@@ -35,6 +35,10 @@ struct Rewound {
 [[nodiscard]] Rewound rewind(const trace::DeviceRecording& device, const cache::Settings& settings,
                              Anomalies& anomalies);
 
+/// Learns sizes of blocks that were freed later. The allocator allocates at the start of a free
+/// block, so an allocation behind a live block begins where that block ends.
+void learn_sizes(Rewound& state, const Workload& workload);
+
 /// Places the blocks in their segments: derives unknown sizes and turns gaps into free blocks.
 void lay_out(const Rewound& state, Workload& workload);
 

@@ -105,8 +105,9 @@ class Preparer {
       : w_(workload), options_(options), phases_(workload, options) {}
 
   void run() {
-    const Rewound state = rewind(*w_.device, w_.settings, w_.anomalies);
+    Rewound state = rewind(*w_.device, w_.settings, w_.anomalies);
     detect_padding(state);
+    learn_sizes(state, w_);
     lay_out(state, w_);
     find_reservations();
     number_initial_blocks();

@@ -39,6 +39,45 @@ TEST(Workload, RewindsACutTrace) {
   EXPECT_TRUE(fidelity->holds());
 }
 
+TEST(Workload, AnAllocationShowsWhereTheBlockBeforeItEnds) {
+  // A asked for 4 MiB and got a free block of 4.5 MiB whole. Its size is in no event: A dies. C takes
+  // the lower of two free blocks of 15.5 MiB; if A had 4 MiB, the upper one would be smaller.
+  const std::uint64_t half = kMiB / 2;
+  const std::uint64_t upper = kBase + 20 * kMiB;
+  Script script;
+  script.add(EventKind::kAlloc, kBase + 9 * half, 3 * kMiB)
+      .free(kBase, 4 * kMiB)
+      .segment(kBase, 20 * kMiB,
+               {{kBase, 9 * half, 0, 0, kFree},
+                {kBase + 9 * half, 3 * kMiB, 3 * kMiB, 0, kLive},
+                {kBase + 15 * half, 25 * half, 0, 0, kFree}},
+               false)
+      .segment(upper, 31 * half, {{upper, 31 * half, 0, 0, kFree}}, false);
+  const auto workload = prepare(script.recording, script.device());
+  ASSERT_TRUE(workload.ok());
+  EXPECT_EQ(workload->initial_segments[0].blocks[0].size, Bytes(9 * half));
+  EXPECT_EQ(workload->guessed_sizes, 0u);
+  const auto fidelity = check_fidelity(*workload);
+  ASSERT_TRUE(fidelity.ok()) << fidelity.status().message();
+  EXPECT_EQ(fidelity->allocs_equal, 1u);
+}
+
+TEST(Workload, AnAllocationTooFarBehindABlockSaysNothingOfItsSize) {
+  // Between A and C an unknown block of 2 MiB must have lived: A would have been split.
+  Script script;
+  script.add(EventKind::kAlloc, kBase + 6 * kMiB, 3 * kMiB)
+      .free(kBase, 4 * kMiB)
+      .segment(kBase, 20 * kMiB,
+               {{kBase, 6 * kMiB, 0, 0, kFree},
+                {kBase + 6 * kMiB, 3 * kMiB, 3 * kMiB, 0, kLive},
+                {kBase + 9 * kMiB, 11 * kMiB, 0, 0, kFree}},
+               false);
+  const auto workload = prepare(script.recording, script.device());
+  ASSERT_TRUE(workload.ok());
+  EXPECT_EQ(workload->initial_segments[0].blocks[0].size, 4_MiB);
+  EXPECT_EQ(workload->guessed_sizes, 1u);
+}
+
 TEST(Workload, AWrongAddressIsFoundAndExplained) {
   Script script;
   script.add(EventKind::kSegmentAlloc, kBase, 2 << 20)
