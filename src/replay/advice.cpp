@@ -16,6 +16,16 @@ int effort(const Scenario& scenario) {
          (scenario.fraction > 0 ? 2 : 0) + (scenario.phase_pools ? 3 : 0);
 }
 
+/// Whether `whole` does what `part` does, and perhaps more.
+bool includes(const Scenario& whole, const Scenario& part) {
+  const auto marked = [](const std::string& conf) { return "," + conf + ","; };
+  const bool conf = part.conf.empty() || whole.settings == part.settings ||
+                    marked(whole.conf).find(marked(part.conf)) != std::string::npos;
+  const bool empty = !part.empty.is_added() || whole.empty.to_string() == part.empty.to_string();
+  return conf && empty && (part.fraction == 0 || whole.fraction == part.fraction) &&
+         (whole.phase_pools || !part.phase_pools);
+}
+
 /// Scenarios that beat the baseline, best first.
 class Ranking {
  public:
@@ -91,14 +101,16 @@ class Ranking {
                      [&](const Advice& a, const Advice& b) { return key(a) < key(b); });
   }
 
-  /// Lists one entry per allocator setting, with its best empty_cache.
+  /// Lists one entry per allocator setting, with its best empty_cache. An entry that includes a
+  /// better one is left out, because what it adds is of no use.
   [[nodiscard]] std::vector<std::size_t> listed(std::size_t most) const {
     std::vector<std::size_t> list;
     for (std::size_t i = 0; i < found_.size() && list.size() < most; ++i) {
       const Scenario& scenario = found_[i].scenario;
       const bool known = std::any_of(list.begin(), list.end(), [&](std::size_t other) {
-        return found_[other].scenario.conf == scenario.conf &&
-               found_[other].scenario.empty.is_added() == scenario.empty.is_added();
+        const Scenario& better = found_[other].scenario;
+        return includes(scenario, better) || (better.conf == scenario.conf &&
+                                              better.empty.is_added() == scenario.empty.is_added());
       });
       if (!known) list.push_back(i);
     }

@@ -24,7 +24,7 @@ bool PhaseMarks::begins_phase(const Event& event) const {
   for (const std::string_view own : {"Optimizer.", "ProfilerStep#", "enumerate(DataLoader)",
                                      "nccl:", "gloo:", "##", "autograd::"})
     if (name.starts_with(own)) return false;
-  return true;
+  return !name.ends_with("(dynamo_timed)");  // steps of torch.compile
 }
 
 std::string_view phase_label(std::string_view name) {

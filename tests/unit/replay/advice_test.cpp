@@ -90,6 +90,18 @@ TEST_F(ThreeWays, TheLowestPeakComesFirst) {
   EXPECT_EQ(of("")->outcome.peak_reserved, Bytes(140 * kMiB));
 }
 
+TEST_F(ThreeWays, NothingIsAdvisedThatAddsToABetterAdvice) {
+  // Expandable segments alone reach 100 MiB: neither rounding nor empty_cache improves that.
+  const std::vector<Advice>& ranked = summary_.advice->ranked;
+  EXPECT_EQ(of("expandable_segments:True,roundup_power2_divisions:8"), nullptr);
+  EXPECT_EQ(of("neap phase pools"), nullptr);
+  EXPECT_EQ(std::count_if(ranked.begin(), ranked.end(),
+                          [](const Advice& advice) {
+                            return advice.scenario.conf == "expandable_segments:True";
+                          }),
+            1);
+}
+
 TEST_F(ThreeWays, EachReasonNamesItsSetting) {
   EXPECT_THAT(of("expandable_segments:True")->why, StartsWith("Segments grow in place"));
   EXPECT_THAT(of("")->why, StartsWith("What each inference phase leaves free is released"));

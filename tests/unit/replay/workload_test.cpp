@@ -180,6 +180,8 @@ TEST(Workload, PhasesFromMarksTimesAndNestedOnes) {
   script.phase(EventKind::kPhaseBegin, "outer")
       .phase(EventKind::kPhaseBegin, "Optimizer.step#AdamW.step")
       .phase(EventKind::kPhaseEnd, "Optimizer.step#AdamW.step")
+      .phase(EventKind::kPhaseBegin, "compile_fx_inner (dynamo_timed)")
+      .phase(EventKind::kPhaseEnd, "compile_fx_inner (dynamo_timed)")
       .phase(EventKind::kPhaseBegin, "inner")
       .add(EventKind::kSegmentAlloc, kBase, 2 << 20)
       .add(EventKind::kAlloc, kBase, 512)
