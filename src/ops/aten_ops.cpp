@@ -134,7 +134,9 @@ Tensor AtenOps::select(const Tensor& t, std::int64_t dimension, std::int64_t ind
 Tensor AtenOps::by_head(const Tensor& x, std::int64_t sequences) const {
   return x.view({sequences, -1, x.size(1), x.size(2)}).transpose(1, 2);
 }
+// By value: what a caller moves here is freed once it is converted.
 Tensor AtenOps::convert(Tensor t, Dtype dtype) const {
+  if (t.scalar_type() == to_aten(dtype)) return t;
   return t.to(to_aten(dtype));
 }
 
