@@ -146,8 +146,26 @@ USUAL = [name for name in CASES if name not in ("sft-opt-1.3b", "sft-qwen2.5-1.5
 
 # ---- inputs ----
 
+def gpt2_parameters(c):
+    h, vocab = c["n_embd"], c["vocab_size"]
+    yield "transformer.wte.weight", (vocab, h)
+    yield "transformer.wpe.weight", (c["n_positions"], h)
+    blocks = [f"transformer.h.{layer}" for layer in range(c["n_layer"])]
+    for block in blocks:  # matrices are stored (in, out)
+        for name, shape in {"attn.c_attn": (h, 3 * h), "attn.c_proj": (h, h), "mlp.c_fc": (h, 4 * h), "mlp.c_proj": (4 * h, h)}.items():
+            yield f"{block}.{name}.weight", shape
+            yield f"{block}.{name}.bias", shape[1:]
+    for norm in [f"{block}.{name}" for block in blocks for name in ("ln_1", "ln_2")] + ["transformer.ln_f"]:
+        yield f"{norm}.weight", (h,)
+        yield f"{norm}.bias", (h,)
+    yield "score.weight", (1, h)
+
+
 def parameters(c):
     """Names and shapes of a checkpoint with the scalar head of a reward model."""
+    if c["model_type"] == "gpt2":
+        yield from gpt2_parameters(c)
+        return
     h, vocab = c["hidden_size"], c["vocab_size"]
     width = c.get("head_dim", h // c["num_attention_heads"])
     if c["model_type"] == "opt":
