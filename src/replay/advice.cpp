@@ -172,7 +172,12 @@ std::vector<Scenario> candidates(const Workload& workload, Bytes capacity, Bytes
                                           "expandable_segments:True,roundup_power2_divisions:8",
                                           "large_segment_size_mb:64",
                                           "large_segment_size_mb:256"};
-  std::vector<std::string> empties_after = {"none"};
+  // Who changes a setting keeps the calls of empty_cache that the program makes.
+  const bool empties = std::any_of(workload.ops.begin(), workload.ops.end(), [](const Op& op) {
+    return op.kind == OpKind::kRecordedEmptyCache;
+  });
+  const std::string as_is = empties ? "recorded" : "none";
+  std::vector<std::string> empties_after = {as_is};
   std::vector<std::string> single;
   if (!workload.phase_names.empty()) {
     empties_after.insert(empties_after.end(), {"inference", "training", "all"});
@@ -198,7 +203,7 @@ std::vector<Scenario> candidates(const Workload& workload, Bytes capacity, Bytes
                                       static_cast<double>(capacity.count())) /
                             100.0;
     for (const char* threshold : {"0.6", "0.8"})
-      add(format("garbage_collection_threshold:{}", threshold), "none", std::min(fraction, 1.0));
+      add(format("garbage_collection_threshold:{}", threshold), as_is, std::min(fraction, 1.0));
   }
   if (!workload.phase_names.empty()) {
     // Neap includes its own PyTorch.

@@ -146,6 +146,18 @@ TEST_F(ThreeWays, TheJsonHasEveryAdviceWithItsKeys) {
   EXPECT_EQ(list[0]["warnings"].size(), best.warnings.size());
 }
 
+TEST(Candidates, KeepTheProgramsOwnEmptyCache) {
+  Script script;
+  script.add(EventKind::kSegmentAlloc, kBase, 20 * kMiB).add(EventKind::kAlloc, kBase, 15 * kMiB);
+  script.free(kBase, 15 * kMiB).add(EventKind::kSegmentFree, kBase, 20 * kMiB);
+  const auto workload = prepare(script.recording, script.device());
+  ASSERT_TRUE(workload.ok()) << workload.status().message();
+  const auto all = candidates(*workload, 1_GiB, 20_MiB);
+  ASSERT_FALSE(all.empty());
+  for (const Scenario& scenario : all)
+    EXPECT_EQ(scenario.empty.to_string(), "recorded") << scenario.conf;
+}
+
 /// Four blocks of 9 MiB, two of them neighbours that are freed, then 18 MiB. By default each pair is
 /// in a segment of 20 MiB and the freed ones cannot join: 58 MiB. Expandable segments take 40 MiB.
 class TooSmall : public ::testing::Test {
