@@ -5,6 +5,7 @@ NEAP_BUILD_DIR      the build folder; default build/python in the repository.
 NEAP_TORCH_ROOT     if set, the trainer (neap train, neap generate) is also built; scripts/setup prints it.
 """
 
+import functools
 import os
 import re
 import shutil
@@ -21,8 +22,9 @@ except ImportError:
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+@functools.lru_cache(maxsize=None)
 def tell(text):
-    """Prints for the user. pip shows a build's output only with -v, so the text also goes to the terminal."""
+    """Prints a text once for the user. pip shows a build's output only with -v, so the text also goes to the terminal."""
     print(text, flush=True)
     try:
         with open("/dev/tty", "w") as terminal:

@@ -52,3 +52,17 @@ def test_the_drop_in_is_a_distribution_of_its_own(tmp_path):
             subprocess.run([sys.executable, "-c",
                             "import neap; assert neap.hook_mode() == 'preload'"], check=True)
         """, env)
+
+
+def test_a_build_says_once_that_it_compiles_and_for_how_long(tmp_path):
+    cmake = tmp_path / "cmake"
+    cmake.write_text("#!/bin/sh\n")
+    cmake.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(SOURCE / "python"),
+           "NEAP_BUILD_DIR": str(tmp_path / "build"), "NEAP_TORCH_ROOT": ""}
+    env.pop("NEAP_PREBUILT_DIR", None)
+    done = subprocess.run([sys.executable, "-c", "from neap_build import build; build(['a']); build(['b'])"], env=env,
+                          capture_output=True, text=True, start_new_session=True)  # without a terminal
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("neap: compiling in ") == 1, done.stdout
+    assert "minutes on two cores" in done.stdout and "`make package`" in done.stdout
