@@ -212,7 +212,7 @@ fs::path checkpoint_folder(const fs::path& root, std::int64_t step) {
   return root / format("{}{}", kPrefix, step);
 }
 
-CheckpointWriter::CheckpointWriter(fs::path root, std::int64_t step) : step_(step) {
+CheckpointWriter::CheckpointWriter(const fs::path& root, std::int64_t step) : step_(step) {
   std::error_code error;
   fs::create_directories(root, error);
   check(error, "create", root);

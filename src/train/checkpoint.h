@@ -43,7 +43,7 @@ struct Retention {
 class CheckpointWriter {
  public:
   /// Creates the temporary folder, and removes leftovers of killed writers.
-  CheckpointWriter(std::filesystem::path root, std::int64_t step);
+  CheckpointWriter(const std::filesystem::path& root, std::int64_t step);
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   ~CheckpointWriter();  ///< without commit(), removes what was written

@@ -48,7 +48,7 @@ TEST(GoldenPlans, FitRanksPlansThatFit) {
 }
 
 TEST(GoldenPlans, LogitsComeInLargerChunksWhereTheyFit) {
-  const auto plan_of = [](std::vector<std::string> overrides, Bytes capacity) {
+  const auto plan_of = [](const std::vector<std::string>& overrides, Bytes capacity) {
     spec::Job job;
     EXPECT_TRUE(spec::Job::load(kFolder / "qwen15_sft.toml", overrides, job).ok());
     Target target = target_of(job);

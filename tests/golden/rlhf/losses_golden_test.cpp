@@ -226,7 +226,7 @@ TEST(LossGoldens, TruncatedAnswersArePenalised) {
   const at::Tensor scores = at::tensor({2.0, -1.0, 4.0}, at::kDouble);
   const at::Tensor truncated = at::tensor({1.0, 1.0, 0.0}, at::kDouble);
   spec::AlgorithmConfig config;
-  const auto expect = [&](std::vector<double> want) {
+  const auto expect = [&](const std::vector<double>& want) {
     EXPECT_TRUE(penalize_truncated(config, scores, truncated).equal(at::tensor(want, at::kDouble)));
   };
   expect({2, -1, 4});

@@ -136,30 +136,8 @@ void compare_generation(AtenWorld& world, const testing::RandomJob& r, const spe
   EXPECT_LE(peak(measured), peak(requests_of_plan(r, phase)) + tokens);
 }
 
-// Of several ranks two may slice together.
-void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alone()) {
-  // Requests do not depend on threads, which wait for each other in kernels of tiny models.
-  static const int threads = at::get_num_threads();
-  at::set_num_threads(seed % 4 == 0 ? threads : 1);
-  testing::RandomJob r = job_of(seed, ranks.alone());
-  if (r.job.context_ranks() > 1) ++seen.shared;
-  if (r.job.context_shard().ring) ++seen.passed;
-  if (r.job.context_ranks() > 1 && r.job.trains_policy()) ++seen.answering;
-  if (r.job.has_generation_placement())
-    ++(r.job.parallel.tensor_model_parallel_size > 1 ? seen.moved : seen.placed);
-  if (!ranks.alone())
-    divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 4),
-           ranks.size() % 2 == 0 && seed % 3 == 1 ? 2 : 0);
-  const bool staged = take_stage(r, seed, ranks.alone());
-  if (staged) {
-    ++seen.stages;
-    if (r.job.parallel.virtual_pipeline_model_parallel_size > 1) ++seen.chunks;
-    if (r.job.parallel.zero_bubble())
-      ++(r.job.data_parallel().slices_gradients() ? seen.sliced_parts : seen.two_parts);
-    if (r.job.data_parallel().slices_weights()) ++seen.staged;
-  }
-  if (r.job.data_parallel().slices_weights() && r.job.parallel.tensor_model_parallel_size > 1)
-    ++seen.sliced;
+spec::ModelModes modes_of(std::uint64_t seed, const testing::RandomJob& r, bool staged,
+                          Seen& seen) {
   spec::ModelModes modes;
   const spec::Recipe joined = spec::describe(r.job);
   // Odd seeds divide the updates: the same requests, in two phases. Some stream the states, from the host or from disk.
@@ -193,6 +171,34 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
   // Some take logits in chunks of a few rows.
   if (seed % 4 == 3)
     modes.set_logits_chunk(5 * r.models.at(joined.models.front().id).shape.vocab_size);
+  return modes;
+}
+
+// Of several ranks two may slice together.
+void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alone()) {
+  // Requests do not depend on threads, which wait for each other in kernels of tiny models.
+  static const int threads = at::get_num_threads();
+  at::set_num_threads(seed % 4 == 0 ? threads : 1);
+  testing::RandomJob r = job_of(seed, ranks.alone());
+  if (r.job.context_ranks() > 1) ++seen.shared;
+  if (r.job.context_shard().ring) ++seen.passed;
+  if (r.job.context_ranks() > 1 && r.job.trains_policy()) ++seen.answering;
+  if (r.job.has_generation_placement())
+    ++(r.job.parallel.tensor_model_parallel_size > 1 ? seen.moved : seen.placed);
+  if (!ranks.alone())
+    divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 4),
+           ranks.size() % 2 == 0 && seed % 3 == 1 ? 2 : 0);
+  const bool staged = take_stage(r, seed, ranks.alone());
+  if (staged) {
+    ++seen.stages;
+    if (r.job.parallel.virtual_pipeline_model_parallel_size > 1) ++seen.chunks;
+    if (r.job.parallel.zero_bubble())
+      ++(r.job.data_parallel().slices_gradients() ? seen.sliced_parts : seen.two_parts);
+    if (r.job.data_parallel().slices_weights()) ++seen.staged;
+  }
+  if (r.job.data_parallel().slices_weights() && r.job.parallel.tensor_model_parallel_size > 1)
+    ++seen.sliced;
+  const spec::ModelModes modes = modes_of(seed, r, staged, seen);
   // The world has the ranks that divide batches, whatever else the job divides.
   const spec::DataParallel division = r.job.data_parallel();
   const parallel::Groups groups(
