@@ -20,7 +20,9 @@ using neap::testing::numbers;
 using neap::testing::table;
 
 // Of a number of a loss.
-constexpr auto item = [](const at::Tensor& sum) { return sum.item<double>(); };
+double item(const at::Tensor& sum) {
+  return sum.item<double>();
+}
 
 spec::ActorConfig config_of(const Json& want) {
   spec::ActorConfig config;

@@ -14,7 +14,9 @@ namespace neap::rlhf {
 namespace {
 
 // Of a number of a loss.
-constexpr auto item = [](const at::Tensor& sum) { return sum.item<double>(); };
+double item(const at::Tensor& sum) {
+  return sum.item<double>();
+}
 
 // Numbers from make_goldens.py, in double so that only the formulas are compared.
 class CoreAlgos : public ::testing::Test {

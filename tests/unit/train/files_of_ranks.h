@@ -52,15 +52,15 @@ class FilesOfRanks : public ::testing::Test {
       out += value_or_throw(read_file(file.path));
     return out;
   }
-  std::size_t files() const {
+  [[nodiscard]] std::size_t files() const {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(root_), {}));
   }
   /// Elements [first, end) as a rank keeps them.
-  FilePart slice(std::size_t tensor, std::int64_t first, std::int64_t end) const {
+  [[nodiscard]] FilePart slice(std::size_t tensor, std::int64_t first, std::int64_t end) const {
     return {tensor, tensors_[tensor].slice(0, first, end).clone(), {{0, first, end - first}}};
   }
   /// Columns [first, end) of the third tensor (60, 7), in front of them three elements that no file has.
-  FilePart columns(std::int64_t first, std::int64_t end) const {
+  [[nodiscard]] FilePart columns(std::int64_t first, std::int64_t end) const {
     const std::int64_t count = end - first;
     const at::Tensor part = tensors_[2].view({60, 7}).slice(1, first, end).reshape({-1});
     FilePart out{2, at::cat({at::full({3}, -1.0F), part}), {}};
