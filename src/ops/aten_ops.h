@@ -193,6 +193,12 @@ class AtenOps {
                  spec::Activation kind) const;
   void gate_backward_into(const Tensor& d_gate, const Tensor& d_up, const Tensor& d,
                           const Tensor& gate, const Tensor& up, spec::Activation kind) const;
+  [[nodiscard]] Tensor products(const Tensor& x, const Tensor& w) const;
+  [[nodiscard]] Tensor norm_and_add_(spec::NormKind kind, const Tensor& x, const Tensor& weight,
+                                     const Tensor& bias, double eps, const Tensor& added) const;
+  [[nodiscard]] Tensor append_(const Tensor& keys, const Tensor& values, const Tensor& positions,
+                               const step::Heads<Tensor>& heads,
+                               const step::Rotation<Tensor>& rotation) const;
   void logit_values_into(const Tensor& log_probs, const Tensor& log_sums, const Tensor& entropies,
                          const Tensor& rights, const Tensor& logits, const Tensor& targets,
                          const step::LogitShape& shape) const;

@@ -116,6 +116,8 @@ class SlotBlocks final : public step::BlockSource<Tensor> {
         *place.weight = parameter_view(memory, p);
         if (gradients.defined()) *place.gradient = parameter_view(gradients, p);
       }
+      step::bind_neighbours(
+          bound, unit, [&](const spec::Neighbours& all) { return neighbours_view(memory, all); });
     }
     return std::move(bound.blocks);
   }

@@ -26,6 +26,12 @@ void check_flat(const Tensor& t, const spec::FlatUnit& unit, const char* what) {
 Tensor parameter_view(const Tensor& flat, const spec::Parameter& p) {
   return flat.narrow(0, p.offset, p.elements()).view(p.shape);
 }
+Tensor neighbours_view(const Tensor& flat, const spec::Neighbours& all) {
+  std::vector<std::int64_t> strides(all.shape.size(), 1);
+  for (std::size_t i = all.shape.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * all.shape[i];
+  if (all.stride > 0) strides[0] = all.stride;
+  return flat.as_strided(all.shape, strides, flat.storage_offset() + all.offset);
+}
 
 namespace {
 
@@ -177,6 +183,9 @@ void Transformer::bind(const std::vector<spec::FlatUnit>& units, const FlatTenso
       named.push_back({p.name, u, view(flat.weights[u]), view(grads)});
       step::bind_parameter(weights_, units[u], p, named.back().weight, named.back().grad);
     }
+    step::bind_neighbours(weights_, units[u], [&](const spec::Neighbours& all) {
+      return neighbours_view(flat.weights[u], all);
+    });
   }
 }
 

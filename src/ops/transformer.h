@@ -42,6 +42,7 @@ struct FlatTensors {
 void check_flat(const at::Tensor& t, const spec::FlatUnit& unit, const char* what);
 /// A parameter of a flat unit, in its shape.
 [[nodiscard]] at::Tensor parameter_view(const at::Tensor& flat, const spec::Parameter& p);
+[[nodiscard]] at::Tensor neighbours_view(const at::Tensor& flat, const spec::Neighbours& all);
 
 struct Lora {
   spec::LoraShape shape;

@@ -15,13 +15,22 @@ using Weights = step::Weights<CountedTensor>;
 // `gradients` is their type; nullopt if the units are frozen.
 void bind_units(Weights& w, const std::vector<spec::FlatUnit>& units, Dtype dtype,
                 std::optional<Dtype> gradients) {
-  for (const spec::FlatUnit& unit : units) {
-    for (const spec::Parameter& p : unit.parameters) {
-      const step::Shape shape =
-          p.shape.size() == 2 ? step::Shape{p.shape[0], p.shape[1]} : step::Shape{p.shape.at(0)};
-      step::bind_parameter(w, unit, p, CountedTensor::outside(shape, dtype),
-                           gradients ? CountedTensor::outside(shape, *gradients) : CountedTensor());
+  const auto like = [](const std::vector<std::int64_t>& shape, Dtype type) {
+    switch (shape.size()) {
+      case 1:
+        return CountedTensor::outside({shape[0]}, type);
+      case 2:
+        return CountedTensor::outside({shape[0], shape[1]}, type);
+      default:
+        return CountedTensor::outside({shape.at(0), shape.at(1), shape.at(2)}, type);
     }
+  };
+  for (const spec::FlatUnit& unit : units) {
+    for (const spec::Parameter& p : unit.parameters)
+      step::bind_parameter(w, unit, p, like(p.shape, dtype),
+                           gradients ? like(p.shape, *gradients) : CountedTensor());
+    step::bind_neighbours(w, unit,
+                          [&](const spec::Neighbours& all) { return like(all.shape, dtype); });
   }
 }
 

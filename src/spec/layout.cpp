@@ -156,6 +156,42 @@ const Parameter* FlatUnit::find(Module module, Part part) const {
   return it == parameters.end() ? nullptr : &*it;
 }
 
+std::optional<Neighbours> joined_parameters(const FlatUnit& unit,
+                                            const std::vector<Module>& modules, Part part) {
+  std::optional<Neighbours> all;
+  std::int64_t end = 0;
+  for (const Module module : modules) {
+    const Parameter* const next = unit.find(module, part);
+    if (next == nullptr) return std::nullopt;
+    if (!all) {
+      all = Neighbours{next->offset, next->shape};
+    } else {
+      if (next->offset != end || !std::equal(next->shape.begin() + 1, next->shape.end(),
+                                             all->shape.begin() + 1, all->shape.end()))
+        return std::nullopt;
+      all->shape[0] += next->shape[0];
+    }
+    end = next->offset + next->elements();
+  }
+  return all;
+}
+
+std::optional<Neighbours> stacked_parameters(const FlatUnit& unit,
+                                             const std::vector<Module>& modules, Part part) {
+  std::vector<const Parameter*> found;
+  for (const Module module : modules) {
+    const Parameter* const next = unit.find(module, part);
+    if (next == nullptr) return std::nullopt;
+    found.push_back(next);
+  }
+  Neighbours all{found[0]->offset, found[0]->shape, found[1]->offset - found[0]->offset};
+  for (std::size_t i = 1; i < found.size(); ++i)
+    if (found[i]->shape != found[0]->shape || found[i]->offset != found[i - 1]->offset + all.stride)
+      return std::nullopt;
+  all.shape.insert(all.shape.begin(), std::ssize(found));
+  return all;
+}
+
 std::string block_prefix(const Architecture& a, std::int64_t block) {
   const ArchitectureFile* file = find_architecture_file(a.model_type);
   return format("{}.{}", file != nullptr ? file->blocks : "", block);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,6 +58,22 @@ struct FlatUnit {
   [[nodiscard]] const Parameter* find(Module module, Part part = Part::kWeight) const;
 };
 constexpr std::int64_t kParameterAlignment = 64;  ///< elements
+
+/// Several parameters of a unit as one tensor.
+struct Neighbours {
+  std::int64_t offset = 0;          ///< elements from the start of the unit
+  std::vector<std::int64_t> shape;  ///< with `stride`: (count, ...)
+  std::int64_t stride =
+      0;  ///< elements between the starts of equal parameters; 0: nothing lies between them
+};
+/// Those of modules that follow one another without padding, joined along their first dimension.
+[[nodiscard]] std::optional<Neighbours> joined_parameters(const FlatUnit& unit,
+                                                          const std::vector<Module>& modules,
+                                                          Part part);
+/// Those of one shape, at one distance from each other.
+[[nodiscard]] std::optional<Neighbours> stacked_parameters(const FlatUnit& unit,
+                                                           const std::vector<Module>& modules,
+                                                           Part part);
 
 /// Units "embed", "block.0", ..., "head". A tied head reads the embedding's weight, and the unit
 /// "head" is missing if nothing else is in it. A pipeline stage has its own units, under their

@@ -5,15 +5,16 @@
 #include <utility>
 
 #include "step/block_half.h"
+#include "step/rotation.h"
 
 namespace neap::step {
 
 template <class Ops>
 class AttentionHalf : public BlockHalf<Ops> {
   using Base = BlockHalf<Ops>;
-  using Base::a_, Base::behind_backward, Base::drops, Base::finish_part, Base::later_,
-      Base::matrix_backward, Base::norm_behind, Base::ops_, Base::pass_, Base::rows_, Base::s_,
-      Base::w_;
+  using Base::a_, Base::adds_in_place, Base::behind_backward, Base::drops, Base::finish_part,
+      Base::later_, Base::matrix_backward, Base::norm_before, Base::norm_behind, Base::ops_,
+      Base::pass_, Base::rows_, Base::s_, Base::w_;
   using typename Base::Saved;
   using typename Base::T;
 
@@ -80,15 +81,18 @@ class AttentionHalf : public BlockHalf<Ops> {
  private:
   void make_attention_input() {
     if (s_.attention_input.defined()) return;
-    s_.attention_input = a_.placement.before
-                             ? norm(ops_, a_, w_.attention_norm, s_.input, &s_.attention_norm)
-                             : s_.input;
+    s_.attention_input = a_.placement.before ? norm_before(w_.attention_norm, s_.input,
+                                                           s_.attention_norm, w_.attention_out)
+                                             : s_.input;
   }
 
   Heads<T> project(bool query_key, bool value) {
     make_attention_input();
-    Heads<T> heads = project_heads(ops_, a_, w_, tokens_of_all(ops_, rows_, s_.attention_input),
-                                   query_key, value);
+    Heads<T> heads =
+        rows_.fused && joins_heads(a_, w_)
+            ? project_joined_heads(ops_, a_, w_, s_.attention_input)
+            : project_heads(ops_, a_, w_, tokens_of_all(ops_, rows_, s_.attention_input), query_key,
+                            value);
     if (drops(Saved::kAttentionInput)) {
       s_.attention_input = T();
       s_.attention_norm = {};
@@ -97,7 +101,7 @@ class AttentionHalf : public BlockHalf<Ops> {
   }
 
   T rotate(const T& x, bool inverse) {
-    const bool sliding = rows_.sliding_cos.defined() && a_.window_of(w_.index) > 0;
+    const bool sliding = rotates_as_sliding(a_, w_.index);
     return ops_.rotate(x, sliding ? rows_.sliding_cos : rows_.cos,
                        sliding ? rows_.sliding_sin : rows_.sin, inverse);
   }
@@ -134,7 +138,7 @@ class AttentionHalf : public BlockHalf<Ops> {
       heads.q = std::move(projected.q);
       heads.k = std::move(projected.k);
     }
-    if (!a_.rotates(w_.index)) return;
+    if (rows_.fused || !a_.rotates(w_.index)) return;
     heads.q = rotate(heads.q, /*inverse=*/false);
     heads.k = rotate(heads.k, /*inverse=*/false);
   }
@@ -160,20 +164,22 @@ class AttentionHalf : public BlockHalf<Ops> {
     run_attention([this](Heads<T> heads) { return attend(std::move(heads)); });
   }
 
-  // Projects attention's output.
-  T project_out() {
+  // Projects attention's output; adds it to `sum` if that is defined.
+  T project_out(T sum = {}) {
     make_attention_out();
-    if (!drops(Saved::kAttentionOut)) return linear(ops_, w_.attention_out, s_.attention.out);
+    if (!drops(Saved::kAttentionOut))
+      return linear(ops_, w_.attention_out, s_.attention.out, std::move(sum));
     const T out = std::move(s_.attention.out);
     Heads<T> heads = std::move(s_.attention.heads);
     s_.attention = {};
     s_.attention.heads = std::move(heads);
-    return linear(ops_, w_.attention_out, out);
+    return linear(ops_, w_.attention_out, out, std::move(sum));
   }
 
   // Attention's projected output. The block's input is added if the norm reads the sum or without a
   // norm.
   T make_attention_sum() {
+    if (adds_in_place(w_.attention_out)) return project_out(std::exchange(s_.input, {}));
     T y = finish_part(project_out());
     if (!a_.placement.after) ops_.add_(y, s_.input);
     return y;

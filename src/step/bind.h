@@ -1,6 +1,8 @@
 // Binds the named parameters of flat units to their places in a network.
 #pragma once
 
+#include <vector>
+
 #include "spec/layout.h"
 #include "step/weights.h"
 
@@ -13,6 +15,26 @@ void bind_parameter(Weights<T>& w, const spec::FlatUnit& unit, const spec::Param
   const Slot<T> slot = find_slot(w, unit.block, parameter.module, parameter.part);
   *slot.weight = weight;
   *slot.gradient = gradient;
+}
+
+/// Stores views of a block's neighbours as one tensor: view(neighbours).
+template <class T, class View>
+void bind_neighbours(Weights<T>& w, const spec::FlatUnit& unit, const View& view) {
+  if (unit.block < 0 || w.architecture.input_major) return;
+  using spec::Module;
+  using spec::Part;
+  const auto join = [&](Linear<T>& to, const std::vector<Module>& modules) {
+    const auto weight = spec::joined_parameters(unit, modules, Part::kWeight);
+    if (weight && unit.find(modules.front(), Part::kBias) == nullptr) to.weight = view(*weight);
+  };
+  Block<T>& block = block_of(w, unit.block);
+  const std::vector<Module> heads{Module::kQuery, Module::kKey, Module::kValue};
+  join(block.heads, heads);
+  join(block.gate_and_up, {Module::kGate, Module::kUp});
+  if (block.heads.defined()) return;
+  auto stack = spec::stacked_parameters(unit, heads, Part::kWeight);
+  if (!stack) stack = spec::stacked_parameters(unit, {Module::kKey, Module::kValue}, Part::kWeight);
+  if (stack) block.stacked = view(*stack);
 }
 
 /// Completes the binding after the base's parameters: a tied head reads the embedding's weight.

@@ -47,6 +47,20 @@ class BlockHalf {
     if (a_.residual_scale != 1) ops_.scale_(y, a_.residual_scale);
   }
 
+  // Whether a half's last product, of `last`, adds to the residual stream in its memory: nothing else reads it. Its bias
+  // is added with the norm before the half.
+  [[nodiscard]] bool adds_in_place(const Linear<T>& last) const {
+    return rows_.fused && !a_.parallel_residual && !a_.placement.after && a_.residual_scale == 1 &&
+           (a_.placement.before || !last.bias.defined()) && ops_.ranks(spec::Axis::kTensor) == 1;
+  }
+  // The norm before a half that ends with `last`.
+  T norm_before(const Norm<T>& p, const T& x, NormStatistics<T>& statistics,
+                const Linear<T>& last) {
+    if (!rows_.fused) return norm(ops_, a_, p, x, &statistics);
+    return ops_.norm_and_add_(a_.norm, x, p.weight, p.bias, a_.norm_eps,
+                              adds_in_place(last) ? last.bias : T());
+  }
+
   // Backward of the norm after a half: `d`, the gradient of the norm's result, becomes that of the
   // residual stream.
   T behind_backward(const Norm<T>& p, T& read, NormStatistics<T>& statistics, T& d) {

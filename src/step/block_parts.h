@@ -48,6 +48,42 @@ T fused_part(Ops& ops, const spec::Architecture& a, const T& all, std::int64_t p
                    : ops.narrow(all, 1, heads + (part - 1) * groups, groups);
 }
 
+/// Whether decoding computes heads with fewer products. Norms of queries and keys read them without gaps.
+template <class T>
+[[nodiscard]] bool joins_heads(const spec::Architecture& a, const Block<T>& w) {
+  return (w.heads.defined() || w.stacked.defined()) && !a.query_key_norm && !w.query.has_lora() &&
+         !w.key.has_lora() && !w.value.has_lora();
+}
+/// h (N, C) -> all heads, by products of matrices that are neighbours. Biases of stacked ones are left to add.
+template <class Ops, class T = typename Ops::Tensor>
+Heads<T> project_joined_heads(Ops& ops, const spec::Architecture& a, const Block<T>& w,
+                              const T& h) {
+  const std::int64_t n = h.size(0);
+  const std::int64_t heads = a.num_attention_heads;
+  const std::int64_t groups = a.num_key_value_heads;
+  if (w.heads.defined()) {
+    const T all = ops.view(linear(ops, w.heads, h), {n, heads + 2 * groups, a.head_dim});
+    return {ops.narrow(all, 1, 0, heads), ops.narrow(all, 1, heads, groups),
+            ops.narrow(all, 1, heads + groups, groups)};
+  }
+  const std::int64_t first = w.stacked.size(0) - 2;  // of the keys
+  Heads<T> out;
+  if (first == 0) out.q = ops.view(linear(ops, w.query, h), {n, heads, a.head_dim});
+  const T all = ops.products(h, w.stacked);  // (2 or 3, N, out)
+  const auto part = [&](std::int64_t i) {
+    return ops.view(ops.select(all, 0, i), {n, -1, a.head_dim});
+  };
+  if (first == 1) {
+    out.q = part(0);
+    out.q_bias = w.query.bias;
+  }
+  out.k = part(first);
+  out.v = part(first + 1);
+  out.k_bias = w.key.bias;
+  out.v_bias = w.value.bias;
+  return out;
+}
+
 /// h (N, C) -> heads: q and k, v, or all. A fused projection computes all with one product.
 template <class Ops, class T = typename Ops::Tensor>
 Heads<T> project_heads(Ops& ops, const spec::Architecture& a, const Block<T>& w, const T& h,

@@ -97,6 +97,25 @@ CountedTensor CountingOps::decode_attention(const CountedTensor& q, const Counte
   return out;
 }
 
+CountedTensor CountingOps::products(const CountedTensor& x, const CountedTensor& w) {
+  CountedTensor out = make({w.size(0), x.size(0), w.size(1)}, x.dtype());
+  add_product(2.0 * static_cast<double>(x.size(0)) * static_cast<double>(w.shape().elements()),
+              bytes(x) + bytes(w) + bytes(out), 0, x.dtype());
+  return out;
+}
+CountedTensor CountingOps::norm_and_add_(spec::NormKind, const CountedTensor& x,
+                                         const CountedTensor&, const CountedTensor&, double,
+                                         const CountedTensor& added) {
+  add_traffic((added.defined() ? 3 : 2) * bytes(x));
+  return make(x.shape(), x.dtype());
+}
+CountedTensor CountingOps::append_(const CountedTensor&, const CountedTensor&, const CountedTensor&,
+                                   const Heads<CountedTensor>& heads,
+                                   const Rotation<CountedTensor>&) {
+  add_traffic(2 * (bytes(heads.q) + bytes(heads.k) + bytes(heads.v)));
+  return make(heads.q.shape(), heads.q.dtype());
+}
+
 void CountingOps::write_prompts_(const CountedTensor&, const CountedTensor&,
                                  const CountedTensor& rows, std::int64_t) {
   add_traffic(2 * bytes(rows));

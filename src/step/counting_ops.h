@@ -244,6 +244,15 @@ class CountingOps : public WorkMeter {
                           const Tensor&, spec::Activation) {
     add_traffic(3 * bytes(d) + bytes(d_gate) + bytes(d_up));
   }
+  /// x (N, in) times each matrix of w (n, out, in): (n, N, out).
+  [[nodiscard]] Tensor products(const Tensor& x, const Tensor& w);
+  /// The norm of x (N, C), which gets `added` (C,) afterwards. It may be undefined, as the norm's bias.
+  [[nodiscard]] Tensor norm_and_add_(spec::NormKind kind, const Tensor& x, const Tensor& weight,
+                                     const Tensor& bias, double eps, const Tensor& added);
+  /// Decoding: writes keys and values (B, K, D) of heads, whose rows may lie apart, at positions (B,) of the cache's first
+  /// rows. Returns the queries (B, H, D). Biases are added before, and the rotation turns keys and queries.
+  [[nodiscard]] Tensor append_(const Tensor& keys, const Tensor& values, const Tensor& positions,
+                               const Heads<Tensor>& heads, const Rotation<Tensor>& rotation);
   /// From logits (n, V) and targets (n,), into float32 (n,): log p of the target, log sum exp, entropy and 1 or 0 where no
   /// logit is larger. The last two may be undefined.
   void logit_values_into(const Tensor& log_probs, const Tensor& log_sums, const Tensor& entropies,

@@ -31,8 +31,8 @@ template <class L, class Ops, class T = typename Ops::Tensor>
 concept KvLayout = requires(L& mutable_layout, const L& layout, const typename L::Step& step,
                             Ops& ops, const spec::Architecture& architecture,
                             const PromptChunk& chunk, const T& tensor, Heads<T> heads,
-                            const ScoreOptions& options, const KeyLimit& limit, std::int64_t n,
-                            std::size_t block) {
+                            const Rotation<T>& rotation, const ScoreOptions& options,
+                            const KeyLimit& limit, std::int64_t n, std::size_t block) {
   // The number of rows, and of tokens per row.
   { layout.rows() } -> std::convertible_to<std::int64_t>;
   { layout.max_tokens() } -> std::convertible_to<std::int64_t>;
@@ -53,8 +53,8 @@ concept KvLayout = requires(L& mutable_layout, const L& layout, const typename L
   {
     layout.step(ops, architecture, tensor, limit, Dtype::kFloat32)
     } -> std::same_as<typename L::Step>;
-  // Stores the heads (B) and attends: (B, H * D).
-  { layout.attend_token(ops, block, step, heads, options) } -> std::same_as<T>;
+  // Stores the heads (B), which the rotation still turns, and attends: (B, H * D).
+  { layout.attend_token(ops, block, step, heads, rotation, options) } -> std::same_as<T>;
 };
 
 /// Slots of one length: the token at position p of row b is at [b, :, p, :].
@@ -134,10 +134,15 @@ struct SlotCache {
   }
   template <class Ops>
   T attend_token(Ops& ops, std::size_t block, const Step& step, const Heads<T>& heads,
-                 const ScoreOptions& options) const {
-    ops.write_token_(keys[block], step.positions, heads.k);
-    ops.write_token_(values[block], step.positions, heads.v);
-    return ops.decode_attention(heads.q, keys[block], values[block],
+                 const Rotation<T>& rotation, const ScoreOptions& options) const {
+    T q = heads.q;
+    if (ops.own_kernels(ops.dtype(q))) {
+      q = ops.append_(keys[block], values[block], step.positions, heads, rotation);
+    } else {
+      ops.write_token_(keys[block], step.positions, heads.k);
+      ops.write_token_(values[block], step.positions, heads.v);
+    }
+    return ops.decode_attention(q, keys[block], values[block],
                                 options.window > 0 ? step.window : step.all, options);
   }
 

@@ -9,11 +9,16 @@
 
 namespace neap::step {
 
-/// x (N, in) -> (N, out).
+/// x (N, in) -> (N, out). With `sum` (N, out) the product is added there, without the bias.
 template <class Ops, class T = typename Ops::Tensor>
-T linear(Ops& ops, const Linear<T>& p, const T& x) {
+T linear(Ops& ops, const Linear<T>& p, const T& x, T sum = {}) {
   const T w = p.input_major ? p.weight : ops.transpose(p.weight);  // (in, out)
-  T y = p.bias.defined() && p.adds_bias ? ops.product_plus(p.bias, x, w) : ops.product(x, w);
+  T y = std::move(sum);
+  if (y.defined()) {
+    ops.add_product_(y, x, w, 1);
+  } else {
+    y = p.bias.defined() && p.adds_bias ? ops.product_plus(p.bias, x, w) : ops.product(x, w);
+  }
   if (p.has_lora()) {
     const T down = ops.product(x, ops.transpose(p.lora_a));  // (N, rank)
     ops.add_product_(y, down, ops.transpose(p.lora_b), p.lora_scale);

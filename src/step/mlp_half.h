@@ -10,9 +10,9 @@ namespace neap::step {
 template <class Ops>
 class MlpHalf : public BlockHalf<Ops> {
   using Base = BlockHalf<Ops>;
-  using Base::a_, Base::behind_backward, Base::drops, Base::finish_part, Base::later_,
-      Base::matrix_backward, Base::norm_behind, Base::ops_, Base::pass_, Base::rows_, Base::s_,
-      Base::w_;
+  using Base::a_, Base::adds_in_place, Base::behind_backward, Base::drops, Base::finish_part,
+      Base::later_, Base::matrix_backward, Base::norm_before, Base::norm_behind, Base::ops_,
+      Base::pass_, Base::rows_, Base::s_, Base::w_;
   using typename Base::Saved;
   using typename Base::T;
 
@@ -80,7 +80,8 @@ class MlpHalf : public BlockHalf<Ops> {
   void make_mlp_input() {
     if (s_.mlp_input.defined()) return;
     const T& read = mlp_reads();
-    s_.mlp_input = a_.placement.before ? norm(ops_, a_, w_.mlp_norm, read, &s_.mlp_norm) : read;
+    s_.mlp_input =
+        a_.placement.before ? norm_before(w_.mlp_norm, read, s_.mlp_norm, w_.down) : read;
   }
   // The MLP's input in the form that its products read.
   const T& make_mlp_read() {
@@ -94,17 +95,22 @@ class MlpHalf : public BlockHalf<Ops> {
   }
   void make_gate() {
     if (s_.gate.defined()) return;
-    if (a_.fused_gate) return make_gate_up();
+    if (joins_gate()) return make_gate_up();
     s_.gate = linear(ops_, w_.gate, make_mlp_read());
   }
   void make_up() {
     if (s_.up.defined()) return;
-    if (a_.fused_gate) return make_gate_up();
+    if (joins_gate()) return make_gate_up();
     s_.up = linear(ops_, w_.up, make_mlp_read());
+  }
+  // Whether one product makes gate and up.
+  [[nodiscard]] bool joins_gate() const {
+    if (a_.fused_gate) return true;
+    return rows_.fused && w_.gate_and_up.defined() && !w_.gate.has_lora() && !w_.up.has_lora();
   }
   // Recomputes both halves of one product (N, 2 F), or the missing one.
   void make_gate_up() {
-    const T both = linear(ops_, w_.gate_up, make_mlp_read());
+    const T both = linear(ops_, a_.fused_gate ? w_.gate_up : w_.gate_and_up, make_mlp_read());
     if (!s_.gate.defined()) s_.gate = half(both, 0);
     if (!s_.up.defined()) s_.up = half(both, 1);
   }
@@ -160,16 +166,18 @@ class MlpHalf : public BlockHalf<Ops> {
 
   // The MLP's projected output, with the residual as in make_attention_sum(), which is consumed.
   T make_mlp_sum(T& residual) {
-    T y;
+    const bool in_place = adds_in_place(w_.down);
+    T y = in_place ? std::exchange(residual, {}) : T();
     if (a_.gated) {
       make_product();
-      y = linear(ops_, w_.down, s_.product);
+      y = linear(ops_, w_.down, s_.product, std::move(y));
       if (drops(Saved::kProduct)) s_.product = T();
     } else {
       make_activated();
-      y = linear(ops_, w_.down, s_.activated);
+      y = linear(ops_, w_.down, s_.activated, std::move(y));
       if (drops(Saved::kActivated)) s_.activated = T();
     }
+    if (in_place) return y;
     y = finish_part(std::move(y));
     if (!a_.placement.after) ops_.add_(y, std::exchange(residual, {}));
     return y;

@@ -81,6 +81,15 @@ template <class T>
 struct Heads {
   T q;     // (N, H, D)
   T k, v;  // (N, K, D)
+  // Of one token a sequence: what is still to be added to each row, (H * D,) and (K * D,); undefined: nothing
+  T q_bias = {}, k_bias = {}, v_bias = {};
+};
+
+/// The constants of a rotation, on the device.
+template <class T>
+struct Rotation {
+  T frequencies;  // (d / 2,) float32; undefined: no rotation
+  double attention_factor = 1;
 };
 
 /// The input of one kernel call: spec::AttentionRanges of packed queries and keys.

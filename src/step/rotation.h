@@ -10,12 +10,7 @@
 
 namespace neap::step {
 
-/// The constants of a rotation, on the device. Many passes share them.
-template <class T>
-struct Rotation {
-  T frequencies;  // (d / 2,) float32; undefined: no rotation
-  double attention_factor = 1;
-};
+/// Many passes share them.
 template <class T>
 struct Rotations {
   Rotation<T> all, sliding;
@@ -33,6 +28,18 @@ Rotations<T> make_rotations(Ops& ops, const spec::Architecture& a, std::int64_t 
   };
   if (a.rotary.dimensions == 0) return {};
   return {make(a.rotary), make(a.sliding_rotary)};
+}
+
+/// Whether a block's heads have the rotation of sliding layers.
+[[nodiscard]] inline bool rotates_as_sliding(const spec::Architecture& a, std::int64_t block) {
+  return a.sliding_rotary.dimensions > 0 && a.window_of(block) > 0;
+}
+/// The rotation of a block's heads.
+template <class T>
+[[nodiscard]] Rotation<T> rotation_of(const Rotations<T>& rotations, const spec::Architecture& a,
+                                      std::int64_t block) {
+  if (!a.rotates(block)) return {};
+  return rotates_as_sliding(a, block) ? rotations.sliding : rotations.all;
 }
 
 /// The rows at `positions` (P,) int64, with their rotation in `dtype`.

@@ -17,9 +17,11 @@ template <class T>
 struct Rows {
   Spans<T> spans;
   T positions;                 // (P,) int64: of one sequence; if packed or decoding, of each row
-  T cos, sin;                  // (P, d / 2); undefined with learned positions
+  T cos, sin;                  // (P, d / 2); undefined with learned positions, or if `fused`
   T sliding_cos, sliding_sin;  // the same for sliding layers, if they rotate differently
   std::int64_t divided = 0;    ///< N with sequence parallelism; 0: each rank has all rows
+  /// Decoding with Neap's kernels: what attends rotates the heads, products are joined and add to the residual stream.
+  bool fused = false;
 };
 
 /// The rows of all ranks, (ranks n, C), from this rank's x (n, C).

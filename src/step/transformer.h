@@ -320,20 +320,28 @@ template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
 T decode(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations, const T& tokens,
          const T& positions, const Cache& cache, const KeyLimit& limit) {
   const Dtype dtype = ops.dtype(any_weight(w));
-  const Rows<T> rows = make_rows(ops, dtype, {tokens.size(0), 1}, positions, rotations);
+  // Neap's kernel rotates heads where it stores them.
+  const bool fused = ops.own_kernels(dtype);
+  Rows<T> rows =
+      make_rows(ops, dtype, {tokens.size(0), 1}, positions, fused ? Rotations<T>{} : rotations);
+  rows.fused = fused;
   const typename Cache::Step step = cache.step(ops, w.architecture, positions, limit, dtype);
   return ops.one_token([&] {
     return through_blocks(
         ops, w, embed(ops, w, tokens, rows), [&](std::size_t i, const Block<T>& block, T x) {
           const ScoreOptions options = score_options(w.architecture, block.index);
-          return block_inference(ops, w.architecture, block, std::move(x), rows,
-                                 [&](Heads<T> heads) {
-                                   if (leaves_queries_apart(w.architecture, block.index))
-                                     heads.q = ops.clone(heads.q);
-                                   AttentionContext<T> context;
-                                   context.out = cache.attend_token(ops, i, step, heads, options);
-                                   return context;
-                                 });
+          return block_inference(
+              ops, w.architecture, block, std::move(x), rows, [&](Heads<T> heads) {
+                Rotation<T> rotation;
+                if (fused) {
+                  rotation = rotation_of(rotations, w.architecture, block.index);
+                } else if (leaves_queries_apart(w.architecture, block.index)) {
+                  heads.q = ops.clone(heads.q);
+                }
+                AttentionContext<T> context;
+                context.out = cache.attend_token(ops, i, step, heads, rotation, options);
+                return context;
+              });
         });
   });
 }

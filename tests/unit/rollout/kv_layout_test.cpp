@@ -93,6 +93,7 @@ class BlockCache {
   }
   [[nodiscard]] at::Tensor attend_token(AtenOps& ops, std::size_t block, const Step& step,
                                         const step::Heads<at::Tensor>& heads,
+                                        const step::Rotation<at::Tensor>&,
                                         const ScoreOptions& options) const {
     std::vector<at::Tensor> keys, values;
     for (std::int64_t b = 0; b < step.positions.size(0); ++b) {

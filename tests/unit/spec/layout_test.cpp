@@ -130,6 +130,32 @@ TEST(Layout, NormsStandWhereTheModelComputesThem) {
   EXPECT_EQ(units.back().parameters.size(), 1U);
 }
 
+TEST(Layout, NeighboursAreOneTensor) {
+  using Shape = std::vector<std::int64_t>;
+  const std::vector<Module> heads{Module::kQuery, Module::kKey, Module::kValue};
+  const auto block_of = [](const char* config) {
+    return flat_layout(read_architecture(config), Head::kLanguageModel)[1];
+  };
+  const FlatUnit mistral = block_of(kMistral7b);
+  const auto joined = joined_parameters(mistral, heads, Part::kWeight);
+  ASSERT_TRUE(joined);
+  EXPECT_EQ(joined->offset, mistral.find(Module::kQuery)->offset);
+  EXPECT_EQ(joined->shape, (Shape{4096 + 2 * 1024, 4096}));
+  EXPECT_FALSE(stacked_parameters(mistral, heads, Part::kWeight)) << "of two sizes";
+  // Biases lie between the matrices.
+  const FlatUnit qwen = block_of(kQwen7b);
+  EXPECT_FALSE(joined_parameters(qwen, heads, Part::kWeight));
+  const auto stacked = stacked_parameters(qwen, {Module::kKey, Module::kValue}, Part::kWeight);
+  ASSERT_TRUE(stacked);
+  EXPECT_EQ(stacked->offset, qwen.find(Module::kKey)->offset);
+  EXPECT_EQ(stacked->shape, (Shape{2, 512, 3584}));
+  EXPECT_EQ(stacked->stride, 512 * 3584 + 512);
+  const auto gates = joined_parameters(qwen, {Module::kGate, Module::kUp}, Part::kWeight);
+  ASSERT_TRUE(gates);
+  EXPECT_EQ(gates->shape, (Shape{2 * 18944, 3584}));
+  EXPECT_FALSE(joined_parameters(block_of(kOpt350), {Module::kGate, Module::kUp}, Part::kWeight));
+}
+
 TEST(Layout, LargestSizesStayInside64Bits) {
   const auto units = flat_layout(read_architecture(R"({"model_type":"llama","vocab_size":67108864,
     "hidden_size":1048576,"intermediate_size":4194304,"num_hidden_layers":4096,
