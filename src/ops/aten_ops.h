@@ -205,6 +205,11 @@ class AtenOps {
   void logit_gradient_(const Tensor& logits, const Tensor& targets, const Tensor& log_sums,
                        const Tensor& d_log_probs, const Tensor& entropies,
                        const Tensor& d_entropies, const step::LogitShape& shape) const;
+  [[nodiscard]] bool own_draw(step::Dtype dtype, std::int64_t columns, bool in_order) const {
+    return kernels_.own.draw(dtype, columns, in_order);
+  }
+  void draw_into(const Tensor& tokens, const Tensor& log_probs, const Tensor& scratch,
+                 const Tensor& logits, const Tensor& uniforms, const step::TokenDraw& by) const;
   [[nodiscard]] bool own_norm_rows(step::Dtype dtype, std::int64_t columns) const {
     return kernels_.own.norm_rows(dtype, columns);
   }

@@ -263,6 +263,13 @@ class CountingOps : public WorkMeter {
                        const Tensor& d_log_probs, const Tensor& entropies,
                        const Tensor& d_entropies, const LogitShape& shape);
 
+  [[nodiscard]] bool own_draw(Dtype dtype, std::int64_t columns, bool in_order) const {
+    return profile().own.draw(dtype, columns, in_order);
+  }
+  /// From logits (n, V) and uniforms (n,): tokens (n,), and log p of each before top_k, top_p and min_p, in float32;
+  /// log_probs may be undefined. scratch: step/own_kernels.h.
+  void draw_into(const Tensor& tokens, const Tensor& log_probs, const Tensor& scratch,
+                 const Tensor& logits, const Tensor& uniforms, const TokenDraw& by);
   [[nodiscard]] bool own_norm_rows(Dtype dtype, std::int64_t columns) const {
     return profile().own.norm_rows(dtype, columns);
   }

@@ -115,6 +115,13 @@ void CountingOps::logit_gradient_(const CountedTensor& logits, const CountedTens
                                   const CountedTensor&, const LogitShape&) {
   add_traffic(2 * bytes(logits));
 }
+void CountingOps::draw_into(const CountedTensor&, const CountedTensor&,
+                            const CountedTensor& scratch, const CountedTensor& logits,
+                            const CountedTensor&, const TokenDraw& by) {
+  add_traffic(bytes(logits), kReductionShare);
+  if (by.in_order()) add_traffic(bytes(logits) + bytes(scratch), kReductionShare);
+  add_traffic(bytes(scratch), kReductionShare);
+}
 CountedTensor CountingOps::search_last(const CountedTensor& a, const CountedTensor& target) {
   add_traffic(bytes(target));
   return make({a.size(0), 1}, Dtype::kInt64);

@@ -36,7 +36,7 @@ Draw<T> on_device(Ops& ops, const Draw<T>& draw, const SamplingOptions& sampling
 template <class Ops, class T = typename Ops::Tensor>
 Sampled<T> sampled(Ops& ops, const Weights<T>& w, const T& hidden, const SamplingOptions& sampling,
                    const Draw<T>& draw) {
-  return sample(ops, logits(ops, w, hidden), sampling, on_device(ops, draw, sampling));
+  return next_tokens(ops, w, hidden, sampling, on_device(ops, draw, sampling));
 }
 
 template <class Ops, class T = typename Ops::Tensor>
@@ -96,7 +96,7 @@ Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, const Rotations<T>& 
     const T hidden = decode(ops, w, rotations, rows.tokens, rows.positions, cache,
                             limit_of(ops, w, cache, action.key_limit + step));
     const Draw<T> here = draw_here();
-    Sampled<T> out = sample(ops, logits(ops, w, hidden), sampling, here);
+    Sampled<T> out = next_tokens(ops, w, hidden, sampling, here);
     rows.tokens = ops.view(out.tokens, {-1});
     ops.add_(rows.positions, rows.advance);
     return out;
@@ -132,8 +132,7 @@ Sampled<T> decode_in_graphs(Ops& ops, const Weights<T>& w, const Rotations<T>& r
     const KeyLimit limit = limit_of(ops, w, cache, action.key_limit + step);
     const auto next = [&] {
       const T hidden = decode(ops, w, rotations, rows.tokens, rows.positions, cache, limit);
-      const Sampled<T> one =
-          sample(ops, logits(ops, w, hidden), sampling, Draw<T>{state.uniforms, {}, {}});
+      const Sampled<T> one = next_tokens(ops, w, hidden, sampling, Draw<T>{state.uniforms, {}, {}});
       ops.copy_(rows.tokens, ops.view(one.tokens, {-1}));
       ops.add_(rows.positions, rows.advance);
       if (one.log_probs.defined()) ops.copy_(state.log_probs, one.log_probs);

@@ -70,6 +70,17 @@ struct LogitShape {
   double divisor = 1;
 };
 
+/// Which token is drawn from a row of logits.
+struct TokenDraw {
+  LogitShape shape{};
+  bool largest = false;    ///< it and nothing else
+  std::int64_t top_k = 0;  ///< 0: all
+  double top_p = 1;
+  double min_p = 0;
+  /// Whether tokens have to be in order of their probability.
+  [[nodiscard]] bool in_order() const { return !largest && (top_k > 0 || top_p < 1 || min_p > 0); }
+};
+
 /// The tensors (n,) of a step of AdamW: float32, but for the gradient, which may be bfloat16.
 template <class T>
 struct AdamWTensors {

@@ -26,6 +26,12 @@ struct OwnKernels {
   [[nodiscard]] constexpr bool norm_rows(spec::Dtype dtype, std::int64_t columns) const {
     return take(dtype) && columns % 8 == 0 && columns >= 512 && columns <= 4096;
   }
+  /// Whether they draw tokens from such rows of logits. Only bfloat16 has so few values that they are counted instead of
+  /// sorted.
+  [[nodiscard]] constexpr bool draw(spec::Dtype dtype, std::int64_t columns, bool in_order) const {
+    constexpr std::int64_t kMostColumns = 1 << 19;
+    return take(dtype) && columns <= kMostColumns && (!in_order || dtype == spec::Dtype::kBfloat16);
+  }
 };
 
 /// Blocks of that kernel. Each leaves a row of sums.
@@ -33,6 +39,18 @@ constexpr std::int64_t norm_blocks(std::int64_t rows) {
   constexpr std::int64_t kMostBlocks = 256, kRowsAtOnce = 4;
   const std::int64_t blocks = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
   return blocks < kMostBlocks ? blocks : kMostBlocks;
+}
+
+/// Parts of a row of logits, each read by a block of sampler.cu.
+constexpr std::int64_t draw_parts(std::int64_t columns) {
+  constexpr std::int64_t kPart = 8192;
+  return (columns + kPart - 1) / kPart;
+}
+/// The memory of that file's kernels for a part, in int64: its largest logit and its sum, and counts of 16 bits if tokens
+/// have to be in order.
+constexpr std::int64_t draw_scratch(bool in_order) {
+  constexpr std::int64_t kWindow = 1024;
+  return 2 + (in_order ? kWindow / 4 : 0);
 }
 
 }  // namespace neap::step

@@ -7,6 +7,7 @@
 #include "spec/job.h"
 #include "step/head.h"
 #include "step/operations.h"
+#include "step/own_kernels.h"
 
 namespace neap::step {
 
@@ -128,6 +129,45 @@ Sampled<T> sample(Ops& ops, T logits, const SamplingOptions& options, const Draw
   if (all.defined())
     out.log_probs = reduce_logits(ops, all, out.tokens, {}, spec::Axis::kSelf).log_probs;
   return out;
+}
+
+/// By Neap's kernels. They draw from the logits that the head's product wrote.
+template <class Ops, class T = typename Ops::Tensor>
+Sampled<T> draw_tokens(Ops& ops, const T& logits, const TokenDraw& by, bool log_probs,
+                       const T& uniforms) {
+  const std::int64_t rows = logits.size(0);
+  Sampled<T> out{ops.empty({rows}, Dtype::kInt64), T()};
+  if (log_probs) out.log_probs = ops.empty({rows}, Dtype::kFloat32);
+  const T scratch =
+      ops.empty({rows, draw_parts(logits.size(1)), draw_scratch(by.in_order())}, Dtype::kInt64);
+  ops.draw_into(out.tokens, out.log_probs, scratch, logits, uniforms, by);
+  return out;
+}
+
+/// What Neap's kernels draw.
+template <class T>
+TokenDraw token_draw(const Weights<T>& w, const SamplingOptions& o) {
+  TokenDraw by;
+  by.largest = o.temperature <= 0;
+  by.shape = {w.architecture.logit_softcap, logits_divisor(w, by.largest ? 1 : o.temperature)};
+  if (o.top_k < w.architecture.vocab_size) by.top_k = std::max<std::int64_t>(o.top_k, 0);
+  by.top_p = o.top_p;
+  by.min_p = o.min_p;
+  return by;
+}
+
+/// The next tokens after hidden states (B, C). Neap's kernels keep the same tokens as sample() but for rounding: they
+/// compare logits before the cap and division, and caps are not rounded to the logits' type. Where tokens are kept by
+/// min_p alone they draw in the order of probability and sample() in the vocabulary's; otherwise a uniform number is the
+/// same token.
+template <class Ops, class T = typename Ops::Tensor>
+Sampled<T> next_tokens(Ops& ops, const Weights<T>& w, const T& hidden,
+                       const SamplingOptions& options, const Draw<T>& draw) {
+  const TokenDraw by = token_draw(w, options);
+  if (options.penalizes() ||
+      !ops.own_draw(ops.dtype(hidden), w.architecture.vocab_size, by.in_order()))
+    return sample(ops, logits(ops, w, hidden), options, draw);
+  return draw_tokens(ops, raw_logits(ops, w, hidden), by, options.log_probs, draw.uniforms);
 }
 
 }  // namespace neap::step

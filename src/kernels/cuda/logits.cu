@@ -6,15 +6,6 @@ constexpr int kMostWarps = 32;
 constexpr float kLowest = -3.402823466e+38f;
 constexpr unsigned kAll = 0xffffffffu;
 
-struct Shaping {
-  float cap;      // 0: none
-  float divisor;  // of temperature and model
-};
-__device__ inline float shaped(float logit, const Shaping& by) {
-  const float capped = by.cap > 0.0f ? by.cap * tanhf(logit / by.cap) : logit;
-  return capped / by.divisor;
-}
-
 /// For some logits x: the largest, sum exp(x - top), and the sum of these terms times (x - top).
 struct Sums {
   float top, sum, weighted;

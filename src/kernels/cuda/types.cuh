@@ -38,6 +38,18 @@ __device__ inline void store(T* to, const Vector<T, N>& x) {
   *reinterpret_cast<Vector<T, N>*>(to) = x;
 }
 
+/// How a logit counts.
+struct Shaping {
+  float cap;      // 0: none
+  float divisor;  // of temperature and model
+};
+__device__ inline float capped(float logit, const Shaping& by) {
+  return by.cap > 0.0f ? by.cap * tanhf(logit / by.cap) : logit;
+}
+__device__ inline float shaped(float logit, const Shaping& by) {
+  return capped(logit, by) / by.divisor;
+}
+
 /// The names that the program asks for: of each type with vectors of 16 bytes, and with single elements.
 #define NEAP_KERNELS_OF_TYPES(X) \
   X(bf16_vector, Bf16, 8)        \

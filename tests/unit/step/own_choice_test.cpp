@@ -8,6 +8,7 @@
 #include "step/block_parts.h"
 #include "step/counting_ops.h"
 #include "step/optimizer.h"
+#include "step/sampling.h"
 
 namespace neap::step {
 namespace {
@@ -119,6 +120,58 @@ TEST(OwnNorms, AddTheResidualStreamsGradient) {
   EXPECT_EQ(backward(true, spec::NormKind::kLayerNorm, 512),
             backward(false, spec::NormKind::kLayerNorm, 512));
   EXPECT_EQ(backward(true, spec::NormKind::kRms, 128), backward(false, spec::NormKind::kRms, 128));
+}
+
+class OwnDraws : public ::testing::Test {
+ protected:
+  static constexpr std::int64_t kRows = 64, kVocabulary = 151936, kParts = 19;
+  static SamplingOptions options(double top_p) {
+    SamplingOptions out;
+    out.top_p = top_p;
+    out.log_probs = true;
+    return out;
+  }
+  static std::pair<double, std::vector<std::int64_t>> sampled(bool own, Dtype dtype,
+                                                              const SamplingOptions& options) {
+    return counted(own, [&](CountingOps& ops) {
+      Weights<T> w;
+      w.architecture.vocab_size = kVocabulary;
+      w.architecture.final_norm = false;
+      w.lm_head.weight = T::outside({kVocabulary, 64}, dtype);
+      Draw<T> draw;
+      draw.uniforms = T::outside({kRows}, Dtype::kFloat32);
+      draw.seen = T::outside({kRows, 100}, Dtype::kInt64);
+      draw.amounts = T::outside({kRows, 100}, Dtype::kFloat32);
+      (void)next_tokens(ops, w, T::outside({kRows, 64}, dtype), options, draw);
+    });
+  }
+};
+
+TEST_F(OwnDraws, ReadTheLogitsThatTheProductWrote) {
+  constexpr std::int64_t kLogits = kRows * kVocabulary * 2;
+  const auto [bytes, requests] = sampled(true, Dtype::kBfloat16, options(1));
+  EXPECT_EQ(requests,
+            (std::vector<std::int64_t>{kLogits, kRows * 8, kRows * 4, kRows * kParts * 2 * 8}));
+  EXPECT_LT(bytes, 0.15 * sampled(false, Dtype::kBfloat16, options(1)).first);
+  // And the counts of a window of 1024 values in each part.
+  const auto [ordered_bytes, ordered] = sampled(true, Dtype::kBfloat16, options(0.95));
+  EXPECT_EQ(ordered, (std::vector<std::int64_t>{kLogits, kRows * 8, kRows * 4,
+                                                kRows * kParts * (2 * 8 + 1024 * 2)}));
+  EXPECT_LT(ordered_bytes, 0.15 * sampled(false, Dtype::kBfloat16, options(0.95)).first);
+}
+
+TEST_F(OwnDraws, LeavePenaltiesAndTheOrderOfFloat32ToLibtorch) {
+  SamplingOptions penalties = options(1);
+  penalties.presence_penalty = 1;
+  EXPECT_EQ(sampled(true, Dtype::kBfloat16, penalties),
+            sampled(false, Dtype::kBfloat16, penalties));
+  EXPECT_EQ(sampled(true, Dtype::kFloat32, options(0.95)),
+            sampled(false, Dtype::kFloat32, options(0.95)));
+  EXPECT_NE(sampled(true, Dtype::kFloat32, options(1)),
+            sampled(false, Dtype::kFloat32, options(1)));
+  SamplingOptions every = options(1);
+  every.top_k = kVocabulary;
+  EXPECT_NE(sampled(true, Dtype::kFloat32, every), sampled(false, Dtype::kFloat32, every));
 }
 
 }  // namespace
