@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """How long a step of decoding takes in `neap generate`, of several packages beside each other.
 
-usage: decode_steps.py OUT_DIR NAME=PACKAGE_DIR [NAME=PACKAGE_DIR ...] [--case MODEL ...] [--rehearse]
+usage: decode_steps.py OUT_DIR NAME=PACKAGE_DIR [NAME=PACKAGE_DIR ...] [--case MODEL ...] [--sequences N ...] [--rehearse]
 
-Random weights in bfloat16, prompts of 20 words, 128 new tokens. 8 and 64 sequences are decoded together, 11 times one after another; a
+Random weights in bfloat16, prompts of 20 words, 128 new tokens. 8 and 64 (or N) sequences are decoded together, 11 times one after another; a
 sample is the time from the last text of one batch to the last of the next, over its tokens, so it has a prefill in it. Writes medians of
 the 10 samples, their spread and whether the packages' texts are the same to OUT_DIR/decode_steps.jsonl. --rehearse: tiny models on the host.
 """
@@ -19,7 +19,7 @@ import generate
 import plan_check
 
 TOKENS, BATCHES, SIZES = 128, 11, (8, 64)
-MODELS = ("qwen2.5-0.5b", "qwen2.5-1.5b", "opt-1.3b")
+MODELS = ("qwen2.5-0.5b", "qwen2.5-1.5b", "opt-1.3b", "llama-3.1-8b")
 
 
 def decode(package, model, prompts, size):
@@ -50,7 +50,7 @@ def main():
         work = pathlib.Path(temporary)
         for model in args.case or MODELS:
             plan_check.make_only_model(work, model, reviews, plan_check.TINY)
-            for size in SIZES:
+            for size in args.sequences or SIZES:
                 generate.write_prompts(work / "prompts.jsonl", size * BATCHES, 20, text)
                 first = None
                 for name, package in packages.items():
@@ -65,6 +65,7 @@ def main():
 
 if __name__ == "__main__":
     parser = plan_check.common_arguments(__doc__, MODELS, steps=1)
+    parser.add_argument("--sequences", type=int, action="append")
     parser.add_argument("packages", nargs="+", metavar="NAME=PACKAGE_DIR")
     plan_check.ARGS = parser.parse_args()
     sys.exit(main())
