@@ -66,11 +66,11 @@ struct Neighbours {
   std::int64_t stride =
       0;  ///< elements between the starts of equal parameters; 0: nothing lies between them
 };
-/// Those of modules that follow one another without padding, joined along their first dimension.
+/// Parameters of modules that follow one another without padding, joined along their first dimension.
 [[nodiscard]] std::optional<Neighbours> joined_parameters(const FlatUnit& unit,
                                                           const std::vector<Module>& modules,
                                                           Part part);
-/// Those of one shape, at one distance from each other.
+/// Parameters of one shape, at one distance from each other.
 [[nodiscard]] std::optional<Neighbours> stacked_parameters(const FlatUnit& unit,
                                                            const std::vector<Module>& modules,
                                                            Part part);

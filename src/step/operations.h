@@ -92,7 +92,7 @@ template <class T>
 struct Heads {
   T q;     // (N, H, D)
   T k, v;  // (N, K, D)
-  // Of one token a sequence: what is still to be added to each row, (H * D,) and (K * D,); undefined: nothing
+  // In decoding, what is still to be added to each row, (H * D,) and (K * D,); undefined: nothing
   T q_bias = {}, k_bias = {}, v_bias = {};
 };
 

@@ -144,7 +144,7 @@ Sampled<T> draw_tokens(Ops& ops, const T& logits, const TokenDraw& by, bool log_
   return out;
 }
 
-/// What Neap's kernels draw.
+/// For Neap's kernels.
 template <class T>
 TokenDraw token_draw(const Weights<T>& w, const SamplingOptions& o) {
   TokenDraw by;

@@ -1,5 +1,6 @@
-// The heads of new tokens in decoding, one of each sequence: biases are added; queries and keys turned by the token's position, in float32, as
-// [x1 cos - x2 sin, x2 cos + x1 sin, rest]; keys and values to their places in the cache. A block has a head of a row.
+// The heads of new tokens in decoding, one of each sequence. Biases are added. Queries and keys are turned by the token's
+// position, in float32: [x1 cos - x2 sin, x2 cos + x1 sin, rest]. Keys and values go to their places in the cache. A block
+// has a head of a row.
 
 struct Append {
   long long q_row, q_head, k_row, k_head, v_row, v_head;    // strides of heads (B, heads, width)
