@@ -213,7 +213,7 @@ Result<JobSizes> read_sizes(const spec::Job& asked, plan::Target target) {
     }
     sizes.models.push_back(std::move(model));
   }
-  if (job.has_rollout()) {
+  if (job.generates()) {
     sizes.cached_sequences = static_cast<double>(job.rollout_batch());
     sizes.cached_tokens = static_cast<double>(job.max_sequence_length());
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "spec/kept_experience.h"
 #include "spec/loss_kinds.h"
 
 namespace neap::plan {
@@ -39,18 +40,27 @@ class Batch {
   }
   // The reassigned rows, and their packed form for a model.
   [[nodiscard]] std::int64_t with_updates() const {
-    constexpr std::int64_t kAdvantagesReturns = 2;
-    const std::int64_t read = log_probs() + job_.has_critic() + kAdvantagesReturns +
-                              job_.algorithm.rollout_correction.weighs_batch() +
-                              spec::draws_tokens(job_.actor.loss_mode);
-    const std::int64_t dealt = sequences() + read * numbers(own_);
-    if (!job_.packs()) return dealt;
+    if (!job_.packs()) return dealt();
     // Tokens with their positions; for responses rows, tokens and positions.
     const std::int64_t packed = kNumber * own_ * (2 * width_ + 3 * response_);
-    return dealt + packed + (read + 1) * numbers(own_);
+    return dealt() + packed + (read() + 1) * numbers(own_);
+  }
+  // The reassigned rows, and all rows as they are kept. With several ranks, positions and targets of
+  // all rows are gathered with them.
+  [[nodiscard]] std::int64_t with_kept() const {
+    const std::int64_t gathered = own_ == all_ ? 0 : 2 * numbers(all_);
+    return dealt() + static_cast<std::int64_t>(spec::kept_bytes(job_).count()) + gathered;
   }
 
  private:
+  // Tensors that the updates read for each response token.
+  [[nodiscard]] std::int64_t read() const {
+    constexpr std::int64_t kAdvantagesReturns = 2;
+    return log_probs() + job_.has_critic() + kAdvantagesReturns +
+           job_.algorithm.rollout_correction.weighs_batch() +
+           spec::draws_tokens(job_.actor.loss_mode);
+  }
+  [[nodiscard]] std::int64_t dealt() const { return sequences() + read() * numbers(own_); }
   // Includes a position and a target for each response token, and their mask.
   [[nodiscard]] std::int64_t sequences() const { return kNumber * own_ * (width_ + 3 * response_); }
   [[nodiscard]] std::int64_t numbers(std::int64_t rows) const { return kNumber * rows * response_; }
@@ -68,7 +78,10 @@ class Batch {
 Bytes batch_bytes(const spec::Job& job) {
   if (!job.trains_policy()) return {};
   const Batch batch(job);
-  return Bytes(static_cast<std::uint64_t>(std::max(batch.with_advantages(), batch.with_updates())));
+  std::int64_t most = batch.with_updates();
+  if (job.generates()) most = std::max(most, batch.with_advantages());
+  if (job.keeps_experience() || job.reads_experience()) most = std::max(most, batch.with_kept());
+  return Bytes(static_cast<std::uint64_t>(most));
 }
 
 }  // namespace neap::plan

@@ -103,7 +103,7 @@ std::vector<Size> training_sizes(const spec::Job& job) {
 }
 
 std::vector<Size> inference_sizes(const spec::Job& job) {
-  if (!job.has_rollout()) return {};
+  if (!job.generates()) return {};
   const auto& sizes = job.packs() ? fields::kScoringTokens : kInferenceRows;
   return {sizes.begin(), sizes.end()};
 }
@@ -225,7 +225,7 @@ Tunable inference_micro_batches() {
 
 Tunable rollout_batches() {
   return {kFewerDecoded, 1, true, [](const spec::Job& job, int level) -> Changes {
-            if (!job.has_rollout()) return {};
+            if (!job.generates()) return {};
             // 0 means the whole batch.
             return shrink_all({{fields::kRolloutBatch, job.rollout_batch()}}, 0, level);
           }};
@@ -234,6 +234,7 @@ Tunable rollout_batches() {
 Tunable divided_generation() {
   return {kDividedToGenerate, 1, true, [](const spec::Job& job, int level) -> Changes {
             // A rollout shard saves nothing if the rank has whole weights anyway.
+            if (!job.generates()) return {};
             if (!job.data_parallel().slices_weights() && job.mesh().size(spec::Axis::kPipe) == 1)
               return {};
             spec::Job changed = job;

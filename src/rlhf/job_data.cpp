@@ -85,12 +85,13 @@ data::StoredRow Rows::at(std::size_t number) const {
 
 reward::RewardSet make_rewards(const spec::Job& job, std::int64_t threads) {
   return value_or_throw(
-      reward::RewardSet::make(job.reward, {.max_response_length = job.data.max_response_length,
-                                           .prompt_key = job.data.prompt_key,
-                                           .folder = job.folder,
-                                           .threads = static_cast<std::size_t>(threads),
-                                           .stop = InterruptScope::requested,
-                                           .scored_by_model = job.has_reward_model()}));
+      reward::RewardSet::make(job.reads_experience() ? spec::RewardConfig() : job.reward,
+                              {.max_response_length = job.data.max_response_length,
+                               .prompt_key = job.data.prompt_key,
+                               .folder = job.folder,
+                               .threads = static_cast<std::size_t>(threads),
+                               .stop = InterruptScope::requested,
+                               .scored_by_model = job.has_reward_model()}));
 }
 
 std::size_t encoding_threads(std::int64_t of_a_rank, int ranks) {
@@ -99,6 +100,7 @@ std::size_t encoding_threads(std::int64_t of_a_rank, int ranks) {
 }
 
 JobData read_data(const TextContext& context, const RowCheck& check, std::size_t threads) {
+  if (context.job.reads_experience()) return {};  // the experience has its prompts
   const spec::DataConfig& config = context.job.data;
   Reader reader(context, check, threads);
   JobData out;

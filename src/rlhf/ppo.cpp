@@ -1,6 +1,7 @@
 // PPO with a critic and GRPO without one: the cycle of phases that the memory plan describes.
 #include <ATen/ATen.h>
 
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "rlhf/evaluation.h"
 #include "rlhf/experience.h"
 #include "rlhf/experience_metrics.h"
+#include "rlhf/kept_experience.h"
 #include "rlhf/ppo_models.h"
 #include "rlhf/ppo_update.h"
 #include "rlhf/response_source.h"
@@ -35,7 +37,8 @@ class PpoTrainer final : public Trainer {
         models_(context),
         scorer_(context),
         source_(context, models_, scorer_),
-        kl_control_(context.job.algorithm) {}
+        kl_control_(context.job.algorithm),
+        keeper_(context) {}
 
   void load() override { models_.load(); }
   [[nodiscard]] std::int64_t steps_per_epoch() const override { return source_.steps_per_epoch(); }
@@ -80,6 +83,8 @@ class PpoTrainer final : public Trainer {
   RewardScorer scorer_;
   ResponseSource source_;
   KlController kl_control_;
+  std::optional<double> measured_kl_;  // of the current step
+  ExperienceKeeper keeper_;
   std::vector<report::Rollout> rollouts_;  // of the last step
 };
 
@@ -87,14 +92,10 @@ Metrics PpoTrainer::train_step(std::int64_t step) {
   Metrics metrics;
   source_.begin_step();
   const Experience e = make_experience(step, metrics);
-  if (train::ModelWorker* critic = models_.critic()) {
-    const Stopwatch watch(metrics, "update_critic");
-    train_critic(context_, *critic, e, step, metrics);
-  }
-  {
-    const Stopwatch watch(metrics, "update_actor");
-    train_actor(context_, models_.actor(), e, step, metrics);
-  }
+  // After everything that may fail because of something outside the run.
+  if (const auto kl = std::exchange(measured_kl_, {}))
+    kl_control_.update(*kl, job().sequences_per_step());
+  update_models(context_, models_, e, step, metrics);
   source_.finish_step();
   return metrics;
 }
@@ -150,6 +151,7 @@ Experience PpoTrainer::make_experience(std::int64_t step, Metrics& metrics) {
   take_rows(dealt, std::move(all));
   if (spec::draws_tokens(job().actor.loss_mode)) dealt.noise = token_noise(deal.own(), step);
   dealt.batch_tokens = tokens;
+  if (job().keeps_experience()) keeper_.keep(step, steps_per_epoch(), dealt, deal, counts, metrics);
   return dealt;
 }
 
@@ -219,7 +221,7 @@ void PpoTrainer::add_advantages(Experience& e, Metrics& metrics) {
     const ShapedReward shaped = apply_kl_penalty(rewards, e.old_log_probs, e.ref_log_probs, mask,
                                                  beta, algorithm.kl_penalty);
     rewards = shaped.token_rewards;
-    kl_control_.update(shaped.kl, mask.size(0));
+    measured_kl_ = shaped.kl;
     metrics["actor/reward_kl_penalty"] = shaped.kl;
     metrics["actor/reward_kl_penalty_coeff"] = beta;
   }
@@ -276,6 +278,12 @@ void PpoTrainer::save(const std::filesystem::path& folder, train::SavedFiles& fi
 void PpoTrainer::restore(const std::filesystem::path& folder) {
   models_.restore(folder);
   const std::filesystem::path file = folder / kPpoStateFile;
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored))
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{} has no {}: a run from kept experience made it. Set "
+                       "actor_rollout_ref.model.path = \"{}\" to start a run from its models",
+                       folder.string(), kPpoStateFile, (folder / "actor").string()));
   const Json state =
       value_or_throw(parse_json(value_or_throw(read_file(file, 1_MiB)), file.string()));
   for (const char* key : {"kl_coef", "batches"}) {

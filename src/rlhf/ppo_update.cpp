@@ -46,8 +46,6 @@ class ExperienceUpdate {
   std::int64_t ranks_, mini_batch_;
 };
 
-}  // namespace
-
 void train_critic(Context& context, train::ModelWorker& critic, const Experience& e,
                   std::int64_t step, Metrics& metrics) {
   ExperienceUpdate updates(context, critic, e, spec::Body::kValueUpdate, step);
@@ -62,6 +60,18 @@ void train_actor(Context& context, train::ModelWorker& actor, const Experience& 
   updates.update.put(metrics, "actor");
   const spec::ActorConfig& config = context.job.actor;
   if (config.use_kl_loss) metrics["actor/kl_coef"] = config.kl_loss_coef;
+}
+
+}  // namespace
+
+void update_models(Context& context, PpoModels& models, const Experience& e, std::int64_t step,
+                   Metrics& metrics) {
+  if (train::ModelWorker* critic = models.critic()) {
+    const Stopwatch watch(metrics, "update_critic");
+    train_critic(context, *critic, e, step, metrics);
+  }
+  const Stopwatch watch(metrics, "update_actor");
+  train_actor(context, models.actor(), e, step, metrics);
 }
 
 }  // namespace neap::rlhf

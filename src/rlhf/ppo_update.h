@@ -10,15 +10,13 @@
 #include <cstdint>
 
 #include "rlhf/experience.h"
+#include "rlhf/ppo_models.h"
 #include "rlhf/trainer.h"
 
 namespace neap::rlhf {
 
-/// Phase "train_critic".
-void train_critic(Context& context, train::ModelWorker& critic, const Experience& e,
-                  std::int64_t step, Metrics& metrics);
-/// Phase "train_actor".
-void train_actor(Context& context, train::ModelWorker& actor, const Experience& e,
-                 std::int64_t step, Metrics& metrics);
+/// Phase "train_critic", if the job has a critic, then phase "train_actor".
+void update_models(Context& context, PpoModels& models, const Experience& e, std::int64_t step,
+                   Metrics& metrics);
 
 }  // namespace neap::rlhf

@@ -108,15 +108,6 @@ T checked(Result<T> result) {
   return value_or_throw(std::move(result));
 }
 
-std::string tokenizer_hash(const fs::path& folder) {
-  std::string all;
-  for (const char* name : text::kTokenizerFiles) {
-    const Result<std::string> hash = data::hash_of_file(folder / name);
-    all += format("{} {}\n", name, hash.ok() ? *hash : "none");
-  }
-  return hash_of(all);
-}
-
 // Templates may insert today's date.
 std::string today() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
@@ -251,6 +242,15 @@ void RowEncoder::encode_prompt_row(const Json& row, std::string_view text, const
   }
   std::string json(keep_ || check_.row ? text : "");
   out.rows.push_back(data::pack({{std::move(prompt)}, {}, 0, std::move(json)}));
+}
+
+std::string tokenizer_hash(const fs::path& folder) {
+  std::string all;
+  for (const char* name : text::kTokenizerFiles) {
+    const Result<std::string> hash = data::hash_of_file(folder / name);
+    all += format("{} {}\n", name, hash.ok() ? *hash : "none");
+  }
+  return hash_of(all);
 }
 
 std::string RowEncoder::recipe() const {

@@ -4,6 +4,7 @@
 // Failure   Status with the row's location.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -47,6 +48,9 @@ class RowEncoder {
   const RowCheck& check_;
   bool keep_;
 };
+
+/// Hash of the tokenizer's files in a folder.
+[[nodiscard]] std::string tokenizer_hash(const std::filesystem::path& folder);
 
 /// Fails if texts exceed their limit and the job neither filters nor truncates them. `notes` are
 /// those of the file's rows.

@@ -4,6 +4,7 @@
 //   OUTPUT/memory.ntrace         of the last run that trained
 //   OUTPUT/validation.jsonl      metrics of held-out data and sample texts
 //   OUTPUT/global_step_N/        checkpoints (train/checkpoint.h), with the models and trainer.json
+//   OUTPUT/experience/step_N.safetensors     with trainer.experience = "keep" (kept_steps.h)
 //   OUTPUT/reference_log_probs.safetensors   of DPO, if precomputed (reference_log_probs.h)
 //   OUTPUT/train.lock            locked while a run uses the folder (train/output_lock.h)
 //   OUTPUT/ranks/N/              plan.json, memory.ntrace and phases.jsonl of rank N, for N > 0

@@ -113,10 +113,10 @@ std::vector<NamedModel> models_of(const spec::Job& job) {
   using spec::ModelId;
   std::vector<NamedModel> out = {
       {job.main_model(), "actor_rollout_ref.model", job.actor_model.path, &job.actor_model, true}};
-  if (job.uses_reference() && !job.reference_model.path.empty())
+  if (job.uses_reference() && !job.reference_model.path.empty() && !job.reads_experience())
     out.push_back({ModelId::kReference, "actor_rollout_ref.ref.model", job.reference_path(),
                    &job.reference_model});
-  if (job.has_reward_model())
+  if (job.has_reward_model() && !job.reads_experience())
     out.push_back(
         {ModelId::kReward, "reward_model.model", job.reward_model.path, &job.reward_model});
   if (job.has_critic())
@@ -252,7 +252,7 @@ void check_finished(const Json& state, const train::FoundCheckpoint& found, cons
   }
   for (std::string& line : model_differences(state, identity)) lines.push_back(std::move(line));
   const Json trained = state.value("data", Json());
-  const Json rows = contents_of(job, job.data.train_files);
+  const Json rows = job.reads_experience() ? trained : contents_of(job, job.data.train_files);
   if (lines.empty() && trained.is_array() && rows.is_array() && trained != rows)
     lines.emplace_back("data.train_files: the files have other contents");
   if (lines.empty()) return;
@@ -284,6 +284,7 @@ std::vector<std::string> check_run_state(const Json& state, const fs::path& chec
     warnings.push_back(format("Differs from the checkpoint: {}", line));
   for (const std::string& line : model_differences(state, identity))
     warnings.push_back(format("Differs from the checkpoint: {}", line));
+  if (job.reads_experience()) return warnings;  // without rows
   if (const auto saved = state.value("rows", rows.size()); saved != rows.size()) {
     warnings.push_back(
         format("The training files have {} rows, and had {} at the checkpoint: they come in "

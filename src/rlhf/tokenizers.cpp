@@ -23,7 +23,7 @@ struct TokenizerReader {
 std::vector<TokenizerReader> readers(const spec::Job& job) {
   std::vector<TokenizerReader> out = {
       {job.main_model(), "actor_rollout_ref.model", job.actor_model.path, {}}};
-  if (job.has_rollout() && job.has_reward_model()) {
+  if (job.generates() && job.has_reward_model()) {
     out.push_back({spec::ModelId::kReward, "reward_model.model", job.reward_model.path,
                    job.reward_model.tokenizer_path});
   }
@@ -33,7 +33,7 @@ std::vector<TokenizerReader> readers(const spec::Job& job) {
     out.push_back({spec::ModelId::kCritic, "critic.model", job.critic_path(),
                    own ? job.critic.model.tokenizer_path : job.reward_model.tokenizer_path});
   }
-  if (job.uses_reference() && !job.reference_is_actor_base()) {
+  if (job.uses_reference() && !job.reference_is_actor_base() && !job.reads_experience()) {
     const bool own =
         !job.reference_model.path.empty() || !job.reference_model.tokenizer_path.empty();
     out.push_back({spec::ModelId::kReference, "actor_rollout_ref.ref.model", job.reference_path(),

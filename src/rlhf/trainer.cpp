@@ -76,7 +76,8 @@ std::unique_ptr<Trainer> make_trainer(Context& context) {
       return make_dpo_trainer(context);
     case spec::Task::kPpo:
     case spec::Task::kGrpo:
-      return make_ppo_trainer(context);
+      return context.job.reads_experience() ? make_kept_trainer(context)
+                                            : make_ppo_trainer(context);
     case spec::Task::kEval:
       break;
   }

@@ -131,6 +131,8 @@ class Trainer {
 [[nodiscard]] std::unique_ptr<Trainer> make_reward_trainer(Context& context);
 [[nodiscard]] std::unique_ptr<Trainer> make_dpo_trainer(Context& context);
 [[nodiscard]] std::unique_ptr<Trainer> make_ppo_trainer(Context& context);  ///< also for grpo
+/// For both, from kept experience.
+[[nodiscard]] std::unique_ptr<Trainer> make_kept_trainer(Context& context);
 
 // ---- shared by the trainers ----
 

@@ -12,6 +12,7 @@
 #include "report/metrics.h"
 #include "report/run_folder.h"
 #include "rlhf/agreed_plan.h"
+#include "rlhf/kept_steps.h"
 #include "rlhf/run_state.h"
 #include "rlhf/training_run.h"
 #include "spec/job_change.h"
@@ -175,8 +176,16 @@ void TrainingRun::refuse_other_runs() const {
   }
 }
 
-// With epochs, the number of steps depends on the rows.
+// With epochs, the number of steps depends on the rows. Without a number, kept experience has that
+// of its run.
 std::int64_t TrainingRun::count_steps() {
+  if (job_.reads_experience()) {
+    const KeptSteps kept(job_.resolve(job_.trainer.experience_dir));
+    const std::int64_t asked = job_.trainer.total_training_steps;
+    const std::int64_t steps = asked > 0 ? asked : kept.schedule().total_steps;
+    kept.expect(found_ ? found_->step : 0, steps);
+    return steps;
+  }
   if (job_.trainer.total_training_steps > 0) return job_.trainer.total_training_steps;
   read_data();
   return job_.trainer.total_epochs * batch_order(job_, *data_).steps_per_epoch();

@@ -196,9 +196,10 @@ std::int64_t Job::node_ranks() const {
 }
 std::vector<ModelId> Job::models() const {
   std::vector<ModelId> out = {main_model()};
-  if (uses_reference() && !reference_is_actor_base()) out.push_back(ModelId::kReference);
+  if (uses_reference() && !reference_is_actor_base() && !reads_experience())
+    out.push_back(ModelId::kReference);
   if (has_critic()) out.push_back(ModelId::kCritic);
-  if (has_rollout() && has_reward_model()) out.push_back(ModelId::kReward);
+  if (generates() && has_reward_model()) out.push_back(ModelId::kReward);
   return out;
 }
 ModelPlacement Job::own_placement(ModelId model) const {
@@ -273,7 +274,7 @@ std::vector<Mesh> Job::model_meshes() const {
 }
 Mesh Job::generation_mesh() const {
   const Mesh arranged = mesh();
-  if (!trains_policy()) return arranged;
+  if (!trains_policy() || !generates()) return arranged;
   const std::int64_t trained = arranged.size(Axis::kTensor);
   const std::int64_t tensor =
       rollout.tensor_model_parallel_size != 0 ? rollout.tensor_model_parallel_size : trained;

@@ -208,7 +208,9 @@ struct TrainerConfig {
   Bytes trace_max_size = 64_MiB;  ///< limit for memory.ntrace; 0: do not write it
   std::int64_t seed = 1;
   bool deterministic = false;
-  bool balance_batch = true;                     ///< assign packed rows to ranks by token count
+  std::string experience = "none";  ///< none, keep or read: the experience of ppo and grpo
+  std::string experience_dir;       ///< for "read": the folder of the run that kept it
+  bool balance_batch = true;        ///< assign packed rows to ranks by token count
   std::int64_t nnodes = 0, n_gpus_per_node = 0;  ///< 0: as the launcher started them
 };
 
@@ -274,9 +276,19 @@ struct Job {
 
   // Resolved values of keys whose zero or empty value means "as another key".
   [[nodiscard]] bool trains_policy() const { return task == Task::kPpo || task == Task::kGrpo; }
-  /// Whether responses are generated and scored.
+  /// Whether the model trains or is evaluated on its own responses.
   [[nodiscard]] bool has_rollout() const { return trains_policy() || task == Task::kEval; }
   [[nodiscard]] bool has_critic() const { return task == Task::kPpo; }
+  /// Whether the run trains from experience that another run kept. Then it neither generates nor
+  /// scores.
+  [[nodiscard]] bool reads_experience() const {
+    return trains_policy() && trainer.experience == "read";
+  }
+  [[nodiscard]] bool keeps_experience() const {
+    return trains_policy() && trainer.experience == "keep";
+  }
+  /// Whether this run generates and scores responses.
+  [[nodiscard]] bool generates() const { return has_rollout() && !reads_experience(); }
   /// Whether rows are pairs of responses.
   [[nodiscard]] bool has_pairs() const { return task == Task::kReward || task == Task::kDpo; }
   /// ReMax's baseline: each prompt also gets a greedy response, which is scored.

@@ -66,8 +66,9 @@ Status validate_losses(const Job& job) {
   return {};
 }
 
-// For jobs with a rollout.
+// For jobs with a rollout. Kept experience has its advantages.
 Status validate_advantages(const Job& job) {
+  if (job.reads_experience()) return {};
   const bool gae = job.algorithm.adv_estimator == AdvantageEstimator::kGae;
   if (gae != job.has_critic()) {
     return wrong(format("algorithm.adv_estimator \"{}\" does not go with task \"{}\"; take \"{}\"",
@@ -139,7 +140,7 @@ Status validate_validation(const Job& job) {
 
 Status validate_rollout(const Job& job) {
   const RolloutConfig& r = job.rollout;
-  if (!job.trains_policy() || r.enable_chunked_prefill ||
+  if (!job.trains_policy() || !job.generates() || r.enable_chunked_prefill ||
       r.max_num_batched_tokens >= job.data.max_prompt_length)
     return {};
   return wrong(format(
@@ -148,7 +149,25 @@ Status validate_rollout(const Job& job) {
       r.max_num_batched_tokens, job.data.max_prompt_length));
 }
 
+Status validate_experience(const Job& job) {
+  if (!job.reads_experience()) return {};
+  if (job.trainer.experience_dir.empty())
+    return wrong(
+        "trainer.experience is \"read\", but trainer.experience_dir is empty; set it to the folder "
+        "of the run with trainer.experience = \"keep\"");
+  for (const auto& [key, metric] : {std::pair{"best_metric", &job.trainer.best_metric},
+                                    std::pair{"stop_metric", &job.trainer.stop_metric}}) {
+    if (!metric->empty())
+      return wrong(format(
+          "trainer.{} is set, but a run with trainer.experience = \"read\" does not validate; "
+          "leave it out",
+          key));
+  }
+  return {};
+}
+
 Status validate_rewards(const Job& job) {
+  if (job.reads_experience()) return {};
   for (std::size_t i = 0; i < job.reward.functions.size(); ++i) {
     const std::vector<std::string>& command = job.reward.functions[i].command;
     std::error_code ignored;
@@ -178,7 +197,7 @@ Status Job::validate() const {
     return wrong(
         "actor_rollout_ref.model.path is missing: the folder with the model's config.json");
   // A plan needs no data.
-  if (launched_ranks > 0 && task != Task::kEval && data.train_files.empty())
+  if (launched_ranks > 0 && task != Task::kEval && !reads_experience() && data.train_files.empty())
     return wrong(
         "data.train_files is empty: name the files to train on, as data.train_files = "
         "[\"train.jsonl\"]");
@@ -216,6 +235,7 @@ Status Job::validate() const {
   }
   NEAP_TRY(validate_data(data));
   NEAP_TRY(validate_rewards(*this));
+  NEAP_TRY(validate_experience(*this));
   NEAP_TRY(validate_validation(*this));
   NEAP_TRY(validate_rollout(*this));
   NEAP_TRY(validate_losses(*this));

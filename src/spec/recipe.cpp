@@ -84,21 +84,8 @@ void preferences(RecipeBuilder& b, const Job& job) {
   if (job.precomputes_reference()) reference_log_probs(b, job);
 }
 
-// PPO with a critic; GRPO and similar algorithms without one.
-void policy_gradient(RecipeBuilder& b, const Job& job, bool critic) {
-  b.trained(trained_actor(job, ModelId::kActor, Head::kLanguageModel));
-  b.key_values();
-  reference_model(b, job);
-  if (critic)
-    b.trained({.id = ModelId::kCritic,
-               .path = job.critic_path(),
-               .head = Head::kScalar,
-               .trained = &job.critic.model,
-               .optimizer = &job.critic.optim,
-               .grad_clip = job.critic.grad_clip,
-               .init_head = job.starts_critic_head()});
-  if (job.has_reward_model()) b.frozen(ModelId::kReward, job.reward_model.path, Head::kScalar);
-
+// The phases that make experience: responses with log-probabilities, values and scores.
+void experience(RecipeBuilder& b, const Job& job, bool critic) {
   b.phase(PhaseId::kGenerate, Body::kGenerate, ModelId::kActor);
   // Dynamic sampling repeats generation and rewards (or the KL terms) until the batch is full.
   const bool filter = job.algorithm.filter_groups.enable;
@@ -119,6 +106,28 @@ void policy_gradient(RecipeBuilder& b, const Job& job, bool critic) {
     if (!filter) b.phase(PhaseId::kRewards, Body::kSequenceScores, ModelId::kReward);
     if (baseline)
       b.phase(PhaseId::kBaselineRewards, Body::kSequenceScores, ModelId::kReward).baseline = true;
+  }
+}
+
+// PPO with a critic; GRPO and similar algorithms without one.
+void policy_gradient(RecipeBuilder& b, const Job& job, bool critic) {
+  const bool generates = job.generates();
+  b.trained(trained_actor(job, ModelId::kActor, Head::kLanguageModel));
+  if (generates) {
+    b.key_values();
+    reference_model(b, job);
+  }
+  if (critic)
+    b.trained({.id = ModelId::kCritic,
+               .path = job.critic_path(),
+               .head = Head::kScalar,
+               .trained = &job.critic.model,
+               .optimizer = &job.critic.optim,
+               .grad_clip = job.critic.grad_clip,
+               .init_head = job.starts_critic_head()});
+  if (generates) {
+    if (job.has_reward_model()) b.frozen(ModelId::kReward, job.reward_model.path, Head::kScalar);
+    experience(b, job, critic);
   }
   if (critic) b.update(PhaseId::kTrainCritic, Body::kValueUpdate, ModelId::kCritic);
   b.update(PhaseId::kTrainActor, Body::kPolicyUpdate, ModelId::kActor);

@@ -91,7 +91,7 @@ Status check_micro_batches(const Job& job) {
 }
 
 Status check_generation(const Job& job) {
-  if (!job.has_rollout()) return {};
+  if (!job.generates()) return {};
   const std::int64_t tokens = job.rollout_batch() * job.max_sequence_length();
   if (tokens > kMostCachedTokens)
     return wrong(

@@ -46,6 +46,17 @@ bool steps_are_short(const Job& job) {
   return !job.has_rollout();
 }
 
+void bind_experience(ConfigTable& t, TrainerConfig& r) {
+  t.bind("trainer.experience", &r.experience,
+         "`keep` writes what the updates of each step read to `experience/` in the output folder. "
+         "`read` trains from it, without generation and scoring. See docs/training.md.")
+      .one_of({"none", "keep", "read"})
+      .only(of_policies());
+  t.bind("trainer.experience_dir", &r.experience_dir,
+         "Output folder of the run that kept the experience.")
+      .only(needs("trainer.experience", {"read"}, "the run generates"));
+}
+
 void bind_schedule(ConfigTable& t, Job& job) {
   const ConfigTable::Section training(t, of_training());
   TrainerConfig& r = job.trainer;
@@ -122,6 +133,7 @@ void bind_trainer(ConfigTable& t, Job& job) {
          "`auto` resumes from the newest checkpoint if there is one; `disable` starts from scratch "
          "and refuses a folder with a run; a path resumes from that checkpoint.");
   bind_logs(t, r);
+  bind_experience(t, r);
   t.bind("trainer.seed", &r.seed, "Seed of all random numbers.")
       .at_least(0)
       .at_most(static_cast<double>(std::numeric_limits<std::int64_t>::max()));

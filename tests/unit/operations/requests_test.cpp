@@ -57,6 +57,7 @@ struct Seen {
   int streamed_stages = 0;  // models whose blocks of a stage rest on the host
   int trained_stages = 0;   // and those that train
   int trained_parts = 0;    // of these, with a backward in two parts
+  int reading = 0;          // those that train from kept experience
 };
 
 std::int64_t peak(const testing::Requests& requests) {
@@ -175,11 +176,18 @@ spec::ModelModes modes_of(std::uint64_t seed, const testing::RandomJob& r, bool 
 }
 
 // Of several ranks two may slice together.
-void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alone()) {
+// With `reads_experience`, jobs that train a policy have no rollout.
+void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alone(),
+             bool reads_experience = false) {
   // Requests do not depend on threads, which wait for each other in kernels of tiny models.
   static const int threads = at::get_num_threads();
   at::set_num_threads(seed % 4 == 0 ? threads : 1);
   testing::RandomJob r = job_of(seed, ranks.alone());
+  if (reads_experience) {
+    if (!r.job.trains_policy()) return;
+    r.job.trainer.experience = "read";
+    ++seen.reading;
+  }
   if (r.job.context_ranks() > 1) ++seen.shared;
   if (r.job.context_shard().ring) ++seen.passed;
   if (r.job.context_ranks() > 1 && r.job.trains_policy()) ++seen.answering;
@@ -249,6 +257,16 @@ TEST(Requests, OfThreeHundredRandomJobsAreThoseOfThePlan) {
   EXPECT_GT(seen.answering, 10);
   EXPECT_GT(seen.placed, 10);
   EXPECT_GT(seen.moved, 10);
+}
+
+TEST(Requests, OfJobsWithKeptExperienceAreThoseOfThePlan) {
+  Seen seen;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    compare(seed, seen, alone(), /*reads_experience=*/true);
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(seen.reading, 10);
+  EXPECT_EQ(seen.actions, ActionCounts{});  // nothing generates
 }
 
 // Under mpirun: every rank's are those of the plan for it, whatever the ranks divide.

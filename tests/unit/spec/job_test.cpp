@@ -26,6 +26,24 @@ TEST_F(JobFile, KeepsVerlsNamesAndDefaults) {
   EXPECT_EQ(job_.reference_path(), "models/actor");
 }
 
+TEST_F(JobFile, KeptExperienceNeedsNoRewardsAndNoData) {
+  const std::string grpo = "task = \"grpo\"\nactor_rollout_ref.model.path = \"a\"\n";
+  EXPECT_TRUE(has(error(grpo), "grpo needs rewards"));
+  EXPECT_TRUE(
+      has(error(grpo, {"trainer.experience=read"}), "trainer.experience_dir is empty; set"));
+  const std::vector<std::string> reads = {"trainer.experience=read", "trainer.experience_dir=kept"};
+  ASSERT_EQ(error(grpo, reads), "ok");  // one response to a prompt, no rewards
+  EXPECT_FALSE(job_.generates());
+  job_.launched_ranks = 1;
+  EXPECT_TRUE(job_.validate().ok()) << job_.validate().message();
+  EXPECT_TRUE(has(error(kPpo, {"trainer.experience_dir=kept"}), "trainer.experience is \"none\""));
+  EXPECT_TRUE(has(error(kPpo, {reads[0], reads[1], "data.val_files=[\"v.jsonl\"]",
+                               "trainer.best_metric=val/score/mean"}),
+                  "does not validate; leave it out"));
+  ASSERT_EQ(error(kPpo, {"trainer.experience=keep"}), "ok");
+  EXPECT_TRUE(job_.generates());
+}
+
 TEST_F(JobFile, AnEmptyValueOnTheCommandLineTakesBackWhatTheFileSets) {
   const std::string stops = std::string(kPpo) +
                             "[data]\nval_files = [\"v.jsonl\"]\n[trainer]\ntest_freq = 1\n"

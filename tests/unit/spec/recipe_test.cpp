@@ -1,4 +1,5 @@
 #include "spec/recipe.h"
+#include "spec/kept_experience.h"
 
 #include <gtest/gtest.h>
 
@@ -62,6 +63,53 @@ TEST(Recipe, PpoIsTheTableOfTheArchitecture) {
   EXPECT_EQ(r.find(PhaseId::kTrainCritic)->body, Body::kValueUpdate);
   EXPECT_TRUE(r.frozen({TagKind::kWeights, ModelId::kReward}));
   EXPECT_FALSE(r.frozen({TagKind::kWeights, ModelId::kActor}));
+}
+
+TEST(Recipe, KeptExperienceLeavesTheUpdates) {
+  Job job = job_of(Task::kPpo);
+  job.trainer.experience = "read";
+  const Recipe r = recipe_of(job);
+  EXPECT_EQ(phases(r), (Lines{"train_critic", "train_actor"}));
+  EXPECT_EQ(table(r),
+            (Lines{"actor.weights - write", "actor.grads - write", "actor.optimizer - write",
+                   "critic.weights write -", "critic.grads write -", "critic.optimizer write -"}));
+  EXPECT_EQ(r.find(ModelId::kCritic)->path, "reward") << "the critic starts as in the kept run";
+  EXPECT_EQ(job.models(), (std::vector{ModelId::kActor, ModelId::kCritic}));
+  job.rollout.tensor_model_parallel_size = 2;
+  job.launched_ranks = 2;
+  EXPECT_FALSE(job.has_generation_placement());
+  job.task = Task::kGrpo;  // the actor alone
+  EXPECT_EQ(phases(recipe_of(job)), (Lines{"train_actor"}));
+  job.trainer.experience = "keep";
+  EXPECT_EQ(phases(recipe_of(job)),
+            (Lines{"generate", "actor_logp", "ref_logp", "rewards", "train_actor"}));
+}
+
+TEST(KeptExperience, HasWhatTheUpdatesRead) {
+  Job job = job_of(Task::kPpo);
+  job.data.train_batch_size = 4;
+  job.data.max_prompt_length = 3;
+  job.data.max_response_length = 2;
+  const auto names = [&] {
+    Lines out;
+    for (const KeptTensor& tensor : kept_tensors(job)) out.emplace_back(to_string(tensor.field));
+    return out;
+  };
+  EXPECT_EQ(names(), (Lines{"tokens", "lengths", "response_lengths", "scores", "mask", "advantages",
+                            "old_log_probs", "values", "returns"}));
+  EXPECT_EQ(kept_bytes(job).count(), 4U * (5 * 4 + 8 + 8 + 4 + 5 * 2 * 4));
+  job.task = Task::kGrpo;
+  job.rollout.n = 2;
+  job.algorithm.use_kl_in_reward = false;  // one update reads no old log-probabilities
+  EXPECT_EQ(names(),
+            (Lines{"tokens", "lengths", "response_lengths", "scores", "mask", "advantages"}));
+  EXPECT_EQ(kept_tensors(job).front().shape, (std::vector<std::int64_t>{8, 5}));
+  job.actor.use_kl_loss = true;
+  job.actor.ppo_epochs = 2;
+  job.actor.loss_mode = PolicyLoss::kClipCov;
+  job.algorithm.rollout_correction.rollout_is = "token";
+  EXPECT_EQ(names(), (Lines{"tokens", "lengths", "response_lengths", "scores", "mask", "advantages",
+                            "old_log_probs", "ref_log_probs", "rollout_weights", "noise"}));
 }
 
 TEST(Recipe, GraphsOfDecodingHaveATagOfGenerations) {

@@ -1,0 +1,57 @@
+#include "spec/kept_experience.h"
+
+#include <functional>
+#include <numeric>
+
+#include "spec/loss_kinds.h"
+
+namespace neap::spec {
+namespace {
+
+// Indexed by KeptField.
+constexpr std::array<std::string_view, kKeptFields> kNames = {
+    "tokens",        "lengths",       "response_lengths", "mask",  "scores", "advantages",
+    "old_log_probs", "ref_log_probs", "rollout_weights",  "noise", "values", "returns"};
+
+}  // namespace
+
+std::string_view to_string(KeptField field) {
+  return kNames[static_cast<std::size_t>(field)];
+}
+
+std::int64_t KeptTensor::elements() const {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+std::vector<KeptTensor> kept_tensors(const Job& job) {
+  const std::int64_t rows = job.sequences_per_step();
+  std::vector<KeptTensor> out = {{KeptField::kTokens, {rows, job.max_sequence_length()}},
+                                 {KeptField::kLengths, {rows}},
+                                 {KeptField::kResponseLengths, {rows}},
+                                 {KeptField::kScores, {rows}}};
+  const auto add = [&](KeptField field, bool is_read) {
+    if (is_read) out.push_back({field, {rows, job.data.max_response_length}});
+  };
+  add(KeptField::kMask, true);
+  add(KeptField::kAdvantages, true);
+  add(KeptField::kOldLogProbs, !job.old_log_probs_are_current());
+  add(KeptField::kReferenceLogProbs, job.actor.use_kl_loss);
+  add(KeptField::kRolloutWeights, job.algorithm.rollout_correction.weighs_batch());
+  add(KeptField::kNoise, draws_tokens(job.actor.loss_mode));
+  add(KeptField::kValues, job.has_critic());
+  add(KeptField::kReturns, job.has_critic());
+  return out;
+}
+
+Bytes kept_bytes(const Job& job) {
+  constexpr std::int64_t kNumber = 4, kCount = 8;  // float32 or int32; int64
+  std::int64_t sum = 0;
+  for (const KeptTensor& tensor : kept_tensors(job)) {
+    const bool counts =
+        tensor.field == KeptField::kLengths || tensor.field == KeptField::kResponseLengths;
+    sum += (counts ? kCount : kNumber) * tensor.elements();
+  }
+  return Bytes(static_cast<std::uint64_t>(sum));
+}
+
+}  // namespace neap::spec
