@@ -330,7 +330,9 @@ TEST(PhaseLog, ALongOneTakesTheMemoryOfItsRecords) {
   ASSERT_TRUE(records.ok()) << records.status().message();
   EXPECT_EQ(records->size(), static_cast<std::size_t>(kRows));
   // A sanitizer keeps what was freed.
-  if (!kInstrumented) EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 8 * 1024);  // KiB
+  if (!kInstrumented) {
+    EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 8 * 1024);  // KiB
+  }
 }
 
 TEST(PhaseLog, RoundTrip) {
