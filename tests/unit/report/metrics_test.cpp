@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "conformance/sanitizer.h"
+#include "report/append_file.h"
 #include "report/run_folder.h"
 #include "unit/report/temporary_folder.h"
 
@@ -208,6 +209,32 @@ TEST(StepLog, KeepsRowsWhileTheDiskIsFullAndLeavesNoTornLine) {
   ASSERT_TRUE(WIFEXITED(ended));
   EXPECT_EQ(WEXITSTATUS(ended), 0);
   EXPECT_THAT(steps_of(folder.path() / kMetricsFile), ElementsAre(1, 2, 3));
+}
+
+TEST(AppendFile, FailsWhereMoreWouldBeKeptThanFits) {
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder.path() / "log";
+  const std::string most(AppendFile::kMostKept, 'x');
+  // A file-size limit stands in for a full disk.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    rlimit limit{3, RLIM_INFINITY};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    auto log = AppendFile::open(path);
+    if (!log.ok() || !log->write_or_keep("on").ok()) ::_exit(1);
+    if (!log->write_or_keep(most).ok()) ::_exit(2);
+    if (log->write_or_keep("refused").code() != ErrorCode::kIo) ::_exit(3);
+    if (contents_of(path) != "on") ::_exit(4);
+    limit.rlim_cur = RLIM_INFINITY;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    ::_exit(log->write_or_keep("off").ok() ? 0 : 5);
+  }
+  int ended = 0;
+  ::waitpid(child, &ended, 0);
+  ASSERT_TRUE(WIFEXITED(ended));
+  EXPECT_EQ(WEXITSTATUS(ended), 0);
+  EXPECT_TRUE(contents_of(path) == "on" + most + "off");
 }
 
 TEST(StepLog, IsMadeAgainWhereItWasRemovedAndFollowsItsFolder) {
