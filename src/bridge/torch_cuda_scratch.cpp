@@ -65,11 +65,11 @@ class Forwarder final : public caching::CUDAAllocator {
   void recordStream(const DataPtr& data, c10::Stream stream) override {
     if (!ours(data.get())) next()->recordStream(data, stream);
   }
-  c10::DeleterFnPtr raw_deleter() const override { return next()->raw_deleter(); }
+  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return next()->raw_deleter(); }
   void copy_data(void* to, const void* from, std::size_t count) const override {
     next()->copy_data(to, from, count);
   }
-  bool is_simple_data_ptr(const DataPtr& data) const override {
+  [[nodiscard]] bool is_simple_data_ptr(const DataPtr& data) const override {
     return next()->is_simple_data_ptr(data);
   }
 
@@ -95,7 +95,7 @@ class Forwarder final : public caching::CUDAAllocator {
     return next()->getExpandableSegmentSizes(device);
   }
   void enable(bool value) override { next()->enable(value); }
-  bool isEnabled() const override { return next()->isEnabled(); }
+  [[nodiscard]] bool isEnabled() const override { return next()->isEnabled(); }
   void cacheInfo(DeviceIndex device, std::size_t* largest) override {
     next()->cacheInfo(device, largest);
   }

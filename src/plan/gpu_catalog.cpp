@@ -89,6 +89,7 @@ const Gpu* find(std::string_view name) {
 
 std::vector<std::string> gpu_names() {
   std::vector<std::string> out;
+  out.reserve(kGpus.size());
   for (const Gpu& gpu : kGpus) out.emplace_back(gpu.name);
   return out;
 }

@@ -62,6 +62,7 @@ std::string_view to_string(CheckpointMode mode) {
 
 std::vector<std::string> checkpoint_mode_names() {
   std::vector<std::string> names;
+  names.reserve(kModes.size());
   for (const Mode& m : kModes) names.emplace_back(m.name);
   return names;
 }

@@ -13,7 +13,7 @@ constexpr std::uint64_t kLongestText = 1U << 20;
 
 }  // namespace
 
-bool Machine::fail(std::string what, ErrorCode code) {
+bool Machine::fail(const std::string& what, ErrorCode code) {
   if (failure_.ok()) {
     failure_ = Status(
         code, format("Snapshot {} cannot be read: at byte {} it {}", input_.name(), at_, what));

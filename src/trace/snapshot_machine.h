@@ -60,7 +60,7 @@ class Machine {
   [[nodiscard]] bool step_rare(std::uint8_t op);
   [[nodiscard]] bool need(std::size_t n) { return input_.available() >= n || more(n); }
   [[nodiscard]] bool more(std::size_t n);
-  [[nodiscard]] bool fail(std::string what, ErrorCode code = ErrorCode::kCorrupt);
+  [[nodiscard]] bool fail(const std::string& what, ErrorCode code = ErrorCode::kCorrupt);
   [[nodiscard]] bool fail_from_store() { return fail(store_.error()); }
   [[nodiscard]] bool under_memory_limit();
 

@@ -194,7 +194,7 @@ fs::path put_in_place(const fs::path& folder, const fs::path& target) {
   }
   if (::renameat2(AT_FDCWD, folder.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0)
     return folder;
-  const fs::path old = target.string() + std::string(kReplaced);
+  fs::path old = target.string() + std::string(kReplaced);
   fs::rename(target, old, error);
   check(error, "rename", target);
   fs::rename(folder, target, error);

@@ -256,7 +256,7 @@ void CollectiveFiles::write_own(const PartSource& source, std::size_t threads) {
 // Also sends the end marker after a failure, because the others wait for it.
 Status CollectiveFiles::send(const PartSource& source) {
   Parcel parcel(ranks_, ranks_.rank());
-  const Status status = parallel::status_of([&] {
+  Status status = parallel::status_of([&] {
     source([&](const std::vector<FilePart>& parts) {
       const Segments segments(parts, elements_);
       weights::write_tensors(
