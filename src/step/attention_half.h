@@ -88,16 +88,21 @@ class AttentionHalf : public BlockHalf<Ops> {
 
   Heads<T> project(bool query_key, bool value) {
     make_attention_input();
-    Heads<T> heads =
-        rows_.fused && joins_heads(a_, w_)
-            ? project_joined_heads(ops_, a_, w_, s_.attention_input)
-            : project_heads(ops_, a_, w_, tokens_of_all(ops_, rows_, s_.attention_input), query_key,
-                            value);
-    if (drops(Saved::kAttentionInput)) {
-      s_.attention_input = T();
-      s_.attention_norm = {};
-    }
+    Heads<T> heads = project_heads(ops_, a_, w_, tokens_of_all(ops_, rows_, s_.attention_input),
+                                   query_key, value);
+    drop_attention_input();
     return heads;
+  }
+  Heads<T> project_joined() {
+    make_attention_input();
+    Heads<T> heads = project_joined_heads(ops_, a_, w_, s_.attention_input);
+    drop_attention_input();
+    return heads;
+  }
+  void drop_attention_input() {
+    if (!drops(Saved::kAttentionInput)) return;
+    s_.attention_input = T();
+    s_.attention_norm = {};
   }
 
   T rotate(const T& x, bool inverse) {
@@ -117,6 +122,10 @@ class AttentionHalf : public BlockHalf<Ops> {
   // Recomputes those of q, k and v that are missing, in the form that attention reads.
   void make_operands() {
     Heads<T>& heads = s_.attention.heads;
+    if (rows_.fused && joins_heads(a_, w_)) {
+      heads = project_joined();
+      return;
+    }
     Heads<T> projected{s_.query, s_.key, {}};
     const bool query_key = !heads.q.defined();
     if (const bool value = !heads.v.defined(); value || (query_key && !projected.q.defined())) {

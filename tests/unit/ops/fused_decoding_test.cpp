@@ -1,0 +1,113 @@
+// Decoding as Neap's kernels compute it, with the kernels' definitions in place of the kernels: their steps in the order
+// of a block give what passes over whole sequences give. tests/gpu/kernels compares the kernels with the same operations.
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include "bridge/no_autograd.h"
+#include "unit/operations/random_job.h"
+#include "unit/ops/tiny_model.h"
+
+namespace neap::ops {
+namespace {
+
+using at::Tensor;
+using testing::TestModel;
+
+class KernelDefinitions : public AtenOps {
+ public:
+  KernelDefinitions() : AtenOps(at::kCPU) {}
+
+  [[nodiscard]] static bool own_kernels(step::Dtype) { return true; }
+  void gate_into(const Tensor& out, const Tensor& gate, const Tensor& up,
+                 spec::Activation kind) const {
+    out.copy_(multiply(activate(gate, kind), up));
+  }
+  [[nodiscard]] Tensor norm_and_add_(spec::NormKind kind, const Tensor& x, const Tensor& weight,
+                                     const Tensor& bias, double eps, const Tensor& added) {
+    ++norms;
+    Tensor y = norm(kind, x, weight, bias, eps).y.clone();
+    if (added.defined()) x.add_(added);
+    return y;
+  }
+  [[nodiscard]] Tensor append_(const Tensor& keys, const Tensor& values, const Tensor& positions,
+                               const step::Heads<Tensor>& heads,
+                               const step::Rotation<Tensor>& rotation) {
+    ++appends;
+    const auto biased = [](const Tensor& t, const Tensor& bias) {
+      return bias.defined() ? t.add(bias.view({1, t.size(1), t.size(2)})) : t.clone();
+    };
+    const step::Rows<Tensor> rows =
+        step::make_rows(*this, dtype(heads.q), {heads.q.size(0), 1}, positions, {rotation, {}});
+    const auto turned = [&](const Tensor& t) {
+      return rotation.frequencies.defined() ? rotate(t, rows.cos, rows.sin, false) : t;
+    };
+    write_token_(keys, positions, turned(biased(heads.k, heads.k_bias)));
+    write_token_(values, positions, biased(heads.v, heads.v_bias));
+    return turned(biased(heads.q, heads.q_bias));
+  }
+
+  std::int64_t norms = 0, appends = 0;
+};
+
+struct Compared {
+  double off = 0;
+  std::int64_t norms = 0, appends = 0;
+};
+
+// Five tokens behind prompts of several lengths, against the same rows of whole passes.
+Compared decoded_and_whole(const spec::Architecture& shape,
+                           const std::optional<spec::LoraShape>& lora = std::nullopt) {
+  const bridge::NoAutograd no_autograd;
+  TestModel m(shape, spec::Head::kLanguageModel, lora);
+  const Tensor rows = testing::tokens(3, 12, shape.vocab_size);
+  const Tensor whole = m.model->forward(rows).view({3, 12, -1});
+  const KvCache cache =
+      KvCache::over(at::zeros({KvCache::elements(shape, 3, 16)}, at::kDouble), shape, 3, 16);
+  Tensor positions = at::tensor({5, 2, 7}, at::kLong);
+  Tensor hidden = m.model->prefill(rows.narrow(1, 0, 7), positions, cache);
+  KernelDefinitions ops;
+  const auto rotations = step::make_rotations(ops, shape, cache.max_tokens());
+  Compared out;
+  for (int i = 0; i < 5; ++i) {
+    const Tensor next = rows.gather(1, positions.unsqueeze(1)).squeeze(1);
+    hidden = step::decode(ops, m.model->weights(), rotations, next, positions, cache, 12);
+    const Tensor expected =
+        whole.gather(1, positions.view({3, 1, 1}).expand({3, 1, whole.size(2)})).squeeze(1);
+    const double size = 1 + expected.abs().max().item<double>();
+    out.off = std::max(out.off, testing::largest_difference(hidden, expected) / size);
+    positions.add_(1);
+  }
+  out.norms = ops.norms;
+  out.appends = ops.appends;
+  return out;
+}
+
+TEST(FusedDecoding, OfEveryFormOfBlockIsThatOfWholePasses) {
+  for (const testing::Form& form : testing::forms()) {
+    SCOPED_TRACE(form.name);
+    const Compared found = decoded_and_whole(form.shape);
+    EXPECT_LT(found.off, 1e-10);
+    EXPECT_EQ(found.appends, 5 * form.shape.num_hidden_layers);
+    EXPECT_EQ(found.norms, form.shape.placement.before ? 2 * found.appends : 0);
+  }
+}
+
+TEST(FusedDecoding, WithAdaptersIsThatOfWholePasses) {
+  for (const testing::Form& form : testing::forms()) {
+    SCOPED_TRACE(form.name);
+    EXPECT_LT(decoded_and_whole(form.shape, spec::LoraShape{3, {"all-linear"}}).off, 1e-10);
+  }
+}
+
+TEST(FusedDecoding, OfRandomModelsIsThatOfWholePasses) {
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    SCOPED_TRACE(seed);
+    neap::testing::Dice dice(seed);
+    const spec::Architecture shape = neap::testing::random_architecture(dice);
+    EXPECT_LT(decoded_and_whole(shape).off, 1e-9);
+  }
+}
+
+}  // namespace
+}  // namespace neap::ops
