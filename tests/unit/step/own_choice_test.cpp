@@ -112,8 +112,9 @@ TEST(OwnNorms, AddTheResidualStreamsGradient) {
     });
   };
   const auto [bytes, requests] = backward(true, spec::NormKind::kRms, 512);
-  const std::int64_t row = 512 * 4;
-  EXPECT_EQ(requests, (std::vector<std::int64_t>{1000 * 512 * 2, norm_blocks(1000) * row}));
+  constexpr std::int64_t kColumns = 512;
+  EXPECT_EQ(requests,
+            (std::vector<std::int64_t>{1000 * kColumns * 2, norm_blocks(1000) * kColumns * 4}));
   EXPECT_EQ(norm_blocks(1000), 250);
   EXPECT_EQ(norm_blocks(1 << 20), 256);
   EXPECT_LT(bytes, 0.6 * backward(false, spec::NormKind::kRms, 512).first);
