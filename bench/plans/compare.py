@@ -56,7 +56,6 @@ def golden_cases():
 def record_cases(folder):
     seen = set()
     for row in recorded.rows():
-        key = (row["case"], *row.get("settings", ()))
         if row["case"] in seen:
             continue
         seen.add(row["case"])
@@ -160,7 +159,7 @@ def rows_of(neap, cases, count):
     refused += [str(row) for row in rows if isinstance(row, RuntimeError)]
     for message in refused:
         print(f"refused: {message}", file=sys.stderr)
-    return [row for row in rows if isinstance(row, dict)], refused
+    return [row for row in rows if isinstance(row, dict)]
 
 
 def worse(new, old, limit):
@@ -225,7 +224,7 @@ def main():
             programs.append(options.old.resolve())
         # The capacities are those of the old program or of the record.
         if options.write or len(programs) == 2:
-            old, _ = rows_of(programs[-1], cases, options.capacities)
+            old = rows_of(programs[-1], cases, options.capacities)
         else:
             old = [json.loads(line) for line in options.old.read_text().splitlines()]
         if options.write:

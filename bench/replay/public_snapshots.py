@@ -5,7 +5,7 @@
     public_snapshots.py NEAP --from FOLDER      replays files that FOLDER has under any name; fetches nothing
     ... --write                                 writes the figures and the date instead; a new line needs repository, commit, path and sha256
 
-None of these files is part of Neap. A line names a file by its SHA-256 and has the figures of its replay.
+The list has a line for each file: its SHA-256 and the figures of its replay. The files are not part of Neap.
 """
 import argparse
 import concurrent.futures
@@ -103,7 +103,7 @@ def main():
     rows = [row for row in map(json.loads, options.list.read_text().splitlines()) if "sha256" in row]
     if options.there:
         if not options.there.is_dir():
-            parser.error(f"{options.there} is no folder")
+            parser.error(f"{options.there} is not a folder")
         there = files_in(options.there, rows)
         places = [there.get(row["sha256"]) for row in rows]
         for row in (row for row, place in zip(rows, places) if place is None):

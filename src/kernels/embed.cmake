@@ -1,16 +1,20 @@
-# Writes OUTPUT, a C++ file that holds FILES of FOLDER as strings, types.cuh in front of each and files that one includes in
-# its place. Called at build time.
+# Writes OUTPUT, a C++ file that holds FILES of FOLDER as strings, types.cuh in front of each. A line that includes a file of
+# FOLDER, or of src/, is replaced by that file. Called at build time.
 string(REPLACE "," ";" files "${FILES}")
 file(READ "${FOLDER}/types.cuh" types)
 set(list "")
 foreach(name IN LISTS files)
   file(READ "${FOLDER}/${name}.cu" source)
-  string(REGEX MATCHALL "#include \"[a-z_]+\\.cuh\"\n" includes "${source}")
-  foreach(line IN LISTS includes)
-    string(REGEX REPLACE "#include \"(.*)\"\n" "\\1" included "${line}")
-    file(READ "${FOLDER}/${included}" text)
+  while(source MATCHES "#include \"([a-z_/]+\\.(cuh|h))\"\n")
+    set(line "${CMAKE_MATCH_0}")
+    set(included "${FOLDER}/${CMAKE_MATCH_1}")
+    if(NOT EXISTS "${included}")
+      set(included "${FOLDER}/../../${CMAKE_MATCH_1}")
+    endif()
+    file(READ "${included}" text)
+    string(REPLACE "#pragma once\n" "" text "${text}")
     string(REPLACE "${line}" "${text}" source "${source}")
-  endforeach()
+  endwhile()
   string(FIND "${types}${source}" ")neap\"" clash)
   if(NOT clash EQUAL -1)
     message(FATAL_ERROR "${name}.cu holds the end mark of a raw string")

@@ -1,4 +1,5 @@
 // Drawing tokens by Neap's kernels (src/kernels/cuda/sampler.cu), on the current stream of the GPU.
+#include "kernels/sampler_sizes.h"
 #include "ops/aten_ops.h"
 #include "ops/own_launch.h"
 
@@ -9,7 +10,8 @@ using namespace own;
 
 namespace {
 
-constexpr std::int64_t kReaders = 256, kChoosers = 1024;  // threads of sampler.cu
+using kernels::sampler::kChoosers;
+using kernels::sampler::kReaders;
 
 // The parts of the scratch (rows, parts, width), in int64: a largest logit each, a sum each, then the counts.
 struct DrawScratch {

@@ -26,10 +26,6 @@ constexpr const char* kMetrics = "metrics";
 constexpr std::size_t kMostMetricsBytes = 1 << 20;
 constexpr std::int64_t kMostSteps = 1'000'000'000'000;
 
-bool is_count(KeptField field) {
-  return field == KeptField::kLengths || field == KeptField::kResponseLengths;
-}
-
 std::optional<std::int64_t> whole_number(std::string_view text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

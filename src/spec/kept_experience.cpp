@@ -46,11 +46,8 @@ std::vector<KeptTensor> kept_tensors(const Job& job) {
 Bytes kept_bytes(const Job& job) {
   constexpr std::int64_t kNumber = 4, kCount = 8;  // float32 or int32; int64
   std::int64_t sum = 0;
-  for (const KeptTensor& tensor : kept_tensors(job)) {
-    const bool counts =
-        tensor.field == KeptField::kLengths || tensor.field == KeptField::kResponseLengths;
-    sum += (counts ? kCount : kNumber) * tensor.elements();
-  }
+  for (const KeptTensor& tensor : kept_tensors(job))
+    sum += (is_count(tensor.field) ? kCount : kNumber) * tensor.elements();
   return Bytes(static_cast<std::uint64_t>(sum));
 }
 

@@ -29,9 +29,14 @@ enum class KeptField : std::uint8_t {
   kValues,
   kReturns,
 };
-constexpr std::size_t kKeptFields = 12;
+constexpr std::size_t kKeptFields = static_cast<std::size_t>(KeptField::kReturns) + 1;
 /// Name of the tensor in a file.
 [[nodiscard]] std::string_view to_string(KeptField field);
+
+/// Whether its tensor counts tokens, as int64.
+[[nodiscard]] constexpr bool is_count(KeptField field) {
+  return field == KeptField::kLengths || field == KeptField::kResponseLengths;
+}
 
 struct KeptTensor {
   KeptField field = KeptField::kTokens;

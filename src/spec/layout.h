@@ -63,8 +63,8 @@ constexpr std::int64_t kParameterAlignment = 64;  ///< elements
 struct Neighbours {
   std::int64_t offset = 0;          ///< elements from the start of the unit
   std::vector<std::int64_t> shape;  ///< with `stride`: (count, ...)
-  std::int64_t stride =
-      0;  ///< elements between the starts of equal parameters; 0: nothing lies between them
+  /// Elements between the starts of equal parameters; 0: nothing lies between them.
+  std::int64_t stride = 0;
 };
 /// Parameters of modules that follow one another without padding, joined along their first dimension.
 [[nodiscard]] std::optional<Neighbours> joined_parameters(const FlatUnit& unit,

@@ -4,9 +4,15 @@
 
 #include <cstdint>
 
+#include "kernels/sampler_sizes.h"
 #include "spec/dtype.h"
 
 namespace neap::step {
+
+/// Parts of a row of logits, each read by a block of sampler.cu.
+constexpr std::int64_t draw_parts(std::int64_t columns) {
+  return (columns + kernels::sampler::kPart - 1) / kernels::sampler::kPart;
+}
 
 struct OwnKernels {
   bool on = false;  ///< the card and the job take them
@@ -29,8 +35,8 @@ struct OwnKernels {
   /// Whether they draw tokens from such rows of logits. Only bfloat16 has so few values that they are counted instead of
   /// sorted.
   [[nodiscard]] constexpr bool draw(spec::Dtype dtype, std::int64_t columns, bool in_order) const {
-    constexpr std::int64_t kMostColumns = 1 << 19;
-    return take(dtype) && columns <= kMostColumns && (!in_order || dtype == spec::Dtype::kBfloat16);
+    return take(dtype) && draw_parts(columns) <= kernels::sampler::kMostParts &&
+           (!in_order || dtype == spec::Dtype::kBfloat16);
   }
 };
 
@@ -41,16 +47,10 @@ constexpr std::int64_t norm_blocks(std::int64_t rows) {
   return blocks < kMostBlocks ? blocks : kMostBlocks;
 }
 
-/// Parts of a row of logits, each read by a block of sampler.cu.
-constexpr std::int64_t draw_parts(std::int64_t columns) {
-  constexpr std::int64_t kPart = 8192;
-  return (columns + kPart - 1) / kPart;
-}
 /// The memory of that file's kernels for a part, in int64: its largest logit and its sum, and counts of 16 bits if tokens
 /// have to be in order.
 constexpr std::int64_t draw_scratch(bool in_order) {
-  constexpr std::int64_t kWindow = 1024;
-  return 2 + (in_order ? kWindow / 4 : 0);
+  return 2 + (in_order ? kernels::sampler::kWindow / 4 : 0);
 }
 
 }  // namespace neap::step

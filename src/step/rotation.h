@@ -10,7 +10,7 @@
 
 namespace neap::step {
 
-/// Many passes share them.
+/// The rotations of all layers, and of sliding ones if theirs differs. Many passes share them.
 template <class T>
 struct Rotations {
   Rotation<T> all, sliding;

@@ -24,13 +24,6 @@ import plan_check
 TINY = {**plan_check.TINY, "num_hidden_layers": 4}
 
 
-def job_of(work, steps, every):
-    case = plan_check.Case("qwen2.5-1.5b", "sft", 8, 64, 960)
-    job = work / "sft.toml"
-    job.write_text(case.toml(work).replace("total_training_steps = 100000", f"total_training_steps = {steps}\nsave_freq = {every}\nmax_ckpt_to_keep = 1"))
-    return job
-
-
 def contents_of(folder):
     """Bytes and a digest of the checkpoint's tensors."""
     digest, count = hashlib.sha256(), 0
@@ -87,7 +80,10 @@ def main():
             config = {**config, **{key: value for key, value in TINY.items() if key in config}}
         plan_check.make_model(work / "qwen2.5-1.5b", config, reviews / "model")
         overrides = ["device.kind=cpu", "device.memory=1GiB"] if options.rehearse else []
-        job = job_of(work, 2 * options.save_every + 2, options.save_every)
+        job = work / "sft.toml"
+        job.write_text(plan_check.Case("qwen2.5-1.5b", "sft", 8, 64, 960).toml(work))
+        overrides += [f"trainer.total_training_steps={2 * options.save_every + 2}", f"trainer.save_freq={options.save_every}",
+                      "trainer.max_ckpt_to_keep=1"]
         for behind in ("false", "true"):
             folder = work / f"async-{behind}"
             result = run(neap, job, folder, [*overrides, f"trainer.async_save={behind}"], options.save_every)

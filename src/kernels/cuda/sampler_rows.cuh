@@ -1,10 +1,10 @@
 // Logits of one row as the sampler reads them, and sums over a block of threads.
 
-constexpr int kPart = 8192;  // logits
-constexpr int kReaders = 256, kChoosers = 1024;
+#include "kernels/sampler_sizes.h"
+
+using namespace neap::kernels::sampler;
+
 constexpr int kOfThread = 8;  // neighbours
-constexpr int kWindow = 1024;
-constexpr int kMostParts = 64;
 constexpr unsigned kAll = 0xffffffffu;
 constexpr float kLog2E = 1.44269504088896340736f;
 #define kInfinity __int_as_float(0x7f800000)

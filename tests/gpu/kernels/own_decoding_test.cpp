@@ -42,7 +42,7 @@ class OwnDecoding : public ::testing::TestWithParam<at::ScalarType> {
 INSTANTIATE_TEST_SUITE_P(Types, OwnDecoding, ::testing::Values(at::kBFloat16, at::kFloat),
                          [](const auto& i) { return std::string(c10::toString(i.param)); });
 
-// As by tables of cosines, a kernel for each rotation and a copy into each cache.
+// The same results come from tables of cosines, a rotation of queries and of keys, and a copy into each cache.
 TEST_P(OwnDecoding, HeadsAreTurnedAndStored) {
   struct Case {
     std::int64_t rows, heads, groups, width, turned;
@@ -133,7 +133,7 @@ TEST_P(OwnDecoding, NormsAndTheRowAddedBehind) {
 TEST_P(OwnDecoding, ProductsOfStackedMatrices) {
   for (const std::int64_t rows : {1, 8, 33}) {
     const Tensor x = random({rows, 96});
-    // As biases lie between the matrices of a unit.
+    // Biases lie between the matrices of a unit.
     const Tensor flat = random({3 * (64 * 96 + 64)});
     const Tensor w = flat.as_strided({3, 64, 96}, {64 * 96 + 64, 96, 1});
     const Tensor all = own_.products(x, w);

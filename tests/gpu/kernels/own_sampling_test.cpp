@@ -45,7 +45,7 @@ const Setting kInOrder[] = {{"top_k 1", {.top_k = 1}},
                             {"top_k, top_p", {.top_k = 40, .top_p = 0.9}},
                             {"all", {.top_k = 300, .top_p = 0.8, .min_p = 0.001}}};
 
-// What one row's tokens should be.
+// The tokens that a row may give.
 struct Row {
   // The uniform numbers that draw a token; low == high: none.
   std::vector<double> low, high;
@@ -292,9 +292,9 @@ TEST_P(OwnSampling, OfExtremes) {
     EXPECT_TRUE(at::all(of_nan.log_probs.isnan()).item<bool>()) << setting.name;
     const Tensor with_nan = row(kColumns, 2);
     with_nan[9000] = std::nan("");
-    const Drawn beside = within(with_nan);
-    EXPECT_FALSE(at::any(beside.tokens.eq(9000)).item<bool>()) << setting.name;
-    EXPECT_TRUE(at::all(beside.log_probs.isnan()).item<bool>()) << setting.name;
+    const Drawn drawn = within(with_nan);
+    EXPECT_FALSE(at::any(drawn.tokens.eq(9000)).item<bool>()) << setting.name;
+    EXPECT_TRUE(at::all(drawn.log_probs.isnan()).item<bool>()) << setting.name;
     if (capped) continue;
     const Tensor infinite = row(kColumns, 2);
     infinite[77] = kInfinity;

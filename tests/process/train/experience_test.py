@@ -15,7 +15,7 @@ ACTOR, CRITIC = (tuple(f"{role}/{file}.safetensors" for file in ("model", "optim
 EPOCHS = ("actor_rollout_ref.actor.ppo_epochs=2", "critic.ppo_epochs=2")
 PACKED = ("actor_rollout_ref.actor.use_dynamic_bsz=true", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=64")
 KEEP = "trainer.experience=keep"
-# What only generating and scoring read is not there.
+# Only generation and scoring read these files.
 WITHOUT = ('data.train_files=["absent.jsonl"]', "data.val_files=[]")
 
 

@@ -175,7 +175,7 @@ spec::ModelModes modes_of(std::uint64_t seed, const testing::RandomJob& r, bool 
   return modes;
 }
 
-// Of several ranks two may slice together.
+// Two of several ranks may slice together.
 // With `reads_experience`, jobs that train a policy have no rollout.
 void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alone(),
              bool reads_experience = false) {
