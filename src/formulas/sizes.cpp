@@ -12,28 +12,20 @@
 namespace neap::formulas {
 namespace {
 
-double* part_of(CountedParameters& counted, spec::Module module, bool in_block) {
-  using spec::Module;
-  switch (module) {
-    case Module::kQuery:
-    case Module::kKey:
-    case Module::kValue:
-    case Module::kQueryKeyValue:
-    case Module::kAttentionOut:
-      return &counted.attention;
-    case Module::kGate:
-    case Module::kUp:
-    case Module::kGateUp:
-    case Module::kDown:
-      return &counted.mlp;
-    case Module::kTokenEmbedding:
-    case Module::kPositionEmbedding:
-    case Module::kProjectIn:
-    case Module::kEmbeddingNorm:
-      return &counted.embedding;
-    default:
-      return in_block ? &counted.norms : &counted.head;
+double& part_of(CountedParameters& counted, spec::Module module) {
+  switch (spec::traits_of(module).place) {
+    case spec::ModulePlace::kEmbedding:
+      return counted.embedding;
+    case spec::ModulePlace::kAttention:
+      return counted.attention;
+    case spec::ModulePlace::kMlp:
+      return counted.mlp;
+    case spec::ModulePlace::kBlockNorms:
+      return counted.norms;
+    case spec::ModulePlace::kHead:
+      break;
   }
+  return counted.head;
 }
 
 // Bytes of activations that the layers store in a forward of the micro-batch.
@@ -166,7 +158,7 @@ CountedParameters count_parameters(const spec::Architecture& shape, spec::Head h
   CountedParameters counted;
   for (const spec::FlatUnit& unit : spec::flat_layout(shape, head))
     for (const spec::Parameter& p : unit.parameters)
-      *part_of(counted, p.module, unit.block >= 0) += static_cast<double>(p.elements());
+      part_of(counted, p.module) += static_cast<double>(p.elements());
   return counted;
 }
 

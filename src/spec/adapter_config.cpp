@@ -30,7 +30,7 @@ std::vector<Layer> linear_layers(const Architecture& model) {
   constexpr std::string_view kEnd = ".weight";
   for (const FlatUnit& unit : flat_layout(model, Head::kLanguageModel)) {
     for (const Parameter& p : unit.parameters) {
-      if (p.part != Part::kWeight || !is_linear(p.module)) continue;
+      if (p.part != Part::kWeight || traits_of(p.module).kind != ModuleKind::kLinear) continue;
       out.push_back({p.name.substr(0, p.name.size() - kEnd.size()), p.module, unit.block});
     }
   }

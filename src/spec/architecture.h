@@ -17,6 +17,7 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "spec/mesh.h"
+#include "spec/modules.h"
 
 namespace neap::spec {
 
@@ -206,55 +207,5 @@ struct Architecture {
   [[nodiscard]] bool embeds() const { return pipeline.stage == 0; }
   [[nodiscard]] bool has_head() const { return pipeline.stage + 1 == pipeline.stages; }
 };
-
-/// The part of the network that a parameter belongs to.
-enum class Module : std::uint8_t {
-  kTokenEmbedding,
-  kPositionEmbedding,
-  kProjectIn,
-  kEmbeddingNorm,
-  kAttentionNorm,  ///< before attention
-  kQuery,
-  kKey,
-  kValue,
-  kQueryKeyValue,
-  kQueryNorm,
-  kKeyNorm,
-  kAttentionOut,
-  kAttentionAfterNorm,  ///< after attention, or after its residual addition
-  kMlpNorm,
-  kGate,
-  kUp,
-  kGateUp,
-  kDown,
-  kMlpAfterNorm,
-  kFinalNorm,
-  kProjectOut,
-  kLmHead,
-  kScore,
-};
-constexpr std::size_t kModules = 23;
-enum class Part : std::uint8_t { kWeight, kBias, kLoraA, kLoraB };
-/// Whether it is a matrix, and neither a norm nor an embedding.
-[[nodiscard]] constexpr bool is_linear(Module m) {
-  switch (m) {
-    case Module::kProjectIn:
-    case Module::kQuery:
-    case Module::kKey:
-    case Module::kValue:
-    case Module::kQueryKeyValue:
-    case Module::kAttentionOut:
-    case Module::kGate:
-    case Module::kUp:
-    case Module::kGateUp:
-    case Module::kDown:
-    case Module::kProjectOut:
-    case Module::kLmHead:
-    case Module::kScore:
-      return true;
-    default:
-      return false;
-  }
-}
 
 }  // namespace neap::spec

@@ -20,30 +20,22 @@ Spread spread_of(const Architecture& a, Module module, Part part) {
   const std::int64_t ranks = a.tensor.ranks;
   if (ranks == 1) return {};
   const Spread copied{}, summed{1, true};
-  const Spread of_rows = a.tensor.divides_rows ? summed : copied;
   if (const int dimension = cut_dimension(a, module, part); dimension >= 0) {
-    const bool keys = module == Module::kKey || module == Module::kValue;
-    const std::int64_t parts = keys ? a.key_parts : ranks;
+    const std::int64_t parts =
+        traits_of(module).width == DividedWidth::kKeyHeads ? a.key_parts : ranks;
     return {parts, parts < ranks, dimension};
   }
   // For the replicated factor of an adapter, each rank computes a term of the gradient.
   if (part == Part::kLoraA || part == Part::kLoraB) return summed;
-  switch (module) {
-    case Module::kQueryNorm:
-    case Module::kKeyNorm:
+  switch (traits_of(module).gradient) {
+    case ReplicatedGradient::kHeads:
       return a.norm_across_heads ? copied : summed;
-    // Applied to hidden states between attention and the MLP, which are replicated.
-    case Module::kPositionEmbedding:
-    case Module::kProjectIn:
-    case Module::kEmbeddingNorm:
-    case Module::kAttentionNorm:
-    case Module::kAttentionAfterNorm:
-    case Module::kMlpNorm:
-    case Module::kMlpAfterNorm:
-      return of_rows;
-    default:
-      return copied;
+    case ReplicatedGradient::kTokens:
+      return a.tensor.divides_rows ? summed : copied;
+    case ReplicatedGradient::kAll:
+      break;
   }
+  return copied;
 }
 
 // Collects a unit's parameters and aligns their offsets.
@@ -102,18 +94,17 @@ FlatUnit embedding_unit(const Architecture& a) {
   return u.take();
 }
 
-bool of_attention(Module module) {
-  return module == Module::kQuery || module == Module::kKey || module == Module::kValue ||
-         module == Module::kQueryKeyValue;
-}
-
 // The modules of a block, in forward order.
 FlatUnit block_unit(const Architecture& a, std::int64_t i, const std::vector<Linear>& linears) {
   UnitBuilder u(a, i);
   const bool norm_behind = a.placement.after || a.placement.over;
   if (a.placement.before) u.add_norm(Module::kAttentionNorm, a.hidden_size);
+  const auto of_heads = [](const Linear& l) {
+    const ModuleTraits& traits = traits_of(l.module);
+    return traits.place == ModulePlace::kAttention && traits.divided == DividedSide::kOutputs;
+  };
   for (const Linear& l : linears)
-    if (of_attention(l.module)) u.add_linear(l);
+    if (of_heads(l)) u.add_linear(l);
   if (a.query_key_norm) {
     // The norm spans the heads of all ranks.
     const std::int64_t ranks = a.tensor.ranks;
@@ -125,7 +116,7 @@ FlatUnit block_unit(const Architecture& a, std::int64_t i, const std::vector<Lin
   if (norm_behind) u.add_norm(Module::kAttentionAfterNorm, a.hidden_size);
   if (a.placement.before) u.add_norm(Module::kMlpNorm, a.hidden_size);
   for (const Linear& l : linears)
-    if (!of_attention(l.module) && l.module != Module::kAttentionOut) u.add_linear(l);
+    if (traits_of(l.module).place == ModulePlace::kMlp) u.add_linear(l);
   if (norm_behind) u.add_norm(Module::kMlpAfterNorm, a.hidden_size);
   return u.take();
 }

@@ -61,52 +61,29 @@ Range behind(Range range, std::int64_t first) {
   return {range.first + first, range.count};
 }
 
-// Which side of a matrix is sharded: its outputs or its inputs.
-enum class Side { kNone, kOutputs, kInputs };
-Side divided_side(Module module) {
-  switch (module) {
-    case Module::kTokenEmbedding:
-    case Module::kLmHead:
-    case Module::kQuery:
-    case Module::kKey:
-    case Module::kValue:
-    case Module::kQueryKeyValue:
-    case Module::kGate:
-    case Module::kUp:
-    case Module::kGateUp:
-      return Side::kOutputs;
-    case Module::kAttentionOut:
-    case Module::kDown:
-      return Side::kInputs;
-    default:
-      return Side::kNone;
-  }
-}
-
 // The ranges that a rank has.
 std::vector<Range> own_ranges(const Architecture& a, const TensorShard& shard, Module module) {
   const std::int64_t inner = a.intermediate_size;
-  switch (module) {
-    case Module::kQuery:
-    case Module::kAttentionOut:
+  switch (traits_of(module).width) {
+    case DividedWidth::kNone:
+      break;
+    case DividedWidth::kVocabulary:
+      return {share(a.vocab_size, shard)};
+    case DividedWidth::kQueryHeads:
       return {query_range(a, shard)};
-    case Module::kKey:
-    case Module::kValue:
+    case DividedWidth::kKeyHeads:
       return {key_range(a, shard)};
-    case Module::kQueryKeyValue: {
+    case DividedWidth::kAllHeads: {
       if (a.qkv == QkvLayout::kPerHead) return {share(3 * a.query_width(), shard)};
       const Range keys = behind(key_range(a, shard), a.query_width());
       return {query_range(a, shard), keys, behind(keys, a.key_value_width())};
     }
-    case Module::kGateUp:
-      return {share(inner, shard), behind(share(inner, shard), inner)};
-    case Module::kGate:
-    case Module::kUp:
-    case Module::kDown:
+    case DividedWidth::kInner:
       return {share(inner, shard)};
-    default:  // rows of the vocabulary
-      return {share(a.vocab_size, shard)};
+    case DividedWidth::kTwoInner:
+      return {share(inner, shard), behind(share(inner, shard), inner)};
   }
+  return {};
 }
 
 }  // namespace
@@ -138,12 +115,12 @@ Result<Architecture> part_of(const Architecture& whole, const TensorShard& shard
 }
 
 int cut_dimension(const Architecture& a, Module module, Part part) {
-  const Side side = divided_side(module);
-  const bool table = module == Module::kTokenEmbedding || module == Module::kLmHead;
+  const ModuleTraits& traits = traits_of(module);
+  const bool table = traits.width == DividedWidth::kVocabulary;
   const bool input_first = a.input_major && part == Part::kWeight && !table;
   // A bias follows the outputs. In an adapter, A follows the inputs and B the outputs.
-  if (side == Side::kOutputs && part != Part::kLoraA) return input_first ? 1 : 0;
-  if (side == Side::kInputs && (part == Part::kWeight || part == Part::kLoraA))
+  if (traits.divided == DividedSide::kOutputs && part != Part::kLoraA) return input_first ? 1 : 0;
+  if (traits.divided == DividedSide::kInputs && (part == Part::kWeight || part == Part::kLoraA))
     return input_first ? 0 : 1;
   return -1;
 }

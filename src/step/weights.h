@@ -162,7 +162,7 @@ template <class T>
   using spec::Part;
   if (module == Module::kTokenEmbedding) return {&w.token_table, &w.d_token_table};
   if (module == Module::kPositionEmbedding) return {&w.position_table, &w.d_position_table};
-  if (!spec::is_linear(module)) {
+  if (spec::traits_of(module).kind == spec::ModuleKind::kNorm) {
     Norm<T>& n = *find_norm(w, block, module);
     return part == Part::kBias ? Slot<T>{&n.bias, &n.d_bias} : Slot<T>{&n.weight, &n.d_weight};
   }
