@@ -14,6 +14,8 @@
 #include "bridge/torch_cuda_memory.h"
 #include "plan/tags.h"
 #include "plan/transients.h"
+#include "step/block_buffers.h"
+#include "step/gradient_slots.h"
 
 namespace neap::bridge {
 namespace {
@@ -162,9 +164,9 @@ void RuntimeImpl::add_streamed(std::size_t index) {
   }
   const auto add_slice = [&](Bytes slice, step::StreamedKind kind) {
     if (slice.is_zero()) return;
-    // For gradients, the last buffers belong to the shard.
     std::vector<SlotPart> slots = slots_of(tag);
-    slots.erase(slots.begin(), slots.end() - static_cast<std::ptrdiff_t>(hosted.slice_slots));
+    if (kind == step::StreamedKind::kGradients)
+      std::erase_if(slots, [](const SlotPart& each) { return !step::is_own_slot(each.name); });
     streamed_slices_.emplace(
         std::piecewise_construct, std::forward_as_tuple(index),
         std::forward_as_tuple(*arena_, context_.stream(), tag.name(), std::move(slots), slice, kind,
@@ -173,14 +175,19 @@ void RuntimeImpl::add_streamed(std::size_t index) {
   add_slice(hosted.slice, step::StreamedKind::kWeights);
   add_slice(hosted.gradient_slice, step::StreamedKind::kGradients);
   if (hosted.blocks.empty()) return;
-  // Weights of all buffers (those of tables last), then their gradients, then inputs of blocks.
   const std::vector<SlotPart> parts = slots_of(tag);
+  const auto find = [&](const std::string& name) -> std::optional<SlotPart> {
+    const auto found = std::find_if(parts.begin(), parts.end(),
+                                    [&](const SlotPart& each) { return each.name == name; });
+    return found == parts.end() ? std::nullopt : std::optional(*found);
+  };
+  using step::BufferOf;
+  std::vector<StreamedBlocks::Slot> slots;
+  for (std::size_t i = 0; i < step::kBlockSlots; ++i)
+    slots.push_back({part(tag.id, step::block_buffer(BufferOf::kWeights, i)),
+                     find(step::block_buffer(BufferOf::kGradients, i)),
+                     find(step::block_buffer(BufferOf::kInputs, i))});
   const bool trained = !hosted.gradients.empty();
-  std::vector<StreamedBlocks::Slot> slots(plan::kBlockSlots + (hosted.turns.any() ? 1 : 0));
-  std::size_t next = 0;
-  for (StreamedBlocks::Slot& slot : slots) slot.weights = parts.at(next++);
-  for (std::size_t i = 0; trained && i < slots.size(); ++i) slots[i].gradients = parts.at(next++);
-  for (std::size_t i = 0; next < parts.size(); ++i) slots[i].inputs = parts[next++];
   const auto units = [&](const std::vector<plan::PartPlan>& weights,
                          const std::vector<plan::PartPlan>& gradients, Bytes inputs = {}) {
     std::vector<StreamedBlocks::UnitBytes> out;
@@ -190,10 +197,10 @@ void RuntimeImpl::add_streamed(std::size_t index) {
     return out;
   };
   StreamedBlocks::Tables tables{units(hosted.tables, hosted.table_gradients), hosted.turns, {}};
-  if (hosted.turns.any()) {
-    tables.slot = std::move(slots.back());
-    slots.pop_back();
-  }
+  if (hosted.turns.any())
+    tables.slot =
+        StreamedBlocks::Slot{part(tag.id, step::table_buffer(BufferOf::kWeights)),
+                             find(step::table_buffer(BufferOf::kGradients)), std::nullopt};
   streamed_blocks_.emplace(
       std::piecewise_construct, std::forward_as_tuple(index),
       std::forward_as_tuple(

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "step/sliced_tables.h"
+#include "step/block_buffers.h"
 #include "step/update_parts.h"
 
 namespace neap::bridge {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "arena/host_storage.h"
-#include "step/sliced_tables.h"
+#include "step/block_buffers.h"
 #include "step/update_parts.h"
 
 namespace neap::plan {

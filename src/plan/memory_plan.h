@@ -72,7 +72,7 @@ struct HostedPlan {
   Bytes window{};          ///< staging buffer for states on disk; there are step::kUpdateWindows
   Bytes slice{};           ///< ZeRO-3 weights in host memory
   Bytes gradient_slice{};  ///< ZeRO-3 gradients in host memory
-  std::size_t slice_slots = 0;  ///< buffers for ranges of the shard: the last parts of the tag
+  std::size_t slice_slots = 0;  ///< buffers for ranges of the shard
   /// Staging buffer of each of these if the shard is on disk; zero: in host memory.
   Bytes slice_window{};
   Bytes inputs{};     ///< inputs of each block for its backward; zero: they stay on the device

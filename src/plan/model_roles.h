@@ -16,6 +16,7 @@
 #include "spec/part_transfers.h"
 #include "spec/placement.h"
 #include "spec/recipe.h"
+#include "step/block_buffers.h"
 #include "step/own_kernels.h"
 #include "step/sliced_tables.h"
 #include "step/update_parts.h"

@@ -5,6 +5,7 @@
 #include "plan/memory_plan.h"
 #include "plan/plan_words.h"
 #include "spec/placement.h"
+#include "step/block_buffers.h"
 #include "step/sliced_tables.h"
 #include "step/update_parts.h"
 

@@ -6,6 +6,7 @@
 #include "plan/counted_backend.h"
 #include "plan/nccl_memory.h"
 #include "spec/pipeline.h"
+#include "step/block_buffers.h"
 #include "step/decode_graphs.h"
 #include "step/gradient_slots.h"
 
@@ -113,7 +114,7 @@ HostedPlan hosted_weights(const spec::Job& job, const spec::Recipe& recipe, cons
 std::vector<PartPlan> weight_slots(Bytes bytes) {
   std::vector<PartPlan> parts;
   for (std::size_t i = 0; i < kBlockSlots; ++i)
-    parts.push_back({step::slot_part(i), Bytes(), bytes});
+    parts.push_back({step::block_buffer(step::BufferOf::kWeights, i), Bytes(), bytes});
   return parts;
 }
 
@@ -123,7 +124,7 @@ std::vector<RegionPlan> gather_regions(const ModelRole& role, spec::Dtype dtype)
       pack_regions(weight_slots(largest_of(hosted_blocks(role, dtype))), Bytes(~0ull)).front();
   const step::SlicedTables tables =
       step::sliced_tables(role.shape, role.head, spec::flat_layout(role.shape, role.head));
-  PartPlan table{std::string(step::kTablesPart), Bytes(),
+  PartPlan table{step::table_buffer(step::BufferOf::kWeights), Bytes(),
                  spec::tensor_bytes(tables.elements, dtype)};
   region.bytes = std::max(region.bytes, table.bytes);
   if (tables.elements > 0) region.parts.push_back(std::move(table));
@@ -131,22 +132,22 @@ std::vector<RegionPlan> gather_regions(const ModelRole& role, spec::Dtype dtype)
   return {std::move(region)};
 }
 
-// Weights of all buffers (those of tables last), then their gradients, then inputs of blocks.
-// Tables use the memory of all block buffers.
+// Weights, gradients and inputs of blocks. Tables use the memory of all block buffers.
 std::vector<RegionPlan> slot_regions(const HostedPlan& hosted, Bytes enough) {
   std::vector<PartPlan> parts = weight_slots(largest_of(hosted.blocks));
-  const auto add = [&](const char* what, Bytes bytes) {
+  const auto add = [&](step::BufferOf what, Bytes bytes) {
     for (std::size_t i = 0; i < kBlockSlots && !bytes.is_zero(); ++i)
-      parts.push_back({format("{}.{}", what, i), Bytes(), bytes});
+      parts.push_back({step::block_buffer(what, i), Bytes(), bytes});
   };
-  add("gradients", largest_of(hosted.gradients));
-  add("inputs", hosted.inputs);
+  add(step::BufferOf::kGradients, largest_of(hosted.gradients));
+  add(step::BufferOf::kInputs, hosted.inputs);
   if (!hosted.turns.any()) return pack_regions(parts, enough);
   RegionPlan region = pack_regions(parts, Bytes(~0ull)).front();
   const Bytes weights = hosted.turns.head ? hosted.tables[*hosted.turns.head].bytes : Bytes();
-  PartPlan table{std::string(step::kTablesPart), Bytes(), std::max(weights, kPartAlignment)};
-  PartPlan gradients{"gradients.table", round_up(table.bytes, kPartAlignment),
-                     largest_of(hosted.table_gradients)};
+  PartPlan table{step::table_buffer(step::BufferOf::kWeights), Bytes(),
+                 std::max(weights, kPartAlignment)};
+  PartPlan gradients{step::table_buffer(step::BufferOf::kGradients),
+                     round_up(table.bytes, kPartAlignment), largest_of(hosted.table_gradients)};
   region.bytes = std::max(region.bytes, gradients.offset + gradients.bytes);
   region.parts.insert(region.parts.begin() + kBlockSlots, std::move(table));
   if (!hosted.gradients.empty())

@@ -31,11 +31,16 @@ namespace neap::step {
 /// Parts of ROLE.unit_grads: two for units in turn, and one for a tied embedding.
 constexpr std::array<std::string_view, 2> kSharedSlots = {"unit.0", "unit.1"};
 constexpr std::string_view kTiedSlot = "tied";
+constexpr std::string_view kOwnPrefix = "own.";
 
 /// For offloaded gradients: the part of the same tag in which a rank's shard of a unit with this
 /// slot is accumulated.
-inline std::string own_slot(std::string_view slot) {
-  return "own." + std::string(slot);
+[[nodiscard]] inline std::string own_slot(std::string_view slot) {
+  return std::string(kOwnPrefix) + std::string(slot);
+}
+
+[[nodiscard]] inline bool is_own_slot(std::string_view part) {
+  return part.starts_with(kOwnPrefix);
 }
 
 /// The part for gradients of a trained unit of a model or stage. The first part is only for blocks.

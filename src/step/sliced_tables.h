@@ -8,24 +8,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <string_view>
 #include <vector>
 
-#include "base/format.h"
 #include "spec/layout.h"
 #include "step/table_turns.h"
 
 namespace neap::step {
-
-/// Parts of ROLE.prefetch for weights: one per slot for blocks. Tables use the same memory in their
-/// turns.
-[[nodiscard]] inline std::string slot_part(std::size_t slot) {
-  return format("weights.{}", slot);
-}
-constexpr std::string_view kTablesPart = "weights.table";
-/// One block computes while the next one is loaded.
-constexpr std::size_t kBlockSlots = 2;
 
 struct SlicedTables {
   struct Placed {

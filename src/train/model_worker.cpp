@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "bridge/no_autograd.h"
 #include "bridge/torch_dtypes.h"
+#include "step/block_buffers.h"
 
 namespace neap::train {
 namespace {
@@ -117,9 +118,10 @@ void ModelWorker::slice_base() {
   };
   SlicedWeights::Memory memory;
   for (std::size_t i = 0; i < step::kBlockSlots; ++i)
-    memory.slots.push_back(part(TagKind::kBuffers, step::slot_part(i)));
+    memory.slots.push_back(
+        part(TagKind::kBuffers, step::block_buffer(step::BufferOf::kWeights, i)));
   if (step::sliced_tables(spec_.shape, spec_.head, layout_).elements > 0)
-    memory.tables = part(TagKind::kBuffers, step::kTablesPart);
+    memory.tables = part(TagKind::kBuffers, step::table_buffer(step::BufferOf::kWeights));
   spec::UnitSlices slices =
       trains_slices() ? placement_->slices() : spec::even_slices(layout_, groups_.shards().size());
   bridge::StreamedSlices* const host =

@@ -19,6 +19,7 @@
 #include "plan/counted_backend.h"
 #include "plan/tags.h"
 #include "random_job.h"
+#include "step/block_buffers.h"
 #include "step/gradient_slots.h"
 #include "train/optimizer.h"
 #include "train/sliced_weights.h"
