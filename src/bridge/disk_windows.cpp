@@ -1,7 +1,6 @@
 #include "bridge/disk_windows.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -22,71 +21,51 @@ Bytes FileUnit::place() {
   return end;
 }
 
-Status wait_counted(arena::DiskLane::Batch& batch, LinkUse& use) {
-  const auto begin = std::chrono::steady_clock::now();
-  Status done = batch.wait();
-  use.disk_seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return done;
-}
-
 DiskWindows::DiskWindows(arena::Arena& arena, SlotLane& lane, const std::string& tag,
                          std::size_t slots, Bytes weights, Bytes gradients)
-    : lane_(lane), windows_(slots) {
-  for (Window& window : windows_) {
-    window.weights = value_or_throw(arena::HostStorage::make(arena, tag, weights));
-    if (!gradients.is_zero())
-      window.gradients = value_or_throw(arena::HostStorage::make(arena, tag, gradients));
-  }
+    : moving_(slots), weights_(arena, lane, disk_, tag, slots, weights) {
+  if (!gradients.is_zero()) gradients_.emplace(arena, lane, disk_, tag, slots, gradients);
 }
 
 Status DiskWindows::begin(std::size_t slot, const Coming& unit) {
   NEAP_TRY(drop(slot));
-  Window& window = windows_[slot];
-  std::vector<arena::DiskRange> ranges;
-  const auto add = [&](const FileUnit::Part& part, const arena::HostStorage& to, Kind kind) {
-    ranges.push_back({part.file, part.offset, to.data() + part.in_window.count(), part.size});
-    use(kind).disk_read += part.size;
-  };
-  // The previous unit's copy ended long ago, so this does not block.
-  NEAP_TRY(lane_.wait_for_fetch(slot));
   if (unit.gradients != nullptr) {
     NEAP_TRY(begin_writes());
-    for (Window& other : windows_)
-      if (&other == &window || other.written == unit.gradients)
-        NEAP_TRY(wait(other.writing, Kind::kGradients));
+    for (std::size_t other = 0; other < moving_.size(); ++other)
+      if (moving_[other].written == unit.gradients) NEAP_TRY(gradients_->wait_for_write(other));
   }
-  if (unit.weights != nullptr)
-    for (const FileUnit::Part& part : unit.weights->parts)
-      add(part, *window.weights, Kind::kWeights);
-  if (unit.gradients != nullptr)
-    add({&unit.gradients->file(), Bytes(), unit.gradients->size()}, *window.gradients,
-        Kind::kGradients);
-  window.coming = unit;
-  window.reading = disk_.read(ranges);
+  if (unit.weights != nullptr) {
+    std::vector<StagingWindows::Range> ranges;
+    for (const FileUnit::Part& part : unit.weights->parts) ranges.push_back(part.range());
+    NEAP_TRY(weights_.read(slot, ranges));
+  }
+  if (unit.gradients != nullptr) {
+    const StagingWindows::Range all{&unit.gradients->file(), Bytes(), Bytes(),
+                                    unit.gradients->size()};
+    NEAP_TRY(gradients_->read(slot, {&all, 1}));
+  }
+  moving_[slot].coming = unit;
   return {};
 }
 
 Status DiskWindows::arrive(std::size_t slot, const Slot& to) {
-  Window& window = windows_[slot];
-  const Coming unit = std::exchange(window.coming, {});
-  NEAP_TRY(wait(window.reading, unit.weights != nullptr ? Kind::kWeights : Kind::kGradients));
+  const Coming unit = std::exchange(moving_[slot].coming, {});
   if (unit.weights != nullptr) {
-    std::vector<arena::Transfer> copies;
+    NEAP_TRY(weights_.wait_for_read(slot));
+    std::vector<StagingWindows::Piece> pieces;
     for (const FileUnit::Part& part : unit.weights->parts)
-      copies.push_back(
-          {to.region, to.weights + part.in_unit, window.weights.get(), part.in_window, part.size});
-    NEAP_TRY(lane_.fetch(slot, Kind::kWeights, copies, SlotLane::After::kNothing));
+      pieces.push_back({to.region, to.weights + part.in_unit, part.in_window, part.size});
+    NEAP_TRY(weights_.fetch(slot, slot, Kind::kWeights, pieces, SlotLane::After::kNothing));
   }
   if (unit.gradients == nullptr) return {};
-  const arena::Transfer copy{to.region, to.gradients, window.gradients.get(), Bytes(),
-                             unit.gradients->size()};
-  return lane_.fetch(slot, Kind::kGradients, {&copy, 1}, SlotLane::After::kEveryStore);
+  NEAP_TRY(gradients_->wait_for_read(slot));
+  const StagingWindows::Piece all{to.region, to.gradients, Bytes(), unit.gradients->size()};
+  return gradients_->fetch(slot, slot, Kind::kGradients, {&all, 1}, SlotLane::After::kEveryStore);
 }
 
 Status DiskWindows::pass(std::size_t lane_slot, const FileUnit& unit, const Slot& to) {
   std::vector<FileUnit::Part> pieces;
-  const Bytes room = windows_.front().weights->size() - step::kWindowPage;
+  const Bytes room = weights_.bytes() - step::kWindowPage;
   for (FileUnit::Part part : unit.parts) {
     for (Bytes left = part.size; !left.is_zero(); left -= part.size) {
       part.size = std::min(left, room);
@@ -96,31 +75,25 @@ Status DiskWindows::pass(std::size_t lane_slot, const FileUnit& unit, const Slot
       part.in_unit += part.size;
     }
   }
-  const auto window_of = [&](std::size_t piece) -> Window& {
-    return windows_[piece % windows_.size()];
-  };
-  for (std::size_t slot = 0; slot < windows_.size(); ++slot) NEAP_TRY(drop(slot));
+  const auto window_of = [&](std::size_t piece) { return piece % weights_.count(); };
+  for (std::size_t slot = 0; slot < moving_.size(); ++slot) NEAP_TRY(drop(slot));
   // Reads one piece while the previous one is copied.
   for (std::size_t i = 0; i <= pieces.size(); ++i) {
     if (i < pieces.size()) {
-      const FileUnit::Part& piece = pieces[i];
-      if (i < windows_.size()) NEAP_TRY(lane_.wait_for_fetch(i));
-      if (i > 0) NEAP_TRY(lane_.wait_for_fetch(lane_slot));
-      const arena::DiskRange range{piece.file, piece.offset,
-                                   window_of(i).weights->data() + piece.in_window.count(),
-                                   piece.size};
-      window_of(i).reading = disk_.read({&range, 1});
-      use(Kind::kWeights).disk_read += piece.size;
+      const StagingWindows::Range range = pieces[i].range();
+      NEAP_TRY(weights_.read(window_of(i), {&range, 1}));
     }
     if (i == 0) continue;
     const FileUnit::Part& piece = pieces[i - 1];
-    Window& window = window_of(i - 1);
-    NEAP_TRY(wait(window.reading, Kind::kWeights));
-    const arena::Transfer copy{to.region, to.weights + piece.in_unit, window.weights.get(),
-                               piece.in_window, piece.size};
-    NEAP_TRY(lane_.fetch(lane_slot, Kind::kWeights, {&copy, 1}, SlotLane::After::kEveryStore));
+    NEAP_TRY(weights_.wait_for_read(window_of(i - 1)));
+    const StagingWindows::Piece copy{to.region, to.weights + piece.in_unit, piece.in_window,
+                                     piece.size};
+    NEAP_TRY(weights_.fetch(window_of(i - 1), lane_slot, Kind::kWeights, {&copy, 1},
+                            SlotLane::After::kEveryStore));
   }
-  return lane_.wait_for_fetch(lane_slot);
+  for (std::size_t window = 0; window < weights_.count(); ++window)
+    NEAP_TRY(weights_.wait_for_fetch(window));
+  return {};
 }
 
 Status DiskWindows::read_rows(const FileUnit::Part& matrix, Bytes width,
@@ -144,10 +117,10 @@ Status DiskWindows::read_rows(const FileUnit::Part& matrix, Bytes width,
       std::byte* const at =
           memory.get() + (place * (i - first) + offset % step::kWindowPage).count();
       ranges.push_back({matrix.file, offset, at, width});
-      use(Kind::kWeights).disk_read += width;
+      rows_use_.disk_read += width;
     }
     arena::DiskLane::Batch batch = disk_.read(ranges);
-    NEAP_TRY(wait(batch, Kind::kWeights));
+    NEAP_TRY(wait_counted(batch, rows_use_));
     for (const arena::DiskRange& range : ranges) {
       std::memcpy(to, range.memory, width.count());
       to += width.count();
@@ -157,58 +130,51 @@ Status DiskWindows::read_rows(const FileUnit::Part& matrix, Bytes width,
 }
 
 Status DiskWindows::drop(std::size_t slot) {
-  windows_[slot].coming = {};
-  return windows_[slot].reading.wait();
+  moving_[slot].coming = {};
+  NEAP_TRY(weights_.drop_read(slot));
+  return gradients_ ? gradients_->drop_read(slot) : Status();
 }
 
 Status DiskWindows::leave(std::size_t slot, const Slot& from, const arena::DiskStorage& gradients,
                           const Range& range) {
   NEAP_TRY(begin_writes());
-  Window& window = windows_[slot];
-  NEAP_TRY(wait(window.writing, Kind::kGradients));
-  const arena::Transfer copy{from.region, from.gradients + range.first, window.gradients.get(),
-                             range.first, range.size};
-  NEAP_TRY(lane_.store(slot, Kind::kGradients, {&copy, 1}));
-  window.leaving = &gradients;
-  window.leaves = range;
+  const StagingWindows::Piece copy{from.region, from.gradients + range.first, range.first,
+                                   range.size};
+  NEAP_TRY(gradients_->store(slot, slot, Kind::kGradients, {&copy, 1}));
+  moving_[slot].leaving = &gradients;
+  moving_[slot].leaves = range;
   return {};
 }
 
 // Writes what was copied from the device earlier.
 Status DiskWindows::begin_writes() {
-  for (std::size_t slot = 0; slot < windows_.size(); ++slot) {
-    Window& window = windows_[slot];
-    const arena::DiskStorage* const to = std::exchange(window.leaving, nullptr);
+  for (std::size_t slot = 0; slot < moving_.size(); ++slot) {
+    Moving& moving = moving_[slot];
+    const arena::DiskStorage* const to = std::exchange(moving.leaving, nullptr);
     if (to == nullptr) continue;
-    NEAP_TRY(lane_.wait_for_store(slot));
-    const auto [first, size] = window.leaves;
-    const arena::DiskRange range{&to->file(), first, window.gradients->data() + first.count(),
-                                 size};
-    window.writing = disk_.write({&range, 1});
-    window.written = to;
-    use(Kind::kGradients).disk_written += size;
+    const auto [first, size] = moving.leaves;
+    const StagingWindows::Range range{&to->file(), first, first, size};
+    NEAP_TRY(gradients_->write(slot, {&range, 1}));
+    moving.written = to;
   }
   return {};
 }
 
-Status DiskWindows::wait(arena::DiskLane::Batch& batch, Kind kind) {
-  return wait_counted(batch, use(kind));
-}
-
 Status DiskWindows::close() {
-  Status first = begin_writes();
-  for (std::size_t slot = 0; slot < windows_.size(); ++slot) {
-    windows_[slot].leaving = nullptr;
-    (void)drop(slot);  // it is not needed any more
-    Status done = wait(windows_[slot].writing, Kind::kGradients);
-    if (first.ok()) first = std::move(done);
+  Status first = gradients_ ? begin_writes() : Status();
+  for (Moving& moving : moving_) {
+    moving.leaving = nullptr;
+    moving.coming = {};
   }
-  return first;
+  (void)weights_.close();  // nothing is written from there
+  Status written = gradients_ ? gradients_->close() : Status();
+  return first.ok() ? written : first;
 }
 
 void DiskWindows::add_use(LinkUses& uses) {
-  for (const Kind kind : step::kStreamedKinds)
-    uses[index_of(kind)].add_disk(std::exchange(use(kind), {}));
+  uses[index_of(Kind::kWeights)].add_disk(weights_.take_use());
+  uses[index_of(Kind::kWeights)].add_disk(std::exchange(rows_use_, {}));
+  if (gradients_) uses[index_of(Kind::kGradients)].add_disk(gradients_->take_use());
 }
 
 }  // namespace neap::bridge

@@ -1,7 +1,7 @@
 // Transfers units between disk and prefetch buffers on the device, through pinned staging buffers
 // ("windows") in host memory.
 //
-// Model     Each prefetch buffer has staging buffers. A unit is read into them while others
+// Model     Each prefetch buffer has two staging buffers, for weights and for gradients. A unit is read into them while others
 //           compute, and copied to the device when it is used. Gradients are copied to a staging
 //           buffer, and written when the next ones leave. Frozen weights may be in external files,
 //           in any order and at any offset. A staging buffer places each range at the same offset
@@ -24,6 +24,7 @@
 #include "arena/host_storage.h"
 #include "base/status.h"
 #include "bridge/slot_lane.h"
+#include "bridge/staging_windows.h"
 
 namespace neap::bridge {
 
@@ -41,14 +42,12 @@ struct FileUnit {
     Bytes offset, size;  ///< in the file
     Bytes in_unit{};
     Bytes in_window{};  ///< same offset within a page as in the file
+    [[nodiscard]] StagingWindows::Range range() const { return {file, offset, in_window, size}; }
   };
   std::vector<Part> parts;
   /// Assigns separate pages of a staging buffer to each part. Returns the bytes needed.
   [[nodiscard]] Bytes place();
 };
-
-/// Waits for transfers and adds the time to `use`.
-[[nodiscard]] Status wait_counted(arena::DiskLane::Batch& batch, LinkUse& use);
 
 class DiskWindows {
  public:
@@ -94,22 +93,19 @@ class DiskWindows {
   void add_use(LinkUses& uses);
 
  private:
-  struct Window {
-    std::unique_ptr<arena::HostStorage> weights, gradients;
+  struct Moving {
     Coming coming;
-    // The copy to `gradients` has started, but not the write.
+    // The copy of gradients from the slot has started, but not the write.
     const arena::DiskStorage* leaving = nullptr;
     Range leaves;                                 // which part of them
-    const arena::DiskStorage* written = nullptr;  // destination of the running write
-    arena::DiskLane::Batch reading, writing;
+    const arena::DiskStorage* written = nullptr;  // destination of the last write
   };
   [[nodiscard]] Status begin_writes();
-  [[nodiscard]] Status wait(arena::DiskLane::Batch& batch, step::StreamedKind kind);
-  [[nodiscard]] LinkUse& use(step::StreamedKind kind) { return uses_[index_of(kind)]; }
 
-  SlotLane& lane_;
-  std::vector<Window> windows_;
-  LinkUses uses_{};
+  std::vector<Moving> moving_;  // by slot
+  StagingWindows weights_;
+  std::optional<StagingWindows> gradients_;
+  LinkUse rows_use_;
   arena::DiskLane disk_;  // last member, so that its jobs end before what they use is destroyed
 };
 

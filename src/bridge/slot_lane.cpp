@@ -23,17 +23,17 @@ Bytes bytes_of(std::span<const arena::Transfer> copies) {
 SlotLane::SlotLane(arena::Arena& arena, device::StreamId computes, std::size_t slots)
     : computes_(computes), lane_(value_or_throw(arena::TransferLane::make(arena))), slots_(slots) {}
 
-Status SlotLane::fetch(std::size_t slot, step::StreamedKind kind,
-                       std::span<const arena::Transfer> copies, After after) {
+Result<SlotLane::Mark> SlotLane::fetch(std::size_t slot, step::StreamedKind kind,
+                                       std::span<const arena::Transfer> copies, After after) {
   if (after != After::kNothing) {
     const std::optional<Mark>& store =
         after == After::kEveryStore ? last_stored_ : slots_[slot].stored;
     if (store) NEAP_TRY(lane_->hold_other_direction(*store));
   }
   NEAP_TRY_ASSIGN(const Mark mark, lane_->to_device(copies));
-  slots_[slot].fetched = mark;
   use_[index_of(kind)].to_device += bytes_of(copies);
-  return queued(slot, kind, mark);
+  NEAP_TRY(queued(slot, kind, mark));
+  return mark;
 }
 
 Status SlotLane::wait_for_slot(std::size_t slot) {
@@ -56,20 +56,14 @@ Status SlotLane::fetch_after_stores() {
   return last_stored_ ? lane_->hold_other_direction(*last_stored_) : Status();
 }
 
-Status SlotLane::store(std::size_t slot, step::StreamedKind kind,
-                       std::span<const arena::Transfer> copies) {
-  NEAP_TRY_ASSIGN(last_stored_, lane_->to_storage(copies));
-  slots_[slot].stored = last_stored_;
+Result<SlotLane::Mark> SlotLane::store(std::size_t slot, step::StreamedKind kind,
+                                       std::span<const arena::Transfer> copies) {
+  NEAP_TRY_ASSIGN(const Mark mark, lane_->to_storage(copies));
+  last_stored_ = mark;
+  slots_[slot].stored = mark;
   use_[index_of(kind)].to_host += bytes_of(copies);
-  return queued(slot, kind, *last_stored_);
-}
-
-Status SlotLane::wait_for_fetch(std::size_t slot) {
-  return slots_[slot].fetched ? lane_->wait(*slots_[slot].fetched) : Status();
-}
-
-Status SlotLane::wait_for_store(std::size_t slot) {
-  return slots_[slot].stored ? lane_->wait(*slots_[slot].stored) : Status();
+  NEAP_TRY(queued(slot, kind, mark));
+  return mark;
 }
 
 Status SlotLane::queued(std::size_t slot, step::StreamedKind kind, Mark mark) {

@@ -44,6 +44,8 @@ using LinkUses = std::array<LinkUse, step::kStreamedKinds.size()>;  ///< by kind
 
 class SlotLane {
  public:
+  using Mark = arena::TransferLane::Mark;  ///< the end of a copy
+
   /// `computes` is the compute stream. `arena` must outlive the lane.
   SlotLane(arena::Arena& arena, device::StreamId computes, std::size_t slots);
 
@@ -54,8 +56,8 @@ class SlotLane {
     kEveryStore,   ///< all stores, because it reads what another slot may be storing
   };
   /// Starts to fill a slot, or its part for one kind of data.
-  [[nodiscard]] Status fetch(std::size_t slot, step::StreamedKind kind,
-                             std::span<const arena::Transfer> copies, After after);
+  [[nodiscard]] Result<Mark> fetch(std::size_t slot, step::StreamedKind kind,
+                                   std::span<const arena::Transfer> copies, After after);
   /// Later work of the device waits for the slot's copies in both directions.
   [[nodiscard]] Status wait_for_slot(std::size_t slot);
   /// The same for a stream that does not compute; its waits are not counted. The compute stream
@@ -66,21 +68,18 @@ class SlotLane {
   /// Fetches that are queued later start after all stores so far.
   [[nodiscard]] Status fetch_after_stores();
   /// Starts to store a slot's part for one kind of data.
-  [[nodiscard]] Status store(std::size_t slot, step::StreamedKind kind,
-                             std::span<const arena::Transfer> copies);
-  /// Blocks until the slot's last fetch has ended.
-  [[nodiscard]] Status wait_for_fetch(std::size_t slot);
-  /// Blocks until the slot's last store has ended.
-  [[nodiscard]] Status wait_for_store(std::size_t slot);
+  [[nodiscard]] Result<Mark> store(std::size_t slot, step::StreamedKind kind,
+                                   std::span<const arena::Transfer> copies);
+  /// Blocks until the copy, and earlier ones in its direction, have ended.
+  [[nodiscard]] Status wait(Mark mark) { return lane_->wait(mark); }
   /// Waits for all copies.
   [[nodiscard]] Status drain();
   /// The use since the last call. Blocks until the device's work has passed its waits.
   [[nodiscard]] Result<LinkUses> take_use();
 
  private:
-  using Mark = arena::TransferLane::Mark;
   struct Slot {
-    std::optional<Mark> fetched, stored;        // the slot's last fetch and store
+    std::optional<Mark> stored;                 // the slot's last store
     std::map<Mark, step::StreamedKind> awaits;  // waits of the compute stream, in queue order
   };
   [[nodiscard]] Status queued(std::size_t slot, step::StreamedKind kind, Mark mark);

@@ -120,7 +120,7 @@ Status StreamedBlocks::bring_to_generate(std::size_t block, const SlotPart& part
   NEAP_TRY(lane_.begin_after_work());
   if (!disk_) {
     const arena::Transfer copy = all_of(part, *storage_[block].weights);
-    NEAP_TRY(lane_.fetch(0, Kind::kWeights, {&copy, 1}, SlotLane::After::kNothing));
+    NEAP_TRY(lane_.fetch(0, Kind::kWeights, {&copy, 1}, SlotLane::After::kNothing).status());
     return lane_.wait_for_slot(0);
   }
   // Uses the staging buffers of all slots.
@@ -149,7 +149,7 @@ Status StreamedBlocks::close() {
 Status StreamedBlocks::begin_turn(step::Table, const step::TableTurns::Turn& turn) {
   const Storage& unit = tables_[turn.unit];
   const auto fetch = [&](Kind kind, const arena::Transfer& copy) {
-    return lane_.fetch(slots_.size(), kind, {&copy, 1}, SlotLane::After::kEveryStore);
+    return lane_.fetch(slots_.size(), kind, {&copy, 1}, SlotLane::After::kEveryStore).status();
   };
   if (turn.weights && in_files()) {
     const SlotPart& to = table_slot_->weights;
@@ -175,7 +175,7 @@ Status StreamedBlocks::leave(std::size_t in, const SlotPart& gradients, const St
   const DiskWindows::Range range = unit.leaving(complete);
   const arena::Transfer copy{gradients.region, gradients.offset + range.first, unit.gradients.get(),
                              range.first, range.size};
-  return copy.size.is_zero() ? Status() : lane_.store(in, Kind::kGradients, {&copy, 1});
+  return copy.size.is_zero() ? Status() : lane_.store(in, Kind::kGradients, {&copy, 1}).status();
 }
 
 arena::Transfer StreamedBlocks::inputs_of(std::size_t block, std::size_t slot) const {
@@ -194,14 +194,14 @@ Status StreamedBlocks::leave(std::size_t block, step::BlockWindow::Leaving what)
   if (what.gradients)
     return leave(what.slot, *slots_[what.slot].gradients, storage_[block], what.complete);
   const arena::Transfer copy = inputs_of(block, what.slot);
-  return lane_.store(what.slot, Kind::kInputs, {&copy, 1});
+  return lane_.store(what.slot, Kind::kInputs, {&copy, 1}).status();
 }
 
 Status StreamedBlocks::bring(step::BlockWindow::Place place) {
   const Slot& slot = slots_[place.slot];
   const Storage& unit = storage_[place.block];
   const auto fetch = [&](Kind kind, const arena::Transfer& copy, SlotLane::After after) {
-    return lane_.fetch(place.slot, kind, {&copy, 1}, after);
+    return lane_.fetch(place.slot, kind, {&copy, 1}, after).status();
   };
   if (disk_ && (place.weights || place.gradients)) {
     NEAP_TRY(disk_->begin(place.slot, {place.weights ? &unit.files : nullptr,

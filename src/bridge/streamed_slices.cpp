@@ -12,46 +12,33 @@ StreamedSlices::StreamedSlices(arena::Arena& arena, device::StreamId computes,
                                step::StreamedKind kind, Bytes window)
     : slots_(std::move(slots)),
       kind_(kind),
-      window_(window),
       lane_(arena, computes, slots_.size()),
-      each_window_(slots_.size()),
+      leaving_(slots_.size()),
       coming_(slots_.size()),
       turns_(kind == step::StreamedKind::kWeights ? step::kBlockSlots : 0) {
-  const auto make = [&](Bytes bytes) {
-    return value_or_throw(arena::HostStorage::make(arena, tag, bytes));
-  };
-  if (window_.is_zero()) {
-    slice_ = make(slice);
+  if (window.is_zero()) {
+    slice_ = value_or_throw(arena::HostStorage::make(arena, tag, slice));
   } else {
-    windows_ = make(window_ * slots_.size());
+    windows_.emplace(arena, lane_, disk_, tag, slots_.size(), window);
     disk_slice_ = value_or_throw(arena::DiskStorage::make(arena, tag, slice));
   }
 }
 
-Bytes StreamedSlices::in_window(std::size_t window, const Range& range) const {
-  return window_ * window + range.from % step::kWindowPage;
+StagingWindows::Range StreamedSlices::in_slice(const Range& range) const {
+  return {&disk_slice_->file(), range.from, range.from % step::kWindowPage, range.size};
 }
 
-arena::DiskRange StreamedSlices::in_slice(std::size_t window, const Range& range) const {
-  return {&disk_slice_->file(), range.from, windows_->data() + in_window(window, range).count(),
-          range.size};
+arena::Transfer StreamedSlices::from_host(const SlotPart& part, const Range& range) const {
+  return {part.region, part.offset + range.to, slice_.get(), range.from, range.size};
 }
 
-arena::Transfer StreamedSlices::transfer(std::size_t window, const SlotPart& part,
-                                         const Range& range) const {
-  const bool disk = disk_slice_ != nullptr;
-  return {part.region, part.offset + range.to, disk ? windows_.get() : slice_.get(),
-          disk ? in_window(window, range) : range.from, range.size};
+StagingWindows::Piece StreamedSlices::from_window(const SlotPart& part, const Range& range) const {
+  return {part.region, part.offset + range.to, in_slice(range).in_window, range.size};
 }
 
-// The window's previous data is already on the device or in the file.
 Status StreamedSlices::read(std::size_t window, const Range& range) {
-  Window& to = each_window_[window];
-  NEAP_TRY(wait_counted(to.writing, disk_use_));
-  NEAP_TRY(lane_.wait_for_fetch(to.slot));
-  const arena::DiskRange from = in_slice(window, range);
-  to.reading = disk_.read({&from, 1});
-  return {};
+  const StagingWindows::Range from = in_slice(range);
+  return windows_->read(window, {&from, 1});
 }
 
 Status StreamedSlices::read_ahead(const Range& range) {
@@ -64,17 +51,16 @@ Status StreamedSlices::read_ahead(const Range& range) {
 
 Status StreamedSlices::forget_ahead() {
   const std::optional<Coming> ahead = std::exchange(ahead_, std::nullopt);
-  return ahead ? each_window_[ahead->window].reading.wait() : Status();
+  return ahead ? windows_->drop_read(ahead->window) : Status();
 }
 
 Status StreamedSlices::begin_to(std::size_t slot, const SlotPart& part, const Range& range) {
   if (range.size.is_zero()) return {};
   if (disk_slice_ == nullptr) {
-    const arena::Transfer copy = transfer(slot, part, range);
-    return lane_.fetch(slot, kind_, {&copy, 1}, SlotLane::After::kStoreOfSlot);
+    const arena::Transfer copy = from_host(part, range);
+    return lane_.fetch(slot, kind_, {&copy, 1}, SlotLane::After::kStoreOfSlot).status();
   }
   NEAP_TRY(begin_writes());
-  disk_use_.disk_read += range.size;
   const bool turns = slot < turns_;
   if (turns && ahead_ && ahead_->range.same_bytes(range)) {
     coming_[slot] = Coming{std::exchange(ahead_, std::nullopt)->window, range};
@@ -92,11 +78,9 @@ Status StreamedSlices::begin_to(std::size_t slot, const SlotPart& part, const Ra
 Status StreamedSlices::arrive_at(std::size_t slot, const SlotPart& part) {
   const std::optional<Coming> coming = std::exchange(coming_[slot], std::nullopt);
   if (!coming) return {};
-  Window& window = each_window_[coming->window];
-  NEAP_TRY(wait_counted(window.reading, disk_use_));
-  window.slot = slot;
-  const arena::Transfer copy = transfer(coming->window, part, coming->range);
-  return lane_.fetch(slot, kind_, {&copy, 1}, SlotLane::After::kStoreOfSlot);
+  NEAP_TRY(windows_->wait_for_read(coming->window));
+  const StagingWindows::Piece piece = from_window(part, coming->range);
+  return windows_->fetch(coming->window, slot, kind_, {&piece, 1}, SlotLane::After::kStoreOfSlot);
 }
 
 Status StreamedSlices::begin(std::size_t slot, const Range& range) {
@@ -113,25 +97,23 @@ Status StreamedSlices::fetch(std::size_t slot, const SlotPart& part, const Range
 }
 
 Status StreamedSlices::store(std::size_t slot, const Range& range) {
-  if (disk_slice_ != nullptr) {
-    NEAP_TRY(begin_writes());
-    NEAP_TRY(wait_counted(each_window_[slot].writing, disk_use_));
-    each_window_[slot].leaving = range;
-    each_window_[slot].slot = slot;
+  if (disk_slice_ == nullptr) {
+    const arena::Transfer copy = from_host(slots_[slot], range);
+    return lane_.store(slot, kind_, {&copy, 1}).status();
   }
-  const arena::Transfer copy = transfer(slot, slots_[slot], range);
-  return lane_.store(slot, kind_, {&copy, 1});
+  NEAP_TRY(begin_writes());
+  const StagingWindows::Piece piece = from_window(slots_[slot], range);
+  NEAP_TRY(windows_->store(slot, slot, kind_, {&piece, 1}));
+  leaving_[slot] = range;
+  return {};
 }
 
 Status StreamedSlices::begin_writes() {
-  for (std::size_t w = 0; w < each_window_.size(); ++w) {
-    Window& window = each_window_[w];
-    const std::optional<Range> range = std::exchange(window.leaving, std::nullopt);
+  for (std::size_t window = 0; window < leaving_.size(); ++window) {
+    const std::optional<Range> range = std::exchange(leaving_[window], std::nullopt);
     if (!range) continue;
-    NEAP_TRY(lane_.wait_for_store(window.slot));
-    const arena::DiskRange to = in_slice(w, *range);
-    window.writing = disk_.write({&to, 1});
-    disk_use_.disk_written += range->size;
+    const StagingWindows::Range to = in_slice(*range);
+    NEAP_TRY(windows_->write(window, {&to, 1}));
   }
   return {};
 }
@@ -140,19 +122,16 @@ Status StreamedSlices::close() {
   Status first = begin_writes();
   ahead_.reset();
   for (std::optional<Coming>& coming : coming_) coming.reset();
-  for (Window& window : each_window_) {
-    window.leaving.reset();
-    (void)window.reading.wait();  // it is not needed any more
-    Status written = wait_counted(window.writing, disk_use_);
-    if (first.ok()) first = std::move(written);
-  }
+  for (std::optional<Range>& range : leaving_) range.reset();
+  Status written = windows_ ? windows_->close() : Status();
+  if (first.ok()) first = std::move(written);
   Status drained = lane_.drain();
   return first.ok() ? drained : first;
 }
 
 Result<LinkUses> StreamedSlices::take_use() {
   NEAP_TRY_ASSIGN(LinkUses uses, lane_.take_use());
-  uses[index_of(kind_)].add_disk(std::exchange(disk_use_, {}));
+  if (windows_) uses[index_of(kind_)].add_disk(windows_->take_use());
   return uses;
 }
 

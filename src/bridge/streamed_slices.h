@@ -27,6 +27,7 @@
 #include "arena/host_storage.h"
 #include "base/status.h"
 #include "bridge/slot_lane.h"
+#include "bridge/staging_windows.h"
 #include "bridge/streamed_blocks.h"
 
 namespace neap::bridge {
@@ -85,40 +86,31 @@ class StreamedSlices {
 
  private:
   [[nodiscard]] Status fetch(std::size_t slot, const SlotPart& part, const Range& range);
-  [[nodiscard]] arena::Transfer transfer(std::size_t window, const SlotPart& part,
-                                         const Range& range) const;
+  [[nodiscard]] arena::Transfer from_host(const SlotPart& part, const Range& range) const;
+  [[nodiscard]] StagingWindows::Piece from_window(const SlotPart& part, const Range& range) const;
   [[nodiscard]] Status begin_to(std::size_t slot, const SlotPart& part, const Range& range);
   [[nodiscard]] Status arrive_at(std::size_t slot, const SlotPart& part);
   [[nodiscard]] Status read(std::size_t window, const Range& range);
-  // Same offset within a page as in the shard.
-  [[nodiscard]] Bytes in_window(std::size_t window, const Range& range) const;
-  [[nodiscard]] arena::DiskRange in_slice(std::size_t window, const Range& range) const;
+  [[nodiscard]] StagingWindows::Range in_slice(const Range& range) const;
   /// Starts to write what was copied from slots.
   [[nodiscard]] Status begin_writes();
 
   std::vector<SlotPart> slots_;
-  // slice_ in host memory; windows_ for disk_slice_
-  std::unique_ptr<arena::HostStorage> slice_, windows_;
+  std::unique_ptr<arena::HostStorage> slice_;  // or:
   std::unique_ptr<arena::DiskStorage> disk_slice_;
   step::StreamedKind kind_;
-  Bytes window_;
   SlotLane lane_;
-  struct Window {
-    std::size_t slot = 0;          // the slot of its last copy
-    std::optional<Range> leaving;  // not yet being written
-    arena::DiskLane::Batch reading, writing;
-  };
+  std::optional<StagingWindows> windows_;  // for disk_slice_
   struct Coming {
     std::size_t window = 0;
     Range range;
   };
-  std::vector<Window> each_window_;
-  std::vector<std::optional<Coming>> coming_;  // per slot
+  std::vector<std::optional<Range>> leaving_;  // by window; not yet being written
+  std::vector<std::optional<Coming>> coming_;  // by slot
   std::optional<Coming> ahead_;
   // Number of windows that blocks use in turn; other slots have the window with their number.
   std::size_t turns_ = 0;
   std::size_t turn_ = 0;
-  LinkUse disk_use_;
   arena::DiskLane disk_;  // last member, so that its jobs end before what they use is destroyed
 };
 

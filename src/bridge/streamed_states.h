@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "arena/host_storage.h"
 #include "bridge/disk_windows.h"
 #include "bridge/slot_lane.h"
+#include "bridge/staging_windows.h"
 #include "bridge/streamed_blocks.h"
 
 namespace neap::bridge {
@@ -38,7 +40,7 @@ class StreamedStates {
   [[nodiscard]] const std::vector<SlotPart>& slots() const { return slots_; }
   [[nodiscard]] Resting states(std::size_t unit) const;
   /// Size of a staging buffer; zero: the states are in host memory.
-  [[nodiscard]] Bytes window() const { return window_bytes_; }
+  [[nodiscard]] Bytes window() const { return windows_ ? windows_->bytes() : Bytes(); }
 
   /// A range of offloaded states, and its place in a slot.
   struct Copy {
@@ -57,37 +59,28 @@ class StreamedStates {
   [[nodiscard]] Result<LinkUses> take_use();
 
  private:
-  /// A part between its read and its write. Its number determines its window.
-  struct Moving {
-    std::vector<Copy> copies;
-    arena::DiskLane::Batch reading, writing;
-  };
   void move(std::size_t parts, const CopiesOf& copies, const Visit& visit);
-  [[nodiscard]] Moving& moving(std::size_t part) { return moving_[part % moving_.size()]; }
-  void begin_read(std::size_t part);
+  [[nodiscard]] Status begin_read(std::size_t part);
   [[nodiscard]] Status begin_write(std::size_t part);
-  [[nodiscard]] Status wait_for_writes();
   [[nodiscard]] Status stop();
   [[nodiscard]] Status fetch(std::size_t part);
   [[nodiscard]] Status store(std::size_t part);
   [[nodiscard]] std::vector<arena::Transfer> transfers(std::size_t part, step::StreamedKind kind,
                                                        bool Copy::*which);
-  [[nodiscard]] std::vector<arena::DiskRange> ranges(std::size_t part, bool Copy::*which);
+  [[nodiscard]] std::vector<StagingWindows::Piece> pieces(std::size_t part, step::StreamedKind kind,
+                                                          bool Copy::*which);
+  [[nodiscard]] std::vector<StagingWindows::Range> ranges(std::size_t part, bool Copy::*which);
   [[nodiscard]] std::size_t slot_of(std::size_t part) const { return part % slots_.size(); }
-  [[nodiscard]] Bytes window_of(std::size_t part) const {
-    return window_bytes_ * (part % moving_.size());
-  }
-  [[nodiscard]] bool on_disk() const { return windows_ != nullptr; }
+  /// The staging buffer of a part. Also the number of its copies.
+  [[nodiscard]] std::size_t window_of(std::size_t part) const { return part % copies_.size(); }
 
   std::vector<SlotPart> slots_;
   // One per unit, of one kind:
   std::vector<std::unique_ptr<arena::HostStorage>> hosts_;
   std::vector<std::unique_ptr<arena::DiskStorage>> disks_;
-  std::unique_ptr<arena::HostStorage> windows_;  // staging buffers, if the states are on disk
-  Bytes window_bytes_;
   SlotLane lane_;
-  LinkUse disk_use_;
-  std::vector<Moving> moving_;
+  std::optional<StagingWindows> windows_;  // if the states are on disk
+  std::vector<std::vector<Copy>> copies_;  // of parts that move
   arena::DiskLane disk_;  // last member, so that its jobs end before what they use is destroyed
 };
 

@@ -41,8 +41,8 @@ std::vector<Bytes> HostedPlan::storages() const {
     for (const PartPlan& part : parts) add(part.bytes);
   };
   if (blocks_on_disk) {
-    add(weights_window(), step::kBlockSlots);
-    add(gradients_window(), step::kBlockSlots);
+    add(weights_window() * step::kBlockSlots);
+    add(gradients_window() * step::kBlockSlots);
   } else {
     add_all(blocks);
     add_all(gradients);
