@@ -92,16 +92,6 @@ ModelSizes sizes_of(const plan::ModelRole& role) {
   return model;
 }
 
-// The phase that runs the model's forward and backward.
-const spec::Phase* training_phase(const spec::Recipe& recipe, spec::ModelId model) {
-  const auto found =
-      std::find_if(recipe.phases.begin(), recipe.phases.end(), [&](const spec::Phase& phase) {
-        return phase.model == model &&
-               (phase.part == spec::TrainPart::kAll || phase.part == spec::TrainPart::kBackward);
-      });
-  return found == recipe.phases.end() ? nullptr : &*found;
-}
-
 void add_training(ModelSizes& model, const spec::Job& job, const spec::Phase& phase,
                   spec::Dtype dtype) {
   const auto width = static_cast<double>(element_bytes(dtype));
@@ -189,7 +179,7 @@ Result<JobSizes> read_sizes(const spec::Job& asked, plan::Target target) {
   NEAP_TRY_ASSIGN(const plan::JobModels models, plan::read_models(job, recipe, dtype));
   for (const spec::ModelSource& source : recipe.models) {
     ModelSizes model = sizes_of(models.at(source.id));
-    if (const spec::Phase* phase = training_phase(recipe, source.id)) {
+    if (const spec::Phase* phase = recipe.training_phase(source.id)) {
       const bool as_main = shares_batches_alike(asked, source.id, main);
       const spec::Job own = as_main ? job : with_whole_models(asked, source.id);
       plan::MemoryPlan other;

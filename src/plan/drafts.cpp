@@ -381,8 +381,7 @@ std::vector<CheckpointChoice> Drafts::choices(const spec::ModelModes& modes) {
     if (models_.at(trained_[i]).checkpoint_mode != spec::CheckpointMode::kAuto) continue;
     for (std::size_t p = 0; p < recipe.phases.size(); ++p) {
       const spec::Phase& phase = recipe.phases[p];
-      if (phase.model != trained_[i] || !phase.trains() || phase.part == spec::TrainPart::kUpdate)
-        continue;
+      if (phase.model != trained_[i] || !phase.runs_backward()) continue;
       const CheckpointLadder& ladder = ladder_of(phase);
       out.push_back(
           {i, p, &ladder, [this, modes, phase, &ladder](std::size_t rung, Accuracy accuracy) {

@@ -74,19 +74,10 @@ std::vector<spec::FlatUnit> resident_units(const ModelRole& role, bool tables) {
   return units;
 }
 
-// The phase that runs the model's forward and backward; null: it is frozen.
-const spec::Phase* training_phase(const spec::Recipe& recipe, spec::ModelId model) {
-  const auto found =
-      std::find_if(recipe.phases.begin(), recipe.phases.end(), [&](const spec::Phase& phase) {
-        return phase.model == model && phase.trains() && phase.part != spec::TrainPart::kUpdate;
-      });
-  return found == recipe.phases.end() ? nullptr : &*found;
-}
-
 // The inputs of a block for a group of micro-batches.
 Bytes group_inputs(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
                    spec::Dtype dtype) {
-  const spec::Phase* const phase = training_phase(recipe, role.id);
+  const spec::Phase* const phase = recipe.training_phase(role.id);
   if (phase == nullptr || !phase->inputs_on_host) return {};
   const std::int64_t count = std::min(phase->together, micro_batches(job, *phase));
   const std::int64_t rows =
@@ -293,7 +284,7 @@ Bytes tied_rows(const spec::Job& job, const spec::Recipe& recipe, const ModelRol
                                  .front()
                                  .find(spec::Module::kTokenEmbedding)
                                  ->shape.at(1);
-  const spec::Phase& phase = *training_phase(recipe, role.id);
+  const spec::Phase& phase = *recipe.training_phase(role.id);
   const std::int64_t count = micro_batches(job, phase);
   if (role.shape.pipeline.stages == 1 && count <= phase.together) return {};
   const std::int64_t rows = count * micro_batch_spans(job, phase).rows();

@@ -177,6 +177,13 @@ const Phase* Recipe::find(Body body, std::optional<TrainPart> part) const {
   return it == phases.end() ? nullptr : &*it;
 }
 
+const Phase* Recipe::training_phase(ModelId model) const {
+  const auto found = std::find_if(phases.begin(), phases.end(), [&](const Phase& phase) {
+    return phase.model == model && phase.runs_backward();
+  });
+  return found == phases.end() ? nullptr : &*found;
+}
+
 bool Recipe::generates(ModelId model) const {
   return std::any_of(phases.begin(), phases.end(),
                      [&](const Phase& p) { return p.model == model && p.body == Body::kGenerate; });

@@ -188,6 +188,9 @@ struct Phase : PhaseStreaming {
   /// Tags that it does not need and whose contents are no longer used.
   std::vector<TagId> discards;
   [[nodiscard]] bool trains() const { return part != TrainPart::kNone; }
+  [[nodiscard]] bool runs_backward() const {
+    return part == TrainPart::kAll || part == TrainPart::kBackward;
+  }
   /// Whether it reads or writes optimizer data that an update changes.
   [[nodiscard]] bool updates() const {
     return part == TrainPart::kAll || part == TrainPart::kUpdate;
@@ -232,6 +235,8 @@ struct Recipe {
   [[nodiscard]] const Phase* find(PhaseId phase) const;
   /// The first phase that runs `body`, or that part of it.
   [[nodiscard]] const Phase* find(Body body, std::optional<TrainPart> part = {}) const;
+  /// The phase that runs the model's forward and backward. Null: it is frozen.
+  [[nodiscard]] const Phase* training_phase(ModelId model) const;
   /// Models with gradients, in order.
   [[nodiscard]] std::vector<ModelId> trained() const;
   /// Whether some phase generates with the model.
