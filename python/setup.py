@@ -39,6 +39,7 @@ setup(
     description="GPU memory in tagged regions that keep their address while memory comes and goes",
     python_requires=">=3.9",
     packages=["neap"],
+    entry_points={"vllm.general_plugins": ["neap = neap.vllm:plugin"]},
     ext_modules=[Extension("neap.libneap_hook", sources=[])],
     cmdclass={"build_ext": BuildNeap, "bdist_wheel": PlatformWheel},
     zip_safe=False,

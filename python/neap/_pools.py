@@ -139,10 +139,10 @@ def use(torch, kind, make, device=None, pools=None):
 
 
 @contextmanager
-def use_temporary(torch):
-    """Makes a pool of torch's own memory, which is dropped when no pool is in use. Dropping a pool empties
-    it, and torch's allocator asserts that this does not happen while another pool is in use."""
-    pool = torch.cuda.MemPool()
+def use_temporary(torch, make=None):
+    """Makes a pool, by default of torch's own memory, which is dropped when no pool is in use. Dropping a pool
+    empties it, and torch's allocator asserts that this does not happen while another pool is in use."""
+    pool = make() if make is not None else torch.cuda.MemPool()
     with _lock:
         _temporary.append(pool)
     use = _Use(torch, None, pool, None)

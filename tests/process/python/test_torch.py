@@ -268,3 +268,28 @@ with saver.disable(): y = empty()
 saver.resume()
 assert first(x) == 6 and tags(x, y) == ["default", None]
 """, "preload", memory_saver_files, libraries, TMS_INIT_ENABLE="1", TMS_INIT_ENABLE_CPU_BACKUP="1")
+
+
+@MODES
+def test_vllm_allocator(mode, libraries):
+    run_neap("""
+import neap.vllm
+allocator = neap.vllm.CuMemAllocator.get_instance()
+for engine in range(2):                          # the second after the first has ended
+    before = free()
+    with allocator.use_memory_pool("weights"):
+        wide = empty(60)
+        weights = empty(30)
+        del wide
+    assert allocator.get_current_usage() == 30 * MIB
+    with allocator.use_memory_pool("kv_cache"): cache = empty(40)
+    write(weights, 7)
+    for _ in range(3):
+        allocator.sleep(("weights",))
+        assert free() == before
+        allocator.wake_up(["weights"]); allocator.wake_up(["kv_cache"])
+        assert first(weights) == 7 and tags(weights, cache) == ["weights", "kv_cache"]
+    del weights, cache
+    torch.cuda.empty_cache()
+    assert allocator.get_current_usage() == 0
+""", mode, libraries)
