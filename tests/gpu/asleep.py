@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""What a sleeping program still holds on the card, and whether it grows: under torch_memory_saver and under Neap's drop-in.
+
+    tests/gpu/asleep.py --peer DIR --lib DIR --out FILE [--cycles N]
+
+DIR of --peer   where the torch_memory_saver of PyPI was unpacked (pip install --no-deps --target DIR)
+DIR of --lib    holds libneap_memory_saver.so
+
+The program is a decoder in torch with captured graphs, in hook mode "preload": weights with a CPU backup, a KV cache, and the
+graphs' memory are paused and resumed N times (default 100) with a replay between. The parts are measured as they appear, before
+anything sleeps: the context, kernels and cuBLAS (used memory less what torch has reserved), graphs, torch's reserve outside of
+regions. "unexplained" is what the first sleep holds beyond these. The card must be otherwise idle. JSON lines; a table. Exits 1 if
+a package holds 10 MiB more than explained or the last sleep more than the first.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from python_suite import SOURCE, lay_out_drop_in, torch_environment  # noqa: E402
+from side_by_side import runtime_folders  # noqa: E402
+
+PROGRAM = """
+import json, subprocess, sys
+def smi():
+    done = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True)
+    return int(done.stdout.split()[0])
+idle = smi()
+import torch
+import torch.nn.functional as F
+from torch_memory_saver import torch_memory_saver as saver
+cycles, MIB = int(sys.argv[1]), 1 << 20
+def used():
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / MIB
+def reserved(): return torch.cuda.memory_reserved() / MIB
+torch.cuda.init()
+torch.cuda.synchronize()
+context = used()
+WIDTH, LAYERS, SEQUENCES, CONTEXT = 2048, 6, 64, 256
+def make():
+    return [[torch.randn(rows, columns, dtype=torch.bfloat16, device="cuda") * 0.02
+             for rows, columns in ((3 * WIDTH, WIDTH), (WIDTH, WIDTH), (4 * WIDTH, WIDTH), (WIDTH, 4 * WIDTH))] for _ in range(LAYERS)]
+def step(x, layers, cache):
+    for i, (qkv, out, up, down) in enumerate(layers):
+        q, k, v = F.linear(F.layer_norm(x, (WIDTH,)), qkv).view(len(x), 3, WIDTH // 128, 128).unbind(1)
+        cache[i, 0, : len(x), :, 5], cache[i, 1, : len(x), :, 5] = k, v
+        mixed = F.scaled_dot_product_attention(q.unsqueeze(2), cache[i, 0, : len(x)], cache[i, 1, : len(x)])
+        x = x + F.linear(mixed.reshape(len(x), WIDTH), out)
+        x = x + F.linear(F.gelu(F.linear(F.layer_norm(x, (WIDTH,)), up)), down)
+    return x
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+def cache(): return torch.zeros(LAYERS, 2, SEQUENCES, WIDTH // 128, CONTEXT, 128, dtype=torch.bfloat16, device="cuda")
+with torch.no_grad():
+    layers, kv = make(), cache()                       # without regions: kernels and handles
+    side = torch.cuda.Stream()
+    for stream in (torch.cuda.current_stream(), side):
+        with torch.cuda.stream(stream):
+            for size in SIZES: step(torch.zeros(size, WIDTH, dtype=torch.bfloat16, device="cuda"), layers, kv)
+            torch.isfinite(kv[0]).all().item()
+    torch.cuda.synchronize()
+    del layers, kv
+    torch.cuda.empty_cache()
+    outside = reserved()
+    kernels = used() - context - outside
+    with saver.region("weights", enable_cpu_backup=True): layers = make()
+    with saver.region("kv"): kv = cache()
+    in_regions = reserved() - outside
+    inputs = [torch.randn(size, WIDTH, dtype=torch.bfloat16, device="cuda") for size in SIZES]
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before, before_reserved = used(), reserved()
+    graphs, outputs = [], []
+    for x in inputs:
+        graph = torch.cuda.CUDAGraph()
+        with saver.cuda_graph(graph, tag="graphs"): y = step(x, layers, kv)
+        graphs.append(graph); outputs.append(y)
+    def replay():
+        for graph in graphs: graph.replay()
+        torch.cuda.synchronize()
+        return [y.float().sum().item() for y in outputs]
+    kv.zero_()
+    first = replay()
+    torch.cuda.empty_cache()
+    in_regions += reserved() - before_reserved
+    graph_bytes = used() - before - (reserved() - before_reserved)
+    awake = used()
+    asleep = []
+    for cycle in range(cycles):
+        saver.pause()
+        torch.cuda.empty_cache()
+        asleep.append((used(), smi()) if cycle in (0, 1, 9, cycles // 2, cycles - 1) else (used(), None))
+        saver.resume()
+        kv.zero_()
+        again = replay()
+        assert again == first, (cycle, again, first)
+    print("result " + json.dumps({
+        "idle_smi_mib": idle, "context_mib": context, "kernels_and_cublas_mib": kernels, "graphs_mib": graph_bytes,
+        "reserved_mib": reserved(), "in_regions_mib": in_regions, "awake_mib": awake, "released_mib": awake - asleep[0][0],
+        "asleep_mib": [a for a, _ in asleep], "asleep_smi_mib": [s for _, s in asleep if s is not None]}))
+"""
+
+
+def run(package, site, cycles):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("NEAP_", "TMS_", "PYTORCH_"))}
+    folders = [str(site)] + ([str(SOURCE / "python")] if package == "drop-in" else [])
+    env["PYTHONPATH"] = os.pathsep.join(folders + [env.get("PYTHONPATH", "")])
+    env["LD_LIBRARY_PATH"] = os.pathsep.join([*runtime_folders(), env.get("LD_LIBRARY_PATH", "")])
+    library = site / "torch_memory_saver_hook_mode_preload_cu13.abi3.so"
+    env["LD_PRELOAD"] = str(library)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(cycles)], env=env, capture_output=True, text=True)
+    for line in done.stdout.splitlines():
+        if line.startswith("result "):
+            return json.loads(line[len("result "):])
+    return {"error": f"exit {done.returncode}: {done.stderr[-2000:]}"}
+
+
+def explained(row):
+    outside = row["reserved_mib"] - row["in_regions_mib"]
+    parts = {"context": row["context_mib"], "kernels, cuBLAS": row["kernels_and_cublas_mib"], "graphs": row["graphs_mib"],
+             "torch's reserve outside of regions": outside}
+    return {key: round(value, 1) for key, value in parts.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", type=Path, required=True)
+    parser.add_argument("--lib", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--cycles", type=int, default=100)
+    arguments = parser.parse_args()
+    bad = 0
+    with tempfile.TemporaryDirectory() as scratch, open(arguments.out, "w") as out:
+        site = Path(scratch)
+        lay_out_drop_in(site, arguments.lib.resolve())
+        out.write(json.dumps({"environment": {**torch_environment(), "command": "tests/gpu/asleep.py"}}) + "\n")
+        for package, folder in (("torch_memory_saver", arguments.peer.resolve()), ("drop-in", site)):
+            row = run(package, folder, arguments.cycles)
+            if "error" not in row:
+                asleep = row.pop("asleep_mib")
+                row.update(cycles=len(asleep), asleep_first_mib=asleep[0], asleep_last_mib=asleep[-1], asleep_most_mib=max(asleep))
+                row["parts_mib"] = explained(row)
+                row["unexplained_mib"] = round(asleep[0] - sum(row["parts_mib"].values()), 1)
+                row["grown_mib"] = round(asleep[-1] - asleep[0], 1)
+            if package == "drop-in":
+                bad += "error" in row or abs(row["unexplained_mib"]) > 10 or row["grown_mib"] > 0
+            out.write(json.dumps({"package": package, **row}) + "\n")
+            print(package, json.dumps(row, indent=1), flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Runs vLLM's tests of its sleep mode with vLLM's allocator and with neap.vllm, then times both in turns.
+
+    tests/gpu/vllm_suite CHECKOUT [--lib DIR] [--out FILE] [--only WORDS] [--rounds N] [--seconds N] [--no-tests]
+                         [--allocators vllm,neap]
+
+CHECKOUT   vLLM's source (pip download --no-binary vllm vllm==VERSION, unpacked); python3 imports the vllm of that version
+--lib      holds libneap_hook.so (default build/core/lib)
+--only     pytest's -k
+--rounds   cycles of sleep and wake of each engine (default 6, 0: none)
+
+The tests are unchanged. They name models of the hub: here these have random weights (vllm_models.py) and nothing is fetched. The
+timed engines have a 7B model's shape, random weights, captured graphs and 40 % of the GPU each, at the same time; one sleeps and
+wakes while the other sleeps. Before and after each cycle a greedy generation of each engine must be the same. Goes on after a
+failure, writes JSON lines, prints a table. Exits 1 unless every test that passes on vLLM's allocator passes on Neap's.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import vllm_models  # noqa: E402
+from python_suite import SOURCE, torch_environment  # noqa: E402
+from side_by_side import runtime_folders  # noqa: E402
+
+FILES = ["tests/basic_correctness/test_mem.py", "tests/entrypoints/serve/dev/test_sleep.py"]
+NAMES = ["hmellor/tiny-random-LlamaForCausalLM", "facebook/opt-125m", "Qwen/Qwen2-0.5B", "meta-llama/Llama-3.2-1B"]
+ENGINE = Path(__file__).resolve().parent / "vllm_engine.py"
+
+
+def lay_out_neap(folder):
+    """The package and its entry point, as pip would install them."""
+    shutil.copytree(SOURCE / "python" / "neap", folder / "neap")
+    info = folder / "neap-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: neap\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text("[vllm.general_plugins]\nneap = neap.vllm:plugin\n")
+    (folder / "use_neap.py").write_text("import neap.vllm\nneap.vllm.plugin()\n")  # for tests without an engine
+
+
+def environment(allocator, site, cache, lib):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("NEAP_", "PYTORCH_"))}
+    env["PYTHONPATH"] = os.pathsep.join([str(site), env.get("PYTHONPATH", "")])
+    env["LD_LIBRARY_PATH"] = os.pathsep.join([*runtime_folders(), env.get("LD_LIBRARY_PATH", "")])
+    env.update(PYTHONUNBUFFERED="1", HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_CACHE=str(cache), VLLM_NO_USAGE_STATS="1",
+               NEAP_HOOK_LIBRARY=str(lib / "libneap_hook.so"), NEAP_VLLM="1" if allocator == "neap" else "0")
+    return env
+
+
+def run_tests(checkout, env, only, limit, scratch):
+    """Maps each test to its outcome; and what pytest said."""
+    home = scratch / "suite"
+    shutil.rmtree(home, ignore_errors=True)
+    shutil.copytree(checkout / "tests", home / "tests")  # beside no package vllm of the checkout
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "use_neap", "--noconftest", "--tb=short", "-o", "addopts=",
+               *FILES]
+    if only:
+        command += ["-k", only]
+    log = home / "log"
+    with open(log, "w") as out:
+        try:
+            subprocess.run(command, cwd=home, env=env, stdout=out, stderr=subprocess.STDOUT, timeout=limit)
+        except subprocess.TimeoutExpired:
+            pass  # the log has the tests that ended
+    text = log.read_text(errors="replace")
+    results = {}
+    for name, outcome in re.findall(r"^\S*?(\w+\.py::\S+) (PASSED|FAILED|SKIPPED|ERROR)", text, re.MULTILINE):
+        results[name] = outcome.lower().replace("error", "failed")
+    return results, text
+
+
+class Engine:
+    """A process with an LLM, which does what it is told on its standard input."""
+
+    def __init__(self, allocator, model, env, log):
+        self.allocator = allocator
+        self.process = subprocess.Popen([sys.executable, str(ENGINE), str(model)], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=log, text=True)
+
+    def reply(self):
+        for line in self.process.stdout:
+            if line.startswith("reply "):
+                return json.loads(line[len("reply "):])
+        raise RuntimeError(f"the engine on {self.allocator}'s allocator ended with {self.process.wait()}")
+
+    def tell(self, what):
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+        return self.reply()
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+def in_turns(model, environments, rounds, out, log):
+    engines = [Engine(allocator, model, env, log) for allocator, env in environments.items()]
+    for engine in engines:
+        row = {"engine": engine.allocator, **engine.reply()}
+        row["first_sleep"] = engine.tell("sleep 1")  # it allocates host memory
+        out.write(json.dumps(row) + "\n")
+        out.flush()
+    texts = {}
+    for number in range(rounds):
+        for engine in engines if number % 2 == 0 else engines[::-1]:
+            row = {"allocator": engine.allocator, "round": number, **engine.tell("wake")}
+            text = engine.tell("generate")["text"]
+            row["same_text"] = texts.setdefault(engine.allocator, text) == text
+            row.update(engine.tell("sleep 1"))
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+            yield row
+    for engine in engines:
+        engine.end()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("--lib", type=Path, default=SOURCE / "build" / "core" / "lib")
+    parser.add_argument("--out", type=Path, default=SOURCE / "output" / "gpu" / "vllm_suite.jsonl")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--seconds", type=int, default=480, help="after which tests are ended")
+    parser.add_argument("--no-tests", action="store_true")
+    parser.add_argument("--allocators", default="vllm,neap", help="whose tests run, in this order")
+    arguments = parser.parse_args()
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    found = torch_environment()
+    found["command"] = "tests/gpu/vllm_suite"
+    begin, bad = time.monotonic(), 0
+    with tempfile.TemporaryDirectory() as scratch, open(arguments.out, "w") as out:
+        scratch = Path(scratch)
+        site = scratch / "site"
+        site.mkdir()
+        lay_out_neap(site)
+        environments = {name: environment(name, site, scratch / "hub", arguments.lib.resolve()) for name in ("vllm", "neap")}
+        version = subprocess.run([sys.executable, "-c", "from importlib.metadata import version; print(version('vllm'))"],
+                                 env=environments["vllm"], capture_output=True, text=True)
+        out.write(json.dumps({"environment": {**found, "vllm": version.stdout.strip()}}) + "\n")
+        if not arguments.no_tests:
+            results = {}
+            for name in NAMES:
+                vllm_models.make(scratch / "hub", name)
+            for name in arguments.allocators.split(","):
+                left = (arguments.seconds - (time.monotonic() - begin)) / (arguments.allocators.count(",") + 1 - len(results))
+                results[name], text = run_tests(arguments.checkout, environments[name], arguments.only, left, scratch)
+                arguments.out.with_suffix(f".{name}.log").write_text(text[-2_000_000:])
+                if set(results[name].values()) != {"passed"}:
+                    print(f"--- {name}\n{text[-3500:]}")
+            bad += report_tests(results, out)
+        if arguments.rounds:
+            vllm_models.write_model(scratch / "timed", vllm_models.MODELS["Qwen/Qwen2.5-7B"], weights=False)
+            with open(arguments.out.with_suffix(".log"), "w") as log:
+                rows = list(in_turns(scratch / "timed", environments, arguments.rounds, out, log))
+            bad += report_turns(rows, out)
+    return 1 if bad else 0
+
+
+def report_tests(results, out):
+    bad = 0
+    for test in sorted({test for tests in results.values() for test in tests}):
+        row = {"test": test, **{name: tests.get(test, "not run") for name, tests in results.items()}}
+        bad += row.get("neap") != "passed" and row.get("vllm", "passed") == "passed"
+        out.write(json.dumps(row) + "\n")
+        print(json.dumps(row), flush=True)
+    return bad
+
+
+def report_turns(rows, out):
+    for name in dict.fromkeys(row["allocator"] for row in rows):
+        mine = [row for row in rows if row["allocator"] == name]
+        summary = {"summary": name}
+        for key in ("sleep_s", "wake_s", "asleep_mib", "awake_mib"):
+            values = [row[key] for row in mine if row.get(key) is not None]
+            if values:
+                summary[key] = {"median": statistics.median(values), "least": min(values), "most": max(values)}
+        out.write(json.dumps(summary) + "\n")
+        print(json.dumps(summary))
+    return sum(not row["same_text"] for row in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
