@@ -1,24 +1,28 @@
 #!/usr/bin/env python3
 """What a sleeping program still holds on the card, and whether it grows: under torch_memory_saver and under Neap's drop-in.
 
-    tests/gpu/asleep.py --peer DIR --lib DIR --out FILE [--cycles N]
+    tests/gpu/asleep.py --peer DIR --lib DIR --out FILE [--cycles N] [--neap PROGRAM]
 
 DIR of --peer   where the torch_memory_saver of PyPI was unpacked (pip install --no-deps --target DIR)
 DIR of --lib    holds libneap_memory_saver.so
+--neap          also N steps of GRPO (examples/arithmetic, random weights): what nvidia-smi shows beyond the trainer's own account of
+                its memory, at the beginning and at the end
 
 The program is a decoder in torch with captured graphs, in hook mode "preload": weights with a CPU backup, a KV cache, and the
 graphs' memory are paused and resumed N times (default 100) with a replay between. The parts are measured as they appear, before
 anything sleeps: the context, kernels and cuBLAS (used memory less what torch has reserved), graphs, torch's reserve outside of
 regions. "unexplained" is what the first sleep holds beyond these. The card must be otherwise idle. JSON lines; a table. Exits 1 if
-a package holds 10 MiB more than explained or the last sleep more than the first.
+the drop-in holds 10 MiB more than explained, or its last sleep more than its first, or the trainer more at the end.
 """
 
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -128,12 +132,42 @@ def explained(row):
     return {key: round(value, 1) for key, value in parts.items()}
 
 
+def smi_mib():
+    done = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True)
+    return int(done.stdout.split()[0])
+
+
+def lines_of(file):
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def run_trainer(neap, steps, folder, overrides=()):
+    shutil.copytree(SOURCE / "examples" / "arithmetic", folder / "arithmetic")
+    shutil.copytree(SOURCE / "examples" / "reviews" / "model", folder / "reviews" / "model")
+    out = folder / "out"
+    samples = []  # (steps done, MiB on the card)
+    command = [neap, "train", str(folder / "arithmetic" / "grpo.toml"), "actor_rollout_ref.model.path=model", "trainer.test_freq=-1",
+               "trainer.best_metric=", f"trainer.total_training_steps={steps}", f"trainer.default_local_dir={out}", *overrides]
+    with open(folder / "messages", "w") as messages, subprocess.Popen(command, stdout=messages, stderr=messages) as run:
+        while run.poll() is None:
+            samples.append((len(lines_of(out / "metrics.jsonl")), smi_mib()))
+            time.sleep(0.05)
+    if run.returncode:
+        return {"error": f"exit {run.returncode}: {(folder / 'messages').read_text()[-2000:]}"}
+    peak = max(phase["peak"] for phase in lines_of(out / "phases.jsonl")) >> 20
+    early = max(mib for done, mib in samples if 2 <= done <= steps // 4)
+    late = max(mib for done, mib in samples if done >= 3 * steps // 4)
+    return {"steps": steps, "account_mib": peak, "early_smi_mib": early, "late_smi_mib": late, "beyond_account_mib": late - peak,
+            "grown_mib": late - early}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", type=Path, required=True)
     parser.add_argument("--lib", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cycles", type=int, default=100)
+    parser.add_argument("--neap", type=Path)
     arguments = parser.parse_args()
     bad = 0
     with tempfile.TemporaryDirectory() as scratch, open(arguments.out, "w") as out:
@@ -152,6 +186,12 @@ def main():
                 bad += "error" in row or abs(row["unexplained_mib"]) > 10 or row["grown_mib"] > 0
             out.write(json.dumps({"package": package, **row}) + "\n")
             print(package, json.dumps(row, indent=1), flush=True)
+        if arguments.neap is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                row = run_trainer(arguments.neap.resolve(), arguments.cycles, Path(folder))
+            bad += "error" in row or row["grown_mib"] > 0
+            out.write(json.dumps({"package": "neap train", **row}) + "\n")
+            print("neap train", json.dumps(row, indent=1), flush=True)
     return 1 if bad else 0
 
 

@@ -18,8 +18,8 @@ failure, writes JSON lines, prints a table. Exits 1 unless every test that passe
 import argparse
 import json
 import os
-import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -34,6 +34,17 @@ from side_by_side import runtime_folders  # noqa: E402
 
 FILES = ["tests/basic_correctness/test_mem.py", "tests/entrypoints/serve/dev/test_sleep.py"]
 NAMES = ["hmellor/tiny-random-LlamaForCausalLM", "facebook/opt-125m", "Qwen/Qwen2-0.5B", "meta-llama/Llama-3.2-1B"]
+PLUGIN = """import json, os
+import neap.vllm
+neap.vllm.plugin()  # for tests without an engine
+def write(test, outcome, seconds=None):
+    with open(os.environ["SUITE_RESULTS"], "a") as out:
+        out.write(json.dumps([test, outcome, seconds]) + "\\n")
+def pytest_collection_finish(session):
+    for item in session.items: write(item.nodeid, "not finished")
+def pytest_runtest_logreport(report):
+    if report.when == "call" or report.outcome != "passed": write(report.nodeid, report.outcome, round(report.duration, 1))
+"""
 ENGINE = Path(__file__).resolve().parent / "vllm_engine.py"
 
 
@@ -44,7 +55,7 @@ def lay_out_neap(folder):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: neap\nVersion: 0.1.0\n")
     (info / "entry_points.txt").write_text("[vllm.general_plugins]\nneap = neap.vllm:plugin\n")
-    (folder / "use_neap.py").write_text("import neap.vllm\nneap.vllm.plugin()\n")  # for tests without an engine
+    (folder / "suite_plugin.py").write_text(PLUGIN)
 
 
 def environment(allocator, site, cache, lib):
@@ -52,30 +63,43 @@ def environment(allocator, site, cache, lib):
     env["PYTHONPATH"] = os.pathsep.join([str(site), env.get("PYTHONPATH", "")])
     env["LD_LIBRARY_PATH"] = os.pathsep.join([*runtime_folders(), env.get("LD_LIBRARY_PATH", "")])
     env.update(PYTHONUNBUFFERED="1", HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_CACHE=str(cache), VLLM_NO_USAGE_STATS="1",
+               VLLM_HOST_IP="127.0.0.1", VLLM_USE_FLASHINFER_SAMPLER="0",
                NEAP_HOOK_LIBRARY=str(lib / "libneap_hook.so"), NEAP_VLLM="1" if allocator == "neap" else "0")
     return env
 
 
 def run_tests(checkout, env, only, limit, scratch):
-    """Maps each test to its outcome; and what pytest said."""
+    """Maps each test to (outcome, seconds); and what was printed."""
     home = scratch / "suite"
     shutil.rmtree(home, ignore_errors=True)
     shutil.copytree(checkout / "tests", home / "tests")  # beside no package vllm of the checkout
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "use_neap", "--noconftest", "--tb=short", "-o", "addopts=",
-               *FILES]
+    results, log = home / "results", home / "log"
+    results.touch()
+    command = [sys.executable, "-m", "pytest", "-v", "-s", "-p", "no:cacheprovider", "-p", "suite_plugin", "--noconftest", "--tb=short", "-o",
+               "addopts=", *FILES]
     if only:
         command += ["-k", only]
-    log = home / "log"
     with open(log, "w") as out:
+        process = subprocess.Popen(command, cwd=home, env={**env, "SUITE_RESULTS": str(results)}, stdout=out, stderr=subprocess.STDOUT,
+                                   start_new_session=True)
         try:
-            subprocess.run(command, cwd=home, env=env, stdout=out, stderr=subprocess.STDOUT, timeout=limit)
+            process.wait(limit)
         except subprocess.TimeoutExpired:
-            pass  # the log has the tests that ended
-    text = log.read_text(errors="replace")
-    results = {}
-    for name, outcome in re.findall(r"^\S*?(\w+\.py::\S+) (PASSED|FAILED|SKIPPED|ERROR)", text, re.MULTILINE):
-        results[name] = outcome.lower().replace("error", "failed")
-    return results, text
+            pass
+        end_session(process.pid)
+        process.wait()
+    found = {test: (outcome, seconds) for test, outcome, seconds in map(json.loads, results.read_text().splitlines())}
+    return found, log.read_text(errors="replace")
+
+
+def end_session(leader):
+    """Ends all processes of a session: the tests' own are in other process groups, and would keep the GPU."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(stat.read_text().rpartition(")")[2].split()[3]) == leader:
+                os.kill(int(stat.parent.name), signal.SIGKILL)
+        except (OSError, ValueError):
+            pass
 
 
 class Engine:
@@ -155,7 +179,7 @@ def main():
                 left = (arguments.seconds - (time.monotonic() - begin)) / (arguments.allocators.count(",") + 1 - len(results))
                 results[name], text = run_tests(arguments.checkout, environments[name], arguments.only, left, scratch)
                 arguments.out.with_suffix(f".{name}.log").write_text(text[-2_000_000:])
-                if set(results[name].values()) != {"passed"}:
+                if {outcome for outcome, _ in results[name].values()} != {"passed"}:
                     print(f"--- {name}\n{text[-3500:]}")
             bad += report_tests(results, out)
         if arguments.rounds:
@@ -167,9 +191,11 @@ def main():
 
 
 def report_tests(results, out):
-    bad = 0
+    bad = not results.get("neap", True)
     for test in sorted({test for tests in results.values() for test in tests}):
-        row = {"test": test, **{name: tests.get(test, "not run") for name, tests in results.items()}}
+        row = {"test": test}
+        for name, tests in results.items():
+            row[name], row[name + " seconds"] = tests.get(test, ("not run", None))
         bad += row.get("neap") != "passed" and row.get("vllm", "passed") == "passed"
         out.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)
