@@ -7,9 +7,9 @@
 # neap_use_pch(TARGET core|cli|torch|core_test|torch_test)
 #   Gives TARGET a precompiled header of libraries, one for all targets that ask for the same.
 # neap_add_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [ARGS ...] [TIMEOUT seconds] [COST seconds] [OPTIMIZED] [APART] [REPLACES])
-#   One GoogleTest program, one ctest entry for each test case. Those with a COST start first.
-#   What links libtorch is one entry, because loading it takes longer than most cases; there a case that is skipped
-#   fails. APART: it has an entry for each case, too.
+#   One GoogleTest program, one ctest entry, because starting a process takes longer than most cases; scripts/run-tests counts and
+#   names the cases. Those with a COST start first. Where libtorch is linked a case that is skipped fails.
+#   APART: an entry for each case.
 #   What tests link is optimized, they themselves only with OPTIMIZED. REPLACES: it defines functions that a module has.
 # neap_add_fuzzer(NAME SOURCES ... [DEPS ...] CORPUS folder...)
 #   CORPUS: folders, golden files of other tests among them.
@@ -214,7 +214,6 @@ function(neap_add_test NAME)
     list(APPEND properties ENVIRONMENT GOMP_SPINCOUNT=1000)  # as src/cli/trainer_library.cpp
     target_sources(${NAME} PRIVATE ${PROJECT_SOURCE_DIR}/tests/torch_main.cpp)
   else()
-    set(ARG_APART TRUE)
     target_link_libraries(${NAME} PRIVATE GTest::gtest_main)
   endif()
   if(ARG_COST)
@@ -231,7 +230,10 @@ function(neap_add_test NAME)
     gtest_discover_tests(${NAME} TEST_PREFIX "${NAME}." EXTRA_ARGS ${ARG_ARGS} DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
   else()
     add_test(NAME ${NAME} COMMAND ${NAME} ${ARG_ARGS})
-    set_tests_properties(${NAME} PROPERTIES ${properties} FAIL_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+    set_tests_properties(${NAME} PROPERTIES ${properties})
+    if(kind MATCHES "^torch")
+      set_tests_properties(${NAME} PROPERTIES FAIL_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+    endif()
   endif()
 endfunction()
 

@@ -58,6 +58,20 @@ class RunTests(unittest.TestCase):
         self.assertNotIn("Passed", progress + rest)
         self.assertEqual(process.wait(timeout=20), 8)
 
+    def test_cases_of_a_program_are_counted_in_place_of_it(self):
+        case = '<testcase name="{}" file="a.cpp" line="1" status="run" result="{}" time="0." timestamp="now" classname="Suite"{}>'
+        bad = case.format("Bad", "completed", "") + "\n<failure message=\"no\"></failure>\n<failure message=\"nor\"></failure>\n</testcase>"
+        (pathlib.Path(self.environment["PATH"].split(":")[0]) / "cases").write_text("\n".join((
+            case.format("Good", "completed", " /"), case.format("Else/1", "skipped", ""), "</testcase>", bad, bad.replace("Bad", "Worse"))))
+        fake = CTEST.replace("while", 'cp "${0%/*}/cases" "${GTEST_OUTPUT#xml:}first.xml"\nwhile')
+        (pathlib.Path(self.environment["PATH"].split(":")[0]) / "ctest").write_text(fake)
+        process = self.start(subprocess.PIPE)
+        self.send(process, RESULT.format(1, 1, "first", "***Failed"), RESULT.format(2, 2, "second", "   Passed"))
+        said = process.communicate(b"\n", timeout=20)[0].decode()
+        self.assertIn("Failed: first.Suite.Bad\nFailed: first.Suite.Worse\n", said)
+        self.assertIn("NAME):\n  first.Suite.Else/1\n", said)
+        self.assertTrue(said.endswith("2 passed, 2 failed, 1 skipped\n"), said)
+
     def test_a_log_is_quiet_between(self):
         process = self.start(subprocess.PIPE)
         self.send(process, START.format(1, "first"), RESULT.format(1, 1, "first", "   Passed"))
