@@ -6,6 +6,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "train"))
 import neap_program  # noqa: E402
+import resident  # noqa: E402
 
 NEAP, COLLECTIVES, REVIEWS, MPIRUN = "neap", "collectives", ".", "mpirun"
 # Root and more ranks than processors are refused without a word from the user; both are normal in a test.
@@ -24,6 +25,14 @@ def start(ranks, *command, cwd=None, **more):
 
 def run(ranks, *command, cwd=None, timeout=240, **more):
     return neap_program.outcome(start(ranks, *command, cwd=cwd, **more), timeout)
+
+
+def train(ranks, *words, cwd, timeout=240):
+    """`neap train WORDS`, which must succeed."""
+    if not resident.PROGRAM:
+        return run(ranks, NEAP, "train", *words, cwd=cwd, timeout=timeout)
+    prefix = (MPIRUN, *FLAGS, "-n", str(ranks)) if ranks > 1 else ()
+    return resident.run(("neap", "train", *words), ranks=ranks, prefix=prefix, environment=environment(), cwd=cwd, timeout=timeout)
 
 
 def rank_process(parent, rank, deadline=60):

@@ -57,14 +57,13 @@ class RankCase(TrainCase):
         reward = REWARD.replace("test_freq = -1", "test_freq = 3").replace("out/sft/latest/actor", "model")
         (cls.home / "reward.toml").write_text(packed(reward))
         (cls.home / "dpo.toml").write_text(packed(reward).replace('"reward"', '"dpo"').replace("out/reward", "out/dpo"))
-        result = launch.run(1, launch.NEAP, "train", "sft.toml", cwd=cls.home)
+        result = launch.train(1, "sft.toml", cwd=cls.home)
         assert result.returncode == 0, result.stderr
         (cls.home / "start").symlink_to("out/sft/latest/actor")
 
     def run_ranks(self, ranks, folder, *words, task="sft"):
         """Trains TASK.toml into out/FOLDER."""
-        result = launch.run(ranks, launch.NEAP, "train", f"{task}.toml", f"trainer.default_local_dir=out/{folder}", *words,
-                            cwd=self.home)
+        result = launch.train(ranks, f"{task}.toml", f"trainer.default_local_dir=out/{folder}", *words, cwd=self.home)
         self.assertEqual(result.returncode, 0, result.stderr)
         return result
 

@@ -26,7 +26,7 @@ class RolloutCase(RankCase):
         (cls.home / "sft.toml").write_text(SFT.replace("total_training_steps = 8", "total_training_steps = 4"))
         (cls.home / "reward.toml").write_text(REWARD)
         for stage in ("sft", "reward"):
-            result = launch.run(1, launch.NEAP, "train", f"{stage}.toml", cwd=cls.home)
+            result = launch.train(1, f"{stage}.toml", cwd=cls.home)
             assert result.returncode == 0, result.stderr
         ppo = PPO.replace("CEILING", "64MiB").replace("test_freq = -1", "test_freq = 1\nrollout_freq = 1")
         ppo = ppo.replace("total_training_steps = 6", "total_training_steps = 2").replace("save_freq = 2", "save_freq = -1")

@@ -32,8 +32,7 @@ class StreamedStagesCase(RankCase):
         for task, name, path in (("sft", "small", "few"), ("sft", "deep", "deep"), ("sft", "tables", "tables"), ("sft", "tied", "tied"),
                                  ("reward", "judge", "out/deep/latest/actor"),
                                  ("reward", "shallow", "out/small/latest/actor")):
-            result = launch.run(1, launch.NEAP, "train", f"{task}.toml", f"actor_rollout_ref.model.path={path}",
-                                f"trainer.default_local_dir=out/{name}", *once, cwd=cls.home)
+            result = launch.train(1, f"{task}.toml", f"actor_rollout_ref.model.path={path}", f"trainer.default_local_dir=out/{name}", *once, cwd=cls.home)
             assert result.returncode == 0, result.stderr
         ppo = PPO.replace("CEILING", "2GiB").replace("total_training_steps = 6", "total_training_steps = 2")
         ppo = ppo.replace("ppo_micro_batch_size_per_gpu = 4", "ppo_micro_batch_size_per_gpu = 2").replace('["prompts_val.jsonl"]', "[]")

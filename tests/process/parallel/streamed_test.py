@@ -53,10 +53,9 @@ class Streamed(RankCase):
         once = ("trainer.total_training_steps=1", "trainer.save_freq=1", "device.memory=4GiB", "data.train_batch_size=4",
                 "data.micro_batch_size_per_gpu=4")
         for name in models:
-            result = launch.run(1, launch.NEAP, "train", "sft.toml", f"actor_rollout_ref.model.path={name}",
-                                f"trainer.default_local_dir=out/{name}", *once, cwd=cls.home)
+            result = launch.train(1, "sft.toml", f"actor_rollout_ref.model.path={name}", f"trainer.default_local_dir=out/{name}", *once, cwd=cls.home)
             assert result.returncode == 0, result.stderr
-        result = launch.run(1, launch.NEAP, "train", "reward.toml", actor("wide"), "trainer.default_local_dir=out/judge", *once, cwd=cls.home)
+        result = launch.train(1, "reward.toml", actor("wide"), "trainer.default_local_dir=out/judge", *once, cwd=cls.home)
         assert result.returncode == 0, result.stderr
 
     def plan(self, ranks, task, *words):

@@ -30,7 +30,7 @@ class Tensor(RankCase):
         (cls.home / "ppo.toml").write_text(ppo)
         # A start whose losses are no longer those of random weights, and a reward model.
         for stage in ("sft", "reward"):
-            result = launch.run(1, launch.NEAP, "train", f"{stage}.toml", cwd=cls.home)
+            result = launch.train(1, f"{stage}.toml", cwd=cls.home)
             assert result.returncode == 0, result.stderr
 
     def run_ranks(self, ranks, folder, *words, task="sft", tensor=1):

@@ -39,7 +39,7 @@ class ZeroTensor(RankCase):
         grpo = grpo.replace("[actor_rollout_ref.rollout]", "[actor_rollout_ref.rollout]\nn = 2")
         (cls.home / "grpo.toml").write_text(grpo.replace("ppo_micro_batch_size_per_gpu = 2", "ppo_micro_batch_size_per_gpu = 4"))
         for stage in ("sft", "reward"):
-            result = launch.run(1, launch.NEAP, "train", f"{stage}.toml", cwd=cls.home)
+            result = launch.train(1, f"{stage}.toml", cwd=cls.home)
             assert result.returncode == 0, result.stderr
         (cls.home / "start").symlink_to("out/sft/latest/actor")
 

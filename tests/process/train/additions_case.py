@@ -7,6 +7,7 @@ import tempfile
 import unittest
 
 import neap_program
+import resident
 
 UNSTEADY = ("timing_s/", "perf/", "memory/")
 BATCH = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32",
@@ -49,7 +50,7 @@ class TrainedCase(AdditionsCase):
 
     @classmethod
     def neap(cls, *words):
-        return neap_program.run(cls.path, *words, cwd=cls.home, env=neap_program.environment())
+        return resident.neap(cls.path, *words, cwd=cls.home)
 
 
 def main():

@@ -15,6 +15,7 @@ import time
 import unittest
 
 import neap_program
+import resident
 
 TEMPLATE = ("{% if tools %}{{ tools | tojson }}\n{% endif %}{% for m in messages %}<{{ m.role }}> {{ m.content }}\n{% endfor %}"
             "{% if add_generation_prompt %}<assistant> {% endif %}")
@@ -51,7 +52,7 @@ class Generate(unittest.TestCase):
 
     @classmethod
     def neap(cls, *words, cwd=None):
-        return neap_program.run(NEAP, *words, cwd=cwd or cls.base)
+        return resident.neap(NEAP, *words, cwd=cwd or cls.base)
 
     def rows(self, *words, folder="out"):
         result = self.neap("generate", folder, "--json", "--max-new-tokens", 12, *words)
