@@ -4,7 +4,9 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <array>
+#include <thread>
 
 #include "parallel/mpi_plugin.h"
 #include "parallel/wait_clock.h"
@@ -14,6 +16,10 @@ namespace {
 
 constexpr int kPollsAtOnce = 1000;
 constexpr std::chrono::milliseconds kListening{50};
+// A wait of more than a millisecond sleeps between polls, for a fraction of the time it has lasted:
+// it then ends late by at most that fraction.
+constexpr std::chrono::milliseconds kYielding{1}, kLongestSleep{1};
+constexpr int kShareOfSleep = 16;
 // Ranks time out one after another, so that the first one can name the late rank: mpirun takes a
 // second to end the others.
 constexpr double kSecondsBetweenRanks = 2;
@@ -70,15 +76,20 @@ int MpiWaits::finish(int begun, MPI_Request& request) {
 }
 
 int MpiWaits::wait_long(MPI_Request& request) {
-  auto heard = Clock::now();
+  const auto begun = Clock::now();
+  auto heard = begun;
   WaitClock clock(heard);
   bool told = false;
   while (true) {
     int done = 0;
     if (const int e = MPI_Test(&request, &done, MPI_STATUS_IGNORE); e != 0) return e;
     if (done != 0) return told ? tell(kWaitsNoMore) : 0;
-    sched_yield();
     const auto now = Clock::now();
+    if (now - begun < kYielding)
+      sched_yield();
+    else
+      std::this_thread::sleep_for(
+          std::min<Clock::duration>((now - begun) / kShareOfSleep, kLongestSleep));
     if (now - heard < kListening) continue;
     heard = now;
     bool works = false;

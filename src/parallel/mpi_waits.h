@@ -6,7 +6,8 @@
 //
 // Threads   one.
 // Failure   MPI's error codes, NEAP_MPI_TIMED_OUT.
-// Cost      polling; a wait longer than a few microseconds yields the processor between polls.
+// Cost      polling; a wait longer than a few microseconds yields the processor between polls, one
+//           longer than a millisecond sleeps.
 #pragma once
 
 #include <mpi.h>
