@@ -13,6 +13,8 @@ namespace {
 
 namespace cuda = device::cuda;
 
+constexpr int kEarlyArchitecture = 90;
+
 Result<std::unique_ptr<CardKernels>> open(int ordinal) {
   NEAP_TRY_ASSIGN(const Compiler* const compiler, load_compiler());
   NEAP_TRY_ASSIGN(const cuda::Driver* const driver, cuda::load_driver());
@@ -112,10 +114,26 @@ Status CardKernels::launch_with(std::string_view source, std::string_view kernel
     NEAP_TRY_ASSIGN(function, find(source, kernel));
   }
   const auto size = [](std::int64_t n) { return static_cast<unsigned>(n); };
-  return to_status(*card_.driver,
-                   card_.driver->launch(function, size(grid.x), size(grid.y), 1, size(grid.threads),
-                                        1, 1, 0, stream, parameters, nullptr),
-                   format("starting the kernel {} of {}.cu", kernel, source));
+  const cuda::Driver& driver = *card_.driver;
+  int result = 0;
+  if (grid.early && architecture_ >= kEarlyArchitecture && driver.launch_with != nullptr) {
+    cuda::LaunchAttribute early;
+    early.id = cuda::kLaunchAttributeEarly;
+    early.value.number = 1;
+    cuda::LaunchConfig config;
+    config.grid_x = size(grid.x);
+    config.grid_y = size(grid.y);
+    config.grid_z = size(grid.z);
+    config.block_x = size(grid.threads);
+    config.stream = stream;
+    config.attributes = &early;
+    config.attribute_count = 1;
+    result = driver.launch_with(&config, function, parameters, nullptr);
+  } else {
+    result = driver.launch(function, size(grid.x), size(grid.y), size(grid.z), size(grid.threads),
+                           1, 1, 0, stream, parameters, nullptr);
+  }
+  return to_status(driver, result, format("starting the kernel {} of {}.cu", kernel, source));
 }
 
 }  // namespace neap::kernels

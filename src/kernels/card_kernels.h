@@ -24,6 +24,9 @@ namespace neap::kernels {
 struct Grid {
   std::int64_t x = 1, y = 1;
   std::int64_t threads = 1;  ///< of a block
+  std::int64_t z = 1;
+  /// The kernel may start before the one in front of it has ended: it waits for that itself (types.cuh).
+  bool early = false;
 };
 
 class CardKernels {

@@ -17,6 +17,7 @@
 #include "bridge/step_graphs.h"
 #include "bridge/torch_dtypes.h"
 #include "spec/job.h"
+#include "step/decoding.h"
 #include "step/operations.h"
 #include "step/stage_links.h"
 
@@ -199,6 +200,26 @@ class AtenOps {
   [[nodiscard]] Tensor append_(const Tensor& keys, const Tensor& values, const Tensor& positions,
                                const step::Heads<Tensor>& heads,
                                const step::Rotation<Tensor>& rotation) const;
+  [[nodiscard]] bool attends_itself(step::Dtype dtype, const step::DecodeSizes& sizes,
+                                    const step::ScoreOptions& options) const {
+    return step::decodes_by_own(kernels_.own, options, cuda(), dtype, sizes);
+  }
+  [[nodiscard]] Tensor append_and_attend_(const Tensor& keys, const Tensor& values,
+                                          const Tensor& positions, const step::Heads<Tensor>& heads,
+                                          const step::Rotation<Tensor>& rotation,
+                                          const step::KeyLimit& limit,
+                                          const step::ScoreOptions& options) const;
+  [[nodiscard]] bool own_few_rows(step::Dtype dtype, std::int64_t rows, std::int64_t in,
+                                  std::int64_t out) const {
+    return kernels_.own.few_rows(dtype, rows, in, out);
+  }
+  [[nodiscard]] Tensor few_rows_products(const Tensor& x,
+                                         const step::FewMatrices<Tensor>& by) const;
+  [[nodiscard]] Tensor few_rows_activated(const Tensor& x, const Tensor& w, const Tensor& bias,
+                                          spec::Activation kind) const;
+  void add_few_rows_(const Tensor& sum, const Tensor& x, const Tensor& w) const;
+  [[nodiscard]] Tensor few_rows_gated(const Tensor& x, const Tensor& gate, const Tensor& up,
+                                      spec::Activation kind) const;
   void logit_values_into(const Tensor& log_probs, const Tensor& log_sums, const Tensor& entropies,
                          const Tensor& rights, const Tensor& logits, const Tensor& targets,
                          const step::LogitShape& shape) const;

@@ -2,7 +2,10 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <numbers>
 
 #include "base/format.h"
 #include "ops/aten_ops.h"
@@ -29,6 +32,7 @@ Tensor AtenOps::norm_and_add_(spec::NormKind kind, const Tensor& x, const Tensor
       {x, y, weight, bias.defined() ? bias : weight, added.defined() ? added : weight}, {columns});
   kernels::Grid grid = grid_of(columns / width, 1, 1024);
   grid.x = x.size(0);
+  grid.early = true;
   launch(x, "norm", kernel_name("norm", x, width), grid, y.mutable_data_ptr(), x.mutable_data_ptr(),
          x.stride(0), weight.const_data_ptr(), bias.defined() ? bias.const_data_ptr() : nullptr,
          added.defined() ? added.const_data_ptr() : nullptr, columns, static_cast<float>(eps),
@@ -37,44 +41,172 @@ Tensor AtenOps::norm_and_add_(spec::NormKind kind, const Tensor& x, const Tensor
   return y;
 }
 
+namespace {
+
+struct Places {  // the strides of append.cu and attend.cu
+  std::int64_t q_row, q_head, k_row, k_head, v_row, v_head, keys_row, keys_head, values_row,
+      values_head;
+};
+Places strides_of(const step::Heads<Tensor>& heads, const Tensor& keys, const Tensor& values) {
+  for (const Tensor& t : {heads.k, heads.v, keys, values}) check(t, heads.q, "heads of new tokens");
+  return {heads.q.stride(0), heads.q.stride(1), heads.k.stride(0), heads.k.stride(1),
+          heads.v.stride(0), heads.v.stride(1), keys.stride(0),    keys.stride(1),
+          values.stride(0),  values.stride(1)};
+}
+const void* pointer(const Tensor& t) {
+  return t.defined() ? t.const_data_ptr() : nullptr;
+}
+int half_turn(const step::Rotation<Tensor>& rotation) {
+  const Tensor& frequencies = rotation.frequencies;
+  return frequencies.defined() ? static_cast<int>(frequencies.size(0)) : 0;
+}
+
+}  // namespace
+
 Tensor AtenOps::append_(const Tensor& keys, const Tensor& values, const Tensor& positions,
                         const step::Heads<Tensor>& heads,
                         const step::Rotation<Tensor>& rotation) const {
-  const Tensor &q = heads.q, &k = heads.k, &v = heads.v;
-  for (const Tensor& t : {k, v, keys, values}) check(t, q, "heads of new tokens");
+  const Tensor& q = heads.q;
   check(positions, positions, "positions of new tokens");
-  Tensor turned = at::empty(q.sizes(), q.options());
-  if (q.numel() == 0) return turned;
   struct {  // Append of append.cu
-    std::int64_t q_row, q_head, k_row, k_head, v_row, v_head, keys_row, keys_head, values_row,
-        values_head;
+    Places places;
     int heads, key_heads, width, half;
     float factor;
-  } by{};
-  const auto place = [](std::int64_t& row, std::int64_t& head, const Tensor& t) {
-    row = t.stride(0);
-    head = t.stride(1);
-  };
-  place(by.q_row, by.q_head, q);
-  place(by.k_row, by.k_head, k);
-  place(by.v_row, by.v_head, v);
-  place(by.keys_row, by.keys_head, keys);
-  place(by.values_row, by.values_head, values);
-  by.heads = static_cast<int>(q.size(1));
-  by.key_heads = static_cast<int>(k.size(1));
-  by.width = static_cast<int>(q.size(2));
-  const Tensor& frequencies = rotation.frequencies;
-  by.half = frequencies.defined() ? static_cast<int>(frequencies.size(0)) : 0;
-  by.factor = static_cast<float>(rotation.attention_factor);
-  const auto bias = [](const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; };
+  } by{strides_of(heads, keys, values),
+       static_cast<int>(q.size(1)),
+       static_cast<int>(heads.k.size(1)),
+       static_cast<int>(q.size(2)),
+       half_turn(rotation),
+       static_cast<float>(rotation.attention_factor)};
+  Tensor turned = at::empty(q.sizes(), q.options());
+  if (q.numel() == 0) return turned;
   const std::int64_t pairs = (q.size(2) + 1) / 2;
   launch(q, "append", format("append_{}", type_name(q)),
-         {q.size(0), q.size(1) + 2 * k.size(1), (pairs + kWarp - 1) / kWarp * kWarp},
+         {q.size(0), q.size(1) + 2 * heads.k.size(1), (pairs + kWarp - 1) / kWarp * kWarp},
          turned.mutable_data_ptr(), keys.mutable_data_ptr(), values.mutable_data_ptr(),
-         q.const_data_ptr(), k.const_data_ptr(), v.const_data_ptr(), bias(heads.q_bias),
-         bias(heads.k_bias), bias(heads.v_bias), positions.const_data_ptr<std::int64_t>(),
-         read_numbers(frequencies), by);
+         q.const_data_ptr(), heads.k.const_data_ptr(), heads.v.const_data_ptr(),
+         pointer(heads.q_bias), pointer(heads.k_bias), pointer(heads.v_bias),
+         positions.const_data_ptr<std::int64_t>(), read_numbers(rotation.frequencies), by);
   return turned;
+}
+
+Tensor AtenOps::append_and_attend_(const Tensor& keys, const Tensor& values,
+                                   const Tensor& positions, const step::Heads<Tensor>& heads,
+                                   const step::Rotation<Tensor>& rotation,
+                                   const step::KeyLimit& limit,
+                                   const step::ScoreOptions& options) const {
+  constexpr std::int64_t kFewBlocks = 1024;  // of which each may have more threads
+  const Tensor& q = heads.q;
+  check(positions, positions, "positions of new tokens");
+  const std::int64_t rows = q.size(0), count = q.size(1), width = q.size(2);
+  if (q.numel() == 0) return at::empty({rows, count * width}, q.options());
+  const std::int64_t shares = step::attend_shares(rows * count, limit.rounded);
+  struct {  // Attend of attend.cu
+    Places places;
+    int heads, key_heads, width, half;
+    float factor, scale;
+    int window, share;
+  } by{strides_of(heads, keys, values),
+       static_cast<int>(count),
+       static_cast<int>(heads.k.size(1)),
+       static_cast<int>(width),
+       half_turn(rotation),
+       static_cast<float>(rotation.attention_factor),
+       static_cast<float>(options.scale * std::numbers::log2e),
+       static_cast<int>(options.window),
+       static_cast<int>((limit.rounded + shares - 1) / shares)};
+  Tensor out = at::empty({rows, count * width}, q.options());
+  const Tensor parts =
+      shares > 1 ? at::empty({rows * count, shares, width + 2}, q.options().dtype(at::kFloat))
+                 : Tensor();
+  const std::int64_t lanes = width <= 64 ? 8 : width <= 128 ? 16 : 32;
+  const std::int64_t warps = rows * count * shares < kFewBlocks ? 8 : 4;
+  launch(q, "attend", format("attend_{}_{}", lanes, warps),
+         {rows, count, kWarp * warps, shares, /*early=*/true}, out.mutable_data_ptr(),
+         numbers(parts), keys.mutable_data_ptr(), values.mutable_data_ptr(), q.const_data_ptr(),
+         heads.k.const_data_ptr(), heads.v.const_data_ptr(), pointer(heads.q_bias),
+         pointer(heads.k_bias), pointer(heads.v_bias), positions.const_data_ptr<std::int64_t>(),
+         read_numbers(rotation.frequencies), by);
+  if (shares > 1)
+    launch(q, "attend", "merge_shares",
+           {rows * count, 1, (width + kWarp - 1) / kWarp * kWarp, 1, /*early=*/true},
+           out.mutable_data_ptr(), read_numbers(parts), static_cast<int>(width),
+           static_cast<int>(shares));
+  return out;
+}
+
+namespace {
+
+constexpr int kNoActivation = 4;   // kNone of few_rows.cu
+constexpr std::int64_t kTile = 8;  // and more of it
+constexpr std::int64_t kThreads = 512;
+
+struct Matrices {
+  std::array<const void*, 3> weight{}, bias{};
+  std::array<int, 3> out{};
+};
+Matrices matrices_of(const step::FewMatrices<Tensor>& by, const Tensor& x) {
+  Matrices to;
+  for (std::size_t i = 0; i < by.weight.size(); ++i) {
+    const Tensor& w = by.weight[i];
+    if (!w.defined()) continue;
+    check_whole(w, x, "product of few rows");
+    to.weight[i] = w.const_data_ptr();
+    to.bias[i] = pointer(by.bias[i]);
+    to.out[i] = static_cast<int>(w.size(0));
+  }
+  return to;
+}
+void multiply_few(const Tensor& y, const Tensor& x, const step::FewMatrices<Tensor>& by,
+                  int activation, bool adds) {
+  const Matrices matrices = matrices_of(by, x);
+  check(y, x, "product of few rows");
+  if (vector_width({x}, {x.size(1)}) == 1 || !y.is_contiguous())
+    throw Error(ErrorCode::kInternal, "product of few rows: a kernel takes rows of vectors");
+  if (x.size(0) == 0) return;
+  // Large matrices fill the card with blocks of two tiles; of others with more columns, more are in flight.
+  constexpr std::int64_t kShortColumns = 1024, kManyRows = 4096;
+  const bool wide = y.size(1) >= kManyRows &&
+                    std::ranges::all_of(matrices.out, [](int n) { return n % (2 * kTile) == 0; });
+  const char* kernel = wide                         ? "few_rows_wide"
+                       : x.size(1) <= kShortColumns ? "few_rows_short"
+                                                    : "few_rows_long";
+  launch(x, "few_rows", kernel,
+         {y.size(1) / (wide ? 2 * kTile : kTile), 1, kThreads, 1, /*early=*/true},
+         y.mutable_data_ptr(), x.const_data_ptr(), matrices, x.stride(0),
+         static_cast<int>(x.size(0)), static_cast<int>(x.size(1)), activation,
+         static_cast<int>(adds));
+}
+
+}  // namespace
+
+Tensor AtenOps::few_rows_products(const Tensor& x, const step::FewMatrices<Tensor>& by) const {
+  std::int64_t columns = 0;
+  for (const Tensor& w : by.weight) columns += w.defined() ? w.size(0) : 0;
+  Tensor y = at::empty({x.size(0), columns}, x.options());
+  multiply_few(y, x, by, kNoActivation, /*adds=*/false);
+  return y;
+}
+Tensor AtenOps::few_rows_activated(const Tensor& x, const Tensor& w, const Tensor& bias,
+                                   spec::Activation kind) const {
+  Tensor y = at::empty({x.size(0), w.size(0)}, x.options());
+  multiply_few(y, x, {{w}, {bias}}, static_cast<int>(kind), /*adds=*/false);
+  return y;
+}
+void AtenOps::add_few_rows_(const Tensor& sum, const Tensor& x, const Tensor& w) const {
+  multiply_few(sum, x, {{w}, {}}, kNoActivation, /*adds=*/true);
+}
+Tensor AtenOps::few_rows_gated(const Tensor& x, const Tensor& gate, const Tensor& up,
+                               spec::Activation kind) const {
+  Tensor y = at::empty({x.size(0), gate.size(0)}, x.options());
+  const Matrices matrices = matrices_of({{gate, up}, {}}, x);
+  if (vector_width({x}, {x.size(1)}) == 1)
+    throw Error(ErrorCode::kInternal, "product of few rows: a kernel takes rows of vectors");
+  if (x.size(0) == 0) return y;
+  launch(x, "few_rows", "few_rows_gated", {gate.size(0) / kTile, 1, kThreads, 1, /*early=*/true},
+         y.mutable_data_ptr(), x.const_data_ptr(), matrices, x.stride(0),
+         static_cast<int>(x.size(0)), static_cast<int>(x.size(1)), static_cast<int>(kind));
+  return y;
 }
 
 }  // namespace neap::ops

@@ -111,6 +111,12 @@ class Bounds {
     if (cuda_) {
       for (std::int64_t n = 1; n < rows_to_decode(b.batch); n *= 2)
         visit({step::DecodeStep{n, longest}});
+      // The kernel of attention depends on the limit of keys.
+      if (!graphs_)
+        step::for_each_graph(
+            rows_to_decode(b.batch), cache_tokens_, [&](const step::GraphKey& key) {
+              visit({step::DecodeStep{key.rows, std::min(key.key_limit, longest)}});
+            });
     } else {
       for_smaller(b.batch, [&](std::int64_t n) { visit({step::DecodeStep{n, longest}}); });
     }

@@ -122,9 +122,12 @@ class AttentionHalf : public BlockHalf<Ops> {
   // Recomputes those of q, k and v that are missing, in the form that attention reads.
   void make_operands() {
     Heads<T>& heads = s_.attention.heads;
-    if (rows_.fused && joins_heads(a_, w_)) {
-      heads = project_joined();
-      return;
+    if (rows_.fused) {
+      make_attention_input();
+      if (joins_heads(ops_, a_, w_, s_.attention_input)) {
+        heads = project_joined();
+        return;
+      }
     }
     Heads<T> projected{s_.query, s_.key, {}};
     const bool query_key = !heads.q.defined();
@@ -182,7 +185,8 @@ class AttentionHalf : public BlockHalf<Ops> {
     Heads<T> heads = std::move(s_.attention.heads);
     s_.attention = {};
     s_.attention.heads = std::move(heads);
-    return linear(ops_, w_.attention_out, out, std::move(sum));
+    return rows_.fused ? decode_linear(ops_, w_.attention_out, out, std::move(sum))
+                       : linear(ops_, w_.attention_out, out, std::move(sum));
   }
 
   // Attention's projected output. The block's input is added if the norm reads the sum or without a

@@ -48,11 +48,19 @@ T fused_part(Ops& ops, const spec::Architecture& a, const T& all, std::int64_t p
                    : ops.narrow(all, 1, heads + (part - 1) * groups, groups);
 }
 
-/// Whether decoding computes heads with fewer products. Norms of queries and keys read them without gaps.
-template <class T>
-[[nodiscard]] bool joins_heads(const spec::Architecture& a, const Block<T>& w) {
-  return (w.heads.defined() || w.stacked.defined()) && !a.query_key_norm && !w.query.has_lora() &&
-         !w.key.has_lora() && !w.value.has_lora();
+/// Whether Neap's kernel for few rows multiplies h (N, C) by the three matrices at once.
+template <class Ops, class T = typename Ops::Tensor>
+[[nodiscard]] bool heads_of_few_rows(const Ops& ops, const Block<T>& w, const T& h) {
+  return takes_few_rows(ops, w.query, h) && takes_few_rows(ops, w.key, h) &&
+         takes_few_rows(ops, w.value, h);
+}
+/// Whether decoding computes the heads of h (N, C) with fewer products. Norms of queries and keys read them without gaps.
+template <class Ops, class T = typename Ops::Tensor>
+[[nodiscard]] bool joins_heads(const Ops& ops, const spec::Architecture& a, const Block<T>& w,
+                               const T& h) {
+  if (a.query_key_norm || w.query.has_lora() || w.key.has_lora() || w.value.has_lora())
+    return false;
+  return w.heads.defined() || w.stacked.defined() || heads_of_few_rows(ops, w, h);
 }
 /// h (N, C) -> all heads, by products of matrices that are neighbours. Biases of stacked ones are left to add.
 template <class Ops, class T = typename Ops::Tensor>
@@ -61,11 +69,15 @@ Heads<T> project_joined_heads(Ops& ops, const spec::Architecture& a, const Block
   const std::int64_t n = h.size(0);
   const std::int64_t heads = a.num_attention_heads;
   const std::int64_t groups = a.num_key_value_heads;
-  if (w.heads.defined()) {
-    const T all = ops.view(linear(ops, w.heads, h), {n, heads + 2 * groups, a.head_dim});
+  const auto apart = [&](const T& joined) -> Heads<T> {
+    const T all = ops.view(joined, {n, heads + 2 * groups, a.head_dim});
     return {ops.narrow(all, 1, 0, heads), ops.narrow(all, 1, heads, groups),
             ops.narrow(all, 1, heads + groups, groups)};
-  }
+  };
+  if (heads_of_few_rows(ops, w, h))
+    return apart(ops.few_rows_products(h, {{w.query.weight, w.key.weight, w.value.weight},
+                                           {w.query.bias, w.key.bias, w.value.bias}}));
+  if (w.heads.defined()) return apart(linear(ops, w.heads, h));
   const std::int64_t first = w.stacked.size(0) - 2;  // of the keys
   Heads<T> out;
   if (first == 0) out.q = ops.view(linear(ops, w.query, h), {n, heads, a.head_dim});

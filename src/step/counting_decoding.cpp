@@ -4,6 +4,7 @@
 
 #include "step/counting_ops.h"
 #include "step/decoding.h"
+#include "step/kernel_seconds.h"
 
 namespace neap::step {
 namespace {
@@ -17,10 +18,22 @@ constexpr double kDecodeShare = 0.45;
 constexpr double kDividedKeysRate = 0.9, kWholeKeysRate = 0.5;
 constexpr std::int64_t kWholeKeysBlocks = 110;
 
+// attend.cu and few_rows.cu (an H100): fixed time in addition to an operation's, and fractions of the memory throughput. Heads
+// that share keys read them from the card's cache.
+constexpr double kAttendSeconds = 0.8e-6, kAttendRate = 0.8, kAttendCacheRate = 2;
+constexpr double kFewRowsSeconds = 0.2e-6, kFewRowsRate = 0.93;
+
 double flash_rate(std::int64_t sequences, std::int64_t heads, bool divided) {
   if (divided) return kDividedKeysRate;
   const auto blocks = static_cast<double>(std::min(sequences * heads, kWholeKeysBlocks));
   return kWholeKeysRate * blocks / static_cast<double>(kWholeKeysBlocks);
+}
+
+double elements_of(const FewMatrices<CountedTensor>& by) {
+  double sum = 0;
+  for (const CountedTensor& w : by.weight)
+    if (w.defined()) sum += static_cast<double>(w.shape().elements());
+  return sum;
 }
 
 }  // namespace
@@ -114,6 +127,59 @@ CountedTensor CountingOps::append_(const CountedTensor&, const CountedTensor&, c
                                    const Rotation<CountedTensor>&) {
   add_traffic(2 * (bytes(heads.q) + bytes(heads.k) + bytes(heads.v)));
   return make(heads.q.shape(), heads.q.dtype());
+}
+
+CountedTensor CountingOps::append_and_attend_(const CountedTensor& keys, const CountedTensor&,
+                                              const CountedTensor&,
+                                              const Heads<CountedTensor>& heads,
+                                              const Rotation<CountedTensor>&, const KeyLimit& limit,
+                                              const ScoreOptions& options) {
+  const std::int64_t b = heads.q.size(0), h = heads.q.size(1), d = heads.q.size(2);
+  std::int64_t read = limit.keys;
+  if (options.window > 0) read = std::min(read, options.window);
+  const std::int64_t all = b * h;
+  const std::int64_t shares = attend_shares(all, limit.rounded);
+  const CountedTensor out = make({b, h * d}, heads.q.dtype());
+  const CountedTensor parts =
+      shares > 1 ? make({all, shares, d + 2}, Dtype::kFloat32) : CountedTensor();
+  const double of_heads =
+      2.0 * static_cast<double>(all * read * d * element_bytes(heads.q.dtype()));
+  const double of_memory = of_heads * static_cast<double>(keys.size(1)) / static_cast<double>(h);
+  add_work(4.0 * static_cast<double>(all * read * d), of_memory,
+           kAttendSeconds +
+               traffic_seconds(profile().rates,
+                               std::max(of_memory / kAttendRate, of_heads / kAttendCacheRate)));
+  if (shares > 1) add_traffic(bytes(parts));
+  return out;
+}
+
+void CountingOps::add_few_rows(const CountedTensor& x, double elements, double out_bytes) {
+  const double moved =
+      bytes(x) + elements * static_cast<double>(element_bytes(x.dtype())) + out_bytes;
+  add_work(2.0 * static_cast<double>(x.size(0)) * elements, moved,
+           kFewRowsSeconds + traffic_seconds(profile().rates, moved, kFewRowsRate));
+}
+CountedTensor CountingOps::few_rows_products(const CountedTensor& x,
+                                             const FewMatrices<CountedTensor>& by) {
+  std::int64_t columns = 0;
+  for (const CountedTensor& w : by.weight) columns += w.defined() ? w.size(0) : 0;
+  CountedTensor out = make({x.size(0), columns}, x.dtype());
+  add_few_rows(x, elements_of(by), bytes(out));
+  return out;
+}
+CountedTensor CountingOps::few_rows_activated(const CountedTensor& x, const CountedTensor& w,
+                                              const CountedTensor& bias, spec::Activation) {
+  return few_rows_products(x, {{w}, {bias}});
+}
+void CountingOps::add_few_rows_(const CountedTensor& sum, const CountedTensor& x,
+                                const CountedTensor& w) {
+  add_few_rows(x, elements_of({{w}, {}}), 2 * bytes(sum));
+}
+CountedTensor CountingOps::few_rows_gated(const CountedTensor& x, const CountedTensor& gate,
+                                          const CountedTensor& up, spec::Activation) {
+  CountedTensor out = make({x.size(0), gate.size(0)}, x.dtype());
+  add_few_rows(x, elements_of({{gate, up}, {}}), bytes(out));
+  return out;
 }
 
 void CountingOps::write_prompts_(const CountedTensor&, const CountedTensor&,

@@ -20,6 +20,7 @@
 #include "step/counted_tensor.h"
 #include "step/counted_work.h"
 #include "step/cuda_scratch.h"
+#include "step/decoding.h"
 #include "step/operations.h"
 #include "step/scratch_places.h"
 #include "step/work_meter.h"
@@ -253,6 +254,31 @@ class CountingOps : public WorkMeter {
   /// rows. Returns the queries (B, H, D). Biases are added before, and the rotation turns keys and queries.
   [[nodiscard]] Tensor append_(const Tensor& keys, const Tensor& values, const Tensor& positions,
                                const Heads<Tensor>& heads, const Rotation<Tensor>& rotation);
+  [[nodiscard]] bool attends_itself(Dtype dtype, const DecodeSizes& sizes,
+                                    const ScoreOptions& options) const {
+    return decodes_by_own(profile().own, options, cuda(), dtype, sizes);
+  }
+  /// The same, and decode_attention() of the queries: (B, H * D). Keys are divided into attend_shares(), whose sums take
+  /// memory in float32.
+  [[nodiscard]] Tensor append_and_attend_(const Tensor& keys, const Tensor& values,
+                                          const Tensor& positions, const Heads<Tensor>& heads,
+                                          const Rotation<Tensor>& rotation, const KeyLimit& limit,
+                                          const ScoreOptions& options);
+  [[nodiscard]] bool own_few_rows(Dtype dtype, std::int64_t rows, std::int64_t in,
+                                  std::int64_t out) const {
+    return profile().own.few_rows(dtype, rows, in, out);
+  }
+  /// x (N, in), for which own_few_rows() holds, times the matrices (out, in): their results are neighbours in a row. Biases may
+  /// be undefined.
+  [[nodiscard]] Tensor few_rows_products(const Tensor& x, const FewMatrices<Tensor>& by);
+  /// The same of one matrix, with an activation behind the sum.
+  [[nodiscard]] Tensor few_rows_activated(const Tensor& x, const Tensor& w, const Tensor& bias,
+                                          spec::Activation kind);
+  /// sum (N, out) += x w^T.
+  void add_few_rows_(const Tensor& sum, const Tensor& x, const Tensor& w);
+  /// act(x gate^T) (x up^T), from gate and up (F, in): (N, F).
+  [[nodiscard]] Tensor few_rows_gated(const Tensor& x, const Tensor& gate, const Tensor& up,
+                                      spec::Activation kind);
   /// From logits (n, V) and targets (n,), into float32 (n,): log p of the target, log sum exp, entropy and 1 or 0 where no
   /// logit is larger. The last two may be undefined.
   void logit_values_into(const Tensor& log_probs, const Tensor& log_sums, const Tensor& entropies,
@@ -408,6 +434,8 @@ class CountingOps : public WorkMeter {
                              std::uint64_t key, std::int64_t first);
 
  private:
+  /// A product of few rows with matrices of so many elements.
+  void add_few_rows(const Tensor& x, double elements, double out_bytes);
   void reduce_over(double bytes, spec::Axis axis);
   [[nodiscard]] Tensor make(const Shape& shape, Dtype dtype);
   [[nodiscard]] Tensor with_shape(const Tensor& t, const Shape& shape) const;

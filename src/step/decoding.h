@@ -17,6 +17,7 @@
 
 #include "step/attention.h"
 #include "step/operations.h"
+#include "step/own_kernels.h"
 
 namespace neap::step {
 
@@ -35,6 +36,22 @@ namespace neap::step {
 /// Whether every block does.
 [[nodiscard]] inline bool decodes_by_flash(const spec::Architecture& a, bool cuda, Dtype dtype) {
   return decodes_by_flash(score_options(a, 0), cuda, dtype, a.head_dim);
+}
+
+/// The sizes of one step's attention in a block.
+struct DecodeSizes {
+  std::int64_t rows = 0, heads = 0, key_heads = 0, width = 0;
+  std::int64_t limit = 0;  ///< of keys, as kernels are told
+};
+/// Whether Neap's kernel stores the new heads and attends. A block of it has one query head: heads that share keys read them
+/// again, and FlashAttention is faster with many of them.
+[[nodiscard]] inline bool decodes_by_own(const OwnKernels& own, const ScoreOptions& o, bool cuda,
+                                         Dtype dtype, const DecodeSizes& sizes) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 25;
+  const std::int64_t bytes =
+      2 * sizes.rows * sizes.heads * sizes.limit * sizes.width * element_bytes(dtype);
+  return own.take(dtype) && decodes_by_flash(o, cuda, dtype, sizes.width) &&
+         (sizes.heads == sizes.key_heads || bytes <= kMostBytes);
 }
 
 /// `n` or the next power of two, at most `most`: many steps then run the same kernels.

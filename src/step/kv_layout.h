@@ -113,12 +113,17 @@ struct SlotCache {
   }
 
   struct Step {
-    T positions;  // (B,) int64
-    DecodeKeys<T> all, window;
+    T positions;                // (B,) int64
+    KeyLimit limit;             // of keys
+    DecodeKeys<T> all, window;  // without Neap's kernel
   };
   template <class Ops>
   Step step(Ops& ops, const spec::Architecture& a, const T& positions, const KeyLimit& limit,
             Dtype) const {
+    const DecodeSizes sizes{positions.size(0), a.num_attention_heads, a.num_key_value_heads,
+                            a.head_dim, limit.rounded};
+    if (ops.attends_itself(ops.dtype(keys.at(0)), sizes, score_options(a, 0)))
+      return {positions, limit, {}, {}};
     const auto seen = [&](std::int64_t window) {
       ScoreOptions options = score_options(a, 0);
       options.window = window;
@@ -130,12 +135,15 @@ struct SlotCache {
     DecodeKeys<T> all = seen(0);
     const std::int64_t window = a.sliding_window;
     DecodeKeys<T> last = window > 0 && window < limit.rounded ? seen(window) : all;
-    return {positions, std::move(all), std::move(last)};
+    return {positions, limit, std::move(all), std::move(last)};
   }
   template <class Ops>
   T attend_token(Ops& ops, std::size_t block, const Step& step, const Heads<T>& heads,
                  const Rotation<T>& rotation, const ScoreOptions& options) const {
     T q = heads.q;
+    if (step.all.limit == 0)
+      return ops.append_and_attend_(keys[block], values[block], step.positions, heads, rotation,
+                                    step.limit, options);
     if (ops.own_kernels(ops.dtype(q))) {
       q = ops.append_(keys[block], values[block], step.positions, heads, rotation);
     } else {

@@ -26,6 +26,21 @@ T linear(Ops& ops, const Linear<T>& p, const T& x, T sum = {}) {
   return y;
 }
 
+/// Whether Neap's kernel for few rows multiplies x (N, in) by the matrix.
+template <class Ops, class T = typename Ops::Tensor>
+bool takes_few_rows(const Ops& ops, const Linear<T>& p, const T& x) {
+  return p.defined() && !p.input_major && !p.has_lora() &&
+         ops.own_few_rows(ops.dtype(x), x.size(0), p.weight.size(1), p.weight.size(0));
+}
+/// The same as linear(), in decoding.
+template <class Ops, class T = typename Ops::Tensor>
+T decode_linear(Ops& ops, const Linear<T>& p, const T& x, T sum = {}) {
+  if (!takes_few_rows(ops, p, x)) return linear(ops, p, x, std::move(sum));
+  if (!sum.defined()) return ops.few_rows_products(x, {{p.weight}, {p.adds_bias ? p.bias : T()}});
+  ops.add_few_rows_(sum, x, p.weight);
+  return sum;
+}
+
 /// d (m, n) += a^T b for a (N, m), b (N, n). Needs no temporary if the operations support it.
 template <class Ops, class T = typename Ops::Tensor>
 void add_outer(Ops& ops, const T& d, const T& a, const T& b) {

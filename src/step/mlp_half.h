@@ -30,8 +30,11 @@ class MlpHalf : public BlockHalf<Ops> {
       s_.attention_after = {};
     }
     if (pass_ == Pass::kInference) s_.input = T();
-    if (a_.gated) make_gate();
-    make_up();
+    if (rows_.fused) make_product_of_few_rows();
+    if (!s_.product.defined() && !s_.activated.defined()) {
+      if (a_.gated) make_gate();
+      make_up();
+    }
     mlp_read_ = T();
     if (drops(Saved::kMlpInput)) {
       s_.mlp_input = T();
@@ -132,6 +135,30 @@ class MlpHalf : public BlockHalf<Ops> {
       s_.activated = ops_.activate(from, a_.activation);
     }
   }
+  // In decoding, makes what the last matrix reads with one kernel, if there is one.
+  void make_product_of_few_rows() {
+    const T& x = make_mlp_read();
+    const auto takes = [&](const Linear<T>& p, bool biased) {
+      return takes_few_rows(ops_, p, x) && (biased || !p.bias.defined());
+    };
+    if (!a_.gated) {
+      if (takes(w_.up, /*biased=*/true))
+        s_.activated = ops_.few_rows_activated(x, w_.up.weight, w_.up.bias, a_.activation);
+    } else if (!a_.fused_gate) {
+      if (takes(w_.gate, false) && takes(w_.up, false))
+        s_.product = ops_.few_rows_gated(x, w_.gate.weight, w_.up.weight, a_.activation);
+    } else if (takes(w_.gate_up, false)) {
+      s_.product = ops_.few_rows_gated(x, half_of(w_.gate_up.weight, 0),
+                                       half_of(w_.gate_up.weight, 1), a_.activation);
+    }
+  }
+  T half_of(const T& matrix, std::int64_t which) {
+    return ops_.narrow(matrix, 0, which * a_.intermediate_size, a_.intermediate_size);
+  }
+  T multiplied(const Linear<T>& p, const T& x, T sum) {
+    return rows_.fused ? decode_linear(ops_, p, x, std::move(sum))
+                       : linear(ops_, p, x, std::move(sum));
+  }
   // Whether one kernel makes the product, and nothing else reads act(gate).
   bool skips_activated() {
     if (s_.activated.defined()) return false;
@@ -170,11 +197,11 @@ class MlpHalf : public BlockHalf<Ops> {
     T y = in_place ? std::exchange(residual, {}) : T();
     if (a_.gated) {
       make_product();
-      y = linear(ops_, w_.down, s_.product, std::move(y));
+      y = multiplied(w_.down, s_.product, std::move(y));
       if (drops(Saved::kProduct)) s_.product = T();
     } else {
       make_activated();
-      y = linear(ops_, w_.down, s_.activated, std::move(y));
+      y = multiplied(w_.down, s_.activated, std::move(y));
       if (drops(Saved::kActivated)) s_.activated = T();
     }
     if (in_place) return y;

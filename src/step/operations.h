@@ -13,6 +13,7 @@
 // Names     a trailing underscore means that the first argument is written.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -94,6 +95,12 @@ struct Heads {
   T k, v;  // (N, K, D)
   // In decoding, what is still to be added to each row, (H * D,) and (K * D,); undefined: nothing
   T q_bias = {}, k_bias = {}, v_bias = {};
+};
+
+/// Up to three matrices (out, in) that multiply the same rows, and their biases (out,), which may be undefined.
+template <class T>
+struct FewMatrices {
+  std::array<T, 3> weight{}, bias{};
 };
 
 /// The constants of a rotation, on the device.

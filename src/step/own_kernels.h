@@ -32,6 +32,13 @@ struct OwnKernels {
   [[nodiscard]] constexpr bool norm_rows(spec::Dtype dtype, std::int64_t columns) const {
     return take(dtype) && columns % 8 == 0 && columns >= 512 && columns <= 4096;
   }
+  /// Whether they multiply so few rows by matrices (out, in).
+  [[nodiscard]] constexpr bool few_rows(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
+                                        std::int64_t out) const {
+    constexpr std::int64_t kMostRows = 8, kMultiple = 8;
+    return take(dtype) && dtype == spec::Dtype::kBfloat16 && rows <= kMostRows &&
+           in % kMultiple == 0 && out % kMultiple == 0;
+  }
   /// Whether they draw tokens from such rows of logits. Only bfloat16 has so few values that they are counted instead of
   /// sorted.
   [[nodiscard]] constexpr bool draw(spec::Dtype dtype, std::int64_t columns, bool in_order) const {
@@ -40,7 +47,16 @@ struct OwnKernels {
   }
 };
 
-/// Blocks of that kernel. Each leaves a row of sums.
+/// Among how many blocks attend.cu divides the keys of each of `heads` heads, of all rows, if sequences have at most
+/// `limit` keys: more blocks than the card can run at once gain nothing.
+constexpr std::int64_t attend_shares(std::int64_t heads, std::int64_t limit) {
+  constexpr std::int64_t kKeys = 256, kBlocks = 512;
+  const std::int64_t most = heads < kBlocks ? kBlocks / heads : 1;
+  const std::int64_t wanted = (limit + kKeys - 1) / kKeys;
+  return wanted < most ? wanted : most;
+}
+
+/// Blocks of the backward of RMS norms. Each leaves a row of sums.
 constexpr std::int64_t norm_blocks(std::int64_t rows) {
   constexpr std::int64_t kMostBlocks = 256, kRowsAtOnce = 4;
   const std::int64_t blocks = (rows + kRowsAtOnce - 1) / kRowsAtOnce;

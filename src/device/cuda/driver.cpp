@@ -32,6 +32,8 @@ Result<const Driver*> load() {
   if (driver->name == nullptr && missing == nullptr) missing = symbol;
   NEAP_CUDA_DRIVER_FUNCTIONS(NEAP_LOAD)
 #undef NEAP_LOAD
+  driver->launch_with =
+      reinterpret_cast<decltype(driver->launch_with)>(::dlsym(library, "cuLaunchKernelEx"));
   if (missing != nullptr) {
     delete driver;
     return Status(

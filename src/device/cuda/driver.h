@@ -136,10 +136,31 @@ constexpr int kAttributeFabric = 128;
   X(error_name, "cuGetErrorName", (Result32 error, const char** name))                             \
   X(error_text, "cuGetErrorString", (Result32 error, const char** text))
 
+/// CUlaunchConfig and CUlaunchAttribute of cuda.h.
+struct LaunchAttribute {
+  int id = 0;
+  int padding = 0;
+  struct alignas(8) {
+    int number = 0;
+    char rest[60] = {};
+  } value;
+};
+constexpr int kLaunchAttributeEarly = 6;  // programmatic stream serialization
+struct LaunchConfig {
+  unsigned grid_x = 1, grid_y = 1, grid_z = 1, block_x = 1, block_y = 1, block_z = 1;
+  unsigned shared_bytes = 0;
+  Stream stream = nullptr;
+  LaunchAttribute* attributes = nullptr;
+  unsigned attribute_count = 0;
+};
+
 struct Driver {
 #define NEAP_DECLARE(name, symbol, parameters) Result32(*name) parameters = nullptr;
   NEAP_CUDA_DRIVER_FUNCTIONS(NEAP_DECLARE)
 #undef NEAP_DECLARE
+  /// cuLaunchKernelEx; null before CUDA 11.8.
+  Result32 (*launch_with)(const LaunchConfig* config, Function function, void** parameters,
+                          void** extra) = nullptr;
   int version = 0;   ///< 13000 is CUDA 13.0
   std::string path;  ///< the library that was loaded
 };

@@ -23,6 +23,8 @@ template <class T, int N>
 __device__ inline void norm(T* y, T* x, long long stride, const T* weight, const T* bias,
                             const T* added, long long columns, float eps, float offset,
                             int centered) {
+  let_next_start();
+  wait_for_previous();
   T* const row = x + blockIdx.x * stride;
   T* const to = y + blockIdx.x * columns;
   const long long first = static_cast<long long>(threadIdx.x) * N;

@@ -38,6 +38,19 @@ __device__ inline void store(T* to, const Vector<T, N>& x) {
   *reinterpret_cast<Vector<T, N>*>(to) = x;
 }
 
+/// Waits until the kernels before have ended, where the launch lets this one start earlier (Grid::early).
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/// Lets the kernel behind start as soon as there is room.
+__device__ inline void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 /// How a logit counts.
 struct Shaping {
   float cap;      // 0: none

@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "bridge/no_autograd.h"
@@ -100,6 +102,133 @@ TEST_P(OwnDecoding, HeadsAreTurnedAndStored) {
     EXPECT_TRUE(at::allclose(q, turned(biased(heads.q, heads.q_bias)), unit, 4e-6));
     EXPECT_TRUE(at::allclose(keys, other_keys, unit, 4e-6));
     EXPECT_TRUE(at::equal(values, other_values));
+  }
+}
+
+// The same come from append_() and FlashAttention.
+TEST_P(OwnDecoding, HeadsAreStoredAndAttend) {
+  if (GetParam() != at::kBFloat16) GTEST_SKIP() << "only bfloat16";
+  struct Case {
+    std::int64_t rows, heads, groups, width, turned, tokens, longest, window;
+    bool joined, biased;
+  };
+  for (const Case& c : {Case{8, 14, 2, 64, 64, 256, 150, 0, true, true},
+                        Case{8, 12, 2, 128, 128, 600, 590, 0, true, false},
+                        Case{64, 32, 32, 64, 0, 160, 150, 0, false, true},
+                        Case{64, 8, 8, 64, 64, 700, 690, 100, false, false},
+                        Case{3, 8, 2, 256, 256, 1024, 1000, 0, true, true},
+                        Case{3, 8, 2, 256, 128, 1024, 1000, 300, true, true},
+                        Case{5, 4, 4, 80, 32, 300, 299, 0, false, true},
+                        Case{1, 32, 32, 128, 128, 5000, 4999, 0, true, false},
+                        Case{2, 3, 3, 24, 16, 40, 0, 0, false, false},
+                        Case{8, 32, 8, 128, 128, 200, 1, 0, true, false},
+                        Case{0, 2, 2, 64, 64, 64, 5, 0, false, false}}) {
+    SCOPED_TRACE(::testing::Message()
+                 << c.rows << " " << c.heads << " " << c.width << " " << c.window);
+    step::Heads<Tensor> heads{random({c.rows, c.heads, c.width}),
+                              random({c.rows, c.groups, c.width}),
+                              random({c.rows, c.groups, c.width})};
+    if (c.joined) {
+      const Tensor all = random({c.rows, c.heads + 2 * c.groups, c.width});
+      heads = {all.narrow(1, 0, c.heads), all.narrow(1, c.heads, c.groups),
+               all.narrow(1, c.heads + c.groups, c.groups)};
+    }
+    if (c.biased) {
+      heads.q_bias = random({c.heads * c.width}, 3);
+      heads.k_bias = random({c.groups * c.width}, 3);
+      heads.v_bias = random({c.groups * c.width}, 3);
+    }
+    step::Rotation<Tensor> rotation;
+    if (c.turned > 0)
+      rotation.frequencies =
+          at::pow(10000, at::arange(0, c.turned, 2, at::kFloat).div(-c.turned)).to(at::kCUDA);
+    Tensor positions = at::randint(c.longest + 1, {c.rows}, at::kLong);
+    if (c.rows > 0) positions[0] = c.longest;
+    positions = positions.to(at::kCUDA);
+    const Tensor keys = random({c.rows + 1, c.groups, c.tokens, c.width});
+    const Tensor values = random({c.rows + 1, c.groups, c.tokens, c.width});
+    const Tensor other_keys = keys.clone(), other_values = values.clone();
+    step::ScoreOptions options;
+    options.scale = 1 / std::sqrt(static_cast<double>(c.width));
+    options.window = c.window;
+    const step::KeyLimit limit = step::key_limit(c.longest + 1, c.tokens, /*flash=*/true);
+    ASSERT_TRUE(own_.attends_itself(step::Dtype::kBfloat16,
+                                    {c.rows, c.heads, c.groups, c.width, limit.rounded}, options));
+    const Tensor found =
+        own_.append_and_attend_(keys, values, positions, heads, rotation, limit, options);
+    const Tensor q = own_.append_(other_keys, other_values, positions, heads, rotation);
+    EXPECT_TRUE(at::equal(keys, other_keys));
+    EXPECT_TRUE(at::equal(values, other_values));
+    if (c.rows == 0) continue;
+    const auto seen = own_.decode_keys(positions, keys, c.heads, limit.rounded, options);
+    const Tensor flash = own_.decode_attention(q, keys, values, seen, options);
+
+    // In float64, from the same queries.
+    const auto wide = [](const Tensor& t) { return t.to(at::kCPU, at::kDouble); };
+    const Tensor places = at::arange(c.tokens).unsqueeze(0);
+    const Tensor last = positions.to(at::kCPU).unsqueeze(1);
+    Tensor hidden = places > last;
+    if (c.window > 0) hidden = hidden.logical_or(places <= last - c.window);
+    const std::int64_t group = c.heads / c.groups;
+    const auto of_heads = [&](const Tensor& cache) {
+      return wide(cache.narrow(0, 0, c.rows)).repeat_interleave(group, 1);
+    };
+    Tensor scores = of_heads(keys).matmul(wide(q).unsqueeze(3)).squeeze(3) * options.scale;
+    scores = scores.masked_fill(hidden.unsqueeze(1), -1e300).softmax(2);
+    const Tensor exact = scores.unsqueeze(2).matmul(of_heads(values)).view({c.rows, -1});
+    const double size = std::max(1.0, exact.abs().max().item<double>());
+    EXPECT_LT(off(found, exact), size / 128) << "FlashAttention: " << off(flash, exact);
+    EXPECT_TRUE(at::equal(
+        found, own_.append_and_attend_(keys, values, positions, heads, rotation, limit, options)));
+  }
+}
+
+TEST_P(OwnDecoding, ProductsOfFewRows) {
+  if (GetParam() != at::kBFloat16) GTEST_SKIP() << "only bfloat16";
+  const auto exact = [](const Tensor& x, const Tensor& w) {
+    return x.to(at::kDouble).mm(w.to(at::kDouble).t());
+  };
+  // Results before an activation, and of it, are rounded, too.
+  const auto near = [&](const Tensor& found, const Tensor& expected, int roundings = 1) {
+    const double size = std::max(1.0, expected.abs().max().item<double>());
+    EXPECT_LT(off(found, expected), roundings * size / 128);
+  };
+  for (const std::int64_t rows : {1, 3, 7, 8}) {
+    for (const std::int64_t in : {8, 40, 896, 1536, 4864, 14336}) {
+      SCOPED_TRACE(::testing::Message() << rows << " x " << in);
+      ASSERT_TRUE(own_.own_few_rows(step::Dtype::kBfloat16, rows, in, 24));
+      const double spread = 1 / std::sqrt(static_cast<double>(in));
+      const Tensor x = random({rows, in + 8}).narrow(1, 0, in);
+      const Tensor q = random({48, in}, spread), k = random({8, in}, spread);
+      const Tensor v = random({16, in}, spread);
+      const Tensor q_bias = random({48}), v_bias = random({16});
+      const Tensor all = own_.few_rows_products(x, {{q, k, v}, {q_bias, {}, v_bias}});
+      near(all, at::cat({exact(x, q) + q_bias, exact(x, k), exact(x, v) + v_bias}, 1));
+      near(own_.few_rows_products(x, {{q}, {}}), exact(x, q));
+      if (in <= 1536) {
+        const Tensor many = random({4096, in}, spread), more = random({4096, in}, spread);
+        const Tensor many_bias = random({4096});
+        near(own_.few_rows_products(x, {{many, more, v}, {many_bias, {}, v_bias}}),
+             at::cat({exact(x, many) + many_bias, exact(x, more), exact(x, v) + v_bias}, 1));
+      }
+      // Rows do not depend on each other.
+      EXPECT_TRUE(
+          at::equal(all.narrow(0, 0, 1),
+                    own_.few_rows_products(x.narrow(0, 0, 1), {{q, k, v}, {q_bias, {}, v_bias}})));
+      const Tensor sum = random({rows, 48});
+      const Tensor expected = exact(x, q) + sum;
+      own_.add_few_rows_(sum, x, q);
+      near(sum, expected);
+      const Tensor up = random({48, in}, spread);
+      for (const auto kind : {spec::Activation::kSilu, spec::Activation::kGelu,
+                              spec::Activation::kGeluTanh, spec::Activation::kRelu}) {
+        const auto activated = [&](const Tensor& t) {
+          return host_.activate(t.to(at::kCPU), kind).to(at::kCUDA);
+        };
+        near(own_.few_rows_gated(x, q, up, kind), activated(exact(x, q)) * exact(x, up), 3);
+        near(own_.few_rows_activated(x, q, q_bias, kind), activated(exact(x, q) + q_bias), 2);
+      }
+    }
   }
 }
 

@@ -47,17 +47,57 @@ class KernelDefinitions : public AtenOps {
     return turned(biased(heads.q, heads.q_bias));
   }
 
-  std::int64_t norms = 0, appends = 0;
+  [[nodiscard]] bool attends_itself(step::Dtype, const step::DecodeSizes&,
+                                    const step::ScoreOptions& options) const {
+    return attends && options.softcap == 0 && !options.alibi;
+  }
+  [[nodiscard]] Tensor append_and_attend_(const Tensor& keys, const Tensor& values,
+                                          const Tensor& positions, const step::Heads<Tensor>& heads,
+                                          const step::Rotation<Tensor>& rotation,
+                                          const step::KeyLimit& limit,
+                                          const step::ScoreOptions& options) {
+    const Tensor q = append_(keys, values, positions, heads, rotation);
+    const auto seen = decode_keys(positions, keys, q.size(1), limit.rounded, options);
+    return decode_attention(q, keys, values, seen, options);
+  }
+  [[nodiscard]] bool own_few_rows(step::Dtype, std::int64_t, std::int64_t, std::int64_t) const {
+    return few_rows;
+  }
+  [[nodiscard]] Tensor few_rows_products(const Tensor& x, const step::FewMatrices<Tensor>& by) {
+    ++products_of_few;
+    std::vector<Tensor> all;
+    for (std::size_t i = 0; i < by.weight.size(); ++i) {
+      if (!by.weight[i].defined()) continue;
+      const Tensor y = x.mm(by.weight[i].t());
+      all.push_back(by.bias[i].defined() ? y.add(by.bias[i]) : y);
+    }
+    return at::cat(all, 1);
+  }
+  [[nodiscard]] Tensor few_rows_activated(const Tensor& x, const Tensor& w, const Tensor& bias,
+                                          spec::Activation kind) {
+    return activate(few_rows_products(x, {{w}, {bias}}), kind);
+  }
+  void add_few_rows_(const Tensor& sum, const Tensor& x, const Tensor& w) {
+    sum.add_(few_rows_products(x, {{w}, {}}));
+  }
+  [[nodiscard]] Tensor few_rows_gated(const Tensor& x, const Tensor& gate, const Tensor& up,
+                                      spec::Activation kind) {
+    return multiply(activate(few_rows_products(x, {{gate}, {}}), kind), x.mm(up.t()));
+  }
+
+  std::int64_t norms = 0, appends = 0, products_of_few = 0;
+  bool attends = false, few_rows = false;
 };
 
 struct Compared {
   double off = 0;
-  std::int64_t norms = 0, appends = 0;
+  std::int64_t norms = 0, appends = 0, products_of_few = 0;
 };
 
 // Five tokens behind prompts of several lengths, against the same rows of whole passes.
 Compared decoded_and_whole(const spec::Architecture& shape,
-                           const std::optional<spec::LoraShape>& lora = std::nullopt) {
+                           const std::optional<spec::LoraShape>& lora = std::nullopt,
+                           bool few_rows = false) {
   const bridge::NoAutograd no_autograd;
   TestModel m(shape, spec::Head::kLanguageModel, lora);
   const Tensor rows = testing::tokens(3, 12, shape.vocab_size);
@@ -67,6 +107,7 @@ Compared decoded_and_whole(const spec::Architecture& shape,
   Tensor positions = at::tensor({5, 2, 7}, at::kLong);
   Tensor hidden = m.model->prefill(rows.narrow(1, 0, 7), positions, cache);
   KernelDefinitions ops;
+  ops.attends = ops.few_rows = few_rows;
   const auto rotations = step::make_rotations(ops, shape, cache.max_tokens());
   Compared out;
   for (int i = 0; i < 5; ++i) {
@@ -80,6 +121,7 @@ Compared decoded_and_whole(const spec::Architecture& shape,
   }
   out.norms = ops.norms;
   out.appends = ops.appends;
+  out.products_of_few = ops.products_of_few;
   return out;
 }
 
@@ -100,12 +142,23 @@ TEST(FusedDecoding, WithAdaptersIsThatOfWholePasses) {
   }
 }
 
+TEST(FusedDecoding, OfFewRowsIsThatOfWholePasses) {
+  for (const testing::Form& form : testing::forms()) {
+    SCOPED_TRACE(form.name);
+    const Compared found = decoded_and_whole(form.shape, std::nullopt, /*few_rows=*/true);
+    EXPECT_LT(found.off, 1e-10);
+    EXPECT_EQ(found.appends, 5 * form.shape.num_hidden_layers);
+    EXPECT_EQ(found.products_of_few > 0, !form.shape.input_major);
+    EXPECT_LT(decoded_and_whole(form.shape, spec::LoraShape{3, {"all-linear"}}, true).off, 1e-10);
+  }
+}
+
 TEST(FusedDecoding, OfRandomModelsIsThatOfWholePasses) {
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE(seed);
     neap::testing::Dice dice(seed);
     const spec::Architecture shape = neap::testing::random_architecture(dice);
-    EXPECT_LT(decoded_and_whole(shape).off, 1e-9);
+    EXPECT_LT(decoded_and_whole(shape, std::nullopt, /*few_rows=*/seed % 2 == 1).off, 1e-9);
   }
 }
 

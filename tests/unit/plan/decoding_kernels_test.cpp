@@ -10,7 +10,8 @@ namespace {
 using step::CountedTensor;
 using step::Dtype;
 
-double kernels(const spec::Architecture& shape, const spec::LoraShape& lora, bool own) {
+double kernels(const spec::Architecture& shape, const spec::LoraShape& lora, bool own,
+               std::int64_t rows) {
   ModelRole role;
   role.shape = shape;
   role.lora = lora;
@@ -20,19 +21,20 @@ double kernels(const spec::Architecture& shape, const spec::LoraShape& lora, boo
   profile.own.on = own;
   step::CountingOps ops(sink, profile, 1 << 20);
   const step::Weights<CountedTensor> weights = counted_weights(role, Dtype::kBfloat16);
-  const auto cache = counted_cache(role, Dtype::kBfloat16, 8, 512);
+  const auto cache = counted_cache(role, Dtype::kBfloat16, rows, 512);
   const auto rotations = step::make_rotations(ops, shape, 512);
-  const CountedTensor longs = CountedTensor::outside({8}, Dtype::kInt64);
-  ops.graphed({8, 512},
+  const CountedTensor longs = CountedTensor::outside({rows}, Dtype::kInt64);
+  ops.graphed({rows, 512},
               [&] { (void)step::decode(ops, weights, rotations, longs, longs, cache, 512); });
   return ops.graphs_made().kernels();
 }
 // An attention counts as one.
-double of_a_layer(spec::Architecture shape, bool own = true, const spec::LoraShape& lora = {}) {
+double of_a_layer(spec::Architecture shape, bool own = true, const spec::LoraShape& lora = {},
+                  std::int64_t rows = 64) {
   shape.num_hidden_layers = 1;
-  const double one = kernels(shape, lora, own);
+  const double one = kernels(shape, lora, own, rows);
   shape.num_hidden_layers = 2;
-  return kernels(shape, lora, own) - one;
+  return kernels(shape, lora, own, rows) - one;
 }
 
 spec::Architecture llama() {
@@ -66,7 +68,16 @@ TEST(DecodingKernels, OfALayerAreFew) {
   spec::Architecture biased = llama();
   biased.attention_bias = true;
   EXPECT_EQ(of_a_layer(biased), 10) << "queries have their own product";
-  EXPECT_EQ(of_a_layer(opt()), 9);
+  EXPECT_EQ(of_a_layer(opt()), 8) << "heads that share no keys attend with the append";
+}
+
+TEST(DecodingKernels, OfFewRowsAreFewer) {
+  // The append attends, in two kernels here; gate, up and their product are one.
+  spec::Architecture biased = llama();
+  biased.attention_bias = true;
+  for (const spec::Architecture& shape : {llama(), biased, opt()})
+    EXPECT_EQ(of_a_layer(shape, true, {}, 8), 8) << shape.model_type;
+  EXPECT_EQ(of_a_layer(llama(), true, {}, 9), 9) << "products of libtorch";
 }
 
 TEST(DecodingKernels, OfLibtorchAndOfWhatCannotBeJoinedAreMore) {

@@ -1,0 +1,265 @@
+// A new token of each sequence in decoding: its key and value go to their places in the cache, and its queries attend to the
+// keys there. Biases are added, and queries and keys are turned by the position, as in append.cu. A block has a head of a row
+// and a share of the keys; L lanes read a key together.
+
+constexpr unsigned kAll = 0xffffffffu;
+constexpr int kAtOnce = 4;  // keys of a lane in flight
+constexpr int kOfLane = 8;  // columns
+constexpr float kLowest = -1e30f;
+
+struct Attend {
+  long long q_row, q_head, k_row, k_head, v_row, v_head;    // strides of heads (B, heads, width)
+  long long keys_row, keys_head, values_row, values_head;  // of the cache (B', heads, tokens, width)
+  int heads, key_heads, width;
+  int half;      // columns of half a turn; 0: nothing turns
+  float factor;  // of cosine and sine
+  float scale;   // of scores, for powers of two
+  int window;    // 0: all keys
+  int share;     // keys of a block
+};
+
+struct alignas(16) Eight {
+  unsigned pairs[kOfLane / 2];
+};
+__device__ inline void spread(float (&to)[kOfLane], const Eight& from) {
+#pragma unroll
+  for (int i = 0; i < kOfLane / 2; ++i) {
+    to[2 * i] = __uint_as_float(from.pairs[i] << 16);
+    to[2 * i + 1] = __uint_as_float(from.pairs[i] & 0xffff0000u);
+  }
+}
+
+/// A weighted sum of values, relative to the largest score.
+struct Seen {
+  float largest = kLowest, weight = 0;
+  float sum[kOfLane] = {};
+};
+
+/// Adds N keys and values of each lane. `last`: of them at most so many count.
+template <int L, int N>
+__device__ inline void see(Seen& seen, const float* query, const float (&keys)[N][kOfLane],
+                           const float (&values)[N][kOfLane], const bool (&counts)[N]) {
+  float score[N];
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    score[n] = 0;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) score[n] += query[i] * keys[n][i];
+  }
+#pragma unroll
+  for (int distance = L / 2; distance > 0; distance /= 2)
+#pragma unroll
+    for (int n = 0; n < N; ++n) score[n] += __shfl_xor_sync(kAll, score[n], distance);
+  float largest = seen.largest;
+#pragma unroll
+  for (int n = 0; n < N; ++n)
+    if (counts[n]) largest = fmaxf(largest, score[n]);
+  const float keep = exp2f(seen.largest - largest);
+  seen.largest = largest;
+  seen.weight *= keep;
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) seen.sum[i] *= keep;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const float weight = counts[n] ? exp2f(score[n] - largest) : 0.0f;
+    seen.weight += weight;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) seen.sum[i] += weight * values[n][i];
+  }
+}
+
+template <int L, int WARPS>
+__device__ inline void attend(Bf16* out, float* parts, Bf16* keys, Bf16* values, const Bf16* q,
+                              const Bf16* k, const Bf16* v, const Bf16* q_bias, const Bf16* k_bias,
+                              const Bf16* v_bias, const long long* positions,
+                              const float* frequencies, const Attend& by) {
+  constexpr int kThreads = 32 * WARPS;
+  constexpr int kSlots = kThreads / L;  // keys that the block reads at once
+  constexpr int kMostWidth = kOfLane * L;
+  __shared__ float query[kMostWidth], new_key[kMostWidth], new_value[kMostWidth];
+  __shared__ float sums[WARPS][kMostWidth], largest_of[WARPS], weights[WARPS];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const int column = lane % L * kOfLane;
+  const bool inside = column < by.width;
+  const int slot = thread / L;
+  const long long row = blockIdx.x;
+  const int head = static_cast<int>(blockIdx.y);
+  const int of_key = by.heads / by.key_heads;  // heads that share keys
+  const int key_head = head / of_key;
+  Bf16* const row_keys = keys + row * by.keys_row + key_head * by.keys_head;
+  Bf16* const row_values = values + row * by.values_row + key_head * by.values_head;
+  let_next_start();
+  const int position = static_cast<int>(positions[row]);
+  const int share = static_cast<int>(blockIdx.z) * by.share;
+  const int begin = max(share, by.window > 0 ? position - by.window + 1 : 0);
+  const int end = min(share + by.share, position);  // of those that are in the cache
+  const bool has_new = position >= share && position < share + by.share;
+
+  Eight read_keys[kAtOnce], read_values[kAtOnce];
+  const auto fetch = [&](int base) {
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+      const int key = base + n * kSlots + slot;
+      const bool reads = inside && key < end;
+      const long long at = static_cast<long long>(key) * by.width + column;
+      read_keys[n] = reads ? *reinterpret_cast<const Eight*>(row_keys + at) : Eight{};
+      read_values[n] = reads ? *reinterpret_cast<const Eight*>(row_values + at) : Eight{};
+    }
+  };
+  fetch(begin);
+  wait_for_previous();
+
+  // Sums are rounded as a product's with a bias.
+  const auto biased = [](const Bf16* from, const Bf16* bias, int i) {
+    return bias == nullptr ? widen(from[i]) : widen(narrow<Bf16>(widen(from[i]) + widen(bias[i])));
+  };
+  const bool stores = has_new && head % of_key == 0;
+  const long long place = static_cast<long long>(position) * by.width;
+  const int turned = by.width - by.half;  // pairs, and columns that do not turn
+  const int items = has_new ? 2 * turned + by.width : turned;
+  for (int item = thread; item < items; item += kThreads) {
+    if (item >= 2 * turned) {
+      const int i = item - 2 * turned;
+      const Bf16* const bias = v_bias == nullptr ? nullptr : v_bias + key_head * by.width;
+      new_value[i] = biased(v + row * by.v_row + key_head * by.v_head, bias, i);
+      if (stores) row_values[place + i] = narrow<Bf16>(new_value[i]);
+      continue;
+    }
+    const bool is_key = item >= turned;
+    const int i = is_key ? item - turned : item;
+    const Bf16* const from = is_key ? k + row * by.k_row + key_head * by.k_head
+                                    : q + row * by.q_row + head * by.q_head;
+    const Bf16* bias = is_key ? k_bias : q_bias;
+    if (bias != nullptr) bias += (is_key ? key_head : head) * by.width;
+    const auto put = [&](int at, float x) {
+      const Bf16 rounded = narrow<Bf16>(x);
+      if (!is_key) {
+        query[at] = widen(rounded) * by.scale;
+        return;
+      }
+      new_key[at] = widen(rounded);
+      if (stores) row_keys[place + at] = rounded;
+    };
+    if (i >= by.half) {
+      put(by.half + i, biased(from, bias, by.half + i));
+      continue;
+    }
+    const float angle = static_cast<float>(position) * frequencies[i];
+    // Rounded as the tables of other passes are.
+    const float cosine = widen(narrow<Bf16>(cosf(angle) * by.factor));
+    const float sine = widen(narrow<Bf16>(sinf(angle) * by.factor));
+    const float a = biased(from, bias, i);
+    const float b = biased(from, bias, by.half + i);
+    put(i, a * cosine - b * sine);
+    put(by.half + i, b * cosine + a * sine);
+  }
+  for (int i = by.width + thread; i < kMostWidth; i += kThreads) query[i] = 0;
+  __syncthreads();
+
+  Seen seen;
+  float mine[kOfLane];
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) mine[i] = query[column + i];
+  for (int base = begin; base < end; base += kSlots * kAtOnce) {
+    float x[kAtOnce][kOfLane], y[kAtOnce][kOfLane];
+    bool counts[kAtOnce];
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+      spread(x[n], read_keys[n]);
+      spread(y[n], read_values[n]);
+      counts[n] = base + n * kSlots + slot < end;
+    }
+    fetch(base + kSlots * kAtOnce);
+    see<L, kAtOnce>(seen, mine, x, y, counts);
+  }
+  if (has_new && warp == 0) {
+    float x[1][kOfLane], y[1][kOfLane];
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      x[0][i] = inside ? new_key[column + i] : 0.0f;
+      y[0][i] = inside ? new_value[column + i] : 0.0f;
+    }
+    const bool counts[1] = {slot == 0};
+    see<L, 1>(seen, mine, x, y, counts);
+  }
+  // The sums of a warp's keys, then of all, in the order of the threads.
+#pragma unroll
+  for (int distance = L; distance < 32; distance *= 2) {
+    const float theirs = __shfl_xor_sync(kAll, seen.largest, distance);
+    const float largest = fmaxf(seen.largest, theirs);
+    const float keep = exp2f(seen.largest - largest);
+    const float take = exp2f(theirs - largest);
+    seen.largest = largest;
+    seen.weight = seen.weight * keep + __shfl_xor_sync(kAll, seen.weight, distance) * take;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i)
+      seen.sum[i] = seen.sum[i] * keep + __shfl_xor_sync(kAll, seen.sum[i], distance) * take;
+  }
+  if (lane < L) {
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) sums[warp][column + i] = seen.sum[i];
+    if (lane == 0) {
+      largest_of[warp] = seen.largest;
+      weights[warp] = seen.weight;
+    }
+  }
+  __syncthreads();
+  const long long of_row = row * by.heads + head;
+  for (int i = thread; i < by.width; i += kThreads) {
+    float largest = kLowest, weight = 0, sum = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) largest = fmaxf(largest, largest_of[w]);
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) {
+      const float take = exp2f(largest_of[w] - largest);
+      weight += weights[w] * take;
+      sum += sums[w][i] * take;
+    }
+    if (gridDim.z == 1) {
+      out[of_row * by.width + i] = narrow<Bf16>(sum / weight);
+      continue;
+    }
+    float* const part = parts + (of_row * gridDim.z + blockIdx.z) * (by.width + 2);
+    part[2 + i] = sum;
+    if (i == 0) {
+      part[0] = largest;
+      part[1] = weight;
+    }
+  }
+}
+
+/// The result of a head of a row from the sums of its keys' shares.
+extern "C" __global__ void merge_shares(Bf16* out, const float* parts, int width, int shares) {
+  let_next_start();
+  wait_for_previous();
+  const float* const from = parts + static_cast<long long>(blockIdx.x) * shares * (width + 2);
+  float largest = kLowest;
+  for (int s = 0; s < shares; ++s) largest = fmaxf(largest, from[s * (width + 2)]);
+  for (int i = static_cast<int>(threadIdx.x); i < width; i += static_cast<int>(blockDim.x)) {
+    float weight = 0, sum = 0;
+    for (int s = 0; s < shares; ++s) {
+      const float* const part = from + s * (width + 2);
+      const float take = exp2f(part[0] - largest);
+      weight += part[1] * take;
+      sum += part[2 + i] * take;
+    }
+    out[static_cast<long long>(blockIdx.x) * width + i] = narrow<Bf16>(sum / weight);
+  }
+}
+
+#define NEAP_ATTEND(L, WARPS)                                                                     \
+  extern "C" __global__ void __launch_bounds__(32 * WARPS) attend_##L##_##WARPS(                  \
+      Bf16* out, float* parts, Bf16* keys, Bf16* values, const Bf16* q, const Bf16* k,            \
+      const Bf16* v, const Bf16* q_bias, const Bf16* k_bias, const Bf16* v_bias,                  \
+      const long long* positions, const float* frequencies, Attend by) {                          \
+    attend<L, WARPS>(out, parts, keys, values, q, k, v, q_bias, k_bias, v_bias, positions,        \
+                     frequencies, by);                                                            \
+  }
+NEAP_ATTEND(8, 4)
+NEAP_ATTEND(8, 8)
+NEAP_ATTEND(16, 4)
+NEAP_ATTEND(16, 8)
+NEAP_ATTEND(32, 4)
+NEAP_ATTEND(32, 8)

@@ -1,0 +1,178 @@
+// Products of at most eight rows with matrices (out, in), as decoding has them: bound by the time to read the matrices. A block
+// has TILES x 8 rows of a matrix, whose warps share the columns; their sums are added in a fixed order, so a row's bits do not
+// depend on the others. Matrices are read before the kernel before has ended.
+
+constexpr int kTile = 8;    // rows of a matrix, and most rows of x
+constexpr int kStep = 32;   // columns of a warp at once
+constexpr int kOfLane = 8;  // of them
+constexpr int kWarps = 16;
+
+enum Activation { kSilu, kGelu, kGeluTanh, kRelu, kNone };  // spec::Activation, and none
+
+struct Matrices {
+  const Bf16* weight[3];  // (out, in) without gaps
+  const Bf16* bias[3];    // null: none
+  int out[3];             // multiples of kTile; their results are neighbours
+};
+
+struct alignas(16) Eight {
+  unsigned pairs[kOfLane / 2];
+};
+__device__ inline Eight read_once(const Bf16* from) {
+  Eight x;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.pairs[0]), "=r"(x.pairs[1]), "=r"(x.pairs[2]), "=r"(x.pairs[3])
+               : "l"(from));
+  return x;
+}
+/// Adds the products of 8 rows of x with a tile, over 16 columns. Rows 8 to 15 are zero.
+__device__ inline void add_products(float (&sum)[4], unsigned x0, unsigned x1, unsigned w0,
+                                    unsigned w1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, "
+      "{%7, %8}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(x0), "r"(0u), "r"(x1), "r"(w0), "r"(w1));
+}
+
+__device__ inline float activated(int kind, float x) {
+  switch (kind) {
+    case kSilu:
+      return x / (1.0f + expf(-x));
+    case kGelu:
+      return x * 0.5f * (1.0f + erff(x * 0.70710678118654752440f));
+    case kGeluTanh:
+      return 0.5f * x * (1.0f + tanhf(0.79788456080286535588f * (x + 0.044715f * x * x * x)));
+    case kRelu:
+      return x < 0.0f ? 0.0f : x;
+    default:
+      return x;
+  }
+}
+
+/// Sums of the block's tiles, by warp.
+template <int TILES>
+struct Sums {
+  float of_warps[kWarps][TILES][kTile * kTile];
+  /// Of a tile, for element i: row i / kTile of x, row i % kTile of the tile.
+  __device__ float total(int tile, int i) const {
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) sum += of_warps[w][tile][i];
+    return sum;
+  }
+};
+/// Multiplies tiles that begin at `tiles`. A warp has DEPTH steps of the matrices in flight.
+template <int TILES, int DEPTH>
+__device__ inline void multiply(Sums<TILES>& sums, const Bf16* const (&tiles)[TILES], const Bf16* x,
+                                long long stride, int rows, int columns) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int row = lane / 4;  // of a tile, and of x
+  const int first = lane % 4 * kOfLane;
+  const int steps = (columns + kStep - 1) / kStep;
+  const Bf16* from[TILES];
+#pragma unroll
+  for (int n = 0; n < TILES; ++n) from[n] = tiles[n] + static_cast<long long>(row) * columns + first;
+  Eight ahead[DEPTH][TILES];
+  const auto fetch = [&](Eight (&to)[TILES], int step) {
+    const bool inside = step < steps && step * kStep + first < columns;
+#pragma unroll
+    for (int n = 0; n < TILES; ++n) to[n] = inside ? read_once(from[n] + step * kStep) : Eight{};
+  };
+#pragma unroll
+  for (int d = 0; d < DEPTH; ++d) fetch(ahead[d], warp + d * kWarps);
+  wait_for_previous();
+  const Bf16* const row_of_x = x + min(row, rows - 1) * stride + first;
+  float sum[TILES][4] = {};
+  for (int begin = warp; begin < steps; begin += kWarps * DEPTH) {
+    Eight of_x[DEPTH];
+#pragma unroll
+    for (int d = 0; d < DEPTH; ++d) {
+      const int step = begin + d * kWarps;
+      const bool inside = step < steps && step * kStep + first < columns;
+      of_x[d] = inside ? *reinterpret_cast<const Eight*>(row_of_x + step * kStep) : Eight{};
+    }
+#pragma unroll
+    for (int d = 0; d < DEPTH; ++d) {
+      Eight w[TILES];
+#pragma unroll
+      for (int n = 0; n < TILES; ++n) w[n] = ahead[d][n];
+      fetch(ahead[d], begin + (d + DEPTH) * kWarps);  // while the rows of x arrive
+#pragma unroll
+      for (int n = 0; n < TILES; ++n) {
+        add_products(sum[n], of_x[d].pairs[0], of_x[d].pairs[1], w[n].pairs[0], w[n].pairs[1]);
+        add_products(sum[n], of_x[d].pairs[2], of_x[d].pairs[3], w[n].pairs[2], w[n].pairs[3]);
+      }
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < TILES; ++n) {
+    sums.of_warps[warp][n][2 * lane] = sum[n][0];
+    sums.of_warps[warp][n][2 * lane + 1] = sum[n][1];
+  }
+  __syncthreads();
+}
+
+/// y (rows, all out) = act(x weight^T + bias), or += where `adds`.
+template <int TILES, int DEPTH>
+__device__ inline void few_rows(Bf16* y, const Bf16* x, const Matrices& by, long long stride,
+                                int rows, int columns, int activation, int adds) {
+  __shared__ Sums<TILES> sums;
+  let_next_start();
+  const long long to = static_cast<long long>(blockIdx.x) * TILES * kTile;
+  const long long all = by.out[0] + by.out[1] + by.out[2];
+  long long begin = to;
+  const Bf16* weight = by.weight[0];
+  const Bf16* bias = by.bias[0];
+  if (begin >= by.out[0]) {
+    begin -= by.out[0];
+    const bool last = begin >= by.out[1];
+    weight = last ? by.weight[2] : by.weight[1];
+    bias = last ? by.bias[2] : by.bias[1];
+    if (last) begin -= by.out[1];
+  }
+  const Bf16* tiles[TILES];
+#pragma unroll
+  for (int n = 0; n < TILES; ++n) tiles[n] = weight + (begin + n * kTile) * columns;
+  multiply<TILES, DEPTH>(sums, tiles, x, stride, rows, columns);
+  const int i = static_cast<int>(threadIdx.x) % (kTile * kTile);
+  const int tile = static_cast<int>(threadIdx.x) / (kTile * kTile);
+  const int row = i / kTile;
+  if (tile >= TILES || row >= rows) return;
+  const int column = tile * kTile + i % kTile;
+  float sum = sums.total(tile, i);
+  if (bias != nullptr) sum += widen(bias[begin + column]);
+  Bf16* const place = y + row * all + to + column;
+  if (adds) sum += widen(*place);
+  if (activation != kNone) sum = activated(activation, widen(narrow<Bf16>(sum)));
+  *place = narrow<Bf16>(sum);
+}
+
+#define NEAP_FEW_ROWS(name, TILES, DEPTH)                                                          \
+  extern "C" __global__ void __launch_bounds__(32 * kWarps)                                        \
+      few_rows_##name(Bf16* y, const Bf16* x, Matrices by, long long stride, int rows,             \
+                      int columns, int activation, int adds) {                                     \
+    few_rows<TILES, DEPTH>(y, x, by, stride, rows, columns, activation, adds);                     \
+  }
+NEAP_FEW_ROWS(short, 1, 2)
+NEAP_FEW_ROWS(long, 1, 4)
+NEAP_FEW_ROWS(wide, 2, 2)
+
+/// y (rows, out) = act(x gate^T) (x up^T), the first two matrices, of one size. Intermediate results are rounded as in gated.cu.
+extern "C" __global__ void __launch_bounds__(32 * kWarps)
+    few_rows_gated(Bf16* y, const Bf16* x, Matrices by, long long stride, int rows, int columns,
+                   int activation) {
+  __shared__ Sums<2> sums;
+  let_next_start();
+  const long long tile = static_cast<long long>(blockIdx.x) * kTile;
+  const Bf16* const tiles[2] = {by.weight[0] + tile * columns, by.weight[1] + tile * columns};
+  multiply<2, 2>(sums, tiles, x, stride, rows, columns);
+  const int i = static_cast<int>(threadIdx.x);
+  if (i >= rows * kTile) return;
+  const int row = i / kTile;
+  const float gate = widen(narrow<Bf16>(sums.total(0, i)));
+  const float up = widen(narrow<Bf16>(sums.total(1, i)));
+  const float a = widen(narrow<Bf16>(activated(activation, gate)));
+  y[row * static_cast<long long>(by.out[0]) + tile + i % kTile] = narrow<Bf16>(a * up);
+}
