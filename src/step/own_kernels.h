@@ -47,8 +47,8 @@ struct OwnKernels {
   }
 };
 
-/// Among how many blocks attend.cu divides the keys of each of `heads` heads, of all rows, if sequences have at most
-/// `limit` keys: more blocks than the card can run at once gain nothing.
+/// Among how many blocks attend.cu divides a head's keys, at most `limit`. `heads` are those of all rows. More blocks than
+/// the card runs at once gain nothing.
 constexpr std::int64_t attend_shares(std::int64_t heads, std::int64_t limit) {
   constexpr std::int64_t kKeys = 256, kBlocks = 512;
   const std::int64_t most = heads < kBlocks ? kBlocks / heads : 1;

@@ -35,7 +35,7 @@ struct Seen {
   float sum[kOfLane] = {};
 };
 
-/// Adds N keys and values of each lane. `last`: of them at most so many count.
+/// Adds N keys and values of each lane, if they count.
 template <int L, int N>
 __device__ inline void see(Seen& seen, const float* query, const float (&keys)[N][kOfLane],
                            const float (&values)[N][kOfLane], const bool (&counts)[N]) {

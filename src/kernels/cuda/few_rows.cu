@@ -1,6 +1,6 @@
 // Products of at most eight rows with matrices (out, in), as decoding has them: bound by the time to read the matrices. A block
-// has TILES x 8 rows of a matrix, whose warps share the columns; their sums are added in a fixed order, so a row's bits do not
-// depend on the others. Matrices are read before the kernel before has ended.
+// has TILES x 8 rows of a matrix, and its warps share the columns. Sums are added in a fixed order: a row's bits do not depend
+// on the others. Reading matrices begins before the kernel in front has ended.
 
 constexpr int kTile = 8;    // rows of a matrix, and most rows of x
 constexpr int kStep = 32;   // columns of a warp at once
@@ -54,7 +54,7 @@ __device__ inline float activated(int kind, float x) {
 template <int TILES>
 struct Sums {
   float of_warps[kWarps][TILES][kTile * kTile];
-  /// Of a tile, for element i: row i / kTile of x, row i % kTile of the tile.
+  /// Element i of a tile belongs to row (i / kTile) of x.
   __device__ float total(int tile, int i) const {
     float sum = 0;
 #pragma unroll
