@@ -1,5 +1,6 @@
 """Trainings on several CPU ranks, in folders of their own below out/, for the tests beside it."""
 import json
+import operator
 import pathlib
 import struct
 
@@ -136,8 +137,9 @@ class RankCase(TrainCase):
         a, b = tensors(one), tensors(two)
         self.assertEqual(a.keys(), b.keys())
         for name, values in a.items():
+            self.assertEqual(len(values), len(b[name]), (where, name))
             scale = max([1e-3, *map(abs, values)])  # a key's bias has no gradient but by rounding
-            off = max(abs(x - y) for x, y in zip(values, b[name], strict=True))
+            off = max(map(abs, map(operator.sub, values, b[name])))
             self.assertLessEqual(off, relative * scale, (where, name))
 
     def add_window_model(self):

@@ -110,7 +110,7 @@ def neap(program, *words, cwd, timeout=900):
 
 def run(words, *, ranks=1, prefix=(), environment, cwd, timeout=900):
     """The outcome of `neap WORDS` on `ranks` ranks, which PREFIX starts. Only with PROGRAM."""
-    key = (ranks, *prefix)
+    key = (ranks, *prefix, *sorted(environment.items()))
     one = kept.pop(key, None) or make(prefix, ranks, environment)
     result = None
     try:
