@@ -14,11 +14,11 @@
 namespace neap::testing {
 
 inline const Json& goldens() {
-  static const Json json = [] {
+  static const Json kGoldens = [] {
     const std::string path = NEAP_SOURCE_DIR "/tests/golden/rlhf/goldens.json";
     return value_or_throw(parse_json(value_or_throw(read_file(path)), path));
   }();
-  return json;
+  return kGoldens;
 }
 
 inline at::Tensor numbers(const Json& list) {

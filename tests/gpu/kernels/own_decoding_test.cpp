@@ -17,8 +17,8 @@ namespace {
 using at::Tensor;
 
 bool has_cuda() {
-  static const bool loaded = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr;
-  return loaded && at::hasCUDA();
+  static const bool kLoaded = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr;
+  return kLoaded && at::hasCUDA();
 }
 
 class OwnDecoding : public ::testing::TestWithParam<at::ScalarType> {
@@ -39,7 +39,7 @@ class OwnDecoding : public ::testing::TestWithParam<at::ScalarType> {
 
   AtenOps own_{at::Device(at::kCUDA, 0), {.own = {true}}};
   AtenOps host_{at::kCPU};
-  const bridge::NoAutograd no_autograd_;
+  const bridge::NoAutograd no_autograd_{};
 };
 INSTANTIATE_TEST_SUITE_P(Types, OwnDecoding, ::testing::Values(at::kBFloat16, at::kFloat),
                          [](const auto& i) { return std::string(c10::toString(i.param)); });
@@ -263,7 +263,7 @@ TEST_P(OwnDecoding, ProductsOfStackedMatrices) {
   for (const std::int64_t rows : {1, 8, 33}) {
     const Tensor x = random({rows, 96});
     // Biases lie between the matrices of a unit.
-    const Tensor flat = random({3 * (64 * 96 + 64)});
+    const Tensor flat = random({std::int64_t{3} * (64 * 96 + 64)});
     const Tensor w = flat.as_strided({3, 64, 96}, {64 * 96 + 64, 96, 1});
     const Tensor all = own_.products(x, w);
     for (std::int64_t i = 0; i < 3; ++i) {

@@ -18,8 +18,8 @@ namespace {
 using at::Tensor;
 
 bool has_cuda() {
-  static const bool loaded = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr;
-  return loaded && at::hasCUDA();
+  static const bool kLoaded = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr;
+  return kLoaded && at::hasCUDA();
 }
 
 struct Size {
@@ -52,7 +52,7 @@ class OwnKernels : public ::testing::TestWithParam<at::ScalarType> {
 
   AtenOps own_{at::Device(at::kCUDA, 0), {.own = {true}}};
   AtenOps reference_{at::kCPU};
-  const bridge::NoAutograd no_autograd_;
+  const bridge::NoAutograd no_autograd_{};
 };
 INSTANTIATE_TEST_SUITE_P(Types, OwnKernels, ::testing::Values(at::kBFloat16, at::kFloat),
                          [](const auto& i) { return std::string(c10::toString(i.param)); });
@@ -257,7 +257,7 @@ class Logits : public OwnKernels {
         expected.entropy, as_double(d_entropy), shape.divisor);
     const auto on_card = [](const Tensor& t) { return t.defined() ? t.to(at::kCUDA) : t; };
     const auto own_gradient = [&] {
-      const Tensor g = logits.clone();
+      Tensor g = logits.clone();
       own_.logit_gradient_(g, targets, values.log_sum, on_card(d_log_prob), values.entropy,
                            on_card(d_entropy), shape);
       return g;
@@ -285,7 +285,7 @@ TEST_P(Logits, OfRowsThatLieApart) {
   const Tensor part = wide.narrow(1, 8, 1000);
   const Tensor targets = at::arange(6, at::dtype(at::kLong).device(at::kCUDA));
   const auto log_probs_of = [&](const Tensor& logits) {
-    const Tensor out = at::empty({6}, logits.options().dtype(at::kFloat));
+    Tensor out = at::empty({6}, logits.options().dtype(at::kFloat));
     own_.logit_values_into(out, at::empty_like(out), {}, {}, logits, targets, {});
     return out;
   };

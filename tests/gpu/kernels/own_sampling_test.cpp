@@ -25,8 +25,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 const float kBelowOne = std::nextafterf(1, 0);
 
 bool has_cuda() {
-  static const bool loaded = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr;
-  return loaded && at::hasCUDA();
+  static const bool kLoaded = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr;
+  return kLoaded && at::hasCUDA();
 }
 
 struct Setting {
@@ -160,7 +160,7 @@ class OwnSampling : public ::testing::TestWithParam<at::ScalarType> {
   }
 
   mutable AtenOps own_{at::Device(at::kCUDA, 0), {.own = {true}}};
-  const bridge::NoAutograd no_autograd_;
+  const bridge::NoAutograd no_autograd_{};
 };
 INSTANTIATE_TEST_SUITE_P(Types, OwnSampling, ::testing::Values(at::kBFloat16, at::kFloat),
                          [](const auto& i) { return std::string(c10::toString(i.param)); });
@@ -272,7 +272,7 @@ TEST_P(OwnSampling, OfExtremes) {
   const auto filled = [&](double x) { return at::full({kColumns}, x, GetParam()); };
   for (const Setting& setting : settings()) {
     const auto within = [&](const Tensor& logits) {
-      const Drawn drawn = draw(logits, u, setting.by);
+      Drawn drawn = draw(logits, u, setting.by);
       EXPECT_TRUE(at::all(drawn.tokens.ge(0)).item<bool>()) << setting.name;
       EXPECT_TRUE(at::all(drawn.tokens.lt(kColumns)).item<bool>()) << setting.name;
       return drawn;

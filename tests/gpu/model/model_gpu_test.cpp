@@ -32,8 +32,8 @@ std::vector<Form> forms() {
 }
 
 bool has_cuda() {
-  static const bool loaded = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr;
-  return loaded && at::hasCUDA();
+  static const bool kLoaded = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr;
+  return kLoaded && at::hasCUDA();
 }
 
 class OnCard : public ::testing::TestWithParam<Form> {
@@ -55,6 +55,7 @@ struct Moved {
         model(m.shape, m.head, {weights, grads}, std::nullopt, std::nullopt, {.own = {true}}) {}
   static std::vector<Tensor> move(const std::vector<Tensor>& from, at::ScalarType dtype) {
     std::vector<Tensor> to;
+    to.reserve(from.size());
     for (const Tensor& t : from) to.push_back(t.to(at::Device(at::kCUDA, 0), dtype));
     return to;
   }

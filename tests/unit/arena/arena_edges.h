@@ -52,18 +52,20 @@ class ArenaEdges : public testing::Test {
     const auto done = arena_->resume(tags(names));
     ASSERT_TRUE(done.ok()) << done.status().message();
   }
+  static std::uint64_t* word(device::Address address) {
+    return reinterpret_cast<std::uint64_t*>(address);  // NOLINT(performance-no-int-to-ptr)
+  }
   /// A word at every 64 KiB tells its place and the seed.
   static void paint(const RegionInfo& region, std::uint64_t seed) {
     for (std::uint64_t at = 0; at < region.size.count(); at += 64 << 10)
-      *reinterpret_cast<std::uint64_t*>(region.address + at) = at ^ seed << 48;
+      *word(region.address + at) = at ^ seed << 48;
   }
   static bool painted(const RegionInfo& region, std::uint64_t seed) {
     for (std::uint64_t at = 0; at < region.size.count(); at += 64 << 10)
-      if (*reinterpret_cast<const std::uint64_t*>(region.address + at) != (at ^ seed << 48))
-        return false;
+      if (*word(region.address + at) != (at ^ seed << 48)) return false;
     return true;
   }
-  Bytes mapped() const {
+  [[nodiscard]] Bytes mapped() const {
     Bytes sum;
     for (const TagStats& tag : arena_->stats().tags) sum += tag.mapped;
     return sum;

@@ -47,14 +47,14 @@ TEST_F(ArenaEdges, AHoleInExportedPagesServesNobody) {
   ASSERT_TRUE(arena_->destroy(first.id).ok());
   const RegionInfo next = create("train", 1_MiB);
   paint(next, 2);
-  const auto* there = reinterpret_cast<const std::uint64_t*>(guest->address);
-  EXPECT_EQ(*there, 1ull << 48) << "another process would see the new region";
+  EXPECT_EQ(*word(guest->address), 1ull << 48) << "another process would see the new region";
   other.reset();
   expect_nothing_left();
 }
 
 TEST_F(ArenaEdges, NeighbouringHolesServeOneLargerRegion) {
   std::vector<RegionInfo> all;
+  all.reserve(4);
   for (int i = 0; i < 4; ++i) all.push_back(create("a", 1_MiB, Policy::kHost));
   pause({"a"});
   resume({"a"});
@@ -77,6 +77,7 @@ TEST_F(ArenaEdges, NeighbouringHolesServeOneLargerRegion) {
 
 TEST_F(ArenaEdges, ALargerRegionIsFoundWhereSmallerOnesWere) {
   std::vector<RegionInfo> all;
+  all.reserve(8);
   for (int i = 0; i < 8; ++i) all.push_back(create("a", 1_MiB));
   for (const std::size_t i : {1u, 2u, 3u}) ASSERT_TRUE(arena_->destroy(all[i].id).ok());
   const RegionInfo large = create("a", 3_MiB);
@@ -98,6 +99,7 @@ TEST_F(ArenaEdges, ManySharingRegionsGoInAnyOrder) {
   const auto sim = std::move(device::make_sim_device(options)).value();
   auto arena = std::move(Arena::make(*sim)).value();
   std::vector<RegionId> all;
+  all.reserve(20'000);
   for (int i = 0; i < 20'000; ++i) all.push_back(arena->create("many", 2_MiB)->id);
   ASSERT_TRUE(arena->pause({}).ok());
   ASSERT_TRUE(arena->resume({}).ok());

@@ -128,12 +128,12 @@ TEST_F(Cubins, NeedNoFolder) {
 struct FakeDriver {
   static constexpr std::string_view kRefused = "damaged";
   static int load(device::cuda::Module* module, const void* image) {
-    ++loads;
+    ++loads_;
     *module = const_cast<void*>(image);
     return static_cast<const char*>(image) == kRefused ? 200 : 0;
   }
   FakeDriver() {
-    loads = 0;
+    loads_ = 0;
     driver.version = 13000;
     driver.context_push = [](device::cuda::Context) { return 0; };
     driver.context_pop = [](device::cuda::Context*) { return 0; };
@@ -149,7 +149,7 @@ struct FakeDriver {
     card.driver = &driver;
     card.process = current_process();
   }
-  inline static std::atomic<int> loads = 0;
+  inline static std::atomic<int> loads_ = 0;
   device::cuda::Driver driver;
   device::cuda::Card card;
 };
@@ -173,7 +173,7 @@ TEST_F(Loading, CompilesWhatIsNotOnTheDisk) {
   EXPECT_EQ(compiler_.compiled, files_);
   ASSERT_TRUE(load().ok());
   EXPECT_EQ(compiler_.compiled, files_);
-  EXPECT_EQ(FakeDriver::loads, 2 * files_);
+  EXPECT_EQ(FakeDriver::loads_, 2 * files_);
 }
 
 TEST_F(Loading, CompilesAgainWhatTheDriverRefuses) {
@@ -195,7 +195,7 @@ TEST_F(Loading, SaysWhatDoesNotCompile) {
   const Status status = load();
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.message().find("does not compile"), std::string::npos) << status.message();
-  EXPECT_EQ(FakeDriver::loads, 0);
+  EXPECT_EQ(FakeDriver::loads_, 0);
 }
 
 }  // namespace

@@ -188,6 +188,7 @@ class AtenWorld {
       const ModelRole& role, const std::vector<step::TrainedUnit<at::Tensor>>& units,
       const train::OptimizerSlice& slice) {
     std::vector<step::GradientSlots<ops::AtenOps>::Unit> slots;
+    slots.reserve(units.size());
     for (const auto& unit : units) slots.push_back({unit.unit, unit.gradients});
     return std::make_unique<step::GradientSlots<ops::AtenOps>>(
         model(role).ops(), std::move(slots), slice.pieces, role.shape, role.head,

@@ -24,14 +24,14 @@
 namespace neap::testing {
 
 inline at::Device test_device() {
-  static const at::Device device = [] {
+  static const at::Device kDevice = [] {
     const char* name = std::getenv("NEAP_TEST_DEVICE");
     if (name == nullptr || std::string_view(name) != "cuda") return at::Device(at::kCPU);
     const bridge::TorchCuda& cuda = bridge::torch_cuda();
     if (!cuda.available) throw std::runtime_error("no GPU: " + cuda.reason);
     return at::Device(at::kCUDA, 0);
   }();
-  return device;
+  return kDevice;
 }
 
 /// On a GPU one with as many multiprocessors as an H100 or H200.

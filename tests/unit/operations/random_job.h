@@ -185,6 +185,16 @@ inline plan::ModelRole reference_of(plan::ModelRole role) {
   return role;
 }
 
+inline void random_rollout(Dice& dice, spec::RolloutConfig& rollout) {
+  rollout.temperature = dice.one_of({0.0, 0.7, 1.0});
+  rollout.top_p = dice.chance(30) ? 0.9 : 1.0;
+  rollout.top_k = dice.chance(30) ? 5 : -1;
+  rollout.min_p = dice.chance(20) ? 0.05 : 0;
+  rollout.repetition_penalty = dice.chance(20) ? 1.2 : 1;
+  rollout.presence_penalty = dice.chance(20) ? 0.5 : 0;
+  rollout.log_prob_micro_batch_size_per_gpu = dice.between(1, 4);
+}
+
 /// `on_host`: also jobs of float64, which GPUs do not take.
 inline RandomJob random_job(std::uint64_t seed, bool on_host) {
   Dice dice(seed);
@@ -200,13 +210,7 @@ inline RandomJob random_job(std::uint64_t seed, bool on_host) {
   job.data.micro_batch_size_per_gpu = micro;
   job.data.train_batch_size = micro * dice.between(1, 3);
   job.rollout.n = job.task == spec::Task::kGrpo ? 2 : 1;
-  job.rollout.temperature = dice.one_of({0.0, 0.7, 1.0});
-  job.rollout.top_p = dice.chance(30) ? 0.9 : 1.0;
-  job.rollout.top_k = dice.chance(30) ? 5 : -1;
-  job.rollout.min_p = dice.chance(20) ? 0.05 : 0;
-  job.rollout.repetition_penalty = dice.chance(20) ? 1.2 : 1;
-  job.rollout.presence_penalty = dice.chance(20) ? 0.5 : 0;
-  job.rollout.log_prob_micro_batch_size_per_gpu = dice.between(1, 4);
+  random_rollout(dice, job.rollout);
   job.actor.ppo_mini_batch_size = job.critic.ppo_mini_batch_size = job.data.train_batch_size;
   job.actor.ppo_micro_batch_size_per_gpu = job.critic.ppo_micro_batch_size_per_gpu = micro;
   job.actor.ppo_epochs = dice.between(1, 2);

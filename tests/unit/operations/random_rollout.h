@@ -53,9 +53,9 @@ class RandomRollout {
 
  private:
   static const text::Tokenizer& tokenizer() {
-    static const auto t = text::Tokenizer::from_folder(std::filesystem::path(NEAP_SOURCE_DIR) /
-                                                       "examples/reviews/model");
-    return t;
+    static const auto kTokenizer = text::Tokenizer::from_folder(
+        std::filesystem::path(NEAP_SOURCE_DIR) / "examples/reviews/model");
+    return kTokenizer;
   }
   rollout::StopStrings stops_;
 };

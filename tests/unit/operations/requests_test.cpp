@@ -31,8 +31,8 @@ namespace neap::plan {
 namespace {
 
 parallel::Communicator& alone() {
-  static const auto communicator = parallel::make_single();
-  return *communicator;
+  static const auto kAlone = parallel::make_single();
+  return *kAlone;
 }
 
 // Executed actions of each kind.
@@ -133,7 +133,7 @@ void compare_generation(AtenWorld& world, const testing::RandomJob& r, const spe
   // are in the phase's memory.
   std::int64_t tokens = testing::test_device().is_cuda() ? 0 : 8 * r.job.rollout_batch();
   // Tokens and log-probabilities that are read together; plans of the host read each step.
-  tokens += 5 * 16 * r.job.rollout_batch();
+  tokens += std::int64_t{5} * 16 * r.job.rollout_batch();
   EXPECT_LE(peak(measured), peak(requests_of_plan(r, phase)) + tokens);
 }
 
@@ -180,8 +180,8 @@ spec::ModelModes modes_of(std::uint64_t seed, const testing::RandomJob& r, bool 
 void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alone(),
              bool reads_experience = false) {
   // Requests do not depend on threads, which wait for each other in kernels of tiny models.
-  static const int threads = at::get_num_threads();
-  at::set_num_threads(seed % 4 == 0 ? threads : 1);
+  static const int kThreads = at::get_num_threads();
+  at::set_num_threads(seed % 4 == 0 ? kThreads : 1);
   testing::RandomJob r = job_of(seed, ranks.alone());
   if (reads_experience) {
     if (!r.job.trains_policy()) return;

@@ -55,7 +55,7 @@ std::vector<Tensor> gradients(const spec::Architecture& s) {
   Transformer model(s, spec::Head::kLanguageModel, {weights, grads});
   weights::initialize(s, spec::Head::kLanguageModel, 0, weights, 11, 0.1);
   const Tensor tokens = at::arange(8 * 64, at::kLong).mul_(7919).remainder_(s.vocab_size);
-  const Tensor weight = at::full({8 * 64}, 1.0 / (8 * 64), at::kFloat);
+  const Tensor weight = at::full({std::int64_t{8} * 64}, 1.0 / (8 * 64), at::kFloat);
   auto tape = model.forward_train(tokens.view({8, 64}), {});
   const Tensor rows = at::arange(8 * 64, at::kLong).flip(0);
   auto out = model.cross_entropy(tape.hidden(), rows, tokens, weight);

@@ -320,7 +320,7 @@ class TwoJobs : public ::testing::Test {
   }
 
  private:
-  const bridge::NoAutograd no_autograd_;
+  const bridge::NoAutograd no_autograd_{};
   fs::path root_ = fs::temp_directory_path() / ("neap-two-jobs-" + std::to_string(::getpid()));
   int folders_ = 0;
   std::optional<Settings> before_;
