@@ -73,7 +73,7 @@ Status Contents::check(const std::vector<arena::RegionInfo>& regions) {
     const device::Copy copy{at, found_.data(), size};
     NEAP_TRY(device_.copy_to_host({&copy, 1}));
     if (std::memcmp(found_.data(), words, size.count()) == 0) return {};
-    return {ErrorCode::kCorrupt, format("contents at {:#x} changed over pause and resume", at)};
+    return {ErrorCode::kInternal, format("contents at {:#x} changed over pause and resume", at)};
   };
   for (const auto& region : regions) NEAP_TRY(for_each_piece(region, same));
   return {};

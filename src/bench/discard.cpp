@@ -83,7 +83,7 @@ Status check_usable(device::Device& device, const arena::RegionInfo& region) {
   NEAP_TRY(device.copy_to_device({&out, 1}));
   NEAP_TRY(device.copy_to_host({&back, 1}));
   if (written == read) return {};
-  return {ErrorCode::kCorrupt,
+  return {ErrorCode::kInternal,
           format("a resumed region at {:#x} does not keep what is written", region.address)};
 }
 

@@ -97,7 +97,7 @@ Status run_host_memory(Bench& bench) {
     bench.add(copy);
   }
   if (std::memcmp(from->at, to->at, size.count()) != 0)
-    return {ErrorCode::kCorrupt, "a copy in host memory differs from its source"};
+    return {ErrorCode::kInternal, "a copy in host memory differs from its source"};
   from = nullptr;
   to = nullptr;
 

@@ -37,6 +37,7 @@ int exit_code(const Status& status) {
     case ErrorCode::kInvalidArgument:
     case ErrorCode::kNotFound:
     case ErrorCode::kAlreadyExists:
+    case ErrorCode::kCorrupt:
       return 2;
     case ErrorCode::kDoesNotFit:
     case ErrorCode::kOutOfDeviceMemory:

@@ -1,5 +1,7 @@
 #include "report/run_folder.h"
 
+#include "base/format.h"
+
 namespace neap::report {
 
 namespace {
@@ -10,18 +12,24 @@ struct Fields {
   bool operator()(const char* key, bool (Json::*is)() const noexcept) const {
     return json.contains(key) && (json[key].*is)();
   }
+  // Longer times than any run's make tables and charts unreadable.
+  [[nodiscard]] bool seconds(const char* key) const {
+    constexpr double kMost = 1e9;
+    return (*this)(key, &Json::is_number) && json[key].get<double>() >= 0 &&
+           json[key].get<double>() <= kMost;
+  }
 };
 
 Result<MoveLine> move_of(const Json& json) {
   const Fields has{json};
-  const bool right =
-      json.is_object() && has("kind", &Json::is_string) && has("tag", &Json::is_string) &&
-      has("copied", &Json::is_number_unsigned) && has("copy_seconds", &Json::is_number) &&
-      has("exposed_seconds", &Json::is_number) && has("overlapped", &Json::is_boolean);
+  const bool right = json.is_object() && has("kind", &Json::is_string) &&
+                     has("tag", &Json::is_string) && has("copied", &Json::is_number_unsigned) &&
+                     has.seconds("copy_seconds") && has.seconds("exposed_seconds") &&
+                     has("overlapped", &Json::is_boolean);
   if (!right)
     return Status(ErrorCode::kCorrupt,
                   "phase record: a move lacks \"kind\", \"tag\", \"copied\", \"copy_seconds\", "
-                  "\"exposed_seconds\" or \"overlapped\"");
+                  "\"exposed_seconds\" or \"overlapped\", or its seconds are not 0 to 1e9");
   return MoveLine{json["kind"].get<std::string>(),
                   json["tag"].get<std::string>(),
                   Bytes(json["copied"].get<std::uint64_t>()),
@@ -34,24 +42,23 @@ Result<StreamedLine> streamed_of(const Json& json) {
   const Fields has{json};
   const bool right = json.is_object() && has("tag", &Json::is_string) &&
                      has("what", &Json::is_string) && has("to_device", &Json::is_number_unsigned) &&
-                     has("to_host", &Json::is_number_unsigned) &&
-                     has("exposed_seconds", &Json::is_number);
+                     has("to_host", &Json::is_number_unsigned) && has.seconds("exposed_seconds") &&
+                     (!json.contains("disk_seconds") || has.seconds("disk_seconds"));
   if (!right)
     return Status(ErrorCode::kCorrupt,
                   "phase record: an entry of \"streamed\" lacks \"tag\", \"what\", \"to_device\", "
-                  "\"to_host\" or \"exposed_seconds\"");
+                  "\"to_host\" or \"exposed_seconds\", or its seconds are not 0 to 1e9");
   const auto bytes = [&](const char* key) {
     return Bytes(has(key, &Json::is_number_unsigned) ? json[key].get<std::uint64_t>() : 0);
   };
-  return StreamedLine{
-      json["tag"].get<std::string>(),
-      json["what"].get<std::string>(),
-      Bytes(json["to_device"].get<std::uint64_t>()),
-      Bytes(json["to_host"].get<std::uint64_t>()),
-      json["exposed_seconds"].get<double>(),
-      bytes("disk_read"),
-      bytes("disk_written"),
-      has("disk_seconds", &Json::is_number) ? json["disk_seconds"].get<double>() : 0};
+  return StreamedLine{json["tag"].get<std::string>(),
+                      json["what"].get<std::string>(),
+                      Bytes(json["to_device"].get<std::uint64_t>()),
+                      Bytes(json["to_host"].get<std::uint64_t>()),
+                      json["exposed_seconds"].get<double>(),
+                      bytes("disk_read"),
+                      bytes("disk_written"),
+                      json.contains("disk_seconds") ? json["disk_seconds"].get<double>() : 0};
 }
 
 }  // namespace
@@ -110,8 +117,13 @@ Result<PhaseRecord> PhaseRecord::from_json(const Json& json) {
     if (field(key, json.contains(key) && json[key].is_number_unsigned()))
       into = Bytes(json[key].get<std::uint64_t>());
   };
-  const auto number = [&](const char* key, double& into) {
-    if (field(key, json.contains(key) && json[key].is_number())) into = json[key].get<double>();
+  const auto seconds = [&](const char* key, double& into) {
+    if (Fields{json}.seconds(key)) {
+      into = json[key].get<double>();
+    } else if (failure.ok()) {
+      failure = Status(ErrorCode::kCorrupt,
+                       format("phase record: \"{}\" is missing or not from 0 to 1e9 s", key));
+    }
   };
   if (!json.is_object()) return Status(ErrorCode::kCorrupt, "phase record: not an object");
   if (field("step", json.contains("step") && json["step"].is_number_unsigned()))
@@ -124,8 +136,8 @@ Result<PhaseRecord> PhaseRecord::from_json(const Json& json) {
   bytes("peak", record.peak);
   bytes("fragmentation_at_peak", record.fragmentation_at_peak);
   bytes("moved", record.moved);
-  number("seconds", record.seconds);
-  number("move_seconds", record.move_seconds);
+  seconds("seconds", record.seconds);
+  seconds("move_seconds", record.move_seconds);
   // Older versions lack these fields.
   if (json.contains("moves")) {
     field("moves", json["moves"].is_array());
@@ -145,8 +157,8 @@ Result<PhaseRecord> PhaseRecord::from_json(const Json& json) {
   }
   if (json.contains("communication_bytes")) {
     bytes("communication_bytes", record.peer_bytes);
-    number("communication_seconds", record.peer_seconds);
-    number("communication_exposed_seconds", record.peer_visible_seconds);
+    seconds("communication_seconds", record.peer_seconds);
+    seconds("communication_exposed_seconds", record.peer_visible_seconds);
   }
   if (json.contains("planned")) bytes("planned", record.planned.emplace());
   if (!failure.ok()) return failure;

@@ -218,7 +218,7 @@ class Http final : public Transport {
 
   [[nodiscard]] Status outcome(const Transfer& transfer, CURLcode result) const {
     if (transfer.too_large)
-      return {ErrorCode::kCorrupt, format("answered with more than {} MiB", kMaxReplyBytes >> 20)};
+      return {ErrorCode::kIo, format("answered with more than {} MiB", kMaxReplyBytes >> 20)};
     if (transfer.no_memory)
       return {ErrorCode::kOutOfHostMemory, "answered with more than memory holds"};
     if (result == CURLE_OPERATION_TIMEDOUT)

@@ -16,7 +16,7 @@ namespace neap::reward {
 namespace {
 
 Status wrong_reply(std::string message) {
-  return {ErrorCode::kCorrupt, std::move(message)};
+  return {ErrorCode::kIo, std::move(message)};
 }
 
 std::string shown(std::string_view text) {

@@ -149,12 +149,16 @@ void RunOutput::write_validation(std::int64_t step, const Validation& result, do
 }
 
 Status RunOutput::sync() {
-  NEAP_TRY(phases_.sync());
-  if (metrics_) NEAP_TRY(metrics_->sync());
-  if (validations_) NEAP_TRY(validations_->sync());
-  if (rollouts_) NEAP_TRY(rollouts_->sync());
-  if (warnings_) NEAP_TRY(warnings_->sync());
-  return {};
+  Status first = phases_.sync();
+  const auto sync_log = [&](auto& log) {
+    if (!log) return;
+    if (Status status = log->sync(); first.ok()) first = std::move(status);
+  };
+  sync_log(metrics_);
+  sync_log(validations_);
+  sync_log(rollouts_);
+  sync_log(warnings_);
+  return first;
 }
 
 void RunOutput::conclude(Bytes peak) const {

@@ -243,11 +243,7 @@ void TrainingRun::save_last() {
 }
 
 void TrainingRun::at_checkpoint(const std::function<void()>& work) {
-  const auto stopped_here = [&](const Status& why) {
-    // A missing file is not the user's mistake at this point, so the code is kIo.
-    const ErrorCode code = why.code() == ErrorCode::kNotFound ? ErrorCode::kIo : why.code();
-    return stopped({code, why.message()}, what_is_left());
-  };
+  const auto stopped_here = [&](const Status& why) { return stopped(why, what_is_left()); };
   try {
     work();
   } catch (const parallel::CollectiveError& e) {
@@ -309,14 +305,16 @@ void TrainingRun::keep_steps_before(const StepFailure& failure) {
 }
 
 Status TrainingRun::stopped(const Status& why, const std::string& kept) const {
-  return {why.code(),
+  // A file that is missing or damaged in the middle of a run is not the user's mistake.
+  const bool files = why.code() == ErrorCode::kNotFound || why.code() == ErrorCode::kCorrupt;
+  return {files ? ErrorCode::kIo : why.code(),
           format("Stopped after {} of {} steps: {}. {}", step_, total_steps_, why.message(), kept)};
 }
 
 void TrainingRun::finish() {
   parallel::run_collectively(ranks_, [&] {
     if (const Status kept = files_->sync(); !kept.ok())
-      throw Error(stopped(kept, "The steps are saved, logs are not complete"));
+      throw Error(stopped(kept, saved_steps(", logs are not complete")));
   });
   if (recorder_) throw_if_error(recorder_->close());
   const std::vector<double> peaks = ranks_.join({static_cast<double>(runtime_->peak().count())});

@@ -294,6 +294,29 @@ class Commands(unittest.TestCase):
         report = self.json("report", snapshot)
         self.assertIn(MEASURED["phases"]["peak_reserved"], json_numbers(report))
 
+    def test_report_refuses_damaged_logs_as_data(self):
+        run = self.folder / "run"
+        run.mkdir()
+        (run / "plan.json").write_text(json.dumps({"capacity": 100, "peak_without_offload": 90, "peak": 80, "phases": []}))
+        phase = {"step": 1, "phase": "train", "persistent": 6, "temporary_allocated": 20, "temporary_reserved": 25, "peak": 31,
+                 "fragmentation_at_peak": 4, "moved": 0, "seconds": 0.05, "move_seconds": 0.0}
+        (run / "phases.jsonl").write_text(json.dumps(phase) + "\n")
+        self.assertIn("0.050", self.text("report", run))
+        with (run / "phases.jsonl").open("a") as log:
+            log.write(json.dumps({**phase, "seconds": 1e300}) + "\n")
+        self.refuses(2, '"seconds" is missing or not from 0 to 1e9 s - while reading line 2', "report", run)
+        (run / "phases.jsonl").write_text('{"step": 1, ]\n')
+        self.refuses(2, "phases.jsonl:1: not valid JSON", "report", run)
+        (run / "phases.jsonl").write_text(json.dumps(phase) + "\n")
+        for name in ("metrics.jsonl", "validation.jsonl", "warnings.jsonl", "rollouts.jsonl", "plan.json"):
+            with self.subTest(name):
+                (run / name).write_text("{]\n")
+                self.refuses(2, f"{name}", "report", run)
+                (run / name).unlink()
+        packed = (SNAPSHOTS / "default.pickle.gz").read_bytes()
+        (self.folder / "cut.pickle.gz").write_bytes(packed[:len(packed) // 2])
+        self.refuses(2, "cut short", "report", "cut.pickle.gz")
+
     def test_report_draws_the_time_that_is_asked_for(self):
         snapshot = SNAPSHOTS / "phases.pickle.gz"
         for name, words in (("whole", []), ("from", ["--from", "20ms"]), ("to", ["--to", "20ms"]), ("map", ["--at", "peak"])):

@@ -271,8 +271,13 @@ class Folders(TrainCase):
         self.assertEqual(other.returncode, 0, other.stderr)
         (self.home / "prompt.jsonl").write_text('{"prompt": "a"}\n')
         uses = (("generate", "out/adapted", "--input", "prompt.jsonl", "--max-new-tokens", "1"), ("merge", "out/adapted", "merged"),
+                ("eval", "out/adapted", "answers.jsonl", "data.max_response_length=2", "device.kind=cpu", "device.memory=256MiB"),
                 ("train", "sft.toml", "actor_rollout_ref.model.path=out/adapted/latest/actor", "trainer.default_local_dir=out/later", *words))
-        self.assertEqual(self.neap(*uses[0]).returncode, 0)
+        (self.home / "answers.jsonl").write_text('{"prompt": "a", "ground_truth": "b"}\n')
+        for use in uses[0], uses[2]:
+            right = self.neap(*use)
+            self.assertEqual(right.returncode, 0, right.stderr)
+            self.assertNotIn("another base", right.stderr)
         shutil.copy(self.home / "out/other-base/latest/actor/model.safetensors", base)
         for use in uses:
             refused = self.neap(*use)

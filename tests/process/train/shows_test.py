@@ -118,6 +118,26 @@ class Shows(TrainedCase):
         events = b"".join(path.read_bytes() for path in (self.home / "out/samples/tensorboard").iterdir())
         self.assertEqual(events.count(b"val/score/mean"), 4)
 
+    def test_responses_that_no_memory_keeps_end_with_a_checkpoint(self):
+        """4.8 MB of responses a step, of which 16 MiB are kept while the disk is full."""
+        rows = neap_program.read_lines(self.home / "prompts_train.jsonl")
+        for row in rows:
+            row["reward_model"]["ground_truth"] += "x" * 150_000
+        self.write("long.jsonl", rows)
+        log = self.home / "out/kept/rollouts.jsonl"
+        log.parent.mkdir(parents=True)
+        log.symlink_to("/dev/full")
+        words = ("data.train_files=long.jsonl", 'reward.functions.0.kind="exact"', "trainer.rollout_freq=1", "trainer.rollout_samples=0",
+                 "trainer.total_training_steps=30")
+        result = self.grpo("kept", *words, expect=1)
+        (error,) = [line for line in result.stderr.splitlines() if "error:" in line]
+        self.assertRegex(error, r"Stopped after 4 of 30 steps: Cannot write .*rollouts.jsonl: No space left on device. "
+                         r"The steps are saved in \S*global_step_4; the same command resumes from there")
+        log.unlink()
+        again = self.grpo("kept", *words[:-1], "trainer.total_training_steps=6")
+        self.assertRegex(again.stderr, "Resuming from .*global_step_4")
+        self.assertEqual([row["step"] for row in neap_program.read_lines(log)][::32], [5, 6])
+
     def test_a_killed_run_that_resumes_has_every_response_once(self):
         words = ["trainer.total_training_steps=6", "trainer.rollout_freq=1", "trainer.save_freq=2"]
         self.grpo("whole", *words)
