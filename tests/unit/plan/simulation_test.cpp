@@ -347,7 +347,8 @@ TEST_F(Simulations, EqualRanksAreSimulatedOnce) {
         "parallel.pipeline_model_parallel_size=2", "parallel.tensor_model_parallel_size=2",
         "trainer.n_gpus_per_node=4", "trainer.nnodes=" + std::to_string(nodes)};
   };
-  const Simulation few = run(4 * 8, keys(4)), many = run(1024 * 8, keys(1024));
+  const Simulation few = run(std::int64_t{4} * 8, keys(4)),
+                   many = run(std::int64_t{1024} * 8, keys(1024));
   ASSERT_EQ(many.mesh.ranks(), 4096);
   ASSERT_EQ(few.stages.size(), many.stages.size());
   for (std::size_t i = 0; i < few.stages.size(); ++i) {

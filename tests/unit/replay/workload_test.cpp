@@ -164,7 +164,7 @@ TEST(Workload, MissingFreesAreCountedAndBelieved) {
       .add(EventKind::kAlloc, kBase, 512)
       .add(EventKind::kAlloc, kBase, 512)
       .free(kBase, 512)
-      .free(kBase + 9999 * 512, 512)
+      .free(kBase + std::uint64_t{9999} * 512, 512)
       .segment(kBase, 2 << 20, {{kBase, 2 << 20, 0, 0, kFree}});
   const auto workload = prepare(script.recording, script.device());
   ASSERT_TRUE(workload.ok());

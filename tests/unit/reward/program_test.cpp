@@ -48,8 +48,10 @@ class Program : public ::testing::Test {
       function_ = make_service(config_, {.prompt_key = "prompt"}, std::move(*transport));
     }
     std::vector<std::string> texts;
+    texts.reserve(count);
     for (std::size_t i = 0; i < count; ++i) texts.push_back(std::to_string(i));
     std::vector<Response> responses;
+    responses.reserve(count);
     for (const std::string& text : texts) responses.push_back({&row_, text, 1, false});
     const auto start = std::chrono::steady_clock::now();
     auto out = function_->score(responses);
@@ -71,9 +73,9 @@ class Program : public ::testing::Test {
     ASSERT_FALSE(scores.ok());
     EXPECT_THAT(scores.status().message(), HasSubstr(part));
     EXPECT_THAT(scores.status().message(), HasSubstr("(attempt 2 of 2)"));
-    EXPECT_LT(seconds_, 2 * (config_.timeout + ChildProcess_kSeconds));
+    EXPECT_LT(seconds_, 2 * (config_.timeout + kProcessSeconds));
   }
-  static constexpr double ChildProcess_kSeconds = 3;
+  static constexpr double kProcessSeconds = 3;
 
   fs::path folder_;
   RewardFunctionConfig config_;

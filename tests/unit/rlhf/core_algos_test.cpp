@@ -22,11 +22,11 @@ double item(const at::Tensor& sum) {
 class CoreAlgos : public ::testing::Test {
  protected:
   static const Json& golden() {
-    static const Json json = [] {
+    static const Json kGoldens = [] {
       const std::string path = NEAP_SOURCE_DIR "/tests/unit/rlhf/core_algos_golden.json";
       return value_or_throw(parse_json(value_or_throw(read_file(path)), path));
     }();
-    return json;
+    return kGoldens;
   }
   static at::Tensor table(const Json& rows) {
     std::vector<double> flat;
