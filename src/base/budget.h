@@ -1,4 +1,5 @@
-// Limits of one piece of work on untrusted input: steps, bytes of memory, and processor time.
+// Counts one piece of work on untrusted input against its ReadLimits: steps, bytes of memory, and
+// processor time.
 //
 // Threads   one at a time. A Budget outlives the objects made with it.
 // Failure   the `Fail` function of the Budget throws what its module throws; containers keep their
@@ -11,36 +12,39 @@
 #include <cstdlib>
 #include <ctime>
 #include <memory>
+#include <string_view>
 #include <type_traits>
+
+#include "base/read_limits.h"
 
 namespace neap {
 
 class Budget {
  public:
-  struct Limits {
-    std::int64_t steps;
-    std::size_t bytes;
-    double seconds = 0;  ///< processor time of the thread; 0: no limit
-  };
-  enum class Spent : std::uint8_t { kSteps, kBytes, kSeconds };
-  /// Always throws.
-  using Fail = void (*)(Spent, const Limits&);
+  /// Always throws. `what`: limit_text(), the reason.
+  using Fail = void (*)(std::string_view what);
 
-  Budget(const Limits& limits, Fail fail)
-      : limits_(limits), fail_(fail), steps_left_(limits.steps), bytes_left_(limits.bytes) {}
+  /// `limits` outlives the Budget; `read`: bytes that its allowances count.
+  Budget(const ReadLimits& limits, std::uint64_t read, Fail fail)
+      : limits_(&limits),
+        read_(read),
+        fail_(fail),
+        steps_left_(static_cast<std::int64_t>(limits.steps.of(read))),
+        bytes_left_(static_cast<std::size_t>(limits.memory.of(read))),
+        seconds_(limits.seconds.of(read)) {}
   Budget(const Budget&) = delete;
   Budget& operator=(const Budget&) = delete;
 
   void spend(std::size_t steps) {
     steps_left_ -= static_cast<std::int64_t>(steps);
-    if (steps_left_ < 0) end(Spent::kSteps);
+    if (steps_left_ < 0) end(Excess::kSteps);
   }
   /// Counts the steps of reading `bytes` of text.
   void read(std::size_t bytes) { spend(1 + bytes / 64); }
   /// Counts memory, and the steps of filling it.
   void take(std::size_t bytes) {
     spend(1 + bytes / 256);
-    if (bytes > bytes_left_) end(Spent::kBytes);
+    if (bytes > bytes_left_) end(Excess::kMemory);
     bytes_left_ -= bytes;
   }
   void give_back(std::size_t bytes) noexcept { bytes_left_ += bytes; }
@@ -53,8 +57,8 @@ class Budget {
 
  private:
   static constexpr std::uint64_t kTicks = 64;
-  [[noreturn]] void end(Spent spent) const {
-    fail_(spent, limits_);
+  [[noreturn]] void end(Excess excess) const {
+    fail_(limit_text(*limits_, excess, read_));
     std::abort();
   }
   void look_at_clock() {
@@ -63,13 +67,15 @@ class Budget {
     const double seconds =
         static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
     if (ticks_ == kTicks) started_ = seconds;
-    if (limits_.seconds > 0 && seconds - started_ > limits_.seconds) end(Spent::kSeconds);
+    if (seconds_ > 0 && seconds - started_ > seconds_) end(Excess::kSeconds);
   }
 
-  Limits limits_;
+  const ReadLimits* limits_;
+  std::uint64_t read_;
   Fail fail_;
   std::int64_t steps_left_;
   std::size_t bytes_left_;
+  double seconds_;  // 0: no limit
   std::uint64_t ticks_ = 0;
   double started_ = 0;
 };

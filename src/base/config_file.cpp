@@ -30,8 +30,8 @@ Json to_json_value(const toml::node& node) {
   return nullptr;
 }
 
-// Nesting limit of tables and lists, because the parser reads and frees tables recursively.
-constexpr std::size_t kMostLevels = 100;
+// The parser reads and frees tables recursively.
+constexpr const ReadLimits& kLimits = read_limits::kConfiguration;
 
 std::size_t end_of_string(std::string_view text, std::size_t at) {
   const char quote = text[at];
@@ -69,12 +69,11 @@ Status check_levels(std::string_view toml, std::string_view where) {
     } else if (c == '.') {
       ++levels;
     }
-    if (levels > kMostLevels)
-      return {
-          ErrorCode::kInvalidArgument,
-          format("{}:{}: tables nest deeper than {} levels", where,
-                 1 + std::count(toml.begin(), toml.begin() + static_cast<std::ptrdiff_t>(i), '\n'),
-                 kMostLevels)};
+    if (levels > static_cast<std::size_t>(kLimits.levels)) {
+      const auto line =
+          1 + std::count(toml.begin(), toml.begin() + static_cast<std::ptrdiff_t>(i), '\n');
+      return over_limit(format("{}:{}", where, line), kLimits, Excess::kLevels);
+    }
   }
   return {};
 }
@@ -109,7 +108,7 @@ void collect(const toml::table& table, const std::string& prefix, std::vector<Le
 }  // namespace
 
 Status ConfigTable::load_file(const std::filesystem::path& path) {
-  NEAP_TRY_ASSIGN(const std::string text, read_file(path, 16_MiB));
+  NEAP_TRY_ASSIGN(const std::string text, read_file(path, kLimits));
   return load_text(text, path.string());
 }
 

@@ -44,16 +44,18 @@ std::string system_reason(int error_number) {
 }
 
 Result<std::string> read_file(const std::filesystem::path& path, Bytes limit) {
+  return read_file(
+      path,
+      {.what = "this file", .file = limit, .advice = "check that it is the file that is meant"});
+}
+
+Result<std::string> read_file(const std::filesystem::path& path, const ReadLimits& limits) {
   NEAP_TRY_ASSIGN(const Descriptor fd, open_file(path));
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return io_error("stat", path, errno);
   if (S_ISDIR(info.st_mode)) return io_error("read", path, EISDIR);
-  if (info.st_size > 0 && Bytes(static_cast<std::uint64_t>(info.st_size)) > limit) {
-    return Status(ErrorCode::kInvalidArgument,
-                  path.string() + " is " +
-                      to_string(Bytes(static_cast<std::uint64_t>(info.st_size))) +
-                      ", over the limit of " + to_string(limit));
-  }
+  if (info.st_size > 0 && Bytes(static_cast<std::uint64_t>(info.st_size)) > limits.file)
+    return over_limit(path.string(), limits, Excess::kFile);
   std::string contents;
   contents.resize(static_cast<std::size_t>(info.st_size > 0 ? info.st_size : 0));
   std::size_t have = 0;
@@ -65,10 +67,7 @@ Result<std::string> read_file(const std::filesystem::path& path, Bytes limit) {
     if (n < 0) return io_error("read", path, errno);
     if (n == 0) break;
     have += static_cast<std::size_t>(n);
-    if (Bytes(have) > limit) {
-      return Status(ErrorCode::kInvalidArgument,
-                    path.string() + " is over the limit of " + to_string(limit));
-    }
+    if (Bytes(have) > limits.file) return over_limit(path.string(), limits, Excess::kFile);
   }
   contents.resize(have);
   return contents;

@@ -6,12 +6,16 @@
 #include <string>
 #include <string_view>
 
+#include "base/read_limits.h"
 #include "base/status.h"
 
 namespace neap {
 
-/// Reads the whole file. Fails with the path and the system's reason. A file larger than `limit`
+/// Reads the whole file. Fails with the path and the system's reason. A file over `limits.file`
 /// fails before it is read.
+[[nodiscard]] Result<std::string> read_file(const std::filesystem::path& path,
+                                            const ReadLimits& limits);
+/// For files of the system and of this program.
 [[nodiscard]] Result<std::string> read_file(const std::filesystem::path& path,
                                             Bytes limit = Bytes(1ull << 34));
 

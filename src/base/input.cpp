@@ -22,9 +22,6 @@ namespace {
 
 constexpr std::size_t kChunk = std::size_t{1} << 20;
 constexpr std::size_t kPackedChunk = std::size_t{1} << 16;
-// gzip compresses at most 1032 to 1. Traces and rows of data stay far below this limit.
-constexpr std::uint64_t kMostUnpacking = 1000;
-constexpr std::uint64_t kUnpackingAllowance = 64ULL << 20;
 
 class FileSource final : public ByteSource {
  public:
@@ -132,10 +129,9 @@ class UnpackingSource : public ByteSource {
       NEAP_TRY_ASSIGN(const std::size_t n, unpack(to));
       taken_ += in_at_ - before;
       given_ += n;
-      if (given_ > taken_ * kMostUnpacking + kUnpackingAllowance) {
-        return broken("unpacks to more than " + std::to_string(kMostUnpacking) +
-                      " times its size, as decompression bombs do");
-      }
+      constexpr const ReadLimits& kLimits = read_limits::kPacked;
+      if (static_cast<double>(given_) > kLimits.unpacked.of(taken_))
+        return over_limit(name_, kLimits, Excess::kUnpacked, taken_, ErrorCode::kCorrupt);
       if (n > 0) return n;
       if (ended_ && in_at_ == in_end_ && !between_members())
         return broken("ends in the middle of its compressed data; the file is cut short");
@@ -337,6 +333,7 @@ Status Input::start(std::unique_ptr<ByteSource> source) {
 
 Result<Input> Input::open(const std::filesystem::path& path) {
   NEAP_TRY_ASSIGN(Descriptor opened, open_file(path));
+  NEAP_TRY(check_holes(opened.get(), path));
   const int fd = opened.take();
   auto source = std::make_unique<FileSource>(fd, path.string());
   struct stat info {};

@@ -5,14 +5,10 @@
 #include <vector>
 
 #include "base/format.h"
-#include "base/json_depth.h"
 #include "base/text.h"
 
 namespace neap {
 namespace {
-
-// Copying and printing are recursive: deep nesting would overflow the stack.
-constexpr int kMaxDepth = 500;
 
 // The parser's reason ends with the text at which it stopped. That text may have any bytes and any
 // length.
@@ -100,30 +96,9 @@ class Builder {
 
 }  // namespace
 
-bool json_deeper_than(std::string_view text, int levels) {
-  int depth = 0;
-  bool quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted) {
-      if (c == '\\') ++i;
-      if (c == '"') quoted = false;
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > levels) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return false;
-}
-
-Result<Json> parse_json(std::string_view text, std::string_view where) {
-  if (json_deeper_than(text, kMaxDepth)) {
-    return Status(ErrorCode::kCorrupt,
-                  format("{}: JSON is nested deeper than {} levels", where, kMaxDepth));
-  }
+Result<Json> parse_json(std::string_view text, std::string_view where, const ReadLimits& limits) {
+  // Copying and printing are recursive: deep nesting would overflow the stack.
+  NEAP_TRY(check_json(text, where, limits));
   NEAP_TRY(check_not_utf16(text, where));
   Builder builder;
   if (Json::sax_parse(text.begin(), text.end(), &builder)) return builder.take();

@@ -13,7 +13,7 @@ std::string LineReader::where(std::uint64_t number) const {
 
 Result<bool> LineReader::next(Line& line) {
   constexpr std::size_t kFirstWindow = std::size_t{1} << 16;
-  const std::size_t most = most_.count();
+  const std::size_t most = limits_->part.count();
   // The returned text stays valid until the next call of ensure().
   const auto take = [&](std::size_t bytes, bool ended) {
     line = {{reinterpret_cast<const char*>(input_.data()), bytes}, ++lines_, ended};
@@ -26,10 +26,8 @@ Result<bool> LineReader::next(Line& line) {
     const std::uint8_t* const text = input_.data();
     if (const void* end = std::memchr(text + searched, '\n', have - searched))
       return take(static_cast<std::size_t>(static_cast<const std::uint8_t*>(end) - text), true);
-    if (have > most) {
-      return Status(ErrorCode::kCorrupt,
-                    format("{}: the line is over the limit of {}", where(lines_ + 1), most_));
-    }
+    if (have > most)
+      return over_limit(where(lines_ + 1), *limits_, Excess::kPart, 0, ErrorCode::kCorrupt);
     searched = have;
     const std::size_t wanted = std::min(std::max(2 * have, kFirstWindow), most + 1);
     if (input_.ensure(wanted) || input_.available() > have) continue;

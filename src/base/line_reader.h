@@ -6,9 +6,11 @@
 #pragma once
 
 #include "base/input.h"
+#include "base/read_limits.h"
 
 namespace neap {
 
+/// Counts lines against `part` of limits, which outlive it.
 class LineReader {
  public:
   struct Line {
@@ -16,7 +18,7 @@ class LineReader {
     std::uint64_t number = 0;  ///< from 1
     bool ended = false;        ///< false: the file ends without a newline after this line
   };
-  LineReader(Input input, Bytes most) : input_(std::move(input)), most_(most) {}
+  LineReader(Input input, const ReadLimits& limits) : input_(std::move(input)), limits_(&limits) {}
   /// Reads the next line. False at the end of the file.
   [[nodiscard]] Result<bool> next(Line& line);
   [[nodiscard]] const Input& input() const { return input_; }
@@ -25,7 +27,7 @@ class LineReader {
 
  private:
   Input input_;
-  Bytes most_;
+  const ReadLimits* limits_;
   std::uint64_t lines_ = 0;
 };
 

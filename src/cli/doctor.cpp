@@ -14,11 +14,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <fstream>
 #include <set>
 #include <thread>
 
 #include "base/child_process.h"
+#include "base/file.h"
 #include "base/format.h"
 #include "base/installation.h"
 #include "base/json.h"
@@ -38,19 +38,15 @@ namespace neap::cli {
 namespace {
 
 std::string first_line(const char* path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
+  const Result<std::string> text = read_file(path, 1_MiB);
+  return text.ok() ? text->substr(0, text->find('\n')) : "";
 }
 
-Bytes meminfo(const char* key) {
-  std::ifstream file("/proc/meminfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind(key, 0) == 0)
-      return Bytes(std::strtoull(line.c_str() + std::strlen(key) + 1, nullptr, 10) * 1024);
-  }
-  return Bytes(0);
+Bytes meminfo(const std::string& key) {
+  const Result<std::string> text = read_file("/proc/meminfo", 1_MiB);
+  const std::size_t at = text.ok() ? text->find(key) : std::string::npos;
+  if (at == std::string::npos) return Bytes(0);
+  return Bytes(std::strtoull(text->c_str() + at + key.size(), nullptr, 10) * 1024);
 }
 
 // In the form "2026-11-22".

@@ -198,7 +198,8 @@ class ReplayCommand : public Command {
   Result<std::vector<replay::Scenario>> scenarios(const replay::Workload& workload) const {
     std::vector<replay::Scenario> list;
     if (!settings_path_.empty()) {
-      NEAP_TRY_ASSIGN(const std::string text, read_file(settings_path_, 64_MiB));
+      NEAP_TRY_ASSIGN(const std::string text,
+                      read_file(settings_path_, read_limits::kReplaySettings));
       NEAP_TRY_ASSIGN(list, replay::read_scenarios(text, settings_path_, workload.version));
     }
     std::vector<std::string> confs = confs_;

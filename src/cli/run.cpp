@@ -35,7 +35,6 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr auto kLook = std::chrono::milliseconds(250);
-constexpr Bytes kLargestReport(16U << 20);
 
 using Reports = std::multimap<int, Json>;
 
@@ -71,7 +70,7 @@ class LiveFolder {
     for (const auto& entry : fs::directory_iterator(path_, error)) {
       if (entry.path().extension() != ".json") continue;
       const int process = std::atoi(entry.path().stem().c_str());
-      auto text = read_file(entry.path(), kLargestReport);
+      auto text = read_file(entry.path(), read_limits::kRunState);
       if (process <= 0 || !text.ok()) continue;
       auto parsed = parse_json(*text, entry.path().string());
       if (parsed.ok() && parsed->is_object()) found.emplace(process, std::move(*parsed));

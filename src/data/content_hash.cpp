@@ -6,11 +6,11 @@
 
 #include <cerrno>
 #include <ctime>
-#include <memory>
 #include <vector>
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/open_file.h"
 
 namespace neap::data {
 namespace {
@@ -27,10 +27,9 @@ Status failure(std::string_view verb, const std::filesystem::path& file, int err
 }  // namespace
 
 Result<std::string> hash_of_file(const std::filesystem::path& file) {
-  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return failure("open", file, errno);
-  const std::unique_ptr<const int, void (*)(const int*)> closer(&fd,
-                                                                [](const int* f) { ::close(*f); });
+  NEAP_TRY_ASSIGN(const Descriptor opened, open_regular_file(file));
+  const int fd = opened.get();
+  NEAP_TRY(check_holes(fd, file));
   (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
   RunningHash hash;
   std::vector<char> chunk(kChunk);

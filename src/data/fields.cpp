@@ -7,7 +7,7 @@
 namespace neap::data {
 
 Result<Json> parse_row(std::string_view text, const std::string& where) {
-  NEAP_TRY_ASSIGN(Json row, parse_json(text, where));
+  NEAP_TRY_ASSIGN(Json row, parse_json(text, where, read_limits::kRow));
   if (row.is_object()) return row;
   return Status(ErrorCode::kCorrupt,
                 format("{}: the line is {}; each line is one JSON object", where, row.type_name()));

@@ -8,7 +8,7 @@ namespace neap::data {
 
 class JsonlSource final : public RowSource {
  public:
-  explicit JsonlSource(Input input) : lines_(std::move(input), kMostRowBytes) {}
+  explicit JsonlSource(Input input) : lines_(std::move(input), read_limits::kRow) {}
   [[nodiscard]] Result<bool> next(RawRow& row) override;
   [[nodiscard]] std::string where(std::uint64_t number) const override {
     return lines_.where(number);

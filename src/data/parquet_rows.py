@@ -1,24 +1,17 @@
-"""Writes the rows of a Parquet file as JSON lines: arguments FILE LONGEST.
+"""Writes the rows of a Parquet file as JSON lines: arguments FILE LIMITS.
 
-`#rows N` comes first and `#end` last. `#missing TEXT` reports that pyarrow cannot be imported. `#error TEXT` reports why
-the remaining rows are missing. Null members are omitted, as JSONL files do. NaN and binary values are also omitted.
+LIMITS: "PART MEMORY UNPACKED SECONDS" of ReadLimits. `#rows N` comes first and `#end` last. `#missing TEXT` reports that
+pyarrow cannot be imported. `#over LIMIT` and `#error TEXT` report why the remaining rows are missing. Null members are omitted,
+as JSONL files do. NaN and binary values are also omitted.
 """
 import datetime
 import decimal
 import json
 import math
-import os
 import resource
 import signal
 import sys
 
-# Limits per byte of the file, and fixed ones: a file must neither use up the machine's memory nor
-# take days.
-MOST_MEMORY = 16 << 30
-MEMORY = 4 << 30
-UNPACKING = 1000
-ALLOWANCE = 64 << 20
-SECONDS, BYTES_OF_SECOND = 120, 100_000
 ROW = 256  # fixed cost of a row, in bytes
 BATCH = 256
 
@@ -49,26 +42,29 @@ def plain(value):
     raise ValueError(f"a value is {type(value).__name__}, which JSON has not")
 
 
-def set_limits(size):
-    """Limits memory and processor time for a file of `size` bytes. Call it after pyarrow is loaded."""
+class Over(Exception):
+    """A limit is exceeded: "part", "memory", "unpacked" or "seconds"."""
+
+
+def set_limits(memory, seconds):
+    """Limits memory and processor time. Call it after pyarrow is loaded."""
     with open("/proc/self/statm") as file:
         loaded = int(file.read().split()[0]) * resource.getpagesize()
     used = resource.getrusage(resource.RUSAGE_SELF)
     for limit, most in (
-        (resource.RLIMIT_AS, loaded + min(MEMORY + UNPACKING * size, MOST_MEMORY)),
-        (resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + SECONDS + size // BYTES_OF_SECOND),
+        (resource.RLIMIT_AS, loaded + memory),
+        (resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + seconds),
     ):
         hard = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (most if hard < 0 else min(most, hard), hard))
 
     def too_long(*_):
-        raise ValueError(f"it takes more than {SECONDS + size // BYTES_OF_SECOND} s of processor time")
+        raise Over("seconds")
 
     signal.signal(signal.SIGXCPU, too_long)
 
 
-def write_rows(parquet, path, longest, out):
-    left = ALLOWANCE + UNPACKING * os.path.getsize(path)
+def write_rows(parquet, path, longest, left, out):
     with parquet.ParquetFile(path, buffer_size=1 << 20) as file:
         out.write(b"#rows %d\n" % file.metadata.num_rows)
         number = 0
@@ -81,10 +77,10 @@ def write_rows(parquet, path, longest, out):
                 except (ValueError, RecursionError) as error:
                     raise ValueError(f"row {number}: {error}") from error
                 if len(text) > longest:
-                    raise ValueError(f"row {number} has {len(text)} bytes, over the limit of {longest}")
+                    raise Over("part")
                 left -= ROW + len(text)
                 if left < 0:
-                    raise ValueError(f"it unpacks to more than {UNPACKING} times its size, as decompression bombs do")
+                    raise Over("unpacked")
                 out.write(text + b"\n")
         if number != file.metadata.num_rows:
             raise ValueError(f"it ends after {number} of {file.metadata.num_rows} rows")
@@ -99,10 +95,15 @@ def main():
         out.write(f"#missing {error}\n".encode())
         return
     try:
-        set_limits(os.path.getsize(sys.argv[1]))
-        write_rows(parquet, sys.argv[1], int(sys.argv[2]), out)
+        longest, memory, unpacked, seconds = map(int, sys.argv[2].split())
+        set_limits(memory, seconds)
+        write_rows(parquet, sys.argv[1], longest, unpacked, out)
     except BrokenPipeError:
         raise
+    except Over as error:
+        out.write(f"#over {error}\n".encode())
+    except MemoryError:  # pyarrow's is derived from it
+        out.write(b"#over memory\n")
     except Exception as error:  # the library may raise anything for a damaged file
         text = " ".join(f"{error or type(error).__name__}".split())
         out.write(f"#error {text}\n".encode(errors="replace"))

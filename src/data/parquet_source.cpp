@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -9,6 +10,7 @@
 #include "base/child_process.h"
 #include "base/format.h"
 #include "base/python.h"
+#include "base/read_limits.h"
 
 namespace neap::data {
 
@@ -21,9 +23,9 @@ constexpr const char* kPyarrow = "pyarrow==26.0.1";
 
 class ParquetSource final : public RowSource {
  public:
-  ParquetSource(std::filesystem::path file, std::unique_ptr<ChildProcess> reader,
-                std::chrono::milliseconds patience)
-      : file_(std::move(file)), reader_(std::move(reader)), patience_(patience) {}
+  ParquetSource(std::filesystem::path file, std::uint64_t size,
+                std::unique_ptr<ChildProcess> reader, std::chrono::milliseconds patience)
+      : file_(std::move(file)), size_(size), reader_(std::move(reader)), patience_(patience) {}
 
   ParquetSource(const ParquetSource&) = delete;
   ParquetSource& operator=(const ParquetSource&) = delete;
@@ -69,6 +71,15 @@ class ParquetSource final : public RowSource {
                      "(python3 -m pip install {}):{}",
                      file_.string(), kPyarrow, reason)};
     }
+    constexpr std::array<std::pair<std::string_view, Excess>, 4> kOver{
+        {{"#over part", Excess::kPart},
+         {"#over memory", Excess::kMemory},
+         {"#over unpacked", Excess::kUnpacked},
+         {"#over seconds", Excess::kSeconds}}};
+    for (const auto& [word, excess] : kOver)
+      if (text == word)
+        return over_limit(where(rows_ + 1), read_limits::kParquet, excess, size_,
+                          ErrorCode::kCorrupt);
     return {ErrorCode::kCorrupt,
             format("Cannot read {} as Parquet after row {}:{}", file_.string(), rows_, reason)};
   }
@@ -114,6 +125,7 @@ class ParquetSource final : public RowSource {
   }
 
   std::filesystem::path file_;
+  std::uint64_t size_;
   std::unique_ptr<ChildProcess> reader_;
   std::chrono::milliseconds patience_;
   std::string buffer_;
@@ -122,21 +134,33 @@ class ParquetSource final : public RowSource {
   bool ended_ = false;
 };
 
+// Limits for a file of `size` bytes: of a row, of memory, of all rows, of processor time.
+std::string limits_text(std::uint64_t size) {
+  constexpr const ReadLimits& kLimits = read_limits::kParquet;
+  constexpr double kMostMemory = 16.0 * (1 << 30);
+  return format("{} {:.0f} {:.0f} {:.0f}", kLimits.part.count(),
+                std::min(kLimits.memory.of(size), kMostMemory), kLimits.unpacked.of(size),
+                kLimits.seconds.of(size));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RowSource>> open_parquet(const std::filesystem::path& file,
                                                 std::chrono::milliseconds patience) {
   std::error_code error;
   const std::filesystem::path whole = std::filesystem::absolute(file, error);
-  auto reader = ChildProcess::start(
-      python_program(kParquetRows, {whole.string(), std::to_string(kMostRowBytes.count())}));
+  const std::uintmax_t size = std::filesystem::file_size(whole, error);
+  if (error)
+    return Status(ErrorCode::kIo, format("Cannot read {}: {}", file.string(), error.message()));
+  auto reader =
+      ChildProcess::start(python_program(kParquetRows, {whole.string(), limits_text(size)}));
   if (!reader.ok()) {
     return Status(ErrorCode::kUnsupported,
                   format("{} is a Parquet file, which needs python3 with pyarrow (python3 -m pip "
                          "install {}): {}",
                          file.string(), kPyarrow, reader.status().message()));
   }
-  auto source = std::make_unique<ParquetSource>(file, std::move(*reader), patience);
+  auto source = std::make_unique<ParquetSource>(file, size, std::move(*reader), patience);
   NEAP_TRY(source->start());
   return std::unique_ptr<RowSource>(std::move(source));
 }

@@ -6,7 +6,7 @@
 // Threads   one at a time.
 //
 // Failure   a Status with the file and the row. kCorrupt for broken or truncated compression, a
-//           decompression bomb, or a row over kMostRowBytes. Also the failures of parquet_source.h.
+//           decompression bomb, or a row over read_limits::kRow. Also the failures of parquet_source.h.
 //
 // Memory    the largest row and 6 MiB.
 #pragma once
@@ -21,8 +21,6 @@
 #include "base/status.h"
 
 namespace neap::data {
-
-constexpr Bytes kMostRowBytes = 64_MiB;
 
 struct RawRow {
   std::string_view text;     ///< valid until the next row is read

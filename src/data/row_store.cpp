@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/hash.h"
+#include "base/open_file.h"
 
 namespace neap::data {
 
@@ -154,12 +155,8 @@ Status RowStore::Backing::check(std::string_view key) {
 Result<RowStore> RowStore::open(const std::filesystem::path& file, std::string_view key) {
   auto backing = std::make_shared<Backing>();
   backing->file = file;
-  backing->fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  const int reason = errno;
-  if (backing->fd < 0) {
-    return Status(reason == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
-                  format("Cannot open {}: {}", file.string(), system_reason(reason)));
-  }
+  NEAP_TRY_ASSIGN(Descriptor opened, open_regular_file(file));
+  backing->fd = opened.take();
   // The lock keeps bound_cache (row_cache.cpp) from removing an open file. A file system without
   // locks still keeps the contents of an open file.
   (void)::flock(backing->fd, LOCK_SH | LOCK_NB);

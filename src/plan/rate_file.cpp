@@ -19,7 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kSchema = 2;
-constexpr Bytes kMostBytes = 64_KiB;
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -103,7 +102,7 @@ Result<std::optional<MeasuredRates>> load_rates(const std::string& gpu) {
   const Result<fs::path> file = rate_file(gpu);
   std::error_code error;
   if (!file.ok() || !fs::exists(*file, error)) return std::optional<MeasuredRates>();
-  NEAP_TRY_ASSIGN(const std::string text, read_file(*file, kMostBytes));
+  NEAP_TRY_ASSIGN(const std::string text, read_file(*file, read_limits::kRates));
   NEAP_TRY_ASSIGN(const Json json, parse_json(text, file->string()));
   MeasuredRates rates;
   rates.gpu = gpu;

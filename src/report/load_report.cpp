@@ -198,7 +198,7 @@ Result<Report> report_without_trace(const std::filesystem::path& run) {
   report.title = std::filesystem::absolute(run / "").parent_path().filename().string();
   report.subtitle = format("a run without {}: memory by phase, not over time", kTraceFile);
   report.is_run = true;
-  NEAP_TRY_ASSIGN(const std::string text, read_file(run / kPlanFile, kMostPlanBytes));
+  NEAP_TRY_ASSIGN(const std::string text, read_file(run / kPlanFile, read_limits::kPlan));
   NEAP_TRY_ASSIGN(report.plan, read_plan(text, (run / kPlanFile).string()));
   NEAP_TRY_ASSIGN(const std::vector<PhaseRecord> records, PhaseLog::read(run));
   report.table = PhaseTable::from_records(records, &*report.plan);
@@ -227,7 +227,7 @@ Result<Report> load_report(const std::filesystem::path& input, const LoadOptions
   std::vector<PhaseRecord> records;
   const std::filesystem::path plan_path = input / kPlanFile;
   if (is_folder && std::filesystem::exists(plan_path, ignored)) {
-    NEAP_TRY_ASSIGN(const std::string text, read_file(plan_path, kMostPlanBytes));
+    NEAP_TRY_ASSIGN(const std::string text, read_file(plan_path, read_limits::kPlan));
     NEAP_TRY_ASSIGN(plan, read_plan(text, plan_path.string()));
   } else if (const std::string_view text = recording.metadata_value(kPlanKey); !text.empty()) {
     NEAP_TRY_ASSIGN(plan, read_plan(text, trace_path.string() + ", metadata \"plan\""));
@@ -251,7 +251,7 @@ Result<Report> load_report(const std::filesystem::path& input, const LoadOptions
     NEAP_TRY_ASSIGN(report->training, load_training(input));
   }
   if (!options.replay.empty()) {
-    NEAP_TRY_ASSIGN(const std::string text, read_file(options.replay, kMostPlanBytes));
+    NEAP_TRY_ASSIGN(const std::string text, read_file(options.replay, read_limits::kPlan));
     NEAP_TRY_ASSIGN(const Json json, parse_json(text, options.replay.string()));
     NEAP_TRY_ASSIGN(const trace::DeviceRecording* const device,
                     choose_device(recording, options.device));

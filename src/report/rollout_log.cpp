@@ -3,20 +3,20 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 
 #include "base/file.h"
 #include "base/format.h"
 #include "base/line_reader.h"
+#include "base/open_file.h"
 
 namespace neap::report {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr Bytes kMostRolloutLine = 64_MiB;
 constexpr std::string_view kStepField = "{\"step\":";
 
 std::optional<std::uint64_t> step_of(std::string_view line) {
@@ -39,7 +39,7 @@ Status cut_after(const fs::path& path, std::int64_t last) {
   const std::uintmax_t size = fs::file_size(path, error);
   if (error) return {};  // no such file
   NEAP_TRY_ASSIGN(Input input, Input::open(path));
-  LineReader lines(std::move(input), kMostRolloutLine);
+  LineReader lines(std::move(input), read_limits::kRolloutLine);
   LineReader::Line line;
   std::uint64_t kept = 0;
   while (true) {
@@ -75,13 +75,19 @@ Result<Tail> tail(const fs::path& path, std::uint64_t most) {
   const std::uintmax_t size = fs::file_size(path, error);
   if (error || size == 0) return Tail();
   if (most == 0) return Tail{{}, true};
-  std::ifstream in(path, std::ios::binary);
+  NEAP_TRY_ASSIGN(const Descriptor file, open_regular_file(path));
   const std::uint64_t take = std::min<std::uint64_t>(size, most);
-  in.seekg(static_cast<std::streamoff>(size - take));
   std::string text(static_cast<std::size_t>(take), '\0');
-  in.read(text.data(), static_cast<std::streamsize>(take));
-  if (in.bad()) return read_failure(path);
-  text.resize(static_cast<std::size_t>(in.gcount()));
+  std::size_t have = 0;
+  while (have < text.size()) {
+    const ssize_t n = ::pread(file.get(), text.data() + have, text.size() - have,
+                              static_cast<off_t>(size - take + have));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return read_failure(path);
+    if (n == 0) break;  // cut while it was read
+    have += static_cast<std::size_t>(n);
+  }
+  text.resize(have);
   const std::size_t whole = text.find_last_of('\n') + 1;  // 0 without a line break
   if (whole < text.size()) warn_of_torn_line(path.string(), text.size() - whole);
   text.resize(whole);

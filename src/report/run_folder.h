@@ -27,7 +27,6 @@ namespace neap::report {
 
 inline constexpr std::string_view kTraceFile = "memory.ntrace";
 inline constexpr std::string_view kPlanFile = "plan.json";
-inline constexpr Bytes kMostPlanBytes = 256_MiB;
 inline constexpr std::string_view kPhasesFile = "phases.jsonl";
 inline constexpr std::string_view kMetricsFile = "metrics.jsonl";
 inline constexpr std::string_view kTensorboardFolder = "tensorboard";

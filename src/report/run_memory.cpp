@@ -10,7 +10,7 @@ namespace neap::report {
 namespace {
 
 Status read_planned(const std::filesystem::path& file, RunMemory& out) {
-  NEAP_TRY_ASSIGN(const std::string text, read_file(file, kMostPlanBytes));
+  NEAP_TRY_ASSIGN(const std::string text, read_file(file, read_limits::kPlan));
   NEAP_TRY_ASSIGN(const Json plan, parse_json(text, file.string()));
   const auto corrupt = [&](const char* key) {
     return Status(ErrorCode::kCorrupt,

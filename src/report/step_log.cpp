@@ -10,12 +10,10 @@
 namespace neap::report {
 namespace {
 
-constexpr Bytes kMostStepLine = 16_MiB;
-
 Result<Json> parse_row(std::string_view text, const std::filesystem::path& path,
                        std::size_t number) {
   const std::string where = format("{}:{}", path.string(), number);
-  NEAP_TRY_ASSIGN(Json value, parse_json(text, where));
+  NEAP_TRY_ASSIGN(Json value, parse_json(text, where, read_limits::kLogLine));
   if (!value.is_object() || !value.contains("step") || !value["step"].is_number_unsigned())
     return Status(ErrorCode::kCorrupt, where + ": not an object with a \"step\"");
   return value;
@@ -25,7 +23,7 @@ Result<Json> parse_row(std::string_view text, const std::filesystem::path& path,
 Status read_rows(const std::filesystem::path& path,
                  const std::function<void(Json&&, std::string_view)>& visit) {
   NEAP_TRY_ASSIGN(Input input, Input::open(path));
-  LineReader lines(std::move(input), kMostStepLine);
+  LineReader lines(std::move(input), read_limits::kLogLine);
   LineReader::Line line;
   while (true) {
     NEAP_TRY_ASSIGN(const bool more, lines.next(line));

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/child_process.h"
+#include "base/open_file.h"
 #include "base/python.h"
 #include "reward/worker_environment.h"
 
@@ -162,8 +163,7 @@ Status Program::begin(Worker& worker, std::size_t request, std::string_view line
   worker.deadline = Clock::now() + reply_time();
   NEAP_TRY(read(worker));
   if (worker.reply.empty()) return {};
-  return {ErrorCode::kCorrupt,
-          "wrote more than one line for a request" + worker.child->recent_errors()};
+  return {ErrorCode::kIo, "wrote more than one line for a request" + worker.child->recent_errors()};
 }
 
 void Program::wait() const {
@@ -188,7 +188,7 @@ Result<bool> Program::take_line(Worker& worker, std::string& line) {
   const auto end = worker.reply.find('\n');
   if (end == std::string::npos) {
     if (worker.reply.size() <= kMaxReplyBytes) return false;
-    return Status(ErrorCode::kCorrupt,
+    return Status(ErrorCode::kIo,
                   format("wrote {} MiB without an end of line", worker.reply.size() >> 20));
   }
   line = worker.reply.substr(0, end);
@@ -247,10 +247,10 @@ Result<std::optional<std::string>> Program::reply_of(Worker& worker) const {
     return std::optional<std::string>();
   }
   if (!worker.unsent.empty())
-    return Status(ErrorCode::kCorrupt,
+    return Status(ErrorCode::kIo,
                   "answered before it had read the request" + worker.child->recent_errors());
   if (!worker.reply.empty())
-    return Status(ErrorCode::kCorrupt,
+    return Status(ErrorCode::kIo,
                   "wrote more than one line for a request" + worker.child->recent_errors());
   return std::optional(std::move(line));
 }
@@ -313,6 +313,10 @@ Result<ChildProcess::Program> program_of(const spec::RewardFunctionConfig& confi
   ChildProcess::Program out{config.command};
   if (config.kind == spec::RewardKind::kPython) {
     const std::filesystem::path file = std::filesystem::absolute(setting.folder / config.path);
+    // Python says why it cannot open a file, but would read a device or a large file whole.
+    if (const auto source = open_regular_file(file, read_limits::kJudge);
+        source.status().code() == ErrorCode::kInvalidArgument)
+      return source.status();
     const std::vector<std::string> python = {"python3"};
     out = python_program(kPythonWorker,
                          {file.lexically_normal().string(), config.function, config.on_failure},

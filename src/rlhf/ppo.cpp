@@ -284,8 +284,8 @@ void PpoTrainer::restore(const std::filesystem::path& folder) {
                 format("{} has no {}: a run from kept experience made it. Set "
                        "actor_rollout_ref.model.path = \"{}\" to start a run from its models",
                        folder.string(), kPpoStateFile, (folder / "actor").string()));
-  const Json state =
-      value_or_throw(parse_json(value_or_throw(read_file(file, 1_MiB)), file.string()));
+  const Json state = value_or_throw(
+      parse_json(value_or_throw(read_file(file, read_limits::kRunState)), file.string()));
   for (const char* key : {"kl_coef", "batches"}) {
     if (state.is_object() && state.contains(key) && state[key].is_number()) continue;
     throw Error(ErrorCode::kCorrupt, format("{}: \"{}\" is missing", file.string(), key));

@@ -164,7 +164,8 @@ bool is_whole(const train::FoundCheckpoint& checkpoint) {
 
 Json read_run_state(const fs::path& checkpoint) {
   const fs::path file = checkpoint / kStateFile;
-  Json state = value_or_throw(parse_json(value_or_throw(read_file(file, 16_MiB)), file.string()));
+  Json state = value_or_throw(
+      parse_json(value_or_throw(read_file(file, read_limits::kRunState)), file.string()));
   const auto absent_or = [&](const char* key, bool (Json::*is)() const noexcept) {
     return !state.contains(key) || (state[key].*is)();
   };

@@ -38,7 +38,7 @@ Status check(const Architecture& a, std::string_view where) {
 Status read_generation_config(const std::filesystem::path& file, Architecture& a) {
   std::error_code none;
   if (!std::filesystem::exists(file, none)) return {};
-  NEAP_TRY_ASSIGN(const std::string text, read_file(file, 16_MiB));
+  NEAP_TRY_ASSIGN(const std::string text, read_file(file, read_limits::kModelJson));
   NEAP_TRY_ASSIGN(const Json json, parse_json(text, file.string()));
   if (!json.is_object())
     return {ErrorCode::kInvalidArgument, format("{}: not a JSON object", file.string())};
@@ -153,7 +153,7 @@ Result<Architecture> Architecture::from_folder(const std::filesystem::path& fold
                "Face by its repository's name",
                folder.string(), repository.string(), folder.string()));
   }
-  NEAP_TRY_ASSIGN(const std::string text, read_file(file, 16_MiB));
+  NEAP_TRY_ASSIGN(const std::string text, read_file(file, read_limits::kModelJson));
   NEAP_TRY_ASSIGN(const Json config, parse_json(text, file.string()));
   NEAP_TRY_ASSIGN(Architecture a, from_json(config, file.string()));
   NEAP_TRY(read_generation_config(folder / "generation_config.json", a));

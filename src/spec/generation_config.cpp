@@ -93,7 +93,7 @@ Result<GenerationConfig> GenerationConfig::from_json(const Json& json, const std
 Result<GenerationConfig> GenerationConfig::from_folder(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / kGenerationConfig;
   if (std::error_code error; !std::filesystem::exists(file, error)) return GenerationConfig{};
-  NEAP_TRY_ASSIGN(const std::string text, read_file(file, 16_MiB));
+  NEAP_TRY_ASSIGN(const std::string text, read_file(file, read_limits::kModelJson));
   NEAP_TRY_ASSIGN(const Json json, parse_json(text, file.string()));
   return from_json(json, file.string());
 }

@@ -11,7 +11,7 @@ namespace neap::spec {
 namespace fs = std::filesystem;
 
 Result<Json> read_adapter_config(const fs::path& file) {
-  NEAP_TRY_ASSIGN(const std::string text, read_file(file, 16_MiB));
+  NEAP_TRY_ASSIGN(const std::string text, read_file(file, read_limits::kModelJson));
   NEAP_TRY_ASSIGN(Json config, parse_json(text, file.string()));
   if (!config.is_object())
     return Status(ErrorCode::kCorrupt, format("{} is not a JSON object", file.string()));

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/progress.h"
+#include "base/read_limits.h"
 #include "trace/formats.h"
 #include "trace/wire_format.h"
 
@@ -63,8 +64,9 @@ Result<Recording> read_input(Input& input, const ReadOptions& options) {
 }  // namespace
 
 Status over_memory_limit(const Input& input, Bytes limit) {
-  return {ErrorCode::kOutOfHostMemory,
-          "Reading " + input.name() + " needs more than its memory limit of " + to_string(limit)};
+  ReadLimits limits = read_limits::kRecording;
+  limits.memory.fixed = static_cast<double>(limit.count());
+  return over_limit(input.name(), limits, Excess::kMemory, 0, ErrorCode::kOutOfHostMemory);
 }
 
 Result<Recording> read(const std::filesystem::path& path, const ReadOptions& options) {

@@ -52,9 +52,9 @@ void write_checksums(const fs::path& checkpoint) {
 void check_files(const fs::path& checkpoint) {
   std::error_code error;
   if (!fs::exists(checkpoint / kChecksumsFile, error)) return;
-  const Json all =
-      value_or_throw(parse_json(value_or_throw(read_file(checkpoint / kChecksumsFile, 16_MiB)),
-                                (checkpoint / kChecksumsFile).string()));
+  const Json all = value_or_throw(
+      parse_json(value_or_throw(read_file(checkpoint / kChecksumsFile, read_limits::kRunState)),
+                 (checkpoint / kChecksumsFile).string()));
   const Json files = all.is_object() ? all.value("files", Json()) : Json();
   if (!files.is_object()) throw damaged(checkpoint, format("{} lists no files", kChecksumsFile));
   for (const auto& [name, entry] : files.items()) {

@@ -1,7 +1,5 @@
 #include "weights/fingerprint.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -13,6 +11,7 @@
 #include "base/format.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/open_file.h"
 #include "base/status.h"
 #include "weights/safetensors.h"
 #include "weights/safetensors_detail.h"
@@ -32,8 +31,7 @@ void add_part(RunningHash& hash, int fd, const fs::path& file, std::uint64_t fir
 }
 
 void add_file(RunningHash& hash, const fs::path& file) {
-  const Descriptor fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) detail::io_error("open", file, errno);
+  const Descriptor fd = value_or_throw(open_regular_file(file));
   const std::uint64_t size = fs::file_size(file);
   hash.add(format("{} {}\n", file.filename().string(), size));
   const std::uint64_t beginning = std::min(size, kBeginning);
@@ -48,7 +46,7 @@ void add_file(RunningHash& hash, const fs::path& file) {
 
 std::string fingerprint(const spec::ModelFiles& files) {
   RunningHash hash;
-  hash.add(value_or_throw(read_file(files.base / "config.json", 16_MiB)));
+  hash.add(value_or_throw(read_file(files.base / "config.json", read_limits::kModelJson)));
   if (spec::has_weights(files.base)) {
     for (const fs::path& file : WeightFolder::open(files.base).files()) add_file(hash, file);
   }

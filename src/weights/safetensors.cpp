@@ -18,6 +18,7 @@
 #include "base/format.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/open_file.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "weights/safetensors_detail.h"
@@ -261,7 +262,7 @@ const char* dtype_name(spec::Dtype dtype) {
 }
 
 struct SafetensorsFile::State {
-  State(fs::path where, int descriptor) : path(std::move(where)), fd(descriptor) {}
+  State(fs::path where, Descriptor file) : path(std::move(where)), fd(std::move(file)) {}
   fs::path path;
   Descriptor fd;
   std::uint64_t data_begin = 0;
@@ -299,13 +300,10 @@ void SafetensorsFile::State::take_checksums(std::string& header) {
 }
 
 SafetensorsFile SafetensorsFile::open(const fs::path& path) {
-  const auto state =
-      std::make_shared<State>(path, ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const auto state = std::make_shared<State>(path, value_or_throw(open_regular_file(path)));
   const int fd = state->fd.get();
-  if (fd < 0) io_error("open", path, errno);
   struct stat info {};
   if (::fstat(fd, &info) != 0) io_error("stat", path, errno);
-  if (!S_ISREG(info.st_mode)) corrupt(path, "is not a regular file");
   const auto size = static_cast<std::uint64_t>(info.st_size);
   if (size < 8) corrupt(path, format("has {} bytes; a safetensors file has at least 8", size));
 
@@ -313,14 +311,17 @@ SafetensorsFile SafetensorsFile::open(const fs::path& path) {
   read_exactly(fd, path, 0, std::as_writable_bytes(std::span(prefix)));
   std::uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | prefix[i];
-  if (length > kMaxHeaderBytes)
-    corrupt(path, format("promises a header of {} bytes; the most is {}", length, kMaxHeaderBytes));
+  const ReadLimits& limits = read_limits::kWeights;
+  if (Bytes(length) > limits.part)
+    throw Error(over_limit(format("{}: its header of {} bytes", path.string(), length), limits,
+                           Excess::kPart, 0, ErrorCode::kCorrupt));
   if (length > size - 8)
     corrupt(path, format("promises a header of {} bytes, but has {} in all", length, size));
   std::string header(length, '\0');
   read_exactly(fd, path, 8, std::as_writable_bytes(std::span(header)));
   if (header.empty() || header.front() != '{') corrupt(path, "its header does not begin with {");
 
+  throw_if_error(check_json(header, path.string(), limits));
   HeaderReader reader;
   if (!nlohmann::json::sax_parse(header, &reader)) corrupt(path, "its header " + reader.problem);
   check_layout(path, reader.tensors, size - 8 - length);

@@ -62,8 +62,6 @@ struct TensorEntry : TensorInfo {
 
 class SafetensorsFile {
  public:
-  static constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
-
   /// Reads and checks the header:
   ///
   /// - its size, JSON without repeated keys, and known dtypes;

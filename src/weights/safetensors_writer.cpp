@@ -131,10 +131,10 @@ SafetensorsWriter::State::State(fs::path where, std::vector<TensorInfo> infos,
   if (header.back() == ',') header.pop_back();
   header += "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
-  if (header.size() > SafetensorsFile::kMaxHeaderBytes)
+  if (Bytes(header.size()) > read_limits::kWeights.part)
     throw Error(ErrorCode::kInvalidArgument,
                 format("{}: {} tensors need a header of {} bytes; the most is {}", path.string(),
-                       tensors.size(), header.size(), SafetensorsFile::kMaxHeaderBytes));
+                       tensors.size(), header.size(), read_limits::kWeights.part.count()));
   data_begin = 8 + header.size();
   missing = std::make_unique<std::atomic<std::uint64_t>[]>(tensors.size());
   untold = std::make_unique<std::atomic<std::uint64_t>[]>(tensors.size());

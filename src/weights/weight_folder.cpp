@@ -131,7 +131,8 @@ WeightFolder WeightFolder::open(const fs::path& folder) {
                          "docs/models.md has the command that converts it"
                        : ""));
   }
-  const std::string text = value_or_throw(read_file(index_path, 256_MiB));
+  const std::string text = value_or_throw(read_file(index_path, read_limits::kWeightIndex));
+  throw_if_error(check_json(text, index_path.string(), read_limits::kWeightIndex));
   // Uses sorted objects: neap::Json searches keys linearly, and a hostile index could exploit that.
   const auto index = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (index.is_discarded()) corrupt(index_path, "not valid JSON");

@@ -8,6 +8,7 @@ TARGETS is the file that cmake/NeapTargets.cmake writes into a build folder. A m
   - every link of a library to a module is used by an include;
   - links form no cycle, name modules by their alias (neap::x), and go with no include folder but the modules' own;
   - libtorch's headers need a link to libtorch; the CUDA toolkit's and Python's are used nowhere;
+  - files from outside are opened by base/open_file;
   - the table in docs/architecture.md is what follows from the links (--write renews it).
 Prints each breach and exits 1 if there is any.
 """
@@ -26,6 +27,9 @@ FORBIDDEN = [
      "the CUDA toolkit"),
     (re.compile(r"^(Python\.h|pybind11/.*)$"), "Python"),
 ]
+READS = re.compile(r"\bifstream\b|\bfopen\(|\bO_RDONLY\b(?!.*\bO_DIRECTORY\b)")
+# Opened for fsync, by descriptor, or as a lock of this program.
+OWN_READS = {"src/base/open_file.cpp", "src/base/file.cpp", "src/arena/disk_file.cpp", "src/data/row_cache.cpp", "src/train/output_lock.cpp"}
 BEGIN, END = "<!-- modules: tests/layers/check_layers.py --write -->", "<!-- /modules -->"
 
 
@@ -135,8 +139,16 @@ class Checker:
                 todo += self.targets[at].modules
         return False
 
+    def check_reads(self, file: Path):
+        if self.name_of(file) in OWN_READS or not file.is_relative_to(self.source):
+            return
+        for number, line in enumerate(without_comments(file.read_text()).splitlines(), 1):
+            if READS.search(line):
+                self.breach(f"{self.name_of(file)}:{number}", "opens a file itself; base/open_file knows pipes, devices and limits")
+
     def check_file(self, file: Path):
         owners = self.owners_of(file)
+        self.check_reads(file)
         for number, name, quoted in includes_of(file):
             where = f"{self.name_of(file)}:{number}"
             if name is None:

@@ -125,6 +125,12 @@ class CheckLayers(unittest.TestCase):
         self.project.write("src/rlhf/run.cpp", '#include "arena/arena.h"\n#include <cuda_runtime.h>\n#include "Python.h"\n')
         self.found("run.cpp:2: no module uses the CUDA toolkit", "run.cpp:3: no module uses Python")
 
+    def test_files_are_opened_in_one_place(self):
+        for text, found in (("std::ifstream in(path);", True), ("int f = ::open(p, O_RDONLY | O_CLOEXEC);", True), ("fopen(p, m)", True),
+                            ("int f = ::open(p, O_RDONLY | O_DIRECTORY);", False), ("// std::ifstream", False)):
+            self.project.write("src/cache/cache.cpp", f'#include "base/base.h"\n{text}\n')
+            self.found(*["cache.cpp:2: opens a file itself"] if found else [])
+
     def test_file_of_no_target(self):
         self.project.write("src/lost/lost.cpp", "")
         self.found("src/lost/lost.cpp: belongs to no target")

@@ -11,15 +11,16 @@ void fail(std::string_view what) {
   throw TemplateError(format("{} ({} bytes)", excerpt(what, kShown), what.size()));
 }
 
-void fail_budget(Budget::Spent spent, const Budget::Limits& limits) {
-  if (spent == Budget::Spent::kBytes)
-    fail(format("the template needs more than {} MiB of memory", limits.bytes >> 20));
-  fail("the template does too much work; it may loop without end");
+void fail_rendering(std::string_view what) {
+  fail(format("a rendering {}", what));
+}
+
+void check_length(std::size_t bytes) {
+  if (Bytes(bytes) > kLimits.part) fail(format("a text {}", limit_text(kLimits, Excess::kPart)));
 }
 
 Text::Text(String made) {
-  if (made.size() > kMaxText)
-    fail(format("a text is too long: {} MiB, at most {}", made.size() >> 20, kMaxText >> 20));
+  check_length(made.size());
   const Counted<String> allocator(made.get_allocator());
   owner_ = std::allocate_shared<String>(allocator, std::move(made));
   view_ = *owner_;

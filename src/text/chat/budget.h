@@ -27,12 +27,12 @@ class TemplateError : public std::runtime_error {
 /// Throws a TemplateError; `what` is cut at 4 KiB.
 [[noreturn]] void fail(std::string_view what);
 
-inline constexpr Budget::Limits kRendering{20'000'000, std::size_t{256} << 20};
-/// Longer texts fail.
-inline constexpr std::size_t kMaxText = std::size_t{64} << 20;
-
+/// Limits of a template and of one rendering.
+inline constexpr const ReadLimits& kLimits = read_limits::kTemplate;
+/// Fails for a text that is longer than kLimits.part.
+void check_length(std::size_t bytes);
 /// Fail function of a rendering's Budget.
-void fail_budget(Budget::Spent spent, const Budget::Limits& limits);
+void fail_rendering(std::string_view what);
 
 using String = std::basic_string<char, std::char_traits<char>, Counted<char>>;
 template <class T>

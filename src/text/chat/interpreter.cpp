@@ -120,7 +120,7 @@ void Interpreter::render(const Body& body) {
 
 void Interpreter::write(std::string_view text) {
   budget_.spend(1 + text.size() / 256);
-  if (out_->size() + text.size() > kMaxText) fail("the rendered text is too long");
+  check_length(out_->size() + text.size());
   *out_ += text;
 }
 

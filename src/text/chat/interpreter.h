@@ -86,7 +86,7 @@ class Interpreter {
   Arguments arguments_of(const Expression& e, const ScopePtr& scope, std::size_t from);
   Value filtered(const Expression* e, Value input, const ScopePtr& scope);
 
-  Budget budget_{kRendering, fail_budget};  // first member: destroyed after the others
+  Budget budget_{kLimits, 0, fail_rendering};  // first member: destroyed after the others
   std::int64_t unix_time_;
   int depth_ = 0;
   ScopePtr globals_;

@@ -61,7 +61,7 @@ Value repeated(const Value& value, std::int64_t times, Budget& budget) {
   const std::size_t size =
       value.text() != nullptr ? value.text()->size() : value.list()->items.size();
   if (size == 0) return value;
-  if (n > kMaxText / size) fail("a repeated value is too long");
+  if (n > kLimits.part.count() / size) check_length(kLimits.part.count() + 1);
   if (value.text() != nullptr) {
     String made(budget);
     made.reserve(size * n);

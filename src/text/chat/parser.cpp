@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "text/chat/budget.h"
 
 namespace neap::chat {
 
@@ -16,9 +17,9 @@ Statement statement_of(Statement::Kind kind, int line) {
 }  // namespace
 
 Parser::Nesting::Nesting(Parser& p) : parser(p) {
-  if (++parser.depth_ > kMaxDepth) {
+  if (++parser.depth_ > kLimits.levels) {
     --parser.depth_;
-    parser.error(format("nests deeper than {} levels", kMaxDepth));
+    parser.error(limit_text(kLimits, Excess::kLevels));
   }
 }
 

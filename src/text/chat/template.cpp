@@ -14,10 +14,6 @@ struct Template::Parsed {
 
 namespace {
 
-// Maximum size of a template. The longest one in known checkpoints has 20 KiB, and a tree takes
-// about 100 times its source.
-constexpr std::size_t kMaxSource = std::size_t{1} << 20;
-
 // Returns the result of `run`, or the reason why it failed.
 template <class T, class Run>
 Result<T> guarded(const std::string& where, const Run& run) {
@@ -59,10 +55,7 @@ std::int64_t now() {
 }  // namespace
 
 Result<Template> Template::parse(std::string_view source, std::string_view where) {
-  if (source.size() > kMaxSource)
-    return Status(ErrorCode::kInvalidArgument,
-                  format("{}: a template of {} bytes; at most {} are read", where, source.size(),
-                         kMaxSource));
+  if (Bytes(source.size()) > kLimits.file) return over_limit(where, kLimits, Excess::kFile);
   const std::string name(where);
   return guarded<Template>(name, [&] {
     auto parsed = std::make_shared<Parsed>();

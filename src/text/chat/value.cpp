@@ -197,7 +197,7 @@ void append_quoted(String& out, std::string_view text) {
 // Values share their parts, so a small value can have a text of any length.
 void append_repr(String& out, const Value& value, Budget& budget) {
   budget.spend(1);
-  if (out.size() > kMaxText) fail("a value's text is too long");
+  check_length(out.size());
   bool first = true;
   const auto between = [&] {
     if (!std::exchange(first, false)) out += ", ";

@@ -60,7 +60,7 @@ class JsonWriter {
   void write(const Value& value, int depth) {
     value.defined();
     budget_.spend(1);
-    if (out.size() > kMaxText) fail("tojson: the text is too long");
+    check_length(out.size());
     if (value.is<None>()) {
       out += "null";
     } else if (const auto* b = value.get<bool>()) {

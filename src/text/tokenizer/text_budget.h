@@ -5,9 +5,9 @@
 
 namespace neap::text {
 
-/// All stages together may write a text this many times, plus kAllowance.
-inline constexpr std::size_t kMostGrowth = 100;
-inline constexpr std::size_t kAllowance = std::size_t{64} << 20;
+/// All stages together may write a text this many times, plus a fixed allowance.
+inline constexpr auto kMostGrowth =
+    static_cast<std::size_t>(read_limits::kTokenizer.memory.of_byte);
 
 /// Budget for a text of this many bytes. Exceeding it throws neap::Error.
 [[nodiscard]] Budget text_budget(std::size_t bytes);

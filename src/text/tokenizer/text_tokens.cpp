@@ -38,7 +38,8 @@ TextTokens text_tokens(const fs::path& folder, const spec::Architecture& shape,
   const fs::path file = folder / "generation_config.json";
   Json config = Json::object();
   if (std::error_code ignored; fs::exists(file, ignored)) {
-    config = value_or_throw(parse_json(value_or_throw(read_file(file, 16_MiB)), file.string()));
+    config = value_or_throw(
+        parse_json(value_or_throw(read_file(file, read_limits::kModelJson)), file.string()));
     if (!config.is_object())
       throw Error(ErrorCode::kCorrupt, format("{}: not a JSON object", file.string()));
   }

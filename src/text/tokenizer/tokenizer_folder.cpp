@@ -10,7 +10,7 @@ namespace {
 namespace fs = std::filesystem;
 
 Tree read_json(const fs::path& path) {
-  return parse_tree(value_or_throw(read_file(path, 1_GiB)), path.string());
+  return parse_tree(value_or_throw(read_file(path, read_limits::kTokenizerFile)), path.string());
 }
 bool is_there(const fs::path& path) {
   std::error_code ignored;
@@ -23,7 +23,8 @@ Tree document_of_vocabulary(const fs::path& folder, const Tree& config) {
   const fs::path vocab_path = folder / "vocab.json";
   Tree vocab = read_json(vocab_path);
   if (!vocab.is_object()) corrupt(vocab_path.string(), "not a JSON object");
-  const std::string text = value_or_throw(read_file(folder / "merges.txt", 1_GiB));
+  const std::string text =
+      value_or_throw(read_file(folder / "merges.txt", read_limits::kTokenizerFile));
   Tree merges = Tree::array();
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
@@ -98,13 +99,15 @@ Tokenizer Tokenizer::from_folder(const fs::path& folder) {
     throw Error(ErrorCode::kNotFound, format("{} has neither tokenizer.json nor vocab.json with "
                                              "merges.txt",
                                              folder.string()));
-  Tokenizer t = is_there(file) ? from_json(value_or_throw(read_file(file, 1_GiB)), file.string())
-                               : from_json(document_of_vocabulary(folder, config).dump(),
-                                           (folder / "vocab.json").string());
+  Tokenizer t =
+      is_there(file)
+          ? from_json(value_or_throw(read_file(file, read_limits::kTokenizerFile)), file.string())
+          : from_json(document_of_vocabulary(folder, config).dump(),
+                      (folder / "vocab.json").string());
   State& state = *t.state_;
   if (!config.empty()) state.read_config(std::move(config), config_file.string());
   if (const fs::path chat = folder / "chat_template.jinja"; is_there(chat))
-    state.chat_template = value_or_throw(read_file(chat, 16_MiB));
+    state.chat_template = value_or_throw(read_file(chat, read_limits::kTemplate));
   if (!state.eos) state.eos = state.id_of("<|endoftext|>");
   return t;
 }

@@ -72,7 +72,13 @@ class Reward(unittest.TestCase):
         done = self.neap("boom.jsonl", "--function", "judge.py", "reward.functions.0.retries=0")
         self.assertEqual(done.returncode, 1)
         self.assertIn("judge.py:5 in compute_score, raise KeyError(\"unit\"): KeyError: 'unit'; the row is boom.jsonl:2: {", done.stderr)
-        for words, part in ((["rows.jsonl"], "No reward function: give --function"),
+        with (self.home / "sparse.py").open("w") as file:
+            file.truncate(1 << 40)
+        os.mkfifo(self.home / "pipe.py")
+        for words, part in ((["rows.jsonl", "--function", "sparse.py"], "sparse.py is over the limit of 16 MiB for the source of a reward function"),
+                            (["rows.jsonl", "--function", "pipe.py"], "pipe.py is a pipe, not a file"),
+                            (["rows.jsonl", "--function", "/dev/zero"], "/dev/zero is a device, not a file"),
+                            (["rows.jsonl"], "No reward function: give --function"),
                             (["rows.jsonl", "--function", "none.py"], "none.py is not a file"),
                             (["rows.jsonl", "--function", "judge.py:other"], "it has compute_score"),
                             (["rows.jsonl", "--function", "judge.py", "--response-key", "text"], 'no response in field "text"'),

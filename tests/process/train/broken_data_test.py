@@ -40,8 +40,10 @@ class Hostile(DataCase):
                 out.write(b"1" * (16 << 20))
         with (self.home / "long.jsonl").open("wb") as out:
             out.write(b'{"prompt": "1+1=", "response": "2"}\n{"prompt": "')
-            out.truncate(1 << 30)  # a line of 1 GiB
-        broken = [("cut.gz", "cut short"), ("garbage.gz", "is not valid gzip"), ("long.gz", "long.gz:2"), ("long.jsonl", "long.jsonl:2")]
+            out.truncate(1 << 30)
+        (self.home / "hole.jsonl").write_bytes(b'{"prompt": "1+1=", "response": "2"}\n')
+        os.truncate(self.home / "hole.jsonl", 1 << 42)
+        broken = [("hole.jsonl", "hole: write or copy it again"), ("cut.gz", "cut short"), ("garbage.gz", "is not valid gzip"), ("long.gz", "long.gz:2"), ("long.jsonl", "hole: write or copy it again")]
         if has_zstd():
             subprocess.run(["zstd", "-q", self.home / "sft_train.jsonl", "-o", self.home / "cut.zst"], check=True)
             os.truncate(self.home / "cut.zst", (self.home / "cut.zst").stat().st_size // 2)
@@ -147,6 +149,27 @@ class Hostile(DataCase):
         self.assertNotIn(".rows", (self.home / "left").read_text())
         self.assertIn("Resuming from", result.stderr)
         self.assert_same("kept")
+
+    def test_a_log_that_stays_unwritable_ends_with_a_checkpoint(self):
+        """Its name leads to a device that is always full; the other files have room."""
+        for name in ("metrics.jsonl", "phases.jsonl", "validation.jsonl"):
+            with self.subTest(name):
+                out = self.home / "out" / f"full-{name}"
+                out.mkdir(parents=True)
+                (out / name).symlink_to("/dev/full")
+                words = (*SFT, "data.val_files=sft_train.jsonl", "trainer.test_freq=1", "trainer.save_freq=-1", f"trainer.default_local_dir=out/{out.name}")
+                result = self.train(out.name, *words, "trainer.total_training_steps=3", expect=1)
+                self.assertEqual(result.stderr.count("Records are kept in memory and tried again"), 1, result.stderr)
+                (error,) = [line for line in result.stderr.splitlines() if "error:" in line]
+                self.assertRegex(error, rf"Stopped after 3 of 3 steps: Cannot write .*{name}: No space left on device. "
+                                 r"The steps are saved in \S*global_step_3, logs are not complete; the same command resumes from there")
+                self.assertTrue((out / "global_step_3/actor/model.safetensors").exists())
+                for other in {"metrics.jsonl", "validation.jsonl"} - {name}:
+                    self.assertEqual(neap_program.read_lines(out / other)[-1]["step"], 3)
+                (out / name).unlink()
+                again = self.train(out.name, *words, "trainer.total_training_steps=4")
+                self.assertRegex(again.stderr, "Resuming from .*global_step_3")
+                self.assertEqual([row["step"] for row in neap_program.read_lines(out / "metrics.jsonl")], [4] if name == "metrics.jsonl" else [1, 2, 3, 4])
 
     def test_a_full_disk_is_one_error(self):
         def limit():

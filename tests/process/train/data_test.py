@@ -179,7 +179,7 @@ class Parquet(DataCase):
         self.assert_same("trl-parquet", "trl-jsonl")
 
     def lines(self, path):
-        result = subprocess.run(["python3", "-", path, "1000000"], input=ROWS_PROGRAM.read_text(), capture_output=True, text=True, timeout=60,
+        result = subprocess.run(["python3", "-", path, "1000000 17179869184 1000000000 120"], input=ROWS_PROGRAM.read_text(), capture_output=True, text=True, timeout=60,
                                 check=False)
         return result.stdout.splitlines()
 

@@ -85,7 +85,9 @@ TEST_F(Config, ErrorsNameFileLineKeyAndRemedy) {
 TEST_F(Config, DeepTablesAreRefusedBeforeTheyAreParsed) {
   std::string parts = "a";
   for (int i = 1; i < 50'000; ++i) parts += ".a";
-  const std::string tail = ": tables nest deeper than 100 levels";
+  const std::string tail =
+      " nests over the limit of 100 levels for a configuration; check that the file is a "
+      "configuration";
   for (const std::string& deep : {parts + " = 1\n", "[" + parts + "]\nb = 1\n",
                                   "v = " + std::string(50'000, '['), "v = {" + parts + " = 1}\n"})
     EXPECT_EQ(error("# a.b\n" + deep), "a.toml:2" + tail);

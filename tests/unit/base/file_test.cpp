@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -121,13 +122,38 @@ TEST(File, IsReadInPieces) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(File, OnlyRegularFilesWithinTheirLimitAreOpenedAsSuch) {
+  const std::filesystem::path folder =
+      ::testing::TempDir() + "neap_regular_" + std::to_string(::getpid());
+  std::filesystem::create_directory(folder);
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  const auto why = [](const std::filesystem::path& path) {
+    return open_regular_file(path, read_limits::kJudge).status().message();
+  };
+  EXPECT_EQ(why(folder), folder.string() + " is a folder, not a file");
+  EXPECT_EQ(why("/dev/zero"), "/dev/zero is a device, not a file");
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(why(folder / "pipe"), (folder / "pipe").string() + " is a pipe, not a file");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kPipePatience / 2);
+  EXPECT_EQ(open_regular_file(folder / "none").status().code(), ErrorCode::kNotFound);
+  std::ofstream(folder / "sparse.py") << "x = 1";
+  EXPECT_EQ(why(folder / "sparse.py"), "");
+  std::filesystem::resize_file(folder / "sparse.py", std::uintmax_t{1} << 40);
+  EXPECT_EQ(why(folder / "sparse.py"),
+            (folder / "sparse.py").string() +
+                " is over the limit of 16 MiB for the source of a reward function; check the "
+                "function's path");
+  std::filesystem::remove_all(folder);
+}
+
 TEST(File, AFileOfExactlyTheLimitIsRead) {
   const std::string path = ::testing::TempDir() + "neap_limit_" + std::to_string(::getpid());
   ASSERT_TRUE(write_file_atomic(path, "1234").ok());
   EXPECT_EQ(read_file(path, Bytes(4)).value(), "1234");
   const auto over = read_file(path, Bytes(3));
   EXPECT_EQ(over.status().code(), ErrorCode::kInvalidArgument);
-  EXPECT_NE(over.status().message().find("4 B, over the limit of 3 B"), std::string::npos)
+  EXPECT_NE(over.status().message().find("is over the limit of 3 B for this file"),
+            std::string::npos)
       << over.status().message();
   std::filesystem::remove(path);
 }

@@ -81,6 +81,24 @@ TEST(Json, AnObjectOfManyMembersIsReadInTheTimeOfItsText) {
   EXPECT_EQ(read->size(), static_cast<std::size_t>(kMembers));
 }
 
+TEST(Json, ValuesOverTheirMemoryAreRefusedBeforeTheyAreMade) {
+  ReadLimits limits = read_limits::kJson;
+  limits.memory.fixed = 1000;
+  const auto list_of = [](std::string_view item) {
+    std::string text = "[";
+    for (int i = 0; i < 1000; ++i) (text += item) += ',';
+    text.back() = ']';
+    return text;
+  };
+  for (const char* const item :
+       {"7", "12.5", "true", "\"sentences of words\"", "{\"name\":12}", "\"[[[\""})
+    EXPECT_TRUE(parse_json(list_of(item), "a.json", limits).ok()) << item;
+  for (const char* const item : {"[]", "{}", "\"\"", "[[]]"})
+    EXPECT_EQ(parse_json(list_of(item), "a.json", limits).status().message().substr(0, 41),
+              "a.json needs memory over the limit of 47.")
+        << item;
+}
+
 TEST(Printable, IsOneLineOfUtf8) {
   EXPECT_EQ(printable("a\n\t\x1B\x7F"), "a\\n\\t\\x1b\\x7f");
   EXPECT_EQ(printable("\xC3\xA9 \xC3 \xE2\x82 \xFF"), "\xC3\xA9 \\xc3 \\xe2\\x82 \\xff");

@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "base/format.h"
+#include "base/read_limits.h"
 #include "unit/data/folder.h"
 
 namespace neap::data {
@@ -116,7 +117,7 @@ TEST_F(EncodeTest, TheFirstErrorIsTheOneThatIsReported) {
     EXPECT_THAT(encode(memory).status().message(), HasSubstr("rows.jsonl:777 is bad"));
   }
   // An error of a row comes before damage to the file behind it.
-  std::ofstream(file_, std::ios::app) << std::string(kMostRowBytes.count() + 1, 'x');
+  std::ofstream(file_, std::ios::app) << std::string(read_limits::kRow.part.count() + 1, 'x');
   EXPECT_THAT(encode(1_GiB).status().message(), HasSubstr("rows.jsonl:777 is bad"));
   bad_ = 0;
   EXPECT_THAT(encode(1_GiB).status().message(), HasSubstr("rows.jsonl:50001"));

@@ -335,7 +335,7 @@ TEST(StepLog, ASparseFileIsNotReadWhole) {
                                StepLog::for_each(path, [](const Json&) {})}) {
     EXPECT_EQ(status.code(), ErrorCode::kCorrupt);
     EXPECT_THAT(status.message(),
-                HasSubstr("metrics.jsonl:2: the line is over the limit of 16 MiB"));
+                HasSubstr("metrics.jsonl:2 is over the limit of 16 MiB for a line of a log"));
   }
 }
 
@@ -410,6 +410,15 @@ TEST(PhaseLog, RoundTrip) {
     lacking["moves"][0].erase(key);
     lacking["moves"][0]["seconds"] = 0.5;
     EXPECT_FALSE(PhaseRecord::from_json(lacking).ok()) << key;
+  }
+  for (const double wrong : {-1.0, 1e300}) {
+    for (const char* const path :
+         {"/seconds", "/move_seconds", "/moves/0/copy_seconds", "/moves/1/exposed_seconds",
+          "/streamed/0/exposed_seconds", "/communication_seconds"}) {
+      Json absurd = old;
+      absurd[Json::json_pointer(path)] = wrong;
+      EXPECT_THAT(PhaseRecord::from_json(absurd).status().message(), HasSubstr("0 to 1e9")) << path;
+    }
   }
   old["moves"] = Json::array();
   old["streamed"][0].erase("to_host");

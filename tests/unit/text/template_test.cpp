@@ -50,20 +50,20 @@ TEST(ChatTemplate, ErrorsNameTheTemplateAndTheLine) {
 TEST(ChatTemplate, WorkIsBounded) {
   const std::string tens =
       "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}";
-  EXPECT_THAT(failure(tens), HasSubstr("too much work"));
+  EXPECT_THAT(failure(tens), HasSubstr("takes over the limit of 20000000 steps"));
   EXPECT_THAT(failure("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"),
               HasSubstr("nest too deep"));
   EXPECT_THAT(failure("{% set n = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set n.x = "
                       "n.x + n.x %}{% endfor %}"),
-              HasSubstr("too long"));
-  EXPECT_THAT(failure("{{ 'a' * 10000000000 }}"), HasSubstr("too long"));
-  EXPECT_THAT(failure("{{ [0] * 10000000000 }}"), HasSubstr("too long"));
+              HasSubstr("over the limit of 64 MiB"));
+  EXPECT_THAT(failure("{{ 'a' * 10000000000 }}"), HasSubstr("over the limit of 64 MiB"));
+  EXPECT_THAT(failure("{{ [0] * 10000000000 }}"), HasSubstr("over the limit of 64 MiB"));
   EXPECT_THAT(failure("{{ ('a' * 100000).replace('a', 'b' * 100000) | length }}"),
-              HasSubstr("MiB of memory"));
+              HasSubstr("needs memory over the limit of 256 MiB"));
   EXPECT_THAT(
       failure("{% set n = namespace(x=[0]) %}{% for i in range(40) %}{% set n.x = n.x + n.x "
               "%}{% endfor %}"),
-      HasSubstr("MiB of memory"));
+      HasSubstr("needs memory over the limit of 256 MiB"));
   EXPECT_EQ(failure("{{ '' * 1000000000000000000 }}{{ [] * 1000000000000000000 }}"),
             "rendered: []");
   EXPECT_THAT(failure("{{ range(100001) | length }}"), HasSubstr("Range too big"));
@@ -78,7 +78,7 @@ TEST(ChatTemplate, WorkIsBounded) {
               ::testing::Not(HasSubstr("rendered")));
   EXPECT_THAT(failure("{% set n = namespace(x=[]) %}{% for i in range(99999) %}{% set n.x = [n.x] "
                       "%}{% endfor %}"),
-              HasSubstr("nests deeper"));
+              HasSubstr("nests "));
 }
 
 // Of the process, at its largest so far.
@@ -137,13 +137,15 @@ TEST(ChatTemplate, WorkOnLongTextsIsCounted) {
         "{% for i in range(100000) %}{% set x = s.strip(s[1:] + 'b') %}{% endfor %}"}) {
     const auto made = rendered(s + source, messages);
     EXPECT_FALSE(made.ok()) << source;
-    EXPECT_THAT(made.status().message(), HasSubstr("too much work")) << source;
+    EXPECT_THAT(made.status().message(), HasSubstr("takes over the limit of 20000000 steps"))
+        << source;
   }
 }
 
 TEST(ChatTemplate, LongTemplatesAreRefused) {
   EXPECT_EQ(text(std::string(1 << 20, 'a')).size(), 1U << 20);
-  EXPECT_THAT(failure(std::string((1 << 20) + 1, 'a')), HasSubstr("at most 1048576 are read"));
+  EXPECT_THAT(failure(std::string((1 << 20) + 1, 'a')),
+              HasSubstr("over the limit of 1 MiB for a chat template"));
 }
 
 TEST(ChatTemplate, NestingIsBounded) {
@@ -169,7 +171,7 @@ TEST(ChatTemplate, ObjectsThatHoldThemselvesAreFreed) {
   const std::string begin = "{% set n = namespace(l=0) %}";
   EXPECT_THAT(failure(begin + "{% for i in range(99999) %}{% for x in [n.l] %}{% set n.l = loop %}"
                               "{% endfor %}{% endfor %}"),
-              HasSubstr("nests deeper"));
+              HasSubstr("nests "));
   EXPECT_EQ(text(begin + "{% macro m(l) %}{% for x in [1] recursive %}{% set n.l = loop %}"
                          "{% endfor %}{% endmacro %}{% for i in range(99999) %}{% set x = m(n.l) %}"
                          "{% endfor %}"),
