@@ -99,6 +99,8 @@ logger = ["jsonl"]
 
 CHECKPOINTING = {"none": 'activation_checkpointing = "none"', "selective": 'activation_checkpointing = "selective"', "full": "enable_gradient_checkpointing = true"}
 
+ARGS = argparse.Namespace(rehearse=False)  # of who imports this; the program reads its own
+
 
 class Case:
     def __init__(self, model, task, rows, prompt, response, micro=0, n=1, checkpointing="selective", ceiling=0.0, once=False):

@@ -160,8 +160,7 @@ class Checkpoints(RankCase):
                 names = os.listdir(output) if output.exists() else []
                 return any(list((output / name / "actor").glob("optimizer.safetensors.tmp-*")) for name in names if pattern.fullmatch(name))
             neap_program.wait_for(process, writes_states, timeout=120)
-            os.kill(launch.rank_process(process.pid, killed), signal.SIGKILL)
-            process.communicate(timeout=60)
+            launch.kill_rank(process, killed, 2)
             self.assertNotEqual(process.returncode, 0)
             step = int((output / "latest_checkpointed_iteration.txt").read_text())
             self.assert_resumes(folder, *words, step=step)

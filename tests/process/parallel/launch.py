@@ -1,6 +1,7 @@
 """Starting ranks under mpirun, for the tests beside it."""
 import os
 import pathlib
+import signal
 import sys
 import time
 
@@ -51,3 +52,15 @@ def rank_process(parent, rank, deadline=60):
                 continue
         time.sleep(0.01)
     raise AssertionError(f"rank {rank} of {parent} did not start")
+
+
+def kill_rank(process, rank, ranks, timeout=60):
+    """Kills a rank of the run `process`, and waits for the other ranks: mpirun may end before them."""
+    all_ranks = [rank_process(process.pid, each) for each in range(ranks)]
+    os.kill(all_ranks[rank], signal.SIGKILL)
+    process.communicate(timeout=timeout)
+    end = time.monotonic() + timeout
+    while any(os.path.exists(f"/proc/{each}") for each in all_ranks):
+        if time.monotonic() > end:
+            raise AssertionError(f"a rank of {all_ranks} outlives its run")
+        time.sleep(0.01)

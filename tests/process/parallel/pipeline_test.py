@@ -4,9 +4,7 @@
 Stages give the bits of one rank that accumulates; checkpoints do not depend on them. NEAP_TEST_SLOW=1: every case.
 """
 import json
-import os
 import re
-import signal
 import sys
 import unittest
 
@@ -137,8 +135,7 @@ class Pipeline(PipelineCase):
         words = ("trainer.save_freq=2", "trainer.total_training_steps=6", STAGES.format(3))
         process = launch.start(3, launch.NEAP, "train", "sft.toml", "trainer.default_local_dir=out/killed", *words, cwd=self.home)
         neap_program.wait_for(process, lambda: neap_program.logged_steps(self.home / "out/killed") >= 3, timeout=120)
-        os.kill(launch.rank_process(process.pid, 1), signal.SIGKILL)
-        process.communicate(timeout=60)
+        launch.kill_rank(process, 1, 3)
         self.assertNotEqual(process.returncode, 0)
         self.assertIn("Resuming from", self.run_ranks(3, "killed", *words).stderr)
         self.run_ranks(1, "calm", *words[:2])

@@ -5,9 +5,7 @@ Sliced and whole ones give the same bits on the same ranks, with sliced gradient
 checkpoints do not depend on ranks and stage. NEAP_TEST_SLOW=1: every case with every stage.
 """
 import json
-import os
 import pathlib
-import signal
 import sys
 import unittest
 
@@ -197,8 +195,7 @@ class Zero(RankCase):
         self.run_ranks(2, "calm", *words)
         process = launch.start(2, launch.NEAP, "train", "sft.toml", "trainer.default_local_dir=out/killed", *words, cwd=self.home)
         neap_program.wait_for(process, lambda: neap_program.logged_steps(self.home / "out/killed") >= 3, timeout=120)
-        os.kill(launch.rank_process(process.pid, 1), signal.SIGKILL)
-        process.communicate(timeout=60)
+        launch.kill_rank(process, 1, 2)
         self.assertNotEqual(process.returncode, 0)
         self.assertIn("Resuming from", self.run_ranks(2, "killed", *words).stderr)
         self.assertEqual(self.metrics("out/killed"), self.metrics("out/calm"))
