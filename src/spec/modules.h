@@ -39,7 +39,7 @@ enum class ModulePlace : std::uint8_t { kEmbedding, kAttention, kMlp, kBlockNorm
 enum class ModuleKind : std::uint8_t { kTable, kLinear, kNorm };
 /// Which side of a matrix tensor-parallel ranks divide. A table's outputs are its tokens.
 enum class DividedSide : std::uint8_t { kNone, kOutputs, kInputs };
-/// What the divided side consists of.
+/// The unit of the divided side.
 enum class DividedWidth : std::uint8_t {
   kNone,
   kVocabulary,
@@ -49,7 +49,7 @@ enum class DividedWidth : std::uint8_t {
   kInner,     ///< columns of the MLP
   kTwoInner,  ///< columns of gate, then those of up
 };
-/// What a rank's gradient covers if all tensor-parallel ranks hold the whole parameter.
+/// The extent of a rank's gradient if all tensor-parallel ranks hold the whole parameter.
 enum class ReplicatedGradient : std::uint8_t {
   kAll,     ///< everything: it is equal on all ranks
   kHeads,   ///< the rank's heads, unless the norm spans all heads
