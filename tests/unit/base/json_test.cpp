@@ -94,8 +94,8 @@ TEST(Json, ValuesOverTheirMemoryAreRefusedBeforeTheyAreMade) {
        {"7", "12.5", "true", "\"sentences of words\"", "{\"name\":12}", "\"[[[\""})
     EXPECT_TRUE(parse_json(list_of(item), "a.json", limits).ok()) << item;
   for (const char* const item : {"[]", "{}", "\"\"", "[[]]"})
-    EXPECT_EQ(parse_json(list_of(item), "a.json", limits).status().message().substr(0, 41),
-              "a.json needs memory over the limit of 47.")
+    EXPECT_THAT(parse_json(list_of(item), "a.json", limits).status().message(),
+                HasSubstr("a.json needs memory over the limit of "))
         << item;
 }
 
