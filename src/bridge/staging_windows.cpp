@@ -43,16 +43,18 @@ Status StagingWindows::read(std::size_t window, std::span<const Range> ranges) {
   Window& w = windows_[window];
   NEAP_TRY(wait_for_write(window));
   NEAP_TRY(wait_for_fetch(window));
-  for (const Range& range : ranges) use_.disk_read += range.size;
+  for (const Range& range : ranges) w.coming += range.size;
   if (!ranges.empty()) w.reading = disk_.read(in_memory(window, ranges));
   return {};
 }
 
 Status StagingWindows::wait_for_read(std::size_t window) {
+  use_.disk_read += std::exchange(windows_[window].coming, Bytes());
   return wait_counted(windows_[window].reading, use_);
 }
 
 Status StagingWindows::drop_read(std::size_t window) {
+  windows_[window].coming = Bytes();
   return windows_[window].reading.wait();
 }
 

@@ -41,7 +41,7 @@ class StagingWindows {
   };
   /// Starts to read. Blocks until the window is free.
   [[nodiscard]] Status read(std::size_t window, std::span<const Range> ranges);
-  /// Blocks until what was last read is there, or drops it: the time is then not counted.
+  /// Blocks until what was last read is there, or drops it: then neither bytes nor time are counted.
   [[nodiscard]] Status wait_for_read(std::size_t window);
   [[nodiscard]] Status drop_read(std::size_t window);
   /// A range of a region of the device.
@@ -70,6 +70,7 @@ class StagingWindows {
  private:
   struct Window {
     arena::DiskLane::Batch reading, writing;
+    Bytes coming;                                   // of what is being read
     std::optional<SlotLane::Mark> fetched, stored;  // the last copies
   };
   [[nodiscard]] std::vector<arena::DiskRange> in_memory(std::size_t window,

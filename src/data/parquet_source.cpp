@@ -43,12 +43,12 @@ class ParquetSource final : public RowSource {
     if (ended_) return false;
     return failure(text);
   }
-  std::string where(std::uint64_t number) const override {
+  [[nodiscard]] std::string where(std::uint64_t number) const override {
     return format("{}: row {}", file_.string(), number);
   }
-  std::uint64_t position() const override { return rows_; }
-  bool packed() const override { return true; }
-  double progress() const override {
+  [[nodiscard]] std::uint64_t position() const override { return rows_; }
+  [[nodiscard]] bool packed() const override { return true; }
+  [[nodiscard]] double progress() const override {
     return total_ == 0 ? 0 : static_cast<double>(rows_) / static_cast<double>(total_);
   }
 

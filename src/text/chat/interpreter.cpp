@@ -312,7 +312,8 @@ Value Interpreter::call(const Value& function, const Arguments& arguments) {
     return captured(
         [&] { run_for(*loop->recursive, loop->scope, arguments.list[0], loop->level + 1); });
   }
-  const Value held = function;  // the call may replace the variable that holds this function
+  // The call may replace the variable that holds this function.
+  const Value held = function;  // NOLINT(performance-unnecessary-copy-initialization)
   const Callable* callable = held.callable();
   if (callable == nullptr) fail(format("'{}' object is not callable", function.type()));
   return callable->macro != nullptr ? call_macro(*callable, arguments)

@@ -30,7 +30,7 @@ Value integers(std::string_view op, std::int64_t a, std::int64_t b) {
     if (b < 0) return std::pow(static_cast<double>(a), static_cast<double>(b));
     r = 1;
     for (std::int64_t k = 0; k < b && r != 0 && !(r == 1 && a == 1); ++k)
-      r = checked(__builtin_mul_overflow(r, a, &r) || k > 64 * 1024, r);
+      r = checked(__builtin_mul_overflow(r, a, &r) || k > std::int64_t{64} * 1024, r);
     return r;
   }
   if (b == 0) fail("division by zero");

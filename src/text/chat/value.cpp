@@ -137,10 +137,10 @@ const Value& Value::defined() const {
 }
 
 const char* Value::type() const {
-  static constexpr const char* names[] = {"Undefined", "NoneType", "bool",       "int",
-                                          "float",     "str",      "list",       "dict",
-                                          "Namespace", "function", "LoopContext"};
-  return list() != nullptr && list()->tuple ? "tuple" : names[v_.index()];
+  static constexpr const char* kNames[] = {"Undefined", "NoneType", "bool",       "int",
+                                           "float",     "str",      "list",       "dict",
+                                           "Namespace", "function", "LoopContext"};
+  return list() != nullptr && list()->tuple ? "tuple" : kNames[v_.index()];
 }
 
 std::string float_text(double value) {

@@ -23,6 +23,7 @@ at::Tensor sample(const at::Tensor& logits, const SamplingOptions& options,
 
 std::vector<double> shares(const at::Tensor& row, const SamplingOptions& options, int draws) {
   std::vector<float> uniforms;
+  uniforms.reserve(static_cast<std::size_t>(draws));
   for (int i = 0; i < draws; ++i) uniforms.push_back(uniform(5, static_cast<std::uint64_t>(i)));
   const at::Tensor tokens =
       sample(row.repeat({draws, 1}), options, at::tensor(uniforms, at::kFloat));

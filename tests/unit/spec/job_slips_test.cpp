@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/format.h"
 #include "spec/architecture.h"
 #include "spec/peer_keys.h"
 #include "unit/spec/job_file.h"
@@ -99,7 +100,7 @@ TEST_F(JobFile, AnOldKeyNamesTheNewOne) {
   Job job;
   const ConfigTable table = job.bind();
   const auto renamed = [&](const std::string& old_key, const std::string& key) {
-    const std::string text = error(kPpo, {old_key + "=1"});
+    std::string text = error(kPpo, {old_key + "=1"});
     EXPECT_TRUE(has(text, "unknown key")) << text;
     EXPECT_TRUE(has(text, "Its name is " + key + " now")) << text;
     EXPECT_NE(table.find(key), nullptr) << key;
@@ -193,9 +194,9 @@ TEST_F(JobFile, AnOptimizerRefusesKeysOfAnother) {
     EXPECT_EQ(with({"optimizer=sm3", "momentum=0.9", "state_dtype=bfloat16"}, at), "ok");
     EXPECT_EQ(with({"optimizer=sgd", "momentum=0.9", "nesterov=true"}, at), "ok");
     std::string text = with({"momentum=0.9"}, at);
-    EXPECT_TRUE(has(text, at + "momentum is set, but " + at +
-                              "optimizer is \"adamw\". It is read where " + at +
-                              "optimizer is \"sm3\" or \"sgd\""))
+    EXPECT_TRUE(has(text, format("{0}momentum is set, but {0}optimizer is \"adamw\". It is read "
+                                 "where {0}optimizer is \"sm3\" or \"sgd\"",
+                                 at)))
         << text;
     text = with({"optimizer=adafactor", "beta1=0.9"}, at);
     EXPECT_TRUE(has(text, at + "beta1 is set")) << text;

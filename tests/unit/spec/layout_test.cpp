@@ -152,7 +152,7 @@ TEST(Layout, NeighboursAreOneTensor) {
   EXPECT_EQ(stacked->stride, 512 * 3584 + 512);
   const auto gates = joined_parameters(qwen, {Module::kGate, Module::kUp}, Part::kWeight);
   ASSERT_TRUE(gates);
-  EXPECT_EQ(gates->shape, (Shape{2 * 18944, 3584}));
+  EXPECT_EQ(gates->shape, (Shape{std::int64_t{2} * 18944, 3584}));
   EXPECT_FALSE(joined_parameters(block_of(kOpt350), {Module::kGate, Module::kUp}, Part::kWeight));
 }
 

@@ -100,6 +100,7 @@ class ThreadCommunicator final : public parallel::Communicator {
 inline void on_ranks(int size, const std::function<void(parallel::Communicator&)>& body) {
   ThreadRanks ranks(size);
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       at::set_num_threads(1);

@@ -122,10 +122,10 @@ class CommitKilled : public ::testing::Test {
     EXPECT_TRUE(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0);
     return WIFSIGNALED(status);
   }
-  std::string newest() const {
+  [[nodiscard]] std::string newest() const {
     const auto found = find_checkpoint(root_, "auto", {}, check_files);
     if (!found) return "none";
-    const std::string text = value_or_throw(read_file(found->folder / "actor" / "weights"));
+    std::string text = value_or_throw(read_file(found->folder / "actor" / "weights"));
     const at::Tensor values = at::empty({5});
     weights::load_tensors(weights::SafetensorsFile::open(found->folder / "actor" / kValues),
                           {{"x", values}});

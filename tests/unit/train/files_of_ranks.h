@@ -46,7 +46,7 @@ class FilesOfRanks : public ::testing::Test {
   void TearDown() override { fs::remove_all(root_); }
 
   /// The bytes of all files, one after another.
-  std::string contents() const {
+  [[nodiscard]] std::string contents() const {
     std::string out;
     for (const weights::TensorFiles::File& file : shards_.files)
       out += value_or_throw(read_file(file.path));
@@ -92,7 +92,7 @@ class FilesOfRanks : public ::testing::Test {
     writer.commit();
   }
   /// The parts of one of three ranks: cuts within and between pieces, parts of rows, a tensor of one rank.
-  std::vector<FilePart> parts_of(int rank) const {
+  [[nodiscard]] std::vector<FilePart> parts_of(int rank) const {
     constexpr std::int64_t kMi = 1 << 20;
     if (rank == 0)
       return {slice(0, 0, 4 * kMi), slice(1, 0, 4 * kMi), columns(0, 2), slice(3, 0, 5)};

@@ -35,7 +35,7 @@ class Safetensors : public ::testing::Test {
   // A file of that header and that many bytes of data.
   fs::path file(const std::string& header, std::size_t data, std::uint64_t length = UINT64_MAX) {
     if (length == UINT64_MAX) length = header.size();
-    const fs::path path = folder_ / "t.safetensors";
+    fs::path path = folder_ / "t.safetensors";
     std::ofstream out(path, std::ios::binary | std::ios::trunc);
     for (int i = 0; i < 8; ++i) out.put(static_cast<char>(length >> (8 * i) & 0xff));
     out << header << std::string(data, '\x5a');
@@ -61,6 +61,7 @@ Contents source(std::string name, std::string dtype, std::vector<std::int64_t> s
 
 std::vector<TensorInfo> infos_of(const std::vector<Contents>& tensors) {
   std::vector<TensorInfo> out;
+  out.reserve(tensors.size());
   for (const Contents& t : tensors) out.push_back(t.info);
   return out;
 }
@@ -426,6 +427,7 @@ TEST_F(Safetensors, SeveralThreadsWriteOneFile) {
 TEST_F(Safetensors, ShardsAreFoundByTheirIndex) {
   const auto tensors = [] {
     std::vector<Contents> all;
+    all.reserve(5);
     for (int i = 0; i < 5; ++i)
       all.push_back(
           source(format("t{}", i), "U8", {10}, std::string(10, static_cast<char>('a' + i))));
