@@ -2,12 +2,12 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <numbers>
 
 #include "base/format.h"
+#include "kernels/decoding_sizes.h"
 #include "ops/aten_ops.h"
 #include "ops/own_launch.h"
 
@@ -15,6 +15,9 @@ namespace neap::ops {
 
 using at::Tensor;
 using namespace own;
+using kernels::decoding::HeadStrides;
+using kernels::decoding::kNoActivation;
+using kernels::decoding::kTile;
 
 Tensor AtenOps::products(const Tensor& x, const Tensor& w) const {
   Tensor out = at::empty({w.size(0), x.size(0), w.size(1)}, x.options());
@@ -43,11 +46,7 @@ Tensor AtenOps::norm_and_add_(spec::NormKind kind, const Tensor& x, const Tensor
 
 namespace {
 
-struct Places {  // the strides of append.cu and attend.cu
-  std::int64_t q_row, q_head, k_row, k_head, v_row, v_head, keys_row, keys_head, values_row,
-      values_head;
-};
-Places strides_of(const step::Heads<Tensor>& heads, const Tensor& keys, const Tensor& values) {
+HeadStrides strides_of(const step::Heads<Tensor>& heads, const Tensor& keys, const Tensor& values) {
   for (const Tensor& t : {heads.k, heads.v, keys, values}) check(t, heads.q, "heads of new tokens");
   return {heads.q.stride(0), heads.q.stride(1), heads.k.stride(0), heads.k.stride(1),
           heads.v.stride(0), heads.v.stride(1), keys.stride(0),    keys.stride(1),
@@ -68,16 +67,12 @@ Tensor AtenOps::append_(const Tensor& keys, const Tensor& values, const Tensor& 
                         const step::Rotation<Tensor>& rotation) const {
   const Tensor& q = heads.q;
   check(positions, positions, "positions of new tokens");
-  struct {  // Append of append.cu
-    Places places;
-    int heads, key_heads, width, half;
-    float factor;
-  } by{strides_of(heads, keys, values),
-       static_cast<int>(q.size(1)),
-       static_cast<int>(heads.k.size(1)),
-       static_cast<int>(q.size(2)),
-       half_turn(rotation),
-       static_cast<float>(rotation.attention_factor)};
+  const kernels::decoding::Append by{strides_of(heads, keys, values),
+                                     static_cast<int>(q.size(1)),
+                                     static_cast<int>(heads.k.size(1)),
+                                     static_cast<int>(q.size(2)),
+                                     half_turn(rotation),
+                                     static_cast<float>(rotation.attention_factor)};
   Tensor turned = at::empty(q.sizes(), q.options());
   if (q.numel() == 0) return turned;
   const std::int64_t pairs = (q.size(2) + 1) / 2;
@@ -101,20 +96,15 @@ Tensor AtenOps::append_and_attend_(const Tensor& keys, const Tensor& values,
   const std::int64_t rows = q.size(0), count = q.size(1), width = q.size(2);
   if (q.numel() == 0) return at::empty({rows, count * width}, q.options());
   const std::int64_t shares = step::attend_shares(rows * count, limit.rounded);
-  struct {  // Attend of attend.cu
-    Places places;
-    int heads, key_heads, width, half;
-    float factor, scale;
-    int window, share;
-  } by{strides_of(heads, keys, values),
-       static_cast<int>(count),
-       static_cast<int>(heads.k.size(1)),
-       static_cast<int>(width),
-       half_turn(rotation),
-       static_cast<float>(rotation.attention_factor),
-       static_cast<float>(options.scale * std::numbers::log2e),
-       static_cast<int>(options.window),
-       static_cast<int>((limit.rounded + shares - 1) / shares)};
+  const kernels::decoding::Attend by{strides_of(heads, keys, values),
+                                     static_cast<int>(count),
+                                     static_cast<int>(heads.k.size(1)),
+                                     static_cast<int>(width),
+                                     half_turn(rotation),
+                                     static_cast<float>(rotation.attention_factor),
+                                     static_cast<float>(options.scale * std::numbers::log2e),
+                                     static_cast<int>(options.window),
+                                     static_cast<int>((limit.rounded + shares - 1) / shares)};
   Tensor out = at::empty({rows, count * width}, q.options());
   const Tensor parts =
       shares > 1 ? at::empty({rows * count, shares, width + 2}, q.options().dtype(at::kFloat))
@@ -137,16 +127,11 @@ Tensor AtenOps::append_and_attend_(const Tensor& keys, const Tensor& values,
 
 namespace {
 
-constexpr int kNoActivation = 4;   // kNone of few_rows.cu
-constexpr std::int64_t kTile = 8;  // and more of it
-constexpr std::int64_t kThreads = 512;
+using Matrices = kernels::decoding::Matrices<void>;
+constexpr std::int64_t kThreads = kWarp * kernels::decoding::kWarps;
 
-struct Matrices {
-  std::array<const void*, 3> weight{}, bias{};
-  std::array<int, 3> out{};
-};
 Matrices matrices_of(const step::FewMatrices<Tensor>& by, const Tensor& x) {
-  Matrices to;
+  Matrices to{};
   for (std::size_t i = 0; i < by.weight.size(); ++i) {
     const Tensor& w = by.weight[i];
     if (!w.defined()) continue;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/decoding_sizes.h"
 #include "kernels/sampler_sizes.h"
 #include "spec/dtype.h"
 
@@ -35,9 +36,9 @@ struct OwnKernels {
   /// Whether they multiply so few rows by matrices (out, in).
   [[nodiscard]] constexpr bool few_rows(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
                                         std::int64_t out) const {
-    constexpr std::int64_t kMostRows = 8, kMultiple = 8;
-    return take(dtype) && dtype == spec::Dtype::kBfloat16 && rows <= kMostRows &&
-           in % kMultiple == 0 && out % kMultiple == 0;
+    using namespace kernels::decoding;
+    return take(dtype) && dtype == spec::Dtype::kBfloat16 && rows <= kTile && in % kOfLane == 0 &&
+           out % kTile == 0;
   }
   /// Whether they draw tokens from such rows of logits. Only bfloat16 has so few values that they are counted instead of
   /// sorted.

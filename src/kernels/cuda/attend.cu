@@ -1,26 +1,12 @@
 // A new token of each sequence in decoding: its key and value go to their places in the cache, and its queries attend to the
-// keys there. Biases are added, and queries and keys are turned by the position, as in append.cu. A block has a head of a row
-// and a share of the keys; L lanes read a key together.
+// keys there. A block has a head of a row and a share of the keys; L lanes read a key together.
+#include "eight.cuh"
+#include "new_heads.cuh"
 
 constexpr unsigned kAll = 0xffffffffu;
 constexpr int kAtOnce = 4;  // keys of a lane in flight
-constexpr int kOfLane = 8;  // columns
 constexpr float kLowest = -1e30f;
 
-struct Attend {
-  long long q_row, q_head, k_row, k_head, v_row, v_head;    // strides of heads (B, heads, width)
-  long long keys_row, keys_head, values_row, values_head;  // of the cache (B', heads, tokens, width)
-  int heads, key_heads, width;
-  int half;      // columns of half a turn; 0: nothing turns
-  float factor;  // of cosine and sine
-  float scale;   // of scores, for powers of two
-  int window;    // 0: all keys
-  int share;     // keys of a block
-};
-
-struct alignas(16) Eight {
-  unsigned pairs[kOfLane / 2];
-};
 __device__ inline void spread(float (&to)[kOfLane], const Eight& from) {
 #pragma unroll
   for (int i = 0; i < kOfLane / 2; ++i) {
@@ -88,8 +74,8 @@ __device__ inline void attend(Bf16* out, float* parts, Bf16* keys, Bf16* values,
   const int head = static_cast<int>(blockIdx.y);
   const int of_key = by.heads / by.key_heads;  // heads that share keys
   const int key_head = head / of_key;
-  Bf16* const row_keys = keys + row * by.keys_row + key_head * by.keys_head;
-  Bf16* const row_values = values + row * by.values_row + key_head * by.values_head;
+  Bf16* const row_keys = keys + row * by.strides.keys_row + key_head * by.strides.keys_head;
+  Bf16* const row_values = values + row * by.strides.values_row + key_head * by.strides.values_head;
   let_next_start();
   const int position = static_cast<int>(positions[row]);
   const int share = static_cast<int>(blockIdx.z) * by.share;
@@ -111,10 +97,6 @@ __device__ inline void attend(Bf16* out, float* parts, Bf16* keys, Bf16* values,
   fetch(begin);
   wait_for_previous();
 
-  // Sums are rounded as a product's with a bias.
-  const auto biased = [](const Bf16* from, const Bf16* bias, int i) {
-    return bias == nullptr ? widen(from[i]) : widen(narrow<Bf16>(widen(from[i]) + widen(bias[i])));
-  };
   const bool stores = has_new && head % of_key == 0;
   const long long place = static_cast<long long>(position) * by.width;
   const int turned = by.width - by.half;  // pairs, and columns that do not turn
@@ -123,14 +105,14 @@ __device__ inline void attend(Bf16* out, float* parts, Bf16* keys, Bf16* values,
     if (item >= 2 * turned) {
       const int i = item - 2 * turned;
       const Bf16* const bias = v_bias == nullptr ? nullptr : v_bias + key_head * by.width;
-      new_value[i] = biased(v + row * by.v_row + key_head * by.v_head, bias, i);
+      new_value[i] = biased(v + row * by.strides.v_row + key_head * by.strides.v_head, bias, i);
       if (stores) row_values[place + i] = narrow<Bf16>(new_value[i]);
       continue;
     }
     const bool is_key = item >= turned;
     const int i = is_key ? item - turned : item;
-    const Bf16* const from = is_key ? k + row * by.k_row + key_head * by.k_head
-                                    : q + row * by.q_row + head * by.q_head;
+    const Bf16* const from = is_key ? k + row * by.strides.k_row + key_head * by.strides.k_head
+                                    : q + row * by.strides.q_row + head * by.strides.q_head;
     const Bf16* bias = is_key ? k_bias : q_bias;
     if (bias != nullptr) bias += (is_key ? key_head : head) * by.width;
     const auto put = [&](int at, float x) {
@@ -146,14 +128,11 @@ __device__ inline void attend(Bf16* out, float* parts, Bf16* keys, Bf16* values,
       put(by.half + i, biased(from, bias, by.half + i));
       continue;
     }
-    const float angle = static_cast<float>(position) * frequencies[i];
-    // Rounded as the tables of other passes are.
-    const float cosine = widen(narrow<Bf16>(cosf(angle) * by.factor));
-    const float sine = widen(narrow<Bf16>(sinf(angle) * by.factor));
+    const Turn turn = turn_of<Bf16>(position, frequencies[i], by.factor);
     const float a = biased(from, bias, i);
     const float b = biased(from, bias, by.half + i);
-    put(i, a * cosine - b * sine);
-    put(by.half + i, b * cosine + a * sine);
+    put(i, a * turn.cosine - b * turn.sine);
+    put(by.half + i, b * turn.cosine + a * turn.sine);
   }
   for (int i = by.width + thread; i < kMostWidth; i += kThreads) query[i] = 0;
   __syncthreads();
@@ -249,13 +228,13 @@ extern "C" __global__ void merge_shares(Bf16* out, const float* parts, int width
   }
 }
 
-#define NEAP_ATTEND(L, WARPS)                                                                     \
-  extern "C" __global__ void __launch_bounds__(32 * WARPS) attend_##L##_##WARPS(                  \
-      Bf16* out, float* parts, Bf16* keys, Bf16* values, const Bf16* q, const Bf16* k,            \
-      const Bf16* v, const Bf16* q_bias, const Bf16* k_bias, const Bf16* v_bias,                  \
-      const long long* positions, const float* frequencies, Attend by) {                          \
-    attend<L, WARPS>(out, parts, keys, values, q, k, v, q_bias, k_bias, v_bias, positions,        \
-                     frequencies, by);                                                            \
+#define NEAP_ATTEND(L, WARPS)                                                              \
+  extern "C" __global__ void __launch_bounds__(32 * WARPS) attend_##L##_##WARPS(           \
+      Bf16* out, float* parts, Bf16* keys, Bf16* values, const Bf16* q, const Bf16* k,     \
+      const Bf16* v, const Bf16* q_bias, const Bf16* k_bias, const Bf16* v_bias,           \
+      const long long* positions, const float* frequencies, Attend by) {                   \
+    attend<L, WARPS>(out, parts, keys, values, q, k, v, q_bias, k_bias, v_bias, positions, \
+                     frequencies, by);                                                     \
   }
 NEAP_ATTEND(8, 4)
 NEAP_ATTEND(8, 8)

@@ -2,22 +2,11 @@
 // has TILES x 8 rows of a matrix, and its warps share the columns. Sums are added in a fixed order: a row's bits do not depend
 // on the others. Reading matrices begins before the kernel in front has ended.
 
-constexpr int kTile = 8;    // rows of a matrix, and most rows of x
-constexpr int kStep = 32;   // columns of a warp at once
-constexpr int kOfLane = 8;  // of them
-constexpr int kWarps = 16;
+#include "activation.cuh"
+#include "eight.cuh"
 
-enum Activation { kSilu, kGelu, kGeluTanh, kRelu, kNone };  // spec::Activation, and none
+constexpr int kStep = 32;  // columns of a warp at once
 
-struct Matrices {
-  const Bf16* weight[3];  // (out, in) without gaps
-  const Bf16* bias[3];    // null: none
-  int out[3];             // multiples of kTile; their results are neighbours
-};
-
-struct alignas(16) Eight {
-  unsigned pairs[kOfLane / 2];
-};
 __device__ inline Eight read_once(const Bf16* from) {
   Eight x;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -33,21 +22,6 @@ __device__ inline void add_products(float (&sum)[4], unsigned x0, unsigned x1, u
       "{%7, %8}, {%0, %1, %2, %3};"
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
       : "r"(x0), "r"(0u), "r"(x1), "r"(w0), "r"(w1));
-}
-
-__device__ inline float activated(int kind, float x) {
-  switch (kind) {
-    case kSilu:
-      return x / (1.0f + expf(-x));
-    case kGelu:
-      return x * 0.5f * (1.0f + erff(x * 0.70710678118654752440f));
-    case kGeluTanh:
-      return 0.5f * x * (1.0f + tanhf(0.79788456080286535588f * (x + 0.044715f * x * x * x)));
-    case kRelu:
-      return x < 0.0f ? 0.0f : x;
-    default:
-      return x;
-  }
 }
 
 /// Sums of the block's tiles, by warp.
@@ -73,9 +47,10 @@ __device__ inline void multiply(Sums<TILES>& sums, const Bf16* const (&tiles)[TI
   const int steps = (columns + kStep - 1) / kStep;
   const Bf16* from[TILES];
 #pragma unroll
-  for (int n = 0; n < TILES; ++n) from[n] = tiles[n] + static_cast<long long>(row) * columns + first;
+  for (int n = 0; n < TILES; ++n)
+    from[n] = tiles[n] + static_cast<long long>(row) * columns + first;
   Eight ahead[DEPTH][TILES];
-  const auto fetch = [&](Eight (&to)[TILES], int step) {
+  const auto fetch = [&](Eight(&to)[TILES], int step) {
     const bool inside = step < steps && step * kStep + first < columns;
 #pragma unroll
     for (int n = 0; n < TILES; ++n) to[n] = inside ? read_once(from[n] + step * kStep) : Eight{};
@@ -116,7 +91,7 @@ __device__ inline void multiply(Sums<TILES>& sums, const Bf16* const (&tiles)[TI
 
 /// y (rows, all out) = act(x weight^T + bias), or += where `adds`.
 template <int TILES, int DEPTH>
-__device__ inline void few_rows(Bf16* y, const Bf16* x, const Matrices& by, long long stride,
+__device__ inline void few_rows(Bf16* y, const Bf16* x, const Matrices<Bf16>& by, long long stride,
                                 int rows, int columns, int activation, int adds) {
   __shared__ Sums<TILES> sums;
   let_next_start();
@@ -145,24 +120,24 @@ __device__ inline void few_rows(Bf16* y, const Bf16* x, const Matrices& by, long
   if (bias != nullptr) sum += widen(bias[begin + column]);
   Bf16* const place = y + row * all + to + column;
   if (adds) sum += widen(*place);
-  if (activation != kNone) sum = activated(activation, widen(narrow<Bf16>(sum)));
+  if (activation != kNoActivation) sum = activated(activation, widen(narrow<Bf16>(sum)));
   *place = narrow<Bf16>(sum);
 }
 
-#define NEAP_FEW_ROWS(name, TILES, DEPTH)                                                          \
-  extern "C" __global__ void __launch_bounds__(32 * kWarps)                                        \
-      few_rows_##name(Bf16* y, const Bf16* x, Matrices by, long long stride, int rows,             \
-                      int columns, int activation, int adds) {                                     \
-    few_rows<TILES, DEPTH>(y, x, by, stride, rows, columns, activation, adds);                     \
+#define NEAP_FEW_ROWS(name, TILES, DEPTH)                                                    \
+  extern "C" __global__ void __launch_bounds__(kWarp* kWarps)                                \
+      few_rows_##name(Bf16* y, const Bf16* x, Matrices<Bf16> by, long long stride, int rows, \
+                      int columns, int activation, int adds) {                               \
+    few_rows<TILES, DEPTH>(y, x, by, stride, rows, columns, activation, adds);               \
   }
 NEAP_FEW_ROWS(short, 1, 2)
 NEAP_FEW_ROWS(long, 1, 4)
 NEAP_FEW_ROWS(wide, 2, 2)
 
 /// y (rows, out) = act(x gate^T) (x up^T), the first two matrices, of one size. Intermediate results are rounded as in gated.cu.
-extern "C" __global__ void __launch_bounds__(32 * kWarps)
-    few_rows_gated(Bf16* y, const Bf16* x, Matrices by, long long stride, int rows, int columns,
-                   int activation) {
+extern "C" __global__ void __launch_bounds__(kWarp* kWarps)
+    few_rows_gated(Bf16* y, const Bf16* x, Matrices<Bf16> by, long long stride, int rows,
+                   int columns, int activation) {
   __shared__ Sums<2> sums;
   let_next_start();
   const long long tile = static_cast<long long>(blockIdx.x) * kTile;

@@ -188,7 +188,7 @@ TEST_P(OwnDecoding, ProductsOfFewRows) {
   const auto exact = [](const Tensor& x, const Tensor& w) {
     return x.to(at::kDouble).mm(w.to(at::kDouble).t());
   };
-  // Results before an activation, and of it, are rounded, too.
+  // The activation reads and returns rounded numbers.
   const auto near = [&](const Tensor& found, const Tensor& expected, int roundings = 1) {
     const double size = std::max(1.0, expected.abs().max().item<double>());
     EXPECT_LT(off(found, expected), roundings * size / 128);
