@@ -13,8 +13,8 @@ template <class Ops>
 class AttentionHalf : public BlockHalf<Ops> {
   using Base = BlockHalf<Ops>;
   using Base::a_, Base::adds_in_place, Base::behind_backward, Base::drops, Base::finish_part,
-      Base::later_, Base::matrix_backward, Base::norm_before, Base::norm_behind, Base::ops_,
-      Base::pass_, Base::rows_, Base::s_, Base::w_;
+      Base::last_product, Base::later_, Base::matrix_backward, Base::norm_before, Base::norm_behind,
+      Base::ops_, Base::pass_, Base::rows_, Base::s_, Base::w_;
   using typename Base::Saved;
   using typename Base::T;
 
@@ -185,8 +185,7 @@ class AttentionHalf : public BlockHalf<Ops> {
     Heads<T> heads = std::move(s_.attention.heads);
     s_.attention = {};
     s_.attention.heads = std::move(heads);
-    return rows_.fused ? decode_linear(ops_, w_.attention_out, out, std::move(sum))
-                       : linear(ops_, w_.attention_out, out, std::move(sum));
+    return last_product(w_.attention_out, out, std::move(sum));
   }
 
   // Attention's projected output. The block's input is added if the norm reads the sum or without a

@@ -53,6 +53,11 @@ class BlockHalf {
     return rows_.fused && !a_.parallel_residual && !a_.placement.after && a_.residual_scale == 1 &&
            (a_.placement.before || !last.bias.defined()) && ops_.ranks(spec::Axis::kTensor) == 1;
   }
+  // x times `last`, added to `sum` if it is defined.
+  T last_product(const Linear<T>& last, const T& x, T sum) {
+    return rows_.fused ? decode_linear(ops_, last, x, std::move(sum))
+                       : linear(ops_, last, x, std::move(sum));
+  }
   // The norm before a half that ends with `last`.
   T norm_before(const Norm<T>& p, const T& x, NormStatistics<T>& statistics,
                 const Linear<T>& last) {

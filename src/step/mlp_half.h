@@ -11,8 +11,8 @@ template <class Ops>
 class MlpHalf : public BlockHalf<Ops> {
   using Base = BlockHalf<Ops>;
   using Base::a_, Base::adds_in_place, Base::behind_backward, Base::drops, Base::finish_part,
-      Base::later_, Base::matrix_backward, Base::norm_before, Base::norm_behind, Base::ops_,
-      Base::pass_, Base::rows_, Base::s_, Base::w_;
+      Base::last_product, Base::later_, Base::matrix_backward, Base::norm_before, Base::norm_behind,
+      Base::ops_, Base::pass_, Base::rows_, Base::s_, Base::w_;
   using typename Base::Saved;
   using typename Base::T;
 
@@ -155,10 +155,6 @@ class MlpHalf : public BlockHalf<Ops> {
   T half_of(const T& matrix, std::int64_t which) {
     return ops_.narrow(matrix, 0, which * a_.intermediate_size, a_.intermediate_size);
   }
-  T multiplied(const Linear<T>& p, const T& x, T sum) {
-    return rows_.fused ? decode_linear(ops_, p, x, std::move(sum))
-                       : linear(ops_, p, x, std::move(sum));
-  }
   // Whether one kernel makes the product, and nothing else reads act(gate).
   bool skips_activated() {
     if (s_.activated.defined()) return false;
@@ -197,11 +193,11 @@ class MlpHalf : public BlockHalf<Ops> {
     T y = in_place ? std::exchange(residual, {}) : T();
     if (a_.gated) {
       make_product();
-      y = multiplied(w_.down, s_.product, std::move(y));
+      y = last_product(w_.down, s_.product, std::move(y));
       if (drops(Saved::kProduct)) s_.product = T();
     } else {
       make_activated();
-      y = multiplied(w_.down, s_.activated, std::move(y));
+      y = last_product(w_.down, s_.activated, std::move(y));
       if (drops(Saved::kActivated)) s_.activated = T();
     }
     if (in_place) return y;
