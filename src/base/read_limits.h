@@ -80,21 +80,17 @@ inline constexpr ReadLimits kPlan = json_file("a plan or a result of replay", 25
 inline constexpr ReadLimits kReplaySettings = json_file("settings of a replay", 64_MiB);
 inline constexpr ReadLimits kRates = json_file("measured rates", 64_KiB);
 
-inline constexpr ReadLimits kRow{.what = "a row of data",
-                                 .part = 64_MiB,
-                                 .levels = kJsonLevels,
-                                 .memory = kJsonMemory,
-                                 .advice = "divide the row or leave it out"};
-inline constexpr ReadLimits kLogLine{.what = "a line of a log",
-                                     .part = 16_MiB,
-                                     .levels = kJsonLevels,
-                                     .memory = kJsonMemory,
-                                     .advice = "remove the line"};
-inline constexpr ReadLimits kRolloutLine{.what = "a line of responses",
-                                         .part = 64_MiB,
-                                         .levels = kJsonLevels,
-                                         .memory = kJsonMemory,
-                                         .advice = "remove the line"};
+/// A part of a file that holds JSON: a line or a header.
+[[nodiscard]] constexpr ReadLimits json_part(std::string_view what, Bytes part,
+                                             std::string_view advice) {
+  return {
+      .what = what, .part = part, .levels = kJsonLevels, .memory = kJsonMemory, .advice = advice};
+}
+inline constexpr ReadLimits kRow =
+    json_part("a row of data", 64_MiB, "divide the row or leave it out");
+inline constexpr ReadLimits kLogLine = json_part("a line of a log", 16_MiB, "remove the line");
+inline constexpr ReadLimits kRolloutLine =
+    json_part("a line of responses", 64_MiB, "remove the line");
 /// gzip packs at most 1032 to 1. Traces and rows of data stay far below 1000.
 inline constexpr ReadLimits kPacked{.what = "a packed file",
                                     .unpacked = {64.0 * (1 << 20), 1000},
@@ -107,11 +103,8 @@ inline constexpr ReadLimits kParquet{.what = "a Parquet file",
                                      .unpacked = kPacked.unpacked,
                                      .seconds = {120, 1e-5},
                                      .advice = "write it anew as JSONL"};
-inline constexpr ReadLimits kWeights{.what = "a safetensors header",
-                                     .part = Bytes(100'000'000),
-                                     .levels = kJsonLevels,
-                                     .memory = kJsonMemory,
-                                     .advice = "save the model anew"};
+inline constexpr ReadLimits kWeights =
+    json_part("a safetensors header", Bytes(100'000'000), "save the model anew");
 /// Its memory is half of the machine's, or what the caller gives.
 inline constexpr ReadLimits kRecording{.what = "a recording", .advice = "record fewer steps"};
 inline constexpr ReadLimits kTokenizerFile = json_file("a tokenizer's file", 256_MiB, 64);
@@ -124,11 +117,14 @@ inline constexpr ReadLimits kTokenizer{.what = "one text",
 /// The longest template in known checkpoints has 20 KiB; a tree takes about 100 times its source.
 inline constexpr ReadLimits kTemplate{.what = "a chat template",
                                       .file = 1_MiB,
-                                      .part = 64_MiB,
                                       .levels = 100,
-                                      .memory = {256.0 * (1 << 20), 0},
-                                      .steps = {2e7, 0},
-                                      .advice = "it may loop without end"};
+                                      .advice = "check that it is the template that is meant"};
+/// `part`: of a text.
+inline constexpr ReadLimits kRendering{.what = "a chat template",
+                                       .part = 64_MiB,
+                                       .memory = {256.0 * (1 << 20), 0},
+                                       .steps = {2e7, 0},
+                                       .advice = "it may loop without end"};
 inline constexpr ReadLimits kJudge{.what = "the source of a reward function",
                                    .file = 16_MiB,
                                    .advice = "check the function's path"};

@@ -27,8 +27,8 @@ class TemplateError : public std::runtime_error {
 /// Throws a TemplateError; `what` is cut at 4 KiB.
 [[noreturn]] void fail(std::string_view what);
 
-/// Limits of a template and of one rendering.
-inline constexpr const ReadLimits& kLimits = read_limits::kTemplate;
+/// Limits of one rendering.
+inline constexpr const ReadLimits& kLimits = read_limits::kRendering;
 /// Fails for a text that is longer than kLimits.part.
 void check_length(std::size_t bytes);
 /// Fail function of a rendering's Budget.

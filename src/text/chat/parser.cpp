@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/format.h"
-#include "text/chat/budget.h"
+#include "base/read_limits.h"
 
 namespace neap::chat {
 
@@ -17,9 +17,9 @@ Statement statement_of(Statement::Kind kind, int line) {
 }  // namespace
 
 Parser::Nesting::Nesting(Parser& p) : parser(p) {
-  if (++parser.depth_ > kLimits.levels) {
+  if (++parser.depth_ > read_limits::kTemplate.levels) {
     --parser.depth_;
-    parser.error(limit_text(kLimits, Excess::kLevels));
+    parser.error(limit_text(read_limits::kTemplate, Excess::kLevels));
   }
 }
 

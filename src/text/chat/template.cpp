@@ -55,7 +55,8 @@ std::int64_t now() {
 }  // namespace
 
 Result<Template> Template::parse(std::string_view source, std::string_view where) {
-  if (Bytes(source.size()) > kLimits.file) return over_limit(where, kLimits, Excess::kFile);
+  if (Bytes(source.size()) > read_limits::kTemplate.file)
+    return over_limit(where, read_limits::kTemplate, Excess::kFile);
   const std::string name(where);
   return guarded<Template>(name, [&] {
     auto parsed = std::make_shared<Parsed>();
