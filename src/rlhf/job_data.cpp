@@ -112,6 +112,11 @@ JobData read_data(const TextContext& context, const RowCheck& check, std::size_t
   return out;
 }
 
+Status while_running(const Status& why) {
+  const bool files = why.code() == ErrorCode::kNotFound || why.code() == ErrorCode::kCorrupt;
+  return files ? Status(ErrorCode::kIo, why.message()) : why;
+}
+
 data::BatchOrder batch_order(const spec::Job& job, const JobData& data) {
   return value_or_throw(data::BatchOrder::make(
       data.train.files().sizes(),

@@ -54,6 +54,9 @@ struct JobData {
 [[nodiscard]] JobData read_data(const TextContext& context, const RowCheck& check,
                                 std::size_t threads);
 
+/// A failure while the job computes. A file that is then missing or damaged is not the user's mistake: the code is kIo.
+[[nodiscard]] Status while_running(const Status& why);
+
 /// The order of training batches.
 [[nodiscard]] data::BatchOrder batch_order(const spec::Job& job, const JobData& data);
 

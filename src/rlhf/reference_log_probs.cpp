@@ -162,8 +162,13 @@ class Computation {
         std::iota(numbers.begin(), numbers.end(), first - offset - seen);
         Pairs pairs;
         // Ranks with ZeRO shards must compute together, so reading must fail on all or none.
-        parallel::run_collectively(
-            ranks_, [&] { pairs = gather_pairs(context_, rows, sharder().of_padded(numbers)); });
+        parallel::run_collectively(ranks_, [&] {
+          try {
+            pairs = gather_pairs(context_, rows, sharder().of_padded(numbers));
+          } catch (const Error& e) {
+            throw Error(while_running(e.status()));
+          }
+        });
         const TokenLogProbs out = log_probs_in_phase(context_, reference, pairs.sequences,
                                                      spec::PhaseId::kReferenceLogProbs);
         const bridge::HostScope host;

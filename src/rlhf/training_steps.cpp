@@ -305,9 +305,7 @@ void TrainingRun::keep_steps_before(const StepFailure& failure) {
 }
 
 Status TrainingRun::stopped(const Status& why, const std::string& kept) const {
-  // A file that is missing or damaged in the middle of a run is not the user's mistake.
-  const bool files = why.code() == ErrorCode::kNotFound || why.code() == ErrorCode::kCorrupt;
-  return {files ? ErrorCode::kIo : why.code(),
+  return {while_running(why).code(),
           format("Stopped after {} of {} steps: {}. {}", step_, total_steps_, why.message(), kept)};
 }
 

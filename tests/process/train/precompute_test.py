@@ -159,7 +159,7 @@ class Precompute(TrainCase):
         for file in (self.home / "unread").glob("*.rows"):
             os.truncate(file, 100)
         _, err = process.communicate()
-        self.assertEqual(process.returncode, 2, err)
+        self.assertEqual(process.returncode, 1, err)
         self.assertIn(".rows cannot be read", err)
         done = len(pairs_of(part))
         self.assertLess(0, done)
