@@ -3,7 +3,7 @@
 
     alternation.py NEAP > bench/results/planned-alternation.jsonl
 
-Of a GRPO job, with the tags of its plan:
+Strategies for a GRPO job, in the tags of its plan:
 v0  everything is resident in every phase: memory.offload = "none"
 v1  the rollout starts anew each step: its memory as of v3, and the weights go through the disk (memory.nvme_bandwidth, 2 GB/s)
 v2  the rollout sleeps as a whole: it wakes up while what the update has on the device, with all its weights, is still there

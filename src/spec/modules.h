@@ -34,7 +34,7 @@ enum class Module : std::uint8_t {
 };
 enum class Part : std::uint8_t { kWeight, kBias, kLoraA, kLoraB };
 
-/// Where in the network a module is.
+/// The part of the network that a module is in.
 enum class ModulePlace : std::uint8_t { kEmbedding, kAttention, kMlp, kBlockNorms, kHead };
 enum class ModuleKind : std::uint8_t { kTable, kLinear, kNorm };
 /// Which side of a matrix tensor-parallel ranks divide. A table's outputs are its tokens.

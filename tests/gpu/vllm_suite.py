@@ -72,7 +72,7 @@ def run_tests(checkout, env, only, limit, scratch):
     """Maps each test to (outcome, seconds); and what was printed."""
     home = scratch / "suite"
     shutil.rmtree(home, ignore_errors=True)
-    shutil.copytree(checkout / "tests", home / "tests")  # beside no package vllm of the checkout
+    shutil.copytree(checkout / "tests", home / "tests")  # apart from the package "vllm" of the checkout, which would be imported
     results, log = home / "results", home / "log"
     results.touch()
     command = [sys.executable, "-m", "pytest", "-v", "-s", "-p", "no:cacheprovider", "-p", "suite_plugin", "--noconftest", "--tb=short", "-o",

@@ -1,4 +1,4 @@
-/* What resident_mpi.cpp has beside the interface of libneap_mpi.so. */
+/* resident_mpi.cpp has this function in addition to the interface of libneap_mpi.so. */
 #ifndef NEAP_RESIDENT_MPI_H
 #define NEAP_RESIDENT_MPI_H
 

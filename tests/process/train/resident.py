@@ -88,7 +88,7 @@ class Resident:
         return subprocess.CompletedProcess(words, code, out, err + self.said())
 
     def end(self, calm=True):
-        """All runs were calm: the processes end without an error, too."""
+        """Ends the processes. `calm`: all runs have ended, and the processes must end without an error."""
         if not calm:
             self.process.terminate()
         for one in self.sockets.values():
@@ -116,7 +116,7 @@ def run(words, *, ranks=1, prefix=(), environment, cwd, timeout=900):
     try:
         result = one.run(words, cwd, timeout)
     finally:
-        # Of ranks the others wait for the one that failed.
+        # The other ranks wait for the one that failed.
         if result and one.process.poll() is None and (ranks == 1 or result.returncode == 0):
             kept[key] = one
         else:
