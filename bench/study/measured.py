@@ -21,26 +21,16 @@ sys.path.insert(0, str(planned.ROOT / "bench" / "data"))
 from small_model import REVIEWS, environment  # noqa: E402
 
 RANKS, STEPS, TOLERANCE, LORA = (2, 4), 2, 0.2, 16
-# A model's sizes by the names of its architecture.
-SMALL = {"opt": {"hidden_size": 256, "word_embed_proj_dim": 256, "ffn_dim": 1024, "num_hidden_layers": 4, "num_attention_heads": 4},
-         "gpt2": {"n_embd": 256, "n_layer": 4, "n_head": 4},
-         "llama": {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4}}
-TOKENS = {"vocab_size": 1024, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
 SIZES = {"deepspeed": {"rows": 2, "prompt": 32, "response": 32}, "others": {"rows": 8, "prompt": 24, "response": 8}}
 DATA = ('data.train_files=["prompts.jsonl"]', "data.truncation=left", "trainer.save_freq=-1", f"trainer.total_training_steps={STEPS}",
         "device.memory=2GiB")
-
-
-def small(name):
-    config = planned.MODELS[name]
-    return config | SMALL[config["model_type"]] | TOKENS
 
 
 def home_of(folder, group):
     """Models and data of a row's set, and what writes its job for a number of ranks."""
     _, actor, critic, _ = planned.SETS[group]
     sizes = SIZES["deepspeed" if group.startswith("deepspeed") else "others"]
-    configs = {name: small(name) for name in (actor, critic)}
+    configs = {name: planned.small(planned.MODELS[name]) for name in (actor, critic)}
 
     def for_ranks(ranks):
         planned.job(folder, sizes, actor, critic, ranks, configs, LORA, "cpu")

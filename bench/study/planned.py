@@ -56,6 +56,11 @@ MODELS = {
     "opt-6.7b": OPT | {"hidden_size": 4096, "ffn_dim": 16384, "num_hidden_layers": 32, "num_attention_heads": 32, "word_embed_proj_dim": 4096},
     "gpt2-xl": GPT2 | {"n_embd": 1600, "n_layer": 48, "n_head": 25}, "gpt2-medium": GPT2 | {"n_embd": 1024, "n_layer": 24, "n_head": 16},
 }
+# A model's sizes by the names of its architecture.
+SMALL = {"opt": {"hidden_size": 256, "word_embed_proj_dim": 256, "ffn_dim": 1024, "num_hidden_layers": 4, "num_attention_heads": 4},
+         "gpt2": {"n_embd": 256, "n_layer": 4, "n_head": 4},
+         "llama": {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4}}
+TOKENS = {"vocab_size": 1024, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
 CHAT = {"rows": 2, "prompt": 256, "response": 256, "gpu": "rtx3090"}
 # ColossalChat's examples/train_prompts.py pads prompts to 96 tokens and generates up to 128.
 COLOSSAL = {"rows": 32, "prompt": 96, "response": 32, "gpu": "rtx3090"}
@@ -70,6 +75,11 @@ SETS = {
     "a100-llama-2-7b": (A100, "llama-2-7b", "llama-2-7b", ("none", "zero3")),
 }
 RANKS = 4
+
+
+def small(config):
+    """The model's architecture at a size for CPUs."""
+    return config | SMALL[config["model_type"]] | TOKENS
 
 
 def plan(neap, folder, gpu, words):

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Records the memory of RLHF's third step under the strategies of the study, on GPUs or, as a rehearsal, on CPUs.
 
-    record.py --out DIR [--stack deepspeed|fsdp2] [--rows none/none,zero3/all/nccl/2] [--device cpu]
+    record.py --out DIR [--rows deepspeed-opt/none/none,deepspeed-opt/zero3/all/nccl/2] [--device cpu]
 
-Each row is STRATEGY/EMPTY[/GROUP/WORLD]: a strategy, the phases after which empty_cache() is called, and the process group (default fake/4). A row
-runs in processes of its own; several rows share the GPUs. A process of the group "fake" is rank 0 of a group without other ranks: it allocates
+Each row is SET/STRATEGY/EMPTY[/GROUP/WORLD]: models and sizes (planned.py), a strategy, the phases after which empty_cache() is called, and the
+process group (default fake/4). DeepSpeed-Chat's set runs on DeepSpeed in float16, the others on FSDP2 in bfloat16. A row runs in processes of its own; several rows share the GPUs. A process of the group "fake" is rank 0 of a group without other ranks: it allocates
 what rank 0 allocates, and gathered shards are copies of its own. DIR/rows.jsonl gets a line for each row, DIR/NAME.pickle.xz its memory snapshot
-(--keep names for which EMPTY). A row that fails is reported and the others go on. Needs torch, transformers, peft and, for its stack, DeepSpeed.
+(--keep names for which EMPTY). A row that fails is reported and the others go on. Needs torch, transformers, accelerate, peft and, for its set, DeepSpeed.
 """
 import argparse
 import datetime
@@ -31,23 +31,23 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import planned  # noqa: E402
 import rlhf  # noqa: E402
 import snapshot as snapshots  # noqa: E402
 import stacks  # noqa: E402
 
-ORDER = ("none", "all", "inference", "training")
-STRATEGY_ORDER = ("all", "zero3", "zero3-offload", "none", "zero1", "zero2", "checkpointing")
 # GiB of a GPU set aside for a row: more than it needs.
-ROOM = {"none": 24, "zero1": 20, "zero2": 20, "zero3": 21, "zero3-offload": 18, "checkpointing": 18, "all": 15}
-GPU_ROOM = 78
+ROOM = {"deepspeed-opt": {"none": 24, "zero1": 20, "zero2": 20, "zero3": 17, "zero3-offload": 15, "checkpointing": 18, "all": 12},
+        "colossal-opt": {"none": 24, "zero3": 22, "zero3-offload": 20, "checkpointing": 16},
+        "colossal-gpt2": {"none": 34, "zero3": 32, "zero3-offload": 30, "checkpointing": 20, "all": 18},
+        "a100-opt-6.7b": {"none": 72, "zero3": 54}, "a100-llama-2-7b": {"none": 78, "zero3": 58}}
 NOT_FORKED = ("initialization error", "forked subprocess")  # CUDA had begun before the fork
-# Real ranks against the group without other ranks.
-PAIRS = [(strategy, "none", group, 2) for strategy in ("zero3", "none", "all") for group in ("nccl", "fake")]
-MODELS = {"full": ("opt-1.3b", "opt-350m"), "tiny": ("tiny", "tiny")}
+STACKS = {name: "deepspeed" if name.startswith("deepspeed") else "fsdp2" for name in planned.SETS}
+DTYPES = {"deepspeed": "float16", "fsdp2": "bfloat16"}
 
 
 def environment(stack):
-    found = {"torch": torch.__version__, "cuda": torch.version.cuda, "transformers": transformers.__version__, "peft": rlhf.peft.__version__,
+    found = {"torch": torch.__version__, "cuda": torch.version.cuda, "transformers": transformers.__version__, "accelerate": stacks.accelerate.__version__, "peft": rlhf.peft.__version__,
              "python": sys.version.split()[0], "revision": os.environ.get("NEAP_REVISION", "")}
     if stack == "deepspeed":
         import deepspeed
@@ -96,14 +96,14 @@ def measure(arguments, spec, rank, gpu, port):
     torch.set_num_threads(arguments.threads)
     begun = time.time()
     begin_group(spec, rank, gpu, port)
-    dtype = getattr(torch, {"fp16": "float16", "bf16": "bfloat16"}[arguments.dtype])
-    shape = {"rows": arguments.batch, "prompt": arguments.prompt, "response": arguments.response}
-    stack = stacks.STACKS[arguments.stack](spec.strategy, device, shape, spec.world, dtype)
-    big, small = MODELS[arguments.models]
+    dtype = DTYPES[spec.stack()]
+    sizes, big, small, _ = planned.SETS[spec.set]
+    shape = {key: value // arguments.shorter for key, value in sizes.items() if key != "gpu"}
+    stack = stacks.STACKS[spec.stack()](spec.strategy, device, shape, spec.world, getattr(torch, dtype))
     names = {"actor": big, "ref": big, "critic": small, "reward": small}
-    engines = [stack.engine(role, name, arguments.lora) for role, name in names.items()]
+    engines = [stack.engine(role, rlhf.config(name, arguments.small), arguments.lora) for role, name in names.items()]
     phases = rlhf.Phases(device, spec.empty)
-    trainer = rlhf.Trainer(stack, engines, phases, shape, rlhf.config(big).vocab_size)
+    trainer = rlhf.Trainer(stack, engines, phases, shape, rlhf.config(big, arguments.small).vocab_size)
     built = time.time() - begun
     seconds, losses = [], []
     for _ in range(arguments.steps):
@@ -113,20 +113,20 @@ def measure(arguments, spec, rank, gpu, port):
             torch.cuda.synchronize()
         seconds.append(round(time.perf_counter() - at, 3))
     phases.note("outside")
-    row = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "stack": arguments.stack, "strategy": spec.strategy,
-           "empty": spec.empty, "group": spec.group, "world": spec.world, "models": names, "lora_rank": arguments.lora, "dtype": arguments.dtype,
+    row = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "stack": spec.stack(), **spec._asdict(),
+           "models": names, "lora_rank": arguments.lora, "dtype": dtype,
            **shape, "steps": arguments.steps, "jobs": arguments.jobs, "seconds": seconds, "empty_seconds": round(phases.empty_seconds, 4),
            "build_seconds": round(built, 1), "losses": losses, "skipped": [stack.skipped(engines[0]), stack.skipped(engines[2])], "phases": phases.peaks}
     if cuda:
         row |= recorded(arguments, spec, phases, rank)
-    return row | {"environment": environment(arguments.stack)}
+    return row | {"environment": environment(spec.stack())}
 
 
 def recorded(arguments, spec, phases, rank):
     stats = torch.cuda.memory_stats()
     whole = snapshots.cut(torch.cuda.memory._snapshot())
     torch.cuda.memory._record_memory_history(None)
-    path = pathlib.Path(arguments.out) / f"{spec.name(arguments.stack)}.pickle.xz"
+    path = pathlib.Path(arguments.out) / f"{spec.name()}.pickle.xz"
     kept = rank == 0 and spec.empty in arguments.keep.split(",")
     if kept:
         snapshots.write(whole, path)
@@ -139,7 +139,7 @@ def recorded(arguments, spec, phases, rank):
 
 def rank_main(arguments, spec, rank, gpu, port, answers):
     try:
-        log = open(pathlib.Path(arguments.out) / f"log-{spec.name(arguments.stack)}-{rank}.txt", "w")
+        log = open(pathlib.Path(arguments.out) / f"log-{spec.name()}-{rank}.txt", "w")
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
         faulthandler.dump_traceback_later(arguments.row_seconds - 5, file=log)  # where a row hangs
@@ -155,16 +155,23 @@ def rank_main(arguments, spec, rank, gpu, port, answers):
 
 
 class Spec(typing.NamedTuple):
+    set: str
     strategy: str
     empty: str
     group: str = "fake"
     world: int = 4
 
-    def name(self, stack):
-        return f"{stack}-{self.strategy}-{self.empty}" + ("" if self[2:] == ("fake", 4) else f"-{self.group}-{self.world}")
+    def name(self):
+        return f"{self.set}-{self.strategy}-{self.empty}" + ("" if self[3:] == ("fake", 4) else f"-{self.group}-{self.world}")
+
+    def stack(self):
+        return STACKS[self.set]
 
     def ranks(self):
         return 1 if self.group == "fake" else self.world
+
+    def room(self):
+        return ROOM[self.set][self.strategy]
 
 
 def free_port():
@@ -205,44 +212,42 @@ class Row:
 def wanted_rows(arguments):
     if arguments.rows:
         words = [row.split("/") for row in arguments.rows.split(",")]
-        return [Spec(*some[:3], *map(int, some[3:])) for some in words]
-    rows = [[Spec(strategy, empty) for strategy in STRATEGY_ORDER] for empty in ORDER]
-    pairs = [Spec(*pair) for pair in PAIRS] if arguments.gpus > 1 else []
-    return [*rows[0], *rows[1], *pairs, *rows[2], *rows[3]]
+        return [Spec(*some[:4], *map(int, some[4:])) for some in words]
+    return [Spec(group, strategy, empty) for group, rows in ROOM.items() for strategy in rows for empty in ("none", "all")]
 
 
-def free_gpus(spec, room):
+def free_gpus(spec, room, whole):
     """The GPUs with most room for the ranks of a row, or None."""
     some = sorted(range(len(room)), key=lambda gpu: -room[gpu])[:spec.ranks()]
-    if len(some) < spec.ranks() and room == [GPU_ROOM]:  # a rehearsal without GPUs
+    if len(some) < spec.ranks() and room == [whole]:  # a rehearsal without GPUs
         some = [0] * spec.ranks()
-    return sorted(some) if len(some) == spec.ranks() and all(room[gpu] >= ROOM[spec.strategy] for gpu in some) else None
+    return sorted(some) if len(some) == spec.ranks() and all(room[gpu] >= spec.room() for gpu in some) else None
 
 
 def run(arguments):
-    if arguments.stack == "deepspeed":
-        import deepspeed  # noqa: F401  once, before the forks
     context = multiprocessing.get_context(arguments.start)
     end = time.time() + arguments.seconds
     waiting, running, done = wanted_rows(arguments), [], []
-    room = [GPU_ROOM] * arguments.gpus
+    if any(spec.stack() == "deepspeed" for spec in waiting):
+        stacks.import_deepspeed()  # once, before the forks
+    room = [arguments.gpu_room] * arguments.gpus
     with open(pathlib.Path(arguments.out) / "rows.jsonl", "a", encoding="utf-8") as log:
         while running or waiting:
             left = end - time.time()
             for spec in list(waiting):
-                gpus = free_gpus(spec, room) if len(running) < arguments.jobs and left > arguments.least else None
+                gpus = free_gpus(spec, room, arguments.gpu_room) if len(running) < arguments.jobs and left > arguments.least else None
                 if gpus is None:
-                    break
+                    continue
                 waiting.remove(spec)
                 running.append(Row(arguments, context, spec, gpus, free_port()))
                 for gpu in set(gpus):
-                    room[gpu] -= ROOM[spec.strategy]
+                    room[gpu] -= spec.room()
             for row in list(running):
                 fields = row.poll(min(arguments.row_seconds, max(1.0, end - row.begun)))
                 if fields is not None:
                     running.remove(row)
                     for gpu in set(row.gpus):
-                        room[gpu] += ROOM[row.spec.strategy]
+                        room[gpu] += row.spec.room()
                     if context.get_start_method() == "fork" and any(words in fields.get("failed", "") for words in NOT_FORKED):
                         context = multiprocessing.get_context("spawn")
                         waiting.insert(0, row.spec)
@@ -277,17 +282,14 @@ def summary(row, seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--stack", default="deepspeed", choices=sorted(stacks.STACKS))
     parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--gpu-room", type=float, default=78, help="GiB of a GPU that rows share")
+    parser.add_argument("--rows", default="", help="SET/STRATEGY/EMPTY[/GROUP/WORLD], separated by commas; default: all")
     parser.add_argument("--keep", default="none,all", help="EMPTY of the rows whose snapshots are written")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--start", default="fork", choices=["fork", "spawn"], help="spawn where CUDA was begun before the fork")
-    parser.add_argument("--models", default="full", choices=sorted(MODELS))
-    parser.add_argument("--dtype", default="fp16", choices=["fp16", "bf16"])
-    parser.add_argument("--rows", default="", help="STRATEGY/EMPTY[/GROUP/WORLD], separated by commas; default: all")
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--prompt", type=int, default=256)
-    parser.add_argument("--response", type=int, default=256)
+    parser.add_argument("--small", action="store_true", help="small models, for a rehearsal")
+    parser.add_argument("--shorter", type=int, default=1, help="rows and tokens divided by this, for a rehearsal")
     parser.add_argument("--lora", type=int, default=128)
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=1, help="rows at once")

@@ -1,12 +1,13 @@
-"""Step 3 of RLHF as DeepSpeed-Chat does it: four models, one PPO update of the actor and of the critic in each step.
+"""Step 3 of RLHF as DeepSpeed-Chat or ColossalChat does it: four models, one PPO update of the actor and of the critic in each step.
 
 Models have random weights. LoRA (PEFT) is on every linear layer of a decoder block. As in DeepSpeed-Chat the weights under it are frozen, and
-embeddings, norms and biases train.
+embeddings, norms and biases train. As in ColossalChat only the adapters train, and the models that do not train are on the host meanwhile.
 """
 import contextlib
 import time
 
 import peft
+import planned
 import torch
 import transformers
 from torch.nn import functional as F
@@ -16,28 +17,32 @@ TRAINING = ("train_actor", "train_critic")
 EMPTY = {"none": (), "inference": INFERENCE, "training": TRAINING, "all": INFERENCE + TRAINING}
 KL, CLIP, CLIP_REWARD, CLIP_VALUE, GAMMA, LAMBDA = 0.1, 0.2, 5.0, 0.2, 1.0, 0.95
 
-SIZES = {
-    "opt-1.3b": dict(hidden_size=2048, ffn_dim=8192, num_hidden_layers=24, num_attention_heads=32, word_embed_proj_dim=2048),
-    "opt-350m": dict(hidden_size=1024, ffn_dim=4096, num_hidden_layers=24, num_attention_heads=16, word_embed_proj_dim=512,
-                     do_layer_norm_before=False),
-    "tiny": dict(hidden_size=64, ffn_dim=128, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=64, vocab_size=512),
-}
+NO_DROPOUT = {"opt": ("dropout", "attention_dropout"), "gpt2": ("resid_pdrop", "embd_pdrop", "attn_pdrop"), "llama": ("attention_dropout",)}
+LORA = {"opt": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"], "gpt2": ["c_attn", "c_proj", "c_fc"],
+        "llama": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]}
 
 
-def config(name):
+def sizes(name):
+    if name == "opt-350m":  # the published model's narrow embedding
+        return planned.MODELS[name] | {"word_embed_proj_dim": 512, "do_layer_norm_before": False}
+    return planned.MODELS[name]
+
+
+def config(name, small):
+    found = planned.small(sizes(name)) if small else sizes(name)
+    off = dict.fromkeys(NO_DROPOUT[found["model_type"]], 0.0)
     # The models of the paper's time had no fused attention.
-    return transformers.OPTConfig(**SIZES[name], dropout=0.0, attention_dropout=0.0, attn_implementation="eager")
+    return transformers.AutoConfig.for_model(**found, **off, attn_implementation="eager")
 
 
 class Values(torch.nn.Module):
     """A decoder with one value per token."""
 
-    def __init__(self, name, dtype):
+    def __init__(self, config, dtype):
         super().__init__()
-        settings = config(name)
-        self.config = settings
-        self.decoder = transformers.AutoModel.from_config(settings, dtype=dtype, attn_implementation="eager")
-        self.head = torch.nn.Linear(settings.word_embed_proj_dim, 1, bias=False, dtype=dtype)
+        self.config = config
+        self.decoder = transformers.AutoModel.from_config(config, dtype=dtype, attn_implementation="eager")
+        self.head = torch.nn.Linear(getattr(config, "word_embed_proj_dim", config.hidden_size), 1, bias=False, dtype=dtype)
 
     def gradient_checkpointing_enable(self, **words):
         self.decoder.gradient_checkpointing_enable(**words)
@@ -47,17 +52,19 @@ class Values(torch.nn.Module):
         return self.head(hidden).squeeze(-1)
 
 
-def build(name, dtype, values):
+def build(config, dtype, values):
     if values:
-        return Values(name, dtype)
-    return transformers.AutoModelForCausalLM.from_config(config(name), dtype=dtype, attn_implementation="eager")
+        return Values(config, dtype)
+    return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
 
 
-def add_lora(model, rank):
-    settings = peft.LoraConfig(r=rank, lora_alpha=rank, lora_dropout=0.0, target_modules=["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"])
+def add_lora(model, rank, adapters_alone=False):
+    kind = model.config.model_type
+    settings = peft.LoraConfig(r=rank, lora_alpha=rank, lora_dropout=0.0, target_modules=LORA[kind], fan_in_fan_out=kind == "gpt2")
     model = peft.get_peft_model(model, settings, autocast_adapter_dtype=False)
-    for name, weight in model.named_parameters():
-        weight.requires_grad_(not name.endswith("base_layer.weight"))
+    if not adapters_alone:
+        for name, weight in model.named_parameters():
+            weight.requires_grad_(not name.endswith("base_layer.weight"))
     return model
 
 
@@ -98,7 +105,9 @@ class Phases:
 
 
 class Trainer:
-    """engines: actor, ref, critic, reward; each is called as a model. stack.update(engine, loss) goes one step."""
+    """engines: actor, ref, critic, reward; each is called as a model. stack.update(engine, loss) goes one step.
+
+    stack.rest() takes the models that do not train away for an update, stack.wake() brings them back."""
 
     def __init__(self, stack, engines, phases, shape, vocabulary):
         self.stack, self.phases, self.shape, self.vocabulary = stack, phases, shape, vocabulary
@@ -169,5 +178,8 @@ class Trainer:
     def step(self, device):
         rows, prompt = self.shape["rows"], self.shape["prompt"]
         prompts = torch.randint(4, self.vocabulary, (rows, prompt), device=device)
-        losses = self.update(self.experience(prompts, torch.ones_like(prompts)))
+        self.stack.wake(self.ref, self.reward)
+        experience = self.experience(prompts, torch.ones_like(prompts))
+        self.stack.rest(self.ref, self.reward)
+        losses = self.update(experience)
         return [float(loss.detach()) for loss in losses]

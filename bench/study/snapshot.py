@@ -63,5 +63,5 @@ def figures(events):
 
 
 def write(snapshot, path):
-    with lzma.open(path, "wb", preset=4) as file:
+    with lzma.open(path, "wb", preset=1) as file:
         pickle.dump(snapshot, file, protocol=4)

@@ -1,7 +1,12 @@
-"""The two stacks of the study: DeepSpeed as DeepSpeed-Chat sets it up, and PyTorch's FSDP2. Each makes the four engines and takes a step."""
+"""The two stacks of the study: DeepSpeed as DeepSpeed-Chat sets it up, and PyTorch's FSDP2 with ColossalChat's schedule. Each makes the four
+engines and takes a step."""
 import contextlib
+import functools
+import inspect
 import sys
+import types
 
+import accelerate
 import torch
 
 import rlhf
@@ -11,6 +16,7 @@ STRATEGIES = {
     "none": (0, False, False), "zero1": (1, False, False), "zero2": (2, False, False), "zero3": (3, False, False),
     "zero3-offload": (3, True, False), "checkpointing": (0, False, True), "all": (3, True, True),
 }
+BLOCKS = ("OPTDecoderLayer", "GPT2Block", "LlamaDecoderLayer")
 LR = {"actor": 9.65e-6, "critic": 5e-6}
 ROLES = {"actor": (False, True), "ref": (False, False), "critic": (True, True), "reward": (True, False)}  # gives values, trains
 
@@ -44,9 +50,22 @@ def fused_adam():
     return Adam
 
 
+def import_deepspeed():
+    """DeepSpeed without what only takes time in Python: ranges for a profiler, messages that are not printed, and a signature inspected for each
+    module that runs. Memory is the same."""
+    name = "deepspeed.utils.nvtx"
+    if name not in sys.modules:
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].instrument_w_nvtx = lambda function: function
+        torch.autograd.function.inspect = types.SimpleNamespace(signature=functools.lru_cache(None)(inspect.signature))
+    import deepspeed
+    deepspeed.runtime.zero.partition_parameters.print_rank_0 = lambda *_, **__: None
+    return deepspeed
+
+
 class DeepSpeed:
     def __init__(self, strategy, device, shape, world, dtype):
-        import deepspeed
+        deepspeed = import_deepspeed()
         from transformers.integrations import HfDeepSpeedConfig
         self.deepspeed, self.hf = deepspeed, HfDeepSpeedConfig
         self.stage, self.offload, self.checkpointing = STRATEGIES[strategy]
@@ -68,14 +87,14 @@ class DeepSpeed:
                 "zero_optimization": zero, "gradient_clipping": 1.0, "prescale_gradients": False, "wall_clock_breakdown": False,
                 "zero_force_ds_cpu_optimizer": False, "zero_allow_untested_optimizer": True, **precision}
 
-    def engine(self, role, name, rank):
+    def engine(self, role, config, rank):
         values, training = ROLES[role]
         # DeepSpeed-Chat shards models that do not train with ZeRO-3 only. It offloads only the reward model.
         stage = self.stage if training or self.sharded else 0
         settings = self.config(stage, self.offload and role != "ref", training)
         kept = self.hf(settings) if self.sharded else None  # transformers looks for it while it lives
         with contextlib.nullcontext() if self.sharded else torch.device(self.device):
-            model = rlhf.build(name, self.dtype, values)
+            model = rlhf.build(config, self.dtype, values)
             if training:
                 model = rlhf.add_lora(model, rank)
         del kept
@@ -102,43 +121,51 @@ class DeepSpeed:
     def skipped(engine):
         return engine.skipped_steps
 
+    @staticmethod
+    def rest(*_):
+        """DeepSpeed-Chat keeps all models where they are."""
+
+    wake = rest
+
 
 class Fsdp2:
-    """ZeRO-3 is fully_shard(); ZeRO-2 keeps the gathered weights. ZeRO-1 is not there."""
+    """ColossalChat's schedule: everything in one half precision, only adapters train, and the models that do not train are on the host
+    meanwhile; only the models that train are sharded. ZeRO-3 is fully_shard(). FSDP2 has no ZeRO-1."""
 
     def __init__(self, strategy, device, shape, world, dtype):
-        if strategy == "zero1":
-            raise NotImplementedError("FSDP2 shards gradients whenever it shards optimizer states: there is no ZeRO-1")
         self.stage, self.offload, self.checkpointing = STRATEGIES[strategy]
+        if self.stage == 1:
+            raise NotImplementedError("FSDP2 shards gradients whenever it shards optimizer states: there is no ZeRO-1")
         self.sharded = self.stage == 3
         self.device, self.dtype = device, dtype
         self.mesh = torch.distributed.device_mesh.init_device_mesh(device.type, (world,))
         self.optimizers = {}
 
-    def engine(self, role, name, rank):
-        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+    def shards(self):
+        from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+        offload = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if self.offload else OffloadPolicy()
+        return functools.partial(fully_shard, mesh=self.mesh, reshard_after_forward=self.sharded, offload_policy=offload)
+
+    def engine(self, role, config, rank):
         values, training = ROLES[role]
-        with torch.device(self.device):
-            model = rlhf.build(name, self.dtype, values)
+        with accelerate.init_empty_weights(include_buffers=False):
+            model = rlhf.build(config, self.dtype, values)
             if training:
-                model = rlhf.add_lora(model, rank)
-                for weight in model.parameters():
-                    if weight.requires_grad:
-                        weight.data = weight.data.float()
+                model = rlhf.add_lora(model, rank, adapters_alone=True)
+        model.tie_weights() if hasattr(model, "tie_weights") else None
+        shard = self.shards() if training and self.stage >= 2 else None
+        made = {}
+        for module in list(model.modules()):
+            if shard and type(module).__name__ in BLOCKS:
+                materialize(module, self.device, made)
+                shard(module)
+        materialize(model, self.device, made)
         if training and self.checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        if self.stage >= 2 and (training or self.sharded):
-            words = {"mesh": self.mesh, "reshard_after_forward": self.sharded,
-                     "mp_policy": MixedPrecisionPolicy(param_dtype=self.dtype, reduce_dtype=self.dtype),
-                     "offload_policy": CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if self.offload and role != "ref" else OffloadPolicy()}
-            for module in list(model.modules()):
-                if isinstance(module, rlhf.transformers.models.opt.modeling_opt.OPTDecoderLayer):
-                    fully_shard(module, **words)
-            fully_shard(model, **words)
+        if shard:
+            shard(model)
             if hasattr(model, "generate"):
                 torch.distributed.fsdp.register_fsdp_forward_method(model, "generate")
-        elif training:
-            model = Cast(model, self.dtype)
         if training:
             some = [p for p in model.parameters() if p.requires_grad]
             self.optimizers[model] = torch.optim.AdamW(some, lr=LR[role], weight_decay=0.0, fused=True)
@@ -152,7 +179,7 @@ class Fsdp2:
         loss.backward()
         optimizer = self.optimizers[engine]
         some = [p for p in engine.parameters() if p.grad is not None]
-        if isinstance(engine, Cast):
+        if self.stage < 2:
             for weight in some:
                 torch.distributed.all_reduce(weight.grad)
         torch.nn.utils.clip_grad_norm_(some, 1.0)
@@ -163,23 +190,29 @@ class Fsdp2:
     def skipped(engine):
         return 0
 
+    @staticmethod
+    def rest(*models):
+        for model in models:
+            model.to("cpu")
 
-class Cast(torch.nn.Module):
-    """A model whose trained weights are float32, under autocast."""
+    def wake(self, *models):
+        for model in models:
+            model.to(self.device)
 
-    def __init__(self, model, dtype):
-        super().__init__()
-        self.model, self.dtype = model, dtype
 
-    def forward(self, *words, **named):
-        device = next(self.model.parameters()).device
-        with torch.autocast(device.type, dtype=self.dtype):
-            return self.model(*words, **named)
-
-    def generate(self, *words, **named):
-        device = next(self.model.parameters()).device
-        with torch.autocast(device.type, dtype=self.dtype):
-            return self.model.generate(*words, **named)
+def materialize(module, device, made):
+    """Gives the parameters that are on no device yet, those of a module, random values; `made` keeps parameters that are tied."""
+    for part in module.modules():
+        for name, weight in part._parameters.items():
+            if weight is None or weight.device.type != "meta":
+                continue
+            if weight not in made:
+                some = torch.empty(weight.shape, dtype=weight.dtype, device=device)
+                (some.normal_(0.0, 0.02) if some.dim() > 1 else some.fill_(float(name == "weight")))
+                made[weight] = torch.nn.Parameter(some, weight.requires_grad)
+            part._parameters[name] = made[weight]
+        for name, buffer in part._buffers.items():
+            part._buffers[name] = None if buffer is None else buffer.to(device)
 
 
 STACKS = {"deepspeed": DeepSpeed, "fsdp2": Fsdp2}
