@@ -40,7 +40,7 @@ import stacks  # noqa: E402
 ROOM = {"deepspeed-opt": {"none": 24, "zero1": 20, "zero2": 20, "zero3": 17, "zero3-offload": 15, "checkpointing": 18, "all": 12},
         "colossal-opt": {"none": 24, "zero3": 22, "zero3-offload": 20, "checkpointing": 16},
         "colossal-gpt2": {"none": 34, "zero3": 32, "zero3-offload": 30, "checkpointing": 20, "all": 18},
-        "a100-opt-6.7b": {"none": 72, "zero3": 54}, "a100-llama-2-7b": {"none": 78, "zero3": 58}}
+        "a100-opt-6.7b": {"none": 70, "zero3": 54}, "a100-llama-2-7b": {"none": 76, "zero3": 58}}
 NOT_FORKED = ("initialization error", "forked subprocess")  # CUDA had begun before the fork
 STACKS = {name: "deepspeed" if name.startswith("deepspeed") else "fsdp2" for name in planned.SETS}
 DTYPES = {"deepspeed": "float16", "fsdp2": "bfloat16"}
@@ -99,7 +99,8 @@ def measure(arguments, spec, rank, gpu, port):
     dtype = DTYPES[spec.stack()]
     sizes, big, small, _ = planned.SETS[spec.set]
     shape = {key: value // arguments.shorter for key, value in sizes.items() if key != "gpu"}
-    stack = stacks.STACKS[spec.stack()](spec.strategy, device, shape, spec.world, getattr(torch, dtype))
+    shape["generated"] = min(shape["response"], arguments.generated)
+    stack = stacks.STACKS[spec.stack()](spec.strategy, device, shape, spec.world, getattr(torch, dtype), arguments.remade)
     names = {"actor": big, "ref": big, "critic": small, "reward": small}
     engines = [stack.engine(role, rlhf.config(name, arguments.small), arguments.lora) for role, name in names.items()]
     phases = rlhf.Phases(device, spec.empty)
@@ -114,7 +115,7 @@ def measure(arguments, spec, rank, gpu, port):
         seconds.append(round(time.perf_counter() - at, 3))
     phases.note("outside")
     row = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "stack": spec.stack(), **spec._asdict(),
-           "models": names, "lora_rank": arguments.lora, "dtype": dtype,
+           "models": names, "lora_rank": arguments.lora, "dtype": dtype, "remade": arguments.remade,
            **shape, "steps": arguments.steps, "jobs": arguments.jobs, "seconds": seconds, "empty_seconds": round(phases.empty_seconds, 4),
            "build_seconds": round(built, 1), "losses": losses, "skipped": [stack.skipped(engines[0]), stack.skipped(engines[2])], "phases": phases.peaks}
     if cuda:
@@ -290,6 +291,8 @@ def main():
     parser.add_argument("--start", default="fork", choices=["fork", "spawn"], help="spawn where CUDA was begun before the fork")
     parser.add_argument("--small", action="store_true", help="small models, for a rehearsal")
     parser.add_argument("--shorter", type=int, default=1, help="rows and tokens divided by this, for a rehearsal")
+    parser.add_argument("--generated", type=int, default=10**6, help="tokens of a response that are generated, at most; others are random")
+    parser.add_argument("--remade", action="store_true", help="weights of models that were on the host are made anew, not copied")
     parser.add_argument("--lora", type=int, default=128)
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=1, help="rows at once")

@@ -118,14 +118,16 @@ class Trainer:
             engine.train(training)
 
     def experience(self, prompts, mask):
-        prompt = prompts.shape[1]
-        length = prompt + self.shape["response"]
+        prompt, rest = prompts.shape[1], self.shape["response"] - self.shape["generated"]
+        length = prompt + self.shape["generated"]
         self.mode(False)
         with torch.no_grad(), self.phases("generate"):
             text = self.stack.module(self.actor).generate(
                 input_ids=prompts, attention_mask=mask, max_length=length, min_length=length, do_sample=False, pad_token_id=1,
                 synced_gpus=self.stack.sharded)
             text = torch.cat([text[i:i + 1] for i in range(text.shape[0])])
+            if rest:
+                text = torch.cat([text, torch.randint(4, self.vocabulary, (text.shape[0], rest), device=text.device)], dim=1)
         self.mode(True)
         mask = text.not_equal(1).long()
         with torch.no_grad():

@@ -16,6 +16,7 @@ STRATEGIES = {
     "none": (0, False, False), "zero1": (1, False, False), "zero2": (2, False, False), "zero3": (3, False, False),
     "zero3-offload": (3, True, False), "checkpointing": (0, False, True), "all": (3, True, True),
 }
+REMADE = 1 << 20  # elements
 BLOCKS = ("OPTDecoderLayer", "GPT2Block", "LlamaDecoderLayer")
 LR = {"actor": 9.65e-6, "critic": 5e-6}
 ROLES = {"actor": (False, True), "ref": (False, False), "critic": (True, True), "reward": (True, False)}  # gives values, trains
@@ -64,7 +65,7 @@ def import_deepspeed():
 
 
 class DeepSpeed:
-    def __init__(self, strategy, device, shape, world, dtype):
+    def __init__(self, strategy, device, shape, world, dtype, remade=False):
         deepspeed = import_deepspeed()
         from transformers.integrations import HfDeepSpeedConfig
         self.deepspeed, self.hf = deepspeed, HfDeepSpeedConfig
@@ -130,9 +131,12 @@ class DeepSpeed:
 
 class Fsdp2:
     """ColossalChat's schedule: everything in one half precision, only adapters train, and the models that do not train are on the host
-    meanwhile; only the models that train are sharded. ZeRO-3 is fully_shard(). FSDP2 has no ZeRO-1."""
+    meanwhile; only the models that train are sharded. ZeRO-3 is fully_shard(). FSDP2 has no ZeRO-1.
 
-    def __init__(self, strategy, device, shape, world, dtype):
+    remade: the large weights of a model that comes back from the host are made anew, not copied, which takes the same device memory."""
+
+    def __init__(self, strategy, device, shape, world, dtype, remade=False):
+        self.remade = remade
         self.stage, self.offload, self.checkpointing = STRATEGIES[strategy]
         if self.stage == 1:
             raise NotImplementedError("FSDP2 shards gradients whenever it shards optimizer states: there is no ZeRO-1")
@@ -190,14 +194,20 @@ class Fsdp2:
     def skipped(engine):
         return 0
 
-    @staticmethod
-    def rest(*models):
-        for model in models:
-            model.to("cpu")
+    def rest(self, *models):
+        self.move(models, torch.device("cpu"))
 
     def wake(self, *models):
+        self.move(models, self.device)
+
+    def move(self, models, device):
+        def moved(some):
+            if some.device == device or not self.remade or some.numel() < REMADE:
+                return some.to(device)
+            there = torch.empty_like(some, device=device)
+            return there if device.type == "cpu" else there.normal_(0.0, 0.02)
         for model in models:
-            model.to(self.device)
+            model._apply(moved)
 
 
 def materialize(module, device, made):
