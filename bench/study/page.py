@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/measurements/rlhf-stacks.md: the paper's tables 1 and 2, DeepSpeed recorded, and Neap's plans, from bench/results/study-*.jsonl.
+"""docs/measurements/rlhf-stacks.md: the paper's tables 1 and 2, DeepSpeed and FSDP2 recorded, and Neap's plans, from bench/results/study-*.jsonl.
 
     page.py             prints it
     page.py --write     writes the page
@@ -15,6 +15,7 @@ RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "measurements" / "rlhf-stacks.md"
 sys.path.insert(0, str(ROOT / "bench" / "replay"))
 sys.dont_write_bytecode = True
+import replayed  # noqa: E402
 from docs_tables import grouped, table  # noqa: E402
 
 GIB = 2.0**30
@@ -22,7 +23,7 @@ NAMES = {"none": "None", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"
          "checkpointing": "gradient checkpointing", "all": "all of these"}
 SETS = {"deepspeed-opt": "DeepSpeed-Chat, OPT", "colossal-opt": "ColossalChat, OPT", "colossal-gpt2": "ColossalChat, GPT-2",
         "a100-opt-1.3b": "ColossalChat, OPT-1.3b, A100", "a100-opt-6.7b": "ColossalChat, OPT-6.7b, A100", "a100-llama-2-7b": "ColossalChat, Llama-2-7b, A100"}
-RECORDED = "deepspeed-opt"  # the only set that runs with today's torch
+SAME = {"a100-opt-1.3b": "colossal-opt"}  # one recording: the sets differ by the paper's GPU
 FIELDS = ("reserved", "fragmentation", "allocated", "emptied_reserved", "emptied_fragmentation")
 NO_EFFECT = 0.15  # GiB; the paper gives one decimal
 
@@ -36,22 +37,18 @@ def paper():
     return {(group, strategy): dict(zip(FIELDS, values)) for group, rows in found.items() for strategy, values in rows.items()}
 
 
-def ran(rows):
-    return [row for row in rows if "failed" not in row]
-
-
 def recorded(rows):
     found = {}
-    for row in ran(rows):
+    for row in rows:
         if (row["group"], row["world"]) != ("fake", 4):
             continue
-        mine = found.setdefault((RECORDED, row["strategy"]), {})
+        mine = found.setdefault((row["set"], row["strategy"]), {})
         sizes = {"reserved": row["peak_reserved"] / GIB, "fragmentation": row["fragmentation_at_peak"] / GIB}
         if row["empty"] == "none":
             mine |= sizes | {"allocated": row["peak_allocated"] / GIB}
         elif row["empty"] == "all":
             mine |= {f"emptied_{key}": value for key, value in sizes.items()}
-    return found
+    return found | {(group, strategy): values for group, same in SAME.items() for (other, strategy), values in found.items() if other == same}
 
 
 def planned():
@@ -63,7 +60,7 @@ def cell(values, keys, digits):
 
 
 def sizes(stacks):
-    head = ["strategy", "paper", "with `empty_cache()`", "DeepSpeed recorded, rank 0 of 4", "with `empty_cache()`", "Neap planned, 4 ranks"]
+    head = ["strategy", "paper", "with `empty_cache()`", "recorded, rank 0 of 4", "with `empty_cache()`", "Neap planned, 4 ranks"]
     body = []
     for group, title in SETS.items():
         body.append([f"**{title}**", *[""] * 5])
@@ -93,7 +90,7 @@ def sign(value):
 
 def signs(stacks):
     """Sentence and table: how many effects have the paper's sign, and those that do not. Neap has nothing that fragments."""
-    agree = {"DeepSpeed": [], "Neap": []}
+    agree = {"recorded": [], "Neap": []}
     body = []
     for group, strategy, what, first, *others in effects(stacks):
         for stack, other in zip(agree, others):
@@ -103,7 +100,7 @@ def signs(stacks):
             if not agree[stack][-1]:
                 body.append([f"{SETS[group]}, {NAMES[strategy]}: {what}", stack, *(f"{value:+.2f}".replace("-", "−") for value in (first, other))])
     counts = {stack: f"{sum(some)} of {len(some)}" for stack, some in agree.items()}
-    yield (f"DeepSpeed has the paper's sign in {counts['DeepSpeed']} effects, Neap in {counts['Neap']} on reserved memory. An effect below {NO_EFFECT} GiB counts as "
+    yield (f"The recordings have the paper's sign in {counts['recorded']} effects, Neap in {counts['Neap']} on reserved memory. An effect below {NO_EFFECT} GiB counts as "
            "none. The others:")
     yield ""
     yield from table(["effect, GiB", "stack", "paper", "here"], body)
@@ -121,48 +118,39 @@ def percent(share):
     return f"{100 * share:+.2f} %".replace("-", "−")
 
 
-def where():
-    """Reserved memory with empty_cache() after some phases, predicted from the recording without it."""
-    some = [line for line in lines("study-replayed") if line["empty"] == "none" and (line["group"], line["world"]) == ("fake", 4)]
-    some.sort(key=lambda line: list(NAMES).index(line["strategy"]))
-    return table(["strategy", "as recorded", "after inference", "after training", "after all phases"],
-                 [[NAMES[line["strategy"]], f"{line['peak_reserved'] / GIB:.2f}",
-                   *(f"{line['what_if'][empty]['peak_reserved'] / GIB:.2f}" for empty in ("inference", "training", "all"))] for line in some])
-
-
 def replays(rows):
-    by_key = {tuple(row[key] for key in ("strategy", "empty", "group", "world")): row for row in ran(rows)}
+    """Recordings without empty_cache(): reserved memory predicted with it after some phases, and measured after all."""
+    order = list(SETS), list(NAMES)
+    some = [line for line in lines("study-replayed") if line["empty"] == "none" and (line["group"], line["world"]) == ("fake", 4)]
+    some.sort(key=lambda line: (order[0].index(line["set"]), order[1].index(line["strategy"])))
     body = []
+    for line in some:
+        row = next(row for row in rows if row["recording"] == line["recording"])
+        truth, guess = replayed.same_but(row, rows, "all"), line["what_if"]["all"]["peak_reserved"]
+        body.append([f"{SETS[line['set']]}, {NAMES[line['strategy']]}", grouped(line["allocs"]), f"{line['peak_reserved'] / GIB:.2f}",
+                     *(f"{line['what_if'][empty]['peak_reserved'] / GIB:.2f}" for empty in replayed.EMPTY),
+                     f"{truth['peak_reserved'] / GIB:.2f} ({percent(guess / truth['peak_reserved'] - 1)})" if truth else "–"])
+    return table(["recording", "addresses", "as recorded, GiB", "after inference", "after training", "after all phases", "measured (prediction's error)"], body)
 
-    def equal(line, what):
-        every = line[f"{what}_equal"] == line[what]
-        return f"all {grouped(line[what])}" if every else f"{grouped(line[f'{what}_equal'])} of {grouped(line[what])}"
-    for line in lines("study-replayed"):
-        truth = by_key.get((line["strategy"], "all", line["group"], line["world"])) if line["empty"] == "none" else None
-        guess = line["what_if"].get("all", {}).get("peak_reserved")
-        ranks = f"{line['world']} ranks over NCCL" if line["group"] == "nccl" else f"rank 0 of {line['world']}"
-        body.append([f"{NAMES[line['strategy']]}, {ranks}", line["empty"], equal(line, "allocs"), equal(line, "segments"), f"{guess / GIB:.3f}" if guess else "",
-                     f"{truth['peak_reserved'] / GIB:.3f} ({percent(guess / truth['peak_reserved'] - 1)})" if truth else ""])
-    return table(["recording", "`empty_cache()` after", "addresses", "segment events", "`all` predicted, GiB", "`all` measured, GiB"], body)
+
+def fidelity():
+    some = lines("study-replayed")
+    whole = all(line[f"{what}_equal"] == line[what] for line in some for what in ("allocs", "segments"))
+    return f"{'every' if whole else 'NOT every'} address and segment event of {len(some)} recordings ({grouped(sum(line['allocs'] for line in some))} allocations)"
 
 
 def seconds(rows):
-    """Steps with empty_cache() after all phases, and the calls' own share; several rows shared a GPU."""
-    some = [row for row in ran(rows) if row["empty"] == "all"]
+    """Share of the calls in steps with empty_cache() after all phases, in percent; several rows shared a GPU."""
+    some = [row for row in rows if row["empty"] == "all" and not row["remade"]]
     return statistics.median(100 * row["empty_seconds"] / sum(row["seconds"]) for row in some)
 
 
 def pair(rows):
     """A row with real ranks against the same with rank 0 alone."""
-    real = next(row for row in ran(rows) if row["group"] == "nccl")
-    alone = next(row for row in ran(rows) if row["group"] == "fake" and all(row[key] == real[key] for key in ("strategy", "empty", "world")))
+    real = next(row for row in rows if row["group"] == "nccl")
+    alone = next(row for row in rows if row["group"] == "fake" and all(row[key] == real[key] for key in ("set", "strategy", "empty", "world")))
     same = all(real[key] == alone[key] for key in ("peak_reserved", "peak_allocated", "fragmentation_at_peak", "events", "num_device_alloc"))
     return "equal" if same else "differ"
-
-
-def failed(rows):
-    some = sorted({NAMES[row["strategy"]] for row in rows if "failed" in row}, key=list(NAMES.values()).index)
-    return "; ".join(some)
 
 
 def free_segments():
@@ -170,57 +158,82 @@ def free_segments():
     return next(line for line in lines("study-replayed") if line["recording"] == "deepspeed-none-none")["free_segments_at_peak"] / GIB
 
 
+def overhead(row):
+    """GiB that the peak of reserved memory would be lower without fragmentation, and its share of the rest in percent."""
+    without = row["peak_reserved"] - row["fragmentation_overhead"]
+    return row["fragmentation_overhead"] / GIB, 100 * row["fragmentation_overhead"] / without
+
+
 def page():
-    rows = lines("study-h100")
+    rows = replayed.measured()
     stacks = {"paper": paper(), "recorded": recorded(rows), "planned": planned()}
-    known = ran(rows)[0]["environment"]
-    found = {strategy: values for (_, strategy), values in stacks["recorded"].items()}
-    saved = f"{found['zero1']['reserved'] - found['zero1']['emptied_reserved']:.2f}"
+    first, last = rows[0], rows[-1]
+    known, card = first["environment"], last["environment"]
+    found = {strategy: values for (group, strategy), values in stacks["recorded"].items() if group == "deepspeed-opt"}
+    alone = {row["strategy"]: row for row in rows if row["set"] == "deepspeed-opt" and row["empty"] == "none" and row["world"] == 4}
+    saved = {strategy: values["reserved"] - values["emptied_reserved"] for strategy, values in found.items()}
+    guess = {line["strategy"]: line["what_if"] for line in lines("study-replayed") if line["recording"].startswith("deepspeed-opt") and line["what_if"].get("all")}
+    strong = ("zero3", "zero3-offload", "all")
+    shares = ", ".join(f"{100 * saved[s] / found[s]['reserved']:.0f} %" for s in strong)
+    most = max(100 * (1 - values["emptied_reserved"] / values["reserved"]) for key, values in stacks["recorded"].items()
+               if key not in {("deepspeed-opt", s) for s in strong})
+    after = (alone["zero3"]["peak_reserved"] - guess["zero3"]["inference"]["peak_reserved"]) / GIB
     return "\n".join([
         "# Measurements: RLHF on DeepSpeed and on Neap", "",
         "<!-- Written by `bench/study/page.py --write`; a test compares. -->", "",
         "[*Understanding and Alleviating Memory Consumption in RLHF for LLMs*](https://arxiv.org/abs/2410.15651) asks three questions:", "",
-        f"- **R1, what takes the memory?** Fragmentation, as in the paper: {found['none']['fragmentation']:.1f} of {found['none']['reserved']:.1f} GiB without a "
-        "strategy. The paper finds that inference leaves it. Here it arises inside training: the optimizer's step asks for all gradients of the actor as one float32 "
-        f"tensor of 843 MiB. Then {free_segments():.1f} GiB are in free segments, most of 32 and 64 MiB: attention matrices of the backward pass. None is large enough.",
-        "- **R2, which strategies help?** ZeRO-1, ZeRO-2 and checkpointing lower reserved memory in the paper, here and in Neap. ZeRO-3 was not recorded. The paper's "
-        "ZeRO-3 raises it for 7B models by fragmentation; Neap's lowers it.",
-        f"- **R3, what reduces it?** `empty_cache()` after all phases saves {saved} GiB with ZeRO-1 and ZeRO-2 and nothing without a strategy: it cannot act inside "
-        f"a phase. The calls after training save it, in the paper those after inference. They take {seconds(rows):.1f} % of a step, without the driver "
-        "allocations that follow (paper: 2 % in all). Neap needs none: its arena gives memory back after each phase.", "",
+        f"- **R1, what takes the memory?** Fragmentation, as in the paper. It adds {overhead(alone['all'])[1]:.0f} % with all strategies on DeepSpeed, "
+        f"{overhead(alone['zero3'])[1]:.0f} % with ZeRO-3 and {overhead(alone['none'])[1]:.0f} % with none. Under ZeRO-3 inference leaves most of it, as the paper finds: "
+        f"of the {saved['zero3']:.1f} GiB that `empty_cache()` saves, the calls after inference save {after:.1f}. Without ZeRO-3 it arises inside training: "
+        "the optimizer's step asks for all gradients of the actor as one float32 tensor of 843 MiB. "
+        f"Then {free_segments():.1f} GiB are in free segments, none of them large enough.",
+        "- **R2, which strategies help?** All lower allocated memory. ZeRO-1, ZeRO-2, offloading and checkpointing lower reserved memory in the paper, here and in Neap. "
+        f"ZeRO-3 alone does not on DeepSpeed: {found['zero3']['reserved']:.1f} GiB against {found['zero1']['reserved']:.1f} with ZeRO-1 and "
+        f"{found['none']['reserved']:.1f} with none. In the paper it is above ZeRO-1 and below none. FSDP2's and Neap's ZeRO-3 lower it.",
+        f"- **R3, what reduces it?** `empty_cache()` after all phases, where ZeRO-3 runs on DeepSpeed: it saves {shares} with ZeRO-3, with offloading and with all "
+        f"strategies. Elsewhere it saves {most:.0f} % at most, and it raises Llama-2-7b's peak without a strategy. The calls take {seconds(rows):.1f} % of a step, without the driver allocations that follow "
+        "(paper: 2 % in all). Neap needs none: its arena gives memory back after each phase.", "",
         "![Memory of each phase of a PPO step on DeepSpeed and on Neap](../images/rlhf-phases.svg)", "",
         "## Sizes", "",
         "Reserved / fragmentation / allocated; with `empty_cache()` reserved / fragmentation. The paper's in GB, others in GiB. Fragmentation is reserved minus "
-        "allocated bytes when the allocator asked the driver for the peak's segment. Plans are for RTX 3090s or A100s.", "",
+        "allocated bytes when the allocator asked the driver for the peak's segment. DeepSpeed-Chat's rows were recorded on DeepSpeed, ColossalChat's on FSDP2. "
+        "Plans are for RTX 3090s or A100s.", "",
         *sizes(stacks), "", on_cpus(), "",
         "## Signs", "", *signs(stacks), "",
         "Why:", "",
-        "- Checkpointing and fragmentation: rows are compared with the one without a strategy, which has "
-        f"{found['none']['fragmentation']:.1f} GiB here and 0.2 in the paper. The paper does not name its versions; another optimizer or attention changes that row.",
+        "- Checkpointing and fragmentation: rows are compared with the one without a strategy, which has more here than in the paper. The paper does not name its "
+        "versions; another optimizer or attention changes that row.",
         "- ZeRO-1 and ZeRO-2 add fragmentation here: the peak moves to the critic's training and finds what the actor's training left. So `empty_cache()` saves, "
         "while the paper's ZeRO-1 had nothing to save. Both are equal: with `overlap_comm`, as DeepSpeed-Chat sets it, gradients take the same path.",
-        "- ZeRO-3 on A100s: the paper's allocated memory falls as Neap's, but fragmentation outweighs it. Neap's is at most "
-        f"{max(values['fragmentation'] for values in stacks['planned'].values()):.2f} GiB: "
-        "tags have regions of their own, and only temporary tensors are in a caching allocator.",
-        "- Checkpointing of GPT-2: ColossalChat's peak is in inference, which it does not lower. Neap's is in training.",
-        "- Neap trains only the adapters. DeepSpeed-Chat also trains embeddings, norms and biases (221 million parameters). Neap's OPT-350m has the full "
+        "- ColossalChat's rows: here all 32 rows train at once. Without ZeRO-3 and checkpointing the peak is in the actor's training, nearly all of it is allocated, and nothing is to "
+        "be saved. The paper has fewer allocated bytes and names no batch of an update. Fragmentation is large because the peak's segment is asked for while "
+        "much is free in segments that are too small; other tensors fill them at other times.",
+        "- ZeRO-3 with 7B models: in the paper fragmentation outweighs what is sharded. FSDP2 fragments, too "
+        f"({overhead(next(r for r in rows if r['recording'] == 'a100-llama-2-7b-zero3-none'))[1]:.0f} % with Llama-2-7b against "
+        f"{overhead(next(r for r in rows if r['recording'] == 'a100-llama-2-7b-none-none'))[1]:.0f} % without), but less than it saves. Neap's fragmentation is at most "
+        f"{max(values['fragmentation'] for values in stacks['planned'].values()):.2f} GiB: tags have regions of their own, and only temporary tensors are in a caching allocator.",
+        "- Checkpointing of GPT-2: ColossalChat's peak is in inference, which it does not lower. FSDP2's and Neap's are in training.",
+        "- Neap trains only the adapters, as ColossalChat does. DeepSpeed-Chat also trains embeddings, norms and biases (221 million parameters). Neap's OPT-350m has the full "
         "width of embeddings, and its numbers are bfloat16 with float32 adapters.", "",
         "## Replays", "",
-        "`neap replay` reproduces every recording and predicts `empty_cache()` from the recording without it.", "",
+        f"`neap replay` reproduces {fidelity()} and predicts `empty_cache()` from the recording without it:", "",
         *replays(rows), "",
-        "Predicted GiB reserved, by the place of `empty_cache()`:", "", *where(), "",
+        "With offloading, blocks wait for copies to the host: two runs of one program differ, and so does a prediction.", "",
         "## How it was run", "",
-        f"- `bench/study/record.py`, {ran(rows)[0]['date'][:10]}, 2 x {known['gpu']}, driver {known['driver']}, torch {known['torch']}, DeepSpeed "
-        f"{known['deepspeed']}, transformers {known['transformers']}, PEFT {known['peft']}.",
-        "- OPT-1.3b and OPT-350m with random weights, LoRA of rank 128, 2 rows of 256 + 256 tokens, float16, eager attention, two steps, torch's fused AdamW in place "
+        f"- `bench/study/record.py`. DeepSpeed without ZeRO-3: {first['date'][:10]}, {known['gpu']}. Other rows: {last['date'][:10]}, one {card['gpu']}. "
+        f"Driver {card['driver']}, torch {card['torch']}, DeepSpeed {known['deepspeed']}, transformers {card['transformers']}, PEFT {card['peft']}.",
+        "- Random weights, LoRA of rank 128, eager attention, two steps. DeepSpeed-Chat: OPT-1.3b and OPT-350m, 2 rows of 256 + 256 tokens, float16, torch's fused AdamW in place "
         "of DeepSpeed's compiled one.",
-        f"- A row is rank 0 of a group without other ranks. Without a strategy it and a run on 2 GPUs over NCCL are {pair(rows)} in peaks, events and driver allocations.",
-        f"- Did not finish: {failed(rows)}. Under ZeRO-3 every generated token gathers every layer again, with hooks in Python. Two rollouts of 256 tokens took more than "
-        "the 200 s that a row had.",
-        "- Not recorded: `empty_cache()` after inference or training alone; ColossalChat's 15 rows. Its PPO trainer pins torch below 2.0, and colossalai 0.5.0 "
-        "torch up to 2.5.1.",
-        "- Neap's plans of ColossalChat's rows have 32 rows a rank of 96 + 32 tokens, its script's defaults. OPT-6.7b and Llama-2-7b have all four roles. The paper names "
-        "neither; its OPT-1.3b takes 17 GB in table 1 and 43 GB in table 2. ColossalChat keeps models for inference on the host during training, Neap here on the GPU.", ""])
+        "- A row is rank 0 of a group without other ranks: gathered shards are copies of its own. Without a strategy it and a run on 2 GPUs over NCCL are "
+        f"{pair(rows)} in peaks, events and driver allocations.",
+        "- Under ZeRO-3 DeepSpeed gathers every layer again for every generated token, with hooks in Python: a rollout takes two minutes, with offloading more than three. "
+        "So with offloading the first 16 tokens are generated, and the others are random.",
+        "- ColossalChat does not run: its PPO trainer pins torch below 2.0, and colossalai 0.5.0 torch up to 2.5.1. Its schedule was written with FSDP2 and transformers: "
+        "32 rows of 96 + 32 tokens, its script's defaults, bfloat16, models for inference on the host during training and not sharded. With 7B models 16 of the 32 tokens are random, "
+        "except for OPT-6.7b without a strategy and `empty_cache()`, and weights that return from the host are made anew.",
+        "- OPT-6.7b and Llama-2-7b have all four roles. The paper names neither roles nor sizes; its OPT-1.3b takes 17 GB in table 1 and 43 GB in table 2, here one recording. "
+        "Neap's plans keep models for inference on the GPU during training.",
+        "- Not run: several real ranks under ZeRO-3.", ""])
 
 
 def main():

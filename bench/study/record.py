@@ -135,7 +135,7 @@ def recorded(arguments, spec, phases, rank):
     return {"peak_reserved": max(phase["peak_reserved"] for phase in some), "peak_allocated": max(phase["peak_allocated"] for phase in some),
             "end_reserved": stats["reserved_bytes.all.current"], "num_device_alloc": stats["num_device_alloc"],
             "num_device_free": stats["num_device_free"], "retries": stats["num_alloc_retries"], **snapshots.figures(whole["device_traces"][-1]),
-            "recording": path.name if kept else "", "recording_bytes": path.stat().st_size if kept else 0}
+            "recording": spec.name() if kept else "", "recording_bytes": path.stat().st_size if kept else 0}
 
 
 def rank_main(arguments, spec, rank, gpu, port, answers):

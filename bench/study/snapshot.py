@@ -39,14 +39,16 @@ def cut(snapshot):
 
 
 def figures(events):
-    """Fragmentation as the paper has it: reserved minus allocated bytes whenever the allocator asks the driver for more."""
+    """Fragmentation as the paper has it: reserved minus allocated bytes whenever the allocator asks the driver for more.
+
+    As in torch's statistics a block that waits for another stream is not allocated any more."""
     reserved = allocated = peak = without = 0
     at_peak = most = driver = 0
     for event in events:
         action, size = event["action"], event["size"]
         if action == "alloc":
             allocated += size
-        elif action == "free_completed":
+        elif action == "free_requested":
             allocated -= size
         elif action in ("segment_alloc", "segment_map"):
             fragmentation = reserved - allocated
