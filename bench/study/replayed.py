@@ -2,10 +2,11 @@
 """Replays of the study's recordings against what was measured.
 
     replayed.py NEAP                  prints a line for each recording of bench/results/study-h100 and study-h200
-    replayed.py NEAP --write [DIR]    writes bench/results/study-replayed.jsonl; DIR has recordings that are not kept, too;
-                                      lines of recordings that are in neither stay
+    replayed.py NEAP --write [DIR]    writes bench/results/study-replayed.jsonl; replays the recordings in DIR also; keeps the lines of recordings
+                                      that it does not find
     replayed.py NEAP --check          exits 1 unless every address is reproduced, peaks are those measured, the settings that were measured are
-                                      predicted within 1 %, and study-replayed.jsonl has these figures
+                                      predicted within 1 %, and study-replayed.jsonl has these figures. Of the recordings in RANGES the measured
+                                      peak lies in the predicted range
 """
 import concurrent.futures
 import json
@@ -20,7 +21,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results"
 CARDS, KEPT = ("study-h100", "study-h200"), RESULTS / "study-replayed.jsonl"
 NEAR = 0.01
-NEAR_OFFLOADED = 0.015  # blocks wait for copies to the host, so that two runs of a program differ
+# The peak depends by more than NEAR on the addresses of new segments, which the driver chooses.
+RANGES = {"colossal-gpt2-zero3-offload-none"}
 EMPTY = ("inference", "training", "all")
 
 
@@ -36,7 +38,7 @@ def same_but(row, rows, empty):
     return next((other for other in rows if other["empty"] == empty and all(other[key] == row[key] for key in keys)), None)
 
 
-def replay(neap, path, row):
+def replay(neap, path, row, orders):
     settings = ("recorded", *EMPTY) if row["empty"] == "none" else ("recorded",)
     words = [word for empty in settings for word in ("--empty", empty)]
     with tempfile.NamedTemporaryFile(suffix=".pickle") as unpacked:
@@ -44,7 +46,7 @@ def replay(neap, path, row):
             unpacked.write(lzma.open(path).read())
             unpacked.flush()
             path = unpacked.name
-        done = subprocess.run([neap, "replay", path, "--json", "--no-advice", "--orders", "1", "--capacity", f"{row['environment']['total_memory']}B", *words],
+        done = subprocess.run([neap, "replay", path, "--json", "--no-advice", "--orders", orders, "--capacity", f"{row['environment']['total_memory']}B", *words],
                               capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{path}: exit {done.returncode}: {done.stderr[-400:]}")
@@ -52,12 +54,14 @@ def replay(neap, path, row):
 
 
 def line_of(neap, path, row):
-    found = replay(neap, path, row)
+    ranged = name_of(path) in RANGES
+    found = replay(neap, path, row, "12" if ranged else "1")
     fields = ("peak_reserved", "peak_allocated", "fragmentation_at_peak", "driver_allocs")
+    predicted = (*fields, "peak_reserved_range") if ranged else fields
     return {"recording": name_of(path), **{key: row[key] for key in ("set", "stack", "strategy", "empty", "group", "world")},
             **{key: found["fidelity"][key] for key in ("allocs", "allocs_equal", "segments", "segments_equal")},
             **{key: found["recorded"][key] for key in ("events", *fields)},
-            "free_segments_at_peak": found["blame"]["releasable"], "what_if": {entry["empty"]: {key: entry[key] for key in fields} for entry in found["what_if"]}}
+            "free_segments_at_peak": found["blame"]["releasable"], "what_if": {entry["empty"]: {key: entry[key] for key in predicted} for entry in found["what_if"]}}
 
 
 def lines(neap, folders):
@@ -82,9 +86,12 @@ def problems(line, rows):
             yield f"{what} {line[what]} replayed, {row[what]} measured"
     for empty in EMPTY:
         truth = same_but(row, rows, empty)
-        near = NEAR_OFFLOADED if "offload" in row["strategy"] or row["strategy"] == "all" else NEAR
-        if row["empty"] == "none" and truth and abs(line["what_if"][empty]["peak_reserved"] / truth["peak_reserved"] - 1) > near:
-            yield f"{empty}: {line['what_if'][empty]['peak_reserved']} predicted, {truth['peak_reserved']} measured"
+        if row["empty"] != "none" or not truth:
+            continue
+        guess = line["what_if"][empty]
+        least, most = guess.get("peak_reserved_range", [(1 + part) * guess["peak_reserved"] for part in (-NEAR, NEAR)])
+        if not least <= truth["peak_reserved"] <= most:
+            yield f"{empty}: {guess['peak_reserved']} predicted, {truth['peak_reserved']} measured"
 
 
 def main():

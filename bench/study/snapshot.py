@@ -41,7 +41,7 @@ def cut(snapshot):
 def figures(events):
     """Fragmentation as the paper has it: reserved minus allocated bytes whenever the allocator asks the driver for more.
 
-    As in torch's statistics a block that waits for another stream is not allocated any more."""
+    A block that waits for another stream counts as free, as in torch's statistics."""
     reserved = allocated = peak = without = 0
     at_peak = most = driver = 0
     for event in events:

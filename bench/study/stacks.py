@@ -156,7 +156,8 @@ class Fsdp2:
             model = rlhf.build(config, self.dtype, values)
             if training:
                 model = rlhf.add_lora(model, rank, adapters_alone=True)
-        model.tie_weights() if hasattr(model, "tie_weights") else None
+        if hasattr(model, "tie_weights"):
+            model.tie_weights()
         shard = self.shards() if training and self.stage >= 2 else None
         made = {}
         for module in list(model.modules()):
@@ -218,7 +219,10 @@ def materialize(module, device, made):
                 continue
             if weight not in made:
                 some = torch.empty(weight.shape, dtype=weight.dtype, device=device)
-                (some.normal_(0.0, 0.02) if some.dim() > 1 else some.fill_(float(name == "weight")))
+                if some.dim() > 1:
+                    some.normal_(0.0, 0.02)
+                else:
+                    some.fill_(float(name == "weight"))
                 made[weight] = torch.nn.Parameter(some, weight.requires_grad)
             part._parameters[name] = made[weight]
         for name, buffer in part._buffers.items():
