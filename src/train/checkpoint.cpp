@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "global_step_";
 constexpr std::string_view kLatestFile = "latest_checkpointed_iteration.txt";
-// Suffix of a checkpoint that is being written or removed: NAME.tmp-PID.
+// Suffix of a checkpoint that is being written or removed, and of a new link: NAME.tmp-PID.
 constexpr std::string_view kTemporary = ".tmp-";
 // Suffix of an older checkpoint while a new one of the same step replaces it.
 constexpr std::string_view kReplaced = ".replaced";
@@ -50,10 +50,17 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   return number_in(name.substr(kPrefix.size()));
 }
 
-bool is_temporary(std::string_view name) {
+/// Whether a killed writer may have left it: a folder or a link with a temporary name.
+bool is_temporary(const fs::path& path) {
+  const std::string text = path.filename().string();
+  const std::string_view name = text;
   const std::size_t mark = name.rfind(kTemporary);
-  return mark != std::string_view::npos && step_of(name.substr(0, mark)) &&
-         number_in(name.substr(mark + kTemporary.size()));
+  if (mark == std::string_view::npos || !number_in(name.substr(mark + kTemporary.size())))
+    return false;
+  const std::string_view target = name.substr(0, mark);
+  if (target != kLatestLink && target != kBestLink) return step_of(target).has_value();
+  std::error_code error;
+  return fs::is_symlink(path, error);
 }
 
 void check(const std::error_code& error, std::string_view what, const fs::path& path) {
@@ -117,7 +124,7 @@ void point(const fs::path& link, const fs::path& folder) {
 struct Contents {
   std::vector<FoundCheckpoint> checkpoints;  // highest step first
   std::vector<fs::path> replaced;            // older checkpoints that a new one replaces
-  std::vector<fs::path> temporary;
+  std::vector<fs::path> temporary;           // folders and links of killed writers
 };
 
 // Sorts the newest first. Steps after `written` were abandoned, and come last.
@@ -136,7 +143,7 @@ Contents contents_of(const fs::path& root) {
     const std::string name = child.filename().string();
     if (const auto step = step_of(name)) {
       if (fs::is_directory(child, error)) out.checkpoints.push_back({child, *step, {}});
-    } else if (is_temporary(name)) {
+    } else if (is_temporary(child)) {
       out.temporary.push_back(child);
     } else if (child.extension() == kReplaced && step_of(child.stem().string())) {
       out.replaced.push_back(child);

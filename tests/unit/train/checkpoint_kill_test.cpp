@@ -152,6 +152,7 @@ class CommitKilled : public ::testing::Test {
         const std::string name = entry.path().filename();
         EXPECT_FALSE(name.starts_with("global_step_") && name.find('.') != std::string::npos)
             << name;
+        EXPECT_FALSE(name.starts_with("latest.") || name.starts_with("best.")) << name;
       }
       if (!killed) break;
     }

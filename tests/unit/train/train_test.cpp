@@ -297,9 +297,9 @@ TEST_F(Folder, AFolderThatIsRemovedBeforeTheCommitIsNamed) {
 }
 
 TEST_F(Folder, OnlyFoldersOfWritersAreRemoved) {
-  const std::set<std::string> kept = {"global_step_1.tmp-mine", "global_step_x.tmp-1",
-                                      "global_step_1.tmp-", "other.tmp-1",
-                                      "global_step_1.tmp-1.bak"};
+  const std::set<std::string> kept = {"global_step_1.tmp-mine",  "global_step_x.tmp-1",
+                                      "global_step_1.tmp-",      "other.tmp-1",
+                                      "global_step_1.tmp-1.bak", "latest.tmp-1"};
   for (const std::string& name : kept) fs::create_directory(root_ / name);
   for (const char* name : {"global_step_1.tmp-12", "global_step_3.tmp-4"})
     fs::create_directory(root_ / name);
