@@ -1,32 +1,31 @@
 #include "spec/checkpointing.h"
 
-#include "base/format.h"
+#include "spec/names.h"
 
 namespace neap::spec {
 namespace {
 
-constexpr std::array<std::string_view, kSavedTensors> kTensorNames = {
-    "attention_input",
-    "projections",
-    "query_key",
-    "attention_out",
-    "attention_result",
-    "middle",
-    "mlp_input",
-    "gate",
-    "up",
-    "activated",
-    "product",
-    "mlp_result",
+constexpr Named<SavedTensor> kSavedTensorNames[] = {
+    {"attention_input", SavedTensor::kAttentionInput},
+    {"projections", SavedTensor::kProjections},
+    {"query_key", SavedTensor::kQueryKey},
+    {"attention_out", SavedTensor::kAttentionOut},
+    {"attention_result", SavedTensor::kAttentionResult},
+    {"middle", SavedTensor::kMiddle},
+    {"mlp_input", SavedTensor::kMlpInput},
+    {"gate", SavedTensor::kGate},
+    {"up", SavedTensor::kUp},
+    {"activated", SavedTensor::kActivated},
+    {"product", SavedTensor::kProduct},
+    {"mlp_result", SavedTensor::kMlpResult},
 };
-struct Mode {
-  std::string_view name;
-  CheckpointMode mode;
+static_assert(std::size(kSavedTensorNames) == kSavedTensors);
+constexpr Named<CheckpointMode> kCheckpointModes[] = {
+    {"none", CheckpointMode::kNone},
+    {"selective", CheckpointMode::kSelective},
+    {"full", CheckpointMode::kFull},
+    {"auto", CheckpointMode::kAuto},
 };
-constexpr std::array<Mode, 4> kModes = {{{"none", CheckpointMode::kNone},
-                                         {"selective", CheckpointMode::kSelective},
-                                         {"full", CheckpointMode::kFull},
-                                         {"auto", CheckpointMode::kAuto}}};
 
 // Outputs of norms, rotations and elementwise products. Recomputing one takes a few passes over
 // memory.
@@ -47,7 +46,7 @@ BlockRetention selective(const Architecture& a) {
 }  // namespace
 
 std::string_view to_string(SavedTensor tensor) {
-  return kTensorNames.at(static_cast<std::size_t>(tensor));
+  return name_of(kSavedTensorNames, tensor);
 }
 
 BlockRetention BlockRetention::all(Retention retention) {
@@ -57,22 +56,15 @@ BlockRetention BlockRetention::all(Retention retention) {
 }
 
 std::string_view to_string(CheckpointMode mode) {
-  return kModes.at(static_cast<std::size_t>(mode)).name;
+  return name_of(kCheckpointModes, mode);
 }
 
 std::vector<std::string> checkpoint_mode_names() {
-  std::vector<std::string> names;
-  names.reserve(kModes.size());
-  for (const Mode& m : kModes) names.emplace_back(m.name);
-  return names;
+  return names_of(kCheckpointModes);
 }
 
 Result<CheckpointMode> parse_checkpoint_mode(std::string_view name) {
-  for (const Mode& m : kModes) {
-    if (m.name == name) return m.mode;
-  }
-  return Status(ErrorCode::kInvalidArgument,
-                format("Unknown activation_checkpointing \"{}\"", name));
+  return parse_name(kCheckpointModes, name, "activation_checkpointing");
 }
 
 Checkpointing checkpointing(CheckpointMode mode, const Architecture& architecture) {

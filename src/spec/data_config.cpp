@@ -15,7 +15,12 @@
 namespace neap::spec {
 namespace {
 
-constexpr std::array<std::string_view, 4> kTruncations = {"error", "left", "right", "middle"};
+constexpr Named<Truncation> kTruncations[] = {
+    {"error", Truncation::kError},
+    {"left", Truncation::kLeft},
+    {"right", Truncation::kRight},
+    {"middle", Truncation::kMiddle},
+};
 // Tolerance for weights that should add up to 1: 3 x 0.333333 is accepted and 3 x 0.333 is not.
 constexpr double kWeightTolerance = 1e-5;
 
@@ -83,17 +88,15 @@ void bind_micro_batches(ConfigTable& t, DataConfig& d) {
 }  // namespace
 
 std::vector<std::string> truncation_names() {
-  return {kTruncations.begin(), kTruncations.end()};
+  return names_of(kTruncations);
 }
 
 std::string_view to_string(Truncation truncation) {
-  return kTruncations.at(static_cast<std::size_t>(truncation));
+  return name_of(kTruncations, truncation);
 }
 
 Result<Truncation> parse_truncation(std::string_view name) {
-  for (std::size_t i = 0; i < kTruncations.size(); ++i)
-    if (kTruncations[i] == name) return static_cast<Truncation>(i);
-  return wrong(format("Unknown truncation \"{}\"", name));
+  return parse_name(kTruncations, name, "data.truncation");
 }
 
 void bind_data(ConfigTable& t, Job& job) {

@@ -1,6 +1,5 @@
 #include "spec/dtype.h"
 
-#include <array>
 #include <cmath>
 
 #include "spec/names.h"
@@ -8,9 +7,10 @@
 namespace neap::spec {
 namespace {
 
-// Indexed by the enum.
-constexpr std::array<std::string_view, 6> kDtypeNames = {"bool",    "int64",   "bfloat16",
-                                                         "float16", "float32", "float64"};
+constexpr Named<Dtype> kDtypes[] = {
+    {"bool", Dtype::kBool},       {"int64", Dtype::kInt64},     {"bfloat16", Dtype::kBfloat16},
+    {"float16", Dtype::kFloat16}, {"float32", Dtype::kFloat32}, {"float64", Dtype::kFloat64},
+};
 
 // Rounds to `bits` bits of significand, in the current rounding mode (nearest even).
 double to_bits(double value, int bits) {
@@ -22,11 +22,11 @@ double to_bits(double value, int bits) {
 }  // namespace
 
 std::string_view to_string(Dtype dtype) {
-  return kDtypeNames[static_cast<std::size_t>(dtype)];
+  return name_of(kDtypes, dtype);
 }
 
 Result<Dtype> parse_dtype(std::string_view name) {
-  return parse_name<Dtype>(kDtypeNames, name, "A data type");
+  return parse_name(kDtypes, name, "A data type");
 }
 
 double rounded(double value, Dtype dtype) {

@@ -4,19 +4,31 @@
 #include <numeric>
 
 #include "spec/loss_kinds.h"
+#include "spec/names.h"
 
 namespace neap::spec {
 namespace {
 
-// Indexed by KeptField.
-constexpr std::array<std::string_view, kKeptFields> kNames = {
-    "tokens",        "lengths",       "response_lengths", "mask",  "scores", "advantages",
-    "old_log_probs", "ref_log_probs", "rollout_weights",  "noise", "values", "returns"};
+constexpr Named<KeptField> kFieldNames[] = {
+    {"tokens", KeptField::kTokens},
+    {"lengths", KeptField::kLengths},
+    {"response_lengths", KeptField::kResponseLengths},
+    {"mask", KeptField::kMask},
+    {"scores", KeptField::kScores},
+    {"advantages", KeptField::kAdvantages},
+    {"old_log_probs", KeptField::kOldLogProbs},
+    {"ref_log_probs", KeptField::kReferenceLogProbs},
+    {"rollout_weights", KeptField::kRolloutWeights},
+    {"noise", KeptField::kNoise},
+    {"values", KeptField::kValues},
+    {"returns", KeptField::kReturns},
+};
+static_assert(std::size(kFieldNames) == kKeptFields);
 
 }  // namespace
 
 std::string_view to_string(KeptField field) {
-  return kNames[static_cast<std::size_t>(field)];
+  return name_of(kFieldNames, field);
 }
 
 std::int64_t KeptTensor::elements() const {

@@ -1,15 +1,9 @@
 #include "spec/loss_kinds.h"
 
-#include <iterator>
-#include <utility>
-
-#include "base/format.h"
+#include "spec/names.h"
 
 namespace neap::spec {
 namespace {
-
-template <class Enum>
-using Named = std::pair<std::string_view, Enum>;
 
 constexpr Named<LossAggregation> kAggregations[] = {
     {"token-mean", LossAggregation::kTokenMean},
@@ -47,37 +41,6 @@ constexpr Named<KlEstimator> kEstimators[] = {
     {"k3", KlEstimator::kK3},
 };
 
-template <class Enum, std::size_t N>
-std::vector<std::string> names_of(const Named<Enum> (&table)[N]) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : table) names.emplace_back(name);
-  return names;
-}
-
-template <class Enum, std::size_t N>
-std::string_view name_of(const Named<Enum> (&table)[N], Enum value) {
-  for (const auto& [name, each] : table) {
-    if (each == value) return name;
-  }
-  return {};
-}
-
-Status unknown(std::string_view what, std::string_view name,
-               const std::vector<std::string>& known) {
-  std::string list;
-  for (const std::string& each : known) list += (list.empty() ? "" : ", ") + each;
-  return {ErrorCode::kInvalidArgument,
-          format("{} \"{}\" is unknown; it can be {}", what, name, list)};
-}
-
-template <class Enum, std::size_t N>
-Result<Enum> value_of(const Named<Enum> (&table)[N], std::string_view what, std::string_view name) {
-  for (const auto& [known, value] : table) {
-    if (known == name) return value;
-  }
-  return unknown(what, name, names_of(table));
-}
-
 }  // namespace
 
 std::vector<std::string> loss_aggregation_names() {
@@ -87,7 +50,7 @@ std::string_view to_string(LossAggregation mode) {
   return name_of(kAggregations, mode);
 }
 Result<LossAggregation> parse_loss_aggregation(std::string_view name) {
-  return value_of(kAggregations, "loss aggregation", name);
+  return parse_name(kAggregations, name, "loss_agg_mode");
 }
 
 std::vector<std::string> policy_loss_names() {
@@ -97,7 +60,7 @@ std::string_view to_string(PolicyLoss kind) {
   return name_of(kPolicyLosses, kind);
 }
 Result<PolicyLoss> parse_policy_loss(std::string_view name) {
-  return value_of(kPolicyLosses, "policy loss", name);
+  return parse_name(kPolicyLosses, name, "policy_loss.loss_mode");
 }
 LossAggregation aggregation_of(PolicyLoss kind, LossAggregation configured) {
   const bool by_sequence =
@@ -112,7 +75,7 @@ std::string_view to_string(PreferenceLoss kind) {
   return name_of(kPreferences, kind);
 }
 Result<PreferenceLoss> parse_preference_loss(std::string_view name) {
-  return value_of(kPreferences, "preference loss", name);
+  return parse_name(kPreferences, name, "dpo.loss_type");
 }
 
 std::vector<std::string> advantage_estimator_names() {
@@ -122,7 +85,7 @@ std::string_view to_string(AdvantageEstimator estimator) {
   return name_of(kAdvantages, estimator);
 }
 Result<AdvantageEstimator> parse_advantage_estimator(std::string_view name) {
-  return value_of(kAdvantages, "advantage estimator", name);
+  return parse_name(kAdvantages, name, "algorithm.adv_estimator");
 }
 bool compares_responses(AdvantageEstimator estimator) {
   switch (estimator) {
@@ -159,8 +122,8 @@ Result<KlKind> parse_kl(std::string_view name) {
     kind.straight_through = true;
     stem.remove_suffix(1);
   }
-  const Result<KlEstimator> value = value_of(kEstimators, "KL estimator", stem);
-  if (!value.ok()) return unknown("KL estimator", name, kl_names());
+  const Result<KlEstimator> value = parse_name(kEstimators, stem, "A KL estimator");
+  if (!value.ok()) return wrong_name(name, "A KL estimator", kl_names());
   kind.value = *value;
   return kind;
 }

@@ -8,22 +8,26 @@ namespace neap::spec {
 namespace {
 
 struct Row {
-  std::string_view name, text;
+  std::string_view name;
+  Measure value;
+  std::string_view text;
 };
-// Indexed by the enum: default measures first, and measures with bitwise identical results before
+// Default measures first, and measures with bitwise identical results before
 // the others.
 constexpr std::array<Row, kMeasures> kRows = {
-    {{"recompute", "recompute activations where `activation_checkpointing` is `auto`"},
-     {"offload", "keep tags in host memory during phases that do not need them"},
-     {"offload_optimizer", "`memory.optimizer_offload = \"cpu\"`"},
-     {"offload_weights",
+    {{"recompute", Measure::kRecompute,
+      "recompute activations where `activation_checkpointing` is `auto`"},
+     {"offload", Measure::kMove, "keep tags in host memory during phases that do not need them"},
+     {"offload_optimizer", Measure::kStream, "`memory.optimizer_offload = \"cpu\"`"},
+     {"offload_weights", Measure::kStreamWeights,
       "keep layers in host memory and prefetch each before it is used, with the gradients of "
       "trained ones; then also the embedding, the LM head and layer inputs"},
-     {"nvme",
+     {"nvme", Measure::kDisk,
       "offload to disk what host memory has no room for: optimizer states, then layers. Frozen "
       "weights are read from the model's own safetensors files if their type is the same"},
-     {"micro_batch", "smaller micro-batches in training: the sums are added in another order"},
-     {"bf16_states",
+     {"micro_batch", Measure::kMicroBatch,
+      "smaller micro-batches in training: the sums are added in another order"},
+     {"bf16_states", Measure::kBf16States,
       "`state_dtype` bfloat16 if a step is 5 % faster or nothing else fits: other results. A "
       "resumed run keeps what its checkpoint has"}}};
 constexpr std::size_t kDefault = 4;
@@ -31,27 +35,25 @@ constexpr std::size_t kDefault = 4;
 }  // namespace
 
 std::string_view to_string(Measure measure) {
-  return kRows[static_cast<std::size_t>(measure)].name;
+  return name_of(kRows, measure);
 }
 
 std::string_view describe(Measure measure) {
-  return kRows[static_cast<std::size_t>(measure)].text;
+  return row_of(kRows, measure).text;
 }
 
 std::vector<std::string> measure_names() {
-  std::vector<std::string> names;
-  for (const Row& row : kRows) names.emplace_back(row.name);
-  return names;
+  return names_of(kRows);
 }
 
 std::vector<Measure> default_measures() {
   std::vector<Measure> allowed;
-  for (std::size_t m = 0; m < kDefault; ++m) allowed.push_back(static_cast<Measure>(m));
+  for (std::size_t m = 0; m < kDefault; ++m) allowed.push_back(kRows[m].value);
   return allowed;
 }
 
 Result<Measure> parse_measure(std::string_view name) {
-  return parse_name<Measure>(measure_names(), name, "A technique");
+  return parse_name(kRows, name, "A technique");
 }
 
 }  // namespace neap::spec

@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "spec/job.h"
+#include "spec/names.h"
 
 namespace neap::spec {
 namespace {
@@ -15,8 +16,8 @@ enum class Step : std::uint8_t {
 };
 
 struct Kind {
-  OptimizerKind kind;
   std::string_view name;
+  OptimizerKind value;
   /// Adds all state tensors except the master copy.
   void (*add)(const OptimizerSpec& spec, const FlatUnit& unit, UnitState& state);
   Step step;
@@ -59,19 +60,19 @@ void add_sm3(const OptimizerSpec& spec, const FlatUnit& unit, UnitState& state) 
 
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> kKinds = {
-      {OptimizerKind::kAdamW,
-       "adamw",
+      {"adamw",
+       OptimizerKind::kAdamW,
        add_adamw,
        Step::kElements,
        {"beta1", "beta2", "eps", "state_dtype"}},
-      {OptimizerKind::kAdafactor,
-       "adafactor",
+      {"adafactor",
+       OptimizerKind::kAdafactor,
        add_adafactor,
        Step::kMatrices,
        {"beta2_decay", "clip_threshold", "eps1", "eps2", "relative_step", "state_dtype"}},
-      {OptimizerKind::kSm3, "sm3", add_sm3, Step::kMatrices, {"momentum", "state_dtype"}},
-      {OptimizerKind::kSgd,
-       "sgd",
+      {"sm3", OptimizerKind::kSm3, add_sm3, Step::kMatrices, {"momentum", "state_dtype"}},
+      {"sgd",
+       OptimizerKind::kSgd,
        add_momentum,
        Step::kElements,
        {"momentum", "nesterov", "state_dtype"}},
@@ -80,8 +81,7 @@ const std::vector<Kind>& kinds() {
 }
 
 const Kind& find(OptimizerKind kind) {
-  return *std::find_if(kinds().begin(), kinds().end(),
-                       [&](const Kind& each) { return each.kind == kind; });
+  return row_of(kinds(), kind);
 }
 
 }  // namespace
@@ -105,19 +105,11 @@ std::string_view to_string(OptimizerKind kind) {
 }
 
 Result<OptimizerKind> parse_optimizer(std::string_view name) {
-  std::string known;
-  for (const Kind& kind : kinds()) {
-    if (kind.name == name) return kind.kind;
-    known += (known.empty() ? "" : ", ") + std::string(kind.name);
-  }
-  return Status(ErrorCode::kInvalidArgument,
-                format("Optimizer \"{}\" is unknown; it can be {}", name, known));
+  return parse_name(kinds(), name, "An optimizer");
 }
 
 std::vector<std::string> optimizer_names() {
-  std::vector<std::string> names;
-  for (const Kind& kind : kinds()) names.emplace_back(kind.name);
-  return names;
+  return names_of(kinds());
 }
 
 std::vector<std::string> optimizer_keys(OptimizerKind kind) {

@@ -3,25 +3,46 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "spec/names.h"
 #include "spec/recipe_builder.h"
 
 namespace neap::spec {
 namespace {
 
-// Indexed by the enums.
-constexpr std::array<std::string_view, kPhases> kPhaseNames = {
-    "generate",          "actor_logp",      "ref_logp",     "values",   "rewards",
-    "train_critic",      "train_actor",     "train",        "validate", "backward_critic",
-    "update_critic",     "backward_actor",  "update_actor", "backward", "update",
-    "generate_baseline", "baseline_rewards"};
-constexpr std::array<std::string_view, kTagKinds> kTagNames = {
-    "weights",   "prefetch", "rollout_weights", "adapter",     "grads", "unit_grads",
-    "optimizer", "kv",       "graphs",          "graph_nodes", "nccl"};
-
-template <class Enum, std::size_t N>
-constexpr std::string_view name_of(const std::array<std::string_view, N>& names, Enum value) {
-  return names[static_cast<std::size_t>(value)];
-}
+constexpr Named<PhaseId> kPhaseNames[] = {
+    {"generate", PhaseId::kGenerate},
+    {"actor_logp", PhaseId::kActorLogProbs},
+    {"ref_logp", PhaseId::kReferenceLogProbs},
+    {"values", PhaseId::kValues},
+    {"rewards", PhaseId::kRewards},
+    {"train_critic", PhaseId::kTrainCritic},
+    {"train_actor", PhaseId::kTrainActor},
+    {"train", PhaseId::kTrain},
+    {"validate", PhaseId::kValidate},
+    {"backward_critic", PhaseId::kBackwardCritic},
+    {"update_critic", PhaseId::kUpdateCritic},
+    {"backward_actor", PhaseId::kBackwardActor},
+    {"update_actor", PhaseId::kUpdateActor},
+    {"backward", PhaseId::kBackward},
+    {"update", PhaseId::kUpdate},
+    {"generate_baseline", PhaseId::kGenerateBaseline},
+    {"baseline_rewards", PhaseId::kBaselineRewards},
+};
+static_assert(std::size(kPhaseNames) == kPhases);
+constexpr Named<TagKind> kTagNames[] = {
+    {"weights", TagKind::kWeights},
+    {"prefetch", TagKind::kBuffers},
+    {"rollout_weights", TagKind::kBlocks},
+    {"adapter", TagKind::kAdapter},
+    {"grads", TagKind::kGradients},
+    {"unit_grads", TagKind::kUnitGradients},
+    {"optimizer", TagKind::kOptimizer},
+    {"kv", TagKind::kKeyValues},
+    {"graphs", TagKind::kGraphs},
+    {"graph_nodes", TagKind::kGraphNodes},
+    {"nccl", TagKind::kPeers},
+};
+static_assert(std::size(kTagNames) == kTagKinds);
 
 bool contains(const std::vector<TagId>& tags, TagId tag) {
   return std::find(tags.begin(), tags.end(), tag) != tags.end();

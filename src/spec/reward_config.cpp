@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "spec/job_keys.h"
+#include "spec/names.h"
 #include "spec/wrong.h"
 
 namespace neap::spec {
@@ -16,47 +17,59 @@ using Keys = std::vector<std::string_view>;
 
 struct KindInfo {
   std::string_view name;
+  RewardKind value;
   Keys reads;     // keys in addition to those that all kinds read
   Keys required;  // subset of `reads`
 };
 
-// Indexed by the enum.
 const std::array<KindInfo, 9>& kinds() {
   static const std::array<KindInfo, 9> kKinds = {
       {{"exact",
+        RewardKind::kExact,
         {"ground_truth", "extract", "pattern", "ignore_case", "correct_score", "wrong_score"},
         {}},
        {"numeric",
+        RewardKind::kNumeric,
         {"ground_truth", "extract", "pattern", "tolerance", "correct_score", "wrong_score"},
         {}},
-       {"symbolic", {"ground_truth", "extract", "pattern", "correct_score", "wrong_score"}, {}},
-       {"regex", {"pattern", "correct_score", "wrong_score"}, {"pattern"}},
-       {"format", {"style", "correct_score", "wrong_score"}, {}},
-       {"length", {"formula", "max_length", "buffer_length", "penalty_factor"}, {"buffer_length"}},
+       {"symbolic",
+        RewardKind::kSymbolic,
+        {"ground_truth", "extract", "pattern", "correct_score", "wrong_score"},
+        {}},
+       {"regex", RewardKind::kRegex, {"pattern", "correct_score", "wrong_score"}, {"pattern"}},
+       {"format", RewardKind::kFormat, {"style", "correct_score", "wrong_score"}, {}},
+       {"length",
+        RewardKind::kLength,
+        {"formula", "max_length", "buffer_length", "penalty_factor"},
+        {"buffer_length"}},
        {"program",
+        RewardKind::kProgram,
         {"ground_truth", "command", "env", "memory_limit", "file_size_limit", "batch_size",
          "concurrency", "timeout", "retries", "on_failure", "default_score", "log"},
         {"command"}},
        {"http",
+        RewardKind::kHttp,
         {"ground_truth", "url", "headers", "batch_size", "concurrency", "timeout", "retries",
          "on_failure", "default_score", "log"},
         {"url"}},
        {"python",
+        RewardKind::kPython,
         {"ground_truth", "path", "function", "command", "env", "memory_limit", "file_size_limit",
          "batch_size", "concurrency", "timeout", "retries", "on_failure", "default_score", "log"},
         {"path"}}}};
   return kKinds;
 }
-constexpr std::array<std::string_view, 7> kExtractions = {
-    "whole", "hashes", "boxed", "answer_tag", "answer_line", "last_number", "pattern"};
+constexpr Named<Extraction> kExtractions[] = {
+    {"whole", Extraction::kWhole},
+    {"hashes", Extraction::kHashes},
+    {"boxed", Extraction::kBoxed},
+    {"answer_tag", Extraction::kAnswerTag},
+    {"answer_line", Extraction::kAnswerLine},
+    {"last_number", Extraction::kLastNumber},
+    {"pattern", Extraction::kPattern},
+};
 bool contains(const Keys& keys, std::string_view key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
-}
-
-std::string listed(const Keys& keys) {
-  std::string out;
-  for (const std::string_view key : keys) out += (out.empty() ? "" : ", ") + std::string(key);
-  return out;
 }
 
 // Keys of a program that scores responses.
@@ -126,7 +139,7 @@ void require_kinds(ConfigTable& t, const RewardFunctionConfig& f) {
     for (const std::string_view key : kind.reads) readers[key].emplace_back(kind.name);
   for (auto& [key, values] : readers) only(key, {.key = "kind", .values = std::move(values)});
   const auto extracts = [&f] {
-    const bool reads = contains(kinds()[static_cast<std::size_t>(f.kind)].reads, "extract");
+    const bool reads = contains(row_of(kinds(), f.kind).reads, "extract");
     return !reads || std::find(f.extract.begin(), f.extract.end(), "pattern") != f.extract.end();
   };
   only("pattern", {.key = "extract", .holds = extracts, .words = "a list with \"pattern\""});
@@ -186,16 +199,12 @@ void bind_function(ConfigTable& t, RewardFunctionConfig& f) {
 
 Status validate_function(const ConfigTable& table, const std::string& at,
                          const RewardFunctionConfig& f) {
-  const KindInfo& kind = kinds()[static_cast<std::size_t>(f.kind)];
+  const KindInfo& kind = row_of(kinds(), f.kind);
   const auto is_set = [&](std::string_view key) {
     return table.find(format("{}.{}", at, key))->is_set;
   };
   if (!is_set("kind"))
-    return wrong(format("{}.kind is missing; it can be {}", at, listed([] {
-                          Keys names;
-                          for (const KindInfo& each : kinds()) names.push_back(each.name);
-                          return names;
-                        }())));
+    return wrong(format("{}.kind is missing; it can be {}", at, joined(names_of(kinds()), ", ")));
   for (const std::string_view key : kind.required) {
     if (!is_set(key))
       return wrong(format("{}.{} is missing; kind \"{}\" needs it", at, key, kind.name));
@@ -215,31 +224,23 @@ Status validate_function(const ConfigTable& table, const std::string& at,
 }  // namespace
 
 std::vector<std::string> reward_kind_names() {
-  std::vector<std::string> out;
-  for (const KindInfo& kind : kinds()) out.emplace_back(kind.name);
-  return out;
+  return names_of(kinds());
 }
 
 std::string_view to_string(RewardKind kind) {
-  return kinds()[static_cast<std::size_t>(kind)].name;
+  return name_of(kinds(), kind);
 }
 
 Result<RewardKind> parse_reward_kind(std::string_view name) {
-  for (std::size_t i = 0; i < kinds().size(); ++i)
-    if (kinds()[i].name == name) return static_cast<RewardKind>(i);
-  return Status(ErrorCode::kInvalidArgument, format("has no kind \"{}\"", name));
+  return parse_name(kinds(), name, "kind");
 }
 
 std::vector<std::string> extraction_names() {
-  return {kExtractions.begin(), kExtractions.end()};
+  return names_of(kExtractions);
 }
 
 Result<Extraction> parse_extraction(std::string_view name) {
-  const auto at = std::find(kExtractions.begin(), kExtractions.end(), name);
-  if (at == kExtractions.end())
-    return Status(ErrorCode::kInvalidArgument,
-                  format("unknown way to extract an answer: \"{}\"", name));
-  return static_cast<Extraction>(at - kExtractions.begin());
+  return parse_name(kExtractions, name, "extract");
 }
 
 void RewardConfig::bind(ConfigTable& table) {

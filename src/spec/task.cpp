@@ -1,59 +1,68 @@
 #include "spec/task.h"
 
-#include <array>
-
 #include "spec/names.h"
 
 namespace neap::spec {
 namespace {
 
-// Indexed by the enums.
-constexpr std::array<std::string_view, 6> kTaskNames = {"sft",  "reward", "ppo",
-                                                        "grpo", "dpo",    "eval"};
-constexpr std::array<std::string_view, kUpdateModes> kModeNames = {"none", "phase_split", "cpu",
-                                                                   "nvme"};
+constexpr Named<Task> kTasks[] = {
+    {"sft", Task::kSft},   {"reward", Task::kReward}, {"ppo", Task::kPpo},
+    {"grpo", Task::kGrpo}, {"dpo", Task::kDpo},       {"eval", Task::kEval},
+};
+constexpr Named<UpdateMode> kUpdateModeNames[] = {
+    {"none", UpdateMode::kJoined},
+    {"phase_split", UpdateMode::kSplit},
+    {"cpu", UpdateMode::kStreamed},
+    {"nvme", UpdateMode::kDisk},
+};
+static_assert(std::size(kUpdateModeNames) == kUpdateModes);
 constexpr std::string_view kAuto = "auto";
-constexpr std::array<std::string_view, 2> kResidencyNames = {kAuto, "none"};
-constexpr std::array<std::string_view, kModels> kModelNames = {"actor", "reference", "critic",
-                                                               "reward"};
+constexpr Named<Residency> kResidencies[] = {{kAuto, Residency::kAuto}, {"none", Residency::kAll}};
+constexpr Named<ModelId> kModelNames[] = {
+    {"actor", ModelId::kActor},
+    {"reference", ModelId::kReference},
+    {"critic", ModelId::kCritic},
+    {"reward", ModelId::kReward},
+};
+static_assert(std::size(kModelNames) == kModels);
 
 }  // namespace
 
 std::vector<std::string> task_names() {
-  return {kTaskNames.begin(), kTaskNames.end()};
+  return names_of(kTasks);
 }
 
 std::string_view to_string(Task task) {
-  return kTaskNames[static_cast<std::size_t>(task)];
+  return name_of(kTasks, task);
 }
 
 Result<Task> parse_task(std::string_view name) {
-  return parse_name<Task>(kTaskNames, name, "task");
+  return parse_name(kTasks, name, "task");
 }
 
 std::string_view to_string(ModelId model) {
-  return kModelNames[static_cast<std::size_t>(model)];
+  return name_of(kModelNames, model);
 }
 
 std::vector<std::string> residency_names() {
-  return {kResidencyNames.begin(), kResidencyNames.end()};
+  return names_of(kResidencies);
 }
 
 std::string_view to_string(Residency residency) {
-  return kResidencyNames[static_cast<std::size_t>(residency)];
+  return name_of(kResidencies, residency);
 }
 
 Result<Residency> parse_residency(std::string_view name) {
-  return parse_name<Residency>(kResidencyNames, name, "memory.offload");
+  return parse_name(kResidencies, name, "memory.offload");
 }
 
 std::string_view to_string(UpdateMode mode) {
-  return kModeNames[static_cast<std::size_t>(mode)];
+  return name_of(kUpdateModeNames, mode);
 }
 
 std::vector<std::string> update_choice_names() {
-  std::vector<std::string> names = {std::string(kAuto)};
-  names.insert(names.end(), kModeNames.begin(), kModeNames.end());
+  std::vector<std::string> names = names_of(kUpdateModeNames);
+  names.emplace(names.begin(), kAuto);
   return names;
 }
 
@@ -64,7 +73,7 @@ std::string_view to_string(UpdateChoice choice) {
 Result<UpdateChoice> parse_update_choice(std::string_view name) {
   if (name == kAuto) return UpdateChoice{};
   NEAP_TRY_ASSIGN(const UpdateMode mode,
-                  parse_name<UpdateMode>(kModeNames, name, "memory.optimizer_offload"));
+                  parse_name(kUpdateModeNames, name, "memory.optimizer_offload"));
   return UpdateChoice{false, mode};
 }
 
