@@ -173,6 +173,9 @@ Tensor AtenOps::subtract(const Tensor& a, const Tensor& b) const {
 Tensor AtenOps::multiply(const Tensor& a, const Tensor& b) const {
   return at::mul(a, b);
 }
+Tensor AtenOps::divide(const Tensor& a, const Tensor& b) const {
+  return at::div(a, b);
+}
 Tensor AtenOps::maximum(const Tensor& a, const Tensor& b) const {
   return at::maximum(a, b);
 }

@@ -148,6 +148,7 @@ class AtenOps {
   [[nodiscard]] Tensor add(const Tensor& a, const Tensor& b) const;
   [[nodiscard]] Tensor subtract(const Tensor& a, const Tensor& b) const;
   [[nodiscard]] Tensor multiply(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor divide(const Tensor& a, const Tensor& b) const;
   [[nodiscard]] Tensor maximum(const Tensor& a, const Tensor& b) const;
   [[nodiscard]] Tensor minimum(const Tensor& a, const Tensor& b) const;
   [[nodiscard]] Tensor plus(const Tensor& a, std::int64_t b) const;

@@ -79,11 +79,8 @@ class DpoTrainer final : public Trainer {
       const auto s = step::preference_loss(ops, log_probs, batch.sequences.mask,
                                            batch.reference_sums, context_.job.dpo, pairs)
                          .statistics;
-      const auto number = [](const at::Tensor& t) { return t.item<double>(); };
-      sums.clear();
-      for (const auto& value : {s.loss, s.chosen_reward, s.rejected_reward, s.right,
-                                s.chosen_log_prob, s.rejected_log_prob})
-        sums.push_back(value.value(number));
+      sums = step::read_values(ops, {s.loss, s.chosen_reward, s.rejected_reward, s.right,
+                                     s.chosen_log_prob, s.rejected_log_prob});
     }
     context_.data_ranks().sum(sums);
     Validation out;

@@ -187,6 +187,7 @@ class CountingOps : public WorkMeter {
   [[nodiscard]] Tensor add(const Tensor& a, const Tensor& b) { return elementwise(a, b); }
   [[nodiscard]] Tensor subtract(const Tensor& a, const Tensor& b) { return elementwise(a, b); }
   [[nodiscard]] Tensor multiply(const Tensor& a, const Tensor& b) { return elementwise(a, b); }
+  [[nodiscard]] Tensor divide(const Tensor& a, const Tensor& b) { return elementwise(a, b); }
   [[nodiscard]] Tensor maximum(const Tensor& a, const Tensor& b) { return elementwise(a, b); }
   [[nodiscard]] Tensor minimum(const Tensor& a, const Tensor& b) { return elementwise(a, b); }
   [[nodiscard]] Tensor plus(const Tensor& a, std::int64_t b);  ///< int64

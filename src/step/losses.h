@@ -57,12 +57,6 @@ T loss_weights(Ops& ops, const T& mask, spec::LossAggregation mode, const LossSc
   return weights;
 }
 
-/// sum(x * w): ().
-template <class Ops, class T = typename Ops::Tensor>
-T weighted_sum(Ops& ops, const T& x, const T& w) {
-  return ops.sum(ops.multiply(x, w));
-}
-
 /// A KL estimate at delta = log p - log p_ref.
 template <class Ops, class T = typename Ops::Tensor>
 T kl_value(Ops& ops, const T& delta, spec::KlEstimator kind) {
@@ -112,12 +106,6 @@ T kl_slope(Ops& ops, const T& delta, spec::KlEstimator kind) {
   return {};
 }
 
-/// Mean of x over `count` () tokens of the mask.
-template <class Ops, class T = typename Ops::Tensor>
-LossValue<T> masked_mean(Ops& ops, const T& x, const T& mask, const T& count) {
-  return LossValue<T>::mean(weighted_sum(ops, x, mask), count);
-}
-
 template <class T>
 struct ValueGradient {
   T d_values;
@@ -126,7 +114,7 @@ struct ValueGradient {
 /// Half of the larger squared error: of the value, or of the value clipped around the old one.
 template <class Ops, class T = typename Ops::Tensor>
 ValueGradient<T> value_loss(Ops& ops, const T& values, const T& returns, const T& old_values,
-                            const T& mask, const T& weights, double cliprange) {
+                            const LossMask<T>& mask, const T& weights, double cliprange) {
   const T low = ops.clone(old_values);
   ops.add_(low, -cliprange);
   const T high = ops.clone(old_values);
@@ -138,8 +126,8 @@ ValueGradient<T> value_loss(Ops& ops, const T& values, const T& returns, const T
   ops.multiply_(near, near);
   const T& clipped = near;
   ValueGradient<T> out;
-  out.clip_fraction = masked_mean(ops, ops.above(clipped, plain), mask, ops.sum(mask));
-  out.loss = {weighted_sum(ops, ops.maximum(plain, clipped), weights), 0.5};
+  out.clip_fraction = mask.mean(ops.above(clipped, plain));
+  out.loss = {weighed(ops.maximum(plain, clipped), weights), 0.5};
   // Where the clipped error is larger the value has left the range, and nothing moves with it.
   out.d_values = ops.multiply(error, weights);
   ops.multiply_(out.d_values, ops.at_least(plain, clipped));

@@ -206,10 +206,8 @@ class StageRun {
     head.gradients().begin(ops_);
     std::vector<T> d;
     if (open.micro.count > 0) {
-      LossSums<T> sums;
       d.push_back(objective_.d_hidden(ops_, w_, b_.experience(), *open.batch,
-                                      open.tapes.front().hidden, sums));
-      numbers = KeptNumbers<T>(ops_, sums);
+                                      open.tapes.front().hidden, numbers));
       open.batch.reset();
     }
     head.gradients().end([&](UnitKey unit, const T& gradients) {

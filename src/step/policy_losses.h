@@ -30,7 +30,9 @@ struct PolicyGradient {
 /// Inputs of the actor's loss for a micro-batch.
 template <class T>
 struct PolicyInputs {
-  T old_log_probs, log_probs, advantages, mask, weights;
+  T old_log_probs, log_probs, advantages;
+  LossMask<T> mask;
+  T weights;
   T noise{};  ///< in (0, 1], for a loss that samples tokens (spec::draws_tokens)
 };
 
@@ -53,15 +55,13 @@ PolicyGradient<T> vanilla_policy_loss(Ops& ops, const PolicyInputs<T>& in,
                                       const spec::ActorConfig& config) {
   const T difference = ops.subtract(in.log_probs, in.old_log_probs);
   const T delta = ops.clamp(difference, -kLogRatioLimit, kLogRatioLimit);
-  const T ratio = ops.exp(delta);
   const T cost = ops.negate(in.advantages);
-  const auto [plain, clipped] = clip_sides(ops, cost, ratio, config);
+  const auto [plain, clipped] = clip_sides(ops, cost, ops.exp(delta), config);
   const T loss = ops.maximum(plain, clipped);
 
   PolicyGradient<T> out;
-  const T count = ops.sum(in.mask);
-  out.statistics.clip_fraction = masked_mean(ops, ops.above(clipped, plain), in.mask, count);
-  out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
+  out.statistics.clip_fraction = in.mask.mean(ops.above(clipped, plain));
+  out.statistics.kl = -in.mask.mean(delta);
   // Only the unclipped side depends on the ratio. Within the range both sides are equal; beyond it
   // the clipped side has no gradient.
   out.d_log_probs = ops.multiply(plain, in.weights);
@@ -71,14 +71,14 @@ PolicyGradient<T> vanilla_policy_loss(Ops& ops, const PolicyInputs<T>& in,
     ops.scale_(bound, config.clip_ratio_c);
     const T over = ops.above(loss, bound);      // the dual clip would apply
     ops.multiply_(over, ops.above(cost, 0.0));  // but only for a negative advantage
-    out.statistics.clip_fraction_lower = masked_mean(ops, over, in.mask, count);
+    out.statistics.clip_fraction_lower = in.mask.mean(over);
     // loss = over ? bound : loss
     ops.subtract_(bound, loss);
     ops.multiply_(bound, over);
     ops.add_(loss, bound);
     ops.multiply_(out.d_log_probs, ops.at_most(over, 0.0));
   }
-  out.statistics.loss = weighted_sum(ops, loss, in.weights);
+  out.statistics.loss = weighed(loss, in.weights);
   ops.multiply_(out.d_log_probs, ops.equal(difference, delta));
   return out;
 }
@@ -90,16 +90,16 @@ PolicyGradient<T> gspo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
                                    const spec::ActorConfig& config) {
   const T difference = ops.subtract(in.log_probs, in.old_log_probs);
   PolicyGradient<T> out;
-  const T count = ops.sum(in.mask);
-  out.statistics.kl = -masked_mean(ops, difference, in.mask, count);
-  const T mean = ops.sum_last(ops.multiply(difference, in.mask));  // (B,)
-  ops.divide_(mean, ops.clamp(ops.sum_last(in.mask), 1, kMostTokens));
+  out.statistics.kl = -in.mask.mean(difference);
+  const T& mask = in.mask.tokens;
+  const T mean = ops.sum_last(ops.multiply(difference, mask));  // (B,)
+  ops.divide_(mean, ops.clamp(ops.sum_last(mask), 1, kMostTokens));
   const T held = ops.clamp(mean, -kMostTokens, kSequenceLogRatioLimit);
   const T ratio = ops.view(ops.exp(held), {-1, 1});
   const T cost = ops.negate(in.advantages);
   const auto [plain, clipped] = clip_sides(ops, cost, ratio, config);
-  out.statistics.clip_fraction = masked_mean(ops, ops.above(clipped, plain), in.mask, count);
-  out.statistics.loss = weighted_sum(ops, ops.maximum(plain, clipped), in.weights);
+  out.statistics.clip_fraction = in.mask.mean(ops.above(clipped, plain));
+  out.statistics.loss = weighed(ops.maximum(plain, clipped), in.weights);
   out.d_log_probs = ops.multiply(plain, in.weights);
   ops.multiply_(out.d_log_probs, ops.at_least(plain, clipped));
   ops.multiply_(out.d_log_probs, ops.view(ops.equal(mean, held), {-1, 1}));
@@ -110,18 +110,17 @@ PolicyGradient<T> gspo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
 template <class Ops, class T = typename Ops::Tensor>
 PolicyGradient<T> cispo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
                                     const spec::ActorConfig& config) {
-  const T delta = ops.subtract(in.log_probs, in.old_log_probs);
-  const T ratio = ops.exp(ops.clamp(delta, -kLogRatioLimit, kLogRatioLimit));
+  const T delta =
+      ops.clamp(ops.subtract(in.log_probs, in.old_log_probs), -kLogRatioLimit, kLogRatioLimit);
+  const T ratio = ops.exp(delta);
   const T clipped = ops.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high);
   PolicyGradient<T> out;
-  const T count = ops.sum(in.mask);
-  out.statistics.kl =
-      -masked_mean(ops, ops.clamp(delta, -kLogRatioLimit, kLogRatioLimit), in.mask, count);
-  out.statistics.clip_fraction = 1 - masked_mean(ops, ops.equal(ratio, clipped), in.mask, count);
+  out.statistics.kl = -in.mask.mean(delta);
+  out.statistics.clip_fraction = 1 - in.mask.mean(ops.equal(ratio, clipped));
   ops.multiply_(clipped, in.advantages);
   out.d_log_probs = ops.multiply(clipped, in.weights);
   ops.scale_(out.d_log_probs, -1);
-  out.statistics.loss = weighted_sum(ops, in.log_probs, out.d_log_probs);
+  out.statistics.loss = weighed(in.log_probs, out.d_log_probs);
   return out;
 }
 
@@ -129,12 +128,10 @@ PolicyGradient<T> cispo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
 template <class Ops, class T = typename Ops::Tensor>
 PolicyGradient<T> gpg_policy_loss(Ops& ops, const PolicyInputs<T>& in) {
   PolicyGradient<T> out;
-  const T count = ops.sum(in.mask);
-  out.statistics.kl =
-      masked_mean(ops, ops.subtract(in.old_log_probs, in.log_probs), in.mask, count);
+  out.statistics.kl = in.mask.mean(ops.subtract(in.old_log_probs, in.log_probs));
   out.d_log_probs = ops.multiply(in.advantages, in.weights);
   ops.scale_(out.d_log_probs, -1);
-  out.statistics.loss = weighted_sum(ops, in.log_probs, out.d_log_probs);
+  out.statistics.loss = weighed(in.log_probs, out.d_log_probs);
   return out;
 }
 
@@ -143,13 +140,12 @@ template <class Ops, class T = typename Ops::Tensor>
 PolicyGradient<T> dro_policy_loss(Ops& ops, const PolicyInputs<T>& in,
                                   const spec::ActorConfig& config) {
   PolicyGradient<T> out;
-  const T count = ops.sum(in.mask);
   const T delta = ops.subtract(in.log_probs, in.old_log_probs);
-  out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
+  out.statistics.kl = -in.mask.mean(delta);
   const T loss = ops.multiply(delta, delta);
   ops.scale_(loss, config.dro_beta / 2);
   ops.subtract_(loss, ops.multiply(in.advantages, in.log_probs));
-  out.statistics.loss = weighted_sum(ops, loss, in.weights);
+  out.statistics.loss = weighed(loss, in.weights);
   out.d_log_probs = ops.clone(delta);
   ops.scale_(out.d_log_probs, config.dro_beta);
   ops.subtract_(out.d_log_probs, in.advantages);
@@ -165,8 +161,7 @@ PolicyGradient<T> sapo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   const T delta = ops.clamp(difference, -kLogRatioLimit, kLogRatioLimit);
   const T ratio = ops.exp(delta);
   PolicyGradient<T> out;
-  const T count = ops.sum(in.mask);
-  out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
+  out.statistics.kl = -in.mask.mean(delta);
   const T tau = ops.above(in.advantages, 0.0);
   ops.scale_(tau, config.tau_pos - config.tau_neg);
   ops.add_(tau, config.tau_neg);
@@ -178,7 +173,7 @@ PolicyGradient<T> sapo_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   ops.scale_(cost, 4);
   const T loss = ops.multiply(cost, gate);
   ops.divide_(loss, tau);
-  out.statistics.loss = weighted_sum(ops, loss, in.weights);
+  out.statistics.loss = weighed(loss, in.weights);
   // tau cancels: d gate / d log p = gate (1 - gate) tau ratio.
   out.d_log_probs = ops.multiply(gate, gate);
   ops.subtract_(gate, out.d_log_probs);
@@ -197,8 +192,7 @@ PolicyGradient<T> geo_mean_policy_loss(Ops& ops, const PolicyInputs<T>& in,
                                        const spec::ActorConfig& config) {
   const T delta = ops.subtract(in.log_probs, in.old_log_probs);
   PolicyGradient<T> out;
-  const T count = ops.sum(in.mask);
-  out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
+  out.statistics.kl = -in.mask.mean(delta);
   const T held = ops.clamp(delta, -config.clip_ratio_low, config.clip_ratio_high);
   const T sign = ops.sign(in.advantages);
   {
@@ -207,20 +201,21 @@ PolicyGradient<T> geo_mean_policy_loss(Ops& ops, const PolicyInputs<T>& in,
     ops.add_(clipped, 1.0);
     const T gains = ops.above(in.advantages, 0.0);
     ops.multiply_(gains, clipped);
-    out.statistics.clip_fraction = masked_mean(ops, gains, in.mask, count);
+    out.statistics.clip_fraction = in.mask.mean(gains);
     const T losses = ops.above(ops.negate(in.advantages), 0.0);
     ops.multiply_(losses, clipped);
-    out.statistics.clip_fraction_lower = masked_mean(ops, losses, in.mask, count);
+    out.statistics.clip_fraction_lower = in.mask.mean(losses);
   }
   ops.multiply_(held, sign);
   const T plain = ops.multiply(delta, sign);
   const T moves = ops.at_least(held, plain);  // the clip is not active
   const T used = ops.minimum(plain, held);
   ops.multiply_(used, sign);
-  const T lengths = ops.sum_last(in.mask);  // (B,)
+  const T& mask = in.mask.tokens;
+  const T lengths = ops.sum_last(mask);  // (B,)
   ops.add_(lengths, 1e-8);
   const auto mean = [&](const T& x) {
-    const T sum = ops.sum_last(ops.multiply(x, in.mask));
+    const T sum = ops.sum_last(ops.multiply(x, mask));
     ops.divide_(sum, lengths);
     return sum;
   };
@@ -228,26 +223,25 @@ PolicyGradient<T> geo_mean_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   ops.multiply_(loss, mean(in.advantages));
   ops.scale_(loss, -1);
   ops.multiply_(loss, ops.sum_last(in.weights));
-  out.statistics.loss = ops.sum(loss);
-  ops.divide_(loss, lengths);
-  out.d_log_probs = ops.multiply(moves, in.mask);
+  out.statistics.loss = summed(loss);
+  out.d_log_probs = ops.multiply(moves, mask);
   ops.multiply_(out.d_log_probs, ops.view(loss, {-1, 1}));
+  ops.divide_(out.d_log_probs, ops.view(lengths, {-1, 1}));
   return out;
 }
 
 /// Covariance of advantage and log-probability per token; kNever outside the mask.
 template <class Ops, class T = typename Ops::Tensor>
 T covariances(Ops& ops, const PolicyInputs<T>& in, double count) {
-  const auto mean = [&](const T& x) {
-    return ops.read(weighted_sum(ops, x, in.mask)) / (count + 1e-8);
-  };
+  const T& mask = in.mask.tokens;
+  const auto mean = [&](const T& x) { return ops.read(reduce(ops, {x, mask})) / (count + 1e-8); };
   const T out = ops.clone(in.advantages);
   ops.add_(out, -mean(in.advantages));
   const T log_probs = ops.clone(in.log_probs);
   ops.add_(log_probs, -mean(in.log_probs));
   ops.multiply_(out, log_probs);
-  ops.multiply_(out, in.mask);
-  const T outside = ops.clone(in.mask);
+  ops.multiply_(out, mask);
+  const T outside = ops.clone(mask);
   ops.add_(outside, -1.0);
   ops.scale_(outside, -kNever);
   ops.add_(out, outside);
@@ -268,17 +262,15 @@ PolicyGradient<T> clip_cov_policy_loss(Ops& ops, const PolicyInputs<T>& in,
                                        const spec::ActorConfig& config) {
   const T delta = ops.subtract(in.log_probs, in.old_log_probs);
   PolicyGradient<T> out;
-  const T count = ops.sum(in.mask);
-  out.statistics.kl = -masked_mean(ops, delta, in.mask, count);
-  const T ratio = ops.exp(delta);
+  out.statistics.kl = -in.mask.mean(delta);
   const T cost = ops.negate(in.advantages);
-  const auto [plain, clipped] = clip_sides(ops, cost, ratio, config);
+  const auto [plain, clipped] = clip_sides(ops, cost, ops.exp(delta), config);
   const T free = ops.at_least(plain, clipped);
   T kept;
   {
-    const double tokens = ops.read(count);  // decides how many are drawn
+    const double tokens = ops.read(ops.sum(in.mask.tokens));  // decides how many are drawn
     const T covariance = covariances(ops, in, tokens);
-    const T candidates = ops.multiply(in.mask, free);
+    const T candidates = ops.multiply(in.mask.tokens, free);
     ops.multiply_(candidates, ops.above(covariance, config.clip_cov_lb));
     ops.multiply_(candidates, ops.above(ops.negate(covariance), -config.clip_cov_ub));
     kept = largest(ops, ops.multiply(in.noise, candidates), config.clip_cov_ratio, tokens);
@@ -286,10 +278,10 @@ PolicyGradient<T> clip_cov_policy_loss(Ops& ops, const PolicyInputs<T>& in,
     ops.scale_(kept, -1);
     ops.add_(kept, 1.0);
   }
-  out.statistics.clip_fraction = 1 - masked_mean(ops, kept, in.mask, count);
+  out.statistics.clip_fraction = 1 - in.mask.mean(kept);
   const T loss = ops.maximum(plain, clipped);
   ops.multiply_(loss, kept);
-  out.statistics.loss = weighted_sum(ops, loss, in.weights);
+  out.statistics.loss = weighed(loss, in.weights);
   out.d_log_probs = ops.multiply(plain, in.weights);
   ops.multiply_(out.d_log_probs, free);
   ops.multiply_(out.d_log_probs, kept);
@@ -302,10 +294,9 @@ PolicyGradient<T> kl_cov_policy_loss(Ops& ops, const PolicyInputs<T>& in,
                                      const spec::ActorConfig& config) {
   const T delta = ops.subtract(in.log_probs, in.old_log_probs);
   PolicyGradient<T> out;
-  const T count = ops.sum(in.mask);
   const T distance = ops.absolute(delta);
-  out.statistics.kl = masked_mean(ops, distance, in.mask, count);
-  const double tokens = ops.read(count);  // decides how many are chosen
+  out.statistics.kl = in.mask.mean(distance);
+  const double tokens = ops.read(ops.sum(in.mask.tokens));  // decides how many are chosen
   const T held = largest(ops, covariances(ops, in, tokens), config.kl_cov_ratio, tokens);
   ops.scale_(held, config.ppo_kl_coef);
   const T plain = ops.exp(delta);
@@ -315,9 +306,9 @@ PolicyGradient<T> kl_cov_policy_loss(Ops& ops, const PolicyInputs<T>& in,
   ops.multiply_(out.d_log_probs, held);
   ops.add_(out.d_log_probs, plain);
   ops.multiply_(out.d_log_probs, in.weights);
-  ops.multiply_(distance, held);
-  ops.add_(distance, plain);
-  out.statistics.loss = weighted_sum(ops, distance, in.weights);
+  const T loss = ops.multiply(distance, held);
+  ops.add_(loss, plain);
+  out.statistics.loss = weighed(loss, in.weights);
   return out;
 }
 

@@ -39,17 +39,17 @@ PairGradient<T> pairwise_loss(Ops& ops, const T& scores, const T& margins, doubl
   const T rejected = ops.select(scores, 0, 1);
   const T difference = ops.subtract(chosen, rejected);  // (P,)
   PairGradient<T> out;
-  out.right = ops.sum(ops.above(difference, 0.0));
-  out.margin = ops.sum(difference);
-  ops.subtract_(difference, margins);
-  out.loss = {ops.sum(ops.log_sigmoid(difference)), -1, pairs};
-  const T d = ops.sigmoid(difference);  // d (-log sigmoid) = sigmoid - 1
+  out.right = summed(ops.above(difference, 0.0));
+  out.margin = summed(difference);
+  const T excess = ops.subtract(difference, margins);
+  out.loss = {summed(ops.log_sigmoid(excess)), -1, pairs};
+  const T d = ops.sigmoid(excess);  // d (-log sigmoid) = sigmoid - 1
   ops.add_(d, -1.0);
   ops.divide_(d, pairs);
   out.d_scores = of_both_sides(ops, d);
   if (center > 0) {
     const T sum = ops.add(chosen, rejected);
-    out.loss = out.loss + LossValue<T>(ops.sum(ops.multiply(sum, sum)), center, pairs);
+    out.loss = out.loss + LossValue<T>(weighed(sum, sum), center, pairs);
     for (const std::int64_t side : {0, 1})
       ops.add_scaled_(ops.select(out.d_scores, 0, side), sum, 2 * center / pairs);
   }
@@ -148,20 +148,20 @@ PreferenceGradient<T> preference_loss(Ops& ops, const T& log_probs, const T& mas
   };
   PreferenceGradient<T> out;
   PreferenceStatistics<LossValue<T>>& sum = out.statistics;
-  sum.chosen_log_prob = ops.sum(side(sums, 0));
-  sum.rejected_log_prob = ops.sum(side(sums, 1));
-  sum.chosen_reward = {ops.sum(side(gains, 0)), config.beta};
-  sum.rejected_reward = {ops.sum(side(gains, 1)), config.beta};
-  sum.right = ops.sum(ops.above(side(gains, 0), side(gains, 1)));
+  sum.chosen_log_prob = summed(side(sums, 0));
+  sum.rejected_log_prob = summed(side(sums, 1));
+  sum.chosen_reward = {summed(side(gains, 0)), config.beta};
+  sum.rejected_reward = {summed(side(gains, 1)), config.beta};
+  sum.right = summed(ops.above(side(gains, 0), side(gains, 1)));
 
-  T lengths;  // (2 P,), if gains are divided by length
+  T lengths, rates = gains;  // (2 P,): some losses divide gains by length
   if (spec::per_token(config.loss_type)) {
     lengths = ops.clamp(ops.sum_last(mask), 1, kMostTokens);
-    ops.divide_(gains, lengths);
+    rates = ops.divide(gains, lengths);
   }
   const PreferenceSlope<T> pairs =
-      preference_slope(ops, ops.subtract(side(gains, 0), side(gains, 1)), config);
-  sum.loss = {ops.sum(pairs.loss), 1, all_pairs};
+      preference_slope(ops, ops.subtract(side(rates, 0), side(rates, 1)), config);
+  sum.loss = {summed(pairs.loss), 1, all_pairs};
 
   const T d = of_both_sides(ops, pairs.slope);
   ops.divide_(d, all_pairs);

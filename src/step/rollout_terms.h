@@ -91,7 +91,7 @@ double normalize_weights(Ops& ops, const T& w, const T& mask, const spec::Import
     ops.divide_(rows, ops.clamp(lengths, 1, kMostTokens));
     mean = ops.read(ops.sum(rows)) / (ops.read(ops.sum(ops.above(lengths, 0.0))) + 1e-8);
   } else {
-    mean = ops.read(weighted_sum(ops, w, mask)) / (ops.read(ops.sum(mask)) + 1e-8);
+    mean = ops.read(reduce(ops, {w, mask})) / (ops.read(ops.sum(mask)) + 1e-8);
   }
   ops.divide_(w, mean + 1e-8);
   return mean;

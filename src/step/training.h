@@ -2,8 +2,8 @@
 // output's gradient, and the backward. Training bodies differ only in their loss.
 //
 // An objective is the loss of a body with its settings. Its d_hidden(ops, weights, experience, batch,
-// hidden, numbers) returns the gradient of `hidden`. It adds to the gradients of the head and to the
-// numbers (loss_numbers.h) for the metrics. kSequencesOfRow is 2 if a row is a pair.
+// hidden, numbers) returns the gradient of `hidden`. It adds to the gradients of the head, and sets
+// the numbers (loss_numbers.h) for the metrics. kSequencesOfRow is 2 if a row is a pair.
 #pragma once
 
 #include <optional>
@@ -46,17 +46,20 @@ struct PolicyObjective {
 
   template <class Ops, class T = typename Ops::Tensor>
   T d_hidden(Ops& ops, const Weights<T>& w, const Experience<T>& e, const DeviceBatch<Ops>& batch,
-             const T& hidden, LossSums<T>& numbers) const {
+             const T& hidden, KeptNumbers<T>& numbers) const {
     const T rows = batch.response_rows();
     const T targets = batch.targets();
     const LogProbs<T> out = log_probs(ops, w, hidden, rows, targets, options);
     T d_log_probs, d_entropy;
-    gradients(ops, e, batch, batch.by_sequence(out.log_probs), d_log_probs, d_entropy, numbers);
-    if (old_is_current) {  // no earlier phase has computed it
-      const T tokens = ops.sum(batch.mask());
-      numbers.push_back({"actor/entropy",
-                         masked_mean(ops, batch.by_sequence(out.entropy), batch.mask(), tokens),
-                         tokens});
+    {
+      const LossMask<T> tokens = batch.mask();
+      LossSums<T> sums;
+      gradients(ops, e, batch, tokens, batch.by_sequence(out.log_probs), d_log_probs, d_entropy,
+                sums);
+      if (old_is_current)  // no earlier phase has computed it
+        sums.push_back(
+            {"actor/entropy", tokens.mean(batch.by_sequence(out.entropy)), tokens.count});
+      numbers = KeptNumbers<T>(ops, sums);
     }
     return log_probs_backward(ops, w, hidden, rows, targets, out, batch.by_row(d_log_probs),
                               batch.by_row(d_entropy), options);
@@ -69,14 +72,14 @@ struct PolicyObjective {
 
   // Gradients of the loss with respect to `current`, the log-probabilities, and to the entropy: (B, R).
   template <class Ops, class T>
-  void gradients(Ops& ops, const Experience<T>& e, const DeviceBatch<Ops>& batch, const T& current,
-                 T& d_log_probs, T& d_entropy, LossSums<T>& numbers) const {
+  void gradients(Ops& ops, const Experience<T>& e, const DeviceBatch<Ops>& batch,
+                 const LossMask<T>& tokens, const T& current, T& d_log_probs, T& d_entropy,
+                 LossSums<T>& numbers) const {
     const spec::LossAggregation mode = config.loss_agg_mode;
     const spec::LossAggregation policy_mode = spec::aggregation_of(config.loss_mode, mode);
     const T weights = loss_weights(ops, batch.mask(), mode, scale);
     const T old = old_is_current ? current : batch.part(e.old_log_probs);
-    const T tokens = ops.sum(batch.mask());
-    T mask = batch.mask();
+    LossMask<T> mask = tokens;
     T policy_weights =
         policy_mode == mode ? weights : loss_weights(ops, batch.mask(), policy_mode, scale);
     if (bypass)
@@ -91,13 +94,12 @@ struct PolicyObjective {
     if (config.use_kl_loss) {
       const spec::KlKind kind = config.kl_loss_type;
       const T delta = ops.subtract(current, batch.part(e.ref_log_probs));
-      numbers.push_back(
-          {"actor/kl_loss", weighted_sum(ops, kl_value(ops, delta, kind.value), weights)});
+      numbers.push_back({"actor/kl_loss", weighed(kl_value(ops, delta, kind.value), weights)});
       const T d_kl =
           kl_slope(ops, delta, kind.straight_through ? spec::KlEstimator::kK2 : kind.value);
       ops.multiply_(d_kl, weights);
       ops.scale_(d_kl, config.kl_loss_coef);
-      ops.add_(d_log_probs, d_kl);
+      d_log_probs = ops.add(d_log_probs, d_kl);  // a term may have the policy's own
     }
     if (in_loss()) {
       d_entropy = ops.clone(weights);
@@ -105,26 +107,25 @@ struct PolicyObjective {
     }
     const PolicyStatistics<T>& s = policy.statistics;
     numbers.insert(numbers.end(), {{"actor/pg_loss", s.loss},
-                                   {"actor/pg_clipfrac", s.clip_fraction, tokens},
-                                   {"actor/pg_clipfrac_lower", s.clip_fraction_lower, tokens},
-                                   {"actor/ppo_kl", s.kl, tokens}});
+                                   {"actor/pg_clipfrac", s.clip_fraction, tokens.count},
+                                   {"actor/pg_clipfrac_lower", s.clip_fraction_lower, tokens.count},
+                                   {"actor/ppo_kl", s.kl, tokens.count}});
   }
 
   // Bypass mode: the rollout's policy replaces the old one. Tokens are rejected, and weighted
   // without a ratio.
   template <class Ops, class T>
   void bypass_rollout(Ops& ops, const DeviceBatch<Ops>& batch, const T& current, const T& old,
-                      const T& tokens, const T& weights, T& mask, T& policy_weights,
-                      LossSums<T>& numbers) const {
+                      const LossMask<T>& tokens, const T& weights, LossMask<T>& mask,
+                      T& policy_weights, LossSums<T>& numbers) const {
     const RolloutTerms<T> terms = rollout_terms(ops, current, old, batch.mask(), *bypass);
     mask = terms.mask;
-    ops.multiply_(weights, mask);
+    ops.multiply_(weights, terms.mask);
     if (!bypass->rejections.empty())
-      numbers.push_back({"rollout_corr/rollout_rs_masked_fraction",
-                         1 - masked_mean(ops, mask, batch.mask(), tokens), tokens});
+      numbers.push_back(
+          {"rollout_corr/rollout_rs_masked_fraction", 1 - tokens.mean(terms.mask), tokens.count});
     if (!terms.weights.defined()) return;
-    numbers.push_back({"rollout_corr/rollout_is_mean",
-                       masked_mean(ops, terms.weights, batch.mask(), tokens), tokens});
+    numbers.push_back({"rollout_corr/rollout_is_mean", tokens.mean(terms.weights), tokens.count});
     policy_weights = ops.multiply(policy_weights, terms.weights);
   }
 };
@@ -138,19 +139,19 @@ struct ValueObjective {
 
   template <class Ops, class T = typename Ops::Tensor>
   T d_hidden(Ops& ops, const Weights<T>& w, const Experience<T>& e, const DeviceBatch<Ops>& batch,
-             const T& hidden, LossSums<T>& numbers) const {
+             const T& hidden, KeptNumbers<T>& numbers) const {
     const T rows = batch.response_rows();
-    const T& mask = batch.mask();
     T d_values;
     {
+      const LossMask<T> mask = batch.mask();
       const T values = batch.by_sequence(scores(ops, w, hidden, rows));
-      const T weights = loss_weights(ops, mask, aggregation, scale);
+      const T weights = loss_weights(ops, batch.mask(), aggregation, scale);
       ValueGradient<T> loss = value_loss(ops, values, batch.part(e.returns), batch.part(e.values),
                                          mask, weights, cliprange);
-      const T tokens = ops.sum(mask);
-      numbers = {{"critic/vf_loss", loss.loss},
-                 {"critic/vf_clipfrac", loss.clip_fraction, tokens},
-                 {"critic/vpred_mean", masked_mean(ops, values, mask, tokens), tokens}};
+      numbers = {ops,
+                 {{"critic/vf_loss", loss.loss},
+                  {"critic/vf_clipfrac", loss.clip_fraction, mask.count},
+                  {"critic/vpred_mean", mask.mean(values), mask.count}}};
       d_values = std::move(loss.d_values);
     }
     return scores_backward(ops, w, hidden, rows, batch.by_row(d_values));
@@ -165,19 +166,18 @@ struct CrossEntropyObjective {
 
   template <class Ops, class T = typename Ops::Tensor>
   T d_hidden(Ops& ops, const Weights<T>& w, const Experience<T>&, const DeviceBatch<Ops>& batch,
-             const T& hidden, LossSums<T>& numbers) const {
+             const T& hidden, KeptNumbers<T>& numbers) const {
     const T weights = ops.clone(batch.mask());
     ops.divide_(weights, tokens);
     const T flat = batch.by_row(weights);
     CrossEntropy<T> out =
         cross_entropy(ops, w, hidden, batch.response_rows(), batch.targets(), flat, options);
     const auto total = [&](const T& values) {
-      const T sum = weighted_sum(ops, values, flat);
-      ops.sum_over_(sum, spec::Axis::kContext);
-      return sum;
+      return weighed(values, flat, /*over_context=*/true);
     };
-    numbers = {{"train/loss", {total(out.values.log_probs), -1}},
-               {"train/mean_token_accuracy", total(out.values.right)}};
+    numbers = {ops,
+               {{"train/loss", {total(out.values.log_probs), -1}},
+                {"train/mean_token_accuracy", total(out.values.right)}}};
     return std::move(out.d_hidden);
   }
 };
@@ -190,7 +190,7 @@ struct PairObjective {
 
   template <class Ops, class T = typename Ops::Tensor>
   T d_hidden(Ops& ops, const Weights<T>& w, const Experience<T>& e, const DeviceBatch<Ops>& batch,
-             const T& hidden, LossSums<T>& numbers) const {
+             const T& hidden, KeptNumbers<T>& numbers) const {
     const std::int64_t count = batch.size() / 2;
     const T last = batch.last_token_rows();
     T d_scores;
@@ -200,9 +200,10 @@ struct PairObjective {
       PairGradient<T> loss = pairwise_loss(ops, both, margins, center, pairs);
       const auto n = static_cast<double>(count);
       const auto pairs_here = LossValue<T>::fixed(n);
-      numbers = {{"train/loss", loss.loss},
-                 {"train/accuracy", loss.right / n, pairs_here},
-                 {"train/margin", loss.margin / n, pairs_here}};
+      numbers = {ops,
+                 {{"train/loss", loss.loss},
+                  {"train/accuracy", loss.right / n, pairs_here},
+                  {"train/margin", loss.margin / n, pairs_here}}};
       d_scores = std::move(loss.d_scores);
     }
     return scores_backward(ops, w, hidden, last, batch.last_by_row(ops.view(d_scores, {-1})));
@@ -218,19 +219,24 @@ struct PreferenceObjective {
 
   template <class Ops, class T = typename Ops::Tensor>
   T d_hidden(Ops& ops, const Weights<T>& w, const Experience<T>& e, const DeviceBatch<Ops>& batch,
-             const T& hidden, LossSums<T>& numbers) const {
+             const T& hidden, KeptNumbers<T>& numbers) const {
     const T rows = batch.response_rows();
     const T targets = batch.targets();
     const LogProbs<T> out = log_probs(ops, w, hidden, rows, targets, options);
-    PreferenceGradient<T> loss =
-        preference_loss(ops, batch.by_sequence(out.log_probs), batch.mask(),
-                        batch.part(e.reference_sums), config, pairs);
-    const auto n = static_cast<double>(batch.size() / 2);
-    numbers = {{"train/loss", loss.statistics.loss}};
-    for (const auto& [name, value] : preference_means(loss.statistics, n))
-      numbers.push_back({name, value, LossValue<T>::fixed(n)});
+    T d_log_probs;
+    {
+      PreferenceGradient<T> loss =
+          preference_loss(ops, batch.by_sequence(out.log_probs), batch.mask(),
+                          batch.part(e.reference_sums), config, pairs);
+      const auto n = static_cast<double>(batch.size() / 2);
+      LossSums<T> sums{{"train/loss", loss.statistics.loss}};
+      for (const auto& [name, value] : preference_means(loss.statistics, n))
+        sums.push_back({name, value, LossValue<T>::fixed(n)});
+      numbers = {ops, sums};
+      d_log_probs = std::move(loss.d_log_probs);
+    }
     return log_probs_backward(ops, w, hidden, rows, targets, out,
-                              batch.by_row(std::exchange(loss.d_log_probs, {})), T(), options);
+                              batch.by_row(std::exchange(d_log_probs, {})), T(), options);
   }
 };
 
@@ -251,15 +257,13 @@ std::vector<KeptNumbers<T>> train_group(Ops& ops, const Weights<T>& w, const Exp
     tokens.push_back(batches.back().tokens());
   }
   std::vector<Tape<T>> tapes = forward_train(ops, w, tokens, keep);
-  std::vector<KeptNumbers<T>> numbers;
+  std::vector<KeptNumbers<T>> numbers(group.size());
   std::vector<T> d_hidden;
   {
     const UsedTable<T> head(w, Table::kHead, BlockUse::kAddGradients);
     head.gradients().begin(ops);
     for (std::size_t i = 0; i < group.size(); ++i) {
-      LossSums<T> sums;
-      d_hidden.push_back(objective.d_hidden(ops, w, e, batches[i], tapes[i].hidden, sums));
-      numbers.emplace_back(ops, sums);
+      d_hidden.push_back(objective.d_hidden(ops, w, e, batches[i], tapes[i].hidden, numbers[i]));
       tapes[i].hidden = T();
     }
     head.gradients().end([&](UnitKey unit, const T& gradients) {

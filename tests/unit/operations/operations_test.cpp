@@ -88,6 +88,7 @@ TEST_P(Operations, Elementwise) {
       (void)ops.multiply(a, row);
       (void)ops.multiply(column, row);
       (void)ops.maximum(a, b);
+      (void)ops.divide(a, b);
       (void)ops.minimum(a, b);
       ops.add_(a, b);
       ops.add_(a, 0.5);

@@ -93,12 +93,12 @@ struct Unlikelihood {
   template <class Ops, class T = typename Ops::Tensor>
   T d_hidden(Ops& ops, const step::Weights<T>& w, const step::Experience<T>&,
              const step::DeviceBatch<Ops>& batch, const T& hidden,
-             step::LossSums<T>& numbers) const {
+             step::KeptNumbers<T>& numbers) const {
     const T rows = batch.response_rows(), targets = batch.targets();
     const auto out = step::log_probs(ops, w, hidden, rows, targets, {});
     const T slope = ops.clone(batch.mask());
     ops.scale_(slope, strength);
-    numbers = {{"train/loss", step::weighted_sum(ops, batch.by_sequence(out.log_probs), slope)}};
+    numbers = {ops, {{"train/loss", step::weighed(batch.by_sequence(out.log_probs), slope)}}};
     return step::log_probs_backward(ops, w, hidden, rows, targets, out, batch.by_row(slope), T(),
                                     {});
   }
