@@ -1,9 +1,5 @@
-// Preference data: prompts with a chosen and a rejected response.
+// Pairs of preference data as tensors.
 //
-// Rows      `prompt`, `chosen` and `rejected` (texts or conversations) and an optional number
-//           `margin`. Or `prompt` and `ranking`, a list of responses with the best first, which
-//           gives a pair for every two of them. Without a prompt, or if a text comes with whole
-//           conversations, the common start of both responses is the prompt, as in TRL.
 // Threads   one at a time.
 // Failure   Error with file and line.
 #pragma once
@@ -15,14 +11,6 @@
 #include "rlhf/trainer.h"
 
 namespace neap::rlhf {
-
-/// A pair as it occurs in a row.
-struct PairRow {
-  Json prompt, chosen, rejected;
-  double margin = 0;
-};
-/// The pairs of a row. If responses contain the prompt, it is removed from them.
-[[nodiscard]] Result<std::vector<PairRow>> pairs_of(const Json& row, const spec::DataConfig& data);
 
 /// P pairs in host memory.
 struct Pairs {

@@ -9,7 +9,7 @@
 #include "data/fields.h"
 #include "data/stored_row.h"
 #include "rlhf/length_histogram.h"
-#include "rlhf/pairs.h"
+#include "rlhf/pair_rows.h"
 #include "text/tokenizer/tokenizer_files.h"
 
 namespace neap::rlhf {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/config.h"
 #include "base/status.h"
 
 namespace neap::spec {
@@ -44,9 +43,5 @@ struct DataConfig {
   Bytes cache_limit = 64_GiB;
   std::string cache_dir;  ///< empty: neap/data in the user's cache folder
 };
-
-struct Job;  // spec/job.h
-void bind_data(ConfigTable& t, Job& job);
-[[nodiscard]] Status validate_data(const DataConfig& d);
 
 }  // namespace neap::spec

@@ -56,6 +56,9 @@ void bind_model(ConfigTable& t, const std::string& at, ModelConfig& m, const std
 void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o);
 void bind_loss_aggregation(ConfigTable& t, const std::string& path, LossAggregation* field);
 
+void bind_data(ConfigTable& t, Job& job);
+/// Checks what depends on several keys of [data].
+[[nodiscard]] Status validate_data(const DataConfig& d);
 void bind_parallel(ConfigTable& t, Job& job);
 /// Binds the parallel keys of one model at a path. `zero` is set if the plan chooses the ZeRO
 /// stage.
