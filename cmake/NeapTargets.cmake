@@ -1,5 +1,5 @@
 # neap_write_targets(FILE): one line for each target of src/, for tests/layers, read from the targets themselves after all
-# folders have been configured: name, type, folder, headers, sources, links, include folders. Tabs between the columns,
+# folders have been configured: name, type, folder, headers, sources, links, include folders, folders of NEAP_FOLDERS. Tabs between the columns,
 # semicolons in them. The first line says which optional parts the build has.
 include_guard(GLOBAL)
 
@@ -23,7 +23,7 @@ function(neap_write_targets FILE)
     neap_targets_of(${folder} targets)
     foreach(target IN LISTS targets)
       string(APPEND text ${target})
-      foreach(property IN ITEMS TYPE SOURCE_DIR NEAP_HEADERS SOURCES LINK_LIBRARIES INCLUDE_DIRECTORIES)
+      foreach(property IN ITEMS TYPE SOURCE_DIR NEAP_HEADERS SOURCES LINK_LIBRARIES INCLUDE_DIRECTORIES NEAP_FOLDERS)
         get_target_property(type ${target} TYPE)
         if(type STREQUAL "INTERFACE_LIBRARY" AND property MATCHES "^(LINK_LIBRARIES|INCLUDE_DIRECTORIES)$")
           set(property INTERFACE_${property})

@@ -6,6 +6,8 @@ Usage: check_layers.py SOURCE_DIR TARGETS [--write]
 TARGETS is the file that cmake/NeapTargets.cmake writes into a build folder. A module is a target of src/. The rules:
   - a file includes only headers of its own module and of modules that its target links itself;
   - every link of a library to a module is used by an include;
+  - a module with folders (FOLDERS of neap_add_module) has no file outside them and at most 40 in each, and its files include no
+    header of a folder above their own;
   - links form no cycle, name modules by their alias (neap::x), and go with no include folder but the modules' own;
   - libtorch's headers need a link to libtorch; the CUDA toolkit's and Python's are used nowhere;
   - files from outside are opened by base/open_file;
@@ -15,6 +17,7 @@ Prints each breach and exits 1 if there is any.
 import os
 import re
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +33,7 @@ FORBIDDEN = [
 READS = re.compile(r"\bifstream\b|\bfopen\(|\bO_RDONLY\b(?!.*\bO_DIRECTORY\b)")
 # Opened for fsync, by descriptor, or as a lock of this program.
 OWN_READS = {"src/base/open_file.cpp", "src/base/file.cpp", "src/arena/disk_file.cpp", "src/data/row_cache.cpp", "src/train/output_lock.cpp"}
+MOST_FILES = 40  # of a folder
 BEGIN, END = "<!-- modules: tests/layers/check_layers.py --write -->", "<!-- /modules -->"
 
 
@@ -42,6 +46,7 @@ class Target:
     sources: set = field(default_factory=set)
     links: list = field(default_factory=list)      # as written, without generator expressions
     includes: list = field(default_factory=list)
+    folders: list = field(default_factory=list)    # names of its folders, lowest first
     modules: set = field(default_factory=set)      # linked targets of src/, by name
 
     @property
@@ -55,7 +60,7 @@ def read_targets(path: Path):
     options = dict(entry.split("=", 1) for entry in lines[0].split("\t"))
     targets = {}
     for line in lines[1:]:
-        name, kind, folder, headers, sources, links, includes = (line.split("\t") + [""] * 6)[:7]
+        name, kind, folder, headers, sources, links, includes, folders = (line.split("\t") + [""] * 7)[:8]
         if name.startswith("neap_pch_"):
             continue
         folder = Path(folder)
@@ -64,7 +69,7 @@ def read_targets(path: Path):
         links = [wrapped.sub(r"\1", link) for link in links.split(";") if link and not link.startswith("::@")]
         links += [m + "" for m in re.findall(r"\$<TARGET_OBJECTS:([^>]+)>", sources)]
         targets[name] = Target(name, kind, folder.resolve(), set(files[0]), set(files[1]), links,
-                               [i for i in includes.split(";") if i])
+                               [i for i in includes.split(";") if i], [f for f in folders.split(";") if f])
     for target in targets.values():
         for link in target.links:
             name = link.replace("neap::", "neap_") if link.startswith("neap::") else link
@@ -114,7 +119,7 @@ class Checker:
         build leaves out: then nothing is known about it."""
         if file in self.owners or not self.complete():
             return self.owners.get(file, set())
-        return {t.name for t in self.targets.values() if t.folder == file.parent}
+        return {t.name for t in self.targets.values() if file.parent in [t.folder, *(t.folder / f for f in t.folders)]}
 
     def resolve(self, file: Path, name: str, quoted: bool):
         """The project's file that an include names, whether or not a compiler would be led to it."""
@@ -172,6 +177,21 @@ class Checker:
                 self.used[owner] |= known & theirs
                 if owner not in theirs and not known & theirs:
                     self.breach(where, f"{self.short({owner})} does not link {self.short(theirs)} ({name})")
+
+    def check_folders(self, target: Target):
+        """The folders of a module are levels, as modules are."""
+        level = {target.folder / name: i for i, name in enumerate(target.folders)}
+        files = sorted(f for f in target.headers | target.sources if target.folder in f.parents)
+        for folder, number in Counter(f.parent for f in files).items():
+            if folder not in level:
+                self.breach(self.name_of(folder), f"{number} files of {target.short} are outside its folders")
+            elif number > MOST_FILES:
+                self.breach(self.name_of(folder), f"{number} files; a folder has at most {MOST_FILES}")
+        for file in files:
+            for line, name, quoted in includes_of(file):
+                header = name and self.resolve(file, name, quoted)
+                if header and level.get(header.parent, -1) > level.get(file.parent, len(level)):
+                    self.breach(f"{self.name_of(file)}:{line}", f"{header.parent.name} is above {file.parent.name} ({name})")
 
     @staticmethod
     def short(names) -> str:
@@ -259,6 +279,9 @@ class Checker:
         for file in sorted(files | generated):
             if self.owners_of(file):
                 self.check_file(file)
+        for target in self.targets.values():
+            if target.folders:
+                self.check_folders(target)
         self.check_links()
         self.check_document(write)
         return self.breaches

@@ -31,7 +31,7 @@ class Project:
             self.write(f"src/{name}", text)
         self.write("docs/architecture.md", f"{BEGIN}{END}\n")
         self.targets = dict(CLEAN)
-        self.includes = {}
+        self.includes, self.folders = {}, {}
 
     def write(self, name: str, text: str):
         path = self.root / name
@@ -45,7 +45,8 @@ class Project:
     def breaches(self, write: bool = True) -> list:
         lines = ["torch=ON\tmpi=ON"]
         for name, (kind, folder, *columns) in self.targets.items():
-            lines.append("\t".join([name, kind, str(self.root / "src" / folder), *columns, self.includes.get(name, "")]))
+            lines.append("\t".join([name, kind, str(self.root / "src" / folder), *columns, self.includes.get(name, ""),
+                                    self.folders.get(name, "")]))
         self.write("targets.tsv", "\n".join(lines) + "\n")
         return Checker(self.root, self.root / "targets.tsv").run(write)
 
@@ -68,6 +69,37 @@ class CheckLayers(unittest.TestCase):
     def test_angle_brackets(self):
         self.project.write("src/device/ledger.cpp", '#include "base/base.h"\n#include <rlhf/run.h>\n')
         self.found("src/device/ledger.cpp:2: device does not link rlhf (rlhf/run.h)")
+
+    def divided(self, *more: str):
+        """cache in two folders, the upper of which includes the lower."""
+        self.project.write("src/cache/low/keys.h", "")
+        self.project.write("src/cache/high/cache.h", '#include "cache/low/keys.h"\n')
+        self.project.write("src/cache/high/cache.cpp", '#include "base/base.h"\n#include "cache/high/cache.h"\n')
+        self.project.change("neap_cache", headers=";".join(["low/keys.h", "high/cache.h", *more]), sources="high/cache.cpp")
+        self.project.folders["neap_cache"] = "low;high"
+        for old in ("cache.h", "cache.cpp"):
+            (self.project.root / "src/cache" / old).unlink()
+
+    def test_folders_of_a_module(self):
+        self.divided()
+        self.found()
+
+    def test_a_higher_folder(self):
+        self.divided()
+        self.project.write("src/cache/low/keys.h", '#include "cache/high/cache.h"\n')
+        self.found("src/cache/low/keys.h:1: high is above low (cache/high/cache.h)")
+
+    def test_a_file_outside_the_folders(self):
+        self.project.write("src/cache/other.h", "")
+        self.divided("other.h")
+        self.found("src/cache: 1 files of cache are outside its folders")
+
+    def test_a_full_folder(self):
+        names = [f"low/file{i}.h" for i in range(40)]
+        for name in names:
+            self.project.write(f"src/cache/{name}", "")
+        self.divided(*names)
+        self.found("src/cache/low: 41 files; a folder has at most 40")
 
     def test_path_up_a_folder(self):
         self.project.write("src/device/ledger.cpp", '#include "base/base.h"\n#include "../rlhf/run.h"\n')
