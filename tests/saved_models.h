@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "ops/transformer.h"
-#include "spec/adapter_config.h"
-#include "spec/layout.h"
+#include "spec/model/adapter_config.h"
+#include "spec/model/layout.h"
 #include "weights/checkpoint.h"
 #include "weights/tensor_io.h"
 

@@ -4,7 +4,7 @@
     published.py NEAP [OUT.jsonl] [--only TEXT] [--limit PERCENT]
 
 Every row is a job of NEAP (the program) with the model, the batch, the ranks, the GPUs and the network of the publication. Rates of GPUs
-are shares of their data sheets that were measured on one H200 and two H100s (src/plan/gpu_catalog.cpp, network.cpp); a network is nine
+are shares of their data sheets that were measured on one H200 and two H100s (src/plan/rates/gpu_catalog.cpp, src/plan/results/network.cpp); a network is nine
 tenths of its ports. Kernels are libtorch's, as in our own rows. Nothing is fitted to a row. Prints ours beside theirs with the error in percent, the median and the worst of each
 table; rows whose sharding Neap does not have are listed with the reason. OUT.jsonl gets a line a row. --limit: exits 1 if the
 median error of the steps' times, or of model states, is larger.
@@ -100,7 +100,7 @@ def megatron():
     return out
 
 
-# ---- Neap's own on one and two H100s: what kSlowdown (src/plan/device_rates.cpp) is from ----
+# ---- Neap's own on one and two H100s: what kSlowdown (src/plan/rates/device_rates.cpp) is from ----
 def own():
     model = {"model_type": "qwen2", "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
              "num_attention_heads": 12, "num_key_value_heads": 2, "max_position_embeddings": 32768, "tie_word_embeddings": True}
@@ -218,7 +218,7 @@ def main():
             summary("memory", memory)
             for name, times in longer.items():
                 print(f"   operations on several GPUs, {name}: {', '.join(f'{x:.3f}' for x in times)} times as long as simulated; median "
-                      f"{statistics.median(times):.3f}: what their slowdown (src/plan/device_rates.cpp) would have to be multiplied by")
+                      f"{statistics.median(times):.3f}: what their slowdown (src/plan/rates/device_rates.cpp) would have to be multiplied by")
         print("\nModel states of a GPU, GB")
         states = []
         for name, source, zero, data, gradients, theirs in STATES:

@@ -72,7 +72,7 @@ std::vector<AttentionKernel> attention_kernels(at::Device device) {
     }
     const CudnnAllowed generation(false);
     add("prefill", at::_fused_sdp_choice(keys, keys, keys, std::nullopt, 0.0, true));
-    // FlashAttention gets the number of keys (step/decoding.h); other kernels need a mask.
+    // FlashAttention gets the number of keys (step/attention/decoding.h); other kernels need a mask.
     const bool counted = device.is_cuda() && dtype != at::kFloat;
     add("decode", at::_fused_sdp_choice(query, keys, keys,
                                         counted ? std::nullopt : std::optional(mask), 0.0, false));

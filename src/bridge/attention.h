@@ -2,7 +2,7 @@
 //
 //   training, scoring   cuDNN in bfloat16: forward and backward take 0.6 to 0.8 of the time of
 //                       FlashAttention. Planning a kernel for a shape takes 70 ms; a job has few.
-//   generation          FlashAttention for prefill and decoding (step/decoding.h). cuDNN would plan
+//   generation          FlashAttention for prefill and decoding (step/attention/decoding.h). cuDNN would plan
 //                       a kernel per token, because lengths change.
 //   deterministic       FlashAttention, whose backward can be deterministic; cuDNN's cannot
 //
@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "step/own_kernels.h"
+#include "step/operations/own_kernels.h"
 
 namespace neap::bridge {
 

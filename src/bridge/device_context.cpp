@@ -9,8 +9,8 @@
 #include "device/cuda/cuda_device.h"
 #include "device/host/host_device.h"
 #include "kernels/card_kernels.h"
-#include "plan/model_roles.h"
-#include "plan/tags.h"
+#include "plan/counting/tags.h"
+#include "plan/results/model_roles.h"
 
 namespace neap::bridge {
 namespace {

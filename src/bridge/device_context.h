@@ -20,8 +20,8 @@
 #include "bridge/attention.h"
 #include "bridge/compute_stream.h"
 #include "device/device.h"
-#include "plan/device_choice.h"
-#include "spec/job.h"
+#include "plan/rates/device_choice.h"
+#include "spec/job/job.h"
 
 namespace neap::bridge {
 

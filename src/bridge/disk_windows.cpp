@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/format.h"
-#include "step/update_parts.h"
+#include "step/units/update_parts.h"
 
 namespace neap::bridge {
 

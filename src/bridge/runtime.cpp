@@ -12,10 +12,10 @@
 #include "bridge/phase_accounts.h"
 #include "bridge/phase_transients.h"
 #include "bridge/torch_cuda_memory.h"
-#include "plan/tags.h"
-#include "plan/transients.h"
-#include "step/block_buffers.h"
-#include "step/gradient_slots.h"
+#include "plan/counting/tags.h"
+#include "plan/counting/transients.h"
+#include "step/units/block_buffers.h"
+#include "step/units/gradient_slots.h"
 
 namespace neap::bridge {
 namespace {

@@ -30,9 +30,9 @@
 #include "bridge/streamed_blocks.h"
 #include "bridge/streamed_slices.h"
 #include "bridge/streamed_states.h"
-#include "plan/memory_plan.h"
-#include "spec/job.h"
-#include "spec/recipe.h"
+#include "plan/results/memory_plan.h"
+#include "spec/job/job.h"
+#include "spec/recipe/recipe.h"
 #include "trace/event.h"
 
 namespace neap::bridge {

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "arena/arena.h"
-#include "plan/memory_plan.h"
-#include "plan/tag_moves.h"
+#include "plan/residency/tag_moves.h"
+#include "plan/results/memory_plan.h"
 
 namespace neap::bridge {
 

@@ -23,7 +23,7 @@
 #include "arena/host_storage.h"
 #include "arena/transfer_lane.h"
 #include "base/status.h"
-#include "step/streamed_kind.h"
+#include "step/units/streamed_kind.h"
 
 namespace neap::bridge {
 

@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "bridge/streams.h"
 #include "device/cuda/graph.h"
-#include "step/decode_graphs.h"
+#include "step/generation/decode_graphs.h"
 
 namespace neap::bridge {
 namespace {

@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "bridge/torch_cuda_scratch.h"
-#include "step/scratch_places.h"
+#include "step/counting/scratch_places.h"
 
 namespace neap::bridge {
 

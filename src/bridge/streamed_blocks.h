@@ -7,7 +7,7 @@
 //           compute. The buffers are parts of arena regions at fixed addresses. Gradients of
 //           trained blocks are loaded for the block's backward and copied back after it. Inputs of
 //           blocks are copied to the host after their forward and loaded for their backward. Tables
-//           (step/table_turns.h) use the same memory at other times. For rollouts, all blocks are
+//           (step/units/table_turns.h) use the same memory at other times. For rollouts, all blocks are
 //           loaded into the rollout weights.
 // Threads   one at a time.
 // Failure   Error. Failures of release() and of running copies are thrown by the next use() or
@@ -27,7 +27,7 @@
 #include "base/status.h"
 #include "bridge/disk_windows.h"
 #include "bridge/slot_lane.h"
-#include "step/windowed_blocks.h"
+#include "step/units/windowed_blocks.h"
 
 namespace neap::bridge {
 

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "step/block_buffers.h"
-#include "step/update_parts.h"
+#include "step/units/block_buffers.h"
+#include "step/units/update_parts.h"
 
 namespace neap::bridge {
 

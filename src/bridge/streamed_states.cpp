@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "step/update_parts.h"
+#include "step/units/update_parts.h"
 
 namespace neap::bridge {
 

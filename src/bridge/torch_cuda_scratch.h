@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "step/scratch_places.h"
+#include "step/counting/scratch_places.h"
 
 namespace neap::bridge {
 

@@ -3,7 +3,7 @@
 
 #include <c10/core/ScalarType.h>
 
-#include "spec/dtype.h"
+#include "spec/types/dtype.h"
 
 namespace neap::bridge {
 

@@ -7,7 +7,7 @@
 
 #include <filesystem>
 
-#include "spec/adapter_config.h"
+#include "spec/model/adapter_config.h"
 
 namespace neap::cli {
 

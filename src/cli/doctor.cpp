@@ -31,8 +31,8 @@
 #include "cli/version.h"
 #include "device/cuda/cuda_device.h"
 #include "device/host/host_device.h"
-#include "plan/device_choice.h"
-#include "plan/rate_file.h"
+#include "plan/rates/device_choice.h"
+#include "plan/rates/rate_file.h"
 
 namespace neap::cli {
 namespace {

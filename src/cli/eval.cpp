@@ -14,7 +14,7 @@
 #include "cli/command.h"
 #include "cli/ranks.h"
 #include "cli/trainer_commands.h"
-#include "rlhf/evaluate_checkpoint.h"
+#include "rlhf/run/evaluate_checkpoint.h"
 
 namespace neap::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "formulas/measured.h"
-#include "plan/planned_device.h"
+#include "plan/rates/planned_device.h"
 #include "report/run_folder.h"
 #include "report/run_memory.h"
 

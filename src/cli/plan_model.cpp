@@ -8,10 +8,10 @@
 #include "base/format.h"
 #include "base/text_table.h"
 #include "cli/command.h"
-#include "plan/model_roles.h"
-#include "plan/plan_search.h"
-#include "plan/plan_words.h"
-#include "spec/layout.h"
+#include "plan/results/model_roles.h"
+#include "plan/results/plan_words.h"
+#include "plan/search/plan_search.h"
+#include "spec/model/layout.h"
 
 namespace neap::cli {
 namespace {

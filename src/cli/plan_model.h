@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/planned_device.h"
+#include "plan/rates/planned_device.h"
 
 namespace neap::cli {
 

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "plan/simulation.h"
+#include "plan/search/simulation.h"
 
 namespace neap::cli {
 

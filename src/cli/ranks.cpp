@@ -8,8 +8,8 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "parallel/run_collectively.h"
-#include "rlhf/open_degrees.h"
-#include "spec/default_lengths.h"
+#include "rlhf/run/open_degrees.h"
+#include "spec/keys/default_lengths.h"
 
 namespace neap::cli {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "rlhf/run.h"
-#include "spec/job.h"
+#include "rlhf/run/run.h"
+#include "spec/job/job.h"
 
 namespace neap::cli {
 

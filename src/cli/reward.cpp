@@ -21,7 +21,7 @@
 #include "data/fields.h"
 #include "data/row_source.h"
 #include "reward/reward_set.h"
-#include "spec/job.h"
+#include "spec/job/job.h"
 
 namespace neap::cli {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "rollout/generator.h"
-#include "spec/generation_config.h"
+#include "spec/model/generation_config.h"
 
 namespace neap::cli {
 

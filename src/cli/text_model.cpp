@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "bridge/torch_cuda_memory.h"
 #include "bridge/torch_dtypes.h"
-#include "plan/graph_sizes.h"
+#include "plan/counting/graph_sizes.h"
 #include "weights/model_reader.h"
 
 namespace neap::cli {

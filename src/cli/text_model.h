@@ -15,9 +15,9 @@
 #include "bridge/device_context.h"
 #include "ops/transformer.h"
 #include "rollout/generator.h"
-#include "spec/adapter_config.h"
-#include "spec/generation_config.h"
-#include "spec/job.h"
+#include "spec/job/job.h"
+#include "spec/model/adapter_config.h"
+#include "spec/model/generation_config.h"
 #include "text/tokenizer/text_tokens.h"
 #include "text/tokenizer/tokenizer.h"
 

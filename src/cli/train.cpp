@@ -10,9 +10,9 @@
 #include "cli/command.h"
 #include "cli/ranks.h"
 #include "cli/trainer_commands.h"
-#include "rlhf/issue_rate.h"
-#include "rlhf/run.h"
-#include "spec/job.h"
+#include "rlhf/run/run.h"
+#include "rlhf/trainer/issue_rate.h"
+#include "spec/job/job.h"
 
 namespace neap::cli {
 namespace {

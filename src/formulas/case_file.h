@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "formulas/sheet.h"
-#include "spec/job.h"
+#include "spec/job/job.h"
 
 namespace neap::formulas {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "formulas/sheet.h"
-#include "spec/job.h"
+#include "spec/job/job.h"
 
 namespace neap::formulas {
 

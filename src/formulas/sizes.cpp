@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "plan/counted_memory.h"
-#include "plan/counted_model.h"
-#include "plan/transients.h"
-#include "spec/job_change.h"
-#include "step/counting_ops.h"
-#include "step/transformer.h"
+#include "plan/counting/counted_memory.h"
+#include "plan/counting/counted_model.h"
+#include "plan/counting/transients.h"
+#include "spec/recipe/job_change.h"
+#include "step/counting/counting_ops.h"
+#include "step/model/transformer.h"
 
 namespace neap::formulas {
 namespace {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "formulas/terms.h"
-#include "plan/memory_plan.h"
-#include "plan/tags.h"
+#include "plan/counting/tags.h"
+#include "plan/results/memory_plan.h"
 
 namespace neap::formulas {
 

@@ -8,7 +8,7 @@
 #include "bridge/attention.h"
 #include "bridge/runtime.h"
 #include "ops/aten_ops.h"
-#include "step/ring_attention.h"
+#include "step/attention/ring_attention.h"
 
 namespace neap::ops {
 

@@ -8,7 +8,7 @@
 
 #include "bridge/runtime.h"
 #include "ops/aten_ops.h"
-#include "step/decoding.h"
+#include "step/attention/decoding.h"
 
 namespace neap::ops {
 

@@ -1,6 +1,6 @@
-// The operations of step/operations.h on libtorch, for tensors on the CPU or a GPU.
+// The operations of step/operations/operations.h on libtorch, for tensors on the CPU or a GPU.
 //
-// step/counting_ops.h states the memory that each operation takes in addition to its result;
+// step/counting/counting_ops.h states the memory that each operation takes in addition to its result;
 // tests/unit/operations compares both.
 //
 // Threads   one call at a time. No autograd: the caller holds bridge::NoAutograd.
@@ -16,10 +16,10 @@
 #include "bridge/attention.h"
 #include "bridge/step_graphs.h"
 #include "bridge/torch_dtypes.h"
-#include "spec/job.h"
-#include "step/decoding.h"
-#include "step/operations.h"
-#include "step/stage_links.h"
+#include "spec/job/job.h"
+#include "step/attention/decoding.h"
+#include "step/operations/operations.h"
+#include "step/pipeline/stage_links.h"
 
 namespace neap::parallel {
 class Communicator;
@@ -58,7 +58,7 @@ class AtenOps {
     return stages_ == nullptr ? mine : stages_->join(mine);
   }
 
-  // ---- graphs (step/decode_graphs.h) ----
+  // ---- graphs (step/generation/decode_graphs.h) ----
   /// `graphs` must outlive its use here; null: none.
   void set_graphs(bridge::StepGraphs* graphs) { graphs_ = graphs; }
   [[nodiscard]] bool graphs() const { return graphs_ != nullptr; }

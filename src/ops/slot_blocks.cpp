@@ -9,7 +9,7 @@
 
 #include "bridge/runtime.h"
 #include "ops/transformer.h"
-#include "step/bind.h"
+#include "step/operations/bind.h"
 
 namespace neap::ops {
 

@@ -15,9 +15,9 @@
 #include <memory>
 #include <vector>
 
-#include "spec/layout.h"
-#include "step/transformer.h"
-#include "step/units.h"
+#include "spec/model/layout.h"
+#include "step/model/transformer.h"
+#include "step/units/units.h"
 
 namespace neap::ops {
 

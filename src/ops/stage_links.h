@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "parallel/communicator.h"
-#include "step/stage_links.h"
+#include "step/pipeline/stage_links.h"
 
 namespace neap::ops {
 

@@ -6,7 +6,7 @@
 #include "base/format.h"
 #include "base/status.h"
 #include "bridge/no_autograd.h"
-#include "step/bind.h"
+#include "step/operations/bind.h"
 
 namespace neap::ops {
 

@@ -12,7 +12,7 @@
 //           flat gradient tensors, which the caller zeroes. autograd records nothing.
 // Threads   one call at a time.
 // Failure   neap::Error for shapes that disagree; c10::Error from libtorch.
-// Cost      stated at each function of step/transformer.h, step/embedding.h and step/head.h.
+// Cost      stated at each function of step/model/transformer.h, step/model/embedding.h and step/model/head.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,9 +25,9 @@
 
 #include "ops/aten_ops.h"
 #include "ops/slot_blocks.h"
-#include "spec/layout.h"
-#include "step/transformer.h"
-#include "step/units.h"
+#include "spec/model/layout.h"
+#include "step/model/transformer.h"
+#include "step/units/units.h"
 
 namespace neap::ops {
 
@@ -92,7 +92,7 @@ struct NamedParameter {
 class Transformer {
  public:
   /// With `streamed`, the blocks in `base` are ignored. `peers` has the tensor-parallel group, for
-  /// a shard of a model (spec/tensor_parallel.h), and the context-parallel group.
+  /// a shard of a model (spec/model/tensor_parallel.h), and the context-parallel group.
   Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
               std::optional<Lora> lora = std::nullopt,
               std::optional<StreamedBase> streamed = std::nullopt,
@@ -126,7 +126,7 @@ class Transformer {
   [[nodiscard]] at::Tensor decode(const at::Tensor& tokens, const at::Tensor& positions,
                                   const KvCache& cache, std::int64_t key_limit);
 
-  // The heads of step/head.h. If `rows` is undefined, all rows of `hidden` are used.
+  // The heads of step/model/head.h. If `rows` is undefined, all rows of `hidden` are used.
   [[nodiscard]] at::Tensor logits(const at::Tensor& hidden);
   [[nodiscard]] LogProbs log_probs(const at::Tensor& hidden, const at::Tensor& rows,
                                    const at::Tensor& targets, const LogProbOptions& options = {});

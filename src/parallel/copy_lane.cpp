@@ -21,7 +21,7 @@
 #include "parallel/communicator.h"
 #include "parallel/exchange.h"
 #include "parallel/shared_counters.h"
-#include "plan/nccl_memory.h"
+#include "plan/counting/nccl_memory.h"
 
 namespace neap::parallel {
 namespace {

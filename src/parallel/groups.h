@@ -2,7 +2,7 @@
 // for its data-parallel replicas, and one for its ZeRO shard group. A rollout with different tensor
 // parallelism has a group of its own.
 //
-// Every rank creates them together, in the order of spec/rank_groups.h. Models share a group if its
+// Every rank creates them together, in the order of spec/ranks/rank_groups.h. Models share a group if its
 // ranks are the same. A group of one rank does nothing, and a group of all ranks is the world
 // communicator; neither takes memory.
 //
@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "parallel/communicator.h"
-#include "spec/job.h"
-#include "spec/mesh.h"
-#include "spec/rank_groups.h"
+#include "spec/job/job.h"
+#include "spec/ranks/rank_groups.h"
+#include "spec/types/mesh.h"
 
 namespace neap::parallel {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "reward/pattern.h"
-#include "spec/reward_config.h"
+#include "spec/types/reward_config.h"
 
 namespace neap::reward {
 

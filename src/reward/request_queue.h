@@ -16,7 +16,7 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "spec/reward_config.h"
+#include "spec/types/reward_config.h"
 
 namespace neap::reward {
 

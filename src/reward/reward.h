@@ -17,7 +17,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
-#include "spec/reward_config.h"
+#include "spec/types/reward_config.h"
 
 namespace neap::reward {
 

@@ -17,7 +17,7 @@
 #include "bridge/step_graphs.h"
 #include "rollout/generator.h"
 #include "rollout/seen_tokens.h"
-#include "step/generation.h"
+#include "step/generation/generation.h"
 
 namespace neap::rollout {
 

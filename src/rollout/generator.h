@@ -1,6 +1,6 @@
 // Generation with a KV cache in an arena region.
 //
-// step/generation_schedule.h decides which sequences start, move and are decoded. A sequence's
+// step/generation/generation_schedule.h decides which sequences start, move and are decoded. A sequence's
 // tokens depend only on its prompt and key, and not on the other rows.
 //
 // Threads   one at a time.
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "ops/transformer.h"
-#include "step/generation_schedule.h"
-#include "step/sampling.h"
+#include "step/generation/generation_schedule.h"
+#include "step/generation/sampling.h"
 
 namespace neap::rollout {
 
@@ -43,7 +43,7 @@ struct GenerateOptions {
   spec::PrefillShape
       prefill{};  ///< fewer tokens than prompt_width: one prompt at a time, in chunks
   std::int64_t decode_steps = 0;  ///< whose tokens are read together; 0: as suits the device
-  /// Bytes on the GPU for the tensors of decoding in CUDA graphs (step/decode_graphs.h); undefined: no graphs.
+  /// Bytes on the GPU for the tensors of decoding in CUDA graphs (step/generation/decode_graphs.h); undefined: no graphs.
   at::Tensor graphs{};
   /// Is told how many responses have ended after each step; false stops early with what is there.
   std::function<bool(std::size_t ended)> on_progress{};

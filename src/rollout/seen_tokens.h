@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "step/sampling.h"
+#include "step/generation/sampling.h"
 
 namespace neap::rollout {
 

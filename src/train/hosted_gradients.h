@@ -15,7 +15,7 @@
 
 #include "bridge/streamed_slices.h"
 #include "ops/aten_ops.h"
-#include "step/gradient_slots.h"
+#include "step/units/gradient_slots.h"
 
 namespace neap::train {
 

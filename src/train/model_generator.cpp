@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "spec/layout.h"
-#include "spec/pipeline.h"
+#include "spec/model/layout.h"
+#include "spec/model/pipeline.h"
 #include "train/model_worker.h"
 #include "train/stage_units.h"
 

@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "bridge/no_autograd.h"
 #include "bridge/torch_dtypes.h"
-#include "step/block_buffers.h"
+#include "step/units/block_buffers.h"
 
 namespace neap::train {
 namespace {

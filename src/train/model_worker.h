@@ -25,12 +25,12 @@
 #include "ops/stage_links.h"
 #include "ops/transformer.h"
 #include "parallel/groups.h"
-#include "spec/adapter_config.h"
-#include "spec/job_model.h"
-#include "spec/layout.h"
-#include "spec/pipeline.h"
-#include "step/gradient_slots.h"
-#include "step/update_parts.h"
+#include "spec/model/adapter_config.h"
+#include "spec/model/layout.h"
+#include "spec/model/pipeline.h"
+#include "spec/recipe/job_model.h"
+#include "step/units/gradient_slots.h"
+#include "step/units/update_parts.h"
 #include "train/collective_files.h"
 #include "train/generation_weights.h"
 #include "train/hosted_gradients.h"
@@ -55,7 +55,8 @@ struct WorkerSpec : spec::JobModel {
   bool slice_on_host = false;      ///< the weight shard is offloaded
   bool gradients_on_host = false;  ///< the gradient shard is also offloaded
   step::RestsOnDisk on_disk{};     ///< which offloaded data are on disk instead of in host memory
-  std::int64_t zero_stage = 0;  ///< ZeRO stage of optimizer states and gradients (spec/placement.h)
+  std::int64_t zero_stage =
+      0;  ///< ZeRO stage of optimizer states and gradients (spec/job/placement.h)
   /// For random initialisation, if the folder has no weights, and for stochastic rounding.
   std::uint64_t seed = 0;
   /// Whether a scalar head that is missing in the folder starts at zero. Otherwise it is an error.
@@ -80,7 +81,7 @@ class ModelWorker {
   [[nodiscard]] const spec::Architecture& shape() const { return spec_.shape; }
 
   /// For an update: calls visit(unit) for every trained unit, in order, while its tensors are on
-  /// the device. With offloaded states it visits parts of units (step/update_parts.h).
+  /// the device. With offloaded states it visits parts of units (step/units/update_parts.h).
   void for_each_part(const std::function<void(const OptimizerUnit&)>& visit);
   /// All-gathers the weights that other ranks have updated. Every rank calls it after
   /// for_each_part().

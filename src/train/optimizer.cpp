@@ -12,7 +12,7 @@
 #include "bridge/no_autograd.h"
 #include "bridge/torch_dtypes.h"
 #include "ops/aten_ops.h"
-#include "step/gradient_norm.h"
+#include "step/units/gradient_norm.h"
 
 namespace neap::train {
 

@@ -6,7 +6,7 @@
 //           gradients of their pieces: first over the shard group, then over replicas.
 // Threads   one at a time.
 // Failure   c10::Error from libtorch.
-// Cost      for a step see step/optimizer.h.
+// Cost      for a step see step/units/optimizer.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "parallel/communicator.h"
-#include "spec/job.h"
-#include "spec/placement.h"
-#include "step/gradient_reduction.h"
-#include "step/optimizer.h"
+#include "spec/job/job.h"
+#include "spec/job/placement.h"
+#include "step/units/gradient_reduction.h"
+#include "step/units/optimizer.h"
 
 namespace neap::train {
 
@@ -68,7 +68,7 @@ class Optimizer {
   /// If ranks reduce gradients after each group of micro-batches: how many more groups other ranks
   /// have.
   [[nodiscard]] std::int64_t further_groups(std::int64_t own) const;
-  /// All-gathers the gradient norms of all ranges of all units (step/gradient_norm.h), in order.
+  /// All-gathers the gradient norms of all ranges of all units (step/units/gradient_norm.h), in order.
   /// `own` are those of pieces(). Every rank calls it.
   [[nodiscard]] std::vector<double> all_norms(std::vector<double> own) const;
   /// With sharded states and whole weights on the device: all-gathers the weights that other ranks

@@ -8,8 +8,8 @@
 
 #include <cstdint>
 
-#include "spec/context_parallel.h"
-#include "spec/recipe.h"
+#include "spec/ranks/context_parallel.h"
+#include "spec/recipe/recipe.h"
 #include "train/sequences.h"
 
 namespace neap::train {

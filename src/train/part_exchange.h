@@ -3,7 +3,7 @@
 // Threads   one at a time.
 // Failure   Error, as of a communicator.
 // Cost      a rank copies what it has, and sends and receives the rest through one buffer
-//           (spec/part_transfers.h).
+//           (spec/model/part_transfers.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "parallel/communicator.h"
-#include "spec/part_transfers.h"
+#include "spec/model/part_transfers.h"
 
 namespace neap::train {
 

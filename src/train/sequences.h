@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "step/batch.h"
+#include "step/model/batch.h"
 
 namespace neap::train {
 

@@ -25,10 +25,10 @@
 
 #include "bridge/streamed_slices.h"
 #include "parallel/communicator.h"
-#include "spec/job_model.h"
-#include "spec/unit_slices.h"
-#include "step/sliced_tables.h"
-#include "step/windowed_blocks.h"
+#include "spec/model/unit_slices.h"
+#include "spec/recipe/job_model.h"
+#include "step/units/sliced_tables.h"
+#include "step/units/windowed_blocks.h"
 #include "train/unit_source.h"
 
 namespace neap::train {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "parallel/communicator.h"
-#include "spec/layout.h"
+#include "spec/model/layout.h"
 #include "train/unit_source.h"
 
 namespace neap::train {

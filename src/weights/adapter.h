@@ -16,8 +16,8 @@
 #include <string_view>
 #include <vector>
 
-#include "spec/adapter_config.h"
-#include "spec/layout.h"
+#include "spec/model/adapter_config.h"
+#include "spec/model/layout.h"
 #include "weights/safetensors.h"
 
 namespace neap::weights {

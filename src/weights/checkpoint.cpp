@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/status.h"
-#include "spec/adapter_config.h"
+#include "spec/model/adapter_config.h"
 #include "text/tokenizer/tokenizer_files.h"
 #include "weights/tensor_io.h"
 #include "weights/tensor_pieces.h"

@@ -15,7 +15,7 @@
 
 #include "base/bytes.h"
 #include "ops/transformer.h"
-#include "spec/layout.h"
+#include "spec/model/layout.h"
 #include "weights/safetensors.h"
 
 namespace neap::weights {

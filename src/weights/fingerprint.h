@@ -13,7 +13,7 @@
 
 #include <string>
 
-#include "spec/model_files.h"
+#include "spec/types/model_files.h"
 
 namespace neap::weights {
 

@@ -6,7 +6,7 @@
 
 #include "base/random.h"
 #include "ops/transformer.h"
-#include "spec/pipeline.h"
+#include "spec/model/pipeline.h"
 #include "weights/initialize.h"
 #include "weights/tensor_io.h"
 

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "spec/layout.h"
+#include "spec/model/layout.h"
 
 namespace neap::weights {
 

@@ -9,7 +9,7 @@
 
 #include <filesystem>
 
-#include "spec/adapter_config.h"
+#include "spec/model/adapter_config.h"
 #include "weights/checkpoint.h"
 
 namespace neap::weights {

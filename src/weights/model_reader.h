@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "spec/adapter_config.h"
-#include "spec/architecture.h"
-#include "spec/layout.h"
+#include "spec/model/adapter_config.h"
+#include "spec/model/architecture.h"
+#include "spec/model/layout.h"
 
 namespace neap::weights {
 

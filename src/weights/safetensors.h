@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "spec/dtype.h"
+#include "spec/types/dtype.h"
 
 namespace neap::weights {
 

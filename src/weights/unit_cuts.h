@@ -1,5 +1,5 @@
 // Copies between units of a whole model and the tensor-parallel shards of ranks
-// (spec/tensor_parallel.h).
+// (spec/model/tensor_parallel.h).
 //
 // Threads   none of its own.
 //
@@ -14,9 +14,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "spec/layout.h"
-#include "spec/placement.h"
-#include "spec/tensor_parallel.h"
+#include "spec/job/placement.h"
+#include "spec/model/layout.h"
+#include "spec/model/tensor_parallel.h"
 
 namespace neap::weights {
 

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "spec/dtype.h"
-#include "spec/layout.h"
+#include "spec/model/layout.h"
+#include "spec/types/dtype.h"
 #include "weights/safetensors.h"
 
 namespace neap::weights {

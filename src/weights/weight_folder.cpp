@@ -6,7 +6,7 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/status.h"
-#include "spec/model_files.h"
+#include "spec/types/model_files.h"
 #include "weights/safetensors.h"
 #include "weights/safetensors_detail.h"
 

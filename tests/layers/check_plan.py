@@ -12,7 +12,7 @@ from pathlib import Path
 
 ALLOWED = {"empty"}
 OPEN_TO_PLAN = {"phases.h", "training.h", "runner.h", "optimizer.h", "bind.h", "gradient_norm.h", "shape.h", "counting_ops.h", "cuda_scratch.h", "operations.h", "weights.h", "update_parts.h", "trained_unit.h"}
-# Of step/phases.h's vocabulary and of any name.
+# Of step/pipeline/phases.h's vocabulary and of any name.
 COMMON = {"find_slot", "count", "size", "visit", "add"}
 PHASES = {"run_generation"}  # a whole phase, in a file of passes
 
@@ -23,7 +23,7 @@ def code(text):
 
 
 def operations(root):
-    header = code((root / "src/step/counting_ops.h").read_text())
+    header = code((root / "src/step/counting/counting_ops.h").read_text())
     body = header[header.index("class CountingOps"):]
     names = re.findall(r"(?:Tensor|void|double|Heads<Tensor>|Sorted<Tensor>|NormResult<Tensor>|AttentionContext<Tensor>) (\w+)\(", body)
     return set(names) - ALLOWED
@@ -31,7 +31,7 @@ def operations(root):
 
 def passes(root):
     names = set()
-    for file in (root / "src/step").glob("*.h"):
+    for file in (root / "src/step").rglob("*.h"):
         if file.name not in OPEN_TO_PLAN:
             names |= set(re.findall(r"^(?:[\w:<>]+(?: ?[*&])? )+(\w+)\(Ops& ", code(file.read_text()), re.M))
     return names - COMMON - PHASES
@@ -59,7 +59,7 @@ def main():
     calls, functions = operations(root), passes(root)
     self_test(calls, functions)
     found = 0
-    for file in sorted((root / "src/plan").glob("*.[hc]*")):
+    for file in sorted((root / "src/plan").rglob("*.[hc]*")):
         for number, what in problems(file.read_text(), calls, functions):
             print(f"{file.relative_to(root)}:{number}: {what}")
             found += 1

@@ -1,4 +1,4 @@
-#include "spec/config_groups.h"
+#include "spec/model/config_groups.h"
 
 namespace neap::spec::architectures {
 namespace {

@@ -1,5 +1,5 @@
 #include "base/format.h"
-#include "spec/config_groups.h"
+#include "spec/model/config_groups.h"
 
 namespace neap::spec::architectures {
 namespace {

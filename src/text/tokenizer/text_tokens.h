@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "spec/layout.h"
+#include "spec/model/layout.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace neap::text {

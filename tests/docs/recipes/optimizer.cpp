@@ -2,9 +2,9 @@
 // configuration, has its bytes, and its step asks for memory.
 #include <cstdio>
 
-#include "spec/job.h"
-#include "step/counting_ops.h"
-#include "step/optimizer.h"
+#include "spec/job/job.h"
+#include "step/counting/counting_ops.h"
+#include "step/units/optimizer.h"
 
 using namespace neap;
 

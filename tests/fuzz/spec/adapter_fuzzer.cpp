@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "spec/adapter_config.h"
-#include "spec/layout.h"
+#include "spec/model/adapter_config.h"
+#include "spec/model/layout.h"
 
 namespace {
 

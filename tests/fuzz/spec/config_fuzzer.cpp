@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "spec/layout.h"
+#include "spec/model/layout.h"
 
 namespace {
 

@@ -14,7 +14,7 @@
 #include "golden_weights.h"
 #include "ops/transformer.h"
 #include "saved_models.h"
-#include "spec/architecture_file.h"
+#include "spec/model/architecture_file.h"
 #include "weights/checkpoint.h"
 #include "weights/safetensors.h"
 #include "weights/tensor_io.h"

@@ -14,7 +14,7 @@
 #include "golden/model/golden_weights.h"
 #include "ops/transformer.h"
 #include "saved_models.h"
-#include "spec/adapter_config.h"
+#include "spec/model/adapter_config.h"
 #include "weights/adapter.h"
 #include "weights/checkpoint.h"
 #include "weights/merge.h"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/format.h"
-#include "plan/memory_plan.h"
-#include "spec/job.h"
+#include "plan/results/memory_plan.h"
+#include "spec/job/job.h"
 
 namespace neap::plan {
 

@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/json.h"
-#include "plan/drafts.h"
+#include "plan/search/drafts.h"
 
 namespace neap::plan {
 namespace {

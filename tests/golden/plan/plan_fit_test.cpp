@@ -5,8 +5,8 @@
 
 #include "golden/plan/jobs.h"
 #include "golden/plan/model_folders.h"
-#include "plan/advice.h"
-#include "plan/tunables.h"
+#include "plan/search/advice.h"
+#include "plan/search/tunables.h"
 
 namespace neap::plan {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/format.h"
 #include "golden/plan/jobs.h"
-#include "plan/advice.h"
+#include "plan/search/advice.h"
 
 namespace neap::plan {
 namespace {

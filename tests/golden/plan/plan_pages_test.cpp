@@ -7,9 +7,9 @@
 #include "base/format.h"
 #include "golden/compare_file.h"
 #include "golden/plan/jobs.h"
-#include "plan/advice.h"
-#include "spec/config_docs.h"
-#include "spec/peer_keys.h"
+#include "plan/search/advice.h"
+#include "spec/keys/config_docs.h"
+#include "spec/keys/peer_keys.h"
 #include "unit/plan/gpt_activations.h"
 
 namespace neap::plan {

@@ -6,7 +6,7 @@
 #include "base/format.h"
 #include "golden/plan/jobs.h"
 #include "golden/plan/model_folders.h"
-#include "plan/advice.h"
+#include "plan/search/advice.h"
 
 namespace neap::plan {
 namespace {

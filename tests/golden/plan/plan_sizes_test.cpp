@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "golden/plan/jobs.h"
-#include "plan/advice.h"
+#include "plan/search/advice.h"
 
 namespace neap::plan {
 namespace {

@@ -11,9 +11,9 @@
 #include "base/json.h"
 #include "bridge/no_autograd.h"
 #include "ops/transformer.h"
-#include "spec/layout.h"
-#include "step/phases.h"
-#include "step/training.h"
+#include "spec/model/layout.h"
+#include "step/pipeline/phases.h"
+#include "step/training/training.h"
 #include "train/sequences.h"
 
 namespace neap::rlhf {

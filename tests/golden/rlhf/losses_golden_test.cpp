@@ -3,12 +3,12 @@
 
 #include "golden_file.h"
 #include "ops/aten_ops.h"
-#include "rlhf/core_algos.h"
-#include "rlhf/rollout_correction.h"
-#include "spec/loss_kinds.h"
-#include "step/policy_losses.h"
-#include "step/preference.h"
-#include "step/rollout_terms.h"
+#include "rlhf/experience/core_algos.h"
+#include "rlhf/experience/rollout_correction.h"
+#include "spec/types/loss_kinds.h"
+#include "step/training/policy_losses.h"
+#include "step/training/preference.h"
+#include "step/training/rollout_terms.h"
 
 namespace neap::rlhf {
 namespace {

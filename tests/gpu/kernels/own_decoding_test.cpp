@@ -9,7 +9,7 @@
 
 #include "bridge/no_autograd.h"
 #include "ops/aten_ops.h"
-#include "step/rotation.h"
+#include "step/model/rotation.h"
 
 namespace neap::ops {
 namespace {

@@ -10,7 +10,7 @@
 #include "bridge/no_autograd.h"
 #include "bridge/torch_dtypes.h"
 #include "ops/aten_ops.h"
-#include "step/head.h"
+#include "step/model/head.h"
 
 namespace neap::ops {
 namespace {

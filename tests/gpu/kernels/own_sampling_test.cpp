@@ -13,7 +13,7 @@
 
 #include "bridge/no_autograd.h"
 #include "ops/aten_ops.h"
-#include "step/sampling.h"
+#include "step/generation/sampling.h"
 
 namespace neap::ops {
 namespace {

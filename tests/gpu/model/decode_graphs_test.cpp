@@ -13,10 +13,10 @@
 #include "bridge/torch_cuda.h"
 #include "bridge/torch_cuda_memory.h"
 #include "device/cuda/cuda_device.h"
-#include "plan/counted_model.h"
-#include "plan/counted_source.h"
+#include "plan/counting/counted_model.h"
+#include "plan/counting/counted_source.h"
 #include "rollout/generation.h"
-#include "step/decode_graphs.h"
+#include "step/generation/decode_graphs.h"
 #include "unit/ops/tiny_model.h"
 
 namespace neap::rollout {

@@ -12,7 +12,7 @@
 #include "bridge/streamed_slices.h"
 #include "bridge/streamed_states.h"
 #include "device/fault/fault_device.h"
-#include "step/update_parts.h"
+#include "step/units/update_parts.h"
 #include "unit/arena/disk_system.h"
 #include "unit/bridge/slots.h"
 

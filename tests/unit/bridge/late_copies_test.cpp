@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bridge/streamed_states.h"
-#include "step/update_parts.h"
+#include "step/units/update_parts.h"
 #include "unit/bridge/late_device.h"
 #include "unit/bridge/slots.h"
 

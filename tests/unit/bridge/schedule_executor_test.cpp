@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <random>
 
-#include "plan/least_capacity.h"
+#include "plan/residency/least_capacity.h"
 #include "unit/bridge/shadow.h"
 
 namespace neap::bridge {

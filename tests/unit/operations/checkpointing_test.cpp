@@ -7,7 +7,7 @@
 
 #include "bridge/no_autograd.h"
 #include "ops/transformer.h"
-#include "plan/counted_backend.h"
+#include "plan/counting/counted_backend.h"
 #include "random_job.h"
 
 namespace neap {

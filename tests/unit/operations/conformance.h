@@ -19,7 +19,7 @@
 #include "mute_ranks.h"
 #include "ops/aten_ops.h"
 #include "recording_allocator.h"
-#include "step/counting_ops.h"
+#include "step/counting/counting_ops.h"
 
 namespace neap::testing {
 

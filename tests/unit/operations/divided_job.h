@@ -11,9 +11,9 @@
 
 #include "conformance.h"
 #include "parallel/communicator.h"
-#include "plan/counted_model.h"
+#include "plan/counting/counted_model.h"
 #include "random_job.h"
-#include "spec/pipeline.h"
+#include "spec/model/pipeline.h"
 
 namespace neap::plan {
 

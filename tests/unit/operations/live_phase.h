@@ -11,11 +11,11 @@
 #include "aten_world.h"
 #include "conformance.h"
 #include "ops/transformer.h"
-#include "plan/counted_backend.h"
-#include "plan/counted_model.h"
+#include "plan/counting/counted_backend.h"
+#include "plan/counting/counted_model.h"
 #include "random_job.h"
-#include "rlhf/live_backend.h"
-#include "step/gradient_slots.h"
+#include "rlhf/trainer/live_backend.h"
+#include "step/units/gradient_slots.h"
 #include "train/optimizer.h"
 
 namespace neap::plan {

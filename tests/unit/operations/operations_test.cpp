@@ -3,10 +3,10 @@
 
 #include "base/format.h"
 #include "conformance.h"
-#include "step/block_parts.h"
-#include "step/context_calls.h"
-#include "step/kv_layout.h"
-#include "step/linear.h"
+#include "step/attention/context_calls.h"
+#include "step/model/block_parts.h"
+#include "step/model/kv_layout.h"
+#include "step/operations/linear.h"
 
 namespace neap {
 namespace {

@@ -6,9 +6,9 @@
 #include <random>
 #include <string>
 
-#include "plan/tags.h"
-#include "spec/job.h"
-#include "step/shape.h"
+#include "plan/counting/tags.h"
+#include "spec/job/job.h"
+#include "step/operations/shape.h"
 
 namespace neap::testing {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "bridge/phase_allocator.h"
-#include "step/counting_ops.h"
+#include "step/counting/counting_ops.h"
 
 namespace neap::testing {
 

@@ -20,12 +20,12 @@
 #include "ops/transformer.h"
 #include "parallel/communicator.h"
 #include "parallel/groups.h"
-#include "plan/counted_backend.h"
-#include "plan/counted_model.h"
-#include "plan/counted_source.h"
+#include "plan/counting/counted_backend.h"
+#include "plan/counting/counted_model.h"
+#include "plan/counting/counted_source.h"
 #include "random_job.h"
 #include "random_rollout.h"
-#include "rlhf/live_backend.h"
+#include "rlhf/trainer/live_backend.h"
 
 namespace neap::plan {
 namespace {

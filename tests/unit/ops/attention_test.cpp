@@ -1,5 +1,5 @@
 // Attention in chunks against the plain formula and its derivative by libtorch.
-#include "step/attention.h"
+#include "step/attention/attention.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>

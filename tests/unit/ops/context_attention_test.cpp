@@ -19,8 +19,8 @@
 #include "bridge/torch_cuda.h"
 #include "ops/aten_ops.h"
 #include "parallel/communicator.h"
-#include "step/context_calls.h"
-#include "step/ring_attention.h"
+#include "step/attention/context_calls.h"
+#include "step/attention/ring_attention.h"
 
 namespace neap::ops {
 namespace {

@@ -1,5 +1,5 @@
 // Gradients that leave a unit's memory for slices, against gradients that stay.
-#include "step/gradient_slots.h"
+#include "step/units/gradient_slots.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "bridge/no_autograd.h"
-#include "spec/job.h"
-#include "step/training.h"
+#include "spec/job/job.h"
+#include "step/training/training.h"
 #include "tiny_model.h"
 
 namespace neap::ops {

@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "bridge/no_autograd.h"
-#include "spec/pipeline.h"
-#include "step/runner.h"
+#include "spec/model/pipeline.h"
+#include "step/pipeline/runner.h"
 #include "tiny_model.h"
 
 namespace neap::ops {

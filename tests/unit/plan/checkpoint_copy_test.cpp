@@ -1,5 +1,5 @@
 // Host memory for a copy of a checkpoint: what it has, when a run wants it, and what a plan says without room.
-#include "plan/checkpoint_copy.h"
+#include "plan/counting/checkpoint_copy.h"
 
 #include <gtest/gtest.h>
 

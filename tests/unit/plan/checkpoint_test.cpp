@@ -1,11 +1,11 @@
 // Ladders of retentions.
 #include <gtest/gtest.h>
 
-#include "plan/checkpoint_ladder.h"
-#include "plan/counted_memory.h"
-#include "plan/counted_model.h"
-#include "plan/device_rates.h"
-#include "step/transformer.h"
+#include "plan/counting/counted_memory.h"
+#include "plan/counting/counted_model.h"
+#include "plan/rates/device_rates.h"
+#include "plan/search/checkpoint_ladder.h"
+#include "step/model/transformer.h"
 
 namespace neap::plan {
 namespace {

@@ -1,5 +1,5 @@
 // Ranks with other stages of an actor choose alike of a critic that they share.
-#include "plan/common_choices.h"
+#include "plan/search/common_choices.h"
 
 #include <gtest/gtest.h>
 
@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "plan/advice.h"
-#include "plan/gpu_catalog.h"
-#include "plan/plan_words.h"
-#include "plan/stage_plans.h"
+#include "plan/rates/gpu_catalog.h"
+#include "plan/results/plan_words.h"
+#include "plan/search/advice.h"
+#include "plan/search/stage_plans.h"
 
 namespace neap::plan {
 namespace {

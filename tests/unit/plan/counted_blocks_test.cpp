@@ -1,5 +1,5 @@
 // Blocks that come from elsewhere, on the clocks of a plan.
-#include "plan/counted_blocks.h"
+#include "plan/counting/counted_blocks.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "plan/counted_memory.h"
+#include "plan/counting/counted_memory.h"
 
 #include <gtest/gtest.h>
 

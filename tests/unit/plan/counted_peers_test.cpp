@@ -1,5 +1,5 @@
 // Sums over ranks on the clock of a plan: what backward hides of them, and what NCCL takes.
-#include "plan/counted_peers.h"
+#include "plan/counting/counted_peers.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "plan/nccl_memory.h"
-#include "spec/rank_groups.h"
+#include "plan/counting/nccl_memory.h"
+#include "spec/ranks/rank_groups.h"
 #include "unit/plan/no_memory.h"
 
 namespace neap::plan {

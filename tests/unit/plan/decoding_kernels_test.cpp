@@ -1,8 +1,8 @@
 // How many kernels a layer of a decoding step has.
 #include <gtest/gtest.h>
 
-#include "plan/counted_model.h"
-#include "step/transformer.h"
+#include "plan/counting/counted_model.h"
+#include "step/model/transformer.h"
 
 namespace neap::plan {
 namespace {

@@ -1,5 +1,5 @@
 // Which degrees a plan takes, against every job with its degrees written out.
-#include "plan/degree_search.h"
+#include "plan/search/degree_search.h"
 
 #include <gtest/gtest.h>
 
@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "plan/gpu_catalog.h"
-#include "plan/simulation.h"
-#include "plan/stage_plans.h"
+#include "plan/rates/gpu_catalog.h"
+#include "plan/search/simulation.h"
+#include "plan/search/stage_plans.h"
 
 namespace neap::plan {
 namespace {

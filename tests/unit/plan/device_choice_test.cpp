@@ -1,4 +1,4 @@
-#include "plan/device_choice.h"
+#include "plan/rates/device_choice.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

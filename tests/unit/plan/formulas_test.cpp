@@ -4,10 +4,10 @@
 
 #include <map>
 
-#include "plan/tags.h"
-#include "plan/transients.h"
-#include "spec/tensor_parallel.h"
-#include "step/kernel_seconds.h"
+#include "plan/counting/tags.h"
+#include "plan/counting/transients.h"
+#include "spec/model/tensor_parallel.h"
+#include "step/counting/kernel_seconds.h"
 #include "unit/plan/gpt_activations.h"
 
 namespace neap::plan {

@@ -5,14 +5,14 @@
 #include <random>
 #include <variant>
 
-#include "plan/counted_backend.h"
-#include "plan/counted_memory.h"
-#include "plan/counted_model.h"
-#include "plan/counted_source.h"
-#include "plan/graph_sizes.h"
-#include "plan/transients.h"
-#include "step/decode_graphs.h"
-#include "step/generation.h"
+#include "plan/counting/counted_backend.h"
+#include "plan/counting/counted_memory.h"
+#include "plan/counting/counted_model.h"
+#include "plan/counting/counted_source.h"
+#include "plan/counting/graph_sizes.h"
+#include "plan/counting/transients.h"
+#include "step/generation/decode_graphs.h"
+#include "step/generation/generation.h"
 
 namespace neap::plan {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "plan/counted_memory.h"
-#include "plan/counted_model.h"
-#include "step/transformer.h"
+#include "plan/counting/counted_memory.h"
+#include "plan/counting/counted_model.h"
+#include "step/model/transformer.h"
 
 namespace neap::plan {
 

@@ -1,5 +1,5 @@
 // What a collective or a transfer takes, by where its ranks are.
-#include "plan/network.h"
+#include "plan/results/network.h"
 
 #include <gtest/gtest.h>
 

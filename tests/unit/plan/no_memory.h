@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "step/counting_ops.h"
+#include "step/counting/counting_ops.h"
 
 namespace neap::plan {
 

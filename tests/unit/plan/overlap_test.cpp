@@ -1,5 +1,5 @@
 // Copies behind phases: what begins early, what it costs, and that every phase keeps to its capacity meanwhile.
-#include "plan/overlap.h"
+#include "plan/residency/overlap.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <map>
 #include <random>
 
-#include "plan/least_capacity.h"
+#include "plan/residency/least_capacity.h"
 #include "unit/plan/small_plans.h"
 
 namespace neap::plan {

@@ -4,11 +4,11 @@
 #include <numeric>
 
 #include "../operations/random_job.h"
-#include "plan/counted_backend.h"
-#include "plan/counted_memory.h"
-#include "plan/counted_model.h"
-#include "plan/tunables.h"
-#include "step/phases.h"
+#include "plan/counting/counted_backend.h"
+#include "plan/counting/counted_memory.h"
+#include "plan/counting/counted_model.h"
+#include "plan/search/tunables.h"
+#include "step/pipeline/phases.h"
 
 namespace neap::plan {
 namespace {

@@ -1,5 +1,5 @@
 // Which sequences go together where micro-batches are bounded by tokens.
-#include "step/packing.h"
+#include "step/model/packing.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "spec/context_parallel.h"
+#include "spec/ranks/context_parallel.h"
 
 namespace neap::step {
 namespace {

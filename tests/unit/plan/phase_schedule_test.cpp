@@ -1,4 +1,4 @@
-#include "plan/phase_schedule.h"
+#include "plan/residency/phase_schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <optional>
 #include <random>
 
-#include "plan/least_capacity.h"
-#include "plan/tag_options.h"
+#include "plan/residency/least_capacity.h"
+#include "plan/residency/tag_options.h"
 #include "unit/plan/small_plans.h"
 
 namespace neap::plan {

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstddef>
 
-#include "spec/recipe.h"
+#include "spec/recipe/recipe.h"
 
 namespace neap::plan {
 

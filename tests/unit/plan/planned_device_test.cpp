@@ -1,11 +1,11 @@
-#include "plan/planned_device.h"
+#include "plan/rates/planned_device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "arena/host_memory.h"
-#include "plan/gpu_catalog.h"
-#include "plan/host_share.h"
+#include "plan/rates/gpu_catalog.h"
+#include "plan/results/host_share.h"
 
 namespace neap::plan {
 namespace {

@@ -10,8 +10,8 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/json.h"
-#include "plan/device_rates.h"
-#include "plan/rate_file.h"
+#include "plan/rates/device_rates.h"
+#include "plan/rates/rate_file.h"
 
 namespace neap::plan {
 namespace {

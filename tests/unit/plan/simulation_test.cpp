@@ -1,5 +1,5 @@
 // A simulated step against what can be computed by hand of its stages.
-#include "plan/simulation.h"
+#include "plan/search/simulation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "plan/gpu_catalog.h"
-#include "plan/network.h"
+#include "plan/rates/gpu_catalog.h"
+#include "plan/results/network.h"
 
 namespace neap::plan {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/memory_plan.h"
+#include "plan/results/memory_plan.h"
 #include "unit/plan/plan_ids.h"
 
 namespace neap::plan {

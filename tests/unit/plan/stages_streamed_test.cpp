@@ -1,5 +1,5 @@
 // What stages of a pipeline and whole models beside them bring from the host.
-#include "plan/stage_plans.h"
+#include "plan/search/stage_plans.h"
 
 #include <gtest/gtest.h>
 
@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "plan/gpu_catalog.h"
-#include "plan/model_choice.h"
-#include "plan/plan_words.h"
+#include "plan/rates/gpu_catalog.h"
+#include "plan/results/plan_words.h"
+#include "plan/search/model_choice.h"
 
 namespace neap::plan {
 namespace {

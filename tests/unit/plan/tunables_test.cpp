@@ -1,4 +1,4 @@
-#include "plan/tunables.h"
+#include "plan/search/tunables.h"
 
 #include <gtest/gtest.h>
 

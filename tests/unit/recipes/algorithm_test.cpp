@@ -2,13 +2,13 @@
 // response) as a list of phases with bodies that are there, and a loss that is not.
 #include <gtest/gtest.h>
 
-#include "plan/counted_model.h"
-#include "plan/memory_plan.h"
-#include "plan/phase_inputs.h"
-#include "plan/tags.h"
-#include "plan/transients.h"
-#include "step/counting_ops.h"
-#include "step/training.h"
+#include "plan/counting/counted_model.h"
+#include "plan/counting/phase_inputs.h"
+#include "plan/counting/tags.h"
+#include "plan/counting/transients.h"
+#include "plan/results/memory_plan.h"
+#include "step/counting/counting_ops.h"
+#include "step/training/training.h"
 
 namespace neap {
 namespace {

@@ -6,9 +6,9 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "plan/memory_plan.h"
-#include "spec/architecture_file.h"
-#include "spec/layout.h"
+#include "plan/results/memory_plan.h"
+#include "spec/model/architecture_file.h"
+#include "spec/model/layout.h"
 
 namespace neap {
 namespace {

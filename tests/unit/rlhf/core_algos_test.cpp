@@ -1,4 +1,4 @@
-#include "rlhf/core_algos.h"
+#include "rlhf/experience/core_algos.h"
 
 #include <gtest/gtest.h>
 
@@ -6,9 +6,9 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "ops/aten_ops.h"
-#include "spec/loss_kinds.h"
-#include "step/policy_losses.h"
-#include "step/preference.h"
+#include "spec/types/loss_kinds.h"
+#include "step/training/policy_losses.h"
+#include "step/training/preference.h"
 
 namespace neap::rlhf {
 namespace {

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "rlhf/issue_rate.h"
+#include "rlhf/trainer/issue_rate.h"
 
 namespace neap::rlhf {
 namespace {

@@ -1,4 +1,4 @@
-#include "rlhf/kept_steps.h"
+#include "rlhf/trainer/kept_steps.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "base/file.h"
-#include "spec/kept_experience.h"
+#include "spec/recipe/kept_experience.h"
 #include "weights/tensor_io.h"
 
 namespace neap::rlhf {

@@ -1,4 +1,4 @@
-#include "rlhf/processor_share.h"
+#include "rlhf/trainer/processor_share.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "rlhf/training_health.h"
+#include "rlhf/trainer/training_health.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -23,10 +23,10 @@
 #include "base/status.h"
 #include "bridge/no_autograd.h"
 #include "bridge/runtime.h"
-#include "rlhf/job_data.h"
-#include "rlhf/row_encoder.h"
-#include "rlhf/run.h"
-#include "rlhf/trainer.h"
+#include "rlhf/data/job_data.h"
+#include "rlhf/data/row_encoder.h"
+#include "rlhf/run/run.h"
+#include "rlhf/trainer/trainer.h"
 #include "trace/event.h"
 
 namespace neap::rlhf {

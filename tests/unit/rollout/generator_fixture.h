@@ -12,7 +12,7 @@
 #include "base/random.h"
 #include "ops/transformer.h"
 #include "rollout/generator.h"
-#include "spec/layout.h"
+#include "spec/model/layout.h"
 #include "weights/initialize.h"
 
 namespace neap::rollout {

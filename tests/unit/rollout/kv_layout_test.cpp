@@ -6,7 +6,7 @@
 #include "base/format.h"
 #include "generator_fixture.h"
 #include "rollout/generation.h"
-#include "step/counting_ops.h"
+#include "step/counting/counting_ops.h"
 
 namespace neap::rollout {
 namespace {

@@ -1,4 +1,4 @@
-#include "spec/adapter_config.h"
+#include "spec/model/adapter_config.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "base/file.h"
-#include "spec/layout.h"
-#include "spec/name_pattern.h"
+#include "spec/model/layout.h"
+#include "spec/types/name_pattern.h"
 
 namespace neap::spec {
 namespace {

@@ -1,4 +1,4 @@
-#include "spec/architecture.h"
+#include "spec/model/architecture.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <map>
 
 #include "base/file.h"
-#include "spec/architecture_file.h"
-#include "spec/layout.h"
+#include "spec/model/architecture_file.h"
+#include "spec/model/layout.h"
 #include "unit/spec/read_architecture.h"
 
 namespace neap::spec {

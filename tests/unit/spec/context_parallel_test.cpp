@@ -1,4 +1,4 @@
-#include "spec/context_parallel.h"
+#include "spec/ranks/context_parallel.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,11 +9,11 @@
 #include <string>
 #include <utility>
 
-#include "spec/context_ranges.h"
-#include "spec/job.h"
-#include "spec/mesh.h"
-#include "spec/rank_groups.h"
-#include "spec/recipe.h"
+#include "spec/job/job.h"
+#include "spec/ranks/context_ranges.h"
+#include "spec/ranks/rank_groups.h"
+#include "spec/recipe/recipe.h"
+#include "spec/types/mesh.h"
 
 namespace neap::spec {
 namespace {

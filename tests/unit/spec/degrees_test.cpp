@@ -1,4 +1,4 @@
-#include "spec/degrees.h"
+#include "spec/keys/degrees.h"
 
 #include <gtest/gtest.h>
 

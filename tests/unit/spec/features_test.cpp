@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "spec/layout.h"
+#include "spec/model/layout.h"
 #include "unit/spec/read_architecture.h"
 
 namespace neap::spec {

@@ -1,4 +1,4 @@
-#include "spec/generation_config.h"
+#include "spec/model/generation_config.h"
 
 #include <gtest/gtest.h>
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "spec/job.h"
-#include "spec/recipe.h"
+#include "spec/job/job.h"
+#include "spec/recipe/recipe.h"
 
 namespace neap::spec {
 namespace {

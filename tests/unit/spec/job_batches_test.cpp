@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "spec/recipe.h"
+#include "spec/recipe/recipe.h"
 #include "unit/spec/job_file.h"
 
 namespace neap::spec {

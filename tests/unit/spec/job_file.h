@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "spec/job.h"
+#include "spec/job/job.h"
 
 namespace neap::spec {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/format.h"
-#include "spec/architecture.h"
-#include "spec/peer_keys.h"
+#include "spec/keys/peer_keys.h"
+#include "spec/model/architecture.h"
 #include "unit/spec/job_file.h"
 
 namespace neap::spec {

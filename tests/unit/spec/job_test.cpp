@@ -1,4 +1,4 @@
-#include "spec/job.h"
+#include "spec/job/job.h"
 
 #include <gtest/gtest.h>
 
@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "spec/job_change.h"
-#include "spec/job_model.h"
-#include "spec/peer_keys.h"
-#include "spec/recipe.h"
+#include "spec/keys/peer_keys.h"
+#include "spec/recipe/job_change.h"
+#include "spec/recipe/job_model.h"
+#include "spec/recipe/recipe.h"
 #include "unit/spec/job_file.h"
 
 namespace neap::spec {

@@ -1,4 +1,4 @@
-#include "spec/layout.h"
+#include "spec/model/layout.h"
 
 #include <gtest/gtest.h>
 

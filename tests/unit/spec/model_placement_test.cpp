@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "spec/job.h"
-#include "spec/rank_kinds.h"
-#include "spec/recipe.h"
+#include "spec/job/job.h"
+#include "spec/ranks/rank_kinds.h"
+#include "spec/recipe/recipe.h"
 
 namespace neap::spec {
 namespace {

@@ -5,9 +5,9 @@
 #include <limits>
 #include <set>
 
-#include "spec/checkpointing.h"
-#include "spec/dtype.h"
-#include "spec/loss_kinds.h"
+#include "spec/model/checkpointing.h"
+#include "spec/types/dtype.h"
+#include "spec/types/loss_kinds.h"
 
 namespace neap::spec {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "base/file.h"
 #include "base/format.h"
-#include "spec/job.h"
-#include "spec/optimizer.h"
+#include "spec/job/job.h"
+#include "spec/job/optimizer.h"
 
 namespace neap::spec {
 namespace {

@@ -1,4 +1,4 @@
-#include "spec/optimizer.h"
+#include "spec/job/optimizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "spec/job.h"
+#include "spec/job/job.h"
 
 namespace neap::spec {
 namespace {

@@ -1,4 +1,4 @@
-#include "spec/part_transfers.h"
+#include "spec/model/part_transfers.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "spec/pipeline.h"
+#include "spec/model/pipeline.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <set>
 
 #include "read_architecture.h"
-#include "spec/layout.h"
+#include "spec/model/layout.h"
 
 namespace neap::spec {
 namespace {

@@ -1,4 +1,4 @@
-#include "spec/placement.h"
+#include "spec/job/placement.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "spec/job.h"
+#include "spec/job/job.h"
 
 namespace neap::spec {
 namespace {

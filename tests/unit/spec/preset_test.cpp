@@ -1,5 +1,5 @@
 // algorithm.preset: values of other systems, beneath what a job sets itself.
-#include "spec/presets.h"
+#include "spec/types/presets.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "base/format.h"
-#include "spec/job.h"
+#include "spec/job/job.h"
 
 namespace neap::spec {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "spec/architecture.h"
+#include "spec/model/architecture.h"
 
 namespace neap::spec {
 

@@ -1,5 +1,5 @@
-#include "spec/recipe.h"
-#include "spec/kept_experience.h"
+#include "spec/recipe/recipe.h"
+#include "spec/recipe/kept_experience.h"
 
 #include <gtest/gtest.h>
 

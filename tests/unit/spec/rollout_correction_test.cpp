@@ -1,4 +1,4 @@
-#include "spec/rollout_correction.h"
+#include "spec/types/rollout_correction.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "spec/architecture.h"
+#include "spec/model/architecture.h"
 #include "unit/spec/read_architecture.h"
 
 namespace neap::spec {

@@ -1,5 +1,5 @@
 // Every number and every size of a configuration with values that no job can have.
-#include "spec/size_checks.h"
+#include "spec/keys/size_checks.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "spec/task.h"
+#include "spec/types/task.h"
 #include "unit/spec/job_file.h"
 
 namespace neap::spec {

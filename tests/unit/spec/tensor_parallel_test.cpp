@@ -1,4 +1,4 @@
-#include "spec/tensor_parallel.h"
+#include "spec/model/tensor_parallel.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "read_architecture.h"
-#include "spec/mesh.h"
+#include "spec/types/mesh.h"
 
 namespace neap::spec {
 namespace {

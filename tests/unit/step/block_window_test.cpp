@@ -1,4 +1,4 @@
-#include "step/block_window.h"
+#include "step/units/block_window.h"
 
 #include <gtest/gtest.h>
 

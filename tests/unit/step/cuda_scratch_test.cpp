@@ -1,5 +1,5 @@
 // Scratch of CUDA kernels against what libtorch's allocator gave out on an H200 (132 multiprocessors).
-#include "step/cuda_scratch.h"
+#include "step/counting/cuda_scratch.h"
 
 #include <gtest/gtest.h>
 

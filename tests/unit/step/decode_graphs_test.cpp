@@ -1,12 +1,12 @@
 // Decoding in CUDA graphs: which steps are one graph, when there are none, and what a plan counts.
-#include "step/decode_graphs.h"
+#include "step/generation/decode_graphs.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
 
-#include "step/counting_ops.h"
+#include "step/counting/counting_ops.h"
 
 namespace neap::step {
 namespace {

@@ -6,8 +6,8 @@
 #include <random>
 #include <set>
 
-#include "step/decoding.h"
-#include "step/generation_schedule.h"
+#include "step/attention/decoding.h"
+#include "step/generation/generation_schedule.h"
 
 namespace neap::step {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "spec/layout.h"
-#include "step/bind.h"
-#include "step/counting_ops.h"
-#include "step/transformer.h"
+#include "spec/model/layout.h"
+#include "step/counting/counting_ops.h"
+#include "step/model/transformer.h"
+#include "step/operations/bind.h"
 
 namespace neap::step {
 namespace {

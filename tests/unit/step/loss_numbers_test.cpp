@@ -1,9 +1,9 @@
 // Terms of losses: what is summed, how often, and what becomes of a mask without tokens.
-#include "step/loss_numbers.h"
+#include "step/operations/loss_numbers.h"
 
 #include <gtest/gtest.h>
 
-#include "step/counting_ops.h"
+#include "step/counting/counting_ops.h"
 
 namespace neap::step {
 namespace {

@@ -3,11 +3,11 @@
 
 #include <vector>
 
-#include "spec/layout.h"
-#include "spec/tensor_parallel.h"
-#include "step/counting_ops.h"
-#include "step/gradient_norm.h"
-#include "step/units.h"
+#include "spec/model/layout.h"
+#include "spec/model/tensor_parallel.h"
+#include "step/counting/counting_ops.h"
+#include "step/units/gradient_norm.h"
+#include "step/units/units.h"
 
 namespace neap::step {
 namespace {

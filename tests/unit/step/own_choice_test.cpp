@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "step/block_parts.h"
-#include "step/counting_ops.h"
-#include "step/optimizer.h"
-#include "step/sampling.h"
+#include "step/counting/counting_ops.h"
+#include "step/generation/sampling.h"
+#include "step/model/block_parts.h"
+#include "step/units/optimizer.h"
 
 namespace neap::step {
 namespace {

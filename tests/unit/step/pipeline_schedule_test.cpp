@@ -1,4 +1,4 @@
-#include "step/pipeline_schedule.h"
+#include "step/pipeline/pipeline_schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <set>
 #include <tuple>
 
-#include "step/pipeline_rounds.h"
+#include "step/pipeline/pipeline_rounds.h"
 
 namespace neap::step {
 namespace {

@@ -1,4 +1,4 @@
-#include "step/scratch_places.h"
+#include "step/counting/scratch_places.h"
 
 #include <gtest/gtest.h>
 

@@ -11,8 +11,8 @@
 #include "join_parts.h"
 #include "ops/aten_ops.h"
 #include "ops/transformer.h"
-#include "spec/tensor_parallel.h"
-#include "step/optimizer.h"
+#include "spec/model/tensor_parallel.h"
+#include "step/units/optimizer.h"
 #include "thread_ranks.h"
 #include "weights/unit_cuts.h"
 

@@ -14,9 +14,9 @@
 #include "bridge/no_autograd.h"
 #include "join_parts.h"
 #include "ops/transformer.h"
-#include "spec/tensor_parallel.h"
-#include "step/gradient_norm.h"
-#include "step/sampling.h"
+#include "spec/model/tensor_parallel.h"
+#include "step/generation/sampling.h"
+#include "step/units/gradient_norm.h"
 #include "thread_ranks.h"
 #include "weights/unit_cuts.h"
 

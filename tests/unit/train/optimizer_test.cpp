@@ -12,8 +12,8 @@
 
 #include "base/status.h"
 #include "ops/rounding.h"
-#include "step/gradient_norm.h"
-#include "step/update_parts.h"
+#include "step/units/gradient_norm.h"
+#include "step/units/update_parts.h"
 #include "unit_with_state.h"
 
 namespace neap::train {

@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "bridge/no_autograd.h"
-#include "spec/loss_kinds.h"
-#include "step/phases.h"
-#include "step/training.h"
+#include "spec/types/loss_kinds.h"
+#include "step/pipeline/phases.h"
+#include "step/training/training.h"
 #include "unit/ops/tiny_model.h"
 
 namespace neap::train {

@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "ops/aten_ops.h"
 #include "parallel/communicator.h"
-#include "step/phases.h"
+#include "step/pipeline/phases.h"
 #include "train/background_save.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_files.h"

@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "ops/aten_ops.h"
-#include "step/optimizer.h"
+#include "step/units/optimizer.h"
 
 namespace neap::testing {
 

@@ -1,5 +1,5 @@
 // A model that nobody has: Llama's names, GPT-NeoX's residual, Gemma's norm, a cap and a window.
-#include "spec/config_groups.h"
+#include "spec/model/config_groups.h"
 
 namespace neap::spec::architectures {
 namespace {

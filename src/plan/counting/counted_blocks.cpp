@@ -1,0 +1,296 @@
+#include "plan/counting/counted_blocks.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "plan/counting/counted_peers.h"
+
+namespace neap::plan {
+
+using step::CountedTensor;
+using step::Direction;
+
+CountedBlocks::CountedBlocks(step::CountingOps& ops, const step::Weights<T>& weights,
+                             CountedRests rests)
+    : ops_(ops),
+      weights_(weights),
+      rests_(std::move(rests)),
+      window_(rests_.blocks.size(), kBlockSlots, {rests_.gradients.has_value(), rests_.inputs},
+              rests_.tables.turns.breaks()),
+      turns_(rests_.tables.turns, rests_.gradients.has_value()) {}
+
+CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlaps, bool on_host,
+                          bool on_disk) {
+  const std::vector<spec::FlatUnit> layout = spec::flat_layout(role.shape, role.head);
+  const step::SlicedTables tables = step::sliced_tables(role.shape, role.head, layout);
+  CountedRests out;
+  out.blocks = hosted_blocks(role, dtype);
+  out.tables.turns = tables.turns;
+  out.ranks = role.ranks;
+  out.overlaps = overlaps;
+  out.on_disk = on_disk;
+  for (std::size_t t = 0; t < out.turns.size(); ++t)
+    for (const step::SlicedTables::Placed& placed : tables.units[t])
+      out.turns[t] += spec::tensor_bytes(layout[placed.unit].elements, dtype);
+  if (!on_host) return out;
+  const std::vector<Bytes> own = slice_bytes(role, dtype);
+  for (std::size_t u = 0; u < layout.size(); ++u)
+    if (layout[u].block >= 0) out.own.push_back(own[u]);
+  for (std::size_t t = 0; t < out.turns.size(); ++t)
+    for (const step::SlicedTables::Placed& placed : tables.units[t])
+      out.own_turns[t] += own[placed.unit];
+  return out;
+}
+
+double CountedBlocks::bring(double bytes, double from, Bytes own) {
+  if (!rests_.ranks) return ops_.begin_copy(Direction::kToDevice, bytes, from);
+  const double sent = gathered_bytes(rests_.ranks->shards(), bytes);
+  sent_ += sent;
+  const bool at_once = !ops_.profile().cuda || !rests_.overlaps;
+  if (!own.is_zero()) {
+    // The host waits for the read, which started when the previous read had ended.
+    if (rests_.on_disk) {
+      const double asked = ops_.now(), begun = read_ahead_ ? read_ : asked;
+      read_ = ops_.begin_disk(Direction::kToDevice, static_cast<double>(own.count()), begun);
+      hidden_ = std::max(0.0, std::min(read_, asked) - begun);
+      ops_.wait_until(read_);
+      from = std::max(from, read_);
+    }
+    from = ops_.begin_copy(Direction::kToDevice, static_cast<double>(own.count()), from);
+    if (at_once) ops_.wait_until(from);
+  }
+  gathered_ = std::max({gathered_, from, at_once ? ops_.now() : 0}) +
+              ops_.peer_seconds(sent, 1, spec::Axis::kShards);
+  if (at_once) wait(gathered_);
+  return gathered_;
+}
+
+// The host fills all buffers before the first use. So each read overlaps with the block before the
+// one counted here, and nothing is read during the last block. Among equal blocks, it does not
+// matter which one overlaps with nothing.
+void CountedBlocks::end_reads() {
+  read_ahead_ = false;
+  ops_.wait_until(ops_.now() + std::exchange(hidden_, 0));
+}
+
+void CountedBlocks::wait(double time) {
+  if (rests_.ranks) {
+    ops_.wait_for_peers(time, std::exchange(sent_, 0));
+  } else {
+    ops_.wait_until(time);
+  }
+}
+
+double CountedBlocks::begin_behind_gathers(double seconds) {
+  for (; !queued_.empty(); queued_.pop_front()) fetch(queued_.front());
+  return gathered_ = std::max(gathered_, ops_.now()) + seconds;
+}
+
+void CountedBlocks::begin_mini_batch(std::int64_t passes_back) {
+  if (rests_.each_once) {
+    drain();
+    window_.forget();
+  }
+  passes_back_ = passes_back;
+  completes_.reset();
+  window_.begin_mini_batch(passes_back);
+  turns_.begin_mini_batch(passes_back);
+}
+
+void CountedBlocks::expect(step::Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) {
+  if (sweep == step::Sweep::kForwardBackward) begin_mini_batch(passes);
+  if (rests_.ranks) {
+    drain();
+    window_.forget();
+  }
+  sweep_ = sweep;
+  passes_ = passes;
+  chunk_ = chunk;
+  position_ = 0;
+  queued_.clear();
+  work_ = ops_.now();
+  window_.expect(sweep, passes, chunk);
+  turns_.expect(sweep, passes);
+  bring_expected();
+}
+
+bool CountedBlocks::uses_alike() const {
+  return rests_.ranks || weights_.architecture.chunks() == 1;
+}
+
+void CountedBlocks::begin_group(std::int64_t rows) {
+  const T inputs = T::outside({rows, weights_.architecture.hidden_size}, dtype());
+  input_bytes_ = bytes(inputs);
+}
+
+CountedTensor CountedBlocks::inputs(std::int64_t, std::int64_t count) {
+  if (!rests_.inputs) return {};
+  return T::outside({count, weights_.architecture.hidden_size}, dtype());
+}
+
+const step::Block<CountedTensor>& CountedBlocks::use(std::size_t block, step::BlockUse how) {
+  // With equal blocks, the first ones of a forward pass represent all: the number of uses matters,
+  // not which block.
+  const auto first = static_cast<std::size_t>(chunk_.blocks.first),
+             count = static_cast<std::size_t>(chunk_.blocks.count);
+  used_ = sweep_ == step::Sweep::kForward ? first + position_++ % count : block;
+  use_ = window_.use(used_, how);
+  if (completes_) use_.last = *completes_ && rests_.gradients.has_value();
+  if (use_.missing.any()) queue(use_.missing);
+  fetch_until(used_);
+  const std::size_t slot = use_.missing.slot;
+  wait(std::max(filled_[slot], stored_[slot]));
+  return weights_.blocks[block];
+}
+
+void CountedBlocks::release(std::size_t) noexcept {
+  const step::BlockWindow::Leaving leaving = window_.release(used_);
+  work_ = ops_.now();
+  if (leaving.any()) {
+    const double gradients =
+        leaving.gradients ? leaving_bytes(static_cast<step::UnitKey>(used_), use_.last) : 0;
+    const double bytes = gradients + (leaving.inputs ? input_bytes_ : 0);
+    const bool disk = rests_.on_disk && gradients > 0;
+    double& written = written_[leaving.slot];
+    last_stored_ = stored_[leaving.slot] =
+        ops_.begin_copy(Direction::kToHost, bytes, disk ? std::max(work_, written) : work_);
+    if (disk) written = ops_.begin_disk(Direction::kToHost, gradients, last_stored_);
+  }
+  bring_expected();
+}
+
+void CountedBlocks::bring_expected() {
+  while (const auto place = window_.next_to_bring()) queue(*place);
+}
+
+void CountedBlocks::queue(step::BlockWindow::Place place) {
+  const double from = std::max(work_, held_);
+  queued_.push_back({place, from, std::max(from, last_stored_)});
+}
+
+void CountedBlocks::fetch_until(std::size_t block) {
+  const auto of_block = [&](const Fetch& fetch) { return fetch.place.block == block; };
+  while (std::any_of(queued_.begin(), queued_.end(), of_block)) {
+    fetch(queued_.front());
+    queued_.pop_front();
+  }
+}
+
+// The first blocks of a forward sweep represent all, although a rank may have more or less of other
+// blocks.
+Bytes CountedBlocks::own_bytes(std::size_t block) const {
+  if (rests_.own.empty()) return {};
+  if (sweep_ != step::Sweep::kForward) return rests_.own[block];
+  const Bytes all = std::accumulate(rests_.own.begin(), rests_.own.end(), Bytes());
+  return Bytes((all.count() + rests_.own.size() - 1) / rests_.own.size());
+}
+
+void CountedBlocks::fetch(const Fetch& fetch) {
+  const step::BlockWindow::Place& place = fetch.place;
+  double& filled = filled_[place.slot];
+  const double weights =
+      place.weights ? static_cast<double>(rests_.blocks[place.block].bytes.count()) : 0;
+  const double gradients = place.gradients ? gradient_bytes(place.block) : 0;
+  const double first = weights + (place.inputs ? input_bytes_ : 0);
+  double from = fetch.from, gradients_from = fetch.gradients_from;
+  if (rests_.on_disk && !rests_.ranks && weights + gradients > 0) {
+    // Gradients are read into the window from which the previous ones were written. Data that was
+    // read is copied to the buffer when the buffer is used.
+    const double read =
+        ops_.begin_disk(Direction::kToDevice, weights + gradients,
+                        gradients > 0 ? std::max(from, written_[place.slot]) : from);
+    from = gradients_from = std::max({read, work_, gradients_from});
+  }
+  if (first > 0) filled = bring(first, from, own_bytes(place.block));
+  read_ahead_ = rests_.ranks && rests_.on_disk;
+  if (place.gradients) filled = ops_.begin_copy(Direction::kToDevice, gradients, gradients_from);
+}
+
+void CountedBlocks::use_table(step::Table table, step::BlockUse how) {
+  turn_ = turns_.take(table, how);
+  if (completes_) turn_.last = *completes_ && turn_.adds;
+  turn_table_ = table;
+  end_reads();
+  window_.clear();
+  queued_.clear();
+  work_ = ops_.now();
+  const double weights = turn_.weights ? static_cast<double>(turn_bytes(table).count()) : 0;
+  const double gradients = turn_.gradients ? bytes(gradients_of(step::key_of(table))) : 0;
+  double here = last_stored_;
+  if (weights + gradients > 0) {
+    // Pieces are copied while others are read.
+    const double read =
+        rests_.tables_in_files ? ops_.begin_disk(Direction::kToDevice, weights, ops_.now()) : 0;
+    here = std::max(read, bring(weights + gradients, std::max({work_, held_, last_stored_}),
+                                rests_.own_turns[step::index_of(table)]));
+  }
+  for (std::size_t slot = 0; slot < kBlockSlots; ++slot)
+    here = std::max({here, filled_[slot], stored_[slot]});
+  wait(here);
+}
+
+Bytes CountedBlocks::turn_bytes(step::Table table) const {
+  if (rests_.ranks) return rests_.turns[step::index_of(table)];
+  const spec::FlatUnit& unit = rests_.tables.units[turn_.unit];
+  if (!rests_.tables_in_files) return spec::tensor_bytes(unit.elements, dtype());
+  Bytes all;
+  for (const spec::Parameter& parameter : unit.parameters)
+    all += spec::tensor_bytes(parameter.elements(), dtype());
+  return all;
+}
+
+CountedTensor CountedBlocks::rows_from_files(const T& table, const T& indices) {
+  if (!rests_.tables_in_files) return {};
+  const double read = static_cast<double>(indices.size(0)) * static_cast<double>(table.size(1)) *
+                      static_cast<double>(element_bytes(dtype()));
+  ops_.wait_until(ops_.begin_disk(Direction::kToDevice, read, ops_.now()));
+  return {};  // from there on it is as a table in host memory
+}
+
+void CountedBlocks::release_table() noexcept {
+  work_ = ops_.now();
+  if (turn_.adds) {
+    last_stored_ = held_ = ops_.begin_copy(
+        Direction::kToHost, leaving_bytes(step::key_of(turn_table_), turn_.last), work_);
+  }
+  // Equal blocks were skipped.
+  if (sweep_ == step::Sweep::kForward && passes_ > 1 && position_ > 0) {
+    position_ = 0;
+    window_.expect(sweep_, passes_, chunk_);
+  }
+  if (turn_.blocks_follow) bring_expected();
+}
+
+void CountedBlocks::drain() {
+  queued_.clear();
+  end_reads();
+  if (!rests_.ranks) ops_.wait_until(ops_.copied());
+}
+
+CountedTensor CountedBlocks::new_gradients(step::UnitKey unit) {
+  return (unit < 0 ? turn_.zero : use_.zero) ? gradients_of(unit) : T();
+}
+CountedTensor CountedBlocks::complete_gradients(step::UnitKey unit) {
+  return (unit < 0 ? turn_.last : use_.last) ? gradients_of(unit) : T();
+}
+
+// The gradients of a block by its number, or of the table in use.
+CountedTensor CountedBlocks::gradients_of(step::UnitKey unit) const {
+  if (unit < 0) return T::outside({rests_.tables.units[turn_.unit].elements}, *rests_.gradients);
+  const Bytes weights = rests_.blocks[static_cast<std::size_t>(unit)].bytes;
+  return T::outside({static_cast<std::int64_t>(weights.count()) / element_bytes(dtype())},
+                    *rests_.gradients);
+}
+
+double CountedBlocks::leaving_bytes(step::UnitKey unit, bool complete) const {
+  const auto own = own_.find(unit);
+  if (complete && own != own_.end()) return static_cast<double>(own->second.count());
+  return rests_.gradients ? bytes(gradients_of(unit)) : 0;
+}
+
+double CountedBlocks::gradient_bytes(std::size_t block) const {
+  return rests_.gradients ? bytes(gradients_of(static_cast<step::UnitKey>(block))) : 0;
+}
+
+}  // namespace neap::plan

@@ -1,0 +1,406 @@
+#include "plan/counting/tags.h"
+
+#include <algorithm>
+
+#include "base/format.h"
+#include "plan/counting/counted_backend.h"
+#include "plan/counting/nccl_memory.h"
+#include "spec/model/pipeline.h"
+#include "step/generation/decode_graphs.h"
+#include "step/units/block_buffers.h"
+#include "step/units/gradient_slots.h"
+
+namespace neap::plan {
+namespace {
+
+// Rounding up a region of this many granules wastes at most this fraction.
+constexpr std::uint64_t kGranulesPerRegion = 32;
+
+std::vector<PartPlan> optimizer_parts(const ModelRole& role, spec::Dtype dtype) {
+  std::vector<PartPlan> parts;
+  for (const spec::StatePart& part : placement_of(role, dtype).parts())
+    parts.push_back({part.name, Bytes(), part.bytes});
+  return parts;
+}
+
+std::vector<PartPlan> key_value_parts(const spec::Job& job, const ModelRole& role,
+                                      spec::Dtype dtype) {
+  // Keys and values: a row of num_key_value_heads * head_dim each, for every layer and position.
+  const spec::Architecture& shape = role.generating();
+  const std::int64_t elements = 2 * shape.blocks() * shape.num_key_value_heads * shape.head_dim *
+                                job.rollout_batch() * job.max_sequence_length();
+  return {{"kv", Bytes(), spec::tensor_bytes(elements, dtype)}};
+}
+
+Bytes largest_of(const std::vector<PartPlan>& parts) {
+  Bytes largest;
+  for (const PartPlan& part : parts) largest = std::max(largest, part.bytes);
+  return largest;
+}
+
+// Rollout weights of a model with ZeRO shards, stages or another tensor-parallel size in training.
+// They include adapters if a rank has different ones in training. With another tensor-parallel
+// size, there is also space for units from stages or the host, and for elements from other ranks.
+std::vector<PartPlan> generating_parts(const ModelRole& role, spec::Dtype dtype, bool streamed) {
+  std::vector<PartPlan> parts = unit_parts(spec::flat_layout(role.generating(), role.head), dtype);
+  if (!role.generation_part) return parts;
+  const auto adapters_of = [&](const spec::Architecture& shape) {
+    return spec::lora_layout(shape, role.head, role.lora);
+  };
+  for (PartPlan& part : unit_parts(adapters_of(role.generating()), dtype)) {
+    part.name = spec::adapter_part(part.name);
+    parts.push_back(std::move(part));
+  }
+  if (!role.divides_otherwise_to_generate()) return parts;
+  if (streamed || role.shape.pipeline.stages > 1) {
+    const spec::Architecture part = spec::undivided(role.shape);
+    const Bytes largest =
+        std::max(largest_of(unit_parts(spec::flat_layout(part, role.head), dtype)),
+                 largest_of(unit_parts(adapters_of(part), dtype)));
+    parts.push_back({std::string(spec::kWholeUnitPart), Bytes(), largest});
+  }
+  if (role.shape.tensor.ranks > 1)
+    parts.push_back({std::string(spec::kTransferPart), Bytes(),
+                     spec::tensor_bytes(transfers_to_generate(role).largest, dtype)});
+  return parts;
+}
+
+// With offloaded weights, the units that stay on the device.
+std::vector<spec::FlatUnit> resident_units(const ModelRole& role, bool tables) {
+  std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
+  const HostedTables hosted = hosted_tables(role, tables);
+  std::erase_if(
+      units, [&](const spec::FlatUnit& unit) { return unit.block >= 0 || hosted.has(unit.name); });
+  return units;
+}
+
+// The inputs of a block for a group of micro-batches.
+Bytes group_inputs(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
+                   spec::Dtype dtype) {
+  const spec::Phase* const phase = recipe.training_phase(role.id);
+  if (phase == nullptr || !phase->inputs_on_host) return {};
+  const std::int64_t count = std::min(phase->together, micro_batches(job, *phase));
+  const std::int64_t rows =
+      count * role.shape.tensor.rows_of(micro_batch_spans(job, *phase).rows());
+  return spec::tensor_bytes(rows * role.shape.hidden_size, dtype);
+}
+
+HostedPlan hosted_weights(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
+                          spec::Dtype dtype) {
+  HostedPlan out;
+  const HostedTables hosted = hosted_tables(role, recipe.find(role.id)->streams_tables);
+  out.blocks = hosted_blocks(role, dtype);
+  out.tables = unit_parts(hosted.units, dtype);
+  out.turns = hosted.turns;
+  out.inputs = group_inputs(job, recipe, role, dtype);
+  out.blocks_on_disk = recipe.find(role.id)->blocks_on_disk;
+  if (out.blocks_on_disk && role.blocks_in_files) out.file_window = file_window(role, dtype);
+  if (!role.trains_blocks()) return out;
+  const spec::Dtype gradients = optimizer_of(role, dtype).gradients;
+  out.gradients = hosted_blocks(role, gradients);
+  out.table_gradients = unit_parts(hosted.units, gradients);
+  return out;
+}
+
+std::vector<PartPlan> weight_slots(Bytes bytes) {
+  std::vector<PartPlan> parts;
+  for (std::size_t i = 0; i < kBlockSlots; ++i)
+    parts.push_back({step::block_buffer(step::BufferOf::kWeights, i), Bytes(), bytes});
+  return parts;
+}
+
+// Buffers for gathered blocks. Tables use the memory of all block buffers.
+std::vector<RegionPlan> gather_regions(const ModelRole& role, spec::Dtype dtype) {
+  RegionPlan region =
+      pack_regions(weight_slots(largest_of(hosted_blocks(role, dtype))), Bytes(~0ull)).front();
+  const step::SlicedTables tables =
+      step::sliced_tables(role.shape, role.head, spec::flat_layout(role.shape, role.head));
+  PartPlan table{step::table_buffer(step::BufferOf::kWeights), Bytes(),
+                 spec::tensor_bytes(tables.elements, dtype)};
+  region.bytes = std::max(region.bytes, table.bytes);
+  if (tables.elements > 0) region.parts.push_back(std::move(table));
+  region.name = "slots";
+  return {std::move(region)};
+}
+
+// Weights, gradients and inputs of blocks. Tables use the memory of all block buffers.
+std::vector<RegionPlan> slot_regions(const HostedPlan& hosted, Bytes enough) {
+  std::vector<PartPlan> parts = weight_slots(largest_of(hosted.blocks));
+  const auto add = [&](step::BufferOf what, Bytes bytes) {
+    for (std::size_t i = 0; i < kBlockSlots && !bytes.is_zero(); ++i)
+      parts.push_back({step::block_buffer(what, i), Bytes(), bytes});
+  };
+  add(step::BufferOf::kGradients, largest_of(hosted.gradients));
+  add(step::BufferOf::kInputs, hosted.inputs);
+  if (!hosted.turns.any()) return pack_regions(parts, enough);
+  RegionPlan region = pack_regions(parts, Bytes(~0ull)).front();
+  const Bytes weights = hosted.turns.head ? hosted.tables[*hosted.turns.head].bytes : Bytes();
+  PartPlan table{step::table_buffer(step::BufferOf::kWeights), Bytes(),
+                 std::max(weights, kPartAlignment)};
+  PartPlan gradients{step::table_buffer(step::BufferOf::kGradients),
+                     round_up(table.bytes, kPartAlignment), largest_of(hosted.table_gradients)};
+  region.bytes = std::max(region.bytes, gradients.offset + gradients.bytes);
+  region.parts.insert(region.parts.begin() + kBlockSlots, std::move(table));
+  if (!hosted.gradients.empty())
+    region.parts.insert(region.parts.begin() + 2 * kBlockSlots + 1, std::move(gradients));
+  region.name = "slots";
+  return {std::move(region)};
+}
+
+Bytes gradient_slice_bytes(const ModelRole& role, spec::Dtype dtype) {
+  const spec::StatePlacement placement = placement_of(role, dtype);
+  return spec::tensor_bytes(placement.slice_elements(), placement.optimizer().gradients);
+}
+
+// Buffers where backward accumulates sharded gradients: of two units, and of a tied embedding,
+// which gets gradients at both ends. `on_host`: they are followed by space where gradients of these
+// units are reduced on any rank.
+std::vector<PartPlan> gradient_slots(const ModelRole& role, spec::Dtype dtype, bool on_host) {
+  const spec::Dtype gradients = optimizer_of(role, dtype).gradients;
+  std::vector<PartPlan> whole, own;
+  const auto add = [&](std::vector<PartPlan>& to, std::string name, std::int64_t elements) {
+    auto part =
+        std::find_if(to.begin(), to.end(), [&](const PartPlan& each) { return each.name == name; });
+    if (part == to.end()) part = to.insert(part, PartPlan{std::move(name), Bytes(), Bytes()});
+    part->bytes = std::max(part->bytes, spec::tensor_bytes(elements, gradients));
+  };
+  const spec::StatePlacement placement = placement_of(role, dtype);
+  for (std::size_t u = 0; u < placement.units().size(); ++u) {
+    const spec::FlatUnit& unit = placement.units()[u];
+    const std::string_view slot = step::gradient_slot(unit, role.shape, role.head);
+    const std::vector<std::int64_t>& counts = placement.counts(u);
+    add(whole, std::string(slot), unit.elements);
+    if (on_host) add(own, step::own_slot(slot), *std::max_element(counts.begin(), counts.end()));
+  }
+  whole.insert(whole.end(), own.begin(), own.end());
+  return whole;
+}
+
+// Staging buffer for a shard on disk: for the largest range of any rank, wherever it starts within
+// a page.
+Bytes slice_window(const ModelRole& role, const spec::UnitSlices& slices, spec::Dtype dtype) {
+  const std::size_t units = spec::flat_layout(role.shape, role.head).size();
+  std::int64_t most = 0;
+  for (std::size_t u = 0; u < units; ++u)
+    for (const std::int64_t count : slices.counts(u)) most = std::max(most, count);
+  return round_up(spec::tensor_bytes(most, dtype), step::kWindowPage) + step::kWindowPage;
+}
+
+HostedUnits hosted_units(const spec::ModelSource& source) {
+  return {source.streamed,
+          source.streams_tables,
+          source.slice_on_host,
+          {source.states_on_disk, source.blocks_on_disk},
+          source.gradients_on_host};
+}
+
+std::vector<PartPlan> update_slots(Bytes bytes) {
+  std::vector<PartPlan> parts;
+  for (std::size_t i = 0; i < step::kUpdateSlots; ++i)
+    parts.push_back({format("slot.{}", i), Bytes(), bytes});
+  return parts;
+}
+
+// Whether it generates with its own tables, and with the blocks that it trains.
+bool generates_with_own_blocks(const ModelRole& role, const spec::ModelSource& source) {
+  return source.streamed && !role.generation_part;
+}
+
+// For a tag that does not consist of block buffers.
+std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe,
+                                const JobModels& models, spec::TagId tag, spec::Dtype dtype) {
+  const ModelRole& role = models.at(tag.model);
+  const auto adapters = [&] { return spec::lora_layout(role.shape, role.head, role.lora); };
+  const auto base = [&] { return spec::flat_layout(role.shape, role.head); };
+  const spec::ModelSource& source = *recipe.find(tag.model);
+  switch (tag.kind) {
+    case spec::TagKind::kWeights:
+      if (source.sliced)
+        return {{std::string(spec::kSlicePart), Bytes(),
+                 spec::tensor_bytes(weight_slices(role, dtype).slice_elements(), dtype)}};
+      return unit_parts(source.streamed ? resident_units(role, source.streams_tables) : base(),
+                        dtype);
+    case spec::TagKind::kBuffers:
+      break;
+    case spec::TagKind::kBlocks:
+      return generates_with_own_blocks(role, source)
+                 ? hosted_blocks(role, dtype)
+                 : generating_parts(role, dtype, source.streamed);
+    case spec::TagKind::kAdapter:
+      return unit_parts(adapters(), dtype);
+    case spec::TagKind::kUnitGradients:
+      return gradient_slots(role, dtype, source.gradients_on_host);
+    case spec::TagKind::kGradients:
+      if (source.slices_gradients)
+        return {{std::string(spec::kSlicePart), Bytes(), gradient_slice_bytes(role, dtype)}};
+      return unit_parts(source.streamed && role.trains_blocks()
+                            ? resident_units(role, source.streams_tables)
+                            : trained_units(role),
+                        optimizer_of(role, dtype).gradients);
+    case spec::TagKind::kOptimizer: {
+      if (!source.streams_states) return optimizer_parts(role, dtype);
+      return update_slots(update_slot_bytes(role, dtype, hosted_units(source)));
+    }
+    case spec::TagKind::kKeyValues:
+      return key_value_parts(job, role, dtype);
+    case spec::TagKind::kGraphs:  // size_graphs()
+    case spec::TagKind::kGraphNodes:
+    case spec::TagKind::kPeers:
+      break;
+  }
+  return {};
+}
+
+bool contains(const std::vector<spec::TagId>& list, spec::TagId tag) {
+  return std::find(list.begin(), list.end(), tag) != list.end();
+}
+
+Contents contents_of(const spec::Recipe& recipe, spec::TagId tag) {
+  const bool discarded =
+      std::any_of(recipe.phases.begin(), recipe.phases.end(),
+                  [&](const spec::Phase& p) { return contains(p.discards, tag); });
+  const bool slots =
+      tag.kind == spec::TagKind::kOptimizer && recipe.find(tag.model)->streams_states;
+  if (discarded || slots || spec::is_scratch(tag.kind)) return Contents::kScratch;
+  return recipe.frozen(tag) ? Contents::kFrozen : Contents::kLive;
+}
+
+Need need_of(const spec::Phase& phase, spec::TagId tag) {
+  if (contains(phase.needs, tag)) return Need::kNeed;
+  return contains(phase.discards, tag) ? Need::kDrop : Need::kOptional;
+}
+
+void place(TagPlan& tag, std::vector<RegionPlan> regions, Bytes granularity) {
+  tag.regions = std::move(regions);
+  for (const RegionPlan& region : tag.regions) tag.bytes += round_up(region.bytes, granularity);
+}
+
+// With several groups per mini-batch: gradients of a tied embedding's rows, and their tokens.
+Bytes tied_rows(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
+                spec::Dtype dtype) {
+  if (!role.trains_blocks() || !role.ties_table() || !role.shape.embeds()) return {};
+  if (role.ranks.slices_gradients()) return {};  // they are reduced with each group
+  const std::int64_t width = spec::flat_layout(role.shape, role.head)
+                                 .front()
+                                 .find(spec::Module::kTokenEmbedding)
+                                 ->shape.at(1);
+  const spec::Phase& phase = *recipe.training_phase(role.id);
+  const std::int64_t count = micro_batches(job, phase);
+  if (role.shape.pipeline.stages == 1 && count <= phase.together) return {};
+  const std::int64_t rows = count * micro_batch_spans(job, phase).rows();
+  return spec::tensor_bytes(rows * width, dtype) + spec::tensor_bytes(rows, spec::Dtype::kInt64);
+}
+
+HostedPlan hosted_of(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
+                     spec::TagId tag, spec::Dtype dtype) {
+  const spec::ModelSource& source = *recipe.find(tag.model);
+  if (tag.kind == spec::TagKind::kBuffers && source.streamed)
+    return hosted_weights(job, recipe, role, dtype);
+  HostedPlan out;
+  const auto windows = [&](const spec::UnitSlices& slices, spec::Dtype of, std::size_t slots) {
+    out.slice_slots = slots;
+    if (source.blocks_on_disk) out.slice_window = slice_window(role, slices, of);
+  };
+  if (tag.kind == spec::TagKind::kBuffers && source.slice_on_host) {
+    const spec::UnitSlices slices = weight_slices(role, dtype);
+    const std::vector<spec::FlatUnit> layout = spec::flat_layout(role.shape, role.head);
+    const bool tables = step::sliced_tables(role.shape, role.head, layout).elements > 0;
+    out.slice = spec::tensor_bytes(slices.slice_elements(), dtype);
+    windows(slices, dtype, kBlockSlots + (tables ? 1 : 0));
+  }
+  if (tag.kind == spec::TagKind::kUnitGradients && source.gradients_on_host) {
+    out.gradient_slice = gradient_slice_bytes(role, dtype);
+    windows(placement_of(role, dtype).slices(), optimizer_of(role, dtype).gradients,
+            gradient_slots(role, dtype, true).size() / 2);
+  }
+  if (tag.kind == spec::TagKind::kOptimizer && source.streams_states)
+    out.states = optimizer_parts(role, dtype);
+  if (tag.kind == spec::TagKind::kOptimizer && source.states_on_disk) {
+    out.states_on_disk = true;
+    out.window = update_window_bytes(role, dtype, hosted_units(source));
+  }
+  if (tag.kind == spec::TagKind::kGradients) out.tied_rows = tied_rows(job, recipe, role, dtype);
+  return out;
+}
+
+// Memory of a library: it has no regions, and no phase can free it.
+TagPlan outside_tag(spec::TagKind kind, Bytes bytes, std::size_t phases) {
+  TagPlan tag;
+  tag.id = {kind};
+  tag.contents = Contents::kScratch;
+  tag.bytes = bytes;
+  tag.need.assign(phases, Need::kNeed);
+  tag.write.assign(phases, false);
+  return tag;
+}
+
+}  // namespace
+
+std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts, Bytes enough) {
+  std::vector<RegionPlan> regions;
+  for (const PartPlan& part : parts) {
+    if (regions.empty() || regions.back().bytes >= enough)
+      regions.push_back({part.name, Bytes(), {}});
+    RegionPlan& region = regions.back();
+    PartPlan placed = part;
+    placed.offset = round_up(region.bytes, kPartAlignment);
+    region.bytes = placed.offset + placed.bytes;
+    region.parts.push_back(std::move(placed));
+  }
+  for (RegionPlan& region : regions) {
+    if (region.parts.size() > 1)
+      region.name = region.parts.front().name + ".." + region.parts.back().name;
+  }
+  return regions;
+}
+
+std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe,
+                                const JobModels& models, const Target& target) {
+  const spec::Dtype dtype = compute_dtype(job, target);
+  std::vector<TagPlan> tags;
+  for (const spec::TagId id : recipe.tags) {
+    TagPlan tag;
+    tag.id = id;
+    tag.contents = contents_of(recipe, id);
+    for (const spec::Phase& phase : recipe.phases) {
+      tag.need.push_back(need_of(phase, id));
+      tag.write.push_back(contains(phase.writes, id));
+    }
+    if (id.kind == spec::TagKind::kBlocks)
+      tag.own_blocks = generates_with_own_blocks(models.at(id.model), *recipe.find(id.model));
+    if (id.kind != spec::TagKind::kKeyValues && id.kind != spec::TagKind::kGraphs)
+      tag.hosted = hosted_of(job, recipe, models.at(id.model), id, dtype);
+    const Bytes enough = target.granularity * kGranulesPerRegion;
+    const auto regions = [&] {
+      if (id.kind != spec::TagKind::kBuffers)
+        return pack_regions(tag_parts(job, recipe, models, id, dtype), enough);
+      return recipe.find(id.model)->sliced ? gather_regions(models.at(id.model), dtype)
+                                           : slot_regions(tag.hosted, enough);
+    };
+    place(tag, regions(), target.granularity);
+    tags.push_back(std::move(tag));
+  }
+  if (target.cuda && job.ranks() > 1)
+    tags.push_back(outside_tag(spec::TagKind::kPeers, peers_bytes(job, NcclSettings::of_process()),
+                               recipe.phases.size()));
+  return tags;
+}
+
+void size_graphs(std::vector<TagPlan>& tags, const std::vector<PhasePlan>& phases,
+                 Bytes granularity) {
+  const auto graphs = std::find_if(tags.begin(), tags.end(), [](const TagPlan& tag) {
+    return tag.id.kind == spec::TagKind::kGraphs;
+  });
+  if (graphs == tags.end()) return;
+  Bytes scratch, nodes;
+  for (const PhasePlan& phase : phases) {
+    scratch = std::max(scratch, phase.graph_scratch);
+    nodes = std::max(nodes, phase.graph_nodes);
+  }
+  place(*graphs, pack_regions({{std::string(step::kGraphScratchPart), Bytes(), scratch}}, scratch),
+        granularity);
+  tags.push_back(
+      outside_tag(spec::TagKind::kGraphNodes, round_up(nodes, granularity), phases.size()));
+}
+
+}  // namespace neap::plan

@@ -1,0 +1,25 @@
+// The data that outlive a phase: the tags of a job, their regions, and where they are needed.
+#pragma once
+
+#include <vector>
+
+#include "plan/results/memory_plan.h"
+#include "plan/results/model_roles.h"
+#include "spec/recipe/recipe.h"
+
+namespace neap::plan {
+
+/// Tags with regions and needs, in the order of the recipe. With several GPU ranks, NCCL's memory
+/// is added.
+[[nodiscard]] std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe,
+                                              const JobModels& models, const Target& target);
+
+/// Sizes the tag of graphs by the phases, and adds the driver's memory for them. Does nothing if the plan has none.
+void size_graphs(std::vector<TagPlan>& tags, const std::vector<PhasePlan>& phases,
+                 Bytes granularity);
+
+/// Places parts, in order, into regions of at least `enough` bytes. A part is never split.
+[[nodiscard]] std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts,
+                                                   Bytes enough);
+
+}  // namespace neap::plan

@@ -1,0 +1,19 @@
+// Chooses which tags stay on the device in which phase: the cheapest schedule that fits.
+//
+// Threads   stateless functions.
+// Cost      (of a schedule) bytes over the link in one step of the steady cycle; among equals,
+//           bytes that are remapped.
+#pragma once
+
+#include <limits>
+
+#include "plan/results/memory_plan.h"
+
+namespace neap::plan {
+
+/// As solve_residency, but returns false without a message if nothing fits. Schedules whose bytes
+/// alone would take a whole step over `limit` seconds are skipped.
+[[nodiscard]] Result<bool> solve_if_fits(MemoryPlan& plan, spec::Residency mode,
+                                         double limit = std::numeric_limits<double>::infinity());
+
+}  // namespace neap::plan

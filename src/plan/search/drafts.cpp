@@ -1,0 +1,408 @@
+#include "plan/search/drafts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "plan/counting/batch_memory.h"
+#include "plan/counting/checkpoint_copy.h"
+#include "plan/counting/counted_backend.h"
+#include "plan/counting/transients.h"
+#include "plan/residency/least_capacity.h"
+#include "plan/residency/phase_schedule.h"
+#include "step/generation/decode_graphs.h"
+
+namespace neap::plan {
+namespace {
+
+constexpr std::int64_t kAsConfigured = -1;
+// Memory of a group grows with its size, and so does the time to count it.
+constexpr std::int64_t kMostTogether = 32;
+
+}  // namespace
+
+Drafts::Drafts(const spec::Job& job, const Target& target, JobModels models,
+               Predictions& predictions, std::vector<ModelChoice> fixed)
+    : job_(job),
+      target_(target),
+      trained_(spec::describe(job).trained()),
+      models_(std::move(models)),
+      predictions_(predictions),
+      fixed_(std::move(fixed)) {
+  for (const ModelChoice& choice : fixed_)
+    if (choice.retention) models_.slot(choice.model)->checkpointing = *choice.retention;
+  if (job.memory.allows(spec::Measure::kRecompute)) return;
+  for (const spec::ModelId id : trained_) {
+    ModelRole& role = *models_.slot(id);
+    if (role.checkpoint_mode == spec::CheckpointMode::kAuto)
+      role.checkpointing = spec::checkpointing(spec::CheckpointMode::kNone, role.shape);
+  }
+}
+
+Result<JobModels> Drafts::read(const spec::Job& job, const Target& target) {
+  if (target.granularity.is_zero())
+    return Status(ErrorCode::kInvalidArgument, "The device's granularity is zero");
+  if (target.cuda && compute_dtype(job, target) == spec::Dtype::kFloat64)
+    return Status(ErrorCode::kInvalidArgument,
+                  "device.dtype \"float64\" is for the CPU (device.kind = \"cpu\"); a GPU "
+                  "takes \"float32\" or \"bfloat16\"");
+  NEAP_TRY_ASSIGN(JobModels models,
+                  read_models(job, spec::describe(job), compute_dtype(job, target), target.rank));
+  return models;
+}
+
+Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes, Accuracy accuracy) {
+  MemoryPlan plan;
+  plan.task = to_string(job_.task);
+  plan.granularity = target_.granularity;
+  plan.host_budget =
+      job_.memory.host_budget.is_zero() ? target_.host_memory : job_.memory.host_budget;
+  plan.batch_bytes = batch_bytes(job_);
+  plan.may_move = job_.memory.allows(spec::Measure::kMove);
+  plan.overlap = job_.memory.overlap;
+  plan.link = target_.link;
+  plan.rates_from = target_.rates_from;
+  plan.own_kernels = own_kernels(job_, target_).on;
+  if (job_.device.takes_own_kernels()) plan.no_own_kernels = target_.no_own_kernels;
+  plan.modes = modes;
+  const spec::Recipe recipe = spec::describe(job_, modes);
+  plan.tags = build_tags(job_, recipe, models_, target_);
+  plan.checkpoint_copy = checkpoint_copy(job_, recipe, plan.tags);
+  for (const spec::ModelId id : trained_) {
+    const ModelRole& role = models_.at(id);
+    plan.activations.push_back({id, role.checkpoint_mode, role.checkpointing});
+    plan.updated.push_back(
+        {id, modes.of(id), optimizer_of(role, compute_dtype(job_, target_)).states});
+  }
+  std::vector<Accuracy> counted(recipe.phases.size(), Accuracy::kExact);
+  for (const CheckpointChoice& choice : choices(modes)) counted[choice.phase] = accuracy;
+  for (const spec::Phase& phase : recipe.phases) {
+    NEAP_TRY_ASSIGN(PhasePlan planned,
+                    predict(modes, phase, kAsConfigured, counted[plan.phases.size()]));
+    planned.times = phase.times;
+    planned.share = phase.share;
+    // A backward phase runs every mini-batch; an update phase runs one.
+    if (phase.part == spec::TrainPart::kUpdate) {
+      const PhasePlan once = planned;
+      add_work(planned, once, phase.times - 1);
+    }
+    plan.phases.push_back(std::move(planned));
+    const std::size_t last = plan.phases.size() - 1;
+    if (phase.part == spec::TrainPart::kUpdate && phase.times > 1)
+      plan.loops.push_back({last - 1, last, phase.times});
+  }
+  size_graphs(plan.tags, plan.phases, target_.granularity);
+  return plan;
+}
+
+std::string_view Drafts::no_graphs_reason() const {
+  const spec::Recipe recipe = spec::describe(job_);
+  const spec::Phase* const phase = recipe.find(spec::Body::kGenerate);
+  if (phase == nullptr) return "the job does not generate";
+  if (job_.rollout.graphs == "off") return "actor_rollout_ref.rollout.graphs is off";
+  const step::SamplingOptions sampling = job_.task == spec::Task::kEval
+                                             ? step::sampling_options(job_.rollout.val_kwargs)
+                                             : step::sampling_options(job_.rollout);
+  return step::no_graphs_reason(models_.at(phase->model).generating(),
+                                {target_.cuda, compute_dtype(job_, target_),
+                                 job_.generation_mesh().size(spec::Axis::kTensor), sampling});
+}
+
+Result<bool> Drafts::solve(MemoryPlan& plan, double limit) {
+  const std::vector<CheckpointChoice> open = choices(plan.modes);
+  if (!open.empty()) return solve_checkpointing(plan, open, job_.memory.offload, limit);
+  NEAP_TRY_ASSIGN(const bool solved, solve_if_fits(plan, job_.memory.offload, limit));
+  return solved && plan.fits() && plan.seconds() < limit;
+}
+
+Bytes Drafts::least_capacity(MemoryPlan draft) const {
+  if (job_.memory.offload == spec::Residency::kAuto) return min_capacity(draft);
+  draft.capacity = Bytes();
+  const Result<bool> solved = solve_if_fits(draft, spec::Residency::kAll);
+  return solved.ok() && *solved ? draft.peak : Bytes(~0ull);
+}
+
+Result<double> Drafts::least_seconds(const MemoryPlan& draft) {
+  double sum = draft.operation_seconds();
+  // Larger groups may remove all waits.
+  if (!grouped(draft.modes).empty()) {
+    for (std::size_t p = 0; p < draft.cycle(); ++p)
+      sum -= draft.phases[p].share * (draft.phases[p].wait_seconds + draft.phases[p].peer_seconds);
+  }
+  for (const CheckpointChoice& choice : choices(draft.modes)) {
+    NEAP_TRY_ASSIGN(const PhasePlan kept, choice.predict(0, Accuracy::kQuick));
+    sum += kept.seconds - draft.phases[choice.phase].seconds;
+  }
+  return sum;
+}
+
+std::vector<spec::ModelModes> Drafts::update_modes() const {
+  const spec::UpdateChoice choice = job_.memory.optimizer_offload;
+  std::vector<spec::ModelModes> all(1);
+  for (const spec::ModelId model : trained_) {
+    const ModelChoice* const fixed = choice_for(fixed_, model);
+    std::vector<spec::ModelModes> wider;
+    for (std::size_t m = 0; m < spec::kUpdateModes; ++m) {
+      const auto mode = static_cast<spec::UpdateMode>(m);
+      if (!choice.automatic && choice.mode != mode) continue;
+      if (fixed != nullptr && fixed->update != mode) continue;
+      const bool stays = choice.automatic && job_.memory.offload == spec::Residency::kAll;
+      if (mode == spec::UpdateMode::kStreamed &&
+          (stays || !job_.memory.allows(spec::Measure::kStream)))
+        continue;
+      if (mode == spec::UpdateMode::kDisk && (stays || !job_.memory.allows(spec::Measure::kDisk)))
+        continue;
+      for (spec::ModelModes modes : all) {
+        modes.set(model, mode);
+        wider.push_back(modes);
+      }
+    }
+    all = std::move(wider);
+  }
+  return all;
+}
+
+std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
+  std::vector<spec::ModelModes> out = placed_modes(weights);
+  std::erase_if(out, [&](const spec::ModelModes& modes) { return !modes_follow(fixed_, modes); });
+  for (spec::ModelModes& modes : out)
+    for (const ModelChoice& choice : fixed_)
+      if (choice.together) modes.set_together(choice.model, *choice.together);
+  return out;
+}
+
+// Offloads a model as far as `wanted` and the model allow, and returns what is offloaded.
+Drafts::OnHost Drafts::stream(spec::ModelModes& modes, spec::ModelId model,
+                              const spec::Recipe& recipe, const OnHost& wanted) const {
+  OnHost done;
+  modes.stream_weights(model);
+  const ModelRole& role = models_.at(model);
+  // With ZeRO-3 shards, tables are handled like blocks, and inputs stay.
+  if (recipe.find(model)->sliced) {
+    done.gradients = wanted.gradients && role.trains_blocks();
+    if (done.gradients) modes.keep_gradients_on_host(model);
+    return done;
+  }
+  // On a stage several micro-batches wait for their backward. With a tied embedding, two stages
+  // exchange its gradients.
+  const bool staged = role.shape.pipeline.stages > 1;
+  done.inputs = wanted.inputs && role.trained && !staged;
+  if (done.inputs) modes.keep_inputs_on_host(model);
+  const bool exchanges = staged && role.trains_blocks() && role.whole.ties_table(role.head);
+  done.tables = wanted.tables && !exchanges && hosted_tables(role, true).turns.any();
+  if (done.tables) modes.stream_tables(model);
+  return done;
+}
+
+std::vector<spec::ModelModes> Drafts::placed_modes(WeightPlacement weights) const {
+  std::vector<spec::ModelModes> resident = update_modes();
+  if (weights == WeightPlacement::kResident) return resident;
+  if (weights == WeightPlacement::kStreamedDisk) return disk_modes();
+  const bool inputs = weights == WeightPlacement::kStreamedInputs;
+  const OnHost wanted{inputs || weights == WeightPlacement::kStreamedTables, inputs,
+                      weights == WeightPlacement::kStreamedGradients};
+  std::vector<spec::ModelModes> all;
+  if (job_.memory.offload == spec::Residency::kAll ||
+      !job_.memory.allows(spec::Measure::kStreamWeights))
+    return all;
+  // First the largest model alone, then with the next one, up to all. Trained blocks are updated
+  // part by part, like their states.
+  std::vector<spec::ModelId> models;
+  const spec::Recipe recipe = spec::describe(job_);
+  for (const spec::ModelId model : streamable()) {
+    models.push_back(model);
+    for (spec::ModelModes modes : resident) {
+      const bool parts = std::all_of(models.begin(), models.end(), [&](spec::ModelId other) {
+        return !models_.at(other).trains_blocks() || spec::streams_states(modes.of(other));
+      });
+      if (!parts) continue;
+      // For models without fixed choices. The others follow their choices for any placement.
+      OnHost placed;
+      for (const spec::ModelId other : models) {
+        const ModelChoice* const fixed = choice_for(fixed_, other);
+        const OnHost done =
+            stream(modes, other, recipe, fixed == nullptr ? wanted : OnHost::of(*fixed));
+        if (fixed != nullptr) continue;
+        placed.tables = placed.tables || done.tables;
+        placed.inputs = placed.inputs || done.inputs;
+        placed.gradients = placed.gradients || done.gradients;
+      }
+      if (wanted.gradients ? placed.gradients
+          : wanted.inputs  ? placed.inputs
+                           : placed.tables == wanted.tables)
+        all.push_back(modes);
+    }
+  }
+  return all;
+}
+
+// Modes for offloaded blocks and tables, and shards, on disk. Optimizer states are larger, so they
+// are moved to disk first.
+std::vector<spec::ModelModes> Drafts::disk_modes() const {
+  std::vector<spec::ModelModes> out;
+  if (!job_.memory.allows(spec::Measure::kDisk)) return out;
+  const spec::Recipe recipe = spec::describe(job_);
+  const auto can = [&](const spec::ModelModes& modes, spec::ModelId model) {
+    const bool rests =
+        !models_.at(model).trains_blocks() || modes.of(model) == spec::UpdateMode::kDisk;
+    return rests && !modes.inputs_on_host(model);
+  };
+  for (const WeightPlacement weights :
+       {WeightPlacement::kStreamed, WeightPlacement::kStreamedTables,
+        WeightPlacement::kStreamedGradients}) {
+    for (spec::ModelModes streamed : placed_modes(weights)) {
+      bool all = true, any = false;
+      for (const spec::ModelSource& model : recipe.models) {
+        if (!streamed.streams_weights(model.id)) continue;
+        const ModelChoice* const fixed = choice_for(fixed_, model.id);
+        if (fixed != nullptr && !fixed->blocks_on_disk) continue;
+        streamed.keep_blocks_on_disk(model.id);
+        any = true;
+        all = all && can(streamed, model.id);
+      }
+      if (all && any) out.push_back(streamed);
+    }
+  }
+  return out;
+}
+
+std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) const {
+  std::int64_t most = 1;
+  for (const spec::Phase& phase : recipe.phases) {
+    const bool grouped = phase.streams_weights || phase.slices_weights;
+    if (phase.model != model || !grouped || phase.part == spec::TrainPart::kUpdate) continue;
+    most = std::max(most, micro_batches(job_, phase));
+  }
+  return most;
+}
+
+std::vector<spec::ModelModes> Drafts::grouped(const spec::ModelModes& modes) const {
+  const spec::Recipe recipe = spec::describe(job_, modes);
+  std::vector<std::pair<spec::ModelId, std::int64_t>> models;
+  std::int64_t most = 1;
+  for (const spec::ModelSource& model : recipe.models) {
+    const ModelChoice* const fixed = choice_for(fixed_, model.id);
+    if ((!model.streamed && !model.sliced) || (fixed != nullptr && fixed->together)) continue;
+    // Micro-batches pass stages one by one.
+    if (models_.at(model.id).shape.pipeline.stages > 1) continue;
+    models.emplace_back(model.id, groupable(recipe, model.id));
+    most = std::max(most, models.back().second);
+  }
+  std::vector<spec::ModelModes> out;
+  for (std::int64_t groups = 1; groups < most; groups *= 2) {
+    if (step::div_up(most, groups) > kMostTogether) continue;
+    spec::ModelModes with = modes;
+    for (const auto& [model, micro_batches] : models)
+      with.set_together(model, step::div_up(micro_batches, groups));
+    out.push_back(with);
+  }
+  return out;
+}
+
+std::vector<spec::ModelId> Drafts::streamable() const {
+  struct Found {
+    bool fixed;
+    Bytes blocks;
+    spec::ModelId model;
+  };
+  std::vector<Found> found;
+  const spec::Recipe recipe = spec::describe(job_);
+  for (const spec::ModelId model : spec::streamable(recipe)) {
+    const ModelChoice* const fixed = choice_for(fixed_, model);
+    if (fixed != nullptr && !fixed->streams_weights) continue;
+    const std::vector<PartPlan> blocks =
+        hosted_blocks(models_.at(model), compute_dtype(job_, target_));
+    // All blocks would fit into the buffers.
+    if (!recipe.find(model)->sliced && blocks.size() <= kBlockSlots) continue;
+    Bytes sum;
+    for (const PartPlan& block : blocks) sum += block.bytes;
+    found.push_back({fixed != nullptr, sum, model});
+  }
+  std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
+    return std::pair(a.fixed, a.blocks) > std::pair(b.fixed, b.blocks);
+  });
+  std::vector<spec::ModelId> out;
+  out.reserve(found.size());
+  for (const Found& each : found) out.push_back(each.model);
+  return out;
+}
+
+// The checkpointing of a rung replaces the configured one while its phase is counted.
+Result<PhasePlan> Drafts::predict(const spec::ModelModes& modes, const spec::Phase& phase,
+                                  std::int64_t rung, Accuracy accuracy) {
+  ModelRole& role = *models_.slot(phase.model);
+  const Predictions::Key key{
+      phase.id,
+      spec::batching_of(job_, phase),
+      phase.updates() ? std::optional(role.optimizer.state_dtype) : std::nullopt,
+      rung,
+      accuracy,
+      static_cast<const spec::PhaseStreaming&>(phase),
+      phase.logits_chunk,
+      phase.graphs};
+  const auto known = predictions_.phases.find(key);
+  if (known != predictions_.phases.end()) return known->second;
+  if (accuracy == Accuracy::kQuick && phase.part == spec::TrainPart::kAll)
+    return predict_parts(modes, phase, rung);
+  const spec::Checkpointing before = role.checkpointing;
+  if (rung != kAsConfigured)
+    role.checkpointing = ladder_of(phase).at(static_cast<std::size_t>(rung));
+  Result<PhasePlan> plan = predict_phase(job_, models_, target_, phase, accuracy);
+  role.checkpointing = before;
+  if (plan.ok()) predictions_.phases.emplace(key, *plan);
+  return plan;
+}
+
+// Predicts a joint training phase from its backward and its update as separate phases. Their
+// predictions are known for every update mode and type of states.
+Result<PhasePlan> Drafts::predict_parts(const spec::ModelModes& modes, const spec::Phase& phase,
+                                        std::int64_t rung) {
+  spec::ModelModes split = modes;
+  split.set(phase.model, spec::UpdateMode::kSplit);
+  const spec::Recipe recipe = spec::describe(job_, split);
+  const spec::Phase& update = *recipe.find(phase.body, spec::TrainPart::kUpdate);
+  NEAP_TRY_ASSIGN(
+      PhasePlan out,
+      predict(split, *recipe.find(phase.body, spec::TrainPart::kBackward), rung, Accuracy::kQuick));
+  NEAP_TRY_ASSIGN(const PhasePlan stepped, predict(split, update, kAsConfigured, Accuracy::kExact));
+  out.id = phase.id;
+  out.transient = std::max(out.transient, stepped.transient);
+  out.transient_allocated = std::max(out.transient_allocated, stepped.transient_allocated);
+  add_work(out, stepped, update.times);
+  return out;
+}
+
+std::vector<CheckpointChoice> Drafts::choices(const spec::ModelModes& modes) {
+  std::vector<CheckpointChoice> out;
+  if (!job_.memory.allows(spec::Measure::kRecompute)) return out;
+  const spec::Recipe recipe = spec::describe(job_, modes);
+  for (std::size_t i = 0; i < trained_.size(); ++i) {
+    const ModelChoice* const fixed = choice_for(fixed_, trained_[i]);
+    if (fixed != nullptr && fixed->retention) continue;
+    if (models_.at(trained_[i]).checkpoint_mode != spec::CheckpointMode::kAuto) continue;
+    for (std::size_t p = 0; p < recipe.phases.size(); ++p) {
+      const spec::Phase& phase = recipe.phases[p];
+      if (phase.model != trained_[i] || !phase.runs_backward()) continue;
+      const CheckpointLadder& ladder = ladder_of(phase);
+      out.push_back(
+          {i, p, &ladder, [this, modes, phase, &ladder](std::size_t rung, Accuracy accuracy) {
+             // The draft already has the last rung's checkpointing.
+             return rung == ladder.last()
+                        ? predict(modes, phase, kAsConfigured, Accuracy::kExact)
+                        : predict(modes, phase, static_cast<std::int64_t>(rung), accuracy);
+           }});
+    }
+  }
+  return out;
+}
+
+const CheckpointLadder& Drafts::ladder_of(const spec::Phase& phase) {
+  const auto key = std::pair(phase.model, spec::batching_of(job_, phase));
+  const auto known = predictions_.ladders.find(key);
+  if (known != predictions_.ladders.end()) return known->second;
+  const CheckpointLadder ladder(models_.at(phase.model), compute_dtype(job_, target_),
+                                kernel_profile(job_, target_, &phase),
+                                micro_batch_spans(job_, phase));
+  return predictions_.ladders.emplace(key, ladder).first->second;
+}
+
+}  // namespace neap::plan

@@ -1,0 +1,165 @@
+#include "plan/search/job_variants.h"
+
+#include <algorithm>
+
+#include "spec/ranks/rank_kinds.h"
+
+namespace neap::plan {
+namespace {
+
+namespace fields = spec::job_fields;
+
+bool valid_with(spec::Job job, const std::vector<spec::JobChange>& changes) {
+  spec::apply(changes, job);
+  return job.validate().ok();
+}
+
+void add(std::vector<spec::JobChange>& changes, const std::vector<spec::JobChange>& more) {
+  changes.insert(changes.end(), more.begin(), more.end());
+}
+
+}  // namespace
+
+Result<JobVariants> JobVariants::make(const spec::Job& job, const Target& target, Scope scope,
+                                      FixedChoices fixed) {
+  JobVariants out(job, target, std::move(fixed));
+  if (scope == Scope::kWide) {
+    out.open_settings();
+    out.add_levels({training_micro_batches(), inference_micro_batches(), rollout_batches()});
+  } else if (job.memory.allows(spec::Measure::kMicroBatch)) {
+    out.add_levels({training_micro_batches()});
+  }
+  NEAP_TRY_ASSIGN(out.models_, Drafts::read(out.job_, target));
+  out.add_states();
+  return out;
+}
+
+void JobVariants::open_settings() {
+  if (job_.memory.offload != spec::Residency::kAuto)
+    opened_.residency = {{fields::kResidency, spec::Residency::kAuto}};
+  if (!job_.memory.optimizer_offload.automatic)
+    opened_.update = {{fields::kUpdate, spec::UpdateChoice()}};
+  for (const spec::ModelId id : trained_) {
+    std::vector<spec::JobChange>& changes = opened_.retention.emplace_back();
+    if (!job_.memory.allows(spec::Measure::kRecompute) ||
+        configured_mode(id) == spec::CheckpointMode::kAuto)
+      continue;
+    // The two keys must not contradict each other.
+    const spec::JobField<bool> other_key = fields::gradient_checkpointing(id);
+    if (other_key.of(job_)) changes.emplace_back(other_key, false);
+    changes.emplace_back(fields::activation_checkpointing(id), spec::CheckpointMode::kAuto);
+  }
+  spec::apply(opened_.residency, job_);
+  spec::apply(opened_.update, job_);
+  for (const std::vector<spec::JobChange>& changes : opened_.retention) spec::apply(changes, job_);
+}
+
+void JobVariants::add_levels(std::vector<Tunable> kinds) {
+  kinds_ = std::move(kinds);
+  for (const Tunable& kind : kinds_) {
+    int level = 0;
+    for (;; ++level) {
+      const std::vector<spec::JobChange> smaller = kind.changes(configured_, level + 1);
+      if (smaller.empty() || !valid_with(configured_, smaller)) break;
+    }
+    deepest_.push_back(level);
+  }
+}
+
+void JobVariants::add_states() {
+  states_.emplace_back();
+  if (!job_.memory.allows(spec::Measure::kBf16States)) return;
+  std::vector<spec::JobChange> narrow;
+  for (const spec::ModelId id : trained_) {
+    const spec::JobField<spec::Dtype> dtype = fields::state_dtype(id);
+    const spec::JobChange change(dtype, spec::Dtype::kBfloat16);
+    if (dtype.of(job_) != spec::Dtype::kBfloat16 && valid_with(job_, {change}))
+      narrow.push_back(change);
+  }
+  if (!narrow.empty()) states_.push_back(std::move(narrow));
+}
+
+spec::CheckpointMode JobVariants::configured_mode(spec::ModelId trained) const {
+  return spec::describe(configured_).find(trained)->trained->checkpoint_mode();
+}
+
+bool JobVariants::may_reorder_sums() const {
+  return target_->cuda && !job_.trainer.deterministic &&
+         spec::rank_kinds(job_.model_meshes()).size() == 1;
+}
+
+std::vector<JobVariants::Levels> JobVariants::together() const {
+  std::vector<Levels> all;
+  const int deepest = deepest_.empty() ? 0 : *std::max_element(deepest_.begin(), deepest_.end());
+  for (int level = 0; level <= deepest; ++level) {
+    Levels& levels = all.emplace_back();
+    for (const int most : deepest_) levels.push_back(std::min(level, most));
+  }
+  return all;
+}
+
+Result<Variant*> JobVariants::at(std::size_t states, const Levels& levels) {
+  const auto [it, is_new] = variants_.try_emplace({states, levels});
+  Variant& made = it->second;
+  Variant* const none = nullptr;
+  if (!is_new) return made.drafts ? &made : none;
+  made.choice = {states, levels};
+  if (fixed_.variant && *fixed_.variant != made.choice) return none;
+  for (std::size_t k = 0; k < levels.size(); ++k) {
+    if (levels[k] > 0) add(made.changes, kinds_[k].changes(job_, levels[k]));
+  }
+  add(made.changes, states_[states]);
+  made.job = job_;
+  spec::apply(made.changes, made.job);
+  if (!made.changes.empty() && !made.job.validate().ok()) return none;
+  JobModels models = models_;
+  for (const spec::ModelSource& source : spec::describe(made.job).models) {
+    if (source.trained != nullptr) models.slot(source.id)->optimizer = *source.optimizer;
+  }
+  made.drafts =
+      std::make_unique<Drafts>(made.job, *target_, std::move(models), *predictions_, fixed_.models);
+  return &made;
+}
+
+Result<std::vector<Draft>*> drafts_of(Variant& variant, WeightPlacement weights) {
+  const auto known = variant.made.find(weights);
+  if (known != variant.made.end()) return &known->second;
+  std::vector<Draft> drafts;
+  for (const spec::ModelModes& modes : variant.drafts->modes(weights)) {
+    const bool exact = weights != WeightPlacement::kResident;
+    NEAP_TRY_ASSIGN(MemoryPlan plan,
+                    variant.drafts->draft(modes, exact ? Accuracy::kExact : Accuracy::kQuick));
+    NEAP_TRY_ASSIGN(const double least, variant.drafts->least_seconds(plan));
+    drafts.push_back({std::move(plan), least, exact});
+  }
+  return &(variant.made[weights] = std::move(drafts));
+}
+
+Status make_exact(Variant& variant, Draft& draft) {
+  if (draft.exact) return {};
+  NEAP_TRY_ASSIGN(draft.plan, variant.drafts->draft(draft.plan.modes));
+  draft.exact = true;
+  return {};
+}
+
+void JobVariants::add_opened(MemoryPlan& plan) const {
+  std::vector<spec::JobChange> all = opened_.residency;
+  const bool same = std::all_of(plan.updated.begin(), plan.updated.end(), [&](const UpdatePlan& u) {
+    return u.mode == configured_.memory.optimizer_offload.mode;
+  });
+  if (!same) add(all, opened_.update);
+  for (std::size_t i = 0; i < opened_.retention.size(); ++i) {
+    if (opened_.retention[i].empty()) continue;
+    ActivationPlan& chosen = plan.activations[i];  // in the same order
+    const spec::CheckpointMode mode = configured_mode(trained_[i]);
+    if (chosen.checkpointing == spec::checkpointing(mode, models_.at(trained_[i]).shape)) {
+      chosen.mode = mode;
+    } else {
+      add(all, opened_.retention[i]);
+    }
+  }
+  add(all, plan.changes);
+  plan.changes = std::move(all);
+}
+
+}  // namespace neap::plan

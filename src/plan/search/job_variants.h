@@ -1,0 +1,104 @@
+// The variants of a job that a plan search considers, and the drafts of each.
+//
+// Variant   A job with other types of optimizer states or other micro-batch sizes. Micro-batches
+//           are of three kinds: training, inference and rollout. Each kind has levels: 0 is as
+//           configured, and each further level is smaller.
+// Draft     A variant has one for every way to run its models (drafts.h).
+// Scope     kConfigured allows only what memory.allow permits. kWide also allows smaller
+//           micro-batches of every kind, and lets the plan choose offloading, updates and
+//           recomputation that the job fixes.
+// Threads   one.
+// Failure   kInvalidArgument for settings that contradict each other, or models that cannot be
+//           read.
+// Cost      models are read once. Variants and drafts are created on first use and kept. They share
+//           the predictions of phases.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "plan/search/drafts.h"
+#include "plan/search/tunables.h"
+
+namespace neap::plan {
+
+struct Draft {
+  MemoryPlan plan;
+  double least_seconds = 0;  ///< lower bound of the time of the draft's plans
+  bool exact = true;         ///< otherwise the plan may need more memory
+};
+
+struct Variant {
+  VariantChoice choice;
+  spec::Job job;
+  std::vector<spec::JobChange> changes;  ///< changes from the job to this variant
+  std::unique_ptr<Drafts> drafts;
+  std::map<WeightPlacement, std::vector<Draft>> made;
+};
+
+/// The drafts of a variant; their addresses are stable. Drafts with resident weights are not exact:
+/// one round of each loop gives their time, and most are discarded by their lower bounds.
+[[nodiscard]] Result<std::vector<Draft>*> drafts_of(Variant& variant, WeightPlacement weights);
+/// Predicts inexact parts again.
+[[nodiscard]] Status make_exact(Variant& variant, Draft& draft);
+
+class JobVariants {
+ public:
+  enum class Scope { kConfigured, kWide };
+  /// `target` must outlive the variants. Each draft keeps the choices in `fixed`.
+  [[nodiscard]] static Result<JobVariants> make(const spec::Job& job, const Target& target,
+                                                Scope scope, FixedChoices fixed = {});
+
+  /// The job, with what kWide leaves to the plan.
+  [[nodiscard]] const spec::Job& job() const { return job_; }
+  [[nodiscard]] bool has_fixed() const { return !fixed_.empty(); }
+  /// A plan may change the order of sums: on a GPU, where the job is not deterministic and all ranks have the same plan.
+  [[nodiscard]] bool may_reorder_sums() const;
+  /// Types of optimizer states, from 0: as configured, then bfloat16 wherever that is allowed.
+  [[nodiscard]] std::size_t states() const { return states_.size(); }
+  /// The level of each kind of micro-batch.
+  using Levels = std::vector<int>;
+  [[nodiscard]] const Levels& deepest() const { return deepest_; }
+  /// All kinds reduced by the same number of levels, as far as each goes; the largest sizes first.
+  [[nodiscard]] std::vector<Levels> together() const;
+
+  /// Null if the keys contradict each other, or if another variant is fixed. The address is stable.
+  [[nodiscard]] Result<Variant*> at(std::size_t states, const Levels& levels);
+  /// Adds to a plan's changes those that kWide made, except where the plan chose the configured
+  /// value.
+  void add_opened(MemoryPlan& plan) const;
+
+ private:
+  JobVariants(const spec::Job& job, const Target& target, FixedChoices fixed)
+      : configured_(job),
+        job_(job),
+        target_(&target),
+        trained_(spec::describe(job).trained()),
+        fixed_(std::move(fixed)) {}
+  void open_settings();
+  void add_levels(std::vector<Tunable> kinds);
+  void add_states();
+  [[nodiscard]] spec::CheckpointMode configured_mode(spec::ModelId trained) const;
+
+  // Changes that let the plan choose what the job fixes.
+  struct Opened {
+    std::vector<spec::JobChange> residency, update;
+    std::vector<std::vector<spec::JobChange>> retention;  // per trained model
+  };
+  spec::Job configured_, job_;
+  const Target* target_;
+  std::vector<spec::ModelId> trained_;
+  Opened opened_;
+  JobModels models_;
+  std::vector<Tunable> kinds_;
+  Levels deepest_;
+  std::vector<std::vector<spec::JobChange>> states_;  // changes for each type of states
+  std::unique_ptr<Predictions> predictions_ = std::make_unique<Predictions>();
+  FixedChoices fixed_;
+  std::map<std::pair<std::size_t, Levels>, Variant> variants_;
+};
+
+}  // namespace neap::plan

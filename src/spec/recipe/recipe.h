@@ -1,0 +1,299 @@
+// The recipe of a job: its models, the phases of one step, and for every phase the tags that it
+// needs, writes or discards. Plans estimate this list, and the trainer runs it.
+//
+// A new algorithm needs a Task, a function in recipe.cpp, and any phase bodies that do not exist
+// yet.
+//
+// Threads   values and stateless functions.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "spec/job/job.h"
+#include "spec/model/architecture.h"
+
+namespace neap::spec {
+
+enum class PhaseId : std::uint8_t {
+  kGenerate,
+  kActorLogProbs,
+  kReferenceLogProbs,
+  kValues,
+  kRewards,
+  kTrainCritic,
+  kTrainActor,
+  kTrain,
+  kValidate,
+  // A training phase divided into two (TrainPart).
+  kBackwardCritic,
+  kUpdateCritic,
+  kBackwardActor,
+  kUpdateActor,
+  kBackward,
+  kUpdate,
+  // ReMax's greedy response to each prompt, and its reward.
+  kGenerateBaseline,
+  kBaselineRewards,
+};
+constexpr std::size_t kPhases = 17;
+/// Name in plans, traces, reports and metrics: "generate", "actor_logp".
+[[nodiscard]] std::string_view to_string(PhaseId phase);
+
+/// The part of a training body that a phase runs.
+enum class TrainPart : std::uint8_t {
+  kNone,      ///< the phase does not train
+  kAll,       ///< every mini-batch: forward, backward and update
+  kBackward,  ///< forward and backward of one mini-batch
+  kUpdate,    ///< optimizer step of one mini-batch
+};
+
+/// The computation of a phase (step/pipeline/runner.h).
+enum class Body : std::uint8_t {
+  kGenerate,        ///< prefill and decode
+  kLogProbs,        ///< log-probabilities of responses
+  kTokenScores,     ///< a score at every token of a response
+  kSequenceScores,  ///< a score at the last token
+  kPolicyUpdate,
+  kValueUpdate,
+  kCrossEntropyUpdate,
+  kPairUpdate,        ///< Bradley-Terry loss on chosen and rejected responses
+  kPreferenceUpdate,  ///< DPO loss on chosen and rejected responses
+  kCrossEntropy,      ///< log-probabilities of the data, without an update
+  kPairScores,
+};
+
+/// A kind of memory that outlives a phase.
+enum class TagKind : std::uint8_t {
+  kWeights,
+  /// Prefetch buffers for blocks of offloaded or sharded weights; also their gradients, if
+  /// offloaded blocks are trained.
+  kBuffers,
+  /// Rollout weights: all blocks, if weights are offloaded. Otherwise all weights of the rank's
+  /// rollout shard, if training has ZeRO shards, stages or another tensor-parallel size.
+  kBlocks,
+  kAdapter,
+  kGradients,      ///< all of them, or this rank's shard
+  kUnitGradients,  ///< sharded: gradients of the unit that backward computes
+  kOptimizer,      ///< the states, or prefetch buffers for offloaded states
+  kKeyValues,
+  kGraphs,      ///< tensors of a decoding step in a CUDA graph
+  kGraphNodes,  ///< memory of the driver for these graphs: no contents, always resident
+  kPeers,       ///< the same of the communication library
+};
+constexpr std::size_t kTagKinds = 11;
+struct TagId {
+  TagKind kind = TagKind::kWeights;
+  ModelId model = ModelId::kActor;
+  friend auto operator<=>(const TagId&, const TagId&) = default;
+};
+/// "actor.weights", "critic.optimizer", "rollout.kv", "rollout.graphs", "ranks.nccl".
+[[nodiscard]] std::string to_string(TagId tag);
+/// Whether no phase reads what an earlier phase left in it.
+[[nodiscard]] constexpr bool is_scratch(TagKind kind) {
+  return kind == TagKind::kGradients || kind == TagKind::kKeyValues || kind == TagKind::kBuffers ||
+         kind == TagKind::kBlocks || kind == TagKind::kUnitGradients || kind == TagKind::kGraphs ||
+         kind == TagKind::kGraphNodes || kind == TagKind::kPeers;
+}
+
+/// A model of the job and the origin of its weights.
+struct ModelSource {
+  ModelId id = ModelId::kActor;
+  std::string path;
+  Head head = Head::kLanguageModel;
+  /// For a trained model; null: frozen. Both pointers refer to the job.
+  const ModelConfig* trained = nullptr;
+  const OptimizerConfig* optimizer = nullptr;
+  double grad_clip = 0;    ///< maximum gradient norm; 0: no clipping
+  bool init_head = false;  ///< initialise a missing scalar head with zeros
+  std::string adapter{};   ///< folder of an adapter to merge into the weights; empty: none
+  /// Layer-wise offload: blocks are in host memory and are loaded while they are used. For rollouts
+  /// all of them are loaded.
+  bool streamed = false;
+  bool streams_tables = false;  ///< the embedding and the head are also offloaded, if possible
+  /// For a trained model: each rank keeps only the gradients that it updates, and backward holds
+  /// full gradients of at most two units. Not set if trained blocks are offloaded, because their
+  /// full gradients are also offloaded.
+  bool slices_gradients = false;
+  /// ZeRO-3: each rank has a shard of the weights. A block, the embedding or the head is gathered
+  /// before use; rollouts gather all of them.
+  bool sliced = false;
+  /// This rank's shard is in host memory and is loaded for each gather.
+  bool slice_on_host = false;
+  /// Trained model with slice_on_host: the shard of its gradients is also in host memory.
+  bool gradients_on_host = false;
+  /// Optimizer states are in host memory; parts are loaded for the update.
+  bool streams_states = false;
+  bool states_on_disk = false;  ///< optimizer states are on disk instead
+  /// Data that would be offloaded to host memory go to disk: blocks with their gradients, or
+  /// shards.
+  bool blocks_on_disk = false;
+  /// For an offloaded model: inputs of its blocks are kept in host memory until the backward.
+  bool inputs_on_host = false;
+  [[nodiscard]] bool adapted() const { return trained != nullptr && trained->lora.rank > 0; }
+};
+
+/// How a phase loads its model's data. Estimates of a phase depend on these, so they are part of
+/// the key of cached estimates.
+struct PhaseStreaming {
+  /// Blocks are loaded one after another; the embedding and the head are loaded when used; an
+  /// update loads optimizer states in parts.
+  bool streams_weights = false, streams_tables = false, streams_states = false;
+  bool states_on_disk = false;  ///< offloaded states are on disk
+  bool blocks_on_disk = false;  ///< offloaded weights or shards are on disk
+  /// ZeRO-3: blocks, embedding and head are gathered one after another
+  bool slices_weights = false;
+  bool slices_gradients = false;
+  bool slice_on_host = false, gradients_on_host = false;
+  /// Inputs of offloaded blocks are in host memory between forward and backward.
+  bool inputs_on_host = false;
+  /// Loads all weights when the phase begins (a rollout). fetches_blocks: this rank's offloaded
+  /// blocks are loaded from the host.
+  bool gathers_weights = false, fetches_blocks = false;
+  friend auto operator<=>(const PhaseStreaming&, const PhaseStreaming&) = default;
+};
+
+/// Elements of wide logits that a head computes at a time: 128 MiB of float32. Each chunk reads and
+/// writes the gradients of the matrix.
+constexpr std::int64_t kLogitsChunk = std::int64_t{1} << 25;
+/// Larger chunks that a plan may choose, the fastest first. They change the order of sums.
+inline constexpr std::array kLargerLogitsChunks = {std::int64_t{1} << 28, std::int64_t{1} << 27};
+
+struct Phase : PhaseStreaming {
+  PhaseId id = PhaseId::kTrain;
+  Body body = Body::kCrossEntropyUpdate;
+  ModelId model = ModelId::kActor;  ///< the model that the phase runs
+  bool adapter_off = false;         ///< run the frozen base without its adapter, as the reference
+  bool baseline = false;            ///< one greedy response per prompt
+  bool entropy = false;             ///< with log-probabilities: also compute the entropy
+  TrainPart part = TrainPart::kNone;
+  /// For offloaded or sharded weights: micro-batches that pass through a block before the next
+  /// block is loaded.
+  std::int64_t together = 1;
+  std::int64_t logits_chunk = kLogitsChunk;  ///< elements at a time, where it makes logits of texts
+  bool graphs =
+      false;  ///< a generation decodes in CUDA graphs where it can (step/generation/decode_graphs.h)
+  /// Steps may have no other phase: then it follows itself.
+  bool follows_itself = false;
+  /// Number of runs per step. A backward phase and its update alternate. 0: the phase runs once,
+  /// before the first step, with nothing on the device but what it needs.
+  std::int64_t times = 1;
+  double share = 1;           ///< fraction of steps that include it; less than 1 for validation
+  std::vector<TagId> needs;   ///< tags that are resident during the phase
+  std::vector<TagId> writes;  ///< the subset of `needs` that it modifies
+  /// Tags that it does not need and whose contents are no longer used.
+  std::vector<TagId> discards;
+  [[nodiscard]] bool trains() const { return part != TrainPart::kNone; }
+  [[nodiscard]] bool runs_backward() const {
+    return part == TrainPart::kAll || part == TrainPart::kBackward;
+  }
+  /// Whether it reads or writes optimizer data that an update changes.
+  [[nodiscard]] bool updates() const {
+    return part == TrainPart::kAll || part == TrainPart::kUpdate;
+  }
+  [[nodiscard]] bool runs_once() const { return times == 0; }
+};
+
+/// How a training body divides a rank's rows. A row is a sequence or a pair.
+struct UpdateShape {
+  std::int64_t epochs = 1;
+  std::int64_t rows = 0;         ///< rows per epoch
+  std::int64_t mini_batch = 0;   ///< rows per optimizer step
+  std::int64_t micro_batch = 0;  ///< rows per forward and backward
+  /// Optimizer steps per training step.
+  [[nodiscard]] std::int64_t updates() const { return epochs * (rows / mini_batch); }
+};
+/// For a body that trains.
+[[nodiscard]] UpdateShape update_shape(const Job& job, Body body);
+
+/// How a phase divides its rows into micro-batches.
+struct Batching {
+  std::int64_t rows = 0;  ///< rows per micro-batch; in a rollout, sequences decoded at once
+  /// Tokens of a packed micro-batch, including those of other context-parallel ranks; 0: padded,
+  /// and `rows` applies.
+  std::int64_t tokens = 0;
+  std::int64_t sequences_of_row = 1;  ///< 2 for pairs in training
+  std::int64_t most_rows = 0;  ///< rows of a step or mini-batch, which bound a packed micro-batch
+  std::int64_t together = 1;   ///< micro-batches per load of a block
+  friend auto operator<=>(const Batching&, const Batching&) = default;
+};
+[[nodiscard]] Batching batching_of(const Job& job, const Phase& phase);
+
+struct Recipe {
+  Task task = Task::kPpo;
+  std::vector<ModelSource> models;
+  std::vector<TagId> tags;  ///< in the order in which their regions are created
+  /// The phases of a step in order; then those that run once before the first step.
+  std::vector<Phase> phases;
+
+  /// Null if the job has no such model.
+  [[nodiscard]] const ModelSource* find(ModelId model) const;
+  [[nodiscard]] const Phase* find(PhaseId phase) const;
+  /// The first phase that runs `body`, or that part of it.
+  [[nodiscard]] const Phase* find(Body body, std::optional<TrainPart> part = {}) const;
+  /// The phase that runs the model's forward and backward. Null: it is frozen.
+  [[nodiscard]] const Phase* training_phase(ModelId model) const;
+  /// Models with gradients, in order.
+  [[nodiscard]] std::vector<ModelId> trained() const;
+  /// Whether some phase generates with the model.
+  [[nodiscard]] bool generates(ModelId model) const;
+  /// Whether no phase writes it, so that a loaded copy stays valid.
+  [[nodiscard]] bool frozen(TagId tag) const;
+};
+
+/// How a step runs each model: a trained one's updates divided into phases, weights streamed. And all: logits in chunks,
+/// decoding in graphs.
+class ModelModes {
+ public:
+  [[nodiscard]] UpdateMode of(ModelId model) const { return modes_[index(model)]; }
+  void set(ModelId model, UpdateMode mode) { modes_[index(model)] = mode; }
+  [[nodiscard]] bool streams_weights(ModelId model) const { return streamed_[index(model)]; }
+  void stream_weights(ModelId model) { streamed_[index(model)] = true; }
+  /// With offloaded weights.
+  [[nodiscard]] bool streams_tables(ModelId model) const { return tables_[index(model)]; }
+  void stream_tables(ModelId model) { tables_[index(model)] = true; }
+  /// Offloaded blocks with their gradients are on disk; with ZeRO-3, the shards that would be in
+  /// host memory.
+  [[nodiscard]] bool blocks_on_disk(ModelId model) const { return disk_[index(model)]; }
+  void keep_blocks_on_disk(ModelId model) { disk_[index(model)] = true; }
+  /// With offloaded weights of a trained model.
+  [[nodiscard]] bool inputs_on_host(ModelId model) const { return inputs_[index(model)]; }
+  void keep_inputs_on_host(ModelId model) { inputs_[index(model)] = true; }
+  /// With a trained ZeRO-3 model whose weight shard is in host memory: its gradient shard is there
+  /// as well.
+  [[nodiscard]] bool gradients_on_host(ModelId model) const { return gradients_[index(model)]; }
+  void keep_gradients_on_host(ModelId model) { gradients_[index(model)] = true; }
+  /// With offloaded or sharded weights: micro-batches per load of a block.
+  [[nodiscard]] std::int64_t together(ModelId model) const { return together_[index(model)]; }
+  void set_together(ModelId model, std::int64_t count) { together_[index(model)] = count; }
+  [[nodiscard]] std::int64_t logits_chunk() const { return logits_chunk_; }
+  void set_logits_chunk(std::int64_t elements) { logits_chunk_ = elements; }
+  [[nodiscard]] bool graphs() const { return graphs_; }
+  void decode_in_graphs(bool on = true) { graphs_ = on; }
+  friend bool operator==(const ModelModes&, const ModelModes&) = default;
+
+ private:
+  static std::size_t index(ModelId model) { return static_cast<std::size_t>(model); }
+  std::array<UpdateMode, kModels> modes_{};
+  std::array<bool, kModels> streamed_{}, tables_{}, disk_{}, inputs_{}, gradients_{};
+  std::array<std::int64_t, kModels> together_ = [] {
+    std::array<std::int64_t, kModels> out{};
+    out.fill(1);
+    return out;
+  }();
+  std::int64_t logits_chunk_ = kLogitsChunk;
+  bool graphs_ = false;
+};
+
+/// Models whose weights or shards can be offloaded: those that a step also uses outside of
+/// generation. Generation reads every block for each token, so offloading would be too slow there.
+[[nodiscard]] std::vector<ModelId> streamable(const Recipe& recipe);
+/// The recipe of `job`, which must outlive it.
+[[nodiscard]] Recipe describe(const Job& job, const ModelModes& modes = {});
+
+}  // namespace neap::spec

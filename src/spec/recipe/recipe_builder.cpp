@@ -1,0 +1,207 @@
+#include "spec/recipe/recipe_builder.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace neap::spec {
+namespace {
+
+// The phase that runs `part` when `joined` is divided.
+PhaseId phase_of(PhaseId joined, TrainPart part) {
+  if (part != TrainPart::kBackward && part != TrainPart::kUpdate) return joined;
+  const bool backward = part == TrainPart::kBackward;
+  switch (joined) {
+    case PhaseId::kTrainCritic:
+      return backward ? PhaseId::kBackwardCritic : PhaseId::kUpdateCritic;
+    case PhaseId::kTrainActor:
+      return backward ? PhaseId::kBackwardActor : PhaseId::kUpdateActor;
+    default:
+      return backward ? PhaseId::kBackward : PhaseId::kUpdate;
+  }
+}
+
+// Whether a phase computes logits in chunks. Generation computes those of one token at a time.
+bool makes_logits(const Phase& phase) {
+  switch (phase.body) {
+    case Body::kLogProbs:
+    case Body::kCrossEntropy:
+      return true;
+    case Body::kPolicyUpdate:
+    case Body::kCrossEntropyUpdate:
+    case Body::kPreferenceUpdate:
+      return phase.part != TrainPart::kUpdate;
+    case Body::kGenerate:
+    case Body::kTokenScores:
+    case Body::kSequenceScores:
+    case Body::kPairScores:
+    case Body::kValueUpdate:
+    case Body::kPairUpdate:
+      break;
+  }
+  return false;
+}
+
+}  // namespace
+
+RecipeBuilder::RecipeBuilder(const Job& job, const ModelModes& modes)
+    : job_(job),
+      modes_(modes),
+      evaluates_(job.task == Task::kEval),
+      places_generation_(job.has_generation_placement()),
+      has_stages_(job.mesh().size(Axis::kPipe) > 1) {
+  recipe_.task = job.task;
+}
+
+void RecipeBuilder::trained(const ModelSource& source) {
+  add_model(source);
+  ModelSource& model = recipe_.models.back();
+  model.gradients_on_host =
+      model.slice_on_host && !model.adapted() && modes_.gradients_on_host(source.id);
+  if (!model.gradients_on_host) add_tag(TagKind::kGradients, source.id);
+  model.slices_gradients =
+      job_.data_parallel(source.id).slices_gradients() && (!model.streamed || model.adapted());
+  if (model.slices_gradients) add_tag(TagKind::kUnitGradients, source.id);
+  add_tag(TagKind::kOptimizer, source.id);
+}
+
+Phase& RecipeBuilder::phase(PhaseId id, Body body, ModelId model) {
+  Phase& p = recipe_.phases.emplace_back();
+  p.id = id;
+  p.body = body;
+  p.model = model;
+  return p;
+}
+
+void RecipeBuilder::update(PhaseId joined, Body body, ModelId model) {
+  if (modes_.of(model) == UpdateMode::kJoined) {
+    phase(joined, body, model).part = TrainPart::kAll;
+    return;
+  }
+  for (const TrainPart part : {TrainPart::kBackward, TrainPart::kUpdate}) {
+    Phase& p = phase(phase_of(joined, part), body, model);
+    p.part = part;
+    p.times = update_shape(job_, body).updates();
+  }
+}
+
+Recipe RecipeBuilder::take() {
+  for (const ModelSource& model : recipe_.models) {
+    if (!gathers_to_generate(model) || !recipe_.generates(model.id)) continue;
+    const bool has_slots = model.streamed || model.sliced;
+    const TagId before{has_slots ? TagKind::kBuffers : TagKind::kWeights, model.id};
+    recipe_.tags.insert(std::find(recipe_.tags.begin(), recipe_.tags.end(), before) + 1,
+                        {TagKind::kBlocks, model.id});
+  }
+  for (Phase& p : recipe_.phases) fill_tags(p);
+  const auto of_every_step = [](const Phase& p) { return p.times > 0 && p.share >= 1; };
+  if (std::count_if(recipe_.phases.begin(), recipe_.phases.end(), of_every_step) == 1) {
+    Phase& only = *std::find_if(recipe_.phases.begin(), recipe_.phases.end(), of_every_step);
+    only.follows_itself = only.times == 1;
+  }
+  return std::move(recipe_);
+}
+
+void RecipeBuilder::add_model(const ModelSource& source) {
+  recipe_.models.push_back(source);
+  const bool sliced = job_.data_parallel(source.id).slices_weights() && !evaluates_;
+  recipe_.models.back().sliced = sliced;
+  recipe_.models.back().streamed = modes_.streams_weights(source.id) && !sliced;
+  recipe_.models.back().slice_on_host = modes_.streams_weights(source.id) && sliced;
+  recipe_.models.back().streams_tables = modes_.streams_tables(source.id);
+  recipe_.models.back().streams_states =
+      source.trained != nullptr && streams_states(modes_.of(source.id));
+  recipe_.models.back().states_on_disk =
+      source.trained != nullptr && modes_.of(source.id) == UpdateMode::kDisk;
+  recipe_.models.back().blocks_on_disk =
+      modes_.streams_weights(source.id) && modes_.blocks_on_disk(source.id);
+  recipe_.models.back().inputs_on_host =
+      source.trained != nullptr && modes_.inputs_on_host(source.id);
+  if (!recipe_.models.back().slice_on_host) add_tag(TagKind::kWeights, source.id);
+  if (recipe_.models.back().streamed || recipe_.models.back().sliced)
+    add_tag(TagKind::kBuffers, source.id);
+  if (source.adapted()) add_tag(TagKind::kAdapter, source.id);
+}
+
+void RecipeBuilder::fill_tags(Phase& p) const {
+  const ModelSource& model = *recipe_.find(p.model);
+  const bool adapted = model.adapted();
+  const bool generates = p.body == Body::kGenerate;
+  p.streams_weights = model.streamed && !generates;
+  p.slices_weights = model.sliced && !generates;
+  p.slices_gradients = model.slices_gradients && p.trains();
+  p.slice_on_host = model.slice_on_host;
+  p.gradients_on_host = model.gradients_on_host && p.trains();
+  p.gathers_weights = gathers_to_generate(model) && generates;
+  p.fetches_blocks = model.streamed && generates;
+  if (p.streams_weights || p.slices_weights) p.together = modes_.together(p.model);
+  if (makes_logits(p)) p.logits_chunk = modes_.logits_chunk();
+  p.graphs = generates && modes_.graphs();
+  p.streams_tables = p.streams_weights && model.streams_tables;
+  p.streams_states = model.streams_states && p.updates();
+  p.states_on_disk = model.states_on_disk && p.updates();
+  p.blocks_on_disk = model.blocks_on_disk;
+  p.inputs_on_host = p.streams_weights && model.inputs_on_host && p.trains();
+  for (const TagId tag : recipe_.tags) {
+    if (tag.kind == TagKind::kKeyValues || tag.kind == TagKind::kGraphs) {
+      (generates ? p.needs : p.discards).push_back(tag);
+      if (generates) p.writes.push_back(tag);
+    } else if (tag.model == p.model) {
+      fill_own_tag(p, tag.kind, tag, adapted);
+    } else if (!p.runs_once() && runs_once(tag.model)) {
+      p.discards.push_back(tag);
+    }
+  }
+}
+
+bool RecipeBuilder::runs_once(ModelId model) const {
+  return std::none_of(recipe_.phases.begin(), recipe_.phases.end(),
+                      [&](const Phase& p) { return p.model == model && !p.runs_once(); });
+}
+
+void RecipeBuilder::fill_own_tag(Phase& p, TagKind kind, TagId tag, bool adapted) const {
+  const bool steps = p.updates();
+  switch (kind) {
+    case TagKind::kWeights:
+    case TagKind::kAdapter: {
+      const bool changes = (kind == TagKind::kAdapter) == adapted;
+      if (kind == TagKind::kAdapter && p.adapter_off) return;
+      if (p.part == TrainPart::kUpdate && !changes) return;
+      p.needs.push_back(tag);
+      if (steps && changes) p.writes.push_back(tag);
+      return;
+    }
+    case TagKind::kBuffers:
+    case TagKind::kBlocks: {
+      // If rollouts of a ZeRO-3 model use another tensor-parallel size, whole units pass through
+      // the prefetch buffers and only the rank's shards are kept. With stages or offloaded weights,
+      // units have space in the rollout weights instead.
+      const bool passes_slots = places_generation_ && !has_stages_ && recipe_.find(p.model)->sliced;
+      const bool used =
+          p.gathers_weights ? kind == TagKind::kBlocks || passes_slots : kind == TagKind::kBuffers;
+      // An update loads the states in parts into prefetch buffers.
+      if (p.part == TrainPart::kUpdate || !used) return;
+      p.needs.push_back(tag);
+      p.writes.push_back(tag);
+      return;
+    }
+    case TagKind::kGradients:
+    case TagKind::kUnitGradients:
+      if (!p.trains()) return;
+      if (kind == TagKind::kUnitGradients && p.part == TrainPart::kUpdate) return;
+      p.needs.push_back(tag);
+      p.writes.push_back(tag);
+      return;
+    case TagKind::kOptimizer:
+      if (!steps) return;
+      p.needs.push_back(tag);
+      p.writes.push_back(tag);
+      return;
+    case TagKind::kKeyValues:
+    case TagKind::kGraphs:
+    case TagKind::kGraphNodes:
+    case TagKind::kPeers:
+      return;
+  }
+}
+
+}  // namespace neap::spec

@@ -1,0 +1,256 @@
+// The body of a generation: executes actions (generation_schedule.h) over operations.
+//
+// A GenerationSource provides actions, prompts and random numbers, and receives tokens. In a run,
+// the source has data, and its next actions depend on the tokens (rollout/generation.h). In a plan,
+// the source has a fixed list of actions (plan/counting/counted_source.h).
+//
+// B rows of the cache, S sequences of B' prompts.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "step/generation/decode_graphs.h"
+#include "step/generation/generation_schedule.h"
+#include "step/generation/sampling.h"
+#include "step/model/transformer.h"
+
+namespace neap::step {
+
+template <class Ops, class T = typename Ops::Tensor>
+Draw<T> on_device(Ops& ops, const Draw<T>& draw, const SamplingOptions& sampling) {
+  Draw<T> here{ops.to_device(draw.uniforms), {}, {}};
+  if (sampling.penalizes()) {
+    here.seen = ops.to_device(draw.seen);
+    here.amounts = ops.to_device(draw.amounts);
+  }
+  return here;
+}
+
+/// The next tokens after hidden states (B, C), on the device; `draw` is on the host.
+template <class Ops, class T = typename Ops::Tensor>
+Sampled<T> sampled(Ops& ops, const Weights<T>& w, const T& hidden, const SamplingOptions& sampling,
+                   const Draw<T>& draw) {
+  return next_tokens(ops, w, hidden, sampling, on_device(ops, draw, sampling));
+}
+
+template <class Ops, class T = typename Ops::Tensor>
+Sampled<T> on_host(Ops& ops, const Sampled<T>& s) {
+  return {ops.to_host(s.tokens), s.log_probs.defined() ? ops.to_host(s.log_probs) : T()};
+}
+
+/// The data to start sequences of some prompts; all on the host, int64.
+template <class T>
+struct PromptBatch {
+  T tokens;   // (B', T), padded on the right
+  T lengths;  // (B',)
+  T rows;     // (J, B'): rows of the cache, for J sequences of each prompt; a row may be repeated
+  T prompts;  // (S,): the prompt of each sequence that gets a token
+};
+
+/// Prefills each prompt once for all of its sequences, and samples their first tokens. `draw`, for
+/// S sequences, and the result are on the host.
+template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
+Sampled<T> prefill_and_sample(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations,
+                              const PromptBatch<T>& batch, const Draw<T>& draw, const Cache& cache,
+                              const SamplingOptions& sampling) {
+  T hidden = prefill(ops, w, rotations, ops.to_device(batch.tokens), ops.to_device(batch.lengths),
+                     ops.to_device(batch.rows), cache);
+  if (batch.prompts.size(0) != hidden.size(0))
+    hidden = ops.take_rows(hidden, ops.to_device(batch.prompts));
+  return on_host(ops, sampled(ops, w, hidden, sampling, draw));
+}
+
+/// A chunk of one prompt, on the host, int64.
+template <class T>
+struct ChunkBatch {
+  T tokens;   // (count,)
+  T prompts;  // (S,): 0 for each sequence of the prompt
+};
+
+/// Copies it from the host to the device.
+template <class Ops, class T = typename Ops::Tensor>
+DecodeRows<T> on_device(Ops& ops, const DecodeRows<T>& rows) {
+  return {ops.to_device(rows.tokens), ops.to_device(rows.positions), ops.to_device(rows.advance)};
+}
+
+/// The limit of keys that a step's kernels get.
+template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
+KeyLimit limit_of(Ops& ops, const Weights<T>& w, const Cache& cache, std::int64_t keys) {
+  const bool flash = decodes_by_flash(w.architecture, ops.cuda(), ops.dtype(any_weight(w)));
+  return key_limit(keys, cache.max_tokens(), flash);
+}
+
+/// The steps of an action: the next tokens of its rows, on the host, (B,) of one step, (steps, B) of several. `rows`
+/// are those of the step after them. Nothing waits for the device before all steps are given to it.
+template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
+Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations,
+                             DecodeRows<T>& rows, const Draw<T>& draw, const Cache& cache,
+                             const DecodeStep& action, const SamplingOptions& sampling) {
+  const auto next = [&](std::int64_t step, const auto& draw_here) {
+    const T hidden = decode(ops, w, rotations, rows.tokens, rows.positions, cache,
+                            limit_of(ops, w, cache, action.key_limit + step));
+    const Draw<T> here = draw_here();
+    Sampled<T> out = next_tokens(ops, w, hidden, sampling, here);
+    rows.tokens = ops.view(out.tokens, {-1});
+    ops.add_(rows.positions, rows.advance);
+    return out;
+  };
+  if (action.steps == 1)
+    return on_host(ops, next(0, [&] { return on_device(ops, draw, sampling); }));
+  const Draw<T> all_here = on_device(ops, draw, sampling);
+  const Shape all{action.steps, action.rows};
+  Sampled<T> out{ops.empty(all, Dtype::kInt64), T()};
+  if (sampling.log_probs) out.log_probs = ops.empty(all, wide(ops.dtype(any_weight(w))));
+  ops.repeat(action.steps, [&](std::int64_t step) {
+    const Sampled<T> one = next(step, [&]() -> Draw<T> {
+      return {ops.select(all_here.uniforms, 0, step), all_here.seen, all_here.amounts};
+    });
+    ops.copy_(ops.select(out.tokens, 0, step), rows.tokens);
+    if (one.log_probs.defined()) ops.copy_(ops.select(out.log_probs, 0, step), one.log_probs);
+  });
+  return on_host(ops, out);
+}
+
+/// The same in graphs: a step of the same rows and limit of keys is the same graph.
+template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
+Sampled<T> decode_in_graphs(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations,
+                            const DecodeState<T>& all, const Draw<T>& draw, const Cache& cache,
+                            const DecodeStep& action, const SamplingOptions& sampling) {
+  const DecodeState<T> state = first_rows(ops, all, action.rows);
+  const DecodeRows<T>& rows = state.rows;
+  const Shape shape{action.steps, action.rows};
+  const T uniforms = ops.view(ops.to_device(draw.uniforms), shape);
+  Sampled<T> out{ops.empty(shape, Dtype::kInt64), T()};
+  if (state.log_probs.defined()) out.log_probs = ops.empty(shape, ops.dtype(state.log_probs));
+  ops.repeat(action.steps, [&](std::int64_t step) {
+    const KeyLimit limit = limit_of(ops, w, cache, action.key_limit + step);
+    const auto next = [&] {
+      const T hidden = decode(ops, w, rotations, rows.tokens, rows.positions, cache, limit);
+      const Sampled<T> one = next_tokens(ops, w, hidden, sampling, Draw<T>{state.uniforms, {}, {}});
+      ops.copy_(rows.tokens, ops.view(one.tokens, {-1}));
+      ops.add_(rows.positions, rows.advance);
+      if (one.log_probs.defined()) ops.copy_(state.log_probs, one.log_probs);
+    };
+    ops.one_token([&] {
+      ops.copy_(state.uniforms, ops.select(uniforms, 0, step));
+      ops.graphed(GraphKey{action.rows, limit.rounded}, next);
+      ops.copy_(ops.select(out.tokens, 0, step), rows.tokens);
+      if (out.log_probs.defined()) ops.copy_(ops.select(out.log_probs, 0, step), state.log_probs);
+    });
+  });
+  return on_host(ops, out);
+}
+
+template <class S, class T>
+concept GenerationSource = requires(S& source, const PrefillPrompts& prompts,
+                                    const PrefillChunk& chunk, std::int64_t n, std::int64_t m,
+                                    const std::vector<std::int64_t>& rows, const Sampled<T>& next) {
+  { source.sampling() } -> std::convertible_to<const SamplingOptions&>;
+  // Null: the generation has ended.
+  { source.next() } -> std::same_as<const GenerationAction*>;
+  // All on the host.
+  { source.prompts(prompts) } -> std::same_as<PromptBatch<T>>;
+  { source.chunk(chunk) } -> std::same_as<ChunkBatch<T>>;
+  // The last tokens of the first n rows.
+  { source.decode_rows(n) } -> std::same_as<DecodeRows<T>>;
+  // For the next n tokens of each of the rows; m: of what penalties need.
+  { source.draw(rows, n, m) } -> std::same_as<Draw<T>>;
+  // The next tokens of each of the rows.
+  source.take(rows, next);
+};
+
+/// Executes actions one after another.
+template <class Ops, KvLayout<Ops> Cache, GenerationSource<typename Ops::Tensor> Source>
+class GenerationBody {
+  using T = typename Ops::Tensor;
+
+ public:
+  GenerationBody(Ops& ops, const Weights<T>& w, Cache& cache, Source& source)
+      : ops_(ops),
+        w_(w),
+        cache_(cache),
+        source_(source),
+        rotations_(make_rotations(ops, w.architecture, cache.max_tokens())) {
+    const Dtype dtype = ops.dtype(any_weight(w));
+    const SamplingOptions& sampling = source.sampling();
+    if (decodes_in_graphs(ops, w.architecture, dtype, sampling))
+      state_ = make_decode_state(ops, cache.rows(), dtype, sampling.log_probs);
+  }
+
+  void operator()(const ClearCache&) { cache_.clear(ops_); }
+  void operator()(const PrefillPrompts& action) {
+    decoded_.reset();
+    const Draw<T> draw = source_.draw(action.rows, 1, action.width);
+    source_.take(action.rows, prefill_and_sample(ops_, w_, rotations_, source_.prompts(action),
+                                                 draw, cache_, source_.sampling()));
+  }
+  void operator()(const PrefillChunk& action) {
+    decoded_.reset();
+    const ChunkBatch<T> batch = source_.chunk(action);
+    hidden_ = T();
+    hidden_ = prefill_chunk(ops_, w_, rotations_, ops_.to_device(batch.tokens),
+                            {action.rows, action.first}, cache_);
+    if (action.last) sample_first(action, batch.prompts);
+  }
+  void operator()(const DecodeStep& action) {
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(action.rows));
+    std::iota(rows.begin(), rows.end(), 0);
+    if (!decoded_) decoded_ = placed(source_.decode_rows(action.rows), action.rows);
+    const Draw<T> draw = source_.draw(rows, action.steps, action.key_limit);
+    source_.take(rows, state_ ? decode_in_graphs(ops_, w_, rotations_, *state_, draw, cache_,
+                                                 action, source_.sampling())
+                              : decode_and_sample(ops_, w_, rotations_, *decoded_, draw, cache_,
+                                                  action, source_.sampling()));
+  }
+  void operator()(const MoveRow& action) {
+    decoded_.reset();
+    cache_.move(ops_, action.from, action.to, action.tokens);
+  }
+  void operator()(const EndRow& action) {
+    decoded_.reset();
+    cache_.end(action.row);
+  }
+
+ private:
+  /// Copies the rows of the next step to the device; for graphs to their state.
+  DecodeRows<T> placed(const DecodeRows<T>& from, std::int64_t count) {
+    if (!state_) return on_device(ops_, from);
+    const DecodeRows<T> to = first_rows(ops_, *state_, count).rows;
+    ops_.copy_(to.tokens, from.tokens);
+    ops_.copy_(to.positions, from.positions);
+    ops_.copy_(to.advance, from.advance);
+    return to;
+  }
+  /// Samples the first tokens of a prompt's sequences from its last hidden state.
+  void sample_first(const PrefillChunk& action, const T& prompts) {
+    T hidden = std::exchange(hidden_, T());
+    if (std::ssize(action.rows) > 1) hidden = ops_.take_rows(hidden, ops_.to_device(prompts));
+    const Draw<T> draw = source_.draw(action.rows, 1, action.width);
+    const Sampled<T> next = on_host(ops_, sampled(ops_, w_, hidden, source_.sampling(), draw));
+    source_.take(action.rows, next);
+  }
+
+  Ops& ops_;
+  const Weights<T>& w_;
+  Cache& cache_;
+  Source& source_;
+  Rotations<T> rotations_;
+  std::optional<DecodeState<T>> state_;   // for graphs
+  T hidden_;                              // (1, C) of the last chunk
+  std::optional<DecodeRows<T>> decoded_;  // on the device; unset once a row starts, moves or ends
+};
+
+/// Executes all actions of a source.
+template <class Ops, KvLayout<Ops> Cache, class Source, class T = typename Ops::Tensor>
+void run_generation(Ops& ops, const Weights<T>& w, Cache& cache, Source& source) {
+  GenerationBody<Ops, Cache, Source> body(ops, w, cache, source);
+  while (const GenerationAction* action = source.next()) std::visit(body, *action);
+}
+
+}  // namespace neap::step

@@ -1,0 +1,176 @@
+#include "step/generation/generation_schedule.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/format.h"
+#include "step/attention/decoding.h"
+
+namespace neap::step {
+
+std::vector<std::vector<std::int64_t>> PrefillPrompts::rows_by_prompt() const {
+  std::vector<std::vector<std::int64_t>> out(lengths.size());
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    out[static_cast<std::size_t>(prompts[i])].push_back(rows[i]);
+  return out;
+}
+
+GenerationSchedule::GenerationSchedule(const GenerationLimits& limits,
+                                       std::vector<SequenceStart> sequences, StartRow start)
+    : limits_(limits), sequences_(std::move(sequences)), start_(std::move(start)) {
+  // A chunked pass has chunks of one prompt.
+  if (in_chunks()) limits_.prefill.prompts = std::min<std::int64_t>(1, limits_.prefill.prompts);
+  if (limits_.max_new_tokens <= 0) sequences_.clear();
+  const std::int64_t wanted = std::ssize(sequences_);
+  rows_.resize(static_cast<std::size_t>(limits_.rows_in_powers && wanted > 0
+                                            ? decode_bucket(wanted, limits_.rows)
+                                            : std::min(limits_.rows, wanted)));
+  if (!sequences_.empty()) actions_.emplace_back(ClearCache{});
+}
+
+Result<GenerationSchedule> GenerationSchedule::make(const GenerationLimits& limits,
+                                                    std::vector<SequenceStart> sequences,
+                                                    StartRow start) {
+  GenerationSchedule out(limits, std::move(sequences), std::move(start));
+  NEAP_TRY(out.check());
+  return out;
+}
+
+Status GenerationSchedule::check() const {
+  if (sequences_.empty()) return {};
+  if (limits_.prompt_width + limits_.max_new_tokens > limits_.row_tokens) {
+    return {ErrorCode::kInvalidArgument,
+            format("{} prompt and {} new tokens do not fit into a cache of {} tokens",
+                   limits_.prompt_width, limits_.max_new_tokens, limits_.row_tokens)};
+  }
+  if (limits_.prefill.prompts < 1 || limits_.prefill.tokens < 1) {
+    return {ErrorCode::kInvalidArgument,
+            format("Prefilling {} tokens of {} prompts at a time makes no progress",
+                   limits_.prefill.tokens, limits_.prefill.prompts)};
+  }
+  if (limits_.decode_steps < 1) {
+    return {ErrorCode::kInvalidArgument,
+            format("Decoding {} steps at a time makes no progress", limits_.decode_steps)};
+  }
+  for (std::size_t i = 0; i < sequences_.size(); ++i) {
+    const std::int64_t length = sequences_[i].prompt_tokens;
+    if (length == 0 || length > limits_.prompt_width) {
+      return {ErrorCode::kInvalidArgument, format("Prompt {} has {} tokens; 1 to {} are possible",
+                                                  i, length, limits_.prompt_width)};
+    }
+  }
+  return {};
+}
+
+Status GenerationSchedule::no_room() const {
+  return {ErrorCode::kDoesNotFit,
+          format("The KV cache has no room for a sequence of {} prompt and {} new tokens",
+                 sequences_[waiting_].prompt_tokens, limits_.max_new_tokens)};
+}
+
+Result<const GenerationAction*> GenerationSchedule::next() {
+  if (actions_.empty()) admit();
+  if (actions_.empty()) {
+    if (rows_in_use() > 0) {
+      compact();
+      decode();
+    } else if (waiting_ < sequences_.size()) {
+      return no_room();
+    } else {
+      return nullptr;
+    }
+  }
+  current_ = std::move(actions_.front());
+  actions_.pop_front();
+  return &current_;
+}
+
+bool GenerationSchedule::add_token(std::int64_t row, bool ends) {
+  Row& r = rows_[static_cast<std::size_t>(row)];
+  ++r.tokens;
+  if (!ends && new_tokens(row) < limits_.max_new_tokens) return false;
+  r.sequence = kIdle;
+  ++ended_;
+  actions_.emplace_back(EndRow{row});
+  return true;
+}
+
+std::int64_t GenerationSchedule::new_tokens(std::int64_t row) const {
+  const Row& r = row_of(row);
+  return r.tokens - sequences_[r.sequence].prompt_tokens;
+}
+
+/// Rows up to the last one in use.
+std::int64_t GenerationSchedule::rows_in_use() const {
+  std::int64_t n = std::ssize(rows_);
+  while (n > 0 && sequence_of(n - 1) == kIdle) --n;
+  return n;
+}
+
+std::int64_t GenerationSchedule::rows_to_decode() const {
+  const std::int64_t used = rows_in_use();
+  return limits_.rows_in_powers ? decode_bucket(used, std::ssize(rows_)) : used;
+}
+
+/// Assigns idle rows to waiting sequences, limited by the number of prompts per pass and by the
+/// room in the cache.
+PrefillPrompts GenerationSchedule::fill_rows() {
+  PrefillPrompts out;
+  out.width = limits_.prompt_width;
+  std::map<std::size_t, std::int64_t> places;  // per prompt
+  for (std::int64_t row = 0; row < std::ssize(rows_) && waiting_ < sequences_.size(); ++row) {
+    if (sequence_of(row) != kIdle) continue;
+    const SequenceStart& sequence = sequences_[waiting_];
+    const auto [it, is_new] = places.try_emplace(sequence.prompt, std::ssize(out.lengths));
+    if (is_new && std::ssize(out.lengths) == limits_.prefill.prompts) break;
+    if (!start_(row, sequence.prompt_tokens + limits_.max_new_tokens)) break;
+    if (is_new) out.lengths.push_back(sequence.prompt_tokens);
+    out.rows.push_back(row);
+    out.prompts.push_back(it->second);
+    rows_[static_cast<std::size_t>(row)] = {waiting_++, sequence.prompt_tokens};
+  }
+  return out;
+}
+
+/// Prefills waiting prompts into idle rows.
+void GenerationSchedule::admit() {
+  PrefillPrompts prompts = fill_rows();
+  if (prompts.rows.empty()) return;
+  if (in_chunks()) {
+    PrefillChunk chunk;
+    chunk.width = prompts.width;
+    chunk.rows = std::move(prompts.rows);
+    append_chunks(actions_, std::move(chunk), prompts.lengths.front(), limits_.prefill.tokens);
+  } else {
+    actions_.emplace_back(std::move(prompts));
+  }
+}
+
+/// Moves sequences from the last rows to idle ones if at least half of the rows would be idle.
+void GenerationSchedule::compact() {
+  const auto busy = static_cast<std::int64_t>(std::count_if(
+      rows_.begin(), rows_.end(), [](const Row& row) { return row.sequence != kIdle; }));
+  if (waiting_ < sequences_.size() || rows_in_use() < 2 * busy) return;
+  std::int64_t idle = 0;
+  for (std::int64_t from = rows_in_use(); from-- > busy;) {
+    if (sequence_of(from) == kIdle) continue;
+    while (sequence_of(idle) != kIdle) ++idle;
+    actions_.emplace_back(MoveRow{from, idle, row_of(from).tokens});
+    rows_[static_cast<std::size_t>(idle)] =
+        std::exchange(rows_[static_cast<std::size_t>(from)], Row{});
+  }
+}
+
+void GenerationSchedule::decode() {
+  DecodeStep step{rows_to_decode(), 1, limits_.decode_steps};
+  for (std::int64_t row = 0; row < step.rows; ++row) {
+    if (sequence_of(row) == kIdle) continue;
+    step.key_limit = std::max(step.key_limit, row_of(row).tokens);
+    // No step behind the last token that a sequence may have: its row may be another's then.
+    step.steps = std::min(step.steps, limits_.max_new_tokens - new_tokens(row));
+  }
+  actions_.emplace_back(step);
+}
+
+}  // namespace neap::step

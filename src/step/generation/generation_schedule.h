@@ -1,0 +1,154 @@
+// A generation without tensors: a list of actions, and the scheduler that produces it.
+//
+// Each sequence uses a row of the cache. When it ends, a waiting sequence takes its row. So the
+// cache's size bounds memory, but not the number of sequences. Sequences of one prompt that start
+// together share its prefill. When nothing waits, sequences move to lower rows as others end, so
+// that steps get smaller. Actions can be executed over any operations (step/generation/generation.h): those
+// that a run produces, a recorded list, or the list that a plan uses as a bound.
+//
+// Threads   one at a time.
+// Failure   Status for prompts that do not fit.
+// Cost      an action takes time in proportion to its rows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <variant>
+#include <vector>
+
+#include "base/status.h"
+#include "spec/job/job.h"
+
+namespace neap::step {
+
+/// Precedes the first sequence.
+struct ClearCache {};
+/// Prefills whole prompts, padded to one width, and samples the first tokens of their sequences.
+struct PrefillPrompts {
+  std::int64_t width = 0;
+  std::vector<std::int64_t> lengths;  ///< tokens of each prompt
+  std::vector<std::int64_t> rows;     ///< per sequence
+  std::vector<std::int64_t> prompts;  ///< per sequence: the index of its prompt in `lengths`
+  /// The rows of each prompt; each has at least one.
+  [[nodiscard]] std::vector<std::vector<std::int64_t>> rows_by_prompt() const;
+};
+/// Prefills tokens [first, first + count) of one prompt. The last chunk samples the first tokens of
+/// its sequences.
+struct PrefillChunk {
+  std::int64_t width = 0;  ///< width of the longest prompt, as above
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  bool last = false;
+  std::vector<std::int64_t> rows;  ///< per sequence
+};
+/// `steps` tokens, one after another, for each of the first rows; the program reads them together. Idle rows compute
+/// what is not read, and so does a sequence that has ended before the last of them. No sequence that is decoded has
+/// more than `key_limit` tokens before the first.
+struct DecodeStep {
+  std::int64_t rows = 0;
+  std::int64_t key_limit = 1;
+  std::int64_t steps = 1;
+};
+/// Moves the sequence of a row, with its number of tokens, to an idle row.
+struct MoveRow {
+  std::int64_t from = 0;
+  std::int64_t to = 0;
+  std::int64_t tokens = 0;
+};
+/// The sequence of a row has ended.
+struct EndRow {
+  std::int64_t row = 0;
+};
+using GenerationAction =
+    std::variant<ClearCache, PrefillPrompts, PrefillChunk, DecodeStep, MoveRow, EndRow>;
+
+/// Appends the chunks of a prompt with `length` tokens, each of at most `chunk` tokens.
+template <class Actions>
+void append_chunks(Actions& actions, PrefillChunk shape, std::int64_t length, std::int64_t chunk) {
+  for (shape.first = 0; shape.first < length; shape.first += chunk) {
+    shape.count = std::min(chunk, length - shape.first);
+    shape.last = shape.first + shape.count == length;
+    actions.push_back(shape);
+  }
+}
+
+struct GenerationLimits {
+  std::int64_t rows = 0;          ///< of the cache
+  std::int64_t row_tokens = 0;    ///< per row
+  std::int64_t prompt_width = 0;  ///< at least the tokens of the longest prompt
+  std::int64_t max_new_tokens = 0;
+  spec::PrefillShape
+      prefill{};  ///< fewer tokens than prompt_width: one prompt at a time, in chunks
+  std::int64_t decode_steps = 1;  ///< most of a DecodeStep
+  /// A DecodeStep has a power of two rows, or all: few different steps.
+  bool rows_in_powers = false;
+};
+
+/// A sequence to be generated.
+struct SequenceStart {
+  std::size_t prompt = 0;          ///< equal prompts have the same number
+  std::int64_t prompt_tokens = 0;  ///< at least one
+};
+
+class GenerationSchedule {
+ public:
+  static constexpr std::size_t kIdle = ~std::size_t{0};
+  /// Starts a sequence of up to `tokens` tokens in row `row`. Returns false if the cache has no
+  /// room until another one ends (KvLayout::start).
+  using StartRow = std::function<bool(std::int64_t row, std::int64_t tokens)>;
+
+  /// Without sequences or new tokens there is nothing to do.
+  [[nodiscard]] static Result<GenerationSchedule> make(const GenerationLimits& limits,
+                                                       std::vector<SequenceStart> sequences,
+                                                       StartRow start);
+
+  /// The next action. Call it after executing the previous one and adding its tokens. Null once
+  /// every sequence has ended. It is valid until the next call.
+  [[nodiscard]] Result<const GenerationAction*> next();
+  /// Adds a token to the sequence of a row; `ends`: it is the last one. Returns whether the
+  /// sequence has ended.
+  bool add_token(std::int64_t row, bool ends);
+
+  /// kIdle: none.
+  [[nodiscard]] std::size_t sequence_of(std::int64_t row) const { return row_of(row).sequence; }
+  /// Position of its last token.
+  [[nodiscard]] std::int64_t position(std::int64_t row) const { return row_of(row).tokens - 1; }
+  /// Number of response tokens.
+  [[nodiscard]] std::int64_t new_tokens(std::int64_t row) const;
+  /// Number of ended sequences.
+  [[nodiscard]] std::size_t ended() const { return ended_; }
+
+ private:
+  struct Row {
+    std::size_t sequence = kIdle;
+    std::int64_t tokens = 0;  // of the prompt and the response
+  };
+  GenerationSchedule(const GenerationLimits& limits, std::vector<SequenceStart> sequences,
+                     StartRow start);
+
+  [[nodiscard]] Status check() const;
+  [[nodiscard]] Status no_room() const;
+  [[nodiscard]] const Row& row_of(std::int64_t row) const {
+    return rows_[static_cast<std::size_t>(row)];
+  }
+  [[nodiscard]] bool in_chunks() const { return limits_.prefill.tokens < limits_.prompt_width; }
+  [[nodiscard]] std::int64_t rows_in_use() const;
+  [[nodiscard]] std::int64_t rows_to_decode() const;
+  [[nodiscard]] PrefillPrompts fill_rows();
+  void admit();
+  void compact();
+  void decode();
+
+  GenerationLimits limits_;
+  std::vector<SequenceStart> sequences_;
+  StartRow start_;
+  std::vector<Row> rows_;
+  std::size_t waiting_ = 0;  // sequences from here on have not started
+  std::size_t ended_ = 0;
+  std::deque<GenerationAction> actions_;  // the next actions
+  GenerationAction current_;
+};
+
+}  // namespace neap::step

@@ -1,0 +1,157 @@
+// Matrices of a network, forward and backward, with adapters. Gradients accumulate.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "step/operations/operations.h"
+#include "step/operations/weights.h"
+
+namespace neap::step {
+
+/// x (N, in) -> (N, out). With `sum` (N, out) the product is added there, without the bias.
+template <class Ops, class T = typename Ops::Tensor>
+T linear(Ops& ops, const Linear<T>& p, const T& x, T sum = {}) {
+  const T w = p.input_major ? p.weight : ops.transpose(p.weight);  // (in, out)
+  T y = std::move(sum);
+  if (y.defined()) {
+    ops.add_product_(y, x, w, 1);
+  } else {
+    y = p.bias.defined() && p.adds_bias ? ops.product_plus(p.bias, x, w) : ops.product(x, w);
+  }
+  if (p.has_lora()) {
+    const T down = ops.product(x, ops.transpose(p.lora_a));  // (N, rank)
+    ops.add_product_(y, down, ops.transpose(p.lora_b), p.lora_scale);
+  }
+  return y;
+}
+
+/// Whether Neap's kernel for few rows multiplies x (N, in) by the matrix.
+template <class Ops, class T = typename Ops::Tensor>
+bool takes_few_rows(const Ops& ops, const Linear<T>& p, const T& x) {
+  return p.defined() && !p.input_major && !p.has_lora() &&
+         ops.own_few_rows(ops.dtype(x), x.size(0), p.weight.size(1), p.weight.size(0));
+}
+/// The same as linear(), in decoding.
+template <class Ops, class T = typename Ops::Tensor>
+T decode_linear(Ops& ops, const Linear<T>& p, const T& x, T sum = {}) {
+  if (!takes_few_rows(ops, p, x)) return linear(ops, p, x, std::move(sum));
+  if (!sum.defined()) return ops.few_rows_products(x, {{p.weight}, {p.adds_bias ? p.bias : T()}});
+  ops.add_few_rows_(sum, x, p.weight);
+  return sum;
+}
+
+/// d (m, n) += a^T b for a (N, m), b (N, n). Needs no temporary if the operations support it.
+template <class Ops, class T = typename Ops::Tensor>
+void add_outer(Ops& ops, const T& d, const T& a, const T& b) {
+  if (ops.adds_products(ops.dtype(d), ops.dtype(a))) {
+    ops.add_product_(d, ops.transpose(a), b, 1);
+  } else {
+    ops.add_(d, ops.product(ops.transpose(a), b));
+  }
+}
+
+/// Rows (N, E) of the gradient of an embedding at tokens (N,), which is sharded over ranks. Rows of
+/// other ranks are zeroed.
+template <class Ops, class T = typename Ops::Tensor>
+void add_token_rows(Ops& ops, const T& d_table, const T& tokens, const T& rows) {
+  const OwnIndices<T> own = ops.own_indices(tokens, d_table.size(0), spec::Axis::kTensor);
+  ops.clear_(rows, own.foreign);
+  ops.add_to_rows_(d_table, own.indices, rows);
+}
+
+/// Deferred gradients of a matrix: the tensors that they are computed from. The matrix must not
+/// move until then.
+template <class T>
+struct LaterGradients {
+  const Linear<T>* matrix = nullptr;
+  T x, dy;   // (N, in), (N, out)
+  T d_down;  // (N, rank), for an adapter
+};
+/// The deferred gradients of a block. Gradients of its norms are computed with the input's
+/// gradient. `keeps_norms`: they are stored in separate tensors, because the block's gradients have
+/// no memory until later.
+template <class T>
+struct GradientQueue {
+  struct OfNorm {
+    T to, gradients;  // (C,), or (D,) for heads
+  };
+  bool keeps_norms = false;
+  std::vector<LaterGradients<T>> matrices{};
+  std::vector<OfNorm> norms{};
+};
+
+/// The norm with the tensors that its backward adds to.
+template <class Ops, class T = typename Ops::Tensor>
+Norm<T> norm_to_add(Ops& ops, const Norm<T>& p, GradientQueue<T>* later) {
+  Norm<T> out = p;
+  if (later == nullptr || !later->keeps_norms) return out;
+  for (T* gradients : {&out.d_weight, &out.d_bias}) {
+    if (!gradients->defined()) continue;
+    const T own = ops.zeros({gradients->size(0)}, ops.dtype(*gradients));
+    later->norms.push_back({*gradients, own});
+    *gradients = own;
+  }
+  return out;
+}
+
+/// Adds the gradients of the matrix and its bias, from x (N, in) and dy (N, out).
+template <class Ops, class T = typename Ops::Tensor>
+void add_matrix_gradients(Ops& ops, const Linear<T>& p, const T& x, const T& dy) {
+  if (p.d_weight.defined()) {
+    if (p.input_major) {
+      add_outer(ops, p.d_weight, x, dy);
+    } else {
+      add_outer(ops, p.d_weight, dy, x);
+    }
+  }
+  if (p.d_bias.defined()) ops.add_(p.d_bias, ops.sum_rows(dy, ops.dtype(p.d_bias)));
+}
+
+/// Adds the gradients of its adapter; also uses d_down (N, rank).
+template <class Ops, class T = typename Ops::Tensor>
+void add_adapter_gradients(Ops& ops, const Linear<T>& p, const T& x, const T& dy, const T& d_down) {
+  if (p.d_lora_a.defined()) add_outer(ops, p.d_lora_a, d_down, x);
+  if (!p.d_lora_b.defined()) return;
+  const T down = ops.product(x, ops.transpose(p.lora_a));  // (N, rank)
+  ops.scale_(down, p.lora_scale);
+  add_outer(ops, p.d_lora_b, dy, down);
+}
+
+/// Computes them in the order of the queue, and frees what each needed.
+template <class Ops, class T = typename Ops::Tensor>
+void add_later_gradients(Ops& ops, GradientQueue<T> queue) {
+  for (LaterGradients<T>& each : queue.matrices) {
+    add_matrix_gradients(ops, *each.matrix, each.x, each.dy);
+    if (each.matrix->has_lora())
+      add_adapter_gradients(ops, *each.matrix, each.x, each.dy, each.d_down);
+    each = {};
+  }
+  for (const typename GradientQueue<T>::OfNorm& each : queue.norms)
+    ops.add_(each.to, each.gradients);
+}
+
+/// From x (N, in) and dy (N, out): adds the gradients of `p`, or defers them in `later`, which
+/// keeps x and dy. Returns `into` + dx (N, in), or dx if `into` is undefined.
+template <class Ops, class T = typename Ops::Tensor>
+T linear_backward(Ops& ops, const Linear<T>& p, const T& x, const T& dy, T into = {},
+                  GradientQueue<T>* later = nullptr) {
+  if (later == nullptr) add_matrix_gradients(ops, p, x, dy);
+  const T w = p.input_major ? ops.transpose(p.weight) : p.weight;  // (out, in)
+  if (into.defined()) {
+    ops.add_product_(into, dy, w, 1);
+  } else {
+    into = ops.product(dy, w);
+  }
+  T d_down;
+  if (p.has_lora()) {
+    d_down = ops.product(dy, p.lora_b);  // (N, rank)
+    ops.scale_(d_down, p.lora_scale);
+    if (later == nullptr) add_adapter_gradients(ops, p, x, dy, d_down);
+    ops.add_product_(into, d_down, p.lora_a, 1);
+  }
+  if (later != nullptr && p.trains()) later->matrices.push_back({&p, x, dy, std::move(d_down)});
+  return into;
+}
+
+}  // namespace neap::step
