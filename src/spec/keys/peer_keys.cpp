@@ -42,7 +42,7 @@ struct Found {
 // An entry of a key takes precedence over an entry of its section.
 Found find_key(std::string_view path, bool exact) {
   Found found;
-  for (const Peer peer : kPeers) {
+  for (const Peer peer : kAllPeers) {
     for (const PeerKey& key : peer_keys(peer)) {
       if (!(exact ? covers(key.key, path) : ends_alike(key.key, path))) continue;
       found = {peer, &key};
@@ -83,7 +83,7 @@ std::string peer_reference() {
       "\"verl\"` or `\"trl\"` takes [theirs](configuration/presets.md), but for "
       "[some differences](algorithms.md#presets), batch sizes, lengths and responses per prompt.\n",
       kVerlVersion, kTrlVersion);
-  for (const Peer peer : kPeers) {
+  for (const Peer peer : kAllPeers) {
     out += format("\n## {}\n\n| key | default | here | note |\n| --- | --- | --- | --- |\n",
                   to_string(peer));
     // Keys that have everything else in common share a row.

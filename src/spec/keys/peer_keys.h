@@ -12,7 +12,7 @@
 namespace neap::spec {
 
 enum class Peer : std::uint8_t { kVerl, kTrl };
-inline constexpr std::array kPeers = {Peer::kVerl, Peer::kTrl};
+inline constexpr std::array kAllPeers = {Peer::kVerl, Peer::kTrl};
 [[nodiscard]] std::string_view to_string(Peer peer);
 
 struct PeerKey {

@@ -141,7 +141,7 @@ TEST_F(JobFile, KeysOfVerlAndTrlAreKnown) {
       has(error(kPpo, {"critic.adv_estimator=gae"}), "did you mean \"algorithm.adv_estimator\""));
   Job job;
   const ConfigTable table = job.bind();
-  for (const Peer peer : kPeers) {
+  for (const Peer peer : kAllPeers) {
     std::set<std::string_view> seen;
     for (const PeerKey& key : peer_keys(peer)) {
       EXPECT_TRUE(seen.insert(key.key).second) << key.key;
@@ -154,7 +154,7 @@ TEST_F(JobFile, KeysOfVerlAndTrlAreKnown) {
 
 TEST(PeerKeys, ReferenceHasAllKeys) {
   const std::string page = peer_reference();
-  for (const Peer peer : kPeers)
+  for (const Peer peer : kAllPeers)
     for (const PeerKey& key : peer_keys(peer))
       EXPECT_NE(page.find("`" + std::string(key.key) + "`"), std::string::npos) << key.key;
 }
