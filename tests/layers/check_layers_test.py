@@ -18,9 +18,9 @@ FILES = {
     "base/base.h": "", "base/base.cpp": '#include "base/base.h"\n#include <vector>\n',
     "device/device.h": "", "device/ledger.cpp": '#include "base/base.h"\n#include "device/device.h"\n',
     "device/cuda/cuda_device.h": "", "device/cuda/cuda_device.cpp": '#include "device/device.h"\n',
-    "cache/cache.h": "", "cache/cache.cpp": '#include "base/base.h"\n// #include "rlhf/run/run.h"\n',
+    "cache/cache.h": "", "cache/cache.cpp": '#include "base/base.h"\n// #include "rlhf/run.h"\n',
     "arena/arena.h": "", "arena/arena.cpp": '#include "device/device.h"\n',
-    "rlhf/run/run.h": "", "rlhf/run/run.cpp": '#include <ATen/ATen.h>\n#include "arena/arena.h"\n',
+    "rlhf/run.h": "", "rlhf/run.cpp": '#include <ATen/ATen.h>\n#include "arena/arena.h"\n',
 }
 
 
@@ -67,8 +67,8 @@ class CheckLayers(unittest.TestCase):
         self.found()
 
     def test_angle_brackets(self):
-        self.project.write("src/device/ledger.cpp", '#include "base/base.h"\n#include <rlhf/run/run.h>\n')
-        self.found("src/device/ledger.cpp:2: device does not link rlhf (rlhf/run/run.h)")
+        self.project.write("src/device/ledger.cpp", '#include "base/base.h"\n#include <rlhf/run.h>\n')
+        self.found("src/device/ledger.cpp:2: device does not link rlhf (rlhf/run.h)")
 
     def divided(self, *more: str):
         """cache in two folders, the upper of which includes the lower."""
@@ -110,8 +110,8 @@ class CheckLayers(unittest.TestCase):
         self.found("src/cache/cache.cpp:2: cache does not link libtorch (ATen/ATen.h)")
 
     def test_hpp_file(self):
-        self.project.write("src/cache/extra.hpp", "#include <rlhf/run/run.h>\n")
-        self.found("src/cache/extra.hpp:1: cache does not link rlhf (rlhf/run/run.h)")
+        self.project.write("src/cache/extra.hpp", "#include <rlhf/run.h>\n")
+        self.found("src/cache/extra.hpp:1: cache does not link rlhf (rlhf/run.h)")
 
     def test_link_without_alias(self):
         self.project.change("neap_arena", links="neap_device")
@@ -127,23 +127,23 @@ class CheckLayers(unittest.TestCase):
 
     def test_generated_file(self):
         made = self.project.root / "build" / "made.cpp"
-        self.project.write("build/made.cpp", '#include "base/base.h"\n#include <rlhf/run/run.h>\n')
+        self.project.write("build/made.cpp", '#include "base/base.h"\n#include <rlhf/run.h>\n')
         self.project.change("neap_cache", sources=f"cache.cpp;{made}")
-        self.found("build/made.cpp:2: cache does not link rlhf (rlhf/run/run.h)")
+        self.found("build/made.cpp:2: cache does not link rlhf (rlhf/run.h)")
 
     def test_forms_of_the_directive(self):
-        self.project.write("src/cache/cache.cpp", '#include "base/base.h"\n#define RUN <rlhf/run/run.h>\n#include RUN\n'
-                           '#  include/* */<rlhf/run/run.h>\n#include \\\n  "rlhf/run/run.h"\n/*\n#include "rlhf/run/run.h"\n*/\n')
+        self.project.write("src/cache/cache.cpp", '#include "base/base.h"\n#define RUN <rlhf/run.h>\n#include RUN\n'
+                           '#  include/* */<rlhf/run.h>\n#include \\\n  "rlhf/run.h"\n/*\n#include "rlhf/run.h"\n*/\n')
         self.found("cache.cpp:3: a macro names the included file", "cache.cpp:4: cache does not link rlhf",
                    "cache.cpp:5: cache does not link rlhf")
 
     def test_absolute_path(self):
-        self.project.write("src/cache/cache.cpp", f'#include "base/base.h"\n#include "{self.project.root}/src/rlhf/run/run.h"\n')
+        self.project.write("src/cache/cache.cpp", f'#include "base/base.h"\n#include "{self.project.root}/src/rlhf/run.h"\n')
         self.found("cache.cpp:2: cache does not link rlhf")
 
     def test_transitive_link_is_not_enough(self):
-        self.project.write("src/rlhf/run/run.cpp", '#include "arena/arena.h"\n#include "device/device.h"\n')
-        self.found("src/rlhf/run/run.cpp:2: rlhf does not link device")
+        self.project.write("src/rlhf/run.cpp", '#include "arena/arena.h"\n#include "device/device.h"\n')
+        self.found("src/rlhf/run.cpp:2: rlhf does not link device")
 
     def test_unused_link(self):
         self.project.change("neap_rlhf", links="neap::arena;neap::cache;neap_libtorch")
@@ -154,7 +154,7 @@ class CheckLayers(unittest.TestCase):
         self.found("neap_cache includes from src: every module's headers at once")
 
     def test_toolkit_headers(self):
-        self.project.write("src/rlhf/run/run.cpp", '#include "arena/arena.h"\n#include <cuda_runtime.h>\n#include "Python.h"\n')
+        self.project.write("src/rlhf/run.cpp", '#include "arena/arena.h"\n#include <cuda_runtime.h>\n#include "Python.h"\n')
         self.found("run.cpp:2: no module uses the CUDA toolkit", "run.cpp:3: no module uses Python")
 
     def test_files_are_opened_in_one_place(self):
