@@ -239,8 +239,9 @@ class Checker:
         for name in sorted(levels, key=lambda n: (-levels[n], n)):
             target = self.targets[name]
             torch = "yes" if self.reaches(name, "neap_libtorch") else ""
+            inside = f": {' '.join(target.folders)}" if target.folders else ""
             below = sorted(target.modules, key=lambda n: (-levels[n], n))
-            yield name, (f"| {levels[name]} | {target.short} | `{self.name_of(target.folder)}` | {torch} | "
+            yield name, (f"| {levels[name]} | {target.short} | `{self.name_of(target.folder)}`{inside} | {torch} | "
                          f"{' '.join(self.targets[b].short for b in below)} |")
 
     def complete(self) -> bool:
