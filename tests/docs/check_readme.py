@@ -86,13 +86,6 @@ def arena(results: Results):
     yield f"{first['drop-in'] / 1000:.2f} s | torch_memory_saver: {first['torch_memory_saver'] / 1000:.1f} s"
 
 
-def drop_in(results: Results):
-    pause, resume = (results.newest("side-by-side-h200", program="weights", number=n)["median"] for n in ("first_pause_ms", "first_resume_ms"))
-    old, new = "torch_memory_saver", "drop-in"
-    yield (f"takes {pause[new] / 1000:.2f} s instead of {pause[old] / 1000:.1f} s, "
-           f"the resume {resume[new] / 1000:.2f} s instead of {resume[old] / 1000:.1f} s")
-
-
 def grpo7b(results: Results):
     row = results.newest("least-capacity-h100", case="grpo7b-full")
     yield f"took {row['measured_peak'] / GIB:.2f} GiB and {row['seconds_a_step']:.1f} s"
@@ -114,7 +107,7 @@ def demo(results: Results):
     yield f"{seconds[0]} s, on a slower host {seconds[-1]} s"
 
 
-PAGES = {"README.md": (training, arena, plans, demo), "docs/memory-saver.md": (drop_in,), "docs/start.md": (demo,), "docs/one-gpu.md": (grpo7b,)}
+PAGES = {"README.md": (training, arena, plans, demo), "docs/one-gpu.md": (grpo7b,)}
 
 
 def main() -> int:
