@@ -1,10 +1,10 @@
-// Decoding attention: the choice of kernel, and what it is told about the keys. Each sequence has
-// one query, against its keys in the cache.
+// Decoding attention: the choice of kernel, and its inputs. Each sequence has one query, which
+// attends to its keys in the cache.
 //
 // FlashAttention reads the cache as packed sequences with arbitrary starts; numbers of keys are on
 // the device. If query heads share a key head, each pair of a sequence and a key head is a packed
-// sequence. Then its queries are contiguous, and the kernel divides the keys of one among blocks,
-// so that few sequences fill a card. Other kernels add a mask to the scores of all keys below a
+// sequence. Its queries are then contiguous, and the kernel divides its keys among thread blocks,
+// so that few sequences fill a GPU. Other kernels add a mask to the scores of all keys below a
 // limit.
 //
 // The code is written over operations like the passes, so a plan counts its memory by running it.
@@ -41,10 +41,10 @@ namespace neap::step {
 /// The sizes of one step's attention in a block.
 struct DecodeSizes {
   std::int64_t rows = 0, heads = 0, key_heads = 0, width = 0;
-  std::int64_t limit = 0;  ///< of keys, as kernels are told
+  std::int64_t limit = 0;  ///< of keys, as kernels get it
 };
-/// Whether Neap's kernel stores the new heads and attends. A block of it has one query head: heads that share keys read them
-/// again, and FlashAttention is faster with many of them.
+/// Whether Neap's kernel stores the new heads and attends. Each of its thread blocks has one query
+/// head, so heads that share keys read them again. With many such heads FlashAttention is faster.
 [[nodiscard]] inline bool decodes_by_own(const OwnKernels& own, const ScoreOptions& o, bool cuda,
                                          Dtype dtype, const DecodeSizes& sizes) {
   constexpr std::int64_t kMostBytes = std::int64_t{1} << 25;
@@ -64,19 +64,19 @@ struct KeyLimit {
   KeyLimit(std::int64_t n) : keys(n), rounded(n) {}  // NOLINT(google-explicit-constructor)
   KeyLimit(std::int64_t n, std::int64_t bucket) : keys(n), rounded(bucket) {}
   std::int64_t keys;     ///< of the longest sequence
-  std::int64_t rounded;  ///< what kernels are told
+  std::int64_t rounded;  ///< the limit that kernels get
 };
-/// FlashAttention reads the keys that there are. The limit only decides among how many blocks it divides them, so it is
-/// rounded, and the results of a step are those of a graph.
+/// FlashAttention reads existing keys only. The limit only sets how many thread blocks share them.
+/// It is rounded, so that a step gives the same results in a graph.
 [[nodiscard]] inline KeyLimit key_limit(std::int64_t keys, std::int64_t cache_tokens, bool flash) {
   constexpr std::int64_t kFewest = 256;
   if (!flash) return keys;
   return {keys, decode_bucket(std::max(keys, kFewest), cache_tokens)};
 }
 
-/// Whether a block's queries are not contiguous, because a fused projection leaves them between
-/// keys and values and nothing copies them afterwards. FlashAttention needs queries that share a
-/// key head to be contiguous.
+/// Whether a block's queries are not contiguous: a fused projection stores them next to keys and
+/// values, and no later operation copies them. FlashAttention needs queries that share a key head
+/// to be contiguous.
 [[nodiscard]] inline bool leaves_queries_apart(const spec::Architecture& a, std::int64_t block) {
   return a.qkv != spec::QkvLayout::kSeparate && !a.rotates(block) &&
          a.num_attention_heads > a.num_key_value_heads;

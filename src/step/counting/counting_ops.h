@@ -27,7 +27,7 @@
 
 namespace neap::step {
 
-/// Different graphs.
+/// Counts the different graphs of a phase.
 class CountedGraphs {
  public:
   void add(const GraphKey& key, std::uint64_t scratch, double kernels) {
@@ -35,7 +35,7 @@ class CountedGraphs {
     kernels_ = std::max(kernels_, kernels);
     keys_.insert(key);
   }
-  /// The largest scratch: graphs share it.
+  /// The largest scratch of a graph; graphs share it.
   [[nodiscard]] std::uint64_t scratch() const { return scratch_; }
   [[nodiscard]] std::size_t count() const { return keys_.size(); }
   /// The most of a graph.
@@ -147,10 +147,10 @@ class CountingOps : public WorkMeter {
   [[nodiscard]] Tensor to_device(const Tensor& t);
   /// A copy outside the phase's memory.
   [[nodiscard]] Tensor to_host(const Tensor& t);
-  /// The same of a few numbers, there when wait_for_device() has returned.
+  /// Copies a few numbers to the host. They are valid after wait_for_device().
   [[nodiscard]] Tensor to_host_later(const Tensor& t) { return to_host(t); }
   void wait_for_device() const {}
-  /// The same that only from_pinned() reads: on a GPU nothing waits for it.
+  /// A copy in pinned host memory that only from_pinned() may read. On a GPU nothing waits for it.
   [[nodiscard]] Tensor to_pinned(const Tensor& t);
   /// Copies it back to the device; no copy is made if the device is the host.
   [[nodiscard]] Tensor from_pinned(const Tensor& t);
@@ -237,30 +237,31 @@ class CountingOps : public WorkMeter {
 
   // ---- Neap's kernels on a GPU: what step/model/mlp_half.h, step/model/block_parts.h, step/model/head.h and step/units/optimizer.h make of other operations elsewhere ----
   [[nodiscard]] bool own_kernels(Dtype dtype) const { return profile().own.take(dtype); }
-  /// out (N, F) = activate(gate) * up, and out may be the gate. Rows of all may lie apart.
+  /// out (N, F) = activate(gate) * up. `out` may alias `gate`. Rows may have strides.
   void gate_into(const Tensor& out, const Tensor& gate, const Tensor&, spec::Activation) {
     add_traffic(2 * bytes(gate) + bytes(out));
   }
-  /// From d (N, F), of that product: the gradients of gate and up. d_gate may be d.
+  /// The gradients of gate and up from d (N, F), that of the product. d_gate may alias d.
   void gate_backward_into(const Tensor& d_gate, const Tensor& d_up, const Tensor& d, const Tensor&,
                           const Tensor&, spec::Activation) {
     add_traffic(3 * bytes(d) + bytes(d_gate) + bytes(d_up));
   }
   /// x (N, in) times each matrix of w (n, out, in): (n, N, out).
   [[nodiscard]] Tensor products(const Tensor& x, const Tensor& w);
-  /// The norm of x (N, C), which gets `added` (C,) afterwards. It may be undefined, as the norm's bias.
+  /// The norm of x (N, C); then x += `added` (C,). `added` and the norm's bias may be undefined.
   [[nodiscard]] Tensor norm_and_add_(spec::NormKind kind, const Tensor& x, const Tensor& weight,
                                      const Tensor& bias, double eps, const Tensor& added);
-  /// Decoding: writes keys and values (B, K, D) of heads, whose rows may lie apart, at positions (B,) of the cache's first
-  /// rows. Returns the queries (B, H, D). Biases are added before, and the rotation turns keys and queries.
+  /// Decoding: adds the biases, rotates queries and keys, and writes keys and values (B, K, D) at
+  /// positions (B,) of the cache's first rows. Returns the queries (B, H, D). Rows of heads may
+  /// have strides.
   [[nodiscard]] Tensor append_(const Tensor& keys, const Tensor& values, const Tensor& positions,
                                const Heads<Tensor>& heads, const Rotation<Tensor>& rotation);
   [[nodiscard]] bool attends_itself(Dtype dtype, const DecodeSizes& sizes,
                                     const ScoreOptions& options) const {
     return decodes_by_own(profile().own, options, cuda(), dtype, sizes);
   }
-  /// The same, and decode_attention() of the queries: (B, H * D). Keys are divided into attend_shares(), whose sums take
-  /// memory in float32.
+  /// append_(), then decode_attention() of the queries: (B, H * D). Keys are divided into
+  /// attend_shares(), whose float32 sums take memory.
   [[nodiscard]] Tensor append_and_attend_(const Tensor& keys, const Tensor& values,
                                           const Tensor& positions, const Heads<Tensor>& heads,
                                           const Rotation<Tensor>& rotation, const KeyLimit& limit,
@@ -269,10 +270,10 @@ class CountingOps : public WorkMeter {
                                   std::int64_t out) const {
     return profile().own.few_rows(dtype, rows, in, out);
   }
-  /// x (N, in), for which own_few_rows() holds, times the matrices (out, in): their results are neighbours in a row. Biases may
-  /// be undefined.
+  /// x (N, in) times each of the matrices (out, in); a row has their results side by side. Requires
+  /// own_few_rows(). Biases may be undefined.
   [[nodiscard]] Tensor few_rows_products(const Tensor& x, const FewMatrices<Tensor>& by);
-  /// The same of one matrix, with an activation behind the sum.
+  /// The same for one matrix, followed by an activation.
   [[nodiscard]] Tensor few_rows_activated(const Tensor& x, const Tensor& w, const Tensor& bias,
                                           spec::Activation kind);
   /// sum (N, out) += x w^T.
@@ -280,12 +281,13 @@ class CountingOps : public WorkMeter {
   /// act(x gate^T) (x up^T), from gate and up (F, in): (N, F).
   [[nodiscard]] Tensor few_rows_gated(const Tensor& x, const Tensor& gate, const Tensor& up,
                                       spec::Activation kind);
-  /// From logits (n, V) and targets (n,), into float32 (n,): log p of the target, log sum exp, entropy and 1 or 0 where no
-  /// logit is larger. The last two may be undefined.
+  /// Writes float32 (n,) from logits (n, V) and targets (n,): log p of the target, log sum exp,
+  /// entropy, and 1 if no logit exceeds the target's, else 0. The last two may be undefined.
   void logit_values_into(const Tensor& log_probs, const Tensor& log_sums, const Tensor& entropies,
                          const Tensor& rights, const Tensor& logits, const Tensor& targets,
                          const LogitShape& shape);
-  /// Logits (n, V) become the gradient of a loss by them, from those by log p and entropy; the latter undefined: none.
+  /// Replaces logits (n, V) by a loss's gradient with respect to them, given those with respect to
+  /// log p and to entropy. The latter may be undefined.
   void logit_gradient_(const Tensor& logits, const Tensor& targets, const Tensor& log_sums,
                        const Tensor& d_log_probs, const Tensor& entropies,
                        const Tensor& d_entropies, const LogitShape& shape);
@@ -293,15 +295,15 @@ class CountingOps : public WorkMeter {
   [[nodiscard]] bool own_draw(Dtype dtype, std::int64_t columns, bool in_order) const {
     return profile().own.draw(dtype, columns, in_order);
   }
-  /// From logits (n, V) and uniforms (n,): tokens (n,), and log p of each before top_k, top_p and min_p, in float32;
-  /// log_probs may be undefined. scratch: step/operations/own_kernels.h.
+  /// Samples tokens (n,) from logits (n, V) with uniforms (n,). log_probs, float32 or undefined,
+  /// are those before top_k, top_p and min_p. For `scratch` see step/operations/own_kernels.h.
   void draw_into(const Tensor& tokens, const Tensor& log_probs, const Tensor& scratch,
                  const Tensor& logits, const Tensor& uniforms, const TokenDraw& by);
   [[nodiscard]] bool own_norm_rows(Dtype dtype, std::int64_t columns) const {
     return profile().own.norm_rows(dtype, columns);
   }
-  /// Adds `added`, which may be undefined, to norm_backward() of an RMS norm. d_weight takes a row of
-  /// float32 per block.
+  /// norm_backward() of an RMS norm, plus `added`, which may be undefined. d_weight takes a float32
+  /// row per thread block.
   [[nodiscard]] Tensor own_rms_norm_backward(spec::NormKind kind, const Tensor& dy, const Tensor& x,
                                              const Tensor& rstd, const Tensor& weight,
                                              const Tensor& d_weight, const Tensor& added);

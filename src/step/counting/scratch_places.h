@@ -29,7 +29,7 @@ class ScratchPlaces {
 
   /// The offset of a place for `bytes` > 0.
   [[nodiscard]] std::uint64_t take(std::uint64_t bytes);
-  /// Whether a tensor had the place, which is free then.
+  /// Frees a place. False if no tensor had it.
   bool give_back(std::uint64_t offset);
   /// The end of the last place so far: the bytes that the region needs.
   [[nodiscard]] std::uint64_t extent() const { return extent_; }

@@ -151,7 +151,7 @@ class WorkMeter {
   void take_in_turns(const Work& start);
   void launch_graph(const Work& body);
 
-  // From the second round on, a loop finds its tensors' places as the round before left them.
+  // From its second round on, a loop's tensors have the same places in every round.
   static constexpr std::int64_t kGraphRounds = 2;
 
   KernelProfile profile_;

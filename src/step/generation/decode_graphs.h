@@ -1,7 +1,8 @@
 // Decoding in CUDA graphs: whether a step can be one, and its state.
 //
-// A graph has the kernels of a step with their arguments. Replaying it takes the host one call instead of hundreds. So
-// what a step reads and writes keeps its addresses during a generation, and nothing in it waits for the device.
+// A graph has the kernels of a step with their arguments. The host replays it with one call instead
+// of hundreds. So a step's tensors keep their addresses during a generation, and no operation of a
+// step waits for the device.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +16,11 @@
 
 namespace neap::step {
 
-/// The part of the tag of graphs that has a step's tensors.
+/// The part of the graphs' tag that holds a step's tensors.
 inline constexpr std::string_view kGraphScratchPart = "scratch";
-/// A generation keeps at most so many graphs, those used last.
+/// Maximum number of graphs that a generation keeps: the most recently used ones.
 inline constexpr std::size_t kMostGraphs = 8;
-/// Bytes of the driver for a kernel of a graph (an H100; bench/results/engine-graphs-h100.jsonl).
+/// Driver memory per kernel of a graph (H100; bench/results/engine-graphs-h100.jsonl).
 inline constexpr std::uint64_t kGraphNodeBytes = 4 << 10;
 
 /// Calls visit(key) for every graph of a cache's first `rows` rows with `tokens` each.
@@ -34,7 +35,7 @@ void for_each_graph(std::int64_t rows, std::int64_t tokens, const Visit& visit) 
   }
 }
 
-/// The decision depends on these and on the architecture.
+/// The conditions for graphs, other than the architecture.
 struct GraphConditions {
   bool cuda = false;
   Dtype dtype = Dtype::kFloat32;
@@ -73,7 +74,7 @@ template <class T>
 struct DecodeState {
   DecodeRows<T> rows;
   T uniforms;   // (B,) float32
-  T log_probs;  // (B,), wide; undefined unless asked for
+  T log_probs;  // (B,), wide; undefined unless requested
 };
 template <class Ops, class T = typename Ops::Tensor>
 DecodeState<T> make_decode_state(Ops& ops, std::int64_t rows, Dtype dtype, bool log_probs) {

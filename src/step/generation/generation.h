@@ -86,8 +86,9 @@ KeyLimit limit_of(Ops& ops, const Weights<T>& w, const Cache& cache, std::int64_
   return key_limit(keys, cache.max_tokens(), flash);
 }
 
-/// The steps of an action: the next tokens of its rows, on the host, (B,) of one step, (steps, B) of several. `rows`
-/// are those of the step after them. Nothing waits for the device before all steps are given to it.
+/// Runs the steps of an action. Returns the next tokens of its rows on the host: (B,) for one step,
+/// (steps, B) for several. `rows` become those of the step after them. The host queues all steps
+/// before it waits for the device.
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
 Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations,
                              DecodeRows<T>& rows, const Draw<T>& draw, const Cache& cache,
@@ -117,7 +118,7 @@ Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, const Rotations<T>& 
   return on_host(ops, out);
 }
 
-/// The same in graphs: a step of the same rows and limit of keys is the same graph.
+/// The same in graphs. Steps with the same rows and limit of keys use the same graph.
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
 Sampled<T> decode_in_graphs(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations,
                             const DecodeState<T>& all, const Draw<T>& draw, const Cache& cache,

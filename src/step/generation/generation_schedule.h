@@ -43,9 +43,9 @@ struct PrefillChunk {
   bool last = false;
   std::vector<std::int64_t> rows;  ///< per sequence
 };
-/// `steps` tokens, one after another, for each of the first rows; the program reads them together. Idle rows compute
-/// what is not read, and so does a sequence that has ended before the last of them. No sequence that is decoded has
-/// more than `key_limit` tokens before the first.
+/// Decodes `steps` tokens for each of the first rows; the host reads them together. Results of idle
+/// rows are not used, nor those after the end of a sequence. Before the first step, no decoded
+/// sequence has more than `key_limit` tokens.
 struct DecodeStep {
   std::int64_t rows = 0;
   std::int64_t key_limit = 1;
@@ -81,8 +81,8 @@ struct GenerationLimits {
   std::int64_t max_new_tokens = 0;
   spec::PrefillShape
       prefill{};  ///< fewer tokens than prompt_width: one prompt at a time, in chunks
-  std::int64_t decode_steps = 1;  ///< most of a DecodeStep
-  /// A DecodeStep has a power of two rows, or all: few different steps.
+  std::int64_t decode_steps = 1;  ///< maximum steps of a DecodeStep
+  /// A DecodeStep has a power of two rows, or all, so that few steps differ.
   bool rows_in_powers = false;
 };
 

@@ -42,7 +42,7 @@ struct Draw {
 template <class T>
 struct Sampled {
   T tokens;     // (B,) int64; of several steps (steps, B)
-  T log_probs;  // as those, wide; undefined unless asked for
+  T log_probs;  // as those, wide; undefined unless requested
 };
 
 /// Greedy decoding.
@@ -73,9 +73,9 @@ struct Sampled {
                      : greedy_sampling();
 }
 
-/// Decoding steps whose tokens are read together; `wanted`: so many, 0: as suits the device. A GPU computes while the
-/// program prepares the next step; what follows the end of a sequence is not used, so they are few. Penalties need each
-/// token on the host.
+/// Number of decoding steps whose tokens are read together; `wanted` 0: the device's default.
+/// Several keep a GPU busy while the host prepares the next step. Tokens after the end of a
+/// sequence are wasted, so they are few. Penalties need each token on the host.
 [[nodiscard]] inline std::int64_t steps_of_a_read(bool cuda, const SamplingOptions& o,
                                                   std::int64_t wanted = 0) {
   constexpr std::int64_t kOfGpu = 4;
@@ -156,10 +156,10 @@ TokenDraw token_draw(const Weights<T>& w, const SamplingOptions& o) {
   return by;
 }
 
-/// The next tokens after hidden states (B, C). Neap's kernels keep the same tokens as sample() but for rounding: they
-/// compare logits before the cap and division, and caps are not rounded to the logits' type. Where tokens are kept by
-/// min_p alone they draw in the order of probability and sample() in the vocabulary's; otherwise a uniform number is the
-/// same token.
+/// The next tokens after hidden states (B, C). Neap's kernels keep the same tokens as sample(),
+/// except for rounding: they compare logits before the cap and the division, and do not round caps
+/// to the logits' type. With min_p alone they draw in the order of probability, sample() in the
+/// vocabulary's. Otherwise both draw the same token for a uniform number.
 template <class Ops, class T = typename Ops::Tensor>
 Sampled<T> next_tokens(Ops& ops, const Weights<T>& w, const T& hidden,
                        const SamplingOptions& options, const Draw<T>& draw) {

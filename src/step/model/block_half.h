@@ -47,8 +47,8 @@ class BlockHalf {
     if (a_.residual_scale != 1) ops_.scale_(y, a_.residual_scale);
   }
 
-  // Whether a half's last product, of `last`, adds to the residual stream in its memory: nothing else reads it. Its bias
-  // is added with the norm before the half.
+  // Whether the product with `last`, a half's last matrix, is added to the residual stream in
+  // place. The norm before the half then adds its bias.
   [[nodiscard]] bool adds_in_place(const Linear<T>& last) const {
     return rows_.fused && !a_.parallel_residual && !a_.placement.after && a_.residual_scale == 1 &&
            (a_.placement.before || !last.bias.defined()) && ops_.ranks(spec::Axis::kTensor) == 1;

@@ -62,7 +62,8 @@ template <class Ops, class T = typename Ops::Tensor>
     return false;
   return w.heads.defined() || w.stacked.defined() || heads_of_few_rows(ops, w, h);
 }
-/// h (N, C) -> all heads, by products of matrices that are neighbours. Biases of stacked ones are left to add.
+/// h (N, C) -> all heads, by products with adjacent matrices. Does not add the biases of stacked
+/// ones.
 template <class Ops, class T = typename Ops::Tensor>
 Heads<T> project_joined_heads(Ops& ops, const spec::Architecture& a, const Block<T>& w,
                               const T& h) {

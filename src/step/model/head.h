@@ -226,8 +226,8 @@ void put(Ops& ops, const LogProbs<T>& all, std::int64_t first, std::int64_t n,
   if (all.right.defined()) ops.copy_(ops.narrow(all.right, 0, first, n), part.right);
 }
 
-/// The logits of z (n, E). If Neap's kernels accept their type and rows are whole, the kernels read
-/// them as the head's matrix product wrote them. Otherwise the functions above do.
+/// The logits of z (n, E). Neap's kernels read them as the head's matrix product wrote them, if
+/// they support the type and rows are whole. Otherwise the functions above are used.
 template <class Ops>
 class LogitsChunk {
   using T = typename Ops::Tensor;

@@ -1,4 +1,4 @@
-// Where the keys and values of generated sequences are stored.
+// The layout of the KV cache of generated sequences.
 //
 // A generation gives each sequence a row. A layout is a class that knows where the tokens of a row
 // are stored. The passes of transformer.h give it the heads of each block, and rollout/ reports
@@ -53,7 +53,7 @@ concept KvLayout = requires(L& mutable_layout, const L& layout, const typename L
   {
     layout.step(ops, architecture, tensor, limit, Dtype::kFloat32)
     } -> std::same_as<typename L::Step>;
-  // Stores the heads (B), which the rotation still turns, and attends: (B, H * D).
+  // Rotates and stores the heads (B), then attends: (B, H * D).
   { layout.attend_token(ops, block, step, heads, rotation, options) } -> std::same_as<T>;
 };
 

@@ -106,7 +106,7 @@ class MlpHalf : public BlockHalf<Ops> {
     if (joins_gate()) return make_gate_up();
     s_.up = linear(ops_, w_.up, make_mlp_read());
   }
-  // Whether one product makes gate and up.
+  // Whether one product computes gate and up.
   [[nodiscard]] bool joins_gate() const {
     if (a_.fused_gate) return true;
     return rows_.fused && w_.gate_and_up.defined() && !w_.gate.has_lora() && !w_.up.has_lora();
@@ -135,7 +135,7 @@ class MlpHalf : public BlockHalf<Ops> {
       s_.activated = ops_.activate(from, a_.activation);
     }
   }
-  // In decoding, makes what the last matrix reads with one kernel, if there is one.
+  // In decoding, computes the last matrix's input with one kernel, if there is one.
   void make_product_of_few_rows() {
     const T& x = make_mlp_read();
     const auto takes = [&](const Linear<T>& p, bool biased) {
@@ -155,7 +155,7 @@ class MlpHalf : public BlockHalf<Ops> {
   T half_of(const T& matrix, std::int64_t which) {
     return ops_.narrow(matrix, 0, which * a_.intermediate_size, a_.intermediate_size);
   }
-  // Whether one kernel makes the product, and nothing else reads act(gate).
+  // Whether one kernel computes the product, and nothing else reads act(gate).
   bool skips_activated() {
     if (s_.activated.defined()) return false;
     if (pass_ != Pass::kBackward && !drops(Saved::kActivated)) return false;
@@ -237,7 +237,7 @@ class MlpHalf : public BlockHalf<Ops> {
     return dx;
   }
 
-  // Turns d, the product's gradient, into the gate's. Returns that of the other factor.
+  // Replaces d, the product's gradient, by the gate's. Returns that of the other factor.
   T factors_backward(T& d) {
     if (ops_.own_kernels(ops_.dtype(d))) {
       make_factors();
@@ -284,7 +284,7 @@ class MlpHalf : public BlockHalf<Ops> {
     drop_mlp_input();
     return dx;
   }
-  // From d, of the product, which it may overwrite.
+  // From d, the product's gradient, which it may overwrite.
   T both_factors_backward(const T& d) {
     const auto make_both = [&] {
       return ops_.empty({d.size(0), 2 * a_.intermediate_size}, ops_.dtype(d));

@@ -1,7 +1,7 @@
 // The terms that losses return, and the sums that metrics read.
 //
-// A loss returns terms: values of tokens or sequences, and how they are weighed. KeptNumbers sums
-// them on the device; the sums come to the host once a mini-batch, because a read waits for all
+// A loss returns terms: values of tokens or sequences, and their weights. KeptNumbers sums them on
+// the device. The sums are copied to the host once per mini-batch, because a read waits for all
 // earlier work.
 #pragma once
 
@@ -16,14 +16,14 @@
 
 namespace neap::step {
 
-/// sum(values * weights), or sum(values) if there are no weights. Nobody changes the tensors before
-/// the sum is computed.
+/// sum(values * weights), or sum(values) if there are no weights. The tensors must not change
+/// before the sum is computed.
 template <class T>
 struct WeighedValues {
   T values, weights{};        // of one shape
   bool over_context = false;  ///< the values are a part of those of the context-parallel group
 };
-/// A sum that is still to be computed. Copies are the same sum, which is computed once.
+/// A sum that is computed later, once for all copies of the pointer.
 template <class T>
 using LossTerm = std::shared_ptr<const WeighedValues<T>>;
 
@@ -110,7 +110,7 @@ LossTerm<T> summed(T values) {
   return std::make_shared<const WeighedValues<T>>(WeighedValues<T>{std::move(values)});
 }
 
-/// Tokens that count (B, T), 1 or 0, and their number. Copies share the number, which is computed once.
+/// A mask of tokens (B, T), 1 or 0, and their number, which is computed once for all copies.
 template <class T>
 struct LossMask {
   LossMask(T mask) : tokens(std::move(mask)), count(summed(tokens)) {}

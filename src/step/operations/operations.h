@@ -65,16 +65,16 @@ enum class AttentionKernel : std::uint8_t { kHost, kFlash, kCudnn, kEfficient, k
   return sum == factors || (cuda && sum == wide(factors));
 }
 
-/// How a logit counts: a cap c makes it c tanh(l / c), then it is divided.
+/// Transformation of a logit l: c tanh(l / c) with a cap c, then a division.
 struct LogitShape {
   double softcap = 0;  ///< 0: none
   double divisor = 1;
 };
 
-/// Which token is drawn from a row of logits.
+/// How a token is sampled from a row of logits.
 struct TokenDraw {
   LogitShape shape{};
-  bool largest = false;    ///< it and nothing else
+  bool largest = false;    ///< only the most likely token
   std::int64_t top_k = 0;  ///< 0: all
   double top_p = 1;
   double min_p = 0;
@@ -82,18 +82,18 @@ struct TokenDraw {
   [[nodiscard]] bool in_order() const { return !largest && (top_k > 0 || top_p < 1 || min_p > 0); }
 };
 
-/// The tensors (n,) of a step of AdamW: float32, but for the gradient, which may be bfloat16.
+/// The tensors (n,) of a step of AdamW: float32, except the gradient, which may be bfloat16.
 template <class T>
 struct AdamWTensors {
   T x, average, square, gradient;
-  T copy;  ///< bfloat16, gets x; undefined: there is none
+  T copy;  ///< bfloat16 copy of x; undefined: none
 };
 
 template <class T>
 struct Heads {
   T q;     // (N, H, D)
   T k, v;  // (N, K, D)
-  // In decoding, what is still to be added to each row, (H * D,) and (K * D,); undefined: nothing
+  // In decoding, biases that are not added yet, (H * D,) and (K * D,); undefined: none
   T q_bias = {}, k_bias = {}, v_bias = {};
 };
 
@@ -171,7 +171,7 @@ struct AttentionContext {
 template <class T>
 struct DecodeKeys {
   std::int64_t limit = 0;  ///< host bound on the number of keys per sequence
-  std::int64_t read = 0;   ///< of them FlashAttention reads at most so many
+  std::int64_t read = 0;   ///< maximum that FlashAttention reads
   T mask;                  // (B, limit), added to scores; not used by FlashAttention
   // int32, per packed sequence: its first row of the cache, then the end; its number of keys; and
   // 0, 1, 2, ...

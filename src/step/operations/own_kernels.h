@@ -1,5 +1,5 @@
-// Whether Neap's kernels (src/kernels) compute what several operations of libtorch would: the plan and the run ask the
-// same choice.
+// Whether Neap's kernels (src/kernels) replace operations of libtorch. Plan and run use the same
+// choice.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ constexpr std::int64_t draw_parts(std::int64_t columns) {
 }
 
 struct OwnKernels {
-  bool on = false;  ///< the card and the job take them
+  bool on = false;  ///< the GPU and the job support them
 
   /// Whether they take tensors of this type.
   [[nodiscard]] constexpr bool take(spec::Dtype dtype) const {
@@ -33,23 +33,23 @@ struct OwnKernels {
   [[nodiscard]] constexpr bool norm_rows(spec::Dtype dtype, std::int64_t columns) const {
     return take(dtype) && columns % 8 == 0 && columns >= 512 && columns <= 4096;
   }
-  /// Whether they multiply so few rows by matrices (out, in).
+  /// Whether they multiply this number of rows by matrices (out, in).
   [[nodiscard]] constexpr bool few_rows(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
                                         std::int64_t out) const {
     using namespace kernels::decoding;
     return take(dtype) && dtype == spec::Dtype::kBfloat16 && rows <= kTile && in % kOfLane == 0 &&
            out % kTile == 0;
   }
-  /// Whether they draw tokens from such rows of logits. Only bfloat16 has so few values that they are counted instead of
-  /// sorted.
+  /// Whether they draw tokens from such rows of logits. bfloat16 only: its few values are counted
+  /// instead of sorted.
   [[nodiscard]] constexpr bool draw(spec::Dtype dtype, std::int64_t columns, bool in_order) const {
     return take(dtype) && draw_parts(columns) <= kernels::sampler::kMostParts &&
            (!in_order || dtype == spec::Dtype::kBfloat16);
   }
 };
 
-/// Among how many blocks attend.cu divides a head's keys, at most `limit`. `heads` are those of all rows. More blocks than
-/// the card runs at once gain nothing.
+/// Number of thread blocks, at most `limit`, among which attend.cu divides a head's keys. `heads`
+/// counts those of all rows. More blocks than the GPU runs at once gain nothing.
 constexpr std::int64_t attend_shares(std::int64_t heads, std::int64_t limit) {
   constexpr std::int64_t kKeys = 256, kBlocks = 512;
   const std::int64_t most = heads < kBlocks ? kBlocks / heads : 1;
@@ -57,15 +57,15 @@ constexpr std::int64_t attend_shares(std::int64_t heads, std::int64_t limit) {
   return wanted < most ? wanted : most;
 }
 
-/// Blocks of the backward of RMS norms. Each leaves a row of sums.
+/// Thread blocks of the backward of RMS norms. Each writes a row of sums.
 constexpr std::int64_t norm_blocks(std::int64_t rows) {
   constexpr std::int64_t kMostBlocks = 256, kRowsAtOnce = 4;
   const std::int64_t blocks = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
   return blocks < kMostBlocks ? blocks : kMostBlocks;
 }
 
-/// The memory of that file's kernels for a part, in int64: its largest logit and its sum, and counts of 16 bits if tokens
-/// have to be in order.
+/// Scratch of sampler.cu per part, in int64: its largest logit and sum, and 16-bit counts if tokens
+/// must be sorted.
 constexpr std::int64_t draw_scratch(bool in_order) {
   return 2 + (in_order ? kernels::sampler::kWindow / 4 : 0);
 }

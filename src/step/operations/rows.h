@@ -20,7 +20,8 @@ struct Rows {
   T cos, sin;                  // (P, d / 2); undefined with learned positions, or if `fused`
   T sliding_cos, sliding_sin;  // the same for sliding layers, if they rotate differently
   std::int64_t divided = 0;    ///< N with sequence parallelism; 0: each rank has all rows
-  /// Decoding with Neap's kernels: what attends rotates the heads, products are joined and add to the residual stream.
+  /// Decoding with Neap's kernels: attention rotates the heads, and products are joined and added
+  /// to the residual stream.
   bool fused = false;
 };
 

@@ -57,8 +57,8 @@ concept Backend = requires(B& b, const spec::Phase& phase, const MicroBatch& mic
   // Keeps the numbers of a micro-batch until the mini-batch ends.
   b.take_numbers(std::move(numbers));
   b.read_numbers();
-  // Groups without micro-batches that this rank runs behind its n, because others have more and ranks meet in
-  // each.
+  // Number of empty groups that this rank runs after its n, because other ranks have more and every
+  // group has collectives.
   { b.further_groups(n) } -> std::same_as<std::int64_t>;
   // Reduces the gradients that the weights' sink has not started to reduce during backward. Sharded
   // gradients were already reduced after each group.

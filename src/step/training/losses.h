@@ -128,7 +128,7 @@ ValueGradient<T> value_loss(Ops& ops, const T& values, const T& returns, const T
   ValueGradient<T> out;
   out.clip_fraction = mask.mean(ops.above(clipped, plain));
   out.loss = {weighed(ops.maximum(plain, clipped), weights), 0.5};
-  // Where the clipped error is larger the value has left the range, and nothing moves with it.
+  // If the clipped error is larger, the value is outside the range and has no gradient.
   out.d_values = ops.multiply(error, weights);
   ops.multiply_(out.d_values, ops.at_least(plain, clipped));
   return out;

@@ -36,7 +36,7 @@ struct PolicyInputs {
   T noise{};  ///< in (0, 1], for a loss that samples tokens (spec::draws_tokens)
 };
 
-/// Both sides of PPO's loss, which is the larger one.
+/// The two terms of PPO's loss, which is the larger of them.
 template <class T>
 struct ClipSides {
   T plain, clipped;

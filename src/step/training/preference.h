@@ -58,7 +58,7 @@ PairGradient<T> pairwise_loss(Ops& ops, const T& scores, const T& margins, doubl
 
 // ---- DPO ----
 
-/// Sums over pairs, but for the loss. V: double, or LossValue.
+/// Sums over pairs, except the loss. V: double or LossValue.
 template <class V>
 struct PreferenceStatistics {
   V loss{};                                  ///< divided by all pairs

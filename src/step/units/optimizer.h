@@ -52,7 +52,8 @@ void step_elementwise(Ops& ops, const TrainedUnit<T>& u, const Update& update,
   }
 }
 
-/// Whether one kernel updates the unit, from the gradient before its scale to the copy of the master.
+/// Whether one kernel does all of the unit's update: scales the gradient, steps, and rounds the
+/// master.
 template <class Ops, class T = typename Ops::Tensor>
 bool takes_own_adamw(Ops& ops, const TrainedUnit<T>& u) {
   const auto is = [&](const T& t, Dtype dtype) { return ops.dtype(t) == dtype; };
