@@ -69,7 +69,7 @@ class DiskWindows {
     arena::RegionId region = arena::RegionId::kNone;
     Bytes weights, gradients;
   };
-  /// Starts copying to the slot what was read for it, if anything.
+  /// Starts to copy the data that were read for the slot to it, if any.
   [[nodiscard]] Status arrive(std::size_t slot, const Slot& to);
   /// Loads a unit into `to` in pieces, through the staging buffers of all slots, whose contents are
   /// lost. It uses slot `lane_slot` of the lane.

@@ -41,7 +41,8 @@ class StagingWindows {
   };
   /// Starts to read. Blocks until the window is free.
   [[nodiscard]] Status read(std::size_t window, std::span<const Range> ranges);
-  /// Blocks until what was last read is there, or drops it: then neither bytes nor time are counted.
+  /// Blocks until the last read has ended, or drops it. A dropped read counts neither bytes nor
+  /// time.
   [[nodiscard]] Status wait_for_read(std::size_t window);
   [[nodiscard]] Status drop_read(std::size_t window);
   /// A range of a region of the device.

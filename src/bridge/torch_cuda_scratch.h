@@ -14,7 +14,7 @@
 
 namespace neap::bridge {
 
-/// A region for tensors that a step frees again.
+/// A region for the temporaries of a step.
 class CudaScratch {
  public:
   /// `region`: contiguous bytes on a GPU.
@@ -23,7 +23,8 @@ class CudaScratch {
   CudaScratch& operator=(const CudaScratch&) = delete;
   ~CudaScratch() = default;
 
-  /// While it lives, CUDA tensors of this thread come from the region, from its begin. They must be freed before.
+  /// While it lives, CUDA tensors of this thread come from the region, from its start on. They must
+  /// be freed before the scope ends.
   class Scope {
    public:
     explicit Scope(CudaScratch& scratch);

@@ -2,7 +2,7 @@
 //
 // Model     A thread completes the files of one rank, and commits the folder. Several ranks complete
 //           the files before start() returns, because ranks only communicate on one thread.
-// Threads   one of the owner; a thread at low priority, which starts helpers.
+// Threads   one owner. It has a thread of low priority, which starts helpers.
 // Failure   Error, or CollectiveError on every rank. The checkpoint is then removed.
 #pragma once
 

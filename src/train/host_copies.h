@@ -1,4 +1,4 @@
-// Copies of what a checkpoint holds, in pinned host memory. The training may go on while they are
+// Copies of a checkpoint's data in pinned host memory, so that training continues while they are
 // written to files.
 //
 // Model     A copy is made for one set of files, by its number in the checkpoint. Its memory is kept
@@ -23,9 +23,10 @@ class HostCopies {
   /// `arena` must outlive it.
   explicit HostCopies(arena::Arena& arena) : arena_(arena) {}
 
-  /// Takes memory for what `source` visits. Fails if the budget or the machine has no room.
+  /// Allocates memory for the parts that `source` visits. Fails if the budget or the machine lacks
+  /// room.
   [[nodiscard]] Status make_room(std::size_t number, const PartSource& source);
-  /// Copies what `source` visits. Valid until the next call with this number.
+  /// Copies the parts that `source` visits. Valid until the next call with this number.
   [[nodiscard]] PartSource copy(std::size_t number, const PartSource& source);
   /// Frees all memory. No copy may be in use.
   void release() { blocks_.clear(); }

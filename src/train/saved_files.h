@@ -1,8 +1,8 @@
 // The tensor files of one checkpoint, which all ranks write together.
 //
-// Model     add() takes what a rank writes: where host memory has room, a copy of it; otherwise it
-//           writes it at once. After that, models may change. commit() does the rest. One rank may
-//           call it on any thread.
+// Model     add() copies what a rank writes if host memory has room, else it writes it immediately.
+//           Models may change afterwards. commit() writes the copies. In a job of one rank it may
+//           run on any thread.
 // Threads   one at a time.
 // Failure   Error; CollectiveError where the call is collective. Files are then unfinished.
 // Cost      host memory: the copies, and that of weights::write_tensors.
@@ -26,9 +26,9 @@ class SavedFiles {
 
   /// Every rank calls it. `finished` runs on the first rank when the files are complete.
   void add(CollectiveFiles files, const PartSource& source, std::function<void()> finished = {});
-  /// Whether all of it waits in host memory to be written.
+  /// Whether all data are in copies that are not written yet.
   [[nodiscard]] bool copied() const;
-  /// Why ranks write at once although they have `copies`; success: they do not.
+  /// Why ranks write immediately although they have `copies`; success: they do not.
   [[nodiscard]] const Status& without_copy() const { return without_copy_; }
 
   /// Writes the copies with this number of threads, and completes the files. Every rank calls it. It

@@ -1,7 +1,7 @@
 // Host memory for a copy of a checkpoint, so that training need not wait until it is written.
 //
-// Model     What the only rank holds of trained models and of their optimizer states, on the device,
-//           in host memory or on disk.
+// Model     The trained models and their optimizer states, on the device, in host memory or on
+//           disk.
 // Threads   a stateless function.
 // Failure   none.
 // Cost      negligible.
@@ -14,7 +14,7 @@
 
 namespace neap::plan {
 
-/// At most. Zero if the run saves only at its end, has several ranks, or wants no copies.
+/// An upper bound. Zero if the run saves only at its end, has several ranks, or makes no copies.
 [[nodiscard]] Bytes checkpoint_copy(const spec::Job& job, const spec::Recipe& recipe,
                                     const std::vector<TagPlan>& tags);
 

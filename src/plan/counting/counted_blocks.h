@@ -96,7 +96,7 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   void wait(double time);
   // For shards on disk: no further block is read.
   void end_reads();
-  // Everything was waited for.
+  // All transfers have been waited for.
   void drain();
   [[nodiscard]] Bytes turn_bytes(step::Table table) const;
   [[nodiscard]] spec::Dtype dtype() const { return ops_.dtype(step::any_weight(weights_)); }
@@ -184,7 +184,8 @@ class CountedParts {
     const std::size_t back = step::kUpdateSlots - 1 + parts;
     return next_ < back ? begin_ : worked_[(next_ - back) % worked_.size()];
   }
-  /// Writes the part that many places back; the parts in between are read before it is written.
+  /// Writes the part that is writes_.size() places before `part`. The parts in between are read
+  /// first.
   void write(std::size_t part) {
     const Write leaving = std::exchange(writes_[part % writes_.size()], {});
     if (leaving.bytes > 0)

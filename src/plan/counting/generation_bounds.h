@@ -28,8 +28,8 @@ struct GenerationVisitor {
   std::function<void(const std::function<void()>&)> aside;
 };
 
-/// The passes of a phase on a GPU or the host, in order. `most_decode_steps`: of a batch so many, evenly spread, the longest
-/// included.
+/// The passes of a phase on a GPU or the host, in order. Per batch, `most_decode_steps` are
+/// counted: evenly spread, including the longest.
 void for_each_generation_pass(const spec::Job& job, const spec::Phase& phase, bool cuda,
                               std::int64_t most_decode_steps, const GenerationVisitor& visitor);
 

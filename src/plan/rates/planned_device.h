@@ -2,8 +2,8 @@
 //
 // Order     a GPU that is requested by name; else the one that device.kind and device.ordinal
 //           select. Without a GPU, a job with device.kind "auto" is planned for this machine's CPU,
-//           where it would run. But a model that nobody would train on a CPU is planned for a GPU
-//           in bfloat16.
+//           where it would run. A model that is too large to train on a CPU is planned for a GPU in
+//           bfloat16.
 // Sizes     capacities are what the job may allocate, as device.memory. For a card's nominal size,
 //           the driver's share and the context are subtracted.
 // Threads   any.

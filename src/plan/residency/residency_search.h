@@ -1,7 +1,7 @@
 // Chooses an option for every tag, with the least transfer such that each phase fits.
 //
 // It is a branch and bound over tags, largest first. A node's bound is the most expensive phase's
-// fractional knapsack of bytes that still have to leave. The result is exact, because the bound
+// fractional knapsack of bytes that must still be offloaded. The result is exact, because the bound
 // never exceeds the true cost; tests compare it with enumeration.
 //
 // Threads   stateless functions.

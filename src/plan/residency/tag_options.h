@@ -1,11 +1,11 @@
 // The ways in which one tag can be moved during a step.
 //
-// Model     A step is a walk over phases; a loop's phases run in rounds. Between two phases that
-//           need it a tag has a *gap*. In a gap it either stays or is offloaded. Leaving for a part
-//           of a gap moves the same bytes as leaving for all of it, and frees less. A gap that
-//           crosses a loop's border is cut there, since moves inside the loop happen in every
-//           round. So a tag has at most 2^gaps options, each with a set of resident phases and a
-//           cost. Tags interact only through the capacity of each phase. In a phase that runs once,
+// Model     A step is a walk over phases; a loop's phases run in rounds. The phases between two
+//           that need a tag are a *gap*, in which the tag stays or is offloaded. Offloading for a
+//           part of a gap copies the same bytes and frees less, so it is not an option. A gap that
+//           crosses a loop's border is cut there, because moves inside the loop run in every round.
+//           So a tag has at most 2^gaps options, each with a set of resident phases and a cost.
+//           Tags interact only through the capacity of each phase. In a phase that runs once,
 //           exactly the tags that it needs are resident.
 // Threads   stateless functions.
 #pragma once

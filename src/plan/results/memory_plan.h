@@ -228,9 +228,9 @@ struct Target {
   std::int64_t rank = 0;               ///< the job's rank that the plan is for
   std::int64_t threads = 2;            ///< of libtorch's CPU kernels; each takes scratch memory
   std::int64_t multiprocessors = 132;  ///< of the GPU; the default is that of H100 and H200
-  bool own_kernels = false;    ///< the GPU runs Neap's kernels (step/operations/own_kernels.h)
-  std::string no_own_kernels;  ///< why it does not; empty: it does, or nobody asked
-  step::KernelRates rates{};   ///< zeros: default_rates()
+  bool own_kernels = false;            ///< the GPU runs Neap's kernels (step/operations/own_kernels.h)
+  std::string no_own_kernels;          ///< why it does not; empty: it does, or was not asked
+  step::KernelRates rates{};           ///< zeros: default_rates()
   Link link;
   std::optional<Network> network{};  ///< nullopt: default_network()
   std::string rates_from;            ///< origin of rates and network, for messages
@@ -246,7 +246,7 @@ struct MemoryPlan {
   Link link;
   std::string rates_from;         ///< origin of the rates of link and operations, for messages
   bool own_kernels = false;       ///< Neap's kernels run
-  std::string no_own_kernels;     ///< why they do not although the job would take them
+  std::string no_own_kernels;     ///< why they do not, if the job allows them
   spec::ModelModes modes;         ///< of the recipe that the phases come from
   std::string no_graphs;          ///< why decoding is not in CUDA graphs; empty: it is
   std::vector<PhasePlan> phases;  ///< in the order of a step; then those that run once
@@ -270,7 +270,7 @@ struct MemoryPlan {
   Bytes batch_bytes;
   Bytes disk_bytes;  ///< on disk
   /// Host memory for a copy of a checkpoint that is written while training continues, at most
-  /// (checkpoint_copy.h). Zero: none is wanted.
+  /// (checkpoint_copy.h). Zero: no copies.
   Bytes checkpoint_copy;
 
   /// The number of `phases` in a step. The others run once, before the first step, and have only

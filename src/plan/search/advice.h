@@ -44,7 +44,7 @@ struct HostLimit {
 /// The cost of a plan's changes, one entry per change.
 [[nodiscard]] std::vector<std::string_view> effects_of(const MemoryPlan& plan);
 
-/// Alternatives to a plan: what more memory would gain, and what less memory would cost.
+/// Alternatives to a plan: a faster one with more memory, and a smaller one.
 struct Outlook {
   std::optional<MemoryPlan> faster, smaller;
   Bytes least_capacity;

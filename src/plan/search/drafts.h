@@ -1,5 +1,5 @@
-// Drafts of one job: a plan for each way to divide the updates, before moves and recomputation are
-// chosen.
+// Drafts of one job: a plan for each mode of updates and offloading, before moves and recomputation
+// are chosen.
 //
 // Models are read once. A phase is predicted once per micro-batch size, type of optimizer states
 // and checkpointing choice. Jobs that differ only in these share the predictions.

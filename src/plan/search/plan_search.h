@@ -1,25 +1,26 @@
 // Searches the fastest plan of a job under a capacity, over everything that the configuration
 // leaves open.
 //
-// Order   From the outside in; each step passes on how many seconds the best plan so far takes.
-//         1. Types of optimizer states, bfloat16 first. That changes results, so a plan as configured
-//            wins unless it takes 5 % more time.
-//         2. Resident weights; streamed blocks, then tables with them, then inputs of blocks, where those
-//            before fit at no size of micro-batches. Inputs are also tried where blocks fit, because they
-//            may make room for larger groups.
-//         3. Sizes of micro-batches: the largest that fit, all kinds together; then one kind after
-//            another, twice, each a level down or up as long as that helps.
-//         4. The drafts of that variant: every way to divide the updates or to stream models, with blocks
-//            for one micro-batch or for groups of them.
+// Order   Nested loops, from the outside in. Each gets the seconds of the best plan so far as a
+//         limit.
+//         1. Types of optimizer states, bfloat16 first. bfloat16 changes results, so it must
+//            save 5 % of the time.
+//         2. Resident weights; then offloaded blocks, also tables, also inputs of blocks, each
+//            if the one before fits with no micro-batch size. Inputs are also tried if blocks fit,
+//            because they may make room for larger groups.
+//         3. Micro-batch sizes: the largest that fit, all kinds together. Then one kind after
+//            another, twice: a level down or up as long as that helps.
+//         4. The drafts of that variant: every mode of updates and weight offload, with loads of
+//            blocks for one micro-batch or for groups.
 //         5. The best retentions (checkpoint_search.h) and moves (residency_search.h) of a draft.
-//         6. CUDA graphs of decoding for the best plan, then larger chunks of logits, if they fit and are
-//            faster. The chunks change the order of sums. A deterministic job, and ranks with different
-//            plans, keep the usual chunk.
-// Bounds  A draft is left out whose least seconds, all operations without recomputation or optional
-//         moves, are no better than the best plan, or that needs more than the capacity.
-// Fixed   choices of models, and of the job's keys, that other plans share (common_choices.h): no draft has others.
-// Cost    seconds by the device's rates. A search of a 7B PPO job takes 10 to 300 ms; later ones with
-//         other capacities reuse variants, drafts and least capacities.
+//         6. CUDA graphs of decoding for the best plan, then larger chunks of logits, if they
+//            fit and are faster. Chunks change the order of sums, so deterministic jobs and ranks
+//            with different plans keep the default chunk.
+// Bounds  A draft is skipped if its lower bound of seconds (operations without recomputation and
+//         optional moves) is not below the best plan's, or if it needs more than the capacity.
+// Fixed   drafts keep the choices of models and keys that other plans share (common_choices.h).
+// Cost    a search of a 7B PPO job takes 10 to 300 ms. Later searches with other capacities reuse
+//         variants, drafts and minimum capacities.
 //
 // Threads one.
 #pragma once
@@ -77,7 +78,7 @@ class PlanSearch {
   Result<bool> replaced(MemoryPlan& best, const spec::ModelModes& modes);
   // Takes a plan of less memory while graphs make it faster.
   Status take_faster_with_graphs(MemoryPlan& best);
-  // The seconds that graphs save a plan, or would save it; zero where the job cannot decode in graphs.
+  // The seconds that graphs save or would save; zero if the job cannot decode in graphs.
   Result<double> saved_by_graphs(const MemoryPlan& plan);
   // Tries a draft with blocks that are loaded for one micro-batch, or for several at once.
   static Found fastest_of_groups(Drafts& drafts, MemoryPlan draft, Limits limits);

@@ -1,5 +1,5 @@
-// Writes the experience of a step to a file, and makes experience from such a file. Each rank gets
-// the rows that it would have if the same run had a rollout.
+// Writes the experience of a step to a file, and reads it back. Each rank gets the rows that it
+// would have after a rollout.
 //
 // Ranks     all call these functions. The first writes; every rank reads.
 // Threads   one at a time.
@@ -29,8 +29,8 @@ class ExperienceKeeper {
             const parallel::RowDeal& deal, const RowCounts& counts, const Metrics& metrics);
 
  private:
-  /// Before the first step: removes files of later steps, which an earlier process left, and says
-  /// how much disk the steps take.
+  /// Call it before the first step. Removes files of later steps that an earlier process wrote, and
+  /// logs how much disk the steps take.
   void begin(std::int64_t step);
 
   Context& context_;

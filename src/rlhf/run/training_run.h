@@ -99,7 +99,7 @@ class TrainingRun {
   void note_validation(const Metrics& metrics);
   /// `goes_on`: more steps follow, so that a copy of the models can be written meanwhile.
   void save(bool goes_on);
-  /// Memory for that copy; null: the plan has none, or the machine had none before.
+  /// Memory for that copy; null: not planned, or an earlier allocation failed.
   [[nodiscard]] train::HostCopies* copies();
   void note_without_copy(const Status& why);
   /// Saves the last step if it is not saved yet. Returns when it is on disk.

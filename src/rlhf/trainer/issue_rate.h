@@ -10,7 +10,7 @@
 namespace neap::rlhf {
 
 /// Seconds per counted operation of a decoding step of a small model. On a GPU its kernels are
-/// shorter than the launches, so the launches are what is measured.
+/// shorter than the launches, so this measures launches.
 [[nodiscard]] double measure_issue_seconds(at::Device device);
 
 }  // namespace neap::rlhf

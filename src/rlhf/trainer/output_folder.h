@@ -32,8 +32,8 @@ class OutputFolder {
   [[nodiscard]] bool is_there();
   /// For the other ranks: sets the path where the first rank works now.
   void follow(std::filesystem::path path) { path_ = std::move(path); }
-  /// In place of a lost folder: one of the same path, or where others use that, PATH.rescued-PID.
-  /// Returns what happened to the lost one.
+  /// Creates a folder in place of a lost one: at the same path, or PATH.rescued-PID if another run
+  /// uses that. Returns what happened to the lost folder.
   std::string replace();
 
  private:

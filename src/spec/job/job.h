@@ -305,18 +305,19 @@ struct Job {
   [[nodiscard]] bool bypasses_old_log_probs() const {
     return trains_policy() && algorithm.rollout_correction.bypass_mode;
   }
-  /// One update follows each rollout, and nothing else reads the old log-probabilities: they are those of the update.
+  /// Whether the old log-probabilities are the update's own: one update follows each rollout, and
+  /// nothing else reads them.
   [[nodiscard]] bool old_log_probs_are_current() const;
-  /// A phase computes the old log-probabilities.
+  /// Whether a phase computes the old log-probabilities.
   [[nodiscard]] bool computes_old_log_probs() const {
     return trains_policy() && !bypasses_old_log_probs() && !old_log_probs_are_current();
   }
-  /// Validation measures the divergence from the reference.
+  /// Whether validation measures the divergence from the reference.
   [[nodiscard]] bool validates_divergence() const {
     return trains_policy() && uses_reference() && rollout.val_kwargs.do_sample &&
            !data.val_files.empty() && !bypasses_old_log_probs();
   }
-  /// The rollout keeps the log-probabilities of what it samples.
+  /// Whether the rollout keeps the log-probabilities of sampled tokens.
   [[nodiscard]] bool keeps_rollout_log_probs() const {
     return trains_policy() && (rollout.calculate_log_probs || algorithm.rollout_correction.any());
   }

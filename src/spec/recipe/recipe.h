@@ -175,13 +175,12 @@ struct Phase : PhaseStreaming {
   /// For offloaded or sharded weights: micro-batches that pass through a block before the next
   /// block is loaded.
   std::int64_t together = 1;
-  std::int64_t logits_chunk = kLogitsChunk;  ///< elements at a time, where it makes logits of texts
-  bool graphs =
-      false;  ///< a generation decodes in CUDA graphs where it can (step/generation/decode_graphs.h)
-  /// Steps may have no other phase: then it follows itself.
+  std::int64_t logits_chunk = kLogitsChunk;  ///< elements of a chunk of logits
+  bool graphs = false;  ///< a generation decodes in CUDA graphs where it can (step/generation/decode_graphs.h)
+  /// Whether it may follow itself, because steps may have no other phase.
   bool follows_itself = false;
   /// Number of runs per step. A backward phase and its update alternate. 0: the phase runs once,
-  /// before the first step, with nothing on the device but what it needs.
+  /// before the first step, and only the tags that it needs are on the device.
   std::int64_t times = 1;
   double share = 1;           ///< fraction of steps that include it; less than 1 for validation
   std::vector<TagId> needs;   ///< tags that are resident during the phase
@@ -246,8 +245,8 @@ struct Recipe {
   [[nodiscard]] bool frozen(TagId tag) const;
 };
 
-/// How a step runs each model: a trained one's updates divided into phases, weights streamed. And all: logits in chunks,
-/// decoding in graphs.
+/// How a step runs each model: the mode of its updates, and offloading. For all models: chunks of
+/// logits, and decoding in graphs.
 class ModelModes {
  public:
   [[nodiscard]] UpdateMode of(ModelId model) const { return modes_[index(model)]; }
