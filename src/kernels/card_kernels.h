@@ -1,11 +1,13 @@
-// Neap's kernels on one GPU: compiled or read from the disk and loaded when first used, launched by name.
+// Neap's kernels on one GPU, launched by name. On first use they are compiled, or read from the
+// disk, and loaded.
 //
-// Model     A file of kernels is loaded once a process and card, into its primary context, and stays.
+// Model     A source's kernels are loaded once per process and GPU, into its primary context, and
+//           stay loaded.
 //
 // Threads   any.
 // Failure   kInternal with the compiler's log, kDriver.
-// Cost      the first launch of a file's kernels: some milliseconds, about a second where they are not on the disk. A
-//           launch: a look-up and a driver call.
+// Cost      the first launch from a source takes milliseconds, or about a second if it must be
+//           compiled. Later ones take a look-up and a driver call.
 #pragma once
 
 #include <array>
@@ -25,7 +27,7 @@ struct Grid {
   std::int64_t x = 1, y = 1;
   std::int64_t threads = 1;  ///< of a block
   std::int64_t z = 1;
-  /// The kernel may start before the one in front of it has ended: it waits for that itself (types.cuh).
+  /// The kernel may start before the previous one has ended, and then waits for it (types.cuh).
   bool early = false;
 };
 
@@ -34,15 +36,15 @@ class CardKernels {
   /// The kernels for the GPU with this number. They belong to the process.
   [[nodiscard]] static Result<CardKernels*> of(int ordinal);
 
-  /// `folder`: of compiled kernels (cubins.h).
+  /// `folder` has the compiled kernels (cubins.h).
   CardKernels(const Compiler& compiler, const device::cuda::Card& card, int architecture,
               std::filesystem::path folder);
 
-  /// Compiles what is not on the disk, and loads all. Later launches find everything.
+  /// Loads all kernels, and first compiles those that are not on the disk.
   [[nodiscard]] Status load_all();
 
-  /// Starts `kernel` of a source on a stream of the card. Its parameters are the arguments, which have the types that
-  /// it declares.
+  /// Launches `kernel` of a source on a stream of the GPU. The arguments must have the declared
+  /// types of its parameters.
   template <class... Arguments>
   [[nodiscard]] Status launch(std::string_view source, std::string_view kernel, const Grid& grid,
                               device::cuda::Stream stream, Arguments... arguments) {

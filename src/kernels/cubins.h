@@ -1,11 +1,12 @@
-// Compiled kernels on the disk, so that a program compiles them once a machine.
+// A cache of compiled kernels on the disk, so that they are compiled once per machine.
 //
-// Files     one a kernel's source, compiler's options and version, card's architecture and driver: named by a hash of these.
-//           Files are replaced as a whole, and begin with a hash of the rest: a damaged one is compiled again.
+// Files     one per source, compiler options and version, architecture and driver, named by a hash
+//           of these. A file begins with a hash of the rest; a damaged one is compiled again. Files
+//           are replaced atomically.
 //
-// Threads   any, processes too.
+// Threads   any, also of several processes.
 // Failure   as of Compiler::compile. A folder that cannot be read or written costs the time to compile.
-// Cost      a millisecond for a file that is there.
+// Cost      a millisecond for a cached file.
 #pragma once
 
 #include <filesystem>
@@ -15,12 +16,12 @@
 
 namespace neap::kernels {
 
-/// `folder`: empty, nothing is kept. `driver`: its version.
+/// `folder` empty: nothing is cached. `driver`: its version.
 [[nodiscard]] Result<std::string> cubin_of(const Compiler& compiler, const Source& source,
                                            int architecture, int driver,
                                            const std::filesystem::path& folder);
 
-/// `kernels` in the user's cache folder; empty where there is none.
+/// `kernels` in the user's cache folder; empty if there is none.
 [[nodiscard]] std::filesystem::path cubin_folder();
 
 }  // namespace neap::kernels

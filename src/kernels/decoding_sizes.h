@@ -1,5 +1,5 @@
-// Sizes and arguments of the decoding kernels. Their sources (append.cu, attend.cu, few_rows.cu) and what counts and starts them
-// include this file.
+// Sizes and arguments of the decoding kernels. Included by their sources (append.cu, attend.cu,
+// few_rows.cu) and by the code that plans and launches them.
 #pragma once
 
 namespace neap::kernels::decoding {
@@ -13,33 +13,33 @@ struct HeadStrides {
 struct Append {
   HeadStrides strides;
   int heads, key_heads, width;
-  int half;      ///< columns of half a turn; 0: nothing turns
+  int half;      ///< half of the rotated columns; 0: no rotation
   float factor;  ///< of cosine and sine
 };
 
 struct Attend {
   HeadStrides strides;
   int heads, key_heads, width;
-  int half;      ///< columns of half a turn; 0: nothing turns
+  int half;      ///< half of the rotated columns; 0: no rotation
   float factor;  ///< of cosine and sine
   float scale;   ///< of scores, for powers of two
   int window;    ///< 0: all keys
   int share;     ///< keys of a block
 };
 
-constexpr int kTile = 8;    ///< rows of a matrix that are read together, and most rows of x
+constexpr int kTile = 8;    ///< rows of a matrix that are read together; maximum rows of x
 constexpr int kOfLane = 8;  ///< columns that a thread reads at once
 constexpr int kWarps = 16;  ///< of a block that multiplies
 constexpr int kWarp = 32;   ///< threads
 
 constexpr int kNoActivation = -1;
 
-/// Matrices (out, in) without gaps that multiply the same rows.
+/// Contiguous matrices (out, in) that multiply the same rows.
 template <class T>
 struct Matrices {
   const T* weight[3];
   const T* bias[3];  ///< null: none
-  int out[3];        ///< multiples of kTile; their results are neighbours
+  int out[3];        ///< multiples of kTile; a row has the results side by side
 };
 
 }  // namespace neap::kernels::decoding

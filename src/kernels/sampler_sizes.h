@@ -1,5 +1,5 @@
-// Sizes of the sampler's kernels. Their source (cuda/sampler.cu) and what counts their memory and starts them include this
-// file.
+// Sizes of the sampler's kernels. Included by their source (cuda/sampler.cu) and by the code that
+// plans their memory and launches them.
 #pragma once
 
 namespace neap::kernels::sampler {

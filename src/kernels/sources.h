@@ -1,4 +1,4 @@
-// The CUDA C++ of Neap's kernels: the files of src/kernels/cuda, in the program.
+// The CUDA C++ of Neap's kernels: the files of src/kernels/cuda, embedded in the program.
 #pragma once
 
 #include <span>

@@ -1,4 +1,5 @@
-// How operations start Neap's kernels (src/kernels/cuda): their names, grids and what they demand of tensors.
+// Launches Neap's kernels (src/kernels/cuda) for operations: names, grids, and requirements of
+// tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +17,7 @@
 
 namespace neap::ops::own {
 
-constexpr std::int64_t kMostRowsOfGrid = 65535;  // blocks along y; kernels go on from there
+constexpr std::int64_t kMostRowsOfGrid = 65535;  // blocks along y; kernels loop over the rest
 constexpr std::int64_t kWarp = 32;
 constexpr std::int64_t kVectorBytes = 16;
 
@@ -24,7 +25,7 @@ inline std::uintptr_t address_of(const at::Tensor& t) {
   return reinterpret_cast<std::uintptr_t>(t.const_data_ptr());
 }
 
-// Elements of a vector where every tensor allows vectors, else 1: rows begin and end at multiples of 16 bytes.
+// Elements per vector if rows of every tensor begin and end at multiples of 16 bytes, else 1.
 inline std::int64_t vector_width(std::initializer_list<at::Tensor> tensors,
                                  std::initializer_list<std::int64_t> lengths) {
   const std::int64_t width = kVectorBytes / tensors.begin()->element_size();
@@ -57,7 +58,7 @@ inline void check(const at::Tensor& t, const at::Tensor& like, const char* what)
       format("{}: a kernel takes tensors of one type on a GPU with rows of neighbours", what));
 }
 
-// Rows without gaps whose vectors can be read at once.
+// Requires contiguous rows that can be read as vectors.
 inline void check_whole(const at::Tensor& t, const at::Tensor& like, const char* what) {
   check(t, like, what);
   if (t.is_contiguous() && address_of(t) % kVectorBytes == 0) return;
@@ -80,7 +81,7 @@ inline const float* read_numbers(const at::Tensor& t) {
   return t.defined() ? t.const_data_ptr<float>() : nullptr;
 }
 
-// (rows, columns) as one row where all lie without gaps.
+// (rows, columns), as one row if all tensors are contiguous.
 struct Extent {
   std::int64_t rows, columns;
 };

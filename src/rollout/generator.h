@@ -26,7 +26,7 @@ struct Prompt {
 
 struct Response {
   std::vector<std::int64_t> tokens;
-  std::vector<float> log_probs;  ///< of the tokens, if the sampling options ask for them
+  std::vector<float> log_probs;  ///< of the tokens, if requested by the sampling options
   bool ended = false;  ///< by an end token or a stop text; false: truncated at max_new_tokens
   friend bool operator==(const Response&, const Response&) = default;
 };
@@ -42,10 +42,10 @@ struct GenerateOptions {
   std::int64_t pad_token_id = 0;
   spec::PrefillShape
       prefill{};  ///< fewer tokens than prompt_width: one prompt at a time, in chunks
-  std::int64_t decode_steps = 0;  ///< whose tokens are read together; 0: as suits the device
+  std::int64_t decode_steps = 0;  ///< whose tokens are read together; 0: the device's default
   /// Bytes on the GPU for the tensors of decoding in CUDA graphs (step/generation/decode_graphs.h); undefined: no graphs.
   at::Tensor graphs{};
-  /// Is told how many responses have ended after each step; false stops early with what is there.
+  /// Called after each step with the number of ended responses. Returning false stops early.
   std::function<bool(std::size_t ended)> on_progress{};
   /// Called for each response when it has ended.
   std::function<void(std::size_t response, const Response&)> on_response{};

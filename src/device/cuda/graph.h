@@ -1,7 +1,7 @@
 // The work of a stream as an executable graph, which a later launch repeats with the same arguments.
 //
 // Threads   one at a time. A capture is thread-local: other threads may call the driver meanwhile.
-// Failure   a status; the stream is not capturing then.
+// Failure   a Status; the stream is then no longer capturing.
 // Cost      some microseconds per kernel to capture, and about 1.2 us per kernel to run.
 #pragma once
 

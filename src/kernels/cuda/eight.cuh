@@ -1,4 +1,4 @@
-// Eight bf16 numbers, which a thread reads at once.
+// Eight bf16 numbers that a thread reads at once.
 #include "kernels/decoding_sizes.h"
 
 using namespace neap::kernels::decoding;

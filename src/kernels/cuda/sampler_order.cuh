@@ -1,4 +1,5 @@
-// The tokens of a row from the most likely to the least, without sorting: equal logits are counted.
+// Orders a row's tokens from the most to the least likely by counting equal logits, without
+// sorting.
 
 /// Counts in each part how often each value of the row's first window occurs: counts (rows, parts, kWindow).
 template <int N>
@@ -28,15 +29,16 @@ __device__ inline void windows(const Bf16* logits, long long stride, const Mass*
   store(counts + (rows_part + blockIdx.y) * kWindow + threadIdx.x * kBins, out);
 }
 
-/// The first tokens of the order. `key` 0: the order has ended before.
+/// A prefix of the order. `key` 0: the order ended before.
 struct Reached {
   Mass mass;       // of these tokens
   unsigned count;  // of them
   unsigned key;    // of the last
-  unsigned place;  // of it among its equals
+  unsigned place;  // of the last among equal keys
 };
 
-/// The tokens of a row from the most likely to the least, for all threads of its block. A thread has a value of the window.
+/// The order of a row's tokens, for all threads of its block. Each thread has one value of the
+/// window.
 template <int N>
 class Order {
  public:
@@ -51,7 +53,8 @@ class Order {
     load_first();
   }
 
-  /// As many tokens as reach the mass, which is not 0, or the number, or all that have `least` of the largest's.
+  /// The shortest prefix that reaches the mass, which is not 0, or the number of tokens; else all
+  /// tokens with at least `least` of the largest probability.
   __device__ Reached reach(Mass mass, unsigned number) {
     __shared__ Reached reached;
     if (number == 0) return {};
@@ -60,8 +63,7 @@ class Order {
       const bool before = mass_until_ < mass && count_until_ < number;
       const unsigned hit = static_cast<unsigned>(__syncthreads_count(before ? 1 : 0));
       if (threadIdx.x == hit) reached = last(mass, number);
-      if (hit == kWindow && threadIdx.x == kWindow - 1)
-        reached = {mass_until_, count_until_, 0, 0};
+      if (hit == kWindow && threadIdx.x == kWindow - 1) reached = {mass_until_, count_until_, 0, 0};
       __syncthreads();
       const Reached out = reached;
       __syncthreads();
@@ -73,7 +75,8 @@ class Order {
     }
   }
 
-  /// Adds to `counts` (parts) of the block how often a key of the present window occurs in each part.
+  /// Adds the occurrences of a key of the current window in each part to the block's `counts`
+  /// (parts).
   __device__ void count_in_parts(unsigned key, unsigned* counts) const {
     const int part = static_cast<int>(threadIdx.x);
     if (start_ == top_) {
@@ -96,7 +99,8 @@ class Order {
   __device__ void for_each(const Visit& visit) const {
     for (long long first = static_cast<long long>(threadIdx.x) * kOfThread; first < row_.columns;
          first += kChoosers * kOfThread)
-      each_of(some<N>(row_, first), first, [&](Bf16 x, long long index) { visit(key_of(x), index); });
+      each_of(some<N>(row_, first), first,
+              [&](Bf16 x, long long index) { visit(key_of(x), index); });
   }
   __device__ void load_first() {
     start_ = top_;
@@ -131,7 +135,7 @@ class Order {
     mass_until_ = mass_before + sum_until<Mass>(each_ * count_);
     count_until_ = count_before + sum_until<unsigned>(count_);
   }
-  /// This thread's value has the last token.
+  /// The result if this thread's value has the last token.
   __device__ Reached last(Mass mass, unsigned number) const {
     const Mass mass_before = mass_until_ - each_ * count_;
     const unsigned count_before = count_until_ - count_;

@@ -4,7 +4,7 @@
 
 using namespace neap::kernels::sampler;
 
-constexpr int kOfThread = 8;  // neighbours
+constexpr int kOfThread = 8;  // adjacent logits
 constexpr unsigned kAll = 0xffffffffu;
 constexpr float kLog2E = 1.44269504088896340736f;
 #define kInfinity __int_as_float(0x7f800000)
@@ -43,7 +43,7 @@ __device__ inline long long index_of(Mass ranked) {
   return kAll - static_cast<unsigned>(ranked);
 }
 
-/// exp(z - top), and 1 of the largest although it is infinite.
+/// exp(z - top); 1 for the largest, even if it is infinite.
 __device__ inline float above(float z, float top) {
   return z == top ? 1.0f : expf(z - top);
 }
@@ -65,11 +65,11 @@ struct Row {
   long long columns;
   Shaping shaping;
 };
-/// Neighbours of a row.
+/// Adjacent logits of a row.
 template <class T>
 struct Some {
   T at[kOfThread];
-  int count;  // the rest lie behind the row's end, and are -infinity
+  int count;  // the rest are beyond the row's end, and -infinity
 };
 template <int N, class T>
 __device__ inline Some<T> some(const Row<T>& row, long long first) {

@@ -1,4 +1,5 @@
-// Element types of tensors, and vectors of them. NVRTC compiles this in front of each kernel's file: no header is read.
+// Element types of tensors, and vectors of them. This file is prepended to each kernel's source, so
+// NVRTC reads no headers.
 
 struct Bf16 {
   unsigned short bits;
@@ -38,20 +39,21 @@ __device__ inline void store(T* to, const Vector<T, N>& x) {
   *reinterpret_cast<Vector<T, N>*>(to) = x;
 }
 
-/// Waits until the kernels before have ended, where the launch lets this one start earlier (Grid::early).
+/// Waits until the previous kernels have ended, if the launch lets this one start early
+/// (Grid::early).
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/// Lets the kernel behind start as soon as there is room.
+/// Lets the next kernel start as soon as there is room.
 __device__ inline void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
-/// How a logit counts.
+/// Transformation of a logit.
 struct Shaping {
   float cap;      // 0: none
   float divisor;  // of temperature and model

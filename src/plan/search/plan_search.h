@@ -16,8 +16,9 @@
 //         6. CUDA graphs of decoding for the best plan, then larger chunks of logits, if they
 //            fit and are faster. Chunks change the order of sums, so deterministic jobs and ranks
 //            with different plans keep the default chunk.
-// Bounds  A draft is skipped if its lower bound of seconds (operations without recomputation and
-//         optional moves) is not below the best plan's, or if it needs more than the capacity.
+// Bounds  a draft is skipped if it needs more than the capacity, or if its lower bound is not below
+//         the best plan's seconds. The bound is all operations without recomputation and optional
+//         moves.
 // Fixed   drafts keep the choices of models and keys that other plans share (common_choices.h).
 // Cost    a search of a 7B PPO job takes 10 to 300 ms. Later searches with other capacities reuse
 //         variants, drafts and minimum capacities.

@@ -59,7 +59,7 @@ struct Generation {
   std::function<void(std::size_t ended)> on_progress{};
 };
 /// Generates responses to this rank's prompts: the sequences, `truncated`, and `rollout_log_probs`
-/// if the sampling options ask for them. rlhf/experience/generation_share.h decides which prompts this rank
+/// if the sampling options request them. rlhf/experience/generation_share.h decides which prompts this rank
 /// processes.
 [[nodiscard]] Experience generate_responses(Context& context, train::ModelWorker& actor,
                                             const std::vector<train::Tokens>& prompts,
