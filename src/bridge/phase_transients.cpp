@@ -40,7 +40,7 @@ class CudaTransients final : public PhaseTransients {
  public:
   explicit CudaTransients(c10::DeviceIndex index) : index_(index) { make_cublas_workspaces(index); }
   void open(const std::string&, Bytes room) override {
-    // Allocations between phases may have left pages that are not in the plan.
+    // Frees pages of allocations between phases, which are not in the plan.
     if (reserved() != kept_) give_back();
     limit_.emplace(index_, room.is_zero() ? room : room + kTorchCudaSegment);
     refusals_before_ = last_torch_cuda_oom().count;

@@ -6,8 +6,7 @@
 namespace neap::bridge {
 namespace {
 
-// The lane remembers batches until they were waited for. A batch that is so many batches old has
-// certainly ended.
+// Maximum number of batches in flight that the lane remembers. An older batch has ended.
 constexpr std::size_t kMostRemembered = 32;
 // The index for waits that are not counted.
 constexpr std::size_t kUncounted = step::kStreamedKinds.size();

@@ -86,7 +86,7 @@ class StepGraphsImpl final : public StepGraphs {
     return std::nullopt;
   }
 
-  /// Makes room for a graph: drops the one used least lately, if there are as many as a plan counts.
+  /// Drops the least recently used graph if there are as many as a plan counts.
   void drop_one() {
     if (graphs() < step::kMostGraphs) return;
     (void)driver_.stream_synchronize(stream());

@@ -57,7 +57,7 @@ Result<CardKernels::File> CardKernels::load(const Source& source) const {
   };
   NEAP_TRY_ASSIGN(const std::string kept, cubin(folder_));
   if (driver.module_load(&file.module, kept.data()) == 0) return file;
-  // It may come from another machine's disk.
+  // The file may come from another machine.
   NEAP_TRY_ASSIGN(const std::string compiled, cubin({}));
   NEAP_TRY(to_status(driver, driver.module_load(&file.module, compiled.data()),
                      format("loading the kernels of {}.cu", source.name)));

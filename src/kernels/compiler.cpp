@@ -82,7 +82,7 @@ class NvrtcCompiler final : public Compiler {
   std::string version_;
 };
 
-/// Where libtorch's wheel has its libraries; empty where libtorch is not loaded.
+/// The library folder of libtorch's wheel; empty if libtorch is not loaded.
 fs::path libtorch_folder() {
   void* const torch = ::dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
   link_map* where = nullptr;

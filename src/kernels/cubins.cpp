@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Empty where the file is not there or damaged.
+// Empty if the file is missing or damaged.
 std::string read_cubin(const fs::path& path) {
   Result<std::string> file = read_file(path, 64_MiB);
   if (!file.ok() || file->size() <= kHashDigits) return {};

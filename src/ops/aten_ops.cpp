@@ -73,12 +73,12 @@ Tensor AtenOps::from_values(const void* values, std::int64_t count, at::ScalarTy
   return device_.is_cpu() ? view.clone() : upload(view, type);
 }
 Tensor AtenOps::to_device(const Tensor& t) const {
-  // Batches on the host keep tokens and their places in half the bytes that kernels read.
+  // Batches on the host store tokens and positions as int32, which kernels read as int64.
   const at::ScalarType type = t.scalar_type() == at::kInt ? at::kLong : t.scalar_type();
   const bool there = t.device().type() == device_.type();
   return there && type == t.scalar_type() ? t : upload(t, type);
 }
-// A copy from pageable memory would wait for everything that the device was given before.
+// A copy from pageable memory would wait for all earlier work of the device.
 Tensor AtenOps::upload(const Tensor& t, at::ScalarType type) const {
   Tensor staged;
   {
@@ -134,7 +134,7 @@ Tensor AtenOps::select(const Tensor& t, std::int64_t dimension, std::int64_t ind
 Tensor AtenOps::by_head(const Tensor& x, std::int64_t sequences) const {
   return x.view({sequences, -1, x.size(1), x.size(2)}).transpose(1, 2);
 }
-// By value: what a caller moves here is freed once it is converted.
+// By value, so that a moved argument is freed after the conversion.
 Tensor AtenOps::convert(Tensor t, Dtype dtype) const {
   if (t.scalar_type() == to_aten(dtype)) return t;
   return t.to(to_aten(dtype));

@@ -90,7 +90,7 @@ Tensor AtenOps::append_and_attend_(const Tensor& keys, const Tensor& values,
                                    const step::Rotation<Tensor>& rotation,
                                    const step::KeyLimit& limit,
                                    const step::ScoreOptions& options) const {
-  constexpr std::int64_t kFewBlocks = 1024;  // of which each may have more threads
+  constexpr std::int64_t kFewBlocks = 1024;  // up to this number, blocks may have more threads
   const Tensor& q = heads.q;
   check(positions, positions, "positions of new tokens");
   const std::int64_t rows = q.size(0), count = q.size(1), width = q.size(2);
@@ -149,7 +149,8 @@ void multiply_few(const Tensor& y, const Tensor& x, const step::FewMatrices<Tens
   if (vector_width({x}, {x.size(1)}) == 1 || !y.is_contiguous())
     throw Error(ErrorCode::kInternal, "product of few rows: a kernel takes rows of vectors");
   if (x.size(0) == 0) return;
-  // Large matrices fill the card with blocks of two tiles; of others with more columns, more are in flight.
+  // Large matrices fill the GPU with blocks of two tiles. For others with many columns, more tiles
+  // are in flight.
   constexpr std::int64_t kShortColumns = 1024, kManyRows = 4096;
   const bool wide = y.size(1) >= kManyRows &&
                     std::ranges::all_of(matrices.out, [](int n) { return n % (2 * kTile) == 0; });

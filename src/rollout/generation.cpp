@@ -96,7 +96,7 @@ step::DecodeRows<at::Tensor> LiveSource::decode_rows(std::int64_t rows) const {
   return {on_host(tokens), on_host(positions), on_host(advance)};
 }
 
-/// Idle rows draw what is not read.
+/// Draws of idle rows are not used.
 step::Draw<at::Tensor> LiveSource::draw(const std::vector<std::int64_t>& rows, std::int64_t steps,
                                         std::int64_t width) const {
   std::vector<float> uniforms, amounts;
@@ -140,7 +140,7 @@ void LiveSource::take(const std::vector<std::int64_t>& rows,
   const at::Tensor kept =
       next.log_probs.defined() ? next.log_probs.to(at::kFloat).contiguous() : at::Tensor();
   const float* log_probs = kept.defined() ? kept.const_data_ptr<float>() : nullptr;
-  // Tokens of several steps come in their order. Tokens behind the end of a sequence are dropped.
+  // Tokens of several steps are in order. Tokens after the end of a sequence are dropped.
   const auto count = static_cast<std::size_t>(next.tokens.numel());
   for (std::size_t i = 0; i < count; ++i) {
     const std::int64_t row = rows[i % rows.size()];

@@ -1,5 +1,5 @@
-// One step of AdamW: the gradient's scale, the update, and the weights' copy in bfloat16, in float32 in between.
-// A thread updates N neighbours.
+// One step of AdamW: scales the gradient, updates in float32, and writes the weights' bfloat16
+// copy. A thread updates N adjacent elements.
 
 struct AdamW {
   float scale;          // of the gradient

@@ -1,6 +1,7 @@
-// table[indices[i]] += rows[i]. Rows of one index are added in ascending order, so that runs have the same bits.
-// Block x adds all rows of the index of row x if that is the first of them; blocks along y have columns. A thread has N
-// neighbours, and a block at most kMostThreads threads.
+// table[indices[i]] += rows[i]. Rows with the same index are added in ascending order, so results
+// are reproducible. If row x is the first with its index, block x adds all rows with that index;
+// blocks along y have columns. A thread has N adjacent elements, and a block at most kMostThreads
+// threads.
 
 constexpr int kMostThreads = 256;
 constexpr int kAtOnce = 8;  // loads in flight
@@ -15,8 +16,8 @@ __device__ inline bool is_first(const long long* indices, long long row) {
   return true;
 }
 
-/// Which of blockDim.x indices from `begin` are `index`, in ascending order, relative to begin; and how many. All threads
-/// of the block call it.
+/// Lists which of blockDim.x indices from `begin` on equal `index`: in ascending order, relative to
+/// `begin`, with their number. All threads of the block call it.
 __device__ inline int find(const long long* indices, long long begin, long long count, long long index,
                            int* found) {
   __shared__ int of_warps[kMostThreads / 32];

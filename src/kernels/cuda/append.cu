@@ -1,5 +1,5 @@
-// The heads of new tokens in decoding, one of each sequence. Keys and values go to their places in the cache. A block has a head
-// of a row.
+// Decoding: stores keys and values of new tokens, one per sequence, in the cache. A block has one
+// head of a row.
 #include "new_heads.cuh"
 
 template <class T>

@@ -1,5 +1,5 @@
-// A new token of each sequence in decoding: its key and value go to their places in the cache, and its queries attend to the
-// keys there. A block has a head of a row and a share of the keys; L lanes read a key together.
+// Decoding of one new token per sequence: stores its key and value in the cache, and attends to the
+// cached keys. A block has one head of a row and a share of the keys; L lanes read a key together.
 #include "eight.cuh"
 #include "new_heads.cuh"
 
@@ -15,13 +15,13 @@ __device__ inline void spread(float (&to)[kOfLane], const Eight& from) {
   }
 }
 
-/// A weighted sum of values, relative to the largest score.
+/// A weighted sum of values; weights are relative to the largest score.
 struct Seen {
   float largest = kLowest, weight = 0;
   float sum[kOfLane] = {};
 };
 
-/// Adds N keys and values of each lane, if they count.
+/// Adds N keys and values of each lane, if they are valid.
 template <int L, int N>
 __device__ inline void see(Seen& seen, const float* query, const float (&keys)[N][kOfLane],
                            const float (&values)[N][kOfLane], const bool (&counts)[N]) {
@@ -99,7 +99,7 @@ __device__ inline void attend(Bf16* out, float* parts, Bf16* keys, Bf16* values,
 
   const bool stores = has_new && head % of_key == 0;
   const long long place = static_cast<long long>(position) * by.width;
-  const int turned = by.width - by.half;  // pairs, and columns that do not turn
+  const int turned = by.width - by.half;  // rotated pairs, and columns that are not rotated
   const int items = has_new ? 2 * turned + by.width : turned;
   for (int item = thread; item < items; item += kThreads) {
     if (item >= 2 * turned) {
@@ -163,7 +163,7 @@ __device__ inline void attend(Bf16* out, float* parts, Bf16* keys, Bf16* values,
     const bool counts[1] = {slot == 0};
     see<L, 1>(seen, mine, x, y, counts);
   }
-  // The sums of a warp's keys, then of all, in the order of the threads.
+  // Combines the sums of a warp's keys, then of all warps, in thread order.
 #pragma unroll
   for (int distance = L; distance < 32; distance *= 2) {
     const float theirs = __shfl_xor_sync(kAll, seen.largest, distance);
@@ -209,7 +209,7 @@ __device__ inline void attend(Bf16* out, float* parts, Bf16* keys, Bf16* values,
   }
 }
 
-/// The result of a head of a row from the sums of its keys' shares.
+/// Combines the sums of a head's key shares to its result.
 extern "C" __global__ void merge_shares(Bf16* out, const float* parts, int width, int shares) {
   let_next_start();
   wait_for_previous();

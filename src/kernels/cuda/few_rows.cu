@@ -1,6 +1,7 @@
-// Products of at most eight rows with matrices (out, in), as decoding has them: bound by the time to read the matrices. A block
-// has TILES x 8 rows of a matrix, and its warps share the columns. Sums are added in a fixed order: a row's bits do not depend
-// on the others. Reading matrices begins before the kernel in front has ended.
+// Products of at most eight rows with matrices (out, in), as decoding has them: bound by the time
+// to read the matrices. A block has TILES x 8 rows of a matrix, and its warps share the columns.
+// Sums have a fixed order, so a row's result does not depend on other rows. Reading of matrices
+// begins before the previous kernel has ended.
 
 #include "activation.cuh"
 #include "eight.cuh"
@@ -36,7 +37,7 @@ struct Sums {
     return sum;
   }
 };
-/// Multiplies tiles that begin at `tiles`. A warp has DEPTH steps of the matrices in flight.
+/// Multiplies tiles from `tiles` on. A warp has DEPTH steps of matrix loads in flight.
 template <int TILES, int DEPTH>
 __device__ inline void multiply(Sums<TILES>& sums, const Bf16* const (&tiles)[TILES], const Bf16* x,
                                 long long stride, int rows, int columns) {
@@ -89,7 +90,7 @@ __device__ inline void multiply(Sums<TILES>& sums, const Bf16* const (&tiles)[TI
   __syncthreads();
 }
 
-/// y (rows, all out) = act(x weight^T + bias), or += where `adds`.
+/// y (rows, all out) = act(x weight^T + bias), or += if `adds`.
 template <int TILES, int DEPTH>
 __device__ inline void few_rows(Bf16* y, const Bf16* x, const Matrices<Bf16>& by, long long stride,
                                 int rows, int columns, int activation, int adds) {

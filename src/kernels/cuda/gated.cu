@@ -1,6 +1,6 @@
-// act(gate) * up, forward and backward. Intermediate results are rounded to the elements' type, as libtorch's operations
-// do, so that a forward that keeps act(gate) and one that makes it again have the same bits.
-// A thread computes N neighbours of a row; blockIdx.x counts them along a row, blockIdx.y rows.
+// act(gate) * up, forward and backward. Intermediate results are rounded to the elements' type, as
+// by libtorch's operations. So keeping and recomputing act(gate) give bitwise equal results. A
+// thread computes N adjacent elements of a row: blockIdx.x along the row, blockIdx.y over rows.
 
 #include "activation.cuh"
 
@@ -48,7 +48,7 @@ __device__ inline void product(T* out, long long out_stride, const T* gate, long
   }
 }
 
-/// d_gate and d_up of the product's gradient d. d_gate may be d.
+/// d_gate and d_up from d, the product's gradient. d_gate may alias d.
 template <class T, int N>
 __device__ inline void backward(T* d_gate, long long d_gate_stride, T* d_up, long long d_up_stride,
                                 const T* d, long long d_stride, const T* gate,

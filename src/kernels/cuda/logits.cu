@@ -1,6 +1,7 @@
-// Log-probabilities and entropies from logits (rows, columns), and a loss' gradient in their memory. A block reads a row.
-// A logit l is shaped before it counts: cap * tanh(l / cap) where there is a cap, then divided. Everything is in float32;
-// sums are added in an order that depends on the row's length alone.
+// Log-probabilities and entropies from logits (rows, columns), and a loss's gradient, which
+// replaces the logits. A block reads a row. Each logit l is transformed first: cap * tanh(l / cap)
+// if there is a cap, then a division. All arithmetic is in float32; the order of sums depends only
+// on the row's length.
 
 constexpr int kMostWarps = 32;
 constexpr float kLowest = -3.402823466e+38f;
@@ -35,8 +36,8 @@ __device__ inline Sums joined_in_warp(Sums s) {
   return s;
 }
 
-/// The first thread's result counts. log_probs, log_sums, entropies and rights have an element a row; the last two may
-/// be null. blockDim.x is a multiple of 32.
+/// log_probs, log_sums, entropies and rights have one element per row; the last two may be null.
+/// blockDim.x is a multiple of 32.
 template <class T, int N>
 __device__ inline void values(const T* logits, long long stride, const long long* targets,
                               float* log_probs, float* log_sums, float* entropies, float* rights,
@@ -81,7 +82,8 @@ __device__ inline void values(const T* logits, long long stride, const long long
   if (rights != nullptr) rights[row] = chosen >= s.top ? 1.0f : 0.0f;
 }
 
-/// The logits become the loss' gradient by them. d_entropies null: the loss has no entropy.
+/// Replaces the logits by the loss's gradient with respect to them. d_entropies null: the loss has
+/// no entropy.
 template <class T, int N>
 __device__ inline void gradient(T* logits, long long stride, const long long* targets,
                                 const float* log_sums, const float* d_log_probs,

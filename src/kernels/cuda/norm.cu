@@ -1,5 +1,6 @@
-// Norms of rows, in float32, rounded once: y = x / rms (weight + offset), or (x - mean) / deviation weight + bias. Then a row
-// is added to x in its memory. A block has a row, and a thread N neighbours at once.
+// Norms of rows, in float32, rounded once: y = x / rms (weight + offset), or (x - mean) / deviation
+// weight + bias. Then adds a vector to x in place. A block has one row; a thread reads N adjacent
+// elements at once.
 
 constexpr int kMostWarps = 32;
 constexpr unsigned kAll = 0xffffffffu;
@@ -18,7 +19,7 @@ __device__ inline float sum_over_block(float x) {
   return sum;
 }
 
-/// x (rows, columns) with a stride between rows, y without gaps. bias and added null: none.
+/// x (rows, columns) has a stride between rows; y is contiguous. bias and added null: none.
 template <class T, int N>
 __device__ inline void norm(T* y, T* x, long long stride, const T* weight, const T* bias,
                             const T* added, long long columns, float eps, float offset,

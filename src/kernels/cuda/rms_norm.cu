@@ -1,11 +1,12 @@
-// Backward of RMS norms, y = x rstd (weight + offset), in float32. A block reads consecutive rows, R at once, and a thread
-// of it K vectors of each. Sums are added in an order that depends on the sizes alone.
+// Backward of RMS norms, y = x rstd (weight + offset), in float32. A block reads consecutive rows,
+// R at once; each of its threads reads K vectors of each row. The order of sums depends only on the
+// sizes.
 
 constexpr int kMostWarps = 16;
 constexpr int kSumLanes = 32, kSumGroups = 8;
 constexpr unsigned kAll = 0xffffffffu;
 
-/// The sum over the block of each of R numbers. blockDim.x is a multiple of 32; `turn` alternates.
+/// Sums each of R numbers over the block. blockDim.x is a multiple of 32; `turn` alternates.
 template <int R>
 __device__ inline void sum_over_block(float (&sums)[R], int turn) {
   __shared__ float of_warps[2][R][kMostWarps];
@@ -26,8 +27,8 @@ __device__ inline void sum_over_block(float (&sums)[R], int turn) {
   }
 }
 
-/// dx = the gradient of x + added; added null: nothing is. sums (gridDim.x, columns): a block's share of the weight's
-/// gradient; null: not wanted. All are contiguous.
+/// dx = the gradient of x, plus `added` unless it is null. sums (gridDim.x, columns): each block's
+/// part of the weight's gradient; null: not computed. All are contiguous.
 template <class T, int N, int K, int R>
 __device__ inline void backward(T* dx, const T* dy, const T* x, const float* rstd, const T* weight,
                                 const T* added, float* sums, long long rows, long long columns,

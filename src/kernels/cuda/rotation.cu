@@ -1,5 +1,5 @@
-// Rotation of heads: [x1 cos - x2 sin, x2 cos + x1 sin, rest], in float32, rounded once.
-// A thread turns N neighbours of a half and their partners, or copies N elements of the rest.
+// Rotation of heads: [x1 cos - x2 sin, x2 cos + x1 sin, rest], in float32, rounded once. A thread
+// rotates N adjacent elements of a half with their partners, or copies N elements of the rest.
 
 /// x (rows, heads, width) with strides, y contiguous; cos and sin (positions, half). `sign` -1: back.
 template <class T, int N>

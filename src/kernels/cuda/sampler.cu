@@ -1,12 +1,13 @@
-// Draws the next token of each row of logits. A row's result depends on that row alone: its parts have a fixed size, and
-// what several blocks add up is added in a fixed order or in integers.
+// Draws the next token of each row of logits. A row's result depends only on that row: its parts
+// have a fixed size, and sums over blocks have a fixed order or are integers.
 //
-// Kernels, one after another: `parts` reads each part of a row. `windows` counts its largest logits by value if the tokens
-// have to be in order. `draw` or `draw_in_order` chooses the token from these numbers and one part.
+// Kernels, one after another: `parts` reads each part of a row. `windows` counts its largest logits
+// by value if tokens must be sorted. `draw` or `draw_in_order` chooses the token from these numbers
+// and one part.
 //
-// Tokens in order: bfloat16 has few values, so equal logits are counted, and a rank among the counts is a value and a
-// place among its equals. A window has the kWindow values from a largest one down. The token is nearly always in the
-// first; otherwise the row's block makes further windows.
+// Sorted tokens: bfloat16 has few values, so equal logits are counted. A rank is then a value and a
+// place among equal ones. A window has kWindow consecutive values, from the largest down. The token
+// is nearly always in the first window; otherwise the row's block counts further ones.
 //
 // A logit's mass is exp(logit - the largest) as an integer, kOne for the largest. NaN has no mass, and a row with NaN has
 // log-probabilities of NaN.
@@ -16,8 +17,8 @@
 
 // ---- parts ----
 
-/// Each part (blockIdx.y) of a row (blockIdx.x): its largest logit, ranked, and the sum of exp(logit - the largest).
-/// sums null: not wanted.
+/// For each part (blockIdx.y) of a row (blockIdx.x): its largest logit, ranked, and the sum of
+/// exp(logit - the largest). sums null: not computed.
 template <class T, int N>
 __device__ inline void parts(const T* logits, long long stride, Mass* best, float* sums,
                              long long columns, Shaping shaping) {
@@ -144,7 +145,8 @@ __device__ inline void put(const Row<T>& row, const Whole& whole, long long toke
   log_probs[blockIdx.x] = chosen - (logf(whole.sum) + whole.top);
 }
 
-/// The token at a share of the row's mass, in the vocabulary's order; uniforms null: the largest. A block draws a row.
+/// Draws the token at a fraction of the row's mass, in the vocabulary's order; uniforms null: the
+/// most likely token. A block draws one row.
 template <class T, int N>
 __device__ inline void draw(const T* logits, long long stride, const Mass* best, const float* sums,
                             const float* uniforms, long long* tokens, float* log_probs,
@@ -201,8 +203,8 @@ struct Kept {
   float min_p;     // 0: all
 };
 
-/// The last token of the order's first ones that reach a share of the kept tokens' mass. Equal tokens are in the
-/// vocabulary's order.
+/// Draws the token at which the sorted tokens reach a fraction of the kept tokens' mass. Equal
+/// tokens are in the vocabulary's order.
 template <int N>
 __device__ inline Reached drawn(Order<N>& order, const Kept& kept, const Whole& whole,
                                 float uniform) {
@@ -230,7 +232,7 @@ __device__ inline void draw_in_order(const Bf16* logits, long long stride, const
   const unsigned top = static_cast<unsigned>(whole.best >> 32);
   Order<N> order(row, counts + place * kWindow, parts, top, kept.min_p);
   const Reached chosen = drawn(order, kept, whole, uniforms[blockIdx.x]);
-  if (chosen.key == 0) {  // no logit counts: all are NaN
+  if (chosen.key == 0) {  // all logits are NaN
     if (threadIdx.x == 0) put(row, whole, index_of(whole.best), tokens, log_probs);
     return;
   }

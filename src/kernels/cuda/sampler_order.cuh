@@ -63,7 +63,8 @@ class Order {
       const bool before = mass_until_ < mass && count_until_ < number;
       const unsigned hit = static_cast<unsigned>(__syncthreads_count(before ? 1 : 0));
       if (threadIdx.x == hit) reached = last(mass, number);
-      if (hit == kWindow && threadIdx.x == kWindow - 1) reached = {mass_until_, count_until_, 0, 0};
+      if (hit == kWindow && threadIdx.x == kWindow - 1)
+        reached = {mass_until_, count_until_, 0, 0};
       __syncthreads();
       const Reached out = reached;
       __syncthreads();
@@ -99,8 +100,7 @@ class Order {
   __device__ void for_each(const Visit& visit) const {
     for (long long first = static_cast<long long>(threadIdx.x) * kOfThread; first < row_.columns;
          first += kChoosers * kOfThread)
-      each_of(some<N>(row_, first), first,
-              [&](Bf16 x, long long index) { visit(key_of(x), index); });
+      each_of(some<N>(row_, first), first, [&](Bf16 x, long long index) { visit(key_of(x), index); });
   }
   __device__ void load_first() {
     start_ = top_;

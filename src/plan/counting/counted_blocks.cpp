@@ -245,7 +245,7 @@ CountedTensor CountedBlocks::rows_from_files(const T& table, const T& indices) {
   const double read = static_cast<double>(indices.size(0)) * static_cast<double>(table.size(1)) *
                       static_cast<double>(element_bytes(dtype()));
   ops_.wait_until(ops_.begin_disk(Direction::kToDevice, read, ops_.now()));
-  return {};  // from there on it is as a table in host memory
+  return {};  // from there on it is handled like a table in host memory
 }
 
 void CountedBlocks::release_table() noexcept {

@@ -43,7 +43,7 @@ class Bounds {
     const double each = static_cast<double>(response_ - 1) / static_cast<double>(steps);
     const std::int64_t rows = rows_to_decode(b.batch);
     const std::int64_t read = std::min(response_ - 1, step::steps_of_a_read(cuda_, b.sampling));
-    const std::int64_t counted = graphs_ ? read : 1;  // around graphs, there is work of a read
+    const std::int64_t counted = graphs_ ? read : 1;  // with graphs, a read has work of its own
     for (std::int64_t i = 1; i <= steps; ++i) {
       const std::int64_t last = prompt_ + (response_ - 1) * i / steps;
       const std::int64_t limit = std::max<std::int64_t>(1, last - counted + 1);
@@ -51,12 +51,12 @@ class Bounds {
                       b.sampling,
                       b.times * each / static_cast<double>(counted)});
     }
-    // Tokens that are read together have a place each. A step takes the same time in them.
+    // Counts the memory of tokens that are read together. The time of a step is the same.
     if (read > 1) {
       const std::int64_t first = prompt_ + response_ - read;
       visitor_.visit({{step::DecodeStep{rows, first, read}}, b.sampling, 0});
     }
-    if (graphs_)  // all that a run may make, for their memory
+    if (graphs_)  // counts the memory of all graphs that a run may make
       step::for_each_graph(rows, cache_tokens_, [&](const step::GraphKey& key) {
         visitor_.visit({{step::DecodeStep{key.rows, key.key_limit}}, b.sampling, 0});
       });

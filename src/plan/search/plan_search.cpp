@@ -59,8 +59,8 @@ Result<MemoryPlan> PlanSearch::fastest(Bytes capacity) {
   return std::move(*best);
 }
 
-// The search above does not know the memory of graphs. A plan of less memory may have room for them, or to hide more
-// copies.
+// The search above does not count the memory of graphs. A plan that needs less memory may have room
+// for them, or to hide more copies.
 Status PlanSearch::take_faster_with_graphs(MemoryPlan& best) {
   const Bytes capacity = best.capacity;
   while (!best.modes.graphs() || best.move_seconds > 0) {
@@ -136,8 +136,8 @@ Result<double> PlanSearch::saved_by_graphs(const MemoryPlan& plan) {
   return eager - in_graphs;
 }
 
-// The narrow states bound the search for an exact plan, which wins unless it is slower than they are by
-// more than the gain asked for.
+// The result with bfloat16 states bounds the search for an exact plan. The exact plan wins unless
+// it is slower by more than kInexactGain.
 PlanSearch::Found PlanSearch::fastest_within(Limits limits) {
   std::optional<MemoryPlan> best;
   for (std::size_t states = variants_.states(); states-- > 0;) {
@@ -309,8 +309,7 @@ Result<PlanSearch::Closest> PlanSearch::find_closest(std::size_t states, WeightP
     if (variant == nullptr) continue;
     NEAP_TRY_ASSIGN(std::vector<Draft>* const drafts, drafts_of(*variant, weights));
     Closest here{nullptr, closest.least};
-    // The last drafts take least, and most others exceed them before any choice. Among equals the
-    // first wins.
+    // The last drafts take least, so most others are skipped early. Among equals the first wins.
     for (auto draft = drafts->rbegin(); draft != drafts->rend(); ++draft) {
       if (least_needed(draft->plan) > here.least) continue;
       NEAP_TRY(make_exact(*variant, *draft));
@@ -357,7 +356,7 @@ PlanSearch::Found PlanSearch::smaller(const MemoryPlan& plan) {
 }
 
 PlanSearch::Found PlanSearch::faster(const MemoryPlan& plan) {
-  // A search knows plans without graphs, which the best one gets behind it.
+  // The search compares plans without graphs; the best one gets graphs afterwards.
   NEAP_TRY_ASSIGN(const double saved,
                   plan.modes.graphs() ? saved_by_graphs(plan) : Result<double>(0.0));
   const double wanted = plan.seconds() * kFasterGain + saved;

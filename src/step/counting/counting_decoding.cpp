@@ -18,8 +18,8 @@ constexpr double kDecodeShare = 0.45;
 constexpr double kDividedKeysRate = 0.9, kWholeKeysRate = 0.5;
 constexpr std::int64_t kWholeKeysBlocks = 110;
 
-// attend.cu and few_rows.cu (an H100): fixed time in addition to an operation's, and fractions of the memory throughput. Heads
-// that share keys read them from the card's cache.
+// attend.cu and few_rows.cu (an H100): fixed time in addition to an operation's, and fractions of
+// the memory throughput. Heads that share keys read them from the GPU's cache.
 constexpr double kAttendSeconds = 0.8e-6, kAttendRate = 0.8, kAttendCacheRate = 2;
 constexpr double kFewRowsSeconds = 0.2e-6, kFewRowsRate = 0.93;
 

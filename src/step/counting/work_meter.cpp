@@ -11,8 +11,8 @@ namespace {
 // Fitted to decoding of 1.5B with and without LoRA, and of 7B, on two machines with H100s
 // (2026-11-26).
 constexpr double kProductIssues = 1.2;
-// A kernel of a CUDA graph takes so much longer than counted, and the graph so many launches of the host. Fitted to graphs
-// of four models with 1 to 64 sequences (an H100; bench/results/engine-graphs-h100.jsonl).
+// Additional seconds per kernel of a CUDA graph, and host launches per graph. Fitted to graphs of
+// four models with 1 to 64 sequences (an H100; bench/results/engine-graphs-h100.jsonl).
 constexpr double kGraphKernelSeconds = 0.8e-6;
 constexpr double kGraphIssues = 2;
 

@@ -167,7 +167,7 @@ void GenerationSchedule::decode() {
   for (std::int64_t row = 0; row < step.rows; ++row) {
     if (sequence_of(row) == kIdle) continue;
     step.key_limit = std::max(step.key_limit, row_of(row).tokens);
-    // No step behind the last token that a sequence may have: its row may be another's then.
+    // No step after the last token that a sequence may have: another sequence may use its row then.
     step.steps = std::min(step.steps, limits_.max_new_tokens - new_tokens(row));
   }
   actions_.emplace_back(step);
