@@ -97,8 +97,8 @@ std::vector<std::pair<Address, Page>> pages_of_only(const Tag& tag, const Region
   return pages;
 }
 
-/// Unmaps what leaves with one region. On failure, maps it again and restores the region's former
-/// state. Takes the table lock.
+/// Unmaps the pages that only one region uses. On failure, maps it again and restores the region's
+/// former state. Takes the table lock.
 Status unmap_region(Arena::Impl& arena, Region& region, const RegionInfo& info, Outgoing& out) {
   const bool tell = info.state == State::kResident;
   Status status = tell ? arena.call_before_unmap({info}) : Status();

@@ -65,7 +65,7 @@ struct Region {
   bool kept = false;  ///< by keep_resident: moves leave it resident
   Backup backup;
   /// Copies of a TransferLane that were not waited for. It grows under the table lock, shared or
-  /// exclusive. It is 0 where a move begins.
+  /// exclusive. It is 0 when a move begins.
   std::atomic<std::uint64_t> transfers{0};
 };
 

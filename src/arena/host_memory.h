@@ -16,7 +16,7 @@ namespace neap::arena {
 /// Frees the memory, with up to `threads` threads if it is large.
 void unmap_host(std::byte* at, Bytes size, unsigned threads);
 
-/// Allocates the memory of [at, at+size). Where the kernel can tell, it fails instead of being
+/// Allocates the memory of [at, at+size). If the kernel supports it, it fails instead of being
 /// killed.
 Status populate_host(std::byte* at, Bytes size);
 

@@ -41,8 +41,8 @@ class TemporaryFile {
   std::filesystem::path target_, path_;
   int fd_ = -1;
 };
-/// Removes temporary files that killed processes left in `folder`. The caller ensures that nobody
-/// writes in it.
+/// Removes temporary files that killed processes left in `folder`. The caller ensures that no
+/// process writes in it.
 void remove_temporary_files(const std::filesystem::path& folder);
 
 /// Writes `contents` to a temporary file in the same folder, fsyncs it and renames it. Readers see

@@ -41,7 +41,7 @@ enum class Excess : std::uint8_t { kFile, kPart, kLevels, kMemory, kUnpacked, kS
 /// "is over the limit of 64 MiB for a row of data; ADVICE". `read`: bytes that allowances count.
 [[nodiscard]] std::string limit_text(const ReadLimits& limits, Excess excess,
                                      std::uint64_t read = 0);
-/// limit_text() behind `where` (a file, "file:line").
+/// limit_text() after `where` (a file, "file:line").
 [[nodiscard]] Status over_limit(std::string_view where, const ReadLimits& limits, Excess excess,
                                 std::uint64_t read = 0,
                                 ErrorCode code = ErrorCode::kInvalidArgument);
@@ -54,7 +54,7 @@ enum class Excess : std::uint8_t { kFile, kPart, kLevels, kMemory, kUnpacked, kS
 /// The table.
 namespace read_limits {
 
-// Values of JSON take up to 16 times their text, where a file is not made to take more.
+// JSON values take up to 16 times their text, except in hostile files.
 inline constexpr Allowance kJsonMemory{64.0 * (1 << 20), 16};
 inline constexpr int kJsonLevels = 500;
 

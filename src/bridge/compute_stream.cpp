@@ -43,7 +43,7 @@ ComputeStream::Current::~Current() {
   const c10::Stream mine = make_current(*before_);
   try {
     order(mine, *before_);
-  } catch (const std::exception& e) {  // the card has failed; its next user gets the error
+  } catch (const std::exception& e) {  // the GPU has failed; its next user gets the error
     log::warn(e.what());
   }
 }

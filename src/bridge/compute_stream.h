@@ -2,7 +2,7 @@
 // stream.
 //
 // Model     The default stream waits for streams of other libraries, and cannot be captured into a
-//           graph. All jobs of a process share one compute stream per card, because cuBLAS keeps a
+//           graph. All jobs of a process share one compute stream per GPU, because cuBLAS keeps a
 //           workspace and libtorch's allocator a pool for each stream.
 // Threads   libtorch has a current stream per thread.
 // Failure   c10::Error from libtorch.

@@ -25,8 +25,8 @@
 
 namespace neap::bridge {
 
-/// Compiles and loads Neap's kernels for the GPU with this number; fails where they do not run.
-/// About a second if they are not on the disk, else milliseconds.
+/// Compiles and loads Neap's kernels for the GPU with this number; fails if they do not run. About
+/// a second if they are not on the disk, else milliseconds.
 [[nodiscard]] Status load_own_kernels(int ordinal);
 
 /// The device of a run, chosen among the GPUs that libtorch can use, and whether Neap's kernels run.

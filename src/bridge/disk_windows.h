@@ -77,7 +77,7 @@ class DiskWindows {
   /// Reads rows of `width` bytes of a matrix, one after another. Blocks until they are read.
   [[nodiscard]] Status read_rows(const FileUnit::Part& matrix, Bytes width,
                                  std::span<const std::int64_t> rows, std::byte* to);
-  /// Drops what was read for the slot.
+  /// Drops data that were read for the slot.
   [[nodiscard]] Status drop(std::size_t slot);
   /// A range of a unit's gradients.
   struct Range {

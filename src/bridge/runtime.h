@@ -3,7 +3,7 @@
 // Model     On the CPU, tensors created in a phase come from that phase's pool of temporaries: a
 //           CachingAllocator over the arena's pages. Persistent tensors are views of arena regions.
 //           Tensors created outside a phase, or under HostScope, are in ordinary host memory, as
-//           with a GPU. On CUDA, regions are arena regions of the card, and temporaries come from
+//           with a GPU. On CUDA, regions are arena regions of the GPU, and temporaries come from
 //           libtorch's own allocator. Pools are emptied at a phase's end. If the plan says so
 //           (PhasePlan::keeps_pool), they are emptied only when another phase begins or a tag
 //           moves.
@@ -91,13 +91,13 @@ class Runtime {
   /// The same part, as a target of copies.
   [[nodiscard]] virtual SlotPart part(spec::TagId tag, std::string_view name) const = 0;
 
-  /// The blocks in host memory behind the prefetch buffers of `tag`, which must be one of
+  /// The offloaded blocks that use the prefetch buffers of `tag`, which must be one of
   /// Contents::kScratch with such blocks. Use it in phases that need the tag.
   [[nodiscard]] virtual StreamedBlocks& streamed_blocks(spec::TagId tag) = 0;
-  /// The offloaded shard of weights or gradients behind the buffers of `tag`; null: it is on the
+  /// The offloaded shard of weights or gradients that uses the buffers of `tag`; null: it is on the
   /// device.
   [[nodiscard]] virtual StreamedSlices* streamed_slices(spec::TagId tag) = 0;
-  /// The offloaded optimizer states behind the buffers of `tag`; null: the tag holds them.
+  /// The offloaded optimizer states that use the buffers of `tag`; null: the tag holds them.
   [[nodiscard]] virtual StreamedStates* streamed_states(spec::TagId tag) = 0;
 
   /// Stays open until close() or destruction. A failure in the destructor is only logged.

@@ -59,13 +59,13 @@ class StreamedSlices {
     return fetch(slot, slots_[slot], range);
   }
   /// fetch() in two calls. For a shard on disk, begin() starts to read, and arrive() starts to copy
-  /// what was read, if anything.
+  /// the data, if any.
   [[nodiscard]] Status begin(std::size_t slot, const Range& range);
   [[nodiscard]] Status arrive(std::size_t slot);
-  /// For weights: starts to read what the next fetch to a block's slot, or to rollout weights, will
-  /// need. If that needs something else, it is read again.
+  /// For weights: reads the range of the next fetch to a block's slot, or to rollout weights, in
+  /// advance. A fetch of another range reads that again.
   [[nodiscard]] Status read_ahead(const Range& range);
-  /// Drops what was read ahead, because it is stale.
+  /// Drops data that were read in advance, because they are stale.
   [[nodiscard]] Status forget_ahead();
   /// Starts to copy a range back, after the device's work before begin_after_work().
   [[nodiscard]] Status store(std::size_t slot, const Range& range);
@@ -92,7 +92,7 @@ class StreamedSlices {
   [[nodiscard]] Status arrive_at(std::size_t slot, const SlotPart& part);
   [[nodiscard]] Status read(std::size_t window, const Range& range);
   [[nodiscard]] StagingWindows::Range in_slice(const Range& range) const;
-  /// Starts to write what was copied from slots.
+  /// Starts to write data that were copied from slots.
   [[nodiscard]] Status begin_writes();
 
   std::vector<SlotPart> slots_;

@@ -27,7 +27,7 @@ void* native_handle(const c10::Stream& stream) {
 
 void order(const c10::Stream& earlier, const c10::Stream& later) {
   // Without the guard, an event's calls switch to the previously current device. If that is another
-  // card, this creates a context there, which takes half a GiB.
+  // GPU, this creates a context there, which takes half a GiB.
   const c10::DeviceGuard guard(earlier.device());
   c10::Event event(earlier.device_type());
   event.record(earlier);

@@ -30,7 +30,7 @@ struct TorchCudaOom {
 };
 [[nodiscard]] TorchCudaOom last_torch_cuda_oom();
 
-/// While it lives, libtorch holds at most `limit` bytes of card `ordinal` in this process (zero: no
+/// While it lives, libtorch holds at most `limit` bytes of GPU `ordinal` in this process (zero: no
 /// limit). Beyond that, it throws c10::OutOfMemoryError. Then the previous limit is restored.
 /// libtorch compares a whole new segment although an expandable one grows by less. So it may fail
 /// requests within one segment (20 MiB) of the limit, and callers add kTorchCudaSegment. Cost: a
@@ -44,7 +44,7 @@ class TorchCudaLimit {
 
  private:
   int ordinal_;
-  double before_;  // in libtorch's unit: a fraction of the card
+  double before_;  // in libtorch's unit: a fraction of the GPU
 };
 inline constexpr Bytes kTorchCudaSegment = Bytes(20 << 20);
 

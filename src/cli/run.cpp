@@ -90,9 +90,8 @@ class LiveFolder {
     return -1;
   }
 
-  /// Removes folders of this user whose `neap run` was killed: nobody holds their lock. Skips a
-  /// recently changed folder, because it may be about to be locked or its program may still write
-  /// to it.
+  /// Removes folders of this user whose `neap run` was killed: their lock is free. Skips a recently
+  /// changed folder, because it may be about to be locked or its program may still write to it.
   static void remove_left(const char* base) {
     std::error_code error;
     for (fs::directory_iterator it(base, error), end; !error && it != end; it.increment(error)) {

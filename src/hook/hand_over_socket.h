@@ -5,7 +5,7 @@
 //
 // Threads   one at a time.
 //
-// Failure   kAlreadyExists if the path is in use, kNotFound if nobody listens, else kIo.
+// Failure   kAlreadyExists if the path is in use, kNotFound if no owner listens, else kIo.
 #pragma once
 
 #include <sys/types.h>

@@ -86,7 +86,7 @@ struct NamedParameter {
   std::string name;
   std::size_t unit = 0;
   at::Tensor weight;
-  at::Tensor grad;  ///< undefined where frozen
+  at::Tensor grad;  ///< undefined if frozen
 };
 
 class Transformer {

@@ -73,10 +73,10 @@ class Communicator {
     at::Tensor tensor;
     std::vector<std::int64_t> counts;
   };
-  /// Starts an all_reduce of each tensor, or a reduce_scatter where `counts` are given. The caller
-  /// must not touch the tensors until join(). On a GPU the work starts after what this thread's
-  /// stream has been given so far, and the call does not wait. Over MPI, and for host tensors, the
-  /// work is complete when the call returns. Pass the returned number to wait_for().
+  /// Starts an all_reduce of each tensor, or a reduce_scatter if `counts` are given. The caller
+  /// must not touch the tensors until join(). On a GPU the work starts after earlier work of this
+  /// thread's stream, and the call does not wait. Over MPI, and for host tensors, the work is
+  /// complete when the call returns. Pass the returned number to wait_for().
   std::int64_t begin_sums(const std::vector<PartialSum>& sums);
   /// `mine` is this rank's part; `whole` (n,) receives counts[r] elements of each rank r, in the
   /// order of ranks.

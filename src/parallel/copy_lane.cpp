@@ -322,7 +322,7 @@ class CudaCopyLane final : public CopyLane {
   int exceptions_;
 };
 
-// All-gathers what each rank tells the others.
+// All-gathers the descriptions of all ranks.
 std::vector<CopyPeer> exchange_cards(Communicator& group, const CopyPeer& mine) {
   const auto size = static_cast<std::int64_t>(sizeof(CopyPeer));
   const at::Tensor own = at::empty({size}, at::kByte);

@@ -1,8 +1,8 @@
 // Waits of libneap_mpi.so for other ranks: it polls, with a timeout.
 //
 // Ranks send each other three signals on a communicator of their own: "working", "waiting" and
-// "done waiting". "Working" restarts everybody's timeout. The other two let a rank say after a
-// timeout which ranks did not arrive.
+// "done waiting". "Working" restarts the timeouts of all ranks. The other two let a rank say after
+// a timeout which ranks did not arrive.
 //
 // Threads   one.
 // Failure   MPI's error codes, NEAP_MPI_TIMED_OUT.

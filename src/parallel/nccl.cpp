@@ -104,7 +104,7 @@ class Nccl final : public Communicator {
   }
   // Aborts waits for other ranks. Any thread may call it.
   void give_up() {
-    // Streams' waits are ended first: NCCL frees memory, which waits for the whole card.
+    // Streams' waits are ended first: NCCL frees memory, which waits for the whole GPU.
     if (copies_) copies_->end_waits();
     api_.comm_abort(comm_);
   }
@@ -148,7 +148,7 @@ class Nccl final : public Communicator {
       wait(name);
     }
     watch_->end();
-    // After an abort the card's work has ended without a result, and the communicator is gone.
+    // After an abort the GPU's work has ended without a result, and the communicator is gone.
     if (watch_->gave_up()) throw Error(watch_->reason());
   }
 
@@ -253,7 +253,7 @@ class Nccl final : public Communicator {
     add_lane_use(lane_.take_use());
     end_lane();
   }
-  // After an abort the card's work has ended without a result, and the communicator is gone.
+  // After an abort the GPU's work has ended without a result, and the communicator is gone.
   void end_lane() {
     lane_.clear();
     watch_->end();
@@ -282,7 +282,7 @@ class Nccl final : public Communicator {
     }
   }
 
-  // Copies a piece of host memory to the card, runs `work`, and copies it back.
+  // Copies a piece of host memory to the GPU, runs `work`, and copies it back.
   template <class Work>
   void through_card(const at::Tensor& host, const Work& work) {
     by_stages(host, [&](const at::Tensor& part) {

@@ -5,7 +5,7 @@
 //
 // Threads   one at a time.
 // Failure   Error, as parallel/communicator.h says.
-// Memory    NCCL keeps buffers on the card that do not count against Neap's limit, like the CUDA
+// Memory    NCCL keeps buffers on the GPU that do not count against Neap's limit, like the CUDA
 //           context (docs/parallelism.md). Host tensors pass through 512 KiB of device memory.
 #pragma once
 

@@ -1,6 +1,6 @@
 // Collectives of several tensors as NCCL calls on a stream.
 //
-// Tensors   contiguous, on this rank's card.
+// Tensors   contiguous, on this rank's GPU.
 // Threads   one at a time for a communicator; a call returns before its work is done.
 // Failure   NCCL's result: kNcclSuccess or an error.
 // Cost      that of NCCL's calls.

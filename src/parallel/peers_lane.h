@@ -24,8 +24,8 @@ class PeersLane {
  public:
   explicit PeersLane(c10::Device device) : device_(device) {}
 
-  /// Enqueues work that starts after what the current stream has been given so far. Pass the number
-  /// to wait_for().
+  /// Enqueues work that starts after earlier work of the current stream. Pass the number to
+  /// wait_for().
   std::int64_t begin(Bytes bytes, const std::function<void(const c10::Stream&)>& enqueue);
   /// Later work of the current stream waits for operation `number` and everything before it.
   void wait_for(std::int64_t number);

@@ -2,7 +2,7 @@
 // signs of life through it.
 //
 // There are two implementations: libtorch's TCP store at MASTER_ADDR:MASTER_PORT, which torchrun's
-// agent or rank 0 serves; or MPI, where mpirun started the job and no address is set.
+// agent or rank 0 serves; or MPI, if mpirun started the job and no address is set.
 //
 // Threads   share() once; the rest from any.
 // Failure   Error.

@@ -242,7 +242,7 @@ std::uint64_t rounded(const RewoundBlock& block, const Workload& workload) {
   return workload.settings.round(Bytes(block.requested) + workload.version.padding).count();
 }
 
-/// Takes the distance to the allocation behind a block as its size, if the allocator could have
+/// Takes the distance to the allocation after a block as its size, if the allocator could have
 /// given that size to the request.
 void learn_size(RewoundBlock& block, std::uint64_t next, const Rewound& state,
                 const Workload& workload) {

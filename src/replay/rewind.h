@@ -36,7 +36,7 @@ struct Rewound {
                              Anomalies& anomalies);
 
 /// Learns sizes of blocks that were freed later. The allocator allocates at the start of a free
-/// block, so an allocation behind a live block begins where that block ends.
+/// block, so an allocation after a live block begins where that block ends.
 void learn_sizes(Rewound& state, const Workload& workload);
 
 /// Places the blocks in their segments: derives unknown sizes and turns gaps into free blocks.

@@ -1,5 +1,5 @@
 // A user's program that reads lines from stdin and answers with lines on stdout. A function in a
-// Python file runs behind such a program of Neap's (python_worker.py).
+// Python file is run by such a program of Neap's (python_worker.py).
 //
 // `concurrency` copies run as long as the object exists. Each handles one line at a time. A copy
 // that does not answer in time, ends, or writes something else is killed with its process group and

@@ -230,7 +230,7 @@ CheckpointWriter::CheckpointWriter(const fs::path& root, std::int64_t step) : st
   const Contents left = settled_contents_of(root_);
   for (const std::vector<fs::path>& folders : {left.temporary, left.replaced})
     for (const fs::path& folder : folders) remove_quietly(folder);
-  // Fails if somebody else created the folder.
+  // Fails if another process created the folder.
   if (::mkdir(folder_.c_str(), 0777) != 0)
     check(std::error_code(errno, std::generic_category()), "create", folder_);
 }

@@ -6,7 +6,7 @@
 //           training tensor-parallel group exchanges the elements that rollouts need.
 // Threads   one at a time.
 // Failure   Error, as of a communicator.
-// Cost      each call gathers this rank's training shard and receives what it lacks.
+// Cost      each call gathers this rank's training shard and receives missing elements.
 #pragma once
 
 #include <ATen/core/Tensor.h>

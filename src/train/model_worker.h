@@ -124,7 +124,7 @@ class ModelWorker {
   void keep_own_gradients();
   /// The gradients that are offloaded.
   [[nodiscard]] step::GradientSlots<ops::AtenOps>::Hosted* hosted_gradients();
-  /// With sharded gradients: creates what receives them from `gradients`, one per trained unit.
+  /// With sharded gradients: creates their receiver from `gradients`, one per trained unit.
   void take_gradients(const std::vector<at::Tensor>& gradients);
   /// Creates this rank's pieces, from units without states.
   void make_pieces(const std::vector<OptimizerUnit>& units);

@@ -4,7 +4,7 @@
 //           Models may change afterwards. commit() writes the copies. In a job of one rank it may
 //           run on any thread.
 // Threads   one at a time.
-// Failure   Error; CollectiveError where the call is collective. Files are then unfinished.
+// Failure   Error; CollectiveError if the call is collective. Files are then unfinished.
 // Cost      host memory: the copies, and that of weights::write_tensors.
 #pragma once
 

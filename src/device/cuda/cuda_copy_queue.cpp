@@ -159,7 +159,7 @@ class CudaCopyQueue final : public CopyQueue {
     marks_.emplace(++last_mark_, event);
     return last_mark_;
   }
-  // The following functions need the card's context.
+  // The following functions need the GPU's context.
   Result<cuda::Event> record_new(cuda::Stream stream) {
     NEAP_TRY_ASSIGN(const cuda::Event event, take_event());
     if (Status status = record(event, stream); !status.ok()) {
@@ -208,7 +208,7 @@ class CudaCopyQueue final : public CopyQueue {
     std::size_t account;
     cuda::Event from, to;
   };
-  // Maximum of stored holds. The oldest of so many has long been reached.
+  // Maximum number of stored holds. Older ones have been reached.
   static constexpr std::size_t kMostHolds = 1024;
 
   const cuda::Card& card_;

@@ -102,7 +102,7 @@ class CudaDeviceImpl final : public CudaDevice {
     if (code == 0) return {};
     return cuda::to_status(driver_, code, format(what, std::forward<Parts>(parts)...));
   }
-  /// Makes one driver call in the card's context.
+  /// Makes one driver call in the GPU's context.
   template <class Call, class... Parts>
   Status in_context(Call call, FormatString<Parts...> what, Parts&&... parts) {
     const ContextScope scope(card_);

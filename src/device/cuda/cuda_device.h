@@ -20,7 +20,7 @@ namespace neap::device {
 
 struct CudaOptions {
   int ordinal = 0;
-  Bytes capacity;  ///< limit of the bytes that create() provides; zero: the card's memory
+  Bytes capacity;  ///< limit of the bytes that create() provides; zero: the GPU's memory
 };
 
 class CudaDevice : public LedgerDevice {

@@ -1,5 +1,5 @@
-// The actions of a generation, with prompts and random numbers that only have sizes: what a plan
-// counts, or a recorded run.
+// The actions of a generation, with prompts and random numbers that only have sizes, for a plan or
+// a recorded run.
 //
 // Threads   one.
 #pragma once

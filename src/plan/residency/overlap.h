@@ -25,7 +25,7 @@ struct Overlap {
   double visible_seconds = 0;  ///< exposed part of the copies
 };
 
-/// Extends the residency of tags in `chosen` where that hides copies and the tags fit. Also chooses
+/// Extends the residency of tags in `chosen` if that hides copies and the tags fit. Also chooses
 /// the phases of host copies. Larger tags come first, and each second of a link direction is used
 /// once.
 [[nodiscard]] Overlap hide_copies(const MemoryPlan& plan, std::vector<TagOption>& chosen);

@@ -52,7 +52,7 @@ struct RegionPlan {
   Bytes bytes;       ///< requested size; the arena rounds it up
   std::vector<PartPlan> parts;
 };
-/// Data in host memory or on disk behind a tag of prefetch buffers. It is loaded into one of them
+/// Data in host memory or on disk that use a tag of prefetch buffers. It is loaded into one of them
 /// while it is used.
 struct HostedPlan {
   std::vector<PartPlan> blocks{};     ///< weights, in order

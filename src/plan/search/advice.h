@@ -64,7 +64,7 @@ struct PlanWithOutlook {
 /// models (common_choices.h).
 [[nodiscard]] Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target,
                                            const FixedChoices& fixed);
-/// As make_plan, but without a message if nothing fits, and without what only a run needs.
+/// As make_plan, but without a message if nothing fits, and without data that only a run needs.
 struct PlanOrLeast {
   std::optional<MemoryPlan> plan{};
   Bytes least{};  ///< minimum capacity if nothing fits; the largest number: none is enough

@@ -55,7 +55,8 @@ class JobVariants {
   /// The job, with what kWide leaves to the plan.
   [[nodiscard]] const spec::Job& job() const { return job_; }
   [[nodiscard]] bool has_fixed() const { return !fixed_.empty(); }
-  /// A plan may change the order of sums: on a GPU, where the job is not deterministic and all ranks have the same plan.
+  /// Whether a plan may change the order of sums: on a GPU, if the job is not deterministic and all
+  /// ranks have the same plan.
   [[nodiscard]] bool may_reorder_sums() const;
   /// Types of optimizer states, from 0: as configured, then bfloat16 wherever that is allowed.
   [[nodiscard]] std::size_t states() const { return states_.size(); }

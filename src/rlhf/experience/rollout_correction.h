@@ -27,7 +27,7 @@ void describe_divergence(const RolloutDivergence& d, Metrics& metrics);
 /// (B, T) without gradient, 0 outside the mask. Undefined if the configuration uses no weights.
 [[nodiscard]] at::Tensor rollout_weights(const spec::RolloutCorrectionConfig& config,
                                          const RolloutDivergence& d, Metrics& metrics);
-/// The mask without what the rules reject.
+/// The mask without the tokens that the rules reject.
 [[nodiscard]] at::Tensor accepted_mask(const spec::RolloutCorrectionConfig& config,
                                        const RolloutDivergence& d, Metrics& metrics);
 

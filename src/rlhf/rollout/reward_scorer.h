@@ -52,8 +52,8 @@ class RewardScorer {
   explicit RewardScorer(const Context& context) : context_(context), set_(context.rewards) {}
 
   [[nodiscard]] bool empty() const { return set_.empty(); }
-  /// One row of numbers per response, (B, columns), float64 on the host. It is NaN where a function
-  /// does not score a response. `prompts` have `n` responses each, in order. Ranks with the same
+  /// One row of numbers per response, (B, columns), float64 on the host. It is NaN if a function
+  /// does not score the response. `prompts` have `n` responses each, in order. Ranks with the same
   /// responses each score those that they generated. A failing function is a StepFailure.
   [[nodiscard]] at::Tensor score(const std::vector<PromptRow>& prompts, std::int64_t n,
                                  const Experience& responses);

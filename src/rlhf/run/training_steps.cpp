@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::int64_t kRescuing = -2;  // used instead of the number of the step that is saved
-// A run ends if so many updates of a model in a row were skipped, because the next ones would also
-// be skipped.
+// A run ends if this many updates of a model in a row were skipped, because the next ones would
+// also be skipped.
 constexpr double kMostSkippedInARow = 10;
 // Seconds that are worth a word.
 constexpr double kShownWait = 0.1;

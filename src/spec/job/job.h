@@ -222,7 +222,7 @@ struct Job {
   ModelPlacement actor_placement;  ///< of actor_rollout_ref.actor: the main model
   ModelPlacement reference_placement, critic_placement, reward_placement;
   DataConfig data;
-  /// Also what sft and dpo train, and the base of the reward task.
+  /// Also the trained model of sft and dpo, and the base of the reward task.
   ModelConfig actor_model;
   ModelConfig reference_model;  ///< empty path: the actor's initial model
   ModelConfig reward_model;     ///< for ppo and grpo; empty path: none

@@ -1,4 +1,4 @@
-// The tables behind peer_keys(), and notes that both share.
+// The tables of peer_keys(), and notes that both share.
 //
 // Threads   constants.
 #pragma once

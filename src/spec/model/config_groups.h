@@ -46,8 +46,8 @@ struct RotaryKeys {
   bool longrope_aliases = false;  ///< rope types "su" and "yarn" mean longrope, as in older files
 };
 void read_rotary(Fields& f, Architecture& a, const RotaryKeys& keys = {});
-/// As above, where sliding layers have settings of their own. The file has one object per kind of
-/// layer, or one object, which applies to the other layers.
+/// As above, for models whose sliding layers have their own settings. The file has one object per
+/// kind of layer, or one object, which applies to the other layers.
 void read_rotary_by_layer(Fields& f, Architecture& a, const RotaryKeys& full,
                           const RotaryKeys& sliding);
 

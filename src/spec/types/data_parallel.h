@@ -1,4 +1,4 @@
-// The data-parallel ranks of a model, which all hold the same tensor-parallel shard, and what ZeRO
+// The data-parallel ranks of a model, which all hold the same tensor-parallel shard, and how ZeRO
 // shards among them. Either all of them form one shard group, or several groups are replicas
 // (hybrid sharding).
 //

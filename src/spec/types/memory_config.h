@@ -16,7 +16,7 @@ struct DeviceConfig {
   Bytes memory{0};            ///< limit per rank; 0: all memory of the device
   std::int64_t ordinal = 0;
   std::string dtype = "auto";    ///< auto: bfloat16 on cuda, float32 on the CPU
-  std::string kernels = "auto";  ///< auto: Neap's CUDA kernels where the GPU runs them
+  std::string kernels = "auto";  ///< auto: Neap's CUDA kernels if the GPU runs them
   [[nodiscard]] bool is_cpu() const { return kind == "cpu"; }
   [[nodiscard]] bool takes_own_kernels() const { return kernels != "libtorch"; }
 };

@@ -1,4 +1,5 @@
-// The modules that a network's parameters belong to, and what is the same for a module in every architecture.
+// The modules that a network's parameters belong to, and the properties of a module that all
+// architectures share.
 #pragma once
 
 #include <array>

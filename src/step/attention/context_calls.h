@@ -60,7 +60,7 @@ ContextRounds<T> context_rounds(Ops& ops, const Spans<T>& spans) {
   return out;
 }
 
-/// Adds to `spans` what attention needs with context parallelism.
+/// Adds attention's inputs for context parallelism to `spans`.
 template <class Ops, class T = typename Ops::Tensor>
 Spans<T> with_places(Ops& ops, Spans<T> spans) {
   if (!spans.divided()) return spans;

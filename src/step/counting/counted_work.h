@@ -24,7 +24,7 @@ struct KernelProfile {
   std::int64_t threads = 1;    ///< of CPU kernels
   bool deterministic = false;  ///< backward passes on a GPU are bitwise reproducible
   OwnKernels own{};
-  bool graphs = false;  ///< generation decodes in CUDA graphs where it can
+  bool graphs = false;  ///< generation decodes in CUDA graphs if it can
   CudaDevice device{};
   KernelRates rates{};
   LinkRates link{};

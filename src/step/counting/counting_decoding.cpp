@@ -14,7 +14,7 @@ constexpr double kDecodeShare = 0.45;
 // Fractions of the memory throughput that FlashAttention reaches on an H200
 // (bench/results/decode-kernels-h200.jsonl). The first applies if a sequence's keys are divided
 // among blocks. The second applies if each block reads its own keys, with enough blocks to fill the
-// card.
+// GPU.
 constexpr double kDividedKeysRate = 0.9, kWholeKeysRate = 0.5;
 constexpr std::int64_t kWholeKeysBlocks = 110;
 

@@ -235,7 +235,8 @@ class CountingOps : public WorkMeter {
     return elementwise(dy, x);
   }
 
-  // ---- Neap's kernels on a GPU: what step/model/mlp_half.h, step/model/block_parts.h, step/model/head.h and step/units/optimizer.h make of other operations elsewhere ----
+  // ---- Neap's kernels on a GPU: in place of other operations of step/model/mlp_half.h,
+  // step/model/block_parts.h, step/model/head.h and step/units/optimizer.h ----
   [[nodiscard]] bool own_kernels(Dtype dtype) const { return profile().own.take(dtype); }
   /// out (N, F) = activate(gate) * up. `out` may alias `gate`. Rows may have strides.
   void gate_into(const Tensor& out, const Tensor& gate, const Tensor&, spec::Activation) {
@@ -437,7 +438,7 @@ class CountingOps : public WorkMeter {
                              std::uint64_t key, std::int64_t first);
 
  private:
-  /// A product of few rows with matrices of so many elements.
+  /// A product of few rows with matrices of `elements` elements.
   void add_few_rows(const Tensor& x, double elements, double out_bytes);
   void reduce_over(double bytes, spec::Axis axis);
   [[nodiscard]] Tensor make(const Shape& shape, Dtype dtype);

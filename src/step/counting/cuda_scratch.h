@@ -46,7 +46,7 @@ struct AttentionSizes {
   }
 };
 /// FlashAttention's forward: partial results over shares of the keys, if heads and rows alone do
-/// not fill the card. In float32 elements; 0: none.
+/// not fill the GPU. In float32 elements; 0: none.
 struct FlashSplits {
   std::int64_t log_sums = 0;
   std::int64_t outputs = 0;

@@ -160,7 +160,7 @@ concept GenerationSource = requires(S& source, const PrefillPrompts& prompts,
   { source.chunk(chunk) } -> std::same_as<ChunkBatch<T>>;
   // The last tokens of the first n rows.
   { source.decode_rows(n) } -> std::same_as<DecodeRows<T>>;
-  // For the next n tokens of each of the rows; m: of what penalties need.
+  // Random numbers for the next n tokens of each row; m: width of the penalties' inputs.
   { source.draw(rows, n, m) } -> std::same_as<Draw<T>>;
   // The next tokens of each of the rows.
   source.take(rows, next);

@@ -40,8 +40,8 @@ T block_inference(Ops& ops, const spec::Architecture& a, const Block<T>& w, T x,
   return y;
 }
 
-/// x (N, C) -> (N, C). Stores in `saved` what its retention keeps. Results are bitwise the same for
-/// every retention. x is not modified.
+/// x (N, C) -> (N, C). Stores the tensors of its retention in `saved`. Results are bitwise the same
+/// for every retention. x is not modified.
 template <class Ops, class T = typename Ops::Tensor>
 T block_forward(Ops& ops, const spec::Architecture& a, const Block<T>& w, T x, const Rows<T>& rows,
                 SavedBlock<T>& saved) {

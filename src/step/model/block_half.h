@@ -36,8 +36,7 @@ class BlockHalf {
   }
   [[nodiscard]] bool norm_behind() const { return a_.placement.after || a_.placement.over; }
 
-  // Completes this rank's part of a half's last product to what the half adds to the residual
-  // stream.
+  // Makes a half's addition to the residual stream from this rank's part of its last product.
   T finish_part(T part) {
     T y = sum_of_parts(ops_, rows_, std::move(part));
     scale_part(y);

@@ -118,7 +118,7 @@ void add_adapter_gradients(Ops& ops, const Linear<T>& p, const T& x, const T& dy
   add_outer(ops, p.d_lora_b, dy, down);
 }
 
-/// Computes them in the order of the queue, and frees what each needed.
+/// Computes them in the order of the queue, and frees the inputs of each.
 template <class Ops, class T = typename Ops::Tensor>
 void add_later_gradients(Ops& ops, GradientQueue<T> queue) {
   for (LaterGradients<T>& each : queue.matrices) {

@@ -48,7 +48,8 @@ struct Block {
   Linear<T> gate;  ///< undefined: up alone is activated
   Linear<T> up, down;
   Linear<T> gate_up;  ///< if the two are one matrix
-  // Views of query, key and value, and of gate and up, as one matrix each. Undefined where they are not neighbours.
+  // Views of query, key and value, and of gate and up, as one matrix each. Undefined if they are
+  // not adjacent.
   Linear<T> heads, gate_and_up;
   T stacked;  // (n, out, in), without `heads`: a view of query, key and value, or of key and value, if their sizes are equal
 };

@@ -90,7 +90,7 @@ void for_each_hidden(Ops& ops, const Weights<typename Ops::Tensor>& w,
   for (std::int64_t i = 0; i < further; ++i) run({});
 }
 
-/// Computes log-probabilities of the responses, and what else is requested. sink(micro, values)
+/// Computes log-probabilities of the responses, and other requested values. sink(micro, values)
 /// receives LogProbs of host tensors (fresh, R), without log_sum.
 template <class Ops, class Sink, class T = typename Ops::Tensor>
 void log_prob_phase(Ops& ops, const Weights<T>& w, const Sequences<T>& all,

@@ -73,7 +73,7 @@ Turns turns_of_full(const PipelineShape& shape, std::int64_t stage) {
   return out;
 }
 
-// One chunk with a backward in two parts, except on the first stage, where nobody waits for the
+// One chunk with a backward in two parts, except on the first stage, where no stage waits for the
 // input gradients. If the previous stage still has a forward to do before it needs the gradients,
 // they are sent after the weight gradients, together with the data from there. So neighbours meet
 // once per forward and backward.

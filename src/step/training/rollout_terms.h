@@ -41,7 +41,7 @@ T divergence_of_tokens(Ops& ops, const T& r, const T& mask, int estimator) {
   return k;
 }
 
-/// The mask without what the rules reject.
+/// The mask without the tokens that the rules reject.
 template <class Ops, class T = typename Ops::Tensor>
 T accepted_tokens(Ops& ops, const T& r, const T& mask,
                   const std::vector<spec::RejectionRule>& rules) {

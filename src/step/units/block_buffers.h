@@ -1,4 +1,5 @@
-// Names of the parts of ROLE.prefetch: buffers through which blocks and tables of a model pass that are kept elsewhere.
+// Names of the parts of ROLE.prefetch: buffers for offloaded or sharded blocks and tables of a
+// model.
 //
 // Threads   values.
 #pragma once

@@ -34,11 +34,11 @@ class WindowedBlocks : public BlockSlots {
 
   /// Later loads and stores start after the device's work so far.
   [[nodiscard]] virtual Status begin_after_work() = 0;
-  /// Starts to load what a slot lacks.
+  /// Starts to load a slot's missing data.
   [[nodiscard]] virtual Status bring(BlockWindow::Place place) = 0;
   /// Later work of the device waits for the slot's loads.
   [[nodiscard]] virtual Status wait_for_slot(std::size_t slot) = 0;
-  /// Starts to store what leaves a block's slot.
+  /// Starts to store the data that leave a block's slot.
   [[nodiscard]] virtual Status leave(std::size_t block, BlockWindow::Leaving what) = 0;
   /// Starts a turn. Earlier work may use the slots' memory, and gradients may still be copied from
   /// it. Later work of the device waits until the table is loaded.
