@@ -302,7 +302,7 @@ def host_copy(what, size=None):
     return memoryview((ctypes.c_ubyte * size).from_address(host.value)).toreadonly()
 
 
-_thunks = []  # called from C; kept for good, because a running move may call a removed one
+_thunks = []  # called from C; never freed, because a running move may call a removed one
 
 
 class Callbacks:

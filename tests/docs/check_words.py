@@ -18,7 +18,8 @@ TOTAL = 25000
 LONG_SENTENCE = 30
 PAGES = re.compile(r"(README|CHANGELOG|CONTRIBUTING)\.md|docs/.*\.md|examples/\w+/README\.md")
 PHRASES = re.compile(r"(?m)(?:^|(?<=[.:!?] )|(?<=- ))(?:Of|What|Those) (?!\S+\?)|\bis no (?!longer|more)|\bbesides?\b|, too\b|\bby itself\b"
-                     r"|\bfor ever\b|\bin vain\b|\bgoes with\b")
+                     r"|\bfor ever\b|\bin vain\b|\bgoes with\b|\bbut for\b|\b(?i:no|some|every)body\b|\bfor good\b|\blie apart\b"
+                     r"|\b(?:once|twice|seconds?|bytes|ms) a (?:process|machine|card|rank|step|parameter|token|file)\b(?=[.,;:)]| and |$)")
 GENERATED = re.compile(r"<!-- (\w+): .*?(?:--write|NEAP_UPDATE_GOLDEN).*?-->\n(.*?)<!-- (?:end|/\1) -->", re.S)
 FENCE = re.compile(r"^ *```.*?^ *```[ \t]*$", re.S | re.M)
 COMMENT = re.compile(r"<!--.*?-->", re.S)

@@ -36,9 +36,10 @@ class Figures(unittest.TestCase):
 
     def test_phrases(self):
         for text in ("Of these ranks one sends.", "It ends. What a rank lacks is sent.", "- Those of others wait.", "This is no file.",
-                     "It runs beside NCCL.", "Gradients are there, too.", "It waits for ever."):
+                     "It runs beside NCCL.", "Gradients are there, too.", "It waits for ever.", "All but for the last.",
+                     "Nobody reads it.", "It takes 2 seconds a step.", "Loaded once a process.", "It is kept for good."):
             self.assertEqual(figure(text, "phrases"), 1, text)
-        for text in ("What now?", "This is no longer so.", "The size of the file.", "Too many files.", "```\nOf all\n```\n"):
+        for text in ("What now?", "This is no longer so.", "The size of the file.", "Too many files.", "Once a rank has ended, others stop.", "```\nOf all\n```\n"):
             self.assertEqual(figure(text, "phrases"), 0, text)
 
 

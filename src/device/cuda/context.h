@@ -31,7 +31,7 @@ inline Result<Card> find_card(const Driver& driver, int ordinal) {
   NEAP_TRY(to_status(driver, driver.device_get(&card.device, ordinal), "opening the GPU"));
   return card;
 }
-/// Retains the GPU's primary context for good: libtorch and other code may use it.
+/// Retains the GPU's primary context until the process ends: libtorch and other code may use it.
 inline Status retain_context(Card& card) {
   return to_status(*card.driver, card.driver->context_retain(&card.context, card.device),
                    "opening the GPU's context");

@@ -238,7 +238,7 @@ __device__ inline void draw_in_order(const Bf16* logits, long long stride, const
   }
   order.count_in_parts(chosen.key, of_parts);
   int part = 0;
-  unsigned left = chosen.place;  // equals in front of it
+  unsigned left = chosen.place;  // equal keys before it
   while (part + 1 < parts && left >= of_parts[part]) left -= of_parts[part++];
   const long long first =
       static_cast<long long>(part) * kPart + static_cast<long long>(threadIdx.x) * kOfThread;

@@ -54,7 +54,8 @@ template <class Ops, class T = typename Ops::Tensor>
   return takes_few_rows(ops, w.query, h) && takes_few_rows(ops, w.key, h) &&
          takes_few_rows(ops, w.value, h);
 }
-/// Whether decoding computes the heads of h (N, C) with fewer products. Norms of queries and keys read them without gaps.
+/// Whether decoding computes the heads of h (N, C) with fewer products. Not with norms of queries
+/// and keys, which read contiguous heads.
 template <class Ops, class T = typename Ops::Tensor>
 [[nodiscard]] bool joins_heads(const Ops& ops, const spec::Architecture& a, const Block<T>& w,
                                const T& h) {
