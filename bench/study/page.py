@@ -144,7 +144,7 @@ def ranges(rows):
             least, most = line["what_if"]["all"]["peak_reserved_range"]
             runs = [row["peak_reserved"] for row in lines("study-repeats-h200") if all(row[key] == line[key] for key in ("set", "strategy")) and row["empty"] == "all"]
             yield (f"{SETS[line['set']]}, {NAMES[line['strategy']]}: the peak depends on the addresses of new segments, which the driver chooses. The prediction is a "
-                   f"range, {least / GIB:.2f} to {most / GIB:.2f} GiB, and holds the measured peak. {len(runs)} more runs measured "
+                   f"range, {least / GIB:.2f} to {most / GIB:.2f} GiB, and contains the measured peak. {len(runs)} more runs measured "
                    f"{'the same' if set(runs) == {emptied(line, rows)} else 'OTHER'} bytes.")
 
 
@@ -198,36 +198,36 @@ def page():
         "<!-- Written by `bench/study/page.py --write`; a test compares. -->", "",
         "[*Understanding and Alleviating Memory Consumption in RLHF for LLMs*](https://arxiv.org/abs/2410.15651) asks three questions:", "",
         f"- **R1, what takes the memory?** Fragmentation, as in the paper. It adds {overhead(alone['all'])[1]:.0f} % with all strategies on DeepSpeed, "
-        f"{overhead(alone['zero3'])[1]:.0f} % with ZeRO-3 and {overhead(alone['none'])[1]:.0f} % with none. Under ZeRO-3 inference leaves most of it, as the paper finds: "
-        f"of the {saved['zero3']:.1f} GiB that `empty_cache()` saves, the calls after inference save {after:.1f}. Without ZeRO-3 it arises inside training: "
-        "the optimizer's step asks for all gradients of the actor as one float32 tensor of 843 MiB. "
-        f"Then {free_segments():.1f} GiB are in free segments, none of them large enough.",
+        f"{overhead(alone['zero3'])[1]:.0f} % with ZeRO-3 and {overhead(alone['none'])[1]:.0f} % with none. Under ZeRO-3 most of it is left by inference, as in the paper: "
+        f"`empty_cache()` saves {saved['zero3']:.1f} GiB, {after:.1f} of them after inference. Without ZeRO-3 training causes it: "
+        "the optimizer step allocates all gradients of the actor as one float32 tensor of 843 MiB, "
+        f"and {free_segments():.1f} GiB are in free segments that are all too small.",
         "- **R2, which strategies help?** All lower allocated memory. ZeRO-1, ZeRO-2, offloading and checkpointing lower reserved memory in the paper, here and in Neap. "
-        f"ZeRO-3 alone does not on DeepSpeed: {found['zero3']['reserved']:.1f} GiB against {found['zero1']['reserved']:.1f} with ZeRO-1 and "
+        f"On DeepSpeed ZeRO-3 alone does not: {found['zero3']['reserved']:.1f} GiB against {found['zero1']['reserved']:.1f} with ZeRO-1 and "
         f"{found['none']['reserved']:.1f} with none. In the paper it is above ZeRO-1 and below none. FSDP2's and Neap's ZeRO-3 lower it.",
-        f"- **R3, what reduces it?** `empty_cache()` after all phases, where ZeRO-3 runs on DeepSpeed: it saves {shares} with ZeRO-3, with offloading and with all "
-        f"strategies. Elsewhere it saves {most:.0f} % at most, and it raises the peaks of both 7B models without a strategy. The calls take {seconds(rows):.1f} % of a step, without the driver allocations that follow "
-        "(paper: 2 % in all). Neap needs none: its arena gives memory back after each phase.", "",
+        f"- **R3, what reduces it?** On DeepSpeed with ZeRO-3, `empty_cache()` after all phases: it saves {shares} with ZeRO-3, with offloading and with all "
+        f"strategies. In other rows it saves {most:.0f} % at most, and without a strategy it raises the peaks of both 7B models. The calls take {seconds(rows):.1f} % of a step, "
+        "without the driver allocations that follow (paper: 2 % in all). Neap needs no calls: its arena releases memory after each phase.", "",
         "![Memory of each phase of a PPO step on DeepSpeed and on Neap](../images/rlhf-phases.svg)", "",
         "## Sizes", "",
-        "Reserved / fragmentation / allocated; with `empty_cache()` reserved / fragmentation. The paper's in GB, others in GiB. Fragmentation is reserved minus "
-        "allocated bytes when the allocator asked the driver for the peak's segment. DeepSpeed-Chat's rows were recorded on DeepSpeed, ColossalChat's on FSDP2. "
+        "Cells are reserved / fragmentation / allocated, with `empty_cache()` reserved / fragmentation, in GB for the paper, else in GiB. Fragmentation is reserved minus "
+        "allocated bytes when the allocator requested the peak's segment from the driver. DeepSpeed-Chat's rows were recorded on DeepSpeed, ColossalChat's on FSDP2. "
         "Plans are for RTX 3090s or A100s.", "",
         *sizes(stacks), "", on_cpus(), "",
         "## Signs", "", *signs(stacks), "",
         "Why:", "",
-        "- Checkpointing and fragmentation: rows are compared with the one without a strategy, which has more here than in the paper. The paper does not name its "
-        "versions; another optimizer or attention changes that row.",
-        "- ZeRO-1 and ZeRO-2 add fragmentation here: the peak moves to the critic's training and finds what the actor's training left. So `empty_cache()` saves, "
-        "while the paper's ZeRO-1 had nothing to save. Both are equal: with `overlap_comm`, as DeepSpeed-Chat sets it, gradients take the same path.",
-        "- ColossalChat's rows: here all 32 rows train at once. Without ZeRO-3 and checkpointing the peak is in the actor's training, nearly all of it is allocated, and nothing is to "
-        "be saved. The paper has fewer allocated bytes and names no batch of an update. Fragmentation is large because the peak's segment is asked for while "
-        "much is free in segments that are too small; other tensors fill them at other times.",
-        "- ZeRO-3 with 7B models: in the paper fragmentation outweighs what is sharded. FSDP2 fragments, too "
+        "- Checkpointing and fragmentation: rows are compared with the row without a strategy, which has more fragmentation here than in the paper. The paper does not name "
+        "its versions; another optimizer or attention changes that row.",
+        "- ZeRO-1 and ZeRO-2 add fragmentation here: the peak moves to the critic's training, which cannot reuse the segments of the actor's training. `empty_cache()` releases "
+        "them; in the paper it saves nothing with ZeRO-1. The two rows are equal, because gradients take the same path with `overlap_comm`, as DeepSpeed-Chat sets it.",
+        "- ColossalChat's rows: here all 32 rows of a batch train at once. Without ZeRO-3 and checkpointing the peak is in the actor's training. Nearly all of it is allocated, "
+        "so `empty_cache()` saves nothing. The paper has fewer allocated bytes and does not name the batch of an update. Fragmentation is large when the peak's segment is "
+        "requested, because free segments are too small for it. Other tensors use them later.",
+        "- ZeRO-3 with 7B models: in the paper it adds more fragmentation than it saves by sharding. FSDP2 adds fragmentation also "
         f"({overhead(next(r for r in rows if r['recording'] == 'a100-llama-2-7b-zero3-none'))[1]:.0f} % with Llama-2-7b against "
         f"{overhead(next(r for r in rows if r['recording'] == 'a100-llama-2-7b-none-none'))[1]:.0f} % without), but less than it saves. Neap's fragmentation is at most "
-        f"{max(values['fragmentation'] for values in stacks['planned'].values()):.2f} GiB: tags have regions of their own, and only temporary tensors are in a caching allocator.",
-        "- Checkpointing of GPT-2: ColossalChat's peak is in inference, which it does not lower. FSDP2's and Neap's are in training.",
+        f"{max(values['fragmentation'] for values in stacks['planned'].values()):.2f} GiB: tags have their own regions, and only temporary tensors are in a caching allocator.",
+        "- Checkpointing of GPT-2: in the paper the peak is in inference, which checkpointing does not change. Here it is in training.",
         "- Neap trains only the adapters, as ColossalChat does. DeepSpeed-Chat also trains embeddings, norms and biases (221 million parameters). Neap's OPT-350m has the full "
         "width of embeddings, and its numbers are bfloat16 with float32 adapters.", "",
         "## Replays", "",
@@ -239,14 +239,14 @@ def page():
         f"Driver {card['driver']}, torch {card['torch']}, DeepSpeed {known['deepspeed']}, transformers {card['transformers']}, PEFT {card['peft']}.",
         "- Random weights, LoRA of rank 128, eager attention, two steps. DeepSpeed-Chat: OPT-1.3b and OPT-350m, 2 rows of 256 + 256 tokens, float16, torch's fused AdamW in place "
         "of DeepSpeed's compiled one.",
-        "- A row is rank 0 of a group without other ranks: gathered shards are copies of its own. Without a strategy it and a run on 2 GPUs over NCCL are "
-        f"{pair(rows)} in peaks, events and driver allocations.",
-        "- Under ZeRO-3 DeepSpeed gathers every layer again for every generated token, with hooks in Python: a rollout takes two minutes, with offloading more than three. "
-        "So with offloading the first 16 tokens are generated, and the others are random.",
-        "- ColossalChat does not run: its PPO trainer pins torch below 2.0, and colossalai 0.5.0 torch up to 2.5.1. Its schedule was written with FSDP2 and transformers: "
-        "32 rows of 96 + 32 tokens, its script's defaults, bfloat16, models for inference on the host during training and not sharded. With 7B models 16 of the 32 tokens are random, "
-        "and weights that return from the host are made anew.",
-        "- OPT-6.7b and Llama-2-7b have all four roles. The paper names neither roles nor sizes; its OPT-1.3b takes 17 GB in table 1 and 43 GB in table 2, here one recording. "
+        "- A row is rank 0 of a group without other ranks: gathered shards are copies of its own shard. Without a strategy this rank and a run on 2 GPUs over NCCL "
+        f"{'have equal' if pair(rows) == 'equal' else 'DIFFER in'} peaks, events and driver allocations.",
+        "- Under ZeRO-3 DeepSpeed gathers every layer again for every generated token: a rollout takes two minutes, with offloading more than three. "
+        "With offloading only the first 16 tokens are therefore generated; the others are random.",
+        "- ColossalChat does not run: its PPO trainer requires torch below 2.0, and colossalai 0.5.0 torch up to 2.5.1. Its schedule was written again with FSDP2 and transformers: "
+        "32 rows of 96 + 32 tokens, its script's defaults, bfloat16. Models for inference are not sharded, and in host memory during training. With 7B models 16 of the 32 tokens are "
+        "random, and weights that return from the host get new random values.",
+        "- OPT-6.7b and Llama-2-7b have all four roles. The paper names neither roles nor sizes. Its OPT-1.3b takes 17 GB in table 1 and 43 GB in table 2; here both are one recording. "
         "Neap's plans keep models for inference on the GPU during training.",
         "- Not run: several real ranks under ZeRO-3.", ""])
 
