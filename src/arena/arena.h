@@ -18,7 +18,7 @@
 //
 // Idempotence  pausing a paused tag and resuming a resident one succeed and do nothing.
 //
-// Cost         per call in docs/arena.md, measured in bench/results.
+// Cost         docs/measurements/arena.md
 #pragma once
 
 #include <chrono>
