@@ -24,7 +24,7 @@ class BuildNeap(BuildNative):
 
     def run(self):
         super().run()
-        # The layout is that of CMake's install. They are data, because setuptools would treat a script as text.
+        # Data files with the layout of CMake's install: setuptools would treat a script as text.
         folder = build(["neap", self.library[0]])
         stage = Path(self.build_temp) / "program"
         files = [("bin", folder / "bin" / "neap")]

@@ -44,7 +44,7 @@ def hook_mode():
 
 @contextmanager
 def preload():
-    """Processes started inside preload the hook."""
+    """Processes that are started inside preload the hook."""
     path = lib.library_path()
     before = os.environ.get("LD_PRELOAD")
     os.environ["LD_PRELOAD"] = f"{path}:{before}" if before else path

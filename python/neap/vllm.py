@@ -63,7 +63,7 @@ class CuMemAllocator:
             resume(coming)
 
     def get_current_usage(self):
-        """Bytes of the allocator's regions, asleep or not."""
+        """Bytes of the allocator's regions, paused or not."""
         return sum(info.size for info in regions() if info.tag in self._tags)
 
     def _present(self):
@@ -71,7 +71,7 @@ class CuMemAllocator:
 
 
 def install():
-    """Puts the allocator in the place of vLLM's, in this process."""
+    """Replaces vLLM's allocator in this process."""
     from vllm.device_allocator import cumem
 
     cumem.CuMemAllocator = CuMemAllocator

@@ -1,5 +1,4 @@
-"""torch_memory_saver's interface on Neap. docs/python.md lists the differences: failures are exceptions,
-never the end of the process."""
+"""torch_memory_saver's interface on Neap. docs/memory-saver.md lists the differences."""
 
 from .entrypoint import TorchMemorySaver
 from .hooks.mode_preload import configure_subprocess

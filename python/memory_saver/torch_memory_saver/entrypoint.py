@@ -272,7 +272,7 @@ class _TorchMemorySaverImpl:
 
 
 class _WithoutGpu(_TorchMemorySaverImpl):
-    """For machines without a GPU: programs continue, and no device memory is released."""
+    """For machines without a GPU: calls have no effect."""
 
     def __init__(self, hook_mode: HookMode = "preload"):
         _sanity_checks()
@@ -283,7 +283,7 @@ class _WithoutGpu(_TorchMemorySaverImpl):
             "CUDA build (torch.version.cuda)")
         self._is_xpu = is_xpu()
         self._hook_mode = hook_mode
-        # The library stores the settings. Any copy of it will do, even one that is not hooked.
+        # Any copy of the library stores the settings, also one that is not preloaded.
         self._binary_wrapper = BinaryWrapper(
             path_binary=get_binary_path_from_package("torch_memory_saver_hook_mode_torch"))
         self._device_module = torch.cuda

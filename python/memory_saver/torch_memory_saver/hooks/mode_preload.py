@@ -28,7 +28,7 @@ class HookUtilModePreload(HookUtilBase):
 
 @contextmanager
 def configure_subprocess():
-    """Processes started inside preload this hook instead of other copies of it."""
+    """Processes that are started inside preload this hook instead of other copies of it."""
     path = str(get_binary_path_from_package("torch_memory_saver_hook_mode_preload"))
     others = [entry for entry in _entries(os.environ.get("LD_PRELOAD", "")) if _MARK not in entry]
     with change_env("LD_PRELOAD", ":".join([path, *others])):
