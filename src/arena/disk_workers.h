@@ -21,8 +21,7 @@
 
 namespace neap::arena {
 
-/// A disk is faster with many small transfers than with a few large ones
-/// (docs/measurements/arena.md).
+/// A disk is faster with many small transfers than with a few large ones.
 constexpr Bytes kDiskPiece = 1_MiB;
 
 /// Starts jobs in order. The destructor waits for all of them.

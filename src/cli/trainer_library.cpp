@@ -70,7 +70,7 @@ Status check_version(const fs::path& root) {
 
 /// Set while libgomp loads. Its threads then spin for microseconds instead of a millisecond before
 /// they sleep. If other processes use the cores, spinning threads delay the processes that they
-/// wait for (docs/training.md). Programs that the trainer starts do not inherit the variable.
+/// wait for. Programs that the trainer starts do not inherit the variable.
 class BriefSpinning {
  public:
   BriefSpinning()

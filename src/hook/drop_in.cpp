@@ -1,5 +1,5 @@
 // The C interface of torch_memory_saver on Neap, as its Python package and users of ctypes call it.
-// docs/python.md lists the differences. Unlike the original it never ends the process.
+// docs/memory-saver.md lists the differences. Unlike the original it never ends the process.
 //
 // A thread's settings are its base scope. Regions are Neap's, so neap_* functions work on them.
 #include <cstring>

@@ -5,8 +5,8 @@
 //
 // Threads   one at a time.
 // Failure   Error, as parallel/communicator.h says.
-// Memory    NCCL keeps buffers on the GPU that do not count against Neap's limit, like the CUDA
-//           context (docs/parallelism.md). Host tensors pass through 512 KiB of device memory.
+// Memory    NCCL allocates buffers on the GPU itself; the plan counts them as the tag ranks.nccl.
+//           Host tensors pass through 512 KiB of device memory.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Time of driver calls, from measurements on an H200 (docs/replay.md has the table).
+// Time of driver calls, from measurements on an H200 (docs/replay.md#figures).
 #pragma once
 
 #include "cache/sim_source.h"

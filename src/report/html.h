@@ -1,7 +1,7 @@
 // Writes the report as one HTML file for current browsers, without network access or other files. A
 // policy in the page forbids it to load anything.
 //
-// Size   a few hundred kB; under 10 MB for any number of events (docs/report.md).
+// Size   a few hundred kB; under 10 MB for any number of events.
 #pragma once
 
 #include <string>

@@ -32,7 +32,7 @@ enum class EventKind : std::uint8_t {
   kPhaseBegin = 16,  ///< name = phase
   kPhaseEnd = 17,
   kMark = 18,  ///< name = text; the writer may use size
-  // Events of the device, as docs/glossary.md names them.
+  // Device calls:
   kReserve = 32,
   kUnreserve = 33,
   kCreate = 34,  ///< address = page id

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Numbers in the text of README.md and some pages are those of bench/results; README and CHANGELOG keep their budgets of words.
+"""Numbers in README.md and some pages are those of bench/results, variables in docs/rewards.md those of the source; README and CHANGELOG keep their budgets of words.
 
 Usage: check_readme.py SOURCE_DIR
 """
@@ -102,12 +102,18 @@ def plans(results: Results):
     yield f"of {len(errors)} published A100 runs | median error {statistics.median(errors):.1f} % | worst {max(errors):.0f} %"
 
 
+def environment(results: Results):
+    source = (results.folder.parents[1] / "src" / "reward" / "worker_environment.cpp").read_text()
+    usual = re.search(r"kUsual = \{(.*?)\}", source, re.DOTALL)[1]
+    yield "`" + " ".join(re.findall(r'"(.+?)"', usual)) + "`"
+
+
 def demo(results: Results):
     seconds = sorted(r["seconds"] for r in results.rows("first-hour", command="make demo"))
     yield f"{seconds[0]} s, on a slower host {seconds[-1]} s"
 
 
-PAGES = {"README.md": (training, arena, plans, demo), "docs/one-gpu.md": (grpo7b,)}
+PAGES = {"README.md": (training, arena, plans, demo), "docs/one-gpu.md": (grpo7b,), "docs/rewards.md": (environment,)}
 
 
 def main() -> int:
@@ -116,7 +122,7 @@ def main() -> int:
     problems = []
     for page, parts in PAGES.items():
         text = (root / page).read_text()
-        problems += [f"{page} does not say \"{said}\", as bench/results does" for part in parts for said in part(results) if said not in text]
+        problems += [f"{page} does not say \"{said}\"" for part in parts for said in part(results) if said not in text]
     for name, most in WORDS.items():
         words = len((root / name).read_text().split())
         if words > most:
