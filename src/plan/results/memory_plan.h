@@ -228,9 +228,9 @@ struct Target {
   std::int64_t rank = 0;               ///< the job's rank that the plan is for
   std::int64_t threads = 2;            ///< of libtorch's CPU kernels; each takes scratch memory
   std::int64_t multiprocessors = 132;  ///< of the GPU; the default is that of H100 and H200
-  bool own_kernels = false;            ///< the GPU runs Neap's kernels (step/operations/own_kernels.h)
-  std::string no_own_kernels;          ///< why it does not; empty: it does, or was not asked
-  step::KernelRates rates{};           ///< zeros: default_rates()
+  bool own_kernels = false;    ///< the GPU runs Neap's kernels (step/operations/own_kernels.h)
+  std::string no_own_kernels;  ///< why it does not; empty: it does, or was not asked
+  step::KernelRates rates{};   ///< zeros: default_rates()
   Link link;
   std::optional<Network> network{};  ///< nullopt: default_network()
   std::string rates_from;            ///< origin of rates and network, for messages

@@ -176,7 +176,8 @@ struct Phase : PhaseStreaming {
   /// block is loaded.
   std::int64_t together = 1;
   std::int64_t logits_chunk = kLogitsChunk;  ///< elements of a chunk of logits
-  bool graphs = false;  ///< a generation decodes in CUDA graphs if it can (step/generation/decode_graphs.h)
+  bool graphs =
+      false;  ///< a generation decodes in CUDA graphs if it can (step/generation/decode_graphs.h)
   /// Whether it may follow itself, because steps may have no other phase.
   bool follows_itself = false;
   /// Number of runs per step. A backward phase and its update alternate. 0: the phase runs once,
