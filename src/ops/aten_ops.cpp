@@ -358,8 +358,8 @@ void AtenOps::add_to_rows_(const Tensor& table, const Tensor& indices, const Ten
   if (kernels_.own.add_rows(dtype(table), dtype(rows), rows.size(1)))
     return own_add_to_rows_(table, indices, rows);
   const Tensor values = rows.to(table.scalar_type());
-  // On each device one of the two kernels is deterministic and the other adds atomically. index_put_
-  // is atomic for float32 on the CPU with several threads; index_add_ is atomic on CUDA.
+  // Uses each device's deterministic kernel. The other one adds atomically: index_put_ for float32 on
+  // the CPU with several threads, index_add_ on CUDA.
   if (table.is_cuda()) {
     // Unsafe: skips the check of indices, which would wait for the device. The forward pass has
     // checked them.
