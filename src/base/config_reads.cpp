@@ -46,15 +46,15 @@ std::string ConfigTable::reason(const ConfigCondition& condition) const {
   return text;
 }
 
-// For example: It is read where task is "ppo"
+// For example: It is read if task is "ppo"
 std::string ConfigTable::wish(const ConfigCondition& condition, bool many) const {
   std::vector<std::string> values;
   for (const Json& value : condition.values) values.push_back(value.dump());
   const std::string wanted = condition.words.empty() ? listed(values, "or") : condition.words;
   const std::string_view subject = many ? "They are" : "It is";
   return condition.key.empty()
-             ? format("{} read where {}", subject, wanted)
-             : format("{} read where {}{} is {}", subject, prefix_, condition.key, wanted);
+             ? format("{} read if {}", subject, wanted)
+             : format("{} read if {}{} is {}", subject, prefix_, condition.key, wanted);
 }
 
 Status ConfigTable::note_unread(const std::string& name, const std::string& origin,

@@ -72,7 +72,7 @@ std::string read_where(const ConfigTable& table, const std::vector<ConfigConditi
                        std::size_t known) {
   std::string text;
   for (std::size_t i = known; i < conditions.size(); ++i)
-    text += (text.empty() ? "Read where " : " and ") + condition_text(table, conditions[i]);
+    text += (text.empty() ? "Read if " : " and ") + condition_text(table, conditions[i]);
   return text.empty() ? text : text + ".";
 }
 

@@ -33,12 +33,12 @@ class BenchCommand final : public Command {
                    "auto, cuda or cpu (default auto: the first GPU, else the CPU)");
     app.add_option("--size", size_text_,
                    "size of the largest tag with its unit (default: 64GiB on a GPU, 1GiB on the "
-                   "host, less where memory is short); weights and files shrink with it");
+                   "host, less if memory is short); weights and files are smaller in proportion");
     app.add_option("--cycles", settings_.cycles,
                    "repetitions of each measurement (default: 20 on a GPU, 7 on the CPU)")
         ->check(CLI::Range(1, 1000000));
     app.add_option("--filter", settings_.filter,
-                   "only measurements whose name holds this, as in --list (repeatable)")
+                   "only measurements whose name (--list) contains this (repeatable)")
         ->expected(1)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     app.add_flag("--quick", settings_.quick,

@@ -82,14 +82,14 @@ class EvalCommand final : public Command {
                    "actor_rollout_ref.rollout.val_kwargs.n=4");
     app.add_option(
         "--config", config_,
-        "configuration file (docs/configuration.md), as that of the training; its models, "
-        "task and files are replaced");
+        "configuration file (docs/configuration.md), such as the training's; its models, task and "
+        "files are replaced");
     app.add_option("--output", output_,
-                   "file for prompts, responses and scores, one JSON object a row");
+                   "file for prompts, responses and scores, one JSON object per row");
     app.add_flag("--json", json_, "print one JSON object instead of the table");
     app.footer(
         "Responses are scored by the configured reward functions and reward model, else by a rule: "
-        "\"numeric\"\nwhere every row's right answer is a number, \"symbolic\" otherwise. They are "
+        "\"numeric\"\nif every row's right answer is a number, else \"symbolic\". They are "
         "greedy unless\nactor_rollout_ref.rollout.val_kwargs.do_sample=true. Without --config "
         "prompts may have any length and\nresponses up to 1024 tokens. Memory is planned as for "
         "training (device.memory=24GiB).\nSeveral ranks: mpirun -n N, torchrun or srun before the "

@@ -59,49 +59,52 @@ class GenerateCommand final : public Command {
     app.add_option("--adapter", adapter_, kAdapterHelp);
     app.add_option("--prompt", settings_.prompts.texts, "text to continue; may be repeated");
     app.add_flag("--stdin", stdin_,
-                 "one prompt a line from standard input; empty lines are skipped");
-    app.add_option("--input", settings_.prompts.file,
-                   "rows (JSONL, plain or packed, or Parquet) whose \"prompt\" is a text, or a "
-                   "list of messages "
-                   "for the chat template");
-    app.add_flag("--chat", settings_.prompts.chat,
-                 "texts are a user's message, put into the chat template; without prompts a "
-                 "conversation: lines of standard input are messages");
-    app.add_option("--max-new-tokens", settings_.sampling.max_new_tokens,
-                   "longest text; else the checkpoint's max_new_tokens or max_length, else 64")
+                 "one prompt per line of standard input; empty lines are skipped");
+    app.add_option(
+        "--input", settings_.prompts.file,
+        "rows (JSONL, plain or compressed, or Parquet) whose \"prompt\" is a text, or a list "
+        "of messages for the chat template");
+    app.add_flag(
+        "--chat", settings_.prompts.chat,
+        "texts are user messages for the chat template; without prompts, a conversation: each "
+        "line of standard input is a message");
+    app.add_option(
+           "--max-new-tokens", settings_.sampling.max_new_tokens,
+           "maximum length; default: the checkpoint's max_new_tokens or max_length, else 64")
         ->check(CLI::Range(1, 1 << 20));
     app.add_option("--n", settings_.n, "texts for each prompt")
         ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str();
     settings_.sampling.declare(app);
-    app.add_option("--seed", settings_.seed, "start of the random stream")
+    app.add_option("--seed", settings_.seed, "seed of the random numbers")
         ->check(not_negative)
         ->capture_default_str();
-    app.add_option("--skip", settings_.skip, "texts that are not written again: lines of --json")
+    app.add_option("--skip", settings_.skip,
+                   "number of first texts to leave out, as lines of an earlier --json output")
         ->check(not_negative)
         ->capture_default_str();
     app.add_option("--batch-size", settings_.batch, "texts decoded together")
         ->check(CLI::Range(1, 4096))
         ->capture_default_str();
     app.add_option("--max-num-batched-tokens", settings_.max_num_batched_tokens,
-                   "tokens of prompts that one pass prefills")
+                   "prompt tokens that one pass prefills")
         ->check(CLI::Range(1, 1 << 30))
         ->capture_default_str();
     app.add_option("--device", settings_.device.kind, "auto, cuda or cpu")
         ->check(CLI::IsMember({"auto", "cuda", "cpu"}))
         ->capture_default_str();
     app.add_option("--dtype", settings_.device.dtype,
-                   "of weights and cache; auto: bfloat16 on cuda, float32 on the CPU")
+                   "type of weights and KV cache; auto: bfloat16 on cuda, float32 on the CPU")
         ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
         ->capture_default_str();
-    app.add_flag("--json", settings_.json,
-                 "one JSON object a line: prompt, sample, text, tokens, log_probs, and "
-                 "finish_reason: \"stop\", or \"length\" where it was cut");
+    app.add_flag(
+        "--json", settings_.json,
+        "one JSON object per line: prompt, sample, text, tokens, log_probs, and finish_reason "
+        "(\"stop\" or \"length\")");
     app.footer(
-        "Texts are printed in the order of the prompts, each as soon as it and those before it "
-        "have "
-        "ended. A text\ndepends on its prompt, its place and --seed: after an interrupted run, "
-        "--skip goes on where its output ends.");
+        "Texts are printed in the order of the prompts. A text depends on its prompt, the number "
+        "of "
+        "the prompt,\nand --seed. After an interrupted run, --skip continues its output.");
   }
   int run() override;
 

@@ -36,38 +36,37 @@ class PlanCommand final : public Command {
     return "Plan a job's memory: tags by phases, peaks, offloads, and what would make it fit";
   }
   void declare(CLI::App& app) override {
-    app.add_option("config", config_,
-                   "configuration file (TOML); or a model's folder or config.json: what SFT, DPO, "
-                   "GRPO and PPO of it would take")
+    app.add_option(
+           "config", config_,
+           "configuration file (TOML), or a model's folder or config.json for plans of SFT, DPO, "
+           "GRPO and PPO")
         ->type_name("CONFIG");
-    app.add_option("overrides", overrides_, "changes to it")->type_name("key.path=value ...");
+    app.add_option("overrides", overrides_, "keys to change")->type_name("key.path=value ...");
     app.add_option("--capacity", capacity_,
-                   "plan for so much memory of the job's own instead of device.memory; CUDA's "
-                   "context comes on top")
+                   "limit instead of device.memory, without the CUDA context")
         ->type_name("SIZE");
     app.add_option(
            "--fit", fit_,
-           "rank up to three plans that fit a card of this size, less what CUDA takes of it, "
-           "with the settings that they need; those that need more host memory than the machine "
-           "has come last; with --ranks also parallel sizes (docs/several-gpus.md)")
+           "rank up to three plans that fit a card of this size, less the CUDA context, with their "
+           "settings; plans that need more host memory than the machine has come last; with "
+           "--ranks also parallel sizes (docs/several-gpus.md)")
         ->type_name("SIZE");
-    app.add_option(
-           "--ranks", ranks_,
-           "plan for a job of N ranks instead of trainer.nnodes x trainer.n_gpus_per_node; in "
-           "machines of 8, if N is a multiple")
+    app.add_option("--ranks", ranks_,
+                   "number of ranks, instead of trainer.nnodes x trainer.n_gpus_per_node; 8 per "
+                   "machine if N is a multiple of 8")
         ->type_name("N")
         ->check(CLI::PositiveNumber);
-    app.add_option("--gpu", gpu_,
-                   "plan for this GPU, which need not be here, with what is free on it")
+    app.add_option("--gpu", gpu_, "GPU to plan for; this machine need not have it")
         ->check(CLI::IsMember(plan::gpu_names()));
-    app.add_option("--host", host_,
-                   "with a GPU: memory of its machine, which the plan keeps to; default: any, and "
-                   "--fit ranks by what this machine has")
+    app.add_option(
+           "--host", host_,
+           "with a GPU: limit of host memory; default: none, and --fit ranks by the memory of "
+           "this machine")
         ->type_name("SIZE");
     CLI::Option* simulated = app.add_flag(
         "--simulate", simulate_,
-        "simulate a step of all ranks: its time, its shares, and the memory of ranks with "
-        "different plans (docs/simulation.md)");
+        "simulate a step of all ranks: its time, the shares of the time, and the memory of ranks "
+        "with different plans (docs/simulation.md)");
     simulated->excludes("--fit");
     app.add_option("--picture", picture_, "with --simulate: draw the stages of the pipeline")
         ->needs(simulated)
@@ -75,9 +74,10 @@ class PlanCommand final : public Command {
     app.add_flag("--json", json_, "print the plan as JSON (docs/plan-json.md)");
     app.add_flag("--reference", reference_,
                  "print every configuration key, the pages of docs/configuration.md, and stop");
-    app.add_flag("--peer-keys", peer_keys_,
-                 "print verl's and TRL's keys and what does the same (docs/verl-trl-keys.md) and "
-                 "stop");
+    app.add_flag(
+        "--peer-keys", peer_keys_,
+        "print the keys of verl and TRL and their equivalents (docs/verl-trl-keys.md), and "
+        "stop");
     formulas_.declare(app);
   }
   int run() override {

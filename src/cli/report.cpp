@@ -37,7 +37,7 @@ class ReportCommand final : public Command {
     app.add_option("--svg", svg_, "the charts as SVG")->type_name("FILE")->group("Output");
     app.add_option("--png", png_, "the charts as PNG")->type_name("FILE")->group("Output");
     app.add_option("--perfetto", perfetto_,
-                   "trace for ui.perfetto.dev; packed when the name ends with .gz")
+                   "trace for ui.perfetto.dev; compressed if the name ends with .gz")
         ->type_name("FILE")
         ->group("Output");
     app.add_flag("--json", json_, "numbers on stdout as JSON instead of tables; no default page")
@@ -55,7 +55,7 @@ class ReportCommand final : public Command {
         ->type_name("N")
         ->group("Contents");
     app.add_option("--replay", load_options_.replay,
-                   "result of `neap replay INPUT --json`: its settings side by side")
+                   "result of `neap replay INPUT --json`, whose settings are compared")
         ->type_name("FILE")
         ->group("Contents");
   }

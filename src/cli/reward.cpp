@@ -64,14 +64,15 @@ class RewardCommand final : public Command {
     return "Score given responses by reward functions, to test the functions";
   }
   void declare(CLI::App& app) override {
-    app.add_option("FILE", file_,
-                   "rows as those of training, with responses (JSONL or Parquet); what `neap eval "
-                   "--output` writes")
+    app.add_option(
+           "FILE", file_,
+           "rows of training data with responses (JSONL or Parquet), or output of `neap eval "
+           "--output`")
         ->required();
     app.add_option(
         "OVERRIDES", overrides_,
         "key.path=value, as reward.functions.0.kind=numeric or data.prompt_key=question");
-    app.add_option("--config", config_, "configuration file whose [[reward.functions]] are meant")
+    app.add_option("--config", config_, "configuration file with [[reward.functions]]")
         ->type_name("CONFIG.toml");
     app.add_option("--function", functions_,
                    "a Python function: file, or file:function; may be given several times")

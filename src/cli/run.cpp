@@ -185,9 +185,10 @@ class RunCommand : public Command {
     return "Run a CUDA program under the hook: memory by tag while it runs, and a trace";
   }
   void declare(CLI::App& app) override {
-    app.add_option("--trace", trace_,
-                   "write a trace for `neap report`; {pid} in it is the process, for programs that "
-                   "start others")
+    app.add_option(
+           "--trace", trace_,
+           "write a trace for `neap report`; {pid} in it becomes the process id, for programs "
+           "that start others")
         ->type_name("FILE");
     app.add_option("--tag", tag_, "make every allocation a region of this tag")->type_name("TAG");
     app.add_option("--policy", policy_, "what a pause keeps of that tag")
@@ -196,7 +197,7 @@ class RunCommand : public Command {
     app.add_flag("--json", json_,
                  "the last numbers as JSON on stdout, with the command's own output on stderr");
     app.add_flag("--quiet", quiet_, "no live line, no summary");
-    app.add_option("command", command_, "the program and its arguments, behind --")->required();
+    app.add_option("command", command_, "the program and its arguments, after --")->required();
     app.positionals_at_end();
   }
 

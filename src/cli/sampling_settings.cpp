@@ -9,27 +9,27 @@ namespace neap::cli {
 
 void SamplingFlags::declare(CLI::App& app) {
   app.add_option("--temperature", temperature,
-                 "0 takes the likeliest token; these five: else as generation_config.json of the "
-                 "checkpoint says, or transformers' default")
+                 "0: the most likely token; default of this and the next four: the checkpoint's "
+                 "generation_config.json, else transformers'")
       ->check(CLI::Range(0.0, 100.0));
   app.add_option("--top-p", top_p,
                  "sample from the smallest set of tokens whose probabilities sum to this")
       ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--top-k", top_k, "number of likeliest tokens to draw from; 0 or -1: all")
+  app.add_option("--top-k", top_k, "sample from this many most likely tokens; 0 or -1: all")
       ->check(CLI::Range(-1, 1 << 30));
-  app.add_option("--min-p", min_p,
-                 "drops tokens under this share of the likeliest one's probability")
+  app.add_option("--min-p", min_p, "drop tokens below this fraction of the highest probability")
       ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--repetition-penalty", repetition_penalty,
-                 "divides positive logits of tokens that were there, multiplies negative ones; 1: "
-                 "off")
+  app.add_option(
+         "--repetition-penalty", repetition_penalty,
+         "divide positive logits of tokens in the prompt or the text, multiply negative ones; "
+         "1: off")
       ->check(CLI::Range(1e-6, 100.0));
   app.add_option("--presence-penalty", presence_penalty,
-                 "subtracted from logits of tokens in the text so far")
+                 "subtracted from the logits of tokens in the text")
       ->check(CLI::Range(-100.0, 100.0))
       ->capture_default_str();
   app.add_option("--frequency-penalty", frequency_penalty,
-                 "the same, for each time that the token is there")
+                 "the same, for each time that the token occurs")
       ->check(CLI::Range(-100.0, 100.0))
       ->capture_default_str();
   app.add_option("--stop", stop, "a text that ends the answer; may be repeated");

@@ -32,20 +32,21 @@ void bind_policy_loss(ConfigTable& t, const std::string& at, ActorConfig& a) {
       .at_least(1e-6)
       .only(of_loss("sapo"));
   t.bind(at + ".clip_cov_ratio", &a.clip_cov_ratio,
-         "Share of a micro-batch's tokens that are left out, at least one.")
+         "Fraction of a micro-batch's tokens that have no loss, at least one token.")
       .at_least(0)
       .at_most(1)
       .only(of_loss("clip_cov"));
-  t.bind(at + ".clip_cov_lb", &a.clip_cov_lb, "Only tokens of a larger covariance are left out.")
+  t.bind(at + ".clip_cov_lb", &a.clip_cov_lb, "Only tokens with a larger covariance have no loss.")
       .only(of_loss("clip_cov"));
-  t.bind(at + ".clip_cov_ub", &a.clip_cov_ub, "Only tokens of a smaller covariance are left out.")
+  t.bind(at + ".clip_cov_ub", &a.clip_cov_ub, "Only tokens with a smaller covariance have no loss.")
       .only(of_loss("clip_cov"));
   t.bind(at + ".kl_cov_ratio", &a.kl_cov_ratio,
-         "Share of a micro-batch's tokens that are pulled to the old policy, at least one.")
+         "Fraction of a micro-batch's tokens with a KL penalty to the old policy, at least one "
+         "token.")
       .at_least(0)
       .at_most(1)
       .only(of_loss("kl_cov"));
-  t.bind(at + ".ppo_kl_coef", &a.ppo_kl_coef, "Strength of that pull.")
+  t.bind(at + ".ppo_kl_coef", &a.ppo_kl_coef, "Weight of that penalty.")
       .at_least(0)
       .only(of_loss("kl_cov"));
 }
@@ -137,7 +138,7 @@ void bind_policy(ConfigTable& t, const std::string& at, ActorConfig& a) {
       .only(where(kPacksPolicy, {false}));
   t.bind(kPacksPolicy, &a.use_dynamic_bsz,
          "Packs sequences without padding into micro-batches with a budget of tokens, in every "
-         "phase of ppo and grpo but the rollout.");
+         "phase of ppo and grpo except the rollout.");
   t.bind(at + ".ppo_max_token_len_per_gpu", &a.ppo_max_token_len_per_gpu,
          "Tokens of a packed micro-batch of the actor's training; at least "
          "`data.max_prompt_length` + `data.max_response_length`." +
@@ -157,7 +158,7 @@ void bind_policy(ConfigTable& t, const std::string& at, ActorConfig& a) {
   const std::string mode = at + ".policy_loss.loss_mode";
   const ConfigCondition clips = where(mode, {"vanilla", "gspo", "cispo", "geo_mean", "clip_cov"});
   t.bind(at + ".clip_ratio", &a.clip_ratio,
-         "PPO's clip; sets `clip_ratio_low` and `clip_ratio_high` where they are not set.")
+         "PPO's clip; the default of `clip_ratio_low` and `clip_ratio_high`.")
       .at_least(0)
       .only(clips);
   t.bind(at + ".clip_ratio_low", &a.clip_ratio_low,

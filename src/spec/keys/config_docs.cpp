@@ -19,15 +19,15 @@ constexpr std::string_view kWritten =
 
 constexpr std::string_view kIntro =
     "One TOML file describes a job for `neap train`, `neap eval` and `neap plan`. "
-    "`key.path=value` behind the file changes single keys:\n\n"
+    "`key.path=value` after the file changes single keys:\n\n"
     "```\n"
     "neap plan ppo.toml device.memory=24GiB "
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4\n"
     "```\n\n"
-    "- Names are verl's where verl has one. Sizes have a unit (`\"384MiB\"`, `\"24GiB\"`). "
+    "- Names are verl's if verl has the key. Sizes have a unit (`\"384MiB\"`, `\"24GiB\"`). "
     "Relative paths start at the file's folder.\n"
     "- An unknown key is an error that names the nearest known one.\n"
-    "- Numbers are finite, and an integer is at most 2147483647 where its key names no limit.\n"
+    "- Numbers are finite, and an integer is at most 2147483647 unless its key has a limit.\n"
     "- An empty value (`trainer.stop_metric=`) restores a default that is an empty text or list.\n"
     "- A key that is set but not read is named in a warning, with the reason. It is an error if "
     "the key that enables it is missing (`lora_alpha` without `lora_rank`).\n\n"

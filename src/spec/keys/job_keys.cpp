@@ -29,7 +29,7 @@ void bind_device(ConfigTable& t, Job& job) {
   t.bind("device.kernels", &job.device.kernels,
          "`neap`: Neap's CUDA kernels for gated MLPs, rotary embeddings, logits, norms, embedding "
          "gradients and AdamW. They need compute capability 8.0 and NVRTC, which comes with torch. "
-         "`libtorch`: libtorch's; results differ by rounding. `auto`: Neap's where they run.")
+         "`libtorch`: libtorch's; results differ by rounding. `auto`: Neap's if they run.")
       .one_of({"auto", "neap", "libtorch"});
   bind_enum(t, "memory.offload", &job.memory.offload, parse_residency,
             "`auto`: the plan offloads tags between the phases that need them; `none`: everything "
@@ -175,15 +175,17 @@ ConfigTable Job::bind() {
   bind_device(t, *this);
   bind_parallel(t, *this);
   bind_data(t, *this);
-  bind_model(t, "actor_rollout_ref.model", actor_model,
-             "Folder of the actor (`config.json`, weights if it is trained already); the only "
-             "model of sft; what the reward model starts from in reward.",
-             true);
+  bind_model(
+      t, "actor_rollout_ref.model", actor_model,
+      "Folder of the actor: `config.json`, and weights unless it starts from random ones. In sft "
+      "the only model; in reward the initial model.",
+      true);
   bind_actor(t, *this);
   bind_rollout(t, *this);
-  t.bind("actor_rollout_ref.nccl_timeout", &nccl_timeout,
-         "How long a rank waits for the others, from when one last showed that it works, as "
-         "each step of decoding does; longer than writing a checkpoint takes.")
+  t.bind(
+       "actor_rollout_ref.nccl_timeout", &nccl_timeout,
+       "How long a rank waits without a sign of progress from the others (a decoding step is one). "
+       "It must exceed the time to write a checkpoint.")
       .in("seconds")
       .at_least(1);
   bind_critic(t, *this);

@@ -80,8 +80,9 @@ std::string peer_reference() {
       "Keys of verl ({}) and TRL ({}), their defaults, and what to use instead. A job that uses a "
       "key that is not the same here is refused with the words of this page.\n\n"
       "Keys that a job does not set have Neap's defaults, which differ. `algorithm.preset = "
-      "\"verl\"` or `\"trl\"` takes [theirs](configuration/presets.md), but for "
-      "[some differences](algorithms.md#presets), batch sizes, lengths and responses per prompt.\n",
+      "\"verl\"` or `\"trl\"` takes [theirs](configuration/presets.md), except batch sizes, "
+      "lengths "
+      "and responses per prompt; [some differences](algorithms.md#presets) remain.\n",
       kVerlVersion, kTrlVersion);
   for (const Peer peer : kAllPeers) {
     out += format("\n## {}\n\n| key | default | here | note |\n| --- | --- | --- | --- |\n",

@@ -77,7 +77,7 @@ void bind_service(ConfigTable& t, RewardFunctionConfig& f) {
   t.bind(
       "command", &f.command,
       "program: the program and its arguments, started in the configuration's folder. python: the "
-      "interpreter, where it is not the `python3` on PATH, or a wrapper before it.");
+      "interpreter, if it is not the `python3` on PATH, or a wrapper before it.");
   t.bind(
       "path", &f.path,
       "python: file with the function, from the configuration's folder. It can import files next "

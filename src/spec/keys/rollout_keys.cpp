@@ -33,8 +33,7 @@ void bind_rollout_sampling(ConfigTable& t, const std::string& at, RolloutConfig&
       .at_most(1);
   t.bind(at + ".top_k", &r.top_k, "Samples from this many most likely tokens; -1: all.")
       .at_least(-1);
-  t.bind(at + ".min_p", &r.min_p,
-         "Drops tokens whose probability is under this share of the likeliest one's.")
+  t.bind(at + ".min_p", &r.min_p, "Drops tokens below this fraction of the highest probability.")
       .at_least(0)
       .at_most(1);
   t.bind(at + ".repetition_penalty", &r.repetition_penalty,
@@ -124,7 +123,7 @@ void bind_rollout(ConfigTable& t, Job& job) {
          "Keeps the log-probability of each sampled token (before `min_p`, `top_k` and `top_p`) "
          "and logs its distance to the trainer's; `algorithm.rollout_correction` implies it.");
   t.bind(at + ".graphs", &r.graphs,
-         "`auto`: decodes in CUDA graphs where the plan has memory for them; `off`: never. Results "
+         "`auto`: decodes in CUDA graphs if the plan has memory for them; `off`: never. Results "
          "are bitwise identical.")
       .one_of({"auto", "off"});
   generates.reset();

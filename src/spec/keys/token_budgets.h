@@ -14,7 +14,7 @@ namespace neap::spec {
 
 /// Text for a budget in docs/configuration.md.
 inline const std::string kHoldsRow =
-    " If it is not set it is as large as the longest row asks for.";
+    " If it is not set, it is at least the length of the longest row.";
 
 /// For packed jobs: checks that the longest row fits every budget.
 [[nodiscard]] Status check_token_budgets(const Job& job);

@@ -20,8 +20,8 @@ void bind_logs(ConfigTable& t, TrainerConfig& r) {
          "others each time. In sft, tokens that the model would not choose are in «».")
       .at_least(0);
   t.bind("trainer.rollout_freq", &r.rollout_freq,
-         "The responses of the first and of every so many steps go to `rollouts.jsonl` "
-         "with their scores, some to the console and the newest to the report; -1: none.")
+         "Steps between writing responses with scores to `rollouts.jsonl` (and in the first step), "
+         "some to the console and the newest to the report; -1: none.")
       .in("steps")
       .at_least(-1)
       .only(of_policies());
@@ -68,19 +68,20 @@ void bind_schedule(ConfigTable& t, Job& job) {
       .in("steps")
       .at_least(0);
   default_of_tasks(t.bind("trainer.save_freq", &r.save_freq,
-                          "Checkpoint every so many steps and at the end; -1: only at the end.")
+                          "Steps between checkpoints; also one at the end. -1: only at the end.")
                        .in("steps")
                        .at_least(-1),
                    job, steps_are_short, 200);
-  default_of_tasks(t.bind("trainer.test_freq", &r.test_freq,
-                          "Validation every so many steps, before the first and after the last; "
-                          "-1: only these two.")
-                       .in("steps")
-                       .at_least(-1)
-                       .only({.key = "data.val_files",
-                              .holds = [&job] { return !job.data.val_files.empty(); },
-                              .words = "not empty"}),
-                   job, steps_are_short, 200);
+  default_of_tasks(
+      t.bind("trainer.test_freq", &r.test_freq,
+             "Steps between validations; also before the first and after the last step. "
+             "-1: only these two.")
+          .in("steps")
+          .at_least(-1)
+          .only({.key = "data.val_files",
+                 .holds = [&job] { return !job.data.val_files.empty(); },
+                 .words = "not empty"}),
+      job, steps_are_short, 200);
   t.bind("trainer.async_save", &r.async_save,
          "One rank copies checkpoints to host memory, if it has room, and writes them while "
          "training goes "

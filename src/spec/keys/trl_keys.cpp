@@ -30,7 +30,7 @@ constexpr PeerKey kTrlKeys[] = {
     {"logging_steps", "10", "", "every step is logged; leave it out"},
     {"metric_for_best_model", "none", "trainer.best_metric", ""},
     {"greater_is_better", "none", "trainer.best_mode", ""},
-    {"per_device_train_batch_size", "8", "data.micro_batch_size_per_gpu", "ppo and grpo: actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu; both only where use_dynamic_bsz is false"},
+    {"per_device_train_batch_size", "8", "data.micro_batch_size_per_gpu", "ppo and grpo: actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu; both only if use_dynamic_bsz is false"},
     {"gradient_accumulation_steps", "1", "data.train_batch_size", "rows of an optimizer step: per_device_train_batch_size x gradient_accumulation_steps x GPUs; grpo: these are responses, and divided by rollout.n they are actor_rollout_ref.actor.ppo_mini_batch_size"},
     {"per_device_eval_batch_size", "8", "", "validation uses the sizes of training; leave it out"},
     {"bf16", "if the GPU can", "device.dtype", ""},

@@ -5,7 +5,7 @@ namespace neap::spec {
 namespace {
 
 constexpr std::string_view kPacked =
-    "sequences are packed without padding where use_dynamic_bsz is true, the default; leave it out";
+    "sequences are packed without padding if use_dynamic_bsz is true, the default; leave it out";
 constexpr std::string_view kWhole =
     "parallelism has the keys tensor_model_parallel_size, pipeline_model_parallel_size, "
     "context_parallel_size and zero_stage, for all models in [parallel]; leave it out";

@@ -16,7 +16,7 @@ struct Row {
 // the others.
 constexpr std::array<Row, kMeasures> kRows = {
     {{"recompute", Measure::kRecompute,
-      "recompute activations where `activation_checkpointing` is `auto`"},
+      "recompute activations if `activation_checkpointing` is `auto`"},
      {"offload", Measure::kMove, "keep tags in host memory during phases that do not need them"},
      {"offload_optimizer", Measure::kStream, "`memory.optimizer_offload = \"cpu\"`"},
      {"offload_weights", Measure::kStreamWeights,

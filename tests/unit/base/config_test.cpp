@@ -193,8 +193,8 @@ TEST_F(Config, ReferenceNamesTheShorterSideOfACondition) {
   table_.bind("only.most", &a, "A.").only({.key = "only.kind", .values = {"x", "z"}});
   table_.bind("only.one", &b, "B.").only({.key = "only.kind", .values = {"y"}});
   const std::string page = table_.to_markdown();
-  EXPECT_NE(page.find("A. Read where `only.kind` is not `y`. |"), std::string::npos) << page;
-  EXPECT_NE(page.find("B. Read where `only.kind` is `y`. |"), std::string::npos) << page;
+  EXPECT_NE(page.find("A. Read if `only.kind` is not `y`. |"), std::string::npos) << page;
+  EXPECT_NE(page.find("B. Read if `only.kind` is `y`. |"), std::string::npos) << page;
 }
 
 TEST_F(Config, WritesReferenceAndJson) {

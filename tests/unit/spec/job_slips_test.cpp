@@ -25,13 +25,13 @@ TEST_F(JobFile, KeysThatAreNotReadAreNamed) {
   const std::string other = std::string(kPpo) + "[critic]\noptim.lr = 1e-4\nppo_epochs = 2\n";
   EXPECT_EQ(warnings(other, {"task=grpo"}),
             "critic.ppo_epochs (" + file + ":9) and critic.optim.lr (" + file +
-                ":8) have no effect: task is \"grpo\". They are read where task is \"ppo\"\n");
+                ":8) have no effect: task is \"grpo\". They are read if task is \"ppo\"\n");
   EXPECT_EQ(warnings(kPpo, {"dpo.beta=0.2"}),
-            "\"dpo.beta=0.2\" on the command line has no effect: task is \"ppo\". It is read where "
+            "\"dpo.beta=0.2\" on the command line has no effect: task is \"ppo\". It is read if "
             "task is \"dpo\"\n");
   EXPECT_TRUE(has(warnings(kRules, {"task=sft"}), "[[reward.functions]] (" + file));
   EXPECT_TRUE(has(warnings(kPpo, {"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"}),
-                  "actor_rollout_ref.actor.use_dynamic_bsz is true. It is read where"));
+                  "actor_rollout_ref.actor.use_dynamic_bsz is true. It is read if"));
   // Somebody wanted what the key belongs to.
   const std::string alpha = "actor_rollout_ref.model.lora_alpha=32";
   EXPECT_TRUE(
@@ -90,7 +90,7 @@ TEST_F(JobFile, ConditionsNameKeysAndTheirValues) {
         EXPECT_NE(
             std::find(decides->choices.begin(), decides->choices.end(), value.get<std::string>()),
             decides->choices.end())
-            << key.path << " is read where " << condition.key << " is " << value;
+            << key.path << " is read if " << condition.key << " is " << value;
       }
     }
   }
