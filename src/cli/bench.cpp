@@ -25,7 +25,7 @@ class BenchCommand final : public Command {
  public:
   [[nodiscard]] std::string name() const override { return "bench"; }
   [[nodiscard]] std::string summary() const override {
-    return "Measure the limits of this machine and how close Neap comes to them";
+    return "Compare Neap with bare copies and driver calls on this machine";
   }
 
   void declare(CLI::App& app) override {

@@ -86,9 +86,8 @@ Status check_command(std::string_view word) {
 int parse_and_run(const Commands& commands, int argc, char** argv) {
   if (const Status known = check_command(argc > 1 ? argv[1] : ""); !known.ok()) return fail(known);
 
-  CLI::App app(
-      "Neap keeps the high-water mark of GPU memory low in RL post-training of language models.",
-      "neap");
+  CLI::App app("Neap plans, limits and measures GPU memory in RL post-training of language models.",
+               "neap");
   app.set_version_flag("--version", std::string("neap ") + kVersion);
   app.require_subcommand(1);
   app.get_formatter()->column_width(34);

@@ -42,10 +42,10 @@ struct TrainerCommand {
 };
 inline constexpr TrainerCommand kTrain{
     "train", "Run SFT, reward-model, DPO, PPO or GRPO training from a configuration file"};
-inline constexpr TrainerCommand kGenerate{"generate", "Write text from a checkpoint"};
+inline constexpr TrainerCommand kGenerate{"generate", "Generate text with a checkpoint"};
 inline constexpr TrainerCommand kEval{"eval",
                                       "Score a checkpoint's responses to a file of prompts"};
-inline constexpr TrainerCommand kMerge{"merge", "Add a LoRA adapter to the weights of its base"};
+inline constexpr TrainerCommand kMerge{"merge", "Merge a LoRA adapter into its base"};
 inline constexpr std::array<TrainerCommand, 4> kTrainerCommands = {kTrain, kGenerate, kEval,
                                                                    kMerge};
 

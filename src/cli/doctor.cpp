@@ -95,8 +95,7 @@ class Doctor final : public Command {
 };
 
 std::string Doctor::summary() const {
-  return "Show what was found: GPU, driver, link speed, host memory, libraries, settings in "
-         "effect";
+  return "Show GPU, driver, link speed, host memory, libraries and settings in effect";
 }
 
 int Doctor::run() {

@@ -24,7 +24,7 @@ class ReplayCommand : public Command {
  public:
   [[nodiscard]] std::string name() const override { return "replay"; }
   [[nodiscard]] std::string summary() const override {
-    return "Replay a recorded run: fidelity, and what other settings would have cost";
+    return "Replay a recorded run under other allocator settings";
   }
 
   void declare(CLI::App& app) override {

@@ -20,7 +20,7 @@ class ReportCommand final : public Command {
  public:
   [[nodiscard]] std::string name() const override { return "report"; }
   [[nodiscard]] std::string summary() const override {
-    return "Draw memory over time of a run or a snapshot, by phase and tag";
+    return "Draw the memory of a run or a snapshot over time, by phase and tag";
   }
 
   void declare(CLI::App& app) override {
