@@ -9,7 +9,7 @@ namespace neap::step {
 namespace {
 
 // Counts requests, and the bytes that are held.
-class Requests final : public MemorySink {
+class HeldMemory final : public MemorySink {
  public:
   std::uint64_t allocate(std::int64_t bytes) override {
     ++count;
@@ -22,7 +22,7 @@ class Requests final : public MemorySink {
 };
 
 TEST(LossNumbers, ASumThatSeveralNumbersShareIsComputedOnce) {
-  Requests memory;
+  HeldMemory memory;
   CountingOps ops(memory, {}, 1);
   const CountedTensor values = CountedTensor::outside({4, 8}, Dtype::kFloat32);
   const LossMask<CountedTensor> mask = CountedTensor::outside({4, 8}, Dtype::kFloat32);
@@ -38,7 +38,7 @@ TEST(LossNumbers, ASumThatSeveralNumbersShareIsComputedOnce) {
 }
 
 TEST(LossNumbers, AreQuotientsOfSums) {
-  Requests memory;
+  HeldMemory memory;
   CountingOps ops(memory, {}, 1);  // every sum is 1
   const CountedTensor values = CountedTensor::outside({4, 8}, Dtype::kFloat32);
   const LossMask<CountedTensor> mask = CountedTensor::outside({4, 8}, Dtype::kFloat32);
