@@ -3,16 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "plan/rates/gpu_catalog.h"
+#include "common_choices_fixture.h"
 #include "plan/results/plan_words.h"
 #include "plan/search/advice.h"
 #include "plan/search/stage_plans.h"
@@ -21,58 +17,6 @@ namespace neap::plan {
 namespace {
 
 using spec::ModelId;
-
-class CommonChoicesTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = std::filesystem::path(::testing::TempDir()) /
-              ("neap_common_choices-" + std::to_string(::getpid()));
-    std::filesystem::create_directories(folder_);
-    std::ofstream(folder_ / "config.json")
-        << R"({"model_type": "llama", "vocab_size": 512, "hidden_size": 1024, "intermediate_size": 4096,
- "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 4096,
- "tie_word_embeddings": false, "num_hidden_layers": 8})";
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  // PPO whose actor has two stages, of which the second has most blocks.
-  [[nodiscard]] spec::Job job(const std::vector<std::string>& keys) const {
-    std::vector<std::string> all = {"task=ppo",
-                                    "trainer.n_gpus_per_node=2",
-                                    "data.train_batch_size=32",
-                                    "data.max_prompt_length=256",
-                                    "data.max_response_length=256",
-                                    "actor_rollout_ref.actor.ppo_mini_batch_size=32",
-                                    "critic.ppo_mini_batch_size=32",
-                                    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=512",
-                                    "critic.ppo_max_token_len_per_gpu=8192",
-                                    "actor_rollout_ref.model.activation_checkpointing=auto",
-                                    "critic.model.activation_checkpointing=auto",
-                                    "actor_rollout_ref.actor.pipeline_model_parallel_size=2",
-                                    "actor_rollout_ref.actor.pipeline_model_parallel_layout=[2,6]"};
-    for (const char* const model : {"actor_rollout_ref", "critic", "reward_model"})
-      all.push_back(std::string(model) + ".model.path=" + folder_.string());
-    all.insert(all.end(), keys.begin(), keys.end());
-    spec::Job out;
-    const Status status = spec::Job::load({}, all, out);
-    EXPECT_TRUE(status.ok()) << status.message();
-    return out;
-  }
-  [[nodiscard]] static Target target(Bytes capacity, std::int64_t rank = 0) {
-    Target out = gpu_by_name("h100", {})->target;
-    out.capacity = capacity;
-    out.rank = rank;
-    return out;
-  }
-  // Of a kind that plans for itself.
-  [[nodiscard]] static PlanOrLeast own(const spec::Job& job, Bytes capacity, std::int64_t rank) {
-    Result<PlanOrLeast> out = plan_or_least(job, target(capacity, rank), {});
-    EXPECT_TRUE(out.ok()) << out.status().message();
-    return *std::move(out);
-  }
-
-  std::filesystem::path folder_;
-};
 
 TEST_F(CommonChoicesTest, KindsThatWouldChooseOtherwiseTakeTheChoiceOfOne) {
   struct Case {
@@ -377,86 +321,6 @@ TEST_F(CommonChoicesTest, ChoicesOfASharedModelLeaveAKindFreeWithOthers) {
   const Bytes streamed = planned(large, 1_MiB).least;
   std::erase(large.memory.allow, spec::Measure::kStreamWeights);
   EXPECT_LT(streamed, planned(large, 1_MiB).least);
-}
-
-TEST_F(CommonChoicesTest, TheSmallerOfTwoKeepsWhatBothKeep) {
-  ModelChoice a{ModelId::kCritic}, b{ModelId::kCritic};
-  for (ModelChoice* const choice : {&a, &b}) choice->retention.emplace().blocks.resize(2);
-  a.retention->blocks[0].set(spec::SavedTensor::kGate, spec::Retention::kRecompute);
-  b.retention->blocks[1].set(spec::SavedTensor::kUp, spec::Retention::kRecompute);
-  b.inputs_on_host = true;
-  a.together = 2;
-  b.together = 4;
-  const ModelChoice both = smaller_of(a, b);
-  EXPECT_TRUE(both.inputs_on_host);
-  EXPECT_EQ(both.together, 2);
-  EXPECT_FALSE(both.retention->blocks[0].keeps(spec::SavedTensor::kGate));
-  EXPECT_FALSE(both.retention->blocks[1].keeps(spec::SavedTensor::kUp));
-  EXPECT_TRUE(both.retention->blocks[0].keeps(spec::SavedTensor::kUp));
-}
-
-constexpr const char* kAllowed =
-    R"(memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"])";
-constexpr const char* kRecomputeActor = "actor_rollout_ref.model.activation_checkpointing=full";
-constexpr const char* kRecomputeCritic = "critic.model.activation_checkpointing=full";
-
-bool plans_have(const spec::Job& job, const Target& target, std::vector<ModelChoice> choices) {
-  const Result<PlanOrLeast> found = plan_or_least(job, target, {std::move(choices)});
-  EXPECT_TRUE(found.ok()) << found.status().message();
-  return found.ok() && found->plan.has_value();
-}
-
-// Of one model, without a limit of memory.
-std::vector<ModelChoice> listed_choices(const spec::Job& job, const Target& target, ModelId model) {
-  std::vector<ModelChoice> out;
-  for (std::size_t mode = 0; mode < spec::kUpdateModes; ++mode) {
-    for (unsigned bits = 0; bits < 1U << kWeightChoices.size(); ++bits) {
-      ModelChoice choice{model, static_cast<spec::UpdateMode>(mode)};
-      for (std::size_t i = 0; i < kWeightChoices.size(); ++i)
-        choice.*kWeightChoices[i] = (bits >> i & 1) != 0;
-      if (plans_have(job, target, {choice})) out.push_back(choice);
-    }
-  }
-  return out;
-}
-
-void expect_smaller_ones_are_listed(const std::vector<ModelChoice>& listed,
-                                    const std::string& where) {
-  for (const ModelChoice& a : listed)
-    for (const ModelChoice& b : listed)
-      EXPECT_EQ(std::count(listed.begin(), listed.end(), smaller_of(a, b)), 1)
-          << where << ": " << static_cast<int>(a.update) << " and " << static_cast<int>(b.update);
-}
-
-// Whatever two kinds chose, a plan can take the smaller of each part.
-TEST_F(CommonChoicesTest, TheSmallerOfTwoThatPlansHaveIsOneThatPlansHave) {
-  for (const char* zero : {"critic.zero_stage=0", "critic.zero_stage=3"}) {
-    const spec::Job job = this->job({kAllowed, zero, kRecomputeCritic, kRecomputeActor});
-    const std::vector<ModelChoice> listed = listed_choices(job, target(Bytes()), ModelId::kCritic);
-    ASSERT_GT(listed.size(), 8u) << zero;
-    EXPECT_TRUE(std::any_of(listed.begin(), listed.end(),
-                            [](const ModelChoice& each) { return each.blocks_on_disk; }));
-    expect_smaller_ones_are_listed(listed, zero);
-  }
-}
-
-TEST_F(CommonChoicesTest, TheSmallerOnesOfTwoModelsGoWithModesThatTheUserFixed) {
-  for (const char* fixed : {"phase_split", "nvme"}) {
-    const spec::Job job = this->job({kAllowed, std::string("memory.optimizer_offload=") + fixed,
-                                     kRecomputeCritic, kRecomputeActor});
-    std::vector<ModelChoice> smallest;
-    for (const ModelId model : {ModelId::kActor, ModelId::kCritic}) {
-      const std::vector<ModelChoice> listed = listed_choices(job, target(Bytes()), model);
-      ASSERT_FALSE(listed.empty()) << fixed;
-      for (const ModelChoice& each : listed)
-        EXPECT_EQ(each.update, listed.front().update) << fixed << ", " << to_string(model);
-      expect_smaller_ones_are_listed(listed, fixed);
-      smallest.push_back(listed.front());
-      for (const ModelChoice& each : listed) smallest.back() = smaller_of(smallest.back(), each);
-    }
-    EXPECT_EQ(smallest[0].update, smallest[1].update) << fixed;
-    EXPECT_TRUE(plans_have(job, target(Bytes()), smallest)) << fixed;
-  }
 }
 
 TEST_F(CommonChoicesTest, OutcomesPassAsNumbers) {
