@@ -13,12 +13,9 @@
 #include "arena/arena.h"
 #include "device/fault/fault_device.h"
 #include "device/host/host_device.h"
+#include "tags.h"
 
 namespace neap::arena {
-
-inline std::vector<std::string> tags(std::initializer_list<const char*> names) {
-  return {names.begin(), names.end()};
-}
 
 class ArenaEdges : public testing::Test {
  protected:

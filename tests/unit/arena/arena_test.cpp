@@ -2,70 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <thread>
 
-#include "device/host/host_device.h"
+#include "arena_fixture.h"
 
 namespace neap::arena {
 namespace {
-
-using device::Address;
-
-std::vector<std::string> tags(std::initializer_list<const char*> names) {
-  return {names.begin(), names.end()};
-}
-
-class ArenaTest : public testing::Test {
- protected:
-  void SetUp() override { open(64_MiB, 64_KiB); }
-  void open(Bytes capacity, Bytes granularity, Options options = {}) {
-    arena_.reset();
-    device::HostOptions host;
-    host.capacity = capacity;
-    host.granularity = granularity;
-    device_ = std::move(device::make_host_device(host)).value();
-    arena_ = std::move(Arena::make(*device_, options)).value();
-  }
-  RegionInfo create(const char* tag, Bytes size, Policy policy = Policy::kDiscard) {
-    auto made = arena_->create(tag, size, policy);
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    return made.ok() ? *made : RegionInfo{};
-  }
-  static unsigned char* bytes(const RegionInfo& region) {
-    return reinterpret_cast<unsigned char*>(region.address);
-  }
-  static void paint(const RegionInfo& region, unsigned seed) {
-    std::uint32_t state = seed * 2654435761u + 1;
-    for (std::size_t i = 0; i < region.size.count(); ++i) {
-      state = state * 1664525u + 1013904223u;
-      bytes(region)[i] = static_cast<unsigned char>(state >> 24);
-    }
-  }
-  static bool painted(const RegionInfo& region, unsigned seed, Bytes from = Bytes(0),
-                      Bytes to = Bytes(~0ull)) {
-    std::uint32_t state = seed * 2654435761u + 1;
-    for (std::size_t i = 0; i < region.size.count(); ++i) {
-      state = state * 1664525u + 1013904223u;
-      if (i < from.count() || i >= to.count()) continue;
-      if (bytes(region)[i] != static_cast<unsigned char>(state >> 24)) return false;
-    }
-    return true;
-  }
-  void pause(std::initializer_list<const char*> names, PauseOptions options = {}) {
-    const auto done = arena_->pause(tags(names), options);
-    ASSERT_TRUE(done.ok()) << done.status().message();
-  }
-  void resume(std::initializer_list<const char*> names) {
-    const auto done = arena_->resume(tags(names));
-    ASSERT_TRUE(done.ok()) << done.status().message();
-  }
-
-  std::unique_ptr<device::HostDevice> device_;
-  std::unique_ptr<Arena> arena_;
-};
 
 TEST_F(ArenaTest, HostPolicyKeepsAddressAndContents) {
   const RegionInfo a = create("weights", 3_MiB, Policy::kHost);
@@ -247,67 +191,6 @@ TEST_F(ArenaTest, SmallRegionsShareLargePagesAfterTheFirstCycle) {
   EXPECT_EQ(device_->usage().mapped, 20_MiB);
 }
 
-TEST_F(ArenaTest, AliasSharesPagesUntilOneSideLeaves) {
-  const RegionInfo trained = create("train", 3_MiB, Policy::kHost);
-  paint(trained, 1);
-  const auto rollout = arena_->alias("rollout", trained.id);
-  ASSERT_TRUE(rollout.ok());
-  EXPECT_EQ(arena_->stats().physical, 3_MiB);
-  EXPECT_TRUE(painted(*rollout, 1));
-  bytes(*rollout)[5] ^= 0xff;
-  EXPECT_EQ(bytes(trained)[5], bytes(*rollout)[5]);
-  bytes(*rollout)[5] ^= 0xff;
-  pause({"train"});
-  EXPECT_TRUE(painted(*rollout, 1));
-  EXPECT_TRUE(arena_->stats().page_store.is_zero());
-  resume({"train"});
-  EXPECT_TRUE(painted(trained, 1));
-  EXPECT_TRUE(arena_->destroy(rollout->id).ok());
-  EXPECT_TRUE(painted(trained, 1));
-}
-
-TEST_F(ArenaTest, ExportedPagesArriveElsewhereAndNeverServeAnotherTag) {
-  const RegionInfo a = create("a", 3_MiB);
-  paint(a, 1);
-  auto pages = arena_->export_pages(a.id);
-  ASSERT_TRUE(pages.ok());
-  auto other = std::move(Arena::make(*device_)).value();
-  const auto copy = other->import_pages("b", *pages);
-  ASSERT_TRUE(copy.ok()) << copy.status().message();
-  for (const ExportedPage& page : *pages) ::close(page.descriptor);
-  EXPECT_TRUE(painted(*copy, 1));
-  pause({"a"});
-  EXPECT_TRUE(arena_->stats().page_store.is_zero());
-  EXPECT_EQ(arena_->export_pages(a.id).status().code(), ErrorCode::kBusy);
-  EXPECT_TRUE(painted(*copy, 1));
-  EXPECT_TRUE(other->pause({}).ok());
-  EXPECT_TRUE(painted(*copy, 1)) << "imports are passed by";
-  EXPECT_TRUE(other->destroy(copy->id).ok());
-  other.reset();
-  arena_.reset();
-  EXPECT_EQ(device_->usage(), device::Ledger::Usage{});
-}
-
-TEST_F(ArenaTest, ARegionOfSeveralPagesArrivesWholeOrNotAtAll) {
-  arena_->set_page_limit("a", 1_MiB);
-  const RegionInfo a = create("a", 3_MiB);
-  paint(a, 1);
-  auto pages = arena_->export_pages(a.id);
-  ASSERT_TRUE(pages.ok());
-  ASSERT_EQ(pages->size(), 3u);
-  auto other = std::move(Arena::make(*device_)).value();
-  std::vector<ExportedPage> wrong = *pages;
-  wrong[1].lead = 64_KiB;
-  EXPECT_EQ(other->import_pages("b", wrong).status().code(), ErrorCode::kInvalidArgument);
-  wrong = {(*pages)[0], (*pages)[2]};
-  EXPECT_EQ(other->import_pages("b", wrong).status().code(), ErrorCode::kInvalidArgument);
-  const auto copy = other->import_pages("b", *pages);
-  for (const ExportedPage& page : *pages) ::close(page.descriptor);
-  ASSERT_TRUE(copy.ok()) << copy.status().message();
-  EXPECT_EQ(copy->size, 3_MiB);
-  EXPECT_TRUE(painted(*copy, 1));
-}
-
 TEST_F(ArenaTest, ElasticRegionsShrinkAndGrow) {
   arena_->set_page_limit("kv", 1_MiB);
   const RegionInfo kv = create("kv", 8_MiB, Policy::kHost);
@@ -446,23 +329,6 @@ TEST_F(ArenaTest, FindKnowsInsideAndOutside) {
   }
   EXPECT_FALSE(arena_->find(0).ok());
   EXPECT_FALSE(arena_->find(~0ull).ok());
-}
-
-// Its page is mapped elsewhere still: what a new region wrote there would be seen by the alias.
-TEST_F(ArenaTest, AHoleUnderAnAliasServesNobody) {
-  const RegionInfo gone = create("small", 64_KiB), neighbour = create("small", 64_KiB);
-  pause({"small"});
-  resume({"small"});  // both lie under one page now
-  const auto alias = arena_->alias("alias", gone.id);
-  ASSERT_TRUE(alias.ok()) << alias.status().message();
-  paint(*alias, 3);
-  ASSERT_TRUE(arena_->destroy(gone.id).ok());
-  const RegionInfo fresh = create("small", 64_KiB);
-  paint(fresh, 4);
-  EXPECT_TRUE(painted(*alias, 3));
-  ASSERT_TRUE(arena_->destroy(alias->id).ok());
-  ASSERT_TRUE(arena_->destroy(fresh.id).ok());
-  EXPECT_EQ(create("small", 64_KiB).address, gone.address) << "nobody maps it any more";
 }
 
 }  // namespace
