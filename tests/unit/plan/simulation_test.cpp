@@ -4,205 +4,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
-#include <filesystem>
 #include <fstream>
-#include <numeric>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "plan/rates/gpu_catalog.h"
 #include "plan/results/network.h"
+#include "simulations.h"
 
 namespace neap::plan {
 namespace {
 
 using spec::Axis;
-
-constexpr auto kData = static_cast<std::size_t>(Axis::kData);
-constexpr auto kPipe = static_cast<std::size_t>(Axis::kPipe);
-constexpr auto kTensor = static_cast<std::size_t>(Axis::kTensor);
-
-// A model of 8 blocks; its vocabulary is small, so that stages of as many blocks are about equal.
-class Simulations : public ::testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = std::filesystem::path(::testing::TempDir()) /
-              ("neap_simulated_model-" + std::to_string(::getpid()));
-    std::filesystem::create_directories(folder_);
-    std::ofstream(folder_ / "config.json")
-        << R"({"model_type": "llama", "vocab_size": 512, "hidden_size": 1024, "intermediate_size": 4096,
- "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 4096,
- "tie_word_embeddings": false})";
-  }
-
-  [[nodiscard]] spec::Job job(std::int64_t rows, const std::vector<std::string>& keys) const {
-    std::vector<std::string> all = {"task=sft",
-                                    "actor_rollout_ref.model.path=" + folder_.string(),
-                                    "actor_rollout_ref.model.activation_checkpointing=none",
-                                    "data.use_dynamic_bsz=false",
-                                    "data.train_batch_size=" + std::to_string(rows),
-                                    "data.micro_batch_size_per_gpu=1",
-                                    "data.max_prompt_length=1",
-                                    "data.max_response_length=1023"};
-    all.insert(all.end(), keys.begin(), keys.end());
-    spec::Job out;
-    const Status status = spec::Job::load({}, all, out);
-    EXPECT_TRUE(status.ok()) << status.message();
-    return out;
-  }
-  [[nodiscard]] Simulation run(std::int64_t rows, const std::vector<std::string>& keys) const {
-    Result<Simulation> out = simulate(job(rows, keys), gpu_by_name("h100", {})->target);
-    EXPECT_TRUE(out.ok()) << out.status().message();
-    return *std::move(out);
-  }
-  [[nodiscard]] static std::vector<std::string> stages(std::int64_t p, std::int64_t chunks = 1) {
-    const std::string each = std::to_string(8 / (p * chunks));
-    std::string layout = each;
-    for (std::int64_t part = 1; part < p * chunks; ++part) layout += "," + each;
-    return {"parallel.pipeline_model_parallel_size=" + std::to_string(p),
-            "parallel.virtual_pipeline_model_parallel_size=" + std::to_string(chunks),
-            "parallel.pipeline_model_parallel_layout=[" + layout + "]",
-            "trainer.n_gpus_per_node=" + std::to_string(p)};
-  }
-
-  std::filesystem::path folder_;
-};
-
-double sum(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0);
-}
-double longest_update(const Simulation& s) {
-  double out = 0;
-  for (const StagePlan& stage : s.plans.stages) {
-    const PhasePlan& phase = stage.plan.phases.front();
-    const double waits = phase.transfer_seconds + phase.bubble_seconds;
-    out = std::max(out, phase.seconds - waits - sum(phase.passes.forward) -
-                            sum(phase.passes.backward) - sum(phase.passes.weights) -
-                            phase.passes.sums);
-  }
-  return out;
-}
-double longest_sums(const Simulation& s) {
-  double out = 0;
-  for (const StagePlan& stage : s.plans.stages)
-    out = std::max(out, stage.plan.phases.front().passes.sums);
-  return out;
-}
-
-TEST_F(Simulations, OneMicroBatchGoesThroughAllStagesAndBack) {
-  for (const auto& [p, chunks] : {std::pair{2, 1}, {4, 1}, {2, 4}, {4, 2}}) {
-    const Simulation s = run(1, stages(p, chunks));
-    double by_hand = 0;
-    for (std::size_t i = 0; i < s.stages.size(); ++i)
-      by_hand += s.plans.forward[i] + s.plans.backward[i];
-    const Network network = network_of(job(1, stages(p)), default_network(true));
-    // bfloat16 hidden states of 1024 tokens, there and back over each boundary.
-    by_hand += 2 * static_cast<double>(p * chunks - 1) *
-               transfer_seconds(network, s.mesh, 0, 1024 * 1024 * 2);
-    const double last = by_hand + longest_update(s);
-    EXPECT_GE(s.seconds, last * (1 - 1e-9));
-    EXPECT_LE(s.seconds, (last + longest_sums(s)) * (1 + 1e-9));
-    EXPECT_EQ(s.micro_batches, 1);
-  }
-}
-
-TEST_F(Simulations, TheBubbleOfEqualStagesIsTheTextbooks) {
-  for (const std::int64_t p : {2, 4}) {
-    for (const std::int64_t m : {4, 16, 64}) {
-      const Simulation s = run(m, stages(p));
-      // The slowest stage is never idle but in the bubble and in transfers.
-      double slowest = 0;
-      for (std::size_t i = 0; i < s.stages.size(); ++i)
-        slowest = std::max(slowest, s.plans.forward[i] + s.plans.backward[i]);
-      const double rest = longest_update(s) + longest_sums(s);
-      const double ideal = slowest * static_cast<double>(m + p - 1);
-      double transfers = 0;
-      for (const SimulatedStage& stage : s.stages)
-        transfers = std::max(transfers, stage.step.axes[kPipe]);
-      EXPECT_LE(s.seconds, (ideal + rest + 2 * transfers) * 1.001) << p << " " << m;
-      // The head makes the last stage a little slower than the others.
-      EXPECT_GE(s.seconds, 0.93 * ideal) << p << " " << m;
-      EXPECT_NEAR(s.plans.bubble(), static_cast<double>(p - 1) / static_cast<double>(m), 1e-12);
-    }
-  }
-}
-
-// F, B and W by hand: stages of as many blocks wait (p - 1) (F + B - W).
-TEST_F(Simulations, ABackwardInTwoPartsFillsTheBubble) {
-  for (const std::int64_t p : {2, 4}) {
-    for (const std::int64_t m : {8, 32}) {
-      std::vector<std::string> keys = stages(p);
-      // Launches take longer than these kernels. With fewer, both take about as long, and a pass is counted by the
-      // slower one of all so far.
-      keys.emplace_back("device.kernels=libtorch");
-      const Simulation one = run(m, keys);
-      keys.emplace_back("parallel.pipeline_parallel_schedule=zero_bubble");
-      const Simulation s = run(m, keys);
-      const std::vector<double> whole = one.plans.backward;
-      for (std::size_t i = 0; i < s.stages.size(); ++i) {
-        const PassSeconds& passes = s.plans.stages[i].plan.phases.front().passes;
-        EXPECT_NEAR(s.plans.forward[i], one.plans.forward[i], 1e-9 * one.plans.forward[i]) << i;
-        // The same operations, but that the gradient of the up projection has memory of its own.
-        EXPECT_NEAR(s.plans.backward[i], whole[i], 1e-3 * whole[i]) << i;
-        EXPECT_EQ(passes.weights.empty(), i == 0) << i;
-        // Half of the blocks' products; operations between them, and the head's, are the input's.
-        if (i > 0) {
-          const bool last = i + 1 == s.stages.size();
-          EXPECT_GT(sum(passes.weights), (last ? 0.1 : 0.2) * sum(passes.backward)) << i;
-          EXPECT_LT(sum(passes.weights), sum(passes.backward)) << i;
-        }
-      }
-      const double weights =
-          sum(s.plans.stages[1].plan.phases.front().passes.weights) / static_cast<double>(m);
-      const double saved = one.seconds - s.seconds;
-      EXPECT_NEAR(saved, 2 * static_cast<double>(p - 1) * weights, 0.1 * saved) << p << " " << m;
-      EXPECT_LT(s.shares.bubble, one.shares.bubble) << p << " " << m;
-      EXPECT_NEAR(s.shares.sum(), s.seconds, 1e-9 * s.seconds);
-      EXPECT_NEAR(s.plans.bubble(), one.plans.bubble() / 3, 1e-12);
-      // The first stage's backward is in one part.
-      EXPECT_EQ(s.plans.stages[0].plan.peak, one.plans.stages[0].plan.peak);
-      EXPECT_GT(s.plans.stages[1].plan.peak, one.plans.stages[1].plan.peak);
-    }
-  }
-}
-
-// The slowest stage is idle by (p - 1) / (m v), where its chunks are alike.
-TEST_F(Simulations, ChunksDivideTheBubble) {
-  for (const auto& [p, chunks] : {std::pair{2, 2}, {2, 4}, {4, 2}}) {
-    for (const std::int64_t m : {8, 32}) {
-      const Simulation one = run(m, stages(p)), s = run(m, stages(p, chunks));
-      const auto slowest = [&](const Simulation& of) {
-        double out = 0;
-        for (std::size_t i = 0; i < of.stages.size(); ++i)
-          out = std::max(out, of.plans.forward[i] + of.plans.backward[i]);
-        return out;
-      };
-      // Each chunk copies its tokens and makes its rotations.
-      EXPECT_GE(slowest(s), slowest(one));
-      EXPECT_LE(slowest(s), 1.1 * slowest(one));
-      double transfers = 0;
-      for (const SimulatedStage& stage : s.stages)
-        transfers = std::max(transfers, stage.step.axes[kPipe]);
-      const double rest = longest_update(s) + longest_sums(s);
-      const auto ideal =
-          slowest(s) * (static_cast<double>(m) + static_cast<double>(p - 1) / chunks);
-      EXPECT_LE(s.seconds, (ideal + rest + 2 * transfers) * 1.01) << p << " " << chunks << " " << m;
-      EXPECT_GE(s.seconds, 0.93 * ideal) << p << " " << chunks << " " << m;
-      // Of many micro-batches the head, which one chunk has, makes stages wait for longer.
-      if (m == 8) {
-        EXPECT_LT(s.shares.bubble, one.shares.bubble);
-      }
-      EXPECT_GT(s.shares.axes[kPipe], one.shares.axes[kPipe]);
-      EXPECT_NEAR(s.shares.sum(), s.seconds, 1e-9 * s.seconds);
-      EXPECT_NEAR(s.plans.bubble(), one.plans.bubble() / chunks, 1e-12);
-      // A stage keeps more of its first micro-batches.
-      EXPECT_GT(s.plans.stages.front().plan.peak, one.plans.stages.front().plan.peak);
-    }
-  }
-}
 
 // OPT-350m: the first and the last stage exchange the gradients of a table that is narrower than hidden states.
 TEST_F(Simulations, AnExchangedTableHasTheWidthOfItsEmbedding) {
@@ -307,26 +121,6 @@ TEST_F(Simulations, OneRankTakesWhatItsPlanSays) {
   EXPECT_DOUBLE_EQ(s.seconds, s.plans.stages.front().plan.seconds());
   EXPECT_EQ(s.tokens, 8 * 1024);
   EXPECT_DOUBLE_EQ(s.shares.bubble, 0);
-}
-
-TEST_F(Simulations, PlansOfStagesHaveTheSecondsOfTheStep) {
-  std::vector<std::string> keys = stages(4);
-  // One ends its moves later than the others: parts of an update are phases, and states come and go.
-  for (const char* update :
-       {"memory.optimizer_offload=none", "memory.optimizer_offload=phase_split"}) {
-    keys.emplace_back(update);
-    const Simulation s = run(8, keys);
-    const Result<StagePlans> plans = plan_stages(job(8, keys), gpu_by_name("h100", {})->target);
-    ASSERT_TRUE(plans.ok());
-    EXPECT_DOUBLE_EQ(plans->seconds(), s.seconds);
-    for (const StagePlan& stage : plans->stages) {
-      EXPECT_NEAR(stage.plan.operation_seconds(), s.seconds, 1e-9 * s.seconds);
-      EXPECT_GT(stage.plan.stage_wait_seconds(), 0);
-      // They compute for a quarter as long, but for the bubble.
-      EXPECT_LT(stage.plan.stage_wait_seconds(), 0.6 * s.seconds);
-    }
-    keys.pop_back();
-  }
 }
 
 // Ranks that divide no stages wait for none, and a plan has the seconds of the simulation.
