@@ -113,6 +113,10 @@ class Card {
   std::map<std::string, std::pair<int, int>> failures_;  ///< name -> calls left, result
 };
 
+inline void* pointer(std::uint64_t at) {
+  return reinterpret_cast<void*>(at);  // NOLINT(performance-no-int-to-ptr)
+}
+
 /// The device of this thread's current context, or -1.
 int& current_device();
 
