@@ -41,6 +41,15 @@ def standin_environment(**changes):
     return {key: value for key, value in env.items() if value is not None}
 
 
+def saver_environment(files, mode="torch", **changes):
+    """As standin_environment, with the drop-in that memory_saver_files laid out."""
+    env = standin_environment(NEAP_HOOK_LIBRARY=None, **changes)
+    env["PYTHONPATH"] = str(files) + os.pathsep + env["PYTHONPATH"]
+    if mode == "preload":
+        env["LD_PRELOAD"] = str(files / "torch_memory_saver_hook_mode_preload_cu13.abi3.so")
+    return env
+
+
 def run(code, env=None, timeout=240):
     """Runs Python code; its assertions are the test's."""
     env = dict(env or environment())

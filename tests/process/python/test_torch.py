@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import HOOK, SOURCE, STANDIN, run, standin_environment
-from test_memory_saver import saver_environment
+from conftest import HOOK, SOURCE, STANDIN, run, saver_environment, standin_environment
 
 SITE = os.environ.get("NEAP_TEST_TORCH")
 pytestmark = pytest.mark.skipif(not SITE, reason="NEAP_TEST_TORCH names no folder with torch/")
