@@ -3,7 +3,7 @@
 
 Plain Python in float64 on sequences of their own lengths, from the formulas that each system documents. Gradients are central
 differences; what a formula keeps out of the gradient is frozen at the point where it is taken. PUBLISHED has values that were
-worked out from the systems' code, which the formulas here must give.
+worked out from the systems' code, which the formulas of policy_losses.py and corrections.py must give.
 """
 import json
 import math
@@ -11,152 +11,10 @@ import pathlib
 import random
 import statistics
 
+from corrections import accepted, correction_case, divergence, importance, limited
+from policy_losses import LOSSES, gradient, padded, policy_case, vanilla
+
 random.seed(11)
-
-
-def clamp(x, low, high):
-    return max(low, min(high, x))
-
-
-# ---- policy losses: a sequence is {"old", "new", "advantage"}, lists of one length ----
-
-def vanilla(s, base, c):
-    for o, n, a in zip(s["old"], s["new"], s["advantage"]):
-        ratio = math.exp(clamp(n - o, -20, 20))
-        plain, clipped = -a * ratio, -a * clamp(ratio, 1 - c["low"], 1 + c["high"])
-        upper = max(plain, clipped)
-        bound = -a * c["c"] if a < 0 and c["c"] else math.inf
-        yield min(upper, bound), clipped > plain, upper > bound
-
-
-def gspo(s, base, c):
-    mean = sum(n - o for o, n in zip(base["old"], base["new"])) / max(len(base["old"]), 1)
-    for n, frozen, a in zip(s["new"], base["new"], s["advantage"]):
-        ratio = math.exp(min(n - frozen + mean, 10))
-        plain, clipped = -a * ratio, -a * clamp(ratio, 1 - c["low"], 1 + c["high"])
-        yield max(plain, clipped), clipped > plain, False
-
-
-def cispo(s, base, c):
-    for o, n, frozen, a in zip(s["old"], s["new"], base["new"], s["advantage"]):
-        ratio = math.exp(clamp(frozen - o, -20, 20))
-        weight = clamp(ratio, 1 - c["low"], 1 + c["high"])
-        yield -weight * a * n, weight != ratio, False
-
-
-def gpg(s, base, c):
-    for n, a in zip(s["new"], s["advantage"]):
-        yield -a * n, False, False
-
-
-def dro(s, base, c):
-    for o, n, a in zip(s["old"], s["new"], s["advantage"]):
-        yield -(a * n - c["dro_beta"] / 2 * (n - o) ** 2), False, False
-
-
-def sapo(s, base, c):
-    for o, n, a in zip(s["old"], s["new"], s["advantage"]):
-        tau = c["tau_pos"] if a > 0 else c["tau_neg"]
-        yield -a * 4 / tau / (1 + math.exp(-tau * (math.exp(clamp(n - o, -20, 20)) - 1))), False, False
-
-
-def geo_mean(s, base, c):
-    deltas = [n - o for o, n in zip(s["old"], s["new"])]
-    held = [clamp(d, -c["low"], c["high"]) for d in deltas]
-    signs = [(a > 0) - (a < 0) for a in s["advantage"]]
-    used = [sign * min(sign * d, sign * h) for sign, d, h in zip(signs, deltas, held)]
-    length = len(deltas) + 1e-8
-    loss = -math.fsum(s["advantage"]) / length * math.exp(math.fsum(used) / length)
-    for d, h, a in zip(deltas, held, s["advantage"]):
-        yield loss, d != h and a > 0, d != h and a < 0
-
-
-def clip_cov(s, base, c):
-    for t, (o, n, a) in enumerate(zip(s["old"], s["new"], s["advantage"])):
-        left_out = (s["index"], t) in c["chosen"]
-        ratio = math.exp(n - o)
-        yield 0 if left_out else max(-a * ratio, -a * clamp(ratio, 1 - c["low"], 1 + c["high"])), left_out, False
-
-
-def kl_cov(s, base, c):
-    for t, (o, n, a) in enumerate(zip(s["old"], s["new"], s["advantage"])):
-        yield -a * math.exp(n - o) + (c["ppo_kl_coef"] * abs(n - o) if (s["index"], t) in c["chosen"] else 0), False, False
-
-
-def chosen(kind, batch, c):
-    """Tokens that clip_cov leaves out and kl_cov pulls to the old policy."""
-    tokens = [(s, t) for s in batch for t in range(len(s["new"]))]
-    mean = {key: math.fsum(s[key][t] for s, t in tokens) / len(tokens) for key in ("advantage", "new")}
-    cov = {(s["index"], t): (s["advantage"][t] - mean["advantage"]) * (s["new"][t] - mean["new"]) for s, t in tokens}
-    count = max(1, int(c[f"{kind}_ratio"] * len(tokens)))
-    if kind == "kl_cov":
-        return sorted(cov, key=cov.get)[-count:]
-    drawn = []
-    for s, t in tokens:
-        ratio, a = math.exp(s["new"][t] - s["old"][t]), s["advantage"][t]
-        free = -a * clamp(ratio, 1 - c["low"], 1 + c["high"]) <= -a * ratio
-        if free and c["clip_cov_lb"] < cov[s["index"], t] < c["clip_cov_ub"]:
-            drawn.append((s["noise"][t], (s["index"], t)))
-    return [key for _, key in sorted(drawn)[-count:]]
-
-
-LOSSES = {"vanilla": vanilla, "gspo": gspo, "cispo": cispo, "gpg": gpg, "dro": dro, "sapo": sapo, "geo_mean": geo_mean,
-          "clip_cov": clip_cov, "kl_cov": kl_cov}
-BY_SEQUENCE = ("gspo", "sapo", "geo_mean")
-OF_A_MICRO_BATCH = ("clip_cov", "kl_cov")
-SETTINGS = {"dro_beta": 0.3, "tau_pos": 1.0, "tau_neg": 1.05, "clip_cov_ratio": 0.15, "clip_cov_lb": 0.05, "clip_cov_ub": 2.0,
-            "kl_cov_ratio": 0.2, "ppo_kl_coef": 0.1}
-
-
-def aggregate(rows, mode, length):
-    """rows: losses of each sequence's tokens; sequences without tokens count as sequences."""
-    tokens, sequences = sum(map(len, rows)), len(rows)
-    if mode == "token-mean":
-        return math.fsum(x for row in rows for x in row) / tokens
-    if mode == "token-sum":
-        return math.fsum(x for row in rows for x in row)
-    if mode == "seq-mean-token-sum":
-        return math.fsum(math.fsum(row) for row in rows) / sequences
-    if mode == "seq-mean-token-mean":
-        return math.fsum(math.fsum(row) / len(row) for row in rows if row) / sequences
-    assert mode == "seq-mean-token-sum-norm"
-    return math.fsum(math.fsum(row) / length for row in rows) / sequences
-
-
-def loss_of(batch, base, kind, mode, c):
-    mode = "seq-mean-token-mean" if kind in BY_SEQUENCE else mode
-    return aggregate([[x[0] for x in LOSSES[kind](s, b, c)] for s, b in zip(batch, base)], mode, c["length"])
-
-
-def with_token(batch, i, t, by):
-    moved = [dict(s) for s in batch]
-    moved[i]["new"] = [x + (by if u == t else 0) for u, x in enumerate(batch[i]["new"])]
-    return moved
-
-
-def gradient(f, batch, step=1e-5):
-    return [[(f(with_token(batch, i, t, step)) - f(with_token(batch, i, t, -step))) / (2 * step) for t in range(len(s["new"]))]
-            for i, s in enumerate(batch)]
-
-
-def padded(rows, width):
-    return [list(row) + [0.0] * (width - len(row)) for row in rows]
-
-
-def policy_case(batch, kind, mode, width, **settings):
-    c = SETTINGS | {"low": 0.2, "high": 0.2, "c": 3.0, "length": width} | settings
-    if kind in OF_A_MICRO_BATCH:
-        c["chosen"] = chosen(kind, batch, c)
-        assert len(c["chosen"]) > 1
-    cells = [list(LOSSES[kind](s, s, c)) for s in batch]
-    flat = [cell for row in cells for cell in row]
-    return {
-        "loss_mode": kind, "loss_agg_mode": mode, **c, "loss": loss_of(batch, batch, kind, mode, c),
-        "gradient": padded(gradient(lambda moved: loss_of(moved, batch, kind, mode, c), batch), width),
-        "clip_fraction": statistics.fmean(float(cell[1]) for cell in flat),
-        "clip_fraction_lower": statistics.fmean(float(cell[2]) for cell in flat),
-        "of_a_micro_batch": kind in OF_A_MICRO_BATCH,
-    }
 
 
 def random_batch(lengths):
@@ -310,78 +168,7 @@ def reward_case(center):
             "gradient": gradient(lambda moved: reward_loss([s["new"] for s in moved], center), batch)}
 
 
-# ---- correction between rollout and trainer: r = trainer - rollout, sequence by sequence ----
-
-def limited(x):
-    return clamp(x, -20, 20)
-
-
-def importance(ratios, level, threshold, normalize):
-    """Weights of tokens; `threshold` as in the configuration."""
-    low, high = ([float(x) for x in threshold.split("_")] if "_" in threshold else (None, float(threshold)))
-
-    def weight(x):
-        w = math.exp(limited(x))
-        return min(w, high) if low is None else w if low <= w <= high else 0.0
-
-    rows = [[weight(x) for x in r] if level == "token" else [weight(math.fsum(r))] * len(r) for r in ratios]
-    if normalize:
-        flat = [w for row in rows for w in row] if level == "token" else [row[0] for row in rows]
-        rows = [[w / statistics.fmean(flat) for w in row] for row in rows]
-    return rows
-
-
-K = {"1": lambda r: -r, "2": lambda r: r * r / 2, "3": lambda r: math.exp(r) - 1 - r}
-
-
-def accepted(ratios, options, thresholds):
-    """Masks of tokens that every option accepts."""
-    masks = [[1.0] * len(r) for r in ratios]
-    thresholds = thresholds.split(",") * (len(options.split(",")) if "," not in thresholds else 1)
-    for option, threshold in zip(options.split(","), thresholds):
-        scope, k = option[:-3], option[-1]
-        bounds = [float(x) for x in threshold.split("_")]
-        if k == "1":
-            low, high = math.log(bounds[0] if len(bounds) == 2 else 1 / bounds[0]), math.log(bounds[-1])
-        else:
-            low, high = -math.inf, bounds[-1]
-        for i, r in enumerate(ratios):
-            each = [K[k](limited(x)) for x in r]
-            whole = {"seq_sum": math.fsum, "seq_mean": statistics.fmean, "seq_max": max}.get(scope)
-            values = each if whole is None else [whole(each)] * len(each)
-            masks[i] = [m * (low <= v <= high) for m, v in zip(masks[i], values)]
-    return masks
-
-
-def divergence(trainer, rollout):
-    pairs = [(a, b) for t, r in zip(trainer, rollout) for a, b in zip(t, r)]
-    ratios = [a - b for a, b in pairs]
-    log_ppl = [(-statistics.fmean(t), -statistics.fmean(r)) for t, r in zip(trainer, rollout)]
-    return {"kl": statistics.fmean(-r for r in ratios), "k3_kl": statistics.fmean(math.exp(r) - r - 1 for r in ratios),
-            "chi2_token": statistics.fmean(math.exp(2 * r) for r in ratios) - 1,
-            "chi2_seq": statistics.fmean(math.exp(2 * math.fsum(a - b for a, b in zip(t, r))) for t, r in zip(trainer, rollout)) - 1,
-            "training_ppl": statistics.fmean(math.exp(t) for t, _ in log_ppl),
-            "rollout_ppl": statistics.fmean(math.exp(r) for _, r in log_ppl),
-            "log_ppl_diff": statistics.fmean(t - r for t, r in log_ppl),
-            "ppl_ratio": statistics.fmean(math.exp(t - r) for t, r in log_ppl)}
-
-
-def correction_case(trainer, rollout, **c):
-    c = {"rollout_is": "null", "rollout_is_threshold": "2.0", "normalize": False, "rollout_rs": "null",
-         "rollout_rs_threshold": "null"} | c
-    ratios = [[a - b for a, b in zip(t, r)] for t, r in zip(trainer, rollout)]
-    width = max(map(len, trainer))
-    case = dict(c)
-    if c["rollout_is"] != "null":
-        rows = importance(ratios, c["rollout_is"], c["rollout_is_threshold"], c["normalize"])
-        case["weights"] = padded(rows, width)
-        flat = [w for row in rows for w in row]
-        case["mean"] = statistics.fmean(flat)
-        case["eff_sample_size"] = 1 / statistics.fmean((w / statistics.fmean(flat)) ** 2 for w in flat)
-    if c["rollout_rs"] != "null":
-        case["mask"] = padded(accepted(ratios, c["rollout_rs"], c["rollout_rs_threshold"]), width)
-    return case
-
+# ---- correction between rollout and trainer ----
 
 C_LENGTHS = [6, 3, 1, 5]
 c_trainer = [[random.gauss(-2, 0.7) for _ in range(n)] for n in C_LENGTHS]
@@ -400,7 +187,6 @@ CORRECTIONS = [
 corrections = [correction_case(c_trainer, c_rollout, **c) for c in CORRECTIONS]
 for case in corrections:  # each rejects some and keeps some
     assert "mask" not in case or 0 < sum(map(sum, case["mask"])) < sum(C_LENGTHS), case
-
 
 
 def bypass_loss(rows, frozen, c):
