@@ -26,7 +26,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench" / "plans"), str(ROOT / "tests" / "gpu")]
 sys.dont_write_bytecode = True
-import plan_check  # noqa: E402
+import random_models  # noqa: E402
 import recorded  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden" / "plan"
@@ -217,7 +217,7 @@ def main():
             cases += record_cases(folder)
         for model in MODELS:
             (folder / model).mkdir(exist_ok=True)
-            (folder / model / "config.json").write_text(json.dumps(plan_check.MODELS[model]))
+            (folder / model / "config.json").write_text(json.dumps(random_models.MODELS[model]))
         cases += [random_case(folder, seed) for seed in range(options.seed, options.seed + options.random)]
         programs = [options.neap.resolve()]
         if options.old and os.access(options.old, os.X_OK):

@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "tests" / "gpu"), str(ROOT / "tests" / "docs")]
 sys.dont_write_bytecode = True
 import check_docs  # noqa: E402
-import plan_check  # noqa: E402
+import random_models  # noqa: E402
 
 PAGE = ROOT / "docs" / "one-gpu.md"
 KEPT = ROOT / "bench" / "results" / "planned-one-gpu.jsonl"
@@ -48,7 +48,7 @@ def plans(neap, models):
         check_docs.write_files(PAGE, folder)
         for model in models:
             (folder / model).mkdir()
-            (folder / model / "config.json").write_text(json.dumps(plan_check.MODELS[model]))
+            (folder / model / "config.json").write_text(json.dumps(random_models.MODELS[model]))
         for gpu in GPUS:
             for model in models:
                 for method, words in METHODS.items():

@@ -26,6 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 import ceilings  # noqa: E402
 import plan_check  # noqa: E402
+import random_models  # noqa: E402
 import start  # noqa: E402
 
 FILES = ("least-capacity-h200", "grpo14b-h200", "least-capacity-h100", "start-h200")
@@ -59,14 +60,14 @@ def job_of(work, name):
     if name in start.OWN:
         work = work / "start"
         (work / START_MODEL).mkdir(parents=True, exist_ok=True)
-        (work / START_MODEL / "config.json").write_text(json.dumps(plan_check.MODELS[START_MODEL]))
+        (work / START_MODEL / "config.json").write_text(json.dumps(random_models.MODELS[START_MODEL]))
         start.check_docs.write_files(ROOT / "docs" / "start.md", work)
         return work / "first" / "grpo.toml", (f"actor_rollout_ref.model.path={work / START_MODEL}", "data.train_files=[]", "data.val_files=[]")
     case, reward, _ = ceilings.WORK[name]
     work = folder_of(work, case.prompt if case.prompt > 1024 else 0)
     for model in filter(None, (case.model, reward)):
         (work / model).mkdir(exist_ok=True)
-        (work / model / "config.json").write_text(json.dumps(plan_check.MODELS[model]))
+        (work / model / "config.json").write_text(json.dumps(random_models.MODELS[model]))
         for file in ("tokenizer.json", "tokenizer_config.json"):
             source = ROOT / "examples" / "reviews" / "model" / file
             if source.exists():

@@ -26,6 +26,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 import plan_check  # noqa: E402
+import random_models  # noqa: E402
 from card_memory import CardMemory  # noqa: E402
 
 CASE = plan_check.Case("qwen2.5-1.5b", "sft", 8, 64, 1984)
@@ -157,10 +158,10 @@ def main():
     with tempfile.TemporaryDirectory(prefix="neap-efficiency-") as temporary:
         work = pathlib.Path(temporary)
         reviews = ROOT / "examples" / "reviews"
-        config = plan_check.MODELS[case.model]
+        config = random_models.MODELS[case.model]
         if ARGS.rehearse:
-            config = {**config, **{key: value for key, value in plan_check.TINY.items() if key in config}}
-        plan_check.make_model(work / case.model, config, reviews / "model")
+            config = {**config, **{key: value for key, value in random_models.TINY.items() if key in config}}
+        random_models.make_model(work / case.model, config, reviews / "model")
         plan_check.make_data(work, reviews)
         job = work / "job.toml"
         job.write_text(case.toml(work))

@@ -20,7 +20,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
-import plan_check  # noqa: E402
+import random_models  # noqa: E402
 
 WARM, ROWS, LENGTH = 2, 8, 2048
 
@@ -38,9 +38,9 @@ def train():
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if cuda else "gloo")
     mesh = dist.init_device_mesh(device.type, (dist.get_world_size(),))
-    shape = dict(plan_check.MODELS[ARGS.models[0]])
+    shape = dict(random_models.MODELS[ARGS.models[0]])
     if ARGS.rehearse:
-        shape |= {key: value for key, value in plan_check.TINY.items() if key in shape}
+        shape |= {key: value for key, value in random_models.TINY.items() if key in shape}
     config = transformers.AutoConfig.for_model(**shape)
     config.use_cache = False
     with device:
@@ -124,7 +124,7 @@ def main():
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--models", nargs="+", default=["qwen2.5-1.5b"], choices=list(plan_check.MODELS))
+    parser.add_argument("--models", nargs="+", default=["qwen2.5-1.5b"], choices=list(random_models.MODELS))
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--recompute", nargs="+", choices=["no", "yes"], default=["no"])
     parser.add_argument("--steps", type=int, default=6)

@@ -38,7 +38,7 @@ def home_of(folder, group):
     for_ranks(RANKS[0])
     for name, config in configs.items():
         shutil.copy(REVIEWS / "model" / "tokenizer.json", folder / name)
-        planned.plan_check.write_weights(folder / name / "model.safetensors", config)
+        planned.random_models.write_weights(folder / name / "model.safetensors", config)
     shutil.copy(REVIEWS / "prompts_train.jsonl", folder / "prompts.jsonl")
     return for_ranks
 

@@ -17,7 +17,7 @@ KEPT = ROOT / "bench" / "results" / "study-planned.jsonl"
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 sys.dont_write_bytecode = True
 import ceilings  # noqa: E402
-import plan_check  # noqa: E402
+import random_models  # noqa: E402
 
 JOB = """task = "ppo"
 [device]
@@ -46,7 +46,7 @@ STRATEGIES = {
     "zero3": (KEPT_THERE, "parallel.zero_stage=3"), "zero3-offload": ("parallel.zero_stage=3", None), "checkpointing": (KEPT_THERE, *CHECKPOINTING),
     "all": ("parallel.zero_stage=3", *CHECKPOINTING, None),
 }
-OPT, LLAMA2 = plan_check.MODELS["opt-1.3b"], {
+OPT, LLAMA2 = random_models.MODELS["opt-1.3b"], {
     "model_type": "llama", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
     "num_key_value_heads": 32, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
     "tie_word_embeddings": False}

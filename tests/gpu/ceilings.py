@@ -30,7 +30,8 @@ import sys
 import tempfile
 
 import plan_check
-from plan_check import Case, MODELS
+from plan_check import Case
+from random_models import MODELS
 
 OPT_350M = {**MODELS["opt-1.3b"], "hidden_size": 1024, "ffn_dim": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
             "word_embed_proj_dim": 1024}  # without the narrow embedding of the published model

@@ -17,6 +17,7 @@ import time
 
 import generate
 import plan_check
+import random_models
 
 TOKENS, BATCHES, SIZES = 128, 11, (8, 64)
 MODELS = ("qwen2.5-0.5b", "qwen2.5-1.5b", "opt-1.3b", "llama-3.1-8b")
@@ -49,7 +50,7 @@ def main():
     with tempfile.TemporaryDirectory() as temporary, open(args.out / "decode_steps.jsonl", "a") as out:
         work = pathlib.Path(temporary)
         for model in args.case or MODELS:
-            plan_check.make_only_model(work, model, reviews, plan_check.TINY)
+            plan_check.make_only_model(work, model, reviews, random_models.TINY)
             for size in args.sequences or SIZES:
                 generate.write_prompts(work / "prompts.jsonl", size * BATCHES, 20, text)
                 first = None

@@ -29,6 +29,7 @@ import tempfile
 import time
 
 import plan_check
+import random_models
 
 TOLERANCE = 1e-3
 SHAPE = "qwen2.5-0.5b"
@@ -151,7 +152,7 @@ def first_token(program, model):
 
 
 def load(program, work, _, model="qwen2.5-7b"):
-    plan_check.make_case_model(work, model, REVIEWS, plan_check.TINY)
+    plan_check.make_case_model(work, model, REVIEWS, random_models.TINY)
     file = work / model / "model.safetensors"
     small, _ = first_token(program, work / SHAPE)
     evict(file)
@@ -168,7 +169,7 @@ def load(program, work, _, model="qwen2.5-7b"):
 
 
 def save(program, work, _):
-    plan_check.make_case_model(work, "qwen2.5-1.5b", REVIEWS, plan_check.TINY)
+    plan_check.make_case_model(work, "qwen2.5-1.5b", REVIEWS, random_models.TINY)
     plan_check.make_data(work, REVIEWS)
     job, folder = work / "save.toml", work / "saved"
     job.write_text(plan_check.CASES["sft-qwen2.5-1.5b"].toml(work))
@@ -194,7 +195,7 @@ def main():
     text = " ".join(json.loads(line)["response"] for line in open(reviews / "sft_train.jsonl")).split()
     with tempfile.TemporaryDirectory() as temporary:
         work = pathlib.Path(temporary)
-        plan_check.make_case_model(work, SHAPE, reviews, plan_check.TINY)
+        plan_check.make_case_model(work, SHAPE, reviews, random_models.TINY)
         program = Program(package, work / SHAPE)
         cases = {"same": same, "chunks": chunks, "long": long}
         cases |= {f"rate, batch {batch}": lambda p, w, t, batch=batch: rate(p, w, t, batch) for batch in (16, 64, 256)}

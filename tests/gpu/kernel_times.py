@@ -19,6 +19,7 @@ import tempfile
 
 import plan_check
 from plan_check import Case
+import random_models
 
 LORA = ["actor_rollout_ref.model.lora_rank=16"]
 REPEAT = ["trainer.deterministic=true"]
@@ -106,7 +107,7 @@ def main():
             if ARGS.rehearse:
                 case, overrides = plan_check.rehearsed(case), [*overrides, "device.kind=cpu", "device.memory=1GiB"]
             if not (folder / case.model).exists():
-                plan_check.make_case_model(folder, case.model, reviews, plan_check.TINY)
+                plan_check.make_case_model(folder, case.model, reviews, random_models.TINY)
             job = folder / f"{name}.toml"
             job.write_text(case.toml(folder))
             result = suite.run(name, {"case": name, "environment": about}, folder / name,

@@ -17,6 +17,7 @@ import tempfile
 
 import plan_check
 from plan_check import Case
+import random_models
 
 CASE = Case("qwen2.5-1.5b", "grpo", 32, 512, 1024, micro=8, n=8)
 TINY = Case("qwen2.5-1.5b", "grpo", 8, 32, 64, micro=4, n=4)
@@ -57,7 +58,7 @@ def main():
     known, runs, results = plan_check.environment(neap), plan_check.Runs("packed"), {}
     with tempfile.TemporaryDirectory() as temporary:
         work = pathlib.Path(temporary)
-        plan_check.make_case_model(work, case.model, reviews, plan_check.TINY)
+        plan_check.make_case_model(work, case.model, reviews, random_models.TINY)
         make_prompts(work / "grpo.jsonl", case, reviews)
         job = work / "job.toml"
         job.write_text(case.toml(work))

@@ -23,6 +23,7 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "ranks"))
 import efficiency  # noqa: E402
 import plan_check  # noqa: E402
+import random_models  # noqa: E402
 
 # Keys of each; {n}: ranks.
 PACKED = ["data.use_dynamic_bsz=true", "data.max_token_len_per_gpu={tokens}"]
@@ -99,12 +100,12 @@ def main():
     for model in ARGS.models:
         case = plan_check.Case(model, "sft", ARGS.rows, *((32, 32) if ARGS.rehearse else (64, 1984)), micro=0 if ARGS.rehearse else MICRO.get(model, 0))
         efficiency.CASE = case
-        config = plan_check.MODELS[model]
+        config = random_models.MODELS[model]
         if ARGS.rehearse:
-            config = {**config, **{key: value for key, value in plan_check.TINY.items() if key in config}, "num_hidden_layers": 4}  # two chunks of two stages
+            config = {**config, **{key: value for key, value in random_models.TINY.items() if key in config}, "num_hidden_layers": 4}  # two chunks of two stages
         with tempfile.TemporaryDirectory(prefix="neap-ranks-") as temporary:
             work = pathlib.Path(temporary)
-            plan_check.make_model(work / model, config, reviews / "model")
+            random_models.make_model(work / model, config, reviews / "model")
             plan_check.make_data(work, reviews, prompt_words=80, response_words=1500, rehearsed_words=60)  # cut: all rows are full
             job = work / "job.toml"
             job.write_text(case.toml(work))
@@ -137,7 +138,7 @@ def arguments():
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("package")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--models", nargs="+", default=["qwen2.5-1.5b"], choices=list(plan_check.MODELS))
+    parser.add_argument("--models", nargs="+", default=["qwen2.5-1.5b"], choices=list(random_models.MODELS))
     parser.add_argument("--ways", nargs="+", default=[], choices=list(WAYS))
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--steps", type=int, default=6)

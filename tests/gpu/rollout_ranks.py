@@ -21,6 +21,7 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "ranks"))
 import efficiency  # noqa: E402
 import plan_check  # noqa: E402
+import random_models  # noqa: E402
 
 WARM = 1
 SIZE = "actor_rollout_ref.rollout.tensor_model_parallel_size"
@@ -71,12 +72,12 @@ def main():
     reviews = efficiency.ROOT / "examples" / "reviews"
     case = plan_check.Case(ARGS.model, "grpo", 4, 32 if ARGS.rehearse else 256, 16 if ARGS.rehearse else 512, micro=4, n=4)
     efficiency.CASE = case
-    config = plan_check.MODELS[ARGS.model]
+    config = random_models.MODELS[ARGS.model]
     if ARGS.rehearse:
-        config = {**config, **{key: value for key, value in plan_check.TINY.items() if key in config}}
+        config = {**config, **{key: value for key, value in random_models.TINY.items() if key in config}}
     with tempfile.TemporaryDirectory(prefix="neap-rollout-ranks-") as temporary:
         work = pathlib.Path(temporary)
-        plan_check.make_model(work / ARGS.model, config, reviews / "model")
+        random_models.make_model(work / ARGS.model, config, reviews / "model")
         plan_check.make_data(work, reviews)
         job = work / "job.toml"
         job.write_text(case.toml(work))
@@ -105,7 +106,7 @@ def arguments():
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("package")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--model", default="qwen2.5-7b", choices=list(plan_check.MODELS))
+    parser.add_argument("--model", default="qwen2.5-7b", choices=list(random_models.MODELS))
     parser.add_argument("--sizes", nargs="+", type=int, default=[1, 2, 4])
     parser.add_argument("--stages", type=int, default=1)
     parser.add_argument("--steps", type=int, default=4)

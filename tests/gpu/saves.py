@@ -20,8 +20,9 @@ import tempfile
 import time
 
 import plan_check
+import random_models
 
-TINY = {**plan_check.TINY, "num_hidden_layers": 4}
+TINY = {**random_models.TINY, "num_hidden_layers": 4}
 
 
 def contents_of(folder):
@@ -75,10 +76,10 @@ def main():
         work = pathlib.Path(temporary)
         reviews = package / "examples" / "reviews"
         plan_check.make_data(work, reviews)
-        config = plan_check.MODELS["qwen2.5-1.5b"]
+        config = random_models.MODELS["qwen2.5-1.5b"]
         if options.rehearse:
             config = {**config, **{key: value for key, value in TINY.items() if key in config}}
-        plan_check.make_model(work / "qwen2.5-1.5b", config, reviews / "model")
+        random_models.make_model(work / "qwen2.5-1.5b", config, reviews / "model")
         overrides = ["device.kind=cpu", "device.memory=1GiB"] if options.rehearse else []
         job = work / "sft.toml"
         job.write_text(plan_check.Case("qwen2.5-1.5b", "sft", 8, 64, 960).toml(work))

@@ -22,6 +22,7 @@ import tempfile
 import time
 
 import plan_check
+import random_models
 from card_memory import CardMemory
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -82,10 +83,10 @@ def job(work, environment, overrides, steps):
 
 
 def make_own(work, reviews):
-    config = plan_check.MODELS["qwen2.5-1.5b"]
+    config = random_models.MODELS["qwen2.5-1.5b"]
     if plan_check.ARGS.rehearse:
-        config = {**config, **{key: value for key, value in plan_check.TINY.items() if key in config}}
-    plan_check.make_model(work / "own", config, reviews / "model")
+        config = {**config, **{key: value for key, value in random_models.TINY.items() if key in config}}
+    random_models.make_model(work / "own", config, reviews / "model")
     words = " ".join(json.loads(line)["response"] for line in open(reviews / "sft_train.jsonl")).split()
     draw = random.Random(1)
     for name, count in (("own_train.jsonl", 512), ("own_val.jsonl", 64)):
