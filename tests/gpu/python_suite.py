@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs tests/gpu/python_cases.py, each case in a process of its own; see python_suite.sh.
+"""Runs tests/gpu/python_cases.py and python_shared_cases.py, each case in a process of its own; see python_suite.sh.
 
 With --rehearse the runner itself is tried: it lists what would run and checks that every case's
 code compiles, without a GPU.
@@ -18,7 +18,11 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from python_cases import CASES, PRELUDE  # noqa: E402
+import python_cases  # noqa: E402
+import python_shared_cases  # noqa: E402
+from python_cases import PRELUDE  # noqa: E402
+
+CASES = python_cases.CASES + python_shared_cases.CASES
 
 
 def torch_environment():
