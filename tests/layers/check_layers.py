@@ -11,6 +11,7 @@ TARGETS is the file that cmake/NeapTargets.cmake writes into a build folder. A m
   - links form no cycle, name modules by their alias (neap::x), and go with no include folder but the modules' own;
   - libtorch's headers need a link to libtorch; the CUDA toolkit's and Python's are used nowhere;
   - files from outside are opened by base/open_file;
+  - a file of tests has at most 400 lines;
   - the table in docs/architecture.md is what follows from the links (--write renews it).
 Prints each breach and exits 1 if there is any.
 """
@@ -34,6 +35,7 @@ READS = re.compile(r"\bifstream\b|\bfopen\(|\bO_RDONLY\b(?!.*\bO_DIRECTORY\b)")
 # Opened for fsync, by descriptor, or as a lock of this program.
 OWN_READS = {"src/base/open_file.cpp", "src/base/file.cpp", "src/arena/disk_file.cpp", "src/data/row_cache.cpp", "src/train/output_lock.cpp"}
 MOST_FILES = 40  # of a folder
+MOST_LINES = 400  # of a file of tests
 BEGIN, END = "<!-- modules: tests/layers/check_layers.py --write -->", "<!-- /modules -->"
 
 
@@ -150,6 +152,12 @@ class Checker:
         for number, line in enumerate(without_comments(file.read_text()).splitlines(), 1):
             if READS.search(line):
                 self.breach(f"{self.name_of(file)}:{number}", "opens a file itself; base/open_file knows pipes, devices and limits")
+
+    def check_lengths(self):
+        for file in sorted(f for f in (self.root / "tests").rglob("*") if f.suffix in SUFFIXES | {".py"}):
+            lines = len(file.read_text(errors="replace").splitlines())
+            if lines > MOST_LINES:
+                self.breach(self.name_of(file), f"has {lines} lines, more than {MOST_LINES}; divide it by subject")
 
     def check_file(self, file: Path):
         owners = self.owners_of(file)
@@ -284,6 +292,7 @@ class Checker:
             if target.folders:
                 self.check_folders(target)
         self.check_links()
+        self.check_lengths()
         self.check_document(write)
         return self.breaches
 

@@ -167,6 +167,15 @@ class CheckLayers(unittest.TestCase):
         self.project.write("src/lost/lost.cpp", "")
         self.found("src/lost/lost.cpp: belongs to no target")
 
+    def test_length_of_a_file_of_tests(self):
+        for name in ("tests/unit/cache/cache_test.cpp", "tests/process/run_test.py"):
+            for lines, found in ((400, False), (401, True)):
+                self.project.write(name, "\n" * lines)
+                self.found(*[f"{name}: has 401 lines, more than 400"] if found else [])
+            self.project.write(name, "")
+        self.project.write("tests/data/trace.json", "\n" * 401)
+        self.found()
+
     def test_table_follows_the_links(self):
         self.assertEqual(self.project.breaches(write=True), [])
         self.assertEqual(self.project.breaches(write=False), [])
