@@ -5,62 +5,25 @@
 
 #include "base/format.h"
 #include "spec/ranks/context_parallel.h"
+#include "spec/recipe/recipe.h"
 #include "spec/types/wrong.h"
 
 namespace neap::spec {
 namespace {
 
-/// The budget that a key sets.
-struct Budget {
-  const char* key;
-  std::int64_t tokens;
-};
-
-/// The size of a budget that a model requires.
+/// The size of a budget that a phase requires.
 struct Demand {
-  Budget budget;
+  TokenBudget budget;
   ModelId model;
   std::int64_t sequences = 1;  ///< sequences of the longest row
 };
 
-// The budget of a key, or of the fallback if the key is unset.
-Budget or_else(Budget budget, const Budget& otherwise) {
-  return budget.tokens != 0 ? budget : otherwise;
-}
-
-// For packed jobs. Evaluation only generates, so it has none.
+// For packed jobs.
 std::vector<Demand> demands(const Job& job) {
-  if (job.task == Task::kEval) return {};
-  const ModelId main = job.main_model();
-  const ModelId reference = job.reference_is_actor_base() ? main : ModelId::kReference;
-  const Budget of_reference{"actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
-                            job.reference_max_token_len_per_gpu};
   std::vector<Demand> out;
-  if (!job.has_rollout()) {
-    const Budget rows{"data.max_token_len_per_gpu", job.data.max_token_len_per_gpu};
-    out.push_back({rows, main, job.has_pairs() ? 2 : 1});
-    if (job.uses_reference()) out.push_back({or_else(of_reference, rows), reference});
-    return out;
-  }
-  const Budget training{"actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
-                        job.actor.ppo_max_token_len_per_gpu};
-  const Budget scoring = or_else({"actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
-                                  job.rollout.log_prob_max_token_len_per_gpu},
-                                 training);
-  out = {{training, main}, {scoring, main}};
-  if (job.uses_reference()) out.push_back({or_else(of_reference, scoring), reference});
-  if (job.has_reward_model())
-    out.push_back(
-        {or_else({"reward_model.forward_max_token_len_per_gpu", job.reward_max_token_len_per_gpu},
-                 scoring),
-         ModelId::kReward});
-  if (!job.has_critic()) return out;
-  const Budget of_critic{"critic.ppo_max_token_len_per_gpu", job.critic.ppo_max_token_len_per_gpu};
-  out.push_back({of_critic, ModelId::kCritic});
-  out.push_back(
-      {or_else({"critic.forward_max_token_len_per_gpu", job.critic.forward_max_token_len_per_gpu},
-               of_critic),
-       ModelId::kCritic});
+  for (const Phase& phase : describe(job).phases)
+    if (phase.body != Body::kGenerate)
+      out.push_back({token_budget(job, phase), phase.model, takes_pairs(phase.body) ? 2 : 1});
   return out;
 }
 
@@ -96,7 +59,9 @@ Result<std::vector<std::string>> adapt_token_budgets(const ConfigTable& table, c
   for (const Demand& demand : demands(job)) {
     const ConfigTable::Key& key = *table.find(demand.budget.key);
     const std::int64_t least = least_of(job, demand);
-    if (key.is_set || demand.budget.tokens >= least) continue;
+    // An evaluation reads the configuration of a training, whose rows and ranks were others.
+    const bool fixed = key.is_set && job.task != Task::kEval;
+    if (fixed || demand.budget.tokens >= least) continue;
     // The maximum cannot be exceeded. The check that follows reports what is too long.
     if (static_cast<double>(least) > *key.maximum) continue;
     std::int64_t& most = wanted[demand.budget.key];

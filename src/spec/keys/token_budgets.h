@@ -19,8 +19,8 @@ inline const std::string kHoldsRow =
 /// For packed jobs: checks that the longest row fits every budget.
 [[nodiscard]] Status check_token_budgets(const Job& job);
 
-/// Raises budgets that the user did not set to the longest row. Returns the assignments as
-/// "key.path=value".
+/// Raises budgets that the user did not set, and those of an evaluation, to the longest row. Returns
+/// the assignments as "key.path=value".
 [[nodiscard]] Result<std::vector<std::string>> adapt_token_budgets(const ConfigTable& table,
                                                                    const Job& job);
 

@@ -68,6 +68,11 @@ enum class Body : std::uint8_t {
   kPairScores,
 };
 
+/// Whether both responses of a pair are in one micro-batch.
+[[nodiscard]] constexpr bool takes_pairs(Body body) {
+  return body == Body::kPairUpdate || body == Body::kPreferenceUpdate;
+}
+
 /// A kind of memory that outlives a phase.
 enum class TagKind : std::uint8_t {
   kWeights,
@@ -210,6 +215,14 @@ struct UpdateShape {
 };
 /// For a body that trains.
 [[nodiscard]] UpdateShape update_shape(const Job& job, Body body);
+
+/// The tokens of a rank's packed micro-batch, and the key that sets them.
+struct TokenBudget {
+  const char* key;
+  std::int64_t tokens;
+};
+/// For a phase that does not generate: its own key, or the one that it falls back to.
+[[nodiscard]] TokenBudget token_budget(const Job& job, const Phase& phase);
 
 /// How a phase divides its rows into micro-batches.
 struct Batching {

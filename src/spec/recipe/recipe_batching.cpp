@@ -1,4 +1,4 @@
-// How the phases of a recipe divide a rank's rows: mini-batches, micro-batches and token budgets.
+// How the phases of a recipe divide a rank's rows into mini-batches and micro-batches.
 #include <algorithm>
 
 #include "spec/recipe/recipe.h"
@@ -50,37 +50,60 @@ std::int64_t rows_at_once(const Job& job, const Phase& phase) {
   return job.data.micro_batch_size_per_gpu * job.sequences_per_row();
 }
 
-std::int64_t tokens_at_once(const Job& job, const Phase& phase) {
-  if (!job.packs() || phase.body == Body::kGenerate) return 0;
-  const auto either = [](std::int64_t tokens, std::int64_t otherwise) {
-    return tokens != 0 ? tokens : otherwise;
-  };
-  const bool reference = phase.id == PhaseId::kReferenceLogProbs;
-  if (!job.has_rollout()) {
-    const std::int64_t tokens = job.data.max_token_len_per_gpu;
-    return reference ? either(job.reference_max_token_len_per_gpu, tokens) : tokens;
-  }
-  const std::int64_t training = job.actor.ppo_max_token_len_per_gpu;
-  const std::int64_t scoring = either(job.rollout.log_prob_max_token_len_per_gpu, training);
-  switch (phase.body) {
-    case Body::kPolicyUpdate:
-      return training;
-    case Body::kValueUpdate:
-      return job.critic.ppo_max_token_len_per_gpu;
-    case Body::kTokenScores:
-      return either(job.critic.forward_max_token_len_per_gpu, job.critic.ppo_max_token_len_per_gpu);
-    case Body::kSequenceScores:
-      return either(job.reward_max_token_len_per_gpu, scoring);
-    default:
-      return reference ? either(job.reference_max_token_len_per_gpu, scoring) : scoring;
-  }
+// The budget of a key, or of the fallback if the key is unset.
+TokenBudget or_else(TokenBudget budget, const TokenBudget& otherwise) {
+  return budget.tokens != 0 ? budget : otherwise;
 }
 
-bool takes_pairs(Body body) {
-  return body == Body::kPairUpdate || body == Body::kPreferenceUpdate;
+TokenBudget training_budget(const Job& job) {
+  return {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu", job.actor.ppo_max_token_len_per_gpu};
+}
+TokenBudget critic_budget(const Job& job) {
+  return {"critic.ppo_max_token_len_per_gpu", job.critic.ppo_max_token_len_per_gpu};
+}
+// The fallback of phases that score responses.
+TokenBudget scoring_budget(const Job& job) {
+  if (!job.has_rollout()) return {"data.max_token_len_per_gpu", job.data.max_token_len_per_gpu};
+  return or_else({"actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
+                  job.rollout.log_prob_max_token_len_per_gpu},
+                 training_budget(job));
+}
+
+std::int64_t tokens_at_once(const Job& job, const Phase& phase) {
+  const bool packs = job.packs() && phase.body != Body::kGenerate;
+  return packs ? token_budget(job, phase).tokens : 0;
 }
 
 }  // namespace
+
+TokenBudget token_budget(const Job& job, const Phase& phase) {
+  switch (phase.body) {
+    case Body::kPolicyUpdate:
+      return training_budget(job);
+    case Body::kValueUpdate:
+      return critic_budget(job);
+    case Body::kTokenScores:
+      return or_else(
+          {"critic.forward_max_token_len_per_gpu", job.critic.forward_max_token_len_per_gpu},
+          critic_budget(job));
+    case Body::kSequenceScores:
+      return or_else(
+          {"reward_model.forward_max_token_len_per_gpu", job.reward_max_token_len_per_gpu},
+          scoring_budget(job));
+    case Body::kGenerate:
+    case Body::kLogProbs:
+    case Body::kCrossEntropyUpdate:
+    case Body::kPairUpdate:
+    case Body::kPreferenceUpdate:
+    case Body::kCrossEntropy:
+    case Body::kPairScores:
+      break;
+  }
+  if (phase.id != PhaseId::kReferenceLogProbs) return scoring_budget(job);
+  return or_else(
+      {"actor_rollout_ref.ref.log_prob_max_token_len_per_gpu", job.reference_max_token_len_per_gpu},
+      scoring_budget(job));
+}
 
 Batching batching_of(const Job& job, const Phase& phase) {
   // Context-parallel ranks share their micro-batches, so their budgets add up.

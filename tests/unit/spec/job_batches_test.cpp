@@ -79,6 +79,39 @@ TEST_F(JobFile, ABudgetThatNobodySetFollowsTheLongestRow) {
   EXPECT_TRUE(job_.adapted.empty());
 }
 
+TEST_F(JobFile, TheBudgetOfEveryPhaseIsChecked) {
+  const std::vector<std::string> keys = {
+      "actor_rollout_ref.actor.use_dynamic_bsz=true",
+      "algorithm.use_kl_in_reward=true",
+      "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=9000",
+      "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=8000",
+      "critic.forward_max_token_len_per_gpu=7000",
+      "reward_model.forward_max_token_len_per_gpu=6000"};
+  ASSERT_EQ(error(kPpo, keys), "ok");
+  std::vector<std::string> budgets;
+  for (const Phase& phase : describe(job_).phases)
+    if (phase.body != Body::kGenerate) budgets.emplace_back(token_budget(job_, phase).key);
+  EXPECT_EQ(budgets.size(), 6U);
+  for (const std::string& key : budgets) {
+    std::vector<std::string> small = keys;
+    small.push_back(key + "=5");
+    EXPECT_TRUE(has(error(kPpo, small), key + " is 5; it has to be at least ")) << key;
+  }
+}
+
+TEST_F(JobFile, AnEvaluationScoresTheLongestRow) {
+  std::vector<std::string> keys = {"task=eval", "data.max_prompt_length=2000",
+                                   "data.max_response_length=38000"};
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(error(kPpo, keys), "ok");
+    const Recipe recipe = describe(job_);
+    const Phase* const scores = recipe.find(PhaseId::kRewards);
+    ASSERT_NE(scores, nullptr);
+    EXPECT_EQ(batching_of(job_, *scores).tokens, 40000);
+    keys.emplace_back("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=64");  // of the training
+  }
+}
+
 TEST_F(JobFile, RanksShareTheBatchAndMicroBatchesAreTheirOwn) {
   const std::string mini = "actor_rollout_ref.actor.ppo_mini_batch_size=32";
   ASSERT_TRUE(load(kPpo, {kPadded, mini, "trainer.nnodes=2", "trainer.n_gpus_per_node=4",
