@@ -44,4 +44,11 @@ Bytes resident_memory() {
   return Bytes(std::strtoull(status->c_str() + at + 6, nullptr, 10) << 10);
 }
 
+Bytes machine_memory() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  const long page = ::sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page <= 0) return {};
+  return Bytes(static_cast<std::uint64_t>(pages)) * static_cast<std::uint64_t>(page);
+}
+
 }  // namespace neap

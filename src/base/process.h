@@ -1,4 +1,4 @@
-// The current process: its id, its signals and its host memory.
+// The current process: its id, its signals and its host memory. And the machine's memory.
 //
 // Threads   any.
 #pragma once
@@ -29,5 +29,8 @@ class SignalsBlocked {
 
 /// Host memory that the process holds now (VmRSS); zero if /proc does not say.
 [[nodiscard]] Bytes resident_memory();
+
+/// Host memory of the machine; zero if the system does not say.
+[[nodiscard]] Bytes machine_memory();
 
 }  // namespace neap

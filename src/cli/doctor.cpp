@@ -17,11 +17,13 @@
 #include <set>
 #include <thread>
 
+#include "arena/host_memory.h"
 #include "base/child_process.h"
 #include "base/file.h"
 #include "base/format.h"
 #include "base/installation.h"
 #include "base/json.h"
+#include "base/process.h"
 #include "bench/rates.h"
 #include "cli/command.h"
 #include "cli/doctor_text.h"
@@ -40,13 +42,6 @@ namespace {
 std::string first_line(const char* path) {
   const Result<std::string> text = read_file(path, 1_MiB);
   return text.ok() ? text->substr(0, text->find('\n')) : "";
-}
-
-Bytes meminfo(const std::string& key) {
-  const Result<std::string> text = read_file("/proc/meminfo", 1_MiB);
-  const std::size_t at = text.ok() ? text->find(key) : std::string::npos;
-  if (at == std::string::npos) return Bytes(0);
-  return Bytes(std::strtoull(text->c_str() + at + key.size(), nullptr, 10) * 1024);
 }
 
 // In the form "2026-11-22".
@@ -173,7 +168,7 @@ Json Doctor::describe_hook() {
 Json Doctor::system() {
   utsname name{};
   ::uname(&name);
-  const Bytes available = meminfo("MemAvailable:");
+  const Bytes available = arena::available_host_memory();
   rlimit locked{}, files{};
   ::getrlimit(RLIMIT_MEMLOCK, &locked);
   ::getrlimit(RLIMIT_NOFILE, &files);
@@ -195,7 +190,7 @@ Json Doctor::system() {
           {"machine", name.machine},
           {"glibc", ::gnu_get_libc_version()},
           {"cores", std::thread::hardware_concurrency()},
-          {"host_memory", meminfo("MemTotal:").count()},
+          {"host_memory", machine_memory().count()},
           {"host_memory_available", available.count()},
           {"huge_pages", first_line("/sys/kernel/mm/transparent_hugepage/enabled")},
           {"memlock_limit",

@@ -1,7 +1,6 @@
 #include "reward/program.h"
 
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +9,7 @@
 
 #include "base/child_process.h"
 #include "base/open_file.h"
+#include "base/process.h"
 #include "base/python.h"
 #include "reward/worker_environment.h"
 
@@ -300,13 +300,6 @@ Status Program::named(const Status& why) const {
   return {why.code(), format("the program \"{}\" {}", words, why.message())};
 }
 
-Bytes half_of_memory() {
-  const long pages = ::sysconf(_SC_PHYS_PAGES);
-  const long page = ::sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || page <= 0) return {};
-  return Bytes(static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page) / 2);
-}
-
 Result<ChildProcess::Program> program_of(const spec::RewardFunctionConfig& config,
                                          const Setting& setting) {
   NEAP_TRY_ASSIGN(std::vector<std::string> environment, worker_environment(config.env));
@@ -325,7 +318,7 @@ Result<ChildProcess::Program> program_of(const spec::RewardFunctionConfig& confi
     out.environment = std::move(environment);
   }
   out.folder = setting.folder;
-  out.memory_limit = config.memory_limit.is_zero() ? half_of_memory() : config.memory_limit;
+  out.memory_limit = config.memory_limit.is_zero() ? machine_memory() / 2 : config.memory_limit;
   out.file_size_limit = config.file_size_limit;
   return out;
 }

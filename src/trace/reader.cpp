@@ -1,10 +1,9 @@
 #include "trace/reader.h"
 
-#include <unistd.h>
-
 #include <cstring>
 #include <optional>
 
+#include "base/process.h"
 #include "base/progress.h"
 #include "base/read_limits.h"
 #include "trace/formats.h"
@@ -14,10 +13,8 @@ namespace neap::trace {
 namespace {
 
 Bytes half_of_memory() {
-  const long pages = ::sysconf(_SC_PHYS_PAGES);
-  const long page = ::sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || page <= 0) return 4_GiB;
-  return Bytes(static_cast<std::uint64_t>(pages)) * static_cast<std::uint64_t>(page) / 2;
+  const Bytes memory = machine_memory();
+  return memory.is_zero() ? 4_GiB : memory / 2;
 }
 
 class Bar final : public ReadProgress {

@@ -76,8 +76,21 @@ def shows_the_settings_in_effect():
     assert settings[settings.index("OMP_NUM_THREADS") + 1] == "3", text
 
 
+def tells_what_a_container_may_take():
+    if not neap_program.HAS_NAMESPACES:
+        return
+    groups = "mount -t tmpfs tmpfs /sys/fs/cgroup && cd /sys/fs/cgroup && echo 5368709120 > memory.max && echo 2147483648 > memory.current"
+    script = f"{groups} && echo inactive_file 1073741824 > memory.stat && exec \"$0\" doctor --quick --json"
+    done = neap_program.run(*neap_program.NAMESPACE, "sh", "-c", script, NEAP, env=neap_program.environment(["NEAP_"]), timeout=100)
+    assert done.returncode == 0, done.stderr
+    doctor = json.loads(done.stdout)
+    assert doctor["system"]["host_memory_available"] == 4 << 30, doctor["system"]
+    assert any("Only 4 GiB of host memory" in line for line in doctor["advice"]), doctor["advice"]
+
+
 shutil.rmtree(CACHE, ignore_errors=True)
-for case in (measures_keeps_and_plans_with_it, a_broken_record_is_one_message, says_where_it_cannot_keep, shows_the_settings_in_effect):
+for case in (measures_keeps_and_plans_with_it, a_broken_record_is_one_message, says_where_it_cannot_keep, shows_the_settings_in_effect,
+             tells_what_a_container_may_take):
     case()
     print(f"ok {case.__name__}")
 shutil.rmtree(CACHE, ignore_errors=True)

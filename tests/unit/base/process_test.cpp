@@ -1,6 +1,7 @@
 #include "base/process.h"
 
 #include <gtest/gtest.h>
+#include <sys/sysinfo.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,6 +26,13 @@ TEST(Process, AForkedChildKnowsItself) {
   }
   EXPECT_EQ(answer_of_child(child), 0);
   EXPECT_EQ(current_process(), ::getpid());
+}
+
+TEST(Process, TheMachineHasTheMemoryThatTheKernelTells) {
+  struct sysinfo told {};
+  ASSERT_EQ(::sysinfo(&told), 0);
+  EXPECT_EQ(machine_memory(), Bytes(std::uint64_t{told.totalram} * told.mem_unit));
+  EXPECT_LT(resident_memory(), machine_memory());
 }
 
 }  // namespace
