@@ -3,12 +3,12 @@
 #include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
 
-#include <exception>
 #include <functional>
 #include <utility>
 
 #include "bridge/no_autograd.h"
 #include "bridge/streams.h"
+#include "parallel/run_collectively.h"
 
 namespace neap::train {
 namespace {
@@ -24,14 +24,7 @@ step::SlicedTables tables_of(const spec::JobModel& model) {
 // Passes' release() must not throw.
 Status caught(const std::function<void()>& work) {
   const bridge::NoAutograd no_autograd;
-  try {
-    work();
-    return {};
-  } catch (const Error& e) {
-    return e.status();
-  } catch (const std::exception& e) {
-    return {ErrorCode::kInternal, e.what()};
-  }
+  return parallel::status_of(work);
 }
 
 }  // namespace
