@@ -28,21 +28,15 @@ DegreeCandidate plan_candidate(const OpenJob& open, const spec::Degrees& degrees
   DegreeCandidate out;
   out.degrees = degrees;
   out.data_ranks = spec::data_ranks(open.job, degrees);
-  std::vector<std::string> overrides = open.overrides;
-  for (std::string& words : spec::assignments(open.job, degrees))
-    overrides.push_back(std::move(words));
-  spec::Job job;
-  job.launched_ranks = open.job.launched_ranks;
-  job.launched_node_ranks = open.job.launched_node_ranks;
   // Without the file's name, which is the same for all candidates.
   const auto refuse = [&](const Status& status) {
     out.refused = status.message().substr(0, status.message().find(" - while checking"));
     return out;
   };
-  if (const Status status = spec::Job::load(open.file, overrides, job); !status.ok())
-    return refuse(status);
-  out.staged = job.has_stages();
-  const Result<StagesOrLeast> found = plan_stages_or_least(job, target);
+  const Result<spec::Job> job = load_with(open, degrees);
+  if (!job.ok()) return refuse(job.status());
+  out.staged = job->has_stages();
+  const Result<StagesOrLeast> found = plan_stages_or_least(*job, target);
   if (!found.ok()) return refuse(found.status());
   out.peak = found->least;
   if (!found->plans) return out;
@@ -135,6 +129,17 @@ std::string needs_text(const DegreeCandidate& candidate) {
 }
 
 }  // namespace
+
+Result<spec::Job> load_with(const OpenJob& open, const spec::Degrees& degrees) {
+  std::vector<std::string> overrides = open.overrides;
+  for (std::string& words : spec::assignments(open.job, degrees))
+    overrides.push_back(std::move(words));
+  spec::Job job;
+  job.launched_ranks = open.job.launched_ranks;
+  job.launched_node_ranks = open.job.launched_node_ranks;
+  NEAP_TRY(spec::Job::load(open.file, overrides, job));
+  return job;
+}
 
 DegreeChoice choose_degrees(const OpenJob& open, const Target& target) {
   const std::vector<spec::Degrees> all = spec::possible_degrees(open.job);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/status.h"
 #include "plan/results/memory_plan.h"
 #include "spec/keys/degrees.h"
 
@@ -51,6 +52,8 @@ struct OpenJob {
   std::vector<std::string> overrides;
   spec::Job job;
 };
+/// The job with these sizes in place of the open ones.
+[[nodiscard]] Result<spec::Job> load_with(const OpenJob& open, const spec::Degrees& degrees);
 /// Shows progress on stderr if it takes longer than two seconds.
 [[nodiscard]] DegreeChoice choose_degrees(const OpenJob& open, const Target& target);
 

@@ -16,13 +16,7 @@ namespace neap::rlhf {
 namespace {
 
 Result<spec::Job> read_with(const plan::OpenJob& open, const spec::Degrees& degrees) {
-  std::vector<std::string> overrides = open.overrides;
-  for (std::string& words : spec::assignments(open.job, degrees))
-    overrides.push_back(std::move(words));
-  spec::Job job;
-  job.launched_ranks = open.job.launched_ranks;
-  job.launched_node_ranks = open.job.launched_node_ranks;
-  NEAP_TRY(spec::Job::load(open.file, overrides, job));
+  NEAP_TRY_ASSIGN(spec::Job job, plan::load_with(open, degrees));
   job.device.ordinal = open.job.device.ordinal;  // each rank has its own device
   return job;
 }
