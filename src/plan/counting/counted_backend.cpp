@@ -251,7 +251,7 @@ class CountedBackend {
       gather_at_once(ops_, role_.ranks,
                      stages == 1 ? gathered : bytes_of(elements_of(trained.shape), dtype_));
     // Each stage broadcasts its units, which sends as much per rank as a gather.
-    if (stages > 1) sends(gathered_bytes(stages, gathered), spec::Axis::kPipe);
+    if (stages > 1) sends(step::gathered_bytes(stages, gathered), spec::Axis::kPipe);
     if (trained.shape.tensor.ranks > 1 && trained.divides_otherwise_to_generate())
       sends(bytes_of(transfers_to_generate(trained).busiest, dtype_), spec::Axis::kTensor);
   }

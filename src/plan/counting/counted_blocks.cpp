@@ -45,7 +45,7 @@ CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlap
 
 double CountedBlocks::bring(double bytes, double from, Bytes own) {
   if (!rests_.ranks) return ops_.begin_copy(Direction::kToDevice, bytes, from);
-  const double sent = gathered_bytes(rests_.ranks->shards(), bytes);
+  const double sent = step::gathered_bytes(rests_.ranks->shards(), bytes);
   sent_ += sent;
   const bool at_once = !ops_.profile().cuda || !rests_.overlaps;
   if (!own.is_zero()) {

@@ -21,15 +21,9 @@ namespace neap::plan {
   return static_cast<double>(spec::tensor_bytes(elements, dtype).count());
 }
 
-/// Bytes that each rank sends in a ring all-gather or reduce-scatter of a tensor.
-[[nodiscard]] inline double gathered_bytes(std::int64_t ranks, double bytes) {
-  const auto n = static_cast<double>(ranks);
-  return (n - 1) / n * bytes;
-}
-
 /// An all-gather over a shard group that is waited for.
 inline void gather_at_once(step::CountingOps& ops, const spec::DataParallel& ranks, double bytes) {
-  const double sent = gathered_bytes(ranks.shards(), bytes);
+  const double sent = step::gathered_bytes(ranks.shards(), bytes);
   ops.wait_for_peers(ops.now() + ops.peer_seconds(sent, 1, spec::Axis::kShards), sent);
 }
 
@@ -37,7 +31,7 @@ inline void gather_at_once(step::CountingOps& ops, const spec::DataParallel& ran
 inline void sum_over_replicas(step::CountingOps& ops, const spec::DataParallel& ranks,
                               double bytes) {
   if (ranks.replicas == 1 || bytes == 0) return;
-  const double sent = 2 * gathered_bytes(ranks.replicas, bytes);
+  const double sent = 2 * step::gathered_bytes(ranks.replicas, bytes);
   ops.wait_for_peers(ops.now() + ops.peer_seconds(sent, 2, spec::Axis::kReplicas), sent);
 }
 
@@ -104,7 +98,7 @@ class CountedPeers final : public step::GradientSink<step::CountedTensor> {
   [[nodiscard]] Sum sum_of(double bytes) const {
     if (ranks_.ranks == 1) return {};
     const bool parts = ranks_.slices_states();
-    const double sent = (parts ? 1 : 2) * gathered_bytes(ranks_.shards(), bytes);
+    const double sent = (parts ? 1 : 2) * step::gathered_bytes(ranks_.shards(), bytes);
     return {sent, ops_.peer_seconds(sent, parts ? 1 : 2, spec::Axis::kShards)};
   }
   void begin(double bytes) {

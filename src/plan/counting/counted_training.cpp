@@ -130,7 +130,7 @@ void CountedTraining::take_gradients() {
 // On a GPU they follow the started gathers. Without overlap they are waited for.
 std::int64_t CountedTraining::begin_sums(double gradients) {
   Sums& sums = sums_.emplace_back();
-  sums.sent = gathered_bytes(role_.ranks.shards(), gradients);
+  sums.sent = step::gathered_bytes(role_.ranks.shards(), gradients);
   const double seconds = ops_.peer_seconds(sums.sent, 1, spec::Axis::kShards);
   const bool behind_gathers = ops_.profile().cuda && role_.ranks.slices_weights();
   lane_ = blocks_ != nullptr && behind_gathers ? blocks_->begin_behind_gathers(seconds)

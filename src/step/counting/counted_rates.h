@@ -1,6 +1,8 @@
 // The throughput of a device and its links. Times are computed from it and from counted work.
 #pragma once
 
+#include <cstdint>
+
 namespace neap::step {
 
 /// Throughput of kernels per second. Zeros mean that no time is counted.
@@ -20,6 +22,11 @@ struct PeerRates {
   double latency = 0;  ///< fixed time of a collective
   double round = 0;    ///< additional time per pass over all ranks
 };
+/// Bytes that each rank sends in a ring all-gather or reduce-scatter of a tensor.
+[[nodiscard]] inline double gathered_bytes(std::int64_t ranks, double bytes) {
+  const auto n = static_cast<double>(ranks);
+  return (n - 1) / n * bytes;
+}
 /// Time of a collective in which each rank sends `sent` bytes.
 [[nodiscard]] inline double peer_seconds(const PeerRates& rates, double sent, double rounds) {
   return rates.bytes > 0 ? rates.latency + rounds * rates.round + sent / rates.bytes : 0;

@@ -7,8 +7,8 @@ namespace neap::step {
 
 // As a ring: a reduce-scatter, then an all-gather.
 void CountingOps::reduce_over(double bytes_of_one, spec::Axis axis) {
-  const auto n = static_cast<double>(ranks(axis));
-  if (n > 1) add_peer_work(2 * (n - 1) / n * bytes_of_one, axis, 2);
+  const std::int64_t n = ranks(axis);
+  if (n > 1) add_peer_work(2 * gathered_bytes(n, bytes_of_one), axis, 2);
 }
 
 double CountingOps::total_over(double x, spec::Axis axis) {
@@ -71,8 +71,8 @@ CountedTensor CountingOps::own_rows(const CountedTensor& a, spec::Axis axis) {
 }
 
 CountedTensor CountingOps::sum_to_rows(const CountedTensor& a, spec::Axis axis) {
-  const auto n = static_cast<double>(ranks(axis));
-  if (n > 1) add_peer_work((n - 1) / n * bytes(a), axis);
+  const std::int64_t n = ranks(axis);
+  if (n > 1) add_peer_work(gathered_bytes(n, bytes(a)), axis);
   return own_rows(a, axis);
 }
 
