@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "step/pipeline/pipeline_schedule.h"
 
 namespace neap::formulas {
 
@@ -82,8 +83,7 @@ double kv_cache(const Decoder& d, double sequences, double tokens, double width)
 }
 
 double pipeline_bubble(const Degrees& degrees, double micro_batches) {
-  return static_cast<double>(degrees.pipeline - 1) /
-         (micro_batches * static_cast<double>(degrees.chunks * (degrees.zero_bubble ? 3 : 1)));
+  return step::equal_bubble(degrees.pipeline, micro_batches, degrees.chunks, degrees.zero_bubble);
 }
 
 }  // namespace neap::formulas

@@ -9,6 +9,7 @@
 #include "plan/counting/tags.h"
 #include "plan/search/common_choices.h"
 #include "spec/recipe/job_change.h"
+#include "step/pipeline/pipeline_schedule.h"
 
 namespace neap::plan {
 
@@ -21,8 +22,7 @@ std::size_t StagePlans::binding() const {
 
 double StagePlans::bubble() const {
   if (pipe == 1) return 0;
-  return static_cast<double>(pipe - 1) /
-         static_cast<double>(micro_batches * chunks * (zero_bubble ? 3 : 1));
+  return step::equal_bubble(pipe, static_cast<double>(micro_batches), chunks, zero_bubble);
 }
 
 std::int64_t ModelBlocks::count() const {

@@ -47,6 +47,13 @@ struct PipelineShape {
     return chunk * stages + stage;
   }
 };
+/// The idle share of a pipeline whose parts take equally long: waits over work. Megatron, 2.2. Qi,
+/// 2.3, for a zero bubble, if a forward and both parts of a backward take equally long.
+[[nodiscard]] constexpr double equal_bubble(std::int64_t stages, double micro_batches,
+                                            std::int64_t chunks, bool zero_bubble) {
+  return static_cast<double>(stages - 1) /
+         (micro_batches * static_cast<double>(chunks * (zero_bubble ? 3 : 1)));
+}
 /// The schedule's shape for a model's stages.
 [[nodiscard]] inline PipelineShape shape_of(const spec::PipelineStage& stage,
                                             std::int64_t micro_batches = 1) {
