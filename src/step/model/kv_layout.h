@@ -115,7 +115,8 @@ struct SlotCache {
   struct Step {
     T positions;                // (B,) int64
     KeyLimit limit;             // of keys
-    DecodeKeys<T> all, window;  // without Neap's kernel
+    bool own_kernel = false;    // Neap's kernel stores the token and attends
+    DecodeKeys<T> all, window;  // for libtorch's
   };
   template <class Ops>
   Step step(Ops& ops, const spec::Architecture& a, const T& positions, const KeyLimit& limit,
@@ -123,7 +124,7 @@ struct SlotCache {
     const DecodeSizes sizes{positions.size(0), a.num_attention_heads, a.num_key_value_heads,
                             a.head_dim, limit.rounded};
     if (ops.attends_itself(ops.dtype(keys.at(0)), sizes, score_options(a, 0)))
-      return {positions, limit, {}, {}};
+      return {positions, limit, true, {}, {}};
     const auto seen = [&](std::int64_t window) {
       ScoreOptions options = score_options(a, 0);
       options.window = window;
@@ -135,13 +136,13 @@ struct SlotCache {
     DecodeKeys<T> all = seen(0);
     const std::int64_t window = a.sliding_window;
     DecodeKeys<T> last = window > 0 && window < limit.rounded ? seen(window) : all;
-    return {positions, limit, std::move(all), std::move(last)};
+    return {positions, limit, false, std::move(all), std::move(last)};
   }
   template <class Ops>
   T attend_token(Ops& ops, std::size_t block, const Step& step, const Heads<T>& heads,
                  const Rotation<T>& rotation, const ScoreOptions& options) const {
     T q = heads.q;
-    if (step.all.limit == 0)
+    if (step.own_kernel)
       return ops.append_and_attend_(keys[block], values[block], step.positions, heads, rotation,
                                     step.limit, options);
     if (ops.own_kernels(ops.dtype(q))) {
