@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <mutex>
 #include <set>
@@ -96,11 +95,7 @@ Result<std::shared_ptr<DiskFile>> DiskFile::open_named(std::string folder, Bytes
 
 Result<std::shared_ptr<DiskFile>> DiskFile::make(const std::string& folder, Bytes size,
                                                  Naming naming) {
-  std::string where = folder;
-  if (where.empty()) {
-    const char* temporary = std::getenv("TMPDIR");
-    where = temporary != nullptr && *temporary != '\0' ? temporary : "/tmp";
-  }
+  const std::string where = folder.empty() ? temporary_folder() : folder;
   NEAP_TRY_ASSIGN(auto file,
                   naming == Naming::kNamed ? open_named(where, size) : open_unnamed(where, size));
   const int error = file->take_space(static_cast<off_t>(size.count()));

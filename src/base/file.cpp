@@ -85,6 +85,11 @@ Result<std::filesystem::path> user_cache_folder() {
   return Status(ErrorCode::kNotFound, "Neither XDG_CACHE_HOME nor HOME names a folder");
 }
 
+std::string temporary_folder() {
+  const char* folder = std::getenv("TMPDIR");
+  return folder != nullptr && *folder != '\0' ? folder : "/tmp";
+}
+
 Status sync_path(const std::filesystem::path& path) {
   const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) return io_error("open", path, errno);

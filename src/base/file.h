@@ -58,6 +58,9 @@ void remove_temporary_files(const std::filesystem::path& folder);
 /// known.
 [[nodiscard]] Result<std::filesystem::path> user_cache_folder();
 
+/// TMPDIR, else /tmp.
+[[nodiscard]] std::string temporary_folder();
+
 /// Text of an errno value for messages, such as "No space left on device".
 [[nodiscard]] std::string system_reason(int error_number);
 

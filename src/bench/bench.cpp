@@ -84,10 +84,7 @@ Result<Bench> Bench::make(Settings settings, Sink sink) {
   if (settings.cycles < 0)
     return Status(ErrorCode::kInvalidArgument, "a negative number of cycles");
   if (settings.cycles == 0) settings.cycles = settings.quick ? 3 : cuda ? 20 : 7;
-  if (settings.disk_folder.empty()) {
-    const char* temporary = std::getenv("TMPDIR");
-    settings.disk_folder = temporary != nullptr && *temporary != '\0' ? temporary : "/tmp";
-  }
+  if (settings.disk_folder.empty()) settings.disk_folder = temporary_folder();
 
   const Bytes host = arena::available_host_memory();
   Bytes device_room = host / 4;

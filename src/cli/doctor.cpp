@@ -174,9 +174,9 @@ Json Doctor::system() {
   ::getrlimit(RLIMIT_NOFILE, &files);
   const std::string maps = first_line("/proc/sys/vm/max_map_count");
   struct statvfs disk {};
-  const char* folder = std::getenv("TMPDIR") != nullptr ? std::getenv("TMPDIR") : "/tmp";
+  const std::string folder = temporary_folder();
   const Bytes disk_free =
-      ::statvfs(folder, &disk) == 0 ? Bytes(disk.f_bavail * disk.f_frsize) : Bytes(0);
+      ::statvfs(folder.c_str(), &disk) == 0 ? Bytes(disk.f_bavail * disk.f_frsize) : Bytes(0);
   if (available < 8_GiB) {
     advice_.push_back(format(
         "Only {} of host memory is available: tags kept on the host need as much as they hold.",

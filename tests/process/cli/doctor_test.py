@@ -76,6 +76,12 @@ def shows_the_settings_in_effect():
     assert settings[settings.index("OMP_NUM_THREADS") + 1] == "3", text
 
 
+def shows_where_files_are_made():
+    for folder, shown in ((WORK, WORK), ("", "/tmp")):
+        system = json.loads(neap("doctor", "--quick", "--json", TMPDIR=folder).stdout)["system"]
+        assert system["temporary_folder"] == shown and system["temporary_folder_free"] > 0, system
+
+
 def tells_what_a_container_may_take():
     if not neap_program.HAS_NAMESPACES:
         return
@@ -90,7 +96,7 @@ def tells_what_a_container_may_take():
 
 shutil.rmtree(CACHE, ignore_errors=True)
 for case in (measures_keeps_and_plans_with_it, a_broken_record_is_one_message, says_where_it_cannot_keep, shows_the_settings_in_effect,
-             tells_what_a_container_may_take):
+             shows_where_files_are_made, tells_what_a_container_may_take):
     case()
     print(f"ok {case.__name__}")
 shutil.rmtree(CACHE, ignore_errors=True)
