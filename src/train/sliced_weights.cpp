@@ -71,7 +71,7 @@ parallel::Communicator::PartialGather SlicedWeights::gather_of(std::size_t unit,
 
 bridge::StreamedSlices::Range SlicedWeights::range_of(std::size_t unit, std::int64_t to) const {
   const auto bytes = [&](std::int64_t elements) {
-    return Bytes(static_cast<std::uint64_t>(elements) * memory_.tables.itemsize());
+    return Bytes(static_cast<std::uint64_t>(elements) * memory_.slots.front().itemsize());
   };
   const spec::UnitSlices::Range mine = slices_.range(unit, ranks_.rank());
   return {bytes(slices_.slice_first(unit, ranks_.rank())), bytes(mine.count),
@@ -85,7 +85,7 @@ void SlicedWeights::fetch(std::size_t slot, std::size_t unit, std::int64_t to) {
 std::int64_t SlicedWeights::begin(
     std::size_t slot, const std::vector<parallel::Communicator::PartialGather>& gathers) {
   if (host_ == nullptr) return ranks_.begin_gathers(gathers);
-  const at::Device device = memory_.tables.device();
+  const at::Device device = memory_.slots.front().device();
   if (!device.is_cuda()) {
     throw_if_error(host_->wait_for_slot(slot));
     return ranks_.begin_gathers(gathers);

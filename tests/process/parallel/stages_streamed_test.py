@@ -60,11 +60,13 @@ class StreamedStages(StreamedStagesCase):
     def test_trained_slices_of_stages(self):
         """Of weights and of gradients, also of a table that two stages have."""
         slices = ("parallel.zero_stage=3", "actor_rollout_ref.actor.grad_clip=0.01", "data.micro_batch_size_per_gpu=1")
-        for name, path, words in without("slices-full", of=(("slices-full", "deep", ()), ("slices-chunks", "deep", (f"{CHUNKS}=2",)), ("slices-tied", "joined", ("trainer.test_freq=1",)),
-                                  ("slices-parts", "deep", (ZERO_BUBBLE,)))):
+        for name, stages, path, words in without("slices-full", of=(("slices-full", 2, "deep", ()), ("slices-chunks", 2, "deep", (f"{CHUNKS}=2",)),
+                                                                    ("slices-tied", 2, "joined", ("trainer.test_freq=1",)), ("slices-parts", 2, "deep", (ZERO_BUBBLE,)),
+                                                                    ("slices-three", 3, "deep", ("parallel.pipeline_model_parallel_layout=[2, 8, 2]",)))):  # a stage has no table
             with self.subTest(name):
-                self.assert_streamed_is_resident(name, 4, (("actor",),) * 4, f"{STAGES}=2", f"actor_rollout_ref.model.path={path}", *slices, *words, trains_slices=True)
-                if name == "slices-parts":
+                words = (f"{STAGES}={stages}", f"actor_rollout_ref.model.path={path}", *slices, *words)
+                self.assert_streamed_is_resident(name, 2 * stages, () if stages == 3 else (("actor",),) * 4, *words, trains_slices=True)
+                if name in ("slices-parts", "slices-three"):
                     continue
                 plans = [json.loads((self.home / f"out/{folder}/plan.json").read_text()) for folder in (name, f"{name}/ranks/3")]
                 self.assertIn(["actor"], [plan["offloaded_gradients"] for plan in plans])  # of one stage at least
