@@ -7,7 +7,7 @@
 //           its place in the whole unit, from which ranks all-gather (train/sliced_weights.h).
 //           Blocks use the first staging buffers in turn, so the next range is read while another
 //           buffer is in use. A range of gradients is loaded into memory of its own, and copied
-//           back after it changed (train/hosted_gradients.h). It is read while other gradients are
+//           back after it changed (train/sharded_gradients.h). It is read while other gradients are
 //           reduced.
 // Threads   one at a time.
 // Failure   Status; failures of running copies are returned by close().

@@ -1,18 +1,18 @@
-// The folders of a model: where weights and adapters come from, and checkpoints of them.
+#include "train/model_files.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <memory>
-#include <optional>
+#include <charconv>
+#include <map>
 #include <utility>
 
 #include "base/format.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "bridge/no_autograd.h"
+#include "bridge/torch_dtypes.h"
 #include "parallel/run_collectively.h"
-#include "train/model_worker.h"
-#include "weights/checkpoint.h"
 #include "weights/fingerprint.h"
 #include "weights/initialize.h"
 
@@ -22,38 +22,162 @@ namespace {
 
 constexpr const char* kHead = "score.weight";
 
+// Fills units of the whole model from files.
+template <class Reader>
+UnitFill reads(std::shared_ptr<Reader> reader) {
+  return [reader = std::move(reader)](std::size_t first, const std::vector<at::Tensor>& flat) {
+    reader->read(first, flat);
+  };
+}
+
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kKindKey = "optimizer";
+constexpr const char* kStepsKey = "steps";
+
+// `states` must contain the name.
+std::size_t number_of(const std::vector<spec::WholeState>& states, std::string_view name) {
+  return static_cast<std::size_t>(
+      std::find_if(states.begin(), states.end(),
+                   [&](const spec::WholeState& each) { return each.name == name; }) -
+      states.begin());
+}
+
+// The number of optimizer steps that a file's states have seen.
+std::int64_t steps_of(const weights::SafetensorsFile& states) {
+  const auto steps = states.metadata().find(kStepsKey);
+  std::int64_t count = -1;
+  if (steps != states.metadata().end()) {
+    const std::string& text = steps->second;
+    std::from_chars(text.data(), text.data() + text.size(), count);
+  }
+  if (count < 0) {
+    throw Error(ErrorCode::kCorrupt, format("{} does not say how many steps the optimizer has made",
+                                            states.path().string()));
+  }
+  return count;
+}
+
+// The states of the whole model, as the file has them.
+std::vector<spec::WholeState> whole_states(const ModelOptimizer& optimizer) {
+  return spec::StatePlacement(optimizer.placement().optimizer(), optimizer.part().whole()).states();
+}
+
+void add_padding(const ModelPart& part, std::size_t number, const spec::WholeState& state,
+                 std::vector<FilePart>& parts) {
+  const std::vector<weights::PartRun> padding = part.padding(state);
+  if (padding.empty()) return;
+  const std::int64_t elements = padding.back().part + padding.back().count;
+  parts.push_back(
+      {number, at::zeros({elements}, at::dtype(bridge::to_aten(state.dtype))), padding});
+}
+
+// Visits the states in the file that this rank writes.
+void visit_states(const parallel::Groups& groups, const ModelOptimizer& optimizer,
+                  const std::vector<spec::WholeState>& all, const PartVisit& visit) {
+  const spec::StatePlacement& placement = optimizer.placement();
+  const ModelPart& part = optimizer.part();
+  const std::int64_t rank = groups.shards().rank();
+  const auto replica = static_cast<std::size_t>(groups.replicas().rank());
+  const auto replicas = static_cast<std::size_t>(groups.replicas().size());
+  std::vector<FilePart> parts;
+  for (const spec::WholeState& state : placement.states()) {
+    const std::size_t number = number_of(all, state.name);
+    if (!part.writes(all[number].unit) || number % replicas != replica) continue;
+    for (const spec::OwnedRange& owner : placement.owners(state)) {
+      if (owner.rank != rank) continue;
+      parts.push_back({number, optimizer.own_part(state),
+                       weights::within(part.runs(state), owner.first, owner.count)});
+    }
+    if (!part.cut()) continue;
+    if (rank == 0 && groups.tensor().first()) add_padding(part, number, state, parts);
+    // If columns are sharded, each row is a run.
+    visit(std::exchange(parts, {}));
+  }
+  visit(parts);
+}
+
+// For ranks that cut units.
+void restore_parts(std::int64_t rank, const ModelOptimizer& optimizer,
+                   const weights::SafetensorsFile& file) {
+  const spec::StatePlacement& placement = optimizer.placement();
+  const std::vector<spec::WholeState> all = whole_states(optimizer);
+  const std::vector<spec::WholeState> parts = placement.states();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const at::Tensor mine = optimizer.own_part(parts[i]);
+    if (!mine.defined()) continue;
+    const at::ScalarType dtype = bridge::to_aten(parts[i].dtype);
+    const spec::WholeState& same = all[number_of(all, parts[i].name)];
+    const at::Tensor whole = at::empty({same.elements}, at::dtype(dtype));
+    weights::load_tensors(file, {{same.name, whole}});
+    const at::Tensor part = at::zeros({parts[i].elements}, at::dtype(dtype));
+    optimizer.part().take(parts[i], whole, part);
+    for (const spec::OwnedRange& owner : placement.owners(parts[i])) {
+      const bool own = !placement.sliced() || owner.rank == rank;
+      if (own) mine.copy_(part.narrow(0, owner.first, owner.count));
+    }
+  }
+}
+
+// Allows a missing scalar head, which starts at zero, only if the job says so. Otherwise fails.
+void check_missing_head(const RankModel& model) {
+  if (!model.spec.init_head) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{} has no tensor \"{}\", the scalar head of the {} model: it is a "
+                       "language model. Train a reward model first (task = \"reward\"){}",
+                       model.spec.files.base.string(), kHead, model.spec.name(),
+                       model.spec.id == spec::ModelId::kCritic
+                           ? ", or set critic.model.init_head = true to start from a head of zeros"
+                           : ""));
+  }
+  if (model.groups.world().first())
+    log::info(format("{} has no scalar head: the {} model's starts at zero",
+                     model.spec.files.base.string(), model.spec.name()));
+}
+
+// Warns of tensors in the folder that the model does not use.
+void report_unused(const RankModel& model, const weights::ModelReader& reader) {
+  constexpr std::size_t kShown = 5;
+  const std::vector<std::string>& unused = reader.unused();
+  if (unused.empty() || !model.groups.world().first()) return;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(kShown, unused.size()); ++i)
+    names += (i == 0 ? "" : ", ") + unused[i];
+  if (unused.size() > kShown) names += ", ...";
+  log::warn(format("{}: {} tensors are not used by the {} model: {}",
+                   model.spec.files.base.string(), unused.size(), model.spec.name(), names));
+}
+
 }  // namespace
 
-void ModelWorker::load() {
+void ModelFiles::load() {
   const auto held = hold();
-  const UnitFill fill = weight_source();
-  for (const at::Tensor& flat : adapters_) at::Tensor(flat).zero_();
-  if (reads_blocks()) read_blocks_from(spec_.files.base);
-  if (!optimizer_ || has_lora()) fill_base(fill);
-  if (has_lora()) {
+  const UnitFill base = weight_source();
+  base_.read_from(spec_.files.base);
+  if (optimizer_ == nullptr || adapters_ != nullptr) base_.fill(base);
+  UnitFill start = base;
+  if (adapters_ != nullptr) {
     weights::check_base({spec_.files.base, spec_.adapter});
-    start_adapters(fill);
+    start = start_adapters(base);
     note_base();
   }
-  if (optimizer_) {
-    start_units(fill);
-    optimizer_->restore_steps(0);
-  }
-  start_.reset();
+  if (optimizer_ != nullptr) optimizer_->start(start);
   throw_if_error(held->close());
 }
 
-void ModelWorker::fill_base(const UnitFill& fill) {
-  for (const at::Tensor& flat : weights_)
-    if (flat.defined()) at::Tensor(flat).zero_();
-  of_base(fill)(0, weights_);
+std::unique_ptr<bridge::Runtime::Scope> ModelFiles::hold(bool weights) {
+  std::vector<spec::TagId> tags;
+  if (const auto tag = base_.tag(); weights && tag) tags.push_back(*tag);
+  if (adapters_ != nullptr) tags.push_back(*adapters_->tag());
+  if (optimizer_ != nullptr && !optimizer_->offloaded())
+    tags.push_back(rank_.tag(spec::TagKind::kOptimizer));
+  return rank_.runtime.hold(tags);
 }
 
-ModelWorker::UnitFill ModelWorker::weight_source() {
+UnitFill ModelFiles::weight_source() {
   const fs::path& folder = spec_.files.base;
   if (!spec::has_weights(folder)) {
     const bool scalar = spec_.head == spec::Head::kScalar;
-    if (!spec_.trained || has_lora() || (scalar && !spec_.init_head)) {
+    if (!spec_.trained || adapters_ != nullptr || (scalar && !spec_.init_head)) {
       throw Error(ErrorCode::kNotFound,
                   format("{} has no weights (model.safetensors). The {} model cannot start from "
                          "random weights",
@@ -62,223 +186,109 @@ ModelWorker::UnitFill ModelWorker::weight_source() {
     if (groups_.world().first())
       log::info(format("{} has no weights: the {} model starts from random weights, seed {}",
                        folder.string(), spec_.name(), spec_.seed));
-    return of_part(
-        [this](std::size_t first, const std::vector<at::Tensor>& flat) {
-          weights::initialize(spec_.whole, spec_.head, first, flat, spec_.seed);
-        },
-        cuts_, numbers_);
+    return base_.part().of_part([this](std::size_t first, const std::vector<at::Tensor>& flat) {
+      weights::initialize(spec_.whole, spec_.head, first, flat, spec_.seed);
+    });
   }
   const auto reader = std::make_shared<weights::ModelReader>(spec_.files, spec_.whole, spec_.head);
-  report_unused(*reader);
-  if (!reader->missing().empty()) check_missing_head();
-  return of_part([reader](std::size_t first,
-                          const std::vector<at::Tensor>& flat) { reader->read(first, flat); },
-                 cuts_, numbers_);
+  report_unused(rank_, *reader);
+  if (!reader->missing().empty()) check_missing_head(rank_);
+  return base_.part().of_part(reads(reader));
 }
 
-ModelWorker::UnitFill ModelWorker::of_part(UnitFill whole,
-                                           const std::optional<weights::UnitCuts>& cuts,
-                                           const std::vector<std::size_t>& numbers) const {
-  if (!cuts) {
-    if (!has_stages()) return whole;
-    return [whole = std::move(whole), &numbers](std::size_t first,
-                                                const std::vector<at::Tensor>& flat) {
-      for (std::size_t i = 0; i < flat.size(); ++i) whole(numbers[first + i], {flat[i]});
-    };
-  }
-  return [this, whole = std::move(whole), &cuts = *cuts, &numbers](
-             std::size_t first, const std::vector<at::Tensor>& flat) {
-    const bridge::HostScope host;
-    for (std::size_t i = 0; i < flat.size(); ++i) {
-      const std::size_t u = first + i;
-      const at::Tensor unit =
-          at::zeros({cuts.whole()[u].elements}, at::dtype(flat[i].scalar_type()));
-      whole(numbers[u], {unit});
-      cuts.take(u, shard().rank, unit, flat[i]);
-    }
-  };
+UnitFill ModelFiles::adapter_source(const fs::path& folder) const {
+  return adapters_->part().of_part(
+      reads(std::make_shared<weights::AdapterReader>(folder, spec_.whole, spec_.head, spec_.lora)));
 }
 
-ModelWorker::UnitFill ModelWorker::of_base(UnitFill whole) const {
-  if (!sliced_) return whole;
-  return [this, whole = std::move(whole)](std::size_t first, const std::vector<at::Tensor>& flat) {
-    const bridge::HostScope host;
-    for (std::size_t i = 0; i < flat.size(); ++i) {
-      const std::size_t u = first + i;
-      const spec::UnitSlices::Range mine = sliced_->slices().range(u, groups_.shards().rank());
-      if (mine.count == 0) continue;
-      const at::Tensor unit = at::zeros({layout_[u].elements}, at::dtype(flat[i].scalar_type()));
-      whole(u, {unit});
-      flat[i].copy_(unit.narrow(0, mine.first, mine.count));
-    }
-  };
-}
-
-void ModelWorker::check_missing_head() const {
-  if (!spec_.init_head) {
-    throw Error(ErrorCode::kInvalidArgument,
-                format("{} has no tensor \"{}\", the scalar head of the {} model: it is a "
-                       "language model. Train a reward model first (task = \"reward\"){}",
-                       spec_.files.base.string(), kHead, spec_.name(),
-                       spec_.id == spec::ModelId::kCritic
-                           ? ", or set critic.model.init_head = true to start from a head of zeros"
-                           : ""));
-  }
-  if (groups_.world().first())
-    log::info(format("{} has no scalar head: the {} model's starts at zero",
-                     spec_.files.base.string(), spec_.name()));
-}
-
-void ModelWorker::report_unused(const weights::ModelReader& reader) const {
-  constexpr std::size_t kShown = 5;
-  const std::vector<std::string>& unused = reader.unused();
-  if (unused.empty() || !groups_.world().first()) return;
-  std::string names;
-  for (std::size_t i = 0; i < std::min(kShown, unused.size()); ++i)
-    names += (i == 0 ? "" : ", ") + unused[i];
-  if (unused.size() > kShown) names += ", ...";
-  log::warn(format("{}: {} tensors are not used by the {} model: {}", spec_.files.base.string(),
-                   unused.size(), spec_.name(), names));
-}
-
-void ModelWorker::start_adapters(const UnitFill& base) {
+UnitFill ModelFiles::start_adapters(const UnitFill& base) {
   if (!spec_.adapter.empty()) {
-    start_ = std::make_unique<weights::AdapterReader>(spec_.adapter, spec_.whole, spec_.head,
-                                                      spec_.lora);
-    return adapter_source(*start_)(0, adapters_);
+    UnitFill source = adapter_source(spec_.adapter);
+    adapters_->fill(source);
+    return source;
   }
-  of_part(
-      [this](std::size_t first, const std::vector<at::Tensor>& flat) {
+  adapters_->fill(
+      adapters_->part().of_part([this](std::size_t first, const std::vector<at::Tensor>& flat) {
         weights::initialize_adapters(spec_.whole, spec_.head, spec_.lora, flat, spec_.seed, first);
-      },
-      adapter_cuts_, adapter_numbers_)(0, adapters_);
-  for (const ops::NamedParameter& adapter : model_->adapters())
-    if (adapter.name.ends_with(kHead)) start_scalar_head(adapter.weight, base);
-}
-
-void ModelWorker::start_scalar_head(const at::Tensor& adapter, const UnitFill& base) {
+      }));
+  const std::vector<spec::FlatUnit>& units = adapters_->part().layout();  // a head is the last
+  const spec::Parameter* const score =
+      units.empty() ? nullptr : units.back().find(spec::Module::kScore);
+  if (score == nullptr) return {};
   const bridge::NoAutograd no_autograd;
   const bridge::HostScope host;
-  for (const ops::NamedParameter& own : model_->parameters()) {
-    if (own.name != kHead) continue;
-    if (!sliced_) return void(at::Tensor(adapter).copy_(own.weight));
-    const spec::FlatUnit& unit = layout_[own.unit];
-    const at::Tensor whole = at::zeros({unit.elements}, at::dtype(adapter.scalar_type()));
-    base(own.unit, {whole});
-    at::Tensor(adapter).copy_(ops::parameter_view(whole, *unit.find(spec::Module::kScore)));
-  }
+  const at::Tensor& head = adapters_->values().back();
+  const spec::FlatUnit& unit = base_.part().layout().back();
+  const at::Tensor whole = at::zeros({unit.elements}, at::dtype(head.scalar_type()));
+  base(base_.part().layout().size() - 1, {whole});
+  ops::parameter_view(head, *score)
+      .copy_(ops::parameter_view(whole, *unit.find(spec::Module::kScore)));
+  return {};
 }
 
-ModelWorker::UnitFill ModelWorker::adapter_source(const weights::AdapterReader& reader) const {
-  return of_part([&reader](std::size_t first,
-                           const std::vector<at::Tensor>& flat) { reader.read(first, flat); },
-                 adapter_cuts_, adapter_numbers_);
-}
-
-fs::path ModelWorker::base_folder() const {
+fs::path ModelFiles::base_folder() const {
   const bool one = spec_.files.adapter.empty() && spec::has_weights(spec_.files.base);
   return one ? fs::weakly_canonical(spec_.files.base) : fs::path();
 }
 
-std::int64_t ModelWorker::sum_of_bits(const at::Tensor& flat) {
-  const at::ScalarType bits = flat.element_size() == 2 ? at::kShort : at::kInt;
-  return flat.view(bits).sum(at::kLong).item<std::int64_t>();
-}
-
-void ModelWorker::expect_agreement(bool weights) const {
-  if (groups_.world().alone()) return;
-  // Copied: elements that every rank of a tensor-parallel group has.
-  std::int64_t all = 0, slices = 0, copied = 0;
-  // `tensor` has a unit's elements from `first` on.
-  const auto add_copied = [&](const spec::FlatUnit& unit, const at::Tensor& tensor,
-                              std::int64_t first) {
-    for (const spec::SpreadRange& range : spec::spread_ranges(unit)) {
-      const std::int64_t from = std::max(first, range.first);
-      const std::int64_t end = std::min(first + tensor.size(0), range.first + range.count);
-      if (range.spread.parts == 1 && from < end)
-        copied += sum_of_bits(tensor.narrow(0, from - first, end - from));
-    }
-  };
-  const auto add = [&](const std::vector<at::Tensor>& tensors,
-                       const std::vector<spec::FlatUnit>& units) {
-    for (std::size_t u = 0; u < tensors.size(); ++u) {
-      all += sum_of_bits(tensors[u]);
-      add_copied(units[u], tensors[u], 0);
-    }
-  };
-  if (weights && !sliced_) add(weights_, layout_);
-  // Replicas have the same ZeRO shard and other data-parallel ranks do not. Every rank of the
-  // tensor-parallel group has the copied elements in its part.
-  for (std::size_t u = 0; weights && sliced_ && u < layout_.size(); ++u) {
-    slices += sum_of_bits(weights_[u]);
-    add_copied(layout_[u], weights_[u], sliced_->slices().range(u, groups_.shards().rank()).first);
-  }
-  add(adapters_, adapter_layout_);
-  const std::string what = format("The sum over the bits of the {} model's weights", spec_.name());
-  groups_.copies().expect_same(all, what);
-  groups_.replicas().expect_same(slices, what + " of one slice");
-  groups_.tensor().expect_same(copied, what + " that ranks do not divide");
-  if (weights && has_stages()) expect_equal_tables();
-}
-
-void ModelWorker::save(const fs::path& folder, const weights::SaveOptions& options,
-                       SavedFiles& files) {
+void ModelFiles::save(const fs::path& folder, const weights::SaveOptions& options,
+                      SavedFiles& files) {
   const auto held = hold(saves_weights());
   const bridge::HostScope host;
-  expect_agreement(saves_weights());
-  write(folder, options, files);
-  if (optimizer_) write_states(folder, files);
-  throw_if_error(held->close());
-}
-
-void ModelWorker::by_first(const std::function<void()>& work) const {
-  parallel::run_collectively(groups_.world(), [&] {
-    if (groups_.world().first()) work();
-  });
-}
-
-void ModelWorker::write(const fs::path& folder, weights::SaveOptions options, SavedFiles& saved) {
+  if (saves_weights()) base_.check_equal();
+  if (adapters_ != nullptr) adapters_->check_equal();
   by_first([&] {
     std::error_code error;
     fs::create_directories(folder, error);
     if (error)
       throw Error(ErrorCode::kIo, format("Cannot create {}: {}", folder.string(), error.message()));
   });
-  options.origin = spec_.files.base;
-  options.sync = weights::Sync::kByCaller;
+  weights::SaveOptions own = options;
+  own.origin = spec_.files.base;
+  own.sync = weights::Sync::kByCaller;
   if (saves_weights()) {
-    write_weights(folder, options, saved);
+    write_weights(folder, own, files);
   } else {
-    by_first([&] { weights::copy_companions(folder, options); });
+    by_first([&] { weights::copy_companions(folder, own); });
   }
-  if (has_lora()) write_adapters(folder, options.sync, saved);
+  if (adapters_ != nullptr) write_adapters(folder, own.sync, files);
+  if (optimizer_ != nullptr) write_states(folder, files);
+  throw_if_error(held->close());
 }
 
-void ModelWorker::write_weights(const fs::path& folder, const weights::SaveOptions& options,
-                                SavedFiles& saved) {
-  const std::vector<spec::FlatUnit> units = spec::flat_layout(spec_.whole, spec_.head);
-  const at::ScalarType type = weights_.front().scalar_type();
-  const weights::TensorFiles files =
-      weights::model_files(folder, weights::tensors_of(units, type), options.max_shard);
-  write_units(files, units, options.sync, {layout_, numbers_, cuts_, weights_, sliced_.get()},
-              saved, [files] { weights::finish_model_files(files); });
+void ModelFiles::by_first(const std::function<void()>& work) const {
+  parallel::run_collectively(groups_.world(), [&] {
+    if (groups_.world().first()) work();
+  });
+}
+
+void ModelFiles::write_weights(const fs::path& folder, const weights::SaveOptions& options,
+                               SavedFiles& saved) {
+  const at::ScalarType type = rank_.runtime.compute_dtype();
+  const weights::TensorFiles files = weights::model_files(
+      folder, weights::tensors_of(base_.part().whole(), type), options.max_shard);
+  saved.add(
+      CollectiveFiles(groups_.world(), files, {{"format", "pt"}}, options.sync),
+      [this](const PartVisit& visit) { base_.visit_parts(visit); },
+      [files] { weights::finish_model_files(files); });
   by_first([&] { weights::save_model_rest(folder, spec_.whole, spec_.head, type, options); });
 }
 
 // Recorded while loading: the folder may be replaced before adapters are saved.
-void ModelWorker::note_base() {
+void ModelFiles::note_base() {
   const fs::path base = base_folder();
   if (!base.empty() && spec::has_weights(base))
     base_fingerprint_ = weights::fingerprint({base, {}});
 }
 
-void ModelWorker::write_adapters(const fs::path& folder, weights::Sync sync, SavedFiles& saved) {
-  const auto units = spec::lora_layout(spec_.whole, spec_.head, spec_.lora);
-  OwnUnits own{adapter_layout_, adapter_numbers_, adapter_cuts_, adapters_, nullptr};
+void ModelFiles::write_adapters(const fs::path& folder, weights::Sync sync, SavedFiles& saved) {
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (!base_fingerprint_.empty() && !saves_weights())
-    own.metadata[weights::kBaseKey] = base_fingerprint_;
-  write_units(weights::adapter_file(folder, units, adapters_.front().scalar_type()), units, sync,
-              own, saved);
+    metadata[weights::kBaseKey] = base_fingerprint_;
+  const weights::TensorFiles file =
+      weights::adapter_file(folder, adapters_->part().whole(), rank_.runtime.compute_dtype());
+  saved.add(CollectiveFiles(groups_.world(), file, metadata, sync),
+            [this](const PartVisit& visit) { adapters_->visit_parts(visit); });
   // PEFT finds the base by its path.
   by_first([&] {
     weights::save_adapter_config(folder, spec_.whole, spec_.head, spec_.lora,
@@ -286,74 +296,76 @@ void ModelWorker::write_adapters(const fs::path& folder, weights::Sync sync, Sav
   });
 }
 
-void ModelWorker::write_units(const weights::TensorFiles& files,
-                              const std::vector<spec::FlatUnit>& whole, weights::Sync sync,
-                              const OwnUnits& own, SavedFiles& saved,
-                              std::function<void()> finished) {
-  saved.add(
-      CollectiveFiles(groups_.world(), files, own.metadata, sync),
-      [&](const PartVisit& visit) { visit_own_units(whole, own, visit); }, std::move(finished));
-}
-
-void ModelWorker::visit_own_units(const std::vector<spec::FlatUnit>& whole, const OwnUnits& own,
-                                  const PartVisit& visit) const {
-  std::vector<std::size_t> first = {0};  // of a unit's tensors
-  for (const spec::FlatUnit& unit : whole) first.push_back(first.back() + unit.parameters.size());
-  const parallel::Communicator& copies = groups_.copies();
-  const auto rank = static_cast<std::size_t>(copies.rank());
-  std::vector<FilePart> parts;
-  for (std::size_t u = 0; u < own.units.size(); ++u) {
-    const spec::FlatUnit& unit = own.units[u];
-    if (!writes_unit(whole[own.numbers[u]])) continue;
-    const spec::UnitSlices::Range mine =
-        own.slices != nullptr ? own.slices->slices().range(u, groups_.shards().rank())
-                              : spec::UnitSlices::Range{0, unit.elements};
-    for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-      const std::size_t tensor = first[own.numbers[u]] + i;
-      // Data-parallel ranks have equal copies, so they divide the tensors among each other.
-      // Replicas of ZeRO shards do the same.
-      const bool mine_to_write = own.slices != nullptr
-                                     ? writes_slice(tensor)
-                                     : tensor % static_cast<std::size_t>(copies.size()) == rank;
-      if (!mine_to_write) continue;
-      const spec::Parameter& p = unit.parameters[i];
-      const std::vector<weights::PartRun> runs =
-          own.cuts ? own.cuts->runs(u, i, shard().rank)
-                   : std::vector<weights::PartRun>{{p.offset, 0, p.elements()}};
-      parts.push_back({tensor, own.values[u], weights::within(runs, mine.first, mine.count)});
-    }
-    // If columns are sharded, each row is a run.
-    if (own.cuts) visit(std::exchange(parts, {}));
-  }
-  visit(parts);
-}
-
-void ModelWorker::restore(const fs::path& folder) {
+void ModelFiles::restore(const fs::path& folder) {
   const auto held = hold();
   const bridge::HostScope host;
-  for (const at::Tensor& flat : adapters_) at::Tensor(flat).zero_();
-  const bool has_base = !has_lora() || spec::has_weights(folder);
-  if (reads_blocks()) read_blocks_from(has_base ? folder : spec_.files.base);
+  const bool has_base = adapters_ == nullptr || spec::has_weights(folder);
+  base_.read_from(has_base ? folder : spec_.files.base);
   if (!has_base) {
-    fill_base(weight_source());
+    base_.fill(weight_source());
   } else {
-    const weights::ModelReader reader(spec::ModelFiles{folder, {}}, spec_.whole, spec_.head);
-    if (!reader.missing().empty()) {
+    const auto reader = std::make_shared<weights::ModelReader>(spec::ModelFiles{folder, {}},
+                                                               spec_.whole, spec_.head);
+    if (!reader->missing().empty()) {
       throw Error(ErrorCode::kCorrupt,
-                  format("{} has no tensor \"{}\"", folder.string(), reader.missing().front()));
+                  format("{} has no tensor \"{}\"", folder.string(), reader->missing().front()));
     }
-    fill_base(of_part([&reader](std::size_t first,
-                                const std::vector<at::Tensor>& flat) { reader.read(first, flat); },
-                      cuts_, numbers_));
+    base_.fill(base_.part().of_part(reads(reader)));
   }
-  if (has_lora()) {
+  if (adapters_ != nullptr) {
     if (!has_base) weights::check_base({spec_.files.base, folder});
-    const weights::AdapterReader reader(folder, spec_.whole, spec_.head, spec_.lora);
-    adapter_source(reader)(0, adapters_);
+    adapters_->fill(adapter_source(folder));
     note_base();
   }
-  if (optimizer_) restore_states(folder);
+  if (optimizer_ != nullptr) restore_states(folder);
   throw_if_error(held->close());
+}
+
+void ModelFiles::write_states(const fs::path& folder, SavedFiles& saved) const {
+  const ModelOptimizer& optimizer = *optimizer_;
+  const std::vector<spec::WholeState> all = whole_states(optimizer);
+  std::vector<weights::TensorInfo> infos;
+  infos.reserve(all.size());
+  for (const spec::WholeState& state : all)
+    infos.push_back(
+        {state.name, weights::dtype_name(bridge::to_aten(state.dtype)), {state.elements}});
+  saved.add(
+      CollectiveFiles(groups_.world(), weights::one_file(folder / kOptimizerFile, infos),
+                      {{kKindKey, std::string(to_string(optimizer.placement().optimizer().kind))},
+                       {kStepsKey, std::to_string(optimizer.optimizer().steps())}},
+                      weights::Sync::kByCaller),
+      [&](const PartVisit& visit) { visit_states(groups_, optimizer, all, visit); });
+}
+
+void ModelFiles::restore_states(const fs::path& folder) const {
+  ModelOptimizer& optimizer = *optimizer_;
+  const spec::StatePlacement& placement = optimizer.placement();
+  const std::int64_t rank = groups_.shards().rank();
+  const std::string wanted(to_string(placement.optimizer().kind));
+  const weights::SafetensorsFile file = weights::SafetensorsFile::open(folder / kOptimizerFile);
+  const auto kind = file.metadata().find(kKindKey);
+  if (kind == file.metadata().end() || kind->second != wanted) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        format("{} has the state of the optimizer \"{}\"; the configuration has \"{}\"",
+               file.path().string(), kind == file.metadata().end() ? "" : kind->second, wanted));
+  }
+  optimizer.optimizer().restore_steps(steps_of(file));
+  if (optimizer.part().cut()) return restore_parts(rank, optimizer, file);
+  weights::NamedTensors whole;
+  std::vector<weights::NamedSlice> slices;
+  for (const spec::WholeState& state : placement.states()) {
+    const at::Tensor mine = optimizer.own_part(state);
+    if (!mine.defined()) continue;
+    if (mine.numel() == state.elements) {
+      whole.emplace_back(state.name, mine);
+      continue;
+    }
+    for (const spec::OwnedRange& owner : placement.owners(state))
+      if (owner.rank == rank) slices.push_back({state.name, state.elements, owner.first, mine});
+  }
+  weights::load_tensors(file, whole);
+  weights::load_slices(file, slices);
 }
 
 }  // namespace neap::train

@@ -13,10 +13,6 @@
 namespace neap::train {
 namespace {
 
-std::size_t count_blocks(const spec::JobModel& model) {
-  return static_cast<std::size_t>(model.shape.blocks());
-}
-
 step::SlicedTables tables_of(const spec::JobModel& model) {
   return step::sliced_tables(model.shape, model.head, spec::flat_layout(model.shape, model.head));
 }
@@ -32,7 +28,8 @@ Status caught(const std::function<void()>& work) {
 SlicedWeights::SlicedWeights(parallel::Communicator& ranks, const spec::JobModel& model,
                              spec::UnitSlices slices, const at::Tensor& slice, Memory memory,
                              bool overlaps, bridge::StreamedSlices* host)
-    : WindowedBlocks(count_blocks(model), memory.slots.size(), {}, tables_of(model).turns),
+    : WindowedBlocks(static_cast<std::size_t>(model.shape.blocks()), memory.slots.size(), {},
+                     tables_of(model).turns),
       ranks_(ranks),
       units_(spec::flat_layout(model.shape, model.head)),
       slices_(std::move(slices)),
@@ -100,58 +97,37 @@ std::int64_t SlicedWeights::begin(
   return ranks_.begin_gathers(gathers);
 }
 
-std::int64_t SlicedWeights::begin_to(std::size_t unit, const at::Tensor& whole,
-                                     const bridge::SlotPart& part) {
-  throw_if_error(host_->fetch_to_generate(part, range_of(unit, 0)));
-  const std::int64_t begun = begin(0, {gather_of(unit, whole)});
-  throw_if_error(host_->wait_for_slot(0));
-  if (unit + 1 < units_.size()) throw_if_error(host_->read_ahead(range_of(unit + 1, 0)));
-  return begun;
-}
-
-void SlicedWeights::gather_unit(std::size_t unit, const at::Tensor& whole,
-                                const bridge::SlotPart& part) {
-  const bridge::NoAutograd no_autograd;
-  if (host_ != nullptr) throw_if_error(host_->begin_after_work());
-  ranks_.wait_for(host_ != nullptr ? begin_to(unit, whole, part)
-                                   : ranks_.begin_gathers({gather_of(unit, whole)}));
-}
-
-void SlicedWeights::gather(const std::vector<at::Tensor>& whole) {
+void SlicedWeights::gather(const std::vector<Target>& units) {
   const bridge::NoAutograd no_autograd;
   if (host_ != nullptr) throw_if_error(host_->begin_after_work());
   std::int64_t last = 0;
-  for (std::size_t u = 0; u < units_.size(); ++u)
-    last = host_ != nullptr ? begin_to(u, whole[u], generating_.at(u))
-                            : ranks_.begin_gathers({gather_of(u, whole[u])});
+  for (const Target& to : units) {
+    if (host_ != nullptr) throw_if_error(host_->fetch_to_generate(to.part, range_of(to.unit, 0)));
+    last = begin(0, {gather_of(to.unit, to.whole)});
+    if (host_ == nullptr) continue;
+    throw_if_error(host_->wait_for_slot(0));
+    if (to.unit + 1 < units_.size()) throw_if_error(host_->read_ahead(range_of(to.unit + 1, 0)));
+  }
   ranks_.wait_for(last);
 }
 
-void SlicedWeights::gather_each(const TakeUnit& take) {
+void SlicedWeights::gather_each(
+    const std::function<void(std::size_t unit, const at::Tensor& whole)>& take) {
   const std::vector<at::Tensor> to = places();
   std::vector<std::int64_t> first(units_.size());  // start of a table's place
   for (const auto& turn : tables_.units)
     for (const step::SlicedTables::Placed& placed : turn) first[placed.unit] = placed.first;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const bridge::NoAutograd no_autograd;
-    if (host_ == nullptr) {
-      ranks_.wait_for(ranks_.begin_gathers({gather_of(u, to[u])}));
-    } else {
-      const std::size_t slot = units_[u].block >= 0 ? 0 : memory_.slots.size();
-      // Starts after the work that reads the previous unit.
-      throw_if_error(host_->begin_after_work());
-      fetch(slot, u, first[u]);
-      const std::int64_t begun = begin(slot, {gather_of(u, to[u])});
-      throw_if_error(host_->wait_for_slot(slot));
-      ranks_.wait_for(begun);
-    }
+    const std::size_t slot = units_[u].block >= 0 ? 0 : memory_.slots.size();
+    // Starts after the work that reads the previous unit.
+    if (host_ != nullptr) throw_if_error(host_->begin_after_work());
+    fetch(slot, u, first[u]);
+    const std::int64_t begun = begin(slot, {gather_of(u, to[u])});
+    if (host_ != nullptr) throw_if_error(host_->wait_for_slot(slot));
+    ranks_.wait_for(begun);
     take(u, to[u]);
   }
-}
-
-void SlicedWeights::read_ahead() {
-  const std::optional<std::size_t> next = brought_then();
-  if (host_ != nullptr && next) throw_if_error(host_->read_ahead(range_of(blocks_[*next], 0)));
 }
 
 void SlicedWeights::expect(step::Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) {
@@ -164,7 +140,8 @@ Status SlicedWeights::bring(step::BlockWindow::Place place) {
   return caught([&] {
     const std::size_t unit = blocks_[place.block];
     fetch(place.slot, unit);
-    read_ahead();
+    if (const auto next = brought_then(); host_ != nullptr && next)  // from disk
+      throw_if_error(host_->read_ahead(range_of(blocks_[*next], 0)));
     filled_[place.slot] = begin(place.slot, {gather_of(unit, memory_.slots[place.slot])});
     if (!overlaps_) throw_if_error(wait_for_slot(place.slot));
   });

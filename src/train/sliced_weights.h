@@ -19,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -29,11 +30,10 @@
 #include "spec/recipe/job_model.h"
 #include "step/units/sliced_tables.h"
 #include "step/units/windowed_blocks.h"
-#include "train/unit_source.h"
 
 namespace neap::train {
 
-class SlicedWeights final : public step::WindowedBlocks, public UnitSource {
+class SlicedWeights final : public step::WindowedBlocks {
  public:
   /// The buffers of gathered units. A block's buffer has the elements of the largest block; the
   /// buffer of tables has those of the larger one.
@@ -55,14 +55,17 @@ class SlicedWeights final : public step::WindowedBlocks, public UnitSource {
   /// The buffer of each unit while it is used; the first buffer for blocks.
   [[nodiscard]] std::vector<at::Tensor> places() const;
 
-  /// Gathers one unit into `whole`, which is the buffer `part`. Later work of the device waits for
-  /// it. Every rank calls it, with units in the same order.
-  void gather_unit(std::size_t unit, const at::Tensor& whole, const bridge::SlotPart& part);
-  /// For a shard in host memory: the parts that gather() fills.
-  void set_generating(std::vector<bridge::SlotPart> units) { generating_ = std::move(units); }
-  void gather(const std::vector<at::Tensor>& whole) override;
-  /// Gathers each unit into the buffer where passes use it.
-  void gather_each(const TakeUnit& take) override;
+  /// A unit's rollout weights. For a shard in host memory: the part that they are.
+  struct Target {
+    std::size_t unit = 0;
+    at::Tensor whole;
+    bridge::SlotPart part{};
+  };
+  /// Gathers units into them. Later work of the device waits for it. Every rank calls it, with
+  /// units in the same order.
+  void gather(const std::vector<Target>& units);
+  /// Gathers each unit into the buffer where passes use it, for `take` (UnitStore).
+  void gather_each(const std::function<void(std::size_t unit, const at::Tensor& whole)>& take);
 
   /// Drops the contents of all buffers, because they predate the last update.
   void expect(step::Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) override;
@@ -86,11 +89,6 @@ class SlicedWeights final : public step::WindowedBlocks, public UnitSource {
   std::int64_t begin(std::size_t slot,
                      const std::vector<parallel::Communicator::PartialGather>& gathers);
   void fetch(std::size_t slot, std::size_t unit, std::int64_t to = 0);
-  // For a shard in host memory: gathers a unit into its rollout weights.
-  [[nodiscard]] std::int64_t begin_to(std::size_t unit, const at::Tensor& whole,
-                                      const bridge::SlotPart& part);
-  // Reads the next block's part from disk.
-  void read_ahead();
   [[nodiscard]] at::Tensor place_of(const step::SlicedTables::Placed& placed) const;
   [[nodiscard]] parallel::Communicator::PartialGather gather_of(std::size_t unit,
                                                                 const at::Tensor& to) const;
@@ -103,7 +101,6 @@ class SlicedWeights final : public step::WindowedBlocks, public UnitSource {
   step::SlicedTables tables_;
   bool overlaps_;
   bridge::StreamedSlices* host_;  // null: the shard is on the device
-  std::vector<bridge::SlotPart> generating_;
   // On a GPU: a stream that waits for loads; gathers start after it.
   std::optional<c10::Stream> fetched_;
   std::vector<std::size_t> blocks_;   // units of the blocks

@@ -1,4 +1,4 @@
-// Simulates train/hosted_gradients.h: gradient shards that are offloaded to host memory.
+// Simulates train/sharded_gradients.h: gradient shards that are offloaded to host memory.
 //
 // Threads   one.
 // Cost      below a microsecond per piece, plus its norms.

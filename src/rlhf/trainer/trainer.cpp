@@ -53,11 +53,6 @@ train::WorkerSpec Context::worker_spec(spec::ModelId model) const {
   train::WorkerSpec out{value_or_throw(spec::resolve(job, recipe, model, ranks.rank()))};
   out.seed = static_cast<std::uint64_t>(job.trainer.seed);
   out.init_head = source.init_head;
-  out.streamed = source.streamed;
-  out.sliced = source.sliced;
-  out.slice_on_host = source.slice_on_host;
-  out.gradients_on_host = source.gradients_on_host;
-  out.on_disk = {source.states_on_disk, source.blocks_on_disk};
   if (!out.trained) return out;
   out.save_base = job.trainer.save_lora_base;
   out.adapter = job.resolve(source.trained->lora_adapter_path);

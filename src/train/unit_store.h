@@ -1,0 +1,103 @@
+// Where the weights of a part of a model rest: on the device; in host memory, on disk or in the
+// model's files, while blocks pass through prefetch buffers; or in ZeRO shards.
+//
+// Ranks     check_equal(), gather() and gather_each() are called by every rank.
+// Threads   one at a time.
+// Failure   Error.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "ops/slot_blocks.h"
+#include "spec/job/placement.h"
+#include "train/collective_files.h"
+#include "train/model_part.h"
+#include "train/rank_model.h"
+
+namespace neap::train {
+
+/// Offloaded data as a tensor (elements,).
+[[nodiscard]] at::Tensor host_tensor(const bridge::Resting& rests, std::int64_t elements,
+                                     at::ScalarType dtype);
+
+class UnitStore {
+ public:
+  UnitStore(const RankModel& model, ModelPart part) : model_(model), part_(std::move(part)) {}
+  virtual ~UnitStore() = default;
+  UnitStore(const UnitStore&) = delete;
+
+  [[nodiscard]] const ModelPart& part() const { return part_; }
+  /// This rank's elements of each unit, where they rest. Undefined: the model's files hold them.
+  [[nodiscard]] const std::vector<at::Tensor>& values() const { return values_; }
+  /// Which elements of a unit these are.
+  [[nodiscard]] virtual spec::UnitSlices::Range range(std::size_t unit) const {
+    return {0, part_.layout()[unit].elements};
+  }
+  /// Whether data-parallel ranks have shards of units.
+  [[nodiscard]] virtual bool sharded() const { return false; }
+  /// The tag with values(); nullopt: none of them are in regions.
+  [[nodiscard]] virtual std::optional<spec::TagId> tag() const;
+  /// Where an offloaded unit's weights, or the rank's shard of all units, rest.
+  using Rests = std::optional<bridge::Resting>;
+  [[nodiscard]] virtual Rests offloaded(std::size_t) const { return {}; }
+  [[nodiscard]] virtual Rests offloaded_gradients(std::size_t) const { return {}; }
+
+  // What passes use:
+  /// The tensor of each unit while it is used; for one that passes through buffers, the first.
+  [[nodiscard]] virtual std::vector<at::Tensor> places() const { return values_; }
+  /// The buffers that units pass through. Gradients have this type.
+  [[nodiscard]] virtual std::optional<ops::StreamedBase> streamed(at::ScalarType) { return {}; }
+  /// The tensor where backward adds a unit's gradients.
+  [[nodiscard]] virtual at::Tensor gradients(std::size_t unit, at::ScalarType dtype) const;
+  /// If they are offloaded: keeps only these bytes of them.
+  virtual void keep_gradients(std::size_t, Bytes, Bytes) {}
+
+  /// `fill` fills whole units. Padding becomes zero.
+  virtual void fill(const UnitFill& fill);
+  /// If the model's files hold the values: those of this folder do.
+  virtual void read_from(const std::filesystem::path&) {}
+  /// Visits the elements that this rank writes to files of the whole model. Ranks with equal
+  /// elements divide the tensors among each other.
+  void visit_parts(const PartVisit& visit) const;
+  /// Fails on every rank if ranks that should have equal values do not.
+  void check_equal() const;
+
+  // For rollouts; ranks with shards of units call it together. Later work of the device waits.
+  /// Copies a unit to its rollout weights `to`; with shards, in the order of units.
+  virtual void bring(std::size_t unit, const at::Tensor& to);
+  /// Copies every unit; without shards, to the defined tensors.
+  virtual void gather(const std::vector<at::Tensor>& whole);
+  /// Passes each unit in turn to `take`, in a buffer that is valid until `take` has read it on this
+  /// thread's stream.
+  using TakeUnit = std::function<void(std::size_t unit, const at::Tensor& whole)>;
+  virtual void gather_each(const TakeUnit& take);
+
+ protected:
+  /// The part of the rollout weights that bring() fills.
+  [[nodiscard]] bridge::SlotPart place_to_generate(std::size_t unit) const;
+
+  const RankModel& model_;
+  ModelPart part_;
+  std::vector<at::Tensor> values_;
+
+ private:
+  void check_equal_tables() const;
+};
+
+/// The states of trained units, on which rank each is.
+[[nodiscard]] spec::StatePlacement place_states(const RankModel& model, const ModelPart& trained);
+
+/// The store of a model's weights, or of its adapters, by the plan.
+[[nodiscard]] std::unique_ptr<UnitStore> make_units(const RankModel& model, ModelPart::Of units);
+[[nodiscard]] std::unique_ptr<UnitStore> make_streamed_units(const RankModel& model,
+                                                             ModelPart part);
+
+}  // namespace neap::train
