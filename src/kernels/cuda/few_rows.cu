@@ -8,13 +8,6 @@
 
 constexpr int kStep = 32;  // columns of a warp at once
 
-__device__ inline Eight read_once(const Bf16* from) {
-  Eight x;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.pairs[0]), "=r"(x.pairs[1]), "=r"(x.pairs[2]), "=r"(x.pairs[3])
-               : "l"(from));
-  return x;
-}
 /// Adds the products of 8 rows of x with a tile, over 16 columns. Rows 8 to 15 are zero.
 __device__ inline void add_products(float (&sum)[4], unsigned x0, unsigned x1, unsigned w0,
                                     unsigned w1) {
@@ -54,7 +47,7 @@ __device__ inline void multiply(Sums<TILES>& sums, const Bf16* const (&tiles)[TI
   const auto fetch = [&](Eight(&to)[TILES], int step) {
     const bool inside = step < steps && step * kStep + first < columns;
 #pragma unroll
-    for (int n = 0; n < TILES; ++n) to[n] = inside ? read_once(from[n] + step * kStep) : Eight{};
+    for (int n = 0; n < TILES; ++n) to[n] = read_once(from[n] + step * kStep, inside);
   };
 #pragma unroll
   for (int d = 0; d < DEPTH; ++d) fetch(ahead[d], warp + d * kWarps);
@@ -111,14 +104,16 @@ __device__ inline void few_rows(Bf16* y, const Bf16* x, const Matrices<Bf16>& by
   const Bf16* tiles[TILES];
 #pragma unroll
   for (int n = 0; n < TILES; ++n) tiles[n] = weight + (begin + n * kTile) * columns;
-  multiply<TILES, DEPTH>(sums, tiles, x, stride, rows, columns);
   const int i = static_cast<int>(threadIdx.x) % (kTile * kTile);
   const int tile = static_cast<int>(threadIdx.x) / (kTile * kTile);
   const int row = i / kTile;
-  if (tile >= TILES || row >= rows) return;
   const int column = tile * kTile + i % kTile;
+  float offset = 0;
+  if (bias != nullptr && tile < TILES) offset = widen(bias[begin + column]);
+  multiply<TILES, DEPTH>(sums, tiles, x, stride, rows, columns);
+  if (tile >= TILES || row >= rows) return;
   float sum = sums.total(tile, i);
-  if (bias != nullptr) sum += widen(bias[begin + column]);
+  if (bias != nullptr) sum += offset;
   Bf16* const place = y + row * all + to + column;
   if (adds) sum += widen(*place);
   if (activation != kNoActivation) sum = activated(activation, widen(narrow<Bf16>(sum)));
@@ -126,7 +121,7 @@ __device__ inline void few_rows(Bf16* y, const Bf16* x, const Matrices<Bf16>& by
 }
 
 #define NEAP_FEW_ROWS(name, TILES, DEPTH)                                                    \
-  extern "C" __global__ void __launch_bounds__(kWarp* kWarps)                                \
+  extern "C" __global__ void __launch_bounds__(kWarp* kWarps, 2)                             \
       few_rows_##name(Bf16* y, const Bf16* x, Matrices<Bf16> by, long long stride, int rows, \
                       int columns, int activation, int adds) {                               \
     few_rows<TILES, DEPTH>(y, x, by, stride, rows, columns, activation, adds);               \
@@ -136,7 +131,7 @@ NEAP_FEW_ROWS(long, 1, 4)
 NEAP_FEW_ROWS(wide, 2, 2)
 
 /// y (rows, out) = act(x gate^T) (x up^T), the first two matrices, of one size. Intermediate results are rounded as in gated.cu.
-extern "C" __global__ void __launch_bounds__(kWarp* kWarps)
+extern "C" __global__ void __launch_bounds__(kWarp* kWarps, 2)
     few_rows_gated(Bf16* y, const Bf16* x, Matrices<Bf16> by, long long stride, int rows,
                    int columns, int activation) {
   __shared__ Sums<2> sums;

@@ -1,6 +1,7 @@
 // Norms of rows, in float32, rounded once: y = x / rms (weight + offset), or (x - mean) / deviation
 // weight + bias. Then adds a vector to x in place. A block has one row; a thread reads N adjacent
-// elements at once.
+// elements at once and keeps its first ones in registers. What the previous kernel does not write is
+// read before that kernel has ended.
 
 constexpr int kMostWarps = 32;
 constexpr unsigned kAll = 0xffffffffu;
@@ -25,17 +26,27 @@ __device__ inline void norm(T* y, T* x, long long stride, const T* weight, const
                             const T* added, long long columns, float eps, float offset,
                             int centered) {
   let_next_start();
+  const long long first = static_cast<long long>(threadIdx.x) * N;
+  const long long step = static_cast<long long>(blockDim.x) * N;
+  const auto first_of = [&](const T* from) {
+    return from != nullptr && first < columns ? load<N>(from + first) : Vector<T, N>{};
+  };
+  const Vector<T, N> first_gain = first_of(weight);
+  const Vector<T, N> first_bias = first_of(bias);
+  const Vector<T, N> first_added = first_of(added);
   wait_for_previous();
   T* const row = x + blockIdx.x * stride;
   T* const to = y + blockIdx.x * columns;
-  const long long first = static_cast<long long>(threadIdx.x) * N;
-  const long long step = static_cast<long long>(blockDim.x) * N;
+  const Vector<T, N> first_x = first_of(row);
+  const auto at_of = [&](const Vector<T, N>& ahead, const T* from, long long at) {
+    return at == first ? ahead : load<N>(from + at);
+  };
   const float count = static_cast<float>(columns);
   float mean = 0.0f;
   if (centered) {
     float sum = 0.0f;
     for (long long at = first; at < columns; at += step) {
-      const Vector<T, N> v = load<N>(row + at);
+      const Vector<T, N> v = at_of(first_x, row, at);
 #pragma unroll
       for (int i = 0; i < N; ++i) sum += widen(v.at[i]);
     }
@@ -43,7 +54,7 @@ __device__ inline void norm(T* y, T* x, long long stride, const T* weight, const
   }
   float squares = 0.0f;
   for (long long at = first; at < columns; at += step) {
-    const Vector<T, N> v = load<N>(row + at);
+    const Vector<T, N> v = at_of(first_x, row, at);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float off = widen(v.at[i]) - mean;
@@ -52,10 +63,10 @@ __device__ inline void norm(T* y, T* x, long long stride, const T* weight, const
   }
   const float scale = rsqrtf(sum_over_block(squares) / count + eps);
   for (long long at = first; at < columns; at += step) {
-    Vector<T, N> v = load<N>(row + at);
-    const Vector<T, N> gain = load<N>(weight + at);
+    Vector<T, N> v = at_of(first_x, row, at);
+    const Vector<T, N> gain = at_of(first_gain, weight, at);
     Vector<T, N> more = {};
-    if (bias != nullptr) more = load<N>(bias + at);
+    if (bias != nullptr) more = at_of(first_bias, bias, at);
     Vector<T, N> out;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
@@ -64,7 +75,7 @@ __device__ inline void norm(T* y, T* x, long long stride, const T* weight, const
     }
     store(to + at, out);
     if (added == nullptr) continue;
-    const Vector<T, N> by = load<N>(added + at);
+    const Vector<T, N> by = at_of(first_added, added, at);
 #pragma unroll
     for (int i = 0; i < N; ++i) v.at[i] = narrow<T>(widen(v.at[i]) + widen(by.at[i]));
     store(row + at, v);
