@@ -1,5 +1,5 @@
 // Sizes and arguments of the decoding kernels. Included by their sources (append.cu, attend.cu,
-// few_rows.cu) and by the code that plans and launches them.
+// few_rows.cu, some_rows.cu) and by the code that plans and launches them.
 #pragma once
 
 namespace neap::kernels::decoding {
@@ -10,8 +10,14 @@ struct HeadStrides {
   long long keys_row, keys_head, values_row, values_head;
 };
 
+/// Of the RMS norms of queries and keys.
+struct HeadNorms {
+  float eps, offset;
+};
+
 struct Append {
   HeadStrides strides;
+  HeadNorms norms;
   int heads, key_heads, width;
   int half;      ///< half of the rotated columns; 0: no rotation
   float factor;  ///< of cosine and sine

@@ -52,6 +52,11 @@ HeadStrides strides_of(const step::Heads<Tensor>& heads, const Tensor& keys, con
           heads.v.stride(0), heads.v.stride(1), keys.stride(0),    keys.stride(1),
           values.stride(0),  values.stride(1)};
 }
+kernels::decoding::HeadNorms norms_of(const step::Heads<Tensor>& heads) {
+  for (const Tensor& t : {heads.q_norm.weight, heads.k_norm.weight})
+    if (t.defined()) check(t, heads.q, "norms of new tokens");
+  return {static_cast<float>(heads.q_norm.eps), static_cast<float>(heads.q_norm.offset)};
+}
 const void* pointer(const Tensor& t) {
   return t.defined() ? t.const_data_ptr() : nullptr;
 }
@@ -68,6 +73,7 @@ Tensor AtenOps::append_(const Tensor& keys, const Tensor& values, const Tensor& 
   const Tensor& q = heads.q;
   check(positions, positions, "positions of new tokens");
   const kernels::decoding::Append by{strides_of(heads, keys, values),
+                                     norms_of(heads),
                                      static_cast<int>(q.size(1)),
                                      static_cast<int>(heads.k.size(1)),
                                      static_cast<int>(q.size(2)),
@@ -81,6 +87,7 @@ Tensor AtenOps::append_(const Tensor& keys, const Tensor& values, const Tensor& 
          turned.mutable_data_ptr(), keys.mutable_data_ptr(), values.mutable_data_ptr(),
          q.const_data_ptr(), heads.k.const_data_ptr(), heads.v.const_data_ptr(),
          pointer(heads.q_bias), pointer(heads.k_bias), pointer(heads.v_bias),
+         pointer(heads.q_norm.weight), pointer(heads.k_norm.weight),
          positions.const_data_ptr<std::int64_t>(), read_numbers(rotation.frequencies), by);
   return turned;
 }
@@ -97,6 +104,7 @@ Tensor AtenOps::append_and_attend_(const Tensor& keys, const Tensor& values,
   if (q.numel() == 0) return at::empty({rows, count * width}, q.options());
   const std::int64_t shares = step::attend_shares(rows * count, limit.rounded);
   const kernels::decoding::Attend by{strides_of(heads, keys, values),
+                                     norms_of(heads),
                                      static_cast<int>(count),
                                      static_cast<int>(heads.k.size(1)),
                                      static_cast<int>(width),

@@ -57,8 +57,9 @@ __device__ inline void see(Seen& seen, const float* query, const float (&keys)[N
 template <int L, int WARPS>
 __device__ inline void attend(Bf16* out, float* parts, Bf16* keys, Bf16* values, const Bf16* q,
                               const Bf16* k, const Bf16* v, const Bf16* q_bias, const Bf16* k_bias,
-                              const Bf16* v_bias, const long long* positions,
-                              const float* frequencies, const Attend& by) {
+                              const Bf16* v_bias, const Bf16* q_norm, const Bf16* k_norm,
+                              const long long* positions, const float* frequencies,
+                              const Attend& by) {
   constexpr int kThreads = 32 * WARPS;
   constexpr int kSlots = kThreads / L;  // keys that the block reads at once
   constexpr int kMostWidth = kOfLane * L;
@@ -95,8 +96,18 @@ __device__ inline void attend(Bf16* out, float* parts, Bf16* keys, Bf16* values,
     }
   };
   fetch(begin);
+  for (const Bf16* norm : {q_norm, k_norm})
+    if (norm != nullptr && kOfLane * thread < by.width) fetch_ahead(norm + kOfLane * thread);
   wait_for_previous();
 
+  NewHead<Bf16> of_query{q + row * by.strides.q_row + head * by.strides.q_head,
+                         q_bias == nullptr ? nullptr : q_bias + head * by.width, q_norm,
+                         by.norms.offset};
+  NewHead<Bf16> of_new_key{k + row * by.strides.k_row + key_head * by.strides.k_head,
+                           k_bias == nullptr ? nullptr : k_bias + key_head * by.width, k_norm,
+                           by.norms.offset};
+  of_query.measure(by.width, by.norms.eps);
+  if (has_new) of_new_key.measure(by.width, by.norms.eps);
   const bool stores = has_new && head % of_key == 0;
   const long long place = static_cast<long long>(position) * by.width;
   const int turned = by.width - by.half;  // rotated pairs, and columns that are not rotated
@@ -111,10 +122,10 @@ __device__ inline void attend(Bf16* out, float* parts, Bf16* keys, Bf16* values,
     }
     const bool is_key = item >= turned;
     const int i = is_key ? item - turned : item;
-    const Bf16* const from = is_key ? k + row * by.strides.k_row + key_head * by.strides.k_head
-                                    : q + row * by.strides.q_row + head * by.strides.q_head;
-    const Bf16* bias = is_key ? k_bias : q_bias;
-    if (bias != nullptr) bias += (is_key ? key_head : head) * by.width;
+    const NewHead<Bf16> of{is_key ? of_new_key.from : of_query.from,
+                           is_key ? of_new_key.bias : of_query.bias,
+                           is_key ? of_new_key.norm : of_query.norm, by.norms.offset,
+                           is_key ? of_new_key.scale : of_query.scale};
     const auto put = [&](int at, float x) {
       const Bf16 rounded = narrow<Bf16>(x);
       if (!is_key) {
@@ -125,12 +136,12 @@ __device__ inline void attend(Bf16* out, float* parts, Bf16* keys, Bf16* values,
       if (stores) row_keys[place + at] = rounded;
     };
     if (i >= by.half) {
-      put(by.half + i, biased(from, bias, by.half + i));
+      put(by.half + i, of.at(by.half + i));
       continue;
     }
     const Turn turn = turn_of<Bf16>(position, frequencies[i], by.factor);
-    const float a = biased(from, bias, i);
-    const float b = biased(from, bias, by.half + i);
+    const float a = of.at(i);
+    const float b = of.at(by.half + i);
     put(i, a * turn.cosine - b * turn.sine);
     put(by.half + i, b * turn.cosine + a * turn.sine);
   }
@@ -229,12 +240,14 @@ extern "C" __global__ void merge_shares(Bf16* out, const float* parts, int width
 }
 
 #define NEAP_ATTEND(L, WARPS)                                                              \
-  extern "C" __global__ void __launch_bounds__(32 * WARPS) attend_##L##_##WARPS(           \
+  extern "C" __global__ void __launch_bounds__(32 * WARPS, 20 / WARPS)                     \
+      attend_##L##_##WARPS(                                                                \
       Bf16* out, float* parts, Bf16* keys, Bf16* values, const Bf16* q, const Bf16* k,     \
       const Bf16* v, const Bf16* q_bias, const Bf16* k_bias, const Bf16* v_bias,           \
-      const long long* positions, const float* frequencies, Attend by) {                   \
-    attend<L, WARPS>(out, parts, keys, values, q, k, v, q_bias, k_bias, v_bias, positions, \
-                     frequencies, by);                                                     \
+      const Bf16* q_norm, const Bf16* k_norm, const long long* positions,                  \
+      const float* frequencies, Attend by) {                                               \
+    attend<L, WARPS>(out, parts, keys, values, q, k, v, q_bias, k_bias, v_bias, q_norm,    \
+                     k_norm, positions, frequencies, by);                                  \
   }
 NEAP_ATTEND(8, 4)
 NEAP_ATTEND(8, 8)

@@ -53,6 +53,11 @@ __device__ inline void let_next_start() {
 #endif
 }
 
+/// Prefetches to the L2 cache what the previous kernel does not write.
+__device__ inline void fetch_ahead(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
 /// Transformation of a logit.
 struct Shaping {
   float cap;      // 0: none

@@ -252,9 +252,9 @@ class CountingOps : public WorkMeter {
   /// The norm of x (N, C); then x += `added` (C,). `added` and the norm's bias may be undefined.
   [[nodiscard]] Tensor norm_and_add_(spec::NormKind kind, const Tensor& x, const Tensor& weight,
                                      const Tensor& bias, double eps, const Tensor& added);
-  /// Decoding: adds the biases, rotates queries and keys, and writes keys and values (B, K, D) at
-  /// positions (B,) of the cache's first rows. Returns the queries (B, H, D). Rows of heads may
-  /// have strides.
+  /// Decoding: adds the biases, normalizes queries and keys if `heads` has norms, rotates them, and
+  /// writes keys and values (B, K, D) at positions (B,) of the cache's first rows. Returns the
+  /// queries (B, H, D). Rows of heads may have strides.
   [[nodiscard]] Tensor append_(const Tensor& keys, const Tensor& values, const Tensor& positions,
                                const Heads<Tensor>& heads, const Rotation<Tensor>& rotation);
   [[nodiscard]] bool attends_itself(Dtype dtype, const DecodeSizes& sizes,

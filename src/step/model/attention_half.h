@@ -125,7 +125,7 @@ class AttentionHalf : public BlockHalf<Ops> {
     if (rows_.fused) {
       make_attention_input();
       if (joins_heads(ops_, a_, w_, s_.attention_input)) {
-        heads = project_joined();
+        heads = with_norms(project_joined(), a_, w_);
         return;
       }
     }
@@ -137,7 +137,9 @@ class AttentionHalf : public BlockHalf<Ops> {
       if (s_.query.defined()) projected = {s_.query, s_.key, {}};
     }
     if (!query_key) return;
-    if (a_.query_key_norm) {
+    if (rows_.fused && norms_new_heads(a_)) {
+      heads = with_norms<T>({std::move(projected.q), std::move(projected.k), heads.v}, a_, w_);
+    } else if (a_.query_key_norm) {
       s_.query = std::move(projected.q);
       s_.key = std::move(projected.k);
       heads.q = head_norm(ops_, a_, w_.query_norm, s_.query, &s_.query_norm);

@@ -54,13 +54,28 @@ template <class Ops, class T = typename Ops::Tensor>
   return takes_few_rows(ops, w.query, h) && takes_few_rows(ops, w.key, h) &&
          takes_few_rows(ops, w.value, h);
 }
+/// Whether append_() computes the norms of queries and keys in decoding.
+[[nodiscard]] inline bool norms_new_heads(const spec::Architecture& a) {
+  return a.query_key_norm && !a.norm_across_heads && a.norm != spec::NormKind::kLayerNorm;
+}
+template <class T>
+RowNorm<T> row_norm(const spec::Architecture& a, const Norm<T>& p) {
+  return {p.weight, a.norm_eps, a.norm == spec::NormKind::kRmsOffset ? 1.0 : 0.0};
+}
+template <class T>
+Heads<T> with_norms(Heads<T> heads, const spec::Architecture& a, const Block<T>& w) {
+  if (!norms_new_heads(a)) return heads;
+  heads.q_norm = row_norm(a, w.query_norm);
+  heads.k_norm = row_norm(a, w.key_norm);
+  return heads;
+}
 /// Whether decoding computes the heads of h (N, C) with fewer products. Not with norms of queries
-/// and keys, which read contiguous heads.
+/// and keys that append_() does not compute: they read contiguous heads.
 template <class Ops, class T = typename Ops::Tensor>
 [[nodiscard]] bool joins_heads(const Ops& ops, const spec::Architecture& a, const Block<T>& w,
                                const T& h) {
-  if (a.query_key_norm || w.query.has_lora() || w.key.has_lora() || w.value.has_lora())
-    return false;
+  if (a.query_key_norm && !norms_new_heads(a)) return false;
+  if (w.query.has_lora() || w.key.has_lora() || w.value.has_lora()) return false;
   return w.heads.defined() || w.stacked.defined() || heads_of_few_rows(ops, w, h);
 }
 /// h (N, C) -> all heads, by products with adjacent matrices. Does not add the biases of stacked

@@ -89,12 +89,20 @@ struct AdamWTensors {
   T copy;  ///< bfloat16 copy of x; undefined: none
 };
 
+/// An RMS norm of rows, x / rms (weight + offset), as Neap's kernels for decoding take it.
+template <class T>
+struct RowNorm {
+  T weight{};  // undefined: none
+  double eps = 0, offset = 0;
+};
+
 template <class T>
 struct Heads {
   T q;     // (N, H, D)
   T k, v;  // (N, K, D)
   // In decoding, biases that are not added yet, (H * D,) and (K * D,); undefined: none
   T q_bias = {}, k_bias = {}, v_bias = {};
+  RowNorm<T> q_norm{}, k_norm{};  // and behind that: of each head
 };
 
 /// Up to three matrices (out, in) that multiply the same rows, and their biases (out,), which may be undefined.

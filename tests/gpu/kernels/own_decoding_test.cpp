@@ -8,6 +8,9 @@
 #include <string>
 
 #include "bridge/no_autograd.h"
+#include "device/cuda/cuda_device.h"
+#include "kernels/compiler.h"
+#include "kernels/decoding_sizes.h"
 #include "ops/aten_ops.h"
 #include "step/model/rotation.h"
 
@@ -37,6 +40,18 @@ class OwnDecoding : public ::testing::TestWithParam<at::ScalarType> {
         .item<double>();
   }
 
+  // Norms of heads in place of the kernels': of queries and keys, in float32, rounded once.
+  static void add_norms(step::Heads<Tensor>& heads, const Tensor& q_norm, const Tensor& k_norm) {
+    heads.q_norm = {q_norm, 1e-6, 1};
+    heads.k_norm = {k_norm, 1e-6, 1};
+  }
+  static Tensor normed(const Tensor& t, const step::RowNorm<Tensor>& by) {
+    if (!by.weight.defined()) return t;
+    const Tensor x = t.to(at::kDouble);
+    const Tensor scale = x.square().mean(-1, /*keepdim=*/true).add(by.eps).rsqrt();
+    return (x * scale * by.weight.to(at::kDouble).add(by.offset)).to(t.scalar_type());
+  }
+
   AtenOps own_{at::Device(at::kCUDA, 0), {.own = {true}}};
   AtenOps host_{at::kCPU};
   const bridge::NoAutograd no_autograd_{};
@@ -50,12 +65,15 @@ TEST_P(OwnDecoding, HeadsAreTurnedAndStored) {
     std::int64_t rows, heads, groups, width, turned;
     bool joined, biased;
     double factor;
+    bool normed = false;
   };
   for (const Case& c :
        {Case{8, 14, 2, 64, 64, false, false, 1}, Case{64, 32, 8, 128, 128, true, false, 1},
         Case{3, 8, 1, 256, 256, true, true, 1}, Case{5, 4, 4, 80, 32, false, true, 1.25},
         Case{1, 32, 32, 64, 0, true, true, 1}, Case{2, 3, 3, 10, 6, false, false, 1},
-        Case{0, 2, 2, 64, 64, false, false, 1}}) {
+        Case{0, 2, 2, 64, 64, false, false, 1}, Case{8, 32, 8, 128, 128, true, false, 1, true},
+        Case{3, 4, 1, 256, 256, true, true, 1, true}, Case{5, 4, 4, 80, 32, false, true, 1, true},
+        Case{2, 3, 3, 10, 0, false, false, 1, true}}) {
     SCOPED_TRACE(c.width);
     const std::int64_t tokens = 4000;
     const auto heads_of = [&]() -> step::Heads<Tensor> {
@@ -72,6 +90,7 @@ TEST_P(OwnDecoding, HeadsAreTurnedAndStored) {
       heads.k_bias = random({c.groups * c.width}, 3);
       heads.v_bias = random({c.groups * c.width}, 3);
     }
+    if (c.normed) add_norms(heads, random({c.width}), random({c.width}));
     step::Rotations<Tensor> rotations;
     if (c.turned > 0) {
       rotations.all.frequencies =
@@ -94,13 +113,16 @@ TEST_P(OwnDecoding, HeadsAreTurnedAndStored) {
     const auto turned = [&](const Tensor& t) {
       return c.turned > 0 ? own_.rotate(t, rows.cos, rows.sin, false) : t;
     };
-    own_.write_token_(other_keys, positions, turned(biased(heads.k, heads.k_bias)));
+    own_.write_token_(other_keys, positions,
+                      turned(normed(biased(heads.k, heads.k_bias), heads.k_norm)));
     own_.write_token_(other_values, positions, biased(heads.v, heads.v_bias));
     EXPECT_TRUE(q.is_contiguous());
-    // Sums of two products may be rounded in another order.
+    // Sums of two products may be rounded in another order, and norms to a neighbour.
     const double unit = GetParam() == at::kBFloat16 ? 1.0 / 128 : 2e-6;
-    EXPECT_TRUE(at::allclose(q, turned(biased(heads.q, heads.q_bias)), unit, 4e-6));
-    EXPECT_TRUE(at::allclose(keys, other_keys, unit, 4e-6));
+    const double least = !c.normed ? 4e-6 : GetParam() == at::kBFloat16 ? 1.0 / 32 : 4e-5;
+    EXPECT_TRUE(
+        at::allclose(q, turned(normed(biased(heads.q, heads.q_bias), heads.q_norm)), unit, least));
+    EXPECT_TRUE(at::allclose(keys, other_keys, unit, least));
     EXPECT_TRUE(at::equal(values, other_values));
   }
 }
@@ -110,9 +132,13 @@ TEST_P(OwnDecoding, HeadsAreStoredAndAttend) {
   if (GetParam() != at::kBFloat16) GTEST_SKIP() << "only bfloat16";
   struct Case {
     std::int64_t rows, heads, groups, width, turned, tokens, longest, window;
-    bool joined, biased;
+    bool joined, biased, normed = false;
   };
   for (const Case& c : {Case{8, 14, 2, 64, 64, 256, 150, 0, true, true},
+                        Case{8, 12, 2, 128, 128, 600, 590, 0, true, false, true},
+                        Case{3, 4, 1, 256, 256, 1024, 1000, 300, true, true, true},
+                        Case{8, 16, 8, 128, 128, 160, 150, 0, true, false, true},
+                        Case{5, 4, 4, 80, 32, 300, 299, 0, false, true, true},
                         Case{8, 12, 2, 128, 128, 600, 590, 0, true, false},
                         Case{64, 32, 32, 64, 0, 160, 150, 0, false, true},
                         Case{64, 8, 8, 64, 64, 700, 690, 100, false, false},

@@ -39,12 +39,15 @@ class KernelDefinitions : public AtenOps {
     };
     const step::Rows<Tensor> rows =
         step::make_rows(*this, dtype(heads.q), {heads.q.size(0), 1}, positions, {rotation, {}});
+    const auto normed = [&](const Tensor& t, const step::RowNorm<Tensor>& by) {
+      return normed_rows(t.view({-1, t.size(2)}), by).view(t.sizes());
+    };
     const auto turned = [&](const Tensor& t) {
       return rotation.frequencies.defined() ? rotate(t, rows.cos, rows.sin, false) : t;
     };
-    write_token_(keys, positions, turned(biased(heads.k, heads.k_bias)));
+    write_token_(keys, positions, turned(normed(biased(heads.k, heads.k_bias), heads.k_norm)));
     write_token_(values, positions, biased(heads.v, heads.v_bias));
-    return turned(biased(heads.q, heads.q_bias));
+    return turned(normed(biased(heads.q, heads.q_bias), heads.q_norm));
   }
 
   [[nodiscard]] bool attends_itself(step::Dtype, const step::DecodeSizes&,
@@ -62,6 +65,12 @@ class KernelDefinitions : public AtenOps {
   }
   [[nodiscard]] bool own_few_rows(step::Dtype, std::int64_t, std::int64_t, std::int64_t) const {
     return few_rows;
+  }
+  [[nodiscard]] Tensor normed_rows(const Tensor& x, const step::RowNorm<Tensor>& by) const {
+    if (!by.weight.defined()) return x;
+    return norm(by.offset == 1 ? spec::NormKind::kRmsOffset : spec::NormKind::kRms, x, by.weight,
+                {}, by.eps)
+        .y;
   }
   [[nodiscard]] Tensor few_rows_products(const Tensor& x, const step::FewMatrices<Tensor>& by) {
     ++products_of_few;

@@ -85,10 +85,25 @@ inline std::vector<Form> forms() {
   gemma.norm = spec::NormKind::kRmsOffset;
   gemma.placement = {.before = true, .after = true, .over = false};
   gemma.embedding_scale = 4.9;
-  return {{"llama", tiny_llama()}, {"capped", capped},
-          {"sliding", sliding},    {"gemma2", gemma},
-          {"qwen2", qwen},         {"gpt2", tiny_gpt2()},
-          {"opt", tiny_opt(true)}, {"opt_post_norm", tiny_opt(false)}};
+  spec::Architecture qwen3 = tiny_llama();  // norms of queries and keys
+  qwen3.query_key_norm = true;
+  spec::Architecture gemma3 = gemma;
+  gemma3.attention_softcap = gemma3.logit_softcap = 0;
+  gemma3.query_key_norm = true;
+  spec::Architecture olmo2 = qwen3;
+  olmo2.norm_across_heads = true;
+  olmo2.placement = {.before = false, .after = true, .over = false};
+  return {{"llama", tiny_llama()},
+          {"capped", capped},
+          {"qwen3", qwen3},
+          {"gemma3", gemma3},
+          {"olmo2", olmo2},
+          {"sliding", sliding},
+          {"gemma2", gemma},
+          {"qwen2", qwen},
+          {"gpt2", tiny_gpt2()},
+          {"opt", tiny_opt(true)},
+          {"opt_post_norm", tiny_opt(false)}};
 }
 
 struct TestModel {

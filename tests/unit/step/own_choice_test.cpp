@@ -123,6 +123,42 @@ TEST(OwnNorms, AddTheResidualStreamsGradient) {
   EXPECT_EQ(backward(true, spec::NormKind::kRms, 128), backward(false, spec::NormKind::kRms, 128));
 }
 
+// Requests of what decoding makes of queries, keys and values.
+TEST(OwnHeads, WithNormsAreOneProduct) {
+  const auto projected = [](bool across, spec::NormKind kind, std::int64_t rank) {
+    return counted(true,
+                   [&](CountingOps& ops) {
+                     spec::Architecture a;
+                     a.hidden_size = 512;
+                     a.num_attention_heads = 8;
+                     a.num_key_value_heads = 2;
+                     a.head_dim = 64;
+                     a.query_key_norm = true;
+                     a.norm_across_heads = across;
+                     a.norm = kind;
+                     Block<T> w;
+                     const auto matrix = [&](std::int64_t out) {
+                       Linear<T> p;
+                       p.weight = T::outside({out, 512}, Dtype::kBfloat16);
+                       if (rank > 0) p.lora_a = T::outside({rank, 512}, Dtype::kBfloat16);
+                       return p;
+                     };
+                     w.query = matrix(512);
+                     w.key = w.value = matrix(128);
+                     const T h = T::outside({8, 512}, Dtype::kBfloat16);
+                     EXPECT_EQ(joins_heads(ops, a, w, h),
+                               rank == 0 && !across && kind != spec::NormKind::kLayerNorm);
+                     if (joins_heads(ops, a, w, h)) (void)project_joined_heads(ops, a, w, h);
+                   })
+        .second;
+  };
+  EXPECT_EQ(projected(false, spec::NormKind::kRms, 0), (std::vector<std::int64_t>{8 * 768 * 2}));
+  EXPECT_EQ(projected(false, spec::NormKind::kRmsOffset, 0).size(), 1);
+  EXPECT_TRUE(projected(true, spec::NormKind::kRms, 0).empty());
+  EXPECT_TRUE(projected(false, spec::NormKind::kLayerNorm, 0).empty());
+  EXPECT_TRUE(projected(false, spec::NormKind::kRms, 4).empty());
+}
+
 class OwnDraws : public ::testing::Test {
  protected:
   static constexpr std::int64_t kRows = 64, kVocabulary = 151936, kParts = 19;
