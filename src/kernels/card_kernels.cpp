@@ -1,6 +1,7 @@
 #include "kernels/card_kernels.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -12,8 +13,6 @@ namespace neap::kernels {
 namespace {
 
 namespace cuda = device::cuda;
-
-constexpr int kEarlyArchitecture = 90;
 
 Result<std::unique_ptr<CardKernels>> open(int ordinal) {
   NEAP_TRY_ASSIGN(const Compiler* const compiler, load_compiler());
@@ -115,20 +114,27 @@ Status CardKernels::launch_with(std::string_view source, std::string_view kernel
   }
   const auto size = [](std::int64_t n) { return static_cast<unsigned>(n); };
   const cuda::Driver& driver = *card_.driver;
+  const bool early = grid.early && architecture_ >= kClusterArchitecture;
   int result = 0;
-  if (grid.early && architecture_ >= kEarlyArchitecture && driver.launch_with != nullptr) {
-    cuda::LaunchAttribute early;
-    early.id = cuda::kLaunchAttributeEarly;
-    early.value.number = 1;
+  if ((early || grid.cluster > 1) && driver.launch_with != nullptr) {
+    std::array<cuda::LaunchAttribute, 2> attributes;
+    unsigned count = 0;
+    if (early) attributes[count++] = cuda::LaunchAttribute(cuda::kLaunchAttributeEarly, {1});
+    if (grid.cluster > 1)
+      attributes[count++] =
+          cuda::LaunchAttribute(cuda::kLaunchAttributeCluster, {size(grid.cluster), 1, 1});
     cuda::LaunchConfig config;
     config.grid_x = size(grid.x);
     config.grid_y = size(grid.y);
     config.grid_z = size(grid.z);
     config.block_x = size(grid.threads);
     config.stream = stream;
-    config.attributes = &early;
-    config.attribute_count = 1;
+    config.attributes = attributes.data();
+    config.attribute_count = count;
     result = driver.launch_with(&config, function, parameters, nullptr);
+  } else if (grid.cluster > 1) {
+    return Status(ErrorCode::kUnsupported,
+                  format("the kernel {} of {}.cu needs a driver for CUDA 11.8", kernel, source));
   } else {
     result = driver.launch(function, size(grid.x), size(grid.y), size(grid.z), size(grid.threads),
                            1, 1, 0, stream, parameters, nullptr);

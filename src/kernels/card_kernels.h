@@ -29,6 +29,7 @@ struct Grid {
   std::int64_t z = 1;
   /// The kernel may start before the previous one has ended, and then waits for it (types.cuh).
   bool early = false;
+  std::int64_t cluster = 1;  ///< neighbours along x that share memory
 };
 
 class CardKernels {

@@ -16,6 +16,8 @@ namespace neap::kernels {
 
 /// Compute capability 8.0, the first with bfloat16 arithmetic. Older GPUs run libtorch's kernels.
 constexpr int kOldestArchitecture = 80;
+/// From here on blocks form clusters that share memory, and a kernel can start before the one in front has ended.
+constexpr int kClusterArchitecture = 90;
 
 class Compiler {
  public:

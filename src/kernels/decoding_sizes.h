@@ -25,6 +25,7 @@ struct Append {
 
 struct Attend {
   HeadStrides strides;
+  HeadNorms norms;
   int heads, key_heads, width;
   int half;      ///< half of the rotated columns; 0: no rotation
   float factor;  ///< of cosine and sine
@@ -33,10 +34,16 @@ struct Attend {
   int share;     ///< keys of a block
 };
 
-constexpr int kTile = 8;    ///< rows of a matrix that are read together; maximum rows of x
-constexpr int kOfLane = 8;  ///< columns that a thread reads at once
-constexpr int kWarps = 16;  ///< of a block that multiplies
 constexpr int kWarp = 32;   ///< threads
+constexpr int kOfLane = 8;  ///< columns that a thread reads at once
+constexpr int kTile = 8;    ///< rows of a matrix, or of x, that are multiplied together
+
+constexpr int kWarps = 16;  ///< of a block of few_rows.cu
+
+// Of a block of some_rows.cu
+constexpr int kRowsOfBlock = 64;  ///< of matrices
+constexpr int kShares = 2;        ///< warps that have the same rows, and share the columns
+constexpr int kSomeRowsThreads = kWarp * (kRowsOfBlock / (2 * kTile)) * kShares;
 
 constexpr int kNoActivation = -1;
 

@@ -212,7 +212,7 @@ class AtenOps {
                                           const step::ScoreOptions& options) const;
   [[nodiscard]] bool own_few_rows(step::Dtype dtype, std::int64_t rows, std::int64_t in,
                                   std::int64_t out) const {
-    return kernels_.own.few_rows(dtype, rows, in, out);
+    return kernels_.own.row_product(dtype, rows, in, out) != step::RowProduct::kLibrary;
   }
   [[nodiscard]] Tensor few_rows_products(const Tensor& x,
                                          const step::FewMatrices<Tensor>& by) const;

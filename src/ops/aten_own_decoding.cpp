@@ -123,7 +123,8 @@ Tensor AtenOps::append_and_attend_(const Tensor& keys, const Tensor& values,
          {rows, count, kWarp * warps, shares, /*early=*/true}, out.mutable_data_ptr(),
          numbers(parts), keys.mutable_data_ptr(), values.mutable_data_ptr(), q.const_data_ptr(),
          heads.k.const_data_ptr(), heads.v.const_data_ptr(), pointer(heads.q_bias),
-         pointer(heads.k_bias), pointer(heads.v_bias), positions.const_data_ptr<std::int64_t>(),
+         pointer(heads.k_bias), pointer(heads.v_bias), pointer(heads.q_norm.weight),
+         pointer(heads.k_norm.weight), positions.const_data_ptr<std::int64_t>(),
          read_numbers(rotation.frequencies), by);
   if (shares > 1)
     launch(q, "attend", "merge_shares",
@@ -150,26 +151,63 @@ Matrices matrices_of(const step::FewMatrices<Tensor>& by, const Tensor& x) {
   }
   return to;
 }
-void multiply_few(const Tensor& y, const Tensor& x, const step::FewMatrices<Tensor>& by,
-                  int activation, bool adds) {
-  const Matrices matrices = matrices_of(by, x);
-  check(y, x, "product of few rows");
-  if (vector_width({x}, {x.size(1)}) == 1 || !y.is_contiguous())
-    throw Error(ErrorCode::kInternal, "product of few rows: a kernel takes rows of vectors");
-  if (x.size(0) == 0) return;
+// A product of rows x with matrices, to y, and its epilogue.
+struct RowsProduct {
+  const Tensor &y, &x;
+  Matrices matrices;
+  int activation = kNoActivation;
+  bool adds = false;   // to y's values
+  bool gated = false;  // y = activation(first) * second
+
+  [[nodiscard]] std::int64_t out() const {
+    return std::int64_t{matrices.out[0]} + matrices.out[1] + matrices.out[2];
+  }
+};
+void multiply_some(const RowsProduct& p) {
+  using namespace kernels::decoding;
+  const std::int64_t rows = p.x.size(0), columns = p.x.size(1);
+  const std::int64_t of_block = p.gated ? kRowsOfBlock / 2 : kRowsOfBlock;
+  const std::int64_t tiles = (rows + kTile - 1) / kTile;
+  const std::int64_t cluster = step::blocks_of_columns(columns, p.out());
+  kernels::Grid grid{cluster, (p.y.size(1) + of_block - 1) / of_block, kSomeRowsThreads};
+  grid.early = true;
+  grid.cluster = cluster;
+  launch(p.x, "some_rows", format("some_rows_{}", tiles), grid, p.y.mutable_data_ptr(),
+         p.x.const_data_ptr(), p.matrices, p.x.stride(0), static_cast<int>(rows),
+         static_cast<int>(columns), p.activation, static_cast<int>(p.adds),
+         static_cast<int>(p.gated));
+}
+void multiply_few(const RowsProduct& p) {
+  const int rows = static_cast<int>(p.x.size(0)), columns = static_cast<int>(p.x.size(1));
+  if (p.gated) {
+    launch(p.x, "few_rows", "few_rows_gated", {p.y.size(1) / kTile, 1, kThreads, 1, /*early=*/true},
+           p.y.mutable_data_ptr(), p.x.const_data_ptr(), p.matrices, p.x.stride(0), rows, columns,
+           p.activation);
+    return;
+  }
   // Large matrices fill the GPU with blocks of two tiles. For others with many columns, more tiles
   // are in flight.
   constexpr std::int64_t kShortColumns = 1024, kManyRows = 4096;
-  const bool wide = y.size(1) >= kManyRows &&
-                    std::ranges::all_of(matrices.out, [](int n) { return n % (2 * kTile) == 0; });
-  const char* kernel = wide                         ? "few_rows_wide"
-                       : x.size(1) <= kShortColumns ? "few_rows_short"
-                                                    : "few_rows_long";
-  launch(x, "few_rows", kernel,
-         {y.size(1) / (wide ? 2 * kTile : kTile), 1, kThreads, 1, /*early=*/true},
-         y.mutable_data_ptr(), x.const_data_ptr(), matrices, x.stride(0),
-         static_cast<int>(x.size(0)), static_cast<int>(x.size(1)), activation,
-         static_cast<int>(adds));
+  const bool wide = p.y.size(1) >= kManyRows &&
+                    std::ranges::all_of(p.matrices.out, [](int n) { return n % (2 * kTile) == 0; });
+  const char* const kernel = wide ? "wide" : columns <= kShortColumns ? "short" : "long";
+  launch(p.x, "few_rows", format("few_rows_{}", kernel),
+         {p.y.size(1) / (wide ? 2 * kTile : kTile), 1, kThreads, 1, /*early=*/true},
+         p.y.mutable_data_ptr(), p.x.const_data_ptr(), p.matrices, p.x.stride(0), rows, columns,
+         p.activation, static_cast<int>(p.adds));
+}
+void multiply_rows(const step::OwnKernels& own, const RowsProduct& p) {
+  check(p.y, p.x, "product of few rows");
+  if (vector_width({p.x}, {p.x.size(1)}) == 1 || !p.y.is_contiguous())
+    throw Error(ErrorCode::kInternal, "product of few rows: a kernel takes rows of vectors");
+  const std::int64_t rows = p.x.size(0);
+  if (rows == 0) return;
+  if (rows > kTile || own.row_product(step::Dtype::kBfloat16, rows, p.x.size(1), p.out()) ==
+                          step::RowProduct::kSomeRows) {
+    multiply_some(p);
+  } else {
+    multiply_few(p);
+  }
 }
 
 }  // namespace
@@ -178,28 +216,30 @@ Tensor AtenOps::few_rows_products(const Tensor& x, const step::FewMatrices<Tenso
   std::int64_t columns = 0;
   for (const Tensor& w : by.weight) columns += w.defined() ? w.size(0) : 0;
   Tensor y = at::empty({x.size(0), columns}, x.options());
-  multiply_few(y, x, by, kNoActivation, /*adds=*/false);
+  multiply_rows(kernels_.own, {.y = y, .x = x, .matrices = matrices_of(by, x)});
   return y;
 }
 Tensor AtenOps::few_rows_activated(const Tensor& x, const Tensor& w, const Tensor& bias,
                                    spec::Activation kind) const {
   Tensor y = at::empty({x.size(0), w.size(0)}, x.options());
-  multiply_few(y, x, {{w}, {bias}}, static_cast<int>(kind), /*adds=*/false);
+  multiply_rows(kernels_.own, {.y = y,
+                               .x = x,
+                               .matrices = matrices_of({{w}, {bias}}, x),
+                               .activation = static_cast<int>(kind)});
   return y;
 }
 void AtenOps::add_few_rows_(const Tensor& sum, const Tensor& x, const Tensor& w) const {
-  multiply_few(sum, x, {{w}, {}}, kNoActivation, /*adds=*/true);
+  multiply_rows(kernels_.own,
+                {.y = sum, .x = x, .matrices = matrices_of({{w}, {}}, x), .adds = true});
 }
 Tensor AtenOps::few_rows_gated(const Tensor& x, const Tensor& gate, const Tensor& up,
                                spec::Activation kind) const {
   Tensor y = at::empty({x.size(0), gate.size(0)}, x.options());
-  const Matrices matrices = matrices_of({{gate, up}, {}}, x);
-  if (vector_width({x}, {x.size(1)}) == 1)
-    throw Error(ErrorCode::kInternal, "product of few rows: a kernel takes rows of vectors");
-  if (x.size(0) == 0) return y;
-  launch(x, "few_rows", "few_rows_gated", {gate.size(0) / kTile, 1, kThreads, 1, /*early=*/true},
-         y.mutable_data_ptr(), x.const_data_ptr(), matrices, x.stride(0),
-         static_cast<int>(x.size(0)), static_cast<int>(x.size(1)), static_cast<int>(kind));
+  multiply_rows(kernels_.own, {.y = y,
+                               .x = x,
+                               .matrices = matrices_of({{gate, up}, {}}, x),
+                               .activation = static_cast<int>(kind),
+                               .gated = true});
   return y;
 }
 

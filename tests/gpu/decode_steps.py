@@ -20,7 +20,7 @@ import plan_check
 import random_models
 
 TOKENS, BATCHES, SIZES = 128, 11, (8, 64)
-MODELS = ("qwen2.5-0.5b", "qwen2.5-1.5b", "opt-1.3b", "llama-3.1-8b")
+MODELS = ("qwen2.5-0.5b", "qwen2.5-1.5b", "opt-1.3b", "qwen3-4b", "llama-3.1-8b")
 
 
 def decode(package, model, prompts, size):

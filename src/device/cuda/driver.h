@@ -7,8 +7,11 @@
 // Cost      load: one dlopen and one lookup per function, once per process.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 #include "base/status.h"
@@ -138,14 +141,17 @@ constexpr int kAttributeFabric = 128;
 
 /// CUlaunchConfig and CUlaunchAttribute of cuda.h.
 struct LaunchAttribute {
+  LaunchAttribute() = default;
+  LaunchAttribute(int which, std::initializer_list<unsigned> numbers) : id(which) {
+    std::ranges::copy(numbers, value.begin());
+  }
   int id = 0;
   int padding = 0;
-  struct alignas(8) {
-    int number = 0;
-    char rest[60] = {};
-  } value;
+  alignas(8) std::array<unsigned, 16> value{};
 };
-constexpr int kLaunchAttributeEarly = 6;  // programmatic stream serialization
+static_assert(sizeof(LaunchAttribute) == 72);
+constexpr int kLaunchAttributeCluster = 4;  // blocks along x, y and z
+constexpr int kLaunchAttributeEarly = 6;    // programmatic stream serialization: 1
 struct LaunchConfig {
   unsigned grid_x = 1, grid_y = 1, grid_z = 1, block_x = 1, block_y = 1, block_z = 1;
   unsigned shared_bytes = 0;

@@ -59,8 +59,7 @@ Status fill_cuda(const spec::DeviceConfig& config, DeviceChoice& choice) {
   choice.target.granularity = device->info().granularity;
   if (device->info().multiprocessors > 0)
     choice.target.multiprocessors = device->info().multiprocessors;
-  choice.target.no_own_kernels = no_own_kernels_on(device->info().architecture);
-  choice.target.own_kernels = choice.target.no_own_kernels.empty();
+  use_architecture(choice.target, device->info().architecture);
   use_rates(choice.target, rates_of_gpu(choice.name));
   choice.target.host_memory = for_copies(arena::available_host_memory());
   if (!config.memory.is_zero()) return {};
@@ -114,7 +113,7 @@ Result<DeviceChoice> choose_device(const spec::DeviceConfig& config, const CudaG
     if (purpose == Purpose::kRun)
       return Status(ErrorCode::kUnsupported,
                     format("device.kind is \"cuda\", but {}", gpus.reason));
-    target.cuda = target.own_kernels = true;
+    target.cuda = target.own_kernels = target.clusters = true;
     choice.name = "GPU";
     use_rates(target, rates_without_gpu());
     return choice;
@@ -123,6 +122,12 @@ Result<DeviceChoice> choose_device(const spec::DeviceConfig& config, const CudaG
   use_rates(target, rates_of_host(target.threads));
   if (target.capacity.is_zero()) target.capacity = arena::available_host_memory();
   return choice;
+}
+
+void use_architecture(Target& target, int architecture) {
+  target.no_own_kernels = no_own_kernels_on(architecture);
+  target.own_kernels = target.no_own_kernels.empty();
+  target.clusters = architecture >= kernels::kClusterArchitecture;
 }
 
 std::string no_own_kernels_on(int architecture) {

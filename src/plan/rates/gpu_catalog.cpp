@@ -116,8 +116,7 @@ Result<DeviceChoice> gpu_by_name(std::string_view name, Bytes memory) {
   out.name = found->card.title;
   Target& target = out.target;
   target.cuda = true;
-  target.no_own_kernels = no_own_kernels_on(found->card.architecture);
-  target.own_kernels = target.no_own_kernels.empty();
+  use_architecture(target, found->card.architecture);
   target.capacity = found->card.free - kCudaContext;
   if (!memory.is_zero()) target.capacity = std::min(memory, target.capacity);
   target.multiprocessors = found->multiprocessors;

@@ -22,6 +22,8 @@ constexpr std::int64_t kWholeKeysBlocks = 110;
 // the memory throughput. Heads that share keys read them from the GPU's cache.
 constexpr double kAttendSeconds = 0.8e-6, kAttendRate = 0.8, kAttendCacheRate = 2;
 constexpr double kFewRowsSeconds = 0.2e-6, kFewRowsRate = 0.93;
+// some_rows.cu, on an H200 (bench/results/row-products-h200.jsonl).
+constexpr double kSomeRowsSeconds = 0.8e-6, kSomeRowsRate = 0.9;
 
 double flash_rate(std::int64_t sequences, std::int64_t heads, bool divided) {
   if (divided) return kDividedKeysRate;
@@ -156,8 +158,12 @@ CountedTensor CountingOps::append_and_attend_(const CountedTensor& keys, const C
 void CountingOps::add_few_rows(const CountedTensor& x, double elements, double out_bytes) {
   const double moved =
       bytes(x) + elements * static_cast<double>(element_bytes(x.dtype())) + out_bytes;
+  const auto out = static_cast<std::int64_t>(elements) / x.size(1);
+  const bool few =
+      profile().own.row_product(x.dtype(), x.size(0), x.size(1), out) == RowProduct::kFewRows;
   add_work(2.0 * static_cast<double>(x.size(0)) * elements, moved,
-           kFewRowsSeconds + traffic_seconds(profile().rates, moved, kFewRowsRate));
+           (few ? kFewRowsSeconds : kSomeRowsSeconds) +
+               traffic_seconds(profile().rates, moved, few ? kFewRowsRate : kSomeRowsRate));
 }
 CountedTensor CountingOps::few_rows_products(const CountedTensor& x,
                                              const FewMatrices<CountedTensor>& by) {

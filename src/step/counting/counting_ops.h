@@ -269,7 +269,7 @@ class CountingOps : public WorkMeter {
                                           const ScoreOptions& options);
   [[nodiscard]] bool own_few_rows(Dtype dtype, std::int64_t rows, std::int64_t in,
                                   std::int64_t out) const {
-    return profile().own.few_rows(dtype, rows, in, out);
+    return profile().own.row_product(dtype, rows, in, out) != RowProduct::kLibrary;
   }
   /// x (N, in) times each of the matrices (out, in); a row has their results side by side. Requires
   /// own_few_rows(). Biases may be undefined.

@@ -51,8 +51,7 @@ T fused_part(Ops& ops, const spec::Architecture& a, const T& all, std::int64_t p
 /// Whether Neap's kernel for few rows multiplies h (N, C) by the three matrices at once.
 template <class Ops, class T = typename Ops::Tensor>
 [[nodiscard]] bool heads_of_few_rows(const Ops& ops, const Block<T>& w, const T& h) {
-  return takes_few_rows(ops, w.query, h) && takes_few_rows(ops, w.key, h) &&
-         takes_few_rows(ops, w.value, h);
+  return takes_few_rows(ops, {&w.query, &w.key, &w.value}, h);
 }
 /// Whether append_() computes the norms of queries and keys in decoding.
 [[nodiscard]] inline bool norms_new_heads(const spec::Architecture& a) {

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "kernels/decoding_sizes.h"
 #include "step/model/attention_half.h"
 
 namespace neap::step {
@@ -138,16 +139,15 @@ class MlpHalf : public BlockHalf<Ops> {
   // In decoding, computes the last matrix's input with one kernel, if there is one.
   void make_product_of_few_rows() {
     const T& x = make_mlp_read();
-    const auto takes = [&](const Linear<T>& p, bool biased) {
-      return takes_few_rows(ops_, p, x) && (biased || !p.bias.defined());
-    };
     if (!a_.gated) {
-      if (takes(w_.up, /*biased=*/true))
+      if (takes_few_rows(ops_, {&w_.up}, x))
         s_.activated = ops_.few_rows_activated(x, w_.up.weight, w_.up.bias, a_.activation);
     } else if (!a_.fused_gate) {
-      if (takes(w_.gate, false) && takes(w_.up, false))
+      if (!w_.gate.bias.defined() && !w_.up.bias.defined() &&
+          takes_few_rows(ops_, {&w_.gate, &w_.up}, x))
         s_.product = ops_.few_rows_gated(x, w_.gate.weight, w_.up.weight, a_.activation);
-    } else if (takes(w_.gate_up, false)) {
+    } else if (!w_.gate_up.bias.defined() && a_.intermediate_size % kernels::decoding::kTile == 0 &&
+               takes_few_rows(ops_, {&w_.gate_up}, x)) {
       s_.product = ops_.few_rows_gated(x, half_of(w_.gate_up.weight, 0),
                                        half_of(w_.gate_up.weight, 1), a_.activation);
     }

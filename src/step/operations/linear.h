@@ -1,9 +1,11 @@
 // Matrices of a network, forward and backward, with adapters. Gradients accumulate.
 #pragma once
 
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
+#include "kernels/decoding_sizes.h"
 #include "step/operations/operations.h"
 #include "step/operations/weights.h"
 
@@ -26,16 +28,22 @@ T linear(Ops& ops, const Linear<T>& p, const T& x, T sum = {}) {
   return y;
 }
 
-/// Whether Neap's kernel for few rows multiplies x (N, in) by the matrix.
+/// Whether Neap's kernels for few rows multiply x (N, in) by the matrices, at once.
 template <class Ops, class T = typename Ops::Tensor>
-bool takes_few_rows(const Ops& ops, const Linear<T>& p, const T& x) {
-  return p.defined() && !p.input_major && !p.has_lora() &&
-         ops.own_few_rows(ops.dtype(x), x.size(0), p.weight.size(1), p.weight.size(0));
+bool takes_few_rows(const Ops& ops, std::initializer_list<const Linear<T>*> matrices, const T& x) {
+  std::int64_t out = 0;
+  for (const Linear<T>* p : matrices) {
+    if (!p->defined() || p->input_major || p->has_lora() ||
+        p->weight.size(0) % kernels::decoding::kTile != 0)
+      return false;
+    out += p->weight.size(0);
+  }
+  return ops.own_few_rows(ops.dtype(x), x.size(0), x.size(1), out);
 }
 /// The same as linear(), in decoding.
 template <class Ops, class T = typename Ops::Tensor>
 T decode_linear(Ops& ops, const Linear<T>& p, const T& x, T sum = {}) {
-  if (!takes_few_rows(ops, p, x)) return linear(ops, p, x, std::move(sum));
+  if (!takes_few_rows(ops, {&p}, x)) return linear(ops, p, x, std::move(sum));
   if (!sum.defined()) return ops.few_rows_products(x, {{p.weight}, {p.adds_bias ? p.bias : T()}});
   ops.add_few_rows_(sum, x, p.weight);
   return sum;

@@ -15,8 +15,12 @@ constexpr std::int64_t draw_parts(std::int64_t columns) {
   return (columns + kernels::sampler::kPart - 1) / kernels::sampler::kPart;
 }
 
+/// What multiplies the rows of a decoding step by matrices.
+enum class RowProduct { kLibrary, kFewRows, kSomeRows };  // the latter: few_rows.cu, some_rows.cu
+
 struct OwnKernels {
-  bool on = false;  ///< the GPU and the job support them
+  bool on = false;        ///< the GPU and the job support them
+  bool clusters = false;  ///< the GPU's thread blocks can form clusters
 
   /// Whether they take tensors of this type.
   [[nodiscard]] constexpr bool take(spec::Dtype dtype) const {
@@ -33,13 +37,9 @@ struct OwnKernels {
   [[nodiscard]] constexpr bool norm_rows(spec::Dtype dtype, std::int64_t columns) const {
     return take(dtype) && columns % 8 == 0 && columns >= 512 && columns <= 4096;
   }
-  /// Whether they multiply this number of rows by matrices (out, in).
-  [[nodiscard]] constexpr bool few_rows(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
-                                        std::int64_t out) const {
-    using namespace kernels::decoding;
-    return take(dtype) && dtype == spec::Dtype::kBfloat16 && rows <= kTile && in % kOfLane == 0 &&
-           out % kTile == 0;
-  }
+  /// The fastest product of this number of rows with matrices (out, in).
+  [[nodiscard]] RowProduct row_product(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
+                                       std::int64_t out) const;
   /// Whether they draw tokens from such rows of logits. bfloat16 only: its few values are counted
   /// instead of sorted.
   [[nodiscard]] constexpr bool draw(spec::Dtype dtype, std::int64_t columns, bool in_order) const {
@@ -56,6 +56,9 @@ constexpr std::int64_t attend_shares(std::int64_t heads, std::int64_t limit) {
   const std::int64_t wanted = (limit + kKeys - 1) / kKeys;
   return wanted < most ? wanted : most;
 }
+
+/// Number of thread blocks among which some_rows.cu divides the columns of matrices (out, in).
+[[nodiscard]] std::int64_t blocks_of_columns(std::int64_t in, std::int64_t out);
 
 /// Thread blocks of the backward of RMS norms. Each writes a row of sums.
 constexpr std::int64_t norm_blocks(std::int64_t rows) {

@@ -123,6 +123,13 @@ TEST_F(OwnKernelsOf, CardsRunFromComputeCapability8) {
   EXPECT_EQ(no_own_kernels_on(80), "");
   EXPECT_EQ(no_own_kernels_on(120), "");
   EXPECT_NE(no_own_kernels_on(75), "");
+  const auto clusters = [&](int architecture) {
+    use_architecture(target_, architecture);
+    return target_.clusters;
+  };
+  EXPECT_FALSE(clusters(89));
+  EXPECT_TRUE(target_.own_kernels);
+  EXPECT_TRUE(clusters(90));
 }
 
 }  // namespace

@@ -159,6 +159,36 @@ TEST(OwnHeads, WithNormsAreOneProduct) {
   EXPECT_TRUE(projected(false, spec::NormKind::kRms, 4).empty());
 }
 
+// The kernel for so many rows and a matrix of Qwen2.5 or Llama.
+TEST(OwnProducts, AreChosenByRowsAndSize) {
+  const auto chosen = [](bool clusters, std::int64_t rows, std::int64_t in, std::int64_t out,
+                         Dtype dtype = Dtype::kBfloat16) {
+    return OwnKernels{true, clusters}.row_product(dtype, rows, in, out);
+  };
+  for (const std::int64_t rows : {1, 4, 8})
+    EXPECT_EQ(chosen(true, rows, 896, 896), RowProduct::kFewRows);
+  EXPECT_EQ(chosen(true, 16, 896, 896), RowProduct::kSomeRows);
+  EXPECT_EQ(chosen(true, 17, 896, 896), RowProduct::kLibrary);
+  EXPECT_EQ(chosen(true, 4, 4096, 28672), RowProduct::kFewRows);
+  EXPECT_EQ(chosen(true, 8, 4096, 28672), RowProduct::kLibrary);
+  EXPECT_EQ(chosen(true, 8, 1536, 17920), RowProduct::kSomeRows);
+  EXPECT_EQ(chosen(true, 16, 1536, 17920), RowProduct::kLibrary);
+  // Without clusters of blocks, as before Hopper.
+  EXPECT_EQ(chosen(false, 8, 4096, 28672), RowProduct::kFewRows);
+  EXPECT_EQ(chosen(false, 9, 896, 896), RowProduct::kLibrary);
+  EXPECT_EQ(chosen(true, 8, 900, 896), RowProduct::kLibrary);
+  EXPECT_EQ(chosen(true, 8, 896, 900), RowProduct::kLibrary);
+  EXPECT_EQ(chosen(true, 8, 896, 896, Dtype::kFloat32), RowProduct::kLibrary);
+  EXPECT_EQ(OwnKernels{}.row_product(Dtype::kBfloat16, 8, 896, 896), RowProduct::kLibrary);
+}
+
+TEST(OwnProducts, DivideColumnsWhereTilesAreFewerThanTheCardTakes) {
+  EXPECT_EQ(blocks_of_columns(896, 896), 4);  // a block has 192 columns or more
+  EXPECT_EQ(blocks_of_columns(4864, 896), 8);
+  EXPECT_EQ(blocks_of_columns(1536, 17920), 1);
+  EXPECT_EQ(blocks_of_columns(8, 8), 1);
+}
+
 class OwnDraws : public ::testing::Test {
  protected:
   static constexpr std::int64_t kRows = 64, kVocabulary = 151936, kParts = 19;
