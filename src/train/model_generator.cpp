@@ -12,10 +12,16 @@ ModelGenerator::ModelGenerator(const RankModel& model, UnitStore& base, UnitStor
                                std::optional<ops::Lora> lora)
     : rank_(model) {
   const plan::MemoryPlan& plan = model.runtime.plan();
-  const bool own = plan.tags[*plan.index_of(model.tag(spec::TagKind::kBlocks))].own_blocks;
-  std::vector<at::Tensor> weights = add(base, own);
+  const plan::TagPlan& tag = plan.tags[*plan.index_of(model.tag(spec::TagKind::kBlocks))];
+  std::vector<at::Tensor> weights = add(base, tag.own_blocks);
   if (adapters != nullptr && model.spec.generation_part)
     lora->adapters = {add(*adapters, false), {}};
+  if (tag.hosted.stored_buffer > Bytes()) {
+    std::vector<at::Tensor> stored;
+    for (const Gathered& each : gathered_)
+      stored.insert(stored.end(), each.to.begin(), each.to.end());
+    file_.emplace(model.runtime.arena(), to_string(tag.id), stored, tag.hosted.stored_buffer);
+  }
   model_.emplace(model.spec.generating(), model.spec.head, ops::FlatTensors{std::move(weights), {}},
                  std::move(lora), std::nullopt, model.runtime.context().kernels(),
                  ops::Peers{&model.groups.generating(), &model.groups.context()});

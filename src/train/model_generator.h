@@ -1,6 +1,7 @@
-// The model for rollouts where training has no whole weights of the rollout's shards on the device:
-// they are offloaded, or in ZeRO shards, stages or another tensor-parallel size. Its weights are all
-// of the model's, or this rank's shard with spec::Job::generation_mesh.
+// The model for rollouts, if rollouts do not read the trained weights where they are: those are
+// offloaded, in ZeRO shards, in stages or of another tensor-parallel size, or the job has a copy for
+// rollouts. Its weights are all of the model's, or this rank's shard with
+// spec::Job::generation_mesh.
 //
 // Parts     units are gathered one after another into a buffer of their source. From there, the
 //           training tensor-parallel group exchanges the elements that rollouts need.
@@ -19,6 +20,7 @@
 
 #include "ops/transformer.h"
 #include "train/part_exchange.h"
+#include "train/rollout_file.h"
 #include "train/unit_store.h"
 
 namespace neap::train {
@@ -30,8 +32,10 @@ class ModelGenerator {
                  std::optional<ops::Lora> lora);
 
   [[nodiscard]] ops::Transformer& model() { return *model_; }
-  /// Updates the rollout weights. Every rank calls it, in a phase that generates.
+  /// Updates the rollout weights. Every rank calls it, in a phase that gathers weights.
   void gather();
+  /// Their file; only if the plan stores them.
+  [[nodiscard]] RolloutFile& file() { return *file_; }
 
  private:
   struct Gathered {
@@ -52,6 +56,7 @@ class ModelGenerator {
 
   const RankModel& rank_;
   std::vector<Gathered> gathered_;
+  std::optional<RolloutFile> file_;
   std::optional<ops::Transformer> model_;
 };
 

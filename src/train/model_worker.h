@@ -37,10 +37,14 @@ class ModelWorker {
   [[nodiscard]] ops::Transformer& base() { return base_ ? *base_ : *model_; }
   /// The model for rollouts: model(), or a model over the rollout weights.
   [[nodiscard]] ops::Transformer& generator() { return generator_ ? generator_->model() : *model_; }
-  /// Updates generator() with other ranks' weights. Every rank calls it, in a phase that generates.
+  /// Updates generator() with the trained weights. Every rank calls it, in a phase that gathers
+  /// weights.
   void gather_generator() {
     if (generator_) generator_->gather();
   }
+  /// Writes generator()'s weights to its file, and reads them from it.
+  void store_generator() { generator_->file().store(); }
+  void load_generator() { generator_->file().load(); }
   [[nodiscard]] Optimizer& optimizer() { return optimizer_->optimizer(); }
   [[nodiscard]] const WorkerSpec& spec() const { return rank_.spec; }
   [[nodiscard]] const spec::Architecture& shape() const { return rank_.spec.shape; }

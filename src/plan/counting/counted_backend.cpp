@@ -110,6 +110,10 @@ class CountedBackend {
       if (phase.gathers_weights) gather_model(trained, phase);
       return;
     }
+    if (phase.body == spec::Body::kRolloutWeights) {
+      prepare_rollout(trained, phase);
+      return;
+    }
     // The update computes its norms.
     if (phase.slices_weights &&
         (phase.part != spec::TrainPart::kUpdate || phase.gradients_on_host)) {
@@ -217,6 +221,17 @@ class CountedBackend {
     const double read =
         on_disk ? ops_.begin_disk(step::Direction::kToDevice, bytes, ops_.now()) : ops_.now();
     ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, bytes, read));
+  }
+  void prepare_rollout(const ModelRole& trained, const spec::Phase& phase) {
+    if (phase.gathers_weights) gather_model(trained, phase);
+    using step::Direction;
+    if (!phase.stores_weights && !phase.loads_weights) return;
+    double bytes = 0;
+    for (const PartPlan& part : rollout_parts(trained, dtype_))
+      bytes += static_cast<double>(round_up(part.bytes, step::kWindowPage).count());
+    if (phase.loads_weights) return fetch(bytes, true);
+    const double copied = ops_.begin_copy(Direction::kToHost, bytes, ops_.now());
+    ops_.wait_until(ops_.begin_disk(Direction::kToHost, bytes, copied));
   }
   // Loads offloaded blocks or shards, then gathers units from ZeRO shards or stages, then exchanges
   // tensor-parallel shards. Local copies are ignored: they are much faster than gathers.

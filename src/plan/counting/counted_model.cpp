@@ -42,7 +42,7 @@ ModelRole role_of(const JobModels& models, const spec::Phase& phase) {
     role.lora = {};
     role.trained = false;
   }
-  if (phase.body == spec::Body::kGenerate) role.shape = role.generating();
+  if (phase.is_of_rollout()) role.shape = role.generating();
   return role;
 }
 

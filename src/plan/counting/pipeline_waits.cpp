@@ -55,7 +55,7 @@ class StageClocks {
   // `of` has each kind of rank.
   Status run_body(const spec::Phase& phase, const std::vector<StageWork>& of) {
     const spec::Mesh mesh = job_.mesh(phase.model);
-    if (phase.body == spec::Body::kGenerate || mesh.size(spec::Axis::kPipe) == 1) {
+    if (phase.is_of_rollout() || mesh.size(spec::Axis::kPipe) == 1) {
       wait_for_slowest(of);
       return {};
     }

@@ -15,6 +15,8 @@ namespace {
 
 // Rounding up a region of this many granules wastes at most this fraction.
 constexpr std::uint64_t kGranulesPerRegion = 32;
+// A staging buffer of rollout weights that pass through a file.
+constexpr Bytes kStoredBuffer = 64_MiB;
 
 std::vector<PartPlan> optimizer_parts(const ModelRole& role, spec::Dtype dtype) {
   std::vector<PartPlan> parts;
@@ -30,39 +32,6 @@ std::vector<PartPlan> key_value_parts(const spec::Job& job, const ModelRole& rol
   const std::int64_t elements = 2 * shape.blocks() * shape.num_key_value_heads * shape.head_dim *
                                 job.rollout_batch() * job.max_sequence_length();
   return {{"kv", Bytes(), spec::tensor_bytes(elements, dtype)}};
-}
-
-Bytes largest_of(const std::vector<PartPlan>& parts) {
-  Bytes largest;
-  for (const PartPlan& part : parts) largest = std::max(largest, part.bytes);
-  return largest;
-}
-
-// Rollout weights of a model with ZeRO shards, stages or another tensor-parallel size in training.
-// They include adapters if a rank has different ones in training. With another tensor-parallel
-// size, there is also space for units from stages or the host, and for elements from other ranks.
-std::vector<PartPlan> generating_parts(const ModelRole& role, spec::Dtype dtype, bool streamed) {
-  std::vector<PartPlan> parts = unit_parts(spec::flat_layout(role.generating(), role.head), dtype);
-  if (!role.generation_part) return parts;
-  const auto adapters_of = [&](const spec::Architecture& shape) {
-    return spec::lora_layout(shape, role.head, role.lora);
-  };
-  for (PartPlan& part : unit_parts(adapters_of(role.generating()), dtype)) {
-    part.name = spec::adapter_part(part.name);
-    parts.push_back(std::move(part));
-  }
-  if (!role.divides_otherwise_to_generate()) return parts;
-  if (streamed || role.shape.pipeline.stages > 1) {
-    const spec::Architecture part = spec::undivided(role.shape);
-    const Bytes largest =
-        std::max(largest_of(unit_parts(spec::flat_layout(part, role.head), dtype)),
-                 largest_of(unit_parts(adapters_of(part), dtype)));
-    parts.push_back({std::string(spec::kWholeUnitPart), Bytes(), largest});
-  }
-  if (role.shape.tensor.ranks > 1)
-    parts.push_back({std::string(spec::kTransferPart), Bytes(),
-                     spec::tensor_bytes(transfers_to_generate(role).largest, dtype)});
-  return parts;
 }
 
 // With offloaded weights, the units that stay on the device.
@@ -318,6 +287,11 @@ HostedPlan hosted_of(const spec::Job& job, const spec::Recipe& recipe, const Mod
   if (tag.kind == spec::TagKind::kOptimizer && source.states_on_disk) {
     out.states_on_disk = true;
     out.window = update_window_bytes(role, dtype, hosted_units(source));
+  }
+  if (tag.kind == spec::TagKind::kBlocks && recipe.stores_weights(tag.model)) {
+    out.stored = rollout_parts(role, dtype);
+    for (PartPlan& part : out.stored) part.bytes = round_up(part.bytes, step::kWindowPage);
+    out.stored_buffer = std::min(largest_of(out.stored), kStoredBuffer);
   }
   if (tag.kind == spec::TagKind::kGradients) out.tied_rows = tied_rows(job, recipe, role, dtype);
   return out;

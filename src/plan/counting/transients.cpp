@@ -65,7 +65,7 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target,
   profile.device.multiprocessors = target.multiprocessors;
   profile.rates =
       target.rates.bytes > 0 ? target.rates : default_rates(target.cuda, target.threads);
-  const bool generates = phase != nullptr && phase->body == spec::Body::kGenerate;
+  const bool generates = phase != nullptr && phase->is_of_rollout();
   const spec::Mesh mesh = phase != nullptr ? job.mesh(phase->model) : job.mesh();
   const spec::Mesh divided = generates ? job.generation_mesh() : mesh;
   profile.tensor_ranks = divided.size(spec::Axis::kTensor);

@@ -60,6 +60,7 @@ std::vector<Bytes> HostedPlan::storages() const {
   } else {
     add(slice_window * slice_slots);
   }
+  add(stored_buffer * 2);
   return out;
 }
 
@@ -71,7 +72,7 @@ Bytes HostedPlan::on_disk() const {
   return (states_on_disk ? bytes_of(states) : Bytes()) +
          (blocks_on_disk && file_window.is_zero() ? bytes_of(blocks) + bytes_of(gradients)
                                                   : Bytes()) +
-         (slice_window.is_zero() ? Bytes() : slice + gradient_slice);
+         (slice_window.is_zero() ? Bytes() : slice + gradient_slice) + bytes_of(stored);
 }
 
 Bytes HostedPlan::in_files() const {

@@ -75,6 +75,10 @@ struct HostedPlan {
   std::size_t slice_slots = 0;  ///< buffers for ranges of the shard
   /// Staging buffer of each of these if the shard is on disk; zero: in host memory.
   Bytes slice_window{};
+  /// Rollout weights that pass through a file of the run, each in whole pages; and the size of its
+  /// two staging buffers.
+  std::vector<PartPlan> stored{};
+  Bytes stored_buffer{};
   Bytes inputs{};     ///< inputs of each block for its backward; zero: they stay on the device
   Bytes tied_rows{};  ///< in a mini-batch, after the gradients (step/model/tied_rows.h)
   /// True if there are no prefetch buffers.

@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "spec/model/checkpointing.h"
+#include "spec/model/pipeline.h"
 #include "weights/units_in_files.h"
 
 namespace neap::plan {
@@ -83,6 +84,42 @@ spec::TransferSizes transfers_to_generate(const ModelRole& role) {
     units.push_back(std::move(unit));
   return spec::transfer_sizes(role.whole, units, role.shape.tensor.ranks,
                               role.generating().tensor.ranks, spec::kTransferElements);
+}
+
+Bytes largest_of(const std::vector<PartPlan>& parts) {
+  Bytes largest;
+  for (const PartPlan& part : parts) largest = std::max(largest, part.bytes);
+  return largest;
+}
+
+std::vector<PartPlan> rollout_parts(const ModelRole& role, spec::Dtype dtype) {
+  const spec::Architecture& shape = role.generating();
+  std::vector<PartPlan> parts = unit_parts(spec::flat_layout(shape, role.head), dtype);
+  if (!role.generation_part) return parts;
+  for (PartPlan& part : unit_parts(spec::lora_layout(shape, role.head, role.lora), dtype)) {
+    part.name = spec::adapter_part(part.name);
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+std::vector<PartPlan> generating_parts(const ModelRole& role, spec::Dtype dtype, bool streamed) {
+  std::vector<PartPlan> parts = rollout_parts(role, dtype);
+  if (!role.divides_otherwise_to_generate()) return parts;
+  const auto adapters_of = [&](const spec::Architecture& shape) {
+    return spec::lora_layout(shape, role.head, role.lora);
+  };
+  if (streamed || role.shape.pipeline.stages > 1) {
+    const spec::Architecture part = spec::undivided(role.shape);
+    const Bytes largest =
+        std::max(largest_of(unit_parts(spec::flat_layout(part, role.head), dtype)),
+                 largest_of(unit_parts(adapters_of(part), dtype)));
+    parts.push_back({std::string(spec::kWholeUnitPart), Bytes(), largest});
+  }
+  if (role.shape.tensor.ranks > 1)
+    parts.push_back({std::string(spec::kTransferPart), Bytes(),
+                     spec::tensor_bytes(transfers_to_generate(role).largest, dtype)});
+  return parts;
 }
 
 std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted) {

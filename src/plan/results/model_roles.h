@@ -92,6 +92,14 @@ using step::kBlockSlots;
 /// One part per unit.
 [[nodiscard]] std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units,
                                                spec::Dtype dtype);
+[[nodiscard]] Bytes largest_of(const std::vector<PartPlan>& parts);
+/// The rollout weights of a rank: all of the base, and adapters if rollouts do not read the trained
+/// ones.
+[[nodiscard]] std::vector<PartPlan> rollout_parts(const ModelRole& role, spec::Dtype dtype);
+/// These, and with another tensor-parallel size space for units from stages or the host (`streamed`
+/// weights), and for elements from other ranks.
+[[nodiscard]] std::vector<PartPlan> generating_parts(const ModelRole& role, spec::Dtype dtype,
+                                                     bool streamed);
 /// The blocks of a model with offloaded weights, in order; or the same numbers of elements in
 /// another type.
 [[nodiscard]] std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute);

@@ -53,6 +53,7 @@ Json json_of(const HostedPlan& hosted) {
         slices_on_disk);
   for (std::size_t i = 0; slices_on_disk && i < hosted.slice_slots; ++i)
     add("staging_buffer", {format("window.{}", i), Bytes(), hosted.slice_window});
+  for (const PartPlan& part : hosted.stored) add("weights", part, true);
   for (const PartPlan& part : hosted.states) add("states", part, hosted.states_on_disk);
   for (std::size_t i = 0; hosted.states_on_disk && i < step::kUpdateWindows; ++i)
     add("staging_buffer", {format("window.{}", i), Bytes(), hosted.window});
@@ -105,7 +106,7 @@ Json tag_json(const MemoryPlan& plan, std::size_t t) {
   Json regions = Json::array();
   for (const RegionPlan& region : tag.regions) regions.push_back(json_of(region));
   out["regions"] = std::move(regions);
-  if (!tag.hosted.empty()) out["offloaded"] = json_of(tag.hosted);
+  if (!tag.hosted.empty() || !tag.hosted.stored.empty()) out["offloaded"] = json_of(tag.hosted);
   if (const TagPlan* slots = plan.slots_behind(tag)) out["rollout_weights_of"] = slots->name();
   return out;
 }

@@ -109,13 +109,13 @@ std::string_view Drafts::no_graphs_reason() const {
 
 Result<bool> Drafts::solve(MemoryPlan& plan, double limit) {
   const std::vector<CheckpointChoice> open = choices(plan.modes);
-  if (!open.empty()) return solve_checkpointing(plan, open, job_.memory.offload, limit);
-  NEAP_TRY_ASSIGN(const bool solved, solve_if_fits(plan, job_.memory.offload, limit));
+  if (!open.empty()) return solve_checkpointing(plan, open, job_.residency(), limit);
+  NEAP_TRY_ASSIGN(const bool solved, solve_if_fits(plan, job_.residency(), limit));
   return solved && plan.fits() && plan.seconds() < limit;
 }
 
 Bytes Drafts::least_capacity(MemoryPlan draft) const {
-  if (job_.memory.offload == spec::Residency::kAuto) return min_capacity(draft);
+  if (job_.residency() == spec::Residency::kAuto) return min_capacity(draft);
   draft.capacity = Bytes();
   const Result<bool> solved = solve_if_fits(draft, spec::Residency::kAll);
   return solved.ok() && *solved ? draft.peak : Bytes(~0ull);
@@ -145,7 +145,7 @@ std::vector<spec::ModelModes> Drafts::update_modes() const {
       const auto mode = static_cast<spec::UpdateMode>(m);
       if (!choice.automatic && choice.mode != mode) continue;
       if (fixed != nullptr && fixed->update != mode) continue;
-      const bool stays = choice.automatic && job_.memory.offload == spec::Residency::kAll;
+      const bool stays = choice.automatic && job_.residency() == spec::Residency::kAll;
       if (mode == spec::UpdateMode::kStreamed &&
           (stays || !job_.memory.allows(spec::Measure::kStream)))
         continue;
@@ -201,7 +201,7 @@ std::vector<spec::ModelModes> Drafts::placed_modes(WeightPlacement weights) cons
   const OnHost wanted{inputs || weights == WeightPlacement::kStreamedTables, inputs,
                       weights == WeightPlacement::kStreamedGradients};
   std::vector<spec::ModelModes> all;
-  if (job_.memory.offload == spec::Residency::kAll ||
+  if (job_.residency() == spec::Residency::kAll ||
       !job_.memory.allows(spec::Measure::kStreamWeights))
     return all;
   // First the largest model alone, then with the next one, up to all. Trained blocks are updated

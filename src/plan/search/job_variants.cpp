@@ -35,8 +35,7 @@ Result<JobVariants> JobVariants::make(const spec::Job& job, const Target& target
 }
 
 void JobVariants::open_settings() {
-  if (job_.memory.offload != spec::Residency::kAuto)
-    opened_.residency = {{fields::kResidency, spec::Residency::kAuto}};
+  opened_.residency = free_residency(job_);
   if (!job_.memory.optimizer_offload.automatic)
     opened_.update = {{fields::kUpdate, spec::UpdateChoice()}};
   for (const spec::ModelId id : trained_) {

@@ -236,7 +236,7 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, WeightPlacemen
     MemoryPlan plan = draft.plan;
     plan.capacity = limits.capacity;
     if (!limits.capacity.is_zero() && least_needed(plan) > limits.capacity &&
-        variant.job.memory.offload == spec::Residency::kAuto)
+        variant.job.residency() == spec::Residency::kAuto)
       continue;
     NEAP_TRY_ASSIGN(const std::optional<MemoryPlan> found,
                     fastest_of_groups(*variant.drafts, std::move(plan), limits));

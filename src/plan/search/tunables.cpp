@@ -124,10 +124,9 @@ Tunable reference_once() {
           }};
 }
 
-Tunable free_residency() {
+Tunable more_offload() {
   return {kLeaves, 1, true, [](const spec::Job& job, int level) -> Changes {
-            if (level > 1 || job.memory.offload == spec::Residency::kAuto) return {};
-            return {{fields::kResidency, spec::Residency::kAuto}};
+            return level > 1 ? Changes() : free_residency(job);
           }};
 }
 
@@ -211,6 +210,16 @@ Tunable shorter_responses() {
 
 }  // namespace
 
+Changes free_residency(const spec::Job& job) {
+  Changes out;
+  if (job.residency() == spec::Residency::kAuto) return out;
+  if (job.memory.offload != spec::Residency::kAuto)
+    out.emplace_back(fields::kResidency, spec::Residency::kAuto);
+  if (job.rollout.colocation == spec::Colocation::kResident)
+    out.emplace_back(fields::kColocation, spec::Colocation::kStages);
+  return out;
+}
+
 Tunable training_micro_batches() {
   return {kSmallerTraining, 1, true, [](const spec::Job& job, int level) {
             return shrink_all(sizes_of(job, training_sizes(job)), least_tokens(job), level);
@@ -249,10 +258,15 @@ Tunable divided_generation() {
 }
 
 std::vector<Tunable> tunables(const spec::Job& job) {
-  std::vector<Tunable> list = {
-      free_residency(),          free_updates(),    exact_measures(),     training_micro_batches(),
-      inference_micro_batches(), rollout_batches(), divided_generation(), reference_once(),
-      full_recomputation(job)};
+  std::vector<Tunable> list = {more_offload(),
+                               free_updates(),
+                               exact_measures(),
+                               training_micro_batches(),
+                               inference_micro_batches(),
+                               rollout_batches(),
+                               divided_generation(),
+                               reference_once(),
+                               full_recomputation(job)};
   for (Tunable& tunable : other_trainings(job)) list.push_back(std::move(tunable));
   return list;
 }
@@ -270,7 +284,7 @@ std::string_view effect_of(const spec::JobChange& change) {
   if (is_of_any(kInferenceRows) || is_of_any(fields::kScoringTokens)) return kSmallerInference;
   if (is_of(fields::kRolloutBatch)) return kFewerDecoded;
   if (is_of(fields::kRolloutTensorRanks)) return kDividedToGenerate;
-  if (is_of(fields::kResidency)) return kLeaves;
+  if (is_of(fields::kResidency) || is_of(fields::kColocation)) return kLeaves;
   if (is_of(fields::kUpdate)) return kDivided;
   if (is_of(fields::kAllow)) return kLooser;
   if (is_of(fields::kPrecomputeReference)) return kReferenceOnce;

@@ -20,6 +20,9 @@ struct Tunable {
   std::function<std::vector<spec::JobChange>(const spec::Job&, int level)> changes;
 };
 
+/// The changes that let a plan offload tags between phases; empty: it may already.
+[[nodiscard]] std::vector<spec::JobChange> free_residency(const spec::Job& job);
+
 [[nodiscard]] Tunable training_micro_batches();
 [[nodiscard]] Tunable inference_micro_batches();
 /// Sequences that are decoded together.

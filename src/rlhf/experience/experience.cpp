@@ -71,6 +71,19 @@ class DrawnLengths {
   std::vector<std::int64_t> left_;
 };
 
+// With a copy of the weights for the rollout: the phases that fill it.
+void prepare_rollout(Context& context, train::ModelWorker& actor) {
+  for (const spec::PhaseId id : {spec::PhaseId::kStoreWeights, spec::PhaseId::kWakeUp}) {
+    const spec::Phase* const phase = context.recipe.find(id);
+    if (phase == nullptr) continue;
+    run_phase(context, id, [&] {
+      if (phase->gathers_weights) actor.gather_generator();
+      if (phase->stores_weights) actor.store_generator();
+      if (phase->loads_weights) actor.load_generator();
+    });
+  }
+}
+
 }  // namespace
 
 Experience generate_responses(Context& context, train::ModelWorker& actor,
@@ -109,12 +122,13 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
     return true;
   };
   std::vector<rollout::Response> generated;
+  prepare_rollout(context, actor);
   run_phase(context, generation.phase, [&] {
     ops::KvCache cache = ops::KvCache::over(
         context.runtime.region({spec::TagKind::kKeyValues}, "kv", context.runtime.compute_dtype()),
         actor.spec().generating(), job.rollout_batch(), job.max_sequence_length());
-    actor.gather_generator();
     const spec::Phase& phase = *context.recipe.find(generation.phase);
+    if (phase.gathers_weights) actor.gather_generator();
     if (phase.graphs)
       options.graphs =
           context.runtime.region({spec::TagKind::kGraphs}, step::kGraphScratchPart, at::kByte);

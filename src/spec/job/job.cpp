@@ -159,6 +159,15 @@ std::vector<Mesh> Job::model_meshes() const {
   for (const ModelId model : models()) out.push_back(mesh(model));
   return out;
 }
+bool Job::copies_rollout_weights() const {
+  return trains_policy() && generates() && rollout.colocation != Colocation::kStages;
+}
+
+Residency Job::residency() const {
+  const bool stays = copies_rollout_weights() && rollout.colocation == Colocation::kResident;
+  return stays ? Residency::kAll : memory.offload;
+}
+
 Mesh Job::generation_mesh() const {
   const Mesh arranged = mesh();
   if (!trains_policy() || !generates()) return arranged;

@@ -129,6 +129,7 @@ struct RolloutConfig : TokenSampling {
   std::vector<std::string> stop;
   bool sample_lengths = false;  ///< sample response lengths at random, for measurements
   std::string graphs = "auto";  ///< decoding in CUDA graphs: "auto" or "off"
+  Colocation colocation = Colocation::kStages;
   ValidationSampling val_kwargs;
 };
 
@@ -367,6 +368,10 @@ struct Job {
     return there.size(Axis::kTensor) != here.size(Axis::kTensor) ||
            there.size(Axis::kPipe) != here.size(Axis::kPipe);
   }
+  /// Whether rollouts of the trained actor have a copy of its weights: rollout.colocation says so.
+  [[nodiscard]] bool copies_rollout_weights() const;
+  /// What may be offloaded between phases, by memory.offload and rollout.colocation.
+  [[nodiscard]] Residency residency() const;
   /// The context-parallel size of a model.
   [[nodiscard]] std::int64_t context_ranks(ModelId model) const {
     return mesh(model).size(Axis::kContext);

@@ -138,7 +138,25 @@ Status validate_validation(const Job& job) {
   return {};
 }
 
+// The rollout's tags come once per step.
+Status validate_colocation(const Job& job) {
+  if (!job.copies_rollout_weights()) return {};
+  const std::string key =
+      format("actor_rollout_ref.rollout.colocation \"{}\"", to_string(job.rollout.colocation));
+  if (job.algorithm.filter_groups.enable || job.has_greedy_baseline())
+    return wrong(format("{} is for jobs that generate once per step; leave out {}", key,
+                        job.has_greedy_baseline() ? "algorithm.adv_estimator \"remax\""
+                                                  : "algorithm.filter_groups.enable"));
+  if (job.memory.offload == Residency::kAll && job.rollout.colocation != Colocation::kResident)
+    return wrong(
+        format("{} takes the rollout's tags off the device between rollouts, but "
+               "memory.offload is \"none\"; leave one of them out",
+               key));
+  return {};
+}
+
 Status validate_rollout(const Job& job) {
+  NEAP_TRY(validate_colocation(job));
   const RolloutConfig& r = job.rollout;
   if (!job.trains_policy() || !job.generates() || r.enable_chunked_prefill ||
       r.max_num_batched_tokens >= job.data.max_prompt_length)

@@ -147,6 +147,11 @@ void bind_rollout(ConfigTable& t, Job& job) {
       .at_least(0)
       .at_most(kMostMicroTokens)
       .only(where(kPacksPolicy, {true}));
+  bind_enum(t, at + ".colocation", &r.colocation, parse_colocation,
+            "How rollout and training share the device. `stages`: a tag comes when a phase needs "
+            "it. The others copy the weights for the rollout: `whole`: its tags come at once; "
+            "`reload`: through the disk; `resident`: nothing leaves.")
+      .one_of(colocation_names());
   policies.reset();
   bind_validation_sampling(t, at + ".val_kwargs", r.val_kwargs);
   bind_reference(t, job);

@@ -113,7 +113,7 @@ Status check_stages(const Job& job) {
   const std::int64_t longest = job.max_sequence_length();
   for (const Phase& phase : describe(job).phases) {
     const std::int64_t stages = job.mesh(phase.model).size(Axis::kPipe);
-    if (stages == 1 || phase.body == Body::kGenerate) continue;
+    if (stages == 1 || phase.is_of_rollout()) continue;
     const Batching batching = batching_of(job, phase);
     const std::int64_t together = batching.tokens == 0
                                       ? batching.rows

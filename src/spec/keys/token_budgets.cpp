@@ -22,7 +22,7 @@ struct Demand {
 std::vector<Demand> demands(const Job& job) {
   std::vector<Demand> out;
   for (const Phase& phase : describe(job).phases)
-    if (phase.body != Body::kGenerate)
+    if (!phase.is_of_rollout())
       out.push_back({token_budget(job, phase), phase.model, takes_pairs(phase.body) ? 2 : 1});
   return out;
 }

@@ -45,6 +45,9 @@ namespace job_fields {
 inline constexpr JobField<Residency> kResidency([](auto& job) -> auto& {
   return job.memory.offload;
 });
+inline constexpr JobField<Colocation> kColocation([](auto& job) -> auto& {
+  return job.rollout.colocation;
+});
 inline constexpr JobField<UpdateChoice> kUpdate([](auto& job) -> auto& {
   return job.memory.optimizer_offload;
 });
@@ -146,8 +149,9 @@ class JobChange {
     T value;
     friend bool operator==(const Setting&, const Setting&) = default;
   };
-  std::variant<Setting<bool>, Setting<std::int64_t>, Setting<Residency>, Setting<UpdateChoice>,
-               Setting<CheckpointMode>, Setting<Dtype>, Setting<std::vector<Measure>>>
+  std::variant<Setting<bool>, Setting<std::int64_t>, Setting<Residency>, Setting<Colocation>,
+               Setting<UpdateChoice>, Setting<CheckpointMode>, Setting<Dtype>,
+               Setting<std::vector<Measure>>>
       setting_;
 };
 

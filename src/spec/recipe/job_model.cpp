@@ -34,7 +34,7 @@ Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id, std::
   NEAP_TRY_ASSIGN(model.shape, part_of(model.whole, shard, to_string(id)));
   NEAP_TRY_ASSIGN(model.shape, stage_of(model.shape, model.head, mesh.size(Axis::kPipe),
                                         mesh.coordinate(rank, Axis::kPipe), to_string(id)));
-  if (model.generates && job.has_generation_placement()) {
+  if (model.generates && (job.has_generation_placement() || job.copies_rollout_weights())) {
     const Mesh there = job.generation_mesh();
     NEAP_TRY_ASSIGN(model.generation_part, part_of(model.whole,
                                                    {there.size(Axis::kTensor),

@@ -20,8 +20,8 @@ struct JobModel {
   ModelFiles files{};
   Architecture shape{};  ///< this rank's shard or stage of `whole`
   Architecture whole{};
-  /// This rank's shard for rollouts, if rollouts use another tensor-parallel size. See
-  /// generating().
+  /// This rank's shard for rollouts, if rollouts use another tensor-parallel size or a copy of the
+  /// weights. See generating().
   std::optional<Architecture> generation_part{};
   Head head = Head::kLanguageModel;
   bool generates = false;  ///< some phase generates with it

@@ -27,6 +27,8 @@ constexpr Named<PhaseId> kPhaseNames[] = {
     {"update", PhaseId::kUpdate},
     {"generate_baseline", PhaseId::kGenerateBaseline},
     {"baseline_rewards", PhaseId::kBaselineRewards},
+    {"store_weights", PhaseId::kStoreWeights},
+    {"wake_up", PhaseId::kWakeUp},
 };
 static_assert(std::size(kPhaseNames) == kPhases);
 constexpr Named<TagKind> kTagNames[] = {
@@ -107,6 +109,12 @@ void preferences(RecipeBuilder& b, const Job& job) {
 
 // The phases that make experience: responses with log-probabilities, values and scores.
 void experience(RecipeBuilder& b, const Job& job, bool critic) {
+  if (job.copies_rollout_weights()) {
+    if (job.rollout.colocation == Colocation::kReload)
+      b.phase(PhaseId::kStoreWeights, Body::kRolloutWeights, ModelId::kActor).stores_weights = true;
+    b.phase(PhaseId::kWakeUp, Body::kRolloutWeights, ModelId::kActor).loads_weights =
+        job.rollout.colocation == Colocation::kReload;
+  }
   b.phase(PhaseId::kGenerate, Body::kGenerate, ModelId::kActor);
   // Dynamic sampling repeats generation and rewards (or the KL terms) until the batch is full.
   const bool filter = job.algorithm.filter_groups.enable;
@@ -205,6 +213,11 @@ const Phase* Recipe::training_phase(ModelId model) const {
   return found == phases.end() ? nullptr : &*found;
 }
 
+bool Recipe::stores_weights(ModelId model) const {
+  return std::any_of(phases.begin(), phases.end(),
+                     [&](const Phase& p) { return p.model == model && p.stores_weights; });
+}
+
 bool Recipe::generates(ModelId model) const {
   return std::any_of(phases.begin(), phases.end(),
                      [&](const Phase& p) { return p.model == model && p.body == Body::kGenerate; });
@@ -226,7 +239,7 @@ std::vector<ModelId> streamable(const Recipe& recipe) {
   std::vector<ModelId> out;
   for (const ModelSource& model : recipe.models) {
     const auto can_stream = [&](const Phase& p) {
-      return p.model == model.id && !p.runs_once() && p.body != Body::kGenerate;
+      return p.model == model.id && !p.runs_once() && !p.is_of_rollout();
     };
     if (std::any_of(recipe.phases.begin(), recipe.phases.end(), can_stream))
       out.push_back(model.id);

@@ -40,8 +40,11 @@ enum class PhaseId : std::uint8_t {
   // ReMax's greedy response to each prompt, and its reward.
   kGenerateBaseline,
   kBaselineRewards,
+  // With a copy of the weights for the rollout (Colocation).
+  kStoreWeights,
+  kWakeUp,
 };
-constexpr std::size_t kPhases = 17;
+constexpr std::size_t kPhases = 19;
 /// Name in plans, traces, reports and metrics: "generate", "actor_logp".
 [[nodiscard]] std::string_view to_string(PhaseId phase);
 
@@ -56,6 +59,7 @@ enum class TrainPart : std::uint8_t {
 /// The computation of a phase (step/pipeline/runner.h).
 enum class Body : std::uint8_t {
   kGenerate,        ///< prefill and decode
+  kRolloutWeights,  ///< fill the rollout's copy of the weights, or store it in a file
   kLogProbs,        ///< log-probabilities of responses
   kTokenScores,     ///< a score at every token of a response
   kSequenceScores,  ///< a score at the last token
@@ -160,6 +164,8 @@ struct PhaseStreaming {
   /// Loads all weights when the phase begins (a rollout). fetches_blocks: this rank's offloaded
   /// blocks are loaded from the host.
   bool gathers_weights = false, fetches_blocks = false;
+  /// Writes the rollout's copy of the weights to a file, or reads it.
+  bool stores_weights = false, loads_weights = false;
   friend auto operator<=>(const PhaseStreaming&, const PhaseStreaming&) = default;
 };
 
@@ -194,6 +200,10 @@ struct Phase : PhaseStreaming {
   /// Tags that it does not need and whose contents are no longer used.
   std::vector<TagId> discards;
   [[nodiscard]] bool trains() const { return part != TrainPart::kNone; }
+  /// Whether it uses the model as rollouts do.
+  [[nodiscard]] bool is_of_rollout() const {
+    return body == Body::kGenerate || body == Body::kRolloutWeights;
+  }
   [[nodiscard]] bool runs_backward() const {
     return part == TrainPart::kAll || part == TrainPart::kBackward;
   }
@@ -253,6 +263,8 @@ struct Recipe {
   [[nodiscard]] const Phase* training_phase(ModelId model) const;
   /// Models with gradients, in order.
   [[nodiscard]] std::vector<ModelId> trained() const;
+  /// Whether rollouts have a copy of the model's weights in a file between store and wake-up.
+  [[nodiscard]] bool stores_weights(ModelId model) const;
   /// Whether some phase generates with the model.
   [[nodiscard]] bool generates(ModelId model) const;
   /// Whether no phase writes it, so that a loaded copy stays valid.

@@ -29,6 +29,8 @@ std::int64_t rows_at_once(const Job& job, const Phase& phase) {
     case Body::kGenerate:
       return phase.baseline ? std::min(job.rollout_batch(), job.prompts_per_rank())
                             : job.rollout_batch();
+    case Body::kRolloutWeights:
+      return 0;
     case Body::kLogProbs:
       return phase.id == PhaseId::kReferenceLogProbs
                  ? job.reference_micro_batch()
@@ -70,7 +72,7 @@ TokenBudget scoring_budget(const Job& job) {
 }
 
 std::int64_t tokens_at_once(const Job& job, const Phase& phase) {
-  const bool packs = job.packs() && phase.body != Body::kGenerate;
+  const bool packs = job.packs() && !phase.is_of_rollout();
   return packs ? token_budget(job, phase).tokens : 0;
 }
 
@@ -91,6 +93,7 @@ TokenBudget token_budget(const Job& job, const Phase& phase) {
           {"reward_model.forward_max_token_len_per_gpu", job.reward_max_token_len_per_gpu},
           scoring_budget(job));
     case Body::kGenerate:
+    case Body::kRolloutWeights:
     case Body::kLogProbs:
     case Body::kCrossEntropyUpdate:
     case Body::kPairUpdate:

@@ -31,6 +31,7 @@ bool makes_logits(const Phase& phase) {
     case Body::kPreferenceUpdate:
       return phase.part != TrainPart::kUpdate;
     case Body::kGenerate:
+    case Body::kRolloutWeights:
     case Body::kTokenScores:
     case Body::kSequenceScores:
     case Body::kPairScores:
@@ -48,6 +49,7 @@ RecipeBuilder::RecipeBuilder(const Job& job, const ModelModes& modes)
       modes_(modes),
       evaluates_(job.task == Task::kEval),
       places_generation_(job.has_generation_placement()),
+      copies_(job.copies_rollout_weights()),
       has_stages_(job.mesh().size(Axis::kPipe) > 1) {
   recipe_.task = job.task;
 }
@@ -126,13 +128,15 @@ void RecipeBuilder::fill_tags(Phase& p) const {
   const ModelSource& model = *recipe_.find(p.model);
   const bool adapted = model.adapted();
   const bool generates = p.body == Body::kGenerate;
-  p.streams_weights = model.streamed && !generates;
-  p.slices_weights = model.sliced && !generates;
+  // The phase that fills the rollout's weights.
+  const bool fills = copies_ ? p.body == Body::kRolloutWeights && !p.loads_weights : generates;
+  p.streams_weights = model.streamed && !p.is_of_rollout();
+  p.slices_weights = model.sliced && !p.is_of_rollout();
   p.slices_gradients = model.slices_gradients && p.trains();
   p.slice_on_host = model.slice_on_host;
   p.gradients_on_host = model.gradients_on_host && p.trains();
-  p.gathers_weights = gathers_to_generate(model) && generates;
-  p.fetches_blocks = model.streamed && generates;
+  p.gathers_weights = gathers_to_generate(model) && fills;
+  p.fetches_blocks = model.streamed && fills;
   if (p.streams_weights || p.slices_weights) p.together = modes_.together(p.model);
   if (makes_logits(p)) p.logits_chunk = modes_.logits_chunk();
   p.graphs = generates && modes_.graphs();
@@ -143,8 +147,14 @@ void RecipeBuilder::fill_tags(Phase& p) const {
   p.inputs_on_host = p.streams_weights && model.inputs_on_host && p.trains();
   for (const TagId tag : recipe_.tags) {
     if (tag.kind == TagKind::kKeyValues || tag.kind == TagKind::kGraphs) {
-      (generates ? p.needs : p.discards).push_back(tag);
+      const bool needed = generates || p.id == PhaseId::kWakeUp;
+      (needed ? p.needs : p.discards).push_back(tag);
       if (generates) p.writes.push_back(tag);
+    } else if (tag.kind == TagKind::kBlocks && copies_) {
+      (p.is_of_rollout() ? p.needs : p.discards).push_back(tag);
+      if (p.gathers_weights || p.loads_weights) p.writes.push_back(tag);
+    } else if (copies_ && p.is_of_rollout() && !p.gathers_weights) {
+      // The trained model is not used.
     } else if (tag.model == p.model) {
       fill_own_tag(p, tag.kind, tag, adapted);
     } else if (!p.runs_once() && runs_once(tag.model)) {

@@ -41,7 +41,7 @@ class RecipeBuilder {
   void add_tag(TagKind kind, ModelId model) { recipe_.tags.push_back({kind, model}); }
   /// Whether generation reads the model's weights from a separate tag.
   [[nodiscard]] bool gathers_to_generate(const ModelSource& model) const {
-    return model.streamed || model.sliced || places_generation_;
+    return model.streamed || model.sliced || places_generation_ || copies_;
   }
   // The job's tags, in order.
   void fill_tags(Phase& p) const;
@@ -53,7 +53,7 @@ class RecipeBuilder {
 
   const Job& job_;
   ModelModes modes_;
-  bool evaluates_, places_generation_, has_stages_;
+  bool evaluates_, places_generation_, copies_, has_stages_;
   Recipe recipe_;
 };
 

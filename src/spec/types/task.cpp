@@ -18,6 +18,12 @@ constexpr Named<UpdateMode> kUpdateModeNames[] = {
 static_assert(std::size(kUpdateModeNames) == kUpdateModes);
 constexpr std::string_view kAuto = "auto";
 constexpr Named<Residency> kResidencies[] = {{kAuto, Residency::kAuto}, {"none", Residency::kAll}};
+constexpr Named<Colocation> kColocations[] = {
+    {"stages", Colocation::kStages},
+    {"whole", Colocation::kWhole},
+    {"reload", Colocation::kReload},
+    {"resident", Colocation::kResident},
+};
 constexpr Named<ModelId> kModelNames[] = {
     {"actor", ModelId::kActor},
     {"reference", ModelId::kReference},
@@ -54,6 +60,18 @@ std::string_view to_string(Residency residency) {
 
 Result<Residency> parse_residency(std::string_view name) {
   return parse_name(kResidencies, name, "memory.offload");
+}
+
+std::vector<std::string> colocation_names() {
+  return names_of(kColocations);
+}
+
+std::string_view to_string(Colocation colocation) {
+  return name_of(kColocations, colocation);
+}
+
+Result<Colocation> parse_colocation(std::string_view name) {
+  return parse_name(kColocations, name, "rollout.colocation");
 }
 
 std::string_view to_string(UpdateMode mode) {

@@ -1,4 +1,4 @@
-// Tasks, models, memory.offload, and how updates are divided into phases.
+// Tasks, models, memory.offload, rollout.colocation, and how updates are divided into phases.
 //
 // Threads   values and stateless functions.
 // Failure   kInvalidArgument for an unknown name.
@@ -35,6 +35,18 @@ enum class Residency : std::uint8_t { kAuto, kAll };
 [[nodiscard]] std::vector<std::string> residency_names();
 [[nodiscard]] std::string_view to_string(Residency residency);
 [[nodiscard]] Result<Residency> parse_residency(std::string_view name);
+
+/// rollout.colocation: how a rollout and training share a device. All but kStages give the rollout a
+/// copy of the weights.
+enum class Colocation : std::uint8_t {
+  kStages,    ///< a tag comes when a phase needs it, and leaves for tags that need its memory
+  kWhole,     ///< all tags of the rollout come at once, while the trained weights are on the device
+  kReload,    ///< the rollout's weights pass through a file; then all its tags come at once
+  kResident,  ///< every tag stays on the device
+};
+[[nodiscard]] std::vector<std::string> colocation_names();
+[[nodiscard]] std::string_view to_string(Colocation colocation);
+[[nodiscard]] Result<Colocation> parse_colocation(std::string_view name);
 
 /// The data on the device while a model is trained. Results are bitwise identical.
 enum class UpdateMode : std::uint8_t {

@@ -213,6 +213,8 @@ void run_phase(B& b, const spec::Phase& phase) {
   switch (phase.body) {
     case spec::Body::kGenerate:
       return generate(b, phase);
+    case spec::Body::kRolloutWeights:
+      return;  // the backend prepares them
     case spec::Body::kLogProbs:
     case spec::Body::kCrossEntropy:
       return log_prob_phase(b, phase);

@@ -285,6 +285,33 @@ TEST(Recipe, AnEvaluationGeneratesAndScores) {
   EXPECT_TRUE(job.validate().ok()) << "rows say how they are scored";
 }
 
+TEST(Recipe, ARolloutThatHasACopyOfTheWeightsWakesUpFirst) {
+  Job job = job_of(Task::kGrpo);
+  job.reward_model.path.clear();
+  job.reward.functions.emplace_back();
+  job.algorithm.use_kl_in_reward = false;
+  job.rollout.colocation = Colocation::kWhole;
+  EXPECT_EQ(phases(recipe_of(job)), (Lines{"wake_up", "generate", "train_actor"}));
+  const Lines whole = {"actor.weights need - write", "actor.rollout_weights write need drop",
+                       "actor.grads - - write", "actor.optimizer - - write",
+                       "rollout.kv need write drop"};
+  EXPECT_EQ(table(recipe_of(job)), whole);
+  EXPECT_EQ(job.residency(), Residency::kAuto);
+  job.rollout.colocation = Colocation::kResident;
+  EXPECT_EQ(table(recipe_of(job)), whole);
+  EXPECT_EQ(job.residency(), Residency::kAll);
+  job.rollout.colocation = Colocation::kReload;
+  const Recipe reload = recipe_of(job);
+  EXPECT_EQ(phases(reload), (Lines{"store_weights", "wake_up", "generate", "train_actor"}));
+  EXPECT_EQ(table(reload),
+            (Lines{"actor.weights need - - write", "actor.rollout_weights write write need drop",
+                   "actor.grads - - - write", "actor.optimizer - - - write",
+                   "rollout.kv drop need write drop"}));
+  EXPECT_TRUE(reload.stores_weights(ModelId::kActor));
+  job.trainer.experience = "read";
+  EXPECT_EQ(phases(recipe_of(job)), (Lines{"train_actor"})) << "nothing is generated";
+}
+
 TEST(Recipe, UnknownNamesAreErrors) {
   EXPECT_EQ(parse_task("dqo").status().message(),
             "task is \"dqo\"; it can be sft, reward, ppo, grpo, dpo, eval");
