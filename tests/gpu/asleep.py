@@ -1,34 +1,42 @@
 #!/usr/bin/env python3
 """What a sleeping program still holds on the card, and whether it grows: under torch_memory_saver and under Neap's drop-in.
 
-    tests/gpu/asleep.py --peer DIR --lib DIR --out FILE [--cycles N] [--neap PROGRAM]
+    tests/gpu/asleep.py --out FILE [--peer DIR --lib DIR] [--cycles N] [--neap PROGRAM [--only-neap] [--set KEY=VALUE]...]
 
 DIR of --peer   where the torch_memory_saver of PyPI was unpacked (pip install --no-deps --target DIR)
-DIR of --lib    holds libneap_memory_saver.so
---neap          also N steps of GRPO (examples/arithmetic, random weights): what nvidia-smi shows beyond the trainer's own account of
-                its memory, at the beginning and at the end
+DIR of --lib    holds libneap_memory_saver.so: build/full/lib
+--neap          also N steps of GRPO (examples/arithmetic, random weights): what the card holds beyond the arena's pages, from a
+                sample each millisecond set beside the run's trace. A phase begins with an empty pool, so the least in each run of a
+                phase is what the process keeps: "grows" has every rise of it and the phase that it came in.
 
 The program is a decoder in torch with captured graphs, in hook mode "preload": weights with a CPU backup, a KV cache, and the
 graphs' memory are paused and resumed N times (default 100) with a replay between. The parts are measured as they appear, before
 anything sleeps: the context, kernels and cuBLAS (used memory less what torch has reserved), graphs, torch's reserve outside of
 regions. "unexplained" is what the first sleep holds beyond these. The card must be otherwise idle. JSON lines; a table. Exits 1 if
-the drop-in holds 10 MiB more than explained, or its last sleep more than its first, or the trainer more at the end.
+the drop-in holds 10 MiB more than explained, or its last sleep more than its first, or the trainer keeps more in the last quarter of
+its steps than after the second step.
 """
 
 import argparse
+import bisect
+import ctypes
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import zlib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from python_suite import SOURCE, lay_out_drop_in, torch_environment  # noqa: E402
 from side_by_side import runtime_folders  # noqa: E402
 
+MIB = 1 << 20
+LIBRARY = "libneap_memory_saver.so"
 PROGRAM = """
 import json, subprocess, sys
 def smi():
@@ -132,9 +140,80 @@ def explained(row):
     return {key: round(value, 1) for key, value in parts.items()}
 
 
-def smi_mib():
-    done = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True)
-    return int(done.stdout.split()[0])
+class Sampler:
+    """Used memory of the card by NVML, a sample each millisecond while it is open: (ns since 1970, MiB more than when it was made)."""
+
+    def __init__(self):
+        self.nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        self.handle = ctypes.c_void_p()
+        if self.nvml.nvmlInit_v2() or self.nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self.handle)):
+            raise SystemExit("NVML cannot be opened")
+        self.idle, self.samples, self.ends = self.used(), [], threading.Event()
+        self.thread = threading.Thread(target=self.sample)
+
+    def used(self):
+        memory = (ctypes.c_ulonglong * 3)()  # total, free, used
+        if self.nvml.nvmlDeviceGetMemoryInfo(self.handle, memory):
+            raise SystemExit("NVML tells no memory")
+        return memory[2] / MIB
+
+    def sample(self):
+        while not self.ends.wait(0.001):
+            self.samples.append((time.time_ns(), self.used() - self.idle))
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ends.set()
+        self.thread.join()
+
+
+def start_of(trace):
+    """Time 0 of a trace, in ns since 1970: its first block (docs/trace-format.md)."""
+    data = trace.read_bytes()[16:200]
+    kind, codec, stored = data[4], data[5], int.from_bytes(data[8:12], "little")
+    payload = data[24:24 + stored]
+    payload = zlib.decompress(payload) if codec == 2 else payload
+    if kind != 1 or codec == 1:
+        raise SystemExit(f"{trace} does not begin with a plain START block")
+    value, shift = 0, 0
+    for byte in payload[1:]:
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value
+    raise SystemExit(f"{trace} has no time")
+
+
+def phases_and_pages(neap, run, folder):
+    """Of a run's trace: (begin ns, name) of each phase, and (ns, MiB) of the arena's pages."""
+    view = folder / "trace.json"
+    subprocess.run([neap, "report", str(run), "--perfetto", str(view)], check=True, capture_output=True, text=True)
+    begin, phases, pages = start_of(run / "trace.ntrace"), [], [(0, 0.0)]
+    for event in json.loads(view.read_text())["traceEvents"]:
+        if event["ph"] == "X":
+            phases.append((begin + int(event["ts"] * 1000), event["name"]))
+        elif event["ph"] == "C" and event["name"] == "reserved":
+            pages.append((begin + int(event["ts"] * 1000), event["args"]["bytes"] / MIB))
+    return sorted(phases), pages
+
+
+def kept(samples, phases, pages):
+    """(name, MiB) of each run of a phase, and of what comes before and after all: the least that was held beyond the arena's pages."""
+    times = [ns for ns, _ in pages]
+    windows = [("start", 0), *((name, ns) for ns, name in phases), ("end", float("inf"))]
+    out, at = [], 0
+    for (name, begin), (_, end) in zip(windows, windows[1:]):
+        held = []
+        while at < len(samples) and samples[at][0] < end:
+            ns, used = samples[at]
+            held.append(used - pages[bisect.bisect_right(times, ns) - 1][1])
+            at += 1
+        if held:
+            out.append((name, round(held[-1] if name == "start" else min(held), 1)))
+    return out
 
 
 def lines_of(file):
@@ -145,36 +224,52 @@ def run_trainer(neap, steps, folder, overrides=()):
     shutil.copytree(SOURCE / "examples" / "arithmetic", folder / "arithmetic")
     shutil.copytree(SOURCE / "examples" / "reviews" / "model", folder / "reviews" / "model")
     out = folder / "out"
-    samples = []  # (steps done, MiB on the card)
     command = [neap, "train", str(folder / "arithmetic" / "grpo.toml"), "actor_rollout_ref.model.path=model", "trainer.test_freq=-1",
                "trainer.best_metric=", f"trainer.total_training_steps={steps}", f"trainer.default_local_dir={out}", *overrides]
-    with open(folder / "messages", "w") as messages, subprocess.Popen(command, stdout=messages, stderr=messages) as run:
-        while run.poll() is None:
-            samples.append((len(lines_of(out / "metrics.jsonl")), smi_mib()))
-            time.sleep(0.05)
-    if run.returncode:
-        return {"error": f"exit {run.returncode}: {(folder / 'messages').read_text()[-2000:]}"}
-    peak = max(phase["peak"] for phase in lines_of(out / "phases.jsonl")) >> 20
-    early = max(mib for done, mib in samples if 2 <= done <= steps // 4)
-    late = max(mib for done, mib in samples if done >= 3 * steps // 4)
-    return {"steps": steps, "account_mib": peak, "early_smi_mib": early, "late_smi_mib": late, "beyond_account_mib": late - peak,
-            "grown_mib": late - early}
+    with Sampler() as card:
+        done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        return {"error": f"exit {done.returncode}: {done.stderr[-2000:]}"}
+    phases, pages = phases_and_pages(neap, out, folder)
+    runs = kept(card.samples, phases, pages)
+    each = max(1, len(phases) // steps)  # phases of a step
+    early, late = runs[2 * each + 1][1], max(mib for _, mib in runs[-max(1, steps // 4) * each:])
+    rises, before = [], 0.0
+    for number, (name, mib) in enumerate(runs):
+        if mib > before + 0.5:
+            rises.append({"phase": name, "step": max(0, number - 1) // each + 1, "mib": round(mib - before, 1)})
+        before = max(before, mib)
+    return {"steps": steps, "overrides": list(overrides), "account_mib": max(phase["peak"] for phase in lines_of(out / "phases.jsonl")) >> 20,
+            "most_used_mib": round(max(used for _, used in card.samples), 1), "start_mib": runs[0][1], "after_two_steps_mib": early,
+            "last_quarter_mib": late, "grown_mib": round(late - early, 1), "grows": rises}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", type=Path, required=True)
-    parser.add_argument("--lib", type=Path, required=True)
+    parser.add_argument("--peer", type=Path)
+    parser.add_argument("--lib", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cycles", type=int, default=100)
     parser.add_argument("--neap", type=Path)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the trainer's run")
+    parser.add_argument("--only-neap", action="store_true", help="the trainer alone, without the sleeping programs")
     arguments = parser.parse_args()
+    if arguments.only_neap and arguments.neap is None:
+        raise SystemExit("--only-neap needs --neap PROGRAM")
+    if not arguments.only_neap:
+        for option, folder, file in (("--peer", arguments.peer, "torch_memory_saver"), ("--lib", arguments.lib, LIBRARY)):
+            if folder is None or not (folder / file).exists():
+                raise SystemExit(f"{option} is {folder}, which has no {file}; name the folder that has it"
+                                 + (", as build/full/lib" if file == LIBRARY else ""))
     bad = 0
     with tempfile.TemporaryDirectory() as scratch, open(arguments.out, "w") as out:
         site = Path(scratch)
-        lay_out_drop_in(site, arguments.lib.resolve())
         out.write(json.dumps({"environment": {**torch_environment(), "command": "tests/gpu/asleep.py"}}) + "\n")
-        for package, folder in (("torch_memory_saver", arguments.peer.resolve()), ("drop-in", site)):
+        programs = []
+        if not arguments.only_neap:
+            lay_out_drop_in(site, arguments.lib.resolve())
+            programs = [("torch_memory_saver", arguments.peer.resolve()), ("drop-in", site)]
+        for package, folder in programs:
             row = run(package, folder, arguments.cycles)
             if "error" not in row:
                 asleep = row.pop("asleep_mib")
@@ -188,8 +283,8 @@ def main():
             print(package, json.dumps(row, indent=1), flush=True)
         if arguments.neap is not None:
             with tempfile.TemporaryDirectory() as folder:
-                row = run_trainer(arguments.neap.resolve(), arguments.cycles, Path(folder))
-            bad += "error" in row or row["grown_mib"] > 0
+                row = run_trainer(arguments.neap.resolve(), arguments.cycles, Path(folder), arguments.set)
+            bad += "error" in row or row["grown_mib"] > 0.5
             out.write(json.dumps({"package": "neap train", **row}) + "\n")
             print("neap train", json.dumps(row, indent=1), flush=True)
     return 1 if bad else 0
