@@ -5,16 +5,16 @@
 
 DIR of --peer   where the torch_memory_saver of PyPI was unpacked (pip install --no-deps --target DIR)
 DIR of --lib    holds libneap_memory_saver.so: build/full/lib
---neap          also N steps of GRPO (examples/arithmetic, random weights): what the card holds beyond the arena's pages, from a
-                sample each millisecond set beside the run's trace. A phase begins with an empty pool, so the least in each run of a
-                phase is what the process keeps: "grows" has every rise of it and the phase that it came in.
+--neap          also N steps of GRPO (examples/arithmetic, random weights): what the card holds beyond the trainer's own account
+                of its memory, from a sample each millisecond: the most in a phase, less that phase's peak in phases.jsonl. (A phase can be
+                shorter than nvidia-smi takes.) "beyond_when_loaded" is that of the first phase: context and kernels that loading needs
 
 The program is a decoder in torch with captured graphs, in hook mode "preload": weights with a CPU backup, a KV cache, and the
 graphs' memory are paused and resumed N times (default 100) with a replay between. The parts are measured as they appear, before
 anything sleeps: the context, kernels and cuBLAS (used memory less what torch has reserved), graphs, torch's reserve outside of
 regions. "unexplained" is what the first sleep holds beyond these. The card must be otherwise idle. JSON lines; a table. Exits 1 if
-the drop-in holds 10 MiB more than explained, or its last sleep more than its first, or the trainer keeps more in the last quarter of
-its steps than after the second step.
+the drop-in holds 10 MiB more than explained, or its last sleep more than its first, or the trainer more in its
+last quarter of steps than in its first.
 """
 
 import argparse
@@ -36,6 +36,7 @@ from python_suite import SOURCE, lay_out_drop_in, torch_environment  # noqa: E40
 from side_by_side import runtime_folders  # noqa: E402
 
 MIB = 1 << 20
+TRACE = "memory.ntrace"
 LIBRARY = "libneap_memory_saver.so"
 PROGRAM = """
 import json, subprocess, sys
@@ -187,33 +188,36 @@ def start_of(trace):
     raise SystemExit(f"{trace} has no time")
 
 
-def phases_and_pages(neap, run, folder):
-    """Of a run's trace: (begin ns, name) of each phase, and (ns, MiB) of the arena's pages."""
+def phases_of(neap, run, folder):
+    """Of a run's trace: (begin ns, end ns) of each phase, in order."""
     view = folder / "trace.json"
     subprocess.run([neap, "report", str(run), "--perfetto", str(view)], check=True, capture_output=True, text=True)
-    begin, phases, pages = start_of(run / "trace.ntrace"), [], [(0, 0.0)]
-    for event in json.loads(view.read_text())["traceEvents"]:
-        if event["ph"] == "X":
-            phases.append((begin + int(event["ts"] * 1000), event["name"]))
-        elif event["ph"] == "C" and event["name"] == "reserved":
-            pages.append((begin + int(event["ts"] * 1000), event["args"]["bytes"] / MIB))
-    return sorted(phases), pages
+    begin = start_of(run / TRACE)
+    spans = [(event["ts"], event["dur"]) for event in json.loads(view.read_text())["traceEvents"] if event["ph"] == "X"]
+    return [(begin + int(ts * 1000), begin + int((ts + dur) * 1000)) for ts, dur in sorted(spans)]
 
 
-def kept(samples, phases, pages):
-    """(name, MiB) of each run of a phase, and of what comes before and after all: the least that was held beyond the arena's pages."""
-    times = [ns for ns, _ in pages]
-    windows = [("start", 0), *((name, ns) for ns, name in phases), ("end", float("inf"))]
-    out, at = [], 0
-    for (name, begin), (_, end) in zip(windows, windows[1:]):
-        held = []
-        while at < len(samples) and samples[at][0] < end:
-            ns, used = samples[at]
-            held.append(used - pages[bisect.bisect_right(times, ns) - 1][1])
-            at += 1
-        if held:
-            out.append((name, round(held[-1] if name == "start" else min(held), 1)))
+def beyond_account(samples, phases, records):
+    """(step, phase, MiB) of each phase in which a sample fell: the most that was used, less the phase's peak in the trainer's account."""
+    times, out = [ns for ns, _ in samples], []
+    for (begin, end), record in zip(phases, records):
+        here = samples[bisect.bisect_left(times, begin):bisect.bisect_right(times, end)]
+        if here:
+            out.append((record["step"], record["phase"], round(max(used for _, used in here) - record["peak"] / MIB, 1)))
     return out
+
+
+def context_mib():
+    """Of a process that only has a context of the driver."""
+    code = ("import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); device, context = ctypes.c_int(), ctypes.c_void_p()\n"
+            "assert not cuda.cuInit(0) and not cuda.cuDeviceGet(ctypes.byref(device), 0)\n"
+            "assert not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device); input()")
+    card = Sampler()
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
+        time.sleep(3)
+        mib = card.used() - card.idle
+        process.communicate(b"\n")
+    return round(mib, 1)
 
 
 def lines_of(file):
@@ -230,18 +234,19 @@ def run_trainer(neap, steps, folder, overrides=()):
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         return {"error": f"exit {done.returncode}: {done.stderr[-2000:]}"}
-    phases, pages = phases_and_pages(neap, out, folder)
-    runs = kept(card.samples, phases, pages)
-    each = max(1, len(phases) // steps)  # phases of a step
-    early, late = runs[2 * each + 1][1], max(mib for _, mib in runs[-max(1, steps // 4) * each:])
-    rises, before = [], 0.0
-    for number, (name, mib) in enumerate(runs):
-        if mib > before + 0.5:
-            rises.append({"phase": name, "step": max(0, number - 1) // each + 1, "mib": round(mib - before, 1)})
-        before = max(before, mib)
-    return {"steps": steps, "overrides": list(overrides), "account_mib": max(phase["peak"] for phase in lines_of(out / "phases.jsonl")) >> 20,
-            "most_used_mib": round(max(used for _, used in card.samples), 1), "start_mib": runs[0][1], "after_two_steps_mib": early,
-            "last_quarter_mib": late, "grown_mib": round(late - early, 1), "grows": rises}
+    records = lines_of(out / "phases.jsonl")
+    return {"steps": steps, "overrides": list(overrides), "module_loading": os.environ.get("CUDA_MODULE_LOADING", "LAZY"),
+            "context_mib": context_mib(), **summary(beyond_account(card.samples, phases_of(neap, out, folder), records), records, steps)}
+
+
+def summary(beyond, records, steps):
+    def most(first, last):
+        return max(mib for step, _, mib in beyond if first <= step <= last)
+    last = [mib for step, _, mib in beyond if step >= 3 * steps // 4]
+    return {"account_mib": max(record["peak"] for record in records) >> 20, "beyond_when_loaded_mib": beyond[0][2],
+            "beyond_account_mib": most(1, steps), "beyond_by_phase_mib": {name: max(mib for step, phase, mib in beyond if phase == name and step > 1)
+                                                                         for name in dict.fromkeys(phase for _, phase, _ in beyond)},
+            "grown_mib": round(max(last) - most(2, steps // 4), 1), "phases_sampled": len(beyond)}
 
 
 def main():
