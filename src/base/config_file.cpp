@@ -24,7 +24,10 @@ Json to_json_value(const toml::node& node) {
   }
   if (const auto* table = node.as_table()) {
     Json out = Json::object();
-    for (const auto& [key, value] : *table) out[std::string(key.str())] = to_json_value(value);
+    // Json would look for each key among those before it.
+    Json::object_t::Container& members = out.get_ref<Json::object_t&>();
+    for (const auto& [key, value] : *table)
+      members.emplace_back(std::string(key.str()), to_json_value(value));
     return out;
   }
   return nullptr;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/budget.h"
 #include "base/text.h"
 
 namespace neap {
@@ -115,6 +116,14 @@ TEST_F(Config, AKeyOfAMegabyteIsRefusedAtOnce) {
   const std::string message = error(key + " = 1\n");
   EXPECT_EQ(message, "a.toml:1: the key \"" + key.substr(0, 60) +
                          "...\" has 1000000 bytes; the most is 1000");
+}
+
+TEST_F(Config, ATableOfManyKeysInAListIsReadInLinearTime) {
+  std::string toml = "data.files = [1, {";
+  for (int i = 0; i < 60'000; ++i) toml += (i == 0 ? "k" : ",k") + std::to_string(i) + "=1";
+  const double began = processor_seconds();
+  EXPECT_NE(error(toml + "}]\n").find("takes a list of text"), std::string::npos);
+  EXPECT_LT(processor_seconds() - began, 3);
 }
 
 TEST_F(Config, NumbersAreFinite) {
