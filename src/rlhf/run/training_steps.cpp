@@ -314,7 +314,10 @@ void TrainingRun::finish() {
     if (const Status kept = files_->sync(); !kept.ok())
       throw Error(stopped(kept, saved_steps(", logs are not complete")));
   });
-  if (recorder_) throw_if_error(recorder_->close());
+  // The models are saved, and other ranks wait below.
+  if (recorder_)
+    if (const Status closed = recorder_->close(); !closed.ok())
+      log::warn(format("No whole trace: {}", closed.message()));
   const std::vector<double> peaks = ranks_.join({static_cast<double>(runtime_->peak().count())});
   if (!ranks_.first()) return;
   // Over the ranks with this rank's plan.

@@ -150,6 +150,25 @@ class Hostile(DataCase):
         self.assertIn("Resuming from", result.stderr)
         self.assert_same("kept")
 
+    @unittest.skipUnless(neap_program.HAS_NAMESPACES, "no mount namespaces for this user")
+    def test_a_file_system_that_is_full_for_a_while_costs_no_step(self):
+        """It is full from the first steps until the logs and the trace have said so. Only the trace ends there."""
+        script = ('mkdir -p room && mount -t tmpfs -o size=16m tmpfs room || exit 9\n"$@" 2>said & run=$!\n'
+                  'until [ -s room/out/metrics.jsonl ]; do kill -0 $run || exit 8; sleep 0.01; done\nhead -c 16m /dev/zero >room/fill 2>/dev/null\n'
+                  'until grep -q "tried again" said && grep -q "recording stopped" said; do kill -0 $run || exit 7; sleep 0.01; done\n'
+                  'rm room/fill; wait $run; code=$?; cp room/out/*.jsonl room/out/report.html . && ls room/out >left; exit $code')
+        result = subprocess.run([*neap_program.NAMESPACE, "sh", "-c", script, "sh", self.path, "train", *SFT, "trainer.total_training_steps=400",
+                                 "data.train_batch_size=8", "data.micro_batch_size_per_gpu=8", "device.kind=cpu", "device.memory=256MiB",
+                                 "trainer.default_local_dir=room/out"], cwd=self.home, env=self.environment(), capture_output=True, text=True, timeout=300,
+                                check=False)
+        said = (self.home / "said").read_text()
+        self.assertEqual(result.returncode, 0, result.stderr + said)
+        self.assertIn("No whole trace: ", said)
+        steps = {name: [row["step"] for row in neap_program.read_lines(self.home / name)] for name in ("metrics.jsonl", "phases.jsonl")}
+        self.assertEqual(steps["metrics.jsonl"], list(range(1, 401)))
+        self.assertLessEqual(set(range(1, 401)), set(steps["phases.jsonl"]))
+        self.assertIn("global_step_400", (self.home / "left").read_text())
+
     def test_a_log_that_stays_unwritable_ends_with_a_checkpoint(self):
         """Its name leads to a device that is always full; the other files have room."""
         for name in ("metrics.jsonl", "phases.jsonl", "validation.jsonl"):
