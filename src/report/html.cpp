@@ -7,6 +7,7 @@
 #include "report/palette.h"
 #include "report/payload.h"
 #include "report/svg.h"
+#include "report/typical_step.h"
 
 namespace neap::report {
 namespace {
@@ -204,7 +205,9 @@ Json add_columns(Payload& payload, const Report& report) {
   add_marks(payload, marks_by_leaf(h));
   Json maps = Json::array();
   for (std::size_t i = 0; i < h.maps.size(); ++i) maps.push_back(add_map(payload, h.maps[i], i));
+  const auto step = typical_step(h.phases, report.plan);
   return {{"isRun", report.is_run},
+          {"step", step ? Json{step->begin_ns, step->end_ns} : Json(nullptr)},
           {"events", h.events},
           {"end", h.end_ns},
           {"driverAllocs", h.driver_allocs},

@@ -14,7 +14,7 @@ class Timeline {
     this.canvas = byId("timeline");
     this.overview = byId("overview");
     this.right = 14;
-    this.step = this.typicalStep();
+    this.step = meta.step && this.withRoom(...meta.step);
     if (this.step) [this.from, this.to] = this.step;
     else this.whole();
     this.legend();
@@ -26,20 +26,9 @@ class Timeline {
   first() { return this.n ? this.starts()[0] : 0; }
   last() { return Math.max(this.first() + 1, this.events ? meta.events : meta.end); }
   whole() { this.from = this.first(); this.to = this.last(); }
-  /** Begin and end, in nanoseconds, of a step of typical length; null if nothing repeats. A step
-   * begins with the first of the phases that run most often. */
-  typicalStep() {
-    const c = this.c, begins = new Map();
-    for (let i = 0; i < c.phaseBegin.length; ++i) {
-      if (c.phaseDepth[i] > 0) continue;
-      if (!begins.has(c.phaseName[i])) begins.set(c.phaseName[i], []);
-      begins.get(c.phaseName[i]).push(c.phaseBegin[i]);
-    }
-    const most = Math.max(0, ...[...begins.values()].map((list) => list.length));
-    const first = [...begins.values()].find((list) => 2 * list.length >= most);
-    if (!meta.isRun || most < 5) return null;
-    const steps = first.slice(1).map((end, i) => [first[i], end]).sort((a, b) => a[1] - a[0] - (b[1] - b[0]));
-    const [from, to] = steps[steps.length >> 1], room = (to - from) * 0.03;
+  /** Begin and end of a step, in nanoseconds, and a little of what is around it. */
+  withRoom(from, to) {
+    const room = (to - from) * 0.03;
     return [Math.max(this.first(), from - room), Math.min(this.last(), to + room)];
   }
   leafAt(x) { return Math.max(0, Math.min(this.n - 1, upperBound(this.starts(), x) - 1)); }

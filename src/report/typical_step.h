@@ -1,0 +1,24 @@
+// Finds a step of usual length in the trace of a run, which a page shows first.
+//
+// Threads   any.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "report/history.h"
+#include "report/phase_table.h"
+
+namespace neap::report {
+
+struct StepSpan {
+  std::uint64_t begin_ns = 0, end_ns = 0;
+};
+
+/// The step of median length; a step begins with the first planned phase that the trace has.
+/// nullopt without a plan or with few steps.
+[[nodiscard]] std::optional<StepSpan> typical_step(std::span<const PhaseSpan> phases,
+                                                   const std::optional<PlanSummary>& plan);
+
+}  // namespace neap::report
