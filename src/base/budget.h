@@ -19,6 +19,13 @@
 
 namespace neap {
 
+/// Processor time of the calling thread.
+[[nodiscard]] inline double processor_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 class Budget {
  public:
   /// Always throws. `what`: limit_text(), the reason.
@@ -62,10 +69,7 @@ class Budget {
     std::abort();
   }
   void look_at_clock() {
-    timespec now{};
-    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    const double seconds =
-        static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+    const double seconds = processor_seconds();
     if (ticks_ == kTicks) started_ = seconds;
     if (seconds_ > 0 && seconds - started_ > seconds_) end(Excess::kSeconds);
   }

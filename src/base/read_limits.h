@@ -119,15 +119,47 @@ inline constexpr ReadLimits kTemplate{.what = "a chat template",
                                       .file = 1_MiB,
                                       .levels = 100,
                                       .advice = "check that it is the template that is meant"};
-/// `part`: of a text.
+/// `part`: of a text; `levels`: of calls and blocks, and of values.
 inline constexpr ReadLimits kRendering{.what = "a chat template",
                                        .part = 64_MiB,
+                                       .levels = 600,
                                        .memory = {256.0 * (1 << 20), 0},
                                        .steps = {2e7, 0},
                                        .advice = "it may loop without end"};
+/// `a + b + c` has a level for each operator.
+inline constexpr ReadLimits kTemplateExpression{
+    .what = "an expression of a chat template", .levels = 500, .advice = kTemplate.advice};
+
+/// A regular expression, for each text: steps from one start (pcre2_set_match_limit). `part`: of
+/// the expression.
+inline constexpr ReadLimits kTokenizerPattern{.what = "a tokenizer's pattern",
+                                              // A run of similar characters takes a frame for each.
+                                              .memory = {64.0 * (1 << 20), 1024},
+                                              .steps = {1e7, 0},
+                                              .seconds = kTokenizer.seconds,
+                                              .advice = kTokenizer.advice};
+inline constexpr ReadLimits kNamePattern{.what = "a pattern of module names",
+                                         .part = Bytes(2000),
+                                         .memory = {8.0 * (1 << 20), 0},
+                                         .steps = {1e5, 0},
+                                         .advice = "name the modules one by one"};
+inline constexpr ReadLimits kRewardPattern{.what = "a pattern of a reward function",
+                                           .memory = {64.0 * (1 << 20), 0},
+                                           .steps = {5e6, 0},
+                                           .seconds = {10, 1e-5},
+                                           .advice = "simplify the pattern or set on_failure"};
+
 inline constexpr ReadLimits kJudge{.what = "the source of a reward function",
                                    .file = 16_MiB,
                                    .advice = "check the function's path"};
+inline constexpr ReadLimits kReply =
+    json_part("a reply of a reward function", 64_MiB, "reply with scores and short reasons");
+/// A formula in a response or a ground truth.
+inline constexpr ReadLimits kAnswer{.what = "an answer", .part = 4_KiB, .levels = 64};
+inline constexpr ReadLimits kKeptMetrics =
+    json_part("the metrics of a kept step", 1_MiB, "keep the experience again");
+inline constexpr ReadLimits kEventFile{
+    .what = "a file of TensorBoard's events", .file = 4_GiB, .advice = "move it to another folder"};
 
 }  // namespace read_limits
 }  // namespace neap

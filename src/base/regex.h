@@ -2,20 +2,19 @@
 //
 // Threads   const functions from any thread, if each thread has its own Finds.
 //
-// Failure   kInvalidArgument with reason and position for an expression that does not compile.
-//           kUnsupported in a build without PCRE2.
+// Failure   kInvalidArgument with reason and position for an expression that does not compile, and
+//           for a search over its limits. kUnsupported in a build without PCRE2.
 //
-// Cost      compiled once, to machine code if the processor allows. A search that exceeds its
-//           limits gives up.
+// Cost      compiled once, to machine code if the processor allows. A search over its limits ends.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "base/bytes.h"
+#include "base/read_limits.h"
 #include "base/status.h"
 
 namespace neap {
@@ -29,13 +28,15 @@ class Regex {
     /// The caller ensures that every text is UTF-8. If false, bytes that are not UTF-8 match
     /// nothing.
     bool valid_utf8 = false;
-    std::uint32_t step_limit = 10'000'000;
-    Bytes memory_limit = 64_MiB;
-    Bytes memory_of_byte{0};  ///< additional memory per byte of the text
+    /// No \G and no verb such as (*COMMIT): a search may be made in spans, which limits its time.
+    bool divisible = true;
   };
-  [[nodiscard]] static Result<Regex> compile(std::string_view pattern, const Options& options);
+  /// `limits` of one search: steps from one start, memory, and processor time. They outlive the
+  /// Regex.
+  [[nodiscard]] static Result<Regex> compile(std::string_view pattern, const ReadLimits& limits,
+                                             const Options& options);
 
-  enum class Outcome { kFound, kNone, kGaveUp };
+  enum class Outcome { kFound, kNone, kFailed };
   struct Range {
     std::size_t begin = 0, end = 0;
   };
@@ -51,16 +52,18 @@ class Regex {
     /// The first group, or the whole match if the expression has no group. Nothing if the group did
     /// not take part.
     [[nodiscard]] std::optional<Range> first_group() const;
-    /// Why the search gave up.
-    [[nodiscard]] std::string reason() const;
+    /// Why the search failed: "WHERE takes over the limit of ...".
+    [[nodiscard]] Status failure(std::string_view where) const;
 
    private:
     friend class Regex;
     void* data_;               // owned by PCRE2
-    void* limits_;             // owned by PCRE2
+    void* context_;            // owned by PCRE2
     const std::size_t* ends_;  // points into data_: begin and end of the match, then of the group
     bool has_group_ = false;
     int result_ = 0;
+    const ReadLimits* limits_ = nullptr;
+    std::size_t bytes_ = 0;  // of the text
   };
   /// Finds the first match that begins at or after `from`.
   [[nodiscard]] Outcome search(std::string_view text, std::size_t from, Finds& finds) const;

@@ -5,15 +5,15 @@ namespace neap {
 
 struct Regex::Code {};
 
-Result<Regex> Regex::compile(std::string_view, const Options&) {
+Result<Regex> Regex::compile(std::string_view, const ReadLimits&, const Options&) {
   return Status(ErrorCode::kUnsupported, "this build lacks PCRE2");
 }
-Regex::Finds::Finds() : data_(nullptr), limits_(nullptr), ends_(nullptr) {}
+Regex::Finds::Finds() : data_(nullptr), context_(nullptr), ends_(nullptr) {}
 Regex::Finds::~Finds() = default;
 std::optional<Regex::Range> Regex::Finds::first_group() const {
   return std::nullopt;
 }
-std::string Regex::Finds::reason() const {
+Status Regex::Finds::failure(std::string_view) const {
   return {};
 }
 Regex::Outcome Regex::search(std::string_view, std::size_t, Finds&) const {

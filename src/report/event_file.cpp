@@ -15,7 +15,6 @@ namespace neap::report {
 namespace {
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
-constexpr Bytes kMostEventBytes = 4_GiB;
 constexpr std::size_t kHeadBytes = 12, kTailBytes = 4;
 
 constexpr std::array<std::uint32_t, 256> make_table() {
@@ -225,7 +224,7 @@ Result<EventFile> EventFile::open(const std::filesystem::path& folder,
         return Status(ErrorCode::kIo, "Cannot remove " + file.string() + ": " + error.message());
       continue;
     }
-    NEAP_TRY_ASSIGN(const std::string contents, read_file(file, kMostEventBytes));
+    NEAP_TRY_ASSIGN(const std::string contents, read_file(file, read_limits::kEventFile));
     const std::string kept = rewind(contents, *resume_step);
     if (kept.size() != contents.size()) NEAP_TRY(write_file_atomic(file, kept));
     if (!kept.empty()) newest = file;

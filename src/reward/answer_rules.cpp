@@ -34,7 +34,7 @@ std::vector<Extraction> usual_extractions(RewardKind kind) {
 // Some data sets store the whole solution in place of the answer.
 std::string_view answer_of_truth(std::string_view truth) {
   for (const Extraction how : {Extraction::kHashes, Extraction::kBoxed})
-    if (const auto answer = extract(truth, how, nullptr)) return *answer;
+    if (const auto answer = extract(truth, how)) return *answer;
   return truth;
 }
 
@@ -64,7 +64,7 @@ bool has_broken_box(std::string_view text) {
   const std::size_t thought = text.rfind("</think>");
   if (begin == std::string_view::npos || (thought != std::string_view::npos && begin < thought))
     return false;
-  const auto box = extract(text, Extraction::kBoxed, nullptr);
+  const auto box = extract(text, Extraction::kBoxed);
   return !box || box->empty();
 }
 
@@ -79,8 +79,8 @@ class AnswerRule : public Rule {
   }
   [[nodiscard]] std::vector<std::string> part_names() const override { return {"acc", "answered"}; }
   [[nodiscard]] std::optional<std::string> answer(const Response& response) const override {
-    const std::optional<std::string_view> found = answer_of(response.text);
-    return found ? canonical(*found) : std::nullopt;
+    const auto found = answer_of(response.text);
+    return found.ok() && *found ? canonical(**found) : std::nullopt;
   }
   [[nodiscard]] Status check(const Json& row) const override {
     NEAP_TRY_ASSIGN(const auto truths, ground_truths(row, config().ground_truth));
@@ -113,23 +113,30 @@ class AnswerRule : public Rule {
       for (const std::string& truth : *truths) out->all.push_back(read_truth(truth));
     return out;
   }
-  [[nodiscard]] Score score_one(const Response& response, const OfRow* of_row) const override {
-    const std::optional<std::string_view> answer = answer_of(response.text);
+  [[nodiscard]] Result<Score> score_one(const Response& response,
+                                        const OfRow* of_row) const override {
+    NEAP_TRY_ASSIGN(const std::optional<std::string_view> answer, answer_of(response.text));
     const auto& truths = static_cast<const Truths*>(of_row)->all;
     const bool correct = answer && std::any_of(truths.begin(), truths.end(), [&](const auto& each) {
                            return each->equals(*answer);
                          });
-    return {value_of(correct), {correct ? 1.0 : 0.0, answer ? 1.0 : 0.0}};
+    return Score{value_of(correct), {correct ? 1.0 : 0.0, answer ? 1.0 : 0.0}};
   }
-  [[nodiscard]] std::optional<std::string_view> answer_of(std::string_view text) const {
-    for (const Extraction how : extract_)
-      if (const auto answer = extract(text, how, pattern_ ? &*pattern_ : nullptr);
-          answer && !answer->empty())
-        return how != Extraction::kLastNumber ||
-                       (stands_alone(text, *answer) && !has_broken_box(text))
-                   ? answer
-                   : std::nullopt;
-    return std::nullopt;
+  [[nodiscard]] Result<std::optional<std::string_view>> found(std::string_view text,
+                                                              Extraction how) const {
+    if (how != Extraction::kPattern) return extract(text, how);
+    NEAP_TRY_ASSIGN(const auto match, pattern_->last_match(text));
+    return match ? std::optional(trimmed(*match)) : std::nullopt;
+  }
+  [[nodiscard]] Result<std::optional<std::string_view>> answer_of(std::string_view text) const {
+    for (const Extraction how : extract_) {
+      NEAP_TRY_ASSIGN(const std::optional<std::string_view> answer, found(text, how));
+      if (!answer || answer->empty()) continue;
+      const bool counts =
+          how != Extraction::kLastNumber || (stands_alone(text, *answer) && !has_broken_box(text));
+      return counts ? answer : std::nullopt;
+    }
+    return std::optional<std::string_view>();
   }
   std::vector<Extraction> extract_;
   std::optional<Pattern> pattern_;

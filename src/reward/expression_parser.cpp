@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/read_limits.h"
 #include "reward/number.h"
 #include "reward/text_cursor.h"
 
@@ -15,7 +16,6 @@ namespace {
 
 using Index = Expression::Index;
 constexpr Index kNone = -1;
-constexpr int kMaxDepth = 64;
 
 struct NamedFunction {
   std::string_view name;
@@ -67,7 +67,7 @@ class Parser : TextCursor {
     Deeper(const Deeper&) = delete;
     Deeper& operator=(const Deeper&) = delete;
     ~Deeper() { --depth_; }
-    [[nodiscard]] bool too_deep() const { return depth_ > kMaxDepth; }
+    [[nodiscard]] bool too_deep() const { return depth_ > read_limits::kAnswer.levels; }
 
    private:
     int& depth_;

@@ -192,10 +192,9 @@ std::string_view behind_thought(std::string_view text) {
 
 }  // namespace
 
-std::optional<std::string_view> extract(std::string_view text, spec::Extraction how,
-                                        const Pattern* pattern) {
+std::optional<std::string_view> extract(std::string_view text, spec::Extraction how) {
   if (how == spec::Extraction::kWhole) return trimmed(text);
-  if (how != spec::Extraction::kPattern) text = behind_thought(text);
+  text = behind_thought(text);
   switch (how) {
     case spec::Extraction::kHashes:
       return hashes(text);
@@ -211,9 +210,7 @@ std::optional<std::string_view> extract(std::string_view text, spec::Extraction 
     case spec::Extraction::kPattern:
       break;
   }
-  if (pattern == nullptr) return std::nullopt;
-  const auto found = pattern->last_match(text);
-  return found ? std::optional(trimmed(*found)) : std::nullopt;
+  return std::nullopt;
 }
 
 }  // namespace neap::reward

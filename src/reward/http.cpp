@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <exception>
 
+#include "base/read_limits.h"
 #include "base/text.h"
 #include "reward/curl_api.h"
 
@@ -61,7 +62,7 @@ struct Transfer {
 // C code calls it, so no exception may escape.
 std::size_t keep(char* data, std::size_t size, std::size_t count, void* to) noexcept {
   auto& transfer = *static_cast<Transfer*>(to);
-  if (transfer.reply.size() + size * count > kMaxReplyBytes) {
+  if (Bytes(transfer.reply.size() + size * count) > read_limits::kReply.part) {
     transfer.too_large = true;
     return 0;  // ends the transfer
   }
@@ -218,7 +219,8 @@ class Http final : public Transport {
 
   [[nodiscard]] Status outcome(const Transfer& transfer, CURLcode result) const {
     if (transfer.too_large)
-      return {ErrorCode::kIo, format("answered with more than {} MiB", kMaxReplyBytes >> 20)};
+      return over_limit("answered with what", read_limits::kReply, Excess::kPart, 0,
+                        ErrorCode::kIo);
     if (transfer.no_memory)
       return {ErrorCode::kOutOfHostMemory, "answered with more than memory holds"};
     if (result == CURLE_OPERATION_TIMEDOUT)

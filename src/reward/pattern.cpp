@@ -2,60 +2,61 @@
 
 #include <algorithm>
 
+#include "base/budget.h"
 #include "base/format.h"
-#include "base/regex.h"
+#include "base/utf8.h"
 
 namespace neap::reward {
 namespace {
 
-constexpr std::uint32_t kStepLimit = 5'000'000;
-constexpr Bytes kMemoryLimit = 64_MiB;
-constexpr int kMaxMatches = 10'000;
+constexpr const ReadLimits& kLimits = read_limits::kRewardPattern;
+
+std::string named(std::string_view pattern) {
+  return format("the pattern \"{}\"", pattern);
+}
 
 }  // namespace
 
-struct Pattern::Code {
-  explicit Code(Regex made) : regex(std::move(made)) {}
-  Regex regex;
-  std::atomic<std::uint64_t> gave_up{0};
-  [[nodiscard]] bool search(std::string_view text, std::size_t from, Regex::Finds& finds) {
-    const Regex::Outcome outcome = regex.search(text, from, finds);
-    if (outcome == Regex::Outcome::kGaveUp) gave_up.fetch_add(1, std::memory_order_relaxed);
-    return outcome == Regex::Outcome::kFound;
-  }
-};
-
 Result<Pattern> Pattern::compile(std::string_view pattern) {
-  auto made = Regex::compile(pattern, {.step_limit = kStepLimit, .memory_limit = kMemoryLimit});
+  const auto has = [&](std::string_view part) {
+    return pattern.find(part) != std::string_view::npos;
+  };
+  const bool divisible = !has("\\G") && !has("(*");
+  auto made = Regex::compile(pattern, kLimits, {.divisible = divisible});
   if (!made.ok())
     return Status(made.status().code(), format("The pattern \"{}\" does not compile: {}", pattern,
                                                made.status().message()));
-  Pattern out;
-  out.code_ = std::make_shared<Code>(std::move(*made));
-  return out;
+  return Pattern(std::move(*made), pattern);
 }
 
-bool Pattern::found_in(std::string_view text) const {
+Result<bool> Pattern::search(std::string_view text, std::size_t from, Regex::Finds& finds) const {
+  const Regex::Outcome outcome = regex_.search(text, from, finds);
+  if (outcome == Regex::Outcome::kFailed) return finds.failure(named(text_));
+  return outcome == Regex::Outcome::kFound;
+}
+
+Result<bool> Pattern::found_in(std::string_view text) const {
   Regex::Finds finds;
-  return code_->search(text, 0, finds);
+  return search(text, 0, finds);
 }
 
-std::optional<std::string_view> Pattern::last_match(std::string_view text) const {
+Result<std::optional<std::string_view>> Pattern::last_match(std::string_view text) const {
   Regex::Finds finds;
   std::optional<std::string_view> last;
-  std::size_t from = 0;
-  for (int count = 0;
-       count < kMaxMatches && from <= text.size() && code_->search(text, from, finds); ++count) {
+  const double began = processor_seconds();
+  for (std::size_t from = 0; from <= text.size();) {
+    NEAP_TRY_ASSIGN(const bool found, search(text, from, finds));
+    if (!found) break;
     if (const auto group = finds.first_group())
       last = text.substr(group->begin, group->end - group->begin);
     const std::size_t end = finds.match().end;
-    from = std::max(end, from + (end <= from ? 1 : 0));
+    const bool moved = end > from;
+    from = end;
+    if (!moved) from += from < text.size() ? utf8_front(text.substr(from)).bytes : 1;
+    if (processor_seconds() - began > kLimits.seconds.of(text.size()))
+      return over_limit(named(text_), kLimits, Excess::kSeconds, text.size());
   }
   return last;
-}
-
-std::uint64_t Pattern::gave_up() const {
-  return code_->gave_up.load(std::memory_order_relaxed);
 }
 
 }  // namespace neap::reward

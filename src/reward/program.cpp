@@ -11,6 +11,7 @@
 #include "base/open_file.h"
 #include "base/process.h"
 #include "base/python.h"
+#include "base/read_limits.h"
 #include "reward/worker_environment.h"
 
 namespace neap::reward {
@@ -187,9 +188,8 @@ void Program::wait() const {
 Result<bool> Program::take_line(Worker& worker, std::string& line) {
   const auto end = worker.reply.find('\n');
   if (end == std::string::npos) {
-    if (worker.reply.size() <= kMaxReplyBytes) return false;
-    return Status(ErrorCode::kIo,
-                  format("wrote {} MiB without an end of line", worker.reply.size() >> 20));
+    if (Bytes(worker.reply.size()) <= read_limits::kReply.part) return false;
+    return over_limit("wrote a line that", read_limits::kReply, Excess::kPart, 0, ErrorCode::kIo);
   }
   line = worker.reply.substr(0, end);
   worker.reply.erase(0, end + 1);

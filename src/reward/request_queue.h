@@ -107,8 +107,6 @@ class Transport {
   [[nodiscard]] virtual Status run(const std::vector<std::string>& requests, Replies& replies) = 0;
 };
 
-/// Maximum size of a reply.
-constexpr std::size_t kMaxReplyBytes = std::size_t{64} << 20;
 /// Interval at which a transport calls Setting::stop.
 constexpr auto kStopPeriod = std::chrono::milliseconds(100);
 

@@ -2,7 +2,7 @@
 //
 // Threads   one at a time per object.
 //
-// Failure   Status. A rule never fails on a response: text that it cannot read is a wrong answer.
+// Failure   Status. For a rule, text that it cannot read is a wrong answer.
 #pragma once
 
 #include <cstdint>

@@ -7,8 +7,8 @@
 #include <map>
 
 #include "base/format.h"
-#include "base/log.h"
 #include "base/text.h"
+#include "reward/failures.h"
 #include "reward/ground_truth.h"
 #include "reward/http.h"
 #include "reward/program.h"
@@ -135,9 +135,7 @@ Status RewardSet::complete(std::span<const Response> responses,
     ++defaults[f];
   }
   for (const auto& [f, count] : defaults)
-    log::warn(
-        format("Reward \"{}\": {} of {} responses get default_score {}: it gave None for them",
-               each[f].name, count, responses.size(), functions_[f].config.default_score));
+    warn_of_defaults(functions_[f].config, count, responses.size(), "it gave None for them");
   return {};
 }
 

@@ -3,7 +3,8 @@
 // Threads   score() starts its own threads. Functions that a rule overrides are const and called
 //           concurrently.
 //
-// Failure   kInvalidArgument for a wrong configuration.
+// Failure   kInvalidArgument for a wrong configuration, and for a response that exceeds a limit
+//           unless on_failure is "default".
 #pragma once
 
 #include <memory>
@@ -32,13 +33,19 @@ class Rule : public RewardFunction {
   };
   [[nodiscard]] virtual std::unique_ptr<const OfRow> read_row(const Json&) const { return nullptr; }
   /// `of_row` is the result of read_row() for the response's row.
-  [[nodiscard]] virtual Score score_one(const Response& response, const OfRow* of_row) const = 0;
+  [[nodiscard]] virtual Result<Score> score_one(const Response& response,
+                                                const OfRow* of_row) const = 0;
   [[nodiscard]] double value_of(bool correct) const {
     return correct ? config_.correct_score : config_.wrong_score;
   }
   [[nodiscard]] const spec::RewardFunctionConfig& config() const { return config_; }
 
  private:
+  // Gives failed responses the default score, or returns the first failure, by on_failure.
+  [[nodiscard]] Status replace_failed(std::span<const Response> responses,
+                                      std::span<const Status> failures,
+                                      std::vector<Score>& scores) const;
+
   spec::RewardFunctionConfig config_;
   std::size_t threads_;
 };

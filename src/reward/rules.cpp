@@ -1,11 +1,13 @@
 #include "reward/rules.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <unordered_map>
 
 #include "base/format.h"
 #include "base/parallel_for.h"
+#include "reward/failures.h"
 #include "reward/number.h"
 #include "reward/rule.h"
 
@@ -24,8 +26,9 @@ class PatternRule final : public Rule {
   [[nodiscard]] std::vector<std::string> part_names() const override { return {}; }
 
  private:
-  [[nodiscard]] Score score_one(const Response& response, const OfRow*) const override {
-    return {value_of(pattern_.found_in(response.text)), {}};
+  [[nodiscard]] Result<Score> score_one(const Response& response, const OfRow*) const override {
+    NEAP_TRY_ASSIGN(const bool found, pattern_.found_in(response.text));
+    return Score{value_of(found), {}};
   }
   Pattern pattern_;
 };
@@ -59,8 +62,8 @@ class FormatRule final : public Rule {
     const auto end = behind(trimmed(*rest), "answer");
     return end && trimmed(*end).empty();
   }
-  [[nodiscard]] Score score_one(const Response& response, const OfRow*) const override {
-    return {value_of(has_form(response.text)), {}};
+  [[nodiscard]] Result<Score> score_one(const Response& response, const OfRow*) const override {
+    return Score{value_of(has_form(response.text)), {}};
   }
 };
 
@@ -72,14 +75,14 @@ class LengthRule final : public Rule {
   [[nodiscard]] std::vector<std::string> part_names() const override { return {"over"}; }
 
  private:
-  [[nodiscard]] Score score_one(const Response& response, const OfRow*) const override {
+  [[nodiscard]] Result<Score> score_one(const Response& response, const OfRow*) const override {
     const std::int64_t buffer = config().buffer_length;
     const std::int64_t over = response.tokens - (max_length_ - buffer);
     double share =
         static_cast<double>(std::max<std::int64_t>(over, 0)) / static_cast<double>(buffer);
     if (config().formula != "verl") share = std::min(share, 1.0);
     const double factor = config().formula == "trl" ? 1.0 : config().penalty_factor;
-    return {over > 0 ? -share * factor : 0.0, {over > 0 ? 1.0 : 0.0}};
+    return Score{over > 0 ? -share * factor : 0.0, {over > 0 ? 1.0 : 0.0}};
   }
   std::int64_t max_length_;
 };
@@ -95,10 +98,33 @@ Result<std::vector<Score>> Rule::score(std::span<const Response> responses) {
   std::vector<std::unique_ptr<const OfRow>> of_rows(rows.size());
   parallel_for(rows.size(), threads, [&](std::size_t i) { of_rows[i] = read_row(*rows[i]); });
   std::vector<Score> out(responses.size());
+  std::vector<Status> failures(responses.size());
   parallel_for(responses.size(), threads, [&](std::size_t i) {
-    out[i] = score_one(responses[i], of_rows[numbers.find(responses[i].row)->second].get());
+    auto score = score_one(responses[i], of_rows[numbers.find(responses[i].row)->second].get());
+    if (score.ok())
+      out[i] = *std::move(score);
+    else
+      failures[i] = score.status();
   });
+  NEAP_TRY(replace_failed(responses, failures, out));
   return out;
+}
+
+Status Rule::replace_failed(std::span<const Response> responses, std::span<const Status> failures,
+                            std::vector<Score>& scores) const {
+  std::size_t count = 0;
+  std::string first;
+  for (std::size_t i = 0; i < failures.size(); ++i) {
+    if (failures[i].ok()) continue;
+    const std::string why = with_row(failures[i].message(), responses[i]);
+    if (config_.on_failure != "default") return {failures[i].code(), why};
+    if (count++ == 0) first = why;
+    scores[i] = {
+        config_.default_score,
+        std::vector<double>(part_names().size(), std::numeric_limits<double>::quiet_NaN())};
+  }
+  if (count > 0) warn_of_defaults(config_, count, failures.size(), first);
+  return {};
 }
 
 Result<std::unique_ptr<RewardFunction>> make_rule(const spec::RewardFunctionConfig& config,

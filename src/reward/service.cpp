@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/format.h"
-#include "base/log.h"
 #include "base/text.h"
+#include "reward/failures.h"
 #include "reward/ground_truth.h"
 
 namespace neap::reward {
@@ -168,7 +168,6 @@ class Service::Round final : public Replies {
   // long.
   static constexpr int kMostSilent = 2;
 
-  [[nodiscard]] std::string with_row(std::string_view text, std::size_t item) const;
   // Responses of a request that have no score.
   [[nodiscard]] std::vector<std::size_t> missing(std::size_t request) const {
     std::vector<std::size_t> out;
@@ -187,24 +186,17 @@ class Service::Round final : public Replies {
   int silent_ = 0;
 };
 
-std::string Service::Round::with_row(std::string_view text, std::size_t item) const {
-  const Response& about = responses_[item];
-  return format("{}; the row is {}{}, the response \"{}\"", text,
-                about.where.empty() ? "" : format("{}: ", about.where),
-                shown(json_text(*about.row)), shown(about.text));
-}
-
 Replies::Verdict Service::Round::accept(std::size_t request, std::string_view reply) {
   const std::vector<std::size_t>& items = asked_[request];
   about_[request].reset();
-  if (const auto json = parse_json(reply, "reply");
+  if (const auto json = parse_json(reply, "reply", read_limits::kReply);
       json.ok() && json->is_object() && json->contains("error")) {
     const Json item = json->value("item", Json());
     std::string text = "failed: " + error_text((*json)["error"]);
     if (item.is_number_unsigned() && item.get<std::size_t>() < items.size()) {
       about_[request] = items[item.get<std::size_t>()];
       silent_ = 0;
-      text = with_row(text, *about_[request]);
+      text = with_row(text, responses_[*about_[request]]);
     }
     return {wrong_reply(std::move(text)), may_pass(*json)};
   }
@@ -223,7 +215,7 @@ Replies::Verdict Service::Round::accept(std::size_t request, std::string_view re
       continue;
     }
     again = again || each.again;
-    const std::string text = with_row(each.failure, items[i]);
+    const std::string text = with_row(each.failure, responses_[items[i]]);
     failures_[items[i]] = text;
     if (failed++ == 0) first = text;
   }
@@ -259,9 +251,8 @@ std::vector<Score> Service::Round::finish(const Status& end) {
     out.push_back(std::move(*score));
   }
   if (missing > 0)
-    log::warn(format("Reward \"{}\": {} of {} responses get default_score {}: {}",
-                     config.metric_name(), missing, out.size(), config.default_score,
-                     failures_.empty() ? end.message() : failures_.begin()->second));
+    warn_of_defaults(config, missing, out.size(),
+                     failures_.empty() ? end.message() : failures_.begin()->second);
   return out;
 }
 
@@ -280,8 +271,10 @@ Result<std::vector<Score>> Service::score(std::span<const Response> responses) {
 
 Result<std::vector<ItemReply>> parse_reply(std::string_view reply, const ReplyShape& shape) {
   const std::size_t count = shape.count;
-  const auto json = parse_json(reply, "reply");
-  if (!json.ok()) return wrong_reply(format("answered with what is not JSON: {}", shown(reply)));
+  const auto json = parse_json(reply, "reply", read_limits::kReply);
+  if (!json.ok() && json.status().code() == ErrorCode::kCorrupt)
+    return wrong_reply(format("answered with what is not JSON: {}", shown(reply)));
+  if (!json.ok()) return wrong_reply(format("gave a {}", json.status().message()));
   const Json& list = json->is_object() && json->contains("scores") ? (*json)["scores"] : *json;
   if (!list.is_array())
     return wrong_reply(format("answered {}; {{\"scores\": [...]}} is wanted", shown(reply)));

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/read_limits.h"
 #include "reward/answer.h"
 #include "reward/latex.h"
 #include "reward/number.h"
@@ -18,7 +19,9 @@
 namespace neap::reward {
 namespace {
 
-constexpr std::size_t kMaxBytes = 4096;
+[[nodiscard]] bool too_long(std::string_view text) {
+  return Bytes(text.size()) > read_limits::kAnswer.part;
+}
 
 // Converts 1 234 567 to 1234567 if it is the whole text.
 std::string without_spaces(const std::string& text) {
@@ -320,7 +323,7 @@ struct SymbolicTruth::Impl {
 SymbolicTruth::SymbolicTruth(std::string_view truth) {
   auto made = std::make_unique<Impl>();
   made->text = trimmed(truth);
-  if (made->text.size() <= kMaxBytes) made->reading.emplace(made->text);
+  if (!too_long(made->text)) made->reading.emplace(made->text);
   impl_ = std::move(made);
 }
 SymbolicTruth::SymbolicTruth(SymbolicTruth&&) noexcept = default;
@@ -331,11 +334,11 @@ bool SymbolicTruth::equals(std::string_view answer) const {
   answer = trimmed(answer);
   if (answer.empty() || impl_->text.empty()) return false;
   if (answer == impl_->text) return true;
-  return impl_->reading && answer.size() <= kMaxBytes && same(Reading(answer), *impl_->reading);
+  return impl_->reading && !too_long(answer) && same(Reading(answer), *impl_->reading);
 }
 
 std::optional<ReadAnswer> read_answer(std::string_view text) {
-  if (text.size() > kMaxBytes) return std::nullopt;
+  if (too_long(text)) return std::nullopt;
   Reading reading(trimmed(text));
   if (reading.empty()) return std::nullopt;
   return ReadAnswer{std::move(reading.answer), size_of_unit(reading.cleaned.unit)};

@@ -10,6 +10,7 @@
 
 #include "base/format.h"
 #include "base/json.h"
+#include "base/read_limits.h"
 #include "weights/safetensors.h"
 #include "weights/tensor_io.h"
 
@@ -23,7 +24,6 @@ constexpr std::string_view kPrefix = "step_", kSuffix = ".safetensors";
 constexpr const char* kFormat = "neap_experience";
 constexpr const char* kVersion = "1";
 constexpr const char* kMetrics = "metrics";
-constexpr std::size_t kMostMetricsBytes = 1 << 20;
 constexpr std::int64_t kMostSteps = 1'000'000'000'000;
 
 std::optional<std::int64_t> whole_number(std::string_view text) {
@@ -141,8 +141,11 @@ void check_contents(const fs::path& file, const KeptStep& step, std::int64_t voc
 
 Metrics metrics_of(const weights::SafetensorsFile& file) {
   const std::string text = metadata_of(file, kMetrics);
-  if (text.size() > kMostMetricsBytes) fail_corrupt(file.path(), "its metrics are too long");
-  const Result<Json> json = parse_json(text, kMetrics);
+  constexpr const ReadLimits& kLimits = read_limits::kKeptMetrics;
+  if (Bytes(text.size()) > kLimits.part)
+    throw Error(over_limit(format("{}: its metadata", file.path().string()), kLimits, Excess::kPart,
+                           0, ErrorCode::kCorrupt));
+  const Result<Json> json = parse_json(text, kMetrics, kLimits);
   if (!json.ok() || !json->is_object()) fail_corrupt(file.path(), "its metrics are not JSON");
   Metrics out;
   for (const auto& [name, value] : json->items()) {

@@ -26,17 +26,23 @@ const std::array<KindInfo, 9>& kinds() {
   static const std::array<KindInfo, 9> kKinds = {
       {{"exact",
         RewardKind::kExact,
-        {"ground_truth", "extract", "pattern", "ignore_case", "correct_score", "wrong_score"},
+        {"ground_truth", "extract", "pattern", "ignore_case", "correct_score", "wrong_score",
+         "on_failure", "default_score"},
         {}},
        {"numeric",
         RewardKind::kNumeric,
-        {"ground_truth", "extract", "pattern", "tolerance", "correct_score", "wrong_score"},
+        {"ground_truth", "extract", "pattern", "tolerance", "correct_score", "wrong_score",
+         "on_failure", "default_score"},
         {}},
        {"symbolic",
         RewardKind::kSymbolic,
-        {"ground_truth", "extract", "pattern", "correct_score", "wrong_score"},
+        {"ground_truth", "extract", "pattern", "correct_score", "wrong_score", "on_failure",
+         "default_score"},
         {}},
-       {"regex", RewardKind::kRegex, {"pattern", "correct_score", "wrong_score"}, {"pattern"}},
+       {"regex",
+        RewardKind::kRegex,
+        {"pattern", "correct_score", "wrong_score", "on_failure", "default_score"},
+        {"pattern"}},
        {"format", RewardKind::kFormat, {"style", "correct_score", "wrong_score"}, {}},
        {"length",
         RewardKind::kLength,
@@ -115,13 +121,11 @@ void bind_service(ConfigTable& t, RewardFunctionConfig& f) {
       .at_least(0)
       .at_most(100);
   t.bind("on_failure", &f.on_failure,
-         "program, http, python: after the last attempt. `stop`: the run saves a checkpoint of the "
-         "steps "
-         "before "
-         "and "
-         "ends with exit code 1; `default`: responses without a score get `default_score`.")
+         "program, http, python: after all `retries`; others: where `pattern` takes too long. "
+         "`stop`: the run saves earlier steps and fails; `default`: the response gets "
+         "`default_score`.")
       .one_of({"stop", "default"});
-  t.bind("default_score", &f.default_score, "program, http, python: see `on_failure`.");
+  t.bind("default_score", &f.default_score, "See `on_failure`.");
   t.bind("log", &f.log,
          "program, http, python: numbers of the reply other than `score` that metrics show "
          "(`rewards/NAME/KEY`). `acc` "

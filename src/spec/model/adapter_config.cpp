@@ -84,7 +84,7 @@ class ModuleChoice {
     } else if (value.is_string()) {
       Result<NamePattern> pattern = NamePattern::compile(value.get<std::string>());
       if (!pattern.ok())
-        f.refuse(key, pattern.status().message() + "; write it as a list of names");
+        f.refuse(key, pattern.status().message());
       else
         out.pattern_ = *std::move(pattern);
     } else {
@@ -93,7 +93,7 @@ class ModuleChoice {
     NEAP_TRY(f.status());
     return out;
   }
-  [[nodiscard]] bool covers(const Layer& layer) const {
+  [[nodiscard]] Result<bool> covers(const Layer& layer) const {
     if (names_) return names_->covers(layer.path);
     if (pattern_) return pattern_->matches(layer.path);
     return all_linear_ && layer.module != Module::kLmHead;
@@ -125,7 +125,7 @@ class NumberPattern {
     }
     return out;
   }
-  [[nodiscard]] std::optional<double> find(std::string_view path) const {
+  [[nodiscard]] Result<std::optional<double>> find(std::string_view path) const {
     const Entry* first = nullptr;
     for (std::string_view end = path;;) {
       const auto at = names_.find(end);
@@ -137,9 +137,10 @@ class NumberPattern {
     }
     for (const auto& [pattern, entry] : patterns_) {
       if (first != nullptr && first->place < entry.place) break;
-      if (pattern.matches(path)) return entry.number;
+      NEAP_TRY_ASSIGN(const bool matches, pattern.matches(path));
+      if (matches) return std::optional(entry.number);
     }
-    return first == nullptr ? std::nullopt : std::optional(first->number);
+    return first == nullptr ? std::optional<double>() : first->number;
   }
 
  private:
@@ -213,20 +214,34 @@ void refuse_other_kinds(const Json& config, Fields& f) {
                           shown(start)));
 }
 
+// A pattern over its limits is a failure of `key`.
+bool covers(Fields& f, const char* key, const ModuleChoice& choice, const Layer& layer) {
+  const Result<bool> result = choice.covers(layer);
+  if (!result.ok()) f.fail(key, result.status().message());
+  return result.ok() && *result;
+}
+std::optional<double> number_for(Fields& f, const char* key, const NumberPattern& numbers,
+                                 std::string_view path) {
+  const Result<std::optional<double>> result = numbers.find(path);
+  if (!result.ok()) f.fail(key, result.status().message());
+  return result.ok() ? *result : std::nullopt;
+}
+
 // All layers that the configuration selects, with rank and alpha.
 Result<std::map<std::string, LoraModule, std::less<>>> chosen_modules(Fields& f,
                                                                       const AdapterConfig& config,
                                                                       const Architecture& model) {
-  constexpr const char* kTargets = "target_modules";
+  constexpr const char *kTargets = "target_modules", *kExcluded = "exclude_modules",
+                       *kRanks = "rank_pattern", *kAlphas = "alpha_pattern";
   if (!f.has(kTargets) || f.is_null(kTargets)) f.fail(kTargets, "is missing");
   NEAP_TRY(f.status());
   NEAP_TRY_ASSIGN(const ModuleChoice targets, ModuleChoice::read(f, kTargets));
   std::optional<ModuleChoice> excluded;
-  if (constexpr const char* kKey = "exclude_modules"; f.has(kKey) && !f.is_null(kKey)) {
-    NEAP_TRY_ASSIGN(excluded, ModuleChoice::read(f, kKey));
+  if (f.has(kExcluded) && !f.is_null(kExcluded)) {
+    NEAP_TRY_ASSIGN(excluded, ModuleChoice::read(f, kExcluded));
   }
-  NEAP_TRY_ASSIGN(const NumberPattern ranks, NumberPattern::read(f, "rank_pattern", true));
-  NEAP_TRY_ASSIGN(const NumberPattern alphas, NumberPattern::read(f, "alpha_pattern", false));
+  NEAP_TRY_ASSIGN(const NumberPattern ranks, NumberPattern::read(f, kRanks, true));
+  NEAP_TRY_ASSIGN(const NumberPattern alphas, NumberPattern::read(f, kAlphas, false));
   const std::set<std::int64_t> blocks = read_layers(f);
   if (!blocks.empty() && !f.value(kTargets).is_array())
     f.fail("layers_to_transform", "goes only with a list of target_modules");
@@ -235,11 +250,16 @@ Result<std::map<std::string, LoraModule, std::less<>>> chosen_modules(Fields& f,
   std::string known;
   for (const Layer& layer : linear_layers(model)) {
     if (layer.block <= 0) known += (known.empty() ? "" : ", ") + layer.path;
-    if (!targets.covers(layer) || (excluded && excluded->covers(layer))) continue;
+    const bool covered = covers(f, kTargets, targets, layer) &&
+                         !(excluded && covers(f, kExcluded, *excluded, layer));
+    NEAP_TRY(f.status());
+    if (!covered) continue;
     if (config.saves(layer.path) || (!blocks.empty() && !blocks.contains(layer.block))) continue;
     LoraModule module{config.lora.rank, config.lora.alpha};
-    if (const auto rank = ranks.find(layer.path)) module.rank = static_cast<std::int64_t>(*rank);
-    if (const auto alpha = alphas.find(layer.path)) module.alpha = *alpha;
+    if (const auto rank = number_for(f, kRanks, ranks, layer.path))
+      module.rank = static_cast<std::int64_t>(*rank);
+    if (const auto alpha = number_for(f, kAlphas, alphas, layer.path)) module.alpha = *alpha;
+    NEAP_TRY(f.status());
     out.emplace(layer.path, module);
   }
   if (out.empty())

@@ -1,34 +1,41 @@
 #include "spec/types/name_pattern.h"
 
 #include "base/format.h"
+#include "base/read_limits.h"
 #include "base/text.h"
 
 namespace neap::spec {
 namespace {
 
-constexpr std::size_t kLongest = 2000;
-constexpr std::uint32_t kStepLimit = 100'000;
-constexpr Bytes kMemoryLimit = 8_MiB;
+constexpr const ReadLimits& kLimits = read_limits::kNamePattern;
+
+std::string named(std::string_view pattern) {
+  return format("the regular expression \"{}\"", excerpt(pattern, 100));
+}
 
 }  // namespace
 
 Result<NamePattern> NamePattern::compile(std::string_view text) {
-  const auto refused = [&](std::string_view why) {
-    return Status(ErrorCode::kUnsupported,
-                  format("the regular expression \"{}\" {}", excerpt(text, 100), why));
-  };
-  if (text.size() > kLongest) return refused(format("has over {} bytes", kLongest));
-  auto regex = Regex::compile(text, {.whole_text = true,
-                                     .unicode = false,
-                                     .step_limit = kStepLimit,
-                                     .memory_limit = kMemoryLimit});
-  if (!regex.ok()) return refused(format("does not compile: {}", regex.status().message()));
-  return NamePattern(std::move(*regex));
+  if (Bytes(text.size()) > kLimits.part)
+    return over_limit(named(text), kLimits, Excess::kPart, 0, ErrorCode::kUnsupported);
+  auto regex = Regex::compile(text, kLimits, {.whole_text = true, .unicode = false});
+  if (!regex.ok())
+    return Status(ErrorCode::kUnsupported, format("{} does not compile: {}; {}", named(text),
+                                                  regex.status().message(), kLimits.advice));
+  return NamePattern(std::move(*regex), text);
 }
 
-bool NamePattern::matches(std::string_view path) const {
+Result<bool> NamePattern::matches(std::string_view path) const {
   Regex::Finds finds;
-  return regex_.search(path, 0, finds) == Regex::Outcome::kFound;
+  switch (regex_.search(path, 0, finds)) {
+    case Regex::Outcome::kFound:
+      return true;
+    case Regex::Outcome::kNone:
+      return false;
+    case Regex::Outcome::kFailed:
+      break;
+  }
+  return finds.failure(format("{} on {}", named(text_), excerpt(path, 100)));
 }
 
 }  // namespace neap::spec

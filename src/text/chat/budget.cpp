@@ -19,6 +19,10 @@ void check_length(std::size_t bytes) {
   if (Bytes(bytes) > kLimits.part) fail(format("a text {}", limit_text(kLimits, Excess::kPart)));
 }
 
+void check_levels(int levels, std::string_view what) {
+  if (levels > kLimits.levels) fail(format("{} {}", what, limit_text(kLimits, Excess::kLevels)));
+}
+
 Text::Text(String made) {
   check_length(made.size());
   const Counted<String> allocator(made.get_allocator());

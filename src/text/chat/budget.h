@@ -31,6 +31,8 @@ class TemplateError : public std::runtime_error {
 inline constexpr const ReadLimits& kLimits = read_limits::kRendering;
 /// Fails for a text that is longer than kLimits.part.
 void check_length(std::size_t bytes);
+/// Fails for `what` that nests deeper than kLimits.levels.
+void check_levels(int levels, std::string_view what);
 /// Fail function of a rendering's Budget.
 void fail_rendering(std::string_view what);
 

@@ -18,20 +18,11 @@ Value Interpreter::lookup(std::string_view name, const ScopePtr& scope) {
 
 Value Interpreter::evaluate(const Expression& e, const ScopePtr& scope) {
   budget_.spend(1);
-  if (++depth_ > 600) {
-    --depth_;
-    fail("calls and blocks nest too deep");
-  }
+  const Depth depth(*this);
   try {
-    Value value = evaluate_kind(e, scope);
-    --depth_;
-    return value;
+    return evaluate_kind(e, scope);
   } catch (TemplateError& error) {
-    --depth_;
     if (error.line == 0) error.line = e.line;
-    throw;
-  } catch (...) {
-    --depth_;
     throw;
   }
 }

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "base/format.h"
+#include "base/read_limits.h"
 #include "text/chat/parser.h"
 
 namespace neap::chat {
@@ -17,8 +18,8 @@ ExpressionPtr Parser::node(Expression::Kind kind, int line, std::string text) {
 
 void Parser::add(Expression& to, ExpressionPtr part) const {
   if (part) to.height = std::max(to.height, part->height + 1);
-  if (to.height > kMaxHeight)
-    error(format("an expression nests deeper than {} levels", kMaxHeight));
+  constexpr const ReadLimits& kOfExpression = read_limits::kTemplateExpression;
+  if (to.height > kOfExpression.levels) error(limit_text(kOfExpression, Excess::kLevels));
   to.parts.push_back(std::move(part));
 }
 

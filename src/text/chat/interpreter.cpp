@@ -5,22 +5,6 @@
 #include "base/format.h"
 
 namespace neap::chat {
-namespace {
-constexpr int kMaxDepth = 600;
-}  // namespace
-
-struct Interpreter::Depth {
-  explicit Depth(Interpreter& i) : interpreter(i) {
-    if (++interpreter.depth_ <= kMaxDepth) return;
-    --interpreter.depth_;
-    fail("calls and blocks nest too deep");
-  }
-  ~Depth() { --interpreter.depth_; }
-  Depth(const Depth&) = delete;
-  Depth& operator=(const Depth&) = delete;
-  Interpreter& interpreter;
-};
-
 Interpreter::Interpreter(std::int64_t unix_time)
     : unix_time_(unix_time), globals_(scope_in(nullptr)) {
   define_functions();

@@ -52,7 +52,20 @@ class Interpreter {
 
  private:
   enum class Flow { kOn, kBreak, kContinue };
-  struct Depth;
+  /// A level of nesting during its lifetime.
+  class Depth {
+   public:
+    explicit Depth(Interpreter& of) : depth_(of.depth_) {
+      check_levels(depth_ + 1, "a call or a block");
+      ++depth_;
+    }
+    ~Depth() { --depth_; }
+    Depth(const Depth&) = delete;
+    Depth& operator=(const Depth&) = delete;
+
+   private:
+    int& depth_;
+  };
 
   void define_functions();
   Flow run(const Body& body, const ScopePtr& scope);

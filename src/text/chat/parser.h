@@ -17,7 +17,6 @@ class Parser {
   Body body(const std::vector<std::string_view>& ends);
 
  private:
-  static constexpr int kMaxHeight = 500;  ///< limit; a + b + c ... takes a level per operator
   /// Counts the nesting depth during its lifetime.
   struct Nesting {
     explicit Nesting(Parser& p);

@@ -14,7 +14,7 @@ namespace utf8 = text::utf8;
 
 namespace {
 int checked_depth(int depth) {
-  if (depth > kMaxValueDepth) fail(format("a value nests deeper than {} levels", kMaxValueDepth));
+  check_levels(depth, "a value");
   return depth;
 }
 }  // namespace

@@ -13,8 +13,6 @@
 
 namespace neap::chat {
 
-inline constexpr int kMaxValueDepth = 600;
-
 class Interpreter;
 class Value;
 struct Statement;

@@ -56,6 +56,8 @@ class Translator {
         inside_class(c);
       } else if (c == '[') {
         open_class();
+      } else if (next_is("(*")) {  // a verb of PCRE2
+        refuse("\"(*\"");
       } else if (c == '{') {
         quantifier();
       } else {
@@ -112,8 +114,8 @@ class Translator {
       set("\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}" + additions("w"), upper);
     } else if (letter == 'h') {
       set("0-9a-fA-F", upper);
-    } else if (kind == 'R' || kind == 'X' || kind == 'K' || kind == 'Q' || kind == 'E' ||
-               kind == 'N' || kind == 'C') {
+    } else if (kind == 'G' || kind == 'R' || kind == 'X' || kind == 'K' || kind == 'Q' ||
+               kind == 'E' || kind == 'N' || kind == 'C') {
       refuse(std::string("\\") + kind);
     } else {
       out_ += '\\';

@@ -5,6 +5,7 @@
 #include "base/format.h"
 #include "base/regex.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "text/tokenizer/onig_pattern.h"
 #include "text/tokenizer/utf8.h"
 
@@ -13,20 +14,14 @@ namespace neap::text {
 const char* const kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-namespace {
-// A long run of similar characters needs a matching frame per character.
-constexpr Bytes kMemoryOfByte = 1_KiB;
-}  // namespace
-
 struct SplitPattern::Code {
   std::optional<Regex> regex;  ///< absent if `literal` is searched instead
   std::string source, literal;
 };
 
 SplitPattern::SplitPattern(std::string_view pattern, std::string_view where) {
-  auto regex =
-      Regex::compile(pcre_of_onig(pattern, where),
-                     {.multiline = true, .valid_utf8 = true, .memory_of_byte = kMemoryOfByte});
+  auto regex = Regex::compile(pcre_of_onig(pattern, where), read_limits::kTokenizerPattern,
+                              {.multiline = true, .valid_utf8 = true});
   if (!regex.ok())
     throw Error(ErrorCode::kUnsupported, format("{}: the pattern \"{}\" does not compile: {}",
                                                 where, pattern, regex.status().message()));
@@ -48,16 +43,16 @@ void SplitPattern::for_each_match_in_utf8(std::string_view text, Budget& budget,
                                           Found&& found) const {
   // One per thread: allocating it takes longer than matching a short piece.
   thread_local Regex::Finds finds;
+  constexpr std::size_t kShown = 200;         // bytes of a pattern in a message
   std::size_t from = 0;                       // the search starts here
   std::size_t last = std::string_view::npos;  // end of the previous match
   while (from <= text.size()) {
     budget.tick();
     const Regex::Outcome outcome = code_->regex->search(text, from, finds);
     if (outcome == Regex::Outcome::kNone) break;
-    if (outcome == Regex::Outcome::kGaveUp)
-      throw Error(ErrorCode::kUnsupported,
-                  format("The tokenizer's pattern \"{}\" failed on a text of {} bytes: {}",
-                         code_->source, text.size(), finds.reason()));
+    if (outcome == Regex::Outcome::kFailed)
+      throw Error(finds.failure(format("The tokenizer's pattern \"{}\" on a text of {} bytes",
+                                       excerpt(code_->source, kShown), text.size())));
     const auto [begin, last_end] = finds.match();
     const std::size_t end = std::max(begin, last_end);  // pcre_of_onig never writes \K
     if (begin == end && end == last) {                  // an empty match after another is skipped

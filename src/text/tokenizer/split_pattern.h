@@ -2,7 +2,7 @@
 //
 // Threads   const calls from any thread.
 //
-// Failure   neap::Error for a pattern that does not compile or gives up on a text. Backtracking is
+// Failure   neap::Error for a pattern that does not compile or exceeds a limit on a text. Backtracking is
 //           bounded, and the Budget limits time and output.
 //
 // Cost      about 60 MB/s for the patterns of current models.

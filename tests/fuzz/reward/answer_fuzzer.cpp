@@ -28,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const Extraction how :
        {Extraction::kWhole, Extraction::kHashes, Extraction::kBoxed, Extraction::kAnswerTag,
         Extraction::kAnswerLine, Extraction::kLastNumber}) {
-    const auto found = neap::reward::extract(answer, how, nullptr);
+    const auto found = neap::reward::extract(answer, how);
     if (!found || found->empty()) continue;
     require(found->data() >= answer.data() &&
             found->data() + found->size() <= answer.data() + answer.size());

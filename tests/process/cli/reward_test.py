@@ -54,6 +54,19 @@ class Reward(unittest.TestCase):
         self.assertEqual(out["responses"][0]["functions"]["length"]["score"], -0.5)
         self.assertEqual([(s["name"], s["scored"]) for s in out["summary"]], [("judge", 2), ("length", 2), ("reward", 2)])
 
+    def test_a_pattern_over_its_limit_names_the_row_or_gives_the_default(self):
+        self.rows("slow.jsonl", *({"prompt": "a", "response": text} for text in ("aa", "a" * 5000 + "b")))
+        words = ["slow.jsonl", "--json", "reward.functions.0.kind=regex", "reward.functions.0.pattern=^(a|aa)+$"]
+        failed = self.neap(*words)
+        self.assertEqual(failed.returncode, 2, failed.stdout)
+        for part in ("takes over the limit of 5000000 steps", "slow.jsonl:2"):
+            self.assertIn(part, failed.stderr)
+        done = self.neap(*words, "reward.functions.0.on_failure=default", "reward.functions.0.default_score=-1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("1 of 2 responses get default_score -1", done.stderr)
+        scores = [r["functions"]["regex"]["score"] for r in json.loads(done.stdout)["responses"]]
+        self.assertEqual(scores, [1.0, -1.0])
+
     def test_two_functions_of_a_file(self):
         with (self.home / "judge.py").open("a") as file:
             file.write("def short(completions, **kwargs):\n    return [float(len(c) < 2) for c in completions]\n")

@@ -202,7 +202,7 @@ TEST_F(HttpReward, ServersThatAreSlowCostBoundedTime) {
 }
 
 TEST_F(HttpReward, AnswersWithoutEndAreStopped) {
-  expect_failure("/endless", "answered with more than 64 MiB");
+  expect_failure("/endless", "answered with what is over the limit of 64 MiB");
 }
 
 TEST_F(HttpReward, AServerThatIsNotThereIsNamed) {

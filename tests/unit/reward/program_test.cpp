@@ -119,7 +119,7 @@ TEST_F(Program, ThatPrintsNonsenseIsQuoted) {
 TEST_F(Program, ThatPrintsWithoutEndIsStopped) {
   config_.timeout = 100;
   shell("read line; yes | tr -d '\\n'");
-  expect_failure("MiB without an end of line");
+  expect_failure("wrote a line that is over the limit of 64 MiB");
 }
 
 TEST_F(Program, ThatFillsStderrStillAnswers) {

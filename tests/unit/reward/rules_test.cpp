@@ -291,6 +291,30 @@ TEST(RewardSet, AddsUpScoresByWeight) {
   EXPECT_EQ(set.total(scores[2]), 3);
 }
 
+TEST(Rules, APatternOverItsLimitIsAFailureOrTheDefault) {
+  const Json row = {{"answer", "1"}};
+  const std::string slow = std::string(5000, 'a').append("b");
+  const Response responses[] = {{&row, "a", 1, false, "a.jsonl:1"},
+                                {&row, slow, 1, false, "a.jsonl:2"}};
+  RewardFunctionConfig regex = config(RewardKind::kRegex);
+  RewardFunctionConfig exact = config(RewardKind::kExact);
+  exact.extract = {"pattern"};
+  for (RewardFunctionConfig* each : {&regex, &exact}) {
+    each->pattern = "^(a|aa)+$";
+    const auto failed = (*make_rule(*each, {100}))->score(responses);
+    ASSERT_FALSE(failed.ok());
+    EXPECT_THAT(failed.status().message(), HasSubstr("takes over the limit of 5000000 steps"));
+    EXPECT_THAT(failed.status().message(), HasSubstr("the row is a.jsonl:2: {\"answer\":\"1\"}"));
+    each->on_failure = "default";
+    each->default_score = -3;
+    const auto scores = *(*make_rule(*each, {100}))->score(responses);
+    EXPECT_EQ(scores[0].value, each == &regex ? 1 : 0);
+    EXPECT_EQ(scores[1].value, -3);
+    for (const double part : scores[1].parts) EXPECT_TRUE(std::isnan(part));
+  }
+  EXPECT_EQ((*make_rule(exact, {100}))->answer(responses[1]), std::nullopt);
+}
+
 TEST(RewardSet, RefusesRowsThatNothingScores) {
   spec::RewardConfig all;
   all.functions = {config(RewardKind::kNumeric)};

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "spec/model/layout.h"
 #include "spec/types/name_pattern.h"
 
@@ -37,7 +38,7 @@ bool has(const std::string& text, const std::string& part) {
 
 TEST(NamePattern, MatchesWholePaths) {
   const auto matches = [](const char* pattern, const char* path) {
-    return NamePattern::compile(pattern)->matches(path);
+    return *NamePattern::compile(pattern)->matches(path);
   };
   EXPECT_TRUE(matches(R"(model\.layers\.\d+\.(?:q|k)_proj)", "model.layers.12.k_proj"));
   EXPECT_FALSE(matches(R"(layers\.\d+\.q_proj)", "model.layers.1.q_proj"));
@@ -48,7 +49,7 @@ TEST(NamePattern, MatchesWholePaths) {
 TEST(NamePattern, ReadsWhatPythonsReReads) {
   const auto matches = [](const char* pattern, const char* path) {
     const auto made = NamePattern::compile(pattern);
-    return made.ok() && made->matches(path);
+    return made.ok() && *made->matches(path);
   };
   EXPECT_TRUE(matches(R"(.*\.(?!0\.)\d+\.q_proj)", "model.layers.11.q_proj"));
   EXPECT_FALSE(matches(R"(.*\.(?!0\.)\d+\.q_proj)", "model.layers.0.q_proj"));
@@ -56,7 +57,7 @@ TEST(NamePattern, ReadsWhatPythonsReReads) {
   EXPECT_TRUE(matches(R"((a)\1)", "aa"));
 }
 
-TEST(NamePattern, RefusesOrGivesUpWhatCouldTakeForever) {
+TEST(NamePattern, RefusesWhatCouldTakeForever) {
   for (const char* pattern : {"(a", "*", "a{2,1}"})
     EXPECT_EQ(NamePattern::compile(pattern).status().code(), ErrorCode::kUnsupported) << pattern;
   EXPECT_FALSE(NamePattern::compile(std::string(3000, 'a')).ok());
@@ -64,7 +65,21 @@ TEST(NamePattern, RefusesOrGivesUpWhatCouldTakeForever) {
   // 2^60 ways to try.
   const auto slow = NamePattern::compile("(a+)+b");
   ASSERT_TRUE(slow.ok());
-  EXPECT_FALSE(slow->matches(std::string(60, 'a')));
+  const Status status = slow->matches(std::string(60, 'a')).status();
+  EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(has(status.message(), "takes over the limit of 100000 steps")) << status.message();
+}
+
+TEST(AdapterConfig, APatternOverItsLimitIsAFailureOfItsKey) {
+  const std::string slow = "(([a-z0-9_.]+)+)+!";
+  const Json patterns = {{slow, 4}};
+  for (const auto& [key, value] :
+       {std::pair("target_modules", Json(slow)), std::pair("exclude_modules", Json(slow)),
+        std::pair("rank_pattern", patterns), std::pair("alpha_pattern", patterns)}) {
+    const std::string text = error({{key, value}});
+    EXPECT_TRUE(has(text, format("a.json: {} the regular expression", key))) << text;
+    EXPECT_TRUE(has(text, "takes over the limit of 100000 steps")) << text;
+  }
 }
 
 TEST(AdapterConfig, ChoosesLayersAsPeftDoes) {
