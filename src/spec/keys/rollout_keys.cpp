@@ -148,9 +148,9 @@ void bind_rollout(ConfigTable& t, Job& job) {
       .at_most(kMostMicroTokens)
       .only(where(kPacksPolicy, {true}));
   bind_enum(t, at + ".colocation", &r.colocation, parse_colocation,
-            "How rollout and training share the device. `stages`: a tag comes when a phase needs "
-            "it. The others copy the weights for the rollout: `whole`: its tags come at once; "
-            "`reload`: through the disk; `resident`: nothing leaves.")
+            "How rollout and training share the device. `stages`: tags come as phases need them. "
+            "With a copy of the weights: `whole`, all at once; `reload`, through the disk; "
+            "`resident`, nothing leaves.")
       .one_of(colocation_names());
   policies.reset();
   bind_validation_sampling(t, at + ".val_kwargs", r.val_kwargs);
