@@ -3,17 +3,18 @@
 
     alternation.py NEAP > bench/results/planned-alternation.jsonl
 
-Strategies for a GRPO job, in the tags of its plan:
-v0  everything is resident in every phase: memory.offload = "none"
-v1  the rollout starts anew each step: its memory as of v3, and the weights go through the disk (memory.nvme_bandwidth, 2 GB/s)
-v2  the rollout sleeps as a whole: it wakes up while what the update has on the device, with all its weights, is still there
-v3  stages: a tag comes when its phase begins, after those that the phase does not need have left: memory.offload = "auto"
-v0 and v3 are plans that `neap train` runs. v1 and v2 are computed from plans; no key of `neap train` does them.
+The strategies are the values of actor_rollout_ref.rollout.colocation, by the names of the blog that describes them:
+v0  resident  every tag stays on the device
+v1  reload    the rollout's weights pass through the disk (memory.nvme_bandwidth, 2 GB/s); then its tags come at once
+v2  whole     the rollout's tags come at once, while the trained weights are there
+v3  stages    a tag comes when its phase begins, after those that the phase does not need have left
+With v0 to v2 the rollout has a copy of the weights. With v3 it decodes with the trained ones if they are whole.
 The ratio is that of SGLang's mem_fraction_static: weights and KV cache of the rollout, of the card's memory. Lines: a job, strategy and
-ratio; and for each job and strategy the largest ratio that fits.
+ratio; and for each job and strategy the largest ratio that fits. "needs": the plan's peak, or the minimum capacity of a refused job.
 """
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -33,103 +34,75 @@ rollout.n = 8
 [[reward.functions]]
 kind = "numeric"
 """
-JOBS = {"Qwen2.5-7B on one H100": ("qwen2.5-7b", ()),
-        "Qwen2.5-32B on 8 H100": ("qwen2.5-32b", ("--ranks", "8", "parallel.zero_stage=3", "actor_rollout_ref.rollout.tensor_model_parallel_size=2"))}
+JOBS = {"Qwen2.5-7B on one H100": ("qwen2.5-7b", "h100", ()),
+        "Qwen2.5-7B on one H200": ("qwen2.5-7b", "h200", ()),
+        "Qwen2.5-32B on 8 H100": ("qwen2.5-32b", "h100", ("--ranks", "8", "parallel.zero_stage=3",
+                                                          "actor_rollout_ref.rollout.tensor_model_parallel_size=2"))}
+STRATEGIES = {"v0": "resident", "v1": "reload", "v2": "whole", "v3": "stages"}
 RATIOS = (0.6, 0.7, 0.8, 0.9)
 STEP = 8  # sequences
-DISK = 2e9
-WEIGHTS_STAY = 'memory.allow=["recompute", "offload", "offload_optimizer"]'
+UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 class Job:
     def __init__(self, neap, folder, name):
-        self.neap, self.name, self.folder = neap, name, folder
-        model, self.words = JOBS[name]
+        self.neap, self.name = neap, name
+        model, self.gpu, self.words = JOBS[name]
         self.file = folder / f"{model}.toml"
         self.file.write_text(JOB.format(model=MODELS / model))
         self.plans = {}
+        least, _ = self.plan("stages", STEP)
+        self.sizes = {tag["tag"]: tag["bytes"] for tag in least["tags"]}
+        self.capacity, self.card = least["capacity"], least["capacity"] + least["context"]
+        self.weights = self.sizes.get("actor.rollout_weights", self.sizes["actor.weights"])
+        self.per_token = self.sizes["rollout.kv"] / STEP / 1536
 
-    def plan(self, sequences, *words):
-        """None if nothing fits."""
-        key = (sequences, *words)
-        if key not in self.plans:
-            done = subprocess.run([self.neap, "plan", self.file, "--gpu", "h100", "--host", "2TiB", "--json",
-                                   f"actor_rollout_ref.rollout.batch_size={sequences}", *self.words, *words], capture_output=True, text=True)
-            if done.returncode not in (0, 3):
+    def plan(self, way, sequences):
+        """(the plan, the bytes that it needs); without a plan, the minimum capacity."""
+        if (way, sequences) not in self.plans:
+            done = subprocess.run([self.neap, "plan", self.file, "--gpu", self.gpu, "--host", "2TiB", "--json", *self.words,
+                                   f"actor_rollout_ref.rollout.batch_size={sequences}", f"actor_rollout_ref.rollout.colocation={way}"],
+                                  capture_output=True, text=True)
+            least = re.search(r"minimum capacity is ([\d.]+) (\w+)", done.stderr)
+            if done.returncode == 0:
+                plan = json.loads(done.stdout)
+                self.plans[way, sequences] = plan, plan["peak"]
+            elif done.returncode == 3 and least:
+                self.plans[way, sequences] = None, round(float(least[1]) * UNITS[least[2]])
+            else:
                 raise SystemExit(f"{self.name}: {done.stderr[-500:]}")
-            self.plans[key] = json.loads(done.stdout) if done.stdout.strip() else None
-        return self.plans[key]
+        return self.plans[way, sequences]
 
-    def card(self):
-        plan = self.plan(STEP)
-        return plan["capacity"] + plan["context"]
+    def row(self, strategy, sequences):
+        plan, needs = self.plan(STRATEGIES[strategy], sequences)
+        cache = round(self.per_token * 1536 * sequences)  # proportional to the sequences, up to a region's granularity
+        row = {"job": self.name, "strategy": strategy, "colocation": STRATEGIES[strategy], "sequences": sequences,
+               "ratio": round((self.weights + cache) / self.card, 3), "kv_bytes": cache, "kv_tokens": sequences * 1536,
+               "fits": plan is not None, "needs": needs, "capacity": self.capacity}
+        if plan:
+            through_disk = sum(phase["seconds"] for phase in plan["phases"] if phase["name"] in ("store_weights", "wake_up"))
+            row["transition_seconds"] = round(plan["move_seconds"] + through_disk, 3)
+        return row
 
-    def weights(self):
-        """Bytes of the rollout's weights on a rank."""
-        sizes = {tag["tag"]: tag["bytes"] for tag in self.plan(STEP)["tags"]}
-        return sizes.get("actor.rollout_weights", sizes["actor.weights"])
+    def sequences_at(self, ratio):
+        return max(STEP, int((ratio * self.card - self.weights) / (self.per_token * 1536) / STEP) * STEP)
 
-    def cache(self, sequences):
-        """The cache's size is proportional to the sequences, up to a region's granularity."""
-        return bytes_of(self.plan(STEP), "rollout.kv") * sequences // STEP
-
-    def needs(self, strategy, sequences):
-        """(bytes on the device, seconds of the transitions of a step), or None if the planner finds no plan."""
-        if strategy == "v0":
-            plan = self.plan(sequences, "memory.offload=none")
-            return (plan["peak"], 0.0) if plan else None
-        if strategy == "v2":
-            plan = self.plan(STEP, WEIGHTS_STAY)  # what the update has there does not depend on the rollout
-            return max(plan["peak"], self.woken(plan, sequences)), plan["move_seconds"]
-        plan = self.plan(sequences)
-        if plan is None:
-            return None
-        through_disk = 2 * self.weights() / DISK if strategy == "v1" else 0.0
-        return plan["peak"], plan["move_seconds"] + through_disk
-
-    def woken(self, plan, sequences):
-        names = [phase["name"] for phase in plan["phases"]]
-        last = max(i for i, name in enumerate(names) if "actor" in name)
-        first = names.index("generate")
-        both = sum(tag["bytes"] for tag in plan["tags"]
-                   if tag["tag"] != "rollout.kv" and {tag["cells"][last], tag["cells"][first]} & {"need", "stay"})
-        return both + self.cache(sequences)
-
-
-def bytes_of(plan, name):
-    return next(tag["bytes"] for tag in plan["tags"] if tag["tag"] == name)
-
-
-def rows(job):
-    card, weights = job.card(), job.weights()
-    capacity = job.plan(STEP)["capacity"]
-    per_token = bytes_of(job.plan(STEP), "rollout.kv") / STEP / 1536
-
-    def row(strategy, sequences):
-        found = job.needs(strategy, sequences)
-        cache = job.cache(sequences)
-        return {"job": job.name, "strategy": strategy, "sequences": sequences, "ratio": round((weights + cache) / card, 3),
-                "kv_bytes": cache, "kv_tokens": round(cache / per_token), "fits": bool(found) and found[0] <= capacity,
-                "needs": found and found[0], "capacity": capacity, "transition_seconds": found and round(found[1], 3)}
-
-    def sequences_at(ratio):
-        return max(STEP, int((ratio * card - weights) / (per_token * 1536) / STEP) * STEP)
-
-    for strategy in ("v0", "v1", "v2", "v3"):
-        for ratio in RATIOS:
-            yield {"asked": ratio, **row(strategy, sequences_at(ratio))}
-        low, high = 0, sequences_at(1.0)  # the largest number of sequences that fits
-        while high - low > STEP:
-            middle = (low + high) // 2 // STEP * STEP
-            low, high = (middle, high) if row(strategy, middle)["fits"] else (low, middle)
-        yield {"largest": True, **(row(strategy, low) if low else {"job": job.name, "strategy": strategy, "fits": False})}
+    def rows(self):
+        for strategy in STRATEGIES:
+            for ratio in RATIOS:
+                yield {"asked": ratio, **self.row(strategy, self.sequences_at(ratio))}
+            low, high = 0, self.sequences_at(1.0)  # the largest number of sequences that fits
+            while high - low > STEP:
+                middle = (low + high) // 2 // STEP * STEP
+                low, high = (middle, high) if self.row(strategy, middle)["fits"] else (low, middle)
+            yield {"largest": True, **(self.row(strategy, low) if low else {"job": self.name, "strategy": strategy, "fits": False})}
 
 
 def main():
     neap = pathlib.Path(sys.argv[1]).resolve()
     with tempfile.TemporaryDirectory() as folder:
         for name in JOBS:
-            for each in rows(Job(neap, pathlib.Path(folder), name)):
+            for each in Job(neap, pathlib.Path(folder), name).rows():
                 print(json.dumps(each), flush=True)
 
 

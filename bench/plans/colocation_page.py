@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""docs/measurements/colocation.md: rollout and training on one GPU in four ways, measured and planned, from bench/results.
+
+    colocation_page.py             prints it
+    colocation_page.py --write     writes the page
+    colocation_page.py --check     exits 1 where the page differs
+"""
+import json
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "bench" / "results"
+PAGE = ROOT / "docs" / "measurements" / "colocation.md"
+sys.path.insert(0, str(ROOT / "bench" / "replay"))
+sys.dont_write_bytecode = True
+from docs_tables import grouped, table  # noqa: E402
+
+GIB = 2.0**30
+WAYS = {"resident": "v0", "reload": "v1", "whole": "v2", "stages": "v3"}
+RATIOS = (0.6, 0.7, 0.8, 0.9)
+
+
+def lines(name):
+    return [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
+
+
+def source(name):
+    return f"[{name}](../../bench/results/{name}.jsonl)"
+
+
+def gib(count):
+    return f"{count / GIB:.1f}"
+
+
+def tokens(row):
+    return f"{row['kv_tokens'] / 1e6:.2f}" if row.get("fits", True) and "kv_tokens" in row else "–"
+
+
+def seconds_of(row, phase, key):
+    found = [p for p in row["phases"] if p["phase"] == phase]
+    return f"{found[0][key]:.2f}" if found else "–"
+
+
+def measured(rows):
+    runs = {row["way"]: row for row in rows if "measured" in row}
+    largest = {row["way"]: row for row in rows if row.get("planned") == "largest"}
+    out = []
+    for way, name in WAYS.items():
+        run, most = runs[way], largest[way]
+        if "error" in run:
+            out.append((f"{name}, `{way}`", "none", "–", "–", "–", "–", "–", "–", "–"))
+            continue
+        out.append((f"{name}, `{way}`", f"{run['measured']:g}", tokens(run), f"{most['ratio']:.2f}" if most["fits"] else "none",
+                    f"{gib(run['peak'])} ({gib(run['planned_peak'])})", gib(run["host_bytes"]), f"{run['transition_seconds']:.2f}",
+                    " + ".join(seconds_of(run, phase, "seconds") for phase in ("store_weights", "wake_up") if seconds_of(run, phase, "seconds") != "–")
+                    or "–", f"{run['step_seconds'][-1]:.1f}"))
+    return table(("way", "largest of the four ratios", "KV cache, million tokens", "largest planned ratio", "GPU GiB, measured (planned)",
+                  "host GiB, planned", "s of transitions per step", "of it: store, wake up", "s per step"), out)
+
+
+def transitions(rows):
+    """Moves of the run, by phase."""
+    out = []
+    for row in rows:
+        if "phases" not in row:
+            continue
+        for phase in row["phases"]:
+            moves = [f"{move['kind']} {move['tag']} {gib(move['copied'])} GiB" for move in phase["moves"] if move["copied"]]
+            own = phase["seconds"] if phase["phase"] in ("store_weights", "wake_up") else 0
+            if phase["move_seconds"] + own < 0.01:
+                continue
+            out.append((f"`{row['way']}`", phase["phase"], f"{phase['move_seconds']:.2f}", f"{own:.2f}" if own else "–", ", ".join(moves) or "–"))
+    return table(("way", "before or in phase", "s of moves", "s in the phase", "copied"), out)
+
+
+def planned(rows):
+    out = []
+    for job in dict.fromkeys(row["job"] for row in rows):
+        out.append((f"**{job}**", *[""] * (len(RATIOS) + 2)))
+        for way, name in WAYS.items():
+            mine = [row for row in rows if row["job"] == job and row["strategy"] == name]
+            cells = []
+            for ratio in RATIOS:
+                row = next(row for row in mine if row.get("asked") == ratio)
+                cells.append(f"{gib(row['needs'])}" if row["fits"] else f"needs {gib(row['needs'])}")
+            most = next(row for row in mine if row.get("largest"))
+            out.append((f"{name}, `{way}`", *cells, f"{most['ratio']:.2f}" if most["fits"] else "none", tokens(most)))
+    return table(("job and way", *(f"{ratio:g}" for ratio in RATIOS), "largest ratio", "million tokens"), out)
+
+
+def refusal(rows):
+    run = next(row for row in rows if row.get("way") == "resident" and "measured" in row)
+    return " ".join(line for line in run["error"].splitlines() if "minimum capacity" in line).split("error: ")[-1].split(" Each of these")[0].strip()
+
+
+def asleep():
+    """(table, the trainer's row)."""
+    rows = lines("asleep-h200")
+    out = [(row["package"], f"{row['asleep_first_mib']:.0f}", *(f"{size:.0f}" for size in row["parts_mib"].values()), f"{row['unexplained_mib']:.0f}",
+            f"{row['grown_mib']:g}") for row in rows if "parts_mib" in row]
+    mine, eager = [row for row in rows if row.get("package") == "neap train"]
+    kernels = next(row for row in rows if "parts_mib" in row)["kernels_and_cublas_mib"]  # those of the same libraries
+    left = mine["beyond_account_mib"] - mine["context_mib"] - kernels
+    out.append(("`neap train`, beyond its account", f"{mine['beyond_account_mib']:.0f}", f"{mine['context_mib']:.0f}", f"{kernels:.0f}", "in the account",
+                "in the account", f"{left:.0f}", f"{mine['grown_mib']:g}"))
+    head = ("program", "MiB", "context", "kernels, cuBLAS", "graphs", "torch's reserve", "unexplained", "grown")
+    return table(head, out), mine, eager
+
+
+def page():
+    rows, plans = lines("colocation-h200"), lines("planned-alternation")
+    found = rows[0]["environment"]
+    runs = {row["way"]: row for row in rows if "measured" in row}
+    same = runs["reload"]["grad_norm"] == runs["stages"]["grad_norm"]
+    sleeping, trainer, eager = asleep()
+    text = [
+        "# Measurements: rollout and training on one GPU", "",
+        "<!-- Written by `bench/plans/colocation_page.py --write`; a test compares. -->", "",
+        "[SGLang's RL team](https://hebiao064.github.io/rl-memory-management) describes four ways in which a rollout engine and a trainer share a "
+        "GPU. `actor_rollout_ref.rollout.colocation` runs each of them in `neap train`:", "",
+        "- **v0, `resident`**: everything stays on the GPU.",
+        "- **v1, `reload`**: the rollout's weights are written to disk and read back. Meanwhile the trained ones may leave.",
+        "- **v2, `whole`**: weights and KV cache of the rollout come back together. The trained weights are there until the rollout's are filled.",
+        "- **v3, `stages`**: a tag comes when a phase needs it. This is the default.", "",
+        "In v0 to v2 the rollout has a copy of the weights, as an engine has. In v3 it decodes with the trained weights, unless ranks divide them "
+        "otherwise. CUDA graphs are captured anew in each rollout, in all four. Results are bitwise identical"
+        + (", as a test on the CPU shows; so are the gradient norms of v1 and v3 below, which decode as many sequences together." if same else "."), "",
+        "The ratio is that of SGLang's `mem_fraction_static`: weights and KV cache of the rollout, of the GPU's memory.", "",
+        "![GPU memory of a step over time in three ways](../images/colocation.svg)", "",
+        "## Measured",
+        f"{found['gpu'].removeprefix('NVIDIA ')}, {found['date']}, `tests/gpu/colocation.py`: full GRPO of Qwen2.5-7B's shape with random weights, 64 x 8 "
+        f"responses of 128 tokens, sequences of up to {grouped(4096)} tokens. {source('colocation-h200')}", "",
+        *measured(rows), "",
+        "The job has 512 sequences, which a ratio of 0.90 holds at once. With this machine's 125 GiB of host memory v2 is refused at 0.9: both copies of the weights and "
+        "the cache exceed the GPU.", "",
+        f"v0 is refused before anything is loaded: *{refusal(rows)}*", "",
+        "Every transition that takes more than 10 ms:", "", *transitions(rows), "",
+        "## Planned",
+        "GRPO with 512 x 8 responses of 1 024 tokens to prompts of 512. A cell has the GiB that the plan takes, or needs, at a ratio. "
+        "Host memory is 2 TiB: under v2 a plan may then keep the trained weights there by layer, so that one copy is on the GPU. "
+        f"{source('planned-alternation')}", "", *planned(plans), "",
+        "## Asleep",
+        f"{found['gpu'].removeprefix('NVIDIA ')}, {found['date']}, `tests/gpu/asleep.py`: what a process holds on the GPU after 100 pauses of everything, in "
+        f"a program of torch with captured graphs; and in `neap train` after {trainer['steps']} steps. {source('asleep-h200')}", "", *sleeping, "",
+        f"- The trainer holds {trainer['beyond_account_mib']:.0f} MiB beyond its account in every update, from the first to the last: the context, and kernels of "
+        f"libtorch and cuBLAS, as the programs above. CUDA loads a kernel when it is first used: {trainer['beyond_when_loaded_mib'] - trainer['context_mib']:.0f} MiB until the "
+        f"weights are there, {trainer['beyond_account_mib'] - trainer['beyond_when_loaded_mib']:.0f} MiB more in the first step. With "
+        f"`CUDA_MODULE_LOADING=EAGER` all of them are loaded, which takes {eager['most_used_mib'] - trainer['most_used_mib']:.0f} MiB more.",
+        "- An earlier measurement, with `nvidia-smi` each 50 ms, rose once from 821 to 863 MiB. These are the levels of a rollout, whose temporaries take 42 MiB, "
+        "and of an update, which takes 7 ms and 84 MiB: the samples had missed the first updates. Samples each millisecond see 863 MiB from the first step on.", "",
+        "## vLLM",
+        "vLLM 0.23.0 ran on an H100 once, with its GPU code cut to one architecture (56 MB). Its three allocator tests "
+        "[pass with Neap's](../../bench/results/vllm-suite-h100.jsonl). Its engine tests were ended by the time limit, because each engine takes 55 s to start, and the "
+        "timed engines (`tests/gpu/vllm_suite`) left no seconds.", "",
+    ]
+    return "\n".join(text).rstrip("\n") + "\n"
+
+
+def main():
+    text = page()
+    if "--write" in sys.argv:
+        PAGE.write_text(text)
+    elif "--check" in sys.argv:
+        if PAGE.read_text() != text:
+            print(f"{PAGE.relative_to(ROOT)} differs; bench/plans/colocation_page.py --write makes it")
+            return 1
+    else:
+        print(text, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
