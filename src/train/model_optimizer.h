@@ -1,5 +1,5 @@
-// The optimizer of a model in the memory of the plan: where its states and gradients rest, which of
-// them are this rank's, and updates of them, in parts if states are offloaded.
+// The optimizer of a model in the memory of the plan: which states and gradients are this rank's, and
+// where they rest. If states are offloaded, it updates them in parts.
 //
 // Ranks     gather_weights() is called by every rank.
 // Threads   one at a time.

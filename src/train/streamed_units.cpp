@@ -104,7 +104,7 @@ std::optional<ops::StreamedBase> StreamedUnits::streamed(at::ScalarType gradient
   return out;
 }
 
-// Of a frozen model. Offloaded units have no memory of their own.
+// The model is frozen. Offloaded units have no memory of their own.
 class FileUnits final : public StreamedUnits {
  public:
   using StreamedUnits::StreamedUnits;

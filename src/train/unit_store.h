@@ -1,5 +1,5 @@
-// Where the weights of a part of a model rest: on the device; in host memory, on disk or in the
-// model's files, while blocks pass through prefetch buffers; or in ZeRO shards.
+// Where the weights of a part of a model rest: on the device, in host memory, on disk, in the model's
+// files, or in ZeRO shards. Blocks that are not on the device pass through prefetch buffers.
 //
 // Ranks     check_equal(), gather() and gather_each() are called by every rank.
 // Threads   one at a time.
@@ -50,7 +50,7 @@ class UnitStore {
   [[nodiscard]] virtual Rests offloaded(std::size_t) const { return {}; }
   [[nodiscard]] virtual Rests offloaded_gradients(std::size_t) const { return {}; }
 
-  // What passes use:
+  // Used by passes:
   /// The tensor of each unit while it is used; for one that passes through buffers, the first.
   [[nodiscard]] virtual std::vector<at::Tensor> places() const { return values_; }
   /// The buffers that units pass through. Gradients have this type.
