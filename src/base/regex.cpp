@@ -61,8 +61,10 @@ struct Regex::Code {
   pcre2_code* code = nullptr;
   const ReadLimits& limits;
   bool has_group = false;
+  bool jit = false;
   bool jit_only = false;  ///< the fast entry point, which checks nothing
   bool in_spans = false;  ///< looks at the clock between spans of starts
+  bool of_lines = false;  ///< a match begins where a line does
   std::uint32_t unchecked = 0;
   explicit Code(const ReadLimits& of) : limits(of) {}
   Code(const Code&) = delete;
@@ -85,10 +87,12 @@ struct Regex::Code {
 };
 
 // PCRE2 counts the steps from each start anew, and a long text has many. Spans are small, so that few
-// starts are tried before the clock is looked at.
+// starts are tried before the clock is looked at. Without JIT a call may read the rest of the text,
+// so that fewer calls are made.
 int Regex::Code::match_in_spans(std::string_view text, std::size_t from, pcre2_match_data* data,
                                 pcre2_match_context* context) const {
-  constexpr std::size_t kFirst = 64, kMost = 256;
+  constexpr std::size_t kFirst = 16;
+  const std::size_t most_starts = jit ? 256 : 4096;
   constexpr double kSoon = 1e-3;  // seconds
   std::optional<double> began;
   double before = 0;
@@ -98,13 +102,21 @@ int Regex::Code::match_in_spans(std::string_view text, std::size_t from, pcre2_m
     const int result = match(text, from, data, context);
     if (result != PCRE2_ERROR_NOMATCH || end >= text.size()) return result;
     const double now = processor_seconds();
-    if (!began) began = before = now;
     const double most = limits.seconds.of(text.size());
-    if (most > 0 && now - *began > most) return kOutOfTime;
-    starts =
-        now - before < kSoon ? std::min(starts * 2, kMost) : std::max(starts / 2, std::size_t{1});
+    if (began) {
+      if (most > 0 && now - *began > most) return kOutOfTime;
+      starts = now - before < kSoon ? std::min(starts * 2, most_starts)
+                                    : std::max(starts / 2, std::size_t{1});
+    } else {
+      began = now;  // the first span is not timed, because most texts end in it
+    }
     before = now;
     from = end;
+    if (!of_lines) continue;
+    // PCRE2 tries the first start of a call, even inside a line.
+    const std::size_t line = text.find('\n', end - 1);
+    if (line == std::string_view::npos) return PCRE2_ERROR_NOMATCH;
+    from = line + 1;
   }
 }
 
@@ -125,9 +137,14 @@ Result<Regex> Regex::compile(std::string_view pattern, const ReadLimits& limits,
   if (made->code == nullptr)
     return Status(ErrorCode::kInvalidArgument,
                   format("{} (character {})", message_of(number), at + 1));
-  made->in_spans = in_spans;
-  const bool jit = pcre2_jit_compile(made->code, PCRE2_JIT_COMPLETE) == 0;
-  made->jit_only = jit && options.valid_utf8;
+  std::uint32_t all_flags = 0, first_code = 0;
+  pcre2_pattern_info(made->code, PCRE2_INFO_ALLOPTIONS, &all_flags);
+  pcre2_pattern_info(made->code, PCRE2_INFO_FIRSTCODETYPE, &first_code);
+  made->in_spans = in_spans && (all_flags & PCRE2_ANCHORED) == 0;  // else there is one start
+  constexpr std::uint32_t kStartsLines = 2;
+  made->of_lines = first_code == kStartsLines;
+  made->jit = pcre2_jit_compile(made->code, PCRE2_JIT_COMPLETE) == 0;
+  made->jit_only = made->jit && options.valid_utf8;
   made->unchecked = options.valid_utf8 ? PCRE2_NO_UTF_CHECK : 0;
   std::uint32_t groups = 0;
   pcre2_pattern_info(made->code, PCRE2_INFO_CAPTURECOUNT, &groups);

@@ -15,14 +15,30 @@ std::string named(std::string_view pattern) {
   return format("the pattern \"{}\"", pattern);
 }
 
+// Whether it has a verb, "(*NAME)", or \G: their meaning depends on where a search starts.
+bool depends_on_start(std::string_view pattern) {
+  bool in_class = false;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    const std::string_view rest = pattern.substr(i);
+    if (rest.starts_with("\\G") && !in_class) return true;
+    if (rest[0] == '\\') {
+      ++i;
+    } else if (in_class) {
+      in_class = rest[0] != ']';
+    } else if (rest.starts_with("(*")) {
+      return true;
+    } else {
+      in_class = rest[0] == '[';
+      if (in_class && rest.substr(1, 1) == "]") ++i;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 Result<Pattern> Pattern::compile(std::string_view pattern) {
-  const auto has = [&](std::string_view part) {
-    return pattern.find(part) != std::string_view::npos;
-  };
-  const bool divisible = !has("\\G") && !has("(*");
-  auto made = Regex::compile(pattern, kLimits, {.divisible = divisible});
+  auto made = Regex::compile(pattern, kLimits, {.divisible = !depends_on_start(pattern)});
   if (!made.ok())
     return Status(made.status().code(), format("The pattern \"{}\" does not compile: {}", pattern,
                                                made.status().message()));

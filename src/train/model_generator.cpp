@@ -16,6 +16,7 @@ ModelGenerator::ModelGenerator(const RankModel& model, UnitStore& base, UnitStor
   std::vector<at::Tensor> weights = add(base, tag.own_blocks);
   if (adapters != nullptr && model.spec.generation_part)
     lora->adapters = {add(*adapters, false), {}};
+  // A job that stores them has a copy of all weights, so that every tensor is defined.
   if (tag.hosted.stored_buffer > Bytes()) {
     std::vector<at::Tensor> stored;
     for (const Gathered& each : gathered_)

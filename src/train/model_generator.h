@@ -35,7 +35,7 @@ class ModelGenerator {
   /// Updates the rollout weights. Every rank calls it, in a phase that gathers weights.
   void gather();
   /// Their file; only if the plan stores them.
-  [[nodiscard]] RolloutFile& file() { return *file_; }
+  [[nodiscard]] RolloutFile& file() { return file_.value(); }
 
  private:
   struct Gathered {

@@ -43,8 +43,8 @@ class ModelWorker {
     if (generator_) generator_->gather();
   }
   /// Writes generator()'s weights to its file, and reads them from it.
-  void store_generator() { generator_->file().store(); }
-  void load_generator() { generator_->file().load(); }
+  void store_generator() { generator_.value().file().store(); }
+  void load_generator() { generator_.value().file().load(); }
   [[nodiscard]] Optimizer& optimizer() { return optimizer_->optimizer(); }
   [[nodiscard]] const WorkerSpec& spec() const { return rank_.spec; }
   [[nodiscard]] const spec::Architecture& shape() const { return rank_.spec.shape; }

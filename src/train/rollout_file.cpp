@@ -40,6 +40,10 @@ at::Tensor RolloutFile::staged(std::size_t piece) const {
   return at::from_blob(range(piece).memory, {pieces_[piece].bytes.numel()}, at::kByte);
 }
 
+void RolloutFile::drop_failed() {
+  for (arena::DiskLane::Batch& batch : running_) static_cast<void>(batch.wait());
+}
+
 void RolloutFile::finish() {
   Status first;
   for (arena::DiskLane::Batch& batch : running_)
@@ -48,6 +52,7 @@ void RolloutFile::finish() {
 }
 
 void RolloutFile::store() {
+  drop_failed();
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
     arena::DiskLane::Batch& batch = running_[i % kBuffers];
     throw_if_error(batch.wait());
@@ -61,6 +66,7 @@ void RolloutFile::load() {
   const auto begin = [this](std::size_t i) {
     if (i < pieces_.size()) running_[i % kBuffers] = disk_.read(std::array{range(i)});
   };
+  drop_failed();
   for (std::size_t i = 0; i < kBuffers; ++i) begin(i);
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
     throw_if_error(running_[i % kBuffers].wait());

@@ -41,8 +41,10 @@ class RolloutFile {
   [[nodiscard]] arena::DiskRange range(std::size_t piece) const;
   /// The buffer of a piece, as (bytes,).
   [[nodiscard]] at::Tensor staged(std::size_t piece) const;
-  /// Waits for all transfers, of which some may have failed.
+  /// Waits for all transfers. Throws the first failure.
   void finish();
+  /// Waits for transfers that a call left when it failed: they use the buffers.
+  void drop_failed();
 
   Bytes buffer_;
   std::vector<Piece> pieces_;

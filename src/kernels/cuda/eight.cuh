@@ -7,8 +7,8 @@ struct alignas(16) Eight {
   unsigned pairs[kOfLane / 2];
 };
 
-/// Of what the cache need not keep, or zeros. It stays in front of wait_for_previous(), which the compiler moves "ld.global.nc"
-/// behind, and the numbers go where they are used.
+/// Reads without keeping the line in L1; zeros if not `inside`. Volatile, because the compiler moves
+/// ld.global.nc behind wait_for_previous().
 __device__ inline Eight read_once(const Bf16* from, bool inside) {
   Eight x;
   asm volatile(

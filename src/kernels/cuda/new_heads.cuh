@@ -1,6 +1,5 @@
 // Heads of a new token: adds biases, normalizes queries and keys, and rotates them by the token's
-// position, in
-// float32: [x1 cos - x2 sin, x2 cos + x1 sin, rest].
+// position, in float32: [x1 cos - x2 sin, x2 cos + x1 sin, rest].
 #include "kernels/decoding_sizes.h"
 
 using namespace neap::kernels::decoding;

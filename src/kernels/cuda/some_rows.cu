@@ -1,7 +1,8 @@
-// Products of at most 16 rows with matrices (out, in), as decoding has them: bound by the time to read the matrices. A block
-// has kRowsOfBlock rows of the matrices, and the blocks of a cluster share the columns: sums are added in a fixed order, and a
-// row's bits do not depend on the others. Matrices go to registers, rows of x through shared memory, both ahead of their use.
-// Reading matrices begins before the kernel in front has ended.
+// Products of at most 16 rows with matrices (out, in) for decoding. The time to read the matrices bounds
+// them. A block has kRowsOfBlock rows of the matrices, and the blocks of a cluster divide the columns.
+// Sums are added in a fixed order: within this kernel, the bits of a row do not depend on other rows.
+// Matrices are prefetched to registers, rows of x to shared memory. Reading matrices begins before the
+// previous kernel has ended.
 
 #include "activation.cuh"
 #include "eight.cuh"

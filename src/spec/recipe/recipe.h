@@ -59,7 +59,7 @@ enum class TrainPart : std::uint8_t {
 /// The computation of a phase (step/pipeline/runner.h).
 enum class Body : std::uint8_t {
   kGenerate,        ///< prefill and decode
-  kRolloutWeights,  ///< fill the rollout's copy of the weights, or store it in a file
+  kRolloutWeights,  ///< fill, store or load the rollout's copy of the weights
   kLogProbs,        ///< log-probabilities of responses
   kTokenScores,     ///< a score at every token of a response
   kSequenceScores,  ///< a score at the last token

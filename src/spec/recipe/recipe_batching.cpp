@@ -109,6 +109,7 @@ TokenBudget token_budget(const Job& job, const Phase& phase) {
 }
 
 Batching batching_of(const Job& job, const Phase& phase) {
+  if (phase.body == Body::kRolloutWeights) return {};
   // Context-parallel ranks share their micro-batches, so their budgets add up.
   Batching out{rows_at_once(job, phase),
                tokens_at_once(job, phase) * job.context_ranks(phase.model),

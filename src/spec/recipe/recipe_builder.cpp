@@ -153,7 +153,7 @@ void RecipeBuilder::fill_tags(Phase& p) const {
     } else if (tag.kind == TagKind::kBlocks && copies_) {
       (p.is_of_rollout() ? p.needs : p.discards).push_back(tag);
       if (p.gathers_weights || p.loads_weights) p.writes.push_back(tag);
-    } else if (copies_ && p.is_of_rollout() && !p.gathers_weights) {
+    } else if (copies_ && p.is_of_rollout() && !p.gathers_weights && tag.model == p.model) {
       // The trained model is not used.
     } else if (tag.model == p.model) {
       fill_own_tag(p, tag.kind, tag, adapted);

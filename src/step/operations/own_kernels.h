@@ -16,7 +16,11 @@ constexpr std::int64_t draw_parts(std::int64_t columns) {
 }
 
 /// What multiplies the rows of a decoding step by matrices.
-enum class RowProduct { kLibrary, kFewRows, kSomeRows };  // the latter: few_rows.cu, some_rows.cu
+enum class RowProduct {
+  kLibrary,   ///< cuBLAS
+  kFewRows,   ///< few_rows.cu
+  kSomeRows,  ///< some_rows.cu
+};
 
 struct OwnKernels {
   bool on = false;        ///< the GPU and the job support them

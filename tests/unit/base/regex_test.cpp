@@ -93,13 +93,27 @@ TEST_F(RegexTest, ASearchInSpansFindsTheSame) {
   const std::string quiet(5000, 'q');
   const std::string text = "\n" + quiet + "\u00e9\u00e9\xff" + quiet + "abcd" + quiet + "\nabce";
   const std::size_t first = text.find("abcd"), second = text.find("abce");
-  for (const auto& [pattern, at] : std::vector<std::pair<const char*, std::size_t>>{
-           {"abc", first}, {"(?<=q)abc", first}, {"(?m)^abc", second}, {"abce\\z", second}}) {
+  for (const auto& [pattern, at] :
+       std::vector<std::pair<const char*, std::size_t>>{{"abc", first},
+                                                        {"(?<=q)abc", first},
+                                                        {"(?m)^abc", second},
+                                                        {"abce\\z", second},
+                                                        {".*abce", second},
+                                                        {"(?s).*abce", 0}}) {
     ASSERT_EQ(made(pattern).search(text, 0, finds_), Outcome::kFound) << pattern;
     EXPECT_EQ(finds_.match().begin, at) << pattern;
   }
   EXPECT_EQ(made("\\Aabc").search(text, 0, finds_), Outcome::kNone);
   EXPECT_EQ(made("\\Gabc", {.divisible = false}).search(text, 0, finds_), Outcome::kNone);
+}
+
+// A start that PCRE2 would try once is not tried anew in every span, which takes minutes.
+TEST_F(RegexTest, ATextOfOneStartIsReadOnce) {
+  const std::string text(4 << 20, 'q');
+  const double began = processor_seconds();
+  for (const char* pattern : {"(?s).*z", ".*z", "\\Aab", "(?m)^b"})
+    EXPECT_EQ(made(pattern).search(text, 0, finds_), Outcome::kNone) << pattern;
+  EXPECT_LT(processor_seconds() - began, 2);
 }
 
 TEST_F(RegexTest, WhatDoesNotCompileSaysWhere) {
