@@ -10,7 +10,7 @@ struct HeadStrides {
   long long keys_row, keys_head, values_row, values_head;
 };
 
-/// Of the RMS norms of queries and keys.
+/// RMS norms of queries and keys.
 struct HeadNorms {
   float eps, offset;
 };
@@ -40,7 +40,7 @@ constexpr int kTile = 8;    ///< rows of a matrix, or of x, that are multiplied 
 
 constexpr int kWarps = 16;  ///< of a block of few_rows.cu
 
-// Of a block of some_rows.cu
+// A block of some_rows.cu:
 constexpr int kRowsOfBlock = 64;  ///< of matrices
 constexpr int kShares = 2;        ///< warps that have the same rows, and share the columns
 constexpr int kSomeRowsThreads = kWarp * (kRowsOfBlock / (2 * kTile)) * kShares;

@@ -271,10 +271,10 @@ Result<std::vector<Score>> Service::score(std::span<const Response> responses) {
 
 Result<std::vector<ItemReply>> parse_reply(std::string_view reply, const ReplyShape& shape) {
   const std::size_t count = shape.count;
-  const auto json = parse_json(reply, "reply", read_limits::kReply);
+  const auto json = parse_json(reply, "a reply that", read_limits::kReply);
   if (!json.ok() && json.status().code() == ErrorCode::kCorrupt)
     return wrong_reply(format("answered with what is not JSON: {}", shown(reply)));
-  if (!json.ok()) return wrong_reply(format("gave a {}", json.status().message()));
+  if (!json.ok()) return wrong_reply(format("gave {}", json.status().message()));
   const Json& list = json->is_object() && json->contains("scores") ? (*json)["scores"] : *json;
   if (!list.is_array())
     return wrong_reply(format("answered {}; {{\"scores\": [...]}} is wanted", shown(reply)));

@@ -1,7 +1,7 @@
-// The model for rollouts, if rollouts do not read the trained weights where they are: those are
-// offloaded, in ZeRO shards, in stages or of another tensor-parallel size, or the job has a copy for
-// rollouts. Its weights are all of the model's, or this rank's shard with
-// spec::Job::generation_mesh.
+// The model for rollouts, if rollouts do not read the trained weights in place. Rollouts have other
+// weights if training offloads its own, has them in ZeRO shards or stages, or has another
+// tensor-parallel size, or if the job has a copy for rollouts. They are all of the model's weights, or
+// this rank's shard of spec::Job::generation_mesh.
 //
 // Parts     units are gathered one after another into a buffer of their source. From there, the
 //           training tensor-parallel group exchanges the elements that rollouts need.

@@ -1,7 +1,7 @@
 // Norms of rows, in float32, rounded once: y = x / rms (weight + offset), or (x - mean) / deviation
 // weight + bias. Then adds a vector to x in place. A block has one row; a thread reads N adjacent
-// elements at once and keeps its first ones in registers. What the previous kernel does not write is
-// read before that kernel has ended.
+// elements at once and keeps its first ones in registers. Weights and vectors are read before the
+// previous kernel, which does not write them, has ended.
 
 constexpr int kMostWarps = 32;
 constexpr unsigned kAll = 0xffffffffu;

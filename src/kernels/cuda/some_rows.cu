@@ -151,7 +151,7 @@ __device__ inline void some_rows(Bf16* y, const Bf16* x, const Matrices<Bf16>& b
   const int end = min(columns, begin + of_block * kStep);
   const int chunks = begin < end ? (end - begin + kColumns - 1) / kColumns : 0;
 
-  // Of each tile of 16 rows, a lane has the halves' rows lane / 4; gate and up are such halves.
+  // A lane has rows lane / 4 of both halves of a tile of 16 rows; gate and up are such halves.
   const Bf16* weight[2];
   bool there[2];
   const int first = lane % 4 * kOfLane;

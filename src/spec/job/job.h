@@ -370,7 +370,7 @@ struct Job {
   }
   /// Whether rollouts of the trained actor have a copy of its weights: rollout.colocation says so.
   [[nodiscard]] bool copies_rollout_weights() const;
-  /// What may be offloaded between phases, by memory.offload and rollout.colocation.
+  /// Offloading between phases, by memory.offload and rollout.colocation.
   [[nodiscard]] Residency residency() const;
   /// The context-parallel size of a model.
   [[nodiscard]] std::int64_t context_ranks(ModelId model) const {

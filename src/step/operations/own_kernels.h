@@ -15,7 +15,7 @@ constexpr std::int64_t draw_parts(std::int64_t columns) {
   return (columns + kernels::sampler::kPart - 1) / kernels::sampler::kPart;
 }
 
-/// What multiplies the rows of a decoding step by matrices.
+/// The kernel of a product of a decoding step's rows with matrices.
 enum class RowProduct {
   kLibrary,   ///< cuBLAS
   kFewRows,   ///< few_rows.cu

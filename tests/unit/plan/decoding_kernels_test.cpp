@@ -85,6 +85,8 @@ TEST(DecodingKernels, OfLibtorchAndOfWhatCannotBeJoinedAreMore) {
   EXPECT_EQ(of_a_layer(llama(), false), 24);
   spec::Architecture normed = llama();
   normed.query_key_norm = true;
+  EXPECT_EQ(of_a_layer(normed), 9) << "the append computes the norms";
+  normed.norm_across_heads = true;
   EXPECT_EQ(of_a_layer(normed), 9 + 2 + 2) << "two norms, and products of their own";
   // Adapters of query and value: two products each, and no joined ones.
   EXPECT_EQ(of_a_layer(llama(), true, {8, {"q_proj", "v_proj"}}), 9 + 2 + 4);

@@ -156,6 +156,11 @@ TEST_F(Program, WithScoresThatAreNoNumbersIsRefused) {
   expect_failure("is wanted");
 }
 
+TEST_F(Program, WithDeeplyNestedScoresIsRefused) {
+  shell("nested=$(printf '%600s' | tr ' ' '['); while read line; do echo $nested; done");
+  expect_failure("gave a reply that nests over the limit of 500");
+}
+
 TEST_F(Program, ThatAnswersTwiceIsRefused) {
   shell("while read line; do printf '[1,1,1]\\n[1,1,1]\\n'; done");
   expect_failure("wrote more than one line for a request");

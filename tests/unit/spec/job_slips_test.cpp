@@ -195,7 +195,7 @@ TEST_F(JobFile, AnOptimizerRefusesKeysOfAnother) {
     EXPECT_EQ(with({"optimizer=sgd", "momentum=0.9", "nesterov=true"}, at), "ok");
     std::string text = with({"momentum=0.9"}, at);
     EXPECT_TRUE(has(text, format("{0}momentum is set, but {0}optimizer is \"adamw\". It is read "
-                                 "where {0}optimizer is \"sm3\" or \"sgd\"",
+                                 "if {0}optimizer is \"sm3\" or \"sgd\"",
                                  at)))
         << text;
     text = with({"optimizer=adafactor", "beta1=0.9"}, at);

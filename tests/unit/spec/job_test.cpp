@@ -83,7 +83,7 @@ TEST_F(JobFile, TablesOfRewardsAreChecked) {
   };
   wrong({"reward.functions.0.style=think"},
         "reward.functions.0.style is set, but reward.functions.0.kind is \"numeric\". It is read "
-        "where reward.functions.0.kind is \"format\"");
+        "if reward.functions.0.kind is \"format\"");
   wrong({"reward.functions.1.kind=numeric"},
         "pattern is set, but reward.functions.1.extract is []");
   wrong({"reward.functions.0.extract=['pattern']"}, "reward.functions.0.pattern is empty");
