@@ -35,8 +35,7 @@ class BatchSharder {
   }
   /// The rows of the rank with the largest share, for a batch of `rows`.
   [[nodiscard]] std::size_t most_of(std::size_t rows) const { return (rows + size_ - 1) / size_; }
-  /// As `of`, but every rank gets the same number of rows: the last row is repeated if the batch
-  /// ends early.
+  /// The same number of rows for every rank: repeats the last row if the batch ends early.
   template <class T>
   [[nodiscard]] std::vector<T> of_padded(const std::vector<T>& batch) const {
     std::vector<T> out;

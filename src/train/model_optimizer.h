@@ -56,7 +56,7 @@ class ModelOptimizer {
   [[nodiscard]] step::UpdateParts update_parts(const std::vector<OptimizerUnit>& units) const;
   /// Prefetch buffers of offloaded states, as (bytes,).
   [[nodiscard]] std::vector<at::Tensor> update_slots();
-  /// Where a tensor of a part rests.
+  /// The storage of a tensor of a part.
   [[nodiscard]] bridge::Resting resting(const step::UpdatePart& part, step::StreamedKind kind);
   /// All-gathers offloaded units through the prefetch buffers.
   void gather_offloaded();

@@ -47,7 +47,7 @@ class ModelPart {
   /// Converts a fill of the whole model's units to one of this rank's, and must outlive it. Units
   /// that are cut use host memory, one at a time.
   [[nodiscard]] UnitFill of_part(UnitFill whole) const;
-  /// As UnitCuts's, also if units are not cut.
+  /// The functions of UnitCuts, which also work if units are not cut.
   [[nodiscard]] std::vector<weights::PartRun> runs(std::size_t unit, std::size_t parameter) const;
   [[nodiscard]] std::vector<weights::PartRun> runs(const spec::WholeState& state) const;
   // Only if units are cut; take() copies this rank's part of a state:

@@ -45,7 +45,7 @@ class UnitStore {
   [[nodiscard]] virtual bool sharded() const { return false; }
   /// The tag with values(); nullopt: none of them are in regions.
   [[nodiscard]] virtual std::optional<spec::TagId> tag() const;
-  /// Where an offloaded unit's weights, or the rank's shard of all units, rest.
+  /// The storage of an offloaded unit, or of the rank's shard of all units; nullopt: on the device.
   using Rests = std::optional<bridge::Resting>;
   [[nodiscard]] virtual Rests offloaded(std::size_t) const { return {}; }
   [[nodiscard]] virtual Rests offloaded_gradients(std::size_t) const { return {}; }

@@ -134,8 +134,8 @@ for _ in range(20):
 torch.cuda.synchronize(0); torch.cuda.synchronize(1)
 number("plain_copy_gb_per_second", 20 * weights.numel() / (time.monotonic() - begin) / 1e9)
 """, cards=2),
-    # What NCCL registered in a captured graph. With registration on and nothing done about it ranks
-    # read wrong values: that is only looked at (-1: a rank failed, -2: it hung).
+    # Buffers that NCCL registered in a captured graph. Without a counter-measure, ranks read wrong
+    # values. The case records the outcome and does not fail (-1: a rank failed, -2: it hung).
     Case("nccl_graph", """
 port = 29600 + (10 if MODE == "torch" else 0)
 for how in ("default", "keep_resident", "registered"):

@@ -58,7 +58,7 @@ class Model {
     std::advance(it, static_cast<long>(pick(regions_.size())));
     return it->first;
   }
-  /// Where the pages that are there have their words.
+  /// Addresses of the test words in the mapped pages of a region.
   [[nodiscard]] std::vector<device::Address> places(const ModelRegion& region) const;
   std::vector<std::string> some_tags();
   static bool in(const std::vector<std::string>& names, const std::string& tag);

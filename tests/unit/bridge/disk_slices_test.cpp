@@ -41,8 +41,8 @@ class DiskSlices : public ::testing::Test {
       if (slots_->words(slot)[w] != i * kWords + w + more) return false;
     return true;
   }
-  // As blocks are used: in two slots by turns, each read while the one before is there; then the tables' slot. Of two
-  // another one is read ahead than is fetched.
+  // Uses blocks as a pass does: they alternate between two slots, each is read while the previous one is in use, and
+  // the tables' slot comes last. Twice, the block that was read ahead is not the one that is fetched.
   Status pass() {
     for (const std::size_t i : {0u, 1u, 2u, 3u, 4u, 3u, 2u, 2u}) {
       NEAP_TRY(slices_->begin_after_work());

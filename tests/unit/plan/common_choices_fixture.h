@@ -56,7 +56,7 @@ class CommonChoicesTest : public ::testing::Test {
     out.rank = rank;
     return out;
   }
-  // Of a kind that plans for itself.
+  // The plan of a rank kind that shares no choices.
   [[nodiscard]] static PlanOrLeast own(const spec::Job& job, Bytes capacity, std::int64_t rank) {
     Result<PlanOrLeast> out = plan_or_least(job, target(capacity, rank), {});
     EXPECT_TRUE(out.ok()) << out.status().message();

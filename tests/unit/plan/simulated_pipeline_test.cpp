@@ -112,7 +112,7 @@ TEST_F(Simulations, ChunksDivideTheBubble) {
           slowest(s) * (static_cast<double>(m) + static_cast<double>(p - 1) / chunks);
       EXPECT_LE(s.seconds, (ideal + rest + 2 * transfers) * 1.01) << p << " " << chunks << " " << m;
       EXPECT_GE(s.seconds, 0.93 * ideal) << p << " " << chunks << " " << m;
-      // Of many micro-batches the head, which one chunk has, makes stages wait for longer.
+      // With more micro-batches, stages wait longer for the chunk that has the head.
       if (m == 8) {
         EXPECT_LT(s.shares.bubble, one.shares.bubble);
       }

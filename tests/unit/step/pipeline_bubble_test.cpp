@@ -63,7 +63,7 @@ TEST(PipelineSchedule, KeepsAsManyTapesAsTheTheorySays) {
       if (shape.micro_batches >= 3 * p) {
         EXPECT_EQ(storage.micro_batches, micro_batches_kept(shape, s)) << name_of(shape);
       }
-      // Of the first stage: p tapes of a stage's whole share, times 1 + (p - 1) / (p v).
+      // The first stage keeps p tapes of its whole share, times 1 + (p - 1) / (p v).
       if (s == 0 && v > 1) {
         EXPECT_EQ(most, p * v + p - 1);
       }
