@@ -277,16 +277,17 @@ def test_settings_are_checked_before_the_hook_is_looked_for(memory_saver_files):
         """, saver_environment(memory_saver_files))
 
 
-def test_a_bad_backend_in_the_environment_is_an_exception(memory_saver_files):
-    run("""
+@pytest.mark.parametrize("variable, value", [("TMS_INIT_CPU_BACKUP_BACKEND", "tape"), ("TMS_RETAIN_CPU_BACKUP", "maybe")])
+def test_a_bad_value_in_the_environment_is_an_exception(memory_saver_files, variable, value):
+    run(f"""
         from torch_memory_saver import torch_memory_saver as saver
         saver.hook_mode = "torch"
         try:
             saver.pause()
             assert False
         except ValueError as error:
-            assert "TMS_INIT_CPU_BACKUP_BACKEND" in str(error)
-        """, saver_environment(memory_saver_files, TMS_INIT_CPU_BACKUP_BACKEND="tape"))
+            assert "{variable}" in str(error)
+        """, saver_environment(memory_saver_files, **{variable: value}))
 
 
 @pytest.mark.parametrize("mode", ["torch", "preload"])
