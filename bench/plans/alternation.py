@@ -40,6 +40,7 @@ JOBS = {"Qwen2.5-7B on one H100": ("qwen2.5-7b", "h100", ()),
                                                           "actor_rollout_ref.rollout.tensor_model_parallel_size=2"))}
 STRATEGIES = {"v0": "resident", "v1": "reload", "v2": "whole", "v3": "stages"}
 RATIOS = (0.6, 0.7, 0.8, 0.9)
+KEY = "actor_rollout_ref.rollout.colocation="
 STEP = 8  # sequences
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -61,7 +62,7 @@ class Job:
         """(the plan, the bytes that it needs); without a plan, the minimum capacity."""
         if (way, sequences) not in self.plans:
             done = subprocess.run([self.neap, "plan", self.file, "--gpu", self.gpu, "--host", "2TiB", "--json", *self.words,
-                                   f"actor_rollout_ref.rollout.batch_size={sequences}", f"actor_rollout_ref.rollout.colocation={way}"],
+                                   f"actor_rollout_ref.rollout.batch_size={sequences}", KEY + way],
                                   capture_output=True, text=True)
             least = re.search(r"minimum capacity is ([\d.]+) (\w+)", done.stderr)
             if done.returncode == 0:

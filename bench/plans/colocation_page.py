@@ -14,11 +14,11 @@ RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "measurements" / "colocation.md"
 sys.path.insert(0, str(ROOT / "bench" / "replay"))
 sys.dont_write_bytecode = True
+from alternation import RATIOS, STRATEGIES  # noqa: E402
 from docs_tables import grouped, table  # noqa: E402
 
 GIB = 2.0**30
-WAYS = {"resident": "v0", "reload": "v1", "whole": "v2", "stages": "v3"}
-RATIOS = (0.6, 0.7, 0.8, 0.9)
+WAYS = {way: name for name, way in STRATEGIES.items()}
 
 
 def lines(name):

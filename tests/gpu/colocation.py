@@ -21,13 +21,13 @@ import sys
 import tempfile
 import time
 
-import plan_check
-from python_suite import torch_environment
-
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-WAYS = ("resident", "reload", "whole", "stages")
-RATIOS = (0.6, 0.7, 0.8, 0.9)
-KEY = "actor_rollout_ref.rollout.colocation="
+sys.path.append(str(SOURCE / "bench" / "plans"))
+import plan_check  # noqa: E402
+from alternation import KEY, RATIOS, STRATEGIES  # noqa: E402
+from python_suite import torch_environment  # noqa: E402
+
+WAYS = tuple(STRATEGIES.values())
 JOB = """task = "grpo"
 [data]
 train_files = ["train.jsonl"]
