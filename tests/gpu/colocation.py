@@ -195,6 +195,8 @@ def main():
     parser.add_argument("--minutes", type=float, default=8, help="after which no further run starts")
     parser.add_argument("--rehearse", action="store_true")
     arguments = parser.parse_args()
+    if arguments.steps < 3:
+        parser.error("--steps is at least 3: the trace is drawn from a step that another one follows")
     arguments.out.mkdir(parents=True, exist_ok=True)
     begin, failures, losses = time.monotonic(), [], {}
     with tempfile.TemporaryDirectory() as scratch, open(arguments.out / "colocation.jsonl", "w") as log:
