@@ -1,7 +1,5 @@
 #include "rlhf/run/evaluate_checkpoint.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -16,6 +14,7 @@
 #include "plan/results/memory_plan.h"
 #include "report/append_file.h"
 #include "reward/ground_truth.h"
+#include "rlhf/run/live_job.h"
 
 namespace neap::rlhf {
 namespace fs = std::filesystem;
@@ -117,40 +116,36 @@ class EvaluationRun {
       : request_(std::move(request)), job_(request_.job), launch_(launch) {}
 
   EvaluationReport execute();
-  [[nodiscard]] Status last_oom() const { return runtime_ ? runtime_->last_oom() : ok_status(); }
 
  private:
   void read();
   void fit_to_rows(const spec::Architecture& shape);
   void build();
+  void load(std::optional<train::ModelWorker>& worker, spec::ModelId model);
   void answer(EvaluationReport& report);
 
   EvaluationRequest request_;
   spec::Job& job_;
   const Launch& launch_;
-  std::optional<text::Tokenizer> tokenizer_;
-  std::optional<TextContext> text_;
+  std::optional<JobTexts> texts_;
   std::optional<reward::RewardSet> rewards_;
   JobData data_;
-  plan::MemoryPlan plan_;
-  std::unique_ptr<bridge::Runtime> runtime_;
-  // Entered from the first weights to the end.
-  std::optional<bridge::DeviceContext::Entered> entered_;
-  std::optional<Context> context_;
-  std::optional<RewardScorer> scorer_;
   std::optional<parallel::JobGroups> groups_;
+  plan::MemoryPlan plan_;
+  std::optional<LiveJob> live_;
+  std::optional<RewardScorer> scorer_;
   std::optional<train::ModelWorker> actor_, reward_;
   std::vector<PromptRow> prompts_;
 };
 
 // Reads rows and tokenizer, and sets what the job leaves open.
 void EvaluationRun::read() {
-  text_.emplace(open_texts(job_, tokenizer_));
-  const spec::Architecture& shape = text_->actor;
+  texts_.emplace(job_);
+  const spec::Architecture& shape = texts_->context.actor;
   if (request_.any_prompt_length) job_.data.max_prompt_length = shape.longest_sequence();
   const bool find_rule = job_.reward.functions.empty() && !job_.has_reward_model();
   if (!find_rule) rewards_.emplace(make_rewards(job_, launch_.device.target.threads));
-  data_ = read_data(*text_, find_rule ? rule_check() : reward_check(job_, *rewards_),
+  data_ = read_data(texts_->context, find_rule ? rule_check() : reward_check(job_, *rewards_),
                     encoding_threads(launch_.device.target.threads, launch_.ranks->size()));
   if (find_rule) {
     job_.reward.functions.emplace_back().kind = data_.held_out.count(kNotNumeric) == 0
@@ -194,17 +189,19 @@ void EvaluationRun::build() {
   plan_ = value_or_throw(plan::make_plan(job_, launch_.device.target));
   spec::apply(plan_.changes, job_);
   throw_if_error(job_.validate());
-  runtime_ = bridge::Runtime::make(job_, launch_.device, plan_, nullptr);
-  entered_.emplace(runtime_->context());
-  context_.emplace(Context{*text_, *runtime_, *groups_, data_, *rewards_});
-  scorer_.emplace(*context_);
-  const auto make = [&](std::optional<train::ModelWorker>& worker, spec::ModelId model) {
-    if (context_->recipe.find(model) == nullptr) return;
-    worker.emplace(*runtime_, groups_->of(model), context_->worker_spec(model));
-    worker->load();
-  };
-  make(actor_, spec::ModelId::kActor);
-  make(reward_, spec::ModelId::kReward);
+  live_.emplace(LiveInputs{texts_->context, data_, *rewards_}, launch_.device, plan_, *groups_);
+  scorer_.emplace(live_->context());
+  live_->run([&] {
+    load(actor_, spec::ModelId::kActor);
+    load(reward_, spec::ModelId::kReward);
+  });
+}
+
+void EvaluationRun::load(std::optional<train::ModelWorker>& worker, spec::ModelId model) {
+  const Context& context = live_->context();
+  if (context.recipe.find(model) == nullptr) return;
+  worker.emplace(live_->runtime(), groups_->of(model), context.worker_spec(model));
+  worker->load();
 }
 
 void EvaluationRun::answer(EvaluationReport& report) {
@@ -219,13 +216,13 @@ void EvaluationRun::answer(EvaluationReport& report) {
                         .key = validation_key(job_)};
   std::optional<Progress> progress;
   if (first) {
-    const std::size_t mine = context_->share_of(prompts_.size()).size();
+    const std::size_t mine = live_->context().share_of(prompts_.size()).size();
     progress.emplace("eval", mine * static_cast<std::size_t>(setup.sampling.n), "responses");
     progress->update(0);
     setup.on_progress = [&](std::size_t ended) { progress->update(ended); };
   }
   if (file) setup.on_response = [&](const EvaluatedResponse& response) { file->add(response); };
-  report.evaluation = evaluate(*context_, prompts_, setup);
+  report.evaluation = evaluate(live_->context(), prompts_, setup);
   if (progress) progress->finish();
   if (file) file->finish();
 }
@@ -236,14 +233,14 @@ EvaluationReport EvaluationRun::execute() {
   groups_.emplace(*launch_.ranks, job_);
   parallel::run_collectively(*launch_.ranks, [&] { build(); });
   const auto start = std::chrono::steady_clock::now();
-  answer(report);
+  live_->run([&] { answer(report); });
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report.sampling = job_.rollout.val_kwargs;
   for (const spec::RewardFunctionConfig& function : job_.reward.functions)
     report.rules += (report.rules.empty() ? "" : ", ") + function.metric_name();
   if (reward_) report.rules += (report.rules.empty() ? "" : ", ") + std::string("reward model");
   report.planned_peak = plan_.peak;
-  report.measured_peak = runtime_->peak();
+  report.measured_peak = live_->runtime().peak();
   return report;
 }
 
@@ -251,13 +248,7 @@ EvaluationReport EvaluationRun::execute() {
 
 EvaluationReport evaluate_checkpoint(EvaluationRequest request, const Launch& launch) {
   const bridge::NoAutograd no_autograd;
-  EvaluationRun run(std::move(request), launch);
-  try {
-    return run.execute();
-  } catch (const c10::OutOfMemoryError&) {
-    throw_if_error(run.last_oom());
-    throw;
-  }
+  return EvaluationRun(std::move(request), launch).execute();
 }
 
 }  // namespace neap::rlhf

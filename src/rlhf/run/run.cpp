@@ -1,16 +1,15 @@
 #include "rlhf/run/run.h"
 
-#include <c10/util/Exception.h>
-
 #include "base/format.h"
-#include "base/interrupt.h"
 #include "base/log.h"
-#include "base/text.h"
 #include "bridge/no_autograd.h"
 #include "bridge/torch_cuda.h"
 #include "parallel/run_collectively.h"
 #include "plan/counting/nccl_memory.h"
-#include "rlhf/run/training_run.h"
+#include "rlhf/run/prepared_run.h"
+#include "rlhf/run/run_plan.h"
+#include "rlhf/run/run_start.h"
+#include "rlhf/run/training_steps.h"
 
 namespace neap::rlhf {
 namespace {
@@ -34,76 +33,6 @@ std::unique_ptr<parallel::Communicator> connect_gpus(const spec::Job& job,
 
 }  // namespace
 
-Outcome TrainingRun::execute() {
-  compare_jobs();
-  groups_.emplace(ranks_, job_);
-  if (already_done()) return Outcome::kAlreadyDone;
-  open_copy_lanes();
-  // Errors in data, weights and checkpoint must be found before the run's files are modified.
-  make_plan();
-  compare_plans();
-  spec::apply(plan_.changes, job_);
-  throw_if_error(job_.validate());
-  add_stage_waits();
-  parallel::run_collectively(ranks_, [&] { prepare(); });
-  ranks_.expect_same({{"data.train_files", joined(data_->train.files().contents(), " ")},
-                      {"data.val_files", joined(data_->held_out.files().contents(), " ")}});
-  trainer_->precompute();
-  parallel::run_collectively(ranks_, [&] { load(); });
-  parallel::run_collectively(ranks_, [&] { open_output(); });
-  files_->write_phases(runtime_->take_measurements(), step_, nullptr);
-  std::optional<InterruptScope> interrupts;  // active until the last checkpoint is written
-  show_progress();
-  try {
-    if (!found_) validate();
-    // Launchers also send the signal after a rank was killed. Then no rank can finish its step.
-    interrupts.emplace(
-        ranks_.alone()
-            ? "\nStopping after this step, with a checkpoint. Once more to stop at once, without.\n"
-            : "\nStopping after this step. If all ranks reach its end, a checkpoint is saved. Once "
-              "more to stop at once, without.\n");
-    loop();
-  } catch (const StepInterrupted&) {
-    interrupted_ = true;
-    save_last();
-  } catch (const StepFailure& e) {
-    keep_steps_before(e);
-  } catch (const parallel::CollectiveError&) {  // every rank is here
-    finish_save();
-    throw;
-  }
-  follow_output();  // it may have moved since the last step
-  if (progress_) progress_->finish();
-  if (interrupted_ && step_ < total_steps_) {
-    if (ranks_.first()) {
-      log::warn(format("Interrupted after step {} of {}. {}.", step_, total_steps_, saved_steps()));
-    }
-    return Outcome::kInterrupted;
-  }
-  finish();
-  follow_output();  // or since the line above
-  return Outcome::kDone;
-}
-
-void TrainingRun::open_copy_lanes() {
-  if (!device_.target.cuda) return;
-  std::string problem;
-  for (const spec::ModelId model : job_.models()) {
-    parallel::Communicator& shards = groups_->of(model).shards();
-    if (!plan::uses_copy_lane(job_, model) || shards.has_copy_lane()) continue;
-    if (problem.empty()) problem = shards.open_copy_lane();
-  }
-  if (problem.empty() || !ranks_.first()) return;
-  const std::string line = format(
-      "Gradients and weights go through NCCL: GPUs do not write into each other's memory ({})",
-      problem);
-  if (job_.parallel.transport == "auto") {
-    log::info(line);
-  } else {
-    log::warn(line);
-  }
-}
-
 Launch join_ranks(spec::Job& job, const parallel::Environment& environment) {
   // A launcher may make only one GPU visible to each rank.
   if (environment.size > 1 && !job.device.is_cpu() && bridge::torch_cuda().devices > 1)
@@ -125,13 +54,15 @@ Launch join_ranks(spec::Job& job, const parallel::Environment& environment) {
 
 Outcome run(const spec::Job& job, const Launch& launch) {
   const bridge::NoAutograd no_autograd;
-  TrainingRun run(job, launch.device, *launch.ranks);
-  try {
-    return run.execute();
-  } catch (const c10::OutOfMemoryError&) {
-    throw_if_error(run.last_oom());
-    throw;
-  }
+  RunStart start(job, launch.device, *launch.ranks);
+  if (start.is_done()) return Outcome::kAlreadyDone;
+  const RunPlan planned(start);
+  PreparedRun prepared(start, planned);
+  return prepared.live().run([&] {
+    parallel::run_collectively(start.ranks, [&] { prepared.load(); });
+    const std::unique_ptr<RunOutput> files = open_output(start, prepared);
+    return TrainingSteps(start, prepared, *files).run();
+  });
 }
 
 }  // namespace neap::rlhf
