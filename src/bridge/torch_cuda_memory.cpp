@@ -9,6 +9,7 @@
 #include <atomic>
 
 #include "base/status.h"
+#include "step/counting/cublas_workspaces.h"
 
 namespace neap::bridge {
 namespace {
@@ -67,9 +68,10 @@ TorchCudaLimit::~TorchCudaLimit() {
 
 void make_cublas_workspaces(int ordinal) {
   const at::Device card(at::kCUDA, static_cast<c10::DeviceIndex>(ordinal));
-  const at::Tensor x = at::ones({16, 16}, at::TensorOptions().dtype(at::kBFloat16).device(card));
-  (void)at::mm(x, x);
-  (void)at::addmm(x.select(0, 0), x, x);
+  const at::Tensor x = at::ones({step::kCublasSide, step::kCublasSide},
+                                at::TensorOptions().dtype(at::kBFloat16).device(card));
+  for (const step::CublasWorkspace& workspace : step::kCublasWorkspaces)
+    (void)(workspace.with_bias ? at::addmm(x.select(0, 0), x, x) : at::mm(x, x));
   torch_cuda_allocator().emptyCache();
 }
 

@@ -48,10 +48,7 @@ class TorchCudaLimit {
 };
 inline constexpr Bytes kTorchCudaSegment = Bytes(20 << 20);
 
-/// Creates the two workspaces that cuBLAS keeps for the calling thread. On first use, their
-/// position would depend on the phase, and change other phases' segments. Created first, they are
-/// where the planner assumes them (plan/counting/transients.cpp, in this order). Cost: 33 MiB on Hopper for
-/// the rest of the process.
+/// Makes step::kCublasWorkspaces for the calling thread. They stay for the rest of the process.
 void make_cublas_workspaces(int ordinal);
 
 }  // namespace neap::bridge

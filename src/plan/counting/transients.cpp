@@ -2,19 +2,18 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <vector>
 
 #include "base/format.h"
 #include "plan/counting/counted_backend.h"
 #include "plan/counting/counted_memory.h"
 #include "plan/rates/device_rates.h"
+#include "step/counting/cublas_workspaces.h"
 #include "step/generation/decode_graphs.h"
 
 namespace neap::plan {
 namespace {
 
-// cuBLAS keeps two workspaces for each thread that multiplies: 32 MiB on Hopper, and 1 MiB for
-// products that add a bias. The runtime creates them before the first phase.
-constexpr std::int64_t kCublasWorkspace = 32 << 20, kBiasWorkspace = 1 << 20;
 // From the second round on, every round finds the pool in the same state.
 constexpr std::int64_t kRepeats = 2;
 constexpr std::int64_t kDecodeSteps = 48;
@@ -23,13 +22,16 @@ constexpr std::int64_t kDecodeSteps = 48;
 struct CublasWorkspaces {
   explicit CublasWorkspaces(step::CountingOps& ops) {
     if (!ops.profile().cuda) return;
-    // The product of make_cublas_workspaces() and its factor precede the second workspace.
-    const step::CountedTensor factor = ops.empty({256}, step::Dtype::kBfloat16);
-    products = ops.empty({kCublasWorkspace}, step::Dtype::kBool);
-    const step::CountedTensor product = ops.empty({256}, step::Dtype::kBfloat16);
-    with_bias = ops.empty({kBiasWorkspace}, step::Dtype::kBool);
+    const auto matrix = [&] {
+      return ops.empty({step::kCublasSide, step::kCublasSide}, step::Dtype::kBfloat16);
+    };
+    const step::CountedTensor factor = matrix();
+    for (const step::CublasWorkspace& workspace : step::kCublasWorkspaces) {
+      const step::CountedTensor product = matrix();
+      workspaces.push_back(ops.empty({workspace.bytes}, step::Dtype::kBool));
+    }
   }
-  step::CountedTensor products, with_bias;
+  std::vector<step::CountedTensor> workspaces;
 };
 
 Status in_phase(Status status, const spec::Phase& phase) {
