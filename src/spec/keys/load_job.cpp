@@ -87,12 +87,13 @@ Status Job::load(const std::filesystem::path& file, const std::vector<std::strin
     return wrong("trainer.stop_metric is set without trainer.stop_value, which ends the training");
   NEAP_TRY(job.reward.validate(table));
   NEAP_TRY(job.read_adapters(table));
-  NEAP_TRY_ASSIGN(job.warnings, table.unread([&](const std::string& origin) {
+  const auto for_training = [&](const std::string& origin) {
     return job.task == Task::kEval && is_of_training && !origin.starts_with('"');
-  }));
+  };
+  NEAP_TRY_ASSIGN(job.warnings, table.unread(for_training));
   if (defaults) job.warnings.push_back(*defaults);
   NEAP_TRY_ASSIGN(job.adapted, adapt_lengths(table, job));
-  NEAP_TRY_ASSIGN(const auto budgets, adapt_token_budgets(table, job));
+  NEAP_TRY_ASSIGN(const auto budgets, adapt_token_budgets(table, job, for_training));
   job.adapted.insert(job.adapted.end(), budgets.begin(), budgets.end());
   NEAP_TRY_ASSIGN(const auto micro_batches, adapt_micro_batches(table, job));
   job.adapted.insert(job.adapted.end(), micro_batches.begin(), micro_batches.end());

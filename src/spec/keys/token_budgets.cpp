@@ -52,15 +52,16 @@ Status check_token_budgets(const Job& job) {
   return {};
 }
 
-Result<std::vector<std::string>> adapt_token_budgets(const ConfigTable& table, const Job& job) {
+Result<std::vector<std::string>> adapt_token_budgets(
+    const ConfigTable& table, const Job& job,
+    const std::function<bool(const std::string& origin)>& for_another) {
   std::vector<std::string> adapted;
   if (!job.packs()) return adapted;
   std::map<std::string, std::int64_t> wanted;
   for (const Demand& demand : demands(job)) {
     const ConfigTable::Key& key = *table.find(demand.budget.key);
     const std::int64_t least = least_of(job, demand);
-    // An evaluation reads the configuration of a training, whose rows and ranks were others.
-    const bool fixed = key.is_set && job.task != Task::kEval;
+    const bool fixed = key.is_set && !for_another(key.origin);
     if (fixed || demand.budget.tokens >= least) continue;
     // The maximum cannot be exceeded. The check that follows reports what is too long.
     if (static_cast<double>(least) > *key.maximum) continue;

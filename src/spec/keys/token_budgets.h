@@ -4,6 +4,7 @@
 // Failure   Status with the key, its value and the smallest valid value.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,11 @@ inline const std::string kHoldsRow =
 /// For packed jobs: checks that the longest row fits every budget.
 [[nodiscard]] Status check_token_budgets(const Job& job);
 
-/// Raises budgets that the user did not set, and those of an evaluation, to the longest row. Returns
-/// the assignments as "key.path=value".
-[[nodiscard]] Result<std::vector<std::string>> adapt_token_budgets(const ConfigTable& table,
-                                                                   const Job& job);
+/// Raises budgets to the longest row, unless the user set them for this task. `for_another` tells by
+/// a key's origin that it was set for another: an evaluation reads the configuration of a training,
+/// whose rows and ranks were others. Returns the assignments as "key.path=value".
+[[nodiscard]] Result<std::vector<std::string>> adapt_token_budgets(
+    const ConfigTable& table, const Job& job,
+    const std::function<bool(const std::string& origin)>& for_another);
 
 }  // namespace neap::spec

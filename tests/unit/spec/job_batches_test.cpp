@@ -100,16 +100,29 @@ TEST_F(JobFile, TheBudgetOfEveryPhaseIsChecked) {
 }
 
 TEST_F(JobFile, AnEvaluationScoresTheLongestRow) {
-  std::vector<std::string> keys = {"task=eval", "data.max_prompt_length=2000",
-                                   "data.max_response_length=38000"};
-  for (int i = 0; i < 2; ++i) {
-    ASSERT_EQ(error(kPpo, keys), "ok");
+  const std::vector<std::string> keys = {"task=eval", "data.max_prompt_length=2000",
+                                         "data.max_response_length=38000"};
+  const std::string budget = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu";
+  const std::string small = "[actor_rollout_ref.actor]\nppo_max_token_len_per_gpu = ";
+  for (const std::string& of_training : {std::string(), small + "64\n"}) {
+    ASSERT_EQ(error(kPpo + of_training, keys), "ok");
     const Recipe recipe = describe(job_);
     const Phase* const scores = recipe.find(PhaseId::kRewards);
     ASSERT_NE(scores, nullptr);
     EXPECT_EQ(batching_of(job_, *scores).tokens, 40000);
-    keys.emplace_back("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=64");  // of the training
+    EXPECT_EQ(job_.adapted, std::vector<std::string>{budget + "=40000"});
   }
+  // One that is set for the evaluation stays: on the command line, or in a file of an evaluation.
+  std::vector<std::string> given = keys;
+  given.push_back(budget + "=39999");
+  EXPECT_TRUE(has(error(kPpo, given), budget + " is 39999; it has to be at least 40000"));
+  std::string own = kPpo + small + "39999\n";
+  own.replace(own.find("ppo"), 3, "eval");
+  EXPECT_TRUE(has(error(own, keys), budget + " is 39999; it has to be at least 40000"));
+  given.back() = budget + "=40001";
+  ASSERT_EQ(error(kPpo, given), "ok");
+  EXPECT_EQ(job_.actor.ppo_max_token_len_per_gpu, 40001);
+  EXPECT_TRUE(job_.adapted.empty());
 }
 
 TEST_F(JobFile, RanksShareTheBatchAndMicroBatchesAreTheirOwn) {
