@@ -75,6 +75,13 @@ Result<PlanSummary> PlanSummary::from_json(const Json& plan) {
     wrong(path + key);
     return Bytes();
   };
+  // 1 in older plans, which lack the key.
+  const auto number = [&](const Json& object, const char* key, const std::string& path) {
+    if (!object.is_object() || !object.contains(key)) return 1.0;
+    if (object[key].is_number()) return object[key].get<double>();
+    wrong(path + key);
+    return 1.0;
+  };
   PlanSummary summary;
   summary.capacity = bytes(plan, "capacity", "");
   summary.all_resident = bytes(plan, "peak_without_offload", "");
@@ -91,6 +98,8 @@ Result<PlanSummary> PlanSummary::from_json(const Json& plan) {
     phase.transient = bytes(entry, "temporary", path);
     phase.persistent = bytes(entry, "persistent", path);
     phase.peak = bytes(entry, "peak", path);
+    phase.times = number(entry, "times", path);
+    phase.share = number(entry, "share", path);
     summary.phases.push_back(std::move(phase));
   }
   if (!failure.ok()) return failure;

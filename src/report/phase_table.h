@@ -23,6 +23,8 @@ struct PlanSummary {
   struct Phase {
     std::string name;
     Bytes persistent, transient, peak;
+    double times = 1;  ///< executions per step; 0: once, before the first step
+    double share = 1;  ///< fraction of steps that have it
   };
   Bytes capacity;  ///< zero: unlimited
   Bytes all_resident;

@@ -33,6 +33,10 @@ PlanSummary plan_of(const std::vector<std::string>& names) {
   return plan;
 }
 
+std::uint64_t length_of(const std::optional<StepSpan>& step) {
+  return step ? step->end_ns - step->begin_ns : 0;
+}
+
 // A step of PPO: two models of which one is updated four times.
 void add_step(Trace& trace, std::uint64_t generation) {
   trace.add("generate", generation).add("values", 10);
@@ -42,12 +46,33 @@ void add_step(Trace& trace, std::uint64_t generation) {
 
 TEST(TypicalStep, IsWholeWherePhasesRunSeveralTimesInIt) {
   Trace trace;
-  trace.add("generate", 40);  // validation
+  trace.add("generate", 40);  // validation: in the first step
   for (const std::uint64_t length : {70U, 50U, 60U, 61U, 62U, 90U}) add_step(trace, length);
   const auto step = typical_step(trace.phases(), plan_of({"generate", "values", "backward_critic",
                                                           "update_critic", "train_actor"}));
-  ASSERT_TRUE(step);
-  EXPECT_EQ(step->end_ns - step->begin_ns, 61U + 10 + 44 + 20);
+  EXPECT_EQ(length_of(step), 61U + 10 + 44 + 20);
+}
+
+// Dynamic sampling generates until enough responses differ in their scores.
+TEST(TypicalStep, HasAllRoundsOfGeneration) {
+  Trace trace;
+  for (const int rounds : {3, 1, 2, 3, 4, 2}) {
+    for (int i = 0; i < rounds; ++i) trace.add("generate", 50).add("rewards", 10);
+    for (int i = 0; i < 2; ++i) trace.add("backward_actor", 20).add("update_actor", 5);
+  }
+  PlanSummary plan = plan_of({"generate", "rewards", "backward_actor", "update_actor"});
+  plan.phases[2].times = plan.phases[3].times = 2;
+  EXPECT_EQ(length_of(typical_step(trace.phases(), plan)), 3U * 60 + 2 * 25);
+}
+
+// As with kept experience, which nothing generates.
+TEST(TypicalStep, HasAllMiniBatches) {
+  Trace trace;
+  for (const std::uint64_t length : {20U, 30U, 25U, 26U, 27U, 40U})
+    for (int i = 0; i < 2; ++i) trace.add("backward_actor", length).add("update_actor", 5);
+  PlanSummary plan = plan_of({"backward_actor", "update_actor"});
+  plan.phases[0].times = plan.phases[1].times = 2;
+  EXPECT_EQ(length_of(typical_step(trace.phases(), plan)), 2U * (26 + 5));
 }
 
 TEST(TypicalStep, BeginsWithTraining) {
@@ -56,9 +81,11 @@ TEST(TypicalStep, BeginsWithTraining) {
     if (step % 2 == 0) trace.add("validate", 100);
     trace.add("train", 30);
   }
-  const auto step = typical_step(trace.phases(), plan_of({"train", "validate"}));
-  ASSERT_TRUE(step);
-  EXPECT_TRUE(step->end_ns - step->begin_ns == 30 || step->end_ns - step->begin_ns == 130);
+  PlanSummary plan = plan_of({"train", "validate", "ref_logp"});
+  plan.phases[1].share = 0.5;
+  plan.phases[2].times = 0;
+  const std::uint64_t length = length_of(typical_step(trace.phases(), plan));
+  EXPECT_TRUE(length == 30 || length == 130) << length;
 }
 
 TEST(TypicalStep, NeedsAPlanAndSeveralSteps) {
