@@ -16,8 +16,15 @@
 
 #include "base/read_limits.h"
 #include "base/status.h"
+#include "base/text.h"
 
 namespace neap {
+
+/// A regular expression as messages have it: quoted, and cut if it is long.
+[[nodiscard]] inline std::string quoted_pattern(std::string_view pattern) {
+  constexpr std::size_t kShown = 100;
+  return '"' + excerpt(pattern, kShown) + '"';
+}
 
 class Regex {
  public:

@@ -12,7 +12,7 @@ namespace {
 constexpr const ReadLimits& kLimits = read_limits::kRewardPattern;
 
 std::string named(std::string_view pattern) {
-  return format("the pattern \"{}\"", pattern);
+  return "the pattern " + quoted_pattern(pattern);
 }
 
 // Whether it has a verb, "(*NAME)", or \G: their meaning depends on where a search starts.
@@ -40,8 +40,8 @@ bool depends_on_start(std::string_view pattern) {
 Result<Pattern> Pattern::compile(std::string_view pattern) {
   auto made = Regex::compile(pattern, kLimits, {.divisible = !depends_on_start(pattern)});
   if (!made.ok())
-    return Status(made.status().code(), format("The pattern \"{}\" does not compile: {}", pattern,
-                                               made.status().message()));
+    return Status(made.status().code(), format("The pattern {} does not compile: {}",
+                                               quoted_pattern(pattern), made.status().message()));
   return Pattern(std::move(*made), pattern);
 }
 

@@ -10,7 +10,7 @@ namespace {
 constexpr const ReadLimits& kLimits = read_limits::kNamePattern;
 
 std::string named(std::string_view pattern) {
-  return format("the regular expression \"{}\"", excerpt(pattern, 100));
+  return "the regular expression " + quoted_pattern(pattern);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/format.h"
+#include "base/regex.h"
 #include "base/status.h"
 #include "text/tokenizer/unicode_tables.h"
 
@@ -69,8 +70,8 @@ class Translator {
 
  private:
   [[noreturn]] void refuse(std::string_view what) const {
-    throw Error(ErrorCode::kUnsupported,
-                format("{}: the pattern \"{}\" has {}, which is not supported", where_, in_, what));
+    throw Error(ErrorCode::kUnsupported, format("{}: the pattern {} has {}, which is not supported",
+                                                where_, quoted_pattern(in_), what));
   }
   [[nodiscard]] bool next_is(std::string_view text) const {
     return in_.substr(at_).starts_with(text);

@@ -5,7 +5,6 @@
 #include "base/format.h"
 #include "base/regex.h"
 #include "base/status.h"
-#include "base/text.h"
 #include "text/tokenizer/onig_pattern.h"
 #include "text/tokenizer/utf8.h"
 
@@ -23,8 +22,8 @@ SplitPattern::SplitPattern(std::string_view pattern, std::string_view where) {
   auto regex = Regex::compile(pcre_of_onig(pattern, where), read_limits::kTokenizerPattern,
                               {.multiline = true, .valid_utf8 = true});
   if (!regex.ok())
-    throw Error(ErrorCode::kUnsupported, format("{}: the pattern \"{}\" does not compile: {}",
-                                                where, pattern, regex.status().message()));
+    throw Error(ErrorCode::kUnsupported, format("{}: the pattern {} does not compile: {}", where,
+                                                quoted_pattern(pattern), regex.status().message()));
   code_ = std::make_shared<Code>(Code{std::move(*regex), std::string(pattern), {}});
 }
 
@@ -43,7 +42,6 @@ void SplitPattern::for_each_match_in_utf8(std::string_view text, Budget& budget,
                                           Found&& found) const {
   // One per thread: allocating it takes longer than matching a short piece.
   thread_local Regex::Finds finds;
-  constexpr std::size_t kShown = 200;         // bytes of a pattern in a message
   std::size_t from = 0;                       // the search starts here
   std::size_t last = std::string_view::npos;  // end of the previous match
   while (from <= text.size()) {
@@ -51,8 +49,8 @@ void SplitPattern::for_each_match_in_utf8(std::string_view text, Budget& budget,
     const Regex::Outcome outcome = code_->regex->search(text, from, finds);
     if (outcome == Regex::Outcome::kNone) break;
     if (outcome == Regex::Outcome::kFailed)
-      throw Error(finds.failure(format("The tokenizer's pattern \"{}\" on a text of {} bytes",
-                                       excerpt(code_->source, kShown), text.size())));
+      throw Error(finds.failure(format("The tokenizer's pattern {} on a text of {} bytes",
+                                       quoted_pattern(code_->source), text.size())));
     const auto [begin, last_end] = finds.match();
     const std::size_t end = std::max(begin, last_end);  // pcre_of_onig never writes \K
     if (begin == end && end == last) {                  // an empty match after another is skipped

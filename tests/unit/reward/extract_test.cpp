@@ -85,6 +85,9 @@ TEST(Pattern, CompilesOrSaysWhere) {
   ASSERT_FALSE(wrong.ok());
   EXPECT_NE(wrong.status().message().find("\"a(b\" does not compile: missing"), std::string::npos)
       << wrong.status().message();
+  const auto long_one = Pattern::compile(std::string(5000, '('));
+  ASSERT_FALSE(long_one.ok());
+  EXPECT_LT(long_one.status().message().size(), 300U) << "an excerpt is enough";
 }
 
 TEST(Pattern, ReadsWhatIsNotUtf8) {
