@@ -15,6 +15,7 @@
 #include "parallel/run_collectively.h"
 #include "weights/fingerprint.h"
 #include "weights/initialize.h"
+#include "weights/tensor_io.h"
 
 namespace neap::train {
 namespace fs = std::filesystem;
@@ -219,16 +220,14 @@ UnitFill ModelFiles::start_adapters(const UnitFill& base) {
   const bridge::HostScope host;
   const at::Tensor& head = adapters_->values().back();
   const spec::FlatUnit& unit = base_.part().layout().back();
+  const spec::Parameter* const start = unit.find(spec::Module::kScore);
+  if (start == nullptr)
+    throw Error(ErrorCode::kInternal,
+                format("the last unit of the {} model has no scalar head", spec_.name()));
   const at::Tensor whole = at::zeros({unit.elements}, at::dtype(head.scalar_type()));
   base(base_.part().layout().size() - 1, {whole});
-  ops::parameter_view(head, *score)
-      .copy_(ops::parameter_view(whole, *unit.find(spec::Module::kScore)));
+  ops::parameter_view(head, *score).copy_(ops::parameter_view(whole, *start));
   return {};
-}
-
-fs::path ModelFiles::base_folder() const {
-  const bool one = spec_.files.adapter.empty() && spec::has_weights(spec_.files.base);
-  return one ? fs::weakly_canonical(spec_.files.base) : fs::path();
 }
 
 void ModelFiles::save(const fs::path& folder, const weights::SaveOptions& options,
@@ -274,11 +273,10 @@ void ModelFiles::write_weights(const fs::path& folder, const weights::SaveOption
   by_first([&] { weights::save_model_rest(folder, spec_.whole, spec_.head, type, options); });
 }
 
-// Recorded while loading: the folder may be replaced before adapters are saved.
 void ModelFiles::note_base() {
-  const fs::path base = base_folder();
-  if (!base.empty() && spec::has_weights(base))
-    base_fingerprint_ = weights::fingerprint({base, {}});
+  if (!spec_.files.adapter.empty() || !spec::has_weights(spec_.files.base)) return;
+  base_folder_ = fs::weakly_canonical(spec_.files.base);
+  base_fingerprint_ = weights::fingerprint({base_folder_, {}});
 }
 
 void ModelFiles::write_adapters(const fs::path& folder, weights::Sync sync, SavedFiles& saved) {
@@ -292,7 +290,7 @@ void ModelFiles::write_adapters(const fs::path& folder, weights::Sync sync, Save
   // PEFT finds the base by its path.
   by_first([&] {
     weights::save_adapter_config(folder, spec_.whole, spec_.head, spec_.lora,
-                                 base_folder().string());
+                                 base_folder_.string());
   });
 }
 

@@ -42,10 +42,9 @@ class ModelFiles {
   /// Makes everything that save and load touch resident. Without `weights`, the base is not
   /// included.
   [[nodiscard]] std::unique_ptr<bridge::Runtime::Scope> hold(bool weights = true);
-  /// With LoRA: the folder that holds the base. Empty if the base has several sources.
-  [[nodiscard]] std::filesystem::path base_folder() const;
+  /// Otherwise checkpoints have the adapters alone.
   [[nodiscard]] bool saves_weights() const {
-    return adapters_ == nullptr || spec_.save_base || base_folder().empty();
+    return adapters_ == nullptr || spec_.save_base || base_folder_.empty();
   }
   /// The folder's weights, or random ones.
   [[nodiscard]] UnitFill weight_source();
@@ -53,6 +52,8 @@ class ModelFiles {
   /// Loads the adapters to continue, and returns their source, or initialises them at random. A
   /// scalar head that is trained with them starts as the base's.
   [[nodiscard]] UnitFill start_adapters(const UnitFill& base);
+  /// Sets the members that describe the adapters' base. load() and restore() call it, because the
+  /// folder may be replaced or removed before a checkpoint.
   void note_base();
   void write_weights(const std::filesystem::path& folder, const weights::SaveOptions& options,
                      SavedFiles& saved);
@@ -69,7 +70,10 @@ class ModelFiles {
   UnitStore& base_;
   UnitStore* adapters_;
   ModelOptimizer* optimizer_;
-  std::string base_fingerprint_;  // of the adapters' base folder, when it was read
+  // With LoRA: the folder that holds the base; empty if the base has several sources. Then its
+  // fingerprint.
+  std::filesystem::path base_folder_;
+  std::string base_fingerprint_;
 };
 
 }  // namespace neap::train

@@ -79,6 +79,20 @@ class Adapters(TrainCase):
                             "trainer.default_local_dir=out/lora-calm")
         self.assert_fails(changed, 2, "holds an adapter of another model than actor_rollout_ref.model.path")
 
+    def test_a_base_that_leaves_during_training_is_not_saved(self):
+        """What checkpoints hold is decided when the base is read."""
+        base = self.home / "leaving"
+        shutil.copytree(self.home / "out/sft/latest/actor", base)
+        process = self.start("train", "sft.toml", *LORA, "actor_rollout_ref.model.path=leaving", "actor_rollout_ref.model.lora_rank=4",
+                             "trainer.total_training_steps=60", "trainer.save_freq=-1", "trainer.default_local_dir=out/left")
+        neap_program.wait_for(process, lambda: neap_program.logged_steps(self.home / "out/left") >= 1)
+        (base / "model.safetensors").unlink()
+        self.assertLess(neap_program.logged_steps(self.home / "out/left"), 60)
+        result = neap_program.outcome(process)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        names = {p.name for p in (self.home / "out/left/latest/actor").iterdir()}
+        self.assertEqual(names, {"adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors", "tokenizer.json"})
+
     def test_training_starts_from_a_runs_folder(self):
         start = ["trainer.total_training_steps=1", "actor_rollout_ref.actor.optim.lr=0.02"]
         losses = []
