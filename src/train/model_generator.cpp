@@ -28,12 +28,12 @@ ModelGenerator::ModelGenerator(const RankModel& model, UnitStore& base, UnitStor
                  ops::Peers{&model.groups.generating(), &model.groups.context()});
 }
 
-std::vector<at::Tensor> ModelGenerator::add(UnitStore& units, bool blocks) {
+std::vector<at::Tensor> ModelGenerator::add(UnitStore& units, bool only_blocks) {
   const std::vector<spec::FlatUnit> layout = units.part().layout_of(rank_.spec.generating());
   std::vector<at::Tensor> out, to(layout.size());
   for (std::size_t u = 0; u < layout.size(); ++u) {
     const spec::FlatUnit& unit = layout[u];
-    if (!blocks || unit.block >= 0)
+    if (!only_blocks || unit.block >= 0)
       to[u] = region(units.part().adapters() ? spec::adapter_part(unit.name) : unit.name)
                   .narrow(0, 0, unit.elements);
     out.push_back(to[u].defined() ? to[u] : units.values()[u]);

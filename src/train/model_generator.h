@@ -46,9 +46,8 @@ class ModelGenerator {
   [[nodiscard]] at::Tensor region(std::string_view name) const {
     return rank_.region(spec::TagKind::kBlocks, name);
   }
-  /// The rollout's weights, which gather() updates. `blocks`: only those; rollouts read the trained
-  /// tables.
-  [[nodiscard]] std::vector<at::Tensor> add(UnitStore& units, bool blocks);
+  /// The rollout's weights, which gather() updates. `only_blocks`: rollouts read the trained tables.
+  [[nodiscard]] std::vector<at::Tensor> add(UnitStore& units, bool only_blocks);
   /// The exchange from training shards to rollout shards; null if both are the same.
   [[nodiscard]] std::unique_ptr<PartExchange> exchange_of(const ModelPart& part) const;
   /// Broadcasts units from the stage that has each.

@@ -32,7 +32,7 @@ std::vector<spec::FlatUnit> ModelPart::layout_of(const spec::Architecture& shape
 UnitFill ModelPart::of_part(UnitFill whole) const {
   if (!cut() && !has_stages()) return whole;
   return [this, whole = std::move(whole)](std::size_t first, const std::vector<at::Tensor>& flat) {
-    const bridge::HostScope host;
+    const bridge::HostScope host;  // no phase plans memory for whole units
     for (std::size_t i = 0; i < flat.size(); ++i) {
       const std::size_t u = first + i;
       if (!cut()) {

@@ -51,6 +51,7 @@ class StreamedUnits : public UnitStore {
     if (offloaded(unit)) blocks_.keep_own(part_.layout()[unit].name, first, size);
   }
 
+  // A model that generates has its tables on the device, so an offloaded unit is a block.
   void bring(std::size_t unit, const at::Tensor& to) override {
     if (!offloaded(unit)) return UnitStore::bring(unit, to);
     throw_if_error(

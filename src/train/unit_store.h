@@ -53,30 +53,31 @@ class UnitStore {
   // Used by passes:
   /// The tensor of each unit while it is used; for one that passes through buffers, the first.
   [[nodiscard]] virtual std::vector<at::Tensor> places() const { return values_; }
-  /// The buffers that units pass through. Gradients have this type.
+  /// The buffers that units pass through, for gradients of this type; nullopt: there are none.
   [[nodiscard]] virtual std::optional<ops::StreamedBase> streamed(at::ScalarType) { return {}; }
   /// The tensor where backward adds a unit's gradients.
   [[nodiscard]] virtual at::Tensor gradients(std::size_t unit, at::ScalarType dtype) const;
-  /// If they are offloaded: keeps only these bytes of them.
-  virtual void keep_gradients(std::size_t, Bytes, Bytes) {}
+  /// If a unit's gradients are offloaded: only `size` bytes from `first` are copied to the host.
+  virtual void keep_gradients(std::size_t /*unit*/, Bytes /*first*/, Bytes /*size*/) {}
 
   /// `fill` fills whole units. Padding becomes zero.
   virtual void fill(const UnitFill& fill);
-  /// If the model's files hold the values: those of this folder do.
-  virtual void read_from(const std::filesystem::path&) {}
+  /// If offloaded units are read from the model's files: sets the folder of these files.
+  virtual void read_from(const std::filesystem::path& /*folder*/) {}
   /// Visits the elements that this rank writes to files of the whole model. Ranks with equal
   /// elements divide the tensors among each other.
   void visit_parts(const PartVisit& visit) const;
   /// Fails on every rank if ranks that should have equal values do not.
   void check_equal() const;
 
-  // For rollouts; ranks with shards of units call it together. Later work of the device waits.
-  /// Copies a unit to its rollout weights `to`; with shards, in the order of units.
+  // For rollouts. Ranks with shards call these functions together. Later work of the device waits for
+  // the copies.
+  /// Copies a unit to its rollout weights `to`. Shards and blocks on disk are brought in order.
   virtual void bring(std::size_t unit, const at::Tensor& to);
-  /// Copies every unit; without shards, to the defined tensors.
+  /// Copies every unit to its tensor. Without shards, units whose tensor is undefined are left out.
   virtual void gather(const std::vector<at::Tensor>& whole);
-  /// Passes each unit in turn to `take`, in a buffer that is valid until `take` has read it on this
-  /// thread's stream.
+  /// Passes each unit in turn to `take`, which reads the tensor on this thread's stream: the next unit
+  /// may use the same memory.
   using TakeUnit = std::function<void(std::size_t unit, const at::Tensor& whole)>;
   virtual void gather_each(const TakeUnit& take);
 
