@@ -1,7 +1,7 @@
+// Binds keys to fields, and sets their values.
 #include "base/config.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <sstream>
 
@@ -42,10 +42,6 @@ std::string type_name(const Json& value) {
 Status wrong_type(const std::string& wanted, const Json& value) {
   return {ErrorCode::kInvalidArgument,
           "takes " + wanted + ", not " + type_name(value) + " (" + given_text(value) + ")"};
-}
-
-std::string_view leaf(std::string_view path) {
-  return path.substr(path.rfind('.') + 1);
 }
 
 constexpr const char* kListOfText = "list of text";
@@ -228,57 +224,6 @@ ConfigTable::Key& ConfigTable::bind(std::string path, const void* field,
   return key;
 }
 
-const ConfigTable::Key* ConfigTable::find_bound(const void* field) const {
-  const auto it =
-      std::find_if(keys_.begin(), keys_.end(), [&](const Key& k) { return k.field == field; });
-  return it == keys_.end() ? nullptr : &*it;
-}
-
-const ConfigTable::Key* ConfigTable::find(std::string_view path) const {
-  const auto it =
-      std::find_if(keys_.begin(), keys_.end(), [&](const Key& k) { return k.path == path; });
-  if (it != keys_.end()) return &*it;
-  std::string_view rest;
-  const List* list = list_of(path, &rest);
-  const auto dot = rest.find('.');
-  if (list == nullptr || dot == std::string_view::npos) return nullptr;
-  std::size_t index = 0;
-  std::from_chars(rest.data(), rest.data() + dot, index);
-  const ConfigTable& item =
-      index < list->items.size() ? list->items[index] : list->reference.front();
-  return item.find(rest.substr(dot + 1));
-}
-
-std::string ConfigTable::hint(std::string_view path) const {
-  // Hydra marks additions and removals on a command line with + and ~.
-  path.remove_prefix(std::min(path.find_first_not_of("+~"), path.size()));
-  const std::string near = nearest(path);
-  const bool in_other_section = !near.empty() && leaf(near) == leaf(path);
-  for (const bool exact : {true, false}) {
-    if (!explain_ || (!exact && in_other_section)) continue;
-    if (const std::string told = explain_(path, exact); !told.empty()) return ". " + told;
-  }
-  return near.empty() ? "; docs/configuration.md lists the keys"
-                      : format("; did you mean \"{}{}\"?", prefix_, near);
-}
-
-std::string ConfigTable::nearest(std::string_view path) const {
-  std::string best;
-  std::size_t best_distance = 1000;
-  const auto consider = [&](const std::string& known) {
-    // Most typos put a valid key in the wrong section.
-    const std::size_t distance =
-        std::min(edit_distance(path, known), edit_distance(leaf(path), leaf(known)) + 2);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = known;
-    }
-  };
-  for (const Key& key : keys_) consider(key.path);
-  for (const List& list : lists_) consider(list.path);
-  return best_distance <= std::max<std::size_t>(4, path.size() / 3) ? best : "";
-}
-
 namespace {
 
 // Every entry of a list must be one of the choices.
@@ -381,59 +326,6 @@ Status ConfigTable::set(std::string_view path, const Json& value, const std::str
   }
   key.is_set = true;
   return {};
-}
-
-std::vector<std::pair<std::string, Json>> ConfigTable::values() const {
-  std::vector<std::pair<std::string, Json>> out;
-  out.reserve(keys_.size() + lists_.size());
-  for (const Key& key : keys_) out.emplace_back(key.path, key.read());
-  for (const List& list : lists_) {
-    Json& items = out.emplace_back(list.path, Json::array()).second;
-    for (const ConfigTable& item : list.items) items.push_back(item.to_json());
-  }
-  return out;
-}
-
-Json ConfigTable::to_json() const {
-  Json out = Json::object();
-  const auto place = [&out](std::string_view path) -> Json& {
-    Json* at = &out;
-    for (auto dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.')) {
-      at = &(*at)[std::string(path.substr(0, dot))];
-      path.remove_prefix(dot + 1);
-    }
-    return (*at)[std::string(path)];
-  };
-  for (auto& [path, value] : values()) place(path) = std::move(value);
-  return out;
-}
-
-namespace {
-
-void add_differences(const Json& before, const Json& now, const std::string& path,
-                     std::vector<std::string>& out) {
-  if (before.is_object() && now.is_object()) {
-    for (const auto& [key, value] : now.items()) {
-      std::string inner = path;
-      if (!inner.empty()) inner += ".";
-      inner += key;
-      if (before.contains(key)) add_differences(before[key], value, inner, out);
-    }
-  } else if (before.is_array() && now.is_array() && before.size() == now.size() && !now.empty() &&
-             now[0].is_object()) {
-    for (std::size_t i = 0; i < now.size(); ++i)
-      add_differences(before[i], now[i], path + "." + std::to_string(i), out);
-  } else if (before != now) {
-    out.push_back(format("{}: was {}, is {}", path, before.dump(), now.dump()));
-  }
-}
-
-}  // namespace
-
-std::vector<std::string> config_differences(const Json& before, const Json& now) {
-  std::vector<std::string> out;
-  add_differences(before, now, "", out);
-  return out;
 }
 
 }  // namespace neap
