@@ -23,8 +23,10 @@ def code(text):
 
 
 def operations(root):
-    header = code((root / "src/step/counting/counting_ops.h").read_text())
-    body = header[header.index("class CountingOps"):]
+    body = ""
+    for name in ("Base", "Ops"):
+        header = code((root / f"src/step/counting/counting_{name.lower()}.h").read_text())
+        body += header[header.index(f"class Counting{name}"):]
     names = re.findall(r"(?:Tensor|void|double|Heads<Tensor>|Sorted<Tensor>|NormResult<Tensor>|AttentionContext<Tensor>) (\w+)\(", body)
     return set(names) - ALLOWED
 

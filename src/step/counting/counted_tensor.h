@@ -54,7 +54,7 @@ class CountedTensor {
   }
 
  private:
-  friend class CountingOps;
+  friend class CountingBase;
   struct Storage {
     MemorySink* sink;
     std::uint64_t address;
