@@ -22,6 +22,7 @@ import bisect
 import ctypes
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,7 @@ from side_by_side import runtime_folders  # noqa: E402
 MIB = 1 << 20
 TRACE = "memory.ntrace"
 LIBRARY = "libneap_memory_saver.so"
+PRELOAD = "torch_memory_saver_hook_mode_preload_cu13.abi3.so"
 PROGRAM = """
 import json, subprocess, sys
 def smi():
@@ -125,9 +127,11 @@ def run(package, site, cycles):
     folders = [str(site)] + ([str(SOURCE / "python")] if package == "drop-in" else [])
     env["PYTHONPATH"] = os.pathsep.join(folders + [env.get("PYTHONPATH", "")])
     env["LD_LIBRARY_PATH"] = os.pathsep.join([*runtime_folders(), env.get("LD_LIBRARY_PATH", "")])
-    library = site / "torch_memory_saver_hook_mode_preload_cu13.abi3.so"
-    env["LD_PRELOAD"] = str(library)
+    env["LD_PRELOAD"] = str(site / PRELOAD)
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(cycles)], env=env, capture_output=True, text=True)
+    refused = re.search(r"object '(.+)' from LD_PRELOAD cannot be preloaded \((.+?)\)", done.stderr)
+    if refused:
+        return {"error": f"{refused[1]} cannot be preloaded: {refused[2]}"}
     for line in done.stdout.splitlines():
         if line.startswith("result "):
             return json.loads(line[len("result "):])
@@ -262,7 +266,8 @@ def main():
     if arguments.only_neap and arguments.neap is None:
         raise SystemExit("--only-neap needs --neap PROGRAM")
     if not arguments.only_neap:
-        for option, folder, file in (("--peer", arguments.peer, "torch_memory_saver"), ("--lib", arguments.lib, LIBRARY)):
+        for option, folder, file in (("--peer", arguments.peer, "torch_memory_saver"), ("--peer", arguments.peer, PRELOAD),
+                                     ("--lib", arguments.lib, LIBRARY)):
             if folder is None or not (folder / file).exists():
                 raise SystemExit(f"{option} is {folder}, which has no {file}; name the folder that has it"
                                  + (", as build/full/lib" if file == LIBRARY else ""))
