@@ -24,6 +24,12 @@ def card_mib():
     return None
 
 
+def host_mib():
+    """This process's host memory, pinned memory included."""
+    status = open("/proc/self/status").read()
+    return int(status.partition("VmRSS:")[2].split()[0]) >> 10
+
+
 def main():
     import torch
     from vllm import LLM, SamplingParams
@@ -49,7 +55,7 @@ def main():
         begin = time.perf_counter()
         if what == "sleep":
             llm.sleep(level=int(argument))
-            reply(sleep_s=round(time.perf_counter() - begin, 4), asleep_mib=card_mib(), card_used_mib=used(),
+            reply(sleep_s=round(time.perf_counter() - begin, 4), asleep_mib=card_mib(), card_used_mib=used(), host_mib=host_mib(),
                   torch_reserved_mib=torch.cuda.memory_reserved() >> 20, in_pools_mib=allocator.get_current_usage() >> 20)
         elif what == "wake":
             llm.wake_up()

@@ -3,6 +3,7 @@
     vllm_models.py CACHE NAME...
 """
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -68,7 +69,11 @@ def folder_of(cache, name):
 
 
 def make(cache, name):
+    """Once: refs/main is written last."""
     folder = folder_of(cache, name)
+    if (folder / "refs" / "main").exists():
+        return
+    shutil.rmtree(folder, ignore_errors=True)
     write_model(folder / "snapshots" / HASH, MODELS[name])
     (folder / "refs").mkdir()
     (folder / "refs" / "main").write_text(HASH)
