@@ -206,7 +206,7 @@ void RuntimeImpl::add_streamed(std::size_t index) {
       std::forward_as_tuple(
           *arena_, context_.stream(), tag.name(), std::move(slots),
           units(hosted.blocks, hosted.gradients, hosted.inputs), tables,
-          hosted.blocks_on_disk
+          hosted.is_on_disk()
               ? StreamedBlocks::OnDisk{hosted.weights_window(), hosted.gradients_window(),
                                        !hosted.file_window.is_zero()}
               : StreamedBlocks::OnDisk{}));

@@ -76,17 +76,8 @@ void ModelOptimizer::make_pieces(const std::vector<OptimizerUnit>& units) {
 
 step::UpdateParts ModelOptimizer::update_parts(const std::vector<OptimizerUnit>& units) const {
   std::vector<bool> on_host;
-  step::SlicesOnHost shards;
-  step::RestsOnDisk on_disk;
-  on_disk.states = !states_at_->window().is_zero();
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    const std::optional<bridge::Resting> rests = units_.offloaded(u);
-    on_host.push_back(units[u].on_host);
-    shards.weights = shards.weights || (rests && units_.sharded());
-    on_disk.blocks = on_disk.blocks || (rests && rests->disk != nullptr);
-  }
-  shards.gradients = sharded_ && sharded_->offloaded() != nullptr;
-  return {placement_, rank_.groups.shards().rank(), std::move(on_host), shards, on_disk};
+  for (const OptimizerUnit& unit : units) on_host.push_back(unit.on_host);
+  return {placement_, rank_.groups.shards().rank(), std::move(on_host), rank_.spec.storage};
 }
 
 void ModelOptimizer::receive_from(ops::Transformer& model) {

@@ -9,6 +9,7 @@
 #include "bridge/runtime.h"
 #include "parallel/groups.h"
 #include "spec/recipe/job_model.h"
+#include "spec/types/homes.h"
 
 namespace neap::train {
 
@@ -16,6 +17,7 @@ namespace neap::train {
 struct WorkerSpec : spec::JobModel {
   std::filesystem::path adapter{};  ///< folder of the adapter to continue; empty: a new adapter
   bool save_base = false;           ///< with LoRA: also save the base
+  spec::ModelStorage storage{};
   std::int64_t zero_stage =
       0;  ///< ZeRO stage of optimizer states and gradients (spec/job/placement.h)
   /// For random initialisation, if the folder has no weights, and for stochastic rounding.

@@ -11,6 +11,7 @@ TARGETS is the file that cmake/NeapTargets.cmake writes into a build folder. A m
   - links form no cycle, name modules by their alias (neap::x), and go with no include folder but the modules' own;
   - libtorch's headers need a link to libtorch; the CUDA toolkit's and Python's are used nowhere;
   - files from outside are opened by base/open_file;
+  - headers have no flag of where tensors are stored: spec/types/homes.h says it;
   - a file of tests has at most 400 lines;
   - the table in docs/architecture.md is what follows from the links (--write renews it).
 Prints each breach and exits 1 if there is any.
@@ -34,6 +35,9 @@ FORBIDDEN = [
 READS = re.compile(r"\bifstream\b|\bfopen\(|\bO_RDONLY\b(?!.*\bO_DIRECTORY\b)")
 # Opened for fsync, by descriptor, or as a lock of this program.
 OWN_READS = {"src/base/open_file.cpp", "src/base/file.cpp", "src/arena/disk_file.cpp", "src/data/row_cache.cpp", "src/train/output_lock.cpp"}
+STORED = re.compile(r"\bbool\s+(?:\w+(?:\s*=\s*\w+)?,\s*)*(?:\w*on_(?:host|disk)_?|streamed_?|streams_\w+)(?:\s*=\s*\w+)?\s*[,;]")
+# What follows from homes for a unit, a tensor of a part, or the table of a run.
+OWN_STORED = {"src/step/units/trained_unit.h", "src/step/units/update_parts.h", "src/step/operations/weights.h", "src/ops/slot_blocks.h"}
 MOST_FILES = 40  # of a folder
 MOST_LINES = 400  # of a file of tests
 BEGIN, END = "<!-- modules: tests/layers/check_layers.py --write -->", "<!-- /modules -->"
@@ -146,12 +150,15 @@ class Checker:
                 todo += self.targets[at].modules
         return False
 
-    def check_reads(self, file: Path):
-        if self.name_of(file) in OWN_READS or not file.is_relative_to(self.source):
+    def check_lines(self, file: Path):
+        name = self.name_of(file)
+        if not file.is_relative_to(self.source):
             return
         for number, line in enumerate(without_comments(file.read_text()).splitlines(), 1):
-            if READS.search(line):
-                self.breach(f"{self.name_of(file)}:{number}", "opens a file itself; base/open_file knows pipes, devices and limits")
+            if READS.search(line) and name not in OWN_READS:
+                self.breach(f"{name}:{number}", "opens a file itself; base/open_file knows pipes, devices and limits")
+            if file.suffix == ".h" and STORED.search(line) and name not in OWN_STORED:
+                self.breach(f"{name}:{number}", "a flag of where tensors are stored; spec/types/homes.h says that")
 
     def check_lengths(self):
         for file in sorted(f for f in (self.root / "tests").rglob("*") if f.suffix in SUFFIXES | {".py"}):
@@ -161,7 +168,7 @@ class Checker:
 
     def check_file(self, file: Path):
         owners = self.owners_of(file)
-        self.check_reads(file)
+        self.check_lines(file)
         for number, name, quoted in includes_of(file):
             where = f"{self.name_of(file)}:{number}"
             if name is None:

@@ -115,26 +115,20 @@ class CountedBackend {
       return;
     }
     // The update computes its norms.
-    if (phase.slices_weights &&
-        (phase.part != spec::TrainPart::kUpdate || phase.gradients_on_host)) {
+    const spec::ModelStorage& storage = phase.storage;
+    if (storage.shards_weights &&
+        (phase.part != spec::TrainPart::kUpdate || storage.streams_gradients())) {
       const bool overlaps = step::gathers_overlap_passes(
           role_.shape, ops.ranks(spec::Axis::kContext), uses_copy_lane(job, role_.id));
-      blocks_.emplace(
-          ops, weights_,
-          sliced_rests(role_, dtype, overlaps, phase.slice_on_host, phase.blocks_on_disk));
+      blocks_.emplace(ops, weights_, sharded_layers(role_, dtype, storage.layers, overlaps));
       weights_.source = &*blocks_;
     }
-    if (phase.streams_weights) {
-      std::optional<Dtype> gradients;
-      if (role_.trains_blocks()) gradients = optimizer_of(role_, dtype).gradients;
-      const HostedTables tables = hosted_tables(role_, phase.streams_tables);
-      blocks_.emplace(ops, weights_,
-                      CountedRests{fetched_blocks(role_, dtype, phase.blocks_on_disk), tables,
-                                   gradients, phase.inputs_on_host, phase.blocks_on_disk,
-                                   phase.blocks_on_disk && role_.blocks_in_files,
-                                   phase.part == spec::TrainPart::kBackward});
+    if (storage.streams_layers()) {
+      CountedLayers layers = offloaded_layers(role_, dtype, storage);
+      weights_.table_on_host = layers.tables.gives_rows();
+      layers.each_once = phase.part == spec::TrainPart::kBackward;
+      blocks_.emplace(ops, weights_, std::move(layers));
       weights_.source = &*blocks_;
-      weights_.table_on_host = tables.gives_rows();
     }
     if (phase.part != spec::TrainPart::kUpdate)
       experience_ =
@@ -217,9 +211,10 @@ class CountedBackend {
  private:
   [[nodiscard]] bool staged() const { return role_.shape.pipeline.stages > 1; }
   // Loads what is offloaded to host memory or disk, for a generation.
-  void fetch(double bytes, bool on_disk) {
-    const double read =
-        on_disk ? ops_.begin_disk(step::Direction::kToDevice, bytes, ops_.now()) : ops_.now();
+  void fetch(double bytes, spec::Home home) {
+    const double read = home == spec::Home::kDisk
+                            ? ops_.begin_disk(step::Direction::kToDevice, bytes, ops_.now())
+                            : ops_.now();
     ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, bytes, read));
   }
   void prepare_rollout(const ModelRole& trained, const spec::Phase& phase) {
@@ -229,7 +224,7 @@ class CountedBackend {
     double bytes = 0;
     for (const PartPlan& part : rollout_parts(trained, dtype_))
       bytes += static_cast<double>(round_up(part.bytes, step::kWindowPage).count());
-    if (phase.loads_weights) return fetch(bytes, true);
+    if (phase.loads_weights) return fetch(bytes, spec::Home::kDisk);
     const double copied = ops_.begin_copy(Direction::kToHost, bytes, ops_.now());
     ops_.wait_until(ops_.begin_disk(Direction::kToHost, bytes, copied));
   }
@@ -239,15 +234,15 @@ class CountedBackend {
     const std::int64_t stages = trained.shape.pipeline.stages;
     const bool slices = role_.ranks.slices_weights();
     double rests = 0;
-    if (phase.slice_on_host)
+    if (phase.storage.streams_shard())
       for (const Bytes unit : slice_bytes(trained, dtype_))
         rests += static_cast<double>(unit.count());
-    if (phase.fetches_blocks)
-      for (const PartPlan& block : fetched_blocks(trained, dtype_, phase.blocks_on_disk))
+    if (phase.storage.streams_layers())
+      for (const PartPlan& block : fetched_blocks(trained, dtype_, phase.storage.layers))
         rests += static_cast<double>(block.bytes.count());
     if (rests > 0) {
       const double begin = ops_.now();
-      fetch(rests, phase.blocks_on_disk);
+      fetch(rests, phase.storage.layers);
       // Units are gathered one after another; the other stages' units take as long.
       const double others = static_cast<double>(stages - 1) * (ops_.now() - begin);
       if (trained.divides_otherwise_to_generate())

@@ -12,28 +12,41 @@ using step::CountedTensor;
 using step::Direction;
 
 CountedBlocks::CountedBlocks(step::CountingOps& ops, const step::Weights<T>& weights,
-                             CountedRests rests)
+                             CountedLayers layers)
     : ops_(ops),
       weights_(weights),
-      rests_(std::move(rests)),
-      window_(rests_.blocks.size(), kBlockSlots, {rests_.gradients.has_value(), rests_.inputs},
-              rests_.tables.turns.breaks()),
-      turns_(rests_.tables.turns, rests_.gradients.has_value()) {}
+      layers_(std::move(layers)),
+      window_(layers_.blocks.size(), kBlockSlots,
+              {layers_.gradients.has_value(), layers_.inputs != spec::Home::kDevice},
+              layers_.tables.turns.breaks()),
+      turns_(layers_.tables.turns, layers_.gradients.has_value()) {}
 
-CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlaps, bool on_host,
-                          bool on_disk) {
+CountedLayers offloaded_layers(const ModelRole& role, spec::Dtype dtype,
+                               const spec::ModelStorage& storage) {
+  CountedLayers out;
+  out.blocks = fetched_blocks(role, dtype, storage.layers);
+  out.tables = hosted_tables(role, storage.streams_tables());
+  if (role.trains_blocks()) out.gradients = optimizer_of(role, dtype).gradients;
+  out.home = storage.layers;
+  out.inputs = storage.inputs;
+  out.tables_in_files = role.reads_files(storage.layers);
+  return out;
+}
+
+CountedLayers sharded_layers(const ModelRole& role, spec::Dtype dtype, spec::Home home,
+                             bool overlaps) {
   const std::vector<spec::FlatUnit> layout = spec::flat_layout(role.shape, role.head);
   const step::SlicedTables tables = step::sliced_tables(role.shape, role.head, layout);
-  CountedRests out;
+  CountedLayers out;
   out.blocks = hosted_blocks(role, dtype);
   out.tables.turns = tables.turns;
   out.ranks = role.ranks;
   out.overlaps = overlaps;
-  out.on_disk = on_disk;
+  out.home = home;
   for (std::size_t t = 0; t < out.turns.size(); ++t)
     for (const step::SlicedTables::Placed& placed : tables.units[t])
       out.turns[t] += spec::tensor_bytes(layout[placed.unit].elements, dtype);
-  if (!on_host) return out;
+  if (home == spec::Home::kDevice) return out;
   const std::vector<Bytes> own = slice_bytes(role, dtype);
   for (std::size_t u = 0; u < layout.size(); ++u)
     if (layout[u].block >= 0) out.own.push_back(own[u]);
@@ -44,13 +57,13 @@ CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlap
 }
 
 double CountedBlocks::bring(double bytes, double from, Bytes own) {
-  if (!rests_.ranks) return ops_.begin_copy(Direction::kToDevice, bytes, from);
-  const double sent = step::gathered_bytes(rests_.ranks->shards(), bytes);
+  if (!layers_.ranks) return ops_.begin_copy(Direction::kToDevice, bytes, from);
+  const double sent = step::gathered_bytes(layers_.ranks->shards(), bytes);
   sent_ += sent;
-  const bool at_once = !ops_.profile().cuda || !rests_.overlaps;
+  const bool at_once = !ops_.profile().cuda || !layers_.overlaps;
   if (!own.is_zero()) {
     // The host waits for the read, which started when the previous read had ended.
-    if (rests_.on_disk) {
+    if (is_on_disk()) {
       const double asked = ops_.now(), begun = read_ahead_ ? read_ : asked;
       read_ = ops_.begin_disk(Direction::kToDevice, static_cast<double>(own.count()), begun);
       hidden_ = std::max(0.0, std::min(read_, asked) - begun);
@@ -75,7 +88,7 @@ void CountedBlocks::end_reads() {
 }
 
 void CountedBlocks::wait(double time) {
-  if (rests_.ranks) {
+  if (layers_.ranks) {
     ops_.wait_for_peers(time, std::exchange(sent_, 0));
   } else {
     ops_.wait_until(time);
@@ -88,7 +101,7 @@ double CountedBlocks::begin_behind_gathers(double seconds) {
 }
 
 void CountedBlocks::begin_mini_batch(std::int64_t passes_back) {
-  if (rests_.each_once) {
+  if (layers_.each_once) {
     drain();
     window_.forget();
   }
@@ -100,7 +113,7 @@ void CountedBlocks::begin_mini_batch(std::int64_t passes_back) {
 
 void CountedBlocks::expect(step::Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) {
   if (sweep == step::Sweep::kForwardBackward) begin_mini_batch(passes);
-  if (rests_.ranks) {
+  if (layers_.ranks) {
     drain();
     window_.forget();
   }
@@ -116,7 +129,7 @@ void CountedBlocks::expect(step::Sweep sweep, std::int64_t passes, const spec::B
 }
 
 bool CountedBlocks::uses_alike() const {
-  return rests_.ranks || weights_.architecture.chunks() == 1;
+  return layers_.ranks || weights_.architecture.chunks() == 1;
 }
 
 void CountedBlocks::begin_group(std::int64_t rows) {
@@ -125,7 +138,7 @@ void CountedBlocks::begin_group(std::int64_t rows) {
 }
 
 CountedTensor CountedBlocks::inputs(std::int64_t, std::int64_t count) {
-  if (!rests_.inputs) return {};
+  if (layers_.inputs == spec::Home::kDevice) return {};
   return T::outside({count, weights_.architecture.hidden_size}, dtype());
 }
 
@@ -136,7 +149,7 @@ const step::Block<CountedTensor>& CountedBlocks::use(std::size_t block, step::Bl
              count = static_cast<std::size_t>(chunk_.blocks.count);
   used_ = sweep_ == step::Sweep::kForward ? first + position_++ % count : block;
   use_ = window_.use(used_, how);
-  if (completes_) use_.last = *completes_ && rests_.gradients.has_value();
+  if (completes_) use_.last = *completes_ && layers_.gradients.has_value();
   if (use_.missing.any()) queue(use_.missing);
   fetch_until(used_);
   const std::size_t slot = use_.missing.slot;
@@ -151,7 +164,7 @@ void CountedBlocks::release(std::size_t) noexcept {
     const double gradients =
         leaving.gradients ? leaving_bytes(static_cast<step::UnitKey>(used_), use_.last) : 0;
     const double bytes = gradients + (leaving.inputs ? input_bytes_ : 0);
-    const bool disk = rests_.on_disk && gradients > 0;
+    const bool disk = is_on_disk() && gradients > 0;
     double& written = written_[leaving.slot];
     last_stored_ = stored_[leaving.slot] =
         ops_.begin_copy(Direction::kToHost, bytes, disk ? std::max(work_, written) : work_);
@@ -180,21 +193,21 @@ void CountedBlocks::fetch_until(std::size_t block) {
 // The first blocks of a forward sweep represent all, although a rank may have more or less of other
 // blocks.
 Bytes CountedBlocks::own_bytes(std::size_t block) const {
-  if (rests_.own.empty()) return {};
-  if (sweep_ != step::Sweep::kForward) return rests_.own[block];
-  const Bytes all = std::accumulate(rests_.own.begin(), rests_.own.end(), Bytes());
-  return Bytes((all.count() + rests_.own.size() - 1) / rests_.own.size());
+  if (layers_.own.empty()) return {};
+  if (sweep_ != step::Sweep::kForward) return layers_.own[block];
+  const Bytes all = std::accumulate(layers_.own.begin(), layers_.own.end(), Bytes());
+  return Bytes((all.count() + layers_.own.size() - 1) / layers_.own.size());
 }
 
 void CountedBlocks::fetch(const Fetch& fetch) {
   const step::BlockWindow::Place& place = fetch.place;
   double& filled = filled_[place.slot];
   const double weights =
-      place.weights ? static_cast<double>(rests_.blocks[place.block].bytes.count()) : 0;
+      place.weights ? static_cast<double>(layers_.blocks[place.block].bytes.count()) : 0;
   const double gradients = place.gradients ? gradient_bytes(place.block) : 0;
   const double first = weights + (place.inputs ? input_bytes_ : 0);
   double from = fetch.from, gradients_from = fetch.gradients_from;
-  if (rests_.on_disk && !rests_.ranks && weights + gradients > 0) {
+  if (is_on_disk() && !layers_.ranks && weights + gradients > 0) {
     // Gradients are read into the window from which the previous ones were written. Data that was
     // read is copied to the buffer when the buffer is used.
     const double read =
@@ -203,7 +216,7 @@ void CountedBlocks::fetch(const Fetch& fetch) {
     from = gradients_from = std::max({read, work_, gradients_from});
   }
   if (first > 0) filled = bring(first, from, own_bytes(place.block));
-  read_ahead_ = rests_.ranks && rests_.on_disk;
+  read_ahead_ = layers_.ranks && is_on_disk();
   if (place.gradients) filled = ops_.begin_copy(Direction::kToDevice, gradients, gradients_from);
 }
 
@@ -221,9 +234,9 @@ void CountedBlocks::use_table(step::Table table, step::BlockUse how) {
   if (weights + gradients > 0) {
     // Pieces are copied while others are read.
     const double read =
-        rests_.tables_in_files ? ops_.begin_disk(Direction::kToDevice, weights, ops_.now()) : 0;
+        layers_.tables_in_files ? ops_.begin_disk(Direction::kToDevice, weights, ops_.now()) : 0;
     here = std::max(read, bring(weights + gradients, std::max({work_, held_, last_stored_}),
-                                rests_.own_turns[step::index_of(table)]));
+                                layers_.own_turns[step::index_of(table)]));
   }
   for (std::size_t slot = 0; slot < kBlockSlots; ++slot)
     here = std::max({here, filled_[slot], stored_[slot]});
@@ -231,9 +244,9 @@ void CountedBlocks::use_table(step::Table table, step::BlockUse how) {
 }
 
 Bytes CountedBlocks::turn_bytes(step::Table table) const {
-  if (rests_.ranks) return rests_.turns[step::index_of(table)];
-  const spec::FlatUnit& unit = rests_.tables.units[turn_.unit];
-  if (!rests_.tables_in_files) return spec::tensor_bytes(unit.elements, dtype());
+  if (layers_.ranks) return layers_.turns[step::index_of(table)];
+  const spec::FlatUnit& unit = layers_.tables.units[turn_.unit];
+  if (!layers_.tables_in_files) return spec::tensor_bytes(unit.elements, dtype());
   Bytes all;
   for (const spec::Parameter& parameter : unit.parameters)
     all += spec::tensor_bytes(parameter.elements(), dtype());
@@ -241,7 +254,7 @@ Bytes CountedBlocks::turn_bytes(step::Table table) const {
 }
 
 CountedTensor CountedBlocks::rows_from_files(const T& table, const T& indices) {
-  if (!rests_.tables_in_files) return {};
+  if (!layers_.tables_in_files) return {};
   const double read = static_cast<double>(indices.size(0)) * static_cast<double>(table.size(1)) *
                       static_cast<double>(element_bytes(dtype()));
   ops_.wait_until(ops_.begin_disk(Direction::kToDevice, read, ops_.now()));
@@ -265,7 +278,7 @@ void CountedBlocks::release_table() noexcept {
 void CountedBlocks::drain() {
   queued_.clear();
   end_reads();
-  if (!rests_.ranks) ops_.wait_until(ops_.copied());
+  if (!layers_.ranks) ops_.wait_until(ops_.copied());
 }
 
 CountedTensor CountedBlocks::new_gradients(step::UnitKey unit) {
@@ -277,20 +290,20 @@ CountedTensor CountedBlocks::complete_gradients(step::UnitKey unit) {
 
 // The gradients of a block by its number, or of the table in use.
 CountedTensor CountedBlocks::gradients_of(step::UnitKey unit) const {
-  if (unit < 0) return T::outside({rests_.tables.units[turn_.unit].elements}, *rests_.gradients);
-  const Bytes weights = rests_.blocks[static_cast<std::size_t>(unit)].bytes;
+  if (unit < 0) return T::outside({layers_.tables.units[turn_.unit].elements}, *layers_.gradients);
+  const Bytes weights = layers_.blocks[static_cast<std::size_t>(unit)].bytes;
   return T::outside({static_cast<std::int64_t>(weights.count()) / element_bytes(dtype())},
-                    *rests_.gradients);
+                    *layers_.gradients);
 }
 
 double CountedBlocks::leaving_bytes(step::UnitKey unit, bool complete) const {
   const auto own = own_.find(unit);
   if (complete && own != own_.end()) return static_cast<double>(own->second.count());
-  return rests_.gradients ? bytes(gradients_of(unit)) : 0;
+  return layers_.gradients ? bytes(gradients_of(unit)) : 0;
 }
 
 double CountedBlocks::gradient_bytes(std::size_t block) const {
-  return rests_.gradients ? bytes(gradients_of(static_cast<step::UnitKey>(block))) : 0;
+  return layers_.gradients ? bytes(gradients_of(static_cast<step::UnitKey>(block))) : 0;
 }
 
 }  // namespace neap::plan

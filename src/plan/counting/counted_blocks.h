@@ -21,13 +21,13 @@
 
 namespace neap::plan {
 
-/// Data in host memory, or sharded over ranks.
-struct CountedRests {
+/// Layers and tables that are offloaded, or sharded over ranks.
+struct CountedLayers {
   std::vector<PartPlan> blocks;  ///< weights
   HostedTables tables;
-  std::optional<spec::Dtype> gradients;  ///< their type, if the blocks are trained
-  bool inputs = false;                   ///< inputs of blocks are offloaded
-  bool on_disk = false;                  ///< blocks with their gradients, or shards, are on disk
+  std::optional<spec::Dtype> gradients;     ///< their type, if the blocks are trained
+  spec::Home home = spec::Home::kHost;      ///< of blocks with their gradients, or of shards
+  spec::Home inputs = spec::Home::kDevice;  ///< of inputs of blocks
   bool tables_in_files = false;
   bool each_once = false;  ///< a phase ends with each mini-batch
   // For ZeRO-3 weights. `tables` only says which of them are used:
@@ -39,16 +39,18 @@ struct CountedRests {
   std::vector<Bytes> own{};
   std::array<Bytes, 2> own_turns{};
 };
+[[nodiscard]] CountedLayers offloaded_layers(const ModelRole& role, spec::Dtype dtype,
+                                             const spec::ModelStorage& storage);
 /// For a ZeRO-3 model. `overlaps` is as in SlicedWeights, on GPUs.
-[[nodiscard]] CountedRests sliced_rests(const ModelRole& role, spec::Dtype dtype, bool overlaps,
-                                        bool on_host, bool on_disk);
+[[nodiscard]] CountedLayers sharded_layers(const ModelRole& role, spec::Dtype dtype,
+                                           spec::Home home, bool overlaps);
 
 class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   using T = step::CountedTensor;
 
  public:
   /// The first two arguments must outlive it.
-  CountedBlocks(step::CountingOps& ops, const step::Weights<T>& weights, CountedRests rests);
+  CountedBlocks(step::CountingOps& ops, const step::Weights<T>& weights, CountedLayers layers);
   CountedBlocks(const CountedBlocks&) = delete;
   CountedBlocks& operator=(const CountedBlocks&) = delete;
   ~CountedBlocks() override { drain(); }
@@ -62,9 +64,9 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   [[nodiscard]] T inputs(std::int64_t first, std::int64_t count) override;
   [[nodiscard]] const step::Block<T>& use(std::size_t block, step::BlockUse how) override;
   void release(std::size_t block) noexcept override;
-  [[nodiscard]] bool has_gradients() const override { return rests_.gradients.has_value(); }
+  [[nodiscard]] bool has_gradients() const override { return layers_.gradients.has_value(); }
   [[nodiscard]] bool has_turn(step::Table table, step::BlockUse how) const override {
-    return rests_.tables.turns.takes(table, how);
+    return layers_.tables.turns.takes(table, how);
   }
   void use_table(step::Table table, step::BlockUse how) override;
   void release_table() noexcept override;
@@ -98,6 +100,7 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   void end_reads();
   // All transfers have been waited for.
   void drain();
+  [[nodiscard]] bool is_on_disk() const { return layers_.home == spec::Home::kDisk; }
   [[nodiscard]] Bytes turn_bytes(step::Table table) const;
   [[nodiscard]] spec::Dtype dtype() const { return ops_.dtype(step::any_weight(weights_)); }
   [[nodiscard]] T gradients_of(step::UnitKey unit) const;
@@ -107,7 +110,7 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
 
   step::CountingOps& ops_;
   const step::Weights<T>& weights_;
-  CountedRests rests_;
+  CountedLayers layers_;
   std::map<step::UnitKey, Bytes> own_;
   double input_bytes_ = 0;  // of a block and a group of micro-batches
   step::BlockWindow window_;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "spec/types/homes.h"
 #include "step/counting/counting_ops.h"
 #include "step/units/gradient_slots.h"
 
@@ -25,11 +26,11 @@ class CountedGradients final : public step::GradientSlots<step::CountingOps>::Ho
     std::string_view slot;  ///< buffer of its unit
     T gradients;            ///< (count,)
   };
-  /// `on_disk`: they are on disk. `norms` computes those of a piece. A plan skips equal groups, so
+  /// `home` is the gradients'. `norms` computes those of a piece. A plan skips equal groups, so
   /// each group may be the last one. `ops` must outlive it.
-  CountedGradients(step::CountingOps& ops, std::vector<Piece> pieces, bool on_disk,
+  CountedGradients(step::CountingOps& ops, std::vector<Piece> pieces, spec::Home home,
                    std::function<void(std::size_t piece)> norms)
-      : ops_(ops), pieces_(std::move(pieces)), on_disk_(on_disk), norms_(std::move(norms)) {}
+      : ops_(ops), pieces_(std::move(pieces)), home_(home), norms_(std::move(norms)) {}
   CountedGradients(const CountedGradients&) = delete;
   CountedGradients& operator=(const CountedGradients&) = delete;
   ~CountedGradients() override { ops_.wait_until(ops_.copied()); }
@@ -37,8 +38,8 @@ class CountedGradients final : public step::GradientSlots<step::CountingOps>::Ho
   void fetch(std::size_t piece) override {
     Slot& slot = slots_[pieces_[piece].slot];
     const double from = std::max(ops_.now(), slot.stored);
-    slot.comes = on_disk_;
-    if (on_disk_) {
+    slot.comes = home_ == spec::Home::kDisk;
+    if (slot.comes) {
       slot.read = ops_.begin_disk(step::Direction::kToDevice, step::bytes(pieces_[piece].gradients),
                                   std::max(from, slot.written));
     } else {
@@ -59,7 +60,7 @@ class CountedGradients final : public step::GradientSlots<step::CountingOps>::Ho
     norms_(piece);
     Slot& slot = slots_[pieces_[piece].slot];
     slot.stored = begin(step::Direction::kToHost, piece, std::max(ops_.now(), slot.written));
-    if (on_disk_)
+    if (home_ == spec::Home::kDisk)
       slot.written = ops_.begin_disk(step::Direction::kToHost,
                                      step::bytes(pieces_[piece].gradients), slot.stored);
   }
@@ -75,7 +76,7 @@ class CountedGradients final : public step::GradientSlots<step::CountingOps>::Ho
   };
   step::CountingOps& ops_;
   std::vector<Piece> pieces_;
-  bool on_disk_;
+  spec::Home home_;
   std::function<void(std::size_t piece)> norms_;
   std::map<std::string_view, Slot> slots_;
 };

@@ -23,18 +23,15 @@ CountedTraining::CountedTraining(CountingOps& ops, const ModelRole& role, step::
       dtype_(dtype),
       blocks_(blocks),
       optimizer_(optimizer_of(role, dtype)) {
-  const HostedUnits hosted{phase.streams_weights,
-                           phase.streams_tables,
-                           phase.slice_on_host,
-                           {phase.states_on_disk, phase.blocks_on_disk},
-                           phase.gradients_on_host};
-  if (phase.streams_states) {
-    parts_.emplace(update_parts(role_, dtype_, hosted));
-    slot_bytes_ = update_slot_bytes(role_, dtype_, hosted);
-    on_disk_ = phase.states_on_disk;
-    if (on_disk_) window_bytes_ = update_window_bytes(role_, dtype_, hosted);
+  const spec::ModelStorage& storage = phase.storage;
+  if (storage.streams_states()) {
+    parts_.emplace(update_parts(role_, dtype_, storage));
+    const step::UpdateParts largest = largest_parts(role_, dtype_, storage);
+    slot_bytes_ = largest.slot_bytes();
+    states_ = storage.states();
+    if (states_ == spec::Home::kDisk) window_bytes_ = largest.window_bytes();
   }
-  const std::vector<bool> rests = on_host(role_, hosted);
+  const std::vector<bool> rests = on_host(role_, storage);
   make_units(phase, rests);
   make_pieces(phase);
   const bool leave = std::any_of(rests.begin(), rests.end(), [](bool rest) { return rest; });
@@ -56,7 +53,7 @@ void CountedTraining::make_units(const spec::Phase& phase, const std::vector<boo
                                              &state_tensor));
     units_.back().on_host = rests[units_.size() - 1];
     // Their norms are computed in backward.
-    if ((units_.back().on_host || phase.gradients_on_host) &&
+    if ((units_.back().on_host || phase.storage.streams_gradients()) &&
         phase.part == spec::TrainPart::kUpdate)
       blocks_->keep_norms(step::key_of(units_.back().unit, role_.shape), {});
   }
@@ -75,17 +72,17 @@ void CountedTraining::make_pieces(const spec::Phase& phase) {
   for (const spec::Piece& piece : placement.pieces(rank)) {
     pieces_.push_back(
         step::make_piece(ops_, units_[piece.unit], piece, placement.state(piece), &state_tensor));
-    if (phase.gradients_on_host) pieces_.back().on_host = true;
+    if (phase.storage.streams_gradients()) pieces_.back().on_host = true;
   }
-  if (phase.gradients_on_host) host_gradients(phase.blocks_on_disk);
-  if (phase.slices_gradients) take_gradients();
+  if (phase.storage.streams_gradients()) host_gradients(phase.storage.gradients);
+  if (phase.storage.shards_gradients) take_gradients();
   if (blocks_ != nullptr) keep_own_gradients(placement, rank);
   if (role_.rank) return;
   for (std::size_t u = 0; u < units_.size(); ++u)
     if (placement.counts(u)[static_cast<std::size_t>(rank)] != units_[u].unit.elements)
       of_others_.push_back(units_[u]);
   for (step::TrainedUnit<T>& unit : of_others_)
-    unit.on_host = unit.on_host || phase.gradients_on_host;
+    unit.on_host = unit.on_host || phase.storage.streams_gradients();
 }
 
 // For offloaded units.
@@ -98,11 +95,11 @@ void CountedTraining::keep_own_gradients(const spec::StatePlacement& placement, 
 }
 
 // For offloaded pieces. Norms of other ranks' pieces take no more memory than those of whole units.
-void CountedTraining::host_gradients(bool on_disk) {
+void CountedTraining::host_gradients(spec::Home home) {
   std::vector<CountedGradients::Piece> pieces;
   for (const step::TrainedUnit<T>& piece : pieces_)
     pieces.push_back({step::gradient_slot(piece.unit, role_.shape, role_.head), piece.gradients});
-  hosted_gradients_.emplace(ops_, std::move(pieces), on_disk, [this](std::size_t p) {
+  hosted_gradients_.emplace(ops_, std::move(pieces), home, [this](std::size_t p) {
     const step::TrainedUnit<T>& piece = pieces_[p];
     const spec::TensorShard& shard = role_.shape.tensor;
     blocks_->keep_norms(step::key_of(piece.unit, role_.shape),
@@ -161,7 +158,7 @@ void CountedTraining::stream_parts(const Visit& visit) {
   const std::vector<step::UpdatePart>& list = parts_->list();
   CountedParts counted(ops_);
   // Rounds are equal once every window has been used.
-  const std::int64_t lasting = on_disk_ ? step::kUpdateWindows : 1;
+  const std::int64_t lasting = states_ == spec::Home::kDisk ? step::kUpdateWindows : 1;
   for (std::size_t i = 0; i < list.size();) {
     std::size_t alike = i;
     while (alike < list.size() && list[alike].piece == list[i].piece &&

@@ -56,7 +56,7 @@ class CountedTraining {
   void make_units(const spec::Phase& phase, const std::vector<bool>& rests);
   void make_pieces(const spec::Phase& phase);
   void keep_own_gradients(const spec::StatePlacement& placement, std::int64_t rank);
-  void host_gradients(bool on_disk);
+  void host_gradients(spec::Home home);
   void take_gradients();
   [[nodiscard]] std::int64_t begin_sums(double gradients);
   void stream_parts(const Visit& visit);
@@ -80,7 +80,7 @@ class CountedTraining {
   std::optional<CountedPeers> peers_;       // gradients that ranks all-reduce
   std::optional<step::UpdateParts> parts_;  // of offloaded states
   Bytes slot_bytes_, window_bytes_;         // buffers for these parts
-  bool on_disk_ = false;                    // the states are on disk
+  spec::Home states_ = spec::Home::kDevice;
 };
 
 }  // namespace neap::plan

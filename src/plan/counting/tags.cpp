@@ -47,8 +47,8 @@ std::vector<spec::FlatUnit> resident_units(const ModelRole& role, bool tables) {
 Bytes group_inputs(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
                    spec::Dtype dtype) {
   const spec::Phase* const phase = recipe.training_phase(role.id);
-  if (phase == nullptr || !phase->inputs_on_host) return {};
-  const std::int64_t count = std::min(phase->together, micro_batches(job, *phase));
+  if (phase == nullptr || phase->storage.inputs == spec::Home::kDevice) return {};
+  const std::int64_t count = std::min(phase->storage.together, micro_batches(job, *phase));
   const std::int64_t rows =
       count * role.shape.tensor.rows_of(micro_batch_spans(job, *phase).rows());
   return spec::tensor_bytes(rows * role.shape.hidden_size, dtype);
@@ -56,14 +56,15 @@ Bytes group_inputs(const spec::Job& job, const spec::Recipe& recipe, const Model
 
 HostedPlan hosted_weights(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
                           spec::Dtype dtype) {
+  const spec::ModelStorage& storage = recipe.find(role.id)->storage;
   HostedPlan out;
-  const HostedTables hosted = hosted_tables(role, recipe.find(role.id)->streams_tables);
+  out.home = storage.layers;
+  const HostedTables hosted = hosted_tables(role, storage.streams_tables());
   out.blocks = hosted_blocks(role, dtype);
   out.tables = unit_parts(hosted.units, dtype);
   out.turns = hosted.turns;
   out.inputs = group_inputs(job, recipe, role, dtype);
-  out.blocks_on_disk = recipe.find(role.id)->blocks_on_disk;
-  if (out.blocks_on_disk && role.blocks_in_files) out.file_window = file_window(role, dtype);
+  if (role.reads_files(out.home)) out.file_window = file_window(role, dtype);
   if (!role.trains_blocks()) return out;
   const spec::Dtype gradients = optimizer_of(role, dtype).gradients;
   out.gradients = hosted_blocks(role, gradients);
@@ -155,14 +156,6 @@ Bytes slice_window(const ModelRole& role, const spec::UnitSlices& slices, spec::
   return round_up(spec::tensor_bytes(most, dtype), step::kWindowPage) + step::kWindowPage;
 }
 
-HostedUnits hosted_units(const spec::ModelSource& source) {
-  return {source.streamed,
-          source.streams_tables,
-          source.slice_on_host,
-          {source.states_on_disk, source.blocks_on_disk},
-          source.gradients_on_host};
-}
-
 std::vector<PartPlan> update_slots(Bytes bytes) {
   std::vector<PartPlan> parts;
   for (std::size_t i = 0; i < step::kUpdateSlots; ++i)
@@ -171,8 +164,8 @@ std::vector<PartPlan> update_slots(Bytes bytes) {
 }
 
 // Whether it generates with its own tables, and with the blocks that it trains.
-bool generates_with_own_blocks(const ModelRole& role, const spec::ModelSource& source) {
-  return source.streamed && !role.generation_part;
+bool generates_with_own_blocks(const ModelRole& role, const spec::ModelStorage& storage) {
+  return storage.streams_layers() && !role.generation_part;
 }
 
 // For a tag that does not consist of block buffers.
@@ -181,34 +174,33 @@ std::vector<PartPlan> tag_parts(const spec::Job& job, const spec::Recipe& recipe
   const ModelRole& role = models.at(tag.model);
   const auto adapters = [&] { return spec::lora_layout(role.shape, role.head, role.lora); };
   const auto base = [&] { return spec::flat_layout(role.shape, role.head); };
-  const spec::ModelSource& source = *recipe.find(tag.model);
+  const spec::ModelStorage& storage = recipe.find(tag.model)->storage;
+  const bool streams = storage.streams_layers();
   switch (tag.kind) {
     case spec::TagKind::kWeights:
-      if (source.sliced)
+      if (storage.shards_weights)
         return {{std::string(spec::kSlicePart), Bytes(),
                  spec::tensor_bytes(weight_slices(role, dtype).slice_elements(), dtype)}};
-      return unit_parts(source.streamed ? resident_units(role, source.streams_tables) : base(),
-                        dtype);
+      return unit_parts(streams ? resident_units(role, storage.streams_tables()) : base(), dtype);
     case spec::TagKind::kBuffers:
       break;
     case spec::TagKind::kBlocks:
-      return generates_with_own_blocks(role, source)
-                 ? hosted_blocks(role, dtype)
-                 : generating_parts(role, dtype, source.streamed);
+      return generates_with_own_blocks(role, storage) ? hosted_blocks(role, dtype)
+                                                      : generating_parts(role, dtype, streams);
     case spec::TagKind::kAdapter:
       return unit_parts(adapters(), dtype);
     case spec::TagKind::kUnitGradients:
-      return gradient_slots(role, dtype, source.gradients_on_host);
+      return gradient_slots(role, dtype, storage.streams_gradients());
     case spec::TagKind::kGradients:
-      if (source.slices_gradients)
+      if (storage.shards_gradients)
         return {{std::string(spec::kSlicePart), Bytes(), gradient_slice_bytes(role, dtype)}};
-      return unit_parts(source.streamed && role.trains_blocks()
-                            ? resident_units(role, source.streams_tables)
+      return unit_parts(streams && role.trains_blocks()
+                            ? resident_units(role, storage.streams_tables())
                             : trained_units(role),
                         optimizer_of(role, dtype).gradients);
     case spec::TagKind::kOptimizer: {
-      if (!source.streams_states) return optimizer_parts(role, dtype);
-      return update_slots(update_slot_bytes(role, dtype, hosted_units(source)));
+      if (!storage.streams_states()) return optimizer_parts(role, dtype);
+      return update_slots(largest_parts(role, dtype, storage).slot_bytes());
     }
     case spec::TagKind::kKeyValues:
       return key_value_parts(job, role, dtype);
@@ -229,7 +221,7 @@ Contents contents_of(const spec::Recipe& recipe, spec::TagId tag) {
       std::any_of(recipe.phases.begin(), recipe.phases.end(),
                   [&](const spec::Phase& p) { return contains(p.discards, tag); });
   const bool slots =
-      tag.kind == spec::TagKind::kOptimizer && recipe.find(tag.model)->streams_states;
+      tag.kind == spec::TagKind::kOptimizer && recipe.find(tag.model)->storage.streams_states();
   if (discarded || slots || spec::is_scratch(tag.kind)) return Contents::kScratch;
   return recipe.frozen(tag) ? Contents::kFrozen : Contents::kLive;
 }
@@ -255,38 +247,39 @@ Bytes tied_rows(const spec::Job& job, const spec::Recipe& recipe, const ModelRol
                                  ->shape.at(1);
   const spec::Phase& phase = *recipe.training_phase(role.id);
   const std::int64_t count = micro_batches(job, phase);
-  if (role.shape.pipeline.stages == 1 && count <= phase.together) return {};
+  if (role.shape.pipeline.stages == 1 && count <= phase.storage.together) return {};
   const std::int64_t rows = count * micro_batch_spans(job, phase).rows();
   return spec::tensor_bytes(rows * width, dtype) + spec::tensor_bytes(rows, spec::Dtype::kInt64);
 }
 
 HostedPlan hosted_of(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
                      spec::TagId tag, spec::Dtype dtype) {
-  const spec::ModelSource& source = *recipe.find(tag.model);
-  if (tag.kind == spec::TagKind::kBuffers && source.streamed)
+  const spec::ModelStorage& storage = recipe.find(tag.model)->storage;
+  if (tag.kind == spec::TagKind::kBuffers && storage.streams_layers())
     return hosted_weights(job, recipe, role, dtype);
   HostedPlan out;
   const auto windows = [&](const spec::UnitSlices& slices, spec::Dtype of, std::size_t slots) {
     out.slice_slots = slots;
-    if (source.blocks_on_disk) out.slice_window = slice_window(role, slices, of);
+    if (out.is_on_disk()) out.slice_window = slice_window(role, slices, of);
   };
-  if (tag.kind == spec::TagKind::kBuffers && source.slice_on_host) {
+  if (tag.kind == spec::TagKind::kBuffers && storage.streams_shard()) {
+    out.home = storage.layers;
     const spec::UnitSlices slices = weight_slices(role, dtype);
     const std::vector<spec::FlatUnit> layout = spec::flat_layout(role.shape, role.head);
     const bool tables = step::sliced_tables(role.shape, role.head, layout).elements > 0;
     out.slice = spec::tensor_bytes(slices.slice_elements(), dtype);
     windows(slices, dtype, kBlockSlots + (tables ? 1 : 0));
   }
-  if (tag.kind == spec::TagKind::kUnitGradients && source.gradients_on_host) {
+  if (tag.kind == spec::TagKind::kUnitGradients && storage.streams_gradients()) {
+    out.home = storage.gradients;
     out.gradient_slice = gradient_slice_bytes(role, dtype);
     windows(placement_of(role, dtype).slices(), optimizer_of(role, dtype).gradients,
             gradient_slots(role, dtype, true).size() / 2);
   }
-  if (tag.kind == spec::TagKind::kOptimizer && source.streams_states)
+  if (tag.kind == spec::TagKind::kOptimizer && storage.streams_states()) {
+    out.home = storage.states();
     out.states = optimizer_parts(role, dtype);
-  if (tag.kind == spec::TagKind::kOptimizer && source.states_on_disk) {
-    out.states_on_disk = true;
-    out.window = update_window_bytes(role, dtype, hosted_units(source));
+    if (out.is_on_disk()) out.window = largest_parts(role, dtype, storage).window_bytes();
   }
   if (tag.kind == spec::TagKind::kBlocks && recipe.stores_weights(tag.model)) {
     out.stored = rollout_parts(role, dtype);
@@ -341,15 +334,17 @@ std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe
       tag.write.push_back(contains(phase.writes, id));
     }
     if (id.kind == spec::TagKind::kBlocks)
-      tag.own_blocks = generates_with_own_blocks(models.at(id.model), *recipe.find(id.model));
+      tag.own_blocks =
+          generates_with_own_blocks(models.at(id.model), recipe.find(id.model)->storage);
     if (id.kind != spec::TagKind::kKeyValues && id.kind != spec::TagKind::kGraphs)
       tag.hosted = hosted_of(job, recipe, models.at(id.model), id, dtype);
     const Bytes enough = target.granularity * kGranulesPerRegion;
     const auto regions = [&] {
       if (id.kind != spec::TagKind::kBuffers)
         return pack_regions(tag_parts(job, recipe, models, id, dtype), enough);
-      return recipe.find(id.model)->sliced ? gather_regions(models.at(id.model), dtype)
-                                           : slot_regions(tag.hosted, enough);
+      return recipe.find(id.model)->storage.shards_weights
+                 ? gather_regions(models.at(id.model), dtype)
+                 : slot_regions(tag.hosted, enough);
     };
     place(tag, regions(), target.granularity);
     tags.push_back(std::move(tag));

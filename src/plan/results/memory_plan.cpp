@@ -40,7 +40,7 @@ std::vector<Bytes> HostedPlan::storages() const {
   const auto add_all = [&](const std::vector<PartPlan>& parts) {
     for (const PartPlan& part : parts) add(part.bytes);
   };
-  if (blocks_on_disk) {
+  if (is_on_disk()) {
     add(weights_window() * step::kBlockSlots);
     add(gradients_window() * step::kBlockSlots);
   } else {
@@ -50,15 +50,12 @@ std::vector<Bytes> HostedPlan::storages() const {
   add(inputs, blocks.size());
   if (file_window.is_zero()) add_all(tables);
   add_all(table_gradients);
-  if (states_on_disk) {
+  if (is_on_disk()) {
     add(window * step::kUpdateWindows);
+    add(slice_window * slice_slots);
   } else {
     add_all(states);
-  }
-  if (slice_window.is_zero()) {
     add(slice + gradient_slice);
-  } else {
-    add(slice_window * slice_slots);
   }
   add(stored_buffer * 2);
   return out;
@@ -69,10 +66,10 @@ Bytes HostedPlan::bytes() const {
 }
 
 Bytes HostedPlan::on_disk() const {
-  return (states_on_disk ? bytes_of(states) : Bytes()) +
-         (blocks_on_disk && file_window.is_zero() ? bytes_of(blocks) + bytes_of(gradients)
-                                                  : Bytes()) +
-         (slice_window.is_zero() ? Bytes() : slice + gradient_slice) + bytes_of(stored);
+  Bytes out = bytes_of(stored);
+  if (!is_on_disk()) return out;
+  if (file_window.is_zero()) out += bytes_of(blocks) + bytes_of(gradients);
+  return out + bytes_of(states) + slice + gradient_slice;
 }
 
 Bytes HostedPlan::in_files() const {

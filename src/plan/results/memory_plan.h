@@ -55,6 +55,9 @@ struct RegionPlan {
 /// Data in host memory or on disk that use a tag of prefetch buffers. It is loaded into one of them
 /// while it is used.
 struct HostedPlan {
+  /// Where blocks with their gradients, states, or a shard are. On disk, they pass through pinned
+  /// staging buffers. Tables and inputs are in host memory.
+  spec::Home home = spec::Home::kHost;
   std::vector<PartPlan> blocks{};     ///< weights, in order
   std::vector<PartPlan> gradients{};  ///< gradients of the blocks; empty: the model is frozen
   /// The embedding, of which only the needed rows are copied, and the head; and which of them are
@@ -62,10 +65,6 @@ struct HostedPlan {
   std::vector<PartPlan> tables{}, table_gradients{};
   step::TableUnits turns{};
   std::vector<PartPlan> states{};  ///< of the optimizer: spec::StatePlacement::parts()
-  bool states_on_disk = false;     ///< otherwise in host memory
-  /// `blocks` and `gradients` are on disk, and pass through one pinned staging buffer per prefetch
-  /// buffer.
-  bool blocks_on_disk = false;
   /// Staging buffer per prefetch buffer, if blocks and tables are read from the model's files.
   /// Zero: blocks on disk have files of the run.
   Bytes file_window{};
@@ -73,14 +72,14 @@ struct HostedPlan {
   Bytes slice{};           ///< ZeRO-3 weights in host memory
   Bytes gradient_slice{};  ///< ZeRO-3 gradients in host memory
   std::size_t slice_slots = 0;  ///< buffers for ranges of the shard
-  /// Staging buffer of each of these if the shard is on disk; zero: in host memory.
-  Bytes slice_window{};
+  Bytes slice_window{};         ///< staging buffer of each of these, if the shard is on disk
   /// Rollout weights that pass through a file of the run, each in whole pages; and the size of its
   /// two staging buffers.
   std::vector<PartPlan> stored{};
   Bytes stored_buffer{};
   Bytes inputs{};     ///< inputs of each block for its backward; zero: they stay on the device
   Bytes tied_rows{};  ///< in a mini-batch, after the gradients (step/model/tied_rows.h)
+  [[nodiscard]] bool is_on_disk() const { return home == spec::Home::kDisk; }
   /// True if there are no prefetch buffers.
   [[nodiscard]] bool empty() const {
     return blocks.empty() && states.empty() && (slice + gradient_slice).is_zero();
@@ -207,13 +206,6 @@ struct ActivationPlan {
   [[nodiscard]] std::vector<std::pair<spec::SavedTensor, std::size_t>> recomputed() const;
 };
 
-/// How a trained model is updated.
-struct UpdatePlan {
-  spec::ModelId model = spec::ModelId::kActor;
-  spec::UpdateMode mode = spec::UpdateMode::kJoined;
-  spec::Dtype states = spec::Dtype::kFloat32;  ///< type of the optimizer's moments
-};
-
 /// A variant of the job in a plan search (job_variants.h): what memory.allow lets the plan choose
 /// of the job's keys.
 struct VariantChoice {
@@ -252,13 +244,12 @@ struct MemoryPlan {
   std::string rates_from;         ///< origin of the rates of link and operations, for messages
   bool own_kernels = false;       ///< Neap's kernels run
   std::string no_own_kernels;     ///< why they do not, if the job allows them
-  spec::ModelModes modes;         ///< of the recipe that the phases come from
+  spec::StepModes modes;          ///< of the recipe that the phases come from
   std::string no_graphs;          ///< why decoding is not in CUDA graphs; empty: it is
   std::vector<PhasePlan> phases;  ///< in the order of a step; then those that run once
   std::vector<Loop> loops;        ///< phases that run several times per step
   std::vector<TagPlan> tags;
   std::vector<ActivationPlan> activations;  ///< per trained model
-  std::vector<UpdatePlan> updated;          ///< per trained model
   /// The plan's choices of the job's keys. Apply them to the job before it runs.
   std::vector<spec::JobChange> changes;
   VariantChoice variant;                ///< the variant with these changes

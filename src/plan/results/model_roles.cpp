@@ -122,12 +122,12 @@ std::vector<PartPlan> generating_parts(const ModelRole& role, spec::Dtype dtype,
   return parts;
 }
 
-std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted) {
+std::vector<bool> on_host(const ModelRole& role, const spec::ModelStorage& storage) {
   std::vector<bool> out;
-  const HostedTables tables = hosted_tables(role, hosted.tables);
+  const HostedTables tables = hosted_tables(role, storage.streams_tables());
+  const bool offloads = storage.trains_layers && storage.streams_layers();
   for (const spec::FlatUnit& unit : trained_units(role))
-    out.push_back(hosted.blocks && role.trains_blocks() &&
-                  (unit.block >= 0 || tables.has(unit.name)));
+    out.push_back(offloads && (unit.block >= 0 || tables.has(unit.name)));
   return out;
 }
 
@@ -157,31 +157,19 @@ std::vector<Bytes> slice_bytes(const ModelRole& role, spec::Dtype compute) {
   return out;
 }
 
-step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
+step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute,
+                               const spec::ModelStorage& storage) {
   spec::StatePlacement placement = placement_of(role, compute);
   const std::int64_t rank = role.rank.value_or(placement.fullest_rank());
-  const step::SlicesOnHost slices{hosted.slice && role.trains_blocks(), hosted.gradient_slice};
-  return {std::move(placement), rank, on_host(role, hosted), slices, hosted.on_disk};
+  return {std::move(placement), rank, on_host(role, storage), storage};
 }
 
-namespace {
-
-// No part of any rank is larger than those of whole units.
-step::UpdateParts largest_parts(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
-  if (!role.ranks.slices_states()) return update_parts(role, compute, hosted);
+step::UpdateParts largest_parts(const ModelRole& role, spec::Dtype compute,
+                                const spec::ModelStorage& storage) {
+  if (!role.ranks.slices_states()) return update_parts(role, compute, storage);
   ModelRole whole = role;
   whole.ranks = {};
-  return update_parts(whole, compute, hosted);
-}
-
-}  // namespace
-
-Bytes update_slot_bytes(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
-  return largest_parts(role, compute, hosted).slot_bytes();
-}
-
-Bytes update_window_bytes(const ModelRole& role, spec::Dtype compute, HostedUnits hosted) {
-  return largest_parts(role, compute, hosted).window_bytes();
+  return update_parts(whole, compute, storage);
 }
 
 std::vector<PartPlan> unit_parts(const std::vector<spec::FlatUnit>& units, spec::Dtype dtype) {
@@ -196,9 +184,10 @@ std::vector<PartPlan> hosted_blocks(const ModelRole& role, spec::Dtype compute) 
   return unit_parts(blocks_of(role), compute);
 }
 
-std::vector<PartPlan> fetched_blocks(const ModelRole& role, spec::Dtype compute, bool on_disk) {
+std::vector<PartPlan> fetched_blocks(const ModelRole& role, spec::Dtype compute,
+                                     spec::Home layers) {
   std::vector<PartPlan> out = hosted_blocks(role, compute);
-  if (!on_disk || !role.blocks_in_files) return out;
+  if (!role.reads_files(layers)) return out;
   const std::vector<spec::FlatUnit> blocks = blocks_of(role);
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i].bytes = Bytes();

@@ -34,6 +34,9 @@ struct ModelRole : spec::JobModel {
   /// Frozen blocks on disk, and tables with them, are read from the model's own files, which have
   /// them in the compute type.
   bool blocks_in_files = false;
+  [[nodiscard]] bool reads_files(spec::Home layers) const {
+    return layers == spec::Home::kDisk && blocks_in_files;
+  }
   std::int64_t context_rank = 0;  ///< context-parallel rank; the first one has the most rows
 };
 /// The architectures of a job's models, read once, as a rank has them.
@@ -62,31 +65,19 @@ struct JobModels {
 [[nodiscard]] std::vector<spec::FlatUnit> trained_units(const ModelRole& role);
 /// The placement of their optimizer states.
 [[nodiscard]] spec::StatePlacement placement_of(const ModelRole& role, spec::Dtype compute);
-/// The data in host memory for a model with offloaded or sharded weights.
-struct HostedUnits {
-  bool blocks = false;  ///< of offloaded weights
-  bool tables = false;  ///< also the embedding and the head, if possible
-  bool slice = false;   ///< ZeRO-3 weight shard
-  step::RestsOnDisk on_disk{};
-  bool gradient_slice = false;  ///< ZeRO-3 gradient shard
-};
-/// For each trained unit, whether its weights and gradients are in host memory.
-[[nodiscard]] std::vector<bool> on_host(const ModelRole& role, HostedUnits hosted);
+/// For each trained unit, whether its whole weights and gradients are offloaded.
+[[nodiscard]] std::vector<bool> on_host(const ModelRole& role, const spec::ModelStorage& storage);
 /// The ZeRO-3 sharding of a model's weights.
 [[nodiscard]] spec::UnitSlices weight_slices(const ModelRole& role, spec::Dtype compute);
 /// Bytes of a rank's shard of each unit: of the role's rank, or of the rank with the most.
 [[nodiscard]] std::vector<Bytes> slice_bytes(const ModelRole& role, spec::Dtype compute);
 /// The parts in which offloaded states are updated, on the rank with the most.
 [[nodiscard]] step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute,
-                                             HostedUnits hosted);
+                                             const spec::ModelStorage& storage);
 
-/// Size of a buffer: the largest part of any rank.
-[[nodiscard]] Bytes update_slot_bytes(const ModelRole& role, spec::Dtype compute,
-                                      HostedUnits hosted);
-
-/// Size of a pinned staging buffer for states on disk.
-[[nodiscard]] Bytes update_window_bytes(const ModelRole& role, spec::Dtype compute,
-                                        HostedUnits hosted);
+/// Parts of which none of any rank is larger; buffers have their sizes.
+[[nodiscard]] step::UpdateParts largest_parts(const ModelRole& role, spec::Dtype compute,
+                                              const spec::ModelStorage& storage);
 
 using step::kBlockSlots;
 /// One part per unit.
@@ -106,7 +97,7 @@ using step::kBlockSlots;
 /// The data that are loaded for each block. Files have only the parameters, without padding between
 /// them.
 [[nodiscard]] std::vector<PartPlan> fetched_blocks(const ModelRole& role, spec::Dtype compute,
-                                                   bool on_disk);
+                                                   spec::Home layers);
 /// Size of a staging buffer for any block, wherever its parameters start within a page of the file.
 [[nodiscard]] Bytes file_window(const ModelRole& role, spec::Dtype compute);
 /// Offloaded units that are not blocks, and those of them that are loaded into prefetch buffers.

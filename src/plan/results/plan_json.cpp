@@ -12,6 +12,8 @@
 namespace neap::plan {
 namespace {
 
+using spec::Home;
+
 Json json_of(const std::vector<Move>& moves) {
   Json list = Json::array();
   for (const Move& m : moves) {
@@ -35,27 +37,28 @@ Json json_of(const HostedPlan& hosted) {
   for (const auto* parts : {&hosted.blocks, &hosted.tables})
     for (const PartPlan& part : *parts)
       add("weights", part,
-          hosted.blocks_on_disk && (parts == &hosted.blocks || !hosted.file_window.is_zero()),
+          hosted.is_on_disk() && (parts == &hosted.blocks || !hosted.file_window.is_zero()),
           !hosted.file_window.is_zero());
   for (const auto* parts : {&hosted.gradients, &hosted.table_gradients})
     for (const PartPlan& part : *parts)
-      add("gradients", part, hosted.blocks_on_disk && parts == &hosted.gradients);
-  for (std::size_t i = 0; hosted.blocks_on_disk && i < step::kBlockSlots; ++i)
+      add("gradients", part, hosted.is_on_disk() && parts == &hosted.gradients);
+  const bool has_windows = hosted.is_on_disk() && !hosted.blocks.empty();
+  for (std::size_t i = 0; has_windows && i < step::kBlockSlots; ++i)
     add("staging_buffer",
         {format("window.{}", i), Bytes(), hosted.weights_window() + hosted.gradients_window()});
   for (const PartPlan& block : hosted.blocks)
     if (!hosted.inputs.is_zero()) add("inputs", {block.name, Bytes(), hosted.inputs});
-  const bool slices_on_disk = !hosted.slice_window.is_zero();
   if (!hosted.slice.is_zero())
-    add("weights", {std::string(spec::kSlicePart), Bytes(), hosted.slice}, slices_on_disk);
+    add("weights", {std::string(spec::kSlicePart), Bytes(), hosted.slice}, hosted.is_on_disk());
   if (!hosted.gradient_slice.is_zero())
     add("gradients", {std::string(spec::kSlicePart), Bytes(), hosted.gradient_slice},
-        slices_on_disk);
-  for (std::size_t i = 0; slices_on_disk && i < hosted.slice_slots; ++i)
+        hosted.is_on_disk());
+  for (std::size_t i = 0; hosted.is_on_disk() && i < hosted.slice_slots; ++i)
     add("staging_buffer", {format("window.{}", i), Bytes(), hosted.slice_window});
   for (const PartPlan& part : hosted.stored) add("weights", part, true);
-  for (const PartPlan& part : hosted.states) add("states", part, hosted.states_on_disk);
-  for (std::size_t i = 0; hosted.states_on_disk && i < step::kUpdateWindows; ++i)
+  for (const PartPlan& part : hosted.states) add("states", part, hosted.is_on_disk());
+  const bool has_state_windows = hosted.is_on_disk() && !hosted.states.empty();
+  for (std::size_t i = 0; has_state_windows && i < step::kUpdateWindows; ++i)
     add("staging_buffer", {format("window.{}", i), Bytes(), hosted.window});
   return list;
 }
@@ -124,34 +127,31 @@ Json json_of(const ActivationPlan& activations) {
 
 Json summary_json(const MemoryPlan& plan) {
   Json updates = Json::object();
-  for (const UpdatePlan& update : plan.updated)
-    updates[std::string(to_string(update.model))] = to_string(update.mode);
-  Json streamed = Json::array();
-  Json tables = Json::array();
-  Json inputs = Json::array();
-  Json gradients = Json::array();
-  Json disk = Json::array();
-  Json files = Json::array();
+  for (const ActivationPlan& trained : plan.activations)
+    updates[std::string(to_string(trained.model))] = to_string(plan.modes.of(trained.model).update);
+  const std::vector<spec::ModelId> streamed = streamed_models(plan);
+  const auto names = [&](const auto& has) {
+    Json list = Json::array();
+    for (const spec::ModelId model : streamed)
+      if (has(model)) list.push_back(to_string(model));
+    return list;
+  };
+  const auto offloads = [&](spec::Home spec::ModelHomes::*home) {
+    return names([&, home](spec::ModelId m) { return plan.modes.of(m).*home != Home::kDevice; });
+  };
   Json groups = Json::object();
-  for (const spec::ModelId model : streamed_models(plan)) {
-    streamed.push_back(to_string(model));
-    if (plan.modes.streams_tables(model)) tables.push_back(to_string(model));
-    if (plan.modes.inputs_on_host(model)) inputs.push_back(to_string(model));
-    if (plan.modes.gradients_on_host(model)) gradients.push_back(to_string(model));
-    if (plan.modes.blocks_on_disk(model)) disk.push_back(to_string(model));
-    if (reads_files(plan, model)) files.push_back(to_string(model));
-    groups[std::string(to_string(model))] = plan.modes.together(model);
-  }
+  for (const spec::ModelId model : streamed)
+    groups[std::string(to_string(model))] = plan.modes.of(model).together;
   for (const TagPlan& tag : plan.tags)
     if (tag.gathers())
-      groups[std::string(to_string(tag.id.model))] = plan.modes.together(tag.id.model);
+      groups[std::string(to_string(tag.id.model))] = plan.modes.of(tag.id.model).together;
   return {{"seconds", plan.seconds()},
           {"copy_seconds", plan.copy_seconds},
           {"move_seconds", plan.move_seconds},
           {"copied_per_step", plan.moved_per_step.count()},
           {"peak", plan.peak.count()},
-          {"logits_chunk", plan.modes.logits_chunk()},
-          {"decodes_in_graphs", plan.modes.graphs()},
+          {"logits_chunk", plan.modes.logits_chunk},
+          {"decodes_in_graphs", plan.modes.graphs},
           {"no_graphs", plan.no_graphs},
           {"host_bytes", plan.host_bytes.count()},
           {"batch_bytes", plan.batch_bytes.count()},
@@ -159,12 +159,13 @@ Json summary_json(const MemoryPlan& plan) {
           {"checkpoint_copy_bytes",
            (plan.copies_checkpoints() ? plan.checkpoint_copy : Bytes()).count()},
           {"optimizer_offload", std::move(updates)},
-          {"offloaded_weights", std::move(streamed)},
-          {"offloaded_embeddings", std::move(tables)},
-          {"offloaded_layer_inputs", std::move(inputs)},
-          {"offloaded_gradients", std::move(gradients)},
-          {"weights_on_nvme", std::move(disk)},
-          {"weights_in_model_files", std::move(files)},
+          {"offloaded_weights", offloads(&spec::ModelHomes::layers)},
+          {"offloaded_embeddings", offloads(&spec::ModelHomes::tables)},
+          {"offloaded_layer_inputs", offloads(&spec::ModelHomes::inputs)},
+          {"offloaded_gradients", offloads(&spec::ModelHomes::gradients)},
+          {"weights_on_nvme",
+           names([&](spec::ModelId m) { return plan.modes.of(m).layers == Home::kDisk; })},
+          {"weights_in_model_files", names([&](spec::ModelId m) { return reads_files(plan, m); })},
           {"micro_batches_per_load", std::move(groups)},
           {"overrides", spec::assignments(plan.changes)}};
 }

@@ -177,7 +177,7 @@ std::string stages_text(const MemoryPlan& plan) {
 
 // Empty if each micro-batch passes through all blocks before the next one.
 std::string together_text(const MemoryPlan& plan, spec::ModelId model) {
-  const std::int64_t together = plan.modes.together(model);
+  const std::int64_t together = plan.modes.of(model).together;
   return together > 1 ? format(" for {} micro-batches per load", together) : "";
 }
 
@@ -194,8 +194,7 @@ std::string streamed_text(const MemoryPlan& plan) {
           tag.hosted.slice.is_zero()
               ? ""
               : format(" ({}, {}), and prefetches the part that is gathered next",
-                       tag.hosted.slice_window.is_zero() ? "in host memory" : "on disk",
-                       tag.hosted.slice),
+                       tag.hosted.is_on_disk() ? "on disk" : "in host memory", tag.hosted.slice),
           together_text(plan, tag.id.model));
       continue;
     }
@@ -249,7 +248,7 @@ std::vector<spec::ModelId> streamed_models(const MemoryPlan& plan) {
   std::vector<spec::ModelId> out;
   for (std::size_t m = 0; m < spec::kModels; ++m) {
     const auto model = static_cast<spec::ModelId>(m);
-    if (plan.modes.streams_weights(model)) out.push_back(model);
+    if (plan.modes.of(model).layers != spec::Home::kDevice) out.push_back(model);
   }
   return out;
 }
@@ -265,19 +264,19 @@ std::string sentence_of(const MemoryPlan& plan) {
   out += plan.moved_per_step.is_zero() ? ", nothing offloaded"
                                        : format(", {:.3g} s of it exposed copies of {}",
                                                 plan.waiting_seconds(), plan.moved_per_step);
-  for (const UpdatePlan& update : plan.updated) {
-    if (update.mode != spec::UpdateMode::kJoined)
-      out +=
-          format("; optimizer_offload of {}: {}", to_string(update.model), to_string(update.mode));
+  for (const ActivationPlan& trained : plan.activations) {
+    const spec::UpdateMode update = plan.modes.of(trained.model).update;
+    if (update != spec::UpdateMode::kJoined)
+      out += format("; optimizer_offload of {}: {}", to_string(trained.model), to_string(update));
   }
   for (const spec::ModelId model : streamed_models(plan))
     out += format("; weights of {} offloaded to {}{}", to_string(model),
-                  reads_files(plan, model)           ? "its files"
-                  : plan.modes.blocks_on_disk(model) ? "disk"
-                                                     : "the CPU",
+                  reads_files(plan, model)                           ? "its files"
+                  : plan.modes.of(model).layers == spec::Home::kDisk ? "disk"
+                                                                     : "the CPU",
                   together_text(plan, model));
   for (const TagPlan& tag : plan.tags) {
-    if (tag.gathers() && plan.modes.together(tag.id.model) > 1)
+    if (tag.gathers() && plan.modes.of(tag.id.model).together > 1)
       out += format("; weights of {} all-gathered{}", to_string(tag.id.model),
                     together_text(plan, tag.id.model));
   }

@@ -14,7 +14,6 @@ namespace {
 // The same seconds can differ by the order of sums.
 constexpr double kSameTime = 1e-9;
 constexpr double kNoRetention = -1;
-constexpr std::int64_t kNoTogether = 0;
 constexpr unsigned kHalf = 32;
 constexpr std::uint64_t kLowHalf = (std::uint64_t{1} << kHalf) - 1;
 
@@ -58,10 +57,10 @@ std::vector<SharedStage> shared_stages(const spec::Job& job) {
     const bool divides = crosses_kinds(mesh, spec::Axis::kTensor, kinds) ||
                          crosses_kinds(mesh, spec::Axis::kContext, kinds);
     const bool shards = crosses_kinds(mesh, spec::Axis::kShards, kinds);
-    const bool meets = divides || (model.sliced && shards);
+    const bool meets = divides || (model.storage.shards_weights && shards);
     const bool trains = model.trained != nullptr;
     if (!trains && !meets) continue;
-    ChoiceParts parts{trains && divides, meets || (model.slices_gradients && shards)};
+    ChoiceParts parts{trains && divides, meets || (model.storage.shards_gradients && shards)};
     if (mesh.size(spec::Axis::kPipe) > 1) parts.together = false;
     std::map<std::int64_t, std::vector<std::size_t>> stages;
     for (std::size_t k = 0; k < kinds.size(); ++k)
@@ -90,9 +89,9 @@ std::vector<double> KindOutcome::to_numbers() const {
   for (const int level : choices.variant->levels) out.push_back(level);
   for (const ModelChoice& choice : choices.models) {
     out.push_back(static_cast<double>(choice.model));
-    out.push_back(static_cast<double>(choice.update));
-    for (const auto each : kWeightChoices) out.push_back(choice.*each ? 1 : 0);
-    out.push_back(static_cast<double>(choice.together.value_or(kNoTogether)));
+    out.push_back(static_cast<double>(choice.homes.update));
+    for (const auto home : spec::kHomes) out.push_back(static_cast<double>(choice.homes.*home));
+    out.push_back(static_cast<double>(choice.homes.together));
     if (!choice.retention) {
       out.push_back(kNoRetention);
       continue;
@@ -120,10 +119,10 @@ KindOutcome KindOutcome::from_numbers(const std::vector<double>& numbers) {
   while (at != numbers.end()) {
     ModelChoice& choice = out.choices.models.emplace_back();
     choice.model = static_cast<spec::ModelId>(static_cast<int>(*at++));
-    choice.update = static_cast<spec::UpdateMode>(static_cast<int>(*at++));
-    for (const auto each : kWeightChoices) choice.*each = flag();
-    const auto together = static_cast<std::int64_t>(*at++);
-    if (together != kNoTogether) choice.together = together;
+    choice.homes.update = static_cast<spec::UpdateMode>(static_cast<int>(*at++));
+    for (const auto home : spec::kHomes)
+      choice.homes.*home = static_cast<spec::Home>(static_cast<int>(*at++));
+    choice.homes.together = static_cast<std::int64_t>(*at++);
     const double blocks = *at++;
     if (blocks == kNoRetention) continue;
     choice.retention.emplace().blocks.resize(static_cast<std::size_t>(blocks));

@@ -9,6 +9,7 @@
 #include "plan/counting/transients.h"
 #include "plan/residency/least_capacity.h"
 #include "plan/residency/phase_schedule.h"
+#include "plan/results/legal_homes.h"
 #include "step/generation/decode_graphs.h"
 
 namespace neap::plan {
@@ -50,7 +51,7 @@ Result<JobModels> Drafts::read(const spec::Job& job, const Target& target) {
   return models;
 }
 
-Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes, Accuracy accuracy) {
+Result<MemoryPlan> Drafts::draft(const spec::StepModes& modes, Accuracy accuracy) {
   MemoryPlan plan;
   plan.task = to_string(job_.task);
   plan.granularity = target_.granularity;
@@ -70,8 +71,6 @@ Result<MemoryPlan> Drafts::draft(const spec::ModelModes& modes, Accuracy accurac
   for (const spec::ModelId id : trained_) {
     const ModelRole& role = models_.at(id);
     plan.activations.push_back({id, role.checkpoint_mode, role.checkpointing});
-    plan.updated.push_back(
-        {id, modes.of(id), optimizer_of(role, compute_dtype(job_, target_)).states});
   }
   std::vector<Accuracy> counted(recipe.phases.size(), Accuracy::kExact);
   for (const CheckpointChoice& choice : choices(modes)) counted[choice.phase] = accuracy;
@@ -135,24 +134,24 @@ Result<double> Drafts::least_seconds(const MemoryPlan& draft) {
   return sum;
 }
 
-std::vector<spec::ModelModes> Drafts::update_modes() const {
+std::vector<spec::StepModes> Drafts::update_modes() const {
   const spec::UpdateChoice choice = job_.memory.optimizer_offload;
-  std::vector<spec::ModelModes> all(1);
+  std::vector<spec::StepModes> all(1);
   for (const spec::ModelId model : trained_) {
     const ModelChoice* const fixed = choice_for(fixed_, model);
-    std::vector<spec::ModelModes> wider;
+    std::vector<spec::StepModes> wider;
     for (std::size_t m = 0; m < spec::kUpdateModes; ++m) {
       const auto mode = static_cast<spec::UpdateMode>(m);
       if (!choice.automatic && choice.mode != mode) continue;
-      if (fixed != nullptr && fixed->update != mode) continue;
+      if (fixed != nullptr && fixed->homes.update != mode) continue;
       const bool stays = choice.automatic && job_.residency() == spec::Residency::kAll;
       if (mode == spec::UpdateMode::kStreamed &&
           (stays || !job_.memory.allows(spec::Measure::kStream)))
         continue;
       if (mode == spec::UpdateMode::kDisk && (stays || !job_.memory.allows(spec::Measure::kDisk)))
         continue;
-      for (spec::ModelModes modes : all) {
-        modes.set(model, mode);
+      for (spec::StepModes modes : all) {
+        modes.of(model).update = mode;
         wider.push_back(modes);
       }
     }
@@ -161,138 +160,92 @@ std::vector<spec::ModelModes> Drafts::update_modes() const {
   return all;
 }
 
-std::vector<spec::ModelModes> Drafts::modes(WeightPlacement weights) const {
-  std::vector<spec::ModelModes> out = placed_modes(weights);
-  std::erase_if(out, [&](const spec::ModelModes& modes) { return !modes_follow(fixed_, modes); });
-  for (spec::ModelModes& modes : out)
+std::vector<spec::StepModes> Drafts::modes(std::size_t offload) const {
+  std::vector<spec::StepModes> out;
+  for (const OffloadStep& each : kOffloads) {
+    if (each.step != offload) continue;
+    for (const spec::StepModes& modes : modes_with(each.homes))
+      if (modes_follow(fixed_, modes)) out.push_back(modes);
+  }
+  for (spec::StepModes& modes : out)
     for (const ModelChoice& choice : fixed_)
-      if (choice.together) modes.set_together(choice.model, *choice.together);
+      if (choice.homes.together > 0) modes.of(choice.model).together = choice.homes.together;
   return out;
 }
 
-// Offloads a model as far as `wanted` and the model allow, and returns what is offloaded.
-Drafts::OnHost Drafts::stream(spec::ModelModes& modes, spec::ModelId model,
-                              const spec::Recipe& recipe, const OnHost& wanted) const {
-  OnHost done;
-  modes.stream_weights(model);
-  const ModelRole& role = models_.at(model);
-  // With ZeRO-3 shards, tables are handled like blocks, and inputs stay.
-  if (recipe.find(model)->sliced) {
-    done.gradients = wanted.gradients && role.trains_blocks();
-    if (done.gradients) modes.keep_gradients_on_host(model);
-    return done;
-  }
-  // On a stage several micro-batches wait for their backward. With a tied embedding, two stages
-  // exchange its gradients.
-  const bool staged = role.shape.pipeline.stages > 1;
-  done.inputs = wanted.inputs && role.trained && !staged;
-  if (done.inputs) modes.keep_inputs_on_host(model);
-  const bool exchanges = staged && role.trains_blocks() && role.whole.ties_table(role.head);
-  done.tables = wanted.tables && !exchanges && hosted_tables(role, true).turns.any();
-  if (done.tables) modes.stream_tables(model);
-  return done;
-}
-
-std::vector<spec::ModelModes> Drafts::placed_modes(WeightPlacement weights) const {
-  std::vector<spec::ModelModes> resident = update_modes();
-  if (weights == WeightPlacement::kResident) return resident;
-  if (weights == WeightPlacement::kStreamedDisk) return disk_modes();
-  const bool inputs = weights == WeightPlacement::kStreamedInputs;
-  const OnHost wanted{inputs || weights == WeightPlacement::kStreamedTables, inputs,
-                      weights == WeightPlacement::kStreamedGradients};
-  std::vector<spec::ModelModes> all;
+std::vector<spec::StepModes> Drafts::modes_with(const spec::ModelHomes& wanted) const {
+  const std::vector<spec::StepModes> resident = update_modes();
+  if (wanted.layers == spec::Home::kDevice) return resident;
+  std::vector<spec::StepModes> all;
   if (job_.residency() == spec::Residency::kAll ||
-      !job_.memory.allows(spec::Measure::kStreamWeights))
+      !job_.memory.allows(spec::Measure::kStreamWeights) ||
+      (wanted.layers == spec::Home::kDisk && !job_.memory.allows(spec::Measure::kDisk)))
     return all;
-  // First the largest model alone, then with the next one, up to all. Trained blocks are updated
-  // part by part, like their states.
+  // First the largest model alone, then with the next one, up to all.
   std::vector<spec::ModelId> models;
   const spec::Recipe recipe = spec::describe(job_);
   for (const spec::ModelId model : streamable()) {
     models.push_back(model);
-    for (spec::ModelModes modes : resident) {
-      const bool parts = std::all_of(models.begin(), models.end(), [&](spec::ModelId other) {
-        return !models_.at(other).trains_blocks() || spec::streams_states(modes.of(other));
-      });
-      if (!parts) continue;
-      // For models without fixed choices. The others follow their choices for any placement.
-      OnHost placed;
-      for (const spec::ModelId other : models) {
-        const ModelChoice* const fixed = choice_for(fixed_, other);
-        const OnHost done =
-            stream(modes, other, recipe, fixed == nullptr ? wanted : OnHost::of(*fixed));
-        if (fixed != nullptr) continue;
-        placed.tables = placed.tables || done.tables;
-        placed.inputs = placed.inputs || done.inputs;
-        placed.gradients = placed.gradients || done.gradients;
-      }
-      if (wanted.gradients ? placed.gradients
-          : wanted.inputs  ? placed.inputs
-                           : placed.tables == wanted.tables)
-        all.push_back(modes);
-    }
+    for (spec::StepModes modes : resident)
+      if (offload(modes, models, wanted, recipe)) all.push_back(modes);
   }
   return all;
 }
 
-// Modes for offloaded blocks and tables, and shards, on disk. Optimizer states are larger, so they
-// are moved to disk first.
-std::vector<spec::ModelModes> Drafts::disk_modes() const {
-  std::vector<spec::ModelModes> out;
-  if (!job_.memory.allows(spec::Measure::kDisk)) return out;
-  const spec::Recipe recipe = spec::describe(job_);
-  const auto can = [&](const spec::ModelModes& modes, spec::ModelId model) {
-    const bool rests =
-        !models_.at(model).trains_blocks() || modes.of(model) == spec::UpdateMode::kDisk;
-    return rests && !modes.inputs_on_host(model);
-  };
-  for (const WeightPlacement weights :
-       {WeightPlacement::kStreamed, WeightPlacement::kStreamedTables,
-        WeightPlacement::kStreamedGradients}) {
-    for (spec::ModelModes streamed : placed_modes(weights)) {
-      bool all = true, any = false;
-      for (const spec::ModelSource& model : recipe.models) {
-        if (!streamed.streams_weights(model.id)) continue;
-        const ModelChoice* const fixed = choice_for(fixed_, model.id);
-        if (fixed != nullptr && !fixed->blocks_on_disk) continue;
-        streamed.keep_blocks_on_disk(model.id);
-        any = true;
-        all = all && can(streamed, model.id);
-      }
-      if (all && any) out.push_back(streamed);
-    }
+bool Drafts::offload(spec::StepModes& modes, const std::vector<spec::ModelId>& models,
+                     const spec::ModelHomes& wanted, const spec::Recipe& recipe) const {
+  // The homes that models without fixed choices have. The others follow their choices at any step.
+  spec::ModelHomes placed;
+  bool any = false;
+  for (const spec::ModelId model : models) {
+    const ModelChoice* const fixed = choice_for(fixed_, model);
+    spec::ModelHomes& homes = modes.of(model);
+    spec::ModelHomes asked = fixed == nullptr ? wanted : fixed->homes;
+    asked.update = homes.update;
+    asked.together = homes.together;
+    const std::optional<spec::ModelHomes> legal =
+        nearest_legal(recipe.find(model)->storage.with(asked), models_.at(model));
+    if (!legal || legal->layers > wanted.layers) return false;
+    homes = *legal;
+    any = any || homes.layers == wanted.layers;
+    if (fixed != nullptr) continue;
+    for (const auto home : spec::kHomes) placed.*home = std::max(placed.*home, homes.*home);
   }
-  return out;
+  // Otherwise an earlier step has these modes.
+  if (wanted.gradients != spec::Home::kDevice) return any && placed.gradients == wanted.gradients;
+  if (wanted.inputs != spec::Home::kDevice) return any && placed.inputs == wanted.inputs;
+  return any && placed.tables == wanted.tables;
 }
 
 std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) const {
   std::int64_t most = 1;
   for (const spec::Phase& phase : recipe.phases) {
-    const bool grouped = phase.streams_weights || phase.slices_weights;
-    if (phase.model != model || !grouped || phase.part == spec::TrainPart::kUpdate) continue;
+    if (phase.model != model || !phase.brings_layers() || phase.part == spec::TrainPart::kUpdate)
+      continue;
     most = std::max(most, micro_batches(job_, phase));
   }
   return most;
 }
 
-std::vector<spec::ModelModes> Drafts::grouped(const spec::ModelModes& modes) const {
+std::vector<spec::StepModes> Drafts::grouped(const spec::StepModes& modes) const {
   const spec::Recipe recipe = spec::describe(job_, modes);
   std::vector<std::pair<spec::ModelId, std::int64_t>> models;
   std::int64_t most = 1;
   for (const spec::ModelSource& model : recipe.models) {
     const ModelChoice* const fixed = choice_for(fixed_, model.id);
-    if ((!model.streamed && !model.sliced) || (fixed != nullptr && fixed->together)) continue;
+    const bool is_fixed = fixed != nullptr && fixed->homes.together > 0;
+    if (!model.storage.brings_layers() || is_fixed) continue;
     // Micro-batches pass stages one by one.
     if (models_.at(model.id).shape.pipeline.stages > 1) continue;
     models.emplace_back(model.id, groupable(recipe, model.id));
     most = std::max(most, models.back().second);
   }
-  std::vector<spec::ModelModes> out;
+  std::vector<spec::StepModes> out;
   for (std::int64_t groups = 1; groups < most; groups *= 2) {
     if (step::div_up(most, groups) > kMostTogether) continue;
-    spec::ModelModes with = modes;
+    spec::StepModes with = modes;
     for (const auto& [model, micro_batches] : models)
-      with.set_together(model, step::div_up(micro_batches, groups));
+      with.of(model).together = step::div_up(micro_batches, groups);
     out.push_back(with);
   }
   return out;
@@ -308,11 +261,11 @@ std::vector<spec::ModelId> Drafts::streamable() const {
   const spec::Recipe recipe = spec::describe(job_);
   for (const spec::ModelId model : spec::streamable(recipe)) {
     const ModelChoice* const fixed = choice_for(fixed_, model);
-    if (fixed != nullptr && !fixed->streams_weights) continue;
+    if (fixed != nullptr && fixed->homes.layers == spec::Home::kDevice) continue;
     const std::vector<PartPlan> blocks =
         hosted_blocks(models_.at(model), compute_dtype(job_, target_));
     // All blocks would fit into the buffers.
-    if (!recipe.find(model)->sliced && blocks.size() <= kBlockSlots) continue;
+    if (!recipe.find(model)->storage.shards_weights && blocks.size() <= kBlockSlots) continue;
     Bytes sum;
     for (const PartPlan& block : blocks) sum += block.bytes;
     found.push_back({fixed != nullptr, sum, model});
@@ -327,7 +280,7 @@ std::vector<spec::ModelId> Drafts::streamable() const {
 }
 
 // The checkpointing of a rung replaces the configured one while its phase is counted.
-Result<PhasePlan> Drafts::predict(const spec::ModelModes& modes, const spec::Phase& phase,
+Result<PhasePlan> Drafts::predict(const spec::StepModes& modes, const spec::Phase& phase,
                                   std::int64_t rung, Accuracy accuracy) {
   ModelRole& role = *models_.slot(phase.model);
   const Predictions::Key key{
@@ -336,7 +289,7 @@ Result<PhasePlan> Drafts::predict(const spec::ModelModes& modes, const spec::Pha
       phase.updates() ? std::optional(role.optimizer.state_dtype) : std::nullopt,
       rung,
       accuracy,
-      static_cast<const spec::PhaseStreaming&>(phase),
+      phase.storage,
       phase.logits_chunk,
       phase.graphs};
   const auto known = predictions_.phases.find(key);
@@ -354,10 +307,10 @@ Result<PhasePlan> Drafts::predict(const spec::ModelModes& modes, const spec::Pha
 
 // Predicts a joint training phase from its backward and its update as separate phases. Their
 // predictions are known for every update mode and type of states.
-Result<PhasePlan> Drafts::predict_parts(const spec::ModelModes& modes, const spec::Phase& phase,
+Result<PhasePlan> Drafts::predict_parts(const spec::StepModes& modes, const spec::Phase& phase,
                                         std::int64_t rung) {
-  spec::ModelModes split = modes;
-  split.set(phase.model, spec::UpdateMode::kSplit);
+  spec::StepModes split = modes;
+  split.of(phase.model).update = spec::UpdateMode::kSplit;
   const spec::Recipe recipe = spec::describe(job_, split);
   const spec::Phase& update = *recipe.find(phase.body, spec::TrainPart::kUpdate);
   NEAP_TRY_ASSIGN(
@@ -371,7 +324,7 @@ Result<PhasePlan> Drafts::predict_parts(const spec::ModelModes& modes, const spe
   return out;
 }
 
-std::vector<CheckpointChoice> Drafts::choices(const spec::ModelModes& modes) {
+std::vector<CheckpointChoice> Drafts::choices(const spec::StepModes& modes) {
   std::vector<CheckpointChoice> out;
   if (!job_.memory.allows(spec::Measure::kRecompute)) return out;
   const spec::Recipe recipe = spec::describe(job_, modes);

@@ -36,7 +36,7 @@ struct Predictions {
     std::optional<spec::Dtype> states;  ///< of the optimizer, if the phase updates
     std::int64_t rung = 0;              ///< -1: checkpointing as configured
     Accuracy accuracy{};
-    spec::PhaseStreaming streaming;
+    spec::ModelStorage storage;
     std::int64_t logits_chunk = 0;
     bool graphs = false;
     friend auto operator<=>(const Key&, const Key&) = default;
@@ -45,22 +45,29 @@ struct Predictions {
   std::map<std::pair<spec::ModelId, spec::Batching>, CheckpointLadder> ladders;
 };
 
-/// Where weights are while their model computes, for models that allow it. A search tries the next
-/// one if nothing fits. With offloaded weights it also tries larger groups of micro-batches, if
-/// that is faster.
-enum class WeightPlacement {
-  kResident,
-  kStreamed,           ///< layer-wise offload of blocks
-  kStreamedTables,     ///< also offload the embedding and the head
-  kStreamedInputs,     ///< also offload inputs of blocks between forward and backward
-  kStreamedGradients,  ///< as kStreamed, and gradient shards are offloaded
-  /// As kStreamed, kStreamedTables or kStreamedGradients, but blocks or shards are on disk.
-  kStreamedDisk,
+/// Homes that a search gives to models which can have them, and its step at which it does so. It
+/// tries the next step if nothing fits. With offloaded layers it also tries larger groups of
+/// micro-batches, if that is faster.
+struct OffloadStep {
+  std::size_t step = 0;
+  spec::ModelHomes homes;
 };
-inline constexpr std::array kWeightPlacements = {
-    WeightPlacement::kResident,          WeightPlacement::kStreamed,
-    WeightPlacement::kStreamedTables,    WeightPlacement::kStreamedInputs,
-    WeightPlacement::kStreamedGradients, WeightPlacement::kStreamedDisk};
+inline constexpr std::size_t kOffloadSteps = 6;
+inline constexpr std::array kOffloads = [] {
+  using spec::Home;
+  using Homes = spec::ModelHomes;
+  constexpr Home kHost = Home::kHost, kDisk = Home::kDisk;
+  return std::array{
+      OffloadStep{0, Homes{}},
+      OffloadStep{1, Homes{.layers = kHost}},
+      OffloadStep{2, Homes{.layers = kHost, .tables = kHost}},
+      OffloadStep{3, Homes{.layers = kHost, .tables = kHost, .inputs = kHost}},
+      OffloadStep{4, Homes{.layers = kHost, .gradients = kHost}},
+      OffloadStep{5, Homes{.layers = kDisk}},
+      OffloadStep{5, Homes{.layers = kDisk, .tables = kHost}},
+      OffloadStep{5, Homes{.layers = kDisk, .gradients = kDisk}},
+  };
+}();
 
 class Drafts {
  public:
@@ -74,7 +81,7 @@ class Drafts {
   /// A plan with tags, phases and temporaries, but without a capacity and a schedule. Checkpointing
   /// that the plan chooses is set to the least memory. `accuracy` applies to phases whose
   /// checkpointing solve() chooses; solve() predicts the chosen ones again exactly.
-  [[nodiscard]] Result<MemoryPlan> draft(const spec::ModelModes& modes,
+  [[nodiscard]] Result<MemoryPlan> draft(const spec::StepModes& modes,
                                          Accuracy accuracy = Accuracy::kExact);
   /// The minimum capacity for which solve() finds a plan of this draft. The largest number: none.
   [[nodiscard]] Bytes least_capacity(MemoryPlan draft) const;
@@ -88,13 +95,13 @@ class Drafts {
   [[nodiscard]] std::string_view no_graphs_reason() const;
 
   /// Every way to run the models that memory.optimizer_offload, memory.allow and fixed choices
-  /// permit, for a weight placement; fewer phases first. Nothing is offloaded if everything is to
+  /// permit, at a step of kOffloads; fewer phases first. Nothing is offloaded if everything is to
   /// stay, unless memory.optimizer_offload says so.
-  [[nodiscard]] std::vector<spec::ModelModes> modes(WeightPlacement weights) const;
+  [[nodiscard]] std::vector<spec::StepModes> modes(std::size_t offload) const;
   /// As modes(), with groups of micro-batches per load of a block. It applies to offloaded and
   /// sharded models that support it and have no fixed choice. Groups are a whole mini-batch, half
   /// of it, a quarter, ...
-  [[nodiscard]] std::vector<spec::ModelModes> grouped(const spec::ModelModes& modes) const;
+  [[nodiscard]] std::vector<spec::StepModes> grouped(const spec::StepModes& modes) const;
 
  private:
   /// The largest number of micro-batches that the model's offloaded phases run per mini-batch, or
@@ -103,26 +110,19 @@ class Drafts {
   /// Models whose weights can be offloaded: first those that fixed choices offload, then those with
   /// the largest blocks.
   [[nodiscard]] std::vector<spec::ModelId> streamable() const;
-  [[nodiscard]] std::vector<spec::ModelModes> update_modes() const;
-  [[nodiscard]] std::vector<spec::ModelModes> disk_modes() const;
-  /// The data in host memory for a model with offloaded blocks.
-  struct OnHost {
-    bool tables = false, inputs = false, gradients = false;
-    static OnHost of(const ModelChoice& choice) {
-      return {choice.streams_tables, choice.inputs_on_host, choice.gradients_on_host};
-    }
-  };
-  OnHost stream(spec::ModelModes& modes, spec::ModelId model, const spec::Recipe& recipe,
-                const OnHost& wanted) const;
-  /// Modes for a placement. They may conflict with models whose choice is fixed in more than the
-  /// weights.
-  [[nodiscard]] std::vector<spec::ModelModes> placed_modes(WeightPlacement weights) const;
+  [[nodiscard]] std::vector<spec::StepModes> update_modes() const;
+  /// Modes in which models have these homes, as far as they can. They may conflict with models whose
+  /// choice is fixed in more than the homes.
+  [[nodiscard]] std::vector<spec::StepModes> modes_with(const spec::ModelHomes& wanted) const;
+  /// Gives one model after another these homes. Returns false if no draft can have that.
+  [[nodiscard]] bool offload(spec::StepModes& modes, const std::vector<spec::ModelId>& models,
+                             const spec::ModelHomes& wanted, const spec::Recipe& recipe) const;
   /// Predicts a phase of the job's recipe with these modes.
-  Result<PhasePlan> predict(const spec::ModelModes& modes, const spec::Phase& phase,
+  Result<PhasePlan> predict(const spec::StepModes& modes, const spec::Phase& phase,
                             std::int64_t rung, Accuracy accuracy);
-  Result<PhasePlan> predict_parts(const spec::ModelModes& modes, const spec::Phase& phase,
+  Result<PhasePlan> predict_parts(const spec::StepModes& modes, const spec::Phase& phase,
                                   std::int64_t rung);
-  [[nodiscard]] std::vector<CheckpointChoice> choices(const spec::ModelModes& modes);
+  [[nodiscard]] std::vector<CheckpointChoice> choices(const spec::StepModes& modes);
   const CheckpointLadder& ladder_of(const spec::Phase& phase);
 
   const spec::Job& job_;

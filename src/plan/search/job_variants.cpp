@@ -120,18 +120,18 @@ Result<Variant*> JobVariants::at(std::size_t states, const Levels& levels) {
   return &made;
 }
 
-Result<std::vector<Draft>*> drafts_of(Variant& variant, WeightPlacement weights) {
-  const auto known = variant.made.find(weights);
+Result<std::vector<Draft>*> drafts_of(Variant& variant, std::size_t offload) {
+  const auto known = variant.made.find(offload);
   if (known != variant.made.end()) return &known->second;
   std::vector<Draft> drafts;
-  for (const spec::ModelModes& modes : variant.drafts->modes(weights)) {
-    const bool exact = weights != WeightPlacement::kResident;
+  for (const spec::StepModes& modes : variant.drafts->modes(offload)) {
+    const bool exact = offload > 0;
     NEAP_TRY_ASSIGN(MemoryPlan plan,
                     variant.drafts->draft(modes, exact ? Accuracy::kExact : Accuracy::kQuick));
     NEAP_TRY_ASSIGN(const double least, variant.drafts->least_seconds(plan));
     drafts.push_back({std::move(plan), least, exact});
   }
-  return &(variant.made[weights] = std::move(drafts));
+  return &(variant.made[offload] = std::move(drafts));
 }
 
 Status make_exact(Variant& variant, Draft& draft) {
@@ -143,8 +143,8 @@ Status make_exact(Variant& variant, Draft& draft) {
 
 void JobVariants::add_opened(MemoryPlan& plan) const {
   std::vector<spec::JobChange> all = opened_.residency;
-  const bool same = std::all_of(plan.updated.begin(), plan.updated.end(), [&](const UpdatePlan& u) {
-    return u.mode == configured_.memory.optimizer_offload.mode;
+  const bool same = std::all_of(trained_.begin(), trained_.end(), [&](spec::ModelId model) {
+    return plan.modes.of(model).update == configured_.memory.optimizer_offload.mode;
   });
   if (!same) add(all, opened_.update);
   for (std::size_t i = 0; i < opened_.retention.size(); ++i) {

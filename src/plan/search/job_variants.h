@@ -36,12 +36,12 @@ struct Variant {
   spec::Job job;
   std::vector<spec::JobChange> changes;  ///< changes from the job to this variant
   std::unique_ptr<Drafts> drafts;
-  std::map<WeightPlacement, std::vector<Draft>> made;
+  std::map<std::size_t, std::vector<Draft>> made;  // by step of kOffloads
 };
 
-/// The drafts of a variant; their addresses are stable. Drafts with resident weights are not exact:
-/// one round of each loop gives their time, and most are discarded by their lower bounds.
-[[nodiscard]] Result<std::vector<Draft>*> drafts_of(Variant& variant, WeightPlacement weights);
+/// The drafts of a variant at a step of kOffloads; their addresses are stable. Drafts of step 0 are
+/// not exact: one round of each loop gives their time, and most are discarded by their lower bounds.
+[[nodiscard]] Result<std::vector<Draft>*> drafts_of(Variant& variant, std::size_t offload);
 /// Predicts inexact parts again.
 [[nodiscard]] Status make_exact(Variant& variant, Draft& draft);
 

@@ -5,16 +5,6 @@
 namespace neap::plan {
 namespace {
 
-ModelChoice choice_of_modes(const spec::ModelModes& modes, spec::ModelId model) {
-  return {model,
-          modes.of(model),
-          modes.streams_weights(model),
-          modes.streams_tables(model),
-          modes.inputs_on_host(model),
-          modes.gradients_on_host(model),
-          modes.blocks_on_disk(model)};
-}
-
 spec::Checkpointing kept_by_both(const spec::Checkpointing& a, const spec::Checkpointing& b) {
   spec::Checkpointing out = a;
   for (std::size_t block = 0; block < out.blocks.size(); ++block) {
@@ -30,20 +20,24 @@ spec::Checkpointing kept_by_both(const spec::Checkpointing& a, const spec::Check
 }  // namespace
 
 ModelChoice choice_of(const MemoryPlan& plan, spec::ModelId model, ChoiceParts parts) {
-  ModelChoice out = choice_of_modes(plan.modes, model);
-  if (parts.together) out.together = plan.modes.together(model);
+  ModelChoice out{model, plan.modes.of(model)};
+  if (!parts.together) out.homes.together = kAnyTogether.together;
   const spec::Checkpointing* const kept = plan.checkpointing(model);
   if (parts.retention && kept != nullptr) out.retention = *kept;
   return out;
 }
 
 ModelChoice smaller_of(const ModelChoice& a, const ModelChoice& b) {
-  ModelChoice out{a.model, std::max(a.update, b.update)};
-  for (const auto choice : kWeightChoices) out.*choice = a.*choice || b.*choice;
-  // Blocks are on disk because host memory is short, so their inputs do not fit there either.
-  if (out.blocks_on_disk) out.inputs_on_host = false;
+  ModelChoice out{a.model};
+  for (const auto home : spec::kHomes) out.homes.*home = std::max(a.homes.*home, b.homes.*home);
+  out.homes.update = std::max(a.homes.update, b.homes.update);
+  out.homes.together = std::min(a.homes.together, b.homes.together);
+  if (out.homes.layers == spec::Home::kDisk) {
+    // Blocks are on disk because host memory is short, so their inputs do not fit there either.
+    out.homes.inputs = spec::Home::kDevice;
+    if (out.homes.gradients == spec::Home::kHost) out.homes.gradients = spec::Home::kDisk;
+  }
   if (a.retention && b.retention) out.retention = kept_by_both(*a.retention, *b.retention);
-  if (a.together && b.together) out.together = std::min(*a.together, *b.together);
   return out;
 }
 
@@ -61,12 +55,11 @@ const ModelChoice* choice_for(const std::vector<ModelChoice>& fixed, spec::Model
   return found == fixed.end() ? nullptr : &*found;
 }
 
-bool modes_follow(const std::vector<ModelChoice>& fixed, const spec::ModelModes& modes) {
+bool modes_follow(const std::vector<ModelChoice>& fixed, const spec::StepModes& modes) {
   return std::all_of(fixed.begin(), fixed.end(), [&](const ModelChoice& each) {
-    ModelChoice chosen = choice_of_modes(modes, each.model);
-    chosen.retention = each.retention;
-    chosen.together = each.together;
-    return chosen == each;
+    spec::ModelHomes chosen = modes.of(each.model);
+    chosen.together = each.homes.together;
+    return chosen == each.homes;
   });
 }
 

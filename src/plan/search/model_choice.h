@@ -3,7 +3,6 @@
 // Threads   values and stateless functions.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -14,21 +13,14 @@
 
 namespace neap::plan {
 
+/// Any number of micro-batches per load of a layer.
+inline constexpr spec::ModelHomes kAnyTogether{.together = 0};
 struct ModelChoice {
   spec::ModelId model = spec::ModelId::kActor;
-  spec::UpdateMode update = spec::UpdateMode::kJoined;
-  // Placement of its weights, as in spec::ModelModes.
-  bool streams_weights = false, streams_tables = false, inputs_on_host = false,
-       gradients_on_host = false, blocks_on_disk = false;
+  spec::ModelHomes homes = kAnyTogether;
   std::optional<spec::Checkpointing> retention{};  ///< nullopt: any
-  /// Micro-batches per load of a block; nullopt: any.
-  std::optional<std::int64_t> together{};
   friend bool operator==(const ModelChoice&, const ModelChoice&) = default;
 };
-/// Choices about weights. Each saves device memory if it is true.
-inline constexpr std::array kWeightChoices = {
-    &ModelChoice::streams_weights, &ModelChoice::streams_tables, &ModelChoice::inputs_on_host,
-    &ModelChoice::gradients_on_host, &ModelChoice::blocks_on_disk};
 
 /// Choices that a plan must keep, for some models and for the job.
 struct FixedChoices {
@@ -38,15 +30,15 @@ struct FixedChoices {
   friend bool operator==(const FixedChoices&, const FixedChoices&) = default;
 };
 
-/// The parts of a choice in addition to update and weights.
+/// The parts of a choice in addition to the homes.
 struct ChoiceParts {
   bool retention = false;  ///< checkpointing of a trained model
   bool together = false;
 };
 [[nodiscard]] ModelChoice choice_of(const MemoryPlan& plan, spec::ModelId model,
                                     ChoiceParts parts = {});
-/// The option of each part that takes less device memory. An exception is inputs of blocks on disk,
-/// so that drafts can have the combination.
+/// The option of each part that takes less device memory. Exceptions are inputs and gradients of
+/// layers on disk, so that drafts can have the combination.
 [[nodiscard]] ModelChoice smaller_of(const ModelChoice& a, const ModelChoice& b);
 [[nodiscard]] VariantChoice smaller_of(const VariantChoice& a, const VariantChoice& b);
 
@@ -55,6 +47,6 @@ struct ChoiceParts {
                                             spec::ModelId model);
 /// Whether the modes agree with `fixed`, ignoring checkpointing and groups of micro-batches.
 [[nodiscard]] bool modes_follow(const std::vector<ModelChoice>& fixed,
-                                const spec::ModelModes& modes);
+                                const spec::StepModes& modes);
 
 }  // namespace neap::plan

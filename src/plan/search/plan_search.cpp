@@ -63,7 +63,7 @@ Result<MemoryPlan> PlanSearch::fastest(Bytes capacity) {
 // for them, or to hide more copies.
 Status PlanSearch::take_faster_with_graphs(MemoryPlan& best) {
   const Bytes capacity = best.capacity;
-  while (!best.modes.graphs() || best.move_seconds > 0) {
+  while (!best.modes.graphs || best.move_seconds > 0) {
     NEAP_TRY_ASSIGN(const double saved, saved_by_graphs(best));
     if (saved <= 0) break;
     NEAP_TRY_ASSIGN(const Bytes wanted, smaller_capacity(best));
@@ -78,7 +78,7 @@ Status PlanSearch::take_faster_with_graphs(MemoryPlan& best) {
   return {};
 }
 
-Result<bool> PlanSearch::replaced(MemoryPlan& best, const spec::ModelModes& modes) {
+Result<bool> PlanSearch::replaced(MemoryPlan& best, const spec::StepModes& modes) {
   NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(best.variant.states, best.variant.levels));
   if (variant == nullptr) return false;
   NEAP_TRY_ASSIGN(MemoryPlan plan, variant->drafts->draft(modes));
@@ -99,8 +99,8 @@ Status PlanSearch::take_graphs(MemoryPlan& best) {
   if (variant == nullptr) return {};
   best.no_graphs = variant->drafts->no_graphs_reason();
   if (!best.no_graphs.empty()) return {};
-  spec::ModelModes modes = best.modes;
-  modes.decode_in_graphs();
+  spec::StepModes modes = best.modes;
+  modes.graphs = true;
   NEAP_TRY_ASSIGN(const bool found, replaced(best, modes));
   if (!found) best.no_graphs = "they do not fit, or are not faster";
   return {};
@@ -109,8 +109,8 @@ Status PlanSearch::take_graphs(MemoryPlan& best) {
 Status PlanSearch::enlarge_logits(MemoryPlan& best) {
   if (!variants_.may_reorder_sums()) return {};
   for (const std::int64_t chunk : spec::kLargerLogitsChunks) {
-    spec::ModelModes modes = best.modes;
-    modes.set_logits_chunk(chunk);
+    spec::StepModes modes = best.modes;
+    modes.logits_chunk = chunk;
     NEAP_TRY_ASSIGN(const bool found, replaced(best, modes));
     if (found) break;
   }
@@ -126,8 +126,8 @@ Result<double> PlanSearch::saved_by_graphs(const MemoryPlan& plan) {
   NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(plan.variant.states, plan.variant.levels));
   if (variant == nullptr || !variant->drafts->no_graphs_reason().empty()) return 0.0;
   const auto seconds = [&](bool graphs) -> Result<double> {
-    spec::ModelModes modes = plan.modes;
-    modes.decode_in_graphs(graphs);
+    spec::StepModes modes = plan.modes;
+    modes.graphs = graphs;
     NEAP_TRY_ASSIGN(const MemoryPlan draft, variant->drafts->draft(modes));
     return draft.operation_seconds();
   };
@@ -151,39 +151,39 @@ PlanSearch::Found PlanSearch::fastest_within(Limits limits) {
 }
 
 PlanSearch::Found PlanSearch::fastest_of_states(std::size_t states, Limits limits) {
-  for (const WeightPlacement weights : kWeightPlacements) {
-    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_of_sizes(states, weights, limits));
+  for (std::size_t offload = 0; offload < kOffloadSteps; ++offload) {
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_of_sizes(states, offload, limits));
     if (found) {
-      if (weights != WeightPlacement::kResident) NEAP_TRY(improve(*found, states, weights, limits));
+      if (offload > 0) NEAP_TRY(improve(*found, states, offload, limits));
       return found;
     }
     if (limits.capacity.is_zero()) {
       // Fixed choices may leave no drafts.
-      NEAP_TRY_ASSIGN(const bool any, has_drafts(states, weights));
+      NEAP_TRY_ASSIGN(const bool any, has_drafts(states, offload));
       if (any) break;
       continue;
     }
-    NEAP_TRY_ASSIGN(const Closest least, closest(states, weights, HostMemory::kBudget));
+    NEAP_TRY_ASSIGN(const Closest least, closest(states, offload, HostMemory::kBudget));
     if (limits.capacity >= least.least) break;  // some fit, but none is fast enough
   }
   return std::optional<MemoryPlan>();
 }
 
-Result<bool> PlanSearch::has_drafts(std::size_t states, WeightPlacement weights) {
+Result<bool> PlanSearch::has_drafts(std::size_t states, std::size_t offload) {
   for (const JobVariants::Levels& levels : variants_.together()) {
     NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(states, levels));
     if (variant == nullptr) continue;
-    NEAP_TRY_ASSIGN(const std::vector<Draft>* const drafts, drafts_of(*variant, weights));
+    NEAP_TRY_ASSIGN(const std::vector<Draft>* const drafts, drafts_of(*variant, offload));
     if (!drafts->empty()) return true;
   }
   return false;
 }
 
 // With less of a model on the device there is room for larger groups of micro-batches.
-Status PlanSearch::improve(MemoryPlan& best, std::size_t states, WeightPlacement weights,
+Status PlanSearch::improve(MemoryPlan& best, std::size_t states, std::size_t offload,
                            Limits limits) {
-  for (const WeightPlacement further : kWeightPlacements) {
-    if (further <= weights || limits.capacity.is_zero()) continue;
+  if (limits.capacity.is_zero()) return {};
+  for (std::size_t further = offload + 1; further < kOffloadSteps; ++further) {
     limits.seconds = best.seconds();
     NEAP_TRY_ASSIGN(std::optional<MemoryPlan> faster, fastest_of_sizes(states, further, limits));
     if (faster) best = std::move(*faster);
@@ -191,14 +191,14 @@ Status PlanSearch::improve(MemoryPlan& best, std::size_t states, WeightPlacement
   return {};
 }
 
-PlanSearch::Found PlanSearch::fastest_of_sizes(std::size_t states, WeightPlacement weights,
+PlanSearch::Found PlanSearch::fastest_of_sizes(std::size_t states, std::size_t offload,
                                                Limits limits) {
   std::optional<MemoryPlan> best;
   JobVariants::Levels levels;  // levels of the best plan
   const auto improves = [&](const JobVariants::Levels& there) -> Result<bool> {
     NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(states, there));
     if (variant == nullptr) return false;
-    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> plan, fastest_of_drafts(*variant, weights, limits));
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> plan, fastest_of_drafts(*variant, offload, limits));
     if (!plan) return false;
     limits.seconds = plan->seconds();
     best = std::move(plan);
@@ -227,10 +227,10 @@ PlanSearch::Found PlanSearch::fastest_of_sizes(std::size_t states, WeightPlaceme
   return best;
 }
 
-PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, WeightPlacement weights,
+PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, std::size_t offload,
                                                 Limits limits) {
   std::optional<MemoryPlan> best;
-  NEAP_TRY_ASSIGN(std::vector<Draft>* const drafts, drafts_of(variant, weights));
+  NEAP_TRY_ASSIGN(std::vector<Draft>* const drafts, drafts_of(variant, offload));
   for (const Draft& draft : *drafts) {
     if (!is_faster(draft.least_seconds, limits.seconds)) continue;
     MemoryPlan plan = draft.plan;
@@ -255,7 +255,7 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, WeightPlacemen
 // gets faster.
 PlanSearch::Found PlanSearch::fastest_of_groups(Drafts& drafts, MemoryPlan draft, Limits limits) {
   std::optional<MemoryPlan> best;
-  const std::vector<spec::ModelModes> grouped = drafts.grouped(draft.modes);
+  const std::vector<spec::StepModes> grouped = drafts.grouped(draft.modes);
   const auto faster = [&](MemoryPlan plan) -> Result<bool> {
     NEAP_TRY_ASSIGN(const bool found, drafts.solve(plan, limits.seconds * (1 - kSame)));
     if (!found) return false;
@@ -263,7 +263,7 @@ PlanSearch::Found PlanSearch::fastest_of_groups(Drafts& drafts, MemoryPlan draft
     best = std::move(plan);
     return true;
   };
-  for (const spec::ModelModes& modes : grouped) {
+  for (const spec::StepModes& modes : grouped) {
     NEAP_TRY_ASSIGN(MemoryPlan plan, drafts.draft(modes));
     plan.capacity = limits.capacity;
     if (!limits.capacity.is_zero() && least_needed(plan) > limits.capacity) continue;
@@ -279,8 +279,8 @@ PlanSearch::Found PlanSearch::fastest_of_groups(Drafts& drafts, MemoryPlan draft
 Result<PlanSearch::Closest> PlanSearch::closest(HostMemory host) {
   Closest best{nullptr, kNoCapacity};
   for (std::size_t states = 0; states < variants_.states(); ++states) {
-    for (const WeightPlacement weights : kWeightPlacements) {
-      NEAP_TRY_ASSIGN(const Closest found, closest(states, weights, host));
+    for (std::size_t offload = 0; offload < kOffloadSteps; ++offload) {
+      NEAP_TRY_ASSIGN(const Closest found, closest(states, offload, host));
       if (found.draft != nullptr && (best.draft == nullptr || found.least < best.least))
         best = found;
     }
@@ -288,26 +288,26 @@ Result<PlanSearch::Closest> PlanSearch::closest(HostMemory host) {
   return best;
 }
 
-Result<PlanSearch::Closest> PlanSearch::closest(std::size_t states, WeightPlacement weights,
+Result<PlanSearch::Closest> PlanSearch::closest(std::size_t states, std::size_t offload,
                                                 HostMemory host) {
-  const auto key = std::tuple(states, weights, host);
+  const auto key = std::tuple(states, offload, host);
   const auto known = closest_.find(key);
   if (known != closest_.end()) return known->second;
-  NEAP_TRY_ASSIGN(const Closest found, find_closest(states, weights, host));
+  NEAP_TRY_ASSIGN(const Closest found, find_closest(states, offload, host));
   closest_.emplace(key, found);
   return found;
 }
 
 // Among the drafts that a search tries before it gives up: starts with the smallest micro-batches
 // and continues up while that lowers the capacity.
-Result<PlanSearch::Closest> PlanSearch::find_closest(std::size_t states, WeightPlacement weights,
+Result<PlanSearch::Closest> PlanSearch::find_closest(std::size_t states, std::size_t offload,
                                                      HostMemory host) {
   Closest closest{nullptr, kNoCapacity};
   const std::vector<JobVariants::Levels> all = variants_.together();
   for (auto levels = all.rbegin(); levels != all.rend(); ++levels) {
     NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(states, *levels));
     if (variant == nullptr) continue;
-    NEAP_TRY_ASSIGN(std::vector<Draft>* const drafts, drafts_of(*variant, weights));
+    NEAP_TRY_ASSIGN(std::vector<Draft>* const drafts, drafts_of(*variant, offload));
     Closest here{nullptr, closest.least};
     // The last drafts take least, so most others are skipped early. Among equals the first wins.
     for (auto draft = drafts->rbegin(); draft != drafts->rend(); ++draft) {
@@ -358,7 +358,7 @@ PlanSearch::Found PlanSearch::smaller(const MemoryPlan& plan) {
 PlanSearch::Found PlanSearch::faster(const MemoryPlan& plan) {
   // The search compares plans without graphs; the best one gets graphs afterwards.
   NEAP_TRY_ASSIGN(const double saved,
-                  plan.modes.graphs() ? saved_by_graphs(plan) : Result<double>(0.0));
+                  plan.modes.graphs ? saved_by_graphs(plan) : Result<double>(0.0));
   const double wanted = plan.seconds() * kFasterGain + saved;
   NEAP_TRY_ASSIGN(std::optional<MemoryPlan> best, fastest_within({Bytes(), wanted}));
   if (!best) return best;

@@ -66,17 +66,17 @@ class PlanSearch {
   // The loops described above, from 1 to 4.
   Found fastest_within(Limits limits);
   Found fastest_of_states(std::size_t states, Limits limits);
-  Found fastest_of_sizes(std::size_t states, WeightPlacement weights, Limits limits);
-  Result<bool> has_drafts(std::size_t states, WeightPlacement weights);
-  // Tries placements that offload more than `weights`.
-  Status improve(MemoryPlan& best, std::size_t states, WeightPlacement weights, Limits limits);
-  Found fastest_of_drafts(Variant& variant, WeightPlacement weights, Limits limits);
+  Found fastest_of_sizes(std::size_t states, std::size_t offload, Limits limits);
+  Result<bool> has_drafts(std::size_t states, std::size_t offload);
+  // Tries the steps of kOffloads after `offload`.
+  Status improve(MemoryPlan& best, std::size_t states, std::size_t offload, Limits limits);
+  Found fastest_of_drafts(Variant& variant, std::size_t offload, Limits limits);
   // Tries to decode in graphs, then larger chunks of logits.
   Status refine(MemoryPlan& best);
   Status take_graphs(MemoryPlan& best);
   Status enlarge_logits(MemoryPlan& best);
   // Replaces the best plan by its draft with other modes, if that fits and is faster.
-  Result<bool> replaced(MemoryPlan& best, const spec::ModelModes& modes);
+  Result<bool> replaced(MemoryPlan& best, const spec::StepModes& modes);
   // Takes a plan of less memory while graphs make it faster.
   Status take_faster_with_graphs(MemoryPlan& best);
   // The seconds that graphs save or would save; zero if the job cannot decode in graphs.
@@ -91,15 +91,15 @@ class PlanSearch {
   };
   enum class HostMemory { kBudget, kUnlimited };
   Result<Closest> closest(HostMemory host);
-  Result<Closest> closest(std::size_t states, WeightPlacement weights, HostMemory host);
-  Result<Closest> find_closest(std::size_t states, WeightPlacement weights, HostMemory host);
+  Result<Closest> closest(std::size_t states, std::size_t offload, HostMemory host);
+  Result<Closest> find_closest(std::size_t states, std::size_t offload, HostMemory host);
   Status refusal_of(Bytes capacity);
   // The capacity for the next smaller plan.
   Result<Bytes> smaller_capacity(const MemoryPlan& plan);
 
   JobVariants variants_;
   // Searches that were done.
-  std::map<std::tuple<std::size_t, WeightPlacement, HostMemory>, Closest> closest_;
+  std::map<std::tuple<std::size_t, std::size_t, HostMemory>, Closest> closest_;
 };
 
 }  // namespace neap::plan

@@ -53,11 +53,12 @@ train::WorkerSpec Context::worker_spec(spec::ModelId model) const {
   train::WorkerSpec out{value_or_throw(spec::resolve(job, recipe, model, ranks.rank()))};
   out.seed = static_cast<std::uint64_t>(job.trainer.seed);
   out.init_head = source.init_head;
+  out.storage = source.storage;
   if (!out.trained) return out;
   out.save_base = job.trainer.save_lora_base;
   out.adapter = job.resolve(source.trained->lora_adapter_path);
   out.zero_stage = job.data_parallel(model).zero_stage;
-  if (!source.slices_gradients) out.zero_stage = std::min<std::int64_t>(out.zero_stage, 1);
+  if (!source.storage.shards_gradients) out.zero_stage = std::min<std::int64_t>(out.zero_stage, 1);
   return out;
 }
 

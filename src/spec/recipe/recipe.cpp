@@ -247,7 +247,7 @@ std::vector<ModelId> streamable(const Recipe& recipe) {
   return out;
 }
 
-Recipe describe(const Job& job, const ModelModes& modes) {
+Recipe describe(const Job& job, const StepModes& modes) {
   RecipeBuilder builder(job, modes);
   switch (job.task) {
     case Task::kSft:

@@ -17,6 +17,7 @@
 
 #include "spec/job/job.h"
 #include "spec/model/architecture.h"
+#include "spec/types/homes.h"
 
 namespace neap::spec {
 
@@ -121,52 +122,8 @@ struct ModelSource {
   double grad_clip = 0;    ///< maximum gradient norm; 0: no clipping
   bool init_head = false;  ///< initialise a missing scalar head with zeros
   std::string adapter{};   ///< folder of an adapter to merge into the weights; empty: none
-  /// Layer-wise offload: blocks are in host memory and are loaded while they are used. For rollouts
-  /// all of them are loaded.
-  bool streamed = false;
-  bool streams_tables = false;  ///< the embedding and the head are also offloaded, if possible
-  /// For a trained model: each rank keeps only the gradients that it updates, and backward holds
-  /// full gradients of at most two units. Not set if trained blocks are offloaded, because their
-  /// full gradients are also offloaded.
-  bool slices_gradients = false;
-  /// ZeRO-3: each rank has a shard of the weights. A block, the embedding or the head is gathered
-  /// before use; rollouts gather all of them.
-  bool sliced = false;
-  /// This rank's shard is in host memory and is loaded for each gather.
-  bool slice_on_host = false;
-  /// Trained model with slice_on_host: the shard of its gradients is also in host memory.
-  bool gradients_on_host = false;
-  /// Optimizer states are in host memory; parts are loaded for the update.
-  bool streams_states = false;
-  bool states_on_disk = false;  ///< optimizer states are on disk instead
-  /// Data that would be offloaded to host memory go to disk: blocks with their gradients, or
-  /// shards.
-  bool blocks_on_disk = false;
-  /// For an offloaded model: inputs of its blocks are kept in host memory until the backward.
-  bool inputs_on_host = false;
+  ModelStorage storage{};
   [[nodiscard]] bool adapted() const { return trained != nullptr && trained->lora.rank > 0; }
-};
-
-/// How a phase loads its model's data. Estimates of a phase depend on these, so they are part of
-/// the key of cached estimates.
-struct PhaseStreaming {
-  /// Blocks are loaded one after another; the embedding and the head are loaded when used; an
-  /// update loads optimizer states in parts.
-  bool streams_weights = false, streams_tables = false, streams_states = false;
-  bool states_on_disk = false;  ///< offloaded states are on disk
-  bool blocks_on_disk = false;  ///< offloaded weights or shards are on disk
-  /// ZeRO-3: blocks, embedding and head are gathered one after another
-  bool slices_weights = false;
-  bool slices_gradients = false;
-  bool slice_on_host = false, gradients_on_host = false;
-  /// Inputs of offloaded blocks are in host memory between forward and backward.
-  bool inputs_on_host = false;
-  /// Loads all weights when the phase begins (a rollout). fetches_blocks: this rank's offloaded
-  /// blocks are loaded from the host.
-  bool gathers_weights = false, fetches_blocks = false;
-  /// Writes the rollout's copy of the weights to a file, or reads it.
-  bool stores_weights = false, loads_weights = false;
-  friend auto operator<=>(const PhaseStreaming&, const PhaseStreaming&) = default;
 };
 
 /// Elements of wide logits that a head computes at a time: 128 MiB of float32. Each chunk reads and
@@ -175,7 +132,7 @@ constexpr std::int64_t kLogitsChunk = std::int64_t{1} << 25;
 /// Larger chunks that a plan may choose, the fastest first. They change the order of sums.
 inline constexpr std::array kLargerLogitsChunks = {std::int64_t{1} << 28, std::int64_t{1} << 27};
 
-struct Phase : PhaseStreaming {
+struct Phase {
   PhaseId id = PhaseId::kTrain;
   Body body = Body::kCrossEntropyUpdate;
   ModelId model = ModelId::kActor;  ///< the model that the phase runs
@@ -183,9 +140,13 @@ struct Phase : PhaseStreaming {
   bool baseline = false;            ///< one greedy response per prompt
   bool entropy = false;             ///< with log-probabilities: also compute the entropy
   TrainPart part = TrainPart::kNone;
-  /// For offloaded or sharded weights: micro-batches that pass through a block before the next
-  /// block is loaded.
-  std::int64_t together = 1;
+  /// The model's, where the phase uses it. Estimates of a phase depend on it, so it is part of the
+  /// key of cached estimates.
+  ModelStorage storage{};
+  /// Gathers or loads all weights when it begins (a rollout).
+  bool gathers_weights = false;
+  /// Writes the rollout's copy of the weights to a file, or reads it.
+  bool stores_weights = false, loads_weights = false;
   std::int64_t logits_chunk = kLogitsChunk;  ///< elements of a chunk of logits
   bool graphs =
       false;  ///< a generation decodes in CUDA graphs if it can (step/generation/decode_graphs.h)
@@ -212,6 +173,8 @@ struct Phase : PhaseStreaming {
     return part == TrainPart::kAll || part == TrainPart::kUpdate;
   }
   [[nodiscard]] bool runs_once() const { return times == 0; }
+  /// Whether layers are loaded or gathered one after another. A rollout has all of them.
+  [[nodiscard]] bool brings_layers() const { return !is_of_rollout() && storage.brings_layers(); }
 };
 
 /// How a training body divides a rank's rows. A row is a sequence or a pair.
@@ -271,54 +234,22 @@ struct Recipe {
   [[nodiscard]] bool frozen(TagId tag) const;
 };
 
-/// How a step runs each model: the mode of its updates, and offloading. For all models: chunks of
-/// logits, and decoding in graphs.
-class ModelModes {
- public:
-  [[nodiscard]] UpdateMode of(ModelId model) const { return modes_[index(model)]; }
-  void set(ModelId model, UpdateMode mode) { modes_[index(model)] = mode; }
-  [[nodiscard]] bool streams_weights(ModelId model) const { return streamed_[index(model)]; }
-  void stream_weights(ModelId model) { streamed_[index(model)] = true; }
-  /// With offloaded weights.
-  [[nodiscard]] bool streams_tables(ModelId model) const { return tables_[index(model)]; }
-  void stream_tables(ModelId model) { tables_[index(model)] = true; }
-  /// Offloaded blocks with their gradients are on disk; with ZeRO-3, the shards that would be in
-  /// host memory.
-  [[nodiscard]] bool blocks_on_disk(ModelId model) const { return disk_[index(model)]; }
-  void keep_blocks_on_disk(ModelId model) { disk_[index(model)] = true; }
-  /// With offloaded weights of a trained model.
-  [[nodiscard]] bool inputs_on_host(ModelId model) const { return inputs_[index(model)]; }
-  void keep_inputs_on_host(ModelId model) { inputs_[index(model)] = true; }
-  /// With a trained ZeRO-3 model whose weight shard is in host memory: its gradient shard is there
-  /// as well.
-  [[nodiscard]] bool gradients_on_host(ModelId model) const { return gradients_[index(model)]; }
-  void keep_gradients_on_host(ModelId model) { gradients_[index(model)] = true; }
-  /// With offloaded or sharded weights: micro-batches per load of a block.
-  [[nodiscard]] std::int64_t together(ModelId model) const { return together_[index(model)]; }
-  void set_together(ModelId model, std::int64_t count) { together_[index(model)] = count; }
-  [[nodiscard]] std::int64_t logits_chunk() const { return logits_chunk_; }
-  void set_logits_chunk(std::int64_t elements) { logits_chunk_ = elements; }
-  [[nodiscard]] bool graphs() const { return graphs_; }
-  void decode_in_graphs(bool on = true) { graphs_ = on; }
-  friend bool operator==(const ModelModes&, const ModelModes&) = default;
-
- private:
-  static std::size_t index(ModelId model) { return static_cast<std::size_t>(model); }
-  std::array<UpdateMode, kModels> modes_{};
-  std::array<bool, kModels> streamed_{}, tables_{}, disk_{}, inputs_{}, gradients_{};
-  std::array<std::int64_t, kModels> together_ = [] {
-    std::array<std::int64_t, kModels> out{};
-    out.fill(1);
-    return out;
-  }();
-  std::int64_t logits_chunk_ = kLogitsChunk;
-  bool graphs_ = false;
+/// How a step runs the models: the homes of each, chunks of logits, and decoding in graphs.
+struct StepModes {
+  std::array<ModelHomes, kModels> models{};
+  std::int64_t logits_chunk = kLogitsChunk;
+  bool graphs = false;
+  [[nodiscard]] const ModelHomes& of(ModelId model) const {
+    return models[static_cast<std::size_t>(model)];
+  }
+  [[nodiscard]] ModelHomes& of(ModelId model) { return models[static_cast<std::size_t>(model)]; }
+  friend bool operator==(const StepModes&, const StepModes&) = default;
 };
 
 /// Models whose weights or shards can be offloaded: those that a step also uses outside of
 /// generation. Generation reads every block for each token, so offloading would be too slow there.
 [[nodiscard]] std::vector<ModelId> streamable(const Recipe& recipe);
 /// The recipe of `job`, which must outlive it.
-[[nodiscard]] Recipe describe(const Job& job, const ModelModes& modes = {});
+[[nodiscard]] Recipe describe(const Job& job, const StepModes& modes = {});
 
 }  // namespace neap::spec

@@ -122,7 +122,7 @@ Batching batching_of(const Job& job, const Phase& phase) {
     out.most_rows =
         phase.baseline ? job.rows_per_rank(phase.model) : job.sequences_per_rank(phase.model);
   }
-  out.together = phase.together;
+  out.together = phase.storage.together;
   return out;
 }
 

@@ -44,7 +44,7 @@ bool makes_logits(const Phase& phase) {
 
 }  // namespace
 
-RecipeBuilder::RecipeBuilder(const Job& job, const ModelModes& modes)
+RecipeBuilder::RecipeBuilder(const Job& job, const StepModes& modes)
     : job_(job),
       modes_(modes),
       evaluates_(job.task == Task::kEval),
@@ -56,13 +56,9 @@ RecipeBuilder::RecipeBuilder(const Job& job, const ModelModes& modes)
 
 void RecipeBuilder::trained(const ModelSource& source) {
   add_model(source);
-  ModelSource& model = recipe_.models.back();
-  model.gradients_on_host =
-      model.slice_on_host && !model.adapted() && modes_.gradients_on_host(source.id);
-  if (!model.gradients_on_host) add_tag(TagKind::kGradients, source.id);
-  model.slices_gradients =
-      job_.data_parallel(source.id).slices_gradients() && (!model.streamed || model.adapted());
-  if (model.slices_gradients) add_tag(TagKind::kUnitGradients, source.id);
+  const ModelStorage& storage = recipe_.models.back().storage;
+  if (!storage.streams_gradients()) add_tag(TagKind::kGradients, source.id);
+  if (storage.shards_gradients) add_tag(TagKind::kUnitGradients, source.id);
   add_tag(TagKind::kOptimizer, source.id);
 }
 
@@ -75,7 +71,7 @@ Phase& RecipeBuilder::phase(PhaseId id, Body body, ModelId model) {
 }
 
 void RecipeBuilder::update(PhaseId joined, Body body, ModelId model) {
-  if (modes_.of(model) == UpdateMode::kJoined) {
+  if (modes_.of(model).update == UpdateMode::kJoined) {
     phase(joined, body, model).part = TrainPart::kAll;
     return;
   }
@@ -89,8 +85,8 @@ void RecipeBuilder::update(PhaseId joined, Body body, ModelId model) {
 Recipe RecipeBuilder::take() {
   for (const ModelSource& model : recipe_.models) {
     if (!gathers_to_generate(model) || !recipe_.generates(model.id)) continue;
-    const bool has_slots = model.streamed || model.sliced;
-    const TagId before{has_slots ? TagKind::kBuffers : TagKind::kWeights, model.id};
+    const TagId before{model.storage.brings_layers() ? TagKind::kBuffers : TagKind::kWeights,
+                       model.id};
     recipe_.tags.insert(std::find(recipe_.tags.begin(), recipe_.tags.end(), before) + 1,
                         {TagKind::kBlocks, model.id});
   }
@@ -105,22 +101,12 @@ Recipe RecipeBuilder::take() {
 
 void RecipeBuilder::add_model(const ModelSource& source) {
   recipe_.models.push_back(source);
-  const bool sliced = job_.data_parallel(source.id).slices_weights() && !evaluates_;
-  recipe_.models.back().sliced = sliced;
-  recipe_.models.back().streamed = modes_.streams_weights(source.id) && !sliced;
-  recipe_.models.back().slice_on_host = modes_.streams_weights(source.id) && sliced;
-  recipe_.models.back().streams_tables = modes_.streams_tables(source.id);
-  recipe_.models.back().streams_states =
-      source.trained != nullptr && streams_states(modes_.of(source.id));
-  recipe_.models.back().states_on_disk =
-      source.trained != nullptr && modes_.of(source.id) == UpdateMode::kDisk;
-  recipe_.models.back().blocks_on_disk =
-      modes_.streams_weights(source.id) && modes_.blocks_on_disk(source.id);
-  recipe_.models.back().inputs_on_host =
-      source.trained != nullptr && modes_.inputs_on_host(source.id);
-  if (!recipe_.models.back().slice_on_host) add_tag(TagKind::kWeights, source.id);
-  if (recipe_.models.back().streamed || recipe_.models.back().sliced)
-    add_tag(TagKind::kBuffers, source.id);
+  ModelSource& model = recipe_.models.back();
+  model.storage =
+      derive(modes_.of(source.id), evaluates_ ? DataParallel() : job_.data_parallel(source.id),
+             source.trained != nullptr, source.adapted());
+  if (!model.storage.streams_shard()) add_tag(TagKind::kWeights, source.id);
+  if (model.storage.brings_layers()) add_tag(TagKind::kBuffers, source.id);
   if (source.adapted()) add_tag(TagKind::kAdapter, source.id);
 }
 
@@ -130,21 +116,19 @@ void RecipeBuilder::fill_tags(Phase& p) const {
   const bool generates = p.body == Body::kGenerate;
   // The phase that fills the rollout's weights.
   const bool fills = copies_ ? p.body == Body::kRolloutWeights && !p.loads_weights : generates;
-  p.streams_weights = model.streamed && !p.is_of_rollout();
-  p.slices_weights = model.sliced && !p.is_of_rollout();
-  p.slices_gradients = model.slices_gradients && p.trains();
-  p.slice_on_host = model.slice_on_host;
-  p.gradients_on_host = model.gradients_on_host && p.trains();
   p.gathers_weights = gathers_to_generate(model) && fills;
-  p.fetches_blocks = model.streamed && fills;
-  if (p.streams_weights || p.slices_weights) p.together = modes_.together(p.model);
-  if (makes_logits(p)) p.logits_chunk = modes_.logits_chunk();
-  p.graphs = generates && modes_.graphs();
-  p.streams_tables = p.streams_weights && model.streams_tables;
-  p.streams_states = model.streams_states && p.updates();
-  p.states_on_disk = model.states_on_disk && p.updates();
-  p.blocks_on_disk = model.blocks_on_disk;
-  p.inputs_on_host = p.streams_weights && model.inputs_on_host && p.trains();
+  p.storage = model.storage;
+  if (!p.brings_layers()) {
+    p.storage.tables = Home::kDevice;
+    p.storage.together = 1;
+  }
+  if (!p.trains()) {
+    p.storage.inputs = p.storage.gradients = Home::kDevice;
+    p.storage.shards_gradients = false;
+  }
+  if (!p.updates()) p.storage.update = UpdateMode::kJoined;
+  if (makes_logits(p)) p.logits_chunk = modes_.logits_chunk;
+  p.graphs = generates && modes_.graphs;
   for (const TagId tag : recipe_.tags) {
     if (tag.kind == TagKind::kKeyValues || tag.kind == TagKind::kGraphs) {
       const bool needed = generates || p.id == PhaseId::kWakeUp;
@@ -185,7 +169,8 @@ void RecipeBuilder::fill_own_tag(Phase& p, TagKind kind, TagId tag, bool adapted
       // If rollouts of a ZeRO-3 model use another tensor-parallel size, whole units pass through
       // the prefetch buffers and only the rank's shards are kept. With stages or offloaded weights,
       // units have space in the rollout weights instead.
-      const bool passes_slots = places_generation_ && !has_stages_ && recipe_.find(p.model)->sliced;
+      const bool passes_slots =
+          places_generation_ && !has_stages_ && recipe_.find(p.model)->storage.shards_weights;
       const bool used =
           p.gathers_weights ? kind == TagKind::kBlocks || passes_slots : kind == TagKind::kBuffers;
       // An update loads the states in parts into prefetch buffers.

@@ -16,7 +16,7 @@ namespace neap::spec {
 class RecipeBuilder {
  public:
   /// `job` must outlive the builder.
-  RecipeBuilder(const Job& job, const ModelModes& modes);
+  RecipeBuilder(const Job& job, const StepModes& modes);
 
   void frozen(ModelId id, const std::string& path, Head head, const std::string& adapter = {}) {
     add_model({.id = id, .path = path, .head = head, .adapter = adapter});
@@ -25,7 +25,7 @@ class RecipeBuilder {
   /// The tags of generations.
   void key_values() {
     add_tag(TagKind::kKeyValues, ModelId::kActor);
-    if (modes_.graphs()) add_tag(TagKind::kGraphs, ModelId::kActor);
+    if (modes_.graphs) add_tag(TagKind::kGraphs, ModelId::kActor);
   }
 
   /// Returns the new phase for further settings. The reference is valid until the next call.
@@ -41,7 +41,7 @@ class RecipeBuilder {
   void add_tag(TagKind kind, ModelId model) { recipe_.tags.push_back({kind, model}); }
   /// Whether generation reads the model's weights from a separate tag.
   [[nodiscard]] bool gathers_to_generate(const ModelSource& model) const {
-    return model.streamed || model.sliced || places_generation_ || copies_;
+    return model.storage.brings_layers() || places_generation_ || copies_;
   }
   // The job's tags, in order.
   void fill_tags(Phase& p) const;
@@ -52,7 +52,7 @@ class RecipeBuilder {
   void fill_own_tag(Phase& p, TagKind kind, TagId tag, bool adapted) const;
 
   const Job& job_;
-  ModelModes modes_;
+  StepModes modes_;
   bool evaluates_, places_generation_, copies_, has_stages_;
   Recipe recipe_;
 };

@@ -56,10 +56,6 @@ enum class UpdateMode : std::uint8_t {
   kDisk,      ///< as kStreamed, but the states are on disk
 };
 constexpr std::size_t kUpdateModes = 4;
-/// Whether the update loads the states part by part.
-[[nodiscard]] constexpr bool streams_states(UpdateMode mode) {
-  return mode == UpdateMode::kStreamed || mode == UpdateMode::kDisk;
-}
 [[nodiscard]] std::string_view to_string(UpdateMode mode);
 
 /// memory.optimizer_offload: one of the modes, or chosen by the plan.

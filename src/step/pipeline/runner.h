@@ -161,8 +161,8 @@ void train_phase(B& b, const spec::Phase& phase, const MakeObjective& objective)
   b.ops().repeat(range.count, [&](std::int64_t i) {
     const std::int64_t update = range.first + i;
     const std::int64_t row = update * shape.mini_batch % shape.rows;
-    add_gradients(b, cuts.at(static_cast<std::size_t>(row / shape.mini_batch)), phase.together,
-                  objective(b.scale(row)));
+    add_gradients(b, cuts.at(static_cast<std::size_t>(row / shape.mini_batch)),
+                  phase.storage.together, objective(b.scale(row)));
     reduce_gradients(b);
     b.read_numbers();
     if (phase.part == TrainPart::kAll) update_weights(b, update);
@@ -170,7 +170,7 @@ void train_phase(B& b, const spec::Phase& phase, const MakeObjective& objective)
 }
 
 inline InferenceCuts inference_cuts_of(const spec::Job& job, const spec::Phase& phase) {
-  return {spec::batching_of(job, phase).rows, phase.together};
+  return {spec::batching_of(job, phase).rows, phase.storage.together};
 }
 
 template <Backend B>

@@ -35,12 +35,11 @@ Bytes PartLayout::disk_written() const {
 }
 
 UpdateParts::UpdateParts(spec::StatePlacement placement, std::int64_t rank,
-                         std::vector<bool> on_host, SlicesOnHost slices, RestsOnDisk on_disk)
+                         std::vector<bool> on_host, const spec::ModelStorage& storage)
     : placement_(std::move(placement)),
       pieces_(placement_.pieces(rank)),
       on_host_(std::move(on_host)),
-      slices_(slices),
-      on_disk_(on_disk) {
+      storage_(storage) {
   const std::int64_t all = spec::total_elements(placement_.units());
   const std::int64_t span =
       std::clamp(all / kSpansOfModel / kLeastSpan * kLeastSpan, kLeastSpan, kSpan);
@@ -60,8 +59,9 @@ PartLayout UpdateParts::layout(const UpdatePart& part) const {
   const auto add = [&](PartTensor tensor) {
     tensor.slot_offset = out.bytes;
     out.bytes = round_up(out.bytes + tensor.bytes(), spec::kStateAlignment);
-    tensor.on_disk =
-        tensor.kind == PartTensor::Kind::kStates ? on_disk_.states : rests_on_disk(part.unit);
+    tensor.on_disk = tensor.kind == PartTensor::Kind::kStates
+                         ? storage_.states() == spec::Home::kDisk
+                         : rests_on_disk(part.unit);
     if (tensor.on_disk) {
       const Bytes in_page = tensor.storage_offset - round_down(tensor.storage_offset, kWindowPage);
       tensor.window_offset = out.window + in_page;
@@ -76,13 +76,15 @@ PartLayout UpdateParts::layout(const UpdatePart& part) const {
   const spec::OptimizerSpec& optimizer = placement_.optimizer();
   const spec::Piece& piece = pieces_[part.piece];
   const std::int64_t in_slice = piece.slice_first + part.first - piece.first;
-  if (on_host(part.unit) || slices_.weights) {
+  const bool shard = shard_is_offloaded();
+  if (on_host(part.unit) || shard) {
     // If there is a master copy, it takes the update, and the weights are rounded from it.
-    add_flat(PartTensor::Kind::kWeights, slices_.weights ? in_slice : part.first, optimizer.weights,
+    add_flat(PartTensor::Kind::kWeights, shard ? in_slice : part.first, optimizer.weights,
              !optimizer.has_master(), true);
   }
-  if (on_host(part.unit) || slices_.gradients)
-    add_flat(PartTensor::Kind::kGradients, slices_.gradients ? in_slice : part.first,
+  const bool gradient_shard = storage_.streams_gradients();
+  if (on_host(part.unit) || gradient_shard)
+    add_flat(PartTensor::Kind::kGradients, gradient_shard ? in_slice : part.first,
              optimizer.gradients, true, false);
   const std::vector<spec::StateTensor>& states = states_[part.piece].tensors();
   const std::int64_t before = part.first - piece.first;  // elements of the piece

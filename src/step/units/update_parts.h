@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "spec/job/placement.h"
+#include "spec/types/homes.h"
 #include "step/units/streamed_kind.h"
 #include "step/units/trained_unit.h"
 
@@ -76,18 +77,6 @@ struct GatheredPart {
 /// One part is loaded and one is stored while a third is updated.
 constexpr std::size_t kUpdateSlots = 3;
 
-/// A rank's offloaded ZeRO shards.
-struct SlicesOnHost {
-  bool weights = false, gradients = false;
-};
-
-/// Which data are on disk.
-struct RestsOnDisk {
-  bool states = false;
-  /// Weights and gradients of blocks, or ZeRO shards of them, that would otherwise be in host
-  /// memory.
-  bool blocks = false;
-};
 /// For parts on disk: two more are read ahead, and one is being written. A part has the same offset
 /// within a page as in the file, and whole pages are transferred.
 constexpr std::size_t kPartsAhead = 2;
@@ -96,10 +85,10 @@ constexpr Bytes kWindowPage = 4_KiB;
 
 class UpdateParts {
  public:
-  /// The parts of a rank. `on_host`: for each unit, whether its weights and gradients are
-  /// offloaded. `slices`: whether the rank's ZeRO shards are.
+  /// The parts of a rank. `on_host`: for each unit, whether its weights and gradients are offloaded
+  /// as a whole.
   UpdateParts(spec::StatePlacement placement, std::int64_t rank, std::vector<bool> on_host,
-              SlicesOnHost slices = {}, RestsOnDisk on_disk = {});
+              const spec::ModelStorage& storage = {});
 
   /// In the order of updates: unit by unit.
   [[nodiscard]] const std::vector<UpdatePart>& list() const { return parts_; }
@@ -115,14 +104,18 @@ class UpdateParts {
 
  private:
   [[nodiscard]] bool rests_on_disk(std::size_t unit) const {
-    return on_disk_.blocks && (slices_.weights || placement_.units()[unit].block >= 0);
+    return storage_.layers == spec::Home::kDisk &&
+           (shard_is_offloaded() || placement_.units()[unit].block >= 0);
+  }
+  /// Whether this rank's shard of the trained weights is offloaded.
+  [[nodiscard]] bool shard_is_offloaded() const {
+    return storage_.trains_layers && storage_.streams_shard();
   }
   spec::StatePlacement placement_;
   std::vector<spec::Piece> pieces_;
   std::vector<spec::UnitState> states_;  // one per piece
   std::vector<bool> on_host_;
-  SlicesOnHost slices_;
-  RestsOnDisk on_disk_;
+  spec::ModelStorage storage_;
   std::vector<UpdatePart> parts_;
 };
 

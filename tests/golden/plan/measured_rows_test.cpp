@@ -57,11 +57,13 @@ double planned_seconds(const MeasuredRun& run) {
   target.capacity = run.capacity;
   Predictions predictions;
   Drafts drafts(job, target, value_or_throw(Drafts::read(job, target)), predictions);
-  spec::ModelModes modes;
-  modes.stream_weights(spec::ModelId::kActor);
-  if (run.tables) modes.stream_tables(spec::ModelId::kActor);
-  modes.set_together(spec::ModelId::kActor, run.together);
-  modes.set(spec::ModelId::kActor, run.update);
+  spec::StepModes modes;
+  modes.of(spec::ModelId::kActor) = {
+      .layers = spec::Home::kHost,
+      .tables = run.tables ? spec::Home::kHost : spec::Home::kDevice,
+      .update = run.update,
+      .together = run.together,
+  };
   MemoryPlan plan = value_or_throw(drafts.draft(modes));
   plan.capacity = run.capacity;
   EXPECT_TRUE(value_or_throw(drafts.solve(plan, std::numeric_limits<double>::infinity())));

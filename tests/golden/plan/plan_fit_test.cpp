@@ -56,9 +56,9 @@ TEST(GoldenPlans, LogitsComeInLargerChunksWhereTheyFit) {
     return *make_plan(job, target);
   };
   const MemoryPlan free = plan_of({}, Bytes());
-  EXPECT_EQ(free.modes.logits_chunk(), spec::kLargerLogitsChunks.front());
+  EXPECT_EQ(free.modes.logits_chunk, spec::kLargerLogitsChunks.front());
   const MemoryPlan deterministic = plan_of({"trainer.deterministic=true"}, Bytes());
-  EXPECT_EQ(deterministic.modes.logits_chunk(), spec::kLogitsChunk);
+  EXPECT_EQ(deterministic.modes.logits_chunk, spec::kLogitsChunk);
   // Of 73 reads and writes of a gradient of 933 MB, 9 are left.
   EXPECT_LT(free.seconds(), 0.92 * deterministic.seconds());
   EXPECT_GT(free.peak, deterministic.peak);
@@ -67,7 +67,7 @@ TEST(GoldenPlans, LogitsComeInLargerChunksWhereTheyFit) {
   ASSERT_TRUE(spec::Job::load(kFolder / "qwen15_sft.toml", {}, job).ok());
   const Bytes least = *least_capacity(job, target_of(job));
   const MemoryPlan tight = plan_of({}, least);
-  EXPECT_EQ(tight.modes.logits_chunk(), spec::kLogitsChunk);
+  EXPECT_EQ(tight.modes.logits_chunk, spec::kLogitsChunk);
   EXPECT_LE(tight.peak, least);
   // Each size of chunks on the way is a plan that is no slower than those of less memory.
   double before = tight.seconds();
@@ -88,20 +88,20 @@ TEST(GoldenPlans, DecodingIsInGraphsWhereTheyFit) {
     return *make_plan(job, target);
   };
   const MemoryPlan in_graphs = plan_of(Bytes());
-  EXPECT_TRUE(in_graphs.modes.graphs());
+  EXPECT_TRUE(in_graphs.modes.graphs);
   const std::optional<std::size_t> tag = in_graphs.index_of({spec::TagKind::kGraphs});
   ASSERT_TRUE(tag);
   EXPECT_EQ(in_graphs.tags[*tag].name(), "rollout.graphs");
   EXPECT_GT(in_graphs.tags[*tag].bytes, Bytes());
   const Bytes least = *least_capacity(job, target_of(job));
   const MemoryPlan tight = plan_of(least);
-  EXPECT_FALSE(tight.modes.graphs());
+  EXPECT_FALSE(tight.modes.graphs);
   EXPECT_FALSE(tight.index_of({spec::TagKind::kGraphs}));
   EXPECT_LE(tight.peak, least);
 
   job.rollout.graphs = "off";
   const MemoryPlan eager = plan_of(Bytes());
-  EXPECT_FALSE(eager.modes.graphs());
+  EXPECT_FALSE(eager.modes.graphs);
   EXPECT_LT(in_graphs.phases.front().seconds, 0.75 * eager.phases.front().seconds);
   EXPECT_EQ(*least_capacity(job, target_of(job)), least);
 }

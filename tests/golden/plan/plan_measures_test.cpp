@@ -29,7 +29,7 @@ TEST(GoldenPlans, UpdatesAreDividedWhereThatFitsAndNotElsewhere) {
     ASSERT_TRUE(plan.ok()) << to_string(mode) << ": " << plan.status().message();
     EXPECT_LE(plan->peak, target.capacity);
     for (const spec::ModelId model : spec::describe(job).trained())
-      EXPECT_EQ(plan->modes.of(model), mode);
+      EXPECT_EQ(plan->modes.of(model).update, mode);
   }
   EXPECT_LT(least[spec::UpdateMode::kSplit], least[spec::UpdateMode::kJoined]);
   EXPECT_LT(least[spec::UpdateMode::kStreamed], least[spec::UpdateMode::kSplit] / 2);
@@ -37,8 +37,8 @@ TEST(GoldenPlans, UpdatesAreDividedWhereThatFitsAndNotElsewhere) {
   EXPECT_EQ(*least_capacity(job, target), least[spec::UpdateMode::kStreamed]);
   // Where everything fits, nothing is divided.
   target.capacity = 48_GiB;
-  spec::ModelModes whole;
-  whole.decode_in_graphs();
+  spec::StepModes whole;
+  whole.graphs = true;
   EXPECT_EQ(make_plan(job, target)->modes, whole);
 }
 
@@ -76,7 +76,7 @@ TEST(GoldenPlans, StatesGoToDiskWhereTheHostHasNoRoom) {
   job.memory.allow.push_back(spec::Measure::kDisk);
   const auto plan = make_plan(job, target);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_EQ(plan->modes.of(spec::ModelId::kActor), spec::UpdateMode::kDisk);
+  EXPECT_EQ(plan->modes.of(spec::ModelId::kActor).states(), spec::Home::kDisk);
   EXPECT_LE(plan->host_bytes, 64_GiB);
   EXPECT_LE(plan->peak, 24_GiB);
   // Of a parameter two moments and the master, read and written in each update.
@@ -99,7 +99,7 @@ TEST(GoldenPlans, StatesGoToDiskWhereTheHostHasNoRoom) {
   target.host_memory = 16_GiB;
   const auto least = make_plan(job, target);
   ASSERT_TRUE(least.ok()) << least.status().message();
-  EXPECT_TRUE(least->modes.blocks_on_disk(spec::ModelId::kActor));
+  EXPECT_EQ(least->modes.of(spec::ModelId::kActor).layers, spec::Home::kDisk);
   EXPECT_LE(least->host_bytes, 16_GiB);
   constexpr double kBlocks = 6 * 28 * 233.057792e6;
   EXPECT_NEAR(static_cast<double>(least->disk_bytes.count()), kStates + kBlocks, 0.001 * kStates);
@@ -131,8 +131,9 @@ TEST(GoldenPlans, AllowedMeasuresAreTakenAndOthersAreNot) {
                        [](const ActivationPlan& a) { return a.recomputed().empty(); });
   };
   const auto joined = [](const MemoryPlan& p) {
-    return std::none_of(p.updated.begin(), p.updated.end(),
-                        [](const UpdatePlan& u) { return u.mode == spec::UpdateMode::kStreamed; });
+    return std::none_of(p.modes.models.begin(), p.modes.models.end(), [](const auto& homes) {
+      return homes.update == spec::UpdateMode::kStreamed;
+    });
   };
   const Result<MemoryPlan> exact = plan("[\"recompute\",\"offload\",\"offload_optimizer\"]", 79);
   ASSERT_TRUE(exact.ok()) << exact.status().message();
@@ -159,7 +160,8 @@ TEST(GoldenPlans, AllowedMeasuresAreTakenAndOthersAreNot) {
   ASSERT_TRUE(states.ok()) << states.status().message();
   EXPECT_EQ(states->changes.size(), 2U);
   EXPECT_LT(states->seconds(), 0.95 * exact->seconds());
-  for (const UpdatePlan& u : states->updated) EXPECT_EQ(u.states, spec::Dtype::kBfloat16);
+  for (const std::string& change : spec::assignments(states->changes))
+    EXPECT_NE(change.find("state_dtype=bfloat16"), std::string::npos) << change;
   EXPECT_TRUE(plan(narrow, 400)->changes.empty());
   expect_overrides_give("qwen7b_ppo.toml", with_auto(), *states);
 }

@@ -124,7 +124,7 @@ inline testing::MuteRanks context_ranks(const testing::RandomJob& r) {
 class AtenWorld {
  public:
   /// `ranks`: that divide batches, and slice together. `replicas`: with the same slices; null: none.
-  AtenWorld(const testing::RandomJob& random, const spec::ModelModes& modes,
+  AtenWorld(const testing::RandomJob& random, const spec::StepModes& modes,
             parallel::Communicator& ranks, parallel::Communicator* replicas = nullptr)
       : job_(random.job),
         modes_(modes),
@@ -152,7 +152,7 @@ class AtenWorld {
     Model& m = model_of(role);
     const auto& weights = role.lora.rank > 0 ? m.adapters : m.weights;
     std::vector<step::TrainedUnit<at::Tensor>> out;
-    const std::vector<bool> rests = on_host(role, hosted(role));
+    const std::vector<bool> rests = on_host(role, storage(role));
     for (const spec::FlatUnit& unit : trained_units(role)) {
       const std::size_t u = out.size();
       out.push_back(step::make_trained_unit(
@@ -170,7 +170,7 @@ class AtenWorld {
     const Outside outside;
     train::OptimizerSlice out{placement(role), {}};
     if (!out.placement.sliced()) return std::nullopt;
-    out.weights = sliced(role) && role.trains_blocks();
+    out.weights = storage(role).shards_weights && role.trains_blocks();
     out.replicas = replicas_;
     for (const spec::Piece& piece : out.placement.pieces(ranks_.rank())) {
       out.pieces.push_back(step::make_piece(
@@ -209,16 +209,14 @@ class AtenWorld {
     return at::zeros({shape.begin(), shape.rank()}, bridge::to_aten(dtype));
   }
 
-  [[nodiscard]] HostedUnits hosted(const ModelRole& role) const {
-    const bool rests = modes_.streams_weights(role.id);
-    if (sliced(role)) return {.slice = rests};
-    return {rests, modes_.streams_tables(role.id)};
+  [[nodiscard]] spec::ModelStorage storage(const ModelRole& role) const {
+    return spec::describe(job_, modes_).find(role.id)->storage;
   }
 
  private:
   // Gradients of blocks on the host are there whole.
   [[nodiscard]] spec::StatePlacement placement(ModelRole role) const {
-    if (hosted(role).blocks && role.trains_blocks())
+    if (storage(role).streams_layers() && role.trains_blocks())
       role.ranks.zero_stage = std::min<std::int64_t>(role.ranks.zero_stage, 1);
     return placement_of(role, dtype());
   }
@@ -284,9 +282,9 @@ class AtenWorld {
   }
   [[nodiscard]] ops::Peers peers() { return {&tensor_, &context_}; }
   std::optional<ops::StreamedBase> streamed_base(Model& m, const ModelRole& role) {
-    const HostedUnits rests = hosted(role);
-    if (sliced(role)) return sliced_base(m, role);
-    if (!rests.blocks) return std::nullopt;
+    const spec::ModelStorage stored = storage(role);
+    if (stored.shards_weights) return sliced_base(m, role);
+    if (!stored.streams_layers()) return std::nullopt;
     const bool trained = role.trains_blocks();
     CopiedKind blocks, gradients, inputs;
     const std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
@@ -294,10 +292,10 @@ class AtenWorld {
       if (units[u].block < 0) continue;
       blocks.units.push_back(m.weights[u].clone());
       if (trained) gradients.units.push_back(m.grads[u].clone());
-      if (modes_.inputs_on_host(role.id)) inputs.units.push_back(group_inputs(role));
+      if (stored.inputs != spec::Home::kDevice) inputs.units.push_back(group_inputs(role));
     }
     for (CopiedKind* kind : {&blocks, &gradients, &inputs}) kind->slots = slots_for(kind->units);
-    const HostedTables tables = hosted_tables(role, rests.tables);
+    const HostedTables tables = hosted_tables(role, stored.streams_tables());
     CopiedTables copied;
     copied.turns = tables.turns;
     for (const spec::FlatUnit& unit : tables.units) {
@@ -314,9 +312,6 @@ class AtenWorld {
     m.blocks = std::make_unique<CopiedBlocks>(blocks, gradients, inputs, copied);
     return ops::StreamedBase{m.blocks.get(), blocks.slots,         gradients.slots,    inputs.slots,
                              copied.slot,    copied.gradient_slot, tables.gives_rows()};
-  }
-  [[nodiscard]] bool sliced(const ModelRole& role) const {
-    return spec::describe(job_, modes_).find(role.id)->sliced;
   }
   std::optional<ops::StreamedBase> sliced_base(Model& m, const ModelRole& role) {
     const std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
@@ -339,8 +334,8 @@ class AtenWorld {
   [[nodiscard]] at::Tensor group_inputs(const ModelRole& role) const {
     const spec::Recipe recipe = spec::describe(job_, modes_);
     for (const spec::Phase& phase : recipe.phases) {
-      if (phase.model != role.id || !phase.inputs_on_host) continue;
-      const std::int64_t rows = std::min(phase.together, micro_batches(job_, phase)) *
+      if (phase.model != role.id || phase.storage.inputs == spec::Home::kDevice) continue;
+      const std::int64_t rows = std::min(phase.storage.together, micro_batches(job_, phase)) *
                                 micro_batch_spans(job_, phase).rows();
       return at::zeros({rows * role.shape.hidden_size}, options_);
     }
@@ -358,7 +353,7 @@ class AtenWorld {
   }
 
   const spec::Job& job_;
-  spec::ModelModes modes_;
+  spec::StepModes modes_;
   at::TensorOptions options_;
   parallel::Communicator& ranks_;
   parallel::Communicator* replicas_;

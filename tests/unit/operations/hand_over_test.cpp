@@ -29,17 +29,18 @@ void for_each_training_phase(
   const bridge::NoAutograd no_autograd;
   testing::RandomJob r = testing::random_job(seed, testing::test_device().is_cpu());
   divide(r, ranks, static_cast<std::int64_t>(seed / 2 % 2));
-  spec::ModelModes modes;
+  spec::StepModes modes;
   const spec::Recipe joined = spec::describe(r.job);
   for (const spec::ModelId model : joined.trained()) {
-    if (seed % 2 == 1) modes.set(model, spec::UpdateMode::kSplit);
+    spec::ModelHomes& homes = modes.of(model);
+    if (seed % 2 == 1) homes.update = spec::UpdateMode::kSplit;
     const std::vector<spec::ModelId> streamable = spec::streamable(joined);
     if (seed % 3 != 0 || std::find(streamable.begin(), streamable.end(), model) == streamable.end())
       continue;
-    modes.stream_weights(model);
-    if (r.models.at(model).trains_blocks()) modes.set(model, spec::UpdateMode::kStreamed);
-    if (seed % 2 == 0) modes.stream_tables(model);
-    modes.set_together(model, 1 + static_cast<std::int64_t>(seed / 3 % 4));
+    homes.layers = spec::Home::kHost;
+    if (r.models.at(model).trains_blocks()) homes.update = spec::UpdateMode::kStreamed;
+    if (seed % 2 == 0) homes.tables = spec::Home::kHost;
+    homes.together = 1 + static_cast<std::int64_t>(seed / 3 % 4);
   }
   AtenWorld world(r, modes, ranks);
   for (const spec::Phase& phase : spec::describe(r.job, modes).phases)

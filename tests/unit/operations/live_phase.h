@@ -31,11 +31,11 @@ inline step::KernelProfile profile_of(const testing::RandomJob& r, const spec::P
 inline void for_each_part(const AtenWorld& world, const ModelRole& role, const spec::Phase& phase,
                           ops::AtenOps& ops, const std::vector<train::OptimizerUnit>& pieces,
                           const rlhf::LiveTraining::VisitPart& visit) {
-  if (!phase.streams_states) {
+  if (!phase.storage.streams_states()) {
     for (const train::OptimizerUnit& piece : pieces) visit(piece);
     return;
   }
-  const step::UpdateParts parts = update_parts(role, world.dtype(), world.hosted(role));
+  const step::UpdateParts parts = update_parts(role, world.dtype(), world.storage(role));
   for (const step::UpdatePart& part : parts.list()) {
     const train::OptimizerUnit& unit = pieces[part.piece];
     const auto in_slot = [&](const step::PartTensor& t) {
@@ -84,7 +84,7 @@ inline void run_live(AtenWorld& world, const testing::RandomJob& r, const spec::
   if (phase.trains()) {
     std::vector<train::OptimizerUnit> units = world.units(role);
     const std::optional<train::OptimizerSlice> slice = world.slice(role, units);
-    if (phase.slices_gradients) {
+    if (phase.storage.shards_gradients) {
       sink = world.sink(role, units, *slice);
       for (train::OptimizerUnit& unit : units) unit.gradients = at::Tensor();
     }

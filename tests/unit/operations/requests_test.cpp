@@ -137,41 +137,40 @@ void compare_generation(AtenWorld& world, const testing::RandomJob& r, const spe
   EXPECT_LE(peak(measured), peak(requests_of_plan(r, phase)) + tokens);
 }
 
-spec::ModelModes modes_of(std::uint64_t seed, const testing::RandomJob& r, bool staged,
-                          Seen& seen) {
-  spec::ModelModes modes;
+spec::StepModes modes_of(std::uint64_t seed, const testing::RandomJob& r, bool staged, Seen& seen) {
+  spec::StepModes modes;
   const spec::Recipe joined = spec::describe(r.job);
   // Odd seeds divide the updates: the same requests, in two phases. Some stream the states, from the host or from disk.
   const spec::UpdateMode streamed =
       seed % 7 < 3 ? spec::UpdateMode::kDisk : spec::UpdateMode::kStreamed;
   if (seed % 2 == 1) {
     for (const spec::ModelId model : joined.trained())
-      modes.set(model, seed % 5 < 2 ? streamed : spec::UpdateMode::kSplit);
+      modes.of(model).update = seed % 5 < 2 ? streamed : spec::UpdateMode::kSplit;
   }
   // Every third streams the weights that it can, and every other one of these their tables; those that are
   // trained with their states, and some with inputs of blocks. Stages do, too.
   if (seed % 3 == 0 || (staged && seed % 7 < 4)) {
     for (const spec::ModelId model : spec::streamable(joined)) {
       const bool trains = r.models.at(model).trains_blocks();
-      modes.stream_weights(model);
+      spec::ModelHomes& homes = modes.of(model);
+      homes.layers = seed % 4 == 1 ? spec::Home::kDisk : spec::Home::kHost;
       if (staged) ++(trains ? seen.trained_stages : seen.streamed_stages);
       if (staged && trains && r.job.parallel.zero_bubble()) ++seen.trained_parts;
-      if (seed % 4 == 1) modes.keep_blocks_on_disk(model);
       if (r.models.at(model).trains_blocks() && r.job.ranks() > 1)
-        ++(joined.find(model)->sliced ? seen.resting : seen.added);
-      if (seed % 2 == 0 && !(staged && trains)) modes.stream_tables(model);
-      if (!staged) modes.set_together(model, 1 + static_cast<std::int64_t>(seed / 3 % 4));
+        ++(joined.find(model)->storage.shards_weights ? seen.resting : seen.added);
+      if (seed % 2 == 0 && !(staged && trains)) homes.tables = spec::Home::kHost;
+      if (!staged) homes.together = 1 + static_cast<std::int64_t>(seed / 3 % 4);
       if (joined.find(model)->trained == nullptr) continue;
-      modes.set(model, streamed);
-      if (seed % 5 < 3 && !staged) modes.keep_inputs_on_host(model);
+      homes.update = streamed;
+      if (seed % 5 < 3 && !staged) homes.inputs = spec::Home::kHost;
     }
   }
   // Every other one takes sliced weights through groups of micro-batches.
   if (r.job.data_parallel().slices_weights() && seed % 2 == 0)
-    for (const spec::ModelSource& model : joined.models) modes.set_together(model.id, 2);
+    for (const spec::ModelSource& model : joined.models) modes.of(model.id).together = 2;
   // Some take logits in chunks of a few rows.
   if (seed % 4 == 3)
-    modes.set_logits_chunk(5 * r.models.at(joined.models.front().id).shape.vocab_size);
+    modes.logits_chunk = 5 * r.models.at(joined.models.front().id).shape.vocab_size;
   return modes;
 }
 
@@ -206,7 +205,7 @@ void compare(std::uint64_t seed, Seen& seen, parallel::Communicator& ranks = alo
   }
   if (r.job.data_parallel().slices_weights() && r.job.parallel.tensor_model_parallel_size > 1)
     ++seen.sliced;
-  const spec::ModelModes modes = modes_of(seed, r, staged, seen);
+  const spec::StepModes modes = modes_of(seed, r, staged, seen);
   // The world has the ranks that divide batches, whatever else the job divides.
   const spec::DataParallel division = r.job.data_parallel();
   const parallel::Groups groups(

@@ -86,10 +86,10 @@ TEST_F(CommonChoicesTest, APlanTakesFixedChoices) {
     const PlanOrLeast free = own(job, capacity, 0);
     ASSERT_TRUE(free.plan);
     ModelChoice fixed = choice_of(*free.plan, ModelId::kCritic, kAll);
-    ASSERT_FALSE(fixed.streams_weights);
-    fixed.streams_weights = true;
-    fixed.update = spec::UpdateMode::kSplit;
-    fixed.together = 2;
+    ASSERT_EQ(fixed.homes.layers, spec::Home::kDevice);
+    fixed.homes.layers = spec::Home::kHost;
+    fixed.homes.update = spec::UpdateMode::kSplit;
+    fixed.homes.together = 2;
     fixed.retention->blocks[2] = spec::BlockRetention::all(spec::Retention::kRecompute);
     const Result<PlanOrLeast> found = plan_or_least(job, target(capacity), {{fixed}});
     ASSERT_TRUE(found.ok() && found->plan);
@@ -101,7 +101,8 @@ TEST_F(CommonChoicesTest, APlanTakesFixedChoices) {
 TEST_F(CommonChoicesTest, NoCapacityIsEnoughForFixedChoicesThatAKindDoesNotHave) {
   const spec::Job job = this->job({});
   ModelChoice fixed = choice_of(*own(job, 40_GiB, 0).plan, ModelId::kCritic);
-  fixed.streams_weights = fixed.gradients_on_host = true;  // of slices, which it does not have
+  // It has no shards of gradients.
+  fixed.homes.layers = fixed.homes.gradients = spec::Home::kHost;
   const Result<PlanOrLeast> found = plan_or_least(job, target(40_GiB), {{fixed}});
   ASSERT_TRUE(found.ok()) << found.status().message();
   EXPECT_FALSE(found->plan);
@@ -139,6 +140,12 @@ TEST_F(CommonChoicesTest, ModelsThatRanksOfSeveralKindsTrainOrDivideAreShared) {
   EXPECT_FALSE(is_chosen_alike(job({}), ModelId::kReward));
 }
 
+ModelChoice critic_with(spec::UpdateMode update) {
+  ModelChoice out{ModelId::kCritic};
+  out.homes.update = update;
+  return out;
+}
+
 // Outcomes of two kinds that share a critic, which is updated in that way; nullopt: no plan.
 class Rounds {
  public:
@@ -153,7 +160,7 @@ class Rounds {
       KindOutcome& out = outcomes.emplace_back();
       if (each) {
         out.seconds = each->seconds;
-        out.choices.models = {{ModelId::kCritic, each->update}};
+        out.choices.models = {critic_with(each->update)};
       } else {
         out.least = outcomes.size() == 1 ? 2_GiB : 3_GiB;
       }
@@ -163,7 +170,7 @@ class Rounds {
   [[nodiscard]] std::optional<spec::UpdateMode> fixed() const {
     const std::vector<ModelChoice> fixed = common_.fixed(0).models;
     EXPECT_EQ(fixed, common_.fixed(1).models);
-    return fixed.empty() ? std::nullopt : std::optional(fixed.front().update);
+    return fixed.empty() ? std::nullopt : std::optional(fixed.front().homes.update);
   }
   [[nodiscard]] const CommonChoices& operator*() const { return common_; }
 
@@ -227,18 +234,18 @@ TEST_F(CommonChoicesTest, WhereNoKindsChoiceFitsAllTheSmallerOfEachPartIsTried) 
   CommonChoices common(job);
   std::vector<KindOutcome> outcomes(2);
   for (KindOutcome& of : outcomes) of.choices.models = {{ModelId::kCritic}};
-  outcomes[0].choices.models[0].update = spec::UpdateMode::kStreamed;
+  outcomes[0].choices.models[0].homes.update = spec::UpdateMode::kStreamed;
   outcomes[0].choices.variant = {1, {1}};
   outcomes[1].choices.variant = {0, {2}};
-  outcomes[1].choices.models[0].blocks_on_disk = true;
+  outcomes[1].choices.models[0].homes.layers = spec::Home::kDisk;
   outcomes[1].seconds = 1;
   ASSERT_TRUE(common.take(outcomes));
   std::vector<KindOutcome> refused(2);
   refused[0].least = refused[1].least = 1_GiB;
   ASSERT_TRUE(common.take(refused));
   ASSERT_TRUE(common.take(refused));
-  ModelChoice smallest{ModelId::kCritic, spec::UpdateMode::kStreamed};
-  smallest.blocks_on_disk = true;
+  ModelChoice smallest = critic_with(spec::UpdateMode::kStreamed);
+  smallest.homes.layers = spec::Home::kDisk;
   EXPECT_EQ(common.fixed(1), (FixedChoices{{smallest}, VariantChoice{1, {2}}}));
   refused[1].least = Bytes(~0ull);
   ASSERT_FALSE(common.take(refused));
@@ -290,7 +297,7 @@ TEST_F(CommonChoicesTest, KindsThatTakeNearlyAsLongHaveOneOrder) {
   std::vector<KindOutcome> outcomes(3);
   for (std::size_t k = 0; k < 3; ++k) {
     outcomes[k].seconds = 1 + static_cast<double>(k) * 0.7e-9;
-    outcomes[k].choices.models = {{ModelId::kCritic, static_cast<spec::UpdateMode>(k)}};
+    outcomes[k].choices.models = {critic_with(static_cast<spec::UpdateMode>(k))};
   }
   for (const std::size_t kind : {1u, 2u, 0u}) {
     ASSERT_TRUE(common.take(outcomes));
@@ -301,20 +308,20 @@ TEST_F(CommonChoicesTest, KindsThatTakeNearlyAsLongHaveOneOrder) {
 
 // Else one whose other models are larger would have to stream these first, and one whose are smaller could not.
 TEST_F(CommonChoicesTest, ChoicesOfASharedModelLeaveAKindFreeWithOthers) {
-  ModelChoice critic{ModelId::kCritic, spec::UpdateMode::kStreamed};
+  ModelChoice critic = critic_with(spec::UpdateMode::kStreamed);
   const auto planned = [&](const spec::Job& job, Bytes capacity) {
     Result<PlanOrLeast> found = plan_or_least(job, target(capacity, 1), {{critic}});
     EXPECT_TRUE(found.ok()) << found.status().message();
     return *std::move(found);
   };
-  critic.streams_weights = true;
+  critic.homes.layers = spec::Home::kHost;
   const PlanOrLeast small = planned(this->job({"critic.tensor_model_parallel_size=2"}), 40_GiB);
   ASSERT_TRUE(small.plan);
-  EXPECT_TRUE(small.plan->modes.streams_weights(ModelId::kCritic));
+  EXPECT_EQ(small.plan->modes.of(ModelId::kCritic).layers, spec::Home::kHost);
   for (const ModelId other : {ModelId::kActor, ModelId::kReward})
-    EXPECT_FALSE(small.plan->modes.streams_weights(other)) << to_string(other);
+    EXPECT_EQ(small.plan->modes.of(other).layers, spec::Home::kDevice) << to_string(other);
 
-  critic.streams_weights = false;
+  critic.homes.layers = spec::Home::kDevice;
   spec::Job large = this->job({"critic.model.lora_rank=4", "critic.ppo_max_token_len_per_gpu=512",
                                "actor_rollout_ref.rollout.batch_size=1",
                                "reward_model.tensor_model_parallel_size=2"});
@@ -329,13 +336,13 @@ TEST_F(CommonChoicesTest, OutcomesPassAsNumbers) {
   out.least = 3_GiB;
   ModelChoice& first = out.choices.models.emplace_back();
   first.model = ModelId::kCritic;
-  first.update = spec::UpdateMode::kDisk;
-  first.streams_weights = first.inputs_on_host = first.blocks_on_disk = true;
+  first.homes = {
+      .layers = spec::Home::kDisk, .inputs = spec::Home::kHost, .update = spec::UpdateMode::kDisk};
   first.retention.emplace().blocks.resize(3);
   first.retention->blocks[1].set(spec::SavedTensor::kUp, spec::Retention::kRecompute);
   ModelChoice& second = out.choices.models.emplace_back();
-  second.streams_tables = second.gradients_on_host = true;
-  second.together = 4;
+  second.homes.tables = second.homes.gradients = spec::Home::kHost;
+  second.homes.together = 4;
   out.choices.variant = {1, {3}};
   const KindOutcome back = KindOutcome::from_numbers(out.to_numbers());
   EXPECT_EQ(back.seconds, out.seconds);

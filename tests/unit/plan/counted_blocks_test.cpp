@@ -26,13 +26,14 @@ step::Work forward(std::int64_t blocks, double read_seconds, double compute_seco
   step::CountingOps ops(memory, profile, counted_blocks);
   step::Weights<CountedTensor> weights;
   weights.blocks.resize(static_cast<std::size_t>(blocks));
-  CountedRests rests;
-  rests.blocks.assign(weights.blocks.size(), {"block", Bytes(), 2_MiB});
-  rests.own.assign(weights.blocks.size(), Bytes(static_cast<std::uint64_t>(read_seconds * kDisk)));
-  rests.ranks = spec::DataParallel{2, 3};
-  rests.on_disk = rests.overlaps = true;
+  CountedLayers layers;
+  layers.blocks.assign(weights.blocks.size(), {"block", Bytes(), 2_MiB});
+  layers.own.assign(weights.blocks.size(), Bytes(static_cast<std::uint64_t>(read_seconds * kDisk)));
+  layers.ranks = spec::DataParallel{2, 3};
+  layers.home = spec::Home::kDisk;
+  layers.overlaps = true;
   {
-    CountedBlocks source(ops, weights, rests);
+    CountedBlocks source(ops, weights, layers);
     for (int p = 0; p < passes; ++p) {
       source.expect(step::Sweep::kForward, 1, {{0, blocks}});
       ops.repeat(blocks, [&](std::int64_t b) {

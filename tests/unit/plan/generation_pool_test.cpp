@@ -91,8 +91,8 @@ class GenerationPool : public ::testing::Test {
     return {memory.peak_allocated(), ops.graphs_made().scratch()};
   }
   [[nodiscard]] spec::Recipe recipe() const {
-    spec::ModelModes modes;
-    modes.decode_in_graphs(graphs_);
+    spec::StepModes modes;
+    modes.graphs = graphs_;
     return spec::describe(job_, modes);
   }
   [[nodiscard]] Peak peak_of_plan() const {

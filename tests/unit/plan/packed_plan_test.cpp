@@ -141,8 +141,8 @@ void expect_bounds(std::uint64_t seed, Random& random) {
   const Dtype dtype = random.r.dtype;
   const bool sft = job.task == spec::Task::kSft;
   const spec::Body body = sft ? spec::Body::kCrossEntropyUpdate : spec::Body::kPolicyUpdate;
-  spec::ModelModes modes;
-  modes.set(spec::ModelId::kActor, spec::UpdateMode::kSplit);
+  spec::StepModes modes;
+  modes.of(spec::ModelId::kActor).update = spec::UpdateMode::kSplit;
   const spec::Recipe recipe = spec::describe(job, modes);
   const spec::Phase& phase = *recipe.find(body, spec::TrainPart::kBackward);
   SCOPED_TRACE("seed " + std::to_string(seed) + (random.profile.cuda ? ", cuda" : "") +

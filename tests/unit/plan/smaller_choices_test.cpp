@@ -20,12 +20,12 @@ TEST_F(CommonChoicesTest, TheSmallerOfTwoKeepsWhatBothKeep) {
   for (ModelChoice* const choice : {&a, &b}) choice->retention.emplace().blocks.resize(2);
   a.retention->blocks[0].set(spec::SavedTensor::kGate, spec::Retention::kRecompute);
   b.retention->blocks[1].set(spec::SavedTensor::kUp, spec::Retention::kRecompute);
-  b.inputs_on_host = true;
-  a.together = 2;
-  b.together = 4;
+  b.homes.inputs = spec::Home::kHost;
+  a.homes.together = 2;
+  b.homes.together = 4;
   const ModelChoice both = smaller_of(a, b);
-  EXPECT_TRUE(both.inputs_on_host);
-  EXPECT_EQ(both.together, 2);
+  EXPECT_EQ(both.homes.inputs, spec::Home::kHost);
+  EXPECT_EQ(both.homes.together, 2);
   EXPECT_FALSE(both.retention->blocks[0].keeps(spec::SavedTensor::kGate));
   EXPECT_FALSE(both.retention->blocks[1].keeps(spec::SavedTensor::kUp));
   EXPECT_TRUE(both.retention->blocks[0].keeps(spec::SavedTensor::kUp));
@@ -46,10 +46,16 @@ bool plans_have(const spec::Job& job, const Target& target, std::vector<ModelCho
 std::vector<ModelChoice> listed_choices(const spec::Job& job, const Target& target, ModelId model) {
   std::vector<ModelChoice> out;
   for (std::size_t mode = 0; mode < spec::kUpdateModes; ++mode) {
-    for (unsigned bits = 0; bits < 1U << kWeightChoices.size(); ++bits) {
-      ModelChoice choice{model, static_cast<spec::UpdateMode>(mode)};
-      for (std::size_t i = 0; i < kWeightChoices.size(); ++i)
-        choice.*kWeightChoices[i] = (bits >> i & 1) != 0;
+    for (unsigned number = 0; number < 81; ++number) {
+      ModelChoice choice{model};
+      choice.homes.update = static_cast<spec::UpdateMode>(mode);
+      unsigned left = number;
+      for (const auto home : spec::kHomes) {
+        choice.homes.*home = static_cast<spec::Home>(left % 3);
+        left /= 3;
+      }
+      // Tables and inputs are never on disk.
+      if (std::max(choice.homes.tables, choice.homes.inputs) == spec::Home::kDisk) continue;
       if (plans_have(job, target, {choice})) out.push_back(choice);
     }
   }
@@ -61,7 +67,8 @@ void expect_smaller_ones_are_listed(const std::vector<ModelChoice>& listed,
   for (const ModelChoice& a : listed)
     for (const ModelChoice& b : listed)
       EXPECT_EQ(std::count(listed.begin(), listed.end(), smaller_of(a, b)), 1)
-          << where << ": " << static_cast<int>(a.update) << " and " << static_cast<int>(b.update);
+          << where << ": " << static_cast<int>(a.homes.update) << " and "
+          << static_cast<int>(b.homes.update);
 }
 
 // Whatever two kinds chose, a plan can take the smaller of each part.
@@ -70,8 +77,9 @@ TEST_F(CommonChoicesTest, TheSmallerOfTwoThatPlansHaveIsOneThatPlansHave) {
     const spec::Job job = this->job({kAllowed, zero, kRecomputeCritic, kRecomputeActor});
     const std::vector<ModelChoice> listed = listed_choices(job, target(Bytes()), ModelId::kCritic);
     ASSERT_GT(listed.size(), 8u) << zero;
-    EXPECT_TRUE(std::any_of(listed.begin(), listed.end(),
-                            [](const ModelChoice& each) { return each.blocks_on_disk; }));
+    EXPECT_TRUE(std::any_of(listed.begin(), listed.end(), [](const ModelChoice& each) {
+      return each.homes.layers == spec::Home::kDisk;
+    }));
     expect_smaller_ones_are_listed(listed, zero);
   }
 }
@@ -85,12 +93,13 @@ TEST_F(CommonChoicesTest, TheSmallerOnesOfTwoModelsGoWithModesThatTheUserFixed) 
       const std::vector<ModelChoice> listed = listed_choices(job, target(Bytes()), model);
       ASSERT_FALSE(listed.empty()) << fixed;
       for (const ModelChoice& each : listed)
-        EXPECT_EQ(each.update, listed.front().update) << fixed << ", " << to_string(model);
+        EXPECT_EQ(each.homes.update, listed.front().homes.update)
+            << fixed << ", " << to_string(model);
       expect_smaller_ones_are_listed(listed, fixed);
       smallest.push_back(listed.front());
       for (const ModelChoice& each : listed) smallest.back() = smaller_of(smallest.back(), each);
     }
-    EXPECT_EQ(smallest[0].update, smallest[1].update) << fixed;
+    EXPECT_EQ(smallest[0].homes.update, smallest[1].homes.update) << fixed;
     EXPECT_TRUE(plans_have(job, target(Bytes()), smallest)) << fixed;
   }
 }

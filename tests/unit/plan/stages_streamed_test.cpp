@@ -92,13 +92,13 @@ TEST_F(StreamedStages, AWholeReferenceBesideAnActorInStagesIsStreamedWhereNothin
   const Result<StagePlans> roomy = plans(job, kRoomy);
   ASSERT_TRUE(roomy.ok());
   for (const StagePlan& kind : roomy->stages)
-    EXPECT_FALSE(kind.plan.modes.streams_weights(ModelId::kReference));
+    EXPECT_EQ(kind.plan.modes.of(ModelId::kReference).layers, spec::Home::kDevice);
   const Result<StagePlans> found = plans(job, streamed);
   ASSERT_TRUE(found.ok());
   ASSERT_EQ(found->stages.size(), 2u);
   for (const StagePlan& kind : found->stages) {
-    EXPECT_TRUE(kind.plan.modes.streams_weights(ModelId::kReference));
-    EXPECT_FALSE(kind.plan.modes.streams_weights(ModelId::kActor));
+    EXPECT_EQ(kind.plan.modes.of(ModelId::kReference).layers, spec::Home::kHost);
+    EXPECT_EQ(kind.plan.modes.of(ModelId::kActor).layers, spec::Home::kDevice);
     EXPECT_NE(sentence_of(kind.plan).find("weights of reference offloaded to the CPU"),
               std::string::npos);
     const PhasePlan& phase = kind.plan.phases.front();
@@ -122,7 +122,7 @@ TEST_F(StreamedStages, FrozenBlocksOfAStageComeInTheOrderOfItsSchedule) {
     ASSERT_TRUE(found.ok());
     int stages = 0;
     for (const StagePlan& stage : found->stages) {
-      if (!stage.plan.modes.streams_weights(ModelId::kActor)) continue;
+      if (stage.plan.modes.of(ModelId::kActor).layers == spec::Home::kDevice) continue;
       ++stages;
       const TagPlan& slots =
           *std::find_if(stage.plan.tags.begin(), stage.plan.tags.end(), [](const TagPlan& tag) {
@@ -154,8 +154,8 @@ TEST_F(StreamedStages, RanksThatSliceAWholeModelBesideStagesHaveTheSameGroupsOfM
     const Result<StagePlans> found = plans(job, capacity);
     ASSERT_TRUE(found.ok());
     ASSERT_EQ(found->stages.size(), 2u);
-    const std::int64_t together = found->stages[0].plan.modes.together(ModelId::kReference);
-    EXPECT_EQ(found->stages[1].plan.modes.together(ModelId::kReference), together);
+    const std::int64_t together = found->stages[0].plan.modes.of(ModelId::kReference).together;
+    EXPECT_EQ(found->stages[1].plan.modes.of(ModelId::kReference).together, together);
     if (capacity == kRoomy) {
       EXPECT_GT(together, 1);
     }
@@ -187,7 +187,7 @@ TEST_F(StreamedStages, TablesThatTrainComeInTurnsWithTheBlocks) {
     ASSERT_TRUE(found.ok());
     bool streams = false;
     for (const StagePlan& stage : found->stages)
-      streams = streams || stage.plan.modes.streams_tables(ModelId::kActor);
+      streams = streams || stage.plan.modes.of(ModelId::kActor).tables != spec::Home::kDevice;
     EXPECT_EQ(streams, model == std::string("tables"));
   }
 }
@@ -211,7 +211,7 @@ TEST_F(StreamedStages, KindsThatAddUpGradientsStreamTheirBlocksAlike) {
       const ModelChoice choice = choice_of(kind.plan, ModelId::kActor);
       const std::int64_t stage = kind.ranks.first * pipe / job.ranks();
       EXPECT_EQ(chosen.try_emplace(stage, choice).first->second, choice) << "stage " << stage;
-      streams = streams || choice.streams_weights;
+      streams = streams || choice.homes.layers != spec::Home::kDevice;
     }
     EXPECT_TRUE(streams);
     EXPECT_LT(std::ssize(chosen), std::ssize(found->stages));

@@ -64,11 +64,11 @@ TEST(GenerationPlacement, StreamedBlocksComeFromTheHostToTheirPlacesToGenerate) 
     const std::vector<ModelId> models = streamable(describe(job));
     EXPECT_NE(std::find(models.begin(), models.end(), ModelId::kActor), models.end());
     EXPECT_NE(std::find(models.begin(), models.end(), ModelId::kReward), models.end());
-    ModelModes modes;
-    modes.stream_weights(ModelId::kActor);
+    StepModes modes;
+    modes.of(ModelId::kActor).layers = Home::kHost;
     const Recipe recipe = describe(job, modes);
     const Phase& phase = *recipe.find(Body::kGenerate);
-    EXPECT_TRUE(phase.fetches_blocks && phase.gathers_weights);
+    EXPECT_TRUE(phase.storage.streams_layers() && phase.gathers_weights);
     const auto needs = [&](TagKind kind) {
       return std::find(phase.needs.begin(), phase.needs.end(), TagId{kind, ModelId::kActor}) !=
              phase.needs.end();

@@ -59,8 +59,8 @@ TEST(ModelPlacement, ModelsAreDividedAsTheJobUnlessTheirKeysSayOtherwise) {
   EXPECT_EQ(batching_of(job, *recipe.find(PhaseId::kReferenceLogProbs)).most_rows, 32);
   EXPECT_EQ(batching_of(job, *recipe.find(PhaseId::kRewards)).most_rows, 4);
   for (const ModelSource& model : recipe.models) {
-    EXPECT_EQ(model.sliced, model.id == ModelId::kCritic) << to_string(model.id);
-    EXPECT_EQ(model.slices_gradients, model.id == ModelId::kCritic) << to_string(model.id);
+    EXPECT_EQ(model.storage.shards_weights, model.id == ModelId::kCritic) << to_string(model.id);
+    EXPECT_EQ(model.storage.shards_gradients, model.id == ModelId::kCritic) << to_string(model.id);
   }
 }
 

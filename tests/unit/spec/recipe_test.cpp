@@ -115,8 +115,8 @@ TEST(KeptExperience, HasWhatTheUpdatesRead) {
 TEST(Recipe, GraphsOfDecodingHaveATagOfGenerations) {
   const Job job = job_of(Task::kGrpo);
   EXPECT_FALSE(recipe_of(job).find(PhaseId::kGenerate)->graphs);
-  ModelModes modes;
-  modes.decode_in_graphs();
+  StepModes modes;
+  modes.graphs = true;
   const Recipe r = describe(job, modes);
   EXPECT_EQ(table(r),
             (Lines{"actor.weights need need - - write", "actor.grads - - - - write",
@@ -340,9 +340,9 @@ TEST(Recipe, ADividedUpdateNeedsItsStatesAndItsActivationsInTurn) {
   job.actor.ppo_mini_batch_size = 16;
   job.actor.ppo_epochs = 3;
   job.critic.ppo_mini_batch_size = 32;
-  ModelModes modes;
-  modes.set(ModelId::kActor, UpdateMode::kSplit);
-  modes.set(ModelId::kCritic, UpdateMode::kStreamed);
+  StepModes modes;
+  modes.of(ModelId::kActor).update = UpdateMode::kSplit;
+  modes.of(ModelId::kCritic).update = UpdateMode::kStreamed;
   const Recipe r = describe(job, modes);
   EXPECT_EQ(phases(r),
             (Lines{"generate", "actor_logp", "ref_logp", "values", "rewards", "backward_critic",
@@ -352,9 +352,9 @@ TEST(Recipe, ADividedUpdateNeedsItsStatesAndItsActivationsInTurn) {
   EXPECT_EQ(rows[1], "actor.grads - - - - - - - write write");
   EXPECT_EQ(rows[2], "actor.optimizer - - - - - - - - write");
   EXPECT_EQ(rows[7], "critic.optimizer - - - - - - write - -");
-  EXPECT_TRUE(r.find(ModelId::kCritic)->streams_states);
-  EXPECT_TRUE(r.find(PhaseId::kUpdateCritic)->streams_states);
-  EXPECT_FALSE(r.find(PhaseId::kUpdateActor)->streams_states);
+  EXPECT_TRUE(r.find(ModelId::kCritic)->storage.streams_states());
+  EXPECT_TRUE(r.find(PhaseId::kUpdateCritic)->storage.streams_states());
+  EXPECT_FALSE(r.find(PhaseId::kUpdateActor)->storage.streams_states());
   EXPECT_FALSE(r.frozen({TagKind::kOptimizer, ModelId::kCritic}));
   EXPECT_EQ(r.find(PhaseId::kBackwardActor)->times, 12);
   EXPECT_EQ(r.find(PhaseId::kUpdateActor)->times, 12);
@@ -365,8 +365,8 @@ TEST(Recipe, ADividedUpdateNeedsItsStatesAndItsActivationsInTurn) {
 TEST(Recipe, AnAdaptersUpdateLeavesTheBase) {
   Job job = job_of(Task::kSft);
   job.actor_model.lora.rank = 4;
-  ModelModes modes;
-  modes.set(ModelId::kActor, UpdateMode::kSplit);
+  StepModes modes;
+  modes.of(ModelId::kActor).update = UpdateMode::kSplit;
   EXPECT_EQ(table(describe(job, modes)),
             (Lines{"actor.weights need - need", "actor.adapter need write need",
                    "actor.grads write write -", "actor.optimizer - write -"}));

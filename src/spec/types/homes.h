@@ -1,0 +1,98 @@
+// Where the tensors of a model are while no layer computes with them. A search chooses ModelHomes.
+// derive() says what a rank then stores; the recipe carries that, plans count it, and runs follow
+// it.
+//
+// The model's own files are no home: plans read frozen tensors on disk from them if they can.
+//
+// Threads   values and stateless functions.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+
+#include "spec/types/data_parallel.h"
+#include "spec/types/task.h"
+
+namespace neap::spec {
+
+/// Each takes less of the device and the host than the one before.
+enum class Home : std::uint8_t {
+  kDevice,  ///< on the device while a phase uses it; other phases may still move it to the host
+  kHost,    ///< in host memory, and loaded while it is used
+  kDisk,    ///< on disk, and loaded through pinned staging buffers
+};
+
+struct ModelHomes {
+  /// Weights of the layers, with the gradients of trained ones. With ZeRO-3: this rank's shard of
+  /// all weights.
+  Home layers = Home::kDevice;
+  Home tables = Home::kDevice;     ///< embedding and head, with their gradients, where possible
+  Home inputs = Home::kDevice;     ///< inputs of the layers, from the forward to the backward
+  Home gradients = Home::kDevice;  ///< with ZeRO-3: this rank's shard of the gradients
+  UpdateMode update = UpdateMode::kJoined;  ///< implies the home of the optimizer states
+  /// With offloaded or sharded layers: micro-batches that pass through a layer before the next
+  /// layer is loaded.
+  std::int64_t together = 1;
+  [[nodiscard]] constexpr Home states() const {
+    if (update == UpdateMode::kDisk) return Home::kDisk;
+    return update == UpdateMode::kStreamed ? Home::kHost : Home::kDevice;
+  }
+  friend auto operator<=>(const ModelHomes&, const ModelHomes&) = default;
+};
+inline constexpr std::array kHomes = {&ModelHomes::layers, &ModelHomes::tables, &ModelHomes::inputs,
+                                      &ModelHomes::gradients};
+
+/// The homes of a model, or of the tensors of it that a phase uses, and what decides how much a
+/// rank has of them.
+struct ModelStorage : ModelHomes {
+  bool trains_layers = false;   ///< updates change the layers, and not an adapter
+  bool shards_weights = false;  ///< ZeRO-3: layers, embedding and head are gathered before use
+  /// Each rank keeps only the gradients that it updates, and backward holds full gradients of at
+  /// most two units.
+  bool shards_gradients = false;
+  /// Whether layers are loaded one after another.
+  [[nodiscard]] constexpr bool streams_layers() const {
+    return layers != Home::kDevice && !shards_weights;
+  }
+  /// Whether this rank's ZeRO-3 shard is loaded for each gather.
+  [[nodiscard]] constexpr bool streams_shard() const {
+    return layers != Home::kDevice && shards_weights;
+  }
+  /// Whether layers pass through prefetch buffers: loaded, or gathered from shards.
+  [[nodiscard]] constexpr bool brings_layers() const {
+    return layers != Home::kDevice || shards_weights;
+  }
+  [[nodiscard]] constexpr bool streams_tables() const { return tables != Home::kDevice; }
+  [[nodiscard]] constexpr bool streams_gradients() const { return gradients != Home::kDevice; }
+  /// Whether an update loads optimizer states in parts.
+  [[nodiscard]] constexpr bool streams_states() const { return states() != Home::kDevice; }
+  /// The same facts with other homes.
+  [[nodiscard]] constexpr ModelStorage with(const ModelHomes& homes) const {
+    ModelStorage out = *this;
+    static_cast<ModelHomes&>(out) = homes;
+    return out;
+  }
+  friend auto operator<=>(const ModelStorage&, const ModelStorage&) = default;
+};
+
+/// The storage of a model with these homes on a rank. Homes of tensors that the rank does not have
+/// are kDevice. `adapted`: it trains an adapter.
+[[nodiscard]] inline ModelStorage derive(const ModelHomes& homes, const DataParallel& ranks,
+                                         bool trained, bool adapted) {
+  ModelStorage out{homes};
+  out.trains_layers = trained && !adapted;
+  out.shards_weights = ranks.slices_weights();
+  if (!out.streams_layers()) out.tables = out.inputs = Home::kDevice;
+  if (!out.streams_shard() || !out.trains_layers) out.gradients = Home::kDevice;
+  if (!trained) {
+    out.inputs = Home::kDevice;
+    out.update = UpdateMode::kJoined;
+  }
+  // Offloaded layers that are trained have their whole gradients with them.
+  out.shards_gradients =
+      trained && ranks.slices_gradients() && !(out.streams_layers() && out.trains_layers);
+  return out;
+}
+
+}  // namespace neap::spec
