@@ -34,32 +34,26 @@ Json json_of(const HostedPlan& hosted) {
     list.push_back({{"kind", kind}, {"name", part.name}, {"bytes", part.bytes.count()}});
     if (disk) list.back()["on"] = files ? "files" : "disk";
   };
-  for (const auto* parts : {&hosted.blocks, &hosted.tables})
-    for (const PartPlan& part : *parts)
-      add("weights", part,
-          hosted.is_on_disk() && (parts == &hosted.blocks || !hosted.file_window.is_zero()),
-          !hosted.file_window.is_zero());
-  for (const auto* parts : {&hosted.gradients, &hosted.table_gradients})
-    for (const PartPlan& part : *parts)
-      add("gradients", part, hosted.is_on_disk() && parts == &hosted.gradients);
-  const bool has_windows = hosted.is_on_disk() && !hosted.blocks.empty();
-  for (std::size_t i = 0; has_windows && i < step::kBlockSlots; ++i)
-    add("staging_buffer",
-        {format("window.{}", i), Bytes(), hosted.weights_window() + hosted.gradients_window()});
+  const bool disk = hosted.is_on_disk(), files = !hosted.file_window.is_zero();
+  const auto add_windows = [&](std::size_t count, Bytes bytes) {
+    for (std::size_t i = 0; disk && !bytes.is_zero() && i < count; ++i)
+      add("staging_buffer", {format("window.{}", i), Bytes(), bytes});
+  };
+  for (const PartPlan& part : hosted.blocks) add("weights", part, disk, files);
+  for (const PartPlan& part : hosted.tables) add("weights", part, files, files);
+  for (const PartPlan& part : hosted.gradients) add("gradients", part, disk);
+  for (const PartPlan& part : hosted.table_gradients) add("gradients", part);
+  add_windows(step::kBlockSlots, hosted.weights_window() + hosted.gradients_window());
   for (const PartPlan& block : hosted.blocks)
     if (!hosted.inputs.is_zero()) add("inputs", {block.name, Bytes(), hosted.inputs});
-  if (!hosted.slice.is_zero())
-    add("weights", {std::string(spec::kSlicePart), Bytes(), hosted.slice}, hosted.is_on_disk());
+  const std::string slice(spec::kSlicePart);
+  if (!hosted.slice.is_zero()) add("weights", {slice, Bytes(), hosted.slice}, disk);
   if (!hosted.gradient_slice.is_zero())
-    add("gradients", {std::string(spec::kSlicePart), Bytes(), hosted.gradient_slice},
-        hosted.is_on_disk());
-  for (std::size_t i = 0; hosted.is_on_disk() && i < hosted.slice_slots; ++i)
-    add("staging_buffer", {format("window.{}", i), Bytes(), hosted.slice_window});
+    add("gradients", {slice, Bytes(), hosted.gradient_slice}, disk);
+  add_windows(hosted.slice_slots, hosted.slice_window);
   for (const PartPlan& part : hosted.stored) add("weights", part, true);
-  for (const PartPlan& part : hosted.states) add("states", part, hosted.is_on_disk());
-  const bool has_state_windows = hosted.is_on_disk() && !hosted.states.empty();
-  for (std::size_t i = 0; has_state_windows && i < step::kUpdateWindows; ++i)
-    add("staging_buffer", {format("window.{}", i), Bytes(), hosted.window});
+  for (const PartPlan& part : hosted.states) add("states", part, disk);
+  add_windows(step::kUpdateWindows, hosted.window);
   return list;
 }
 

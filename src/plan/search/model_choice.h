@@ -3,7 +3,6 @@
 // Threads   values and stateless functions.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <vector>
 
