@@ -27,7 +27,7 @@ void keep_state_type(RunStart& start) {
   throw_if_error(job.validate());
 }
 
-// What a rank sends of its stages to the ranks of other kinds, as numbers of one length.
+// A rank sends this of its stages to the ranks of other kinds. All ranks send as many numbers.
 std::vector<double> packed(const std::vector<plan::StageWork>& stages) {
   std::vector<double> numbers;
   for (const plan::StageWork& work : stages) {

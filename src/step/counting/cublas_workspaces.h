@@ -1,6 +1,6 @@
-// The workspaces that cuBLAS keeps for each thread that multiplies. The runtime makes them before
-// the first phase, in this order, and the plan counts them there: made on first use, their position
-// would depend on the phase and change other phases' segments.
+// The workspaces that cuBLAS keeps for each thread that multiplies. The runtime makes them in this
+// order before the first phase, and the plan counts them there. If they were made on first use,
+// their position would depend on the phase and change other phases' segments.
 //
 // Threads   constants.
 #pragma once
