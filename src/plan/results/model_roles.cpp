@@ -125,7 +125,7 @@ std::vector<PartPlan> generating_parts(const ModelRole& role, spec::Dtype dtype,
 std::vector<bool> on_host(const ModelRole& role, const spec::ModelStorage& storage) {
   std::vector<bool> out;
   const HostedTables tables = hosted_tables(role, storage.streams_tables());
-  const bool offloads = storage.trains_layers && storage.streams_layers();
+  const bool offloads = role.trains_blocks() && storage.streams_layers();
   for (const spec::FlatUnit& unit : trained_units(role))
     out.push_back(offloads && (unit.block >= 0 || tables.has(unit.name)));
   return out;
@@ -161,7 +161,9 @@ step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute,
                                const spec::ModelStorage& storage) {
   spec::StatePlacement placement = placement_of(role, compute);
   const std::int64_t rank = role.rank.value_or(placement.fullest_rank());
-  return {std::move(placement), rank, on_host(role, storage), storage};
+  spec::ModelStorage own = storage;
+  own.trains_layers = role.trains_blocks();
+  return {std::move(placement), rank, on_host(role, storage), own};
 }
 
 step::UpdateParts largest_parts(const ModelRole& role, spec::Dtype compute,
