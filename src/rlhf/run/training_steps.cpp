@@ -7,7 +7,6 @@
 
 #include "base/file.h"
 #include "base/format.h"
-#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "parallel/run_collectively.h"
@@ -68,11 +67,10 @@ Outcome TrainingSteps::run() {
 }
 
 void TrainingSteps::run_steps() {
-  std::optional<InterruptScope> interrupts;  // active until the last checkpoint is written
   try {
     if (!start_.resume.found) validate();
     // Launchers also send the signal after a rank was killed. Then no rank can finish its step.
-    interrupts.emplace(
+    interrupts_.emplace(
         start_.ranks.alone()
             ? "\nStopping after this step, with a checkpoint. Once more to stop at once, without.\n"
             : "\nStopping after this step. If all ranks reach its end, a checkpoint is saved. Once "

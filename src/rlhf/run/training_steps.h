@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/interrupt.h"
 #include "base/progress.h"
 #include "base/status.h"
 #include "rlhf/run/prepared_run.h"
@@ -63,6 +64,8 @@ class TrainingSteps {
   Status log_failure_;
   double skipped_in_a_row_ = 0;  // at the end of the last step; the maximum over models
   bool interrupted_ = false;
+  // From the first step until the end of the run is printed.
+  std::optional<InterruptScope> interrupts_;
 };
 
 /// Opens the files of the prepared run in its output folder.
