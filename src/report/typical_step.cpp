@@ -45,8 +45,11 @@ std::optional<StepSpan> typical_step(std::span<const PhaseSpan> phases,
     }
     if (phase.name == ends.last->name) ended = true;
   }
-  // If the first phase is planned several times, the whole step is rounds, one per mini-batch.
-  const auto rounds = static_cast<std::size_t>(std::min(ends.first->times, kMostRounds));
+  // If the first phase and the one behind it are a whole step, the step is rounds of them, one per
+  // mini-batch. Other steps run the first phase several times before the next one.
+  const bool is_step = ends.last - ends.first <= 1;
+  const auto rounds =
+      is_step ? static_cast<std::size_t>(std::min(ends.first->times, kMostRounds)) : 1;
   std::vector<StepSpan> steps;
   for (std::size_t i = 0; i + rounds < begins.size(); i += rounds)
     steps.push_back({begins[i], begins[i + rounds]});

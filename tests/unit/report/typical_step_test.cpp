@@ -75,6 +75,17 @@ TEST(TypicalStep, HasAllMiniBatches) {
   EXPECT_EQ(length_of(typical_step(trace.phases(), plan)), 2U * (26 + 5));
 }
 
+TEST(TypicalStep, IsOneWhereModelsAreUpdatedInTurn) {
+  Trace trace;
+  for (int step = 0; step < 6; ++step)
+    for (const std::string model : {"critic", "actor"})
+      for (int i = 0; i < 4; ++i) trace.add("backward_" + model, 10).add("update_" + model, 1);
+  PlanSummary plan =
+      plan_of({"backward_critic", "update_critic", "backward_actor", "update_actor"});
+  for (PlanSummary::Phase& phase : plan.phases) phase.times = 4;
+  EXPECT_EQ(length_of(typical_step(trace.phases(), plan)), 8U * 11);
+}
+
 TEST(TypicalStep, BeginsWithTraining) {
   Trace trace;
   for (int step = 0; step < 20; ++step) {
