@@ -3,7 +3,7 @@
 // run's files are modified.
 //
 // Threads   the one that made it.
-// Failure   parallel::CollectiveError on every rank.
+// Failure   Error on every rank; a parallel::CollectiveError if there are several.
 #pragma once
 
 #include <filesystem>

@@ -1,6 +1,7 @@
 #include "rlhf/run/resume_point.h"
 
 #include "base/format.h"
+#include "base/log.h"
 #include "rlhf/trainer/run_state.h"
 #include "train/checkpoint_files.h"
 
@@ -29,10 +30,11 @@ std::optional<bool> ResumePoint::is_own(const fs::path& checkpoint) const {
   return is_of_run(checkpoint, identity, found ? state : Json());
 }
 
-ResumePoint find_resume_point(const spec::Job& job, const fs::path& output) {
+ResumePoint find_resume_point(const spec::Job& job, const fs::path& output, bool warns) {
   ResumePoint start;
   start.found = train::find_checkpoint(output, job.trainer.resume_mode,
                                        job.resolve(job.trainer.resume_mode), check_whole);
+  if (warns && start.found && !start.found->warning.empty()) log::warn(start.found->warning);
   start.identity = identity_of(job);
   if (start.found) {
     try {

@@ -26,8 +26,9 @@ struct ResumePoint {
 };
 
 /// Finds the checkpoint that trainer.resume_mode names in the folder `output`. Fails if it is
-/// damaged, or if the folder holds checkpoints of other runs.
+/// damaged, or if the folder holds checkpoints of other runs. `warns`: logs why it is not the one
+/// that the folder's pointer names.
 [[nodiscard]] ResumePoint find_resume_point(const spec::Job& job,
-                                            const std::filesystem::path& output);
+                                            const std::filesystem::path& output, bool warns);
 
 }  // namespace neap::rlhf

@@ -59,7 +59,7 @@ Outcome run(const spec::Job& job, const Launch& launch) {
   const RunPlan planned(start);
   PreparedRun prepared(start, planned);
   return prepared.live().run([&] {
-    parallel::run_collectively(start.ranks, [&] { prepared.load(); });
+    parallel::run_collectively(start.ranks, [&] { prepared.live().run([&] { prepared.load(); }); });
     const std::unique_ptr<RunOutput> files = open_output(start, prepared);
     return TrainingSteps(start, prepared, *files).run();
   });

@@ -1,7 +1,7 @@
 // The second stage of a training run: the plan that ranks agree on. Its choices become the job's.
 //
 // Threads   one at a time.
-// Failure   parallel::CollectiveError on every rank.
+// Failure   Error on every rank; a parallel::CollectiveError if there are several.
 #pragma once
 
 #include <string>

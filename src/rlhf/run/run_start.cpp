@@ -46,9 +46,7 @@ RunStart::RunStart(const spec::Job& configured, const plan::DeviceChoice& device
       position{0, BestCheckpoint(job.trainer), StopTarget(job.trainer)} {
   parallel::run_collectively(ranks, [&] {
     if (ranks.first()) output.lock();
-    resume = find_resume_point(job, output.path());
-    if (resume.found && ranks.first() && !resume.found->warning.empty())
-      log::warn(resume.found->warning);
+    resume = find_resume_point(job, output.path(), /*warns=*/ranks.first());
     total_steps = count_steps();
     position.step = resume.step();
     position.stop.restore(resume.state.value("stop", Json()), position.step);

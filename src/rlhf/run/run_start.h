@@ -2,7 +2,7 @@
 // step that it continues from.
 //
 // Threads   one at a time.
-// Failure   parallel::CollectiveError on every rank.
+// Failure   Error on every rank; a parallel::CollectiveError if there are several.
 #pragma once
 
 #include <cstdint>

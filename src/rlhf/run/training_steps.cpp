@@ -38,9 +38,9 @@ std::unique_ptr<RunOutput> open_output(RunStart& start, PreparedRun& prepared) {
       from = -1;
     }
     remove_temporary_files(start.folders.own);
-    prepared.trace().keep();
     files = std::make_unique<RunOutput>(start.job, start.folders, prepared.plan(),
                                         start.total_steps, from);
+    prepared.trace().keep();
     // Repairs links after a kill between a checkpoint and its links, or when resuming from an older
     // checkpoint.
     if (start.ranks.first() && !start.job.trainer.best_metric.empty())
