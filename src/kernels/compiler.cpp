@@ -55,9 +55,7 @@ class NvrtcCompiler final : public Compiler {
  private:
   [[nodiscard]] Result<std::string> compile(Program program, const std::string& file,
                                             int architecture) const {
-    // "a": with the instructions that later architectures do not have.
-    const std::string card = format("--gpu-architecture=sm_{}{}", architecture,
-                                    architecture == kWarpGroupArchitecture ? "a" : "");
+    const std::string card = "--gpu-architecture=" + target_of(architecture);
     const std::array options{card.c_str(), "--std=c++17"};
     const int result = nvrtc_.compile(program, static_cast<int>(options.size()), options.data());
     if (result != 0)
@@ -108,6 +106,10 @@ std::vector<std::string> places() {
 }
 
 }  // namespace
+
+std::string target_of(int architecture) {
+  return format("sm_{}{}", architecture, architecture == kWarpGroupArchitecture ? "a" : "");
+}
 
 Result<const Compiler*> open_compiler(const std::vector<std::string>& places) {
   void* library = nullptr;

@@ -21,6 +21,10 @@ constexpr int kEarlyArchitecture = 90;
 /// Hopper: the only one whose warp groups multiply from shared memory (wgmma).
 constexpr int kWarpGroupArchitecture = 90;
 
+/// NVRTC's name of an architecture: "sm_80", "sm_90a". "a": with the instructions that later
+/// architectures do not have.
+[[nodiscard]] std::string target_of(int architecture);
+
 class Compiler {
  public:
   virtual ~Compiler() = default;

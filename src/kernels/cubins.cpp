@@ -32,8 +32,8 @@ void write_cubin(const fs::path& path, const std::string& cubin) {
 Result<std::string> cubin_of(const Compiler& compiler, const Source& source, int architecture,
                              int driver, const fs::path& folder) {
   if (folder.empty()) return compiler.compile(source, architecture);
-  const std::string key = format("{}\n{}\nsm_{}\n{}\n{}", source.name, compiler.version(),
-                                 architecture, driver, source.text);
+  const std::string key = format("{}\n{}\n{}\n{}\n{}", source.name, compiler.version(),
+                                 target_of(architecture), driver, source.text);
   const fs::path path = folder / format("{}-{}.cubin", source.name, hash_of(key));
   std::string kept = read_cubin(path);
   if (!kept.empty()) return kept;

@@ -152,6 +152,10 @@ Matrices matrices_of(const step::FewMatrices<Tensor>& by, const Tensor& x) {
       throw Error(ErrorCode::kInternal, format("{}: rows of {} columns by matrices of {}",
                                                kRowProduct, x.size(1), w.size(1)));
     if (bias.defined()) check(bias, x, kRowProduct);
+    if (w.size(0) % kernels::decoding::kTile != 0 || (bias.defined() && bias.numel() != w.size(0)))
+      throw Error(ErrorCode::kInternal,
+                  format("{}: a matrix of {} rows, and a bias of {} elements", kRowProduct,
+                         w.size(0), bias.defined() ? bias.numel() : 0));
     to.weight[i] = w.const_data_ptr();
     to.bias[i] = pointer(bias);
     to.out[i] = static_cast<int>(w.size(0));
@@ -210,7 +214,10 @@ void multiply_rows(const step::OwnKernels& own, const RowsProduct& p) {
   if (rows == 0) return;
   check(p.x, p.x, kRowProduct);
   check_whole(p.y, p.x, kRowProduct);
-  if (vector_width({p.x}, {p.x.size(1)}) == 1)
+  if (p.y.size(0) != rows || p.y.size(1) * (p.gated ? 2 : 1) != p.out() ||
+      (p.gated && p.matrices.out[0] != p.matrices.out[1]))
+    throw Error(ErrorCode::kInternal, format("{}: results of other sizes", kRowProduct));
+  if (p.x.stride(1) != 1 || vector_width({p.x}, {p.x.size(1)}) == 1)
     throw Error(ErrorCode::kInternal, format("{}: a kernel takes rows of vectors", kRowProduct));
   switch (own.row_product(bridge::to_step(p.x.scalar_type()), rows, p.x.size(1), p.out())) {
     case step::RowProduct::kFewRows:

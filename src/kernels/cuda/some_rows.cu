@@ -186,6 +186,7 @@ template <int T, int RING>
 __device__ inline void add_chunks(float (&sum)[T][4], Chunk<T> (&ring)[RING], const Bf16* x,
                                   const Matrices<Bf16>& by, long long stride, int rows, int columns,
                                   int gated) {
+  static_assert(RING >= 3, "a chunk that is read, one behind it, and one that is copied");
   constexpr int kRows = T * kTile, kAhead = RING - 2;
   const int thread = static_cast<int>(threadIdx.x);
   const int steps = (columns + kColumnsOfChunk - 1) / kColumnsOfChunk;

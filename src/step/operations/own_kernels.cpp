@@ -16,15 +16,16 @@ std::int64_t waves(std::int64_t blocks, std::int64_t at_once) {
 
 // Times of each on an H200, alone (bench/results/row-products-h200.jsonl) and in decoding (decode-many-rows-h200.jsonl). Products
 // read their matrices once, so their size counts: few_rows.cu starts fastest, and some_rows.cu reads fastest. With more rows or
-// matrices the library is faster. Up to four rows, few_rows.cu and some_rows.cu in turn are slow.
+// matrices the library is faster. Up to four rows, steps
+// in which few_rows.cu and some_rows.cu alternate are slow.
 RowProduct OwnKernels::row_product(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
                                    std::int64_t out) const {
   constexpr std::int64_t kSmall = 9 << 20, kLarge = 54 << 20;  // elements
-  constexpr std::int64_t kHeadBlocks = 5, kLong = 4;
+  constexpr std::int64_t kHead = 42 << 10;  // rows of a matrix; heads have more, other ones fewer
+  constexpr std::int64_t kLong = 4;
   if (!on || dtype != spec::Dtype::kBfloat16 || in % kOfLane != 0 || out % kTile != 0)
     return RowProduct::kLibrary;
-  // Heads have many times the blocks that the GPU takes.
-  if (out >= kHeadBlocks * kRowsOfBlock * multiprocessors)
+  if (out >= kHead)
     return warp_groups && rows > kTile && rows <= 2 * kTile ? RowProduct::kSomeRows
                                                             : RowProduct::kLibrary;
   if (!warp_groups) return rows <= kTile ? RowProduct::kFewRows : RowProduct::kLibrary;

@@ -305,7 +305,7 @@ TEST_P(OwnDecoding, ProductsWithLargeMatrices) {
   const Tensor x = random({8, kIn});
   EXPECT_THROW((void)own_.few_rows_products(x.narrow(1, 0, kIn - 8), {{w}, {}}), Error);
   EXPECT_THROW((void)own_.few_rows_products(x, {{w}, {bias.to(at::kFloat)}}), Error);
-  EXPECT_THROW((void)own_.few_rows_products(x.t(), {{random({kOut, 8})}, {}}), Error);
+  EXPECT_THROW((void)own_.few_rows_products(random({kIn, 8}).t(), {{w}, {}}), Error);
 }
 
 TEST_P(OwnDecoding, NormsAndTheRowAddedBehind) {
