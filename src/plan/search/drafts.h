@@ -52,7 +52,6 @@ struct OffloadStep {
   std::size_t step = 0;
   spec::ModelHomes homes;
 };
-inline constexpr std::size_t kOffloadSteps = 6;
 inline constexpr std::array kOffloads = [] {
   using spec::Home;
   using Homes = spec::ModelHomes;
@@ -68,6 +67,7 @@ inline constexpr std::array kOffloads = [] {
       OffloadStep{5, Homes{.layers = kDisk, .gradients = kDisk}},
   };
 }();
+inline constexpr std::size_t kOffloadSteps = kOffloads.back().step + 1;
 
 class Drafts {
  public:

@@ -16,7 +16,7 @@
 
 namespace neap::spec {
 
-/// Each takes less of the device and the host than the one before.
+/// Each takes less of the device than the one before, and kDisk less of the host than kHost.
 enum class Home : std::uint8_t {
   kDevice,  ///< on the device while a phase uses it; other phases may still move it to the host
   kHost,    ///< in host memory, and loaded while it is used
