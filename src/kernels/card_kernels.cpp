@@ -90,17 +90,28 @@ Result<CardKernels::File*> CardKernels::load(std::string_view source) {
   return &files_.emplace(source, std::move(file)).first->second;
 }
 
-Result<cuda::Function> CardKernels::find(std::string_view source, std::string_view kernel) {
+Result<cuda::Function> CardKernels::find(std::string_view source, std::string_view kernel,
+                                         std::int64_t shared) {
+  const cuda::Driver& driver = *card_.driver;
   NEAP_TRY_ASSIGN(File* const file, load(source));
-  if (const auto found = file->kernels.find(kernel); found != file->kernels.end())
-    return found->second;
-  const std::string name(kernel);
-  cuda::Function function = nullptr;
-  NEAP_TRY(to_status(*card_.driver,
-                     card_.driver->module_function(&function, file->module, name.c_str()),
-                     format("finding the kernel {} of {}.cu", kernel, source)));
-  file->kernels.emplace(name, function);
-  return function;
+  auto found = file->kernels.find(kernel);
+  if (found == file->kernels.end()) {
+    const std::string name(kernel);
+    Kernel made;
+    NEAP_TRY(to_status(driver, driver.module_function(&made.function, file->module, name.c_str()),
+                       format("finding the kernel {} of {}.cu", kernel, source)));
+    found = file->kernels.emplace(name, made).first;
+  }
+  Kernel& known = found->second;
+  if (shared > known.shared) {
+    NEAP_TRY(to_status(driver,
+                       driver.function_attribute(known.function, cuda::kFunctionMostShared,
+                                                 static_cast<int>(shared)),
+                       format("taking {} bytes of shared memory for the kernel {} of {}.cu", shared,
+                              kernel, source)));
+    known.shared = shared;
+  }
+  return known.function;
 }
 
 Status CardKernels::launch_with(std::string_view source, std::string_view kernel, const Grid& grid,
@@ -110,11 +121,11 @@ Status CardKernels::launch_with(std::string_view source, std::string_view kernel
   cuda::Function function = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    NEAP_TRY_ASSIGN(function, find(source, kernel));
+    NEAP_TRY_ASSIGN(function, find(source, kernel, grid.shared));
   }
   const auto size = [](std::int64_t n) { return static_cast<unsigned>(n); };
   const cuda::Driver& driver = *card_.driver;
-  const bool early = grid.early && architecture_ >= kClusterArchitecture;
+  const bool early = grid.early && architecture_ >= kEarlyArchitecture;
   int result = 0;
   if ((early || grid.cluster > 1) && driver.launch_with != nullptr) {
     std::array<cuda::LaunchAttribute, 2> attributes;
@@ -128,6 +139,7 @@ Status CardKernels::launch_with(std::string_view source, std::string_view kernel
     config.grid_y = size(grid.y);
     config.grid_z = size(grid.z);
     config.block_x = size(grid.threads);
+    config.shared_bytes = size(grid.shared);
     config.stream = stream;
     config.attributes = attributes.data();
     config.attribute_count = count;
@@ -137,7 +149,7 @@ Status CardKernels::launch_with(std::string_view source, std::string_view kernel
                   format("the kernel {} of {}.cu needs a driver for CUDA 11.8", kernel, source));
   } else {
     result = driver.launch(function, size(grid.x), size(grid.y), size(grid.z), size(grid.threads),
-                           1, 1, 0, stream, parameters, nullptr);
+                           1, 1, size(grid.shared), stream, parameters, nullptr);
   }
   return to_status(driver, result, format("starting the kernel {} of {}.cu", kernel, source));
 }

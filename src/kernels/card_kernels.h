@@ -30,6 +30,7 @@ struct Grid {
   /// The kernel may start before the previous one has ended, and then waits for it (types.cuh).
   bool early = false;
   std::int64_t cluster = 1;  ///< neighbours along x that share memory
+  std::int64_t shared = 0;   ///< bytes of shared memory whose size the launch sets
 };
 
 class CardKernels {
@@ -55,7 +56,11 @@ class CardKernels {
   }
 
  private:
-  using Named = std::map<std::string, device::cuda::Function, std::less<>>;
+  struct Kernel {
+    device::cuda::Function function = nullptr;
+    std::int64_t shared = 0;  ///< that its launches may set
+  };
+  using Named = std::map<std::string, Kernel, std::less<>>;
   struct File {
     device::cuda::Module module = nullptr;
     Named kernels;
@@ -65,7 +70,7 @@ class CardKernels {
                                    void** parameters);
   /// With the mutex held.
   [[nodiscard]] Result<device::cuda::Function> find(std::string_view source,
-                                                    std::string_view kernel);
+                                                    std::string_view kernel, std::int64_t shared);
   [[nodiscard]] Result<File*> load(std::string_view source);
   [[nodiscard]] Result<File> load(const Source& source) const;
 

@@ -55,7 +55,9 @@ class NvrtcCompiler final : public Compiler {
  private:
   [[nodiscard]] Result<std::string> compile(Program program, const std::string& file,
                                             int architecture) const {
-    const std::string card = format("--gpu-architecture=sm_{}", architecture);
+    // "a": with the instructions that later architectures do not have.
+    const std::string card = format("--gpu-architecture=sm_{}{}", architecture,
+                                    architecture == kWarpGroupArchitecture ? "a" : "");
     const std::array options{card.c_str(), "--std=c++17"};
     const int result = nvrtc_.compile(program, static_cast<int>(options.size()), options.data());
     if (result != 0)

@@ -16,8 +16,10 @@ namespace neap::kernels {
 
 /// Compute capability 8.0, the first with bfloat16 arithmetic. Older GPUs run libtorch's kernels.
 constexpr int kOldestArchitecture = 80;
-/// From here on blocks form clusters that share memory, and a kernel can start before the one in front has ended.
-constexpr int kClusterArchitecture = 90;
+/// From here on a kernel can start before the one in front has ended.
+constexpr int kEarlyArchitecture = 90;
+/// Hopper: the only one whose warp groups multiply from shared memory (wgmma).
+constexpr int kWarpGroupArchitecture = 90;
 
 class Compiler {
  public:

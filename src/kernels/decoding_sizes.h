@@ -2,6 +2,12 @@
 // few_rows.cu, some_rows.cu) and by the code that plans and launches them.
 #pragma once
 
+#ifdef __CUDACC__
+#define NEAP_DEVICE __device__
+#else
+#define NEAP_DEVICE
+#endif
+
 namespace neap::kernels::decoding {
 
 /// Strides of new heads (B, heads, width) and of the cache (B', heads, tokens, width).
@@ -41,9 +47,19 @@ constexpr int kTile = 8;    ///< rows of a matrix, or of x, that are multiplied 
 constexpr int kWarps = 16;  ///< of a block of few_rows.cu
 
 // A block of some_rows.cu:
+constexpr int kMostTiles = 8;     ///< of x
 constexpr int kRowsOfBlock = 64;  ///< of matrices
-constexpr int kShares = 2;        ///< warps that have the same rows, and share the columns
-constexpr int kSomeRowsThreads = kWarp * (kRowsOfBlock / (2 * kTile)) * kShares;
+constexpr int kSomeRowsThreads = 128;
+constexpr int kColumnsOfChunk = 64;
+/// Bytes of a chunk of the matrices and of so many tiles of x.
+NEAP_DEVICE constexpr int bytes_of_chunk(int tiles) {
+  return 2 * kColumnsOfChunk * (kRowsOfBlock + tiles * kTile);
+}
+/// Chunks in shared memory at once, where a multiprocessor has so many blocks.
+NEAP_DEVICE constexpr int ring_of(int tiles, int blocks) {
+  constexpr int kMultiprocessor = 228 << 10, kReserved = 1 << 10;  // bytes of Hopper
+  return (kMultiprocessor / blocks - kReserved) / bytes_of_chunk(tiles);
+}
 
 constexpr int kNoActivation = -1;
 

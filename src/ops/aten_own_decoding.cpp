@@ -2,11 +2,13 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <numbers>
 
 #include "base/format.h"
+#include "bridge/torch_dtypes.h"
 #include "kernels/decoding_sizes.h"
 #include "ops/aten_ops.h"
 #include "ops/own_launch.h"
@@ -138,15 +140,20 @@ namespace {
 
 using Matrices = kernels::decoding::Matrices<void>;
 constexpr std::int64_t kThreads = kWarp * kernels::decoding::kWarps;
+constexpr const char* kRowProduct = "product of few rows";
 
 Matrices matrices_of(const step::FewMatrices<Tensor>& by, const Tensor& x) {
   Matrices to{};
   for (std::size_t i = 0; i < by.weight.size(); ++i) {
-    const Tensor& w = by.weight[i];
+    const Tensor &w = by.weight[i], &bias = by.bias[i];
     if (!w.defined()) continue;
-    check_whole(w, x, "product of few rows");
+    check_whole(w, x, kRowProduct);
+    if (w.size(1) != x.size(1))
+      throw Error(ErrorCode::kInternal, format("{}: rows of {} columns by matrices of {}",
+                                               kRowProduct, x.size(1), w.size(1)));
+    if (bias.defined()) check(bias, x, kRowProduct);
     to.weight[i] = w.const_data_ptr();
-    to.bias[i] = pointer(by.bias[i]);
+    to.bias[i] = pointer(bias);
     to.out[i] = static_cast<int>(w.size(0));
   }
   return to;
@@ -163,18 +170,20 @@ struct RowsProduct {
     return std::int64_t{matrices.out[0]} + matrices.out[1] + matrices.out[2];
   }
 };
-void multiply_some(const RowsProduct& p) {
+void multiply_some(const step::OwnKernels& own, const RowsProduct& p) {
   using namespace kernels::decoding;
   const std::int64_t rows = p.x.size(0), columns = p.x.size(1);
   const std::int64_t of_block = p.gated ? kRowsOfBlock / 2 : kRowsOfBlock;
-  const std::int64_t tiles = (rows + kTile - 1) / kTile;
-  const std::int64_t cluster = step::blocks_of_columns(columns, p.out());
-  kernels::Grid grid{cluster, (p.y.size(1) + of_block - 1) / of_block, kSomeRowsThreads};
+  constexpr auto kTiles = std::to_array({1, 2, 4, 6, kMostTiles});  // of the kernels
+  const int tiles = *std::ranges::find_if(kTiles, [&](int n) { return n * kTile >= rows; });
+  const step::RowsGrid by = own.rows_grid(columns, p.out());
+  kernels::Grid grid{by.cluster, (p.y.size(1) + of_block - 1) / of_block, kSomeRowsThreads};
   grid.early = true;
-  grid.cluster = cluster;
-  launch(p.x, "some_rows", format("some_rows_{}", tiles), grid, p.y.mutable_data_ptr(),
-         p.x.const_data_ptr(), p.matrices, p.x.stride(0), static_cast<int>(rows),
-         static_cast<int>(columns), p.activation, static_cast<int>(p.adds),
+  grid.cluster = by.cluster;
+  grid.shared = std::int64_t{ring_of(tiles, static_cast<int>(by.blocks))} * bytes_of_chunk(tiles);
+  launch(p.x, "some_rows", format("some_rows_{}_{}", tiles, by.blocks), grid,
+         p.y.mutable_data_ptr(), p.x.const_data_ptr(), p.matrices, p.x.stride(0),
+         static_cast<int>(rows), static_cast<int>(columns), p.activation, static_cast<int>(p.adds),
          static_cast<int>(p.gated));
 }
 void multiply_few(const RowsProduct& p) {
@@ -197,17 +206,24 @@ void multiply_few(const RowsProduct& p) {
          p.activation, static_cast<int>(p.adds));
 }
 void multiply_rows(const step::OwnKernels& own, const RowsProduct& p) {
-  check(p.y, p.x, "product of few rows");
-  if (vector_width({p.x}, {p.x.size(1)}) == 1 || !p.y.is_contiguous())
-    throw Error(ErrorCode::kInternal, "product of few rows: a kernel takes rows of vectors");
   const std::int64_t rows = p.x.size(0);
   if (rows == 0) return;
-  if (rows > kTile || own.row_product(step::Dtype::kBfloat16, rows, p.x.size(1), p.out()) ==
-                          step::RowProduct::kSomeRows) {
-    multiply_some(p);
-  } else {
-    multiply_few(p);
+  check(p.x, p.x, kRowProduct);
+  check_whole(p.y, p.x, kRowProduct);
+  if (vector_width({p.x}, {p.x.size(1)}) == 1)
+    throw Error(ErrorCode::kInternal, format("{}: a kernel takes rows of vectors", kRowProduct));
+  switch (own.row_product(bridge::to_step(p.x.scalar_type()), rows, p.x.size(1), p.out())) {
+    case step::RowProduct::kFewRows:
+      multiply_few(p);
+      return;
+    case step::RowProduct::kSomeRows:
+      multiply_some(own, p);
+      return;
+    case step::RowProduct::kLibrary:
+      break;
   }
+  throw Error(ErrorCode::kInternal,
+              format("{}: no kernel takes {} rows of {} columns", kRowProduct, rows, p.x.size(1)));
 }
 
 }  // namespace

@@ -229,6 +229,9 @@ STANDIN_API int cuModuleLoadData(void**, const void*) {
 STANDIN_API int cuModuleGetFunction(void**, void*, const char*) {
   return kNotSupported;
 }
+STANDIN_API int cuFuncSetAttribute(void*, int, int) {
+  return kNotSupported;
+}
 STANDIN_API int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                                unsigned, Opaque, void**, void**) {
   return kNotSupported;

@@ -123,6 +123,7 @@ constexpr int kAttributeFabric = 128;
   X(module_load, "cuModuleLoadData", (Module * module, const void* image))                         \
   X(module_function, "cuModuleGetFunction",                                                        \
     (Function * function, Module module, const char* name))                                        \
+  X(function_attribute, "cuFuncSetAttribute", (Function function, int attribute, int value))       \
   X(launch, "cuLaunchKernel",                                                                      \
     (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,       \
      unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters,  \
@@ -150,6 +151,7 @@ struct LaunchAttribute {
   alignas(8) std::array<unsigned, 16> value{};
 };
 static_assert(sizeof(LaunchAttribute) == 72);
+constexpr int kFunctionMostShared = 8;      // bytes of shared memory that a launch may set
 constexpr int kLaunchAttributeCluster = 4;  // blocks along x, y and z
 constexpr int kLaunchAttributeEarly = 6;    // programmatic stream serialization: 1
 struct LaunchConfig {

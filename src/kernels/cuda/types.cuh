@@ -39,8 +39,10 @@ __device__ inline void store(T* to, const Vector<T, N>& x) {
   *reinterpret_cast<Vector<T, N>*>(to) = x;
 }
 
-/// Waits until the previous kernels have ended, if the launch lets this one start early
-/// (Grid::early).
+/// Waits until the previous kernels have ended, if the launch lets this one start early (Grid::early).
+/// Until then several of them may run, so a kernel reads only what no kernel of a decoding step writes:
+/// the model's parameters and constants. Every block waits before it writes or ends: once the previous
+/// kernel has ended, so have those before it.
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

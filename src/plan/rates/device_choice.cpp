@@ -113,7 +113,7 @@ Result<DeviceChoice> choose_device(const spec::DeviceConfig& config, const CudaG
     if (purpose == Purpose::kRun)
       return Status(ErrorCode::kUnsupported,
                     format("device.kind is \"cuda\", but {}", gpus.reason));
-    target.cuda = target.own_kernels = target.clusters = true;
+    target.cuda = target.own_kernels = target.warp_groups = true;
     choice.name = "GPU";
     use_rates(target, rates_without_gpu());
     return choice;
@@ -127,7 +127,7 @@ Result<DeviceChoice> choose_device(const spec::DeviceConfig& config, const CudaG
 void use_architecture(Target& target, int architecture) {
   target.no_own_kernels = no_own_kernels_on(architecture);
   target.own_kernels = target.no_own_kernels.empty();
-  target.clusters = architecture >= kernels::kClusterArchitecture;
+  target.warp_groups = architecture == kernels::kWarpGroupArchitecture;
 }
 
 std::string no_own_kernels_on(int architecture) {

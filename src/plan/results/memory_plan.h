@@ -233,7 +233,7 @@ struct Target {
   std::int64_t threads = 2;            ///< of libtorch's CPU kernels; each takes scratch memory
   std::int64_t multiprocessors = 132;  ///< of the GPU; the default is that of H100 and H200
   bool own_kernels = false;    ///< the GPU runs Neap's kernels (step/operations/own_kernels.h)
-  bool clusters = false;       ///< its thread blocks can form clusters
+  bool warp_groups = false;    ///< its warp groups multiply (step::OwnKernels)
   std::string no_own_kernels;  ///< why it does not; empty: it does, or was not asked
   step::KernelRates rates{};   ///< zeros: default_rates()
   Link link;

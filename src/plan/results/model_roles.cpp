@@ -264,7 +264,8 @@ spec::Dtype compute_dtype(const spec::Job& job, const Target& target) {
 }
 
 step::OwnKernels own_kernels(const spec::Job& job, const Target& target) {
-  return {target.cuda && target.own_kernels && job.device.takes_own_kernels(), target.clusters};
+  return {target.cuda && target.own_kernels && job.device.takes_own_kernels(), target.warp_groups,
+          target.multiprocessors};
 }
 
 spec::OptimizerSpec optimizer_of(const ModelRole& role, spec::Dtype compute) {

@@ -197,7 +197,7 @@ T logits_gradient(Ops& ops, const Weights<T>& w, T logits, const T& targets, con
 template <class Ops, class T = typename Ops::Tensor>
 T raw_logits(Ops& ops, const Weights<T>& w, const T& hidden) {
   const T z = head_input(ops, w, hidden, static_cast<SavedHeadInput<T>*>(nullptr));
-  return ops.join_columns(linear(ops, w.lm_head, z), spec::Axis::kTensor);
+  return ops.join_columns(decode_linear(ops, w.lm_head, z), spec::Axis::kTensor);
 }
 /// (R, C) -> (R, V) wide logits, whole on every rank, for sampling.
 template <class Ops, class T = typename Ops::Tensor>

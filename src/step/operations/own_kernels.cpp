@@ -1,32 +1,66 @@
 #include "step/operations/own_kernels.h"
 
+#include <algorithm>
+
 namespace neap::step {
 
 using namespace kernels::decoding;
 
-// Times of each on an H200 (bench/results/row-products-h200.jsonl). Products read their matrices once, so what counts is their
-// size: few_rows.cu starts fastest, some_rows.cu reads x less often, and the library reads large matrices fastest.
-RowProduct OwnKernels::row_product(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
-                                   std::int64_t out) const {
-  constexpr std::int64_t kMostRows = 2 * kTile;  // of some_rows.cu
-  constexpr std::int64_t kFewest = kTile / 2;    // rows that few_rows.cu multiplies by all matrices
-  constexpr std::int64_t kSmall = 9 << 20, kSmallOfMoreRows = 11 << 20, kMedium = 54 << 20;
-  if (!on || dtype != spec::Dtype::kBfloat16 || in % kOfLane != 0 || out % kTile != 0)
-    return RowProduct::kLibrary;
-  if (!clusters) return rows <= kTile ? RowProduct::kFewRows : RowProduct::kLibrary;
-  const std::int64_t elements = in * out;
-  if (rows <= kFewest || (rows <= kTile && elements <= kSmall)) return RowProduct::kFewRows;
-  const std::int64_t most = rows <= kTile ? kMedium : rows <= kMostRows ? kSmallOfMoreRows : 0;
-  return elements <= most ? RowProduct::kSomeRows : RowProduct::kLibrary;
+namespace {
+
+std::int64_t waves(std::int64_t blocks, std::int64_t at_once) {
+  return (blocks + at_once - 1) / at_once;
+}
+// Whether few_rows.cu's blocks fill the GPU until the last.
+bool few_rows_fill(std::int64_t out, std::int64_t multiprocessors) {
+  constexpr std::int64_t kManyRows = 4096;  // from here on a block has two tiles
+  const std::int64_t blocks = out / (out >= kManyRows ? 2 * kTile : kTile);
+  const std::int64_t at_once = 2 * multiprocessors;
+  return 10 * blocks >= 9 * waves(blocks, at_once) * at_once;
 }
 
-std::int64_t blocks_of_columns(std::int64_t in, std::int64_t out) {
-  constexpr std::int64_t kBlocks = 330, kLeastColumns = 192, kMost = 8;
+}  // namespace
+
+// Times of each on an H200 (bench/results/row-products-h200.jsonl). Products read their matrices once, so what counts is their
+// size: few_rows.cu starts fastest, some_rows.cu reads fastest, and with more rows or matrices the library does.
+RowProduct OwnKernels::row_product(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
+                                   std::int64_t out) const {
+  constexpr std::int64_t kSmall = 4 << 20, kLarge = 54 << 20;  // elements
+  constexpr std::int64_t kHeadBlocks = 5, kLong = 4;
+  if (!on || dtype != spec::Dtype::kBfloat16 || in % kOfLane != 0 || out % kTile != 0)
+    return RowProduct::kLibrary;
+  // Heads have many times the blocks that the GPU takes.
+  if (out >= kHeadBlocks * kRowsOfBlock * multiprocessors)
+    return warp_groups && rows <= 2 * kTile ? RowProduct::kSomeRows : RowProduct::kLibrary;
+  if (!warp_groups) return rows <= kTile ? RowProduct::kFewRows : RowProduct::kLibrary;
+  const std::int64_t elements = in * out;
+  const bool wide = out >= kLong * in, deep = in >= kLong * out;
+  if (rows <= kTile && elements <= kSmall) return RowProduct::kFewRows;
+  if (rows <= kTile / 2 && !wide && few_rows_fill(out, multiprocessors))
+    return RowProduct::kFewRows;
+  const std::int64_t most = rows <= 6 * kTile || deep ? kLarge : kSmall;
+  return rows <= kMostTiles * kTile && (wide || elements <= most) ? RowProduct::kSomeRows
+                                                                  : RowProduct::kLibrary;
+}
+
+RowsGrid OwnKernels::rows_grid(std::int64_t in, std::int64_t out) const {
+  constexpr std::int64_t kLeastColumns = 200, kManyColumns = 1024, kMostCluster = 8;  // of a block
   const std::int64_t tiles = (out + kRowsOfBlock - 1) / kRowsOfBlock;
-  std::int64_t blocks = 1;
-  while (blocks < kMost && 2 * blocks * tiles <= kBlocks && 2 * blocks * kLeastColumns <= in)
-    blocks *= 2;
-  return blocks;
+  // Large clusters cannot take every multiprocessor.
+  const auto room = [&](std::int64_t cluster, std::int64_t blocks) {
+    return multiprocessors * blocks * (cluster > 2 ? 9 : 10) / 10;
+  };
+  const auto fits = [&](std::int64_t cluster) {
+    const std::int64_t blocks = 2 * in > cluster * kManyColumns ? 3 : 2;
+    return cluster <= std::min(kMostCluster, multiprocessors) && cluster * kLeastColumns <= in &&
+           cluster * tiles <= room(cluster, blocks);
+  };
+  RowsGrid grid;
+  while (fits(2 * grid.cluster)) grid.cluster *= 2;
+  const std::int64_t blocks = grid.cluster * tiles;
+  const auto taken = [&](std::int64_t n) { return n * waves(blocks, room(grid.cluster, n)); };
+  if (blocks > room(grid.cluster, 2) && 5 * taken(3) <= 6 * taken(2)) grid.blocks = 3;
+  return grid;
 }
 
 }  // namespace neap::step

@@ -22,9 +22,17 @@ enum class RowProduct {
   kSomeRows,  ///< some_rows.cu
 };
 
+/// Blocks of some_rows.cu. They do not depend on the number of rows, so neither do a row's bits.
+struct RowsGrid {
+  std::int64_t cluster = 1;  ///< blocks that divide the columns
+  std::int64_t blocks = 2;   ///< of a multiprocessor
+  friend bool operator==(const RowsGrid&, const RowsGrid&) = default;
+};
+
 struct OwnKernels {
-  bool on = false;        ///< the GPU and the job support them
-  bool clusters = false;  ///< the GPU's thread blocks can form clusters
+  bool on = false;           ///< the GPU and the job support them
+  bool warp_groups = false;  ///< the GPU is one with products of warp groups, for some_rows.cu
+  std::int64_t multiprocessors = 132;  ///< of the GPU
 
   /// Whether they take tensors of this type.
   [[nodiscard]] constexpr bool take(spec::Dtype dtype) const {
@@ -44,6 +52,8 @@ struct OwnKernels {
   /// The fastest product of this number of rows with matrices (out, in).
   [[nodiscard]] RowProduct row_product(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
                                        std::int64_t out) const;
+  /// How some_rows.cu divides a product with matrices (out, in).
+  [[nodiscard]] RowsGrid rows_grid(std::int64_t in, std::int64_t out) const;
   /// Whether they draw tokens from such rows of logits. bfloat16 only: its few values are counted
   /// instead of sorted.
   [[nodiscard]] constexpr bool draw(spec::Dtype dtype, std::int64_t columns, bool in_order) const {
@@ -60,9 +70,6 @@ constexpr std::int64_t attend_shares(std::int64_t heads, std::int64_t limit) {
   const std::int64_t wanted = (limit + kKeys - 1) / kKeys;
   return wanted < most ? wanted : most;
 }
-
-/// Number of thread blocks among which some_rows.cu divides the columns of matrices (out, in).
-[[nodiscard]] std::int64_t blocks_of_columns(std::int64_t in, std::int64_t out);
 
 /// Thread blocks of the backward of RMS norms. Each writes a row of sums.
 constexpr std::int64_t norm_blocks(std::int64_t rows) {

@@ -52,11 +52,13 @@ class OwnDecoding : public ::testing::TestWithParam<at::ScalarType> {
     return (x * scale * by.weight.to(at::kDouble).add(by.offset)).to(t.scalar_type());
   }
 
-  static bool has_clusters() {
-    return value_or_throw(device::make_cuda_device(0))->info().architecture >=
-           kernels::kClusterArchitecture;
+  static step::OwnKernels own_kernels() {
+    if (!has_cuda()) return {true};
+    const auto card = value_or_throw(device::make_cuda_device(0));
+    return {true, card->info().architecture == kernels::kWarpGroupArchitecture,
+            card->info().multiprocessors};
   }
-  AtenOps own_{at::Device(at::kCUDA, 0), {.own = {true, has_cuda() && has_clusters()}}};
+  AtenOps own_{at::Device(at::kCUDA, 0), {.own = own_kernels()}};
   AtenOps host_{at::kCPU};
   const bridge::NoAutograd no_autograd_{};
 };
@@ -224,9 +226,9 @@ TEST_P(OwnDecoding, ProductsOfFewRows) {
     const double size = std::max(1.0, expected.abs().max().item<double>());
     EXPECT_LT(off(found, expected), roundings * size / 128);
   };
-  for (const std::int64_t rows : {1, 3, 7, 8, 9, 16}) {
-    if (rows > kernels::decoding::kTile && !has_clusters()) continue;
-    for (const std::int64_t in : {8, 40, 896, 1536, 4864, 14336}) {
+  for (const std::int64_t rows : {1, 3, 7, 8, 9, 16, 17, 33, 49, 64}) {
+    if (rows > kernels::decoding::kTile && !own_kernels().warp_groups) continue;
+    for (const std::int64_t in : {8, 40, 896, 1544, 4864, 14336}) {
       SCOPED_TRACE(::testing::Message() << rows << " x " << in);
       const double spread = 1 / std::sqrt(static_cast<double>(in));
       const Tensor x = random({rows, in + 8}).narrow(1, 0, in);
@@ -236,7 +238,7 @@ TEST_P(OwnDecoding, ProductsOfFewRows) {
       const Tensor all = own_.few_rows_products(x, {{q, k, v}, {q_bias, {}, v_bias}});
       near(all, at::cat({exact(x, q) + q_bias, exact(x, k), exact(x, v) + v_bias}, 1));
       near(own_.few_rows_products(x, {{q}, {}}), exact(x, q));
-      if (in <= 1536 && (rows <= 8 || in == 896)) {
+      if (in <= 1544 && (rows <= 8 || in == 896)) {
         const Tensor many = random({4096, in}, spread), more = random({4096, in}, spread);
         const Tensor many_bias = random({4096});
         near(own_.few_rows_products(x, {{many, more, v}, {many_bias, {}, v_bias}}),
@@ -263,6 +265,47 @@ TEST_P(OwnDecoding, ProductsOfFewRows) {
       }
     }
   }
+}
+
+// Matrices of more than 9 Mi elements, whose tiles the last block does not fill.
+TEST_P(OwnDecoding, ProductsWithLargeMatrices) {
+  if (GetParam() != at::kBFloat16 || !own_kernels().warp_groups)
+    GTEST_SKIP() << "only bfloat16 on Hopper";
+  constexpr std::int64_t kIn = 1544, kOut = 6200, kHalf = 3112;
+  const double spread = 1 / std::sqrt(static_cast<double>(kIn));
+  const Tensor w = random({kOut, kIn}, spread), bias = random({kOut});
+  const Tensor gate = random({kHalf, kIn}, spread), up = random({kHalf, kIn}, spread);
+  const auto exact = [](const Tensor& x, const Tensor& by) {
+    return x.to(at::kDouble).mm(by.to(at::kDouble).t());
+  };
+  const auto activated = [&](const Tensor& t, spec::Activation kind) {
+    return host_.activate(t.to(at::kCPU), kind).to(at::kCUDA);
+  };
+  for (const std::int64_t rows : {5, 8, 16, 32, 48, 64}) {
+    SCOPED_TRACE(rows);
+    ASSERT_EQ(own_kernels().row_product(step::Dtype::kBfloat16, rows, kIn, kOut),
+              step::RowProduct::kSomeRows);
+    const Tensor x = random({rows, kIn});
+    const auto near = [](const Tensor& found, const Tensor& expected, int roundings) {
+      const double size = std::max(1.0, expected.abs().max().item<double>());
+      EXPECT_LT(off(found, expected), roundings * size / 128);
+    };
+    near(own_.few_rows_products(x, {{w}, {bias}}), exact(x, w) + bias, 1);
+    const Tensor sum = random({rows, kOut});
+    const Tensor expected = exact(x, w) + sum;
+    own_.add_few_rows_(sum, x, w);
+    near(sum, expected, 1);
+    near(own_.few_rows_activated(x, w, bias, spec::Activation::kRelu),
+         activated(exact(x, w) + bias, spec::Activation::kRelu), 2);
+    const Tensor gated = own_.few_rows_gated(x, gate, up, spec::Activation::kSilu);
+    near(gated, activated(exact(x, gate), spec::Activation::kSilu) * exact(x, up), 3);
+    EXPECT_TRUE(at::equal(gated.narrow(0, 0, 5), own_.few_rows_gated(x.narrow(0, 0, 5), gate, up,
+                                                                     spec::Activation::kSilu)));
+  }
+  const Tensor x = random({8, kIn});
+  EXPECT_THROW((void)own_.few_rows_products(x.narrow(1, 0, kIn - 8), {{w}, {}}), Error);
+  EXPECT_THROW((void)own_.few_rows_products(x, {{w}, {bias.to(at::kFloat)}}), Error);
+  EXPECT_THROW((void)own_.few_rows_products(x.t(), {{random({kOut, 8})}, {}}), Error);
 }
 
 TEST_P(OwnDecoding, NormsAndTheRowAddedBehind) {

@@ -11,14 +11,14 @@ using step::CountedTensor;
 using step::Dtype;
 
 double kernels(const spec::Architecture& shape, const spec::LoraShape& lora, bool own,
-               std::int64_t rows) {
+               std::int64_t rows, bool warp_groups) {
   ModelRole role;
   role.shape = shape;
   role.lora = lora;
   step::ScratchSink sink;
   step::KernelProfile profile;
   profile.cuda = profile.graphs = true;
-  profile.own.on = own;
+  profile.own = {own, warp_groups};
   step::CountingOps ops(sink, profile, 1 << 20);
   const step::Weights<CountedTensor> weights = counted_weights(role, Dtype::kBfloat16);
   const auto cache = counted_cache(role, Dtype::kBfloat16, rows, 512);
@@ -30,11 +30,11 @@ double kernels(const spec::Architecture& shape, const spec::LoraShape& lora, boo
 }
 // An attention counts as one.
 double of_a_layer(spec::Architecture shape, bool own = true, const spec::LoraShape& lora = {},
-                  std::int64_t rows = 64) {
+                  std::int64_t rows = 64, bool warp_groups = false) {
   shape.num_hidden_layers = 1;
-  const double one = kernels(shape, lora, own, rows);
+  const double one = kernels(shape, lora, own, rows, warp_groups);
   shape.num_hidden_layers = 2;
-  return kernels(shape, lora, own, rows) - one;
+  return kernels(shape, lora, own, rows, warp_groups) - one;
 }
 
 spec::Architecture llama() {
@@ -78,6 +78,9 @@ TEST(DecodingKernels, OfFewRowsAreFewer) {
   for (const spec::Architecture& shape : {llama(), biased, opt()})
     EXPECT_EQ(of_a_layer(shape, true, {}, 8), 8) << shape.model_type;
   EXPECT_EQ(of_a_layer(llama(), true, {}, 9), 9) << "products of libtorch";
+  for (const spec::Architecture& shape : {llama(), biased, opt()})
+    EXPECT_EQ(of_a_layer(shape, true, {}, 64, true), 8) << "products of warp groups";
+  EXPECT_EQ(of_a_layer(llama(), true, {}, 65, true), 9);
 }
 
 TEST(DecodingKernels, OfLibtorchAndOfWhatCannotBeJoinedAreMore) {

@@ -123,13 +123,15 @@ TEST_F(OwnKernelsOf, CardsRunFromComputeCapability8) {
   EXPECT_EQ(no_own_kernels_on(80), "");
   EXPECT_EQ(no_own_kernels_on(120), "");
   EXPECT_NE(no_own_kernels_on(75), "");
-  const auto clusters = [&](int architecture) {
+  const auto warp_groups = [&](int architecture) {
     use_architecture(target_, architecture);
-    return target_.clusters;
+    return target_.warp_groups;
   };
-  EXPECT_FALSE(clusters(89));
+  EXPECT_FALSE(warp_groups(89));
   EXPECT_TRUE(target_.own_kernels);
-  EXPECT_TRUE(clusters(90));
+  EXPECT_TRUE(warp_groups(90));
+  EXPECT_FALSE(warp_groups(100));
+  EXPECT_TRUE(target_.own_kernels);
 }
 
 }  // namespace

@@ -159,23 +159,36 @@ TEST(OwnHeads, WithNormsAreOneProduct) {
   EXPECT_TRUE(projected(false, spec::NormKind::kRms, 4).empty());
 }
 
-// The kernel for so many rows and a matrix of Qwen2.5 or Llama.
+// The kernel for so many rows and a matrix of Qwen2.5, OPT or Llama.
 TEST(OwnProducts, AreChosenByRowsAndSize) {
-  const auto chosen = [](bool clusters, std::int64_t rows, std::int64_t in, std::int64_t out,
+  const auto chosen = [](bool warp_groups, std::int64_t rows, std::int64_t in, std::int64_t out,
                          Dtype dtype = Dtype::kBfloat16) {
-    return OwnKernels{true, clusters}.row_product(dtype, rows, in, out);
+    return OwnKernels{true, warp_groups}.row_product(dtype, rows, in, out);
   };
   for (const std::int64_t rows : {1, 4, 8})
     EXPECT_EQ(chosen(true, rows, 896, 896), RowProduct::kFewRows);
-  EXPECT_EQ(chosen(true, 16, 896, 896), RowProduct::kSomeRows);
-  EXPECT_EQ(chosen(true, 17, 896, 896), RowProduct::kLibrary);
-  EXPECT_EQ(chosen(true, 4, 4096, 28672), RowProduct::kFewRows);
-  EXPECT_EQ(chosen(true, 8, 4096, 28672), RowProduct::kLibrary);
-  EXPECT_EQ(chosen(true, 8, 1536, 17920), RowProduct::kSomeRows);
-  EXPECT_EQ(chosen(true, 16, 1536, 17920), RowProduct::kLibrary);
-  // Without clusters of blocks, as before Hopper.
+  for (const std::int64_t rows : {9, 17, 64})
+    EXPECT_EQ(chosen(true, rows, 896, 896), RowProduct::kSomeRows);
+  EXPECT_EQ(chosen(true, 65, 896, 896), RowProduct::kLibrary);
+  // Blocks of few_rows.cu fill the GPU 0.97, 1.2 and 6.8 times.
+  EXPECT_EQ(chosen(true, 4, 4096, 4096), RowProduct::kFewRows);
+  EXPECT_EQ(chosen(true, 5, 4096, 4096), RowProduct::kSomeRows);
+  EXPECT_EQ(chosen(true, 4, 4096, 2560), RowProduct::kSomeRows);
+  EXPECT_EQ(chosen(true, 4, 4096, 28672), RowProduct::kSomeRows) << "wide";
+  EXPECT_EQ(chosen(true, 4, 14336, 4096), RowProduct::kFewRows);
+  EXPECT_EQ(chosen(true, 5, 14336, 4096), RowProduct::kLibrary);
+  EXPECT_EQ(chosen(true, 48, 2048, 6144), RowProduct::kSomeRows);
+  EXPECT_EQ(chosen(true, 49, 2048, 6144), RowProduct::kLibrary);
+  EXPECT_EQ(chosen(true, 64, 2048, 8192), RowProduct::kSomeRows) << "wide";
+  EXPECT_EQ(chosen(true, 64, 8960, 1536), RowProduct::kSomeRows) << "deep";
+  // Heads.
+  EXPECT_EQ(chosen(true, 1, 896, 151936), RowProduct::kSomeRows);
+  EXPECT_EQ(chosen(true, 16, 2048, 50272), RowProduct::kSomeRows);
+  EXPECT_EQ(chosen(true, 17, 2048, 50272), RowProduct::kLibrary);
+  // Without products of warp groups, as on other GPUs than Hopper.
   EXPECT_EQ(chosen(false, 8, 4096, 28672), RowProduct::kFewRows);
   EXPECT_EQ(chosen(false, 9, 896, 896), RowProduct::kLibrary);
+  EXPECT_EQ(chosen(false, 1, 896, 151936), RowProduct::kLibrary);
   EXPECT_EQ(chosen(true, 8, 900, 896), RowProduct::kLibrary);
   EXPECT_EQ(chosen(true, 8, 896, 900), RowProduct::kLibrary);
   EXPECT_EQ(chosen(true, 8, 896, 896, Dtype::kFloat32), RowProduct::kLibrary);
@@ -183,10 +196,22 @@ TEST(OwnProducts, AreChosenByRowsAndSize) {
 }
 
 TEST(OwnProducts, DivideColumnsWhereTilesAreFewerThanTheCardTakes) {
-  EXPECT_EQ(blocks_of_columns(896, 896), 4);  // a block has 192 columns or more
-  EXPECT_EQ(blocks_of_columns(4864, 896), 8);
-  EXPECT_EQ(blocks_of_columns(1536, 17920), 1);
-  EXPECT_EQ(blocks_of_columns(8, 8), 1);
+  const auto grid = [](std::int64_t in, std::int64_t out, std::int64_t multiprocessors = 132) {
+    return OwnKernels{true, true, multiprocessors}.rows_grid(in, out);
+  };
+  EXPECT_EQ(grid(896, 896), (RowsGrid{4, 2}));  // a block has 200 columns or more
+  EXPECT_EQ(grid(4864, 896), (RowsGrid{8, 2}));
+  EXPECT_EQ(grid(8192, 2048), (RowsGrid{8, 3}));  // and if it has many, more share a multiprocessor
+  EXPECT_EQ(grid(2048, 2048), (RowsGrid{4, 2}));
+  EXPECT_EQ(grid(896, 9728), (RowsGrid{1, 2}));
+  EXPECT_EQ(grid(1536, 17920), (RowsGrid{1, 3}));
+  EXPECT_EQ(grid(4096, 28672), (RowsGrid{1, 2}));  // two rounds
+  EXPECT_EQ(grid(896, 151936), (RowsGrid{1, 3}));
+  EXPECT_EQ(grid(8, 8), (RowsGrid{1, 2}));
+  // A slice of the GPU.
+  EXPECT_EQ(grid(4864, 896, 16), (RowsGrid{2, 2}));
+  EXPECT_EQ(grid(8192, 64, 7), (RowsGrid{4, 2}));
+  EXPECT_EQ(grid(8192, 64, 1), (RowsGrid{1, 2}));
 }
 
 class OwnDraws : public ::testing::Test {
