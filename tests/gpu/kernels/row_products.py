@@ -4,10 +4,11 @@
 For each matrix of a model's layer and each number of rows, a graph has the product with many copies of it, so that each is read from memory.
 Writes a row for each kernel to OUT_DIR/row_products.jsonl: microseconds a product (medians of 10 replays), the largest difference from a
 product in float32 as a share of the largest number, and whether a second run gives the same bits. cuBLAS is torch.mm, with the kernel behind it that a gated MLP or an
-activation takes. "cluster" is the number of blocks that share the columns.
+activation takes. "cluster" is the number of blocks that share the columns, "blocks" of those of a multiprocessor.
 """
 import concurrent.futures
 import ctypes
+import itertools
 import json
 import pathlib
 import re
@@ -19,11 +20,17 @@ SOURCE = pathlib.Path(__file__).resolve().parents[3] / "src"
 MODELS = {"qwen2.5-0.5b": (896, 896, 128, 4864, 151936, True), "qwen2.5-1.5b": (1536, 1536, 256, 8960, 151936, True),
           "opt-1.3b": (2048, 2048, 2048, 8192, 50272, False), "qwen3-4b": (2560, 4096, 1024, 9728, 151936, True),
           "llama-3.1-8b": (4096, 4096, 1024, 14336, 128256, True)}
-ROWS = (1, 2, 4, 8, 16, 32, 64)
+ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 BYTES = 400 << 20  # of all copies of a matrix
-ROWS_OF_BLOCK, THREADS = 64, 256  # of some_rows.cu
+ROWS_OF_BLOCK, THREADS, TILES = 64, 128, (1, 2, 4, 6, 8)  # of some_rows.cu
 MOST_OFF = 0.02
-MOST_ROWS = {"few_rows": 8, "some_rows": 16}
+MOST_ROWS = {"few_rows": 8, "some_rows": 64}
+
+
+def shared_bytes(tiles, blocks):
+    """Of a block of some_rows.cu (ring_of() of kernels/decoding_sizes.h)."""
+    chunk = 128 * (ROWS_OF_BLOCK + 8 * tiles)
+    return ((228 << 10) // blocks - 1024) // chunk * chunk
 
 
 def source_of(name):
@@ -42,7 +49,7 @@ class Nvrtc:
     def __init__(self, library):
         self.of = ctypes.CDLL(library)
 
-    def cubin(self, text, architecture=90):
+    def cubin(self, text, architecture="90a"):
         program, size = ctypes.c_void_p(), ctypes.c_size_t()
         self.of.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
         options = (ctypes.c_char_p * 2)(f"--gpu-architecture=sm_{architecture}".encode(), b"--std=c++17")
@@ -80,11 +87,13 @@ class Module:
         if code:
             raise RuntimeError(f"cuModuleLoadData: {code}")
 
-    def launch(self, torch, name, grid, threads, arguments, cluster=1, early=True):
+    def launch(self, torch, name, grid, threads, arguments, cluster=1, early=True, shared=0):
         if name not in self.kernels:
             function = ctypes.c_void_p()
             if code := self.driver.cuModuleGetFunction(ctypes.byref(function), self.module, name.encode()):
                 raise RuntimeError(f"{name}: {code}")
+            if code := self.driver.cuFuncSetAttribute(function, 8, shared):
+                raise RuntimeError(f"{shared} bytes for {name}: {code}")
             self.kernels[name] = function
         attributes = (Attribute * 2)()
         count = 0
@@ -95,7 +104,7 @@ class Module:
             attributes[count].id = 4
             attributes[count].value[0], attributes[count].value[1], attributes[count].value[2] = cluster, 1, 1
             count += 1
-        config = Config((ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(threads, 1, 1), 0, torch.cuda.current_stream().cuda_stream, attributes, count)
+        config = Config((ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(threads, 1, 1), shared, torch.cuda.current_stream().cuda_stream, attributes, count)
         pointers = (ctypes.c_void_p * len(arguments))(*[ctypes.cast(ctypes.pointer(a), ctypes.c_void_p) for a in arguments])
         if code := self.driver.cuLaunchKernelEx(ctypes.byref(config), self.kernels[name], pointers, None):
             raise RuntimeError(f"starting {name}: {code}")
@@ -185,19 +194,21 @@ class Product:
             tile = 16 if self.total >= 4096 else 8
         self.modules["few_rows.cu"].launch(self.torch, kernel, (self.width // tile, 1, 1), 512, arguments)
 
-    def some_rows(self, cluster):
+    def some_rows(self, cluster, blocks):
         of_block = ROWS_OF_BLOCK // 2 if self.gated else ROWS_OF_BLOCK
         grid, more = (cluster, (self.width + of_block - 1) // of_block, 1), (int(self.kind == "adds"), int(self.gated))
-        return lambda y, w: self.modules["some_rows.cu"].launch(self.torch, f"some_rows_{(self.rows + 7) // 8}", grid, THREADS,
-                                                                self.arguments(y, w) + list(map(ctypes.c_int, more)), cluster)
+        tiles = next(t for t in TILES if 8 * t >= self.rows)
+        return lambda y, w: self.modules["some_rows.cu"].launch(
+            self.torch, f"some_rows_{tiles}_{blocks}", grid, THREADS, self.arguments(y, w) + list(map(ctypes.c_int, more)), cluster,
+            shared=shared_bytes(tiles, blocks))
 
     def ways(self, clusters):
-        yield "cublas", 1, self.cublas
+        yield "cublas", 1, 0, self.cublas
         if self.rows <= MOST_ROWS["few_rows"]:
-            yield "few_rows", 1, self.few_rows
+            yield "few_rows", 1, 2, self.few_rows
         if self.rows <= MOST_ROWS["some_rows"]:
-            for cluster in clusters:
-                yield "some_rows", cluster, self.some_rows(cluster)
+            for cluster, blocks in itertools.product(clusters, (2, 3)):
+                yield "some_rows", cluster, blocks, self.some_rows(cluster, blocks)
 
     def check(self, work, w):
         """The largest difference from the exact result, and whether a second run gives the same bits."""
@@ -234,16 +245,16 @@ def main():
             times = max(copies, 16)
             for rows in ROWS:
                 product, best = Product(torch, modules, outs, columns, kind, rows), {}
-                for kernel, cluster, work in product.ways((1,) if name == "head" else (1, 2, 4, 8)):
+                for kernel, cluster, blocks, work in product.ways((1,) if name == "head" else (1, 2, 4, 8)):
                     off, same = product.check(work, weights[0])
                     failures += not off < MOST_OFF or (kernel != "cublas" and not same)
                     y = torch.zeros_like(product.before)
                     taken, least, most = measure(torch, lambda: [work(y, weights[i % copies]) for i in range(times)], times)
-                    best[kernel] = min(best.get(kernel, (taken, cluster)), (taken, cluster))
+                    best[kernel] = min(best.get(kernel, (taken, cluster, blocks)), (taken, cluster, blocks))
                     log.write(json.dumps({"suite": "row_products", "model": model, "matrix": name, "out": list(outs), "in": columns, "kind": kind, "rows": rows,
-                                          "kernel": kernel, "cluster": cluster, "microseconds": taken, "least": least, "most": most,
+                                          "kernel": kernel, "cluster": cluster, "blocks": blocks, "microseconds": taken, "least": least, "most": most,
                                           "off": off, "same": same, "environment": environment}) + "\n")
-                print(f"{model:13} {name:8} {rows:2}  " + "  ".join(f"{kernel} {taken:.1f}/{cluster}" for kernel, (taken, cluster) in best.items()), flush=True)
+                print(f"{model:13} {name:8} {rows:2}  " + "  ".join(f"{kernel} {taken:.1f}/{cluster}x{blocks}" for kernel, (taken, cluster, blocks) in best.items()), flush=True)
     print(f"row_products: {failures} failures")
     return int(failures > 0)
 
