@@ -18,12 +18,29 @@ constexpr double kDecodeShare = 0.45;
 constexpr double kDividedKeysRate = 0.9, kWholeKeysRate = 0.5;
 constexpr std::int64_t kWholeKeysBlocks = 110;
 
-// attend.cu and few_rows.cu (an H100): fixed time in addition to an operation's, and fractions of
-// the memory throughput. Heads that share keys read them from the GPU's cache.
-constexpr double kAttendSeconds = 0.8e-6, kAttendRate = 0.8, kAttendCacheRate = 2;
-constexpr double kFewRowsSeconds = 0.2e-6, kFewRowsRate = 0.93;
-// some_rows.cu, on an H200 (bench/results/row-products-h200.jsonl).
-constexpr double kSomeRowsSeconds = 0.8e-6, kSomeRowsRate = 0.9;
+// On Hopper, kernels that start before the previous one has ended save this share of an operation's
+// fixed time.
+constexpr double kEarlyShare = 0.7;
+// attend.cu, few_rows.cu and some_rows.cu on an H200 (bench/results/row-products-h200.jsonl and
+// decode-many-rows-h200.jsonl): fixed time in addition to an operation's, and fractions of the memory
+// throughput. Heads that share keys read them from the GPU's cache.
+constexpr double kAttendSeconds = 0.6e-6, kAttendRate = 0.8, kAttendCacheRate = 2;
+constexpr double kFewRowsSeconds = 0, kFewRowsRate = 0.92;
+constexpr double kSomeRowsSeconds = 1.5e-6, kSomeRowsRate = 1.08;
+// Blocks of some_rows.cu read all rows of x: for 64 rows, this time and share of the matrices' time.
+constexpr double kManyRows = 64, kManyRowsSeconds = 1e-6, kManyRowsShare = 0.25;
+
+double early_seconds(const KernelProfile& profile, double bytes, double share = 1) {
+  const double saved = profile.own.warp_groups ? kEarlyShare * profile.rates.operation_seconds : 0;
+  return traffic_seconds(profile.rates, bytes, share) - saved;
+}
+double product_of_rows(const KernelProfile& profile, RowProduct kind, double rows, double moved) {
+  if (kind == RowProduct::kFewRows)
+    return kFewRowsSeconds + early_seconds(profile, moved, kFewRowsRate);
+  const double full = rows / kManyRows;
+  return kSomeRowsSeconds + full * kManyRowsSeconds +
+         early_seconds(profile, (1 + full * kManyRowsShare) * moved, kSomeRowsRate);
+}
 
 double flash_rate(std::int64_t sequences, std::int64_t heads, bool divided) {
   if (divided) return kDividedKeysRate;
@@ -121,7 +138,8 @@ CountedTensor CountingOps::products(const CountedTensor& x, const CountedTensor&
 CountedTensor CountingOps::norm_and_add_(spec::NormKind, const CountedTensor& x,
                                          const CountedTensor&, const CountedTensor&, double,
                                          const CountedTensor& added) {
-  add_traffic((added.defined() ? 3 : 2) * bytes(x));
+  const double moved = (added.defined() ? 3 : 2) * bytes(x);
+  add_work(0, moved, early_seconds(profile(), moved));
   return make(x.shape(), x.dtype());
 }
 CountedTensor CountingOps::append_(const CountedTensor&, const CountedTensor&, const CountedTensor&,
@@ -148,10 +166,9 @@ CountedTensor CountingOps::append_and_attend_(const CountedTensor& keys, const C
       2.0 * static_cast<double>(all * read * d * element_bytes(heads.q.dtype()));
   const double of_memory = of_heads * static_cast<double>(keys.size(1)) / static_cast<double>(h);
   add_work(4.0 * static_cast<double>(all * read * d), of_memory,
-           kAttendSeconds +
-               traffic_seconds(profile().rates,
-                               std::max(of_memory / kAttendRate, of_heads / kAttendCacheRate)));
-  if (shares > 1) add_traffic(bytes(parts));
+           kAttendSeconds + early_seconds(profile(), std::max(of_memory / kAttendRate,
+                                                              of_heads / kAttendCacheRate)));
+  if (shares > 1) add_work(0, bytes(parts), early_seconds(profile(), bytes(parts)));
   return out;
 }
 
@@ -159,11 +176,9 @@ void CountingOps::add_few_rows(const CountedTensor& x, double elements, double o
   const double moved =
       bytes(x) + elements * static_cast<double>(element_bytes(x.dtype())) + out_bytes;
   const auto out = static_cast<std::int64_t>(elements) / x.size(1);
-  const bool few =
-      profile().own.row_product(x.dtype(), x.size(0), x.size(1), out) == RowProduct::kFewRows;
-  add_work(2.0 * static_cast<double>(x.size(0)) * elements, moved,
-           (few ? kFewRowsSeconds : kSomeRowsSeconds) +
-               traffic_seconds(profile().rates, moved, few ? kFewRowsRate : kSomeRowsRate));
+  const RowProduct kind = profile().own.row_product(x.dtype(), x.size(0), x.size(1), out);
+  const auto rows = static_cast<double>(x.size(0));
+  add_work(2 * rows * elements, moved, product_of_rows(profile(), kind, rows, moved));
 }
 CountedTensor CountingOps::few_rows_products(const CountedTensor& x,
                                              const FewMatrices<CountedTensor>& by) {
