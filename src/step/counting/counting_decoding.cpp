@@ -20,7 +20,7 @@ constexpr std::int64_t kWholeKeysBlocks = 110;
 
 // On Hopper, kernels that start before the previous one has ended save this share of an operation's
 // fixed time.
-constexpr double kEarlyShare = 0.7;
+constexpr double kEarlyShare = 0.5;
 // attend.cu, few_rows.cu and some_rows.cu on an H200 (bench/results/row-products-h200.jsonl and
 // decode-many-rows-h200.jsonl): fixed time in addition to an operation's, and fractions of the memory
 // throughput. Heads that share keys read them from the GPU's cache.

@@ -11,35 +11,28 @@ namespace {
 std::int64_t waves(std::int64_t blocks, std::int64_t at_once) {
   return (blocks + at_once - 1) / at_once;
 }
-// Whether few_rows.cu's blocks fill the GPU until the last.
-bool few_rows_fill(std::int64_t out, std::int64_t multiprocessors) {
-  constexpr std::int64_t kManyRows = 4096;  // from here on a block has two tiles
-  const std::int64_t blocks = out / (out >= kManyRows ? 2 * kTile : kTile);
-  const std::int64_t at_once = 2 * multiprocessors;
-  return 10 * blocks >= 9 * waves(blocks, at_once) * at_once;
-}
 
 }  // namespace
 
-// Times of each on an H200 (bench/results/row-products-h200.jsonl). Products read their matrices once, so what counts is their
-// size: few_rows.cu starts fastest, some_rows.cu reads fastest, and with more rows or matrices the library does.
+// Times of each on an H200, alone (bench/results/row-products-h200.jsonl) and in decoding (decode-many-rows-h200.jsonl). Products
+// read their matrices once, so their size counts: few_rows.cu starts fastest, and some_rows.cu reads fastest. With more rows or
+// matrices the library is faster. Up to four rows, few_rows.cu and some_rows.cu in turn are slow.
 RowProduct OwnKernels::row_product(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
                                    std::int64_t out) const {
-  constexpr std::int64_t kSmall = 4 << 20, kLarge = 54 << 20;  // elements
+  constexpr std::int64_t kSmall = 9 << 20, kLarge = 54 << 20;  // elements
   constexpr std::int64_t kHeadBlocks = 5, kLong = 4;
   if (!on || dtype != spec::Dtype::kBfloat16 || in % kOfLane != 0 || out % kTile != 0)
     return RowProduct::kLibrary;
   // Heads have many times the blocks that the GPU takes.
   if (out >= kHeadBlocks * kRowsOfBlock * multiprocessors)
-    return warp_groups && rows <= 2 * kTile ? RowProduct::kSomeRows : RowProduct::kLibrary;
+    return warp_groups && rows > kTile && rows <= 2 * kTile ? RowProduct::kSomeRows
+                                                            : RowProduct::kLibrary;
   if (!warp_groups) return rows <= kTile ? RowProduct::kFewRows : RowProduct::kLibrary;
   const std::int64_t elements = in * out;
-  const bool wide = out >= kLong * in, deep = in >= kLong * out;
-  if (rows <= kTile && elements <= kSmall) return RowProduct::kFewRows;
-  if (rows <= kTile / 2 && !wide && few_rows_fill(out, multiprocessors))
-    return RowProduct::kFewRows;
-  const std::int64_t most = rows <= 6 * kTile || deep ? kLarge : kSmall;
-  return rows <= kMostTiles * kTile && (wide || elements <= most) ? RowProduct::kSomeRows
+  if (rows <= kTile / 2 || (rows <= kTile && elements <= kSmall)) return RowProduct::kFewRows;
+  const bool medium = rows <= 6 * kTile, wide = out >= kLong * in, deep = in >= kLong * out;
+  const bool fits = elements <= (medium || wide || deep ? kLarge : kSmall / 2);
+  return rows <= kMostTiles * kTile && (fits || (medium && wide)) ? RowProduct::kSomeRows
                                                                   : RowProduct::kLibrary;
 }
 

@@ -170,19 +170,18 @@ TEST(OwnProducts, AreChosenByRowsAndSize) {
   for (const std::int64_t rows : {9, 17, 64})
     EXPECT_EQ(chosen(true, rows, 896, 896), RowProduct::kSomeRows);
   EXPECT_EQ(chosen(true, 65, 896, 896), RowProduct::kLibrary);
-  // Blocks of few_rows.cu fill the GPU 0.97, 1.2 and 6.8 times.
-  EXPECT_EQ(chosen(true, 4, 4096, 4096), RowProduct::kFewRows);
-  EXPECT_EQ(chosen(true, 5, 4096, 4096), RowProduct::kSomeRows);
-  EXPECT_EQ(chosen(true, 4, 4096, 2560), RowProduct::kSomeRows);
-  EXPECT_EQ(chosen(true, 4, 4096, 28672), RowProduct::kSomeRows) << "wide";
-  EXPECT_EQ(chosen(true, 4, 14336, 4096), RowProduct::kFewRows);
+  EXPECT_EQ(chosen(true, 4, 4096, 28672), RowProduct::kFewRows);
+  EXPECT_EQ(chosen(true, 5, 4096, 28672), RowProduct::kSomeRows) << "wide";
+  EXPECT_EQ(chosen(true, 64, 4096, 28672), RowProduct::kLibrary);
+  EXPECT_EQ(chosen(true, 8, 896, 9728), RowProduct::kFewRows);
+  EXPECT_EQ(chosen(true, 8, 4096, 4096), RowProduct::kSomeRows);
   EXPECT_EQ(chosen(true, 5, 14336, 4096), RowProduct::kLibrary);
   EXPECT_EQ(chosen(true, 48, 2048, 6144), RowProduct::kSomeRows);
   EXPECT_EQ(chosen(true, 49, 2048, 6144), RowProduct::kLibrary);
   EXPECT_EQ(chosen(true, 64, 2048, 8192), RowProduct::kSomeRows) << "wide";
   EXPECT_EQ(chosen(true, 64, 8960, 1536), RowProduct::kSomeRows) << "deep";
   // Heads.
-  EXPECT_EQ(chosen(true, 1, 896, 151936), RowProduct::kSomeRows);
+  EXPECT_EQ(chosen(true, 8, 896, 151936), RowProduct::kLibrary);
   EXPECT_EQ(chosen(true, 16, 2048, 50272), RowProduct::kSomeRows);
   EXPECT_EQ(chosen(true, 17, 2048, 50272), RowProduct::kLibrary);
   // Without products of warp groups, as on other GPUs than Hopper.
