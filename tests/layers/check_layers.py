@@ -36,7 +36,7 @@ READS = re.compile(r"\bifstream\b|\bfopen\(|\bO_RDONLY\b(?!.*\bO_DIRECTORY\b)")
 # Opened for fsync, by descriptor, or as a lock of this program.
 OWN_READS = {"src/base/open_file.cpp", "src/base/file.cpp", "src/arena/disk_file.cpp", "src/data/row_cache.cpp", "src/train/output_lock.cpp"}
 STORED = re.compile(r"\bbool\s+(?:\w+(?:\s*=\s*\w+)?,\s*)*(?:\w*on_(?:host|disk)_?|streamed_?|streams_\w+)(?:\s*=\s*\w+)?\s*[,;]")
-# What follows from homes for a unit, a tensor of a part, or the table of a run.
+# Flags that are derived from homes for one unit, one tensor or one table.
 OWN_STORED = {"src/step/units/trained_unit.h", "src/step/units/update_parts.h", "src/step/operations/weights.h", "src/ops/slot_blocks.h"}
 MOST_FILES = 40  # of a folder
 MOST_LINES = 400  # of a file of tests

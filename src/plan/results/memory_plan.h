@@ -55,8 +55,8 @@ struct RegionPlan {
 /// Data in host memory or on disk that use a tag of prefetch buffers. It is loaded into one of them
 /// while it is used.
 struct HostedPlan {
-  /// Where blocks with their gradients, states, or a shard are. On disk, they pass through pinned
-  /// staging buffers. Tables and inputs are in host memory.
+  /// The home of blocks with their gradients, of states, or of a shard. Data on disk pass through
+  /// pinned staging buffers. Tables and inputs are in host memory.
   spec::Home home = spec::Home::kHost;
   std::vector<PartPlan> blocks{};     ///< weights, in order
   std::vector<PartPlan> gradients{};  ///< gradients of the blocks; empty: the model is frozen

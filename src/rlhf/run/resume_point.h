@@ -1,4 +1,4 @@
-// Where a run starts: at the beginning, or at a checkpoint of its own in the output folder.
+// The start of a run: the first step, or a checkpoint of this run in the output folder.
 //
 // Threads   none of its own.
 // Failure   Error.

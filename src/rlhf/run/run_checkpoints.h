@@ -43,9 +43,9 @@ class RunCheckpoints {
   [[nodiscard]] double take_seconds();
 
   // ---- for messages ----
-  /// Where the last step is saved. `but` says what is missing in it.
+  /// Says in which folder the last step is saved. `but` names missing parts.
   [[nodiscard]] std::string saved_steps(std::string_view but = "") const;
-  /// Why the run stopped, and what is kept.
+  /// The error of a stopped run. `kept` names its checkpoint.
   [[nodiscard]] Status stopped(const Status& why, const std::string& kept) const;
 
  private:

@@ -1,4 +1,4 @@
-// Where the tensors of a model are while no layer computes with them. A search chooses ModelHomes.
+// The home of a tensor is its place while no layer computes with it. A search chooses ModelHomes.
 // derive() says what a rank then stores; the recipe carries that, plans count it, and runs follow
 // it.
 //

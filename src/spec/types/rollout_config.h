@@ -30,8 +30,8 @@ struct PrefillShape {
   std::int64_t prompts = 1;  ///< prompts per pass
   std::int64_t tokens = 0;   ///< tokens per prompt; a longer prompt takes several passes alone
 };
-/// As many whole prompts of up to `longest` tokens as `budget` tokens allow, but at most `prompts`.
-/// If one prompt exceeds the budget, a pass takes `budget` tokens of one prompt.
+/// A pass takes whole prompts of up to `longest` tokens, within `budget` tokens and at most `prompts`.
+/// If one prompt exceeds the budget, a pass takes `budget` tokens of it.
 [[nodiscard]] constexpr PrefillShape prefill_shape(std::int64_t prompts, std::int64_t longest,
                                                    std::int64_t budget) {
   if (longest > budget) return {1, budget};

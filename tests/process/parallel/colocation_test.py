@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""actor_rollout_ref.rollout.colocation on two ranks: a copy of weights that ranks divide, or that rest on the host, decodes as the
-trained ones. usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
+"""actor_rollout_ref.rollout.colocation on two ranks. Weights are sharded or on the host; rollouts from a copy equal those from them.
+usage: FILE NEAP COLLECTIVES REVIEWS MPIRUN
 """
 import json
 import pathlib
@@ -16,7 +16,7 @@ from train_process_test import grpo_of, MODEL, PPO, SFT  # noqa: E402
 KEY = "actor_rollout_ref.rollout.colocation="
 ZERO = "parallel.zero_stage={}"
 ADAPTER = ("actor/adapter_model.safetensors", FILES[1])
-# Blocks of 1 MiB beside a table as large.
+# Each block has 1 MiB, and so has the table.
 WIDE = dict(MODEL, num_hidden_layers=6, intermediate_size=512)
 
 

@@ -65,7 +65,7 @@ TEST(TypicalStep, HasAllRoundsOfGeneration) {
   EXPECT_EQ(length_of(typical_step(trace.phases(), plan)), 3U * 60 + 2 * 25);
 }
 
-// As with kept experience, which nothing generates.
+// A run from kept experience has no generation phase.
 TEST(TypicalStep, HasAllMiniBatches) {
   Trace trace;
   for (const std::uint64_t length : {20U, 30U, 25U, 26U, 27U, 40U})
