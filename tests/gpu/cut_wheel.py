@@ -12,6 +12,7 @@ overwritten with zeros, and the wheel is compressed with LZMA. All offsets stay,
 
 vLLM 0.23.0 shrinks from 274 MB to 36 MB, and vllm_suite.py runs, with
 --without 'vllm/vllm_flash_attn/_vllm_fa2_C*' 'vllm/_moe_C*' '*flashmla*' 'vllm/third_party/deep_gemm/*' vllm/vllm-rs
+test_sleep_mode needs vllm_server.txt's packages as well, of which mistral_common/data and pycountry/locales can stay away.
 """
 
 import argparse

@@ -16,6 +16,7 @@ wakes while the other sleeps. A greedy generation before the first sleep and aft
 level 2, which keeps no weights, vLLM's tests compare it. Goes on after a failure, writes JSON lines, prints a table. Exits 1 unless
 every test that passes on vLLM's allocator passes on Neap's.
 
+test_sleep_mode starts `vllm serve`: `vllm` must be on PATH, and the server's packages (vllm_server.txt) in python3's path.
 The wheel is too large for some ways to a GPU machine: cut_wheel.py makes it small.
 """
 
@@ -64,6 +65,7 @@ def lay_out_neap(folder):
 
 def environment(allocator, site, cache, lib):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("NEAP_", "PYTORCH_"))}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # the modules are compiled once, not in each process of a server
     env["PYTHONPATH"] = os.pathsep.join([str(site), env.get("PYTHONPATH", "")])
     env["LD_LIBRARY_PATH"] = os.pathsep.join([*runtime_folders(), env.get("LD_LIBRARY_PATH", "")])
     env.update(PYTHONUNBUFFERED="1", HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_CACHE=str(cache), VLLM_NO_USAGE_STATS="1",
