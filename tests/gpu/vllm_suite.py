@@ -69,7 +69,7 @@ def environment(allocator, site, cache, lib):
     env["PYTHONPATH"] = os.pathsep.join([str(site), env.get("PYTHONPATH", "")])
     env["LD_LIBRARY_PATH"] = os.pathsep.join([*runtime_folders(), env.get("LD_LIBRARY_PATH", "")])
     env.update(PYTHONUNBUFFERED="1", HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_CACHE=str(cache), VLLM_NO_USAGE_STATS="1",
-               VLLM_HOST_IP="127.0.0.1", VLLM_USE_FLASHINFER_SAMPLER="0",
+               VLLM_HOST_IP="127.0.0.1", VLLM_USE_FLASHINFER_SAMPLER="0", VLLM_USE_DEEP_GEMM="0",  # it is for fp8 weights, and no part of the cut wheel
                NEAP_HOOK_LIBRARY=str(lib / "libneap_hook.so"), NEAP_VLLM="1" if allocator == "neap" else "0")
     return env
 
