@@ -23,7 +23,7 @@ class Exchange {
 
   /// Runs the exchange from the listeners' first call to their last.
   Status perform(const PauseOptions& options) {
-    const Status status = perform_steps(options);
+    Status status = perform_steps(options);
     queue_.drop();
     return status;
   }

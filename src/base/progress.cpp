@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -21,7 +22,7 @@ Progress* active = nullptr;  // the bar on the terminal; one at a time
 
 std::string clock_text(double seconds) {
   std::array<char, 32> buffer{};
-  const auto s = static_cast<long>(seconds + 0.5);
+  const auto s = std::lround(seconds);
   if (s >= 3600) {
     std::snprintf(buffer.data(), buffer.size(), "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
   } else {

@@ -143,7 +143,7 @@ class PlanCommand final : public Command {
       job = spec::Job();
       NEAP_TRY(spec::Job::load(config_, overrides_, job, open));
     }
-    const Status status = plan_on_device(job);
+    Status status = plan_on_device(job);
     if (status.ok()) return status;
     return {status.code(), format("On {}: {}", device_.heading(), status.message())};
   }

@@ -96,7 +96,7 @@ std::vector<CachedFile> cached_files(const fs::path& folder) {
 }
 
 void bound_cache(const fs::path& folder, const std::string& made, Bytes limit) {
-  constexpr std::time_t kOldSeconds = 90 * 24 * 3600;
+  constexpr std::time_t kOldSeconds = 90L * 24 * 3600;
   const std::time_t now = std::time(nullptr);
   std::vector<CachedFile> rows;
   std::uint64_t sum = 0;

@@ -179,7 +179,8 @@ void multiply_some(const step::OwnKernels& own, const RowsProduct& p) {
   const std::int64_t rows = p.x.size(0), columns = p.x.size(1);
   const std::int64_t of_block = p.gated ? kRowsOfBlock / 2 : kRowsOfBlock;
   constexpr auto kTiles = std::to_array({1, 2, 4, 6, kMostTiles});  // of the kernels
-  const int tiles = *std::ranges::find_if(kTiles, [&](int n) { return n * kTile >= rows; });
+  const int tiles =
+      *std::ranges::find_if(kTiles, [&](std::int64_t n) { return n * kTile >= rows; });
   const step::RowsGrid by = own.rows_grid(columns, p.out());
   kernels::Grid grid{by.cluster, (p.y.size(1) + of_block - 1) / of_block, kSomeRowsThreads};
   grid.early = true;

@@ -87,7 +87,7 @@ Status AppendFile::write(std::string_view record) {
 }
 
 Status AppendFile::write_or_keep(std::string_view record) {
-  const Status written = write(record);
+  Status written = write(record);
   if (written.ok()) return {};
   if (kept_.size() + record.size() > kMostKept) return written;
   if (kept_.empty())

@@ -107,13 +107,13 @@ constexpr Glyph kGlyphs[] = {
 constexpr Glyph kBox = {'\0', 6, "0a6a6m0m0a"};
 
 const Glyph& glyph(char letter) {
-  static const std::array<const Glyph*, 128> index = [] {
+  static const std::array<const Glyph*, 128> kByLetter = [] {
     std::array<const Glyph*, 128> by_letter{};
-    for (const Glyph& g : kGlyphs) by_letter[static_cast<std::size_t>(g.letter)] = &g;
+    for (const Glyph& g : kGlyphs) by_letter[static_cast<unsigned char>(g.letter)] = &g;
     return by_letter;
   }();
   const auto at = static_cast<unsigned char>(letter);
-  return at < index.size() && index[at] != nullptr ? *index[at] : kBox;
+  return at < kByLetter.size() && kByLetter[at] != nullptr ? *kByLetter[at] : kBox;
 }
 
 /// Whether the byte begins a character. Continuation bytes of UTF-8 belong to the previous one.

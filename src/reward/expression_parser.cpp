@@ -267,7 +267,7 @@ class Parser : TextCursor {
     return out_.whole_number(text_.substr(start, at_ - start));
   }
 
-  Index named(std::string name) {
+  Index named(const std::string& name) {
     const auto tail = name_tail();
     return tail ? out_.variable(name + *tail) : kNone;
   }

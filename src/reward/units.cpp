@@ -214,10 +214,10 @@ std::string drop_unit(std::string& text) {
 std::optional<UnitSize> size_of_unit(std::string_view words) {
   UnitSize out;
   words = trimmed(words);
-  constexpr std::pair<std::string_view, int> kPowers[] = {
+  constexpr std::pair<std::string_view, int> kMarks[] = {
       {"square ", 2}, {"sq ", 2}, {"cubic ", 3}, {"^2", -2},
       {"^{2}", -2},   {"^3", -3}, {"^{3}", -3}};
-  for (const auto& [mark, power] : kPowers) {
+  for (const auto& [mark, power] : kMarks) {
     if (power > 0 ? !words.starts_with(mark) : !words.ends_with(mark)) continue;
     if (power > 0) words.remove_prefix(mark.size());
     if (power < 0) words.remove_suffix(mark.size());

@@ -23,8 +23,8 @@ std::uint64_t process_seed() {
 }  // namespace
 
 Hasher::Hasher() {
-  static const std::uint64_t seed = process_seed();
-  seed_ = seed;
+  static const std::uint64_t kSeed = process_seed();
+  seed_ = kSeed;
 }
 
 TextTable::TextTable() {

@@ -76,6 +76,7 @@ void ModelOptimizer::make_pieces(const std::vector<OptimizerUnit>& units) {
 
 step::UpdateParts ModelOptimizer::update_parts(const std::vector<OptimizerUnit>& units) const {
   std::vector<bool> on_host;
+  on_host.reserve(units.size());
   for (const OptimizerUnit& unit : units) on_host.push_back(unit.on_host);
   return {placement_, rank_.groups.shards().rank(), std::move(on_host), rank_.spec.storage};
 }

@@ -79,6 +79,7 @@ void Optimizer::sum_leaving(std::size_t unit, const at::Tensor& gradients) {
 void Optimizer::begin_sums(const std::vector<std::size_t>& units) {
   const bridge::NoAutograd no_autograd;
   std::vector<parallel::Communicator::PartialSum> sums;
+  sums.reserve(units.size());
   for (const std::size_t u : units) sums.push_back(sum_of(u, units_[u].gradients));
   ranks_.begin_sums(sums);
 }

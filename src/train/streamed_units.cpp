@@ -155,6 +155,7 @@ void FileUnits::read_from(const std::filesystem::path& folder) {
     }
   }
   std::vector<std::shared_ptr<const arena::DiskFile>> all;
+  all.reserve(opened.size());
   for (const auto& [from, file] : opened) all.push_back(file);
   weights::check_tensors(*found, static_cast<std::size_t>(at::get_num_threads()));
   throw_if_error(blocks_.read_from(std::move(blocks), std::move(tables), std::move(all)));

@@ -51,13 +51,13 @@ void for_each_parameter(const std::vector<spec::FlatUnit>& whole,
 void initialize(const spec::Architecture& shape, spec::Head head, std::size_t first,
                 const std::vector<Tensor>& flat, std::uint64_t seed, double standard_deviation) {
   const bool offset = shape.norm == spec::NormKind::kRmsOffset;
-  const auto visit = [&](Tensor weight, const spec::Parameter& p, std::uint64_t key) {
+  const auto visit = [&](const Tensor& weight, const spec::Parameter& p, std::uint64_t key) {
     if (p.name.ends_with(".bias") || p.name == "score.weight") {
       weight.zero_();
     } else if (weight.dim() == 1) {
       weight.fill_(offset ? 0 : 1);  // the gain of a norm is one
     } else {
-      draw(weight, key, [&](Tensor piece, at::Generator& generator) {
+      draw(weight, key, [&](const Tensor& piece, at::Generator& generator) {
         piece.normal_(0, standard_deviation, generator);
       });
     }
@@ -69,14 +69,15 @@ void initialize(const spec::Architecture& shape, spec::Head head, std::size_t fi
 void initialize_adapters(const spec::Architecture& shape, spec::Head head,
                          const spec::LoraShape& lora, const std::vector<Tensor>& flat,
                          std::uint64_t seed, std::size_t first) {
-  const auto visit = [&](Tensor weight, const spec::Parameter& p, std::uint64_t key) {
+  const auto visit = [&](const Tensor& weight, const spec::Parameter& p, std::uint64_t key) {
     if (!p.name.ends_with(".lora_A.weight")) {
       weight.zero_();
       return;
     }
     const double bound = 1 / std::sqrt(static_cast<double>(weight.size(1)));
-    draw(weight, key,
-         [&](Tensor piece, at::Generator& generator) { piece.uniform_(-bound, bound, generator); });
+    draw(weight, key, [&](const Tensor& piece, at::Generator& generator) {
+      piece.uniform_(-bound, bound, generator);
+    });
   };
   // Uses a different stream than the weights.
   for_each_parameter(spec::lora_layout(spec::undivided(shape), head, lora),

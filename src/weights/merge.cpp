@@ -47,7 +47,7 @@ void merge_adapter(const spec::ModelFiles& files, const fs::path& to, SaveOption
       to, shape, head,
       [&](std::size_t unit) {
         const bridge::HostScope host;
-        const at::Tensor flat = at::zeros({units[unit].elements}, at::TensorOptions().dtype(wide));
+        at::Tensor flat = at::zeros({units[unit].elements}, at::TensorOptions().dtype(wide));
         reader.read(unit, {flat});
         return flat;
       },

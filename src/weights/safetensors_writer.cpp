@@ -286,6 +286,7 @@ void SafetensorsWriter::write_checksums() {
            std::tie(tensors[b].begin, tensors[b].end, tensors[b].name);
   });
   std::vector<std::uint64_t> hashes;
+  hashes.reserve(order.size());
   for (const std::size_t i : order) hashes.push_back(state_->hash_of_tensor(i));
   const std::string& header = state_->header;
   const std::size_t at = header.find(detail::blank_checksums(tensors.size()));

@@ -16,7 +16,7 @@ class DeviceConformance : public testing::TestWithParam<DeviceMaker> {
   }
   Device& device() { return owner_.device(); }
   bool real() { return device().info().touches_memory; }
-  std::vector<std::uint8_t> pattern(Bytes size, std::uint8_t seed) const {
+  [[nodiscard]] std::vector<std::uint8_t> pattern(Bytes size, std::uint8_t seed) const {
     std::vector<std::uint8_t> bytes(size.count());
     std::uint32_t state = seed + 1u;
     for (auto& byte : bytes) {

@@ -227,6 +227,7 @@ TEST_P(DeviceConformance, ExportedPagesOutliveTheirOwner) {
 TEST_P(DeviceConformance, ManyThreads) {
   constexpr int kThreads = 8;
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   std::atomic<int> failures{0};
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {

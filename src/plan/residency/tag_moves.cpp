@@ -1,7 +1,6 @@
 #include "plan/residency/tag_moves.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace neap::plan {
 namespace {
@@ -39,8 +38,7 @@ std::vector<Move> moves_to(const MemoryPlan& plan, std::vector<TagState>& states
                            const std::vector<bool>& resident) {
   std::vector<Move> moves;
   for (std::size_t t = 0; t < plan.tags.size(); ++t) {
-    if (auto move = move_tag(plan.tags[t], states[t], resident[t]))
-      moves.push_back(std::move(*move));
+    if (auto move = move_tag(plan.tags[t], states[t], resident[t])) moves.push_back(*move);
   }
   sort(moves);
   return moves;
@@ -53,7 +51,7 @@ std::vector<Move> moves_into(const MemoryPlan& plan, std::vector<TagState>& stat
     const TagPlan& tag = plan.tags[t];
     if (auto move = move_tag(tag, states[t], plan.schedule[phase].resident[t])) {
       move->behind = move->kind == Move::Kind::kResume && plan.schedule[phase].behind[t];
-      moves.push_back(std::move(*move));
+      moves.push_back(*move);
     } else if (plan.schedule[phase].backup[t] && states[t].dirty) {
       states[t].dirty = false;
       moves.push_back({Move::Kind::kBackup, tag.id, arena::Policy::kHost, tag.bytes, true, true});

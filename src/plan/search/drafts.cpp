@@ -174,7 +174,7 @@ std::vector<spec::StepModes> Drafts::modes(std::size_t offload) const {
 }
 
 std::vector<spec::StepModes> Drafts::modes_with(const spec::ModelHomes& wanted) const {
-  const std::vector<spec::StepModes> resident = update_modes();
+  std::vector<spec::StepModes> resident = update_modes();
   if (wanted.layers == spec::Home::kDevice) return resident;
   std::vector<spec::StepModes> all;
   if (job_.residency() == spec::Residency::kAll ||

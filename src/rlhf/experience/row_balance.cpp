@@ -30,7 +30,7 @@ void describe(const parallel::RowLists& in_turns, const parallel::RowLists& deal
 parallel::RowLists lists_of(const Context& context, const std::vector<std::int64_t>& lengths,
                             std::int64_t block, std::int64_t mini_batch, Metrics& metrics) {
   const std::int64_t ranks = context.data_ranks().size();
-  const parallel::RowLists in_turns = parallel::rows_in_turns(std::ssize(lengths), block, ranks);
+  parallel::RowLists in_turns = parallel::rows_in_turns(std::ssize(lengths), block, ranks);
   if (ranks == 1) return in_turns;
   parallel::RowLists dealt =
       balances(context.job) ? parallel::balanced_rows(lengths, mini_batch, ranks) : in_turns;

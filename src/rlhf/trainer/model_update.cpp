@@ -110,6 +110,7 @@ ModelUpdate::Sums ModelUpdate::shared() const {
 void ModelUpdate::put(Metrics& metrics, const std::string& prefix) const {
   const auto [shares, means] = shared();
   std::vector<double> flat;
+  flat.reserve(shares.size() + 2 * means.size());
   for (const auto& [name, value] : shares) flat.push_back(value);
   for (const auto& [name, entry] : means) {
     flat.push_back(entry.first);

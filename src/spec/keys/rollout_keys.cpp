@@ -85,6 +85,34 @@ void bind_reference(ConfigTable& t, Job& job) {
                  &job.parallel.automatic.reference_zero, job);
 }
 
+void bind_rollout_policies(ConfigTable& t, const std::string& at, RolloutConfig& r) {
+  const ConfigTable::Section policies(t, of_policies());
+  t.bind(at + ".tensor_model_parallel_size", &r.tensor_model_parallel_size,
+         "Tensor-parallel ranks during rollout; 0: as in training. Each rank's part is "
+         "assembled from all ranks' shards and stages when a rollout begins.")
+      .in("ranks")
+      .at_least(0)
+      .at_most(kMostRanks);
+  t.bind(at + ".log_prob_micro_batch_size_per_gpu", &r.log_prob_micro_batch_size_per_gpu,
+         "Sequences whose old log-probabilities are computed at once.")
+      .in("sequences")
+      .at_least(1)
+      .at_most(kMostSequences)
+      .only(where(kPacksPolicy, {false}));
+  t.bind(at + ".log_prob_max_token_len_per_gpu", &r.log_prob_max_token_len_per_gpu,
+         "Tokens of a packed micro-batch whose old log-probabilities are computed at once; 0: as "
+         "`actor.ppo_max_token_len_per_gpu`.")
+      .in("tokens")
+      .at_least(0)
+      .at_most(kMostMicroTokens)
+      .only(where(kPacksPolicy, {true}));
+  bind_enum(t, at + ".colocation", &r.colocation, parse_colocation,
+            "How rollout and training share the device. `stages`: tags come as phases need them. "
+            "With a copy of the weights: `whole`, all at once; `reload`, through the disk; "
+            "`resident`, nothing leaves.")
+      .one_of(colocation_names());
+}
+
 }  // namespace
 
 void bind_rollout(ConfigTable& t, Job& job) {
@@ -127,32 +155,7 @@ void bind_rollout(ConfigTable& t, Job& job) {
          "are bitwise identical.")
       .one_of({"auto", "off"});
   generates.reset();
-  std::optional<ConfigTable::Section> policies(std::in_place, t, of_policies());
-  t.bind(at + ".tensor_model_parallel_size", &r.tensor_model_parallel_size,
-         "Tensor-parallel ranks during rollout; 0: as in training. Each rank's part is "
-         "assembled from all ranks' shards and stages when a rollout begins.")
-      .in("ranks")
-      .at_least(0)
-      .at_most(kMostRanks);
-  t.bind(at + ".log_prob_micro_batch_size_per_gpu", &r.log_prob_micro_batch_size_per_gpu,
-         "Sequences whose old log-probabilities are computed at once.")
-      .in("sequences")
-      .at_least(1)
-      .at_most(kMostSequences)
-      .only(where(kPacksPolicy, {false}));
-  t.bind(at + ".log_prob_max_token_len_per_gpu", &r.log_prob_max_token_len_per_gpu,
-         "Tokens of a packed micro-batch whose old log-probabilities are computed at once; 0: as "
-         "`actor.ppo_max_token_len_per_gpu`.")
-      .in("tokens")
-      .at_least(0)
-      .at_most(kMostMicroTokens)
-      .only(where(kPacksPolicy, {true}));
-  bind_enum(t, at + ".colocation", &r.colocation, parse_colocation,
-            "How rollout and training share the device. `stages`: tags come as phases need them. "
-            "With a copy of the weights: `whole`, all at once; `reload`, through the disk; "
-            "`resident`, nothing leaves.")
-      .one_of(colocation_names());
-  policies.reset();
+  bind_rollout_policies(t, at, r);
   bind_validation_sampling(t, at + ".val_kwargs", r.val_kwargs);
   bind_reference(t, job);
 }

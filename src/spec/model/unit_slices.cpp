@@ -12,6 +12,7 @@ namespace {
 std::vector<double> lacks(const std::vector<std::int64_t>& sums, std::int64_t total) {
   const double share = static_cast<double>(total) / static_cast<double>(sums.size());
   std::vector<double> out;
+  out.reserve(sums.size());
   for (const std::int64_t sum : sums)
     out.push_back(std::max(0.0, share - static_cast<double>(sum)));
   return out;

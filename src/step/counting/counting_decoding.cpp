@@ -159,7 +159,7 @@ CountedTensor CountingOps::append_and_attend_(const CountedTensor& keys, const C
   if (options.window > 0) read = std::min(read, options.window);
   const std::int64_t all = b * h;
   const std::int64_t shares = attend_shares(all, limit.rounded);
-  const CountedTensor out = make({b, h * d}, heads.q.dtype());
+  CountedTensor out = make({b, h * d}, heads.q.dtype());
   const CountedTensor parts =
       shares > 1 ? make({all, shares, d + 2}, Dtype::kFloat32) : CountedTensor();
   const double of_heads =

@@ -22,19 +22,19 @@ RowProduct OwnKernels::row_product(spec::Dtype dtype, std::int64_t rows, std::in
                                    std::int64_t out) const {
   constexpr std::int64_t kSmall = 9 << 20, kLarge = 54 << 20;  // elements
   constexpr std::int64_t kHead = 42 << 10;  // rows of a matrix; heads have more, other ones fewer
-  constexpr std::int64_t kLong = 4;
+  constexpr std::int64_t kLong = 4, kMost = std::int64_t{kMostTiles} * kTile;
   if (!on || dtype != spec::Dtype::kBfloat16 || in % kOfLane != 0 || out % kTile != 0)
     return RowProduct::kLibrary;
   if (out >= kHead)
-    return warp_groups && rows > kTile && rows <= 2 * kTile ? RowProduct::kSomeRows
-                                                            : RowProduct::kLibrary;
+    return warp_groups && rows > kTile && rows <= std::int64_t{2} * kTile ? RowProduct::kSomeRows
+                                                                          : RowProduct::kLibrary;
   if (!warp_groups) return rows <= kTile ? RowProduct::kFewRows : RowProduct::kLibrary;
   const std::int64_t elements = in * out;
   if (rows <= kTile / 2 || (rows <= kTile && elements <= kSmall)) return RowProduct::kFewRows;
-  const bool medium = rows <= 6 * kTile, wide = out >= kLong * in, deep = in >= kLong * out;
+  const bool medium = rows <= std::int64_t{6} * kTile, wide = out >= kLong * in,
+             deep = in >= kLong * out;
   const bool fits = elements <= (medium || wide || deep ? kLarge : kSmall / 2);
-  return rows <= kMostTiles * kTile && (fits || (medium && wide)) ? RowProduct::kSomeRows
-                                                                  : RowProduct::kLibrary;
+  return rows <= kMost && (fits || (medium && wide)) ? RowProduct::kSomeRows : RowProduct::kLibrary;
 }
 
 RowsGrid OwnKernels::rows_grid(std::int64_t in, std::int64_t out) const {

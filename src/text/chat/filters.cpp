@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kNamedOnly = ~std::size_t{0};
 
-Value argument(const Arguments& a, std::size_t position, const char* name, Value absent) {
+Value argument(const Arguments& a, std::size_t position, const char* name, const Value& absent) {
   const Value* found = a.find(position, name);
   return found == nullptr ? absent : *found;
 }
@@ -147,7 +147,7 @@ Value f_tojson(Interpreter& i, const Value& v, const Arguments& a) {
 }
 
 Value f_int(Interpreter& i, const Value& v, const Arguments& a) {
-  const Value absent = argument(a, 0, "default", std::int64_t{0});
+  Value absent = argument(a, 0, "default", std::int64_t{0});
   if (v.is_integer()) return v.integer();
   if (const auto* d = v.get<double>())
     return std::isfinite(*d) && std::abs(*d) < 9e18 ? Value(static_cast<std::int64_t>(*d)) : absent;
@@ -166,7 +166,7 @@ Value f_int(Interpreter& i, const Value& v, const Arguments& a) {
   return absent;
 }
 Value f_float(Interpreter& i, const Value& v, const Arguments& a) {
-  const Value absent = argument(a, 0, "default", 0.0);
+  Value absent = argument(a, 0, "default", 0.0);
   if (v.is_number()) return v.number();
   if (v.text() == nullptr) return absent;
   const Text stripped_text = stripped(*v.text(), nullptr, true, true, i.budget());
@@ -347,48 +347,48 @@ Value f_wordcount(Interpreter& i, const Value& v, const Arguments&) {
 }  // namespace
 
 Filter find_filter(std::string_view name) {
-  static const std::map<std::string_view, Filter> known = {{"abs", f_abs},
-                                                           {"attr", f_attr},
-                                                           {"batch", f_batch},
-                                                           {"capitalize", f_capitalize},
-                                                           {"count", f_length},
-                                                           {"d", f_default},
-                                                           {"default", f_default},
-                                                           {"dictsort", f_dictsort},
-                                                           {"e", f_escape},
-                                                           {"escape", f_escape},
-                                                           {"first", f_first},
-                                                           {"float", f_float},
-                                                           {"indent", f_indent},
-                                                           {"int", f_int},
-                                                           {"items", f_items},
-                                                           {"join", f_join},
-                                                           {"last", f_last},
-                                                           {"length", f_length},
-                                                           {"list", f_list},
-                                                           {"lower", f_lower},
-                                                           {"map", f_map},
-                                                           {"max", f_extreme<1>},
-                                                           {"min", f_extreme<-1>},
-                                                           {"reject", f_select<false, false>},
-                                                           {"rejectattr", f_select<false, true>},
-                                                           {"replace", f_replace},
-                                                           {"reverse", f_reverse},
-                                                           {"round", f_round},
-                                                           {"safe", f_string},
-                                                           {"select", f_select<true, false>},
-                                                           {"selectattr", f_select<true, true>},
-                                                           {"sort", f_sort},
-                                                           {"string", f_string},
-                                                           {"sum", f_sum},
-                                                           {"title", f_title},
-                                                           {"tojson", f_tojson},
-                                                           {"trim", f_trim},
-                                                           {"unique", f_unique},
-                                                           {"upper", f_upper},
-                                                           {"wordcount", f_wordcount}};
-  const auto it = known.find(name);
-  return it == known.end() ? nullptr : it->second;
+  static const std::map<std::string_view, Filter> kKnown = {{"abs", f_abs},
+                                                            {"attr", f_attr},
+                                                            {"batch", f_batch},
+                                                            {"capitalize", f_capitalize},
+                                                            {"count", f_length},
+                                                            {"d", f_default},
+                                                            {"default", f_default},
+                                                            {"dictsort", f_dictsort},
+                                                            {"e", f_escape},
+                                                            {"escape", f_escape},
+                                                            {"first", f_first},
+                                                            {"float", f_float},
+                                                            {"indent", f_indent},
+                                                            {"int", f_int},
+                                                            {"items", f_items},
+                                                            {"join", f_join},
+                                                            {"last", f_last},
+                                                            {"length", f_length},
+                                                            {"list", f_list},
+                                                            {"lower", f_lower},
+                                                            {"map", f_map},
+                                                            {"max", f_extreme<1>},
+                                                            {"min", f_extreme<-1>},
+                                                            {"reject", f_select<false, false>},
+                                                            {"rejectattr", f_select<false, true>},
+                                                            {"replace", f_replace},
+                                                            {"reverse", f_reverse},
+                                                            {"round", f_round},
+                                                            {"safe", f_string},
+                                                            {"select", f_select<true, false>},
+                                                            {"selectattr", f_select<true, true>},
+                                                            {"sort", f_sort},
+                                                            {"string", f_string},
+                                                            {"sum", f_sum},
+                                                            {"title", f_title},
+                                                            {"tojson", f_tojson},
+                                                            {"trim", f_trim},
+                                                            {"unique", f_unique},
+                                                            {"upper", f_upper},
+                                                            {"wordcount", f_wordcount}};
+  const auto it = kKnown.find(name);
+  return it == kKnown.end() ? nullptr : it->second;
 }
 
 }  // namespace neap::chat

@@ -195,7 +195,7 @@ Value m_partition(I& i, const V& v, const A& a) {
 }
 
 const std::map<std::string_view, Method>& text_methods() {
-  static const std::map<std::string_view, Method> known = {
+  static const std::map<std::string_view, Method> kKnown = {
       {"strip", m_strip<true, true>},
       {"lstrip", m_strip<true, false>},
       {"rstrip", m_strip<false, true>},
@@ -221,7 +221,7 @@ const std::map<std::string_view, Method>& text_methods() {
       {"isdigit", m_isdigit},
       {"isspace", m_isspace},
       {"isalpha", m_isalpha}};
-  return known;
+  return kKnown;
 }
 
 Value m_get(I& i, const V& v, const A& a) {
@@ -250,12 +250,12 @@ Value m_immutable(I&, const V& v, const A&) {
 }
 
 const std::map<std::string_view, Method>& dict_methods() {
-  static const std::map<std::string_view, Method> known = {
+  static const std::map<std::string_view, Method> kKnown = {
       {"get", m_get},           {"items", m_items},      {"values", m_values},
       {"keys", m_keys},         {"copy", m_copy},        {"pop", m_immutable},
       {"popitem", m_immutable}, {"update", m_immutable}, {"setdefault", m_immutable},
       {"clear", m_immutable}};
-  return known;
+  return kKnown;
 }
 
 Value m_list_index(I& i, const V& v, const A& a) {
@@ -273,12 +273,12 @@ Value m_list_count(I& i, const V& v, const A& a) {
 }
 
 const std::map<std::string_view, Method>& list_methods() {
-  static const std::map<std::string_view, Method> known = {
+  static const std::map<std::string_view, Method> kKnown = {
       {"index", m_list_index}, {"count", m_list_count}, {"copy", m_copy},
       {"append", m_immutable}, {"extend", m_immutable}, {"insert", m_immutable},
       {"pop", m_immutable},    {"remove", m_immutable}, {"reverse", m_immutable},
       {"sort", m_immutable},   {"clear", m_immutable}};
-  return known;
+  return kKnown;
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ using V = Value;
 using A = Arguments;
 
 const std::map<std::string_view, Test>& known() {
-  static const std::map<std::string_view, Test> tests = {
+  static const std::map<std::string_view, Test> kTests = {
       {"boolean", [](I&, const V& v, const A&) { return v.is<bool>(); }},
       {"callable", [](I&, const V& v, const A&) { return v.callable() != nullptr; }},
       {"defined", [](I&, const V& v, const A&) { return !v.is<Undefined>(); }},
@@ -84,7 +84,7 @@ const std::map<std::string_view, Test>& known() {
        [](I& i, const V& v, const A& a) { return compare(v, other(a), i.budget()) > 0; }},
       {"ge", [](I& i, const V& v, const A& a) { return compare(v, other(a), i.budget()) >= 0; }},
   };
-  return tests;
+  return kTests;
 }
 
 }  // namespace

@@ -22,14 +22,14 @@ Normalizer::Normalizer(const Tree& config, std::string_view where) {
 }
 
 void Normalizer::add(const Tree& config, std::string_view where) {
-  static const std::map<std::string, utf8::Form> forms = {{"NFC", utf8::Form::kNfc},
-                                                          {"NFD", utf8::Form::kNfd},
-                                                          {"NFKC", utf8::Form::kNfkc},
-                                                          {"NFKD", utf8::Form::kNfkd}};
+  static const std::map<std::string, utf8::Form> kForms = {{"NFC", utf8::Form::kNfc},
+                                                           {"NFD", utf8::Form::kNfd},
+                                                           {"NFKC", utf8::Form::kNfkc},
+                                                           {"NFKD", utf8::Form::kNfkd}};
   const std::string type = type_of(config, where, "normalizer");
   if (type == "Sequence") {
     for (const Tree& stage : stages_of(config, "normalizers", where)) add(stage, where);
-  } else if (const auto form = forms.find(type); form != forms.end()) {
+  } else if (const auto form = kForms.find(type); form != kForms.end()) {
     stages_.emplace_back(form->second);
   } else if (type == "Lowercase") {
     stages_.emplace_back(Lowercase{});
@@ -50,7 +50,7 @@ void Normalizer::add(const Tree& config, std::string_view where) {
   }
 }
 
-std::string Normalizer::apply(const Stage& stage, std::string text, Budget& budget) {
+std::string Normalizer::apply(const Stage& stage, const std::string& text, Budget& budget) {
   if (const auto* form = std::get_if<utf8::Form>(&stage)) return utf8::normalize(text, *form);
   if (const auto* prepend = std::get_if<Prepend>(&stage))
     return text.empty() ? text : prepend->text + text;
@@ -80,7 +80,7 @@ std::string Normalizer::apply(const Stage& stage, std::string text, Budget& budg
 std::string Normalizer::apply(std::string_view text, Budget& budget) const {
   std::string out(text);
   for (const Stage& stage : stages_) {
-    out = apply(stage, std::move(out), budget);
+    out = apply(stage, out, budget);
     budget.take(out.size());
   }
   return out;

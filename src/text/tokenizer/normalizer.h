@@ -42,7 +42,8 @@ class Normalizer {
   };
   using Stage = std::variant<utf8::Form, Lowercase, ByteLevel, Prepend, Replace, Strip>;
   void add(const Tree& config, std::string_view where);
-  [[nodiscard]] static std::string apply(const Stage& stage, std::string text, Budget& budget);
+  [[nodiscard]] static std::string apply(const Stage& stage, const std::string& text,
+                                         Budget& budget);
 
   std::vector<Stage> stages_;
 };

@@ -27,7 +27,7 @@ std::string additions(std::string_view name) {
 
 // Content of a character class that matches \p{name}.
 std::string property(std::string name) {
-  static const std::map<std::string, std::string, std::less<>> long_names = {
+  static const std::map<std::string, std::string, std::less<>> kLongNames = {
       {"Letter", "L"},
       {"Number", "N"},
       {"Punctuation", "P"},
@@ -38,7 +38,7 @@ std::string property(std::string name) {
       {"Uppercase_Letter", "Lu"},
       {"Lowercase_Letter", "Ll"},
       {"Decimal_Number", "Nd"}};
-  if (const auto it = long_names.find(name); it != long_names.end()) name = it->second;
+  if (const auto it = kLongNames.find(name); it != kLongNames.end()) name = it->second;
   // By default PCRE2 matches a script's name against script extensions.
   if (name.size() > 2 && name != "Any") name = "sc:" + name;
   return "\\p{" + name + "}" + additions(name);

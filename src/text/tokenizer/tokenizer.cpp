@@ -108,8 +108,9 @@ const std::string& Tokenizer::chat_template() const {
   return state_->chat_template;
 }
 
-void Tokenizer::set_roles(std::optional<std::string> bos, std::optional<std::string> eos,
-                          std::optional<std::string> pad) {
+void Tokenizer::set_roles(const std::optional<std::string>& bos,
+                          const std::optional<std::string>& eos,
+                          const std::optional<std::string>& pad) {
   const auto id = [&](const std::optional<std::string>& token) -> std::optional<TokenId> {
     if (!token) return std::nullopt;
     const auto found = state_->id_of(*token);

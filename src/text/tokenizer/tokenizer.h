@@ -69,8 +69,8 @@ class Tokenizer {
   [[nodiscard]] std::optional<TokenId> eos() const;
   [[nodiscard]] std::optional<TokenId> pad() const;
   /// Sets roles by the tokens' texts, which must be in the vocabulary.
-  void set_roles(std::optional<std::string> bos, std::optional<std::string> eos,
-                 std::optional<std::string> pad);
+  void set_roles(const std::optional<std::string>& bos, const std::optional<std::string>& eos,
+                 const std::optional<std::string>& pad);
   /// The unmodified chat template of tokenizer_config.json or chat_template.jinja; empty: none.
   [[nodiscard]] const std::string& chat_template() const;
 

@@ -17,16 +17,16 @@ void require(bool holds) {
 }
 
 const Architecture& model() {
-  static const Architecture shape = *Architecture::from_json({{"model_type", "llama"},
-                                                              {"vocab_size", 40},
-                                                              {"hidden_size", 16},
-                                                              {"intermediate_size", 24},
-                                                              {"num_hidden_layers", 3},
-                                                              {"num_attention_heads", 4},
-                                                              {"num_key_value_heads", 2},
-                                                              {"tie_word_embeddings", false}},
-                                                             "model");
-  return shape;
+  static const Architecture kShape = *Architecture::from_json({{"model_type", "llama"},
+                                                               {"vocab_size", 40},
+                                                               {"hidden_size", 16},
+                                                               {"intermediate_size", 24},
+                                                               {"num_hidden_layers", 3},
+                                                               {"num_attention_heads", 4},
+                                                               {"num_key_value_heads", 2},
+                                                               {"tie_word_embeddings", false}},
+                                                              "model");
+  return kShape;
 }
 
 }  // namespace

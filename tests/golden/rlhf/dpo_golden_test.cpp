@@ -20,11 +20,11 @@ namespace neap::rlhf {
 namespace {
 
 const Json& goldens() {
-  static const Json json = [] {
+  static const Json kJson = [] {
     const std::string path = NEAP_SOURCE_DIR "/tests/golden/rlhf/dpo.json";
     return value_or_throw(parse_json(value_or_throw(read_file(path)), path));
   }();
-  return json;
+  return kJson;
 }
 
 // A model with the golden weights in double.

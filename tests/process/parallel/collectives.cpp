@@ -158,7 +158,7 @@ void run_sent_rows(Communicator& ranks) {
   using neap::parallel::RowDeal;
   using neap::parallel::RowLists;
   constexpr std::int64_t kWidth = 9, kFill = -1;
-  const std::int64_t rows = 12 * ranks.size();
+  const std::int64_t rows = std::int64_t{12} * ranks.size();
   std::vector<std::int64_t> counts;
   const at::Tensor batch = at::full({rows, kWidth}, kFill, at::kInt);
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -173,7 +173,7 @@ void run_sent_rows(Communicator& ranks) {
   const std::vector<RowLists> deals = {
       neap::parallel::rows_in_turns(rows, 2, ranks.size()),
       neap::parallel::rows_in_turns(rows, 1, ranks.size()),
-      neap::parallel::balanced_rows(counts, 6 * ranks.size(), ranks.size()), one};
+      neap::parallel::balanced_rows(counts, rows / 2, ranks.size()), one};
   for (const RowLists& from : deals) {
     const RowDeal has(ranks, from);
     const at::Tensor mine = batch.index_select(0, at::tensor(has.own(), at::kLong));
@@ -210,7 +210,7 @@ void run_groups(Communicator& ranks, at::Device device) {
       expect(group.size() == std::ssize(line), "size of a group");
       expect(group.rank() == mesh.coordinate(ranks.rank(), axis), "rank in a group");
       const at::Tensor t = at::full({3}, ranks.rank(), at::dtype(at::kLong).device(device));
-      const at::Tensor all = at::empty({3 * group.size()}, t.options());
+      const at::Tensor all = at::empty({std::int64_t{3} * group.size()}, t.options());
       group.all_gather(all, t);
       std::int64_t sum = 0;
       for (std::size_t i = 0; i < line.size(); ++i) {
@@ -258,7 +258,7 @@ void run_host_numbers(Communicator& ranks) {
   const neap::parallel::BatchSharder share(ranks);
   const at::Tensor mine = at::full({4, 2}, ranks.rank(), at::kLong);  // two blocks of two rows
   const at::Tensor batch = share.gather(mine, 2);
-  for (std::int64_t row = 0; row < 4 * size; ++row)
+  for (std::int64_t row = 0; row < std::int64_t{4} * size; ++row)
     expect(batch[row][1].item<std::int64_t>() == row / 2 % size, "share");
   expect(share.pick(batch, 2).equal(mine), "pick");
   for (const int failing : {0, size - 1}) {

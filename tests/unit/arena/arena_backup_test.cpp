@@ -49,7 +49,7 @@ class ArenaBackup : public testing::Test {
   static volatile unsigned& word(const RegionInfo& region) {
     return *reinterpret_cast<volatile unsigned*>(region.address);
   }
-  unsigned host_word(const RegionInfo& region) const {
+  [[nodiscard]] unsigned host_word(const RegionInfo& region) const {
     const auto* copy = static_cast<const unsigned*>(arena_->host_copy(region.id));
     return copy == nullptr ? 0 : *copy;
   }

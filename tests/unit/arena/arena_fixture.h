@@ -20,7 +20,7 @@ class ArenaTest : public testing::Test {
     host.capacity = capacity;
     host.granularity = granularity;
     device_ = std::move(device::make_host_device(host)).value();
-    arena_ = std::move(Arena::make(*device_, options)).value();
+    arena_ = std::move(Arena::make(*device_, std::move(options))).value();
   }
   RegionInfo create(const char* tag, Bytes size, Policy policy = Policy::kDiscard) {
     auto made = arena_->create(tag, size, policy);
@@ -47,7 +47,7 @@ class ArenaTest : public testing::Test {
     }
     return true;
   }
-  void pause(std::initializer_list<const char*> names, PauseOptions options = {}) {
+  void pause(std::initializer_list<const char*> names, const PauseOptions& options = {}) {
     const auto done = arena_->pause(tags(names), options);
     ASSERT_TRUE(done.ok()) << done.status().message();
   }

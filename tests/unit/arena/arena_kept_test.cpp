@@ -23,7 +23,7 @@ class ArenaKept : public testing::Test {
     EXPECT_TRUE(made.ok()) << made.status().message();
     return made.ok() ? *made : RegionInfo{};
   }
-  RegionInfo now(const RegionInfo& region) const {
+  [[nodiscard]] RegionInfo now(const RegionInfo& region) const {
     return std::move(arena_->info(region.id)).value();
   }
   static volatile unsigned& word(const RegionInfo& region) {

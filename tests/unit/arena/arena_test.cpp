@@ -322,6 +322,7 @@ TEST_F(ArenaTest, BornPausedTakesNothing) {
 
 TEST_F(ArenaTest, FindKnowsInsideAndOutside) {
   std::vector<RegionInfo> all;
+  all.reserve(50);
   for (int i = 0; i < 50; ++i) all.push_back(create(i % 2 ? "odd" : "even", 128_KiB));
   for (const auto& region : all) {
     EXPECT_EQ(arena_->find(region.address)->id, region.id);

@@ -67,6 +67,7 @@ TEST(File, ThreadsThatWriteOneFileDoNotShareItsTemporaryFile) {
   std::filesystem::create_symlink(other, path.string() + ".tmp-" + std::to_string(::getpid()));
   std::vector<std::thread> threads;
   std::vector<std::string> texts;
+  threads.reserve(4);
   for (char c = 'a'; c < 'e'; ++c) texts.push_back(std::string(100'000, c));
   for (const std::string& text : texts) {
     threads.emplace_back([&path, &text] {

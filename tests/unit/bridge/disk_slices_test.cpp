@@ -65,7 +65,7 @@ TEST_F(DiskSlices, ReadAheadOrNotTheRangeComes) {
     ASSERT_TRUE(done.ok()) << done.message();
   }
   const LinkUses use = value_or_throw(slices_->take_use());
-  EXPECT_EQ(of(use, Kind::kWeights).to_device, 3 * 9 * bytes_of(kWords));
+  EXPECT_EQ(of(use, Kind::kWeights).to_device, 27 * bytes_of(kWords));
   EXPECT_EQ(of(use, Kind::kWeights).disk_read, of(use, Kind::kWeights).to_device);
 }
 

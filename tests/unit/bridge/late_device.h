@@ -74,7 +74,7 @@ class LateDevice final : public device::Device {
   /// Work of the stream.
   void submit(std::function<void()> work) { work_.add(std::move(work)); }
 
-  const device::DeviceInfo& info() const override { return below_.info(); }
+  [[nodiscard]] const device::DeviceInfo& info() const override { return below_.info(); }
   Result<device::MemoryInfo> memory() override { return below_.memory(); }
   Result<device::Address> reserve(Bytes size, Bytes alignment) override {
     return below_.reserve(size, alignment);

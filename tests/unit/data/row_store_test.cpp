@@ -122,7 +122,7 @@ TEST_F(RowStoreTest, TheCacheIsBoundedAndKeepsWhatIsUsed) {
         .value();
   };
   const auto path = [&](int i) { return root_ / (hash_of(std::to_string(i)) + ".rows"); };
-  const auto age = [&](int i, int hours) {
+  const auto age = [&](int i, std::time_t hours) {
     const timespec times[2] = {{std::time(nullptr) - hours * 3600, 0}, {0, UTIME_OMIT}};
     ASSERT_EQ(::utimensat(AT_FDCWD, path(i).c_str(), times, 0), 0);
   };

@@ -187,6 +187,7 @@ TEST(NcclMemory, ModelsShareGroupsOfTheSameRanks) {
   const spec::Mesh whole = mesh_of(8, 1), parts = mesh_of(4, 2), more = mesh_of(2, 4);
   const auto bytes = [](const std::vector<spec::Mesh>& models) {
     std::vector<ModelRanks> all;
+    all.reserve(models.size());
     for (const spec::Mesh& mesh : models) all.push_back({mesh});
     return nccl_bytes(all, models.front(), {});
   };

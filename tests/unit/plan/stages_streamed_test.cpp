@@ -132,8 +132,9 @@ TEST_F(StreamedStages, FrozenBlocksOfAStageComeInTheOrderOfItsSchedule) {
       // 8 micro-batches forward and back: at most each block each time; of what a pass left two at most are found.
       const Bytes block = slots.hosted.blocks.front().bytes;
       const PhasePlan& phase = stage.plan.phases.front();
-      EXPECT_LE(phase.fetched, block * (8 * 2 * 6) + block * 2 * 8);
-      EXPECT_GE(phase.fetched, block * (8 * 2 * (6 - 2 * static_cast<std::uint64_t>(chunks))));
+      constexpr std::uint64_t kPasses = 16;
+      EXPECT_LE(phase.fetched, block * kPasses * 6 + block * kPasses);
+      EXPECT_GE(phase.fetched, block * kPasses * (6 - 2 * static_cast<std::uint64_t>(chunks)));
       EXPECT_GT(phase.wait_seconds, 0);
       double forward = 0;
       for (const double seconds : phase.passes.forward) forward += seconds;

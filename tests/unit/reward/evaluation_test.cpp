@@ -17,11 +17,11 @@ using ::testing::Pair;
 
 // Numbers from make_evaluation_goldens.py.
 const Json& golden() {
-  static const Json json = [] {
+  static const Json kJson = [] {
     const std::string path = NEAP_SOURCE_DIR "/tests/unit/reward/evaluation_golden.json";
     return *parse_json(*read_file(path), path);
   }();
-  return json;
+  return kJson;
 }
 
 TEST(PassAtK, IsTheShareOfSubsetsWithARightResponse) {

@@ -112,6 +112,7 @@ class HttpReward : public ::testing::Test {
     const auto function = make_service(config_, {.prompt_key = "prompt"}, std::move(*server));
     const std::vector<std::string> texts = {"0", "1", "2", "3", "4"};
     std::vector<Response> responses;
+    responses.reserve(texts.size());
     for (const std::string& text : texts) responses.push_back({&row_, text, 1, false});
     const auto start = std::chrono::steady_clock::now();
     auto out = function->score(responses);

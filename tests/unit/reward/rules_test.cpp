@@ -177,14 +177,17 @@ TEST(SymbolicRule, LooksForTheBoxFirst) {
 
 // Rows and a pattern are shared by the threads that score.
 TEST(Rules, ScoreTheSameOnSeveralThreads) {
-  constexpr int kRows = 32, kOfEach = 32;
+  constexpr int kRows = 32, kOfEach = 32, kResponses = kRows * kOfEach;
   std::vector<Json> rows;
+  rows.reserve(kRows);
   std::vector<std::string> texts;
+  texts.reserve(kResponses);
   for (int i = 0; i < kRows; ++i) rows.push_back({{"answer", i}});
-  for (int i = 0; i < kRows * kOfEach; ++i)
+  for (int i = 0; i < kResponses; ++i)
     texts.push_back("Step " + std::to_string(i) + ": \\boxed{" + std::to_string(i % 37) + "}");
   std::vector<Response> responses;
-  for (int i = 0; i < kRows * kOfEach; ++i)
+  responses.reserve(kResponses);
+  for (int i = 0; i < kResponses; ++i)
     responses.push_back({&rows[static_cast<std::size_t>(i / kOfEach)],
                          texts[static_cast<std::size_t>(i)], 1, false});
   for (const RewardKind kind : {RewardKind::kNumeric, RewardKind::kSymbolic, RewardKind::kExact,
@@ -197,6 +200,7 @@ TEST(Rules, ScoreTheSameOnSeveralThreads) {
       Setting setting{100};
       setting.threads = threads;
       std::vector<double> out;
+      out.reserve(kResponses);
       const auto rule = *make_rule(each, setting);
       const std::vector<Score> scored = *rule->score(responses);
       for (const Score& score : scored) out.push_back(score.value);

@@ -62,11 +62,11 @@ TEST(ContextParallel, EveryTokenIsOnOneRank) {
 TEST(ContextParallel, RanksHaveAboutAsManyPairs) {
   for (std::int64_t ranks = 2; ranks <= kMostRanks; ++ranks) {
     for (const std::int64_t length : {2 * ranks, 64 * ranks, 1000L, 1001L, 1013L}) {
-      const std::int64_t all = length * (length + 1) / 2;
+      const std::int64_t share = length * (length + 1) / 2 / ranks;
       for (std::int64_t rank = 0; rank < ranks; ++rank) {
         const std::int64_t pairs = pairs_of(own_tokens(length, {ranks, rank}));
         // One token of difference sees `length` keys at most.
-        EXPECT_NEAR(static_cast<double>(pairs), static_cast<double>(all / ranks),
+        EXPECT_NEAR(static_cast<double>(pairs), static_cast<double>(share),
                     static_cast<double>(length % (2 * ranks) == 0 ? 1 : length))
             << length << " tokens, rank " << rank << " of " << ranks;
       }

@@ -149,7 +149,7 @@ TEST(PipelineStages, BlocksBetweenTheEndsAreEven) {
   // BigScience's 72 blocks: their head is 1.46 of a block.
   Architecture whole = model_of(72, 250880, false);
   whole.hidden_size = whole.embedding_dim = 14336;
-  whole.intermediate_size = 4 * 14336;
+  whole.intermediate_size = 4 * whole.hidden_size;
   whole.num_attention_heads = whole.num_key_value_heads = 64;
   whole.head_dim = 224;
   whole.gated = false;

@@ -121,7 +121,7 @@ TEST(StatePlacement, ASliceIsAShareOfTheBytes) {
   FlatUnit unit;
   unit.name = "block.0";
   unit.parameters = {{.name = "w", .shape = {4096, 11'000}, .offset = 0, .spread = {}}};
-  unit.elements = 4096 * 11'000;
+  unit.elements = std::int64_t{4096} * 11'000;
   const OptimizerSpec adam = optimizer_of("adamw", Dtype::kFloat32);  // with a master
   for (const std::int64_t ranks : {2, 3, 7, 8, 64}) {
     const std::vector<FlatUnit> units(24, unit);

@@ -23,7 +23,7 @@ class PresetJob : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
   Status load(std::string_view task, std::string_view preset,
-              std::vector<std::string> overrides = {}) {
+              const std::vector<std::string>& overrides = {}) {
     std::ofstream(folder_ / "job.toml")
         << format("task = \"{}\"\nalgorithm.preset = \"{}\"\n", task, preset)
         << "actor_rollout_ref.model.path = \"m\"\nreward_model.model.path = \"r\"\n"

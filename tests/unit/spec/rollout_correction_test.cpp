@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/format.h"
+
 namespace neap::spec {
 namespace {
 
@@ -14,7 +16,7 @@ TEST(RolloutCorrection, ThresholdsAreThoseOfFloat32AndMessagesAreShort) {
   config.rollout_rs = "token_k1";
   for (const std::size_t digits : {39U, 300U, 400U}) {
     const std::string number(digits, '9');
-    for (const std::string& text : {number, "0.5_" + number, number + "_" + number}) {
+    for (const std::string& text : {number, "0.5_" + number, format("{0}_{0}", number)}) {
       config.rollout_is_threshold = config.rollout_rs_threshold = text;
       for (const Status& refused :
            {importance_weights(config).status(), rejection_rules(config).status()}) {

@@ -124,6 +124,7 @@ TEST_F(Sizes, PairsWhoseProductIsTooLargeAreRefusedByName) {
   const ConfigTable table = job.bind();
   const std::vector<std::string> paths = paths_of(is_bounded);
   ASSERT_GT(paths.size(), 30u);
+  most.reserve(paths.size());
   for (const std::string& path : paths)
     most.push_back(path + "=" + bound_text(*table.find(path)->maximum));
   const auto names_a_key = [&](const std::string& message) {

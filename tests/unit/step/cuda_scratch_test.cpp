@@ -24,14 +24,14 @@ TEST(CudaScratch, AttentionBackwardIsWhatWasMeasured) {
                             Measured{{16, 64, 4, 2, 32}, 4.5, 6.5, 4.0}}) {
     const AttentionSizes& s = m.sizes;
     SCOPED_TRACE(s.length);
-    const double gradients = static_cast<double>(6 * 2 * s.sequences * s.length * s.width *
-                                                 (s.heads + 2 * s.key_heads)) /
-                             kMib;
+    const double gradients =
+        static_cast<double>(12L * s.sequences * s.length * s.width * (s.heads + 2 * s.key_heads)) /
+        kMib;
     for (const bool deterministic : {false, true}) {
       const FlashScratch f = flash_backward_scratch(s, deterministic, {});
       EXPECT_NEAR(
           gradients +
-              static_cast<double>(4 * f.row_sums + 4 * f.accumulator + 2 * 2 * f.key_heads) / kMib,
+              static_cast<double>(4 * f.row_sums + 4 * f.accumulator + 4L * f.key_heads) / kMib,
           deterministic ? m.flash_deterministic : m.flash, 0.06);
     }
     EXPECT_NEAR(

@@ -42,7 +42,7 @@ Weights<CountedTensor> weights_of(const spec::Architecture& a) {
 std::int64_t peak_of(const spec::Architecture& a, std::int64_t most_repeats) {
   Peak memory;
   CountingOps ops(memory, {}, most_repeats);
-  const CountedTensor tokens = CountedTensor::outside({2 * 64}, Dtype::kInt64);
+  const CountedTensor tokens = CountedTensor::outside({128}, Dtype::kInt64);
   (void)forward(ops, weights_of(a), of_one_length(tokens, 64));
   return memory.peak;
 }

@@ -39,8 +39,8 @@ class Source final : public BlockSource<T> {
   T inputs(std::int64_t, std::int64_t) override { return {}; }
   const Block<T>& use(std::size_t, BlockUse) override { return block_; }
   void release(std::size_t) noexcept override {}
-  bool has_gradients() const override { return true; }
-  bool has_turn(Table, BlockUse) const override { return false; }
+  [[nodiscard]] bool has_gradients() const override { return true; }
+  [[nodiscard]] bool has_turn(Table, BlockUse) const override { return false; }
   void use_table(Table, BlockUse) override {}
   void release_table() noexcept override {}
   T new_gradients(UnitKey) override { return {}; }

@@ -152,7 +152,8 @@ TEST(OwnHeads, WithNormsAreOneProduct) {
                    })
         .second;
   };
-  EXPECT_EQ(projected(false, spec::NormKind::kRms, 0), (std::vector<std::int64_t>{8 * 768 * 2}));
+  EXPECT_EQ(projected(false, spec::NormKind::kRms, 0),
+            (std::vector<std::int64_t>{std::int64_t{8} * 768 * 2}));
   EXPECT_EQ(projected(false, spec::NormKind::kRmsOffset, 0).size(), 1);
   EXPECT_TRUE(projected(true, spec::NormKind::kRms, 0).empty());
   EXPECT_TRUE(projected(false, spec::NormKind::kLayerNorm, 0).empty());

@@ -189,6 +189,7 @@ TEST(PipelineSchedule, ReplicasThatMeetInEachActionEnd) {
   std::mt19937 random(5);
   for (const PipelineShape& shape : random_shapes(200, 11)) {
     std::vector<std::int64_t> micro_batches;
+    micro_batches.reserve(3);
     for (int replica = 0; replica < 3; ++replica)
       micro_batches.push_back(
           std::uniform_int_distribution<std::int64_t>(1, shape.micro_batches)(random));

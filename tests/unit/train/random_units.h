@@ -15,8 +15,8 @@
 namespace neap::train {
 
 inline parallel::Communicator& alone() {
-  static const auto communicator = parallel::make_single();
-  return *communicator;
+  static const auto kAlone = parallel::make_single();
+  return *kAlone;
 }
 
 // Every kind with the settings that change what it keeps.
@@ -63,8 +63,8 @@ inline void make_step(Optimizer& optimizer, double lr) {
   for (const OptimizerUnit& unit : optimizer.units()) step::step_unit(ops, unit, update);
 }
 
-inline void random_gradients(std::vector<OptimizerUnit> units) {
-  for (OptimizerUnit& unit : units) unit.gradients.normal_();
+inline void random_gradients(const std::vector<OptimizerUnit>& units) {
+  for (const OptimizerUnit& unit : units) unit.gradients.normal_();
 }
 
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
