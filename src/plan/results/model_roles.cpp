@@ -161,9 +161,7 @@ step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute,
                                const spec::ModelStorage& storage) {
   spec::StatePlacement placement = placement_of(role, compute);
   const std::int64_t rank = role.rank.value_or(placement.fullest_rank());
-  spec::ModelStorage own = storage;
-  own.trains_layers = role.trains_blocks();
-  return {std::move(placement), rank, on_host(role, storage), own};
+  return {std::move(placement), rank, on_host(role, storage), role.trained_storage(storage)};
 }
 
 step::UpdateParts largest_parts(const ModelRole& role, spec::Dtype compute,
