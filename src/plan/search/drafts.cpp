@@ -283,9 +283,10 @@ std::vector<spec::ModelId> Drafts::streamable() const {
 Result<PhasePlan> Drafts::predict(const spec::StepModes& modes, const spec::Phase& phase,
                                   std::int64_t rung, Accuracy accuracy) {
   ModelRole& role = *models_.slot(phase.model);
+  const bool has_batches = phase.part != spec::TrainPart::kUpdate;
   const Predictions::Key key{
       phase.id,
-      spec::batching_of(job_, phase),
+      has_batches ? spec::batching_of(job_, phase) : spec::Batching(),
       phase.updates() ? std::optional(role.optimizer.state_dtype) : std::nullopt,
       rung,
       accuracy,
