@@ -47,7 +47,8 @@ Result<JobModels> Drafts::read(const spec::Job& job, const Target& target) {
                   "device.dtype \"float64\" is for the CPU (device.kind = \"cpu\"); a GPU "
                   "takes \"float32\" or \"bfloat16\"");
   NEAP_TRY_ASSIGN(JobModels models,
-                  read_models(job, spec::describe(job), compute_dtype(job, target), target.rank));
+                  read_models(job, spec::describe(job), compute_dtype(job, target), target.rank,
+                              target.folders));
   return models;
 }
 
