@@ -176,7 +176,8 @@ Result<JobSizes> read_sizes(const spec::Job& asked, plan::Target target) {
   sizes.ranks = asked.ranks();
   NEAP_TRY_ASSIGN(sizes.plan, plan::make_plan(job, target));
   const spec::Recipe recipe = spec::describe(job, sizes.plan.modes);
-  NEAP_TRY_ASSIGN(const plan::JobModels models, plan::read_models(job, recipe, dtype));
+  NEAP_TRY_ASSIGN(const plan::JobModels models,
+                  plan::read_models(job, recipe, dtype, 0, target.folders));
   for (const spec::ModelSource& source : recipe.models) {
     ModelSizes model = sizes_of(models.at(source.id));
     if (const spec::Phase* phase = recipe.training_phase(source.id)) {

@@ -122,6 +122,14 @@ void Communicator::broadcast(const at::Tensor& t, int root) {
   if (size_ > 1 && t.numel() > 0) do_broadcast(t, root);
 }
 
+std::string Communicator::broadcast(std::string text, int root) {
+  std::int64_t bytes = std::ssize(text);
+  broadcast(at::from_blob(&bytes, {1}, at::kLong), root);
+  text.resize(static_cast<std::size_t>(bytes));
+  broadcast(at::from_blob(text.data(), {bytes}, at::kByte), root);
+  return text;
+}
+
 void Communicator::check_other(const at::Tensor& t, int rank, const char* call) const {
   check(t, call);
   check_root(rank, call);

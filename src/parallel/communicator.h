@@ -60,6 +60,8 @@ class Communicator {
   void all_gather(const at::Tensor& t, const std::vector<std::int64_t>& counts);
   /// `t` of every rank becomes rank `root`'s.
   void broadcast(const at::Tensor& t, int root);
+  /// The text of rank `root`. The other ranks' texts are ignored.
+  [[nodiscard]] std::string broadcast(std::string text, int root);
   /// Point to point. The receiver's tensor must have the same number of bytes in the same kind of
   /// memory, host or device. send() may return early or block until the receiver is ready.
   void send(const at::Tensor& t, int to);

@@ -13,7 +13,6 @@
 #include "bridge/no_autograd.h"
 #include "bridge/torch_dtypes.h"
 #include "parallel/run_collectively.h"
-#include "weights/fingerprint.h"
 #include "weights/initialize.h"
 #include "weights/tensor_io.h"
 
@@ -157,7 +156,7 @@ void ModelFiles::load() {
   if (optimizer_ == nullptr || adapters_ != nullptr) base_.fill(base);
   UnitFill start = base;
   if (adapters_ != nullptr) {
-    weights::check_base({spec_.files.base, spec_.adapter});
+    spec_.folders.check_base({spec_.files.base, spec_.adapter});
     start = start_adapters(base);
     note_base();
   }
@@ -191,15 +190,16 @@ UnitFill ModelFiles::weight_source() {
       weights::initialize(spec_.whole, spec_.head, first, flat, spec_.seed);
     });
   }
-  const auto reader = std::make_shared<weights::ModelReader>(spec_.files, spec_.whole, spec_.head);
+  const auto reader =
+      std::make_shared<weights::ModelReader>(spec_.files, spec_.whole, spec_.head, spec_.folders);
   report_unused(rank_, *reader);
   if (!reader->missing().empty()) check_missing_head(rank_);
   return base_.part().of_part(reads(reader));
 }
 
 UnitFill ModelFiles::adapter_source(const fs::path& folder) const {
-  return adapters_->part().of_part(
-      reads(std::make_shared<weights::AdapterReader>(folder, spec_.whole, spec_.head, spec_.lora)));
+  return adapters_->part().of_part(reads(std::make_shared<weights::AdapterReader>(
+      folder, spec_.whole, spec_.head, spec_.lora, spec_.folders)));
 }
 
 UnitFill ModelFiles::start_adapters(const UnitFill& base) {
@@ -276,7 +276,7 @@ void ModelFiles::write_weights(const fs::path& folder, const weights::SaveOption
 void ModelFiles::note_base() {
   if (!spec_.files.adapter.empty() || !spec::has_weights(spec_.files.base)) return;
   base_folder_ = fs::weakly_canonical(spec_.files.base);
-  base_fingerprint_ = weights::fingerprint({base_folder_, {}});
+  base_fingerprint_ = spec_.folders.fingerprint({spec_.files.base, {}});
 }
 
 void ModelFiles::write_adapters(const fs::path& folder, weights::Sync sync, SavedFiles& saved) {
@@ -302,8 +302,8 @@ void ModelFiles::restore(const fs::path& folder) {
   if (!has_base) {
     base_.fill(weight_source());
   } else {
-    const auto reader = std::make_shared<weights::ModelReader>(spec::ModelFiles{folder, {}},
-                                                               spec_.whole, spec_.head);
+    const auto reader = std::make_shared<weights::ModelReader>(
+        spec::ModelFiles{folder, {}}, spec_.whole, spec_.head, spec_.folders);
     if (!reader->missing().empty()) {
       throw Error(ErrorCode::kCorrupt,
                   format("{} has no tensor \"{}\"", folder.string(), reader->missing().front()));
@@ -311,7 +311,7 @@ void ModelFiles::restore(const fs::path& folder) {
     base_.fill(base_.part().of_part(reads(reader)));
   }
   if (adapters_ != nullptr) {
-    if (!has_base) weights::check_base({spec_.files.base, folder});
+    if (!has_base) spec_.folders.check_base({spec_.files.base, folder});
     adapters_->fill(adapter_source(folder));
     note_base();
   }

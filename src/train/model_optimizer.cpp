@@ -78,7 +78,8 @@ step::UpdateParts ModelOptimizer::update_parts(const std::vector<OptimizerUnit>&
   std::vector<bool> on_host;
   on_host.reserve(units.size());
   for (const OptimizerUnit& unit : units) on_host.push_back(unit.on_host);
-  return {placement_, rank_.groups.shards().rank(), std::move(on_host), rank_.spec.storage};
+  return {placement_, rank_.groups.shards().rank(), std::move(on_host),
+          rank_.spec.trained_storage(rank_.spec.storage)};
 }
 
 void ModelOptimizer::receive_from(ops::Transformer& model) {

@@ -10,6 +10,7 @@
 #include "parallel/groups.h"
 #include "spec/recipe/job_model.h"
 #include "spec/types/homes.h"
+#include "weights/open_folders.h"
 
 namespace neap::train {
 
@@ -24,6 +25,7 @@ struct WorkerSpec : spec::JobModel {
   std::uint64_t seed = 0;
   /// Whether a scalar head that is missing in the folder starts at zero. Otherwise it is an error.
   bool init_head = false;
+  weights::OpenFolders folders{};  ///< of the run
 };
 
 /// `runtime`, which has the regions of the plan, and `groups` outlive it. It outlives what uses it.

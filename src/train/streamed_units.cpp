@@ -128,12 +128,12 @@ class FileUnits final : public StreamedUnits {
 };
 
 void FileUnits::read_from(const std::filesystem::path& folder) {
-  const weights::WeightFolder files = weights::WeightFolder::open(folder);
+  const std::shared_ptr<const weights::WeightFolder> files = model_.spec.folders.weights(folder);
   std::vector<spec::FlatUnit> units;
   for (std::size_t u = 0; u < values_.size(); ++u)
     if (offloaded(u)) units.push_back(part_.layout()[u]);
   const spec::Dtype dtype = bridge::to_step(model_.runtime.compute_dtype());
-  const auto found = weights::find_units(files, units, dtype);
+  const auto found = weights::find_units(*files, units, dtype);
   if (!found)
     throw Error(ErrorCode::kInvalidArgument,
                 format("{} has blocks of the {} model in another form than those that the plan "

@@ -41,9 +41,8 @@ std::string tied_head(const spec::Architecture& shape) {
 }  // namespace
 
 FolderAdapter::FolderAdapter(const fs::path& folder, const spec::Architecture& shape,
-                             const std::vector<spec::FlatUnit>& units)
-    : file_(SafetensorsFile::open(folder / spec::kAdapterWeights)),
-      input_major_(shape.input_major) {
+                             const std::vector<spec::FlatUnit>& units, const OpenFolders& folders)
+    : file_(folders.adapter(folder)), input_major_(shape.input_major) {
   const spec::AdapterConfig config =
       value_or_throw(spec::AdapterConfig::from_folder(folder, shape));
   std::set<std::string_view> used;

@@ -18,6 +18,7 @@
 
 #include "spec/model/adapter_config.h"
 #include "spec/model/layout.h"
+#include "weights/open_folders.h"
 #include "weights/safetensors.h"
 
 namespace neap::weights {
@@ -26,7 +27,7 @@ class FolderAdapter {
  public:
   /// `units`: flat_layout of the model.
   FolderAdapter(const std::filesystem::path& folder, const spec::Architecture& shape,
-                const std::vector<spec::FlatUnit>& units);
+                const std::vector<spec::FlatUnit>& units, const OpenFolders& folders);
 
   /// Computes W + scale B A for the adapted matrices of a unit. Parameters saved as a whole replace
   /// the model's.

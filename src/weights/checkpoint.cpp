@@ -124,9 +124,9 @@ void save_adapter_config(const fs::path& folder, const spec::Architecture& shape
 }
 
 AdapterReader::AdapterReader(const fs::path& folder, const spec::Architecture& shape,
-                             spec::Head head, const spec::LoraShape& lora)
-    : units_(spec::lora_layout(shape, head, lora)),
-      file_(SafetensorsFile::open(folder / spec::kAdapterWeights)) {
+                             spec::Head head, const spec::LoraShape& lora,
+                             const OpenFolders& folders)
+    : units_(spec::lora_layout(shape, head, lora)), file_(folders.adapter(folder)) {
   std::set<std::string, std::less<>> used;
   for (const spec::FlatUnit& unit : units_) {
     for (const spec::Parameter& p : unit.parameters) {

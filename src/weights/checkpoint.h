@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "ops/transformer.h"
 #include "spec/model/layout.h"
+#include "weights/open_folders.h"
 #include "weights/safetensors.h"
 
 namespace neap::weights {
@@ -59,7 +60,7 @@ void save_adapter_config(const std::filesystem::path& folder, const spec::Archit
 class AdapterReader {
  public:
   AdapterReader(const std::filesystem::path& folder, const spec::Architecture& shape,
-                spec::Head head, const spec::LoraShape& lora);
+                spec::Head head, const spec::LoraShape& lora, const OpenFolders& folders = {});
   /// Fills units [first, first + flat.size()) of spec::lora_layout. Tensors may have any floating
   /// dtype.
   void read(std::size_t first, const std::vector<at::Tensor>& flat) const;

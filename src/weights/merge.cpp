@@ -32,12 +32,13 @@ void merge_adapter(const spec::ModelFiles& files, const fs::path& to, SaveOption
                   format("{} holds a model already: it has a {}", to.string(), name));
   }
   const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(files.base));
-  const WeightFolder weights = WeightFolder::open(files.base);
-  const SafetensorsFile adapter = SafetensorsFile::open(files.adapter / spec::kAdapterWeights);
+  const OpenFolders folders;
+  const WeightFolder& weights = *folders.weights(files.base);
+  const SafetensorsFile adapter = folders.adapter(files.adapter);
   const bool scalar = weights.find("score.weight") ||
                       adapter.find(format("{}score.weight", spec::kPeftPrefix)) != nullptr;
   const spec::Head head = scalar ? spec::Head::kScalar : spec::Head::kLanguageModel;
-  const ModelReader reader(files, shape, head);
+  const ModelReader reader(files, shape, head, folders);
   if (!options.dtype) options.dtype = dtype_of(weights);
   options.companions = files.tokenizer();
   options.origin = files.base;

@@ -11,7 +11,6 @@
 #include "bridge/runtime.h"
 #include "ops/transformer.h"
 #include "weights/adapter.h"
-#include "weights/fingerprint.h"
 #include "weights/safetensors.h"
 #include "weights/tensor_io.h"
 #include "weights/units_in_files.h"
@@ -75,7 +74,7 @@ void read_scaled(const Source& source, const Tensor& target) {
 
 struct ModelReader::State {
   std::vector<spec::FlatUnit> units;
-  WeightFolder weights;
+  std::shared_ptr<const WeightFolder> weights;
   std::vector<std::vector<Source>> sources;  ///< sources of each unit's parameters; null if missing
   std::optional<FolderAdapter> adapter;
   std::vector<std::string> missing, unused;
@@ -88,21 +87,21 @@ ModelReader::ModelReader(const fs::path& folder, const spec::Architecture& shape
     : ModelReader(value_or_throw(spec::find_model(folder)), shape, head) {}
 
 ModelReader::ModelReader(const spec::ModelFiles& files, const spec::Architecture& shape,
-                         spec::Head head) {
-  check_base(files);
+                         spec::Head head, const OpenFolders& folders) {
+  folders.check_base(files);
   auto state = std::make_unique<State>();
   state->units = spec::flat_layout(shape, head);
-  state->weights = WeightFolder::open(files.base);
-  if (!files.adapter.empty()) state->adapter.emplace(files.adapter, shape, state->units);
+  state->weights = folders.weights(files.base);
+  if (!files.adapter.empty()) state->adapter.emplace(files.adapter, shape, state->units, folders);
   std::set<std::string> used;
   for (const spec::FlatUnit& unit : state->units) {
     std::vector<Source>& sources = state->sources.emplace_back();
     for (const spec::Parameter& parameter : unit.parameters) {
       Source& source = sources.emplace_back();
-      source.values = find_parameter(state->weights, parameter.name);
+      source.values = find_parameter(*state->weights, parameter.name);
       if (source.values) {
         check_tensor(*source.values.file, *source.values.tensor, parameter.shape, at::kFloat);
-        source.scale = scale_of(state->weights, source.values);
+        source.scale = scale_of(*state->weights, source.values);
         used.insert(source.values.tensor->name);
         if (source.scale) used.insert(source.scale.tensor->name);
       } else if (parameter.name != "score.weight") {
@@ -113,7 +112,7 @@ ModelReader::ModelReader(const spec::ModelFiles& files, const spec::Architecture
       }
     }
   }
-  for (const std::string& name : state->weights.names()) {
+  for (const std::string& name : state->weights->names()) {
     if (!used.contains(name) && !is_expected_extra(name, shape)) state->unused.push_back(name);
   }
   state_ = std::move(state);

@@ -20,6 +20,7 @@
 #include "spec/model/adapter_config.h"
 #include "spec/model/architecture.h"
 #include "spec/model/layout.h"
+#include "weights/open_folders.h"
 
 namespace neap::weights {
 
@@ -27,7 +28,8 @@ class ModelReader {
  public:
   /// Matches names with and without the base model's prefix. A missing tensor is an error, except
   /// for the scalar head, which a language model's folder lacks.
-  ModelReader(const spec::ModelFiles& files, const spec::Architecture& shape, spec::Head head);
+  ModelReader(const spec::ModelFiles& files, const spec::Architecture& shape, spec::Head head,
+              const OpenFolders& folders = {});
   /// Reads the files that spec::find_model finds.
   ModelReader(const std::filesystem::path& folder, const spec::Architecture& shape,
               spec::Head head);

@@ -225,8 +225,10 @@ class WeightFolder {
   [[nodiscard]] Found find(std::string_view name) const;
   [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
-  /// The index, if any, and the files of the tensors.
-  [[nodiscard]] std::vector<std::filesystem::path> files() const;
+  /// The index, if there is one.
+  [[nodiscard]] std::optional<std::filesystem::path> index() const;
+  /// The files of the tensors.
+  [[nodiscard]] const std::vector<SafetensorsFile>& files() const { return files_; }
 
  private:
   std::filesystem::path folder_;

@@ -35,10 +35,10 @@ std::optional<TensorsOfUnits> find_units(const WeightFolder& folder,
   return out;
 }
 
-bool has_units(const std::filesystem::path& folder, const std::vector<spec::FlatUnit>& units,
-               spec::Dtype dtype) {
+bool has_units(const OpenFolders& folders, const std::filesystem::path& folder,
+               const std::vector<spec::FlatUnit>& units, spec::Dtype dtype) {
   try {
-    return find_units(WeightFolder::open(folder), units, dtype).has_value();
+    return find_units(*folders.weights(folder), units, dtype).has_value();
   } catch (const Error&) {
     return false;  // loading the model later reports the reason
   }

@@ -15,6 +15,7 @@
 
 #include "spec/model/layout.h"
 #include "spec/types/dtype.h"
+#include "weights/open_folders.h"
 #include "weights/safetensors.h"
 
 namespace neap::weights {
@@ -31,7 +32,7 @@ using TensorsOfUnits = std::vector<std::vector<WeightFolder::Found>>;
                                                        const std::vector<spec::FlatUnit>& units,
                                                        spec::Dtype dtype);
 /// Whether the files have these units. Also false if no file can be read.
-[[nodiscard]] bool has_units(const std::filesystem::path& folder,
+[[nodiscard]] bool has_units(const OpenFolders& folders, const std::filesystem::path& folder,
                              const std::vector<spec::FlatUnit>& units, spec::Dtype dtype);
 
 /// Compares tensors with their files' checksums, if any, with this number of threads. kCorrupt if

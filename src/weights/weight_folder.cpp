@@ -160,12 +160,9 @@ WeightFolder::Found WeightFolder::find(std::string_view name) const {
   return {&files_[it->second], files_[it->second].find(name)};
 }
 
-std::vector<fs::path> WeightFolder::files() const {
-  std::vector<fs::path> all;
-  if (files_.empty() || files_.front().path() != folder_ / kModelWeights)
-    all.push_back(folder_ / kModelWeightIndex);
-  for (const SafetensorsFile& file : files_) all.push_back(file.path());
-  return all;
+std::optional<fs::path> WeightFolder::index() const {
+  if (!files_.empty() && files_.front().path() == folder_ / kModelWeights) return std::nullopt;
+  return folder_ / kModelWeightIndex;
 }
 
 std::vector<std::string> WeightFolder::names() const {

@@ -12,6 +12,7 @@ TARGETS is the file that cmake/NeapTargets.cmake writes into a build folder. A m
   - libtorch's headers need a link to libtorch; the CUDA toolkit's and Python's are used nowhere;
   - files from outside are opened by base/open_file;
   - headers have no flag of where tensors are stored: spec/types/homes.h says it;
+  - spec::Home is named where homes are chosen, derived, counted and shown (HOMES); passes and runs ask what follows from them;
   - a file of tests has at most 400 lines;
   - the table in docs/architecture.md is what follows from the links (--write renews it).
 Prints each breach and exits 1 if there is any.
@@ -38,6 +39,21 @@ OWN_READS = {"src/base/open_file.cpp", "src/base/file.cpp", "src/arena/disk_file
 STORED = re.compile(r"\bbool\s+(?:\w+(?:\s*=\s*\w+)?,\s*)*(?:\w*on_(?:host|disk)_?|streamed_?|streams_\w+)(?:\s*=\s*\w+)?\s*[,;]")
 # Flags that are derived from homes for one unit, one tensor or one table.
 OWN_STORED = {"src/step/units/trained_unit.h", "src/step/units/update_parts.h", "src/step/operations/weights.h", "src/ops/slot_blocks.h"}
+HOME = re.compile(r"\bHome\b")
+HOMES = {
+    "src/spec/types/homes.h",
+    # What a phase and an update have of a model's homes.
+    "src/spec/recipe/job_model.h", "src/spec/recipe/recipe_builder.cpp", "src/step/units/update_parts.h", "src/step/units/update_parts.cpp",
+    # The search, and what it may choose.
+    "src/plan/search/common_choices.cpp", "src/plan/search/drafts.h", "src/plan/search/drafts.cpp", "src/plan/search/model_choice.cpp",
+    "src/plan/results/legal_homes.cpp", "src/plan/results/model_roles.h", "src/plan/results/model_roles.cpp",
+    # Tags, and loads that are counted.
+    "src/plan/results/memory_plan.h", "src/plan/counting/tags.cpp", "src/plan/counting/counted_backend.cpp",
+    "src/plan/counting/counted_blocks.h", "src/plan/counting/counted_blocks.cpp", "src/plan/counting/counted_gradients.h",
+    "src/plan/counting/counted_training.h", "src/plan/counting/counted_training.cpp",
+    # Texts.
+    "src/plan/results/plan_json.cpp", "src/plan/results/plan_text.cpp",
+}
 MOST_FILES = 40  # of a folder
 MOST_LINES = 400  # of a file of tests
 BEGIN, END = "<!-- modules: tests/layers/check_layers.py --write -->", "<!-- /modules -->"
@@ -159,6 +175,8 @@ class Checker:
                 self.breach(f"{name}:{number}", "opens a file itself; base/open_file knows pipes, devices and limits")
             if file.suffix == ".h" and STORED.search(line) and name not in OWN_STORED:
                 self.breach(f"{name}:{number}", "a flag of where tensors are stored; spec/types/homes.h says that")
+            if HOME.search(line) and name not in HOMES:
+                self.breach(f"{name}:{number}", "names spec::Home; ask a function of spec/types/homes.h or of the plan's tags")
 
     def check_lengths(self):
         for file in sorted(f for f in (self.root / "tests").rglob("*") if f.suffix in SUFFIXES | {".py"}):

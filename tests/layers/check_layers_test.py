@@ -165,10 +165,16 @@ class CheckLayers(unittest.TestCase):
 
     def test_flags_of_where_tensors_are_stored(self):
         for text, found in (("bool inputs_on_host = false;", True), ("bool streamed = false, on_disk = false;", True), ("bool on_disk_;", True),
-                            ("bool whole, streams_tables;", True), ("bool streams_layers() const;", False), ("Home layers;", False),
+                            ("bool whole, streams_tables;", True), ("bool streams_layers() const;", False),
                             ("// bool on_disk;", False)):
             self.project.write("src/cache/cache.h", f"\n{text}\n")
             self.found(*["cache.h:2: a flag of where tensors are stored"] if found else [])
+
+    def test_readers_of_homes(self):
+        for text, found in (("if (storage.layers == spec::Home::kDisk) return;", True), ("using spec::Home;", True), ("home = HomeOf();", False),
+                            ("// Home", False)):
+            self.project.write("src/cache/cache.cpp", f'#include "base/base.h"\n{text}\n')
+            self.found(*["cache.cpp:2: names spec::Home"] if found else [])
 
     def test_file_of_no_target(self):
         self.project.write("src/lost/lost.cpp", "")

@@ -35,13 +35,14 @@ class StageClocks {
         chunks_(job.parallel.virtual_pipeline_model_parallel_size),
         zero_bubble_(job.parallel.zero_bubble()),
         dtype_(compute_dtype(job, target)),
+        folders_(target.folders),
         network_(network_of(job, target.network ? *target.network : default_network(target.cuda))) {
     out_.waits.resize(kinds_.size());
   }
 
   Result<StagedStep> run(const std::vector<Body>& bodies,
                          const std::vector<std::vector<StageWork>>& work) {
-    NEAP_TRY_ASSIGN(models_, read_models(job_, spec::describe(job_), dtype_, 0));
+    NEAP_TRY_ASSIGN(models_, read_models(job_, spec::describe(job_), dtype_, 0, folders_));
     for (std::size_t b = 0; b < bodies.size(); ++b) {
       std::vector<StageWork> of;
       of.reserve(work.size());
@@ -170,6 +171,7 @@ class StageClocks {
   std::int64_t chunks_;
   bool zero_bubble_;
   spec::Dtype dtype_;
+  weights::OpenFolders folders_;
   Network network_;
   JobModels models_;
   StagedStep out_;

@@ -20,7 +20,7 @@ constexpr double kMostHostParameters = 1e9;
 double parameters_of(const spec::Job& job) {
   const auto files = job.model_files(job.main_model(), job.actor_model.path);
   if (!files.ok()) return 0;
-  const auto shape = spec::Architecture::from_folder(files->base);
+  const auto shape = job.configs.architecture(files->base);
   if (!shape.ok()) return 0;
   return static_cast<double>(
       spec::total_elements(spec::flat_layout(*shape, spec::Head::kLanguageModel)));

@@ -5,8 +5,8 @@ namespace {
 
 using spec::Home;
 
-std::string_view illegal_layers(const spec::ModelStorage& homes) {
-  if (!homes.trains_layers) return {};
+std::string_view illegal_layers(const spec::ModelStorage& homes, const ModelRole& role) {
+  if (!role.trains_blocks()) return {};
   if (homes.layers != Home::kDevice && homes.states() == Home::kDevice)
     return "Offloaded layers are updated part by part with their optimizer states, so these must "
            "be offloaded";
@@ -22,7 +22,7 @@ std::string_view illegal_tables(const spec::ModelStorage& homes, const ModelRole
   if (!hosted_tables(role, true).turns.any())
     return "Decoding reads embedding and head for each token, and other units are small";
   // They exchange its gradients.
-  if (homes.trains_layers && role.shape.pipeline.stages > 1 && role.whole.ties_table(role.head))
+  if (role.trains_blocks() && role.shape.pipeline.stages > 1 && role.whole.ties_table(role.head))
     return "A trained tied embedding is on two stages";
   return {};
 }
@@ -38,8 +38,8 @@ std::string_view illegal_inputs(const spec::ModelStorage& homes, const ModelRole
   return {};
 }
 
-std::string_view illegal_gradients(const spec::ModelStorage& homes) {
-  if (!homes.trains_layers || !homes.shards_weights)
+std::string_view illegal_gradients(const spec::ModelStorage& homes, const ModelRole& role) {
+  if (!role.trains_blocks() || !homes.shards_weights)
     return "Gradients that are not ZeRO-3 shards are where their layers are";
   if (homes.gradients != homes.layers)
     return "A shard of the gradients is where the shard of the weights is";
@@ -49,10 +49,10 @@ std::string_view illegal_gradients(const spec::ModelStorage& homes) {
 }  // namespace
 
 std::string_view illegal_reason(const spec::ModelStorage& homes, const ModelRole& role) {
-  std::string_view reason = illegal_layers(homes);
+  std::string_view reason = illegal_layers(homes, role);
   if (reason.empty() && homes.streams_tables()) reason = illegal_tables(homes, role);
   if (reason.empty() && homes.inputs != Home::kDevice) reason = illegal_inputs(homes, role);
-  if (reason.empty() && homes.streams_gradients()) reason = illegal_gradients(homes);
+  if (reason.empty() && homes.streams_gradients()) reason = illegal_gradients(homes, role);
   return reason;
 }
 

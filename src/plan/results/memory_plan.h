@@ -24,6 +24,7 @@
 #include "spec/recipe/recipe.h"
 #include "step/counting/counting_ops.h"
 #include "step/units/table_turns.h"
+#include "weights/open_folders.h"
 
 namespace neap::plan {
 
@@ -231,6 +232,7 @@ struct Target {
   Link link;
   std::optional<Network> network{};  ///< nullopt: default_network()
   std::string rates_from;            ///< origin of rates and network, for messages
+  weights::OpenFolders folders{};    ///< of the job's models
 };
 
 struct MemoryPlan {

@@ -33,7 +33,8 @@ std::vector<spec::FlatUnit> blocks_of(const ModelRole& role) {
 
 // Not possible with tensor parallelism, with an adapter that is merged, or if checkpoints contain
 // the base.
-bool has_blocks_in_files(const spec::Job& job, const ModelRole& role, spec::Dtype compute) {
+bool has_blocks_in_files(const spec::Job& job, const ModelRole& role, spec::Dtype compute,
+                         const weights::OpenFolders& folders) {
   const bool streams =
       job.memory.allows(spec::Measure::kDisk) && job.memory.allows(spec::Measure::kStreamWeights);
   if (!streams || role.trains_blocks() || (role.trained && job.trainer.save_lora_base))
@@ -41,12 +42,12 @@ bool has_blocks_in_files(const spec::Job& job, const ModelRole& role, spec::Dtyp
   if (role.shape.tensor.ranks > 1 || role.ranks.slices_weights()) return false;
   std::vector<spec::FlatUnit> units = blocks_of(role);
   for (spec::FlatUnit& table : hosted_tables(role, true).units) units.push_back(std::move(table));
-  return role.files.adapter.empty() && weights::has_units(role.files.base, units, compute);
+  return role.files.adapter.empty() && weights::has_units(folders, role.files.base, units, compute);
 }
 
 Result<ModelRole> read_role(const spec::Job& job, const spec::Recipe& recipe,
-                            const spec::ModelSource& source, spec::Dtype compute,
-                            std::int64_t rank) {
+                            const spec::ModelSource& source, spec::Dtype compute, std::int64_t rank,
+                            const weights::OpenFolders& folders) {
   NEAP_TRY_ASSIGN(spec::JobModel model, spec::resolve(job, recipe, source.id, rank));
   ModelRole role{std::move(model)};
   role.ranks = job.data_parallel(source.id);
@@ -58,7 +59,7 @@ Result<ModelRole> read_role(const spec::Job& job, const spec::Recipe& recipe,
       return Status(optimizer.status())
           .with_context(format("checking {}'s optimizer", role.name()));
   }
-  role.blocks_in_files = has_blocks_in_files(job, role, compute);
+  role.blocks_in_files = has_blocks_in_files(job, role, compute, folders);
   const std::int64_t length = job.max_sequence_length();
   const std::int64_t limit = role.shape.longest_sequence();
   if (length > limit) {
@@ -161,9 +162,7 @@ step::UpdateParts update_parts(const ModelRole& role, spec::Dtype compute,
                                const spec::ModelStorage& storage) {
   spec::StatePlacement placement = placement_of(role, compute);
   const std::int64_t rank = role.rank.value_or(placement.fullest_rank());
-  spec::ModelStorage own = storage;
-  own.trains_layers = role.trains_blocks();
-  return {std::move(placement), rank, on_host(role, storage), own};
+  return {std::move(placement), rank, on_host(role, storage), role.trained_storage(storage)};
 }
 
 step::UpdateParts largest_parts(const ModelRole& role, spec::Dtype compute,
@@ -268,10 +267,10 @@ std::uint64_t compute_width(const spec::Job& job, const Target& target) {
 }
 
 Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe, spec::Dtype compute,
-                              std::int64_t rank) {
+                              std::int64_t rank, const weights::OpenFolders& folders) {
   JobModels models;
   for (const spec::ModelSource& source : recipe.models) {
-    NEAP_TRY_ASSIGN(models.slot(source.id), read_role(job, recipe, source, compute, rank));
+    NEAP_TRY_ASSIGN(models.slot(source.id), read_role(job, recipe, source, compute, rank, folders));
   }
   if (models.reference && models.reference->whole.vocab_size != models.actor->whole.vocab_size) {
     return Status(ErrorCode::kInvalidArgument,

@@ -47,7 +47,8 @@ struct JobModels {
   [[nodiscard]] const ModelRole& at(spec::ModelId model) const;
 };
 [[nodiscard]] Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe,
-                                            spec::Dtype compute, std::int64_t rank = 0);
+                                            spec::Dtype compute, std::int64_t rank = 0,
+                                            const weights::OpenFolders& folders = {});
 
 /// The type of forward and backward.
 [[nodiscard]] spec::Dtype compute_dtype(const spec::Job& job, const Target& target);

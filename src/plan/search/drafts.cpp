@@ -47,7 +47,8 @@ Result<JobModels> Drafts::read(const spec::Job& job, const Target& target) {
                   "device.dtype \"float64\" is for the CPU (device.kind = \"cpu\"); a GPU "
                   "takes \"float32\" or \"bfloat16\"");
   NEAP_TRY_ASSIGN(JobModels models,
-                  read_models(job, spec::describe(job), compute_dtype(job, target), target.rank));
+                  read_models(job, spec::describe(job), compute_dtype(job, target), target.rank,
+                              target.folders));
   return models;
 }
 
@@ -283,9 +284,10 @@ std::vector<spec::ModelId> Drafts::streamable() const {
 Result<PhasePlan> Drafts::predict(const spec::StepModes& modes, const spec::Phase& phase,
                                   std::int64_t rung, Accuracy accuracy) {
   ModelRole& role = *models_.slot(phase.model);
+  const bool has_batches = phase.part != spec::TrainPart::kUpdate;
   const Predictions::Key key{
       phase.id,
-      spec::batching_of(job_, phase),
+      has_batches ? spec::batching_of(job_, phase) : spec::Batching(),
       phase.updates() ? std::optional(role.optimizer.state_dtype) : std::nullopt,
       rung,
       accuracy,

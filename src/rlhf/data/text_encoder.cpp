@@ -38,7 +38,7 @@ TextContext open_texts(const spec::Job& job, std::optional<text::Tokenizer>& tok
       model.tokenizer_path.empty() ? files.tokenizer() : job.resolve(model.tokenizer_path);
   tokenizer.emplace(text::Tokenizer::from_folder(folder));
   check_tokenizers(job, *tokenizer);
-  const spec::Architecture actor = value_or_throw(spec::Architecture::from_folder(files.base));
+  const spec::Architecture actor = value_or_throw(job.configs.architecture(files.base));
   return {job, *tokenizer, folder, actor, text::text_tokens(files.base, actor, *tokenizer)};
 }
 

@@ -54,7 +54,7 @@ void check_tokenizers(const spec::Job& job, const text::Tokenizer& actor) {
   for (const TokenizerReader& reader : readers(job)) {
     const spec::ModelFiles files = value_or_throw(job.model_files(reader.model, reader.path));
     const fs::path& folder = files.base;
-    const spec::Architecture shape = value_or_throw(spec::Architecture::from_folder(folder));
+    const spec::Architecture shape = value_or_throw(job.configs.architecture(folder));
     if (shape.vocab_size < actor.vocab_size()) {
       throw Error(
           ErrorCode::kInvalidArgument,

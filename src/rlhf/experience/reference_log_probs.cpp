@@ -36,10 +36,12 @@ std::string hash_of_rows(const Rows& rows) {
 }
 
 // The hash is over contents, because a folder may move, and "latest" may become another checkpoint.
-std::string hash_of_model(const spec::Job& job, const spec::ModelFiles& files) {
+std::string hash_of_model(const spec::Job& job, const train::WorkerSpec& model) {
+  const spec::ModelFiles& files = model.files;
   std::vector<fs::path> all = {files.base / "config.json"};
-  const std::vector<fs::path> weights = weights::WeightFolder::open(files.base).files();
-  all.insert(all.end(), weights.begin(), weights.end());
+  const auto weights = model.folders.weights(files.base);
+  if (const auto index = weights->index()) all.push_back(*index);
+  for (const weights::SafetensorsFile& file : weights->files()) all.push_back(file.path());
   if (!files.adapter.empty())
     for (const char* name : {spec::kAdapterConfig, spec::kAdapterWeights})
       all.push_back(files.adapter / name);
@@ -80,7 +82,7 @@ class Computation {
       if (!ranks_.first()) return;
       identity_ = hash_of(format(
           "{} {} {} {}", hash_of_rows(context_.data.train), hash_of_rows(context_.data.held_out),
-          hash_of_model(context_.job, context_.worker_spec(spec::ModelId::kReference).files),
+          hash_of_model(context_.job, context_.worker_spec(spec::ModelId::kReference)),
           c10::toString(context_.runtime.compute_dtype())));
       std::error_code ignored;
       if (fs::exists(file_, ignored)) read_file();

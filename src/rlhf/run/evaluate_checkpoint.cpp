@@ -195,6 +195,7 @@ void EvaluationRun::build() {
     load(actor_, spec::ModelId::kActor);
     load(reward_, spec::ModelId::kReward);
   });
+  launch_.device.target.folders.close();
 }
 
 void EvaluationRun::load(std::optional<train::ModelWorker>& worker, spec::ModelId model) {

@@ -44,7 +44,8 @@ class LiveJob {
           std::int64_t total_steps = 0)
       : runtime_(bridge::Runtime::make(inputs.texts.job, device, plan, recorder)),
         entered_(runtime_->context()),
-        context_{inputs.texts, *runtime_, groups, inputs.data, inputs.rewards, total_steps} {}
+        context_{inputs.texts,         *runtime_, groups, inputs.data, inputs.rewards, total_steps,
+                 device.target.folders} {}
   LiveJob(const LiveJob&) = delete;
   LiveJob& operator=(const LiveJob&) = delete;
 

@@ -93,6 +93,11 @@ void PreparedRun::warn_of_changes() {
 }
 
 void PreparedRun::load() {
+  load_or_restore();
+  start_.device.target.folders.close();
+}
+
+void PreparedRun::load_or_restore() {
   const ResumePoint& resume = start_.resume;
   if (!resume.found) return trainer_->load();
   try {

@@ -59,6 +59,7 @@ class PreparedRun {
  private:
   void print_plan() const;
   void check_output() const;
+  void load_or_restore();
   void warn_of_changes();
 
   RunStart& start_;

@@ -30,12 +30,13 @@ std::optional<bool> ResumePoint::is_own(const fs::path& checkpoint) const {
   return is_of_run(checkpoint, identity, found ? state : Json());
 }
 
-ResumePoint find_resume_point(const spec::Job& job, const fs::path& output, bool warns) {
+ResumePoint find_resume_point(const spec::Job& job, const fs::path& output, bool warns,
+                              const weights::OpenFolders& folders) {
   ResumePoint start;
   start.found = train::find_checkpoint(output, job.trainer.resume_mode,
                                        job.resolve(job.trainer.resume_mode), check_whole);
   if (warns && start.found && !start.found->warning.empty()) log::warn(start.found->warning);
-  start.identity = identity_of(job);
+  start.identity = identity_of(job, folders);
   if (start.found) {
     try {
       start.state = read_run_state(start.found->folder);

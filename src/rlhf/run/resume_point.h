@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "spec/job/job.h"
 #include "train/checkpoint.h"
+#include "weights/open_folders.h"
 
 namespace neap::rlhf {
 
@@ -29,6 +30,7 @@ struct ResumePoint {
 /// damaged, or if the folder holds checkpoints of other runs. `warns`: logs why it is not the one
 /// that the folder's pointer names.
 [[nodiscard]] ResumePoint find_resume_point(const spec::Job& job,
-                                            const std::filesystem::path& output, bool warns);
+                                            const std::filesystem::path& output, bool warns,
+                                            const weights::OpenFolders& folders);
 
 }  // namespace neap::rlhf

@@ -36,12 +36,7 @@ bool RunCheckpoints::output_is_lost() {
 }
 
 void RunCheckpoints::share_output() {
-  parallel::Communicator& ranks = start_.ranks;
-  const std::string own = ranks.first() ? start_.output.path().string() : "";
-  const std::vector<double> letters = ranks.join(std::vector<double>(own.begin(), own.end()));
-  std::string path;
-  for (const double letter : letters) path += static_cast<char>(letter);
-  shared_output_ = path;
+  shared_output_ = start_.ranks.broadcast(start_.output.path().string(), 0);
   start_.output.follow(shared_output_);
   files_.moved_to(shared_output_);
 }

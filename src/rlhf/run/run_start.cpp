@@ -46,7 +46,7 @@ RunStart::RunStart(const spec::Job& configured, const plan::DeviceChoice& device
       position{0, BestCheckpoint(job.trainer), StopTarget(job.trainer)} {
   parallel::run_collectively(ranks, [&] {
     if (ranks.first()) output.lock();
-    resume = find_resume_point(job, output.path(), /*warns=*/ranks.first());
+    resume = find_resume_point(job, output.path(), /*warns=*/ranks.first(), device.target.folders);
     total_steps = count_steps();
     position.step = resume.step();
     position.stop.restore(resume.state.value("stop", Json()), position.step);

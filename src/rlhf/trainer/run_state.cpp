@@ -14,7 +14,6 @@
 #include "data/content_hash.h"
 #include "data/row_cache.h"
 #include "train/checkpoint_files.h"
-#include "weights/fingerprint.h"
 
 namespace neap::rlhf {
 namespace fs = std::filesystem;
@@ -185,14 +184,14 @@ void check_whole(const fs::path& checkpoint) {
   (void)read_run_state(checkpoint);
 }
 
-Json identity_of(const spec::Job& job) {
+Json identity_of(const spec::Job& job, const weights::OpenFolders& folders) {
   Json models = Json::object();
   for (const NamedModel& model : models_of(job)) {
     const Result<spec::ModelFiles> files = job.model_files(model.id, model.path);
     std::error_code error;
     // A missing model is reported where it is needed.
     if (files.ok() && fs::exists(files->base / "config.json", error))
-      models[model.key] = weights::fingerprint(*files);
+      models[model.key] = folders.fingerprint(*files);
   }
   std::random_device random;
   const std::uint64_t run = std::uint64_t{random()} << 32 | random();

@@ -19,6 +19,7 @@
 #include "spec/job/job.h"
 #include "spec/keys/degrees.h"
 #include "train/checkpoint.h"
+#include "weights/open_folders.h"
 
 namespace neap::rlhf {
 
@@ -29,8 +30,8 @@ namespace neap::rlhf {
 void check_whole(const std::filesystem::path& checkpoint);
 
 /// The job's keys before a plan chose others, and the contents of its models' folders
-/// (weights/fingerprint.h). "run" is a random name of the run, which resumed runs keep.
-[[nodiscard]] Json identity_of(const spec::Job& job);
+/// (weights/open_folders.h). "run" is a random name of the run, which resumed runs keep.
+[[nodiscard]] Json identity_of(const spec::Job& job, const weights::OpenFolders& folders);
 /// Whether a checkpoint folder was written by the run with this identity. `resumed` is the identity
 /// in the checkpoint that the run resumed from, or null. nullopt: the folder's state cannot be
 /// read.

@@ -54,6 +54,7 @@ train::WorkerSpec Context::worker_spec(spec::ModelId model) const {
   out.seed = static_cast<std::uint64_t>(job.trainer.seed);
   out.init_head = source.init_head;
   out.storage = source.storage;
+  out.folders = folders;
   if (!out.trained) return out;
   out.save_base = job.trainer.save_lora_base;
   out.adapter = job.resolve(source.trained->lora_adapter_path);

@@ -27,6 +27,7 @@
 #include "train/model_worker.h"
 #include "train/saved_files.h"
 #include "train/sequences.h"
+#include "weights/open_folders.h"
 
 namespace neap::rlhf {
 
@@ -42,6 +43,7 @@ struct Context : TextContext {
   reward::RewardSet& rewards;
   /// Training steps of the whole run. The number of optimizer steps is a multiple of it.
   std::int64_t total_steps = 0;
+  weights::OpenFolders folders{};
   /// Shows the phases of a step; null: no display.
   Progress* progress = nullptr;
   /// The main model's groups, which share batches. `ranks` are all ranks.

@@ -11,6 +11,7 @@
 
 #include "base/config.h"
 #include "spec/model/checkpointing.h"
+#include "spec/model/model_configs.h"
 #include "spec/ranks/context_parallel.h"
 #include "spec/types/data_config.h"
 #include "spec/types/data_parallel.h"
@@ -200,6 +201,7 @@ struct Job {
   std::filesystem::path folder;     ///< folder of the configuration file; relative paths start here
   std::int64_t launched_ranks = 0;  ///< ranks that the launcher started; 0: planning without a run
   std::int64_t launched_node_ranks = 0;  ///< ranks per machine; 0: not known
+  ModelConfigs configs;                  ///< the architectures that were read
 
   /// Keys that the user did not set and that load() adjusted, as "key.path=value".
   std::vector<std::string> adapted{};

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "base/format.h"
-#include "spec/model/architecture.h"
 #include "spec/recipe/recipe.h"
 
 namespace neap::spec {
@@ -16,7 +15,7 @@ std::int64_t fewest_positions(const Job& job) {
   for (const ModelSource& model : describe(job).models) {
     const auto files = job.model_files(model.id, model.path);
     if (!files.ok()) continue;
-    if (const auto shape = Architecture::from_folder(files->base); shape.ok())
+    if (const auto shape = job.configs.architecture(files->base); shape.ok())
       fewest = std::min(fewest, shape->longest_sequence());
   }
   return fewest;

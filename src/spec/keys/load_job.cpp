@@ -27,7 +27,7 @@ Status read_adapter(const Job& job, const ConfigTable& table, const std::string&
         format("{0}.lora_adapter_path and {0}.path both give the adapter in {1}, which would be "
                "added twice; give the model without it as {0}.path",
                at, folder.string()));
-  NEAP_TRY_ASSIGN(const Architecture model, Architecture::from_folder(files.base));
+  NEAP_TRY_ASSIGN(const Architecture model, job.configs.architecture(files.base));
   NEAP_TRY_ASSIGN(AdapterConfig config, AdapterConfig::from_folder(folder, model));
   const std::string where = (folder / kAdapterConfig).string();
   NEAP_TRY(config.check_trainable(where, model));

@@ -21,7 +21,7 @@ Result<JobModel> resolve(const Job& job, const Recipe& recipe, ModelId id, std::
   Result<ModelFiles> files = job.model_files(id, source.path, source.adapter);
   if (!files.ok()) return fail(files.status());
   model.files = *std::move(files);
-  Result<Architecture> shape = Architecture::from_folder(model.files.base);
+  Result<Architecture> shape = job.configs.architecture(model.files.base);
   if (!shape.ok()) return fail(shape.status());
   model.whole = *std::move(shape);
   model.whole.pipeline.chunks = job.parallel.virtual_pipeline_model_parallel_size;

@@ -2,7 +2,7 @@
 //
 // Threads   values.
 // Failure   kInvalidArgument for files that cannot be read or an adapter that does not fit.
-// Cost      reads config.json.
+// Cost      reads config.json, unless the job has read it.
 #pragma once
 
 #include <optional>
@@ -40,6 +40,11 @@ struct JobModel {
   }
   /// Whether updates change the blocks' weights, and not an adapter.
   [[nodiscard]] bool trains_blocks() const { return trained && lora.rank == 0; }
+  /// The storage of what updates change: an adapter is on the device.
+  [[nodiscard]] ModelStorage trained_storage(ModelStorage storage) const {
+    if (!trains_blocks()) storage.layers = Home::kDevice;
+    return storage;
+  }
   /// Whether the head shares the embedding's weight.
   [[nodiscard]] bool ties_table() const { return shape.ties_table(head); }
   /// "actor"; for messages.

@@ -126,6 +126,11 @@ void RecipeBuilder::fill_tags(Phase& p) const {
     p.storage.inputs = p.storage.gradients = Home::kDevice;
     p.storage.shards_gradients = false;
   }
+  if (p.part == TrainPart::kUpdate) {
+    p.storage.inputs = Home::kDevice;
+    p.storage.together = 1;
+  }
+  if (p.is_of_rollout() && !p.gathers_weights) p.storage.layers = Home::kDevice;
   if (!p.updates()) p.storage.update = UpdateMode::kJoined;
   if (makes_logits(p)) p.logits_chunk = modes_.logits_chunk;
   p.graphs = generates && modes_.graphs;

@@ -46,7 +46,6 @@ inline constexpr std::array kHomes = {&ModelHomes::layers, &ModelHomes::tables, 
 /// The homes of a model, or of the tensors of it that a phase uses, and what decides how much a
 /// rank has of them.
 struct ModelStorage : ModelHomes {
-  bool trains_layers = false;   ///< updates change the layers, and not an adapter
   bool shards_weights = false;  ///< ZeRO-3: layers, embedding and head are gathered before use
   /// Each rank keeps only the gradients that it updates, and backward holds full gradients of at
   /// most two units.
@@ -81,17 +80,17 @@ struct ModelStorage : ModelHomes {
 [[nodiscard]] inline ModelStorage derive(const ModelHomes& homes, const DataParallel& ranks,
                                          bool trained, bool adapted) {
   ModelStorage out{homes};
-  out.trains_layers = trained && !adapted;
+  const bool trains_layers = trained && !adapted;
   out.shards_weights = ranks.slices_weights();
   if (!out.streams_layers()) out.tables = out.inputs = Home::kDevice;
-  if (!out.streams_shard() || !out.trains_layers) out.gradients = Home::kDevice;
+  if (!out.streams_shard() || !trains_layers) out.gradients = Home::kDevice;
   if (!trained) {
     out.inputs = Home::kDevice;
     out.update = UpdateMode::kJoined;
   }
   // Offloaded layers that are trained have their whole gradients with them.
   out.shards_gradients =
-      trained && ranks.slices_gradients() && !(out.streams_layers() && out.trains_layers);
+      trained && ranks.slices_gradients() && !(out.streams_layers() && trains_layers);
   return out;
 }
 

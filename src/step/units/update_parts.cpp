@@ -76,7 +76,7 @@ PartLayout UpdateParts::layout(const UpdatePart& part) const {
   const spec::OptimizerSpec& optimizer = placement_.optimizer();
   const spec::Piece& piece = pieces_[part.piece];
   const std::int64_t in_slice = piece.slice_first + part.first - piece.first;
-  const bool shard = shard_is_offloaded();
+  const bool shard = storage_.streams_shard();
   if (on_host(part.unit) || shard) {
     // If there is a master copy, it takes the update, and the weights are rounded from it.
     add_flat(PartTensor::Kind::kWeights, shard ? in_slice : part.first, optimizer.weights,

@@ -86,7 +86,7 @@ constexpr Bytes kWindowPage = 4_KiB;
 class UpdateParts {
  public:
   /// The parts of a rank. `on_host`: for each unit, whether its weights and gradients are offloaded
-  /// as a whole.
+  /// as a whole. `storage`: of the trained units.
   UpdateParts(spec::StatePlacement placement, std::int64_t rank, std::vector<bool> on_host,
               const spec::ModelStorage& storage = {});
 
@@ -105,11 +105,7 @@ class UpdateParts {
  private:
   [[nodiscard]] bool rests_on_disk(std::size_t unit) const {
     return storage_.layers == spec::Home::kDisk &&
-           (shard_is_offloaded() || placement_.units()[unit].block >= 0);
-  }
-  /// Whether this rank's shard of the trained weights is offloaded.
-  [[nodiscard]] bool shard_is_offloaded() const {
-    return storage_.trains_layers && storage_.streams_shard();
+           (storage_.streams_shard() || placement_.units()[unit].block >= 0);
   }
   spec::StatePlacement placement_;
   std::vector<spec::Piece> pieces_;

@@ -239,6 +239,13 @@ void run_host_numbers(Communicator& ranks) {
   std::vector<double> joined;
   for (int r = 0; r < size; ++r) joined.insert(joined.end(), static_cast<std::size_t>(r), r + 0.5);
   expect(ranks.join(std::vector<double>(count, ranks.rank() + 0.5)) == joined, "join");
+  // The first rank's text is empty, the last one's the longest.
+  const auto text_of = [](int rank) {
+    return std::string(static_cast<std::size_t>(rank) * 3, '\xff')
+        .append(static_cast<std::size_t>(rank), '\0');
+  };
+  for (int root = 0; root < size; ++root)
+    expect(ranks.broadcast(text_of(ranks.rank()), root) == text_of(root), "broadcast of a text");
   bool differed = false;
   try {
     ranks.expect_same(ranks.rank(), "The rank");

@@ -11,13 +11,11 @@ import unittest
 import launch
 
 from rank_case import FILES, RankCase
-from train_process_test import grpo_of, MODEL, PPO, SFT  # noqa: E402
+from train_process_test import grpo_of, PPO, SFT, WIDE  # noqa: E402
 
 KEY = "actor_rollout_ref.rollout.colocation="
 ZERO = "parallel.zero_stage={}"
 ADAPTER = ("actor/adapter_model.safetensors", FILES[1])
-# Each block has 1 MiB, and so has the table.
-WIDE = dict(MODEL, num_hidden_layers=6, intermediate_size=512)
 
 
 class Colocation(RankCase):

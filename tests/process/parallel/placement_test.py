@@ -17,7 +17,7 @@ import launch
 from neap_program import SLOW, without
 from rank_case import CHUNKS, CONTEXT, FILES, OPTIMIZER, ROWS, SGD, SIZE, STAGES
 from rollout_case import CRITIC_SGD, KL_LOSS, RolloutCase, ZERO
-from train_process_test import MODEL, REWARD  # noqa: E402
+from train_process_test import REWARD, WIDE  # noqa: E402
 
 ACTOR, REFERENCE, CRITIC, JUDGE = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic", "reward_model"
 ONE_STEP = ("trainer.total_training_steps=1", *SGD, *CRITIC_SGD)
@@ -203,7 +203,7 @@ class Placement(PlacementCase):
 
     def test_ranks_with_other_stages_choose_alike(self):
         """The parts of a critic are on both stages of an actor, of which one has more room for what the critic keeps."""
-        self.add_model("deep", dict(MODEL, num_hidden_layers=5, hidden_size=128, intermediate_size=512))
+        self.add_model("deep", dict(WIDE, num_hidden_layers=5))
         self.run_ranks(1, "deep", "actor_rollout_ref.model.path=deep", "trainer.total_training_steps=1", task="sft")
         path = "out/deep/latest/actor"
         words = ("trainer.total_training_steps=1", f"actor_rollout_ref.model.path={path}", f"critic.model.path={path}",

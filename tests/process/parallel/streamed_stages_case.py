@@ -5,10 +5,10 @@ import re
 import launch
 
 from rank_case import FILES, RankCase
-from train_process_test import grpo_of, MODEL, PPO, read_lines, REWARD, SFT  # noqa: E402
+from train_process_test import grpo_of, MODEL, PPO, read_lines, REWARD, SFT, WIDE  # noqa: E402
 
 # Blocks of 1 MiB beside a table as large.
-DEEP = dict(MODEL, num_hidden_layers=12, hidden_size=128, intermediate_size=512, tie_word_embeddings=False)
+DEEP = dict(WIDE, num_hidden_layers=12, tie_word_embeddings=False)
 TABLES = dict(DEEP, vocab_size=8192)
 RESIDENT = ("device.memory=2GiB", "memory.offload=none")
 KEPT = 'memory.allow=["recompute", "offload", "offload_optimizer"]'

@@ -14,10 +14,9 @@ import launch
 
 from neap_program import least_host, slow
 from rank_case import FILES, OPTIMIZER, SIZE, RankCase
-from train_process_test import MODEL, PPO, REWARD, SFT, read_lines  # noqa: E402
+from train_process_test import MODEL, PPO, REWARD, SFT, WIDE, read_lines  # noqa: E402
 
-# Blocks of 1 MiB beside a table as large; tables of 4 MiB.
-WIDE = dict(MODEL, num_hidden_layers=6, hidden_size=128, intermediate_size=512)
+# Tables of 4 MiB.
 TABLES = dict(WIDE, vocab_size=8192, num_hidden_layers=4)
 DEEP = dict(WIDE, num_hidden_layers=16)
 UNTIED = dict(TABLES, tie_word_embeddings=False)

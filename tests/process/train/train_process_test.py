@@ -116,6 +116,8 @@ MODEL = {
     "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
     "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1,
 }
+# Layers of 1 MiB and a table as large.
+WIDE = dict(MODEL, num_hidden_layers=6, intermediate_size=512)
 # All else a run must repeat bit by bit. What moved before a step depends on whether a validation came before it, how even
 # ranks are on their number.
 UNSTEADY = ("timing_s/", "perf/time", "perf/throughput", "perf/cpu_memory", "perf/max_memory", "memory/", "global_seqlen/")

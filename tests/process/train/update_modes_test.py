@@ -13,7 +13,7 @@ import signal
 import time
 
 from neap_program import SLOW
-from train_process_test import MODEL, TrainCase, main, read_lines
+from train_process_test import TrainCase, WIDE, main, read_lines
 
 DISK = 'memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"]'
 TRAINED = {"sft": ["actor"], "reward": ["reward"], "ppo": ["actor", "critic"], "grpo": ["actor"]}
@@ -31,7 +31,7 @@ class UpdateModes(TrainCase):
     def setUpClass(cls):
         super().setUpClass()
         # More blocks than the others have, so that the states come in many parts.
-        cls.add_model("deep", dict(MODEL, num_hidden_layers=6, intermediate_size=512))
+        cls.add_model("deep", WIDE)
         for stage, folder in (("sft", "deep-actor"), ("reward", "deep-reward")):
             result = cls.neap("train", f"{stage}.toml", "actor_rollout_ref.model.path=deep", "trainer.total_training_steps=1",
                               "device.memory=1GiB", f"trainer.default_local_dir=out/{folder}")

@@ -50,7 +50,7 @@ class UnitsInFiles : public ::testing::Test {
     writer.commit();
   }
   [[nodiscard]] bool found(spec::Dtype dtype = spec::Dtype::kFloat32) const {
-    return has_units(folder_, {unit_}, dtype);
+    return has_units(OpenFolders(), folder_, {unit_}, dtype);
   }
   fs::path folder_;
   spec::FlatUnit unit_;
