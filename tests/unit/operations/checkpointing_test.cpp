@@ -22,6 +22,7 @@ const bool kOneThread = (at::set_num_threads(1), true);
 std::vector<Tensor> flat(const std::vector<spec::FlatUnit>& units, at::ScalarType dtype,
                          double size) {
   std::vector<Tensor> out;
+  out.reserve(units.size());
   for (const spec::FlatUnit& unit : units)
     out.push_back(at::rand({unit.elements}, at::kDouble).sub_(0.4).mul_(size).to(dtype));
   return out;

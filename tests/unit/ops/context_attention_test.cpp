@@ -144,7 +144,7 @@ class RangesOps : public AtenOps {
     bool causal;
     Tensor q, k, v;  // (H, n, D), (H, m, D)
     [[nodiscard]] Tensor scores(double scale) const {
-      const Tensor s = at::matmul(q, k.transpose(1, 2)) * scale;
+      Tensor s = at::matmul(q, k.transpose(1, 2)) * scale;
       if (!causal) return s;
       const Tensor seen = at::ones({n, m}, at::kBool).tril_(m - n);
       return s.masked_fill(seen.logical_not(), -kInfinity);

@@ -47,7 +47,7 @@ def init(**options):
     return Run(options["id"])
 )");
   }
-  std::string log() const {
+  [[nodiscard]] std::string log() const {
     auto text = read_file(folder_.path() / "log");
     return text.ok() ? *text : "";
   }

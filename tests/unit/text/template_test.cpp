@@ -116,8 +116,8 @@ TEST(ChatTemplate, MemoryIsBounded) {
        {"{{ {'a': [s] * 1000} }}", "{{ [s] * 1000 | tojson }}", "{{ (s * 60)[::2] * 60 }}",
         "{{ (s * 63) | list | length }}", "{{ ([s] * 1000) | join }}", "{{ s | replace('a', s) }}",
         "{{ strftime_now(s) }}",
-        "{% set n = namespace(x=[]) %}{% for i in range(99999) %}{% set n.x = n.x + [s.strip] * 99 "
-        "%}{% endfor %}"}) {
+        R"({% set n = namespace(x=[]) %}{% for i in range(99999) %}
+            {%- set n.x = n.x + [s.strip] * 99 %}{% endfor %})"}) {
     const auto made = rendered(s + source, messages);
     EXPECT_FALSE(made.ok()) << source;
     if (made.ok()) continue;
@@ -203,6 +203,7 @@ TEST(ChatTemplate, ThreadsRenderTheSame) {
   ASSERT_TRUE(made.ok());
   const std::string expected = made->render(Json::array(), {})->text;
   std::vector<std::thread> threads;
+  threads.reserve(4);
   std::atomic<int> wrong{0};
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {

@@ -76,6 +76,7 @@ std::vector<TokenId> by_definition(const json& model, std::string_view piece, co
     symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(at) + 1);
   }
   std::vector<TokenId> ids;
+  ids.reserve(symbols.size());
   for (const auto& s : symbols) ids.push_back(*t.id_of(s));
   return ids;
 }
@@ -254,6 +255,7 @@ TEST(Tokenizer, ThreadsGiveTheSameIds) {
   const std::string text = "the lowest tide of the month isn't the lowest water 123\n";
   const auto expected = t.encode(text);
   std::vector<std::thread> threads;
+  threads.reserve(4);
   std::atomic<int> wrong{0};
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
