@@ -91,9 +91,11 @@ void compare_parts(const FactoredCase& setup, int size) {
   const std::vector<spec::FlatUnit> units = setup.layout(whole);
   const std::vector<Tensor> start = random_units(units, 0.1);
   std::vector<std::vector<Tensor>> gradients;
+  gradients.reserve(kSteps);
   for (int step = 0; step < kSteps; ++step) gradients.push_back(random_units(units, 1));
   const auto clones = [](const std::vector<Tensor>& tensors) {
     std::vector<Tensor> out;
+    out.reserve(tensors.size());
     for (const Tensor& t : tensors) out.push_back(t.clone());
     return out;
   };
@@ -114,6 +116,7 @@ void compare_parts(const FactoredCase& setup, int size) {
       return out;
     };
     std::vector<std::vector<Tensor>> own_gradients;
+    own_gradients.reserve(gradients.size());
     for (const std::vector<Tensor>& g : gradients) own_gradients.push_back(taken(g));
     parts[static_cast<std::size_t>(rank)] =
         stepped(setup, own, taken(start), own_gradients, &communicator);

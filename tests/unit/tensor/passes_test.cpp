@@ -43,6 +43,7 @@ Architecture architecture(const std::string& name, bool tied) {
 
 std::vector<Tensor> tensors_of(const std::vector<spec::FlatUnit>& units) {
   std::vector<Tensor> out;
+  out.reserve(units.size());
   for (const spec::FlatUnit& unit : units) out.push_back(at::zeros({unit.elements}, at::kDouble));
   return out;
 }

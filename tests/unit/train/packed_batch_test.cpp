@@ -199,7 +199,7 @@ TEST(PackedUpdates, OfThePolicy) {
     const Sequences batch = rows_of(kRows, dtype);
     for (const std::string& loss : spec::policy_loss_names()) {
       for (const std::string& aggregation : all) {
-        SCOPED_TRACE(loss + " " + aggregation);
+        SCOPED_TRACE(testing::Message() << loss << " " << aggregation);
         spec::ActorConfig config;
         config.loss_mode = *spec::parse_policy_loss(loss);
         // These two choose among the tokens of a micro-batch.
