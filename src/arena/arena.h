@@ -145,8 +145,7 @@ class Ticket {
 /// Device work to wait for before anything is unmapped.
 struct Fence {
   enum class Kind { kDevice, kStreams, kNone } kind = Kind::kDevice;
-  std::vector<device::StreamId> streams;  ///< for kStreams
-  static Fence whole_device() { return {}; }
+  std::vector<device::StreamId> streams;             ///< for kStreams
   static Fence none() { return {Kind::kNone, {}}; }  ///< the caller has already synchronized
   static Fence of(std::vector<device::StreamId> s) { return {Kind::kStreams, std::move(s)}; }
 };

@@ -61,7 +61,6 @@ struct Block {
   Block* pending_next = nullptr;
   BlockState state = BlockState::kUnused;
   bool mapped = true;
-  bool used_elsewhere = false;  ///< record_stream was called with another stream
 
   [[nodiscard]] bool is_split() const { return previous != nullptr || next != nullptr; }
   [[nodiscard]] bool is_free() const { return state == BlockState::kFree; }

@@ -23,10 +23,6 @@ class Guard {
   std::mutex* mutex_;
 };
 
-Status not_live(Address at) {
-  return {ErrorCode::kInvalidArgument, format("Address {:#x} is not a live block", at)};
-}
-
 }  // namespace
 
 CachingAllocator::CachingAllocator(SegmentSource& source, CacheOptions options)
@@ -49,14 +45,6 @@ Status CachingAllocator::free(Address at) {
 Status CachingAllocator::request_free(Address at) {
   const Guard guard(impl_->mutex, impl_->options.locking);
   return impl_->free(at, true);
-}
-
-Status CachingAllocator::record_stream(Address at, Stream stream) {
-  const Guard guard(impl_->mutex, impl_->options.locking);
-  Block* const block = impl_->live.find(at);
-  if (block == nullptr || block->state != BlockState::kAllocated) return not_live(at);
-  if (block->bin->stream != stream) block->used_elsewhere = true;
-  return ok_status();
 }
 
 Status CachingAllocator::complete_free(Address at) {

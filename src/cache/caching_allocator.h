@@ -92,12 +92,9 @@ class CachingAllocator {
 
   /// Zero bytes return address 0. `pool` 0 is the default pool; other numbers are private pools.
   [[nodiscard]] Result<Address> malloc(Bytes size, Stream stream = 0, std::uint32_t pool = 0);
-  /// Emits free_requested. If no other stream uses the block, free_completed follows at once.
-  /// Address 0 is accepted.
+  /// Emits free_requested and free_completed. Address 0 is accepted.
   Status free(Address at);
-  /// Records that another stream uses the block: its free then completes only with complete_free.
-  Status record_stream(Address at, Stream stream);
-  /// Emits free_requested only. complete_free completes it, with or without recorded streams.
+  /// Emits free_requested only. complete_free completes it.
   Status request_free(Address at);
   /// Completes the pending free of `at`: its events have passed.
   Status complete_free(Address at);

@@ -91,7 +91,6 @@ struct CachingAllocator::Impl {
   /// Call before the driver allocates `size` more bytes.
   void count_device_alloc(std::uint64_t size);
   void count_device_free(std::uint64_t size);
-  [[nodiscard]] std::uint64_t requested_bytes() const { return requested; }
 
   SegmentSource& source;
   CacheOptions options;

@@ -190,7 +190,6 @@ Address Impl::finish(Request& request) {
   }
   block->state = BlockState::kAllocated;
   block->requested = request.requested;
-  block->used_elsewhere = false;
   live.insert(block->address, block);
   ++counts.allocs;
   allocated += block->size;
@@ -214,7 +213,7 @@ Status Impl::free(Address at, bool defer) {
   allocated -= block->size;
   requested -= block->requested;
   emit(trace::EventKind::kFreeRequested, at, block->requested, *block->bin);
-  if (!defer && !block->used_elsewhere) {
+  if (!defer) {
     complete(block);
     return ok_status();
   }
@@ -237,7 +236,6 @@ void Impl::complete(Block* block) {
   live.take(block->address);
   active -= block->size;
   block->state = BlockState::kFree;
-  block->used_elsewhere = false;
   merge(block, block->previous);
   merge(block, block->next);
   insert_free(block);

@@ -95,11 +95,6 @@ void change_base_scope(void (*change)(Scope&, const void*), const void* argument
   stack.base_changed = true;
 }
 
-Scope base_scope() {
-  const Stack* stack = ThreadSlot<Stack>::peek();
-  return stack != nullptr ? stack->base : default_scope();
-}
-
 void lock_scopes() {
   shared().mutex.lock();
 }

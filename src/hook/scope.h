@@ -33,7 +33,6 @@ Status exit_scope();
 /// Changes the thread's outermost scope (for the drop-in's setters). After the first change it
 /// counts as a scope of the thread.
 void change_base_scope(void (*change)(Scope&, const void*), const void* argument);
-[[nodiscard]] Scope base_scope();
 
 /// The process's default scope. Each library defines it: libneap_hook.so from NEAP_TAG, the drop-in
 /// from the variables TMS_INIT_*.

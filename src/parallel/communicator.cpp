@@ -80,14 +80,6 @@ void Communicator::reduce_scatter(const at::Tensor& t, const Counts& counts) {
   if (size_ > 1 && t.numel() > 0) do_reduce_scatter(t, counts);
 }
 
-void Communicator::reduce(const at::Tensor& t, int root) {
-  check(t, "reduce");
-  check_root(root, "reduce");
-  Counts counts(static_cast<std::size_t>(size_));
-  counts[static_cast<std::size_t>(root)] = t.numel();
-  reduce_scatter(t.view({-1}), counts);
-}
-
 void Communicator::all_gather(const at::Tensor& t, const Counts& counts) {
   check_parts(t, counts, "all_gather");
   if (size_ > 1 && t.numel() > 0) do_all_gather(t, counts);

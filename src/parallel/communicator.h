@@ -54,8 +54,6 @@ class Communicator {
   /// Reduce-scatter in place: this rank's part of `t` (n,) becomes the sum over ranks. The other
   /// parts are undefined.
   void reduce_scatter(const at::Tensor& t, const std::vector<std::int64_t>& counts);
-  /// `t` of rank `root` becomes the sum over ranks. On the other ranks it is undefined.
-  void reduce(const at::Tensor& t, int root);
   /// All-gather in place: every part of `t` (n,) becomes that of its rank.
   void all_gather(const at::Tensor& t, const std::vector<std::int64_t>& counts);
   /// `t` of every rank becomes rank `root`'s.

@@ -112,10 +112,6 @@ std::optional<std::string> canonical_decimal(std::string_view text) {
   return out;
 }
 
-std::optional<std::string_view> first_number(std::string_view text) {
-  return number_from(text, 0);
-}
-
 std::optional<std::string_view> last_number(std::string_view text) {
   std::optional<std::string_view> last;
   std::size_t from = 0;

@@ -14,9 +14,8 @@ namespace neap::reward {
 /// anything else.
 [[nodiscard]] std::optional<std::string> canonical_decimal(std::string_view text);
 
-/// The first and the last decimal number in a text: "costs $1,200.50." -> "1,200.50". A "-" belongs
-/// to the number unless a digit, a letter or a bracket directly precedes it.
-[[nodiscard]] std::optional<std::string_view> first_number(std::string_view text);
+/// The last decimal number in a text: "costs $1,200.50." -> "1,200.50". A "-" belongs to the number
+/// unless a digit, a letter or a bracket directly precedes it.
 [[nodiscard]] std::optional<std::string_view> last_number(std::string_view text);
 
 // For ASCII, independent of the locale.

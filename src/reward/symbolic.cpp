@@ -344,8 +344,4 @@ std::optional<ReadAnswer> read_answer(std::string_view text) {
   return ReadAnswer{std::move(reading.answer), size_of_unit(reading.cleaned.unit)};
 }
 
-bool symbolically_equal(std::string_view answer, std::string_view truth) {
-  return SymbolicTruth(truth).equals(answer);
-}
-
 }  // namespace neap::reward

@@ -46,6 +46,4 @@ struct ReadAnswer {
 /// Compares two expressions. A whole number with many digits equals only exactly equal values.
 [[nodiscard]] bool same_expression(const Answer& a, const Answer& b);
 
-[[nodiscard]] bool symbolically_equal(std::string_view answer, std::string_view truth);
-
 }  // namespace neap::reward

@@ -67,10 +67,9 @@ struct Recorder::Impl {
   pthread_t thread{};
   bool thread_runs = false;
 
-  std::mutex mutex;  // guards names, metadata, written and status
+  std::mutex mutex;  // guards names, written and status
   std::condition_variable written_changed;
   NameTable names;
-  Metadata new_metadata;
   std::uint64_t written = 0;  // tickets whose events are in the file or dropped
   Status status;
 
@@ -92,7 +91,6 @@ struct Recorder::Impl {
   bool wait_for_room();
   void drain();
   void write_batch();
-  Status write_metadata();
   Status end_at_limit();
   void take_failure(const Status& failure);
   void run();
@@ -154,15 +152,6 @@ void Recorder::Impl::take_failure(const Status& failure) {
   status = failure;
 }
 
-Status Recorder::Impl::write_metadata() {
-  Metadata taken;
-  {
-    const std::lock_guard lock(mutex);
-    taken.swap(new_metadata);
-  }
-  return file.add(taken);
-}
-
 Status Recorder::Impl::end_at_limit() {
   if (options.most_bytes.is_zero() || file.bytes() < options.most_bytes.count()) return {};
   full.store(true, std::memory_order_relaxed);
@@ -181,7 +170,6 @@ void Recorder::Impl::write_batch() {
   if (!failed) {
     const auto write = [&]() -> Status {
       NEAP_TRY(file.add_new(names, mutex));
-      NEAP_TRY(write_metadata());
       if (!batch.empty() && !full.load(std::memory_order_relaxed)) {
         NEAP_TRY(file.add(batch));
         NEAP_TRY(end_at_limit());
@@ -242,8 +230,7 @@ Result<std::unique_ptr<Recorder>> Recorder::open(const std::filesystem::path& pa
   NEAP_TRY(self.file.create(path));
   self.start = Clock::now();
   NEAP_TRY(self.file.begin(std::chrono::system_clock::now()));
-  self.new_metadata = metadata;
-  NEAP_TRY(self.write_metadata());
+  NEAP_TRY(self.file.add(metadata));
 
   std::unique_ptr<Recorder> recorder(new Recorder(std::move(impl)));
   const SignalsBlocked blocked;
@@ -270,28 +257,12 @@ std::uint32_t Recorder::intern(std::string_view name) {
   return self.names.intern(front_of(name, kLongestName));
 }
 
-void Recorder::begin_phase(std::string_view name, std::uint16_t device) {
-  record({.name = intern(name), .device = device, .kind = EventKind::kPhaseBegin});
-}
-void Recorder::end_phase(std::string_view name, std::uint16_t device) {
-  record({.name = intern(name), .device = device, .kind = EventKind::kPhaseEnd});
-}
-
-Status Recorder::add_metadata(std::string_view key, std::string_view value) {
-  Impl& self = *impl_;
-  if (!self.is_ours()) return {};
-  NEAP_TRY(check_metadata(key, value, self.path));
-  const std::lock_guard lock(self.mutex);
-  self.new_metadata.emplace_back(key, value);
-  return {};
-}
-
 Status Recorder::flush() {
   Impl& self = *impl_;
   if (!self.is_ours()) return {};
   const std::uint64_t target = self.ring.pushed();
   std::unique_lock lock(self.mutex);
-  while (self.thread_runs && (self.written < target || !self.new_metadata.empty())) {
+  while (self.thread_runs && self.written < target) {
     ::sem_post(&self.wake);
     self.written_changed.wait_for(lock, std::chrono::milliseconds(10));
   }

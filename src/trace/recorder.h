@@ -65,13 +65,6 @@ class Recorder final : public EventSink {
   /// Takes a lock, and allocates for a new name.
   std::uint32_t intern(std::string_view name) override;
 
-  /// Records the begin and end of a phase by name.
-  void begin_phase(std::string_view name, std::uint16_t device = 0);
-  void end_phase(std::string_view name, std::uint16_t device = 0);
-  /// Adds a fact learned during the run ("result"). A later value for a key replaces an earlier
-  /// one.
-  Status add_metadata(std::string_view key, std::string_view value);
-
   /// Waits until every event recorded before the call is in the file (not yet synced to the disk).
   Status flush();
   /// Renames the file and replaces an existing one; recording continues.

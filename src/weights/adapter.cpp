@@ -115,12 +115,6 @@ FolderAdapter::Change FolderAdapter::find_change(const spec::Parameter& paramete
   return out;
 }
 
-std::vector<std::string> FolderAdapter::parameters() const {
-  std::vector<std::string> names;
-  for (const Change& change : changes_) names.push_back(change.parameter.name);
-  return names;
-}
-
 bool FolderAdapter::replaces(std::string_view parameter) const {
   return std::any_of(changes_.begin(), changes_.end(), [&](const Change& change) {
     return change.parameter.name == parameter && change.whole != nullptr;

@@ -32,8 +32,6 @@ class FolderAdapter {
   /// Computes W + scale B A for the adapted matrices of a unit. Parameters saved as a whole replace
   /// the model's.
   void apply(std::size_t unit, const at::Tensor& flat) const;
-  /// Names of all parameters that it changes.
-  [[nodiscard]] std::vector<std::string> parameters() const;
   /// Whether the adapter contains the whole parameter.
   [[nodiscard]] bool replaces(std::string_view parameter) const;
 

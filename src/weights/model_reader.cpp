@@ -124,9 +124,6 @@ const std::vector<std::string>& ModelReader::missing() const {
 const std::vector<std::string>& ModelReader::unused() const {
   return state_->unused;
 }
-std::vector<std::string> ModelReader::adapted() const {
-  return state_->adapter ? state_->adapter->parameters() : std::vector<std::string>();
-}
 
 void ModelReader::read(std::size_t first, const std::vector<Tensor>& flat) const {
   const at::NoGradGuard no_grad;

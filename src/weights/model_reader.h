@@ -40,8 +40,6 @@ class ModelReader {
   [[nodiscard]] const std::vector<std::string>& missing() const;
   /// Tensors of the files that the model does not use.
   [[nodiscard]] const std::vector<std::string>& unused() const;
-  /// Parameters that the adapter changes.
-  [[nodiscard]] std::vector<std::string> adapted() const;
 
   /// Fills units [first, first + flat.size()) of spec::flat_layout. Each tensor has a unit's flat
   /// elements, on any device and of any floating dtype. An undefined tensor is skipped. Padding

@@ -7,15 +7,16 @@
 
 #include "base/parallel_for.h"
 #include "base/status.h"
+#include "spec/model/architecture_file.h"
 
 namespace neap::weights {
 WeightFolder::Found find_parameter(const WeightFolder& folder, const std::string& name) {
   if (const WeightFolder::Found found = folder.find(name)) return found;
-  for (const std::string_view prefix : {"model.", "transformer."}) {
-    if (!name.starts_with(prefix)) continue;
-    if (const auto found = folder.find(name.substr(prefix.size()))) return found;
-  }
-  return {};
+  const std::string prefix = name.substr(0, name.find('.') + 1);
+  const auto& types = spec::architecture_files();
+  const auto has_prefix = [&](const auto* type) { return type->blocks.starts_with(prefix); };
+  if (prefix.empty() || std::none_of(types.begin(), types.end(), has_prefix)) return {};
+  return folder.find(name.substr(prefix.size()));
 }
 
 std::optional<TensorsOfUnits> find_units(const WeightFolder& folder,

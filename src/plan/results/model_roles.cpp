@@ -262,10 +262,6 @@ spec::OptimizerSpec optimizer_of(const ModelRole& role, spec::Dtype compute) {
   return *spec::OptimizerSpec::of(role.optimizer, compute);
 }
 
-std::uint64_t compute_width(const spec::Job& job, const Target& target) {
-  return static_cast<std::uint64_t>(element_bytes(compute_dtype(job, target)));
-}
-
 Result<JobModels> read_models(const spec::Job& job, const spec::Recipe& recipe, spec::Dtype compute,
                               std::int64_t rank, const weights::OpenFolders& folders) {
   JobModels models;

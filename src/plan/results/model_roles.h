@@ -56,8 +56,6 @@ struct JobModels {
 [[nodiscard]] step::OwnKernels own_kernels(const spec::Job& job, const Target& target);
 /// The optimizer of a trained model. read_models() has checked its types.
 [[nodiscard]] spec::OptimizerSpec optimizer_of(const ModelRole& role, spec::Dtype compute);
-/// Bytes per element.
-[[nodiscard]] std::uint64_t compute_width(const spec::Job& job, const Target& target);
 
 /// Elements that the training tensor-parallel group exchanges for rollouts with another
 /// tensor-parallel size.

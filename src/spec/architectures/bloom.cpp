@@ -36,7 +36,6 @@ extern const ArchitectureFile bloom = {
     .language_model_class = "BloomForCausalLM",
     .scalar_class = "BloomForSequenceClassification",
     .read = read,
-    .base_prefix = "transformer",
     .blocks = "transformer.h",
     .names = {{Module::kTokenEmbedding, "transformer.word_embeddings"},
               {Module::kEmbeddingNorm, "transformer.word_embeddings_layernorm"},

@@ -27,7 +27,6 @@ extern const ArchitectureFile gemma = {.model_type = "gemma",
                                        .language_model_class = "GemmaForCausalLM",
                                        .scalar_class = "GemmaForSequenceClassification",
                                        .read = read,
-                                       .base_prefix = "model",
                                        .blocks = "model.layers",
                                        .names = llama_names()};
 

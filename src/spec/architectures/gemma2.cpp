@@ -25,7 +25,6 @@ extern const ArchitectureFile gemma2 = {.model_type = "gemma2",
                                         .language_model_class = "Gemma2ForCausalLM",
                                         .scalar_class = "Gemma2ForSequenceClassification",
                                         .read = read,
-                                        .base_prefix = "model",
                                         .blocks = "model.layers",
                                         .names = names_with_norms_behind(/*before=*/true)};
 

@@ -32,7 +32,6 @@ extern const ArchitectureFile gemma3_text = {.model_type = "gemma3_text",
                                              .language_model_class = "Gemma3ForCausalLM",
                                              .scalar_class = "Gemma3TextForSequenceClassification",
                                              .read = read,
-                                             .base_prefix = "model",
                                              .blocks = "model.layers",
                                              .names = names_with_norms_behind(/*before=*/true)};
 

@@ -36,7 +36,6 @@ extern const ArchitectureFile gpt_neox = {
     .language_model_class = "GPTNeoXForCausalLM",
     .scalar_class = "GPTNeoXForSequenceClassification",
     .read = read,
-    .base_prefix = "gpt_neox",
     .blocks = "gpt_neox.layers",
     .names = {{Module::kTokenEmbedding, "gpt_neox.embed_in"},
               {Module::kAttentionNorm, "input_layernorm"},

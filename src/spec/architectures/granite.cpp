@@ -33,7 +33,6 @@ extern const ArchitectureFile granite = {
     // transformers has no such class. The layout follows other models.
     .scalar_class = "GraniteForSequenceClassification",
     .read = read,
-    .base_prefix = "model",
     .blocks = "model.layers",
     .names = llama_names()};
 

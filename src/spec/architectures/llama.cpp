@@ -28,7 +28,6 @@ extern const ArchitectureFile llama = {.model_type = "llama",
                                        .language_model_class = "LlamaForCausalLM",
                                        .scalar_class = "LlamaForSequenceClassification",
                                        .read = read,
-                                       .base_prefix = "model",
                                        .blocks = "model.layers",
                                        .names = llama_names()};
 

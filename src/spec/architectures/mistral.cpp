@@ -29,7 +29,6 @@ extern const ArchitectureFile mistral = {.model_type = "mistral",
                                          .language_model_class = "MistralForCausalLM",
                                          .scalar_class = "MistralForSequenceClassification",
                                          .read = read,
-                                         .base_prefix = "model",
                                          .blocks = "model.layers",
                                          .names = llama_names()};
 

@@ -28,7 +28,6 @@ extern const ArchitectureFile olmo2 = {.model_type = "olmo2",
                                        .language_model_class = "Olmo2ForCausalLM",
                                        .scalar_class = "Olmo2ForSequenceClassification",
                                        .read = read,
-                                       .base_prefix = "model",
                                        .blocks = "model.layers",
                                        .names = names_with_norms_behind(/*before=*/false)};
 

@@ -41,7 +41,6 @@ extern const ArchitectureFile opt = {
     .language_model_class = "OPTForCausalLM",
     .scalar_class = "OPTForSequenceClassification",
     .read = read,
-    .base_prefix = "model",
     .blocks = "model.decoder.layers",
     .names = {{Module::kTokenEmbedding, "model.decoder.embed_tokens"},
               {Module::kPositionEmbedding, "model.decoder.embed_positions"},

@@ -30,7 +30,6 @@ extern const ArchitectureFile phi3 = {
     .language_model_class = "Phi3ForCausalLM",
     .scalar_class = "Phi3ForSequenceClassification",
     .read = read,
-    .base_prefix = "model",
     .blocks = "model.layers",
     .names = llama_names().with(
         {{Module::kQueryKeyValue, "self_attn.qkv_proj"}, {Module::kGateUp, "mlp.gate_up_proj"}})};

@@ -28,7 +28,6 @@ extern const ArchitectureFile qwen2 = {.model_type = "qwen2",
                                        .language_model_class = "Qwen2ForCausalLM",
                                        .scalar_class = "Qwen2ForSequenceClassification",
                                        .read = read,
-                                       .base_prefix = "model",
                                        .blocks = "model.layers",
                                        .names = llama_names()};
 

@@ -29,7 +29,6 @@ extern const ArchitectureFile qwen3 = {.model_type = "qwen3",
                                        .language_model_class = "Qwen3ForCausalLM",
                                        .scalar_class = "Qwen3ForSequenceClassification",
                                        .read = read,
-                                       .base_prefix = "model",
                                        .blocks = "model.layers",
                                        .names = llama_names()};
 

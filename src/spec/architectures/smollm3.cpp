@@ -55,7 +55,6 @@ extern const ArchitectureFile smollm3 = {.model_type = "smollm3",
                                          .language_model_class = "SmolLM3ForCausalLM",
                                          .scalar_class = "SmolLM3ForSequenceClassification",
                                          .read = read,
-                                         .base_prefix = "model",
                                          .blocks = "model.layers",
                                          .names = llama_names()};
 

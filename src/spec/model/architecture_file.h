@@ -51,8 +51,9 @@ struct ArchitectureFile {
   /// Sets all fields except model_type and config. Checks that all types share follow in
   /// architecture.cpp.
   void (*read)(Fields& fields, Architecture& a);
-  std::string_view base_prefix;  ///< base_model_prefix; files of the bare model omit "<prefix>."
-  std::string_view blocks;       ///< path of the blocks, before a block's number: "model.layers"
+  /// Path of the blocks, before a block's number: "model.layers". Files of the bare model lack the
+  /// first part in every name.
+  std::string_view blocks;
   ModuleNames names;
 };
 

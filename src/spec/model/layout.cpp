@@ -188,11 +188,6 @@ std::string block_prefix(const Architecture& a, std::int64_t block) {
   return format("{}.{}", file != nullptr ? file->blocks : "", block);
 }
 
-std::string_view base_model_prefix(const Architecture& a) {
-  const ArchitectureFile* file = find_architecture_file(a.model_type);
-  return file != nullptr ? file->base_prefix : "";
-}
-
 std::vector<Linear> block_linears(const Architecture& a) {
   const std::int64_t h = a.hidden_size;
   const std::int64_t inner = a.intermediate_size;

@@ -89,8 +89,6 @@ struct Neighbours {
                                              const std::vector<std::size_t>& numbers);
 /// "model.layers.3", "transformer.h.3", "model.decoder.layers.3".
 [[nodiscard]] std::string block_prefix(const Architecture& a, std::int64_t block);
-/// The prefix that files of a bare model omit, with a dot, from every name: "model", "transformer".
-[[nodiscard]] std::string_view base_model_prefix(const Architecture& a);
 
 /// A linear layer of a block: y = x W^T + b. W is (out, in), or (in, out) with
 /// Architecture::input_major.

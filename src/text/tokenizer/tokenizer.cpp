@@ -92,9 +92,6 @@ std::optional<TokenId> Tokenizer::id_of(std::string_view token) const {
 std::string Tokenizer::token_of(TokenId id) const {
   return id >= 0 && id < vocab_size() ? state_->tokens[static_cast<std::size_t>(id)] : "";
 }
-const std::vector<AddedToken>& Tokenizer::added_tokens() const {
-  return state_->added;
-}
 std::optional<TokenId> Tokenizer::bos() const {
   return state_->bos;
 }

@@ -64,7 +64,6 @@ class Tokenizer {
   [[nodiscard]] std::optional<TokenId> id_of(std::string_view token) const;
   /// The token's spelling in the vocabulary ("Ġthe"); empty for an id without a token.
   [[nodiscard]] std::string token_of(TokenId id) const;
-  [[nodiscard]] const std::vector<AddedToken>& added_tokens() const;
   [[nodiscard]] std::optional<TokenId> bos() const;
   [[nodiscard]] std::optional<TokenId> eos() const;
   [[nodiscard]] std::optional<TokenId> pad() const;
@@ -73,11 +72,6 @@ class Tokenizer {
                  const std::optional<std::string>& pad);
   /// The unmodified chat template of tokenizer_config.json or chat_template.jinja; empty: none.
   [[nodiscard]] const std::string& chat_template() const;
-
-  /// The text of tokenizer.json.
-  [[nodiscard]] const std::string& to_json() const;
-  /// Writes tokenizer.json and tokenizer_config.json, each replaced atomically.
-  void save(const std::filesystem::path& folder) const;
 
  private:
   friend class StreamDecoder;

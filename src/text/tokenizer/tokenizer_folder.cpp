@@ -1,4 +1,4 @@
-// Reads and writes the tokenizer files of a folder.
+// Reads the tokenizer files of a folder.
 #include <algorithm>
 
 #include "base/file.h"
@@ -105,37 +105,11 @@ Tokenizer Tokenizer::from_folder(const fs::path& folder) {
           : from_json(document_of_vocabulary(folder, config).dump(),
                       (folder / "vocab.json").string());
   State& state = *t.state_;
-  if (!config.empty()) state.read_config(std::move(config), config_file.string());
+  if (!config.empty()) state.read_config(config, config_file.string());
   if (const fs::path chat = folder / "chat_template.jinja"; is_there(chat))
     state.chat_template = value_or_throw(read_file(chat, read_limits::kTemplate));
   if (!state.eos) state.eos = state.id_of("<|endoftext|>");
   return t;
-}
-
-const std::string& Tokenizer::to_json() const {
-  return state_->document;
-}
-
-void Tokenizer::save(const fs::path& folder) const {
-  std::error_code failure;
-  fs::create_directories(folder, failure);
-  if (failure)
-    throw Error(ErrorCode::kIo, format("Cannot create {}: {}", folder.string(), failure.message()));
-  throw_if_error(write_file_atomic(folder / "tokenizer.json", state_->document));
-  Tree config = state_->config;
-  if (!config.contains("tokenizer_class")) config["tokenizer_class"] = "PreTrainedTokenizerFast";
-  const auto role = [&](const char* key, std::optional<TokenId> id) {
-    if (id) {
-      config[key] = token_of(*id);
-    } else {
-      config.erase(key);
-    }
-  };
-  role("bos_token", state_->bos);
-  role("eos_token", state_->eos);
-  role("pad_token", state_->pad);
-  if (!state_->chat_template.empty()) config["chat_template"] = state_->chat_template;
-  throw_if_error(write_file_atomic(folder / "tokenizer_config.json", config.dump(2) + "\n"));
 }
 
 }  // namespace neap::text

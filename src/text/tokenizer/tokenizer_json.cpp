@@ -33,7 +33,7 @@ std::pair<std::string, std::string> merge_of(const Tree& value, std::string_view
 
 }  // namespace
 
-Tokenizer::State::State(std::string_view text, std::string_view where) : document(text) {
+Tokenizer::State::State(std::string_view text, std::string_view where) {
   const Tree tokenizer = parse_tree(text, where);
   if (!tokenizer.is_object()) corrupt(where, "not a JSON object");
   const Tree& model = field(tokenizer, "model");
@@ -201,7 +201,7 @@ std::optional<TokenId> Tokenizer::State::id_of(std::string_view token) const {
   return it == vocabulary.end() ? std::nullopt : std::optional<TokenId>(it->second);
 }
 
-void Tokenizer::State::read_config(Tree json, std::string_view where) {
+void Tokenizer::State::read_config(const Tree& json, std::string_view where) {
   if (!json.is_object()) corrupt(where, "not a JSON object");
   if (const Tree& list = field(json, "added_tokens_decoder"); list.is_object()) {
     // transformers uses the flags from here.
@@ -232,7 +232,6 @@ void Tokenizer::State::read_config(Tree json, std::string_view where) {
     }
   }
   read_begin_and_end(json, where);
-  config = std::move(json);
 }
 
 // transformers' classes for Llama and Gemma rebuild the post-processor from these two keys.

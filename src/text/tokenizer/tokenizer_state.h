@@ -1,4 +1,4 @@
-// Internal state of a Tokenizer, shared by reading, training and use.
+// Internal state of a Tokenizer, shared by reading and use.
 #pragma once
 
 #include <optional>
@@ -18,8 +18,6 @@ namespace neap::text {
 struct Tokenizer::State {
   State(std::string_view text, std::string_view where);
 
-  std::string document;             // unmodified tokenizer.json
-  Tree config = Tree::object();     // unmodified tokenizer_config.json
   StringMap<Bpe::Id> vocabulary;    // includes added tokens
   std::vector<std::string> tokens;  // by id
   std::vector<bool> special;        // by id
@@ -35,7 +33,7 @@ struct Tokenizer::State {
   std::string chat_template;
 
   [[nodiscard]] std::optional<TokenId> id_of(std::string_view token) const;
-  void read_config(Tree json, std::string_view where);
+  void read_config(const Tree& json, std::string_view where);
 
  private:
   void read_model(const Tree& model, std::string_view where);

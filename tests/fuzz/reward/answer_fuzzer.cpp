@@ -32,8 +32,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!found || found->empty()) continue;
     require(found->data() >= answer.data() &&
             found->data() + found->size() <= answer.data() + answer.size());
-    (void)neap::reward::symbolically_equal(*found, truth);
-    require(neap::reward::symbolically_equal(*found, *found));
+    (void)neap::reward::SymbolicTruth(truth).equals(*found);
+    require(neap::reward::SymbolicTruth(*found).equals(*found));
     if (const auto number = neap::reward::canonical_decimal(*found))
       require(neap::reward::canonical_decimal(*number) == number);
   }

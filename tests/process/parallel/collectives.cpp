@@ -80,11 +80,6 @@ void run_parts(Communicator& ranks, at::ScalarType type, std::int64_t n, at::Dev
     ranks.all_gather(all, counts);
     expect(all.equal(sum), "all_gather of parts " + where);
   }
-  for (int root = 0; root < ranks.size(); ++root) {
-    at::Tensor t = rounded(ranks.rank(), n, type, device);
-    ranks.reduce(t, root);
-    expect(ranks.rank() != root || equal(t, sum), "reduce");
-  }
   bool refused = false;
   try {
     ranks.reduce_scatter(sum, std::vector<std::int64_t>(static_cast<std::size_t>(ranks.size()), n));

@@ -103,9 +103,7 @@ TEST_F(CachingAllocatorTest, StreamsAndPoolsDoNotShare) {
 TEST_F(CachingAllocatorTest, AFreeWaitsForOtherStreams) {
   auto& cache = make();
   const Address a = get(2_KiB, 1);
-  ASSERT_TRUE(cache.record_stream(a, 1).ok()) << "its own stream is ignored";
-  ASSERT_TRUE(cache.record_stream(a, 2).ok());
-  ASSERT_TRUE(cache.free(a).ok());
+  ASSERT_TRUE(cache.request_free(a).ok());
   EXPECT_EQ(cache.stats().allocated, 0_B);
   EXPECT_EQ(cache.stats().active, 2_KiB);
   EXPECT_NE(get(2_KiB, 1), a);
@@ -152,7 +150,6 @@ TEST_F(CachingAllocatorTest, ZeroBytesAndUnknownAddresses) {
   EXPECT_EQ(get(0_B), 0u);
   EXPECT_TRUE(cache.free(0).ok());
   EXPECT_FALSE(cache.free(0x1234).ok());
-  EXPECT_FALSE(cache.record_stream(0x1234, 1).ok());
   EXPECT_EQ(cache.malloc(Bytes(~0ull)).status().code(), ErrorCode::kOutOfDeviceMemory);
 }
 

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
+#include <map>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "plan/counting/tags.h"
 #include "spec/job/job.h"
@@ -151,6 +154,24 @@ inline ModelRole random_role(Dice& dice, spec::ModelId id, spec::Head head, bool
   return role;
 }
 
+/// The job's key of a model's adapter. Some adapters have another rank in each layer, or skip it.
+inline void set_adapter(std::uint64_t seed, ModelRole& role, spec::LoraShape& key) {
+  Dice dice(seed + 86028157);  // draws of its own, so that the others stay as they were
+  if (role.lora.rank > 0 && dice.chance(40)) {
+    std::map<std::string, spec::LoraModule, std::less<>> modules;
+    for (const spec::FlatUnit& unit : spec::lora_layout(role.shape, role.head, role.lora)) {
+      for (const spec::Parameter& p : unit.parameters) {
+        const std::size_t end = p.name.rfind(".lora_A");
+        if (end == std::string::npos || !dice.chance(60)) continue;
+        modules[p.name.substr(spec::kPeftPrefix.size(), end - spec::kPeftPrefix.size())] = {
+            dice.between(1, role.lora.rank), role.lora.alpha};
+      }
+    }
+    role.lora.modules = std::move(modules);
+  }
+  key = role.lora;
+}
+
 inline void random_correction(Dice& dice, spec::RolloutCorrectionConfig& correction) {
   if (dice.chance(30)) correction.rollout_is = dice.chance(50) ? "token" : "sequence";
   if (!dice.chance(30)) return;
@@ -244,12 +265,13 @@ inline RandomJob random_job(std::uint64_t seed, bool on_host) {
   if (job.task == spec::Task::kReward) {
     out.models.reward =
         random_role(dice, spec::ModelId::kReward, spec::Head::kScalar, true, out.dtype);
+    set_adapter(seed, *out.models.reward, job.actor_model.lora);
     return out;
   }
   const bool evaluated = job.task == spec::Task::kEval;
   out.models.actor =
       random_role(dice, spec::ModelId::kActor, spec::Head::kLanguageModel, !evaluated, out.dtype);
-  job.actor_model.lora.rank = out.models.actor->lora.rank;
+  set_adapter(seed, *out.models.actor, job.actor_model.lora);
   if (job.task == spec::Task::kSft) return out;
   if (Dice once(seed + 104729); job.task == spec::Task::kDpo)
     job.dpo.precompute_ref_log_probs = once.chance(50);
@@ -259,9 +281,10 @@ inline RandomJob random_job(std::uint64_t seed, bool on_host) {
   out.models.actor->generates = true;
   out.models.reward =
       random_role(dice, spec::ModelId::kReward, spec::Head::kScalar, false, out.dtype);
-  if (job.task == spec::Task::kPpo)
-    out.models.critic =
-        random_role(dice, spec::ModelId::kCritic, spec::Head::kScalar, true, out.dtype);
+  if (job.task != spec::Task::kPpo) return out;
+  out.models.critic =
+      random_role(dice, spec::ModelId::kCritic, spec::Head::kScalar, true, out.dtype);
+  set_adapter(seed + 1, *out.models.critic, job.critic.model.lora);
   return out;
 }
 

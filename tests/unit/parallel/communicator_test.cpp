@@ -30,7 +30,6 @@ TEST(Single, EveryCollectiveIsACopyAtMost) {
   one->all_gather(out, t);
   EXPECT_TRUE(out.equal(t));
   one->reduce_scatter(t, {6});
-  one->reduce(t, 0);
   one->all_gather(t, {6});
   one->broadcast(t, 0);
   one->barrier();
@@ -50,7 +49,6 @@ TEST(Single, RefusesWhatDoesNotFit) {
   EXPECT_THROW(one->all_gather(at::zeros({5}), at::zeros({4})), Error);
   EXPECT_THROW(one->all_gather(at::zeros({4}, at::kDouble), at::zeros({4})), Error);
   EXPECT_THROW(one->broadcast(at::zeros({2}), 1), Error);
-  EXPECT_THROW(one->reduce(at::zeros({2}), -1), Error);
   for (const std::vector<std::int64_t>& parts :
        std::vector<std::vector<std::int64_t>>{{}, {3}, {4, 0}, {5, -1}}) {
     EXPECT_THROW(one->reduce_scatter(at::zeros({4}), parts), Error);

@@ -3,9 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <string_view>
+
 #include "reward/symbolic.h"
 
 namespace neap::reward {
+
+inline bool symbolically_equal(std::string_view answer, std::string_view truth) {
+  return SymbolicTruth(truth).equals(answer);
+}
 
 struct Pair {
   const char* answer;

@@ -11,10 +11,10 @@
 
 namespace neap::text {
 
-/// Ids are in this order: `specials`, the bytes, then for each of `words` the tokens of its first two bytes, of its
+/// Its tokenizer.json. Ids are in this order: `specials`, the bytes, then for each of `words` the tokens of its first two bytes, of its
 /// first three and so on to the whole word.
-inline Tokenizer byte_tokenizer(const std::vector<std::string>& specials,
-                                const std::vector<std::string>& words) {
+inline std::string byte_tokenizer_json(const std::vector<std::string>& specials,
+                                       const std::vector<std::string>& words) {
   using nlohmann::json;
   json vocab = json::object(), added = json::array(), merges = json::array();
   for (const std::string& token : specials) {
@@ -42,7 +42,11 @@ inline Tokenizer byte_tokenizer(const std::vector<std::string>& specials,
                          {"pre_tokenizer", byte_level},
                          {"decoder", byte_level},
                          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}};
-  return Tokenizer::from_json(document.dump(), "the tests' tokenizer");
+  return document.dump();
+}
+inline Tokenizer byte_tokenizer(const std::vector<std::string>& specials,
+                                const std::vector<std::string>& words) {
+  return Tokenizer::from_json(byte_tokenizer_json(specials, words), "the tests' tokenizer");
 }
 
 }  // namespace neap::text

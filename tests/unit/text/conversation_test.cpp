@@ -18,9 +18,13 @@ constexpr const char* kMarked =
     "{% generation %}{{ m.content }}<|im_end|>\n{% endgeneration %}{% else %}{{ m.content }}"
     "<|im_end|>\n{% endif %}{% endfor %}";
 
+std::string tokenizer_json() {
+  return text::byte_tokenizer_json(
+      {"<|im_start|>", "<|im_end|>", "<s>"},
+      {" one", " two", "three", "four", "user", "assistant", " assistant"});
+}
 text::Tokenizer tokenizer() {
-  return text::byte_tokenizer({"<|im_start|>", "<|im_end|>", "<s>"},
-                              {" one", " two", "three", "four", "user", "assistant", " assistant"});
+  return text::Tokenizer::from_json(tokenizer_json(), "the tests' tokenizer");
 }
 
 Json message(const char* role, const char* content) {
@@ -126,7 +130,7 @@ TEST(Conversations, TemplatesThatRewriteTurnsNeedBlocks) {
 }
 
 TEST(Conversations, ATextThatTheTokenizerRefusesIsAFailureAndNoException) {
-  Json file = Json::parse(tokenizer().to_json());
+  Json file = Json::parse(tokenizer_json());
   file["pre_tokenizer"] = {{"type", "Split"},
                            {"pattern", {{"Regex", "(a|aa)+\\d"}}},
                            {"behavior", "Isolated"},

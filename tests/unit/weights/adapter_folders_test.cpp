@@ -57,9 +57,7 @@ TEST_F(Checkpoint, AMergedAdapterGivesTheAdaptedModel) {
       const Tensor batch = at::arange(10, at::kLong).view({2, 5});
       const Tensor wanted = m.model->forward(batch);
       EXPECT_FALSE(at::allclose(merged.model->forward(batch), wanted, 1e-3, 1e-3));
-      const ModelReader reader(folder, shape, head);
-      EXPECT_FALSE(reader.adapted().empty());
-      reader.read(0, merged.weights);
+      ModelReader(folder, shape, head).read(0, merged.weights);
       const Tensor got = merged.model->forward(batch);
       EXPECT_LT((got - wanted).abs().max().item<double>(),
                 1e-4 * wanted.abs().max().item<double>());
@@ -77,7 +75,6 @@ TEST_F(Checkpoint, AdaptersThatCannotBeMergedAreRefusedOnOpening) {
   const spec::LoraShape lora{2, {"q_proj"}};
   TestModel m(tiny_llama(), spec::Head::kLanguageModel, lora, at::kFloat);
   save_model(folder_, m.shape, m.head, m.weights);
-  EXPECT_TRUE(ModelReader(folder_, m.shape, m.head).adapted().empty()) << "there is none";
   save_adapter(folder_, m.shape, m.head, lora, m.adapter_weights);
   const fs::path config = folder_ / "adapter_config.json";
   const std::string text = value_or_throw(read_file(config));

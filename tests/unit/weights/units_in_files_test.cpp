@@ -81,6 +81,16 @@ TEST_F(UnitsInFiles, TensorsOfTheShapeAndTypeAreFound) {
   }
 }
 
+// Each type of model has its own first part of names.
+TEST_F(UnitsInFiles, FilesOfTheBareModelLackTheFirstPartOfNames) {
+  write({{"layers.0.dense.weight", "F32", {2}}, {"weight", "F32", {2}}});
+  const WeightFolder files = WeightFolder::open(folder_);
+  EXPECT_TRUE(find_parameter(files, "gpt_neox.layers.0.dense.weight"));
+  EXPECT_TRUE(find_parameter(files, "transformer.layers.0.dense.weight"));
+  EXPECT_FALSE(find_parameter(files, "score.weight"));
+  EXPECT_FALSE(find_parameter(files, "bias"));
+}
+
 TEST_F(UnitsInFiles, OtherFormsAreNot) {
   EXPECT_FALSE(found()) << "there are no files";
   write({{"model.layers.0.q.weight", "F32", {4, 6}}});

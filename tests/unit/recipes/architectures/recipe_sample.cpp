@@ -31,7 +31,6 @@ extern const ArchitectureFile recipe_sample = {
     .language_model_class = "RecipeSampleForCausalLM",
     .scalar_class = "RecipeSampleForSequenceClassification",
     .read = read,
-    .base_prefix = "model",
     .blocks = "model.layers",
     .names = llama_names()};
 
