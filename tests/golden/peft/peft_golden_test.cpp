@@ -19,6 +19,7 @@
 #include "weights/checkpoint.h"
 #include "weights/merge.h"
 #include "weights/model_reader.h"
+#include "weights/open_folders.h"
 #include "weights/safetensors.h"
 #include "weights/tensor_io.h"
 
@@ -166,7 +167,7 @@ TEST_P(TrainedPeft, GradientsOfAdaptersArePeftsOwn) {
 }
 
 TEST_P(Peft, MergedWeightsArePefts) {
-  const FolderAdapter adapter(folder_, shape_, units_);
+  const FolderAdapter adapter(folder_, shape_, units_, OpenFolders());
   for (std::size_t u = 0; u < units_.size(); ++u) adapter.apply(u, weights_[u]);
   auto expected = stored_with("merged.");
   const std::vector<std::string> changed = adapter.parameters();
