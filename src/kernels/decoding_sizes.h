@@ -46,6 +46,8 @@ constexpr int kTile = 8;    ///< rows of a matrix, or of x, that are multiplied 
 
 constexpr int kWarps = 16;  ///< of a block of few_rows.cu
 
+constexpr int kMostHeads = 4;  ///< that share keys, of a block of attend.cu
+
 // A block of some_rows.cu:
 constexpr int kMostTiles = 8;     ///< of x
 constexpr int kRowsOfBlock = 64;  ///< of matrices

@@ -120,9 +120,12 @@ Tensor AtenOps::append_and_attend_(const Tensor& keys, const Tensor& values,
       shares > 1 ? at::empty({rows * count, shares, width + 2}, q.options().dtype(at::kFloat))
                  : Tensor();
   const std::int64_t lanes = width <= 64 ? 8 : width <= 128 ? 16 : 32;
-  const std::int64_t warps = rows * count * shares < kFewBlocks ? 8 : 4;
-  launch(q, "attend", format("attend_{}_{}", lanes, warps),
-         {rows, count, kWarp * warps, shares, /*early=*/true}, out.mutable_data_ptr(),
+  const std::int64_t groups = heads.k.size(1), of_key = count / groups;
+  const std::int64_t of_block = step::attend_heads(rows, count, groups);
+  const std::int64_t blocks = groups * ((of_key + of_block - 1) / of_block);  // of a row
+  const std::int64_t warps = of_block > 1 || rows * count * shares < kFewBlocks ? 8 : 4;
+  launch(q, "attend", format("attend_{}_{}{}", lanes, warps, of_block > 1 ? "_shared" : ""),
+         {rows, blocks, kWarp * warps, shares, /*early=*/true}, out.mutable_data_ptr(),
          numbers(parts), keys.mutable_data_ptr(), values.mutable_data_ptr(), q.const_data_ptr(),
          heads.k.const_data_ptr(), heads.v.const_data_ptr(), pointer(heads.q_bias),
          pointer(heads.k_bias), pointer(heads.v_bias), pointer(heads.q_norm.weight),

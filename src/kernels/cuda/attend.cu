@@ -1,5 +1,6 @@
 // Decoding of one new token per sequence: stores its key and value in the cache, and attends to the
-// cached keys. A block has one head of a row and a share of the keys; L lanes read a key together.
+// cached keys. A block has up to G heads of a row that share keys, and a share of these keys; L lanes
+// read a key together. A head's bits do not depend on G.
 #include "eight.cuh"
 #include "new_heads.cuh"
 
@@ -21,21 +22,27 @@ struct Seen {
   float sum[kOfLane] = {};
 };
 
-/// Adds N keys and values of each lane, if they are valid.
+/// Scores of N keys of each lane.
 template <int L, int N>
-__device__ inline void see(Seen& seen, const float* query, const float (&keys)[N][kOfLane],
-                           const float (&values)[N][kOfLane], const bool (&counts)[N]) {
-  float score[N];
+__device__ inline void score_keys(float (&score)[N], const float* query, const Eight (&keys)[N]) {
 #pragma unroll
   for (int n = 0; n < N; ++n) {
+    float key[kOfLane];
+    spread(key, keys[n]);
     score[n] = 0;
 #pragma unroll
-    for (int i = 0; i < kOfLane; ++i) score[n] += query[i] * keys[n][i];
+    for (int i = 0; i < kOfLane; ++i) score[n] += query[i] * key[i];
   }
 #pragma unroll
   for (int distance = L / 2; distance > 0; distance /= 2)
 #pragma unroll
     for (int n = 0; n < N; ++n) score[n] += __shfl_xor_sync(kAll, score[n], distance);
+}
+
+/// Adds N values of each lane, if they are valid.
+template <int N>
+__device__ inline void see(Seen& seen, const float (&score)[N], const Eight (&values)[N],
+                           const bool (&counts)[N]) {
   float largest = seen.largest;
 #pragma unroll
   for (int n = 0; n < N; ++n)
@@ -48,13 +55,15 @@ __device__ inline void see(Seen& seen, const float* query, const float (&keys)[N
 #pragma unroll
   for (int n = 0; n < N; ++n) {
     const float weight = counts[n] ? exp2f(score[n] - largest) : 0.0f;
+    float value[kOfLane];
+    spread(value, values[n]);
     seen.weight += weight;
 #pragma unroll
-    for (int i = 0; i < kOfLane; ++i) seen.sum[i] += weight * values[n][i];
+    for (int i = 0; i < kOfLane; ++i) seen.sum[i] += weight * value[i];
   }
 }
 
-template <int L, int WARPS>
+template <int L, int WARPS, int G>
 __device__ inline void attend(Bf16* out, float* parts, Bf16* keys, Bf16* values, const Bf16* q,
                               const Bf16* k, const Bf16* v, const Bf16* q_bias, const Bf16* k_bias,
                               const Bf16* v_bias, const Bf16* q_norm, const Bf16* k_norm,
@@ -63,8 +72,10 @@ __device__ inline void attend(Bf16* out, float* parts, Bf16* keys, Bf16* values,
   constexpr int kThreads = 32 * WARPS;
   constexpr int kSlots = kThreads / L;  // keys that the block reads at once
   constexpr int kMostWidth = kOfLane * L;
-  __shared__ float query[kMostWidth], new_key[kMostWidth], new_value[kMostWidth];
-  __shared__ float sums[WARPS][kMostWidth], largest_of[WARPS], weights[WARPS];
+  __shared__ float query[G][kMostWidth];
+  __shared__ float scales[G + 1];  // 1 / rms of the new heads
+  __shared__ Eight new_key[L], new_value[L];
+  __shared__ float sums[G][WARPS][kMostWidth], largest_of[G][WARPS], weights[G][WARPS];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int warp = thread / 32;
@@ -72,9 +83,13 @@ __device__ inline void attend(Bf16* out, float* parts, Bf16* keys, Bf16* values,
   const bool inside = column < by.width;
   const int slot = thread / L;
   const long long row = blockIdx.x;
-  const int head = static_cast<int>(blockIdx.y);
-  const int of_key = by.heads / by.key_heads;  // heads that share keys
-  const int key_head = head / of_key;
+  const int of_key = by.heads / by.key_heads;       // heads that share keys
+  const int blocks = (of_key + G - 1) / G;          // that have these heads
+  const int of_block = (of_key + blocks - 1) / blocks;
+  const int key_head = static_cast<int>(blockIdx.y) / blocks;
+  const int first_of_key = static_cast<int>(blockIdx.y) % blocks * of_block;
+  const int first_head = key_head * of_key + first_of_key;
+  const int heads = min(of_block, of_key - first_of_key);
   Bf16* const row_keys = keys + row * by.strides.keys_row + key_head * by.strides.keys_head;
   Bf16* const row_values = values + row * by.strides.values_row + key_head * by.strides.values_head;
   let_next_start();
@@ -98,114 +113,137 @@ __device__ inline void attend(Bf16* out, float* parts, Bf16* keys, Bf16* values,
   fetch(begin);
   for (const Bf16* norm : {q_norm, k_norm})
     if (norm != nullptr && kOfLane * thread < by.width) fetch_ahead(norm + kOfLane * thread);
+  const int turned = by.width - by.half;  // rotated pairs, and columns that are not rotated
+  const int of_heads = (has_new ? heads + 1 : heads) * turned;  // of queries, and the new key
+  const int items = of_heads + (has_new ? by.width : 0);
+  const auto turn_at = [&](int i) {
+    return i < by.half ? turn_of<Bf16>(position, frequencies[i], by.factor) : Turn{};
+  };
+  Turn turn = turn_at(thread % turned);
   wait_for_previous();
 
-  NewHead<Bf16> of_query{q + row * by.strides.q_row + head * by.strides.q_head,
-                         q_bias == nullptr ? nullptr : q_bias + head * by.width, q_norm,
-                         by.norms.offset};
-  NewHead<Bf16> of_new_key{k + row * by.strides.k_row + key_head * by.strides.k_head,
-                           k_bias == nullptr ? nullptr : k_bias + key_head * by.width, k_norm,
-                           by.norms.offset};
-  of_query.measure(by.width, by.norms.eps);
-  if (has_new) of_new_key.measure(by.width, by.norms.eps);
-  const bool stores = has_new && head % of_key == 0;
+  const auto new_head = [&](int part) -> NewHead<Bf16> {
+    if (part == heads)
+      return {k + row * by.strides.k_row + key_head * by.strides.k_head,
+              k_bias == nullptr ? nullptr : k_bias + key_head * by.width, k_norm, by.norms.offset};
+    const int head = first_head + part;
+    return {q + row * by.strides.q_row + head * by.strides.q_head,
+            q_bias == nullptr ? nullptr : q_bias + head * by.width, q_norm, by.norms.offset};
+  };
+  if (q_norm != nullptr || k_norm != nullptr) {
+    for (int part = warp; part <= heads; part += WARPS) {
+      NewHead<Bf16> of = new_head(part);
+      of.measure(by.width, by.norms.eps);
+      if (lane == 0) scales[part] = of.scale;
+    }
+    __syncthreads();
+  }
+  const bool stores = has_new && first_of_key == 0;
   const long long place = static_cast<long long>(position) * by.width;
-  const int turned = by.width - by.half;  // rotated pairs, and columns that are not rotated
-  const int items = has_new ? 2 * turned + by.width : turned;
+  Bf16* const key_at = reinterpret_cast<Bf16*>(new_key);
+  Bf16* const value_at = reinterpret_cast<Bf16*>(new_value);
   for (int item = thread; item < items; item += kThreads) {
-    if (item >= 2 * turned) {
-      const int i = item - 2 * turned;
+    if (item >= of_heads) {
+      const int i = item - of_heads;
       const Bf16* const bias = v_bias == nullptr ? nullptr : v_bias + key_head * by.width;
-      new_value[i] = biased(v + row * by.strides.v_row + key_head * by.strides.v_head, bias, i);
-      if (stores) row_values[place + i] = narrow<Bf16>(new_value[i]);
+      value_at[i] = narrow<Bf16>(
+          biased(v + row * by.strides.v_row + key_head * by.strides.v_head, bias, i));
+      if (stores) row_values[place + i] = value_at[i];
       continue;
     }
-    const bool is_key = item >= turned;
-    const int i = is_key ? item - turned : item;
-    const NewHead<Bf16> of{is_key ? of_new_key.from : of_query.from,
-                           is_key ? of_new_key.bias : of_query.bias,
-                           is_key ? of_new_key.norm : of_query.norm, by.norms.offset,
-                           is_key ? of_new_key.scale : of_query.scale};
+    const int part = item / turned, i = item % turned;
+    NewHead<Bf16> of = new_head(part);
+    if (of.norm != nullptr) of.scale = scales[part];
     const auto put = [&](int at, float x) {
       const Bf16 rounded = narrow<Bf16>(x);
-      if (!is_key) {
-        query[at] = widen(rounded) * by.scale;
+      if (part < heads) {
+        query[part][at] = widen(rounded) * by.scale;
         return;
       }
-      new_key[at] = widen(rounded);
+      key_at[at] = rounded;
       if (stores) row_keys[place + at] = rounded;
     };
     if (i >= by.half) {
       put(by.half + i, of.at(by.half + i));
       continue;
     }
-    const Turn turn = turn_of<Bf16>(position, frequencies[i], by.factor);
+    if (item != thread) turn = turn_at(i);
     const float a = of.at(i);
     const float b = of.at(by.half + i);
     put(i, a * turn.cosine - b * turn.sine);
     put(by.half + i, b * turn.cosine + a * turn.sine);
   }
-  for (int i = by.width + thread; i < kMostWidth; i += kThreads) query[i] = 0;
+  for (int i = by.width + thread; i < kMostWidth; i += kThreads)
+    for (int g = 0; g < heads; ++g) query[g][i] = 0;
   __syncthreads();
 
-  Seen seen;
-  float mine[kOfLane];
-#pragma unroll
-  for (int i = 0; i < kOfLane; ++i) mine[i] = query[column + i];
+  Seen seen[G];
   for (int base = begin; base < end; base += kSlots * kAtOnce) {
-    float x[kAtOnce][kOfLane], y[kAtOnce][kOfLane];
     bool counts[kAtOnce];
 #pragma unroll
-    for (int n = 0; n < kAtOnce; ++n) {
-      spread(x[n], read_keys[n]);
-      spread(y[n], read_values[n]);
-      counts[n] = base + n * kSlots + slot < end;
-    }
+    for (int n = 0; n < kAtOnce; ++n) counts[n] = base + n * kSlots + slot < end;
+    float score[G][kAtOnce];
+#pragma unroll
+    for (int g = 0; g < G; ++g)
+      if (g < heads) score_keys<L>(score[g], query[g] + column, read_keys);
+    Eight these[kAtOnce];
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) these[n] = read_values[n];
     fetch(base + kSlots * kAtOnce);
-    see<L, kAtOnce>(seen, mine, x, y, counts);
+#pragma unroll
+    for (int g = 0; g < G; ++g)
+      if (g < heads) see(seen[g], score[g], these, counts);
   }
   if (has_new && warp == 0) {
-    float x[1][kOfLane], y[1][kOfLane];
-#pragma unroll
-    for (int i = 0; i < kOfLane; ++i) {
-      x[0][i] = inside ? new_key[column + i] : 0.0f;
-      y[0][i] = inside ? new_value[column + i] : 0.0f;
-    }
+    const Eight keys_of_new[1] = {inside ? new_key[lane % L] : Eight{}};
+    const Eight values_of_new[1] = {inside ? new_value[lane % L] : Eight{}};
     const bool counts[1] = {slot == 0};
-    see<L, 1>(seen, mine, x, y, counts);
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+      if (g >= heads) break;
+      float score[1];
+      score_keys<L>(score, query[g] + column, keys_of_new);
+      see(seen[g], score, values_of_new, counts);
+    }
   }
   // Combines the sums of a warp's keys, then of all warps, in thread order.
 #pragma unroll
-  for (int distance = L; distance < 32; distance *= 2) {
-    const float theirs = __shfl_xor_sync(kAll, seen.largest, distance);
-    const float largest = fmaxf(seen.largest, theirs);
-    const float keep = exp2f(seen.largest - largest);
-    const float take = exp2f(theirs - largest);
-    seen.largest = largest;
-    seen.weight = seen.weight * keep + __shfl_xor_sync(kAll, seen.weight, distance) * take;
+  for (int g = 0; g < G; ++g) {
+    if (g >= heads) break;
+    Seen& mine = seen[g];
 #pragma unroll
-    for (int i = 0; i < kOfLane; ++i)
-      seen.sum[i] = seen.sum[i] * keep + __shfl_xor_sync(kAll, seen.sum[i], distance) * take;
-  }
-  if (lane < L) {
+    for (int distance = L; distance < 32; distance *= 2) {
+      const float theirs = __shfl_xor_sync(kAll, mine.largest, distance);
+      const float largest = fmaxf(mine.largest, theirs);
+      const float keep = exp2f(mine.largest - largest);
+      const float take = exp2f(theirs - largest);
+      mine.largest = largest;
+      mine.weight = mine.weight * keep + __shfl_xor_sync(kAll, mine.weight, distance) * take;
 #pragma unroll
-    for (int i = 0; i < kOfLane; ++i) sums[warp][column + i] = seen.sum[i];
-    if (lane == 0) {
-      largest_of[warp] = seen.largest;
-      weights[warp] = seen.weight;
+      for (int i = 0; i < kOfLane; ++i)
+        mine.sum[i] = mine.sum[i] * keep + __shfl_xor_sync(kAll, mine.sum[i], distance) * take;
+    }
+    if (lane < L) {
+#pragma unroll
+      for (int i = 0; i < kOfLane; ++i) sums[g][warp][column + i] = mine.sum[i];
+      if (lane == 0) {
+        largest_of[g][warp] = mine.largest;
+        weights[g][warp] = mine.weight;
+      }
     }
   }
   __syncthreads();
-  const long long of_row = row * by.heads + head;
-  for (int i = thread; i < by.width; i += kThreads) {
+  for (int item = thread; item < heads * by.width; item += kThreads) {
+    const int g = item / by.width, i = item % by.width;
+    const long long of_row = row * by.heads + first_head + g;
     float largest = kLowest, weight = 0, sum = 0;
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) largest = fmaxf(largest, largest_of[w]);
+    for (int w = 0; w < WARPS; ++w) largest = fmaxf(largest, largest_of[g][w]);
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) {
-      const float take = exp2f(largest_of[w] - largest);
-      weight += weights[w] * take;
-      sum += sums[w][i] * take;
+      const float take = exp2f(largest_of[g][w] - largest);
+      weight += weights[g][w] * take;
+      sum += sums[g][w][i] * take;
     }
     if (gridDim.z == 1) {
       out[of_row * by.width + i] = narrow<Bf16>(sum / weight);
@@ -239,19 +277,22 @@ extern "C" __global__ void merge_shares(Bf16* out, const float* parts, int width
   }
 }
 
-#define NEAP_ATTEND(L, WARPS)                                                              \
-  extern "C" __global__ void __launch_bounds__(32 * WARPS, 20 / WARPS)                     \
-      attend_##L##_##WARPS(                                                                \
+#define NEAP_ATTEND(name, L, WARPS, G, BLOCKS)                                             \
+  extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)                         \
+      attend_##name(                                                                       \
       Bf16* out, float* parts, Bf16* keys, Bf16* values, const Bf16* q, const Bf16* k,     \
       const Bf16* v, const Bf16* q_bias, const Bf16* k_bias, const Bf16* v_bias,           \
       const Bf16* q_norm, const Bf16* k_norm, const long long* positions,                  \
       const float* frequencies, Attend by) {                                               \
-    attend<L, WARPS>(out, parts, keys, values, q, k, v, q_bias, k_bias, v_bias, q_norm,    \
-                     k_norm, positions, frequencies, by);                                  \
+    attend<L, WARPS, G>(out, parts, keys, values, q, k, v, q_bias, k_bias, v_bias, q_norm, \
+                        k_norm, positions, frequencies, by);                               \
   }
-NEAP_ATTEND(8, 4)
-NEAP_ATTEND(8, 8)
-NEAP_ATTEND(16, 4)
-NEAP_ATTEND(16, 8)
-NEAP_ATTEND(32, 4)
-NEAP_ATTEND(32, 8)
+NEAP_ATTEND(8_4, 8, 4, 1, 5)
+NEAP_ATTEND(8_8, 8, 8, 1, 2)
+NEAP_ATTEND(8_8_shared, 8, 8, kMostHeads, 2)
+NEAP_ATTEND(16_4, 16, 4, 1, 5)
+NEAP_ATTEND(16_8, 16, 8, 1, 2)
+NEAP_ATTEND(16_8_shared, 16, 8, kMostHeads, 2)
+NEAP_ATTEND(32_4, 32, 4, 1, 5)
+NEAP_ATTEND(32_8, 32, 8, 1, 2)
+NEAP_ATTEND(32_8_shared, 32, 8, kMostHeads, 2)

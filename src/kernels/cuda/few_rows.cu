@@ -30,10 +30,11 @@ struct Sums {
     return sum;
   }
 };
-/// Multiplies tiles from `tiles` on. A warp has DEPTH steps of matrix loads in flight.
-template <int TILES, int DEPTH>
+/// Multiplies tiles from `tiles` on. A warp has DEPTH steps of matrix loads in flight. `read` is called
+/// once the previous kernel has ended.
+template <int TILES, int DEPTH, class Read>
 __device__ inline void multiply(Sums<TILES>& sums, const Bf16* const (&tiles)[TILES], const Bf16* x,
-                                long long stride, int rows, int columns) {
+                                long long stride, int rows, int columns, const Read& read) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int row = lane / 4;  // of a tile, and of x
@@ -52,6 +53,7 @@ __device__ inline void multiply(Sums<TILES>& sums, const Bf16* const (&tiles)[TI
 #pragma unroll
   for (int d = 0; d < DEPTH; ++d) fetch(ahead[d], warp + d * kWarps);
   wait_for_previous();
+  read();
   const Bf16* const row_of_x = x + min(row, rows - 1) * stride + first;
   float sum[TILES][4] = {};
   for (int begin = warp; begin < steps; begin += kWarps * DEPTH) {
@@ -108,14 +110,18 @@ __device__ inline void few_rows(Bf16* y, const Bf16* x, const Matrices<Bf16>& by
   const int tile = static_cast<int>(threadIdx.x) / (kTile * kTile);
   const int row = i / kTile;
   const int column = tile * kTile + i % kTile;
+  const bool writes = tile < TILES && row < rows;
   float offset = 0;
-  if (bias != nullptr && tile < TILES) offset = widen(bias[begin + column]);
-  multiply<TILES, DEPTH>(sums, tiles, x, stride, rows, columns);
-  if (tile >= TILES || row >= rows) return;
+  if (bias != nullptr && writes) offset = widen(bias[begin + column]);
+  Bf16* const place = y + row * all + to + column;
+  float before = 0;
+  multiply<TILES, DEPTH>(sums, tiles, x, stride, rows, columns, [&] {
+    if (adds && writes) before = widen(*place);
+  });
+  if (!writes) return;
   float sum = sums.total(tile, i);
   if (bias != nullptr) sum += offset;
-  Bf16* const place = y + row * all + to + column;
-  if (adds) sum += widen(*place);
+  if (adds) sum += before;
   if (activation != kNoActivation) sum = activated(activation, widen(narrow<Bf16>(sum)));
   *place = narrow<Bf16>(sum);
 }
@@ -138,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(kWarp* kWarps, 2)
   let_next_start();
   const long long tile = static_cast<long long>(blockIdx.x) * kTile;
   const Bf16* const tiles[2] = {by.weight[0] + tile * columns, by.weight[1] + tile * columns};
-  multiply<2, 2>(sums, tiles, x, stride, rows, columns);
+  multiply<2, 2>(sums, tiles, x, stride, rows, columns, [] {});
   const int i = static_cast<int>(threadIdx.x);
   if (i >= rows * kTile) return;
   const int row = i / kTile;

@@ -261,24 +261,39 @@ __device__ inline void add_chunks(float (&sum)[T][4], Chunk<T> (&ring)[RING], co
     for (float& s : sum[t]) s = 0;
 }
 
+constexpr int kFour = 4;  // neighbours of a row of y that a thread has
+/// A block's share of its tile of y.
+struct Share {
+  int outs;       // rows of the tile's matrices
+  long long all;  // columns of y
+  int begin, end;
+  __device__ Share(const Matrices<Bf16>& by, int rows, int gated)
+      : outs(gated ? kRowsOfBlock / 2 : kRowsOfBlock),
+        all(gated ? by.out[0] : static_cast<long long>(by.out[0]) + by.out[1] + by.out[2]) {
+    const int fours = rows * outs / kFour;
+    const int mine = (fours + blocks_of_cluster() - 1) / blocks_of_cluster();
+    begin = mine * place_in_cluster() + static_cast<int>(threadIdx.x);
+    end = min(fours, mine * place_in_cluster() + mine);
+  }
+  __device__ int row(int i) const { return i / (outs / kFour); }
+  __device__ int at(int i) const { return i % (outs / kFour) * kFour; }
+  __device__ long long column(int i) const {
+    return static_cast<long long>(blockIdx.y) * outs + at(i);
+  }
+  __device__ Bf16* place(Bf16* y, int i) const { return y + row(i) * all + column(i); }
+};
+
 /// y (rows, all out) = act(sums + bias), or += where `adds`; where `gated`, y (rows, out) = act(gate's sums) (up's sums). Intermediate
-/// results are rounded as in gated.cu. A block of the cluster computes its share of the tile.
+/// results are rounded as in gated.cu. `first` are y's numbers where the thread adds first.
 template <int T>
-__device__ inline void write_rows(Bf16* y, const Sums<T>& sums, const Matrices<Bf16>& by, int rows,
+__device__ inline void write_rows(Bf16* y, const Sums<T>& sums, const Matrices<Bf16>& by,
+                                  const Share& share, const Vector<Bf16, kFour>& first,
                                   int columns, int activation, int adds, int gated) {
-  constexpr int kFour = 4;  // neighbours of a row of y that a thread has
-  const int outs = gated ? kRowsOfBlock / 2 : kRowsOfBlock;
-  const long long all =
-      gated ? by.out[0] : static_cast<long long>(by.out[0]) + by.out[1] + by.out[2];
-  const int fours = rows * outs / kFour;
-  const int mine = (fours + blocks_of_cluster() - 1) / blocks_of_cluster();
-  const int begin = mine * place_in_cluster(), end = min(fours, begin + mine);
-  for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += kSomeRowsThreads) {
-    const int row = i / (outs / kFour);
-    const int at = i % (outs / kFour) * kFour;
-    const long long column = static_cast<long long>(blockIdx.y) * outs + at;
-    if (column >= all) continue;
-    Bf16* const place = y + row * all + column;
+  for (int i = share.begin; i < share.end; i += kSomeRowsThreads) {
+    const int row = share.row(i), at = share.at(i);
+    const long long column = share.column(i);
+    if (column >= share.all) continue;
+    Bf16* const place = share.place(y, i);
     Vector<Bf16, kFour> out;
     if (gated) {
       const int half = at / kTile * 2 * kTile + at % kTile;
@@ -295,8 +310,8 @@ __device__ inline void write_rows(Bf16* y, const Sums<T>& sums, const Matrices<B
       const float4 sum = sums.total(row, at);
       float four[kFour] = {sum.x, sum.y, sum.z, sum.w};
       const Bf16* const bias = row_of(by, column, columns).bias;
-      Vector<Bf16, kFour> before = {};
-      if (adds) before = load<kFour>(place);
+      Vector<Bf16, kFour> before = first;
+      if (adds && i != share.begin) before = load<kFour>(place);
 #pragma unroll
       for (int k = 0; k < kFour; ++k) {
         if (bias != nullptr) four[k] += widen(bias[k]);
@@ -329,8 +344,12 @@ __device__ inline void some_rows(Bf16* y, const Bf16* x, const Matrices<Bf16>& b
     for (int i = 0; i < 4; ++i)
       sums.at[t * kTile + thread % 4 * 2 + i % 2][row + i / 2 * kTile] = sum[t][i];
   }
+  const Share share(by, rows, gated);
+  Vector<Bf16, kFour> first = {};  // arrives while blocks wait
+  if (adds && share.begin < share.end && share.column(share.begin) < share.all)
+    first = load<kFour>(share.place(y, share.begin));
   wait_for_cluster();
-  write_rows<T>(y, sums, by, rows, columns, activation, adds, gated);
+  write_rows<T>(y, sums, by, share, first, columns, activation, adds, gated);
   if (blocks_of_cluster() > 1) wait_for_cluster();  // others have read the sums
 }
 

@@ -43,15 +43,19 @@ struct DecodeSizes {
   std::int64_t rows = 0, heads = 0, key_heads = 0, width = 0;
   std::int64_t limit = 0;  ///< of keys, as kernels get it
 };
-/// Whether Neap's kernel stores the new heads and attends. Each of its thread blocks has one query
-/// head, so heads that share keys read them again. With many such heads FlashAttention is faster.
+/// Whether Neap's kernel stores the new heads and attends. Its thread blocks read keys again for heads
+/// that share them, unless they have all of these. With many such keys FlashAttention is faster
+/// (bench/results/decode-parts-h200.jsonl).
 [[nodiscard]] inline bool decodes_by_own(const OwnKernels& own, const ScoreOptions& o, bool cuda,
                                          Dtype dtype, const DecodeSizes& sizes) {
   constexpr std::int64_t kMostBytes = std::int64_t{1} << 25;
+  const std::int64_t of_block = attend_heads(sizes.rows, sizes.heads, sizes.key_heads);
+  const std::int64_t of_key = sizes.heads / sizes.key_heads;
+  const std::int64_t reads = sizes.key_heads * ((of_key + of_block - 1) / of_block);
   const std::int64_t bytes =
-      2 * sizes.rows * sizes.heads * sizes.limit * sizes.width * element_bytes(dtype);
+      2 * sizes.rows * reads * sizes.limit * sizes.width * element_bytes(dtype);
   return own.take(dtype) && decodes_by_flash(o, cuda, dtype, sizes.width) &&
-         (sizes.heads == sizes.key_heads || bytes <= kMostBytes);
+         (reads == sizes.key_heads || bytes <= kMostBytes);
 }
 
 /// `n` or the next power of two, at most `most`: many steps then run the same kernels.

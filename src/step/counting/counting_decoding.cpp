@@ -25,6 +25,9 @@ constexpr double kEarlyShare = 0.5;
 // decode-many-rows-h200.jsonl): fixed time in addition to an operation's, and fractions of the memory
 // throughput. Heads that share keys read them from the GPU's cache.
 constexpr double kAttendSeconds = 0.6e-6, kAttendRate = 0.8, kAttendCacheRate = 2;
+// Blocks with several heads (decode-parts-h200.jsonl): the time of as many as run at once, and what they compute as a multiple
+// of the memory throughput.
+constexpr double kSharedSeconds = 3e-6, kSharedRate = 2.7;
 constexpr double kFewRowsSeconds = 0, kFewRowsRate = 0.92;
 constexpr double kSomeRowsSeconds = 1.5e-6, kSomeRowsRate = 1.08;
 // Blocks of some_rows.cu read all rows of x: for 64 rows, this time and share of the matrices' time.
@@ -165,9 +168,14 @@ CountedTensor CountingOps::append_and_attend_(const CountedTensor& keys, const C
   const double of_heads =
       2.0 * static_cast<double>(all * read * d * element_bytes(heads.q.dtype()));
   const double of_memory = of_heads * static_cast<double>(keys.size(1)) / static_cast<double>(h);
-  add_work(4.0 * static_cast<double>(all * read * d), of_memory,
-           kAttendSeconds + early_seconds(profile(), std::max(of_memory / kAttendRate,
-                                                              of_heads / kAttendCacheRate)));
+  const std::int64_t of_block = attend_heads(b, h, keys.size(1));
+  const auto rounds =
+      static_cast<double>(div_up(div_up(all, of_block), 2 * profile().own.multiprocessors));
+  const double fixed = of_block > 1 ? rounds * kSharedSeconds : kAttendSeconds;
+  const double cache_rate = of_block > 1 ? kSharedRate : kAttendCacheRate;
+  add_work(
+      4.0 * static_cast<double>(all * read * d), of_memory,
+      fixed + early_seconds(profile(), std::max(of_memory / kAttendRate, of_heads / cache_rate)));
   if (shares > 1) add_work(0, bytes(parts), early_seconds(profile(), bytes(parts)));
   return out;
 }

@@ -78,7 +78,7 @@ struct Sampled {
 /// sequence are wasted, so they are few. Penalties need each token on the host.
 [[nodiscard]] inline std::int64_t steps_of_a_read(bool cuda, const SamplingOptions& o,
                                                   std::int64_t wanted = 0) {
-  constexpr std::int64_t kOfGpu = 4;
+  constexpr std::int64_t kOfGpu = 8;
   if (o.penalizes()) return 1;
   if (wanted > 0) return wanted;
   return cuda ? kOfGpu : 1;

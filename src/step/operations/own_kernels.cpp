@@ -14,26 +14,31 @@ std::int64_t waves(std::int64_t blocks, std::int64_t at_once) {
 
 }  // namespace
 
-// Times of each on an H200, alone (bench/results/row-products-h200.jsonl) and in decoding (decode-many-rows-h200.jsonl). Products
+// Times of each on an H200, alone (bench/results/row-products-h200.jsonl) and in a step's graph (decode-parts-h200.jsonl). Products
 // read their matrices once, so their size counts: few_rows.cu starts fastest, and some_rows.cu reads fastest. With more rows or
-// matrices the library is faster. Up to four rows, steps
-// in which few_rows.cu and some_rows.cu alternate are slow.
+// matrices the library is faster. Where they alternate, both are slower: some_rows.cu reads so much of its matrices before the
+// previous kernel has ended that this one's loads wait. So all matrices of a layer but small ones have the same kernel, by the
+// model's width. few_rows.cu reads 2048 columns at once; of other widths it is slower.
 RowProduct OwnKernels::row_product(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
                                    std::int64_t out) const {
-  constexpr std::int64_t kSmall = 9 << 20, kLarge = 54 << 20;  // elements
+  constexpr std::int64_t kSmall = 4 << 20, kMedium = 9 << 19, kLarge = 54 << 20;  // elements
+  constexpr std::int64_t kNarrow = 1024, kWhole = 2048, kWide = 3072;
   constexpr std::int64_t kHead = 42 << 10;  // rows of a matrix; heads have more, other ones fewer
   constexpr std::int64_t kLong = 4, kMost = std::int64_t{kMostTiles} * kTile;
   if (!on || dtype != spec::Dtype::kBfloat16 || in % kOfLane != 0 || out % kTile != 0)
     return RowProduct::kLibrary;
   if (out >= kHead)
-    return warp_groups && rows > kTile && rows <= std::int64_t{2} * kTile ? RowProduct::kSomeRows
-                                                                          : RowProduct::kLibrary;
+    return warp_groups && rows <= std::int64_t{2} * kTile ? RowProduct::kSomeRows
+                                                          : RowProduct::kLibrary;
   if (!warp_groups) return rows <= kTile ? RowProduct::kFewRows : RowProduct::kLibrary;
   const std::int64_t elements = in * out;
-  if (rows <= kTile / 2 || (rows <= kTile && elements <= kSmall)) return RowProduct::kFewRows;
+  const std::int64_t width = std::min(in, out);
+  const bool few = elements < kSmall || width <= kNarrow || width == kWhole ||
+                   (rows <= kTile / 2 && width >= kWide);
+  if (rows <= kTile && few) return RowProduct::kFewRows;
   const bool medium = rows <= std::int64_t{6} * kTile, wide = out >= kLong * in,
              deep = in >= kLong * out;
-  const bool fits = elements <= (medium || wide || deep ? kLarge : kSmall / 2);
+  const bool fits = elements <= (medium || wide || deep ? kLarge : kMedium);
   return rows <= kMost && (fits || (medium && wide)) ? RowProduct::kSomeRows : RowProduct::kLibrary;
 }
 

@@ -62,6 +62,17 @@ struct OwnKernels {
   }
 };
 
+/// Query heads that share keys of attend.cu's blocks. With few rows each head has a block of its own, so that
+/// the GPU is full; with many rows, keys are read once for several heads.
+constexpr std::int64_t attend_heads(std::int64_t rows, std::int64_t heads, std::int64_t key_heads) {
+  constexpr std::int64_t kLeastBlocks = 256;
+  const std::int64_t of_key = heads / key_heads;
+  const std::int64_t blocks =
+      (of_key + kernels::decoding::kMostHeads - 1) / kernels::decoding::kMostHeads;
+  return of_key > 1 && rows * key_heads * blocks >= kLeastBlocks ? (of_key + blocks - 1) / blocks
+                                                                 : 1;
+}
+
 /// Number of thread blocks, at most `limit`, among which attend.cu divides a head's keys. `heads`
 /// counts those of all rows. More blocks than the GPU runs at once gain nothing.
 constexpr std::int64_t attend_shares(std::int64_t heads, std::int64_t limit) {

@@ -147,6 +147,10 @@ TEST_P(OwnDecoding, HeadsAreStoredAndAttend) {
                         Case{5, 4, 4, 80, 32, 300, 299, 0, false, true, true},
                         Case{8, 12, 2, 128, 128, 600, 590, 0, true, false},
                         Case{64, 32, 32, 64, 0, 160, 150, 0, false, true},
+                        Case{64, 14, 2, 64, 64, 160, 150, 0, true, true},
+                        Case{64, 12, 2, 128, 128, 160, 150, 60, true, false, true},
+                        Case{64, 32, 8, 128, 128, 300, 290, 0, true, false},
+                        Case{32, 16, 8, 256, 128, 80, 70, 0, false, true, true},
                         Case{64, 8, 8, 64, 64, 700, 690, 100, false, false},
                         Case{3, 8, 2, 256, 256, 1024, 1000, 0, true, true},
                         Case{3, 8, 2, 256, 128, 1024, 1000, 300, true, true},
@@ -213,6 +217,15 @@ TEST_P(OwnDecoding, HeadsAreStoredAndAttend) {
     EXPECT_LT(off(found, exact), size / 128) << "FlashAttention: " << off(flash, exact);
     EXPECT_TRUE(at::equal(
         found, own_.append_and_attend_(keys, values, positions, heads, rotation, limit, options)));
+    // Of fewer rows, whose blocks have one head each, the same bits.
+    const auto first = [](const Tensor& t) { return t.narrow(0, 0, 4); };
+    if (step::attend_heads(c.rows, c.heads, c.groups) == 1) continue;
+    const step::Heads<Tensor> of_few{first(heads.q), first(heads.k), first(heads.v), heads.q_bias,
+                                     heads.k_bias,   heads.v_bias,   heads.q_norm,   heads.k_norm};
+    const Tensor few = own_.append_and_attend_(first(keys), first(values), first(positions), of_few,
+                                               rotation, limit, options);
+    const bool divided = step::attend_shares(4 * c.heads, limit.rounded) > 1;
+    EXPECT_TRUE(divided || at::equal(first(found), few));
   }
 }
 

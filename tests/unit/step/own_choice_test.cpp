@@ -175,6 +175,12 @@ TEST(OwnProducts, AreChosenByRowsAndSize) {
   EXPECT_EQ(chosen(true, 5, 4096, 28672), RowProduct::kSomeRows) << "wide";
   EXPECT_EQ(chosen(true, 64, 4096, 28672), RowProduct::kLibrary);
   EXPECT_EQ(chosen(true, 8, 896, 9728), RowProduct::kFewRows);
+  EXPECT_EQ(chosen(true, 8, 4864, 896), RowProduct::kFewRows);
+  EXPECT_EQ(chosen(true, 8, 1536, 2048), RowProduct::kFewRows);
+  EXPECT_EQ(chosen(true, 8, 2048, 8192), RowProduct::kFewRows) << "whole rounds of its loads";
+  EXPECT_EQ(chosen(true, 1, 2560, 4096), RowProduct::kSomeRows);
+  EXPECT_EQ(chosen(true, 4, 1536, 17920), RowProduct::kSomeRows);
+  EXPECT_EQ(chosen(true, 4, 3584, 3584), RowProduct::kFewRows);
   EXPECT_EQ(chosen(true, 8, 4096, 4096), RowProduct::kSomeRows);
   EXPECT_EQ(chosen(true, 5, 14336, 4096), RowProduct::kLibrary);
   EXPECT_EQ(chosen(true, 48, 2048, 6144), RowProduct::kSomeRows);
@@ -182,7 +188,7 @@ TEST(OwnProducts, AreChosenByRowsAndSize) {
   EXPECT_EQ(chosen(true, 64, 2048, 8192), RowProduct::kSomeRows) << "wide";
   EXPECT_EQ(chosen(true, 64, 8960, 1536), RowProduct::kSomeRows) << "deep";
   // Heads.
-  EXPECT_EQ(chosen(true, 8, 896, 151936), RowProduct::kLibrary);
+  EXPECT_EQ(chosen(true, 1, 896, 151936), RowProduct::kSomeRows);
   EXPECT_EQ(chosen(true, 16, 2048, 50272), RowProduct::kSomeRows);
   EXPECT_EQ(chosen(true, 17, 2048, 50272), RowProduct::kLibrary);
   // Without products of warp groups, as on other GPUs than Hopper.
@@ -193,6 +199,27 @@ TEST(OwnProducts, AreChosenByRowsAndSize) {
   EXPECT_EQ(chosen(true, 8, 896, 900), RowProduct::kLibrary);
   EXPECT_EQ(chosen(true, 8, 896, 896, Dtype::kFloat32), RowProduct::kLibrary);
   EXPECT_EQ(OwnKernels{}.row_product(Dtype::kBfloat16, 8, 896, 896), RowProduct::kLibrary);
+}
+
+TEST(OwnAttention, ReadsSharedKeysOnceWhereRowsFillTheCard) {
+  EXPECT_EQ(attend_heads(8, 14, 2), 1);
+  EXPECT_EQ(attend_heads(63, 14, 2), 1);
+  EXPECT_EQ(attend_heads(64, 14, 2), 4) << "and three";
+  EXPECT_EQ(attend_heads(64, 12, 2), 3);
+  EXPECT_EQ(attend_heads(32, 32, 8), 4);
+  EXPECT_EQ(attend_heads(256, 16, 8), 2);
+  EXPECT_EQ(attend_heads(256, 32, 32), 1);
+  // FlashAttention's where many keys are read several times.
+  const auto own = [](std::int64_t rows, std::int64_t heads, std::int64_t key_heads,
+                      std::int64_t width, std::int64_t limit) {
+    return decodes_by_own({true, true}, {}, true, Dtype::kBfloat16,
+                          {rows, heads, key_heads, width, limit});
+  };
+  EXPECT_TRUE(own(64, 14, 2, 64, 512));
+  EXPECT_FALSE(own(64, 14, 2, 64, 1024));
+  EXPECT_TRUE(own(64, 32, 8, 128, 4096)) << "read once";
+  EXPECT_FALSE(own(16, 32, 8, 128, 4096));
+  EXPECT_TRUE(own(16, 32, 32, 128, 4096)) << "not shared";
 }
 
 TEST(OwnProducts, DivideColumnsWhereTilesAreFewerThanTheCardTakes) {
