@@ -165,8 +165,11 @@ void RuntimeImpl::add_streamed(std::size_t index) {
   const auto add_slice = [&](Bytes slice, step::StreamedKind kind) {
     if (slice.is_zero()) return;
     std::vector<SlotPart> slots = slots_of(tag);
-    if (kind == step::StreamedKind::kGradients)
-      std::erase_if(slots, [](const SlotPart& each) { return !step::is_own_slot(each.name); });
+    std::erase_if(slots, [&](const SlotPart& each) {
+      return kind == step::StreamedKind::kGradients
+                 ? !step::is_own_slot(each.name)
+                 : step::is_block_buffer(each.name, step::BufferOf::kInputs);
+    });
     streamed_slices_.emplace(
         std::piecewise_construct, std::forward_as_tuple(index),
         std::forward_as_tuple(*arena_, context_.stream(), tag.name(), std::move(slots), slice, kind,
@@ -174,7 +177,7 @@ void RuntimeImpl::add_streamed(std::size_t index) {
   };
   add_slice(hosted.slice, step::StreamedKind::kWeights);
   add_slice(hosted.gradient_slice, step::StreamedKind::kGradients);
-  if (hosted.blocks.empty()) return;
+  if (hosted.blocks.empty() && hosted.inputs.empty()) return;
   const std::vector<SlotPart> parts = slots_of(tag);
   const auto find = [&](const std::string& name) -> std::optional<SlotPart> {
     const auto found = std::find_if(parts.begin(), parts.end(),
@@ -184,19 +187,22 @@ void RuntimeImpl::add_streamed(std::size_t index) {
   using step::BufferOf;
   std::vector<StreamedBlocks::Slot> slots;
   for (std::size_t i = 0; i < step::kBlockSlots; ++i)
-    slots.push_back({part(tag.id, step::block_buffer(BufferOf::kWeights, i)),
+    slots.push_back({find(step::block_buffer(BufferOf::kWeights, i)),
                      find(step::block_buffer(BufferOf::kGradients, i)),
                      find(step::block_buffer(BufferOf::kInputs, i))});
-  const bool trained = !hosted.gradients.empty();
-  const auto units = [&](const std::vector<plan::PartPlan>& weights,
-                         const std::vector<plan::PartPlan>& gradients, Bytes inputs = {}) {
-    std::vector<StreamedBlocks::UnitBytes> out;
-    for (std::size_t i = 0; i < weights.size(); ++i)
-      out.push_back(
-          {weights[i].name, weights[i].bytes, trained ? gradients[i].bytes : Bytes(), inputs});
-    return out;
+  const auto bytes_at = [](const std::vector<plan::PartPlan>& of, std::size_t i) {
+    return i < of.size() ? of[i].bytes : Bytes();
   };
-  StreamedBlocks::Tables tables{units(hosted.tables, hosted.table_gradients), hosted.turns, {}};
+  std::vector<StreamedBlocks::UnitBytes> blocks;
+  for (const plan::PartPlan& block : hosted.blocks.empty() ? hosted.inputs : hosted.blocks) {
+    const std::size_t i = blocks.size();
+    blocks.push_back({block.name, bytes_at(hosted.blocks, i), bytes_at(hosted.gradients, i),
+                      bytes_at(hosted.inputs, i)});
+  }
+  StreamedBlocks::Tables tables{{}, hosted.turns, {}};
+  for (const plan::PartPlan& table : hosted.tables)
+    tables.units.push_back(
+        {table.name, table.bytes, bytes_at(hosted.table_gradients, tables.units.size())});
   if (hosted.turns.any())
     tables.slot =
         StreamedBlocks::Slot{part(tag.id, step::table_buffer(BufferOf::kWeights)),
@@ -204,12 +210,12 @@ void RuntimeImpl::add_streamed(std::size_t index) {
   streamed_blocks_.emplace(
       std::piecewise_construct, std::forward_as_tuple(index),
       std::forward_as_tuple(
-          *arena_, context_.stream(), tag.name(), std::move(slots),
-          units(hosted.blocks, hosted.gradients, hosted.inputs), tables,
-          hosted.is_on_disk()
+          *arena_, context_.stream(), tag.name(), std::move(slots), blocks, tables,
+          hosted.is_on_disk() && !hosted.blocks.empty()
               ? StreamedBlocks::OnDisk{hosted.weights_window(), hosted.gradients_window(),
                                        !hosted.file_window.is_zero()}
-              : StreamedBlocks::OnDisk{}));
+              : StreamedBlocks::OnDisk{},
+          hosted.input_passes));
 }
 
 StreamedBlocks& RuntimeImpl::streamed_blocks(spec::TagId tag) {

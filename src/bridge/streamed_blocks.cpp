@@ -23,12 +23,13 @@ arena::Transfer all_of(const SlotPart& slot, const arena::HostStorage& storage) 
 StreamedBlocks::StreamedBlocks(arena::Arena& arena, device::StreamId computes,
                                const std::string& tag, std::vector<Slot> slots,
                                const std::vector<UnitBytes>& blocks, const Tables& tables,
-                               const OnDisk& disk)
+                               const OnDisk& disk, std::int64_t input_passes)
     : WindowedBlocks(blocks.size(), slots.size(), with_blocks(slots.at(0)), tables.turns),
       slots_(std::move(slots)),
       table_slot_(tables.slot),
       lane_(arena, computes, slots_.size() + 1),
-      on_disk_(disk) {
+      on_disk_(disk),
+      input_passes_(static_cast<std::size_t>(input_passes)) {
   const auto make = [&](Bytes bytes) {
     return bytes.is_zero() ? nullptr : value_or_throw(arena::HostStorage::make(arena, tag, bytes));
   };
@@ -42,6 +43,7 @@ StreamedBlocks::StreamedBlocks(arena::Arena& arena, device::StreamId computes,
       made.name = unit.name;
       made.all_gradients = made.own_size = unit.gradients;
       made.inputs = make(unit.inputs);
+      made.input_sizes.resize(input_passes_);
       if (on_disk) {
         if (!disk.in_files) {
           made.disk_weights = make_on_disk(unit.weights);
@@ -108,7 +110,7 @@ Status StreamedBlocks::open() {
 
 DiskWindows::Slot StreamedBlocks::place_of(std::size_t slot) const {
   const Slot& at = slots_[slot];
-  return {at.weights.region, at.weights.offset, at.gradients ? at.gradients->offset : Bytes()};
+  return {at.weights->region, at.weights->offset, at.gradients ? at.gradients->offset : Bytes()};
 }
 
 Status StreamedBlocks::wait_for_slot(std::size_t slot) {
@@ -152,10 +154,10 @@ Status StreamedBlocks::begin_turn(step::Table, const step::TableTurns::Turn& tur
     return lane_.fetch(slots_.size(), kind, {&copy, 1}, SlotLane::After::kEveryStore).status();
   };
   if (turn.weights && in_files()) {
-    const SlotPart& to = table_slot_->weights;
+    const SlotPart& to = *table_slot_->weights;
     NEAP_TRY(disk_->pass(slots_.size(), unit.files, {to.region, to.offset, Bytes()}));
   } else if (turn.weights) {
-    NEAP_TRY(fetch(Kind::kWeights, all_of(table_slot_->weights, *unit.weights)));
+    NEAP_TRY(fetch(Kind::kWeights, all_of(*table_slot_->weights, *unit.weights)));
   }
   if (turn.gradients)
     NEAP_TRY(fetch(Kind::kGradients, all_of(*table_slot_->gradients, *unit.gradients)));
@@ -178,9 +180,11 @@ Status StreamedBlocks::leave(std::size_t in, const SlotPart& gradients, const St
   return copy.size.is_zero() ? Status() : lane_.store(in, Kind::kGradients, {&copy, 1}).status();
 }
 
-arena::Transfer StreamedBlocks::inputs_of(std::size_t block, std::size_t slot) const {
+arena::Transfer StreamedBlocks::inputs_of(const Storage& block, std::size_t slot,
+                                          std::size_t pass) const {
   const SlotPart& part = *slots_[slot].inputs;
-  return {part.region, part.offset, storage_[block].inputs.get(), Bytes(), input_bytes_};
+  return {part.region, part.offset, block.inputs.get(), block.inputs->size() / input_passes_ * pass,
+          block.input_sizes[pass]};
 }
 
 Status StreamedBlocks::leave(std::size_t block, step::BlockWindow::Leaving what) {
@@ -193,8 +197,11 @@ Status StreamedBlocks::leave(std::size_t block, step::BlockWindow::Leaving what)
   }
   if (what.gradients)
     return leave(what.slot, *slots_[what.slot].gradients, storage_[block], what.complete);
-  const arena::Transfer copy = inputs_of(block, what.slot);
-  return lane_.store(what.slot, Kind::kInputs, {&copy, 1}).status();
+  const std::size_t pass = static_cast<std::size_t>(what.pass) % input_passes_;
+  storage_[block].input_sizes[pass] = input_bytes_;
+  const arena::Transfer copy = inputs_of(storage_[block], what.slot, pass);
+  return copy.size.is_zero() ? Status()
+                             : lane_.store(what.slot, Kind::kInputs, {&copy, 1}).status();
 }
 
 Status StreamedBlocks::bring(step::BlockWindow::Place place) {
@@ -207,12 +214,19 @@ Status StreamedBlocks::bring(step::BlockWindow::Place place) {
     NEAP_TRY(disk_->begin(place.slot, {place.weights ? &unit.files : nullptr,
                                        place.gradients ? unit.disk_gradients.get() : nullptr}));
   }
-  if (place.weights && !disk_)
-    NEAP_TRY(fetch(Kind::kWeights, all_of(slot.weights, *unit.weights), SlotLane::After::kNothing));
-  // Inputs were stored from a slot that has been used again since, or given to a table. The work
-  // that this fetch follows has already waited for that store.
-  if (place.inputs)
-    NEAP_TRY(fetch(Kind::kInputs, inputs_of(place.block, place.slot), SlotLane::After::kNothing));
+  if (place.weights && unit.weights != nullptr)
+    NEAP_TRY(
+        fetch(Kind::kWeights, all_of(*slot.weights, *unit.weights), SlotLane::After::kNothing));
+  // Since these inputs were stored, their slot has been used again or given to a table, and the work
+  // that this fetch follows has waited for that store. But a later pass may have kept inputs in
+  // this slot, which are being stored.
+  if (place.inputs) {
+    const arena::Transfer copy =
+        inputs_of(unit, place.slot, static_cast<std::size_t>(place.pass) % input_passes_);
+    const auto after =
+        input_passes_ > 1 ? SlotLane::After::kStoreOfSlot : SlotLane::After::kNothing;
+    if (!copy.size.is_zero()) NEAP_TRY(fetch(Kind::kInputs, copy, after));
+  }
   if (!place.gradients || disk_) return {};
   return fetch(Kind::kGradients, all_of(*slot.gradients, *unit.gradients),
                SlotLane::After::kEveryStore);

@@ -8,7 +8,7 @@
 //           trained blocks are loaded for the block's backward and copied back after it. Inputs of
 //           blocks are copied to the host after their forward and loaded for their backward. Tables
 //           (step/units/table_turns.h) use the same memory at other times. For rollouts, all blocks are
-//           loaded into the rollout weights.
+//           loaded into the rollout weights. Inputs can pass through buffers without the weights.
 // Threads   one at a time.
 // Failure   Error. Failures of release() and of running copies are thrown by the next use() or
 //           close().
@@ -41,12 +41,13 @@ struct SlotPart {
 class StreamedBlocks final : public step::WindowedBlocks {
  public:
   struct Slot {
-    SlotPart weights;
-    std::optional<SlotPart> gradients{}, inputs{};  ///< set for all slots or for none
+    std::optional<SlotPart> weights{}, gradients{}, inputs{};  ///< set for all slots or for none
   };
   struct UnitBytes {
     std::string name;
-    Bytes weights, gradients, inputs{};  ///< none larger than a slot's; zero: there are none
+    /// None larger than a slot's, except that inputs have a slot's size for each pass that waits for
+    /// its backward. Zero: there are none.
+    Bytes weights, gradients, inputs{};
   };
   struct Tables {
     std::vector<UnitBytes> units;
@@ -59,10 +60,11 @@ class StreamedBlocks final : public step::WindowedBlocks {
     Bytes weights, gradients;
     bool in_files;  ///< weights are in the files that read_from() names
   };
-  /// `computes` is the stream of the passes. `arena` must outlive it.
+  /// `computes` is the stream of the passes. `input_passes` passes may have kept inputs and wait for
+  /// their backward. `arena` must outlive it.
   StreamedBlocks(arena::Arena& arena, device::StreamId computes, const std::string& tag,
                  std::vector<Slot> slots, const std::vector<UnitBytes>& blocks,
-                 const Tables& tables, const OnDisk& disk = {});
+                 const Tables& tables, const OnDisk& disk = {}, std::int64_t input_passes = 1);
 
   [[nodiscard]] const std::vector<Slot>& slots() const { return slots_; }
   [[nodiscard]] const std::optional<Slot>& table_slot() const { return table_slot_; }
@@ -75,8 +77,9 @@ class StreamedBlocks final : public step::WindowedBlocks {
     [[nodiscard]] Resting resting_gradients() const {
       return {gradients.get(), disk_gradients.get()};
     }
-    Bytes all_gradients;        ///< zero: it is frozen
-    Bytes own_first, own_size;  ///< the range of complete gradients that is copied to the host
+    std::vector<Bytes> input_sizes;  ///< of the passes that have inputs here
+    Bytes all_gradients;             ///< zero: it is frozen
+    Bytes own_first, own_size;       ///< the range of complete gradients that is copied to the host
     [[nodiscard]] DiskWindows::Range leaving(bool complete) const {
       return complete ? DiskWindows::Range{own_first, own_size}
                       : DiskWindows::Range{Bytes(), all_gradients};
@@ -119,7 +122,8 @@ class StreamedBlocks final : public step::WindowedBlocks {
   [[nodiscard]] Status leave(std::size_t block, step::BlockWindow::Leaving what) override;
   [[nodiscard]] Status begin_turn(step::Table table, const step::TableTurns::Turn& turn) override;
   [[nodiscard]] Status end_turn(const step::TableTurns::Turn& turn) override;
-  [[nodiscard]] arena::Transfer inputs_of(std::size_t block, std::size_t slot) const;
+  [[nodiscard]] arena::Transfer inputs_of(const Storage& block, std::size_t slot,
+                                          std::size_t pass) const;
   [[nodiscard]] Status leave(std::size_t in, const SlotPart& gradients, const Storage& unit,
                              bool complete);
 
@@ -132,7 +136,8 @@ class StreamedBlocks final : public step::WindowedBlocks {
   std::optional<DiskWindows> disk_;
   OnDisk on_disk_;
   std::vector<std::shared_ptr<const arena::DiskFile>> files_;  // external files
-  Bytes input_bytes_;  // of a block and a group of micro-batches
+  Bytes input_bytes_;         // of a block and a group of micro-batches
+  std::size_t input_passes_;  // that wait for their backward
 };
 
 }  // namespace neap::bridge

@@ -21,9 +21,11 @@
 
 namespace neap::ops {
 
-/// Offloaded or sharded blocks and tables of the base, which are in slots while they are used.
+/// Offloaded or sharded blocks and tables of the base, which are in slots while they are used, or
+/// inputs of blocks.
 struct StreamedBase {
-  step::BlockSlots* slots = nullptr;  ///< must outlive the model
+  step::BlockSlots* slots = nullptr;  ///< must outlive the model; null: only inputs are offloaded
+  step::BlockSlots* input_slots = nullptr;  ///< of inputs, if these are not in `slots`
   /// Per slot: (elements of the largest block,). Gradients are empty if the base is frozen.
   std::vector<at::Tensor> memory, gradients;
   /// Per slot: the inputs of a group of micro-batches; empty: inputs are not offloaded.
@@ -31,6 +33,9 @@ struct StreamedBase {
   /// The buffer of a table while it is in use: (elements of the largest table,). Undefined: the
   /// table stays in the base's weights.
   at::Tensor table_memory, table_gradients;
+  [[nodiscard]] at::Device device() const {
+    return (memory.empty() ? inputs : memory).at(0).device();
+  }
   bool table_on_host = false;  ///< the embedding is in host memory, or `slots` reads its rows
 };
 
@@ -40,7 +45,7 @@ struct StreamedBase {
                                                step::Table table);
 
 /// The source of blocks for passes. `weights` is bound except for what is offloaded or sharded.
-/// `streamed.slots` must outlive the result.
+/// The slots of `streamed` must outlive the result.
 [[nodiscard]] std::unique_ptr<step::BlockSource<at::Tensor>> make_slot_blocks(
     const step::Weights<at::Tensor>& weights, const StreamedBase& streamed);
 

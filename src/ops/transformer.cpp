@@ -104,7 +104,7 @@ void Tape::backward(Tensor d_hidden) {
 Transformer::Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
                          std::optional<Lora> lora, std::optional<StreamedBase> streamed,
                          bridge::KernelChoice kernels, Peers peers)
-    : ops_(streamed               ? streamed->memory.at(0).device()
+    : ops_(streamed               ? streamed->device()
            : base.weights.empty() ? at::Device(at::kCPU)
                                   : base.weights[0].device(),
            kernels, peers) {

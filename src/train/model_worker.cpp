@@ -28,7 +28,7 @@ void ModelWorker::make_models() {
     gradients = bridge::to_aten(optimizer_->placement().optimizer().gradients);
   }
   const std::optional<ops::StreamedBase> streamed = base_units_->streamed(gradients);
-  if (model.generates && (streamed || model.generation_part))
+  if (model.generates && ((streamed && streamed->slots != nullptr) || model.generation_part))
     generator_.emplace(rank_, *base_units_, adapter_units_.get(), lora);
   const bridge::KernelChoice kernels = rank_.runtime.context().kernels();
   const ops::Peers peers{&rank_.groups.tensor(), &rank_.groups.context()};

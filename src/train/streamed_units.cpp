@@ -94,12 +94,12 @@ std::optional<ops::StreamedBase> StreamedUnits::streamed(at::ScalarType gradient
     return model_.region(TagKind::kBuffers, part.name, gradients);
   };
   for (const bridge::StreamedBlocks::Slot& slot : blocks_.slots()) {
-    out.memory.push_back(buffer(slot.weights));
+    out.memory.push_back(buffer(*slot.weights));
     if (slot.gradients) out.gradients.push_back(of_gradients(*slot.gradients));
     if (slot.inputs) out.inputs.push_back(buffer(*slot.inputs));
   }
   if (const auto& slot = blocks_.table_slot()) {
-    out.table_memory = buffer(slot->weights);
+    out.table_memory = buffer(*slot->weights);
     if (slot->gradients) out.table_gradients = of_gradients(*slot->gradients);
   }
   return out;
@@ -119,7 +119,7 @@ class FileUnits final : public StreamedUnits {
       out[u] = unit.block < 0
                    ? at::empty({unit.elements},
                                at::dtype(model_.runtime.compute_dtype()).device(at::kMeta))
-                   : model_.region(TagKind::kBuffers, blocks_.slots().front().weights.name)
+                   : model_.region(TagKind::kBuffers, blocks_.slots().front().weights->name)
                          .narrow(0, 0, unit.elements);
     }
     return out;

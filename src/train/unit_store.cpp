@@ -78,6 +78,7 @@ class ShardedUnits final : public UnitStore {
     ops::StreamedBase out;
     out.slots = &weights_;
     out.memory = weights_.slots();
+    add_inputs(out);
     return out;
   }
   void fill(const UnitFill& fill) override {
@@ -122,6 +123,23 @@ std::optional<spec::TagId> UnitStore::tag() const {
 at::Tensor UnitStore::gradients(std::size_t unit, at::ScalarType dtype) const {
   const spec::FlatUnit& of = part_.layout()[unit];
   return model_.region(spec::TagKind::kGradients, of.name, dtype).narrow(0, 0, of.elements);
+}
+
+std::optional<ops::StreamedBase> UnitStore::streamed(at::ScalarType) {
+  ops::StreamedBase out;
+  add_inputs(out);
+  return out.input_slots == nullptr ? std::nullopt : std::optional(std::move(out));
+}
+
+void UnitStore::add_inputs(ops::StreamedBase& to) const {
+  const plan::MemoryPlan& plan = model_.runtime.plan();
+  const spec::TagId buffers = model_.tag(spec::TagKind::kBuffers);
+  const std::optional<std::size_t> tag = plan.index_of(buffers);
+  if (!tag || plan.tags[*tag].hosted.inputs.empty()) return;
+  bridge::StreamedBlocks& inputs = model_.runtime.streamed_blocks(buffers);
+  to.input_slots = &inputs;
+  for (const bridge::StreamedBlocks::Slot& slot : inputs.slots())
+    to.inputs.push_back(model_.region(spec::TagKind::kBuffers, slot.inputs->name));
 }
 
 void UnitStore::fill(const UnitFill& fill) {
@@ -224,7 +242,10 @@ std::unique_ptr<UnitStore> make_units(const RankModel& model, ModelPart::Of unit
   const plan::MemoryPlan& plan = model.runtime.plan();
   const std::optional<std::size_t> buffers = plan.index_of(model.tag(spec::TagKind::kBuffers));
   if (!buffers || part.adapters()) return std::make_unique<ResidentUnits>(model, std::move(part));
-  if (!plan.tags[*buffers].gathers()) return make_streamed_units(model, std::move(part));
+  if (!plan.tags[*buffers].gathers)
+    return plan.tags[*buffers].hosted.blocks.empty()
+               ? std::make_unique<ResidentUnits>(model, std::move(part))
+               : make_streamed_units(model, std::move(part));
   const spec::UnitSlices slices =
       model.spec.trains_blocks() ? place_states(model, part).slices()
                                  : spec::even_slices(part.layout(), model.groups.shards().size());

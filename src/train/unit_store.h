@@ -54,7 +54,7 @@ class UnitStore {
   /// The tensor of each unit while it is used; for one that passes through buffers, the first.
   [[nodiscard]] virtual std::vector<at::Tensor> places() const { return values_; }
   /// The buffers that units pass through, for gradients of this type; nullopt: there are none.
-  [[nodiscard]] virtual std::optional<ops::StreamedBase> streamed(at::ScalarType) { return {}; }
+  [[nodiscard]] virtual std::optional<ops::StreamedBase> streamed(at::ScalarType);
   /// The tensor where backward adds a unit's gradients.
   [[nodiscard]] virtual at::Tensor gradients(std::size_t unit, at::ScalarType dtype) const;
   /// If a unit's gradients are offloaded: only `size` bytes from `first` are copied to the host.
@@ -82,6 +82,8 @@ class UnitStore {
   virtual void gather_each(const TakeUnit& take);
 
  protected:
+  /// Adds the buffers of inputs, if inputs are offloaded apart from the weights.
+  void add_inputs(ops::StreamedBase& to) const;
   /// The part of the rollout weights that bring() fills.
   [[nodiscard]] bridge::SlotPart place_to_generate(std::size_t unit) const;
 

@@ -121,6 +121,11 @@ class CountedBackend {
       const bool overlaps = step::gathers_overlap_passes(
           role_.shape, ops.ranks(spec::Axis::kContext), uses_copy_lane(job, role_.id));
       blocks_.emplace(ops, weights_, sharded_layers(role_, dtype, storage.layers, overlaps));
+      if (storage.streams_inputs()) blocks_->add_inputs(offloaded_inputs(role_, dtype));
+      weights_.source = &*blocks_;
+    } else if (storage.streams_inputs() && !storage.streams_layers() &&
+               phase.part != spec::TrainPart::kUpdate) {
+      blocks_.emplace(ops, weights_, offloaded_inputs(role_, dtype));
       weights_.source = &*blocks_;
     }
     if (storage.streams_layers()) {

@@ -33,6 +33,14 @@ CountedLayers offloaded_layers(const ModelRole& role, spec::Dtype dtype,
   return out;
 }
 
+CountedLayers offloaded_inputs(const ModelRole& role, spec::Dtype dtype) {
+  CountedLayers out;
+  out.blocks = hosted_blocks(role, dtype);
+  for (PartPlan& block : out.blocks) block.bytes = Bytes();
+  out.inputs = spec::Home::kHost;
+  return out;
+}
+
 CountedLayers sharded_layers(const ModelRole& role, spec::Dtype dtype, spec::Home home,
                              bool overlaps) {
   const std::vector<spec::FlatUnit> layout = spec::flat_layout(role.shape, role.head);
@@ -54,6 +62,10 @@ CountedLayers sharded_layers(const ModelRole& role, spec::Dtype dtype, spec::Hom
     for (const step::SlicedTables::Placed& placed : tables.units[t])
       out.own_turns[t] += own[placed.unit];
   return out;
+}
+
+void CountedBlocks::add_inputs(CountedLayers inputs) {
+  inputs_ = std::make_unique<CountedBlocks>(ops_, weights_, std::move(inputs));
 }
 
 double CountedBlocks::bring(double bytes, double from, Bytes own) {
@@ -105,6 +117,7 @@ void CountedBlocks::begin_mini_batch(std::int64_t passes_back) {
     drain();
     window_.forget();
   }
+  if (inputs_ != nullptr) inputs_->begin_mini_batch(passes_back);
   passes_back_ = passes_back;
   completes_.reset();
   window_.begin_mini_batch(passes_back);
@@ -126,6 +139,7 @@ void CountedBlocks::expect(step::Sweep sweep, std::int64_t passes, const spec::B
   window_.expect(sweep, passes, chunk);
   turns_.expect(sweep, passes);
   bring_expected();
+  if (inputs_ != nullptr) inputs_->expect(sweep, passes, chunk);
 }
 
 bool CountedBlocks::uses_alike() const {
@@ -133,11 +147,13 @@ bool CountedBlocks::uses_alike() const {
 }
 
 void CountedBlocks::begin_group(std::int64_t rows) {
+  if (inputs_ != nullptr) return inputs_->begin_group(rows);
   const T inputs = T::outside({rows, weights_.architecture.hidden_size}, dtype());
   input_bytes_ = bytes(inputs);
 }
 
-CountedTensor CountedBlocks::inputs(std::int64_t, std::int64_t count) {
+CountedTensor CountedBlocks::inputs(std::int64_t first, std::int64_t count) {
+  if (inputs_ != nullptr) return inputs_->inputs(first, count);
   if (layers_.inputs == spec::Home::kDevice) return {};
   return T::outside({count, weights_.architecture.hidden_size}, dtype());
 }
@@ -154,10 +170,12 @@ const step::Block<CountedTensor>& CountedBlocks::use(std::size_t block, step::Bl
   fetch_until(used_);
   const std::size_t slot = use_.missing.slot;
   wait(std::max(filled_[slot], stored_[slot]));
+  if (inputs_ != nullptr) (void)inputs_->use(block, how);
   return weights_.blocks[block];
 }
 
-void CountedBlocks::release(std::size_t) noexcept {
+void CountedBlocks::release(std::size_t block) noexcept {
+  if (inputs_ != nullptr) inputs_->release(block);
   const step::BlockWindow::Leaving leaving = window_.release(used_);
   work_ = ops_.now();
   if (leaving.any()) {
@@ -207,6 +225,9 @@ void CountedBlocks::fetch(const Fetch& fetch) {
   const double gradients = place.gradients ? gradient_bytes(place.block) : 0;
   const double first = weights + (place.inputs ? input_bytes_ : 0);
   double from = fetch.from, gradients_from = fetch.gradients_from;
+  // The buffer may have other inputs, which are being stored.
+  if (place.inputs && weights_.architecture.pipeline.stages > 1)
+    from = std::max(from, stored_[place.slot]);
   if (is_on_disk() && !layers_.ranks && weights + gradients > 0) {
     // Gradients are read into the window from which the previous ones were written. Data that was
     // read is copied to the buffer when the buffer is used.

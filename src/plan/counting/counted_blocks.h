@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -41,6 +42,8 @@ struct CountedLayers {
 };
 [[nodiscard]] CountedLayers offloaded_layers(const ModelRole& role, spec::Dtype dtype,
                                              const spec::ModelStorage& storage);
+/// Inputs alone.
+[[nodiscard]] CountedLayers offloaded_inputs(const ModelRole& role, spec::Dtype dtype);
 /// For a ZeRO-3 model. `overlaps` is as in SlicedWeights, on GPUs.
 [[nodiscard]] CountedLayers sharded_layers(const ModelRole& role, spec::Dtype dtype,
                                            spec::Home home, bool overlaps);
@@ -73,6 +76,8 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   [[nodiscard]] T rows_from_files(const T& table, const T& indices) override;
   [[nodiscard]] T new_gradients(step::UnitKey unit) override;
   [[nodiscard]] T complete_gradients(step::UnitKey unit) override;
+  /// Inputs are offloaded apart from weights.
+  void add_inputs(CountedLayers inputs);
   /// When a unit's gradients are complete, `bytes` of them are offloaded.
   void keep_own(step::UnitKey unit, Bytes bytes) { own_[unit] = bytes; }
   /// For ZeRO-3 weights: enqueues another collective of `seconds` after the started gathers.
@@ -112,7 +117,8 @@ class CountedBlocks final : public step::BlockSource<step::CountedTensor> {
   const step::Weights<T>& weights_;
   CountedLayers layers_;
   std::map<step::UnitKey, Bytes> own_;
-  double input_bytes_ = 0;  // of a block and a group of micro-batches
+  std::unique_ptr<CountedBlocks> inputs_;  // null: they are with the weights, or not offloaded
+  double input_bytes_ = 0;                 // of a block and a group of micro-batches
   step::BlockWindow window_;
   step::BlockWindow::Use use_;
   std::int64_t passes_back_ = 0;  // backward passes per mini-batch

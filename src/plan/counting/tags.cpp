@@ -7,6 +7,7 @@
 #include "plan/counting/nccl_memory.h"
 #include "spec/model/pipeline.h"
 #include "step/generation/decode_graphs.h"
+#include "step/pipeline/pipeline_schedule.h"
 #include "step/units/block_buffers.h"
 #include "step/units/gradient_slots.h"
 
@@ -43,15 +44,20 @@ std::vector<spec::FlatUnit> resident_units(const ModelRole& role, bool tables) {
   return units;
 }
 
-// The inputs of a block for a group of micro-batches.
-Bytes group_inputs(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
-                   spec::Dtype dtype) {
+// The inputs of each block for a group of micro-batches, if they are offloaded.
+void add_inputs(HostedPlan& to, const spec::Job& job, const spec::Recipe& recipe,
+                const ModelRole& role, spec::Dtype dtype) {
   const spec::Phase* const phase = recipe.training_phase(role.id);
-  if (phase == nullptr || phase->storage.inputs == spec::Home::kDevice) return {};
-  const std::int64_t count = std::min(phase->storage.together, micro_batches(job, *phase));
-  const std::int64_t rows =
-      count * role.shape.tensor.rows_of(micro_batch_spans(job, *phase).rows());
-  return spec::tensor_bytes(rows * role.shape.hidden_size, dtype);
+  if (phase == nullptr || !phase->storage.streams_inputs()) return;
+  const std::int64_t all = micro_batches(job, *phase);
+  const spec::PipelineStage& stage = role.shape.pipeline;
+  if (stage.stages > 1)
+    to.input_passes = step::inputs_kept(step::shape_of(stage, all), stage.stage);
+  const std::int64_t rows = to.input_passes * std::min(phase->storage.together, all) *
+                            role.shape.tensor.rows_of(micro_batch_spans(job, *phase).rows());
+  to.inputs = hosted_blocks(role, dtype);
+  for (PartPlan& block : to.inputs)
+    block.bytes = spec::tensor_bytes(rows * role.shape.hidden_size, dtype);
 }
 
 HostedPlan hosted_weights(const spec::Job& job, const spec::Recipe& recipe, const ModelRole& role,
@@ -63,7 +69,7 @@ HostedPlan hosted_weights(const spec::Job& job, const spec::Recipe& recipe, cons
   out.blocks = hosted_blocks(role, dtype);
   out.tables = unit_parts(hosted.units, dtype);
   out.turns = hosted.turns;
-  out.inputs = group_inputs(job, recipe, role, dtype);
+  add_inputs(out, job, recipe, role, dtype);
   if (role.reads_files(out.home)) out.file_window = file_window(role, dtype);
   if (!role.trains_blocks()) return out;
   const spec::Dtype gradients = optimizer_of(role, dtype).gradients;
@@ -72,17 +78,20 @@ HostedPlan hosted_weights(const spec::Job& job, const spec::Recipe& recipe, cons
   return out;
 }
 
-std::vector<PartPlan> weight_slots(Bytes bytes) {
+// One for each slot; none of no bytes.
+std::vector<PartPlan> block_slots(step::BufferOf what, Bytes bytes) {
   std::vector<PartPlan> parts;
-  for (std::size_t i = 0; i < kBlockSlots; ++i)
-    parts.push_back({step::block_buffer(step::BufferOf::kWeights, i), Bytes(), bytes});
+  for (std::size_t i = 0; i < kBlockSlots && !bytes.is_zero(); ++i)
+    parts.push_back({step::block_buffer(what, i), Bytes(), bytes});
   return parts;
 }
 
 // Buffers for gathered blocks. Tables use the memory of all block buffers.
 std::vector<RegionPlan> gather_regions(const ModelRole& role, spec::Dtype dtype) {
   RegionPlan region =
-      pack_regions(weight_slots(largest_of(hosted_blocks(role, dtype))), Bytes(~0ull)).front();
+      pack_regions(block_slots(step::BufferOf::kWeights, largest_of(hosted_blocks(role, dtype))),
+                   Bytes(~0ull))
+          .front();
   const step::SlicedTables tables =
       step::sliced_tables(role.shape, role.head, spec::flat_layout(role.shape, role.head));
   PartPlan table{step::table_buffer(step::BufferOf::kWeights), Bytes(),
@@ -95,13 +104,12 @@ std::vector<RegionPlan> gather_regions(const ModelRole& role, spec::Dtype dtype)
 
 // Weights, gradients and inputs of blocks. Tables use the memory of all block buffers.
 std::vector<RegionPlan> slot_regions(const HostedPlan& hosted, Bytes enough) {
-  std::vector<PartPlan> parts = weight_slots(largest_of(hosted.blocks));
+  std::vector<PartPlan> parts = block_slots(step::BufferOf::kWeights, largest_of(hosted.blocks));
   const auto add = [&](step::BufferOf what, Bytes bytes) {
-    for (std::size_t i = 0; i < kBlockSlots && !bytes.is_zero(); ++i)
-      parts.push_back({step::block_buffer(what, i), Bytes(), bytes});
+    for (PartPlan& part : block_slots(what, bytes)) parts.push_back(std::move(part));
   };
   add(step::BufferOf::kGradients, largest_of(hosted.gradients));
-  add(step::BufferOf::kInputs, hosted.inputs);
+  add(step::BufferOf::kInputs, hosted.pass_inputs());
   if (!hosted.turns.any()) return pack_regions(parts, enough);
   RegionPlan region = pack_regions(parts, Bytes(~0ull)).front();
   const Bytes weights = hosted.turns.head ? hosted.tables[*hosted.turns.head].bytes : Bytes();
@@ -115,6 +123,17 @@ std::vector<RegionPlan> slot_regions(const HostedPlan& hosted, Bytes enough) {
     region.parts.insert(region.parts.begin() + 2 * kBlockSlots + 1, std::move(gradients));
   region.name = "slots";
   return {std::move(region)};
+}
+
+std::vector<RegionPlan> buffer_regions(const ModelRole& role, const spec::ModelStorage& storage,
+                                       const HostedPlan& hosted, spec::Dtype dtype, Bytes enough) {
+  if (storage.streams_layers()) return slot_regions(hosted, enough);
+  std::vector<RegionPlan> out;
+  if (storage.shards_weights) out = gather_regions(role, dtype);
+  for (RegionPlan& inputs :
+       pack_regions(block_slots(step::BufferOf::kInputs, hosted.pass_inputs()), Bytes(~0ull)))
+    out.push_back(std::move(inputs));
+  return out;
 }
 
 Bytes gradient_slice_bytes(const ModelRole& role, spec::Dtype dtype) {
@@ -258,6 +277,7 @@ HostedPlan hosted_of(const spec::Job& job, const spec::Recipe& recipe, const Mod
   if (tag.kind == spec::TagKind::kBuffers && storage.streams_layers())
     return hosted_weights(job, recipe, role, dtype);
   HostedPlan out;
+  if (tag.kind == spec::TagKind::kBuffers) add_inputs(out, job, recipe, role, dtype);
   const auto windows = [&](const spec::UnitSlices& slices, spec::Dtype of, std::size_t slots) {
     out.slice_slots = slots;
     if (out.is_on_disk()) out.slice_window = slice_window(role, slices, of);
@@ -336,15 +356,16 @@ std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe
     if (id.kind == spec::TagKind::kBlocks)
       tag.own_blocks =
           generates_with_own_blocks(models.at(id.model), recipe.find(id.model)->storage);
+    if (id.kind == spec::TagKind::kBuffers)
+      tag.gathers = recipe.find(id.model)->storage.shards_weights;
     if (id.kind != spec::TagKind::kKeyValues && id.kind != spec::TagKind::kGraphs)
       tag.hosted = hosted_of(job, recipe, models.at(id.model), id, dtype);
     const Bytes enough = target.granularity * kGranulesPerRegion;
     const auto regions = [&] {
       if (id.kind != spec::TagKind::kBuffers)
         return pack_regions(tag_parts(job, recipe, models, id, dtype), enough);
-      return recipe.find(id.model)->storage.shards_weights
-                 ? gather_regions(models.at(id.model), dtype)
-                 : slot_regions(tag.hosted, enough);
+      return buffer_regions(models.at(id.model), recipe.find(id.model)->storage, tag.hosted, dtype,
+                            enough);
     };
     place(tag, regions(), target.granularity);
     tags.push_back(std::move(tag));

@@ -47,9 +47,9 @@ void write_sums(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
     const TagPlan& tag = plan.tags[t];
     // Offloaded weights are counted with their host memory, so the rollout copy adds nothing.
     const TagPlan* const slots = plan.slots_behind(tag);
-    const bool counted = slots != nullptr && !slots->hosted.empty() && !slots->gathers();
+    const bool counted = slots != nullptr && !slots->hosted.empty() && !slots->gathers;
     if (plan.in_cycle(tag) && !counted)
-      plan.all_resident += (tag.gathers() || tag.hosted.empty() ? tag.bytes : Bytes()) +
+      plan.all_resident += (tag.gathers || tag.hosted.empty() ? tag.bytes : Bytes()) +
                            (tag.hosted.empty() ? Bytes() : tag.hosted.bytes());
     plan.host_bytes += chosen[t].host;
     plan.disk_bytes += tag.hosted.on_disk();

@@ -29,12 +29,9 @@ std::string_view illegal_tables(const spec::ModelStorage& homes, const ModelRole
 
 std::string_view illegal_inputs(const spec::ModelStorage& homes, const ModelRole& role) {
   if (!role.trained) return "A frozen model has no backward that reads layer inputs";
-  if (homes.layers == Home::kDisk || homes.inputs == Home::kDisk)
-    return "Layers are on disk because host memory is short, so their inputs do not fit there";
-  if (!homes.streams_layers())
-    return "Layer inputs pass through the prefetch buffers of layers that are offloaded whole";
-  if (role.shape.pipeline.stages > 1)
-    return "On a pipeline stage several micro-batches wait for their backward";
+  if (role.shape.pipeline.zero_bubble)
+    return "Between the parts of a backward, layers keep what their products read";
+  if (homes.inputs == Home::kDisk) return "Layer inputs are offloaded to host memory only";
   return {};
 }
 

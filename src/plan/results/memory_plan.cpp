@@ -47,7 +47,7 @@ std::vector<Bytes> HostedPlan::storages() const {
     add_all(blocks);
     add_all(gradients);
   }
-  add(inputs, blocks.size());
+  add_all(inputs);
   if (file_window.is_zero()) add_all(tables);
   add_all(table_gradients);
   if (is_on_disk()) {
@@ -59,6 +59,10 @@ std::vector<Bytes> HostedPlan::storages() const {
   }
   add(stored_buffer * 2);
   return out;
+}
+
+Bytes HostedPlan::pass_inputs() const {
+  return inputs.empty() ? Bytes() : inputs.front().bytes / static_cast<std::uint64_t>(input_passes);
 }
 
 Bytes HostedPlan::bytes() const {

@@ -78,12 +78,17 @@ struct HostedPlan {
   /// two staging buffers.
   std::vector<PartPlan> stored{};
   Bytes stored_buffer{};
-  Bytes inputs{};     ///< inputs of each block for its backward; zero: they stay on the device
+  /// Inputs of each block, for all passes that wait for their backward at the same time; empty: they
+  /// stay on the device.
+  std::vector<PartPlan> inputs{};
+  std::int64_t input_passes = 1;
+  /// Inputs of a block for one pass.
+  [[nodiscard]] Bytes pass_inputs() const;
   Bytes tied_rows{};  ///< in a mini-batch, after the gradients (step/model/tied_rows.h)
   [[nodiscard]] bool is_on_disk() const { return home == spec::Home::kDisk; }
   /// True if there are no prefetch buffers.
   [[nodiscard]] bool empty() const {
-    return blocks.empty() && states.empty() && (slice + gradient_slice).is_zero();
+    return blocks.empty() && inputs.empty() && states.empty() && (slice + gradient_slice).is_zero();
   }
   /// Sizes of the pieces in host memory, or of staging buffers, without `tied_rows`. A run
   /// allocates all of them at once.
@@ -106,10 +111,8 @@ struct TagPlan {
   HostedPlan hosted{};
   /// For rollout weights: this rank trains these blocks and offloads them.
   bool own_blocks = false;
-  /// Buffers for weights that are gathered from ZeRO shards.
-  [[nodiscard]] bool gathers() const {
-    return id.kind == spec::TagKind::kBuffers && hosted.blocks.empty();
-  }
+  /// For prefetch buffers: weights are gathered into them from ZeRO shards.
+  bool gathers = false;
   /// Memory of a library, which the arena does not manage. It is taken for the whole run.
   [[nodiscard]] bool is_outside() const {
     return id.kind == spec::TagKind::kPeers || id.kind == spec::TagKind::kGraphNodes;
@@ -281,7 +284,7 @@ struct MemoryPlan {
   [[nodiscard]] const TagPlan* slots_behind(const TagPlan& tag) const {
     if (tag.id.kind != spec::TagKind::kBlocks) return nullptr;
     const auto slots = index_of(spec::TagId{spec::TagKind::kBuffers, tag.id.model});
-    return slots && (tag.own_blocks || tags[*slots].gathers()) ? &tags[*slots] : nullptr;
+    return slots && (tag.own_blocks || tags[*slots].gathers) ? &tags[*slots] : nullptr;
   }
   [[nodiscard]] std::optional<std::size_t> index_of(spec::PhaseId phase) const;
   /// Whether some phase of a step needs the tag.

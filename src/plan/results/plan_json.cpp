@@ -44,8 +44,7 @@ Json json_of(const HostedPlan& hosted) {
   for (const PartPlan& part : hosted.gradients) add("gradients", part, disk);
   for (const PartPlan& part : hosted.table_gradients) add("gradients", part);
   add_windows(step::kBlockSlots, hosted.weights_window() + hosted.gradients_window());
-  for (const PartPlan& block : hosted.blocks)
-    if (!hosted.inputs.is_zero()) add("inputs", {block.name, Bytes(), hosted.inputs});
+  for (const PartPlan& part : hosted.inputs) add("inputs", part);
   const std::string slice(spec::kSlicePart);
   if (!hosted.slice.is_zero()) add("weights", {slice, Bytes(), hosted.slice}, disk);
   if (!hosted.gradient_slice.is_zero())
@@ -126,8 +125,10 @@ Json summary_json(const MemoryPlan& plan) {
   const std::vector<spec::ModelId> streamed = streamed_models(plan);
   const auto names = [&](const auto& has) {
     Json list = Json::array();
-    for (const spec::ModelId model : streamed)
+    for (std::size_t m = 0; m < spec::kModels; ++m) {
+      const auto model = static_cast<spec::ModelId>(m);
       if (has(model)) list.push_back(to_string(model));
+    }
     return list;
   };
   const auto offloads = [&](spec::Home spec::ModelHomes::*home) {
@@ -137,7 +138,7 @@ Json summary_json(const MemoryPlan& plan) {
   for (const spec::ModelId model : streamed)
     groups[std::string(to_string(model))] = plan.modes.of(model).together;
   for (const TagPlan& tag : plan.tags)
-    if (tag.gathers())
+    if (tag.gathers)
       groups[std::string(to_string(tag.id.model))] = plan.modes.of(tag.id.model).together;
   return {{"seconds", plan.seconds()},
           {"copy_seconds", plan.copy_seconds},

@@ -114,10 +114,12 @@ std::string once_text(const MemoryPlan& plan) {
 
 std::string hosted_text(const HostedPlan& hosted) {
   const char* gradients = hosted.gradients.empty() ? "" : " with gradients";
-  const char* inputs = hosted.inputs.is_zero()    ? ""
+  const char* inputs = hosted.inputs.empty()      ? ""
                        : hosted.gradients.empty() ? " with inputs"
                                                   : " and inputs";
   if (!hosted.gradient_slice.is_zero()) return "this rank's shard of the gradients";
+  if (hosted.blocks.empty() && !hosted.inputs.empty())
+    return format("inputs of {} layers", hosted.inputs.size());
   if (hosted.blocks.empty())
     return hosted.states.front().name == spec::kSlicePart
                ? std::string("this rank's shard of the states")
@@ -186,19 +188,20 @@ std::string streamed_text(const MemoryPlan& plan) {
   std::string out;
   for (const TagPlan& tag : plan.tags) {
     const TagPlan* const slots = plan.slots_behind(tag);
-    if (tag.gathers()) {
+    if (tag.gathers) {
       out += format(
           "\n{}: each rank has a shard of the weights{}; a layer, the embedding or the head is "
-          "all-gathered here while it is used{}\n",
+          "all-gathered here while it is used{}{}\n",
           tag.name(),
           tag.hosted.slice.is_zero()
               ? ""
               : format(" ({}, {}), and prefetches the part that is gathered next",
                        tag.hosted.is_on_disk() ? "on disk" : "in host memory", tag.hosted.slice),
-          together_text(plan, tag.id.model));
+          together_text(plan, tag.id.model),
+          tag.hosted.inputs.empty() ? "" : "; layer inputs are offloaded to the CPU");
       continue;
     }
-    if (tag.id.kind == spec::TagKind::kBlocks && (slots == nullptr || slots->gathers())) {
+    if (tag.id.kind == spec::TagKind::kBlocks && (slots == nullptr || slots->gathers)) {
       out += format("\n{}: all weights of this rank, while the model generates\n", tag.name());
       continue;
     }
@@ -275,8 +278,13 @@ std::string sentence_of(const MemoryPlan& plan) {
                   : plan.modes.of(model).layers == spec::Home::kDisk ? "disk"
                                                                      : "the CPU",
                   together_text(plan, model));
+  for (const ActivationPlan& trained : plan.activations) {
+    const spec::ModelHomes& homes = plan.modes.of(trained.model);
+    if (homes.layers == spec::Home::kDevice && homes.inputs != spec::Home::kDevice)
+      out += format("; layer inputs of {} offloaded to the CPU", to_string(trained.model));
+  }
   for (const TagPlan& tag : plan.tags) {
-    if (tag.gathers() && plan.modes.of(tag.id.model).together > 1)
+    if (tag.gathers && plan.modes.of(tag.id.model).together > 1)
       out += format("; weights of {} all-gathered{}", to_string(tag.id.model),
                     together_text(plan, tag.id.model));
   }

@@ -153,6 +153,8 @@ std::vector<spec::StepModes> Drafts::update_modes() const {
         continue;
       for (spec::StepModes modes : all) {
         modes.of(model).update = mode;
+        if (fixed != nullptr && fixed->homes.layers == spec::Home::kDevice)
+          modes.of(model).inputs = fixed->homes.inputs;
         wider.push_back(modes);
       }
     }
@@ -176,7 +178,7 @@ std::vector<spec::StepModes> Drafts::modes(std::size_t offload) const {
 
 std::vector<spec::StepModes> Drafts::modes_with(const spec::ModelHomes& wanted) const {
   std::vector<spec::StepModes> resident = update_modes();
-  if (wanted.layers == spec::Home::kDevice) return resident;
+  if (wanted == spec::ModelHomes()) return resident;
   std::vector<spec::StepModes> all;
   if (job_.residency() == spec::Residency::kAll ||
       !job_.memory.allows(spec::Measure::kStreamWeights) ||
@@ -188,7 +190,9 @@ std::vector<spec::StepModes> Drafts::modes_with(const spec::ModelHomes& wanted) 
   for (const spec::ModelId model : streamable()) {
     models.push_back(model);
     for (spec::StepModes modes : resident)
-      if (offload(modes, models, wanted, recipe)) all.push_back(modes);
+      if (offload(modes, models, wanted, recipe) &&
+          std::find(all.begin(), all.end(), modes) == all.end())
+        all.push_back(modes);
   }
   return all;
 }
@@ -213,9 +217,9 @@ bool Drafts::offload(spec::StepModes& modes, const std::vector<spec::ModelId>& m
     for (const auto home : spec::kHomes) placed.*home = std::max(placed.*home, homes.*home);
   }
   // Otherwise an earlier step has these modes.
-  if (wanted.gradients != spec::Home::kDevice) return any && placed.gradients == wanted.gradients;
-  if (wanted.inputs != spec::Home::kDevice) return any && placed.inputs == wanted.inputs;
-  return any && placed.tables == wanted.tables;
+  const bool more = wanted.gradients != spec::Home::kDevice || wanted.inputs != spec::Home::kDevice;
+  return any && placed.gradients == wanted.gradients && placed.inputs == wanted.inputs &&
+         (more || placed.tables == wanted.tables);
 }
 
 std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) const {

@@ -58,13 +58,17 @@ inline constexpr std::array kOffloads = [] {
   constexpr Home kHost = Home::kHost, kDisk = Home::kDisk;
   return std::array{
       OffloadStep{0, Homes{}},
+      OffloadStep{1, Homes{.inputs = kHost}},
       OffloadStep{1, Homes{.layers = kHost}},
       OffloadStep{2, Homes{.layers = kHost, .tables = kHost}},
       OffloadStep{3, Homes{.layers = kHost, .tables = kHost, .inputs = kHost}},
       OffloadStep{4, Homes{.layers = kHost, .gradients = kHost}},
+      OffloadStep{4, Homes{.layers = kHost, .inputs = kHost, .gradients = kHost}},
       OffloadStep{5, Homes{.layers = kDisk}},
       OffloadStep{5, Homes{.layers = kDisk, .tables = kHost}},
       OffloadStep{5, Homes{.layers = kDisk, .gradients = kDisk}},
+      OffloadStep{5, Homes{.layers = kDisk, .tables = kHost, .inputs = kHost}},
+      OffloadStep{5, Homes{.layers = kDisk, .inputs = kHost, .gradients = kDisk}},
   };
 }();
 inline constexpr std::size_t kOffloadSteps = kOffloads.back().step + 1;

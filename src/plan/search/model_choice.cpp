@@ -32,11 +32,8 @@ ModelChoice smaller_of(const ModelChoice& a, const ModelChoice& b) {
   for (const auto home : spec::kHomes) out.homes.*home = std::max(a.homes.*home, b.homes.*home);
   out.homes.update = std::max(a.homes.update, b.homes.update);
   out.homes.together = std::min(a.homes.together, b.homes.together);
-  if (out.homes.layers == spec::Home::kDisk) {
-    // Blocks are on disk because host memory is short, so their inputs do not fit there either.
-    out.homes.inputs = spec::Home::kDevice;
-    if (out.homes.gradients == spec::Home::kHost) out.homes.gradients = spec::Home::kDisk;
-  }
+  if (out.homes.layers == spec::Home::kDisk && out.homes.gradients == spec::Home::kHost)
+    out.homes.gradients = spec::Home::kDisk;
   if (a.retention && b.retention) out.retention = kept_by_both(*a.retention, *b.retention);
   return out;
 }

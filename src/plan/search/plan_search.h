@@ -5,9 +5,9 @@
 //         limit.
 //         1. Types of optimizer states, bfloat16 first. bfloat16 changes results, so it must
 //            save 5 % of the time.
-//         2. Resident weights; then offloaded blocks, also tables, also inputs of blocks, each
-//            if the one before fits with no micro-batch size. Inputs are also tried if blocks fit,
-//            because they may make room for larger groups.
+//         2. Resident weights; then offloaded blocks, or only their inputs; then also tables, also
+//            inputs of blocks, each if the one before fits with no micro-batch size. Inputs are also
+//            tried if blocks fit, because they may make room for larger groups.
 //         3. Micro-batch sizes: the largest that fit, all kinds together. Then one kind after
 //            another, twice: a level down or up as long as that helps.
 //         4. The drafts of that variant: every mode of updates and weight offload, with loads of

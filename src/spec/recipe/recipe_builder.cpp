@@ -106,7 +106,7 @@ void RecipeBuilder::add_model(const ModelSource& source) {
       derive(modes_.of(source.id), evaluates_ ? DataParallel() : job_.data_parallel(source.id),
              source.trained != nullptr, source.adapted());
   if (!model.storage.streams_shard()) add_tag(TagKind::kWeights, source.id);
-  if (model.storage.brings_layers()) add_tag(TagKind::kBuffers, source.id);
+  if (model.storage.uses_buffers()) add_tag(TagKind::kBuffers, source.id);
   if (source.adapted()) add_tag(TagKind::kAdapter, source.id);
 }
 
@@ -180,6 +180,7 @@ void RecipeBuilder::fill_own_tag(Phase& p, TagKind kind, TagId tag, bool adapted
           p.gathers_weights ? kind == TagKind::kBlocks || passes_slots : kind == TagKind::kBuffers;
       // An update loads the states in parts into prefetch buffers.
       if (p.part == TrainPart::kUpdate || !used) return;
+      if (kind == TagKind::kBuffers && !p.storage.uses_buffers()) return;
       p.needs.push_back(tag);
       p.writes.push_back(tag);
       return;

@@ -62,7 +62,10 @@ struct ModelStorage : ModelHomes {
   [[nodiscard]] constexpr bool brings_layers() const {
     return layers != Home::kDevice || shards_weights;
   }
+  /// Whether anything passes through prefetch buffers.
+  [[nodiscard]] constexpr bool uses_buffers() const { return brings_layers() || streams_inputs(); }
   [[nodiscard]] constexpr bool streams_tables() const { return tables != Home::kDevice; }
+  [[nodiscard]] constexpr bool streams_inputs() const { return inputs != Home::kDevice; }
   [[nodiscard]] constexpr bool streams_gradients() const { return gradients != Home::kDevice; }
   /// Whether an update loads optimizer states in parts.
   [[nodiscard]] constexpr bool streams_states() const { return states() != Home::kDevice; }
@@ -82,7 +85,7 @@ struct ModelStorage : ModelHomes {
   ModelStorage out{homes};
   const bool trains_layers = trained && !adapted;
   out.shards_weights = ranks.slices_weights();
-  if (!out.streams_layers()) out.tables = out.inputs = Home::kDevice;
+  if (!out.streams_layers()) out.tables = Home::kDevice;
   if (!out.streams_shard() || !trains_layers) out.gradients = Home::kDevice;
   if (!trained) {
     out.inputs = Home::kDevice;

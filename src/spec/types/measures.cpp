@@ -21,7 +21,8 @@ constexpr std::array<Row, kMeasures> kRows = {
      {"offload_optimizer", Measure::kStream, "`memory.optimizer_offload = \"cpu\"`"},
      {"offload_weights", Measure::kStreamWeights,
       "keep layers in host memory and prefetch each before it is used, with the gradients of "
-      "trained ones; then also the embedding, the LM head and layer inputs"},
+      "trained ones; then also the embedding and the LM head. Keep layer inputs there until the "
+      "backward"},
      {"nvme", Measure::kDisk,
       "offload to disk what host memory has no room for: optimizer states, then layers. Frozen "
       "weights are read from the model's own safetensors files if their type is the same"},

@@ -286,6 +286,18 @@ std::int64_t micro_batches_kept(const PipelineShape& shape, std::int64_t stage) 
   return storage_of(stage_schedule(rounds, stage)).micro_batches;
 }
 
+std::int64_t inputs_kept(const PipelineShape& shape, std::int64_t stage) {
+  PipelineShape rounds = shape;  // later ones are alike
+  rounds.micro_batches = std::min(shape.micro_batches, 4 * shape.stages);
+  std::map<std::int64_t, std::int64_t> open;  // by chunk
+  std::int64_t most = 0;
+  for (const PipelineAction& action : stage_schedule(rounds, stage)) {
+    if (action.kind != Kind::kForward && action.kind != Kind::kBackward) continue;
+    most = std::max(most, open[action.chunk] += action.kind == Kind::kForward ? 1 : -1);
+  }
+  return most;
+}
+
 namespace {
 
 // Simulates stages that run their lists at the same time.

@@ -36,6 +36,9 @@ constexpr std::string_view name_of(BufferOf what) {
 [[nodiscard]] inline std::string block_buffer(BufferOf what, std::size_t slot) {
   return format("{}.{}", detail::name_of(what), slot);
 }
+[[nodiscard]] inline bool is_block_buffer(std::string_view name, BufferOf what) {
+  return name.starts_with(detail::name_of(what));
+}
 /// For tables, which use the memory of all blocks' buffers in their turns.
 [[nodiscard]] inline std::string table_buffer(BufferOf what) {
   return format("{}.table", detail::name_of(what));

@@ -25,10 +25,13 @@ BlockWindow::BlockWindow(std::size_t blocks, std::size_t slots, WithBlocks with,
       with_(with),
       all_breaks_(breaks),
       breaks_(breaks),
-      added_(blocks, 0) {}
+      added_(blocks, 0),
+      kept_(blocks, 0),
+      read_(blocks, 0) {}
 
 void BlockWindow::begin_mini_batch(std::int64_t passes_back) {
-  std::fill(added_.begin(), added_.end(), 0);
+  for (std::vector<std::int64_t>* counts : {&added_, &kept_, &read_})
+    std::fill(counts->begin(), counts->end(), 0);
   passes_back_ = passes_back;
 }
 
@@ -86,22 +89,27 @@ std::vector<std::size_t> BlockWindow::soon() const {
   return out;
 }
 
-bool BlockWindow::adds_next(std::size_t block) const {
+BlockUse BlockWindow::next_use(std::size_t block) const {
   const std::int64_t last = std::min(end_, next_ + uses_of(sweep_, blocks_));
   for (std::int64_t place = next_; place < last; ++place) {
     const Expected expected = expected_at(place);
-    if (expected.block == block) return adds(expected.how);
+    if (expected.block == block) return expected.how;
   }
-  return false;
+  return BlockUse::kRead;
+}
+
+bool BlockWindow::has_inputs(std::size_t block, const Slot* slot) const {
+  return slot != nullptr && slot->inputs && slot->pass == read_[block];
 }
 
 BlockWindow::Place BlockWindow::lacking(std::size_t block, const Slot* slot) const {
   Place out{block, 0, sweep_ != Sweep::kBackwardWeights && !(slot != nullptr && slot->weights)};
   const bool started = with_.gradients && added_[block] > 0;
   if (!started && !with_.inputs) return out;
-  if (!adds_next(block)) return out;
-  out.gradients = started && !(slot != nullptr && (slot->gradients || slot->adds));
-  out.inputs = with_.inputs && !(slot != nullptr && slot->inputs);
+  const BlockUse how = next_use(block);
+  out.gradients = started && adds(how) && !(slot != nullptr && (slot->gradients || slot->adds));
+  out.inputs = with_.inputs && how == BlockUse::kAddGradients && !has_inputs(block, slot);
+  out.pass = read_[block];
   return out;
 }
 
@@ -141,7 +149,10 @@ std::optional<BlockWindow::Place> BlockWindow::next_to_bring() {
     }
     slot->weights = slot->weights || place.weights;
     slot->gradients = slot->gradients || place.gradients;
-    slot->inputs = slot->inputs || place.inputs;
+    if (place.inputs) {
+      slot->inputs = true;
+      slot->pass = place.pass;
+    }
     place.slot = static_cast<std::size_t>(slot - slots_.data());
     return place;
   }
@@ -173,7 +184,6 @@ BlockWindow::Use BlockWindow::use(std::size_t block, BlockUse how) {
   slot->weights = slot->weights || out.missing.weights;
   slot->used = true;
   slot->last_use = ++uses_;
-  const bool back = how == BlockUse::kAddGradients;
   slot->adds = with_.gradients && adds(how);
   slot->completes = slot->adds && added_[block] + 1 == passes_back_;
   slot->keeps = with_.inputs && how == BlockUse::kKeepInputs;
@@ -182,8 +192,11 @@ BlockWindow::Use BlockWindow::use(std::size_t block, BlockUse how) {
     out.last = slot->completes;
     out.missing.gradients = !out.zero && !slot->gradients;
   }
-  out.missing.inputs = with_.inputs && back && !slot->inputs;
-  slot->inputs = with_.inputs && (back || slot->keeps);
+  slot->reads = with_.inputs && how == BlockUse::kAddGradients;
+  out.missing.inputs = slot->reads && !has_inputs(block, slot);
+  out.missing.pass = read_[block];
+  slot->inputs = slot->reads || slot->keeps;
+  slot->pass = slot->keeps ? kept_[block] : read_[block];
   out.missing.slot = static_cast<std::size_t>(slot - slots_.data());
   return out;
 }
@@ -191,14 +204,16 @@ BlockWindow::Use BlockWindow::use(std::size_t block, BlockUse how) {
 BlockWindow::Leaving BlockWindow::release(std::size_t block) {
   Slot& slot = *holder_of(block);
   const Leaving out{static_cast<std::size_t>(&slot - slots_.data()), slot.adds, slot.keeps,
-                    slot.completes};
+                    slot.completes, slot.pass};
   if (slot.adds) {
     ++added_[block];
     slot.gradients = false;
   }
   // Inputs are not needed after their backward.
   slot.inputs = slot.keeps;
-  slot.used = slot.adds = slot.completes = slot.keeps = false;
+  if (slot.keeps) ++kept_[block];
+  if (slot.reads) ++read_[block];
+  slot.used = slot.adds = slot.completes = slot.keeps = slot.reads = false;
   return out;
 }
 

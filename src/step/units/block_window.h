@@ -6,7 +6,8 @@
 // Gradients of a mini-batch start at zero. They are copied to the host after each pass and loaded
 // again for the next. Block i uses slot i mod n if it is free, so a block gets the same slot in
 // every pass of a stage. Inputs are kept in a slot during the forward, then copied to the host and
-// loaded again for the backward.
+// loaded again for the backward. Several forwards may wait for their backwards, which have the same
+// order.
 //
 // Threads   one at a time.
 // Cost      a few comparisons per call.
@@ -61,6 +62,7 @@ class BlockWindow {
   struct Place {
     std::size_t block = 0, slot = 0;
     bool weights = true, gradients = false, inputs = false;
+    std::int64_t pass = 0;  ///< of the inputs: passes of the mini-batch before it
     [[nodiscard]] bool any() const { return weights || gradients || inputs; }
   };
 
@@ -96,6 +98,7 @@ class BlockWindow {
     std::size_t slot = 0;
     bool gradients = false, inputs = false;
     bool complete = false;  ///< the gradients are complete
+    std::int64_t pass = 0;  ///< as Place::pass
     [[nodiscard]] bool any() const { return gradients || inputs; }
   };
   Leaving release(std::size_t block);
@@ -108,8 +111,8 @@ class BlockWindow {
   struct Slot {
     std::optional<std::size_t> block;
     bool weights = false, gradients = false, inputs = false;  // present data of the block
-    bool used = false, adds = false, completes = false, keeps = false;
-    std::int64_t last_use = 0;
+    bool used = false, adds = false, completes = false, keeps = false, reads = false;
+    std::int64_t last_use = 0, pass = 0;  // the pass of the inputs
   };
   struct Expected {
     std::size_t block = 0;
@@ -127,8 +130,9 @@ class BlockWindow {
   [[nodiscard]] bool is_break(std::int64_t place) const;
   /// As many different blocks as there are slots: those in use, then those used next.
   [[nodiscard]] std::vector<std::size_t> soon() const;
-  /// Whether the next use of a block adds to its gradients.
-  [[nodiscard]] bool adds_next(std::size_t block) const;
+  [[nodiscard]] BlockUse next_use(std::size_t block) const;
+  /// Whether a slot, which may be null, has the inputs for the block's next backward.
+  [[nodiscard]] bool has_inputs(std::size_t block, const Slot* slot) const;
   /// The data that the next use of a block needs and that `slot`, which may be null, does not have.
   [[nodiscard]] Place lacking(std::size_t block, const Slot* slot) const;
   [[nodiscard]] Slot* holder_of(std::size_t block);
@@ -146,6 +150,8 @@ class BlockWindow {
   std::int64_t cleared_at_ = 0;  // position of the last clear()
   // Per block: backward passes of the mini-batch that have added to its gradients.
   std::vector<std::int64_t> added_;
+  // Per block: forwards of the mini-batch that have kept inputs, and backwards that have read them.
+  std::vector<std::int64_t> kept_, read_;
   std::int64_t passes_back_ = 0;  // per mini-batch
   Sweep sweep_ = Sweep::kForward;
   std::int64_t next_ = 0, end_ = 0;  // of the announced uses

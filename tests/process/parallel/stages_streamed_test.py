@@ -71,6 +71,25 @@ class StreamedStages(StreamedStagesCase):
                 plans = [json.loads((self.home / f"out/{folder}/plan.json").read_text()) for folder in (name, f"{name}/ranks/3")]
                 self.assertIn(["actor"], [plan["offloaded_gradients"] for plan in plans])  # of one stage at least
 
+    def test_inputs_of_stages(self):
+        """Several micro-batches wait for their backward. Their inputs leave with the blocks, and alone if these stay where their states do."""
+        rows = (f"{STAGES}=2", "actor_rollout_ref.model.path=out/deep/latest/actor", "data.train_batch_size=64", "data.micro_batch_size_per_gpu=16",
+                "actor_rollout_ref.model.activation_checkpointing=full")
+        layout = "parallel.pipeline_model_parallel_layout={}"
+        for name, more in (("inputs", (layout.format([10, 2]),)), ("inputs-chunks", (f"{CHUNKS}=2", layout.format([8, 2, 1, 1])))):
+            with self.subTest(name):
+                words = (*rows, *more)
+                self.assert_streamed_is_resident(name, 2, (), *words)
+                words = (*words, "memory.optimizer_offload=none")
+                least = self.least(2, "sft", *words)
+                self.assertLess(least, self.least(2, "sft", *words, KEPT), name)
+                self.run_ranks(2, f"{name}-alone", *words, f"device.memory={least}MiB")
+                self.assert_same_files(f"{name}-whole", f"{name}-alone")
+                self.assertEqual(self.metrics(f"out/{name}-whole"), self.metrics(f"out/{name}-alone"))
+                self.assertEqual(json.loads((self.home / f"out/{name}/plan.json").read_text())["offloaded_layer_inputs"], ["actor"])
+                plan = self.assert_comes_as_planned(f"{name}-alone", False)
+                self.assertEqual((plan["offloaded_weights"], plan["offloaded_layer_inputs"]), ([], ["actor"]))
+
     def test_blocks_of_stages_on_disk(self):
         """Frozen ones are read from the model's own files, those that train rest in files of each rank."""
         scratch = self.home / "scratch"

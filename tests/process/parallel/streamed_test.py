@@ -207,6 +207,21 @@ class Streamed(RankCase):
         self.assert_streamed_is_resident("slices-lora", 3, actor("wide"), "actor_rollout_ref.model.lora_rank=4",
                                          "data.micro_batch_size_per_gpu=4", stages=(3,), files=("actor/adapter_model.safetensors", FILES[1]))
 
+    def test_inputs_of_slices(self):
+        """They leave with the slices, and alone if these stay where their states do."""
+        words = (actor("deep"), "data.train_batch_size=24", "data.micro_batch_size_per_gpu=12", "actor_rollout_ref.model.activation_checkpointing=full")
+        folder, = self.assert_streamed_is_resident("inputs", 2, *words, stages=(3,))
+        words = (*words, "parallel.zero_stage=3", "memory.optimizer_offload=none")
+        room = self.least(2, "sft", *words)
+        self.assertLess(room, self.least(2, "sft", *words, KEPT))
+        self.run_ranks(2, "inputs-alone", *words, f"device.memory={room}MiB")
+        self.assert_same_files("inputs-2-whole", "inputs-alone")
+        self.assertEqual(self.metrics("out/inputs-2-whole"), self.metrics("out/inputs-alone"))
+        self.assert_comes_as_planned("inputs-alone", (), room << 20, tables=False, exact=True, peaks=1.0, sliced=True)
+        for name, weights in ((folder, ["actor"]), ("inputs-alone", [])):
+            plan = json.loads((self.home / f"out/{name}/plan.json").read_text())
+            self.assertEqual((plan["offloaded_weights"], plan["offloaded_layer_inputs"]), (weights, ["actor"]), name)
+
     @slow
     def test_slices_of_other_tasks(self):
         self.assert_streamed_is_resident("dpo-slices", 2, actor("untied"), "data.micro_batch_size_per_gpu=6", task="dpo", stages=(3,))

@@ -63,6 +63,12 @@ GROUPED = {**{name: JOBS[name][0] for name in ("sft", "sft full", "dpo full", "d
            "dpo full tables packed": [*JOBS["dpo full tables"][0], "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=128"]}
 
 
+# Trained blocks stay where their states do.
+STAY = ["memory.optimizer_offload=none", "actor_rollout_ref.model.activation_checkpointing=full"]
+INPUTS = {"sft": ["sft.toml", WIDE_ACTOR, *STEPS, *STAY, "data.micro_batch_size_per_gpu=16"],
+          "grpo": ["grpo.toml", WIDE_ACTOR, *STEPS, *STAY, "data.val_files=[]", "data.train_batch_size=16",
+                   "actor_rollout_ref.actor.ppo_mini_batch_size=16", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32"]}
+
 DISK = 'memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights", "nvme"]'
 # Full training of blocks that take more than huge pages of host memory.
 ON_DISK = {"sft": ["sft.toml", *STEPS, "data.micro_batch_size_per_gpu=2"],
@@ -164,6 +170,19 @@ class StreamedWeights(StreamedCase):
                 with_inputs += bool(plan["offloaded_layer_inputs"])
                 self.check_phases(streamed, plan, least << 20)
         self.assertGreater(with_inputs, 4 if SLOW else 0)
+
+    def test_inputs_of_resident_blocks_have_the_same_bits(self):
+        for name, words in INPUTS.items():
+            with self.subTest(name):
+                resident = self.resident(f"{name} inputs resident", *words)
+                least = self.least(*words)
+                self.assertLess(least, self.least(*words, 'memory.allow=["recompute", "offload", "offload_optimizer"]'))
+                run = self.train(f"{name} inputs", *words, f"device.memory={least}MiB")
+                self.assert_equal_runs(resident, run)
+                plan = json.loads((run / "plan.json").read_text())
+                self.assertNotIn("actor", plan["offloaded_weights"])
+                self.assertEqual(plan["offloaded_layer_inputs"], ["actor"])
+                self.check_phases(run, plan, least << 20)
 
     def test_groups_of_micro_batches_have_the_same_bits(self):
         for name, words in without("sft full", "dpo full", of=GROUPED).items():

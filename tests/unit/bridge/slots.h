@@ -161,7 +161,7 @@ struct Blocks {
     const Bytes bytes = bytes_of(kSlots * kWords);
     return {{{"embed", bytes, bytes}, {"head", bytes, bytes}},
             turns_of,
-            StreamedBlocks::Slot{{"weights.table", first.region, Bytes()}, gradients}};
+            StreamedBlocks::Slot{SlotPart{"weights.table", first.region, Bytes()}, gradients}};
   }
   void turn(step::Table table) {
     if (!turns_of.of(table)) return;

@@ -223,5 +223,55 @@ TEST_P(RestingBlocks, EveryDeviceCallMayFail) {
   EXPECT_GT(failed, 20);
 }
 
+// ---- inputs of blocks without the blocks -------------------------------------------------------
+
+// On a stage several passes wait for their backward, each with inputs of its own size.
+TEST(StreamedInputs, PassesWaitForTheirBackward) {
+  constexpr std::size_t kBlocks = 4, kWords = 512, kWaiting = 3, kPasses = 6;
+  const spec::BlockChunk all{{0, kBlocks}};
+  Slots slots(2, kWords);
+  std::vector<StreamedBlocks::Slot> places;
+  for (const SlotPart& part : slots.parts()) places.push_back({{}, {}, part});
+  StreamedBlocks inputs(
+      slots.arena(), device::StreamId::kDefault, "inputs", places,
+      std::vector<StreamedBlocks::UnitBytes>(kBlocks, {"", {}, {}, kWaiting * bytes_of(kWords)}),
+      {}, {}, kWaiting);
+  const auto words_of_pass = [](std::size_t pass) { return pass == 3 ? 0 : 100 + 37 * pass; };
+  const auto forward = [&](std::size_t pass) {
+    inputs.expect(step::Sweep::kForward, 1, all);
+    inputs.set_input_bytes(static_cast<std::int64_t>(8 * words_of_pass(pass)));
+    for (std::size_t b = 0; b < kBlocks; ++b) {
+      const auto place = inputs.use(b, step::BlockUse::kKeepInputs);
+      std::ranges::fill(slots.words(place.slot).first(words_of_pass(pass)), 1000 * pass + b);
+      inputs.release(b);
+    }
+  };
+  const auto backward = [&](std::size_t pass) {
+    inputs.expect(step::Sweep::kBackward, 1, all);
+    for (std::size_t b = kBlocks; b-- > 0;) {
+      const auto place = inputs.use(b, step::BlockUse::kAddGradients);
+      for (const std::uint64_t w : slots.words(place.slot).first(words_of_pass(pass)))
+        ASSERT_EQ(w, 1000 * pass + b);
+      inputs.release(b);
+    }
+  };
+  Bytes stored;
+  for (std::size_t pass = 0; pass < kPasses; ++pass)
+    stored += bytes_of(kBlocks * words_of_pass(pass));
+  for (int round = 0; round < 2; ++round) {
+    throw_if_error(inputs.open());
+    inputs.begin_mini_batch(kPasses);
+    for (std::size_t pass = 0; pass < kPasses + kWaiting - 1; ++pass) {
+      if (pass < kPasses) forward(pass);
+      if (pass + 1 < kWaiting) continue;
+      ASSERT_NO_FATAL_FAILURE(backward(pass + 1 - kWaiting));
+    }
+    throw_if_error(inputs.close());
+    const LinkUse use = of(value_or_throw(inputs.take_use()), Kind::kInputs);
+    EXPECT_EQ(use.to_host, stored);
+    EXPECT_EQ(use.to_device, stored);
+  }
+}
+
 }  // namespace
 }  // namespace neap::bridge

@@ -90,6 +90,7 @@ class CopiedBlocks final : public step::BlockSlots {
 
  private:
   static void copy(const at::Tensor& to, const at::Tensor& from) {
+    if (!to.defined()) return;  // only inputs come and go
     const std::int64_t n = std::min(to.size(0), from.size(0));
     to.narrow(0, 0, n).copy_(from.narrow(0, 0, n));
   }
@@ -251,7 +252,7 @@ class AtenWorld {
       (lora ? lora->adapters.grads : base.grads) = m.grads;
     }
     const std::optional<ops::StreamedBase> streamed = streamed_base(m, role);
-    if (streamed && role.generates)
+    if (streamed && streamed->slots != nullptr && role.generates)
       m.generator =
           std::make_unique<ops::Transformer>(role.shape, role.head, ops::FlatTensors{m.weights, {}},
                                              lora, std::nullopt, testing::test_kernels(), peers());
@@ -283,8 +284,12 @@ class AtenWorld {
   [[nodiscard]] ops::Peers peers() { return {&tensor_, &context_}; }
   std::optional<ops::StreamedBase> streamed_base(Model& m, const ModelRole& role) {
     const spec::ModelStorage stored = storage(role);
-    if (stored.shards_weights) return sliced_base(m, role);
-    if (!stored.streams_layers()) return std::nullopt;
+    if (!stored.streams_layers()) {
+      std::optional<ops::StreamedBase> out;
+      if (stored.shards_weights) out = sliced_base(m, role);
+      if (stored.streams_inputs()) add_inputs(m, role, out ? *out : out.emplace());
+      return out;
+    }
     const bool trained = role.trains_blocks();
     CopiedKind blocks, gradients, inputs;
     const std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
@@ -292,7 +297,7 @@ class AtenWorld {
       if (units[u].block < 0) continue;
       blocks.units.push_back(m.weights[u].clone());
       if (trained) gradients.units.push_back(m.grads[u].clone());
-      if (stored.inputs != spec::Home::kDevice) inputs.units.push_back(group_inputs(role));
+      if (stored.streams_inputs()) inputs.units.push_back(group_inputs(role));
     }
     for (CopiedKind* kind : {&blocks, &gradients, &inputs}) kind->slots = slots_for(kind->units);
     const HostedTables tables = hosted_tables(role, stored.streams_tables());
@@ -310,8 +315,20 @@ class AtenWorld {
       if (trained) copied.gradient_slot = largest_like(copied.gradients);
     }
     m.blocks = std::make_unique<CopiedBlocks>(blocks, gradients, inputs, copied);
-    return ops::StreamedBase{m.blocks.get(), blocks.slots,         gradients.slots,    inputs.slots,
-                             copied.slot,    copied.gradient_slot, tables.gives_rows()};
+    return ops::StreamedBase{
+        m.blocks.get(), nullptr,     blocks.slots,         gradients.slots,
+        inputs.slots,   copied.slot, copied.gradient_slot, tables.gives_rows()};
+  }
+  void add_inputs(Model& m, const ModelRole& role, ops::StreamedBase& to) {
+    const std::vector<at::Tensor> none(static_cast<std::size_t>(role.shape.blocks()));
+    CopiedKind inputs;
+    for (std::size_t b = 0; b < none.size(); ++b) inputs.units.push_back(group_inputs(role));
+    inputs.slots = slots_for(inputs.units);
+    m.blocks =
+        std::make_unique<CopiedBlocks>(CopiedKind{none, std::vector<at::Tensor>(kBlockSlots)},
+                                       CopiedKind(), inputs, CopiedTables());
+    to.input_slots = m.blocks.get();
+    to.inputs = inputs.slots;
   }
   std::optional<ops::StreamedBase> sliced_base(Model& m, const ModelRole& role) {
     const std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);

@@ -57,6 +57,9 @@ struct Seen {
   int streamed_stages = 0;  // models whose blocks of a stage rest on the host
   int trained_stages = 0;   // and those that train
   int trained_parts = 0;    // of these, with a backward in two parts
+  int inputs = 0;           // trained models of which only inputs of blocks rest on the host
+  int staged_inputs = 0;    // the same of a stage
+  int sliced_inputs = 0;    // and inputs of sliced ones
   int reading = 0;          // those that train from kept experience
 };
 
@@ -162,9 +165,17 @@ spec::StepModes modes_of(std::uint64_t seed, const testing::RandomJob& r, bool s
       if (!staged) homes.together = 1 + static_cast<std::int64_t>(seed / 3 % 4);
       if (joined.find(model)->trained == nullptr) continue;
       homes.update = streamed;
-      if (seed % 5 < 3 && !staged) homes.inputs = spec::Home::kHost;
+      if (seed % 5 < 3 && !r.job.parallel.zero_bubble()) homes.inputs = spec::Home::kHost;
     }
   }
+  // Some keep only inputs of blocks on the host.
+  if (seed % 7 == 5 && !(staged && r.job.parallel.zero_bubble()))
+    for (const spec::ModelId model : joined.trained()) {
+      spec::ModelHomes& homes = modes.of(model);
+      homes.inputs = spec::Home::kHost;
+      if (homes.layers == spec::Home::kDevice) ++(staged ? seen.staged_inputs : seen.inputs);
+      if (joined.find(model)->storage.shards_weights) ++seen.sliced_inputs;
+    }
   // Every other one takes sliced weights through groups of micro-batches.
   if (r.job.data_parallel().slices_weights() && seed % 2 == 0)
     for (const spec::ModelSource& model : joined.models) modes.of(model.id).together = 2;
@@ -256,6 +267,8 @@ TEST(Requests, OfThreeHundredRandomJobsAreThoseOfThePlan) {
   EXPECT_GT(seen.answering, 10);
   EXPECT_GT(seen.placed, 10);
   EXPECT_GT(seen.moved, 10);
+  EXPECT_GT(seen.inputs, 10);
+  EXPECT_GT(seen.staged_inputs, 1);
 }
 
 TEST(Requests, OfJobsWithKeptExperienceAreThoseOfThePlan) {
@@ -285,6 +298,7 @@ TEST(RequestsOfRanks, AreThoseOfThePlanForEach) {
     EXPECT_GT(seen.replicas, 3);
   }
   EXPECT_GT(seen.added, 5);
+  EXPECT_GT(seen.sliced_inputs, 1);
   EXPECT_GT(seen.resting, 2);
 }
 

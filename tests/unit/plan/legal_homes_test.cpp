@@ -76,18 +76,21 @@ TEST_F(LegalHomes, TablesMoveWithLayersThatAreOffloadedWhole) {
   expect_word(tied.reason(with(kStreamed, &ModelHomes::tables, kHost)), "two stages");
 }
 
-TEST_F(LegalHomes, InputsMoveWithTrainedLayersInHostMemory) {
+TEST_F(LegalHomes, InputsOfTrainedLayersMoveWhereverTheLayersAre) {
   const auto inputs = [](const ModelHomes& homes) {
     return with(homes, &ModelHomes::inputs, kHost);
   };
-  EXPECT_EQ(model(ModelId::kCritic).reason(inputs(kStreamed)), "");
-  expect_word(model(ModelId::kCritic).reason(inputs({})), "offloaded whole");
-  expect_word(
-      model(ModelId::kCritic).reason(inputs({.layers = kDisk, .update = UpdateMode::kDisk})),
-      "do not fit");
+  for (const ModelHomes& layers :
+       {ModelHomes(), kStreamed, ModelHomes{.layers = kDisk, .update = UpdateMode::kDisk}})
+    for (const char* zero : {"critic.zero_stage=0", "critic.zero_stage=3"})
+      EXPECT_EQ(model(ModelId::kCritic, {zero}).reason(inputs(layers)), "");
+  expect_word(model(ModelId::kCritic).reason(with(kStreamed, &ModelHomes::inputs, kDisk)),
+              "host memory only");
   expect_word(model(ModelId::kReward).reason(inputs({.layers = kHost})), "frozen");
-  expect_word(model(ModelId::kActor).reason(inputs(kStreamed)), "stage");
-  expect_word(model(ModelId::kCritic, {"critic.zero_stage=3"}).reason(inputs(kStreamed)), "whole");
+  Model staged = model(ModelId::kActor);
+  EXPECT_EQ(staged.reason(inputs(kStreamed)), "");
+  staged.role.shape.pipeline.zero_bubble = true;
+  expect_word(staged.reason(inputs(kStreamed)), "parts of a backward");
 }
 
 TEST_F(LegalHomes, ShardsOfGradientsAreWhereTheShardsOfWeightsAre) {
@@ -107,9 +110,9 @@ TEST_F(LegalHomes, TheNearestLeavesOutWhatAModelCannotHave) {
   ModelHomes critic = kStreamed;
   critic.tables = critic.inputs = kHost;
   EXPECT_EQ(nearest(model(ModelId::kCritic)), critic);
-  EXPECT_EQ(nearest(model(ModelId::kActor)), kStreamed);
+  EXPECT_EQ(nearest(model(ModelId::kActor)), with(kStreamed, &ModelHomes::inputs, kHost));
   EXPECT_EQ(nearest(model(ModelId::kCritic, {"critic.zero_stage=3"})),
-            with(kStreamed, &ModelHomes::gradients, kHost));
+            with(with(kStreamed, &ModelHomes::gradients, kHost), &ModelHomes::inputs, kHost));
   const Model of = model(ModelId::kCritic);
   EXPECT_EQ(nearest_legal(of.facts.with({.layers = kHost}), of.role), std::nullopt);
 }
@@ -130,6 +133,10 @@ TEST(Homes, WhatARankStoresFollowsFromHomesAndShards) {
   const spec::ModelStorage shard = spec::derive(all, zero3, true, false);
   EXPECT_TRUE(shard.streams_shard() && shard.streams_gradients() && shard.shards_gradients);
   EXPECT_FALSE(shard.streams_layers() || shard.streams_tables());
+  EXPECT_TRUE(shard.streams_inputs());
+  const spec::ModelStorage inputs = spec::derive({.inputs = kHost}, alone, true, false);
+  EXPECT_TRUE(inputs.streams_inputs() && inputs.uses_buffers());
+  EXPECT_FALSE(inputs.brings_layers());
   const spec::ModelStorage frozen = spec::derive(all, alone, false, false);
   EXPECT_TRUE(frozen.streams_layers() && frozen.streams_tables());
   EXPECT_EQ(frozen.inputs, Home::kDevice);
