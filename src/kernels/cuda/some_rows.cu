@@ -146,7 +146,8 @@ struct Row {
   const Bf16* bias = nullptr;  ///< of this row and those behind
 };
 __device__ inline Row row_of(const Matrices<Bf16>& by, long long row, int columns) {
-  for (int m = 0; m < 3; ++m) {
+#pragma unroll
+  for (int m = 0; m < kMostMatrices; ++m) {
     if (row < by.out[m])
       return {by.weight[m] + row * columns, by.bias[m] == nullptr ? nullptr : by.bias[m] + row};
     row -= by.out[m];
@@ -268,8 +269,7 @@ __device__ inline void write_rows(Bf16* y, const Sums<T>& sums, const Matrices<B
                                   int columns, int activation, int adds, int gated) {
   constexpr int kFour = 4;  // neighbours of a row of y that a thread has
   const int outs = gated ? kRowsOfBlock / 2 : kRowsOfBlock;
-  const long long all =
-      gated ? by.out[0] : static_cast<long long>(by.out[0]) + by.out[1] + by.out[2];
+  const long long all = gated ? by.out[0] : by.columns();
   const int fours = rows * outs / kFour;
   const int mine = (fours + blocks_of_cluster() - 1) / blocks_of_cluster();
   const int begin = mine * place_in_cluster(), end = min(fours, begin + mine);

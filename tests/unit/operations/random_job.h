@@ -249,6 +249,9 @@ inline RandomJob random_job(std::uint64_t seed, bool on_host) {
   const bool evaluated = job.task == spec::Task::kEval;
   out.models.actor =
       random_role(dice, spec::ModelId::kActor, spec::Head::kLanguageModel, !evaluated, out.dtype);
+  // Ranks that Neap's kernels take.
+  if (Dice wide(seed + 32452843); out.models.actor->lora.rank > 0 && wide.chance(50))
+    out.models.actor->lora.rank = 8 * wide.between(1, 2);
   job.actor_model.lora.rank = out.models.actor->lora.rank;
   if (job.task == spec::Task::kSft) return out;
   if (Dice once(seed + 104729); job.task == spec::Task::kDpo)
