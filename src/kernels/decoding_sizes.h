@@ -1,5 +1,5 @@
 // Sizes and arguments of the decoding kernels. Included by their sources (append.cu, attend.cu,
-// few_rows.cu, some_rows.cu) and by the code that plans and launches them.
+// few_rows.cu, some_rows.cu, adapters.cu) and by the code that plans and launches them.
 #pragma once
 
 #ifdef __CUDACC__
@@ -65,12 +65,33 @@ NEAP_DEVICE constexpr int ring_of(int tiles, int blocks) {
 
 constexpr int kNoActivation = -1;
 
+constexpr int kMostMatrices = 6;
+
 /// Contiguous matrices (out, in) that multiply the same rows.
 template <class T>
 struct Matrices {
-  const T* weight[3];
-  const T* bias[3];  ///< null: none
-  int out[3];        ///< multiples of kTile; a row has the results side by side
+  const T* weight[kMostMatrices];
+  const T* bias[kMostMatrices];  ///< null: none
+  int out[kMostMatrices];        ///< multiples of kTile; a row has the results side by side
+  /// Columns of a row of the results.
+  [[nodiscard]] NEAP_DEVICE constexpr int columns() const {
+    int sum = 0;
+    for (const int n : out) sum += n;
+    return sum;
+  }
+};
+
+constexpr int kMostAdapters = kMostMatrices / 2;
+constexpr int kMostRank = 128;       ///< of an adapter
+constexpr int kAdapterThreads = 64;  ///< of a block of adapters.cu
+
+/// Second matrices of the adapters of up to three matrices, contiguous (out, rank).
+template <class T>
+struct Adapters {
+  const T* up[kMostAdapters];
+  int out[kMostAdapters];   ///< of the matrices
+  int rank[kMostAdapters];  ///< multiples of kOfLane; 0: no adapter
+  float scale[kMostAdapters];
 };
 
 }  // namespace neap::kernels::decoding

@@ -55,6 +55,10 @@ step::NormResult<Tensor> AtenOps::norm(spec::NormKind kind, const Tensor& x, con
   }
   const bool offset = kind == spec::NormKind::kRmsOffset;
   if (x.is_cuda()) {
+    if (kind == spec::NormKind::kRms && own_norm_rows(dtype(x), x.size(1)) && x.is_contiguous()) {
+      auto [y, rstd] = own_rms_norm(x, weight, eps);
+      return {y, {}, rstd};
+    }
     auto [y, rstd] =
         at::_fused_rms_norm(x, {x.size(-1)}, offset ? at::add(weight, 1) : weight, eps);
     return {y, {}, rstd};

@@ -221,6 +221,11 @@ class AtenOps {
   void add_few_rows_(const Tensor& sum, const Tensor& x, const Tensor& w) const;
   [[nodiscard]] Tensor few_rows_gated(const Tensor& x, const Tensor& gate, const Tensor& up,
                                       spec::Activation kind) const;
+  void add_row_adapters_(const Tensor& y, const step::RowAdapters<Tensor>& by) const;
+  void add_adapted_rows_(const Tensor& sum, const Tensor& y,
+                         const step::RowAdapters<Tensor>& by) const;
+  [[nodiscard]] Tensor gate_adapted_rows(const Tensor& y, const step::RowAdapters<Tensor>& by,
+                                         spec::Activation kind) const;
   void logit_values_into(const Tensor& log_probs, const Tensor& log_sums, const Tensor& entropies,
                          const Tensor& rights, const Tensor& logits, const Tensor& targets,
                          const step::LogitShape& shape) const;
@@ -235,6 +240,9 @@ class AtenOps {
   [[nodiscard]] bool own_norm_rows(step::Dtype dtype, std::int64_t columns) const {
     return kernels_.own.norm_rows(dtype, columns);
   }
+  /// y and rstd, as norm() of spec::NormKind::kRms. Requires own_norm_rows().
+  [[nodiscard]] std::pair<Tensor, Tensor> own_rms_norm(const Tensor& x, const Tensor& weight,
+                                                       double eps) const;
   [[nodiscard]] Tensor own_rms_norm_backward(spec::NormKind kind, const Tensor& dy, const Tensor& x,
                                              const Tensor& rstd, const Tensor& weight,
                                              const Tensor& d_weight, const Tensor& added) const;

@@ -60,6 +60,41 @@ Tensor AtenOps::turned(const Tensor& x, const Tensor& cos, const Tensor& sin, do
   return y;
 }
 
+namespace {
+
+constexpr std::int64_t kOfThread = 8;                         // elements of a row in RMS norms
+constexpr std::int64_t kHeadThreads = 256, kRowsOfLanes = 4;  // of rms_norm.cu
+
+struct NormLaunch {
+  std::string kernel;
+  kernels::Grid grid;
+};
+// `blocks`: of rows of which each is read by a block.
+NormLaunch norm_launch(const char* what, const Tensor& x, std::int64_t blocks) {
+  const std::int64_t columns = x.size(1);
+  if (const std::int64_t lanes = step::norm_lanes(columns); lanes > 0)
+    return {format("{}_heads_{}_{}", what, type_name(x), lanes), {blocks, 1, kHeadThreads}};
+  return {kernel_name(what, x, kVectorBytes),
+          {blocks, 1, (columns / kOfThread + kWarp - 1) / kWarp * kWarp}};
+}
+
+}  // namespace
+
+std::pair<Tensor, Tensor> AtenOps::own_rms_norm(const Tensor& x, const Tensor& weight,
+                                                double eps) const {
+  Tensor y = at::empty(x.sizes(), x.options());
+  Tensor rstd = at::empty({x.size(0), 1}, x.options().dtype(at::kFloat));
+  const std::int64_t rows = x.size(0), columns = x.size(1);
+  if (rows == 0) return {y, rstd};
+  for (const Tensor& t : {x, weight}) check_whole(t, x, "RMS norm");
+  const std::int64_t lanes = step::norm_lanes(columns);
+  const std::int64_t of_block = lanes > 0 ? kHeadThreads / lanes * kRowsOfLanes : 1;
+  const NormLaunch by = norm_launch("forward", x, (rows + of_block - 1) / of_block);
+  launch(x, "rms_norm", by.kernel, by.grid, y.mutable_data_ptr(), rstd.mutable_data_ptr<float>(),
+         x.const_data_ptr(), weight.const_data_ptr(), rows, columns, static_cast<float>(eps));
+  return {y, rstd};
+}
+
 Tensor AtenOps::own_rms_norm_backward(spec::NormKind kind, const Tensor& dy, const Tensor& x,
                                       const Tensor& rstd, const Tensor& weight,
                                       const Tensor& d_weight, const Tensor& added) const {
@@ -72,12 +107,11 @@ Tensor AtenOps::own_rms_norm_backward(spec::NormKind kind, const Tensor& dy, con
   if (rows == 0) return dx;
   for (const Tensor& t : {dy, x, weight, added.defined() ? added : x})
     check_whole(t, x, "RMS norm backward");
-  constexpr std::int64_t kOfThread = 8;  // elements of a row
-  launch(x, "rms_norm", kernel_name("backward", x, kVectorBytes),
-         {blocks, 1, (columns / kOfThread + kWarp - 1) / kWarp * kWarp}, dx.mutable_data_ptr(),
-         dy.const_data_ptr(), x.const_data_ptr(), rstd.const_data_ptr<float>(),
-         weight.const_data_ptr(), added.defined() ? added.const_data_ptr() : nullptr, numbers(sums),
-         rows, columns, kind == spec::NormKind::kRmsOffset ? 1.0F : 0.0F);
+  const NormLaunch by = norm_launch("backward", x, blocks);
+  launch(x, "rms_norm", by.kernel, by.grid, dx.mutable_data_ptr(), dy.const_data_ptr(),
+         x.const_data_ptr(), rstd.const_data_ptr<float>(), weight.const_data_ptr(),
+         added.defined() ? added.const_data_ptr() : nullptr, numbers(sums), rows, columns,
+         kind == spec::NormKind::kRmsOffset ? 1.0F : 0.0F);
   if (!d_weight.defined()) return dx;
   constexpr std::int64_t kLanes = 32, kThreads = 256;
   launch(x, "rms_norm", format("add_sums_{}", type_name(d_weight)),

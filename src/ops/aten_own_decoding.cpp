@@ -173,9 +173,7 @@ struct RowsProduct {
   bool adds = false;   // to y's values
   bool gated = false;  // y = activation(first) * second
 
-  [[nodiscard]] std::int64_t out() const {
-    return std::int64_t{matrices.out[0]} + matrices.out[1] + matrices.out[2];
-  }
+  [[nodiscard]] std::int64_t out() const { return matrices.columns(); }
 };
 void multiply_some(const step::OwnKernels& own, const RowsProduct& p) {
   using namespace kernels::decoding;

@@ -33,8 +33,6 @@ import plan_check
 from plan_check import Case
 from random_models import MODELS
 
-OPT_350M = {**MODELS["opt-1.3b"], "hidden_size": 1024, "ffn_dim": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
-            "word_embed_proj_dim": 1024}  # without the narrow embedding of the published model
 SMALL = {"vocab_size": 1024, "hidden_size": 256, "ffn_dim": 1024, "num_hidden_layers": 4, "num_attention_heads": 4,
          "word_embed_proj_dim": 256}  # of a rehearsal: states of a few windows
 SMALL_QWEN = {"vocab_size": 1024, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -155,7 +153,6 @@ def device_memory(neap, job, ceiling, largest, overrides):
 def main():
     neap = ARGS.package.resolve() / "bin" / "neap"
     reviews = ARGS.package.resolve() / "examples" / "reviews"
-    MODELS["opt-350m"] = OPT_350M
     known, tables, runs = plan_check.environment(neap), {}, plan_check.Runs("ceilings")
     with tempfile.TemporaryDirectory() as temporary:
         work = pathlib.Path(temporary)

@@ -172,13 +172,16 @@ def json_lines(file):
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def run_job(neap, job, folder, overrides, steps, seconds):
-    """Until `steps` are logged or the run ends; then it is killed: nobody wants its checkpoint."""
+def run_job(neap, job, folder, overrides, steps, seconds, times=None):
+    """Until `steps` are logged or the run ends; then it is killed: nobody wants its checkpoint. `times`: seconds to each step's row are appended."""
     command = [neap, "train", job, f"trainer.default_local_dir={folder}", *overrides]
     with open(f"{folder}.err", "w") as err:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err, env=dict(os.environ, NEAP_PROGRESS="off"))
-        deadline = time.monotonic() + seconds
-        while process.poll() is None and len(json_lines(folder / "metrics.jsonl")) < steps and time.monotonic() < deadline:
+        start = time.monotonic()
+        deadline = start + seconds
+        while process.poll() is None and (count := len(json_lines(folder / "metrics.jsonl"))) < steps and time.monotonic() < deadline:
+            if times is not None:
+                times += [round(time.monotonic() - start, 2)] * (count - len(times))
             time.sleep(0.05)
         ended = process.poll()
         if ended is None:

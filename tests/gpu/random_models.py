@@ -21,6 +21,12 @@ MODELS = {
                      "num_hidden_layers": 28, "num_attention_heads": 24, "num_key_value_heads": 8,
                      "max_position_embeddings": 131072, "rope_theta": 500000.0, "rms_norm_eps": 1e-5,
                      "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0, "torch_dtype": "bfloat16"},
+    "qwen3-0.6b": {**QWEN, "model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+                   "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128},
+    "qwen3-1.7b": {**QWEN, "model_type": "qwen3", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
+                   "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128},
+    "qwen3-8b": {**QWEN, "model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+                 "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": False},
     "qwen3-4b": {**QWEN, "model_type": "qwen3", "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36,
                  "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128},
     "llama-3.1-8b": {"model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
@@ -40,6 +46,8 @@ MODELS = {
     "qwen2.5-20b": {**QWEN, "vocab_size": 152064, "hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 38,
                     "num_attention_heads": 40, "num_key_value_heads": 8, "tie_word_embeddings": False},
 }
+# without the narrow embedding of the published model
+MODELS["opt-350m"] = {**MODELS["opt-1.3b"], "hidden_size": 1024, "ffn_dim": 4096, "num_attention_heads": 16, "word_embed_proj_dim": 1024}
 TINY = {"vocab_size": 1024, "hidden_size": 64, "ffn_dim": 128, "intermediate_size": 128, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "word_embed_proj_dim": 64}
 

@@ -92,16 +92,19 @@ __device__ inline void few_rows(Bf16* y, const Bf16* x, const Matrices<Bf16>& by
   __shared__ Sums<TILES> sums;
   let_next_start();
   const long long to = static_cast<long long>(blockIdx.x) * TILES * kTile;
-  const long long all = by.out[0] + by.out[1] + by.out[2];
+  const long long all = by.columns();
   long long begin = to;
-  const Bf16* weight = by.weight[0];
-  const Bf16* bias = by.bias[0];
-  if (begin >= by.out[0]) {
-    begin -= by.out[0];
-    const bool last = begin >= by.out[1];
-    weight = last ? by.weight[2] : by.weight[1];
-    bias = last ? by.bias[2] : by.bias[1];
-    if (last) begin -= by.out[1];
+  const Bf16* weight = nullptr;
+  const Bf16* bias = nullptr;
+#pragma unroll
+  for (int m = 0; m < kMostMatrices; ++m) {
+    if (weight != nullptr) break;
+    if (begin < by.out[m]) {
+      weight = by.weight[m];
+      bias = by.bias[m];
+    } else {
+      begin -= by.out[m];
+    }
   }
   const Bf16* tiles[TILES];
 #pragma unroll

@@ -1,6 +1,6 @@
-// Backward of RMS norms, y = x rstd (weight + offset), in float32. A block reads consecutive rows,
-// R at once; each of its threads reads K vectors of each row. The order of sums depends only on the
-// sizes.
+// RMS norms, y = x rstd (weight + offset), and their backward, in float32, rounded once. In the backward
+// a block reads consecutive rows, R at once; each of its threads reads K vectors of each row. The order of
+// sums depends only on the sizes.
 
 constexpr int kMostWarps = 16;
 constexpr int kSumLanes = 32, kSumGroups = 8;
@@ -61,7 +61,8 @@ __device__ inline void backward(T* dx, const T* dy, const T* x, const float* rst
         d[r][k] = load<N>(dy + (row + r) * columns + column(k));
         v[r][k] = load<N>(x + (row + r) * columns + column(k));
 #pragma unroll
-        for (int i = 0; i < N; ++i) means[r] += gain[k][i] * widen(d[r][k].at[i]) * widen(v[r][k].at[i]);
+        for (int i = 0; i < N; ++i)
+          means[r] += gain[k][i] * widen(d[r][k].at[i]) * widen(v[r][k].at[i]);
       }
     }
     sum_over_block(means, turn);
@@ -99,26 +100,214 @@ __device__ inline void backward(T* dx, const T* dy, const T* x, const float* rst
   }
 }
 
-#define NEAP_RMS_NORM(name, T, N, K, R)                                                            \
-  extern "C" __global__ void __launch_bounds__(32 * kMostWarps)                                    \
-      backward_##name(T* dx, const T* dy, const T* x, const float* rstd, const T* weight,          \
-                      const T* added, float* sums, long long rows, long long columns,              \
-                      float offset) {                                                              \
-    backward<T, N, K, R>(dx, dy, x, rstd, weight, added, sums, rows, columns, offset);             \
+#define NEAP_RMS_NORM(name, T, N, K, R)                                                   \
+  extern "C" __global__ void __launch_bounds__(32 * kMostWarps) backward_##name(          \
+      T* dx, const T* dy, const T* x, const float* rstd, const T* weight, const T* added, \
+      float* sums, long long rows, long long columns, float offset) {                     \
+    backward<T, N, K, R>(dx, dy, x, rstd, weight, added, sums, rows, columns, offset);    \
   }
 NEAP_RMS_NORM(bf16_vector, Bf16, 8, 1, 4)
 NEAP_RMS_NORM(f32_vector, float, 4, 2, 2)
 
+/// y and rstd = 1 / rms of a row, that of the block.
+template <class T, int N, int K>
+__device__ inline void forward(T* y, float* rstd, const T* x, const T* weight, long long columns,
+                               float eps) {
+  const auto column = [&](int k) {
+    return (static_cast<long long>(k) * blockDim.x + threadIdx.x) * N;
+  };
+  x += blockIdx.x * columns;
+  y += blockIdx.x * columns;
+  Vector<T, N> v[K] = {};
+  float squares[1] = {};
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    if (column(k) >= columns) continue;
+    v[k] = load<N>(x + column(k));
+#pragma unroll
+    for (int i = 0; i < N; ++i) squares[0] += widen(v[k].at[i]) * widen(v[k].at[i]);
+  }
+  sum_over_block(squares, 0);
+  const float scale = rsqrtf(squares[0] / static_cast<float>(columns) + eps);
+  if (threadIdx.x == 0) rstd[blockIdx.x] = scale;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    if (column(k) >= columns) continue;
+    const Vector<T, N> w = load<N>(weight + column(k));
+    Vector<T, N> out;
+#pragma unroll
+    for (int i = 0; i < N; ++i) out.at[i] = narrow<T>(widen(v[k].at[i]) * scale * widen(w.at[i]));
+    store(y + column(k), out);
+  }
+}
+
+#define NEAP_RMS_NORM_FORWARD(name, T, N, K)                                         \
+  extern "C" __global__ void __launch_bounds__(32 * kMostWarps)                      \
+      forward_##name(T* y, float* rstd, const T* x, const T* weight, long long rows, \
+                     long long columns, float eps) {                                 \
+    forward<T, N, K>(y, rstd, x, weight, columns, eps);                              \
+  }
+NEAP_RMS_NORM_FORWARD(bf16_vector, Bf16, 8, 1)
+NEAP_RMS_NORM_FORWARD(f32_vector, float, 4, 2)
+
+constexpr int kHeadThreads = 256;  // of a block with many rows
+constexpr int kRowsOfLanes = 4;    // that a thread reads at once
+
+/// The sum over L neighbouring threads of a warp.
+template <int L>
+__device__ inline float sum_over_lanes(float x) {
+#pragma unroll
+  for (int distance = L / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(kAll, x, distance);
+  return x;
+}
+
+/// The same for rows of 8 L elements.
+template <class T, int N, int K, int L>
+__device__ inline void forward_heads(T* y, float* rstd, const T* x, const T* weight, long long rows,
+                                     float eps) {
+  constexpr int kColumns = N * K * L, kGroups = kHeadThreads / L;
+  const int lane = static_cast<int>(threadIdx.x) % L, group = static_cast<int>(threadIdx.x) / L;
+  const long long first = static_cast<long long>(blockIdx.x) * kGroups * kRowsOfLanes + group;
+  Vector<T, N> v[kRowsOfLanes][K] = {};
+#pragma unroll
+  for (int r = 0; r < kRowsOfLanes; ++r) {
+    const long long row = first + r * kGroups;
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+      if (row < rows) v[r][k] = load<N>(x + row * kColumns + (k * L + lane) * N);
+  }
+#pragma unroll
+  for (int r = 0; r < kRowsOfLanes; ++r) {
+    const long long row = first + r * kGroups;
+    float squares = 0.0f;
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+#pragma unroll
+      for (int i = 0; i < N; ++i) squares += widen(v[r][k].at[i]) * widen(v[r][k].at[i]);
+    squares = sum_over_lanes<L>(squares);
+    const float scale = rsqrtf(squares / static_cast<float>(kColumns) + eps);
+    if (row >= rows) continue;
+    if (lane == 0) rstd[row] = scale;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int column = (k * L + lane) * N;
+      const Vector<T, N> w = load<N>(weight + column);
+      Vector<T, N> out;
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        out.at[i] = narrow<T>(widen(v[r][k].at[i]) * scale * widen(w.at[i]));
+      store(y + row * kColumns + column, out);
+    }
+  }
+}
+
+/// As backward(), for rows of 8 L elements. A block reads consecutive rows.
+template <class T, int N, int K, int L>
+__device__ inline void backward_heads(T* dx, const T* dy, const T* x, const float* rstd,
+                                      const T* weight, const T* added, float* sums, long long rows,
+                                      float offset) {
+  constexpr int kColumns = N * K * L, kGroups = kHeadThreads / L, R = kRowsOfLanes;
+  __shared__ float of_groups[kGroups][kColumns];
+  const int lane = static_cast<int>(threadIdx.x) % L, group = static_cast<int>(threadIdx.x) / L;
+  const long long share = (rows + gridDim.x - 1) / gridDim.x;
+  const long long first = blockIdx.x * share;
+  const long long end = first + share < rows ? first + share : rows;
+  float gain[K][N] = {};
+  float of_weight[K][N] = {};
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const Vector<T, N> w = load<N>(weight + (k * L + lane) * N);
+#pragma unroll
+    for (int i = 0; i < N; ++i) gain[k][i] = widen(w.at[i]) + offset;
+  }
+  for (long long begin = first; begin < end; begin += R * kGroups) {
+    Vector<T, N> d[R][K] = {};
+    Vector<T, N> v[R][K] = {};
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      const long long row = begin + r * kGroups + group;
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        if (row >= end) continue;
+        const long long at = row * kColumns + (k * L + lane) * N;
+        d[r][k] = load<N>(dy + at);
+        v[r][k] = load<N>(x + at);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      const long long row = begin + r * kGroups + group;
+      float mean = 0.0f;
+#pragma unroll
+      for (int k = 0; k < K; ++k)
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+          mean += gain[k][i] * widen(d[r][k].at[i]) * widen(v[r][k].at[i]);
+      mean = sum_over_lanes<L>(mean);
+      if (row >= end) continue;
+      const float scale = rstd[row];
+      mean *= scale * scale * scale / static_cast<float>(kColumns);
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        const long long at = row * kColumns + (k * L + lane) * N;
+        Vector<T, N> more = {};
+        if (added != nullptr) more = load<N>(added + at);
+        Vector<T, N> out;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          const float by = widen(d[r][k].at[i]);
+          const float in = widen(v[r][k].at[i]);
+          of_weight[k][i] += by * in * scale;
+          const float gradient = scale * gain[k][i] * by - mean * in;
+          out.at[i] = narrow<T>(added != nullptr ? gradient + widen(more.at[i]) : gradient);
+        }
+        store(dx + at, out);
+      }
+    }
+  }
+  if (sums == nullptr) return;
+#pragma unroll
+  for (int k = 0; k < K; ++k)
+#pragma unroll
+    for (int i = 0; i < N; ++i) of_groups[group][(k * L + lane) * N + i] = of_weight[k][i];
+  __syncthreads();
+  const int column = static_cast<int>(threadIdx.x);
+  if (column >= kColumns) return;
+  float all = 0.0f;
+  for (int g = 0; g < kGroups; ++g) all += of_groups[g][column];
+  sums[blockIdx.x * kColumns + column] = all;
+}
+
+#define NEAP_RMS_NORM_HEADS(name, T, N, K, L)                                                    \
+  extern "C" __global__ void __launch_bounds__(kHeadThreads)                                     \
+      forward_heads_##name##_##L(T* y, float* rstd, const T* x, const T* weight, long long rows, \
+                                 long long columns, float eps) {                                 \
+    forward_heads<T, N, K, L>(y, rstd, x, weight, rows, eps);                                    \
+  }                                                                                              \
+  extern "C" __global__ void __launch_bounds__(kHeadThreads) backward_heads_##name##_##L(        \
+      T* dx, const T* dy, const T* x, const float* rstd, const T* weight, const T* added,        \
+      float* sums, long long rows, long long columns, float offset) {                            \
+    backward_heads<T, N, K, L>(dx, dy, x, rstd, weight, added, sums, rows, offset);              \
+  }
+NEAP_RMS_NORM_HEADS(bf16, Bf16, 8, 1, 8)
+NEAP_RMS_NORM_HEADS(bf16, Bf16, 8, 1, 16)
+NEAP_RMS_NORM_HEADS(bf16, Bf16, 8, 1, 32)
+NEAP_RMS_NORM_HEADS(f32, float, 4, 2, 8)
+NEAP_RMS_NORM_HEADS(f32, float, 4, 2, 16)
+NEAP_RMS_NORM_HEADS(f32, float, 4, 2, 32)
+
 /// d_weight += the sum of all parts' sums (parts, columns).
 template <class T>
-__device__ inline void add_sums(T* d_weight, const float* sums, long long parts, long long columns) {
+__device__ inline void add_sums(T* d_weight, const float* sums, long long parts,
+                                long long columns) {
   __shared__ float of_groups[kSumGroups][kSumLanes];
   const int lane = static_cast<int>(threadIdx.x) % kSumLanes;
   const int group = static_cast<int>(threadIdx.x) / kSumLanes;
   const long long column = static_cast<long long>(blockIdx.x) * kSumLanes + lane;
   float sum = 0.0f;
   if (column < columns)
-    for (long long part = group; part < parts; part += kSumGroups) sum += sums[part * columns + column];
+    for (long long part = group; part < parts; part += kSumGroups)
+      sum += sums[part * columns + column];
   of_groups[group][lane] = sum;
   __syncthreads();
   if (group != 0 || column >= columns) return;

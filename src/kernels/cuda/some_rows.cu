@@ -146,7 +146,8 @@ struct Row {
   const Bf16* bias = nullptr;  ///< of this row and those behind
 };
 __device__ inline Row row_of(const Matrices<Bf16>& by, long long row, int columns) {
-  for (int m = 0; m < 3; ++m) {
+#pragma unroll
+  for (int m = 0; m < kMostMatrices; ++m) {
     if (row < by.out[m])
       return {by.weight[m] + row * columns, by.bias[m] == nullptr ? nullptr : by.bias[m] + row};
     row -= by.out[m];
@@ -269,7 +270,7 @@ struct Share {
   int begin, end;
   __device__ Share(const Matrices<Bf16>& by, int rows, int gated)
       : outs(gated ? kRowsOfBlock / 2 : kRowsOfBlock),
-        all(gated ? by.out[0] : static_cast<long long>(by.out[0]) + by.out[1] + by.out[2]) {
+        all(gated ? by.out[0] : by.columns()) {
     const int fours = rows * outs / kFour;
     const int mine = (fours + blocks_of_cluster() - 1) / blocks_of_cluster();
     begin = mine * place_in_cluster() + static_cast<int>(threadIdx.x);

@@ -297,7 +297,8 @@ Result<PhasePlan> Drafts::predict(const spec::StepModes& modes, const spec::Phas
       accuracy,
       phase.storage,
       phase.logits_chunk,
-      phase.graphs};
+      phase.graphs,
+      job_.rollout.max_num_batched_tokens};
   const auto known = predictions_.phases.find(key);
   if (known != predictions_.phases.end()) return known->second;
   if (accuracy == Accuracy::kQuick && phase.part == spec::TrainPart::kAll)

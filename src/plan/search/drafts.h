@@ -28,7 +28,8 @@
 
 namespace neap::plan {
 
-/// Predictions for jobs that differ only in micro-batches, optimizer states and checkpointing.
+/// Predictions for jobs that differ only in micro-batches, prefill passes, optimizer states and
+/// checkpointing.
 struct Predictions {
   struct Key {
     spec::PhaseId phase{};
@@ -39,6 +40,7 @@ struct Predictions {
     spec::ModelStorage storage;
     std::int64_t logits_chunk = 0;
     bool graphs = false;
+    std::int64_t prefill_tokens = 0;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   std::map<Key, PhasePlan> phases;

@@ -23,12 +23,15 @@ void add(std::vector<spec::JobChange>& changes, const std::vector<spec::JobChang
 Result<JobVariants> JobVariants::make(const spec::Job& job, const Target& target, Scope scope,
                                       FixedChoices fixed) {
   JobVariants out(job, target, std::move(fixed));
+  std::vector<Tunable> kinds;
   if (scope == Scope::kWide) {
     out.open_settings();
-    out.add_levels({training_micro_batches(), inference_micro_batches(), rollout_batches()});
+    kinds = {training_micro_batches(), inference_micro_batches(), rollout_batches()};
   } else if (job.memory.allows(spec::Measure::kMicroBatch)) {
-    out.add_levels({training_micro_batches()});
+    kinds = {training_micro_batches()};
   }
+  kinds.push_back(prefill_passes());
+  out.add_levels(std::move(kinds));
   NEAP_TRY_ASSIGN(out.models_, Drafts::read(out.job_, target));
   out.add_states();
   return out;
@@ -89,10 +92,12 @@ bool JobVariants::may_reorder_sums() const {
 
 std::vector<JobVariants::Levels> JobVariants::together() const {
   std::vector<Levels> all;
-  const int deepest = deepest_.empty() ? 0 : *std::max_element(deepest_.begin(), deepest_.end());
+  int deepest = 0;
+  for (std::size_t kind = 0; kind < searched(); ++kind) deepest = std::max(deepest, deepest_[kind]);
   for (int level = 0; level <= deepest; ++level) {
-    Levels& levels = all.emplace_back();
-    for (const int most : deepest_) levels.push_back(std::min(level, most));
+    Levels& levels = all.emplace_back(deepest_.size());
+    for (std::size_t kind = 0; kind < searched(); ++kind)
+      levels[kind] = std::min(level, deepest_[kind]);
   }
   return all;
 }

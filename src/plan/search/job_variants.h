@@ -60,10 +60,12 @@ class JobVariants {
   [[nodiscard]] bool may_reorder_sums() const;
   /// Types of optimizer states, from 0: as configured, then bfloat16 wherever that is allowed.
   [[nodiscard]] std::size_t states() const { return states_.size(); }
-  /// The level of each kind of micro-batch.
+  /// The level of each kind of micro-batch, and last that of prefill passes.
   using Levels = std::vector<int>;
   [[nodiscard]] const Levels& deepest() const { return deepest_; }
-  /// All kinds reduced by the same number of levels, as far as each goes; the largest sizes first.
+  /// Kinds before the prefill passes, which are only shortened to make room for graphs.
+  [[nodiscard]] std::size_t searched() const { return deepest_.size() - 1; }
+  /// All searched kinds reduced by the same number of levels, as far as each goes; the largest sizes first.
   [[nodiscard]] std::vector<Levels> together() const;
 
   /// Null if the keys contradict each other, or if another variant is fixed. The address is stable.

@@ -78,8 +78,9 @@ Status PlanSearch::take_faster_with_graphs(MemoryPlan& best) {
   return {};
 }
 
-Result<bool> PlanSearch::replaced(MemoryPlan& best, const spec::StepModes& modes) {
-  NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(best.variant.states, best.variant.levels));
+Result<bool> PlanSearch::replaced(MemoryPlan& best, const spec::StepModes& modes,
+                                  const JobVariants::Levels& levels) {
+  NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(best.variant.states, levels));
   if (variant == nullptr) return false;
   NEAP_TRY_ASSIGN(MemoryPlan plan, variant->drafts->draft(modes));
   plan.capacity = best.capacity;
@@ -101,8 +102,13 @@ Status PlanSearch::take_graphs(MemoryPlan& best) {
   if (!best.no_graphs.empty()) return {};
   spec::StepModes modes = best.modes;
   modes.graphs = true;
-  NEAP_TRY_ASSIGN(const bool found, replaced(best, modes));
-  if (!found) best.no_graphs = "they do not fit, or are not faster";
+  JobVariants::Levels levels = best.variant.levels;
+  // Shorter prefill passes leave more memory.
+  for (const int deepest = variants_.deepest().back(); levels.back() <= deepest; ++levels.back()) {
+    NEAP_TRY_ASSIGN(const bool found, replaced(best, modes, levels));
+    if (found) return {};
+  }
+  best.no_graphs = "they do not fit, or are not faster";
   return {};
 }
 
@@ -111,7 +117,7 @@ Status PlanSearch::enlarge_logits(MemoryPlan& best) {
   for (const std::int64_t chunk : spec::kLargerLogitsChunks) {
     spec::StepModes modes = best.modes;
     modes.logits_chunk = chunk;
-    NEAP_TRY_ASSIGN(const bool found, replaced(best, modes));
+    NEAP_TRY_ASSIGN(const bool found, replaced(best, modes, best.variant.levels));
     if (found) break;
   }
   return {};
@@ -212,8 +218,8 @@ PlanSearch::Found PlanSearch::fastest_of_sizes(std::size_t states, std::size_t o
   if (!best) return best;
   const JobVariants::Levels& deepest = variants_.deepest();
   // With one kind, a second round changes nothing.
-  for (std::size_t round = 0; round < std::min(levels.size(), kRounds); ++round) {
-    for (std::size_t kind = 0; kind < levels.size(); ++kind) {
+  for (std::size_t round = 0; round < std::min(variants_.searched(), kRounds); ++round) {
+    for (std::size_t kind = 0; kind < variants_.searched(); ++kind) {
       for (const int step : {1, -1}) {
         for (bool better = true; better;) {
           JobVariants::Levels there = levels;

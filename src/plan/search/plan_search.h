@@ -75,8 +75,9 @@ class PlanSearch {
   Status refine(MemoryPlan& best);
   Status take_graphs(MemoryPlan& best);
   Status enlarge_logits(MemoryPlan& best);
-  // Replaces the best plan by its draft with other modes, if that fits and is faster.
-  Result<bool> replaced(MemoryPlan& best, const spec::StepModes& modes);
+  // Replaces the best plan by a draft with other modes and sizes, if that fits and is faster.
+  Result<bool> replaced(MemoryPlan& best, const spec::StepModes& modes,
+                        const JobVariants::Levels& levels);
   // Takes a plan of less memory while graphs make it faster.
   Status take_faster_with_graphs(MemoryPlan& best);
   // The seconds that graphs save or would save; zero if the job cannot decode in graphs.

@@ -21,6 +21,8 @@ constexpr std::string_view kSmallerInference =
     "smaller micro-batches in inference: same result, more passes";
 constexpr std::string_view kFewerDecoded =
     "fewer sequences decoded together: same result, slower generation";
+constexpr std::string_view kShorterPrefill =
+    "fewer prompt tokens in a prefill pass: same result, slower prefill";
 constexpr std::string_view kDividedToGenerate =
     "tensor parallelism during rollout: same result but for the order of sums";
 constexpr std::string_view kRecomputed =
@@ -39,6 +41,7 @@ constexpr std::string_view kShorter = "shorter responses: another training";
 
 constexpr std::int64_t kAdapterRank = 16;
 constexpr std::int64_t kShortestResponse = 8;
+constexpr std::int64_t kShortestPrefill = 128;
 
 constexpr std::array kTrainingSizes = {fields::kDataRows,   fields::kDataTokens,
                                        fields::kActorRows,  fields::kActorTokens,
@@ -240,6 +243,16 @@ Tunable rollout_batches() {
           }};
 }
 
+Tunable prefill_passes() {
+  return {kShorterPrefill, 1, true, [](const spec::Job& job, int level) -> Changes {
+            if (!job.generates() || !job.rollout.enable_chunked_prefill) return {};
+            const spec::PrefillShape now = job.prefill();
+            const std::int64_t tokens = now.prompts * now.tokens >> level;
+            if (tokens < kShortestPrefill) return {};
+            return {{fields::kPrefillTokens, tokens}};
+          }};
+}
+
 Tunable divided_generation() {
   return {kDividedToGenerate, 1, true, [](const spec::Job& job, int level) -> Changes {
             // A rollout shard saves nothing if the rank has whole weights anyway.
@@ -283,6 +296,7 @@ std::string_view effect_of(const spec::JobChange& change) {
   if (is_of_any(kTrainingSizes)) return kSmallerTraining;
   if (is_of_any(kInferenceRows) || is_of_any(fields::kScoringTokens)) return kSmallerInference;
   if (is_of(fields::kRolloutBatch)) return kFewerDecoded;
+  if (is_of(fields::kPrefillTokens)) return kShorterPrefill;
   if (is_of(fields::kRolloutTensorRanks)) return kDividedToGenerate;
   if (is_of(fields::kResidency) || is_of(fields::kColocation)) return kLeaves;
   if (is_of(fields::kUpdate)) return kDivided;

@@ -27,6 +27,7 @@ struct Tunable {
 [[nodiscard]] Tunable inference_micro_batches();
 /// Sequences that are decoded together.
 [[nodiscard]] Tunable rollout_batches();
+[[nodiscard]] Tunable prefill_passes();
 /// Tensor-parallel size of rollouts for ZeRO-3 models. Each level is the next number that divides
 /// all ranks.
 [[nodiscard]] Tunable divided_generation();

@@ -211,6 +211,31 @@ CountedTensor CountingOps::few_rows_gated(const CountedTensor& x, const CountedT
   return out;
 }
 
+void CountingOps::add_adapters(const CountedTensor& y, const RowAdapters<CountedTensor>& by,
+                               double out_bytes) {
+  double elements = 0;
+  for (const CountedTensor& up : by.up)
+    if (up.defined()) elements += static_cast<double>(up.shape().elements());
+  const double moved =
+      bytes(y) + elements * static_cast<double>(element_bytes(y.dtype())) + out_bytes;
+  add_work(2 * static_cast<double>(y.size(0)) * elements, moved,
+           early_seconds(profile(), moved, kFewRowsRate));
+}
+void CountingOps::add_row_adapters_(const CountedTensor& y, const RowAdapters<CountedTensor>& by) {
+  add_adapters(y, by, bytes(y));
+}
+void CountingOps::add_adapted_rows_(const CountedTensor& sum, const CountedTensor& y,
+                                    const RowAdapters<CountedTensor>& by) {
+  add_adapters(y, by, 2 * bytes(sum));
+}
+CountedTensor CountingOps::gate_adapted_rows(const CountedTensor& y,
+                                             const RowAdapters<CountedTensor>& by,
+                                             spec::Activation) {
+  CountedTensor out = make({y.size(0), by.out[0]}, y.dtype());
+  add_adapters(y, by, bytes(out));
+  return out;
+}
+
 void CountingOps::write_prompts_(const CountedTensor&, const CountedTensor&,
                                  const CountedTensor& rows, std::int64_t) {
   add_traffic(2 * bytes(rows));

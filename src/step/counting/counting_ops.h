@@ -188,6 +188,15 @@ class CountingOps : public CountingBase {
   /// act(x gate^T) (x up^T), from gate and up (F, in): (N, F).
   [[nodiscard]] Tensor few_rows_gated(const Tensor& x, const Tensor& gate, const Tensor& up,
                                       spec::Activation kind);
+  /// Decoding with adapters. y (N, all out + all ranks) has the products of x with up to three matrices,
+  /// then those with the adapters' first matrices. Adds the products of these with the second ones to the
+  /// first columns.
+  void add_row_adapters_(const Tensor& y, const RowAdapters<Tensor>& by);
+  /// The same of one matrix, added to sum (N, out).
+  void add_adapted_rows_(const Tensor& sum, const Tensor& y, const RowAdapters<Tensor>& by);
+  /// The same of two matrices, act(the first's) (the second's): (N, F).
+  [[nodiscard]] Tensor gate_adapted_rows(const Tensor& y, const RowAdapters<Tensor>& by,
+                                         spec::Activation kind);
   /// Writes float32 (n,) from logits (n, V) and targets (n,): log p of the target, log sum exp,
   /// entropy, and 1 if no logit exceeds the target's, else 0. The last two may be undefined.
   void logit_values_into(const Tensor& log_probs, const Tensor& log_sums, const Tensor& entropies,
@@ -346,6 +355,7 @@ class CountingOps : public CountingBase {
  private:
   /// A product of few rows with matrices of `elements` elements.
   void add_few_rows(const Tensor& x, double elements, double out_bytes);
+  void add_adapters(const Tensor& y, const RowAdapters<Tensor>& by, double out_bytes);
   void reduce_over(double bytes, spec::Axis axis);
   std::pair<Tensor, Tensor> flash_forward_scratch(const FlashSplits& splits, bool packed);
   void attention_backward_scratch(AttentionKernel kernel, const AttentionSizes& sizes, Dtype dtype);

@@ -53,6 +53,10 @@ template <class Ops, class T = typename Ops::Tensor>
 [[nodiscard]] bool heads_of_few_rows(const Ops& ops, const Block<T>& w, const T& h) {
   return takes_few_rows(ops, {&w.query, &w.key, &w.value}, h);
 }
+template <class Ops, class T = typename Ops::Tensor>
+[[nodiscard]] bool heads_with_adapters(const Ops& ops, const Block<T>& w, const T& h) {
+  return takes_adapted_rows(ops, {&w.query, &w.key, &w.value}, h);
+}
 /// Whether append_() computes the norms of queries and keys in decoding.
 [[nodiscard]] inline bool norms_new_heads(const spec::Architecture& a) {
   return a.query_key_norm && !a.norm_across_heads && a.norm != spec::NormKind::kLayerNorm;
@@ -74,7 +78,8 @@ template <class Ops, class T = typename Ops::Tensor>
 [[nodiscard]] bool joins_heads(const Ops& ops, const spec::Architecture& a, const Block<T>& w,
                                const T& h) {
   if (a.query_key_norm && !norms_new_heads(a)) return false;
-  if (w.query.has_lora() || w.key.has_lora() || w.value.has_lora()) return false;
+  if (w.query.has_lora() || w.key.has_lora() || w.value.has_lora())
+    return heads_with_adapters(ops, w, h);
   return w.heads.defined() || w.stacked.defined() || heads_of_few_rows(ops, w, h);
 }
 /// h (N, C) -> all heads, by products with adjacent matrices. Does not add the biases of stacked
@@ -90,6 +95,11 @@ Heads<T> project_joined_heads(Ops& ops, const spec::Architecture& a, const Block
     return {ops.narrow(all, 1, 0, heads), ops.narrow(all, 1, heads, groups),
             ops.narrow(all, 1, heads + groups, groups)};
   };
+  if (heads_with_adapters(ops, w, h)) {
+    const AdaptedRows<T> rows = adapted_rows(ops, {&w.query, &w.key, &w.value}, h);
+    ops.add_row_adapters_(rows.y, rows.by);
+    return apart(ops.narrow(rows.y, 1, 0, (heads + 2 * groups) * a.head_dim));
+  }
   if (heads_of_few_rows(ops, w, h))
     return apart(ops.few_rows_products(h, {{w.query.weight, w.key.weight, w.value.weight},
                                            {w.query.bias, w.key.bias, w.value.bias}}));

@@ -144,8 +144,12 @@ class MlpHalf : public BlockHalf<Ops> {
         s_.activated = ops_.few_rows_activated(x, w_.up.weight, w_.up.bias, a_.activation);
     } else if (!a_.fused_gate) {
       if (!w_.gate.bias.defined() && !w_.up.bias.defined() &&
-          takes_few_rows(ops_, {&w_.gate, &w_.up}, x))
+          takes_few_rows(ops_, {&w_.gate, &w_.up}, x)) {
         s_.product = ops_.few_rows_gated(x, w_.gate.weight, w_.up.weight, a_.activation);
+      } else if (takes_adapted_rows(ops_, {&w_.gate, &w_.up}, x)) {
+        const AdaptedRows<T> rows = adapted_rows(ops_, {&w_.gate, &w_.up}, x);
+        s_.product = ops_.gate_adapted_rows(rows.y, rows.by, a_.activation);
+      }
     } else if (!w_.gate_up.bias.defined() && a_.intermediate_size % kernels::decoding::kTile == 0 &&
                takes_few_rows(ops_, {&w_.gate_up}, x)) {
       s_.product = ops_.few_rows_gated(x, half_of(w_.gate_up.weight, 0),
@@ -155,10 +159,9 @@ class MlpHalf : public BlockHalf<Ops> {
   T half_of(const T& matrix, std::int64_t which) {
     return ops_.narrow(matrix, 0, which * a_.intermediate_size, a_.intermediate_size);
   }
-  // Whether one kernel computes the product, and nothing else reads act(gate).
+  // Whether one kernel computes the product. Its backward does not read act(gate), so that is never kept.
   bool skips_activated() {
     if (s_.activated.defined()) return false;
-    if (pass_ != Pass::kBackward && !drops(Saved::kActivated)) return false;
     make_gate();
     return ops_.own_kernels(ops_.dtype(s_.gate));
   }

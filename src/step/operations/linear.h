@@ -40,22 +40,74 @@ bool takes_few_rows(const Ops& ops, std::initializer_list<const Linear<T>*> matr
   }
   return ops.own_few_rows(ops.dtype(x), x.size(0), x.size(1), out);
 }
+
+/// Whether Neap's kernels multiply x (N, in) by the matrices, of which some have adapters, at once.
+template <class Ops, class T = typename Ops::Tensor>
+bool takes_adapted_rows(const Ops& ops, std::initializer_list<const Linear<T>*> matrices,
+                        const T& x) {
+  constexpr std::int64_t kRows = kernels::decoding::kTile;
+  std::int64_t out = 0;
+  bool adapted = false;
+  for (const Linear<T>* p : matrices) {
+    if (!p->defined() || p->input_major || p->weight.size(0) % kRows != 0) return false;
+    out += p->weight.size(0);
+    if (!p->has_lora()) continue;
+    const std::int64_t rank = p->lora_a.size(0);
+    if (rank % kRows != 0 || rank > kernels::decoding::kMostRank ||
+        ops.dtype(p->lora_a) != ops.dtype(x))
+      return false;
+    out += rank;
+    adapted = true;
+  }
+  return adapted && ops.own_few_rows(ops.dtype(x), x.size(0), x.size(1), out);
+}
+template <class T>
+struct AdaptedRows {
+  T y;  // (N, all out + all ranks): products with the matrices, then with the adapters' first ones
+  RowAdapters<T> by;
+};
+/// The products of takes_adapted_rows(), to which the adapters' second matrices are not added yet.
+template <class Ops, class T = typename Ops::Tensor>
+AdaptedRows<T> adapted_rows(Ops& ops, std::initializer_list<const Linear<T>*> matrices, const T& x,
+                            bool biases = true) {
+  FewMatrices<T> all;
+  RowAdapters<T> by;
+  std::size_t i = 0;
+  for (const Linear<T>* p : matrices) {
+    all.weight[i] = p->weight;
+    if (biases && p->adds_bias) all.bias[i] = p->bias;
+    by.out[i] = p->weight.size(0);
+    if (p->has_lora()) {
+      all.weight[i + matrices.size()] = p->lora_a;
+      by.up[i] = p->lora_b;
+      by.scale[i] = p->lora_scale;
+    }
+    ++i;
+  }
+  return {ops.few_rows_products(x, all), by};
+}
+
 /// The same as linear(), in decoding.
 template <class Ops, class T = typename Ops::Tensor>
 T decode_linear(Ops& ops, const Linear<T>& p, const T& x, T sum = {}) {
+  if (sum.defined() && takes_adapted_rows(ops, {&p}, x)) {
+    const AdaptedRows<T> rows = adapted_rows(ops, {&p}, x, /*biases=*/false);
+    ops.add_adapted_rows_(sum, rows.y, rows.by);
+    return sum;
+  }
   if (!takes_few_rows(ops, {&p}, x)) return linear(ops, p, x, std::move(sum));
   if (!sum.defined()) return ops.few_rows_products(x, {{p.weight}, {p.adds_bias ? p.bias : T()}});
   ops.add_few_rows_(sum, x, p.weight);
   return sum;
 }
 
-/// d (m, n) += a^T b for a (N, m), b (N, n). Needs no temporary if the operations support it.
+/// d (m, n) += scale a^T b for a (N, m), b (N, n). Needs no temporary if the operations support it.
 template <class Ops, class T = typename Ops::Tensor>
-void add_outer(Ops& ops, const T& d, const T& a, const T& b) {
+void add_outer(Ops& ops, const T& d, const T& a, const T& b, double scale = 1) {
   if (ops.adds_products(ops.dtype(d), ops.dtype(a))) {
-    ops.add_product_(d, ops.transpose(a), b, 1);
+    ops.add_product_(d, ops.transpose(a), b, scale);
   } else {
-    ops.add_(d, ops.product(ops.transpose(a), b));
+    ops.add_scaled_(d, ops.product(ops.transpose(a), b), scale);
   }
 }
 
@@ -116,14 +168,13 @@ void add_matrix_gradients(Ops& ops, const Linear<T>& p, const T& x, const T& dy)
   if (p.d_bias.defined()) ops.add_(p.d_bias, ops.sum_rows(dy, ops.dtype(p.d_bias)));
 }
 
-/// Adds the gradients of its adapter; also uses d_down (N, rank).
+/// Adds the gradients of its adapter; also uses d_down (N, rank), which is not scaled.
 template <class Ops, class T = typename Ops::Tensor>
 void add_adapter_gradients(Ops& ops, const Linear<T>& p, const T& x, const T& dy, const T& d_down) {
-  if (p.d_lora_a.defined()) add_outer(ops, p.d_lora_a, d_down, x);
+  if (p.d_lora_a.defined()) add_outer(ops, p.d_lora_a, d_down, x, p.lora_scale);
   if (!p.d_lora_b.defined()) return;
   const T down = ops.product(x, ops.transpose(p.lora_a));  // (N, rank)
-  ops.scale_(down, p.lora_scale);
-  add_outer(ops, p.d_lora_b, dy, down);
+  add_outer(ops, p.d_lora_b, dy, down, p.lora_scale);
 }
 
 /// Computes them in the order of the queue, and frees the inputs of each.
@@ -154,9 +205,8 @@ T linear_backward(Ops& ops, const Linear<T>& p, const T& x, const T& dy, T into 
   T d_down;
   if (p.has_lora()) {
     d_down = ops.product(dy, p.lora_b);  // (N, rank)
-    ops.scale_(d_down, p.lora_scale);
     if (later == nullptr) add_adapter_gradients(ops, p, x, dy, d_down);
-    ops.add_product_(into, d_down, p.lora_a, 1);
+    ops.add_product_(into, d_down, p.lora_a, p.lora_scale);
   }
   if (later != nullptr && p.trains()) later->matrices.push_back({&p, x, dy, std::move(d_down)});
   return into;

@@ -19,6 +19,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/decoding_sizes.h"
 #include "spec/model/architecture.h"
 #include "spec/ranks/context_parallel.h"
 #include "spec/types/mesh.h"
@@ -105,10 +106,18 @@ struct Heads {
   RowNorm<T> q_norm{}, k_norm{};  // and behind that: of each head
 };
 
-/// Up to three matrices (out, in) that multiply the same rows, and their biases (out,), which may be undefined.
+/// Matrices (out, in) that multiply the same rows, and their biases (out,). Any may be undefined.
 template <class T>
 struct FewMatrices {
-  std::array<T, 3> weight{}, bias{};
+  std::array<T, kernels::decoding::kMostMatrices> weight{}, bias{};
+};
+/// Adapters of up to three matrices.
+template <class T>
+struct RowAdapters {
+  static constexpr std::size_t kMost = kernels::decoding::kMostAdapters;
+  std::array<T, kMost> up{};              // (out, rank); undefined: no adapter
+  std::array<std::int64_t, kMost> out{};  // of the matrices
+  std::array<double, kMost> scale{};
 };
 
 /// The constants of a rotation, on the device.

@@ -29,6 +29,11 @@ struct RowsGrid {
   friend bool operator==(const RowsGrid&, const RowsGrid&) = default;
 };
 
+/// Threads that read a row in RMS norms of heads; 0: rows of other sizes.
+constexpr std::int64_t norm_lanes(std::int64_t columns) {
+  return columns == 64 || columns == 128 || columns == 256 ? columns / 8 : 0;
+}
+
 struct OwnKernels {
   bool on = false;           ///< the GPU and the job support them
   bool warp_groups = false;  ///< the GPU is one with products of warp groups, for some_rows.cu
@@ -45,9 +50,12 @@ struct OwnKernels {
     return take(rows) && columns >= kLeastColumns &&
            (table == rows || table == spec::Dtype::kFloat32);
   }
-  /// Whether they compute the backward of RMS norms of such rows: a block has 32 to 512 threads.
+  /// Whether they compute RMS norms of such rows and their backward. A row is read by a block of up to
+  /// 512 threads. A head is read by a part of a warp.
   [[nodiscard]] constexpr bool norm_rows(spec::Dtype dtype, std::int64_t columns) const {
-    return take(dtype) && columns % 8 == 0 && columns >= 512 && columns <= 4096;
+    if (!take(dtype)) return false;
+    if (norm_lanes(columns) > 0) return true;
+    return columns % 8 == 0 && columns >= 512 && columns <= 4096;
   }
   /// The fastest product of this number of rows with matrices (out, in).
   [[nodiscard]] RowProduct row_product(spec::Dtype dtype, std::int64_t rows, std::int64_t in,

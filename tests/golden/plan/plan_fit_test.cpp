@@ -81,7 +81,8 @@ TEST(GoldenPlans, LogitsComeInLargerChunksWhereTheyFit) {
 
 TEST(GoldenPlans, DecodingIsInGraphsWhereTheyFit) {
   spec::Job job;
-  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
+  const std::string whole = "actor_rollout_ref.rollout.enable_chunked_prefill=false";
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {whole}, job).ok());
   const auto plan_of = [&](Bytes capacity) {
     Target target = target_of(job);
     target.capacity = capacity;
@@ -104,6 +105,35 @@ TEST(GoldenPlans, DecodingIsInGraphsWhereTheyFit) {
   EXPECT_FALSE(eager.modes.graphs);
   EXPECT_LT(in_graphs.phases.front().seconds, 0.75 * eager.phases.front().seconds);
   EXPECT_EQ(*least_capacity(job, target_of(job)), least);
+}
+
+TEST(GoldenPlans, ShorterPrefillMakesRoomForGraphs) {
+  spec::Job job;
+  ASSERT_TRUE(spec::Job::load(
+                  NEAP_SOURCE_DIR "/examples/gsm8k/qwen2.5-1.5b.toml",
+                  {"actor_rollout_ref.model.lora_rank=32", "actor_rollout_ref.rollout.batch_size=2",
+                   "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
+                   "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1"},
+                  job)
+                  .ok());
+  Target target = target_of(job);
+  target.own_kernels = true;
+  const MemoryPlan roomy = *make_plan(job, target);
+  EXPECT_TRUE(roomy.modes.graphs);
+  EXPECT_FALSE(changes_any(roomy.changes, fields::kPrefillTokens));
+  target.capacity = *least_capacity(job, target) + 4_MiB;
+  spec::Job whole = job;
+  whole.rollout.enable_chunked_prefill = false;
+  EXPECT_FALSE(make_plan(whole, target)->modes.graphs);
+  const MemoryPlan tight = *make_plan(job, target);
+  EXPECT_LE(tight.peak, target.capacity);
+  EXPECT_TRUE(tight.modes.graphs);
+  ASSERT_TRUE(changes_any(tight.changes, fields::kPrefillTokens));
+  spec::apply(tight.changes, job);
+  EXPECT_LT(job.rollout.max_num_batched_tokens, 512);
+  const MemoryPlan again = *make_plan(job, target);
+  EXPECT_EQ(again.peak, tight.peak);
+  EXPECT_TRUE(again.modes.graphs);
 }
 
 TEST(GoldenPlans, ExactSettingsGoAllTheWayDownBeforeTheTrainingChanges) {

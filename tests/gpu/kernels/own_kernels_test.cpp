@@ -150,9 +150,10 @@ TEST_P(OwnKernels, RowsAddedToATable) {
   }
 }
 
-TEST_P(OwnKernels, BackwardOfRmsNorms) {
+TEST_P(OwnKernels, RmsNormsAndTheirBackward) {
   for (const Size& size :
-       {Size{1, 512}, Size{3, 1536}, Size{4, 4096}, Size{1030, 896}, Size{2051, 1536}}) {
+       {Size{1, 512}, Size{3, 1536}, Size{4, 4096}, Size{1030, 896}, Size{2051, 1536}, Size{7, 64},
+        Size{5003, 128}, Size{33, 256}, Size{1, 128}}) {
     ASSERT_TRUE(own_.own_norm_rows(bridge::to_step(GetParam()), size.columns));
     const Tensor x = random({size.rows, size.columns});
     const Tensor dy = random({size.rows, size.columns});
@@ -160,6 +161,11 @@ TEST_P(OwnKernels, BackwardOfRmsNorms) {
     const Tensor added = random({size.rows, size.columns});
     for (const auto kind : {spec::NormKind::kRms, spec::NormKind::kRmsOffset}) {
       const auto forward = reference_.norm(kind, exact(x), exact(weight), {}, 1e-6);
+      if (kind == spec::NormKind::kRms) {
+        const auto [y, found] = own_.own_rms_norm(x, weight, 1e-6);
+        near(y, forward.y, "the norm");
+        EXPECT_TRUE(at::allclose(exact(found), forward.rstd, 1e-5));
+      }
       const Tensor d_weight = at::zeros({size.columns}, at::kDouble);
       const Tensor dx = reference_.norm_backward(kind, exact(dy), exact(x), {}, forward.rstd,
                                                  exact(weight), d_weight, {});

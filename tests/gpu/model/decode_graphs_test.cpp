@@ -54,12 +54,20 @@ class SmallModel {
   static Tensor own(std::int64_t elements) {
     return at::zeros({elements}, at::TensorOptions().device(kCard).dtype(at::kBFloat16));
   }
-  explicit SmallModel(const spec::Architecture& shape, const Make& make = own)
-      : shape_(shape), host_(shape, spec::Head::kLanguageModel, std::nullopt, at::kFloat) {
-    std::vector<Tensor> weights;
-    for (const Tensor& unit : host_.weights) weights.push_back(make(unit.numel()).copy_(unit));
-    model_.emplace(shape, spec::Head::kLanguageModel, ops::FlatTensors{weights, {}}, std::nullopt,
-                   std::nullopt, bridge::KernelChoice{.own = {true}});
+  explicit SmallModel(const spec::Architecture& shape, const Make& make = own,
+                      const std::optional<spec::LoraShape>& lora = std::nullopt)
+      : shape_(shape),
+        lora_(lora.value_or(spec::LoraShape{})),
+        host_(shape, spec::Head::kLanguageModel, lora, at::kFloat) {
+    const auto on_card = [&](const std::vector<Tensor>& units) {
+      std::vector<Tensor> out;
+      for (const Tensor& unit : units) out.push_back(make(unit.numel()).copy_(unit));
+      return out;
+    };
+    std::optional<ops::Lora> adapters;
+    if (lora) adapters = ops::Lora{*lora, {on_card(host_.adapter_weights), {}}};
+    model_.emplace(shape, spec::Head::kLanguageModel, ops::FlatTensors{on_card(host_.weights), {}},
+                   adapters, std::nullopt, bridge::KernelChoice{.own = {true}});
     cells_ = make(ops::KvCache::elements(shape, kRows, kPrompt + kNew));
     cache_ = ops::KvCache::over(cells_, shape, kRows, kPrompt + kNew);
   }
@@ -109,6 +117,7 @@ class SmallModel {
     step::CountingOps ops(sink, profile, 1 << 20);
     plan::ModelRole role;
     role.shape = shape_;
+    role.lora = lora_;
     step::SlotCache<step::CountedTensor> cache =
         plan::counted_cache(role, step::Dtype::kBfloat16, kRows, kPrompt + kNew);
     plan::CountedSource source(run.actions, sampling);
@@ -118,6 +127,7 @@ class SmallModel {
 
  private:
   spec::Architecture shape_;
+  spec::LoraShape lora_;
   ops::testing::TestModel host_;
   std::optional<ops::Transformer> model_;
   Tensor cells_;
@@ -172,6 +182,16 @@ TEST_P(GraphsOnCard, GiveTheBitsOfStepsLaunchedOneByOne) {
     EXPECT_EQ(exact.graphs, graphs.graphs);
     EXPECT_ANY_THROW((void)model.generate(sampling, scratch(size - 512)));
   }
+}
+
+TEST_P(GraphsOnCard, GiveTheBitsOfAdaptersLaunchedOneByOne) {
+  SmallModel model(GetParam().shape, SmallModel::own, spec::LoraShape{8, {"all-linear"}});
+  const step::SamplingOptions sampling;
+  const Outcome eager = model.generate(sampling, {});
+  const Outcome graphs = model.generate(sampling, scratch(64 << 20));
+  EXPECT_TRUE(eager.responses == graphs.responses);
+  EXPECT_GE(graphs.graphs, 1u);
+  EXPECT_EQ(model.counted(graphs, sampling).scratch(), graphs.extent) << "the plan's region";
 }
 
 // libtorch's allocator keeps the same bytes before and after, so it holds nothing of a graph.

@@ -216,14 +216,7 @@ inline void random_rollout(Dice& dice, spec::RolloutConfig& rollout) {
   rollout.log_prob_micro_batch_size_per_gpu = dice.between(1, 4);
 }
 
-/// `on_host`: also jobs of float64, which GPUs do not take.
-inline RandomJob random_job(std::uint64_t seed, bool on_host) {
-  Dice dice(seed);
-  RandomJob out;
-  spec::Job& job = out.job;
-  out.dtype = dice.one_of({step::Dtype::kFloat32, step::Dtype::kBfloat16});
-  // Drawn apart: the other jobs are the same on GPUs.
-  if (Dice(~seed).chance(15) && on_host) out.dtype = step::Dtype::kFloat64;
+inline void random_keys(Dice& dice, std::uint64_t seed, spec::Job& job) {
   job.task = any_of(dice, spec::task_names(), spec::parse_task);
   job.data.max_prompt_length = dice.between(1, 40);
   job.data.max_response_length = dice.between(2, dice.chance(4) ? 900 : 60);
@@ -262,29 +255,48 @@ inline RandomJob random_job(std::uint64_t seed, bool on_host) {
   if (Dice rows(seed + 15485863); rows.chance(50))
     job.rollout.batch_size = rows.between(1, job.responses_per_rank());
   job.dpo.loss_type = any_of(dice, spec::preference_loss_names(), spec::parse_preference_loss);
+}
+
+/// The models of `out.job`, and its keys of adapters.
+inline void random_models(Dice& dice, std::uint64_t seed, RandomJob& out) {
+  spec::Job& job = out.job;
   if (job.task == spec::Task::kReward) {
     out.models.reward =
         random_role(dice, spec::ModelId::kReward, spec::Head::kScalar, true, out.dtype);
     set_adapter(seed, *out.models.reward, job.actor_model.lora);
-    return out;
+    return;
   }
   const bool evaluated = job.task == spec::Task::kEval;
   out.models.actor =
       random_role(dice, spec::ModelId::kActor, spec::Head::kLanguageModel, !evaluated, out.dtype);
+  // Ranks that Neap's kernels take.
+  if (Dice wide(seed + 32452843); out.models.actor->lora.rank > 0 && wide.chance(50))
+    out.models.actor->lora.rank = 8 * wide.between(1, 2);
   set_adapter(seed, *out.models.actor, job.actor_model.lora);
-  if (job.task == spec::Task::kSft) return out;
+  if (job.task == spec::Task::kSft) return;
   if (Dice once(seed + 104729); job.task == spec::Task::kDpo)
     job.dpo.precompute_ref_log_probs = once.chance(50);
   if ((out.models.actor->lora.rank == 0 || job.precomputes_reference()) && !evaluated)
     out.models.reference = reference_of(*out.models.actor);
-  if (job.task == spec::Task::kDpo) return out;
+  if (job.task == spec::Task::kDpo) return;
   out.models.actor->generates = true;
   out.models.reward =
       random_role(dice, spec::ModelId::kReward, spec::Head::kScalar, false, out.dtype);
-  if (job.task != spec::Task::kPpo) return out;
+  if (job.task != spec::Task::kPpo) return;
   out.models.critic =
       random_role(dice, spec::ModelId::kCritic, spec::Head::kScalar, true, out.dtype);
   set_adapter(seed + 1, *out.models.critic, job.critic.model.lora);
+}
+
+/// `on_host`: also jobs of float64, which GPUs do not take.
+inline RandomJob random_job(std::uint64_t seed, bool on_host) {
+  Dice dice(seed);
+  RandomJob out;
+  out.dtype = dice.one_of({step::Dtype::kFloat32, step::Dtype::kBfloat16});
+  // Drawn apart: the other jobs are the same on GPUs.
+  if (Dice(~seed).chance(15) && on_host) out.dtype = step::Dtype::kFloat64;
+  random_keys(dice, seed, out.job);
+  random_models(dice, seed, out);
   return out;
 }
 

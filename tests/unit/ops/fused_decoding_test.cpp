@@ -94,13 +94,44 @@ class KernelDefinitions : public AtenOps {
     return multiply(activate(few_rows_products(x, {{gate}, {}}), kind), x.mm(up.t()));
   }
 
-  std::int64_t norms = 0, appends = 0, products_of_few = 0;
+  void add_row_adapters_(const Tensor& y, const step::RowAdapters<Tensor>& by) {
+    y.narrow(1, 0, by.out[0] + by.out[1] + by.out[2]).copy_(adapted(y, by));
+  }
+  void add_adapted_rows_(const Tensor& sum, const Tensor& y, const step::RowAdapters<Tensor>& by) {
+    sum.add_(adapted(y, by));
+  }
+  [[nodiscard]] Tensor gate_adapted_rows(const Tensor& y, const step::RowAdapters<Tensor>& by,
+                                         spec::Activation kind) {
+    const Tensor both = adapted(y, by);
+    return multiply(activate(both.narrow(1, 0, by.out[0]), kind),
+                    both.narrow(1, by.out[0], by.out[1]));
+  }
+
+  std::int64_t norms = 0, appends = 0, products_of_few = 0, adapters = 0;
   bool attends = false, few_rows = false;
+
+ private:
+  Tensor adapted(const Tensor& y, const step::RowAdapters<Tensor>& by) {
+    ++adapters;
+    std::int64_t from = 0, down = by.out[0] + by.out[1] + by.out[2];
+    std::vector<Tensor> all;
+    for (std::size_t i = 0; i < by.up.size(); ++i) {
+      Tensor part = y.narrow(1, from, by.out[i]);
+      from += by.out[i];
+      if (by.up[i].defined()) {
+        const std::int64_t rank = by.up[i].size(1);
+        part = part.add(y.narrow(1, down, rank).mm(by.up[i].t()), by.scale[i]);
+        down += rank;
+      }
+      all.push_back(part);
+    }
+    return at::cat(all, 1);
+  }
 };
 
 struct Compared {
   double off = 0;
-  std::int64_t norms = 0, appends = 0, products_of_few = 0;
+  std::int64_t norms = 0, appends = 0, products_of_few = 0, adapters = 0;
 };
 
 // Five tokens behind prompts of several lengths, against the same rows of whole passes.
@@ -131,6 +162,7 @@ Compared decoded_and_whole(const spec::Architecture& shape,
   out.norms = ops.norms;
   out.appends = ops.appends;
   out.products_of_few = ops.products_of_few;
+  out.adapters = ops.adapters;
   return out;
 }
 
@@ -162,12 +194,33 @@ TEST(FusedDecoding, OfFewRowsIsThatOfWholePasses) {
   }
 }
 
+TEST(FusedDecoding, OfFewRowsAddsAdaptersToJoinedProducts) {
+  for (const testing::Form& form : testing::forms()) {
+    SCOPED_TRACE(form.name);
+    const Compared found =
+        decoded_and_whole(form.shape, spec::LoraShape{8, {"all-linear"}}, /*few_rows=*/true);
+    EXPECT_LT(found.off, 1e-10);
+    if (form.shape.input_major) {
+      EXPECT_EQ(found.adapters, 0);
+    } else if (form.name == "llama" || form.name == "qwen2" || form.name == "qwen3") {
+      // Heads, the last matrix of attention, gate and up, and the last matrix of the MLP.
+      EXPECT_EQ(found.adapters, 4 * found.appends);
+    }
+  }
+  const spec::LoraShape some{16, {"q_proj", "v_proj", "up_proj"}};
+  const Compared found = decoded_and_whole(testing::tiny_llama(), some, /*few_rows=*/true);
+  EXPECT_LT(found.off, 1e-10);
+  EXPECT_EQ(found.adapters, 2 * found.appends);
+}
+
 TEST(FusedDecoding, OfRandomModelsIsThatOfWholePasses) {
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE(seed);
     neap::testing::Dice dice(seed);
     const spec::Architecture shape = neap::testing::random_architecture(dice);
     EXPECT_LT(decoded_and_whole(shape, std::nullopt, /*few_rows=*/seed % 2 == 1).off, 1e-9);
+    const spec::LoraShape lora{8, {"all-linear"}};
+    EXPECT_LT(decoded_and_whole(shape, lora, /*few_rows=*/true).off, 1e-9);
   }
 }
 

@@ -132,7 +132,7 @@ struct TestModel {
     weights::initialize(s, h, 0, weights, seed, 0.2);
     if (lora) weights::initialize_adapters(s, h, *lora, adapter_weights, seed);
     // Nothing at a special value: biases, norms and LoRA's B differ from zero and one.
-    at::Tensor noise = at::arange(1000, dtype).mul_(0.37).sin_().mul_(0.1);
+    at::Tensor noise = at::arange(1 << 14, dtype).mul_(0.37).sin_().mul_(0.1);
     for (const auto* list : {&model->parameters(), &model->adapters()}) {
       for (const auto& p : *list) {
         const auto flat = p.weight.view(-1);
