@@ -30,6 +30,9 @@ constexpr double kAttendSeconds = 0.6e-6, kAttendRate = 0.8, kAttendCacheRate = 
 constexpr double kSharedSeconds = 3e-6, kSharedRate = 2.7;
 constexpr double kFewRowsSeconds = 0, kFewRowsRate = 0.92;
 constexpr double kSomeRowsSeconds = 1.5e-6, kSomeRowsRate = 1.08;
+// A thread of adapters.cu computes up to kTile rows in turn (an H200, two and eight rows;
+// bench/results/step-speed-h200.jsonl).
+constexpr double kAdapterRowSeconds = 0.5e-6;
 // Blocks of some_rows.cu read all rows of x: for 64 rows, this time and share of the matrices' time.
 constexpr double kManyRows = 64, kManyRowsSeconds = 1e-6, kManyRowsShare = 0.25;
 
@@ -218,8 +221,10 @@ void CountingOps::add_adapters(const CountedTensor& y, const RowAdapters<Counted
     if (up.defined()) elements += static_cast<double>(up.shape().elements());
   const double moved =
       bytes(y) + elements * static_cast<double>(element_bytes(y.dtype())) + out_bytes;
+  const auto in_turn =
+      static_cast<double>(std::min<std::int64_t>(y.size(0), kernels::decoding::kTile));
   add_work(2 * static_cast<double>(y.size(0)) * elements, moved,
-           early_seconds(profile(), moved, kFewRowsRate));
+           in_turn * kAdapterRowSeconds + early_seconds(profile(), moved, kFewRowsRate));
 }
 void CountingOps::add_row_adapters_(const CountedTensor& y, const RowAdapters<CountedTensor>& by) {
   add_adapters(y, by, bytes(y));
