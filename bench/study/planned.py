@@ -52,7 +52,7 @@ OPT, LLAMA2 = random_models.MODELS["opt-1.3b"], {
     "tie_word_embeddings": False}
 GPT2 = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5}
 MODELS = {
-    "opt-1.3b": OPT, "opt-350m": ceilings.OPT_350M, "llama-2-7b": LLAMA2,
+    "opt-1.3b": OPT, "opt-350m": random_models.MODELS["opt-350m"], "llama-2-7b": LLAMA2,
     "opt-6.7b": OPT | {"hidden_size": 4096, "ffn_dim": 16384, "num_hidden_layers": 32, "num_attention_heads": 32, "word_embed_proj_dim": 4096},
     "gpt2-xl": GPT2 | {"n_embd": 1600, "n_layer": 48, "n_head": 25}, "gpt2-medium": GPT2 | {"n_embd": 1024, "n_layer": 24, "n_head": 16},
 }
