@@ -7,6 +7,7 @@
 #include <initializer_list>
 
 #include "base/format.h"
+#include "kernels/norm_sizes.h"
 #include "ops/aten_ops.h"
 #include "ops/own_launch.h"
 
@@ -62,8 +63,7 @@ Tensor AtenOps::turned(const Tensor& x, const Tensor& cos, const Tensor& sin, do
 
 namespace {
 
-constexpr std::int64_t kOfThread = 8;                         // elements of a row in RMS norms
-constexpr std::int64_t kHeadThreads = 256, kRowsOfLanes = 4;  // of rms_norm.cu
+using kernels::norm::kHeadThreads, kernels::norm::kOfThread;
 
 struct NormLaunch {
   std::string kernel;
@@ -88,7 +88,7 @@ std::pair<Tensor, Tensor> AtenOps::own_rms_norm(const Tensor& x, const Tensor& w
   if (rows == 0) return {y, rstd};
   for (const Tensor& t : {x, weight}) check_whole(t, x, "RMS norm");
   const std::int64_t lanes = step::norm_lanes(columns);
-  const std::int64_t of_block = lanes > 0 ? kHeadThreads / lanes * kRowsOfLanes : 1;
+  const std::int64_t of_block = lanes > 0 ? kHeadThreads / lanes * kernels::norm::kRowsOfLanes : 1;
   const NormLaunch by = norm_launch("forward", x, (rows + of_block - 1) / of_block);
   launch(x, "rms_norm", by.kernel, by.grid, y.mutable_data_ptr(), rstd.mutable_data_ptr<float>(),
          x.const_data_ptr(), weight.const_data_ptr(), rows, columns, static_cast<float>(eps));

@@ -1,7 +1,11 @@
 #include "weights/open_folders.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <string_view>
@@ -31,7 +35,10 @@ void add_part(RunningHash& hash, int fd, const fs::path& file, std::uint64_t fir
 }
 
 void add_file(RunningHash& hash, const fs::path& file, int fd) {
-  const std::uint64_t size = fs::file_size(file);
+  struct ::stat facts {};
+  if (::fstat(fd, &facts) != 0)
+    throw Error(ErrorCode::kIo, format("{}: {}", file.string(), std::strerror(errno)));
+  const auto size = static_cast<std::uint64_t>(facts.st_size);
   hash.add(format("{} {}\n", file.filename().string(), size));
   const std::uint64_t beginning = std::min(size, kBeginning);
   add_part(hash, fd, file, 0, beginning);

@@ -1,6 +1,10 @@
-// RMS norms, y = x rstd (weight + offset), and their backward, in float32, rounded once. In the backward
-// a block reads consecutive rows, R at once; each of its threads reads K vectors of each row. The order of
-// sums depends only on the sizes.
+// RMS norms, y = x rstd weight, and their backward for y = x rstd (weight + offset), in float32, rounded
+// once. In the backward a block reads consecutive rows, R at once; each of its threads reads K vectors of
+// each row. The order of sums depends only on the sizes.
+
+#include "kernels/norm_sizes.h"
+
+using namespace neap::kernels::norm;
 
 constexpr int kMostWarps = 16;
 constexpr int kSumLanes = 32, kSumGroups = 8;
@@ -150,9 +154,6 @@ __device__ inline void forward(T* y, float* rstd, const T* x, const T* weight, l
 NEAP_RMS_NORM_FORWARD(bf16_vector, Bf16, 8, 1)
 NEAP_RMS_NORM_FORWARD(f32_vector, float, 4, 2)
 
-constexpr int kHeadThreads = 256;  // of a block with many rows
-constexpr int kRowsOfLanes = 4;    // that a thread reads at once
-
 /// The sum over L neighbouring threads of a warp.
 template <int L>
 __device__ inline float sum_over_lanes(float x) {
@@ -161,7 +162,7 @@ __device__ inline float sum_over_lanes(float x) {
   return x;
 }
 
-/// The same for rows of 8 L elements.
+/// The same for rows of kOfThread L elements.
 template <class T, int N, int K, int L>
 __device__ inline void forward_heads(T* y, float* rstd, const T* x, const T* weight, long long rows,
                                      float eps) {
@@ -201,7 +202,7 @@ __device__ inline void forward_heads(T* y, float* rstd, const T* x, const T* wei
   }
 }
 
-/// As backward(), for rows of 8 L elements. A block reads consecutive rows.
+/// As backward(), for rows of kOfThread L elements. A block reads consecutive rows.
 template <class T, int N, int K, int L>
 __device__ inline void backward_heads(T* dx, const T* dy, const T* x, const float* rstd,
                                       const T* weight, const T* added, float* sums, long long rows,

@@ -29,7 +29,7 @@ std::string_view illegal_tables(const spec::ModelStorage& homes, const ModelRole
 
 std::string_view illegal_inputs(const spec::ModelStorage& homes, const ModelRole& role) {
   if (!role.trained) return "A frozen model has no backward that reads layer inputs";
-  if (role.shape.pipeline.zero_bubble)
+  if (role.shape.pipeline.stages > 1 && role.shape.pipeline.zero_bubble)
     return "Between the parts of a backward, layers keep what their products read";
   if (homes.inputs == Home::kDisk) return "Layer inputs are offloaded to host memory only";
   return {};

@@ -298,7 +298,7 @@ Result<PhasePlan> Drafts::predict(const spec::StepModes& modes, const spec::Phas
       phase.storage,
       phase.logits_chunk,
       phase.graphs,
-      job_.rollout.max_num_batched_tokens};
+      phase.body == spec::Body::kGenerate ? job_.rollout.max_num_batched_tokens : 0};
   const auto known = predictions_.phases.find(key);
   if (known != predictions_.phases.end()) return known->second;
   if (accuracy == Accuracy::kQuick && phase.part == spec::TrainPart::kAll)

@@ -91,6 +91,7 @@ bool JobVariants::may_reorder_sums() const {
 }
 
 std::vector<JobVariants::Levels> JobVariants::together() const {
+  if (fixed_.variant) return {fixed_.variant->levels};
   std::vector<Levels> all;
   int deepest = 0;
   for (std::size_t kind = 0; kind < searched(); ++kind) deepest = std::max(deepest, deepest_[kind]);

@@ -36,8 +36,8 @@ struct ChoiceParts {
 };
 [[nodiscard]] ModelChoice choice_of(const MemoryPlan& plan, spec::ModelId model,
                                     ChoiceParts parts = {});
-/// The option of each part that takes less device memory. Exceptions are inputs and gradients of
-/// layers on disk, so that drafts can have the combination.
+/// The option of each part that takes less device memory. Gradients of layers on disk are there,
+/// so that drafts can have the combination.
 [[nodiscard]] ModelChoice smaller_of(const ModelChoice& a, const ModelChoice& b);
 [[nodiscard]] VariantChoice smaller_of(const VariantChoice& a, const VariantChoice& b);
 

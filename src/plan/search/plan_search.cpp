@@ -103,8 +103,10 @@ Status PlanSearch::take_graphs(MemoryPlan& best) {
   spec::StepModes modes = best.modes;
   modes.graphs = true;
   JobVariants::Levels levels = best.variant.levels;
-  // Shorter prefill passes leave more memory.
-  for (const int deepest = variants_.deepest().back(); levels.back() <= deepest; ++levels.back()) {
+  // Shorter prefill passes leave more memory. Their products may have another order of sums.
+  const int deepest =
+      variants_.may_reorder_sums() ? variants_.deepest().back() : best.variant.levels.back();
+  for (; levels.back() <= deepest; ++levels.back()) {
     NEAP_TRY_ASSIGN(const bool found, replaced(best, modes, levels));
     if (found) return {};
   }

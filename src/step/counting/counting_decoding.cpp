@@ -25,8 +25,8 @@ constexpr double kEarlyShare = 0.5;
 // decode-many-rows-h200.jsonl): fixed time in addition to an operation's, and fractions of the memory
 // throughput. Heads that share keys read them from the GPU's cache.
 constexpr double kAttendSeconds = 0.6e-6, kAttendRate = 0.8, kAttendCacheRate = 2;
-// Blocks with several heads (decode-parts-h200.jsonl): the time of as many as run at once, and what they compute as a multiple
-// of the memory throughput.
+// Blocks with several heads (decode-parts-h200.jsonl): the time of a wave of blocks, and bytes of heads that are computed in a
+// second, as a multiple of the memory throughput.
 constexpr double kSharedSeconds = 3e-6, kSharedRate = 2.7;
 constexpr double kFewRowsSeconds = 0, kFewRowsRate = 0.92;
 constexpr double kSomeRowsSeconds = 1.5e-6, kSomeRowsRate = 1.08;

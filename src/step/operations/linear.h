@@ -107,7 +107,9 @@ void add_outer(Ops& ops, const T& d, const T& a, const T& b, double scale = 1) {
   if (ops.adds_products(ops.dtype(d), ops.dtype(a))) {
     ops.add_product_(d, ops.transpose(a), b, scale);
   } else {
-    ops.add_scaled_(d, ops.product(ops.transpose(a), b), scale);
+    const T product = ops.product(ops.transpose(a), b);
+    if (scale != 1) ops.scale_(product, scale);
+    ops.add_(d, product);
   }
 }
 

@@ -17,8 +17,9 @@ std::int64_t waves(std::int64_t blocks, std::int64_t at_once) {
 // Times of each on an H200, alone (bench/results/row-products-h200.jsonl) and in a step's graph (decode-parts-h200.jsonl). Products
 // read their matrices once, so their size counts: few_rows.cu starts fastest, and some_rows.cu reads fastest. With more rows or
 // matrices the library is faster. Where they alternate, both are slower: some_rows.cu reads so much of its matrices before the
-// previous kernel has ended that this one's loads wait. So all matrices of a layer but small ones have the same kernel, by the
-// model's width. few_rows.cu reads 2048 columns at once; of other widths it is slower.
+// previous kernel has ended that the loads of that kernel wait. So all matrices of a layer but small ones have the same kernel, by
+// the model's width. Rows of adapters that are multiplied together with a matrix do not count. few_rows.cu reads 2048 columns at
+// once; it is slower with other widths.
 RowProduct OwnKernels::row_product(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
                                    std::int64_t out) const {
   constexpr std::int64_t kSmall = 4 << 20, kMedium = 9 << 19, kLarge = 54 << 20;  // elements
@@ -33,7 +34,8 @@ RowProduct OwnKernels::row_product(spec::Dtype dtype, std::int64_t rows, std::in
   if (!warp_groups) return rows <= kTile ? RowProduct::kFewRows : RowProduct::kLibrary;
   const std::int64_t elements = in * out;
   const std::int64_t width = std::min(in, out);
-  const bool few = elements < kSmall || width <= kNarrow || width == kWhole ||
+  const bool few = elements < kSmall || width <= kNarrow + kMostRank ||
+                   (width >= kWhole && width <= kWhole + kMostRank) ||
                    (rows <= kTile / 2 && width >= kWide);
   if (rows <= kTile && few) return RowProduct::kFewRows;
   const bool medium = rows <= std::int64_t{6} * kTile, wide = out >= kLong * in,

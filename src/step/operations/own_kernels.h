@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/decoding_sizes.h"
+#include "kernels/norm_sizes.h"
 #include "kernels/sampler_sizes.h"
 #include "spec/types/dtype.h"
 
@@ -31,7 +32,7 @@ struct RowsGrid {
 
 /// Threads that read a row in RMS norms of heads; 0: rows of other sizes.
 constexpr std::int64_t norm_lanes(std::int64_t columns) {
-  return columns == 64 || columns == 128 || columns == 256 ? columns / 8 : 0;
+  return columns == 64 || columns == 128 || columns == 256 ? columns / kernels::norm::kOfThread : 0;
 }
 
 struct OwnKernels {
@@ -70,8 +71,8 @@ struct OwnKernels {
   }
 };
 
-/// Query heads that share keys of attend.cu's blocks. With few rows each head has a block of its own, so that
-/// the GPU is full; with many rows, keys are read once for several heads.
+/// Query heads of a block of attend.cu. With few rows each head has a block of its own, so that the GPU is
+/// full. With many rows a block has several heads that share keys, which are then read once.
 constexpr std::int64_t attend_heads(std::int64_t rows, std::int64_t heads, std::int64_t key_heads) {
   constexpr std::int64_t kLeastBlocks = 256;
   const std::int64_t of_key = heads / key_heads;

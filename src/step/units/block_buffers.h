@@ -1,5 +1,5 @@
 // Names of the parts of ROLE.prefetch: buffers for offloaded or sharded blocks and tables of a
-// model.
+// model, and for offloaded layer inputs.
 //
 // Threads   values.
 #pragma once

@@ -89,7 +89,10 @@ TEST_F(LegalHomes, InputsOfTrainedLayersMoveWhereverTheLayersAre) {
   expect_word(model(ModelId::kReward).reason(inputs({.layers = kHost})), "frozen");
   Model staged = model(ModelId::kActor);
   EXPECT_EQ(staged.reason(inputs(kStreamed)), "");
+  staged.role.shape.pipeline.stages = 1;
   staged.role.shape.pipeline.zero_bubble = true;
+  EXPECT_EQ(staged.reason(inputs(kStreamed)), "") << "a job's key, of a model without stages";
+  staged.role.shape.pipeline.stages = 2;
   expect_word(staged.reason(inputs(kStreamed)), "parts of a backward");
 }
 

@@ -7,6 +7,7 @@
 #include "step/counting/counting_ops.h"
 #include "step/model/transformer.h"
 #include "step/operations/bind.h"
+#include "step/operations/linear.h"
 
 namespace neap::step {
 namespace {
@@ -45,6 +46,21 @@ std::int64_t peak_of(const spec::Architecture& a, std::int64_t most_repeats) {
   const CountedTensor tokens = CountedTensor::outside({128}, Dtype::kInt64);
   (void)forward(ops, weights_of(a), of_one_length(tokens, 64));
   return memory.peak;
+}
+
+// On a CPU a gradient of another type than the product's is added through a copy of its type.
+TEST(Linear, ConversionsOfProductsAreCounted) {
+  Peak memory;
+  CountingOps ops(memory, {}, 1);
+  const auto matrix = [](std::int64_t rows, std::int64_t columns, Dtype dtype) {
+    return CountedTensor::outside({rows, columns}, dtype);
+  };
+  for (const double scale : {1.0, 0.5}) {
+    memory.peak = 0;
+    add_outer(ops, matrix(64, 32, Dtype::kFloat32), matrix(128, 64, Dtype::kBfloat16),
+              matrix(128, 32, Dtype::kBfloat16), scale);
+    EXPECT_EQ(memory.peak, std::int64_t{64} * 32 * (2 + 4));
+  }
 }
 
 TEST(Layers, OneThatSlidesAloneIsCounted) {

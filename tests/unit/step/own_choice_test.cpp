@@ -186,6 +186,8 @@ TEST(OwnProducts, AreChosenByRowsAndSize) {
   EXPECT_EQ(chosen(true, 8, 4864, 896), RowProduct::kFewRows);
   EXPECT_EQ(chosen(true, 8, 1536, 2048), RowProduct::kFewRows);
   EXPECT_EQ(chosen(true, 8, 2048, 8192), RowProduct::kFewRows) << "whole rounds of its loads";
+  EXPECT_EQ(chosen(true, 8, 8192, 2048 + 32), RowProduct::kFewRows) << "with an adapter's rows";
+  EXPECT_EQ(chosen(true, 8, 4096, 1024 + 16), RowProduct::kFewRows) << "with an adapter's rows";
   EXPECT_EQ(chosen(true, 1, 2560, 4096), RowProduct::kSomeRows);
   EXPECT_EQ(chosen(true, 4, 1536, 17920), RowProduct::kSomeRows);
   EXPECT_EQ(chosen(true, 4, 3584, 3584), RowProduct::kFewRows);
