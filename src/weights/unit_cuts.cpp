@@ -33,7 +33,7 @@ namespace {
 
 // Copies a cut's part of a tensor along a dimension, or the whole tensor.
 void take_part(const spec::ParameterCut& cut, std::int64_t dimension, const Tensor& whole,
-               Tensor part) {
+               const Tensor& part) {
   const at::NoGradGuard no_grad;
   if (!cut.cuts()) {
     part.copy_(whole);

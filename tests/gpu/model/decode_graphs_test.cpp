@@ -61,6 +61,7 @@ class SmallModel {
         host_(shape, spec::Head::kLanguageModel, lora, at::kFloat) {
     const auto on_card = [&](const std::vector<Tensor>& units) {
       std::vector<Tensor> out;
+      out.reserve(units.size());
       for (const Tensor& unit : units) out.push_back(make(unit.numel()).copy_(unit));
       return out;
     };

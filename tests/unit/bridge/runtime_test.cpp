@@ -198,6 +198,7 @@ TEST_F(RuntimeTest, OnlyThePhasesThreadTakesItsMemory) {
     const auto phase = runtime->phase(kLook);
     at::Tensor mine = at::full({1000}, 1.0F, at::kFloat);
     std::vector<std::thread> threads;
+    threads.reserve(4);
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([] {
         for (int i = 0; i < 50; ++i) {

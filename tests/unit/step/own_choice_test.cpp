@@ -165,7 +165,7 @@ TEST(OwnHeads, WithNormsAreOneProduct) {
   EXPECT_TRUE(projected(false, spec::NormKind::kRms, 4).empty());
   // With the products of the adapters' first matrices.
   EXPECT_EQ(projected(false, spec::NormKind::kRms, 16),
-            (std::vector<std::int64_t>{8 * (768 + 3 * 16) * 2}));
+            (std::vector<std::int64_t>{std::int64_t{8} * (768 + 3 * 16) * 2}));
 }
 
 // The kernel for so many rows and a matrix of Qwen2.5, OPT or Llama.

@@ -31,10 +31,10 @@ Json message(const char* role, const char* content) {
   return {{"role", role}, {"content", content}};
 }
 const Json& conversation() {
-  static const Json made = {message("system", "é one"), message("user", "two"),
-                            message("assistant", "three"), message("user", "four"),
-                            message("assistant", "日 one two")};
-  return made;
+  static const Json kMade = {message("system", "é one"), message("user", "two"),
+                             message("assistant", "three"), message("user", "four"),
+                             message("assistant", "日 one two")};
+  return kMade;
 }
 
 Conversations with(const char* source) {

@@ -113,6 +113,7 @@ TEST_F(RecorderTest, KeepsTheOrderOfTheCallersLock) {
   std::mutex source;
   std::uint64_t next = 0;
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       for (std::uint64_t i = 0; i < kEach; ++i) {
