@@ -43,7 +43,7 @@ class Writer {
 
  private:
   Status append(BlockType type) {
-    const Status s = file_.append(type, out_.bytes());
+    Status s = file_.append(type, out_.bytes());
     out_.clear();
     return s;
   }
