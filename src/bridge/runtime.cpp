@@ -147,20 +147,16 @@ std::vector<SlotPart> RuntimeImpl::slots_of(const plan::TagPlan& tag) const {
 }
 
 void RuntimeImpl::add_streamed(std::size_t index) {
+  using step::BufferOf;
   const plan::TagPlan& tag = plan_.tags[index];
   const plan::HostedPlan& hosted = tag.hosted;
   throw_if_error(arena::HostStorage::reserve(*arena_, tag.name(), hosted.storages()));
-  const auto bytes_of = [](const std::vector<plan::PartPlan>& parts) {
-    std::vector<Bytes> out;
-    out.reserve(parts.size());
-    for (const plan::PartPlan& part : parts) out.push_back(part.bytes);
-    return out;
-  };
   if (!hosted.states.empty()) {
-    streamed_states_.emplace(
-        std::piecewise_construct, std::forward_as_tuple(index),
-        std::forward_as_tuple(*arena_, context_.stream(), tag.name(), slots_of(tag),
-                              bytes_of(hosted.states), hosted.window));
+    std::vector<Bytes> sizes(hosted.states.size());
+    std::ranges::transform(hosted.states, sizes.begin(), &plan::PartPlan::bytes);
+    streamed_states_.emplace(std::piecewise_construct, std::forward_as_tuple(index),
+                             std::forward_as_tuple(*arena_, context_.stream(), tag.name(),
+                                                   slots_of(tag), std::move(sizes), hosted.window));
   }
   const auto add_slice = [&](Bytes slice, step::StreamedKind kind) {
     if (slice.is_zero()) return;
@@ -168,7 +164,7 @@ void RuntimeImpl::add_streamed(std::size_t index) {
     std::erase_if(slots, [&](const SlotPart& each) {
       return kind == step::StreamedKind::kGradients
                  ? !step::is_own_slot(each.name)
-                 : step::is_block_buffer(each.name, step::BufferOf::kInputs);
+                 : step::is_block_buffer(each.name, BufferOf::kInputs);
     });
     streamed_slices_.emplace(
         std::piecewise_construct, std::forward_as_tuple(index),
@@ -180,11 +176,9 @@ void RuntimeImpl::add_streamed(std::size_t index) {
   if (hosted.blocks.empty() && hosted.inputs.empty()) return;
   const std::vector<SlotPart> parts = slots_of(tag);
   const auto find = [&](const std::string& name) -> std::optional<SlotPart> {
-    const auto found = std::find_if(parts.begin(), parts.end(),
-                                    [&](const SlotPart& each) { return each.name == name; });
+    const auto found = std::ranges::find(parts, name, &SlotPart::name);
     return found == parts.end() ? std::nullopt : std::optional(*found);
   };
-  using step::BufferOf;
   std::vector<StreamedBlocks::Slot> slots;
   for (std::size_t i = 0; i < step::kBlockSlots; ++i)
     slots.push_back({find(step::block_buffer(BufferOf::kWeights, i)),

@@ -26,7 +26,7 @@ class Guard {
 }  // namespace
 
 CachingAllocator::CachingAllocator(SegmentSource& source, CacheOptions options)
-    : impl_(std::make_unique<Impl>(source, std::move(options))) {}
+    : impl_(std::make_unique<Impl>(source, options)) {}
 
 CachingAllocator::~CachingAllocator() {
   impl_->give_everything_back();

@@ -176,6 +176,7 @@ Status Impl::adopt(const std::vector<SegmentView>& segments,
   if (reserved != 0 || counts.allocs != 0)
     return {ErrorCode::kInvalidArgument, "Only a fresh allocator can take over segments"};
   std::vector<const SegmentView*> order;
+  order.reserve(segments.size());
   for (const SegmentView& segment : segments) order.push_back(&segment);
   std::sort(order.begin(), order.end(),
             [](const SegmentView* a, const SegmentView* b) { return a->address < b->address; });

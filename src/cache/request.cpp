@@ -9,7 +9,7 @@ namespace neap::cache {
 using Impl = CachingAllocator::Impl;
 
 Impl::Impl(SegmentSource& segment_source, CacheOptions cache_options)
-    : source(segment_source), options(std::move(cache_options)) {
+    : source(segment_source), options(cache_options) {
   small_pool.small = true;
   limited = options.settings.memory_fraction > 0;
   if (limited)

@@ -9,7 +9,7 @@ Session& Session::get() {
   return *kSession;
 }
 
-Status Session::start(const std::string& path, trace::Metadata metadata) {
+Status Session::start(const std::string& path, const trace::Metadata& metadata) {
   const std::lock_guard lock(mutex_);
   if (recorder_ != nullptr) {
     return {ErrorCode::kBusy, "A trace is already being recorded to " + recorder_->path().string()};

@@ -25,7 +25,7 @@ class Session final : public trace::EventSink {
  public:
   static Session& get();
 
-  Status start(const std::string& path, trace::Metadata metadata);
+  Status start(const std::string& path, const trace::Metadata& metadata);
   Status stop();
   [[nodiscard]] bool is_recording() const { return active_.load(std::memory_order_relaxed); }
 
