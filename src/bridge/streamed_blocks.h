@@ -45,7 +45,7 @@ class StreamedBlocks final : public step::WindowedBlocks {
   };
   struct UnitBytes {
     std::string name;
-    /// None larger than a slot's, except that inputs have a slot's size for each pass that waits for
+    /// Weights and gradients fit into a slot. Inputs have a slot's size for each pass that waits for
     /// its backward. Zero: there are none.
     Bytes weights, gradients, inputs{};
   };

@@ -42,7 +42,7 @@ OWN_STORED = {"src/step/units/trained_unit.h", "src/step/units/update_parts.h", 
 HOME = re.compile(r"\bHome\b")
 HOMES = {
     "src/spec/types/homes.h",
-    # What a phase and an update have of a model's homes.
+    # Phases and updates keep a model's homes.
     "src/spec/recipe/job_model.h", "src/spec/recipe/recipe_builder.cpp", "src/step/units/update_parts.h", "src/step/units/update_parts.cpp",
     # The search, and what it may choose.
     "src/plan/search/common_choices.cpp", "src/plan/search/drafts.h", "src/plan/search/drafts.cpp", "src/plan/search/model_choice.cpp",

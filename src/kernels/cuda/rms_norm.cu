@@ -202,7 +202,7 @@ __device__ inline void forward_heads(T* y, float* rstd, const T* x, const T* wei
   }
 }
 
-/// As backward(), for rows of kOfThread L elements. A block reads consecutive rows.
+/// Computes the same as backward(). Rows have kOfThread L elements; a block reads consecutive ones.
 template <class T, int N, int K, int L>
 __device__ inline void backward_heads(T* dx, const T* dy, const T* x, const float* rstd,
                                       const T* weight, const T* added, float* sums, long long rows,

@@ -1,6 +1,5 @@
 // Neap's kernels for adapters in decoding on a card against exact products.
 #include <ATen/ATen.h>
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "bridge/no_autograd.h"
 #include "device/cuda/cuda_device.h"
+#include "gpu/loaded_cuda.h"
 #include "kernels/compiler.h"
 #include "kernels/decoding_sizes.h"
 #include "ops/aten_ops.h"
@@ -17,11 +17,6 @@ namespace neap::ops {
 namespace {
 
 using at::Tensor;
-
-bool has_cuda() {
-  static const bool kLoaded = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr;
-  return kLoaded && at::hasCUDA();
-}
 
 class OwnAdapters : public ::testing::Test {
  protected:

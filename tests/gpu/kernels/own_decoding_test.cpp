@@ -1,6 +1,5 @@
 // Neap's kernels of a decoding step on a card against the operations that they replace.
 #include <ATen/ATen.h>
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "bridge/no_autograd.h"
 #include "device/cuda/cuda_device.h"
+#include "gpu/loaded_cuda.h"
 #include "kernels/compiler.h"
 #include "kernels/decoding_sizes.h"
 #include "ops/aten_ops.h"
@@ -18,11 +18,6 @@ namespace neap::ops {
 namespace {
 
 using at::Tensor;
-
-bool has_cuda() {
-  static const bool kLoaded = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr;
-  return kLoaded && at::hasCUDA();
-}
 
 class OwnDecoding : public ::testing::TestWithParam<at::ScalarType> {
  protected:
@@ -217,7 +212,7 @@ TEST_P(OwnDecoding, HeadsAreStoredAndAttend) {
     EXPECT_LT(off(found, exact), size / 128) << "FlashAttention: " << off(flash, exact);
     EXPECT_TRUE(at::equal(
         found, own_.append_and_attend_(keys, values, positions, heads, rotation, limit, options)));
-    // Of fewer rows, whose blocks have one head each, the same bits.
+    // The first rows alone have the same bits, with one head a block.
     const auto first = [](const Tensor& t) { return t.narrow(0, 0, 4); };
     if (step::attend_heads(c.rows, c.heads, c.groups) == 1) continue;
     const step::Heads<Tensor> of_few{first(heads.q), first(heads.k), first(heads.v), heads.q_bias,

@@ -1,7 +1,6 @@
 // Neap's kernels on a card against the operations that they replace, in float64 on the CPU; and twice the same bits.
 #include <ATen/ATen.h>
 #include <ATen/ops/_fused_adamw.h>
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "bridge/no_autograd.h"
 #include "bridge/torch_dtypes.h"
+#include "gpu/loaded_cuda.h"
 #include "ops/aten_ops.h"
 #include "step/model/head.h"
 
@@ -16,11 +16,6 @@ namespace neap::ops {
 namespace {
 
 using at::Tensor;
-
-bool has_cuda() {
-  static const bool kLoaded = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr;
-  return kLoaded && at::hasCUDA();
-}
 
 struct Size {
   std::int64_t rows, columns;

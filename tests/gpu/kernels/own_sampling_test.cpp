@@ -1,6 +1,5 @@
 // Neap's kernels that draw tokens, on a card, against the intervals of the uniform numbers in float64.
 #include <ATen/ATen.h>
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "bridge/no_autograd.h"
+#include "gpu/loaded_cuda.h"
 #include "ops/aten_ops.h"
 #include "step/generation/sampling.h"
 
@@ -23,11 +23,6 @@ using step::TokenDraw;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 const float kBelowOne = std::nextafterf(1, 0);
-
-bool has_cuda() {
-  static const bool kLoaded = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr;
-  return kLoaded && at::hasCUDA();
-}
 
 struct Setting {
   const char* name;

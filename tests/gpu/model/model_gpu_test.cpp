@@ -2,13 +2,13 @@
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <filesystem>
 
 #include "bridge/compute_stream.h"
+#include "gpu/loaded_cuda.h"
 #include "unit/ops/tiny_model.h"
 #include "weights/tensor_io.h"
 
@@ -29,11 +29,6 @@ std::vector<Form> forms() {
     form.shape.head_dim = 16;
   }
   return out;
-}
-
-bool has_cuda() {
-  static const bool kLoaded = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr;
-  return kLoaded && at::hasCUDA();
 }
 
 class OnCard : public ::testing::TestWithParam<Form> {

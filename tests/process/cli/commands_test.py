@@ -87,7 +87,7 @@ class Commands(unittest.TestCase):
         chosen = ["actor_rollout_ref.model.enable_gradient_checkpointing=false", "actor_rollout_ref.model.activation_checkpointing=auto"]
         fit = self.text("plan", PLANNED, *chosen, "--fit", "400GiB")
         self.assertIn("less 800 MiB for CUDA's context", fit.splitlines()[1])
-        # Those that need more than this machine's host memory are last.
+        # Plans that need more host memory than this machine has come last.
         self.assertRegex(fit, "Plans that fit into 399.2 GiB, fastest first.*\n  1. ")
         self.assertIn("The job fits into 399.2 GiB as it is.", fit)
         tight = self.text("plan", PLANNED, "--fit", "79GiB")

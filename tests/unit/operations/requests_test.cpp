@@ -57,7 +57,7 @@ struct Seen {
   int streamed_stages = 0;  // models whose blocks of a stage rest on the host
   int trained_stages = 0;   // and those that train
   int trained_parts = 0;    // of these, with a backward in two parts
-  int inputs = 0;           // trained models of which only inputs of blocks rest on the host
+  int inputs = 0;           // trained models whose layer inputs alone are on the host
   int staged_inputs = 0;    // the same of a stage
   int sliced_inputs = 0;    // and inputs of sliced ones
   int reading = 0;          // those that train from kept experience
