@@ -13,19 +13,16 @@ phase takes more than 0.2 % more memory than planned.
 """
 import argparse
 import json
-import os
 import pathlib
 import re
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 import plan_check  # noqa: E402
+import rank_processes  # noqa: E402
 import random_models  # noqa: E402
 from card_memory import CardMemory  # noqa: E402
 
@@ -36,51 +33,12 @@ TRAINING = ("train", "backward", "update")  # the phases of SFT, where the updat
 PEERS = ("communication_bytes", "communication_seconds", "communication_exposed_seconds")
 
 
-def commands(neap, job, folder, ranks, overrides, port):
-    """What starts each process, with its environment."""
-    base = dict(os.environ, NEAP_PROGRESS="off", NCCL_NVLS_ENABLE="0")
-    command = [str(neap), "train", str(job), f"trainer.default_local_dir={folder}", f"data.train_batch_size={ranks * CASE.rows}", *overrides]
-    if ranks == 1:
-        return [(command, base)]
-    if ARGS.rehearse:
-        return [([ARGS.rehearse, "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), *command], dict(base, OMP_NUM_THREADS="1"))]
-    return [(command, dict(base, RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks),
-                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))) for r in range(ranks)]
-
-
-def end(process):
-    """mpirun ends its ranks when it is asked to; it is the only one that may be asked."""
-    if process.poll() is not None:
-        return
-    os.killpg(process.pid, signal.SIGTERM if ARGS.rehearse else signal.SIGKILL)
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def run_until_logged(started, folder, errors, seconds):
-    """Ends the processes, groups of their own, when enough steps are logged: nobody wants the checkpoint."""
-    processes = []
-    for i, (command, environment) in enumerate(started):
-        with open(f"{errors}.{i}", "w") as err:
-            processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err, env=environment, start_new_session=True))
-    deadline = time.monotonic() + seconds
-    try:
-        while time.monotonic() < deadline and all(p.poll() is None for p in processes):
-            if len(plan_check.json_lines(folder / "metrics.jsonl")) >= ARGS.steps:
-                break
-            time.sleep(0.05)
-    finally:
-        ended = [p.poll() for p in processes]
-        for p in processes:
-            end(p)
-    words = [pathlib.Path(f"{errors}.{i}").read_text() for i in range(len(processes))]
-    metrics = plan_check.json_lines(folder / "metrics.jsonl")[:ARGS.steps]
-    if len(metrics) < ARGS.steps:
-        raise RuntimeError(f"exit {ended} after {len(metrics)} of {ARGS.steps} steps: " + " | ".join(w[-600:] for w in words))
-    return metrics, words
+def run(neap, job, folder, ranks, overrides, environment, port):
+    """Rows, messages and command of a run that ends after ARGS.steps."""
+    command = [neap, "train", job, f"trainer.default_local_dir={folder}", f"data.train_batch_size={ranks * CASE.rows}", *overrides]
+    started = [(words, dict(known, **environment)) for words, known in rank_processes.commands(command, ranks, port, ARGS.rehearse)]
+    metrics, words = rank_processes.run_until_logged(started, folder, f"{folder}.err", 240, ARGS.steps, ARGS.rehearse)
+    return metrics, words, " ".join(started[0][0])
 
 
 def rank_of(folder, steps):
@@ -103,16 +61,14 @@ def rank_of(folder, steps):
 
 
 def measure(neap, job, folder, ranks, overrides, environment, port):
-    started = commands(neap, job, folder, ranks, overrides, port)
-    started = [(command, dict(known, **environment)) for command, known in started]
     with CardMemory() as cards:
-        metrics, words = run_until_logged(started, folder, f"{folder}.err", 240)
+        metrics, words, command = run(neap, job, folder, ranks, overrides, environment, port)
     took = re.search(r"nccl takes (.*?) of the GPU", words[0])
     times = {key.removeprefix("timing_s/"): plan_check.median(metrics, key) for key in metrics[-1] if key.startswith("timing_s/")}
-    return {"command": " ".join(map(str, started[0][0])), "seconds_a_step": times["step"], "seconds": times,
+    return {"command": command, "seconds_a_step": times["step"], "seconds": times,
             "steps": [m["timing_s/step"] for m in metrics], "loss": [m["train/loss"] for m in metrics], "cards_mib": cards.most,
             "nccl_at_start": took.group(1) if took else None,
-            "ranks": [rank_of(folder / "ranks" / str(r) if r else folder, len(metrics)) for r in range(ranks)]}
+            "ranks": [rank_of(each, len(metrics)) for each in rank_processes.of_ranks(folder, ranks)]}
 
 
 def wrong_in(result):

@@ -214,7 +214,8 @@ def wanted_rows(arguments):
     if arguments.rows:
         words = [row.split("/") for row in arguments.rows.split(",")]
         return [Spec(*some[:4], *map(int, some[4:])) for some in words]
-    return [Spec(group, strategy, empty) for group, rows in ROOM.items() for strategy in rows for empty in ("none", "all")]
+    sets = arguments.sets or list(ROOM)
+    return [Spec(group, strategy, empty, arguments.group, arguments.world) for group in sets for strategy in ROOM[group] for empty in ("none", "all")]
 
 
 def free_gpus(spec, room, whole):
@@ -286,6 +287,9 @@ def main():
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--gpu-room", type=float, default=78, help="GiB of a GPU that rows share")
     parser.add_argument("--rows", default="", help="SET/STRATEGY/EMPTY[/GROUP/WORLD], separated by commas; default: all")
+    parser.add_argument("--sets", nargs="+", choices=ROOM, help="of the rows that --rows does not name")
+    parser.add_argument("--group", default="fake", choices=["fake", "nccl", "gloo"], help="likewise")
+    parser.add_argument("--world", type=int, default=4, help="likewise")
     parser.add_argument("--keep", default="none,all", help="EMPTY of the rows whose snapshots are written")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--start", default="fork", choices=["fork", "spawn"], help="spawn where CUDA was begun before the fork")

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Every way in which N GPUs can train one model: memory of each rank beside its plan, and tokens a second.
 
-    ranks.py OUT_DIR PACKAGE_DIR [--ranks N] [--models NAME ...] [--ways NAME ...] [--rows N] [--steps N] [--minutes M] [--rehearse [MPIRUN]]
+    ranks.py OUT_DIR PACKAGE_DIR [--ranks N] [--models NAME ...] [--ways NAME ...] [--rows N] [--steps N] [--minutes M] [--least SHARE]
+             [--rehearse [MPIRUN]] [--keys KEY=VALUE ...]
 
 SFT of models with random weights (default qwen2.5-1.5b) on 8 rows (--rows) of 2 048 tokens a GPU, of 7B in micro-batches of 2: one GPU alone, with
 padding and packed, then N (default 2) with plain data parallelism, ZeRO-1, -2 and -3, -2 in micro-batches of 2, tensor parallelism over
@@ -12,7 +13,8 @@ ZeRO-3 on the host and on disk ("zero3-host", "zero3-disk") and stages whose blo
 "zero-bubble-host"; of four ranks with slices of ZeRO-3, "pipeline2-zero3-host"). A run is ended after N steps (default 6; medians leave out the
 first two).
 Appends to OUT_DIR/ranks.jsonl a line a run; a table on stdout. After M minutes (default 8) no further run starts. Exits 1 if a run fails, a
-rank takes more than 0.3 % more memory than planned, or its loss is not that of the first way with several ranks within 2 %.
+rank takes more than 0.3 % more memory than planned, its loss is not that of the first way with several ranks within 2 %, or it has less
+than SHARE of the throughput of one GPU alone. Keys behind --keys go to every run.
 --rehearse: tiny models on CPU ranks over MPI.
 """
 import argparse
@@ -72,18 +74,25 @@ def alone(result):
     return result["case"].startswith("alone")
 
 
-def wrong_in(result, first):
+def share_of(result, one):
+    return result["tokens_a_second_a_rank"] / one["tokens_a_second_a_rank"]
+
+
+def wrong_in(result, first, one):
     out = [f"rank {r} took {rank['percent']:+.2f} % of its plan" for r, rank in enumerate(result["ranks"])
            if rank["percent"] > (3 if ARGS.rehearse else 0.3)]
     if first and not alone(result):
         far = max(abs(a / b - 1) for a, b in zip(result["loss"], first["loss"]))
         out += [f"losses differ by {far:.2%} from those of {first['case']}"] if far > SAME_LOSS else []
+    if ARGS.least and not ARGS.rehearse and not alone(result):
+        out += [f"{share_of(result, one):.3f} of the throughput of one GPU, goal {ARGS.least}" if one else "nothing to compare with: one GPU alone failed"] \
+            if not one or share_of(result, one) < ARGS.least else []
     return out
 
 
 def show(result, one):
     ranks = result["ranks"]
-    share = f"{result['tokens_a_second_a_rank'] / one['tokens_a_second_a_rank']:.3f}" if one else "-"
+    share = f"{share_of(result, one):.3f}" if one else "-"
     print(f"   {result['seconds_a_step']:.4f} s a step, planned {ranks[0]['planned_seconds']:.4f}; {result['tokens_a_second_a_rank']:.0f} tokens/s "
           f"a GPU, {share} of one alone; GiB planned "
           + ", ".join(f"{r['planned_peak'] / 2**30:.2f} ({r['percent']:+.3f} %)" for r in ranks), flush=True)
@@ -114,7 +123,7 @@ def main():
                 ranks = WAYS[way][0] or ARGS.ranks
                 keys = ["data.truncation=right"] + (["device.kind=cpu", "device.memory=1GiB"] if ARGS.rehearse else [])
                 keys += [key.format(n=ranks, tokens=case.micro * (case.prompt + case.response), **sizes)
-                         for key in WAYS[way][1]]
+                         for key in WAYS[way][1]] + ARGS.keys
                 if not suite.may_start(f"{model}, {way}"):
                     continue
                 port += 1
@@ -126,7 +135,7 @@ def main():
                     return result | {"case": way, "tokens_a_second_a_rank": tokens}
 
                 result = suite.run(f"{model}, {way} on {ranks}", {"model": model, "rows_a_rank": ARGS.rows, "ranks_used": ranks, "environment": known}, folder, measure,
-                                   lambda r: wrong_in(r, next((first for first in results.values() if not alone(first)), None)))
+                                   lambda r: wrong_in(r, next((first for first in results.values() if not alone(first)), None), results.get("alone")))
                 if result:
                     results[way] = result
                     show(result, results.get("alone"))
@@ -143,7 +152,9 @@ def arguments():
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--minutes", type=float, default=8)
+    parser.add_argument("--least", type=float, default=0, help="share of one GPU's throughput")
     parser.add_argument("--rehearse", nargs="?", const="mpirun", default="")
+    parser.add_argument("--keys", nargs="*", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
     arguments.ways = arguments.ways or USUAL[2 if arguments.ranks < 4 else 4]
     return arguments

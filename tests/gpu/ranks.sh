@@ -9,11 +9,12 @@
 # OUT_DIR      gets each part's JSON lines and log
 # --ranks      default: all GPUs that nvidia-smi lists
 # --minutes    of each part but parallel.sh: after it no further run starts (default 8)
-# --only       parts by name: ways-1.5b, ways-7b, ways-host-disk, rollouts, rollouts-stages, fsdp2, parallel
+# --only       parts by name: efficiency-1.5b, efficiency-7b (ZeRO-3 beside one GPU, goal 0.97), ways-1.5b, ways-7b, ways-host-disk, rollouts,
+#              rollouts-stages, fsdp2, fsdp2-7b, parallel
 # --rehearse   tiny models on CPU ranks over MPI, without parallel.sh
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-usage() { sed -n '6,14s/^# \{0,1\}//p' "$0"; exit "$1"; }
+usage() { sed -n '6,15s/^# \{0,1\}//p' "$0"; exit "$1"; }
 [ "${1:-}" != --help ] || usage 0
 [ $# -ge 2 ] || usage 2
 package=$(readlink -f "$1")
@@ -33,40 +34,32 @@ done
 ranks=${ranks:-$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')}
 [ "$ranks" -ge 2 ] || { echo "ranks.sh: $ranks GPUs here; at least 2 are needed (--rehearse --ranks 2 runs on CPU ranks)" >&2; exit 2; }
 
-parts=0 failed=0 left_out=()
-part() { # NAME COMMAND...: its log is OUT_DIR/NAME.log
-  local name=$1 begin=$SECONDS code
-  shift
-  [[ $name =~ $only ]] || return 0
-  parts=$((parts + 1))
-  echo "== $name: ${*//$here\//}"
-  "$@" 2>&1 | tee "$out/$name.log"
-  code=${PIPESTATUS[0]}
-  [ "$code" = 0 ] || failed=$((failed + 1))
-  echo "== $name: exit $code, $((SECONDS - begin)) s"
-}
+# shellcheck source=tests/gpu/parts.sh
+. "$here/parts.sh"
 python() { # NAME SCRIPT WORDS...
   local name=$1 script=$2
   shift 2
   part "$name" python3 "$script" "$out" "$package" --ranks "$ranks" --minutes "$minutes" ${rehearse[@]+"${rehearse[@]}"} "$@"
 }
 
+python efficiency-1.5b "$here/ranks.py" --ways alone zero3 --least 0.97
+# All layers are recomputed, so that one GPU holds the job.
+python efficiency-7b "$here/ranks.py" --models qwen2.5-7b --ways alone zero3 --least 0.97 --keys actor_rollout_ref.model.activation_checkpointing=full
 python ways-1.5b "$here/ranks.py"
 python ways-host-disk "$here/ranks.py" --ways alone zero3 zero3-host zero3-disk pipeline pipeline-host
 python ways-7b "$here/ranks.py" --models qwen2.5-7b --ways data zero1 zero2 zero3 tensor rows pipeline context auto
 python rollouts "$here/rollout_ranks.py"
 python rollouts-stages "$here/rollout_ranks.py" --stages 2
-if python3 -c 'import torch, transformers' 2>/dev/null; then
+if has_modules "torch transformers"; then
   part fsdp2 python3 "$here/../../bench/ranks/fsdp2.py" "$out" --ranks 1 "$ranks" ${rehearse[@]+"${rehearse[@]}"}
-elif [[ fsdp2 =~ $only ]]; then
-  left_out+=("fsdp2 (python3 has no torch with transformers)")
+  part fsdp2-7b python3 "$here/../../bench/ranks/fsdp2.py" "$out" --models qwen2.5-7b --ranks "$ranks" --recompute yes ${rehearse[@]+"${rehearse[@]}"}
+else
+  leave_out fsdp2 "python3 has no torch with transformers"
 fi
 # Last: about fifteen minutes.
 if [ ${#rehearse[@]} = 0 ] && [ -x "$package/bin/parallel_collectives" ]; then
   part parallel "$here/parallel.sh" "$package" "$out"
-elif [[ parallel =~ $only ]]; then
-  left_out+=("parallel (it needs two GPUs and bin/parallel_collectives)")
+else
+  leave_out parallel "it needs two GPUs and bin/parallel_collectives"
 fi
-for what in ${left_out[@]+"${left_out[@]}"}; do echo "left out: $what"; done
-echo "$parts parts on $ranks ranks, $failed failed, ${#left_out[@]} left out; results in $out"
-[ "$failed" = 0 ]
+end_parts

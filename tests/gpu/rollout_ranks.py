@@ -21,12 +21,13 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "ranks"))
 import efficiency  # noqa: E402
 import plan_check  # noqa: E402
+import rank_processes  # noqa: E402
 import random_models  # noqa: E402
 
 WARM = 1
 SIZE = "actor_rollout_ref.rollout.tensor_model_parallel_size"
-KEYS = ["reward_model.model.path=", "reward.functions.0.kind=length", "reward.functions.0.buffer_length=16",
-        "actor_rollout_ref.actor.use_kl_loss=false", "actor_rollout_ref.rollout.sample_lengths=false"]
+REWARD = ["reward_model.model.path=", "reward.functions.0.kind=length", "reward.functions.0.buffer_length=16"]
+KEYS = [*REWARD, "actor_rollout_ref.actor.use_kl_loss=false", "actor_rollout_ref.rollout.sample_lengths=false"]
 
 
 def phases_of(folder, steps):
@@ -43,11 +44,10 @@ def phases_of(folder, steps):
 
 
 def measure(neap, job, folder, keys, port):
-    started = efficiency.commands(neap, job, folder, ARGS.ranks, keys, port)
-    metrics, _ = efficiency.run_until_logged(started, folder, f"{folder}.err", 240)
-    return {"command": " ".join(map(str, started[0][0])), "seconds_a_step": plan_check.median(metrics, "timing_s/step"),
+    metrics, _, command = efficiency.run(neap, job, folder, ARGS.ranks, keys, {}, port)
+    return {"command": command, "seconds_a_step": plan_check.median(metrics, "timing_s/step"),
             "response_length": [m["response_length/mean"] for m in metrics], "loss": [m["actor/pg_loss"] for m in metrics],
-            "ranks": [phases_of(folder / "ranks" / str(r) if r else folder, len(metrics)) for r in range(ARGS.ranks)]}
+            "ranks": [phases_of(each, len(metrics)) for each in rank_processes.of_ranks(folder, ARGS.ranks)]}
 
 
 def wrong_in(result):

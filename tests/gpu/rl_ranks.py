@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Whole steps of GRPO and PPO on N GPUs: tokens a second a GPU beside verl's published ones, and each rank's memory beside its plan.
+
+    rl_ranks.py OUT_DIR PACKAGE_DIR [--ranks N] [--model NAME] [--tasks grpo ppo] [--prompts P] [--lengths PROMPT RESPONSE]
+                [--updates U] [--steps N] [--minutes M] [--rehearse [MPIRUN]] [--keys KEY=VALUE ...]
+
+Random weights (default qwen2.5-7b), full training with ZeRO-3: P prompts a GPU (default 64) with two responses each, 512 + 2 048 tokens, in
+U updates a step (default 4) of micro-batches of 4. GRPO has a reference, PPO a critic of the actor's size; a reward function. Prompts have
+their full length, responses of random weights nearly. A run is ended after N steps (default 3; figures leave out the first one). Appends to
+OUT_DIR/rl_ranks.jsonl a line a run; a table on stdout. After M minutes (default 15) no further run starts. Exits 1 if a run fails or a phase
+of a rank takes more than 0.3 % more memory than planned.
+--rehearse: a tiny model on CPU ranks over MPI.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+
+import plan_check
+import random_models
+import rollout_ranks
+from rollout_ranks import WARM, efficiency
+
+PUBLISHED = {"ppo": 907, "grpo": 1544}  # tokens a second a GPU: verl 0.3, Qwen2-7B, 8 H100
+GOAL = 1.5
+SAMPLES = 2
+KEYS = {"grpo": [], "ppo": ["algorithm.use_kl_in_reward=false"]}
+
+
+def make_inputs(work, case, reviews):
+    """The model, and as many prompts of full length as two steps take."""
+    config = random_models.MODELS[ARGS.model]
+    if ARGS.rehearse:
+        config = {**config, **{key: value for key, value in random_models.TINY.items() if key in config}}
+    random_models.make_model(work / ARGS.model, config, reviews / "model")
+    plan_check.make_data(work, reviews, prompt_words=2 * case.prompt)
+    rows = (work / "grpo.jsonl").read_text()
+    (work / "prompts.jsonl").write_text(rows * (1 + 2 * case.rows * ARGS.ranks // rows.count("\n")))
+
+
+def measure(neap, job, folder, keys, task, case, port):
+    result = rollout_ranks.measure(neap, job, folder, keys, port)
+    seconds = [json.loads(line)["timing_s/step"] for line in (folder / "metrics.jsonl").read_text().splitlines()[:ARGS.steps]]
+    step = statistics.median(seconds[WARM:])
+    tokens = case.rows * case.n * (case.prompt + statistics.mean(result["response_length"][WARM:])) / step
+    return result | {"seconds_a_step": step, "steps": seconds, "tokens_a_second_a_rank": tokens, "published": PUBLISHED[task],
+                     "times_published": tokens / PUBLISHED[task]}
+
+
+def show(result):
+    rollout_ranks.show(result)
+    beside = "" if ARGS.rehearse else f", {result['times_published']:.2f} times verl's {result['published']} on H100 (goal {GOAL})"
+    print(f"   {result['tokens_a_second_a_rank']:.0f} tokens/s a GPU{beside}", flush=True)
+
+
+def main():
+    plan_check.ARGS = efficiency.ARGS = rollout_ranks.ARGS = ARGS
+    suite = plan_check.Runs("rl_ranks")
+    neap = pathlib.Path(ARGS.package).resolve() / "bin" / "neap"
+    known = plan_check.environment(neap)
+    with tempfile.TemporaryDirectory(prefix="neap-rl-ranks-") as temporary:
+        work = pathlib.Path(temporary)
+        for i, task in enumerate(ARGS.tasks):
+            case = efficiency.CASE = plan_check.Case(ARGS.model, task, ARGS.prompts, *ARGS.lengths, micro=4, n=SAMPLES)
+            if not i:
+                make_inputs(work, case, efficiency.ROOT / "examples" / "reviews")
+            name = f"{task} of {ARGS.model} on {ARGS.ranks}"
+            if not suite.may_start(name):
+                continue
+            job, folder = work / f"{task}.toml", work / f"run-{task}"
+            job.write_text(case.toml(work))
+            keys = [*rollout_ranks.REWARD, *KEYS[task], f"data.train_files=[\"{work / 'prompts.jsonl'}\"]", "data.truncation=left", "parallel.zero_stage=3",
+                    *(f"{model}.ppo_mini_batch_size={ARGS.ranks * case.rows // ARGS.updates}" for model in ("actor_rollout_ref.actor", "critic")[:1 + (task == "ppo")]),
+                    *ARGS.keys, *(["device.kind=cpu", "device.memory=1GiB"] if ARGS.rehearse else [])]
+            about = {"model": ARGS.model, "task": task, "ranks_used": ARGS.ranks, "prompts": case.rows, "samples": case.n, "lengths": ARGS.lengths,
+                     "updates": ARGS.updates, "keys": ARGS.keys, "environment": known}
+            result = suite.run(name, about, folder, lambda: measure(neap, job, folder, keys, task, case, 29850 + i), rollout_ranks.wrong_in)
+            if result:
+                show(result)
+    return suite.end()
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("package")
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--model", default="qwen2.5-7b", choices=list(random_models.MODELS))
+    parser.add_argument("--tasks", nargs="+", default=list(KEYS), choices=list(KEYS))
+    parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--lengths", nargs=2, type=int, default=[512, 2048])
+    parser.add_argument("--updates", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=15)
+    parser.add_argument("--rehearse", nargs="?", const="mpirun", default="")
+    parser.add_argument("--keys", nargs="*", default=[], metavar="KEY=VALUE")
+    found = parser.parse_args()
+    if found.rehearse:
+        found.prompts, found.lengths = 8, [32, 16]
+    return found
+
+
+if __name__ == "__main__":
+    ARGS = arguments()
+    sys.exit(main())
