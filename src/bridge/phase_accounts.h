@@ -23,9 +23,10 @@ class PhaseAccounts {
   /// Stores the measurement of a phase that has ended. On CUDA libtorch's allocator is limited to
   /// room(), within one segment. The status reports a phase that exceeded the limit.
   [[nodiscard]] Status add(PhaseMeasurement measurement);
-  /// Records a request that libtorch's allocator failed in a phase. `free` is the device's free
-  /// memory, which matters only without a limit.
-  void note_oom(const PhaseMeasurement& measurement, Bytes request, Bytes free);
+  /// Records a request that libtorch's allocator failed in a phase. `after` is the device's memory
+  /// without the phase's temporaries, which matters only without a limit.
+  void note_oom(const PhaseMeasurement& measurement, Bytes request,
+                const device::MemoryInfo& after);
 
   [[nodiscard]] std::vector<PhaseMeasurement> take() { return std::exchange(measurements_, {}); }
   [[nodiscard]] Bytes peak() const { return peak_; }
@@ -33,7 +34,8 @@ class PhaseAccounts {
   [[nodiscard]] const Status& last_oom() const { return last_oom_; }
 
  private:
-  [[nodiscard]] Status shortage(const PhaseMeasurement& m, Bytes need, Bytes free) const;
+  [[nodiscard]] Status shortage(const PhaseMeasurement& m, Bytes need, Bytes free,
+                                Bytes capacity) const;
 
   Bytes ceiling_;
   const ScheduleExecutor& executor_;

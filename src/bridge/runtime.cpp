@@ -319,7 +319,7 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   m.fragmentation_at_peak = use.fragmentation;
   if (use.refused) {
     const Result<device::MemoryInfo> memory = context_.device()->memory();
-    accounts_->note_oom(m, *use.refused, memory.ok() ? memory->free : Bytes());
+    accounts_->note_oom(m, *use.refused, memory.ok() ? *memory : device::MemoryInfo());
   }
   const Status within = accounts_->add(std::move(m));
   mark(trace::EventKind::kPhaseEnd, name);

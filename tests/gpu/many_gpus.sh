@@ -64,7 +64,7 @@ colocation colocation-7b 600 --way stages
 colocation colocation-large 900 --way whole --way stages --model "$large"
 limited study 1200 python3 "$study/measured.py" "$neap" "${measured[@]}"
 sets=(colossal-opt colossal-gpt2 a100-opt-6.7b a100-llama-2-7b)
-if has_modules "torch transformers accelerate peft"; then
+if selected recorded && has_modules "torch transformers accelerate peft"; then
   if has_modules deepspeed; then sets=(deepspeed-opt "${sets[@]}"); else leave_out recorded "its rows on DeepSpeed: python3 has no deepspeed"; fi
   limited recorded 3000 python3 "$study/record.py" --out "$out/recorded" --sets "${sets[@]}" --seconds 2900 --row-seconds 420 "${recorded[@]}"
 else

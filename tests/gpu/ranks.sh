@@ -50,7 +50,7 @@ python ways-host-disk "$here/ranks.py" --ways alone zero3 zero3-host zero3-disk 
 python ways-7b "$here/ranks.py" --models qwen2.5-7b --ways data zero1 zero2 zero3 tensor rows pipeline context auto
 python rollouts "$here/rollout_ranks.py"
 python rollouts-stages "$here/rollout_ranks.py" --stages 2
-if has_modules "torch transformers"; then
+if { selected fsdp2 || selected fsdp2-7b; } && has_modules "torch transformers"; then
   part fsdp2 python3 "$here/../../bench/ranks/fsdp2.py" "$out" --ranks 1 "$ranks" ${rehearse[@]+"${rehearse[@]}"}
   part fsdp2-7b python3 "$here/../../bench/ranks/fsdp2.py" "$out" --models qwen2.5-7b --ranks "$ranks" --recompute yes ${rehearse[@]+"${rehearse[@]}"}
 else

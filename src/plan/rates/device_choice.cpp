@@ -15,6 +15,7 @@
 #include "device/cuda/cuda_device.h"
 #include "kernels/compiler.h"
 #include "plan/rates/device_rates.h"
+#include "plan/rates/gpu_catalog.h"
 #include "plan/results/host_share.h"
 
 namespace neap::plan {
@@ -64,7 +65,7 @@ Status fill_cuda(const spec::DeviceConfig& config, DeviceChoice& choice) {
   choice.target.host_memory = for_copies(arena::available_host_memory());
   if (!config.memory.is_zero()) return {};
   NEAP_TRY_ASSIGN(const device::MemoryInfo memory, device->memory());
-  choice.target.capacity = memory.free;
+  choice.target.capacity = std::max(saturating_sub(memory.free, kLaterKernels), Bytes(1));
   return {};
 }
 

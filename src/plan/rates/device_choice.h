@@ -13,7 +13,7 @@
 namespace neap::plan {
 
 struct DeviceChoice {
-  Target target;     ///< capacity: device.memory, or what is free now
+  Target target;     ///< capacity: device.memory, or what is free now, less kernels that load later
   std::string name;  ///< for messages: "NVIDIA H200", "host memory"
 };
 

@@ -137,8 +137,13 @@ TEST_F(RuntimeOnGpu, WithoutACeilingTheCardIsTheLimit) {
   job_.device.memory = Bytes(0);
   plan_.capacity = Bytes(0);
   const auto runtime = make();
-  const auto phase = runtime->phase(kLook);
-  EXPECT_NO_THROW((void)take(1_GiB));
+  {
+    const auto phase = runtime->phase(kLook);
+    EXPECT_NO_THROW((void)take(1_GiB));
+    EXPECT_THROW((void)take(4096_GiB), c10::OutOfMemoryError);
+  }
+  const std::string said(runtime->last_oom().message());
+  EXPECT_THAT(said, AllOf(HasSubstr("4 TiB"), ::testing::Not(HasSubstr("of 0 B"))));
 }
 
 }  // namespace

@@ -76,6 +76,13 @@ def shows_the_settings_in_effect():
     assert settings[settings.index("OMP_NUM_THREADS") + 1] == "3", text
 
 
+def leaves_room_for_kernels_that_load_later():
+    size = 140 << 30
+    done = neap("plan", CONFIG, "--json", "device.memory=0B", NEAP_STANDIN_BYTES=str(size))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["capacity"] == size - (272 << 20), done.stdout[:400]
+
+
 def shows_where_files_are_made():
     for folder, shown in ((WORK, WORK), ("", "/tmp")):
         system = json.loads(neap("doctor", "--quick", "--json", TMPDIR=folder).stdout)["system"]
@@ -96,7 +103,7 @@ def tells_what_a_container_may_take():
 
 shutil.rmtree(CACHE, ignore_errors=True)
 for case in (measures_keeps_and_plans_with_it, a_broken_record_is_one_message, says_where_it_cannot_keep, shows_the_settings_in_effect,
-             shows_where_files_are_made, tells_what_a_container_may_take):
+             leaves_room_for_kernels_that_load_later, shows_where_files_are_made, tells_what_a_container_may_take):
     case()
     print(f"ok {case.__name__}")
 shutil.rmtree(CACHE, ignore_errors=True)
