@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "bridge/host_products.h"
 #include "bridge/runtime.h"
+#include "bridge/streams.h"
 
 namespace neap::ops {
 
@@ -95,6 +96,12 @@ void AtenOps::wait_for_device() const {
   if (device_.is_cpu()) return;
   const c10::impl::VirtualGuardImpl guard(device_.type());
   guard.getStream(device_).synchronize();
+}
+AtenOps::Mark AtenOps::mark() const {
+  if (device_.is_cpu()) return {};
+  c10::Event event(device_.type());
+  event.record(bridge::current_stream(device_));
+  return event;
 }
 Tensor AtenOps::to_pinned(const Tensor& t) const {
   if (!t.is_cuda()) return bridge::to_host(t);

@@ -8,8 +8,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -121,6 +123,11 @@ class AtenOps {
   [[nodiscard]] Tensor to_host(const Tensor& t) const;
   [[nodiscard]] Tensor to_host_later(const Tensor& t) const { return to_pinned(t); }
   void wait_for_device() const;
+  using Mark = std::optional<c10::Event>;  ///< none on the CPU
+  [[nodiscard]] Mark mark() const;
+  void wait_for(const Mark& mark) const {
+    if (mark) mark->synchronize();
+  }
   [[nodiscard]] Tensor to_pinned(const Tensor& t) const;
   [[nodiscard]] Tensor from_pinned(const Tensor& t) const;
   [[nodiscard]] double read(const Tensor& t) const;

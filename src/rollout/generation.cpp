@@ -91,7 +91,7 @@ step::DecodeRows<at::Tensor> LiveSource::decode_rows(std::int64_t rows) const {
     const auto row = static_cast<std::int64_t>(i);
     const std::size_t sequence = schedule_.sequence_of(row);
     if (sequence == step::GenerationSchedule::kIdle) continue;
-    tokens[i] = responses_[sequence].tokens.back();
+    if (!responses_[sequence].tokens.empty()) tokens[i] = responses_[sequence].tokens.back();
     positions[i] = schedule_.position(row);
     advance[i] = 1;
   }
@@ -107,10 +107,8 @@ step::Draw<at::Tensor> LiveSource::draw(const std::vector<std::int64_t>& rows, s
     for (const std::int64_t row : rows) {
       const std::size_t sequence = schedule_.sequence_of(row);
       const bool idle = sequence == step::GenerationSchedule::kIdle;
-      const auto place = static_cast<std::size_t>(step);
-      uniforms.push_back(
-          idle ? 0.0F
-               : uniform(prompts_[sequence].key, responses_[sequence].tokens.size() + place));
+      const auto place = static_cast<std::uint64_t>(idle ? 0 : schedule_.new_tokens(row) + step);
+      uniforms.push_back(idle ? 0.0F : uniform(prompts_[sequence].key, place));
     }
   }
   const bridge::HostScope host;
@@ -135,7 +133,14 @@ bool LiveSource::ends(std::size_t sequence, std::int64_t token) const {
          (options_.stops && options_.stops(sequence, token));
 }
 
-void LiveSource::take(const std::vector<std::int64_t>& rows,
+std::vector<std::size_t> LiveSource::sequences(const std::vector<std::int64_t>& rows) const {
+  std::vector<std::size_t> out;
+  out.reserve(rows.size());
+  for (const std::int64_t row : rows) out.push_back(schedule_.sequence_of(row));
+  return out;
+}
+
+void LiveSource::take(const std::vector<std::size_t>& sequences,
                       const step::Sampled<at::Tensor>& next) {
   const std::int64_t* tokens = next.tokens.const_data_ptr<std::int64_t>();
   const bridge::HostScope host;
@@ -145,20 +150,19 @@ void LiveSource::take(const std::vector<std::int64_t>& rows,
   // Tokens of several steps are in order. Tokens after the end of a sequence are dropped.
   const auto count = static_cast<std::size_t>(next.tokens.numel());
   for (std::size_t i = 0; i < count; ++i) {
-    const std::int64_t row = rows[i % rows.size()];
-    if (schedule_.sequence_of(row) == step::GenerationSchedule::kIdle) continue;
-    add_token(row, tokens[i], log_probs == nullptr ? nullptr : log_probs + i);
+    const std::size_t sequence = sequences[i % sequences.size()];
+    if (sequence == step::GenerationSchedule::kIdle || schedule_.has_ended(sequence)) continue;
+    add_token(sequence, tokens[i], log_probs == nullptr ? nullptr : log_probs + i);
   }
 }
 
-void LiveSource::add_token(std::int64_t row, std::int64_t token, const float* log_prob) {
-  const std::size_t sequence = schedule_.sequence_of(row);
+void LiveSource::add_token(std::size_t sequence, std::int64_t token, const float* log_prob) {
   Response& response = responses_[sequence];
   response.tokens.push_back(token);
   if (log_prob != nullptr) response.log_probs.push_back(*log_prob);
   if (options_.sampling.penalizes()) seen_[sequence].add_to_response(token);
   response.ended = ends(sequence, token);
-  if (schedule_.add_token(row, response.ended) && options_.on_response)
+  if (schedule_.add_token(sequence, response.ended) && options_.on_response)
     options_.on_response(sequence, response);
 }
 

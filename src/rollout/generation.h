@@ -52,7 +52,8 @@ class LiveSource {
   [[nodiscard]] step::DecodeRows<T> decode_rows(std::int64_t rows) const;
   [[nodiscard]] step::Draw<T> draw(const std::vector<std::int64_t>& rows, std::int64_t steps,
                                    std::int64_t width) const;
-  void take(const std::vector<std::int64_t>& rows, const step::Sampled<T>& next);
+  [[nodiscard]] std::vector<std::size_t> sequences(const std::vector<std::int64_t>& rows) const;
+  void take(const std::vector<std::size_t>& sequences, const step::Sampled<T>& next);
 
  private:
   struct CacheSize {
@@ -69,7 +70,7 @@ class LiveSource {
     return prompts_[schedule_.sequence_of(row)].tokens;
   }
   [[nodiscard]] bool ends(std::size_t sequence, std::int64_t token) const;
-  void add_token(std::int64_t row, std::int64_t token, const float* log_prob);
+  void add_token(std::size_t sequence, std::int64_t token, const float* log_prob);
 
   const std::vector<Prompt>& prompts_;
   const GenerateOptions& options_;

@@ -9,7 +9,7 @@ other figures are of the run without it. sft: full training of Qwen2.5 with the 
 recomputed. saves: with a checkpoint of 21.6 GB every four steps. lora: rank 16 on Qwen3, 8 x 2 048 tokens, two samples a micro-batch. ppo: actor and reference OPT-1.3b, critic and reward OPT-350m,
 8 x (256 + 256). grpo: LoRA-32 of Qwen2.5-1.5B, two prompts with four samples of 256 + 768 tokens, under 3 165 MiB with two sequences decoded
 together, and with room for all. rollout: eight prompts with eight samples of 512 + up to 1 024 tokens: 16 slots, as many tokens in pages
-for 64 sequences, and 64 slots.
+for 64 sequences, and 64 slots; their prompts are long if no other case is asked for.
 Writes OUT_DIR/step_speed.jsonl, a line a run, and a table on stdout. Models are made before the first case, in $TMPDIR. After M minutes
 (default 9) no further case starts. Exits 1 if a run fails or a phase takes other memory than planned. --rehearse: tiny models on the host.
 """
@@ -127,7 +127,8 @@ def main():
     runs, cases, steps = plan_check.Runs("step_speed"), ARGS.case or USUAL, ARGS.steps
     with tempfile.TemporaryDirectory() as temporary:
         work = pathlib.Path(temporary)
-        plan_check.make_data(work, reviews, response_words=2400)
+        long_prompts = all(WORK[name][0] is SAMPLES for name in cases)
+        plan_check.make_data(work, reviews, 700 if long_prompts else 0, response_words=2400)
         make_models(work, cases, reviews)
         print(f"models made at {runs.seconds():.0f} s", flush=True)
         for name in cases:

@@ -118,7 +118,8 @@ __device__ inline void attend(Bf16* out, float* parts, Bf16* keys, Bf16* values,
       next_pages[n] = key < end ? static_cast<int>(pages[key / kPageTokens]) : 0;
     }
   };
-  const auto seen_at = [&](int key) { return key >= begin && key < end; };
+  const unsigned count = static_cast<unsigned>(max(end - begin, 0));
+  const auto seen_at = [&](int key) { return static_cast<unsigned>(key - begin) < count; };
   const auto fetch = [&](int base) {
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {

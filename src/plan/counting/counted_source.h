@@ -29,7 +29,10 @@ class CountedSource {
   [[nodiscard]] step::DecodeRows<T> decode_rows(std::int64_t rows) const;
   [[nodiscard]] step::Draw<T> draw(const std::vector<std::int64_t>& rows, std::int64_t steps,
                                    std::int64_t width) const;
-  void take(const std::vector<std::int64_t>&, const step::Sampled<T>&) const {}
+  [[nodiscard]] std::vector<std::size_t> sequences(const std::vector<std::int64_t>&) const {
+    return {};
+  }
+  void take(const std::vector<std::size_t>&, const step::Sampled<T>&) const {}
 
  private:
   const std::vector<step::GenerationAction>& actions_;

@@ -35,9 +35,14 @@ class CountingBase : public WorkMeter {
   [[nodiscard]] Tensor to_device(const Tensor& t);
   /// A copy outside the phase's memory.
   [[nodiscard]] Tensor to_host(const Tensor& t);
-  /// Copies a few numbers to the host. They are valid after wait_for_device().
+  /// Copies a few numbers to the host. They are valid after wait_for_device(), or wait_for() a later mark.
   [[nodiscard]] Tensor to_host_later(const Tensor& t) { return to_host(t); }
   void wait_for_device() const {}
+  /// A point in the device's work.
+  struct Mark {};
+  [[nodiscard]] Mark mark() const { return {}; }
+  /// Waits for the work before a mark.
+  void wait_for(const Mark&) const {}
   /// A copy in pinned host memory that only from_pinned() may read. On a GPU nothing waits for it.
   [[nodiscard]] Tensor to_pinned(const Tensor& t);
   /// Copies it back to the device; no copy is made if the device is the host.

@@ -80,6 +80,7 @@ template <class Ops, class T = typename Ops::Tensor>
 DecodeState<T> make_decode_state(Ops& ops, std::int64_t rows, Dtype dtype, bool log_probs) {
   const auto longs = [&] { return ops.empty({rows}, Dtype::kInt64); };
   DecodeState<T> state{{longs(), longs(), longs()}, ops.empty({rows}, Dtype::kFloat32), T()};
+  ops.zero_(state.rows.tokens);  // of idle rows
   if (log_probs) state.log_probs = ops.empty({rows}, wide(dtype));
   return state;
 }

@@ -40,11 +40,6 @@ Sampled<T> sampled(Ops& ops, const Weights<T>& w, const T& hidden, const Samplin
   return next_tokens(ops, w, hidden, sampling, on_device(ops, draw, sampling));
 }
 
-template <class Ops, class T = typename Ops::Tensor>
-Sampled<T> on_host(Ops& ops, const Sampled<T>& s) {
-  return {ops.to_host(s.tokens), s.log_probs.defined() ? ops.to_host(s.log_probs) : T()};
-}
-
 /// The data to start sequences of some prompts; all on the host, int64.
 template <class T>
 struct PromptBatch {
@@ -55,7 +50,7 @@ struct PromptBatch {
 };
 
 /// Prefills each prompt once for all of its sequences, and samples their first tokens. `draw`, for
-/// S sequences, and the result are on the host.
+/// S sequences, is on the host.
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
 Sampled<T> prefill_and_sample(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations,
                               const PromptBatch<T>& batch, const PromptRows& rows,
@@ -65,7 +60,7 @@ Sampled<T> prefill_and_sample(Ops& ops, const Weights<T>& w, const Rotations<T>&
                      cache.prompts(ops, batch.rows, rows), cache);
   if (batch.prompts.size(0) != hidden.size(0))
     hidden = ops.take_rows(hidden, ops.to_device(batch.prompts));
-  return on_host(ops, sampled(ops, w, hidden, sampling, draw));
+  return sampled(ops, w, hidden, sampling, draw);
 }
 
 /// A chunk of one prompt, on the host, int64.
@@ -88,9 +83,8 @@ KeyLimit limit_of(Ops& ops, const Weights<T>& w, const Cache& cache, std::int64_
   return key_limit(keys, cache.max_tokens(), flash);
 }
 
-/// Runs the steps of an action. Returns the next tokens of its rows on the host: (B,) for one step,
-/// (steps, B) for several. `rows` become those of the step after them. The host queues all steps
-/// before it waits for the device.
+/// Queues the steps of an action. Returns the next tokens of its rows: (B,) for one step, (steps, B)
+/// for several. `rows` become those of the step after them.
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
 Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations,
                              DecodeRows<T>& rows, const Draw<T>& draw, const Cache& cache,
@@ -104,8 +98,7 @@ Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, const Rotations<T>& 
     ops.add_(rows.positions, rows.advance);
     return out;
   };
-  if (action.steps == 1)
-    return on_host(ops, next(0, [&] { return on_device(ops, draw, sampling); }));
+  if (action.steps == 1) return next(0, [&] { return on_device(ops, draw, sampling); });
   const Draw<T> all_here = on_device(ops, draw, sampling);
   const Shape all{action.steps, action.rows};
   Sampled<T> out{ops.empty(all, Dtype::kInt64), T()};
@@ -117,7 +110,7 @@ Sampled<T> decode_and_sample(Ops& ops, const Weights<T>& w, const Rotations<T>& 
     ops.copy_(ops.select(out.tokens, 0, step), rows.tokens);
     if (one.log_probs.defined()) ops.copy_(ops.select(out.log_probs, 0, step), one.log_probs);
   });
-  return on_host(ops, out);
+  return out;
 }
 
 /// The same in graphs. Steps with the same rows and limit of keys use the same graph.
@@ -147,28 +140,34 @@ Sampled<T> decode_in_graphs(Ops& ops, const Weights<T>& w, const Rotations<T>& r
       if (out.log_probs.defined()) ops.copy_(ops.select(out.log_probs, 0, step), state.log_probs);
     });
   });
-  return on_host(ops, out);
+  return out;
 }
 
 template <class S, class T>
 concept GenerationSource = requires(S& source, const PrefillPrompts& prompts,
                                     const PrefillChunk& chunk, std::int64_t n, std::int64_t m,
-                                    const std::vector<std::int64_t>& rows, const Sampled<T>& next) {
+                                    const std::vector<std::int64_t>& rows,
+                                    const std::vector<std::size_t>& sequences,
+                                    const Sampled<T>& next) {
   { source.sampling() } -> std::convertible_to<const SamplingOptions&>;
   // Null: the generation has ended.
   { source.next() } -> std::same_as<const GenerationAction*>;
   // All on the host.
   { source.prompts(prompts) } -> std::same_as<PromptBatch<T>>;
   { source.chunk(chunk) } -> std::same_as<ChunkBatch<T>>;
-  // The last tokens of the first n rows.
+  // The last tokens of the first n rows. Tokens that the source has not taken are not used.
   { source.decode_rows(n) } -> std::same_as<DecodeRows<T>>;
   // Random numbers for the next n tokens of each row; m: width of the penalties' inputs.
   { source.draw(rows, n, m) } -> std::same_as<Draw<T>>;
-  // The next tokens of each of the rows.
-  source.take(rows, next);
+  // The sequences of some rows.
+  { source.sequences(rows) } -> std::same_as<std::vector<std::size_t>>;
+  // The next tokens of each of the sequences, on the host.
+  source.take(sequences, next);
 };
 
-/// Executes actions one after another.
+/// Executes actions one after another. Without graphs the source takes the tokens of an action before the
+/// next action. With graphs it takes them once the device has the next action that makes tokens, so that the
+/// device does not wait for the host. Rows that end go on until then. The order depends only on the actions.
 template <class Ops, KvLayout<Ops> Cache, GenerationSource<typename Ops::Tensor> Source>
 class GenerationBody {
   using T = typename Ops::Tensor;
@@ -191,8 +190,8 @@ class GenerationBody {
     decoded_.reset();
     const Draw<T> draw = source_.draw(action.rows, 1, action.width);
     const PromptRows rows{action.rows_by_prompt(), action.width};
-    source_.take(action.rows, prefill_and_sample(ops_, w_, rotations_, source_.prompts(action),
-                                                 rows, draw, cache_, source_.sampling()));
+    start(action.rows, prefill_and_sample(ops_, w_, rotations_, source_.prompts(action), rows, draw,
+                                          cache_, source_.sampling()));
   }
   void operator()(const PrefillChunk& action) {
     decoded_.reset();
@@ -208,37 +207,76 @@ class GenerationBody {
     cache_.update(ops_);
     if (!decoded_) decoded_ = placed(source_.decode_rows(action.rows), action.rows);
     const Draw<T> draw = source_.draw(rows, action.steps, action.key_limit);
-    source_.take(rows, state_ ? decode_in_graphs(ops_, w_, rotations_, *state_, draw, cache_,
-                                                 action, source_.sampling())
-                              : decode_and_sample(ops_, w_, rotations_, *decoded_, draw, cache_,
-                                                  action, source_.sampling()));
+    deliver(rows, state_ ? decode_in_graphs(ops_, w_, rotations_, *state_, draw, cache_, action,
+                                            source_.sampling())
+                         : decode_and_sample(ops_, w_, rotations_, *decoded_, draw, cache_, action,
+                                             source_.sampling()));
   }
   void operator()(const MoveRow& action) {
     decoded_.reset();
     cache_.move(ops_, action.from, action.to, action.tokens);
+    if (state_) ops_.copy_(token_of(action.to, 1), token_of(action.from, 1));
   }
   void operator()(const EndRow& action) {
     decoded_.reset();
     cache_.end(action.row);
   }
+  void operator()(const ReadTokens&) { finish(); }
+  /// The source takes all tokens that are left.
+  void finish() {
+    if (!unread_) return;
+    const Unread unread = *std::exchange(unread_, std::nullopt);
+    ops_.wait_for(unread.copied);
+    source_.take(unread.sequences, unread.next);
+  }
 
  private:
-  /// Copies the rows of the next step to the device; for graphs to their state.
+  /// Tokens that the device copies to the host.
+  struct Unread {
+    std::vector<std::size_t> sequences;
+    Sampled<T> next;  // on the host
+    typename Ops::Mark copied;
+  };
+
+  /// Copies the rows of the next step to the device; for graphs to their state, which has their tokens.
   DecodeRows<T> placed(const DecodeRows<T>& from, std::int64_t count) {
     if (!state_) return on_device(ops_, from);
     const DecodeRows<T> to = first_rows(ops_, *state_, count).rows;
-    ops_.copy_(to.tokens, from.tokens);
-    ops_.copy_(to.positions, from.positions);
-    ops_.copy_(to.advance, from.advance);
+    ops_.copy_(to.positions, ops_.to_device(from.positions));
+    ops_.copy_(to.advance, ops_.to_device(from.advance));
     return to;
+  }
+  /// The tokens of `count` rows in the graphs' state.
+  T token_of(std::int64_t row, std::int64_t count) {
+    return ops_.narrow(state_->rows.tokens, 0, row, count);
+  }
+  /// Starts to decode rows, in ascending order, after their first tokens.
+  void start(const std::vector<std::int64_t>& rows, const Sampled<T>& first) {
+    const std::int64_t all = state_ ? std::ssize(rows) : 0;
+    for (std::int64_t i = 0, n = 0; i < all; i += n) {  // n adjacent rows
+      const auto row = [&](std::int64_t at) { return rows[static_cast<std::size_t>(at)]; };
+      for (n = 1; i + n < all && row(i + n) == row(i) + n;) ++n;
+      ops_.copy_(token_of(row(i), n), ops_.narrow(ops_.view(first.tokens, {-1}), 0, i, n));
+    }
+    deliver(rows, first);
+  }
+  /// The source takes tokens, or those of the action before.
+  void deliver(const std::vector<std::int64_t>& rows, const Sampled<T>& next) {
+    const auto copy = [&](const T& t) {
+      if (!t.defined()) return T();
+      return state_ ? ops_.to_host_later(t) : ops_.to_host(t);
+    };
+    Unread now{source_.sequences(rows), {copy(next.tokens), copy(next.log_probs)}, ops_.mark()};
+    finish();
+    unread_ = std::move(now);
+    if (!state_) finish();
   }
   /// Samples the first tokens of a prompt's sequences from its last hidden state.
   void sample_first(const PrefillChunk& action, const T& prompts) {
     T hidden = std::exchange(hidden_, T());
     if (std::ssize(action.rows) > 1) hidden = ops_.take_rows(hidden, ops_.to_device(prompts));
     const Draw<T> draw = source_.draw(action.rows, 1, action.width);
-    const Sampled<T> next = on_host(ops_, sampled(ops_, w_, hidden, source_.sampling(), draw));
-    source_.take(action.rows, next);
+    start(action.rows, sampled(ops_, w_, hidden, source_.sampling(), draw));
   }
 
   Ops& ops_;
@@ -249,6 +287,7 @@ class GenerationBody {
   std::optional<DecodeState<T>> state_;   // for graphs
   T hidden_;                              // (1, C) of the last chunk
   std::optional<DecodeRows<T>> decoded_;  // on the device; unset once a row starts, moves or ends
+  std::optional<Unread> unread_;
 };
 
 /// Executes all actions of a source.
@@ -256,6 +295,7 @@ template <class Ops, KvLayout<Ops> Cache, class Source, class T = typename Ops::
 void run_generation(Ops& ops, const Weights<T>& w, Cache& cache, Source& source) {
   GenerationBody<Ops, Cache, Source> body(ops, w, cache, source);
   while (const GenerationAction* action = source.next()) std::visit(body, *action);
+  body.finish();
 }
 
 }  // namespace neap::step

@@ -22,6 +22,7 @@ GenerationSchedule::GenerationSchedule(const GenerationLimits& limits,
   // A chunked pass has chunks of one prompt.
   if (in_chunks()) limits_.prefill.prompts = std::min<std::int64_t>(1, limits_.prefill.prompts);
   if (limits_.max_new_tokens <= 0) sequences_.clear();
+  progress_.resize(sequences_.size());
   const std::int64_t wanted = std::ssize(sequences_);
   rows_.resize(static_cast<std::size_t>(limits_.rows_in_powers && wanted > 0
                                             ? decode_bucket(wanted, limits_.rows)
@@ -71,6 +72,7 @@ Status GenerationSchedule::no_room() const {
 }
 
 Result<const GenerationAction*> GenerationSchedule::next() {
+  count_tokens(std::exchange(current_, ClearCache{}));
   if (actions_.empty()) admit();
   if (actions_.empty()) {
     if (rows_in_use() > 0) {
@@ -87,13 +89,36 @@ Result<const GenerationAction*> GenerationSchedule::next() {
   return &current_;
 }
 
-bool GenerationSchedule::add_token(std::int64_t row, bool ends) {
+/// Counts the tokens that an action has made.
+void GenerationSchedule::count_tokens(const GenerationAction& action) {
+  if (const auto* const prompts = std::get_if<PrefillPrompts>(&action)) {
+    for (const std::int64_t row : prompts->rows) count_tokens(row, 1);
+  } else if (const auto* const chunk = std::get_if<PrefillChunk>(&action)) {
+    if (chunk->last)
+      for (const std::int64_t row : chunk->rows) count_tokens(row, 1);
+  } else if (const auto* const step = std::get_if<DecodeStep>(&action)) {
+    for (std::int64_t row = 0; row < step->rows; ++row) count_tokens(row, step->steps);
+  }
+}
+void GenerationSchedule::count_tokens(std::int64_t row, std::int64_t count) {
   Row& r = rows_[static_cast<std::size_t>(row)];
-  ++r.tokens;
-  if (!ends && new_tokens(row) < limits_.max_new_tokens) return false;
-  r.sequence = kIdle;
-  ++ended_;
+  if (r.sequence == kIdle) return;
+  r.tokens += count;
+  if (new_tokens(row) >= limits_.max_new_tokens) free_row(row);
+}
+void GenerationSchedule::free_row(std::int64_t row) {
+  rows_[static_cast<std::size_t>(row)].sequence = kIdle;
   actions_.emplace_back(EndRow{row});
+}
+
+bool GenerationSchedule::add_token(std::size_t sequence, bool ends) {
+  Progress& p = progress_[sequence];
+  ++p.tokens;
+  p.ended = ends || p.tokens >= limits_.max_new_tokens;
+  if (!p.ended) return false;
+  ++ended_;
+  const auto row = std::ranges::find(rows_, sequence, &Row::sequence);
+  if (row != rows_.end()) free_row(row - rows_.begin());
   return true;
 }
 
@@ -193,18 +218,36 @@ void GenerationSchedule::compact() {
   }
 }
 
-/// Makes room for the next tokens of all rows. Returns false if the sequence that started last has to
-/// wait again.
+bool GenerationSchedule::has_unread_tokens() const {
+  for (std::int64_t row = 0; row < std::ssize(rows_); ++row) {
+    const std::size_t sequence = sequence_of(row);
+    if (sequence != kIdle && new_tokens(row) > progress_[sequence].tokens) return true;
+  }
+  return false;
+}
+
+/// Takes the row of the sequence that started last. It waits again.
+void GenerationSchedule::pause_last() {
+  std::int64_t last = -1;
+  for (std::int64_t row = 0; row < std::ssize(rows_); ++row) {
+    if (sequence_of(row) != kIdle && (last < 0 || sequence_of(row) > sequence_of(last))) last = row;
+  }
+  resumed_.emplace(sequence_of(last), row_of(last).tokens);
+  free_row(last);
+}
+
+/// Makes room for the next tokens of all rows, in the order of sequences. If there is too little, a
+/// sequence pauses, once it is known which have ended.
 bool GenerationSchedule::make_room(std::int64_t steps) {
   std::map<std::size_t, std::int64_t> rows;  // by sequence
   for (std::int64_t row = 0; row < std::ssize(rows_); ++row)
     if (sequence_of(row) != kIdle) rows.emplace(sequence_of(row), row);
   for (const auto& [sequence, row] : rows) {
     if (cache_.grow(row, row_of(row).tokens + steps - 1)) continue;
-    const auto [last, last_row] = *rows.rbegin();
-    resumed_.emplace(last, row_of(last_row).tokens);
-    rows_[static_cast<std::size_t>(last_row)] = {};
-    actions_.emplace_back(EndRow{last_row});
+    if (has_unread_tokens())
+      actions_.emplace_back(ReadTokens{});
+    else
+      pause_last();
     return false;
   }
   return true;

@@ -7,6 +7,9 @@
 // last gives its row back. It waits, and is prefilled again with the tokens that it has. Actions can be executed over any operations (step/generation/generation.h): those
 // that a run produces, a recorded list, or the list that a plan uses as a bound.
 //
+// Tokens of an action may be added after the next actions. Until then their sequences count as going on,
+// except those that have all their tokens. Their rows are free for the next action.
+//
 // Threads   one at a time.
 // Failure   Status for prompts that do not fit.
 // Cost      an action takes time in proportion to its rows.
@@ -65,8 +68,10 @@ struct MoveRow {
 struct EndRow {
   std::int64_t row = 0;
 };
+/// The tokens of all actions are added before the next action.
+struct ReadTokens {};
 using GenerationAction =
-    std::variant<ClearCache, PrefillPrompts, PrefillChunk, DecodeStep, MoveRow, EndRow>;
+    std::variant<ClearCache, PrefillPrompts, PrefillChunk, DecodeStep, MoveRow, EndRow, ReadTokens>;
 
 /// Appends the chunks of tokens [shape.first, length), each of at most `chunk` tokens.
 template <class Actions>
@@ -111,18 +116,19 @@ class GenerationSchedule {
                                                        std::vector<SequenceStart> sequences,
                                                        CacheRows cache);
 
-  /// The next action. Call it after executing the previous one and adding its tokens. Null once
-  /// every sequence has ended. It is valid until the next call.
+  /// The next action. Call it after executing the previous one. Null once no sequence needs one. It is
+  /// valid until the next call.
   [[nodiscard]] Result<const GenerationAction*> next();
-  /// Adds a token to the sequence of a row; `ends`: it is the last one. Returns whether the
+  /// Adds the next token of a sequence that has not ended; `ends`: it is the last one. Returns whether the
   /// sequence has ended.
-  bool add_token(std::int64_t row, bool ends);
+  bool add_token(std::size_t sequence, bool ends);
+  [[nodiscard]] bool has_ended(std::size_t sequence) const { return progress_[sequence].ended; }
 
   /// kIdle: none.
   [[nodiscard]] std::size_t sequence_of(std::int64_t row) const { return row_of(row).sequence; }
-  /// Position of its last token.
+  /// Position of its last token before the current action.
   [[nodiscard]] std::int64_t position(std::int64_t row) const { return row_of(row).tokens - 1; }
-  /// Number of response tokens.
+  /// Number of response tokens before the current action.
   [[nodiscard]] std::int64_t new_tokens(std::int64_t row) const;
   /// Number of ended sequences.
   [[nodiscard]] std::size_t ended() const { return ended_; }
@@ -130,7 +136,12 @@ class GenerationSchedule {
  private:
   struct Row {
     std::size_t sequence = kIdle;
-    std::int64_t tokens = 0;  // of the prompt and the response
+    std::int64_t tokens = 0;  // of the prompt and the response, before the current action
+  };
+  /// Tokens that were added.
+  struct Progress {
+    std::int64_t tokens = 0;
+    bool ended = false;
   };
   GenerationSchedule(const GenerationLimits& limits, std::vector<SequenceStart> sequences,
                      CacheRows cache);
@@ -149,13 +160,19 @@ class GenerationSchedule {
   void admit();
   void resume();
   [[nodiscard]] bool make_room(std::int64_t steps);
+  [[nodiscard]] bool has_unread_tokens() const;
+  void pause_last();
   void compact();
   void decode();
+  void count_tokens(const GenerationAction& action);
+  void count_tokens(std::int64_t row, std::int64_t count);
+  void free_row(std::int64_t row);
 
   GenerationLimits limits_;
   std::vector<SequenceStart> sequences_;
   CacheRows cache_;
   std::vector<Row> rows_;
+  std::vector<Progress> progress_;               // per sequence
   std::size_t waiting_ = 0;                      // sequences from here on have not started
   std::map<std::size_t, std::int64_t> resumed_;  // sequences that wait again, and their tokens
   std::size_t ended_ = 0;
