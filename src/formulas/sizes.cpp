@@ -7,6 +7,7 @@
 #include "plan/counting/transients.h"
 #include "spec/recipe/job_change.h"
 #include "step/counting/counting_ops.h"
+#include "step/model/page_table.h"
 #include "step/model/transformer.h"
 
 namespace neap::formulas {
@@ -197,8 +198,9 @@ Result<JobSizes> read_sizes(const spec::Job& asked, plan::Target target) {
     sizes.models.push_back(std::move(model));
   }
   if (job.generates()) {
-    sizes.cached_sequences = static_cast<double>(job.rollout_batch());
-    sizes.cached_tokens = static_cast<double>(job.max_sequence_length());
+    const step::CacheShape cache = step::cache_shape(job);
+    sizes.cached_sequences = static_cast<double>(cache.paged() ? cache.pages + 1 : cache.rows);
+    sizes.cached_tokens = static_cast<double>(cache.paged() ? step::kPageTokens : cache.row_tokens);
   }
   return sizes;
 }

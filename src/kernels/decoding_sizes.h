@@ -10,7 +10,8 @@
 
 namespace neap::kernels::decoding {
 
-/// Strides of new heads (B, heads, width) and of the cache (B', heads, tokens, width).
+/// Strides of new heads (B, heads, width) and of the cache: (B', heads, tokens, width), or pages
+/// (pages, heads, kPageTokens, width) in place of rows.
 struct HeadStrides {
   long long q_row, q_head, k_row, k_head, v_row, v_head;
   long long keys_row, keys_head, values_row, values_head;
@@ -38,11 +39,14 @@ struct Attend {
   float scale;   ///< of scores, for powers of two
   int window;    ///< 0: all keys
   int share;     ///< keys of a block
+  int pages;     ///< of a row of the page table; 0: a row's tokens are contiguous
 };
 
 constexpr int kWarp = 32;   ///< threads
 constexpr int kOfLane = 8;  ///< columns that a thread reads at once
 constexpr int kTile = 8;    ///< rows of a matrix, or of x, that are multiplied together
+
+constexpr int kPageTokens = 64;  ///< tokens of a page of the KV cache
 
 constexpr int kWarps = 16;  ///< of a block of few_rows.cu
 

@@ -2,6 +2,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <tuple>
@@ -9,6 +10,7 @@
 #include "bridge/runtime.h"
 #include "ops/aten_ops.h"
 #include "step/attention/decoding.h"
+#include "step/model/page_table.h"
 
 namespace neap::ops {
 
@@ -119,6 +121,38 @@ void AtenOps::write_prompts_(const Tensor& cache, const Tensor& slots, const Ten
       rows.view({-1, length, rows.size(1), rows.size(2)}).transpose(1, 2);  // (B', K, T, D)
   const bridge::HostScope scratch;
   cache.narrow(2, 0, length).index_copy_(0, slots, by_head);
+}
+
+void AtenOps::put_heads_(const Tensor& table, const Tensor& places, const Tensor& heads) const {
+  const bridge::HostScope scratch;
+  Tensor to = table;
+  to.index_put_({places}, heads);
+}
+
+// A copy from pageable memory would wait for all earlier work of the device.
+void AtenOps::put_numbers_(const Tensor& to, const std::vector<std::int64_t>& values) const {
+  const bridge::HostScope host;
+  const Tensor staged =
+      at::empty(to.sizes(), at::dtype(at::kLong).pinned_memory(!device_.is_cpu()));
+  std::copy(values.begin(), values.end(), staged.mutable_data_ptr<std::int64_t>());
+  to.copy_(staged, /*non_blocking=*/true);
+}
+
+Tensor AtenOps::page_places(const Tensor& table, const Tensor& positions,
+                            std::int64_t key_heads) const {
+  const Tensor out = at::empty({table.size(0), key_heads}, table.options());
+  const bridge::HostScope scratch;
+  const Tensor at = positions.unsqueeze(1);
+  const Tensor firsts = table.gather(1, at.floor_divide(step::kPageTokens));
+  return out.copy_(
+      iota(key_heads, step::kPageTokens).add(firsts).add_(at.remainder(step::kPageTokens)));
+}
+
+Tensor AtenOps::page_parts(const Tensor& table, std::int64_t key_heads) const {
+  const Tensor out = at::empty({table.size(0), key_heads, table.size(1)}, table.options());
+  const bridge::HostScope scratch;
+  out.copy_(table.unsqueeze(1).floor_divide(step::kPageTokens).add(iota(key_heads).unsqueeze(1)));
+  return out.view({-1});
 }
 
 void AtenOps::write_token_(const Tensor& cache, const Tensor& positions, const Tensor& rows) const {

@@ -217,6 +217,12 @@ class AtenOps {
                                           const step::Rotation<Tensor>& rotation,
                                           const step::KeyLimit& limit,
                                           const step::ScoreOptions& options) const;
+  [[nodiscard]] Tensor append_and_attend_pages_(const step::PagedKeys<Tensor>& cache,
+                                                const Tensor& positions,
+                                                const step::Heads<Tensor>& heads,
+                                                const step::Rotation<Tensor>& rotation,
+                                                const step::KeyLimit& limit,
+                                                const step::ScoreOptions& options) const;
   [[nodiscard]] bool own_few_rows(step::Dtype dtype, std::int64_t rows, std::int64_t in,
                                   std::int64_t out) const {
     return kernels_.own.row_product(dtype, rows, in, out) != step::RowProduct::kLibrary;
@@ -278,6 +284,11 @@ class AtenOps {
   [[nodiscard]] Tensor take_rows_from_host(const Tensor& table, const Tensor& indices) const;
   void add_to_rows_(const Tensor& table, const Tensor& indices, const Tensor& rows) const;
   void put_rows_(const Tensor& table, const Tensor& indices, const Tensor& rows) const;
+  void put_heads_(const Tensor& table, const Tensor& places, const Tensor& heads) const;
+  void put_numbers_(const Tensor& to, const std::vector<std::int64_t>& values) const;
+  [[nodiscard]] Tensor page_places(const Tensor& table, const Tensor& positions,
+                                   std::int64_t key_heads) const;
+  [[nodiscard]] Tensor page_parts(const Tensor& table, std::int64_t key_heads) const;
   [[nodiscard]] Tensor gather_last(const Tensor& a, const Tensor& indices) const;
   void add_to_last_(const Tensor& a, const Tensor& indices, const Tensor& values) const;
   [[nodiscard]] Tensor last_rows(const Tensor& lengths, std::int64_t length) const;

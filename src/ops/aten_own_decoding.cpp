@@ -94,49 +94,82 @@ Tensor AtenOps::append_(const Tensor& keys, const Tensor& values, const Tensor& 
   return turned;
 }
 
-Tensor AtenOps::append_and_attend_(const Tensor& keys, const Tensor& values,
-                                   const Tensor& positions, const step::Heads<Tensor>& heads,
-                                   const step::Rotation<Tensor>& rotation,
-                                   const step::KeyLimit& limit,
-                                   const step::ScoreOptions& options) const {
+namespace {
+
+// A step's attention in a block. `table` is undefined for slots.
+struct Attention {
+  const Tensor &keys, &values, &table, &positions;
+  const step::Heads<Tensor>& heads;
+  const step::Rotation<Tensor>& rotation;
+  const step::KeyLimit& limit;
+  const step::ScoreOptions& options;
+};
+
+kernels::decoding::Attend arguments_of(const Attention& a, std::int64_t shares) {
+  return {strides_of(a.heads, a.keys, a.values),
+          norms_of(a.heads),
+          static_cast<int>(a.heads.q.size(1)),
+          static_cast<int>(a.heads.k.size(1)),
+          static_cast<int>(a.heads.q.size(2)),
+          half_turn(a.rotation),
+          static_cast<float>(a.rotation.attention_factor),
+          static_cast<float>(a.options.scale * std::numbers::log2e),
+          static_cast<int>(a.options.window),
+          static_cast<int>(step::attend_share(a.limit.rounded, shares)),
+          a.table.defined() ? static_cast<int>(a.table.stride(0)) : 0};
+}
+
+Tensor append_and_attend(const Attention& a) {
   constexpr std::int64_t kFewBlocks = 1024;  // up to this number, blocks may have more threads
-  const Tensor& q = heads.q;
-  check(positions, positions, "positions of new tokens");
+  const Tensor& q = a.heads.q;
+  check(a.positions, a.positions, "positions of new tokens");
   const std::int64_t rows = q.size(0), count = q.size(1), width = q.size(2);
   if (q.numel() == 0) return at::empty({rows, count * width}, q.options());
-  const std::int64_t shares = step::attend_shares(rows * count, limit.rounded);
-  const kernels::decoding::Attend by{strides_of(heads, keys, values),
-                                     norms_of(heads),
-                                     static_cast<int>(count),
-                                     static_cast<int>(heads.k.size(1)),
-                                     static_cast<int>(width),
-                                     half_turn(rotation),
-                                     static_cast<float>(rotation.attention_factor),
-                                     static_cast<float>(options.scale * std::numbers::log2e),
-                                     static_cast<int>(options.window),
-                                     static_cast<int>((limit.rounded + shares - 1) / shares)};
+  const std::int64_t shares = step::attend_shares(rows * count, a.limit.rounded);
+  const kernels::decoding::Attend by = arguments_of(a, shares);
   Tensor out = at::empty({rows, count * width}, q.options());
   const Tensor parts =
       shares > 1 ? at::empty({rows * count, shares, width + 2}, q.options().dtype(at::kFloat))
                  : Tensor();
   const std::int64_t lanes = width <= 64 ? 8 : width <= 128 ? 16 : 32;
-  const std::int64_t groups = heads.k.size(1), of_key = count / groups;
+  const std::int64_t groups = a.heads.k.size(1), of_key = count / groups;
   const std::int64_t of_block = step::attend_heads(rows, count, groups);
   const std::int64_t blocks = groups * ((of_key + of_block - 1) / of_block);  // of a row
   const std::int64_t warps = of_block > 1 || rows * count * shares < kFewBlocks ? 8 : 4;
-  launch(q, "attend", format("attend_{}_{}{}", lanes, warps, of_block > 1 ? "_shared" : ""),
+  launch(q, a.table.defined() ? "attend_pages" : "attend",
+         format("attend_{}_{}{}", lanes, warps, of_block > 1 ? "_shared" : ""),
          {rows, blocks, kWarp * warps, shares, /*early=*/true}, out.mutable_data_ptr(),
-         numbers(parts), keys.mutable_data_ptr(), values.mutable_data_ptr(), q.const_data_ptr(),
-         heads.k.const_data_ptr(), heads.v.const_data_ptr(), pointer(heads.q_bias),
-         pointer(heads.k_bias), pointer(heads.v_bias), pointer(heads.q_norm.weight),
-         pointer(heads.k_norm.weight), positions.const_data_ptr<std::int64_t>(),
-         read_numbers(rotation.frequencies), by);
+         numbers(parts), a.keys.mutable_data_ptr(), a.values.mutable_data_ptr(), pointer(a.table),
+         q.const_data_ptr(), a.heads.k.const_data_ptr(), a.heads.v.const_data_ptr(),
+         pointer(a.heads.q_bias), pointer(a.heads.k_bias), pointer(a.heads.v_bias),
+         pointer(a.heads.q_norm.weight), pointer(a.heads.k_norm.weight),
+         a.positions.const_data_ptr<std::int64_t>(), read_numbers(a.rotation.frequencies), by);
   if (shares > 1)
     launch(q, "attend", "merge_shares",
            {rows * count, 1, (width + kWarp - 1) / kWarp * kWarp, 1, /*early=*/true},
            out.mutable_data_ptr(), read_numbers(parts), static_cast<int>(width),
            static_cast<int>(shares));
   return out;
+}
+
+}  // namespace
+
+Tensor AtenOps::append_and_attend_(const Tensor& keys, const Tensor& values,
+                                   const Tensor& positions, const step::Heads<Tensor>& heads,
+                                   const step::Rotation<Tensor>& rotation,
+                                   const step::KeyLimit& limit,
+                                   const step::ScoreOptions& options) const {
+  return append_and_attend({keys, values, Tensor(), positions, heads, rotation, limit, options});
+}
+Tensor AtenOps::append_and_attend_pages_(const step::PagedKeys<Tensor>& cache,
+                                         const Tensor& positions, const step::Heads<Tensor>& heads,
+                                         const step::Rotation<Tensor>& rotation,
+                                         const step::KeyLimit& limit,
+                                         const step::ScoreOptions& options) const {
+  if (cache.keys.strides() != cache.values.strides() || cache.keys.stride(2) != heads.q.size(2))
+    throw Error(ErrorCode::kInternal, "attend: pages of keys and values differ");
+  return append_and_attend(
+      {cache.keys, cache.values, cache.table, positions, heads, rotation, limit, options});
 }
 
 namespace {

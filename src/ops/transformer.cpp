@@ -87,6 +87,15 @@ KvCache KvCache::over(const Tensor& flat, const spec::Architecture& a, std::int6
   return cache;
 }
 
+AnyKvCache cache_over(const Tensor& flat, const Tensor& table, const spec::Architecture& a,
+                      const step::CacheShape& shape) {
+  if (!shape.paged()) return KvCache::over(flat, a, shape.rows, shape.row_tokens);
+  KvCache pages = KvCache::over(flat, a, shape.pages + 1, step::kPageTokens);
+  const std::int64_t entries = shape.rows * shape.row_pages();
+  return PagedKvCache(std::move(pages.keys), std::move(pages.values),
+                      table.narrow(0, 0, entries).view({shape.rows, -1}), shape);
+}
+
 const Tensor& Tape::hidden() const {
   if (!tape_.hidden.defined()) throw Error(ErrorCode::kInternal, "The tape has been walked back");
   return tape_.hidden;
@@ -227,8 +236,9 @@ Tensor Transformer::prefill(const Tensor& tokens, const Tensor& lengths, const K
   check_batch(tokens);
   check_length(tokens.size(1));
   check_cache(cache, weights_.blocks.size(), tokens.size(0), tokens.size(1));
+  const Tensor first = rows.defined() ? rows : ops_.iota(tokens.size(0));
   return step::prefill(ops_, weights_, rotations_of(cache), tokens.contiguous(), lengths,
-                       (rows.defined() ? rows : ops_.iota(tokens.size(0))).view({1, -1}), cache);
+                       cache.prompts(ops_, first.view({1, -1}), {{}, tokens.size(1)}), cache);
 }
 
 Tensor Transformer::decode(const Tensor& tokens, const Tensor& positions, const KvCache& cache,

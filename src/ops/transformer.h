@@ -21,11 +21,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "ops/aten_ops.h"
 #include "ops/slot_blocks.h"
 #include "spec/model/layout.h"
+#include "step/model/paged_cache.h"
 #include "step/model/transformer.h"
 #include "step/units/units.h"
 
@@ -77,6 +79,14 @@ struct KvCache : step::SlotCache<at::Tensor> {
   [[nodiscard]] static std::int64_t elements(const spec::Architecture& architecture,
                                              std::int64_t batch, std::int64_t max_tokens);
 };
+
+using PagedKvCache = step::PagedCache<at::Tensor>;
+using AnyKvCache = std::variant<KvCache, PagedKvCache>;
+/// Views of a flat tensor with [layer][key, value](pages, K, tokens of a page, D), or of slots.
+/// `table` has int64 for the pages of rows.
+[[nodiscard]] AnyKvCache cache_over(const at::Tensor& flat, const at::Tensor& table,
+                                    const spec::Architecture& architecture,
+                                    const step::CacheShape& shape);
 
 using step::LogProbOptions;
 using LogProbs = step::LogProbs<at::Tensor>;

@@ -35,14 +35,13 @@ std::vector<step::SequenceStart> starts_of(const std::vector<Prompt>& prompts) {
 }  // namespace
 
 LiveSource::LiveSource(const std::vector<Prompt>& prompts, const GenerateOptions& options,
-                       const CacheSize& cache, const Decoding& decoding,
-                       step::GenerationSchedule::StartRow start)
+                       const CacheSize& cache, const Decoding& decoding, step::CacheRows rows)
     : prompts_(prompts),
       options_(options),
       schedule_(value_or_throw(step::GenerationSchedule::make(
           {cache.rows, cache.tokens, options.prompt_width, options.max_new_tokens, options.prefill,
            decoding.steps, decoding.rows_in_powers},
-          starts_of(prompts), std::move(start)))),
+          starts_of(prompts), std::move(rows)))),
       responses_(prompts.size()) {
   if (!options.sampling.penalizes()) return;
   for (const Prompt& prompt : prompts) seen_.emplace_back(prompt.tokens);
@@ -77,7 +76,10 @@ step::PromptBatch<at::Tensor> LiveSource::prompts(const step::PrefillPrompts& ac
 }
 
 step::ChunkBatch<at::Tensor> LiveSource::chunk(const step::PrefillChunk& action) const {
-  const auto first = prompt_of(action.rows.front()).begin() + action.first;
+  const std::size_t sequence = schedule_.sequence_of(action.rows.front());
+  std::vector<std::int64_t> text = prompts_[sequence].tokens;
+  text.insert(text.end(), responses_[sequence].tokens.begin(), responses_[sequence].tokens.end());
+  const auto first = text.begin() + action.first;
   return {on_host({first, first + action.count}),
           on_host(std::vector<std::int64_t>(action.rows.size(), 0))};
 }

@@ -35,7 +35,11 @@ class LiveSource {
             {step::steps_of_a_read(model.device().is_cuda(), options.sampling,
                                    options.decode_steps),
              model.device().is_cuda()},
-            [&cache](std::int64_t row, std::int64_t tokens) { return cache.start(row, tokens); }) {}
+            {[&cache](std::int64_t row, const step::RowStart& sequence) {
+               return cache.start(row, sequence);
+             },
+             [&cache](std::int64_t row, std::int64_t tokens) { return cache.grow(row, tokens); }}) {
+  }
 
   /// One response per prompt, in the order of prompts.
   [[nodiscard]] std::vector<Response> take_responses() { return std::move(responses_); }
@@ -60,8 +64,7 @@ class LiveSource {
     bool rows_in_powers = false;
   };
   LiveSource(const std::vector<Prompt>& prompts, const GenerateOptions& options,
-             const CacheSize& cache, const Decoding& decoding,
-             step::GenerationSchedule::StartRow start);
+             const CacheSize& cache, const Decoding& decoding, step::CacheRows rows);
 
   [[nodiscard]] const std::vector<std::int64_t>& prompt_of(std::int64_t row) const {
     return prompts_[schedule_.sequence_of(row)].tokens;

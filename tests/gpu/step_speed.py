@@ -8,7 +8,8 @@ Every package runs the same cases in turn. Cases of --watch are run once more wi
 other figures are of the run without it. sft: full training of Qwen2.5 with the recomputation that the plan chooses, and with all layers
 recomputed. saves: with a checkpoint of 21.6 GB every four steps. lora: rank 16 on Qwen3, 8 x 2 048 tokens, two samples a micro-batch. ppo: actor and reference OPT-1.3b, critic and reward OPT-350m,
 8 x (256 + 256). grpo: LoRA-32 of Qwen2.5-1.5B, two prompts with four samples of 256 + 768 tokens, under 3 165 MiB with two sequences decoded
-together, and with room for all.
+together, and with room for all. rollout: eight prompts with eight samples of 512 + up to 1 024 tokens: 16 slots, as many tokens in pages
+for 64 sequences, and 64 slots; their prompts are long if no other case is asked for.
 Writes OUT_DIR/step_speed.jsonl, a line a run, and a table on stdout. Models are made before the first case, in $TMPDIR. After M minutes
 (default 9) no further case starts. Exits 1 if a run fails or a phase takes other memory than planned. --rehearse: tiny models on the host.
 """
@@ -30,6 +31,8 @@ CUT = ["data.truncation=right"]
 LORA = [*AUTO, *CUT, f"{MODEL}.lora_rank=16"]
 LORA32 = [f"{MODEL}.activation_checkpointing=auto", f"{MODEL}.lora_rank=32", "data.truncation=left"]
 GRPO = Case("qwen2.5-1.5b", "grpo", 2, 256, 768, micro=1, n=4)
+SAMPLES = Case("qwen2.5-1.5b", "grpo", 8, 512, 1024, micro=4, n=8)
+VARIED = [*LORA32, f"{ROLLOUT}.sample_lengths=true"]
 # The job, its reward model, overrides and steps (0: as given).
 WORK = {"sft-1.5b": (Case("qwen2.5-1.5b", "sft", 8, 64, 1984), None, [*AUTO, *CUT], 0),
         "sft-1.5b-selective": (Case("qwen2.5-1.5b", "sft", 8, 64, 1984), None, CUT, 0),
@@ -40,7 +43,10 @@ WORK = {"sft-1.5b": (Case("qwen2.5-1.5b", "sft", 8, 64, 1984), None, [*AUTO, *CU
         "ppo": (Case("opt-1.3b", "ppo", 8, 256, 256), "opt-350m", AUTO, 0),
         "grpo-3gib": (GRPO, None, [*LORA32, f"{ROLLOUT}.batch_size=2", "device.memory=3165MiB"], 3),
         "grpo-3gib-chunks": (GRPO, None, [*LORA32, f"{ROLLOUT}.batch_size=2", f"{ROLLOUT}.max_num_batched_tokens=128", "device.memory=3165MiB"], 3),
-        "grpo": (GRPO, None, LORA32, 4)}
+        "grpo": (GRPO, None, LORA32, 4),
+        "rollout-slots": (SAMPLES, None, [*VARIED, f"{ROLLOUT}.batch_size=16"], 3),
+        "rollout-pages": (SAMPLES, None, [*VARIED, f"{ROLLOUT}.batch_size=64", f"{ROLLOUT}.max_total_tokens=24576"], 3),
+        "rollout-all": (SAMPLES, None, [*VARIED, f"{ROLLOUT}.batch_size=64"], 3)}
 USUAL = ["sft-1.5b", "sft-7b-recompute", "lora-0.6b", "lora-1.7b", "lora-4b", "lora-8b", "ppo", "grpo-3gib", "grpo"]
 
 
@@ -121,7 +127,8 @@ def main():
     runs, cases, steps = plan_check.Runs("step_speed"), ARGS.case or USUAL, ARGS.steps
     with tempfile.TemporaryDirectory() as temporary:
         work = pathlib.Path(temporary)
-        plan_check.make_data(work, reviews, response_words=2400)
+        long_prompts = all(WORK[name][0] is SAMPLES for name in cases)
+        plan_check.make_data(work, reviews, 700 if long_prompts else 0, response_words=2400)
         make_models(work, cases, reviews)
         print(f"models made at {runs.seconds():.0f} s", flush=True)
         for name in cases:

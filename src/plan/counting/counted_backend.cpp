@@ -106,7 +106,7 @@ class CountedBackend {
         most_decode_steps_(most_decode_steps) {
     weights_ = counted_weights(role_, dtype);
     if (phase.body == spec::Body::kGenerate) {
-      cache_ = counted_cache(role_, dtype, job.rollout_batch(), job.max_sequence_length());
+      cache_ = counted_cache(role_, dtype, step::cache_shape(job));
       if (phase.gathers_weights) gather_model(trained, phase);
       return;
     }
@@ -166,12 +166,12 @@ class CountedBackend {
   void take_log_probs(const step::LogProbs<T>&) {}
   void take_scores(const T&) {}
 
-  [[nodiscard]] step::SlotCache<T>& cache() { return cache_; }
   template <class Visit>
   void for_each_generation(const spec::Phase& phase, const Visit& visit) {
     const auto count = [&](const GenerationPass& pass) {
       CountedSource source(pass.actions, pass.sampling);
-      ops_.weighted(pass.times, [&] { visit(source); });
+      ops_.weighted(pass.times,
+                    [&] { std::visit([&](auto& cache) { visit(cache, source); }, cache_); });
     };
     for_each_generation_pass(job_, phase, ops_.profile().cuda, most_decode_steps_,
                              {count, [&](const auto& body) { ops_.aside(body); }});
@@ -278,7 +278,7 @@ class CountedBackend {
   Dtype dtype_;
   std::int64_t most_decode_steps_;
   Weights weights_;
-  step::SlotCache<T> cache_;
+  step::AnyCache<T> cache_;
   std::optional<CountedBlocks> blocks_;
   step::Experience<T> experience_;
   std::optional<CountedTraining> training_;

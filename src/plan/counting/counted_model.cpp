@@ -70,5 +70,14 @@ step::SlotCache<CountedTensor> counted_cache(const ModelRole& role, Dtype dtype,
   out.values = out.keys;
   return out;
 }
+step::AnyCache<CountedTensor> counted_cache(const ModelRole& role, Dtype dtype,
+                                            const step::CacheShape& shape) {
+  if (!shape.paged()) return counted_cache(role, dtype, shape.rows, shape.row_tokens);
+  step::SlotCache<CountedTensor> pages =
+      counted_cache(role, dtype, shape.pages + 1, step::kPageTokens);
+  return step::PagedCache<CountedTensor>(
+      std::move(pages.keys), std::move(pages.values),
+      CountedTensor::outside({shape.rows, shape.row_pages()}, Dtype::kInt64), shape);
+}
 
 }  // namespace neap::plan

@@ -7,7 +7,7 @@
 
 #include "plan/counting/tags.h"
 #include "step/counting/counting_ops.h"
-#include "step/model/kv_layout.h"
+#include "step/model/paged_cache.h"
 #include "step/operations/weights.h"
 
 namespace neap::plan {
@@ -25,5 +25,9 @@ namespace neap::plan {
                                                                  step::Dtype dtype,
                                                                  std::int64_t rows,
                                                                  std::int64_t tokens);
+/// The same of any layout.
+[[nodiscard]] step::AnyCache<step::CountedTensor> counted_cache(const ModelRole& role,
+                                                                step::Dtype dtype,
+                                                                const step::CacheShape& shape);
 
 }  // namespace neap::plan

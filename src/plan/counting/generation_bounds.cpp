@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "step/generation/decode_graphs.h"
+#include "step/model/page_table.h"
 #include "step/operations/shape.h"
 
 namespace neap::plan {
@@ -27,8 +28,7 @@ class Bounds {
          const GenerationVisitor& visitor)
       : cuda_(cuda),
         graphs_(graphs),
-        cache_rows_(job.rollout_batch()),
-        cache_tokens_(job.max_sequence_length()),
+        cache_(step::cache_shape(job)),
         prefill_(job.prefill()),
         prompt_(job.data.max_prompt_length),
         response_(job.data.max_response_length),
@@ -42,14 +42,21 @@ class Bounds {
     const std::int64_t steps = std::min(response_ - 1, most_decode_steps_);
     const double each = static_cast<double>(response_ - 1) / static_cast<double>(steps);
     const std::int64_t rows = rows_to_decode(b.batch);
+    const std::int64_t together = sequences_with_pages(b);
+    const double turns = static_cast<double>(b.batch) / static_cast<double>(together);
     const std::int64_t read = std::min(response_ - 1, step::steps_of_a_read(cuda_, b.sampling));
     const std::int64_t counted = graphs_ ? read : 1;  // with graphs, a read has work of its own
     for (std::int64_t i = 1; i <= steps; ++i) {
       const std::int64_t last = prompt_ + (response_ - 1) * i / steps;
       const std::int64_t limit = std::max<std::int64_t>(1, last - counted + 1);
-      visitor_.visit({{step::DecodeStep{rows, limit, counted}},
+      visitor_.visit({{step::DecodeStep{rows_to_decode(together), limit, counted}},
                       b.sampling,
-                      b.times * each / static_cast<double>(counted)});
+                      b.times * turns * each / static_cast<double>(counted)});
+    }
+    // While sequences are short, all rows have pages.
+    if (together < b.batch) {
+      const std::int64_t last = prompt_ + response_ - counted;
+      visitor_.visit({{step::DecodeStep{rows, last, counted}}, b.sampling, 0});
     }
     // Counts the memory of tokens that are read together. The time of a step is the same.
     if (read > 1) {
@@ -57,7 +64,7 @@ class Bounds {
       visitor_.visit({{step::DecodeStep{rows, first, read}}, b.sampling, 0});
     }
     if (graphs_)  // counts the memory of all graphs that a run may make
-      step::for_each_graph(rows, cache_tokens_, [&](const step::GraphKey& key) {
+      step::for_each_graph(rows, cache_.row_tokens, [&](const step::GraphKey& key) {
         visitor_.visit({{step::DecodeStep{key.rows, key.key_limit}}, b.sampling, 0});
       });
     visitor_.aside([&] { add_smaller(b, prompts); });
@@ -65,8 +72,15 @@ class Bounds {
 
  private:
   [[nodiscard]] bool in_chunks() const { return prefill_.tokens < prompt_; }
+  /// The number of the longest sequences that have pages together; those of a prompt share its pages.
+  [[nodiscard]] std::int64_t sequences_with_pages(const Batches& b) const {
+    if (!cache_.paged()) return b.batch;
+    const std::int64_t shared = prompt_ / step::kPageTokens;
+    const std::int64_t of_prompt = shared + b.n * (cache_.row_pages() - shared);
+    return std::clamp<std::int64_t>(cache_.pages * b.n / of_prompt, 1, b.batch);
+  }
   [[nodiscard]] std::int64_t rows_to_decode(std::int64_t sequences) const {
-    return cuda_ ? step::decode_bucket(sequences, cache_rows_) : sequences;
+    return cuda_ ? step::decode_bucket(sequences, cache_.rows) : sequences;
   }
   [[nodiscard]] static std::int64_t started(const Batches& b, std::int64_t prompts) {
     return std::min(b.batch, prompts * b.n);
@@ -114,7 +128,7 @@ class Bounds {
       // The kernel of attention depends on the limit of keys.
       if (!graphs_)
         step::for_each_graph(
-            rows_to_decode(b.batch), cache_tokens_, [&](const step::GraphKey& key) {
+            rows_to_decode(b.batch), cache_.row_tokens, [&](const step::GraphKey& key) {
               visit({step::DecodeStep{key.rows, std::min(key.key_limit, longest)}});
             });
     } else {
@@ -133,11 +147,28 @@ class Bounds {
       if (most > prompts && most <= prefill_.prompts) visit(prefill(b, most, b.n - 1));
       for_smaller(prompts, [&](std::int64_t some) { visit(prefill(b, some)); });
     }
+    if (cache_.paged()) add_resumed(b);
     // Sampling fewer tokens may take more scratch. Decoding on a GPU does not show it: it has few numbers of rows, or
     // graphs.
     const std::int64_t most = started(b, in_chunks() ? 1 : prompts);
     if (cuda_ && (b.waits || most < b.batch))
       for_smaller(most, [&](std::int64_t n) { visit(start(b, n)); });
+  }
+  /// A sequence that has waited for pages is prefilled again, in chunks.
+  void add_resumed(const Batches& b) const {
+    const std::int64_t tokens = prompt_ + response_ - 1;
+    const auto visit = [&](std::int64_t count) {
+      step::PrefillChunk all;
+      all.width = tokens;
+      all.first = tokens - count;
+      all.count = count;
+      all.last = true;
+      all.rows = {0};
+      visitor_.visit({{std::move(all)}, b.sampling});
+    };
+    const std::int64_t most = std::min(prefill_.tokens, tokens);
+    visit(most);
+    for_smaller(most, visit);
   }
   /// The pass that starts `n` sequences.
   [[nodiscard]] std::vector<GenerationAction> start(const Batches& b, std::int64_t n) const {
@@ -164,7 +195,7 @@ class Bounds {
   }
 
   bool cuda_, graphs_;
-  std::int64_t cache_rows_, cache_tokens_;
+  step::CacheShape cache_;
   spec::PrefillShape prefill_;
   std::int64_t prompt_, response_, most_decode_steps_;
   const GenerationVisitor& visitor_;

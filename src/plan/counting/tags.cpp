@@ -7,6 +7,7 @@
 #include "plan/counting/nccl_memory.h"
 #include "spec/model/pipeline.h"
 #include "step/generation/decode_graphs.h"
+#include "step/model/page_table.h"
 #include "step/pipeline/pipeline_schedule.h"
 #include "step/units/block_buffers.h"
 #include "step/units/gradient_slots.h"
@@ -30,9 +31,14 @@ std::vector<PartPlan> key_value_parts(const spec::Job& job, const ModelRole& rol
                                       spec::Dtype dtype) {
   // Keys and values: a row of num_key_value_heads * head_dim each, for every layer and position.
   const spec::Architecture& shape = role.generating();
-  const std::int64_t elements = 2 * shape.blocks() * shape.num_key_value_heads * shape.head_dim *
-                                job.rollout_batch() * job.max_sequence_length();
-  return {{"kv", Bytes(), spec::tensor_bytes(elements, dtype)}};
+  const step::CacheShape cache = step::cache_shape(job);
+  const std::int64_t elements =
+      2 * shape.blocks() * shape.num_key_value_heads * shape.head_dim * cache.tokens();
+  std::vector<PartPlan> parts = {{"kv", Bytes(), spec::tensor_bytes(elements, dtype)}};
+  if (cache.paged())
+    parts.push_back({std::string(step::kPageTablePart), Bytes(),
+                     spec::tensor_bytes(cache.rows * cache.row_pages(), spec::Dtype::kInt64)});
+  return parts;
 }
 
 // With offloaded weights, the units that stay on the device.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/format.h"
 #include "plan/counting/batch_memory.h"
 #include "plan/counting/checkpoint_copy.h"
 #include "plan/counting/counted_backend.h"
@@ -11,6 +12,7 @@
 #include "plan/residency/phase_schedule.h"
 #include "plan/results/legal_homes.h"
 #include "step/generation/decode_graphs.h"
+#include "step/model/paged_cache.h"
 
 namespace neap::plan {
 namespace {
@@ -18,6 +20,19 @@ namespace {
 constexpr std::int64_t kAsConfigured = -1;
 // Memory of a group grows with its size, and so does the time to count it.
 constexpr std::int64_t kMostTogether = 32;
+
+Status check_pages(const spec::Job& job, const Target& target, const JobModels& models) {
+  if (!job.generates() || !step::cache_shape(job).paged()) return {};
+  const spec::Recipe recipe = spec::describe(job);
+  const spec::Architecture& shape =
+      models.at(recipe.find(spec::Body::kGenerate)->model).generating();
+  const std::string_view reason = step::no_pages_reason(
+      shape, target.cuda, compute_dtype(job, target), own_kernels(job, target));
+  if (reason.empty()) return {};
+  return {ErrorCode::kInvalidArgument,
+          format("actor_rollout_ref.rollout.max_total_tokens {}: {}; set it to 0",
+                 job.rollout.max_total_tokens, reason)};
+}
 
 }  // namespace
 
@@ -49,6 +64,7 @@ Result<JobModels> Drafts::read(const spec::Job& job, const Target& target) {
   NEAP_TRY_ASSIGN(JobModels models,
                   read_models(job, spec::describe(job), compute_dtype(job, target), target.rank,
                               target.folders));
+  NEAP_TRY(check_pages(job, target, models));
   return models;
 }
 

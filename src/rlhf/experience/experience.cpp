@@ -124,9 +124,14 @@ Experience generate_responses(Context& context, train::ModelWorker& actor,
   std::vector<rollout::Response> generated;
   prepare_rollout(context, actor);
   run_phase(context, generation.phase, [&] {
-    ops::KvCache cache = ops::KvCache::over(
-        context.runtime.region({spec::TagKind::kKeyValues}, "kv", context.runtime.compute_dtype()),
-        actor.spec().generating(), job.rollout_batch(), job.max_sequence_length());
+    const step::CacheShape shape = step::cache_shape(job);
+    const auto region = [&](std::string_view part, at::ScalarType type) {
+      return context.runtime.region({spec::TagKind::kKeyValues}, part, type);
+    };
+    ops::AnyKvCache cache =
+        ops::cache_over(region("kv", context.runtime.compute_dtype()),
+                        shape.paged() ? region(step::kPageTablePart, at::kLong) : at::Tensor(),
+                        actor.spec().generating(), shape);
     const spec::Phase& phase = *context.recipe.find(generation.phase);
     if (phase.gathers_weights) actor.gather_generator();
     if (phase.graphs)

@@ -11,6 +11,7 @@
 #include <functional>
 #include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/progress.h"
@@ -42,7 +43,7 @@ struct LiveTraining {
 
 /// The inputs of a generation phase.
 struct LiveGeneration {
-  ops::KvCache& cache;
+  ops::AnyKvCache& cache;
   const std::vector<rollout::Prompt>& prompts;
   const rollout::GenerateOptions& options;
 };
@@ -84,14 +85,16 @@ class LiveBackend {
   [[nodiscard]] const step::Experience<at::Tensor>& experience() const { return *experience_; }
   void take_log_probs(const step::LogProbs<at::Tensor>& values);
   void take_scores(const at::Tensor& scores);
-  [[nodiscard]] ops::KvCache& cache() { return generation_->cache; }
   template <class Visit>
   void for_each_generation(const spec::Phase&, const Visit& visit) {
-    rollout::LiveSource source(model_, generation_->cache, generation_->prompts,
-                               generation_->options);
-    const rollout::GraphScope graphs(model_, generation_->options);
-    visit(source);
-    responses_ = source.take_responses();
+    std::visit(
+        [&](auto& cache) {
+          rollout::LiveSource source(model_, cache, generation_->prompts, generation_->options);
+          const rollout::GraphScope graphs(model_, generation_->options);
+          visit(cache, source);
+          responses_ = source.take_responses();
+        },
+        generation_->cache);
   }
   [[nodiscard]] const spec::Checkpointing& checkpointing() const {
     return *training_.checkpointing;

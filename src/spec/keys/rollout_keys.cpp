@@ -139,6 +139,12 @@ void bind_rollout(ConfigTable& t, Job& job) {
       .in("sequences")
       .at_least(0)
       .at_most(kMostSequences);
+  t.bind(
+       at + ".max_total_tokens", &r.max_total_tokens,
+       "Tokens of the KV cache of a rank, in pages of 64; 0: room for `batch_size` of the longest "
+       "sequences. If pages run out, the youngest sequence waits and is prefilled again.")
+      .in("tokens")
+      .at_least(0);
   t.bind(at + ".max_num_batched_tokens", &r.max_num_batched_tokens,
          "Prompt tokens that one pass prefills: several prompts, or a part of a longer one. It "
          "bounds the memory of prefilling.")

@@ -38,13 +38,17 @@ struct PrefillShape {
   return {std::min(prompts, budget / std::max<std::int64_t>(longest, 1)), longest};
 }
 
+/// Tokens of a page of the KV cache.
+inline constexpr std::int64_t kCachePageTokens = 64;
+
 struct RolloutConfig : TokenSampling {
   std::int64_t n = 1;                           ///< responses per prompt
   std::int64_t batch_size = 256;                ///< sequences decoded together; 0: the whole batch
   std::int64_t tensor_model_parallel_size = 0;  ///< for rollouts; 0: as in training
   std::int64_t max_num_batched_tokens = 8192;   ///< tokens per prefill pass
   bool enable_chunked_prefill = true;
-  bool calculate_log_probs = false;  ///< store log-probabilities of tokens as they are sampled
+  std::int64_t max_total_tokens = 0;  ///< of the KV cache, in pages; 0: every sequence has a slot
+  bool calculate_log_probs = false;   ///< store log-probabilities of tokens as they are sampled
   std::int64_t log_prob_micro_batch_size_per_gpu = 8;
   std::int64_t log_prob_max_token_len_per_gpu = 0;  ///< 0: as the actor's training
   double min_p = 0;

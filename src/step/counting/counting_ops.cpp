@@ -76,6 +76,17 @@ void CountingOps::add_to_rows_(const CountedTensor& table, const CountedTensor&,
 void CountingOps::put_rows_(const CountedTensor&, const CountedTensor&, const CountedTensor& rows) {
   add_traffic(2 * bytes(rows));
 }
+void CountingOps::put_heads_(const CountedTensor&, const CountedTensor&,
+                             const CountedTensor& heads) {
+  add_traffic(2 * bytes(heads));
+}
+CountedTensor CountingOps::page_places(const CountedTensor& table, const CountedTensor&,
+                                       std::int64_t key_heads) {
+  return make({table.size(0), key_heads}, Dtype::kInt64);
+}
+CountedTensor CountingOps::page_parts(const CountedTensor& table, std::int64_t key_heads) {
+  return make({table.size(0) * key_heads * table.size(1)}, Dtype::kInt64);
+}
 CountedTensor CountingOps::gather_last(const CountedTensor& a, const CountedTensor& indices) {
   return make({indices.size(0)}, a.dtype());
 }

@@ -173,6 +173,14 @@ class CountingOps : public CountingBase {
                                           const Tensor& positions, const Heads<Tensor>& heads,
                                           const Rotation<Tensor>& rotation, const KeyLimit& limit,
                                           const ScoreOptions& options);
+  /// The same for keys and values in pages.
+  [[nodiscard]] Tensor append_and_attend_pages_(const PagedKeys<Tensor>& cache,
+                                                const Tensor& positions, const Heads<Tensor>& heads,
+                                                const Rotation<Tensor>& rotation,
+                                                const KeyLimit& limit,
+                                                const ScoreOptions& options) {
+    return append_and_attend_(cache.keys, cache.values, positions, heads, rotation, limit, options);
+  }
   [[nodiscard]] bool own_few_rows(Dtype dtype, std::int64_t rows, std::int64_t in,
                                   std::int64_t out) const {
     return profile().own.row_product(dtype, rows, in, out) != RowProduct::kLibrary;
@@ -258,6 +266,16 @@ class CountingOps : public CountingBase {
   void add_to_rows_(const Tensor& table, const Tensor& indices, const Tensor& rows);
   /// table (V, C) at indices (N,), all different, = rows (N, C), of the table's dtype.
   void put_rows_(const Tensor& table, const Tensor& indices, const Tensor& rows);
+  /// table (M, D) at places (N, K) = heads (N, K, D). One of those at the same place stays.
+  void put_heads_(const Tensor& table, const Tensor& places, const Tensor& heads);
+  /// Writes values of the host to a tensor of as many int64.
+  void put_numbers_(const Tensor&, const std::vector<std::int64_t>&) {}
+  /// Where heads (B, K) at positions (B,) are in pages viewed as rows of D. table (B, n): the place of
+  /// each page of rows (PagedCache).
+  [[nodiscard]] Tensor page_places(const Tensor& table, const Tensor& positions,
+                                   std::int64_t key_heads);
+  /// Each head's pages of these rows in pages viewed as (pages * K, kPageTokens * D): (B * K * n,).
+  [[nodiscard]] Tensor page_parts(const Tensor& table, std::int64_t key_heads);
   /// a (R, V) at indices (R,) -> (R,).
   [[nodiscard]] Tensor gather_last(const Tensor& a, const Tensor& indices);
   /// a (R, V) at indices (R,) += values (R,).

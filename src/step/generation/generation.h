@@ -18,6 +18,7 @@
 #include "step/generation/decode_graphs.h"
 #include "step/generation/generation_schedule.h"
 #include "step/generation/sampling.h"
+#include "step/model/paged_cache.h"
 #include "step/model/transformer.h"
 
 namespace neap::step {
@@ -52,10 +53,11 @@ struct PromptBatch {
 /// S sequences, is on the host.
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
 Sampled<T> prefill_and_sample(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations,
-                              const PromptBatch<T>& batch, const Draw<T>& draw, const Cache& cache,
+                              const PromptBatch<T>& batch, const PromptRows& rows,
+                              const Draw<T>& draw, const Cache& cache,
                               const SamplingOptions& sampling) {
   T hidden = prefill(ops, w, rotations, ops.to_device(batch.tokens), ops.to_device(batch.lengths),
-                     ops.to_device(batch.rows), cache);
+                     cache.prompts(ops, batch.rows, rows), cache);
   if (batch.prompts.size(0) != hidden.size(0))
     hidden = ops.take_rows(hidden, ops.to_device(batch.prompts));
   return sampled(ops, w, hidden, sampling, draw);
@@ -187,7 +189,8 @@ class GenerationBody {
   void operator()(const PrefillPrompts& action) {
     decoded_.reset();
     const Draw<T> draw = source_.draw(action.rows, 1, action.width);
-    start(action.rows, prefill_and_sample(ops_, w_, rotations_, source_.prompts(action), draw,
+    const PromptRows rows{action.rows_by_prompt(), action.width};
+    start(action.rows, prefill_and_sample(ops_, w_, rotations_, source_.prompts(action), rows, draw,
                                           cache_, source_.sampling()));
   }
   void operator()(const PrefillChunk& action) {
@@ -201,6 +204,7 @@ class GenerationBody {
   void operator()(const DecodeStep& action) {
     std::vector<std::int64_t> rows(static_cast<std::size_t>(action.rows));
     std::iota(rows.begin(), rows.end(), 0);
+    cache_.update(ops_);
     if (!decoded_) decoded_ = placed(source_.decode_rows(action.rows), action.rows);
     const Draw<T> draw = source_.draw(rows, action.steps, action.key_limit);
     deliver(rows, state_ ? decode_in_graphs(ops_, w_, rotations_, *state_, draw, cache_, action,
@@ -217,6 +221,7 @@ class GenerationBody {
     decoded_.reset();
     cache_.end(action.row);
   }
+  void operator()(const ReadTokens&) { finish(); }
   /// The source takes all tokens that are left.
   void finish() {
     if (!unread_) return;

@@ -17,8 +17,8 @@ std::vector<std::vector<std::int64_t>> PrefillPrompts::rows_by_prompt() const {
 }
 
 GenerationSchedule::GenerationSchedule(const GenerationLimits& limits,
-                                       std::vector<SequenceStart> sequences, StartRow start)
-    : limits_(limits), sequences_(std::move(sequences)), start_(std::move(start)) {
+                                       std::vector<SequenceStart> sequences, CacheRows cache)
+    : limits_(limits), sequences_(std::move(sequences)), cache_(std::move(cache)) {
   // A chunked pass has chunks of one prompt.
   if (in_chunks()) limits_.prefill.prompts = std::min<std::int64_t>(1, limits_.prefill.prompts);
   if (limits_.max_new_tokens <= 0) sequences_.clear();
@@ -32,8 +32,8 @@ GenerationSchedule::GenerationSchedule(const GenerationLimits& limits,
 
 Result<GenerationSchedule> GenerationSchedule::make(const GenerationLimits& limits,
                                                     std::vector<SequenceStart> sequences,
-                                                    StartRow start) {
-  GenerationSchedule out(limits, std::move(sequences), std::move(start));
+                                                    CacheRows cache) {
+  GenerationSchedule out(limits, std::move(sequences), std::move(cache));
   NEAP_TRY(out.check());
   return out;
 }
@@ -65,9 +65,10 @@ Status GenerationSchedule::check() const {
 }
 
 Status GenerationSchedule::no_room() const {
+  const std::size_t next = resumed_.empty() ? waiting_ : resumed_.begin()->first;
   return {ErrorCode::kDoesNotFit,
           format("The KV cache has no room for a sequence of {} prompt and {} new tokens",
-                 sequences_[waiting_].prompt_tokens, limits_.max_new_tokens)};
+                 sequences_[next].prompt_tokens, limits_.max_new_tokens)};
 }
 
 Result<const GenerationAction*> GenerationSchedule::next() {
@@ -76,8 +77,8 @@ Result<const GenerationAction*> GenerationSchedule::next() {
   if (actions_.empty()) {
     if (rows_in_use() > 0) {
       compact();
-      decode();
-    } else if (waiting_ < sequences_.size()) {
+      if (actions_.empty()) decode();
+    } else if (waiting_ < sequences_.size() || !resumed_.empty()) {
       return no_room();
     } else {
       return nullptr;
@@ -138,6 +139,17 @@ std::int64_t GenerationSchedule::rows_to_decode() const {
   return limits_.rows_in_powers ? decode_bucket(used, std::ssize(rows_)) : used;
 }
 
+/// Starts a sequence of so many tokens in a row, with room for those of the next step.
+std::optional<std::int64_t> GenerationSchedule::start(std::int64_t row, std::size_t sequence,
+                                                      std::int64_t tokens) {
+  const SequenceStart& s = sequences_[sequence];
+  const std::int64_t most = s.prompt_tokens + limits_.max_new_tokens;
+  const std::int64_t wanted = std::min(tokens + limits_.decode_steps, most);
+  const auto stored = cache_.start(row, {s.prompt, s.prompt_tokens, wanted});
+  if (stored) rows_[static_cast<std::size_t>(row)] = {sequence, tokens};
+  return stored;
+}
+
 /// Assigns idle rows to waiting sequences, limited by the number of prompts per pass and by the
 /// room in the cache.
 PrefillPrompts GenerationSchedule::fill_rows() {
@@ -149,17 +161,35 @@ PrefillPrompts GenerationSchedule::fill_rows() {
     const SequenceStart& sequence = sequences_[waiting_];
     const auto [it, is_new] = places.try_emplace(sequence.prompt, std::ssize(out.lengths));
     if (is_new && std::ssize(out.lengths) == limits_.prefill.prompts) break;
-    if (!start_(row, sequence.prompt_tokens + limits_.max_new_tokens)) break;
+    if (!start(row, waiting_, sequence.prompt_tokens)) break;
+    ++waiting_;
     if (is_new) out.lengths.push_back(sequence.prompt_tokens);
     out.rows.push_back(row);
     out.prompts.push_back(it->second);
-    rows_[static_cast<std::size_t>(row)] = {waiting_++, sequence.prompt_tokens};
   }
   return out;
 }
 
+/// Prefills the first sequence that waits again into an idle row, if it fits.
+void GenerationSchedule::resume() {
+  const auto idle = std::find_if(rows_.begin(), rows_.end(),
+                                 [](const Row& row) { return row.sequence == kIdle; });
+  if (idle == rows_.end()) return;
+  const std::int64_t row = idle - rows_.begin();
+  const auto [sequence, tokens] = *resumed_.begin();
+  const auto stored = start(row, sequence, tokens);
+  if (!stored) return;
+  resumed_.erase(resumed_.begin());
+  PrefillChunk chunk;
+  chunk.width = tokens;
+  chunk.first = *stored;
+  chunk.rows = {row};
+  append_chunks(actions_, std::move(chunk), tokens, limits_.prefill.tokens);
+}
+
 /// Prefills waiting prompts into idle rows.
 void GenerationSchedule::admit() {
+  if (!resumed_.empty()) return resume();
   PrefillPrompts prompts = fill_rows();
   if (prompts.rows.empty()) return;
   if (in_chunks()) {
@@ -172,11 +202,12 @@ void GenerationSchedule::admit() {
   }
 }
 
-/// Moves sequences from the last rows to idle ones if at least half of the rows would be idle.
+/// Moves sequences from the last rows to idle ones if at least half of the rows would be idle. No
+/// waiting sequence could start in them.
 void GenerationSchedule::compact() {
   const auto busy = static_cast<std::int64_t>(std::count_if(
       rows_.begin(), rows_.end(), [](const Row& row) { return row.sequence != kIdle; }));
-  if (waiting_ < sequences_.size() || rows_in_use() < 2 * busy) return;
+  if (rows_in_use() < 2 * busy) return;
   std::int64_t idle = 0;
   for (std::int64_t from = rows_in_use(); from-- > busy;) {
     if (sequence_of(from) == kIdle) continue;
@@ -187,6 +218,41 @@ void GenerationSchedule::compact() {
   }
 }
 
+bool GenerationSchedule::has_unread_tokens() const {
+  for (std::int64_t row = 0; row < std::ssize(rows_); ++row) {
+    const std::size_t sequence = sequence_of(row);
+    if (sequence != kIdle && new_tokens(row) > progress_[sequence].tokens) return true;
+  }
+  return false;
+}
+
+/// Takes the row of the sequence that started last. It waits again.
+void GenerationSchedule::pause_last() {
+  std::int64_t last = -1;
+  for (std::int64_t row = 0; row < std::ssize(rows_); ++row) {
+    if (sequence_of(row) != kIdle && (last < 0 || sequence_of(row) > sequence_of(last))) last = row;
+  }
+  resumed_.emplace(sequence_of(last), row_of(last).tokens);
+  free_row(last);
+}
+
+/// Makes room for the next tokens of all rows, in the order of sequences. If there is too little, a
+/// sequence pauses, once it is known which have ended.
+bool GenerationSchedule::make_room(std::int64_t steps) {
+  std::map<std::size_t, std::int64_t> rows;  // by sequence
+  for (std::int64_t row = 0; row < std::ssize(rows_); ++row)
+    if (sequence_of(row) != kIdle) rows.emplace(sequence_of(row), row);
+  for (const auto& [sequence, row] : rows) {
+    if (cache_.grow(row, row_of(row).tokens + steps - 1)) continue;
+    if (has_unread_tokens())
+      actions_.emplace_back(ReadTokens{});
+    else
+      pause_last();
+    return false;
+  }
+  return true;
+}
+
 void GenerationSchedule::decode() {
   DecodeStep step{rows_to_decode(), 1, limits_.decode_steps};
   for (std::int64_t row = 0; row < step.rows; ++row) {
@@ -195,7 +261,7 @@ void GenerationSchedule::decode() {
     // No step after the last token that a sequence may have: another sequence may use its row then.
     step.steps = std::min(step.steps, limits_.max_new_tokens - new_tokens(row));
   }
-  actions_.emplace_back(step);
+  if (make_room(step.steps)) actions_.emplace_back(step);
 }
 
 }  // namespace neap::step

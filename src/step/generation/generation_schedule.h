@@ -2,8 +2,9 @@
 //
 // Each sequence uses a row of the cache. When it ends, a waiting sequence takes its row. So the
 // cache's size bounds memory, but not the number of sequences. Sequences of one prompt that start
-// together share its prefill. When nothing waits, sequences move to lower rows as others end, so
-// that steps get smaller. Actions can be executed over any operations (step/generation/generation.h): those
+// together share its prefill. When no row can start, sequences move to lower rows as others end, so
+// that steps get smaller. If the cache has no room for further tokens, the sequence that started
+// last gives its row back. It waits, and is prefilled again with the tokens that it has. Actions can be executed over any operations (step/generation/generation.h): those
 // that a run produces, a recorded list, or the list that a plan uses as a bound.
 //
 // Tokens of an action may be added after the next actions. Until then their sequences count as going on,
@@ -18,11 +19,14 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
+#include <optional>
 #include <variant>
 #include <vector>
 
 #include "base/status.h"
 #include "spec/job/job.h"
+#include "step/model/page_table.h"
 
 namespace neap::step {
 
@@ -37,10 +41,10 @@ struct PrefillPrompts {
   /// The rows of each prompt; each has at least one.
   [[nodiscard]] std::vector<std::vector<std::int64_t>> rows_by_prompt() const;
 };
-/// Prefills tokens [first, first + count) of one prompt. The last chunk samples the first tokens of
-/// its sequences.
+/// Prefills tokens [first, first + count) of one prompt, or of a sequence that has waited. The last
+/// chunk samples the next tokens of its sequences.
 struct PrefillChunk {
-  std::int64_t width = 0;  ///< width of the longest prompt, as above
+  std::int64_t width = 0;  ///< width of the longest prompt, or of the sequence
   std::int64_t first = 0;
   std::int64_t count = 0;
   bool last = false;
@@ -60,17 +64,19 @@ struct MoveRow {
   std::int64_t to = 0;
   std::int64_t tokens = 0;
 };
-/// The sequence of a row has ended.
+/// The sequence of a row has ended, or waits.
 struct EndRow {
   std::int64_t row = 0;
 };
+/// The tokens of all actions are added before the next action.
+struct ReadTokens {};
 using GenerationAction =
-    std::variant<ClearCache, PrefillPrompts, PrefillChunk, DecodeStep, MoveRow, EndRow>;
+    std::variant<ClearCache, PrefillPrompts, PrefillChunk, DecodeStep, MoveRow, EndRow, ReadTokens>;
 
-/// Appends the chunks of a prompt with `length` tokens, each of at most `chunk` tokens.
+/// Appends the chunks of tokens [shape.first, length), each of at most `chunk` tokens.
 template <class Actions>
 void append_chunks(Actions& actions, PrefillChunk shape, std::int64_t length, std::int64_t chunk) {
-  for (shape.first = 0; shape.first < length; shape.first += chunk) {
+  for (; shape.first < length; shape.first += chunk) {
     shape.count = std::min(chunk, length - shape.first);
     shape.last = shape.first + shape.count == length;
     actions.push_back(shape);
@@ -95,17 +101,20 @@ struct SequenceStart {
   std::int64_t prompt_tokens = 0;  ///< at least one
 };
 
+/// The rows of a cache (KvLayout).
+struct CacheRows {
+  std::function<std::optional<std::int64_t>(std::int64_t row, const RowStart& sequence)> start;
+  std::function<bool(std::int64_t row, std::int64_t tokens)> grow;
+};
+
 class GenerationSchedule {
  public:
   static constexpr std::size_t kIdle = ~std::size_t{0};
-  /// Starts a sequence of up to `tokens` tokens in row `row`. Returns false if the cache has no
-  /// room until another one ends (KvLayout::start).
-  using StartRow = std::function<bool(std::int64_t row, std::int64_t tokens)>;
 
   /// Without sequences or new tokens there is nothing to do.
   [[nodiscard]] static Result<GenerationSchedule> make(const GenerationLimits& limits,
                                                        std::vector<SequenceStart> sequences,
-                                                       StartRow start);
+                                                       CacheRows cache);
 
   /// The next action. Call it after executing the previous one. Null once no sequence needs one. It is
   /// valid until the next call.
@@ -135,7 +144,7 @@ class GenerationSchedule {
     bool ended = false;
   };
   GenerationSchedule(const GenerationLimits& limits, std::vector<SequenceStart> sequences,
-                     StartRow start);
+                     CacheRows cache);
 
   [[nodiscard]] Status check() const;
   [[nodiscard]] Status no_room() const;
@@ -145,8 +154,14 @@ class GenerationSchedule {
   [[nodiscard]] bool in_chunks() const { return limits_.prefill.tokens < limits_.prompt_width; }
   [[nodiscard]] std::int64_t rows_in_use() const;
   [[nodiscard]] std::int64_t rows_to_decode() const;
+  [[nodiscard]] std::optional<std::int64_t> start(std::int64_t row, std::size_t sequence,
+                                                  std::int64_t tokens);
   [[nodiscard]] PrefillPrompts fill_rows();
   void admit();
+  void resume();
+  [[nodiscard]] bool make_room(std::int64_t steps);
+  [[nodiscard]] bool has_unread_tokens() const;
+  void pause_last();
   void compact();
   void decode();
   void count_tokens(const GenerationAction& action);
@@ -155,10 +170,11 @@ class GenerationSchedule {
 
   GenerationLimits limits_;
   std::vector<SequenceStart> sequences_;
-  StartRow start_;
+  CacheRows cache_;
   std::vector<Row> rows_;
-  std::vector<Progress> progress_;  // per sequence
-  std::size_t waiting_ = 0;         // sequences from here on have not started
+  std::vector<Progress> progress_;               // per sequence
+  std::size_t waiting_ = 0;                      // sequences from here on have not started
+  std::map<std::size_t, std::int64_t> resumed_;  // sequences that wait again, and their tokens
   std::size_t ended_ = 0;
   std::deque<GenerationAction> actions_;  // the next actions
   GenerationAction current_;

@@ -2,9 +2,8 @@
 //
 // A generation gives each sequence a row. A layout is a class that knows where the tokens of a row
 // are stored. The passes of transformer.h give it the heads of each block, and rollout/ reports
-// when rows start, move and end. No other code accesses cached keys or values. SlotCache is the
-// layout that Neap uses. Another layout, such as a paged cache with its own attention kernel, is a
-// class with the members of KvLayout.
+// when rows start, grow, move and end. No other code accesses cached keys or values. A layout is a
+// class with the members of KvLayout: SlotCache, or PagedCache (paged_cache.h).
 //
 // H query heads and K key heads of size D.
 #pragma once
@@ -12,11 +11,13 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "step/attention/attention.h"
 #include "step/attention/decoding.h"
+#include "step/model/page_table.h"
 #include "step/operations/operations.h"
 
 namespace neap::step {
@@ -27,9 +28,17 @@ struct PromptChunk {
   std::int64_t first = 0;  ///< position of the chunk's first token; earlier tokens are stored
 };
 
+/// The rows of a pass's prompts: of the sequences that start with each; `width`: tokens of a prompt.
+struct PromptRows {
+  std::vector<std::vector<std::int64_t>> of_prompt;
+  std::int64_t width = 0;
+};
+
 template <class L, class Ops, class T = typename Ops::Tensor>
 concept KvLayout = requires(L& mutable_layout, const L& layout, const typename L::Step& step,
+                            const typename L::Prompts& prompts, const typename L::Chunk& places,
                             Ops& ops, const spec::Architecture& architecture,
+                            const PromptRows& prompt_rows, const RowStart& sequence,
                             const PromptChunk& chunk, const T& tensor, Heads<T> heads,
                             const Rotation<T>& rotation, const ScoreOptions& options,
                             const KeyLimit& limit, std::int64_t n, std::size_t block) {
@@ -38,16 +47,25 @@ concept KvLayout = requires(L& mutable_layout, const L& layout, const typename L
   { layout.max_tokens() } -> std::convertible_to<std::int64_t>;
   // Precedes the first sequence.
   mutable_layout.clear(ops);
-  // Starts a sequence of up to n tokens in row n. Returns false if it has to wait until another one
-  // ends.
-  { mutable_layout.start(n, n) } -> std::same_as<bool>;
+  // Starts a sequence in row n. Returns how many of its first tokens are stored already. Unset: it
+  // has to wait until another one ends.
+  { mutable_layout.start(n, sequence) } -> std::same_as<std::optional<std::int64_t>>;
+  // Makes room for n tokens in row n, if there is any.
+  { mutable_layout.grow(n, n) } -> std::same_as<bool>;
   mutable_layout.end(n);
   // Moves the sequence of a row, with its first tokens, to another row.
   mutable_layout.move(ops, n, n, n);
-  // Whole prompts: stores heads (B' * length) as the first tokens of rows (J, B'), int64.
-  layout.store_prompts(ops, block, tensor, heads, n);
-  // Stores the heads (N) of a chunk, and attends to them and to earlier tokens.
-  { layout.attend_chunk(ops, block, chunk, heads, options) } -> std::same_as<AttentionContext<T>>;
+  // Makes the places of rows known to the device. Precedes decoding.
+  mutable_layout.update(ops);
+  // Whole prompts, B' of them. rows (J, B') int64: the same rows; one may be repeated. Computes
+  // once what all blocks need.
+  { layout.prompts(ops, tensor, prompt_rows) } -> std::same_as<typename L::Prompts>;
+  // Stores heads (B' * width) as the first tokens of the rows.
+  layout.store_prompts(ops, block, prompts, heads);
+  // The same of the n tokens of a chunk.
+  { layout.chunk(ops, chunk, n) } -> std::same_as<typename L::Chunk>;
+  // Stores the heads (n) of a chunk, and attends to them and to earlier tokens.
+  { layout.attend_chunk(ops, block, places, heads, options) } -> std::same_as<AttentionContext<T>>;
   // One token for each of the first B rows, at `positions` (B,). `limit` is a host bound on
   // max(positions) + 1. Computes once what all blocks need.
   {
@@ -74,7 +92,8 @@ struct SlotCache {
     }
   }
   /// A slot has room for every sequence.
-  [[nodiscard]] bool start(std::int64_t, std::int64_t) { return true; }
+  [[nodiscard]] std::optional<std::int64_t> start(std::int64_t, const RowStart&) { return 0; }
+  [[nodiscard]] bool grow(std::int64_t, std::int64_t) { return true; }
   void end(std::int64_t) {}
   template <class Ops>
   void move(Ops& ops, std::int64_t from, std::int64_t to, std::int64_t tokens) {
@@ -85,17 +104,32 @@ struct SlotCache {
   }
 
   template <class Ops>
-  void store_prompts(Ops& ops, std::size_t block, const T& rows, const Heads<T>& heads,
-                     std::int64_t length) const {
-    for (std::int64_t j = 0; j < rows.size(0); ++j) {
-      ops.write_prompts_(keys[block], ops.select(rows, 0, j), heads.k, length);
-      ops.write_prompts_(values[block], ops.select(rows, 0, j), heads.v, length);
+  void update(Ops&) {}
+
+  struct Prompts {
+    T rows;  // (J, B') int64
+    std::int64_t width = 0;
+  };
+  template <class Ops>
+  Prompts prompts(Ops& ops, const T& rows, const PromptRows& of) const {
+    return {ops.to_device(rows), of.width};
+  }
+  template <class Ops>
+  void store_prompts(Ops& ops, std::size_t block, const Prompts& to, const Heads<T>& heads) const {
+    for (std::int64_t j = 0; j < to.rows.size(0); ++j) {
+      ops.write_prompts_(keys[block], ops.select(to.rows, 0, j), heads.k, to.width);
+      ops.write_prompts_(values[block], ops.select(to.rows, 0, j), heads.v, to.width);
     }
   }
 
+  using Chunk = PromptChunk;
   template <class Ops>
-  AttentionContext<T> attend_chunk(Ops& ops, std::size_t block, const PromptChunk& chunk,
-                                   Heads<T> heads, const ScoreOptions& options) const {
+  Chunk chunk(Ops&, const PromptChunk& chunk, std::int64_t) const {
+    return chunk;
+  }
+  template <class Ops>
+  AttentionContext<T> attend_chunk(Ops& ops, std::size_t block, const Chunk& chunk, Heads<T> heads,
+                                   const ScoreOptions& options) const {
     const std::int64_t n = heads.q.size(0);
     for (const std::int64_t row : chunk.rows) {
       ops.copy_(places(ops, keys[block], row, chunk.first, n), by_key_head(ops, heads.k));

@@ -268,17 +268,17 @@ void backward(Ops& ops, const Weights<T>& w, Tape<T> tape, T d) {
 }
 
 /// Runs right-padded prompts, tokens (B', T) with `lengths` (B',) int64, and stores their keys and
-/// values in the cache's `rows` (J, B') int64, J for each prompt. `rotations` of its tokens. Returns each prompt's last hidden
-/// state (B', C).
+/// values in the cache's `rows`. `rotations` of its tokens. Returns each prompt's last hidden state
+/// (B', C).
 template <class Ops, KvLayout<Ops> Cache, class T = typename Ops::Tensor>
 T prefill(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations, const T& tokens,
-          const T& lengths, const T& rows, const Cache& cache) {
+          const T& lengths, const typename Cache::Prompts& rows, const Cache& cache) {
   const std::int64_t t = tokens.size(1);
   const T flat = ops.view(tokens, {-1});
   const Rows<T> places =
       make_rows(ops, ops.dtype(any_weight(w)), {tokens.size(0), t}, ops.iota(t), rotations);
   const auto attend = [&](std::size_t i, Heads<T> heads) {
-    cache.store_prompts(ops, i, rows, heads, t);
+    cache.store_prompts(ops, i, rows, heads);
     return ops.attention(std::move(heads), places.spans,
                          score_options(w.architecture, w.blocks[i].index));
   };
@@ -300,13 +300,14 @@ T prefill_chunk(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations, co
   const std::int64_t n = tokens.size(0);
   const Rows<T> places = make_rows(ops, ops.dtype(any_weight(w)), {1, n},
                                    ops.plus(ops.iota(n), chunk.first), rotations);
+  const typename Cache::Chunk stored = cache.chunk(ops, chunk, n);
   const T x = ops.generating([&] {
     return through_blocks(
         ops, w, embed(ops, w, tokens, places), [&](std::size_t i, const Block<T>& block, T in) {
           const ScoreOptions options = score_options(w.architecture, block.index);
           return block_inference(
               ops, w.architecture, block, std::move(in), places, [&](Heads<T> heads) {
-                return cache.attend_chunk(ops, i, chunk, std::move(heads), options);
+                return cache.attend_chunk(ops, i, stored, std::move(heads), options);
               });
         });
   });

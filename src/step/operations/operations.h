@@ -106,6 +106,13 @@ struct Heads {
   RowNorm<T> q_norm{}, k_norm{};  // and behind that: of each head
 };
 
+/// Keys and values in pages (pages, K, kPageTokens, D), and the places of the pages of rows (B, n), int64
+/// (PagedCache).
+template <class T>
+struct PagedKeys {
+  T keys, values, table;
+};
+
 /// Matrices (out, in) that multiply the same rows, and their biases (out,). Any may be undefined.
 template <class T>
 struct FewMatrices {

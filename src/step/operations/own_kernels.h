@@ -91,6 +91,12 @@ constexpr std::int64_t attend_shares(std::int64_t heads, std::int64_t limit) {
   return wanted < most ? wanted : most;
 }
 
+/// Keys of each: whole pages of a KV cache.
+constexpr std::int64_t attend_share(std::int64_t limit, std::int64_t shares) {
+  constexpr std::int64_t kPage = kernels::decoding::kPageTokens;
+  return (limit + shares * kPage - 1) / (shares * kPage) * kPage;
+}
+
 /// Thread blocks of the backward of RMS norms. Each writes a row of sums.
 constexpr std::int64_t norm_blocks(std::int64_t rows) {
   constexpr std::int64_t kMostBlocks = 256, kRowsAtOnce = 4;

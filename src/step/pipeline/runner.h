@@ -41,10 +41,8 @@ concept Backend = requires(B& b, const spec::Phase& phase, const MicroBatch& mic
   b.take_scores(t);
 
   // ---- generation ----
-  requires KvLayout < std::remove_cvref_t<decltype(b.cache())>,
-  typename B::Ops > ;
-  // Calls visit(source) for each GenerationSource (generation.h) of the phase.
-  b.for_each_generation(phase, [](auto&) {});
+  // Calls visit(cache, source) for each GenerationSource (generation.h) of the phase, with its KvLayout.
+  b.for_each_generation(phase, [](auto&, auto&) {});
 
   // ---- training ----
   { b.checkpointing() } -> std::same_as<const spec::Checkpointing&>;
@@ -195,8 +193,9 @@ void score_phase(B& b, const spec::Phase& phase, bool every_token) {
 
 template <Backend B>
 void generate(B& b, const spec::Phase& phase) {
-  b.for_each_generation(
-      phase, [&](auto& source) { run_generation(b.ops(), b.weights(), b.cache(), source); });
+  b.for_each_generation(phase, [&](auto& cache, auto& source) {
+    run_generation(b.ops(), b.weights(), cache, source);
+  });
 }
 
 /// Runs an open phase of the job's recipe.

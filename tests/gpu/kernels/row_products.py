@@ -74,7 +74,7 @@ class Config(ctypes.Structure):
 
 
 class Matrices(ctypes.Structure):
-    _fields_ = [("weight", ctypes.c_void_p * 3), ("bias", ctypes.c_void_p * 3), ("out", ctypes.c_int * 3)]
+    _fields_ = [("weight", ctypes.c_void_p * 6), ("bias", ctypes.c_void_p * 6), ("out", ctypes.c_int * 6)]
 
 
 class Module:

@@ -5,8 +5,9 @@ Unlike row_products.py, which measures products alone, a step has the norms, att
 sequence has 85 keys, or as many as the row says. Writes to OUT_DIR/step_parts.jsonl microseconds of a step with
 - each choice of kernels for the products of a layer, without early starts, without clusters, and with the largest part of the SMs' memory shared;
 - attention by blocks with a head each ("one"), with the heads that share keys ("shared"), and by FlashAttention ("flash"), also alone;
+- whole steps with keys in slots and in pages, whose results must have the same bits;
 and the mean time of each kernel of a layer ("kernels"): between the ends of the waits of two consecutive kernels' first blocks.
---rehearse LIBNVRTC compiles only.
+--pages measures only slots and pages; --rehearse LIBNVRTC compiles only.
 """
 import concurrent.futures
 import ctypes
@@ -22,8 +23,9 @@ from row_products import Module, Nvrtc, TILES, shared_bytes, source_of
 LONG, INT, FLOAT, POINTER = ctypes.c_longlong, ctypes.c_int, ctypes.c_float, ctypes.c_void_p
 # layers, heads' width; the others are row_products.py's
 SHAPES = {"qwen2.5-0.5b": (24, 64), "qwen2.5-1.5b": (28, 128), "opt-1.3b": (24, 64), "qwen3-4b": (36, 128), "llama-3.1-8b": (32, 128)}
-FILES = ("few_rows.cu", "some_rows.cu", "norm.cu", "attend.cu", "sampler.cu", "append.cu")
+FILES = ("few_rows.cu", "some_rows.cu", "norm.cu", "attend.cu", "sampler.cu", "append.cu", "attend_pages.cu")
 TOKENS, POSITION = 148, 84
+PAGE = 64  # tokens
 MOST_SHARED, CARVEOUT = 8, 9  # attributes of functions
 LAYER = ("norm1", "heads", "attend", "out", "norm2", "up", "down")
 TRACE = r"""
@@ -39,7 +41,7 @@ __device__ inline void trace() {
 
 class Attend(ctypes.Structure):
     _fields_ = [("strides", LONG * 10), ("eps", FLOAT), ("offset", FLOAT), ("heads", INT), ("key_heads", INT), ("width", INT), ("half", INT),
-                ("factor", FLOAT), ("scale", FLOAT), ("window", INT), ("share", INT)]
+                ("factor", FLOAT), ("scale", FLOAT), ("window", INT), ("share", INT), ("pages", INT)]
 
 
 class Append(ctypes.Structure):
@@ -119,7 +121,7 @@ def at(t, elements=0):
 class Step:
     """`products`: the kernel of each part, or a function as choice(); `only_attention`: neither norms, products, head nor sampler."""
 
-    def __init__(self, model, kernels, rows, products=choice, attention="one", early=True, clusters=True, tokens=TOKENS, position=POSITION, only_attention=False):
+    def __init__(self, model, kernels, rows, products=choice, attention="one", early=True, clusters=True, tokens=TOKENS, position=POSITION, only_attention=False, pages=False):
         torch = model.torch
         self.torch, self.m, self.kernels, self.rows, self.attention, self.early, self.clusters = torch, model, kernels, rows, attention, early, clusters
         self.products = products if callable(products) else None
@@ -132,12 +134,27 @@ class Step:
         self.x, self.y, self.qkv, self.a = (random(rows, n) for n in (model.hidden, model.hidden, model.q + 2 * model.key_heads * model.width, model.q))
         self.h, self.logits, self.turned = random(rows, model.inner), random(rows, model.vocabulary), random(rows, model.heads, model.width)
         self.keys, self.values = (random(self.layers, rows, model.key_heads, tokens, model.width) for _ in range(2))
+        self.table = self.move_to_pages() if pages else None
         self.positions, self.frequencies = torch.full((rows,), position, device="cuda"), torch.rand(model.width // 2, device="cuda")
         self.uniforms, self.drawn = torch.rand(rows, device="cuda"), torch.zeros(rows, device="cuda", dtype=torch.int64)
         self.read = (model.vocabulary + 8191) // 8192
         self.best, self.sums = torch.zeros(rows, self.read, device="cuda", dtype=torch.int64), torch.zeros(rows, self.read, device="cuda")
         packed = torch.arange(rows * model.key_heads + 1, device="cuda", dtype=torch.int32)
         self.counts, self.starts, self.used = packed, packed * tokens, torch.full((rows * model.key_heads,), position + 1, device="cuda", dtype=torch.int32)
+
+    def move_to_pages(self):
+        """Keys and values in pages, in random order: the table of rows."""
+        torch, of_row = self.torch, -(-self.tokens // PAGE)
+        table = 1 + torch.randperm(self.rows * of_row, device="cuda").view(self.rows, of_row)
+
+        def paged(slots):
+            slots = torch.nn.functional.pad(slots, (0, 0, 0, of_row * PAGE - self.tokens)).unflatten(3, (of_row, PAGE))
+            pool = torch.zeros(len(slots), 1 + table.numel(), slots.shape[2], PAGE, slots.shape[5], device="cuda", dtype=slots.dtype)
+            pool[:, table.flatten()] = slots.transpose(2, 3).flatten(1, 2)
+            return pool
+
+        self.keys, self.values = paged(self.keys), paged(self.values)
+        return table * self.m.key_heads * PAGE
 
     def launch(self, file, kernel, grid, threads, arguments, cluster=1, shared=0, early=True):
         self.kernels[file].launch(self.torch, kernel, grid, threads, arguments, cluster, self.early and early, shared)
@@ -179,11 +196,11 @@ class Step:
     def attend(self, layer):
         m, keys, values, row = self.m, self.keys[layer], self.values[layer], self.qkv.shape[1]
         strides = (LONG * 10)(row, m.width, row, m.width, row, m.width, keys.stride(0), keys.stride(1), values.stride(0), values.stride(1))
-        half, inputs = m.width // 2 if m.rotates else 0, [at(keys), at(values), at(self.qkv), at(self.qkv, m.q), at(self.qkv, m.q + m.key_heads * m.width)]
-        inputs += [POINTER()] * 5 + [at(self.positions), at(self.frequencies)]
+        half, cache = m.width // 2 if m.rotates else 0, [at(keys), at(values)]
+        inputs = [at(self.qkv), at(self.qkv, m.q), at(self.qkv, m.q + m.key_heads * m.width)] + [POINTER()] * 5 + [at(self.positions), at(self.frequencies)]
         if self.attention == "flash":
             self.launch("append.cu", "append_bf16", (self.rows, m.heads + 2 * m.key_heads, 1), (m.width // 2 + 31) // 32 * 32,
-                        [at(self.turned), *inputs, Append(strides, 0, 0, m.heads, m.key_heads, m.width, half, 1)], early=False)
+                        [at(self.turned), *cache, *inputs, Append(strides, 0, 0, m.heads, m.key_heads, m.width, half, 1)], early=False)
             self.torch.ops.aten._flash_attention_forward(
                 self.turned.view(-1, m.heads // m.key_heads, m.width), keys.view(-1, 1, m.width), values.view(-1, 1, m.width), self.counts, self.starts,
                 1, self.tokens, 0.0, False, False, scale=m.width**-0.5, seqused_k=self.used)
@@ -192,8 +209,10 @@ class Step:
         if self.attention == "shared":
             groups = m.key_heads * -(-m.heads // m.key_heads // 4)
         name = f"attend_{8 if m.width <= 64 else 16}_{warps}" + ("_shared" if self.attention == "shared" else "")
-        self.launch("attend.cu", name, (self.rows, groups, 1), 32 * warps,
-                    [at(self.a), POINTER(), *inputs, Attend(strides, 0, 0, m.heads, m.key_heads, m.width, half, 1, m.width**-0.5, 0, self.tokens)])
+        pages = 0 if self.table is None else self.table.stride(0)
+        by = Attend(strides, 0, 0, m.heads, m.key_heads, m.width, half, 1, m.width**-0.5, 0, self.tokens, pages)
+        self.launch("attend_pages.cu" if pages else "attend.cu", name, (self.rows, groups, 1), 32 * warps,
+                    [at(self.a), POINTER(), *cache, at(self.table), *inputs, by])
 
     def __call__(self):
         for layer in range(self.layers):
@@ -264,6 +283,23 @@ def kernel_times(torch, step):
     return {name: round(statistics.mean(sums[name]), 2) for name in LAYER}
 
 
+def of_pages(torch, model, kernels, rows, attention, keys):
+    """Microseconds of a step with as many keys, in slots and in pages, in turn; and whether both attend with the same bits."""
+    def step(pages):
+        torch.manual_seed(3)
+        return Step(model, kernels, rows, attention=attention, tokens=keys, position=keys - 6, pages=pages)
+
+    both = {"slots": step(False), "pages": step(True)}
+    both["pages"].frequencies.copy_(both["slots"].frequencies)
+    outs = []
+    for each in both.values():
+        each.qkv.copy_(both["slots"].qkv)
+        each.attend(0)
+        outs.append(each.a.clone())
+    taken = {what: [microseconds(torch, each)[0] for _ in range(3)] for what, each in both.items()}
+    return {what: round(statistics.median(times), 1) for what, times in taken.items()}, bool(torch.equal(*outs))
+
+
 def cases(model, rows):
     """what, options of the step, and whether shared memory is preferred"""
     few, some = ({part: kind for part in ("heads", "out", "up", "down")} for kind in ("few", "some"))
@@ -307,10 +343,10 @@ def main():
                               for some, carveout in ((cubins, -1), (cubins, 100), (cubins[len(FILES):], -1)))
     environment = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
     with open(out / "step_parts.jsonl", "w") as log:
-        for name in sys.argv[2:] or SHAPES:
+        for name in [each for each in sys.argv[2:] if each in SHAPES] or SHAPES:
             model = Model(torch, name)
             for rows in (1, 4, 8, 16, 32, 64):
-                for what, options, prefers in cases(model, rows):
+                for what, options, prefers in () if "--pages" in sys.argv else cases(model, rows):
                     step = Step(model, shared if prefers else usual, rows, **options)
                     taken, least, most = microseconds(torch, step)
                     row = {"suite": "step_parts", "model": name, "rows": rows, "what": what, "keys": step.tokens if step.only_attention else POSITION + 1,
@@ -320,7 +356,14 @@ def main():
                         row["kernels"] = kernel_times(torch, Step(model, watched, rows, **options))
                     print(" ".join(f"{key}={value}" for key, value in row.items() if key != "suite"), flush=True)
                     log.write(json.dumps({**row, "environment": environment, "date": time.strftime("%Y-%m-%d")}) + "\n")
-            del model, step
+                many = next(cases(model, rows))[1]["attention"]
+                for keys in (148, 600, 1500) if rows in (8, 64) else ():
+                    taken, same = of_pages(torch, model, usual, rows, many, keys)
+                    row = {"suite": "step_pages", "model": name, "rows": rows, "keys": keys, **taken, "same_bits": same}
+                    print(row, flush=True)
+                    log.write(json.dumps({**row, "environment": environment, "date": time.strftime("%Y-%m-%d")}) + "\n")
+            step = None
+            del model
             torch.cuda.empty_cache()
 
 

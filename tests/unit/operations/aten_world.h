@@ -199,11 +199,11 @@ class AtenWorld {
             },
             [this](std::int64_t begun) { ranks_.wait_for(begun); }});
   }
-  [[nodiscard]] ops::KvCache cache(const ModelRole& role, std::int64_t batch, std::int64_t tokens) {
+  [[nodiscard]] ops::AnyKvCache cache(const ModelRole& role, const step::CacheShape& shape) {
     const Outside outside;
-    return ops::KvCache::over(
-        at::zeros({ops::KvCache::elements(role.shape, batch, tokens)}, options_), role.shape, batch,
-        tokens);
+    return ops::cache_over(
+        at::zeros({ops::KvCache::elements(role.shape, 1, shape.tokens())}, options_),
+        at::zeros({shape.rows * shape.row_pages()}, options_.dtype(at::kLong)), role.shape, shape);
   }
   [[nodiscard]] at::Tensor host(const step::Shape& shape, Dtype dtype) {
     const Outside outside;

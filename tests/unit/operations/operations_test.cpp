@@ -221,6 +221,21 @@ TEST_P(Operations, Indices) {
   });
 }
 
+TEST_P(Operations, Pages) {
+  const Dtype d = GetParam();
+  same("pages", [d](auto& ops, auto in) {
+    return [&ops, pool = in({9 * 2 * 64, 16}, d), places = in({70, 2}, Dtype::kInt64),
+            heads = in({70, 2, 16}, d), table = in({3, 4}, Dtype::kInt64),
+            at = in({3}, Dtype::kInt64)] {
+      ops.put_heads_(pool, places, heads);
+      ops.put_numbers_(table, std::vector<std::int64_t>(12, 128));
+      if (ops.cuda()) return;  // Neap's kernel reads the table
+      (void)ops.page_places(table, at, 2);
+      (void)ops.page_parts(table, 2);
+    };
+  });
+}
+
 TEST_P(Operations, Norms) {
   const Dtype d = GetParam();
   for (const auto kind :

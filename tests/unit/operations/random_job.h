@@ -11,6 +11,7 @@
 
 #include "plan/counting/tags.h"
 #include "spec/job/job.h"
+#include "step/model/page_table.h"
 #include "step/operations/shape.h"
 
 namespace neap::testing {
@@ -254,6 +255,11 @@ inline void random_keys(Dice& dice, std::uint64_t seed, spec::Job& job) {
     job.rollout.max_num_batched_tokens = prefill.between(1, 3 * job.data.max_prompt_length);
   if (Dice rows(seed + 15485863); rows.chance(50))
     job.rollout.batch_size = rows.between(1, job.responses_per_rank());
+  if (Dice pages(seed + 32452843); pages.chance(50)) {
+    const std::int64_t of_row = step::pages_of(job.max_sequence_length());
+    job.rollout.max_total_tokens =
+        step::kPageTokens * pages.between(of_row, of_row * job.rollout_batch());
+  }
   job.dpo.loss_type = any_of(dice, spec::preference_loss_names(), spec::parse_preference_loss);
 }
 

@@ -88,10 +88,13 @@ CountedActions count_actions(const testing::RandomJob& r, const spec::Phase& pha
   step::KernelProfile profile = profile_of(r, phase);
   profile.graphs = graphs;
   step::CountingOps ops(sink, profile, 1 << 20);
-  step::SlotCache<step::CountedTensor> cache =
-      counted_cache(role, r.dtype, r.job.rollout_batch(), r.job.max_sequence_length());
+  step::AnyCache<step::CountedTensor> any = counted_cache(role, r.dtype, step::cache_shape(r.job));
   CountedSource source(rollout.actions, rollout.options.sampling);
-  step::run_generation(ops, counted_weights(role, r.dtype), cache, source);
+  std::visit(
+      [&](auto& cache) {
+        step::run_generation(ops, counted_weights(role, r.dtype), cache, source);
+      },
+      any);
   EXPECT_TRUE(sink.empty());
   return {std::move(sink.requests), ops.graphs_made().scratch()};
 }
@@ -100,7 +103,7 @@ void compare_generation(AtenWorld& world, const testing::RandomJob& r, const spe
                         std::uint64_t seed, ActionCounts& counts) {
   const ModelRole role = role_of(r.models, phase);
   ops::Transformer& model = world.generator(role);
-  ops::KvCache cache = world.cache(role, r.job.rollout_batch(), r.job.max_sequence_length());
+  ops::AnyKvCache cache = world.cache(role, step::cache_shape(r.job));
   testing::Requests measured;
   // On a GPU libraries keep what their first call makes, and the third run decodes in graphs.
   const bool cuda = testing::test_device().is_cuda();

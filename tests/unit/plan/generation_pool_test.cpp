@@ -66,7 +66,7 @@ class GenerationPool : public ::testing::Test {
                                                    longs({1, prompts}), longs({prompts})};
       const step::Rotations<CountedTensor> rotations =
           step::make_rotations(ops, a, kPrompt + kResponse);
-      (void)step::prefill_and_sample(ops, weights, rotations, batch,
+      (void)step::prefill_and_sample(ops, weights, rotations, batch, {{}, kPrompt},
                                      {host({prompts}, Dtype::kFloat32), {}, {}}, cache, {});
       step::DecodeRows<CountedTensor> now = step::on_device(
           ops, step::DecodeRows<CountedTensor>{longs({rows}), longs({rows}), longs({rows})});
@@ -104,11 +104,15 @@ class GenerationPool : public ::testing::Test {
   }
   [[nodiscard]] Peak peak_of(const std::vector<step::GenerationAction>& actions) const {
     return peak([&](step::CountingOps& ops, Dtype dtype) {
-      step::SlotCache<CountedTensor> cache =
-          counted_cache(*models_.actor, dtype, job_.rollout_batch(), job_.max_sequence_length());
+      step::AnyCache<CountedTensor> any =
+          counted_cache(*models_.actor, dtype, step::cache_shape(job_));
       const step::SamplingOptions sampling;
       CountedSource source(actions, sampling);
-      step::run_generation(ops, counted_weights(*models_.actor, dtype), cache, source);
+      std::visit(
+          [&](auto& cache) {
+            step::run_generation(ops, counted_weights(*models_.actor, dtype), cache, source);
+          },
+          any);
     });
   }
 
@@ -140,6 +144,9 @@ class RolloutActions {
  public:
   RolloutActions(const spec::Job& job, std::int64_t n, bool cuda, std::mt19937_64& random)
       : random_(random) {
+    step::CacheShape cache = step::cache_shape(job);
+    if (!cache.paged()) cache.pages = cache.rows * (cache.row_pages() + 1);
+    pages_ = step::PageTable(cache);
     std::vector<step::SequenceStart> sequences;
     for (std::size_t prompt = 0; prompt < 24; ++prompt) {
       const std::int64_t tokens = between(1, job.data.max_prompt_length);
@@ -153,7 +160,9 @@ class RolloutActions {
                                         step::steps_of_a_read(cuda, {}),
                                         cuda};
     schedule_.emplace(*step::GenerationSchedule::make(
-        limits, std::move(sequences), [](std::int64_t, std::int64_t) { return true; }));
+        limits, std::move(sequences),
+        {[this](std::int64_t row, const step::RowStart& s) { return pages_.start(row, s); },
+         [this](std::int64_t row, std::int64_t tokens) { return pages_.grow(row, tokens); }}));
   }
   [[nodiscard]] std::vector<step::GenerationAction> list() {
     std::vector<step::GenerationAction> out;
@@ -187,7 +196,11 @@ class RolloutActions {
   template <class Other>
   void add_tokens(const Other&) {}
 
+  void add_tokens(const step::EndRow& action) { pages_.end(action.row); }
+  void add_tokens(const step::MoveRow& action) { pages_.move(action.from, action.to); }
+
   std::mt19937_64& random_;
+  step::PageTable pages_;  // or slots, each of which has its pages
   std::optional<step::GenerationSchedule> schedule_;
 };
 
@@ -211,6 +224,7 @@ TEST_F(GenerationPool, ThePlanHoldsARolloutsActions) {
     job_.rollout.val_kwargs.n = between(1, 4);
     job_.rollout.val_kwargs.do_sample = true;
     const std::int64_t n = held_out ? job_.rollout.val_kwargs.n : job_.rollout.n;
+    job_.rollout.max_total_tokens = between(0, 1) * between(128, 400);
     // The plan's steps take their tokens from the host; a run on the host keeps those of the step before.
     const Bytes tokens(target_.cuda ? 0 : 512);
     const Peak planned = peak_of_plan(),
@@ -219,6 +233,37 @@ TEST_F(GenerationPool, ThePlanHoldsARolloutsActions) {
     EXPECT_LE(taken.graphs, planned.graphs);
     EXPECT_EQ(planned.graphs > 0, graphs_);
   }
+}
+
+TEST_F(GenerationPool, PagesTakeTheCachesMemory) {
+  job_.task = spec::Task::kEval;
+  const auto cache = [&] {
+    const std::vector<TagPlan> tags = build_tags(job_, recipe(), models_, target_);
+    return std::find_if(tags.begin(), tags.end(),
+                        [](const TagPlan& tag) { return tag.id.kind == spec::TagKind::kKeyValues; })
+        ->regions.front();
+  };
+  const auto seconds = [&] {
+    return value_or_throw(predict_phase(job_, models_, target_, recipe().phases.front())).seconds;
+  };
+  const spec::Architecture& a = models_.actor->shape;
+  const std::uint64_t of_token =
+      static_cast<std::uint64_t>(2 * a.blocks() * a.num_key_value_heads * a.head_dim) *
+      static_cast<std::uint64_t>(element_bytes(compute_dtype(job_, target_)));
+  const Bytes slots = cache().bytes;
+  EXPECT_EQ(slots, Bytes(of_token * kRows * (kPrompt + kResponse)));
+  const double together = seconds();
+  job_.rollout.max_total_tokens = 640;
+  const RegionPlan pages = cache();
+  ASSERT_EQ(pages.parts.size(), 2U);
+  EXPECT_EQ(pages.parts[0].bytes, Bytes(of_token * 11 * 64));
+  EXPECT_EQ(pages.parts[1].bytes, Bytes(kRows * 8));
+  EXPECT_GT(seconds(), 1.5 * together);  // ten of the longest sequences have pages together
+
+  EXPECT_TRUE(step::no_pages_reason(a, false, Dtype::kFloat32, {}).empty());
+  EXPECT_TRUE(step::no_pages_reason(a, true, Dtype::kBfloat16, {true}).empty());
+  EXPECT_FALSE(step::no_pages_reason(a, true, Dtype::kFloat32, {true}).empty());
+  EXPECT_FALSE(step::no_pages_reason(a, true, Dtype::kBfloat16, {false}).empty());
 }
 
 // The order in which tokens are made and taken.

@@ -1,4 +1,4 @@
-// Chunks of prompts, and a second layout of the cache under the same passes and scheduler.
+// Chunks of prompts, and pages of the cache under the same passes and scheduler.
 #include <gmock/gmock.h>
 
 #include <numeric>
@@ -12,143 +12,8 @@ namespace neap::rollout {
 namespace {
 
 using ops::AtenOps;
-using step::ScoreOptions;
-
-// Blocks of a few tokens, found by a table for each row; attention reads gathered keys.
-class BlockCache {
- public:
-  BlockCache(const spec::Architecture& a, std::int64_t rows, std::int64_t max_tokens,
-             std::int64_t blocks)
-      : max_tokens_(max_tokens), tables_(static_cast<std::size_t>(rows)) {
-    for (std::int64_t i = 0; i < a.num_hidden_layers; ++i) {
-      for (std::vector<at::Tensor>* to : {&keys_, &values_})
-        to->push_back(at::full({blocks, kTokens, a.num_key_value_heads, a.head_dim}, std::nan(""),
-                               at::kDouble));
-    }
-    free_.resize(static_cast<std::size_t>(blocks));
-    std::iota(free_.begin(), free_.end(), 0);
-  }
-
-  [[nodiscard]] std::int64_t rows() const { return std::ssize(tables_); }
-  [[nodiscard]] std::int64_t max_tokens() const { return max_tokens_; }
-  void clear(AtenOps& ops) {
-    for (const auto* tensors : {&keys_, &values_}) {
-      for (const at::Tensor& t : *tensors) ops.zero_(t);
-    }
-  }
-  bool start(std::int64_t row, std::int64_t tokens) {
-    const std::size_t blocks = static_cast<std::size_t>((tokens + kTokens - 1) / kTokens);
-    if (free_.size() < blocks) {
-      ++refusals;
-      return false;
-    }
-    for (std::size_t i = 0; i < blocks; ++i) {
-      table(row).push_back(free_.back());
-      free_.pop_back();
-    }
-    return true;
-  }
-  void end(std::int64_t row) {
-    free_.insert(free_.end(), table(row).begin(), table(row).end());
-    table(row).clear();
-  }
-  void move(AtenOps&, std::int64_t from, std::int64_t to, std::int64_t) {
-    table(to) = std::exchange(table(from), {});
-    ++moves;
-  }
-
-  void store_prompts(AtenOps&, std::size_t block, const at::Tensor& rows,
-                     const step::Heads<at::Tensor>& heads, std::int64_t length) const {
-    for (std::int64_t j = 0; j < rows.size(0); ++j) {
-      for (std::int64_t b = 0; b < rows.size(1); ++b)
-        store(block, rows[j][b].item<std::int64_t>(), 0, heads, b * length, length);
-    }
-  }
-  step::AttentionContext<at::Tensor> attend_chunk(AtenOps& ops, std::size_t block,
-                                                  const step::PromptChunk& chunk,
-                                                  const step::Heads<at::Tensor>& heads,
-                                                  const ScoreOptions& options) const {
-    const std::int64_t n = heads.q.size(0);
-    for (const std::int64_t row : chunk.rows) store(block, row, chunk.first, heads, 0, n);
-    step::AttentionContext<at::Tensor> out;
-    out.out =
-        step::attention_of_last(ops, heads.q, gather(keys_[block], chunk.rows[0], chunk.first + n),
-                                gather(values_[block], chunk.rows[0], chunk.first + n), options);
-    return out;
-  }
-
-  struct Step {
-    at::Tensor positions;
-    step::DecodeKeys<at::Tensor> all, window;
-  };
-  [[nodiscard]] Step step(AtenOps& ops, const spec::Architecture& a, const at::Tensor& positions,
-                          const step::KeyLimit& limit, step::Dtype dtype) const {
-    const auto seen = [&](std::int64_t window) {
-      step::DecodeKeys<at::Tensor> out;
-      out.limit = limit.rounded;
-      out.mask = ops.decode_mask(positions, limit.rounded, window, dtype);
-      return out;
-    };
-    return {positions, seen(0), seen(a.sliding_window)};
-  }
-  [[nodiscard]] at::Tensor attend_token(AtenOps& ops, std::size_t block, const Step& step,
-                                        const step::Heads<at::Tensor>& heads,
-                                        const step::Rotation<at::Tensor>&,
-                                        const ScoreOptions& options) const {
-    std::vector<at::Tensor> keys, values;
-    for (std::int64_t b = 0; b < step.positions.size(0); ++b) {
-      if (table(b).empty()) {  // an idle row
-        keys.push_back(
-            at::zeros({1, heads.k.size(1), step.all.limit, heads.k.size(2)}, at::kDouble));
-        values.push_back(keys.back());
-        continue;
-      }
-      store(block, b, step.positions[b].item<std::int64_t>(), heads, b, 1);
-      keys.push_back(gather(keys_[block], b, step.all.limit));
-      values.push_back(gather(values_[block], b, step.all.limit));
-    }
-    return ops.decode_attention(heads.q, at::cat(keys), at::cat(values),
-                                options.window > 0 ? step.window : step.all, options);
-  }
-
-  int moves = 0, refusals = 0;
-
- private:
-  static constexpr std::int64_t kTokens = 3;
-  [[nodiscard]] std::vector<std::int64_t>& table(std::int64_t row) {
-    return tables_[static_cast<std::size_t>(row)];
-  }
-  [[nodiscard]] const std::vector<std::int64_t>& table(std::int64_t row) const {
-    return tables_[static_cast<std::size_t>(row)];
-  }
-  // Rows [from, from + count) of the heads as tokens [first, first + count) of a row. Rows that share
-  // a prompt may have fewer blocks than its padding.
-  void store(std::size_t block, std::int64_t row, std::int64_t first,
-             const step::Heads<at::Tensor>& heads, std::int64_t from, std::int64_t count) const {
-    const auto& blocks = table(row);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto at = static_cast<std::size_t>((first + i) / kTokens);
-      if (at >= blocks.size()) break;
-      keys_[block][blocks[at]][(first + i) % kTokens].copy_(heads.k[from + i]);
-      values_[block][blocks[at]][(first + i) % kTokens].copy_(heads.v[from + i]);
-    }
-  }
-  // (1, K, tokens, D); zero beyond the row's blocks.
-  [[nodiscard]] at::Tensor gather(const at::Tensor& cache, std::int64_t row,
-                                  std::int64_t tokens) const {
-    at::Tensor all = cache.index_select(0, at::tensor(table(row), at::kLong)).flatten(0, 1);
-    if (all.size(0) < tokens)
-      all =
-          at::cat({all, at::zeros({tokens - all.size(0), all.size(1), all.size(2)}, at::kDouble)});
-    return all.narrow(0, 0, tokens).transpose(0, 1).unsqueeze(0).contiguous();
-  }
-
-  std::int64_t max_tokens_;
-  std::vector<at::Tensor> keys_, values_;  // (blocks, kTokens, K, D)
-  std::vector<std::vector<std::int64_t>> tables_;
-  std::vector<std::int64_t> free_;
-};
-static_assert(step::KvLayout<BlockCache, AtenOps>);
+static_assert(step::KvLayout<ops::PagedKvCache, AtenOps>);
+static_assert(step::KvLayout<step::PagedCache<step::CountedTensor>, step::CountingOps>);
 static_assert(step::KvLayout<ops::KvCache, AtenOps>);
 static_assert(step::KvLayout<step::SlotCache<step::CountedTensor>, step::CountingOps>);
 
@@ -219,33 +84,86 @@ TEST_P(EveryKindOfAttention, TextDoesNotDependOnItsNeighbours) {
   }
 }
 
-TEST_P(EveryKindOfAttention, AnotherLayoutGivesTheSameText) {
-  options_.prefill = {100, kLongest};
-  const std::vector<Response> slots = with_slots(15);
-  const std::int64_t longest = width();
-  int moves = 0, refusals = 0;
-  for (const std::int64_t chunk : {kLongest, std::int64_t{5}}) {
-    for (const auto& [rows, blocks] : {std::pair{15, 150}, std::pair{6, 30}, std::pair{3, 9}}) {
-      SCOPED_TRACE(format("chunks of {}, {} rows, {} blocks", chunk, rows, blocks));
-      options_.prefill = spec::prefill_shape(100, kLongest, chunk);
-      BlockCache cache(shape_, rows, longest, blocks);
-      expect_same(generate_in(model_, cache, long_prompts_, options_), slots);
-      moves += cache.moves;
-      refusals += cache.refusals;
+// Prompts of up to three pages, four sequences of each.
+class Pages : public EveryKindOfAttention {
+ protected:
+  static constexpr std::int64_t kWidth = 150, kNew = 150;
+  Pages() {
+    shape_.max_position_embeddings = 512;
+    model_ = make();
+    long_prompts_.clear();
+    std::uint64_t number = 0;
+    for (const std::uint64_t length : {20U, 64U, 70U, 128U, 150U}) {
+      std::vector<std::int64_t> tokens;
+      for (std::uint64_t k = 0; k < length; ++k)
+        tokens.push_back(static_cast<std::int64_t>(13 + (length * 11 + k * 5) % 37));
+      for (std::uint64_t k = 0; k < 4; ++k)
+        long_prompts_.push_back({tokens, random_key({4, ++number})});
+    }
+    options_.prompt_width = kWidth;
+    options_.max_new_tokens = kNew;
+    options_.eos_token_ids = {3};
+    options_.on_action = [this](const step::GenerationAction& action) {
+      if (std::holds_alternative<step::EndRow>(action)) ++ended_;
+      if (std::holds_alternative<step::MoveRow>(action)) ++moves_;
+    };
+  }
+  [[nodiscard]] static std::int64_t longest() { return kWidth + kNew; }
+  std::vector<Response> in_slots(std::int64_t rows) {
+    ops::KvCache cache = ops::KvCache::over(
+        at::full({ops::KvCache::elements(shape_, rows, longest())}, std::nan(""), at::kDouble),
+        shape_, rows, longest());
+    return generate(model_, cache, long_prompts_, options_);
+  }
+  std::vector<Response> in_pages(std::int64_t rows, std::int64_t pages) {
+    const step::CacheShape shape{rows, longest(), pages};
+    auto cache = std::get<ops::PagedKvCache>(ops::cache_over(
+        at::full({ops::KvCache::elements(shape_, 1, shape.tokens())}, std::nan(""), at::kDouble),
+        at::zeros({rows * shape.row_pages()}, at::kLong), shape_, shape));
+    ended_ = moves_ = 0;
+    std::vector<Response> out = generate_in(model_, cache, long_prompts_, options_);
+    EXPECT_EQ(cache.pages().free_pages(), pages);
+    return out;
+  }
+  std::int64_t ended_ = 0, moves_ = 0;
+};
+
+TEST_P(Pages, GiveTheSameBitsAsSlots) {
+  for (const std::int64_t chunk : {kWidth, std::int64_t{50}}) {
+    for (const std::int64_t rows : {20, 6}) {
+      SCOPED_TRACE(format("chunks of {}, {} rows", chunk, rows));
+      options_.prefill = spec::prefill_shape(4, kWidth, chunk);
+      EXPECT_TRUE(in_pages(rows, 6 * rows) == in_slots(rows));
+      EXPECT_EQ(ended_, std::ssize(long_prompts_));  // none waited again
     }
   }
+}
+
+TEST_P(Pages, SequencesThatWaitGiveTheSameText) {
+  options_.eos_token_ids = {};
+  options_.prefill = {100, kWidth};
+  const std::vector<Response> slots = in_slots(20);
+  std::int64_t waits = 0, moves = 0;
+  for (const std::int64_t chunk : {kWidth, std::int64_t{50}}) {
+    for (const auto& [rows, pages] : {std::pair{20, 30}, std::pair{12, 11}, std::pair{6, 5}}) {
+      SCOPED_TRACE(format("chunks of {}, {} rows, {} pages", chunk, rows, pages));
+      options_.prefill = spec::prefill_shape(100, kWidth, chunk);
+      expect_same(in_pages(rows, pages), slots);
+      waits += ended_ - std::ssize(long_prompts_);
+      moves += moves_;
+    }
+  }
+  EXPECT_GT(waits, 0);
   EXPECT_GT(moves, 0);
-  EXPECT_GT(refusals, 0);  // sequences waited for blocks
 }
 
-TEST_P(EveryKindOfAttention, ACacheWithoutRoomForOneSequenceIsAnError) {
-  options_.prefill = {100, kLongest};
-  BlockCache cache(shape_, 4, width(), 5);
-  EXPECT_THROW((void)generate_in(model_, cache, long_prompts_, options_), Error);
+TEST_P(Pages, TooFewForOneSequenceIsAnError) {
+  options_.prefill = {100, kWidth};
+  options_.eos_token_ids = {};
+  EXPECT_THROW((void)in_pages(4, 3), Error);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Attention, EveryKindOfAttention,
+const auto kFeatures =
     ::testing::Values(Features{"plain", [](spec::Architecture&) {}},
                       Features{"window",
                                [](spec::Architecture& a) {
@@ -265,14 +183,15 @@ INSTANTIATE_TEST_SUITE_P(
                                  a.rotary.factor = 4;
                                  a.rotary.original_max_positions = 16;
                                }},
-                      Features{"longrope",
-                               [](spec::Architecture& a) {
+                      Features{"longrope", [](spec::Architecture& a) {
                                  a.rotary.scaling = spec::Rotary::Scaling::kLongrope;
                                  a.rotary.original_max_positions = 16;
                                  a.rotary.short_factors = {1, 1.1F, 1.3F, 1.5F};
                                  a.rotary.long_factors = {1, 2, 4, 8};
-                               }}),
-    [](const auto& test) { return test.param.name; });
+                               }});
+const auto kName = [](const auto& test) { return std::string(test.param.name); };
+INSTANTIATE_TEST_SUITE_P(Attention, EveryKindOfAttention, kFeatures, kName);
+INSTANTIATE_TEST_SUITE_P(Attention, Pages, kFeatures, kName);
 
 }  // namespace
 }  // namespace neap::rollout

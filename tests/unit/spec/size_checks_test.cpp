@@ -174,6 +174,10 @@ TEST_F(Sizes, ProductsAreRefusedWithTheirKeys) {
          "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu: 65536 sequences x ");
   expect({"data.max_prompt_length=4000000", "actor_rollout_ref.rollout.max_num_batched_tokens=1"},
          "actor_rollout_ref.rollout.max_num_batched_tokens 1 prefills ");
+  expect({"data.max_prompt_length=100", "data.max_response_length=100",
+          "actor_rollout_ref.rollout.max_total_tokens=255"},
+         "actor_rollout_ref.rollout.max_total_tokens 255 has 3 pages of 64 tokens, too few for one "
+         "sequence of 200 tokens (data.max_prompt_length 100 + data.max_response_length 100)");
 }
 
 }  // namespace

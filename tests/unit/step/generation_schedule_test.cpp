@@ -14,8 +14,8 @@
 namespace neap::step {
 namespace {
 
-// Executes a schedule as a cache with few tokens would, and checks every action against what it knows
-// of the sequences.
+// Executes a schedule as a cache with few tokens would, whose rows reserve what sequences need, or
+// grow. Checks every action against what it knows of the sequences.
 class Execution {
  public:
   explicit Execution(std::uint64_t seed) : random_(seed) {
@@ -35,17 +35,15 @@ class Execution {
     }
     limits_.decode_steps = between(1, 5);
     limits_.rows_in_powers = between(0, 1) == 1;
+    grows_ = between(0, 1) == 1;
     late_ = between(0, 1) == 1;
     added_.resize(sequences_.size());
   }
   void run() {
     schedule_.emplace(*GenerationSchedule::make(
-        limits_, sequences_, [this](std::int64_t row, std::int64_t tokens) {
-          if (tokens > room_) return false;
-          room_ -= tokens;
-          EXPECT_TRUE(rows_.emplace(row, Row{next_++, tokens}).second) << "the row is taken";
-          return true;
-        }));
+        limits_, sequences_,
+        {[this](std::int64_t row, const RowStart& start) { return begin(row, start); },
+         [this](std::int64_t row, std::int64_t tokens) { return grow(rows_.at(row), tokens); }}));
     while (const GenerationAction* action = *schedule_->next())
       std::visit([this](const auto& a) { execute(a); }, *action);
     add(unread_);
@@ -53,17 +51,45 @@ class Execution {
     EXPECT_EQ(next_, sequences_.size());
     EXPECT_EQ(schedule_->ended(), sequences_.size());
     EXPECT_TRUE(rows_.empty());
+    EXPECT_TRUE(paused_.empty());
   }
-  std::int64_t moves = 0, refills = 0, reads_of_several = 0, dropped = 0;
+  std::int64_t moves = 0, refills = 0, reads_of_several = 0, dropped = 0, pauses = 0;
 
  private:
   struct Row {
     std::size_t sequence = 0;
+    std::int64_t first = 0;  // tokens when it started
     std::int64_t reserved = 0;
     std::int64_t tokens = 0;  // that are stored, and the last one
   };
   std::int64_t between(std::int64_t low, std::int64_t high) {
     return std::uniform_int_distribution<std::int64_t>(low, high)(random_);
+  }
+  std::optional<std::int64_t> begin(std::int64_t at, const RowStart& start) {
+    const bool resumes = !paused_.empty();
+    const std::size_t sequence = resumes ? paused_.begin()->first : next_;
+    EXPECT_EQ(start.prompt, sequences_[sequence].prompt);
+    EXPECT_EQ(start.prompt_tokens, sequences_[sequence].prompt_tokens);
+    Row row{sequence, resumes ? paused_.begin()->second : start.prompt_tokens};
+    EXPECT_GT(start.tokens, row.first);
+    const std::int64_t longest = start.prompt_tokens + limits_.max_new_tokens;
+    EXPECT_LE(start.tokens, longest);
+    const std::int64_t others = grows_ ? std::ssize(rows_) * limits_.decode_steps : 0;
+    if ((grows_ ? start.tokens + others : longest) > room_) return std::nullopt;
+    EXPECT_TRUE(grow(row, grows_ ? start.tokens : longest));
+    EXPECT_TRUE(rows_.emplace(at, row).second) << "the row is taken";
+    if (resumes)
+      paused_.erase(paused_.begin());
+    else
+      ++next_;
+    return 0;
+  }
+  bool grow(Row& row, std::int64_t tokens) {
+    const std::int64_t more = std::max<std::int64_t>(0, tokens - row.reserved);
+    if (more > room_) return false;
+    room_ -= more;
+    row.reserved += more;
+    return true;
   }
   [[nodiscard]] std::int64_t prompt_tokens(const Row& row) const {
     return sequences_[row.sequence].prompt_tokens;
@@ -85,6 +111,7 @@ class Execution {
       row.tokens += count;
       // A row's tokens stay within it, whenever its sequence ends.
       EXPECT_LE(row.tokens, prompt_tokens(row) + limits_.max_new_tokens);
+      EXPECT_LE(row.tokens - 1, row.reserved);
     }
     add(late_ ? std::exchange(unread_, made) : made);
   }
@@ -102,7 +129,7 @@ class Execution {
   }
   void start(const std::vector<std::int64_t>& rows) {
     if (decoded_) ++refills;
-    for (const std::int64_t row : rows) rows_.at(row).tokens = prompt_tokens(rows_.at(row));
+    for (const std::int64_t row : rows) rows_.at(row).tokens = rows_.at(row).first;
     make_tokens(rows, 1);
   }
 
@@ -127,7 +154,7 @@ class Execution {
     for (const std::int64_t row : action.rows)
       prompts.insert(sequences_[rows_.at(row).sequence].prompt);
     EXPECT_EQ(prompts.size(), 1U);
-    const std::int64_t length = prompt_tokens(rows_.at(action.rows.front()));
+    const std::int64_t length = rows_.at(action.rows.front()).first;
     EXPECT_EQ(action.last, chunked_ == length);
     if (!action.last) return;
     chunked_ = 0;
@@ -140,9 +167,7 @@ class Execution {
     const std::int64_t used = rows_.rbegin()->first + 1;
     EXPECT_EQ(action.rows, limits_.rows_in_powers ? decode_bucket(used, limits_.rows) : used);
     EXPECT_EQ(action.key_limit, longest);
-    if (next_ == sequences_.size()) {
-      EXPECT_LT(used, 2 * std::ssize(rows_));
-    }
+    EXPECT_LT(used, 2 * std::ssize(rows_));
     EXPECT_GE(action.steps, 1);
     EXPECT_LE(action.steps, limits_.decode_steps);
     if (action.steps > 1) ++reads_of_several;
@@ -150,6 +175,7 @@ class Execution {
     for (const auto& [at, row] : rows_) rows.push_back(at);
     make_tokens(rows, action.steps);
   }
+  void execute(const ReadTokens&) { add(std::exchange(unread_, {})); }
   void execute(const MoveRow& action) {
     ++moves;
     EXPECT_EQ(action.tokens, rows_.at(action.from).tokens);
@@ -158,9 +184,14 @@ class Execution {
     rows_.erase(action.from);
   }
   void execute(const EndRow& action) {
-    EXPECT_TRUE(schedule_->has_ended(rows_.at(action.row).sequence) ||
-                is_full(rows_.at(action.row)));
-    room_ += rows_.at(action.row).reserved;
+    const Row& row = rows_.at(action.row);
+    room_ += row.reserved;
+    if (!schedule_->has_ended(row.sequence) && !is_full(row)) {
+      ++pauses;
+      for (const auto& [at, other] : rows_) EXPECT_LE(other.sequence, row.sequence);
+      EXPECT_EQ(added_[row.sequence], row.tokens - prompt_tokens(row));
+      paused_.emplace(row.sequence, row.tokens);
+    }
     rows_.erase(action.row);
   }
 
@@ -174,14 +205,21 @@ class Execution {
   std::int64_t room_ = 0;  // tokens that the cache has room for
   std::optional<GenerationSchedule> schedule_;
   std::map<std::int64_t, Row> rows_;
-  std::size_t next_ = 0;  // sequence that starts next
+  bool grows_ = false;
+  std::size_t next_ = 0;                        // sequence that starts next
+  std::map<std::size_t, std::int64_t> paused_;  // and their tokens
   std::int64_t chunked_ = 0;
   bool decoded_ = false;
 };
 
+CacheRows every_row() {
+  return {[](std::int64_t, const RowStart&) { return std::optional<std::int64_t>(0); },
+          [](std::int64_t, std::int64_t) { return true; }};
+}
+
 TEST(GenerationSchedule, GeneratesEverySequenceInWhateverRowsThereAre) {
-  std::int64_t moves = 0, refills = 0, reads_of_several = 0, dropped = 0;
-  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+  std::int64_t moves = 0, refills = 0, reads_of_several = 0, dropped = 0, pauses = 0;
+  for (std::uint64_t seed = 1; seed <= 4000; ++seed) {
     SCOPED_TRACE(seed);
     Execution execution(seed);
     execution.run();
@@ -190,19 +228,20 @@ TEST(GenerationSchedule, GeneratesEverySequenceInWhateverRowsThereAre) {
     refills += execution.refills;
     reads_of_several += execution.reads_of_several;
     dropped += execution.dropped;
+    pauses += execution.pauses;
   }
   EXPECT_GT(moves, 40);
   EXPECT_GT(refills, 100);  // sequences started as others ended
   EXPECT_GT(reads_of_several, 100);
   EXPECT_GT(dropped, 100);
+  EXPECT_GT(pauses, 100);
 }
 
 // The next prompts start before the host has read the last tokens of the sequences before them.
 TEST(GenerationSchedule, FreesARowWithItsLastToken) {
   GenerationLimits limits{1, 8, 4, 4, {1, 8}};
   limits.decode_steps = 3;
-  GenerationSchedule schedule = *GenerationSchedule::make(
-      limits, {{0, 4}, {1, 4}}, [](std::int64_t, std::int64_t) { return true; });
+  GenerationSchedule schedule = *GenerationSchedule::make(limits, {{0, 4}, {1, 4}}, every_row());
   std::vector<std::size_t> kinds;
   while (const GenerationAction* action = *schedule.next()) kinds.push_back(action->index());
   const auto kind = [](const GenerationAction& action) { return action.index(); };
@@ -220,8 +259,7 @@ TEST(GenerationSchedule, DecodesRowsInPowersOfTwo) {
     GenerationLimits limits{rows, 12, 4, 8, {8, 32}};
     limits.rows_in_powers = true;
     std::vector<SequenceStart> starts(sequences, {0, 4});
-    GenerationSchedule schedule = *GenerationSchedule::make(
-        limits, std::move(starts), [](std::int64_t, std::int64_t) { return true; });
+    GenerationSchedule schedule = *GenerationSchedule::make(limits, std::move(starts), every_row());
     for (;;) {
       const GenerationAction action = **schedule.next();
       if (const auto* const step = std::get_if<DecodeStep>(&action)) return step->rows;
@@ -239,7 +277,8 @@ TEST(GenerationSchedule, DecodesRowsInPowersOfTwo) {
 
 TEST(GenerationSchedule, RefusesWhatCannotStart) {
   const GenerationLimits limits{2, 12, 4, 8, {1, 4}};
-  const auto never = [](std::int64_t, std::int64_t) { return false; };
+  const CacheRows never{[](std::int64_t, const RowStart&) { return std::optional<std::int64_t>(); },
+                        [](std::int64_t, std::int64_t) { return false; }};
   const auto code = [&](const GenerationLimits& l, std::int64_t tokens) {
     return GenerationSchedule::make(l, {{0, tokens}}, never).status().code();
   };
