@@ -26,6 +26,7 @@ namespace neap::bridge {
 struct KernelChoice {
   bool deterministic = false;  ///< backward passes of attention are bitwise reproducible
   step::OwnKernels own{};
+  bool fp8 = false;  ///< passes over whole sequences multiply in fp8
 };
 
 /// Enables libtorch's deterministic algorithms during a backward pass through attention, if

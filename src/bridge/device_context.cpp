@@ -73,7 +73,8 @@ DeviceContext::DeviceContext(const spec::Job& job, const plan::DeviceChoice& cho
     : torch_(torch_device(job.device, choice)),
       stream_(torch_),
       settings_(TorchSettings::now()),
-      kernels_{job.trainer.deterministic, plan::own_kernels(job, choice.target)} {
+      kernels_{job.trainer.deterministic, plan::own_kernels(job, choice.target),
+               job.device.multiplies_in_fp8()} {
   settings_.threads = static_cast<int>(choice.target.threads);
   if (choice.target.cuda) {
     device::CudaOptions options;

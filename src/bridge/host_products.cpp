@@ -1,9 +1,11 @@
 #include "bridge/host_products.h"
 
 #include <ATen/Functions.h>
+#include <ATen/ops/_scaled_mm.h>
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 namespace neap::bridge {
 namespace {
@@ -98,6 +100,20 @@ void add_product_(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
     at::Tensor sum = c;
     (void)at::addmm_out(sum, c, a, b, c.scalar_type(), 1, alpha);
   }
+}
+
+at::Tensor& fp8_product_out(at::Tensor& out, const Fp8Matrix& a, const Fp8Matrix& b,
+                            const at::Tensor& bias, bool fast) {
+  const at::Tensor across = b.values.t();
+  if (out.is_cuda())
+    return at::_scaled_mm_out(out, a.values, across, a.scale, b.scale,
+                              bias.defined() ? std::optional(bias) : std::nullopt, std::nullopt,
+                              out.scalar_type(), fast);
+  const float scale = *a.scale.const_data_ptr<float>() * *b.scale.const_data_ptr<float>();
+  const std::int64_t k = std::min(a.values.size(1), across.size(0));  // one may end with zeros
+  product_through_float32(out, bias.defined() ? bias.expand_as(out) : at::Tensor(),
+                          a.values.narrow(1, 0, k), across.narrow(0, 0, k), scale);
+  return out;
 }
 
 at::Tensor& batch_product_out(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {

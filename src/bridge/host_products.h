@@ -26,6 +26,15 @@ void add_product_(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
 // out[i] = a[i] b[i], with a: [batch, m, k], b: [batch, k, n], out: [batch, m, n].
 at::Tensor& batch_product_out(at::Tensor& out, const at::Tensor& a, const at::Tensor& b);
 
+// Values of fp8, and what a value of 1 stands for.
+struct Fp8Matrix {
+  at::Tensor values, scale;
+};
+// out = bias + a b^T, with a: [m, k], b: [n, k], bias: [n] or undefined. On a GPU, fast sums are less exact
+// than float32's.
+at::Tensor& fp8_product_out(at::Tensor& out, const Fp8Matrix& a, const Fp8Matrix& b,
+                            const at::Tensor& bias, bool fast);
+
 // out = start + alpha a b, in blocks of float32. `start` is [m, n], undefined (zeros), or `out`.
 // The functions above use it on such processors; it works on all.
 void product_through_float32(const at::Tensor& out, const at::Tensor& start, const at::Tensor& a,

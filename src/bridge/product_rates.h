@@ -13,6 +13,7 @@ namespace neap::bridge {
 struct ProductRates {
   double half_flops = 0;    ///< bfloat16
   double single_flops = 0;  ///< float32
+  double fp8_flops = 0;     ///< e4m3; 0 on the CPU, and on GPUs without them
 };
 [[nodiscard]] ProductRates measure_products(at::Device device);
 

@@ -236,10 +236,11 @@ Json Doctor::describe(device::Device& device) {
 
 void Doctor::keep(const std::string& gpu, const device::Rates& rates, Json& out) {
   if (!kept_.insert(gpu).second) return;
-  plan::MeasuredRates record{gpu, today(), rates, 0, 0, issue_seconds_};
+  plan::MeasuredRates record{gpu, today(), rates, 0, 0, 0, issue_seconds_};
   if (products_.is_object()) {
     record.half_flops = products_.value("bfloat16", 0.0);
     record.single_flops = products_.value("float32", 0.0);
+    record.fp8_flops = products_.value("fp8", 0.0);
   }
   if (const auto file = plan::save_rates(record); file.ok()) {
     out["rates_file"] = file->string();

@@ -61,7 +61,9 @@ class TrainCommand final : public Command {
  private:
   static Json products(at::Device device) {
     const bridge::ProductRates rates = bridge::measure_products(device);
-    return {{"bfloat16", rates.half_flops}, {"float32", rates.single_flops}};
+    Json out = {{"bfloat16", rates.half_flops}, {"float32", rates.single_flops}};
+    if (rates.fp8_flops > 0) out["fp8"] = rates.fp8_flops;
+    return out;
   }
 
   std::string config_;

@@ -16,6 +16,8 @@ namespace neap::kernels {
 
 /// Compute capability 8.0, the first with bfloat16 arithmetic. Older GPUs run libtorch's kernels.
 constexpr int kOldestArchitecture = 80;
+/// The first with matrix products of fp8.
+constexpr int kFp8Architecture = 89;
 /// From here on a kernel can start before the one in front has ended.
 constexpr int kEarlyArchitecture = 90;
 /// Hopper: the only one whose warp groups multiply from shared memory (wgmma).

@@ -20,6 +20,7 @@
 #include "bridge/torch_dtypes.h"
 #include "spec/job/job.h"
 #include "step/attention/decoding.h"
+#include "step/operations/fp8.h"
 #include "step/operations/operations.h"
 #include "step/pipeline/stage_links.h"
 
@@ -77,7 +78,7 @@ class AtenOps {
   void aside(const Body& body) const {
     body();
   }
-  /// Runs body() with the attention kernels of generation (bridge/attention.h).
+  /// Runs body() with the kernels of generation (bridge/attention.h), without fp8.
   template <class Body>
   auto generating(const Body& body) {
     const Generating scope(generating_);
@@ -150,6 +151,14 @@ class AtenOps {
     return step::adds_products(device_.is_cuda(), sum, factors);
   }
   [[nodiscard]] Tensor batch_product(const Tensor& a, const Tensor& b) const;
+
+  // ---- products in fp8 (aten_fp8.cpp) ----
+  [[nodiscard]] bool fp8() const { return kernels_.fp8 && !generating_; }
+  void to_fp8(step::Fp8Copies<Tensor>& copies, const Tensor& x, step::Fp8Format format,
+              step::Fp8Sides sides) const;
+  [[nodiscard]] Tensor fp8_product(const step::Fp8Factor<Tensor>& a,
+                                   const step::Fp8Factor<Tensor>& b, step::Dtype dtype,
+                                   step::Fp8Sums sums, const Tensor& bias) const;
 
   // ---- elementwise ----
   [[nodiscard]] Tensor add(const Tensor& a, const Tensor& b) const;

@@ -6,7 +6,7 @@ usage: step_speed.py OUT_DIR NAME=PACKAGE_DIR [NAME=PACKAGE_DIR ...] [--case CAS
 
 Every package runs the same cases in turn. Cases of --watch are run once more with LIBRARY (kernel_times.cpp), which sums up the kernels;
 other figures are of the run without it. sft: full training of Qwen2.5 with the recomputation that the plan chooses, and with all layers
-recomputed. saves: with a checkpoint of 21.6 GB every four steps. lora: rank 16 on Qwen3, 8 x 2 048 tokens, two samples a micro-batch. ppo: actor and reference OPT-1.3b, critic and reward OPT-350m,
+recomputed; -fp8: layers in fp8. saves: with a checkpoint of 21.6 GB every four steps. lora: rank 16 on Qwen3, 8 x 2 048 tokens, two samples a micro-batch. ppo: actor and reference OPT-1.3b, critic and reward OPT-350m,
 8 x (256 + 256). grpo: LoRA-32 of Qwen2.5-1.5B, two prompts with four samples of 256 + 768 tokens, under 3 165 MiB with two sequences decoded
 together, and with room for all. rollout: eight prompts with eight samples of 512 + up to 1 024 tokens: 16 slots, as many tokens in pages
 for 64 sequences, and 64 slots; their prompts are long if no other case is asked for.
@@ -28,6 +28,7 @@ from random_models import MODELS, TINY, make_model
 MODEL, ROLLOUT = "actor_rollout_ref.model", "actor_rollout_ref.rollout"
 AUTO = [f"{MODEL}.activation_checkpointing=auto", "critic.model.activation_checkpointing=auto"]
 CUT = ["data.truncation=right"]
+FP8 = "device.linear_dtype=fp8"
 LORA = [*AUTO, *CUT, f"{MODEL}.lora_rank=16"]
 LORA32 = [f"{MODEL}.activation_checkpointing=auto", f"{MODEL}.lora_rank=32", "data.truncation=left"]
 GRPO = Case("qwen2.5-1.5b", "grpo", 2, 256, 768, micro=1, n=4)
@@ -36,9 +37,11 @@ VARIED = [*LORA32, f"{ROLLOUT}.sample_lengths=true"]
 # The job, its reward model, overrides and steps (0: as given).
 WORK = {"sft-1.5b": (Case("qwen2.5-1.5b", "sft", 8, 64, 1984), None, [*AUTO, *CUT], 0),
         "sft-1.5b-selective": (Case("qwen2.5-1.5b", "sft", 8, 64, 1984), None, CUT, 0),
+        "sft-1.5b-fp8": (Case("qwen2.5-1.5b", "sft", 8, 64, 1984), None, [*AUTO, *CUT, FP8], 0),
         "saves": (Case("qwen2.5-1.5b", "sft", 8, 64, 1984), None, [*AUTO, *CUT, "trainer.save_freq=4", "trainer.max_ckpt_to_keep=1"], 10),
         "sft-7b": (Case("qwen2.5-7b", "sft", 4, 64, 1984), None, [*AUTO, *CUT], 0),
         "sft-7b-recompute": (Case("qwen2.5-7b", "sft", 4, 64, 1984, checkpointing="full"), None, CUT, 0),
+        "lora-8b-fp8": (Case("qwen3-8b", "sft", 8, 64, 1984, micro=2), None, [*LORA, FP8], 0),
         **{f"lora-{size}": (Case(f"qwen3-{size}", "sft", 8, 64, 1984, micro=2), None, LORA, 0) for size in ("0.6b", "1.7b", "4b", "8b")},
         "ppo": (Case("opt-1.3b", "ppo", 8, 256, 256), "opt-350m", AUTO, 0),
         "grpo-3gib": (GRPO, None, [*LORA32, f"{ROLLOUT}.batch_size=2", "device.memory=3165MiB"], 3),
@@ -73,7 +76,7 @@ def overrides_of(name, work):
         out.append(f"critic.model.path={work / reward}")
     if ARGS.rehearse:
         out = [key for key in out if "device.memory" not in key and "max_num_batched_tokens" not in key]
-        out += ["device.kind=cpu", "device.memory=1GiB"]
+        out += ["device.kind=cpu", "device.memory=1GiB", *(["device.dtype=bfloat16"] if FP8 in out else [])]
     return out
 
 

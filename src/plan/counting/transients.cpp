@@ -63,6 +63,7 @@ step::KernelProfile kernel_profile(const spec::Job& job, const Target& target,
   profile.threads = target.threads;
   profile.deterministic = job.trainer.deterministic;
   profile.own = own_kernels(job, target);
+  profile.fp8 = job.device.multiplies_in_fp8();
   profile.graphs = target.cuda && phase != nullptr && phase->graphs;
   profile.device.multiprocessors = target.multiprocessors;
   profile.rates =

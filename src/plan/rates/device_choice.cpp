@@ -48,6 +48,14 @@ std::int64_t within_quota(std::int64_t cores) {
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(quota / period), 1, cores);
 }
 
+// Empty if the GPU has the least one.
+std::string needs_capability(std::string_view what, int least, int architecture) {
+  if (architecture >= least) return {};
+  const auto capability = [](int number) { return format("{}.{}", number / 10, number % 10); };
+  return format("the GPU has compute capability {}, and {} {}", capability(architecture), what,
+                capability(least));
+}
+
 void use_rates(Target& target, PlanRates rates) {
   target.rates = rates.kernels;
   target.link = rates.link;
@@ -129,13 +137,14 @@ void use_architecture(Target& target, int architecture) {
   target.no_own_kernels = no_own_kernels_on(architecture);
   target.own_kernels = target.no_own_kernels.empty();
   target.warp_groups = architecture == kernels::kWarpGroupArchitecture;
+  target.no_fp8 = no_fp8_on(architecture);
 }
 
 std::string no_own_kernels_on(int architecture) {
-  if (architecture >= kernels::kOldestArchitecture) return {};
-  const auto capability = [](int number) { return format("{}.{}", number / 10, number % 10); };
-  return format("the GPU has compute capability {}, and Neap's kernels need {}",
-                capability(architecture), capability(kernels::kOldestArchitecture));
+  return needs_capability("Neap's kernels need", kernels::kOldestArchitecture, architecture);
+}
+std::string no_fp8_on(int architecture) {
+  return needs_capability("matrix products of fp8 need", kernels::kFp8Architecture, architecture);
 }
 
 Status settle_own_kernels(const spec::DeviceConfig& config, const Status& loaded, Target& target) {

@@ -39,6 +39,8 @@ enum class Purpose {
 
 /// Compute capability 90 is 9.0. Why a GPU does not run Neap's kernels; empty: it does.
 [[nodiscard]] std::string no_own_kernels_on(int architecture);
+/// Why a GPU has no products of fp8; empty: it has.
+[[nodiscard]] std::string no_fp8_on(int architecture);
 /// Sets what depends on it.
 void use_architecture(Target& target, int architecture);
 /// Whether the target runs Neap's kernels. `loaded`: whether they load on this machine.

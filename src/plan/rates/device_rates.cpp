@@ -24,6 +24,7 @@ void take_measured(PlanRates& rates, const MeasuredRates& measured) {
   rates.kernels.bytes = d.memory;
   if (measured.half_flops > 0) rates.kernels.half_flops = measured.half_flops;
   if (measured.single_flops > 0) rates.kernels.single_flops = measured.single_flops;
+  if (measured.fp8_flops > 0) rates.kernels.fp8_flops = measured.fp8_flops;
   if (measured.issue_seconds > 0) rates.kernels.issue_seconds = measured.issue_seconds;
   rates.from = format("measured on {} by neap doctor{}", measured.date,
                       measured.half_flops > 0 ? "" : ", matrix products as on an H200");
@@ -36,15 +37,16 @@ step::KernelRates default_rates(bool cuda, std::int64_t threads) {
   // libtorch, from decoding OPT-1.3b (10.9 us) and Qwen2.5-0.5B (13 us). Kernels in CUDA graphs
   // start after 1.2 us and products after 3.4 us (H100, tests/gpu/products.py); kernels on streams
   // take a little longer.
-  if (cuda) return {775e12, 50e12, 4e12, 2e-6, 12e-6, 2.2e-6};
+  if (cuda) return {775e12, 50e12, 4e12, 2e-6, 12e-6, 2.2e-6, 1419e12};
   const auto n = static_cast<double>(threads);
-  return {30e9 * n, 60e9 * n, 8e9 * n, 2e-6, 0};
+  return {30e9 * n, 60e9 * n, 8e9 * n, 2e-6, 0, 0, 30e9 * n};
 }
 
 step::KernelRates rates_among_ranks(step::KernelRates alone, bool divide_passes) {
   const double slowdown = divide_passes ? kSlowdownOfPasses : kSlowdown;
   alone.half_flops /= slowdown;
   alone.single_flops /= slowdown;
+  alone.fp8_flops /= slowdown;
   alone.bytes /= slowdown;
   alone.operation_seconds *= slowdown;
   alone.product_start_seconds *= slowdown;

@@ -122,6 +122,8 @@ Result<DeviceChoice> gpu_by_name(std::string_view name, Bytes memory) {
   target.multiprocessors = found->multiprocessors;
   target.rates = default_rates(true, 0);
   target.rates.half_flops *= found->half_flops / kMeasured.half_flops;
+  // Data sheets have twice the rate of 16-bit products for fp8.
+  target.rates.fp8_flops *= found->half_flops / kMeasured.half_flops;
   target.rates.single_flops *= found->single_flops / kMeasured.single_flops;
   target.rates.bytes *= found->bytes / kMeasured.bytes;
   const double link = found->link / kMeasured.link;

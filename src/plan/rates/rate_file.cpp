@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kSchema = 2;
+constexpr int kSchema = 3;
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -39,7 +39,7 @@ std::string file_word(const std::string& name) {
 }
 
 // The fields of the record, used for reading and writing.
-std::array<std::pair<const char*, double*>, 8> numbers(MeasuredRates& r) {
+std::array<std::pair<const char*, double*>, 9> numbers(MeasuredRates& r) {
   return {{{"to_host", &r.device.to_host},
            {"to_device", &r.device.to_device},
            {"both", &r.device.both},
@@ -47,6 +47,7 @@ std::array<std::pair<const char*, double*>, 8> numbers(MeasuredRates& r) {
            {"remap", &r.device.remap},
            {"half_flops", &r.half_flops},
            {"single_flops", &r.single_flops},
+           {"fp8_flops", &r.fp8_flops},
            {"issue_seconds", &r.issue_seconds}}};
 }
 

@@ -21,8 +21,9 @@ struct MeasuredRates {
   std::string gpu;   ///< "NVIDIA H200"
   std::string date;  ///< "2026-11-22", UTC
   device::Rates device;
-  double half_flops = 0, single_flops = 0;  ///< matrix products; 0: not measured
-  double issue_seconds = 0;                 ///< host time to launch an operation; 0: not measured
+  /// Matrix products; 0: not measured, or the GPU has no products of fp8.
+  double half_flops = 0, single_flops = 0, fp8_flops = 0;
+  double issue_seconds = 0;  ///< host time to launch an operation; 0: not measured
 };
 
 [[nodiscard]] Result<std::filesystem::path> rate_file(const std::string& gpu);

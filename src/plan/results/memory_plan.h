@@ -231,6 +231,7 @@ struct Target {
   bool own_kernels = false;    ///< the GPU runs Neap's kernels (step/operations/own_kernels.h)
   bool warp_groups = false;    ///< its warp groups multiply (step::OwnKernels)
   std::string no_own_kernels;  ///< why it does not; empty: it does, or was not asked
+  std::string no_fp8;          ///< why it has no products of fp8; empty: it has
   step::KernelRates rates{};   ///< zeros: default_rates()
   Link link;
   std::optional<Network> network{};  ///< nullopt: default_network()
@@ -248,6 +249,7 @@ struct MemoryPlan {
   Link link;
   std::string rates_from;         ///< origin of the rates of link and operations, for messages
   bool own_kernels = false;       ///< Neap's kernels run
+  bool fp8 = false;               ///< layers multiply in fp8 in training and scoring
   std::string no_own_kernels;     ///< why they do not, if the job allows them
   spec::StepModes modes;          ///< of the recipe that the phases come from
   std::string no_graphs;          ///< why decoding is not in CUDA graphs; empty: it is

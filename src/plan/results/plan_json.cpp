@@ -182,6 +182,7 @@ Json MemoryPlan::to_json() const {
   out["throughput_from"] = rates_from;
   out["kernels"] = own_kernels ? "neap" : "libtorch";
   out["no_own_kernels"] = no_own_kernels.empty() ? Json() : Json(no_own_kernels);
+  out["fp8"] = fp8;
   Json phase_list = Json::array();
   for (std::size_t p = 0; p < phases.size(); ++p)
     phase_list.push_back(json_of(phases[p], schedule[p]));

@@ -345,6 +345,7 @@ std::string MemoryPlan::to_text() const {
         checkpoint_copy, host_bytes + checkpoint_copy, host_budget);
   if (!no_own_kernels.empty())
     out += format("kernels                libtorch's: {}\n", no_own_kernels);
+  if (fp8) out += "layers' products       fp8 (e4m3, gradients e5m2) in training and scoring\n";
   if (!rates_from.empty()) out += format("throughput             {}\n", rates_from);
   for (const std::string& assignment : spec::assignments(changes))
     out += format("set by the plan        {}\n", assignment);

@@ -11,6 +11,7 @@
 #include "plan/residency/least_capacity.h"
 #include "plan/residency/phase_schedule.h"
 #include "plan/results/legal_homes.h"
+#include "plan/results/linear_dtype.h"
 #include "step/generation/decode_graphs.h"
 #include "step/model/paged_cache.h"
 
@@ -65,6 +66,7 @@ Result<JobModels> Drafts::read(const spec::Job& job, const Target& target) {
                   read_models(job, spec::describe(job), compute_dtype(job, target), target.rank,
                               target.folders));
   NEAP_TRY(check_pages(job, target, models));
+  NEAP_TRY(check_linear_dtype(job, target, models));
   return models;
 }
 
@@ -80,6 +82,7 @@ Result<MemoryPlan> Drafts::draft(const spec::StepModes& modes, Accuracy accuracy
   plan.link = target_.link;
   plan.rates_from = target_.rates_from;
   plan.own_kernels = own_kernels(job_, target_).on;
+  plan.fp8 = job_.device.multiplies_in_fp8();
   if (job_.device.takes_own_kernels()) plan.no_own_kernels = target_.no_own_kernels;
   plan.modes = modes;
   const spec::Recipe recipe = spec::describe(job_, modes);

@@ -26,6 +26,11 @@ void bind_device(ConfigTable& t, Job& job) {
          "bfloat16 has master weights of `optim.master_dtype`. `float64` is for comparisons on the "
          "CPU.")
       .one_of({"auto", "float32", "bfloat16", "float64"});
+  t.bind("device.linear_dtype", &job.device.linear_dtype,
+         "Operands of layers' matrix products in training and scoring. `auto`, `bf16`: "
+         "`device.dtype`. [`fp8`](../training.md#fp8) needs bfloat16, and on a GPU compute "
+         "capability 8.9 and widths that are multiples of 16.")
+      .one_of({"auto", "bf16", "fp8"});
   t.bind("device.kernels", &job.device.kernels,
          "`neap`: Neap's CUDA kernels for gated MLPs, rotary embeddings, logits, norms, embedding "
          "gradients and AdamW. They need compute capability 8.0 and NVRTC, which comes with torch. "

@@ -15,9 +15,11 @@ struct DeviceConfig {
   std::string kind = "auto";  ///< auto: cuda if a GPU is present, else cpu
   Bytes memory{0};            ///< limit per rank; 0: all memory of the device
   std::int64_t ordinal = 0;
-  std::string dtype = "auto";    ///< auto: bfloat16 on cuda, float32 on the CPU
-  std::string kernels = "auto";  ///< auto: Neap's CUDA kernels if the GPU runs them
+  std::string dtype = "auto";         ///< auto: bfloat16 on cuda, float32 on the CPU
+  std::string kernels = "auto";       ///< auto: Neap's CUDA kernels if the GPU runs them
+  std::string linear_dtype = "auto";  ///< of products with matrices of blocks; auto: dtype
   [[nodiscard]] bool is_cpu() const { return kind == "cpu"; }
+  [[nodiscard]] bool multiplies_in_fp8() const { return linear_dtype == "fp8"; }
   [[nodiscard]] bool takes_own_kernels() const { return kernels != "libtorch"; }
 };
 

@@ -24,6 +24,7 @@ struct KernelProfile {
   std::int64_t threads = 1;    ///< of CPU kernels
   bool deterministic = false;  ///< backward passes on a GPU are bitwise reproducible
   OwnKernels own{};
+  bool fp8 = false;     ///< passes over whole sequences multiply in fp8 (step/operations/fp8.h)
   bool graphs = false;  ///< generation decodes in CUDA graphs if it can
   CudaDevice device{};
   KernelRates rates{};

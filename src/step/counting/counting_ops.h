@@ -23,6 +23,7 @@
 #include "step/counting/counting_base.h"
 #include "step/counting/cuda_scratch.h"
 #include "step/counting/scratch_places.h"
+#include "step/operations/fp8.h"
 #include "step/operations/operations.h"
 
 namespace neap::step {
@@ -51,14 +52,18 @@ class CountingOps : public CountingBase {
  public:
   /// `sink` must outlive the operations and their tensors. `most_repeats` is as in WorkMeter.
   CountingOps(MemorySink& sink, const KernelProfile& profile, std::int64_t most_repeats)
-      : CountingBase(sink, profile, most_repeats), cudnn_(!profile.deterministic) {}
+      : CountingBase(sink, profile, most_repeats),
+        cudnn_(!profile.deterministic),
+        fp8_(profile.fp8) {}
 
-  /// Runs body() with the attention kernels of generation, whose lengths change with every call.
+  /// Runs body() with the kernels of generation. Lengths change with every call, so cuDNN would plan
+  /// kernels again. Products of few rows take as long as to read their matrices, so fp8 gains nothing.
   template <class Body>
   auto generating(const Body& body) {
-    const bool before = std::exchange(cudnn_, false);
+    const bool cudnn = std::exchange(cudnn_, false), fp8 = std::exchange(fp8_, false);
     auto result = body();
-    cudnn_ = before;
+    cudnn_ = cudnn;
+    fp8_ = fp8;
     return result;
   }
 
@@ -140,6 +145,17 @@ class CountingOps : public CountingBase {
   }
   /// a (n, m, k) times b (n, k, p): (n, m, p).
   [[nodiscard]] Tensor batch_product(const Tensor& a, const Tensor& b);
+
+  // ---- products in fp8 (step/operations/fp8.h) ----
+  /// Whether products with matrices of blocks are in fp8.
+  [[nodiscard]] bool fp8() const { return fp8_; }
+  /// Makes those copies of x (m, n) that are missing. On a GPU, without a scale, each thread block takes
+  /// a float32 for its largest value.
+  void to_fp8(Fp8Copies<Tensor>& copies, const Tensor& x, Fp8Format format, Fp8Sides sides);
+  /// a (m, k) times b (n, k) transposed, plus a bias (n,) that may be undefined: (m, n). At most one
+  /// factor is e5m2.
+  [[nodiscard]] Tensor fp8_product(const Fp8Factor<Tensor>& a, const Fp8Factor<Tensor>& b,
+                                   Dtype dtype, Fp8Sums, const Tensor& bias);
 
   // ---- Neap's kernels on a GPU: in place of other operations of step/model/mlp_half.h,
   // step/model/block_parts.h, step/model/head.h and step/units/optimizer.h ----
@@ -385,6 +401,7 @@ class CountingOps : public CountingBase {
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x, bool trained);
 
   bool cudnn_;  ///< attention may use its kernels
+  bool fp8_;
   CountedGraphs graphs_made_;
   double shifted_ = 0;  // when all shifts so far are complete
 };

@@ -41,6 +41,11 @@ void WorkMeter::add_product(double flops, double bytes_moved, double sum_bytes, 
            product_seconds(profile_.rates, product_rate(dtype), flops, bytes_moved, sum_bytes),
            kProductIssues);
 }
+void WorkMeter::add_fp8_product(double flops, double bytes_moved) {
+  add_work(flops, bytes_moved,
+           product_seconds(profile_.rates, profile_.rates.fp8_flops, flops, bytes_moved, 0),
+           kProductIssues);
+}
 void WorkMeter::add_kernel(double flops, double bytes_moved, Dtype dtype, double share) {
   const KernelRates& rates = profile_.rates;
   add_work(flops, bytes_moved,

@@ -117,6 +117,8 @@ class WorkMeter {
   void add_traffic(double bytes, double share = 1);
   /// A matrix product: `bytes` of operands and result, which is added to `sum_bytes`.
   void add_product(double flops, double bytes, double sum_bytes, Dtype dtype);
+  /// A matrix product of fp8.
+  void add_fp8_product(double flops, double bytes);
   /// A kernel with `flops` on elements of `dtype`, at `share` of the rate of matrix products, whose
   /// traffic is hidden.
   void add_kernel(double flops, double bytes, Dtype dtype, double share);

@@ -77,8 +77,9 @@ class BlockHalf {
 
   // As linear_backward. If the matrix's gradients are computed later, x and dy must not be modified
   // after this call.
-  T matrix_backward(const Linear<T>& p, const T& x, const T& dy, T into = {}) {
-    return linear_backward(ops_, p, x, dy, std::move(into), later_);
+  T matrix_backward(const Linear<T>& p, const T& x, const T& dy, T into = {},
+                    Fp8Copies<T>* copies = nullptr) {
+    return linear_backward(ops_, p, x, dy, std::move(into), later_, copies);
   }
 
   // The gradient of a half's result from `d`, which the residual stream also needs.

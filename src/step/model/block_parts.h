@@ -129,8 +129,9 @@ Heads<T> project_heads(Ops& ops, const spec::Architecture& a, const Block<T>& w,
   const std::int64_t n = h.size(0);
   const std::int64_t heads = a.num_attention_heads;
   const std::int64_t d = a.head_dim;
+  Fp8Copies<T> copies;
   const auto project = [&](const Linear<T>& p, std::int64_t count) {
-    return ops.view(linear(ops, p, h), {n, count, d});
+    return ops.view(linear(ops, p, h, T(), &copies), {n, count, d});
   };
   Heads<T> out;
   if (a.qkv == spec::QkvLayout::kSeparate) {
@@ -166,8 +167,9 @@ T project_heads_backward(Ops& ops, const spec::Architecture& a, const Block<T>& 
     const std::int64_t width = a.query_width() + 2 * a.key_value_width();
     return linear_backward(ops, w.query_key_value, h, ops.view(all, {n, width}), T(), later);
   }
+  Fp8Copies<T> copies;
   const auto through = [&](const Linear<T>& p, T heads, std::int64_t width, T into) {
-    return linear_backward(ops, p, h, ops.view(heads, {n, width}), std::move(into), later);
+    return linear_backward(ops, p, h, ops.view(heads, {n, width}), std::move(into), later, &copies);
   };
   T dh = through(w.value, std::exchange(d.v, T()), a.key_value_width(), T());
   dh = through(w.key, std::exchange(d.k, T()), a.key_value_width(), std::move(dh));

@@ -37,6 +37,7 @@ class MlpHalf : public BlockHalf<Ops> {
       make_up();
     }
     mlp_read_ = T();
+    copies_ = {};
     if (drops(Saved::kMlpInput)) {
       s_.mlp_input = T();
       s_.mlp_norm = {};
@@ -95,17 +96,18 @@ class MlpHalf : public BlockHalf<Ops> {
   }
   void drop_mlp_input() {
     mlp_read_ = T();
+    copies_ = {};
     s_.mlp_input = T();
   }
   void make_gate() {
     if (s_.gate.defined()) return;
     if (joins_gate()) return make_gate_up();
-    s_.gate = linear(ops_, w_.gate, make_mlp_read());
+    s_.gate = linear(ops_, w_.gate, make_mlp_read(), T(), &copies_);
   }
   void make_up() {
     if (s_.up.defined()) return;
     if (joins_gate()) return make_gate_up();
-    s_.up = linear(ops_, w_.up, make_mlp_read());
+    s_.up = linear(ops_, w_.up, make_mlp_read(), T(), &copies_);
   }
   // Whether one product computes gate and up.
   [[nodiscard]] bool joins_gate() const {
@@ -114,7 +116,8 @@ class MlpHalf : public BlockHalf<Ops> {
   }
   // Recomputes both halves of one product (N, 2 F), or the missing one.
   void make_gate_up() {
-    const T both = linear(ops_, a_.fused_gate ? w_.gate_up : w_.gate_and_up, make_mlp_read());
+    const T both =
+        linear(ops_, a_.fused_gate ? w_.gate_up : w_.gate_and_up, make_mlp_read(), T(), &copies_);
     if (!s_.gate.defined()) s_.gate = half(both, 0);
     if (!s_.up.defined()) s_.up = half(both, 1);
   }
@@ -223,7 +226,7 @@ class MlpHalf : public BlockHalf<Ops> {
     make_up();
     d = ops_.activate_backward(d, s_.up, a_.activation);
     s_.up = T();
-    T dx = matrix_backward(w_.up, make_mlp_read(), d);
+    T dx = matrix_backward(w_.up, make_mlp_read(), d, T(), &copies_);
     drop_mlp_input();
     return dx;
   }
@@ -233,9 +236,9 @@ class MlpHalf : public BlockHalf<Ops> {
     T d = matrix_backward(w_.down, s_.product, dy);
     dy = T();
     T d_up = factors_backward(d);
-    T dx = matrix_backward(w_.up, make_mlp_read(), d_up);
+    T dx = matrix_backward(w_.up, make_mlp_read(), d_up, T(), &copies_);
     d_up = T();
-    dx = matrix_backward(w_.gate, make_mlp_read(), d, std::move(dx));
+    dx = matrix_backward(w_.gate, make_mlp_read(), d, std::move(dx), &copies_);
     drop_mlp_input();
     return dx;
   }
@@ -283,7 +286,7 @@ class MlpHalf : public BlockHalf<Ops> {
     dy = T();
     s_.product = T();
     const T d_both = both_factors_backward(d);
-    T dx = matrix_backward(w_.gate_up, make_mlp_read(), d_both);
+    T dx = matrix_backward(w_.gate_up, make_mlp_read(), d_both, T(), &copies_);
     drop_mlp_input();
     return dx;
   }
@@ -312,7 +315,8 @@ class MlpHalf : public BlockHalf<Ops> {
   }
 
   AttentionHalf<Ops>& attention_;
-  T mlp_read_;  // (ranks n, C): the MLP's input of all ranks, while it is needed
+  T mlp_read_;           // (ranks n, C): the MLP's input of all ranks, while it is needed
+  Fp8Copies<T> copies_;  // of that
 };
 
 }  // namespace neap::step

@@ -327,7 +327,7 @@ T decode(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations, const T& 
       make_rows(ops, dtype, {tokens.size(0), 1}, positions, fused ? Rotations<T>{} : rotations);
   rows.fused = fused;
   const typename Cache::Step step = cache.step(ops, w.architecture, positions, limit, dtype);
-  return ops.one_token([&] {
+  const auto pass = [&] {
     return through_blocks(
         ops, w, embed(ops, w, tokens, rows), [&](std::size_t i, const Block<T>& block, T x) {
           const ScoreOptions options = score_options(w.architecture, block.index);
@@ -344,7 +344,8 @@ T decode(Ops& ops, const Weights<T>& w, const Rotations<T>& rotations, const T& 
                 return context;
               });
         });
-  });
+  };
+  return ops.one_token([&] { return ops.generating(pass); });
 }
 
 }  // namespace neap::step

@@ -42,7 +42,10 @@ template <class T>
 void finish_binding(Weights<T>& w) {
   for (std::size_t i = 0; i < w.blocks.size(); ++i)
     w.blocks[i].index = w.architecture.block_at(static_cast<std::int64_t>(i));
-  for_each_block_linear(w, [&](Linear<T>& l) { l.input_major = w.architecture.input_major; });
+  for_each_block_linear(w, [&](Linear<T>& l) {
+    l.input_major = w.architecture.input_major;
+    l.in_block = true;
+  });
   for (Block<T>& b : w.blocks)
     b.attention_out.adds_bias = b.down.adds_bias = w.architecture.tensor.rank == 0;
   if (!w.architecture.ties_table(w.head)) return;

@@ -6,21 +6,31 @@
 #include <vector>
 
 #include "kernels/decoding_sizes.h"
+#include "step/operations/fp8_linear.h"
 #include "step/operations/operations.h"
 #include "step/operations/weights.h"
 
 namespace neap::step {
 
-/// x (N, in) -> (N, out). With `sum` (N, out) the product is added there, without the bias.
+/// x times the matrix, added to `sum` or plus the bias, without an adapter.
 template <class Ops, class T = typename Ops::Tensor>
-T linear(Ops& ops, const Linear<T>& p, const T& x, T sum = {}) {
-  const T w = p.input_major ? p.weight : ops.transpose(p.weight);  // (in, out)
-  T y = std::move(sum);
-  if (y.defined()) {
-    ops.add_product_(y, x, w, 1);
-  } else {
-    y = p.bias.defined() && p.adds_bias ? ops.product_plus(p.bias, x, w) : ops.product(x, w);
+T multiplied(Ops& ops, const Linear<T>& p, const T& x, T sum, Fp8Copies<T>* copies) {
+  if (!sum.defined() && multiplies_in_fp8(ops, p)) {
+    Fp8Copies<T> own;
+    return fp8_linear(ops, p, x, copies != nullptr ? *copies : own);
   }
+  const T w = p.input_major ? p.weight : ops.transpose(p.weight);  // (in, out)
+  if (!sum.defined())
+    return p.bias.defined() && p.adds_bias ? ops.product_plus(p.bias, x, w) : ops.product(x, w);
+  ops.add_product_(sum, x, w, 1);
+  return sum;
+}
+
+/// x (N, in) -> (N, out). With `sum` (N, out), in decoding only, the product is added there, without the
+/// bias. `copies` of x, if several matrices read it; null: none.
+template <class Ops, class T = typename Ops::Tensor>
+T linear(Ops& ops, const Linear<T>& p, const T& x, T sum = {}, Fp8Copies<T>* copies = nullptr) {
+  T y = multiplied(ops, p, x, std::move(sum), copies);
   if (p.has_lora()) {
     const T down = ops.product(x, ops.transpose(p.lora_a));  // (N, rank)
     ops.add_product_(y, down, ops.transpose(p.lora_b), p.lora_scale);
@@ -157,11 +167,15 @@ Norm<T> norm_to_add(Ops& ops, const Norm<T>& p, GradientQueue<T>* later) {
   return out;
 }
 
-/// Adds the gradients of the matrix and its bias, from x (N, in) and dy (N, out).
+/// Adds the gradients of the matrix and its bias, from x (N, in) and dy (N, out), of which there may be
+/// copies.
 template <class Ops, class T = typename Ops::Tensor>
-void add_matrix_gradients(Ops& ops, const Linear<T>& p, const T& x, const T& dy) {
+void add_matrix_gradients(Ops& ops, const Linear<T>& p, const T& x, const T& dy, Fp8Copies<T>& of_x,
+                          Fp8Copies<T>& of_dy) {
   if (p.d_weight.defined()) {
-    if (p.input_major) {
+    if (multiplies_in_fp8(ops, p)) {
+      add_fp8_outer(ops, p, x, dy, of_x, of_dy);
+    } else if (p.input_major) {
       add_outer(ops, p.d_weight, x, dy);
     } else {
       add_outer(ops, p.d_weight, dy, x);
@@ -183,7 +197,10 @@ void add_adapter_gradients(Ops& ops, const Linear<T>& p, const T& x, const T& dy
 template <class Ops, class T = typename Ops::Tensor>
 void add_later_gradients(Ops& ops, GradientQueue<T> queue) {
   for (LaterGradients<T>& each : queue.matrices) {
-    add_matrix_gradients(ops, *each.matrix, each.x, each.dy);
+    {
+      Fp8Copies<T> of_x, of_dy;
+      add_matrix_gradients(ops, *each.matrix, each.x, each.dy, of_x, of_dy);
+    }
     if (each.matrix->has_lora())
       add_adapter_gradients(ops, *each.matrix, each.x, each.dy, each.d_down);
     each = {};
@@ -192,18 +209,38 @@ void add_later_gradients(Ops& ops, GradientQueue<T> queue) {
     ops.add_(each.to, each.gradients);
 }
 
+/// `into` plus the gradient of x from dy (N, out), without an adapter's.
+template <class Ops, class T = typename Ops::Tensor>
+T input_gradient(Ops& ops, const Linear<T>& p, const T& dy, T into, Fp8Copies<T>& of_dy) {
+  if (multiplies_in_fp8(ops, p)) {
+    T dx = fp8_input_gradient(ops, p, dy, of_dy);
+    if (!into.defined()) return dx;
+    ops.add_(into, dx);
+    return into;
+  }
+  const T w = p.input_major ? ops.transpose(p.weight) : p.weight;  // (out, in)
+  if (!into.defined()) return ops.product(dy, w);
+  ops.add_product_(into, dy, w, 1);
+  return into;
+}
+
 /// From x (N, in) and dy (N, out): adds the gradients of `p`, or defers them in `later`, which
-/// keeps x and dy. Returns `into` + dx (N, in), or dx if `into` is undefined.
+/// keeps x and dy. Returns `into` + dx (N, in), or dx if `into` is undefined. `copies` of x are as in
+/// linear().
 template <class Ops, class T = typename Ops::Tensor>
 T linear_backward(Ops& ops, const Linear<T>& p, const T& x, const T& dy, T into = {},
-                  GradientQueue<T>* later = nullptr) {
-  if (later == nullptr) add_matrix_gradients(ops, p, x, dy);
-  const T w = p.input_major ? ops.transpose(p.weight) : p.weight;  // (out, in)
-  if (into.defined()) {
-    ops.add_product_(into, dy, w, 1);
-  } else {
-    into = ops.product(dy, w);
+                  GradientQueue<T>* later = nullptr, Fp8Copies<T>* copies = nullptr) {
+  Fp8Copies<T> of_dy;
+  if (later == nullptr) {
+    Fp8Copies<T> own;
+    // One pass over dy makes both.
+    if (p.d_weight.defined() && multiplies_in_fp8(ops, p))
+      ops.to_fp8(of_dy, dy, Fp8Format::kE5m2, Fp8Sides::kBoth);
+    add_matrix_gradients(ops, p, x, dy, copies != nullptr ? *copies : own, of_dy);
+    of_dy.columns = T();
   }
+  into = input_gradient(ops, p, dy, std::move(into), of_dy);
+  of_dy = {};
   T d_down;
   if (p.has_lora()) {
     d_down = ops.product(dy, p.lora_b);  // (N, rank)

@@ -23,6 +23,7 @@ struct Linear {
   T lora_b, d_lora_b;     // (out, rank)
   double lora_scale = 0;
   bool input_major = false;
+  bool in_block = false;  ///< a block's, whose products may be in fp8
 
   [[nodiscard]] bool defined() const { return weight.defined(); }
   [[nodiscard]] bool has_lora() const { return lora_a.defined(); }

@@ -50,6 +50,7 @@ JOBS = {
     "sft parallel recomputed": ("parallel", [*SFT, "actor_rollout_ref.model.enable_gradient_checkpointing=true"]),
     "sft adafactor": ("untied", [*SFT, f"{ACTOR}optim.optimizer=adafactor"]),
     "sft bfloat16": ("tied", [*SFT, "device.dtype=bfloat16"]),
+    "sft fp8": ("untied", [*SFT, "device.dtype=bfloat16", "device.linear_dtype=fp8"]),
     "reward": ("tied", ["task=reward", *PAIRS]),
     "reward packed": ("parallel", ["task=reward", *PAIRS, *PACKED]),
     "dpo": ("untied", ["task=dpo", *PAIRS]),

@@ -19,6 +19,7 @@ TABLES = dict(WIDE, vocab_size=16384, hidden_size=128, intermediate_size=512, nu
 UNTIED_TABLES = dict(TABLES, tie_word_embeddings=False)
 WIDE_ACTOR = "actor_rollout_ref.model.path=out/wide/latest/actor"
 LORA = ["actor_rollout_ref.model.lora_rank=4", WIDE_ACTOR]
+FP8 = ["device.dtype=bfloat16", "device.linear_dtype=fp8"]
 STEPS = ["trainer.total_training_steps=3", "trainer.save_freq=2", "trainer.test_freq=2"]
 JOBS = {
     "sft": (["sft.toml", *LORA, *STEPS, "data.micro_batch_size_per_gpu=2"], {"actor"}),
@@ -29,6 +30,7 @@ JOBS = {
     "sft full": (["sft.toml", *STEPS, WIDE_ACTOR, "data.micro_batch_size_per_gpu=2"], {"actor"}),
     "sft full adafactor": (["sft.toml", *STEPS, WIDE_ACTOR, "actor_rollout_ref.actor.optim.optimizer=adafactor",
                             "actor_rollout_ref.model.activation_checkpointing=full"], {"actor"}),
+    "sft full fp8": (["sft.toml", *STEPS, *FP8, WIDE_ACTOR, "data.micro_batch_size_per_gpu=2"], {"actor"}),
     "reward full": (["reward.toml", *STEPS, WIDE_ACTOR], {"reward"}),
     "dpo full": (["dpo.toml", *STEPS, "actor_rollout_ref.model.path=out/untied/latest/actor",
                   "actor_rollout_ref.actor.grad_clip=0.05", "actor_rollout_ref.model.activation_checkpointing=full"],
@@ -48,16 +50,17 @@ JOBS = {
              "trainer.save_freq=2"], {"critic", "reward"}),
     # The actor's blocks come together for its rollout.
     "grpo full": (["grpo.toml", WIDE_ACTOR, *STEPS, "data.val_files=[]"], {"actor", "reference"}),
+    "grpo fp8": (["grpo.toml", *LORA, *STEPS, *FP8, "data.val_files=[]", "actor_rollout_ref.model.path=out/untied/latest/actor"], {"actor"}),
     "grpo": (["grpo.toml", *LORA, *STEPS, "data.val_files=[]", "actor_rollout_ref.model.path=out/untied/latest/actor"], {"actor"}),
     "ppo all": (["ppo.toml", WIDE_ACTOR, "critic.model.path=out/judge/latest/reward", "reward_model.model.path=out/judge/latest/reward",
                  *STEPS], {"actor", "reference", "critic", "reward"}),
 }
 
 # Their parts are in the others, or in GROUPED.
-COVERED = ("reward", "reward full", "sft full adafactor", "sft full tables", "reward full tables", "dpo", "dpo full", "grpo", "grpo full")
+COVERED = ("reward", "reward full", "sft full adafactor", "sft full tables", "reward full tables", "dpo", "dpo full", "grpo", "grpo full", "grpo fp8")
 
 # Where there is a little more room a block comes once for several micro-batches, if its copies were waited for.
-GROUPED = {**{name: JOBS[name][0] for name in ("sft", "sft full", "dpo full", "dpo full tables", "ppo")},
+GROUPED = {**{name: JOBS[name][0] for name in ("sft", "sft full", "sft full fp8", "dpo full", "dpo full tables", "ppo")},
            "sft full tables small": [*JOBS["sft full tables"][0], "data.micro_batch_size_per_gpu=1"],
            "reward full small": [*JOBS["reward full"][0], "data.micro_batch_size_per_gpu=1"],
            "dpo full tables packed": [*JOBS["dpo full tables"][0], "data.use_dynamic_bsz=true", "data.max_token_len_per_gpu=128"]}

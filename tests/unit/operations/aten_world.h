@@ -255,11 +255,11 @@ class AtenWorld {
     if (streamed && streamed->slots != nullptr && role.generates)
       m.generator =
           std::make_unique<ops::Transformer>(role.shape, role.head, ops::FlatTensors{m.weights, {}},
-                                             lora, std::nullopt, testing::test_kernels(), peers());
+                                             lora, std::nullopt, kernels(), peers());
     if (m.sliced) base.weights = m.sliced->places();
     if (streamed && streamed->table_on_host) base.weights.front() = base.weights.front().cpu();
     m.transformer = std::make_unique<ops::Transformer>(role.shape, role.head, base, lora, streamed,
-                                                       testing::test_kernels(), peers());
+                                                       kernels(), peers());
     return m;
   }
   // `role` has the shape of the part.
@@ -276,10 +276,13 @@ class AtenWorld {
       lora = ops::Lora{role.lora, {adapters, {}}};
     }
     dividing_.emplace(static_cast<int>(shard.rank), static_cast<int>(shard.ranks));
-    divided_ = std::make_unique<ops::Transformer>(
-        role.shape, role.head, ops::FlatTensors{weights, {}}, lora, std::nullopt,
-        testing::test_kernels(), ops::Peers{&*dividing_, &context_});
+    divided_ = std::make_unique<ops::Transformer>(role.shape, role.head,
+                                                  ops::FlatTensors{weights, {}}, lora, std::nullopt,
+                                                  kernels(), ops::Peers{&*dividing_, &context_});
     return *divided_;
+  }
+  [[nodiscard]] bridge::KernelChoice kernels() const {
+    return testing::test_kernels(job_.device.multiplies_in_fp8());
   }
   [[nodiscard]] ops::Peers peers() { return {&tensor_, &context_}; }
   std::optional<ops::StreamedBase> streamed_base(Model& m, const ModelRole& role) {

@@ -42,8 +42,8 @@ inline step::KernelProfile test_profile() {
   return profile;
 }
 
-inline bridge::KernelChoice test_kernels() {
-  return {.own = test_profile().own};
+inline bridge::KernelChoice test_kernels(bool fp8 = false) {
+  return {.own = test_profile().own, .fp8 = fp8};
 }
 
 /// Records the requests of the test's device.

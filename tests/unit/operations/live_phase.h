@@ -24,6 +24,7 @@ inline step::KernelProfile profile_of(const testing::RandomJob& r, const spec::P
   step::KernelProfile profile = testing::test_profile();
   profile.tensor_ranks = role_of(r.models, phase).shape.tensor.ranks;
   profile.context_ranks = r.job.context_ranks();
+  profile.fp8 = r.job.device.multiplies_in_fp8();
   return profile;
 }
 

@@ -41,6 +41,29 @@ TEST_P(Operations, Products) {
   });
 }
 
+TEST_P(Operations, Fp8) {
+  const Dtype d = GetParam();
+  if (testing::test_device().is_cuda() && d != Dtype::kBfloat16) GTEST_SKIP() << "of bfloat16";
+  // Rows that are no multiple of what the transposed copies have.
+  same("copies and products", [d](auto& ops, auto in) {
+    using T = decltype(in({1}, d));
+    return [&ops, d, x = in({37, 48}, d), w = in({64, 48}, d), dy = in({37, 64}, d),
+            bias = in({64}, d)] {
+      step::Fp8Copies<T> of_x, of_w, of_dy;
+      ops.to_fp8(of_x, x, step::Fp8Format::kE4m3, step::Fp8Sides::kRows);
+      ops.to_fp8(of_w, w, step::Fp8Format::kE4m3, step::Fp8Sides::kBoth);
+      ops.to_fp8(of_x, x, step::Fp8Format::kE4m3, step::Fp8Sides::kColumns);
+      ops.to_fp8(of_dy, dy, step::Fp8Format::kE5m2, step::Fp8Sides::kBoth);
+      (void)ops.fp8_product({of_x.rows, of_x.scale}, {of_w.rows, of_w.scale}, d,
+                            step::Fp8Sums::kFast, bias);
+      (void)ops.fp8_product({of_dy.rows, of_dy.scale}, {of_w.columns, of_w.scale}, d,
+                            step::Fp8Sums::kFast, T());
+      (void)ops.fp8_product({of_dy.columns, of_dy.scale}, {of_x.columns, of_x.scale},
+                            Dtype::kFloat32, step::Fp8Sums::kExact, T());
+    };
+  });
+}
+
 TEST_P(Operations, OfSeveralRanks) {
   const Dtype d = GetParam();
   for (const spec::Axis axis : {spec::Axis::kTensor, spec::Axis::kContext}) {

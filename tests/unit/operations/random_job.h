@@ -12,6 +12,7 @@
 #include "plan/counting/tags.h"
 #include "spec/job/job.h"
 #include "step/model/page_table.h"
+#include "step/operations/fp8.h"
 #include "step/operations/shape.h"
 
 namespace neap::testing {
@@ -294,6 +295,29 @@ inline void random_models(Dice& dice, std::uint64_t seed, RandomJob& out) {
   set_adapter(seed + 1, *out.models.critic, job.critic.model.lora);
 }
 
+// Widths that a GPU multiplies in fp8.
+inline void widen_for_fp8(spec::Architecture& a) {
+  const auto whole = [](std::int64_t n) { return step::fp8_padded(n); };
+  const bool narrow_table = a.embedding_dim != a.hidden_size;
+  a.hidden_size = whole(a.hidden_size);
+  a.embedding_dim = narrow_table ? a.hidden_size / 2 : a.hidden_size;
+  a.intermediate_size = whole(a.intermediate_size);
+  const std::int64_t head = whole(a.head_dim);
+  for (spec::Rotary* rotary : {&a.rotary, &a.sliding_rotary})
+    rotary->dimensions = rotary->dimensions * head / a.head_dim;
+  a.head_dim = head;
+}
+
+/// Some jobs of bfloat16.
+inline void random_linear_dtype(std::uint64_t seed, RandomJob& out, bool on_host) {
+  if (out.dtype != step::Dtype::kBfloat16 || !Dice(seed + 49979687).chance(35)) return;
+  out.job.device.linear_dtype = "fp8";
+  if (on_host) return;
+  for (std::optional<ModelRole>* role :
+       {&out.models.actor, &out.models.reference, &out.models.critic, &out.models.reward})
+    if (*role) widen_for_fp8((*role)->shape);
+}
+
 /// `on_host`: also jobs of float64, which GPUs do not take.
 inline RandomJob random_job(std::uint64_t seed, bool on_host) {
   Dice dice(seed);
@@ -303,6 +327,7 @@ inline RandomJob random_job(std::uint64_t seed, bool on_host) {
   if (Dice(~seed).chance(15) && on_host) out.dtype = step::Dtype::kFloat64;
   random_keys(dice, seed, out.job);
   random_models(dice, seed, out);
+  random_linear_dtype(seed, out, on_host);
   return out;
 }
 

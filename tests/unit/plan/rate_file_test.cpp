@@ -32,9 +32,10 @@ class RateFile : public ::testing::Test {
 
   [[nodiscard]] static MeasuredRates record() {
     MeasuredRates r{
-        "NVIDIA Test 80GB/x", "2026-11-22", {25e9, 26e9, 45e9, 1.5e12, 1e-13}, 0, 0, 7e-6};
+        "NVIDIA Test 80GB/x", "2026-11-22", {25e9, 26e9, 45e9, 1.5e12, 1e-13}, 0, 0, 0, 7e-6};
     r.half_flops = 300e12;
     r.single_flops = 20e12;
+    r.fp8_flops = 550e12;
     return r;
   }
   // The file with one field changed, or removed where `value` is null.
@@ -70,6 +71,7 @@ TEST_F(RateFile, WhatIsSavedIsWhatPlansTake) {
   EXPECT_EQ(rates.link.both, 45e9);
   EXPECT_EQ(rates.kernels.bytes, 1.5e12);
   EXPECT_EQ(rates.kernels.half_flops, 300e12);
+  EXPECT_EQ(rates.kernels.fp8_flops, 550e12);
   EXPECT_EQ(rates.kernels.issue_seconds, 7e-6);
   EXPECT_EQ(rates.from, "measured on 2026-11-22 by neap doctor");
 }

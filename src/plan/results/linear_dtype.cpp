@@ -1,0 +1,57 @@
+#include "plan/results/linear_dtype.h"
+
+#include <optional>
+#include <string>
+
+#include "base/format.h"
+#include "spec/model/layout.h"
+#include "step/operations/fp8.h"
+
+namespace neap::plan {
+namespace {
+
+Status unsupported(const std::string& reason) {
+  return {ErrorCode::kUnsupported, "device.linear_dtype is \"fp8\", but " + reason};
+}
+
+// A rank's part of every matrix of a block; adapters are not multiplied in fp8.
+Status check_widths(const ModelRole& role) {
+  for (const spec::FlatUnit& unit : spec::flat_layout(role.shape, role.head)) {
+    if (unit.block < 0) continue;
+    for (const spec::Parameter& p : unit.parameters) {
+      if (p.part != spec::Part::kWeight || p.shape.size() != 2) continue;
+      for (const std::int64_t size : p.shape)
+        if (step::fp8_padded(size) != size)
+          return unsupported(
+              format("{} of the {} is {} x {} on a rank, and matrix products of fp8 need multiples "
+                     "of {}",
+                     p.name, to_string(role.id), p.shape[0], p.shape[1], kernels::fp8::kUnit));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_linear_dtype(const spec::Job& job, const Target& target, const JobModels& models) {
+  if (!job.device.multiplies_in_fp8()) return {};
+  const spec::Dtype dtype = compute_dtype(job, target);
+  if (dtype != spec::Dtype::kBfloat16)
+    return unsupported(
+        format("the job computes in {}, whose digits fp8 would drop; set device.dtype = "
+               "\"bfloat16\"",
+               to_string(dtype)));
+  if (!target.cuda) return {};
+  if (!target.no_fp8.empty()) return unsupported(target.no_fp8);
+  if (!own_kernels(job, target).on)
+    return unsupported(
+        job.device.takes_own_kernels()
+            ? "Neap's kernels, which convert to fp8, do not run: " + target.no_own_kernels
+            : "device.kernels is \"libtorch\", which leaves out the kernels that convert to fp8");
+  for (const std::optional<ModelRole>* role :
+       {&models.actor, &models.reference, &models.critic, &models.reward})
+    if (*role) NEAP_TRY(check_widths(**role));
+  return {};
+}
+
+}  // namespace neap::plan
