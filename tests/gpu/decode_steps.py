@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """How long a step of decoding takes in `neap generate`, of several packages beside each other.
 
-usage: decode_steps.py OUT_DIR NAME=PACKAGE_DIR [NAME=PACKAGE_DIR ...] [--case MODEL ...] [--sequences N ...] [--rehearse]
+usage: decode_steps.py OUT_DIR NAME=PACKAGE_DIR [NAME=PACKAGE_DIR ...] [--case MODEL ...] [--sequences N ...] [--tokens N] [--rehearse]
 
-Random weights in bfloat16, prompts of 20 words, 128 new tokens. 8 and 64 (or N) sequences are decoded together, 11 times one after another; a
+Random weights in bfloat16, prompts of 20 words, 128 (or N) new tokens. 8 and 64 (or N) sequences are decoded together, 11 times one after another; a
 sample is the time from the last text of one batch to the last of the next, over its tokens, so it has a prefill in it. Writes medians of
 the 10 samples, their spread and whether the packages' texts are the same to OUT_DIR/decode_steps.jsonl. --rehearse: tiny models on the host.
 """
@@ -19,13 +19,13 @@ import generate
 import plan_check
 import random_models
 
-TOKENS, BATCHES, SIZES = 128, 11, (8, 64)
+BATCHES, SIZES = 11, (8, 64)
 MODELS = ("qwen2.5-0.5b", "qwen2.5-1.5b", "opt-1.3b", "qwen3-4b", "llama-3.1-8b")
 
 
 def decode(package, model, prompts, size):
     """Milliseconds of a step in each batch but the first, and the texts' tokens."""
-    tokens = 16 if plan_check.ARGS.rehearse else TOKENS
+    tokens = 16 if plan_check.ARGS.rehearse else plan_check.ARGS.tokens
     command = [package / "bin" / "neap", "generate", model, "--input", prompts, "--json", "--max-new-tokens", str(tokens), "--batch-size", str(size),
                "--temperature", "1", "--top-k", "-1", "--top-p", "1", "--device", "cpu" if plan_check.ARGS.rehearse else "cuda", "--dtype",
                "float32" if plan_check.ARGS.rehearse else "bfloat16"]
@@ -57,7 +57,7 @@ def main():
                 for name, package in packages.items():
                     samples, texts = decode(package, work / model, work / "prompts.jsonl", size)
                     first = first or texts
-                    row = {"model": model, "sequences": size, "package": name, "ms_a_step": statistics.median(samples), "least": min(samples),
+                    row = {"model": model, "sequences": size, "new_tokens": args.tokens, "package": name, "ms_a_step": statistics.median(samples), "least": min(samples),
                            "most": max(samples), "samples": len(samples), "same_texts": texts == first, "environment": known[name]}
                     print(json.dumps({key: value for key, value in row.items() if key != "environment"}), flush=True)
                     out.write(json.dumps(row) + "\n")
@@ -67,6 +67,7 @@ def main():
 if __name__ == "__main__":
     parser = plan_check.common_arguments(__doc__, MODELS, steps=1)
     parser.add_argument("--sequences", type=int, action="append")
+    parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("packages", nargs="+", metavar="NAME=PACKAGE_DIR")
     plan_check.ARGS = parser.parse_args()
     sys.exit(main())

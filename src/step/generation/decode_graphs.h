@@ -76,11 +76,12 @@ struct DecodeState {
   T uniforms;   // (B,) float32
   T log_probs;  // (B,), wide; undefined unless requested
 };
+/// `tokens`: the last token of each row.
 template <class Ops, class T = typename Ops::Tensor>
-DecodeState<T> make_decode_state(Ops& ops, std::int64_t rows, Dtype dtype, bool log_probs) {
+DecodeState<T> make_decode_state(Ops& ops, const T& tokens, Dtype dtype, bool log_probs) {
+  const std::int64_t rows = tokens.size(0);
   const auto longs = [&] { return ops.empty({rows}, Dtype::kInt64); };
-  DecodeState<T> state{{longs(), longs(), longs()}, ops.empty({rows}, Dtype::kFloat32), T()};
-  ops.zero_(state.rows.tokens);  // of idle rows
+  DecodeState<T> state{{tokens, longs(), longs()}, ops.empty({rows}, Dtype::kFloat32), T()};
   if (log_probs) state.log_probs = ops.empty({rows}, wide(dtype));
   return state;
 }

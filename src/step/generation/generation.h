@@ -155,7 +155,7 @@ concept GenerationSource = requires(S& source, const PrefillPrompts& prompts,
   // All on the host.
   { source.prompts(prompts) } -> std::same_as<PromptBatch<T>>;
   { source.chunk(chunk) } -> std::same_as<ChunkBatch<T>>;
-  // The last tokens of the first n rows. Tokens that the source has not taken are not used.
+  // The last tokens of the first n rows. Where tokens are taken late, only their positions are used.
   { source.decode_rows(n) } -> std::same_as<DecodeRows<T>>;
   // Random numbers for the next n tokens of each row; m: width of the penalties' inputs.
   { source.draw(rows, n, m) } -> std::same_as<Draw<T>>;
@@ -165,9 +165,10 @@ concept GenerationSource = requires(S& source, const PrefillPrompts& prompts,
   source.take(sequences, next);
 };
 
-/// Executes actions one after another. Without graphs the source takes the tokens of an action before the
-/// next action. With graphs it takes them once the device has the next action that makes tokens, so that the
-/// device does not wait for the host. Rows that end go on until then. The order depends only on the actions.
+/// Executes actions one after another. On the host or with penalties, the source takes the tokens of an action
+/// before the next action. Otherwise it takes them once the device has the next action that makes tokens, so
+/// that the device does not wait for the host. Rows that end go on until then. The order depends only on the
+/// actions.
 template <class Ops, KvLayout<Ops> Cache, GenerationSource<typename Ops::Tensor> Source>
 class GenerationBody {
   using T = typename Ops::Tensor;
@@ -181,8 +182,9 @@ class GenerationBody {
         rotations_(make_rotations(ops, w.architecture, cache.max_tokens())) {
     const Dtype dtype = ops.dtype(any_weight(w));
     const SamplingOptions& sampling = source.sampling();
+    if (steps_of_a_read(ops.cuda(), sampling) > 1) last_ = ops.zeros({cache.rows()}, Dtype::kInt64);
     if (decodes_in_graphs(ops, w.architecture, dtype, sampling))
-      state_ = make_decode_state(ops, cache.rows(), dtype, sampling.log_probs);
+      state_ = make_decode_state(ops, last_, dtype, sampling.log_probs);
   }
 
   void operator()(const ClearCache&) { cache_.clear(ops_); }
@@ -207,15 +209,23 @@ class GenerationBody {
     cache_.update(ops_);
     if (!decoded_) decoded_ = placed(source_.decode_rows(action.rows), action.rows);
     const Draw<T> draw = source_.draw(rows, action.steps, action.key_limit);
-    deliver(rows, state_ ? decode_in_graphs(ops_, w_, rotations_, *state_, draw, cache_, action,
-                                            source_.sampling())
-                         : decode_and_sample(ops_, w_, rotations_, *decoded_, draw, cache_, action,
-                                             source_.sampling()));
+    if (state_)
+      return deliver(rows, decode_in_graphs(ops_, w_, rotations_, *state_, draw, cache_, action,
+                                            source_.sampling()));
+    const Sampled<T> next = decode_and_sample(ops_, w_, rotations_, *decoded_, draw, cache_, action,
+                                              source_.sampling());
+    if (last_.defined()) {
+      const T last = ops_.narrow(last_, 0, 0, action.rows);
+      ops_.copy_(last, decoded_->tokens);
+      decoded_->tokens = last;
+    }
+    deliver(rows, next);
   }
   void operator()(const MoveRow& action) {
     decoded_.reset();
     cache_.move(ops_, action.from, action.to, action.tokens);
-    if (state_) ops_.copy_(token_of(action.to, 1), token_of(action.from, 1));
+    if (last_.defined())
+      ops_.copy_(ops_.narrow(last_, 0, action.to, 1), ops_.narrow(last_, 0, action.from, 1));
   }
   void operator()(const EndRow& action) {
     decoded_.reset();
@@ -238,25 +248,25 @@ class GenerationBody {
     typename Ops::Mark copied;
   };
 
-  /// Copies the rows of the next step to the device; for graphs to their state, which has their tokens.
+  /// Copies the rows of the next step to the device; for graphs to their state.
   DecodeRows<T> placed(const DecodeRows<T>& from, std::int64_t count) {
-    if (!state_) return on_device(ops_, from);
+    if (!last_.defined()) return on_device(ops_, from);
+    const DecodeRows<T> now{ops_.narrow(last_, 0, 0, count), ops_.to_device(from.positions),
+                            ops_.to_device(from.advance)};
+    if (!state_) return now;
     const DecodeRows<T> to = first_rows(ops_, *state_, count).rows;
-    ops_.copy_(to.positions, ops_.to_device(from.positions));
-    ops_.copy_(to.advance, ops_.to_device(from.advance));
+    ops_.copy_(to.positions, now.positions);
+    ops_.copy_(to.advance, now.advance);
     return to;
-  }
-  /// The tokens of `count` rows in the graphs' state.
-  T token_of(std::int64_t row, std::int64_t count) {
-    return ops_.narrow(state_->rows.tokens, 0, row, count);
   }
   /// Starts to decode rows, in ascending order, after their first tokens.
   void start(const std::vector<std::int64_t>& rows, const Sampled<T>& first) {
-    const std::int64_t all = state_ ? std::ssize(rows) : 0;
+    const std::int64_t all = last_.defined() ? std::ssize(rows) : 0;
     for (std::int64_t i = 0, n = 0; i < all; i += n) {  // n adjacent rows
       const auto row = [&](std::int64_t at) { return rows[static_cast<std::size_t>(at)]; };
       for (n = 1; i + n < all && row(i + n) == row(i) + n;) ++n;
-      ops_.copy_(token_of(row(i), n), ops_.narrow(ops_.view(first.tokens, {-1}), 0, i, n));
+      ops_.copy_(ops_.narrow(last_, 0, row(i), n),
+                 ops_.narrow(ops_.view(first.tokens, {-1}), 0, i, n));
     }
     deliver(rows, first);
   }
@@ -264,12 +274,12 @@ class GenerationBody {
   void deliver(const std::vector<std::int64_t>& rows, const Sampled<T>& next) {
     const auto copy = [&](const T& t) {
       if (!t.defined()) return T();
-      return state_ ? ops_.to_host_later(t) : ops_.to_host(t);
+      return last_.defined() ? ops_.to_host_later(t) : ops_.to_host(t);
     };
     Unread now{source_.sequences(rows), {copy(next.tokens), copy(next.log_probs)}, ops_.mark()};
     finish();
     unread_ = std::move(now);
-    if (!state_) finish();
+    if (!last_.defined()) finish();
   }
   /// Samples the first tokens of a prompt's sequences from its last hidden state.
   void sample_first(const PrefillChunk& action, const T& prompts) {
@@ -284,6 +294,8 @@ class GenerationBody {
   Cache& cache_;
   Source& source_;
   Rotations<T> rotations_;
+  // (rows,) int64: the last token of each row, on the device; undefined: the source takes tokens at once
+  T last_;
   std::optional<DecodeState<T>> state_;   // for graphs
   T hidden_;                              // (1, C) of the last chunk
   std::optional<DecodeRows<T>> decoded_;  // on the device; unset once a row starts, moves or ends

@@ -280,8 +280,10 @@ class OrderOfTokens : public CountedSource {
 };
 
 TEST_F(GenerationPool, AGPUHasTheNextStepsBeforeTheHostReadsTokens) {
-  const auto order = [&](bool cuda) {
-    target_.cuda = graphs_ = cuda;
+  step::SamplingOptions sampling;
+  const auto order = [&](bool cuda, bool graphs) {
+    target_.cuda = cuda;
+    graphs_ = graphs;
     std::string out;
     (void)peak([&](step::CountingOps& ops, Dtype dtype) {
       step::SlotCache<CountedTensor> cache =
@@ -296,15 +298,17 @@ TEST_F(GenerationPool, AGPUHasTheNextStepsBeforeTheHostReadsTokens) {
           step::MoveRow{2, 0, 34},
           step::PrefillPrompts{kPrompt, {kPrompt}, {1}, {0}},
           step::DecodeStep{2, 34, 4}};
-      const step::SamplingOptions sampling;
       OrderOfTokens source(actions, sampling);
       step::run_generation(ops, counted_weights(*models_.actor, dtype), cache, source);
       out = source.order;
     });
     return out;
   };
-  EXPECT_EQ(order(true), "mmtmtmtmtt");
-  EXPECT_EQ(order(false), "mtmtmtmtmt");
+  EXPECT_EQ(order(true, true), "mmtmtmtmtt");
+  EXPECT_EQ(order(true, false), "mmtmtmtmtt") << "as with graphs, so that a plan changes no text";
+  EXPECT_EQ(order(false, false), "mtmtmtmtmt");
+  sampling.presence_penalty = 1;
+  EXPECT_EQ(order(true, false), "mtmtmtmtmt");
 }
 
 TEST_F(GenerationPool, GraphsTakeDecodingOutOfThePhase) {
