@@ -5,7 +5,6 @@
 
 #include "base/format.h"
 #include "base/status.h"
-#include "bridge/no_autograd.h"
 #include "step/operations/bind.h"
 
 namespace neap::ops {
@@ -32,37 +31,6 @@ Tensor neighbours_view(const Tensor& flat, const spec::Neighbours& all) {
   if (all.stride > 0) strides[0] = all.stride;
   return flat.as_strided(all.shape, strides, flat.storage_offset() + all.offset);
 }
-
-namespace {
-
-void check_cache(const KvCache& cache, std::size_t layers, std::int64_t batch,
-                 std::int64_t tokens) {
-  if (cache.keys.size() == layers && cache.values.size() == layers && cache.rows() >= batch &&
-      cache.max_tokens() >= tokens)
-    return;
-  throw Error(ErrorCode::kInvalidArgument,
-              format("The KV cache holds {} layers of {} sequences of {} tokens; {} layers of {} "
-                     "sequences of {} tokens are needed",
-                     cache.keys.size(), cache.keys.empty() ? 0 : cache.rows(),
-                     cache.keys.empty() ? 0 : cache.max_tokens(), layers, batch, tokens));
-}
-
-// Checks that there is one value per row that the head reads.
-void check_rows(const Tensor& hidden, const Tensor& rows, const Tensor& per_row, const char* what) {
-  const std::int64_t count = rows.defined() ? rows.size(0) : hidden.size(0);
-  if (per_row.dim() != 1 || per_row.size(0) != count)
-    throw Error(ErrorCode::kInvalidArgument, format("The head reads {} rows but {} has {} elements",
-                                                    count, what, per_row.numel()));
-}
-
-void check_batch(const Tensor& tokens) {
-  if (tokens.dim() != 2 || tokens.numel() == 0)
-    throw Error(ErrorCode::kInvalidArgument,
-                format("A batch is (B, T) tokens; it has {} dimensions and {} elements",
-                       tokens.dim(), tokens.numel()));
-}
-
-}  // namespace
 
 std::int64_t KvCache::elements(const spec::Architecture& a, std::int64_t batch,
                                std::int64_t max_tokens) {
@@ -94,20 +62,6 @@ AnyKvCache cache_over(const Tensor& flat, const Tensor& table, const spec::Archi
   const std::int64_t entries = shape.rows * shape.row_pages();
   return PagedKvCache(std::move(pages.keys), std::move(pages.values),
                       table.narrow(0, 0, entries).view({shape.rows, -1}), shape);
-}
-
-const Tensor& Tape::hidden() const {
-  if (!tape_.hidden.defined()) throw Error(ErrorCode::kInternal, "The tape has been walked back");
-  return tape_.hidden;
-}
-
-void Tape::backward(Tensor d_hidden) {
-  if (d_hidden.sizes() != hidden().sizes())
-    throw Error(ErrorCode::kInvalidArgument,
-                "d_hidden has another shape than the tape's hidden states");
-  const bridge::NoAutograd no_autograd;
-  step::backward(model_->ops_, model_->weights_, std::move(tape_), std::move(d_hidden));
-  tape_ = {};
 }
 
 Transformer::Transformer(const spec::Architecture& architecture, spec::Head head, FlatTensors base,
@@ -196,113 +150,6 @@ void Transformer::bind(const std::vector<spec::FlatUnit>& units, const FlatTenso
       return neighbours_view(flat.weights[u], all);
     });
   }
-}
-
-void Transformer::require(spec::Head head, const char* what) const {
-  if (weights_.head != head)
-    throw Error(ErrorCode::kInvalidArgument, format("This model's head gives no {}", what));
-}
-
-void Transformer::check_length(std::int64_t length) const {
-  const std::int64_t limit = weights_.architecture.longest_sequence();
-  if (length > limit)
-    throw Error(ErrorCode::kInvalidArgument,
-                format("A sequence of {} tokens is longer than the model's {}", length, limit));
-}
-
-Tensor Transformer::forward(const Tensor& tokens) {
-  check_batch(tokens);
-  check_length(tokens.size(1));
-  const bridge::NoAutograd no_autograd;
-  return step::forward(ops_, weights_, step::of_one_length(tokens.reshape(-1), tokens.size(1)));
-}
-
-Tape Transformer::forward_train(const Tensor& tokens, const TrainOptions& options) {
-  check_batch(tokens);
-  check_length(tokens.size(1));
-  const bridge::NoAutograd no_autograd;
-  return {*this, step::forward_train(ops_, weights_,
-                                     step::of_one_length(tokens.reshape(-1), tokens.size(1)),
-                                     options.checkpointing)};
-}
-
-step::Rotations<Tensor> Transformer::rotations_of(const KvCache& cache) const {
-  return step::make_rotations(ops_, weights_.architecture, cache.max_tokens());
-}
-
-Tensor Transformer::prefill(const Tensor& tokens, const Tensor& lengths, const KvCache& cache,
-                            const Tensor& rows) {
-  const bridge::NoAutograd no_autograd;
-  check_batch(tokens);
-  check_length(tokens.size(1));
-  check_cache(cache, weights_.blocks.size(), tokens.size(0), tokens.size(1));
-  const Tensor first = rows.defined() ? rows : ops_.iota(tokens.size(0));
-  return step::prefill(ops_, weights_, rotations_of(cache), tokens.contiguous(), lengths,
-                       cache.prompts(ops_, first.view({1, -1}), {{}, tokens.size(1)}), cache);
-}
-
-Tensor Transformer::decode(const Tensor& tokens, const Tensor& positions, const KvCache& cache,
-                           std::int64_t key_limit) {
-  const bridge::NoAutograd no_autograd;
-  check_cache(cache, weights_.blocks.size(), tokens.size(0), key_limit);
-  return step::decode(ops_, weights_, rotations_of(cache), tokens, positions, cache, key_limit);
-}
-
-Tensor Transformer::logits(const Tensor& hidden) {
-  require(spec::Head::kLanguageModel, "logits");
-  const bridge::NoAutograd no_autograd;
-  return step::logits(ops_, weights_, hidden);
-}
-
-LogProbs Transformer::log_probs(const Tensor& hidden, const Tensor& rows, const Tensor& targets,
-                                const LogProbOptions& options) {
-  require(spec::Head::kLanguageModel, "log-probabilities");
-  check_rows(hidden, rows, targets, "targets");
-  const bridge::NoAutograd no_autograd;
-  return step::log_probs(ops_, weights_, hidden, rows, targets, options);
-}
-
-Tensor Transformer::log_probs_backward(const Tensor& hidden, const Tensor& rows,
-                                       const Tensor& targets, const LogProbs& forward,
-                                       const Tensor& d_log_probs, const Tensor& d_entropy,
-                                       const LogProbOptions& options) {
-  require(spec::Head::kLanguageModel, "log-probabilities");
-  check_rows(hidden, rows, targets, "targets");
-  check_rows(hidden, rows, d_log_probs, "d_log_probs");
-  check_rows(hidden, rows, forward.log_sum, "log_sum");
-  if (d_entropy.defined()) {
-    check_rows(hidden, rows, d_entropy, "d_entropy");
-    if (!forward.entropy.defined())
-      throw Error(ErrorCode::kInvalidArgument,
-                  "The entropy's gradient needs a forward pass with entropy");
-  }
-  const bridge::NoAutograd no_autograd;
-  return step::log_probs_backward(ops_, weights_, hidden, rows, targets, forward, d_log_probs,
-                                  d_entropy, options);
-}
-
-Transformer::WithGrad Transformer::cross_entropy(const Tensor& hidden, const Tensor& rows,
-                                                 const Tensor& targets, const Tensor& weights,
-                                                 const LogProbOptions& options) {
-  require(spec::Head::kLanguageModel, "log-probabilities");
-  check_rows(hidden, rows, targets, "targets");
-  check_rows(hidden, rows, weights, "weights");
-  const bridge::NoAutograd no_autograd;
-  return step::cross_entropy(ops_, weights_, hidden, rows, targets, weights, options);
-}
-
-Tensor Transformer::scores(const Tensor& hidden, const Tensor& rows) {
-  require(spec::Head::kScalar, "scores");
-  const bridge::NoAutograd no_autograd;
-  return step::scores(ops_, weights_, hidden, rows);
-}
-
-Tensor Transformer::scores_backward(const Tensor& hidden, const Tensor& rows,
-                                    const Tensor& d_scores) {
-  require(spec::Head::kScalar, "scores");
-  check_rows(hidden, rows, d_scores, "d_scores");
-  const bridge::NoAutograd no_autograd;
-  return step::scores_backward(ops_, weights_, hidden, rows, d_scores);
 }
 
 }  // namespace neap::ops

@@ -1,18 +1,14 @@
-// A decoder-only transformer over flat parameters: the passes of step/ on libtorch's operations.
+// The weights of a decoder-only transformer over flat parameters, for the passes of step/.
 //
 // Model     Weights, and gradients of trained units, are 1-D tensors given by the caller, one per
 //           unit of spec::flat_layout. The model keeps views, and owns no memory that outlives a
 //           call. Any floating type is possible. Norms, softmax and log-probabilities are computed
 //           in float32 (float64 for a float64 model).
-// Rows      Hidden states are (N, C) with one row per token. A batch (B, T) is padded on the right.
-//           With causal attention a real token never sees padding, so no mask is needed. Padding
-//           rows contain garbage. Their gradients are zero if the caller's loss excludes them.
-// Training  forward_train returns a Tape. The heads turn hidden states into losses and d_hidden.
-//           Tape::backward goes through the blocks in reverse order. Gradients are added to the
-//           flat gradient tensors, which the caller zeroes. autograd records nothing.
+// Training  Gradients are added to the flat gradient tensors, which the caller zeroes. autograd
+//           records nothing.
 // Threads   one call at a time.
 // Failure   neap::Error for shapes that disagree; c10::Error from libtorch.
-// Cost      stated at each function of step/model/transformer.h, step/model/embedding.h and step/model/head.h.
+// Cost      views; no tensor memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -51,26 +47,6 @@ struct Lora {
   FlatTensors adapters;
 };
 
-struct TrainOptions {
-  spec::Checkpointing checkpointing;  ///< empty: every block keeps everything
-};
-
-/// The state that forward_train keeps for backward.
-class Tape {
- public:
-  Tape(class Transformer& model, step::Tape<at::Tensor> tape)
-      : model_(&model), tape_(std::move(tape)) {}
-  /// Output of the last block, before the final norm: (N, C).
-  [[nodiscard]] const at::Tensor& hidden() const;
-  /// Goes through the blocks in reverse order from d_hidden (N, C), then the embedding. Call it
-  /// once.
-  void backward(at::Tensor d_hidden);
-
- private:
-  class Transformer* model_;
-  step::Tape<at::Tensor> tape_;
-};
-
 /// Keys and values of past tokens, in tensors given by the caller.
 struct KvCache : step::SlotCache<at::Tensor> {
   /// Views of one flat tensor with layout [layer][key, value](B, K, T_max, D).
@@ -87,9 +63,6 @@ using AnyKvCache = std::variant<KvCache, PagedKvCache>;
 [[nodiscard]] AnyKvCache cache_over(const at::Tensor& flat, const at::Tensor& table,
                                     const spec::Architecture& architecture,
                                     const step::CacheShape& shape);
-
-using step::LogProbOptions;
-using LogProbs = step::LogProbs<at::Tensor>;
 
 /// A named view of part of a flat unit.
 struct NamedParameter {
@@ -124,46 +97,11 @@ class Transformer {
   /// they stay in place.
   void send_gradients(step::GradientSink<at::Tensor>* sink) { weights_.sink = sink; }
 
-  /// tokens (B, T), right-padded -> output of the last block, before the final norm: (B * T, C).
-  [[nodiscard]] at::Tensor forward(const at::Tensor& tokens);
-  /// As forward, and keeps what backward needs.
-  [[nodiscard]] Tape forward_train(const at::Tensor& tokens, const TrainOptions& options);
-
-  /// See step::prefill. `rows` is (B',); undefined means 0..B'-1.
-  [[nodiscard]] at::Tensor prefill(const at::Tensor& tokens, const at::Tensor& lengths,
-                                   const KvCache& cache, const at::Tensor& rows = {});
-  /// See step::decode.
-  [[nodiscard]] at::Tensor decode(const at::Tensor& tokens, const at::Tensor& positions,
-                                  const KvCache& cache, std::int64_t key_limit);
-
-  // The heads of step/model/head.h. If `rows` is undefined, all rows of `hidden` are used.
-  [[nodiscard]] at::Tensor logits(const at::Tensor& hidden);
-  [[nodiscard]] LogProbs log_probs(const at::Tensor& hidden, const at::Tensor& rows,
-                                   const at::Tensor& targets, const LogProbOptions& options = {});
-  [[nodiscard]] at::Tensor log_probs_backward(const at::Tensor& hidden, const at::Tensor& rows,
-                                              const at::Tensor& targets, const LogProbs& forward,
-                                              const at::Tensor& d_log_probs,
-                                              const at::Tensor& d_entropy = {},
-                                              const LogProbOptions& options = {});
-  using WithGrad = step::CrossEntropy<at::Tensor>;
-  [[nodiscard]] WithGrad cross_entropy(const at::Tensor& hidden, const at::Tensor& rows,
-                                       const at::Tensor& targets, const at::Tensor& weights,
-                                       const LogProbOptions& options = {});
-  [[nodiscard]] at::Tensor scores(const at::Tensor& hidden, const at::Tensor& rows = {});
-  [[nodiscard]] at::Tensor scores_backward(const at::Tensor& hidden, const at::Tensor& rows,
-                                           const at::Tensor& d_scores);
-
-  /// Throws if sequences of `length` tokens do not fit the model.
-  void check_length(std::int64_t length) const;
-
  private:
-  friend class Tape;
   void bind(const std::vector<spec::FlatUnit>& units, const FlatTensors& flat, const char* what,
             std::vector<NamedParameter>& named);
   void bind_adapters(const Lora& lora);
   void bind_tables(const StreamedBase& streamed);
-  void require(spec::Head head, const char* what) const;
-  [[nodiscard]] step::Rotations<at::Tensor> rotations_of(const KvCache& cache) const;
 
   step::Weights<at::Tensor> weights_;
   std::unique_ptr<step::BlockSource<at::Tensor>> streamed_;  // weights_.source

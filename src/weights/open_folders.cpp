@@ -70,14 +70,21 @@ OpenFolders::OpenFolders() : state_(std::make_shared<State>()) {}
 std::shared_ptr<const WeightFolder> OpenFolders::weights(const fs::path& folder) const {
   const std::lock_guard lock(state_->mutex);
   std::shared_ptr<const WeightFolder>& open = state_->weights[folder];
-  if (open == nullptr) open = std::make_shared<const WeightFolder>(WeightFolder::open(folder));
+  if (open == nullptr) {
+    open = std::make_shared<const WeightFolder>(WeightFolder::open(folder));
+  } else {
+    for (const SafetensorsFile& file : open->files()) file.check_unchanged();
+  }
   return open;
 }
 
 SafetensorsFile OpenFolders::adapter(const fs::path& folder) const {
   const std::lock_guard lock(state_->mutex);
   const auto known = state_->adapters.find(folder);
-  if (known != state_->adapters.end()) return known->second;
+  if (known != state_->adapters.end()) {
+    known->second.check_unchanged();
+    return known->second;
+  }
   return state_->adapters.emplace(folder, SafetensorsFile::open(folder / spec::kAdapterWeights))
       .first->second;
 }

@@ -8,7 +8,7 @@
 //
 // Threads   any.
 //
-// Failure   Error.
+// Failure   Error; kCorrupt if a file was changed since its header was read.
 //
 // Cost      opening reads headers; a fingerprint reads 1.1 MiB per file.
 #pragma once

@@ -244,27 +244,11 @@ std::string checksums_text(std::uint64_t header, const std::vector<std::uint64_t
 
 }  // namespace detail
 
-int bits_of_dtype(std::string_view dtype) {
-  static const std::map<std::string_view, int> kBits = {
-      {"BOOL", 8},        {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
-      {"I8", 8},          {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
-      {"F8_E5M2FNUZ", 8}, {"I16", 16},    {"U16", 16},    {"F16", 16},    {"BF16", 16},
-      {"I32", 32},        {"U32", 32},    {"F32", 32},    {"C64", 64},    {"F64", 64},
-      {"I64", 64},        {"U64", 64}};
-  const auto it = kBits.find(dtype);
-  return it == kBits.end() ? 0 : it->second;
-}
-
-const char* dtype_name(spec::Dtype dtype) {
-  return std::find_if(kDtypeNames.begin(), kDtypeNames.end(),
-                      [&](const DtypeName& name) { return name.type == dtype; })
-      ->name;
-}
-
 struct SafetensorsFile::State {
   State(fs::path where, Descriptor file) : path(std::move(where)), fd(std::move(file)) {}
   fs::path path;
   Descriptor fd;
+  struct stat opened {};
   std::uint64_t data_begin = 0;
   std::vector<TensorEntry> tensors;
   std::map<std::string_view, const TensorEntry*> by_name;
@@ -302,9 +286,8 @@ void SafetensorsFile::State::take_checksums(std::string& header) {
 SafetensorsFile SafetensorsFile::open(const fs::path& path) {
   const auto state = std::make_shared<State>(path, value_or_throw(open_regular_file(path)));
   const int fd = state->fd.get();
-  struct stat info {};
-  if (::fstat(fd, &info) != 0) io_error("stat", path, errno);
-  const auto size = static_cast<std::uint64_t>(info.st_size);
+  if (::fstat(fd, &state->opened) != 0) io_error("stat", path, errno);
+  const auto size = static_cast<std::uint64_t>(state->opened.st_size);
   if (size < 8) corrupt(path, format("has {} bytes; a safetensors file has at least 8", size));
 
   unsigned char prefix[8];
@@ -343,6 +326,15 @@ const std::vector<TensorEntry>& SafetensorsFile::tensors() const {
 }
 const std::map<std::string, std::string>& SafetensorsFile::metadata() const {
   return state_->metadata;
+}
+void SafetensorsFile::check_unchanged() const {
+  const auto facts = [](const struct stat& s) {
+    return std::tuple(s.st_dev, s.st_ino, s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
+  };
+  struct stat now {};
+  if (::stat(path().c_str(), &now) != 0) io_error("stat", path(), errno);
+  if (facts(now) != facts(state_->opened))
+    corrupt(path(), "was changed after its header had been read");
 }
 const TensorEntry* SafetensorsFile::find(std::string_view name) const {
   const auto it = state_->by_name.find(name);

@@ -83,6 +83,8 @@ class SafetensorsFile {
   [[nodiscard]] std::uint64_t offset_of(const TensorEntry& tensor) const;
   /// Open while this object or a copy exists.
   [[nodiscard]] int descriptor() const;
+  /// Fails with kCorrupt if the path's file was written, resized or replaced since open().
+  void check_unchanged() const;
 
   enum class Checksums : std::uint8_t {
     kNone,

@@ -2,7 +2,8 @@
 """Docs are true: runs the commands that they show, and checks their links.
 
 In every Markdown file, each line of a ```console block that begins with "$ " is run by bash in a scratch folder that holds the
-examples and test data. It must exit 0, or with N where the line ends in "# exits N". Training commands run for one step.
+examples and test data. It must exit 0, or with N where the line ends in "# exits N". Training commands run for one step, and the
+examples' files of rows have their first lines only.
 A job whose keys have no effect is a problem, too. Commands elsewhere are not run, but have subcommands and options that exist.
 Every line of an ```output block is one that the command before it printed; "..." stands for others.
 A block with a title (```toml title="first/job.toml") is a file that a reader copies: it is written before the page's commands.
@@ -23,6 +24,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)]*))?\)")
 INLINE = re.compile(r"`(neap [^`]+)`")
 NO_EFFECT = re.compile(r"neap: warning: .* ha(s|ve) no effect")
 SHORT_TRAINING = " trainer.total_training_steps=1"
+ROWS = 64
 
 
 def pages(root: Path) -> list[Path]:
@@ -132,6 +134,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         # A copy: runs write beside their configuration files.
         shutil.copytree(root / "examples", Path(folder) / "examples")
+        for rows in (Path(folder) / "examples").rglob("*.jsonl"):
+            rows.write_text("".join(rows.read_text().splitlines(keepends=True)[:ROWS]))
         (Path(folder) / "tests").symlink_to(root / "tests")
         (Path(folder) / "bin").mkdir()
         (Path(folder) / "bin" / "neap").symlink_to(binary)

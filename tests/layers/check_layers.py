@@ -49,7 +49,7 @@ HOMES = {
     "src/plan/results/legal_homes.cpp", "src/plan/results/model_roles.h", "src/plan/results/model_roles.cpp",
     # Tags, and loads that are counted.
     "src/plan/results/memory_plan.h", "src/plan/counting/tags.cpp", "src/plan/counting/counted_backend.cpp",
-    "src/plan/counting/counted_blocks.h", "src/plan/counting/counted_blocks.cpp", "src/plan/counting/counted_gradients.h",
+    "src/plan/counting/counted_slots.h", "src/plan/counting/counted_slots.cpp", "src/plan/counting/counted_gradients.h",
     "src/plan/counting/counted_training.h", "src/plan/counting/counted_training.cpp",
     # Texts.
     "src/plan/results/plan_json.cpp", "src/plan/results/plan_text.cpp",

@@ -31,6 +31,56 @@ __device__ inline void sum_over_block(float (&sums)[R], int turn) {
   }
 }
 
+/// A thread's gains of its K vectors, weight + offset. Vector k begins at element at(k) if takes(k).
+template <class T, int N, int K, class At, class Takes>
+__device__ inline void load_gains(float (&gain)[K][N], const T* weight, float offset, At at,
+                                  Takes takes) {
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    if (!takes(k)) continue;
+    const Vector<T, N> w = load<N>(weight + at(k));
+#pragma unroll
+    for (int i = 0; i < N; ++i) gain[k][i] = widen(w.at[i]) + offset;
+  }
+}
+
+/// The sum of gain dy x over a thread's vectors of a row.
+template <class T, int N, int K>
+__device__ inline float sum_of_products(const float (&gain)[K][N], const Vector<T, N> (&d)[K],
+                                        const Vector<T, N> (&v)[K]) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int k = 0; k < K; ++k)
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum += gain[k][i] * widen(d[k].at[i]) * widen(v[k].at[i]);
+  return sum;
+}
+
+/// Writes a thread's vectors of a row of dx, and adds to its sums for the weight's gradient. `added`
+/// may be null.
+template <class T, int N, int K, class At, class Takes>
+__device__ inline void write_row(T* dx, const T* added, float (&of_weight)[K][N],
+                                 const float (&gain)[K][N], const Vector<T, N> (&d)[K],
+                                 const Vector<T, N> (&v)[K], float scale, float mean, At at,
+                                 Takes takes) {
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    if (!takes(k)) continue;
+    Vector<T, N> more = {};
+    if (added != nullptr) more = load<N>(added + at(k));
+    Vector<T, N> out;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float by = widen(d[k].at[i]);
+      const float in = widen(v[k].at[i]);
+      of_weight[k][i] += by * in * scale;
+      const float gradient = scale * gain[k][i] * by - mean * in;
+      out.at[i] = narrow<T>(added != nullptr ? gradient + widen(more.at[i]) : gradient);
+    }
+    store(dx + at(k), out);
+  }
+}
+
 /// dx = the gradient of x, plus `added` unless it is null. sums (gridDim.x, columns): each block's
 /// part of the weight's gradient; null: not computed. All are contiguous.
 template <class T, int N, int K, int R>
@@ -43,31 +93,24 @@ __device__ inline void backward(T* dx, const T* dy, const T* x, const float* rst
   const auto column = [&](int k) {
     return (static_cast<long long>(k) * blockDim.x + threadIdx.x) * N;
   };
+  const auto takes = [&](int k) { return column(k) < columns; };
   float gain[K][N] = {};
   float of_weight[K][N] = {};
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-    if (column(k) >= columns) continue;
-    const Vector<T, N> w = load<N>(weight + column(k));
-#pragma unroll
-    for (int i = 0; i < N; ++i) gain[k][i] = widen(w.at[i]) + offset;
-  }
+  load_gains<T>(gain, weight, offset, column, takes);
   int turn = 0;
   for (long long row = first; row < end; row += R, turn ^= 1) {
     Vector<T, N> d[R][K] = {};
     Vector<T, N> v[R][K] = {};
-    float means[R] = {};
+    float means[R];
 #pragma unroll
     for (int r = 0; r < R; ++r) {
 #pragma unroll
       for (int k = 0; k < K; ++k) {
-        if (row + r >= end || column(k) >= columns) continue;
+        if (row + r >= end || !takes(k)) continue;
         d[r][k] = load<N>(dy + (row + r) * columns + column(k));
         v[r][k] = load<N>(x + (row + r) * columns + column(k));
-#pragma unroll
-        for (int i = 0; i < N; ++i)
-          means[r] += gain[k][i] * widen(d[r][k].at[i]) * widen(v[r][k].at[i]);
       }
+      means[r] = sum_of_products(gain, d[r], v[r]);
     }
     sum_over_block(means, turn);
 #pragma unroll
@@ -75,23 +118,9 @@ __device__ inline void backward(T* dx, const T* dy, const T* x, const float* rst
       if (row + r >= end) break;
       const float scale = rstd[row + r];
       const float mean = means[r] * scale * scale * scale / static_cast<float>(columns);
-#pragma unroll
-      for (int k = 0; k < K; ++k) {
-        if (column(k) >= columns) continue;
-        const long long at = (row + r) * columns + column(k);
-        Vector<T, N> more = {};
-        if (added != nullptr) more = load<N>(added + at);
-        Vector<T, N> out;
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-          const float by = widen(d[r][k].at[i]);
-          const float in = widen(v[r][k].at[i]);
-          of_weight[k][i] += by * in * scale;
-          const float gradient = scale * gain[k][i] * by - mean * in;
-          out.at[i] = narrow<T>(added != nullptr ? gradient + widen(more.at[i]) : gradient);
-        }
-        store(dx + at, out);
-      }
+      write_row(
+          dx, added, of_weight, gain, d[r], v[r], scale, mean,
+          [&](int k) { return (row + r) * columns + column(k); }, takes);
     }
   }
   if (sums == nullptr) return;
@@ -213,14 +242,11 @@ __device__ inline void backward_heads(T* dx, const T* dy, const T* x, const floa
   const long long share = (rows + gridDim.x - 1) / gridDim.x;
   const long long first = blockIdx.x * share;
   const long long end = first + share < rows ? first + share : rows;
-  float gain[K][N] = {};
+  const auto column = [&](int k) { return (k * L + lane) * N; };
+  const auto takes = [](int) { return true; };
+  float gain[K][N];
   float of_weight[K][N] = {};
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-    const Vector<T, N> w = load<N>(weight + (k * L + lane) * N);
-#pragma unroll
-    for (int i = 0; i < N; ++i) gain[k][i] = widen(w.at[i]) + offset;
-  }
+  load_gains<T>(gain, weight, offset, column, takes);
   for (long long begin = first; begin < end; begin += R * kGroups) {
     Vector<T, N> d[R][K] = {};
     Vector<T, N> v[R][K] = {};
@@ -230,53 +256,33 @@ __device__ inline void backward_heads(T* dx, const T* dy, const T* x, const floa
 #pragma unroll
       for (int k = 0; k < K; ++k) {
         if (row >= end) continue;
-        const long long at = row * kColumns + (k * L + lane) * N;
-        d[r][k] = load<N>(dy + at);
-        v[r][k] = load<N>(x + at);
+        d[r][k] = load<N>(dy + row * kColumns + column(k));
+        v[r][k] = load<N>(x + row * kColumns + column(k));
       }
     }
 #pragma unroll
     for (int r = 0; r < R; ++r) {
       const long long row = begin + r * kGroups + group;
-      float mean = 0.0f;
-#pragma unroll
-      for (int k = 0; k < K; ++k)
-#pragma unroll
-        for (int i = 0; i < N; ++i)
-          mean += gain[k][i] * widen(d[r][k].at[i]) * widen(v[r][k].at[i]);
-      mean = sum_over_lanes<L>(mean);
+      float mean = sum_over_lanes<L>(sum_of_products(gain, d[r], v[r]));
       if (row >= end) continue;
       const float scale = rstd[row];
       mean *= scale * scale * scale / static_cast<float>(kColumns);
-#pragma unroll
-      for (int k = 0; k < K; ++k) {
-        const long long at = row * kColumns + (k * L + lane) * N;
-        Vector<T, N> more = {};
-        if (added != nullptr) more = load<N>(added + at);
-        Vector<T, N> out;
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-          const float by = widen(d[r][k].at[i]);
-          const float in = widen(v[r][k].at[i]);
-          of_weight[k][i] += by * in * scale;
-          const float gradient = scale * gain[k][i] * by - mean * in;
-          out.at[i] = narrow<T>(added != nullptr ? gradient + widen(more.at[i]) : gradient);
-        }
-        store(dx + at, out);
-      }
+      write_row(
+          dx, added, of_weight, gain, d[r], v[r], scale, mean,
+          [&](int k) { return row * kColumns + column(k); }, takes);
     }
   }
   if (sums == nullptr) return;
 #pragma unroll
   for (int k = 0; k < K; ++k)
 #pragma unroll
-    for (int i = 0; i < N; ++i) of_groups[group][(k * L + lane) * N + i] = of_weight[k][i];
+    for (int i = 0; i < N; ++i) of_groups[group][column(k) + i] = of_weight[k][i];
   __syncthreads();
-  const int column = static_cast<int>(threadIdx.x);
-  if (column >= kColumns) return;
+  const int own = static_cast<int>(threadIdx.x);
+  if (own >= kColumns) return;
   float all = 0.0f;
-  for (int g = 0; g < kGroups; ++g) all += of_groups[g][column];
-  sums[blockIdx.x * kColumns + column] = all;
+  for (int g = 0; g < kGroups; ++g) all += of_groups[g][own];
+  sums[blockIdx.x * kColumns + own] = all;
 }
 
 #define NEAP_RMS_NORM_HEADS(name, T, N, K, L)                                                    \

@@ -120,21 +120,19 @@ class CountedBackend {
         (phase.part != spec::TrainPart::kUpdate || storage.streams_gradients())) {
       const bool overlaps = step::gathers_overlap_passes(
           role_.shape, ops.ranks(spec::Axis::kContext), uses_copy_lane(job, role_.id));
-      blocks_.emplace(ops, weights_, sharded_layers(role_, dtype, storage.layers, overlaps));
-      if (storage.streams_inputs()) blocks_->add_inputs(offloaded_inputs(role_, dtype));
-      weights_.source = &*blocks_;
-    } else if (storage.streams_inputs() && !storage.streams_layers() &&
-               phase.part != spec::TrainPart::kUpdate) {
-      blocks_.emplace(ops, weights_, offloaded_inputs(role_, dtype));
-      weights_.source = &*blocks_;
+      slots_.emplace(ops, weights_, sharded_layers(role_, dtype, storage.layers, overlaps));
     }
     if (storage.streams_layers()) {
       CountedLayers layers = offloaded_layers(role_, dtype, storage);
       weights_.table_on_host = layers.tables.gives_rows();
       layers.each_once = phase.part == spec::TrainPart::kBackward;
-      blocks_.emplace(ops, weights_, std::move(layers));
-      weights_.source = &*blocks_;
+      slots_.emplace(ops, weights_, std::move(layers));
+    } else if (storage.streams_inputs() && (slots_ || phase.part != spec::TrainPart::kUpdate)) {
+      input_slots_.emplace(ops, weights_, offloaded_inputs(role_, dtype));
     }
+    if (slots_ || input_slots_)
+      weights_.source = &blocks_.emplace(ops, weights_, slots_ ? &*slots_ : nullptr,
+                                         input_slots_ ? &*input_slots_ : nullptr);
     if (phase.part != spec::TrainPart::kUpdate)
       experience_ =
           PhaseInputs<T, decltype(&T::outside)>(job, ops.profile(), &T::outside, std::move(smaller))
@@ -152,7 +150,7 @@ class CountedBackend {
   void begins(const step::PipelineAction& action) {
     using Kind = step::PipelineAction::Kind;
     if (!action.computes()) return;
-    if (blocks_ && action.kind != Kind::kForward) blocks_->begin_pass_back(action.micro_batch);
+    if (slots_ && action.kind != Kind::kForward) slots_->begin_pass_back(action.micro_batch);
     clock_.enter(ops_,
                  action.kind == Kind::kForward           ? &PassSeconds::forward
                  : action.kind == Kind::kBackwardWeights ? &PassSeconds::weights
@@ -279,6 +277,7 @@ class CountedBackend {
   std::int64_t most_decode_steps_;
   Weights weights_;
   step::AnyCache<T> cache_;
+  std::optional<CountedSlots> input_slots_, slots_;
   std::optional<CountedBlocks> blocks_;
   step::Experience<T> experience_;
   std::optional<CountedTraining> training_;

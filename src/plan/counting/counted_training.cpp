@@ -89,7 +89,7 @@ void CountedTraining::make_pieces(const spec::Phase& phase) {
 void CountedTraining::keep_own_gradients(const spec::StatePlacement& placement, std::int64_t rank) {
   for (std::size_t u = 0; u < units_.size(); ++u)
     if (units_[u].on_host)
-      blocks_->keep_own(
+      blocks_->counted()->keep_own(
           step::key_of(units_[u].unit, role_.shape),
           spec::tensor_bytes(placement.slices().range(u, rank).count, optimizer_.gradients));
 }
@@ -130,7 +130,7 @@ std::int64_t CountedTraining::begin_sums(double gradients) {
   sums.sent = step::gathered_bytes(role_.ranks.shards(), gradients);
   const double seconds = ops_.peer_seconds(sums.sent, 1, spec::Axis::kShards);
   const bool behind_gathers = ops_.profile().cuda && role_.ranks.slices_weights();
-  lane_ = blocks_ != nullptr && behind_gathers ? blocks_->begin_behind_gathers(seconds)
+  lane_ = blocks_ != nullptr && behind_gathers ? blocks_->counted()->begin_behind_gathers(seconds)
                                                : std::max(lane_, ops_.now()) + seconds;
   sums.ended = lane_;
   if (!ops_.profile().cuda || !step::sums_overlap_backward(ops_, role_.shape))

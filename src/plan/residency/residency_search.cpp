@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 namespace neap::plan {
 namespace {
@@ -105,56 +106,75 @@ class Search {
     }
   }
 
+  // A tag whose cheapest option keeps it in a phase, and the extra cost of leaving it.
+  struct Leaver {
+    std::size_t tag;  // index in order_
+    double bytes, extra;
+    [[nodiscard]] double per_byte() const { return extra / bytes; }
+  };
+  using Leavers = std::vector<Leaver>;
+
   // A lower bound for completions of this node: every remaining tag at its cheapest, plus the cost
-  // of what the most crowded phase must still free, as a fractional knapsack.
+  // of what the most crowded phase must still free.
   [[nodiscard]] MoveCost bound(std::size_t k, MoveCost cost) const {
     MoveCost low = cost;
     low += cheapest_[k];
-    long double worst = 0;
+    low.transfer_bytes += extra_cost(k, copied_);
+    // With as few transfers, tags leave only if that needs none.
+    if (low.transfer_bytes == cost.transfer_bytes + cheapest_[k].transfer_bytes)
+      low.remap += extra_cost(k, remapped_);
+    return low;
+  }
+  // The cost of the most crowded phase, as a fractional knapsack. It is rounded down with a margin
+  // for rounding errors: a bound must never be too high.
+  [[nodiscard]] std::uint64_t extra_cost(std::size_t k, const std::vector<Leavers>& leavers) const {
+    double worst = 0;
     for (std::size_t p = 0; p < phases_; ++p) {
       const std::uint64_t here = used_[p] + at_cheapest_[k][p];
       if (here <= room_[p]) continue;
-      auto excess = static_cast<long double>(here - room_[p]);
-      long double extra = 0;
-      for (const Leaver& l : leavers_[p]) {
-        if (excess <= 0) break;
+      auto excess = static_cast<double>(here - room_[p]);
+      double extra = 0;
+      for (const Leaver& l : leavers[p]) {
         if (l.tag < k) continue;
-        const long double part = std::min(1.0L, excess / static_cast<long double>(l.bytes));
-        extra += part * static_cast<long double>(l.extra);
-        excess -= static_cast<long double>(l.bytes);
+        if (excess <= l.bytes) {
+          extra += excess * l.per_byte();
+          break;
+        }
+        extra += l.extra;
+        excess -= l.bytes;
       }
       worst = std::max(worst, extra);
     }
-    // Rounded down with a margin for rounding errors: a bound must never be too high.
-    low.transfer_bytes += static_cast<std::uint64_t>(worst * (1 - 1e-15L));
-    return low;
+    return static_cast<std::uint64_t>(worst * (1 - 1e-12));
   }
 
-  // Tags whose cheapest option keeps them in a phase, with the extra cost of leaving it; the least
-  // cost per byte first.
   void find_leavers() {
     at_cheapest_.assign(order_.size() + 1, std::vector<std::uint64_t>(phases_, 0));
-    leavers_.assign(phases_, {});
+    copied_.assign(phases_, {});
+    remapped_.assign(phases_, {});
     for (std::size_t k = order_.size(); k-- > 0;) {
       const TagOption& cheapest = options_[k].front();
+      const auto bytes = static_cast<double>(bytes_of(k));
       for (std::size_t p = 0; p < phases_; ++p) {
         const bool stays = (cheapest.resident & phase_bit(p)) != 0;
         at_cheapest_[k][p] = at_cheapest_[k + 1][p] + (stays ? bytes_of(k) : 0);
         if (!stays || bytes_of(k) == 0) continue;
-        std::uint64_t away = ~0ull;
-        for (const TagOption& o : options_[k]) {
-          if ((o.resident & phase_bit(p)) == 0) away = std::min(away, o.cost.transfer_bytes);
-        }
-        if (away != ~0ull)
-          leavers_[p].push_back({k, bytes_of(k), away - cheapest.cost.transfer_bytes});
+        std::optional<MoveCost> away;
+        for (const TagOption& o : options_[k])
+          if ((o.resident & phase_bit(p)) == 0 && (!away || o.cost < *away)) away = o.cost;
+        if (!away) continue;
+        const std::uint64_t copied = away->transfer_bytes - cheapest.cost.transfer_bytes;
+        copied_[p].push_back({k, bytes, static_cast<double>(copied)});
+        if (copied == 0)
+          remapped_[p].push_back(
+              {k, bytes, static_cast<double>(away->remap - cheapest.cost.remap)});
       }
     }
-    for (std::vector<Leaver>& list : leavers_) {
-      std::stable_sort(list.begin(), list.end(), [](const Leaver& a, const Leaver& b) {
-        return static_cast<long double>(a.extra) * static_cast<long double>(b.bytes) <
-               static_cast<long double>(b.extra) * static_cast<long double>(a.bytes);
-      });
-    }
+    for (std::vector<Leavers>* const lists : {&copied_, &remapped_})
+      for (Leavers& list : *lists)
+        std::stable_sort(list.begin(), list.end(), [](const Leaver& a, const Leaver& b) {
+          return a.per_byte() < b.per_byte();
+        });
   }
 
   const MemoryPlan& plan_;
@@ -167,11 +187,9 @@ class Search {
   std::vector<std::vector<std::uint64_t>> least_;
   std::vector<MoveCost> cheapest_;
   std::vector<std::uint64_t> least_host_;
-  struct Leaver {
-    std::size_t tag;  // index in order_
-    std::uint64_t bytes, extra;
-  };
-  std::vector<std::vector<Leaver>> leavers_;             // one list per phase
+  // Per phase, the least cost per byte first: extra transfers of leavers, and extra bytes that are
+  // mapped again of those without extra transfers.
+  std::vector<Leavers> copied_, remapped_;
   std::vector<std::vector<std::uint64_t>> at_cheapest_;  // for the tags from k on, per phase
   std::vector<std::uint64_t> used_;
   std::vector<std::size_t> chosen_, best_;

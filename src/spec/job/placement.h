@@ -32,7 +32,7 @@ namespace neap::spec {
 /// Elements of a tile. Sums over gradients, weights and moments add the sums of tiles in ascending
 /// order, so results are bitwise the same however tiles are assigned to ranks. Tiles are counted
 /// from the start of a unit; for factored moments, from the first row of a parameter.
-constexpr std::int64_t kTile = std::int64_t{1} << 22;
+constexpr std::int64_t kSumTile = std::int64_t{1} << 22;
 
 /// Elements of a trained unit whose states one rank keeps.
 struct Piece {
@@ -73,7 +73,7 @@ struct OwnedRange {
 class StatePlacement {
  public:
   StatePlacement(const OptimizerSpec& optimizer, std::vector<FlatUnit> units,
-                 const DataParallel& ranks = {}, std::int64_t tile = kTile);
+                 const DataParallel& ranks = {}, std::int64_t tile = kSumTile);
 
   /// False if states are replicated.
   [[nodiscard]] bool sliced() const { return ranks_.slices_states(); }

@@ -1,5 +1,6 @@
 #include "step/counting/work_meter.h"
 
+#include <bit>
 #include <cmath>
 
 #include "step/counting/kernel_seconds.h"
@@ -36,10 +37,19 @@ void WorkMeter::add_work(double flops, double bytes_moved, double seconds, doubl
 void WorkMeter::add_traffic(double bytes_moved, double share) {
   add_work(0, bytes_moved, traffic_seconds(profile_.rates, bytes_moved, share));
 }
+double WorkMeter::seconds_of_product(double rate, double flops, double bytes, double sum_bytes) {
+  constexpr std::uint64_t kMix = 0x9e3779b97f4a7c15;
+  const Product product{rate, flops, bytes, sum_bytes};
+  const std::uint64_t mixed =
+      (std::bit_cast<std::uint64_t>(flops) * kMix ^ std::bit_cast<std::uint64_t>(bytes)) * kMix;
+  KnownProduct& known = products_[mixed >> 58];
+  if (known.product != product)
+    known = {product, product_seconds(profile_.rates, rate, flops, bytes, sum_bytes)};
+  return known.seconds;
+}
 void WorkMeter::add_product(double flops, double bytes_moved, double sum_bytes, Dtype dtype) {
   add_work(flops, bytes_moved + 2 * sum_bytes,
-           product_seconds(profile_.rates, product_rate(dtype), flops, bytes_moved, sum_bytes),
-           kProductIssues);
+           seconds_of_product(product_rate(dtype), flops, bytes_moved, sum_bytes), kProductIssues);
 }
 void WorkMeter::add_fp8_product(double flops, double bytes_moved) {
   add_work(flops, bytes_moved,

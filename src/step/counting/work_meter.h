@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -150,14 +151,26 @@ class WorkMeter {
   };
   /// Advances the clock to `time`. Returns by how much.
   double advance_to(double time);
+  /// As product_seconds(). Most products repeat those of other layers and rows.
+  double seconds_of_product(double rate, double flops, double bytes, double sum_bytes);
   void take_in_turns(const Work& start);
   void launch_graph(const Work& body);
 
   // From its second round on, a loop's tensors have the same places in every round.
   static constexpr std::int64_t kGraphRounds = 2;
 
+  struct Product {
+    double rate = 0, flops = 0, bytes = 0, sum_bytes = 0;
+    friend bool operator==(const Product&, const Product&) = default;
+  };
+  struct KnownProduct {
+    Product product;
+    double seconds = 0;
+  };
+
   KernelProfile profile_;
   std::int64_t most_repeats_;
+  std::array<KnownProduct, 64> products_;  // by a hash of their sizes
   Work work_;
   double weight_ = 1;
   bool in_graph_ = false;

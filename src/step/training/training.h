@@ -283,18 +283,6 @@ std::vector<KeptNumbers<T>> train_group(Ops& ops, const Weights<T>& w, const Exp
   return numbers;
 }
 
-/// The same of rows [first, first + count), or pairs, and the numbers are read.
-template <class Ops, class Objective, class T = typename Ops::Tensor>
-LossNumbers train_micro_batch(Ops& ops, const Weights<T>& w, const Experience<T>& e,
-                              std::int64_t first, std::int64_t count, const Objective& objective,
-                              const spec::Checkpointing& keep) {
-  const MicroBatch micro{first, count};
-  const std::vector<KeptNumbers<T>> kept =
-      train_group(ops, w, e, Group(&micro, 1), objective, keep);
-  ops.wait_for_device();
-  return kept.front().read(ops);
-}
-
 /// Forward and backward of the first block over a batch of N tokens, for plans that estimate its
 /// tensors. `hidden` and the gradient are (N, C), or (n, C) with sequence parallelism. between()
 /// runs while the block's tensors are kept.

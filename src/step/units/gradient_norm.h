@@ -21,7 +21,7 @@ inline std::vector<spec::SpreadRange> norm_ranges(const spec::FlatUnit& unit, st
   for (const spec::SpreadRange& range : spec::spread_ranges(unit)) {
     const std::int64_t end = std::min(first + count, range.first + range.count);
     for (std::int64_t at = std::max(first, range.first); at < end;) {
-      const std::int64_t next = std::min(end, (at / kTile + 1) * kTile);
+      const std::int64_t next = std::min(end, (at / spec::kSumTile + 1) * spec::kSumTile);
       out.push_back({at, next - at, range.spread});
       at = next;
     }

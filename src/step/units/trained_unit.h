@@ -78,9 +78,7 @@ TrainedUnit<T> make_piece(Ops& ops, const TrainedUnit<T>& unit, const spec::Piec
 /// Elements that a pass over a tensor converts at once: 16 MiB of float32. It bounds the scratch
 /// memory of a step, and is large enough for kernels to reach the memory throughput.
 constexpr std::int64_t kSpan = std::int64_t{1} << 22;
-/// A tile has the size of a span, so both need the same scratch memory.
-constexpr std::int64_t kTile = spec::kTile;
-static_assert(kTile == kSpan);
+static_assert(spec::kSumTile == kSpan, "both need the same scratch memory");
 
 /// One step of an optimizer.
 struct Update {
@@ -91,7 +89,7 @@ struct Update {
   std::uint64_t seed = 0;     ///< for stochastic rounding
   double gradient_scale = 1;  ///< clips the gradients
   std::int64_t span = kSpan;  ///< for element-wise steps; their results do not depend on it
-  std::int64_t tile = kTile;  ///< for factored steps
+  std::int64_t tile = spec::kSumTile;  ///< for factored steps
 };
 
 /// Access to a unit's tensors in float32, or float64 for a float64 model. A tensor of that type is

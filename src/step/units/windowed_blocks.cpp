@@ -24,7 +24,7 @@ void WindowedBlocks::begin_mini_batch(std::int64_t passes_back) {
 }
 
 void WindowedBlocks::expect(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) {
-  window_.expect(sweep, passes, chunk);
+  announce(sweep, passes, chunk);
   turns_.expect(sweep, passes);
   throw_if_error(bring_expected());
 }

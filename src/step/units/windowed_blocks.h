@@ -28,6 +28,10 @@ class WindowedBlocks : public BlockSlots {
   WindowedBlocks(std::size_t blocks, std::size_t slots, WithBlocks with, const TableUnits& tables);
   /// Empties the slots, and drops the announced passes.
   void forget();
+  /// Announces passes to the slots, and loads nothing yet.
+  void announce(Sweep sweep, std::int64_t passes, const spec::BlockChunk& chunk) {
+    window_.expect(sweep, passes, chunk);
+  }
   [[nodiscard]] Status take_failure();
   /// As BlockWindow's.
   [[nodiscard]] std::optional<std::size_t> brought_then() const { return window_.brought_then(); }

@@ -15,6 +15,7 @@
 #include "ops/transformer.h"
 #include "saved_models.h"
 #include "spec/model/architecture_file.h"
+#include "unit/ops/passes.h"
 #include "weights/checkpoint.h"
 #include "weights/safetensors.h"
 #include "weights/tensor_io.h"
@@ -121,8 +122,8 @@ TEST(Goldens, CoverEveryArchitectureAndRotaryKind) {
 
 TEST_P(Golden, LogitsAreHuggingFaces) {
   Transformer model = make(spec::Head::kLanguageModel);
-  const Tensor hidden = model.forward(stored("tokens"));
-  expect_close(model.logits(hidden), stored("logits"), "logits");
+  const Tensor hidden = forward(model, stored("tokens"));
+  expect_close(logits(model, hidden), stored("logits"), "logits");
 }
 
 // float32 adds the rounding of its own sums.
@@ -136,13 +137,14 @@ TEST_P(Golden, EveryGradientIsHuggingFaces) {
   for (const Precision& precision : kPrecisions) {
     SCOPED_TRACE(c10::toString(precision.type));
     Transformer model = make(spec::Head::kLanguageModel, precision.type);
-    auto tape = model.forward_train(
-        stored("tokens"), {spec::checkpointing(spec::CheckpointMode::kFull, model.architecture())});
+    auto tape =
+        forward_train(model, stored("tokens"),
+                      spec::checkpointing(spec::CheckpointMode::kFull, model.architecture()));
     // float32 weights were used on the other side; linspace in float64 differs in the last bits only.
-    const auto out = model.cross_entropy(tape.hidden(), {}, stored("targets"),
-                                         stored("weights").to(precision.type),
-                                         {.chunk_elements = 5 * shape_.vocab_size});
-    tape.backward(out.d_hidden);
+    const auto out = cross_entropy(model, tape.hidden, {}, stored("targets"),
+                                   stored("weights").to(precision.type),
+                                   {.chunk_elements = 5 * shape_.vocab_size});
+    backward(model, std::move(tape), out.d_hidden);
     std::size_t compared = 0;
     for (const auto& p : model.parameters()) {
       expect_close(p.grad.to(at::kDouble), stored("grad." + p.name), p.name, precision.gradients);
@@ -175,12 +177,12 @@ TEST_P(Golden, ThreeTrainingStepsAreHuggingFaces) {
     for (std::int64_t step = 0; step < expected.size(0); ++step) {
       for (const Tensor& grads : grads_) grads.zero_();
       auto tape =
-          model.forward_train(stored("tokens"), {spec::checkpointing(modes[step % 3], shape_)});
-      const auto out = model.cross_entropy(tape.hidden(), {}, stored("targets"), weights);
+          forward_train(model, stored("tokens"), spec::checkpointing(modes[step % 3], shape_));
+      const auto out = cross_entropy(model, tape.hidden, {}, stored("targets"), weights);
       const double loss = -(out.values.log_probs * weights).sum().item<double>();
       const double golden = expected[step].item<double>();
       EXPECT_NEAR(loss, golden, precision.losses * golden) << "step " << step;
-      tape.backward(out.d_hidden);
+      backward(model, std::move(tape), out.d_hidden);
       for (std::size_t u = 0; u < weights_.size(); ++u) {
         const Tensor count = model.ops().filled_like(weights_[u], static_cast<double>(step + 1));
         model.ops().fused_adamw_(weights_[u], grads_[u], averages[u], squares[u], count, 5e-3,
@@ -192,8 +194,8 @@ TEST_P(Golden, ThreeTrainingStepsAreHuggingFaces) {
 
 TEST_P(ScoredGolden, AreHuggingFaces) {
   Transformer model = make(spec::Head::kScalar);
-  const Tensor hidden = model.forward(stored("tokens"));
-  expect_close(model.scores(hidden).view({2, 9}), stored("scores"), "scores");
+  const Tensor hidden = forward(model, stored("tokens"));
+  expect_close(scores(model, hidden).view({2, 9}), stored("scores"), "scores");
 }
 
 TEST_P(Golden, DecodingGivesTheSameLogits) {
@@ -202,11 +204,11 @@ TEST_P(Golden, DecodingGivesTheSameLogits) {
   KvCache cache =
       KvCache::over(at::zeros({KvCache::elements(shape_, 2, 9)}, at::kDouble), shape_, 2, 9);
   const Tensor expected = stored("logits").view({2, 9, -1});
-  Tensor hidden = model.prefill(tokens.narrow(1, 0, 4), at::full({2}, 4, at::kLong), cache);
+  Tensor hidden = prefill(model, tokens.narrow(1, 0, 4), at::full({2}, 4, at::kLong), cache);
   for (std::int64_t p = 4;; ++p) {
-    expect_close(model.logits(hidden), expected.select(1, p - 1), "position " + std::to_string(p));
+    expect_close(logits(model, hidden), expected.select(1, p - 1), "position " + std::to_string(p));
     if (p == 9) break;
-    hidden = model.decode(tokens.select(1, p), at::full({2}, p, at::kLong), cache, p + 1);
+    hidden = decode(model, tokens.select(1, p), at::full({2}, p, at::kLong), cache, p + 1);
   }
 }
 
@@ -223,9 +225,9 @@ TEST_P(ExportedGolden, WritesFoldersForTransformers) {
         std::filesystem::path(export_folder()) / (GetParam() + (scalar ? "-score" : "-lm"));
     weights::save_model(to, shape_, head, narrow, {.max_shard = Bytes(8'000)});
     const Tensor rows = stored("tokens");
-    const Tensor hidden = model.forward(rows);
+    const Tensor hidden = forward(model, rows);
     const Tensor out =
-        scalar ? model.scores(hidden).view({2, 9}) : model.logits(hidden).view({2, 9, -1});
+        scalar ? scores(model, hidden).view({2, 9}) : logits(model, hidden).view({2, 9, -1});
     weights::save_tensors(to / "expected.safetensors", {{"tokens", rows}, {"out", out}});
   }
 }

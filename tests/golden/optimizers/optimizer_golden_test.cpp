@@ -88,7 +88,7 @@ TEST(OptimizerGolden, TwentyStepsAreThoseOfThePapers) {
   std::size_t kinds = 0;
   for (const Json& json : goldens.at("cases")) {
     const std::string name = json.at("name");
-    EXPECT_LT(run(goldens, json, step::kTile, spec::Dtype::kFloat32), 1e-6) << name;
+    EXPECT_LT(run(goldens, json, spec::kSumTile, spec::Dtype::kFloat32), 1e-6) << name;
     EXPECT_LT(run(goldens, json, 47, spec::Dtype::kFloat32), 1e-6) << name << " in blocks";
     // bfloat16 weights with float32 masters: the update itself is as exact.
     EXPECT_LT(run(goldens, json, 47, spec::Dtype::kBfloat16), 1e-6) << name << " with masters";

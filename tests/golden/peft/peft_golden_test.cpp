@@ -15,6 +15,7 @@
 #include "ops/transformer.h"
 #include "saved_models.h"
 #include "spec/model/adapter_config.h"
+#include "unit/ops/passes.h"
 #include "weights/adapter.h"
 #include "weights/checkpoint.h"
 #include "weights/merge.h"
@@ -93,7 +94,7 @@ class Peft : public ::testing::TestWithParam<std::string> {
   }
   /// Of every position: logits or scores.
   [[nodiscard]] Tensor outputs(ops::Transformer& model, const Tensor& hidden) const {
-    return head_ == spec::Head::kScalar ? model.scores(hidden) : model.logits(hidden);
+    return head_ == spec::Head::kScalar ? scores(model, hidden) : logits(model, hidden);
   }
   [[nodiscard]] Tensor wanted() const {
     const Tensor out = stored(head_ == spec::Head::kScalar ? "scores" : "logits");
@@ -144,19 +145,21 @@ TEST(PeftGoldens, CoverEveryKindThatIsRead) {
 
 TEST_P(TrainedPeft, AdaptedModelsComputeWhatPeftComputes) {
   ops::Transformer model = adapted();
-  expect_close(outputs(model, model.forward(tokens_)), wanted(), "outputs");
+  expect_close(outputs(model, forward(model, tokens_)), wanted(), "outputs");
 }
 
 TEST_P(TrainedPeft, GradientsOfAdaptersArePeftsOwn) {
   ops::Transformer model = adapted();
-  ops::Tape tape = model.forward_train(tokens_, {});
+  auto tape = forward_train(model, tokens_);
   const Tensor weights = at::linspace(-0.5, 1.5, tokens_.numel(), at::kDouble);
   if (head_ == spec::Head::kScalar) {
     const Tensor rows = at::arange(tokens_.numel(), at::kLong);
-    tape.backward(model.scores_backward(tape.hidden(), rows, weights));
+    const Tensor d_hidden = scores_backward(model, tape.hidden, rows, weights);
+    backward(model, std::move(tape), d_hidden);
   } else {
     const Tensor targets = at::arange(tokens_.numel(), at::kLong).mul(5).add(3).remainder(29);
-    tape.backward(model.cross_entropy(tape.hidden(), {}, targets, weights).d_hidden);
+    const Tensor d_hidden = cross_entropy(model, tape.hidden, {}, targets, weights).d_hidden;
+    backward(model, std::move(tape), d_hidden);
   }
   const auto expected = stored_with("grad.");
   for (const ops::NamedParameter& adapter : model.adapters()) {
@@ -178,7 +181,7 @@ TEST_P(Peft, MergedWeightsArePefts) {
     EXPECT_EQ(expected.erase(p.name), changed ? 1U : 0U) << p.name;
   }
   EXPECT_TRUE(expected.empty()) << expected.begin()->first;
-  expect_close(outputs(*base_, base_->forward(tokens_)), wanted(), "outputs");
+  expect_close(outputs(*base_, forward(*base_, tokens_)), wanted(), "outputs");
 }
 
 TEST_P(ExportedPeft, WritesFoldersForPeft) {

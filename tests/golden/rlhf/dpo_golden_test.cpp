@@ -15,6 +15,7 @@
 #include "step/pipeline/phases.h"
 #include "step/training/training.h"
 #include "train/sequences.h"
+#include "unit/step/train_micro_batch.h"
 
 namespace neap::rlhf {
 namespace {

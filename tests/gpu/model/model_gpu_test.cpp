@@ -9,6 +9,7 @@
 
 #include "bridge/compute_stream.h"
 #include "gpu/loaded_cuda.h"
+#include "unit/ops/passes.h"
 #include "unit/ops/tiny_model.h"
 #include "weights/tensor_io.h"
 
@@ -74,11 +75,9 @@ Step step(Transformer& model, const std::vector<Tensor>& grads, const Tensor& ba
   const Tensor targets = tokens(1, n, 41, 5).view(-1).to(batch.device());
   const Tensor weights = at::linspace(0.1, 1, n, at::kFloat).to(batch.device());
   auto tape =
-      model.forward_train(batch, recompute ? ops::TrainOptions{spec::checkpointing(
-                                                 spec::CheckpointMode::kFull, model.architecture())}
-                                           : ops::TrainOptions{});
-  const auto out = model.cross_entropy(tape.hidden(), {}, targets, weights);
-  tape.backward(out.d_hidden);
+      forward_train(model, batch, recompute ? testing::recompute(model) : spec::Checkpointing{});
+  const auto out = cross_entropy(model, tape.hidden, {}, targets, weights);
+  backward(model, std::move(tape), out.d_hidden);
   Step s{out.values.log_probs, {}};
   for (const Tensor& g : grads) s.grads.push_back(g.clone());
   return s;
@@ -166,15 +165,15 @@ TEST_P(OnCard, DecodesAsItRunsWhole) {
        {std::pair{at::kFloat, 1e-3}, std::pair{at::kBFloat16, 0.03}}) {
     Moved card(host, dtype);
     const Tensor rows = tokens(3, 12, 41).to(at::kCUDA);
-    const Tensor whole = card.model.forward(rows).view({3, 12, -1});
+    const Tensor whole = forward(card.model, rows).view({3, 12, -1});
     KvCache cache = KvCache::over(at::zeros({KvCache::elements(host.shape, 3, 16)},
                                             at::TensorOptions(at::kCUDA).dtype(dtype)),
                                   host.shape, 3, 16);
     Tensor positions = at::tensor({5, 2, 7}, at::kLong).to(at::kCUDA);
-    Tensor hidden = card.model.prefill(rows.narrow(1, 0, 7), positions, cache);
+    Tensor hidden = prefill(card.model, rows.narrow(1, 0, 7), positions, cache);
     for (int i = 0; i < 5; ++i) {
       const Tensor next = rows.gather(1, positions.unsqueeze(1)).squeeze(1);
-      hidden = card.model.decode(next, positions, cache, 12);
+      hidden = decode(card.model, next, positions, cache, 12);
       const Tensor expected =
           whole.gather(1, positions.view({3, 1, 1}).expand({3, 1, whole.size(2)})).squeeze(1);
       EXPECT_LT(relative(hidden, expected), tolerance) << c10::toString(dtype) << " step " << i;

@@ -9,6 +9,7 @@
 #include "ops/transformer.h"
 #include "plan/counting/counted_backend.h"
 #include "random_job.h"
+#include "unit/ops/passes.h"
 
 namespace neap {
 namespace {
@@ -49,10 +50,10 @@ class Subject {
   // Loss first, then the gradients.
   std::vector<Tensor> train(const spec::Checkpointing& checkpointing, const Tensor& batch) {
     for (Tensor& g : grads_) g.zero_();
-    ops::Tape tape = model_->forward_train(batch, {checkpointing});
+    auto tape = forward_train(*model_, batch, checkpointing);
     const Tensor weights = at::linspace(0.1, 1, batch.numel(), wide_);
-    const auto out = model_->cross_entropy(tape.hidden(), {}, batch.view(-1), weights);
-    tape.backward(out.d_hidden);
+    const auto out = cross_entropy(*model_, tape.hidden, {}, batch.view(-1), weights);
+    backward(*model_, std::move(tape), out.d_hidden);
     std::vector<Tensor> result{out.values.log_probs};
     for (const Tensor& g : grads_) result.push_back(g.clone());
     return result;

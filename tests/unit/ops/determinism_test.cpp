@@ -5,6 +5,7 @@
 
 #include "ops/transformer.h"
 #include "tiny_model.h"
+#include "unit/ops/passes.h"
 #include "weights/initialize.h"
 
 namespace neap::ops {
@@ -56,10 +57,10 @@ std::vector<Tensor> gradients(const spec::Architecture& s) {
   weights::initialize(s, spec::Head::kLanguageModel, 0, weights, 11, 0.1);
   const Tensor tokens = at::arange(8 * 64, at::kLong).mul_(7919).remainder_(s.vocab_size);
   const Tensor weight = at::full({std::int64_t{8} * 64}, 1.0 / (8 * 64), at::kFloat);
-  auto tape = model.forward_train(tokens.view({8, 64}), {});
+  auto tape = forward_train(model, tokens.view({8, 64}));
   const Tensor rows = at::arange(8 * 64, at::kLong).flip(0);
-  auto out = model.cross_entropy(tape.hidden(), rows, tokens, weight);
-  tape.backward(std::move(out.d_hidden));
+  auto out = cross_entropy(model, tape.hidden, rows, tokens, weight);
+  backward(model, std::move(tape), std::move(out.d_hidden));
   return grads;
 }
 

@@ -6,6 +6,7 @@
 
 #include "bridge/no_autograd.h"
 #include "unit/operations/random_job.h"
+#include "unit/ops/passes.h"
 #include "unit/ops/tiny_model.h"
 
 namespace neap::ops {
@@ -141,11 +142,11 @@ Compared decoded_and_whole(const spec::Architecture& shape,
   const bridge::NoAutograd no_autograd;
   TestModel m(shape, spec::Head::kLanguageModel, lora);
   const Tensor rows = testing::tokens(3, 12, shape.vocab_size);
-  const Tensor whole = m.model->forward(rows).view({3, 12, -1});
+  const Tensor whole = forward(*m.model, rows).view({3, 12, -1});
   const KvCache cache =
       KvCache::over(at::zeros({KvCache::elements(shape, 3, 16)}, at::kDouble), shape, 3, 16);
   Tensor positions = at::tensor({5, 2, 7}, at::kLong);
-  Tensor hidden = m.model->prefill(rows.narrow(1, 0, 7), positions, cache);
+  Tensor hidden = prefill(*m.model, rows.narrow(1, 0, 7), positions, cache);
   KernelDefinitions ops;
   ops.attends = ops.few_rows = few_rows;
   const auto rotations = step::make_rotations(ops, shape, cache.max_tokens());

@@ -2,6 +2,7 @@
 
 #include "ops/transformer.h"
 #include "tiny_model.h"
+#include "unit/ops/passes.h"
 
 namespace neap::ops {
 namespace {
@@ -18,7 +19,7 @@ struct Reference {
   Reference(TestModel& m, const Tensor& hidden, const Tensor& rows, const Tensor& targets,
             double temperature) {
     const Tensor log_p = at::log_softmax(
-        m.model->logits(hidden.index_select(0, rows)).to(at::kDouble) / temperature, -1);
+        logits(*m.model, hidden.index_select(0, rows)).to(at::kDouble) / temperature, -1);
     log_probs = log_p.gather(1, targets.unsqueeze(1)).squeeze(1);
     entropy = -(log_p.exp() * log_p).sum(1);
   }
@@ -37,7 +38,7 @@ TEST(Head, ChunksGiveWhatTheWholeGives) {
   for (const std::int64_t rows_a_chunk : {1, 2, 100}) {
     const LogProbOptions options{
         .temperature = 0.7, .entropy = true, .chunk_elements = rows_a_chunk * 41};
-    const LogProbs out = p.m.model->log_probs(p.hidden, p.rows, p.targets, options);
+    const LogProbs out = log_probs(*p.m.model, p.hidden, p.rows, p.targets, options);
     EXPECT_LT(largest_difference(out.log_probs, reference.log_probs), 1e-5);
     EXPECT_LT(largest_difference(out.entropy, reference.entropy), 1e-5);
   }
@@ -48,9 +49,9 @@ TEST(Head, BackwardAgreesWithFiniteDifferencesThroughEntropyAndTemperature) {
   const LogProbOptions options{.temperature = 1.3, .entropy = true, .chunk_elements = 82};
   const Tensor d_log_prob = at::tensor({0.3, -1.0, 0.5, 2.0, 1.0}, at::kDouble);
   const Tensor d_entropy = at::tensor({-0.5, 0.2, 1.0, 0.1, 0.4}, at::kDouble);
-  const LogProbs out = p.m.model->log_probs(p.hidden, p.rows, p.targets, options);
-  const Tensor d_hidden = p.m.model->log_probs_backward(p.hidden, p.rows, p.targets, out,
-                                                        d_log_prob, d_entropy, options);
+  const LogProbs out = log_probs(*p.m.model, p.hidden, p.rows, p.targets, options);
+  const Tensor d_hidden = log_probs_backward(*p.m.model, p.hidden, p.rows, p.targets, out,
+                                             d_log_prob, d_entropy, options);
   const auto loss = [&](const Tensor& hidden) {
     const Reference r(p.m, hidden, p.rows, p.targets, 1.3);
     return (r.log_probs * d_log_prob + r.entropy * d_entropy).sum().item<double>();
@@ -81,11 +82,11 @@ TEST(Head, BackwardAgreesWithFiniteDifferencesThroughEntropyAndTemperature) {
 TEST(Head, OnePassEqualsTwo) {
   Problem p;
   const Tensor weights = at::tensor({0.3, 0.0, 0.5, 2.0, 1.0}, at::kDouble);
-  const LogProbs out = p.m.model->log_probs(p.hidden, p.rows, p.targets);
-  const Tensor two = p.m.model->log_probs_backward(p.hidden, p.rows, p.targets, out, -weights);
+  const LogProbs out = log_probs(*p.m.model, p.hidden, p.rows, p.targets);
+  const Tensor two = log_probs_backward(*p.m.model, p.hidden, p.rows, p.targets, out, -weights);
   const auto grads = p.m.copy_grads();
   p.m.zero_grads();
-  const auto one = p.m.model->cross_entropy(p.hidden, p.rows, p.targets, weights);
+  const auto one = cross_entropy(*p.m.model, p.hidden, p.rows, p.targets, weights);
   EXPECT_LT(largest_difference(one.values.log_probs, out.log_probs), 1e-6);
   EXPECT_LT(largest_difference(one.d_hidden, two), 1e-6);
   EXPECT_LT(largest_difference(p.m.grads.back(), grads.back()), 1e-6);
@@ -94,7 +95,7 @@ TEST(Head, OnePassEqualsTwo) {
 TEST(Head, LargeLogitsStayFinite) {
   Problem p;
   const LogProbOptions options{.temperature = 1e-4, .entropy = true};
-  const LogProbs out = p.m.model->log_probs(p.hidden, p.rows, p.targets, options);
+  const LogProbs out = log_probs(*p.m.model, p.hidden, p.rows, p.targets, options);
   EXPECT_TRUE(out.log_probs.isfinite().all().item<bool>());
   EXPECT_TRUE(out.entropy.isfinite().all().item<bool>());
   EXPECT_TRUE((out.log_probs <= 0).all().item<bool>());
@@ -106,12 +107,13 @@ TEST(ScalarHead, ScoresAndTheirGradients) {
   const Tensor rows = at::tensor({4, 7, 9}, at::kLong);
   const Tensor d = at::tensor({1.0, -0.5, 0.25}, at::kDouble);
   const auto loss = [&] {
-    return (m.model->scores(m.model->forward(batch), rows).to(at::kDouble) * d)
+    return (scores(*m.model, forward(*m.model, batch), rows).to(at::kDouble) * d)
         .sum()
         .item<double>();
   };
-  auto tape = m.model->forward_train(batch, testing::recompute(*m.model));
-  tape.backward(m.model->scores_backward(tape.hidden(), rows, d));
+  auto tape = forward_train(*m.model, batch, testing::recompute(*m.model));
+  const Tensor d_hidden = scores_backward(*m.model, tape.hidden, rows, d);
+  backward(*m.model, std::move(tape), d_hidden);
   for (const auto& p : m.model->parameters()) {
     const Tensor along =
         at::arange(p.weight.numel(), at::kDouble).mul_(1.7).cos_().view(p.weight.sizes());
@@ -130,8 +132,9 @@ TEST(ScalarHead, ScoresAndTheirGradients) {
 
 TEST(ScalarHead, IsTrainedBesideAdapters) {
   TestModel m(tiny_llama(), spec::Head::kScalar, spec::LoraShape{2, {"q_proj"}});
-  auto tape = m.model->forward_train(tokens(1, 4, 41), {});
-  tape.backward(m.model->scores_backward(tape.hidden(), {}, at::ones({4}, at::kDouble)));
+  auto tape = forward_train(*m.model, tokens(1, 4, 41));
+  const Tensor d_hidden = scores_backward(*m.model, tape.hidden, {}, at::ones({4}, at::kDouble));
+  backward(*m.model, std::move(tape), d_hidden);
   ASSERT_EQ(m.model->adapters().back().name, "base_model.model.score.weight");
   EXPECT_GT(m.model->adapters().back().grad.abs().max().item<double>(), 0);
 }

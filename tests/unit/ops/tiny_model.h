@@ -157,8 +157,8 @@ struct TestModel {
 };
 
 /// Every block keeps its input only.
-inline TrainOptions recompute(const Transformer& model) {
-  return {spec::checkpointing(spec::CheckpointMode::kFull, model.architecture())};
+inline spec::Checkpointing recompute(const Transformer& model) {
+  return spec::checkpointing(spec::CheckpointMode::kFull, model.architecture());
 }
 
 inline double largest_difference(const at::Tensor& a, const at::Tensor& b) {

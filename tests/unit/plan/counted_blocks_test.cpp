@@ -33,7 +33,8 @@ step::Work forward(std::int64_t blocks, double read_seconds, double compute_seco
   layers.home = spec::Home::kDisk;
   layers.overlaps = true;
   {
-    CountedBlocks source(ops, weights, layers);
+    CountedSlots slots(ops, weights, layers);
+    CountedBlocks source(ops, weights, &slots, nullptr);
     for (int p = 0; p < passes; ++p) {
       source.expect(step::Sweep::kForward, 1, {{0, blocks}});
       ops.repeat(blocks, [&](std::int64_t b) {

@@ -9,6 +9,7 @@
 #include "plan/counting/counted_model.h"
 #include "plan/search/tunables.h"
 #include "step/pipeline/phases.h"
+#include "unit/step/train_micro_batch.h"
 
 namespace neap::plan {
 namespace {

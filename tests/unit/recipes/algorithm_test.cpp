@@ -9,6 +9,7 @@
 #include "plan/results/memory_plan.h"
 #include "step/counting/counting_ops.h"
 #include "step/training/training.h"
+#include "unit/step/train_micro_batch.h"
 
 namespace neap {
 namespace {

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "generator_fixture.h"
 #include "rollout/seen_tokens.h"
+#include "unit/ops/passes.h"
 
 namespace neap::rollout {
 namespace {
@@ -163,8 +164,8 @@ TEST_F(Generator, FollowsTheFullForwardPass) {
   for (std::size_t i = 0; i < prompts_.size(); ++i) {
     std::vector<std::int64_t> text = prompts_[i].tokens;
     for (const std::int64_t token : responses[i].tokens) {
-      const at::Tensor hidden = model_.forward(at::tensor(text, at::kLong).unsqueeze(0));
-      const at::Tensor logits = model_.logits(hidden.narrow(0, hidden.size(0) - 1, 1));
+      const at::Tensor hidden = forward(model_, at::tensor(text, at::kLong).unsqueeze(0));
+      const at::Tensor logits = ops::logits(model_, hidden.narrow(0, hidden.size(0) - 1, 1));
       // Decoding adds in another order: the token is the best, or as good as.
       EXPECT_NEAR(logits[0][token].item<double>(), logits.max().item<double>(), 1e-4);
       text.push_back(token);

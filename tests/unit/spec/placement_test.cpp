@@ -130,12 +130,12 @@ TEST(StatePlacement, ASliceIsAShareOfTheBytes) {
     const double share = all / static_cast<double>(ranks);
     const auto slice = static_cast<double>(placement.parts().front().bytes.count()) / 12;
     EXPECT_GE(slice, share);
-    EXPECT_LE(slice, share + static_cast<double>(kTile)) << ranks;
+    EXPECT_LE(slice, share + static_cast<double>(kSumTile)) << ranks;
     EXPECT_EQ(static_cast<double>(placement.slice_elements()), slice);
     // Of each unit about as many, so that a gather of it keeps all ranks busy.
     for (const std::int64_t count : placement.counts(0)) {
-      EXPECT_GE(count, (unit.elements / kTile / ranks - 1) * kTile) << ranks;
-      EXPECT_LE(count, (unit.elements / kTile / ranks + 2) * kTile) << ranks;
+      EXPECT_GE(count, (unit.elements / kSumTile / ranks - 1) * kSumTile) << ranks;
+      EXPECT_LE(count, (unit.elements / kSumTile / ranks + 2) * kSumTile) << ranks;
     }
   }
 }

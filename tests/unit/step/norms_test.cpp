@@ -53,8 +53,8 @@ class Source final : public BlockSource<T> {
 
 TEST(NormsOfLeavingGradients, AreReadWhenTheMiniBatchEnds) {
   spec::FlatUnit unit;
-  unit.parameters.emplace_back().shape = {3 * kTile + 5};
-  unit.elements = 3 * kTile + 64;
+  unit.parameters.emplace_back().shape = {3 * spec::kSumTile + 5};
+  unit.elements = 3 * spec::kSumTile + 64;
   Held memory;
   ReadingOps ops(memory, KernelProfile{}, 1);
   Source source(unit.elements);

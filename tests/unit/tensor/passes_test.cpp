@@ -18,6 +18,7 @@
 #include "step/generation/sampling.h"
 #include "step/units/gradient_norm.h"
 #include "thread_ranks.h"
+#include "unit/ops/passes.h"
 #include "weights/unit_cuts.h"
 
 namespace neap::ops {
@@ -103,20 +104,20 @@ void generate(Transformer& model, const Data& data, Results& out) {
   const Tensor flat = at::zeros({KvCache::elements(a, kSequences, kLength + 3)}, at::kDouble);
   const KvCache cache = KvCache::over(flat, a, kSequences, kLength + 3);
   const Tensor lengths = at::full({kSequences}, kLength, at::kLong);
-  Tensor hidden = model.prefill(data.tokens, lengths, cache);
+  Tensor hidden = prefill(model, data.tokens, lengths, cache);
   step::SamplingOptions sampling;
   sampling.top_k = 9;
   sampling.top_p = 0.8;
   sampling.log_probs = true;
   for (std::int64_t i = 0; i < 3; ++i) {
-    const Tensor logits = model.logits(hidden);
+    const Tensor logits = ops::logits(model, hidden);
     out.values.emplace_back("logits " + std::to_string(i), logits.clone());
     const step::Sampled<Tensor> next = step::sample(model.ops(), logits.clone(), sampling,
                                                     step::Draw<Tensor>{data.uniforms, {}, {}});
     out.values.emplace_back("tokens " + std::to_string(i), next.tokens.to(at::kDouble));
     out.values.emplace_back("sampled log-probabilities", next.log_probs);
-    hidden = model.decode(next.tokens.view(-1), at::full({kSequences}, kLength + i, at::kLong),
-                          cache, kLength + i + 1);
+    hidden = decode(model, next.tokens.view(-1), at::full({kSequences}, kLength + i, at::kLong),
+                    cache, kLength + i + 1);
   }
 }
 
@@ -137,33 +138,33 @@ Tensor in_chunks(Transformer& model, const Tensor& tokens) {
 
 void train(Transformer& model, const Case& setup, Results& out) {
   const Data& data = setup.data;
-  TrainOptions options;
+  spec::Checkpointing keep;
   if (setup.recompute)
-    options.checkpointing.blocks.assign(
-        static_cast<std::size_t>(model.architecture().num_hidden_layers),
-        spec::BlockRetention::all(spec::Retention::kRecompute));
-  Tape tape = model.forward_train(data.tokens, options);
-  out.values.emplace_back("hidden", tape.hidden().clone());
-  out.values.emplace_back("hidden without a tape", model.forward(data.tokens));
+    keep.blocks.assign(static_cast<std::size_t>(model.architecture().num_hidden_layers),
+                       spec::BlockRetention::all(spec::Retention::kRecompute));
+  auto tape = forward_train(model, data.tokens, keep);
+  out.values.emplace_back("hidden", tape.hidden.clone());
+  out.values.emplace_back("hidden without a tape", forward(model, data.tokens));
   out.values.emplace_back("in chunks", in_chunks(model, data.tokens));
   if (setup.head == Head::kScalar) {
-    out.values.emplace_back("scores", model.scores(tape.hidden(), data.rows));
-    tape.backward(model.scores_backward(tape.hidden(), data.rows, data.d_log_probs));
+    out.values.emplace_back("scores", scores(model, tape.hidden, data.rows));
+    const Tensor d_hidden = scores_backward(model, tape.hidden, data.rows, data.d_log_probs);
+    backward(model, std::move(tape), d_hidden);
     return;
   }
   LogProbOptions head;
   head.entropy = head.accuracy = true;
   head.chunk_elements = 200;  // several chunks
-  const LogProbs values = model.log_probs(tape.hidden(), data.rows, data.targets, head);
+  const LogProbs values = log_probs(model, tape.hidden, data.rows, data.targets, head);
   out.values.emplace_back("log-probabilities", values.log_probs);
   out.values.emplace_back("entropies", values.entropy);
   out.values.emplace_back("right", values.right);
-  Tensor d = model.log_probs_backward(tape.hidden(), data.rows, data.targets, values,
-                                      data.d_log_probs, data.d_entropy, head);
-  const Transformer::WithGrad more =
-      model.cross_entropy(tape.hidden(), data.rows, data.targets, data.d_log_probs, {});
+  Tensor d = log_probs_backward(model, tape.hidden, data.rows, data.targets, values,
+                                data.d_log_probs, data.d_entropy, head);
+  const auto more =
+      cross_entropy(model, tape.hidden, data.rows, data.targets, data.d_log_probs, {});
   out.values.emplace_back("cross entropy", more.values.log_probs);
-  tape.backward(d.add_(more.d_hidden));
+  backward(model, std::move(tape), d.add_(more.d_hidden));
 }
 
 Results run(const Case& setup, const Architecture& part, const std::vector<Tensor>& weights,

@@ -19,13 +19,14 @@ using testing::zero_unit;
 // A norm of all elements at once would have other last bits.
 TEST(GradientNorm, HasTheSameBitsWhereverAUnitIsCutBetweenTiles) {
   const spec::OptimizerSpec spec = spec_of(spec::OptimizerConfig{});
-  constexpr std::int64_t kElements = 2 * step::kTile + 12'288;
+  constexpr std::int64_t kElements = 2 * spec::kSumTile + 12'288;
   const OptimizerUnit whole = zero_unit(spec, unit_of({{kElements}}));
   at::manual_seed(5);
   at::Tensor(whole.gradients).normal_();
   std::vector<OptimizerUnit> parts;
-  for (const auto& [first, count] : {std::pair{std::int64_t{0}, 2 * step::kTile},
-                                     std::pair{2 * step::kTile, kElements - 2 * step::kTile}}) {
+  for (const auto& [first, count] :
+       {std::pair{std::int64_t{0}, 2 * spec::kSumTile},
+        std::pair{2 * spec::kSumTile, kElements - 2 * spec::kSumTile}}) {
     parts.push_back(zero_unit(spec, unit_of({{count}}), std::ssize(parts)));
     at::Tensor(parts.back().gradients)
         .narrow(0, 0, count)
@@ -43,7 +44,7 @@ TEST(GradientNorm, RangesAreCutBetweenTilesAndWhereTheSpreadChanges) {
   spec::FlatUnit unit;
   std::int64_t offset = 0;
   for (const auto& [elements, parts] :
-       {std::pair{step::kTile / 2, 1}, std::pair{2 * step::kTile, 2},
+       {std::pair{spec::kSumTile / 2, 1}, std::pair{2 * spec::kSumTile, 2},
         std::pair{std::int64_t{64}, 1}}) {
     unit.parameters.push_back({.name = "w",
                                .shape = {elements},
@@ -53,8 +54,8 @@ TEST(GradientNorm, RangesAreCutBetweenTilesAndWhereTheSpreadChanges) {
   }
   unit.elements = offset;
   std::vector<spec::SpreadRange> cut;
-  for (const std::int64_t first : {std::int64_t{0}, step::kTile}) {
-    const std::int64_t count = first == 0 ? step::kTile : offset - step::kTile;
+  for (const std::int64_t first : {std::int64_t{0}, spec::kSumTile}) {
+    const std::int64_t count = first == 0 ? spec::kSumTile : offset - spec::kSumTile;
     for (const spec::SpreadRange& range : step::norm_ranges(unit, first, count))
       cut.push_back(range);
   }
@@ -67,7 +68,7 @@ TEST(GradientNorm, RangesAreCutBetweenTilesAndWhereTheSpreadChanges) {
     EXPECT_EQ(cut[i].first, at);
     EXPECT_EQ(cut[i].count, whole[i].count);
     EXPECT_EQ(whole[i].spread.parts, i == 0 || i == 4 ? 1 : 2);
-    EXPECT_LE(whole[i].count, step::kTile);
+    EXPECT_LE(whole[i].count, spec::kSumTile);
     at += whole[i].count;
   }
   EXPECT_EQ(at, offset);

@@ -9,6 +9,7 @@
 #include "step/pipeline/phases.h"
 #include "step/training/training.h"
 #include "unit/ops/tiny_model.h"
+#include "unit/step/train_micro_batch.h"
 
 namespace neap::train {
 namespace {

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "checkpoint_fixture.h"
 #include "saved_models.h"
+#include "unit/ops/passes.h"
 #include "unit/ops/tiny_model.h"
 #include "weights/checkpoint.h"
 #include "weights/model_reader.h"
@@ -55,16 +56,16 @@ TEST_F(Checkpoint, AMergedAdapterGivesTheAdaptedModel) {
       TestModel merged(shape, head, std::nullopt, at::kFloat, 9);
       ModelReader(spec::ModelFiles{folder, {}}, shape, head).read(0, merged.weights);
       const Tensor batch = at::arange(10, at::kLong).view({2, 5});
-      const Tensor wanted = m.model->forward(batch);
-      EXPECT_FALSE(at::allclose(merged.model->forward(batch), wanted, 1e-3, 1e-3));
+      const Tensor wanted = forward(*m.model, batch);
+      EXPECT_FALSE(at::allclose(forward(*merged.model, batch), wanted, 1e-3, 1e-3));
       ModelReader(folder, shape, head).read(0, merged.weights);
-      const Tensor got = merged.model->forward(batch);
+      const Tensor got = forward(*merged.model, batch);
       EXPECT_LT((got - wanted).abs().max().item<double>(),
                 1e-4 * wanted.abs().max().item<double>());
       if (head == spec::Head::kScalar) {
         const Tensor rows = at::arange(10, at::kLong);
-        const Tensor scores = m.model->scores(wanted, rows);
-        const Tensor off = merged.model->scores(got, rows) - scores;
+        const Tensor scores = ops::scores(*m.model, wanted, rows);
+        const Tensor off = ops::scores(*merged.model, got, rows) - scores;
         EXPECT_LT(off.abs().max().item<double>(), 1e-4 * scores.abs().max().item<double>());
       }
     }
@@ -121,12 +122,12 @@ TEST_F(Checkpoint, AFolderWithAnAdapterAloneNamesItsBase) {
   const fs::path base = folder_ / "base", adapter = folder_ / "adapter";
   save_model(base, m.shape, m.head, m.weights);
   const Tensor batch = at::arange(10, at::kLong).view({2, 5});
-  const Tensor wanted = m.model->forward(batch);
+  const Tensor wanted = forward(*m.model, batch);
   for (const fs::path& named : {base, fs::path("../base")}) {
     save_adapter(adapter, m.shape, m.head, lora, m.adapter_weights, named.string());
     TestModel merged(m.shape, m.head, std::nullopt, at::kFloat, 9);
     ModelReader(adapter, m.shape, m.head).read(0, merged.weights);
-    EXPECT_LT((merged.model->forward(batch) - wanted).abs().max().item<double>(),
+    EXPECT_LT((forward(*merged.model, batch) - wanted).abs().max().item<double>(),
               1e-4 * wanted.abs().max().item<double>());
   }
   save_adapter(adapter, m.shape, m.head, lora, m.adapter_weights, "Qwen/Qwen2.5-1.5B");
@@ -159,8 +160,8 @@ TEST_F(Checkpoint, AMergedFolderIsTheAdaptedModelWithoutItsAdapter) {
   TestModel merged(shape, m.head, std::nullopt, at::kFloat, 9);
   ModelReader(to, shape, m.head).read(0, merged.weights);
   const Tensor batch = at::arange(10, at::kLong).view({2, 5});
-  const Tensor wanted = m.model->forward(batch);
-  EXPECT_LT((merged.model->forward(batch) - wanted).abs().max().item<double>(),
+  const Tensor wanted = forward(*m.model, batch);
+  EXPECT_LT((forward(*merged.model, batch) - wanted).abs().max().item<double>(),
             1e-4 * wanted.abs().max().item<double>());
   EXPECT_THAT([&] { merge_adapter(value_or_throw(spec::find_model(from)), to); },
               ThrowsMessage<Error>(HasSubstr("holds a model already")));

@@ -12,6 +12,7 @@
 #include "checkpoint_fixture.h"
 #include "saved_models.h"
 #include "text/tokenizer/text_tokens.h"
+#include "unit/ops/passes.h"
 #include "unit/ops/tiny_model.h"
 #include "unit/text/byte_tokenizer.h"
 #include "weights/initialize.h"
@@ -44,7 +45,7 @@ TEST_F(Checkpoint, ModelsComeBackThroughTheirFolder) {
     EXPECT_THAT(reader.unused(), ElementsAre());
     reader.read(0, loaded.weights);
     const Tensor batch = tokens(2, 5, 41);
-    EXPECT_TRUE(at::equal(saved.model->forward(batch), loaded.model->forward(batch)));
+    EXPECT_TRUE(at::equal(forward(*saved.model, batch), forward(*loaded.model, batch)));
     const auto shape_again = value_or_throw(spec::Architecture::from_folder(folder_));
     EXPECT_EQ(shape_again.to_json(), shape.to_json()) << shape.model_type;
   }
@@ -61,7 +62,7 @@ TEST_F(Checkpoint, ALanguageModelBecomesAScalarModelAndSaysWhatItLacks) {
   reader.read(0, value.weights);
   EXPECT_TRUE(at::equal(value.model->parameters().back().weight, score));
   const Tensor batch = tokens(2, 5, 41);
-  EXPECT_TRUE(at::equal(language.model->forward(batch), value.model->forward(batch)));
+  EXPECT_TRUE(at::equal(forward(*language.model, batch), forward(*value.model, batch)));
 }
 
 TEST_F(Checkpoint, EndTokensComeFromTheGenerationConfigAndStay) {

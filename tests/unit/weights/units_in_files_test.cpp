@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <numeric>
 
@@ -105,6 +106,32 @@ TEST_F(UnitsInFiles, OtherFormsAreNot) {
   EXPECT_FALSE(found(spec::Dtype::kFloat16));
   fs::resize_file(folder_ / "model.safetensors", 100);
   EXPECT_FALSE(found(spec::Dtype::kBfloat16)) << "a file that cannot be read";
+}
+
+// A header that was read for the plan says nothing about a file that was written since.
+TEST_F(UnitsInFiles, FilesThatChangeAfterTheirHeaderWasReadAreErrors) {
+  const fs::path path = folder_ / "model.safetensors";
+  write({{"model.layers.0.q.weight", "F32", {4, 6}}});
+  const OpenFolders folders;
+  const auto again = [&] { (void)folders.weights(folder_); };
+  again();
+  EXPECT_NO_THROW(again());
+  const auto changed =
+      ThrowsMessage<Error>(HasSubstr(path.string() + ": was changed after its header"));
+  const std::string old = value_or_throw(read_file(path, 1_MiB));
+  std::ofstream(path, std::ios::binary) << old << "more";
+  EXPECT_THAT(again, changed) << "in place";
+  folders.close();
+  std::ofstream(path, std::ios::binary) << old;
+  again();
+  fs::last_write_time(path, fs::last_write_time(path) + std::chrono::seconds(1));
+  EXPECT_THAT(again, changed) << "in place, with as many bytes";
+  folders.close();
+  again();
+  write({{"model.layers.0.q.weight", "F32", {6, 4}}});
+  EXPECT_THAT(again, changed) << "by another file";
+  folders.close();
+  EXPECT_NO_THROW(again());
 }
 
 TEST_F(UnitsInFiles, DamageIsFound) {
