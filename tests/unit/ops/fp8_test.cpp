@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "bridge/no_autograd.h"
-#include "ops/transformer.h"
 #include "step/operations/linear.h"
 #include "tiny_model.h"
+#include "unit/ops/passes.h"
 
 namespace neap::ops {
 namespace {
@@ -152,7 +152,7 @@ class Trained {
  public:
   Trained(const spec::Architecture& shape, bridge::KernelChoice kernels,
           spec::CheckpointMode mode = spec::CheckpointMode::kNone)
-      : shape_(shape), options_{spec::checkpointing(mode, shape)} {
+      : shape_(shape), checkpointing_(spec::checkpointing(mode, shape)) {
     for (const auto& unit : spec::flat_layout(shape, spec::Head::kLanguageModel)) {
       weights_.push_back(at::zeros({unit.elements}, at::kBFloat16));
       grads_.push_back(at::zeros({unit.elements}, at::kFloat));
@@ -168,10 +168,10 @@ class Trained {
     const std::int64_t batch = 6, length = 16, n = batch * length;
     const Tensor tokens = testing::tokens(batch, length, shape_.vocab_size);
     const Tensor targets = tokens.view(-1).roll({-1}, {0}).contiguous();
-    auto tape = model_->forward_train(tokens, options_);
-    auto out = model_->cross_entropy(tape.hidden(), at::arange(n, at::kLong), targets,
-                                     at::full({n}, 1.0 / static_cast<double>(n), at::kFloat));
-    tape.backward(std::move(out.d_hidden));
+    auto tape = forward_train(*model_, tokens, checkpointing_);
+    auto out = cross_entropy(*model_, tape.hidden, at::arange(n, at::kLong), targets,
+                             at::full({n}, 1.0 / static_cast<double>(n), at::kFloat));
+    backward(*model_, std::move(tape), std::move(out.d_hidden));
     for (std::size_t u = 0; u < weights_.size(); ++u) {
       masters_[u].sub_(grads_[u], lr);
       weights_[u].copy_(masters_[u]);
@@ -182,7 +182,7 @@ class Trained {
 
  private:
   spec::Architecture shape_;
-  TrainOptions options_;
+  spec::Checkpointing checkpointing_;
   std::vector<Tensor> weights_, grads_, masters_;
   std::optional<Transformer> model_;
 };
