@@ -118,12 +118,30 @@ def plan_of(neap, case, words=()):
     return json.loads(done.stdout)
 
 
+def least_of(plan):
+    """None where ranks have several plans, which have no alternatives."""
+    return plan.get("alternatives", {}).get("min_capacity")
+
+
+def smallest(neap, case, most):
+    """The least capacity that fits, to 1 %."""
+    low = 0
+    while most - low > most // 100:
+        middle = (low + most) // 2
+        if plan_of(neap, case, ("--capacity", f"{middle}B")) is None:
+            low = middle
+        else:
+            most = middle
+    return most
+
+
 def capacities_of(neap, case, count):
     """The least that the job needs, and shares of what it takes where memory is free."""
     free = plan_of(neap, case, ("--capacity", "4096GiB"))
     if free is None:
         return []
-    least, most = free["alternatives"]["min_capacity"], free["peak"]
+    most = free["peak"]
+    least = least_of(free) or smallest(neap, case, most)
     steps = [least * (most / least) ** (i / max(1, count - 1)) for i in range(count)]
     return sorted({least, *(int(step) for step in steps[1:])})
 
@@ -132,7 +150,7 @@ def row_of(neap, case, capacity):
     plan = plan_of(neap, case, ("--capacity", f"{capacity}B"))
     row = {"case": case.name, "capacity": capacity, "fits": plan is not None}
     if plan is not None:
-        row |= {field: plan[field] for field in FIELDS} | {"least": plan["alternatives"]["min_capacity"]}
+        row |= {field: plan[field] for field in FIELDS} | {"least": least_of(plan)}
     return row
 
 
@@ -168,7 +186,7 @@ def worse(new, old, limit):
         return ""
     if not new["fits"]:
         return "does not fit any more"
-    if new["least"] > old["least"]:
+    if old["least"] and new["least"] > old["least"]:
         return f"needs at least {new['least']} bytes, not {old['least']}"
     if new["overrides"] and not old["overrides"] and new["seconds"] * SETTINGS_GAIN > old["seconds"]:
         return f"takes {' '.join(new['overrides'])} for {old['seconds'] / new['seconds'] - 1:.1%}"

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "plan/counting/buffer_regions.h"
 #include "plan/counting/counted_backend.h"
 #include "plan/counting/nccl_memory.h"
 #include "spec/model/pipeline.h"
@@ -81,64 +82,6 @@ HostedPlan hosted_weights(const spec::Job& job, const spec::Recipe& recipe, cons
   const spec::Dtype gradients = optimizer_of(role, dtype).gradients;
   out.gradients = hosted_blocks(role, gradients);
   out.table_gradients = unit_parts(hosted.units, gradients);
-  return out;
-}
-
-// One for each slot; none of no bytes.
-std::vector<PartPlan> block_slots(step::BufferOf what, Bytes bytes) {
-  std::vector<PartPlan> parts;
-  for (std::size_t i = 0; i < kBlockSlots && !bytes.is_zero(); ++i)
-    parts.push_back({step::block_buffer(what, i), Bytes(), bytes});
-  return parts;
-}
-
-// Buffers for gathered blocks. Tables use the memory of all block buffers.
-std::vector<RegionPlan> gather_regions(const ModelRole& role, spec::Dtype dtype) {
-  RegionPlan region =
-      pack_regions(block_slots(step::BufferOf::kWeights, largest_of(hosted_blocks(role, dtype))),
-                   Bytes(~0ull))
-          .front();
-  const step::SlicedTables tables =
-      step::sliced_tables(role.shape, role.head, spec::flat_layout(role.shape, role.head));
-  PartPlan table{step::table_buffer(step::BufferOf::kWeights), Bytes(),
-                 spec::tensor_bytes(tables.elements, dtype)};
-  region.bytes = std::max(region.bytes, table.bytes);
-  if (tables.elements > 0) region.parts.push_back(std::move(table));
-  region.name = "slots";
-  return {std::move(region)};
-}
-
-// Weights, gradients and inputs of blocks. Tables use the memory of all block buffers.
-std::vector<RegionPlan> slot_regions(const HostedPlan& hosted, Bytes enough) {
-  std::vector<PartPlan> parts = block_slots(step::BufferOf::kWeights, largest_of(hosted.blocks));
-  const auto add = [&](step::BufferOf what, Bytes bytes) {
-    for (PartPlan& part : block_slots(what, bytes)) parts.push_back(std::move(part));
-  };
-  add(step::BufferOf::kGradients, largest_of(hosted.gradients));
-  add(step::BufferOf::kInputs, hosted.pass_inputs());
-  if (!hosted.turns.any()) return pack_regions(parts, enough);
-  RegionPlan region = pack_regions(parts, Bytes(~0ull)).front();
-  const Bytes weights = hosted.turns.head ? hosted.tables[*hosted.turns.head].bytes : Bytes();
-  PartPlan table{step::table_buffer(step::BufferOf::kWeights), Bytes(),
-                 std::max(weights, kPartAlignment)};
-  PartPlan gradients{step::table_buffer(step::BufferOf::kGradients),
-                     round_up(table.bytes, kPartAlignment), largest_of(hosted.table_gradients)};
-  region.bytes = std::max(region.bytes, gradients.offset + gradients.bytes);
-  region.parts.insert(region.parts.begin() + kBlockSlots, std::move(table));
-  if (!hosted.gradients.empty())
-    region.parts.insert(region.parts.begin() + 2 * kBlockSlots + 1, std::move(gradients));
-  region.name = "slots";
-  return {std::move(region)};
-}
-
-std::vector<RegionPlan> buffer_regions(const ModelRole& role, const spec::ModelStorage& storage,
-                                       const HostedPlan& hosted, spec::Dtype dtype, Bytes enough) {
-  if (storage.streams_layers()) return slot_regions(hosted, enough);
-  std::vector<RegionPlan> out;
-  if (storage.shards_weights) out = gather_regions(role, dtype);
-  for (RegionPlan& inputs :
-       pack_regions(block_slots(step::BufferOf::kInputs, hosted.pass_inputs()), Bytes(~0ull)))
-    out.push_back(std::move(inputs));
   return out;
 }
 
@@ -327,6 +270,42 @@ TagPlan outside_tag(spec::TagKind kind, Bytes bytes, std::size_t phases) {
   return tag;
 }
 
+// Everything but its contents and the phases that need it.
+TagPlan sized_tag(const spec::Job& job, const spec::Recipe& recipe, const JobModels& models,
+                  const Target& target, spec::TagId id) {
+  const spec::Dtype dtype = compute_dtype(job, target);
+  TagPlan tag;
+  tag.id = id;
+  if (id.kind == spec::TagKind::kBlocks)
+    tag.own_blocks = generates_with_own_blocks(models.at(id.model), recipe.find(id.model)->storage);
+  if (id.kind == spec::TagKind::kBuffers)
+    tag.gathers = recipe.find(id.model)->storage.shards_weights;
+  if (id.kind != spec::TagKind::kKeyValues && id.kind != spec::TagKind::kGraphs)
+    tag.hosted = hosted_of(job, recipe, models.at(id.model), id, dtype);
+  const Bytes enough = target.granularity * kGranulesPerRegion;
+  place(tag,
+        id.kind == spec::TagKind::kBuffers
+            ? buffer_regions(models.at(id.model), recipe.find(id.model)->storage, tag.hosted, dtype,
+                             enough)
+            : pack_regions(tag_parts(job, recipe, models, id, dtype), enough),
+        target.granularity);
+  return tag;
+}
+
+TagSizes::Key key_of(const spec::Job& job, const spec::Recipe& recipe, const JobModels& models,
+                     spec::TagId id) {
+  TagSizes::Key key;
+  key.tag = id;
+  key.storage = recipe.find(id.model)->storage;
+  key.stores_weights = recipe.stores_weights(id.model);
+  if (const spec::Phase* const phase = recipe.training_phase(id.model); phase != nullptr) {
+    key.training = spec::batching_of(job, *phase);
+    key.states = models.at(id.model).optimizer.state_dtype;
+  }
+  if (id.kind == spec::TagKind::kKeyValues) key.rollout_batch = job.rollout_batch();
+  return key;
+}
+
 }  // namespace
 
 std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts, Bytes enough) {
@@ -348,32 +327,25 @@ std::vector<RegionPlan> pack_regions(const std::vector<PartPlan>& parts, Bytes e
 }
 
 std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe,
-                                const JobModels& models, const Target& target) {
-  const spec::Dtype dtype = compute_dtype(job, target);
+                                const JobModels& models, const Target& target, TagSizes&& sizes) {
+  return build_tags(job, recipe, models, target, sizes);
+}
+
+std::vector<TagPlan> build_tags(const spec::Job& job, const spec::Recipe& recipe,
+                                const JobModels& models, const Target& target, TagSizes& sizes) {
   std::vector<TagPlan> tags;
   for (const spec::TagId id : recipe.tags) {
-    TagPlan tag;
-    tag.id = id;
+    const TagSizes::Key key = key_of(job, recipe, models, id);
+    const auto known = sizes.known.find(key);
+    TagPlan tag =
+        known != sizes.known.end()
+            ? known->second
+            : sizes.known.emplace(key, sized_tag(job, recipe, models, target, id)).first->second;
     tag.contents = contents_of(recipe, id);
     for (const spec::Phase& phase : recipe.phases) {
       tag.need.push_back(need_of(phase, id));
       tag.write.push_back(contains(phase.writes, id));
     }
-    if (id.kind == spec::TagKind::kBlocks)
-      tag.own_blocks =
-          generates_with_own_blocks(models.at(id.model), recipe.find(id.model)->storage);
-    if (id.kind == spec::TagKind::kBuffers)
-      tag.gathers = recipe.find(id.model)->storage.shards_weights;
-    if (id.kind != spec::TagKind::kKeyValues && id.kind != spec::TagKind::kGraphs)
-      tag.hosted = hosted_of(job, recipe, models.at(id.model), id, dtype);
-    const Bytes enough = target.granularity * kGranulesPerRegion;
-    const auto regions = [&] {
-      if (id.kind != spec::TagKind::kBuffers)
-        return pack_regions(tag_parts(job, recipe, models, id, dtype), enough);
-      return buffer_regions(models.at(id.model), recipe.find(id.model)->storage, tag.hosted, dtype,
-                            enough);
-    };
-    place(tag, regions(), target.granularity);
     tags.push_back(std::move(tag));
   }
   if (target.cuda && job.ranks() > 1)

@@ -35,6 +35,10 @@ Status check_pages(const spec::Job& job, const Target& target, const JobModels& 
                  job.rollout.max_total_tokens, reason)};
 }
 
+double waits_of(const PhasePlan& phase) {
+  return phase.wait_seconds + phase.peer_seconds;
+}
+
 }  // namespace
 
 Drafts::Drafts(const spec::Job& job, const Target& target, JobModels models,
@@ -86,7 +90,7 @@ Result<MemoryPlan> Drafts::draft(const spec::StepModes& modes, Accuracy accuracy
   if (job_.device.takes_own_kernels()) plan.no_own_kernels = target_.no_own_kernels;
   plan.modes = modes;
   const spec::Recipe recipe = spec::describe(job_, modes);
-  plan.tags = build_tags(job_, recipe, models_, target_);
+  plan.tags = build_tags(job_, recipe, models_, target_, predictions_.tags);
   plan.checkpoint_copy = checkpoint_copy(job_, recipe, plan.tags);
   for (const spec::ModelId id : trained_) {
     const ModelRole& role = models_.at(id);
@@ -141,15 +145,28 @@ Bytes Drafts::least_capacity(MemoryPlan draft) const {
 }
 
 Result<double> Drafts::least_seconds(const MemoryPlan& draft) {
-  double sum = draft.operation_seconds();
-  // Larger groups may remove all waits.
-  if (!grouped(draft.modes).empty()) {
-    for (std::size_t p = 0; p < draft.cycle(); ++p)
-      sum -= draft.phases[p].share * (draft.phases[p].wait_seconds + draft.phases[p].peer_seconds);
+  NEAP_TRY_ASSIGN(double sum, recomputation_seconds(draft));
+  sum = draft.operation_seconds() - sum;
+  if (grouped(draft.modes).empty()) return sum;
+  const spec::Recipe recipe = spec::describe(job_, draft.modes);
+  for (std::size_t p = 0; p < draft.cycle(); ++p) {
+    // Groups reduce gradients of shards less often.
+    if (recipe.phases[p].storage.shards_weights) return 0.0;
+    const bool brings =
+        recipe.phases[p].brings_layers() && recipe.phases[p].part != spec::TrainPart::kUpdate;
+    if (brings) sum -= draft.phases[p].share * waits_of(draft.phases[p]);
   }
+  return sum;
+}
+
+Result<double> Drafts::recomputation_seconds(const MemoryPlan& draft) {
+  double sum = 0;
   for (const CheckpointChoice& choice : choices(draft.modes)) {
     NEAP_TRY_ASSIGN(const PhasePlan kept, choice.predict(0, Accuracy::kQuick));
-    sum += kept.seconds - draft.phases[choice.phase].seconds;
+    const PhasePlan& least = draft.phases[choice.phase];
+    // Recomputation may wait for ranks, or fill the time of other waits.
+    const double all = least.seconds - kept.seconds;
+    sum += std::max({0.0, all, all - waits_of(least) + waits_of(kept)});
   }
   return sum;
 }

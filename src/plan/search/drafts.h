@@ -44,6 +44,7 @@ struct Predictions {
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   std::map<Key, PhasePlan> phases;
+  TagSizes tags;
   std::map<std::pair<spec::ModelId, spec::Batching>, CheckpointLadder> ladders;
 };
 
@@ -94,8 +95,11 @@ class Drafts {
   /// Fills the schedule, and checkpointing if the plan chooses it. Returns false if nothing fits
   /// the capacity with less than `limit` seconds.
   [[nodiscard]] Result<bool> solve(MemoryPlan& plan, double limit);
-  /// A lower bound of the time of solve()'s plans: operations without recomputation.
+  /// A lower bound of the time of solve()'s plans with any groups: operations without recomputation
+  /// and without waits that groups can remove. Zero if groups may save more than these.
   [[nodiscard]] Result<double> least_seconds(const MemoryPlan& draft);
+  /// The operations that blocks recompute in a draft and need not.
+  [[nodiscard]] Result<double> recomputation_seconds(const MemoryPlan& draft);
 
   /// Why the job's generations cannot decode in graphs; empty: they can.
   [[nodiscard]] std::string_view no_graphs_reason() const;

@@ -14,6 +14,19 @@ bool valid_with(spec::Job job, const std::vector<spec::JobChange>& changes) {
   return job.validate().ok();
 }
 
+// Offloading saves less of the operations than this leaves.
+constexpr double kOffloadedTime = 0.99;
+
+// The lower bound of the draft with these updates.
+double resident_seconds(const std::vector<Draft>& drafts, const spec::StepModes& modes) {
+  const auto same = std::find_if(drafts.begin(), drafts.end(), [&](const Draft& draft) {
+    for (std::size_t m = 0; m < modes.models.size(); ++m)
+      if (draft.plan.modes.models[m].update != modes.models[m].update) return false;
+    return true;
+  });
+  return same == drafts.end() ? 0.0 : same->least_seconds;
+}
+
 void add(std::vector<spec::JobChange>& changes, const std::vector<spec::JobChange>& more) {
   changes.insert(changes.end(), more.begin(), more.end());
 }
@@ -126,18 +139,31 @@ Result<Variant*> JobVariants::at(std::size_t states, const Levels& levels) {
   return &made;
 }
 
-Result<std::vector<Draft>*> drafts_of(Variant& variant, std::size_t offload) {
-  const auto known = variant.made.find(offload);
+Result<std::string_view> JobVariants::no_graphs_reason() {
+  NEAP_TRY_ASSIGN(const Variant* const variant, at(0, together().front()));
+  return variant == nullptr ? std::string_view("no setting is valid")
+                            : variant->drafts->no_graphs_reason();
+}
+
+Result<std::vector<Draft>*> drafts_of(Variant& variant, DraftKind kind) {
+  const auto known = variant.made.find(kind);
   if (known != variant.made.end()) return &known->second;
+  std::vector<Draft>* resident = nullptr;
+  if (kind.offload > 0) {
+    NEAP_TRY_ASSIGN(resident, drafts_of(variant, {0, kind.graphs}));
+  }
   std::vector<Draft> drafts;
-  for (const spec::StepModes& modes : variant.drafts->modes(offload)) {
-    const bool exact = offload > 0;
+  for (spec::StepModes& modes : variant.drafts->modes(kind.offload)) {
+    const bool exact = kind.offload > 0;
+    modes.graphs = kind.graphs;
     NEAP_TRY_ASSIGN(MemoryPlan plan,
                     variant.drafts->draft(modes, exact ? Accuracy::kExact : Accuracy::kQuick));
-    NEAP_TRY_ASSIGN(const double least, variant.drafts->least_seconds(plan));
+    NEAP_TRY_ASSIGN(double least, variant.drafts->least_seconds(plan));
+    if (resident != nullptr && least > 0)
+      least = std::max(least, kOffloadedTime * resident_seconds(*resident, modes));
     drafts.push_back({std::move(plan), least, exact});
   }
-  return &(variant.made[offload] = std::move(drafts));
+  return &(variant.made[kind] = std::move(drafts));
 }
 
 Status make_exact(Variant& variant, Draft& draft) {

@@ -31,17 +31,23 @@ struct Draft {
   bool exact = true;         ///< otherwise the plan may need more memory
 };
 
+struct DraftKind {
+  std::size_t offload = 0;  ///< step of kOffloads
+  bool graphs = false;      ///< decodes in CUDA graphs
+  friend auto operator<=>(const DraftKind&, const DraftKind&) = default;
+};
+
 struct Variant {
   VariantChoice choice;
   spec::Job job;
   std::vector<spec::JobChange> changes;  ///< changes from the job to this variant
   std::unique_ptr<Drafts> drafts;
-  std::map<std::size_t, std::vector<Draft>> made;  // by step of kOffloads
+  std::map<DraftKind, std::vector<Draft>> made;
 };
 
-/// The drafts of a variant at a step of kOffloads; their addresses are stable. Drafts of step 0 are
+/// The drafts of a kind; their addresses are stable. Drafts of step 0 are
 /// not exact: one round of each loop gives their time, and most are discarded by their lower bounds.
-[[nodiscard]] Result<std::vector<Draft>*> drafts_of(Variant& variant, std::size_t offload);
+[[nodiscard]] Result<std::vector<Draft>*> drafts_of(Variant& variant, DraftKind kind);
 /// Predicts inexact parts again.
 [[nodiscard]] Status make_exact(Variant& variant, Draft& draft);
 
@@ -60,6 +66,8 @@ class JobVariants {
   [[nodiscard]] bool may_reorder_sums() const;
   /// Types of optimizer states, from 0: as configured, then bfloat16 wherever that is allowed.
   [[nodiscard]] std::size_t states() const { return states_.size(); }
+  /// As Drafts::no_graphs_reason.
+  [[nodiscard]] Result<std::string_view> no_graphs_reason();
   /// The level of each kind of micro-batch, and last that of prefill passes.
   using Levels = std::vector<int>;
   [[nodiscard]] const Levels& deepest() const { return deepest_; }

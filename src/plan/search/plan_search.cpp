@@ -54,28 +54,7 @@ Result<MemoryPlan> PlanSearch::fastest(Bytes capacity) {
     best = std::move(found);
     best->capacity = capacity;
   }
-  NEAP_TRY(refine(*best));
-  NEAP_TRY(take_faster_with_graphs(*best));
   return std::move(*best);
-}
-
-// The search above does not count the memory of graphs. A plan that needs less memory may have room
-// for them, or to hide more copies.
-Status PlanSearch::take_faster_with_graphs(MemoryPlan& best) {
-  const Bytes capacity = best.capacity;
-  while (!best.modes.graphs || best.move_seconds > 0) {
-    NEAP_TRY_ASSIGN(const double saved, saved_by_graphs(best));
-    if (saved <= 0) break;
-    NEAP_TRY_ASSIGN(const Bytes wanted, smaller_capacity(best));
-    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found,
-                    fastest_within({wanted, best.seconds() + saved}));
-    if (!found) break;
-    NEAP_TRY(refine(*found));
-    if (!is_faster(found->seconds(), best.seconds())) break;
-    best = *std::move(found);
-    best.capacity = capacity;
-  }
-  return {};
 }
 
 Result<bool> PlanSearch::replaced(MemoryPlan& best, const spec::StepModes& modes,
@@ -89,29 +68,8 @@ Result<bool> PlanSearch::replaced(MemoryPlan& best, const spec::StepModes& modes
   if (!found) return false;
   plan.changes = variant->changes;
   plan.variant = variant->choice;
-  plan.no_graphs = best.no_graphs;
-  variants_.add_opened(plan);
   best = std::move(plan);
   return true;
-}
-
-Status PlanSearch::take_graphs(MemoryPlan& best) {
-  NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(best.variant.states, best.variant.levels));
-  if (variant == nullptr) return {};
-  best.no_graphs = variant->drafts->no_graphs_reason();
-  if (!best.no_graphs.empty()) return {};
-  spec::StepModes modes = best.modes;
-  modes.graphs = true;
-  JobVariants::Levels levels = best.variant.levels;
-  // Shorter prefill passes leave more memory. Their products may have another order of sums.
-  const int deepest =
-      variants_.may_reorder_sums() ? variants_.deepest().back() : best.variant.levels.back();
-  for (; levels.back() <= deepest; ++levels.back()) {
-    NEAP_TRY_ASSIGN(const bool found, replaced(best, modes, levels));
-    if (found) return {};
-  }
-  best.no_graphs = "they do not fit, or are not faster";
-  return {};
 }
 
 Status PlanSearch::enlarge_logits(MemoryPlan& best) {
@@ -125,23 +83,14 @@ Status PlanSearch::enlarge_logits(MemoryPlan& best) {
   return {};
 }
 
-Status PlanSearch::refine(MemoryPlan& best) {
-  NEAP_TRY(take_graphs(best));
-  return enlarge_logits(best);
-}
-
-Result<double> PlanSearch::saved_by_graphs(const MemoryPlan& plan) {
+Result<double> PlanSearch::saved_by_logits(const MemoryPlan& plan) {
+  if (!variants_.may_reorder_sums()) return 0.0;
   NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(plan.variant.states, plan.variant.levels));
-  if (variant == nullptr || !variant->drafts->no_graphs_reason().empty()) return 0.0;
-  const auto seconds = [&](bool graphs) -> Result<double> {
-    spec::StepModes modes = plan.modes;
-    modes.graphs = graphs;
-    NEAP_TRY_ASSIGN(const MemoryPlan draft, variant->drafts->draft(modes));
-    return draft.operation_seconds();
-  };
-  NEAP_TRY_ASSIGN(const double eager, seconds(false));
-  NEAP_TRY_ASSIGN(const double in_graphs, seconds(true));
-  return eager - in_graphs;
+  spec::StepModes modes = plan.modes;
+  NEAP_TRY_ASSIGN(const MemoryPlan before, variant->drafts->draft(modes));
+  modes.logits_chunk = spec::kLargerLogitsChunks.front();
+  NEAP_TRY_ASSIGN(const MemoryPlan after, variant->drafts->draft(modes));
+  return std::max(0.0, before.operation_seconds() - after.operation_seconds());
 }
 
 // The result with bfloat16 states bounds the search for an exact plan. The exact plan wins unless
@@ -149,7 +98,7 @@ Result<double> PlanSearch::saved_by_graphs(const MemoryPlan& plan) {
 PlanSearch::Found PlanSearch::fastest_within(Limits limits) {
   std::optional<MemoryPlan> best;
   for (std::size_t states = variants_.states(); states-- > 0;) {
-    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_of_states(states, limits));
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_of_graphs(states, limits));
     if (!found) continue;
     limits.seconds = std::min(limits.seconds, found->seconds() / kInexactGain);
     best = std::move(found);
@@ -158,55 +107,88 @@ PlanSearch::Found PlanSearch::fastest_within(Limits limits) {
   return best;
 }
 
-PlanSearch::Found PlanSearch::fastest_of_states(std::size_t states, Limits limits) {
+PlanSearch::Found PlanSearch::fastest_of_graphs(std::size_t states, Limits limits) {
+  NEAP_TRY_ASSIGN(const std::string_view reason, variants_.no_graphs_reason());
+  std::optional<MemoryPlan> best;
+  if (reason.empty()) {
+    NEAP_TRY_ASSIGN(best, fastest_of_steps({states, true}, limits));
+  }
+  if (best) limits.seconds = best->seconds();
+  NEAP_TRY_ASSIGN(std::optional<MemoryPlan> eager, fastest_of_steps({states, false}, limits));
+  if (!eager) return best;
+  eager->no_graphs = reason.empty() ? "they do not fit, or are not faster" : reason;
+  if (reason.empty()) NEAP_TRY(shorten_prefill(*eager));
+  return eager;
+}
+
+// Shorter prefill passes leave more memory for graphs. Their products may have another order of
+// sums.
+Status PlanSearch::shorten_prefill(MemoryPlan& best) {
+  if (!variants_.may_reorder_sums()) return {};
+  spec::StepModes modes = best.modes;
+  modes.graphs = true;
+  JobVariants::Levels levels = best.variant.levels;
+  while (++levels.back() <= variants_.deepest().back()) {
+    NEAP_TRY_ASSIGN(const bool found, replaced(best, modes, levels));
+    if (found) break;
+  }
+  return {};
+}
+
+PlanSearch::Found PlanSearch::fastest_of_steps(Linked linked, Limits limits) {
+  std::optional<MemoryPlan> best;
   for (std::size_t offload = 0; offload < kOffloadSteps; ++offload) {
-    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_of_sizes(states, offload, limits));
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_of_sizes(linked, offload, limits));
     if (found) {
-      if (offload > 0) NEAP_TRY(improve(*found, states, offload, limits));
-      return found;
+      // A slower plan may have room for larger chunks.
+      NEAP_TRY_ASSIGN(const double saved, saved_by_logits(*found));
+      NEAP_TRY(enlarge_logits(*found));
+      if (!best || is_faster(found->seconds(), best->seconds())) best = std::move(found);
+      limits.seconds = std::min(limits.seconds, best->seconds() + saved);
     }
     if (limits.capacity.is_zero()) {
       // Fixed choices may leave no drafts.
-      NEAP_TRY_ASSIGN(const bool any, has_drafts(states, offload));
+      NEAP_TRY_ASSIGN(const bool any, has_drafts(linked, offload));
       if (any) break;
-      continue;
     }
-    NEAP_TRY_ASSIGN(const Closest least, closest(states, offload, HostMemory::kBudget));
-    if (limits.capacity >= least.least) break;  // some fit, but none is fast enough
+    // With less of a model on the device there is room for larger groups of micro-batches, and for
+    // more that need not be recomputed. Nothing is faster than a plan without either.
+    NEAP_TRY_ASSIGN(const double bound, offload == 0 ? least_seconds(linked) : Result<double>(0.0));
+    if (!is_faster(bound, limits.seconds)) break;
   }
-  return std::optional<MemoryPlan>();
+  return best;
 }
 
-Result<bool> PlanSearch::has_drafts(std::size_t states, std::size_t offload) {
+// A lower bound for plans that offload no layers.
+Result<double> PlanSearch::least_seconds(Linked linked) {
+  double least = std::numeric_limits<double>::infinity();
+  NEAP_TRY_ASSIGN(Variant* const variant,
+                  variants_.at(linked.states, variants_.together().front()));
+  if (variant == nullptr) return 0.0;
+  NEAP_TRY_ASSIGN(const std::vector<Draft>* const drafts, drafts_of(*variant, {0, linked.graphs}));
+  for (const Draft& draft : *drafts) least = std::min(least, draft.least_seconds);
+  return drafts->empty() ? 0.0 : least;
+}
+
+Result<bool> PlanSearch::has_drafts(Linked linked, std::size_t offload) {
   for (const JobVariants::Levels& levels : variants_.together()) {
-    NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(states, levels));
+    NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(linked.states, levels));
     if (variant == nullptr) continue;
-    NEAP_TRY_ASSIGN(const std::vector<Draft>* const drafts, drafts_of(*variant, offload));
+    NEAP_TRY_ASSIGN(const std::vector<Draft>* const drafts,
+                    drafts_of(*variant, {offload, linked.graphs}));
     if (!drafts->empty()) return true;
   }
   return false;
 }
 
-// With less of a model on the device there is room for larger groups of micro-batches.
-Status PlanSearch::improve(MemoryPlan& best, std::size_t states, std::size_t offload,
-                           Limits limits) {
-  if (limits.capacity.is_zero()) return {};
-  for (std::size_t further = offload + 1; further < kOffloadSteps; ++further) {
-    limits.seconds = best.seconds();
-    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> faster, fastest_of_sizes(states, further, limits));
-    if (faster) best = std::move(*faster);
-  }
-  return {};
-}
-
-PlanSearch::Found PlanSearch::fastest_of_sizes(std::size_t states, std::size_t offload,
-                                               Limits limits) {
+PlanSearch::Found PlanSearch::fastest_of_sizes(Linked linked, std::size_t offload, Limits limits) {
   std::optional<MemoryPlan> best;
   JobVariants::Levels levels;  // levels of the best plan
   const auto improves = [&](const JobVariants::Levels& there) -> Result<bool> {
-    NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(states, there));
+    NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(linked.states, there));
     if (variant == nullptr) return false;
-    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> plan, fastest_of_drafts(*variant, offload, limits));
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> plan,
+                    fastest_of_drafts(*variant, {offload, linked.graphs}, limits));
     if (!plan) return false;
     limits.seconds = plan->seconds();
     best = std::move(plan);
@@ -235,10 +217,9 @@ PlanSearch::Found PlanSearch::fastest_of_sizes(std::size_t states, std::size_t o
   return best;
 }
 
-PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, std::size_t offload,
-                                                Limits limits) {
+PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, DraftKind kind, Limits limits) {
   std::optional<MemoryPlan> best;
-  NEAP_TRY_ASSIGN(std::vector<Draft>* const drafts, drafts_of(variant, offload));
+  NEAP_TRY_ASSIGN(std::vector<Draft>* const drafts, drafts_of(variant, kind));
   for (const Draft& draft : *drafts) {
     if (!is_faster(draft.least_seconds, limits.seconds)) continue;
     MemoryPlan plan = draft.plan;
@@ -260,27 +241,27 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, std::size_t of
 }
 
 // Larger groups load less and keep more. Starts from the largest that fit and continues while it
-// gets faster.
+// gets faster. A smaller group waits no less, so a group's operations bound those of the rest.
 PlanSearch::Found PlanSearch::fastest_of_groups(Drafts& drafts, MemoryPlan draft, Limits limits) {
+  NEAP_TRY_ASSIGN(const double recomputation, drafts.recomputation_seconds(draft));
+  std::vector<spec::StepModes> groups = drafts.grouped(draft.modes);
+  groups.push_back(draft.modes);
   std::optional<MemoryPlan> best;
-  const std::vector<spec::StepModes> grouped = drafts.grouped(draft.modes);
-  const auto faster = [&](MemoryPlan plan) -> Result<bool> {
-    NEAP_TRY_ASSIGN(const bool found, drafts.solve(plan, limits.seconds * (1 - kSame)));
-    if (!found) return false;
-    limits.seconds = plan.seconds();
-    best = std::move(plan);
-    return true;
-  };
-  for (const spec::StepModes& modes : grouped) {
-    NEAP_TRY_ASSIGN(MemoryPlan plan, drafts.draft(modes));
+  for (const spec::StepModes& modes : groups) {
+    const bool single = modes == draft.modes;
+    NEAP_TRY_ASSIGN(MemoryPlan plan,
+                    single ? Result<MemoryPlan>(std::move(draft)) : drafts.draft(modes));
+    if (!is_faster(plan.operation_seconds() - recomputation, limits.seconds)) break;
     plan.capacity = limits.capacity;
-    if (!limits.capacity.is_zero() && least_needed(plan) > limits.capacity) continue;
-    const bool found_before = best.has_value();
-    NEAP_TRY_ASSIGN(const bool found, faster(std::move(plan)));
-    if (found_before && !found) return best;
+    if (!single && !limits.capacity.is_zero() && least_needed(plan) > limits.capacity) continue;
+    NEAP_TRY_ASSIGN(const bool found, drafts.solve(plan, limits.seconds * (1 - kSame)));
+    if (found) {
+      limits.seconds = plan.seconds();
+      best = std::move(plan);
+    } else if (best) {
+      break;
+    }
   }
-  const Result<bool> single = faster(std::move(draft));
-  if (!single.ok()) return single.status();
   return best;
 }
 
@@ -315,7 +296,7 @@ Result<PlanSearch::Closest> PlanSearch::find_closest(std::size_t states, std::si
   for (auto levels = all.rbegin(); levels != all.rend(); ++levels) {
     NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(states, *levels));
     if (variant == nullptr) continue;
-    NEAP_TRY_ASSIGN(std::vector<Draft>* const drafts, drafts_of(*variant, offload));
+    NEAP_TRY_ASSIGN(std::vector<Draft>* const drafts, drafts_of(*variant, {offload}));
     Closest here{nullptr, closest.least};
     // The last drafts take least, so most others are skipped early. Among equals the first wins.
     for (auto draft = drafts->rbegin(); draft != drafts->rend(); ++draft) {
@@ -358,16 +339,11 @@ Result<Bytes> PlanSearch::smaller_capacity(const MemoryPlan& plan) {
 PlanSearch::Found PlanSearch::smaller(const MemoryPlan& plan) {
   NEAP_TRY_ASSIGN(const Bytes wanted, smaller_capacity(plan));
   if (wanted > share_of(plan.peak, 1 - kCapacityStep)) return std::optional<MemoryPlan>();
-  NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_within({wanted}));
-  if (found) NEAP_TRY(refine(*found));
-  return found;
+  return fastest_within({wanted});
 }
 
 PlanSearch::Found PlanSearch::faster(const MemoryPlan& plan) {
-  // The search compares plans without graphs; the best one gets graphs afterwards.
-  NEAP_TRY_ASSIGN(const double saved,
-                  plan.modes.graphs ? saved_by_graphs(plan) : Result<double>(0.0));
-  const double wanted = plan.seconds() * kFasterGain + saved;
+  const double wanted = plan.seconds() * kFasterGain;
   NEAP_TRY_ASSIGN(std::optional<MemoryPlan> best, fastest_within({Bytes(), wanted}));
   if (!best) return best;
   Bytes low = plan.peak;
@@ -380,8 +356,6 @@ PlanSearch::Found PlanSearch::faster(const MemoryPlan& plan) {
       low = middle;
     }
   }
-  NEAP_TRY(refine(*best));
-  if (best->seconds() > plan.seconds() * kFasterGain) best.reset();
   return best;
 }
 

@@ -5,17 +5,19 @@
 //         limit.
 //         1. Types of optimizer states, bfloat16 first. bfloat16 changes results, so it must
 //            save 5 % of the time.
-//         2. Resident weights; then offloaded blocks, or only their inputs; then also tables, also
-//            inputs of blocks, each if the one before fits with no micro-batch size. Inputs are also
-//            tried if blocks fit, because they may make room for larger groups.
-//         3. Micro-batch sizes: the largest that fit, all kinds together. Then one kind after
+//         2. Decoding in CUDA graphs, if the job can, then without. If that is faster, graphs with
+//            shorter prefill passes are tried in its best plan.
+//         3. Resident weights; then offloaded blocks, or only their inputs; then also tables, also
+//            inputs of blocks. With less of a model on the device there is room for larger groups
+//            and for more that blocks keep, so all steps are tried unless nothing can be faster.
+//            The best plan of each step is also tried with larger chunks of logits. Chunks change
+//            the order of sums, so deterministic jobs and ranks with different plans keep the
+//            default chunk.
+//         4. Micro-batch sizes: the largest that fit, all kinds together. Then one kind after
 //            another, twice: a level down or up as long as that helps.
-//         4. The drafts of that variant: every mode of updates and weight offload, with loads of
+//         5. The drafts of that variant: every mode of updates and weight offload, with loads of
 //            blocks for one micro-batch or for groups.
-//         5. The best retentions (checkpoint_search.h) and moves (residency_search.h) of a draft.
-//         6. CUDA graphs of decoding for the best plan, then larger chunks of logits, if they
-//            fit and are faster. Chunks change the order of sums, so deterministic jobs and ranks
-//            with different plans keep the default chunk.
+//         6. The best retentions (checkpoint_search.h) and moves (residency_search.h) of a draft.
 // Bounds  a draft is skipped if it needs more than the capacity, or if its lower bound is not below
 //         the best plan's seconds. The bound is all operations without recomputation and optional
 //         moves.
@@ -63,25 +65,26 @@ class PlanSearch {
   };
   using Found = Result<std::optional<MemoryPlan>>;
   explicit PlanSearch(JobVariants variants) : variants_(std::move(variants)) {}
-  // The loops described above, from 1 to 4.
+  // Choices outside of the loops over modes and sizes.
+  struct Linked {
+    std::size_t states = 0;
+    bool graphs = false;
+  };
+  // The loops described above.
   Found fastest_within(Limits limits);
-  Found fastest_of_states(std::size_t states, Limits limits);
-  Found fastest_of_sizes(std::size_t states, std::size_t offload, Limits limits);
-  Result<bool> has_drafts(std::size_t states, std::size_t offload);
-  // Tries the steps of kOffloads after `offload`.
-  Status improve(MemoryPlan& best, std::size_t states, std::size_t offload, Limits limits);
-  Found fastest_of_drafts(Variant& variant, std::size_t offload, Limits limits);
-  // Tries to decode in graphs, then larger chunks of logits.
-  Status refine(MemoryPlan& best);
-  Status take_graphs(MemoryPlan& best);
+  Found fastest_of_graphs(std::size_t states, Limits limits);
+  Found fastest_of_steps(Linked linked, Limits limits);
+  Found fastest_of_sizes(Linked linked, std::size_t offload, Limits limits);
+  Found fastest_of_drafts(Variant& variant, DraftKind kind, Limits limits);
   Status enlarge_logits(MemoryPlan& best);
-  // Replaces the best plan by a draft with other modes and sizes, if that fits and is faster.
+  // The seconds that the largest chunks of logits save, if they fit.
+  Result<double> saved_by_logits(const MemoryPlan& plan);
+  Status shorten_prefill(MemoryPlan& best);
+  // Replaces the plan by one with other modes and sizes, if that fits and is faster.
   Result<bool> replaced(MemoryPlan& best, const spec::StepModes& modes,
                         const JobVariants::Levels& levels);
-  // Takes a plan of less memory while graphs make it faster.
-  Status take_faster_with_graphs(MemoryPlan& best);
-  // The seconds that graphs save or would save; zero if the job cannot decode in graphs.
-  Result<double> saved_by_graphs(const MemoryPlan& plan);
+  Result<bool> has_drafts(Linked linked, std::size_t offload);
+  Result<double> least_seconds(Linked linked);
   // Tries a draft with blocks that are loaded for one micro-batch, or for several at once.
   static Found fastest_of_groups(Drafts& drafts, MemoryPlan draft, Limits limits);
 

@@ -163,7 +163,7 @@ TEST(GoldenPlans, AllowedMeasuresAreTakenAndOthersAreNot) {
   for (const std::string& change : spec::assignments(states->changes))
     EXPECT_NE(change.find("state_dtype=bfloat16"), std::string::npos) << change;
   EXPECT_TRUE(plan(narrow, 400)->changes.empty());
-  expect_overrides_give("qwen7b_ppo.toml", with_auto(), *states);
+  expect_overrides_give("qwen7b_ppo.toml", with_auto({"memory.allow=" + narrow}), *states);
 }
 
 TEST(GoldenPlans, AutoIsNoSlowerThanAnyModeThatFits) {
