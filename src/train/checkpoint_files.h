@@ -12,12 +12,14 @@
 
 #include <filesystem>
 
+#include "weights/open_folders.h"
+
 namespace neap::train {
 
 /// Writes checksums.json for all files in the folder.
 void write_checksums(const std::filesystem::path& checkpoint);
 
 /// kCorrupt with the file that is missing or has changed. A checkpoint without checksums passes.
-void check_files(const std::filesystem::path& checkpoint);
+void check_files(const std::filesystem::path& checkpoint, const weights::OpenFolders& folders = {});
 
 }  // namespace neap::train

@@ -340,7 +340,7 @@ void ModelFiles::restore_states(const fs::path& folder) const {
   const spec::StatePlacement& placement = optimizer.placement();
   const std::int64_t rank = groups_.shards().rank();
   const std::string wanted(to_string(placement.optimizer().kind));
-  const weights::SafetensorsFile file = weights::SafetensorsFile::open(folder / kOptimizerFile);
+  const weights::SafetensorsFile file = spec_.folders.file(folder / kOptimizerFile);
   const auto kind = file.metadata().find(kKindKey);
   if (kind == file.metadata().end() || kind->second != wanted) {
     throw Error(

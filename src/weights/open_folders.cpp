@@ -61,8 +61,16 @@ void add_file(RunningHash& hash, const fs::path& file) {
 struct OpenFolders::State {
   std::mutex mutex;
   std::map<fs::path, std::shared_ptr<const WeightFolder>> weights;
-  std::map<fs::path, SafetensorsFile> adapters;
+  std::map<fs::path, SafetensorsFile> files;
   std::map<std::pair<fs::path, fs::path>, std::string> fingerprints;
+
+  /// Call it with the mutex locked.
+  SafetensorsFile file(const fs::path& path) {
+    const auto known = files.find(path);
+    if (known == files.end()) return files.emplace(path, SafetensorsFile::open(path)).first->second;
+    known->second.check_unchanged();
+    return known->second;
+  }
 };
 
 OpenFolders::OpenFolders() : state_(std::make_shared<State>()) {}
@@ -71,28 +79,27 @@ std::shared_ptr<const WeightFolder> OpenFolders::weights(const fs::path& folder)
   const std::lock_guard lock(state_->mutex);
   std::shared_ptr<const WeightFolder>& open = state_->weights[folder];
   if (open == nullptr) {
-    open = std::make_shared<const WeightFolder>(WeightFolder::open(folder));
+    open = std::make_shared<const WeightFolder>(
+        WeightFolder::open(folder, [&](const fs::path& path) { return state_->file(path); }));
   } else {
     for (const SafetensorsFile& file : open->files()) file.check_unchanged();
   }
   return open;
 }
 
-SafetensorsFile OpenFolders::adapter(const fs::path& folder) const {
+SafetensorsFile OpenFolders::file(const fs::path& path) const {
   const std::lock_guard lock(state_->mutex);
-  const auto known = state_->adapters.find(folder);
-  if (known != state_->adapters.end()) {
-    known->second.check_unchanged();
-    return known->second;
-  }
-  return state_->adapters.emplace(folder, SafetensorsFile::open(folder / spec::kAdapterWeights))
-      .first->second;
+  return state_->file(path);
+}
+
+SafetensorsFile OpenFolders::adapter(const fs::path& folder) const {
+  return file(folder / spec::kAdapterWeights);
 }
 
 void OpenFolders::close() const {
   const std::lock_guard lock(state_->mutex);
   state_->weights.clear();
-  state_->adapters.clear();
+  state_->files.clear();
   state_->fingerprints.clear();
 }
 

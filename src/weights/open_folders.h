@@ -28,6 +28,7 @@ class OpenFolders {
 
   [[nodiscard]] std::shared_ptr<const WeightFolder> weights(
       const std::filesystem::path& folder) const;
+  [[nodiscard]] SafetensorsFile file(const std::filesystem::path& path) const;
   /// The weights of a PEFT adapter.
   [[nodiscard]] SafetensorsFile adapter(const std::filesystem::path& folder) const;
   /// Fingerprint of a model and its adapter, independent of their location.

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -223,7 +224,9 @@ class WeightFolder {
     const TensorEntry* tensor = nullptr;
     explicit operator bool() const { return tensor != nullptr; }
   };
-  [[nodiscard]] static WeightFolder open(const std::filesystem::path& folder);
+  using OpenFile = std::function<SafetensorsFile(const std::filesystem::path&)>;
+  [[nodiscard]] static WeightFolder open(const std::filesystem::path& folder,
+                                         const OpenFile& open_file = SafetensorsFile::open);
   [[nodiscard]] Found find(std::string_view name) const;
   [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }

@@ -111,12 +111,12 @@ void ShardedWriter::commit() {
   finish_model_files(files_);
 }
 
-WeightFolder WeightFolder::open(const fs::path& folder) {
+WeightFolder WeightFolder::open(const fs::path& folder, const OpenFile& open_file) {
   WeightFolder weights;
   weights.folder_ = folder;
   std::error_code ignored;
   if (fs::exists(folder / kModelWeights, ignored)) {
-    weights.files_.push_back(SafetensorsFile::open(folder / kModelWeights));
+    weights.files_.push_back(open_file(folder / kModelWeights));
     for (const TensorEntry& t : weights.files_[0].tensors()) weights.file_of_.emplace(t.name, 0);
     return weights;
   }
@@ -146,7 +146,7 @@ WeightFolder WeightFolder::open(const fs::path& folder) {
       corrupt(index_path, format("\"{}\" is in {}, which is not a file name", shown(name),
                                  shown(json_text(value))));
     const auto [it, fresh] = opened.emplace(file, weights.files_.size());
-    if (fresh) weights.files_.push_back(SafetensorsFile::open(folder / file));
+    if (fresh) weights.files_.push_back(open_file(folder / file));
     if (weights.files_[it->second].find(name) == nullptr)
       corrupt(index_path, format("says \"{}\" is in {}, which lacks it", shown(name), file));
     weights.file_of_.emplace(name, it->second);

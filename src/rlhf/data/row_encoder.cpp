@@ -5,12 +5,10 @@
 #include <ctime>
 
 #include "base/format.h"
-#include "data/content_hash.h"
 #include "data/fields.h"
 #include "data/stored_row.h"
 #include "rlhf/data/length_histogram.h"
 #include "rlhf/data/pair_rows.h"
-#include "text/tokenizer/tokenizer_files.h"
 
 namespace neap::rlhf {
 namespace {
@@ -244,22 +242,13 @@ void RowEncoder::encode_prompt_row(const Json& row, std::string_view text, const
   out.rows.push_back(data::pack({{std::move(prompt)}, {}, 0, std::move(json)}));
 }
 
-std::string tokenizer_hash(const fs::path& folder) {
-  std::string all;
-  for (const char* name : text::kTokenizerFiles) {
-    const Result<std::string> hash = data::hash_of_file(folder / name);
-    all += format("{} {}\n", name, hash.ok() ? *hash : "none");
-  }
-  return hash_of(all);
-}
-
 std::string RowEncoder::recipe() const {
   const spec::Job& job = context_.job;
   const spec::DataConfig& data = job.data;
   Json all = {
       {"encoding", kEncoding},
       {"task", to_string(job.task)},
-      {"tokenizer", tokenizer_hash(context_.tokenizer_folder)},
+      {"tokenizer", context_.tokenizer_hash},
       {"end", context_.text.end},
       {"keys",
        {data.prompt_key, data.response_key, data.chosen_key, data.rejected_key, data.margin_key,

@@ -49,9 +49,6 @@ class RowEncoder {
   bool keep_;
 };
 
-/// Hash of the tokenizer's files in a folder.
-[[nodiscard]] std::string tokenizer_hash(const std::filesystem::path& folder);
-
 /// Fails if texts exceed their limit and the job neither filters nor truncates them. `notes` are
 /// those of the file's rows.
 [[nodiscard]] Status check_lengths(const Json& notes, const std::string& file);

@@ -4,8 +4,10 @@
 
 #include "base/format.h"
 #include "base/status.h"
+#include "data/content_hash.h"
 #include "data/fields.h"
 #include "rlhf/data/tokenizers.h"
+#include "text/tokenizer/tokenizer_files.h"
 
 namespace neap::rlhf {
 namespace {
@@ -29,6 +31,15 @@ void check_text(const std::string& text, const std::string& where) {
 }
 
 }  // namespace
+
+std::string hash_of_tokenizer(const std::filesystem::path& folder) {
+  std::string all;
+  for (const char* name : text::kTokenizerFiles) {
+    const Result<std::string> hash = data::hash_of_file(folder / name);
+    all += format("{} {}\n", name, hash.ok() ? *hash : "none");
+  }
+  return hash_of(all);
+}
 
 TextContext open_texts(const spec::Job& job, std::optional<text::Tokenizer>& tokenizer) {
   const spec::ModelConfig& model = job.actor_model;

@@ -19,6 +19,9 @@
 
 namespace neap::rlhf {
 
+/// Hash of the tokenizer's files in a folder.
+[[nodiscard]] std::string hash_of_tokenizer(const std::filesystem::path& folder);
+
 /// The inputs of encoding. The job and the tokenizer must outlive it.
 struct TextContext {
   const spec::Job& job;
@@ -28,6 +31,7 @@ struct TextContext {
   text::TextTokens text;  ///< of the actor
   /// The tokenizer's chat template, or the reason why there is none.
   Result<chat::Conversations> conversations = chat::Conversations::make(tokenizer);
+  std::string tokenizer_hash = hash_of_tokenizer(tokenizer_folder);
 };
 
 /// Opens the actor's tokenizer into `tokenizer`. Fails if another model uses other token ids.

@@ -54,7 +54,7 @@ at::Tensor* member_of(Experience& e, KeptField field) {
 
 ExperienceOrigin origin_of(const Context& context) {
   const spec::Architecture& actor = context.actor;
-  return {tokenizer_hash(context.tokenizer_folder),
+  return {context.tokenizer_hash,
           format("{}, {} layers of width {}, vocabulary {}", actor.model_type,
                  actor.num_hidden_layers, actor.hidden_size, actor.vocab_size),
           actor.vocab_size};

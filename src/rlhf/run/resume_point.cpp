@@ -27,6 +27,7 @@ void refuse_other_runs(const ResumePoint& start, const spec::Job& job, const fs:
 }  // namespace
 
 std::optional<bool> ResumePoint::is_own(const fs::path& checkpoint) const {
+  if (found && checkpoint == found->folder) return true;  // it gave the run its name
   return is_of_run(checkpoint, identity, found ? state : Json());
 }
 
@@ -40,7 +41,7 @@ ResumePoint find_resume_point(const spec::Job& job, const fs::path& output, bool
   if (start.found) {
     try {
       start.state = read_run_state(start.found->folder);
-      train::check_files(start.found->folder);
+      train::check_files(start.found->folder, folders);
     } catch (const Error& e) {
       throw Error(broken_checkpoint(e.status(), *start.found));
     }

@@ -24,6 +24,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+void check_whole(const std::filesystem::path& folder) {
+  check_files(folder);
+}
+
 class Folder : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -131,15 +135,15 @@ TEST_F(Folder, CheckpointsAppearWholeAndOldOnesGo) {
   }
   EXPECT_FALSE(fs::exists(root_ / "global_step_1"));
   EXPECT_TRUE(fs::exists(root_ / "global_step_2"));
-  const auto found = find_checkpoint(root_, "auto", {}, check_files);
+  const auto found = find_checkpoint(root_, "auto", {}, check_whole);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->step, 3);
   EXPECT_EQ(value_or_throw(read_file(root_ / "latest" / "actor" / "weights")), "3");
-  EXPECT_FALSE(find_checkpoint(root_, "disable", {}, check_files));
-  EXPECT_EQ(find_checkpoint(root_, "x/", root_ / "latest/", check_files)->step, 3);
-  EXPECT_EQ(find_checkpoint(root_, "x/", root_ / "global_step_2", check_files)->step, 2);
+  EXPECT_FALSE(find_checkpoint(root_, "disable", {}, check_whole));
+  EXPECT_EQ(find_checkpoint(root_, "x/", root_ / "latest/", check_whole)->step, 3);
+  EXPECT_EQ(find_checkpoint(root_, "x/", root_ / "global_step_2", check_whole)->step, 2);
   EXPECT_NE(message([&] {
-              (void)find_checkpoint(root_, "x/", root_, check_files);
+              (void)find_checkpoint(root_, "x/", root_, check_whole);
             }).find("not a checkpoint folder"),
             std::string::npos);
 }
@@ -181,7 +185,7 @@ TEST_F(Folder, ACheckpointIsCommittedInTheBackgroundAndItsFailureIsNotLost) {
     if (step < 3) commit.wait();
   }
   commit.wait();
-  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_files)->step, 3);
+  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_whole)->step, 3);
   EXPECT_FALSE(fs::exists(root_ / "global_step_1"));
   auto writer = std::make_unique<CheckpointWriter>(root_, 4);
   fs::remove_all(writer->folder());
@@ -191,7 +195,7 @@ TEST_F(Folder, ACheckpointIsCommittedInTheBackgroundAndItsFailureIsNotLost) {
             }).find("global_step_4"),
             std::string::npos);
   commit.wait();  // said once
-  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_files)->step, 3);
+  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_whole)->step, 3);
 }
 
 TEST_F(Folder, AnUnfinishedCheckpointIsInvisibleAndLeavesNothing) {
@@ -204,7 +208,7 @@ TEST_F(Folder, AnUnfinishedCheckpointIsInvisibleAndLeavesNothing) {
     std::ofstream(writer.folder() / "half") << "x";
   }
   fs::create_directory(root_ / "global_step_7.tmp-1");  // a killed writer's
-  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_files)->step, 1);
+  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_whole)->step, 1);
   {
     CheckpointWriter writer(root_, 1);  // the same step again
     writer.commit({});
@@ -215,10 +219,10 @@ TEST_F(Folder, AnUnfinishedCheckpointIsInvisibleAndLeavesNothing) {
                                           "latest_checkpointed_iteration.txt"}));
   fs::remove_all(root_ / "global_step_1");
   EXPECT_NE(
-      message([&] { (void)find_checkpoint(root_, "auto", {}, check_files); }).find("is not there"),
+      message([&] { (void)find_checkpoint(root_, "auto", {}, check_whole); }).find("is not there"),
       std::string::npos);
   write("latest_checkpointed_iteration.txt", "soon");
-  EXPECT_THROW((void)find_checkpoint(root_, "auto", {}, check_files), Error);
+  EXPECT_THROW((void)find_checkpoint(root_, "auto", {}, check_whole), Error);
 }
 
 TEST_F(Folder, WithoutThePointerTheNewestWholeCheckpointIsFound) {
@@ -227,26 +231,26 @@ TEST_F(Folder, WithoutThePointerTheNewestWholeCheckpointIsFound) {
     std::ofstream(writer.folder() / "state") << step;
     writer.commit({});
   }
-  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_files)->warning, "");
+  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_whole)->warning, "");
   const fs::path pointer = root_ / "latest_checkpointed_iteration.txt";
   fs::remove(pointer);
-  const auto found = find_checkpoint(root_, "auto", {}, check_files);
+  const auto found = find_checkpoint(root_, "auto", {}, check_whole);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->step, 11);
   EXPECT_NE(found->warning.find("latest_checkpointed_iteration.txt is missing"), std::string::npos);
   write(pointer.filename(), "12");
-  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_files)->step, 11);
+  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_whole)->step, 11);
   write(pointer.filename(), "1x");
-  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_files)->step, 11);
+  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_whole)->step, 11);
   std::ofstream(root_ / "global_step_11/state") << "damaged";
-  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_files)->step, 10);
+  EXPECT_EQ(find_checkpoint(root_, "auto", {}, check_whole)->step, 10);
   EXPECT_NE(
-      find_checkpoint(root_, "auto", {}, check_files)->warning.find("global_step_11 is damaged"),
+      find_checkpoint(root_, "auto", {}, check_whole)->warning.find("global_step_11 is damaged"),
       std::string::npos);
   for (const char* step : {"9", "10"})
     std::ofstream(root_ / (std::string("global_step_") + step) / "state") << "damaged";
   EXPECT_NE(message([&] {
-              (void)find_checkpoint(root_, "auto", {}, check_files);
+              (void)find_checkpoint(root_, "auto", {}, check_whole);
             }).find("no whole checkpoint"),
             std::string::npos);
 }
@@ -268,7 +272,7 @@ TEST_F(Folder, ACheckpointIsCommittedWhereItsRootWasMovedTo) {
   fs::create_directory(root);  // another run's
   writer.commit({});
   EXPECT_TRUE(fs::exists(moved / "latest/weights"));
-  EXPECT_EQ(find_checkpoint(moved, "auto", {}, check_files)->step, 3);
+  EXPECT_EQ(find_checkpoint(moved, "auto", {}, check_whole)->step, 3);
   EXPECT_TRUE(fs::is_empty(root));
   CheckpointWriter second(moved, 4);
   fs::remove_all(second.folder());

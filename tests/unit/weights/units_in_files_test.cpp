@@ -108,6 +108,15 @@ TEST_F(UnitsInFiles, OtherFormsAreNot) {
   EXPECT_FALSE(found(spec::Dtype::kBfloat16)) << "a file that cannot be read";
 }
 
+TEST_F(UnitsInFiles, AFileIsOpenedOnce) {
+  write({{"model.layers.0.q.weight", "F32", {4, 6}}, {"model.layers.0.q.bias", "F32", {4}}},
+        Bytes(16));
+  const OpenFolders folders;
+  const SafetensorsFile file = folders.file(folder_ / "model-00001-of-00002.safetensors");
+  EXPECT_EQ(folders.weights(folder_)->files().front().descriptor(), file.descriptor());
+  EXPECT_EQ(folders.file(file.path()).descriptor(), file.descriptor());
+}
+
 // A header that was read for the plan says nothing about a file that was written since.
 TEST_F(UnitsInFiles, FilesThatChangeAfterTheirHeaderWasReadAreErrors) {
   const fs::path path = folder_ / "model.safetensors";
