@@ -96,7 +96,8 @@ std::string activation_reason(const ModelSizes& model, Recompute recompute) {
   const bool selective = recompute == Recompute::kSelective;
   const std::string gated =
       a.gated ? (selective ? format("gate and up of width {} are kept", a.intermediate_size)
-                           : format("gate, up, activated gate and product of width {} are kept",
+                           : format("gate, up{} and product of width {} are kept",
+                                    model.keeps_gate_activation ? ", act(gate)" : "",
                                     a.intermediate_size))
               : "";
   return joined(

@@ -190,8 +190,10 @@ Result<JobSizes> read_sizes(const spec::Job& asked, plan::Target target) {
       }
       const plan::MemoryPlan& planned = as_main ? sizes.plan : other;
       add_training(model, own, *phase, dtype);
-      model.activations = count_activations(model, *planned.checkpointing(source.id), dtype,
-                                            plan::kernel_profile(own, target));
+      const step::KernelProfile profile = plan::kernel_profile(own, target);
+      model.activations =
+          count_activations(model, *planned.checkpointing(source.id), dtype, profile);
+      model.keeps_gate_activation = !profile.own.take(dtype);
       model.transient = static_cast<double>(
           planned.phases[planned.index_of(phase->id).value()].transient.count());
     }

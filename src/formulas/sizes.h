@@ -52,6 +52,7 @@ struct ModelSizes {
   spec::Dtype gradients = spec::Dtype::kFloat32;
   double master = 0;  ///< bytes of the master weights
   CountedActivations activations;
+  bool keeps_gate_activation = false;  ///< mode "none" also keeps act(gate)
   std::optional<spec::PhaseId> phase;  ///< the phase that runs forward and backward
   double transient = 0;                ///< planned temporaries of that phase
 };

@@ -95,8 +95,7 @@ const spec::Checkpointing* MemoryPlan::checkpointing(spec::ModelId model) const 
 
 std::vector<std::pair<spec::SavedTensor, std::size_t>> ActivationPlan::recomputed() const {
   std::vector<std::pair<spec::SavedTensor, std::size_t>> out;
-  for (std::size_t t = 0; t < spec::kSavedTensors; ++t) {
-    const auto tensor = static_cast<spec::SavedTensor>(t);
+  for (const spec::SavedTensor tensor : tensors) {
     const auto blocks =
         std::count_if(checkpointing.blocks.begin(), checkpointing.blocks.end(),
                       [&](const spec::BlockRetention& block) { return !block.keeps(tensor); });

@@ -206,7 +206,8 @@ struct ActivationPlan {
   spec::ModelId model = spec::ModelId::kActor;
   spec::CheckpointMode mode = spec::CheckpointMode::kNone;  ///< as configured
   spec::Checkpointing checkpointing;
-  /// Recomputed tensors, and the number of blocks that recompute them.
+  std::vector<spec::SavedTensor> tensors;  ///< those that the model's blocks have
+  /// Recomputed ones of these, and the number of blocks that recompute them.
   [[nodiscard]] std::vector<std::pair<spec::SavedTensor, std::size_t>> recomputed() const;
 };
 

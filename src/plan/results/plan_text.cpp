@@ -294,7 +294,7 @@ std::string sentence_of(const MemoryPlan& plan) {
     std::size_t most = 0;
     for (const auto& [tensor, blocks] : tensors) most = std::max(most, blocks);
     out += format("; {} recomputes {} of {} tensors in {} of {} layers", to_string(a.model),
-                  tensors.size(), spec::kSavedTensors, most, a.checkpointing.blocks.size());
+                  tensors.size(), a.tensors.size(), most, a.checkpointing.blocks.size());
   }
   std::string changes;
   for (const std::string& assignment : spec::assignments(plan.changes)) changes += " " + assignment;

@@ -10,10 +10,9 @@
 #include "plan/counting/transients.h"
 #include "plan/residency/least_capacity.h"
 #include "plan/residency/phase_schedule.h"
+#include "plan/results/kernel_checks.h"
 #include "plan/results/legal_homes.h"
-#include "plan/results/linear_dtype.h"
 #include "step/generation/decode_graphs.h"
-#include "step/model/paged_cache.h"
 
 namespace neap::plan {
 namespace {
@@ -21,19 +20,6 @@ namespace {
 constexpr std::int64_t kAsConfigured = -1;
 // Memory of a group grows with its size, and so does the time to count it.
 constexpr std::int64_t kMostTogether = 32;
-
-Status check_pages(const spec::Job& job, const Target& target, const JobModels& models) {
-  if (!job.generates() || !step::cache_shape(job).paged()) return {};
-  const spec::Recipe recipe = spec::describe(job);
-  const spec::Architecture& shape =
-      models.at(recipe.find(spec::Body::kGenerate)->model).generating();
-  const std::string_view reason = step::no_pages_reason(
-      shape, target.cuda, compute_dtype(job, target), own_kernels(job, target));
-  if (reason.empty()) return {};
-  return {ErrorCode::kInvalidArgument,
-          format("actor_rollout_ref.rollout.max_total_tokens {}: {}; set it to 0",
-                 job.rollout.max_total_tokens, reason)};
-}
 
 double waits_of(const PhasePlan& phase) {
   return phase.wait_seconds + phase.peer_seconds;
@@ -85,7 +71,8 @@ Result<MemoryPlan> Drafts::draft(const spec::StepModes& modes, Accuracy accuracy
   plan.overlap = job_.memory.overlap;
   plan.link = target_.link;
   plan.rates_from = target_.rates_from;
-  plan.own_kernels = own_kernels(job_, target_).on;
+  const step::OwnKernels own = own_kernels(job_, target_);
+  plan.own_kernels = own.on;
   plan.fp8 = job_.device.multiplies_in_fp8();
   if (job_.device.takes_own_kernels()) plan.no_own_kernels = target_.no_own_kernels;
   plan.modes = modes;
@@ -94,7 +81,9 @@ Result<MemoryPlan> Drafts::draft(const spec::StepModes& modes, Accuracy accuracy
   plan.checkpoint_copy = checkpoint_copy(job_, recipe, plan.tags);
   for (const spec::ModelId id : trained_) {
     const ModelRole& role = models_.at(id);
-    plan.activations.push_back({id, role.checkpoint_mode, role.checkpointing});
+    plan.activations.push_back(
+        {id, role.checkpoint_mode, role.checkpointing,
+         spec::saved_tensors(role.shape, own.take(compute_dtype(job_, target_)))});
   }
   std::vector<Accuracy> counted(recipe.phases.size(), Accuracy::kExact);
   for (const CheckpointChoice& choice : choices(modes)) counted[choice.phase] = accuracy;

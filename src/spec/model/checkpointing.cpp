@@ -49,6 +49,27 @@ std::string_view to_string(SavedTensor tensor) {
   return name_of(kSavedTensorNames, tensor);
 }
 
+std::vector<SavedTensor> saved_tensors(const Architecture& a, bool gates_at_once) {
+  const bool norm_behind = a.placement.after || a.placement.over;
+  std::vector<SavedTensor> out;
+  const auto add = [&](bool has, SavedTensor tensor) {
+    if (has) out.push_back(tensor);
+  };
+  add(a.placement.before, SavedTensor::kAttentionInput);
+  add(true, SavedTensor::kProjections);
+  add(true, SavedTensor::kQueryKey);
+  add(true, SavedTensor::kAttentionOut);
+  add(norm_behind, SavedTensor::kAttentionResult);
+  add(!a.parallel_residual, SavedTensor::kMiddle);
+  add(a.placement.before, SavedTensor::kMlpInput);
+  add(a.gated, SavedTensor::kGate);
+  add(true, SavedTensor::kUp);
+  add(!a.gated || !gates_at_once, SavedTensor::kActivated);
+  add(a.gated, SavedTensor::kProduct);
+  add(norm_behind, SavedTensor::kMlpResult);
+  return out;
+}
+
 BlockRetention BlockRetention::all(Retention retention) {
   BlockRetention r;
   r.of_.fill(retention);

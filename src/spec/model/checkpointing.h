@@ -35,6 +35,10 @@ enum class SavedTensor : std::uint8_t {
 constexpr std::size_t kSavedTensors = 12;
 [[nodiscard]] std::string_view to_string(SavedTensor tensor);
 
+/// The tensors of the architecture's blocks. `gates_at_once`: one kernel computes the product of a
+/// gated MLP, so that the activation of gate does not exist.
+[[nodiscard]] std::vector<SavedTensor> saved_tensors(const Architecture& a, bool gates_at_once);
+
 enum class Retention : std::uint8_t { kKeep, kRecompute };
 
 /// Which tensors of one block are kept.

@@ -17,7 +17,7 @@ JobSizes sizes_of(const char* name, const std::vector<std::string>& overrides = 
   const Status loaded = spec::Job::load(kPlans / name, overrides, job);
   EXPECT_TRUE(loaded.ok()) << loaded.message();
   plan::Target target;
-  target.cuda = job.device.kind == "cuda";
+  target.cuda = target.own_kernels = job.device.kind == "cuda";
   target.capacity = 1_GiB;  // does not count
   Result<JobSizes> sizes = read_sizes(job, target);
   EXPECT_TRUE(sizes.ok()) << sizes.status().message();
@@ -76,6 +76,22 @@ TEST(Sheet, DifferencesHaveReasons) {
         }
       }
   }
+}
+
+TEST(Sheet, TheActivationOfGateIsNamedWhereItIsKept) {
+  const auto named = [](std::vector<std::string> overrides) {
+    overrides.emplace_back("actor_rollout_ref.model.activation_checkpointing=none");
+    const Sheet sheet = sheet_of(sizes_of("qwen7b_sft.toml", overrides));
+    std::size_t with = 0, without = 0;
+    for (const Section& section : sheet.sections)
+      for (const Line& line : section.lines) {
+        with += line.why.find("gate, up, act(gate) and product") != std::string::npos;
+        without += line.why.find("gate, up and product") != std::string::npos;
+      }
+    return std::pair(with > 0, without > 0);
+  };
+  EXPECT_EQ(named({}), std::pair(false, true)) << "one kernel computes the product";
+  EXPECT_EQ(named({"device.kernels=libtorch"}), std::pair(true, false));
 }
 
 TEST(Sheet, WhatIsDividedIsNotCounted) {

@@ -1,5 +1,5 @@
 // Jobs whose layers multiply in fp8: what their plans say, and which jobs cannot.
-#include "plan/results/linear_dtype.h"
+#include "plan/results/kernel_checks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -86,6 +86,31 @@ TEST(Names, SavedTensorsHaveTheirOwn) {
   EXPECT_EQ(to_string(SavedTensor::kProduct), "product");
 }
 
+TEST(SavedTensors, AreThoseOfTheArchitecture) {
+  const auto names = [](const Architecture& a, bool gates_at_once) {
+    std::string out;
+    for (const SavedTensor tensor : saved_tensors(a, gates_at_once))
+      out += std::string(out.empty() ? "" : " ") + std::string(to_string(tensor));
+    return out;
+  };
+  Architecture a;
+  a.gated = true;
+  EXPECT_EQ(names(a, false),
+            "attention_input projections query_key attention_out middle mlp_input gate up "
+            "activated product");
+  EXPECT_EQ(names(a, true),
+            "attention_input projections query_key attention_out middle mlp_input gate up "
+            "product");
+  a.gated = false;
+  a.parallel_residual = true;
+  EXPECT_EQ(names(a, true),
+            "attention_input projections query_key attention_out mlp_input up activated");
+  a.placement = {.before = false, .after = true, .over = false};
+  a.parallel_residual = false;
+  EXPECT_EQ(names(a, true),
+            "projections query_key attention_out attention_result middle up activated mlp_result");
+}
+
 TEST(Dtype, RoundsToTheNearestValueThatItHolds) {
   EXPECT_EQ(rounded(0.1, Dtype::kFloat64), 0.1);
   EXPECT_EQ(rounded(0.1, Dtype::kFloat32), static_cast<double>(0.1F));

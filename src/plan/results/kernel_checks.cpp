@@ -1,10 +1,12 @@
-#include "plan/results/linear_dtype.h"
+#include "plan/results/kernel_checks.h"
 
 #include <optional>
 #include <string>
 
 #include "base/format.h"
 #include "spec/model/layout.h"
+#include "spec/recipe/recipe.h"
+#include "step/model/paged_cache.h"
 #include "step/operations/fp8.h"
 
 namespace neap::plan {
@@ -52,6 +54,19 @@ Status check_linear_dtype(const spec::Job& job, const Target& target, const JobM
        {&models.actor, &models.reference, &models.critic, &models.reward})
     if (*role) NEAP_TRY(check_widths(**role));
   return {};
+}
+
+Status check_pages(const spec::Job& job, const Target& target, const JobModels& models) {
+  if (!job.generates() || !step::cache_shape(job).paged()) return {};
+  const spec::Recipe recipe = spec::describe(job);
+  const spec::Architecture& shape =
+      models.at(recipe.find(spec::Body::kGenerate)->model).generating();
+  const std::string_view reason = step::no_pages_reason(
+      shape, target.cuda, compute_dtype(job, target), own_kernels(job, target));
+  if (reason.empty()) return {};
+  return {ErrorCode::kInvalidArgument,
+          format("actor_rollout_ref.rollout.max_total_tokens {}: {}; set it to 0",
+                 job.rollout.max_total_tokens, reason)};
 }
 
 }  // namespace neap::plan

@@ -1,0 +1,19 @@
+// Settings that need Neap's kernels: fp8 products (device.linear_dtype) and a paged KV cache
+// (rollout.max_total_tokens).
+//
+// Threads   stateless functions.
+// Failure   kUnsupported or kInvalidArgument, with the reason.
+#pragma once
+
+#include "plan/results/model_roles.h"
+
+namespace neap::plan {
+
+/// Fails if the job asks for products of fp8 that its type, its device or a model's widths rule out.
+[[nodiscard]] Status check_linear_dtype(const spec::Job& job, const Target& target,
+                                        const JobModels& models);
+/// Fails if the job asks for pages that the device's kernels cannot read.
+[[nodiscard]] Status check_pages(const spec::Job& job, const Target& target,
+                                 const JobModels& models);
+
+}  // namespace neap::plan
