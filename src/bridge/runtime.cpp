@@ -319,7 +319,9 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   m.fragmentation_at_peak = use.fragmentation;
   if (use.refused) {
     const Result<device::MemoryInfo> memory = context_.device()->memory();
-    accounts_->note_oom(m, *use.refused, memory.ok() ? *memory : device::MemoryInfo());
+    device::MemoryInfo after = memory.ok() ? *memory : device::MemoryInfo();
+    if (plan_.phases[index].keeps_pool) after.free += m.transient_reserved;
+    accounts_->note_oom(m, *use.refused, after);
   }
   const Status within = accounts_->add(std::move(m));
   mark(trace::EventKind::kPhaseEnd, name);

@@ -155,15 +155,14 @@ class Output {
   Output(const text::Tokenizer& tokenizer, const GenerateSettings& settings)
       : tokenizer_(tokenizer), settings_(settings), next_(settings.skip) {}
 
-  /// Writes finished texts up to the first unfinished one. `cut`: the text reached its maximum
-  /// length.
-  void add(const Request& request, Place place, const rollout::Response& response, bool cut) {
-    if (cut) ++truncated_;
+  /// Writes finished texts up to the first unfinished one.
+  void add(const Request& request, Place place, const rollout::Response& response) {
+    if (!response.ended) ++truncated_;
     const std::string text = tokenizer_.decode(response.tokens);
     const auto n = static_cast<std::uint64_t>(settings_.n);
-    ended_.emplace(place.prompt * n + place.sample,
-                   settings_.json ? line(request, place, response, cut, text)
-                                  : block(request, place, response, cut, text));
+    ended_.emplace(place.prompt * n + place.sample, settings_.json
+                                                        ? line(request, place, response, text)
+                                                        : block(request, place, response, text));
     std::string lines;
     while (!ended_.empty() && ended_.begin()->first == next_) {
       lines += ended_.begin()->second;
@@ -176,11 +175,9 @@ class Output {
 
  private:
   [[nodiscard]] static std::string line(const Request& request, Place place,
-                                        const rollout::Response& response, bool cut,
-                                        const std::string& text);
+                                        const rollout::Response& response, const std::string& text);
   [[nodiscard]] std::string block(const Request& request, Place place,
-                                  const rollout::Response& response, bool cut,
-                                  const std::string& text) const;
+                                  const rollout::Response& response, const std::string& text) const;
 
   const text::Tokenizer& tokenizer_;
   const GenerateSettings& settings_;
@@ -189,27 +186,27 @@ class Output {
 };
 
 std::string Output::line(const Request& request, Place place, const rollout::Response& response,
-                         bool cut, const std::string& text) {
+                         const std::string& text) {
   Json out = Json::object();
   out["prompt"] = request.prompt;
   out["sample"] = place.sample;
   out["text"] = text;
   out["tokens"] = response.tokens;
   out["log_probs"] = response.log_probs;
-  out["finish_reason"] = cut ? "length" : "stop";
+  out["finish_reason"] = response.ended ? "stop" : "length";
   return json_text(out) + "\n";
 }
 
 // Formats a text; the prompt precedes its first text.
 std::string Output::block(const Request& request, Place place, const rollout::Response& response,
-                          bool cut, const std::string& text) const {
+                          const std::string& text) const {
   const auto n = static_cast<std::uint64_t>(settings_.n);
   std::string out;
   if (place.sample == 0 || place.prompt * n + place.sample == settings_.skip)
     out = format("=== prompt {}\n{}\n", place.prompt + 1, prompt_text(request.prompt));
   const std::string of = n > 1 ? format(" {} of {}", place.sample + 1, n) : std::string();
   return out + format("--- text{}: {} tokens{}\n{}\n", of, response.tokens.size(),
-                      cut ? ", cut" : "", text);
+                      response.ended ? "" : ", cut", text);
 }
 
 // Some consecutive prompts.
@@ -293,23 +290,18 @@ void Generate::respond(const Part& part, const std::vector<std::uint64_t>& texts
   options.sampling = sampling_.sampling();
   options.sampling.log_probs = settings_.json;
   std::vector<rollout::Prompt> prompts;
-  std::vector<std::int64_t> left;  // remaining new tokens of each text
   for (const std::uint64_t text : texts) {
-    prompts.push_back({request_of(text).tokens, random_key({settings_.seed, text / n, text % n})});
-    left.push_back(most_new_tokens(request_of(text)));
-    options.max_new_tokens = std::max(options.max_new_tokens, left.back());
+    prompts.push_back({request_of(text).tokens, random_key({settings_.seed, text / n, text % n}),
+                       most_new_tokens(request_of(text))});
+    options.max_new_tokens = std::max(options.max_new_tokens, prompts.back().max_new_tokens);
   }
   rollout::StopStrings stops(model_.tokenizer(), sampling_.stop());
-  std::vector<bool> cut(texts.size(), false);  // whether it ends before options.max_new_tokens
   options.stops = [&](std::size_t response, std::int64_t token) {
-    if (stops.push(response, token)) return true;
-    const bool last = --left[response] == 0;
-    cut[response] = last;
-    return last;
+    return stops.push(response, token);
   };
   options.on_response = [&](std::size_t response, const rollout::Response& r) {
     const std::uint64_t text = texts[response];
-    output_.add(request_of(text), {text / n, text % n}, r, cut[response]);
+    output_.add(request_of(text), {text / n, text % n}, r);
     progress.add(1);
   };
   (void)model_.generate(prompts, settings_.batch, settings_.max_num_batched_tokens, options);

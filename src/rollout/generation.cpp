@@ -27,7 +27,7 @@ std::vector<step::SequenceStart> starts_of(const std::vector<Prompt>& prompts) {
   std::vector<step::SequenceStart> out;
   for (const Prompt& prompt : prompts) {
     const std::size_t number = numbers.try_emplace(&prompt.tokens, numbers.size()).first->second;
-    out.push_back({number, std::ssize(prompt.tokens)});
+    out.push_back({number, std::ssize(prompt.tokens), prompt.max_new_tokens});
   }
   return out;
 }
@@ -48,9 +48,8 @@ LiveSource::LiveSource(const std::vector<Prompt>& prompts, const GenerateOptions
 }
 
 const step::GenerationAction* LiveSource::next() {
-  if (decodes_ && options_.on_progress && !options_.on_progress(schedule_.ended())) return nullptr;
+  if (stopped_) return nullptr;
   const step::GenerationAction* action = value_or_throw(schedule_.next());
-  decodes_ = action != nullptr && std::holds_alternative<step::DecodeStep>(*action);
   if (action != nullptr && options_.on_action) options_.on_action(*action);
   return action;
 }
@@ -154,6 +153,7 @@ void LiveSource::take(const std::vector<std::size_t>& sequences,
     if (sequence == step::GenerationSchedule::kIdle || schedule_.has_ended(sequence)) continue;
     add_token(sequence, tokens[i], log_probs == nullptr ? nullptr : log_probs + i);
   }
+  if (options_.on_progress && !options_.on_progress(schedule_.ended())) stopped_ = true;
 }
 
 void LiveSource::add_token(std::size_t sequence, std::int64_t token, const float* log_prob) {

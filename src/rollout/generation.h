@@ -77,7 +77,7 @@ class LiveSource {
   step::GenerationSchedule schedule_;
   std::vector<Response> responses_;
   std::vector<SeenTokens> seen_;  // per sequence, if penalties are used
-  bool decodes_ = false;          // kind of the last action
+  bool stopped_ = false;          // by on_progress
 };
 
 /// While it exists, a model decodes in graphs, if the options have memory for them.

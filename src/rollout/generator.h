@@ -22,6 +22,7 @@ namespace neap::rollout {
 struct Prompt {
   std::vector<std::int64_t> tokens;  ///< at least one
   std::uint64_t key = 0;             ///< key of its random stream
+  std::int64_t max_new_tokens = 0;   ///< 0: those of GenerateOptions
 };
 
 struct Response {
@@ -34,7 +35,7 @@ struct Response {
 struct GenerateOptions {
   step::SamplingOptions sampling{};
   std::int64_t prompt_width = 0;    ///< prompts are padded to it; at least the longest prompt
-  std::int64_t max_new_tokens = 0;  ///< prompt_width + max_new_tokens must fit the cache
+  std::int64_t max_new_tokens = 0;  ///< of any prompt; with prompt_width they fit the cache
   std::vector<std::int64_t> eos_token_ids{};  ///< each ends a sequence, and is part of it
   /// Called with each token of a response; returning true ends it (StopStrings::push). Empty: no
   /// such check.
@@ -45,7 +46,8 @@ struct GenerateOptions {
   std::int64_t decode_steps = 0;  ///< whose tokens are read together; 0: the device's default
   /// Bytes on the GPU for the tensors of decoding in CUDA graphs (step/generation/decode_graphs.h); undefined: no graphs.
   at::Tensor graphs{};
-  /// Called after each step with the number of ended responses. Returning false stops early.
+  /// Called whenever tokens have been read, with the number of ended responses. Returning false
+  /// stops early.
   std::function<bool(std::size_t ended)> on_progress{};
   /// Called for each response when it has ended.
   std::function<void(std::size_t response, const Response&)> on_response{};

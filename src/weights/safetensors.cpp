@@ -329,10 +329,10 @@ const std::map<std::string, std::string>& SafetensorsFile::metadata() const {
 }
 void SafetensorsFile::check_unchanged() const {
   const auto facts = [](const struct stat& s) {
-    return std::tuple(s.st_dev, s.st_ino, s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
+    return std::tuple(s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
   };
   struct stat now {};
-  if (::stat(path().c_str(), &now) != 0) io_error("stat", path(), errno);
+  if (::fstat(descriptor(), &now) != 0) io_error("stat", path(), errno);
   if (facts(now) != facts(state_->opened))
     corrupt(path(), "was changed after its header had been read");
 }

@@ -84,7 +84,8 @@ class SafetensorsFile {
   [[nodiscard]] std::uint64_t offset_of(const TensorEntry& tensor) const;
   /// Open while this object or a copy exists.
   [[nodiscard]] int descriptor() const;
-  /// Fails with kCorrupt if the path's file was written, resized or replaced since open().
+  /// Fails with kCorrupt if the file was written or resized since open(). A file that takes its path
+  /// does not matter. A write of the same size within a tick of the file system's clock is not found.
   void check_unchanged() const;
 
   enum class Checksums : std::uint8_t {

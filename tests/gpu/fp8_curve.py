@@ -42,7 +42,7 @@ def main():
     known = plan_check.environment(args.package / "bin" / "neap")
     with tempfile.TemporaryDirectory() as work, open(args.out / "fp8_curve.jsonl", "w") as out:
         for seed in range(1, args.seeds + 1):
-            for dtype in ("bf16", "fp8"):
+            for dtype in ("auto", "fp8"):
                 losses = curve(args.package, pathlib.Path(work) / f"{dtype}-{seed}", dtype, seed, args)
                 out.write(json.dumps({"suite": "fp8_curve", "linear_dtype": dtype, "seed": seed, "environment": known, "rehearsal": args.rehearse,
                                       "loss": losses}) + "\n")

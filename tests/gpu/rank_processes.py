@@ -35,7 +35,11 @@ def end(process, mpirun=""):
 
 def run_until_logged(started, folder, errors, seconds, steps, mpirun="", at=None):
     """Ends the processes, groups of their own, when enough steps are logged: nobody wants the checkpoint. Returns the rows and messages."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a time limit ends the ranks as well
+    def give_up(*_):  # a time limit ends the ranks as well; a second signal must not stop that
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(143)
+
+    signal.signal(signal.SIGTERM, give_up)
     processes = []
     deadline = time.monotonic() + seconds
     try:

@@ -55,6 +55,7 @@ if { selected fsdp2 || selected fsdp2-7b; } && has_modules "torch transformers";
   part fsdp2-7b python3 "$here/../../bench/ranks/fsdp2.py" "$out" --models qwen2.5-7b --ranks "$ranks" --recompute yes ${rehearse[@]+"${rehearse[@]}"}
 else
   leave_out fsdp2 "python3 has no torch with transformers"
+  leave_out fsdp2-7b "python3 has no torch with transformers"
 fi
 # Last: about fifteen minutes.
 if [ ${#rehearse[@]} = 0 ] && [ -x "$package/bin/parallel_collectives" ]; then

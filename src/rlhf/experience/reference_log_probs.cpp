@@ -81,9 +81,10 @@ class Computation {
     parallel::run_collectively(ranks_, [&] {
       if (!ranks_.first()) return;
       identity_ = hash_of(format(
-          "{} {} {} {}", hash_of_rows(context_.data.train), hash_of_rows(context_.data.held_out),
+          "{} {} {} {}{}", hash_of_rows(context_.data.train), hash_of_rows(context_.data.held_out),
           hash_of_model(context_.job, context_.worker_spec(spec::ModelId::kReference)),
-          c10::toString(context_.runtime.compute_dtype())));
+          c10::toString(context_.runtime.compute_dtype()),
+          context_.job.device.multiplies_in_fp8() ? " fp8" : ""));
       std::error_code ignored;
       if (fs::exists(file_, ignored)) read_file();
     });

@@ -17,7 +17,9 @@ void bind_device(ConfigTable& t, Job& job) {
   t.bind("device.kind", &job.device.kind, "`auto`: the GPU if there is one, else the CPU.")
       .one_of({"auto", "cuda", "cpu"});
   t.bind("device.memory", &job.device.memory,
-         "Limit of the device memory of a rank; `0 B`: all that the device has.");
+         "Limit of the device memory of a rank; `0 B`: what is free, on a GPU less 272 MiB for "
+         "kernels "
+         "that load later.");
   t.bind("device.ordinal", &job.device.ordinal,
          "Index of the GPU. The ranks of a machine take this one and the next ones.")
       .at_least(0);
@@ -27,10 +29,10 @@ void bind_device(ConfigTable& t, Job& job) {
          "CPU.")
       .one_of({"auto", "float32", "bfloat16", "float64"});
   t.bind("device.linear_dtype", &job.device.linear_dtype,
-         "Operands of layers' matrix products in training and scoring. `auto`, `bf16`: "
+         "Operands of layers' matrix products in training and scoring. `auto`: "
          "`device.dtype`. [`fp8`](../training.md#fp8) needs bfloat16, and on a GPU compute "
          "capability 8.9 and widths that are multiples of 16.")
-      .one_of({"auto", "bf16", "fp8"});
+      .one_of({"auto", "fp8"});
   t.bind("device.kernels", &job.device.kernels,
          "`neap`: Neap's CUDA kernels for gated MLPs, rotary embeddings, logits, norms, embedding "
          "gradients and AdamW. They need compute capability 8.0 and NVRTC, which comes with torch. "

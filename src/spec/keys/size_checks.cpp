@@ -92,7 +92,8 @@ Status check_micro_batches(const Job& job) {
 
 Status check_generation(const Job& job) {
   if (!job.generates()) return {};
-  const std::int64_t tokens = job.rollout_batch() * job.max_sequence_length();
+  std::int64_t tokens = job.rollout_batch() * job.max_sequence_length();
+  if (job.rollout.max_total_tokens > 0) tokens = std::min(tokens, job.rollout.max_total_tokens);
   if (tokens > kMostCachedTokens)
     return wrong(
         format("{} sequences that are decoded together (actor_rollout_ref.rollout.batch_size {} of "

@@ -14,7 +14,7 @@ struct KernelRates {
   double issue_seconds = 0;      ///< on a GPU: host time to launch an operation
   /// Fixed time of a matrix product, in addition to arithmetic, traffic and operation_seconds.
   double product_start_seconds = 0;
-  double fp8_flops = 0;  ///< matrix products of 8-bit elements; 0: the device has none
+  double fp8_flops = 0;  ///< matrix products of 8-bit elements; where the device has them
 };
 
 /// Throughput between ranks. Zeros mean that no time is counted.

@@ -182,7 +182,7 @@ class GenerationBody {
         rotations_(make_rotations(ops, w.architecture, cache.max_tokens())) {
     const Dtype dtype = ops.dtype(any_weight(w));
     const SamplingOptions& sampling = source.sampling();
-    if (steps_of_a_read(ops.cuda(), sampling) > 1) last_ = ops.zeros({cache.rows()}, Dtype::kInt64);
+    if (reads_late(ops.cuda(), sampling)) last_ = ops.zeros({cache.rows()}, Dtype::kInt64);
     if (decodes_in_graphs(ops, w.architecture, dtype, sampling))
       state_ = make_decode_state(ops, last_, dtype, sampling.log_probs);
   }

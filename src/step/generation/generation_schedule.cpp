@@ -22,6 +22,8 @@ GenerationSchedule::GenerationSchedule(const GenerationLimits& limits,
   // A chunked pass has chunks of one prompt.
   if (in_chunks()) limits_.prefill.prompts = std::min<std::int64_t>(1, limits_.prefill.prompts);
   if (limits_.max_new_tokens <= 0) sequences_.clear();
+  for (SequenceStart& sequence : sequences_)
+    if (sequence.max_new_tokens == 0) sequence.max_new_tokens = limits_.max_new_tokens;
   progress_.resize(sequences_.size());
   const std::int64_t wanted = std::ssize(sequences_);
   rows_.resize(static_cast<std::size_t>(limits_.rows_in_powers && wanted > 0
@@ -60,6 +62,11 @@ Status GenerationSchedule::check() const {
       return {ErrorCode::kInvalidArgument, format("Prompt {} has {} tokens; 1 to {} are possible",
                                                   i, length, limits_.prompt_width)};
     }
+    if (sequences_[i].max_new_tokens > limits_.max_new_tokens) {
+      return {ErrorCode::kInvalidArgument,
+              format("Sequence {} may have {} new tokens, more than the generation's {}", i,
+                     sequences_[i].max_new_tokens, limits_.max_new_tokens)};
+    }
   }
   return {};
 }
@@ -68,7 +75,7 @@ Status GenerationSchedule::no_room() const {
   const std::size_t next = resumed_.empty() ? waiting_ : resumed_.begin()->first;
   return {ErrorCode::kDoesNotFit,
           format("The KV cache has no room for a sequence of {} prompt and {} new tokens",
-                 sequences_[next].prompt_tokens, limits_.max_new_tokens)};
+                 sequences_[next].prompt_tokens, sequences_[next].max_new_tokens)};
 }
 
 Result<const GenerationAction*> GenerationSchedule::next() {
@@ -104,7 +111,7 @@ void GenerationSchedule::count_tokens(std::int64_t row, std::int64_t count) {
   Row& r = rows_[static_cast<std::size_t>(row)];
   if (r.sequence == kIdle) return;
   r.tokens += count;
-  if (new_tokens(row) >= limits_.max_new_tokens) free_row(row);
+  if (new_tokens(row) >= sequences_[r.sequence].max_new_tokens) free_row(row);
 }
 void GenerationSchedule::free_row(std::int64_t row) {
   rows_[static_cast<std::size_t>(row)].sequence = kIdle;
@@ -114,7 +121,7 @@ void GenerationSchedule::free_row(std::int64_t row) {
 bool GenerationSchedule::add_token(std::size_t sequence, bool ends) {
   Progress& p = progress_[sequence];
   ++p.tokens;
-  p.ended = ends || p.tokens >= limits_.max_new_tokens;
+  p.ended = ends || p.tokens >= sequences_[sequence].max_new_tokens;
   if (!p.ended) return false;
   ++ended_;
   const auto row = std::ranges::find(rows_, sequence, &Row::sequence);
@@ -143,7 +150,7 @@ std::int64_t GenerationSchedule::rows_to_decode() const {
 std::optional<std::int64_t> GenerationSchedule::start(std::int64_t row, std::size_t sequence,
                                                       std::int64_t tokens) {
   const SequenceStart& s = sequences_[sequence];
-  const std::int64_t most = s.prompt_tokens + limits_.max_new_tokens;
+  const std::int64_t most = s.prompt_tokens + s.max_new_tokens;
   const std::int64_t wanted = std::min(tokens + limits_.decode_steps, most);
   const auto stored = cache_.start(row, {s.prompt, s.prompt_tokens, wanted});
   if (stored) rows_[static_cast<std::size_t>(row)] = {sequence, tokens};
@@ -259,7 +266,8 @@ void GenerationSchedule::decode() {
     if (sequence_of(row) == kIdle) continue;
     step.key_limit = std::max(step.key_limit, row_of(row).tokens);
     // No step after the last token that a sequence may have: another sequence may use its row then.
-    step.steps = std::min(step.steps, limits_.max_new_tokens - new_tokens(row));
+    step.steps =
+        std::min(step.steps, sequences_[sequence_of(row)].max_new_tokens - new_tokens(row));
   }
   if (make_room(step.steps)) actions_.emplace_back(step);
 }

@@ -3,13 +3,13 @@
 // Each sequence uses a row of the cache. When it ends, a waiting sequence takes its row. So the
 // cache's size bounds memory, but not the number of sequences. Sequences of one prompt that start
 // together share its prefill. When no row can start, sequences move to lower rows as others end, so
-// that steps get smaller. If the cache has no room for further tokens, the sequence that started
-// last gives its row back. It waits, and is prefilled again with the tokens that it has. Actions can be executed over any operations (step/generation/generation.h): those
-// that a run produces, a recorded list, or the list that a plan uses as a bound.
+// that steps get smaller. Actions can be executed over any operations (step/generation/generation.h):
+// those that a run produces, a recorded list, or the list that a plan uses as a bound.
 //
-// Tokens of an action may be added after the next actions. Until then their sequences count as going on,
-// except those that have all their tokens. Their rows are free for the next action.
-//
+// Pauses    if the cache has no room for further tokens, the sequence that started last gives its
+//           row back. Once there is room, it is prefilled again with the tokens that it has.
+// Reads     the tokens of an action may be added after the next actions. Until then their sequences
+//           go on. A sequence whose last token is queued frees its row for the next action.
 // Threads   one at a time.
 // Failure   Status for prompts that do not fit.
 // Cost      an action takes time in proportion to its rows.
@@ -97,8 +97,9 @@ struct GenerationLimits {
 
 /// A sequence to be generated.
 struct SequenceStart {
-  std::size_t prompt = 0;          ///< equal prompts have the same number
-  std::int64_t prompt_tokens = 0;  ///< at least one
+  std::size_t prompt = 0;           ///< equal prompts have the same number
+  std::int64_t prompt_tokens = 0;   ///< at least one
+  std::int64_t max_new_tokens = 0;  ///< at most those of GenerationLimits; 0: these
 };
 
 /// The rows of a cache (KvLayout).

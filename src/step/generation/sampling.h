@@ -83,6 +83,10 @@ struct Sampled {
   if (wanted > 0) return wanted;
   return cuda ? kOfGpu : 1;
 }
+/// Whether the host reads tokens after it has queued the next action.
+[[nodiscard]] inline bool reads_late(bool cuda, const SamplingOptions& o) {
+  return cuda && !o.penalizes();
+}
 
 /// Whether tokens have to be sorted by their probability, which takes memory.
 [[nodiscard]] inline bool needs_order(const SamplingOptions& o) {

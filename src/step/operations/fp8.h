@@ -1,7 +1,7 @@
 // Tensors in fp8: one byte for each value and one scale for all, a power of two.
 //
-// Scale     With a power of two only the conversion rounds, and the rounding of a value does not depend on
-//           the others unless it is 2^-15 of the largest. The scale is made of the tensor itself, not of
+// Scale     With a power of two only the conversion rounds. A value loses further digits only below
+//           2^-13 of the largest (e4m3). The scale is made of the tensor itself, not of
 //           earlier ones, so results depend on nothing that a checkpoint would have to keep.
 // Formats   Values of activations and weights have 4 significant bits (e4m3). Gradients have 3 and a wider
 //           range (e5m2), because those of a micro-batch's tokens differ by more than e4m3's 2^17.

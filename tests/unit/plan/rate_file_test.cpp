@@ -86,6 +86,14 @@ TEST_F(RateFile, WithoutProductsTheDefaultsAreSaid) {
   EXPECT_EQ(rates.from, "measured on 2026-11-22 by neap doctor, matrix products as on an H200");
 }
 
+TEST_F(RateFile, ARecordFromBeforeFp8IsTaken) {
+  ASSERT_TRUE(save_rates(record()).ok());
+  change("fp8_flops", nullptr);
+  const PlanRates rates = rates_of_gpu(record().gpu);
+  EXPECT_EQ(rates.kernels.half_flops, 300e12);
+  EXPECT_EQ(rates.kernels.fp8_flops, default_rates(true, 0).fp8_flops);
+}
+
 TEST_F(RateFile, CorruptAndForeignFilesAreErrorsThatPlansIgnore) {
   struct Case {
     std::string key;

@@ -29,8 +29,8 @@ class Execution {
     for (std::size_t prompt = 0; prompt < 8; ++prompt) {
       const std::int64_t tokens = between(1, limits_.prompt_width);
       for (std::int64_t k = 0; k < n; ++k) {
-        sequences_.push_back({prompt, tokens});
-        lengths_.push_back(between(1, limits_.max_new_tokens));
+        sequences_.push_back({prompt, tokens, between(0, limits_.max_new_tokens)});
+        lengths_.push_back(between(1, most_of(sequences_.size() - 1)));
       }
     }
     limits_.decode_steps = between(1, 5);
@@ -72,7 +72,7 @@ class Execution {
     EXPECT_EQ(start.prompt_tokens, sequences_[sequence].prompt_tokens);
     Row row{sequence, resumes ? paused_.begin()->second : start.prompt_tokens};
     EXPECT_GT(start.tokens, row.first);
-    const std::int64_t longest = start.prompt_tokens + limits_.max_new_tokens;
+    const std::int64_t longest = start.prompt_tokens + most_of(sequence);
     EXPECT_LE(start.tokens, longest);
     const std::int64_t others = grows_ ? std::ssize(rows_) * limits_.decode_steps : 0;
     if ((grows_ ? start.tokens + others : longest) > room_) return std::nullopt;
@@ -94,8 +94,13 @@ class Execution {
   [[nodiscard]] std::int64_t prompt_tokens(const Row& row) const {
     return sequences_[row.sequence].prompt_tokens;
   }
+  /// New tokens of a sequence.
+  [[nodiscard]] std::int64_t most_of(std::size_t sequence) const {
+    const std::int64_t own = sequences_[sequence].max_new_tokens;
+    return own == 0 ? limits_.max_new_tokens : own;
+  }
   [[nodiscard]] bool is_full(const Row& row) const {
-    return row.tokens == prompt_tokens(row) + limits_.max_new_tokens;
+    return row.tokens == prompt_tokens(row) + most_of(row.sequence);
   }
   // Makes so many tokens for each of the rows. They are added now, or after the next action that
   // makes tokens.
@@ -110,7 +115,7 @@ class Execution {
       EXPECT_EQ(schedule_->new_tokens(at), row.tokens - prompt_tokens(row));
       row.tokens += count;
       // A row's tokens stay within it, whenever its sequence ends.
-      EXPECT_LE(row.tokens, prompt_tokens(row) + limits_.max_new_tokens);
+      EXPECT_LE(row.tokens, prompt_tokens(row) + most_of(row.sequence));
       EXPECT_LE(row.tokens - 1, row.reserved);
     }
     add(late_ ? std::exchange(unread_, made) : made);
@@ -124,7 +129,7 @@ class Execution {
         continue;
       }
       const bool ends = ++added_[sequence] == length;
-      EXPECT_EQ(schedule_->add_token(sequence, ends && length < limits_.max_new_tokens), ends);
+      EXPECT_EQ(schedule_->add_token(sequence, ends && length < most_of(sequence)), ends);
     }
   }
   void start(const std::vector<std::int64_t>& rows) {

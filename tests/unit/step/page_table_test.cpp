@@ -124,6 +124,7 @@ class PageModel {
     }
     EXPECT_TRUE(table_.table() == table);
     changed_ = table_.take_change();
+    EXPECT_FALSE(table_.take_change());
     if (table != last_) {
       EXPECT_TRUE(changed_);
     }
