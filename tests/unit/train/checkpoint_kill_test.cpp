@@ -25,7 +25,7 @@
 namespace {
 
 void check_whole(const std::filesystem::path& folder) {
-  check_files(folder);
+  neap::train::check_files(folder);
 }
 
 std::atomic<int> calls_to_go = 0;  // 0: no kill
