@@ -11,7 +11,7 @@
 
 #include "plan/counting/tags.h"
 #include "spec/job/job.h"
-#include "step/model/page_table.h"
+#include "step/model/paged_cache.h"
 #include "step/operations/fp8.h"
 #include "step/operations/shape.h"
 
@@ -318,6 +318,13 @@ inline void random_linear_dtype(std::uint64_t seed, RandomJob& out, bool on_host
     if (*role) widen_for_fp8((*role)->shape);
 }
 
+/// GPUs read pages only with Neap's kernel, as the plan checks.
+inline void leave_out_pages(RandomJob& out) {
+  const std::optional<ModelRole>& actor = out.models.actor;
+  if (actor && !step::no_pages_reason(actor->shape, /*cuda=*/true, out.dtype, {.on = true}).empty())
+    out.job.rollout.max_total_tokens = 0;
+}
+
 /// `on_host`: also jobs of float64, which GPUs do not take.
 inline RandomJob random_job(std::uint64_t seed, bool on_host) {
   Dice dice(seed);
@@ -328,6 +335,7 @@ inline RandomJob random_job(std::uint64_t seed, bool on_host) {
   random_keys(dice, seed, out.job);
   random_models(dice, seed, out);
   random_linear_dtype(seed, out, on_host);
+  if (!on_host) leave_out_pages(out);
   return out;
 }
 
