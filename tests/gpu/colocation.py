@@ -83,7 +83,8 @@ class Job:
         least = self.plan("stages", STEP)
         sizes = {tag["tag"]: tag["bytes"] for tag in least["tags"]}
         self.card = least["capacity"] + least.get("context", 0)
-        self.weights, self.cache = sizes.get("actor.rollout_weights", sizes["actor.weights"]), sizes["rollout.kv"] / STEP
+        self.weights = sizes.get("actor.rollout_weights") or sum(size for tag, size in sizes.items() if tag.startswith("actor.") and "weights" in tag)
+        self.cache = sizes["rollout.kv"] / STEP
         job = sizes_of(arguments)
         self.tokens, self.most = job["prompt"] + job["response"], job["prompts"] * 8 // max(1, self.ranks // 2)  # sequences of a pair of ranks
 

@@ -13,6 +13,7 @@ namespace {
 constexpr double kInexactGain = 0.95;  // relative to the time of exact plans
 constexpr double kFasterGain = 0.95;
 constexpr double kRefinedGain = 0.995;  // of the seconds, for memory of graphs or chunks of logits
+constexpr double kOffloadGain = 0.995;  // of the seconds, for a step that offloads more
 constexpr double kSmallerShare = 0.9;
 constexpr double kCapacityStep = 0.02;  // minimum relative difference of two plans' memory
 constexpr double kFasterStep = 0.04;    // relative accuracy of a faster plan's memory
@@ -143,8 +144,9 @@ PlanSearch::Found PlanSearch::fastest_of_steps(Linked linked, Limits limits) {
       // A slower plan may have room for larger chunks.
       NEAP_TRY_ASSIGN(const double saved, saved_by_logits(*found));
       NEAP_TRY(enlarge_logits(*found));
-      if (!best || is_faster(found->seconds(), best->seconds())) best = std::move(found);
-      limits.seconds = std::min(limits.seconds, best->seconds() + saved);
+      if (!best || is_faster(found->seconds(), best->seconds() * kOffloadGain))
+        best = std::move(found);
+      limits.seconds = std::min(limits.seconds, best->seconds() * kOffloadGain + saved);
     }
     if (limits.capacity.is_zero()) {
       // Fixed choices may leave no drafts.

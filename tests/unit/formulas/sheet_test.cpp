@@ -80,6 +80,7 @@ TEST(Sheet, DifferencesHaveReasons) {
 
 TEST(Sheet, TheActivationOfGateIsNamedWhereItIsKept) {
   const auto named = [](std::vector<std::string> overrides) {
+    overrides.emplace_back("actor_rollout_ref.model.enable_gradient_checkpointing=false");
     overrides.emplace_back("actor_rollout_ref.model.activation_checkpointing=none");
     const Sheet sheet = sheet_of(sizes_of("qwen7b_sft.toml", overrides));
     std::size_t with = 0, without = 0;

@@ -258,7 +258,13 @@ TEST(Requests, OfThreeHundredRandomJobsAreThoseOfThePlan) {
     if (HasFailure() && !testing::test_device().is_cuda()) return;
   }
   if (count < 300) return;
-  for (const std::int64_t n : seen.actions) EXPECT_GT(n, 30);
+  // The CPU reads tokens with every action.
+  const std::size_t reads = step::GenerationAction(step::ReadTokens{}).index();
+  for (std::size_t i = 0; i < seen.actions.size(); ++i) {
+    if (i != reads) {
+      EXPECT_GT(seen.actions[i], 30) << i;
+    }
+  }
   EXPECT_GT(seen.stages, 10);
   EXPECT_GT(seen.chunks, 0);
   EXPECT_GT(seen.two_parts, 0);
