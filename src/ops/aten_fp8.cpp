@@ -46,7 +46,7 @@ void with_type(const Tensor& x, const Use& use) {
   }
 }
 
-// As multiplier_of() of fp8.cu.
+// Equals multiplier_of() of fp8.cu; fp8_kernels_test compares them.
 float multiplier_of(float largest, Fp8Format format) {
   constexpr float kMostMantissa = 0.875F;  // of the formats' largest numbers, as std::frexp has it
   constexpr int kMost = 126;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Four and eight GPUs: the study's rows with Neap and recorded, GRPO and PPO of 7B beside verl's throughput, the largest KV ratios of rollout
-# and training together, and the efficiency of ZeRO-3 beside one GPU and FSDP2. Each part has its own time limit; the run goes on after a
+# Measures four and eight GPUs: the study's rows with Neap and recorded, GRPO and PPO of 7B compared with verl's throughput, the largest KV
+# ratios of colocated rollouts, and ZeRO-3 compared with one GPU and with FSDP2. Each part has its own time limit; the run goes on after a
 # failure, and the closing line counts parts. On fewer than four ranks models and batches are smaller.
 #
 #   tests/gpu/many_gpus.sh PACKAGE_DIR OUT_DIR --ranks N [--only REGEX] [--seconds S] [--rehearse]

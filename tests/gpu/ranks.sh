@@ -9,7 +9,7 @@
 # OUT_DIR      gets each part's JSON lines and log
 # --ranks      default: all GPUs that nvidia-smi lists
 # --minutes    of each part but parallel.sh: after it no further run starts (default 8)
-# --only       parts by name: efficiency-1.5b, efficiency-7b (ZeRO-3 beside one GPU, goal 0.97), ways-1.5b, ways-7b, ways-host-disk, rollouts,
+# --only       parts by name: efficiency-1.5b, efficiency-7b (ZeRO-3 against one GPU, goal 0.97), ways-1.5b, ways-7b, ways-host-disk, rollouts,
 #              rollouts-stages, fsdp2, fsdp2-7b, parallel
 # --rehearse   tiny models on CPU ranks over MPI, without parallel.sh
 set -uo pipefail

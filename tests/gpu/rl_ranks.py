@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whole steps of GRPO and PPO on N GPUs: tokens a second a GPU beside verl's published ones, and each rank's memory beside its plan.
+"""Measures steps of GRPO and PPO on N GPUs. Compares tokens per second and GPU with verl's published ones, and each rank's memory with its plan.
 
     rl_ranks.py OUT_DIR PACKAGE_DIR [--ranks N] [--model NAME] [--tasks grpo ppo] [--prompts P] [--lengths PROMPT RESPONSE]
                 [--updates U] [--steps N] [--minutes M] [--rehearse [MPIRUN]] [--keys KEY=VALUE ...]
@@ -51,8 +51,8 @@ def measure(neap, job, folder, keys, task, case, port):
 
 def show(result):
     rollout_ranks.show(result)
-    beside = "" if ARGS.rehearse else f", {result['times_published']:.2f} times verl's {result['published']} on H100 (goal {GOAL})"
-    print(f"   {result['tokens_a_second_a_rank']:.0f} tokens/s a GPU{beside}", flush=True)
+    compared = "" if ARGS.rehearse else f", {result['times_published']:.2f} times verl's {result['published']} on H100 (goal {GOAL})"
+    print(f"   {result['tokens_a_second_a_rank']:.0f} tokens/s a GPU{compared}", flush=True)
 
 
 def main():

@@ -18,7 +18,7 @@
 
 namespace neap::plan {
 
-/// As ops::make_slot_blocks, with sizes.
+/// Blocks in prefetch buffers, for a plan. ops::make_slot_blocks makes those of a run.
 class CountedBlocks final : public step::SlotSource<step::CountedTensor> {
   using T = step::CountedTensor;
 

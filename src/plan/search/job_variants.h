@@ -66,7 +66,7 @@ class JobVariants {
   [[nodiscard]] bool may_reorder_sums() const;
   /// Types of optimizer states, from 0: as configured, then bfloat16 wherever that is allowed.
   [[nodiscard]] std::size_t states() const { return states_.size(); }
-  /// As Drafts::no_graphs_reason.
+  /// Why no plan decodes in graphs; empty: plans may (Drafts::no_graphs_reason).
   [[nodiscard]] Result<std::string_view> no_graphs_reason();
   /// The level of each kind of micro-batch, and last that of prefill passes.
   using Levels = std::vector<int>;

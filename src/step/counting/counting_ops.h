@@ -286,8 +286,8 @@ class CountingOps : public CountingBase {
   void put_heads_(const Tensor& table, const Tensor& places, const Tensor& heads);
   /// Writes values of the host to a tensor of as many int64.
   void put_numbers_(const Tensor&, const std::vector<std::int64_t>&) {}
-  /// Where heads (B, K) at positions (B,) are in pages viewed as rows of D. table (B, n): the place of
-  /// each page of rows (PagedCache).
+  /// The places (B, K) of the heads of tokens at positions (B,), in pages viewed as rows of D. `table`
+  /// (B, n) has the places of each row's pages (PagedCache).
   [[nodiscard]] Tensor page_places(const Tensor& table, const Tensor& positions,
                                    std::int64_t key_heads);
   /// Each head's pages of these rows in pages viewed as (pages * K, kPageTokens * D): (B * K * n,).

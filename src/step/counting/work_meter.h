@@ -151,7 +151,7 @@ class WorkMeter {
   };
   /// Advances the clock to `time`. Returns by how much.
   double advance_to(double time);
-  /// As product_seconds(). Most products repeat those of other layers and rows.
+  /// product_seconds(), kept: most products repeat those of other layers and rows.
   double seconds_of_product(double rate, double flops, double bytes, double sum_bytes);
   void take_in_turns(const Work& start);
   void launch_graph(const Work& body);

@@ -41,7 +41,7 @@ class PagedCache {
   [[nodiscard]] std::int64_t max_tokens() const { return shape_.row_tokens; }
   [[nodiscard]] const PageTable& pages() const { return pages_; }
 
-  /// As SlotCache::clear().
+  /// Frees all pages and sets them to zero.
   template <class Ops>
   void clear(Ops& ops) {
     pages_ = PageTable(shape_);

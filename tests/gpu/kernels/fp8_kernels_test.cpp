@@ -1,4 +1,4 @@
-// fp8 on a card against the same operations on the CPU: conversions bit by bit, products by their rounding.
+// Operations in fp8 on a GPU, compared with the CPU: conversions bit by bit, products within their rounding.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

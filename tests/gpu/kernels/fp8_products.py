@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Products of torch._scaled_mm in fp8 beside those in bfloat16, for layers of Qwen2.5-1.5B and Qwen3-8B with 16 384 tokens.
+"""Compares torch._scaled_mm in fp8 with products in bfloat16, for layers of Qwen2.5-1.5B and Qwen3-8B with 16 384 tokens.
 
 usage: fp8_products.py OUT_FILE
 
