@@ -210,11 +210,11 @@ std::string all_measures() {
   return text + "]";
 }
 
-// CPU seconds of the faster of two calls.
+// The least CPU seconds of some calls.
 template <class Call>
-double least_seconds(const Call& call) {
+double least_seconds(int calls, const Call& call) {
   double least = 1e9;
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < calls; ++i) {
     const std::clock_t start = std::clock();
     EXPECT_TRUE(call());
     least = std::min(least, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
@@ -222,6 +222,7 @@ double least_seconds(const Call& call) {
   return least;
 }
 
+// Searches are limited to a number of plans' time, because machines differ by more than searches.
 TEST(GoldenPlans, OfA7BJobTakeMillisecondsAndSecondsWithTheSearch) {
 #if !defined(NDEBUG) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "times are those of an optimized build";
@@ -231,22 +232,24 @@ TEST(GoldenPlans, OfA7BJobTakeMillisecondsAndSecondsWithTheSearch) {
     EXPECT_TRUE(spec::Job::load(kFolder / "qwen7b_ppo.toml", overrides, job).ok());
     return job;
   };
-  const auto limit = [](const char* what, double most, const auto& call) {
-    const double seconds = least_seconds(call);
-    std::printf("%s: %.1f ms\n", what, 1e3 * seconds);
-    EXPECT_LE(seconds, most) << what;
-  };
   const spec::Job plain = load({"memory.optimizer_offload=none"});
-  // Three to six times the CPU time on a quiet desktop: slow memory and other programs.
-  constexpr double kOnePlan = 0.060, kSearch = 6;
-  limit("one plan", kOnePlan, [&] { return make_plan(plain, target_of(plain)).ok(); });
+  // Ten times what a quiet desktop takes.
+  constexpr double kOnePlan = 0.1;
+  const double one = least_seconds(10, [&] { return make_plan(plain, target_of(plain)).ok(); });
+  std::printf("one plan: %.1f ms\n", 1e3 * one);
+  EXPECT_LE(one, kOnePlan);
+  const auto limit = [&](const char* what, double most_plans, const auto& call) {
+    const double seconds = least_seconds(2, call);
+    std::printf("%s: %.1f ms, %.0f plans\n", what, 1e3 * seconds, seconds / one);
+    EXPECT_LE(seconds, most_plans * one) << what;
+  };
   const spec::Job open = load(with_auto());
-  limit("updates and activations chosen, with outlook", kSearch,
+  limit("updates and activations chosen, with outlook", 150,
         [&] { return make_plan_with_outlook(open, target_of(open)).ok(); });
   spec::Job all = load(with_auto({all_measures(), "device.memory=79GiB"}));
-  limit("every measure, with outlook", kSearch,
+  limit("every measure, with outlook", 700,
         [&] { return make_plan_with_outlook(all, target_of(all)).ok(); });
-  limit("three plans ranked", kSearch, [&] { return find_fit(all, target_of(all)).ok(); });
+  limit("three plans ranked", 400, [&] { return find_fit(all, target_of(all)).ok(); });
 }
 
 }  // namespace
