@@ -71,7 +71,7 @@ class PlanCommand final : public Command {
     app.add_option("--picture", picture_, "with --simulate: draw the stages of the pipeline")
         ->needs(simulated)
         ->type_name("FILE.svg|.png");
-    app.add_flag("--json", json_, "print the plan as JSON (docs/plan-json.md)");
+    app.add_flag("--json", json_, "print the plan as JSON (docs/json.md)");
     app.add_flag("--reference", reference_,
                  "print every configuration key, the pages of docs/configuration.md, and stop");
     app.add_flag(

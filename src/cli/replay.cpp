@@ -61,7 +61,7 @@ class ReplayCommand : public Command {
         ->check(CLI::Range(1, 1000));
     app.add_option("--threads", threads_, "replays at once (default: one per core)");
     app.add_flag("--no-advice", no_advice_, "skip the search for better settings");
-    app.add_flag("--json", json_, "print JSON (docs/replay-json.md)");
+    app.add_flag("--json", json_, "print JSON (docs/json.md)");
   }
 
   int run() override {

@@ -312,7 +312,7 @@ struct MemoryPlan {
   [[nodiscard]] bool fits() const { return capacity.is_zero() || peak <= capacity; }
   /// Null if the model is not trained.
   [[nodiscard]] const spec::Checkpointing* checkpointing(spec::ModelId model) const;
-  [[nodiscard]] Json to_json() const;  ///< schema 1; docs/plan-json.md
+  [[nodiscard]] Json to_json() const;  ///< schema 1; docs/json.md
   [[nodiscard]] std::string to_text() const;
 };
 
