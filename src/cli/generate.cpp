@@ -66,7 +66,7 @@ class GenerateCommand final : public Command {
         "of messages for the chat template");
     app.add_flag(
         "--chat", settings_.prompts.chat,
-        "texts are user messages for the chat template; without prompts, a conversation: each "
+        "prompts are user messages for the chat template; without a prompt, a conversation: each "
         "line of standard input is a message");
     app.add_option(
            "--max-new-tokens", settings_.sampling.max_new_tokens,
@@ -80,7 +80,7 @@ class GenerateCommand final : public Command {
         ->check(not_negative)
         ->capture_default_str();
     app.add_option("--skip", settings_.skip,
-                   "number of first texts to leave out, as lines of an earlier --json output")
+                   "texts to leave out, such as the lines of an earlier --json output")
         ->check(not_negative)
         ->capture_default_str();
     app.add_option("--batch-size", settings_.batch, "texts decoded together")
@@ -99,12 +99,10 @@ class GenerateCommand final : public Command {
         ->capture_default_str();
     app.add_flag(
         "--json", settings_.json,
-        "one JSON object per line: prompt, sample, text, tokens, log_probs, and finish_reason "
-        "(\"stop\" or \"length\")");
+        "one JSON object per text: prompt, sample, text, tokens, log_probs, finish_reason");
     app.footer(
-        "Texts are printed in the order of the prompts. A text depends on its prompt, the number "
-        "of "
-        "the prompt,\nand --seed. After an interrupted run, --skip continues its output.");
+        "Texts are printed in the order of the prompts. A text depends only on its prompt, the "
+        "prompt's number\nand --seed, so --skip continues an interrupted output.");
   }
   int run() override;
 

@@ -73,7 +73,7 @@ std::string_view head_of(Use use) {
     case Use::kSame:
       return "\nThe same here, with verl's default in parentheses:\n\n";
     case Use::kOther:
-      return "\nReplaced:\n\n| key | default | here | note |\n| --- | --- | --- | --- |\n";
+      return "\nReplaced:\n\n| key (default) | here | note |\n| --- | --- | --- |\n";
     case Use::kNone:
       return "\nWithout a counterpart; leave these out:\n\n| key | why, or what to do |\n"
              "| --- | --- |\n";
@@ -92,7 +92,7 @@ std::string_view reason_of(std::string_view note) {
 // A row of a table, and the keys that share it.
 struct Row {
   const PeerKey* first = nullptr;
-  std::vector<std::string> keys, values, here;
+  std::vector<std::string> keys, here;
 };
 
 // "data", "critic", or of actor_rollout_ref the first two words.
@@ -106,12 +106,7 @@ bool shares(const Row& row, const PeerKey& key, Use use) {
   if (use == Use::kSame) return section_of(row.first->key) == section_of(key.key);
   if (row.first->note != key.note) return false;
   if (use == Use::kNone) return true;
-  return key.note.empty() ? row.first->here == key.here && row.first->value == key.value
-                          : leaf(row.first->here) == leaf(key.here);
-}
-
-void add_once(std::vector<std::string>& list, std::string text) {
-  if (std::find(list.begin(), list.end(), text) == list.end()) list.push_back(std::move(text));
+  return key.note.empty() ? row.first->here == key.here : leaf(row.first->here) == leaf(key.here);
 }
 
 std::string joined(const std::vector<std::string>& list) {
@@ -120,27 +115,32 @@ std::string joined(const std::vector<std::string>& list) {
   return text;
 }
 
+// "`key` (default)", with a note on a key that is the same here.
+std::string with_default(const PeerKey& key, Use use) {
+  if (use == Use::kNone || key.value.empty()) return format("`{}`", key.key);
+  const bool noted = use == Use::kSame && !key.note.empty();
+  return format("`{}` ({}{}{})", key.key, key.value, noted ? "; here: " : "",
+                noted ? key.note : "");
+}
+
 std::string table_of(Peer peer, Use use) {
   std::vector<Row> rows;
   for (const PeerKey& key : peer_keys(peer)) {
     if (use_of(key) != use) continue;
     auto row = std::find_if(rows.begin(), rows.end(),
                             [&](const Row& other) { return shares(other, key, use); });
-    if (row == rows.end()) row = rows.insert(row, Row{&key, {}, {}, {}});
-    std::string text = format("`{}`", key.key);
-    if (use == Use::kSame && !key.value.empty())
-      text += format(" ({}{}{})", key.value, key.note.empty() ? "" : "; here: ", key.note);
-    row->keys.push_back(std::move(text));
-    add_once(row->values, key.value.empty() ? "-" : std::string(key.value));
-    add_once(row->here, format("`{}`", key.here));
+    if (row == rows.end()) row = rows.insert(row, Row{&key, {}, {}});
+    row->keys.push_back(with_default(key, use));
+    const std::string here = format("`{}`", key.here);
+    if (std::find(row->here.begin(), row->here.end(), here) == row->here.end())
+      row->here.push_back(here);
   }
   std::string out = rows.empty() ? "" : std::string(head_of(use));
   for (const Row& row : rows) {
-    const std::string keys = joined(row.keys), values = joined(row.values);
+    const std::string keys = joined(row.keys);
     const std::string_view note = row.first->note;
     if (use == Use::kSame) out += format("- {}\n", keys);
-    if (use == Use::kOther)
-      out += format("| {} | {} | {} | {} |\n", keys, values, joined(row.here), note);
+    if (use == Use::kOther) out += format("| {} | {} | {} |\n", keys, joined(row.here), note);
     if (use == Use::kNone) out += format("| {} | {} |\n", keys, reason_of(note));
   }
   return out;
