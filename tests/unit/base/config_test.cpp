@@ -206,6 +206,34 @@ TEST_F(Config, ReferenceNamesTheShorterSideOfACondition) {
   EXPECT_NE(page.find("B. Read if `only.kind` is `y`. |"), std::string::npos) << page;
 }
 
+TEST_F(Config, ReferenceNamesRepeatedKeys) {
+  std::int64_t values[7] = {};
+  std::size_t next = 0;
+  for (const char* key : {"one.a", "one.b", "one.c", "two.a", "two.b", "two.c", "two.d"})
+    table_.bind(key, &values[next++], std::string("Help of ") + (key + 4) + ".");
+  const std::string page = table_.to_markdown();
+  EXPECT_NE(page.find("## two\n\nAs in `one`: `a`, `b`, `c`.\n\n| key |"), std::string::npos)
+      << page;
+  EXPECT_NE(page.find("| `d` | integer | `0` | Help of d. |"), std::string::npos) << page;
+  EXPECT_EQ(page.find("Help of a."), page.rfind("Help of a."));
+}
+
+TEST_F(Config, ReferenceHasAUsualConditionAboveTheTable) {
+  std::int64_t a = 0, b = 0, c = 0, d = 0;
+  std::string kind = "x";
+  table_.bind("usual.kind", &kind, "Kind.").one_of({"x", "y", "z"});
+  const ConfigCondition of_y{.key = "usual.kind", .values = {"y"}};
+  table_.bind("usual.a", &a, "A.").only(of_y);
+  table_.bind("usual.b", &b, "B.").only(of_y);
+  table_.bind("usual.c", &c, "C.").only(of_y).only({.key = "usual.a", .values = {1}});
+  table_.bind("usual.d", &d, "D.").only({.key = "usual.kind", .values = {"z"}});
+  const std::string page = table_.to_markdown();
+  for (const char* text :
+       {"Read if `usual.kind` is `y`, unless the row says otherwise.", "Kind. Always read. |",
+        "| A. |", "C. Only if `usual.a` is `1`. |", "D. Read if `usual.kind` is `z`. |"})
+    EXPECT_NE(page.find(text), std::string::npos) << text << "\n" << page;
+}
+
 TEST_F(Config, WritesReferenceAndJson) {
   EXPECT_NE(table_.to_markdown().find("| `count` | integer, ≥ 1, ≤ 10 (steps) | `3` | How many. |"),
             std::string::npos);
