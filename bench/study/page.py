@@ -220,20 +220,19 @@ def page():
         *sizes(stacks), "", on_cpus(), "",
         "## Signs", "", *signs(stacks), "",
         "Why the others differ:", "",
-        "- Checkpointing and fragmentation: rows are compared with the row without a strategy, which has more fragmentation here than in the paper. The paper does not name "
-        "its versions; another optimizer or attention changes that row.",
-        "- ZeRO-1 and ZeRO-2 add fragmentation here: the peak moves to the critic's training, which cannot reuse the segments of the actor's training. `empty_cache()` releases "
-        "them; in the paper it saves nothing with ZeRO-1. The two rows are equal, because gradients take the same path with `overlap_comm`, as DeepSpeed-Chat sets it.",
-        "- ColossalChat's rows: here all 32 rows of a batch train at once. Without ZeRO-3 and checkpointing the peak is in the actor's training. Nearly all of it is allocated, "
-        "so `empty_cache()` saves nothing. The paper has fewer allocated bytes and does not name the batch of an update. Fragmentation is large when the peak's segment is "
-        "requested, because free segments are too small for it. Other tensors use them later.",
-        "- ZeRO-3 with 7B models: in the paper it adds more fragmentation than it saves by sharding. FSDP2 adds fragmentation also "
+        "- Checkpointing and fragmentation: the row without a strategy, with which rows are compared, has more fragmentation here. The paper does not name its versions; "
+        "another optimizer or attention changes that row.",
+        "- ZeRO-1 and ZeRO-2 add fragmentation here: the peak moves to the critic's training, which cannot reuse the segments of the actor's. `empty_cache()` releases them. The "
+        "two rows are equal: with `overlap_comm`, as DeepSpeed-Chat sets it, gradients take the same path.",
+        "- ColossalChat: here all 32 rows of a batch train at once; the paper does not name the batch of an update. Without ZeRO-3 and checkpointing the peak is in the actor's "
+        "training and nearly all allocated, so `empty_cache()` saves nothing. Free segments are too small for the peak's request, so fragmentation is large.",
+        "- ZeRO-3 with 7B models adds more fragmentation in the paper than sharding saves. FSDP2 also adds fragmentation "
         f"({overhead(next(r for r in rows if r['recording'] == 'a100-llama-2-7b-zero3-none'))[1]:.0f} % with Llama-2-7b against "
-        f"{overhead(next(r for r in rows if r['recording'] == 'a100-llama-2-7b-none-none'))[1]:.0f} % without), but less than it saves. Neap's fragmentation is at most "
+        f"{overhead(next(r for r in rows if r['recording'] == 'a100-llama-2-7b-none-none'))[1]:.0f} % without), but less. Neap's fragmentation is at most "
         f"{max(values['fragmentation'] for values in stacks['planned'].values()):.2f} GiB: tags have their own regions, and only temporary tensors are in a caching allocator.",
-        "- Checkpointing of GPT-2: in the paper the peak is in inference, which checkpointing does not change. Here it is in training.",
-        "- Neap trains only the adapters, as ColossalChat does. DeepSpeed-Chat also trains embeddings, norms and biases (221 million parameters). Neap's OPT-350m has the full "
-        "width of embeddings, and its numbers are bfloat16 with float32 adapters.", "",
+        "- Checkpointing of GPT-2: the paper's peak is in inference, which checkpointing does not change. Here it is in training.",
+        "- Neap and ColossalChat train only the adapters. DeepSpeed-Chat also trains embeddings, norms and biases (221 million parameters). Neap's OPT-350m has embeddings of full "
+        "width, and bfloat16 weights with float32 adapters.", "",
         "## Replays", "",
         f"`neap replay` reproduces {fidelity()} and predicts `empty_cache()` from the recording without it.", "",
         *replays(rows), "",
@@ -245,12 +244,12 @@ def page():
         "of DeepSpeed's compiled one.",
         "- A row is rank 0 of a group without other ranks: gathered shards are copies of its own shard. Without a strategy this rank and a run on 2 GPUs over NCCL "
         f"{'have equal' if pair(rows) == 'equal' else 'DIFFER in'} peaks, events and driver allocations.",
-        "- Under ZeRO-3 DeepSpeed gathers every layer again for every generated token: a rollout takes two minutes, with offloading more than three. "
-        "With offloading only the first 16 tokens are therefore generated; the others are random.",
-        "- ColossalChat does not run: its PPO trainer requires torch below 2.0, and colossalai 0.5.0 torch up to 2.5.1. Its schedule was written again with FSDP2 and transformers: "
-        "32 rows of 96 + 32 tokens, its script's defaults, bfloat16. Models for inference are not sharded, and in host memory during training. With 7B models 16 of the 32 tokens are "
-        "random, and weights that return from the host get new random values.",
-        "- OPT-6.7b and Llama-2-7b have all four roles. The paper names neither roles nor sizes. Its OPT-1.3b takes 17 GB in table 1 and 43 GB in table 2; here both are one recording. "
+        "- Under ZeRO-3 DeepSpeed gathers every layer for every generated token. A rollout takes two minutes, with offloading more than three: there only the first 16 tokens are "
+        "generated, and the others are random.",
+        "- ColossalChat needs older versions of torch. Its schedule was written again with FSDP2 and transformers: "
+        "32 rows of 96 + 32 tokens, its script's defaults, bfloat16. Models for inference are not sharded, and are in host memory during training. With 7B models 16 of the 32 tokens "
+        "are random, and weights that return from the host get new random values.",
+        "- OPT-6.7b and Llama-2-7b have all four roles; the paper names neither roles nor sizes. Its OPT-1.3b takes 17 GB in table 1 and 43 GB in table 2; here both are one recording. "
         "Neap's plans keep models for inference on the GPU during training.",
         "- Not run: several real ranks under ZeRO-3.", ""])
 
