@@ -91,7 +91,8 @@ class HelpFormatter final : public CLI::Formatter {
  public:
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_type_size() == 0) return {};
-    std::string text = " " + values_of(option->get_type_name());
+    const std::string values = values_of(option->get_type_name());
+    std::string text = option->get_positional() && values == "TEXT" ? "" : " " + values;
     if (!option->get_default_str().empty()) text += "=" + option->get_default_str();
     if (option->get_expected_max() == CLI::detail::expected_max_vector_size) text += " ...";
     return text;
@@ -111,8 +112,10 @@ class HelpFormatter final : public CLI::Formatter {
 int parse_and_run(const Commands& commands, int argc, char** argv) {
   if (const Status known = check_command(argc > 1 ? argv[1] : ""); !known.ok()) return fail(known);
 
-  CLI::App app("Neap plans, limits and measures GPU memory in RL post-training of language models.",
-               "neap");
+  CLI::App app(
+      "Neap plans, limits and measures GPU memory in RL post-training of language models.\n"
+      "Usual order: neap doctor, neap plan JOB.toml, neap train JOB.toml, neap report FOLDER.",
+      "neap");
   app.set_version_flag("--version", std::string("neap ") + kVersion);
   app.require_subcommand(1);
   app.formatter(std::make_shared<HelpFormatter>());

@@ -56,14 +56,15 @@ class GenerateCommand final : public Command {
            "CHECKPOINT", path_,
            "model folder, PEFT adapter, checkpoint (global_step_N) or output folder of a run")
         ->required();
-    app.add_option("--adapter", adapter_, kAdapterHelp);
+    app.add_option("--adapter", adapter_, kAdapterHelp)->type_name("FOLDER");
     app.add_option("--prompt", settings_.prompts.texts, "text to continue; may be repeated");
     app.add_flag("--stdin", stdin_,
                  "one prompt per line of standard input; empty lines are skipped");
     app.add_option(
-        "--input", settings_.prompts.file,
-        "rows (JSONL, plain or compressed, or Parquet) whose \"prompt\" is a text, or a list "
-        "of messages for the chat template");
+           "--input", settings_.prompts.file,
+           "rows (JSONL, plain or compressed, or Parquet) whose \"prompt\" is a text, or a list "
+           "of messages for the chat template")
+        ->type_name("FILE");
     app.add_flag(
         "--chat", settings_.prompts.chat,
         "prompts are user messages for the chat template; without a prompt, a conversation: each "

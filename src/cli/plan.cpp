@@ -33,7 +33,7 @@ class PlanCommand final : public Command {
  public:
   [[nodiscard]] std::string name() const override { return "plan"; }
   [[nodiscard]] std::string summary() const override {
-    return "Plan a job's memory: tags by phase, peaks, offloading, and settings that fit";
+    return "Compute a job's memory and time before it runs, and settings that fit";
   }
   void declare(CLI::App& app) override {
     app.add_option("CONFIG", config_,

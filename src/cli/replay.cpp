@@ -24,7 +24,7 @@ class ReplayCommand : public Command {
  public:
   [[nodiscard]] std::string name() const override { return "replay"; }
   [[nodiscard]] std::string summary() const override {
-    return "Replay a recorded run under other allocator settings";
+    return "Explain a PyTorch memory snapshot: what held memory, and which allocator settings fit";
   }
 
   void declare(CLI::App& app) override {
@@ -33,7 +33,8 @@ class ReplayCommand : public Command {
         ->required();
     app.add_option("--settings", settings_path_,
                    "file of settings to try, one JSON object per line: conf, empty, fraction "
-                   "(docs/replay.md)");
+                   "(docs/replay.md)")
+        ->type_name("FILE");
     app.add_option("--conf", confs_, "PYTORCH_CUDA_ALLOC_CONF to try; may be repeated")
         ->expected(1)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -43,7 +44,8 @@ class ReplayCommand : public Command {
         ->expected(1)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     app.add_option("--capacity", capacity_text_,
-                   "memory of the device, as 139.80GiB; default: no limit");
+                   "memory of the device, as 139.80GiB; default: no limit")
+        ->type_name("SIZE");
     app.add_option("--fraction", fraction_,
                    "set_per_process_memory_fraction for --conf; default: unset");
     app.add_option("--device", device_, "device number; default: the one with most allocations");
@@ -53,8 +55,9 @@ class ReplayCommand : public Command {
         ->expected(1)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     app.add_option(
-        "--policy", policy_,
-        "PyTorch version whose allocator is replayed, as 2.11, or ascend; default: newest");
+           "--policy", policy_,
+           "PyTorch version whose allocator is replayed, as 2.11, or ascend; default: newest")
+        ->type_name("VERSION");
     app.add_option("--blame-at", blame_at_, "seconds since the trace began; default: at the peak");
     app.add_option("--orders", orders_,
                    "address orders of new segments to try; 1: no range; default: 12")
