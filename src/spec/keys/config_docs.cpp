@@ -31,8 +31,12 @@ constexpr std::string_view kIntro =
     "- A size of `parallel` that can be `auto` is then [chosen by the "
     "plan](several-gpus.md#4-let-the-plan-choose).\n"
     "- An empty value (`trainer.stop_metric=`) restores a default that is an empty text or list.\n"
-    "- A key that is set but not read is a warning that says why. It is an error if the key that "
-    "enables it is missing (`lora_alpha` without `lora_rank`).\n\n"
+    "- Keys that a section names after \"As in\" have the type, default and meaning that they have "
+    "there.\n"
+    "- \"Read if\" says when a key has an effect, \"Only if\" adds a condition. A key without "
+    "effect "
+    "is a warning that says why, or an error if the key that enables it is missing (`lora_alpha` "
+    "without `lora_rank`).\n\n"
     "Search [keys of verl and TRL](verl-trl-keys.md) for a key that you know from there.\n\n";
 
 struct Chapter {
