@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "spec/keys/peer_tables.h"
 
 namespace neap::spec {
@@ -109,12 +110,6 @@ bool shares(const Row& row, const PeerKey& key, Use use) {
   return key.note.empty() ? row.first->here == key.here : leaf(row.first->here) == leaf(key.here);
 }
 
-std::string joined(const std::vector<std::string>& list) {
-  std::string text;
-  for (const std::string& each : list) text += (text.empty() ? "" : ", ") + each;
-  return text;
-}
-
 // "`key` (default)", with a note on a key that is the same here.
 std::string with_default(const PeerKey& key, Use use) {
   if (use == Use::kNone || key.value.empty()) return format("`{}`", key.key);
@@ -137,10 +132,10 @@ std::string table_of(Peer peer, Use use) {
   }
   std::string out = rows.empty() ? "" : std::string(head_of(use));
   for (const Row& row : rows) {
-    const std::string keys = joined(row.keys);
+    const std::string keys = joined(row.keys, ", ");
     const std::string_view note = row.first->note;
     if (use == Use::kSame) out += format("- {}\n", keys);
-    if (use == Use::kOther) out += format("| {} | {} | {} |\n", keys, joined(row.here), note);
+    if (use == Use::kOther) out += format("| {} | {} | {} |\n", keys, joined(row.here, ", "), note);
     if (use == Use::kNone) out += format("| {} | {} |\n", keys, reason_of(note));
   }
   return out;
