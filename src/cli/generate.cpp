@@ -91,7 +91,7 @@ class GenerateCommand final : public Command {
                    "prompt tokens that one pass prefills")
         ->check(CLI::Range(1, 1 << 30))
         ->capture_default_str();
-    app.add_option("--device", settings_.device.kind, "auto, cuda or cpu")
+    app.add_option("--device", settings_.device.kind, "where to compute")
         ->check(CLI::IsMember({"auto", "cuda", "cpu"}))
         ->capture_default_str();
     app.add_option("--dtype", settings_.device.dtype,
