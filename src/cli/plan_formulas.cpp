@@ -72,8 +72,9 @@ void PlanFormulas::declare(CLI::App& app) {
   add_number("--pipeline", degrees_.pipeline, "pipeline stages");
   add_number("--data", degrees_.data,
              "data-parallel ranks; default: the job's ranks / (tensor x pipeline)");
-  add("--zero", degrees_.zero, "ZeRO stage")->check(CLI::Range(0, 3))->type_name("0..3");
-  app.add_flag("--sequence-parallel", degrees_.sequence_parallel, "Megatron's sequence parallelism")
+  add("--zero", degrees_.zero, "stage of ZeRO")->check(CLI::Range(0, 3))->type_name("0..3");
+  app.add_flag("--sequence-parallel", degrees_.sequence_parallel,
+               "sequence parallelism, as in Megatron")
       ->needs(flag)
       ->group("With --formulas");
   CLI::Option* run =

@@ -56,7 +56,7 @@ class ReplayCommand : public Command {
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     app.add_option(
            "--policy", policy_,
-           "PyTorch version whose allocator is replayed, as 2.11, or ascend; default: newest")
+           "version of PyTorch whose allocator is replayed, as 2.11, or ascend; default: newest")
         ->type_name("VERSION");
     app.add_option("--blame-at", blame_at_, "seconds since the trace began; default: at the peak");
     app.add_option("--orders", orders_,
