@@ -187,7 +187,7 @@ class ConfigTable {
   [[nodiscard]] std::vector<std::pair<std::string, Json>> values() const;
   /// Effective values as JSON, nested by dots.
   [[nodiscard]] Json to_json() const;
-  /// The reference as Markdown tables, one per section. Keys that an earlier section has with the
+  /// The reference as Markdown lists, one per section. Keys that an earlier section has with the
   /// same type, default and help are named only: "As in `a.b`: `c`, `d`."
   [[nodiscard]] std::string to_markdown() const;
 

@@ -1,4 +1,4 @@
-// The reference page of a configuration: Markdown tables of its keys.
+// The reference page of a configuration: Markdown lists of its keys.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -17,8 +17,6 @@ std::string value_text(const Json& value) {
   return value.is_number_float() ? format("{:.6g}", value.get<double>()) : value.dump();
 }
 
-constexpr std::string_view kHead =
-    "\n\n| key | type | default | meaning |\n| --- | --- | --- | --- |\n";
 // Larger limits are left out: messages name them.
 constexpr double kMostShown = 1000;
 // So many equal keys of an earlier section are named instead of repeated.
@@ -34,7 +32,7 @@ std::string type_text(const Key& key) {
   }
   if (key.minimum) type += ", ≥ " + bound_text(*key.minimum);
   if (key.maximum && *key.maximum <= kMostShown) type += ", ≤ " + bound_text(*key.maximum);
-  return key.unit.empty() ? type : format("{} ({})", type, key.unit);
+  return key.unit.empty() ? type : format("{}, in {}", type, key.unit);
 }
 
 std::string default_text(const Key& key) {
@@ -131,8 +129,8 @@ std::string own_conditions(const Group& group, const Key& key, std::size_t share
   return all.size() == 1 ? "" : format("Only if {}.", joined(*group.table, all.subspan(1)));
 }
 
-std::string leaf_row(const Group& group, const Key& key) {
-  return format("| `{}` | {} | {} | {}", std::string_view(key.path).substr(group.prefix),
+std::string entry_of(const Group& group, const Key& key) {
+  return format("- **`{}`** ({}; default {}): {}", std::string_view(key.path).substr(group.prefix),
                 type_text(key), default_text(key), key.help);
 }
 
@@ -144,7 +142,7 @@ std::pair<std::string, std::set<const Key*>> repeated_keys(const Group& group,
                                                            const Written& written) {
   std::map<std::string, std::set<const Key*>> found;
   for (const Key* key : group.keys)
-    if (const auto row = written.find(leaf_row(group, *key)); row != written.end())
+    if (const auto row = written.find(entry_of(group, *key)); row != written.end())
       found[row->second].insert(key);
   for (auto& [title, keys] : found)
     if (keys.size() >= kLeastRepeated) return {title, std::move(keys)};
@@ -166,17 +164,17 @@ std::string markdown_of(Group group, Written& written) {
   const std::string usual = shared == 0 ? usual_condition(group) : "";
   std::string words =
       read_where(*group.table, std::span(group.keys.front()->conditions).subspan(0, shared));
-  if (!usual.empty()) words = format("Read if {}, unless the row says otherwise.", usual);
+  if (!usual.empty()) words = format("Read if {}, unless an entry says otherwise.", usual);
   if (!group.intro.empty()) words = group.intro + (words.empty() ? "" : " ") + words;
   std::string out =
       format("## {}{}{}{}", group.title, words.empty() ? "" : "\n\n", words, as_there);
   if (repeated.contains(group.keys.front())) return out + "\n";
-  out += kHead;
+  out += "\n\n";
   for (const Key* key : group.keys) {
-    const std::string row = leaf_row(group, *key);
+    const std::string row = entry_of(group, *key);
     written.emplace(row, group.title);
     const std::string where = own_conditions(group, *key, shared, usual);
-    out += format("{}{}{} |\n", row, where.empty() ? "" : " ", where);
+    out += format("{}{}{}\n", row, where.empty() ? "" : " ", where);
   }
   return out;
 }
