@@ -59,21 +59,6 @@ def measured(rows):
                   "host GiB, planned", "s of transitions per step", "of it: store, wake up", "s per step"), out)
 
 
-def transitions(rows):
-    """Moves of the run, by phase."""
-    out = []
-    for row in rows:
-        if "phases" not in row:
-            continue
-        for phase in row["phases"]:
-            moves = [f"{move['kind']} {move['tag']} {gib(move['copied'])} GiB" for move in phase["moves"] if move["copied"]]
-            own = phase["seconds"] if phase["phase"] in ("store_weights", "wake_up") else 0
-            if phase["move_seconds"] + own < 0.01:
-                continue
-            out.append((f"`{row['way']}`", phase["phase"], f"{phase['move_seconds']:.2f}", f"{own:.2f}" if own else "–", ", ".join(moves) or "–"))
-    return table(("way", "before or in phase", "s of moves", "s in the phase", "copied"), out)
-
-
 def planned(rows):
     out = []
     for job in dict.fromkeys(row["job"] for row in rows):
@@ -102,8 +87,7 @@ def asleep():
     mine, eager = [row for row in rows if row.get("package") == "neap train"]
     kernels = next(row for row in rows if "parts_mib" in row)["kernels_and_cublas_mib"]  # those of the same libraries
     left = mine["beyond_account_mib"] - mine["context_mib"] - kernels
-    out.append(("`neap train`, beyond its account", f"{mine['beyond_account_mib']:.0f}", f"{mine['context_mib']:.0f}", f"{kernels:.0f}", "in the account",
-                "in the account", f"{left:.0f}", f"{mine['grown_mib']:g}"))
+    out.append(("`neap train`, not in its plan", f"{mine['beyond_account_mib']:.0f}", f"{mine['context_mib']:.0f}", f"{kernels:.0f}", "planned", "planned", f"{left:.0f}", f"{mine['grown_mib']:g}"))
     head = ("program", "MiB", "context", "kernels, cuBLAS", "graphs", "torch's reserve", "unexplained", "grown")
     return table(head, out), mine, eager
 
@@ -134,12 +118,11 @@ def vllm():
         f"graphs and {engines['neap']['in_pools_mib'] / 1024:.1f} GiB in its allocator, of which 12 GiB are KV cache. An engine on each allocator; they take turns. "
         f"Median (least–most) of {min(counts)} to {max(counts)} each. {source('vllm-suite-h200')}", "",
         *table(head, out), "",
-        "- After each wake-up from level 1 the greedy output is the one before the first sleep, and the same on both allocators.",
-        "- The GPU's MiB are those of `nvidia-smi`. torch counts a pool's memory as reserved while it is unmapped.",
-        "- vLLM's backup is in pinned blocks of torch, which have sizes of powers of two. Both allocators keep the backup's memory for the next sleep.",
-        f"- All {len(tests)} of vLLM's tests of sleep mode pass on Neap's allocator, among them five with whole engines and one with `vllm serve`: outputs are the same after level 1 and, "
-        "with weights loaded again, after level 2. The tests' models have random weights here.",
-        "- The wheel's GPU code was cut to one architecture with `tests/gpu/cut_wheel.py`.", ""]
+        "- Greedy outputs after each wake-up are equal on both allocators and equal to those before the first sleep.",
+        "- GPU MiB are those of `nvidia-smi`. torch counts a pool's memory as reserved while it is unmapped.",
+        "- vLLM's backup is larger because torch rounds its pinned blocks up to powers of two. Both allocators keep the backup's memory for the next sleep.",
+        f"- All {len(tests)} of vLLM's tests of sleep mode pass on Neap's allocator, five of them with whole engines and one with `vllm serve`. Their models have random weights here.",
+        "- The wheel's GPU code was cut to one architecture (`tests/gpu/cut_wheel.py`).", ""]
     return text
 
 
@@ -159,18 +142,18 @@ def page():
         "- **v2, `whole`**: weights and KV cache of the rollout come back together. The trained weights are there until the rollout's are filled.",
         "- **v3, `stages`**: a tag comes when a phase needs it. This is the default.", "",
         "In v0 to v2 the rollout has a copy of the weights, as an engine has. In v3 it decodes with the trained weights, unless ranks divide them "
-        "otherwise. CUDA graphs are captured anew in each rollout, in all four. Results are bitwise identical"
-        + (", as a test on the CPU shows; so are the gradient norms of v1 and v3 below, which decode as many sequences together." if same else "."), "",
+        "otherwise. CUDA graphs are captured in each rollout. Results of all ways are bitwise identical"
+        + (" (tested on the CPU; the gradient norms of v1 and v3 below are also equal)." if same else "."), "",
         "The ratio is that of SGLang's `mem_fraction_static`: weights and KV cache of the rollout, of the GPU's memory.", "",
         "![GPU memory of a step over time in three ways](../images/colocation.svg)", "",
         "## Measured",
         f"{found['gpu'].removeprefix('NVIDIA ')}, {found['date']}, `tests/gpu/colocation.py`: full GRPO of Qwen2.5-7B's shape with random weights, 64 x 8 "
         f"responses of 128 tokens, sequences of up to {grouped(4096)} tokens. {source('colocation-h200')}", "",
         *measured(rows), "",
-        "The job has 512 sequences, which a ratio of 0.90 holds at once. With this machine's 125 GiB of host memory v2 is refused at 0.9: both copies of the weights and "
-        "the cache exceed the GPU.", "",
+        "The ratio 0.9 holds all 512 sequences. v2 is refused at 0.9: both copies of the weights and the cache exceed the GPU, and this machine has 125 GiB of host memory.", "",
         f"v0 is refused before anything is loaded: *{refusal(rows)}*", "",
-        "Every transition that takes more than 10 ms:", "", *transitions(rows), "",
+        f"With `reload` a step also waits {seconds_of(runs['reload'], 'backward_actor', 'move_seconds')} s to load the trained weights and "
+        f"{seconds_of(runs['reload'], 'update_actor', 'move_seconds')} s to load the optimizer states. Other moves take less than 0.1 s each.", "",
         "## Planned",
         "GRPO with 512 x 8 responses of 1 024 tokens to prompts of 512. A cell has the GiB that the plan takes, or needs, at a ratio. "
         "Host memory is 2 TiB: under v2 a plan may then keep the trained weights there by layer, so that one copy is on the GPU. "
@@ -178,12 +161,9 @@ def page():
         "## Asleep",
         f"{found['gpu'].removeprefix('NVIDIA ')}, {found['date']}, `tests/gpu/asleep.py`: what a process holds on the GPU after 100 pauses of everything, in "
         f"a program of torch with captured graphs; and in `neap train` after {trainer['steps']} steps. {source('asleep-h200')}", "", *sleeping, "",
-        f"- The trainer holds {trainer['beyond_account_mib']:.0f} MiB beyond its account in every update, from the first to the last: the context, and kernels of "
-        f"libtorch and cuBLAS, as the programs above. CUDA loads a kernel when it is first used: {trainer['beyond_when_loaded_mib'] - trainer['context_mib']:.0f} MiB until the "
-        f"weights are there, {trainer['beyond_account_mib'] - trainer['beyond_when_loaded_mib']:.0f} MiB more in the first step. With "
-        f"`CUDA_MODULE_LOADING=EAGER` all of them are loaded, which takes {eager['most_used_mib'] - trainer['most_used_mib']:.0f} MiB more.",
-        "- An earlier measurement, with `nvidia-smi` each 50 ms, rose once from 821 to 863 MiB. These are the levels of a rollout, whose temporaries take 42 MiB, "
-        "and of an update, which takes 7 ms and 84 MiB: the samples had missed the first updates. Samples each millisecond see 863 MiB from the first step on.", "",
+        f"The trainer holds {trainer['beyond_account_mib']:.0f} MiB that its plan does not count, from the first update to the last: the context, and kernels of "
+        "libtorch and cuBLAS. CUDA loads a kernel when it is first used. With "
+        f"`CUDA_MODULE_LOADING=EAGER` it loads all of them at the start, which takes {eager['most_used_mib'] - trainer['most_used_mib']:.0f} MiB more.", "",
         *vllm(),
     ]
     return "\n".join(text).rstrip("\n") + "\n"

@@ -352,7 +352,7 @@ def add_callbacks(tag=None, *, before_unmap=None, after_map=None):
 
 
 def stats():
-    """All statistics as a dictionary; docs/run-json.md has the fields."""
+    """All statistics as a dictionary; docs/json.md has the fields."""
     return json.loads(lib.library().text("neap_stats_json"))
 
 

@@ -69,8 +69,8 @@ class CopyTimer {
   std::uint64_t first_ = 0, last_ = 0;
 };
 
-/// Cuts the copies of a ticket into pieces: other copies of the program wait for the piece on the
-/// link.
+/// Cuts the copies of a ticket into pieces, so that other copies of the program wait for one piece
+/// only.
 void cut_copies(std::vector<TransferChunk>& chunks);
 
 Status wait_for(Arena::Impl& arena, const Fence& fence);

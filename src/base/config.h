@@ -187,13 +187,9 @@ class ConfigTable {
   [[nodiscard]] std::vector<std::pair<std::string, Json>> values() const;
   /// Effective values as JSON, nested by dots.
   [[nodiscard]] Json to_json() const;
-  /// An additional column of the reference page.
-  struct Column {
-    std::string title;
-    std::function<std::string(const std::string& path)> cell;
-  };
-  /// The reference as Markdown tables, with one section per first path element.
-  [[nodiscard]] std::string to_markdown(const std::vector<Column>& columns = {}) const;
+  /// The reference as Markdown lists, one per section. Keys that an earlier section has with the
+  /// same type, default and help are named only: "As in `a.b`: `c`, `d`."
+  [[nodiscard]] std::string to_markdown() const;
 
  private:
   struct List {

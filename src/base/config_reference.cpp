@@ -1,5 +1,9 @@
-// The reference page of a configuration: Markdown tables of its keys.
+// The reference page of a configuration: Markdown lists of its keys.
 #include <algorithm>
+#include <map>
+#include <set>
+#include <span>
+#include <utility>
 
 #include "base/config.h"
 #include "base/format.h"
@@ -8,20 +12,15 @@ namespace neap {
 namespace {
 
 using Key = ConfigTable::Key;
-using Column = ConfigTable::Column;
 
 std::string value_text(const Json& value) {
   return value.is_number_float() ? format("{:.6g}", value.get<double>()) : value.dump();
 }
 
-std::string table_head(const std::vector<Column>& columns) {
-  std::string names = "| key | type | default |", line = "| --- | --- | --- |";
-  for (const Column& column : columns) {
-    names += " " + column.title + " |";
-    line += " --- |";
-  }
-  return "\n\n" + names + " meaning |\n" + line + " --- |\n";
-}
+// Larger limits are left out: messages name them.
+constexpr double kMostShown = 1000;
+// So many equal keys of an earlier section are named instead of repeated.
+constexpr std::size_t kLeastRepeated = 3;
 
 std::string type_text(const Key& key) {
   std::string type = key.type;
@@ -32,8 +31,8 @@ std::string type_text(const Key& key) {
     if (key.type == "list of text") type = "list of " + type;
   }
   if (key.minimum) type += ", ≥ " + bound_text(*key.minimum);
-  if (key.maximum) type += ", ≤ " + bound_text(*key.maximum);
-  return key.unit.empty() ? type : format("{} ({})", type, key.unit);
+  if (key.maximum && *key.maximum <= kMostShown) type += ", ≤ " + bound_text(*key.maximum);
+  return key.unit.empty() ? type : format("{}, in {}", type, key.unit);
 }
 
 std::string default_text(const Key& key) {
@@ -67,13 +66,16 @@ std::string condition_text(const ConfigTable& table, const ConfigCondition& cond
   return condition.key.empty() ? names : format("`{}` {} {}", condition.key, verb, names);
 }
 
-// Writes the conditions after the first `known` as a sentence.
-std::string read_where(const ConfigTable& table, const std::vector<ConfigCondition>& conditions,
-                       std::size_t known) {
+std::string joined(const ConfigTable& table, std::span<const ConfigCondition> conditions) {
   std::string text;
-  for (std::size_t i = known; i < conditions.size(); ++i)
-    text += (text.empty() ? "Read if " : " and ") + condition_text(table, conditions[i]);
-  return text.empty() ? text : text + ".";
+  for (const ConfigCondition& condition : conditions)
+    text += (text.empty() ? "" : " and ") + condition_text(table, condition);
+  return text;
+}
+
+// Writes conditions as a sentence.
+std::string read_where(const ConfigTable& table, std::span<const ConfigCondition> conditions) {
+  return conditions.empty() ? "" : format("Read if {}.", joined(table, conditions));
 }
 
 std::string section_of(const Key& key) {
@@ -104,34 +106,88 @@ std::size_t shared_conditions(const Group& group) {
   return shared;
 }
 
-std::string markdown_of(const Group& group, const std::vector<Column>& columns) {
+// The first condition of most keys, if they are at least half of the section; else "".
+std::string usual_condition(const Group& group) {
+  std::map<std::string, std::size_t> counts;
+  for (const Key* key : group.keys)
+    if (!key->conditions.empty()) ++counts[condition_text(*group.table, key->conditions.front())];
+  const auto most = std::max_element(
+      counts.begin(), counts.end(),
+      [](const auto& one, const auto& other) { return one.second < other.second; });
+  return most != counts.end() && most->second > 2 && 2 * most->second >= group.keys.size()
+             ? most->first
+             : "";
+}
+
+// The key's conditions, for its row: `shared` of them, or `usual`, stand above the table.
+std::string own_conditions(const Group& group, const Key& key, std::size_t shared,
+                           const std::string& usual) {
+  const std::span<const ConfigCondition> all(key.conditions);
+  if (usual.empty()) return read_where(*group.table, all.subspan(shared));
+  if (all.empty()) return "Always read.";
+  if (condition_text(*group.table, all.front()) != usual) return read_where(*group.table, all);
+  return all.size() == 1 ? "" : format("Only if {}.", joined(*group.table, all.subspan(1)));
+}
+
+std::string entry_of(const Group& group, const Key& key) {
+  return format("- **`{}`** ({}; default {}): {}", std::string_view(key.path).substr(group.prefix),
+                type_text(key), default_text(key), key.help);
+}
+
+// Rows of earlier sections, to name them instead of repeating them.
+using Written = std::map<std::string, std::string>;  // start of a row, title of its section
+
+// The keys that one earlier section has with the same row, and that section's title.
+std::pair<std::string, std::set<const Key*>> repeated_keys(const Group& group,
+                                                           const Written& written) {
+  std::map<std::string, std::set<const Key*>> found;
+  for (const Key* key : group.keys)
+    if (const auto row = written.find(entry_of(group, *key)); row != written.end())
+      found[row->second].insert(key);
+  for (auto& [title, keys] : found)
+    if (keys.size() >= kLeastRepeated) return {title, std::move(keys)};
+  return {};
+}
+
+std::string markdown_of(Group group, Written& written) {
+  const auto [title, repeated] = repeated_keys(group, written);
+  std::string names;
+  for (const Key* key : group.keys)
+    if (repeated.contains(key))
+      names += format("{}`{}`", names.empty() ? "" : ", ",
+                      std::string_view(key->path).substr(group.prefix));
+  const std::string as_there = names.empty() ? "" : format("\n\nAs in `{}`: {}.", title, names);
+  if (repeated.size() < group.keys.size())
+    std::erase_if(group.keys, [&](const Key* key) { return repeated.contains(key); });
+
   const std::size_t shared = shared_conditions(group);
-  const std::vector<ConfigCondition>& conditions = group.keys.front()->conditions;
-  const std::vector<ConfigCondition> of_all(
-      conditions.begin(), conditions.begin() + static_cast<std::ptrdiff_t>(shared));
-  std::string words = read_where(*group.table, of_all, 0);
+  const std::string usual = shared == 0 ? usual_condition(group) : "";
+  std::string words =
+      read_where(*group.table, std::span(group.keys.front()->conditions).subspan(0, shared));
+  if (!usual.empty()) words = format("Read if {}, unless an entry says otherwise.", usual);
   if (!group.intro.empty()) words = group.intro + (words.empty() ? "" : " ") + words;
   std::string out =
-      format("## {}{}{}", group.title, words.empty() ? "" : "\n\n", words) + table_head(columns);
+      format("## {}{}{}{}", group.title, words.empty() ? "" : "\n\n", words, as_there);
+  if (repeated.contains(group.keys.front())) return out + "\n";
+  out += "\n\n";
   for (const Key* key : group.keys) {
-    out += format("| `{}` | {} | {} |", std::string_view(key->path).substr(group.prefix),
-                  type_text(*key), default_text(*key));
-    for (const Column& column : columns) out += format(" {} |", column.cell(key->path));
-    const std::string where = read_where(*group.table, key->conditions, shared);
-    out += format(" {}{}{} |\n", key->help, where.empty() ? "" : " ", where);
+    const std::string row = entry_of(group, *key);
+    written.emplace(row, group.title);
+    const std::string where = own_conditions(group, *key, shared, usual);
+    out += format("{}{}{}\n", row, where.empty() ? "" : " ", where);
   }
   return out;
 }
 
 }  // namespace
 
-std::string ConfigTable::to_markdown(const std::vector<Column>& columns) const {
+std::string ConfigTable::to_markdown() const {
   std::vector<Group> groups;
   const auto add_lists = [&](std::size_t position) {
     for (const List& list : lists_) {
       if (list.position != position) continue;
       Group group{"[[" + list.path + "]]", list.help, 0, &list.reference.front(), {}};
-      if (const std::string where = read_where(*this, list.conditions, 0); !where.empty())
+      if (const std::string where = read_where(*this, list.conditions); !where.empty())
         group.intro += " " + where;
       for (const Key& key : group.table->keys_) group.keys.push_back(&key);
       groups.push_back(std::move(group));
@@ -149,7 +205,8 @@ std::string ConfigTable::to_markdown(const std::vector<Column>& columns) const {
   }
   add_lists(keys_.size());
   std::string out;
-  for (const Group& group : groups) out += (out.empty() ? "" : "\n") + markdown_of(group, columns);
+  Written written;
+  for (const Group& group : groups) out += (out.empty() ? "" : "\n") + markdown_of(group, written);
   return out;
 }
 

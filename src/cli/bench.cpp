@@ -30,22 +30,25 @@ class BenchCommand final : public Command {
 
   void declare(CLI::App& app) override {
     app.add_option("--device", settings_.device,
-                   "auto, cuda or cpu (default auto: the first GPU, else the CPU)");
-    app.add_option("--size", size_text_,
-                   "size of the largest tag with its unit (default: 64GiB on a GPU, 1GiB on the "
-                   "host, less if memory is short); weights and files are smaller in proportion");
+                   "auto, cuda or cpu; default: auto, the first GPU, else the CPU");
+    app.add_option(
+           "--size", size_text_,
+           "size of the largest tag; default: 64GiB on a GPU, 1GiB on the CPU, less if memory "
+           "is short")
+        ->type_name("SIZE");
     app.add_option("--cycles", settings_.cycles,
-                   "repetitions of each measurement (default: 20 on a GPU, 7 on the CPU)")
+                   "repetitions of each measurement; default: 20 on a GPU, 7 on the CPU")
         ->check(CLI::Range(1, 1000000));
     app.add_option("--filter", settings_.filter,
-                   "only measurements whose name (--list) contains this (repeatable)")
+                   "only measurements whose name (--list) contains this; may be repeated")
         ->expected(1)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     app.add_flag("--quick", settings_.quick,
                  "8GiB on a GPU, 128MiB on the CPU, 3 cycles: seconds instead of minutes");
     app.add_option("--disk-folder", settings_.disk_folder,
-                   "folder of the disk measurements (default: TMPDIR, or /tmp)");
-    app.add_flag("--list", list_, "list the measurements and end");
+                   "folder of the disk measurements; default: TMPDIR, or /tmp")
+        ->type_name("FOLDER");
+    app.add_flag("--list", list_, "only list the measurements");
     app.add_flag("--json", json_, "print JSON (docs/bench.md)");
     app.add_option("--import-child", import_child_, "the hand-over's other process")->group("");
   }

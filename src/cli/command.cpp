@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <exception>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "base/file.h"
@@ -83,13 +85,40 @@ Status check_command(std::string_view word) {
                                                  : std::string())};
 }
 
+/// Prints an option's values and default. CLI11 also prints ranges, and names of other options,
+/// which messages name.
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_type_size() == 0) return {};
+    const std::string values = values_of(option->get_type_name());
+    std::string text = option->get_positional() && values == "TEXT" ? "" : " " + values;
+    if (!option->get_default_str().empty()) text += "=" + option->get_default_str();
+    if (option->get_expected_max() == CLI::detail::expected_max_vector_size) text += " ...";
+    return text;
+  }
+
+ private:
+  /// "{auto,cuda}" of "TEXT:{auto,cuda}", "N" of "INT:INT in [1 - 4]" and of "N:POSITIVE".
+  static std::string values_of(std::string type) {
+    if (const std::size_t list = type.find(":{"); list != std::string::npos)
+      return type.substr(list + 1);
+    for (const char* check : {":INT in ", ":FLOAT in ", ":POSITIVE", ":NONNEGATIVE", ":not "})
+      type = type.substr(0, type.find(check));
+    return type == "INT" || type == "UINT" || type == "FLOAT" ? "N" : type;
+  }
+};
+
 int parse_and_run(const Commands& commands, int argc, char** argv) {
   if (const Status known = check_command(argc > 1 ? argv[1] : ""); !known.ok()) return fail(known);
 
-  CLI::App app("Neap plans, limits and measures GPU memory in RL post-training of language models.",
-               "neap");
+  CLI::App app(
+      "Neap plans, limits and measures GPU memory in RL post-training of language models.\n"
+      "Usual order: neap doctor, neap plan JOB.toml, neap train JOB.toml, neap report FOLDER.",
+      "neap");
   app.set_version_flag("--version", std::string("neap ") + kVersion);
   app.require_subcommand(1);
+  app.formatter(std::make_shared<HelpFormatter>());
   app.get_formatter()->column_width(34);
   app.footer(
       "Sizes need a unit (24GiB, 384MiB). Data goes to stdout, logs and progress to stderr.\n"
@@ -101,6 +130,7 @@ int parse_and_run(const Commands& commands, int argc, char** argv) {
                                     [&](const auto& command) { return command->name() == name; });
     if (found != commands.end()) {
       CLI::App* const sub = app.add_subcommand((*found)->name(), (*found)->summary());
+      sub->get_help_ptr()->group("");  // not listed: who reads the list knows --help
       (*found)->declare(*sub);
       known.emplace_back(sub, found->get());
       continue;

@@ -59,7 +59,7 @@ class Doctor final : public Command {
   [[nodiscard]] std::string name() const override { return "doctor"; }
   [[nodiscard]] std::string summary() const override;
   void declare(CLI::App& app) override {
-    app.add_flag("--json", json_, "print JSON (schema 1) instead of text");
+    app.add_flag("--json", json_, "print JSON instead of text");
     app.add_flag("--quick", quick_, "measure nothing");
   }
   int run() override;

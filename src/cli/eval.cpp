@@ -74,18 +74,19 @@ class EvalCommand final : public Command {
            "model folder, PEFT adapter, checkpoint (global_step_N, best) or output folder of "
            "a run")
         ->required();
-    app.add_option("--adapter", adapter_, kAdapterHelp);
+    app.add_option("--adapter", adapter_, kAdapterHelp)->type_name("FOLDER");
     app.add_option("DATA", data_, "rows with prompts and right answers (JSONL or Parquet)")
         ->required();
     app.add_option("OVERRIDES", overrides_,
                    "key.path=value, as data.max_response_length=512 or "
                    "actor_rollout_ref.rollout.val_kwargs.n=4");
-    app.add_option(
-        "--config", config_,
-        "configuration file (docs/configuration.md), such as the training's; its models, task and "
-        "files are replaced");
+    app.add_option("--config", config_,
+                   "configuration file (docs/configuration.md), such as the training's; its "
+                   "models, task and files are replaced")
+        ->type_name("FILE");
     app.add_option("--output", output_,
-                   "file for prompts, responses and scores, one JSON object per row");
+                   "file for prompts, responses and scores, one JSON object per row")
+        ->type_name("FILE");
     app.add_flag("--json", json_, "print one JSON object instead of the table");
     app.footer(
         "Responses are scored by the configured reward functions and reward model, else by a rule: "

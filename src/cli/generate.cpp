@@ -56,17 +56,18 @@ class GenerateCommand final : public Command {
            "CHECKPOINT", path_,
            "model folder, PEFT adapter, checkpoint (global_step_N) or output folder of a run")
         ->required();
-    app.add_option("--adapter", adapter_, kAdapterHelp);
+    app.add_option("--adapter", adapter_, kAdapterHelp)->type_name("FOLDER");
     app.add_option("--prompt", settings_.prompts.texts, "text to continue; may be repeated");
     app.add_flag("--stdin", stdin_,
                  "one prompt per line of standard input; empty lines are skipped");
     app.add_option(
-        "--input", settings_.prompts.file,
-        "rows (JSONL, plain or compressed, or Parquet) whose \"prompt\" is a text, or a list "
-        "of messages for the chat template");
+           "--input", settings_.prompts.file,
+           "rows (JSONL, plain or compressed, or Parquet) whose \"prompt\" is a text, or a list "
+           "of messages for the chat template")
+        ->type_name("FILE");
     app.add_flag(
         "--chat", settings_.prompts.chat,
-        "texts are user messages for the chat template; without prompts, a conversation: each "
+        "prompts are user messages for the chat template; without a prompt, a conversation: each "
         "line of standard input is a message");
     app.add_option(
            "--max-new-tokens", settings_.sampling.max_new_tokens,
@@ -80,7 +81,7 @@ class GenerateCommand final : public Command {
         ->check(not_negative)
         ->capture_default_str();
     app.add_option("--skip", settings_.skip,
-                   "number of first texts to leave out, as lines of an earlier --json output")
+                   "texts to leave out, such as the lines of an earlier --json output")
         ->check(not_negative)
         ->capture_default_str();
     app.add_option("--batch-size", settings_.batch, "texts decoded together")
@@ -90,7 +91,7 @@ class GenerateCommand final : public Command {
                    "prompt tokens that one pass prefills")
         ->check(CLI::Range(1, 1 << 30))
         ->capture_default_str();
-    app.add_option("--device", settings_.device.kind, "auto, cuda or cpu")
+    app.add_option("--device", settings_.device.kind, "where to compute")
         ->check(CLI::IsMember({"auto", "cuda", "cpu"}))
         ->capture_default_str();
     app.add_option("--dtype", settings_.device.dtype,
@@ -99,12 +100,10 @@ class GenerateCommand final : public Command {
         ->capture_default_str();
     app.add_flag(
         "--json", settings_.json,
-        "one JSON object per line: prompt, sample, text, tokens, log_probs, and finish_reason "
-        "(\"stop\" or \"length\")");
+        "one JSON object per text: prompt, sample, text, tokens, log_probs, finish_reason");
     app.footer(
-        "Texts are printed in the order of the prompts. A text depends on its prompt, the number "
-        "of "
-        "the prompt,\nand --seed. After an interrupted run, --skip continues its output.");
+        "Texts are printed in the order of the prompts. A text depends only on its prompt, the "
+        "prompt's number\nand --seed, so --skip continues an interrupted output.");
   }
   int run() override;
 

@@ -26,11 +26,12 @@ class MergeCommand final : public Command {
         ->required();
     app.add_option("OUTPUT", output_, "folder to write: a model that transformers and vLLM open")
         ->required();
-    app.add_option("--adapter", adapter_, kAdapterHelp);
+    app.add_option("--adapter", adapter_, kAdapterHelp)->type_name("FOLDER");
     app.add_option("--dtype", dtype_, "type of the weights; auto: as the base's")
         ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
         ->capture_default_str();
     app.add_option("--max-shard-size", max_shard_, "weights over this size are several files")
+        ->type_name("SIZE")
         ->capture_default_str();
   }
   int run() override;

@@ -33,23 +33,20 @@ class PlanCommand final : public Command {
  public:
   [[nodiscard]] std::string name() const override { return "plan"; }
   [[nodiscard]] std::string summary() const override {
-    return "Plan a job's memory: tags by phase, peaks, offloading, and settings that fit";
+    return "Compute a job's memory and time before it runs, and settings that fit";
   }
   void declare(CLI::App& app) override {
-    app.add_option(
-           "config", config_,
-           "configuration file (TOML), or a model's folder or config.json for plans of SFT, DPO, "
-           "GRPO and PPO")
-        ->type_name("CONFIG");
-    app.add_option("overrides", overrides_, "keys to change")->type_name("key.path=value ...");
+    app.add_option("CONFIG", config_,
+                   "configuration file (TOML; docs/configuration.md), or a model's folder or "
+                   "config.json: plans of SFT, DPO, GRPO and PPO");
+    app.add_option("OVERRIDES", overrides_, "key.path=value, as device.memory=24GiB");
     app.add_option("--capacity", capacity_,
                    "limit instead of device.memory, without the CUDA context")
         ->type_name("SIZE");
     app.add_option(
            "--fit", fit_,
-           "rank up to three plans that fit a card of this size, less the CUDA context, with their "
-           "settings; plans that need more host memory than the machine has come last; with "
-           "--ranks also parallel sizes (docs/several-gpus.md)")
+           "up to three plans, with the settings that make them fit a card of this size, less the "
+           "CUDA context; with --ranks also parallel sizes (docs/several-gpus.md)")
         ->type_name("SIZE");
     app.add_option("--ranks", ranks_,
                    "number of ranks, instead of trainer.nnodes x trainer.n_gpus_per_node; 8 per "
@@ -60,25 +57,26 @@ class PlanCommand final : public Command {
         ->check(CLI::IsMember(plan::gpu_names()));
     app.add_option(
            "--host", host_,
-           "with a GPU: limit of host memory; default: none, and --fit ranks by the memory of "
-           "this machine")
+           "limit of host memory, with a GPU; default: none, and --fit lists plans last that need "
+           "more than this machine has")
         ->type_name("SIZE");
-    CLI::Option* simulated = app.add_flag(
-        "--simulate", simulate_,
-        "simulate a step of all ranks: its time, the shares of the time, and the memory of ranks "
-        "with different plans (docs/simulation.md)");
+    CLI::Option* simulated =
+        app.add_flag("--simulate", simulate_,
+                     "predict time and memory of a step of all ranks (docs/simulation.md)");
     simulated->excludes("--fit");
-    app.add_option("--picture", picture_, "with --simulate: draw the stages of the pipeline")
+    app.add_option("--picture", picture_, "with --simulate: draw the pipeline's stages")
         ->needs(simulated)
         ->type_name("FILE.svg|.png");
-    app.add_flag("--json", json_, "print the plan as JSON (docs/plan-json.md)");
+    app.add_flag("--json", json_, "print the plan as JSON (docs/json.md)");
     app.add_flag("--reference", reference_,
-                 "print every configuration key, the pages of docs/configuration.md, and stop");
+                 "only print every configuration key (docs/configuration.md)");
     app.add_flag(
         "--peer-keys", peer_keys_,
-        "print the keys of verl and TRL and their equivalents (docs/verl-trl-keys.md), and "
-        "stop");
+        "only print the keys of verl and TRL with their equivalents (docs/verl-trl-keys.md)");
     formulas_.declare(app);
+    app.footer(
+        "If the job does not fit, the command exits with 3 and lists settings that fit.\n"
+        "Without --gpu the plan is for this machine's GPU.");
   }
   int run() override {
     set_ranks();

@@ -55,8 +55,8 @@ Status print(const Json& json, const std::string& text, bool as_json) {
 void PlanFormulas::declare(CLI::App& app) {
   CLI::Option* flag = app.add_flag(
       "--formulas", asked_,
-      "print textbook formulas with sources and values, and the plan's counts; CONFIG may "
-      "also be a config.json, its folder, or a file of cases (docs/formulas.md)");
+      "textbook formulas next to the plan's counts; CONFIG may also be a file of cases "
+      "(docs/formulas.md)");
   for (const char* other : {"--capacity", "--fit", "--gpu", "--simulate"}) flag->excludes(other);
   const auto add = [&](const char* name, auto& value, const char* help) {
     return app.add_option(name, value, help)->needs(flag)->group("With --formulas");
@@ -64,27 +64,28 @@ void PlanFormulas::declare(CLI::App& app) {
   const auto add_number = [&](const char* name, std::int64_t& value, const char* help) {
     add(name, value, help)->check(CLI::PositiveNumber)->type_name("N");
   };
-  add_number("--batch", batch_, "of a config.json: sequences of a micro-batch; default: 1");
-  add_number("--length", length_, "of a config.json: tokens of a sequence; default: 2048");
+  add_number("--batch", batch_, "sequences of a micro-batch, if CONFIG is a model; default: 1");
+  add_number("--length", length_, "tokens of a sequence, if CONFIG is a model; default: 2048");
   add_number("--micro-batches", micro_batches_,
-             "of a config.json: micro-batches of an update; default: one per pipeline stage");
+             "micro-batches of an update, if CONFIG is a model; default: one per stage");
   add_number("--tensor", degrees_.tensor, "tensor-parallel ranks");
   add_number("--pipeline", degrees_.pipeline, "pipeline stages");
   add_number("--data", degrees_.data,
              "data-parallel ranks; default: the job's ranks / (tensor x pipeline)");
   add("--zero", degrees_.zero, "stage of ZeRO")->check(CLI::Range(0, 3))->type_name("0..3");
-  app.add_flag("--sequence-parallel", degrees_.sequence_parallel, "Megatron's sequence parallelism")
+  app.add_flag("--sequence-parallel", degrees_.sequence_parallel,
+               "sequence parallelism, as in Megatron")
       ->needs(flag)
       ->group("With --formulas");
   CLI::Option* run =
       add("--run", run_,
-          "of a configuration: also the measurements of a run, from its output folder or "
-          "that of one of its ranks; parallel sizes are the configuration's")
+          "also what a run of CONFIG measured, from its output folder or that of one rank, "
+          "instead of the options above")
           ->type_name("FOLDER");
   for (const char* other : {"--batch", "--length", "--micro-batches", "--tensor", "--pipeline",
                             "--data", "--zero", "--sequence-parallel"})
     run->excludes(other);
-  add("--unit", unit_, "of the printed values; GB: 10^9 bytes")
+  add("--unit", unit_, "unit of values; GB: 10^9 bytes")
       ->check(CLI::IsMember({"GiB", "GB"}))
       ->type_name("GiB|GB");
 }

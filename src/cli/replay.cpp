@@ -24,7 +24,7 @@ class ReplayCommand : public Command {
  public:
   [[nodiscard]] std::string name() const override { return "replay"; }
   [[nodiscard]] std::string summary() const override {
-    return "Replay a recorded run under other allocator settings";
+    return "Explain a PyTorch memory snapshot: what held memory, and which allocator settings fit";
   }
 
   void declare(CLI::App& app) override {
@@ -32,36 +32,39 @@ class ReplayCommand : public Command {
                    "torch.cuda.memory._dump_snapshot file (plain, gzip, zstd) or Neap trace")
         ->required();
     app.add_option("--settings", settings_path_,
-                   "JSON lines {\"conf\", \"empty\", \"fraction\"}: what-if in this order");
-    app.add_option("--conf", confs_, "a PYTORCH_CUDA_ALLOC_CONF to try (repeatable)")
+                   "file of settings to try, one JSON object per line: conf, empty, fraction "
+                   "(docs/replay.md)")
+        ->type_name("FILE");
+    app.add_option("--conf", confs_, "PYTORCH_CUDA_ALLOC_CONF to try; may be repeated")
         ->expected(1)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     app.add_option("--empty", empties_,
-                   "empty_cache policy to try: none, inference, training, all, recorded or phase "
-                   "names with commas (repeatable)")
+                   "phases after which to try empty_cache(): none, inference, training, all, "
+                   "recorded, or names with commas; may be repeated")
         ->expected(1)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     app.add_option("--capacity", capacity_text_,
-                   "the device's memory with its unit, as in 139.80GiB (default: no limit)");
+                   "memory of the device, as 139.80GiB; default: no limit")
+        ->type_name("SIZE");
     app.add_option("--fraction", fraction_,
-                   "set_per_process_memory_fraction for --conf, 0 = unset (default 0)");
-    app.add_option("--device", device_, "device number (default: the one with most allocations)");
+                   "set_per_process_memory_fraction for --conf; default: unset");
+    app.add_option("--device", device_, "device number; default: the one with most allocations");
     app.add_option("--phase-at", phases_at_,
-                   "phase that begins at a time or shows in a stack: NAME=1.5s, NAME=@FUNCTION "
-                   "(repeatable; replaces recorded phases)")
+                   "phase that begins at a time or shows in a stack: NAME=1.5s, NAME=@FUNCTION; "
+                   "replaces recorded phases; may be repeated")
         ->expected(1)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    app.add_option("--policy", policy_,
-                   "allocator of this PyTorch version, as in 2.11, or ascend (default: newest)");
-    app.add_option("--blame-at", blame_at_, "seconds since the trace began (default: at the peak)");
     app.add_option(
-           "--orders", orders_,
-           "address orders of new segments to try; 1 gives the best estimate without a range "
-           "(default 12)")
+           "--policy", policy_,
+           "version of PyTorch whose allocator is replayed, as 2.11, or ascend; default: newest")
+        ->type_name("VERSION");
+    app.add_option("--blame-at", blame_at_, "seconds since the trace began; default: at the peak");
+    app.add_option("--orders", orders_,
+                   "address orders of new segments to try; 1: no range; default: 12")
         ->check(CLI::Range(1, 1000));
-    app.add_option("--threads", threads_, "replays at once (default: one per core)");
+    app.add_option("--threads", threads_, "replays at once; default: one per core");
     app.add_flag("--no-advice", no_advice_, "skip the search for better settings");
-    app.add_flag("--json", json_, "print JSON (docs/replay-json.md)");
+    app.add_flag("--json", json_, "print JSON (docs/json.md)");
   }
 
   int run() override {

@@ -40,18 +40,19 @@ class ReportCommand final : public Command {
                    "trace for ui.perfetto.dev; compressed if the name ends with .gz")
         ->type_name("FILE")
         ->group("Output");
-    app.add_flag("--json", json_, "numbers on stdout as JSON instead of tables; no default page")
+    app.add_flag("--json", json_,
+                 "print JSON instead of tables, and no default page (docs/json.md)")
         ->group("Output");
     app.add_option("--at", load_options_.at,
-                   "moment of a segment map: a time (3.2s, 120ms), peak, peak-allocated, end, or "
-                   "an event (#4711); repeatable [peak]")
+                   "moment of a segment map: a time (3.2s, 120ms), peak (default), peak-allocated, "
+                   "end, or an event (#4711); may be repeated")
         ->type_name("TIME")
         ->group("Contents");
     app.add_option("--from", from_, "charts begin here (SVG, PNG)")
         ->type_name("TIME")
         ->group("Contents");
     app.add_option("--to", to_, "charts end here (SVG, PNG)")->type_name("TIME")->group("Contents");
-    app.add_option("--device", device_, "ordinal [the device with most events]")
+    app.add_option("--device", device_, "device number; default: the device with most events")
         ->type_name("N")
         ->group("Contents");
     app.add_option("--replay", load_options_.replay,

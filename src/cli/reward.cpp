@@ -84,7 +84,7 @@ class RewardCommand final : public Command {
         "completions, output, solution_str that a row has");
     app.add_option("--show", show_, "responses that are printed before the summary")
         ->default_str("10");
-    app.add_flag("--json", json_, "every response, score and reason as JSON on stdout");
+    app.add_flag("--json", json_, "print every response, score and reason as JSON");
   }
   int run() override {
     const Status status = score_file();

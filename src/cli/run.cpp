@@ -185,19 +185,17 @@ class RunCommand : public Command {
     return "Run a CUDA program under the hook: memory by tag while it runs, and a trace";
   }
   void declare(CLI::App& app) override {
-    app.add_option(
-           "--trace", trace_,
-           "write a trace for `neap report`; {pid} in it becomes the process id, for programs "
-           "that start others")
+    app.add_option("--trace", trace_,
+                   "write a trace for `neap report`; {pid} becomes the process id")
         ->type_name("FILE");
     app.add_option("--tag", tag_, "make every allocation a region of this tag")->type_name("TAG");
     app.add_option("--policy", policy_, "what a pause keeps of that tag")
         ->check(CLI::IsMember({"discard", "host", "disk", "zero"}))
         ->default_str("discard");
     app.add_flag("--json", json_,
-                 "the last numbers as JSON on stdout, with the command's own output on stderr");
+                 "print JSON at the end (docs/json.md); the command's output goes to stderr");
     app.add_flag("--quiet", quiet_, "no live line, no summary");
-    app.add_option("command", command_, "the program and its arguments, after --")->required();
+    app.add_option("COMMAND", command_, "the program and its arguments, after --")->required();
     app.positionals_at_end();
   }
 

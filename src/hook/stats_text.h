@@ -1,4 +1,4 @@
-// Statistics of every open device as text: JSON (docs/run-json.md) or Prometheus.
+// Statistics of every open device as text: JSON (docs/json.md) or Prometheus.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Results as JSON for machines (docs/replay-json.md) and as text for people.
+// Results as JSON for machines (docs/json.md) and as text for people.
 #pragma once
 
 #include "base/json.h"

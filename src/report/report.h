@@ -28,7 +28,7 @@ struct Report {
 
   /// Headline, notes, table of phases and settings: the command's output.
   [[nodiscard]] std::string to_text() const;
-  [[nodiscard]] Json to_json() const;  ///< docs/report-json.md
+  [[nodiscard]] Json to_json() const;  ///< docs/json.md
   /// A number for the page header.
   struct Figure {
     std::string name, value;

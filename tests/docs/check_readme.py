@@ -87,7 +87,7 @@ def arena(results: Results):
 
 
 def grpo7b(results: Results):
-    row = results.newest("least-capacity-h100", case="grpo7b-full")
+    row = results.newest("least-capacity-h200", case="grpo7b-full")
     yield f"took {row['measured_peak'] / GIB:.2f} GiB and {row['seconds_a_step']:.1f} s"
     yield f"{row['planned_seconds']:.1f} s"
 

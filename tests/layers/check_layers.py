@@ -273,9 +273,7 @@ class Checker:
             target = self.targets[name]
             torch = "yes" if self.reaches(name, "neap_libtorch") else ""
             inside = f": {' '.join(target.folders)}" if target.folders else ""
-            below = sorted(target.modules, key=lambda n: (-levels[n], n))
-            yield name, (f"| {levels[name]} | {target.short} | `{self.name_of(target.folder)}`{inside} | {torch} | "
-                         f"{' '.join(self.targets[b].short for b in below)} |")
+            yield name, f"| {levels[name]} | {target.short} | `{self.name_of(target.folder)}`{inside} | {torch} |"
 
     def complete(self) -> bool:
         return self.options.get("torch") == "ON" and self.options.get("mpi") == "ON"
@@ -289,7 +287,7 @@ class Checker:
         before, rest = text.split(BEGIN, 1)
         table, after = rest.split(END, 1)
         rows = dict(self.rows())
-        head = "| level | module | folder | libtorch | links |\n| --- | --- | --- | --- | --- |\n"
+        head = "| level | module | folder | libtorch |\n| --- | --- | --- | --- |\n"
         made = "\n" + head + "\n".join(rows.values()) + "\n"
         if write and not self.complete():
             self.breach("docs/architecture.md", "the table is written from a build with libtorch and MPI")

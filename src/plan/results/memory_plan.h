@@ -53,38 +53,38 @@ struct RegionPlan {
   Bytes bytes;       ///< requested size; the arena rounds it up
   std::vector<PartPlan> parts;
 };
-/// Data in host memory or on disk that use a tag of prefetch buffers. It is loaded into one of them
-/// while it is used.
+/// Data in host memory or on disk, which a tag of prefetch buffers holds while it is used: one buffer
+/// per piece.
 struct HostedPlan {
-  /// The home of blocks with their gradients, of states, or of a shard. Data on disk pass through
-  /// pinned staging buffers. Tables and inputs are in host memory.
+  /// Home of blocks and their gradients, states or a shard. Tables and inputs are always in host
+  /// memory. Data on disk pass through pinned staging buffers.
   spec::Home home = spec::Home::kHost;
   std::vector<PartPlan> blocks{};     ///< weights, in order
   std::vector<PartPlan> gradients{};  ///< gradients of the blocks; empty: the model is frozen
-  /// The embedding, of which only the needed rows are copied, and the head; and which of them are
-  /// loaded into the buffers.
+  /// Embedding and head, and which of them use the buffers. Only the needed rows of the embedding
+  /// are copied.
   std::vector<PartPlan> tables{}, table_gradients{};
   step::TableUnits turns{};
   std::vector<PartPlan> states{};  ///< of the optimizer: spec::StatePlacement::parts()
-  /// Staging buffer per prefetch buffer, if blocks and tables are read from the model's files.
-  /// Zero: blocks on disk have files of the run.
+  /// Staging buffer per prefetch buffer, if blocks and tables are read from the model's own files.
+  /// Zero: blocks on disk are in files of the run.
   Bytes file_window{};
   Bytes window{};          ///< staging buffer for states on disk; there are step::kUpdateWindows
-  Bytes slice{};           ///< ZeRO-3 weights in host memory
-  Bytes gradient_slice{};  ///< ZeRO-3 gradients in host memory
-  std::size_t slice_slots = 0;  ///< buffers for ranges of the shard
+  Bytes slice{};           ///< shard of ZeRO-3 weights
+  Bytes gradient_slice{};  ///< shard of ZeRO-3 gradients
+  std::size_t slice_slots = 0;  ///< device buffers for ranges of the shard
   Bytes slice_window{};         ///< staging buffer of each of these, if the shard is on disk
   /// Rollout weights that pass through a file of the run, each in whole pages; and the size of its
   /// two staging buffers.
   std::vector<PartPlan> stored{};
   Bytes stored_buffer{};
-  /// Inputs of each block, for all passes that wait for their backward at the same time; empty: they
-  /// stay on the device.
+  /// Inputs of each block, for as many passes as wait for their backward at once (`input_passes`).
+  /// Empty: they stay on the device.
   std::vector<PartPlan> inputs{};
   std::int64_t input_passes = 1;
   /// Inputs of a block for one pass.
   [[nodiscard]] Bytes pass_inputs() const;
-  Bytes tied_rows{};  ///< in a mini-batch, after the gradients (step/model/tied_rows.h)
+  Bytes tied_rows{};  ///< host copies of a tied embedding's rows (step/model/tied_rows.h)
   [[nodiscard]] bool is_on_disk() const { return home == spec::Home::kDisk; }
   /// True if there are no prefetch buffers.
   [[nodiscard]] bool empty() const {
@@ -138,14 +138,14 @@ struct PhasePlan {
   double peer_seconds = 0;    ///< exposed time of collectives; included in `seconds`
   std::int64_t times = 1;     ///< runs per step; 0: once, before the first step
   double share = 1;           ///< fraction of steps that include it
-  /// Whether a repeated run without moves in between may keep the pool's pages, because it then
-  /// takes no more memory than with new ones.
+  /// Whether the next run of the phase may keep the pool's pages, if no moves are in between: its
+  /// peak is then no higher than with new pages.
   bool keeps_pool = false;
   step::OfAxes<double> axis_seconds{};  ///< exposed communication per axis
   PassSeconds passes{};   ///< for training phases of a pipeline stage: parts of `seconds`
   double flops = 0;       ///< matrix products and attention, per step
-  Bytes graph_scratch{};  ///< of decoding in graphs: their tensors
-  Bytes graph_nodes{};    ///< and the driver's memory
+  Bytes graph_scratch{};  ///< tensors of the decoding graphs
+  Bytes graph_nodes{};    ///< the driver's memory for these graphs
   Bytes disk_read{}, disk_written{};  ///< per step; waits for them are in `wait_seconds`
   // For pipeline stages; included in `seconds` (plan/counting/pipeline_waits.h). A search leaves them out.
   double transfer_seconds = 0;  ///< transfers to and from other stages
@@ -211,8 +211,7 @@ struct ActivationPlan {
   [[nodiscard]] std::vector<std::pair<spec::SavedTensor, std::size_t>> recomputed() const;
 };
 
-/// A variant of the job in a plan search (job_variants.h): what memory.allow lets the plan choose
-/// of the job's keys.
+/// Values of the job's keys that a plan search may choose because of memory.allow (job_variants.h).
 struct VariantChoice {
   std::size_t states = 0;  ///< type of optimizer states; 0: as configured
   /// Micro-batch size of each kind; 0: as configured, larger levels are smaller.
@@ -231,7 +230,7 @@ struct Target {
   std::int64_t multiprocessors = 132;  ///< of the GPU; the default is that of H100 and H200
   bool own_kernels = false;    ///< the GPU runs Neap's kernels (step/operations/own_kernels.h)
   bool warp_groups = false;    ///< its warp groups multiply (step::OwnKernels)
-  std::string no_own_kernels;  ///< why it does not; empty: it does, or was not asked
+  std::string no_own_kernels;  ///< why own_kernels is false; empty: it is true, or not asked for
   std::string no_fp8;          ///< why it has no products of fp8; empty: it has
   step::KernelRates rates{};   ///< zeros: default_rates()
   Link link;
@@ -251,7 +250,7 @@ struct MemoryPlan {
   std::string rates_from;         ///< origin of the rates of link and operations, for messages
   bool own_kernels = false;       ///< Neap's kernels run
   bool fp8 = false;               ///< layers multiply in fp8 in training and scoring
-  std::string no_own_kernels;     ///< why they do not, if the job allows them
+  std::string no_own_kernels;     ///< why own_kernels is false, if the job allows them
   spec::StepModes modes;          ///< of the recipe that the phases come from
   std::string no_graphs;          ///< why decoding is not in CUDA graphs; empty: it is
   std::vector<PhasePlan> phases;  ///< in the order of a step; then those that run once
@@ -277,13 +276,13 @@ struct MemoryPlan {
   /// (checkpoint_copy.h). Zero: no copies.
   Bytes checkpoint_copy;
 
-  /// The number of `phases` in a step. The others run once, before the first step, and have only
-  /// the tags that they need.
+  /// How many of `phases` are part of a step: the first ones. The others run once, before the first
+  /// step, with only the tags that they need.
   [[nodiscard]] std::size_t cycle() const;
   /// nullopt if the plan has no such tag.
   [[nodiscard]] std::optional<std::size_t> index_of(spec::TagId tag) const;
-  /// For rollout weights, the prefetch buffers that their blocks use in training; null: another
-  /// model generates.
+  /// The prefetch buffers that load these rollout weights, because the same blocks are offloaded or
+  /// sharded in training. Null: there are none.
   [[nodiscard]] const TagPlan* slots_behind(const TagPlan& tag) const {
     if (tag.id.kind != spec::TagKind::kBlocks) return nullptr;
     const auto slots = index_of(spec::TagId{spec::TagKind::kBuffers, tag.id.model});
@@ -312,7 +311,7 @@ struct MemoryPlan {
   [[nodiscard]] bool fits() const { return capacity.is_zero() || peak <= capacity; }
   /// Null if the model is not trained.
   [[nodiscard]] const spec::Checkpointing* checkpointing(spec::ModelId model) const;
-  [[nodiscard]] Json to_json() const;  ///< schema 1; docs/plan-json.md
+  [[nodiscard]] Json to_json() const;  ///< schema 1; docs/json.md
   [[nodiscard]] std::string to_text() const;
 };
 

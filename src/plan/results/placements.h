@@ -22,7 +22,7 @@ inline constexpr std::array<std::string_view, spec::kAxes> kAxisNames = {"pipe",
 
 /// One line per model, or one line for all if they are the same. Empty for one rank.
 [[nodiscard]] std::string placements_text(const spec::Job& job);
-/// Per model: docs/plan-json.md.
+/// Per model: docs/json.md.
 [[nodiscard]] Json placements_json(const spec::Job& job);
 
 }  // namespace neap::plan

@@ -1,4 +1,4 @@
-// MemoryPlan as JSON, schema 1: docs/plan-json.md.
+// MemoryPlan as JSON, schema 1: docs/json.md.
 #include <algorithm>
 
 #include "base/format.h"

@@ -23,7 +23,7 @@ namespace neap::plan {
 [[nodiscard]] std::string capacity_text(Bytes least);
 /// Seconds, memory and how it is achieved, without a full stop.
 [[nodiscard]] std::string sentence_of(const MemoryPlan& plan);
-/// The same as JSON fields: docs/plan-json.md.
+/// The same as JSON fields: docs/json.md.
 [[nodiscard]] Json summary_json(const MemoryPlan& plan);
 
 }  // namespace neap::plan

@@ -43,7 +43,7 @@ struct DegreeChoice {
   /// Why nothing fits: the closest candidate and what it needs.
   [[nodiscard]] Status refusal() const;
   [[nodiscard]] std::string to_text() const;
-  [[nodiscard]] Json to_json() const;  ///< docs/plan-json.md
+  [[nodiscard]] Json to_json() const;  ///< docs/json.md
 };
 
 /// A job with open parallel sizes, and its file and overrides.

@@ -50,7 +50,7 @@ struct Simulation {
   /// The largest part of a step except computation.
   [[nodiscard]] std::string binds() const;
   [[nodiscard]] std::string to_text() const;
-  [[nodiscard]] Json to_json() const;  ///< docs/plan-json.md
+  [[nodiscard]] Json to_json() const;  ///< docs/json.md
 };
 [[nodiscard]] Result<Simulation> simulate(const spec::Job& job, const Target& target);
 

@@ -19,7 +19,7 @@ constexpr std::string_view kWritten =
 
 constexpr std::string_view kIntro =
     "One TOML file describes a job for `neap train`, `neap eval` and `neap plan`. "
-    "`key.path=value` after the file changes single keys:\n\n"
+    "`key.path=value` after the file changes a key:\n\n"
     "```\n"
     "neap plan ppo.toml device.memory=24GiB "
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4\n"
@@ -27,11 +27,17 @@ constexpr std::string_view kIntro =
     "- Names are verl's if verl has the key. Sizes have a unit (`\"384MiB\"`, `\"24GiB\"`). "
     "Relative paths start at the file's folder.\n"
     "- An unknown key is an error that names the nearest known one.\n"
-    "- Numbers are finite, and an integer is at most 2147483647 unless its key has a limit.\n"
+    "- Numbers are finite. Limits above 1000 are left out here; an integer is at most 2147483647.\n"
+    "- A size of `parallel` that can be `auto` is then [chosen by the "
+    "plan](several-gpus.md#4-let-the-plan-choose).\n"
     "- An empty value (`trainer.stop_metric=`) restores a default that is an empty text or list.\n"
-    "- A key that is set but not read is named in a warning, with the reason. It is an error if "
-    "the key that enables it is missing (`lora_alpha` without `lora_rank`).\n\n"
-    "[verl-trl-keys.md](verl-trl-keys.md) has the keys of verl and TRL with their defaults.\n\n";
+    "- Keys that a section names after \"As in\" have the type, default and meaning that they have "
+    "there.\n"
+    "- \"Read if\" says when a key has an effect, \"Only if\" adds a condition. A key without "
+    "effect "
+    "is a warning that says why, or an error if the key that enables it is missing (`lora_alpha` "
+    "without `lora_rank`).\n\n"
+    "Search [keys of verl and TRL](verl-trl-keys.md) for a key that you know from there.\n\n";
 
 struct Chapter {
   std::string_view file, title;
@@ -84,6 +90,25 @@ std::string linked(std::string text) {
                                  ? format("[{0}]({0})", page.substr(kHere.size()))
                                  : format("[{0}](../{0})", page);
     text.replace(at, kFolder.size() + page.size(), link);
+    at += link.size();
+  }
+  return text;
+}
+
+/// Makes links of "As in `SECTION`:" on the page of `chapter`.
+std::string with_sections_linked(std::string text, std::size_t chapter) {
+  constexpr std::string_view kStart = "\nAs in `", kEnd = "`:";
+  for (std::size_t at = 0; (at = text.find(kStart, at)) != std::string::npos;) {
+    const std::size_t begin = at + kStart.size(), end = text.find(kEnd, begin);
+    if (end == std::string::npos) break;
+    const std::string section = text.substr(begin, end - begin);
+    std::string anchor = section;
+    std::erase(anchor, '.');
+    const std::size_t there = chapter_of(section);
+    std::string_view file = there == chapter ? std::string_view{} : kChapters.at(there).file;
+    file.remove_prefix(file.empty() ? 0 : file.rfind('/') + 1);
+    const std::string link = format("\nAs in [`{}`]({}#{}):", section, file, anchor);
+    text.replace(at, end + kEnd.size() - at, link);
     at += link.size();
   }
   return text;
@@ -145,9 +170,10 @@ std::vector<ReferencePage> configuration_reference() {
   pages.push_back({"configuration.md", format("# Configuration\n\n{}{}{}{}", kWritten, kIntro,
                                               list_of_pages(), texts.back())});
   for (std::size_t i = 0; i < kChapters.size(); ++i)
-    pages.push_back({std::string(kChapters[i].file),
-                     format("# Configuration: {}\n\n{}[All pages](../configuration.md)\n\n{}",
-                            kChapters[i].title, kWritten, linked(texts[i]))});
+    pages.push_back(
+        {std::string(kChapters[i].file),
+         format("# Configuration: {}\n\n{}[All pages](../configuration.md)\n\n{}",
+                kChapters[i].title, kWritten, with_sections_linked(linked(texts[i]), i))});
   pages[1].text += techniques();  // the chapter of [memory]
   pages.push_back(presets_page());
   // Sections are separated by an empty line; a page does not end with one.

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "spec/job/job.h"
 #include "spec/job/optimizer.h"
+#include "spec/keys/job_keys.h"
 #include "spec/keys/micro_batches.h"
 #include "spec/keys/parallel_checks.h"
 #include "spec/keys/size_checks.h"

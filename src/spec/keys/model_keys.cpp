@@ -67,26 +67,24 @@ void bind_optimizer(ConfigTable& t, const std::string& at, OptimizerConfig& o) {
   t.bind(at + ".weight_decay", &o.weight_decay,
          "Decoupled weight decay; sgd adds it to the gradient, as `torch.optim.SGD` does.")
       .at_least(0);
-  t.bind(at + ".beta1", &o.beta1, "adamw: decay of the first moment.").at_least(0).at_most(1);
-  t.bind(at + ".beta2", &o.beta2, "adamw: decay of the second moment.").at_least(0).at_most(1);
-  t.bind(at + ".eps", &o.eps, "adamw: added to the root of the second moment.").at_least(0);
-  t.bind(at + ".beta2_decay", &o.beta2_decay,
-         "adafactor: the second moment decays by 1 - step^beta2_decay.")
+  t.bind(at + ".beta1", &o.beta1, "Decay of the first moment.").at_least(0).at_most(1);
+  t.bind(at + ".beta2", &o.beta2, "Decay of the second moment.").at_least(0).at_most(1);
+  t.bind(at + ".eps", &o.eps, "Added to the root of the second moment.").at_least(0);
+  t.bind(at + ".beta2_decay", &o.beta2_decay, "The second moment decays by 1 - step^beta2_decay.")
       .at_least(-1)
       .at_most(0);
   t.bind(at + ".clip_threshold", &o.clip_threshold,
-         "adafactor: an update whose root mean square is larger is scaled down to it.")
+         "An update whose root mean square is larger is scaled down to it.")
       .at_least(1e-6);
-  t.bind(at + ".eps1", &o.eps1, "adafactor: added to the squared gradient.").at_least(0);
-  t.bind(at + ".eps2", &o.eps2, "adafactor: least size of a parameter for relative steps.")
-      .at_least(0);
+  t.bind(at + ".eps1", &o.eps1, "Added to the squared gradient.").at_least(0);
+  t.bind(at + ".eps2", &o.eps2, "Least size of a parameter for relative steps.").at_least(0);
   t.bind(at + ".relative_step", &o.relative_step,
-         "adafactor: the step is min(lr, 1 / sqrt(step)) times the root mean square of the "
+         "The step is min(lr, 1 / sqrt(step)) times the root mean square of the "
          "parameter, as in the paper with `lr = 0.01`; false: lr itself.");
-  t.bind(at + ".momentum", &o.momentum, "sgd and sm3: decay of the momentum buffer; 0: no buffer.")
+  t.bind(at + ".momentum", &o.momentum, "Decay of the momentum buffer; 0: no buffer.")
       .at_least(0)
       .at_most(1);
-  t.bind(at + ".nesterov", &o.nesterov, "sgd: Nesterov's momentum.");
+  t.bind(at + ".nesterov", &o.nesterov, "Nesterov's momentum.");
   bind_enum(t, at + ".state_dtype", &o.state_dtype, parse_dtype,
             "Type of the optimizer's moments. bfloat16 is written with stochastic rounding.")
       .one_of({"float32", "bfloat16"});

@@ -15,8 +15,6 @@ bool any_model(const Job& job, const Holds& holds) {
   return std::any_of(all.begin(), all.end(), holds);
 }
 
-constexpr const char* kChosen = " `auto`: chosen by the plan (docs/several-gpus.md).";
-
 // The size of a model, given its own keys and those of all models.
 std::int64_t size_of(std::int64_t own, std::int64_t of_all) {
   return own > 0 ? own : of_all;
@@ -67,8 +65,7 @@ void bind_slices(ConfigTable& t, Job& job) {
   AutomaticDegrees& automatic = job.parallel.automatic;
   t.bind("parallel.zero_stage", &job.parallel.zero_stage, &automatic.zero_stage,
          "DeepSpeed's `zero_optimization.stage`. 0: nothing is sharded; 1: optimizer states; 2: "
-         "also gradients; 3: also weights, even frozen ones." +
-             std::string(kChosen))
+         "also gradients; 3: also weights, even frozen ones.")
       .at_least(0)
       .at_most(3)
       .only(of_training())
@@ -77,9 +74,8 @@ void bind_slices(ConfigTable& t, Job& job) {
              .words = "several ranks are data-parallel",
              .otherwise = "one rank has each part of the model, and keeps all its states"});
   t.bind("parallel.zero_shard_size", &job.parallel.zero_shard_size, &automatic.zero_shards,
-         "Neighbouring ranks of a ZeRO shard group (FSDP's hybrid sharding). It divides the "
-         "number of data-parallel ranks; `0`: all of them." +
-             std::string(kChosen))
+         "Neighbouring ranks of a ZeRO shard group (FSDP's hybrid sharding). Divides the number of "
+         "data-parallel ranks; `0`: all of them.")
       .in("ranks")
       .at_least(0)
       .at_most(kMostRanks)
@@ -96,12 +92,11 @@ void bind_slices(ConfigTable& t, Job& job) {
 
 void bind_tensor(ConfigTable& t, Job& job) {
   AutomaticDegrees& automatic = job.parallel.automatic;
-  t.bind("parallel.tensor_model_parallel_size", &job.parallel.tensor_model_parallel_size,
-         &automatic.tensor,
-         "Ranks of a tensor-parallel group, as in Megatron: they share attention heads, "
-         "columns of the MLP, and the vocabulary. It divides the number of ranks; the groups "
-         "are data-parallel." +
-             std::string(kChosen))
+  t.bind(
+       "parallel.tensor_model_parallel_size", &job.parallel.tensor_model_parallel_size,
+       &automatic.tensor,
+       "Ranks of a tensor-parallel group, as in Megatron: each has a part of the attention heads, "
+       "of the MLP's columns and of the vocabulary. Divides the number of ranks.")
       .in("ranks")
       .at_least(1)
       .at_most(kMostRanks);
@@ -123,8 +118,7 @@ void bind_context(ConfigTable& t, Job& job) {
   AutomaticDegrees& automatic = job.parallel.automatic;
   t.bind("parallel.context_parallel_size", &job.parallel.context_parallel_size, &automatic.context,
          "Ranks that share each sequence's tokens in training and scoring, as in Megatron. Needs "
-         "`use_dynamic_bsz`; a micro-batch has this many times `*_max_token_len_per_gpu` tokens." +
-             std::string(kChosen))
+         "`use_dynamic_bsz`; a micro-batch has this many times `*_max_token_len_per_gpu` tokens.")
       .in("ranks")
       .at_least(1)
       .at_most(kMostRanks)
@@ -132,8 +126,7 @@ void bind_context(ConfigTable& t, Job& job) {
   bind_word(t, "parallel.cp_comm_type", &job.parallel.cp_comm_type, &automatic.ring,
             "How context-parallel ranks exchange keys and values (Megatron's key). "
             "`all_gather`: each rank gathers all; `p2p`: ring attention, with those of two ranks "
-            "at a time." +
-                std::string(kChosen))
+            "at a time.")
       .one_of({"all_gather", "p2p", "auto"})
       .only({.holds =
                  [&job] {
@@ -150,9 +143,8 @@ void bind_stages(ConfigTable& t, Job& job) {
   AutomaticDegrees& automatic = job.parallel.automatic;
   t.bind("parallel.pipeline_model_parallel_size", &job.parallel.pipeline_model_parallel_size,
          &automatic.pipeline,
-         "Pipeline stages of each model, as in Megatron; each rank has one. It divides the "
-         "number of ranks; the pipelines are data-parallel." +
-             std::string(kChosen))
+         "Pipeline stages of each model, as in Megatron; each rank has one. Divides the number of "
+         "ranks.")
       .in("stages")
       .at_least(1)
       .at_most(kMostRanks)
@@ -165,8 +157,7 @@ void bind_stages(ConfigTable& t, Job& job) {
   t.bind("parallel.virtual_pipeline_model_parallel_size",
          &job.parallel.virtual_pipeline_model_parallel_size, &automatic.chunks,
          "Chunks of layers per stage (interleaved 1F1B): the bubble shrinks by this factor, "
-         "communication grows by it, and stages keep more activations." +
-             std::string(kChosen))
+         "communication grows by it, and stages keep more activations.")
       .in("chunks")
       .at_least(1)
       .at_most(kMaxLayers)
@@ -175,8 +166,7 @@ void bind_stages(ConfigTable& t, Job& job) {
   bind_word(t, "parallel.pipeline_parallel_schedule", &job.parallel.pipeline_parallel_schedule,
             &automatic.schedule,
             "Schedule of the stages (torchtitan's key). `zero_bubble` (ZB-H1): the backward of "
-            "weights fills the bubble; every stage stores as many activations as the first." +
-                std::string(kChosen))
+            "weights fills the bubble; every stage stores as many activations as the first.")
       .one_of({"1f1b", "zero_bubble", "auto"})
       .only(only_of_stages([&job] { return job.parallel.zero_bubble(); }));
   t.bind("parallel.pipeline_model_parallel_layout", &job.parallel.pipeline_model_parallel_layout,
@@ -207,8 +197,7 @@ void bind_placement(ConfigTable& t, const std::string& at, ModelPlacement& p, bo
                     const Job& job) {
   const ConfigCondition several = of_several_ranks(job);
   t.bind(at + ".zero_stage", &p.zero_stage, zero,
-         "ZeRO's stage of this model; -1: as `parallel.zero_stage`. Only 3 shards a frozen model." +
-             std::string(kChosen))
+         "ZeRO's stage of this model; -1: as `parallel.zero_stage`. Only 3 shards a frozen model.")
       .at_least(-1)
       .at_most(3)
       .only(several);

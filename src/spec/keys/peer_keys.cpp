@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "spec/keys/peer_tables.h"
 
 namespace neap::spec {
@@ -61,6 +62,85 @@ std::string sentence_of(Peer peer, const PeerKey& key) {
   return text + ". `algorithm.preset = \"trl\"` takes TRL's defaults of keys that are not set";
 }
 
+// The table that shows a key, by its equivalent here.
+enum class Use : std::uint8_t { kSame, kOther, kNone };
+
+Use use_of(const PeerKey& key) {
+  return key.here.empty() ? Use::kNone : key.here == key.key ? Use::kSame : Use::kOther;
+}
+
+std::string_view head_of(Use use) {
+  switch (use) {
+    case Use::kSame:
+      return "\nThe same here, with verl's default in parentheses:\n\n";
+    case Use::kOther:
+      return "\nReplaced:\n\n| key (default) | here | note |\n| --- | --- | --- |\n";
+    case Use::kNone:
+      return "\nWithout a counterpart; leave these out:\n\n| key | why, or what to do |\n"
+             "| --- | --- |\n";
+  }
+  return {};
+}
+
+// A note without the advice that the table's heading gives.
+std::string_view reason_of(std::string_view note) {
+  constexpr std::string_view kAdvice = "leave it out", kAfter = "; leave it out";
+  if (note == kAdvice) return "not needed";
+  if (note.ends_with(kAfter)) note.remove_suffix(kAfter.size());
+  return note;
+}
+
+// A row of a table, and the keys that share it.
+struct Row {
+  const PeerKey* first = nullptr;
+  std::vector<std::string> keys, here;
+};
+
+// "data", "critic", or of actor_rollout_ref the first two words.
+std::string_view section_of(std::string_view path) {
+  const std::size_t first = path.find('.');
+  const bool deeper = path.starts_with("actor_rollout_ref.");
+  return path.substr(0, deeper ? path.find('.', first + 1) : first);
+}
+
+bool shares(const Row& row, const PeerKey& key, Use use) {
+  if (use == Use::kSame) return section_of(row.first->key) == section_of(key.key);
+  if (row.first->note != key.note) return false;
+  if (use == Use::kNone) return true;
+  return key.note.empty() ? row.first->here == key.here : leaf(row.first->here) == leaf(key.here);
+}
+
+// "`key` (default)", with a note on a key that is the same here.
+std::string with_default(const PeerKey& key, Use use) {
+  if (use == Use::kNone || key.value.empty()) return format("`{}`", key.key);
+  const bool noted = use == Use::kSame && !key.note.empty();
+  return format("`{}` ({}{}{})", key.key, key.value, noted ? "; here: " : "",
+                noted ? key.note : "");
+}
+
+std::string table_of(Peer peer, Use use) {
+  std::vector<Row> rows;
+  for (const PeerKey& key : peer_keys(peer)) {
+    if (use_of(key) != use) continue;
+    auto row = std::find_if(rows.begin(), rows.end(),
+                            [&](const Row& other) { return shares(other, key, use); });
+    if (row == rows.end()) row = rows.insert(row, Row{&key, {}, {}});
+    row->keys.push_back(with_default(key, use));
+    const std::string here = format("`{}`", key.here);
+    if (std::find(row->here.begin(), row->here.end(), here) == row->here.end())
+      row->here.push_back(here);
+  }
+  std::string out = rows.empty() ? "" : std::string(head_of(use));
+  for (const Row& row : rows) {
+    const std::string keys = joined(row.keys, ", ");
+    const std::string_view note = row.first->note;
+    if (use == Use::kSame) out += format("- {}\n", keys);
+    if (use == Use::kOther) out += format("| {} | {} | {} |\n", keys, joined(row.here, ", "), note);
+    if (use == Use::kNone) out += format("| {} | {} |\n", keys, reason_of(note));
+  }
+  return out;
+}
+
 }  // namespace
 
 std::span<const PeerKey> peer_keys(Peer peer) {
@@ -77,32 +157,15 @@ std::string peer_reference() {
       "# Keys of verl and TRL\n\n"
       "<!-- Written by `neap plan --peer-keys`; a test compares. Change "
       "src/spec/keys/verl_keys.cpp or src/spec/keys/trl_keys.cpp instead. -->\n\n"
-      "Keys of verl ({}) and TRL ({}), their defaults, and what to use instead. A job that uses a "
-      "key that is not the same here is refused with the words of this page.\n\n"
-      "Keys that a job does not set have Neap's defaults, which differ. `algorithm.preset = "
-      "\"verl\"` or `\"trl\"` takes [theirs](configuration/presets.md), except batch sizes, "
-      "lengths "
-      "and responses per prompt; [some differences](algorithms.md#presets) remain.\n",
+      "Search this page for a key of verl ({}) or TRL ({}). Neap refuses a job with a key that is "
+      "not the same, and prints what this page says.\n\n"
+      "Defaults are those of verl or TRL. Neap's differ; `algorithm.preset = \"verl\"` or "
+      "`\"trl\"` takes [theirs](configuration/presets.md), except batch sizes, lengths and "
+      "responses per prompt. [Some differences](algorithms.md#presets) remain.\n",
       kVerlVersion, kTrlVersion);
   for (const Peer peer : kAllPeers) {
-    out += format("\n## {}\n\n| key | default | here | note |\n| --- | --- | --- | --- |\n",
-                  to_string(peer));
-    // Keys that have everything else in common share a row.
-    std::vector<std::pair<std::string, std::string>> rows;
-    for (const PeerKey& key : peer_keys(peer)) {
-      const std::string here = key.here.empty()      ? "-"
-                               : key.here == key.key ? "the same"
-                                                     : format("`{}`", key.here);
-      std::string rest =
-          format(" | {} | {} | {} |\n", key.value.empty() ? "-" : key.value, here, key.note);
-      const auto row = std::find_if(rows.begin(), rows.end(),
-                                    [&](const auto& other) { return other.second == rest; });
-      if (row == rows.end())
-        rows.emplace_back(format("`{}`", key.key), std::move(rest));
-      else
-        row->first += format(", `{}`", key.key);
-    }
-    for (const auto& [keys, rest] : rows) out.append("| ").append(keys).append(rest);
+    out += format("\n## {}\n", to_string(peer));
+    for (const Use use : {Use::kSame, Use::kOther, Use::kNone}) out += table_of(peer, use);
   }
   return out;
 }

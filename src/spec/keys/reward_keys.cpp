@@ -86,38 +86,34 @@ void bind_service(ConfigTable& t, RewardFunctionConfig& f) {
       "interpreter, if it is not the `python3` on PATH, or a wrapper before it.");
   t.bind(
       "path", &f.path,
-      "python: file with the function, from the configuration's folder. It can import files next "
-      "to it.");
+      "File with the function, from the configuration's folder. It can import files next to it.");
   t.bind("function", &f.function,
-         "python: its name, with the parameters of verl, `(data_source, solution_str, "
+         "Name of the function. It has the parameters of verl, `(data_source, solution_str, "
          "ground_truth, extra_info)`, or of TRL, `(completions, prompts, **columns)`.");
   t.bind("env", &f.env,
-         "program, python: environment variables for it, in addition to those that programs need "
-         "to start "
+         "Environment variables for the program, in addition to those that programs need to start "
          "(docs/rewards.md lists them): `NAME`, `PREFIX*`, `NAME=VALUE`; `*` is all.");
   t.bind("memory_limit", &f.memory_limit,
-         "program, python: most private memory of each of its processes (RLIMIT_DATA); 0: half of "
-         "the machine's.");
+         "Private memory of each of the program's processes, at most (RLIMIT_DATA); 0: half of the "
+         "machine's.");
   t.bind("file_size_limit", &f.file_size_limit,
-         "program, python: largest file that it can write (RLIMIT_FSIZE); 0: no limit.");
-  t.bind("url", &f.url, "http: address that requests are posted to, with http:// or https://.");
+         "Largest file that the program can write (RLIMIT_FSIZE); 0: no limit.");
+  t.bind("url", &f.url, "Address that requests are posted to, with http:// or https://.");
   t.bind("headers", &f.headers,
-         "http: further headers, as `Authorization: Bearer $TOKEN`; `$NAME` is the environment "
+         "Further headers, as `Authorization: Bearer $TOKEN`; `$NAME` is the environment "
          "variable NAME, so that no secret is in a checkpoint.");
-  t.bind("batch_size", &f.batch_size, "program, http, python: most responses of one request.")
+  t.bind("batch_size", &f.batch_size, "Responses of one request, at most.")
       .in("responses")
       .at_least(1);
   t.bind("concurrency", &f.concurrency,
-         "program, http, python: requests at the same time, with a copy of the program for each.")
+         "Requests at the same time, with a copy of the program for each.")
       .at_least(1)
       .at_most(256);
-  t.bind("timeout", &f.timeout,
-         "program, http, python: longest time until the reply to a request is complete.")
+  t.bind("timeout", &f.timeout, "Longest time until the reply to a request is complete.")
       .in("seconds")
       .at_least(0.01)
       .at_most(86400);
-  t.bind("retries", &f.retries,
-         "program, http, python: how often a request is sent again after a failure.")
+  t.bind("retries", &f.retries, "How often a request is sent again after a failure.")
       .at_least(0)
       .at_most(100);
   t.bind("on_failure", &f.on_failure,
@@ -126,10 +122,10 @@ void bind_service(ConfigTable& t, RewardFunctionConfig& f) {
          "`default_score`.")
       .one_of({"stop", "default"});
   t.bind("default_score", &f.default_score, "See `on_failure`.");
-  t.bind("log", &f.log,
-         "program, http, python: numbers of the reply other than `score` that metrics show "
-         "(`rewards/NAME/KEY`). `acc` "
-         "is 1 for a right answer.");
+  t.bind(
+      "log", &f.log,
+      "Numbers of the reply other than `score` that metrics show (`rewards/NAME/KEY`). `acc` is 1 "
+      "for a right answer.");
 }
 
 // A kind rejects keys that only other kinds read.
@@ -152,51 +148,44 @@ void require_kinds(ConfigTable& t, const RewardFunctionConfig& f) {
 }
 
 void bind_function(ConfigTable& t, RewardFunctionConfig& f) {
-  bind_enum(
-      t, "kind", &f.kind, parse_reward_kind,
-      "The function's rule. `exact`, `numeric`, `symbolic`: compares an answer with the row's "
-      "ground truth; `regex`: searches for a pattern; `format`: checks tags; `length`: penalizes "
-      "long responses; `program`, `http`, `python`: asks a program, a server or a "
-      "Python function.")
+  bind_enum(t, "kind", &f.kind, parse_reward_kind, "The function's rule (docs/rewards.md).")
       .one_of(reward_kind_names());
   t.bind("name", &f.name, "Name in metrics (`rewards/NAME/mean`); empty: the kind.");
   t.bind("weight", &f.weight, "The reward is the sum of each function's score times its weight.");
   t.bind("data_sources", &f.data_sources,
          "Scores only rows whose `data_source` is one of these; empty: every row.");
-  t.bind(
-      "ground_truth", &f.ground_truth,
-      "exact, numeric, symbolic, program, http, python: field of a row with the ground truth, with "
-      "dots into objects; "
-      "empty: the first of `reward_model.ground_truth`, `ground_truth`, `answer`, `solution`, "
-      "`label` that the row has.");
+  t.bind("ground_truth", &f.ground_truth,
+         "Field of a row with the ground truth, with dots into objects; empty: the first of "
+         "`reward_model.ground_truth`, `ground_truth`, `answer`, `solution`, "
+         "`label` that the row has.");
   t.bind("extract", &f.extract,
          "Where the answer is in a response; the first place that has one "
          "counts. `hashes`: after the last `####`; `pattern`: group 1 of the last match of "
          "`pattern`. Empty: by kind (docs/rewards.md).")
       .one_of(extraction_names());
   t.bind("pattern", &f.pattern, "Regular expression (PCRE2, UTF-8).");
-  t.bind("ignore_case", &f.ignore_case, "exact: upper and lower case (ASCII) are the same.");
+  t.bind("ignore_case", &f.ignore_case, "Upper and lower case (ASCII) are the same.");
   t.bind("tolerance", &f.tolerance,
-         "numeric: largest difference, relative to the ground truth; 0: equal as decimal numbers.")
+         "Largest difference, relative to the ground truth; 0: equal as decimal numbers.")
       .at_least(0)
       .at_most(1);
   t.bind("correct_score", &f.correct_score, "Score of a right answer, or of a match.");
   t.bind("wrong_score", &f.wrong_score, "Score of any other response.");
   t.bind("style", &f.style,
-         "format: `think`: `<think>...</think>` at the start; `think_answer`: then "
+         "`think`: `<think>...</think>` at the start; `think_answer`: then "
          "`<answer>...</answer>` up to the end; every tag once.")
       .one_of({"think", "think_answer"});
   t.bind("formula", &f.formula,
-         "length: score of n tokens. `verl` (DAPO): min(0, (L - b - n) / b f), with f = "
+         "Score of n tokens. `verl` (DAPO): min(0, (L - b - n) / b f), with f = "
          "`penalty_factor`; `trl`: with f = 1, at least -1; `openrlhf`: at least -f.")
       .one_of({"verl", "trl", "openrlhf"});
-  t.bind("max_length", &f.max_length, "length: L; 0: `data.max_response_length`.")
+  t.bind("max_length", &f.max_length, "L in `formula`; 0: `data.max_response_length`.")
       .in("tokens")
       .at_least(0);
-  t.bind("buffer_length", &f.buffer_length, "length: b; the penalty begins at L - b.")
+  t.bind("buffer_length", &f.buffer_length, "b in `formula`; the penalty begins at L - b.")
       .in("tokens")
       .at_least(0);
-  t.bind("penalty_factor", &f.penalty_factor, "length: f.").at_least(0);
+  t.bind("penalty_factor", &f.penalty_factor, "f in `formula`.").at_least(0);
   bind_service(t, f);
   require_kinds(t, f);
 }

@@ -164,7 +164,7 @@ constexpr PeerKey kVerlKeys[] = {
     {"actor_rollout_ref.rollout.gpu_memory_utilization", "0.5", "device.memory", "a limit in bytes for all device memory; the plan sizes the KV cache"},
     {"actor_rollout_ref.rollout.max_num_seqs", "256", "actor_rollout_ref.rollout.batch_size", ""},
     {"actor_rollout_ref.rollout.max_model_len", "none", "data.max_response_length", "with data.max_prompt_length"},
-    {"actor_rollout_ref.rollout.tensor_model_parallel_size", "2", "actor_rollout_ref.rollout.tensor_model_parallel_size", "the default is that of training"},
+    {"actor_rollout_ref.rollout.tensor_model_parallel_size", "2", "actor_rollout_ref.rollout.tensor_model_parallel_size", "as in training"},
     {"actor_rollout_ref.rollout.data_parallel_size", "1", "", kWhole},
     {"actor_rollout_ref.rollout.pipeline_model_parallel_size", "1", "", kWhole},
     {"actor_rollout_ref.rollout.expert_parallel_size", "1", "", kWhole},

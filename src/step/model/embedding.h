@@ -10,7 +10,7 @@
 
 namespace neap::step {
 
-/// Models that scale their embedding first round the factor to its type.
+/// The factor of models that scale their embedding, rounded to the embedding's type.
 template <class Ops, class T = typename Ops::Tensor>
 double embedding_scale(Ops& ops, const Weights<T>& w) {
   return spec::rounded(w.architecture.embedding_scale, ops.dtype(w.token_table));

@@ -185,9 +185,9 @@ Tape<T> forward_train(Ops& ops, const Weights<T>& w, const BatchTokens<T>& batch
 }
 
 /// Backward through the chunk's blocks, from the gradients d of each tape's hidden state, in the
-/// order of the tapes. Adds the gradients of trained parameters. Or defers those of the blocks,
-/// from last to first, in `later` for add_blocks_gradients(). d becomes the gradient of the first
-/// block's input.
+/// order of the tapes. d becomes the gradient of the first block's input. Adds the gradients of
+/// trained parameters; with `later`, defers them for add_blocks_gradients(), from the last block to
+/// the first.
 template <class Ops, class T = typename Ops::Tensor>
 void blocks_backward(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chunk,
                      std::vector<Tape<T>>& tapes, std::vector<T>& d,
@@ -222,8 +222,8 @@ void blocks_backward(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chun
     });
   }
 }
-/// Computes the gradients that blocks_backward deferred for a chunk. It does not need the blocks'
-/// weights. Offloaded or sharded gradients use the same memory as before.
+/// Computes the gradients that blocks_backward deferred for a chunk. Does not read the blocks'
+/// weights.
 template <class Ops, class T = typename Ops::Tensor>
 void add_blocks_gradients(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chunk,
                           std::vector<GradientQueue<T>> later) {

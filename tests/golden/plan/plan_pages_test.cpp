@@ -91,7 +91,7 @@ TEST(GoldenPlans, TheCommittedTableOfActivationsIsThePlans) {
   compare_page("activations", activations_table());
 }
 
-TEST(GoldenPlans, TheCommittedSentencesAreThePlans) {
+TEST(GoldenPlans, TheCommittedAlternativesAreThePlans) {
   spec::Job job;
   const std::string allow =
       "memory.allow=[\"recompute\",\"offload\",\"offload_optimizer\",\"bf16_states\"]";
@@ -100,7 +100,7 @@ TEST(GoldenPlans, TheCommittedSentencesAreThePlans) {
           .ok());
   const auto found = make_plan_with_outlook(job, target_of(job));
   ASSERT_TRUE(found.ok()) << found.status().message();
-  compare_page("alternatives", "```" + found->outlook.to_text(found->plan) + "```\n");
+  compare_file(kFolder / "qwen7b_ppo.alternatives.txt", found->outlook.to_text(found->plan));
 }
 
 TEST(GoldenPlans, TheCommittedReferencePagesAreTheTable) {

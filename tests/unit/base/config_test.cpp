@@ -174,7 +174,7 @@ TEST_F(Config, EveryWordOfAListIsAChoice) {
   EXPECT_TRUE(fields_.means.empty());
   EXPECT_EQ(error("[data]\nmeans=['walk','fly']\n"),
             "a.toml:2: data.means is [\"walk\",\"fly\"]; it can hold \"walk\", \"ride\"");
-  EXPECT_NE(table_.to_markdown().find("| `means` | list of `walk`, `ride` |"), std::string::npos);
+  EXPECT_NE(table_.to_markdown().find("- **`means`** (list of `walk`, `ride`;"), std::string::npos);
 }
 
 TEST_F(Config, OverridesTakeBareWords) {
@@ -202,12 +202,41 @@ TEST_F(Config, ReferenceNamesTheShorterSideOfACondition) {
   table_.bind("only.most", &a, "A.").only({.key = "only.kind", .values = {"x", "z"}});
   table_.bind("only.one", &b, "B.").only({.key = "only.kind", .values = {"y"}});
   const std::string page = table_.to_markdown();
-  EXPECT_NE(page.find("A. Read if `only.kind` is not `y`. |"), std::string::npos) << page;
-  EXPECT_NE(page.find("B. Read if `only.kind` is `y`. |"), std::string::npos) << page;
+  EXPECT_NE(page.find("A. Read if `only.kind` is not `y`."), std::string::npos) << page;
+  EXPECT_NE(page.find("B. Read if `only.kind` is `y`."), std::string::npos) << page;
+}
+
+TEST_F(Config, ReferenceNamesRepeatedKeys) {
+  std::int64_t values[7] = {};
+  std::size_t next = 0;
+  for (const char* key : {"one.a", "one.b", "one.c", "two.a", "two.b", "two.c", "two.d"})
+    table_.bind(key, &values[next++], std::string("Help of ") + (key + 4) + ".");
+  const std::string page = table_.to_markdown();
+  EXPECT_NE(page.find("## two\n\nAs in `one`: `a`, `b`, `c`.\n\n- **`d`**"), std::string::npos)
+      << page;
+  EXPECT_NE(page.find("- **`d`** (integer; default `0`): Help of d."), std::string::npos) << page;
+  EXPECT_EQ(page.find("Help of a."), page.rfind("Help of a."));
+}
+
+TEST_F(Config, ReferenceHasAUsualConditionAboveTheTable) {
+  std::int64_t a = 0, b = 0, c = 0, d = 0;
+  std::string kind = "x";
+  table_.bind("usual.kind", &kind, "Kind.").one_of({"x", "y", "z"});
+  const ConfigCondition of_y{.key = "usual.kind", .values = {"y"}};
+  table_.bind("usual.a", &a, "A.").only(of_y);
+  table_.bind("usual.b", &b, "B.").only(of_y);
+  table_.bind("usual.c", &c, "C.").only(of_y).only({.key = "usual.a", .values = {1}});
+  table_.bind("usual.d", &d, "D.").only({.key = "usual.kind", .values = {"z"}});
+  const std::string page = table_.to_markdown();
+  for (const char* text :
+       {"Read if `usual.kind` is `y`, unless an entry says otherwise.", "Kind. Always read.",
+        "default `0`): A.\n", "C. Only if `usual.a` is `1`.", "D. Read if `usual.kind` is `z`."})
+    EXPECT_NE(page.find(text), std::string::npos) << text << "\n" << page;
 }
 
 TEST_F(Config, WritesReferenceAndJson) {
-  EXPECT_NE(table_.to_markdown().find("| `count` | integer, ≥ 1, ≤ 10 (steps) | `3` | How many. |"),
+  EXPECT_NE(table_.to_markdown().find(
+                "- **`count`** (integer, ≥ 1, ≤ 10, in steps; default `3`): How many."),
             std::string::npos);
   EXPECT_EQ(table_.to_json()["train"]["count"], 3);
 }
@@ -324,13 +353,13 @@ TEST_F(ConfigList, WhatIsWrittenIsReadAgain) {
 
 TEST_F(ConfigList, ReferenceHasASectionOfItsOwn) {
   const std::string page = table_.to_markdown();
-  const auto list = page.find("## [[route.stops]]\n\nWhere to stop.\n\n| key |");
+  const auto list = page.find("## [[route.stops]]\n\nWhere to stop.\n\n- **`");
   ASSERT_NE(list, std::string::npos) << page;
-  EXPECT_NE(page.find("| `minutes` | integer, ≥ 1 (minutes) | `5` | How long. |", list),
+  EXPECT_NE(page.find("- **`minutes`** (integer, ≥ 1, in minutes; default `5`): How long.", list),
             std::string::npos);
-  // The section's keys behind the list are in the section's one table.
+  // The section's keys behind the list are in the section's one list.
   EXPECT_EQ(page.find("## route\n"), page.rfind("## route\n"));
-  EXPECT_LT(page.find("| `back` |"), list);
+  EXPECT_LT(page.find("- **`back`**"), list);
   EXPECT_EQ(table_.find("route.stops.0.minutes")->type, "integer");
   EXPECT_EQ(table_.find("route.stops.0"), nullptr);
 }
