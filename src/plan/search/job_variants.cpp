@@ -40,8 +40,9 @@ Result<JobVariants> JobVariants::make(const spec::Job& job, const Target& target
   if (scope == Scope::kWide) {
     out.open_settings();
     kinds = {training_micro_batches(), inference_micro_batches(), rollout_batches()};
-  } else if (job.memory.allows(spec::Measure::kMicroBatch)) {
-    kinds = {training_micro_batches()};
+  } else {
+    if (job.memory.allows(spec::Measure::kMicroBatch)) kinds.push_back(training_micro_batches());
+    if (job.memory.allows(spec::Measure::kRolloutBatch)) kinds.push_back(rollout_batches());
   }
   kinds.push_back(prefill_passes());
   out.add_levels(std::move(kinds));

@@ -134,8 +134,9 @@ void bind_rollout(ConfigTable& t, Job& job) {
          "For measurements with random weights: draws each response's length, log-uniform between "
          "1/32 of `data.max_response_length` and all of it.");
   t.bind(at + ".batch_size", &r.batch_size,
-         "Sequences that a rank decodes together, which sets the size of the KV cache unless "
-         "`max_total_tokens` does; 0: its whole share of the batch.")
+         "Most sequences that a rank decodes together, which sets the size of the KV cache unless "
+         "`max_total_tokens` does; 0: its whole share of the batch. Plans may take fewer "
+         "(`memory.allow`).")
       .in("sequences")
       .at_least(0)
       .at_most(kMostSequences);

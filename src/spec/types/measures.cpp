@@ -10,28 +10,32 @@ namespace {
 struct Row {
   std::string_view name;
   Measure value;
+  bool same_bits;  // results stay bitwise identical
   std::string_view text;
 };
-// Default measures first, and measures with bitwise identical results before
-// the others.
+// Default measures first.
 constexpr std::array<Row, kMeasures> kRows = {
-    {{"recompute", Measure::kRecompute,
+    {{"recompute", Measure::kRecompute, true,
       "recompute activations if `activation_checkpointing` is `auto`"},
-     {"offload", Measure::kMove, "keep tags in host memory during phases that do not need them"},
-     {"offload_optimizer", Measure::kStream, "`memory.optimizer_offload = \"cpu\"`"},
-     {"offload_weights", Measure::kStreamWeights,
+     {"offload", Measure::kMove, true,
+      "keep tags in host memory during phases that do not need them"},
+     {"offload_optimizer", Measure::kStream, true, "`memory.optimizer_offload = \"cpu\"`"},
+     {"offload_weights", Measure::kStreamWeights, true,
       "keep layers in host memory and prefetch each before it is used, with the gradients of "
       "trained ones; then also the embedding and the LM head. Keep layer inputs there until the "
       "backward"},
-     {"nvme", Measure::kDisk,
+     {"rollout_batch", Measure::kRolloutBatch, false,
+      "decode fewer sequences together than `rollout.batch_size`: products of fewer rows add in "
+      "another order"},
+     {"nvme", Measure::kDisk, true,
       "offload to disk what host memory has no room for: optimizer states, then layers. Frozen "
       "weights are read from the model's own safetensors files if their type is the same"},
-     {"micro_batch", Measure::kMicroBatch,
+     {"micro_batch", Measure::kMicroBatch, false,
       "smaller micro-batches in training: the sums are added in another order"},
-     {"bf16_states", Measure::kBf16States,
+     {"bf16_states", Measure::kBf16States, false,
       "`state_dtype` bfloat16 if a step is 5 % faster or nothing else fits: other results. A "
       "resumed run keeps what its checkpoint has"}}};
-constexpr std::size_t kDefault = 4;
+constexpr std::size_t kDefault = 5;
 
 }  // namespace
 
@@ -41,6 +45,10 @@ std::string_view to_string(Measure measure) {
 
 std::string_view describe(Measure measure) {
   return row_of(kRows, measure).text;
+}
+
+bool keeps_bits(Measure measure) {
+  return row_of(kRows, measure).same_bits;
 }
 
 std::vector<std::string> measure_names() {

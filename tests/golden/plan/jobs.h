@@ -54,6 +54,10 @@ inline void expect_overrides_give(const std::string& config, std::vector<std::st
   EXPECT_NEAR(again->seconds(), plan.seconds(), 1e-9 * plan.seconds());
 }
 
+/// All sequences are decoded together.
+inline constexpr const char* kWholeRollouts =
+    R"(memory.allow=["recompute","offload","offload_optimizer","offload_weights"])";
+
 inline std::vector<std::string> with_auto(std::vector<std::string> more = {}) {
   for (const char* model : {"actor_rollout_ref.model", "critic.model"}) {
     more.push_back(format("{}.enable_gradient_checkpointing=false", model));

@@ -18,7 +18,7 @@ constexpr const char* kResidentWeights =
 
 TEST(GoldenPlans, FitRanksPlansThatFit) {
   spec::Job job;
-  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {}, job).ok());
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {kWholeRollouts}, job).ok());
   Target target = target_of(job);
   for (const Bytes size : {9_GiB + 512_MiB, 24_GiB}) {
     target.capacity = size;
@@ -37,7 +37,7 @@ TEST(GoldenPlans, FitRanksPlansThatFit) {
         EXPECT_FALSE(changes_any(plan.changes, fields::lora_rank(model)));
         EXPECT_FALSE(changes_any(plan.changes, fields::state_dtype(model)));
       }
-      expect_overrides_give("opt_ppo.toml", {}, plan);
+      expect_overrides_give("opt_ppo.toml", {kWholeRollouts}, plan);
     }
   }
   target.capacity = 5_GiB + 512_MiB;
@@ -260,7 +260,8 @@ TEST(GoldenPlans, OutlookHoldsWhatItPromises) {
 
 TEST(GoldenPlans, WithEverythingResidentNoSmallerPlanIsOffered) {
   spec::Job job;
-  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {"memory.offload=none"}, job).ok());
+  ASSERT_TRUE(
+      spec::Job::load(kFolder / "opt_ppo.toml", {"memory.offload=none", kWholeRollouts}, job).ok());
   Target target = target_of(job);
   for (const Bytes size : {80_GiB, 16_GiB}) {
     target.capacity = size;

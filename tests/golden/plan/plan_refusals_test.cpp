@@ -16,7 +16,9 @@ namespace fields = spec::job_fields;
 TEST(GoldenPlans, TighterCeilingsMoveMoreAndThenFailWithAdvice) {
   const WithWeights weights;
   spec::Job job;
-  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", weights.paths(), job).ok());
+  std::vector<std::string> overrides = weights.paths();
+  overrides.emplace_back(kWholeRollouts);
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", overrides, job).ok());
   Target target = target_of(job);
   double before = 0;
   bool failed = false;
@@ -40,6 +42,30 @@ TEST(GoldenPlans, TighterCeilingsMoveMoreAndThenFailWithAdvice) {
   EXPECT_TRUE(failed);
   EXPECT_GE(fitted, 3);
   EXPECT_GT(before, 0);
+}
+
+TEST(GoldenPlans, FewerSequencesAreDecodedTogetherWhereNotAllFit) {
+  const auto load = [](const std::vector<std::string>& overrides) {
+    spec::Job job;
+    EXPECT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", overrides, job).ok());
+    return job;
+  };
+  const spec::Job job = load({}), whole = load({kWholeRollouts});
+  Target target = target_of(job);
+  const Result<Bytes> least = least_capacity(whole, target);
+  ASSERT_TRUE(least.ok()) << least.status().message();
+  EXPECT_LT(*least_capacity(job, target), Bytes(least->count() * 9 / 10));
+  target.capacity = *least - 1_GiB;
+  EXPECT_EQ(make_plan(whole, target).status().code(), ErrorCode::kDoesNotFit);
+  const Result<MemoryPlan> plan = make_plan(job, target);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_LE(plan->peak, target.capacity);
+  spec::Job run = job;
+  spec::apply(plan->changes, run);
+  EXPECT_LT(run.rollout_batch(), job.rollout_batch());
+  // All are decoded together where that fits and is faster.
+  target.capacity = 80_GiB;
+  EXPECT_TRUE(make_plan(job, target)->changes.empty());
 }
 
 // The size in `text` behind `before`.
