@@ -33,14 +33,15 @@ Bytes min_capacity(const MemoryPlan& plan) {
     low = std::max(low, needed_by(plan, p));
     high = std::max(high, all);
   }
-  if (any_residency_fits(plan, low)) return low;
+  const TagChoices choices(plan);
+  if (any_residency_fits(plan, choices, low)) return low;
   // Data that is always offloaded may already exceed the host budget.
-  if (!any_residency_fits(plan, high)) return Bytes(~0ull);
+  if (!any_residency_fits(plan, choices, high)) return Bytes(~0ull);
   // The host budget is a constraint, or nothing may move. Bisection works, because fitting is
   // monotone in the capacity.
   while (high - low > 1_B) {
     const Bytes middle = low + (high - low) / 2;
-    (any_residency_fits(plan, middle) ? high : low) = middle;
+    (any_residency_fits(plan, choices, middle) ? high : low) = middle;
   }
   return high;
 }

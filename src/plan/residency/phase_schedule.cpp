@@ -1,6 +1,7 @@
 #include "plan/residency/phase_schedule.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -130,7 +131,8 @@ Bytes most_bytes(const MemoryPlan& plan, double limit) {
 
 }  // namespace
 
-Result<bool> solve_if_fits(MemoryPlan& plan, spec::Residency mode, double limit) {
+Result<bool> solve_if_fits(MemoryPlan& plan, spec::Residency mode, double limit,
+                           const TagChoices* choices) {
   NEAP_TRY(check(plan));
   if (mode == spec::Residency::kAll) {
     std::vector<TagOption> chosen;
@@ -144,7 +146,9 @@ Result<bool> solve_if_fits(MemoryPlan& plan, spec::Residency mode, double limit)
     write_schedule(plan, chosen);
     return true;
   }
-  const auto chosen = search_residency(plan, plan.capacity, most_bytes(plan, limit));
+  std::optional<TagChoices> made;
+  if (choices == nullptr) choices = &made.emplace(plan);
+  const auto chosen = search_residency(plan, *choices, plan.capacity, most_bytes(plan, limit));
   if (!chosen) return false;
   write_schedule(plan, *chosen);
   return true;

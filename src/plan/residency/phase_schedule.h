@@ -7,13 +7,16 @@
 
 #include <limits>
 
+#include "plan/residency/residency_search.h"
 #include "plan/results/memory_plan.h"
 
 namespace neap::plan {
 
 /// As solve_residency, but returns false without a message if nothing fits. Schedules whose bytes
-/// alone would take a whole step over `limit` seconds are skipped.
+/// alone would take a whole step over `limit` seconds are skipped. `choices` are those of the plan's
+/// tags; null: they are made.
 [[nodiscard]] Result<bool> solve_if_fits(MemoryPlan& plan, spec::Residency mode,
-                                         double limit = std::numeric_limits<double>::infinity());
+                                         double limit = std::numeric_limits<double>::infinity(),
+                                         const TagChoices* choices = nullptr);
 
 }  // namespace neap::plan

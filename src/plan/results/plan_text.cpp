@@ -279,8 +279,7 @@ std::string sentence_of(const MemoryPlan& plan) {
                                                                      : "the CPU",
                   together_text(plan, model));
   for (const ActivationPlan& trained : plan.activations) {
-    const spec::ModelHomes& homes = plan.modes.of(trained.model);
-    if (homes.layers == spec::Home::kDevice && homes.inputs != spec::Home::kDevice)
+    if (plan.modes.of(trained.model).inputs != spec::Home::kDevice)
       out += format("; layer inputs of {} offloaded to the CPU", to_string(trained.model));
   }
   for (const TagPlan& tag : plan.tags) {

@@ -38,6 +38,7 @@ class CheckpointSearch {
       : plan_(plan),
         choices_(choices),
         residency_(residency),
+        tags_(plan),
         rungs_(choices.size()),
         limit_(limit) {}
 
@@ -90,7 +91,7 @@ class CheckpointSearch {
   // alone take as long as the best.
   Result<std::optional<double>> cost() {
     if (plan_.operation_seconds() >= best_) return std::optional<double>();
-    NEAP_TRY_ASSIGN(const bool fits, solve_if_fits(plan_, residency_, best_));
+    NEAP_TRY_ASSIGN(const bool fits, solve_if_fits(plan_, residency_, best_, &tags_));
     if (!fits || !plan_.fits()) return std::optional<double>();
     return std::optional<double>(plan_.seconds());
   }
@@ -193,6 +194,7 @@ class CheckpointSearch {
   MemoryPlan& plan_;
   const std::vector<CheckpointChoice>& choices_;
   spec::Residency residency_;
+  TagChoices tags_;
   std::vector<std::size_t> rungs_;
   double limit_;
   double best_ = std::numeric_limits<double>::infinity();

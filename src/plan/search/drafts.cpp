@@ -160,6 +160,12 @@ Result<double> Drafts::recomputation_seconds(const MemoryPlan& draft) {
   return sum;
 }
 
+bool Drafts::host_is_enough() const {
+  return job_.memory.host_budget.is_zero() && target_.host_memory.is_zero() &&
+         job_.memory.optimizer_offload.automatic && job_.memory.allows(spec::Measure::kStream) &&
+         fixed_.empty();
+}
+
 std::vector<spec::StepModes> Drafts::update_modes() const {
   const spec::UpdateChoice choice = job_.memory.optimizer_offload;
   std::vector<spec::StepModes> all(1);
@@ -174,7 +180,8 @@ std::vector<spec::StepModes> Drafts::update_modes() const {
       if (mode == spec::UpdateMode::kStreamed &&
           (stays || !job_.memory.allows(spec::Measure::kStream)))
         continue;
-      if (mode == spec::UpdateMode::kDisk && (stays || !job_.memory.allows(spec::Measure::kDisk)))
+      if (mode == spec::UpdateMode::kDisk &&
+          (stays || !job_.memory.allows(spec::Measure::kDisk) || host_is_enough()))
         continue;
       for (spec::StepModes modes : all) {
         modes.of(model).update = mode;
@@ -207,7 +214,8 @@ std::vector<spec::StepModes> Drafts::modes_with(const spec::ModelHomes& wanted) 
   std::vector<spec::StepModes> all;
   if (job_.residency() == spec::Residency::kAll ||
       !job_.memory.allows(spec::Measure::kStreamWeights) ||
-      (wanted.layers == spec::Home::kDisk && !job_.memory.allows(spec::Measure::kDisk)))
+      (wanted.layers == spec::Home::kDisk &&
+       (!job_.memory.allows(spec::Measure::kDisk) || host_is_enough())))
     return all;
   // First the largest model alone, then with the next one, up to all.
   std::vector<spec::ModelId> models;

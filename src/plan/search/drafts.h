@@ -121,6 +121,8 @@ class Drafts {
   /// the largest blocks.
   [[nodiscard]] std::vector<spec::ModelId> streamable() const;
   [[nodiscard]] std::vector<spec::StepModes> update_modes() const;
+  /// Whether host memory is unlimited and may be used. Disks then save nothing and are slower.
+  [[nodiscard]] bool host_is_enough() const;
   /// Modes in which models have these homes, as far as they can. They may conflict with models whose
   /// choice is fixed in more than the homes.
   [[nodiscard]] std::vector<spec::StepModes> modes_with(const spec::ModelHomes& wanted) const;

@@ -155,14 +155,12 @@ Result<std::vector<Draft>*> drafts_of(Variant& variant, DraftKind kind) {
   }
   std::vector<Draft> drafts;
   for (spec::StepModes& modes : variant.drafts->modes(kind.offload)) {
-    const bool exact = kind.offload > 0;
     modes.graphs = kind.graphs;
-    NEAP_TRY_ASSIGN(MemoryPlan plan,
-                    variant.drafts->draft(modes, exact ? Accuracy::kExact : Accuracy::kQuick));
+    NEAP_TRY_ASSIGN(MemoryPlan plan, variant.drafts->draft(modes, Accuracy::kQuick));
     NEAP_TRY_ASSIGN(double least, variant.drafts->least_seconds(plan));
     if (resident != nullptr && least > 0)
       least = std::max(least, kOffloadedTime * resident_seconds(*resident, modes));
-    drafts.push_back({std::move(plan), least, exact});
+    drafts.push_back({std::move(plan), least});
   }
   return &(variant.made[kind] = std::move(drafts));
 }

@@ -28,7 +28,7 @@ namespace neap::plan {
 struct Draft {
   MemoryPlan plan;
   double least_seconds = 0;  ///< lower bound of the time of the draft's plans
-  bool exact = true;         ///< otherwise the plan may need more memory
+  bool exact = false;        ///< otherwise the plan may need more memory
 };
 
 struct DraftKind {
@@ -45,8 +45,8 @@ struct Variant {
   std::map<DraftKind, std::vector<Draft>> made;
 };
 
-/// The drafts of a kind; their addresses are stable. Drafts of step 0 are
-/// not exact: one round of each loop gives their time, and most are discarded by their lower bounds.
+/// The drafts of a kind; their addresses are stable. They are not exact: one round of each loop gives
+/// their time, and most are discarded by their lower bounds.
 [[nodiscard]] Result<std::vector<Draft>*> drafts_of(Variant& variant, DraftKind kind);
 /// Predicts inexact parts again.
 [[nodiscard]] Status make_exact(Variant& variant, Draft& draft);

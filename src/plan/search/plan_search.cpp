@@ -13,7 +13,6 @@ namespace {
 constexpr double kInexactGain = 0.95;  // relative to the time of exact plans
 constexpr double kFasterGain = 0.95;
 constexpr double kRefinedGain = 0.995;  // of the seconds, for memory of graphs or chunks of logits
-constexpr double kOffloadGain = 0.995;  // of the seconds, for a step that offloads more
 constexpr double kSmallerShare = 0.9;
 constexpr double kCapacityStep = 0.02;  // minimum relative difference of two plans' memory
 constexpr double kFasterStep = 0.04;    // relative accuracy of a faster plan's memory
@@ -49,8 +48,8 @@ Result<MemoryPlan> PlanSearch::fastest(Bytes capacity) {
   if (!best) return refusal_of(capacity);
   // Tags are chosen by bytes. If more are offloaded, there may be room to hide more copies.
   while (best->overlap && best->move_seconds > 0) {
-    NEAP_TRY_ASSIGN(const Bytes wanted, smaller_capacity(*best));
-    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_within({wanted, best->seconds()}));
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found,
+                    fastest_within({share_of(best->peak, kSmallerShare), best->seconds()}));
     if (!found) break;
     best = std::move(found);
     best->capacity = capacity;
@@ -62,7 +61,7 @@ Result<bool> PlanSearch::replaced(MemoryPlan& best, const spec::StepModes& modes
                                   const JobVariants::Levels& levels) {
   NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(best.variant.states, levels));
   if (variant == nullptr) return false;
-  NEAP_TRY_ASSIGN(MemoryPlan plan, variant->drafts->draft(modes));
+  NEAP_TRY_ASSIGN(MemoryPlan plan, variant->drafts->draft(modes, Accuracy::kQuick));
   plan.capacity = best.capacity;
   if (!best.capacity.is_zero() && least_needed(plan) > best.capacity) return false;
   NEAP_TRY_ASSIGN(const bool found, variant->drafts->solve(plan, best.seconds() * kRefinedGain));
@@ -88,9 +87,9 @@ Result<double> PlanSearch::saved_by_logits(const MemoryPlan& plan) {
   if (!variants_.may_reorder_sums()) return 0.0;
   NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(plan.variant.states, plan.variant.levels));
   spec::StepModes modes = plan.modes;
-  NEAP_TRY_ASSIGN(const MemoryPlan before, variant->drafts->draft(modes));
+  NEAP_TRY_ASSIGN(const MemoryPlan before, variant->drafts->draft(modes, Accuracy::kQuick));
   modes.logits_chunk = spec::kLargerLogitsChunks.front();
-  NEAP_TRY_ASSIGN(const MemoryPlan after, variant->drafts->draft(modes));
+  NEAP_TRY_ASSIGN(const MemoryPlan after, variant->drafts->draft(modes, Accuracy::kQuick));
   return std::max(0.0, before.operation_seconds() - after.operation_seconds());
 }
 
@@ -101,6 +100,7 @@ PlanSearch::Found PlanSearch::fastest_within(Limits limits) {
   for (std::size_t states = variants_.states(); states-- > 0;) {
     NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_of_graphs(states, limits));
     if (!found) continue;
+    if (limits.any) return found;
     limits.seconds = std::min(limits.seconds, found->seconds() / kInexactGain);
     best = std::move(found);
   }
@@ -114,9 +114,10 @@ PlanSearch::Found PlanSearch::fastest_of_graphs(std::size_t states, Limits limit
   if (reason.empty()) {
     NEAP_TRY_ASSIGN(best, fastest_of_steps({states, true}, limits));
   }
+  if (best && limits.any) return best;
   if (best) limits.seconds = best->seconds();
   NEAP_TRY_ASSIGN(std::optional<MemoryPlan> eager, fastest_of_steps({states, false}, limits));
-  if (!eager) return best;
+  if (!eager || limits.any) return eager ? eager : best;
   eager->no_graphs = reason.empty() ? "they do not fit, or are not faster" : reason;
   if (reason.empty()) NEAP_TRY(shorten_prefill(*eager));
   return eager;
@@ -140,13 +141,13 @@ PlanSearch::Found PlanSearch::fastest_of_steps(Linked linked, Limits limits) {
   std::optional<MemoryPlan> best;
   for (std::size_t offload = 0; offload < kOffloadSteps; ++offload) {
     NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_of_sizes(linked, offload, limits));
+    if (found && limits.any) return found;
     if (found) {
       // A slower plan may have room for larger chunks.
       NEAP_TRY_ASSIGN(const double saved, saved_by_logits(*found));
       NEAP_TRY(enlarge_logits(*found));
-      if (!best || is_faster(found->seconds(), best->seconds() * kOffloadGain))
-        best = std::move(found);
-      limits.seconds = std::min(limits.seconds, best->seconds() * kOffloadGain + saved);
+      if (!best || is_faster(found->seconds(), best->seconds())) best = std::move(found);
+      limits.seconds = std::min(limits.seconds, best->seconds() + saved);
     }
     if (limits.capacity.is_zero()) {
       // Fixed choices may leave no drafts.
@@ -201,7 +202,7 @@ PlanSearch::Found PlanSearch::fastest_of_sizes(Linked linked, std::size_t offloa
     NEAP_TRY_ASSIGN(const bool fits, improves(there));
     if (fits) break;
   }
-  if (!best) return best;
+  if (!best || limits.any) return best;
   const JobVariants::Levels& deepest = variants_.deepest();
   // With one kind, a second round changes nothing.
   for (std::size_t round = 0; round < std::min(variants_.searched(), kRounds); ++round) {
@@ -224,16 +225,17 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, DraftKind kind
   NEAP_TRY_ASSIGN(std::vector<Draft>* const drafts, drafts_of(variant, kind));
   for (const Draft& draft : *drafts) {
     if (!is_faster(draft.least_seconds, limits.seconds)) continue;
-    MemoryPlan plan = draft.plan;
-    plan.capacity = limits.capacity;
-    if (!limits.capacity.is_zero() && least_needed(plan) > limits.capacity &&
+    if (!limits.capacity.is_zero() && least_needed(draft.plan) > limits.capacity &&
         variant.job.residency() == spec::Residency::kAuto)
       continue;
-    NEAP_TRY_ASSIGN(const std::optional<MemoryPlan> found,
+    MemoryPlan plan = draft.plan;
+    plan.capacity = limits.capacity;
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found,
                     fastest_of_groups(*variant.drafts, std::move(plan), limits));
     if (!found) continue;
     limits.seconds = found->seconds();
-    best = found;
+    best = std::move(found);
+    if (limits.any) break;
   }
   if (best) {
     best->changes = variant.changes;
@@ -247,15 +249,19 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, DraftKind kind
 PlanSearch::Found PlanSearch::fastest_of_groups(Drafts& drafts, MemoryPlan draft, Limits limits) {
   NEAP_TRY_ASSIGN(const double recomputation, drafts.recomputation_seconds(draft));
   std::vector<spec::StepModes> groups = drafts.grouped(draft.modes);
-  groups.push_back(draft.modes);
-  std::optional<MemoryPlan> best;
-  for (const spec::StepModes& modes : groups) {
-    const bool single = modes == draft.modes;
-    NEAP_TRY_ASSIGN(MemoryPlan plan,
-                    single ? Result<MemoryPlan>(std::move(draft)) : drafts.draft(modes));
-    if (!is_faster(plan.operation_seconds() - recomputation, limits.seconds)) break;
+  // Memory grows with the group, and so does the time to count it.
+  std::vector<MemoryPlan> fitting;
+  fitting.push_back(std::move(draft));
+  for (; !groups.empty(); groups.pop_back()) {
+    NEAP_TRY_ASSIGN(MemoryPlan plan, drafts.draft(groups.back(), Accuracy::kQuick));
     plan.capacity = limits.capacity;
-    if (!single && !limits.capacity.is_zero() && least_needed(plan) > limits.capacity) continue;
+    if (!limits.capacity.is_zero() && least_needed(plan) > limits.capacity) break;
+    fitting.push_back(std::move(plan));
+  }
+  std::optional<MemoryPlan> best;
+  for (; !fitting.empty(); fitting.pop_back()) {
+    MemoryPlan& plan = fitting.back();
+    if (!is_faster(plan.operation_seconds() - recomputation, limits.seconds)) break;
     NEAP_TRY_ASSIGN(const bool found, drafts.solve(plan, limits.seconds * (1 - kSame)));
     if (found) {
       limits.seconds = plan.seconds();
@@ -351,14 +357,15 @@ PlanSearch::Found PlanSearch::faster(const MemoryPlan& plan) {
   Bytes low = plan.peak;
   while (best->peak > low && best->peak - low > share_of(best->peak, kFasterStep)) {
     const Bytes middle = low + (best->peak - low) / 2;
-    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_within({middle, wanted}));
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_within({middle, wanted, true}));
     if (found) {
       best = std::move(found);
     } else {
       low = middle;
     }
   }
-  return best;
+  if (best->capacity.is_zero()) return best;
+  return fastest_within({best->capacity, wanted});
 }
 
 }  // namespace neap::plan

@@ -62,6 +62,7 @@ class PlanSearch {
   struct Limits {
     Bytes capacity;  // zero: unlimited
     double seconds = std::numeric_limits<double>::infinity();
+    bool any = false;  // the first plan that is found will do
   };
   using Found = Result<std::optional<MemoryPlan>>;
   explicit PlanSearch(JobVariants variants) : variants_(std::move(variants)) {}

@@ -62,6 +62,21 @@ TEST_F(CommonChoicesTest, KindsThatWouldChooseOtherwiseTakeTheChoiceOfOne) {
   }
 }
 
+TEST_F(CommonChoicesTest, TheSentenceNamesLayerInputsBesideOffloadedShards) {
+  const spec::Job job = this->job(
+      {"critic.zero_stage=3",
+       R"(memory.allow=["recompute", "offload", "offload_optimizer", "offload_weights"])"});
+  ModelChoice critic{ModelId::kCritic};
+  critic.homes.layers = critic.homes.inputs = spec::Home::kHost;
+  critic.homes.update = spec::UpdateMode::kStreamed;
+  const Result<PlanOrLeast> found = plan_or_least(job, target(Bytes()), {{critic}});
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  ASSERT_TRUE(found->plan);
+  const std::string sentence = sentence_of(*found->plan);
+  EXPECT_NE(sentence.find("layer inputs of critic offloaded to the CPU"), std::string::npos)
+      << sentence;
+}
+
 TEST_F(CommonChoicesTest, ARefusalNamesWhatTheKindNeedsThatNeedsMost) {
   const spec::Job job =
       this->job({"critic.tensor_model_parallel_size=2",
