@@ -42,21 +42,6 @@ neap::Status provide_stack() {
   return {};
 }
 
-neap::cli::Commands program_commands() {
-  using namespace neap::cli;
-  Commands commands;
-  commands.push_back(make_bench_command());
-  commands.push_back(make_doctor_command());
-  commands.push_back(make_plan_command());
-  commands.push_back(make_replay_command());
-  commands.push_back(make_report_command());
-#ifdef NEAP_HAS_REWARDS
-  commands.push_back(make_reward_command());
-#endif
-  commands.push_back(make_run_command());
-  return commands;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -67,7 +52,7 @@ int main(int argc, char** argv) {
   const bool needs_trainer =
       std::any_of(kTrainerCommands.begin(), kTrainerCommands.end(),
                   [&](const TrainerCommand& command) { return command.name == name; });
-  if (!needs_trainer) return run_command(program_commands(), argc, argv);
+  if (!needs_trainer) return run_command(make_program_commands(), argc, argv);
   const neap::Result<Trainer> trainer = load_trainer();
   if (!trainer.ok()) return fail(trainer.status());
   const int code = trainer->main(argc, argv);

@@ -15,4 +15,7 @@ namespace neap::cli {
 [[nodiscard]] std::unique_ptr<Command> make_reward_command();
 [[nodiscard]] std::unique_ptr<Command> make_run_command();
 
+/// All of them.
+[[nodiscard]] Commands make_program_commands();
+
 }  // namespace neap::cli

@@ -90,7 +90,7 @@ def shows_where_files_are_made():
 
 
 def tells_what_a_container_may_take():
-    if not neap_program.HAS_NAMESPACES:
+    if not neap_program.has_namespaces():
         return
     groups = "mount -t tmpfs tmpfs /sys/fs/cgroup && cd /sys/fs/cgroup && echo 5368709120 > memory.max && echo 2147483648 > memory.current"
     script = f"{groups} && echo inactive_file 1073741824 > memory.stat && exec \"$0\" doctor --quick --json"

@@ -110,7 +110,7 @@ class Reward(unittest.TestCase):
         done = neap_program.outcome(process, 30)
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("Interrupted", done.stderr)
-        self.assertLess(time.monotonic() - start, 10)
+        self.assertLess(time.monotonic() - start, 25)
         with self.assertRaises(ProcessLookupError):
             os.kill(int((self.home / "pid").read_text()), 0)
 

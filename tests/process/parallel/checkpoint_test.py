@@ -58,7 +58,7 @@ class Checkpoints(RankCase):
         left = [path.name for path in (self.home / "out" / folder).iterdir()]
         self.assertFalse([name for name in left if "tmp" in name], left)
 
-    @unittest.skipUnless(neap_program.HAS_NAMESPACES, "no mount namespaces for this user")
+    @neap_program.needs_namespaces
     def test_ranks_that_do_not_see_the_folder_send_what_they_have(self):
         narrow = [f"{OPTIMIZER}{key}_dtype=bfloat16" for key in ("state", "gradient", "master")]
         cases = {"sliced": (f"{ZERO}=2",), "weights": (f"{ZERO}=3",),
@@ -133,7 +133,7 @@ class Checkpoints(RankCase):
         self.assertRegex(error, "out/removed was removed while the run worked in it. The steps are saved in .*; the same command resumes from there")
         self.assertTrue((output / "latest/trainer.json").exists())
 
-    @unittest.skipUnless(neap_program.HAS_NAMESPACES, "no mount namespaces for this user")
+    @neap_program.needs_namespaces
     def test_full_disk_is_told_once(self):
         """Whether the weights fit or not; the states do not."""
         (self.home / "out/full").mkdir()

@@ -25,6 +25,8 @@ def start(ranks, *command, cwd=None, **more):
 
 
 def run(ranks, *command, cwd=None, timeout=240, **more):
+    if resident.PROGRAM and command[:2] == (NEAP, "plan") and not more:
+        return resident.run(("neap", *command[1:]), environment=environment(), cwd=cwd, timeout=timeout)
     return neap_program.outcome(start(ranks, *command, cwd=cwd, **more), timeout)
 
 

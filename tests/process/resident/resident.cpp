@@ -1,5 +1,5 @@
-// A process that runs commands of the trainer one after another, for tests of many short trainings: loading libtorch and joining
-// the ranks take longer than most of these. usage: FILE SOCKET
+// A process that runs commands one after another, for tests of many plans and short trainings: loading libtorch and joining the ranks
+// take longer than most of these. usage: FILE SOCKET
 //
 // It connects to SOCKET and says its rank. A request is a count of bytes and strings that end with zero: folder, file for stdout,
 // file for stderr, then the command with its name. The answer is the exit code. It ends when the other side closes.
@@ -9,6 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/command.h"
+#include "cli/program_commands.h"
 #include "cli/trainer_main.h"
 #include "resident_mpi.h"
 
@@ -54,13 +57,26 @@ int connect_to(const char* path) {
 }
 
 NeapTrainerMain load_trainer() {
+  static NeapTrainerMain loaded = nullptr;
+  if (loaded != nullptr) return loaded;
   ::setenv("GOMP_SPINCOUNT", "1000", 0);  // as src/cli/trainer_library.cpp
   void* const library = ::dlopen(NEAP_TRAINER_FILE, RTLD_LAZY | RTLD_GLOBAL);
   if (library == nullptr) fail(::dlerror());
   ::unsetenv("GOMP_SPINCOUNT");
   void* const found = ::dlsym(library, NEAP_TRAINER_MAIN);
   if (found == nullptr) fail(::dlerror());
-  return reinterpret_cast<NeapTrainerMain>(found);
+  loaded = reinterpret_cast<NeapTrainerMain>(found);
+  return loaded;
+}
+
+// As src/cli/main.cpp.
+int run_words(int argc, char** argv) {
+  using namespace neap::cli;
+  const bool needs_trainer =
+      std::any_of(kTrainerCommands.begin(), kTrainerCommands.end(),
+                  [&](const TrainerCommand& command) { return command.name == argv[1]; });
+  if (needs_trainer) return load_trainer()(argc, argv);
+  return run_command(make_program_commands(), argc, argv);
 }
 
 void redirect(const char* path, int to) {
@@ -69,7 +85,7 @@ void redirect(const char* path, int to) {
   ::close(file);
 }
 
-int run(NeapTrainerMain trainer, std::vector<char>& request) {
+int run(std::vector<char>& request) {
   std::vector<char*> words;
   for (std::size_t at = 0; at < request.size(); at += std::strlen(&request[at]) + 1)
     words.push_back(&request[at]);
@@ -79,7 +95,7 @@ int run(NeapTrainerMain trainer, std::vector<char>& request) {
   words.erase(words.begin(), words.begin() + 3);
   const int argc = static_cast<int>(words.size());
   words.push_back(nullptr);
-  const int code = trainer(argc, words.data());
+  const int code = run_words(argc, words.data());
   std::fflush(nullptr);
   return code;
 }
@@ -96,13 +112,12 @@ int end_mpi() {
 int main(int argc, char** argv) {
   if (argc != 2) fail("usage: resident SOCKET");
   const int socket = connect_to(argv[1]);
-  const NeapTrainerMain trainer = load_trainer();
   std::int32_t size = 0;
   std::vector<char> request;
   while (read_all(socket, &size, sizeof size)) {
     request.resize(static_cast<std::size_t>(size));
     if (!read_all(socket, request.data(), request.size())) break;
-    write_number(socket, run(trainer, request));
+    write_number(socket, run(request));
   }
   const int code = end_mpi();
   std::fflush(nullptr);

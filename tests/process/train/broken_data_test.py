@@ -134,7 +134,7 @@ class Hostile(DataCase):
         self.assertIn("is made anew", result.stderr)
         self.assert_same("broken", self.whole())
 
-    @unittest.skipUnless(neap_program.HAS_NAMESPACES, "no mount namespaces for this user")
+    @neap_program.needs_namespaces
     def test_a_full_file_system_is_one_error_and_can_be_gone_on_from(self):
         """The encoded rows have a file system of 24 KiB; nobody else sees it."""
         self.train("kept", *SFT, "trainer.total_training_steps=1")
@@ -150,7 +150,7 @@ class Hostile(DataCase):
         self.assertIn("Resuming from", result.stderr)
         self.assert_same("kept")
 
-    @unittest.skipUnless(neap_program.HAS_NAMESPACES, "no mount namespaces for this user")
+    @neap_program.needs_namespaces
     def test_a_file_system_that_is_full_for_a_while_costs_no_step(self):
         """It is full from the first steps until the logs and the trace have said so. Only the trace ends there."""
         script = ('mkdir -p room && mount -t tmpfs -o size=16m tmpfs room || exit 9\n"$@" 2>said & run=$!\n'

@@ -121,7 +121,7 @@ class Experience(TrainCase):
             a, b = ((self.folder(name) / f"global_step_{STEPS}" / file).read_bytes() for name in ("kept", "replayed"))
             self.assertTrue(a == b, file)
 
-    @unittest.skipUnless(neap_program.HAS_NAMESPACES, "no mount namespaces for this user")
+    @neap_program.needs_namespaces
     def test_full_disk(self):
         """The coefficient of the KL is that of the saved step, so that the resumed run has equal bits."""
         step = os.path.getsize(self.folder("kept") / "experience/step_1.safetensors")

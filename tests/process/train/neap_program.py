@@ -1,4 +1,5 @@
 """The program as a child process, and what it writes, for the tests of whole programs."""
+import functools
 import json
 import os
 import pathlib
@@ -10,8 +11,6 @@ import time
 import unittest
 
 NAMESPACE = ["unshare", "--map-root-user", "--mount"]
-HAS_NAMESPACES = shutil.which("unshare") is not None and subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
-                                                                        capture_output=True, check=False).returncode == 0
 SLOW = os.environ.get("NEAP_TEST_SLOW") == "1"
 ADDITIONS = pathlib.Path(__file__).resolve().parent / "additions"
 
@@ -21,6 +20,22 @@ def without(*names, of):
     if isinstance(of, dict):
         return {name: case for name, case in of.items() if SLOW or name not in names}
     return [case for case in of if SLOW or case[0] not in names]
+
+
+@functools.cache
+def has_namespaces():
+    return shutil.which("unshare") is not None and subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
+                                                                  capture_output=True, check=False).returncode == 0
+
+
+def needs_namespaces(test):
+    """Asks when the test runs: most tests import this file without such a test."""
+    @functools.wraps(test)
+    def asked(self):
+        if not has_namespaces():
+            self.skipTest("no mount namespaces for this user")
+        test(self)
+    return asked
 
 
 slow = unittest.skipUnless(SLOW, "others cover its parts; NEAP_TEST_SLOW=1 runs it")

@@ -1,5 +1,5 @@
-"""Commands of the trainer in processes that stay for the next: loading libtorch and joining ranks take longer than most of these
-trainings. Ranks of which one fails end.
+"""Plans and commands of the trainer in processes that stay for the next: loading libtorch and joining ranks take longer than most of
+these trainings. Ranks of which one fails end.
 
 NEAP_TEST_RESIDENT names the program. Without it, as under NEAP_TEST_SLOW=1, each command has processes of its own; so has one that gets
 signals, an environment or another input, by neap_program.
@@ -18,7 +18,7 @@ import time
 import neap_program
 
 PROGRAM = os.environ.get("NEAP_TEST_RESIDENT")
-COMMANDS = ("train", "generate", "eval", "merge")
+COMMANDS = ("plan", "train", "generate", "eval", "merge")
 MOST = 12  # processes that stay, at most
 kept = {}  # how they were started -> Resident; those used last stand last
 

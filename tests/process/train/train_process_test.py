@@ -354,7 +354,7 @@ class Train(TrainCase):
         self.assertEqual([row["step"] for row in self.metrics("out/early")], [1, 2])
         self.assertEqual([path.name for path in out.rglob("*.tmp*")], [])
 
-    @unittest.skipUnless(neap_program.HAS_NAMESPACES, "no mount namespaces for this user")
+    @neap_program.needs_namespaces
     def test_full_disk_leaves_the_last_checkpoint(self):
         """The output has a file system of its own, which is full before the first checkpoint and, larger, after some more."""
         command = 'NEAP train sft.toml trainer.default_local_dir=out/full'.replace("NEAP", str(NEAP))

@@ -77,7 +77,7 @@ TEST_F(ParquetTest, EveryFailureOfTheReaderIsOneError) {
 
 TEST_F(ParquetTest, AReaderThatSaysNothingIsNotWaitedFor) {
   python("echo '#rows 2'; echo '{}'; exec sleep 100");
-  auto source = open_parquet(file_, std::chrono::milliseconds(100));
+  auto source = open_parquet(file_, std::chrono::milliseconds(1000));
   ASSERT_TRUE(source.ok()) << source.status().message();
   RawRow row;
   ASSERT_TRUE((*source)->next(row).value());

@@ -93,7 +93,7 @@ TEST_F(TrackerTest, ItsAbsenceAndDeathStopNothing) {
   testing::internal::CaptureStderr();
   options_.kind = "mlflow";  // no such package
   install("mlflow", "raise ImportError('No module named mlflow')\n");
-  EXPECT_LT(seconds_of(train), 10);
+  EXPECT_LT(seconds_of(train), 60);
   const std::string missing = testing::internal::GetCapturedStderr();
   EXPECT_THAT(missing, HasSubstr("mlflow gets no more metrics"));
   EXPECT_THAT(missing, HasSubstr("No module named mlflow"));
@@ -101,7 +101,7 @@ TEST_F(TrackerTest, ItsAbsenceAndDeathStopNothing) {
   options_.kind = "wandb";
   install_wandb("os._exit(3)");
   testing::internal::CaptureStderr();
-  EXPECT_LT(seconds_of(train), 10);
+  EXPECT_LT(seconds_of(train), 60);
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("exit code 3"));
 }
 
@@ -115,9 +115,9 @@ TEST_F(TrackerTest, WaitsForAProcessThatHangsOnlySoLong) {
       for (std::uint64_t step = 1; step <= 2 * Tracker::kMostLines; ++step)
         tracker.log(step, {{"train/loss", 0.5}});
     });
-    EXPECT_LT(logging, 2);
+    EXPECT_LT(logging, 20);
   });
-  EXPECT_LT(seconds, 10);
+  EXPECT_LT(seconds, 60);
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("did not end within"));
 }
 

@@ -193,7 +193,7 @@ TEST_F(HttpReward, WaitsNoLongerWhenTheRunIsStopped) {
     return std::chrono::steady_clock::now() - start > std::chrono::milliseconds(300);
   };
   EXPECT_EQ(score("/hang").status().code(), ErrorCode::kCancelled);
-  EXPECT_LT(seconds_, 5);
+  EXPECT_LT(seconds_, 15);
 }
 
 TEST_F(HttpReward, ServersThatAreSlowCostBoundedTime) {

@@ -41,13 +41,13 @@ for line in sys.stdin:
   config_.on_failure = "default";
   config_.default_score = -1;
   EXPECT_THAT(values(), ElementsAre(0, 1, 2, -1, -1, -1, 6)) << "and what follows is asked";
-  EXPECT_LT(seconds_, 25);
+  EXPECT_LT(seconds_, 60);
   EXPECT_THAT(values(3), ElementsAre(0, 1, 2)) << "the next step asks again";
 }
 
 TEST_F(Program, ThatIsSilentTwiceInARowIsAskedNoMore) {
   shell("while read line; do echo >> asked; sleep 100; done");
-  config_.timeout = 0.5;
+  config_.timeout = 1;
   config_.retries = 0;
   config_.batch_size = 1;
   config_.on_failure = "default";
@@ -100,15 +100,19 @@ TEST_F(Program, ThatEndsAfterOneRequestIsToldToGoOn) {
 
 TEST_F(Program, CopiesThatHangAreKilledTogether) {
   shell("trap '' TERM; while true; do sleep 100; done");
-  config_.concurrency = 12;
   config_.batch_size = 1;
   config_.timeout = 1;
   config_.retries = 0;
-  const auto start = std::chrono::steady_clock::now();
-  EXPECT_THAT(score(12).status().message(), HasSubstr("gave no answer in 1 s"));
-  function_.reset();
-  // One after another they took 12 s.
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 8);
+  const auto seconds_of = [&](std::size_t copies) {
+    config_.concurrency = static_cast<std::int64_t>(copies);
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_THAT(score(copies).status().message(), HasSubstr("gave no answer in 1 s"));
+    function_.reset();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  // One after another, 12 took 12 times as long as one.
+  const double one = seconds_of(1);
+  EXPECT_LT(seconds_of(12), 6 * one);
 }
 
 TEST_F(Program, SeesNoSecrets) {
@@ -164,7 +168,7 @@ TEST_F(Program, ThatHangsIsLeftWhenTheRunIsStopped) {
   config_.on_failure = "default";
   config_.timeout = 60;
   EXPECT_EQ(score().status().code(), ErrorCode::kCancelled);
-  EXPECT_LT(seconds_, 10);
+  EXPECT_LT(seconds_, 30);
 }
 
 }  // namespace

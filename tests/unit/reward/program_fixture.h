@@ -69,7 +69,7 @@ class Program : public ::testing::Test {
     EXPECT_THAT(scores.status().message(), ::testing::HasSubstr("(attempt 2 of 2)"));
     EXPECT_LT(seconds_, 2 * (config_.timeout + kProcessSeconds));
   }
-  static constexpr double kProcessSeconds = 3;
+  static constexpr double kProcessSeconds = 10;
 
   std::filesystem::path folder_;
   spec::RewardFunctionConfig config_;
