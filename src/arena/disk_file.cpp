@@ -113,31 +113,24 @@ Status cannot_read(const std::string& path, int error) {
                         error);
 }
 
-bool same_time(const timespec& a, const timespec& b) {
-  return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
-}
-
 }  // namespace
 
 Result<std::shared_ptr<DiskFile>> DiskFile::of_other(int descriptor, std::string path) {
-  struct stat status {};
-  if (::fstat(descriptor, &status) != 0) return cannot_read(path, errno);
+  NEAP_TRY_ASSIGN(const FileVersion version, version_of(descriptor, path));
   // Opens the same file again with other flags, whatever its name is now.
   const std::string own = format("/proc/self/fd/{}", descriptor);
   int fd = ::open(own.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
   if (fd < 0) fd = ::open(own.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) fd = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   if (fd < 0) return cannot_read(path, errno);
-  std::shared_ptr<DiskFile> file(
-      new DiskFile(fd, std::move(path), Bytes(static_cast<std::uint64_t>(status.st_size))));
-  file->version_ = Version{status.st_size, status.st_mtim};
+  std::shared_ptr<DiskFile> file(new DiskFile(fd, std::move(path), Bytes(version.size)));
+  file->version_ = version;
   return file;
 }
 
 Status DiskFile::unchanged() const {
-  struct stat status {};
-  if (::fstat(descriptor_, &status) != 0) return failure("read", errno);
-  if (status.st_size == version_->size && same_time(status.st_mtim, version_->written)) return {};
+  NEAP_TRY_ASSIGN(const FileVersion now, version_of(descriptor_, where_));
+  if (now.has_contents_of(*version_)) return {};
   return {ErrorCode::kCorrupt, format("{} was changed while it was in use", where_)};
 }
 

@@ -14,7 +14,6 @@
 
 #include <sys/types.h>
 
-#include <ctime>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,6 +22,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/file_version.h"
 #include "base/status.h"
 
 namespace neap::arena {
@@ -81,13 +81,8 @@ class DiskFile {
   int descriptor_;
   std::string where_;
   Bytes size_;
-  std::string name_;  ///< path of a named file
-  /// Size and time of the last write of an external file, when it was opened.
-  struct Version {
-    off_t size = 0;
-    timespec written{};
-  };
-  std::optional<Version> version_;
+  std::string name_;                    ///< path of a named file
+  std::optional<FileVersion> version_;  ///< of an external file, when it was opened
   mutable std::once_flag opened_cached_;
   mutable int cached_ = -1;
 };

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <string>
 
+#include "base/file_version.h"
 #include "base/hash.h"
 #include "base/status.h"
 
@@ -17,14 +18,7 @@ namespace neap::data {
 
 [[nodiscard]] Result<std::string> hash_of_file(const std::filesystem::path& file);
 
-/// Identifies a version of a file: device, inode, size and the times of its last changes.
-struct FileStamp {
-  std::string text;
-  /// The file changed so recently that another change might not alter the stamp.
-  bool fresh = false;
-};
-[[nodiscard]] Result<FileStamp> stamp_of(const std::filesystem::path& file);
-/// kBusy if the file's stamp has changed.
-[[nodiscard]] Status check_unchanged(const std::filesystem::path& file, const FileStamp& stamp);
+/// kBusy if the path has another version of a file.
+[[nodiscard]] Status check_unchanged(const std::filesystem::path& file, const FileVersion& before);
 
 }  // namespace neap::data

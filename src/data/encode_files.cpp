@@ -152,9 +152,9 @@ Result<RowStore> encode_rows(const fs::path& file, const RowEncoder& encode,
                              const EncodeOptions& options) {
   std::error_code error;
   const bool regular = fs::is_regular_file(file, error);
-  FileStamp before;
+  FileVersion before;
   if (regular) {
-    NEAP_TRY_ASSIGN(before, stamp_of(file));
+    NEAP_TRY_ASSIGN(before, version_of(file));
   }
   const auto unchanged = [&] { return regular ? check_unchanged(file, before) : ok_status(); };
   NEAP_TRY_ASSIGN(auto source, RowSource::open(file));

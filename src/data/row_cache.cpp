@@ -147,14 +147,15 @@ Result<fs::path> make_cache_folder(const fs::path& folder) {
 }
 
 Result<std::string> content_hash(const fs::path& folder, const fs::path& file) {
-  NEAP_TRY_ASSIGN(const FileStamp stamp, stamp_of(file));
-  const fs::path kept = folder / (hash_of(stamp.text) + ".content");
+  NEAP_TRY_ASSIGN(const FileVersion before, version_of(file));
+  const bool fresh = before.is_fresh();
+  const fs::path kept = folder / (hash_of(before.text()) + ".content");
   const Result<std::string> known = read_file(kept, 1_KiB);
-  if (known.ok() && known->size() == kHashDigits && !stamp.fresh) return *known;
+  if (known.ok() && known->size() == kHashDigits && !fresh) return *known;
   NEAP_TRY_ASSIGN(std::string hash, hash_of_file(file));
-  NEAP_TRY(check_unchanged(file, stamp));
+  NEAP_TRY(check_unchanged(file, before));
   // If the hash cannot be stored, the next start is slower. Nothing else depends on it.
-  if (!stamp.fresh)
+  if (!fresh)
     if (const Status status = write_file_atomic(kept, hash); !status.ok())
       log::debug(status.message());
   return hash;

@@ -1,7 +1,6 @@
 #include "weights/safetensors.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,12 +8,12 @@
 #include <charconv>
 #include <cstring>
 #include <optional>
-#include <tuple>
 #include <unordered_set>
 #include <utility>
 
 #include "base/descriptor.h"
 #include "base/file.h"
+#include "base/file_version.h"
 #include "base/format.h"
 #include "base/hash.h"
 #include "base/json.h"
@@ -248,7 +247,7 @@ struct SafetensorsFile::State {
   State(fs::path where, Descriptor file) : path(std::move(where)), fd(std::move(file)) {}
   fs::path path;
   Descriptor fd;
-  struct stat opened {};
+  FileVersion opened;
   std::uint64_t data_begin = 0;
   std::vector<TensorEntry> tensors;
   std::map<std::string_view, const TensorEntry*> by_name;
@@ -286,8 +285,8 @@ void SafetensorsFile::State::take_checksums(std::string& header) {
 SafetensorsFile SafetensorsFile::open(const fs::path& path) {
   const auto state = std::make_shared<State>(path, value_or_throw(open_regular_file(path)));
   const int fd = state->fd.get();
-  if (::fstat(fd, &state->opened) != 0) io_error("stat", path, errno);
-  const auto size = static_cast<std::uint64_t>(state->opened.st_size);
+  state->opened = value_or_throw(version_of(fd, path));
+  const std::uint64_t size = state->opened.size;
   if (size < 8) corrupt(path, format("has {} bytes; a safetensors file has at least 8", size));
 
   unsigned char prefix[8];
@@ -328,12 +327,7 @@ const std::map<std::string, std::string>& SafetensorsFile::metadata() const {
   return state_->metadata;
 }
 void SafetensorsFile::check_unchanged() const {
-  const auto facts = [](const struct stat& s) {
-    return std::tuple(s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
-  };
-  struct stat now {};
-  if (::fstat(descriptor(), &now) != 0) io_error("stat", path(), errno);
-  if (facts(now) != facts(state_->opened))
+  if (!value_or_throw(version_of(descriptor(), path())).has_contents_of(state_->opened))
     corrupt(path(), "was changed after its header had been read");
 }
 const TensorEntry* SafetensorsFile::find(std::string_view name) const {

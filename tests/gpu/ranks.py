@@ -17,15 +17,12 @@ rank takes more than 0.3 % more memory than planned, its loss is not that of the
 than SHARE of the throughput of one GPU alone. Keys behind --keys go to every run.
 --rehearse: tiny models on CPU ranks over MPI.
 """
-import argparse
-import pathlib
 import sys
-import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "ranks"))
-import efficiency  # noqa: E402
-import plan_check  # noqa: E402
-import random_models  # noqa: E402
+import plan_check
+import random_models
+import rank_runs
+from rank_runs import efficiency
 
 # Keys of each; {n}: ranks.
 PACKED = ["data.use_dynamic_bsz=true", "data.max_token_len_per_gpu={tokens}"]
@@ -79,8 +76,7 @@ def share_of(result, one):
 
 
 def wrong_in(result, first, one):
-    out = [f"rank {r} took {rank['percent']:+.2f} % of its plan" for r, rank in enumerate(result["ranks"])
-           if rank["percent"] > (3 if ARGS.rehearse else 0.3)]
+    out = rank_runs.over_plan((f"rank {r}", rank["percent"]) for r, rank in enumerate(result["ranks"]))
     if first and not alone(result):
         far = max(abs(a / b - 1) for a, b in zip(result["loss"], first["loss"]))
         out += [f"losses differ by {far:.2%} from those of {first['case']}"] if far > SAME_LOSS else []
@@ -98,63 +94,42 @@ def show(result, one):
           + ", ".join(f"{r['planned_peak'] / 2**30:.2f} ({r['percent']:+.3f} %)" for r in ranks), flush=True)
 
 
-def main():
-    plan_check.ARGS = efficiency.ARGS = ARGS
-    suite = plan_check.Runs("ranks")
-    neap = pathlib.Path(ARGS.package) / "bin" / "neap"
-    known = plan_check.environment(neap)
-    reviews = efficiency.ROOT / "examples" / "reviews"
-    port = 29700
+def measure(neap, job, folder, ranks, keys, case, way, port):
+    result = efficiency.measure(neap, job, folder, ranks, keys, {}, port)
+    return result | {"case": way, "tokens_a_second_a_rank": case.tokens / result["seconds_a_step"]}
+
+
+def runs(work):
     sizes = {"small": "8MiB", "middle": "16MiB"} if ARGS.rehearse else {"small": "4GiB", "middle": "7GiB"}
     for model in ARGS.models:
         case = plan_check.Case(model, "sft", ARGS.rows, *((32, 32) if ARGS.rehearse else (64, 1984)), micro=0 if ARGS.rehearse else MICRO.get(model, 0))
-        efficiency.CASE = case
-        config = random_models.MODELS[model]
-        if ARGS.rehearse:
-            config = {**config, **{key: value for key, value in random_models.TINY.items() if key in config}, "num_hidden_layers": 4}  # two chunks of two stages
-        with tempfile.TemporaryDirectory(prefix="neap-ranks-") as temporary:
-            work = pathlib.Path(temporary)
-            random_models.make_model(work / model, config, reviews / "model")
-            plan_check.make_data(work, reviews, prompt_words=80, response_words=1500, rehearsed_words=60)  # cut: all rows are full
-            job = work / "job.toml"
-            job.write_text(case.toml(work))
-            results = {}
-            for way in ARGS.ways:
-                ranks = WAYS[way][0] or ARGS.ranks
-                keys = ["data.truncation=right"] + (["device.kind=cpu", "device.memory=1GiB"] if ARGS.rehearse else [])
-                keys += [key.format(n=ranks, tokens=case.micro * (case.prompt + case.response), **sizes)
-                         for key in WAYS[way][1]] + ARGS.keys
-                if not suite.may_start(f"{model}, {way}"):
-                    continue
-                port += 1
-                folder = work / f"run-{way}"
+        # Two chunks of two stages; texts that are cut, so that all rows are full.
+        rank_runs.make_inputs(work, case, {"num_hidden_layers": 4}, prompt_words=80, response_words=1500, rehearsed_words=60)
+        job, results = rank_runs.job_of(work, case), {}
+        for way in ARGS.ways:
+            ranks = WAYS[way][0] or ARGS.ranks
+            keys = rank_runs.keys_of("data.truncation=right", *(key.format(n=ranks, tokens=case.micro * (case.prompt + case.response), **sizes)
+                                                                for key in WAYS[way][1]))
+            folder = work / f"run-{way}"
 
-                def measure():
-                    result = efficiency.measure(neap, job, folder, ranks, keys, {}, port)
-                    tokens = case.tokens / result["seconds_a_step"]
-                    return result | {"case": way, "tokens_a_second_a_rank": tokens}
+            def first():
+                return next((result for result in results.values() if not alone(result)), None)
 
-                result = suite.run(f"{model}, {way} on {ranks}", {"model": model, "rows_a_rank": ARGS.rows, "ranks_used": ranks, "environment": known}, folder, measure,
-                                   lambda r: wrong_in(r, next((first for first in results.values() if not alone(first)), None), results.get("alone")))
-                if result:
-                    results[way] = result
-                    show(result, results.get("alone"))
-    return suite.end()
+            def keep(result):
+                results[result["case"]] = result
+                show(result, results.get("alone"))
+
+            yield rank_runs.Run(f"{model}, {way} on {ranks}", {"model": model, "rows_a_rank": ARGS.rows, "ranks_used": ranks}, folder,
+                                lambda neap, port: measure(neap, job, folder, ranks, keys, case, way, port),
+                                lambda result: wrong_in(result, first(), results.get("alone")), keep)
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("package")
-    parser.add_argument("--ranks", type=int, default=2)
+    parser = rank_runs.parser_of(__doc__, ranks=2, steps=6, minutes=8)
     parser.add_argument("--models", nargs="+", default=["qwen2.5-1.5b"], choices=list(random_models.MODELS))
     parser.add_argument("--ways", nargs="+", default=[], choices=list(WAYS))
     parser.add_argument("--rows", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--minutes", type=float, default=8)
     parser.add_argument("--least", type=float, default=0, help="share of one GPU's throughput")
-    parser.add_argument("--rehearse", nargs="?", const="mpirun", default="")
-    parser.add_argument("--keys", nargs="*", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
     arguments.ways = arguments.ways or USUAL[2 if arguments.ranks < 4 else 4]
     return arguments
@@ -162,4 +137,4 @@ def arguments():
 
 if __name__ == "__main__":
     ARGS = arguments()
-    sys.exit(main())
+    sys.exit(rank_runs.run_all("ranks", ARGS, runs, 29701))

@@ -14,28 +14,10 @@
 # --rehearse   tiny models on CPU ranks over MPI, without parallel.sh
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-usage() { sed -n '6,15s/^# \{0,1\}//p' "$0"; exit "$1"; }
-[ "${1:-}" != --help ] || usage 0
-[ $# -ge 2 ] || usage 2
-package=$(readlink -f "$1")
-mkdir -p "$2" && out=$(readlink -f "$2")
-shift 2
-ranks='' minutes=8 only=. rehearse=()
-while [ $# -gt 0 ]; do
-  case $1 in
-    --ranks) ranks=$2; shift 2 ;;
-    --minutes) minutes=$2; shift 2 ;;
-    --only) only=$2; shift 2 ;;
-    --rehearse) rehearse=(--rehearse); shift ;;
-    *) echo "ranks.sh: what is $1?" >&2; usage 2 ;;
-  esac
-done
-[ -x "$package/bin/neap" ] || { echo "ranks.sh: no $package/bin/neap: give scripts/package's folder" >&2; exit 2; }
-ranks=${ranks:-$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')}
-[ "$ranks" -ge 2 ] || { echo "ranks.sh: $ranks GPUs here; at least 2 are needed (--rehearse --ranks 2 runs on CPU ranks)" >&2; exit 2; }
-
 # shellcheck source=tests/gpu/parts.sh
 . "$here/parts.sh"
+minutes=8
+begin_parts "$@"
 python() { # NAME SCRIPT WORDS...
   local name=$1 script=$2
   shift 2

@@ -11,33 +11,20 @@ OUT_DIR/rl_ranks.jsonl a line a run; a table on stdout. After M minutes (default
 of a rank takes more than 0.3 % more memory than planned.
 --rehearse: a tiny model on CPU ranks over MPI.
 """
-import argparse
 import json
-import pathlib
 import statistics
 import sys
-import tempfile
 
 import plan_check
 import random_models
+import rank_runs
 import rollout_ranks
-from rollout_ranks import WARM, efficiency
+from rollout_ranks import WARM
 
 PUBLISHED = {"ppo": 907, "grpo": 1544}  # tokens a second a GPU: verl 0.3, Qwen2-7B, 8 H100
 GOAL = 1.5
 SAMPLES = 2
 KEYS = {"grpo": [], "ppo": ["algorithm.use_kl_in_reward=false"]}
-
-
-def make_inputs(work, case, reviews):
-    """The model, and as many prompts of full length as two steps take."""
-    config = random_models.MODELS[ARGS.model]
-    if ARGS.rehearse:
-        config = {**config, **{key: value for key, value in random_models.TINY.items() if key in config}}
-    random_models.make_model(work / ARGS.model, config, reviews / "model")
-    plan_check.make_data(work, reviews, prompt_words=2 * case.prompt)
-    rows = (work / "grpo.jsonl").read_text()
-    (work / "prompts.jsonl").write_text(rows * (1 + 2 * case.rows * ARGS.ranks // rows.count("\n")))
 
 
 def measure(neap, job, folder, keys, task, case, port):
@@ -55,47 +42,31 @@ def show(result):
     print(f"   {result['tokens_a_second_a_rank']:.0f} tokens/s a GPU{compared}", flush=True)
 
 
-def main():
-    plan_check.ARGS = efficiency.ARGS = rollout_ranks.ARGS = ARGS
-    suite = plan_check.Runs("rl_ranks")
-    neap = pathlib.Path(ARGS.package).resolve() / "bin" / "neap"
-    known = plan_check.environment(neap)
-    with tempfile.TemporaryDirectory(prefix="neap-rl-ranks-") as temporary:
-        work = pathlib.Path(temporary)
-        for i, task in enumerate(ARGS.tasks):
-            case = efficiency.CASE = plan_check.Case(ARGS.model, task, ARGS.prompts, *ARGS.lengths, micro=4, n=SAMPLES)
-            if not i:
-                make_inputs(work, case, efficiency.ROOT / "examples" / "reviews")
-            name = f"{task} of {ARGS.model} on {ARGS.ranks}"
-            if not suite.may_start(name):
-                continue
-            job, folder = work / f"{task}.toml", work / f"run-{task}"
-            job.write_text(case.toml(work))
-            keys = [*rollout_ranks.REWARD, *KEYS[task], f"data.train_files=[\"{work / 'prompts.jsonl'}\"]", "data.truncation=left", "parallel.zero_stage=3",
-                    *(f"{model}.ppo_mini_batch_size={ARGS.ranks * case.rows // ARGS.updates}" for model in ("actor_rollout_ref.actor", "critic")[:1 + (task == "ppo")]),
-                    *ARGS.keys, *(["device.kind=cpu", "device.memory=1GiB"] if ARGS.rehearse else [])]
-            about = {"model": ARGS.model, "task": task, "ranks_used": ARGS.ranks, "prompts": case.rows, "samples": case.n, "lengths": ARGS.lengths,
-                     "updates": ARGS.updates, "keys": ARGS.keys, "environment": known}
-            result = suite.run(name, about, folder, lambda: measure(neap, job, folder, keys, task, case, 29850 + i), rollout_ranks.wrong_in)
-            if result:
-                show(result)
-    return suite.end()
+def runs(work):
+    for task in ARGS.tasks:
+        case = plan_check.Case(ARGS.model, task, ARGS.prompts, *ARGS.lengths, micro=4, n=SAMPLES)
+        prompts = work / "prompts.jsonl"
+        if not prompts.exists():
+            rank_runs.make_inputs(work, case, prompt_words=2 * case.prompt)
+            rows = (work / "grpo.jsonl").read_text()
+            prompts.write_text(rows * (1 + 2 * case.rows * ARGS.ranks // rows.count("\n")))  # of two steps, with their full length
+        job, folder = rank_runs.job_of(work, case), work / f"run-{task}"
+        trained = ("actor_rollout_ref.actor", "critic")[:1 + (task == "ppo")]
+        keys = rank_runs.keys_of(*rollout_ranks.REWARD, *KEYS[task], f"data.train_files=[\"{prompts}\"]", "data.truncation=left", "parallel.zero_stage=3",
+                                 *(f"{model}.ppo_mini_batch_size={ARGS.ranks * case.rows // ARGS.updates}" for model in trained))
+        yield rank_runs.Run(f"{task} of {ARGS.model} on {ARGS.ranks}",
+                            {"model": ARGS.model, "task": task, "ranks_used": ARGS.ranks, "prompts": case.rows, "samples": case.n, "lengths": ARGS.lengths,
+                             "updates": ARGS.updates}, folder,
+                            lambda neap, port: measure(neap, job, folder, keys, task, case, port), rollout_ranks.wrong_in, show)
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("package")
-    parser.add_argument("--ranks", type=int, default=8)
+    parser = rank_runs.parser_of(__doc__, ranks=8, steps=3, minutes=15)
     parser.add_argument("--model", default="qwen2.5-7b", choices=list(random_models.MODELS))
     parser.add_argument("--tasks", nargs="+", default=list(KEYS), choices=list(KEYS))
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--lengths", nargs=2, type=int, default=[512, 2048])
     parser.add_argument("--updates", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--minutes", type=float, default=15)
-    parser.add_argument("--rehearse", nargs="?", const="mpirun", default="")
-    parser.add_argument("--keys", nargs="*", default=[], metavar="KEY=VALUE")
     found = parser.parse_args()
     if found.rehearse:
         found.prompts, found.lengths = 8, [32, 16]
@@ -104,4 +75,4 @@ def arguments():
 
 if __name__ == "__main__":
     ARGS = arguments()
-    sys.exit(main())
+    sys.exit(rank_runs.run_all("rl_ranks", ARGS, runs, 29850))

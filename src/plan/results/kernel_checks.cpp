@@ -1,7 +1,9 @@
 #include "plan/results/kernel_checks.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/format.h"
 #include "spec/model/layout.h"
@@ -16,21 +18,17 @@ Status unsupported(const std::string& reason) {
   return {ErrorCode::kUnsupported, "device.linear_dtype is \"fp8\", but " + reason};
 }
 
-// A rank's part of every matrix of a block; adapters are not multiplied in fp8.
-Status check_widths(const ModelRole& role) {
-  for (const spec::FlatUnit& unit : spec::flat_layout(role.shape, role.head)) {
-    if (unit.block < 0) continue;
-    for (const spec::Parameter& p : unit.parameters) {
-      if (p.part != spec::Part::kWeight || p.shape.size() != 2) continue;
-      for (const std::int64_t size : p.shape)
-        if (step::fp8_padded(size) != size)
-          return unsupported(
-              format("{} of the {} is {} x {} on a rank, and matrix products of fp8 need multiples "
-                     "of {}",
-                     p.name, to_string(role.id), p.shape[0], p.shape[1], kernels::fp8::kUnit));
-    }
-  }
-  return {};
+// Whether a rank's part of some matrix of a block is multiplied in fp8.
+bool multiplies_in_fp8(const ModelRole& role) {
+  const std::vector<spec::FlatUnit> units = spec::flat_layout(role.shape, role.head);
+  return std::any_of(units.begin(), units.end(), [](const spec::FlatUnit& unit) {
+    return unit.block >= 0 && std::any_of(unit.parameters.begin(), unit.parameters.end(),
+                                          [](const spec::Parameter& p) {
+                                            return p.part == spec::Part::kWeight &&
+                                                   p.shape.size() == 2 &&
+                                                   step::fits_fp8(p.shape[0], p.shape[1]);
+                                          });
+  });
 }
 
 }  // namespace
@@ -43,17 +41,17 @@ Status check_linear_dtype(const spec::Job& job, const Target& target, const JobM
         format("the job computes in {}, whose digits fp8 would drop; set device.dtype = "
                "\"bfloat16\"",
                to_string(dtype)));
-  if (!target.cuda) return {};
-  if (!target.no_fp8.empty()) return unsupported(target.no_fp8);
-  if (!own_kernels(job, target).on)
+  if (target.cuda && !target.no_fp8.empty()) return unsupported(target.no_fp8);
+  if (target.cuda && !own_kernels(job, target).on)
     return unsupported(
         job.device.takes_own_kernels()
             ? "Neap's kernels, which convert to fp8, do not run: " + target.no_own_kernels
             : "device.kernels is \"libtorch\", which leaves out the kernels that convert to fp8");
   for (const std::optional<ModelRole>* role :
        {&models.actor, &models.reference, &models.critic, &models.reward})
-    if (*role) NEAP_TRY(check_widths(**role));
-  return {};
+    if (*role && multiplies_in_fp8(**role)) return {};
+  return unsupported(format("no matrix of a layer has sizes on a rank that are multiples of {}",
+                            kernels::fp8::kUnit));
 }
 
 Status check_pages(const spec::Job& job, const Target& target, const JobModels& models) {

@@ -9,7 +9,8 @@
 
 namespace neap::plan {
 
-/// Fails if the job asks for products of fp8 that its type, its device or a model's widths rule out.
+/// Fails if the job asks for products of fp8 that its type, its device or the widths of all matrices
+/// rule out.
 [[nodiscard]] Status check_linear_dtype(const spec::Job& job, const Target& target,
                                         const JobModels& models);
 /// Fails if the job asks for pages that the device's kernels cannot read.

@@ -31,7 +31,7 @@ void bind_device(ConfigTable& t, Job& job) {
   t.bind("device.linear_dtype", &job.device.linear_dtype,
          "Operands of layers' matrix products in training and scoring. `auto`: "
          "`device.dtype`. [`fp8`](../training.md#fp8) needs bfloat16, and on a GPU compute "
-         "capability 8.9 and widths that are multiples of 16.")
+         "capability 8.9. Matrices whose sizes on a rank are not multiples of 16 stay in bfloat16.")
       .one_of({"auto", "fp8"});
   t.bind("device.kernels", &job.device.kernels,
          "`neap`: Neap's CUDA kernels for gated MLPs, rotary embeddings, logits, norms, embedding "

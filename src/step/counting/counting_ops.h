@@ -10,15 +10,14 @@
 // Cost      about 50 ns per operation, plus the sink.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "spec/job/job.h"
 #include "step/attention/decoding.h"
+#include "step/counting/counted_graphs.h"
 #include "step/counting/counted_work.h"
 #include "step/counting/counting_base.h"
 #include "step/counting/cuda_scratch.h"
@@ -27,26 +26,6 @@
 #include "step/operations/operations.h"
 
 namespace neap::step {
-
-/// Counts the different graphs of a phase.
-class CountedGraphs {
- public:
-  void add(const GraphKey& key, std::uint64_t scratch, double kernels) {
-    scratch_ = std::max(scratch_, scratch);
-    kernels_ = std::max(kernels_, kernels);
-    keys_.insert(key);
-  }
-  /// The largest scratch of a graph; graphs share it.
-  [[nodiscard]] std::uint64_t scratch() const { return scratch_; }
-  [[nodiscard]] std::size_t count() const { return keys_.size(); }
-  /// The most of a graph.
-  [[nodiscard]] double kernels() const { return kernels_; }
-
- private:
-  std::uint64_t scratch_ = 0;
-  double kernels_ = 0;
-  std::set<GraphKey> keys_;
-};
 
 class CountingOps : public CountingBase {
  public:

@@ -211,7 +211,12 @@ void blocks_backward(Ops& ops, const Weights<T>& w, const spec::BlockChunk& chun
       SavedBlock<T> saved = std::move(tapes[b].blocks.back());
       tapes[b].blocks.pop_back();
       const std::int64_t count = w.architecture.tensor.rows_of(tapes[b].tokens.size(0));
-      if (!saved.input.defined()) saved.input = block.inputs(first, count);
+      if (!saved.input.defined()) {
+        saved.input = block.inputs(first, count);
+        // Deferred products read it when another block uses this memory.
+        if (later != nullptr && !w.architecture.placement.before)
+          saved.input = ops.clone(saved.input);
+      }
       first += count;
       d[b] = block_backward(ops, w.architecture, *block, std::move(saved), std::move(d[b]),
                             tapes[b].rows, queue);

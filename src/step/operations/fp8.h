@@ -42,6 +42,11 @@ struct Fp8Factor {
   constexpr std::int64_t kUnit = kernels::fp8::kUnit;
   return (rows + kUnit - 1) / kUnit * kUnit;
 }
+/// Whether products with a matrix of these sizes are in fp8. GPUs multiply only multiples of kUnit; the
+/// CPU follows them, so that it computes the same numbers.
+[[nodiscard]] constexpr bool fits_fp8(std::int64_t rows, std::int64_t columns) {
+  return fp8_padded(rows) == rows && fp8_padded(columns) == columns;
+}
 /// Thread blocks of fp8.cu that look for the largest value.
 [[nodiscard]] constexpr std::int64_t fp8_blocks(std::int64_t elements) {
   using namespace kernels::fp8;

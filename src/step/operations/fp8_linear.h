@@ -12,10 +12,10 @@
 
 namespace neap::step {
 
-/// Whether products with the matrix are in fp8.
+/// Whether products with the matrix are in fp8. Matrices of other sizes stay in the compute type.
 template <class Ops, class T = typename Ops::Tensor>
 bool multiplies_in_fp8(const Ops& ops, const Linear<T>& p) {
-  return p.in_block && ops.fp8();
+  return p.in_block && ops.fp8() && fits_fp8(p.weight.size(0), p.weight.size(1));
 }
 
 /// x as rows of a product.

@@ -292,7 +292,7 @@ std::int64_t inputs_kept(const PipelineShape& shape, std::int64_t stage) {
   std::map<std::int64_t, std::int64_t> open;  // by chunk
   std::int64_t most = 0;
   for (const PipelineAction& action : stage_schedule(rounds, stage)) {
-    if (action.kind != Kind::kForward && action.kind != Kind::kBackward) continue;
+    if (!action.computes() || action.kind == Kind::kBackwardWeights) continue;
     most = std::max(most, open[action.chunk] += action.kind == Kind::kForward ? 1 : -1);
   }
   return most;

@@ -104,8 +104,8 @@ struct PipelineStorage {
 /// The maximum number of micro-batches of which a stage keeps something for a backward, for any
 /// number of micro-batches.
 [[nodiscard]] std::int64_t micro_batches_kept(const PipelineShape& shape, std::int64_t stage);
-/// The maximum number of micro-batches whose inputs of a chunk wait for its backward, which has one
-/// part.
+/// The maximum number of micro-batches whose inputs of a chunk wait for its backward, or for the
+/// first part of it.
 [[nodiscard]] std::int64_t inputs_kept(const PipelineShape& shape, std::int64_t stage);
 
 /// Seconds per micro-batch.

@@ -13,6 +13,10 @@ bool adds(BlockUse how) {
   return how == BlockUse::kAddGradients || how == BlockUse::kAddLater;
 }
 
+bool reads_inputs(BlockUse how) {
+  return how == BlockUse::kAddGradients || how == BlockUse::kReadBack;
+}
+
 std::int64_t uses_of(Sweep sweep, std::size_t blocks) {
   return static_cast<std::int64_t>(sweep == Sweep::kForwardBackward ? 2 * blocks : blocks);
 }
@@ -108,7 +112,7 @@ BlockWindow::Place BlockWindow::lacking(std::size_t block, const Slot* slot) con
   if (!started && !with_.inputs) return out;
   const BlockUse how = next_use(block);
   out.gradients = started && adds(how) && !(slot != nullptr && (slot->gradients || slot->adds));
-  out.inputs = with_.inputs && how == BlockUse::kAddGradients && !has_inputs(block, slot);
+  out.inputs = with_.inputs && reads_inputs(how) && !has_inputs(block, slot);
   out.pass = read_[block];
   return out;
 }
@@ -192,7 +196,7 @@ BlockWindow::Use BlockWindow::use(std::size_t block, BlockUse how) {
     out.last = slot->completes;
     out.missing.gradients = !out.zero && !slot->gradients;
   }
-  slot->reads = with_.inputs && how == BlockUse::kAddGradients;
+  slot->reads = with_.inputs && reads_inputs(how);
   out.missing.inputs = slot->reads && !has_inputs(block, slot);
   out.missing.pass = read_[block];
   slot->inputs = slot->reads || slot->keeps;

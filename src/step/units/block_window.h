@@ -38,7 +38,7 @@ enum class BlockUse : std::uint8_t {
   kRead,          ///< reads its weights
   kKeepInputs,    ///< reads its weights, and keeps its inputs for a backward
   kAddGradients,  ///< in a backward: reads its weights, and adds to its gradients if it has any
-  kReadBack,      ///< first part of a backward: reads its weights only
+  kReadBack,      ///< first part of a backward: reads its weights, and adds no gradients
   kAddLater,      ///< second part of a backward: adds to its gradients, without reading weights
 };
 

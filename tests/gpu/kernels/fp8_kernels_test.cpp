@@ -7,6 +7,7 @@
 #include "bridge/no_autograd.h"
 #include "gpu/loaded_cuda.h"
 #include "ops/aten_ops.h"
+#include "unit/ops/fp8_copies.h"
 
 namespace neap::ops {
 namespace {
@@ -80,12 +81,7 @@ TEST_F(Fp8Kernels, ConvertZerosAndSpreadWhatIsNotFinite) {
 }
 
 TEST_F(Fp8Kernels, AKnownScaleIsTaken) {
-  const Tensor x = random({300, 128}).to(kCard);
-  Copies both, later;
-  own_.to_fp8(both, x, Fp8Format::kE5m2, Fp8Sides::kBoth);
-  own_.to_fp8(later, x, Fp8Format::kE5m2, Fp8Sides::kRows);
-  own_.to_fp8(later, x, Fp8Format::kE5m2, Fp8Sides::kColumns);
-  EXPECT_TRUE(at::equal(later.columns.view(at::kByte), both.columns.view(at::kByte)));
+  testing::expect_one_scale(own_, random({300, 128}).to(kCard), Fp8Format::kE5m2);
 }
 
 TEST_F(Fp8Kernels, MultiplyAsTheCpuDoesAndTwiceAlike) {

@@ -13,7 +13,7 @@ import launch
 import neap_program
 from neap_program import SLOW, without
 from pipeline_case import PipelineCase, STAGES, TENSOR
-from rank_case import FILES, OPTIMIZER
+from rank_case import FILES, FP8, OPTIMIZER
 from train_process_test import read_lines  # noqa: E402
 
 
@@ -47,7 +47,7 @@ class Pipeline(PipelineCase):
                  "narrow": [bf16, *(f"{OPTIMIZER}{key}_dtype=bfloat16" for key in ("state", "gradient", "master"))],
                  "sm3": [f"{OPTIMIZER}optimizer=sm3", f"{OPTIMIZER}momentum=0.9"], "untied": ["actor_rollout_ref.model.path=untied"],
                  "clipped": ["actor_rollout_ref.actor.grad_clip=0.01"], "one-micro-batch": ["data.micro_batch_size_per_gpu=12"],
-                 "recompute": ["actor_rollout_ref.model.activation_checkpointing=full"]}
+                 "recompute": ["actor_rollout_ref.model.activation_checkpointing=full"], "fp8": [bf16, FP8]}
         for name, words in without("masters", "recompute", of=cases).items():
             with self.subTest(name):
                 self.assert_stages_are_one_rank(name, 3, *words)
@@ -69,10 +69,12 @@ class Pipeline(PipelineCase):
     def test_stages_of_divided_models(self):
         """Ranks divide layers by tensor, too: the bits of as many ranks by tensor alone."""
         self.write_model("untied", tie_word_embeddings=False)
+        self.write_model("odd", intermediate_size=272)  # of which a rank has 136: these matrices stay in bfloat16
         start = "actor_rollout_ref.model.path=out/started/latest/actor"
         self.run_ranks(1, "started", "trainer.total_training_steps=1")
         adapter = ("actor/adapter_model.safetensors", "actor/optimizer.safetensors")
         cases = (("tensor", (), FILES), ("tensor-bf16", ("device.dtype=bfloat16",), FILES),
+                 ("tensor-fp8", ("device.dtype=bfloat16", FP8, "actor_rollout_ref.model.path=odd"), FILES),
                  ("tensor-untied", ("actor_rollout_ref.model.path=untied",), FILES),
                  ("tensor-rows", ("parallel.sequence_parallel=true",), FILES),
                  ("tensor-lora", (start, "actor_rollout_ref.model.lora_rank=4"), adapter))

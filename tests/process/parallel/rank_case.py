@@ -14,6 +14,7 @@ STAGES = "parallel.pipeline_model_parallel_size"
 CHUNKS = "parallel.virtual_pipeline_model_parallel_size"
 ZERO_BUBBLE = "parallel.pipeline_parallel_schedule=zero_bubble"
 ROWS = "parallel.sequence_parallel=true"
+FP8 = "device.linear_dtype=fp8"
 OPTIMIZER = "actor_rollout_ref.actor.optim."
 FILES = ("actor/model.safetensors", "actor/optimizer.safetensors")
 # An optimizer whose steps are proportional to gradients: Adam's make large steps of gradients that are zero but for

@@ -13,7 +13,7 @@ import unittest
 import launch
 
 from neap_program import SLOW, without
-from rank_case import ARCHITECTURES, OPTIMIZER, RankCase, ROWS, SGD, SIZE
+from rank_case import ARCHITECTURES, FP8, OPTIMIZER, RankCase, ROWS, SGD, SIZE
 from train_process_test import MODEL, PPO, REWARD, SFT, read_lines  # noqa: E402
 
 
@@ -52,6 +52,15 @@ class Tensor(RankCase):
                 self.assertEqual(self.file("sft-1", "actor/config.json").read_bytes(),
                                  self.file(folder, "actor/config.json").read_bytes())
                 self.assert_ranks_are_as_planned(folder, ranks)
+
+    def test_layers_in_fp8(self):
+        """Each rank's part of a matrix has a scale of its own."""
+        words = ("device.dtype=bfloat16", FP8, *SGD)
+        self.run_ranks(1, "fp8-1", *words)
+        self.run_ranks(2, "fp8-2", *words, tensor=2)
+        for a, b in zip(self.metrics("out/fp8-1"), self.metrics("out/fp8-2"), strict=True):
+            self.assertAlmostEqual(a["train/loss"], b["train/loss"], delta=0.01 * a["train/loss"])
+        self.assert_ranks_are_as_planned("fp8-2", 2)
 
     def test_every_architecture_is_the_same_on_one_rank_and_several(self):
         names = sorted(path.stem for path in ARCHITECTURES.glob("*.json"))

@@ -13,7 +13,7 @@ import launch
 import neap_program
 
 from neap_program import SLOW
-from rank_case import FILES, OPTIMIZER, RankCase
+from rank_case import FILES, FP8, OPTIMIZER, RankCase
 from train_process_test import grpo_of, MODEL, PPO, read_lines, SFT  # noqa: E402
 
 STAGE = "parallel.zero_stage=1"
@@ -59,6 +59,9 @@ class Zero(RankCase):
                 for tag, folders in (("actor.grads", sliced[1:]), ("actor.weights", sliced[2:])):
                     for folder in folders:
                         self.assertLess(self.part_bytes(folder, tag) / self.part_bytes(whole, tag), most)
+
+    def test_layers_in_fp8(self):
+        self.assert_sliced_is_whole("fp8", 2, "device.dtype=bfloat16", FP8, stages=STAGES[2:])
 
     def test_formulas_beside_what_a_rank_measured(self):
         words = (STAGES[1], "data.micro_batch_size_per_gpu=6")

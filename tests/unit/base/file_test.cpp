@@ -20,6 +20,7 @@
 
 #include "base/descriptor.h"
 #include "base/file_identity.h"
+#include "base/file_version.h"
 #include "base/open_file.h"
 
 namespace neap {
@@ -54,6 +55,34 @@ TEST(File, IdentityIsOfTheFileAndNotOfItsName) {
   std::filesystem::rename(folder + "/a", folder + "/c");
   EXPECT_EQ(one, identity("c"));
   EXPECT_FALSE(file_identity(-1).ok());
+  std::filesystem::remove_all(folder);
+}
+
+TEST(File, AVersionIsOfContentsAndOfWhatAPathNames) {
+  std::string folder = ::testing::TempDir() + "neap-version-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const std::filesystem::path path = folder + "/a";
+  ASSERT_TRUE(write_file_atomic(path, "one").ok());
+  const Descriptor file(::open(path.c_str(), O_RDWR));
+  const FileVersion before = version_of(path).value();
+  EXPECT_EQ(before, version_of(file.get(), path).value());
+  EXPECT_TRUE(before.is_fresh());
+  EXPECT_EQ(version_of(folder + "/none").status().code(), ErrorCode::kNotFound);
+  EXPECT_FALSE(version_of(-1, path).ok());
+  // Another file takes the path.
+  ASSERT_TRUE(write_file_atomic(path, "two").ok());
+  EXPECT_NE(version_of(path).value(), before);
+  EXPECT_NE(version_of(path).value().text(), before.text());
+  EXPECT_TRUE(version_of(file.get(), path).value().has_contents_of(before));
+  // Another size, and another time at the same size.
+  ASSERT_EQ(::pwrite(file.get(), "more", 4, 0), 4);
+  EXPECT_FALSE(version_of(file.get(), path).value().has_contents_of(before));
+  const FileVersion grown = version_of(file.get(), path).value();
+  const timespec times[2] = {{1, 0}, {1, 0}};
+  ASSERT_EQ(::futimens(file.get(), times), 0);
+  const FileVersion old = version_of(file.get(), path).value();
+  EXPECT_FALSE(old.has_contents_of(grown));
+  EXPECT_TRUE(old.is_fresh()) << "the time of a write can be set, that of the change cannot";
   std::filesystem::remove_all(folder);
 }
 

@@ -225,8 +225,9 @@ TEST_P(RestingBlocks, EveryDeviceCallMayFail) {
 
 // ---- inputs of blocks without the blocks -------------------------------------------------------
 
-// On a stage several passes wait for their backward, each with inputs of its own size.
-TEST(StreamedInputs, PassesWaitForTheirBackward) {
+// On a stage several passes wait for their backward, each with inputs of its own size. In a backward
+// of two parts the first one reads them.
+void expect_inputs_wait(bool two_parts) {
   constexpr std::size_t kBlocks = 4, kWords = 512, kWaiting = 3, kPasses = 6;
   const spec::BlockChunk all{{0, kBlocks}};
   Slots slots(2, kWords);
@@ -247,13 +248,15 @@ TEST(StreamedInputs, PassesWaitForTheirBackward) {
     }
   };
   const auto backward = [&](std::size_t pass) {
-    inputs.expect(step::Sweep::kBackward, 1, all);
+    inputs.expect(two_parts ? step::Sweep::kBackwardInput : step::Sweep::kBackward, 1, all);
     for (std::size_t b = kBlocks; b-- > 0;) {
-      const auto place = inputs.use(b, step::BlockUse::kAddGradients);
+      const auto place =
+          inputs.use(b, two_parts ? step::BlockUse::kReadBack : step::BlockUse::kAddGradients);
       for (const std::uint64_t w : slots.words(place.slot).first(words_of_pass(pass)))
         ASSERT_EQ(w, 1000 * pass + b);
       inputs.release(b);
     }
+    if (two_parts) inputs.expect(step::Sweep::kBackwardWeights, 1, all);
   };
   Bytes stored;
   for (std::size_t pass = 0; pass < kPasses; ++pass)
@@ -271,6 +274,11 @@ TEST(StreamedInputs, PassesWaitForTheirBackward) {
     EXPECT_EQ(use.to_host, stored);
     EXPECT_EQ(use.to_device, stored);
   }
+}
+
+TEST(StreamedInputs, PassesWaitForTheirBackward) {
+  for (const bool two_parts : {false, true})
+    ASSERT_NO_FATAL_FAILURE(expect_inputs_wait(two_parts)) << two_parts;
 }
 
 }  // namespace

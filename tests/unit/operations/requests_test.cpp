@@ -168,11 +168,11 @@ spec::StepModes modes_of(std::uint64_t seed, const testing::RandomJob& r, bool s
       if (!staged) homes.together = 1 + static_cast<std::int64_t>(seed / 3 % 4);
       if (joined.find(model)->trained == nullptr) continue;
       homes.update = streamed;
-      if (seed % 5 < 3 && !r.job.parallel.zero_bubble()) homes.inputs = spec::Home::kHost;
+      if (seed % 5 < 3) homes.inputs = spec::Home::kHost;
     }
   }
   // Some keep only inputs of blocks on the host.
-  if (seed % 7 == 5 && !(staged && r.job.parallel.zero_bubble()))
+  if (seed % 7 == 5)
     for (const spec::ModelId model : joined.trained()) {
       spec::ModelHomes& homes = modes.of(model);
       homes.inputs = spec::Home::kHost;
