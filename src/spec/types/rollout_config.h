@@ -29,6 +29,8 @@ struct ValidationSampling : TokenSampling {
 struct PrefillShape {
   std::int64_t prompts = 1;  ///< prompts per pass
   std::int64_t tokens = 0;   ///< tokens per prompt; a longer prompt takes several passes alone
+
+  [[nodiscard]] constexpr std::int64_t of_pass() const { return prompts * tokens; }
 };
 /// A pass takes whole prompts of up to `longest` tokens, within `budget` tokens and at most `prompts`.
 /// If one prompt exceeds the budget, a pass takes `budget` tokens of it.
